@@ -6,6 +6,7 @@ Nothing is fetched while building. Needs an installed kcalib with the extra `doc
 from __future__ import annotations
 
 import dataclasses
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ from sphinx.util.docutils import SphinxDirective
 import kcalib
 from kcalib._input import columns, parameters
 from kcalib._pairs import dispatch
+
+sys.path.insert(0, str(Path(__file__).parent / "scripts"))
+import speed_summary
 
 project = "kcalib"
 author = "the kcalib developers"
@@ -138,6 +142,26 @@ class CapabilityTable(SphinxDirective):
         return names(value) if isinstance(value, tuple) else str(value)
 
 
+class SpeedSummary(SphinxDirective):
+    """Rows of docs/performance_table.txt in words (docs/scripts/speed_summary.py), and where they were measured."""
+
+    state: RSTState
+
+    def run(self) -> list[nodes.Node]:
+        self.env.note_dependency(str(speed_summary.TABLE))
+        table = speed_summary.read(speed_summary.TABLE.read_text())
+        lines = [".. list-table::", ""]
+        for what, value in speed_summary.summary(table):
+            lines += [f"   * - {what}", f"     - {value}"]
+        lines += [
+            "",
+            f"With {speed_summary.THREADS}, all in one run on: {table.cpu}. :doc:`The whole table <performance>`.",
+        ]
+        parent = nodes.Element()
+        self.state.nested_parse(StringList(lines, source=str(speed_summary.TABLE)), self.content_offset, parent)
+        return parent.children
+
+
 def hide_signature(app: Any, what: str, name: str, *_: Any) -> tuple[str, None] | None:
     """Results and operators are not constructed by users."""
     return ("", None) if what == "class" and name.rpartition(".")[2] in (*RESULTS, "Operator") else None
@@ -145,4 +169,5 @@ def hide_signature(app: Any, what: str, name: str, *_: Any) -> tuple[str, None] 
 
 def setup(app: Any) -> None:
     app.add_directive("capability-table", CapabilityTable)
+    app.add_directive("speed-summary", SpeedSummary)
     app.connect("autodoc-process-signature", hide_signature)

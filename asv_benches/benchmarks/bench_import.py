@@ -7,9 +7,11 @@ Measure this on an installed wheel, as `asv run` does: an editable install asks 
 system on import whether anything changed.
 """
 
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 
 PROCESSES = 9
 
@@ -39,10 +41,15 @@ class Import:
 
 
 def seconds_of_import(call="", processes=PROCESSES):
-    def once():
-        program = PROGRAM.replace("{call}", call)
-        done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    program = PROGRAM.replace("{call}", call)
+
+    def once(environment):
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
         return float(done.stdout)
 
-    once()  # files into the cache
-    return statistics.median(once() for _ in range(processes))
+    with tempfile.TemporaryDirectory() as folder:  # compiled once, also where the environment forbids to write beside
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        environment["PYTHONPYCACHEPREFIX"] = folder
+        once(environment)  # files into the cache
+        return statistics.median(once(environment) for _ in range(processes))

@@ -22,7 +22,6 @@ from .common import (
     M,
     alternated,
     cached_predictions,
-    operator_of,
     pair_problem,
     require,
     seconds_of,
@@ -34,12 +33,15 @@ CALLS = ("engine", "public")
 
 
 class Probe:
-    """Elements per second of one operation on `threads` threads."""
+    """Elements per second of one operation on `threads` threads, by default with all that the processor has."""
 
-    def __init__(self, what, dtype, threads):
+    def __init__(self, what, dtype, threads, level=None):
         kcalib = require("_native.probe", "_native.Sweep")
         self.arguments, self.threads = (what, dtype), threads
-        self.native, self.sweep = kcalib._native, kcalib._native.Sweep(threads)
+        try:
+            self.native, self.sweep = kcalib._native, kcalib._native.Sweep(threads, level)
+        except ValueError as error:
+            raise NotImplementedError(f"{level} does not run here") from error
         self.repetitions = 1000
         while seconds_of(self, threads) < SECONDS:
             self.repetitions *= 2
@@ -78,20 +80,22 @@ def samples(m):
     return 10_000 if m < 1000 else 3000
 
 
-def sweep_of(call, n, m, dtype, threads):
-    """A function that sweeps over all pairs once."""
+def sweep_of(call, n, m, dtype, threads, level=None):
+    """A function that sweeps over all pairs once; "engine": with the instruction set `level`."""
     kcalib = require("skce", "kernels.Exponential", "_native.probe")
     labels, p = cached_predictions(n, m, dtype)
     if call == "engine":
-        return total_of(operator_of("openmp", pair_problem(labels, p, dtype), threads))
+        operator = require("_pairs.operators.openmp.OpenMPOperator")._pairs.operators.openmp.OpenMPOperator
+        return total_of(operator(pair_problem(labels, p, dtype), threads=threads, level=level))
     kernel = kcalib.kernels.Exponential(bandwidth=BANDWIDTH)
     return lambda: kcalib.skce(labels, p, kernel=kernel, dtype=dtype, threads=threads, operator="openmp")
 
 
-def fractions_of_limit(calls, n, m, dtype, threads, rounds=ROUNDS):
+def fractions_of_limit(calls, n, m, dtype, threads, rounds=ROUNDS, level=None):
     """Limit time over measured time of each of `calls`: medians over rounds of probes and sweeps."""
-    probes = [Probe(what, dtype, threads) for what in ("exp", "sqrt", "fma")]
-    times = alternated([*probes, *(sweep_of(call, n, m, dtype, threads) for call in calls)], threads, rounds)
+    probes = [Probe(what, dtype, threads, level) for what in ("exp", "sqrt", "fma")]
+    sweeps = [sweep_of(call, n, m, dtype, threads, level) for call in calls]
+    times = alternated([*probes, *sweeps], threads, rounds)
     pairs = n * (n - 1) / 2
     limit = sum(pairs * count / probe.elements * times[:, k] for k, (count, probe) in enumerate(zip((1, 1, m), probes)))
     return np.median(limit[:, None] / times[:, len(probes) :], axis=0).tolist()
@@ -116,6 +120,20 @@ class FractionOfLimit:
 
     def track_fraction_of_limit(self, m, dtype, threads, call):
         return fractions_of_limit([call], samples(m), m, dtype, threads)[0]
+
+
+class FractionOfLowerLimit:
+    """The same with a lower instruction set, beside what the machine reaches with that."""
+
+    params = [("x86-64-v3", "baseline"), M, DTYPES]
+    param_names = ["level", "m", "dtype"]
+    unit = "1"
+
+    def setup_cache(self):
+        pass
+
+    def track_fraction_of_limit(self, level, m, dtype):
+        return fractions_of_limit(["engine"], samples(m), m, dtype, 1, level=level)[0]
 
 
 class Pairs:

@@ -49,12 +49,12 @@ class System:
         return np.trace(inverse @ (self.residuals @ self.residuals.T) @ inverse @ k)
 
 
-def dense_over_literal(n, threads):
+def dense_over_literal(n, threads, rounds=1):
     import scipy.linalg  # noqa: F401  # its BLAS must be there before it is limited
 
     system = System(n, threads)
     with limited_blas(threads):
-        return ratios([lambda: system.solve("cholesky")], system.literal, threads, 3, warm=False, pause=PAUSE)[0]
+        return ratios([lambda: system.solve("cholesky")], system.literal, threads, rounds, warm=False, pause=PAUSE)[0]
 
 
 def cg_over_dense(n, threads):

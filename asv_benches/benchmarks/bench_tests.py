@@ -125,27 +125,31 @@ def check_drawn_labels(threads, m=CLASSES):
         check_pvalues(ours.pvalue, pvalue, ours.n_resamples)
 
 
-def bootstrap_speedup(threads, n=N, resamples=RESAMPLES, rounds=3):
-    """Time of plain NumPy over that of kcalib."""
+def bootstrap_speedup(threads, n=N, resamples=RESAMPLES, rounds=3, share=5):
+    """Time of plain NumPy over that of kcalib.
+
+    NumPy draws one resample after another: it is timed without any, and with one of `share` of them.
+    """
     check_bootstrap(threads)
     data = cached_predictions(n, CLASSES)
     ours = partial(run_test, *data, methods().Bootstrap(n_resamples=resamples), threads)
-    peer = partial(numpy_bootstrap, *data, resamples)
     ours()
+    functions = [ours, partial(numpy_bootstrap, *data, 0), partial(numpy_bootstrap, *data, resamples // share)]
     with limited_blas(threads):
-        return ratios([peer], ours, threads, rounds, warm=False, pause=PAUSE)[0]
+        times = alternated(functions, threads, rounds, warm=False, pause=PAUSE)
+    return float(np.median((times[:, 1] + share * (times[:, 2] - times[:, 1])) / times[:, 0]))
 
 
-def spectrum_over_bootstrap(threads, n=N, rounds=9):
-    check_spectrum(threads)
+def over_bootstrap(method, threads, n=N, rounds=9):
+    """Time of a method over that of the bootstrap."""
+    method = require("methods.Exact").methods.Exact(n_resamples=RESAMPLES) if method == "exact" else method
     data = cached_predictions(n, CLASSES)
     bootstrap = partial(run_test, *data, methods().Bootstrap(n_resamples=RESAMPLES), threads)
     with limited_blas(threads):
-        return ratios([partial(run_test, *data, "spectrum", threads)], bootstrap, threads, rounds)[0]
+        return ratios([partial(run_test, *data, method, threads)], bootstrap, threads, rounds)[0]
 
 
 def seconds_of(method, threads, n=N, rounds=3):
-    check_bootstrap(threads)
     data = cached_predictions(n, CLASSES)
     with limited_blas(threads):
         return float(np.median(alternated([partial(run_test, *data, method, threads)], threads, rounds)))
@@ -174,7 +178,7 @@ class TestMethods:
 
 
 class OverPlain:
-    """The bootstrap beside plain NumPy, which takes half a minute, and the spectrum beside the bootstrap."""
+    """The bootstrap beside plain NumPy, and the spectrum and drawn labels beside the bootstrap."""
 
     params = [THREADS]
     param_names = ["threads"]
@@ -188,7 +192,12 @@ class OverPlain:
         return bootstrap_speedup(threads)
 
     def track_spectrum_over_bootstrap(self, threads):
-        return spectrum_over_bootstrap(threads)
+        check_spectrum(threads)
+        return over_bootstrap("spectrum", threads)
+
+    def track_exact_over_bootstrap(self, threads):
+        check_drawn_labels(threads)
+        return over_bootstrap("exact", threads)
 
 
 PEAK = """

@@ -25,6 +25,7 @@ SEED = 20190523
 ROUNDS = 9
 PAUSE = 0.1  # seconds, where libraries with threads of their own take turns
 BUDGET = 3.0  # seconds; no new round after it, from the third on
+LONG = 10.0  # seconds, with the warm-up; no new round after it: what takes so long is disturbed less
 
 
 def predictions(n, m, dtype="float64"):
@@ -110,11 +111,15 @@ def alternated(functions, threads, rounds=ROUNDS, *, warm=True, pause=0.0):
 
     `pause`: before each, until the threads of another library have stopped spinning.
     """
+    start = time.perf_counter()
     if warm:
         for function in functions:
             function()
     begin, times = time.perf_counter(), []
-    while len(times) < rounds and (len(times) < 3 or time.perf_counter() - begin < BUDGET):
+    while len(times) < rounds:
+        now = time.perf_counter()
+        if times and (now - start > LONG or (len(times) >= 3 and now - begin > BUDGET)):
+            break
         times.append([])
         for function in functions:
             time.sleep(pause)

@@ -317,6 +317,47 @@ def test_points_of_one_column():
     assert (np.abs(found - (h.sum(axis=1) - np.diag(h))) <= 1e-13 * scale).all()
 
 
+@pytest.mark.parametrize("other", [0, 520])
+def test_rounded_to_single_precision(other):
+    """Sums of two float32 numbers are 1 within rounding, which distances are off by: little of a bandwidth."""
+    n = 600
+    y, p = softmax_problem(n + other, 2, scale=6.0)
+    p = p.astype(np.float32)
+    assert 0 < np.abs(p.sum(axis=1, dtype=np.float64) - 1).max() < 2.0**-24
+    kernel = K.Exponential(bandwidth=0.02)
+    whole = _packing.pack(prepare(y, p, dtype="float32"), kernel, "delta").problem
+    left = whole.left.take(slice(0, n))
+    problem = PairProblem(left, whole.left.take(slice(n, None)) if other else None, whole.kernel)
+    operator = operator_for(problem)
+    assert operator.name == "sorted_scan"
+    exact, e = p.astype(np.float64), np.eye(2)[y] - p.astype(np.float64)
+    rows, columns = slice(0, n), slice(n, None) if other else slice(0, n)
+    k = np.exp(-np.linalg.norm(exact[rows, None] - exact[None, columns], axis=2) / 0.02)
+    h, size = k * (e[rows] @ e[columns].T), k * np.outer(*(np.linalg.norm(e[part], axis=1) for part in (rows, columns)))
+    if not other:
+        np.fill_diagonal(h, 0.0)
+        np.fill_diagonal(size, 0.0)
+    moments = operator.moments(second=True)
+    assert (np.abs(moments.row_sums - h.sum(axis=1)) <= 1e-5 * size.sum(axis=1)).all()
+    assert abs(operator.moments(rows=False).total - h.sum()) <= 1e-5 * size.sum()
+    assert moments.sum_of_squares == pytest.approx(np.sum(h**2), rel=1e-5)
+
+
+def test_single_precision_off_the_line():
+    """Narrow kernels see what rounding does to distances, and sums may be off by more than it."""
+    y, p = softmax_problem(600, 2)
+    data = prepare(y, p, dtype="float32")
+
+    def chosen(bandwidth: float, shift: float = 0.0) -> str:
+        problem = _packing.pack(data, K.Exponential(bandwidth=bandwidth), "delta").problem
+        side = Side(problem.left.points + np.array([0.0, shift], np.float32), problem.left.marks)
+        return operator_for(PairProblem(side, None, problem.kernel)).name
+
+    assert chosen(0.1) == "sorted_scan"
+    assert chosen(0.1, shift=1e-6) == "openmp"
+    assert chosen(1e-3) == "openmp"
+
+
 @pytest.mark.parametrize("kernel", ["exponential", "mixed"])
 def test_samples_in_single_precision(kernel):
     """Where the two probabilities sum to 1 exactly, float32 problems come here, and are computed in float64."""

@@ -42,6 +42,8 @@ WEIGHTS_AT_ONCE = 2**28  # bytes of resampling weights in memory
 SORT_IN_THREADS_FROM = 100_000  # samples; below, a thread takes longer to start than to sort
 EPSILON = float(np.finfo(np.float64).eps)
 ON_THE_LINE = 2 * EPSILON  # two probabilities may sum to 1 within this
+ON_THE_LINE_SINGLE = 2 * float(np.finfo(np.float32).eps)  # in float32
+OFF_IN_BANDWIDTHS = 1e-5  # by what is off the line, distances in float32 may be off by so much of a bandwidth
 
 
 @dataclass(frozen=True)
@@ -89,9 +91,9 @@ class SortedScanOperator:
             if not radial or any(f.profile not in POLYNOMIALS for f in radial):
                 return "the kernel is not made of exponential and Matern kernels on distances"
         if points.shape[1] == 2:
-            # Off the line by more than rounding, distances would lose digits.
+            # Off the line by more than rounding, distances would lose digits: each is off by twice the gap.
             gap = max(off_line(side.points) for side in (problem.left, problem.right) if side is not None)
-            if gap > ON_THE_LINE:
+            if gap > _largest_gap(problem):
                 return f"the two probabilities sum to 1 within {gap:.1g} only; pass those of the second class"
         return None
 
@@ -337,6 +339,15 @@ class Order:
             return _native.line_product(
                 self.places, self.positions, self.block, packed, vectors is not None, vectors, first, n_rows, sweep
             )
+
+
+def _largest_gap(problem: PairProblem) -> float:
+    """How far from 1 the sum of two probabilities may be."""
+    points = problem.left.points
+    if points.dtype == arrays.namespace(points).float64:
+        return ON_THE_LINE
+    rate = max(_radial(term, 2)[0] for term in problem.kernel)
+    return max(ON_THE_LINE, min(ON_THE_LINE_SINGLE, OFF_IN_BANDWIDTHS / (2 * rate)))
 
 
 def off_line(points: Array) -> float:

@@ -20,7 +20,8 @@ template <> const MixtureFunctions<float>& mixtures<float>() { return KCALIB_MIX
 // because the expansion loses their digits (identical rows: 2e-8 in the distance).
 constexpr long DIRECT_FEATURES = 8;
 constexpr double NEAR = 1e-3;
-// The same for pairs of different labels, whose distance is the sum of terms of size 1.
+// For pairs of different labels, whose distance from residuals is a sum of at most four: those no nearer than this are not
+// NEAR whatever the terms are; of diffuse predictions terms are small, too, and so may be the distance.
 constexpr double NEAR_OTHERS = 4e-3;
 // Target factors had from points, whose terms have size 1, are recomputed from residuals where |e|^2 |e'|^2 is below.
 constexpr double SMALL_TARGETS = 1e-4;
@@ -283,9 +284,15 @@ template <class V> class Quantities {
       for (int v = 0; v < VECTORS; ++v) {
         V& d2 = squared_[r * VECTORS + v];
         const int lane = v * LANES<V>;
-        const auto same = to_bits(load<V>(columns.labels + lane)) == typename Lane<R>::bits(rows.labels[r]);
+        const Bits<V> labels = to_bits(load<V>(columns.labels + lane));
+        const auto same = labels == typename Lane<R>::bits(rows.labels[r]);
         const V norms = rows.mark_norms[r] + load<V>(columns.mark_norms + lane);
-        const auto near = d2 < (same ? norms * R(NEAR) : splat<V>(R(NEAR_OTHERS)));
+        if (!any(d2 < (same ? norms * R(NEAR) : splat<V>(R(NEAR_OTHERS))))) continue;
+        const long label = tile_.column_labels[v];
+        const V other = label < 0 ? gather<V>(rows.marks[r], labels * WIDTH<R>) : splat<V>(rows.marks[r][label * WIDTH<R>]);
+        const V crossed = load<V>(columns.marks + rows.labels[r] * WIDTH<R> + lane) + other;
+        const V others = (rows.point_norms[r] + load<V>(columns.point_norms + lane)) - R(2) * crossed;
+        const auto near = d2 < (same ? norms : others) * R(NEAR);
         if (!any(near)) continue;
         for (int l = 0; l < LANES<V>; ++l) {
           if (!near[l]) continue;

@@ -655,6 +655,33 @@ def test_one_product_of_diffuse_predictions(level, dtype, tolerance, m, way):
     assert (error <= np.asarray(values, float) * (tolerance * np.outer(lengths, lengths) + floor)).all()
 
 
+@pytest.mark.parametrize("level", some(instruction_sets(), instruction_sets()[0]))
+@pytest.mark.parametrize("m", some([10, 100, 1000], 100))
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-12), ("float32", 3e-3)])
+def test_saturated_and_diffuse_predictions_beside_each_other(level, dtype, tolerance, m):
+    """Small distances of small terms, and the same predictions again, 1e-3, 1e-9, 1e-14 or 0 apart."""
+    n = 144
+    _, saturated = softmax_problem(n, m, scale=20.0)
+    _, p = softmax_problem(n, m, seed=1, scale=0.3)
+    p[::2] = saturated[::2]
+    p[n // 2 :] = p[: n // 2]
+    for k, shift in enumerate((1e-3, 1e-9, 1e-14)):
+        rows = slice(n // 2 + k * n // 8, n // 2 + (k + 1) * n // 8)
+        moved = shift * p[rows, 0]
+        p[rows, 0] -= moved
+        p[rows, 1] += moved
+    y = np.random.default_rng(2).integers(m, size=n)
+    y[: n // 4] = y[n // 2 : n // 2 + n // 4]
+    kernel = Exponential(bandwidth=0.02)
+    operator = OpenMPOperator(_packing.pack(prepare(y, p, dtype=dtype), kernel, "delta").problem, level=level)
+    found = operator.matmul(np.eye(n))
+    values = np.concatenate([oracle.kernel_matrix(kernel, part, p) for part in np.split(p, 12)])
+    error = np.abs(np.asarray(found - values * oracle.target_factor(y, p, y, p, None), float))
+    lengths = np.linalg.norm(np.eye(m)[y] - p, axis=1)
+    floor = 8 * float(np.finfo(np.longdouble if dtype == "float64" else np.float32).eps)
+    assert (error <= np.asarray(values, float) * (tolerance * np.outer(lengths, lengths) + floor)).all()
+
+
 @pytest.mark.parametrize("level", instruction_sets())
 def test_quadratic_forms_of_resampling_weights(level):
     """Weights by name are those of `Weights.values`, whatever fits into memory at a time."""

@@ -10,6 +10,10 @@
 #include "clones.h"
 #include "team.h"
 
+#ifdef KCALIB_CLONES_BY_HAND
+#include <immintrin.h>
+#endif
+
 namespace kcalib {
 // Edge k is k / n_bins, whose result is the nearest double. The edge that is nearest to a value is the only one that it
 // must be compared with. What is no number comes into the first bin.
@@ -79,7 +83,68 @@ KCALIB_CLONES bool is_first(const double* x, long place, double value) {
 // Rows of which bins are found at once.
 long rows_in_strip(long m) { return std::max(1L, 2048 / m); }
 
-// Sums of some of the rows, each at column * n_bins + bin. Without sample weights these are small integers, which
+constexpr long LANES = 8;  // numbers that are looked at together
+
+// Where entries are above the edge, in order; `places` has room for `count` and LANES more. Returns how many are.
+#ifdef KCALIB_CLONES_BY_HAND
+__attribute__((target("arch=x86-64-v4"))) long places_above(const double* x, long count, double edge, std::int32_t* places) {
+  const __m512d lowest = _mm512_set1_pd(edge);
+  __m256i here = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  long found = 0;
+  for (long k = 0; k < count; k += LANES) {
+    const __mmask8 valid = __mmask8(count - k < LANES ? (1 << (count - k)) - 1 : 255);
+    const __mmask8 above = _mm512_mask_cmp_pd_mask(valid, _mm512_maskz_loadu_pd(valid, x + k), lowest, _CMP_GT_OQ);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(places + found), _mm256_maskz_compress_epi32(above, here));
+    found += __builtin_popcount(above);
+    here = _mm256_add_epi32(here, _mm256_set1_epi32(LANES));
+  }
+  return found;
+}
+__attribute__((target("default")))
+#endif
+long places_above(const double* x, long count, double edge, std::int32_t* places) {
+  long found = 0;
+  for (long k = 0; k < count; ++k) {
+    places[found] = std::int32_t(k);
+    found += x[k] > edge;
+  }
+  return found;
+}
+
+// Asks for a row that is read later.
+void fetch(const double* row, long m) {
+  constexpr long LINE = 8;
+  for (long j = 0; j < m; j += LINE) __builtin_prefetch(row + j);
+}
+
+// What is known of some rows, as many as are looked at twice while they are in the first-level cache. Where nearly all
+// entries are in the first bin, as those of many classes are, the bins of the others alone are found.
+struct StripOfRows {
+  std::vector<std::int32_t> bins, places;
+  std::vector<double> values;
+  bool sparse = false;
+
+  explicit StripOfRows(long m)
+      : bins(std::size_t(rows_in_strip(m) * m + LANES)), places(bins.size()), values(bins.size()) {}
+
+  // The bins of all entries; or, if these are `sparse`, of those that are not in the first bin, `values` at `places`, of
+  // which the number is returned.
+  long find(const double* x, long count, double n_bins, bool may_be_sparse) {
+    const long found = may_be_sparse ? places_above(x, count, 1 / n_bins, places.data()) : count;
+    sparse = found * LANES <= count;
+    if (!sparse) {
+      bins_of(x, count, n_bins, bins.data());
+      return found;
+    }
+    for (long t = 0; t < found; ++t) values[std::size_t(t)] = x[places[std::size_t(t)]];
+    const long whole = (found + LANES - 1) / LANES * LANES;  // a few numbers take longer one by one
+    std::fill(values.begin() + found, values.begin() + whole, 0.0);
+    bins_of(values.data(), whole, n_bins, bins.data());
+    return found;
+  }
+};
+
+// Sums of some of the rows, each at bin * m + column. Without sample weights these are small integers, which
 // are counted faster than doubles are added.
 template <class Weight> struct ColumnSums {
   std::vector<double> entries, hits;
@@ -87,27 +152,54 @@ template <class Weight> struct ColumnSums {
   explicit ColumnSums(long size) : entries(std::size_t(size)), hits(std::size_t(size)), weights(std::size_t(size)) {}
 };
 
+// sums[j] += the entries of column j that are not above the edge
+KCALIB_CLONES void add_low(const double* x, long rows, long m, double edge, double* sums) {
+  for (long r = 0; r < rows; ++r)
+    for (long j = 0; j < m; ++j) sums[j] += x[r * m + j] > edge ? 0.0 : x[r * m + j];
+}
+
 template <class Weight>
-void add_rows(const Predictions& data, long n_bins, long begin, long end, std::int32_t* bins, ColumnSums<Weight>& out) {
+void add_rows(const Predictions& data, long n_bins, long begin, long end, StripOfRows& strip, ColumnSums<Weight>& out) {
   constexpr bool WEIGHTED = std::is_same_v<Weight, double>;
-  const long m = data.m, strip = rows_in_strip(m);
+  const long m = data.m, length = rows_in_strip(m);
   double* const entries = out.entries.data();
   Weight* const weights = out.weights.data();
-  for (long first = begin; first < end; first += strip) {
-    const long rows = std::min(strip, end - first);
-    bins_of(data.p + first * m, rows * m, double(n_bins), bins);
-    for (long r = 0; r < rows; ++r) {
-      const Weight weight = WEIGHTED ? Weight(data.weight[first + r]) : Weight(1);
-      const std::int32_t* row_bins = bins + r * m;
-      const double* row = data.p + (first + r) * m;
-      for (long j = 0, column = 0; j < m; ++j, column += n_bins) {
-        entries[column + row_bins[j]] += WEIGHTED ? double(weight) * row[j] : row[j];
-        weights[column + row_bins[j]] += weight;
+  std::int32_t* const bins = strip.bins.data();
+  long sparse_rows = 0;
+  for (long first = begin; first < end; first += length) {
+    const long rows = std::min(length, end - first);
+    const double* const x = data.p + first * m;
+    const long found = strip.find(x, rows * m, double(n_bins), !WEIGHTED);
+    if (strip.sparse) {
+      add_low(x, rows, m, 1 / double(n_bins), entries);
+      sparse_rows += rows;
+      for (long r = 0, t = 0; r < rows; ++r) {
+        fetch(x + (length + r) * m, m);
+        for (; t < found && strip.places[std::size_t(t)] < (r + 1) * m; ++t) {
+          const long j = strip.places[std::size_t(t)] - r * m;
+          entries[bins[t] * m + j] += strip.values[std::size_t(t)];
+          weights[bins[t] * m + j] += 1;
+          weights[j] -= 1;
+        }
       }
-      const std::int64_t label = data.labels[first + r];
-      if (label >= 0 && label < m) out.hits[std::size_t(label * n_bins + row_bins[label])] += double(weight);
+    } else {
+      for (long r = 0; r < rows; ++r) {
+        const Weight weight = WEIGHTED ? Weight(data.weight[first + r]) : Weight(1);
+        for (long j = 0, k = r * m; j < m; ++j, ++k) {
+          entries[bins[k] * m + j] += WEIGHTED ? double(weight) * x[k] : x[k];
+          weights[bins[k] * m + j] += weight;
+        }
+      }
     }
+    const auto is_column = [&](long r) { return data.labels[first + r] >= 0 && data.labels[first + r] < m; };
+    const long whole = ceil_divide(rows, LANES) * LANES;
+    for (long r = 0; r < whole; ++r)
+      strip.values[std::size_t(r)] = r < rows && is_column(r) ? x[r * m + long(data.labels[first + r])] : 0;
+    bins_of(strip.values.data(), whole, double(n_bins), bins);
+    for (long r = 0; r < rows; ++r)
+      if (is_column(r)) out.hits[std::size_t(bins[r] * m + long(data.labels[first + r]))] += weight_of(data, first + r);
   }
+  for (long j = 0; j < m; ++j) weights[j] += Weight(sparse_rows);
 }
 
 template <class Weight> void add_columns(const Predictions& data, long n_bins, int threads, double* sums) {
@@ -116,19 +208,22 @@ template <class Weight> void add_columns(const Predictions& data, long n_bins, i
   const long parts = std::min({ceil_divide(data.n, rows_in_part(m)), MOST_PARTIALS, room});
   const ColumnSums<Weight> zeros(size);
   std::vector<ColumnSums<Weight>> found(std::size_t(parts), zeros);
-  const long strip = rows_in_strip(m) * m;
-  std::vector<std::int32_t> bins(std::size_t(parts * strip));
+  const StripOfRows unknown(m);
+  std::vector<StripOfRows> strips(std::size_t(parts), unknown);
   for_parts(data.n, ceil_divide(data.n, parts), 4.0 * double(data.n) * double(m), threads,
             [&](long begin, long end, long part) {
-              add_rows(data, n_bins, begin, end, bins.data() + part * strip, found[std::size_t(part)]);
+              add_rows(data, n_bins, begin, end, strips[std::size_t(part)], found[std::size_t(part)]);
             });
   std::fill_n(sums, 3 * size, 0.0);
   for (const ColumnSums<Weight>& part : found)
-    for (long k = 0; k < size; ++k) {
-      sums[k] += part.entries[std::size_t(k)];
-      sums[size + k] += double(part.weights[std::size_t(k)]);
-      sums[2 * size + k] += part.hits[std::size_t(k)];
-    }
+    for (long j = 0; j < m; ++j)
+      for (long bin = 0; bin < n_bins; ++bin) {
+        const long to = j * n_bins + bin;
+        const auto from = std::size_t(bin * m + j);
+        sums[to] += part.entries[from];
+        sums[size + to] += double(part.weights[from]);
+        sums[2 * size + to] += part.hits[from];
+      }
 }
 
 // -- Groups of rows -----------------------------------------------------------------------------
@@ -387,19 +482,34 @@ long uniform_cells(const Predictions& data, long n_bins, GapNorm norm, int threa
   std::vector<Hash> hashes(std::size_t(data.n));
   const int team = team_of(threads, ceil_divide(data.n, length), 6.0 * double(data.n) * double(m));
   const long strip = rows_in_strip(m);
-  std::vector<std::int32_t> all_bins(std::size_t(team * strip * m));
-  std::vector<double> residuals(std::size_t(team * m));
+  const StripOfRows unknown(m);
+  std::vector<StripOfRows> strips(std::size_t(team), unknown);
   for_parts(data.n, length, 6.0 * double(data.n) * double(m), team, [&](long begin, long end, long) {
-    std::int32_t* bins = all_bins.data() + thread_number() * strip * m;
-    double* residual = residuals.data() + thread_number() * m;
+    StripOfRows& own = strips[std::size_t(thread_number())];
     for (long first = begin; first < end; first += strip) {
       const long rows = std::min(strip, end - first);
-      bins_of(data.p + first * m, rows * m, double(n_bins), bins);
+      const double* const x = data.p + first * m;
+      const long found = own.find(x, rows * m, double(n_bins), true);
+      const std::int32_t* const bins = own.bins.data();
+      for (long r = 0, t = 0; r < rows; ++r) {
+        Hash& hash = hashes[std::size_t(first + r)];
+        if (own.sparse) {  // the number of the first bin is 0
+          hash = {0, 0};
+          for (; t < found && own.places[std::size_t(t)] < (r + 1) * m; ++t) {
+            const long j = own.places[std::size_t(t)] - r * m;
+            hash.first += std::uint64_t(bins[t]) * factors[std::size_t(j)];
+            hash.second += std::uint64_t(bins[t]) * factors[std::size_t(m + j)];
+          }
+        } else {
+          hash_of(bins + r * m, factors.data(), m, &hash);
+        }
+      }
+      double* const residuals = own.values.data();
+      std::copy_n(x, rows * m, residuals);
+      for (long r = 0; r < rows; ++r) residuals[r * m + long(data.labels[first + r])] -= 1;
       for (long r = 0; r < rows; ++r) {
-        hash_of(bins + r * m, factors.data(), m, &hashes[std::size_t(first + r)]);
-        std::copy_n(data.p + (first + r) * m, m, residual);
-        residual[data.labels[first + r]] -= 1;
-        row_gap[first + r] = norm_of(residual, m, norm);
+        fetch(x + (strip + r) * m, m);
+        row_gap[first + r] = norm_of(residuals + r * m, m, norm);
       }
     }
   });

@@ -4,6 +4,7 @@
 
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__)
 #define KCALIB_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#define KCALIB_CLONES_BY_HAND 1  // functions of one name for several, with `target`
 #define KCALIB_FUSED 1
 #else
 #define KCALIB_CLONES

@@ -5,14 +5,11 @@ from __future__ import annotations
 import concurrent.futures
 import itertools
 import multiprocessing
-import os
-import signal
-import threading
-import time
 from fractions import Fraction
 
 import numpy as np
 import pytest
+from interrupts import stops_within_a_second
 from problems import instruction_sets
 
 from kcalib import _native
@@ -284,19 +281,7 @@ INTERRUPTED = {
 def test_interrupt_stops_within_a_second(what):
     p = problem("diffuse", 300_000, 3)
     feature_map = any_map(10_000, 3)
-    sent = []
-
-    def interrupt() -> None:
-        sent.append(time.monotonic())
-        os.kill(os.getpid(), signal.SIGINT)
-
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs have not
-    timer = threading.Timer(0.3, interrupt)
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        INTERRUPTED[what](feature_map, p)
-    assert time.monotonic() - sent[-1] < 1.0
-    signal.signal(signal.SIGINT, before)
+    stops_within_a_second(lambda: INTERRUPTED[what](feature_map, p), after=0.3)
 
 
 def test_threads_on_a_gpu(cupy):

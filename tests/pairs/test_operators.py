@@ -574,11 +574,11 @@ def test_products_can_be_stopped():
         if len(seen) == 3:
             raise KeyboardInterrupt
 
-    start = time.monotonic()
+    start = time.thread_time()
     with pytest.raises(KeyboardInterrupt):
         _native.matmul(*arrays, *arrays, True, kernel, _native.Sweep(3, None, stop), np.ones((40_000, 20)), False)
     assert 0 < seen[0] < seen[1] < seen[2] < 1
-    assert time.monotonic() - start < 2.0
+    assert time.thread_time() - start < 2.0
 
 
 @pytest.mark.parametrize("level", some(instruction_sets(), instruction_sets()[0]))

@@ -5,41 +5,23 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from problems import softmax_problem
+from slurm_jobs import REQUEUED, partitions, slurm, until
 
 import kcalib
 
 SCRIPTS = Path(__file__).parents[2] / "docs" / "scripts"
 
 
-def has_slurm():
-    if shutil.which("sbatch") is None:
-        return False
-    found = subprocess.run(["sinfo", "-h", "-o", "%R"], capture_output=True, text=True)
-    return found.returncode == 0 and "low" in found.stdout.split()
-
-
-pytestmark = [pytest.mark.slurm, pytest.mark.skipif(not has_slurm(), reason="no Slurm with a partition low")]
-
-
-def slurm(*arguments):
-    return subprocess.run(arguments, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def until(condition, seconds, what):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, what()
-        time.sleep(0.5)
-    return found
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.skipif("low" not in partitions(), reason="no Slurm with a partition low"),
+]
 
 
 @pytest.fixture
@@ -67,14 +49,14 @@ def log_of(folder, job):
     return files[0].read_text() if files else ""
 
 
-def ended(folder, job, times=1, seconds=120):
+def ended(folder, job, times=1, seconds=240):
     """The log of a job that has written its exit code that often."""
 
     def last():
         text = log_of(folder, job)
         return text if len(re.findall(r"^\S+ \S+ exit code", text, re.MULTILINE)) >= times else ""
 
-    return until(last, seconds, lambda: log_of(folder, job))
+    return until(last, seconds, f"the job has not ended {times} times")
 
 
 def test_mpi(folder, monkeypatch):
@@ -99,21 +81,14 @@ def test_mpi_is_requeued_and_goes_on(folder, monkeypatch):
     monkeypatch.setenv("KCALIB_OPTIONS", "--json --method gamma --bandwidth 1.0")
     journal = folder / "model.npz.journal"
     job = submitted("--ntasks=2", SCRIPTS / "slurm_mpi.sh", "model.npz")
-    until(lambda: journal.exists() and journal.stat().st_size > 5000, 120, lambda: log_of(folder, job))
+    until(lambda: journal.exists() and journal.stat().st_size > 5000, 240, "no journal")
     slurm("scancel", "--batch", "--signal=TERM", job)
     text = ended(folder, job)
     assert "exit code 75" in text, text
     assert "finished tiles are in model.npz.journal" in text
 
-    time.sleep(5)  # a job that starts in the second in which it ended finds its credential revoked
-
-    # A requeued job waits two minutes, if nobody says otherwise.
-    def again():
-        subprocess.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], capture_output=True)
-        return "start 2" in log_of(folder, job)
-
-    until(again, 120, lambda: log_of(folder, job))
-    text = ended(folder, job, times=2, seconds=300)
+    text = ended(folder, job, times=2, seconds=REQUEUED)
+    assert "start 2" in text
     assert "exit code 0" in text, text
     assert "from the journal" in text
 

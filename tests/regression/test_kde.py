@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import signal
-import threading
-import time
 import warnings
 from pathlib import Path
 
@@ -15,6 +12,7 @@ import numpy as np
 import pytest
 import scipy.stats
 from grid import some
+from interrupts import stops_within_a_second
 from libraries import Library, MakeProblem
 from problems import instruction_sets
 
@@ -429,18 +427,7 @@ def test_every_array_library(xp: Library, make_problem: MakeProblem):
 
 def test_interrupt_stops_a_long_sweep_within_a_second(make_problem: MakeProblem):
     y, p = make_problem(200_000, 3)
-    sent = []
-
-    def interrupt() -> None:
-        sent.append(time.monotonic())
-        os.kill(os.getpid(), signal.SIGINT)
-
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    threading.Timer(0.5, interrupt).start()
-    with pytest.raises(KeyboardInterrupt):
-        kcalib.kde_calibration_error(y, p, bandwidth=0.01)
-    assert time.monotonic() - sent[-1] < 1.0
-    signal.signal(signal.SIGINT, before)
+    stops_within_a_second(lambda: kcalib.kde_calibration_error(y, p, bandwidth=0.01))
 
 
 @pytest.mark.parametrize(("lens", "bandwidth", "expected"), [(TopLabel(), 1e-3, 5.3611), (None, 1.0, 4.4628)])

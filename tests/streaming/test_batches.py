@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import signal
-import threading
-import time
 
 import emulated_cupy
 import numpy as np
 import pytest
+from interrupts import stops_within_a_second
 from libraries import library
 
 from kcalib import lenses
@@ -68,19 +65,7 @@ def test_an_interrupt_stops_within_a_second_and_leaves_the_state_as_it_was(n_res
     y = np.zeros(n, dtype=int)
     found = CalibrationState(3, kernel=KERNEL, n_columns=1024, n_resamples=n_resamples, threads=1).update(Y, P)
     before = found.copy()
-    sent = []
-
-    def interrupt() -> None:
-        sent.append(time.monotonic())
-        os.kill(os.getpid(), signal.SIGINT)
-
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs have not
-    timer = threading.Timer(0.3, interrupt)
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        found.update(y, p)
-    assert time.monotonic() - sent[-1] < 1.0
-    signal.signal(signal.SIGINT, handler)
+    stops_within_a_second(lambda: found.update(y, p), after=0.3)
     same(found, before)
 
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
-import signal
-import threading
-import time
 
 import emulated_cupy
 import numpy as np
 import pytest
 from few_events import FEW_EVENTS
+from interrupts import stops_within_a_second
 from libraries import GPU_LIBRARIES, LIBRARIES, library
 
 import kcalib
@@ -393,15 +390,7 @@ def test_an_interrupt_stops_draws_soon_and_leaves_the_state_as_it_was(threads):
     prediction = normal()
     state = ForecastState(**KERNELS, n_columns=32, n_resamples=800, threads=threads).update(Y[:1], normal(slice(1)))
     before = state.to_bytes()
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs have not
-    timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
-    timer.start()
-    start = time.perf_counter()
-    with pytest.raises(KeyboardInterrupt):
-        state.update(Y, prediction)
-    assert time.perf_counter() - start < 0.2 + 1.0
-    timer.join()
-    signal.signal(signal.SIGINT, handler)
+    stops_within_a_second(lambda: state.update(Y, prediction), after=0.2)
     assert state.to_bytes() == before
 
 

@@ -38,7 +38,7 @@ def usage_error(capsys, *arguments):
     return capsys.readouterr().err.splitlines()[-1]
 
 
-def started(*arguments, seconds_a_row=2e-4):
+def started(*arguments, seconds_a_row=2e-3):
     environment = {**os.environ, "KCALIB_TEST_SECONDS_A_ROW": str(seconds_a_row), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         [sys.executable, str(SLOW), *arguments],

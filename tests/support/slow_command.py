@@ -14,7 +14,8 @@ def slowed(kind):
     update = kind.update
 
     def slow(self, y_true, *args, **kwargs):
-        time.sleep(SECONDS * len(y_true))
+        if "first_row" in kwargs:  # rows of the run; not those from which it takes a bandwidth
+            time.sleep(SECONDS * len(y_true))
         return update(self, y_true, *args, **kwargs)
 
     kind.update = slow

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A Slurm on this machine alone, for tests/command/test_slurm.py: a partition "low", whose jobs are preempted and put into
 # the queue again, and one "high". As root, with munge and Slurm installed (Debian: apt-get install slurm-wlm munge).
+# A requeued job waits for `cred_expire` seconds; the times that jobs and messages are given are for a machine under load.
 #
 #     slurm_on_one_machine.sh start FOLDER   configuration, state and logs go there; prints what to export
 #     slurm_on_one_machine.sh stop FOLDER    ends the daemons that `start` began
@@ -37,7 +38,7 @@ ClusterName=test
 SlurmctldHost=$host(127.0.0.1)
 SlurmUser=root
 AuthType=auth/munge
-AuthInfo=socket=$folder/munge/socket
+AuthInfo=socket=$folder/munge/socket,cred_expire=20
 StateSaveLocation=$folder/state
 SlurmdSpoolDir=$folder/spool
 SlurmctldLogFile=$folder/log/slurmctld.log
@@ -50,13 +51,15 @@ SwitchType=switch/none
 MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
-KillWait=5
+KillWait=30
+MessageTimeout=60
+BatchStartTimeout=60
 SchedulerParameters=sched_interval=2,bf_interval=2,batch_sched_delay=1
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 ReturnToService=2
 NodeName=$host NodeAddr=127.0.0.1 CPUs=$(nproc) RealMemory=$memory State=UNKNOWN
-PartitionName=low Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=5
+PartitionName=low Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=60
 PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10
 END
 slurmctld

@@ -14,6 +14,24 @@ case ${1:-} in
       -b "Memory.peakmem_skce\(10000, 'unbiased'\)" -b Overhead -b Import \
       -b "TestMethods.time_test\('(exact|bootstrap|spectrum|features)', 2\)" -b "BinaryReplicates.*\(100000, 2\)" \
       -b "CkceMethods.*\('cg', 2\)" -b "TestLocations.*'ucme', 2\)"
+    # asv lists all benchmarks there are. Pages are to show, and to open with, what was measured.
+    python3 - history <<'PYTHON'
+import itertools, json, pathlib, sys
+folder = pathlib.Path(sys.argv[1])
+seen = {}
+for file in folder.glob("*/*-*.json"):
+    for name, (values, params, *_) in json.loads(file.read_text())["results"].items():
+        for value, case in zip(values or [], itertools.product(*params)):
+            if value is not None and value == value:
+                for place, one in zip(seen.setdefault(name, [set() for _ in params]), case):
+                    place.add(one)
+listed = json.loads((folder / "benchmarks.json").read_text())
+kept = {name: about for name, about in listed.items() if name in seen or name == "version"}
+for name, places in seen.items():
+    params = kept[name]["params"]
+    kept[name]["params"] = [[one for one in all_ if one in place] for all_, place in zip(params, places)]
+(folder / "benchmarks.json").write_text(json.dumps(kept, indent=1) + "\n")
+PYTHON
     ;;
   publish)
     asv --config history.conf.json publish --no-pull --html-dir "$folder"

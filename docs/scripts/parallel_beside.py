@@ -2,10 +2,13 @@
 
     python docs/scripts/parallel_beside.py scaling [--samples 50000]
     python docs/scripts/parallel_beside.py interrupted [--samples 1e6] [--stop-after 120]
+    python docs/scripts/parallel_beside.py begun [--samples 1e6] [--stop-after 45]
 
 `scaling` takes turns: the same call on one machine, in tiles, and on pools of one and of two processes that run,
 each of one thread. Where other programs run, processor time says more than time: it is that of this process and of the
 pool's, without waiting. `interrupted` makes a call in a process of its own, ends it by SIGKILL, and calls again.
+`begun` says from the tiles of some seconds what the whole would take, and what its pairs would at the rate of one
+machine, of 100,000 samples. docs/parallel_table.txt is what they printed.
 """
 
 from __future__ import annotations
@@ -101,9 +104,50 @@ def interrupted(n, stop_after):
         print(f"  in all {time.time() - start:.1f} s for the second call", flush=True)
 
 
+class Enough(Exception):
+    pass
+
+
+class Begun(Processes):
+    """Until a time, and what was done by then."""
+
+    def results(self, held, work, tiles, given, progress):
+        first, pairs = None, 0.0
+        for count, done in enumerate(super().results(held, work, tiles, given, progress)):
+            now = time.perf_counter()
+            if first is None:
+                first = now
+            else:
+                pairs += work.grid.work(done.tile)
+            yield done
+            if now > self.ends:
+                raise Enough(count, len(tiles), first, pairs / (now - first), sum(map(work.grid.work, tiles)))
+
+
+def begun(n, seconds):
+    def rate(m=100_000):
+        y, p = predictions(m)
+        start = time.perf_counter()
+        kcalib.skce(y, p, kernel=KERNEL, threads=2)
+        return m * m / 2 / (time.perf_counter() - start)
+
+    (y, p), rates = predictions(n), [rate() for _ in range(3)]
+    with tempfile.TemporaryDirectory() as folder:
+        workers, start = Begun(2, journal=os.path.join(folder, "tiles.journal")), time.perf_counter()
+        object.__setattr__(workers, "ends", start + seconds)
+        try:
+            kcalib.skce(y, p, kernel=KERNEL, parallel=workers)
+        except Enough as enough:
+            count, tiles, first, of_tiles, whole = enough.args
+    one = statistics.median(rates + [rate() for _ in range(3)])
+    print(f"  one machine, 2 threads, 100,000 samples: {one / 1e9:.3f}e9 pairs a second")
+    print(f"  {count} of {tiles} tiles: {of_tiles / 1e9:.3f}e9 pairs a second, the first after {first - start:.2f} s")
+    print(f"  so all in {first - start + whole / of_tiles:.0f} s, at the rate of one machine {whole / one:.0f} s")
+
+
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("scaling", "interrupted", "call"))
+    parser.add_argument("what", choices=("scaling", "interrupted", "begun", "call"))
     parser.add_argument("--samples", type=lambda text: int(float(text)))
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--stop-after", type=float, default=120)
@@ -115,6 +159,9 @@ def main():
     elif arguments.what == "interrupted":
         print(f"{arguments.samples or 1_000_000:,} samples, {M} classes, {KERNEL}, two processes of one thread")
         interrupted(arguments.samples or 1_000_000, arguments.stop_after)
+    elif arguments.what == "begun":
+        print(f"{arguments.samples or 1_000_000:,} samples, {M} classes, {KERNEL}, two processes of one thread")
+        begun(arguments.samples or 1_000_000, arguments.stop_after)
     else:
         call(arguments.samples, arguments.journal, arguments.start)
 

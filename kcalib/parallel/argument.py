@@ -69,7 +69,8 @@ def opened(transport: Parallel) -> Iterator[Run]:
 def in_parallel(function: F) -> F:
     """Open what ``parallel=`` says for a call of `function`; without the argument nothing happens.
 
-    A source of labels and predictions, its first argument, is then read at once.
+    A source of labels and predictions, its first argument, is then read at once. Where the transport has the arguments
+    already, as Dask has arrays of its workers, the call is made there.
 
     Raises
     ------
@@ -88,6 +89,8 @@ def in_parallel(function: F) -> F:
         if isinstance(parallel, Run):  # a call within a call
             return _called(function, parallel, *args, **kwargs)
         transport = as_parallel(parallel)
+        if transport.has(args, kwargs):
+            return transport.call(call, *args, **kwargs)
 
         def whole() -> Any:
             with opened(transport) as run:

@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+
 from kcalib._version import __version__
 from kcalib.parallel.plan import Tile
 from kcalib.parallel.store import Done, Missing, Recent, forget, run_tile
@@ -132,16 +134,26 @@ class Dask(Parallel):
         if held.cluster is not None:
             held.cluster.close()
 
+    def has(self, *values: Any) -> bool:
+        return any(
+            self.has(*value)
+            if isinstance(value, (tuple, list))
+            else self.has(*value.values())
+            if isinstance(value, Mapping)
+            else _is_lazy(value)
+            for value in values
+        )
+
     def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Make a call on a worker, for Dask arrays: their chunks go to workers, and never come here.
+        """Make a call on a worker, as is done with Dask arrays: their chunks go to workers, and never come here.
 
         Parameters
         ----------
         function : callable
             Of kcalib, with an argument ``parallel``, such as `kcalib.skce`.
         *args, **kwargs
-            Its arguments without ``parallel``. Dask arrays become arrays on the worker, which holds all samples, as all
-            workers do; a journal is a path there.
+            Its arguments without ``parallel``. Dask arrays, also in a dictionary, become arrays on the worker, which
+            holds all samples, as all workers do; a journal is a path there, and progress and warnings are in its log.
 
         Returns
         -------
@@ -268,8 +280,17 @@ def _call_there(function: Callable[..., T], options: Mapping[str, Any], stop: st
 
 
 def _computed(client: Any, value: Any) -> Any:
-    """A future of the array, on a worker, that a Dask array stands for."""
-    return client.compute(value) if hasattr(value, "__dask_graph__") else value
+    """A future of the array, on a worker, that a Dask array stands for; of NumPy arrays, too: tasks are small."""
+    if isinstance(value, Mapping):
+        return {name: _computed(client, one) for name, one in value.items()}
+    if _is_lazy(value):
+        return client.compute(value)
+    return client.scatter(value, hash=False) if isinstance(value, np.ndarray) else value
+
+
+def _is_lazy(value: Any) -> bool:
+    """Whether it is of Dask, and not its class."""
+    return hasattr(value, "__dask_graph__") and not isinstance(value, type)
 
 
 def _on_worker(tile: Tile, work: Work, given: Mapping[str, Any]) -> Done:

@@ -152,6 +152,7 @@ def grid(
     while apart and along * along < 2 * threads and threads > 1:
         along += 1
     along = max(along, fewest)
+    along = -(-groups // -(-groups // along))  # as many strips, of equal sizes
     while True:
         found = Grid(n, n_right, along * group, group, apart, symmetric)
         if found.n_tiles <= MOST_TILES:

@@ -124,6 +124,14 @@ class Parallel(ABC):
         """Whether `agreed` calls its argument in this process."""
         return True
 
+    def has(self, *values: Any) -> bool:
+        """Whether some of the values, as of arguments, are with the workers: then `call` makes the call there."""
+        return False
+
+    def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """A call on a worker."""
+        raise NotImplementedError
+
     def agreed(self, make: Callable[[], T]) -> T:
         """The value of a whole call: of several processes of one program one makes it, and all have its value.
 

@@ -115,15 +115,38 @@ def test_other_numbers_of_workers(one):
             assert numbers(kcalib.skce(Y, P, **OPTIONS, parallel=Dask(client, tile_size=TILE))) == one
 
 
-def test_chunks_of_dask_arrays_stay_on_workers(client, one):
+def test_chunks_of_dask_arrays_stay_on_workers(client, one, monkeypatch):
+    """Nothing here makes an array of them: only the result comes."""
     da = pytest.importorskip("dask.array")
     chunks = [0, 700, 1500, 3000]
     sizes = tuple(np.diff(chunks).tolist())
     y, p = da.from_array(Y, chunks=(sizes,)), da.from_array(P, chunks=(sizes, 5))
+    for name in ("__array__", "compute"):
+        monkeypatch.setattr(da.Array, name, refused)
     parallel = Dask(client, tile_size=TILE)
-    assert numbers(parallel.call(kcalib.skce, y, p, **OPTIONS)) == one
+    assert numbers(kcalib.skce(y, p, **OPTIONS, parallel=parallel)) == one
+    assert numbers(kcalib.skce(Y, y_pred=p, **OPTIONS, parallel=parallel)) == one
+    compared = kcalib.compare(y, {"a": p, "b": 1 - (1 - p)}, kernel=KERNEL, parallel=parallel)
+    assert "Dask cluster" in compared.operator_reason
     with pytest.raises(ValueError, match="estimator"):
-        parallel.call(kcalib.skce, y, p, estimator="none")
+        kcalib.skce(y, p, estimator="none", parallel=parallel)
+
+
+def refused(*args, **kwargs):
+    raise AssertionError("an array of Dask came here")
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_tile_that_finds_too_little_memory_is_tried_again(one, times):
+    greedy_tile = pytest.importorskip("deadly_tile")
+    with started(1) as cluster, distributed.Client(cluster) as client:
+        client.register_plugin(greedy_tile.GreedyTile(times))
+        parallel = Dask(client, tile_size=TILE)
+        if times == 1:
+            assert numbers(kcalib.skce(Y, P, **OPTIONS, parallel=parallel)) == one
+        else:
+            with pytest.raises(kcalib.parallel.TileError, match="failed 3 times, .* by MemoryError: no room"):
+                kcalib.skce(Y, P, **OPTIONS, parallel=parallel)
 
 
 def test_a_call_on_a_worker_is_given_up(client, monkeypatch):

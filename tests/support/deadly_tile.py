@@ -1,4 +1,4 @@
-"""A Dask worker that dies when it is given a certain tile: a plugin, which workers that come later have as well."""
+"""Plugins of Dask workers, also of those that come later: a certain tile kills its worker, or finds no memory."""
 
 from __future__ import annotations
 
@@ -27,3 +27,23 @@ class DeadlyTile(WorkerPlugin):
 
     def setup(self, worker: Any) -> None:
         dask.run_tile = deadly
+
+
+class GreedyTile(WorkerPlugin):
+    """The same tile takes too much memory, so many times."""
+
+    name = "greedy-tile"
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    def setup(self, worker: Any) -> None:
+        left = [self.times]
+
+        def greedy(work: Any, tile: Any, given: Any) -> Any:
+            if tile.number == DEADLY and left[0]:
+                left[0] -= 1
+                raise MemoryError("no room")
+            return run_tile(work, tile, given)
+
+        dask.run_tile = greedy

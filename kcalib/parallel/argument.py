@@ -89,8 +89,9 @@ def in_parallel(function: F) -> F:
         if isinstance(parallel, Run):  # a call within a call
             return _called(function, parallel, *args, **kwargs)
         transport = as_parallel(parallel)
-        if transport.has(args, kwargs):
-            return transport.call(call, *args, **kwargs)
+        there = transport.elsewhere([*args, *kwargs.values()])
+        if there is not None:
+            return there(call, *args, **kwargs)
 
         def whole() -> Any:
             with opened(transport) as run:

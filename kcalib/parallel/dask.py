@@ -134,15 +134,9 @@ class Dask(Parallel):
         if held.cluster is not None:
             held.cluster.close()
 
-    def has(self, *values: Any) -> bool:
-        return any(
-            self.has(*value)
-            if isinstance(value, (tuple, list))
-            else self.has(*value.values())
-            if isinstance(value, Mapping)
-            else _is_lazy(value)
-            for value in values
-        )
+    def elsewhere(self, arguments: Sequence[Any]) -> Callable[..., Any] | None:
+        models = [one for value in arguments if isinstance(value, Mapping) for one in value.values()]
+        return self.call if any(map(_is_lazy, [*arguments, *models])) else None
 
     def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Make a call on a worker, as is done with Dask arrays: their chunks go to workers, and never come here.

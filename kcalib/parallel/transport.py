@@ -124,13 +124,20 @@ class Parallel(ABC):
         """Whether `agreed` calls its argument in this process."""
         return True
 
-    def has(self, *values: Any) -> bool:
-        """Whether some of the values, as of arguments, are with the workers: then `call` makes the call there."""
-        return False
+    def elsewhere(self, arguments: Sequence[Any]) -> Callable[..., Any] | None:
+        """What makes a call where its arguments are.
 
-    def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """A call on a worker."""
-        raise NotImplementedError
+        Parameters
+        ----------
+        arguments : sequence
+            Those of the call, by position and by name.
+
+        Returns
+        -------
+        callable or None
+            It takes the function and its arguments without ``parallel``; None where arguments are here.
+        """
+        return None
 
     def agreed(self, make: Callable[[], T]) -> T:
         """The value of a whole call: of several processes of one program one makes it, and all have its value.

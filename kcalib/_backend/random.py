@@ -215,7 +215,8 @@ def draw_labels(cumulative: Array, uniform: Array, rows: Array | None = None) ->
         return _labels_on_device(cumulative, uniform, rows, 1)[:, 0]
     if rows is not None:
         cumulative = cumulative[rows]
-    return np.asarray(np.sum(cumulative <= thresholds(cumulative[:, -1], uniform)[:, None], axis=1))
+    # The last sum is above all thresholds, unless predictions have changed since they were checked: it is not asked.
+    return np.asarray(np.sum(cumulative[:, :-1] <= thresholds(cumulative[:, -1], uniform)[:, None], axis=1))
 
 
 def thresholds(totals: Array, uniform: Array) -> Array:

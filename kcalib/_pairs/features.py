@@ -18,12 +18,14 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._backend.memory import check_memory
 from kcalib._backend.options import LARGEST_KEY
 from kcalib._pairs.problem import Term
 from kcalib._pairs.spectra import Domain, frequencies, without_features
 
 N_GROUPS = 8
 COLUMNS_PER_ROOT = 60  # columns for each eighth root of n: 256 for 1e5 samples
+LARGE = 2**28  # bytes of a map, below which nobody asks how much memory there is
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +85,8 @@ def feature_map(
     ------
     ValueError
         If a factor of the kernel is not known to be positive definite on the points: it has no features.
+    MemoryError
+        If the map is larger than what the machine has available.
     """
     assert n_columns % (2 * n_groups) == 0
     d, per_group = int(points.shape[1]), n_columns // (2 * n_groups)
@@ -98,6 +102,9 @@ def feature_map(
         )
     domain, squares = _domain(points), _mean_square(terms, points)
     n_dots = max(sum(factor.metric == "dot" for factor in term.factors) for term in terms)
+    needed = 8 * n_columns * ((1 + n_dots) * (d + 1) + 1)  # of groups and, beside them, of all
+    if needed > LARGE:
+        check_memory(needed, None, f"frequencies for {n_columns} columns in {d} dimensions", "pass fewer `n_columns`")
     drawn = []
     for group in range(n_groups):
         # Draws of labels have the keys (seed, 0), (seed, 1), and so on.

@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
+import kcalib
 from kcalib._pairs.feature_sums import feature_rows, mark_sums
 from kcalib._pairs.features import N_GROUPS, FeatureMap, default_columns, feature_map
 from kcalib._pairs.problem import Factor, Term
@@ -210,6 +211,15 @@ def test_kernels_without_features_are_refused_by_the_name_of_the_factor(term, na
     terms = (term,) if isinstance(term, Term) else term.terms()
     with pytest.raises(ValueError, match=f"(?s){named}.*use Exponential\\(\\)"):
         feature_map(terms, POINTS["probabilities"], 16, 0)
+
+
+def test_a_map_beyond_memory_is_refused_before_it_is_drawn(monkeypatch):
+    monkeypatch.setattr("kcalib._backend.memory.available_memory", lambda *_: 2**30)
+    message = "frequencies for 1000000000 columns in 3 dimensions take .* are available; pass fewer `n_columns`"
+    with pytest.raises(MemoryError, match=message):
+        feature_map(Exponential(0.3).terms(), POINTS["vectors"], 10**9, 0)
+    with pytest.raises(MemoryError, match=message):
+        kcalib.skce([0, 1], np.eye(2, 3), kernel=Gaussian(0.3), estimator="features", n_columns=10**9)
 
 
 def test_default_columns_grow_slowly():

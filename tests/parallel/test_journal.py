@@ -120,6 +120,13 @@ def test_blocks_and_forms(tmp_path):
     assert stops
     assert found.pvalue == test().pvalue
 
+    def exact(workers=None):
+        return kcalib.calibration_test(y, p, method=kcalib.methods.Exact(40), seed=1, parallel=workers)
+
+    found, stops = interrupted(tmp_path / "labels", rng, exact, most=40)
+    assert stops > 2
+    assert found.log_pvalue == exact().log_pvalue
+
 
 @pytest.mark.parametrize("seconds", [0.0, 30.0])
 def test_products_go_on(tmp_path, monkeypatch, seconds):

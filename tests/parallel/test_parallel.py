@@ -155,7 +155,7 @@ def test_ckce(method):
     assert found.value == pytest.approx(one.value, rel=1e-12)
 
 
-@pytest.mark.parametrize("kernel", [None, Gaussian(0.3) + Gaussian(0.9), Linear()])
+@pytest.mark.parametrize("kernel", [Linear() + Gaussian(0.3) + Gaussian(0.9), Linear()])
 def test_fourier_features(tmp_path, kernel):
     """The bits of one machine, on any number of workers, and after an interruption."""
     y, p = softmax_problem(5000, 4, seed=1)
@@ -351,6 +351,8 @@ def test_a_gpu_among_processors(m):
     one = kcalib.skce(y, p, kernel=KERNEL, full_output=True)
     block = kcalib.skce(y, p, kernel=KERNEL, estimator="block", block_size=20)
     tested = kcalib.calibration_test(y, p, kernel=KERNEL, method="bootstrap", seed=1)
+    by_comparisons = kcalib.calibration_test(y, p, kernel=KERNEL, method="exact", seed=1)
+    fourier = kcalib.ckce(y, p, method=Fourier(seed=1))
     with emulated_cupy.installed():
         workers = Mixed(tile_size=96, gpu=True)
         found = kcalib.skce(y, p, kernel=KERNEL, full_output=True, parallel=workers)
@@ -361,6 +363,12 @@ def test_a_gpu_among_processors(m):
         assert blocks == pytest.approx(block, rel=1e-12)
         again = kcalib.calibration_test(y, p, kernel=KERNEL, method="bootstrap", seed=1, parallel=workers)
         assert again.pvalue == tested.pvalue
+        drawn = kcalib.calibration_test(y, p, kernel=KERNEL, method="exact", seed=1, parallel=workers)
+        assert drawn.log_pvalue == pytest.approx(by_comparisons.log_pvalue, rel=1e-4)  # labels are not compared
+        assert int(re.search(r"(\d+) on GPUs", drawn.operator_reason)[1]) > int(on_gpus)  # those of marks, too
+        assert (
+            kcalib.ckce(y, p, method=Fourier(seed=1), parallel=workers) == fourier
+        )  # no sum over pairs: on processors
     with pytest.raises(TypeError, match="`gpu` is 2, expected True or False"):
         Serial(gpu=2)
 

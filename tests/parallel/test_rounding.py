@@ -70,7 +70,7 @@ def test_products_forms_and_sums(monkeypatch, n, m, saturated):
             assert np.array_equal(single_forms, one_single_forms)
 
 
-@pytest.mark.parametrize(("n", "m", "saturated"), [(600, 3, False), (600, 5, True), (1500, 40, True)])
+@pytest.mark.parametrize(("n", "m", "saturated"), [(600, 3, False), (600, 5, True), (900, 40, True)])
 def test_comparisons_of_labels(monkeypatch, n, m, saturated):
     """Whole units of a block are the same in tiles, and so are their sums; products are within a rounding of theirs."""
     y, p = samples(n, m, saturated)

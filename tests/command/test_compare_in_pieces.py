@@ -99,7 +99,7 @@ def test_a_signal_saves_and_it_goes_on_from_there(models, capsys, data):
     process = started(*command)
     saved(Path("c.kcalib"), process)
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (75, "") and "the rows before" in err
     assert 0 < ComparisonState.load("c.kcalib").n_samples < N
     ran(*command, code=1)

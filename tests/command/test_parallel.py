@@ -150,12 +150,12 @@ def test_sigterm(tmp_path):
     arguments = [sys.executable, "-P", "-m", "kcalib", "evaluate", str(tmp_path / "model.npz"), "--bandwidth", "0.5"]
     arguments += ["--method", "spectrum", "--parallel", "processes:2", "--checkpoint", str(journal)]
     run = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not journal.exists() or journal.stat().st_size < 5000:
         assert time.monotonic() < deadline and run.poll() is None, run.stderr.read()
         time.sleep(0.05)
     run.send_signal(signal.SIGTERM)
-    _, errors = run.communicate(timeout=20)
+    _, errors = run.communicate(timeout=60)
     assert run.returncode == 75
     assert "stopped by SIGTERM: finished tiles are in" in errors
     assert "the same command with --resume goes on from there" in errors

@@ -419,7 +419,7 @@ def test_signals_end_the_command_with_75_and_it_goes_on_from_there(folder, capsy
     process = started(*update)
     saved(folder / "s.kcalib", process)
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (75, "")
     assert re.fullmatch(
         r"kcalib: stopped by SIGTERM: the rows before \d+ are in s.kcalib; the same command with --resume goes on from "

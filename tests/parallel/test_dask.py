@@ -217,7 +217,7 @@ def test_errors_of_tiles_are_raised_and_the_rest_is_cancelled(client):
 
     with pytest.raises(ValueError, match="on the way"):
         kcalib.skce(Y, P, **OPTIONS, parallel=Then(client, 5, act))
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)):
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -275,8 +275,6 @@ def test_ctrl_c(tmp_path):
     while not (tmp_path / "tiles").exists() or (tmp_path / "tiles").stat().st_size < 2000:
         assert time.monotonic() < deadline and run.poll() is None, run.stderr.read()
         time.sleep(0.1)
-    start = time.monotonic()
     run.send_signal(signal.SIGINT)
-    _, errors = run.communicate(timeout=30)
+    _, errors = run.communicate(timeout=60)  # a second or two where nothing else runs; the sums would take minutes
     assert "KeyboardInterrupt" in errors
-    assert time.monotonic() - start < 10  # a second or two where nothing else runs

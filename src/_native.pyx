@@ -24,6 +24,8 @@ cdef extern from *:
 version = KCALIB_VERSION.decode()
 
 
+ctypedef signed char signed_char
+
 ctypedef fused real:
     double
     float

@@ -4,6 +4,7 @@
 
 #include "register_tile.h"
 #include "tile.h"
+#include "units.h"
 
 namespace kcalib {
 namespace {
@@ -11,37 +12,6 @@ namespace {
 constexpr long MOST_COLUMNS = 192;  // of a block
 constexpr int UNIT_BITS = 23;       // an entry is at most 2^UNIT_BITS units, and a row of a block below 2^31
 static_assert(MOST_COLUMNS << UNIT_BITS < 1L << 31);
-
-KCALIB_FN DoublePack size_of(DoublePack x) { return x < DoublePack{} ? -x : x; }
-
-// The unit of entries of up to `most` in size; of entries that have none, since they are not finite, not a number.
-KCALIB_FN double unit_of(double most) {
-  if (!(most < __builtin_inf())) return __builtin_nan("");
-  if (most < 0x1p-900) return 1;
-  const long exponent = long(to_bits(most) >> 52);
-  return from_bits<double>(Bits<double>(exponent + 1 - UNIT_BITS) << 52);
-}
-// The larger of both; not a number if one of them is not.
-template <class V> KCALIB_FN V larger(V x, V y) { return (x <= y) | (y != y) ? y : x; }
-KCALIB_FN double largest_lane(DoublePack x) {
-  double most = 0;
-  for (int l = 0; l < LANES<DoublePack>; ++l) most = larger<double>(x[l], most);
-  return most;
-}
-
-// The nearest multiple of the unit, in units.
-KCALIB_FN DoublePack in_units_of(DoublePack x, double reciprocal) {
-  constexpr double round = 0x1.8p52;
-  const DoublePack shifted = x * reciprocal + round;
-  return shifted - round;
-}
-
-KCALIB_FN DoublePack before(DoublePack x, long first, long end, long j) {
-  if (j >= first && j + LANES<DoublePack> <= end) return x;
-  for (int l = 0; l < LANES<DoublePack>; ++l)
-    if (j + l < first || j + l >= end) x[l] = 0;
-  return x;
-}
 
 double in_units(double* h, long stride, long rows, long columns, bool on_diagonal, int* units) {
   using V = DoublePack;
@@ -52,7 +22,7 @@ double in_units(double* h, long stride, long rows, long columns, bool on_diagona
     for (long j = 0; j < columns; j += LANES<V>)
       most = larger(size_of(before(load<V>(h + i * stride + j), 0, columns, j)), most);
   }
-  const double unit = unit_of(largest_lane(most)), reciprocal = 1 / unit;
+  const double unit = unit_of(largest_lane(most), UNIT_BITS), reciprocal = 1 / unit;
   for (long i = 0; i < rows; ++i)
     for (long j = 0; j < columns; j += LANES<V>) {
       V x = before(load<V>(h + i * stride + j), on_diagonal ? i + 1 : 0, columns, j);
@@ -74,7 +44,7 @@ void round_panels(double* h, long stride, long rows, long columns, bool on_diago
     for (long j = 0; j < columns; j += LANES<V>)
       most = larger(size_of(before(load<V>(at(i, j)), 0, columns, j)), most);
   }
-  const double unit = unit_of(largest_lane(most)), reciprocal = 1 / unit;
+  const double unit = unit_of(largest_lane(most), UNIT_BITS), reciprocal = 1 / unit;
   for (long i = 0; i < rows; ++i)
     for (long j = 0; j < columns; j += LANES<V>) store<V>(at(i, j), unit * in_units_of(load<V>(at(i, j)), reciprocal));
 }

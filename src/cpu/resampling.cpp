@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "aligned.h"
 #include "team.h"
 
 namespace kcalib {
@@ -99,6 +100,43 @@ template <class T>
 bool fill_weights(WeightKind kind, Word seed, Word first_replicate, long n_replicates, long n, T* out, const Run& run) {
   if (kind == WeightKind::MULTINOMIAL) return fill_counts(seed, first_replicate, n_replicates, n, out, run);
   return fill_rectangles(kind == WeightKind::GAUSSIAN, seed, first_replicate, n_replicates, n, out, run);
+}
+
+bool fill_bytes(WeightKind kind, Word seed, Word first_replicate, long n_replicates, long n, signed char* out,
+                const Run& run) {
+  constexpr long WIDTH = ByteForms::WEIGHTS_AT_ONCE;
+  constexpr long PART = 1L << 19;  // draws between two looks at the watch; even
+  const long rows = ByteForms::panel_rows(n), panels = ceil_divide(n_replicates, WIDTH);
+  const bool draws = kind == WeightKind::MULTINOMIAL;
+  const int threads = team_size(run, panels, double(n) * double(n_replicates) * (draws ? 20 : 5));
+  const AlignedBuffer<unsigned char> buffer(threads * WIDTH * rows);
+  const WeightTable& weights = *run.table->weights;
+  Watch watch(run, n_replicates);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+  for (long p = 0; p < panels; ++p) {
+    unsigned char* own = buffer.get() + thread_number() * WIDTH * rows;  // replicate after replicate
+    const Word begin = first_replicate + Word(p * WIDTH);
+    const long size = std::min(WIDTH, n_replicates - p * WIDTH);
+    std::fill_n(own, WIDTH * rows, 0);
+    if (draws)
+      for (long r = 0; r < size && !watch.stopped(); ++r) {
+        for (long k = 0; k < n && !watch.stopped(); k += PART)
+          weights.draw(seed, begin + Word(r), k, std::min(n, k + PART), n, own + r * rows);
+        watch.task_done();
+      }
+    else
+      for (long row = 0; row < n; row += Rectangle::MOST_ROWS) {
+        float signs[Rectangle::MOST_ROWS][WIDTH];
+        const long row_end = std::min(n, row + Rectangle::MOST_ROWS);
+        weights.float32.rademacher({seed, begin, size, row, row_end}, signs[0], WIDTH);
+        for (long i = row; i < row_end; ++i)
+          for (long r = 0; r < size; ++r) own[r * rows + i] = static_cast<unsigned char>(int(signs[i - row][r]));
+      }
+    unsigned char* panel = reinterpret_cast<unsigned char*>(out) + p * WIDTH * rows;
+    for (long i = 0; i < rows; i += 4)
+      for (long r = 0; r < WIDTH; ++r) std::copy_n(own + r * rows + i, 4, panel + i * WIDTH + 4 * r);
+  }
+  return !watch.stopped();
 }
 
 template bool fill_weights<double>(WeightKind, Word, Word, long, long, double*, const Run&);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <type_traits>
 #include <vector>
 
 #include "blocks.h"
@@ -129,32 +130,44 @@ bool moments(const PairProblem<T>& problem, const Run& run, double* total, doubl
   return true;
 }
 
+long weights_at_once(const TileTable& table, long size) {
+  if (size == 1) return table.bytes ? ByteForms::WEIGHTS_AT_ONCE : 0;
+  return size == sizeof(float) ? table.float32.weights_at_once : table.float64.weights_at_once;
+}
+
 template <class T, class W>
 bool quadratic_parts(const PairProblem<T>& problem, const Run& run, const W* const* panels, long n_panels, long first_row,
                      long first_column, double* parts) {
   const Blocks<T> blocks(problem, run);
-  const TileFunctions<W>& weighted = functions<W>(*run.table);
-  const long length = n_panels * weighted.weights_at_once, block = blocks.block;
+  constexpr bool BYTES = sizeof(W) == 1;
+  using Entry = std::conditional_t<BYTES, double, W>;
+  const long length = n_panels * weights_at_once(*run.table, sizeof(W)), block = blocks.block;
   const int threads = blocks.threads(double(length));
   const AlignedBuffer<double> sums(2 * length * threads);  // of a block, and what those of a task have lost
   std::fill_n(parts, blocks.tasks() * length, 0.0);
   const long padded = block + MAX_ROWS_AT_ONCE;  // the last rows of a tile may be beyond the block's
-  const AlignedBuffer<W> buffer(padded * block * threads);
-  std::fill_n(buffer.get(), padded * block * threads, W(0));
+  const AlignedBuffer<Entry> buffer(padded * block * threads);
+  std::fill_n(buffer.get(), padded * block * threads, Entry(0));
+  const long tiles_size = BYTES ? ByteForms::tiles_size(block, block) : 0;
+  const AlignedBuffer<unsigned char> tiles(tiles_size * threads);
   const auto own = [&] { return &sums[2 * length * thread_number()]; };
   return blocks.for_each(
       threads, [&](long) { std::fill_n(own() + length, length, 0.0); },
       [&](long task, long i, long j) {
         const BlockOfPairs<T> pairs = blocks.pairs_and_diagonal(i, j);
-        W* h = buffer.get() + padded * block * thread_number();
-        if constexpr (sizeof(W) == sizeof(double))
+        Entry* h = buffer.get() + padded * block * thread_number();
+        if constexpr (sizeof(Entry) == sizeof(double))
           blocks.tile.entries(pairs, h, block);
         else
           blocks.tile.entries_single(pairs, h, block);
         double* sum = own();
         std::fill_n(sum, length, 0.0);
-        weighted.quadratic(h, block, first_row + pairs.row_begin, pairs.row_end - pairs.row_begin,
-                           first_column + pairs.column_begin, pairs.column_end - pairs.column_begin, panels, n_panels, sum);
+        const long row = first_row + pairs.row_begin, rows = pairs.row_end - pairs.row_begin;
+        const long column = first_column + pairs.column_begin, columns = pairs.column_end - pairs.column_begin;
+        if constexpr (BYTES)
+          run.table->bytes->quadratic(h, block, row, rows, column, columns, panels, n_panels, tiles.get() + tiles_size * thread_number(), sum);
+        else
+          functions<W>(*run.table).quadratic(h, block, row, rows, column, columns, panels, n_panels, sum);
         for (long c = 0; c < length; ++c) sum[c] *= problem.symmetric && i != j ? 2 : 1;
         run.table->add_compensated(sum, length, parts + task * length, sum + length);
       },
@@ -164,7 +177,7 @@ bool quadratic_parts(const PairProblem<T>& problem, const Run& run, const W* con
 template <class T, class W>
 bool quadratic_forms(const PairProblem<T>& problem, const Run& run, const W* const* panels, long n_panels, double* out) {
   const Groups groups = groups_of(problem, run);
-  const long tasks = groups.rows * groups.columns, length = n_panels * functions<W>(*run.table).weights_at_once;
+  const long tasks = groups.rows * groups.columns, length = n_panels * weights_at_once(*run.table, sizeof(W));
   const AlignedBuffer<double> parts(tasks * length);
   if (!quadratic_parts(problem, run, panels, n_panels, 0, 0, parts.get())) return false;
   merge(run, parts, tasks, length, out);
@@ -208,10 +221,6 @@ bool matches(const PairProblem<T>& problem, const Run& run, const int* const* pa
   if (!match_parts(problem, run, panels, n_panels, 0, 0, parts.get())) return false;
   merge(run, parts, tasks, length, out);
   return true;
-}
-
-long weights_at_once(const TileTable& table, bool single) {
-  return single ? table.float32.weights_at_once : table.float64.weights_at_once;
 }
 
 template <class T>
@@ -340,8 +349,10 @@ template <class T> void evaluate(const Run& run, ScalarFunction f, const T* x, d
   template bool block_sums<T>(const PairProblem<T>&, const Run&, long, double*);                     \
   template bool quadratic_parts<T>(const PairProblem<T>&, const Run&, const double* const*, long, long, long, double*); \
   template bool quadratic_parts<T>(const PairProblem<T>&, const Run&, const float* const*, long, long, long, double*); \
+  template bool quadratic_parts<T>(const PairProblem<T>&, const Run&, const signed char* const*, long, long, long, double*); \
   template bool quadratic_forms<T>(const PairProblem<T>&, const Run&, const double* const*, long, double*); \
   template bool quadratic_forms<T>(const PairProblem<T>&, const Run&, const float* const*, long, double*); \
+  template bool quadratic_forms<T>(const PairProblem<T>&, const Run&, const signed char* const*, long, double*); \
   template bool match_parts<T>(const PairProblem<T>&, const Run&, const int* const*, long, long, long, double*); \
   template bool matches<T>(const PairProblem<T>&, const Run&, const int* const*, long, double*);      \
   template bool counts<T>(const PairProblem<T>&, const Run&, const double*, int64_t*);                \

@@ -72,10 +72,11 @@ bool quadratic_parts(const PairProblem<T>& problem, const Run& run, const W* con
                      long first_column, double* parts);
 
 // out[p * weights_at_once + c] = w^T H w for column c of the n x weights_at_once panels[p], in W's precision but
-// for the sums over blocks; symmetric problems, diagonal included.
+// for the sums over blocks; symmetric problems, diagonal included. Whole numbers in bytes (signed char) have panels of
+// their own, see `ByteForms`.
 template <class T, class W>
 bool quadratic_forms(const PairProblem<T>& problem, const Run& run, const W* const* panels, long n_panels, double* out);
-long weights_at_once(const TileTable& table, bool single);
+long weights_at_once(const TileTable& table, long size);  // of so many bytes a weight; 0: the machine has no such
 
 // The sums of `matches` before they are merged, as `quadratic_parts` has those of forms. Blocks have the units of those of
 // the whole problem, so that their sums are the same.

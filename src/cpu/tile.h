@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "byte_forms.h"
 #include "dirichlet_kernels.h"
 #include "feature_kernels.h"
 #include "kcalib/mixtures.h"
@@ -148,6 +149,7 @@ struct TileTable {
   const LineFunctions* line;
   const DirichletTable* dirichlet;
   const FeatureTable* features;
+  const ByteForms* bytes = nullptr;  // null: no machine of the level has them
 };
 
 template <class T> const TileFunctions<T>& functions(const TileTable& table);

@@ -100,7 +100,7 @@ cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
     bint c_quadratic_parts "kcalib::quadratic_parts"[T, W](
         const PairProblem[T]&, const Run&, const W* const*, long, long, long, double*) except +
     bint c_quadratic_forms "kcalib::quadratic_forms"[T, W](const PairProblem[T]&, const Run&, const W* const*, long, double*) except +
-    long c_weights_at_once "kcalib::weights_at_once"(const TileTable&, bint single)
+    long c_weights_at_once "kcalib::weights_at_once"(const TileTable&, long size)
     bint c_counts "kcalib::counts"[T](const PairProblem[T]&, const Run&, const double*, int64_t*) except +
     bint c_between "kcalib::between"[T](const PairProblem[T]&, const Run&, double, double, double*, long, long*) except +
     bint c_entries "kcalib::entries"[T](const PairProblem[T]&, const Run&, double*) except +
@@ -110,6 +110,7 @@ cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
 ctypedef fused weight:
     double
     float
+    signed_char
 
 
 class FamilyOfDistributions(typing.NamedTuple):
@@ -331,14 +332,17 @@ def quadratic_forms(
     const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
     Kernel kernel not None, Sweep sweep not None, list panels, const weight[:, ::1] first_panel,
 ):
-    """w^T H w for each column w of the panels, shapes (n, weights_at_once), diagonal included."""
+    """w^T H w for each column w of the panels, shapes (n, weights_at_once), diagonal included.
+
+    Of weights in bytes panels are those of `fill_bytes`.
+    """
     cdef PairProblem[real] problem = pair_problem[real](
         kernel, points, marks, labels, order, points, marks, labels, order, True)
     cdef vector[const weight*] pointers
     cdef const weight[:, ::1] panel
     for panel in panels:
         pointers.push_back(&panel[0, 0])
-    result = np.empty((len(panels), first_panel.shape[1]))
+    result = np.empty((len(panels), c_weights_at_once(sweep.run.table[0], sizeof(weight))))
     cdef double[:, ::1] out = result
     cdef double* out_pointer = &out[0, 0]
     cdef bint finished
@@ -417,7 +421,7 @@ def quadratic_parts(
     cdef const weight[:, ::1] panel
     for panel in panels:
         pointers.push_back(&panel[0, 0])
-    result = np.empty((found.rows, found.columns, len(panels), first_panel.shape[1]))
+    result = np.empty((found.rows, found.columns, len(panels), c_weights_at_once(sweep.run.table[0], sizeof(weight))))
     cdef double[:, :, :, ::1] out = result
     cdef double* out_pointer = &out[0, 0, 0, 0]
     cdef bint finished
@@ -429,8 +433,9 @@ def quadratic_parts(
 
 
 def weights_at_once(dtype, Sweep sweep not None):
-    """Columns of a panel of weights."""
-    return c_weights_at_once(sweep.run.table[0], np.dtype(dtype) == np.float32)
+    """Columns of a panel of weights; of "int8" 0, where the machine does not multiply bytes."""
+    cdef long size = np.dtype(dtype).itemsize
+    return c_weights_at_once(sweep.run.table[0], size)
 
 
 THRESHOLDS = N_THRESHOLDS

@@ -48,6 +48,8 @@ cdef extern from "cpu/resampling.h" namespace "kcalib" nogil:
         pass
     bint c_fill_weights "kcalib::fill_weights"[T](
         WeightKind, unsigned long long, unsigned long long, long, long, T*, const Run&) except +
+    bint c_fill_bytes "kcalib::fill_bytes"(
+        WeightKind, unsigned long long, unsigned long long, long, long, signed char*, const Run&) except +
     bint c_count_products "kcalib::count_products"(
         unsigned long long, unsigned long long, long, long, const double*, double*, const Run&) except +
 
@@ -59,6 +61,12 @@ cdef extern from "cpu/drawn_labels.h" namespace "kcalib" nogil:
     void c_label_sums "kcalib::label_sums"(const double*, long, long, const int*, long, double*, const Run&)
     bint c_changed_sums "kcalib::changed_sums"(
         const double*, long, long, const double*, const int*, const int*, long, double*, const Run&) except +
+
+
+cdef extern from "cpu/byte_forms.h" namespace "kcalib" nogil:
+    cdef cppclass ByteForms:
+        @staticmethod
+        long panel_rows(long n)
 
 
 cdef class Sweep:
@@ -121,6 +129,21 @@ def fill_weights(
     with nogil:
         finished = c_fill_weights(<WeightKind>kind, seed, first_replicate, n_replicates, n, out_pointer, sweep.run)
     sweep.raise_if_stopped(finished)
+
+
+def fill_bytes(
+    int kind, unsigned long long seed, unsigned long long first_replicate, long n_replicates, long n, Sweep sweep not None,
+):
+    """Weights that are whole numbers, not those of kind GAUSSIAN: panels of bytes, as `quadratic_forms` takes them."""
+    cdef long width = c_weights_at_once(sweep.run.table[0], 1)
+    panels = np.empty((-(-n_replicates // width), ByteForms.panel_rows(n) // 4, 4 * width), dtype=np.int8)
+    cdef signed char[:, :, ::1] out = panels
+    cdef signed char* out_pointer = &out[0, 0, 0]
+    cdef bint finished
+    with nogil:
+        finished = c_fill_bytes(<WeightKind>kind, seed, first_replicate, n_replicates, n, out_pointer, sweep.run)
+    sweep.raise_if_stopped(finished)
+    return panels
 
 
 def count_products(

@@ -95,18 +95,29 @@ class OpenMPOperator:
     def quadratic_forms(self, weights: np.ndarray | Weights, *, dtype: str = "float64") -> np.ndarray:
         side = self._prepared(self.problem.left, sort=False)
         n, count = weights.shape if isinstance(weights, np.ndarray) else (weights.n, weights.n_replicates)
+        dtype = self._packed_as(weights, dtype)
         width = _native.weights_at_once(dtype, self._sweep())
         at_once = max(1, WEIGHTS_BYTES // (n * width * np.dtype(dtype).itemsize)) * width
         forms = [np.empty(0)]
         for begin in range(0, count, at_once):
             end = min(count, begin + at_once)
-            panels = self._panels(weights, begin, end, width, dtype)
+            panels = self._panels(weights, begin, end, dtype)
             found = self._run(_native.quadratic_forms, *side.arrays, panels=panels, first_panel=panels[0])
             forms.append(found.reshape(-1)[: end - begin])
         return np.concatenate(forms)
 
-    def _panels(self, weights: np.ndarray | Weights, begin: int, end: int, width: int, dtype: str) -> list[np.ndarray]:
-        """Columns [begin, end) of the weights, `width` in each panel."""
+    def _packed_as(self, weights: np.ndarray | Weights, dtype: str) -> str:
+        """Whole numbers are bytes in place of float32, where the machine multiplies these; entries keep more digits."""
+        whole = isinstance(weights, Weights) and weights.kind in ("multinomial", "rademacher")
+        return "int8" if whole and dtype == "float32" and _native.weights_at_once("int8", self._sweep()) else dtype
+
+    def _panels(self, weights: np.ndarray | Weights, begin: int, end: int, dtype: str) -> list[np.ndarray]:
+        """Columns [begin, end) of the weights, or of labels, as the compiled core takes them at once."""
+        if dtype == "int8":
+            assert isinstance(weights, Weights)
+            return list(weights.panels_of_bytes(begin, end, self.threads))
+        sweep = self._sweep()
+        width = _native.labels_at_once(sweep) if dtype == LABELS else _native.weights_at_once(dtype, sweep)
         return [self._panel(weights, c, min(end, c + width), width, dtype) for c in range(begin, end, width)]
 
     def _panel(self, weights: np.ndarray | Weights, begin: int, end: int, width: int, dtype: str) -> np.ndarray:
@@ -135,7 +146,7 @@ class OpenMPOperator:
 
     def matches(self, labels: np.ndarray) -> np.ndarray:
         side, count = self._prepared(self.problem.left, sort=False), labels.shape[1]
-        panels = self._panels(labels, 0, count, _native.labels_at_once(self._sweep()), LABELS)
+        panels = self._panels(labels, 0, count, LABELS)
         found: np.ndarray = self._run(_native.matches, *side.arrays, panels=panels)[:count]
         return found
 
@@ -333,9 +344,7 @@ class Cut:
 
     def weights(self, weights: np.ndarray | Weights, begin: int, end: int, dtype: str) -> list[np.ndarray]:
         """Columns [begin, end) of weights as `forms` takes them, or, of the dtype `LABELS`, of labels for `matches`."""
-        operator, sweep = self._operator, self._operator._sweep()
-        width = _native.labels_at_once(sweep) if dtype == LABELS else _native.weights_at_once(dtype, sweep)
-        return operator._panels(weights, begin, end, width, dtype)
+        return self._operator._panels(weights, begin, end, self._operator._packed_as(weights, dtype))
 
     def forms(
         self,

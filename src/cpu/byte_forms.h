@@ -1,0 +1,27 @@
+// Quadratic forms of whole-number weights, a byte each. byte_forms.cpp is compiled for machines with AMX; TileTable points
+// to its table where there is one. Called by sweep.cpp.
+#pragma once
+
+namespace kcalib {
+
+struct ByteForms {
+  static constexpr long WEIGHTS_AT_ONCE = 16;
+  static constexpr long ROWS = 16, COLUMNS = 64, PIECES = 4;  // of a tile register, and bytes of an entry
+
+  // Bytes that the entries of a block take.
+  static constexpr long tiles_size(long rows, long columns) {
+    return (rows + ROWS - 1) / ROWS * ((columns + COLUMNS - 1) / COLUMNS) * PIECES * ROWS * COLUMNS;
+  }
+  // Rows of a panel, of which the last ones are read beside zeros: four of them in the bytes of a 32-bit word, and words
+  // of the panel's 16 replicates one after the other.
+  static constexpr long panel_rows(long n) { return ((n + 2 * COLUMNS - 1) / COLUMNS | 1) * COLUMNS; }
+
+  // Adds sum_ij w[i][c] h[i * stride + j] w[j][c] to out[p * WEIGHTS_AT_ONCE + c] for the columns c of every panel
+  // w = panels[p]; the rows of h are those from row_begin on, its columns alike: both multiples of 4, and at most 192
+  // of each. Entries are rounded to multiples of 2^-30 of a power of two above the largest, and their sums have no rounding
+  // before they are multiplied with weights of rows, in float64.
+  void (*quadratic)(const double* h, long stride, long row_begin, long rows, long column_begin, long columns,
+                    const signed char* const* panels, long n_panels, unsigned char* tiles, double* out);
+};
+
+}  // namespace kcalib

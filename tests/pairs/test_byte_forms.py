@@ -1,0 +1,130 @@
+"""Quadratic forms of whole-number weights by products of bytes, on machines that have them, beside the stored H."""
+
+import numpy as np
+import pytest
+
+from kcalib import _native, _packing
+from kcalib._backend.random import Weights
+from kcalib._input.labels import prepare
+from kcalib._pairs.dispatch import operator_for
+from kcalib._pairs.operators import openmp
+from kcalib._pairs.operators.openmp import OpenMPOperator
+from kcalib._pairs.problem import PairProblem, Side
+from kcalib.kernels import Exponential, Gaussian, Linear
+from kcalib.parallel import Serial
+from kcalib.parallel.argument import opened
+
+AMX = "x86-64-v4-amx"
+KERNELS = {"exponential": Exponential(bandwidth=0.5), "sum": Linear() + Gaussian(bandwidth=0.3)}
+needs_bytes = pytest.mark.skipif(_native.Sweep(1).level != AMX, reason="this machine has no products of bytes")
+
+
+def samples(law: str, n: int, m: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng([n, m])
+    if law == "diffuse":
+        p = rng.dirichlet(np.ones(m), size=n)
+    elif law == "tied":
+        p = rng.dirichlet(np.full(m, 0.5), size=3)[rng.integers(3, size=n)]
+    else:
+        errors = 10.0 ** rng.uniform(-8, -4, size=n)
+        p = np.full((n, m), 1.0) * (9 * errors / (m - 1))[:, None]
+        p[np.arange(n), rng.integers(m, size=n)] = 1 - 9 * errors
+    y = np.argmax(p, axis=1)
+    changed = rng.random(n) < (0.01 if law == "saturated" else 0.5)
+    y[changed] = rng.integers(m, size=int(changed.sum()))
+    return y, p
+
+
+def problem_of(law: str, n: int, m: int, kernel: str = "exponential", dtype: str = "float64") -> PairProblem:
+    y, p = samples(law, n, m)
+    return _packing.pack(prepare(y, p, dtype=dtype), KERNELS[kernel], None).problem
+
+
+def of_bytes(panels: np.ndarray, n: int) -> np.ndarray:
+    """The weights of panels, shape (n, 16 panels): four rows in the bytes of a word, 16 words side by side."""
+    return panels.reshape(len(panels), -1, 16, 4).transpose(1, 3, 0, 2).reshape(-1, 16 * len(panels))[:n]
+
+
+@needs_bytes
+@pytest.mark.parametrize("kind", ["multinomial", "rademacher"])
+@pytest.mark.parametrize("law", ["diffuse", "tied", "saturated"])
+@pytest.mark.parametrize(("n", "m", "kernel"), [(1, 3, "sum"), (4, 3, "sum"), (97, 3, "sum"), (300, 10, "exponential")])
+def test_forms(kind, law, n, m, kernel):
+    """Each entry is off by at most 2^-30 of the largest, and sums add nothing to that but the last roundings."""
+    problem, weights = problem_of(law, n, m, kernel), Weights(kind, n, 35, 7)
+    operator = OpenMPOperator(problem, level=AMX)
+    w = weights.values().astype(np.longdouble)
+    h = operator.tile(slice(None), slice(None)).astype(np.longdouble)
+    error = np.abs(operator.quadratic_forms(weights, dtype="float32") - np.sum(w * (h @ w), axis=0))
+    sizes = np.sum(np.abs(w), axis=0) ** 2
+    assert (error <= (2.0**-30 * sizes + 1e-15 * n) * np.max(np.abs(h))).all()
+
+
+@needs_bytes
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_the_same_bits_whoever_adds_up(monkeypatch, dtype):
+    """Any number of threads, of replicates, of weights in memory; also tile by tile."""
+    problem, weights = problem_of("diffuse", 2300, 3, dtype=dtype), Weights("multinomial", 2300, 70, 1)
+    found = OpenMPOperator(problem, threads=1).quadratic_forms(weights, dtype="float32")
+    exact = OpenMPOperator(problem).quadratic_forms(weights)
+    assert np.max(np.abs(found - exact)) <= 2e-7 * np.std(exact)
+    np.testing.assert_array_equal(OpenMPOperator(problem, threads=3).quadratic_forms(weights, dtype="float32"), found)
+    fewer = Weights("multinomial", 2300, 20, 1)
+    np.testing.assert_array_equal(OpenMPOperator(problem).quadratic_forms(fewer, dtype="float32"), found[:20])
+    with opened(Serial(tile_size=576, threads=1)) as run:
+        tiles = operator_for(problem, threads=1, parallel=run)
+        np.testing.assert_array_equal(tiles.quadratic_forms(weights, dtype="float32"), found)
+    monkeypatch.setattr(openmp, "WEIGHTS_BYTES", 1)
+    np.testing.assert_array_equal(OpenMPOperator(problem).quadratic_forms(weights, dtype="float32"), found)
+
+
+@needs_bytes
+@pytest.mark.parametrize("kind", ["multinomial", "rademacher"])
+@pytest.mark.parametrize(("n", "count", "threads"), [(1, 1, 1), (130, 16, 1), (1000, 37, 3)])
+def test_weights_in_bytes_are_the_weights(kind, n, count, threads):
+    weights = Weights(kind, n, count + 5, 3)
+    panels = weights.panels_of_bytes(5, count + 5, threads)
+    np.testing.assert_array_equal(of_bytes(panels, n)[:, :count], weights.values(5, count + 5))
+    assert not of_bytes(panels, n)[:, count:].any()
+    assert not of_bytes(panels, 4 * panels.shape[1])[n:].any()
+
+
+@needs_bytes
+def test_the_largest_sums_do_not_overflow():
+    """192 entries of nearly 2^30 units, all bits set, with weights of 127 and -128."""
+    n, value = 400, 2.0 - 2.0**-29
+    points = np.full((n, 2), np.sqrt(value / 2))
+    terms = _packing.pack_points(points, Linear(), "float64", threads=1).problem.kernel
+    operator = OpenMPOperator(PairProblem(Side(points, np.ones((n, 1))), None, terms), level=AMX)
+    h = operator.tile(slice(None), slice(None))
+    panels = Weights("multinomial", n, 16, 0).panels_of_bytes(0, 16)
+    panels[:] = 127
+    panels[0, :, 4:8] = -128  # of replicate 1
+    side = operator._prepared(operator.problem.left, sort=False)
+    found = operator._run(_native.quadratic_forms, *side.arrays, panels=list(panels), first_panel=panels[0])[0]
+    np.testing.assert_allclose(found, np.where(np.arange(16) == 1, 128.0**2, 127.0**2) * np.sum(h), rtol=2.0**-30)
+
+
+@needs_bytes
+def test_entries_that_are_zero_or_no_numbers():
+    rng = np.random.default_rng(0)
+    p, weights = rng.dirichlet(np.ones(3), size=40), Weights("multinomial", 40, 4, 1)
+    terms = _packing.pack_points(p, Linear(), "float64", threads=1).problem.kernel
+    for size, value in ((1e-160, 0.0), (1e160, np.nan)):
+        operator = OpenMPOperator(PairProblem(Side(size * p, np.ones((40, 1))), None, terms))
+        found = operator.quadratic_forms(weights, dtype="float32")
+        np.testing.assert_array_equal(found, np.full(4, value))
+
+
+@needs_bytes
+def test_other_weights_and_machines_have_float32():
+    problem, gaussian = problem_of("diffuse", 200, 3), Weights("gaussian", 200, 4, 1)
+    weights = Weights("rademacher", 200, 4, 1)
+    assert _native.weights_at_once("int8", _native.Sweep(1, "x86-64-v4")) == 0
+    plain, best = OpenMPOperator(problem, level="x86-64-v4"), OpenMPOperator(problem)
+    for operator, some in ((plain, gaussian), (best, gaussian), (plain, weights), (best, weights.values())):
+        np.testing.assert_array_equal(
+            operator.quadratic_forms(some, dtype="float32"),
+            plain.quadratic_forms(some.values() if isinstance(some, Weights) else some, dtype="float32"),
+        )
+    np.testing.assert_array_equal(best.quadratic_forms(weights), plain.quadratic_forms(weights))

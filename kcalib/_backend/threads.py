@@ -26,8 +26,13 @@ def resolve_threads(threads: Any = None) -> int:
     Python threads are running."""
     if threads is not None:
         return _startable(check_integer("threads", threads, 1, MOST_THREADS))
-    available = min(_native.max_threads(), _affinity(), _cgroup_quota())
+    available = min(_native.max_threads(), processors())
     return max(1, available // (1 + _native.running_sweeps()))
+
+
+def processors() -> int:
+    """CPUs of the affinity mask, or of the control group."""
+    return min(_affinity(), _cgroup_quota())
 
 
 def _startable(threads: int) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import socket
 import time
 import uuid
-import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from kcalib._backend.warnings import warn
 from kcalib._version import __version__
 from kcalib.parallel.plan import Tile
 from kcalib.parallel.store import Done, Missing, Recent, forget, run_tile
@@ -308,11 +308,10 @@ def _scattered(held: Held, work: Work, given: Mapping[str, Any], tile: Tile, n_t
         except TimeoutError:  # of either: there is no worker, or they were lost on the way
             if not told and time.monotonic() - start > PATIENCE:
                 told = True
-                warnings.warn(
+                warn(
                     f"the Dask cluster {_address(client)} has no workers since {PATIENCE:.0f} s; the call waits for "
                     "them: start some, or interrupt it",
                     RuntimeWarning,
-                    stacklevel=2,
                 )
     return {key: held.scattered[key] for key in work.needs}
 
@@ -364,11 +363,10 @@ def _check_workers(client: Any, threads: int) -> None:
         tasks = sum(info[address]["nthreads"] for address in here if address in info)
         processors = max(one.processors for one in here.values())
         if tasks * threads > processors:
-            warnings.warn(
+            warn(
                 f"on {host} up to {tasks} tasks of {threads} threads run at a time, for {processors} processors; start "
                 f"workers with fewer threads (nthreads), or pass threads={max(1, processors // tasks)}",
                 RuntimeWarning,
-                stacklevel=2,
             )
 
 

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kcalib._backend.options import check_integer
+from kcalib._backend.threads import processors
+from kcalib._backend.warnings import warn
 from kcalib.parallel.plan import Tile
 from kcalib.parallel.store import Done, Missing, deliver, forget, run_tile
 from kcalib.parallel.transport import ATTEMPTS, Parallel, TileError, counted, given_up
@@ -250,7 +252,7 @@ class Processes(OnPool):
     workers : int
         How many processes.
     threads : int, optional
-        Threads of each, 1 by default; processes times threads should be the processors there are.
+        Threads of each, 1 by default; if processes times threads are more than the processors, a warning says so.
     journal, tile_size, gpu : optional
         See `kcalib.parallel.Parallel`.
 
@@ -276,6 +278,14 @@ class Processes(OnPool):
         return f"{counted(self.workers, 'process')} of {counted(self.threads_of_task, 'thread')}"
 
     def open(self) -> Pool:
+        threads, there = self.threads_of_task, processors()
+        if self.workers * threads > there:
+            few = f"Processes({max(1, there // threads)})" if threads <= there else f"threads={there}"
+            warn(
+                f"{counted(self.workers, 'process')} of {counted(threads, 'thread')} share "
+                f"{counted(there, 'processor')} of this machine; start fewer: {few}",
+                RuntimeWarning,
+            )
         return Pool(self._started(), self.workers, self._started)
 
     def close(self, held: Pool, failed: bool) -> None:

@@ -11,12 +11,12 @@ import os
 import pickle
 import time
 import traceback
-import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
+from kcalib._backend.warnings import warn
 from kcalib.parallel.plan import Tile
 from kcalib.parallel.store import Done, Missing, Store
 from kcalib.parallel.transport import Parallel, TileError, counted
@@ -335,11 +335,10 @@ def _check_threads(comm: Any, threads: int) -> None:
     beside.Free()
     processors = len(frozenset().union(*masks))
     if first and ranks * threads > processors:
-        warnings.warn(
+        warn(
             f"{ranks} ranks of {threads} threads share {processors} processors of {os.uname().nodename}; start fewer "
             f"ranks, or pass threads={max(1, processors // ranks)}",
             RuntimeWarning,
-            stacklevel=4,
         )
 
 

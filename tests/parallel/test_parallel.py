@@ -20,7 +20,7 @@ from kcalib.estimators import ckce, skce
 from kcalib.inference import calibration_test, consistency
 from kcalib.kernels import Exponential, Gaussian, Linear
 from kcalib.methods import Consistency, Fourier
-from kcalib.parallel import Executor, Processes, Serial, TileError, operator
+from kcalib.parallel import Executor, Processes, Serial, TileError, executor, operator
 from kcalib.parallel.plan import Tile
 from kcalib.parallel.store import Done, Store
 
@@ -232,6 +232,18 @@ def test_processes():
     found = kcalib.skce(y, p, kernel=KERNEL, full_output=True, parallel=Processes(workers=2, tile_size=400))
     assert numbers(found) == numbers(kcalib.skce(y, p, kernel=KERNEL, full_output=True))
     assert "2 processes of 1 thread" in found.operator_reason
+
+
+@pytest.mark.parametrize(
+    ("workers", "threads", "remedy"), [(2, 3, r"Processes\(1\)"), (5, 1, r"Processes\(4\)"), (1, 5, "threads=4")]
+)
+def test_more_threads_than_processors(monkeypatch, workers, threads, remedy):
+    monkeypatch.setattr(executor, "processors", lambda: 4)
+    y, p = softmax_problem(300, 3, seed=0)
+    monkeypatch.setattr(Processes, "_started", lambda self: ThreadPoolExecutor(1))
+    with pytest.warns(RuntimeWarning, match=rf"of {threads} threads? share 4 processors.*fewer: {remedy}$") as caught:
+        kcalib.skce(y, p, parallel=Processes(workers, threads=threads))
+    assert caught[0].filename == __file__
 
 
 def test_on_a_line_and_few_samples_stay_here():

@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "aligned.h"
 #include "clones.h"
 #include "team.h"
 
@@ -248,31 +249,34 @@ KCALIB_CLONES void hash_of(const std::int32_t* bins, const std::uint64_t* factor
   *out = {first, second};
 }
 
-// Numbers of different hashes, in the order in which they are first seen; at most `most` of them.
+// Numbers of rows with different hashes, in the order in which these are first seen.
 class Numbers {
  public:
-  explicit Numbers(long most) : slots_(slots_for(most)), mask_(slots_.size() - 1) {}
-
-  // What `of` will read: far more than the caches hold, unless it is asked for in time.
-  void prefetch(const Hash& hash) const { __builtin_prefetch(&slots_[mixed(hash.first) & mask_], 1); }
-
-  std::int64_t of(const Hash& hash) {
-    const std::uint64_t place = mixed(hash.first);
-    const auto tag = std::uint32_t(place >> 32);
-    std::size_t at = place & mask_;
-    for (; slots_[at].number >= 0; at = (at + 1) & mask_)
-      if (slots_[at].tag == tag && first_[std::size_t(slots_[at].number)] == hash) return slots_[at].number;
-    slots_[at] = {tag, std::int32_t(first_.size())};
-    first_.push_back(hash);
-    return slots_[at].number;
+  // `numbers` is where the numbers of rows are kept that have one.
+  Numbers(const Hash* hashes, long n, const std::int64_t* numbers)
+      : hashes_(hashes), numbers_(numbers), mask_(slots_for(n) - 1), slots_(long(mask_) + 1) {
+    std::fill_n(slots_.get(), mask_ + 1, Slot{});
   }
 
-  long count() const { return long(first_.size()); }
+  // What `of` will read: far more than the caches hold, unless it is asked for in time.
+  void prefetch(long row) const { __builtin_prefetch(&slots_[long(mixed(hashes_[row].first) & mask_)], 1); }
+
+  std::int64_t of(long row) {
+    const std::uint64_t place = mixed(hashes_[row].first);
+    const auto tag = std::uint32_t(place >> 32);
+    std::size_t at = place & mask_;
+    for (; slots_[long(at)].row >= 0; at = (at + 1) & mask_)
+      if (slots_[long(at)].tag == tag && hashes_[slots_[long(at)].row] == hashes_[row]) return numbers_[slots_[long(at)].row];
+    slots_[long(at)] = {tag, std::int32_t(row)};
+    return count_++;
+  }
+
+  long count() const { return count_; }
 
  private:
   struct Slot {
     std::uint32_t tag = 0;  // of most other hashes another one, which spares a look at the whole
-    std::int32_t number = -1;
+    std::int32_t row = -1;  // the first one with its hash
   };
   static std::size_t slots_for(long most) {
     std::size_t size = 16;
@@ -280,9 +284,11 @@ class Numbers {
     return size;
   }
 
-  std::vector<Hash> first_;
-  std::vector<Slot> slots_;
+  const Hash* const hashes_;
+  const std::int64_t* const numbers_;
   const std::size_t mask_;
+  const AlignedBuffer<Slot> slots_;
+  long count_ = 0;
 };
 
 // Samples in the order of their groups, and where each group begins.
@@ -479,7 +485,7 @@ long uniform_cells(const Predictions& data, long n_bins, GapNorm norm, int threa
   const long m = data.m, length = rows_in_part(m);
   std::vector<std::uint64_t> factors(std::size_t(2 * m));
   for (std::size_t j = 0; j < factors.size(); ++j) factors[j] = mixed((j + 1) * 0x9e3779b97f4a7c15u);
-  std::vector<Hash> hashes(std::size_t(data.n));
+  const AlignedBuffer<Hash> hashes(data.n);
   const int team = team_of(threads, ceil_divide(data.n, length), 6.0 * double(data.n) * double(m));
   const long strip = rows_in_strip(m);
   const StripOfRows unknown(m);
@@ -492,7 +498,7 @@ long uniform_cells(const Predictions& data, long n_bins, GapNorm norm, int threa
       const long found = own.find(x, rows * m, double(n_bins), true);
       const std::int32_t* const bins = own.bins.data();
       for (long r = 0, t = 0; r < rows; ++r) {
-        Hash& hash = hashes[std::size_t(first + r)];
+        Hash& hash = hashes[first + r];
         if (own.sparse) {  // the number of the first bin is 0
           hash = {0, 0};
           for (; t < found && own.places[std::size_t(t)] < (r + 1) * m; ++t) {
@@ -513,10 +519,10 @@ long uniform_cells(const Predictions& data, long n_bins, GapNorm norm, int threa
       }
     }
   });
-  Numbers numbers(data.n);
+  Numbers numbers(hashes.get(), data.n, group);
   for (long i = 0; i < data.n; ++i) {
-    if (i + AHEAD < data.n) numbers.prefetch(hashes[std::size_t(i + AHEAD)]);
-    group[i] = numbers.of(hashes[std::size_t(i)]);
+    if (i + AHEAD < data.n) numbers.prefetch(i + AHEAD);
+    group[i] = numbers.of(i);
   }
   return numbers.count();
 }

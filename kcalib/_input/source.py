@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 from kcalib._backend.options import OptionError
 from kcalib._input.labels import Classification
 from kcalib.distributions import Distribution
-from kcalib.results import CalibrationTestResult, Comparison, SKCEResult
 
-if TYPE_CHECKING:  # of it the results of few calls are made
+if TYPE_CHECKING:  # of them the results of few calls are made
     from kcalib.evaluation_results import Evaluation, ForecastEvaluation
+    from kcalib.results import CalibrationTestResult, Comparison, SKCEResult
 
 AT_ONCE = "reads all samples at once"
 REMEDY = "or pass the samples themselves: y, p = source.read(0, n)"

@@ -178,7 +178,8 @@ class OpenMPOperator:
         events, two products are needed.
         """
         sides, points = (self.problem.left, self.problem.columns), self.problem.left.points
-        if points.shape[1] < RESIDUAL_CLASSES or not self._euclidean or any(s.labels is None for s in sides):
+        least = RESIDUAL_CLASSES if self._worth_sorting() else RESIDUAL_CLASSES_UNSORTED
+        if points.shape[1] < least or not self._euclidean or any(s.labels is None for s in sides):
             return False, None
         rows = sampled(points)
         apart, centre = spread_about(points[rows])
@@ -188,6 +189,10 @@ class OpenMPOperator:
         residuals[np.arange(len(residuals)), np.asarray(self.problem.left.labels)[rows]] -= 1
         enough = np.einsum("ij,ij->i", residuals, residuals).min() > SMALL_RESIDUALS**2
         return enough, centre.astype(points.dtype).astype(np.float64) if enough else None
+
+    def _worth_sorting(self) -> bool:
+        """Whether sorting samples by label is; both sides have labels in the core, or neither."""
+        return min(len(self.problem.left.points), len(self.problem.columns.points)) >= SORT_FROM
 
     def _prepared(self, side: Side, block: int | None = None, sort: bool = True) -> HostSide:
         """The side as the compiled core reads it, sorted by label (within blocks) where that helps."""
@@ -199,8 +204,7 @@ class OpenMPOperator:
             first = 2 + self.problem.target.n_dims
             marks = bounded(self.problem.target, np.ascontiguousarray(side.marks), first)
             return HostSide(points, marks, None, None)
-        sides = (self.problem.left, self.problem.columns)  # of which both or neither have labels in the core
-        sort = sort and (block or min(len(s.points) for s in sides)) >= SORT_FROM
+        sort = sort and self._worth_sorting() and (block is None or block >= SORT_FROM)
         enough = m >= (RESIDUAL_CLASSES if sort else RESIDUAL_CLASSES_UNSORTED)
         if not (self._by_labels and enough):
             return HostSide(points, np.ascontiguousarray(side.marks), None, None)

@@ -7,9 +7,9 @@ Predictions p ~ Dir(0.1, ..., 0.1); labels of M1: from p, so that the model is c
 of them class 1; M3: uniform. n = 250 samples, m = 10 classes; exponential kernel, total variation distance, median
 heuristic. Each data set is drawn by a seed of its own, so that `--processes` changes nothing. The figures need
 matplotlib (the extra `plot`). The paper's ECE is that of the whole prediction, by total variation; here it is that of
-the top label.
+the top label. Powers are from fewer data sets than levels: most are 1, and far tails take seconds.
 
-`run` computes p-values and estimates of all data sets of a model, `w19_table` and `figures` show them. Levels on other
+`run` computes p-values or estimates of all data sets of a model, `w19_table` and `figures` show them. Levels on other
 laws: levels_and_powers.py.
 """
 
@@ -20,6 +20,7 @@ import dataclasses
 import functools
 import multiprocessing
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -95,18 +96,21 @@ def estimates(y: np.ndarray, p: np.ndarray) -> list[float]:
     return [kcalib.top_label_ece(y, p), *skces]
 
 
-def one_data_set(i: int, *, model: str, n: int, m: int, tests: dict, n_resamples: int, seed: int) -> list[float]:
+def pvalues_of(i: int, *, model: str, n: int, m: int, tests: dict, n_resamples: int, seed: int) -> list[float]:
     y, p = data_set(model, n, m, (seed, i))
     with warnings.catch_warnings(), threadpool_limits(limits=1):
         # Consistency resampling warns that it rejects too often, which is what is measured here.
         warnings.simplefilter("ignore", UserWarning)
-        values = [pvalue(method, y, p, n_resamples, i) for method in tests.values()]
-    return values + estimates(y, p)
+        return [pvalue(method, y, p, n_resamples, i) for method in tests.values()]
 
 
-def run(count: int, processes: int, **options) -> np.ndarray:
-    """Rows of p-values and of estimates, shape (tests + 4, count)."""
-    one = functools.partial(one_data_set, **options)
+def estimates_of(i: int, *, model: str, n: int, m: int, seed: int) -> list[float]:
+    return estimates(*data_set(model, n, m, (seed, i)))
+
+
+def run(values: Callable[..., list[float]], count: int, processes: int, **options) -> np.ndarray:
+    """Rows of p-values or of estimates, shape (rows, count)."""
+    one = functools.partial(values, **options)
     if processes == 1:
         return np.array([one(i) for i in range(count)]).T
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
@@ -145,9 +149,10 @@ def bounds_line(count: int) -> str:
 
 
 def w19_table(pvalues: dict[str, np.ndarray], names: list[str], n_resamples: int) -> str:
-    count = pvalues["M1"].shape[1]
+    counts = {model: values.shape[1] for model, values in pvalues.items()}
     lines = [
-        f"{count} data sets of 250 samples and 10 classes; {n_resamples} resamples (auto: 999)",
+        ", ".join(f"{model}: {count}" for model, count in counts.items())
+        + f" data sets of 250 samples and 10 classes; {n_resamples} resamples (auto: 999)",
         f"M1: bounds of a binomial share of mean alpha, at a risk of {RISK:g}; + rejects too often, - too rarely",
         f"M2, M3: bounds of the power, at a risk of {RISK:g}",
     ]
@@ -155,12 +160,14 @@ def w19_table(pvalues: dict[str, np.ndarray], names: list[str], n_resamples: int
         title = f"{model}, type I error" if model == "M1" else f"{model}, power"
         lines += ["", title.ljust(28) + "".join(f"alpha = {a}".rjust(26) for a in ALPHAS)]
         if model == "M1":
-            lines += ["binomial bounds".ljust(28) + bounds_line(count)]
+            lines += ["binomial bounds".ljust(28) + bounds_line(counts[model])]
         for name, values in zip(names, pvalues[model], strict=True):
             if model == "M1":
                 cells = errors(values)
             else:
-                cells = ["{:.4f} ({:.3f} .. {:.3f})".format(s, *clopper_pearson(s, count)) for s in shares(values)]
+                cells = [
+                    "{:.4f} ({:.3f} .. {:.3f})".format(s, *clopper_pearson(s, counts[model])) for s in shares(values)
+                ]
             lines.append((name.ljust(28) + "".join(cell.rjust(26) for cell in cells)).rstrip())
     return "\n".join(lines)
 
@@ -238,6 +245,7 @@ def tests_figure(pvalues: dict[str, np.ndarray], names: list[str]):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-sets", type=int, default=2000)
+    parser.add_argument("--power-data-sets", type=int, default=100, help="of M2 and M3")
     parser.add_argument("--resamples", type=int, default=199)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
@@ -249,24 +257,24 @@ def main() -> None:
     if given.save:
         np.savez_compressed(given.save, **found)
     names = [str(name) for name in found["names"]]
-    pvalues = {model: found[model][: len(names)] for model in MODELS}
+    pvalues = {model: found[model] for model in MODELS}
     print(w19_table(pvalues, names, int(found["n_resamples"])))
     if given.figures:
-        values = {model: found[model][len(names) :] for model in MODELS}
+        values = {model: found[f"{model} estimates"] for model in MODELS}
         estimates_figure(values).savefig(given.figures / "w19_estimates.png", dpi=90)
         tests_figure(pvalues, names).savefig(given.figures / "w19_tests.png", dpi=90)
 
 
 def experiments(given: argparse.Namespace) -> dict[str, np.ndarray]:
-    """For each model rows of p-values by `names`, then rows of estimates."""
-    count, n_resamples = given.data_sets, given.resamples
-    found = {
-        model: run(
-            count, given.processes, model=model, n=250, m=10, tests=W19_TESTS, n_resamples=n_resamples, seed=given.seed,
-        )
-        for model in MODELS
-    }  # fmt: skip
-    return {**found, "names": np.array(list(W19_TESTS)), "n_resamples": np.array(n_resamples)}
+    """For each model rows of p-values by `names`, and rows of estimates."""
+    found = {"names": np.array(list(W19_TESTS)), "n_resamples": np.array(given.resamples)}
+    for model in MODELS:
+        options = {"model": model, "n": 250, "m": 10, "seed": given.seed}
+        count = given.data_sets if model == "M1" else given.power_data_sets
+        tests = {"tests": W19_TESTS, "n_resamples": given.resamples}
+        found[model] = run(pvalues_of, count, given.processes, **options, **tests)
+        found[f"{model} estimates"] = run(estimates_of, given.data_sets, given.processes, **options)
+    return found
 
 
 def load(path: Path) -> dict[str, np.ndarray]:

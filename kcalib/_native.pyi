@@ -231,6 +231,23 @@ def line_forms(
     n_replicates: int,
     sweep: Sweep,
 ) -> np.ndarray: ...
+def line_label_forms(
+    places: np.ndarray,
+    positions: np.ndarray,
+    terms: Sequence[tuple[float, np.ndarray, np.ndarray]],
+    labels: np.ndarray,
+    sweep: Sweep,
+) -> np.ndarray: ...
+def line_drawn_forms(
+    places: np.ndarray,
+    positions: np.ndarray,
+    terms: Sequence[tuple[float, np.ndarray, np.ndarray]],
+    thresholds: np.ndarray,
+    key0: int,
+    key1: int,
+    n_draws: int,
+    sweep: Sweep,
+) -> np.ndarray: ...
 def line_median(places: np.ndarray, sweep: Sweep) -> tuple[float, bool]: ...
 def class_shares(
     queries: np.ndarray,
@@ -292,6 +309,7 @@ def fill_weights(kind: int, seed: int, first_replicate: int, out: np.ndarray, sw
 def fill_bytes(kind: int, seed: int, first_replicate: int, n_replicates: int, n: int, sweep: Sweep) -> np.ndarray: ...
 def count_products(seed: int, first_replicate: int, vector: np.ndarray, out: np.ndarray, sweep: Sweep) -> None: ...
 def draw_labels(cumulative: np.ndarray, key0: int, key1: int, first: int, out: np.ndarray, sweep: Sweep) -> None: ...
+def label_thresholds(probabilities: np.ndarray, sweep: Sweep) -> np.ndarray: ...
 def label_sums(table: np.ndarray, labels: np.ndarray, sweep: Sweep) -> np.ndarray: ...
 def changed_sums(
     rows: np.ndarray, values: np.ndarray, likely: np.ndarray, labels: np.ndarray, sweep: Sweep

@@ -240,23 +240,44 @@ def drawn_labels(
     sample, so that neither `at_once` nor an array's library or device matters. NumPy arrays (int32), by so many
     threads, or CuPy arrays, beside the probabilities.
     """
-    generator = np.random.Generator(np.random.Philox(seed))
+    bits = np.random.Philox(seed)
     cumulative = cumulative_sums(probabilities)
     n = len(cumulative)
     if arrays.is_cuda(cumulative):
-        numbers = RandomNumbers(generator, cumulative)
+        numbers = RandomNumbers(np.random.Generator(bits), cumulative)
         for begin in range(0, n_draws, at_once):
             count = min(at_once, n_draws - begin)
             yield _labels_on_device(cumulative, numbers.uniform(count * n), None, count)
         return
-    state: Any = generator.bit_generator.state
-    first, second = (int(word) for word in state["state"]["key"])
+    key = _key(bits)
     for begin in range(0, n_draws, at_once):
         labels = np.empty((n, min(at_once, n_draws - begin)), dtype=np.int32)
         if labels.size:
             with sweeping(threads) as sweep:
-                _native.draw_labels(cumulative, first, second, begin * n, labels, sweep)
+                _native.draw_labels(cumulative, *key, begin * n, labels, sweep)
         yield labels
+
+
+@dataclass(frozen=True, eq=False)
+class BinaryDraws:
+    """Labels of two classes that are drawn where they are needed (`label_lines` in src/cpu/weights.h)."""
+
+    thresholds: np.ndarray  # uint64, shape (n,)
+    key: tuple[int, int]  # of NumPy's Philox generator
+    n_draws: int
+
+    @classmethod
+    def of(cls, probabilities: np.ndarray, n_draws: int, seed: int, *, threads: Any = None) -> BinaryDraws:
+        """Those that `drawn_labels` gives."""
+        with sweeping(threads) as sweep:
+            thresholds = _native.label_thresholds(np.ascontiguousarray(probabilities, dtype=np.float64), sweep)
+        return cls(thresholds, _key(np.random.Philox(seed)), n_draws)
+
+
+def _key(generator: np.random.Philox) -> tuple[int, int]:
+    state: Any = generator.state
+    first, second = (int(word) for word in state["state"]["key"])
+    return first, second
 
 
 def _labels_on_device(cumulative: Array, uniform: Array, rows: Array | None, draws: int) -> Array:

@@ -20,7 +20,7 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_integer
-from kcalib._backend.random import drawn_labels
+from kcalib._backend.random import BinaryDraws, drawn_labels
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._packing.variance import finite_law
@@ -45,6 +45,7 @@ NEGLIGIBLE = 1e-30
 FEWEST_COMPARED = 3  # classes: a comparison takes as long as two products
 LABELS_BYTES = 2**27
 MOST_TILTED = 8
+TILTED_SAMPLES = 100_000  # beyond which tilted draws take longer than all else, and only what the law does not know
 TILTED_WORK, LINE_WORK = 4e10, 1.5e4  # multiply-adds for more tilted draws than draws; on a line, of a sample
 
 
@@ -107,15 +108,20 @@ class Exact(AllPairs):
             return found
         scale = 1 / (task.n - 1)
         statistic = scale * float(task.moments.total)
-        tail = _tail(task.data, task, count, seed)
-        return beyond_draws(
-            found,
-            statistic,
-            scale * draws,
-            events=lambda: task.effective_events,
-            law=lambda: limit_law(conditional(task)[0], statistic),
-            tail=None if tail is None else replace(tail, statistics=scale * tail.statistics),
-        )
+
+        def beyond(tail: Tail | None) -> NullLaw:
+            return beyond_draws(
+                found,
+                statistic,
+                scale * draws,
+                events=lambda: task.effective_events,
+                law=lambda: limit_law(conditional(task)[0], statistic),
+                tail=None if tail is None else replace(tail, statistics=scale * tail.statistics),
+            )
+
+        if task.n > TILTED_SAMPLES and (by_law := beyond(None)) is not found:
+            return by_law
+        return beyond(_tail(task.data, task, count, seed))
 
 
 @singledispatch
@@ -156,6 +162,9 @@ def _draws(data: Data, task: Task, count: int, seed: int) -> tuple[str, np.ndarr
 def _(data: Classification, task: Task, count: int, seed: int) -> tuple[str, np.ndarray]:
     """Many draws of labels at a time."""
     p = _without_subnormal(arrays.where_computed(data.probabilities))
+    on_a_line = _on_a_line(task, data)
+    if on_a_line is not None:
+        return "labels", on_a_line(BinaryDraws.of(p, count, seed, threads=task.operator.threads))
     if _by_labels(task, data) is not None:
         at_once = max(1, LABELS_BYTES // (8 * task.n))
     else:
@@ -166,6 +175,9 @@ def _(data: Classification, task: Task, count: int, seed: int) -> tuple[str, np.
 
 def _totals_of_labels(task: Task, data: Classification, batches: Iterable[Array]) -> np.ndarray:
     """Statistics of labels in batches of shape (n, draws)."""
+    on_a_line = _on_a_line(task, data)
+    if on_a_line is not None:
+        return np.concatenate([on_a_line(np.ascontiguousarray(labels, dtype=np.int32)) for labels in batches])
     p = arrays.where_computed(data.probabilities)
     by_labels = _by_labels(task, data)
     if by_labels is not None:
@@ -192,6 +204,18 @@ def _by_labels(task: Task, data: Classification) -> LabelForms | None:
         return None
     found: LabelForms | None = getattr(task.kernel_operator, "label_forms", None)
     return found
+
+
+def _on_a_line(task: Task, data: Classification) -> Callable[[np.ndarray | BinaryDraws], np.ndarray] | None:
+    """What has the statistics of labels of two classes from the samples' order; None where they are not on a line here."""
+    p, operator = data.probabilities, task.kernel_operator
+    if data.m != 2 or not arrays.is_host(p) or not hasattr(operator, "label_totals"):
+        return None
+    root = _root(task, data.m)
+    length = float(np.linalg.norm(root[1] - root[0]))  # of the mark of the residual (-1, 1)
+    first, second = 0.5 * (p[:, 0] + (1 - p[:, 1])), 0.5 * (p[:, 1] + (1 - p[:, 0]))
+    residuals = length * np.stack([-second, first], axis=1)
+    return lambda labels: operator.label_totals(residuals, labels)
 
 
 def _without_subnormal(p: Array) -> Array:

@@ -78,6 +78,31 @@ bool draw_labels(const double* cumulative, long n, long m, Word key0, Word key1,
   return !watch.stopped();
 }
 
+bool label_thresholds(const double* probabilities, long n, const Run& run, Word* out) {
+  constexpr long ALL = 1L << 53, STRIP = 1L << 14;
+  constexpr int ROUNDING = 8;  // steps; probabilities that have changed since they were checked may take any number
+  const long strips = (n + STRIP - 1) / STRIP;
+  Watch watch(run, strips);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(team_size(run, strips, 20.0 * double(n)))
+  for (long strip = 0; strip < strips; ++strip) {
+    if (watch.stopped()) continue;
+    for (long i = strip * STRIP; i < std::min(n, (strip + 1) * STRIP); ++i) {
+      const double first = probabilities[2 * i], total = first + probabilities[2 * i + 1];
+      const double highest = std::nextafter(total, 0.0);
+      const auto reached = [=](long k) { return std::min(double(k) * 0x1p-53 * total, highest) >= first; };
+      long k = ALL;
+      if (first <= highest) {  // the quotient is the threshold but for rounding
+        k = long(std::clamp(first / total, 0.0, 1.0) * double(ALL));
+        for (int step = 0; step < ROUNDING && k > 0 && reached(k - 1); ++step) --k;
+        for (int step = 0; step < ROUNDING && k < ALL && !reached(k); ++step) ++k;
+      }
+      out[i] = Word(k);
+    }
+    watch.task_done();
+  }
+  return !watch.stopped();
+}
+
 void label_sums(const double* table, long n, long m, const int* labels, long n_draws, double* out,
                 const Run& run) {
   const long groups = (n_draws + GROUP - 1) / GROUP;

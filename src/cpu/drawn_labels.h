@@ -11,6 +11,10 @@ namespace kcalib {
 bool draw_labels(const double* cumulative, long n, long m, Word key0, Word key1, Word first, long n_draws, int* out,
                  const Run& run);
 
+// What labels 0 and 1 of rows of two probabilities are drawn by: row i gets label 1 from the numbers, as integers of 53
+// bits, that are at least out[i]. The same labels as those of `draw_labels`.
+bool label_thresholds(const double* probabilities, long n, const Run& run, Word* out);
+
 // out[d] = sum_i table[i * m + labels[i * n_draws + d]], in the order of the rows.
 void label_sums(const double* table, long n, long m, const int* labels, long n_draws, double* out,
                 const Run& run);

@@ -7,6 +7,7 @@
 
 #include "line_kernels.h"
 #include "sweep.h"
+#include "weights.h"
 
 namespace kcalib {
 
@@ -67,18 +68,22 @@ bool line_product(const Line& line, const int64_t* positions, const ProductTerm*
 // A kernel between columns of factors: sum_r f_r[i] k(x_i, x_j) f_r[j].
 struct FormTerm {
   LineKernel kernel;
-  const double* factors;  // of sorted points, shape: (rank, n)
+  // Of sorted points, shape: (rank, n). Samples with bits have factors[bit] in place of a factor times a weight.
+  const double* factors[2];
   int rank;
 };
 
-// Weights of samples in the user's order: values (n x n_replicates), or else Rademacher weights of `seed`.
+// Weights of samples in the user's order: the first of these that is there. All but the first are bits.
 struct FormWeights {
-  const double* values;
-  Word seed;
+  const double* values = nullptr;  // n x n_replicates
+  const int* labels = nullptr;  // 0 and 1, n x n_replicates
+  const LabelDraws* draws = nullptr;  // from draw 0 on
+  Word seed = 0;  // of Rademacher weights, whose bit is 1 where they are -1
 };
 
-// out[b] = w_b^T H w_b for the sum H of the terms, diagonal included; line.kernel is not used.
-bool line_forms(const Line& line, const int64_t* positions, const FormTerm* terms, int n_terms,
+// out[b] = w_b^T H w_b for the sum H of the terms; line.kernel is not used. With `diagonal` its diagonal is included,
+// for bits where both factors of a sample have the same size.
+bool line_forms(const Line& line, const int64_t* positions, const FormTerm* terms, int n_terms, bool diagonal,
                 const FormWeights& weights, long n_replicates, const Run& run, double* out);
 
 // The median of the distances of all pairs of n points, ascending; if it is 0, of all pairs at another

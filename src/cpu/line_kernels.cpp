@@ -184,32 +184,34 @@ void piece(const Residuals& residuals, const LineKernel& kernel, bool squared, l
   }
 }
 
-// The weights of one sample in the replicates 8 b + part + lane.
-template <bool SIGNS> KCALIB_FN P weight_pack(const SampleWeights& weights, long sample, int b, int part) {
-  if constexpr (SIGNS) {
+// u of one point in the replicates 8 b + part + lane.
+template <bool BITS>
+KCALIB_FN P weighted(const double (&factors)[2], const SampleWeights& weights, long sample, int b, int part) {
+  if constexpr (BITS) {
     WordPack words;
-    __builtin_memcpy(&words, &weights.signs[sample][part], sizeof words);
-    return rademacher<P>(words, b);
+    __builtin_memcpy(&words, &weights.bits[sample][part], sizeof words);
+    return (words >> b & 1) != 0 ? splat<P>(factors[1]) : splat<P>(factors[0]);
   }
   const int at = 8 * b + part;
   const double* values = weights.values + sample * weights.stride + at;
-  if (at + WIDTH <= weights.n_replicates) return load<P>(values);
+  if (at + WIDTH <= weights.n_replicates) return factors[0] * load<P>(values);
   double some[WIDTH] = {};
   for (int i = 0; at + i < weights.n_replicates; ++i) some[i] = values[i];
-  return load<P>(some);
+  return factors[0] * load<P>(some);
 }
 
-template <int DEGREE, bool SIGNS>
-void forms_of(const WeightedLine& line, const LineKernel& kernel, const SampleWeights& weights, long begin, long end,
-              double* sums, double* totals) {
+template <int DEGREE, bool BITS>
+void forms_of(const WeightedLine& line, const LineKernel& kernel, double own, const SampleWeights& weights, long begin,
+              long end, double* sums, double* totals) {
   const int degree = DEGREE < 0 ? kernel.degree : DEGREE;
   constexpr int MOST = SampleWeights::MOST;
   for (long i = begin; i < end; ++i) {
-    const double gap = line.gap[i], decay = line.decay[i], factor = line.factors[i], *coefficients = kernel.coefficients;
+    const double gap = line.gap[i], decay = line.decay[i], *coefficients = kernel.coefficients;
+    const double factors[2] = {line.factors[0][i], BITS ? line.factors[1][i] : 0};
     const long sample = line.positions[i];
     for (int at = 0; at < weights.n_replicates; at += WIDTH) {
-      const P u = factor * weight_pack<SIGNS>(weights, sample, at / 8, at % 8);
-      P seen = 0.5 * coefficients[0] * u;
+      const P u = weighted<BITS>(factors, weights, sample, at / 8, at % 8);
+      P seen = own * coefficients[0] * u;
       for (int p = degree; p >= 0; --p) {
         P sum = load<P>(sums + p * MOST + at);
         double weight = 1;  // as in `move`
@@ -226,21 +228,21 @@ void forms_of(const WeightedLine& line, const LineKernel& kernel, const SampleWe
   }
 }
 
-template <bool SIGNS>
-void forms_with(const WeightedLine& line, const LineKernel& kernel, const SampleWeights& weights, long begin, long end,
-                double* sums, double* totals) {
+template <bool BITS>
+void forms_with(const WeightedLine& line, const LineKernel& kernel, double own, const SampleWeights& weights, long begin,
+                long end, double* sums, double* totals) {
   switch (kernel.degree) {
-    case 0: return forms_of<0, SIGNS>(line, kernel, weights, begin, end, sums, totals);
-    case 1: return forms_of<1, SIGNS>(line, kernel, weights, begin, end, sums, totals);
-    case 2: return forms_of<2, SIGNS>(line, kernel, weights, begin, end, sums, totals);
-    default: return forms_of<-1, SIGNS>(line, kernel, weights, begin, end, sums, totals);
+    case 0: return forms_of<0, BITS>(line, kernel, own, weights, begin, end, sums, totals);
+    case 1: return forms_of<1, BITS>(line, kernel, own, weights, begin, end, sums, totals);
+    case 2: return forms_of<2, BITS>(line, kernel, own, weights, begin, end, sums, totals);
+    default: return forms_of<-1, BITS>(line, kernel, own, weights, begin, end, sums, totals);
   }
 }
 
-void forms(const WeightedLine& line, const LineKernel& kernel, const SampleWeights& weights, long begin, long end,
-           double* sums, double* totals) {
-  const auto add = weights.signs ? forms_with<true> : forms_with<false>;
-  add(line, kernel, weights, begin, end, sums, totals);
+void forms(const WeightedLine& line, const LineKernel& kernel, double own, const SampleWeights& weights, long begin,
+           long end, double* sums, double* totals) {
+  const auto add = weights.bits ? forms_with<true> : forms_with<false>;
+  add(line, kernel, own, weights, begin, end, sums, totals);
 }
 
 // table[index mod 16]
@@ -254,28 +256,31 @@ KCALIB_FN P entry(const double* table, WordPack index) {
 #endif
 }
 
-constexpr double sign_of(int entry, int bit) { return entry >> bit & 1 ? -1 : 1; }
-struct SignTable {
-  alignas(PACK_BYTES) double of_bit[4][16];
-  constexpr SignTable() : of_bit() {
+struct BitTable {
+  alignas(PACK_BYTES) long long is_set[4][16];  // all bits of an entry, or none
+  constexpr BitTable() : is_set() {
     for (int bit = 0; bit < 4; ++bit)
-      for (int i = 0; i < 16; ++i) of_bit[bit][i] = sign_of(i, bit);
+      for (int i = 0; i < 16; ++i) is_set[bit][i] = -(i >> bit & 1);
   }
 };
-constexpr SignTable sign_table;
+constexpr BitTable bit_table;
 
 // Four points at a time: what they add to the sums and totals of a replicate takes one of 16 values,
-// one for each combination of signs, that all replicates share.
+// one for each combination of bits, that all replicates share.
 struct FourPoints {
   alignas(PACK_BYTES) double among[16];  // sum_{i<j} k_ij u_i u_j
   alignas(PACK_BYTES) double from_first[16];  // sum_i u_i exp(-rate (x_i - x_first))
   alignas(PACK_BYTES) double to_next[16];  // sum_i u_i exp(-rate (x_next - x_i)), x_next: after the four
   double decay;  // from the first point to x_next
 
-  KCALIB_FN void set(const double* factors, const double* decays) {
+  KCALIB_FN void set(const double* zeros, const double* ones, const double* decays) {
     for (int i = 0; i < 16; i += WIDTH) {
       P u[4];
-      for (int j = 0; j < 4; ++j) u[j] = factors[j] * load<P>(sign_table.of_bit[j] + i);
+      for (int j = 0; j < 4; ++j) {
+        LongPack is_set;
+        __builtin_memcpy(&is_set, bit_table.is_set[j] + i, sizeof is_set);
+        u[j] = is_set != 0 ? splat<P>(ones[j]) : splat<P>(zeros[j]);
+      }
       P carried = u[0] * decays[1], pairs = u[1] * carried;
       carried = (carried + u[1]) * decays[2];
       pairs += u[2] * carried;
@@ -288,27 +293,29 @@ struct FourPoints {
   }
 };
 
-void sign_forms(const WeightedLine& line, const SampleWeights& weights, long begin, long end, long n, double* sums,
-                double* totals) {
+void bit_forms(const WeightedLine& line, const SampleWeights& weights, long begin, long end, long n, double* sums,
+               double* totals) {
   constexpr int ROWS = 64, FOURS = ROWS / 4, TOGETHER = 4;
   FourPoints fours[FOURS];
   WordPack words[ROWS];
   for (long row = begin; row < end; row += ROWS) {
-    double some[2 * ROWS + 1] = {};
-    const double *factors = line.factors + row, *decays = line.decay + row;
+    double some[3][ROWS + 1] = {};
+    const double *zeros = line.factors[0] + row, *ones = line.factors[1] + row, *decays = line.decay + row;
     if (row + ROWS >= n) {  // nothing comes after the last
-      for (long i = row; i < n; ++i) some[i - row] = line.factors[i], some[ROWS + i - row] = line.decay[i];
-      factors = some, decays = some + ROWS;
+      for (long i = row; i < n; ++i)
+        some[0][i - row] = line.factors[0][i], some[1][i - row] = line.factors[1][i], some[2][i - row] = line.decay[i];
+      zeros = some[0], ones = some[1], decays = some[2];
     }
-    for (int f = 0; f < FOURS; ++f) fours[f].set(factors + 4 * f, decays + 4 * f);
+    for (int f = 0; f < FOURS; ++f) fours[f].set(zeros + 4 * f, ones + 4 * f, decays + 4 * f);
     for (int i = 0; i < ROWS; i += 8) {
-      __builtin_prefetch(line.factors + row + ROWS + i);
+      __builtin_prefetch(line.factors[0] + row + ROWS + i);
+      __builtin_prefetch(line.factors[1] + row + ROWS + i);
       __builtin_prefetch(line.decay + row + ROWS + i);
       __builtin_prefetch(line.positions + row + 2 * ROWS + i);
     }
     for (int part = 0; part < 8; part += WIDTH) {
       for (int i = 0; i < ROWS; ++i)
-        if (row + i < n) __builtin_memcpy(&words[i], &weights.signs[line.positions[row + i]][part], sizeof(WordPack));
+        if (row + i < n) __builtin_memcpy(&words[i], &weights.bits[line.positions[row + i]][part], sizeof(WordPack));
         else words[i] = WordPack{};
       transpose_bits(words);  // now of replicates 8 b + part + lane; bits are points
       for (int b = 0; 8 * b + part < weights.n_replicates; b += TOGETHER) {
@@ -320,7 +327,7 @@ void sign_forms(const WeightedLine& line, const SampleWeights& weights, long beg
           seen[k] = load<P>(sum + 8 * k);
           added[k] = load<P>(total + 8 * k);
           index[k] = words[b + k];
-          if (row + ROWS + b + k < n) __builtin_prefetch(&weights.signs[line.positions[row + ROWS + b + k]]);
+          if (row + ROWS + b + k < n) __builtin_prefetch(&weights.bits[line.positions[row + ROWS + b + k]]);
         }
         for (int f = 0; f < FOURS; ++f)
 #pragma GCC unroll 4
@@ -341,7 +348,7 @@ void sign_forms(const WeightedLine& line, const SampleWeights& weights, long beg
 }  // namespace
 
 extern const LineFunctions KCALIB_LINE;
-const LineFunctions KCALIB_LINE = {decays, piece,   join,       forms, sign_forms,    WIDTH,
+const LineFunctions KCALIB_LINE = {decays, piece,   join,       forms, bit_forms,    WIDTH,
                                    gather, scatter, strip_sums, carry, strip_products};
 
 }  // namespace kcalib

@@ -30,19 +30,19 @@ struct Piece {
   double* to_first;
 };
 
-// Sorted points, each with a factor u_i = factors[i] times the weight of its sample.
+// Sorted points, each with u_i = factors[0][i] times the weight of its sample, or u_i = factors[bit][i] by its bit.
 struct WeightedLine {
   const double *gap, *decay;  // from the point before, and exp(-rate gap)
-  const double* factors;
+  const double* factors[2];
   const int64_t* positions;  // of the samples in the user's order
 };
 
-// Weights of samples: either values[sample * stride + replicate], or signs as WeightTable::sign_lines
+// Weights of samples: either values[sample * stride + replicate], or bits as WeightTable::sign_lines
 // writes them. At most 512 replicates.
 struct SampleWeights {
   const double* values;
   long stride;
-  const unsigned long long (*signs)[8];
+  const unsigned long long (*bits)[8];
   int n_replicates;
   static constexpr int MOST = 512;
 };
@@ -88,14 +88,14 @@ struct LineFunctions {
                 double* scratch, Piece* out);
   // left and the piece right of it.
   void (*join)(const LineKernel& kernel, Piece* left, const Piece& right);
-  // Adds u_i (k(0) u_i / 2 + sum_{j<i} k(x_i, x_j) u_j) over the points [begin, end) to totals[MOST].
+  // Adds u_i (own k(0) u_i + sum_{j<i} k(x_i, x_j) u_j) over the points [begin, end) to totals[MOST].
   // sums[degree + 1][MOST] are the sums over earlier points, seen from the one before.
-  void (*forms)(const WeightedLine& line, const LineKernel& kernel, const SampleWeights& weights, long begin, long end,
-                double* sums, double* totals);
-  // The same for signs and a polynomial of degree 0, up to its coefficient and without the diagonal.
+  void (*forms)(const WeightedLine& line, const LineKernel& kernel, double own, const SampleWeights& weights, long begin,
+                long end, double* sums, double* totals);
+  // The same for bits and a polynomial of degree 0, up to its coefficient, and own = 0.
   // `begin` is a multiple of 64; sums[MOST] are seen from the point itself. n: number of points.
-  void (*sign_forms)(const WeightedLine& line, const SampleWeights& weights, long begin, long end, long n, double* sums,
-                     double* totals);
+  void (*bit_forms)(const WeightedLine& line, const SampleWeights& weights, long begin, long end, long n, double* sums,
+                    double* totals);
 
   // Products with vectors, as line_product.cpp puts them together. Sums of a strip have, for each term and rank, a
   // row for each power of the distance; all rows have whole packs of `lanes` columns. `scratch`, aligned to

@@ -6,6 +6,7 @@
 #include "weights.h"
 
 #include "bits.h"
+#include "kcalib/philox.h"
 #include "pack.h"
 
 namespace kcalib {
@@ -125,6 +126,57 @@ void sign_lines(Word seed, Word first, int n_replicates, long pair, Word (*out)[
   }
 }
 
+constexpr long LABEL_ROWS = 512;  // whose labels in all draws stay in the first-level cache
+constexpr Word NEVER = Word(1) << 53;
+
+// Whether the next four numbers are at least these.
+KCALIB_FN Word reached(const LabelDraws& labels, Word block, const Word* thresholds) {
+  Word words[4], found = 0;
+  numpy_words(labels.key0, labels.key1, block, words);
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) found |= Word((words[i] >> 11) >= thresholds[i]) << i;
+  return found;
+}
+
+// The labels of LABEL_ROWS rows in one draw, by numbers from `first` on: bit i of bits[w] is that of row 64 w + i. Before
+// and behind the rows' thresholds are 3 that none reaches.
+void label_bits(const LabelDraws& labels, Word first, const Word* thresholds, Word* bits) {
+  constexpr long WORDS = LABEL_ROWS / 64;
+  const Word before = first % 4;  // numbers come by fours
+  Word block = first / 4, last = 0;
+  for (long w = 0; w < WORDS; ++w) {
+    Word word = 0;
+    for (int i = 0; i < 64; i += 4) word |= reached(labels, block++, thresholds + 64 * w + i - before) << i;
+    if (w > 0) bits[w - 1] = last >> before | (word << 1) << (63 - before);
+    last = word;
+  }
+  bits[WORDS - 1] = last >> before;
+  if (before) bits[WORDS - 1] |= reached(labels, block, thresholds + LABEL_ROWS - before) << (64 - before);
+}
+
+void label_lines(const LabelDraws& labels, Word first, int n_draws, long begin, long end, Word (*out)[8]) {
+  constexpr long WORDS = LABEL_ROWS / 64, MOST = Rectangle::MOST_REPLICATES;
+  Word thresholds[LABEL_ROWS + 6], bits[WORDS][MOST];
+  for (long w = 0; w < WORDS; ++w)
+    for (long d = n_draws; d < MOST; ++d) bits[w][d] = 0;
+  for (long row = begin; row < end; row += LABEL_ROWS, out += LABEL_ROWS) {
+    for (long i = -3; i < LABEL_ROWS + 3; ++i)
+      thresholds[i + 3] = i >= 0 && row + i < end ? labels.thresholds[row + i] : NEVER;
+    for (int d = 0; d < n_draws; ++d) {
+      Word of_draw[WORDS];
+      label_bits(labels, (first + Word(d)) * Word(labels.n) + Word(row), thresholds + 3, of_draw);
+      for (long w = 0; w < WORDS; ++w) bits[w][d] = of_draw[w];
+    }
+    for (long w = 0; w < WORDS && row + 64 * w < end; ++w)
+      for (int part = 0; part < 8; part += L) {
+        WordPack words[64];
+        for (int b = 0; b < 64; ++b) __builtin_memcpy(&words[b], &bits[w][8 * b + part], sizeof(WordPack));
+        transpose_bits(words);
+        for (int i = 0; i < 64; ++i) __builtin_memcpy(&out[64 * w + i][part], &words[i], sizeof(WordPack));
+      }
+  }
+}
+
 template <class T> constexpr WeightFunctions<T> functions_of() {
   return {rademacher_weights<T>, gaussian_weights<T>};
 }
@@ -132,6 +184,6 @@ template <class T> constexpr WeightFunctions<T> functions_of() {
 }  // namespace
 
 extern const WeightTable KCALIB_WEIGHTS;
-const WeightTable KCALIB_WEIGHTS = {functions_of<double>(), functions_of<float>(), draw, sign_lines};
+const WeightTable KCALIB_WEIGHTS = {functions_of<double>(), functions_of<float>(), draw, sign_lines, label_lines};
 
 }  // namespace kcalib

@@ -15,6 +15,14 @@ struct Rectangle {
   long n, row_begin, row_end;
 };
 
+// Labels 0 and 1 that are drawn: in draw d row i has label 1 if number d * n + i of NumPy's Philox generator with this
+// key, an integer of 53 bits, is at least thresholds[i].
+struct LabelDraws {
+  const Word* thresholds;  // at most 2^53; shape: (n,)
+  long n;
+  Word key0, key1;
+};
+
 template <class T> struct WeightFunctions {
   // out[(row - row_begin) * stride + replicate - first] = weight.
   void (*rademacher)(const Rectangle& rectangle, T* out, long stride);
@@ -30,6 +38,8 @@ struct WeightTable {
   // Signs of rows [128 * pair, 128 * pair + 128) in at most 512 replicates: bit b of out[row][word] is that of
   // replicate first + 8 b + word. A row is a cache line; see line_kernels.cpp.
   void (*sign_lines)(Word seed, Word first, int n_replicates, long pair, Word (*out)[8]);
+  // The same of labels: of rows [begin, end) in draws from `first` on. begin is a multiple of 64, out has whole 64s of rows.
+  void (*label_lines)(const LabelDraws& labels, Word first, int n_draws, long begin, long end, Word (*out)[8]);
 };
 
 }  // namespace kcalib

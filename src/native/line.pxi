@@ -16,10 +16,17 @@ cdef extern from "cpu/line.h" namespace "kcalib" nogil:
         LineKernel kernel
     cdef cppclass FormTerm:
         LineKernel kernel
-        const double* factors
+        const double* factors[2]
         int rank
+    cdef cppclass LabelDraws:
+        const unsigned long long* thresholds
+        long n
+        unsigned long long key0
+        unsigned long long key1
     cdef cppclass FormWeights:
         const double* values
+        const int* labels
+        const LabelDraws* draws
         unsigned long long seed
     bint c_line_gap "kcalib::line_gap"(const double*, long, const Run&, double*) except +
     bint c_line_residuals "kcalib::line_residuals"(
@@ -56,7 +63,7 @@ cdef extern from "cpu/line.h" namespace "kcalib" nogil:
         const Line&, const int64_t*, const ProductTerm*, int, bint, const VectorRows&, long, const Run&,
         const ProductRows&) except +
     bint c_line_forms "kcalib::line_forms"(
-        const Line&, const int64_t*, const FormTerm*, int, const FormWeights&, long, const Run&, double*) except +
+        const Line&, const int64_t*, const FormTerm*, int, bint, const FormWeights&, long, const Run&, double*) except +
     bint c_line_median "kcalib::line_median"(const double*, long, const Run&, double*, cpp_bool*) except +
 
 
@@ -201,29 +208,63 @@ def line_forms(
 ):
     """w^T H w for the columns w of `weights` or, where these are None, for Rademacher weights of `seed`.
 
-    terms: [(rate, coefficients, factors of shape (rank, n), of sorted points), ...].
+    terms: [(rate, coefficients, factors), ...], factors of sorted points, shape (1, rank, n); for Rademacher weights
+    also their negatives, shape (2, rank, n).
     """
+    cdef FormWeights source
+    source.seed = seed
+    if weights is not None:
+        source.values = &weights[0, 0]
+    return forms_of(places, positions, terms, True, source, n_replicates, sweep)
+
+
+def line_label_forms(
+    const double[::1] places, const int64_t[::1] positions, terms, const int[:, ::1] labels, Sweep sweep not None,
+):
+    """sum_{i != j} H_ij, with the factor of each sample that its label chooses, for the columns of `labels`, 0 and 1.
+
+    terms: as `line_forms` has them, with the factors of label 0 and of label 1, shape (2, rank, n).
+    """
+    cdef FormWeights source
+    source.labels = &labels[0, 0]
+    return forms_of(places, positions, terms, False, source, labels.shape[1], sweep)
+
+
+def line_drawn_forms(
+    const double[::1] places, const int64_t[::1] positions, terms, const unsigned long long[::1] thresholds,
+    unsigned long long key0, unsigned long long key1, long n_draws, Sweep sweep not None,
+):
+    """The same for labels that are drawn, with what `label_thresholds` returns."""
+    cdef LabelDraws draws
+    draws.thresholds, draws.n, draws.key0, draws.key1 = &thresholds[0], thresholds.shape[0], key0, key1
+    cdef FormWeights source
+    source.draws = &draws
+    return forms_of(places, positions, terms, False, source, n_draws, sweep)
+
+
+cdef forms_of(
+    const double[::1] places, const int64_t[::1] positions, terms, bint diagonal, const FormWeights& source,
+    long n_replicates, Sweep sweep,
+):
     result = np.empty(n_replicates)
     cdef double[::1] out = result
     cdef vector[FormTerm] all_terms
     cdef FormTerm term
-    cdef FormWeights source
-    cdef const double[:, ::1] factors
+    cdef const double[:, :, ::1] factors
     for rate, coefficients, term_factors in terms:
         factors = term_factors
         term.kernel = line_kernel(rate, coefficients)
-        term.factors = &factors[0, 0]
-        term.rank = <int>factors.shape[0]
+        term.factors[0] = term.factors[1] = &factors[0, 0, 0]
+        if factors.shape[0] > 1:
+            term.factors[1] = &factors[1, 0, 0]
+        term.rank = <int>factors.shape[1]
         all_terms.push_back(term)
-    source.values = NULL
-    if weights is not None:
-        source.values = &weights[0, 0]
-    source.seed = seed
     cdef Line line = line_of(places, places.shape[0])
     cdef bint finished
     with nogil:
         finished = c_line_forms(
-            line, &positions[0], all_terms.data(), <int>all_terms.size(), source, n_replicates, sweep.run, &out[0])
+            line, &positions[0], all_terms.data(), <int>all_terms.size(), diagonal, source, n_replicates, sweep.run,
+            &out[0])
     sweep.raise_if_stopped(finished)
     return result
 

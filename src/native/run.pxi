@@ -58,6 +58,8 @@ cdef extern from "cpu/drawn_labels.h" namespace "kcalib" nogil:
     bint c_draw_labels "kcalib::draw_labels"(
         const double*, long, long, unsigned long long, unsigned long long, unsigned long long, long, int*, const Run&,
     ) except +
+    bint c_label_thresholds "kcalib::label_thresholds"(
+        const double*, long, const Run&, unsigned long long*) except +
     void c_label_sums "kcalib::label_sums"(const double*, long, long, const int*, long, double*, const Run&)
     bint c_changed_sums "kcalib::changed_sums"(
         const double*, long, long, const double*, const int*, const int*, long, double*, const Run&) except +
@@ -175,6 +177,17 @@ def draw_labels(
     with nogil:
         finished = c_draw_labels(sums, n, m, key0, key1, first, n_draws, out_pointer, sweep.run)
     sweep.raise_if_stopped(finished)
+
+
+def label_thresholds(const double[:, ::1] probabilities, Sweep sweep not None):
+    """What labels of rows of two probabilities are drawn by, shape (n,); see src/cpu/drawn_labels.h."""
+    result = np.empty(probabilities.shape[0], dtype=np.uint64)
+    cdef unsigned long long[::1] out = result
+    cdef bint finished
+    with nogil:
+        finished = c_label_thresholds(&probabilities[0, 0], probabilities.shape[0], sweep.run, &out[0])
+    sweep.raise_if_stopped(finished)
+    return result
 
 
 def label_sums(const double[:, ::1] table, const int[:, ::1] labels, Sweep sweep not None):

@@ -28,7 +28,7 @@ import numpy as np
 from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.random import Weights
+from kcalib._backend.random import BinaryDraws, Weights
 from kcalib._backend.threads import TerminalProgress, resolve_threads
 from kcalib._pairs.operators import sorted_scan_cuda
 from kcalib._pairs.operators.cuda import CudaOperator
@@ -150,7 +150,7 @@ class SortedScanOperator:
         terms = self._terms_of(order, order.residuals_for_totals) if signs else self._terms
         if isinstance(order, DeviceOrder):
             return order.forms(terms, weights)
-        packed = [(t.rate, t.polynomial, np.ascontiguousarray(t.left.T)) for t in terms]
+        packed = [(t.rate, t.polynomial, _as_rows(t.left, -t.left) if signs else _as_rows(t.left)) for t in terms]
 
         def forms(values: np.ndarray | None, seed: int, count: int) -> np.ndarray:
             with TerminalProgress() as progress:
@@ -166,6 +166,25 @@ class SortedScanOperator:
         ranges = [(b, min(b + step, weights.n_replicates)) for b in range(0, weights.n_replicates, step)]
         parts = [forms(weights.values(begin, end, threads=self.threads), 0, end - begin) for begin, end in ranges]
         return np.concatenate(parts)
+
+    def label_totals(self, residuals: np.ndarray, labels: np.ndarray | BinaryDraws) -> np.ndarray:
+        """sum_{i != j} H_ij r_i r_j for each draw of labels 0 and 1, where r_i is `residuals[i, label]`.
+
+        Symmetric problems in host memory. Labels are integers of shape (n, draws), or drawn where they are needed and
+        never stored but as bits, 64 bytes a sample and thread.
+        """
+        order = self._order
+        residuals = residuals[order.positions]
+        terms = [
+            (t.rate, t.polynomial, _as_rows(*(t.left * residuals[:, label, None] for label in range(2))))
+            for t in self._terms
+        ]
+        with TerminalProgress() as progress:
+            sweep = _native.Sweep(self.threads or 1, None, progress)
+            if isinstance(labels, BinaryDraws):
+                drawn = labels.thresholds, *labels.key, labels.n_draws
+                return _native.line_drawn_forms(order.places, order.positions, terms, *drawn, sweep)
+            return _native.line_label_forms(order.places, order.positions, terms, labels, sweep)
 
     def tile(self, rows: Any, columns: Any) -> Array:
         return self._dense.tile(rows, columns)
@@ -366,6 +385,11 @@ def _concatenated(first: Array, second: Array) -> Array:
     if arrays.is_host(first):
         return np.concatenate([first, second])
     return arrays.namespace(first).concat([first, second])
+
+
+def _as_rows(*columns: np.ndarray) -> np.ndarray:
+    """Columns of factors as compiled code reads them, shape (len(columns), rank, n)."""
+    return np.stack([each.T for each in columns])
 
 
 def _float64(array: Array) -> Array:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -77,6 +77,13 @@ class SortedScanOperator:
         self.problem = problem
         self.reason = reason
         self.threads = resolve_threads(threads) if arrays.is_host(problem.left.points) else None
+        self._sorted_by: SortedScanOperator | None = None
+
+    def sort_as(self, other: SortedScanOperator) -> None:
+        """Take over the order of the samples of another problem, if they are at the same points."""
+        mine, theirs = self.problem, other.problem
+        if mine.left.points is theirs.left.points and mine.right is None and theirs.right is None:
+            self._sorted_by = other
 
     @staticmethod
     def unsuitable(problem: PairProblem) -> str | None:
@@ -216,7 +223,11 @@ class SortedScanOperator:
     @cached_property
     def _order(self) -> Order | DeviceOrder:
         """The order of all samples, which are sorted once for all calls."""
-        return self._sorted(None)
+        if self._sorted_by is None:
+            return self._sorted(None)
+        same_labels = self.problem.left.labels is self._sorted_by.problem.left.labels
+        order = self._sorted_by._order
+        return order if same_labels else replace(order, residuals=None, residuals_for_totals=None)
 
     @cached_property
     def _terms(self) -> list[LineTerm]:

@@ -2,7 +2,7 @@
 //
 // NumPy's generator is Philox4x64-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3, SC 2011):
 // word w of its stream is word w mod 4 of the block whose counter is w / 4 + 1, so that every thread has its number
-// without those before it. Callers: cpu/feature_kernels.cpp, cuda/philox.cu.
+// without those before it. Callers: cpu/feature_kernels.cpp, cpu/weights.cpp (packs of blocks), cuda/philox.cu.
 #pragma once
 
 #include "kcalib/math.h"
@@ -25,14 +25,20 @@ KCALIB_FN Word upper_product(Word a, Word b) {
 #endif
 }
 
+// Both halves of a * b.
+template <class W> struct WideProduct {
+  KCALIB_FN WideProduct(W a, Word b) : low(a * b), high(upper_product(a, b)) {}
+  W low, high;
+};
+
 // The four words of a block, from 0 on, of the generator with the key (key0, key1).
-KCALIB_FN void numpy_words(Word key0, Word key1, Word block, Word* c) {
+template <class W> KCALIB_FN void numpy_words(Word key0, Word key1, W block, W* c) {
   c[0] = block + 1;
-  c[1] = c[2] = c[3] = 0;
+  c[1] = c[2] = c[3] = W{};
 #pragma GCC unroll 10
   for (int round = 0; round < 10; ++round) {
-    const Word low0 = 0xD2E7470EE14C6C93ull * c[0], high0 = upper_product(0xD2E7470EE14C6C93ull, c[0]);
-    const Word low1 = 0xCA5A826395121157ull * c[2], high1 = upper_product(0xCA5A826395121157ull, c[2]);
+    const auto [low0, high0] = WideProduct<W>(c[0], 0xD2E7470EE14C6C93ull);
+    const auto [low1, high1] = WideProduct<W>(c[2], 0xCA5A826395121157ull);
     c[0] = high1 ^ c[1] ^ key0;
     c[1] = low1;
     c[2] = high0 ^ c[3] ^ key1;

@@ -176,6 +176,9 @@ def columns(law: FiniteLaw) -> Iterator[Array]:
     of the prediction are rare.
     """
     p, root = law.probabilities, law.narrow_root
+    if p.shape[1] == 2:
+        yield (4 * float(root[1, 0]) ** 2 * p[:, 0] * p[:, 1])[:, None]
+        return
     xp = arrays.namespace(p)
     _, others, rest = law.parts
     r = arrays.like(root, p, dtype=p.dtype)
@@ -198,8 +201,12 @@ def expected_lengths(law: FiniteLaw) -> tuple[Array, Array]:
     """E |R^T e|^2 and E |R^T e|^4 of each sample, shape (n,)."""
     p = law.probabilities
     xp = arrays.namespace(p)
+    if p.shape[1] == 2:  # the mark is -p_1 or p_0 times the length of that of the residual (-1, 1)
+        square, first, second = 4 * float(law.narrow_root[1, 0]) ** 2, p[:, 0], p[:, 1]
+        products = first * second
+        return square * products, square**2 * products * (first**3 + second**3)
     top, others, rest = law.parts
-    if law.root is None and p.shape[1] > 2:  # R is the identity
+    if law.root is None:  # R is the identity
         means = others - xp.astype(top, p.dtype) * rest
         apart, along = 2.0, others + rest
     else:

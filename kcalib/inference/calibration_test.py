@@ -64,7 +64,7 @@ LABELS_WORK, TARGETS_WORK = 3e11, 2e10
 PATIENCE = 10
 MARK_COST = 500  # of a label's mark, which is drawn, beside the products with it
 FEW_DRAWS = 199  # where 999 would take longer
-ON_A_LINE, FEW_DRAWS_ON_A_LINE = 20_000, 100_000  # samples with 999 draws, and with fewer
+ON_A_LINE, FEW_DRAWS_ON_A_LINE = 100_000, 10_000_000  # samples with 999 draws, and with fewer
 
 
 @in_parallel
@@ -100,9 +100,10 @@ def calibration_test(
     method : str or one of `kcalib.methods`
         Which test; see the table in the Notes: by name, with the defaults of the method, or an object with its options,
         ``kcalib.methods.Spectrum(n_eigenvalues=50)``. "auto" takes "exact" on all pairs where that takes about a
-        second on two cores (5000 samples of 10 classes; on a line 20,000 with 999 draws and 100,000 with 199), and
-        "features" for more. For kernels without random features it is "exact" with fewer draws, and where they would
-        take long "spectrum". ``result.method_reason`` says why, and how far the p-value goes.
+        second on two cores (5000 samples of 10 classes; on a line 100,000 with 999 draws, a million with 199, which
+        goes on to 10 million), and "features" for more. For kernels without random features it is "exact" with fewer
+        draws, and where they would take long "spectrum". ``result.method_reason`` says why, and how far the p-value
+        goes.
     lens : Lens, optional
         The notion of calibration, see `kcalib.lenses`; default the whole vector.
     seed : int, optional

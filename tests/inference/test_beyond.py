@@ -13,6 +13,7 @@ from kcalib import methods
 from kcalib._input.forecasts import prepare
 from kcalib._packing.features import feature_problem
 from kcalib.distributions import Normal, Poisson
+from kcalib.inference import exact
 from kcalib.inference.beyond import agree, beyond_draws, tail_agrees
 from kcalib.inference.conditional_spectrum import of_rows
 from kcalib.inference.quadratic import NullLaw
@@ -151,6 +152,22 @@ def test_features_say_where_the_number_is_from():
     y = np.where(rng.uniform(size=6000) < 0.01, 0, p.argmax(axis=1))
     confident = kcalib.calibration_test(y, p, method="features", seed=0)
     assert (confident.pvalue, confident.pvalue_from) == (0.005, "draws")
+
+
+def test_many_samples_are_tilted_only_where_the_law_says_nothing(monkeypatch):
+    tails, tail = [], exact._tail
+    monkeypatch.setattr(exact, "TILTED_SAMPLES", 3000)
+    monkeypatch.setattr(exact, "_tail", lambda *arguments: tails.append(1) or tail(*arguments))
+    rng = np.random.default_rng(0)
+    p = rng.uniform(size=6000)
+    y = (rng.uniform(size=6000) < p**1.3).astype(int)
+    method = methods.Exact(n_resamples=199)
+    assert kcalib.calibration_test(y, p, method=method, seed=0).pvalue_from == "law"
+    assert not tails
+    errors = 10.0 ** rng.uniform(-4, -3, size=6000)
+    y = (rng.uniform(size=6000) < 4 * errors).astype(int)
+    assert kcalib.calibration_test(y, errors, method=method, seed=0).pvalue_from == "tilted draws"
+    assert tails == [1]
 
 
 @pytest.mark.parametrize("name", ["normal", "Poisson", "classes"])

@@ -487,9 +487,13 @@ def test_two_and_three_samples(method, n):
     [
         (60, 3, "exact", "60 samples of 3 classes are few enough to draw labels from the predictions, for all pairs"),
         (3000, 2, "exact", "few enough to draw labels"),
-        (30_000, 2, "exact", r"30000 samples of 2 classes lie on a line: all pairs in O\(n log n\), labels drawn 199"),
         (8000, 10, "features", "8000 samples of 10 classes are too many for all pairs: random features of the kernel"),
-        (101_000, 2, "features", "too many for all pairs: random features"),
+        (
+            101_000,
+            2,
+            "exact",
+            r"101000 samples of 2 classes lie on a line: all pairs in O\(n log n\), labels drawn 199",
+        ),
     ],
 )
 def test_auto_chooses_and_says_why(n, m, method, reason):

@@ -20,9 +20,9 @@ from problems import (
 
 from kcalib import _native, _packing
 from kcalib import kernels as K
-from kcalib._backend.random import Weights
+from kcalib._backend.random import BinaryDraws, Weights, drawn_labels
 from kcalib._input.labels import prepare
-from kcalib._pairs.dispatch import operator_for
+from kcalib._pairs.dispatch import like, operator_for
 from kcalib._pairs.operators.openmp import OpenMPOperator
 from kcalib._pairs.operators.sorted_scan import SortedScanOperator
 from kcalib._pairs.problem import PairProblem, Side
@@ -218,6 +218,15 @@ def test_samples_are_sorted_once(monkeypatch):
         operator.quadratic_forms(Weights("rademacher", 100, 5, 0))
         operator.quadratic_forms(np.ones((100, 1)))
     assert len(sorts) == 1
+    left = operator.problem.left
+    at_same_points = PairProblem(Side(left.points, np.ones((100, 1))), None, operator.problem.kernel)
+    found = like(operator, at_same_points)
+    alone = SortedScanOperator(at_same_points)
+    np.testing.assert_array_equal(found.matmul(np.eye(100)), alone.matmul(np.eye(100)))
+    assert len(sorts) == 2  # the latter alone
+    elsewhere = PairProblem(Side(left.points[::-1].copy(), left.marks), None, operator.problem.kernel)
+    found = like(operator, elsewhere)
+    np.testing.assert_array_equal(found.matmul(np.eye(100)), SortedScanOperator(elsewhere).matmul(np.eye(100)))
 
 
 @pytest.mark.parametrize("kernel", ["exponential", "matern_2.5", "mixed"])
@@ -279,6 +288,46 @@ def test_quadratic_forms_of_no_replicates():
     for kind in ("rademacher", "gaussian", "multinomial"):
         assert operator.quadratic_forms(Weights(kind, 10, 0, 1)).shape == (0,)
     assert operator.quadratic_forms(np.empty((10, 0))).shape == (0,)
+
+
+def of_unusual_rows(n, seed):
+    """Probabilities of two classes: any, near 0 and 1, these themselves, and ties."""
+    rng = np.random.default_rng([n, seed])
+    p, e = rng.random(n), 10 ** rng.uniform(-8, -4, n)
+    p = np.select([rng.random(n) < share for share in (0.2, 0.25, 0.1, 0.1, 0.1)], [e, 1 - e, 0, 1, 0.5], p)
+    return np.stack([1 - p, p], axis=1)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 63, 64, 65, 511, 513, 1537])
+def test_labels_drawn_as_bits_are_the_drawn_labels(n):
+    """A label that is another one changes the totals, also that of a sample whose residual is 1e-8 or 0 with the right one."""
+    p = of_unusual_rows(n, 0)
+    draws, order = 19, np.argsort(p[:, 1], kind="stable")
+    labels = np.concatenate(list(drawn_labels(p, draws, 3, at_once=7)), axis=1)
+    of_bits = BinaryDraws.of(p, draws, 3)
+    given = np.stack([-p[order, 1], p[order, 0]])[:, None, :]
+    terms = [(3.0, polynomial, given) for polynomial in (np.ones(1), np.array([1.0, 2.0]))]
+    places = np.sort(p[:, 1])
+    for threads in (1, 2):
+        sweep = _native.Sweep(threads)
+        drawn = _native.line_drawn_forms(places, order, terms, of_bits.thresholds, *of_bits.key, draws, sweep)
+        assert np.array_equal(drawn, _native.line_label_forms(places, order, terms, labels, sweep))
+
+
+@pytest.mark.parametrize("kernel", LINE_KERNELS)
+@pytest.mark.parametrize("n", [2, 5, 130, 700])
+def test_totals_of_labels(kernel, n):
+    p = of_unusual_rows(n, 1)
+    residuals = np.stack([-p[:, 1], p[:, 0]], axis=1)
+    labels = np.random.default_rng(n).integers(2, size=(n, 11), dtype=np.int32)
+    problem = PairProblem(Side(p, np.ones((n, 1))), None, pair_problem(labels[:, 0], p, KERNELS[kernel]).kernel)
+    found = SortedScanOperator(problem, threads=2).label_totals(residuals, labels)
+    k = np.asarray(oracle.kernel_matrix(KERNELS[kernel], p, p), float)
+    np.fill_diagonal(k, 0.0)
+    marks = np.take_along_axis(residuals, labels.astype(int), axis=1)
+    expected = np.einsum("id,ij,jd->d", marks, k, marks)
+    sizes = np.einsum("id,ij,jd->d", abs(marks), k, abs(marks))
+    assert np.all(abs(found - expected) <= 1e-13 * sizes)
 
 
 @pytest.mark.parametrize("kernel", LINE_KERNELS)
@@ -410,14 +459,23 @@ def test_instruction_sets_agree(level):
     sizes[:zeros].sort()
     sizes[zeros + 2 :].sort()
     factors = np.random.default_rng(0).normal(size=(1, 20_000))
+    signed = np.stack([factors, -factors])
     for polynomial in (np.ones(1), np.ones(2), np.ones(3), np.ones(5)):
         best = _native.Sweep(2)
         found, expected = (_native.line_total(sizes, zeros, 3.0, polynomial, False, s) for s in (sweep, best))
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13 * expected[1])
         forms = [
-            _native.line_forms(places, positions, [(3.0, polynomial, factors)], None, 7, 50, s) for s in (sweep, best)
+            _native.line_forms(places, positions, [(3.0, polynomial, signed)], None, 7, 50, s) for s in (sweep, best)
         ]
         np.testing.assert_allclose(*forms, rtol=0, atol=1e-13 * np.abs(factors).sum() ** 2)
+        draws = BinaryDraws.of(p, 21, 7)
+        drawn = [
+            _native.line_drawn_forms(
+                places, positions, [(3.0, polynomial, signed)], draws.thresholds, *draws.key, 21, s
+            )
+            for s in (sweep, best)
+        ]
+        np.testing.assert_allclose(*drawn, rtol=0, atol=1e-13 * np.abs(factors).sum() ** 2)
         terms = [(3.0, polynomial, factors.T.copy(), factors.T.copy())]
         v = np.random.default_rng(1).normal(size=(20_000, 11))
         products = [
@@ -468,9 +526,14 @@ def test_ctrl_c_stops_every_loop():
         _native.line_median(places, sweep)
     factors = np.ones((1, n))
     positions = np.argsort(p[:, 1])
+    of_bits = [(1.0, np.ones(3), np.stack([factors, -factors]))]
     for weights, count in ((None, 512), (np.ones((n, 8)), 8)):
         with pytest.raises(Stop):
-            _native.line_forms(places[:-1], positions, [(1.0, np.ones(3), factors)], weights, 0, count, sweep)
+            _native.line_forms(places[:-1], positions, of_bits, weights, 0, count, sweep)
+    with pytest.raises(Stop):
+        _native.line_drawn_forms(places[:-1], positions, of_bits, np.zeros(n, np.uint64), 1, 2, 8, sweep)
+    with pytest.raises(Stop):
+        _native.line_label_forms(places[:-1], positions, of_bits, np.zeros((n, 1), np.int32), sweep)
     terms = [(1.0, np.ones(3), factors.T.copy(), factors.T.copy())]
     with pytest.raises(Stop):
         _native.line_product(places[:-1], positions, n, terms, True, np.ones((n, 16)), 0, n, sweep)

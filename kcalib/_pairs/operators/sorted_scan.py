@@ -400,7 +400,7 @@ def _concatenated(first: Array, second: Array) -> Array:
 
 def _as_rows(*columns: np.ndarray) -> np.ndarray:
     """Columns of factors as compiled code reads them, shape (len(columns), rank, n)."""
-    return np.stack([each.T for each in columns])
+    return np.ascontiguousarray(np.stack([each.T for each in columns]))
 
 
 def _float64(array: Array) -> Array:

@@ -73,8 +73,9 @@ class Exact(AllPairs):
     -----
     Time O(R n^2) for labels in host memory, O(R n^2 m) for others and with a target kernel between labels, about three
     times as much if the statistic is above all draws; memory O(n m). For binary problems with exponential and Matern
-    kernels n^2 becomes n log n, and memory is 64 bytes a sample and thread more. For distributions with a target kernel between targets each draw is a sweep over the
-    pairs. The law given the predictions takes the place of that of [1]_, theorem G.2, which is of large samples.
+    kernels n^2 becomes n log n, and memory is 64 bytes a sample and thread more; from 100,000 samples on the law is
+    asked before labels are tilted. For distributions with a target kernel between targets each draw is a sweep over
+    the pairs. The law given the predictions takes the place of that of [1]_, theorem G.2, which is of large samples.
 
     References
     ----------
@@ -207,7 +208,7 @@ def _by_labels(task: Task, data: Classification) -> LabelForms | None:
 
 
 def _on_a_line(task: Task, data: Classification) -> Callable[[np.ndarray | BinaryDraws], np.ndarray] | None:
-    """What has the statistics of labels of two classes from the samples' order; None where they are not on a line here."""
+    """What has the statistics of labels of two classes on a line; None where there is no such way."""
     p, operator = data.probabilities, task.kernel_operator
     if data.m != 2 or not arrays.is_host(p) or not hasattr(operator, "label_totals"):
         return None

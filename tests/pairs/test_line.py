@@ -300,7 +300,7 @@ def of_unusual_rows(n, seed):
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 63, 64, 65, 511, 513, 1537])
 def test_labels_drawn_as_bits_are_the_drawn_labels(n):
-    """A label that is another one changes the totals, also that of a sample whose residual is 1e-8 or 0 with the right one."""
+    """A label that is another one changes the totals, also where the residual of the right one is 0."""
     p = of_unusual_rows(n, 0)
     draws, order = 19, np.argsort(p[:, 1], kind="stable")
     labels = np.concatenate(list(drawn_labels(p, draws, 3, at_once=7)), axis=1)

@@ -10,7 +10,7 @@ where the operator has it (`label_forms`). Where the marks are no vectors each d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import singledispatch
 from typing import ClassVar

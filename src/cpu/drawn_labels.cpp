@@ -91,7 +91,7 @@ bool label_thresholds(const double* probabilities, long n, const Run& run, Word*
       const double highest = std::nextafter(total, 0.0);
       const auto reached = [=](long k) { return std::min(double(k) * 0x1p-53 * total, highest) >= first; };
       long k = ALL;
-      if (first <= highest) {  // the quotient is the threshold but for rounding
+      if (total > 0 && first <= highest) {  // the quotient is the threshold but for rounding
         k = long(std::clamp(first / total, 0.0, 1.0) * double(ALL));
         for (int step = 0; step < ROUNDING && k > 0 && reached(k - 1); ++step) --k;
         for (int step = 0; step < ROUNDING && k < ALL && !reached(k); ++step) ++k;

@@ -214,9 +214,9 @@ def tests(quick: bool) -> Iterator[Row]:
             bar = 1.0 if what == "test" else None
             yield Row(f"binary, n = {n:.0e}, {what}, {threads_label(threads)}, seconds", value, bar)
     n = 100_000 if quick else bench_tests.LOCATED
-    for threads in thread_counts():
-        bars = {"ucme": 5, "cme": 20}
-        for (name, bar), value in zip(bars.items(), bench_tests.locations_over_sum(bars, threads, n), strict=True):
+    for name, counts, bar in (("ucme", thread_counts(), 5), ("cme", thread_counts()[-1:], 20)):
+        for threads in counts:
+            (value,) = bench_tests.locations_over_sum([name], threads, n)
             yield Row(f"{name} over np.sum of the predictions, n = {n:.0e}, {threads_label(threads)}", value, bar)
     for count in (20, 1000):
         yield Row(f"tail of {count} weights, milliseconds", 1e3 * bench_tests.seconds_per_pvalue(count, 3.0))

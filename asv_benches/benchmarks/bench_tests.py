@@ -373,7 +373,7 @@ def locations_over_sum(names, threads, n=LOCATED, rounds=5):
         "cme": partial(run_test, labels, p, "cme", threads),
     }
     with limited_blas(threads):
-        return ratios([calls[name] for name in names], partial(np.sum, p), threads, rounds)
+        return ratios([calls[name] for name in names], partial(np.sum, p), threads, rounds, warm=False)
 
 
 def check_ucme(kcalib, kernel, threads):

@@ -24,14 +24,14 @@ template <class T> double pair_work(const PairProblem<T>& problem) {
   return vectors + mixture_work(problem.program.target) + mixture_work(problem.program.predicted);
 }
 
-// Rows (and columns) of a block: whole panels of columns on every instruction set, and no more than a
-// second-level cache holds of the products' rows, which pass by once for each panel, or than takes some tenths of a second,
-// for which Ctrl-C waits. Depends on the problem's sizes alone: it decides the order of summation.
+// Rows (and columns) of a block: whole panels of columns on every instruction set (of float32 96 are one and a half), and
+// no more than a second-level cache holds of the products' rows, which pass by once for each panel, or than takes some
+// tenths of a second, for which Ctrl-C waits. Depends on the problem's sizes alone: it decides the order of summation.
 template <class T> long block_rows(const PairProblem<T>& problem, long n) {
   constexpr long SECOND_LEVEL = 1 << 20;  // bytes of it for rows
   constexpr double LONG = 2e4;            // operations of a pair: microseconds
   const bool few = n < 2048 || 192 * problem.left.n_marks * long(sizeof(T)) > SECOND_LEVEL;
-  return few || pair_work(problem) > LONG ? 96 : 192;
+  return (few && sizeof(T) == sizeof(double)) || pair_work(problem) > LONG ? 96 : 192;
 }
 
 inline constexpr long MAX_ROWS_AT_ONCE = 8;  // rows of a register tile, on any instruction set

@@ -43,9 +43,13 @@ template <class T> KCALIB_FN PanelRows<T> panel_rows(const T* const* rows, long 
 
 // finish(r, {sum_k step(rows(k, r), panel[k][v]) for all v}) for every row r < COUNT: the loop where the
 // time goes. The sums never leave the registers unless `finish` stores them; they are added to
-// `so_far` if that is given.
-template <class Step, class V, int COUNT = ROWS, class Rows, class Finish>
-KCALIB_FN void accumulate(Rows rows, const Real<V>* panel, long length, Finish&& finish, const V* so_far = nullptr) {
+// `so_far` if that is given. ahead(k) asks for what is needed next.
+struct NothingAhead {
+  KCALIB_FN void operator()(long) const {}
+};
+template <class Step, class V, int COUNT = ROWS, class Rows, class Finish, class Ahead = NothingAhead>
+KCALIB_FN void accumulate(Rows rows, const Real<V>* panel, long length, Finish&& finish, const V* so_far = nullptr,
+                          Ahead ahead = {}) {
   V sum[COUNT][VECTORS] = {};
   if (so_far)
     for (int r = 0; r < COUNT; ++r)
@@ -54,6 +58,7 @@ KCALIB_FN void accumulate(Rows rows, const Real<V>* panel, long length, Finish&&
   for (long k = 0; k < length; ++k, panel += WIDTH<Real<V>>) {
     V column[VECTORS];
     for (int v = 0; v < VECTORS; ++v) column[v] = load<V>(panel + v * LANES<V>);
+    ahead(k);
 #pragma GCC unroll 6
     for (int r = 0; r < COUNT; ++r)
 #pragma GCC unroll 4

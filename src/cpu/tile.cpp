@@ -85,11 +85,19 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
       // All of the product but the last features, whose part of the panel then is at hand.
       for (; first + FEATURES_AT_ONCE < panel.n_marks; first += FEATURES_AT_ONCE) {
         const T* part = panel.marks + first * WIDTH<T>;
-        const Prefetch prefetch(part + part_size, part_size * long(sizeof(T)), groups_here);
+        const long share = WIDTH<T> * long(sizeof(T)) / groups_here;  // bytes of the next part, for a feature of a group
         for (long g = 0; g < groups_here; ++g) {
-          prefetch.step(g);
+          // Feature by feature: many lines at once would be in the way of the rows, which come from the second level.
+          const char* next = reinterpret_cast<const char*>(part + part_size) + g * share * FEATURES_AT_ONCE;
+          const auto rows = g + 1 < groups_here ? panel_rows(groups[g + 1].marks, first)
+                                                : panel_rows(groups[0].marks, first + FEATURES_AT_ONCE);
+          const auto ahead = [=](long k) KCALIB_INLINE {
+            __builtin_prefetch(next + k * share);
+            __builtin_prefetch(rows.at[0] + k * WIDTH<T>);
+            __builtin_prefetch(rows.at[ROWS - 1] + k * WIDTH<T>);
+          };
           accumulate<Product, V>(panel_rows(groups[g].marks, first), part, FEATURES_AT_ONCE, storing(targets[g]),
-                                 first ? targets[g] : nullptr);
+                                 first ? targets[g] : nullptr, ahead);
         }
       }
     }

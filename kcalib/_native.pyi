@@ -41,6 +41,7 @@ class Kernel:
         predicted: tuple[Any, ...] | None = None,
         table: np.ndarray | None = None,
         centre: np.ndarray | None = None,
+        one_product: bool = True,
     ) -> None: ...
 
 def moments(

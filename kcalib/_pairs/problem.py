@@ -142,10 +142,14 @@ class Side:
             self._marks = self._marks()
         return self._marks
 
+    @property
+    def marks_follow(self) -> bool:
+        """Whether points and labels say what the marks are, to the last bit."""
+        return self.labels is not None and self.points.dtype == np.float64
+
     def parts(self) -> tuple[Any, Any, Any]:
         """Points, marks and labels for another machine; None for marks that follow from the others."""
-        follow = self.labels is not None and self.points.dtype == np.float64
-        return self.points, None if follow else self.marks, self.labels
+        return self.points, None if self.marks_follow else self.marks, self.labels
 
     @classmethod
     def of(cls, points: Array, marks: Array | None, labels: Array | None) -> Side:

@@ -174,6 +174,7 @@ template <class T> void pack(const Side<T>& side, long begin, long end, T* packe
       const T* point = side.points + row * side.n_features;
       if (!side.labels) {
         point_norms[j] = square_norm(point, side.n_features);
+        if (side.classes) marks[side.classes[row] * WIDTH<T> + j] = T(1) - point[side.classes[row]];
         continue;
       }
       const int label = side.labels[row];

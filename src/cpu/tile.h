@@ -20,12 +20,14 @@ namespace kcalib {
 // With `labels` (of the rows; else null; both sides or neither) the marks are the residuals
 // onehot(labels) - points, and computed where they are null. One product then gives distances and target factors, for
 // Euclidean kernels only: that of the residuals, or of the points about `centre` if there is one (both sides or neither).
+// With `classes` instead, which are labels, too, marks are the residuals where they are null, and have a product of their own.
 template <class T> struct Side {
   const T* points;
   long n_features;
   const T* marks;
   long n_marks;
   const int* labels;
+  const int* classes;
   const double* centre;
   const int64_t* order;
   long n;

@@ -66,6 +66,7 @@ cdef extern from "cpu/tile.h" namespace "kcalib" nogil:
         const T* marks
         long n_marks
         const int* labels
+        const int* classes
         const double* centre
         const int64_t* order
         long n
@@ -172,18 +173,24 @@ cdef class Terms:
 cdef class Kernel:
     """What is computed of points and marks: the terms of the kernel, what marks (`target`) and points (`predicted`)
     are, if not vectors, as (family, n_dims, n_components, n_terms, kernel terms), and a table of distances. Of sides with
-    labels also the centre about which points are packed; None: residuals are."""
+    labels also whether distances and target factors come from `one_product`, and the centre about which points are
+    packed for it; None: residuals are."""
 
     cdef Terms terms
     cdef list kept
     cdef const double[:, :] table
     cdef const double[::1] centre
+    cdef bint one_product
     cdef Mixtures target
     cdef Mixtures predicted
     cdef PairProgram program
 
-    def __init__(self, terms, target=None, predicted=None, const double[:, :] table=None, const double[::1] centre=None):
+    def __init__(
+        self, terms, target=None, predicted=None, const double[:, :] table=None, const double[::1] centre=None,
+        bint one_product=True,
+    ):
         self.kept = []
+        self.one_product = one_product
         self.centre = centre
         self.terms = Terms(terms)
         self.program.kernel = self.terms.program
@@ -216,12 +223,15 @@ cdef Side[real] one_side(
     side.n_marks = points.shape[1]
     side.marks = NULL
     side.labels = NULL
+    side.classes = NULL
     side.centre = NULL
     side.order = NULL
     if marks is not None:
         side.n_marks = marks.shape[1]
         side.marks = &marks[0, 0]
-    if labels is not None:
+    if labels is not None and not kernel.one_product:
+        side.classes = &labels[0]
+    elif labels is not None:
         side.labels = &labels[0]
         if kernel.centre is not None:
             side.centre = &kernel.centre[0]

@@ -275,3 +275,23 @@ def test_messages(options, error, message):
     y, p = softmax_problem(20, 3)
     with pytest.raises(error, match=message):
         kcalib.ucme(y, p, **options)
+
+
+@pytest.mark.parametrize("m", [2, 5, 8])
+def test_residuals_are_made_where_they_are_packed(m, monkeypatch):
+    """They are not kept, and have the bits of those that are."""
+    rng = np.random.default_rng(m)
+    p = rng.dirichlet(np.full(m, 0.3), size=500)
+    p[:9] = np.eye(m)[rng.integers(0, m, size=9)]
+    y = rng.integers(0, m, size=500)
+    kernel = kcalib.kernels.Exponential(bandwidth=0.5)
+
+    def values():
+        blocks = kcalib.skce(y, p, kernel=kernel, estimator="block", operator="openmp")
+        return kcalib.ucme(y, p, kernel=kernel), blocks
+
+    with monkeypatch.context() as patched:
+        patched.setattr("kcalib._pairs.problem.Side.marks_follow", property(lambda side: False))
+        kept = values()
+    monkeypatch.setattr("kcalib._packing.labels.points_and_residuals", None)
+    assert values() == kept

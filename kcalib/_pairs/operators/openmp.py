@@ -58,7 +58,12 @@ class OpenMPOperator:
         self._euclidean = all(f.metric == "euclidean" for term in problem.kernel for f in term.factors)
         self._by_labels, centre = self._one_product()
         self._kernel = _native.Kernel(
-            _terms(problem.kernel), _mixtures(problem.target), _mixtures(problem.predicted), _table(problem), centre
+            _terms(problem.kernel),
+            _mixtures(problem.target),
+            _mixtures(problem.predicted),
+            _table(problem),
+            centre,
+            self._by_labels,
         )
 
     @staticmethod
@@ -207,7 +212,9 @@ class OpenMPOperator:
         sort = sort and self._worth_sorting() and (block is None or block >= SORT_FROM)
         enough = m >= (RESIDUAL_CLASSES if sort else RESIDUAL_CLASSES_UNSORTED)
         if not (self._by_labels and enough):
-            return HostSide(points, np.ascontiguousarray(side.marks), None, None)
+            if self._by_labels or not side.marks_follow:
+                return HostSide(points, np.ascontiguousarray(side.marks), None, None)
+            return HostSide(points, None, np.ascontiguousarray(side.labels, dtype=np.int32), None)
         labels = np.ascontiguousarray(side.labels, dtype=np.int32)
         order = None
         if sort:

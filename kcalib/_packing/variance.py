@@ -175,6 +175,9 @@ def columns(law: FiniteLaw) -> Iterator[Array]:
     With the most probable value t of a row, R is taken beside its row t: terms of U are then as small as the errors
     of the prediction are rare.
     """
+    if law.root is None and law.probabilities.shape[1] > 2:
+        yield from _columns_of_identity(law)
+        return
     p, root = law.probabilities, law.narrow_root
     if p.shape[1] == 2:
         yield (4 * float(root[1, 0]) ** 2 * p[:, 0] * p[:, 1])[:, None]
@@ -195,6 +198,24 @@ def columns(law: FiniteLaw) -> Iterator[Array]:
         sums_a, sums_b = xp.take(sums, i, axis=1), xp.take(sums, j, axis=1)
         inner = both - at_b * sums_a - at_a * sums_b + at_a * at_b * rest
         yield (inner - xp.take(means, i, axis=1) * xp.take(means, j, axis=1)) * scale[None, :]
+
+
+def _columns_of_identity(law: FiniteLaw) -> Iterator[Array]:
+    """Of U = V: p_a (1 - p_a), and the root of 2 times -p_a p_b, in which nothing cancels."""
+    xp = arrays.namespace(law.probabilities)
+    top, others, rest = law.parts
+    p = xp.where(top, 1 - rest, others)
+    of_rows = -math.sqrt(2.0) * p
+    first, second = np.triu_indices(p.shape[1], 1)
+
+    def off_diagonal(begin: int, end: int) -> Array:
+        a, b = (arrays.like(indices[begin:end], p) for indices in (first, second))
+        return xp.take(of_rows, a, axis=1) * xp.take(p, b, axis=1)
+
+    beside = max(0, COLUMNS_AT_ONCE - p.shape[1])
+    yield xp.concat([p * xp.where(top, rest, 1 - others), off_diagonal(0, beside)], axis=1)
+    for begin in range(beside, len(first), COLUMNS_AT_ONCE):
+        yield off_diagonal(begin, begin + COLUMNS_AT_ONCE)
 
 
 def expected_lengths(law: FiniteLaw) -> tuple[Array, Array]:

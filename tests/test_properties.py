@@ -13,12 +13,12 @@ import pytest
 from grid import some
 
 FEW = {
-    "finite or clear": 300, "of distributions": 60, "containers": 100, "samples": 100, "classes": 100, "threads": 60,
-    "float32": 60, "extended precision": 60, "pieces": 30,
+    "finite or clear": 150, "of distributions": 30, "containers": 50, "samples": 50, "classes": 50, "threads": 30,
+    "float32": 30, "extended precision": 30, "pieces": 15,
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("times", some([1, 5], 1))
+@pytest.mark.parametrize("times", some([1, 10], 1))
 @pytest.mark.parametrize("name", campaign.PROPERTIES)
 def test_properties(name: str, times: int) -> None:
     few = times * FEW[name]

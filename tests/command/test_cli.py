@@ -12,6 +12,7 @@ import sys
 import numpy as np
 import pytest
 from few_events import FEW_EVENTS
+from grid import some
 
 import kcalib
 from kcalib._command import evaluate
@@ -429,7 +430,7 @@ def test_usage_errors_of_compare(capsys, good, poor, options, fragment):
 # -- picture
 
 
-@pytest.mark.parametrize("output", [[], ["--json"], ["--csv"]])
+@pytest.mark.parametrize("output", some([[], ["--json"], ["--csv"]], []))
 def test_plot(tmp_path, capsys, good, poor, output):
     pytest.importorskip("matplotlib")
     path = tmp_path / "out.PNG"

@@ -170,7 +170,7 @@ def test_many_samples_are_tilted_only_where_the_law_says_nothing(monkeypatch):
     assert tails == [1]
 
 
-@pytest.mark.parametrize("name", ["normal", "Poisson", "classes"])
+@pytest.mark.parametrize("name", [pytest.param("normal", marks=pytest.mark.grid), "Poisson", "classes"])
 def test_weights_count_twice_in_the_law_of_features(name):
     """An entry of H has the weights of both samples, its variance their squares."""
     rng = np.random.default_rng(5)

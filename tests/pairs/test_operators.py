@@ -311,7 +311,6 @@ FEW_ON_GPU = (
     "exponential_cityblock-delta-199x10-float32",
     "exponential-delta-1x2-float64",
     "exponential-delta-7x1000-float64",
-    "exponential-duplicates-40",
 )
 
 

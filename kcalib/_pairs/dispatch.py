@@ -184,10 +184,9 @@ def operator_for(
 
 def like(operator: Operator, problem: PairProblem) -> Operator:
     """Another problem, computed as that of `operator` is: by the same code, with as many threads, on its machines."""
-    found = operator_for(problem, operator=operator.name, threads=operator.threads, parallel=operator.parallel)
-    if isinstance(found, SortedScanOperator) and isinstance(operator, SortedScanOperator):
-        found.sort_as(operator)
-    return found
+    if isinstance(operator, SortedScanOperator):
+        return operator.like(problem)
+    return operator_for(problem, operator=operator.name, threads=operator.threads, parallel=operator.parallel)
 
 
 def _operator_here(problem: PairProblem, operator: str | None, threads: int | None) -> Operator:

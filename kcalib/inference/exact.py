@@ -25,6 +25,7 @@ from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._packing.variance import finite_law
 from kcalib._pairs.operators.compared_labels import LabelForms
+from kcalib._pairs.operators.sorted_scan import ON_THE_LINE, off_line
 from kcalib.inference.beyond import beyond_draws
 from kcalib.inference.conditional_spectrum import conditional
 from kcalib.inference.forms import by_forms, draws_at_once
@@ -169,7 +170,7 @@ def _(data: Classification, task: Task, count: int, seed: int) -> tuple[str, np.
     if _by_labels(task, data) is not None:
         at_once = max(1, LABELS_BYTES // (8 * task.n))
     else:
-        at_once = draws_at_once(task.n, _root(task, data.m).shape[1])
+        at_once = draws_at_once(task.n, _root(task, data).shape[1])
     drawn = drawn_labels(p, count, seed, at_once=at_once, threads=task.operator.threads)
     return "labels", _totals_of_labels(task, data, drawn)
 
@@ -185,7 +186,7 @@ def _totals_of_labels(task: Task, data: Classification, batches: Iterable[Array]
         p = _without_subnormal(p).astype(np.float64, copy=False)
         observed, draws = by_labels(p, arrays.to_host(data.labels), batches)
         return draws + (float(task.moments.total) - observed)  # draws of the observed labels are ties
-    root = arrays.like(_root(task, data.m), p)
+    root = arrays.like(_root(task, data), p)
     xp = arrays.namespace(p)
     n, rank, means = task.n, root.shape[1], _without_subnormal(p) @ root
 
@@ -212,11 +213,21 @@ def _on_a_line(task: Task, data: Classification) -> Callable[[np.ndarray | Binar
     p, operator = data.probabilities, task.kernel_operator
     if data.m != 2 or not arrays.is_host(p) or not hasattr(operator, "label_totals"):
         return None
-    root = _root(task, data.m)
-    length = float(np.linalg.norm(root[1] - root[0]))  # of the mark of the residual (-1, 1)
-    first, second = 0.5 * (p[:, 0] + (1 - p[:, 1])), 0.5 * (p[:, 1] + (1 - p[:, 0]))
-    residuals = length * np.stack([-second, first], axis=1)
-    return lambda labels: operator.label_totals(residuals, labels)
+    root = _root(task, data)
+    if _has_residuals_on_a_line(task, data):
+        length = float(np.linalg.norm(root[1] - root[0]))  # of the mark of the residual (-1, 1)
+        first, second = 0.5 * (p[:, 0] + (1 - p[:, 1])), 0.5 * (p[:, 1] + (1 - p[:, 0]))
+        marks = length * np.stack([-second, first], axis=1)[:, :, None]
+    else:
+        marks = (np.eye(2) - p[:, None, :]) @ root
+    return lambda labels: operator.label_totals(marks, labels)
+
+
+def _has_residuals_on_a_line(task: Task, data: Classification) -> bool:
+    """Whether residuals are (-r, r) to rounding of float64; what was rounded to float32 is on a line, too."""
+    if data.m != 2 or not task.operator.on_a_line:
+        return False
+    return off_line(arrays.where_computed(data.probabilities)) <= ON_THE_LINE
 
 
 def _without_subnormal(p: Array) -> Array:
@@ -248,10 +259,10 @@ def _by_sweeps(task: Task, data: Data, count: int, seed: int) -> np.ndarray:
     return draws
 
 
-def _root(task: Task, m: int) -> np.ndarray:
+def _root(task: Task, data: Classification) -> np.ndarray:
     """R, shape (m, rank), with <a_i, a_j> = <R^T e_i, R^T e_j> for the residuals e."""
     if task.packed.target.root is not None:
         return task.packed.target.root
-    if task.operator.on_a_line and m == 2:
-        return np.sqrt([[0.5], [0.5]]) * [[-1], [1]]  # on a line e is (-r, r), to rounding
-    return np.eye(m)
+    if _has_residuals_on_a_line(task, data):
+        return np.sqrt([[0.5], [0.5]]) * [[-1], [1]]
+    return np.eye(data.m)

@@ -787,6 +787,18 @@ def test_ties_of_identical_predictions_count(errors):
     assert low <= as_large <= high
 
 
+def test_ties_of_predictions_rounded_to_float32_count():
+    """They sum to 1 + 4e-8: residuals are not (-r, r), neither of the labels nor of those that are drawn."""
+    n = 20_000
+    p, kernel = np.tile(np.float32([4e-8, 1]), (n, 1)), Exponential(bandwidth=0.5)
+    method = methods.Exact(n_resamples=99)
+    for target_kernel in (None, [[2.0, 0.5], [0.5, 1.0]]):
+        options = {"kernel": kernel, "target_kernel": target_kernel, "method": method, "dtype": "float32", "seed": 0}
+        found = kcalib.calibration_test(np.ones(n, int), p, **options)
+        assert found.operator == "sorted_scan"
+        assert found.pvalue == 1.0
+
+
 def test_blocks_of_kernels_that_are_not_one_on_the_diagonal():
     """The law has E H_ii, which a linear kernel multiplies by |p|^2; a scale of the kernel is no evidence."""
     y, p = softmax_problem(60, 3)

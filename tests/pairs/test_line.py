@@ -321,7 +321,7 @@ def test_totals_of_labels(kernel, n):
     residuals = np.stack([-p[:, 1], p[:, 0]], axis=1)
     labels = np.random.default_rng(n).integers(2, size=(n, 11), dtype=np.int32)
     problem = PairProblem(Side(p, np.ones((n, 1))), None, pair_problem(labels[:, 0], p, KERNELS[kernel]).kernel)
-    found = SortedScanOperator(problem, threads=2).label_totals(residuals, labels)
+    found = SortedScanOperator(problem, threads=2).label_totals(residuals[:, :, None], labels)
     k = np.asarray(oracle.kernel_matrix(KERNELS[kernel], p, p), float)
     np.fill_diagonal(k, 0.0)
     marks = np.take_along_axis(residuals, labels.astype(int), axis=1)
@@ -405,6 +405,24 @@ def test_single_precision_off_the_line():
     assert chosen(0.1) == "sorted_scan"
     assert chosen(0.1, shift=1e-6) == "openmp"
     assert chosen(1e-3) == "openmp"
+
+
+def test_problems_like_one_in_single_precision_are_on_its_line():
+    """Squares of the kernel, and the predictions as they were given: laws of the draws ask for both."""
+    y, p = softmax_problem(600, 2, scale=6.0)
+    p = p.astype(np.float32).astype(np.float64)
+    gap = np.abs(p.sum(axis=1) - 1).max()
+    data, bandwidth = prepare(y, p, dtype="float32"), 1.1 * np.sqrt(2) * 2 * gap / 1e-5
+    operator = operator_for(_packing.pack(data, K.Exponential(bandwidth=bandwidth), "delta").problem)
+    assert (operator.name, gap > 1e-9) == ("sorted_scan", True)
+    square = _packing.pack(data, K.Exponential(bandwidth=bandwidth / 2), "delta").problem
+    assert operator_for(square).name == "openmp"
+    v = np.random.default_rng(0).normal(size=(600, 3))
+    expected = np.exp(-2 / bandwidth * np.linalg.norm(p[:, None] - p[None], axis=2))
+    for points in (square.left.points, p):
+        found = like(operator, PairProblem(Side(points, np.ones_like(points[:, :1])), None, square.kernel))
+        assert found.name == "sorted_scan"
+        assert (np.abs(found.matmul(v) - expected @ v) <= 2e-5 * (expected @ np.abs(v))).all()
 
 
 @pytest.mark.parametrize("kernel", ["exponential", "mixed"])

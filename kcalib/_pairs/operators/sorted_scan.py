@@ -79,30 +79,28 @@ class SortedScanOperator:
         self.threads = resolve_threads(threads) if arrays.is_host(problem.left.points) else None
         self._sorted_by: SortedScanOperator | None = None
 
-    def sort_as(self, other: SortedScanOperator) -> None:
-        """Take over the order of the samples of another problem, if they are at the same points."""
-        mine, theirs = self.problem, other.problem
-        if mine.left.points is theirs.left.points and mine.right is None and theirs.right is None:
-            self._sorted_by = other
+    def like(self, problem: PairProblem) -> SortedScanOperator:
+        """Another problem of these predictions, with a kernel made of this one.
+
+        They are on the line as they are here, also with a narrower kernel or before they were rounded to float32.
+        Samples at the same points are sorted once for both.
+        """
+        assert _without_sums(problem) is None
+        found = SortedScanOperator(problem, threads=self.threads, reason=self.reason)
+        if problem.left.points is self.problem.left.points and problem.right is None and self.problem.right is None:
+            found._sorted_by = self
+        return found
 
     @staticmethod
     def unsuitable(problem: PairProblem) -> str | None:
         """Why the problem is not one for this operator; None if it is."""
-        points = problem.left.points
-        if problem.target is not None or problem.predicted is not None or problem.table is not None:
-            return "the predictions are distributions, not probabilities of two classes"
-        if points.shape[1] > 2:
-            return f"the points have {points.shape[1]} coordinates, not one or two that sum to 1"
-        for term in problem.kernel:
-            radial = [f for f in term.factors if f.metric != "dot"]
-            if not radial or any(f.profile not in POLYNOMIALS for f in radial):
-                return "the kernel is not made of exponential and Matern kernels on distances"
-        if points.shape[1] == 2:
+        obstacle = _without_sums(problem)
+        if obstacle is None and problem.left.points.shape[1] == 2:
             # Off the line by more than rounding, distances would lose digits: each is off by twice the gap.
             gap = max(off_line(side.points) for side in (problem.left, problem.right) if side is not None)
             if gap > _largest_gap(problem):
                 return f"the two probabilities sum to 1 within {gap:.1g} only; pass those of the second class"
-        return None
+        return obstacle
 
     def moments(self, second: bool = False, rows: bool = True, trace: bool = True) -> Moments:
         problem = self.problem
@@ -174,16 +172,16 @@ class SortedScanOperator:
         parts = [forms(weights.values(begin, end, threads=self.threads), 0, end - begin) for begin, end in ranges]
         return np.concatenate(parts)
 
-    def label_totals(self, residuals: np.ndarray, labels: np.ndarray | BinaryDraws) -> np.ndarray:
-        """sum_{i != j} H_ij r_i r_j for each draw of labels 0 and 1, where r_i is `residuals[i, label]`.
+    def label_totals(self, marks: np.ndarray, labels: np.ndarray | BinaryDraws) -> np.ndarray:
+        """sum_{i != j} H_ij <a_i, a_j> for each draw of labels 0 and 1, where a_i is `marks[i, label]`.
 
         Symmetric problems in host memory. Labels are integers of shape (n, draws), or drawn where they are needed and
         never stored but as bits, 64 bytes a sample and thread.
         """
         order = self._order
-        residuals = residuals[order.positions]
+        marks = marks[order.positions]
         terms = [
-            (t.rate, t.polynomial, _as_rows(*(t.left * residuals[:, label, None] for label in range(2))))
+            (t.rate, t.polynomial, _as_rows(*(_paired(t.left, marks[:, label]) for label in range(2))))
             for t in self._terms
         ]
         with TerminalProgress() as progress:
@@ -369,6 +367,20 @@ class Order:
             return _native.line_product(
                 self.places, self.positions, self.block, packed, vectors is not None, vectors, first, n_rows, sweep
             )
+
+
+def _without_sums(problem: PairProblem) -> str | None:
+    """Why the problem has no sums in O(n log n), if two probabilities sum to 1; None if it has."""
+    points = problem.left.points
+    if problem.target is not None or problem.predicted is not None or problem.table is not None:
+        return "the predictions are distributions, not probabilities of two classes"
+    if points.shape[1] > 2:
+        return f"the points have {points.shape[1]} coordinates, not one or two that sum to 1"
+    for term in problem.kernel:
+        radial = [f for f in term.factors if f.metric != "dot"]
+        if not radial or any(f.profile not in POLYNOMIALS for f in radial):
+            return "the kernel is not made of exponential and Matern kernels on distances"
+    return None
 
 
 def _largest_gap(problem: PairProblem) -> float:

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+Told = list[tuple[str, type[Warning]]]
+_kept: ContextVar[Told | None] = ContextVar("_kept", default=None)
 
 
 class IndefiniteKernelWarning(UserWarning):
@@ -35,10 +41,24 @@ class AntiConservativeWarning(UserWarning):
 
 
 def warn(message: str, category: type[Warning]) -> None:
-    """``warnings.warn`` for the first caller outside kcalib."""
+    """``warnings.warn`` for the first caller outside kcalib; or for `kept`."""
+    if (told := _kept.get()) is not None:
+        told.append((message, category))
+        return
     level, frame = 2, sys._getframe(1)
     # `functools` calls the functions that are registered for a type, `contextlib` those that are a context.
     own = ("kcalib", "functools", "contextlib")
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in own:
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
+
+
+@contextmanager
+def kept() -> Iterator[Told]:
+    """Warnings of a call whose user is elsewhere, in the order in which they come."""
+    told: Told = []
+    token = _kept.set(told)
+    try:
+        yield told
+    finally:
+        _kept.reset(token)

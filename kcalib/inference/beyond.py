@@ -1,6 +1,7 @@
 """The p-value where the statistic is above all draws: what is known below 1 / (R + 1), and from what.
 
-The exact and the features' test ask `beyond_draws`. In this order it takes
+The exact and the features' test ask `beyond_draws`; the exact one, of many samples, first without tilted draws, which
+it makes where the law says nothing. In this order it takes
 
 1. tilted draws (`tail`), exact at every level, where they know the p-value well;
 2. the limit law, a mixture of chi-square variables, where nothing that was drawn contradicts it: the draws' variance

@@ -100,10 +100,10 @@ def calibration_test(
     method : str or one of `kcalib.methods`
         Which test; see the table in the Notes: by name, with the defaults of the method, or an object with its options,
         ``kcalib.methods.Spectrum(n_eigenvalues=50)``. "auto" takes "exact" on all pairs where that takes about a
-        second on two cores (5000 samples of 10 classes; on a line 100,000 with 999 draws, a million with 199, which
-        goes on to 10 million), and "features" for more. For kernels without random features it is "exact" with fewer
-        draws, and where they would take long "spectrum". ``result.method_reason`` says why, and how far the p-value
-        goes.
+        second on two cores (5000 samples of 10 classes; on a line 100,000 with 999 draws, a million with 199), and
+        "features" for more, on a line for more than 10 million. For kernels without random features it is "exact" with
+        fewer draws, and where they would take long "spectrum". ``result.method_reason`` says why, and how far the
+        p-value goes.
     lens : Lens, optional
         The notion of calibration, see `kcalib.lenses`; default the whole vector.
     seed : int, optional

@@ -74,9 +74,10 @@ class Exact(AllPairs):
     -----
     Time O(R n^2) for labels in host memory, O(R n^2 m) for others and with a target kernel between labels, about three
     times as much if the statistic is above all draws; memory O(n m). For binary problems with exponential and Matern
-    kernels n^2 becomes n log n, and memory is 64 bytes a sample and thread more; from 100,000 samples on the law is
-    asked before labels are tilted. For distributions with a target kernel between targets each draw is a sweep over
-    the pairs. The law given the predictions takes the place of that of [1]_, theorem G.2, which is of large samples.
+    kernels n^2 becomes n log n, and memory is 64 bytes a sample and thread more. For distributions with a target
+    kernel between targets each draw is a sweep over the pairs. Of more than 100,000 samples the law is asked first, and
+    labels are tilted where it says nothing. The law given the predictions takes the place of that of [1]_, theorem
+    G.2, which is of large samples.
 
     References
     ----------

@@ -12,11 +12,12 @@ import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from kcalib._backend.warnings import warn
+from kcalib._backend.warnings import Told, kept, warn
 from kcalib._version import __version__
 from kcalib.parallel.plan import Tile
 from kcalib.parallel.store import Done, Missing, Recent, forget, run_tile
@@ -147,7 +148,7 @@ class Dask(Parallel):
             Of kcalib, with an argument ``parallel``, such as `kcalib.skce`.
         *args, **kwargs
             Its arguments without ``parallel``. Dask arrays, also in a dictionary, become arrays on the worker, which
-            holds all samples, as all workers do; a journal is a path there, and progress and warnings are in its log.
+            holds all samples, as all workers do; a journal is a path there, and progress is in its log.
 
         Returns
         -------
@@ -158,28 +159,34 @@ class Dask(Parallel):
         ------
         TypeError
             If `parallel` is given.
+        RuntimeError
+            If the call is lost with the scheduler, or with the workers that made it or held its arrays.
         Exception
             What the function raises.
         """
-        from distributed import Event
+        from distributed import CancelledError, Event, KilledWorker
 
         if "parallel" in kwargs:
             raise TypeError("`parallel` is given to a call that is made in parallel already; leave it out")
         held, failed = self.open(), True
         stop = Event(f"kcalib-stop-{uuid.uuid4().hex[:8]}", client=held.client)
         try:
-            there = [_computed(held.client, value) for value in args]
-            named = {name: _computed(held.client, value) for name, value in kwargs.items()}
             options = {"threads": self.threads, "journal": self.journal, "tile_size": self.tile_size, "gpu": self.gpu}
-            made: T = held.client.submit(
-                _call_there, function, options, stop.name, *there, pure=False, **named
-            ).result()
+            submitted = partial(_submitted, held.client, args, kwargs, function, options, stop.name)
+            made, told = _with_workers(held.client, submitted).result()
             failed = False
-            return made
+        except (CancelledError, KilledWorker) as error:
+            raise RuntimeError(
+                f"the call on a worker of {_address(held.client)} is lost, as are the scheduler, or workers that made "
+                f"it or held its arrays: {error}"
+            ) from error
         finally:
             if failed and held.client.status == "running":
                 stop.set()
             self.close(held, failed)
+        for message, category in told:
+            warn(message, category)
+        return made
 
     def results(
         self,
@@ -249,6 +256,9 @@ class _There(Dask):
 
     stop: Any = None
 
+    def open(self) -> Held:  # of workers that were looked at there
+        return Held(self.client, None, own_client=False)
+
     def results(
         self,
         held: Held,
@@ -266,11 +276,23 @@ class _There(Dask):
                     raise RuntimeError("nobody waits for the call any more")
 
 
-def _call_there(function: Callable[..., T], options: Mapping[str, Any], stop: str, *args: Any, **kwargs: Any) -> T:
+def _submitted(
+    client: Any, args: Sequence[Any], kwargs: Mapping[str, Any], function: Any, options: Any, stop: str
+) -> Any:
+    """A future of the call, which alone holds those of its arguments."""
+    there = [_computed(client, value) for value in args]
+    named = {name: _computed(client, value) for name, value in kwargs.items()}
+    return client.submit(_call_there, function, options, stop, *there, pure=False, **named)
+
+
+def _call_there(
+    function: Callable[..., T], options: Mapping[str, Any], stop: str, *args: Any, **kwargs: Any
+) -> tuple[T, Told]:
     from distributed import Event, worker_client
 
-    with worker_client() as client:
-        return function(*args, parallel=_There(client, stop=Event(stop, client=client), **options), **kwargs)
+    with worker_client() as client, kept() as told:
+        made = function(*args, parallel=_There(client, stop=Event(stop, client=client), **options), **kwargs)
+    return made, told
 
 
 def _computed(client: Any, value: Any) -> Any:
@@ -283,8 +305,10 @@ def _computed(client: Any, value: Any) -> Any:
 
 
 def _is_lazy(value: Any) -> bool:
-    """Whether it is of Dask, and not its class."""
-    return hasattr(value, "__dask_graph__") and not isinstance(value, type)
+    """Whether it is of Dask; xarray's arrays say so themselves."""
+    from dask import is_dask_collection
+
+    return bool(is_dask_collection(value))
 
 
 def _on_worker(tile: Tile, work: Work, given: Mapping[str, Any]) -> Done:
@@ -295,16 +319,25 @@ def _on_worker(tile: Tile, work: Work, given: Mapping[str, Any]) -> Done:
 
 def _scattered(held: Held, work: Work, given: Mapping[str, Any], tile: Tile, n_tiles: int) -> dict[str, Any]:
     """Futures of what is given, of which each worker that there is now has a copy."""
-    client, start, told = held.client, time.monotonic(), False
+    client = held.client
     gone = [key for key, future in held.scattered.items() if future.cancelled()]
     for key in {*gone, *held.recent.unused(work.needs, held.scattered)}:
         del held.scattered[key]
-    while missing := [key for key in work.needs if key not in held.scattered]:
-        _check_scheduler(client, tile, n_tiles)
+    if missing := [key for key in work.needs if key not in held.scattered]:
+        scatter = partial(client.scatter, [given[key] for key in missing], broadcast=True, hash=False)
+        futures = _with_workers(client, scatter, lambda: _check_scheduler(client, tile, n_tiles))
+        held.scattered.update(zip(missing, futures, strict=True))
+    return {key: held.scattered[key] for key in work.needs}
+
+
+def _with_workers(client: Any, make: Callable[[], T], check: Callable[[], None] = lambda: None) -> T:
+    """What `make` returns, once there are workers; `check` is asked whether there may be some."""
+    start, told = time.monotonic(), False
+    while True:
+        check()
         try:
             client.wait_for_workers(1, timeout=1)
-            futures = client.scatter([given[key] for key in missing], broadcast=True, hash=False)
-            held.scattered.update(zip(missing, futures, strict=True))
+            return make()
         except TimeoutError:  # of either: there is no worker, or they were lost on the way
             if not told and time.monotonic() - start > PATIENCE:
                 told = True
@@ -313,7 +346,6 @@ def _scattered(held: Held, work: Work, given: Mapping[str, Any], tile: Tile, n_t
                     "them: start some, or interrupt it",
                     RuntimeWarning,
                 )
-    return {key: held.scattered[key] for key in work.needs}
 
 
 def _cancel(held: Held) -> None:

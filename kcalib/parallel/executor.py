@@ -280,7 +280,7 @@ class Processes(OnPool):
     def open(self) -> Pool:
         threads, there = self.threads_of_task, processors()
         if self.workers * threads > there:
-            few = f"Processes({max(1, there // threads)})" if threads <= there else f"threads={there}"
+            few = f"Processes({there // threads})" if threads <= there else f"Processes(1, threads={there})"
             warn(
                 f"{counted(self.workers, 'process')} of {counted(threads, 'thread')} share "
                 f"{counted(there, 'processor')} of this machine; start fewer: {few}",

@@ -172,8 +172,12 @@ class TileError(RuntimeError):
     """
 
     def __init__(self, tile: Tile, tiles: int, why: str) -> None:
+        super().__init__(tile, tiles, why)  # pickled, it is made of these again
+
+    def __str__(self) -> str:
+        tile, tiles, why = self.args
         where = f"rows {tile.row} to {tile.row_end}, columns {tile.column} to {tile.column_end}"
-        super().__init__(f"tile {tile.number} of {tiles} ({where}) {why}")
+        return f"tile {tile.number} of {tiles} ({where}) {why}"
 
 
 def given_up(tile: Tile, tiles: int, error: BaseException) -> TileError:

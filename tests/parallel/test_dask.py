@@ -132,8 +132,31 @@ def test_chunks_of_dask_arrays_stay_on_workers(client, one, monkeypatch):
     assert numbers(kcalib.skce(Y, y_pred=p, **OPTIONS, parallel=parallel)) == one
     compared = kcalib.compare(y, {"a": p, "b": 1 - (1 - p)}, kernel=KERNEL, parallel=parallel)
     assert "Dask cluster" in compared.operator_reason
-    with pytest.raises(ValueError, match="estimator"):
-        kcalib.skce(y, p, estimator="none", parallel=parallel)
+    with pytest.raises(ValueError, match="estimator") as caught:
+        kcalib.skce(Y, p, estimator="none", parallel=parallel)
+    left = [key for key in client.futures if not key.startswith("_call_there")]
+    assert caught.value.__traceback__ and not left  # who keeps the error keeps no arrays on workers
+
+
+def test_arrays_that_are_here_stay_here(client):
+    """Of xarray, which asks the same as Dask's, but has NumPy's arrays."""
+    xr = pytest.importorskip("xarray")
+    da = pytest.importorskip("dask.array")
+    here, there = xr.DataArray(P, dims=("sample", "class")), xr.DataArray(da.from_array(P), dims=("sample", "class"))
+    assert Dask(client).elsewhere([Y, here]) is None
+    assert Dask(client).elsewhere([Y, there]) is not None
+
+
+def test_warnings_of_a_call_on_a_worker_reach_its_user(client):
+    da = pytest.importorskip("dask.array")
+    p = np.full(200, 1e-4)
+    with pytest.warns(kcalib.AntiConservativeWarning) as one:
+        kcalib.calibration_test(np.zeros(200, dtype=int), p, kernel=KERNEL, method="spectrum")
+    y = da.zeros(200, dtype=int, chunks=50)
+    with pytest.warns(kcalib.AntiConservativeWarning) as found:
+        kcalib.calibration_test(y, p, kernel=KERNEL, method="spectrum", parallel=Dask(client))
+    assert [str(each.message) for each in found] == [str(each.message) for each in one]
+    assert found[0].filename == __file__
 
 
 def refused(*args, **kwargs):
@@ -143,14 +166,17 @@ def refused(*args, **kwargs):
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_tile_that_finds_too_little_memory_is_tried_again(one, times):
     greedy_tile = pytest.importorskip("deadly_tile")
+    da = pytest.importorskip("dask.array")
     with started(1) as cluster, distributed.Client(cluster) as client:
         client.register_plugin(greedy_tile.GreedyTile(times))
         parallel = Dask(client, tile_size=TILE)
         if times == 1:
             assert numbers(kcalib.skce(Y, P, **OPTIONS, parallel=parallel)) == one
-        else:
+            return
+        for p in P, da.from_array(P):
+            client.register_plugin(greedy_tile.GreedyTile(times), name=f"for {type(p)}")
             with pytest.raises(kcalib.parallel.TileError, match="failed 3 times, .* by MemoryError: no room"):
-                kcalib.skce(Y, P, **OPTIONS, parallel=parallel)
+                kcalib.skce(Y, p, **OPTIONS, parallel=parallel)
 
 
 def test_a_call_on_a_worker_is_given_up(client, monkeypatch):
@@ -192,6 +218,24 @@ def test_a_worker_comes_late(one, monkeypatch):
         later.submit(lambda: (time.sleep(3), cluster.scale(1)))
         with pytest.warns(RuntimeWarning, match="has no workers since .* waits for them: start some, or interrupt it"):
             assert numbers(kcalib.skce(Y, P, **OPTIONS, parallel=Dask(client, tile_size=TILE))) == one
+
+
+def test_the_worker_of_a_call_comes_late(one, monkeypatch):
+    """Labels are here, and predictions are not: nobody takes either yet."""
+    da = pytest.importorskip("dask.array")
+    monkeypatch.setattr(kcalib.parallel.dask, "PATIENCE", 0.5)
+    with started(0) as cluster, distributed.Client(cluster) as client, ThreadPoolExecutor(1) as later:
+        later.submit(lambda: (time.sleep(3), cluster.scale(1)))
+        with pytest.warns(RuntimeWarning, match="has no workers since"):
+            assert numbers(kcalib.skce(Y, da.from_array(P), **OPTIONS, parallel=Dask(client, tile_size=TILE))) == one
+
+
+def test_a_call_that_is_lost_with_its_scheduler():
+    cluster = started(1)
+    with distributed.Client(cluster) as client, ThreadPoolExecutor(1) as later:
+        later.submit(lambda: (time.sleep(2), cluster.close()))
+        with pytest.raises(RuntimeError, match="the call on a worker of .* is lost"):
+            Dask(client).call(lambda parallel: time.sleep(60))
 
 
 def test_a_tile_that_kills_its_workers(one, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import pickle
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -234,8 +235,17 @@ def test_processes():
     assert "2 processes of 1 thread" in found.operator_reason
 
 
+def test_an_error_of_a_tile_comes_back_from_pickling():
+    error = TileError(Tile(3, 0, 192, 1, 192, 400), 7, "is lost")
+    error.add_note("from the journal")
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is TileError and str(again) == str(error) and again.__notes__ == error.__notes__
+    assert str(error).startswith("tile 3 of 7 (rows ") and str(error).endswith(" is lost")
+
+
 @pytest.mark.parametrize(
-    ("workers", "threads", "remedy"), [(2, 3, r"Processes\(1\)"), (5, 1, r"Processes\(4\)"), (1, 5, "threads=4")]
+    ("workers", "threads", "remedy"),
+    [(2, 3, r"Processes\(1\)"), (5, 1, r"Processes\(4\)"), (1, 5, r"Processes\(1, threads=4\)")],
 )
 def test_more_threads_than_processors(monkeypatch, workers, threads, remedy):
     monkeypatch.setattr(executor, "processors", lambda: 4)

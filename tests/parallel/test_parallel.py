@@ -236,7 +236,7 @@ def test_processes():
 
 
 def test_an_error_of_a_tile_comes_back_from_pickling():
-    error = TileError(Tile(3, 0, 192, 1, 192, 400), 7, "is lost")
+    error = TileError(Tile(3, 0, 192, 192, 400), 7, "is lost")
     error.add_note("from the journal")
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is TileError and str(again) == str(error) and again.__notes__ == error.__notes__

@@ -263,11 +263,13 @@ class Numbers {
 
   std::int64_t of(long row) {
     const std::uint64_t place = mixed(hashes_[row].first);
-    const auto tag = std::uint32_t(place >> 32);
+    const auto tag = std::uint32_t(place >> 40);
     std::size_t at = place & mask_;
-    for (; slots_[long(at)].row >= 0; at = (at + 1) & mask_)
-      if (slots_[long(at)].tag == tag && hashes_[slots_[long(at)].row] == hashes_[row]) return numbers_[slots_[long(at)].row];
-    slots_[long(at)] = {tag, std::int32_t(row)};
+    for (; slots_[long(at)].has_row; at = (at + 1) & mask_) {
+      const Slot slot = slots_[long(at)];
+      if (slot.tag == tag && hashes_[long(slot.row)] == hashes_[row]) return numbers_[slot.row];
+    }
+    slots_[long(at)] = {tag, 1, std::uint64_t(row)};
     return count_++;
   }
 
@@ -275,8 +277,9 @@ class Numbers {
 
  private:
   struct Slot {
-    std::uint32_t tag = 0;  // of most other hashes another one, which spares a look at the whole
-    std::int32_t row = -1;  // the first one with its hash
+    std::uint64_t tag : 24;  // of most other hashes another one, which spares a look at the whole
+    std::uint64_t has_row : 1;
+    std::uint64_t row : 39;  // the first one with its hash
   };
   static std::size_t slots_for(long most) {
     std::size_t size = 16;

@@ -133,6 +133,11 @@ def fill_weights(
     sweep.raise_if_stopped(finished)
 
 
+def panel_rows(long n):
+    """Rows of a panel of n bytes, as `fill_bytes` makes them."""
+    return ByteForms.panel_rows(n)
+
+
 def fill_bytes(
     int kind, unsigned long long seed, unsigned long long first_replicate, long n_replicates, long n, Sweep sweep not None,
 ):

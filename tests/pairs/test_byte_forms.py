@@ -90,6 +90,25 @@ def test_weights_in_bytes_are_the_weights(kind, n, count, threads):
 
 
 @needs_bytes
+def test_panels_of_few_samples_are_within_the_memory_for_weights(monkeypatch):
+    """Of which most rows are zeros."""
+    weights, sizes, panels_of_bytes = Weights("rademacher", 5, 300, 7), [], Weights.panels_of_bytes
+
+    def measured(*arguments):
+        panels = panels_of_bytes(*arguments)
+        sizes.append(panels.nbytes)
+        return panels
+
+    operator = OpenMPOperator(problem_of("diffuse", 5, 3))
+    expected = operator.quadratic_forms(weights, dtype="float32")
+    monkeypatch.setattr(Weights, "panels_of_bytes", measured)
+    monkeypatch.setattr(openmp, "WEIGHTS_BYTES", 2**14)
+    np.testing.assert_array_equal(operator.quadratic_forms(weights, dtype="float32"), expected)
+    assert len(sizes) > 1
+    assert max(sizes) <= 2**14
+
+
+@needs_bytes
 def test_the_largest_sums_do_not_overflow():
     """192 entries of nearly 2^30 units, all bits set, with weights of 127 and -128."""
     n, value = 400, 2.0 - 2.0**-29

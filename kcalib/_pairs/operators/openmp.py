@@ -35,7 +35,7 @@ RESIDUAL_CLASSES_UNSORTED = 32
 SPREAD_OF_RESIDUALS = 0.1  # mean squared distance of points up to which residuals would lose its digits
 SMALL_RESIDUALS = 0.1  # lengths up to which points would lose digits of theirs
 SORT_FROM = 128  # samples; fewer are swept in less time than sorting them takes
-LABELS = "int32"  # dtype of panels of labels
+LABELS, BYTES = "int32", "int8"  # dtypes of panels of labels, and of weights that are whole numbers
 IN_UNITS = "units"  # in place of the dtype of products: entries as comparisons of labels have them
 WEIGHTS_BYTES = 2**28  # of packed resampling weights in memory at a time
 
@@ -102,7 +102,8 @@ class OpenMPOperator:
         n, count = weights.shape if isinstance(weights, np.ndarray) else (weights.n, weights.n_replicates)
         dtype = self._packed_as(weights, dtype)
         width = _native.weights_at_once(dtype, self._sweep())
-        at_once = max(1, WEIGHTS_BYTES // (n * width * np.dtype(dtype).itemsize)) * width
+        rows = _native.panel_rows(n) if dtype == BYTES else n
+        at_once = max(1, WEIGHTS_BYTES // (rows * width * np.dtype(dtype).itemsize)) * width
         forms = [np.empty(0)]
         for begin in range(0, count, at_once):
             end = min(count, begin + at_once)
@@ -114,11 +115,11 @@ class OpenMPOperator:
     def _packed_as(self, weights: np.ndarray | Weights, dtype: str) -> str:
         """Whole numbers are bytes in place of float32, where the machine multiplies these; entries keep more digits."""
         whole = isinstance(weights, Weights) and weights.kind in ("multinomial", "rademacher")
-        return "int8" if whole and dtype == "float32" and _native.weights_at_once("int8", self._sweep()) else dtype
+        return BYTES if whole and dtype == "float32" and _native.weights_at_once(BYTES, self._sweep()) else dtype
 
     def _panels(self, weights: np.ndarray | Weights, begin: int, end: int, dtype: str) -> list[np.ndarray]:
         """Columns [begin, end) of the weights, or of labels, as the compiled core takes them at once."""
-        if dtype == "int8":
+        if dtype == BYTES:
             assert isinstance(weights, Weights)
             return list(weights.panels_of_bytes(begin, end, self.threads))
         sweep = self._sweep()

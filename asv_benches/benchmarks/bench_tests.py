@@ -125,19 +125,15 @@ def check_drawn_labels(threads, m=CLASSES):
         check_pvalues(ours.pvalue, pvalue, ours.n_resamples)
 
 
-def bootstrap_speedup(threads, n=N, resamples=RESAMPLES, rounds=3, share=5):
-    """Time of plain NumPy over that of kcalib.
-
-    NumPy draws one resample after another: it is timed without any, and with one of `share` of them.
-    """
+def bootstrap_speedup(threads, n=N, resamples=RESAMPLES, rounds=3):
+    """Time of plain NumPy over that of kcalib."""
     check_bootstrap(threads)
     data = cached_predictions(n, CLASSES)
     ours = partial(run_test, *data, methods().Bootstrap(n_resamples=resamples), threads)
+    peer = partial(numpy_bootstrap, *data, resamples)
     ours()
-    functions = [ours, partial(numpy_bootstrap, *data, 0), partial(numpy_bootstrap, *data, resamples // share)]
     with limited_blas(threads):
-        times = alternated(functions, threads, rounds, warm=False, pause=PAUSE)
-    return float(np.median((times[:, 1] + share * (times[:, 2] - times[:, 1])) / times[:, 0]))
+        return ratios([peer], ours, threads, rounds, warm=False, pause=PAUSE)[0]
 
 
 def over_bootstrap(method, threads, n=N, rounds=9):

@@ -138,7 +138,10 @@ def child(call: Call, folder: Path, ready: int) -> None:
     except (KeyboardInterrupt, kcalib.streaming.RunStopped):
         code = 0
     except BaseException as error:
-        traceback.print_exception(error)
+        # Up to 3.11, Python makes another exception of an interrupt while a class of a module is being made.
+        code = 0 if isinstance(error.__cause__, KeyboardInterrupt) else 1
+        if code:
+            os.write(2, "".join(traceback.format_exception(error)).encode())  # what is buffered ends with this process
     os._exit(code)
 
 

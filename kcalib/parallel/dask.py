@@ -170,10 +170,15 @@ class Dask(Parallel):
             raise TypeError("`parallel` is given to a call that is made in parallel already; leave it out")
         held, failed = self.open(), True
         stop = Event(f"kcalib-stop-{uuid.uuid4().hex[:8]}", client=held.client)
+
+        def check() -> None:
+            if held.client.status != "running":
+                raise CancelledError("there is no scheduler")
+
         try:
             options = {"threads": self.threads, "journal": self.journal, "tile_size": self.tile_size, "gpu": self.gpu}
             submitted = partial(_submitted, held.client, args, kwargs, function, options, stop.name)
-            made, told = _with_workers(held.client, submitted).result()
+            made, told = _with_workers(held.client, submitted, check).result()
             failed = False
         except (CancelledError, KilledWorker) as error:
             raise RuntimeError(
@@ -330,8 +335,8 @@ def _scattered(held: Held, work: Work, given: Mapping[str, Any], tile: Tile, n_t
     return {key: held.scattered[key] for key in work.needs}
 
 
-def _with_workers(client: Any, make: Callable[[], T], check: Callable[[], None] = lambda: None) -> T:
-    """What `make` returns, once there are workers; `check` is asked whether there may be some."""
+def _with_workers(client: Any, make: Callable[[], T], check: Callable[[], None]) -> T:
+    """What `make` returns, once there are workers; `check` raises an error if there cannot be any."""
     start, told = time.monotonic(), False
     while True:
         check()
@@ -346,6 +351,10 @@ def _with_workers(client: Any, make: Callable[[], T], check: Callable[[], None] 
                     "them: start some, or interrupt it",
                     RuntimeWarning,
                 )
+        except OSError:
+            time.sleep(1.0)  # by then the client knows whether the scheduler is lost
+            check()
+            raise
 
 
 def _cancel(held: Held) -> None:

@@ -230,12 +230,22 @@ def test_the_worker_of_a_call_comes_late(one, monkeypatch):
             assert numbers(kcalib.skce(Y, da.from_array(P), **OPTIONS, parallel=Dask(client, tile_size=TILE))) == one
 
 
-def test_a_call_that_is_lost_with_its_scheduler():
-    cluster = started(1)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_call_that_is_lost_with_its_scheduler(workers):
+    """While it waits for workers, or while it is made."""
+    cluster = started(workers)
     with distributed.Client(cluster) as client, ThreadPoolExecutor(1) as later:
-        later.submit(lambda: (time.sleep(2), cluster.close()))
+
+        def close():
+            while workers and not any(key.startswith("_call_there") for key in client.futures):
+                time.sleep(0.1)
+            time.sleep(2)
+            cluster.close()
+
+        closed = later.submit(close)
         with pytest.raises(RuntimeError, match="the call on a worker of .* is lost"):
             Dask(client).call(lambda parallel: time.sleep(60))
+        closed.result()
 
 
 def test_a_tile_that_kills_its_workers(one, tmp_path):

@@ -276,8 +276,12 @@ def _largest(product: Callable[[np.ndarray], np.ndarray], size: int, most: int) 
     """Up to `most` of the largest positive eigenvalues, the largest first, and their eigenvectors."""
     if size <= STORED:
         matrix = product(np.eye(size))
-        first = max(0, size - most)
-        values, vectors = scipy.linalg.eigh((matrix + matrix.T) / 2, subset_by_index=(first, size - 1))
+        matrix, first = (matrix + matrix.T) / 2, max(0, size - most)
+        try:
+            values, vectors = scipy.linalg.eigh(matrix, subset_by_index=(first, size - 1))
+        except np.linalg.LinAlgError:  # LAPACK's search for some may fail where many are equal, as of equal predictions
+            values, vectors = scipy.linalg.eigh(matrix, driver="evd")
+            values, vectors = values[first:], vectors[:, first:]
     else:
         operator = scipy.sparse.linalg.LinearOperator(
             (size, size), matvec=lambda v: product(v.reshape(-1, 1))[:, 0], dtype=np.float64

@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import oracle
 import pytest
+import scipy.stats
 from exact_tails import KNOWN_LAWS, DrawnLaw, KnownLaw
 from problems import draw_labels, softmax_problem
 
@@ -283,6 +284,22 @@ def over_truth(law: KnownLaw, level: float, seeds: int) -> tuple[np.ndarray, lis
         kcalib.calibration_test(labels, law.p, method="exact", kernel=kernel, seed=s, threads=1) for s in range(seeds)
     ]
     return np.array([one.pvalue for one in found]) / truth, [str(one.pvalue_from) for one in found]
+
+
+def test_equal_predictions_have_the_binomial_tail():
+    """All eigenvalues but one are equal, which LAPACK's search for the largest does not always survive."""
+    for n in (17, 20, 40, 64):
+        for scale in np.random.default_rng(0).beta(0.2, 0.2, size=50):
+            matrix = scale * (1 - np.eye(n))
+            values, vectors = tail._largest(lambda v, matrix=matrix: matrix @ v, n, 16)
+            np.testing.assert_allclose(values, [scale * (n - 1)])
+            np.testing.assert_allclose(np.abs(vectors), n**-0.5)
+    events, rate, errors = np.arange(n + 1), 0.01, 6
+    squares = (events - n * rate) ** 2 - events * (1 - rate) ** 2 - (n - events) * rate**2
+    expected = scipy.stats.binom.pmf(events, n, rate)[squares >= squares[errors] - 1e-9].sum()
+    found = kcalib.calibration_test(events[1:] <= errors, np.full(n, rate), method="exact", seed=0)
+    assert found.pvalue_from == "tilted draws"
+    assert abs(np.log(found.pvalue / expected)) < 0.3
 
 
 @pytest.mark.grid

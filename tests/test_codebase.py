@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import typing
 from importlib import resources
 from pathlib import Path
 
@@ -92,8 +93,7 @@ def test_import_is_light():
     of_package = {name for name in loaded_by("import kcalib") if name.partition(".")[0] == "kcalib"}
     assert of_package == {"kcalib", "kcalib._native", "kcalib._version"}
     later = {"scipy.special", "array_api_compat.numpy", "matplotlib", "pandas", "numpy.testing", "statistics", "html"}
-    rooms = {"evaluation", "inference", "laws", "methods", "recalibration", "regression", "solvers", "streaming"}
-    rooms |= {"results"}  # where a number alone was asked for
+    rooms = ["evaluation", "inference", "laws", "methods", "recalibration", "regression", "solvers", "streaming"]
     loaded = loaded_by("import kcalib; kcalib.skce([0, 1, 1], [0.2, 0.6, 0.9])")
     assert not (later | {f"kcalib.{room}" for room in rooms}) & loaded
 
@@ -111,6 +111,36 @@ def test_names_are_those_that_type_checkers_see():
     assert {*imported, "__version__"} == set(kcalib.__all__) <= set(dir(kcalib))
     for name in kcalib.__all__:
         assert getattr(kcalib, name) is vars(kcalib)[name]
+
+
+@pytest.mark.parametrize("name", [name for name in kcalib.__all__ if callable(getattr(kcalib, name))])
+def test_annotations_can_be_evaluated(name):
+    """As checks of types while a program runs do: the names in them are in the module, not for mypy alone."""
+    typing.get_type_hints(getattr(kcalib, name))
+
+
+def test_a_fork_beside_a_first_result_has_results():
+    """A child would wait for ever for what another thread was importing within its call."""
+    code = """
+        import os, signal, sys, threading, time, scipy.special, scipy.stats, kcalib
+        class Slow:
+            def find_spec(self, name, path=None, target=None):
+                time.sleep(0.5 * name.startswith("kcalib"))
+        kcalib.skce([0, 1, 1], [0.2, 0.6, 0.9])
+        sys.meta_path.insert(0, Slow())
+        call = lambda: kcalib.skce([0, 1, 1], [0.2, 0.6, 0.9], full_output=True)
+        thread = threading.Thread(target=call)
+        thread.start()
+        time.sleep(0.2)
+        if os.fork() == 0:
+            signal.alarm(10)
+            os._exit(0 if call().value < 0 else 1)
+        assert os.wait()[1] == 0
+        thread.join()
+    """
+    command = [sys.executable, "-P", "-W", "ignore", "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert not done.returncode, done.stderr
 
 
 def test_threads_may_open_rooms_at_once():

@@ -44,10 +44,10 @@ from kcalib.estimators.skce_pieces import blocks_of_source
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
 from kcalib.parallel.argument import in_parallel
+from kcalib.results import SKCEResult
 from kcalib.target_kernels import TargetKernel
 
-if TYPE_CHECKING:  # for sums over pairs no system is solved, and a number is no result
-    from kcalib.results import SKCEResult
+if TYPE_CHECKING:  # for sums over pairs no system is solved
     from kcalib.solvers.kernel_operator import KernelMatrix
 
 __all__ = ["skce"]
@@ -434,8 +434,6 @@ def estimate_of(
     null: NullMoments | None = None,
 ) -> SKCEResult:
     """The same of a packed problem, and of its sums, where these have been taken already."""
-    from kcalib.results import SKCEResult
-
     start = time.perf_counter()
     if null is None and block_size is None and data.sample_weight is None and data.n > 1:
         null = null_moments(data, packed, operator)
@@ -578,8 +576,6 @@ def _features(
 
 def features_estimate_of(problem: FeatureProblem, moments: FeatureMoments) -> SKCEResult:
     """The estimate from the sums of a feature kernel, and how they were computed."""
-    from kcalib.results import SKCEResult
-
     start, data = time.perf_counter(), problem.data
     of_features = features_standard_error(moments, data.n, data.sample_weight)
     of_samples = statistics.standard_error(moments)

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,10 +20,8 @@ from kcalib._input.source import Source, rows_of
 from kcalib._packing import Packed
 from kcalib._packing.packed import name_of
 from kcalib.kernels import Kernel
+from kcalib.results import SKCEResult
 from kcalib.target_kernels import TargetKernel
-
-if TYPE_CHECKING:
-    from kcalib.results import SKCEResult
 
 PIECE = 65_536  # samples that are read at a time, about: as many whole blocks
 FIRST = 2000  # samples whose median distance is a bandwidth that is not given

@@ -288,8 +288,8 @@ class Journal:
     def _replace(self, current: str, state: bytes, waiting: dict[int, Sums]) -> int:
         places: dict[str, int] = {}
         beside = Path(self.path).with_name(f".{Path(self.path).name}.{secrets.token_hex(6)}{UNFINISHED}")
+        file: BinaryIO = open(beside, "w+b")  # noqa: SIM115
         try:
-            file: BinaryIO = open(beside, "w+b")  # noqa: SIM115
             file.write(MAGIC)
             file.write(_record_of({"header": self._header}, {}))
             for key, sweep in self._sweeps.items():
@@ -304,6 +304,8 @@ class Journal:
             self._lock(file)
             os.replace(beside, self.path)
         except BaseException:
+            with contextlib.suppress(OSError):  # of what it still holds, and has no room for
+                file.close()
             with contextlib.suppress(OSError):
                 beside.unlink()
             raise

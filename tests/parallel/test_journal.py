@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -348,18 +349,33 @@ def test_a_disk_that_is_full_at_any_byte_keeps_the_tiles(tmp_path, monkeypatch, 
     path, y_p = tmp_path / "run.journal", problem(600)
     one, most = numbers(skce(y_p=y_p)), resource.getrlimit(resource.RLIMIT_FSIZE)
     assert numbers(skce(Serial(journal=path, tile_size=SIZE), y_p=y_p)) == one
-    size = path.stat().st_size
+    size, open_files = path.stat().st_size, len(os.listdir("/dev/fd"))
     for k in [*range(0, size, step), size - 1]:
         path.unlink(missing_ok=True)
         resource.setrlimit(resource.RLIMIT_FSIZE, (k, most[1]))
         try:
-            with pytest.raises(OSError, match="^[^\n]*the journal .*run.journal cannot be written: File too large; it"):
+            with pytest.raises(OSError, match="^[^\n]*the journal .*run.journal cannot be written: ") as raised:
                 skce(Serial(journal=path, tile_size=SIZE), y_p=y_p)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, most)
+        assert raised.match("File too large; it") and len(os.listdir("/dev/fd")) == open_files
         assert [file.name for file in tmp_path.iterdir()] == ["run.journal"] and path.stat().st_size <= k
         if k % 5 == 0 or k == size - 1:
             assert numbers(skce(Serial(journal=path, tile_size=SIZE), y_p=y_p)) == one
+
+
+def test_a_journal_that_could_not_be_written_anew_is_closed(tmp_path, monkeypatch):
+    monkeypatch.setattr(journal, "ROOM", 100)
+    open_files = len(os.listdir("/dev/fd"))
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(journal.os, "replace", full)
+    with pytest.raises(OSError, match=r"run\.journal cannot be written: No space left") as raised:
+        skce(Serial(journal=tmp_path / "run.journal", tile_size=SIZE))
+    assert len(os.listdir("/dev/fd")) == open_files and raised.tb  # which holds the frames, and files in them
+    assert [file.name for file in tmp_path.iterdir()] == ["run.journal"]
 
 
 def test_what_a_killed_process_left_beside_a_journal_is_removed(tmp_path):

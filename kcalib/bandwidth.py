@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import sys
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -23,6 +22,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import SEED, check_choice, check_integer, check_seed
+from kcalib._backend.records import dataclass
 from kcalib._backend.threads import TerminalProgress, resolve_threads
 from kcalib._input.checks import check_points
 from kcalib._pairs.dispatch import Operator, operator_for

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 
 from kcalib._backend.files import write_whole
+from kcalib._backend.records import dataclass
 from kcalib.lenses import Canonical
 from kcalib.report.evaluations import page_of
 from kcalib.report.summary import Summarized

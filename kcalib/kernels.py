@@ -38,11 +38,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar
 
 from kcalib._backend.options import as_float
+from kcalib._backend.records import dataclass
 from kcalib._pairs.problem import Factor, Metric, Term
 from kcalib._pairs.profiles import PROFILES, kernel_supremum
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, NamedTuple
 
 import scipy
 
 from kcalib._backend.options import check_choice, check_fraction
 from kcalib._backend.provenance import machine
+from kcalib._backend.records import dataclass
 from kcalib._pairs.features import N_GROUPS
 from kcalib._pairs.statistics import ScoreVariance, disjoint_pairs
 from kcalib._version import __version__

@@ -13,10 +13,11 @@ import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from kcalib._backend.records import dataclass
 
 # Not all of the headers' constants are used in every combination (177), and they have pragmas of other compilers (161).
 # That functions are for the device unless they say otherwise CuPy asks for; an option must not be given twice.

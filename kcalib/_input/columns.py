@@ -7,7 +7,9 @@ The names that are found without an option are the same for files that the comma
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from kcalib._backend.records import dataclass
 
 # Names recognised without an option; the first that a file has is used.
 PROBABILITY_NAMES = ("probs", "probabilities", "y_prob", "y_proba", "prob", "proba", "y_pred", "predictions", "p")

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ import scipy
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.memory import check_memory
+from kcalib._backend.records import dataclass
 from kcalib._pairs import mixtures
 from kcalib._pairs.problem import Mixtures, Term
 from kcalib._pairs.profiles import Distances, kernel_matrix

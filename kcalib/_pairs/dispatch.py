@@ -7,7 +7,7 @@ asks for a capability, not for its name.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -16,6 +16,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_choice
 from kcalib._backend.random import Weights
+from kcalib._backend.records import dataclass
 from kcalib._native import FAMILIES
 from kcalib._pairs.features import FeatureMap
 from kcalib._pairs.operators.cuda import CudaOperator

@@ -14,7 +14,7 @@ checked user input, `_pairs.dispatch` picks an operator for it, and the operator
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +22,7 @@ import numpy as np
 from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._backend.records import dataclass
 
 # mmd: the points are the parameters of mixtures; table: they are positions in a table of distances.
 Metric = Literal["euclidean", "cityblock", "dot", "mmd", "table"]

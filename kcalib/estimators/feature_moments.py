@@ -8,12 +8,12 @@ independent group of frequencies: their spread is what the draw of the frequenci
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._backend.records import dataclass
 from kcalib._packing.features import FeatureProblem
 from kcalib._pairs import statistics
 from kcalib._pairs.feature_sums import feature_rows, mark_sums, row_forms

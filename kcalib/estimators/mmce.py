@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Literal, overload
 
 from kcalib import _packing
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_choice
+from kcalib._backend.records import dataclass
 from kcalib._input.labels import Classification, prepare
 from kcalib._pairs import statistics
 from kcalib._pairs.dispatch import operator_for

@@ -8,11 +8,11 @@ draws. Spectra, gamma laws, blocks, standard errors and warnings rest on it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from kcalib._backend import arrays
+from kcalib._backend.records import dataclass
 from kcalib._input.data import Data
 from kcalib._packing import Packed
 from kcalib._packing.variance import expected_lengths, expected_squares, finite_law, finite_parts

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any, Literal, overload
 
@@ -19,6 +18,7 @@ from kcalib import _packing
 from kcalib._backend import arrays
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import SEED, check_integer, check_seed
+from kcalib._backend.records import dataclass
 from kcalib._input import labels as label_checks
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare

@@ -7,7 +7,6 @@ predictions determine.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ import scipy
 
 from kcalib._backend import arrays
 from kcalib._backend.options import check_choice, check_integer
+from kcalib._backend.records import dataclass
 from kcalib._input.data import Data
 from kcalib._packing import Packed
 from kcalib._packing.variance import expected_lengths, expected_squares, finite_law

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any, ClassVar
 
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import LARGEST_SEED, OptionError, check_integer
+from kcalib._backend.records import dataclass
 from kcalib._input.checks import dtype_name
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare

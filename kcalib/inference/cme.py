@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any, ClassVar, NamedTuple
 
@@ -21,6 +20,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import OptionError, check_choice, check_integer, check_seed
 from kcalib._backend.random import drawn_labels
+from kcalib._backend.records import dataclass
 from kcalib._backend.threads import sweeping
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification

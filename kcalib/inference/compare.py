@@ -15,7 +15,6 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from kcalib._backend.devices import on_their_gpu
@@ -29,6 +28,7 @@ from kcalib._backend.options import (
     check_seed,
     check_within,
 )
+from kcalib._backend.records import dataclass
 from kcalib._input.checks import dtype_name
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any, ClassVar
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from kcalib import _packing
 from kcalib._backend.options import check_choice, check_integer, check_seed
+from kcalib._backend.records import dataclass
 from kcalib._backend.warnings import AntiConservativeWarning, warn
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any, ClassVar
 
 import numpy as np
 
 from kcalib._backend.options import check_choice
+from kcalib._backend.records import dataclass
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._packing import Packed

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ import scipy
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.random import Weights, weights_beside
+from kcalib._backend.records import dataclass
 from kcalib._pairs.dispatch import Operator, in_single_precision
 from kcalib._pairs.problem import Moments
 from kcalib._pairs.profiles import PROFILES

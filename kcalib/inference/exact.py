@@ -11,7 +11,7 @@ where the operator has it (`label_forms`). Where the marks are no vectors each d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import singledispatch
 from typing import ClassVar
 
@@ -21,6 +21,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_integer
 from kcalib._backend.random import BinaryDraws, drawn_labels
+from kcalib._backend.records import dataclass
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._packing.variance import finite_law

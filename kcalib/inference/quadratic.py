@@ -12,7 +12,6 @@ methods share: `AllPairs` makes the result of a method's law, `from_draws` a p-v
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -21,6 +20,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_seed
 from kcalib._backend.random import Weights
+from kcalib._backend.records import dataclass
 from kcalib._pairs import statistics
 from kcalib._pairs.dispatch import Operator
 from kcalib.estimators.skce import describe

@@ -8,7 +8,6 @@ same way: `TopLabelECE` (many replicates at once), `PairStatistic` (SKCE and UCM
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.random import cumulative_sums, thresholds
+from kcalib._backend.records import dataclass
 from kcalib._backend.segments import Segments
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification

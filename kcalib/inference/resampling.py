@@ -7,7 +7,7 @@ of the kernel's matrix K, as `exact` has them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -16,6 +16,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_choice, check_integer
 from kcalib._backend.random import Weights, batches, weights_beside
+from kcalib._backend.records import dataclass
 from kcalib._packing import Packed
 from kcalib._packing.variance import FiniteLaw, finite_law
 from kcalib._pairs.operators.diagonal import diagonal

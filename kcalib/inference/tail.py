@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -26,6 +26,7 @@ import numpy as np
 import scipy
 
 from kcalib._backend import arrays
+from kcalib._backend.records import dataclass
 from kcalib._packing.variance import FiniteLaw, expected_lengths
 from kcalib._pairs.dispatch import operator_for
 from kcalib._pairs.problem import PairProblem, Side

@@ -7,13 +7,14 @@ when a method first asks for the pair problem. `calibration_test` makes the task
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any
 
 from kcalib import _packing
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._backend.records import dataclass
 from kcalib._input.data import Data
 from kcalib._input.methods import Method
 from kcalib._packing import Packed

@@ -10,11 +10,11 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import scipy
 
+from kcalib._backend.records import dataclass
 from kcalib._input.data import Data
 from kcalib._pairs.dispatch import Spread
 from kcalib.estimators import rms_bound

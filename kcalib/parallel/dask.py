@@ -6,17 +6,19 @@ are given to others by Dask; if all copies of the samples die with their workers
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from kcalib._backend.records import dataclass
 from kcalib._backend.warnings import Told, kept, warn
 from kcalib._version import __version__
 from kcalib.parallel.plan import Tile
@@ -32,7 +34,7 @@ PATIENCE = 60.0  # seconds without a worker, before the user is told
 MEMORY = "its log says why; too little memory is the usual reason"
 
 
-@dataclass
+@dataclasses.dataclass
 class Held:
     """What is held during a call."""
 

@@ -7,15 +7,17 @@ reduces nothing, since its order of summation depends on the number of ranks.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pickle
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple, TypeVar
 
+from kcalib._backend.records import dataclass
 from kcalib._backend.warnings import warn
 from kcalib.parallel.plan import Tile
 from kcalib.parallel.store import Done, Missing, Store
@@ -43,7 +45,7 @@ class Failed(NamedTuple):
     why: str
 
 
-@dataclass
+@dataclasses.dataclass
 class Held:
     """What a rank holds during a call."""
 

@@ -12,8 +12,9 @@ primitive.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from kcalib._backend.records import dataclass
 
 PAIRS_OF_TILE = 2**27  # at least, unless that left fewer than FEWEST_STRIPS: some 0.2 s, of which packing is 1 %
 FEWEST_STRIPS = 4

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from kcalib._backend.options import check_integer
+from kcalib._backend.records import dataclass
 from kcalib.parallel.plan import Tile
 from kcalib.parallel.store import Done
 from kcalib.parallel.work import Progress, Work

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ import numpy as np
 from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.random import Weights
+from kcalib._backend.records import dataclass
 from kcalib._pairs.dispatch import Operator, operator_for
 from kcalib._pairs.feature_sums import compiled
 from kcalib._pairs.features import FeatureMap

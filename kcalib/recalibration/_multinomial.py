@@ -7,12 +7,12 @@ of what they differ from the map that changes nothing; `multinomial` finds the l
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from kcalib._backend.records import dataclass
 from kcalib._backend.warnings import warn
 from kcalib.recalibration._newton import best_start, minimise
 from kcalib.recalibration._recalibrator import Given

@@ -12,11 +12,10 @@ Called by `kcalib.regression.kernel_ridge`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.memory import available_memory, available_memory_on_gpu, check_max_memory, check_memory
+from kcalib._backend.records import dataclass
 from kcalib._packing import pack_points
 from kcalib._pairs.dispatch import operator_for
 from kcalib._pairs.problem import PairProblem, Side

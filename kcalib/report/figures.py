@@ -11,10 +11,11 @@ import os
 import textwrap
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from kcalib._backend.files import write_whole
+from kcalib._backend.records import dataclass
 from kcalib.report.diagrams import (
     PlotError,
     Tones,

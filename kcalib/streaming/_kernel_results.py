@@ -12,12 +12,13 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from kcalib._backend.records import dataclass
 from kcalib._packing import pack
 from kcalib._packing.features import FeatureProblem, LabelFeatures
 from kcalib._packing.packed import ANY_BANDWIDTH

@@ -7,7 +7,7 @@ points, of mixtures, and from a table.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from kcalib import _native
 from kcalib._backend.compensated import compensated
 from kcalib._backend.options import check_choice
 from kcalib._backend.random import Weights
+from kcalib._backend.records import dataclass
 from kcalib._backend.threads import TerminalProgress, resolve_threads
 from kcalib._pairs.families import POINT_FAMILIES
 from kcalib._pairs.operators.compared_labels import label_forms

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +18,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.cuda import Program, defined
 from kcalib._backend.random import Weights, drawn_weights
+from kcalib._backend.records import dataclass
 
 CHUNK, PIECE, THRESHOLDS = 32, 32, 8  # what a thread has: points or nodes, numbers, and counts
 COLUMNS = 4  # of a thread, where there are several

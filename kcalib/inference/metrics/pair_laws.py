@@ -16,13 +16,14 @@ predicted distributions are drawn.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._backend.records import dataclass
 from kcalib._input.data import Data
 from kcalib._packing import Packed
 from kcalib._packing.variance import RANK_WITH_COLUMNS, FiniteLaw, columns, finite_law

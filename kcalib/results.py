@@ -137,7 +137,8 @@ class CalibrationTestResult(Computed):
     method: str  #: the test that was done; never "auto"
     method_reason: str  #: why that one
     null_law: str  #: what the p-value rests on
-    pvalue_from: str | None = None  #: "draws", "tilted draws" or "law" beyond them; None of methods without draws
+    #: "draws", "tilted draws" or "law" beyond them (of "cme" in their place); None of methods without draws
+    pvalue_from: str | None = None
     #: of the draws of `statistic` under calibration, in float32: least, 39 quantiles, largest; None without draws
     null_quantiles: tuple[float, ...] | None = field(default=None, repr=False)
     estimator: str  #: what `estimate` is

@@ -34,8 +34,8 @@ class AntiConservativeWarning(UserWarning):
     Decided from the predictions alone: no label is looked at. What counts is about how many label events they leave
     open, ``(sum_i E |e_i|^2)^2 / sum_i E |e_i|^4`` with residuals e under calibration: n for uncertain predictions, few
     for confident ones and for rare events. Laws given the predictions take 20 events (all pairs), 30 (blocks) or 500
-    (the chi-square law of "cme"), those of the residuals at hand more. "exact", "features" and "cme" with drawn labels
-    hold for any number. Blocks also want a pair of samples that agrees, which thirty pairs of a hundred classes seldom
+    (the chi-square law of "cme"), those of the residuals at hand more. "exact", "features" and "cme" hold for any
+    number by default. Blocks also want a pair of samples that agrees, which thirty pairs of a hundred classes seldom
     have.
     """
 

@@ -47,9 +47,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _default(name: str, classes: Sequence[type[CalibrationMethod]]) -> str:
-    """The default of the field, and those of the methods that have another."""
+    """The default of the field, and those of the methods that have another; None is as it is said elsewhere."""
     default = getattr(classes[0], name)
-    others = [f"; {cls.name}: {value}" for cls in classes if (value := getattr(cls, name)) != default]
+    own = {cls.name: getattr(cls, name) for cls in classes}
+    others = [f"; {method}: {value}" for method, value in own.items() if value not in (default, None)]
     return "" if default is None else f" (default: {default}{''.join(others)})"
 
 

@@ -1,54 +1,51 @@
 """The calibration mean embedding (CME) test: are the differences at a few test locations 0?
 
 The way of the data: test locations and their mean differences (`kcalib.estimators.ucme`) -> a covariance of these, of
-the samples (`_sample_covariance`) or of the predictions (`_covariance_given_predictions`) -> the quadratic form
-that both give (`Whitening`) -> its rank among those of drawn labels (`_drawn_differences`), or the logarithm of its
-tail (`kcalib.inference.log_tails`).
+the samples or of the predictions (`kcalib.inference.location_moments`) -> the quadratic form that both give
+(`Whitening`) -> its rank among those of drawn labels (`kcalib.inference.location_draws`), or the logarithm of its tail
+(`kcalib.inference.log_tails`), where the predictions leave enough events open for it (`_open_events`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from functools import singledispatch
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
-from kcalib import _native, _packing
-from kcalib._backend import arrays
-from kcalib._backend.arrays import Array
+from kcalib import _packing
 from kcalib._backend.options import OptionError, check_choice, check_integer, check_seed
-from kcalib._backend.random import drawn_labels
 from kcalib._backend.records import dataclass
-from kcalib._backend.threads import sweeping
 from kcalib._input.data import Data
-from kcalib._input.labels import Classification
 from kcalib._packing import Packed
-from kcalib._pairs.dispatch import Operator, like
-from kcalib._pairs.problem import PairProblem, Side
+from kcalib._pairs.dispatch import Operator
 from kcalib.estimators.skce import PairOptions, describe
 from kcalib.estimators.ucme import check_locations, locations_for, mean_differences, mean_square
 from kcalib.inference import events
 from kcalib.inference.events import warn_if_few
+from kcalib.inference.location_draws import drawn_differences
+from kcalib.inference.location_moments import (
+    Covariance,
+    covariance_given_predictions,
+    fourth_moment,
+    sample_covariance,
+)
 from kcalib.inference.log_tails import log_sf_chi2, log_sf_f
 from kcalib.inference.quadratic import MAX_RESAMPLES, N_RESAMPLES
 from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.results import CalibrationTestResult
 
-REFERENCES = ("draws", "conditional", "F", "chi2")
-GIVEN_PREDICTIONS = ("draws", "conditional")
-BLOCK_ELEMENTS = 2**20  # of a dense block of samples
-DRAWS, DRAWS_FOR_A_PAIR = 20_000, 200  # of targets for a covariance: at least so many, and for each pair of locations
-DRAWS_AT_ONCE = 2**13
-LABELS_AT_ONCE, SUMS_AT_ONCE = 2**24, 2**20  # that are drawn, and of them
+REFERENCES = ("auto", "draws", "conditional", "F", "chi2")
+GIVEN_PREDICTIONS = ("auto", "draws", "conditional")
+# Open events from which on "auto" takes the chi-square law: by the terms of order 1 / n that it leaves out, and by the
+# steps of statistics of equal predictions, p-values are off by less than 5 % down to 1e-3.
+ENOUGH_EVENTS = 10_000
 # Directions whose share of the largest eigenvalue is below this have lost their digits: eigenvalues are off by the
 # rounding of the entries (float32: 1e-7 and up) times the root of that share.
 RANK_CUT = {"float64": 1e-10, "float32": 1e-7}
 CONSTANT = {"float64": 1e-12, "float32": 1e-5}  # relative spread below which values are the same
 
 TIE = 1e-6  # relative; draws without an error are the same but for rounding
-NULL_DRAWS = 2**40  # replicates from here on are null draws, those before make covariances
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,28 +63,37 @@ class CME(CalibrationMethod):
         Given locations in place of random ones: their predictions.
     test_labels : array_like, shape (J,), optional
         The labels of given locations, or their targets.
-    reference : {"draws", "conditional", "F", "chi2"}
+    reference : {"auto", "draws", "conditional", "F", "chi2"}
         The covariance of the mean values, and the law. With :math:`z_i` the J values of sample i and :math:`\bar z`
-        their mean, the statistic is :math:`Q = n \bar z^\top S^{-1} \bar z`. "draws" and "conditional" take for S the
-        mean covariance of z under calibration given the predictions, which has no sampling error, and also serve for
-        n <= J. For distributions it comes from at least 20,000 draws of targets, in all, with the seed. "draws" refers
-        Q to that of labels (or targets) drawn from the predictions, and has its level for every n and every prediction;
-        "conditional" to the chi-square law. "F" takes for S the covariance of the samples (ddof 1) and refers
-        (n - J) / (J (n - 1)) Q to F(J, n - J), which is exact for normal z. "chi2" refers the same Q to the
-        chi-square law with J degrees of freedom, as in the paper: only for n much larger than J.
-    n_resamples : int
-        Number R of draws, at least 1, for "draws": the p-value is (1 + number of draws at least as large) / (1 + R).
+        their mean, the statistic is :math:`Q = n \bar z^\top S^{-1} \bar z`. "auto", "draws" and "conditional" take for
+        S the mean covariance of z under calibration given the predictions, which has no sampling error, and also serve
+        for n <= J. For distributions it comes from at least 20,000 draws of targets, in all, with the seed. "draws"
+        refers Q to that of labels (or targets) drawn from the predictions, and has its level for every n and every
+        prediction; "conditional" to the chi-square law. "auto" is "conditional" for labels where the predictions leave
+        at least 10,000 events open for it (Notes), and else "draws"; ``result.pvalue_from`` says which, "law" or
+        "draws". "F" takes for S the covariance of the samples (ddof 1) and refers (n - J) / (J (n - 1)) Q to
+        F(J, n - J), which is exact for normal z. "chi2" refers the same Q to the chi-square law with J degrees of
+        freedom, as in the paper: only for n much larger than J.
+    n_resamples : int, optional
+        Number R of draws, at least 1: the p-value is (1 + number of draws at least as large) / (1 + R). If it is given,
+        "auto" draws. Default: 999.
     from_logits : bool
         `test_predictions` holds logits.
 
     Warns
     -----
     AntiConservativeWarning
-        By all but "draws", if the predictions leave too few events open for the law.
+        By "conditional", "F" and "chi2", if the predictions leave too few events open for the law.
 
     Notes
     -----
-    [1]_, appendix C.3; [2]_ for "F". Time O(n J (m + J)), of "draws" O(R n (m + J)) beside it; memory O(n (m + J)).
+    [1]_, appendix C.3; [2]_ for "F". Time O(n J (m + J)), of draws O(R n (m + J)) beside it; memory O(n (m + J)).
+
+    For "auto" the events that the predictions leave open at the locations are :math:`n r (r + 2) / M` with the rank r
+    of S and the mean M over samples of :math:`\mathbb{E} |S^{-1/2} z|^4` under calibration, which is r (r + 2) for
+    normal z and large where few samples decide: confident predictions, rare classes, directions in which z hardly
+    varies. The distance of Q's law from the chi-square law is of the order M / n [3]_. From 10,000 on p-values are
+    within 5 % of the exact ones down to 1e-3; far below, only their order of magnitude is known.
 
     "conditional", "F" and "chi2" need z near normal, in all directions: few samples, rare classes, confident
     predictions, and locations near each other make them reject too often, "F" and "chi2" for binary problems with 10
@@ -103,6 +109,8 @@ class CME(CalibrationMethod):
     .. [1] D. Widmann, F. Lindsten, D. Zachariah. Calibration tests beyond classification.
        ICLR 2021.
     .. [2] H. Hotelling. The generalization of Student's ratio. Ann. Math. Statist. 2, 1931.
+    .. [3] V. Bentkus, F. Goetze. Uniform rates of convergence in the CLT for quadratic forms in multidimensional
+       spaces. Probab. Theory Relat. Fields 109, 1997.
 
     Examples
     --------
@@ -119,24 +127,24 @@ class CME(CalibrationMethod):
     n_locations: int | None = None
     test_predictions: Any = None
     test_labels: Any = None
-    reference: str = "draws"
-    n_resamples: int = N_RESAMPLES
+    reference: str = "auto"
+    n_resamples: int | None = None
     from_logits: bool = False
 
     name: ClassVar[str] = "cme"
 
     def __post_init__(self) -> None:
         check_choice("reference", self.reference, REFERENCES)
-        check_integer("n_resamples", self.n_resamples, 1, MAX_RESAMPLES)
-        if self.reference != "draws" and self.n_resamples != N_RESAMPLES:
-            raise OptionError(
-                "n_resamples", f"is {self.n_resamples}, but reference={self.reference!r} draws nothing; leave it out"
-            )
+        if self.n_resamples is not None:
+            check_integer("n_resamples", self.n_resamples, 1, MAX_RESAMPLES)
+            if self.reference not in ("auto", "draws"):
+                rule = f"but reference={self.reference!r} draws nothing; leave it out"
+                raise OptionError("n_resamples", f"is {self.n_resamples}, {rule}")
         check_locations(self.n_locations, self.test_predictions, self.test_labels)
         check_from_logits(self.from_logits, self.test_predictions)
 
     def test(self, task: Task, seed: int | None) -> CalibrationTestResult:
-        if self.reference != "draws":
+        if self.reference not in ("auto", "draws"):
             needed = events.LOCATIONS if self.reference == "conditional" else events.LOCATIONS_OF_RESIDUALS
             warn_if_few(task, f"method='cme' with reference={self.reference!r}", needed)
         found = self.outcome(task.data, task.options, check_seed(seed))
@@ -145,12 +153,15 @@ class CME(CalibrationMethod):
             "F": f"Hotelling's F law with {found.rank} and {task.n - found.rank} degrees of freedom",
             "chi2": f"asymptotic chi-square law with {found.rank} degrees of freedom",
             "conditional": f"chi-square law with {found.rank} degrees of freedom, covariance of the predictions",
-        }[self.reference]
+        }[found.reference]
+        if found.open_events is not None:
+            law += f", which leave about {found.open_events:.2g} events open"
         return task.result(
             method=self.name,
             statistic=found.statistic,
             log_pvalue=found.log_pvalue,
             pvalue=found.pvalue,
+            pvalue_from={"draws": "draws", "conditional": "law"}.get(found.reference),
             estimate=found.estimate,
             null_law=law,
             estimator="UCME",
@@ -180,9 +191,9 @@ class CME(CalibrationMethod):
         differences = mean_differences(operator)
         given_predictions = self.reference in GIVEN_PREDICTIONS
         if given_predictions:
-            covariance = _covariance_given_predictions(data, locations.data, packed, operator, seed)
+            covariance = covariance_given_predictions(data, locations.data, packed, operator, seed)
         else:
-            covariance = _sample_covariance(data.n, operator)
+            covariance = sample_covariance(data.n, operator)
         whitening = Whitening.of(covariance, data.dtype)
         value = float(whitening.forms(differences[:, None], data.n)[0])
         if not given_predictions and math.isinf(value):
@@ -191,24 +202,30 @@ class CME(CalibrationMethod):
                 f"samples: their variance cannot be estimated for reference={self.reference!r}; use "
                 "reference='conditional', more samples, or a location at a more frequent label"
             )
-        if self.reference == "draws":
-            count = int(self.n_resamples)
-            drawn = _drawn_differences(data, locations.data, packed, operator, count, seed)
+        reference, open_events, count = self.reference, None, None
+        if reference == "auto":
+            if self.n_resamples is None and math.isfinite(value):
+                open_events = _open_events(data, locations.data, packed, operator, whitening)
+            reference = "conditional" if open_events is not None else "draws"
+        if reference == "draws":
+            count = N_RESAMPLES if self.n_resamples is None else int(self.n_resamples)
+            drawn = drawn_differences(data, locations.data, packed, operator, count, seed)
             as_large = int(np.sum(whitening.forms(drawn, data.n) >= value * (1 - TIE)))
             statistic, pvalue = value, (1 + as_large) / (1 + count)
             log_pvalue = math.log(pvalue)
         else:
-            statistic, log_pvalue = _referred(value, whitening.rank, data.n, self.reference)
+            statistic, log_pvalue = _referred(value, whitening.rank, data.n, reference)
             pvalue = math.exp(log_pvalue)
-        is_random = covariance.is_drawn or self.reference == "draws"
+        is_random = covariance.is_drawn or reference == "draws"
         return CMEOutcome(
             statistic=statistic,
             pvalue=pvalue,
             log_pvalue=log_pvalue,
             estimate=mean_square(differences),
-            reference=self.reference,
+            reference=reference,
             rank=whitening.rank,
-            n_resamples=int(self.n_resamples) if self.reference == "draws" else None,
+            open_events=open_events,
+            n_resamples=count,
             **(locations.described() | ({"seed": seed} if is_random else {})),
             description=describe(data, packed, operator),
         )
@@ -222,8 +239,9 @@ class CMEOutcome:
     pvalue: float
     log_pvalue: float  # of use where pvalue underflows to 0
     estimate: float  # `kcalib.ucme` at the same locations
-    reference: str  # one of REFERENCES
+    reference: str  # one of REFERENCES; the one that "auto" took
     rank: int  # degrees of freedom: J, or fewer where locations are linearly dependent
+    open_events: float | None  # for the law that "auto" took; None of draws, and of other references
     n_resamples: int | None  # draws
     n_locations: int
     test_predictions: tuple[tuple[float, ...], ...]
@@ -245,99 +263,6 @@ def _check_sizes(n: int, n_locations: int, reference: str) -> None:
             f"reference={reference!r} needs more samples than test locations, `y_true` has {n} for "
             f"{n_locations} locations; {remedy}reference='conditional'"
         )
-
-
-class Covariance(NamedTuple):
-    """The covariance of the values of one sample at the locations."""
-
-    matrix: np.ndarray  # shape: (J, J)
-    size: np.ndarray  # largest absolute value at each location, shape: (J,)
-    is_drawn: bool = False  # whether it comes from draws
-
-
-def _sample_covariance(n: int, operator: Operator) -> Covariance:
-    """Covariance (ddof 1) of the samples' values at the locations, and the size of the values."""
-    blocks = [block for _, block in _blocks(operator)]
-    xp = arrays.namespace(blocks[0])
-    z = xp.concatenate(blocks, axis=1)
-    deviations = z - xp.mean(z, axis=1, keepdims=True)
-    return Covariance(arrays.to_host(deviations @ deviations.T / (n - 1)), _largest(z))
-
-
-@singledispatch
-def _covariance_given_predictions(
-    data: Data, locations: Data, packed: Packed, operator: Operator, seed: int
-) -> Covariance:
-    """Mean covariance of the values if targets are drawn from the predictions, and the size of the values.
-
-    From draws; their mean is 0.
-    """
-    n_locations = operator.problem.left.points.shape[0]
-    count = -(-max(DRAWS, DRAWS_FOR_A_PAIR * n_locations**2) // data.n)
-    matrix, size = np.zeros((n_locations, n_locations)), np.zeros(n_locations)
-    at_once = min(count, max(1, DRAWS_AT_ONCE // data.n))  # of each sample
-    rows = arrays.like(np.tile(np.arange(data.n), at_once), data.reference)
-    repeated, there = data.take(rows), packed.taken(rows)
-    count = -(-count // at_once) * at_once
-    for r in range(count // at_once):
-        drawn = there.with_targets(repeated.draw(seed, r))
-        again = like(operator, drawn.problem)
-        for _, z in _blocks(again):
-            matrix += arrays.to_host(z @ z.T)
-            size = np.maximum(size, _largest(z))
-    return Covariance(matrix / (count * data.n), size, is_drawn=True)
-
-
-@_covariance_given_predictions.register
-def _(data: Classification, locations: Classification, packed: Packed, operator: Operator, seed: int) -> Covariance:
-    """In closed form, from the probabilities of all labels.
-
-    Given p_i the value at location j is k(p_j, p_i) (A_jy - sum_c p_ic A_jc) with probability p_iy, A = M[y_T].
-    """
-    table, groups = _values_of_classes(locations, packed)
-    members = (groups[:, None] == np.arange(table.shape[1])).astype(np.float64)
-    table = np.append(table, np.zeros((len(table), 1)), axis=1)
-    largest = np.max(np.abs(table), axis=1)
-    covariance, size = np.zeros((len(table), len(table))), np.zeros(len(table))
-    probabilities = arrays.where_computed(data.probabilities)
-    xp = arrays.namespace(probabilities)
-    values, members = (arrays.like(a, probabilities) for a in (table, members))
-    for rows, kernel in _blocks(_of_kernel_alone(packed, operator), table.shape[1]):
-        p = probabilities[rows, :].astype(np.float64) @ members
-        # What rounding, of float32 above all, left of a row's sum is a class of its own, as unlikely as it is.
-        p = xp.concatenate([p, xp.maximum(0.0, 1.0 - xp.sum(p, axis=1, keepdims=True))], axis=1)
-        deviations = kernel[:, :, None] * (values[:, None, :] - (values @ p.T)[:, :, None])
-        weighted = (deviations * xp.sqrt(p)).reshape(len(table), -1)
-        covariance += arrays.to_host(weighted @ weighted.T)
-        size = np.maximum(size, _largest(kernel) * largest)
-    return Covariance(covariance / data.n, size)
-
-
-def _largest(z: Array) -> np.ndarray:
-    """Absolute value of each row, shape (J,)."""
-    xp = arrays.namespace(z)
-    return arrays.to_host(xp.max(xp.abs(z), axis=1))
-
-
-def _blocks(operator: Operator, width: int = 1) -> Iterator[tuple[slice, Array]]:
-    """Columns of H, a block of samples at a time; small enough for `width` numbers in place of each entry."""
-    n_locations, n = (side.points.shape[0] for side in (operator.problem.left, operator.problem.columns))
-    step = max(1, BLOCK_ELEMENTS // (n_locations * width))
-    for begin in range(0, n, step):
-        rows = slice(begin, min(n, begin + step))
-        yield rows, arrays.where_computed(operator.tile(slice(0, n_locations), rows)).astype(np.float64)
-
-
-def _of_kernel_alone(packed: Packed, operator: Operator) -> Operator:
-    """k(p_j, p_i): the same problem with marks of 1."""
-    left, right = (Side(s.points, _ones(s.points)) for s in (packed.problem.left, packed.problem.columns))
-    problem = PairProblem(left, right, packed.problem.kernel)  # of class probabilities
-    return like(operator, problem)
-
-
-def _ones(points: Array) -> Array:
-    xp = arrays.namespace(points)
-    return xp.ones((points.shape[0], 1), dtype=points.dtype, device=arrays.device(points))
 
 
 @dataclass(frozen=True)
@@ -372,100 +297,29 @@ class Whitening:
         found = n * np.sum((self.roots.T @ units) ** 2, axis=0) if len(units) else np.zeros(differences.shape[1])
         return np.where(excluded, math.inf, found)
 
+    @property
+    def directions(self) -> np.ndarray:
+        """S^{-1/2} of values at the locations, shape (J, rank)."""
+        found = np.zeros((len(self.scale), self.rank))
+        if self.variable.any():
+            found[self.variable] = self.roots / self.scale[self.variable, None]
+        return found
+
     def worst(self, differences: np.ndarray) -> int:
         """The location with the largest of the differences, shape (J,), that S gives no variance."""
         return int(np.argmax(np.where(self.variable, -1.0, np.abs(differences))))
 
 
-@singledispatch
-def _drawn_differences(
-    data: Data, locations: Data, packed: Packed, operator: Operator, count: int, seed: int
-) -> np.ndarray:
-    """Mean differences at the locations of targets drawn from the predictions, shape (J, count)."""
-    at_once = min(count, max(1, DRAWS_AT_ONCE // data.n))
-    rows = arrays.like(np.tile(np.arange(data.n), at_once), data.reference)
-    repeated, there = data.take(rows), packed.taken(rows)
-    parts = []
-    for r in range(-(-count // at_once)):
-        drawn = there.with_targets(repeated.draw(seed, NULL_DRAWS + r))
-        again = like(operator, drawn.problem)
-        blocks = [block for _, block in _blocks(again)]
-        z = arrays.namespace(blocks[0]).concatenate(blocks, axis=1)
-        parts.append(arrays.to_host(z.reshape(len(z), at_once, data.n).mean(axis=2)))
-    return np.concatenate(parts, axis=1)[:, :count]
-
-
-@_drawn_differences.register
-def _(
-    data: Classification, locations: Classification, packed: Packed, operator: Operator, count: int, seed: int
-) -> np.ndarray:
-    """Beside those of the most probable labels, so that nothing is lost where all others are improbable."""
-    values, groups = _values_of_classes(locations, packed)
-    p = arrays.where_computed(data.probabilities)
-    xp = arrays.namespace(p)
-    blocks = [kernel for _, kernel in _blocks(_of_kernel_alone(packed, operator))]
-    kernel = arrays.beside(xp.concatenate(blocks, axis=1), p)
-    values, of_class = arrays.like(values, p), arrays.like(groups, p)
-    likely = xp.argmax(p, axis=1)
-    top = of_class[likely]
-    improbable = xp.where(xp.arange(data.m)[None, :] == likely[:, None], 0.0, p)
-    # A_jt - sum_c p_c A_jc at the most probable label t.
-    members = (of_class[:, None] == xp.arange(values.shape[1])[None, :]).astype(np.float64)
-    at_top = values[:, top]
-    promised = at_top * xp.sum(improbable, axis=1)[None, :] - values @ (improbable @ members).T
-    constant = xp.sum(kernel * promised, axis=1)
-    if arrays.is_host(p):
-        threads = operator.threads
-        at_once = max(1, min(LABELS_AT_ONCE // data.n, SUMS_AT_ONCE // len(values)))
-        changes = _Changes.of(kernel, values[:, of_class], likely)
-        batches = drawn_labels(p, count, seed, at_once=at_once, threads=threads)
-        return (
-            np.concatenate([constant[:, None] + changes.sums(labels, threads) for labels in batches], axis=1) / data.n
-        )
-    found = []
-    for labels in drawn_labels(p, count, seed, at_once=max(1, BLOCK_ELEMENTS // data.n)):
-        drawn = of_class[labels]
-        changed = drawn != top[:, None]
-        sums = constant[:, None] - (kernel * at_top) @ changed.astype(np.float64)
-        for group in range(values.shape[1]):
-            chosen = ((drawn == group) & changed).astype(np.float64)
-            sums = sums + values[:, group][:, None] * (kernel @ chosen)
-        found.append(arrays.to_host(sums) / data.n)
-    return np.concatenate(found, axis=1)
-
-
-class _Changes(NamedTuple):
-    """What labels other than the most probable ones change at the locations; on the host."""
-
-    kernel: np.ndarray  # (n, width), width a multiple of 8 that is at least J
-    values: np.ndarray  # (m, width)
-    likely: np.ndarray  # int32, (n,)
-    n_locations: int
-
-    @classmethod
-    def of(cls, kernel: np.ndarray, values: np.ndarray, likely: np.ndarray) -> _Changes:
-        """Of the kernel's values (J, n) and those of the classes (J, m)."""
-        n_locations = len(values)
-        rows, columns = (np.zeros((part.shape[1], -(-n_locations // 8) * 8)) for part in (kernel, values))
-        rows[:, :n_locations], columns[:, :n_locations] = kernel.T, values.T
-        return cls(rows, columns, likely.astype(np.int32), n_locations)
-
-    def sums(self, labels: np.ndarray, threads: int | None) -> np.ndarray:
-        """Of labels (n, draws): shape (J, draws)."""
-        with sweeping(threads) as sweep:
-            return _native.changed_sums(self.kernel, self.values, self.likely, labels, sweep)[:, : self.n_locations].T
-
-
-def _values_of_classes(locations: Classification, packed: Packed) -> tuple[np.ndarray, np.ndarray]:
-    """A = M[y_T], a column for each group of classes that no location tells apart, and the group of each class.
-
-    At most J + 1 groups for the Kronecker delta.
-    """
-    table = (arrays.to_host(locations.labels)[:, None] == np.arange(locations.m)).astype(np.float64)
-    if packed.target.root is not None:
-        table = table @ packed.target.root @ packed.target.root.T
-    values, groups = np.unique(table, axis=1, return_inverse=True)
-    return values, groups.reshape(-1)
+def _open_events(data: Data, locations: Data, packed: Packed, operator: Operator, whitening: Whitening) -> float | None:
+    """About how many events the statistic rests on, if these are enough for its limit law and else None."""
+    r = whitening.rank
+    if 3 * data.n < ENOUGH_EVENTS:  # M is at least r^2
+        return None
+    if r == 0:
+        return float(data.n)
+    fourth = fourth_moment(data, locations, packed, operator, whitening.directions)
+    found = None if fourth is None else data.n * r * (r + 2) / fourth
+    return None if found is None or found < ENOUGH_EVENTS else found
 
 
 def _referred(value: float, rank: int, n: int, reference: str) -> tuple[float, float]:

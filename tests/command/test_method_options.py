@@ -47,7 +47,7 @@ def test_every_field_is_an_option(capsys, monkeypatch, command):
         assert re.search(rf"{flag(name)}(, --no-[a-z-]+| \S+) {names}: \w+", text)
     assert (
         "Number R of draws, at least 1 (default: 999; features: 199)" in text
-        and "{conditional,residuals,draws,F,chi2}" in text
+        and "{conditional,residuals,auto,draws,F,chi2}" in text
     )
     assert not {flag(name) for name in NO_OPTIONS} & set(text.split())
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 import pickle
+import re
 import sys
 import warnings
 
 import numpy as np
 import pytest
 import scipy.stats
+from hard_laws import LAWS
 from oracle import literal_differences
 from problems import (
     KERNELS,
@@ -28,7 +30,7 @@ from kcalib import _packing
 from kcalib._backend.random import drawn_labels
 from kcalib._input.labels import prepare
 from kcalib.estimators.skce import PairOptions
-from kcalib.inference import cme, log_tails
+from kcalib.inference import cme, location_draws, location_moments, log_tails
 from kcalib.inference.cme import CME
 from kcalib.kernels import Exponential
 
@@ -132,7 +134,7 @@ def test_float32(reference):
 def test_blocks_of_samples_change_nothing(reference, monkeypatch):
     y, p = softmax_problem(100, 3, scale=1.0)
     whole = run(y, p, reference=reference)
-    monkeypatch.setattr(cme, "BLOCK_ELEMENTS", 70)
+    monkeypatch.setattr(location_moments, "BLOCK_ELEMENTS", 70)
     assert run(y, p, reference=reference).statistic == pytest.approx(whole.statistic, rel=1e-9)
 
 
@@ -157,7 +159,7 @@ def test_drawn_labels_have_the_differences_of_these_labels(n_locations, rank):
         options = PairOptions(Exponential(bandwidth=0.5), matrix, None, threads)
         packed = _packing.pack_locations(data, places.data, options.kernel, matrix, threads=threads)
         operator = options.operator_for(packed.problem)
-        found.append(cme._drawn_differences(data, places.data, packed, operator, 3, 1))
+        found.append(location_draws.drawn_differences(data, places.data, packed, operator, 3, 1))
     assert np.array_equal(*found)
     at, chosen = places.data.probabilities, places.data.labels
     kernel = np.exp(-np.linalg.norm(at[:, None] - p, axis=2) / 0.5)
@@ -217,7 +219,7 @@ def test_level_for_normal_values(n):
     pvalues = {"F": [], "chi2": []}
     for _ in range(repetitions):
         z = root @ rng.normal(size=(n_locations, n))
-        covariance = cme.Covariance(np.cov(z), np.max(np.abs(z), axis=1))
+        covariance = location_moments.Covariance(np.cov(z), np.max(np.abs(z), axis=1))
         whitening = cme.Whitening.of(covariance, "float64")
         value = float(whitening.forms(z.mean(axis=1)[:, None], n)[0])
         for reference, found in pvalues.items():
@@ -259,6 +261,107 @@ def test_conditional_keeps_its_level(predictions, bandwidth, n_locations):
     for alpha, share in shares.items():
         low, high = binomial_bounds(1000, alpha)
         assert low <= share <= high, f"type I error {share} at level {alpha}"
+
+
+def whitened(p, n_locations):
+    """What the test has for predictions, and where their locations are."""
+    data, options = prepare(np.zeros(len(p), int), p), PairOptions(KERNEL, threads=1)
+    places = cme.locations_for(data, n_locations, None, None, 0)
+    packed = _packing.pack_locations(data, places.data, KERNEL, None, threads=1)
+    about = data, places.data, packed, options.operator_for(packed.problem)
+    return cme.Whitening.of(location_moments.covariance_given_predictions(*about, 0), "float64"), about
+
+
+# Where 40,000 predictions leave 10,000 events open at ten locations.
+OPEN = ("Dir(1), m = 10", "20 distinct rows")
+EVERY_LAW = [pytest.param(name, 40_000, 10, 5000, marks=pytest.mark.slow) for name in LAWS]
+
+
+@pytest.mark.parametrize(
+    ("law", "n", "n_locations", "count"),
+    [("skewed, m = 100", 6000, 1, 1000), *EVERY_LAW],
+)
+def test_where_the_limit_law_is_taken_it_is_that_of_draws(law, n, n_locations, count):
+    """The tails of draws of Q, down to 1e-3."""
+    whitening, about = whitened(LAWS[law].draw(n, np.random.default_rng(3)), n_locations)
+    events = cme._open_events(*about, whitening)
+    assert (events is not None) == (n_locations == 1 or law in OPEN)
+    if events is None:
+        return
+    drawn = whitening.forms(location_draws.drawn_differences(*about, count, 1), n)
+    for level in (0.5, 0.1, 0.05, 0.01, 0.001):
+        low, high = binomial_bounds(count, level)
+        assert low <= np.mean(drawn >= scipy.stats.chi2.isf(level, whitening.rank) * (1 - 1e-6)) <= high
+
+
+FEW = ("saturated, 1e-8..1e-4", "rare, Beta(.1, 100)", "one sample", "all are certain but ten")
+OTHERS = [pytest.param(name, marks=pytest.mark.grid) for name in LAWS if name not in FEW]
+
+
+@pytest.mark.parametrize("law", [*FEW, *OTHERS])
+def test_few_open_events_are_drawn(law):
+    """Confident, rare, tied and few predictions, whatever their labels."""
+    rng = np.random.default_rng(5)
+    if law in LAWS:
+        p = LAWS[law].draw(4000, rng)
+    else:
+        p = np.eye(3)[np.zeros(1 if law == "one sample" else 5000, int)]
+        p[:10] = 1 / 3
+    n_locations = 5 if law in LAWS else 1
+    for y in (np.zeros(len(p), int), p.argmax(axis=1)):
+        result = kcalib.calibration_test(y, p, method=CME(n_locations), kernel=KERNEL, seed=1)
+        assert (result.pvalue_from, result.n_resamples) == ("draws", 999)
+        assert result.null_law == "999 draws from the predictions"
+
+
+def test_open_events_are_those_of_the_fourth_moments():
+    """Of equal binary predictions of p: n 3 / E z^4 for z of variance 1, E z^4 = (1 - 3 p q) / (p q)."""
+    for q in (0.5, 0.01):
+        whitening, about = whitened(np.tile([1 - q, q], (400_000, 1)), 1)
+        assert cme._open_events(*about, whitening) == pytest.approx(
+            1.2e6 * q * (1 - q) / (1 - 3 * q * (1 - q)), rel=1e-9
+        )
+    whitening, about = whitened(np.tile([0.99, 0.01], (300_000, 1)), 1)
+    assert cme._open_events(*about, whitening) is None  # 9182
+    p = np.random.default_rng(0).dirichlet(np.ones(3), size=12_000)
+    whitening, about = whitened(p, 4)
+    places = about[1]
+    kernel = np.exp(-np.linalg.norm(places.probabilities[:, None] - p, axis=2) / 0.5)
+    fourth = 0.0
+    for label in range(3):
+        values = kernel * ((places.labels == label)[:, None] - p[:, places.labels].T)
+        fourth += np.mean(p[:, label] * np.sum((whitening.directions.T @ values) ** 2, axis=0) ** 2)
+    assert location_moments.fourth_moment(*about, whitening.directions) == pytest.approx(fourth, rel=1e-9)
+
+
+def test_many_open_events_take_the_law():
+    rng = np.random.default_rng(2)
+    p = rng.dirichlet(np.ones(4), size=9000)
+    y = draw_labels(p, rng)
+    method = CME(n_locations=3)
+    result = kcalib.calibration_test(y, p, method=method, kernel=KERNEL, seed=1)
+    assert (result.pvalue_from, result.n_resamples, result.seed) == ("law", None, 1)
+    assert re.fullmatch(
+        r"chi-square law with 3 degrees of freedom, covariance of the predictions, which leave about \S+ events open",
+        result.null_law,
+    )
+    same = kcalib.calibration_test(y, p, method=CME(n_locations=3, reference="conditional"), kernel=KERNEL, seed=1)
+    assert (same.pvalue, same.statistic) == (result.pvalue, result.statistic)
+    for asked in (CME(n_locations=3, n_resamples=999), CME(n_locations=3, reference="draws")):
+        drawn = kcalib.calibration_test(y, p, method=asked, kernel=KERNEL, seed=1)
+        assert (drawn.pvalue_from, drawn.n_resamples, drawn.statistic) == ("draws", 999, result.statistic)
+        assert abs(drawn.pvalue - result.pvalue) < 4 * math.sqrt(result.pvalue * (1 - result.pvalue) / 999)
+
+
+def test_a_certain_prediction_that_is_wrong_is_drawn():
+    """Q is infinite; its draws say no more than 1 / (R + 1)."""
+    p = np.random.default_rng(0).dirichlet(np.ones(3), size=4000)
+    p[:1000] = [1.0, 0.0, 0.0]
+    given = {"test_predictions": [[1.0, 0.0, 0.0]], "test_labels": [0]}
+    kernel = kcalib.kernels.Gaussian(bandwidth=1e-3)
+    y = (np.arange(4000) < 1000).astype(int)
+    result = kcalib.calibration_test(y, p, method=CME(n_resamples=None, **given), kernel=kernel, seed=0)
+    assert (result.pvalue, result.pvalue_from) == (1e-3, "draws")
 
 
 @pytest.mark.grid
@@ -354,7 +457,7 @@ def test_too_few_samples(reference):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"reference": "t"}, "`reference` is 't', expected one of 'draws', 'conditional', 'F', 'chi2'"),
+        ({"reference": "t"}, "`reference` is 't', expected one of 'auto', 'draws', 'conditional', 'F', 'chi2'"),
         ({"n_resamples": 0}, "`n_resamples` is 0, expected an integer between 1"),
         ({"n_resamples": 99, "reference": "F"}, "`n_resamples` is 99, but reference='F' draws nothing; leave it out"),
         ({"n_locations": 0}, "`n_locations` is 0, expected an integer between 1"),

@@ -1,0 +1,158 @@
+"""Moments of the values at test locations: their covariance, and how far their sums are from normal.
+
+`cme` makes its statistic with these: with the covariance of the samples, or with that given the predictions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import singledispatch
+from typing import NamedTuple
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._input.data import Data
+from kcalib._input.labels import Classification
+from kcalib._packing import Packed
+from kcalib._pairs.dispatch import Operator, like
+from kcalib._pairs.problem import PairProblem, Side
+
+BLOCK_ELEMENTS = 2**20  # of a dense block of samples
+DRAWS, DRAWS_FOR_A_PAIR = 20_000, 200  # of targets for a covariance: at least so many, and for each pair of locations
+DRAWS_AT_ONCE = 2**13
+
+
+class Covariance(NamedTuple):
+    """The covariance of the values of one sample at the locations."""
+
+    matrix: np.ndarray  # shape: (J, J)
+    size: np.ndarray  # largest absolute value at each location, shape: (J,)
+    is_drawn: bool = False  # whether it comes from draws
+
+
+def sample_covariance(n: int, operator: Operator) -> Covariance:
+    """Covariance (ddof 1) of the samples' values at the locations, and the size of the values."""
+    parts = [block for _, block in blocks(operator)]
+    xp = arrays.namespace(parts[0])
+    z = xp.concatenate(parts, axis=1)
+    deviations = z - xp.mean(z, axis=1, keepdims=True)
+    return Covariance(arrays.to_host(deviations @ deviations.T / (n - 1)), _largest(z))
+
+
+@singledispatch
+def covariance_given_predictions(
+    data: Data, locations: Data, packed: Packed, operator: Operator, seed: int
+) -> Covariance:
+    """Mean covariance of the values if targets are drawn from the predictions, and the size of the values.
+
+    From draws; their mean is 0.
+    """
+    n_locations = operator.problem.left.points.shape[0]
+    count = -(-max(DRAWS, DRAWS_FOR_A_PAIR * n_locations**2) // data.n)
+    matrix, size = np.zeros((n_locations, n_locations)), np.zeros(n_locations)
+    at_once = min(count, max(1, DRAWS_AT_ONCE // data.n))  # of each sample
+    rows = arrays.like(np.tile(np.arange(data.n), at_once), data.reference)
+    repeated, there = data.take(rows), packed.taken(rows)
+    count = -(-count // at_once) * at_once
+    for r in range(count // at_once):
+        drawn = there.with_targets(repeated.draw(seed, r))
+        again = like(operator, drawn.problem)
+        for _, z in blocks(again):
+            matrix += arrays.to_host(z @ z.T)
+            size = np.maximum(size, _largest(z))
+    return Covariance(matrix / (count * data.n), size, is_drawn=True)
+
+
+@covariance_given_predictions.register
+def _(data: Classification, locations: Classification, packed: Packed, operator: Operator, seed: int) -> Covariance:
+    """In closed form, from the probabilities of all labels."""
+    n_locations = packed.problem.left.points.shape[0]
+    covariance, size = np.zeros((n_locations, n_locations)), np.zeros(n_locations)
+    for deviations, p, largest in _deviations(data, locations, packed, operator):
+        weighted = (deviations * arrays.namespace(p).sqrt(p)).reshape(n_locations, -1)
+        covariance += arrays.to_host(weighted @ weighted.T)
+        size = np.maximum(size, largest)
+    return Covariance(covariance / data.n, size)
+
+
+@singledispatch
+def fourth_moment(
+    data: Data, locations: Data, packed: Packed, operator: Operator, directions: np.ndarray
+) -> float | None:
+    """Mean of E |u|^4 given the predictions, u the values in the directions (J, rank); None: not known."""
+    return None
+
+
+@fourth_moment.register
+def _(
+    data: Classification, locations: Classification, packed: Packed, operator: Operator, directions: np.ndarray
+) -> float:
+    total = 0.0
+    for deviations, p, _ in _deviations(data, locations, packed, operator):
+        turned = arrays.like(directions.T, p) @ deviations.reshape(len(directions), -1)
+        squares = arrays.namespace(p).sum(turned**2, axis=0).reshape(p.shape)
+        total += float((p * squares**2).sum())
+    return total / data.n
+
+
+def _deviations(
+    data: Classification, locations: Classification, packed: Packed, operator: Operator
+) -> Iterator[tuple[Array, Array, np.ndarray]]:
+    """Some samples at a time, the values at the locations of each group of classes, shape (J, samples, groups), the
+    probabilities of the groups, and the size of values at the locations.
+
+    Given p_i the value at location j is k(p_j, p_i) (A_jy - sum_c p_ic A_jc) with probability p_iy, A = M[y_T].
+    """
+    table, groups = values_of_classes(locations, packed)
+    members = (groups[:, None] == np.arange(table.shape[1])).astype(np.float64)
+    table = np.append(table, np.zeros((len(table), 1)), axis=1)
+    largest = np.max(np.abs(table), axis=1)
+    probabilities = arrays.where_computed(data.probabilities)
+    xp = arrays.namespace(probabilities)
+    values, members = (arrays.like(a, probabilities) for a in (table, members))
+    for rows, kernel in blocks(of_kernel_alone(packed, operator), table.shape[1]):
+        p = probabilities[rows, :].astype(np.float64) @ members
+        # What rounding, of float32 above all, left of a row's sum is a class of its own, as unlikely as it is.
+        p = xp.concatenate([p, xp.maximum(0.0, 1.0 - xp.sum(p, axis=1, keepdims=True))], axis=1)
+        yield kernel[:, :, None] * (values[:, None, :] - (values @ p.T)[:, :, None]), p, _largest(kernel) * largest
+
+
+def _largest(z: Array) -> np.ndarray:
+    """Absolute value of each row, shape (J,)."""
+    xp = arrays.namespace(z)
+    return arrays.to_host(xp.max(xp.abs(z), axis=1))
+
+
+def blocks(operator: Operator, width: int = 1) -> Iterator[tuple[slice, Array]]:
+    """Columns of H, a block of samples at a time; small enough for `width` numbers in place of each entry."""
+    n_locations, n = (side.points.shape[0] for side in (operator.problem.left, operator.problem.columns))
+    step = max(1, BLOCK_ELEMENTS // (n_locations * width))
+    for begin in range(0, n, step):
+        rows = slice(begin, min(n, begin + step))
+        yield rows, arrays.where_computed(operator.tile(slice(0, n_locations), rows)).astype(np.float64)
+
+
+def of_kernel_alone(packed: Packed, operator: Operator) -> Operator:
+    """k(p_j, p_i): the same problem with marks of 1."""
+    left, right = (Side(s.points, _ones(s.points)) for s in (packed.problem.left, packed.problem.columns))
+    problem = PairProblem(left, right, packed.problem.kernel)  # of class probabilities
+    return like(operator, problem)
+
+
+def _ones(points: Array) -> Array:
+    xp = arrays.namespace(points)
+    return xp.ones((points.shape[0], 1), dtype=points.dtype, device=arrays.device(points))
+
+
+def values_of_classes(locations: Classification, packed: Packed) -> tuple[np.ndarray, np.ndarray]:
+    """A = M[y_T], a column for each group of classes that no location tells apart, and the group of each class.
+
+    At most J + 1 groups for the Kronecker delta.
+    """
+    table = (arrays.to_host(locations.labels)[:, None] == np.arange(locations.m)).astype(np.float64)
+    if packed.target.root is not None:
+        table = table @ packed.target.root @ packed.target.root.T
+    values, groups = np.unique(table, axis=1, return_inverse=True)
+    return values, groups.reshape(-1)

@@ -9,19 +9,13 @@
 #include <utility>
 #include <vector>
 
+#include "line_residual.h"
 #include "team.h"
 
 namespace kcalib {
 namespace {
 
 constexpr long AHEAD = 32;  // points between asking memory for a sample and using it
-
-// Numbers that have been checked may be written by another thread since. What is sorted, merged or searched for has no
-// NaN and no infinity, which mark the ends of lists, and differences do not overflow.
-double contained(double x) {
-  constexpr double MOST = std::numeric_limits<double>::max() / 4;
-  return x > MOST ? MOST : x < -MOST ? -MOST : x == x ? x : 0.0;
-}
 
 }  // namespace
 
@@ -32,14 +26,8 @@ bool line_gap(const double* points, long n, const Run& run, double* largest) {
 #pragma omp parallel for schedule(dynamic, 1) num_threads(team_size(run, chunks.count, 2.0 * double(n)))
   for (long chunk = 0; chunk < chunks.count; ++chunk) {
     if (watch.stopped()) continue;
-    double part = 0;
-    for (long i = chunks.begin(chunk); i < chunks.end(chunk); ++i) {
-      // 1 - x is exact for the larger of the two.
-      const double p = points[2 * i], q = points[2 * i + 1];
-      const double gap = std::abs(1 - std::max(p, q) - std::min(p, q));
-      part = gap > part ? gap : part;
-    }
-    parts[chunk] = part;
+    const long begin = chunks.begin(chunk);
+    parts[chunk] = run.table->line->gap(points + 2 * begin, chunks.end(chunk) - begin);
     watch.task_done();
   }
   *largest = *std::max_element(parts.begin(), parts.end());
@@ -48,23 +36,16 @@ bool line_gap(const double* points, long n, const Run& run, double* largest) {
 
 namespace {
 
-// The residual of a binary sample: (-r, r) on the line.
-struct Residual {
-  Residual(const double* point, int64_t label) : other(contained(point[1 - label])), rest(1 - contained(point[label])) {}
-  double size() const { return 0.5 * (other + rest); }
-  double other, rest;
-};
-
-// Sums over samples of what a residual is off the line, and of its square norm; a pair for each chunk.
+// Sums over samples of what a residual is off the line, of its square norm, and the largest share that is off; of each chunk.
 struct ResidualSums {
   explicit ResidualSums(const Chunks& chunks) : off(chunks.count), squares(chunks.count), worst(chunks.count) {}
   struct Part {
     double off = 0, squares = 0, worst = 0;
     void add(const Residual& r) {
-      const double distance = 0.5 * std::abs(r.other - r.rest);
+      const double distance = r.off_line();
       if (distance > worst * std::abs(r.size())) worst = distance / std::abs(r.size());
       off += distance;
-      squares += r.other * r.other + r.rest * r.rest;
+      squares += r.square_norm();
     }
   };
   void set(long chunk, const Part& part) { off[chunk] = part.off, squares[chunk] = part.squares, worst[chunk] = part.worst; }
@@ -80,14 +61,16 @@ struct ResidualSums {
 bool line_residuals(const double* points, const int64_t* labels, long n, const Run& run, double* sizes, long* n_zeros,
                     double* off_line, double* square_norms) {
   const Chunks chunks(n);
+  const LineFunctions& functions = *run.table->line;
   const int threads = team_size(run, chunks.count, 4.0 * double(n));
   std::vector<long> ones(chunks.count);
-  ResidualSums sums(chunks);
+  std::vector<double> off(chunks.count), squares(chunks.count);
   Watch watch(run, 2 * chunks.count);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
   for (long chunk = 0; chunk < chunks.count; ++chunk) {
     if (watch.stopped()) continue;
-    ones[chunk] = std::accumulate(labels + chunks.begin(chunk), labels + chunks.end(chunk), 0L);
+    const long begin = chunks.begin(chunk);
+    ones[chunk] = functions.ones(labels + begin, chunks.end(chunk) - begin);
     watch.task_done();
   }
   if (watch.stopped()) return false;
@@ -99,20 +82,16 @@ bool line_residuals(const double* points, const int64_t* labels, long n, const R
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
   for (long chunk = 0; chunk < chunks.count; ++chunk) {
     if (watch.stopped()) continue;
-    double* one = sizes + *n_zeros + 2 + ones[chunk];
-    double* zero = sizes + (chunks.begin(chunk) - ones[chunk]);
-    ResidualSums::Part part;
-    for (long i = chunks.begin(chunk); i < chunks.end(chunk); ++i) {
-      const Residual residual(points + 2 * i, labels[i]);
-      *(labels[i] ? one : zero) = residual.size();
-      one += labels[i];
-      zero += 1 - labels[i];
-      part.add(residual);
-    }
-    sums.set(chunk, part);
+    const long begin = chunks.begin(chunk);
+    double sums[2];
+    functions.residuals(points + 2 * begin, labels + begin, chunks.end(chunk) - begin, sizes + (begin - ones[chunk]),
+                        sizes + *n_zeros + 2 + ones[chunk], sums);
+    off[chunk] = sums[0];
+    squares[chunk] = sums[1];
     watch.task_done();
   }
-  sums.write(off_line, square_norms);
+  *off_line = std::accumulate(off.begin(), off.end(), 0.0);
+  *square_norms = std::accumulate(squares.begin(), squares.end(), 0.0);
   return !watch.stopped();
 }
 

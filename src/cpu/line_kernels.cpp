@@ -2,6 +2,7 @@
 #include "line_kernels.h"
 
 #include "bits.h"
+#include "line_passes.h"
 #include "line_scan.h"
 #include "pack.h"
 
@@ -348,7 +349,7 @@ void bit_forms(const WeightedLine& line, const SampleWeights& weights, long begi
 }  // namespace
 
 extern const LineFunctions KCALIB_LINE;
-const LineFunctions KCALIB_LINE = {decays, piece,   join,       forms, bit_forms,    WIDTH,
-                                   gather, scatter, strip_sums, carry, strip_products};
+const LineFunctions KCALIB_LINE = {gap,   ones,   residuals, decays,     piece, join,          forms, bit_forms,
+                                   WIDTH, gather, scatter,   strip_sums, carry, strip_products};
 
 }  // namespace kcalib

@@ -1,5 +1,7 @@
 #include "rows.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <type_traits>
@@ -78,6 +80,37 @@ KCALIB_CLONES bool strip_is_good(const float* x, long rows, long m, double toler
   return are_distributions_of(x, rows, m, tolerance);
 }
 
+// Whether 0 <= p <= highest holds throughout. A count of those that are not is as wide as a double: it takes the same packs.
+template <class T> __attribute__((always_inline)) inline bool pairs_of(const T* p, long n, double highest, double* out) {
+  std::int64_t bad = 0;
+  for (long i = 0; i < n; ++i) {
+    const double given = double(p[i]), second = given > 1 ? 1 : given;
+    bad += (given >= 0) & (given <= highest) ? 0 : 1;
+    out[2 * i] = 1 - second;
+    out[2 * i + 1] = second;
+  }
+  return bad == 0;
+}
+
+KCALIB_CLONES bool complete_strip(const double* p, long n, double highest, double* out) { return pairs_of(p, n, highest, out); }
+KCALIB_CLONES bool complete_strip(const float* p, long n, double highest, double* out) { return pairs_of(p, n, highest, out); }
+
+template <class T> __attribute__((always_inline)) inline bool classes_of(const T* labels, long n, long m, std::int64_t* out) {
+  std::int64_t bad = 0;
+  for (long i = 0; i < n; ++i) {
+    const T given = labels[i];
+    const bool within = (given >= T(0)) & (given < T(m));  // false for a NaN
+    const std::int64_t label = within ? std::int64_t(given) : 0;
+    bad += within & (T(label) == given) ? 0 : 1;
+    out[i] = label;
+  }
+  return bad == 0;
+}
+
+KCALIB_CLONES bool classes_strip(const double* x, long n, long m, std::int64_t* out) { return classes_of(x, n, m, out); }
+KCALIB_CLONES bool classes_strip(const std::int64_t* x, long n, long m, std::int64_t* out) { return classes_of(x, n, m, out); }
+KCALIB_CLONES bool classes_strip(const std::int32_t* x, long n, long m, std::int64_t* out) { return classes_of(x, n, m, out); }
+
 template <class T> double square_norm(const T* x, long m) {
   Pair sums[PAIRS]{};
   long k = 0;
@@ -108,26 +141,19 @@ template <class T> bool are_distributions(const T* p, long n, long m, double tol
 template <class T> bool complete_pairs(const T* p, long n, double tolerance, int threads, double* out) {
   const double highest = 1 + tolerance;
   return for_parts(n, 2, threads, [=](long begin, long end) {
-    bool good = true;
-    for (long i = begin; i < end; ++i) {
-      const double given = double(p[i]), second = given > 1 ? 1 : given;
-      good &= (given >= 0) & (given <= highest);
-      out[2 * i] = 1 - second;
-      out[2 * i + 1] = second;
-    }
-    return good;
+    return complete_strip(p + begin, end - begin, highest, out + 2 * begin);
   });
 }
 
 template <class T> bool are_classes(const T* labels, long n, long m, int threads, std::int64_t* out) {
   return for_parts(n, 1, threads, [=](long begin, long end) {
     bool good = true;
-    for (long i = begin; i < end; ++i) {
-      const T given = static_cast<const volatile T&>(labels[i]);  // once: it may change at any time
-      const bool within = (given >= T(0)) & (given < T(m));       // false for a NaN
-      const std::int64_t label = within ? std::int64_t(given) : 0;
-      good &= within & (T(label) == given);
-      out[i] = label;
+    T some[STRIP];
+    for (long i = begin; i < end; i += STRIP) {
+      const long count = std::min(end - i, STRIP);
+      std::copy_n(labels + i, count, some);
+      std::atomic_signal_fence(std::memory_order_seq_cst);  // they are read once: those of the caller may change at any time
+      good &= classes_strip(some, count, m, out + i);
     }
     return good;
   });

@@ -464,6 +464,32 @@ def test_bits_do_not_depend_on_the_number_of_threads(kernel):
     assert all(everything(threads) == first for threads in (2, 3, 7))
 
 
+@pytest.mark.parametrize("level", [None, "x86-64-v3", "baseline"])
+def test_passes_over_few_and_many_samples(level):
+    """Residuals by label in the order of the samples, their sums, and the largest gap, of any number of samples."""
+    try:
+        sweep = _native.Sweep(2, level)
+    except ValueError:
+        pytest.skip(f"this machine has no {level}")
+    rng = np.random.default_rng(5)
+    for n in (*range(1, 40), 8191, 20_000):
+        q = 10 ** rng.uniform(-8, 0, n)
+        p = np.stack([1 - q, q], axis=1)[:, :: rng.choice([-1, 1])] * (1 + rng.normal(size=(n, 1)) * 1e-9)
+        y = rng.integers(0, 2, n)
+        p = np.ascontiguousarray(p)
+        pairs = p.astype(np.longdouble)
+        assert abs(_native.line_gap(p, sweep) - np.abs(pairs.sum(axis=1) - 1).max()) <= 3e-16
+        sizes, n_zeros, off, norms = _native.line_residuals(p, y, sweep)
+        residuals = np.eye(2)[y] - pairs
+        expected = np.abs(residuals[:, 1] - residuals[:, 0]) / 2
+        assert n_zeros == (y == 0).sum() and sizes[n_zeros] == np.inf == -sizes[n_zeros + 1]
+        found = np.delete(sizes, [n_zeros, n_zeros + 1])
+        by_label = np.concatenate([expected[y == 0], expected[y == 1]]).astype(float)
+        np.testing.assert_allclose(found, by_label, rtol=0, atol=3e-16)
+        np.testing.assert_allclose(off, float(np.abs(residuals.sum(axis=1)).sum() / 2), rtol=1e-5, atol=2e-16 * n)
+        np.testing.assert_allclose(norms, float((residuals**2).sum()), rtol=1e-12, atol=1e-15)
+
+
 @pytest.mark.parametrize("level", ["x86-64-v3", "baseline"])
 def test_instruction_sets_agree(level):
     try:
@@ -473,7 +499,10 @@ def test_instruction_sets_agree(level):
     y, p = softmax_problem(20_000, 2)
     places = np.sort(p[:, 1])
     positions = np.argsort(p[:, 1])
-    sizes, zeros, *_ = _native.line_residuals(p, y, sweep)
+    sizes, zeros, off, norms = _native.line_residuals(p, y, sweep)
+    of_best = _native.line_residuals(p, y, _native.Sweep(2))
+    np.testing.assert_array_equal(sizes, of_best[0])
+    np.testing.assert_allclose((zeros, off, norms), of_best[1:], rtol=1e-13)
     sizes[:zeros].sort()
     sizes[zeros + 2 :].sort()
     factors = np.random.default_rng(0).normal(size=(1, 20_000))

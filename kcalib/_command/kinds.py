@@ -22,6 +22,8 @@ from kcalib.report.diagrams import require_matplotlib
 from kcalib.streaming import CalibrationState, ForecastState
 
 LOGIT = "logit"
+# Samples of a choice of recalibrators: fewer of many classes, so that there are not more probabilities.
+MOST_CHOSEN, LEAST_CHOSEN, MOST_PROBABILITIES = 10_000, 1000, 500_000
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,17 @@ def _(data: Classification) -> str:
 @proper_score.register
 def _(data: Forecasts) -> str:
     return "crps"
+
+
+@singledispatch
+def most_chosen(data: Data) -> int:
+    """Samples that a recalibrator is chosen by in a report, so that it takes a minute at most."""
+    return MOST_CHOSEN
+
+
+@most_chosen.register
+def _(data: Classification) -> int:
+    return min(MOST_CHOSEN, max(LEAST_CHOSEN, MOST_PROBABILITIES // data.m))
 
 
 @singledispatch

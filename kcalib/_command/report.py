@@ -16,7 +16,7 @@ from kcalib._backend.files import printable, write_whole
 from kcalib._backend.records import dataclass
 from kcalib._command.evaluate import evaluated, options_of, panels_of
 from kcalib._command.jobs import Failure, Model, check_no_states, collected, named, prepared, reading_of
-from kcalib._command.kinds import check_options, proper_score
+from kcalib._command.kinds import check_options, most_chosen, proper_score
 from kcalib._command.state_arguments import given_kernel
 from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, message_of, write
 from kcalib._input.data import Data
@@ -25,15 +25,13 @@ from kcalib.inference.metrics.measured import MetricOptions
 from kcalib.recalibration import Choice, choose
 from kcalib.report import evaluations
 from kcalib.report.diagrams import require_matplotlib
-from kcalib.report.figures import Panel, draw_panels
+from kcalib.report.figures import Panel, captions_of, draw_panels
 from kcalib.report.laws import draw_intervals
-from kcalib.report.page import Section, document, paragraph, svg, table
+from kcalib.report.page import Section, document, paragraph, row, svg, table
 from kcalib.results import Comparison
 
 MOST_PANELS = 40  # of all models, so that a page stays below a megabyte
-MOST_CHOSEN = 10_000  # samples that recalibration is chosen by
 N_CLASSES = 8  # that have a diagram
-IN_A_ROW = 4  # diagrams of classes
 
 
 @dataclass(frozen=True)
@@ -93,15 +91,19 @@ def _page(models: Sequence[Model], seen: Mapping[str, Data], arguments: argparse
 
 def _diagrams(models: Sequence[Model]) -> Section:
     panels = {model.model: panels_of(model) for model in models}
-    whole = [some[0] for some in panels.values()]
-    parts = [svg(partial(draw_panels, whole), "diagrams of " + ", ".join(panels))]
+    parts = [_row([some[0] for some in panels.values()])]
     for name, (_, *classes) in panels.items():
         if classes:
-            parts.append(paragraph(f"{name}: the classes whose probabilities are off most, the worst first", "small"))
-            parts.append(
-                svg(partial(draw_panels, [_short(panel, name) for panel in classes], IN_A_ROW), f"{name}: classes")
-            )
-    return Section("Where is it off?", parts)
+            which = "classes" if len(classes) > 1 else "class"
+            parts.append(paragraph(f"{name}: the {which} whose probabilities are off most", "small"))
+            parts.append(_row([_short(panel, name) for panel in classes]))
+    drawn = [panel for some in panels.values() for panel in some]
+    return Section("Where is it off?", [*parts, *(paragraph(text, "small") for text in captions_of(drawn))])
+
+
+def _row(panels: Sequence[Panel]) -> str:
+    """A picture of each, which narrow pages put below each other."""
+    return row([svg(partial(draw_panels, [one], captioned=False), f"diagram of {one.model}") for one in panels])
 
 
 def _short(panel: Panel, model: str) -> Panel:
@@ -175,7 +177,7 @@ def _repaired(seen: Mapping[str, Data], arguments: argparse.Namespace) -> Sectio
 
 def _repair(data: Data, seed: int) -> Repair:
     """The choice among some of the samples; what cannot be recalibrated is said, and ends no report."""
-    n = min(data.n, MOST_CHOSEN)
+    n = min(data.n, most_chosen(data))
     rows = np.sort(np.random.default_rng(seed).permutation(data.n)[:n])
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")

@@ -43,7 +43,8 @@ from kcalib.results import Comparison, ConfidenceInterval
 __all__ = ["Choice", "choose"]
 
 AS_GIVEN, CHOSEN = "as given", "chosen"
-MOST_CLASSES = 20  # from where on maps of matrices are not tried unless they are named
+# Up to where these are tried that are not named: of more classes they take minutes.
+MOST_OF_MATRICES, MOST_OF_EACH = 20, 100
 
 
 @dataclass(frozen=True)
@@ -90,10 +91,10 @@ def choose(
     y_true, y_pred, classes, from_logits
         Labelled predictions, as in `kcalib.skce`, which should not be those of the model's training.
     candidates : mapping of str to Recalibrator, optional
-        What to choose from, beside the predictions as given. By default, for class probabilities: temperature, Platt
-        and beta scaling, isotonic regression and Venn-Abers predictors, and for 3 to 20 classes vector scaling and
-        Dirichlet calibration with three regularisations; for distributions temperature and scale where the family has
-        them, and quantile recalibration if the score is "crps".
+        What to choose from, beside the predictions as given. By default, for class probabilities: temperature scaling
+        and isotonic regression, up to 100 classes Platt scaling, beta calibration and Venn-Abers predictors, and for 3
+        to 20 classes vector scaling and Dirichlet calibration with three regularisations; for distributions
+        temperature and scale where the family has them, and quantile recalibration if the score is "crps".
     score : {"log_loss", "brier_score", "crps", "log_score"}, optional
         By default "log_loss" of class probabilities, the other being "brier_score"; of distributions "crps".
     n_folds : int
@@ -332,12 +333,11 @@ def default_candidates(data: Data, score: str) -> dict[str, Recalibrator]:
 def _(data: Classification, score: str) -> dict[str, Recalibrator]:
     found: dict[str, Recalibrator] = {
         "temperature": TemperatureScaling(),
-        "platt": PlattScaling(),
-        "beta": BetaCalibration(),
         "isotonic": IsotonicCalibration(),
-        "venn_abers": VennAbers(),
     }
-    if 2 < data.m <= MOST_CLASSES:
+    if data.m <= MOST_OF_EACH:
+        found |= {"platt": PlattScaling(), "beta": BetaCalibration(), "venn_abers": VennAbers()}
+    if 2 < data.m <= MOST_OF_MATRICES:
         found["vector"] = VectorScaling()
         found |= {f"dirichlet_{size:g}": DirichletCalibration(regularization=size) for size in (0.1, 1.0, 10.0)}
     return found

@@ -104,15 +104,20 @@ def save(draw: Callable[[], Any], path: str | os.PathLike[str], theme: str) -> N
         raise PlotError(f"cannot write the picture: {error}") from None
 
 
-def draw_panels(panels: Sequence[Panel], most_columns: int = MOST_COLUMNS) -> Any:
+def captions_of(panels: Sequence[Panel]) -> list[str]:
+    """What is drawn, a line for each kind of diagrams."""
+    kinds = dict.fromkeys((panel.style.what, panel.style.caption) for panel in panels)
+    return [text if len(kinds) == 1 else f"{what}: {text}" for what, text in kinds]
+
+
+def draw_panels(panels: Sequence[Panel], *, captioned: bool = True) -> Any:
     """A figure of them, in rows."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    rows = math.ceil(len(panels) / most_columns)
+    rows = math.ceil(len(panels) / MOST_COLUMNS)
     columns = math.ceil(len(panels) / rows)
-    kinds = dict.fromkeys((panel.style.what, panel.style.caption) for panel in panels)
-    captions = [text if len(kinds) == 1 else f"{what}: {text}" for what, text in kinds]
+    captions = captions_of(panels) if captioned else ()
     caption = [line for text in captions for line in textwrap.wrap(text, 48 * columns)]
     margin = max(panel.style.margin for panel in panels)
     width = PANEL_SIZE[0] * columns + margin - 0.27

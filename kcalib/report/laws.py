@@ -13,6 +13,7 @@ from kcalib.report.diagrams import BAND, DIAGONAL, Tones, bare, require_matplotl
 
 UPPER = 0.95  # of calibrated models are below this mark
 SEEN = 1e-3  # of the width of the law, that is a pixel or so
+ROOM = 0.22  # of the width of the axes, for the text of a mark
 
 
 def draw_law(test: Any, axes: Any = None) -> Any:
@@ -30,15 +31,18 @@ def draw_law(test: Any, axes: Any = None) -> Any:
     beyond = test.statistic > upper
     color = tones.verdict(beyond)
     axes.axvline(test.statistic, color=color, linewidth=2)
-    for x, text, tone in ((upper, f"{100 * UPPER:g} % of the draws", None), (test.statistic, "observed", color)):
-        right = (x == upper) == beyond  # the mark at the left has its text at the left
-        axes.annotate(
-            text, (x, 1), (-3 if right else 3, -2), ("data", "axes fraction"), "offset points",
-            ha="right" if right else "left", va="top", fontsize=8.5, color=tone or tones.grey(DIAGONAL),
-        )  # fmt: skip
     low, high = min(quantiles[0], test.statistic), max(quantiles[-1], test.statistic)
     margin = 0.04 * (high - low) or 1.0
     axes.set(xlim=(low - margin, high + margin), yticks=[], xlabel="statistic")
+    for x, text, tone in ((upper, f"{100 * UPPER:g} % of the draws", None), (test.statistic, "observed", color)):
+        left = (x == upper) == beyond  # the mark at the left has its text at the left,
+        place = (x - axes.get_xlim()[0]) / np.ptp(axes.get_xlim())
+        turned = (place if left else 1 - place) < ROOM  # or at the other side, below that of the other mark
+        right = left != turned
+        axes.annotate(
+            text, (x, 1), (-3 if right else 3, -14 if turned else -2), ("data", "axes fraction"), "offset points",
+            ha="right" if right else "left", va="top", fontsize=8.5, color=tone or tones.grey(DIAGONAL),
+        )  # fmt: skip
     bare(axes, tones)
     return axes
 

@@ -17,7 +17,7 @@ from kcalib._backend.records import dataclass
 from kcalib.report.diagrams import BAND, CALIBRATED, DIAGONAL, GRID, MISCALIBRATED, require_matplotlib
 from kcalib.report.figures import CAPTION
 
-__all__ = ["Section", "document", "svg", "table"]
+__all__ = ["Section", "document", "row", "svg", "table"]
 
 STYLE = """
 :root{--paper:#fff;--ink:#111;--good:#0072b2;--bad:#b34700;--band:#d1d1d1;--diagonal:#595959;--grid:#e6e6e6;
@@ -36,7 +36,9 @@ h1{font-size:1.6rem;margin:0 0 .3rem}h2{font-size:1.15rem;margin:2.2rem 0 .6rem}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9rem}
 th,td{padding:.25rem .7rem;text-align:right;border-bottom:1px solid var(--grid);white-space:nowrap}
 th:first-child,td:first-child,.text{text-align:left}
-figure{margin:1rem 0}figure svg{max-width:100%;height:auto}svg text{fill:var(--ink)}
+figure{margin:1rem 0;overflow-x:auto}figure svg{max-width:100%;height:auto}svg text{fill:var(--ink)}
+section>figure svg{min-width:27rem}
+.row{display:flex;flex-wrap:wrap;gap:.5rem}.row figure{margin:0;max-width:100%;break-inside:avoid}
 figcaption,.small{color:var(--caption);font-size:.85rem}
 pre{background:var(--card);padding:.7rem 1rem;overflow-x:auto;font-size:.85rem;white-space:pre-wrap}
 """
@@ -80,6 +82,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], texts: Sequence[
 
     body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
     return f'<div class="wide"><table><thead><tr>{cells(header, "th")}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def row(pictures: Sequence[str]) -> str:
+    """Pictures beside each other, as many as the page is wide."""
+    return f'<div class="row">{"".join(pictures)}</div>'
 
 
 def preformatted(text: str) -> str:

@@ -8,6 +8,7 @@ from problems import draw_labels
 from scipy import special
 
 import kcalib
+from kcalib._input.labels import prepare
 from kcalib.distributions import Normal, Poisson, Samples
 from kcalib.recalibration import (
     HistogramBinning,
@@ -19,6 +20,7 @@ from kcalib.recalibration import (
     VectorScaling,
     choose,
 )
+from kcalib.recalibration.choice import default_candidates
 
 
 def problem(n: int = 240, m: int = 3, seed: int = 0, temperature: float = 2.0):
@@ -99,6 +101,13 @@ def test_default_candidates():
     assert names < set(choice.comparison.ranking)
     binary = choose(y > 0, special.softmax(logits[:, :2], axis=1)[:, 1], n_folds=3)
     assert "vector" not in binary.comparison.ranking
+
+
+@pytest.mark.parametrize("m, left_out", [(20, set()), (100, {"vector", "dirichlet_1"}), (101, {"platt", "beta"})])
+def test_default_candidates_of_many_classes_are_those_that_take_no_minutes(m, left_out):
+    found = set(default_candidates(prepare([0], np.full((1, m), 1 / m)), "log_loss"))
+    assert {"temperature", "isotonic"} <= found and not left_out & found
+    assert ("venn_abers" in found) == (m <= 100) and ("dirichlet_10" in found) == (m <= 20)
 
 
 @pytest.mark.parametrize("score", ["crps", "log_score"])

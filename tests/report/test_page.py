@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -9,6 +10,9 @@ import pytest
 
 import kcalib
 from kcalib._command.cli import main
+from kcalib._command.kinds import most_chosen
+from kcalib._input.forecasts import prepare as prepare_forecasts
+from kcalib._input.labels import prepare
 from kcalib.distributions import Normal
 from kcalib.recalibration import choose
 from kcalib.report.page import Section, document, paragraph, preformatted, svg, table
@@ -204,6 +208,44 @@ def test_models_of_other_samples_are_not_compared(folder, capsys):
 def test_options_of_classes_are_not_for_distributions(folder, capsys, option):
     np.savez("m.npz", y=np.zeros(9), mean=np.zeros(9), std=np.ones(9))
     report(capsys, "m.npz", *option, code=1)
+
+
+def test_each_diagram_of_a_report_is_a_picture_that_narrow_pages_put_below_each_other(folder, capsys):
+    report(capsys, "good.npz", "sure.npz", "--plot-classes", "2", "--method", "linear")
+    page = (folder / "out.html").read_text()
+    rows = re.findall(r'<div class="row">(.*?)</div>', page, flags=re.DOTALL)
+    labels = ["diagram of good", "diagram of sure"]
+    assert [row.count("<svg ") for row in rows] == [2, 2, 2] and rows[0].count('role="img"') == 2
+    assert re.findall(r'aria-label="([^"]*)"', rows[0]) == labels
+    assert checked(page).count("points: accuracy in a bin") == 1
+
+
+def test_of_two_classes_one_has_a_diagram(folder, capsys):
+    """The other one is its mirror image."""
+    _, p = problem()
+    np.savez("two.npz", labels=p[:, 0] < 0.2, probs=p[:, 1] / (p[:, 1] + p[:, 2]))
+    report(capsys, "two.npz", "--method", "linear")
+    assert re.findall(r"class \d", checked((folder / "out.html").read_text())) == ["class 1"]
+
+
+def test_a_choice_for_a_report_is_by_fewer_samples_of_many_classes():
+    counts = [most_chosen(prepare([0], np.full((1, m), 1 / m))) for m in (2, 50, 100, 1000)]
+    assert counts == [10_000, 10_000, 5000, 1000]
+    assert most_chosen(prepare_forecasts([0.0], Normal([0.0], [1.0]))) == 10_000
+
+
+@pytest.mark.parametrize("statistic", [-9.0, -1.9, 0.0, 1.5, 2.0, 50.0])
+def test_texts_of_a_law_are_inside_and_apart(statistic):
+    law = np.linspace(-2, 2, 41)
+    result = replace(
+        kcalib.calibration_test(*problem(), method="exact"), statistic=statistic, null_quantiles=tuple(law)
+    )
+    axes = result.plot()
+    axes.figure.canvas.draw()
+    inside, (one, other) = axes.get_window_extent(), (text.get_window_extent() for text in axes.texts)
+    assert not one.overlaps(other)
+    for box in (one, other):
+        assert inside.x0 <= box.x0 and box.x1 <= inside.x1
 
 
 def test_names_of_files_are_text(folder, capsys):

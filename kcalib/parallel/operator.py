@@ -319,7 +319,9 @@ class SpreadOperator:
     def rounded_products(self, vectors: np.ndarray) -> np.ndarray:
         return self._products(OF_UNITS, vectors, IN_UNITS)
 
-    def matches(self, labels: np.ndarray) -> np.ndarray:
+    def matches(self, labels: np.ndarray, *others: np.ndarray) -> np.ndarray:
+        if others:
+            labels = np.concatenate([labels, *others], axis=1)
         parts = (labels[:, begin : begin + COLUMNS] for begin in range(0, labels.shape[1], COLUMNS))
         return np.concatenate([self._forms(OF_LABELS, Weighting(some, 0, some.shape[1], LABELS)) for some in parts])
 

@@ -105,12 +105,13 @@ bool label_thresholds(const double* probabilities, long n, const Run& run, Word*
 
 void label_sums(const double* table, long n, long m, const int* labels, long n_draws, double* out,
                 const Run& run) {
-  const long groups = (n_draws + GROUP - 1) / GROUP;
+  constexpr long AT_ONCE = 256;  // draws: a KiB of a row
+  const long groups = (n_draws + AT_ONCE - 1) / AT_ONCE;
   const int threads = team_size(run, groups, double(n) * double(n_draws) * 4);
-#pragma omp parallel for schedule(static) num_threads(threads)
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
   for (long g = 0; g < groups; ++g) {
-    const long begin = g * GROUP, size = std::min(GROUP, n_draws - begin);
-    double sums[GROUP] = {};
+    const long begin = g * AT_ONCE, size = std::min(AT_ONCE, n_draws - begin);
+    double sums[AT_ONCE] = {};
     for (long i = 0; i < n; ++i)
       for (long d = 0; d < size; ++d) sums[d] += table[i * m + labels[i * n_draws + begin + d]];
     std::copy_n(sums, size, out + begin);

@@ -10,7 +10,8 @@ namespace kcalib {
 namespace {
 
 constexpr long MOST_COLUMNS = 192;  // of a block
-constexpr int UNIT_BITS = 23;       // an entry is at most 2^UNIT_BITS units, and a row of a block below 2^31
+// An entry is at most 2^UNIT_BITS units, a row of a block below 2^31, and four entries below 2^23 (`ByteLabels`).
+constexpr int UNIT_BITS = 20;
 static_assert(MOST_COLUMNS << UNIT_BITS < 1L << 31);
 
 double in_units(double* h, long stride, long rows, long columns, bool on_diagonal, int* units) {

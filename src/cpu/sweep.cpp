@@ -185,14 +185,15 @@ bool quadratic_forms(const PairProblem<T>& problem, const Run& run, const W* con
 }
 
 template <class T>
-bool match_parts(const PairProblem<T>& problem, const Run& run, const int* const* panels, long n_panels, long first_row,
-                 long first_column, double* parts) {
+bool match_parts(const PairProblem<T>& problem, const Run& run, const LabelPanels& labels, long first_row, long first_column,
+                 double* parts) {
   const Blocks<T> blocks(problem, run);
   const TileTable& table = *run.table;
-  const long length = n_panels * table.labels_at_once, block = blocks.block, room = (block + MAX_MATCH_ROWS) * block;
+  const long length = labels.n_panels * labels.at_once(table), block = blocks.block, room = (block + MAX_MATCH_ROWS) * block;
   const int threads = blocks.threads(2.0 * double(length));
   const AlignedBuffer<double> entries(room * threads), sums(2 * length * threads);  // as in `quadratic_parts`
   const AlignedBuffer<int> units(room * threads);
+  const AlignedBuffer<unsigned char> tables(labels.planes ? ByteLabels::TABLES_SIZE * threads : 0);
   std::fill_n(parts, blocks.tasks() * length, 0.0);
   std::fill_n(entries.get(), room * threads, 0.0);
   const auto own = [&] { return &sums[2 * length * thread_number()]; };
@@ -207,20 +208,51 @@ bool match_parts(const PairProblem<T>& problem, const Run& run, const int* const
         blocks.tile.entries(pairs, h, block);
         const double unit = table.in_units(h, block, of.rows, of.columns, of.on_diagonal, whole);
         std::fill_n(own(), length, 0.0);
-        table.matches(whole, block, of, panels, n_panels, problem.symmetric ? 2 * unit : unit, own());
+        const double times = problem.symmetric ? 2 * unit : unit;
+        if (labels.planes)
+          table.byte_labels->matches(whole, block, of, labels.bytes, labels.n_panels, labels.planes, times,
+                                     tables.get() + ByteLabels::TABLES_SIZE * thread_number(), own());
+        else
+          table.matches(whole, block, of, labels.words, labels.n_panels, times, own());
         table.add_compensated(own(), length, parts + task * length, own() + length);
       },
       [&](long task, auto, auto) { settle(parts + task * length, own() + length, length); });
 }
 
-template <class T>
-bool matches(const PairProblem<T>& problem, const Run& run, const int* const* panels, long n_panels, double* out) {
+template <class T> bool matches(const PairProblem<T>& problem, const Run& run, const LabelPanels& labels, double* out) {
   const Groups groups = groups_of(problem, run);
-  const long tasks = groups.rows * groups.columns, length = n_panels * run.table->labels_at_once;
+  const long tasks = groups.rows * groups.columns, length = labels.n_panels * labels.at_once(*run.table);
   const AlignedBuffer<double> parts(tasks * length);
-  if (!match_parts(problem, run, panels, n_panels, 0, 0, parts.get())) return false;
+  if (!match_parts(problem, run, labels, 0, 0, parts.get())) return false;
   merge(run, parts, tasks, length, out);
   return true;
+}
+
+long label_planes(const int* labels, long n, long n_columns, const Run& run) {
+  if (!run.table->byte_labels) return 0;
+  const int threads = team_size(run, run.threads, double(n) * double(n_columns) / 4);
+  unsigned all = 0;  // negative ones have the highest bit
+#pragma omp parallel for schedule(static) num_threads(threads) reduction(| : all)
+  for (long i = 0; i < n; ++i) {
+    unsigned row = 0;
+    for (long c = 0; c < n_columns; ++c) row |= unsigned(labels[i * n_columns + c]);
+    all |= row;
+  }
+  if (all >> ByteLabels::MOST_PLANES) return 0;
+  long planes = 1;
+  while (all >> planes) ++planes;
+  return planes;
+}
+
+void pack_labels(const int* labels, long n, long n_columns, long begin, long end, long planes, unsigned char* out, const Run& run) {
+  constexpr long WIDTH = ByteLabels::LABELS_AT_ONCE;
+  const long panels = ceil_divide(end - begin, WIDTH), size = ceil_divide(n, ByteLabels::SAMPLES) * ByteLabels::group_size(planes);
+  const int threads = team_size(run, panels, double(n) * double(end - begin));
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (long p = 0; p < panels; ++p) {
+    const long first = begin + p * WIDTH;
+    run.table->byte_labels->pack(labels + first, n, n_columns, std::min(WIDTH, end - first), planes, out + p * size);
+  }
 }
 
 template <class T>
@@ -353,8 +385,8 @@ template <class T> void evaluate(const Run& run, ScalarFunction f, const T* x, d
   template bool quadratic_forms<T>(const PairProblem<T>&, const Run&, const double* const*, long, double*); \
   template bool quadratic_forms<T>(const PairProblem<T>&, const Run&, const float* const*, long, double*); \
   template bool quadratic_forms<T>(const PairProblem<T>&, const Run&, const signed char* const*, long, double*); \
-  template bool match_parts<T>(const PairProblem<T>&, const Run&, const int* const*, long, long, long, double*); \
-  template bool matches<T>(const PairProblem<T>&, const Run&, const int* const*, long, double*);      \
+  template bool match_parts<T>(const PairProblem<T>&, const Run&, const LabelPanels&, long, long, double*); \
+  template bool matches<T>(const PairProblem<T>&, const Run&, const LabelPanels&, double*);          \
   template bool counts<T>(const PairProblem<T>&, const Run&, const double*, int64_t*);                \
   template bool between<T>(const PairProblem<T>&, const Run&, double, double, double*, long, long*); \
   template bool entries<T>(const PairProblem<T>&, const Run&, double*);                              \

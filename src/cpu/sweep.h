@@ -78,16 +78,29 @@ template <class T, class W>
 bool quadratic_forms(const PairProblem<T>& problem, const Run& run, const W* const* panels, long n_panels, double* out);
 long weights_at_once(const TileTable& table, long size);  // of so many bytes a weight; 0: the machine has no such
 
+// Columns of labels: n x labels_at_once of them in each of `words`, or, if `planes` is not 0, `ByteLabels` of so many.
+struct LabelPanels {
+  const int* const* words;
+  const unsigned char* const* bytes;
+  long n_panels, planes;
+
+  long at_once(const TileTable& table) const { return planes ? ByteLabels::LABELS_AT_ONCE : table.labels_at_once; }
+};
+
 // The sums of `matches` before they are merged, as `quadratic_parts` has those of forms. Blocks have the units of those of
 // the whole problem, so that their sums are the same.
 template <class T>
-bool match_parts(const PairProblem<T>& problem, const Run& run, const int* const* panels, long n_panels, long first_row,
-                 long first_column, double* parts);
+bool match_parts(const PairProblem<T>& problem, const Run& run, const LabelPanels& labels, long first_row, long first_column,
+                 double* parts);
 
-// out[p * labels_at_once + c] = the sum of H over the pairs i != j with equal labels in column c of the n x labels_at_once
-// panels[p], its entries rounded to 2^-23 of a power of two above the largest of their block; symmetric problems.
-template <class T>
-bool matches(const PairProblem<T>& problem, const Run& run, const int* const* panels, long n_panels, double* out);
+// out[p * labels_at_once + c] = the sum of H over the pairs i != j with equal labels in column c of the p-th panel, its
+// entries rounded to 2^-20 of a power of two above the largest of their block; symmetric problems.
+template <class T> bool matches(const PairProblem<T>& problem, const Run& run, const LabelPanels& labels, double* out);
+
+// The bits of the largest of n x n_columns labels if `ByteLabels` takes these; otherwise 0.
+long label_planes(const int* labels, long n, long n_columns, const Run& run);
+// Columns [begin, end) of these as panels of `ByteLabels`, one after the other.
+void pack_labels(const int* labels, long n, long n_columns, long begin, long end, long planes, unsigned char* out, const Run& run);
 
 // counts[t] = number of pairs i < j with H_ij < thresholds[t], t < THRESHOLDS; symmetric problems.
 template <class T>

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "byte_forms.h"
+#include "byte_labels.h"
 #include "dirichlet_kernels.h"
 #include "feature_kernels.h"
 #include "kcalib/mixtures.h"
@@ -132,7 +133,7 @@ struct TileTable {
   const char* name;
   TileFunctions<double> float64;
   TileFunctions<float> float32;
-  // The entries h[i * stride + j] in units, whole numbers of at most 2^23 of the power of two that is returned, which the
+  // The entries h[i * stride + j] in units, whole numbers of at most 2^20 of the power of two that is returned, which the
   // block's largest entry decides; columns up to a multiple of a pack, rows to one of MAX_MATCH_ROWS. On the diagonal
   // those of pairs i < j, beside zeros; h_ii becomes 0.
   double (*in_units)(double* h, long stride, long rows, long columns, bool on_diagonal, int* units);
@@ -152,6 +153,7 @@ struct TileTable {
   const DirichletTable* dirichlet;
   const FeatureTable* features;
   const ByteForms* bytes = nullptr;  // null: no machine of the level has them
+  const ByteLabels* byte_labels = nullptr;
 };
 
 template <class T> const TileFunctions<T>& functions(const TileTable& table);

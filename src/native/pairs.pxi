@@ -95,9 +95,16 @@ cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
         IN_UNITS
     bint c_matmul "kcalib::matmul"[T](
         const PairProblem[T]&, const Run&, const double*, const double*, long, Entries, double*, double*) except +
+    cdef cppclass LabelPanels:
+        const int* const* words
+        const unsigned char* const* bytes
+        long n_panels, planes
+        long at_once(const TileTable&)
     bint c_match_parts "kcalib::match_parts"[T](
-        const PairProblem[T]&, const Run&, const int* const*, long, long, long, double*) except +
-    bint c_matches "kcalib::matches"[T](const PairProblem[T]&, const Run&, const int* const*, long, double*) except +
+        const PairProblem[T]&, const Run&, const LabelPanels&, long, long, double*) except +
+    bint c_matches "kcalib::matches"[T](const PairProblem[T]&, const Run&, const LabelPanels&, double*) except +
+    long c_label_planes "kcalib::label_planes"(const int*, long, long, const Run&)
+    void c_pack_labels "kcalib::pack_labels"(const int*, long, long, long, long, long, unsigned char*, const Run&)
     bint c_quadratic_parts "kcalib::quadratic_parts"[T, W](
         const PairProblem[T]&, const Run&, const W* const*, long, long, long, double*) except +
     bint c_quadratic_forms "kcalib::quadratic_forms"[T, W](const PairProblem[T]&, const Run&, const W* const*, long, double*) except +
@@ -362,25 +369,67 @@ def quadratic_forms(
     return result
 
 
+cdef LabelPanels label_panels(list panels, vector[const int*]& words, vector[const unsigned char*]& narrow):
+    cdef LabelPanels found
+    cdef const int[:, ::1] wide_panel
+    cdef const unsigned char[:, ::1] narrow_panel
+    found.planes = 0
+    for panel in panels:
+        if panel.dtype == np.uint8:
+            narrow_panel = panel
+            narrow.push_back(&narrow_panel[0, 0])
+            while ByteLabels.group_size(found.planes) < narrow_panel.shape[1]:
+                found.planes += 1
+        else:
+            wide_panel = panel
+            words.push_back(&wide_panel[0, 0])
+    found.words, found.bytes, found.n_panels = words.data(), narrow.data(), len(panels)
+    return found
+
+
+def label_planes(const int[:, ::1] labels, Sweep sweep not None):
+    """The bits of a label if `matches` takes these in bytes, which the machine decides and the largest label; else 0."""
+    cdef long planes
+    with nogil:
+        planes = c_label_planes(&labels[0, 0], labels.shape[0], labels.shape[1], sweep.run)
+    return planes
+
+
+def packed_labels(const int[:, ::1] labels, long begin, long end, long planes, Sweep sweep not None):
+    """Columns [begin, end) of labels as panels of bytes for `matches`, of so many bits or more."""
+    cdef long n = labels.shape[0]
+    cdef long n_columns = labels.shape[1]
+    cdef const int* pointer = &labels[0, 0]
+    cdef long width = BYTE_LABELS_AT_ONCE
+    result = np.empty((-(-(end - begin) // width), -(-n // BYTE_LABELS_SAMPLES), ByteLabels.group_size(planes)), dtype=np.uint8)
+    cdef unsigned char[:, :, ::1] out = result
+    cdef unsigned char* out_pointer = &out[0, 0, 0]
+    with nogil:
+        c_pack_labels(pointer, n, n_columns, begin, end, planes, out_pointer, sweep.run)
+    return result
+
+
 def matches(
     const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
     Kernel kernel not None, Sweep sweep not None, list panels,
 ):
-    """Sums of H over the pairs i != j with equal labels, for each column of the panels, shapes (n, labels_at_once)."""
+    """Sums of H over the pairs i != j with equal labels, for each column of the panels, shape (panels, columns of one).
+
+    Panels of int32 have shape (n, labels_at_once), those of uint8 `packed_labels` makes.
+    """
     cdef PairProblem[real] problem = pair_problem[real](
         kernel, points, marks, labels, order, points, marks, labels, order, True)
-    cdef vector[const int*] pointers
-    cdef const int[:, ::1] panel
-    for panel in panels:
-        pointers.push_back(&panel[0, 0])
-    result = np.empty((len(panels), sweep.run.table.labels_at_once))
+    cdef vector[const int*] words
+    cdef vector[const unsigned char*] narrow
+    cdef LabelPanels found = label_panels(panels, words, narrow)
+    result = np.empty((len(panels), found.at_once(sweep.run.table[0])))
     cdef double[:, ::1] out = result
     cdef double* out_pointer = &out[0, 0]
     cdef bint finished
     with nogil:
-        finished = c_matches(problem, sweep.run, pointers.data(), pointers.size(), out_pointer)
+        finished = c_matches(problem, sweep.run, found, out_pointer)
     sweep.raise_if_stopped(finished)
-    return result.reshape(-1)
+    return result
 
 
 def match_parts(
@@ -392,18 +441,16 @@ def match_parts(
     """The sums of `matches` by groups, shape (a, b, columns), as `quadratic_parts` has those of forms."""
     cdef PairProblem[real] problem = pair_problem[real](
         kernel, points, marks, labels, order, right_points, right_marks, right_labels, right_order, symmetric)
-    cdef Groups found = c_groups(problem, sweep.run)
-    cdef vector[const int*] pointers
-    cdef const int[:, ::1] panel
-    for panel in panels:
-        pointers.push_back(&panel[0, 0])
-    result = np.empty((found.rows, found.columns, len(panels) * sweep.run.table.labels_at_once))
+    cdef Groups groups = c_groups(problem, sweep.run)
+    cdef vector[const int*] words
+    cdef vector[const unsigned char*] narrow
+    cdef LabelPanels found = label_panels(panels, words, narrow)
+    result = np.empty((groups.rows, groups.columns, len(panels) * found.at_once(sweep.run.table[0])))
     cdef double[:, :, ::1] out = result
     cdef double* out_pointer = &out[0, 0, 0]
     cdef bint finished
     with nogil:
-        finished = c_match_parts(
-            problem, sweep.run, pointers.data(), pointers.size(), first_row, first_column, out_pointer)
+        finished = c_match_parts(problem, sweep.run, found, first_row, first_column, out_pointer)
     sweep.raise_if_stopped(finished)
     return result
 

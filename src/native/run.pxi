@@ -71,6 +71,14 @@ cdef extern from "cpu/byte_forms.h" namespace "kcalib" nogil:
         long panel_rows(long n)
 
 
+cdef extern from "cpu/byte_labels.h" namespace "kcalib" nogil:
+    long BYTE_LABELS_AT_ONCE "kcalib::ByteLabels::LABELS_AT_ONCE"
+    long BYTE_LABELS_SAMPLES "kcalib::ByteLabels::SAMPLES"
+    cdef cppclass ByteLabels:
+        @staticmethod
+        long group_size(long planes)
+
+
 cdef class Sweep:
     """How to run: threads, instruction set (None: the best here), progress callback.
 

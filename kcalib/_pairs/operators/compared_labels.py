@@ -25,8 +25,8 @@ class RoundedSums(Protocol):
     def rounded_products(self, vectors: np.ndarray) -> np.ndarray:
         """H @ vectors."""
 
-    def matches(self, labels: np.ndarray) -> np.ndarray:
-        """Sums over the pairs with equal labels, for each column of `labels`, shape (n, columns)."""
+    def matches(self, labels: np.ndarray, *others: np.ndarray) -> np.ndarray:
+        """Sums over the pairs with equal labels, for each column of `labels`, shape (n, columns), and of `others`."""
 
 
 def label_forms(
@@ -53,9 +53,13 @@ def label_forms(
         return sums - first - 2 * _native.label_sums(table, some, sweep) + of_likely
 
     given = np.stack([likely, labels], axis=1).astype(np.int32)
-    sums = operator.matches(given)
-    first, found = sums[0], [np.empty(0)]
+    sums, first, found = np.empty(0), 0.0, []
     for batch in batches:
         some = np.ascontiguousarray(batch, dtype=np.int32)
-        found.append(less_linear(operator.matches(some), some))
+        if found:
+            found.append(less_linear(operator.matches(some), some))
+        else:  # those given come with the first ones: a sweep of their own takes as long as a hundred draws
+            both = operator.matches(given, some)
+            sums, first = both[:2], both[0]
+            found.append(less_linear(both[2:], some))
     return float(less_linear(sums, given)[1]), np.concatenate(found)

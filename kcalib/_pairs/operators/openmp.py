@@ -124,7 +124,11 @@ class OpenMPOperator:
             assert isinstance(weights, Weights)
             return list(weights.panels_of_bytes(begin, end, self.threads))
         sweep = self._sweep()
-        width = _native.labels_at_once(sweep) if dtype == LABELS else _native.weights_at_once(dtype, sweep)
+        if dtype == LABELS:
+            assert isinstance(weights, np.ndarray)
+            labels = np.ascontiguousarray(weights, dtype=LABELS)
+            return self._label_panels(labels, begin, end, _native.label_planes(labels, sweep))
+        width = _native.weights_at_once(dtype, sweep)
         return [self._panel(weights, c, min(end, c + width), width, dtype) for c in range(begin, end, width)]
 
     def _panel(self, weights: np.ndarray | Weights, begin: int, end: int, width: int, dtype: str) -> np.ndarray:
@@ -151,11 +155,25 @@ class OpenMPOperator:
         found: np.ndarray = self._run(_native.matmul, *sides, vectors=vectors, single=False, in_units=True)[0]
         return found
 
-    def matches(self, labels: np.ndarray) -> np.ndarray:
-        side, count = self._prepared(self.problem.left, sort=False), labels.shape[1]
-        panels = self._panels(labels, 0, count, LABELS)
-        found: np.ndarray = self._run(_native.matches, *side.arrays, panels=panels)[:count]
-        return found
+    def matches(self, labels: np.ndarray, *others: np.ndarray) -> np.ndarray:
+        side, sweep = self._prepared(self.problem.left, sort=False), self._sweep()
+        wholes = [np.ascontiguousarray(some, dtype=LABELS) for some in (labels, *others)]
+        bits = [_native.label_planes(some, sweep) for some in wholes]
+        parts = [self._label_panels(some, 0, some.shape[1], max(bits) if min(bits) else 0) for some in wholes]
+        found = self._run(_native.matches, *side.arrays, panels=[panel for part in parts for panel in part])
+        sums, first = [], 0
+        for some, part in zip(wholes, parts, strict=True):
+            sums.append(found[first : first + len(part)].reshape(-1)[: some.shape[1]])
+            first += len(part)
+        return np.concatenate(sums)
+
+    def _label_panels(self, labels: np.ndarray, begin: int, end: int, bits: int) -> list[np.ndarray]:
+        """Columns [begin, end): of so many bits a label in bytes, of 0 in words."""
+        sweep = self._sweep()
+        if bits:
+            return list(_native.packed_labels(labels, begin, end, bits, sweep))
+        width = _native.labels_at_once(sweep)
+        return [self._panel(labels, c, min(end, c + width), width, LABELS) for c in range(begin, end, width)]
 
     def counts(self, thresholds: np.ndarray) -> np.ndarray:
         """Number of pairs i < j with H_ij below each threshold, shape and order of `thresholds`."""

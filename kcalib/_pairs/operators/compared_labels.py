@@ -53,7 +53,8 @@ def label_forms(
         return sums - first - 2 * _native.label_sums(table, some, sweep) + of_likely
 
     given = np.stack([likely, labels], axis=1).astype(np.int32)
-    sums, first, found = np.empty(0), 0.0, []
+    sums, first = np.empty(0), 0.0
+    found: list[np.ndarray] = []
     for batch in batches:
         some = np.ascontiguousarray(batch, dtype=np.int32)
         if found:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -27,8 +27,23 @@ class Measure:
         return self.function.__name__
 
     @property
+    def __signature__(self) -> inspect.Signature:
+        """That of the function: scikit-learn asks for it whether there are sample weights."""
+        return inspect.signature(self.function)
+
+    @property
     def options(self) -> list[str]:
-        return [name for name in inspect.signature(self.function).parameters if name not in ("y_true", "y_pred")]
+        return [name for name in self.__signature__.parameters if name not in ("y_true", "y_pred")]
+
+    def check(self, options: Mapping[str, Any], refused: Mapping[str, str] | None = None) -> None:
+        """Refuse options that the function does not have, or that a host gives in another way, which `refused` says.
+
+        Raises
+        ------
+        TypeError
+            For the first.
+        """
+        check_options(options, f"kcalib.{self.__name__}", self.options, refused or {})
 
     def __call__(self, y_true: Any, y_pred: Any, **options: Any) -> float:
         return float(self.number(self.function(y_true, y_pred, **options)))
@@ -70,6 +85,22 @@ def measure_of_classes(name: Any) -> Measure:
         f"`name` is {name!r}, no measure of class probabilities{meant(str(name), OF_CLASSES)}; there are "
         f"{', '.join(OF_CLASSES)}"
     )
+
+
+def check_options(options: Mapping[str, Any], owner: str, known: list[str], refused: Mapping[str, str]) -> None:
+    """Refuse options that the owner does not have.
+
+    Raises
+    ------
+    TypeError
+        For the first.
+    """
+    known = [one for one in known if one not in refused]
+    for option in options:
+        if option in refused:
+            raise TypeError(f"`{option}` is no option here: {refused[option]}")
+        if option not in known:
+            raise TypeError(f"{owner} has no option {option!r}{meant(option, known)}; it has {', '.join(known)}")
 
 
 def meant(word: str, words: list[str]) -> str:

@@ -120,6 +120,25 @@ def test_sample_weights_are_routed() -> None:
     assert scorer("skce")(model, x, y, sample_weight=w) == -kcalib.skce(y, model.predict_proba(x), sample_weight=w)
     with pytest.raises(TypeError, match="ckce takes no sample weights; those that do are skce, top_label_ece"):
         scorer("ckce")(model, x, y, sample_weight=w)
+    with (
+        sklearn.config_context(enable_metadata_routing=True),
+        pytest.raises(TypeError, match="ckce takes no sample weights"),  # else all scores were NaN
+    ):
+        scorer("ckce").set_score_request(sample_weight=True)
+
+
+def test_the_host_sees_whether_a_scorer_takes_weights() -> None:
+    """Without routing a search hands them to scorers that do, and warns of others."""
+    x, y = binary()
+    w = np.random.default_rng(0).uniform(size=len(y))
+    weighted, plain = scorer("skce"), scorer("ckce")
+    if not hasattr(weighted, "_accept_sample_weight"):
+        pytest.skip("this version weights scores with metadata routing alone")
+    assert weighted._accept_sample_weight() and not plain._accept_sample_weight()
+    folds = [(np.arange(150), np.arange(150, 300))]
+    search = GridSearchCV(GaussianNB(), {}, scoring=weighted, cv=folds).fit(x, y, sample_weight=w)
+    p = GaussianNB().fit(x[:150], y[:150], w[:150]).predict_proba(x[150:])
+    assert search.best_score_ == -kcalib.skce(y[150:], p, sample_weight=w[150:]) != -kcalib.skce(y[150:], p)
 
 
 def test_predicted_distributions() -> None:
@@ -158,9 +177,16 @@ def test_errors_of_scorers() -> None:
         scorer("ece")
     with pytest.raises(ValueError, match="no scorer 'zzz'; there are"):
         scorer("zzz")
+    for given in (3, ["skce"], kcalib.skce):
+        with pytest.raises(TypeError, match="`name` is .*, expected a name such as 'skce', see scorer_names"):
+            scorer(given)
+    with pytest.raises(TypeError, match=r"`response` is 'predict_proba', expected a function of \(estimator, X\)"):
+        scorer("skce", response="predict_proba")
+    with pytest.raises(sklearn.exceptions.NotFittedError, match="This GaussianNB instance is not fitted yet"):
+        scorer("skce")(GaussianNB(), x, y)
     with pytest.raises(TypeError, match=r"kcalib.top_label_ece has no option 'bins', did you mean 'n_bins'\?; it has"):
         scorer("top_label_ece", bins=3)
-    with pytest.raises(TypeError, match="`classes` is no option of a scorer: the estimator's"):
+    with pytest.raises(TypeError, match="`classes` is no option here: the estimator's"):
         scorer("skce", classes=[0, 1])
     with pytest.raises(TypeError, match=r"LinearSVC has no predict_proba, .*RecalibratedClassifier\(LinearSVC"):
         scorer("skce")(LinearSVC().fit(x, y), x, y)
@@ -394,6 +420,8 @@ def test_errors_of_recalibration() -> None:
     p = GaussianNB().fit(x, y).predict_proba(x)
     with pytest.raises(ValueError, match=r"`method` is 'temprature', did you mean 'temperature'\?; there are temp"):
         RecalibratedClassifier(GaussianNB(), method="temprature").fit(x, y)
+    with pytest.raises(ValueError, match=r"`method` is 'sigmoid', which is 'platt' here; there are temp"):
+        RecalibratedClassifier(GaussianNB(), method="sigmoid").fit(x, y)
     with pytest.raises(TypeError, match="`method` is 3, expected a name such as 'temperature', or one of kcalib.recal"):
         ProbabilityRecalibrator(3).fit(p, y)
     with pytest.raises(ValueError, match=r"X has predictions of 2 classes, but y has 3 labels: \[0, 1, 2\]; pass cl"):
@@ -497,6 +525,18 @@ def test_display_of_logits_of_both_classes(pyplot: Any) -> None:
         np.testing.assert_array_equal(shown.frequency, expected.frequency)
 
 
+def test_columns_of_a_display_in_another_order(pyplot: Any) -> None:
+    pd = pytest.importorskip("pandas")
+    x, y = binary()
+    y = np.where(y, "yes", "no")
+    turned = pd.DataFrame(GaussianNB().fit(x, y).predict_proba(x)[:, ::-1], columns=["yes", "no"])
+    with pytest.raises(ValueError, match=r"`y_pred` has the columns \['yes', 'no'\], expected them in the order"):
+        ReliabilityDisplay.from_predictions(y, turned, pos_label="yes")
+    shown = ReliabilityDisplay.from_predictions(y, turned, pos_label="yes", classes=["yes", "no"]).diagrams["model"]
+    expected = kcalib.reliability(y == "yes", turned["yes"].to_numpy(), lens=Canonical())
+    np.testing.assert_array_equal(shown.frequency, expected.frequency)
+
+
 def test_errors_of_the_display(pyplot: Any) -> None:
     x, y = wine()
     model = GaussianNB().fit(x, y)
@@ -524,7 +564,19 @@ def test_errors_of_the_display(pyplot: Any) -> None:
         ReliabilityDisplay.from_predictions(y == "a", q, pos_label=3)
     with pytest.raises(ValueError, match="`pos_label` and `lens` both say what is shown"):
         ReliabilityDisplay.from_predictions(y == "a", q, pos_label=True, lens=Canonical())
-    with pytest.raises(TypeError, match="LinearSVC has no predict_proba, whose reliability"):
+    with pytest.raises(ValueError, match=r"`y_true\[0\]` is '[abc]', which is none of the labels \[False, True\]"):
+        ReliabilityDisplay.from_estimator(GaussianNB().fit(x, y == "a"), x, y)
+    with pytest.raises(TypeError, match="kcalib.reliability has no option 'nbins', did you mean 'n_bins'"):
+        ReliabilityDisplay.from_predictions(y, p, nbins=3)
+    with pytest.raises(TypeError, match="LinearSVC has no predict_proba, whose reliability .*method='platt'"):
         ReliabilityDisplay.from_estimator(LinearSVC().fit(x, y), x, y)
+    with pytest.raises(sklearn.exceptions.NotFittedError, match="This GaussianNB instance is not fitted yet"):
+        ReliabilityDisplay.from_estimator(GaussianNB(), x, y)
+    with pytest.raises(TypeError, match="`estimator` is a list, expected a classifier, or a dictionary of several"):
+        ReliabilityDisplay.from_estimator([model], x, y)
+    with pytest.raises(ValueError, match="`estimator` is empty; there is no model to show"):
+        ReliabilityDisplay.from_estimator({}, x, y)
+    with pytest.raises(ValueError, match="`name` is for one model; the names of several are the keys"):
+        ReliabilityDisplay.from_estimator({"a": model, "b": model}, x, y, name="c")
     with pytest.raises(ValueError, match="the classes of the estimators are not the same: "):
         ReliabilityDisplay.from_estimator({"a": model, "b": GaussianNB().fit(x, y == "a")}, x, y)

@@ -6,13 +6,17 @@ asks pyplot for a figure where no axes are given.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from sklearn.utils.validation import check_is_fitted
 
 from kcalib import Evaluation, ReliabilityDiagram, reliability
+from kcalib._input.frames import check_frames
+from kcalib.integrations._measures import check_options
 from kcalib.lenses import Canonical, Lens, TopLabel
 from kcalib.report import diagrams as drawing
 
@@ -24,6 +28,7 @@ COLORS = (
     drawing.CALIBRATED_ON_DARK, "0.35",
 )  # fmt: skip
 MODEL = "model"
+NOT_OPTIONS = {"y_true", "y_pred", "lens", "classes"}  # of `reliability`, which the methods name themselves
 
 
 class ReliabilityDisplay:
@@ -126,13 +131,28 @@ class ReliabilityDisplay:
         ------
         TypeError, ValueError
             As `from_predictions`; if the classifiers do not have the same classes, or no ``predict_proba``.
+        NotFittedError
+            If one is not fitted.
         """
-        several = dict(estimator) if isinstance(estimator, Mapping) else {}
-        models = several or {type(estimator).__name__ if name is None else name: estimator}
+        several = isinstance(estimator, Mapping)
+        if isinstance(estimator, (list, tuple)):
+            raise TypeError(
+                f"`estimator` is a {type(estimator).__name__}, expected a classifier, or a dictionary of several by "
+                "their names, which the legend shows"
+            )
+        _check_names(several, name)
+        models = dict(estimator) if several else {type(estimator).__name__ if name is None else name: estimator}
+        if not models:
+            raise ValueError("`estimator` is empty; there is no model to show")
         classes = None
         for model in models.values():
             if not hasattr(model, "predict_proba"):
-                raise TypeError(f"{type(model).__name__} has no predict_proba, whose reliability could be shown")
+                raise TypeError(
+                    f"{type(model).__name__} has no predict_proba, whose reliability could be shown; wrap it, such as "
+                    f"by kcalib.integrations.sklearn.RecalibratedClassifier({type(model).__name__}(), method='platt')"
+                )
+            if not hasattr(model, "classes_"):
+                check_is_fitted(model)
             if classes is not None and not np.array_equal(classes, model.classes_):
                 raise ValueError(
                     f"the classes of the estimators are not the same: {classes.tolist()} and {model.classes_.tolist()}"
@@ -179,7 +199,8 @@ class ReliabilityDisplay:
         y_pred : array_like, shape (n, m) or (n,), or dict of str to these
             Probabilities of the classes, or of the positive class; those of several models by their names.
         pos_label : int, float, bool or str, optional
-            Of a binary problem the class whose probability is shown. Default: the second class.
+            Of a binary problem the class whose probability is shown, which is that in a single column. Default: the
+            second class.
         lens : Lens, optional
             As in `kcalib.reliability`. Default: of binary problems the probability of the positive class, of others
             ``kcalib.lenses.TopLabel()``.
@@ -211,8 +232,9 @@ class ReliabilityDisplay:
         """
         drawing.require_matplotlib()
         several = isinstance(y_pred, Mapping)
-        if several and name is not None:
-            raise ValueError("`name` is for one model; the names of several are the keys of the dictionary")
+        _check_names(several, name)
+        known = [one for one in inspect.signature(reliability).parameters if one not in NOT_OPTIONS]
+        check_options(options, "kcalib.reliability", known, {})
         models = dict(y_pred) if several else {"model" if name is None else name: y_pred}
         if not models:
             raise ValueError("there is no model to show")
@@ -317,6 +339,11 @@ class ReliabilityDisplay:
             )
 
 
+def _check_names(several: bool, name: str | None) -> None:
+    if several and name is not None:
+        raise ValueError("`name` is for one model; the names of several are the keys of the dictionary")
+
+
 def _is_binary(p: Any) -> bool:
     shape = np.shape(p)
     return len(shape) < 2 or shape[1] < 3
@@ -330,7 +357,7 @@ def _of_class(
     pos_label: Any, y_true: Any, models: dict[str, Any], classes: Any, lens: Lens | None, are_logits: bool
 ) -> tuple[np.ndarray, dict[str, Any]]:
     """Whether a sample is of the class, and the probabilities that it is, or their log-odds."""
-    y_true = np.asarray(y_true)
+    given, y_true = y_true, np.asarray(y_true)
     known = np.unique(y_true) if classes is None else np.asarray(classes)
     if lens is not None:
         raise ValueError("`pos_label` and `lens` both say what is shown; leave one out")
@@ -338,9 +365,15 @@ def _of_class(
         raise ValueError("`pos_label` is for binary problems; of others class k is lens=kcalib.lenses.ClassWise(k)")
     if pos_label not in known.tolist():
         raise ValueError(f"`pos_label` is {pos_label!r}, which is none of the labels {known.tolist()}")
+    unknown = np.flatnonzero(~np.isin(y_true, known))
+    if unknown.size:
+        raise ValueError(
+            f"`y_true[{unknown[0]}]` is {y_true[unknown[0]].item()!r}, which is none of the labels {known.tolist()}"
+        )
     column = known.tolist().index(pos_label)
     of_class = {}
     for name, p in models.items():
+        check_frames(given, p, None, known.tolist(), 2, ("y_true", "y_pred"))
         p = np.asarray(p)
         if p.ndim < 2 or p.shape[1] == 1:
             of_class[name] = p.reshape(-1)

@@ -34,7 +34,8 @@ def recalibrator_of(method: Any) -> Recalibrator:
             f"`method` is {method!r}, expected a name such as 'temperature', or one of kcalib.recalibration"
         )
     if method not in METHODS:
-        raise ValueError(f"`method` is {method!r}{meant(method, list(METHODS))}; there are {', '.join(METHODS)}")
+        close = ", which is 'platt' here" if method == "sigmoid" else meant(method, list(METHODS))
+        raise ValueError(f"`method` is {method!r}{close}; there are {', '.join(METHODS)}")
     return METHODS[method]()
 
 

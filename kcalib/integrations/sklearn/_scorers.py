@@ -12,6 +12,7 @@ from typing import Any
 
 from sklearn.base import is_regressor
 from sklearn.metrics._scorer import _BaseScorer
+from sklearn.utils.validation import check_is_fitted
 
 from kcalib.distributions import Distribution, Normal
 from kcalib.integrations._measures import MEASURES, meant
@@ -64,15 +65,18 @@ def scorer(name: str, *, response: Callable[[Any, Any], Any] | None = None, **op
     scorer
         A callable with the arguments ``(estimator, X, y)``, for ``cross_val_score``, ``cross_validate``,
         ``GridSearchCV`` and the like. With metadata routing ``set_score_request(sample_weight=True)`` asks for
-        sample weights.
+        sample weights; without it newer versions weight the scores of a search by ``fit(X, y, sample_weight=...)``.
 
     Raises
     ------
     TypeError
-        For an option that the function does not have; by the scorer, if the estimator predicts neither probabilities
-        nor distributions, or gets sample weights that the function does not take.
+        If `name` is no string or `response` no function; for an option that the function does not have; by
+        ``set_score_request`` and the scorer, for sample weights that the function does not take; by the scorer, if the
+        estimator predicts neither probabilities nor distributions.
     ValueError
         For another name; by the scorer, as the function.
+    NotFittedError
+        By the scorer, if the estimator is not fitted.
 
     Notes
     -----
@@ -89,18 +93,16 @@ def scorer(name: str, *, response: Callable[[Any, Any], Any] | None = None, **op
     >>> cross_val_score(GaussianNB(), X, y, cv=3, scoring=scorer("top_label_ece", n_bins=5)).round(3)
     array([-0.034, -0.033, -0.022])
     """
+    if not isinstance(name, str):
+        raise TypeError(f"`name` is {name!r}, expected a name such as 'skce', see scorer_names()")
     if name not in MEASURES:
         raise ValueError(f"there is no scorer {name!r}{meant(name, scorer_names())}; there are {', '.join(MEASURES)}")
-    measure = MEASURES[name]
-    for option in options:
-        if option in NOT_OPTIONS:
-            raise TypeError(f"`{option}` is no option of a scorer: {NOT_OPTIONS[option]}")
-        if option not in measure.options:
-            known = [one for one in measure.options if one not in NOT_OPTIONS]
-            raise TypeError(
-                f"kcalib.{measure.function.__name__} has no option {option!r}{meant(option, known)}; it has "
-                f"{', '.join(known)}"
-            )
+    if not (response is None or callable(response)):
+        raise TypeError(
+            f"`response` is {response!r}, expected a function of (estimator, X) that gives class probabilities, or one "
+            "of kcalib.distributions"
+        )
+    MEASURES[name].check(options, NOT_OPTIONS)
     return CalibrationScorer(name, response, options)
 
 
@@ -116,11 +118,38 @@ class CalibrationScorer(_BaseScorer):
         options = {**({} if self._response is None else {"response": self._response}), **self._kwargs}
         return f"scorer({', '.join([repr(self._name), *(f'{name}={value!r}' for name, value in options.items())])})"
 
-    def _score(self, method_caller: Any, estimator: Any, X: Any, y_true: Any, **kwargs: Any) -> float:
-        measure = MEASURES[self._name]
-        if "sample_weight" in kwargs and "sample_weight" not in measure.options:
+    def set_score_request(self, **kwargs: Any) -> CalibrationScorer:
+        """As of scikit-learn's own scorers; weights that the function does not take are refused here.
+
+        Parameters
+        ----------
+        **kwargs
+            ``sample_weight=True``, False, None or an alias.
+
+        Returns
+        -------
+        scorer
+            Itself.
+
+        Raises
+        ------
+        TypeError
+            If weights are asked for, and the function takes none.
+        """
+        if kwargs.get("sample_weight"):
+            self._check_weighted()
+        super().set_score_request(**kwargs)
+        return self
+
+    def _check_weighted(self) -> None:
+        if "sample_weight" not in MEASURES[self._name].options:
             weighted = [name for name, one in MEASURES.items() if "sample_weight" in one.options]
             raise TypeError(f"{self._name} takes no sample weights; those that do are {', '.join(weighted)}")
+
+    def _score(self, method_caller: Any, estimator: Any, X: Any, y_true: Any, **kwargs: Any) -> float:
+        measure = MEASURES[self._name]
+        if "sample_weight" in kwargs:
+            self._check_weighted()
         y_pred = self._predicted(method_caller, estimator, X)
         given = {**self._kwargs, **kwargs}
         if isinstance(y_pred, Distribution):
@@ -151,6 +180,8 @@ class CalibrationScorer(_BaseScorer):
                 f"{name} has no predict_proba, whose calibration could be scored; wrap it, such as by "
                 f"kcalib.integrations.sklearn.RecalibratedClassifier({name}(), method='platt')"
             )
-        if len(estimator.classes_) == 2:
-            return estimator.predict_proba(X)  # the caller would leave one column, and the other lose digits
-        return method_caller(estimator, "predict_proba", X)
+        if not hasattr(estimator, "classes_"):
+            check_is_fitted(estimator)
+        elif len(estimator.classes_) > 2:
+            return method_caller(estimator, "predict_proba", X)
+        return estimator.predict_proba(X)  # the caller would leave one column of two, and the other lose digits

@@ -65,9 +65,13 @@ def as_array(value: Any, name: str) -> Array:
     except ValueError as error:
         raise ValueError(f"`{name}` is not a rectangular array: {error}; give every row the same length") from None
     except TypeError as error:  # arrays on GPUs do not become NumPy arrays
+        remedy = "convert it first"
+        if isinstance(value, (list, tuple)):
+            remedy = "for a list of arrays on a GPU stack these there, such as by torch.stack or cupy.stack"
+        elif library(value) == "xarray":
+            remedy = f'pass one of its variables, such as {name}["{next(iter(value), "p")}"]'
         raise TypeError(
-            f"`{name}` is {type(value).__name__}, which cannot be read as an array: {error}; for a list of arrays on "
-            "a GPU stack these there, such as by torch.stack or cupy.stack"
+            f"`{name}` is {type(value).__name__}, which cannot be read as an array: {error}; {remedy}"
         ) from None
     if array.dtype.kind in "OT":  # NumPy's variable-width strings (T) cannot be searched among others (U)
         return _without_objects(array.astype(object, copy=False), value, name)
@@ -167,7 +171,10 @@ def _check_not_traced(value: Any, name: str) -> None:
     import jax
 
     if isinstance(value, jax.core.Tracer):
-        raise TypeError(f"`{name}` is a traced JAX array, expected a concrete one; call kcalib outside jit and grad")
+        raise TypeError(
+            f"`{name}` is a traced JAX array, expected a concrete one; call kcalib outside jit and grad, "
+            "or from jit by array_api_extra.lazy_apply"
+        )
 
 
 def _without_objects(array: np.ndarray, value: Any, name: str) -> np.ndarray:

@@ -113,7 +113,7 @@ def _check_rows(values: Any, name: str, others: Any, others_name: str) -> None:
 
 def _is_labelled(values: Any) -> bool:
     """Whether it is a DataArray of xarray."""
-    return arrays.library(values) == "xarray" and hasattr(values, "dims") and hasattr(values, "indexes")
+    return arrays.library(values) == "xarray" and hasattr(values, "ndim") and hasattr(values, "indexes")
 
 
 def _index(values: Any) -> Any:

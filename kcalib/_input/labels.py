@@ -36,6 +36,14 @@ class Names(NamedTuple):
     y_true: str = "y_true"
     y_pred: str = "y_pred"
     from_logits: str = "from_logits=True"
+    pred_first: bool = False  # as torchmetrics has them
+
+    @property
+    def order(self) -> str:
+        """Of the two, for who has swapped them."""
+        if self.pred_first:
+            return f"({self.y_pred}, {self.y_true})"
+        return f"({self.y_true}, {self.y_pred}), as in scikit-learn"
 
 
 NAMES = Names()
@@ -250,7 +258,7 @@ def _check_swapped(true: Array, pred: Array, names: Names) -> None:
     if swapped:
         raise ValueError(
             f"`{names.y_true}` looks like probabilities and `{names.y_pred}` like labels: the arguments are swapped; "
-            f"the order is ({names.y_true}, {names.y_pred}), as in scikit-learn"
+            f"the order is {names.order}"
         )
 
 
@@ -467,7 +475,7 @@ def _integer_labels(true: Array, m: int, threads: Any, names: Names) -> Array:
             xp.floor(true) != true,
             lambda at, x: (
                 f"`{names.y_true}{at}` is {x:.6g}, expected a class label 0..{m - 1}; "
-                f"if these are probabilities, the arguments are swapped: the order is ({names.y_true}, {names.y_pred})"
+                f"if these are probabilities, the arguments are swapped: the order is {names.order}"
             ),
         )
     else:

@@ -65,4 +65,5 @@ class Calibration(evaluate.Metric):
         )
 
     def _compute(self, *, predictions: Any = None, references: Any = None, **options: Any) -> dict[str, float]:
+        self.measure.check(options)
         return {str(self.config_name): self.measure(np.asarray(references), np.asarray(predictions), **options)}

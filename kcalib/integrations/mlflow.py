@@ -37,6 +37,8 @@ def metric(name: str = "skce", **options: Any) -> Any:
 
     Raises
     ------
+    TypeError
+        For an option that the function does not have.
     ValueError
         If there is no measure of that name.
 
@@ -48,6 +50,7 @@ def metric(name: str = "skce", **options: Any) -> Any:
     ('top_label_ece', False)
     """
     measure = measure_of_classes(name)
+    measure.check(options)
 
     def value(predictions: Any, targets: Any) -> float:
         return measure(np.asarray(targets), _rows(predictions), **options) if len(predictions) > 1 else float("nan")
@@ -77,10 +80,12 @@ def artifacts(eval_df: Any, builtin_metrics: Any, artifacts_dir: Any, **options:
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.evaluate`.
+        As `kcalib.evaluate`; if there are no targets.
     ImportError
         If matplotlib is missing.
     """
+    if "target" not in eval_df:
+        raise ValueError("the evaluation has no labels; pass targets= to mlflow.models.evaluate")
     y_true, y_pred = np.asarray(eval_df["target"]), _rows(eval_df["prediction"])
     shared = {name: options[name] for name in ("classes", "from_logits", "lens", "n_bins") if name in options}
     return {
@@ -92,4 +97,13 @@ def artifacts(eval_df: Any, builtin_metrics: Any, artifacts_dir: Any, **options:
 def _rows(predictions: Any) -> np.ndarray:
     """Numbers as they are, rows one below the other."""
     values = np.asarray(predictions)
-    return np.stack(values.tolist()) if values.dtype == object else values
+    if values.dtype != object:
+        return values
+    rows = [np.asarray(row) for row in values]
+    for number, row in enumerate(rows):
+        if row.shape != rows[0].shape:
+            raise ValueError(
+                f"row {number} of the predictions has shape {row.shape}, row 0 {rows[0].shape}; pass a probability of "
+                "each class in every row"
+            )
+    return np.stack(rows)

@@ -8,6 +8,9 @@ which rows there are, so that merging is the state's. Arithmetic is that of `kca
 
 from __future__ import annotations
 
+import hashlib
+import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -37,7 +40,8 @@ from kcalib.streaming.state import CalibrationState
 
 __all__ = ["ECE", "SKCE", "CalibrationTest", "Reliability"]
 
-NAMES = Names("target", "preds")
+NAMES = Names("target", "preds", pred_first=True)
+EMPTY = "there are no samples yet; call update() with some"
 
 
 class _Calibration(Metric, ABC):
@@ -50,9 +54,36 @@ class _Calibration(Metric, ABC):
     def __init__(self, num_classes: int, from_logits: bool, ignore_index: int | None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.num_classes = check_integer("num_classes", num_classes, SMALLEST_CLASSES, LARGEST_CLASSES)
+        if not isinstance(from_logits, bool):
+            raise TypeError(f"`from_logits` is {from_logits!r}, expected True or False")
         self.from_logits = from_logits
-        self.ignore_index = ignore_index
+        self.ignore_index = None if ignore_index is None else check_integer("ignore_index", ignore_index, -(2**63))
         self._result_dtype: torch.dtype | None = None
+        self._in_forward = False
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Add a batch, and return the value of it alone.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            As of `update`.
+
+        Returns
+        -------
+        Tensor or dict of Tensor
+            As of `compute`; NaN where a batch has too few samples, as the last of an epoch may.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As of `update`.
+        """
+        self._in_forward = True
+        try:
+            return super().forward(*args, **kwargs)
+        finally:
+            self._in_forward = False
 
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Add a batch.
@@ -67,8 +98,13 @@ class _Calibration(Metric, ABC):
         Raises
         ------
         TypeError, ValueError
-            As `kcalib.skce` for its arguments.
+            As `kcalib.skce` for its arguments; if one is no tensor.
         """
+        for name, given in (("preds", preds), ("target", target)):
+            if not isinstance(given, Tensor):
+                raise TypeError(
+                    f"`{name}` is a {type(given).__name__}, expected a torch.Tensor; pass torch.as_tensor({name})"
+                )
         data = self._checked(preds, target)
         if data is not None:
             self._add(data)
@@ -106,8 +142,16 @@ class _Calibration(Metric, ABC):
         -------
         Metric
             The metric itself.
+
+        Raises
+        ------
+        ValueError
+            If the type has no fractions.
         """
-        self._result_dtype, self._computed = torch.empty(0).type(dst_type).dtype, None
+        dtype = torch.empty(0).type(dst_type).dtype
+        if not dtype.is_floating_point:
+            raise ValueError(f"`dst_type` is {dtype}, expected a floating point one, such as torch.float32")
+        self._result_dtype, self._computed = dtype, None
         return self
 
     def __prepare_scriptable__(self) -> Any:
@@ -150,15 +194,71 @@ class _Calibration(Metric, ABC):
         usual = torch.float32 if self.device.type == "mps" else torch.float64
         return torch.as_tensor(value, dtype=torch.float64).to(self.device, self._result_dtype or usual)
 
+    def _lacking(self, message: str) -> Tensor:
+        """What there is to say of too few samples: of a batch that is one of many, NaN."""
+        if self._in_forward:
+            return self._tensor(math.nan)
+        raise ValueError(message)
+
+
+class _Summed(_Calibration):
+    """Metrics whose tensors torchmetrics itself adds up, with one that says of what these are sums."""
+
+    made_with: Tensor  # options by which sums differ
+
+    def _add_options(self, **options: Any) -> None:
+        """Before further tensors, so that these are left alone where options differ."""
+        self._shared = options
+        text = re.sub(" at 0x[0-9a-f]+", "", repr(options))  # of classes of the user's own
+        digest = hashlib.sha256(text.encode()).digest()
+        self.add_state("made_with", torch.tensor(int.from_bytes(digest[:7])), _same)
+
+    def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
+        """Add the samples of another metric.
+
+        Parameters
+        ----------
+        incoming_state : Metric or dict
+            Of the same class and with the same options, or the `metric_state` of one.
+
+        Raises
+        ------
+        ValueError
+            If it is something else, or if an option differs.
+        """
+        if isinstance(incoming_state, _Summed):
+            for name, mine in self._shared.items():
+                theirs = incoming_state._shared.get(name, mine)
+                if mine != theirs:
+                    raise ValueError(
+                        f"`{name}` is {mine} in one metric and {theirs} in the other; make them with the same options"
+                    )
+        super().merge_state(incoming_state)
+        self._computed = None  # torchmetrics would return the value of before
+
+    def _check_options(self) -> None:
+        if int(self.made_with) != int(self._defaults["made_with"]):
+            raise ValueError(
+                "the sums were loaded from a metric with other options, expected "
+                + ", ".join(f"{name}={value}" for name, value in self._shared.items())
+            )
+
     def _sums(self, sums: ExactSums) -> Tensor:
         return torch.from_numpy(sums.limbs()).to(self.device)
+
+
+def _same(options: Tensor) -> Tensor:
+    """The reduction of what metrics were made with."""
+    if bool((options != options[0]).any()):
+        raise ValueError("the metrics have different options, whose sums do not add up; make them with the same ones")
+    return options[0]
 
 
 def _exact(sums: Tensor) -> ExactSums:
     return ExactSums.of_limbs(sums.cpu().numpy())
 
 
-class _Binned(_Calibration):
+class _Binned(_Summed):
     """Sums by bins: the two metrics of it share their tensors in a `MetricCollection`."""
 
     cells: Tensor  # sums of `streaming._tally.CELLS`, shape (3, 1 + num_classes, n_bins, 5)
@@ -177,6 +277,7 @@ class _Binned(_Calibration):
     ) -> None:
         super().__init__(num_classes, from_logits, ignore_index, **kwargs)
         self.n_bins = check_integer("n_bins", n_bins, 1, MAX_BINS)
+        self._add_options(n_classes=self.num_classes, n_bins=self.n_bins)
         empty = Tally.empty(self.num_classes, self.n_bins)
         self.add_state("cells", self._sums(empty.cells), "sum")
         for (name, values), reduced in zip(empty.extremes._asdict().items(), ("sum", "min", "max"), strict=True):
@@ -190,11 +291,13 @@ class _Binned(_Calibration):
         self.counts = self.counts + counts
         self.lowest, self.highest = torch.minimum(self.lowest, lowest), torch.maximum(self.highest, highest)
 
-    def _totals(self) -> BinTotals:
+    def _totals(self) -> BinTotals | None:
+        """None if there are no samples."""
+        self._check_options()
         counts, lowest, highest = (part.cpu().numpy() for part in (self.counts, self.lowest, self.highest))
         n = int(counts.sum())
         if not n:
-            raise ValueError("there are no samples yet; call update() with some")
+            return None
         extremes = Extremes(counts, lowest.view(np.float64), highest.view(np.float64))
         return BinTotals(n, 0, {}, _exact(self.cells).to_float(), extremes, Canonical())
 
@@ -226,7 +329,7 @@ class ECE(_Binned):
 
     Notes
     -----
-    The tensors have 120 ``(1 + num_classes) n_bins`` bytes, whatever the number of samples.
+    The tensors have about 120 ``(1 + num_classes) n_bins`` bytes, whatever the number of samples.
 
     Examples
     --------
@@ -268,7 +371,8 @@ class ECE(_Binned):
         ValueError
             If there are no samples.
         """
-        return self._tensor(ece_of(self._totals(), self.notion, self.norm).value)
+        totals = self._totals()
+        return self._lacking(EMPTY) if totals is None else self._tensor(ece_of(totals, self.notion, self.norm).value)
 
 
 class Reliability(_Binned):
@@ -308,7 +412,11 @@ class Reliability(_Binned):
         ValueError
             If there are no samples.
         """
-        found = diagram_of(self._totals(), None, 0.95, "confidence", False)
+        totals = self._totals()
+        if totals is None:
+            nothing = self._lacking(EMPTY).repeat(self.n_bins)
+            return {"confidence": nothing, "frequency": nothing.clone(), "weight": torch.zeros_like(nothing)}
+        found = diagram_of(totals, None, 0.95, "confidence", False)
         return {name: self._tensor(getattr(found, name)) for name in ("confidence", "frequency", "weight")}
 
     def diagram(self, **options: Any) -> ReliabilityDiagram:
@@ -331,7 +439,10 @@ class Reliability(_Binned):
         """
         options = {"lens": None, "confidence_level": 0.95, "bands": None, "simultaneous": False} | options
         with self.sync_context(dist_sync_fn=self.dist_sync_fn):
-            return diagram_of(self._totals(), **options)
+            totals = self._totals()
+        if totals is None:
+            raise ValueError(EMPTY)
+        return diagram_of(totals, **options)
 
     def plot(self, val: ReliabilityDiagram | None = None, ax: Any = None) -> Any:
         """Draw the diagram.
@@ -352,7 +463,7 @@ class Reliability(_Binned):
         return axes.figure, axes
 
 
-class SKCE(_Calibration):
+class SKCE(_Summed):
     """The unbiased squared kernel calibration error: ``kcalib.skce(..., estimator="features")``.
 
     Parameters
@@ -426,6 +537,8 @@ class SKCE(_Calibration):
             part=0,
         )
         self._machine: Machine | None = None
+        of_sums = ("n_classes", "kernel", "lens", "n_columns", "seed")
+        self._add_options(**{name: getattr(self.options, name) for name in of_sums})
         empty = self._compiled().zeros()
         self.add_state("sums", self._sums(empty.sums), "sum")
         self.add_state("own", self._sums(empty.own), "sum")
@@ -459,9 +572,10 @@ class SKCE(_Calibration):
         ValueError
             If there are fewer than two samples.
         """
+        self._check_options()
         n = int(self.n)
         if n < 2:
-            raise ValueError(f"the SKCE needs at least 2 samples, and there is {n}; call update() with more")
+            return self._lacking(f"the SKCE needs at least 2 samples, and there is {n}; call update() with more")
         return self._tensor(self._compiled().total(_exact(self.sums), _exact(self.own)) / (n * (n - 1)))
 
 
@@ -604,6 +718,9 @@ class CalibrationTest(_Calibration):
         ValueError
             If there are fewer than two samples.
         """
+        n = self._state.n_samples
+        if n < 2:
+            return self._lacking(f"the test needs at least 2 samples, and there is {n}; call update() with more")
         return self._tensor(self._state.calibration_test().pvalue)
 
     def evaluation(self, *, level: float = 0.05, tolerance: float | None = None) -> Evaluation:
@@ -629,7 +746,7 @@ class CalibrationTest(_Calibration):
 
 
 def _check_bandwidth(kernel: Any) -> None:
-    if isinstance(kernel, Kernel) and kernel.open_metrics():
+    if kernel is None or (isinstance(kernel, Kernel) and kernel.open_metrics()):
         raise ValueError(
             f"`kernel` is {kernel}, which takes its bandwidth from the samples, but epochs and processes are to have "
             "the same kernel; pass one with its bandwidth, such as kcalib.kernels.Exponential(1.0)"

@@ -151,6 +151,8 @@ def test_arrays_of_xarray_are_named_by_their_coordinates(make_problem: MakeProbl
     with pytest.raises(ValueError, match="have the same index in another order: row 0 is 39"):
         kcalib.skce(labels.assign_coords(sample=np.arange(40)[::-1]), counted)
     assert type(TemperatureScaling().fit(labels, predicted).transform(predicted)) is np.ndarray
+    with pytest.raises(TypeError, match=r"`y_pred` is Dataset, .*; pass one of its variables, such as y_pred\[\"q\"\]"):
+        kcalib.skce(y, xr.Dataset({"q": (("sample", "class"), p)}))
 
 
 def has_dask() -> bool:

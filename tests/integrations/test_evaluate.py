@@ -68,3 +68,6 @@ def test_it_is_loaded_and_combined_by_its_file():
 def test_a_name_that_there_is_not():
     with pytest.raises(ValueError, match=r"did you mean 'log_loss'\?"):
         Calibration("logloss")
+    y, p = samples(3)
+    with pytest.raises(TypeError, match="kcalib.top_label_ece has no option 'bins', did you mean 'n_bins'"):
+        Calibration("top_label_ece", keep_in_memory=True).compute(predictions=p, references=y, bins=3)

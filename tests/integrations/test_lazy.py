@@ -30,15 +30,38 @@ def samples():
     return rng.integers(3, size=90), p
 
 
-def test_a_jitted_function_calls_back(samples):
+@pytest.fixture(scope="module")
+def lazy_error():
+    names = {"array_api_extra": pytest.importorskip("array_api_extra"), "kcalib": kcalib, "numpy": np}
+    exec(codes()[0], names)
+    return names["error"]
+
+
+def test_a_jitted_function_calls_back(samples, lazy_error):
     jax = pytest.importorskip("jax")
     labels, p = samples
-    names = {"jax": jax, "kcalib": kcalib, "numpy": np}
-    exec(codes()[0], names)
-    found = names["error"](jax.numpy.asarray(labels), jax.numpy.log(jax.numpy.asarray(p)))
-    assert float(found) == pytest.approx(kcalib.skce(labels, p), rel=1e-5)
-    with pytest.raises(TypeError, match="traced JAX array, expected a concrete one"):
+
+    @jax.jit
+    def of_logits(labels, logits):
+        return 2 * lazy_error(labels, jax.nn.softmax(logits))
+
+    found = of_logits(jax.numpy.asarray(labels), jax.numpy.log(jax.numpy.asarray(p)))
+    assert float(found) == pytest.approx(2 * kcalib.skce(labels, p), rel=1e-5)
+    with pytest.raises(TypeError, match="traced JAX array, expected a concrete one; .* by array_api_extra.lazy_apply"):
         jax.jit(kcalib.skce)(labels, p)
+
+
+def test_a_function_of_dask_arrays_stays_lazy(samples, lazy_error):
+    dask = pytest.importorskip("dask")
+    array = pytest.importorskip("dask.array")
+    labels, p = samples
+    calls = []
+    chunks = array.from_array(p, chunks=(20, 3)).map_blocks(lambda block: calls.append(len(block)) or block, meta=p[:0])
+    found = lazy_error(array.from_array(labels, chunks=20), chunks)
+    assert isinstance(found, array.Array) and not calls
+    with dask.config.set(scheduler="synchronous"):
+        assert float(found.compute()) == kcalib.skce(labels, p)
+    assert sorted(calls) == [10, 20, 20, 20, 20]
 
 
 def test_states_of_the_chunks_of_dask_arrays_add_up(samples, capsys):

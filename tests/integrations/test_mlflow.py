@@ -107,3 +107,15 @@ def test_a_single_row_is_not_a_number():
 def test_a_name_that_there_is_not(name, message):
     with pytest.raises(ValueError, match=f"`name` is {name!r}.*{message}".replace("?", r"\?")):
         metric(name)
+
+
+def test_errors_say_what_to_do():
+    with pytest.raises(TypeError, match="kcalib.top_label_ece has no option 'bins', did you mean 'n_bins'"):
+        metric("top_label_ece", bins=3)
+    ragged = pd.Series([[0.5, 0.5], [0.2, 0.3, 0.5]])
+    with pytest.raises(
+        ValueError, match=r"row 1 of the predictions has shape \(3,\), row 0 \(2,\); pass a probability"
+    ):
+        metric().eval_fn(ragged, pd.Series([0, 1]))
+    with pytest.raises(ValueError, match="the evaluation has no labels; pass targets="):
+        artifacts(pd.DataFrame({"prediction": [0.5, 0.5]}), {}, "")

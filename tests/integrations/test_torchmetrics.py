@@ -165,6 +165,7 @@ def test_merged_states_are_those_of_all_samples(metric_class, options, reference
         for i in range(k, N_BATCHES, 3):
             metric.update(preds[i], target[i])
     first, last = metrics[0].clone(), metrics[2].clone()
+    first.compute()  # is kept, and not the value of later
     first.merge_state(metrics[1])
     first.merge_state(metrics[2].metric_state)
     last.merge_state(metrics[1])
@@ -182,6 +183,67 @@ def test_merging_the_same_rows_of_a_test_is_refused(samples):
         metric.merge_state(metric.clone())
     with pytest.raises(ValueError, match="`incoming_state` is a ECE, expected a CalibrationTest or its metric_state"):
         metric.merge_state(ECE(M))
+
+
+@pytest.mark.parametrize(
+    "one, other, option",
+    [
+        (SKCE(M, n_columns=64), SKCE(M, n_columns=64, seed=1), "`seed` is 0 in one metric and 1 in the other"),
+        (
+            SKCE(M, n_columns=64),
+            SKCE(M, n_columns=64, kernel=Exponential(2.0)),
+            r"`kernel` is Exponential\(bandwidth=1",
+        ),
+        (ECE(M), ECE(M, n_bins=10), "`n_bins` is 15 in one metric and 10 in the other"),
+    ],
+    ids=["seed", "kernel", "n_bins"],
+)
+def test_sums_of_other_options_do_not_add_up(one, other, option, samples):
+    one, other = one.clone(), other.clone()
+    for metric in (one, other):
+        metric.update(samples[0][0], samples[1][0])
+    before = one.compute()
+    with pytest.raises(ValueError, match=f"{option}.*; make them with the same options"):
+        one.merge_state(other)
+    with pytest.raises(ValueError, match="the metrics have different options, whose sums do not add up"):
+        one.merge_state(other.metric_state)
+    one._computed = None
+    assert one.compute() == before
+    other.persistent(True)
+    one.load_state_dict(other.state_dict())
+    one._computed = None
+    with pytest.raises(ValueError, match="the sums were loaded from a metric with other options, expected n_classes=3"):
+        one.compute()
+
+
+@pytest.mark.parametrize("metric_class, options, reference", [CASES[0], CASES[1], CASES[3]])  # a test has no sums
+def test_tensors_of_processes_are_summed(metric_class, options, reference, samples):
+    """With a gathering of which each of two processes has these samples; on real processes below."""
+    preds, target = samples[0][0], samples[1][0]
+    gathered = {"distributed_available_fn": lambda: True, "dist_sync_fn": lambda tensor, group: [tensor, tensor]}
+    metric = metric_class(M, **options, **gathered)
+    metric.update(preds, target)
+    twice = torch.cat([preds, preds]), torch.cat([target, target])
+    np.testing.assert_allclose(plain(metric.compute()), reference(*twice), rtol=1e-12)
+    other = metric_class(M, **options, **gathered | {"dist_sync_fn": lambda tensor, group: [tensor, tensor + 1]})
+    other.update(preds, target)
+    with pytest.raises(ValueError, match="the metrics have different options"):
+        other.compute()
+
+
+@pytest.mark.parametrize("metric_class, options, reference", CASES)
+def test_a_batch_of_too_few_samples_has_no_value_and_counts(metric_class, options, reference, samples):
+    preds, target = samples[0][0], samples[1][0]
+    few = 0 if metric_class in (ECE, Reliability) else 1
+    metric = metric_class(M, **options)
+    for rows in torch.split(torch.arange(N_ROWS), [N_ROWS - few, few]):
+        last = metric(preds[rows], target[rows])
+    assert np.isnan(plain(last)).all()
+    np.testing.assert_allclose(plain(metric.compute()), reference(preds, target), rtol=1e-12)
+    empty = metric_class(M, **options)
+    empty.update(preds[:0], target[:0])
+    with pytest.raises(ValueError, match=r"there are no samples yet|needs at least 2 samples, and there is 0"):
+        empty.compute()
 
 
 @pytest.mark.parametrize("metric_class", [ECE, SKCE])
@@ -206,7 +268,7 @@ def test_the_size_of_the_sums_is_constant(samples):
             metric.update(preds[i], target[i])
             sizes.append(sum(one.numel() for one in metric.metric_state.values()))
         assert len(set(sizes)) == 1
-    assert sum(one.numel() * 8 for one in ECE(M).metric_state.values()) == (3 * 5 * (1 + M) + 3) * 15 * 8
+    assert sum(one.numel() * 8 for one in ECE(M).metric_state.values()) == (3 * 5 * (1 + M) + 3) * 15 * 8 + 8
 
 
 @pytest.mark.parametrize("norm", ["l1", "l2", "max"])
@@ -280,7 +342,18 @@ def test_two_classes_are_one_column(samples):
         (lambda: ECE(3).update(torch.ones(4, 3), torch.zeros(4)), r"`preds\[0\]` sums to 3"),
         (lambda: ECE(2).update(torch.ones(2), torch.tensor([-1, 1])), r"`target` holds -1, .* ignore_index="),
         (lambda: ECE(3).update(torch.ones(2, 3) / 3, torch.tensor([0, 3])), "`target` holds 3, expected 0..2"),
-        (lambda: SKCE(2)(torch.ones(1), torch.ones(1)), "needs at least 2 samples, and there is 1"),
+        (
+            lambda: ECE(3).update(np.ones((4, 3)) / 3, torch.zeros(4)),
+            r"`preds` is a ndarray, .*; pass torch.as_tensor\(",
+        ),
+        (lambda: ECE(3).update(torch.ones(4, 3) / 3, [0, 1, 2, 0]), "`target` is a list, expected a torch.Tensor"),
+        (lambda: ECE(3).update(torch.ones(1, 3) / 3, torch.tensor([0.5])), r"swapped: the order is \(preds, target\)"),
+        (lambda: ECE(2).update(torch.tensor([0, 1]), torch.tensor([0.2, 0.7])), r"the order is \(preds, target\)"),
+        (lambda: ECE(3, from_logits="yes"), "`from_logits` is 'yes', expected True or False"),
+        (lambda: ECE(3, ignore_index="a"), "`ignore_index` is 'a', expected an integer"),
+        (lambda: ECE(3).set_dtype(torch.int64), "`dst_type` is torch.int64, expected a floating point one"),
+        (lambda: SKCE(3, kernel=None), "epochs and processes are to have the same kernel; pass one with"),
+        (lambda: CalibrationTest(3, kernel=None), "epochs and processes are to have the same kernel"),
     ],
 )
 def test_errors_name_what_to_do(make, message):

@@ -1,7 +1,7 @@
 # cython: freethreading_compatible=True
 # Typed memoryviews in, one C++ call out, the GIL released: no maths and no policy. A file of native/ for each header of
 # cpu/ declares what it calls.
-# Called by kcalib/_pairs (pairs, line, features), kcalib/regression (dirichlet), kcalib/_input/labels.py,
+# Called by kcalib/_pairs (pairs, line, features, locations), kcalib/regression (dirichlet), kcalib/_input/labels.py,
 # kcalib/_packing/labels.py and kcalib/estimators (rows), kcalib/streaming (state), kcalib/_backend (threads, weights).
 # Callers pass C-contiguous arrays of one dtype whose shapes agree. Numbers of samples are int64, as in NumPy; labels
 # beside points (both sides or neither) int32, for kernels of Euclidean distances only. Nothing here is kept between
@@ -33,6 +33,7 @@ ctypedef fused real:
 
 include "native/run.pxi"
 include "native/pairs.pxi"
+include "native/locations.pxi"
 include "native/line.pxi"
 include "native/dirichlet.pxi"
 include "native/features.pxi"

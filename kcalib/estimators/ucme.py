@@ -25,6 +25,7 @@ from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.labels import Classification, Names
 from kcalib._packing import Packed
 from kcalib._pairs.dispatch import Operator
+from kcalib._pairs.operators.at_locations import AtLocations
 from kcalib.estimators.skce import PairOptions, describe
 from kcalib.kernels import Kernel
 from kcalib.lenses import Canonical, Lens
@@ -349,5 +350,12 @@ def differences_at(data: Data, options: PairOptions, locations: Locations) -> tu
 
 def mean_differences(operator: Operator) -> np.ndarray:
     """Row means of H, locations against samples."""
-    sums = operator.moments().row_sums
+    found = at_locations(operator)
+    sums = operator.moments().row_sums if found is None else found.sums(covariance=False)[0]
     return arrays.to_host(sums).astype(np.float64) / operator.problem.columns.points.shape[0]
+
+
+def at_locations(operator: Operator) -> AtLocations | None:
+    """What sums at the locations in one pass, where the operator has it for its problem."""
+    found: AtLocations | None = getattr(operator, "at_locations", None)
+    return found

@@ -26,7 +26,7 @@ from kcalib.inference.events import warn_if_few
 from kcalib.inference.location_draws import drawn_differences
 from kcalib.inference.location_moments import (
     Covariance,
-    covariance_given_predictions,
+    differences_and_covariance,
     fourth_moment,
     sample_covariance,
 )
@@ -188,12 +188,11 @@ class CME(CalibrationMethod):
             data, locations.data, options.kernel, options.target_kernel, threads=options.threads
         )
         operator = options.operator_for(packed.problem)
-        differences = mean_differences(operator)
         given_predictions = self.reference in GIVEN_PREDICTIONS
         if given_predictions:
-            covariance = covariance_given_predictions(data, locations.data, packed, operator, seed)
+            differences, covariance = differences_and_covariance(data, locations.data, packed, operator, seed)
         else:
-            covariance = sample_covariance(data.n, operator)
+            differences, covariance = mean_differences(operator), sample_covariance(data.n, operator)
         whitening = Whitening.of(covariance, data.dtype)
         value = float(whitening.forms(differences[:, None], data.n)[0])
         if not given_predictions and math.isinf(value):

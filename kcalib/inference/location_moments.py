@@ -18,6 +18,7 @@ from kcalib._input.labels import Classification
 from kcalib._packing import Packed
 from kcalib._pairs.dispatch import Operator, like
 from kcalib._pairs.problem import PairProblem, Side
+from kcalib.estimators.ucme import at_locations, mean_differences
 
 BLOCK_ELEMENTS = 2**20  # of a dense block of samples
 DRAWS, DRAWS_FOR_A_PAIR = 20_000, 200  # of targets for a covariance: at least so many, and for each pair of locations
@@ -39,6 +40,17 @@ def sample_covariance(n: int, operator: Operator) -> Covariance:
     z = xp.concatenate(parts, axis=1)
     deviations = z - xp.mean(z, axis=1, keepdims=True)
     return Covariance(arrays.to_host(deviations @ deviations.T / (n - 1)), _largest(z))
+
+
+def differences_and_covariance(
+    data: Data, locations: Data, packed: Packed, operator: Operator, seed: int
+) -> tuple[np.ndarray, Covariance]:
+    """Mean differences at the locations, and the covariance given the predictions; in one pass where there is one."""
+    found = at_locations(operator)
+    if found is None:
+        return mean_differences(operator), covariance_given_predictions(data, locations, packed, operator, seed)
+    sums, matrix, largest = found.sums(covariance=True)
+    return sums / data.n, Covariance(matrix / data.n, largest)
 
 
 @singledispatch
@@ -89,6 +101,9 @@ def fourth_moment(
 def _(
     data: Classification, locations: Classification, packed: Packed, operator: Operator, directions: np.ndarray
 ) -> float:
+    found = at_locations(operator)
+    if found is not None:
+        return found.fourth(directions @ directions.T) / data.n
     total = 0.0
     for deviations, p, _ in _deviations(data, locations, packed, operator):
         turned = arrays.like(directions.T, p) @ deviations.reshape(len(directions), -1)

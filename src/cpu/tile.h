@@ -12,6 +12,7 @@
 #include "kcalib/mixtures.h"
 #include "kcalib/profiles.h"
 #include "line_kernels.h"
+#include "location_kernels.h"
 #include "weights.h"
 
 namespace kcalib {
@@ -152,6 +153,7 @@ struct TileTable {
   const LineFunctions* line;
   const DirichletTable* dirichlet;
   const FeatureTable* features;
+  const LocationFunctions* locations;
   const ByteForms* bytes = nullptr;  // null: no machine of the level has them
   const ByteLabels* byte_labels = nullptr;
 };

@@ -19,6 +19,7 @@ from kcalib._backend.random import Weights
 from kcalib._backend.records import dataclass
 from kcalib._backend.threads import TerminalProgress, resolve_threads
 from kcalib._pairs.families import POINT_FAMILIES
+from kcalib._pairs.operators.at_locations import AtLocations
 from kcalib._pairs.operators.compared_labels import label_forms
 from kcalib._pairs.operators.diagonal import diagonal
 from kcalib._pairs.operators.digits import sampled, spread_about
@@ -174,6 +175,10 @@ class OpenMPOperator:
             return list(_native.packed_labels(labels, begin, end, bits, sweep))
         width = _native.labels_at_once(sweep)
         return [self._panel(labels, c, min(end, c + width), width, LABELS) for c in range(begin, end, width)]
+
+    @property
+    def at_locations(self) -> AtLocations | None:
+        return AtLocations.of(self.problem, self._run)
 
     def counts(self, thresholds: np.ndarray) -> np.ndarray:
         """Number of pairs i < j with H_ij below each threshold, shape and order of `thresholds`."""

@@ -1,0 +1,91 @@
+#include "locations.h"
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "aligned.h"
+#include "team.h"
+
+namespace kcalib {
+namespace {
+
+constexpr long PART = 1 << 13;  // samples, whose sums are merged in order
+
+// The locations with their places sorted by class.
+class ByClass {
+ public:
+  ByClass(const LocationPoints& points, long m) : members_(points.n_locations) {
+    std::iota(members_.begin(), members_.end(), 0L);
+    const auto of = [&](long j) { return points.classes[j]; };
+    std::stable_sort(members_.begin(), members_.end(), [&](long a, long b) { return of(a) < of(b); });
+    for (long i = 0; i < points.n_locations; ++i)
+      if (i == 0 || of(members_[i]) != of(members_[i - 1])) starts_.push_back(i);
+    starts_.push_back(points.n_locations);
+    locations = {points.kernel, points.points, points.classes, points.n_locations, m, members_.data(), starts_.data(),
+                 long(starts_.size()) - 1};
+  }
+  TestLocations locations;
+
+ private:
+  std::vector<long> members_, starts_;
+};
+
+// pass(first sample, how many, sums of the part, memory) for all parts, whose sums of `size` numbers are added in order.
+template <class Pass>
+bool for_parts(const LocatedSamples& samples, const TestLocations& locations, const Run& run, long size, double* out, Pass pass) {
+  const long parts = (samples.n + PART - 1) / PART, memory = (run.table->locations->memory(locations) + 7) / 8 * 8;
+  const double work = double(samples.n) * double(locations.n_locations) * double(20 + samples.m);
+  const int threads = team_size(run, parts, work);
+  const AlignedBuffer<double> sums(parts * size), of_threads(threads * memory);
+  Watch watch(run, parts);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+  for (long part = 0; part < parts; ++part) {
+    if (watch.stopped()) continue;
+    const long begin = part * PART;
+    double* own = sums.get() + part * size;
+    std::fill_n(own, size, 0.0);
+    pass(begin, std::min(PART, samples.n - begin), own, of_threads.get() + thread_number() * memory);
+    watch.task_done();
+  }
+  if (watch.stopped()) return false;
+  std::fill_n(out, size, 0.0);
+  for (long part = 0; part < parts; ++part)
+    for (long i = 0; i < size; ++i) out[i] += sums[part * size + i];
+  return true;
+}
+
+}  // namespace
+
+bool location_sums(const LocatedSamples& samples, const LocationPoints& points, const Run& run, double* differences,
+                   double* covariance, double* largest) {
+  const ByClass by_class(points, samples.m);
+  const TestLocations& at = by_class.locations;
+  const long count = at.n_locations, size = covariance ? count * (count + 1) : count;
+  // The largest values of parts are no sums.
+  const long parts = (samples.n + PART - 1) / PART;
+  std::vector<double> sums(size), sizes(covariance ? parts * count : 0);
+  const bool finished = for_parts(samples, at, run, size, sums.data(), [&](long begin, long rows, double* own, double* memory) {
+    const LocationSums out{own, covariance ? own + count : nullptr, covariance ? &sizes[begin / PART * count] : nullptr};
+    run.table->locations->add(at, samples.p + begin * samples.m, samples.labels + begin, rows, memory, out);
+  });
+  if (!finished) return false;
+  std::copy_n(sums.begin(), count, differences);
+  if (!covariance) return true;
+  for (long j = 0; j < count; ++j)
+    for (long l = j; l < count; ++l) covariance[j * count + l] = covariance[l * count + j] = sums[count * (j + 1) + l];
+  std::fill_n(largest, count, 0.0);
+  for (long i = 0; i < parts * count; ++i) largest[i % count] = std::max(largest[i % count], sizes[i]);
+  return true;
+}
+
+bool location_fourth(const LocatedSamples& samples, const LocationPoints& points, const double* gram, const Run& run,
+                     double* fourth) {
+  const ByClass by_class(points, samples.m);
+  const TestLocations& at = by_class.locations;
+  return for_parts(samples, at, run, 1, fourth, [&](long begin, long rows, double* own, double* memory) {
+    *own = run.table->locations->fourth(at, samples.p + begin * samples.m, rows, gram, memory);
+  });
+}
+
+}  // namespace kcalib

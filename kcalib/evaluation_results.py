@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
 
 from kcalib._backend.files import write_whole
 from kcalib._backend.records import dataclass
@@ -35,16 +37,19 @@ class ModelEvaluation(Summarized, ABC):
     def notes(self) -> list[str]:
         """What a picture says beside the diagram."""
 
-    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+    def to_html(self, path: str | os.PathLike[str] | None = None, *, beside: Sequence[Any] = ()) -> str:
         """A page of HTML: the verdict in words, the numbers, the test with its law, and how to repeat it.
 
-        One file that needs no network, light or dark as the reader has it. ``kcalib report`` makes one from samples,
-        with diagrams, comparisons and recalibration.
+        One file that needs no network, light or dark as the reader has it. An evaluation holds no samples, so diagrams,
+        comparisons and recalibration are given to it. ``kcalib report`` makes all of these from files.
 
         Parameters
         ----------
         path : path-like, optional
             File to write it to, whole or not at all.
+        beside : sequence of results, optional
+            What else is on the page, in this order: each as it is printed, and drawn where it has a ``plot``, such as
+            `kcalib.reliability`, `kcalib.quantile_calibration`, `kcalib.compare` and `kcalib.recalibration.choose`.
 
         Returns
         -------
@@ -57,15 +62,24 @@ class ModelEvaluation(Summarized, ABC):
             If matplotlib is missing; ``pip install 'kcalib[plot]'``.
         OSError
             If the file cannot be written.
+        TypeError
+            If something of `beside` is no result of kcalib.
 
         Examples
         --------
         >>> import kcalib
-        >>> page = kcalib.evaluate([0, 1, 1, 0, 1], [0.2, 0.7, 0.9, 0.4, 0.6]).to_html()
+        >>> y, p = [0, 1, 1, 0, 1], [0.2, 0.7, 0.9, 0.4, 0.6]
+        >>> page = kcalib.evaluate(y, p).to_html(beside=[kcalib.reliability(y, p)])
         >>> page.startswith("<!doctype html>"), len(page) < 1e5
         (True, True)
         """
-        page = page_of(self)
+        for i, result in enumerate(beside):
+            if not isinstance(result, Summarized):
+                raise TypeError(
+                    f"`beside[{i}]` is {type(result).__name__}, expected a result of kcalib, such as that of "
+                    "kcalib.reliability(y_true, y_pred)"
+                )
+        page = page_of(self, beside)
         if path is not None:
             write_whole(path, page.encode())
         return page

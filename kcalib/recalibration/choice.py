@@ -62,6 +62,26 @@ class Choice(Summarized):
     n_samples: int  #: samples given
     seconds: float = field(compare=False)  #: wall time
 
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the scores with their intervals, as `kcalib.Comparison.plot`.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            Where; default a new figure.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            The axes.
+
+        Raises
+        ------
+        ImportError
+            If matplotlib is missing; ``pip install 'kcalib[plot]'``.
+        """
+        return self.comparison.plot(ax)
+
     def _summary(self) -> Summary:
         gain = self.comparison.difference(CHOSEN, AS_GIVEN)
         low, high = gain.confidence_interval

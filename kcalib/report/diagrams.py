@@ -68,11 +68,14 @@ class Tones:
     def grey(self, share: float) -> tuple[float, ...]:
         return tuple(paper + share * (ink - paper) for paper, ink in zip(self.paper, self.ink, strict=True))
 
+    @property
+    def is_dark(self) -> bool:
+        return sum(self.paper) < sum(self.ink)
+
     def verdict(self, miscalibrated: bool) -> str:
-        dark = sum(self.paper) < sum(self.ink)
         if miscalibrated:
-            return MISCALIBRATED_ON_DARK if dark else MISCALIBRATED
-        return CALIBRATED_ON_DARK if dark else CALIBRATED
+            return MISCALIBRATED_ON_DARK if self.is_dark else MISCALIBRATED
+        return CALIBRATED_ON_DARK if self.is_dark else CALIBRATED
 
 
 def plot_diagram(
@@ -274,8 +277,11 @@ def overconfidence(diagram: Any) -> float:
     return float(np.nansum(gaps) / np.sum(diagram.weight))
 
 
-def draw_histogram(axes: Any, diagram: Any, color: Any, scale: str = "linear") -> None:
-    """Share of the samples in bins of equal width; on a logit scale their density, from the diagram's bins."""
+def draw_histogram(axes: Any, diagram: Any, color: Any, scale: str = "linear", *, outlined: bool = False) -> None:
+    """Share of the samples in bins of equal width; on a logit scale their density, from the diagram's bins.
+
+    Outlines, of equal widths, do not hide those of other models.
+    """
     from scipy.special import logit
 
     tones = Tones.of(axes)
@@ -291,7 +297,10 @@ def draw_histogram(axes: Any, diagram: Any, color: Any, scale: str = "linear") -
         heights = np.divide(diagram.weight[used], on_axis, out=np.zeros(len(left)), where=on_axis > 0)
         heights = heights / max(float(np.max(heights)), np.finfo(float).tiny)
         axes.set_yticks([])
-    axes.bar(left, heights, width, align="edge", color=color, edgecolor=tones.paper, linewidth=0.5)
+    if outlined:
+        axes.stairs(heights, np.append(left, 1.0), color=color)
+    else:
+        axes.bar(left, heights, width, align="edge", color=color, edgecolor=tones.paper, linewidth=0.5)
     axes.set(xscale=scale, xlim=span, ylim=(0, 1))
     set_ticks(axes.xaxis, scale, span)
     bare(axes, tones)

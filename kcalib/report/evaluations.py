@@ -5,23 +5,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from html import escape
 from typing import Any
 
 from kcalib._backend.provenance import machine, versions
 from kcalib.report.laws import draw_law
-from kcalib.report.page import Section, document, paragraph, preformatted, svg, table
+from kcalib.report.page import Section, document, paragraph, preformatted, row, svg, table
 
 TEXTS = ("model", "predicted")
 
 
-def page_of(evaluation: Any) -> str:
+def page_of(evaluation: Any, beside: Sequence[Any]) -> str:
     """`ModelEvaluation.to_html`."""
     models = {"model": evaluation}
-    sections = [numbers(models), tests(models), repeated(models, None)]
+    shown = Section("Beside it", [part for result in beside for part in _of_result(result)])
+    sections = [numbers(models), *([shown] if beside else []), tests(models), repeated(models, None)]
     return document("Is the model calibrated?", verdicts(models), sections)
+
+
+def _of_result(result: Any) -> list[str]:
+    """Any result of kcalib: as it is printed, and its picture where it has one."""
+    try:
+        pictures = [svg(result.plot, type(result).__name__)] if hasattr(result, "plot") else []
+    except ValueError:  # a test that has drawn nothing
+        pictures = []
+    return [row([*pictures, f'<div class="wide">{result._repr_html_()}</div>'])]
 
 
 def verdicts(models: Mapping[str, Any]) -> list[str]:

@@ -38,7 +38,8 @@ th,td{padding:.25rem .7rem;text-align:right;border-bottom:1px solid var(--grid);
 th:first-child,td:first-child,.text{text-align:left}
 figure{margin:1rem 0;overflow-x:auto}figure svg{max-width:100%;height:auto}svg text{fill:var(--ink)}
 section>figure svg{min-width:27rem}
-.row{display:flex;flex-wrap:wrap;gap:.5rem}.row figure{margin:0;max-width:100%;break-inside:avoid}
+.row{display:flex;flex-wrap:wrap;gap:.5rem}.row>*{margin:0 0 1rem;max-width:100%;break-inside:avoid}
+caption{text-align:left}
 figcaption,.small{color:var(--caption);font-size:.85rem}
 pre{background:var(--card);padding:.7rem 1rem;overflow-x:auto;font-size:.85rem;white-space:pre-wrap}
 """

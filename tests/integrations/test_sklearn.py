@@ -502,6 +502,24 @@ def test_display_of_several_models(pyplot: Any) -> None:
     assert again is first and again.ax_ is not ax and again.line_[0].get_label() == "again"
 
 
+def test_display_on_dark_axes_has_colours_that_are_seen(pyplot: Any) -> None:
+    from matplotlib.colors import to_rgb
+
+    y, p = np.tile([0, 1], 20), np.linspace(0.1, 0.9, 40)
+    models = {str(k): p for k in range(7)}
+    light = ReliabilityDisplay.from_predictions(y, models)
+    with pyplot.style.context("dark_background"):
+        dark = ReliabilityDisplay.from_predictions(y, models)
+    for display, side in ((light, 1), (dark, -1)):
+        colors = [line.get_color() for line in display.line_]
+        brightness = [side * np.mean(to_rgb(color)) for color in colors]
+        assert len(set(colors)) == 7 and max(brightness[:2]) < min(brightness[4:6])
+        below = display.histogram_ax_
+        assert [text.get_text() for text in below.get_yticklabels()] == ["0", "0.5", "1"]
+        assert not below.spines["top"].get_visible() and len(below.patches) == 7
+        assert not any(outline.get_fill() for outline in below.patches)
+
+
 def test_display_of_one_class_by_a_lens(pyplot: Any) -> None:
     x, y = wine()
     p = GaussianNB().fit(x, y).predict_proba(x)

@@ -14,7 +14,7 @@ from kcalib._command.kinds import most_chosen
 from kcalib._input.forecasts import prepare as prepare_forecasts
 from kcalib._input.labels import prepare
 from kcalib.distributions import Normal
-from kcalib.recalibration import choose
+from kcalib.recalibration import TemperatureScaling, choose
 from kcalib.report.page import Section, document, paragraph, preformatted, svg, table
 from kcalib.streaming import CalibrationState
 
@@ -85,6 +85,28 @@ def test_pages_of_forecasts_and_states_and_of_tests_without_draws(tmp_path):
     text = kcalib.evaluate(y, p, method="spectrum").to_html(tmp_path / "a.html")
     assert (tmp_path / "a.html").read_text() == text
     assert "observed" not in checked(text)  # there are no draws to show
+
+
+def test_results_beside_an_evaluation_are_on_its_page():
+    """Diagrams, a comparison and a choice of recalibrators: drawn, and as they are printed."""
+    y, p = problem(power=2.0)
+    beside = [
+        kcalib.reliability(y, p),
+        kcalib.compare(y, {"<a>": p, "b": problem()[1]}),
+        choose(y, p, {"temperature": TemperatureScaling()}, n_folds=3),
+        kcalib.calibration_test(y, p, method="spectrum"),  # has no picture
+        kcalib.class_wise_ece(y, p, full_output=True),
+    ]
+    evaluation = kcalib.evaluate(y, p, method="spectrum")  # has none either
+    assert "Beside it" not in checked(evaluation.to_html())
+    page = evaluation.to_html(beside=beside)
+    text = checked(page)
+    assert page.count("<svg ") == 3 and page.count('<div class="row">') == 5
+    for result in beside:
+        for line in str(result).splitlines():
+            assert " ".join(line.removesuffix("...").split()) in text
+    with pytest.raises(TypeError, match=r"`beside\[1\]` is float, expected a result of kcalib"):
+        evaluation.to_html(beside=[beside[0], 0.5])
 
 
 def test_the_page_of_the_same_evaluation_is_the_same():

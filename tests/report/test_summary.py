@@ -12,8 +12,9 @@ import pytest
 
 import kcalib
 from kcalib.distributions import Normal
+from kcalib.recalibration import TemperatureScaling, choose
 from kcalib.report.summary import MOST_ROWS, WIDTH, Summarized
-from kcalib.solvers import KroneckerSolution, LowRank
+from kcalib.solvers import KroneckerSolution, LowRank, Solution
 from kcalib.streaming import CalibrationState
 
 NAMES = (
@@ -39,6 +40,10 @@ NAMES = (
     "factor",
     "solution",
     "scores",
+    "score",
+    "choice",
+    "solve",
+    "candidate",
 )
 
 
@@ -96,7 +101,17 @@ def results() -> dict[str, Any]:
         "factor": LowRank(np.ones((4, 2)), np.arange(2), 0.1, 2),
         "solution": KroneckerSolution(np.ones(4), 0.5, 1e-16, "schur", (0, 0)),
         "scores": CalibrationState(3).update(y, p).scores(),
+        "score": CalibrationState(3).update(y, p).scores().brier_score,
+        "choice": choose(y, p, {"temperature": TemperatureScaling()}, n_folds=3),
+        "solve": Solution(np.ones(4), 1e-9, 1e-10, 3, 2, "cg", "by wish", 64, True),
+        "candidate": kcalib.squared_calibration_error(y, p, estimators=["temperature"], n_folds=2).estimators[0],
     }
+
+
+def leaves(cls: type) -> set[type]:
+    """Classes of results that none derives from."""
+    below = [leaf for sub in cls.__subclasses__() for leaf in leaves(sub)]
+    return set(below) or {cls}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -107,7 +122,7 @@ def test_results_are_a_dozen_lines(name: str) -> None:
     cells = Cells(result._repr_html_()).cells
     assert cells[0] == lines[0] and result._repr_html_().startswith("<table")
     assert "#" not in result._repr_html_()  # no colour but that of the text
-    if name not in ("comparison", "risk"):
+    if name not in ("comparison", "risk", "choice"):
         fields = {field.name for field in dataclasses.fields(result)}
         for line, at in zip(lines[1:], range(1, len(cells), 2)):
             assert line.split()[0] == cells[at].split()[0] and (line.startswith("and ") or cells[at] in fields)
@@ -118,6 +133,9 @@ def test_public_results_have_a_summary() -> None:
     public = {name for name in kcalib.__all__ if dataclasses.is_dataclass(getattr(kcalib, name))}
     assert {name for name in public if not issubclass(getattr(kcalib, name), Summarized)} == set()
     assert public == {type(result).__name__ for result in results().values()} & public
+    of_kcalib = {leaf for leaf in leaves(Summarized) if leaf.__module__.startswith("kcalib.")}
+    assert of_kcalib == {type(result) for result in results().values()}
+    assert max(len(str(result)) for result in results().values()) < 1100
 
 
 def test_what_is_first() -> None:

@@ -22,11 +22,10 @@ from kcalib.report import diagrams as drawing
 
 __all__ = ["ReliabilityDisplay"]
 
-# Okabe and Ito's colours, distinct with every kind of colour vision.
-COLORS = (
-    drawing.CALIBRATED, drawing.MISCALIBRATED, "#009E73", "#CC79A7", drawing.MISCALIBRATED_ON_DARK,
-    drawing.CALIBRATED_ON_DARK, "0.35",
-)  # fmt: skip
+# Okabe and Ito's colours, distinct with every kind of colour vision; on dark paper the light ones come first.
+DEEP, BRIGHT = (drawing.CALIBRATED, drawing.MISCALIBRATED), (drawing.CALIBRATED_ON_DARK, drawing.MISCALIBRATED_ON_DARK)
+BETWEEN = ("#009E73", "#CC79A7")
+COLORS, COLORS_ON_DARK = (*DEEP, *BETWEEN, *BRIGHT[::-1], "0.35"), (*BRIGHT, *BETWEEN, *DEEP[::-1], "0.65")
 MODEL = "model"
 NOT_OPTIONS = {"y_true", "y_pred", "lens", "classes"}  # of `reliability`, which the methods name themselves
 
@@ -279,14 +278,15 @@ class ReliabilityDisplay:
             _, ax = plt.subplots(figsize=(4.6, 5.9), layout="constrained")
         below = drawing.axes_below(ax) if histogram else None
         first = sum(line.get_gid() == MODEL for line in ax.lines)
+        colors = COLORS_ON_DARK if drawing.Tones.of(ax).is_dark else COLORS
         self.line_, explained = [], []
         for number, (model, diagram) in enumerate(self.diagrams.items(), start=first):
-            color = COLORS[number % len(COLORS)]
+            color = colors[number % len(colors)]
             explained = drawing.draw_diagram(ax, self._shown(diagram, first), color)
             label = self._label(model, name)
             self.line_ += ax.plot([], [], color=color, marker="o", markersize=4, linewidth=0.8, label=label, gid=MODEL)
             if below is not None:
-                self._draw_below(below, diagram, color)
+                drawing.draw_histogram(below, diagram, color, outlined=len(self.diagrams) > 1)
         self.ax_, self.histogram_ax_, self.figure_ = ax, below, ax.figure
         self._finish(explained if first + len(self.diagrams) == 1 else [])
         return self
@@ -296,13 +296,6 @@ class ReliabilityDisplay:
         if diagram.binning == "isotonic" or len(self.diagrams) + n_before == 1:
             return diagram
         return replace(diagram, consistency_band=None)
-
-    def _draw_below(self, axes: Any, diagram: ReliabilityDiagram, color: str) -> None:
-        if len(self.diagrams) == 1:
-            drawing.draw_histogram(axes, diagram, color)
-            return
-        axes.stairs(diagram.histogram, np.linspace(0, 1, len(diagram.histogram) + 1), color=color)
-        axes.set(xlim=(0, 1), ylim=(0, 1))
 
     def _label(self, model: str, name: str | None) -> str:
         label = model if name is None else name

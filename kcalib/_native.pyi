@@ -49,7 +49,7 @@ def moments(
     marks: np.ndarray | None,
     labels: np.ndarray | None,
     order: np.ndarray | None,
-    right_points: np.ndarray,
+    right_points: np.ndarray | None,
     right_marks: np.ndarray | None,
     right_labels: np.ndarray | None,
     right_order: np.ndarray | None,
@@ -286,6 +286,7 @@ class Features:
 
 def distributions(rows: np.ndarray, tolerance: float, threads: int) -> np.ndarray | None: ...
 def classes(labels: np.ndarray, m: int, threads: int) -> np.ndarray | None: ...
+def labelled(true: np.ndarray, pred: np.ndarray, tolerance: float, threads: int) -> np.ndarray | None: ...
 def points_and_residuals(
     p: np.ndarray, labels: np.ndarray, dtype: Any, threads: int
 ) -> tuple[np.ndarray, np.ndarray]: ...

@@ -96,6 +96,9 @@ class Canonical(Lens):
         return data
 
 
+CANONICAL = Canonical()
+
+
 @dataclass(frozen=True)
 class TopLabel(Lens):
     r"""The confidence in the predicted class, and whether that class is right.

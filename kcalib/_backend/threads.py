@@ -26,8 +26,10 @@ def resolve_threads(threads: Any = None) -> int:
     Python threads are running."""
     if threads is not None:
         return _startable(check_integer("threads", threads, 1, MOST_THREADS))
-    available = min(_native.max_threads(), processors())
-    return max(1, available // (1 + _native.running_sweeps()))
+    allowed = _native.max_threads()
+    if allowed == 1:
+        return 1
+    return max(1, min(allowed, processors()) // (1 + _native.running_sweeps()))
 
 
 def processors() -> int:

@@ -7,7 +7,6 @@ class probabilities to `_input.labels.prepare`, which gives a `Classification`.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from kcalib._input.labels import NAMES, Names
 from kcalib.distributions import Categorical, Distribution, as_distribution
 from kcalib.distributions._checks import check_support, real_array
 from kcalib.distributions._distribution import take_rows
-from kcalib.lenses import Canonical, Lens
+from kcalib.lenses import CANONICAL, Lens
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Forecasts(Data):
     prediction: Distribution
     sample_weight: Array | None  # float64, shape: (n,)
     dtype: str = "float64"  # the pairwise arithmetic is in it
-    lens: Lens = field(default_factory=Canonical)
+    lens: Lens = CANONICAL
 
     noun = "predicted distributions"
 
@@ -139,7 +138,7 @@ def prepare(
     if isinstance(y_pred, Categorical):
         classes = y_pred.classes if classes is None else classes
         y_pred = y_pred.probabilities
-    if not isinstance(y_pred, Distribution):
+    if type(y_pred) is np.ndarray or not isinstance(y_pred, Distribution):
         return labels.prepare(
             y_true,
             y_pred,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -27,7 +26,7 @@ from kcalib._input.checks import dtype_name, is_column, reject, weights_of
 from kcalib._input.data import SAME_SAMPLES, Data
 from kcalib._input.frames import check_dimensions, check_frames
 from kcalib._input.logits import losses_of_logits, softmax, warn_of_probabilities
-from kcalib.lenses import Canonical, Lens
+from kcalib.lenses import CANONICAL, Lens
 
 
 class Names(NamedTuple):
@@ -60,7 +59,7 @@ class Classification(Data):
     classes: tuple[Any, ...] | None  # the labels as the user wrote them; None for 0..m-1
     input_epsilon: float  # machine epsilon of the dtype the predictions came in; of logits the smallest normal number
     dtype: str = "float64"  # the pairwise arithmetic is in it
-    lens: Lens = field(default_factory=Canonical)  # through which all of this is seen
+    lens: Lens = CANONICAL  # through which all of this is seen
     losses: Array | None = None  # of logits, -log softmax of each label, also where the softmax is 0; shape: (n,)
 
     noun = "class probabilities"
@@ -202,6 +201,32 @@ def prepare(
     target = dtype_name(dtype)
     if not (lens is None or isinstance(lens, Lens)):
         raise TypeError(f"`lens` is {lens!r}, expected a lens such as kcalib.lenses.TopLabel()")
+    labels = None
+    if classes is None and from_logits is False and type(y_true) is type(y_pred) is np.ndarray and y_pred.ndim == 2:
+        tolerance = _tolerance(y_pred.shape[1], _FLOAT64_EPSILON)
+        labels = _native.labelled(y_true, y_pred, tolerance, threads_for(y_pred.size, threads))  # the usual case
+    if labels is None:
+        labels, probabilities, called, epsilon, losses = _looked_at(
+            y_true, y_pred, classes, from_logits, sample_weight, target, threads, names
+        )
+    else:
+        probabilities, called, epsilon, losses = y_pred, None, _FLOAT64_EPSILON, None
+    weights = None if sample_weight is None else weights_of(sample_weight, len(labels), probabilities)
+    data = Classification(labels, probabilities, weights, called, epsilon, target, losses=losses)
+    return data if lens is None else lens.induced(data)
+
+
+def _looked_at(
+    y_true: Any,
+    y_pred: Any,
+    classes: Any,
+    from_logits: Any,
+    sample_weight: Any,
+    target: str,
+    threads: Any,
+    names: Names,
+) -> tuple[Array, Array, tuple[Any, ...] | None, float, Array | None]:
+    """Labels, probabilities and classes of arrays of any kind, machine epsilon of predictions, and losses of logits."""
     y_true, y_pred, sample_weight = map(arrays.collected, (y_true, y_pred, sample_weight))
     check_dimensions(y_true, y_pred, names[:2])
     true = arrays.as_array(y_true, names.y_true)
@@ -228,13 +253,11 @@ def prepare(
     else:
         xp = arrays.namespace(probabilities)
         labels = xp.astype(labels, xp.int64, copy=False)
-    weights = None if sample_weight is None else weights_of(sample_weight, n, probabilities)
     losses = None
     if from_logits:
         epsilon = float(arrays.namespace(probabilities).finfo(probabilities.dtype).smallest_normal)
         losses = losses_of_logits(pred, labels, probabilities, epsilon)
-    data = Classification(labels, probabilities, weights, called, epsilon, target, losses=losses)
-    return data if lens is None else lens.induced(data)
+    return labels, probabilities, called, epsilon, losses
 
 
 def _epsilon(y_pred: Any, pred: Array) -> float:
@@ -296,8 +319,7 @@ def _probabilities(pred: Array, from_logits: bool, target: str, epsilon: float, 
         pred = softmax(xp, logits, names.y_pred)
         warn_of_probabilities(xp, logits, names.y_pred, names.from_logits)
     binary = is_column(pred)
-    # Rounding of the entries, and of sums of m of them in float32.
-    tolerance = max(1e-6, 4 * epsilon, 2 * _FLOAT32_EPSILON * math.sqrt(2 if binary else pred.shape[1]))
+    tolerance = _tolerance(2 if binary else pred.shape[1], epsilon)
     if arrays.is_host(pred):
         pred = arrays.compact(pred, np.float32 if pred.dtype == np.float32 else np.float64)
         checked = _native.distributions(pred, tolerance, threads_for(pred.size, threads))
@@ -340,6 +362,11 @@ def _probabilities(pred: Array, from_logits: bool, target: str, epsilon: float, 
             ).replace("e-0", "e-"),
         )
     return pred
+
+
+def _tolerance(m: int, epsilon: float) -> float:
+    """Of sums of m probabilities: rounding of the entries, and of their sum in float32."""
+    return max(1e-6, 4 * epsilon, 2 * _FLOAT32_EPSILON * math.sqrt(m))
 
 
 def _are_percentages(xp: Any, values: Array) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,8 +19,10 @@ from kcalib._packing.packed import Alike, Packed, Target, medians_of, pack_alike
 from kcalib._pairs.operators.generic import GenericOperator
 from kcalib._pairs.problem import PairProblem, Side, Term
 from kcalib.bandwidth import MedianDistance, median_of_points
-from kcalib.kernels import VECTOR_METRICS, Exponential, Kernel
+from kcalib.kernels import VECTOR_METRICS, Exponential, Kernel, RadialKernel
 from kcalib.target_kernels import TargetKernel, matrix_root
+
+DEFAULT = Exponential()  # kernel, with the median heuristic
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,9 @@ class TargetMatrix(Target):
         return sample_side(data, self.root, threads)
 
 
+DELTA = TargetMatrix()
+
+
 @pack_alike.register(Classification)
 def _pack_alike(
     first: Classification,
@@ -58,7 +64,8 @@ def _pack_alike(
     resolved, medians = resolve(
         [one.probabilities for one in models], check_kernel(kernel, first.m), threads, elsewhere=False
     )
-    target, terms = TargetMatrix(target_root(target_kernel, first)), _terms(resolved)
+    root = target_root(target_kernel, first)
+    target, terms = DELTA if root is None else TargetMatrix(root), _terms(resolved)
     definite = _is_definite(resolved, first.m)
     own = () if others else _first(medians)
     problems = [PairProblem(sample_side(one, target.root, threads), None, terms, said=resolved) for one in models]
@@ -131,11 +138,14 @@ def resolve(
             elsewhere=elsewhere,
         )
 
-    return kernel.resolve({metric: bandwidth(metric) for metric in kernel.open_metrics()}), medians
+    open_metrics = _facts(kernel).open_metrics
+    if not open_metrics:
+        return kernel, medians
+    return kernel.resolve({metric: bandwidth(metric) for metric in open_metrics}), medians
 
 
 def _first(medians: dict[str, list[MedianDistance]]) -> tuple[MedianDistance, ...]:
-    return tuple(found[0] for found in medians.values())
+    return tuple([found[0] for found in medians.values()])
 
 
 def sample_side(data: Classification, root: np.ndarray | None, threads: int | None) -> Side:
@@ -169,35 +179,53 @@ def _residual_side(data: Classification, dtype: Any, threads: int | None) -> Sid
 def check_kernel(kernel: Any, m: int) -> Kernel:
     """The kernel to use (default: exponential with the median heuristic)."""
     if kernel is None:
-        return Exponential()
+        return DEFAULT
     if not isinstance(kernel, Kernel):
         raise TypeError(f"`kernel` is {kernel!r}, expected a kernel such as kcalib.kernels.Exponential(bandwidth=0.5)")
-    _check_metrics(kernel)
-    for factor in kernel.factors():
-        if m > 2 and not factor.is_positive_definite():
-            warn(
-                f"{factor} may be indefinite for {m} classes: {factor.why_indefinite()}. The estimate can then be "
-                "negative or near 0 for a miscalibrated model; use Exponential, or another kernel with "
-                "metric='euclidean'.",
-                IndefiniteKernelWarning,
-            )
+    facts = _check_metrics(kernel)
+    for factor in facts.indefinite if m > 2 else ():
+        warn(
+            f"{factor} may be indefinite for {m} classes: {factor.why_indefinite()}. The estimate can then be "
+            "negative or near 0 for a miscalibrated model; use Exponential, or another kernel with "
+            "metric='euclidean'.",
+            IndefiniteKernelWarning,
+        )
     return kernel
 
 
 def _is_definite(kernel: Kernel, m: int) -> bool:
     """Whether the kernel on vectors of m entries is known to be positive definite; on a line all are."""
-    return m <= 2 or all(factor.is_positive_definite() for factor in kernel.factors())
+    return m <= 2 or not _facts(kernel).indefinite
 
 
-def _check_metrics(kernel: Kernel) -> None:
-    for factor in kernel.factors():
-        if factor.metric not in VECTOR_METRICS:
-            raise ValueError(
-                f"{factor} has a metric between predicted distributions (kcalib.distributions), but `y_pred` holds "
-                "class probabilities or other vectors; use metric='euclidean', 'cityblock' or 'total_variation'"
-            )
+def _check_metrics(kernel: Kernel) -> _Facts:
+    facts = _facts(kernel)
+    for factor in facts.misfits:
+        raise ValueError(
+            f"{factor} has a metric between predicted distributions (kcalib.distributions), but `y_pred` holds "
+            "class probabilities or other vectors; use metric='euclidean', 'cityblock' or 'total_variation'"
+        )
+    return facts
 
 
+class _Facts(NamedTuple):
+    """What is asked of a kernel before every problem."""
+
+    misfits: tuple[RadialKernel, ...]  # its factors that are no kernels between vectors
+    indefinite: tuple[RadialKernel, ...]  # those that are not known to be positive definite
+    open_metrics: tuple[Any, ...]
+
+
+@functools.lru_cache(maxsize=64)
+def _facts(kernel: Kernel) -> _Facts:
+    """Kept, as the same kernel comes many times, and few samples take less time than the questions."""
+    factors = kernel.factors()
+    misfits = tuple(factor for factor in factors if factor.metric not in VECTOR_METRICS)
+    indefinite = tuple(factor for factor in factors if not factor.is_positive_definite())
+    return _Facts(misfits, indefinite, kernel.open_metrics())
+
+
+@functools.lru_cache(maxsize=64)
 def _terms(kernel: Kernel) -> tuple[Term, ...]:
     """The kernel's normal form; its coefficients must fit float32."""
     terms = kernel.terms()

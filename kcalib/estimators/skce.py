@@ -55,6 +55,8 @@ __all__ = ["skce"]
 ESTIMATORS = ("unbiased", "biased", "block", "linear")  # from sums over pairs, as tests take them
 BIASED_BLOCK = "biased_block"
 FEATURES = "features"
+PAIRED = (*ESTIMATORS, BIASED_BLOCK)
+ALL = (*PAIRED, FEATURES)
 
 
 @overload
@@ -348,7 +350,7 @@ def skce(
         dtype=dtype,
         threads=threads,
     )
-    check_choice("estimator", estimator, (*ESTIMATORS, BIASED_BLOCK, FEATURES))
+    check_choice("estimator", estimator, ALL)
     if estimator == FEATURES:
         check_has_blocks(estimator, block_size)
         check_not_parallel(parallel, "estimator='features'")
@@ -499,7 +501,7 @@ def _spread(values: Sequence[float]) -> float | None:
 
 def check_estimator(data: Data, estimator: str, block_size: int | None) -> int | None:
     """The samples in a block, None for estimators without blocks."""
-    check_choice("estimator", estimator, (*ESTIMATORS, BIASED_BLOCK))
+    check_choice("estimator", estimator, PAIRED)
     _check_samples(data, estimator)
     return _block_size(data, estimator, block_size)
 
@@ -624,12 +626,9 @@ def _check_samples(data: Data, estimator: str) -> None:
         return
     if data.n < 2:
         raise ValueError(f"estimator={estimator!r} needs at least 2 samples, `y_true` has {data.n}")
-    weights, xp = data.sample_weight, data.xp
-    if (
-        weights is not None
-        and int(xp.sum(xp.astype(weights > 0, xp.int64))) < 2
-        and estimator in (ESTIMATORS[0], FEATURES)
-    ):
+    if data.sample_weight is None or estimator not in (ESTIMATORS[0], FEATURES):
+        return
+    if int(data.xp.sum(data.xp.astype(data.sample_weight > 0, data.xp.int64))) < 2:
         raise ValueError(f"estimator={estimator!r} needs at least 2 samples of positive `sample_weight`")
 
 

@@ -259,7 +259,9 @@ cdef PairProblem[real] pair_problem(
     problem.program = kernel.program
     problem.symmetric = symmetric
     problem.left = one_side[real](kernel, points, marks, labels, order)
-    problem.right = one_side[real](kernel, right_points, right_marks, right_labels, right_order)
+    problem.right = problem.left
+    if right_points is not None:
+        problem.right = one_side[real](kernel, right_points, right_marks, right_labels, right_order)
     return problem
 
 
@@ -271,7 +273,8 @@ def moments(
 ):
     """Total; if `rows` row sums and column sums (rectangular problems); if `second`, with `rows`, the sum of squares.
 
-    The samples are those that `order` names, all of them where it is None.
+    The samples are those that `order` names, all of them where it is None. Without `right_points` the right side is
+    the left one.
     """
     cdef PairProblem[real] problem = pair_problem[real](
         kernel, points, marks, labels, order, right_points, right_marks, right_labels, right_order, symmetric)

@@ -80,6 +80,38 @@ cdef checked_labels(const number[::1] values, long m, int threads):
     return labels if good else None
 
 
+FLOAT64, INT64 = np.dtype(np.float64), np.dtype(np.int64)
+
+
+def labelled(true, pred, double tolerance, int threads):
+    """A copy of the labels 0..m-1 of rows of m > 1 probabilities, NumPy arrays as `distributions` and `classes` return them;
+    `pred` has two dimensions.
+
+    None if some check fails, or if the arrays are others, which says nothing against them.
+    """
+    if true.dtype is not INT64 or pred.dtype is not FLOAT64 or true.ndim != 1:
+        return None
+    cdef const int64_t[:] y = true
+    cdef const double[:, :] p = pred
+    cdef long n = p.shape[0], m = p.shape[1]
+    if n == 0 or m < 2 or y.shape[0] != n:
+        return None
+    if y.strides[0] != sizeof(int64_t) or p.strides[1] != sizeof(double) or p.strides[0] != m * <long>sizeof(double):
+        return None
+    cdef const double* values = &p[0, 0]
+    cdef const int64_t* called = &y[0]
+    if (<size_t>values | <size_t>called) % 8:
+        return None
+    labels = np.empty(n, INT64)
+    cdef int64_t[::1] out = labels
+    cdef int64_t* out_pointer = &out[0]
+    cdef bint good
+    with nogil:
+        good = are_classes(called, n, m, threads, out_pointer) and are_distributions(
+            values, n, m, tolerance, threads, <double*>NULL)
+    return labels if good else None
+
+
 def points_and_residuals(p, const int64_t[::1] labels, dtype, int threads):
     """The float64 rows p (themselves, if that is `dtype`) and onehot(labels) - p, both in `dtype`."""
     marks = np.empty(p.shape, dtype)

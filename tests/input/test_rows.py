@@ -238,3 +238,57 @@ def test_the_predicted_class_is_the_first_of_the_largest(m: int) -> None:
     assert confidence.tolist() == p.max(axis=1).tolist()
     assert correct.tolist() == (p.argmax(axis=1) == y).tolist()
     assert m == 1 or 0 < correct.sum() < 2000
+
+
+def unaligned(array: np.ndarray) -> np.ndarray:
+    """The same numbers, a byte off."""
+    room = np.empty(array.nbytes + 1, np.uint8)[1:].view(array.dtype).reshape(array.shape)
+    room[...] = array
+    return room
+
+
+WAYS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "as they are": lambda a: a,
+    "reversed": lambda a: a[::-1],
+    "every second": lambda a: np.repeat(a, 2, axis=0)[::2],
+    "column by column": np.asfortranarray,
+    "unaligned": unaligned,
+    "other bytes": lambda a: a.astype(a.dtype.newbyteorder(">")),
+    "half the size": lambda a: a.astype(np.float32 if a.dtype.kind == "f" else np.int32),
+    "read only": lambda a: np.frombuffer(a.tobytes(), a.dtype).reshape(a.shape),
+    "a class of its own": lambda a: a.view(type("Own", (np.ndarray,), {})),
+    "twice the number": lambda a: np.concatenate([a, a]),
+    "none": lambda a: a[:0],
+    "one more dimension": lambda a: a[..., None],
+}
+
+
+@pytest.mark.parametrize("of_labels", WAYS)
+@pytest.mark.parametrize("of_rows", WAYS)
+def test_the_usual_arrays_are_looked_at_at_once(of_labels, of_rows, monkeypatch):
+    """Labels and predictions in one call, where they are as they end up: the same data and messages without it."""
+    good = rows(7, 70)
+    wrong = {"sums": good * 1.01, "sign": good - 0.2, "nan": np.where(good > good.max() - 1e-9, np.nan, good)}
+    for p in (good, *wrong.values()):
+        for y in (labels_for(p), labels_for(p) + 1, labels_for(p) - 1):
+            given = WAYS[of_labels](y), WAYS[of_rows](p)
+            found = outcome(*given)
+            with monkeypatch.context() as patch:
+                patch.setattr(_native, "labelled", lambda *arguments: None)
+                assert found == outcome(*given)
+    y = labels_for(good)
+    usual = _native.labelled(WAYS[of_labels](y), good, 1e-6, 1)
+    assert (usual is not None) == (of_labels in ("as they are", "column by column", "read only", "a class of its own"))
+    if usual is not None:
+        assert usual.tolist() == y.tolist() and not np.shares_memory(usual, y)
+
+
+def test_tolerance_of_the_usual_arrays_is_that_of_others():
+    p = rows(1000, 3000)
+    for off in (0.9e-5, 1.1e-5, 2e-5):  # 2^-22 times the root of 1000 is 7.5e-6
+        shifted = p.copy()
+        shifted[1, 0] += off
+        assert outcome(labels_for(p), shifted)[0] is outcome(labels_for(p), np.asfortranarray(shifted))[0] is ValueError
+    shifted = p.copy()
+    shifted[1, 0] += 5e-6
+    assert outcome(labels_for(p), shifted) == outcome(labels_for(p), np.asfortranarray(shifted))

@@ -57,7 +57,8 @@ class OpenMPOperator:
         self.reason = reason
         self.threads = resolve_threads(threads)
         self._level = level  # instruction set; the tests force each
-        self._euclidean = all(f.metric == "euclidean" for term in problem.kernel for f in term.factors)
+        # Whether sorting samples by label is worth it; both sides have labels in the core, or neither.
+        self._worth_sorting = min(len(problem.left.points), len(problem.columns.points)) >= SORT_FROM
         self._by_labels, centre = self._one_product()
         self._kernel = _native.Kernel(
             _terms(problem.kernel),
@@ -76,13 +77,20 @@ class OpenMPOperator:
     def moments(self, second: bool = False, rows: bool = True, trace: bool = True) -> Moments:
         problem = self.problem
         left = self._prepared(problem.left)
-        right = left if problem.right is None else self._prepared(problem.right)
-        total, row_sums, column_sums, squares = self._run(
-            _native.moments, *left.arrays, *right.arrays, problem.symmetric, rows=rows or second, second=second
-        )
-        row_sums, column_sums = left.restored(row_sums), right.restored(column_sums)
-        own = diagonal(problem, self.threads) if trace and problem.symmetric else None
-        column_sums = row_sums if problem.symmetric else column_sums
+        right = None if problem.right is None else self._prepared(problem.right)
+        with TerminalProgress() as progress:
+            total, row_sums, column_sums, squares = _native.moments(
+                *left.arrays,
+                *_arrays(right),
+                right is None,
+                self._kernel,
+                self._sweep(progress),
+                rows or second,
+                second,
+            )
+        row_sums = left.restored(row_sums)
+        column_sums = row_sums if right is None else right.restored(column_sums)
+        own = diagonal(problem, self.threads) if trace and right is None else None
         return Moments(total, row_sums, column_sums, own, squares, None if own is None else float(np.sum(own)))
 
     def block_sums(self, size: int) -> np.ndarray:
@@ -208,8 +216,10 @@ class OpenMPOperator:
         events, two products are needed.
         """
         sides, points = (self.problem.left, self.problem.columns), self.problem.left.points
-        least = RESIDUAL_CLASSES if self._worth_sorting() else RESIDUAL_CLASSES_UNSORTED
-        if points.shape[1] < least or not self._euclidean or any(s.labels is None for s in sides):
+        least = RESIDUAL_CLASSES if self._worth_sorting else RESIDUAL_CLASSES_UNSORTED
+        if points.shape[1] < least or any(s.labels is None for s in sides):
+            return False, None
+        if any(f.metric != "euclidean" for term in self.problem.kernel for f in term.factors):
             return False, None
         rows = sampled(points)
         apart, centre = spread_about(points[rows])
@@ -219,10 +229,6 @@ class OpenMPOperator:
         residuals[np.arange(len(residuals)), np.asarray(self.problem.left.labels)[rows]] -= 1
         enough = np.einsum("ij,ij->i", residuals, residuals).min() > SMALL_RESIDUALS**2
         return enough, centre.astype(points.dtype).astype(np.float64) if enough else None
-
-    def _worth_sorting(self) -> bool:
-        """Whether sorting samples by label is; both sides have labels in the core, or neither."""
-        return min(len(self.problem.left.points), len(self.problem.columns.points)) >= SORT_FROM
 
     def _prepared(self, side: Side, block: int | None = None, sort: bool = True) -> HostSide:
         """The side as the compiled core reads it, sorted by label (within blocks) where that helps."""
@@ -234,7 +240,7 @@ class OpenMPOperator:
             first = 2 + self.problem.target.n_dims
             marks = bounded(self.problem.target, np.ascontiguousarray(side.marks), first)
             return HostSide(points, marks, None, None)
-        sort = sort and self._worth_sorting() and (block is None or block >= SORT_FROM)
+        sort = sort and self._worth_sorting and (block is None or block >= SORT_FROM)
         enough = m >= (RESIDUAL_CLASSES if sort else RESIDUAL_CLASSES_UNSORTED)
         if not (self._by_labels and enough):
             if self._by_labels or not side.marks_follow:
@@ -270,6 +276,9 @@ class OpenMPOperator:
     def _run(self, function: Any, *arrays_and_flags: Any, **options: Any) -> Any:
         with TerminalProgress() as progress:
             return function(*arrays_and_flags, kernel=self._kernel, sweep=self._sweep(progress), **options)
+
+
+HostArrays = tuple[np.ndarray | None, np.ndarray | None, np.ndarray | None, np.ndarray | None]
 
 
 @dataclass(frozen=True)
@@ -443,6 +452,11 @@ class Cut:
     @staticmethod
     def _merged(parts: np.ndarray, apart: bool) -> np.ndarray:
         return parts if apart else compensated(parts.reshape(-1, parts.shape[2]))[None, None, :]
+
+
+def _arrays(side: HostSide | None) -> HostArrays:
+    """Those of the right side, which has none where it is the left one."""
+    return (None, None, None, None) if side is None else side.arrays
 
 
 def _terms(terms: tuple[Term, ...]) -> list[tuple[float, list[tuple[int, int, float, float, float]]]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -79,6 +80,10 @@ class Parser(argparse.ArgumentParser):
         return self.commands
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        first = next(iter(sys.argv[1:] if args is None else args), "")
+        own = self._option_string_actions
+        if first.startswith("-") and not any(one.startswith(first) for one in own):  # else COMMAND were said to lack
+            self.error(f"unrecognized arguments: {first}{nearest(first, own) or '; options come after the COMMAND'}")
         found, unknown = self.parse_known_args(args, namespace)
         if unknown:  # an error of the command, whose usage it shows, and whose options it knows
             command = self.commands.choices[found.command]
@@ -484,6 +489,7 @@ def _lens(text: str) -> Lens:
         raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
     raise argparse.ArgumentTypeError(
         f"{text!r}, expected canonical, top-label, class-wise:COLUMN, top-k:K or groups:0,1/2,3,4"
+        f"{nearest(name, ('canonical', 'top-label', 'class-wise', 'top-k', 'groups'))}"
     )
 
 

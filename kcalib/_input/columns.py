@@ -6,9 +6,11 @@ The names that are found without an option are the same for files that the comma
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import field
 
+from kcalib._backend.options import most_like
 from kcalib._backend.records import dataclass
 
 # Names recognised without an option; the first that a file has is used.
@@ -45,6 +47,12 @@ class Columns:
         shown = ", ".join(map(repr, self.names[:20])) + (", ..." if len(self.names) > 20 else "")
         return f"{self.holder} has the {self.noun}s {shown}" if self.names else f"{self.holder} has no {self.noun}s"
 
+    def meant(self, name: str) -> str:
+        """Ends the message that a name is not there: the one, or the prefix of a family, that is most like it."""
+        families = (re.sub(r"[_.]?\d+$", "", one) for one in self.names)
+        found = most_like(name, [*self.names, *filter(None, families)])
+        return "" if found is None else f"; did you mean {found!r}?"
+
     def spelled(self, option: str) -> str:
         """How the user writes an option; messages do so, too."""
         return f"{option}="
@@ -68,7 +76,7 @@ def choose(source: Columns, probs: str | None, logits: str | None) -> Choice:
                 families = "" if source.noun != "column" else f" and no columns {name}_0, {name}_1, ..."
                 raise FileError(
                     f"there is no {source.noun} {name!r}{families}, as {source.spelled(option)} says; "
-                    f"{source.inventory()}"
+                    f"{source.inventory()}{source.meant(name)}"
                 )
             return choice
     choice = choose_by_names(source)
@@ -149,6 +157,7 @@ def label_name(source: Columns, labels: str | None) -> str:
         file = " and no such file" if labels.lower().endswith(".npy") else ""
         raise FileError(
             f"there is no {source.noun} {labels!r}{file}, as {source.spelled('labels')} says; {source.inventory()}"
+            f"{source.meant(labels)}"
         )
     for name in LABEL_NAMES:
         if name in source.names:

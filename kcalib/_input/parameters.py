@@ -102,6 +102,7 @@ def _parameter(source: Columns, option: str, names: tuple[str, ...], given: str 
     families = "" if source.noun != "column" else f" and no columns {given}_0, {given}_1, ..."
     raise FileError(
         f"there is no {source.noun} {given!r}{families}, as {source.spelled(option)} says; {source.inventory()}"
+        f"{source.meant(given)}"
     )
 
 

@@ -481,6 +481,7 @@ def test_files_that_are_none(tmp_path):
     assert "the suffix is '.json', expected one of .npz, .npy, .csv, .tsv, .csv.gz, .tsv.gz, .parquet" in error_of(
         tmp_path / "m.json"
     )
+    (tmp_path / "plain").touch()
     assert "the suffix is ''" in error_of(tmp_path / "plain")
     for suffix in (".npz", ".npy", ".csv", ".parquet"):
         (tmp_path / f"empty{suffix}").touch()

@@ -23,12 +23,20 @@ from kcalib.streaming.sources.parts import PartsSource
         (("compare", "m.npz", "--metric", "briers"), "brier_score"),
         (("evaluate", "m.npz", "--something-else"), None),
         (("compare", "m.npz", "--metric", "xyz"), None),
+        (("--verson",), "--version"),
+        (("evaluate", "m.npz", "--lens", "toplabel"), "top-label"),
+        (("evaluate", "m.npz", "--lens", "class_wise:1"), "class-wise"),
     ],
 )
 def test_the_nearest_option_is_suggested(capsys, words, meant):
     message = usage_error(capsys, *words)
     assert (f"; did you mean {meant}?" in message) == (meant is not None)
     assert ("did you mean" in message) == (meant is not None)
+
+
+def test_options_come_after_the_command(capsys):
+    message = usage_error(capsys, "--json", "evaluate", "m.npz")
+    assert "unrecognized arguments: --json; options come after the COMMAND" in message
 
 
 def test_an_unknown_option_shows_the_usage_of_its_command(capsys):
@@ -45,6 +53,30 @@ def test_the_nearest_file_is_suggested(tmp_path, monkeypatch, capsys, command):
     assert error_line(capsys) == "other.npz: No such file or directory"
     ran(*command, "nowhere/model1.npz", code=1)
     assert error_line(capsys) == "nowhere/model1.npz: No such file or directory; there is no folder 'nowhere'"
+    for mistype in ("Model_1.nzp", "model_1"):  # and not that there is no such format
+        ran(*command, mistype, code=1)
+        assert error_line(capsys) == f"{mistype}: No such file or directory; did you mean Model_1.npz?"
+
+
+@pytest.mark.parametrize("stream", [(), ("--stream",)])
+def test_the_nearest_column_is_suggested(tmp_path, monkeypatch, capsys, stream):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.csv").write_text("probs_0,probs_1,label\n0.5,0.5,0\n0.2,0.8,1\n")
+    np.savez("n.npz", mean=np.zeros(4), spread=np.ones(4), y=np.zeros(4))
+    cases = [("m.csv", "--labels", "lable", "'label'"), ("m.csv", "--probs", "prosb", "'probs'")]
+    for file, option, mistype, meant in [*cases, ("n.npz", "--std", "spraed", "'spread'")]:
+        ran("evaluate", file, option, mistype, *stream, code=1)
+        assert error_line(capsys).endswith(f"; did you mean {meant}?")
+    ran("evaluate", "m.csv", "--labels", "xyz", *stream, code=1)
+    assert "did you mean" not in error_line(capsys)
+
+
+def test_the_nearest_file_of_labels_is_suggested(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    np.save("probs.npy", np.full((4, 2), 0.5))
+    np.save("my_labels.npy", np.array([0, 1, 1, 0]))
+    ran("evaluate", "probs.npy", "--labels", "my_label.npy", code=1)
+    assert "(there is no file 'my_label.npy'; did you mean my_labels.npy?)" in error_line(capsys)
 
 
 def rounded():

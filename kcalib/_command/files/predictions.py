@@ -14,6 +14,7 @@ from kcalib._command.files.csv import STDIN, csv_source
 from kcalib._command.files.npz import field_source, npy_array, npy_labels, npz_array, npz_source
 from kcalib._command.files.parquet import parquet_source
 from kcalib._command.files.source import Source
+from kcalib._command.nearest import nearest_file
 from kcalib._input.columns import CLASSES_NAME, LABEL_NAMES, Choice, FileError, choose, label_name, named
 from kcalib._input.data import Data
 from kcalib._input.forecasts import prepare
@@ -117,6 +118,8 @@ def read_predictions(
         If the system refuses to open it.
     """
     path = Path(path)
+    if path != STDIN:
+        path.stat()  # the system's own error if there is none
     suffix = ".csv" if path == STDIN else suffix_of(path)
     if suffix not in SUFFIXES:
         raise FileError(f"the suffix is {suffix!r}, expected one of {', '.join(SUFFIXES)}; convert the file")
@@ -239,7 +242,7 @@ def _plain_npy(
     if labels is None:
         file = next((one for one in beside if one.is_file() and one != path), None)
     if file is None:
-        tried = "" if labels is None else f" (there is no file {labels!r})"
+        tried = "" if labels is None else f" (there is no file {labels!r}{nearest_file(labels)})"
         raise FileError(
             f"the array has no labels{tried}; name a file by --labels FILE.npy, or put one of "
             f"{', '.join(file.name for file in beside)} beside it"

@@ -65,13 +65,23 @@ class Classification(Data):
     noun = "class probabilities"
 
     @property
+    def given(self) -> Array:
+        """The probabilities without a copy: in float32 where they came so and the arithmetic is in it."""
+        given: Array = self.__dict__["probabilities"]
+        return given
+
+    @property
+    def xp(self) -> Any:
+        return arrays.namespace(self.given)
+
+    @property
     def n(self) -> int:
-        return int(self.probabilities.shape[0])
+        return int(self.given.shape[0])
 
     @property
     def m(self) -> int:
         """The number of classes."""
-        return int(self.probabilities.shape[1])
+        return int(self.given.shape[1])
 
     @property
     def target_size(self) -> str:
@@ -153,6 +163,25 @@ class Classification(Data):
 
     def describe(self) -> dict[str, Any]:
         return {"n_classes": self.m, "prediction": None, "lens": str(self.lens)}
+
+
+class Widened:
+    """A field of rows that may come in float32, and are float64 from when they are first asked for."""
+
+    def __get__(self, data: Classification | None, owner: type | None = None) -> Array:
+        if data is None:
+            raise AttributeError("probabilities are those of an object")
+        kept = data.__dict__
+        if "wide" not in kept:
+            given = kept["probabilities"]
+            kept["wide"] = np.asarray(given, dtype=np.float64) if arrays.is_host(given) else given
+        return kept["wide"]
+
+    def __set__(self, data: Classification, rows: Array) -> None:
+        data.__dict__["probabilities"] = rows
+
+
+Classification.probabilities = Widened()
 
 
 def prepare(
@@ -243,7 +272,9 @@ def _looked_at(
     epsilon = _epsilon(y_pred, pred)
     if not isinstance(from_logits, (bool, np.bool_)):
         raise TypeError(f"`from_logits` is {from_logits!r}, expected True or False")
-    probabilities = _probabilities(pred, bool(from_logits), target, epsilon, threads, names)
+    # Rows of float32 that are swept in it stay as they are, where nothing else is asked of them.
+    widen = target != "float32" or sample_weight is not None
+    probabilities = _probabilities(pred, bool(from_logits), target, epsilon, threads, names, widen)
     n, m = (int(size) for size in probabilities.shape)
     labels, called = _labels(true, n, m, classes, threads, names)
     check_frames(y_true, y_pred, sample_weight, called, m, names[:2])
@@ -303,7 +334,9 @@ def _check_pred_type(pred: Array, names: Names) -> None:
         raise TypeError(f"`{names.y_pred}` has dtype {pred.dtype}, expected floating point numbers")
 
 
-def _probabilities(pred: Array, from_logits: bool, target: str, epsilon: float, threads: Any, names: Names) -> Array:
+def _probabilities(
+    pred: Array, from_logits: bool, target: str, epsilon: float, threads: Any, names: Names, widen: bool
+) -> Array:
     if pred.ndim not in (1, 2):
         raise ValueError(
             f"`{names.y_pred}` has shape {tuple(pred.shape)}, expected (n, m) probabilities, or (n,) for a "
@@ -322,7 +355,7 @@ def _probabilities(pred: Array, from_logits: bool, target: str, epsilon: float, 
     tolerance = _tolerance(2 if binary else pred.shape[1], epsilon)
     if arrays.is_host(pred):
         pred = arrays.compact(pred, np.float32 if pred.dtype == np.float32 else np.float64)
-        checked = _native.distributions(pred, tolerance, threads_for(pred.size, threads))
+        checked = _native.distributions(pred, tolerance, threads_for(pred.size, threads), widen)
         if checked is not None:
             return checked
     pred = arrays.cast(xp, pred, "float64", or_else=target)

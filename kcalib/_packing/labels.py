@@ -61,9 +61,9 @@ def _pack_alike(
     threads: int | None = None,
 ) -> Alike:
     models = (first, *others)
-    resolved, medians = resolve(
-        [one.probabilities for one in models], check_kernel(kernel, first.m), threads, elsewhere=False
-    )
+    checked = check_kernel(kernel, first.m)
+    points = [one.probabilities for one in models] if checked.open_metrics() else []
+    resolved, medians = resolve(points, checked, threads, elsewhere=False)
     root = target_root(target_kernel, first)
     target, terms = DELTA if root is None else TargetMatrix(root), _terms(resolved)
     definite = _is_definite(resolved, first.m)
@@ -171,8 +171,11 @@ def _location_side(locations: Classification, root: np.ndarray | None) -> Side:
 
 
 def _residual_side(data: Classification, dtype: Any, threads: int | None) -> Side:
-    if data.probabilities.dtype == dtype:
-        return Side(data.probabilities, lambda: points_and_residuals(data, threads=threads)[1], data.labels)
+    p = data.given
+    if p.dtype == dtype:
+        return Side(
+            p, lambda: points_and_residuals(data, data.dtype, threads=threads)[1], data.labels, exact=arrays.is_host(p)
+        )
     return Side(*points_and_residuals(data, data.dtype, threads=threads), data.labels)
 
 

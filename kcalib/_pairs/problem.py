@@ -129,13 +129,17 @@ class Side:
 
     With `labels`, shape (n,), the marks are the residuals onehot(labels) - points, which an operator may
     use to have distances and target factors from one product, or without the marks: these may be
-    given as a function, which is called when they are first asked for.
+    given as a function, which is called when they are first asked for. `exact`: float32 points are the
+    predictions, which have not been rounded to it.
     """
 
-    def __init__(self, points: Array, marks: Array | Callable[[], Array], labels: Array | None = None) -> None:
+    def __init__(
+        self, points: Array, marks: Array | Callable[[], Array], labels: Array | None = None, *, exact: bool = False
+    ) -> None:
         self.points = points
         self.labels = labels
         self._marks = marks
+        self._exact = exact
 
     @property
     def marks(self) -> Array:
@@ -146,7 +150,7 @@ class Side:
     @property
     def marks_follow(self) -> bool:
         """Whether points and labels say what the marks are, to the last bit."""
-        return self.labels is not None and self.points.dtype == np.float64
+        return self.labels is not None and (self._exact or self.points.dtype == np.float64)
 
     def parts(self) -> tuple[Any, Any, Any]:
         """Points, marks and labels for another machine; None for marks that follow from the others."""
@@ -157,17 +161,19 @@ class Side:
         """The side that has these `parts`."""
         if marks is not None:
             return cls(points, marks, labels)
-        numbers = np.asarray(labels, dtype=np.int64)
-        return cls(points, lambda: _native.points_and_residuals(points, numbers, "float64", 1)[1], labels)
+        numbers, dtype = np.asarray(labels, dtype=np.int64), str(points.dtype)
+        wide = np.asarray(points, dtype=np.float64)
+        return cls(points, lambda: _native.points_and_residuals(wide, numbers, dtype, 1)[1], labels, exact=True)
 
     def take(self, rows: Any) -> Side:
         """The side restricted to `rows` (a slice or an integer array)."""
         if isinstance(rows, slice):
             labels = None if self.labels is None else self.labels[rows]
-            return Side(self.points[rows, :], self.marks[rows, :], labels)
+            return Side(self.points[rows, :], self.marks[rows, :], labels, exact=self._exact)
         take = arrays.namespace(self.points).take
         labels = None if self.labels is None else take(self.labels, rows, axis=0)
-        return Side(take(self.points, rows, axis=0), lambda: take(self.marks, rows, axis=0), labels)
+        points = take(self.points, rows, axis=0)
+        return Side(points, lambda: take(self.marks, rows, axis=0), labels, exact=self._exact)
 
 
 @dataclass(frozen=True)

@@ -307,6 +307,7 @@ template <class V> class Quantities {
     const long length = tile_.left.n_features;
     const R* x = tile_.left.points + i * length;
     const R* y = tile_.right.points + j * length;
+    if (x == y) return 0;  // a sample and itself, in blocks on the diagonal
     V sum{};
     long k = 0;
     for (; k + LANES<V> <= length; k += LANES<V>) {

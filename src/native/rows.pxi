@@ -33,23 +33,23 @@ ctypedef fused number:
     int32_t
 
 
-def distributions(rows, double tolerance, int threads):
+def distributions(rows, double tolerance, int threads, bint widen=True):
     """Probabilities of m classes (n, m), or of the second of two (n,) or (n, 1), as float64 rows; None
     if some row is no distribution within `tolerance`, or cannot quite be said to be one.
 
-    Takes float64, returned as it is if it has several columns, and float32.
+    Takes float64, returned as it is if it has several columns, and float32, which without `widen` is, too.
     """
     if rows.dtype == np.float32:
-        return checked_rows[float](rows.reshape(-1), rows, tolerance, threads)
-    return checked_rows[double](rows.reshape(-1), rows, tolerance, threads)
+        return checked_rows[float](rows.reshape(-1), rows, tolerance, threads, widen)
+    return checked_rows[double](rows.reshape(-1), rows, tolerance, threads, False)
 
 
-cdef checked_rows(const real[::1] values, rows, double tolerance, int threads):
+cdef checked_rows(const real[::1] values, rows, double tolerance, int threads, bint widen):
     cdef long n = rows.shape[0], m = 1 if rows.ndim == 1 else rows.shape[1]
     cdef double[:, ::1] out
     cdef double* out_pointer = NULL
     cdef bint good
-    if m == 1 or real is float:
+    if m == 1 or widen:
         rows = np.empty((n, max(m, 2)))
         out = rows
         out_pointer = &out[0, 0]

@@ -1,5 +1,6 @@
 """The protocol of checked data: the same methods for class labels and for predicted distributions."""
 
+import pickle
 import re
 from pathlib import Path
 
@@ -10,6 +11,9 @@ import kcalib
 from kcalib._input.data import Data
 from kcalib._input.forecasts import prepare
 from kcalib._input.labels import Classification
+from kcalib._input.labels import prepare as prepare_classes
+from kcalib._packing.labels import sample_side
+from kcalib._pairs.problem import Side
 from kcalib.distributions import MultivariateNormal, Normal, Samples
 
 N = 60
@@ -137,3 +141,34 @@ def test_nothing_asks_for_the_class_of_data():
     asked = re.compile(r"isinstance\([^)]*\b(Forecasts|Classification)\b")
     for path in Path(kcalib.__file__).parent.rglob("*.py"):
         assert not asked.search(path.read_text()), path
+
+
+@pytest.mark.parametrize("m", [2, 12, 40])
+@pytest.mark.parametrize("kind", ["spread", "saturated", "diffuse"])
+def test_float32_rows_that_are_swept_in_float32_are_not_copied(m: int, kind: str) -> None:
+    """Their sums are those of the same numbers in float64, which are rounded, with residuals by themselves."""
+    rng = np.random.default_rng(m)
+    p = rng.dirichlet(np.full(m, 1000.0 if kind == "diffuse" else 0.3), 200)
+    if kind == "saturated":
+        p = 1e-6 * p + (1 - 1e-6) * np.eye(m)[rng.integers(0, m, 200)]
+    single, labels, rows = p.astype(np.float32), rng.integers(0, m, 200), np.array([3, 1, 1])
+    wide = single.astype(np.float64)
+    data = prepare_classes(labels, single, dtype="float32")
+    assert data.given is single and "wide" not in vars(data)
+    for restored in (data, pickle.loads(pickle.dumps(data))):
+        assert restored.probabilities.dtype == np.float64
+        np.testing.assert_array_equal(restored.probabilities, wide)
+        np.testing.assert_array_equal(restored.take(rows).probabilities, wide[rows])
+    for options in ({"dtype": None}, {"sample_weight": np.ones(200)}):
+        assert prepare_classes(labels, single, **({"dtype": "float32"} | options)).given.dtype == np.float64
+    sides = [sample_side(prepare_classes(labels, x, dtype="float32"), None, 1) for x in (single, wide)]
+    assert [side.marks_follow for side in sides] == [True, False]
+    for side in (sides[0], sides[0].take(slice(None)), sides[0].take(np.arange(200)), Side.of(*sides[0].parts())):
+        assert side.marks_follow
+        np.testing.assert_array_equal(side.marks, sides[1].marks)
+    for estimator in ("biased", "block"):
+        options = {"kernel": kcalib.kernels.Exponential(bandwidth=0.5), "estimator": estimator, "dtype": "float32"}
+        assert kcalib.skce(labels, single, **options) == kcalib.skce(labels, wide, **options)
+    single[5] *= 2
+    with pytest.raises(ValueError, match=r"y_pred\[5"):
+        prepare_classes(labels, single, dtype="float32")

@@ -251,8 +251,8 @@ class OpenMPOperator:
         if sort:
             keys = labels.astype(np.uint16) if m <= 2**16 else labels  # which NumPy sorts by radix
             order = np.argsort(keys, kind="stable") if block is None else np.lexsort((keys, np.arange(n) // block))
-        # In float32 the points have lost digits that small residuals have.
-        marks = None if points.dtype == np.float64 else np.ascontiguousarray(side.marks)
+        # Points that were rounded to float32 have lost digits that small residuals have.
+        marks = None if side.marks_follow else np.ascontiguousarray(side.marks)
         return HostSide(points, marks, labels, order)
 
     def _predictions(self, mixtures: Mixtures, points: np.ndarray) -> np.ndarray:

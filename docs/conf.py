@@ -48,6 +48,7 @@ sphinx_gallery_conf = {
     "filename_pattern": "plot_",
     "abort_on_example_error": True,
     "show_memory": False,
+    "write_computation_times": False,  # its pages would ask other hosts
     "download_all_examples": False,
     "plot_gallery": "True",
 }

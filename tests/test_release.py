@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -83,6 +84,47 @@ def test_lower_bounds_are_those_of_pyproject():
     printed = run(sys.executable, "-P", ROOT / ".ci" / "lower_bounds.py", check=True).stdout.splitlines()
     assert [one.replace("==", ">=") for one in printed[:3]] == PYPROJECT["project"]["dependencies"]
     assert {one.split("==")[0] for one in printed[3:]} == {"scikit-learn", "pandas", "matplotlib", "pyarrow"}
+
+
+CARD = '<div class="sd-card"><a class="sd-stretched-link" href="auto_gallery/index.html"></a></div>'
+THUMB = '<div class="sphx-glr-thumbcontainer"><a href="plot_a.html"></a></div>'
+EXAMPLE = '<img src="../_images/a.png"><a href="../d/plot_a.py"></a><a href="../d/plot_a.ipynb"></a>'
+
+
+@pytest.mark.parametrize(
+    "page, before, after, fault",
+    [
+        (None, "", "", None),
+        ("index.html", "pip", "pipe", "index.html: no install line"),
+        ("index.html", CARD * 3, CARD * 2, "index.html: 2 cards"),
+        ("index.html", '<script src="copybutton.js"></script>', "", "index.html: its code has no copy buttons"),
+        ("index.html", "<main>", '<main><a href="gone.html#a">', "index.html: gone.html#a leads nowhere"),
+        ("index.html", "<main>", '<main><a href="history/index.html">', None),  # comes later
+        ("index.html", "<main>", '<main><b class="math">', "index.html: its formulas are not drawn"),
+        ("index.html", "<main>", '<main><img src="https://cdn.org/a.js">', "index.html: loads https://cdn.org/a.js"),
+        ("index.html", "<main>", '<main><a href="https://elsewhere.org">', None),
+        ("index.html", "https://r.org/edit", "https://other.org", "index.html: no link to edit it in https://r.org"),
+        ("auto_gallery/index.html", THUMB, "", "auto_gallery/index.html: 0 examples, expected 1"),
+        ("auto_gallery/plot_a.html", "_images", "_static", "auto_gallery/plot_a.html: no picture, or nothing"),
+        ("auto_gallery/plot_a.html", ".ipynb", ".py", "auto_gallery/plot_a.html: no picture, or nothing"),
+    ],
+)
+def test_the_site_is_looked_at_when_it_is_built(tmp_path, page, before, after, fault):
+    head = '<script src="{}copybutton.js"></script><div class="highlight">$ <b>pip</b> install</div>'
+    pages = {
+        "index.html": head.format("") + "<main>" + CARD * 3 + '<a href="https://r.org/edit/index.rst"></a>',
+        "auto_gallery/index.html": THUMB,
+        "auto_gallery/plot_a.html": EXAMPLE,
+        **dict.fromkeys(["copybutton.js", "_images/a.png", "_static/a.png", "d/plot_a.py", "d/plot_a.ipynb"], ""),
+    }
+    if page is not None:
+        assert before in pages[page]
+        pages[page] = pages[page].replace(before, after)
+    for name, text in pages.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = runpy.run_path(str(ROOT / ".ci" / "check_site.py"))["faults"](tmp_path, 1, "https://r.org")
+    assert found == [] if fault is None else len(found) == 1 and found[0].startswith(fault), found
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)

@@ -160,7 +160,7 @@ def calibration_test(
     block             mean of B-blocks / standard error   gamma law, or Student's               O(n B m)
     linear            the same with B = 2                 gamma law, or Student's               O(n m)
     distribution_free SKCE                                an inequality: valid, and loose       as the estimator's
-    cme               Hotelling's T^2, test locations J   chi-square; of few events drawn labels O(n J (m + J))
+    cme               Hotelling's T^2, test locations J   chi-square, or labels drawn           O(n J (m + J))
     consistency       an estimate of your choice          resampled predictions, drawn labels   R times the estimate's
     ================= =================================== ===================================== ========================
 

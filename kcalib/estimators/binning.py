@@ -181,7 +181,8 @@ class Columns(NamedTuple):
 
 def top_label_column(data: Classification, threads: Any = None) -> Columns:
     confidence, correct = (arrays.where_computed(a, np.float64) for a in top_label(data, threads))
-    labels = (correct > 0).astype(np.int64) - 1
+    labels = correct.astype(np.int64)  # 1 or 0
+    labels -= 1
     return Columns(confidence[:, None], labels, _weight(data))
 
 

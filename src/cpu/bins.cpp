@@ -58,25 +58,31 @@ template <class Pass> void for_parts(long n, long length, double work, int threa
 
 double weight_of(const Predictions& data, long i) { return data.weight ? data.weight[i] : 1.0; }
 
-KCALIB_CLONES double highest_of(const double* x, long count) {
-  constexpr long LANES = 8;
-  double lanes[LANES];
-  for (long k = 0; k < LANES; ++k) lanes[k] = x[k < count ? k : 0];
-  long i = LANES;
-  for (; i + LANES <= count; i += LANES)
-    for (long k = 0; k < LANES; ++k) lanes[k] = x[i + k] > lanes[k] ? x[i + k] : lanes[k];
-  for (; i < count; ++i) lanes[0] = x[i] > lanes[0] ? x[i] : lanes[0];
-  double highest = lanes[0];
-  for (long k = 1; k < LANES; ++k) highest = lanes[k] > highest ? lanes[k] : highest;
-  return highest;
+// The largest of `count` numbers, at least WIDTH: in so many lanes, the last of which look at some numbers twice.
+template <long WIDTH> __attribute__((always_inline)) inline double highest_of(const double* x, long count) {
+  double lanes[WIDTH];
+  for (long k = 0; k < WIDTH; ++k) lanes[k] = x[k];
+  const auto look_at = [&](const double* at) __attribute__((always_inline)) {
+    for (long k = 0; k < WIDTH; ++k) lanes[k] = at[k] > lanes[k] ? at[k] : lanes[k];
+  };
+  for (long i = WIDTH; i + WIDTH <= count; i += WIDTH) look_at(x + i);
+  if (count % WIDTH) look_at(x + count - WIDTH);
+  for (long half = WIDTH / 2; half > 0; half /= 2)
+    for (long k = 0; k < half; ++k) lanes[k] = lanes[half + k] > lanes[k] ? lanes[half + k] : lanes[k];
+  return lanes[0];
 }
 
-// Whether the value is at this place, and none before it is the same.
-KCALIB_CLONES bool is_first(const double* x, long place, double value) {
-  long before = 0;
-  if (x[place] == value)
-    for (long k = 0; k < place; ++k) before += x[k] == value;
-  return x[place] == value && before == 0;
+// Of each row the largest number, and whether its first place is the label: 1 or 0.
+KCALIB_CLONES void top_of_rows(const double* x, const std::int64_t* labels, long rows, long m, double* highest, double* is_top) {
+  for (long i = 0; i < rows; ++i, x += m) {
+    const double value = m >= 32 ? highest_of<32>(x, m) : highest_of<1>(x, m);
+    const long label = long(labels[i]);
+    long before = 0;
+    if (x[label] == value)
+      for (long k = 0; k < label; ++k) before += x[k] == value;
+    highest[i] = value;
+    is_top[i] = x[label] == value && before == 0;
+  }
 }
 
 // -- Bins of equal width ----------------------------------------------------------------------
@@ -471,11 +477,7 @@ class Splitter {
 void top_labels(const Predictions& data, int threads, double* confidence, double* correct) {
   const long m = data.m;
   for_parts(data.n, rows_in_part(m), 4.0 * double(data.n) * double(m), threads, [&](long begin, long end, long) {
-    for (long i = begin; i < end; ++i) {
-      const double* row = data.p + i * m;
-      confidence[i] = highest_of(row, m);
-      correct[i] = is_first(row, data.labels[i], confidence[i]);
-    }
+    top_of_rows(data.p + begin * m, data.labels + begin, end - begin, m, confidence + begin, correct + begin);
   });
 }
 

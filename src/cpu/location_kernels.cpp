@@ -101,7 +101,10 @@ class Strip {
           others_[v] += x < highest_[v] ? x : highest_[v];
           highest_[v] = x < highest_[v] ? highest_[v] : x;
         }
+      // The next strip: while distances and kernels are made nothing else is read.
+      const Prefetch ahead(p + count * m, m <= FEATURES ? SAMPLES * m * long(sizeof(double)) : 0, at_.n_locations);
       for (long j = 0; j < at_.n_locations; ++j) {
+        ahead.step(j);
         const double* point = at_.points + j * m + first;
         if (wanted_[EUCLIDEAN]) make_terms<SquaredDifference>(x_, point, length, first > 0, quantities_[0] + j * PACKS);
         if (wanted_[CITYBLOCK]) make_terms<AbsoluteDifference>(x_, point, length, first > 0, quantities_[1] + j * PACKS);

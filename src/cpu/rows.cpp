@@ -14,6 +14,7 @@ namespace {
 
 // Entries that a thread takes at a time: half a megabyte.
 constexpr long PART = 1 << 16;
+constexpr long LINE = 64;  // bytes of a line of the cache
 constexpr long STRIP = 1 << 11;  // entries that are read twice while they are in the first-level cache
 
 // pass(begin, end) for parts of the rows 0..n; whether all of them returned true.
@@ -56,6 +57,8 @@ template <class T> __attribute__((always_inline)) inline bool are_distributions_
   bool good = true;
   for (long l = 0; l < LANES; ++l) good &= lowest[l] >= 0;
   for (long i = 0; i < rows; ++i, x += m) {
+    // What comes next, of which short rows read nothing while their sums are made.
+    for (long j = 0; m < 4 * SUMS && j < m; j += LINE / long(sizeof(T))) __builtin_prefetch(x + size + j);
     double first = 0, second = 0;
     k = 0;
     if (m >= 2 * SUMS) {

@@ -230,7 +230,7 @@ def test_square_norms(m: int, values: int, dtype: Any) -> None:
         assert _native.square_norms(v, threads).tobytes() == norms.tobytes()
 
 
-@pytest.mark.parametrize("m", [1, 2, 8, 9, 40])
+@pytest.mark.parametrize("m", [1, 2, 8, 9, 31, 32, 33, 40, 100])
 def test_the_predicted_class_is_the_first_of_the_largest(m: int) -> None:
     rng = np.random.default_rng(m)
     p, y = rng.integers(0, 4, (2000, m)) / 4, rng.integers(0, m, 2000)

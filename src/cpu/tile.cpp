@@ -188,13 +188,16 @@ template <class T> long between(const BlockOfPairs<T>& block, double low, double
   using V = Pack<T>;
   long found = 0;
   const auto take = [&](V h) KCALIB_INLINE {
-    const auto inside = (h >= T(low)) & (h < T(high));
-    if (__builtin_expect(any(inside), 0))
-      for (int l = 0; l < LANES<V>; ++l)
-        if (inside[l]) {
-          if (found < capacity) out[found] = h[l];
-          ++found;
-        }
+    const Bits<V> inside = (h >= T(low)) & (h < T(high));
+    if (found + LANES<V> <= capacity) {
+      found += write_chosen(h, inside, out + found);
+      return;
+    }
+    for (int l = 0; l < LANES<V>; ++l)
+      if (inside[l]) {
+        if (found < capacity) out[found] = h[l];
+        ++found;
+      }
   };
   PairVisitor<T, decltype(take)> visitor{block, take};
   for_each_tile(block, visitor);

@@ -106,6 +106,30 @@ template <class T, class Out> struct EntryPanels {
   KCALIB_FN void end_panel(long) {}
 };
 
+// Writes the chosen lanes one after the other, and returns how many; up to a pack's lanes behind them are overwritten.
+#if defined(__AVX512F__)
+KCALIB_FN int write_chosen(DoublePack x, Bits<DoublePack> chosen, double* out) {
+  const __mmask8 lanes = _mm512_movepi64_mask(__m512i(chosen));
+  _mm512_storeu_pd(out, _mm512_maskz_compress_pd(lanes, __m512d(x)));
+  return __builtin_popcount(lanes);
+}
+KCALIB_FN int write_chosen(FloatPack x, Bits<FloatPack> chosen, double* out) {
+  const __mmask16 lanes = _mm512_movepi32_mask(__m512i(chosen));
+  DoublePack wide[WIDE<FloatPack>];
+  widen(FloatPack(_mm512_maskz_compress_ps(lanes, __m512(x))), wide);
+  for (int w = 0; w < WIDE<FloatPack>; ++w) store<DoublePack>(out + w * LANES<DoublePack>, wide[w]);
+  return __builtin_popcount(lanes);
+}
+#else
+template <class V> KCALIB_FN int write_chosen(V x, Bits<V> chosen, double* out) {
+  int count = 0;
+  if (__builtin_expect(any(chosen), 0))
+    for (int l = 0; l < LANES<V>; ++l)
+      if (chosen[l]) out[count++] = x[l];
+  return count;
+}
+#endif
+
 // Shows take(V h) the entries of pairs of samples (on the diagonal: i < j), all others as infinity.
 template <class T, class Take> struct PairVisitor {
   using V = Pack<T>;

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from evidently.core.metric_types import SingleValueCalculation, SingleValueMetric
 
-from kcalib.integrations._measures import measure_of_classes
+from kcalib.integrations._measures import check_options, measure_of_classes
 
 __all__ = ["Calibration"]
 
@@ -28,8 +28,10 @@ class Calibration(SingleValueMetric):
 
     Raises
     ------
+    TypeError
+        For another option.
     ValueError
-        In a report: if there is no measure of that name; if the data definition has no such classification, or one
+        If there is no measure of that name. In a report: if the data definition has no such classification, or one
         without probabilities; if a binary one has two labels beside ``pos_label``.
 
     Examples
@@ -47,6 +49,11 @@ class Calibration(SingleValueMetric):
 
     measure: str = "skce"
     classification_name: str = "default"
+
+    def __init__(self, measure: str = "skce", **kwargs: Any) -> None:
+        check_options(kwargs, "Calibration", sorted(self.__fields__), {})  # evidently takes others in silence
+        measure_of_classes(measure)
+        super().__init__(measure=measure, **kwargs)
 
 
 class CalibrationCalculation(SingleValueCalculation[Calibration]):

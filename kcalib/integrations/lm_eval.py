@@ -6,6 +6,7 @@ the module registers metrics, "kcalib_skce" and so on, and `CalibratedTask` is a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -39,8 +40,11 @@ def predictions(samples: Iterable[Mapping[str, Any]]) -> tuple[np.ndarray, np.nd
 
     Raises
     ------
+    TypeError
+        If these are no samples, such as those of all tasks.
     ValueError
-        If there are no samples, or for one that is not of multiple choice, or whose target is none of its choices.
+        If there are no samples, or for one that is not of multiple choice, whose target is none of its choices, or
+        whose log-likelihoods are NaN or all minus infinity.
 
     Examples
     --------
@@ -49,11 +53,24 @@ def predictions(samples: Iterable[Mapping[str, Any]]) -> tuple[np.ndarray, np.nd
     >>> y, p
     (array([1]), array([[0.5, 0.5]]))
     """
+    if isinstance(samples, (str, Mapping)) or not isinstance(samples, Iterable):
+        raise TypeError(
+            f"`samples` is a {type(samples).__name__}, expected the samples of one task, one after the other: "
+            'results["samples"][task], or map(json.loads, open(file)) of a file that --log_samples has written'
+        )
     return _stacked([_pair_of(number, sample) for number, sample in enumerate(samples)])
 
 
 def _pair_of(number: int, sample: Mapping[str, Any]) -> tuple[int, np.ndarray]:
-    responses = sample.get("filtered_resps", ())
+    if not isinstance(sample, Mapping):
+        raise TypeError(
+            f"`samples[{number}]` is a {type(sample).__name__}, expected a dictionary that lm_eval has logged"
+        )
+    if "target" not in sample or "filtered_resps" not in sample:
+        raise ValueError(
+            f"`samples[{number}]` has no 'target' or no 'filtered_resps'; pass samples that lm_eval has logged"
+        )
+    responses = sample["filtered_resps"]
     if not all(isinstance(one, Sequence) and not isinstance(one, str) and len(one) == 2 for one in responses):
         raise ValueError(f"`samples[{number}]` has no log-likelihoods of choices; its task is not of multiple choice")
     target, asked = sample["target"], _arguments(sample)
@@ -71,7 +88,13 @@ def _pair_of(number: int, sample: Mapping[str, Any]) -> tuple[int, np.ndarray]:
         raise ValueError(
             f"`samples[{number}]` has the target {target!r}, expected one of its {len(responses)} choices or its place"
         ) from None
-    return place, _softmax([float(one[0]) for one in responses])
+    values = [float(one[0]) for one in responses]
+    if not math.isfinite(max(values)) or any(map(math.isnan, values)):
+        raise ValueError(
+            f"`samples[{number}]` has the log-likelihoods {values}, expected numbers, of which one is finite; leave "
+            "such samples out"
+        )
+    return place, _softmax(values)
 
 
 def _arguments(sample: Mapping[str, Any]) -> list[tuple[str, str]]:

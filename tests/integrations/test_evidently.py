@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -67,9 +69,16 @@ def test_a_positive_label_that_is_neither_of_two():
     "options, message",
     [
         ({"measure": "scke"}, "did you mean 'skce'"),
+        ({"measur": "log_loss"}, "Calibration has no option 'measur', did you mean 'measure'"),
         ({"classification_name": "other"}, "no classification 'other' with `prediction_probas`"),
     ],
 )
 def test_errors_say_what_to_do(options, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         values(evidently.Report([Calibration(**options)]).run(dataset(*samples(1)), None))
+
+
+def test_a_metric_comes_back_from_its_description():
+    metric = Calibration("log_loss", tests=[lt(0.5)])
+    again = Calibration.parse_obj(json.loads(metric.json()))
+    assert again.measure == "log_loss" and again == metric

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -120,11 +121,18 @@ def test_log_likelihoods_without_a_context_are_no_choices():
     "samples, message",
     [
         ([], "`samples` is empty; pass those of a task"),
+        ("samples.jsonl", r"`samples` is a str, expected the samples of one task, .* map\(json.loads, open\(file\)\)"),
+        ({"arc": []}, r"`samples` is a dict, .*: results\[\"samples\"\]\[task\]"),
+        (None, "`samples` is a NoneType"),
+        (["{}"], r"`samples\[0\]` is a str, expected a dictionary"),
+        ([{"filtered_resps": [(-1, 0), (-1, 0)]}], r"`samples\[0\]` has no 'target'"),
+        ([{"target": 0, "filtered_resps": [(-1, 0), (float("nan"), 0)]}], r"`samples\[0\]` has the log-likelihoods"),
+        ([{"target": 0, "filtered_resps": [(-math.inf, 0), (-math.inf, 0)]}], "of which one is finite; leave such"),
         ([{"target": "a", "filtered_resps": ["text"]}], r"`samples\[0\]` has no log-likelihoods of choices"),
         ([{"target": 2, "filtered_resps": [(-1, 0), (-1, 0)]}], "has the target 2, expected one of its 2 choices"),
         ([{"target": [0, 1], "filtered_resps": [(-1, 0), (-1, 0)]}], r"has the target \[0, 1\], expected one of"),
     ],
 )
 def test_samples_of_another_kind(samples, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         predictions(samples)

@@ -88,7 +88,10 @@ def the_command() -> None:
         [sys.executable, "-P", "-m", "kcalib", "--version"], capture_output=True, text=True, check=True
     ).stdout
     assert kcalib.__version__ in said, said
-    assert any(file.name == "pair_sums.cu" for file in metadata.files("kcalib") or ()), "texts for GPUs are missing"
+    files = metadata.files("kcalib") or []
+    assert any(file.name == "pair_sums.cu" for file in files), "texts for GPUs are missing"
+    for name in ("man/man1/kcalib.1", "bash-completion/completions/kcalib"):  # where man and bash look for them
+        assert any(file.as_posix().endswith(f"share/{name}") for file in files), f"{name} is not in share"
 
 
 def main() -> None:

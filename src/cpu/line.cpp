@@ -226,18 +226,4 @@ bool line_order(const Word* keys, const Samples& samples, const Run& run, int64_
   return !watch.stopped();
 }
 
-Steps::Steps(const Line& line, const Run& run)
-    : gap(std::make_unique_for_overwrite<double[]>(line.n)), decay(std::make_unique_for_overwrite<double[]>(line.n)) {
-  const Chunks chunks(line.n);
-#pragma omp parallel for schedule(static) num_threads(team_size(run, chunks.count, 10.0 * double(line.n)))
-  for (long chunk = 0; chunk < chunks.count; ++chunk) {
-    const long begin = chunks.begin(chunk), end = chunks.end(chunk);
-    for (long i = begin; i < end; ++i) gap[i] = i > 0 ? line.places[i] - line.places[i - 1] : 0.0;
-    const long first = (begin + line.block - 1) / line.block * line.block;
-    for (long i = first; i < end; i += line.block) gap[i] = 0;
-    run.table->line->decays(&gap[begin], line.kernel.rate, end - begin, &decay[begin]);
-    for (long i = first; i < end; i += line.block) decay[i] = 0;
-  }
-}
-
 }  // namespace kcalib

@@ -54,12 +54,6 @@ struct Line {
   LineKernel kernel;
 };
 
-// gap[i] = places[i] - places[i - 1] and decay[i] = exp(-rate gap[i]); 0 and 0 where a block starts.
-struct Steps {
-  Steps(const Line& line, const Run& run);
-  std::unique_ptr<double[]> gap, decay;
-};
-
 // out = H @ vectors for the sum H of the terms, between samples of the same block; `diagonal`: whether
 // H_ii is in it. positions: of the sorted samples in the user's order. line.kernel is not used.
 bool line_product(const Line& line, const int64_t* positions, const ProductTerm* terms, int n_terms, bool diagonal,
@@ -68,7 +62,8 @@ bool line_product(const Line& line, const int64_t* positions, const ProductTerm*
 // A kernel between columns of factors: sum_r f_r[i] k(x_i, x_j) f_r[j].
 struct FormTerm {
   LineKernel kernel;
-  // Of sorted points, shape: (rank, n). Samples with bits have factors[bit] in place of a factor times a weight.
+  // Of sorted points, shape: (rank, n). Samples with bits have factors[bit] in place of a factor times a weight; null: the
+  // negatives of the others.
   const double* factors[2];
   int rank;
 };

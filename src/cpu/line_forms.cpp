@@ -1,98 +1,122 @@
 // Quadratic forms w^T H w of points on a line, for many vectors w. A task is a range of replicates, whose
 // sums follow the line from its first point to its last: nothing depends on how ranges are dealt out.
-#include <memory>
-#include <new>
-#include <utility>
-#include <vector>
+#include <algorithm>
+#include <functional>
+#include <numeric>
 
+#include "aligned.h"
 #include "line.h"
 #include "team.h"
-
-#if defined(__unix__) || defined(__APPLE__)
-#include <sys/mman.h>
-#endif
 
 namespace kcalib {
 namespace {
 
-constexpr long STRIP = 1L << 14;  // points between two looks at the watch
-constexpr long BIT_BYTES = 1L << 31;  // at most, unless a single thread needs more
+constexpr long STRIP = 256;  // points at a time, whose bits stay in the first-level cache; a multiple of 64
+constexpr long PART = 1L << 14;  // draws of labels between two looks at the watch
+constexpr long AHEAD = 32;  // points between asking memory for a sample's labels and using them
+constexpr long BIT_BYTES = 1L << 31;  // of labels, at most, unless a single thread needs more
 constexpr int MOST = SampleWeights::MOST;
 
 long ceil_divide(long a, long b) { return (a + b - 1) / b; }
 
-// The bits of all samples in MOST replicates; a sample's are one cache line. They are read in the order
-// of the line, which is any: large pages spare a page table walk for each.
-class BitLines {
- public:
-  using Line = Word[8];
-  explicit BitLines(long n) : lines_(static_cast<Line*>(::operator new(sizeof(Line) * padded(n), alignment))) {
-#ifdef MADV_HUGEPAGE
-    madvise(lines_, sizeof(Line) * padded(n), MADV_HUGEPAGE);  // a wish: the result does not matter
-#endif
-  }
-  BitLines(BitLines&& other) noexcept : lines_(std::exchange(other.lines_, nullptr)) {}
-  ~BitLines() { ::operator delete(lines_, alignment); }
+// Labels of all samples in MOST draws; a sample's are one cache line. Numbers come draw by draw, and are read in the
+// order of the line, which is any.
+using BitLine = Word[8];
 
-  static long padded(long n) { return (n + Rectangle::MOST_ROWS - 1) / Rectangle::MOST_ROWS * Rectangle::MOST_ROWS; }
-  Line* get() const { return lines_; }
+long padded(long n) { return ceil_divide(n, Rectangle::MOST_ROWS) * Rectangle::MOST_ROWS; }
 
- private:
-  static constexpr std::align_val_t alignment{1 << 21};
-  Line* lines_;
-};
-
-// Bits of rows [begin, end) in replicates from `first` on.
-void fill(const FormWeights& weights, long n_replicates, long first, int count, long begin, long end, const Run& run,
-          BitLines::Line* lines) {
-  if (weights.labels) {
-    for (long row = begin; row < end; ++row) {
-      const int* labels = weights.labels + row * n_replicates + first;
-      std::fill_n(lines[row], 8, Word(0));
-      for (int b = 0; b < count; ++b) lines[row][b % 8] |= Word(labels[b] != 0) << b / 8;
+// Bits of a strip of points in `count` replicates from `first` on; `drawn`: labels of all samples, where they are drawn.
+void fill(const FormWeights& weights, const int64_t* positions, long begin, long end, long n, long n_replicates, long first,
+          int count, const BitLine* drawn, const Run& run, BitLine* lines) {
+  if (drawn) {
+    for (long i = begin; i < end; ++i) {
+      __builtin_prefetch(drawn[positions[std::min(i + AHEAD, n - 1)]]);
+      std::copy_n(drawn[positions[i]], 8, lines[i - begin]);
     }
-  } else if (weights.draws) {
-    run.table->weights->label_lines(*weights.draws, Word(first), count, begin, end, lines + begin);
+  } else if (weights.labels) {
+    for (long i = begin; i < end; ++i) {
+      const int* labels = weights.labels + positions[i] * n_replicates + first;
+      Word* line = lines[i - begin];
+      std::fill_n(line, 8, Word(0));
+      for (int b = 0; b < count; ++b) line[b / 64] |= Word(labels[b] != 0) << b % 64;
+    }
   } else {
-    for (long row = begin; row < end; row += Rectangle::MOST_ROWS)
-      run.table->weights->sign_lines(weights.seed, Word(first), count, row / Rectangle::MOST_ROWS, lines + row);
+    run.table->weights->sign_lines(weights.seed, Word(first), int(ceil_divide(count, 64)), positions + begin, end - begin, lines);
   }
 }
 
+// The points of a strip as the kernels take them.
+struct StripOfLine {
+  // Of consecutive points, which begin with `begin`; what comes after the last sees nothing.
+  void set_decays(const double* places, double rate, long begin, long length, long n, const LineFunctions& functions) {
+    const long seen = std::min(length + 1, n - begin);
+    for (long i = 0; i < seen; ++i) gap[i] = begin + i > 0 ? places[begin + i] - places[begin + i - 1] : 0.0;
+    functions.decays(gap, rate, seen, decay);
+    if (begin == 0) decay[0] = 0;
+    std::fill(gap + seen, gap + STRIP + 1, 0.0);
+    std::fill(decay + seen, decay + STRIP + 1, 0.0);
+  }
+  // Those of bit 1 are the negatives of the others if they are null.
+  void set_factors(const double* of_zero, const double* of_one, long length) {
+    std::fill(std::copy_n(of_zero, length, factors[0]), factors[0] + STRIP, 0.0);
+    if (of_one) std::fill(std::copy_n(of_one, length, factors[1]), factors[1] + STRIP, 0.0);
+    else std::transform(factors[0], factors[0] + STRIP, factors[1], std::negate<>());
+  }
+  alignas(64) double gap[STRIP + 1], decay[STRIP + 1], factors[2][STRIP];
+};
+
+double sum_of_squares(const double* x, long n) {
+  constexpr long SUMS = 8;  // which do not wait for each other
+  double sums[SUMS] = {};
+  long i = 0;
+  for (; i + SUMS <= n; i += SUMS)
+    for (long k = 0; k < SUMS; ++k) sums[k] += x[i + k] * x[i + k];
+  for (; i < n; ++i) sums[i % SUMS] += x[i] * x[i];
+  return std::accumulate(sums, sums + SUMS, 0.0);
+}
+
+// The sums of a task: of each factor of each term its totals[MOST], and sums over earlier points as `forms` has them.
 struct Task {
   const FormTerm* terms;
-  const Steps* steps;
   int n_terms;
   bool diagonal;
-  long n;
+  const Line* line;
   const int64_t* positions;
 
-  // Adds the forms of `weights` to out[n_replicates]. state: (highest degree + 2) * MOST.
-  void add(const SampleWeights& weights, const Run& run, Watch& watch, double* state, double* out) const {
+  static long state_size(const LineKernel& kernel) { return (kernel.degree + 2) * MOST; }
+
+  // Adds the points of a strip.
+  void add(const SampleWeights& weights, long begin, long length, const Run& run, double* state) const {
     const LineFunctions& functions = *run.table->line;
-    double *totals = state, *sums = state + MOST;
+    StripOfLine strip;
     for (int t = 0; t < n_terms; ++t) {
       const LineKernel& kernel = terms[t].kernel;
-      for (int r = 0; r < terms[t].rank; ++r) {
-        const double* factors = terms[t].factors[0] + r * n;
-        const double* others = weights.bits ? terms[t].factors[1] + r * n : nullptr;
-        const WeightedLine line{steps[t].gap.get(), steps[t].decay.get(), {factors, others}, positions};
-        const bool constant = weights.bits && kernel.degree == 0;
-        std::fill_n(state, (kernel.degree + 2) * MOST, 0.0);
-        for (long begin = 0; begin < n && !watch.stopped(); begin += STRIP) {
-          const long end = std::min(n, begin + STRIP);
-          if (constant) functions.bit_forms(line, weights, begin, end, n, sums, totals);
-          else functions.forms(line, kernel, diagonal ? 0.5 : 0, weights, begin, end, sums, totals);
-          watch.task_done();
-        }
-        double own = 0;
-        if (constant && diagonal)
-          for (long i = 0; i < n; ++i) own += factors[i] * factors[i];
-        const double scale = constant ? kernel.coefficients[0] : 1;
-        for (int b = 0; b < weights.n_replicates; ++b) out[b] += scale * (own + 2 * totals[b]);
+      strip.set_decays(line->places, kernel.rate, begin, length, line->n, functions);
+      for (int r = 0; r < terms[t].rank; ++r, state += state_size(kernel)) {
+        const long at = r * line->n + begin;
+        strip.set_factors(terms[t].factors[0] + at, terms[t].factors[1] ? terms[t].factors[1] + at : nullptr, length);
+        const WeightedLine points{strip.gap, strip.decay, {strip.factors[0], strip.factors[1]}, positions + begin};
+        double *totals = state, *sums = state + MOST;
+        if (constant(weights, kernel)) functions.bit_forms(points, weights, length, sums, totals);
+        else functions.forms(points, kernel, diagonal ? 0.5 : 0, weights, length, sums, totals);
       }
     }
   }
+
+  // The forms: out[n_replicates].
+  void finish(const SampleWeights& weights, const double* state, double* out) const {
+    for (int t = 0; t < n_terms; ++t) {
+      const LineKernel& kernel = terms[t].kernel;
+      for (int r = 0; r < terms[t].rank; ++r, state += state_size(kernel)) {
+        const bool own_apart = constant(weights, kernel) && diagonal;
+        const double own = own_apart ? sum_of_squares(terms[t].factors[0] + r * line->n, line->n) : 0;
+        const double scale = constant(weights, kernel) ? kernel.coefficients[0] : 1;
+        for (int b = 0; b < weights.n_replicates; ++b) out[b] += scale * (own + 2 * state[weights.place(b)]);
+      }
+    }
+  }
+
+  static bool constant(const SampleWeights& weights, const LineKernel& kernel) { return weights.bits && kernel.degree == 0; }
 };
 
 }  // namespace
@@ -100,44 +124,44 @@ struct Task {
 bool line_forms(const Line& line, const int64_t* positions, const FormTerm* terms, int n_terms, bool diagonal,
                 const FormWeights& weights, long n_replicates, const Run& run, double* out) {
   const long n = line.n;
-  std::vector<Steps> steps;
-  int degree = 0, passes = 0;
+  long state_size = 0, passes = 0;
   for (int t = 0; t < n_terms; ++t) {
-    Line on = line;
-    on.kernel = terms[t].kernel;
-    steps.emplace_back(on, run);
-    degree = std::max(degree, on.kernel.degree);
     passes += terms[t].rank;
+    state_size += terms[t].rank * Task::state_size(terms[t].kernel);
   }
-  // Tasks of equal sizes, in whole packs; as many at a time as bits fit into memory.
-  const long most_threads = weights.values ? run.threads : std::max(1L, BIT_BYTES / long(sizeof(BitLines::Line) * n));
+  // Tasks of equal sizes, in whole words of signs; as many at a time as drawn labels fit into memory.
+  const long most_threads = weights.draws ? std::max(1L, BIT_BYTES / long(sizeof(BitLine) * n)) : run.threads;
   const long at_once = std::min(long(run.threads), most_threads);
   const long rounds = ceil_divide(n_replicates, MOST * at_once);
-  const long size = ceil_divide(ceil_divide(n_replicates, rounds * at_once), 8) * 8;
+  const long size = ceil_divide(ceil_divide(n_replicates, rounds * at_once), 64) * 64;
   const long tasks = ceil_divide(n_replicates, size);
   const long strips = ceil_divide(n, STRIP);
-  const int threads = team_size(run, std::min(tasks, at_once), double(n) * double(n_replicates) * passes);
-  std::vector<BitLines> lines;
-  for (int k = 0; k < (weights.values ? 0 : threads); ++k) lines.emplace_back(n);
-  const long state_size = (degree + 2) * MOST;
-  std::vector<double> states(threads * state_size);
+  const int threads = team_size(run, std::min(tasks, at_once), double(n) * double(n_replicates) * double(passes));
+  const AlignedBuffer<BitLine> drawn(weights.draws ? threads * padded(n) : 0);
+  const AlignedBuffer<double> states(threads * state_size);
   std::fill_n(out, n_replicates, 0.0);
-  const Task task{terms, steps.data(), n_terms, diagonal, n, positions};
-  Watch watch(run, tasks * strips * (passes + 1));
+  const Task task{terms, n_terms, diagonal, &line, positions};
+  Watch watch(run, tasks * (strips + (weights.draws ? ceil_divide(n, PART) : 0)));
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
   for (long k = 0; k < tasks; ++k) {
     const long first = k * size;
     const int count = int(std::min(size, n_replicates - first));
-    SampleWeights some{weights.values ? weights.values + first : nullptr, n_replicates, nullptr, count};
-    if (!weights.values) {
-      BitLines::Line* bits = lines[thread_number()].get();
-      for (long begin = 0; begin < n && !watch.stopped(); begin += STRIP) {
-        fill(weights, n_replicates, first, count, begin, std::min(n, begin + STRIP), run, bits);
-        watch.task_done();
-      }
-      some.bits = bits;
+    BitLine* labels = weights.draws ? drawn.get() + thread_number() * padded(n) : nullptr;
+    for (long begin = 0; labels && begin < n && !watch.stopped(); begin += PART) {
+      run.table->weights->label_lines(*weights.draws, Word(first), count, begin, std::min(n, begin + PART), labels + begin);
+      watch.task_done();
     }
-    task.add(some, run, watch, &states[thread_number() * state_size], out + first);
+    alignas(64) BitLine lines[STRIP];
+    const SampleWeights some{weights.values ? weights.values + first : nullptr, n_replicates, weights.values ? nullptr : lines, count};
+    double* state = states.get() + thread_number() * state_size;
+    std::fill_n(state, state_size, 0.0);
+    for (long begin = 0; begin < n && !watch.stopped(); begin += STRIP) {
+      const long end = std::min(n, begin + STRIP);
+      if (some.bits) fill(weights, positions, begin, end, n, n_replicates, first, count, labels, run, lines);
+      task.add(some, begin, end - begin, run, state);
+      watch.task_done();
+    }
+    task.finish(some, state, out + first);
   }
   return !watch.stopped();
 }

@@ -185,33 +185,42 @@ void piece(const Residuals& residuals, const LineKernel& kernel, bool squared, l
   }
 }
 
-// u of one point in the replicates 8 b + part + lane.
-template <bool BITS>
-KCALIB_FN P weighted(const double (&factors)[2], const SampleWeights& weights, long sample, int b, int part) {
-  if constexpr (BITS) {
-    WordPack words;
-    __builtin_memcpy(&words, &weights.bits[sample][part], sizeof words);
-    return (words >> b & 1) != 0 ? splat<P>(factors[1]) : splat<P>(factors[0]);
+// The bits of one point in `runs` [part, part + WIDTH) of replicates, one in a lane.
+KCALIB_FN WordPack runs_of_bits(const Word (&line)[8], int run, int part) {
+  WordPack words;
+  if (run == 64) {
+    __builtin_memcpy(&words, line + part, sizeof words);
+    return words;
   }
-  const int at = 8 * b + part;
+  for (int i = 0; i < WIDTH; ++i) words[i] = line[(part + i) * run / 64] >> (part + i) * run % 64 & ((Word(1) << run) - 1);
+  return words;
+}
+
+// u of one point in the replicates `at`, .., at + WIDTH - 1.
+KCALIB_FN P weighted(double factor, const SampleWeights& weights, long sample, int at) {
   const double* values = weights.values + sample * weights.stride + at;
-  if (at + WIDTH <= weights.n_replicates) return factors[0] * load<P>(values);
-  double some[WIDTH] = {};
-  for (int i = 0; at + i < weights.n_replicates; ++i) some[i] = values[i];
-  return factors[0] * load<P>(some);
+  if (at + WIDTH <= weights.n_replicates) return factor * load<P>(values);
+  return factor * load_some(values, weights.n_replicates - at);
 }
 
 template <int DEGREE, bool BITS>
-void forms_of(const WeightedLine& line, const LineKernel& kernel, double own, const SampleWeights& weights, long begin,
-              long end, double* sums, double* totals) {
+void forms_of(const WeightedLine& line, const LineKernel& kernel, double own, const SampleWeights& weights, long length,
+              double* sums, double* totals) {
   const int degree = DEGREE < 0 ? kernel.degree : DEGREE;
   constexpr int MOST = SampleWeights::MOST;
-  for (long i = begin; i < end; ++i) {
+  const int run = weights.run(), last = weights.n_replicates < run ? weights.n_replicates : run;
+  const int size = BITS ? 8 * last : weights.n_replicates;
+  for (long i = 0; i < length; ++i) {
     const double gap = line.gap[i], decay = line.decay[i], *coefficients = kernel.coefficients;
-    const double factors[2] = {line.factors[0][i], BITS ? line.factors[1][i] : 0};
-    const long sample = line.positions[i];
-    for (int at = 0; at < weights.n_replicates; at += WIDTH) {
-      const P u = weighted<BITS>(factors, weights, sample, at / 8, at % 8);
+    WordPack words[8 / WIDTH];
+    if constexpr (BITS)
+      for (int part = 0; part < 8; part += WIDTH) words[part / WIDTH] = runs_of_bits(weights.bits[i], run, part);
+    for (int at = 0; at < size; at += WIDTH) {
+      P u;
+      if constexpr (BITS)
+        u = (words[at % 8 / WIDTH] >> (at / 8) & 1) != 0 ? splat<P>(line.factors[1][i]) : splat<P>(line.factors[0][i]);
+      else
+        u = weighted(line.factors[0][i], weights, line.positions[i], at);
       P seen = own * coefficients[0] * u;
       for (int p = degree; p >= 0; --p) {
         P sum = load<P>(sums + p * MOST + at);
@@ -230,20 +239,31 @@ void forms_of(const WeightedLine& line, const LineKernel& kernel, double own, co
 }
 
 template <bool BITS>
-void forms_with(const WeightedLine& line, const LineKernel& kernel, double own, const SampleWeights& weights, long begin,
-                long end, double* sums, double* totals) {
+void forms_with(const WeightedLine& line, const LineKernel& kernel, double own, const SampleWeights& weights, long length,
+                double* sums, double* totals) {
   switch (kernel.degree) {
-    case 0: return forms_of<0, BITS>(line, kernel, own, weights, begin, end, sums, totals);
-    case 1: return forms_of<1, BITS>(line, kernel, own, weights, begin, end, sums, totals);
-    case 2: return forms_of<2, BITS>(line, kernel, own, weights, begin, end, sums, totals);
-    default: return forms_of<-1, BITS>(line, kernel, own, weights, begin, end, sums, totals);
+    case 0: return forms_of<0, BITS>(line, kernel, own, weights, length, sums, totals);
+    case 1: return forms_of<1, BITS>(line, kernel, own, weights, length, sums, totals);
+    case 2: return forms_of<2, BITS>(line, kernel, own, weights, length, sums, totals);
+    default: return forms_of<-1, BITS>(line, kernel, own, weights, length, sums, totals);
   }
 }
 
-void forms(const WeightedLine& line, const LineKernel& kernel, double own, const SampleWeights& weights, long begin,
-           long end, double* sums, double* totals) {
+void forms(const WeightedLine& line, const LineKernel& kernel, double own, const SampleWeights& weights, long length,
+           double* sums, double* totals) {
   const auto add = weights.bits ? forms_with<true> : forms_with<false>;
-  add(line, kernel, own, weights, begin, end, sums, totals);
+  add(line, kernel, own, weights, length, sums, totals);
+}
+
+// x * y + z in one operation where there is one: GCC does not see it in the loop below.
+KCALIB_FN P fused(P x, P y, P z) {
+#if defined(__AVX512F__)
+  return P(_mm512_fmadd_pd(__m512d(x), __m512d(y), __m512d(z)));
+#elif defined(__AVX2__)
+  return P(_mm256_fmadd_pd(__m256d(x), __m256d(y), __m256d(z)));
+#else
+  return x * y + z;
+#endif
 }
 
 // table[index mod 16]
@@ -294,32 +314,19 @@ struct FourPoints {
   }
 };
 
-void bit_forms(const WeightedLine& line, const SampleWeights& weights, long begin, long end, long n, double* sums,
-               double* totals) {
+void bit_forms(const WeightedLine& line, const SampleWeights& weights, long length, double* sums, double* totals) {
   constexpr int ROWS = 64, FOURS = ROWS / 4, TOGETHER = 4;
+  const int run = weights.run(), last = weights.n_replicates < run ? weights.n_replicates : run;
   FourPoints fours[FOURS];
   WordPack words[ROWS];
-  for (long row = begin; row < end; row += ROWS) {
-    double some[3][ROWS + 1] = {};
-    const double *zeros = line.factors[0] + row, *ones = line.factors[1] + row, *decays = line.decay + row;
-    if (row + ROWS >= n) {  // nothing comes after the last
-      for (long i = row; i < n; ++i)
-        some[0][i - row] = line.factors[0][i], some[1][i - row] = line.factors[1][i], some[2][i - row] = line.decay[i];
-      zeros = some[0], ones = some[1], decays = some[2];
-    }
-    for (int f = 0; f < FOURS; ++f) fours[f].set(zeros + 4 * f, ones + 4 * f, decays + 4 * f);
-    for (int i = 0; i < ROWS; i += 8) {
-      __builtin_prefetch(line.factors[0] + row + ROWS + i);
-      __builtin_prefetch(line.factors[1] + row + ROWS + i);
-      __builtin_prefetch(line.decay + row + ROWS + i);
-      __builtin_prefetch(line.positions + row + 2 * ROWS + i);
-    }
+  for (long row = 0; row < length; row += ROWS) {
+    for (int f = 0; f < FOURS; ++f)
+      fours[f].set(line.factors[0] + row + 4 * f, line.factors[1] + row + 4 * f, line.decay + row + 4 * f);
     for (int part = 0; part < 8; part += WIDTH) {
       for (int i = 0; i < ROWS; ++i)
-        if (row + i < n) __builtin_memcpy(&words[i], &weights.bits[line.positions[row + i]][part], sizeof(WordPack));
-        else words[i] = WordPack{};
-      transpose_bits(words);  // now of replicates 8 b + part + lane; bits are points
-      for (int b = 0; 8 * b + part < weights.n_replicates; b += TOGETHER) {
+        words[i] = row + i < length ? runs_of_bits(weights.bits[row + i], run, part) : WordPack{};
+      transpose_bits(words);  // now of the replicates b of the runs in lanes; bits are points
+      for (int b = 0; b < last; b += TOGETHER) {
         double* sum = sums + 8 * b + part;
         double* total = totals + 8 * b + part;
         P seen[TOGETHER], added[TOGETHER];
@@ -328,13 +335,12 @@ void bit_forms(const WeightedLine& line, const SampleWeights& weights, long begi
           seen[k] = load<P>(sum + 8 * k);
           added[k] = load<P>(total + 8 * k);
           index[k] = words[b + k];
-          if (row + ROWS + b + k < n) __builtin_prefetch(&weights.bits[line.positions[row + ROWS + b + k]]);
         }
         for (int f = 0; f < FOURS; ++f)
 #pragma GCC unroll 4
           for (int k = 0; k < TOGETHER; ++k) {
-            added[k] += seen[k] * entry(fours[f].from_first, index[k]) + entry(fours[f].among, index[k]);
-            seen[k] = seen[k] * fours[f].decay + entry(fours[f].to_next, index[k]);
+            added[k] += fused(seen[k], entry(fours[f].from_first, index[k]), entry(fours[f].among, index[k]));
+            seen[k] = fused(seen[k], splat<P>(fours[f].decay), entry(fours[f].to_next, index[k]));
             index[k] >>= 4;
           }
         for (int k = 0; k < TOGETHER; ++k) {

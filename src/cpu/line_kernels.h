@@ -30,21 +30,26 @@ struct Piece {
   double* to_first;
 };
 
-// Sorted points, each with u_i = factors[0][i] times the weight of its sample, or u_i = factors[bit][i] by its bit.
+// Sorted points of a strip, each with u_i = factors[0][i] times the weight of its sample, or u_i = factors[bit][i] by its
+// bit. Gaps, decays and factors are padded with 0 to whole 64s of points, and the former two by one more.
 struct WeightedLine {
   const double *gap, *decay;  // from the point before, and exp(-rate gap)
   const double* factors[2];
   const int64_t* positions;  // of the samples in the user's order
 };
 
-// Weights of samples: either values[sample * stride + replicate], or bits as WeightTable::sign_lines
-// writes them. At most 512 replicates.
+// Weights: either values[sample * stride + replicate], or bits as WeightTable::sign_lines writes them, of the points of a
+// strip. At most 512 replicates.
 struct SampleWeights {
   const double* values;
   long stride;
   const unsigned long long (*bits)[8];
   int n_replicates;
   static constexpr int MOST = 512;
+  // Replicates of bits come as eight runs of so many, a power of two from 8 to 64, which are beside each other in packs:
+  // replicate r is at `place(r)` of sums and totals.
+  int run() const { return n_replicates > 256 ? 64 : n_replicates > 128 ? 32 : n_replicates > 64 ? 16 : 8; }
+  int place(int replicate) const { return bits ? replicate % run() * 8 + replicate / run() : replicate; }
 };
 
 // Consecutive sorted points. Points of different blocks do not see each other.
@@ -93,14 +98,13 @@ struct LineFunctions {
                 double* scratch, Piece* out);
   // left and the piece right of it.
   void (*join)(const LineKernel& kernel, Piece* left, const Piece& right);
-  // Adds u_i (own k(0) u_i + sum_{j<i} k(x_i, x_j) u_j) over the points [begin, end) to totals[MOST].
+  // Adds u_i (own k(0) u_i + sum_{j<i} k(x_i, x_j) u_j) over the points of a strip to totals[MOST].
   // sums[degree + 1][MOST] are the sums over earlier points, seen from the one before.
-  void (*forms)(const WeightedLine& line, const LineKernel& kernel, double own, const SampleWeights& weights, long begin,
-                long end, double* sums, double* totals);
-  // The same for bits and a polynomial of degree 0, up to its coefficient, and own = 0.
-  // `begin` is a multiple of 64; sums[MOST] are seen from the point itself. n: number of points.
-  void (*bit_forms)(const WeightedLine& line, const SampleWeights& weights, long begin, long end, long n, double* sums,
-                    double* totals);
+  void (*forms)(const WeightedLine& line, const LineKernel& kernel, double own, const SampleWeights& weights, long length,
+                double* sums, double* totals);
+  // The same for bits and a polynomial of degree 0, up to its coefficient, and own = 0. sums[MOST] are seen from the
+  // point itself.
+  void (*bit_forms)(const WeightedLine& line, const SampleWeights& weights, long length, double* sums, double* totals);
 
   // Products with vectors, as line_product.cpp puts them together. Sums of a strip have, for each term and rank, a
   // row for each power of the distance; all rows have whole packs of `lanes` columns. `scratch`, aligned to

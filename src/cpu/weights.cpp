@@ -21,6 +21,10 @@ template <> struct NarrowOf<float> { using type = HalfFloatPack; };
 template <> KCALIB_FN WordPack half_product(WordPack a, WordPack b) {
   return WordPack(_mm512_maskz_mul_epu32(0xff, __m512i(a), __m512i(b)));
 }
+// Not by a shift, of which the processor does one at a time, as of products.
+template <> KCALIB_FN WordPack upper_half(WordPack x) {
+  return WordPack(_mm512_maskz_shuffle_epi32(0xffff, __m512i(x), _MM_PERM_DDBB));
+}
 template <> KCALIB_FN DoublePack root(DoublePack x) { return DoublePack(_mm512_maskz_sqrt_pd(0xff, __m512d(x))); }
 #elif defined(__AVX2__)
 template <> KCALIB_FN WordPack half_product(WordPack a, WordPack b) {
@@ -60,14 +64,33 @@ KCALIB_FN void words_of_replicates(Word seed, WeightKind kind, Word first, Word 
   random_words<WordPack>(seed, kind, count_from(first), splat_word<WordPack>(pair), words);
 }
 
+// Signs of L rows: words[w] of replicates 64 * (first + w) and the next 63, w < count.
+KCALIB_FN void sign_words(Word seed, Word first, int count, WordPack rows, WordPack* words) {
+  for (Word pair = first / 2; 2 * pair < first + Word(count); ++pair) {
+    WordPack both[2];
+    random_words<WordPack>(seed, WeightKind::RADEMACHER, splat_word<WordPack>(pair), rows, both);
+    for (int half = 0; half < 2; ++half)
+      if (2 * pair + half >= first && 2 * pair + half < first + Word(count)) words[2 * pair + half - first] = both[half];
+  }
+}
+
 template <class T> void rademacher_weights(const Rectangle& at, T* out, long stride) {
-  WordPack words[Rectangle::MOST_REPLICATES / L][2];
-  const Word pair = Word(at.row_begin) / Rectangle::MOST_ROWS;
-  for (long b = 0; b < at.n; b += L)
-    words_of_replicates(at.seed, WeightKind::RADEMACHER, at.first + Word(b), pair, words[b / L]);
-  for (long i = 0; i < at.row_end - at.row_begin; ++i, out += stride)
-    for (long b = 0; b < at.n; b += L)
-      store_some(out + b, rademacher<DoublePack>(words[b / L][i / 64], int(i % 64)), at.n - b);
+  constexpr int MOST_WORDS = Rectangle::MOST_REPLICATES / 64 + 1;
+  WordPack signs[MOST_WORDS];
+  Word words[L][MOST_WORDS + 1] = {};  // of rows
+  const Word first = at.first / 64, shift = at.first % 64;
+  const int count = int((shift + Word(at.n) + 63) / 64);
+  for (long row = at.row_begin; row < at.row_end; row += L) {
+    sign_words(at.seed, first, count, count_from(Word(row)), signs);
+    for (int w = 0; w < count; ++w)
+      for (int i = 0; i < L; ++i) words[i][w] = signs[w][i];
+    for (int i = 0; i < L && row + i < at.row_end; ++i, out += stride)
+      for (long b = 0; b < at.n; b += L) {
+        const Word bit = (shift + Word(b)) % 64, *word = words[i] + (shift + Word(b)) / 64;
+        const Word some = bit ? word[0] >> bit | word[1] << (64 - bit) : word[0];
+        store_some(out + b, rademacher<DoublePack>(splat_word<WordPack>(some) >> count_from(0), 0), at.n - b);
+      }
+  }
 }
 
 template <class T> void gaussian_weights(const Rectangle& at, T* out, long stride) {
@@ -110,18 +133,19 @@ void draw(Word seed, Word replicate, long begin, long end, long n, unsigned char
   }
 }
 
-void sign_lines(Word seed, Word first, int n_replicates, long pair, Word (*out)[8]) {
-  for (int part = 0; part < 8; part += L) {
-    WordPack words[2][64];  // of replicates in lanes; bits are rows
-    for (int b = 0; b < 64; ++b) {
-      WordPack both[2] = {};
-      if (8 * b + part < n_replicates)
-        random_words<WordPack>(seed, WeightKind::RADEMACHER, count_from(first + Word(8 * b + part)), splat_word<WordPack>(Word(pair)), both);
-      for (int half = 0; half < 2; ++half) words[half][b] = both[half];
-    }
-    for (int half = 0; half < 2; ++half) {
-      transpose_bits(words[half]);
-      for (int row = 0; row < 64; ++row) __builtin_memcpy(&out[64 * half + row][part], &words[half][row], sizeof(WordPack));
+void sign_lines(Word seed, Word first, int n_words, const std::int64_t* rows, long n, Word (*out)[8]) {
+  WordPack of_rows = {}, words[8] = {};
+  for (long i = 0; i < n; i += L) {
+    if (i + L <= n) __builtin_memcpy(&of_rows, rows + i, sizeof of_rows);
+    else
+      for (int l = 0; i + l < n; ++l) of_rows[l] = Word(rows[i + l]);
+    sign_words(seed, first / 64, n_words, of_rows, words);
+    for (int part = 0; part < 8; part += L) {
+      DoublePack across[L];
+      for (int l = 0; l < L; ++l) across[l] = from_bits<DoublePack>(LongPack(words[part + l]));
+      transpose(across);
+      const int count = i + L <= n ? L : int(n - i);
+      for (int l = 0; l < count; ++l) __builtin_memcpy(&out[i + l][part], &across[l], sizeof(WordPack));
     }
   }
 }
@@ -212,15 +236,13 @@ void label_bits(const LabelDraws& labels, Word first, const Thresholds& threshol
 
 void label_lines(const LabelDraws& labels, Word first, int n_draws, long begin, long end, Word (*out)[8]) {
   constexpr long WORDS = LABEL_ROWS / 64, MOST = Rectangle::MOST_REPLICATES;
-  Word bits[WORDS][MOST];
-  for (long w = 0; w < WORDS; ++w)
-    for (long d = n_draws; d < MOST; ++d) bits[w][d] = 0;
+  Word bits[WORDS][MOST] = {};
   for (long row = begin; row < end; row += LABEL_ROWS, out += LABEL_ROWS) {
     const Thresholds thresholds(labels, row, end);
     for (int d = 0; d < n_draws; ++d) {
       Word of_draw[WORDS];
       label_bits(labels, (first + Word(d)) * Word(labels.n) + Word(row), thresholds, of_draw);
-      for (long w = 0; w < WORDS; ++w) bits[w][d] = of_draw[w];
+      for (long w = 0; w < WORDS; ++w) bits[w][d % 64 * 8 + d / 64] = of_draw[w];
     }
     for (long w = 0; w < WORDS && row + 64 * w < end; ++w)
       for (int part = 0; part < 8; part += L) {

@@ -3,12 +3,14 @@
 // it. Called by resampling.cpp.
 #pragma once
 
+#include <cstdint>
+
 #include "kcalib/resampling.h"
 
 namespace kcalib {
 
-// Replicates [first, first + n) of rows [row_begin, row_end): at most MOST_ROWS, whose signs are one pair
-// of words, from a multiple of it on, and at most MOST_REPLICATES, whose words stay in the L1 cache.
+// Replicates [first, first + n) of rows [row_begin, row_end): at most MOST_ROWS from a multiple of it on, and at most
+// MOST_REPLICATES.
 struct Rectangle {
   static constexpr long MOST_ROWS = 128, MOST_REPLICATES = 512;
   Word seed, first;
@@ -35,10 +37,10 @@ struct WeightTable {
   // Adds draws [begin, end) of one replicate to counts[n]; begin even. A row that is drawn 256 times, with
   // probability below 1/256!, would wrap.
   void (*draw)(Word seed, Word replicate, long begin, long end, long n, unsigned char* counts);
-  // Signs of rows [128 * pair, 128 * pair + 128) in at most 512 replicates: bit b of out[row][word] is that of
-  // replicate first + 8 b + word. A row is a cache line; see line_kernels.cpp.
-  void (*sign_lines)(Word seed, Word first, int n_replicates, long pair, Word (*out)[8]);
-  // The same of labels: of rows [begin, end) in draws from `first` on. begin is a multiple of 64, out has whole 64s of rows.
+  // Signs of n rows, whose numbers are given, in n_words <= 8 times 64 replicates: bit b of out[i][w] is that of replicate
+  // first + 64 w + b, `first` a multiple of 64. What a row has is a cache line; see line_kernels.cpp.
+  void (*sign_lines)(Word seed, Word first, int n_words, const std::int64_t* rows, long n, Word (*out)[8]);
+  // The same of labels, of rows [begin, end) in draws from `first` on. begin is a multiple of 64, out has whole 64s of rows.
   void (*label_lines)(const LabelDraws& labels, Word first, int n_draws, long begin, long end, Word (*out)[8]);
 };
 

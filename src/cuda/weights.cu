@@ -2,7 +2,7 @@
 //
 // kcalib/_pairs/operators/cuda.py compiles this text with KCALIB_REAL (double or float, to which weights are rounded) and fills
 // panels of `width` replicates from `first` on: out[row * width + c]. A thread has one weight, so that a warp writes
-// numbers beside each other: that it computes a word of 64 signs for one of them is less work than one sum of products.
+// numbers beside each other: that it computes two words of 64 signs for one of them is less work than one sum of products.
 
 namespace kcalib {
 namespace {
@@ -20,7 +20,7 @@ extern "C" __global__ void kcalib_multipliers(long long kind, unsigned long long
   const long long row = k / width, c = k % width;
   double weight = 0;
   if (c < count && kind == (long long)WeightKind::RADEMACHER)
-    weight = rademacher<double>(random_word(seed, WeightKind::RADEMACHER, Word(first + c), Word(row / 64)), int(row % 64));
+    weight = rademacher<double>(sign_word(seed, Word(first + c), Word(row)), int((first + c) % 64));
   else if (c < count)
     weight = normal_deviate(random_word(seed, WeightKind::GAUSSIAN, Word(first + c), Word(row)));
   out[k] = KCALIB_REAL(weight);

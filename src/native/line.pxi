@@ -208,8 +208,7 @@ def line_forms(
 ):
     """w^T H w for the columns w of `weights` or, where these are None, for Rademacher weights of `seed`.
 
-    terms: [(rate, coefficients, factors), ...], factors of sorted points, shape (1, rank, n); for Rademacher weights
-    also their negatives, shape (2, rank, n).
+    terms: [(rate, coefficients, factors), ...], factors of sorted points, shape (1, rank, n).
     """
     cdef FormWeights source
     source.seed = seed
@@ -254,7 +253,8 @@ cdef forms_of(
     for rate, coefficients, term_factors in terms:
         factors = term_factors
         term.kernel = line_kernel(rate, coefficients)
-        term.factors[0] = term.factors[1] = &factors[0, 0, 0]
+        term.factors[0] = &factors[0, 0, 0]
+        term.factors[1] = NULL
         if factors.shape[0] > 1:
             term.factors[1] = &factors[1, 0, 0]
         term.rank = <int>factors.shape[1]

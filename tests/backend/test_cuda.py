@@ -82,10 +82,10 @@ def test_weights_compile(dtype, architecture):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_have_the_bits_of_the_compiled_core(cupy, kind, dtype):
-    weights = Weights(kind, 1000, 40, 2**63 + 12345)
-    found = drawn_weights(weights, 3, 17, 16, dtype).get()
-    np.testing.assert_array_equal(found[:, :14], weights.values(3, 17, dtype))
-    assert not found[:, 14:].any()
+    weights = Weights(kind, 1000, 140, 2**63 + 12345)
+    found = drawn_weights(weights, 61, 135, 80, dtype).get()
+    np.testing.assert_array_equal(found[:, :74], weights.values(61, 135, dtype))
+    assert not found[:, 74:].any()
 
 
 def _everything(operator: CudaOperator, vectors: np.ndarray) -> dict[str, np.ndarray]:

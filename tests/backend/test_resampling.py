@@ -50,7 +50,7 @@ def literal(kind: str, n: int, replicates: range, seed: int) -> np.ndarray:
             if kind == "multinomial":
                 weights[word(kind, seed, b, row) * n >> 64, column] += 1
             elif kind == "rademacher":
-                weights[row, column] = 1 - 2 * (word(kind, seed, b, row // 64) >> row % 64 & 1)
+                weights[row, column] = 1 - 2 * (word(kind, seed, b // 128, 2 * row + b // 64 % 2) >> b % 64 & 1)
             else:
                 x = word(kind, seed, b, row)
                 weights[row, column] = stats.norm.ppf(tail(x)) * (1 if x % 2 else -1)
@@ -134,6 +134,7 @@ def scalar_code(tmp_path_factory):
         Word word(Word seed, unsigned kind, Word replicate, Word index) {
           return random_word(seed, WeightKind(kind), replicate, index);
         }
+        Word sign_word(Word seed, Word replicate, Word row) { return kcalib::sign_word(seed, replicate, row); }
         double sign(Word word, int bit) { return rademacher<double>(word, bit); }
         double normal(Word word) { return normal_deviate(word); }
         Word row(Word word, Word n) { return drawn_row(word, n); }
@@ -145,6 +146,7 @@ def scalar_code(tmp_path_factory):
     u64 = ctypes.c_uint64
     code.philox4x32.argtypes, code.philox4x32.restype = (u64, ctypes.POINTER(u64)), None
     code.word.argtypes, code.word.restype = (u64, ctypes.c_uint, u64, u64), u64
+    code.sign_word.argtypes, code.sign_word.restype = (u64, u64, u64), u64
     code.sign.argtypes, code.sign.restype = (u64, ctypes.c_int), ctypes.c_double
     code.normal.argtypes, code.normal.restype = (u64,), ctypes.c_double
     code.row.argtypes, code.row.restype = (u64, u64), u64
@@ -157,7 +159,8 @@ def test_scalar_code_gives_the_bits_of_the_packs(scalar_code):
     for column, b in enumerate(replicates):
         words = {k: [scalar_code.word(seed, number, b, i) for i in range(n)] for k, number in KINDS.items()}
         assert [scalar_code.normal(w) for w in words["gaussian"]] == normal[:, column].tolist()
-        assert [scalar_code.sign(words["rademacher"][i // 64], i % 64) for i in range(n)] == signs[:, column].tolist()
+        of_rows = [scalar_code.sign(scalar_code.sign_word(seed, b, i), b % 64) for i in range(n)]
+        assert of_rows == signs[:, column].tolist()
         drawn = [scalar_code.row(w, n) for w in words["multinomial"]]
         assert np.bincount(drawn, minlength=n).tolist() == counts[:, column].tolist()
 

@@ -465,6 +465,41 @@ def test_bits_do_not_depend_on_the_number_of_threads(kernel):
 
 
 @pytest.mark.parametrize("level", [None, "x86-64-v3", "baseline"])
+@pytest.mark.parametrize("n", [1, 64, 300])
+def test_signs_and_labels_of_few_and_many_replicates(n, level):
+    """Bits come in runs of 8 to 64 replicates, and in tasks: all are the forms of the same weights as numbers."""
+    try:
+        _native.Sweep(1, level)
+    except ValueError:
+        pytest.skip(f"this machine has no {level}")
+    rng = np.random.default_rng(n)
+    places, positions = np.sort(rng.random(n)), rng.permutation(n)
+    factors = rng.normal(size=(2, 1, n))
+    distances = np.abs(places[:, None] - places)
+    for count in (1, 3, 64, 65, 130, 257, 520):
+        signs = Weights("rademacher", n, count, 3).values()
+        labels = (signs < 0).astype(np.int32)
+        for coefficients in ([2.0], [1.0, 3.0]):
+            kernel = np.exp(-3 * distances) * np.polynomial.Polynomial(coefficients)(distances)
+            signed = factors[0, 0][:, None] * signs[positions]
+            chosen = np.where(labels[positions] == 0, *factors[:, 0, :, None])
+            own = (chosen**2).sum(axis=0) * kernel[0, 0]
+            tolerance = 1e-13 * np.abs(factors).sum() ** 2 * kernel.max()
+            polynomial, of_labels = np.array(coefficients), []
+            for threads in (1, 2, 3):
+                sweep = _native.Sweep(threads, level)
+                terms = [(3.0, polynomial, factors[:1])]
+                found = _native.line_forms(places, positions, terms, None, 3, count, sweep)
+                expected = (signed * (kernel @ signed)).sum(axis=0)
+                np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
+                both = [(3.0, polynomial, factors)]
+                of_labels.append(_native.line_label_forms(places, positions, both, labels, sweep))
+                expected = (chosen * (kernel @ chosen)).sum(axis=0) - own
+                np.testing.assert_allclose(of_labels[-1], expected, rtol=0, atol=tolerance)
+                np.testing.assert_array_equal(of_labels[-1], of_labels[0])
+
+
+@pytest.mark.parametrize("level", [None, "x86-64-v3", "baseline"])
 def test_passes_over_few_and_many_samples(level):
     """Residuals by label in the order of the samples, their sums, and the largest gap, of any number of samples."""
     try:

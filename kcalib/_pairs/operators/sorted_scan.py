@@ -156,7 +156,7 @@ class SortedScanOperator:
         terms = self._terms_of(order, order.residuals_for_totals) if signs else self._terms
         if isinstance(order, DeviceOrder):
             return order.forms(terms, weights)
-        packed = [(t.rate, t.polynomial, _as_rows(t.left, -t.left) if signs else _as_rows(t.left)) for t in terms]
+        packed = [(t.rate, t.polynomial, _as_rows(t.left)) for t in terms]
 
         def forms(values: np.ndarray | None, seed: int, count: int) -> np.ndarray:
             with TerminalProgress() as progress:
@@ -413,6 +413,8 @@ def _concatenated(first: Array, second: Array) -> Array:
 
 def _as_rows(*columns: np.ndarray) -> np.ndarray:
     """Columns of factors as compiled code reads them, shape (len(columns), rank, n)."""
+    if len(columns) == 1:  # of one column not even copied
+        return np.ascontiguousarray(columns[0].T)[None]
     return np.ascontiguousarray(np.stack([each.T for each in columns]))
 
 

@@ -29,6 +29,8 @@ namespace {
 // The product of the lower halves of a and b.
 template <class W> KCALIB_FN W half_product(W a, W b) { return (a & 0xffffffff) * (b & 0xffffffff); }
 template <class W> KCALIB_FN W splat_word(Word x) { return W{} + x; }
+// x >> 32 in the lower half, anything above.
+template <class W> KCALIB_FN W upper_half(W x) { return x >> 32; }
 
 // Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3, SC 2011)
 // of the counter c[0..3], each in the lower half of its word; upper halves are ignored, and hold
@@ -39,7 +41,7 @@ template <class W> KCALIB_FN void philox(Word seed, W* c) {
   for (int round = 0; round < 10; ++round) {
     const W product0 = half_product(c[0], splat_word<W>(0xD2511F53));
     const W product1 = half_product(c[2], splat_word<W>(0xCD9E8D57));
-    c[0] = (product1 >> 32) ^ c[1] ^ Word(key0);
+    c[0] = upper_half(product1) ^ c[1] ^ Word(key0);
     c[1] = product1;
     c[2] = (product0 >> 32) ^ c[3] ^ Word(key1);
     c[3] = product0;
@@ -48,7 +50,7 @@ template <class W> KCALIB_FN void philox(Word seed, W* c) {
   }
 }
 
-// Words 2 * pair and 2 * pair + 1 of a replicate: the outputs x0 + 2^32 x1 and x2 + 2^32 x3 of Philox
+// Words 2 * pair and 2 * pair + 1 of a replicate (or of 128, RADEMACHER): the outputs x0 + 2^32 x1 and x2 + 2^32 x3 of Philox
 // with the key `seed` and the counter (pair mod 2^32, pair / 2^32, replicate, kind).
 template <class W> KCALIB_FN void random_words(Word seed, WeightKind kind, W replicate, W pair, W* words) {
   W c[4] = {pair, pair >> 32, replicate, splat_word<W>(Word(kind))};
@@ -62,7 +64,11 @@ KCALIB_FN Word random_word(Word seed, WeightKind kind, Word replicate, Word inde
   return words[index & 1];
 }
 
-// RADEMACHER. Bit (row mod 64) of word (row / 64) is the sign: 1 - 2 * bit.
+// RADEMACHER. A row has a sign, 1 - 2 * bit, for each of 128 replicates in the two words of (replicate / 128, row): rows are
+// wanted in any order. Bit (replicate mod 64) of this word:
+KCALIB_FN Word sign_word(Word seed, Word replicate, Word row) {
+  return random_word(seed, WeightKind::RADEMACHER, replicate / 128, 2 * row + replicate / 64 % 2);
+}
 template <class V, class W> KCALIB_FN V rademacher(W word, int bit) {
   return from_bits<V>(Bits<V>(((word >> bit) << 63) | Word(Constants<double>::one)));
 }

@@ -27,12 +27,14 @@ from benchmarks import bench_limits
 # Functions of src/cpu and src/include, and their stages.
 STAGES = {
     "accumulate": "products: m multiply-adds",
+    "from_residuals": "distances from products",
     "squared_from": "distances from products",
     "squared_euclidean": "distances from products",
     "repair": "near pairs by differences",
     "by_differences": "near pairs by differences",
     "square_root": "square root and exp",  # the compiler interleaves them
     "exp_minus": "square root and exp",
+    "decays": "square root and exp",
     "factor_values": "between stages: loads, stores, scaling",
     "kernel_values": "between stages: loads, stores, scaling",
     "for_each_tile": "between stages: loads, stores, scaling",
@@ -40,6 +42,7 @@ STAGES = {
     "end_tile": "sums",
     "end_panel": "sums",
     "start_panel": "sums",
+    "look_at": "packing",
     "pack": "packing",
     "pack_rows": "packing",
     "transpose": "packing",

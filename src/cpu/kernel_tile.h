@@ -25,23 +25,45 @@ template <Profile PROFILE> constexpr bool IS_DECAY = false KCALIB_PROFILES(KCALI
 
 // Below this scale the decay of `positive_root` at 0 is 1.
 constexpr double ROOTS_DECAY = 0x1p30;
-// Packs whose chains of instructions are interleaved: loaded before any is stored, which the compiler cannot know to be
-// elsewhere. More than wait in the processor's window of one after the other.
-constexpr int AT_ONCE = PACK_BYTES == 64 ? 8 : 4;
-
-// exp(-scale d) of distances d, of which squares are given if ROOT is true. BOUNDED: they are neither tiny, nor is
-// scale d beyond exp's range.
-template <bool ROOT, bool BOUNDED, class V> KCALIB_FN void decays(const V* d, Real<V> scale, V* out) {
+// finish(r, {exp(-scale d) of row r}) of distances d, of which squares are given if ROOT is true. BOUNDED: they are neither
+// tiny, nor is scale d beyond exp's range. A row's chains of instructions are interleaved: more than wait in the processor's
+// window of one after the other. What is done with them comes after all of them, as the compiler cannot know that stores are
+// elsewhere. Every fourth root is the divider's, which has so much time beside all else.
+template <bool ROOT, bool BOUNDED, class V, class Finish>
+KCALIB_FN void decays(const V* d, Real<V> scale, Finish&& finish) {
   const Decay<V> decay(scale);
 #pragma GCC unroll 1
-  for (int first = 0; first < TILE; first += AT_ONCE) {
-    V x[AT_ONCE];
-#pragma GCC unroll 8
-    for (int i = 0; i < AT_ONCE; ++i)
-      x[i] = decay.template of<!BOUNDED>(ROOT ? positive_root<!BOUNDED>(d[first + i]) : d[first + i]);
-#pragma GCC unroll 8
-    for (int i = 0; i < AT_ONCE; ++i) out[first + i] = x[i];
+  for (int r = 0; r < ROWS; ++r) {
+    V x[VECTORS];
+#pragma GCC unroll 4
+    for (int v = 0; v < VECTORS; ++v) {
+      const V given = d[r * VECTORS + v];
+      x[v] = decay.template of<!BOUNDED>(!ROOT ? given : v == 3 ? divider_root(given) : positive_root<!BOUNDED>(given));
+    }
+    finish(r, x);
   }
+}
+
+// The same for a factor that is a decay of squared distances.
+template <bool ROOT, class V, class Quantities, class Finish>
+KCALIB_FN void decays_of(const Factor& factor, Quantities& quantities, Finish&& finish) {
+  using R = Real<V>;
+  const V* d2 = quantities.squared(factor.metric);
+  // Distances up to 2 and squares up to 2, of points whose sums are 1 but for much more than rounding.
+  if (quantities.bounded() && R(2.25) * R(factor.scale) < -Constants<R>::exp_low)
+    return decays<ROOT, true>(d2, R(factor.scale), finish);
+  decays<ROOT, false>(d2, R(factor.scale), finish);
+}
+
+// Whether a kernel is exp(-scale d) and nothing else, whose values need not be stored.
+#define KCALIB_ROOTS_DECAY(name, ...) (IS_DECAY<Profile::name> && !Formula<Profile::name>::of_square),
+constexpr bool ROOTS_DECAYS[] = {KCALIB_PROFILES(KCALIB_ROOTS_DECAY)};
+#undef KCALIB_ROOTS_DECAY
+KCALIB_FN bool is_one_decay(const KernelProgram& kernel) {
+  const Term& term = kernel.terms[0];
+  const Factor& factor = kernel.factors[term.first_factor];
+  return kernel.n_terms == 1 && term.coefficient == 1 && term.n_factors == 1 &&
+         ROOTS_DECAYS[factor.profile] && is_squared(factor.metric) && factor.scale < ROOTS_DECAY;
 }
 
 // The profile of distances, or squared distances, in the factor's metric.
@@ -50,13 +72,8 @@ KCALIB_FN void profile_values(const Factor& factor, Quantities& quantities, V* o
   using F = Formula<PROFILE>;
   using R = Real<V>;
   if constexpr (IS_DECAY<PROFILE>)
-    if (is_squared(factor.metric) && factor.scale < ROOTS_DECAY) {
-      const V* d2 = quantities.squared(factor.metric);
-      // Distances up to 2 and squares up to 2, of points whose sums are 1 but for much more than rounding.
-      if (quantities.bounded() && R(2.25) * R(factor.scale) < -Constants<R>::exp_low)
-        return decays<!F::of_square, true>(d2, R(factor.scale), out);
-      return decays<!F::of_square, false>(d2, R(factor.scale), out);
-    }
+    if (is_squared(factor.metric) && factor.scale < ROOTS_DECAY)
+      return decays_of<!F::of_square, V>(factor, quantities, storing(out));
   const R scale = R(factor.scale), a = R(factor.a), b = R(factor.b);
   if (!is_squared(factor.metric)) {
     const V* d = quantities.distance(factor.metric);

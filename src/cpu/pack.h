@@ -122,6 +122,14 @@ template <bool FLOOR = true> KCALIB_FN FloatPack positive_root(FloatPack x) {
 #endif
 }
 
+// The same by the divider, where that is another way: it works beside the ports that everything else goes through.
+#if defined(__AVX512F__)
+KCALIB_FN DoublePack divider_root(DoublePack x) { return DoublePack(_mm512_maskz_sqrt_pd(0xff, __m512d(x))); }
+KCALIB_FN FloatPack divider_root(FloatPack x) { return FloatPack(_mm512_maskz_sqrt_ps(0xffff, __m512(x))); }
+#else
+template <class V> KCALIB_FN V divider_root(V x) { return positive_root(x); }
+#endif
+
 // Square root of x >= 0, to within one ulp; with AVX-512 it is 0 for x < 2^-1000 (float: 2^-120).
 template <class V> KCALIB_FN V square_root(V x) {
 #if defined(__AVX512F__)
@@ -165,47 +173,51 @@ KCALIB_FN FloatPack reciprocal(FloatPack x) {
 template <class V> KCALIB_FN V reciprocal(V x) { return Real<V>(1) / x; }
 #endif
 
-// Exponentials as 2^((n + r) / STEPS), integer n and |r| <= 1/2: `power_of_two` has 2^(n / STEPS) of shifted =
-// n + Constants::round, and `power_minus_one_over` the minimax polynomial of (2^(r / STEPS) - 1) / r, to 7e-18 / |r|
-// (float: 2e-9).
+// Exponentials as 2^(n + r), n a multiple of 1 / STEPS and |r| <= 1 / (2 STEPS): of `shifted` = n + ROUND<V>,
+// `power_minus_one_over` is the minimax polynomial of (2^r - 1) / r, to 7e-18 / |r| (float: 2e-9).
 #if defined(__AVX512F__)
-// A table in two registers (float: one). n = 16 k + j, shifted to 4 bits below the exponent, adds k to the exponent and j
-// below it: the table's bits of 2^(j / 16) are without the latter.
+// A table of 2^(j / 16) in two registers (float: one); the low bits of `shifted` are j, and the power of two below n is
+// the instruction's that multiplies with it.
 constexpr int STEPS = 16;
-alignas(64) constexpr long long POWERS[STEPS] = {
-    0x3ff0000000000000, 0x3fefb5586cf9890f, 0x3fef72b83c7d517b, 0x3fef387a6e756238, 0x3fef06fe0a31b715, 0x3feedea64c123422,
-    0x3feebfdad5362a27, 0x3feeab07dd485429, 0x3feea09e667f3bcd, 0x3feea11473eb0187, 0x3feeace5422aa0db, 0x3feec49182a3f090,
-    0x3feee89f995ad3ad, 0x3fef199bdd85529c, 0x3fef5818dcfba487, 0x3fefa4afa2a490da};
-alignas(64) constexpr int SINGLE_POWERS[STEPS] = {
-    0x3f800000, 0x3f7daac3, 0x3f7b95c2, 0x3f79c3d3, 0x3f7837f0, 0x3f76f532, 0x3f75fed7, 0x3f75583f,
-    0x3f7504f3, 0x3f7508a4, 0x3f75672a, 0x3f76248c, 0x3f7744fd, 0x3f78ccdf, 0x3f7ac0c7, 0x3f7d257d};
-KCALIB_FN DoublePack power_of_two(DoublePack shifted) {
-  const __m512i low = _mm512_load_si512(POWERS), high = _mm512_load_si512(POWERS + 8);
-  return from_bits<DoublePack>(LongPack(_mm512_permutex2var_epi64(low, __m512i(shifted), high)) + (to_bits(shifted) << 48));
+alignas(64) constexpr double POWERS[STEPS] = {
+    0x1.0000000000000p+0, 0x1.0b5586cf9890fp+0, 0x1.172b83c7d517bp+0, 0x1.2387a6e756238p+0, 0x1.306fe0a31b715p+0,
+    0x1.3dea64c123422p+0, 0x1.4bfdad5362a27p+0, 0x1.5ab07dd485429p+0, 0x1.6a09e667f3bcdp+0, 0x1.7a11473eb0187p+0,
+    0x1.8ace5422aa0dbp+0, 0x1.9c49182a3f090p+0, 0x1.ae89f995ad3adp+0, 0x1.c199bdd85529cp+0, 0x1.d5818dcfba487p+0,
+    0x1.ea4afa2a490dap+0};
+alignas(64) constexpr float SINGLE_POWERS[STEPS] = {
+    0x1.000000p+0f, 0x1.0b5586p+0f, 0x1.172b84p+0f, 0x1.2387a6p+0f, 0x1.306fe0p+0f, 0x1.3dea64p+0f,
+    0x1.4bfdaep+0f, 0x1.5ab07ep+0f, 0x1.6a09e6p+0f, 0x1.7a1148p+0f, 0x1.8ace54p+0f, 0x1.9c4918p+0f,
+    0x1.ae89fap+0f, 0x1.c199bep+0f, 0x1.d5818ep+0f, 0x1.ea4afap+0f};
+KCALIB_FN DoublePack step_power(DoublePack shifted) {
+  return DoublePack(_mm512_permutex2var_pd(_mm512_load_pd(POWERS), __m512i(shifted), _mm512_load_pd(POWERS + 8)));
 }
-KCALIB_FN FloatPack power_of_two(FloatPack shifted) {
-  const __m512i table = _mm512_load_si512(SINGLE_POWERS);
-  return from_bits<FloatPack>(IntPack(_mm512_maskz_permutexvar_epi32(0xffff, __m512i(shifted), table)) + (to_bits(shifted) << 19));
+KCALIB_FN FloatPack step_power(FloatPack shifted) {
+  return FloatPack(_mm512_maskz_permutexvar_ps(0xffff, __m512i(shifted), _mm512_load_ps(SINGLE_POWERS)));
+}
+KCALIB_FN DoublePack times_floor_power(DoublePack y, DoublePack n) {
+  return DoublePack(_mm512_maskz_scalef_pd(0xff, __m512d(y), __m512d(n)));
+}
+KCALIB_FN FloatPack times_floor_power(FloatPack y, FloatPack n) {
+  return FloatPack(_mm512_maskz_scalef_ps(0xffff, __m512(y), __m512(n)));
 }
 template <class V> KCALIB_FN V power_minus_one_over(V r) {
   V q;
   if constexpr (sizeof(Real<V>) == 8) {
-    q = splat<V>(0x1.430a690dc076cp-37);
-    q = q * r + 0x1.5d89be4c1925dp-30;
-    q = q * r + 0x1.3b2ab6fadd5aep-23;
-    q = q * r + 0x1.c6b08d6e8a383p-17;
-    q = q * r + 0x1.ebfbdff82c597p-11;
-    q = q * r + 0x1.62e42fefa39fdp-5;
+    q = splat<V>(0x1.430a690dc076cp-13);
+    q = q * r + 0x1.5d89be4c1925dp-10;
+    q = q * r + 0x1.3b2ab6fadd5aep-7;
+    q = q * r + 0x1.c6b08d6e8a383p-5;
+    q = q * r + 0x1.ebfbdff82c597p-3;
+    q = q * r + 0x1.62e42fefa39fdp-1;
   } else {
-    q = splat<V>(1.3551257325161714e-05f);
-    q = q * r + 0.0009384151780977845f;
-    q = q * r + 0.043321698904037476f;
+    q = splat<V>(0.05550595f);
+    q = q * r + 0.24023429f;
+    q = q * r + 0.6931472f;
   }
   return q;
 }
 #else
 constexpr int STEPS = 1;
-template <class V> KCALIB_FN V power_of_two(V shifted) { return times_power_of_two(splat<V>(Real<V>(1)), shifted); }
 template <class V> KCALIB_FN V power_minus_one_over(V r) {
   V q;
   if constexpr (sizeof(Real<V>) == 8) {
@@ -231,10 +243,14 @@ template <class V> KCALIB_FN V power_minus_one_over(V r) {
   return q;
 }
 #endif
-template <class V> KCALIB_FN V exp2_reduced(V r, V shifted) {
-  if constexpr (STEPS == 1) return times_power_of_two(power_minus_one_over(r) * r + Real<V>(1), shifted);
-  const V power = power_of_two(shifted);
-  return (power * r) * power_minus_one_over(r) + power;
+template <class V> constexpr Real<V> ROUND = Constants<Real<V>>::round / STEPS;
+template <class V> KCALIB_FN V exp2_reduced(V r, [[maybe_unused]] V n, V shifted) {
+#if defined(__AVX512F__)
+  const V power = step_power(shifted);
+  return times_floor_power((power * r) * power_minus_one_over(r) + power, n);
+#else
+  return times_power_of_two(power_minus_one_over(r) * r + Real<V>(1), shifted);
+#endif
 }
 
 // exp(-scale x) for scale x >= -709 (float: -88), clamped to 708 (87) unless CLAMP is false, for what is no more. Its
@@ -244,12 +260,12 @@ template <class V> class Decay {
   using C = Constants<R>;
 
  public:
-  KCALIB_FN explicit Decay(R scale) : rate_(scale * (STEPS * C::inverse_ln2)), most_(-C::exp_low / scale) {}
+  KCALIB_FN explicit Decay(R scale) : rate_(scale * C::inverse_ln2), most_(-C::exp_low / scale) {}
   template <bool CLAMP> KCALIB_FN V of(V x) const {
     if constexpr (CLAMP) x = at_most(x, most_);
-    const V shifted = C::round - x * rate_;
-    const V n = shifted - C::round;
-    return exp2_reduced(-(x * rate_) - n, shifted);
+    const V shifted = ROUND<V> - x * rate_;
+    const V n = shifted - ROUND<V>;
+    return exp2_reduced(-(x * rate_) - n, n, shifted);
   }
 
  private:
@@ -259,11 +275,11 @@ template <class V> class Decay {
 #if defined(__AVX512F__)
 template <class V> KCALIB_FN V exp_minus_by_table(V x) {
   using C = Constants<Real<V>>;
-  constexpr Real<V> rest = sizeof(Real<V>) == 8 ? Real<V>(0x1.777d0ffda0d24p-52) : Real<V>(3.0815409e-07f);  // of 16 / ln 2
+  constexpr Real<V> rest = sizeof(Real<V>) == 8 ? Real<V>(0x1.777d0ffda0d24p-56) : Real<V>(1.9259630e-08f);  // of 1 / ln 2
   x = at_most(x, -C::exp_low);
-  const V shifted = C::round - x * (STEPS * C::inverse_ln2);
-  const V n = shifted - C::round;
-  return exp2_reduced(-(x * (STEPS * C::inverse_ln2)) - n - x * rest, shifted);
+  const V shifted = ROUND<V> - x * C::inverse_ln2;
+  const V n = shifted - ROUND<V>;
+  return exp2_reduced(-(x * C::inverse_ln2) - n - x * rest, n, shifted);
 }
 template <> KCALIB_FN DoublePack exp_minus(DoublePack x) { return exp_minus_by_table(x); }
 template <> KCALIB_FN FloatPack exp_minus(FloatPack x) { return exp_minus_by_table(x); }
@@ -305,6 +321,18 @@ template <class V> KCALIB_FN V rounded(V x) {
   __asm__("" : "+m"(x));
 #endif
   return x;
+}
+// a b + c, rounded once where the instruction set has that, whatever the compiler thinks of the rest.
+template <class V> KCALIB_FN V fused(V a, V b, V c) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(Real<V>) == 8) return V(_mm512_fmadd_pd(__m512d(a), __m512d(b), __m512d(c)));
+  else return V(_mm512_fmadd_ps(__m512(a), __m512(b), __m512(c)));
+#elif defined(__FMA__)
+  if constexpr (sizeof(Real<V>) == 8) return V(_mm256_fmadd_pd(__m256d(a), __m256d(b), __m256d(c)));
+  else return V(_mm256_fmadd_ps(__m256(a), __m256(b), __m256(c)));
+#else
+  return rounded(a * b) + c;
+#endif
 }
 template <class V> KCALIB_FN V magnitude(V x) { return x < Real<V>(0) ? -x : x; }
 

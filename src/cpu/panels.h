@@ -41,23 +41,24 @@ template <class T> struct RowGroup {
   T least_mark_norm;
   long labels[ROWS], common_label;  // -1 if they differ
 
-  RowGroup() = default;
-  RowGroup(const Side<T>& side, const T* packed, long first) {
-    for (int r = 0; r < ROWS; ++r) {
-      const long lane = (first + r) % WIDTH<T>;
-      const Panel<T> panel(side, packed + (first + r) / WIDTH<T> * Panel<T>::size(side));
+  void look_at(const Side<T>& side, const T* packed, long first) {
+    Panel<T> panel(side, packed + first / WIDTH<T> * Panel<T>::size(side));
+    long lane = first % WIDTH<T>;
+    common_label = -1;
+    for (int r = 0; r < ROWS; ++r, ++lane) {
+      if (lane == WIDTH<T>) {
+        panel = Panel<T>(side, packed + (first + r) / WIDTH<T> * Panel<T>::size(side));
+        lane = 0;
+      }
       points[r] = panel.points + lane;
       marks[r] = panel.marks + lane;
       point_norms[r] = panel.point_norms[lane];
       mark_norms[r] = side.labels ? panel.mark_norms[lane] : T(0);
       offsets[r] = side.centre ? panel.offsets[lane] : T(0);
       labels[r] = side.labels ? __builtin_bit_cast(typename Lane<T>::bits, panel.labels[lane]) : 0;
+      least_mark_norm = r && least_mark_norm < mark_norms[r] ? least_mark_norm : mark_norms[r];
+      common_label = r == 0 || labels[r] == common_label ? labels[r] : -1;
     }
-    least_mark_norm = mark_norms[0];
-    for (int r = 1; r < ROWS; ++r) least_mark_norm = mark_norms[r] < least_mark_norm ? mark_norms[r] : least_mark_norm;
-    common_label = labels[0];
-    for (int r = 1; r < ROWS; ++r)
-      if (labels[r] != labels[0]) common_label = -1;
   }
 };
 

@@ -94,86 +94,56 @@ template <class V> class Quantities {
       accumulate<SquaredDifference, V>(panel_rows(rows.points), columns.points, columns.n_features, storing(squared_));
       return squared_;
     }
-    V column_norm[VECTORS], nearest{};  // below 0: some pair is near
+    V column_norm[VECTORS], nearest[VECTORS] = {};  // below 0: some pair is near
     for (int v = 0; v < VECTORS; ++v) column_norm[v] = load<V>(columns.point_norms + v * LANES<V>);
     accumulate<Product, V>(panel_rows(rows.points), columns.points, columns.n_features, [&](int r, const V* dot) KCALIB_INLINE {
       for (int v = 0; v < VECTORS; ++v) {
         const V norms = rows.point_norms[r] + column_norm[v];
         const V d2 = norms - R(2) * dot[v];
-        nearest = lower(d2 - norms * R(NEAR), nearest);
+        nearest[v] = lower(d2 - norms * R(NEAR), nearest[v]);
         dot_[r * VECTORS + v] = dot[v];
         squared_[r * VECTORS + v] = d2;
       }
     });
     have_dot_ = true;
-    if (__builtin_expect(any(nearest < R(0)), 0)) repair_expanded();
+    if (__builtin_expect(any(lowest(nearest) < R(0)), 0)) repair_expanded();
     return squared_;
   }
 
-  // Squared distances from the target factors t = <e, e'>, e = onehot(y) - p:
+  // The product of residuals from feature `first` on, added to what `target` has, and squared distances from these target
+  // factors t = <e, e'>, e = onehot(y) - p:
   //   |p - p'|^2 = |e|^2 + |e'|^2 - 2 t                       if y = y'
   //              = |p|^2 + |p'|^2 - 2 (t - e'_y - e_y')       otherwise.
-  // Samples sorted by label have columns of one label in most packs; then nothing is gathered.
-  void squared_from(const V* target) {
-    have_squared_ = true;
+  // Samples sorted by label have columns of one label in most packs; then nothing is gathered, and in most tiles all rows
+  // have one label and all columns another: then `row_parts` are |p|^2 + 2 e_y' of the rows.
+  void from_residuals(long first, const R* row_parts, V* target) {
     const auto& rows = tile_.rows;
     const auto& columns = tile_.columns;
-    V nearest = splat<V>(R(NEAR_OTHERS));
-    if (rows.common_label >= 0 && tile_.common_label >= 0 && rows.common_label != tile_.common_label) {
-      // The usual case of sorted samples, without a look at each row's label.
-      R row_part[ROWS];
-      for (int r = 0; r < ROWS; ++r) row_part[r] = rows.point_norms[r] + R(2) * rows.marks[r][tile_.common_label * WIDTH<R>];
-      const R* crossed = columns.marks + rows.common_label * WIDTH<R>;
-#pragma GCC unroll 4
-      for (int v = 0; v < VECTORS; ++v) {
-        const V column_part = R(2) * load<V>(crossed + v * LANES<V>) + load<V>(columns.point_norms + v * LANES<V>);
-#pragma GCC unroll 6
-        for (int r = 0; r < ROWS; ++r) {
-          const V d2 = (column_part + row_part[r]) - R(2) * target[r * VECTORS + v];
-          squared_[r * VECTORS + v] = d2;
-          nearest = lower(d2, nearest);
-        }
-      }
-      bounded_ = !any(nearest < R(NEAR_OTHERS));
-      if (__builtin_expect(!bounded_, 0)) repair();
-      return;
+    const auto multiply = [&](auto&& finish) KCALIB_INLINE {
+      accumulate<Product, V>(panel_rows(rows.marks, first), columns.marks + first * WIDTH<R>, columns.n_marks - first, finish,
+                             first ? target : nullptr);
+    };
+    if (rows.common_label < 0 || tile_.common_label < 0 || rows.common_label == tile_.common_label) {
+      multiply(storing(target));
+      return squared_from(target);
     }
-    V near{};  // below 0: some pair of a label is near
-#pragma GCC unroll 1
+    have_squared_ = true;
+    const R* crossed = columns.marks + rows.common_label * WIDTH<R>;
+    V column_part[VECTORS], nearest[VECTORS];
     for (int v = 0; v < VECTORS; ++v) {
-      const int lane = v * LANES<V>;
-      const V mark_norm = load<V>(columns.mark_norms + lane), point_norm = load<V>(columns.point_norms + lane);
-      const long label = tile_.column_labels[v];
-      if (label >= 0) {
-#pragma GCC unroll 6
-        for (int r = 0; r < ROWS; ++r) {
-          V& d2 = squared_[r * VECTORS + v];
-          const V t = target[r * VECTORS + v];
-          if (rows.labels[r] == label) {
-            const V norms = rows.mark_norms[r] + mark_norm;
-            d2 = norms - R(2) * t;
-            near = lower(d2 - norms * R(NEAR), near);
-          } else {
-            const V other = load<V>(columns.marks + rows.labels[r] * WIDTH<R> + lane);
-            d2 = R(2) * (other + rows.marks[r][label * WIDTH<R>] - t) + (point_norm + rows.point_norms[r]);
-            nearest = lower(d2, nearest);
-          }
-        }
-      } else {
-        const Bits<V> labels = to_bits(load<V>(columns.labels + lane));
-        for (int r = 0; r < ROWS; ++r) {
-          V& d2 = squared_[r * VECTORS + v];
-          const V t = target[r * VECTORS + v];
-          const V crossed = gather<V>(rows.marks[r], labels * WIDTH<R>) + load<V>(columns.marks + rows.labels[r] * WIDTH<R> + lane);
-          const V norms = rows.mark_norms[r] + mark_norm;
-          const auto same = labels == typename Lane<R>::bits(rows.labels[r]);
-          d2 = same ? norms - R(2) * t : R(2) * (crossed - t) + (rows.point_norms[r] + point_norm);
-          near = lower(same ? d2 - norms * R(NEAR) : V{}, near);
-          nearest = lower(same ? nearest : d2, nearest);
-        }
-      }
+      column_part[v] = R(2) * load<V>(crossed + v * LANES<V>) + load<V>(columns.point_norms + v * LANES<V>);
+      nearest[v] = splat<V>(R(NEAR_OTHERS));
     }
-    if (__builtin_expect(any(near < R(0)) || any(nearest < R(NEAR_OTHERS)), 0)) repair();
+    multiply([&](int r, const V* t) KCALIB_INLINE {
+      for (int v = 0; v < VECTORS; ++v) {
+        const V d2 = (column_part[v] + row_parts[r]) - R(2) * t[v];
+        target[r * VECTORS + v] = t[v];
+        squared_[r * VECTORS + v] = d2;
+        nearest[v] = lower(d2, nearest[v]);
+      }
+    });
+    bounded_ = !any(lowest(nearest) < R(NEAR_OTHERS));
+    if (__builtin_expect(!bounded_, 0)) repair(nullptr, nearest);
   }
 
   // Squared distances and, in the place of the products g = <x, x'> of points about the centre c, target factors. With
@@ -189,7 +159,7 @@ template <class V> class Quantities {
     have_squared_ = true;
     const auto& rows = tile_.rows;
     const auto& columns = tile_.columns;
-    V near{};  // below 0: some pair is near
+    V near[VECTORS] = {};  // below 0: some pair is near
     const bool others = rows.common_label >= 0 && tile_.common_label >= 0 && rows.common_label != tile_.common_label;
 #pragma GCC unroll 1
     for (int v = 0; v < VECTORS; ++v) {
@@ -197,7 +167,7 @@ template <class V> class Quantities {
       const V column_norm = load<V>(columns.point_norms + lane), offset = load<V>(columns.offsets + lane);
       const auto distances = [&](int r, V g) KCALIB_INLINE {
         const V norms = rows.point_norms[r] + column_norm, d2 = norms - R(2) * g;
-        near = lower(d2 - norms * R(NEAR), near);
+        near[v] = lower(d2 - norms * R(NEAR), near[v]);
         squared_[r * VECTORS + v] = d2;
       };
       if (others) {
@@ -221,11 +191,63 @@ template <class V> class Quantities {
         }
       }
     }
-    if (__builtin_expect(any(near < R(0)), 0)) repair_expanded();
+    if (__builtin_expect(any(lowest(near) < R(0)), 0)) repair_expanded();
     if (__builtin_expect(rows.least_mark_norm * tile_.least_mark_norm < R(SMALL_TARGETS), 0)) repair_targets(target);
   }
 
  private:
+  // Of all columns: one chain through all packs of a tile would be longer than what else there is to do.
+  static KCALIB_FN V lowest(const V* packs) {
+    V low = packs[0];
+    for (int v = 1; v < VECTORS; ++v) low = lower(packs[v], low);
+    return low;
+  }
+
+  // The same from target factors of any labels.
+  __attribute__((noinline)) void squared_from(const V* target) {
+    have_squared_ = true;
+    const auto& rows = tile_.rows;
+    const auto& columns = tile_.columns;
+    V nearest[VECTORS];
+    for (V& x : nearest) x = splat<V>(R(NEAR_OTHERS));
+    V near[VECTORS] = {};  // below 0: some pair of a label is near
+#pragma GCC unroll 1
+    for (int v = 0; v < VECTORS; ++v) {
+      const int lane = v * LANES<V>;
+      const V mark_norm = load<V>(columns.mark_norms + lane), point_norm = load<V>(columns.point_norms + lane);
+      const long label = tile_.column_labels[v];
+      if (label >= 0) {
+#pragma GCC unroll 6
+        for (int r = 0; r < ROWS; ++r) {
+          V& d2 = squared_[r * VECTORS + v];
+          const V t = target[r * VECTORS + v];
+          if (rows.labels[r] == label) {
+            const V norms = rows.mark_norms[r] + mark_norm;
+            d2 = norms - R(2) * t;
+            near[v] = lower(d2 - norms * R(NEAR), near[v]);
+          } else {
+            const V other = load<V>(columns.marks + rows.labels[r] * WIDTH<R> + lane);
+            d2 = R(2) * (other + rows.marks[r][label * WIDTH<R>] - t) + (point_norm + rows.point_norms[r]);
+            nearest[v] = lower(d2, nearest[v]);
+          }
+        }
+      } else {
+        const Bits<V> labels = to_bits(load<V>(columns.labels + lane));
+        for (int r = 0; r < ROWS; ++r) {
+          V& d2 = squared_[r * VECTORS + v];
+          const V t = target[r * VECTORS + v];
+          const V crossed = gather<V>(rows.marks[r], labels * WIDTH<R>) + load<V>(columns.marks + rows.labels[r] * WIDTH<R> + lane);
+          const V norms = rows.mark_norms[r] + mark_norm;
+          const auto same = labels == typename Lane<R>::bits(rows.labels[r]);
+          d2 = same ? norms - R(2) * t : R(2) * (crossed - t) + (rows.point_norms[r] + point_norm);
+          near[v] = lower(same ? d2 - norms * R(NEAR) : V{}, near[v]);
+          nearest[v] = lower(same ? nearest[v] : d2, nearest[v]);
+        }
+      }
+    }
+    if (__builtin_expect(any(lowest(near) < R(0)) || any(lowest(nearest) < R(NEAR_OTHERS)), 0)) repair(near, nearest);
+  }
+
   // Distances of points by differences, where their expansion has cancelled too far.
   __attribute__((noinline)) void repair_expanded() {
     const auto& rows = tile_.rows;
@@ -276,31 +298,35 @@ template <class V> class Quantities {
     return total;
   }
 
-  // Distances by differences, where the terms that their squares were the sums of have cancelled too far.
-  __attribute__((noinline)) void repair() {
+  // Distances by differences, where the terms that their squares were the sums of have cancelled too far: in packs of
+  // columns with a pair of one label (`near`, if there are any) or of two (`nearest`) that may be so.
+  __attribute__((noinline)) void repair(const V* near, const V* nearest) {
     const auto& rows = tile_.rows;
     const auto& columns = tile_.columns;
-    for (int r = 0; r < ROWS; ++r)
-      for (int v = 0; v < VECTORS; ++v) {
+    for (int v = 0; v < VECTORS; ++v) {
+      if (!any(nearest[v] < R(NEAR_OTHERS)) && !(near && any(near[v] < R(0)))) continue;
+      const int lane = v * LANES<V>;
+      const Bits<V> labels = to_bits(load<V>(columns.labels + lane));
+      const V mark_norms = load<V>(columns.mark_norms + lane), point_norms = load<V>(columns.point_norms + lane);
+      const long label = tile_.column_labels[v];
+      for (int r = 0; r < ROWS; ++r) {
         V& d2 = squared_[r * VECTORS + v];
-        const int lane = v * LANES<V>;
-        const Bits<V> labels = to_bits(load<V>(columns.labels + lane));
         const auto same = labels == typename Lane<R>::bits(rows.labels[r]);
-        const V norms = rows.mark_norms[r] + load<V>(columns.mark_norms + lane);
+        const V norms = rows.mark_norms[r] + mark_norms;
         if (!any(d2 < (same ? norms * R(NEAR) : splat<V>(R(NEAR_OTHERS))))) continue;
-        const long label = tile_.column_labels[v];
         const V other = label < 0 ? gather<V>(rows.marks[r], labels * WIDTH<R>) : splat<V>(rows.marks[r][label * WIDTH<R>]);
         const V crossed = load<V>(columns.marks + rows.labels[r] * WIDTH<R> + lane) + other;
-        const V others = (rows.point_norms[r] + load<V>(columns.point_norms + lane)) - R(2) * crossed;
-        const auto near = d2 < (same ? norms : others) * R(NEAR);
-        if (!any(near)) continue;
+        const V others = (rows.point_norms[r] + point_norms) - R(2) * crossed;
+        const auto close = d2 < (same ? norms : others) * R(NEAR);
+        if (!any(close)) continue;
         for (int l = 0; l < LANES<V>; ++l) {
-          if (!near[l]) continue;
+          if (!close[l]) continue;
           const long i = tile_.row + r, j = tile_.column + lane + l;
           const bool inside = i < tile_.left.n && j < tile_.right.n;  // otherwise any d2 with a root will do
           d2[l] = inside ? squared_difference(tile_.left.row(i), tile_.right.row(j)) : 0;
         }
       }
+    }
   }
 
   R squared_difference(long i, long j) const {

@@ -27,7 +27,8 @@ namespace {
 template <class T> void own_products(const Mixtures& m, const Side<T>& side, long samples, const T* packed, T* out) {
   T tile[ROWS * WIDTH<T>];
   for (long i = 0; i < samples; i += ROWS) {
-    const RowGroup<T> rows(side, packed, i);
+    RowGroup<T> rows;
+    rows.look_at(side, packed, i);
     for (long p = i / WIDTH<T>; p <= (i + ROWS - 1) / WIDTH<T> && p < panels_of<T>(samples); ++p) {
       mixtures<T>().products(m, rows.points, Panel<T>(side, packed + p * Panel<T>::size(side)).points, tile);
       for (long r = 0; r < ROWS && i + r < samples; ++r)
@@ -49,6 +50,7 @@ template <class V> __attribute__((noinline)) void keep_above(long below, V* tile
 
 // Shows `visitor` every entry of the block, a row of a register tile at a time:
 //   start_panel();  row(r, i, j, h) with h[VECTORS] = H[i + r][j...] for r < ROWS;  end_tile(i);  end_panel(j).
+// A visitor OF_FACTORS has row(r, i, kernel, factor) instead, of which the entries are the products.
 // Columns outside, rows inside: a panel stays in cache. Rows beyond the block's last
 // (up to ROWS - 1) and columns beyond its last are shown as zeros. On the diagonal, tiles without a pair i < j are not
 // shown, and other pairs are zeros.
@@ -59,10 +61,13 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
   const long panel_size = Panel<T>::size(right);
   const PairProgram& program = *block.program;
   const bool residual = left.labels;
+  const bool in_one_pass = Visitor::OF_FACTORS && residual && !block.on_diagonal && is_one_decay(program.kernel);
 
   RowGroup<T> groups[MAX_BLOCK_ROWS / ROWS];
   const long n_groups = (rows + ROWS - 1) / ROWS, part_size = FEATURES_AT_ONCE * WIDTH<T>;
-  for (long g = 0; g < n_groups; ++g) groups[g] = RowGroup<T>(left, block.packed_rows, g * ROWS);
+  for (long g = 0; g < n_groups; ++g) groups[g].look_at(left, block.packed_rows, g * ROWS);
+  T row_parts[MAX_BLOCK_ROWS / ROWS][ROWS];  // of columns that all have the label `parts_of`
+  long parts_of = -1;
   V kernel[TILE], targets[MAX_BLOCK_ROWS / ROWS][TILE];  // targets: not of vectors without labels
   for (long j = 0, p = 0; j < columns; j += WIDTH<T>, ++p) {
     const Panel<T> panel(right, block.packed_columns + p * panel_size);
@@ -79,9 +84,16 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
       common_label = column_labels[0];
       for (int v = 1; v < VECTORS; ++v)
         if (column_labels[v] != column_labels[0]) common_label = -1;
-      least_mark_norm = panel.mark_norms[0];
-      for (int l = 1; l < WIDTH<T>; ++l)
-        least_mark_norm = panel.mark_norms[l] < least_mark_norm ? panel.mark_norms[l] : least_mark_norm;
+      if (right.centre) {
+        least_mark_norm = panel.mark_norms[0];
+        for (int l = 1; l < WIDTH<T>; ++l)
+          least_mark_norm = panel.mark_norms[l] < least_mark_norm ? panel.mark_norms[l] : least_mark_norm;
+      } else if (common_label >= 0 && common_label != parts_of) {
+        parts_of = common_label;
+        for (long g = 0; g < n_groups; ++g)
+          for (int r = 0; r < ROWS; ++r)
+            row_parts[g][r] = groups[g].point_norms[r] + T(2) * groups[g].marks[r][parts_of * WIDTH<T>];
+      }
       // All of the product but the last features, whose part of the panel then is at hand.
       for (; first + FEATURES_AT_ONCE < panel.n_marks; first += FEATURES_AT_ONCE) {
         const T* part = panel.marks + first * WIDTH<T>;
@@ -108,23 +120,34 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
       Quantities<V> quantities(tile);
       V* target = targets[first ? i / ROWS : 0];  // one that stays in L1, if there is no part of the product yet
       prefetch.step(i / ROWS);
-      if (residual) {
+      if (residual && right.centre) {
         accumulate<Product, V>(panel_rows(tile.rows.marks, first), panel.marks + first * WIDTH<T>,
                                panel.n_marks - first, storing(target), first ? target : nullptr);
-        if (right.centre)
-          quantities.both_from(target);
-        else
-          quantities.squared_from(target);
+        quantities.both_from(target);
+      } else if (residual) {
+        quantities.from_residuals(first, row_parts[i / ROWS], target);
       } else if (program.target) {
         mixtures<T>().targets(*program.target, tile.rows.marks, panel.marks, reinterpret_cast<T*>(target));
       }
+      if constexpr (Visitor::OF_FACTORS)
+        if (in_one_pass) {
+          const Factor& factor = program.kernel.factors[program.kernel.terms[0].first_factor];
+          decays_of<true, V>(factor, quantities,
+                             [&](int r, const V* k) KCALIB_INLINE { visitor.row(r, i, k, target + r * VECTORS); });
+          visitor.end_tile(i);
+          continue;
+        }
       kernel_values<V>(program.kernel, quantities, kernel);
       if (block.on_diagonal)
         keep_above<V>(i - j, kernel);
       const auto show = [&](int r, const V* factor) KCALIB_INLINE {
-        V h[VECTORS];
-        for (int v = 0; v < VECTORS; ++v) h[v] = rounded(kernel[r * VECTORS + v] * factor[v]);
-        visitor.row(r, i, j, h);
+        if constexpr (Visitor::OF_FACTORS) {
+          visitor.row(r, i, kernel + r * VECTORS, factor);
+        } else {
+          V h[VECTORS];
+          for (int v = 0; v < VECTORS; ++v) h[v] = rounded(kernel[r * VECTORS + v] * factor[v]);
+          visitor.row(r, i, j, h);
+        }
       };
       if (residual || program.target) {
 #pragma GCC unroll 6

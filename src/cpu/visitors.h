@@ -13,9 +13,10 @@ constexpr long MAX_BLOCK_ROWS = 192;
 // Sums of the entries; the order of those that make the total does not depend on what else is asked.
 template <class T, bool WITH_ROWS, bool SECOND> struct SumVisitor {
   using V = Pack<T>;
+  static constexpr bool OF_FACTORS = true;
 
   DoublePack total[WIDE<V>] = {};
-  V tile_total{}, tile_columns[VECTORS];
+  V tile_columns[VECTORS];
   DoublePack row_sum[WITH_ROWS ? MAX_BLOCK_ROWS + ROWS : 1] = {};
   DoublePack column_sum[VECTORS * WIDE<V>];
   DoublePack square_sum{};
@@ -25,28 +26,30 @@ template <class T, bool WITH_ROWS, bool SECOND> struct SumVisitor {
   KCALIB_FN void start_panel() {
     for (auto& sum : column_sum) sum = DoublePack{};
   }
-  KCALIB_FN void row(int r, long i, long, const V* h) {
-    V sum = h[0];
-    if constexpr (VECTORS == 4)
-      sum = (h[0] + h[1]) + (h[2] + h[3]);
-    else
-      for (int v = 1; v < VECTORS; ++v) sum += h[v];
-    tile_total = r == 0 ? sum : tile_total + sum;
+  KCALIB_FN void row(int r, long i, const V* kernel, const V* factor) {
+    for (int v = 0; v < VECTORS; ++v)
+      tile_columns[v] = r == 0 ? rounded(kernel[v] * factor[v]) : fused(kernel[v], factor[v], tile_columns[v]);
     if constexpr (WITH_ROWS) {
+      V sum = rounded(kernel[0] * factor[0]);
+      for (int v = 1; v < VECTORS; ++v) sum = fused(kernel[v], factor[v], sum);
       DoublePack wide[WIDE<V>];
       widen(sum, wide);
       for (int w = 0; w < WIDE<V>; ++w) row_sum[i + r] += wide[w];
-      for (int v = 0; v < VECTORS; ++v) tile_columns[v] = r == 0 ? h[v] : tile_columns[v] + h[v];
     }
     if constexpr (SECOND)
       for (int v = 0; v < VECTORS; ++v) {
         DoublePack wide[WIDE<V>];
-        widen(h[v], wide);
+        widen(rounded(kernel[v] * factor[v]), wide);
         for (int w = 0; w < WIDE<V>; ++w) square_sum += wide[w] * wide[w];
       }
   }
   KCALIB_FN void end_tile(long) {
-    add_wide(tile_total, total);
+    V sum = tile_columns[0] + tile_columns[1];
+    if constexpr (VECTORS == 4)
+      sum += tile_columns[2] + tile_columns[3];
+    else
+      for (int v = 2; v < VECTORS; ++v) sum += tile_columns[v];
+    add_wide(sum, total);
     if constexpr (WITH_ROWS)
       for (int v = 0; v < VECTORS; ++v) add_wide(tile_columns[v], column_sum + v * WIDE<V>);
   }
@@ -60,6 +63,7 @@ template <class T, bool WITH_ROWS, bool SECOND> struct SumVisitor {
 // Writes the entries.
 template <class T, class Out> struct EntryVisitor {
   using V = Pack<T>;
+  static constexpr bool OF_FACTORS = false;
   Out* out;
   long stride, rows, columns;
 
@@ -82,6 +86,7 @@ template <class T, class Out> struct EntryVisitor {
 // Writes the entries as panels of Out, whose width may be another than that of T.
 template <class T, class Out> struct EntryPanels {
   using V = Pack<T>;
+  static constexpr bool OF_FACTORS = false;
   static constexpr int PIECE = LANES<DoublePack>;  // lanes that are in one panel, whatever its width
   Out* out;
   long stride;
@@ -133,6 +138,7 @@ template <class V> KCALIB_FN int write_chosen(V x, Bits<V> chosen, double* out) 
 // Shows take(V h) the entries of pairs of samples (on the diagonal: i < j), all others as infinity.
 template <class T, class Take> struct PairVisitor {
   using V = Pack<T>;
+  static constexpr bool OF_FACTORS = false;
   const BlockOfPairs<T>& block;
   Take take;
 

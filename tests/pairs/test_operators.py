@@ -596,9 +596,15 @@ def test_distances_from_residuals_are_right_for_every_pair_of_labels(level, dtyp
     found = operator.matmul(np.eye(n)) if way == "sorted by label" else operator.tile(slice(None), slice(None))
     values = np.asarray(oracle.kernel_matrix(kernel, p, p), float)
     lengths = np.linalg.norm(np.eye(m)[y] - p, axis=1)
-    error = np.abs(np.asarray(found - oracle.h_matrix(kernel, y, p), float))
+    h = oracle.h_matrix(kernel, y, p)
     floor = 8 * float(np.finfo(np.longdouble if dtype == "float64" else np.float32).eps)
-    assert (error <= values * (tolerance * np.outer(lengths, lengths) + floor)).all()
+    bound = values * (tolerance * np.outer(lengths, lengths) + floor)
+    assert (np.abs(np.asarray(found - h, float)) <= bound).all()
+
+    # Sums, whose products with kernels are not entries that were written before.
+    np.fill_diagonal(h, 0)
+    error = np.abs(np.asarray(operator.moments().row_sums - h.sum(axis=1), float))
+    assert (error <= bound.sum(axis=1) + 8 * np.finfo(dtype).eps * np.asarray(abs(h).sum(axis=1), float)).all()
 
 
 def diffuse_problem(n: int, m: int) -> tuple[np.ndarray, np.ndarray]:

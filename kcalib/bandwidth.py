@@ -254,7 +254,7 @@ class Distances(ABC):
 
     @abstractmethod
     def collected(self, low: float, high: float, count: int) -> Array:
-        """The `count` distances in [low, high), ascending."""
+        """The `count` distances in [low, high); NumPy arrays in no order, others ascending."""
 
     @abstractmethod
     def some(self) -> Distances:
@@ -289,13 +289,13 @@ class Distances(ABC):
     def _mean(self, low: int, high: int) -> float:
         """Mean of the distances of two ranks, equal or neighbours."""
         start, values = self._around(low)
-        lower = float(values[low - start])
+        lower = _ranked(values, low - start)
         if high - start >= len(values):
             start, values = self._around(high)
-        return 0.5 * (lower + float(values[high - start]))
+        return 0.5 * (lower + _ranked(values, high - start))
 
     def _around(self, rank: int) -> tuple[int, Array]:
-        """Consecutive distances in ascending order, that of `rank` among them, and the rank of the first."""
+        """Distances of consecutive ranks, `rank` among them, as `collected` has them, and the lowest rank."""
         low, high, below_low, below_high = 0.0, self.highest, 0, self.pairs
         guesses = self._guesses(rank) if self.pairs > self.room and self.n > SAMPLE else np.empty(0)
         while below_high - below_low > self.room:
@@ -318,6 +318,7 @@ class Distances(ABC):
         some = self.some()
         fraction = (rank + 0.5) / self.pairs
         start, values = some._around(int(fraction * some.pairs))
+        values = np.sort(values) if arrays.is_host(values) else values
         ranks = (fraction + math.sqrt(SAMPLE / some.n) * OFFSETS) * some.pairs - start
         ranks = np.clip(ranks.astype(np.int64), 0, len(values) - 1)
         return np.unique(arrays.to_host(values[arrays.like(ranks, values)]))
@@ -348,7 +349,7 @@ class PairDistances(Distances):
         return self.operator.counts(thresholds)
 
     def collected(self, low: float, high: float, count: int) -> Array:
-        return self._sorted if self._on_device else np.sort(self.operator.between(low, high, count))
+        return self._sorted if self._on_device else self.operator.between(low, high, count)
 
     @cached_property
     def _sorted(self) -> Array:
@@ -380,6 +381,13 @@ class LineDistances(Distances):
 
     def some(self) -> LineDistances:
         return LineDistances(self.places.some(SAMPLE))
+
+
+def _ranked(values: Array, rank: int) -> float:
+    """That of `rank` among numbers as `Distances.collected` has them; NumPy arrays are left partly sorted, by it."""
+    if arrays.is_host(values):
+        values.partition(rank)
+    return float(values[rank])
 
 
 def _spaced(low: float, high: float, count: int) -> np.ndarray:

@@ -30,7 +30,7 @@ from kcalib.report.laws import draw_intervals
 from kcalib.report.page import Section, document, paragraph, row, svg, table
 from kcalib.results import Comparison
 
-MOST_PANELS = 40  # of all models, so that a page stays below a megabyte
+MOST_PANELS = 30  # of all models, so that a page stays below a megabyte
 N_CLASSES = 8  # that have a diagram
 
 

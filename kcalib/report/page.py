@@ -114,15 +114,30 @@ def svg(draw: Callable[[], Any], label: str) -> str:
     text = re.sub(r'<g id="[^"]*">', "<g>", text)
     variables = _variables()
     text = re.sub(r"<[^>]*>", lambda tag: _tag(tag[0], variables), text)  # what is between tags is the user's
-    text = re.sub(r"\s*\n\s*", "\n", text)
+    text = re.sub(r"\s*\n\s*", "\n", _without_bare_groups(text))
     text = text.replace("<svg ", f'<svg role="img" aria-label="{escape(label)}" ', 1)
     return f"<figure>{text}</figure>"
+
+
+def _without_bare_groups(text: str) -> str:
+    """Groups without attributes do nothing."""
+    kept, are_bare = [], list[bool]()
+    for part in re.split(r"(</?g(?: [^>]*)?>)", text):
+        if part == "</g>":
+            is_bare = are_bare.pop()
+        else:
+            is_bare = part == "<g>"
+            if part.startswith("<g"):
+                are_bare.append(is_bare)
+        kept += [] if is_bare else [part]
+    return "".join(kept)
 
 
 def _tag(text: str, variables: Mapping[str, str]) -> str:
     """With the fonts and colours of the page, and tenths of a point, which do."""
     text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", text)
     text = re.sub(r" font-family: [^;\"]*;?", "", text)
+    text = re.sub(r' transform="rotate\(-0 [^"]*\)"', "", text)
     text = re.sub(r"(\d\.\d)\d+", r"\1", text)
     for color, variable in variables.items():
         text = re.sub(color, f"var(--{variable})", text, flags=re.IGNORECASE)

@@ -15,11 +15,14 @@ from kcalib._backend import arrays
 from kcalib._backend.control_groups import MEMBERSHIP, MOUNTS, control_groups
 from kcalib._backend.faults import shown_size
 
+SMALL = 2**20  # bytes that are there: to ask the machine takes longer than what is done with them
+
 
 def check_memory(needed: int, max_memory: Any, what: str, remedy: str, array: Any = None) -> None:
     """Refuse `needed` bytes above `max_memory`, or by default above what the machine has available.
 
-    Beside an `array` on a GPU that is what this GPU has free, and what CuPy holds there for further arrays.
+    Beside an `array` on a GPU that is what this GPU has free, and what CuPy holds there for further arrays. On the host
+    nobody is asked for a MiB.
 
     Raises
     ------
@@ -31,6 +34,8 @@ def check_memory(needed: int, max_memory: Any, what: str, remedy: str, array: An
     on_gpu = array is not None and arrays.is_cuda(array)
     if max_memory is not None:
         limit: int | None = check_max_memory(max_memory)
+    elif needed <= SMALL and not on_gpu:
+        return
     else:
         limit = available_memory_on_gpu(array.device) if on_gpu else available_memory()
     if limit is not None and needed > limit:

@@ -407,6 +407,19 @@ def test_memory_of_the_tests_is_linear_in_n():
     assert grown < 300_000  # KiB
 
 
+def test_for_little_memory_nobody_is_asked(monkeypatch):
+    asked: list[int] = []
+    monkeypatch.setattr(memory, "available_memory", lambda: asked.append(1) or 1000)
+    y, p = softmax_problem(10, 10)
+    kcalib.top_label_ece(y, p)
+    memory.check_memory(2**20, None, "numbers", "take fewer")
+    assert not asked
+    with pytest.raises(MemoryError, match="numbers take 1 MiB of memory, .* are available; take fewer"):
+        memory.check_memory(2**20 + 1, None, "numbers", "take fewer")
+    with pytest.raises(MemoryError, match="allowed by `max_memory`"):
+        memory.check_memory(2, 1, "numbers", "take fewer")
+
+
 def test_progress_is_for_terminals():
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

@@ -172,8 +172,8 @@ def test_counts_that_are_too_many_have_quantiles(monkeypatch):
 
 def test_no_memory_for_the_table(monkeypatch):
     monkeypatch.setattr("kcalib._backend.memory.available_memory", lambda *_: 1000)
-    with pytest.raises(MemoryError, match=r"distribution functions of 3 predictions at 29 counts each.*take fewer"):
-        staircases_of(Poisson([1.0, 2.0, 3.0]), staircases.Window(False, 0, 29))
+    with pytest.raises(MemoryError, match=r"distribution functions of 60 predictions at 20000 counts each.*take fewer"):
+        staircases_of(Poisson([1.0, 2.0, 3.0] * 20), staircases.Window(False, 0, 20_000))
 
 
 def test_locations_of_other_counts():

@@ -54,7 +54,11 @@ def solve_triangular(root: Array, right: Array, *, transposed: bool = False, low
 
 
 def solve_triangular_rows(root: Array, right: Array) -> Array:
-    """root^-1 right of a small lower root and long rows; on the host a few rows at a time, by one thread of BLAS."""
+    """root^-1 right of a small lower root and long rows; on the host a few rows at a time, by one thread.
+
+    Row after row within these: BLAS shares triangular systems of any size out, and its threads take the processors from
+    the sweeps between them.
+    """
     if not arrays.is_host(right):
         return solve_triangular(root, right)
     out = np.array(right, order="C")
@@ -62,7 +66,9 @@ def solve_triangular_rows(root: Array, right: Array) -> Array:
         rows = slice(begin, begin + FEW_ROWS)
         if begin:
             out[rows] -= combined(out[:begin].T, root[rows, :begin].T).T
-        out[rows] = solve_triangular(root[rows, rows], out[rows])
+        for i in range(len(root))[rows]:
+            out[i] -= np.einsum("k,kn->n", root[i, begin:i], out[begin:i])
+            out[i] /= root[i, i]
     return out
 
 

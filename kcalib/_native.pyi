@@ -290,6 +290,16 @@ def labelled(true: np.ndarray, pred: np.ndarray, tolerance: float, threads: int)
 def points_and_residuals(
     p: np.ndarray, labels: np.ndarray, dtype: Any, threads: int
 ) -> tuple[np.ndarray, np.ndarray]: ...
+def apply_roots(p: np.ndarray, top: np.ndarray, vectors: np.ndarray, threads: int, out: np.ndarray) -> None: ...
+def apply_transposed_roots(
+    p: np.ndarray,
+    top: np.ndarray,
+    vectors: np.ndarray,
+    own: np.ndarray,
+    marks: np.ndarray,
+    threads: int,
+    out: np.ndarray,
+) -> None: ...
 def square_norms(vectors: np.ndarray, threads: int) -> np.ndarray: ...
 def top_labels(p: np.ndarray, labels: np.ndarray, threads: int) -> tuple[np.ndarray, np.ndarray]: ...
 def uniform_bins(

@@ -21,6 +21,7 @@ from functools import singledispatch
 
 import numpy as np
 
+from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._input.data import Data
@@ -49,7 +50,7 @@ def conditional(task: Task) -> tuple[Hidden, str]:
     if law is None:
         operator = task.operator_of(task.packed.with_targets(task.data.draw(SEED, 0)).problem)
         return of_residuals(operator, operator.moments(second=True), task.n), DRAWN
-    return _hidden(task, Scalars(law) if law.rank == 1 else Vectors(law)), GIVEN
+    return _hidden(task, (Scalars if law.rank == 1 else Vectors)(law, task.kernel_operator.threads or 1)), GIVEN
 
 
 class Scalars:
@@ -57,31 +58,40 @@ class Scalars:
 
     size = 1
 
-    def __init__(self, law: FiniteLaw) -> None:
+    def __init__(self, law: FiniteLaw, threads: int = 1) -> None:
         lengths = arrays.where_computed(expected_lengths(law)[0], np.float64)
         self._deviations = arrays.namespace(lengths).sqrt(lengths)[:, None]
 
     def forth(self, vectors: Array) -> Array:
         return self._deviations * vectors
 
-    back = forth
+    def back(self, vectors: Array, less: tuple[Array, Array] | None = None) -> Array:
+        return self._deviations * (vectors if less is None else vectors - less[0] * less[1])
 
 
 class Vectors:
     """F_i = R^T L_i, and their transposes; in their products nothing cancels where a probability is near 1."""
 
-    def __init__(self, law: FiniteLaw) -> None:
+    def __init__(self, law: FiniteLaw, threads: int = 1) -> None:
         p = arrays.where_computed(law.probabilities, np.float64)
         xp = arrays.namespace(p)
-        self.size = int(p.shape[1])
+        self.size, self._threads = int(p.shape[1]), threads
         self._p, self._deviations = p[:, :, None], xp.sqrt(p)[:, :, None]
         self._top = arrays.where_computed(law.parts[0])[:, :, None]
         self._root = None if law.root is None else arrays.like(law.narrow_root, p)
+        self._rows: tuple[np.ndarray, np.ndarray] | None = None  # as the compiled core takes them
+        if self._root is None and arrays.is_host(p):
+            self._rows = np.ascontiguousarray(p), np.argmax(p, axis=1)
 
     def forth(self, vectors: Array) -> Array:
         """F_i x_i of vectors (n size, c): shape (n, r c)."""
         xp = arrays.namespace(vectors)
         n, m, _ = self._p.shape
+        if self._rows is not None:
+            given = np.ascontiguousarray(vectors, dtype=np.float64).reshape(n, m, -1)
+            out = np.empty_like(given)
+            _native.apply_roots(*self._rows, given, self._threads, out)
+            return out.reshape(n, -1)
         found = self._deviations * vectors.reshape(n, m, -1)
         found -= self._p * found.sum(axis=1, keepdims=True)
         found = xp.where(self._top, 0.0, found)
@@ -90,12 +100,18 @@ class Vectors:
             found = xp.einsum("imc,mr->irc", found, self._root)
         return found.reshape(n, -1)
 
-    def back(self, vectors: Array) -> Array:
-        """F_i^T z_i of vectors (n, r c): shape (n size, c)."""
+    def back(self, vectors: Array, less: tuple[Array, Array] | None = None) -> Array:
+        """F_i^T z_i of vectors (n, r c), or of these less a_i b_i for a (n, 1) and b like them: shape (n size, c)."""
         xp = arrays.namespace(vectors)
         n, m, _ = self._p.shape
+        if self._rows is not None:
+            own, marks = (np.zeros((n, 1)), vectors) if less is None else less
+            given, other = (np.ascontiguousarray(a, dtype=np.float64).reshape(n, m, -1) for a in (vectors, marks))
+            out, times = np.empty_like(given), np.ascontiguousarray(own, dtype=np.float64).reshape(-1)
+            _native.apply_transposed_roots(*self._rows, given, times, other, self._threads, out)
+            return out.reshape(n * m, -1)
         rank = m if self._root is None else self._root.shape[1]
-        found = vectors.reshape(n, rank, -1)
+        found = (vectors if less is None else vectors - less[0] * less[1]).reshape(n, rank, -1)
         if self._root is not None:
             found = xp.einsum("irc,mr->imc", found, self._root)
         found = found - xp.where(self._top, found, 0.0).sum(axis=1, keepdims=True)
@@ -112,7 +128,7 @@ def _hidden(task: Task, roots: Scalars | Vectors) -> Hidden:
     def product(vectors: Array) -> Array:
         marks = roots.forth(vectors)
         products = arrays.where_computed(single.matmul(arrays.beside(marks, points), dtype="float32"))
-        return roots.back(products - own * marks)
+        return roots.back(products, (own, marks))
 
     def stored() -> Array:
         kernel = arrays.where_computed(operator.tile(slice(0, n), slice(0, n)), np.float64) / (n - 1)

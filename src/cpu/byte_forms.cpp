@@ -4,6 +4,7 @@
 #include "byte_forms.h"
 
 #include "register_tile.h"
+#include "tiles_on.h"
 #include "units.h"
 
 namespace kcalib {
@@ -14,24 +15,6 @@ constexpr long TILE_BYTES = ROWS_OF_TILE * COLUMNS_OF_TILE, LINE = 64;
 constexpr int ENTRY_BITS = 30;  // an entry is at most 2^ENTRY_BITS units
 // Two pieces of a row, the second times 2^8, have sums below 2^31 for 192 columns with weights of at most 127.
 static_assert(192 * 127 * 255 * 257L < 1L << 31);
-
-// Compilers may take loads of tiles to read no memory, and GCC up to 13.2 that of their configuration to read 8 bytes.
-KCALIB_FN void all_written(const void* at) { __asm__ volatile("" : : "r"(at) : "memory"); }
-
-// All tile registers have 16 rows of 64 bytes.
-class TilesOn {
- public:
-  TilesOn() {
-    alignas(LINE) unsigned char config[LINE] = {1};
-    for (int t = 0; t < 8; ++t) {
-      config[16 + 2 * t] = COLUMNS_OF_TILE;
-      config[48 + t] = ROWS_OF_TILE;
-    }
-    all_written(config);
-    _tile_loadconfig(config);
-  }
-  ~TilesOn() { _tile_release(); }
-};
 
 // The entries in units, which are returned: whole numbers, whose bytes lie in tiles, piece after piece, columns by columns,
 // rows by rows; zeros beyond the last ones.

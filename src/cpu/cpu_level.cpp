@@ -19,18 +19,19 @@ extern const TileTable tile_v4;
 #ifdef KCALIB_AMX
 extern const ByteForms byte_forms;
 extern const ByteLabels byte_labels;
+extern const HalfProducts half_products;
 
 namespace {
 
-// Whether the processor has tile registers that multiply bytes (and what else such processors have for bytes), and the
+// Whether the processor has tile registers that multiply bytes and bfloat16 (and what else such processors have), and the
 // operating system lets this process use them, for which it has to be asked: its threads then have 8 KiB more to save, once
 // they do.
 bool has_amx() {
-  constexpr unsigned TILES = 1u << 24, BYTES = 1u << 25;
+  constexpr unsigned HALVES = 1u << 22, TILES = 1u << 24, BYTES = 1u << 25;
   constexpr long REQUEST = 0x1023, TILE_DATA = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   if (!__builtin_cpu_supports("avx512vbmi") || !__builtin_cpu_supports("avx512vnni")) return false;
   unsigned a, b, c, d;
-  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & TILES) || !(d & BYTES)) return false;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & TILES) || !(d & BYTES) || !(d & HALVES)) return false;
   return syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
 }
 
@@ -39,6 +40,7 @@ TileTable table_with_amx() {
   table.name = "x86-64-v4-amx";
   table.bytes = &byte_forms;
   table.byte_labels = &byte_labels;
+  table.half_products = &half_products;
   return table;
 }
 

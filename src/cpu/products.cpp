@@ -100,7 +100,7 @@ std::vector<double> scales_of(const double* v, long n, Columns columns) {
   return scales;
 }
 
-// H times some vectors, in W's precision but for sums over more than a tile; of rectangular problems on request also
+// H times some vectors, in W's precision but for sums over more than a tile (float32 with many vectors: than a block); of rectangular problems on request also
 // H^T times others, of the same entries.
 //
 // A task is a pair of groups of blocks. Its products are added up in the thread's own memory, and then to the results,
@@ -121,9 +121,13 @@ template <class T, class W> class Product {
         order_(blocks.problem.symmetric, row_groups_, ceil_divide(blocks.column_blocks, per_group_)),
         right_(blocks.problem.right, blocks.block, length_, columns, vectors, run),
         sums_(blocks, run, blocks.n, length_, columns.count) {
-    if (!left_vectors) return;
-    left_.emplace(blocks.problem.left, blocks.block, length_, columns, left_vectors, run);
-    column_sums_.emplace(blocks, run, blocks.n_right, length_, columns.count);
+    if (left_vectors) {
+      left_.emplace(blocks.problem.left, blocks.block, length_, columns, left_vectors, run);
+      column_sums_.emplace(blocks, run, blocks.n_right, length_, columns.count);
+    }
+    if constexpr (sizeof(W) == sizeof(float))
+      if (run.table->half_products && columns.count >= HalfProducts::FEWEST)
+        in_halves_ = right_.split(run, blocks.column_blocks) && (!left_ || left_->split(run, blocks.row_blocks));
   }
 
   void sweep(Watch& watch) {
@@ -131,6 +135,8 @@ template <class T, class W> class Product {
     const long part_size = per_group_ * size_, room = rows_of_entries() * length_;
     const AlignedBuffer<double> parts(2 * part_size * threads);
     const AlignedBuffer<W> entries(room * threads);
+    const long halves_room = in_halves_ ? HalfProducts::entries_size(blocks_.block) : 0;
+    const AlignedBuffer<unsigned short> halves(halves_room * threads);
     std::fill_n(entries.get(), room * threads, W(0));
     Turns turns(row_groups_), column_turns(ceil_divide(blocks_.column_blocks, per_group_));
     std::atomic<long> place{0};
@@ -143,7 +149,7 @@ template <class T, class W> class Product {
           const bool own = blocks_.problem.symmetric && pair->rows == pair->columns;
           double* columns = own ? rows : rows + part_size;
           std::fill_n(rows, 2 * part_size, 0.0);
-          multiply(*pair, h, rows, columns, watch);
+          multiply(*pair, h, halves.get() + halves_room * thread_number(), rows, columns, watch);
           const long last = order_.last_turn();
           add(sums_, blocks_.row_blocks, pair->rows, pair->turn, last, rows, turns, watch);
           if (blocks_.problem.symmetric && !own)
@@ -164,16 +170,31 @@ template <class T, class W> class Product {
   struct Vectors {
     const std::vector<double> scales;
     const BlockColumns<W> numbers;
+    const long halves_size;
+    std::optional<AlignedBuffer<unsigned short>> halves;  // of `HalfProducts`, block by block
 
     Vectors(const Side<T>& side, long block, long length, Columns columns, const double* values, const Run& run)
         : scales(sizeof(W) == sizeof(float) ? scales_of(values, side.n, columns) : std::vector<double>(columns.count, 1.0)),
-          numbers(side.n, block, length, columns.count) {
+          numbers(side.n, block, length, columns.count),
+          halves_size(HalfProducts::vectors_size(length, columns.count)) {
       std::vector<double> factors;
       for (double scale : scales) factors.push_back(1 / scale);
       numbers.for_each(run, [&](long i, long c, W& number) {
         number = i < 0 ? W(0) : W(values[side.row(i) * columns.stride + c] * factors[c]);
       });
     }
+
+    // Makes the halves. False if a number is not finite.
+    bool split(const Run& run, long blocks) {
+      halves.emplace(blocks * halves_size);
+      const int threads = team_size(run, blocks, double(blocks) * double(halves_size));
+      bool finite = true;
+#pragma omp parallel for schedule(static) num_threads(threads) reduction(&& : finite)
+      for (long b = 0; b < blocks; ++b)
+        finite = run.table->half_products->split(numbers[b], numbers.length, long(scales.size()), of_block(b)) && finite;
+      return finite;
+    }
+    unsigned short* of_block(long b) const { return halves->get() + b * halves_size; }
   };
 
   // What tasks add up to, and what its roundings have lost. Of few samples these are few, and of entries in float32 nobody
@@ -205,7 +226,7 @@ template <class T, class W> class Product {
 
   // Adds the products of a pair of groups: H V to `rows` and, of a symmetric problem or with vectors on the left, H^T
   // times these to `columns`.
-  void multiply(const GroupOrder::Pair& pair, W* h, double* rows, double* columns, Watch& watch) const {
+  void multiply(const GroupOrder::Pair& pair, W* h, unsigned short* halves, double* rows, double* columns, Watch& watch) const {
     const TileFunctions<W>& weighted = functions<W>(*run_.table);
     const bool symmetric = blocks_.problem.symmetric;
     const auto left = [&](long i, long j) -> const W* {
@@ -223,8 +244,14 @@ template <class T, class W> class Product {
         } else {
           blocks_.tile.panels_single(pairs, h, rows_of_entries());
         }
-        weighted.multiply({h, rows_of_entries(), n_rows, n_columns, columns_.count, length_, right_.numbers[j], left(i, j),
-                           rows + (i - i_begin) * size_, columns + (j - j_begin) * size_});
+        const BlockProduct<W> product{h, rows_of_entries(), n_rows, n_columns, columns_.count, length_, right_.numbers[j], left(i, j),
+                                      rows + (i - i_begin) * size_, columns + (j - j_begin) * size_};
+        bool done = false;
+        if constexpr (sizeof(W) == sizeof(float))
+          if (in_halves_)
+            done = run_.table->half_products->multiply(
+                product, right_.of_block(j), product.of_rows ? (left_ ? *left_ : right_).of_block(i) : nullptr, halves);
+        if (!done) weighted.multiply(product);
         watch.task_done();
       }
   }
@@ -259,6 +286,7 @@ template <class T, class W> class Product {
   std::optional<Vectors> left_;
   const Sums sums_;
   std::optional<Sums> column_sums_;
+  bool in_halves_ = false;
 };
 
 // out = H vectors, and column_out = H^T left_vectors unless null, for the given columns of all. False if stopped.

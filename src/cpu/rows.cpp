@@ -187,6 +187,72 @@ template <class T> void square_norms(const T* v, long n, long m, int threads, do
   });
 }
 
+namespace {
+
+constexpr long COLUMNS = 8;  // of vectors at a time
+
+// Of `count` columns; those of all vectors are c.
+template <class Count>
+__attribute__((always_inline)) inline void root_times(const double* p, long top, long m, long c, Count count, const double* x, double* out) {
+  double sum[COLUMNS]{}, others[COLUMNS]{};
+  for (long k = 0; k < m; ++k) {
+    const double deviation = std::sqrt(p[k]);
+    for (long j = 0; j < count; ++j) sum[j] += out[k * c + j] = deviation * x[k * c + j];
+  }
+  for (long k = 0; k < m; ++k)
+    for (long j = 0; j < count; ++j) others[j] += k == top ? 0.0 : out[k * c + j] -= p[k] * sum[j];
+  for (long j = 0; j < count; ++j) out[top * c + j] = -others[j];  // the entries sum to 0
+}
+
+template <class Count>
+__attribute__((always_inline)) inline void transposed_root_times(
+    const double* p, long top, long m, long c, Count count, const double* z, double own, const double* y, double* out) {
+  double of_top[COLUMNS], mean[COLUMNS]{};
+  for (long j = 0; j < count; ++j) of_top[j] = z[top * c + j] - own * y[top * c + j];
+  for (long k = 0; k < m; ++k)
+    for (long j = 0; j < count; ++j) mean[j] += p[k] * (out[k * c + j] = z[k * c + j] - own * y[k * c + j] - of_top[j]);
+  for (long k = 0; k < m; ++k) {
+    const double deviation = std::sqrt(p[k]);
+    for (long j = 0; j < count; ++j) out[k * c + j] = deviation * (out[k * c + j] - mean[j]);
+  }
+}
+
+KCALIB_CLONES void roots_times(const double* p, const std::int64_t* top, long rows, long m, long c, const double* x, double* out) {
+  for (long i = 0; i < rows; ++i, p += m, x += m * c, out += m * c) {
+    long j = 0;
+    for (; j + COLUMNS <= c; j += COLUMNS) root_times(p, long(top[i]), m, c, std::integral_constant<long, COLUMNS>{}, x + j, out + j);
+    if (j < c) root_times(p, long(top[i]), m, c, c - j, x + j, out + j);
+  }
+}
+
+KCALIB_CLONES void transposed_roots_times(
+    const double* p, const std::int64_t* top, long rows, long m, long c, const double* z, const double* own, const double* y, double* out) {
+  for (long i = 0; i < rows; ++i, p += m, z += m * c, y += m * c, out += m * c) {
+    long j = 0;
+    for (; j + COLUMNS <= c; j += COLUMNS)
+      transposed_root_times(p, long(top[i]), m, c, std::integral_constant<long, COLUMNS>{}, z + j, own[i], y + j, out + j);
+    if (j < c) transposed_root_times(p, long(top[i]), m, c, c - j, z + j, own[i], y + j, out + j);
+  }
+}
+
+}  // namespace
+
+void apply_roots(const double* p, const std::int64_t* top, long n, long m, long c, const double* x, int threads, double* out) {
+  for_parts(n, m * c, threads, [=](long begin, long end) {
+    roots_times(p + begin * m, top + begin, end - begin, m, c, x + begin * m * c, out + begin * m * c);
+    return true;
+  });
+}
+
+void apply_transposed_roots(const double* p, const std::int64_t* top, long n, long m, long c, const double* z, const double* own,
+                            const double* y, int threads, double* out) {
+  for_parts(n, m * c, threads, [=](long begin, long end) {
+    const long at = begin * m * c;
+    transposed_roots_times(p + begin * m, top + begin, end - begin, m, c, z + at, own + begin, y + at, out + at);
+    return true;
+  });
+}
+
 #define KCALIB_INSTANTIATE(T)                                                                       \
   template bool are_distributions<T>(const T*, long, long, double, int, double*);                   \
   template bool complete_pairs<T>(const T*, long, double, int, double*);                            \

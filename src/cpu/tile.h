@@ -9,6 +9,7 @@
 #include "byte_labels.h"
 #include "dirichlet_kernels.h"
 #include "feature_kernels.h"
+#include "half_products.h"
 #include "kcalib/mixtures.h"
 #include "kcalib/profiles.h"
 #include "line_kernels.h"
@@ -156,6 +157,7 @@ struct TileTable {
   const LocationFunctions* locations;
   const ByteForms* bytes = nullptr;  // null: no machine of the level has them
   const ByteLabels* byte_labels = nullptr;
+  const HalfProducts* half_products = nullptr;
 };
 
 template <class T> const TileFunctions<T>& functions(const TileTable& table);

@@ -208,5 +208,31 @@ def test_no_digits_are_lost_where_predictions_are_saturated():
     others = p[:, 0].astype(np.longdouble) + p[:, 2]
     assert np.allclose(roots.forth(likely)[:, 1], np.sqrt(1 - others) * others, rtol=1e-14, atol=0)
     assert np.allclose(roots.forth(likely)[:, 0], -np.sqrt(1 - others) * p[:, 0], rtol=1e-14, atol=0)
-    back = roots.back(likely).reshape(10, 3)  # the transpose
+    back = roots.back(likely.reshape(10, 3)).reshape(10, 3)  # the transpose
     assert np.allclose(back[:, 1], np.sqrt(1 - others) * others, rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize("columns", [1, 3, 8, 21])
+def test_roots_in_the_compiled_core(columns):
+    """Beside the matrices L_i, and beside array algebra, which GPUs have; for saturated rows and sure ones, too."""
+    rng = np.random.default_rng(5)
+    p = rng.dirichlet(np.full(4, 0.3), size=30_000)
+    p[:2] = [[1, 0, 0, 0], [0.25, 0.25, 0.25, 0.25]]
+    p[2:50] = np.sort(10.0 ** rng.uniform(-14, -4, size=(48, 4)), axis=1)
+    p[2:50, 3] = 1 - p[2:50, :3].sum(axis=1)
+    task = Task(prepare(np.zeros(len(p), dtype=int), p), PairOptions(Exponential(bandwidth=0.5)))
+    law = finite_law(task.data, task.packed)
+    x, y = rng.standard_normal((2, len(p) * 4, columns))
+    z, own, roots = y.reshape(len(p), -1), rng.random((len(p), 1)), Vectors(law, 2)
+    marks, back = roots.forth(x), roots.back(z, (own, z[::-1]))
+    matrices = np.sqrt(p)[:, :, None] * np.eye(4) - p[:, :, None] * np.sqrt(p)[:, None, :]
+    assert np.allclose(marks.reshape(-1, 4, columns), matrices @ x.reshape(-1, 4, columns), rtol=0, atol=1e-14)
+    less = (z - own * z[::-1]).reshape(-1, 4, columns)
+    assert np.allclose(back.reshape(less.shape), matrices.transpose(0, 2, 1) @ less, rtol=0, atol=1e-14)
+    alone = Vectors(law, 1)
+    assert np.array_equal(alone.forth(x), marks) and np.array_equal(alone.back(z, (own, z[::-1])), back)
+    alone._rows = None
+    again = alone.forth(x)
+    assert np.allclose(again, marks, rtol=0, atol=1e-14)
+    assert np.allclose(again[2:50], marks[2:50], rtol=1e-9, atol=1e-24)
+    assert np.allclose(alone.back(z, (own, z[::-1])), back, rtol=0, atol=1e-14)

@@ -615,7 +615,7 @@ def test_ctrl_c_stops_every_loop():
     with pytest.raises(Stop):
         _native.line_drawn_forms(places[:-1], positions, of_bits, np.zeros(n, np.uint64), 1, 2, 8, sweep)
     with pytest.raises(Stop):
-        _native.line_label_forms(places[:-1], positions, of_bits, np.zeros((n, 1), np.int32), sweep)
+        _native.line_label_forms(places[:-1], positions, of_bits, np.zeros((n, 8), np.int32), sweep)
     terms = [(1.0, np.ones(3), factors.T.copy(), factors.T.copy())]
     with pytest.raises(Stop):
         _native.line_product(places[:-1], positions, n, terms, True, np.ones((n, 16)), 0, n, sweep)

@@ -111,6 +111,7 @@ def svg(draw: Callable[[], Any], label: str) -> str:
     text = picture.getvalue()
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->\n?", "", text, flags=re.DOTALL)
+    text = re.sub(r'<g id="[^"]*"/>', "", text)
     text = re.sub(r'<g id="[^"]*">', "<g>", text)
     variables = _variables()
     text = re.sub(r"<[^>]*>", lambda tag: _tag(tag[0], variables), text)  # what is between tags is the user's
@@ -127,7 +128,7 @@ def _without_bare_groups(text: str) -> str:
             is_bare = are_bare.pop()
         else:
             is_bare = part == "<g>"
-            if part.startswith("<g"):
+            if part.startswith("<g") and not part.endswith("/>"):
                 are_bare.append(is_bare)
         kept += [] if is_bare else [part]
     return "".join(kept)

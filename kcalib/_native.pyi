@@ -308,7 +308,9 @@ def uniform_bins(
 def uniform_cells(
     p: np.ndarray, labels: np.ndarray, n_bins: int, norm: str, threads: int
 ) -> tuple[np.ndarray, int, np.ndarray]: ...
-def median_variance_cells(p: np.ndarray, max_bins: int, min_size: int, threads: int) -> tuple[np.ndarray, int]: ...
+def median_variance_cells(
+    p: np.ndarray, labels: np.ndarray, max_bins: int, min_size: int, norm: str, threads: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
 def group_gaps(
     p: np.ndarray,
     labels: np.ndarray,

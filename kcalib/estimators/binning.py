@@ -332,11 +332,10 @@ def simplex_bins(columns: Columns, binning: Binning, metric: str, threads: Any =
     if not columns.on_host:
         return _device_simplex_bins(columns, binning, metric)
     team = threads_for(values.size, threads)
-    row_gap = None
-    if binning.rule == "uniform":
-        number, count, row_gap = _native.uniform_cells(values, labels, binning.n_bins, metric, team)
-    else:
-        number, count = _native.median_variance_cells(values, binning.n_bins, binning.min_bin_size, team)
+    if binning.rule == "median_variance":
+        found = _native.median_variance_cells(values, labels, binning.n_bins, binning.min_bin_size, metric, team)
+        return SimplexBins(*found)
+    number, count, row_gap = _native.uniform_cells(values, labels, binning.n_bins, metric, team)
     return SimplexBins(number, *_native.group_gaps(values, labels, weight, number, count, row_gap, metric, team))
 
 

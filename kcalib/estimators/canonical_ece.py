@@ -153,8 +153,9 @@ def canonical_ece(
     Notes
     -----
     Uniform bins take O(n m) time and at most 80 n bytes beside the input; samples are in one bin if 128-bit hashes of
-    their m bin numbers are equal. Median-variance bins take a pass over the predictions for each doubling of the
-    bins, O(n m log n_bins) time, and 32 n bytes. ``min_bin_size=10`` with a very large `n_bins` is the default
+    their m bin numbers are equal. Median-variance bins take half a pass over the predictions for each doubling of the
+    bins, two where variances are equal but for rounding, O(n m log n_bins) time, and 48 n bytes.
+    ``min_bin_size=10`` with a very large `n_bins` is the default
     ``MedianVarianceBinning`` of the Julia package CalibrationErrors.
 
     References

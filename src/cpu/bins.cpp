@@ -9,13 +9,28 @@
 
 #include "aligned.h"
 #include "clones.h"
-#include "team.h"
+#include "row_parts.h"
 
 #ifdef KCALIB_CLONES_BY_HAND
 #include <immintrin.h>
 #endif
 
 namespace kcalib {
+// In eight sums, so that additions need not wait for each other.
+KCALIB_CLONES double norm_of_row(const double* gap, long m, GapNorm norm) {
+  double lanes[8] = {};
+  long j = 0;
+  if (norm == GapNorm::CITYBLOCK)
+    for (; j + 8 <= m; j += 8)
+      for (long k = 0; k < 8; ++k) lanes[k] += std::abs(gap[j + k]);
+  else
+    for (; j + 8 <= m; j += 8)
+      for (long k = 0; k < 8; ++k) lanes[k] += gap[j + k] * gap[j + k];
+  double sum = ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+  for (; j < m; ++j) sum += norm == GapNorm::CITYBLOCK ? std::abs(gap[j]) : gap[j] * gap[j];
+  return norm == GapNorm::CITYBLOCK ? sum : std::sqrt(sum);
+}
+
 // Edge k is k / n_bins, whose result is the nearest double. The edge that is nearest to a value is the only one that it
 // must be compared with. What is no number comes into the first bin.
 KCALIB_CLONES void bins_of(const double* x, long count, double n_bins, std::int32_t* out) {
@@ -37,26 +52,9 @@ KCALIB_CLONES void bins_of(const double* x, long count, double n_bins, std::int3
 
 namespace {
 
-constexpr long PART = 1 << 16;         // entries that a thread takes at a time: half a megabyte
 constexpr long MOST_PARTIALS = 64;     // copies of all sums, merged at the end
 constexpr long PARTIAL_BYTES = 1L << 26;  // of all copies, unless one takes more
 constexpr long AHEAD = 16;             // hashes looked up while memory answers
-
-long ceil_divide(long a, long b) { return (a + b - 1) / b; }
-
-long rows_in_part(long m) { return std::max(1L, PART / m); }
-
-int team_of(int threads, long tasks, double work) { return team_size({nullptr, threads, nullptr, nullptr}, tasks, work); }
-
-// pass(begin, end) for parts of 0..n, each of `length`.
-template <class Pass> void for_parts(long n, long length, double work, int threads, Pass pass) {
-  const long parts = ceil_divide(n, length);
-  const int team = team_of(threads, parts, work);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(team)
-  for (long part = 0; part < parts; ++part) pass(part * length, std::min(n, (part + 1) * length), part);
-}
-
-double weight_of(const Predictions& data, long i) { return data.weight ? data.weight[i] : 1.0; }
 
 // The largest of `count` numbers, at least WIDTH: in so many lanes, the last of which look at some numbers twice.
 template <long WIDTH> __attribute__((always_inline)) inline double highest_of(const double* x, long count) {
@@ -116,12 +114,6 @@ long places_above(const double* x, long count, double edge, std::int32_t* places
     found += x[k] > edge;
   }
   return found;
-}
-
-// Asks for a row that is read later.
-void fetch(const double* row, long m) {
-  constexpr long LINE = 8;
-  for (long j = 0; j < m; j += LINE) __builtin_prefetch(row + j);
 }
 
 // What is known of some rows, as many as are looked at twice while they are in the first-level cache. Where nearly all
@@ -328,150 +320,6 @@ KCALIB_CLONES double sum_residuals(const Predictions& data, const std::int64_t* 
   return weight;
 }
 
-// In eight sums, so that additions need not wait for each other.
-KCALIB_CLONES double norm_of(const double* gap, long m, GapNorm norm) {
-  double lanes[8] = {};
-  long j = 0;
-  if (norm == GapNorm::CITYBLOCK)
-    for (; j + 8 <= m; j += 8)
-      for (long k = 0; k < 8; ++k) lanes[k] += std::abs(gap[j + k]);
-  else
-    for (; j + 8 <= m; j += 8)
-      for (long k = 0; k < 8; ++k) lanes[k] += gap[j + k] * gap[j + k];
-  double sum = ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
-  for (; j < m; ++j) sum += norm == GapNorm::CITYBLOCK ? std::abs(gap[j]) : gap[j] * gap[j];
-  return norm == GapNorm::CITYBLOCK ? sum : std::sqrt(sum);
-}
-
-// -- Median-variance bins -----------------------------------------------------------------------
-
-// sums[0..m) += x - shift, sums[m..2m) += (x - shift)^2 of these rows x.
-KCALIB_CLONES void add_differences(const Predictions& data, const std::int64_t* rows, long count, const double* shift,
-                                   double* sums) {
-  const long m = data.m;
-  for (long i = 0; i < count; ++i) {
-    const double* row = data.p + rows[i] * m;
-    for (long j = 0; j < m; ++j) {
-      const double d = row[j] - shift[j];
-      sums[j] += d;
-      sums[m + j] += d * d;
-    }
-  }
-}
-
-struct Cell {
-  long begin, end;  // of the rows in the splitter's order
-  double variance;  // the largest of an entry
-  long column;      // that entry
-  long number;      // in the order in which cells were made
-  long size() const { return end - begin; }
-};
-
-// The largest variance first, of equal ones the older cell.
-bool comes_later(const Cell& a, const Cell& b) {
-  return a.variance < b.variance || (a.variance == b.variance && a.number > b.number);
-}
-
-class Splitter {
- public:
-  Splitter(const Predictions& data, int threads)
-      : data_(data), threads_(threads), rows_(std::size_t(data.n)), spare_(std::size_t(data.n)), values_(std::size_t(data.n)),
-        selected_(std::size_t(data.n)), sums_(std::size_t(ceil_divide(data.n, rows_in_part(data.m)) * 2 * data.m)) {
-    std::iota(rows_.begin(), rows_.end(), 0);
-  }
-
-  const std::vector<std::int64_t>& rows() const { return rows_; }
-
-  // The cell of rows [begin, end) with its largest variance.
-  Cell cell(long begin, long end) {
-    Cell found{begin, end, -1, 0, made_++};
-    const std::vector<double> all = variances(begin, end);
-    for (long j = 0; j < data_.m; ++j)
-      if (all[std::size_t(j)] > found.variance) found.variance = all[std::size_t(j)], found.column = j;
-    return found;
-  }
-
-  // Where the second of the two cells begins that this one is split into; its begin, if no column parts it so that both
-  // have `min_size` rows.
-  long split(const Cell& cell, long min_size) {
-    if (const long middle = split(cell, min_size, cell.column); middle > cell.begin) return middle;
-    std::vector<long> columns(std::size_t(data_.m), 0);
-    std::iota(columns.begin(), columns.end(), 0);
-    const std::vector<double> all = variances(cell.begin, cell.end);
-    std::stable_sort(columns.begin(), columns.end(), [&](long a, long b) { return all[std::size_t(a)] > all[std::size_t(b)]; });
-    for (const long column : columns) {
-      if (!(all[std::size_t(column)] > 0)) break;
-      if (column == cell.column) continue;
-      if (const long middle = split(cell, min_size, column); middle > cell.begin) return middle;
-    }
-    return cell.begin;
-  }
-
- private:
-  // Of each column of rows [begin, end), from sums of differences from the first row.
-  std::vector<double> variances(long begin, long end) {
-    const long m = data_.m, length = rows_in_part(m);
-    const double* shift = data_.p + rows_[std::size_t(begin)] * m;
-    for_parts(end - begin, length, 4.0 * double(end - begin) * double(m), threads_, [&](long first, long last, long part) {
-      double* sums = sums_.data() + part * 2 * m;
-      std::fill_n(sums, 2 * m, 0.0);
-      add_differences(data_, rows_.data() + begin + first, last - first, shift, sums);
-    });
-    double* total = sums_.data();
-    for (long part = 1; part < ceil_divide(end - begin, length); ++part)
-      for (long j = 0; j < 2 * m; ++j) total[j] += sums_[std::size_t(part * 2 * m + j)];
-    const double n = double(end - begin);
-    std::vector<double> found(std::size_t(m), 0.0);
-    for (long j = 0; j < m; ++j)
-      found[std::size_t(j)] = std::max(0.0, (total[m + j] - total[j] * total[j] / n) / (n - 1));
-    return found;
-  }
-
-  // Puts the rows below the median of a column first, or, if that leaves too few, those that are not above it, and returns
-  // where the others begin. Any other split leaves fewer. The cell's begin, and the order as it was, if both leave too few.
-  long split(const Cell& cell, long min_size, long of_column) {
-    const long m = data_.m, size = cell.size();
-    const double* column = data_.p + of_column;
-    for_parts(size, PART / 8, 8.0 * double(size), threads_, [&](long first, long last, long) {
-      for (long i = first; i < last; ++i) {
-        const double value = column[rows_[std::size_t(cell.begin + i)] * m];
-        values_[std::size_t(i)] = selected_[std::size_t(i)] = value == value ? value : 0.0;  // a NaN has no place
-      }
-    });
-    const auto middle = selected_.begin() + size / 2;
-    std::nth_element(selected_.begin(), middle, selected_.begin() + size);
-    const double median = *middle;
-    const auto values = values_.begin(), end = values + size;
-    const long below = std::count_if(values, end, [median](double x) { return x < median; });
-    if (below >= min_size && size - below >= min_size) return partition(cell, [median](double x) { return x < median; });
-    const long to_median = std::count_if(values, end, [median](double x) { return x <= median; });
-    if (to_median >= min_size && size - to_median >= min_size)
-      return partition(cell, [median](double x) { return x <= median; });
-    return cell.begin;
-  }
-
-  // Puts the rows first whose values are so.
-  template <class Is> long partition(const Cell& cell, Is is_first) {
-    long first = 0, others = 0;
-    std::int64_t* rows = rows_.data() + cell.begin;
-    for (long i = 0; i < cell.size(); ++i) {
-      const bool is = is_first(values_[std::size_t(i)]);
-      spare_[std::size_t(others)] = rows[i];
-      rows[first] = rows[i];
-      first += is;
-      others += !is;
-    }
-    std::copy_n(spare_.begin(), others, rows + first);
-    return cell.begin + first;
-  }
-
-  const Predictions& data_;
-  const int threads_;
-  std::vector<std::int64_t> rows_, spare_;
-  std::vector<double> values_, selected_, sums_;
-  long made_ = 0;
-};
-
 }  // namespace
 
 void top_labels(const Predictions& data, int threads, double* confidence, double* correct) {
@@ -520,7 +368,7 @@ long uniform_cells(const Predictions& data, long n_bins, GapNorm norm, int threa
       for (long r = 0; r < rows; ++r) residuals[r * m + long(data.labels[first + r])] -= 1;
       for (long r = 0; r < rows; ++r) {
         fetch(x + (strip + r) * m, m);
-        row_gap[first + r] = norm_of(residuals + r * m, m, norm);
+        row_gap[first + r] = norm_of_row(residuals + r * m, m, norm);
       }
     }
   });
@@ -530,44 +378,6 @@ long uniform_cells(const Predictions& data, long n_bins, GapNorm norm, int threa
     group[i] = numbers.of(i);
   }
   return numbers.count();
-}
-
-long median_variance_cells(const Predictions& data, long max_bins, long min_size, int threads, std::int64_t* group) {
-  Splitter splitter(data, threads);
-  std::priority_queue<Cell, std::vector<Cell>, decltype(&comes_later)> queue(&comes_later);
-  std::vector<Cell> done;
-  // Cells too small to be split need no variance.
-  const auto add = [&](long begin, long end) {
-    if (end - begin < 2 * min_size) done.push_back({begin, end, 0, 0, 0});
-    else queue.push(splitter.cell(begin, end));
-  };
-  if (max_bins == 1) done.push_back({0, data.n, 0, 0, 0});
-  else add(0, data.n);
-  for (long cells = 1; cells < max_bins && !queue.empty();) {
-    const Cell cell = queue.top();
-    queue.pop();
-    const long middle = splitter.split(cell, min_size);
-    if (middle == cell.begin) {
-      done.push_back(cell);
-      continue;
-    }
-    ++cells;
-    add(cell.begin, middle);
-    add(middle, cell.end);
-  }
-  for (; !queue.empty(); queue.pop()) done.push_back(queue.top());
-  std::vector<std::int64_t> cell_of_row(std::size_t(data.n));
-  for (std::size_t k = 0; k < done.size(); ++k)
-    for (long i = done[k].begin; i < done[k].end; ++i)
-      cell_of_row[std::size_t(splitter.rows()[std::size_t(i)])] = std::int64_t(k);
-  std::vector<std::int64_t> number(done.size(), -1);
-  std::int64_t count = 0;
-  for (long i = 0; i < data.n; ++i) {
-    std::int64_t& own = number[std::size_t(cell_of_row[std::size_t(i)])];
-    if (own < 0) own = count++;
-    group[i] = own;
-  }
-  return count;
 }
 
 void group_gaps(const Predictions& data, const std::int64_t* group, long n_groups, const double* row_gap, GapNorm norm,
@@ -602,7 +412,7 @@ void group_gaps(const Predictions& data, const std::int64_t* group, long n_group
     const double total = sum_residuals(data, grouped.rows.data(), at.begin, at.end, own);
     if (at.partial < 0) {
       weight[at.group] = total;
-      gap[at.group] = total > 0 ? norm_of(own, m, norm) / total : 0.0;
+      gap[at.group] = total > 0 ? norm_of_row(own, m, norm) / total : 0.0;
     } else {
       weights[std::size_t(at.partial)] = total;
     }
@@ -621,7 +431,7 @@ void group_gaps(const Predictions& data, const std::int64_t* group, long n_group
       total += weights[std::size_t(partial)];
     }
     weight[first.group] = total;
-    gap[first.group] = total > 0 ? norm_of(own, m, norm) / total : 0.0;
+    gap[first.group] = total > 0 ? norm_of_row(own, m, norm) / total : 0.0;
   }
 }
 

@@ -1,5 +1,5 @@
 // Passes over predictions for binned calibration errors: top labels, sums in bins of equal width, bins of whole rows
-// on the simplex, and median-variance bins. Called by kcalib/estimators/binning.py through _native.
+// on the simplex, and median-variance bins (median_variance.cpp). Called by kcalib/estimators/binning.py through _native.
 //
 // Sums are made of parts of the samples whose size depends on the sizes of the arrays alone, and merged in
 // order: results have the same bits for any number of threads.
@@ -38,7 +38,10 @@ long uniform_cells(const Predictions& data, long n_bins, GapNorm norm, int threa
 // group[i] of at most `max_bins` median-variance bins of at least `min_size` samples: the bin in which some entry has
 // the largest variance is split into values below the median of that entry and others, if both have the size, else into
 // values up to the median and others, else by the entry of the next variance. A bin that no entry splits is left as it is.
-long median_variance_cells(const Predictions& data, long max_bins, long min_size, int threads, std::int64_t* group);
+// Bins are counted in the order of their first rows; `weight` is how many rows each has, `gap` is that of `group_gaps`.
+// Returns how many there are: `max_bins` and n / min_size at most, or one.
+long median_variance_cells(const Predictions& data, long max_bins, long min_size, GapNorm norm, int threads,
+                           std::int64_t* group, double* weight, double* gap);
 
 // For each group: weight[g] = its sum of weights (samples), gap[g] = norm of the difference between its mean prediction
 // and its mean one-hot label; 0 where the weight is 0. `row_gap` of `uniform_cells`, or null.

@@ -26,7 +26,7 @@ cdef extern from "cpu/bins.h" namespace "kcalib" nogil:
     void c_uniform_bins "kcalib::uniform_bins"(const Predictions&, long, int, double*) except +
     long c_uniform_cells "kcalib::uniform_cells"(const Predictions&, long, GapNorm, int, int64_t*, double*) except +
     long c_median_variance_cells "kcalib::median_variance_cells"(
-        const Predictions&, long, long, int, int64_t*) except +
+        const Predictions&, long, long, GapNorm, int, int64_t*, double*, double*) except +
     void c_group_gaps "kcalib::group_gaps"(
         const Predictions&, const int64_t*, long, const double*, GapNorm, int, double*, double*) except +
 
@@ -230,15 +230,20 @@ def uniform_cells(const double[:, ::1] p, const int64_t[::1] labels, long n_bins
     return group, count, row_gap
 
 
-def median_variance_cells(const double[:, ::1] p, long max_bins, long min_size, int threads):
-    """The median-variance bin of each row, (n,), and how many bins."""
-    cdef Predictions data = predictions(p, None, None)
-    group = np.empty(data.n, np.int64)
+def median_variance_cells(
+    const double[:, ::1] p, const int64_t[::1] labels, long max_bins, long min_size, str norm, int threads,
+):
+    """The median-variance bin of each row, (n,), and of each bin how many rows it has and the norm of their mean residual."""
+    cdef Predictions data = predictions(p, labels, None)
+    cdef GapNorm kind = GAP_NORMS[norm]
+    cdef long count = max(1, min(max_bins, data.n // min_size))
+    group, weights, gaps = np.empty(data.n, np.int64), np.empty(count), np.empty(count)
     cdef int64_t[::1] out = group
-    cdef long count
+    cdef double[::1] weights_view = weights
+    cdef double[::1] gaps_view = gaps
     with nogil:
-        count = c_median_variance_cells(data, max_bins, min_size, threads, &out[0])
-    return group, count
+        count = c_median_variance_cells(data, max_bins, min_size, kind, threads, &out[0], &weights_view[0], &gaps_view[0])
+    return group, weights[:count], gaps[:count]
 
 
 def group_gaps(

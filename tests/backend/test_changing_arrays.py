@@ -57,8 +57,8 @@ def test_values_that_are_anything_are_not_followed_out_of_their_array(n: int) ->
         p = odd_rows(n, m)
         _, correct = _native.top_labels(p, labels, 1)
         assert set(correct) <= {0.0, 1.0}
-        group, count = _native.median_variance_cells(p, 50, 1, 1)
-        assert sorted(set(group)) == list(range(count))
+        group, weight, gap = _native.median_variance_cells(p, labels, 50, 1, "cityblock", 1)
+        assert sorted(set(group)) == list(range(len(weight))) and gap.shape == weight.shape
         group, count, row_gap = _native.uniform_cells(p, labels, 10, "euclidean", 1)
         assert sorted(set(group)) == list(range(count)) and row_gap.shape == (n,)
         assert _native.uniform_bins(p, labels, None, 10, 1)[1].sum() == n * m

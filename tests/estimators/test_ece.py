@@ -116,17 +116,25 @@ def test_equal_mass_by_hand():
     assert Binning("equal_mass", 3).edges(np.array([1.0, 1.0, 1.0])).tolist() == [0, 1]
 
 
+def cells(p, max_bins, min_size, threads):
+    """The median-variance bin of each row, and how many bins."""
+    labels = np.zeros(len(p), np.int64)
+    number, weight, _ = _native.median_variance_cells(p, labels, max_bins, min_size, "cityblock", threads)
+    assert np.bincount(number).tolist() == weight.tolist()
+    return number, len(weight)
+
+
 def test_median_variance_by_hand():
     # Variances of the coordinates: 0.01, 0.0933, 0.0633. The second is split below its median 0.3: {0}, {1, 2}.
     p = np.array([[0.4, 0.1, 0.5], [0.5, 0.3, 0.2], [0.3, 0.7, 0.0]])
-    assert _native.median_variance_cells(p, 2, 1, 1)[0].tolist() == [0, 1, 1]
-    assert _native.median_variance_cells(p, 9, 1, 1)[0].tolist() == [0, 1, 2]
-    assert _native.median_variance_cells(p, 9, 2, 1)[0].tolist() == [0, 0, 0]
+    assert cells(p, 2, 1, 1)[0].tolist() == [0, 1, 1]
+    assert cells(p, 9, 1, 1)[0].tolist() == [0, 1, 2]
+    assert cells(p, 9, 2, 1)[0].tolist() == [0, 0, 0]
     # Five samples: the third coordinate varies most; its values below the median 0.2 are samples 2 and 4.
     p = np.array([[0.4, 0.1, 0.5], [0.5, 0.3, 0.2], [0.3, 0.7, 0.0], [0.1, 0.0, 0.9], [0.8, 0.1, 0.1]])
-    assert _native.median_variance_cells(p, 2, 1, 1)[0].tolist() == [0, 0, 1, 0, 1]
-    assert _native.median_variance_cells(p, 9, 2, 1)[0].tolist() == [0, 0, 1, 0, 1]
-    assert _native.median_variance_cells(p, 9, 3, 1)[0].tolist() == [0] * 5
+    assert cells(p, 2, 1, 1)[0].tolist() == [0, 0, 1, 0, 1]
+    assert cells(p, 9, 2, 1)[0].tolist() == [0, 0, 1, 0, 1]
+    assert cells(p, 9, 3, 1)[0].tolist() == [0] * 5
 
 
 def test_class_wise_by_hand():
@@ -226,8 +234,34 @@ def test_median_variance_bins_agree_with_literal_recursion(n_bins, min_size, tie
     if ties:
         points = rng.integers(0, 8, size=(200, 3)) / 8 * [0.5, 1, 0.8]
     expected = sorted(sorted(rows) for rows in median_variance_lists(points, n_bins, min_size))
-    number, count = _native.median_variance_cells(points, n_bins, min_size, 2)
+    number, count = cells(points, n_bins, min_size, 2)
     assert sorted(np.flatnonzero(number == b).tolist() for b in range(count)) == expected
+
+
+@pytest.mark.parametrize("kind", ["continuous", "tied", "twin columns", "saturated"])
+def test_median_variance_bins_of_many_rows(kind):
+    """Medians by way of a sample, sums of a cell as differences: cells as of a recursion, gaps as of their rows."""
+    rng = np.random.default_rng(7)
+    n = 30_000
+    p = rng.uniform(size=(n, 3)) ** [1, 2, 3]
+    if kind == "tied":
+        p = np.round(p, 1)
+    elif kind == "twin columns":
+        p[:, 1] = 1 - p[:, 0]
+    elif kind == "saturated":
+        p = np.abs(np.eye(3)[rng.integers(0, 3, n)] - 10 ** rng.uniform(-8, -4, (n, 1)) * [0.3, 1, 0.7])
+    labels = np.argmax(p, axis=1)
+    number, weight, gap = _native.median_variance_cells(p, labels, 40, 50, "euclidean", 1)
+    again = _native.median_variance_cells(p, labels, 40, 50, "euclidean", 2)
+    assert all(np.array_equal(*pair) for pair in zip((number, weight, gap), again, strict=True))
+    weights, gaps = _native.group_gaps(p, labels, None, number, len(weight), None, "euclidean", 1)
+    assert weight.tolist() == weights.tolist()
+    assert gap == pytest.approx(gaps, rel=1e-11, abs=1e-15)
+    first = [int(np.argmax(number == b)) for b in range(len(weight))]
+    assert first == sorted(first)
+    if kind != "twin columns":  # there the two variances differ by rounding
+        expected = sorted(sorted(rows) for rows in median_variance_lists(p, 40, 50))
+        assert sorted(np.flatnonzero(number == b).tolist() for b in range(len(weight))) == expected
 
 
 def test_cells_whose_median_is_their_minimum_are_split():
@@ -253,7 +287,7 @@ def test_a_cell_that_the_largest_variance_does_not_split_is_split_by_the_next():
     p[5:, 1] = np.where(np.arange(95) < 50, 0.45, 0.55)
     p[:, 2] = 1 - p[:, 0] - p[:, 1]
     assert np.var(p, axis=0).argmax() == 0
-    number, count = _native.median_variance_cells(p, 9, 10, 1)
+    number, count = cells(p, 9, 10, 1)
     assert count == 2 and [len(set(number[rows])) for rows in (slice(5, 55), slice(55, 100))] == [1, 1]
     assert number[5] != number[99]
 
@@ -283,7 +317,7 @@ def test_one_column_has_the_median_variance_bins_of_a_one_column_simplex():
     """Two implementations: of a sorted line, and of rows."""
     rng = np.random.default_rng(0)
     c = np.concatenate([rng.uniform(size=500), np.repeat(0.25, 60)])
-    number, count = _native.median_variance_cells(c[:, None], 12, 15, 1)
+    number, count = cells(c[:, None], 12, 15, 1)
     edges = Binning("median_variance", 12, 15).edges(np.sort(c))
     same = np.searchsorted(edges[1:-1], c)
     assert count == len(edges) - 1 == 12

@@ -1,0 +1,39 @@
+// Parts of the rows of predictions that threads take in turns, and what is done with one row. Included by bins.cpp and
+// median_variance.cpp.
+#pragma once
+
+#include <algorithm>
+
+#include "bins.h"
+#include "team.h"
+
+namespace kcalib {
+
+constexpr long PART = 1 << 16;  // entries that a thread takes at a time: half a megabyte
+
+inline long ceil_divide(long a, long b) { return (a + b - 1) / b; }
+
+inline long rows_in_part(long m) { return std::max(1L, PART / m); }
+
+inline int team_of(int threads, long tasks, double work) { return team_size({nullptr, threads, nullptr, nullptr}, tasks, work); }
+
+// pass(begin, end, part) for parts of 0..n, each of `length`.
+template <class Pass> void for_parts(long n, long length, double work, int threads, Pass pass) {
+  const long parts = ceil_divide(n, length);
+  const int team = team_of(threads, parts, work);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(team)
+  for (long part = 0; part < parts; ++part) pass(part * length, std::min(n, (part + 1) * length), part);
+}
+
+inline double weight_of(const Predictions& data, long i) { return data.weight ? data.weight[i] : 1.0; }
+
+// Asks for a row that is read later.
+inline void fetch(const double* row, long m) {
+  constexpr long LINE = 8;
+  for (long j = 0; j < m; j += LINE) __builtin_prefetch(row + j);
+}
+
+// Of m numbers.
+double norm_of_row(const double* gap, long m, GapNorm norm);
+
+}  // namespace kcalib

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import scipy
 
+from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._backend.threads import resolve_threads
 
 ONE_THREAD, FEW_ROWS = 2**18, 7  # multiply-adds, and rows of triangular systems, that OpenBLAS leaves to one thread
 
@@ -65,7 +67,7 @@ def solve_triangular_rows(root: Array, right: Array) -> Array:
     for begin in range(0, len(root), FEW_ROWS):
         rows = slice(begin, begin + FEW_ROWS)
         if begin:
-            out[rows] -= combined(out[:begin].T, root[rows, :begin].T).T
+            out[rows] -= combined(out[:begin].T, root[rows, :begin].T, threads=1).T
         for i in range(len(root))[rows]:
             out[i] -= np.einsum("k,kn->n", root[i, begin:i], out[begin:i])
             out[i] /= root[i, i]
@@ -100,28 +102,41 @@ def add_to_diagonal(matrix: Array, value: float) -> None:
     matrix[i, i] += value
 
 
-def inner_products(left: Array, right: Array) -> Array:
-    """left^T right of two matrices with many rows, on the host in strips that one thread of BLAS multiplies.
+def inner_products(left: Array, right: Array, threads: int | None = None) -> Array:
+    """left^T right of two matrices with many rows, on the host to the same bits for any number of threads.
 
-    More threads than one take longer to wake, and to fall asleep, than such products take, and the sweeps between these
-    find the processors busy.
+    If columns of `left` are given one after the other, by our own threads. Otherwise in strips that one thread of BLAS
+    multiplies: more take longer to wake, and to fall asleep, than such products take, and the sweeps between these find
+    the processors busy.
     """
     if not arrays.is_host(left):
         return left.T @ right
+    if _is_by_columns(left, right):
+        return _native.tall_inner_products(left.T, np.ascontiguousarray(right), _sweep(threads))
     total = np.zeros((left.shape[1], right.shape[1]))
     for rows in _strips(len(left), left.shape[1] * right.shape[1]):
         total += left[rows].T @ right[rows]
     return total
 
 
-def combined(left: Array, matrix: Array) -> Array:
+def combined(left: Array, matrix: Array, threads: int | None = None) -> Array:
     """left @ matrix of a matrix with many rows and a small one, likewise."""
     if not arrays.is_host(left):
         return left @ matrix
+    if _is_by_columns(left, matrix):
+        return _native.tall_combined(left.T, np.ascontiguousarray(matrix), _sweep(threads)).T
     out = np.empty((len(left), matrix.shape[1]))
     for rows in _strips(len(left), left.shape[1] * matrix.shape[1]):
         np.matmul(left[rows], matrix, out=out[rows])
     return out
+
+
+def _is_by_columns(left: np.ndarray, right: np.ndarray) -> bool:
+    return bool(left.flags.f_contiguous and left.size and right.size)
+
+
+def _sweep(threads: int | None) -> _native.Sweep:
+    return _native.Sweep(resolve_threads(threads))
 
 
 def _strips(n: int, products: int) -> Iterator[slice]:

@@ -171,9 +171,9 @@ def solve(
 
     Notes
     -----
-    Products with K have the same bits for any number of threads. Those of tall arrays with small ones, and the dense
-    factorisation, are left to BLAS, which may add in another order with another number of threads of its own: the last
-    digits of Z may differ with that.
+    Products with K, and of tall arrays with few columns, have the same bits for any number of threads. The square of
+    the preconditioner's factor, and the dense factorisation, are left to BLAS, which may add in another order with
+    another number of threads of its own: the last digits of Z may differ with that.
 
     References
     ----------

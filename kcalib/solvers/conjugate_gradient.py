@@ -152,14 +152,16 @@ class Preconditioner:
     factor: Array  # F, shape (n, rank)
     root: Array  # L^{-1} of shift I + F^T F = L L^T, lower
     shift: float
+    threads: int | None = None
 
     @classmethod
     def of(cls, operator: SymmetricOperator, shift: float, rank: int, tol: float, seed: int) -> Preconditioner:
         factor = partial_cholesky(operator, rank, tol=tol, seed=seed).factor
+        threads = getattr(operator, "threads", None)
         gram = factor.T @ factor
         linalg.add_to_diagonal(gram, shift)
         identity = arrays.beside(arrays.namespace(gram).eye(len(gram)), gram)
-        return cls(factor, linalg.solve_triangular(linalg.cholesky(gram), identity), shift)
+        return cls(factor, linalg.solve_triangular(linalg.cholesky(gram), identity), shift, threads)
 
     @property
     def rank(self) -> int:
@@ -167,9 +169,9 @@ class Preconditioner:
 
     def __call__(self, vectors: Array) -> Array:
         # By both roots: the inverse itself has lost twice as many digits where the shift is small.
-        half = linalg.combined(self.root, linalg.inner_products(self.factor, vectors))
+        half = linalg.combined(self.root, linalg.inner_products(self.factor, vectors, self.threads))
         inner = linalg.inner_products(self.root, half)
-        return (vectors - linalg.combined(self.factor, inner)) / self.shift
+        return (vectors - linalg.combined(self.factor, inner, self.threads)) / self.shift
 
 
 def automatic_rank(n: int) -> int:

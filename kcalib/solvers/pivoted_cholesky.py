@@ -147,7 +147,7 @@ def partial_cholesky(
     own = _diagonal(operator)
     xp = arrays.namespace(own)
     trace, largest = float(xp.sum(own)), float(xp.max(own))
-    epsilon = getattr(operator, "epsilon", EPSILON)
+    epsilon, threads = getattr(operator, "epsilon", EPSILON), getattr(operator, "threads", None)
     rest, least = own.copy(), max(tol * trace, (ROUNDINGS if to_rounding else 1) * epsilon * trace)
     block = 1 if greedy else block_size or automatic_block(rank)
     factor, pivots = xp.empty((rank, operator.n)).T, np.empty(0, dtype=np.int64)  # column after column
@@ -167,7 +167,7 @@ def partial_cholesky(
         rows = arrays.like(new, own)
         columns = operator.tile(new, slice(0, operator.n)).T
         if count:
-            columns = columns - linalg.combined(known, known[rows].T)
+            columns = columns - linalg.combined(known, known[rows].T, threads)
         columns = linalg.solve_triangular_rows(arrays.like(root, own), columns.T).T
         factor[:, count : count + len(new)] = columns
         pivots = np.append(pivots, new)

@@ -15,6 +15,21 @@ def test_products_of_tall_matrices(n, r, c):
     assert linalg.combined(left[:, :0], small[:0]).tolist() == np.zeros((n, c)).tolist()
 
 
+@pytest.mark.parametrize(("n", "r", "c"), [(1, 1, 1), (513, 4, 11), (40_003, 41, 9)])
+def test_products_of_columns_have_the_same_bits_for_any_number_of_threads(n, r, c):
+    rng = np.random.default_rng(r)
+    left, right, small = rng.normal(size=(r, n)).T, rng.normal(size=(n, c)), rng.normal(size=(r, c))
+    inner, combined = linalg.inner_products(left, right, 1), linalg.combined(left, small, 1)
+    exact = left.T.astype(np.longdouble) @ right.astype(np.longdouble)
+    assert np.max(np.abs(inner - exact)) <= 3e-15 * np.sqrt(n)
+    for threads in (2, 3):
+        np.testing.assert_array_equal(linalg.inner_products(left, right, threads), inner)
+        np.testing.assert_array_equal(linalg.combined(left, small, threads), combined)
+    np.testing.assert_allclose(combined, left @ small, rtol=0, atol=1e-14 * r)
+    rows = linalg.combined(np.ascontiguousarray(left), small)  # by BLAS
+    np.testing.assert_allclose(combined, rows, rtol=0, atol=1e-14 * r)
+
+
 @pytest.mark.parametrize("k", [1, 7, 8, 20])
 def test_triangular_systems_of_long_rows(k, monkeypatch):
     monkeypatch.setattr("scipy.linalg.solve_triangular", None)  # whose threads stay awake beside the next sweep

@@ -1,0 +1,42 @@
+# Products of tall matrices: src/cpu/tall.h.
+
+cdef extern from "cpu/tall.h" namespace "kcalib" nogil:
+    cdef cppclass Tall:
+        const double* columns
+        long count
+        long n
+    bint c_tall_inner_products "kcalib::tall_inner_products"(
+        const Tall&, const double*, long, const Run&, double*) except +
+    bint c_tall_combined "kcalib::tall_combined"(const Tall&, const double*, long, const Run&, double*) except +
+
+
+def tall_inner_products(const double[:, ::1] columns, const double[:, ::1] vectors, Sweep sweep not None):
+    """columns @ vectors, shape (columns, vectors), of columns (count, n) and vectors (n, c); not empty."""
+    result = np.empty((columns.shape[0], vectors.shape[1]))
+    cdef double[:, ::1] out = result
+    cdef Tall tall
+    tall.columns, tall.count, tall.n = &columns[0, 0], columns.shape[0], columns.shape[1]
+    cdef const double* right = &vectors[0, 0]
+    cdef long c = vectors.shape[1]
+    cdef double* out_pointer = &out[0, 0]
+    cdef bint finished
+    with nogil:
+        finished = c_tall_inner_products(tall, right, c, sweep.run, out_pointer)
+    sweep.raise_if_stopped(finished)
+    return result
+
+
+def tall_combined(const double[:, ::1] columns, const double[:, ::1] weights, Sweep sweep not None):
+    """weights.T @ columns, shape (c, n), of columns (count, n) and weights (count, c); not empty."""
+    result = np.empty((weights.shape[1], columns.shape[1]))
+    cdef double[:, ::1] out = result
+    cdef Tall tall
+    tall.columns, tall.count, tall.n = &columns[0, 0], columns.shape[0], columns.shape[1]
+    cdef const double* right = &weights[0, 0]
+    cdef long c = weights.shape[1]
+    cdef double* out_pointer = &out[0, 0]
+    cdef bint finished
+    with nogil:
+        finished = c_tall_combined(tall, right, c, sweep.run, out_pointer)
+    sweep.raise_if_stopped(finished)
+    return result

@@ -254,12 +254,13 @@ template <class T> double probe(Probe what, long repetitions, T* sink) {
   constexpr int CHAINS = 12;
   V x[CHAINS];
   for (int i = 0; i < CHAINS; ++i) x[i] = splat<V>(T(0.5) + T(i) / T(64));
-  const T a = T(0.999), b = T(1e-3);
+  T a = T(1e-30);
+  __asm__("" : "+m"(a));  // x * a + x is x, but the compiler is not to know
   double passes = 1;
   if (what == Probe::FMA) {
     for (long n = 0; n < repetitions; ++n)
 #pragma GCC unroll 12
-      for (int i = 0; i < CHAINS; ++i) x[i] = x[i] * a + b;
+      for (int i = 0; i < CHAINS; ++i) x[i] = x[i] * a + x[i];  // its own addend: NEON would copy another one
   } else {
     // Arguments from a buffer in L1, as the sweep's stages have them.
     constexpr int LENGTH = 48;

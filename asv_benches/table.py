@@ -1,12 +1,10 @@
 """The table of docs/performance.rst: what kcalib takes, beside the machine's limit, a library's time, or peers.
 
-    python asv_benches/table.py [--quick] [--sections limit line ...] [--save new.json] [--before old.json]
+    python asv_benches/table.py [--quick] [--sections limit line ...] [--old old/bin/python] [--save values.json]
 
 measures the kcalib that Python imports, with the functions of the asv benchmarks, and prints
-text. What a version lacks is left out, so that it runs with older ones, too:
-
-    old/bin/python asv_benches/table.py --save old.json > /dev/null
-    new/bin/python asv_benches/table.py --before old.json
+text. With the Python of an environment that has an older version, that is measured in the same run, section by section;
+what it lacks is left out.
 
 "yes" and "no" say whether a measured value is within its bar. Close other programs. What sections take is written to
 standard error.
@@ -19,7 +17,9 @@ import json
 import os
 import platform
 import re
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -344,6 +344,16 @@ def measured(section: str, quick: bool) -> list[Row]:
     return rows
 
 
+def measured_by(python: str, section: str, quick: bool) -> dict[str, float]:
+    """What another Python, with its own version of kcalib, measures."""
+    with tempfile.TemporaryDirectory() as folder:
+        saved = Path(folder, "values.json")
+        options = ["--sections", section, "--save", str(saved), *(["--quick"] if quick else [])]
+        subprocess.run([python, __file__, *options], stdout=subprocess.DEVNULL, check=True)
+        values: dict[str, float] = json.loads(saved.read_text())
+        return values
+
+
 def show(section: str, rows: list[Row], before: dict[str, float]) -> None:
     title = SECTIONS[section].__doc__
     if not rows:
@@ -369,13 +379,13 @@ def main() -> None:
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS), metavar="SECTION",
                         help=f"of {', '.join(SECTIONS)}")  # fmt: skip
     parser.add_argument("--save", type=Path, help="write the measured values to this file as JSON")
-    parser.add_argument("--before", type=Path, help="a saved file: its values become a column")
+    parser.add_argument("--old", help="a Python that imports an older version, whose values become a column")
     arguments = parser.parse_args()
-    before = json.loads(arguments.before.read_text()) if arguments.before else {}
 
     values: dict[str, float] = {}
     for section in arguments.sections:
         begin = time.perf_counter()
+        before = measured_by(arguments.old, section, arguments.quick) if arguments.old else {}
         rows = measured(section, arguments.quick)
         print(f"{section}: {time.perf_counter() - begin:.0f} s", file=sys.stderr)
         values |= {f"{section}: {row.what}": row.value for row in rows}

@@ -39,7 +39,7 @@ from kcalib.estimators.skce import FEATURES
 from kcalib.evaluation_results import INTERVAL, Evaluation, ForecastEvaluation
 from kcalib.inference.calibration_test import sums_of
 from kcalib.inference.task import CalibrationMethod
-from kcalib.inference.verdict import check_tolerance, direction, measure, off_quantiles, off_spread
+from kcalib.inference.verdict import check_tolerance, measure, off_quantiles, off_spread
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
 from kcalib.parallel.argument import in_parallel
@@ -160,6 +160,10 @@ def evaluate(
     Returns
     -------
     Evaluation or ForecastEvaluation
+        The verdict on class probabilities names the direction in which accuracy and mean confidence differ: by more
+        than two standard errors if the test rejects calibration. If it does not, as it may not for hundreds of classes,
+        but they differ more than those of a calibrated model do with the probability `level` (at most, by Hoeffding's
+        inequality), the verdict says "no evidence by the SKCE, but over-confident", or under-confident.
         The latter for distributions of numbers and vectors. Its verdict names what is off by more than two standard
         errors if the test rejects calibration: "too low" or "too high" predictions by the mean of the PIT values,
         "over-confident" ones with intervals that hold too few targets, "under-confident" with too many (of
@@ -298,7 +302,7 @@ def _(
         brier_score=brier_score_of(data, data.m == 2),
         top_label_ece=reliability_bins(data, n_bins).ece,
         **measured.fields(),
-        verdict=measured.verdict(direction(data.n, accuracy, confidence)),
+        verdict=measured.label_verdict(data.n, accuracy, confidence),
     )
 
 

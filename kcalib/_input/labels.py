@@ -240,7 +240,7 @@ def prepare(
         )
     else:
         probabilities, called, epsilon, losses = y_pred, None, _FLOAT64_EPSILON, None
-    weights = None if sample_weight is None else weights_of(sample_weight, len(labels), probabilities)
+    weights = None if sample_weight is None else weights_of(sample_weight, labels.shape[0], probabilities)
     data = Classification(labels, probabilities, weights, called, epsilon, target, losses=losses)
     return data if lens is None else lens.induced(data)
 

@@ -96,6 +96,18 @@ class Measured:
         least = 0.0 if self.bound is None else self.bound.rms_error_lower
         return f"{words}: off by at least {shown_at_least(least)}" if least > 0 else words
 
+    def label_verdict(self, n: int, accuracy: float, confidence: float) -> str:
+        """Of class probabilities, with the direction in which accuracy and mean confidence differ.
+
+        Where the SKCE finds nothing, their difference has to stand by itself, at the level: kernels on predictions of
+        many classes see little of an error that they all share.
+        """
+        rejected = self.test.pvalue < self.level
+        found = direction(n, accuracy, confidence)
+        if found and not rejected and beyond_chance(n, accuracy, confidence, self.level):
+            return f"no evidence by the SKCE, but {', '.join(found)}"
+        return self.verdict(found)
+
     def forecast_verdict(self, reasons: Callable[[float], list[str]]) -> str:
         """Of predicted distributions, with what is off by more than so many standard errors.
 
@@ -130,6 +142,17 @@ def direction(n: int, accuracy: float, confidence: float) -> list[str]:
     if abs(gap) <= 2 * error:
         return []
     return ["over-confident" if gap > 0 else "under-confident"]
+
+
+def beyond_chance(n: int, accuracy: float, confidence: float, level: float) -> bool:
+    """Whether n calibrated predictions of this mean confidence have such an accuracy with at most this probability.
+
+    The number of right ones is a sum of independent events then, whose tails are below exp(-n KL(accuracy ||
+    confidence)) whatever the confidences are (Hoeffding 1963, theorem 1).
+    """
+    confidence = min(confidence, 1.0)
+    divergence = scipy.special.rel_entr(accuracy, confidence) + scipy.special.rel_entr(1 - accuracy, 1 - confidence)
+    return bool(n * divergence > math.log(2 / level))
 
 
 def off_quantiles(n: float, shift: float, excess: float, quantile: float) -> list[str]:

@@ -58,6 +58,8 @@ def test_compiled_code_gets_aligned_arrays(name: str, monkeypatch: pytest.Monkey
         return call
 
     for attribute, value in vars(_native).items():
+        if attribute == "labelled":  # it looks at alignment itself, and leaves such arrays to others
+            continue
         if type(value).__name__ in ("cython_function_or_method", "builtin_function_or_method", "fused_cython_function"):
             monkeypatch.setattr(_native, attribute, watched(value))
     assert CALLS[name](misaligned) == expected

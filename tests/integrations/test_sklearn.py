@@ -555,6 +555,23 @@ def test_columns_of_a_display_in_another_order(pyplot: Any) -> None:
     np.testing.assert_array_equal(shown.frequency, expected.frequency)
 
 
+def test_labels_are_objects_as_those_of_pandas(pyplot: Any) -> None:
+    x, y = binary()
+    y = np.array(["no", "yes"], dtype=object)[y]
+    model = LogisticRegression().fit(x, y)
+    assert model.classes_.dtype == object
+    shown = ReliabilityDisplay.from_estimator(model, x, y)
+    expected = kcalib.reliability(y == "yes", model.predict_proba(x)[:, 1], lens=ClassWise(1))
+    np.testing.assert_array_equal(shown.diagrams["LogisticRegression"].frequency, expected.frequency)
+    wrong = np.where(np.arange(len(y)) == 3, "perhaps", y)
+    with pytest.raises(ValueError, match=r"`y_true\[3\]` is 'perhaps', which is none of the labels \['no', 'yes'\]"):
+        ReliabilityDisplay.from_estimator(model, x, wrong)
+    with pytest.raises(ValueError, match=r"y\[3\] is 'perhaps', not among `classes`, \['no', 'yes'\]"):
+        ProbabilityRecalibrator(classes=["no", "yes"]).fit(model.predict_proba(x), wrong)
+    with pytest.raises(ValueError, match="class 'perhaps' has 1 of the 300 samples, fewer than the 3 folds"):
+        RecalibratedClassifier(GaussianNB(), cv=3).fit(x, wrong)
+
+
 def test_errors_of_the_display(pyplot: Any) -> None:
     x, y = wine()
     model = GaussianNB().fit(x, y)

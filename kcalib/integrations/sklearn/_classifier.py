@@ -217,8 +217,8 @@ class RecalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator)
         count = int(np.bincount(encoded)[fewest])
         if count < k and (self.cv is None or isinstance(self.cv, int)):
             raise ValueError(
-                f"class {classes[fewest].item()!r} has {count} of the {len(y)} samples, fewer than the {k} folds; pass "
-                "a lower cv=, or more samples"
+                f"class {classes.tolist()[fewest]!r} has {count} of the {len(y)} samples, fewer than the {k} folds; "
+                "pass a lower cv=, or more samples"
             )
         splits = list(folds.split(X, y, **of_split))
         fitted = Parallel(n_jobs=self.n_jobs)(

@@ -159,7 +159,7 @@ class ReliabilityDisplay:
             classes = np.asarray(model.classes_)
         assert classes is not None
         if pos_label is None and len(classes) == 2 and lens is None:
-            pos_label = classes[1].item()
+            pos_label = classes.tolist()[1]
         predicted = {one: model.predict_proba(X) for one, model in models.items()}
         return cls.from_predictions(
             y,
@@ -361,7 +361,7 @@ def _of_class(
     unknown = np.flatnonzero(~np.isin(y_true, known))
     if unknown.size:
         raise ValueError(
-            f"`y_true[{unknown[0]}]` is {y_true[unknown[0]].item()!r}, which is none of the labels {known.tolist()}"
+            f"`y_true[{unknown[0]}]` is {y_true.tolist()[unknown[0]]!r}, which is none of the labels {known.tolist()}"
         )
     column = known.tolist().index(pos_label)
     of_class = {}

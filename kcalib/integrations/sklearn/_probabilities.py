@@ -102,7 +102,7 @@ class ProbabilityRecalibrator(ClassifierMixin, BaseEstimator):
         unknown = np.flatnonzero(self.classes_[encoded] != y)
         if unknown.size:
             raise ValueError(
-                f"y[{unknown[0]}] is {y[unknown[0]].item()!r}, not among `classes`, {self.classes_.tolist()}"
+                f"y[{unknown[0]}] is {y.tolist()[unknown[0]]!r}, not among `classes`, {self.classes_.tolist()}"
             )
         self.recalibrator_ = fitted_to(self.method, X, encoded, sample_weight, self.from_logits)
         return self

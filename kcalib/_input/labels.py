@@ -61,12 +61,16 @@ class Classification(Data):
     dtype: str = "float64"  # the pairwise arithmetic is in it
     lens: Lens = CANONICAL  # through which all of this is seen
     losses: Array | None = None  # of logits, -log softmax of each label, also where the softmax is 0; shape: (n,)
+    threads: int | None = None  # that make the rows of a column
 
     noun = "class probabilities"
 
     @property
     def given(self) -> Array:
-        """The probabilities without a copy: in float32 where they came so and the arithmetic is in it."""
+        """The probabilities without a copy: in float32 where they came so and the arithmetic is in it.
+
+        Or those of the second of two classes alone, float64 of shape (n,) on the host, where they came so.
+        """
         given: Array = self.__dict__["probabilities"]
         return given
 
@@ -81,7 +85,7 @@ class Classification(Data):
     @property
     def m(self) -> int:
         """The number of classes."""
-        return int(self.given.shape[1])
+        return 2 if self.given.ndim == 1 else int(self.given.shape[1])
 
     @property
     def target_size(self) -> str:
@@ -166,7 +170,7 @@ class Classification(Data):
 
 
 class Widened:
-    """A field of rows that may come in float32, and are float64 from when they are first asked for."""
+    """A field of rows that may come in float32 or as a column, and are rows of float64 from when they are asked for."""
 
     def __get__(self, data: Classification | None, owner: type | None = None) -> Array:
         if data is None:
@@ -174,7 +178,10 @@ class Widened:
         kept = data.__dict__
         if "wide" not in kept:
             given = kept["probabilities"]
-            kept["wide"] = np.asarray(given, dtype=np.float64) if arrays.is_host(given) else given
+            if given.ndim == 1:
+                kept["wide"] = _native.completed(given, threads_for(given.size, data.threads))
+            else:
+                kept["wide"] = np.asarray(given, dtype=np.float64) if arrays.is_host(given) else given
         return kept["wide"]
 
     def __set__(self, data: Classification, rows: Array) -> None:
@@ -241,7 +248,7 @@ def prepare(
     else:
         probabilities, called, epsilon, losses = y_pred, None, _FLOAT64_EPSILON, None
     weights = None if sample_weight is None else weights_of(sample_weight, labels.shape[0], probabilities)
-    data = Classification(labels, probabilities, weights, called, epsilon, target, losses=losses)
+    data = Classification(labels, probabilities, weights, called, epsilon, target, losses=losses, threads=threads)
     return data if lens is None else lens.induced(data)
 
 
@@ -272,10 +279,10 @@ def _looked_at(
     epsilon = _epsilon(y_pred, pred)
     if not isinstance(from_logits, (bool, np.bool_)):
         raise TypeError(f"`from_logits` is {from_logits!r}, expected True or False")
-    # Rows of float32 that are swept in it stay as they are, where nothing else is asked of them.
-    widen = target != "float32" or sample_weight is not None
+    # Rows of float32 that are swept in it stay as they are, where nothing else is asked of them, and so do columns.
+    widen = sample_weight is not None or bool(from_logits)
     probabilities = _probabilities(pred, bool(from_logits), target, epsilon, threads, names, widen)
-    n, m = (int(size) for size in probabilities.shape)
+    n, m = int(probabilities.shape[0]), 2 if probabilities.ndim == 1 else int(probabilities.shape[1])
     labels, called = _labels(true, n, m, classes, threads, names)
     check_frames(y_true, y_pred, sample_weight, called, m, names[:2])
     labels = arrays.beside(labels, probabilities)
@@ -355,6 +362,7 @@ def _probabilities(
     tolerance = _tolerance(2 if binary else pred.shape[1], epsilon)
     if arrays.is_host(pred):
         pred = arrays.compact(pred, np.float32 if pred.dtype == np.float32 else np.float64)
+        widen = widen or (pred.dtype == np.float32 and target != "float32")
         checked = _native.distributions(pred, tolerance, threads_for(pred.size, threads), widen)
         if checked is not None:
             return checked

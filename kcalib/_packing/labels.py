@@ -172,7 +172,11 @@ def _location_side(locations: Classification, root: np.ndarray | None) -> Side:
 
 def _residual_side(data: Classification, dtype: Any, threads: int | None) -> Side:
     p = data.given
-    if p.dtype == dtype:
+    if p.ndim == 1 and p.dtype == dtype:
+        return Side(
+            lambda: data.probabilities, lambda: points_and_residuals(data, threads=threads)[1], data.labels, seconds=p
+        )
+    if p.ndim == 2 and p.dtype == dtype:
         return Side(
             p, lambda: points_and_residuals(data, data.dtype, threads=threads)[1], data.labels, exact=arrays.is_host(p)
         )

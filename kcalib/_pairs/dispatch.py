@@ -191,7 +191,7 @@ def like(operator: Operator, problem: PairProblem) -> Operator:
 
 
 def _operator_here(problem: PairProblem, operator: str | None, threads: int | None) -> Operator:
-    place = _place(problem.left.points)
+    place = _place(problem.left.given)
     if operator is None:
         row, reason = _choice(problem, place)
     else:
@@ -227,7 +227,7 @@ def _place(points: Array) -> Place:
 
 def _choice(problem: PairProblem, place: Place) -> tuple[Row, str]:
     """The operator that can take the problem and is the fastest, and why it is taken."""
-    points = problem.left.points
+    points = problem.left.given
     obstacle = None  # of an engine; that of a scan on a line, which takes few problems, is not worth telling
     for row in TABLE:
         if place not in row.places or int(points.shape[0]) < row.samples_from:

@@ -130,16 +130,39 @@ class Side:
     With `labels`, shape (n,), the marks are the residuals onehot(labels) - points, which an operator may
     use to have distances and target factors from one product, or without the marks: these may be
     given as a function, which is called when they are first asked for. `exact`: float32 points are the
-    predictions, which have not been rounded to it.
+    predictions, which have not been rounded to it. `seconds`: points are (1 - c, c) with these c, shape (n,), in
+    host memory; they may be a function then, too.
     """
 
     def __init__(
-        self, points: Array, marks: Array | Callable[[], Array], labels: Array | None = None, *, exact: bool = False
+        self,
+        points: Array | Callable[[], Array],
+        marks: Array | Callable[[], Array],
+        labels: Array | None = None,
+        *,
+        exact: bool = False,
+        seconds: np.ndarray | None = None,
     ) -> None:
-        self.points = points
         self.labels = labels
+        self.seconds = seconds
+        self._points = points
         self._marks = marks
         self._exact = exact
+
+    @property
+    def points(self) -> Array:
+        if callable(self._points):
+            self._points = self._points()
+        return self._points
+
+    @property
+    def given(self) -> Array:
+        """What there is of points without making them: an array of their length, library, device and dtype."""
+        return self.points if self.seconds is None else self.seconds
+
+    @property
+    def n_features(self) -> int:
+        return int(self.points.shape[1]) if self.seconds is None else 2
 
     @property
     def marks(self) -> Array:
@@ -150,7 +173,7 @@ class Side:
     @property
     def marks_follow(self) -> bool:
         """Whether points and labels say what the marks are, to the last bit."""
-        return self.labels is not None and (self._exact or self.points.dtype == np.float64)
+        return self.labels is not None and (self._exact or self.given.dtype == np.float64)
 
     def parts(self) -> tuple[Any, Any, Any]:
         """Points, marks and labels for another machine; None for marks that follow from the others."""

@@ -58,8 +58,8 @@ struct ResidualSums {
 
 }  // namespace
 
-bool line_residuals(const double* points, const int64_t* labels, long n, const Run& run, double* sizes, long* n_zeros,
-                    double* off_line, double* square_norms) {
+bool line_residuals(const double* points, long n_features, const int64_t* labels, long n, const Run& run, double* sizes,
+                    long* n_zeros, double* off_line, double* square_norms) {
   const Chunks chunks(n);
   const LineFunctions& functions = *run.table->line;
   const int threads = team_size(run, chunks.count, 4.0 * double(n));
@@ -84,8 +84,9 @@ bool line_residuals(const double* points, const int64_t* labels, long n, const R
     if (watch.stopped()) continue;
     const long begin = chunks.begin(chunk);
     double sums[2];
-    functions.residuals(points + 2 * begin, labels + begin, chunks.end(chunk) - begin, sizes + (begin - ones[chunk]),
-                        sizes + *n_zeros + 2 + ones[chunk], sums);
+    const auto residuals = n_features == 1 ? functions.residuals_of_seconds : functions.residuals;
+    residuals(points + n_features * begin, labels + begin, chunks.end(chunk) - begin, sizes + (begin - ones[chunk]),
+              sizes + *n_zeros + 2 + ones[chunk], sums);
     off[chunk] = sums[0];
     squares[chunk] = sums[1];
     watch.task_done();

@@ -17,9 +17,9 @@ namespace kcalib {
 bool line_gap(const double* points, long n, const Run& run, double* largest);
 
 // Sizes of the residuals of the n points (1 - c, c) as `Residuals` has them, but not sorted. A point that rounding puts off the line has the residual r of the nearest on it, and
-// <e, e'> = 2 r r' + 2 d d'. off_line = sum |d|, square_norms = sum <e, e>.
-bool line_residuals(const double* points, const int64_t* labels, long n, const Run& run, double* sizes, long* n_zeros,
-                    double* off_line, double* square_norms);
+// <e, e'> = 2 r r' + 2 d d'. off_line = sum |d|, square_norms = sum <e, e>. n_features: 2, or 1 where points are c alone.
+bool line_residuals(const double* points, long n_features, const int64_t* labels, long n, const Run& run, double* sizes,
+                    long* n_zeros, double* off_line, double* square_norms);
 
 // Sums over the pairs i < j of k(x_i, x_j) r_i r_j, and of its size (`squared`: r_i^2 r_j^2, twice).
 bool line_total(const Residuals& residuals, const LineKernel& kernel, bool squared, const Run& run, double total[2]);

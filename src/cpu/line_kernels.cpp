@@ -355,7 +355,7 @@ void bit_forms(const WeightedLine& line, const SampleWeights& weights, long leng
 }  // namespace
 
 extern const LineFunctions KCALIB_LINE;
-const LineFunctions KCALIB_LINE = {gap,   ones,   residuals, decays,     piece, join,          forms, bit_forms,
-                                   WIDTH, gather, scatter,   strip_sums, carry, strip_products};
+const LineFunctions KCALIB_LINE = {gap, ones, residuals<2>, residuals<1>, decays, piece, join, forms, bit_forms,
+                                   WIDTH, gather, scatter, strip_sums, carry, strip_products};
 
 }  // namespace kcalib

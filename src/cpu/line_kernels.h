@@ -92,6 +92,9 @@ struct LineFunctions {
   long (*ones)(const int64_t* labels, long n);
   // Sizes of the residuals of n points by label, and what `line_residuals` sums of them.
   void (*residuals)(const double* points, const int64_t* labels, long n, double* zero, double* one, double sums[2]);
+  // The same of points of which the second coordinate alone is there, with which the first makes 1.
+  void (*residuals_of_seconds)(const double* seconds, const int64_t* labels, long n, double* zero, double* one,
+                               double sums[2]);
   void (*decays)(const double* gaps, double rate, long n, double* out);
   // Piece of the points [begin, end) of the line; `squared`: u = r^2. `scratch`: 4 * (degree + 1).
   void (*piece)(const Residuals& residuals, const LineKernel& kernel, bool squared, long begin, long end,

@@ -49,15 +49,23 @@ KCALIB_FN double* store_chosen(double* out, P x, __mmask8 chosen) {
 }
 #endif
 
+// Of points (p, q), or of q alone, as `complete_pairs` has them then.
+template <int N_FEATURES>
 void residuals(const double* points, const int64_t* labels, long n, double* zero, double* one, double sums[2]) {
   long i = 0;
   sums[0] = sums[1] = 0;
 #if defined(__AVX512F__)
-  const __m512i first = _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14), second = first + _mm512_set1_epi64(1);
+  [[maybe_unused]] const __m512i first = _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14), second = first + _mm512_set1_epi64(1);
   P off{}, squares{};
   for (; i + WIDTH <= n; i += WIDTH) {
-    const __m512d a = __m512d(load<P>(points + 2 * i)), b = __m512d(load<P>(points + 2 * i + WIDTH));
-    const P of_zero = contained(P(_mm512_permutex2var_pd(a, first, b))), of_one = contained(P(_mm512_permutex2var_pd(a, second, b)));
+    P of_zero, of_one;
+    if constexpr (N_FEATURES == 1) {
+      const P given = load<P>(points + i), within = given > 1 ? splat<P>(1.0) : given;
+      of_zero = contained(1 - within), of_one = contained(within);
+    } else {
+      const __m512d a = __m512d(load<P>(points + 2 * i)), b = __m512d(load<P>(points + 2 * i + WIDTH));
+      of_zero = contained(P(_mm512_permutex2var_pd(a, first, b))), of_one = contained(P(_mm512_permutex2var_pd(a, second, b)));
+    }
     const __m512i label = _mm512_loadu_si512(labels + i);
     const __mmask8 is_one = _mm512_test_epi64_mask(label, label);
     const P other = P(_mm512_mask_mov_pd(__m512d(of_one), is_one, __m512d(of_zero)));
@@ -72,7 +80,15 @@ void residuals(const double* points, const int64_t* labels, long n, double* zero
   sums[1] = sum_lanes(squares);
 #endif
   for (; i < n; ++i) {
-    const Residual residual(points + 2 * i, labels[i]);
+    double point[2];
+    if constexpr (N_FEATURES == 1) {
+      const double given = points[i];
+      point[1] = given > 1 ? 1 : given;
+      point[0] = 1 - point[1];
+    } else {
+      point[0] = points[2 * i], point[1] = points[2 * i + 1];
+    }
+    const Residual residual(point, labels[i]);
     *(labels[i] ? one : zero) = residual.size();
     one += labels[i];
     zero += 1 - labels[i];

@@ -95,6 +95,12 @@ template <class T> __attribute__((always_inline)) inline bool pairs_of(const T* 
   return bad == 0;
 }
 
+KCALIB_CLONES bool are_within(const double* p, long n, double highest) {
+  std::int64_t bad = 0;
+  for (long i = 0; i < n; ++i) bad += (p[i] >= 0) & (p[i] <= highest) ? 0 : 1;
+  return bad == 0;
+}
+
 KCALIB_CLONES bool complete_strip(const double* p, long n, double highest, double* out) { return pairs_of(p, n, highest, out); }
 KCALIB_CLONES bool complete_strip(const float* p, long n, double highest, double* out) { return pairs_of(p, n, highest, out); }
 
@@ -146,6 +152,10 @@ template <class T> bool complete_pairs(const T* p, long n, double tolerance, int
   return for_parts(n, 2, threads, [=](long begin, long end) {
     return complete_strip(p + begin, end - begin, highest, out + 2 * begin);
   });
+}
+
+bool are_probabilities(const double* p, long n, double tolerance, int threads) {
+  return for_parts(n, 1, threads, [=](long begin, long end) { return are_within(p + begin, end - begin, 1 + tolerance); });
 }
 
 template <class T> bool are_classes(const T* labels, long n, long m, int threads, std::int64_t* out) {

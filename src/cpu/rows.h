@@ -13,6 +13,7 @@ template <class T> bool are_distributions(const T* p, long n, long m, double tol
 
 // Whether 0 <= p <= 1 + tolerance holds throughout. `out` (n x 2) gets the rows (1 - p, p).
 template <class T> bool complete_pairs(const T* p, long n, double tolerance, int threads, double* out);
+bool are_probabilities(const double* p, long n, double tolerance, int threads);  // without rows
 
 // Whether every label is one of 0..m-1. `out` gets them as integers, 0 in place of others: labels are used as indices, and
 // another thread or process may write into those of the caller.

@@ -30,7 +30,7 @@ cdef extern from "cpu/line.h" namespace "kcalib" nogil:
         unsigned long long seed
     bint c_line_gap "kcalib::line_gap"(const double*, long, const Run&, double*) except +
     bint c_line_residuals "kcalib::line_residuals"(
-        const double*, const int64_t*, long, const Run&, double*, long*, double*, double*) except +
+        const double*, long, const int64_t*, long, const Run&, double*, long*, double*, double*) except +
     bint c_line_total "kcalib::line_total"(const Residuals&, const LineKernel&, bint, const Run&, double*) except +
     cdef cppclass Samples:
         const double* points
@@ -93,9 +93,16 @@ def line_gap(const double[:, ::1] points, Sweep sweep not None):
     return largest
 
 
-def line_residuals(const double[:, ::1] points, const int64_t[::1] labels, Sweep sweep not None):
-    """Sizes of the residuals: label 0, two infinities, label 1; number of zeros; off_line and square_norms."""
-    sizes = np.empty(points.shape[0] + 2)
+def line_residuals(points, const int64_t[::1] labels, Sweep sweep not None):
+    """Sizes of the residuals: label 0, two infinities, label 1; number of zeros; off_line and square_norms.
+
+    points: shape (n, 2), or (n,) where their second coordinates are all there is.
+    """
+    cdef long n = labels.shape[0], n_features = points.ndim
+    if points.shape != (n, 2)[:n_features]:
+        raise ValueError(f"points of shape {points.shape} for {n} labels")
+    cdef const double[::1] values = points.reshape(-1)
+    sizes = np.empty(n + 2)
     cdef double[::1] out = sizes
     cdef double off_line = 0
     cdef double square_norms = 0
@@ -103,7 +110,7 @@ def line_residuals(const double[:, ::1] points, const int64_t[::1] labels, Sweep
     cdef bint finished
     with nogil:
         finished = c_line_residuals(
-            &points[0, 0], &labels[0], points.shape[0], sweep.run, &out[0], &n_zeros, &off_line, &square_norms)
+            &values[0], n_features, &labels[0], n, sweep.run, &out[0], &n_zeros, &off_line, &square_norms)
     sweep.raise_if_stopped(finished)
     return sizes, n_zeros, off_line, square_norms
 

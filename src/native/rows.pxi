@@ -3,6 +3,7 @@
 cdef extern from "cpu/rows.h" namespace "kcalib" nogil:
     bint are_distributions[T](const T*, long, long, double, int, double*)
     bint complete_pairs[T](const T*, long, double, int, double*)
+    bint are_probabilities(const double*, long, double, int)
     bint are_classes[T](const T*, long, long, int, int64_t*)
     void c_residuals "kcalib::residuals"[T](const double*, const int64_t*, long, long, int, T*, T*)
     void c_square_norms "kcalib::square_norms"[T](const T*, long, long, int, double*)
@@ -41,11 +42,31 @@ def distributions(rows, double tolerance, int threads, bint widen=True):
     """Probabilities of m classes (n, m), or of the second of two (n,) or (n, 1), as float64 rows; None
     if some row is no distribution within `tolerance`, or cannot quite be said to be one.
 
-    Takes float64, returned as it is if it has several columns, and float32, which without `widen` is, too.
+    Takes float64, returned as it is if it has several columns, and float32. Without `widen` float32 of several columns
+    is returned as it is, too, and a column of float64 as a vector, whose rows `completed` makes.
     """
     if rows.dtype == np.float32:
         return checked_rows[float](rows.reshape(-1), rows, tolerance, threads, widen)
+    if not widen and rows.size == rows.shape[0]:
+        return checked_seconds(rows.reshape(-1), tolerance, threads)
     return checked_rows[double](rows.reshape(-1), rows, tolerance, threads, False)
+
+
+def checked_seconds(seconds, double tolerance, int threads):
+    cdef const double[::1] values = seconds
+    cdef bint good
+    with nogil:
+        good = are_probabilities(&values[0], values.shape[0], tolerance, threads)
+    return seconds if good else None
+
+
+def completed(const double[::1] seconds, int threads):
+    """Rows of both probabilities, of that of the second class, whatever it has become since it was checked."""
+    rows = np.empty((seconds.shape[0], 2))
+    cdef double[:, ::1] out = rows
+    with nogil:
+        complete_pairs(&seconds[0], seconds.shape[0], 0.0, threads, &out[0, 0])
+    return rows
 
 
 cdef checked_rows(const real[::1] values, rows, double tolerance, int threads, bint widen):

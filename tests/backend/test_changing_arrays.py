@@ -68,8 +68,10 @@ def test_values_that_are_anything_are_not_followed_out_of_their_array(n: int) ->
         positions, places, *_ = _native.line_order(points, labels, block, sweep)
         assert sorted(positions) == list(range(n)) and np.isfinite(places).all()
         assert all(positions // block == np.arange(n) // block)
-    sizes = _native.line_residuals(points, labels, sweep)[0]
-    assert np.isinf(sizes).sum() == 2 and not np.isnan(sizes).any()
+    for given in (points, points[:, 1].copy()):
+        sizes = _native.line_residuals(given, labels, sweep)[0]
+        assert np.isinf(sizes).sum() == 2 and not np.isnan(sizes).any()
+    assert _native.completed(points[:, 0].copy(), 1).shape == (n, 2)
     if n > 2:
         with np.errstate(over="ignore"):
             assert _median_on_a_line(points, "euclidean", 1)[0] > 0

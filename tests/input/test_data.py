@@ -143,6 +143,35 @@ def test_nothing_asks_for_the_class_of_data():
         assert not asked.search(path.read_text()), path
 
 
+def test_rows_of_a_column_are_made_where_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums over pairs of residuals on a line take the column itself, to the bits of the rows."""
+    rng = np.random.default_rng(3)
+    q = np.concatenate([rng.random(700), 10 ** rng.uniform(-17, 0, 300), [0.0, 1.0, 1 + 1e-7, -0.0]])
+    y, within = rng.integers(0, 2, len(q)), np.minimum(q, 1.0)
+    rows = np.stack([1 - within, within], axis=1)
+    data = prepare_classes(y, q)
+    assert np.shares_memory(data.given, q) and (data.n, data.m) == rows.shape and "wide" not in vars(data)
+    restored, some = pickle.loads(pickle.dumps(data)), np.array([3, 1, 1002])
+    for column in (data, restored, prepare_classes(y, q[:, None], threads=1)):
+        np.testing.assert_array_equal(column.take(some).probabilities, rows[some])
+        np.testing.assert_array_equal(column.probabilities, rows)
+    side, whole = sample_side(prepare_classes(y, q), None, 1), sample_side(prepare_classes(y, rows), None, 1)
+    assert np.shares_memory(side.seconds, q) and side.marks_follow and whole.seconds is None
+    np.testing.assert_array_equal(side.marks, whole.marks)
+    for options in ({"dtype": "float32"}, {"sample_weight": np.ones(len(q))}):
+        assert sample_side(prepare_classes(y, q, **options), None, 1).seconds is None
+    kernel = kcalib.kernels.Matern(bandwidth=0.3, nu=1.5)
+    values = {one: kcalib.skce(y, rows, kernel=kernel, estimator=one) for one in ("unbiased", "biased")}
+    monkeypatch.setattr("kcalib._native.completed", None)
+    for threads in (1, 2):
+        for estimator, value in values.items():
+            assert kcalib.skce(y, q, kernel=kernel, estimator=estimator, threads=threads) == value
+    for wrong, message in ((np.nan, "finite"), (1.01, "between 0 and 1"), (-0.1, "between 0 and 1")):
+        q[5] = wrong
+        with pytest.raises(ValueError, match=rf"y_pred\[5\].*{message}"):
+            prepare_classes(y, q)
+
+
 @pytest.mark.parametrize("m", [2, 12, 40])
 @pytest.mark.parametrize("kind", ["spread", "saturated", "diffuse"])
 def test_float32_rows_that_are_swept_in_float32_are_not_copied(m: int, kind: str) -> None:

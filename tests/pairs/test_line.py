@@ -523,6 +523,12 @@ def test_passes_over_few_and_many_samples(level):
         np.testing.assert_allclose(found, by_label, rtol=0, atol=3e-16)
         np.testing.assert_allclose(off, float(np.abs(residuals.sum(axis=1)).sum() / 2), rtol=1e-5, atol=2e-16 * n)
         np.testing.assert_allclose(norms, float((residuals**2).sum()), rtol=1e-12, atol=1e-15)
+        column = _native.line_residuals(q, y, sweep)
+        of_rows = _native.line_residuals(np.stack([1 - q, q], axis=1), y, sweep)
+        np.testing.assert_array_equal(column[0], of_rows[0])
+        assert column[1:] == of_rows[1:]
+    with pytest.raises(ValueError, match="for 3 labels"):
+        _native.line_residuals(q, y[:3], sweep)
 
 
 @pytest.mark.parametrize("level", ["x86-64-v3", "baseline"])

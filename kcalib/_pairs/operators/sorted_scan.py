@@ -77,7 +77,7 @@ class SortedScanOperator:
     def __init__(self, problem: PairProblem, *, threads: int | None = None, reason: str = "") -> None:
         self.problem = problem
         self.reason = reason
-        self.threads = resolve_threads(threads) if arrays.is_host(problem.left.points) else None
+        self.threads = resolve_threads(threads) if arrays.is_host(problem.left.given) else None
         self._sorted_by: SortedScanOperator | None = None
 
     def like(self, problem: PairProblem) -> SortedScanOperator:
@@ -96,9 +96,10 @@ class SortedScanOperator:
     def unsuitable(problem: PairProblem) -> str | None:
         """Why the problem is not one for this operator; None if it is."""
         obstacle = _without_sums(problem)
-        if obstacle is None and problem.left.points.shape[1] == 2:
+        if obstacle is None and problem.left.n_features == 2:
             # Off the line by more than rounding, distances would lose digits: each is off by twice the gap.
-            gap = max(off_line(side.points) for side in (problem.left, problem.right) if side is not None)
+            sides = (side for side in (problem.left, problem.right) if side is not None and side.seconds is None)
+            gap = max((off_line(side.points) for side in sides), default=0.0)
             if gap > _largest_gap(problem):
                 return f"the two probabilities sum to 1 within {gap:.1g} only; pass those of the second class"
         return obstacle
@@ -205,10 +206,10 @@ class SortedScanOperator:
     def _has_binary_residuals(self) -> bool:
         """Whether H_ij is 2 k(x_i, x_j) r_i r_j with a kernel of distances and the residuals of binary labels."""
         left = self.problem.left
-        if self.problem.right is not None or left.labels is None or left.points.shape[1] != 2:
+        if self.problem.right is not None or left.labels is None or left.n_features != 2:
             return False
         # Residuals in float32 were rounded after the subtraction, not before.
-        return left.points.dtype == arrays.namespace(left.points).float64 and not self._has_dot
+        return left.given.dtype == arrays.namespace(left.given).float64 and not self._has_dot
 
     @property
     def _has_dot(self) -> bool:
@@ -290,10 +291,10 @@ class BinaryResiduals:
 
     @classmethod
     def sorted(cls, side: Side, threads: int) -> BinaryResiduals:
-        labels = np.ascontiguousarray(side.labels, dtype=np.int64)
+        labels, points = np.ascontiguousarray(side.labels, dtype=np.int64), np.ascontiguousarray(side.given)
         with TerminalProgress() as progress:
             sweep = _native.Sweep(threads, None, progress)
-            sizes, n_zeros, off, square_norms = _native.line_residuals(np.ascontiguousarray(side.points), labels, sweep)
+            sizes, n_zeros, off, square_norms = _native.line_residuals(points, labels, sweep)
         parts = (sizes[:n_zeros], sizes[n_zeros + 2 :])
         if threads > 1 and len(sizes) >= SORT_IN_THREADS_FROM:
             with ThreadPoolExecutor(2) as pool:
@@ -372,11 +373,11 @@ class Order:
 
 def _without_sums(problem: PairProblem) -> str | None:
     """Why the problem has no sums in O(n log n), if two probabilities sum to 1; None if it has."""
-    points = problem.left.points
+    n_features = problem.left.n_features
     if problem.target is not None or problem.predicted is not None or problem.table is not None:
         return "the predictions are distributions, not probabilities of two classes"
-    if points.shape[1] > 2:
-        return f"the points have {points.shape[1]} coordinates, not one or two that sum to 1"
+    if n_features > 2:
+        return f"the points have {n_features} coordinates, not one or two that sum to 1"
     for term in problem.kernel:
         radial = [f for f in term.factors if f.metric != "dot"]
         if not radial or any(f.profile not in POLYNOMIALS for f in radial):
@@ -386,8 +387,8 @@ def _without_sums(problem: PairProblem) -> str | None:
 
 def _largest_gap(problem: PairProblem) -> float:
     """How far from 1 the sum of two probabilities may be."""
-    points = problem.left.points
-    if points.dtype == arrays.namespace(points).float64:
+    given = problem.left.given
+    if given.dtype == arrays.namespace(given).float64:
         return ON_THE_LINE
     rate = max(_radial(term, 2)[0] for term in problem.kernel)
     return max(ON_THE_LINE, min(ON_THE_LINE_SINGLE, OFF_IN_BANDWIDTHS / (2 * rate)))

@@ -38,8 +38,9 @@ from kcalib.results import CalibrationTestResult
 REFERENCES = ("auto", "draws", "conditional", "F", "chi2")
 GIVEN_PREDICTIONS = ("auto", "draws", "conditional")
 # Open events from which on "auto" takes the chi-square law: by the terms of order 1 / n that it leaves out, and by the
-# steps of statistics of equal predictions, p-values are off by less than 5 % down to 1e-3.
-ENOUGH_EVENTS = 10_000
+# steps of statistics of equal predictions, p-values are off by less than 5 % down to 1e-3. Of many locations one may
+# have few of them, and alone make large statistics more frequent: it has ALONE at least.
+ENOUGH_EVENTS, ALONE = 10_000, 2.5
 # Directions whose share of the largest eigenvalue is below this have lost their digits: eigenvalues are off by the
 # rounding of the entries (float32: 1e-7 and up) times the root of that share.
 RANK_CUT = {"float64": 1e-10, "float32": 1e-7}
@@ -89,11 +90,13 @@ class CME(CalibrationMethod):
     -----
     [1]_, appendix C.3; [2]_ for "F". Time O(n J (m + J)), of draws O(R n (m + J)) beside it; memory O(n (m + J)).
 
-    For "auto" the events that the predictions leave open at the locations are :math:`n r (r + 2) / M` with the rank r
-    of S and the mean M over samples of :math:`\mathbb{E} |S^{-1/2} z|^4` under calibration, which is r (r + 2) for
-    normal z and large where few samples decide: confident predictions, rare classes, directions in which z hardly
-    varies. The distance of Q's law from the chi-square law is of the order M / n [3]_. From 10,000 on p-values are
-    within 5 % of the exact ones down to 1e-3; far below, only their order of magnitude is known.
+    For "auto" the events that the predictions leave open at the locations are :math:`n r (r + 2) / M`, n at most, with
+    the rank r of S and the mean M over samples of :math:`\mathbb{E} |S^{-1/2} z|^4` under calibration, which is
+    r (r + 2) for normal z and large where few samples decide: confident predictions, rare classes, directions in which
+    z hardly varies. The distance of Q's law from the chi-square law is of the order M / n [3]_. From 10,000 on p-values
+    are within 5 % of the exact ones down to 1e-3, if :math:`M - r (r + 2) \le n / 2.5`, which matters for more than 60
+    locations (one of them may have few events) and is asked for, too; far below, only their order of magnitude is
+    known.
 
     "conditional", "F" and "chi2" need z near normal, in all directions: few samples, rare classes, confident
     predictions, and locations near each other make them reject too often, "F" and "chi2" for binary problems with 10
@@ -312,13 +315,15 @@ class Whitening:
 def _open_events(data: Data, locations: Data, packed: Packed, operator: Operator, whitening: Whitening) -> float | None:
     """About how many events the statistic rests on, if these are enough for its limit law and else None."""
     r = whitening.rank
-    if 3 * data.n < ENOUGH_EVENTS:  # M is at least r^2
+    if data.n < ENOUGH_EVENTS:
         return None
     if r == 0:
         return float(data.n)
     fourth = fourth_moment(data, locations, packed, operator, whitening.directions)
-    found = None if fourth is None else data.n * r * (r + 2) / fourth
-    return None if found is None or found < ENOUGH_EVENTS else found
+    if fourth is None or ALONE * (fourth - r * (r + 2)) > data.n:
+        return None
+    found = data.n * min(1.0, r * (r + 2) / fourth)
+    return found if found >= ENOUGH_EVENTS else None
 
 
 def _referred(value: float, rank: int, n: int, reference: str) -> tuple[float, float]:

@@ -279,7 +279,7 @@ EVERY_LAW = [pytest.param(name, 40_000, 10, 5000, marks=pytest.mark.slow) for na
 
 @pytest.mark.parametrize(
     ("law", "n", "n_locations", "count"),
-    [("skewed, m = 100", 6000, 1, 1000), *EVERY_LAW],
+    [("skewed, m = 100", 12_000, 1, 500), *EVERY_LAW],
 )
 def test_where_the_limit_law_is_taken_it_is_that_of_draws(law, n, n_locations, count):
     """The tails of draws of Q, down to 1e-3."""
@@ -315,12 +315,11 @@ def test_few_open_events_are_drawn(law):
 
 
 def test_open_events_are_those_of_the_fourth_moments():
-    """Of equal binary predictions of p: n 3 / E z^4 for z of variance 1, E z^4 = (1 - 3 p q) / (p q)."""
+    """Of equal binary predictions of p: n 3 / E z^4 for z of variance 1, E z^4 = (1 - 3 p q) / (p q), but at most n."""
     for q in (0.5, 0.01):
         whitening, about = whitened(np.tile([1 - q, q], (400_000, 1)), 1)
-        assert cme._open_events(*about, whitening) == pytest.approx(
-            1.2e6 * q * (1 - q) / (1 - 3 * q * (1 - q)), rel=1e-9
-        )
+        expected = min(1.0, 3 * q * (1 - q) / (1 - 3 * q * (1 - q)))
+        assert cme._open_events(*about, whitening) == pytest.approx(400_000 * expected, rel=1e-9)
     whitening, about = whitened(np.tile([0.99, 0.01], (300_000, 1)), 1)
     assert cme._open_events(*about, whitening) is None  # 9182
     p = np.random.default_rng(0).dirichlet(np.ones(3), size=12_000)
@@ -334,9 +333,38 @@ def test_open_events_are_those_of_the_fourth_moments():
     assert location_moments.fourth_moment(*about, whitening.directions) == pytest.approx(fourth, rel=1e-9)
 
 
+@pytest.mark.parametrize("q", [0.5, 0.25])
+def test_steps_of_equal_predictions_are_within_5_percent(q):
+    """Q of n equal binary predictions is that of a binomial variable, whose steps are widest where q = 1 / 2."""
+    found = {n: whitened(np.tile([1 - q, q], (n, 1)), 1) for n in range(3000, 12_000, 500)}
+    n = min(n for n, (whitening, about) in found.items() if cme._open_events(*about, whitening) is not None)
+    counts = np.arange(n + 1)
+    forms, chance = (counts - n * q) ** 2 / (n * q * (1 - q)), scipy.stats.binom.pmf(counts, n, q)
+    for at in (1.0, 2.0, 2.6, 3.0, 3.2):
+        form = forms[int(n * q + at * math.sqrt(n * q * (1 - q)))]
+        exact = np.sum(chance[forms >= form * (1 - 1e-9)])
+        assert scipy.stats.chi2.sf(form, 1) == pytest.approx(exact, rel=0.05)
+
+
+@pytest.mark.parametrize(("events", "is_enough"), [(0.5, False), (50.0, True)])
+def test_one_of_many_locations_has_too_few_events(events, is_enough, monkeypatch):
+    """200 directions in which z is normal, and one of few events: where it counts the law of Q has a heavier tail."""
+    n, rank = 30_000, 201
+    fourth = rank * (rank + 2) + n / events  # a Poisson variable's share is its excess, 1 / events, n times
+    monkeypatch.setattr(cme, "fourth_moment", lambda *_: fourth)
+    assert n * rank * (rank + 2) / fourth > cme.ENOUGH_EVENTS
+    counts = np.arange(1000)
+    rest = np.maximum(0, scipy.stats.chi2.isf(1e-3, rank) - (counts - events) ** 2 / events)
+    exact = np.sum(scipy.stats.poisson.pmf(counts, events) * scipy.stats.chi2.sf(rest, rank - 1))
+    assert (exact < 1.05e-3) == is_enough
+    whitening = cme.Whitening(np.ones(rank), np.ones(rank, bool), np.zeros(rank), np.eye(rank))
+    data = prepare(np.zeros(n, int), np.tile([0.5, 0.5], (n, 1)))
+    assert (cme._open_events(data, None, None, None, whitening) is not None) == is_enough
+
+
 def test_many_open_events_take_the_law():
     rng = np.random.default_rng(2)
-    p = rng.dirichlet(np.ones(4), size=9000)
+    p = rng.dirichlet(np.ones(4), size=12_000)
     y = draw_labels(p, rng)
     method = CME(n_locations=3)
     result = kcalib.calibration_test(y, p, method=method, kernel=KERNEL, seed=1)

@@ -8,6 +8,7 @@ from hard_laws import LAWS
 from oracle import kernel_matrix
 from problems import KERNELS, instruction_sets
 
+import kcalib
 from kcalib import _packing
 from kcalib._input.labels import prepare
 from kcalib._pairs.operators.openmp import OpenMPOperator
@@ -109,4 +110,8 @@ def test_other_problems_have_no_such_pass():
     assert OpenMPOperator(located(p, y, 65, kernel)[0]).at_locations is None
     assert OpenMPOperator(located(p, y, 5, kernel, np.eye(3) + 0.1)[0]).at_locations is None
     assert OpenMPOperator(located(p, y, 5, kernel, dtype="float32")[0]).at_locations is None
+    single = p.astype(np.float32)
+    assert OpenMPOperator(located(single, y, 5, kernel, dtype="float32")[0]).at_locations is None
+    found = [kcalib.ucme(y, rows, kernel=kernel, dtype="float32") for rows in (single, single.astype(np.float64))]
+    assert found[0] == found[1]
     assert OpenMPOperator(_packing.pack(prepare(y, p), kernel, None).problem).at_locations is None

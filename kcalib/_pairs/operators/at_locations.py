@@ -30,8 +30,11 @@ class AtLocations:
 
     @classmethod
     def of(cls, problem: PairProblem, run: Callable[..., Any]) -> AtLocations | None:
-        """None where marks are no residuals on the right and no classes on the left, or the locations not few."""
+        """None where marks are no residuals on the right and no classes on the left, or the locations not few; in
+        float32, which the compiled core does not read."""
         if problem.right is None or not problem.right.marks_follow or len(problem.left.points) > MOST_LOCATIONS:
+            return None
+        if problem.right.points.dtype != np.float64:
             return None
         if not {factor.metric for term in problem.kernel for factor in term.factors} <= METRICS:
             return None

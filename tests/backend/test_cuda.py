@@ -219,6 +219,7 @@ def test_too_little_memory_is_met_by_smaller_workspaces(emulation, monkeypatch):
     whole, vectors = operator.moments().total, emulation.asarray(np.ones((n, 2)))
     product = operator.matmul(vectors).get()
     pool = emulation.get_default_memory_pool()
+    gc.collect()  # what tests before left in cycles would be freed in between
     used, entry = pool.used_bytes(), 8 * n * n
     monkeypatch.setattr(cuda, "free_memory", lambda: 2**40)  # what others take in the meantime is not foreseen
     with emulated_cupy.memory_limit(used + 2 * entry - 1000):

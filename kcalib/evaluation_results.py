@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from kcalib._backend.files import write_whole
@@ -37,7 +37,7 @@ class ModelEvaluation(Summarized, ABC):
     def notes(self) -> list[str]:
         """What a picture says beside the diagram."""
 
-    def to_html(self, path: str | os.PathLike[str] | None = None, *, beside: Sequence[Any] = ()) -> str:
+    def to_html(self, path: str | os.PathLike[str] | None = None, *, beside: Iterable[Any] = ()) -> str:
         """A page of HTML: the verdict in words, the numbers, the test with its law, and how to repeat it.
 
         One file that needs no network, light or dark as the reader has it. An evaluation holds no samples, so diagrams,
@@ -47,7 +47,7 @@ class ModelEvaluation(Summarized, ABC):
         ----------
         path : path-like, optional
             File to write it to, whole or not at all.
-        beside : sequence of results, optional
+        beside : iterable of results, optional
             What else is on the page, in this order: each as it is printed, and drawn where it has a ``plot``, such as
             `kcalib.reliability`, `kcalib.quantile_calibration`, `kcalib.compare` and `kcalib.recalibration.choose`.
 
@@ -63,7 +63,7 @@ class ModelEvaluation(Summarized, ABC):
         OSError
             If the file cannot be written.
         TypeError
-            If something of `beside` is no result of kcalib.
+            If `beside` is no list or the like, or something of it no result of kcalib.
 
         Examples
         --------
@@ -73,13 +73,16 @@ class ModelEvaluation(Summarized, ABC):
         >>> page.startswith("<!doctype html>"), len(page) < 1e5
         (True, True)
         """
-        for i, result in enumerate(beside):
+        if not isinstance(beside, Iterable):
+            raise TypeError(f"`beside` is {type(beside).__name__}, expected several results of kcalib; pass [result]")
+        others = list(beside)
+        for i, result in enumerate(others):
             if not isinstance(result, Summarized):
                 raise TypeError(
                     f"`beside[{i}]` is {type(result).__name__}, expected a result of kcalib, such as that of "
                     "kcalib.reliability(y_true, y_pred)"
                 )
-        page = page_of(self, beside)
+        page = page_of(self, others)
         if path is not None:
             write_whole(path, page.encode())
         return page

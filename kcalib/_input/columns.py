@@ -47,10 +47,13 @@ class Columns:
         shown = ", ".join(map(repr, self.names[:20])) + (", ..." if len(self.names) > 20 else "")
         return f"{self.holder} has the {self.noun}s {shown}" if self.names else f"{self.holder} has no {self.noun}s"
 
-    def meant(self, name: str) -> str:
-        """Ends the message that a name is not there: the one, or the prefix of a family, that is most like it."""
-        families = (re.sub(r"[_.]?\d+$", "", one) for one in self.names)
-        found = most_like(name, [*self.names, *filter(None, families)])
+    def meant(self, name: str, *, families: bool = True) -> str:
+        """Ends the message that a name is not there: the one that is most like it, or prefix of a family of columns."""
+        known = list(self.names)
+        if families and self.noun == "column":
+            prefixes = (re.sub(r"[_.]?\d+$", "", one) for one in self.names)
+            known += [prefix for prefix in prefixes if prefix not in ("", name)]
+        found = most_like(name, known)
         return "" if found is None else f"; did you mean {found!r}?"
 
     def spelled(self, option: str) -> str:
@@ -157,7 +160,7 @@ def label_name(source: Columns, labels: str | None) -> str:
         file = " and no such file" if labels.lower().endswith(".npy") else ""
         raise FileError(
             f"there is no {source.noun} {labels!r}{file}, as {source.spelled('labels')} says; {source.inventory()}"
-            f"{source.meant(labels)}"
+            f"{source.meant(labels, families=False)}"
         )
     for name in LABEL_NAMES:
         if name in source.names:

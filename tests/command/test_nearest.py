@@ -43,6 +43,18 @@ def test_an_unknown_option_shows_the_usage_of_its_command(capsys):
     assert usage_error(capsys, "update", "s.kcalib", "m.npz", "--stream").startswith("kcalib update: error: ")
 
 
+def test_no_family_is_suggested_where_a_single_name_is_wanted(tmp_path, capsys):
+    path = tmp_path / "m.csv"
+    path.write_text("prob_0,prob_1,truth\n0.5,0.5,1\n0.2,0.8,0\n")
+    ran("evaluate", path, "--labels", "prob", code=1)
+    assert error_line(capsys).endswith("columns 'prob_0', 'prob_1', 'truth'; did you mean 'prob_1'?")
+    ran("evaluate", path, "--probs", "prb", "--labels", "truth", code=1)
+    assert error_line(capsys).endswith("; did you mean 'prob'?")
+    np.savez(tmp_path / "m.npz", prob_0=[0.5, 0.8], truth=[1, 0])
+    ran("evaluate", tmp_path / "m.npz", "--probs", "prob", code=1)
+    assert error_line(capsys).endswith("the arrays 'prob_0', 'truth'; did you mean 'prob_0'?")
+
+
 @pytest.mark.parametrize("command", [("evaluate",), ("evaluate", "--stream"), ("update", "s.kcalib"), ("show",)])
 def test_the_nearest_file_is_suggested(tmp_path, monkeypatch, capsys, command):
     monkeypatch.chdir(tmp_path)

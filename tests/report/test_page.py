@@ -107,6 +107,9 @@ def test_results_beside_an_evaluation_are_on_its_page():
             assert " ".join(line.removesuffix("...").split()) in text
     with pytest.raises(TypeError, match=r"`beside\[1\]` is float, expected a result of kcalib"):
         evaluation.to_html(beside=[beside[0], 0.5])
+    with pytest.raises(TypeError, match=r"`beside` is ReliabilityDiagram, expected several .*; pass \[result\]"):
+        evaluation.to_html(beside=beside[0])
+    assert evaluation.to_html(beside=iter(beside[:1])) == evaluation.to_html(beside=beside[:1])
 
 
 def test_the_page_of_the_same_evaluation_is_the_same():

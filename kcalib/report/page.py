@@ -25,7 +25,7 @@ STYLE = """
 @media (prefers-color-scheme:dark){:root{--paper:#14161a;--ink:#e8e8e8;--good:#56b4e9;--bad:#e69f00;--band:#3a3d42;
 --diagonal:#9a9a9a;--grid:#2a2d31;--caption:#bbb;--card:#1d2026}}
 @media print{:root{--paper:#fff;--ink:#000;--good:#0072b2;--bad:#b34700;--band:#d1d1d1;--diagonal:#595959;
---grid:#e6e6e6;--caption:#404040;--card:#fff}section{break-inside:avoid}}
+--grid:#e6e6e6;--caption:#404040;--card:#fff}}
 *{box-sizing:border-box}
 body{background:var(--paper);color:var(--ink);font:16px/1.5 system-ui,sans-serif;margin:0 auto;max-width:68rem;
 padding:1.5rem}
@@ -42,6 +42,10 @@ section>figure svg{min-width:27rem}
 caption{text-align:left}
 figcaption,.small{color:var(--caption);font-size:.85rem}
 pre{background:var(--card);padding:.7rem 1rem;overflow-x:auto;font-size:.85rem;white-space:pre-wrap}
+@media print{html{font-size:11px}body{font-size:11px;max-width:none;padding:0}
+th,td{padding:.15rem .3rem;white-space:normal}td:not(.text){white-space:nowrap}.wide,figure{overflow:visible}
+section>figure svg{min-width:0}.row{display:block}.row>*{display:inline-block;width:28%}
+h2,.small{break-after:avoid}figure,tr{break-inside:avoid}h2{margin-top:1.2rem}}
 """
 
 

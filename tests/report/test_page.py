@@ -53,6 +53,8 @@ def checked(text):
     assert "script" not in page.tags and "link" not in page.tags and "img" not in page.tags
     assert all(address.startswith("#") for address in page.addresses)
     assert not re.search(r"url\((?!#)|@import", text)
+    screen, _, printed = text.partition("</style>")[0].rpartition("@media print")
+    assert "overflow-x:auto" in screen and ".wide,figure{overflow:visible}" in printed  # paper cannot be scrolled
     return " ".join(" ".join(page.text).split())
 
 

@@ -10,7 +10,11 @@
 namespace kcalib {
 namespace {
 
-constexpr long PART = 1 << 13;  // samples, whose sums are merged in order
+// Samples whose sums are merged in order: a part of them takes a fraction of a second, after which signals are looked for.
+long part_of(const TestLocations& locations) {
+  constexpr long MOST = 1 << 13, STRIPS = 192, PRODUCTS = 1 << 28;  // STRIPS: whole ones, of every instruction set
+  return std::clamp(PRODUCTS / (locations.n_locations * locations.m) / STRIPS * STRIPS, STRIPS, MOST);
+}
 
 // The locations with their places sorted by class.
 class ByClass {
@@ -31,10 +35,11 @@ class ByClass {
   std::vector<long> members_, starts_;
 };
 
-// pass(first sample, how many, sums of the part, memory) for all parts, whose sums of `size` numbers are added in order.
+// pass(part, first sample, how many, sums of the part, memory) for all parts, whose sums of `size` numbers are added in order.
 template <class Pass>
 bool for_parts(const LocatedSamples& samples, const TestLocations& locations, const Run& run, long size, double* out, Pass pass) {
-  const long parts = (samples.n + PART - 1) / PART, memory = (run.table->locations->memory(locations) + 7) / 8 * 8;
+  const long length = part_of(locations), parts = (samples.n + length - 1) / length;
+  const long memory = (run.table->locations->memory(locations) + 7) / 8 * 8;
   const double work = double(samples.n) * double(locations.n_locations) * double(20 + samples.m);
   const int threads = team_size(run, parts, work);
   const AlignedBuffer<double> sums(parts * size), of_threads(threads * memory);
@@ -42,10 +47,10 @@ bool for_parts(const LocatedSamples& samples, const TestLocations& locations, co
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
   for (long part = 0; part < parts; ++part) {
     if (watch.stopped()) continue;
-    const long begin = part * PART;
+    const long begin = part * length;
     double* own = sums.get() + part * size;
     std::fill_n(own, size, 0.0);
-    pass(begin, std::min(PART, samples.n - begin), own, of_threads.get() + thread_number() * memory);
+    pass(part, begin, std::min(length, samples.n - begin), own, of_threads.get() + thread_number() * memory);
     watch.task_done();
   }
   if (watch.stopped()) return false;
@@ -63,10 +68,10 @@ bool location_sums(const LocatedSamples& samples, const LocationPoints& points, 
   const TestLocations& at = by_class.locations;
   const long count = at.n_locations, size = covariance ? count * (count + 1) : count;
   // The largest values of parts are no sums.
-  const long parts = (samples.n + PART - 1) / PART;
+  const long length = part_of(at), parts = (samples.n + length - 1) / length;
   std::vector<double> sums(size), sizes(covariance ? parts * count : 0);
-  const bool finished = for_parts(samples, at, run, size, sums.data(), [&](long begin, long rows, double* own, double* memory) {
-    const LocationSums out{own, covariance ? own + count : nullptr, covariance ? &sizes[begin / PART * count] : nullptr};
+  const bool finished = for_parts(samples, at, run, size, sums.data(), [&](long part, long begin, long rows, double* own, double* memory) {
+    const LocationSums out{own, covariance ? own + count : nullptr, covariance ? &sizes[part * count] : nullptr};
     run.table->locations->add(at, samples.p + begin * samples.m, samples.labels + begin, rows, memory, out);
   });
   if (!finished) return false;
@@ -83,7 +88,7 @@ bool location_fourth(const LocatedSamples& samples, const LocationPoints& points
                      double* fourth) {
   const ByClass by_class(points, samples.m);
   const TestLocations& at = by_class.locations;
-  return for_parts(samples, at, run, 1, fourth, [&](long begin, long rows, double* own, double* memory) {
+  return for_parts(samples, at, run, 1, fourth, [&](long, long begin, long rows, double* own, double* memory) {
     *own = run.table->locations->fourth(at, samples.p + begin * samples.m, rows, gram, memory);
   });
 }

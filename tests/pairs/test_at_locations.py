@@ -9,7 +9,7 @@ from oracle import kernel_matrix
 from problems import KERNELS, instruction_sets
 
 import kcalib
-from kcalib import _packing
+from kcalib import _native, _packing
 from kcalib._input.labels import prepare
 from kcalib._pairs.operators.openmp import OpenMPOperator
 from kcalib.estimators.ucme import locations_for
@@ -100,6 +100,37 @@ def test_threads_change_no_bit():
     for found in [(*at.sums(covariance=True), at.fourth(np.eye(4))) for at in passes[1:]]:
         expected = *passes[0].sums(covariance=True), passes[0].fourth(np.eye(4))
         assert all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+@pytest.mark.slow
+def test_parts_of_many_classes_are_short():
+    """Of 64 locations and 7000 classes some hundreds of samples are several parts, whose sums and sizes are merged."""
+    rng = np.random.default_rng(6)
+    p, y = rng.dirichlet(np.full(7000, 0.1), size=599), rng.integers(0, 7000, 599)
+    problem, places = located(p, y, 64, Exponential(bandwidth=0.5))
+    sums, matrix, size = OpenMPOperator(problem).at_locations.sums(covariance=True)
+    k = np.exp([-np.linalg.norm(p - point, axis=1) / 0.5 for point in places.probabilities])
+    shares = p[:, places.labels].T
+    same = places.labels[:, None] == places.labels
+    covariance = same * (k * shares @ k.T) - (k * shares) @ (k * shares).T
+    assert sums == pytest.approx((k * ((places.labels[:, None] == y) - shares)).sum(axis=1), rel=0, abs=1e-12)
+    scale = np.sqrt(np.outer(np.diag(covariance), np.diag(covariance)))
+    assert np.all(np.abs(matrix - covariance) <= 1e-9 * scale)
+    assert size == pytest.approx(k.max(axis=1), rel=1e-13)
+
+
+@pytest.mark.slow
+def test_many_classes_do_not_keep_a_signal_waiting():
+    """A part of 1300 samples would be all of them: signals are looked for after each."""
+    p = np.full((1300, 20_000), 1 / 20_000)
+    p[:, 0] += np.linspace(0, 2e-5, len(p))
+    p[:, 1] -= np.linspace(0, 2e-5, len(p))
+    problem, _ = located(p, np.zeros(len(p), int), 64, Exponential(bandwidth=0.5))
+    shares: list[float] = []
+    operator = OpenMPOperator(problem, threads=1, level="baseline")
+    at = operator.at_locations
+    _native.location_sums(*at._arrays, problem.right.labels, True, operator._kernel, operator._sweep(shares.append))
+    assert shares and min(shares) < 0.75
 
 
 def test_other_problems_have_no_such_pass():

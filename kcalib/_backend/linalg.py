@@ -18,6 +18,7 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.threads import resolve_threads
 
 ONE_THREAD, FEW_ROWS = 2**18, 7  # multiply-adds, and rows of triangular systems, that OpenBLAS leaves to one thread
+OWN_ROOT, OWN_GRAM, AT_ONCE = 512, 256, 40  # columns at most for which BLAS's threads are not woken, and taken at once
 
 
 def cholesky(matrix: Array) -> Array:
@@ -81,6 +82,23 @@ def cholesky_solve(root: Array, right: Array) -> Array:
     return solve_triangular(root, solve_triangular(root, right), transposed=True)
 
 
+def inverse_root(matrix: Array) -> Array:
+    """L^-1 of a symmetric matrix L L^T; on the host of at most `OWN_ROOT` rows by one thread of our own.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If the matrix is not positive definite.
+    """
+    if arrays.is_host(matrix) and 0 < len(matrix) <= OWN_ROOT:
+        inverse, fault = _native.inverse_root(matrix)
+        if fault >= 0:
+            raise np.linalg.LinAlgError(f"the matrix is not positive definite: row {fault} shows it")
+        return np.asfortranarray(inverse)
+    identity = arrays.beside(arrays.namespace(matrix).eye(len(matrix)), matrix)
+    return solve_triangular(cholesky(matrix), identity)
+
+
 def eigh(matrix: Array) -> tuple[Array, Array]:
     """Eigenvalues in ascending order, and eigenvectors in columns, of a symmetric matrix."""
     if arrays.is_host(matrix):
@@ -119,6 +137,19 @@ def inner_products(left: Array, right: Array, threads: int | None = None) -> Arr
     return total
 
 
+def gram(left: Array, threads: int | None = None) -> Array:
+    """left^T left, likewise of columns given one after the other, `OWN_GRAM` at most; of more BLAS is faster."""
+    count = left.shape[1]
+    if count > OWN_GRAM or not _is_by_columns(left, left):
+        return left.T @ left
+    total = np.empty((count, count))
+    for begin in range(0, count, AT_ONCE):
+        end = begin + AT_ONCE
+        total[begin:, begin:end] = inner_products(left[:, begin:], left[:, begin:end], threads)
+        total[begin:end, end:] = total[end:, begin:end].T
+    return total
+
+
 def combined(left: Array, matrix: Array, threads: int | None = None) -> Array:
     """left @ matrix of a matrix with many rows and a small one, likewise."""
     if not arrays.is_host(left):
@@ -132,7 +163,7 @@ def combined(left: Array, matrix: Array, threads: int | None = None) -> Array:
 
 
 def _is_by_columns(left: np.ndarray, right: np.ndarray) -> bool:
-    return bool(left.flags.f_contiguous and left.size and right.size)
+    return bool(arrays.is_host(left) and left.flags.f_contiguous and left.size and right.size)
 
 
 def _sweep(threads: int | None) -> _native.Sweep:

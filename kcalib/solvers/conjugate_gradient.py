@@ -158,10 +158,9 @@ class Preconditioner:
     def of(cls, operator: SymmetricOperator, shift: float, rank: int, tol: float, seed: int) -> Preconditioner:
         factor = partial_cholesky(operator, rank, tol=tol, seed=seed).factor
         threads = getattr(operator, "threads", None)
-        gram = factor.T @ factor
+        gram = linalg.gram(factor, threads)
         linalg.add_to_diagonal(gram, shift)
-        identity = arrays.beside(arrays.namespace(gram).eye(len(gram)), gram)
-        return cls(factor, linalg.solve_triangular(linalg.cholesky(gram), identity), shift, threads)
+        return cls(factor, linalg.inverse_root(gram), shift, threads)
 
     @property
     def rank(self) -> int:

@@ -1,6 +1,7 @@
 #include "tall.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "aligned.h"
@@ -14,6 +15,7 @@ using Pack = double __attribute__((vector_size(64), may_alias));
 constexpr long LANES = 8;
 constexpr long CHUNK = 512, AT_ONCE = 10;  // rows and vectors that stay in L1, a page of each
 constexpr int COLUMNS = 4, VECTORS = 2;    // whose sums stay in registers
+constexpr int TOGETHER = 4;                // rows that are eliminated, likewise
 // Parts that are summed by themselves, and numbers in their sums at most: by the sizes alone, whatever threads there are.
 constexpr long PARTS = 32, ROOM = 1 << 22;
 
@@ -73,6 +75,23 @@ KCALIB_CLONES void add_combined(const Tall& tall, long begin, long rows, const d
       for (long i = 0; i < rows; ++i) some.numbers[c][i] += tall.columns[a * tall.n + begin + i] * weights[a * stride + c];
 }
 
+// Rows a, a + 1, ... of `inverse_root`, by those before them: no number of these is both read and written.
+KCALIB_CLONES void eliminate(const double* rows, long a, long size, long stride, double* const* at) {
+  for (long j = a / LANES * LANES; j < size + a; j += 2 * LANES) {
+    Pack sum[TOGETHER][2];
+    for (int q = 0; q < TOGETHER; ++q) std::memcpy(sum[q], at[q] + j, sizeof sum[q]);
+    const double* row = rows + j;
+    const double* weights = rows + a;
+    for (long k = std::max(0L, j - size); k < a; ++k) {
+      Pack x[2];
+      std::memcpy(x, row + k * stride, sizeof x);
+      for (int q = 0; q < TOGETHER; ++q)
+        for (int h = 0; h < 2; ++h) sum[q][h] -= x[h] * weights[k * stride + q];
+    }
+    for (int q = 0; q < TOGETHER; ++q) std::memcpy(at[q] + j, sum[q], sizeof sum[q]);
+  }
+}
+
 double work_of(const Tall& tall, long n_vectors) { return 2.0 * double(tall.n) * double(tall.count) * double(n_vectors); }
 
 }  // namespace
@@ -103,6 +122,28 @@ bool tall_inner_products(const Tall& tall, const double* vectors, long n_vectors
   for (long part = 1; part < parts; ++part)
     for (long k = 0; k < size; ++k) out[k] += sums[part * size + k];
   return !watch.stopped();
+}
+
+long inverse_root(double* rows, long size, long stride) {
+  AlignedBuffer<double> spare(stride);  // of rows that a last block does not have
+  std::fill_n(spare.get(), stride, 0.0);
+  for (long a = 0; a < size; a += TOGETHER) {
+    double* at[TOGETHER];
+    for (int q = 0; q < TOGETHER; ++q) at[q] = a + q < size ? rows + (a + q) * stride : spare.get();
+    eliminate(rows, a, size, stride, at);
+    for (long i = a; i < std::min(size, a + TOGETHER); ++i) {
+      double* own = rows + i * stride;
+      for (long k = a; k < i; ++k) {
+        const double* row = rows + k * stride;
+        const double weight = row[i];
+        for (long j = i; j <= size + k; ++j) own[j] -= weight * row[j];
+      }
+      if (!(own[i] > 0)) return i;
+      const double scale = 1 / std::sqrt(own[i]);
+      for (long j = i; j <= size + i; ++j) own[j] *= scale;
+    }
+  }
+  return -1;
 }
 
 bool tall_combined(const Tall& tall, const double* weights, long n_vectors, const Run& run, double* out) {

@@ -1,5 +1,5 @@
-// Products of a tall matrix, of which columns are given one after the other, with few vectors: what lies between the sweeps
-// of conjugate gradients. `_backend.linalg` calls them.
+// Products of a tall matrix, of which columns are given one after the other, with few vectors, and roots of small matrices:
+// what lies between the sweeps of conjugate gradients. `_backend.linalg` calls them.
 #pragma once
 
 #include "sweep.h"
@@ -17,5 +17,10 @@ bool tall_inner_products(const Tall& tall, const double* vectors, long n_vectors
 
 // out = the columns' sums with the weights (count x n_vectors): n_vectors columns. False if stopped.
 bool tall_combined(const Tall& tall, const double* weights, long n_vectors, const Run& run, double* out);
+
+// rows = (A, I) of a positive definite A (size x size), to (L^T, L^-1) with A = L L^T; `stride`, a multiple of 8, is at least
+// 2 size + 16, and what a row has beyond the 2 size numbers is 0. Of A the upper triangle is read, below that of L^T lie
+// remainders. The row at which A shows not to be positive definite, -1 if none. One thread.
+long inverse_root(double* rows, long size, long stride);
 
 }  // namespace kcalib

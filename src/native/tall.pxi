@@ -8,6 +8,7 @@ cdef extern from "cpu/tall.h" namespace "kcalib" nogil:
     bint c_tall_inner_products "kcalib::tall_inner_products"(
         const Tall&, const double*, long, const Run&, double*) except +
     bint c_tall_combined "kcalib::tall_combined"(const Tall&, const double*, long, const Run&, double*) except +
+    long c_inverse_root "kcalib::inverse_root"(double*, long, long) except +
 
 
 def tall_inner_products(const double[:, ::1] columns, const double[:, ::1] vectors, Sweep sweep not None):
@@ -40,3 +41,15 @@ def tall_combined(const double[:, ::1] columns, const double[:, ::1] weights, Sw
         finished = c_tall_combined(tall, right, c, sweep.run, out_pointer)
     sweep.raise_if_stopped(finished)
     return result
+
+
+def inverse_root(const double[:, :] matrix):
+    """(L^-1, -1) of a symmetric L L^T, not empty; or (a part of it, the row that shows it not to be positive definite)."""
+    cdef long size = matrix.shape[0], stride = (2 * size + 16 + 7) // 8 * 8, fault
+    work = np.zeros((size, stride))
+    work[:, :size] = matrix
+    work[:, size : 2 * size] = np.eye(size)
+    cdef double[:, ::1] rows = work
+    with nogil:
+        fault = c_inverse_root(&rows[0, 0], size, stride)
+    return work[:, size : 2 * size], fault

@@ -30,6 +30,43 @@ def test_products_of_columns_have_the_same_bits_for_any_number_of_threads(n, r, 
     np.testing.assert_allclose(combined, rows, rtol=0, atol=1e-14 * r)
 
 
+@pytest.mark.parametrize(("n", "r"), [(1, 1), (513, 41), (40_003, 95), (600, 300)])
+def test_gram_matrices(n, r):
+    columns = np.random.default_rng(r).normal(size=(r, n)).T
+    gram = linalg.gram(columns, 1)
+    exact = columns.T.astype(np.longdouble) @ columns.astype(np.longdouble)
+    assert np.max(np.abs(gram - exact)) <= 1e-15 * n
+    np.testing.assert_array_equal(gram, gram.T)
+    for threads in (2, 3):
+        np.testing.assert_array_equal(linalg.gram(columns, threads), gram)
+    np.testing.assert_allclose(linalg.gram(np.ascontiguousarray(columns)), gram, rtol=0, atol=1e-14 * n)
+    assert linalg.gram(columns[:, :0]).shape == (0, 0)
+
+
+@pytest.mark.parametrize("k", [0, 1, 3, 4, 5, 8, 9, 50, 203, 512, 513])
+def test_inverse_roots(k, monkeypatch):
+    if 0 < k <= 512:
+        monkeypatch.setattr("scipy.linalg.cholesky", None)  # whose threads stay awake beside the next sweep
+    rng = np.random.default_rng(k)
+    half = rng.normal(size=(k, k + 5)) * 10 ** rng.uniform(-3, 0, (k, 1))
+    matrix = half @ half.T
+    before = matrix.copy()
+    inverse = linalg.inverse_root(matrix)
+    np.testing.assert_array_equal(matrix, before)
+    np.testing.assert_array_equal(np.triu(inverse, 1), np.zeros((k, k)))
+    assert np.all(np.diagonal(inverse) > 0)
+    np.testing.assert_allclose(inverse @ matrix @ inverse.T, np.eye(k), rtol=0, atol=2e-11)
+
+
+@pytest.mark.parametrize(("k", "row"), [(1, 0), (6, 5), (40, 17), (600, 17)])
+def test_inverse_roots_of_matrices_that_have_none(k, row):
+    matrix = np.eye(k) + 0.5
+    matrix[row, row] = -1.0
+    message = f"not positive definite: row {row} shows it" if k <= 512 else "leading minor"  # LAPACK's
+    with pytest.raises(np.linalg.LinAlgError, match=message):
+        linalg.inverse_root(matrix)
+
+
 @pytest.mark.parametrize("k", [1, 7, 8, 20])
 def test_triangular_systems_of_long_rows(k, monkeypatch):
     monkeypatch.setattr("scipy.linalg.solve_triangular", None)  # whose threads stay awake beside the next sweep

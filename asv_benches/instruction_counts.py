@@ -24,11 +24,11 @@ SAMPLES = {2: (192, 384), 10: (192, 384), 100: (128, 256), 1000: (64, 128)}  # s
 REPETITIONS = (100, 300)
 PROBES = ("exp", "sqrt", "fma")
 KINDS = {
-    "multiply-adds": re.compile(r"fml[as]|fn?m(add|sub)"),
-    "roots, quotients": re.compile(r"fsqrt|fdiv"),
+    "mul-adds": re.compile(r"fml[as]|fn?m(add|sub)"),
+    "roots": re.compile(r"fsqrt|fdiv"),
     "loads": re.compile(r"ld"),
     "stores": re.compile(r"st"),
-    "other floats": re.compile(r"f"),
+    "floats": re.compile(r"f"),
 }
 TRACE = re.compile(r"^Trace \d+: \S+ \[\w+/0*(\w+)/")
 INSTRUCTION = re.compile(r"^0x0*(\w+):\s+\w+\s+(\S+)\s*(.*)")
@@ -38,7 +38,7 @@ def kind_of(mnemonic: str, operands: str) -> str:
     for kind, pattern in KINDS.items():
         if pattern.match(mnemonic):
             return kind
-    return "other vectors" if re.match(r"[vqd]\d", operands) else "rest"
+    return "vectors" if re.match(r"[vqd]\d", operands) else "rest"
 
 
 def work() -> None:
@@ -111,13 +111,13 @@ def difference(cases: Iterator[tuple[Counter[str], int]]) -> dict[str, float]:
 
 
 def table(cases: Iterator[tuple[Counter[str], int]]) -> Iterator[str]:
-    kinds = [*KINDS, "other vectors", "rest"]
-    yield f"{'instructions':20}{'all':>9}" + "".join(f"{kind:>18}" for kind in kinds)
+    kinds = [*KINDS, "vectors", "rest"]
+    yield f"{'instructions':20}{'all':>9}" + "".join(f"{kind:>10}" for kind in kinds)
     for dtype in DTYPES:
         names = [*(f"{what}, alone" for what in PROBES), *(f"a pair, m = {m}" for m in SAMPLES)]
         for name in names:
             found = difference(cases)
-            numbers = "".join(f"{found.get(kind, 0):18.2f}" for kind in kinds)
+            numbers = "".join(f"{found.get(kind, 0):10.2f}" for kind in kinds)
             yield f"{dtype}, {name:<20}{sum(found.values()):9.2f}{numbers}"
 
 

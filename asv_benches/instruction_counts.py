@@ -112,7 +112,7 @@ def difference(cases: Iterator[tuple[Counter[str], int]]) -> dict[str, float]:
 
 def table(cases: Iterator[tuple[Counter[str], int]]) -> Iterator[str]:
     kinds = [*KINDS, "vectors", "rest"]
-    yield f"{'instructions':20}{'all':>9}" + "".join(f"{kind:>10}" for kind in kinds)
+    yield f"{'instructions':29}{'all':>9}" + "".join(f"{kind:>10}" for kind in kinds)
     for dtype in DTYPES:
         names = [*(f"{what}, alone" for what in PROBES), *(f"a pair, m = {m}" for m in SAMPLES)]
         for name in names:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from .bench_limits import sweep_of
 from .bench_line import Line
 from .bench_peers import residuals
 from .common import (
@@ -145,10 +146,12 @@ def over_bootstrap(method, threads, n=N, rounds=9):
         return ratios([partial(run_test, *data, method, threads)], bootstrap, threads, rounds)[0]
 
 
-def seconds_of(method, threads, n=N, rounds=3):
-    data = cached_predictions(n, CLASSES)
+def over_sweep(method, threads, n=N, rounds=3):
+    """Time of a method, with its defaults, over that of one sweep of the engine."""
+    test = partial(run_test, *cached_predictions(n, CLASSES), method, threads)
+    sweep = sweep_of("engine", n, CLASSES, "float64", threads)
     with limited_blas(threads):
-        return float(np.median(alternated([partial(run_test, *data, method, threads)], threads, rounds)))
+        return ratios([test], sweep, threads, rounds)[0]
 
 
 class TestMethods:

@@ -16,6 +16,7 @@ namespace {
 constexpr long PART = 1 << 16;
 constexpr long LINE = 64;  // bytes of a line of the cache
 constexpr long STRIP = 1 << 11;  // entries that are read twice while they are in the first-level cache
+constexpr long LANES = 16;  // entries that are looked at together
 
 // pass(begin, end) for parts of the rows 0..n; whether all of them returned true.
 template <class Pass> bool for_parts(long n, long m, int threads, Pass pass) {
@@ -44,10 +45,9 @@ double total(const Pair* sums) {
   return all[0] + all[1];
 }
 
-// A negative entry is looked for among those of many rows at once. A NaN makes a sum that is not near 1; so does an
-// entry above 1 + tolerance: no sum of non-negative terms is below one of them.
-template <class T> __attribute__((always_inline)) inline bool are_distributions_of(const T* x, long rows, long m, double tolerance) {
-  constexpr long LANES = 16, SUMS = 8;  // independent ones: faster, and more accurate, than one
+// A NaN makes a sum that is not near 1; so does an entry above 1 + tolerance: no sum of non-negative terms is below one of
+// them. Here a negative entry is looked for among those of all rows at once.
+template <class T> __attribute__((always_inline)) inline bool are_short_distributions(const T* x, long rows, long m, double tolerance) {
   T lowest[LANES]{};
   const long size = rows * m;
   long k = 0;
@@ -57,23 +57,45 @@ template <class T> __attribute__((always_inline)) inline bool are_distributions_
   bool good = true;
   for (long l = 0; l < LANES; ++l) good &= lowest[l] >= 0;
   for (long i = 0; i < rows; ++i, x += m) {
-    // What comes next, of which short rows read nothing while their sums are made.
-    for (long j = 0; m < 4 * SUMS && j < m; j += LINE / long(sizeof(T))) __builtin_prefetch(x + size + j);
+    // What comes next, of which nothing is read while sums are made.
+    for (long j = 0; j < m; j += LINE / long(sizeof(T))) __builtin_prefetch(x + size + j);
     double first = 0, second = 0;
-    k = 0;
-    if (m >= 2 * SUMS) {
-      double sums[SUMS]{};
-      for (; k + SUMS <= m; k += SUMS)
-        for (long l = 0; l < SUMS; ++l) sums[l] += double(x[k + l]);
-      for (long half = SUMS / 2; half > 1; half /= 2)
-        for (long l = 0; l < half; ++l) sums[l] += sums[half + l];
-      first = sums[0], second = sums[1];
-    }
-    for (; k + 2 <= m; k += 2) first += double(x[k]), second += double(x[k + 1]);
+    for (k = 0; k + 2 <= m; k += 2) first += double(x[k]), second += double(x[k + 1]);
     if (k < m) first += double(x[k]);
     good &= std::abs(first + second - 1) <= tolerance;
   }
   return good;
+}
+
+// Of rows that are long enough for it every entry is read once.
+template <class T> __attribute__((always_inline)) inline bool are_long_distributions(const T* x, long rows, long m, double tolerance) {
+  constexpr long AHEAD = 8192 / long(sizeof(T));  // is asked for: memory sends more than it does unasked
+  constexpr long WIDTH = LINE / long(sizeof(T)), SUMS = 8;  // independent ones: faster, and more accurate, than one
+  T lowest[WIDTH]{}, lowest_last = 0;
+  bool good = true;
+  for (long i = 0; i < rows; ++i, x += m) {
+    double sums[SUMS]{};
+    long k = 0;
+    for (; k + WIDTH <= m; k += WIDTH) {
+      __builtin_prefetch(x + k + AHEAD);
+      for (long l = 0; l < WIDTH; ++l) lowest[l] = x[k + l] < lowest[l] ? x[k + l] : lowest[l];
+      for (long from = 0; from < WIDTH; from += SUMS)
+        for (long l = 0; l < SUMS; ++l) sums[l] += double(x[k + from + l]);
+    }
+    for (long half = SUMS / 2; half > 1; half /= 2)
+      for (long l = 0; l < half; ++l) sums[l] += sums[half + l];
+    for (; k < m; ++k) {
+      lowest_last = x[k] < lowest_last ? x[k] : lowest_last;
+      sums[k % 2] += double(x[k]);
+    }
+    good &= std::abs(sums[0] + sums[1] - 1) <= tolerance;
+  }
+  for (long l = 0; l < WIDTH; ++l) good &= lowest[l] >= 0;
+  return good & (lowest_last >= 0);
+}
+
+template <class T> __attribute__((always_inline)) inline bool are_distributions_of(const T* x, long rows, long m, double tolerance) {
+  return m < LANES ? are_short_distributions(x, rows, m, tolerance) : are_long_distributions(x, rows, m, tolerance);
 }
 
 KCALIB_CLONES bool strip_is_good(const double* x, long rows, long m, double tolerance) {

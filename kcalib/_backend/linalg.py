@@ -1,11 +1,13 @@
 """Dense linear algebra of NumPy arrays (LAPACK, by SciPy) and of CuPy arrays (cuSOLVER, cuBLAS), on the array's device.
 
 Matrices are float64, finite, and small enough: whoever calls has asked `_backend.memory.check_memory`. On the host each
-function is the SciPy or NumPy call that it stands for, to the bit.
+function is the SciPy or NumPy call that it stands for, unless that would wake BLAS's threads for little: these wait for
+more, and take the processors from our own for a tenth of a second.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +20,7 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.threads import resolve_threads
 
 ONE_THREAD, FEW_ROWS = 2**18, 7  # multiply-adds, and rows of triangular systems, that OpenBLAS leaves to one thread
+OWN_EIGH = range(61, 129)  # rows of matrices whose eigenvectors LAPACK finds with threads, and little work
 OWN_ROOT, OWN_GRAM, AT_ONCE = 512, 256, 40  # columns at most for which BLAS's threads are not woken, and taken at once
 
 
@@ -101,10 +104,36 @@ def inverse_root(matrix: Array) -> Array:
 
 def eigh(matrix: Array) -> tuple[Array, Array]:
     """Eigenvalues in ascending order, and eigenvectors in columns, of a symmetric matrix."""
+    if arrays.is_host(matrix) and len(matrix) in OWN_EIGH:
+        return _eigh_by_one_thread(matrix)
     if arrays.is_host(matrix):
         return scipy.linalg.eigh(matrix, check_finite=False)
     found: Any = arrays.namespace(matrix).linalg.eigh(matrix)
     return found[0], found[1]
+
+
+def _eigh_by_one_thread(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """By Householder's reflections; SciPy does the tridiagonal matrix."""
+    rest, reflections = np.array(matrix, order="C"), []
+    for k in range(len(rest) - 2):
+        below = rest[k + 1 :, k + 1 :]
+        v = rest[k + 1 :, k].copy()
+        size = norm(v)
+        if size == 0:
+            continue
+        rest[k + 1, k] = -math.copysign(size, v[0])
+        v[0] -= rest[k + 1, k]
+        v /= norm(v)
+        reflections.append(v)
+        image = np.einsum("ij,j->i", below, v)
+        image -= np.einsum("i,i->", image, v) * v
+        below -= np.multiply.outer(2 * image, v)
+        below -= np.multiply.outer(v, 2 * image)
+    values, vectors = scipy.linalg.eigh_tridiagonal(np.diagonal(rest), np.diagonal(rest, -1), check_finite=False)
+    for v in reversed(reflections):
+        rows = vectors[-len(v) :]
+        rows -= np.multiply.outer(2 * v, np.einsum("i,ij->j", v, rows))
+    return values, vectors
 
 
 def eigvalsh(matrix: Array) -> Array:
@@ -162,6 +191,13 @@ def combined(left: Array, matrix: Array, threads: int | None = None) -> Array:
     return out
 
 
+def cross_products(left: Array, right: Array, threads: int | None = None) -> Array:
+    """left right^T, the inner products of rows of both, likewise."""
+    if not arrays.is_host(left):
+        return left @ right.T
+    return combined(np.asfortranarray(right), left.T, threads).T
+
+
 def _is_by_columns(left: np.ndarray, right: np.ndarray) -> bool:
     return bool(arrays.is_host(left) and left.flags.f_contiguous and left.size and right.size)
 
@@ -185,12 +221,27 @@ def row_products(left: Array, right: Array) -> Array:
 
 def norm(values: Array) -> float:
     """The Euclidean (Frobenius) norm."""
+    if arrays.is_host(values):
+        return math.sqrt(squared_norm(values))
     return float(arrays.namespace(values).linalg.norm(values))
 
 
 def column_norms(values: Array) -> np.ndarray:
     """The norm of each column of (n, c), on the host."""
     return arrays.to_host(arrays.namespace(values).linalg.norm(values, axis=0))
+
+
+def weighted_squares(values: Array, weights: Array | None = None) -> float:
+    """The sum of weights times squares, of weights 1 by default; on the host without arrays of their size."""
+    if arrays.is_host(values):
+        rows = (
+            np.einsum("ij,ij->i", values, values)
+            if weights is None
+            else np.einsum("ij,ij,ij->i", values, values, weights)
+        )
+        return float(np.sum(rows))
+    squares = values * values if weights is None else values * values * weights
+    return float(arrays.namespace(values).sum(squares))
 
 
 def squared_norm(values: Array) -> float:

@@ -33,13 +33,13 @@ from kcalib.estimators.ckce_exact import VALUE_TOLERANCES
 from kcalib.estimators.ckce_low_rank import trace_bound
 from kcalib.solvers._solve import AutomaticSolver, solved
 from kcalib.solvers.certificate import Certificate
+from kcalib.solvers.conjugate_gradient import is_good_factor
 from kcalib.solvers.kernel_operator import KernelMatrix
 from kcalib.solvers.low_rank import SMALLEST_SHIFT, NormalEquations
 from kcalib.solvers.pivoted_cholesky import partial_cholesky
 
 RANK = 100  # of the factor that is tried first
 SMALL_REST = 0.01  # mean eigenvalue of K - P P^T, relative to the shift, at which a factor is good enough
-STRIP = 128  # rows of pairs that are in memory at once
 TOLERANCE_OF_B = 1e-6  # relative residual
 EPSILON = float(np.finfo(np.float64).eps)
 
@@ -55,6 +55,8 @@ class CKCEExpansion:
     influences: Array  # what it adds to first order, its own noise included; but for a constant, shape (n,)
     residuals: Array  # r, shape (n, c)
     factor: SpectralFactor
+    rows: np.ndarray  # whose pairs stand for all pairs
+    weights: Array  # B_ij between these, shape (rows, rows)
 
     @classmethod
     def of(cls, matrix: KernelMatrix, residuals: Array, shift: float, rows: np.ndarray, *, seed: int) -> CKCEExpansion:
@@ -70,7 +72,7 @@ class CKCEExpansion:
             If a factor of K takes more memory than there is.
         """
         factor = SpectralFactor.of(matrix, shift, rows, seed=seed)
-        smoothed = _by_factor(factor, residuals) if factor.is_exact else _by_solver(matrix, residuals, shift, seed)
+        smoothed = _by_factor(factor, residuals) if factor.is_exact else _by_solver(factor, residuals, seed)
         leverages, diagonal = factor.diagonal(1), factor.diagonal(2)
         # (K + s I)^{-1} has the entry (1 - l_i) / s in its diagonal, which is at least 1 / (K_ii + s).
         xp = arrays.namespace(residuals)
@@ -86,16 +88,19 @@ class CKCEExpansion:
             influences=2 * shift * linalg.row_products(smoothed.z, smoothed.b),
             residuals=without,
             factor=factor,
+            rows=rows,
+            weights=factor.tile(2),
         )
 
-    def pairs(self, rows: np.ndarray, columns: np.ndarray) -> Array:
-        """B_ij <r_i, r_j>, shape (rows, columns)."""
-        r = self.residuals
-        return self.factor.tile(2, rows, columns) * (r[arrays.like(rows, r)] @ r[arrays.like(columns, r)].T)
+    def between(self, rows: np.ndarray, columns: np.ndarray) -> Array:
+        """B_ij of some of the `rows`, which are in order."""
+        i, j = (arrays.like(np.searchsorted(self.rows, some), self.weights) for some in (rows, columns))
+        return self.weights[i][:, j]
 
-    def weights(self, rows: np.ndarray, columns: np.ndarray) -> Array:
-        """B_ij, shape (rows, columns)."""
-        return self.factor.tile(2, rows, columns)
+    def pairs(self, strip: slice) -> Array:
+        """B_ij <r_i, r_j> of so many of the `rows` and all of them."""
+        r = self.residuals[arrays.like(self.rows, self.residuals)]
+        return self.weights[strip] * linalg.cross_products(r[strip], r, self.factor.matrix.threads)
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,27 +120,33 @@ class SpectralFactor:
     rest: Array  # diagonal of D, shape (n,)
     inside: np.ndarray  # <u_k, D u_k>, shape (rank,)
     mean_eigenvalue: float  # of D, weighted with the eigenvalues
+    some_vectors: Array  # of the `rows` that are looked at, shape (rows, rank)
+    some_entries: Array  # K between these, shape (rows, rows)
     is_exact: bool  # whether D is rounding
 
     @classmethod
     def of(cls, matrix: KernelMatrix, shift: float, rows: np.ndarray, *, seed: int) -> SpectralFactor:
         """A factor of as many columns as it takes; D is looked at between `rows`."""
-        rank = min(matrix.n, RANK)
+        rank, entries = min(matrix.n, RANK), None
         while True:
             what = f"a factor of K with {rank} columns"
             check_memory(16 * matrix.n * rank, None, what, "enlarge `regularization`", matrix.reference)
-            factor = cls._of_rank(matrix, shift, rows, rank, seed)
+            entries = matrix.tile(rows, rows) if entries is None else entries
+            factor = cls._of_rank(matrix, shift, rows, entries, rank, seed)
             if factor.is_exact or rank == matrix.n or factor.mean_eigenvalue <= SMALL_REST * shift:
                 return factor
             rank = min(matrix.n, 2 * rank)
 
     @classmethod
-    def _of_rank(cls, matrix: KernelMatrix, shift: float, rows: np.ndarray, rank: int, seed: int) -> SpectralFactor:
+    def _of_rank(
+        cls, matrix: KernelMatrix, shift: float, rows: np.ndarray, entries: Array, rank: int, seed: int
+    ) -> SpectralFactor:
         found = partial_cholesky(matrix, rank, seed=seed)
-        values, rotation = linalg.eigh(found.factor.T @ found.factor)
+        values, rotation = linalg.eigh(linalg.gram(found.factor, matrix.threads))
         eigenvalues = arrays.to_host(values)
         kept = np.flatnonzero(eigenvalues > EPSILON * eigenvalues[-1])
-        vectors, eigenvalues = found.factor @ rotation[:, arrays.like(kept, rotation)], eigenvalues[kept]
+        vectors = linalg.combined(found.factor, rotation[:, arrays.like(kept, rotation)], matrix.threads)
+        eigenvalues, some = eigenvalues[kept], vectors[arrays.like(rows, vectors)]
         diagonal = matrix.diagonal()
         xp = arrays.namespace(diagonal)
         rest = xp.maximum(diagonal - linalg.row_products(vectors, vectors), 0.0)
@@ -143,20 +154,21 @@ class SpectralFactor:
         exact = found.trace_residual <= 2 * matrix.n * EPSILON * trace and shift >= SMALLEST_SHIFT * trace
         inside, mean_eigenvalue = np.zeros(len(eigenvalues)), 0.0
         if not exact:
-            inside, mean_eigenvalue = _of_rest(matrix, vectors, eigenvalues, rest, rows)
-        return cls(matrix, shift, vectors, eigenvalues, rest, inside, mean_eigenvalue, exact)
+            own_rest = rest[arrays.like(rows, rest)]
+            inside, mean_eigenvalue = _of_rest(matrix, some, eigenvalues, own_rest, entries, float(xp.sum(rest)))
+        return cls(matrix, shift, vectors, eigenvalues, rest, inside, mean_eigenvalue, some, entries, exact)
 
     def diagonal(self, power: int) -> Array:
         """The diagonal of K (K + s I)^{-power}, shape (n,)."""
         scales = arrays.like((self.eigenvalues + self.shift) ** -power, self.vectors)
-        return self.vectors**2 @ scales + self._weight(power) * self.rest
+        squares = linalg.combined(self.vectors**2, scales[:, None], self.matrix.threads)[:, 0]
+        return squares + self._weight(power) * self.rest
 
-    def tile(self, power: int, rows: np.ndarray, columns: np.ndarray) -> Array:
-        """A tile of K (K + s I)^{-power}, shape (rows, columns)."""
-        weight, vectors = self._weight(power), self.vectors
+    def tile(self, power: int) -> Array:
+        """K (K + s I)^{-power} between the rows that are looked at, shape (rows, rows)."""
+        weight, vectors = self._weight(power), self.some_vectors
         scales = arrays.like((self.eigenvalues + self.shift) ** -power - weight, vectors)
-        tile = (vectors[arrays.like(rows, vectors)] * scales) @ vectors[arrays.like(columns, vectors)].T
-        return tile + weight * self.matrix.tile(rows, columns)
+        return linalg.cross_products(vectors * scales, vectors, self.matrix.threads) + weight * self.some_entries
 
     def _weight(self, power: int) -> float:
         trace = float(arrays.namespace(self.rest).sum(self.rest))
@@ -169,27 +181,19 @@ class SpectralFactor:
 
 
 def _of_rest(
-    matrix: KernelMatrix, vectors: Array, eigenvalues: np.ndarray, rest: Array, rows: np.ndarray
+    matrix: KernelMatrix, own: Array, eigenvalues: np.ndarray, own_rest: Array, entries: Array, trace: float
 ) -> tuple[np.ndarray, float]:
-    """<u_k, D u_k>, and the mean eigenvalue, from the pairs of `rows`."""
-    n, k, xp = matrix.n, len(rows), arrays.namespace(vectors)
+    """<u_k, D u_k>, and the mean eigenvalue, from the pairs of some rows: of P, of the diagonal of D, and K between."""
+    n, k, xp = matrix.n, len(own), arrays.namespace(own)
     of_samples, of_pairs = n / k, n * (n - 1) / max(1, k * (k - 1))
-    at = arrays.like(rows, vectors)
-    own = vectors[at]
-    products, squares = np.zeros(len(eigenvalues)), 0.0
-    for begin in range(0, k, STRIP):
-        some = rows[begin : begin + STRIP]
-        left = own[begin : begin + STRIP]
-        tile = matrix.tile(some, rows) - left @ own.T
-        i = xp.arange(len(some))
-        tile[i, begin + i] = 0.0
-        products += arrays.to_host(linalg.row_products(left.T, (tile @ own).T))
-        squares += linalg.squared_norm(tile)
-    own_rest = rest[at]
-    inside = (of_pairs * products + of_samples * arrays.to_host(own_rest @ own**2)) / eigenvalues
-    total = of_pairs * squares + of_samples * linalg.squared_norm(own_rest)
-    trace = float(xp.sum(rest))
-    return inside, total / trace if trace > 0 else 0.0
+    between = entries - linalg.cross_products(own, own, matrix.threads)
+    i = xp.arange(k)
+    between[i, i] = 0.0
+    images = linalg.inner_products(between.T, own, matrix.threads)
+    products = arrays.to_host(xp.sum(own * images, axis=0))
+    inside = of_pairs * products + of_samples * arrays.to_host(xp.sum(own_rest[:, None] * own**2, axis=0))
+    total = of_pairs * linalg.squared_norm(between) + of_samples * linalg.squared_norm(own_rest)
+    return inside / eigenvalues, total / trace if trace > 0 else 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,10 +207,11 @@ class _Smoothed:
 def _by_factor(factor: SpectralFactor, residuals: Array) -> _Smoothed:
     vectors, eigenvalues = factor.vectors, arrays.like(factor.eigenvalues, factor.vectors)
     shifted = (eigenvalues + factor.shift)[:, None]
-    cross = vectors.T @ residuals
+    threads = factor.matrix.threads
+    cross = linalg.inner_products(vectors, residuals, threads)
     solution = cross / shifted
-    z = (residuals - vectors @ solution) / factor.shift
-    b = vectors @ (solution / shifted)
+    z = (residuals - linalg.combined(vectors, solution, threads)) / factor.shift
+    b = linalg.combined(vectors, solution / shifted, threads)
     gram = arrays.namespace(vectors).diag(eigenvalues)
     equations = NormalEquations(gram, cross, linalg.squared_norm(residuals))
     diagonal = factor.matrix.diagonal()
@@ -216,9 +221,11 @@ def _by_factor(factor: SpectralFactor, residuals: Array) -> _Smoothed:
     return _Smoothed(z, b, value, trace_bound(equations, solution, factor.shift, lost))
 
 
-def _by_solver(matrix: KernelMatrix, residuals: Array, shift: float, seed: int) -> _Smoothed:
+def _by_solver(factor: SpectralFactor, residuals: Array, seed: int) -> _Smoothed:
+    matrix, shift, trace = factor.matrix, factor.shift, float(arrays.namespace(factor.rest).sum(factor.rest))
+    known = factor.vectors if is_good_factor(len(factor.eigenvalues), matrix.n, trace, shift) else None
     certificate = Certificate(matrix, residuals, shift, VALUE_TOLERANCES["float64"])
-    solution, verdict = solved(matrix, residuals, shift, AutomaticSolver(seed=seed), judge=certificate)
+    solution, verdict = solved(matrix, residuals, shift, AutomaticSolver(seed=seed), judge=certificate, factor=known)
     value, bound, *_ = certificate.of(solution.values, verdict)
-    second, _ = solved(matrix, solution.values, shift, AutomaticSolver(tol=TOLERANCE_OF_B, seed=seed))
+    second, _ = solved(matrix, solution.values, shift, AutomaticSolver(tol=TOLERANCE_OF_B, seed=seed), factor=known)
     return _Smoothed(solution.values, solution.values - shift * second.values, value, bound)

@@ -216,10 +216,14 @@ def solved(
     *,
     judge: Judge | None = None,
     max_memory: float | None = None,
+    factor: Array | None = None,
 ) -> tuple[Solution, Verdict | None]:
-    """`solve` of checked arguments, `right_sides` of shape (n, c), and what the judge found about the solution."""
+    """`solve` of checked arguments, `right_sides` of shape (n, c), and what the judge found about the solution.
+
+    A `factor` F with K ~ F F^T, if the caller has one, is the preconditioner's.
+    """
     right_sides = arrays.namespace(right_sides).ascontiguousarray(right_sides)
-    system = RidgeSystem(operator, right_sides, shift, judge, max_memory)
+    system = RidgeSystem(operator, right_sides, shift, judge, max_memory, factor)
     found = solver.solve(system, "asked for by name")
     solution = Solution(
         values=found.values,

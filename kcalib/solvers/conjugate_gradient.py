@@ -138,6 +138,8 @@ class ConjugateGradient(Seeded, Solver):
     def _preconditioner(self, system: RidgeSystem, most: int) -> Preconditioner | None:
         if most == 0 or system.right_sides.shape[1] == 0:
             return None
+        if system.factor is not None and self.rank is None:
+            return Preconditioner.of_factor(system.factor, system.shift, getattr(system.operator, "threads", None))
         tol = 0.0
         if self.rank is None:
             trace = float(arrays.namespace(system.right_sides).sum(system.operator.diagonal()))
@@ -157,7 +159,10 @@ class Preconditioner:
     @classmethod
     def of(cls, operator: SymmetricOperator, shift: float, rank: int, tol: float, seed: int) -> Preconditioner:
         factor = partial_cholesky(operator, rank, tol=tol, seed=seed).factor
-        threads = getattr(operator, "threads", None)
+        return cls.of_factor(factor, shift, getattr(operator, "threads", None))
+
+    @classmethod
+    def of_factor(cls, factor: Array, shift: float, threads: int | None) -> Preconditioner:
         gram = linalg.gram(factor, threads)
         linalg.add_to_diagonal(gram, shift)
         return cls(factor, linalg.inverse_root(gram), shift, threads)
@@ -171,6 +176,11 @@ class Preconditioner:
         half = linalg.combined(self.root, linalg.inner_products(self.factor, vectors, self.threads))
         inner = linalg.inner_products(self.root, half)
         return (vectors - linalg.combined(self.factor, inner, self.threads)) / self.shift
+
+
+def is_good_factor(rank: int, n: int, left_out: float, shift: float) -> bool:
+    """Whether a factor of so many columns, which leaves out so much of the trace, does for a preconditioner."""
+    return rank >= automatic_rank(n) or left_out <= SMALL_REMAINDER * shift
 
 
 def automatic_rank(n: int) -> int:
@@ -336,7 +346,8 @@ class _Iteration:
         n = len(directions)
         rows = np.unique(np.linspace(0, n - 1, CHECKED_ROWS).astype(np.int64))
         at = arrays.like(rows, directions)
-        exact = self.task.operator.tile(rows, slice(0, n)) @ directions + self.task.shift * directions[at]
+        tile = self.task.operator.tile(rows, slice(0, n))
+        exact = linalg.inner_products(tile.T, directions) + self.task.shift * directions[at]
         return CHECK_SAFETY * linalg.norm(exact - images[at]) * math.sqrt(n / len(rows))
 
     def _curvature(self, matrix: Array) -> Array | None:
@@ -379,9 +390,12 @@ class _Iteration:
         self.good, self.verdict = self.task.rule(self.values, self.residuals, self.relative)
 
     def _noise(self) -> float:
-        """Share of the residual that may be rounding."""
-        error = largest_ratio(self.errors, self.scales)
-        return error / self.relative if error > 0 and self.relative > 0 else math.inf if error > 0 else 0.0
+        """Share of the residual, or of the tolerance that it has met, that may be rounding."""
+        error, size = largest_ratio(self.errors, self.scales), self.relative
+        tol = self.task.rule.tol
+        if tol is not None and size <= tol:
+            size = tol
+        return error / size if error > 0 and size > 0 else math.inf if error > 0 else 0.0
 
     def _is_stalled(self) -> bool:
         return len(self.history) > STALLED and int(np.argmin(self.history)) < len(self.history) - STALLED

@@ -158,7 +158,8 @@ def partial_cholesky(
         known, rows = factor[:, :count], arrays.like(proposed, own)
         square = operator.tile(proposed, proposed)
         if count:
-            square = square - known[rows] @ known[rows].T
+            at = xp.ascontiguousarray(known[rows]).T
+            square = square - linalg.inner_products(at, at, threads)
         accepted, root = _accepted(arrays.to_host(square), epsilon * largest, random)
         if not accepted:  # of these rows rounding is left
             rest[rows] = 0.0

@@ -71,6 +71,7 @@ class RidgeSystem:
     shift: float
     judge: Judge | None
     max_memory: float | None
+    factor: Array | None = None  # F, shape (n, rank), with K ~ F F^T, if the caller has one
 
     def stopping_rule(self, tol: float | None) -> StoppingRule:
         """The judge and `tol`; without either the default tolerance."""

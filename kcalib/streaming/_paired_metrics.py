@@ -99,7 +99,8 @@ def skce(compared: Compared, confidence_level: float) -> Measured:
     tiles = [FeatureTiles.of(problem, rows) for problem in problems]
     squares = square_differences([one.entries for one in tiles], rows) * n * (n - 1)
     packed = [problem.packed for problem in problems]
-    laws = pair_variances(compared.samples, packed, rows, [one.values for one in tiles]) * n * (n - 1)
+    weights = [one.values for one in tiles]
+    laws = pair_variances(compared.samples, packed, rows, weights, threads=compared.threads) * n * (n - 1)
     most = largest_entry(packed[0])
     largest = math.sqrt(max(one.spread.sum_of_squares for one in models) / (n * (n - 1)))
     groups = [[one.moments.group_totals, one.moments.mark_group_totals] for one in models]

@@ -1,4 +1,4 @@
-"""Products of tall matrices in strips, and triangular systems a few rows at a time."""
+"""Products of tall matrices in strips, triangular systems a few rows at a time, and other work of one thread."""
 
 import numpy as np
 import pytest
@@ -77,3 +77,30 @@ def test_triangular_systems_of_long_rows(k, monkeypatch):
     found = linalg.solve_triangular_rows(root, right)
     np.testing.assert_allclose(root @ found, right, rtol=0, atol=1e-13)
     np.testing.assert_array_equal(right, before)
+
+
+@pytest.mark.parametrize("k", [2, 60, 61, 100, 128, 129])
+def test_eigenvectors(k, monkeypatch):
+    if 61 <= k <= 128:
+        monkeypatch.setattr("scipy.linalg.eigh", None)  # whose threads stay awake beside the next sweep
+    rng = np.random.default_rng(k)
+    half = rng.normal(size=(k, k - 2)) * 10 ** rng.uniform(-4, 0, k - 2)  # the eigenvalue 0, twice
+    for matrix in (half @ half.T, np.diag(rng.normal(size=k))):
+        before = matrix.copy()
+        values, vectors = linalg.eigh(matrix)
+        np.testing.assert_array_equal(matrix, before)
+        size = np.abs(values).max()
+        assert np.all(np.diff(values) >= 0)
+        np.testing.assert_allclose(vectors.T @ vectors, np.eye(k), rtol=0, atol=1e-13)
+        np.testing.assert_allclose(matrix @ vectors, vectors * values, rtol=0, atol=1e-14 * k * size)
+
+
+def test_products_of_rows_and_sums_of_squares():
+    rng = np.random.default_rng(0)
+    left, right, values = rng.normal(size=(7, 5)), rng.normal(size=(600, 5)), rng.normal(size=(7, 600))
+    found = linalg.cross_products(left, right, 1)
+    np.testing.assert_allclose(found, [[sum(a * b) for b in right] for a in left], rtol=0, atol=1e-14)
+    np.testing.assert_array_equal(linalg.cross_products(left, right, 3), found)
+    assert linalg.weighted_squares(values) == pytest.approx(sum(v * v for v in values.flat), rel=1e-13)
+    total = sum(w * v * v for v, w in zip(values.flat, found.flat, strict=True))
+    assert linalg.weighted_squares(values, found) == pytest.approx(total, rel=1e-13)

@@ -224,6 +224,30 @@ def test_the_preconditioner_saves_iterations():
     assert iterations == sorted(iterations, reverse=True) and iterations[0] >= 3 * iterations[-1]
 
 
+def test_the_callers_factor_is_the_preconditioner(monkeypatch):
+    """None is made beside it; one of a given rank is."""
+    p, b = residuals(600, 5)
+    operator = kernel_operator(p, EQUATION_8)
+    factor = pivoted_cholesky(operator, 100).factor
+    made, _ = solved(operator, b, 0.5, ConjugateGradient(rank=100))
+    asked, _ = solved(operator, b, 0.5, ConjugateGradient(rank=0), factor=factor)
+    monkeypatch.setattr("kcalib.solvers.conjugate_gradient.partial_cholesky", None)
+    given, _ = solved(operator, b, 0.5, ConjugateGradient(), factor=factor)
+    assert given.rank == 100 and asked.rank == 0
+    assert given.iterations == made.iterations < asked.iterations
+    np.testing.assert_allclose(given.values, made.values, rtol=0, atol=1e-9 * np.abs(made.values).max())
+
+
+def test_a_residual_below_the_tolerance_is_not_computed_anew():
+    """What rounding adds is small beside the tolerance, if not beside the residual."""
+    p, b = residuals(600, 5)
+    operator = Rounded(dense(EQUATION_8, p), 1e-7)
+    found = solve(operator, b, 600**0.75, method=ConjugateGradient(tol=1e-6))
+    assert found.converged and len(operator.asked) == found.iterations
+    exact = b - operator.matrix @ found.values - 600**0.75 * found.values
+    assert np.max(np.linalg.norm(exact, axis=0) / np.linalg.norm(b, axis=0)) < 1.02e-6
+
+
 def test_products_are_counted():
     """One product for an iteration, and none more in float64; float32 needs some in float64."""
     p, b = residuals(300, 4)

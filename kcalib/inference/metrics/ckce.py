@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kcalib._backend import linalg
 from kcalib._backend.options import check_seed
 from kcalib._input.data import Data
 from kcalib._pairs import statistics
@@ -51,10 +52,10 @@ def ckce(data: Sequence[Data], confidence_level: float, options: MetricOptions) 
         CKCEExpansion.of(matrix, of_model, n * regularization, rows, seed=seed)
         for matrix, of_model in zip(matrices, residuals, strict=True)
     ]
-    degenerate = 2 * n * (n - 1) * _pair_squares(expansions, rows)
+    degenerate = 2 * n * (n - 1) * _pair_squares(expansions, len(rows))
     if has_finite_laws(data, together.packed):
-        weights = [expansion.weights for expansion in expansions]
-        laws = pair_variances(data, together.packed, rows, weights)
+        weights = [expansion.between for expansion in expansions]
+        laws = pair_variances(data, together.packed, rows, weights, threads=options.threads)
         degenerate = np.maximum(degenerate, 2 * n * (n - 1) * laws)
     pairs = itertools.combinations(range(len(data)), 2)
     # With eigenvalues g of K it is at most |E|^2 max g / (g + n lambda)^2.
@@ -93,14 +94,13 @@ def _difference(
     )
 
 
-def _pair_squares(expansions: Sequence[CKCEExpansion], rows: np.ndarray) -> np.ndarray:
-    """Mean squares over the pairs i != j of `rows`: of models in the diagonal, elsewhere of differences of two."""
+def _pair_squares(expansions: Sequence[CKCEExpansion], k: int) -> np.ndarray:
+    """Mean squares over the pairs i != j of k rows: of models in the diagonal, elsewhere of differences of two."""
     sums = np.zeros((len(expansions), len(expansions)))
-    for begin in range(0, len(rows), STRIP):
-        some = rows[begin : begin + STRIP]
-        tiles = [without_own(expansion.pairs(some, rows), begin) for expansion in expansions]
+    for begin in range(0, k, STRIP):
+        tiles = [without_own(expansion.pairs(slice(begin, begin + STRIP)), begin) for expansion in expansions]
         for i, tile in enumerate(tiles):
-            sums[i, i] += float((tile**2).sum())
+            sums[i, i] += linalg.weighted_squares(tile)
         for i, j in itertools.combinations(range(len(tiles)), 2):
-            sums[i, j] += float(((tiles[i] - tiles[j]) ** 2).sum())
-    return sums / (len(rows) * (len(rows) - 1))
+            sums[i, j] += linalg.weighted_squares(tiles[i] - tiles[j])
+    return sums / (k * (k - 1))

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from kcalib._backend import arrays
+from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.records import dataclass
 from kcalib._input.data import Data
@@ -39,7 +39,12 @@ Weights = Callable[[np.ndarray, np.ndarray], Array]  # k_ij of rows and columns
 
 
 def pair_variances(
-    data: Sequence[Data], packed: Sequence[Packed], rows: np.ndarray, weights: Sequence[Weights] | None = None
+    data: Sequence[Data],
+    packed: Sequence[Packed],
+    rows: np.ndarray,
+    weights: Sequence[Weights] | None = None,
+    *,
+    threads: int | None = None,
 ) -> np.ndarray:
     """Mean over the pairs i != j of `rows` of the variance of H_ij (diagonal), or of the difference of two models'.
 
@@ -48,7 +53,7 @@ def pair_variances(
     lens that asks about the predicted class) the laws of the two say no more than Cauchy and Schwarz do.
     """
     laws = _finite_laws(data, packed, rows)
-    found = _by_draws(data, packed, rows) if laws is None else _by_laws(laws, packed, rows, weights)
+    found = _by_draws(data, packed, rows) if laws is None else _by_laws(laws, packed, rows, weights, threads)
     if labels_are_shared(data):
         return np.maximum(found, found.T)
     deviations = np.sqrt(np.diag(found))
@@ -106,7 +111,11 @@ def _entries(problem: PairProblem) -> np.ndarray:
 
 
 def _by_laws(
-    laws: Sequence[FiniteLaw], packed: Sequence[Packed], rows: np.ndarray, weights: Sequence[Weights] | None
+    laws: Sequence[FiniteLaw],
+    packed: Sequence[Packed],
+    rows: np.ndarray,
+    weights: Sequence[Weights] | None,
+    threads: int | None,
 ) -> np.ndarray:
     """The same of targets that have finitely many values."""
     if laws[0].root is not None:  # entries of covariances have r (r + 1) / 2 columns
@@ -116,7 +125,7 @@ def _by_laws(
         rows = rows[some]
     if weights is None:
         weights = [_kernel_values(one) for one in packed]
-    covariances = [_Covariances.of(law) for law in laws]
+    covariances = [_Covariances.of(law, threads) for law in laws]
     found = np.zeros((len(laws), len(laws)))
     for begin in range(0, len(rows), STRIP):
         strip = slice(begin, begin + STRIP)
@@ -125,10 +134,11 @@ def _by_laws(
             traces = law.traces(strip)
             for j, other in enumerate(covariances):
                 if i == j:
-                    found[i, i] += float((tiles[i] ** 2 * traces).sum())
+                    found[i, i] += linalg.weighted_squares(tiles[i], traces)
                 else:
                     forms = law.forms(strip, law.p - other.p)
-                    found[i, j] += float(((tiles[i] - tiles[j]) ** 2 * traces + 2 * tiles[j] ** 2 * forms).sum())
+                    found[i, j] += linalg.weighted_squares(tiles[i] - tiles[j], traces)
+                    found[i, j] += 2 * linalg.weighted_squares(tiles[j], forms)
     return found / (len(rows) * (len(rows) - 1))
 
 
@@ -153,32 +163,34 @@ class _Covariances:
     others: Array  # probabilities of the other classes, shape (n, m)
     root: Array | None  # R; None for the identity
     entries: Array | None  # of R^T V_i R, with inner products tr(M V_i M V_j); None where they would be too many
+    threads: int | None
 
     @classmethod
-    def of(cls, law: FiniteLaw) -> _Covariances:
+    def of(cls, law: FiniteLaw, threads: int | None) -> _Covariances:
         p = law.probabilities
         xp = arrays.namespace(p)
         few = law.root is not None or p.shape[1] <= RANK_WITH_COLUMNS
         entries = xp.concatenate(list(columns(law)), axis=1) if few else None
         root = None if law.root is None else arrays.like(law.root, p)
-        return cls(p, xp.argmax(p, axis=1), law.parts[1], root, entries)
+        return cls(p, xp.argmax(p, axis=1), law.parts[1], root, entries, threads)
 
     def traces(self, strip: slice) -> Array:
         """tr(M V_i M V_j) of the samples i of the strip and all j."""
         if self.entries is not None:
-            return self.entries[strip] @ self.entries.T
+            return linalg.cross_products(self.entries[strip], self.entries, self.threads)
         every = arrays.namespace(self.p).arange(len(self.p))
         variances = self.p * (1 - self.p)
         variances[every, self.top] = self.p[every, self.top] * self.others.sum(axis=1)
-        own = variances[strip] @ variances.T
-        cross = (self.p[strip] @ self.p.T) ** 2 - self.p[strip] ** 2 @ (self.p**2).T
+        own = linalg.cross_products(variances[strip], variances, self.threads)
+        cross = linalg.cross_products(self.p[strip], self.p, self.threads) ** 2
+        cross -= linalg.cross_products(self.p[strip] ** 2, self.p**2, self.threads)
         return own + cross.clip(0.0, own)
 
     def forms(self, strip: slice, d: Array) -> Array:
         """d_j^T M V_i M d_j of the samples i of the strip and all j."""
         d = d if self.root is None else (d @ self.root) @ self.root.T
         others, at_top = self.others[strip], d[:, self.top[strip]].T
-        rest, first = others.sum(axis=1, keepdims=True), others @ d.T
+        rest, first = others.sum(axis=1, keepdims=True), linalg.cross_products(others, d, self.threads)
         means = first - at_top * rest
-        squares = others @ (d**2).T - 2 * at_top * first + at_top**2 * rest
+        squares = linalg.cross_products(others, d**2, self.threads) - 2 * at_top * first + at_top**2 * rest
         return (squares - means**2).clip(0.0, None)

@@ -55,7 +55,7 @@ def skce(data: Sequence[Data], confidence_level: float, options: MetricOptions) 
     summed = _by_features(data, together, rows, options, seed) or _by_pairs(together, options)
     moments = summed.moments
     squares = square_differences(summed.entries, rows) * n * (n - 1)
-    laws = pair_variances(data, together.packed, rows, summed.weights) * n * (n - 1)
+    laws = pair_variances(data, together.packed, rows, summed.weights, threads=options.threads) * n * (n - 1)
     largest = math.sqrt(max(m.sum_of_squares or 0.0 for m in moments) / (n * (n - 1)))
     resolution = ROUNDINGS * float(np.finfo(data[0].dtype).eps) * largest
     most = largest_entry(together.packed[0])

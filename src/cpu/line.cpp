@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "aligned.h"
 #include "line_residual.h"
 #include "team.h"
 
@@ -100,8 +101,9 @@ bool line_total(const Residuals& residuals, const LineKernel& kernel, bool squar
   const LineFunctions& functions = *run.table->line;
   const Chunks chunks(residuals.n);
   const int threads = team_size(run, chunks.count, 10.0 * double(residuals.n) * (kernel.degree + 1));
-  const long size = 2 * (kernel.degree + 1);
-  std::vector<double> sums(chunks.count * 2 * size), scratch(threads * 2 * size);
+  const long size = 2 * (kernel.degree + 1), scratch_size = LineFunctions::PIECE_SCRATCH * (kernel.degree + 1);
+  std::vector<double> sums(chunks.count * 2 * size);
+  const AlignedBuffer<double> scratch(threads * scratch_size);
   std::vector<Piece> pieces(chunks.count);
   Watch watch(run, chunks.count);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
@@ -110,7 +112,7 @@ bool line_total(const Residuals& residuals, const LineKernel& kernel, bool squar
     pieces[chunk].to_last = &sums[chunk * 2 * size];
     pieces[chunk].to_first = &sums[chunk * 2 * size + size];
     functions.piece(residuals, kernel, squared, chunks.begin(chunk), chunks.end(chunk),
-                    &scratch[thread_number() * 2 * size], &pieces[chunk]);
+                    &scratch[thread_number() * scratch_size], &pieces[chunk]);
     watch.task_done();
   }
   if (watch.stopped()) return false;

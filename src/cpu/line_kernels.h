@@ -20,15 +20,16 @@ struct Residuals {
   long n_zeros, n;
 };
 
-// A run of points of the line. Runs that touch make one, and a run's sums are those of its parts.
-struct Piece {
-  double first, last;  // places
+// A run of points of the line. Runs that touch make one, and a run's sums are those of its parts. X: double, or a pack of
+// several runs' numbers.
+template <class X> struct PieceOf {
+  X first, last;  // places
   // Over the pairs i < j in it, k(x_i, x_j) u_i u_j; for u = r and u = |r| (or r^2 twice).
-  double total[2];
+  X total[2];
   // sum_i u_i D^p exp(-rate D), D the distance to the last point (to the first): sums[p * 2 + which].
-  double* to_last;
-  double* to_first;
+  X *to_last, *to_first;
 };
+using Piece = PieceOf<double>;
 
 // Sorted points of a strip, each with u_i = factors[0][i] times the weight of its sample, or u_i = factors[bit][i] by its
 // bit. Gaps, decays and factors are padded with 0 to whole 64s of points, and the former two by one more.
@@ -96,7 +97,9 @@ struct LineFunctions {
   void (*residuals_of_seconds)(const double* seconds, const int64_t* labels, long n, double* zero, double* one,
                                double sums[2]);
   void (*decays)(const double* gaps, double rate, long n, double* out);
-  // Piece of the points [begin, end) of the line; `squared`: u = r^2. `scratch`: 4 * (degree + 1).
+  // Piece of the points [begin, end) of the line, at least one; `squared`: u = r^2. `scratch`, aligned to 64 bytes:
+  // PIECE_SCRATCH * (degree + 1).
+  static constexpr long PIECE_SCRATCH = 72;
   void (*piece)(const Residuals& residuals, const LineKernel& kernel, bool squared, long begin, long end,
                 double* scratch, Piece* out);
   // left and the piece right of it.

@@ -51,7 +51,7 @@ def check_sums(kernel, y, p, tolerance=1e-13):
 
 
 @pytest.mark.parametrize("kernel", LINE_KERNELS)
-@pytest.mark.parametrize("n", [1, 2, 3, 8, 511, 513])
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 8, 9, 511, 513, 523])
 def test_sums(kernel, n):
     check_sums(KERNELS[kernel], *softmax_problem(n, 2, seed=n))
 

@@ -3,9 +3,9 @@
 // with the rule of tile.cpp (no std:: code).
 #include "byte_forms.h"
 
+#include "byte_units.h"
 #include "register_tile.h"
 #include "tiles_on.h"
-#include "units.h"
 
 namespace kcalib {
 namespace {
@@ -19,22 +19,14 @@ static_assert(192 * 127 * 255 * 257L < 1L << 31);
 // The entries in units, which are returned: whole numbers, whose bytes lie in tiles, piece after piece, columns by columns,
 // rows by rows; zeros beyond the last ones.
 double in_bytes(const double* h, long stride, long rows, long columns, unsigned char* tiles) {
-  constexpr int L = LANES<DoublePack>;
-  DoublePack most{};
-  for (long i = 0; i < rows; ++i)
-    for (long j = 0; j < columns; j += L) most = larger(size_of(before(load<DoublePack>(h + i * stride + j), 0, columns, j)), most);
-  const double unit = unit_of(largest_lane(most), ENTRY_BITS);
-  const DoublePack reciprocal = splat<DoublePack>(unit == unit ? 1 / unit : 0);
+  const double unit = unit_of(largest_size(h, stride, rows, columns), ENTRY_BITS);
+  const InUnits entries(h, stride, columns, unit);
   if (rows % ROWS_OF_TILE || columns % COLUMNS_OF_TILE) __builtin_memset(tiles, 0, ByteForms::tiles_size(rows, columns));
   const long across = (columns + COLUMNS_OF_TILE - 1) / COLUMNS_OF_TILE * PIECES * TILE_BYTES;
   for (long i = 0; i < rows; ++i) {
     unsigned char* row = tiles + i / ROWS_OF_TILE * across + i % ROWS_OF_TILE * LINE;
-    for (long j = 0; j < columns; j += 2 * L) {
-      const auto half = [&](long k) KCALIB_INLINE {
-        const DoublePack x = k < columns && unit == unit ? before(load<DoublePack>(h + i * stride + k), 0, columns, k) : DoublePack{};
-        return _mm512_castsi256_si512(_mm512_maskz_cvtpd_epi32(0xff, __m512d(x * reciprocal)));  // the nearest
-      };
-      const IntPack whole = IntPack(_mm512_maskz_shuffle_i64x2(0xff, half(j), half(j + L), 0x44));
+    for (long j = 0; j < columns; j += 16) {
+      const IntPack whole = entries.at(i, j);
       unsigned char* at = row + j / COLUMNS_OF_TILE * PIECES * TILE_BYTES + j % COLUMNS_OF_TILE;
 #pragma GCC unroll 4
       for (int piece = 0; piece < PIECES; ++piece)

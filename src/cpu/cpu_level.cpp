@@ -16,9 +16,26 @@ extern const TileTable tile_baseline;
 extern const TileTable tile_v3;
 extern const TileTable tile_v4;
 #endif
+#ifdef KCALIB_VNNI
+extern const ByteForms byte_dots;
+extern const ByteLabels byte_labels;
+
+namespace {
+
+bool has_vnni() { return __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni"); }
+
+TileTable table_with_vnni() {
+  TileTable table = tile_v4;
+  table.name = "x86-64-v4-vnni";
+  table.bytes = &byte_dots;
+  table.byte_labels = &byte_labels;
+  return table;
+}
+
+}  // namespace
+#endif
 #ifdef KCALIB_AMX
 extern const ByteForms byte_forms;
-extern const ByteLabels byte_labels;
 extern const HalfProducts half_products;
 
 namespace {
@@ -29,17 +46,16 @@ namespace {
 bool has_amx() {
   constexpr unsigned HALVES = 1u << 22, TILES = 1u << 24, BYTES = 1u << 25;
   constexpr long REQUEST = 0x1023, TILE_DATA = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-  if (!__builtin_cpu_supports("avx512vbmi") || !__builtin_cpu_supports("avx512vnni")) return false;
+  if (!has_vnni()) return false;
   unsigned a, b, c, d;
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & TILES) || !(d & BYTES) || !(d & HALVES)) return false;
   return syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
 }
 
 TileTable table_with_amx() {
-  TileTable table = tile_v4;
+  TileTable table = table_with_vnni();
   table.name = "x86-64-v4-amx";
   table.bytes = &byte_forms;
-  table.byte_labels = &byte_labels;
   table.half_products = &half_products;
   return table;
 }
@@ -60,6 +76,10 @@ const TileTable* tile_table(const char* level) {
     static const bool allowed = has_amx();
     if (allowed) return &tile_amx;
   }
+#endif
+#ifdef KCALIB_VNNI
+  static const TileTable tile_vnni = table_with_vnni();
+  if (has_v4 && has_vnni() && (best || !std::strcmp(level, tile_vnni.name))) return &tile_vnni;
 #endif
   if (has_v4 && (best || !std::strcmp(level, tile_v4.name))) return &tile_v4;
   if (has_v3 && (best || !std::strcmp(level, tile_v3.name))) return &tile_v3;

@@ -4,7 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from problems import instruction_sets
+from problems import instruction_sets, levels_of_bytes
 
 import kcalib
 from kcalib import _native, _packing
@@ -92,16 +92,16 @@ def test_the_same_bits_for_any_number_of_threads_and_draws_at_a_time():
     np.testing.assert_allclose(single, found, rtol=0, atol=1e-4 * np.std(found))
 
 
-@pytest.mark.skipif(_native.Sweep(1).level != "x86-64-v4-amx", reason="this machine compares no labels by bytes")
+@pytest.mark.parametrize("level", levels_of_bytes())
 @pytest.mark.parametrize("law", ["diffuse", "saturated"])
 @pytest.mark.parametrize(("n", "m"), [(1, 3), (2, 2), (37, 5), (101, 30), (130, 100), (211, 256), (50, 257)])
-def test_comparisons_by_bytes_have_the_bits_of_comparisons_by_words(law, n, m):
+def test_comparisons_by_bytes_have_the_bits_of_comparisons_by_words(level, law, n, m):
     """Of 1 to 8 bits a label, and of more, which are compared by words; with labels of other widths beside them."""
     p = predictions(law, n, m)
     labels = np.random.default_rng(3).integers(m, size=(n, 37)).astype(np.int32)
     labels[0, 0] = m - 1
-    by_bytes, by_words = (operator_of(p, "sum", level=level) for level in ("x86-64-v4-amx", "x86-64-v4"))
-    sweep = _native.Sweep(1, "x86-64-v4-amx")
+    by_bytes, by_words = (operator_of(p, "sum", level=level) for level in (level, "x86-64-v4"))
+    sweep = _native.Sweep(1, level)
     assert _native.label_planes(labels, sweep) == (0 if m > 256 else (m - 1).bit_length())
     assert _native.label_planes(labels, _native.Sweep(1, "x86-64-v4")) == 0
     found = by_words.matches(labels)

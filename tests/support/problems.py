@@ -70,16 +70,21 @@ def duplicates_problem(n: int, m: int, seed: int = 0) -> tuple[np.ndarray, np.nd
     return y, p
 
 
-def instruction_sets() -> list[str]:
+def instruction_sets(levels: tuple[str, ...] = ("x86-64-v4", "x86-64-v3", "baseline")) -> list[str]:
     """The levels of the compiled core that this machine can run."""
     found = []
-    for level in ("x86-64-v4", "x86-64-v3", "baseline"):
+    for level in levels:
         try:
             _native.Sweep(1, level)
         except ValueError:
             continue
         found.append(level)
     return found
+
+
+def levels_of_bytes() -> list[str]:
+    """Those that multiply and compare bytes."""
+    return instruction_sets(("x86-64-v4-amx", "x86-64-v4-vnni"))
 
 
 def psd_matrix(m: int, rank: int, seed: int = 0) -> np.ndarray:

@@ -1,0 +1,50 @@
+// Entries of a block as whole numbers of a unit, of which bytes are made. Included by what is compiled for machines that
+// multiply bytes, which have AVX-512.
+#pragma once
+
+#include "register_tile.h"
+#include "units.h"
+
+namespace kcalib {
+namespace {
+
+// The first `left` numbers of a pack, and zeros.
+KCALIB_FN DoublePack load_before(const double* x, long left) {
+  const int lanes = left >= LANES<DoublePack> ? 0xff : left > 0 ? (1 << left) - 1 : 0;
+  return DoublePack(_mm512_maskz_loadu_pd(__mmask8(lanes), x));
+}
+
+// The size of the largest entry; not finite, if one is not. Sizes are in the order of their bits.
+inline double largest_size(const double* h, long stride, long rows, long columns) {
+  LongPack most{};
+  for (long i = 0; i < rows; ++i)
+    for (long j = 0; j < columns; j += LANES<DoublePack>) {
+      const LongPack size = to_bits(load_before(h + i * stride + j, columns - j)) & 0x7fffffffffffffff;
+      most = LongPack(_mm512_maskz_max_epi64(0xff, __m512i(size), __m512i(most)));
+    }
+  return largest_lane(from_bits<DoublePack>(most));
+}
+
+class InUnits {
+ public:
+  InUnits(const double* h, long stride, long columns, double unit)
+      : h_(h), stride_(stride), columns_(columns), reciprocal_(splat<DoublePack>(1 / unit)), lanes_(unit == unit ? 0xff : 0) {}
+
+  // The entries of 16 columns from j on, to the nearest; zeros beyond the last, and if the unit is no number.
+  KCALIB_FN IntPack at(long i, long j) const {
+    const auto half = [&](long k) KCALIB_INLINE {
+      const DoublePack x = load_before(h_ + i * stride_ + k, columns_ - k) * reciprocal_;
+      return _mm512_castsi256_si512(_mm512_maskz_cvtpd_epi32(lanes_, __m512d(x)));
+    };
+    return IntPack(_mm512_maskz_shuffle_i64x2(0xff, half(j), half(j + LANES<DoublePack>), 0x44));
+  }
+
+ private:
+  const double* const h_;
+  const long stride_, columns_;
+  const DoublePack reciprocal_;
+  const __mmask8 lanes_;
+};
+
+}  // namespace
+}  // namespace kcalib

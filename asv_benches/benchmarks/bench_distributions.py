@@ -5,6 +5,7 @@ deviations). A pair takes four exps for the target factor (both observed, one of
 root and an inverse root. Of multiplications and multiply-adds it takes per dimension two for the distance of points,
 one for two observations, two for an observation and a component, twice, and four for two components. The limit is the
 time in which nothing but these runs, each at the rate that the machine reaches on it alone.
+In one dimension the engine adds the kernel's exponent to the others, and takes four exps: its fraction may exceed 1.
 
 The NumPy versions compute the same total in strips of rows: as one writes it, with arrays (rows, n, d), and with care,
 with arrays that stay in the cache, in place, dimension by dimension, of the pairs i < j alone.

@@ -5,6 +5,7 @@
 // packs of a panel stay in registers.
 #include "kernel_tile.h"
 #include "mixture_kernels.h"
+#include "normals_on_a_line.h"
 
 namespace kcalib {
 namespace {
@@ -127,9 +128,10 @@ template <class T> void atom_products(const Mixtures& m, const T* const* rows, c
 }
 
 // u u' (c c' l(y, y') - c' sum_k f(P_k, y') - c sum_k f(y, P'_k) + sum_kl f(P_k, P'_l)), weights in f. Parts of a row
-// that weigh nothing are left out. D is the number of dimensions where it is a constant, else 0.
+// that weigh nothing are left out. D is the number of dimensions where it is a constant, else 0. Not inlined beside others,
+// where there are too few registers for all.
 template <class Family, int D, class V>
-void target_factors(const Mixtures& m, const Real<V>* const* rows, const Real<V>* columns, Real<V>* out) {
+__attribute__((noinline)) void target_factors(const Mixtures& m, const Real<V>* const* rows, const Real<V>* columns, Real<V>* out) {
   using R = Real<V>;
   const int d = D ? D : m.n_dims;
   const long step = component_columns(m), first = 2 + m.n_dims, width = first + m.n_components * step;
@@ -165,13 +167,35 @@ void target_factors(const Mixtures& m, const Real<V>* const* rows, const Real<V>
   }
 }
 
+// False where a row has a part that weighs nothing: `target_factors` leaves it out.
+template <class T, class Decay>
+KCALIB_FN bool normal_targets(const T* const* rows, const T* columns, Decay decay, T* out) {
+  using V = Pack<T>;
+  if (are_all_ones<V>(rows, columns)) {
+    normals_on_a_line<true>(rows, columns, decay, reinterpret_cast<V*>(out));
+    return true;
+  }
+  for (int r = 0; r < ROWS; ++r)
+    if (rows[r][WIDTH<T>] == 0 || rows[r][3 * WIDTH<T>] == 0) return false;
+  normals_on_a_line<false>(rows, columns, decay, reinterpret_cast<V*>(out));
+  return true;
+}
+template <class T>
+bool targets_and_decay(const T* const* rows, const T* columns, const T* squares, T scale, T* powers, T* out) {
+  using V = Pack<T>;
+  const JoinedDecay<V> decay(reinterpret_cast<const V*>(squares), scale, reinterpret_cast<V*>(powers));
+  return normal_targets(rows, columns, decay, out);
+}
+
 template <class Family, class T> void targets_of(const Mixtures& m, const T* const* rows, const T* columns, T* out) {
   using V = Pack<T>;
   if constexpr (Family::OF_KERNEL) {
     atom_targets(m, rows, columns, out);
   } else if constexpr (!Family::DISTANCES_ALONE) {
-    if constexpr (Family::LINE)
+    if constexpr (Family::LINE) {
+      if (are_normals_on_a_line(m) && normal_targets(rows, columns, NoDecay<V>{}, out)) return;
       if (m.n_dims == 1) return target_factors<Family, 1, V>(m, rows, columns, out);
+    }
     target_factors<Family, 0, V>(m, rows, columns, out);
   }
 }
@@ -255,7 +279,9 @@ template <class T> void squared_mmd(const Mixtures& m, const T* const* rows, con
 #undef KCALIB_FUNCTION
 #undef KCALIB_BY_FAMILY
 
-template <class T> constexpr MixtureFunctions<T> functions_of() { return {targets<T>, products<T>, squared_mmd<T>}; }
+template <class T> constexpr MixtureFunctions<T> functions_of() {
+  return {targets<T>, targets_and_decay<T>, products<T>, squared_mmd<T>};
+}
 
 }  // namespace
 

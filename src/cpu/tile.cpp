@@ -62,6 +62,7 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
   const PairProgram& program = *block.program;
   const bool residual = left.labels;
   const bool in_one_pass = Visitor::OF_FACTORS && residual && !block.on_diagonal && is_one_decay(program.kernel);
+  const bool joined = program.target && are_normals_on_a_line(*program.target) && is_one_decay(program.kernel);
 
   RowGroup<T> groups[MAX_BLOCK_ROWS / ROWS];
   const long n_groups = (rows + ROWS - 1) / ROWS, part_size = FEATURES_AT_ONCE * WIDTH<T>;
@@ -119,6 +120,7 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
                                  block.row_end, block.column_end, column_labels, common_label, least_mark_norm};
       Quantities<V> quantities(tile);
       V* target = targets[first ? i / ROWS : 0];  // one that stays in L1, if there is no part of the product yet
+      bool have_kernel = false;
       prefetch.step(i / ROWS);
       if (residual && right.centre) {
         accumulate<Product, V>(panel_rows(tile.rows.marks, first), panel.marks + first * WIDTH<T>,
@@ -127,7 +129,13 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
       } else if (residual) {
         quantities.from_residuals(first, row_parts[i / ROWS], target);
       } else if (program.target) {
-        mixtures<T>().targets(*program.target, tile.rows.marks, panel.marks, reinterpret_cast<T*>(target));
+        if (joined) {
+          const Factor& factor = program.kernel.factors[program.kernel.terms[0].first_factor];
+          have_kernel = mixtures<T>().targets_and_decay(
+              tile.rows.marks, panel.marks, reinterpret_cast<const T*>(quantities.squared(factor.metric)), T(factor.scale),
+              reinterpret_cast<T*>(kernel), reinterpret_cast<T*>(target));
+        }
+        if (!have_kernel) mixtures<T>().targets(*program.target, tile.rows.marks, panel.marks, reinterpret_cast<T*>(target));
       }
       if constexpr (Visitor::OF_FACTORS)
         if (in_one_pass) {
@@ -137,7 +145,7 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
           visitor.end_tile(i);
           continue;
         }
-      kernel_values<V>(program.kernel, quantities, kernel);
+      if (!have_kernel) kernel_values<V>(program.kernel, quantities, kernel);
       if (block.on_diagonal)
         keep_above<V>(i - j, kernel);
       const auto show = [&](int r, const V* factor) KCALIB_INLINE {

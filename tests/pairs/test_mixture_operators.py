@@ -39,7 +39,8 @@ EMULATED = "cuda-emulated"
 ON_GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 FIRST, *FURTHER = instruction_sets()
 DEVICES = [pytest.param(EMULATED, marks=pytest.mark.slow), ON_GPU]
-LEVELS = [FIRST, *FURTHER, *DEVICES]
+FIRST_AND_FURTHER = [FIRST, *FURTHER]
+LEVELS = [*FIRST_AND_FURTHER, *DEVICES]
 
 
 class OnDevice:
@@ -101,8 +102,8 @@ class Part:
         return Part(*(getattr(self, name)[rows] for name in ("u", "c", "y", "w", "m", "s")))
 
 
-def random_part(family: str, n: int, d: int, k: int, rng: np.random.Generator) -> Part:
-    """With locations of no mixture, rows of no observation, components that are missing, and duplicates."""
+def random_part(family: str, n: int, d: int, k: int, rng: np.random.Generator, whole: bool = False) -> Part:
+    """With duplicates and, unless `whole`, locations of no mixture, rows of no observation and missing components."""
     u, c, y = rng.uniform(0.5, 2.0, n), np.ones(n), rng.normal(size=(n, d)) / np.sqrt(d)
     w, m = rng.dirichlet(np.ones(k), size=n), y[:, None, :] + 0.7 * rng.normal(size=(n, k, d)) / np.sqrt(d)
     if family == "normal_full":
@@ -112,9 +113,9 @@ def random_part(family: str, n: int, d: int, k: int, rng: np.random.Generator) -
         s = np.exp(rng.normal(size=(n, k, d)))
     if family == "laplace":
         s[::5] = 1.0  # where its partial fractions have no limit in sight
-    w[1::6] = 0
-    c[3::7] = 0
-    if k > 1:
+    if not whole:
+        w[1::6] = 0
+        c[3::7] = 0
         w[::4, 1:] = 0
     for array in (y, w, m, s):
         array[n // 2 + 1 :] = array[: n - n // 2 - 1]
@@ -233,12 +234,14 @@ def target_factors(mixtures: Mixtures, left: list[Part], right: list[Part]) -> t
 class Case:
     """A problem with an exponential kernel on vectors, H from the definition, and what its errors are relative to."""
 
-    def __init__(self, mixtures: Mixtures, n: int, dtype: str, other: int = 0):
+    def __init__(self, mixtures: Mixtures, n: int, dtype: str, other: int = 0, weights: str = "some missing"):
         rng = np.random.default_rng([n, mixtures.n_dims, mixtures.n_components])
+        size = (n + other, mixtures.n_dims, mixtures.n_components)
         parts = [
-            random_part(mixtures.family, n + other, mixtures.n_dims, mixtures.n_components, rng)
-            for _ in range(mixtures.n_terms)
+            random_part(mixtures.family, *size, rng, whole=weights != "some missing") for _ in range(mixtures.n_terms)
         ]
+        if weights == "ones":
+            parts = [replace(part, u=np.ones_like(part.u)) for part in parts]
         points = rng.normal(size=(n + other, 2))
         side = Side(points.astype(dtype), mark_columns(mixtures.family, parts).astype(dtype))
         left, right = slice(0, n), slice(n, None) if other else slice(0, n)
@@ -280,11 +283,13 @@ MIXTURES = {
     "atoms-3": (Mixtures("atoms", 3, 2, 1, SEVERAL), 101),
     "atoms-12": (Mixtures("atoms", 12, 1, 1, EXPONENTIAL), 70),
 }
-CASES = [pytest.param((name, None, d, 0), id=f"{name}-{d}") for name in MIXTURES for d in TOLERANCE]
-CASES += [pytest.param((name, None, "float64", 23), id=f"{name}-rectangular") for name in MIXTURES]
+# Of single normals on a line the core has sums of their own where no weight is missing, and where all are 1.
+WHOLE = {"normal-1-whole": "some", "normal-1-ones": "ones"}
+CASES = [pytest.param((name, None, d, 0), id=f"{name}-{d}") for name in [*MIXTURES, *WHOLE] for d in TOLERANCE]
+CASES += [pytest.param((name, None, "float64", 23), id=f"{name}-rectangular") for name in [*MIXTURES, *WHOLE]]
 CASES += [
     pytest.param((name, n, "float64", 0), id=f"{name}-n{n}")
-    for name in ("normal-1", "atoms-3")
+    for name in ("normal-1", "atoms-3", *WHOLE)
     for n in (1, 2, 7, 64, 197)
 ]
 
@@ -293,6 +298,9 @@ CASES += [
 FEW = (
     "normal-1-float64",
     "normal-1-n197",
+    "normal-1-whole-float64",
+    "normal-1-ones-rectangular",
+    "normal-1-ones-float32",
     "normal-2-mixture-terms-float32",
     "normal-10-rectangular",
     "normal-19-float64",
@@ -309,8 +317,8 @@ FEW = (
 @functools.cache
 def case_of(name: str, n: int | None, dtype: str, other: int) -> Case:
     """One oracle for all instruction sets."""
-    mixtures, usual = MIXTURES[name]
-    return Case(mixtures, usual if n is None else n, dtype, other)
+    mixtures, usual = MIXTURES["normal-1" if name in WHOLE else name]
+    return Case(mixtures, usual if n is None else n, dtype, other, WHOLE.get(name, "some missing"))
 
 
 @pytest.fixture
@@ -576,6 +584,75 @@ def test_a_product_of_normals_by_hand():
     cross = np.exp(-1 / 1.5) / np.sqrt(1.5) + np.exp(-1 / 2.5) / np.sqrt(2.5)
     between = np.exp(-1) - cross + np.exp(-1 / 3) / np.sqrt(3)
     np.testing.assert_allclose(found, [[own, between], [between, other]], rtol=0, atol=1e-15)
+
+
+def normals_on_a_line(y: np.ndarray, m: np.ndarray, variance: np.ndarray) -> Part:
+    ones = np.ones((len(y), 1))
+    return Part(ones[:, 0], ones[:, 0], y[:, None], ones, m[:, None, None], variance[:, None, None])
+
+
+def kernel_problem(part: Part, points: np.ndarray, scale: float, columns: slice | None = None) -> PairProblem:
+    """All rows beside each other, or the first of them beside `columns`."""
+    side = Side(points, mark_columns("normal", [part]))
+    kernel = (Term(1.0, (Factor("exponential", "euclidean", scale),)),)
+    left, right = (side, None) if columns is None else (side.take(slice(0, columns.start)), side.take(columns))
+    return PairProblem(left, right, kernel, Mixtures("normal", 1, 1))
+
+
+def exact_parts(part: Part, i: int, j: int) -> list[mpmath.mpf]:
+    """l(y, y'), E l(Z, y'), E l(y, Z') and E l(Z, Z')."""
+    (y, m, s), (z, n, t) = ([mpmath.mpf(float(a.ravel()[k])) for a in (part.y, part.m, part.s)] for k in (i, j))
+    places = ((y - z, 0), (m - z, s), (y - n, t), (m - n, s + t))
+    return [mpmath.exp(-gap * gap / (1 + 2 * v)) / mpmath.sqrt(1 + 2 * v) for gap, v in places]
+
+
+@pytest.mark.parametrize("level", FIRST_AND_FURTHER)
+@pytest.mark.parametrize("narrow", [1.0, 0.1, 0.01, 1e-6])
+def test_brackets_that_cancel_lose_nothing_to_the_kernels_exponent(level, narrow):
+    """Pairs of one distance have one kernel: it is read off a pair whose bracket is large, and divided out of all."""
+    rng, n = np.random.default_rng(0), 24
+    m, variance = rng.normal(size=n), narrow**2 * rng.uniform(0.2, 1.5, n)
+    y, large = m + np.sqrt(variance) * rng.normal(size=n), [0, n // 2]
+    m[large], variance[large], y[large] = 0.0, 1.0, 1.5
+    part = normals_on_a_line(y, m, variance)
+    points = np.repeat([[0.0, 0.0], [3.0, 4.0]], n // 2, axis=0)
+    with mpmath.workdps(40):
+        parts = [[exact_parts(part, i, j) for j in range(n // 2, n)] for i in range(n // 2)]
+        bracket = np.array([[float(a - b - c + d) for a, b, c, d in row] for row in parts])
+        size = np.array([[float(sum(four)) for four in row] for row in parts])
+    for scale in (1e-9, 0.3, 7.77, 119.3):
+        found = operator(level, kernel_problem(part, points, scale, slice(n // 2, n))).tile(ALL, ALL)
+        kernel = found[0, 0] / bracket[0, 0]
+        assert kernel == pytest.approx(np.exp(-5 * scale), rel=1e-12)
+        assert (np.abs(found / kernel - bracket) <= 1e-14 * size).all()
+
+
+@pytest.mark.parametrize("level", FIRST_AND_FURTHER)
+def test_weights_of_powers_of_two_and_none_give_the_same_bits(level):
+    rng, n = np.random.default_rng(0), 150
+    m, variance, points = rng.normal(size=n), rng.uniform(0.01, 1.5, n), rng.normal(size=(n, 2))
+    part = normals_on_a_line(m + rng.normal(size=n), m, variance)
+    plain = operator(level, kernel_problem(part, points, 0.7)).tile(ALL, ALL)
+    weighted = replace(part, u=2.0 ** rng.integers(-3, 4, n))
+    found = operator(level, kernel_problem(weighted, points, 0.7)).tile(ALL, ALL)
+    np.testing.assert_array_equal(found, plain * weighted.u[:, None] * weighted.u)
+
+
+@pytest.mark.parametrize("level", FIRST_AND_FURTHER)
+def test_normals_and_kernels_that_vanish(level):
+    """Exponents beyond the range of exp, of either or of both: nothing is NaN, and what is left is right."""
+    n = 40
+    y = np.linspace(-40, 40, n)
+    part = normals_on_a_line(y, y + 0.3, np.full(n, 0.2))
+    points = np.stack([np.linspace(0, 40, n), np.zeros(n)], axis=1)
+    for scale in (0.5, 10.0, 25.0, 1e6):
+        found = operator(level, kernel_problem(part, points, scale)).tile(ALL, ALL)
+        with mpmath.workdps(40):
+            for i, j in np.ndindex(n, n):
+                kernel = mpmath.exp(-scale * abs(mpmath.mpf(points[i, 0]) - mpmath.mpf(points[j, 0])))
+                four = exact_parts(part, i, j)
+                expected = kernel * (four[0] - four[1] - four[2] + four[3])
+                assert abs(float(found[i, j] - expected)) <= 1e-12 * float(kernel * sum(four)) + 1e-305
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

@@ -51,7 +51,8 @@ template <class T> class PackedSide {
         buffer_(stride_ * (used_once ? run.threads : ceil_divide(side.n, block))) {
     if (used_once) return;
     const long blocks = ceil_divide(side.n, block);
-    const int threads = team_size(run, blocks, 4.0 * double(side.n) * double(side.n_features + side.n_marks));
+    const double work = 200 + 10.0 * double(side.n_features + side.n_marks);  // of a sample, with its share of fresh memory
+    const int threads = team_size(run, blocks, double(side.n) * work);
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (long j = 0; j < blocks; ++j) pack(j, buffer_.get() + j * stride_);
   }

@@ -164,8 +164,8 @@ def between(
     sweep: Sweep,
     low: float,
     high: float,
-    count: int,
-) -> np.ndarray: ...
+    most: int,
+) -> tuple[np.ndarray, int, int]: ...
 def block_sums(
     points: np.ndarray,
     marks: np.ndarray | None,

@@ -26,6 +26,7 @@ from kcalib._backend.records import dataclass
 from kcalib._backend.threads import TerminalProgress, resolve_threads
 from kcalib._input.checks import check_points
 from kcalib._pairs.dispatch import Operator, operator_for
+from kcalib._pairs.operators.openmp import OpenMPOperator
 from kcalib._pairs.operators.sorted_scan import ON_THE_LINE, off_line
 from kcalib._pairs.operators.sorted_scan_cuda import SortedPlaces
 from kcalib._pairs.problem import Factor, PairProblem, Side, Term
@@ -237,7 +238,8 @@ DISTANCES = {  # the bare distance as a kernel, by metric
     "total_variation": (Term(0.5, (Factor("identity", "cityblock"),)),),
 }
 SAMPLE = 1448  # points whose distances say where to look first, an eighth of all if that is more
-# Quantiles of the distances of so many points around the one sought, where the first thresholds are.
+WIDTH = 0.02  # the quantile sought is one of theirs that is at most so far from it, nearly always
+# Quantiles of theirs around the one sought, where the first thresholds are.
 OFFSETS = np.array([-0.12, -0.03, -0.008, -0.002, 0.002, 0.008, 0.03, 0.12])
 
 
@@ -296,6 +298,13 @@ class Distances(ABC):
 
     def _around(self, rank: int) -> tuple[int, Array]:
         """Distances of consecutive ranks, `rank` among them, as `collected` has them, and the lowest rank."""
+        return self._by_one_sweep(rank) or self._by_counts(rank)
+
+    def _by_one_sweep(self, rank: int) -> tuple[int, Array] | None:
+        """The same where it is known well enough where to look; None where it is not, or that was wrong."""
+        return None
+
+    def _by_counts(self, rank: int) -> tuple[int, Array]:
         low, high, below_low, below_high = 0.0, self.highest, 0, self.pairs
         guesses = self._guesses(rank) if self.pairs > self.room and self.n > SAMPLE else np.empty(0)
         while below_high - below_low > self.room:
@@ -351,6 +360,40 @@ class PairDistances(Distances):
     def collected(self, low: float, high: float, count: int) -> Array:
         return self._sorted if self._on_device else self.operator.between(low, high, count)
 
+    def _by_one_sweep(self, rank: int) -> tuple[int, Array] | None:
+        if not isinstance(self.operator, OpenMPOperator) or self.pairs <= self.room or self.n <= SAMPLE:
+            return None
+        some = self.some()
+        width = WIDTH * math.sqrt(SAMPLE / some.n)
+        fraction = (rank + 0.5) / self.pairs
+        start, values = some._around(int(fraction * some.pairs))
+        low, high = fraction - width, fraction + width
+        for _ in range(2):  # a second time where the first has shown how far they are off
+            if (high - low) * self.pairs > 0.9 * self.room:
+                return None
+            ranks = np.array([low, high]) * some.pairs - start
+            places = np.clip(ranks.astype(np.int64), 0, len(values) - 1)
+            values.partition(places)
+            begin, end = (float(values[place]) for place in places)
+            if begin == end:
+                return None
+            collected, found, below = self.operator.some_between(begin, end, self.room)
+            if below <= rank < below + found:
+                return (below, collected) if found <= self.room else None
+            if rank < below:
+                low, high = low - 2 * (below - rank) / self.pairs - width / 2, low
+            else:
+                low, high = high, high + 2 * (rank - below - found) / self.pairs + width / 2
+        return None
+
+    def _spread(self, size: int) -> np.ndarray:
+        """So many points at all distances from the mean, on which most depends how far others are."""
+        points = arrays.to_host(self.operator.problem.left.points)
+        with np.errstate(over="ignore", invalid="ignore"):
+            apart = points - points.mean(axis=0)
+            order = np.argsort(np.einsum("ij,ij->i", apart, apart), kind="stable")
+        return order[(np.arange(size) * self.n + self.n // 2) // size]
+
     @cached_property
     def _sorted(self) -> Array:
         """All of them, on their device."""
@@ -360,7 +403,8 @@ class PairDistances(Distances):
     def some(self) -> PairDistances:
         size = SAMPLE if self._on_device else min(max(SAMPLE, self.n // 8), self.n // 4)
         side = self.operator.problem.left
-        rows = np.sort(np.random.default_rng(0).choice(self.n, size, replace=False))
+        rows = np.random.default_rng(0).choice(self.n, size, replace=False) if self._on_device else self._spread(size)
+        rows = np.sort(rows)
         problem = PairProblem(side.take(arrays.like(rows, side.points)), None, self.operator.problem.kernel)
         return PairDistances(operator_for(problem, threads=self.operator.threads), size, self.highest)
 

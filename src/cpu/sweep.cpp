@@ -271,22 +271,26 @@ bool counts(const PairProblem<T>& problem, const Run& run, const double* thresho
 
 template <class T>
 bool between(const PairProblem<T>& problem, const Run& run, double low, double high, double* out, long capacity,
-             long* found) {
+             long* found, int64_t* below) {
   const Blocks<T> blocks(problem, run);
   const int threads = blocks.threads();
   const long room = blocks.block * blocks.block;
   const AlignedBuffer<double> buffer(room * threads);
   std::atomic<long> filled{0};
+  std::atomic<int64_t> lower{0};
   const bool finished = blocks.for_each(
       threads, [](long) {},
       [&](long, long i, long j) {
         double* block = buffer.get() + room * thread_number();
-        const long count = blocks.tile.between(blocks.pairs(i, j), low, high, block, room);
+        int64_t own = 0;
+        const long count = blocks.tile.between(blocks.pairs(i, j), low, high, block, room, &own);
+        lower.fetch_add(own);
         const long begin = filled.fetch_add(count);
         if (begin < capacity) std::copy_n(block, std::min(count, capacity - begin), out + begin);
       },
       [](long, auto, auto) {});
   *found = filled.load();
+  *below = lower.load();
   return finished;
 }
 
@@ -388,7 +392,7 @@ template <class T> void evaluate(const Run& run, ScalarFunction f, const T* x, d
   template bool match_parts<T>(const PairProblem<T>&, const Run&, const LabelPanels&, long, long, double*); \
   template bool matches<T>(const PairProblem<T>&, const Run&, const LabelPanels&, double*);          \
   template bool counts<T>(const PairProblem<T>&, const Run&, const double*, int64_t*);                \
-  template bool between<T>(const PairProblem<T>&, const Run&, double, double, double*, long, long*); \
+  template bool between<T>(const PairProblem<T>&, const Run&, double, double, double*, long, long*, int64_t*); \
   template bool entries<T>(const PairProblem<T>&, const Run&, double*);                              \
   template bool own_products<T>(const PairProblem<T>&, const Run&, T*);                              \
   template double probe<T>(const Run&, Probe, long); \

@@ -106,11 +106,11 @@ void pack_labels(const int* labels, long n, long n_columns, long begin, long end
 template <class T>
 bool counts(const PairProblem<T>& problem, const Run& run, const double* thresholds, int64_t* counts);
 
-// The entries H_ij in [low, high) of pairs i < j, in no order, and how many there are; at most
+// The entries H_ij in [low, high) of pairs i < j, in no order, how many there are, and how many are below; at most
 // `capacity` are written.
 template <class T>
 bool between(const PairProblem<T>& problem, const Run& run, double low, double high, double* out, long capacity,
-             long* found);
+             long* found, int64_t* below);
 
 // out (left.n x right.n) = H, diagonal included.
 template <class T> bool entries(const PairProblem<T>& problem, const Run& run, double* out);

@@ -215,11 +215,14 @@ template <class T> void counts(const BlockOfPairs<T>& block, const double* thres
     for (int l = 0; l < LANES<V>; ++l) counts[t] += count[t][l];
 }
 
-template <class T> long between(const BlockOfPairs<T>& block, double low, double high, double* out, long capacity) {
+template <class T>
+long between(const BlockOfPairs<T>& block, double low, double high, double* out, long capacity, int64_t* below) {
   using V = Pack<T>;
   long found = 0;
+  Bits<V> count = {};
   const auto take = [&](V h) KCALIB_INLINE {
-    const Bits<V> inside = (h >= T(low)) & (h < T(high));
+    const Bits<V> lower = h < T(low), inside = ~lower & (h < T(high));
+    count -= lower;
     if (found + LANES<V> <= capacity) {
       found += write_chosen(h, inside, out + found);
       return;
@@ -232,6 +235,7 @@ template <class T> long between(const BlockOfPairs<T>& block, double low, double
   };
   PairVisitor<T, decltype(take)> visitor{block, take};
   for_each_tile(block, visitor);
+  for (int l = 0; l < LANES<V>; ++l) *below += count[l];
   return found;
 }
 

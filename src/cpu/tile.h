@@ -110,8 +110,8 @@ template <class T> struct TileFunctions {
   // Adds to counts[t] the number of entries below thresholds[t], t < THRESHOLDS; on the diagonal, of pairs i < j.
   void (*counts)(const BlockOfPairs<T>& block, const double* thresholds, int64_t* counts);
   // The entries (on the diagonal: of pairs i < j) in [low, high) are written to `out`, whose room
-  // is `capacity`; returns how many there are.
-  long (*between)(const BlockOfPairs<T>& block, double low, double high, double* out, long capacity);
+  // is `capacity`; returns how many there are, and adds to `below` how many are below `low`.
+  long (*between)(const BlockOfPairs<T>& block, double low, double high, double* out, long capacity, int64_t* below);
   // Adds sum_ij w[i][c] h[i * stride + j] w[j][c] to out[p * weights_at_once + c] for the columns c of every
   // panel w = panels[p] of row-major weights; the rows of h are those from row_begin on, its columns alike.
   void (*quadratic)(const T* h, long stride, long row_begin, long rows, long column_begin, long columns,

@@ -110,7 +110,7 @@ cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
     bint c_quadratic_forms "kcalib::quadratic_forms"[T, W](const PairProblem[T]&, const Run&, const W* const*, long, double*) except +
     long c_weights_at_once "kcalib::weights_at_once"(const TileTable&, long size)
     bint c_counts "kcalib::counts"[T](const PairProblem[T]&, const Run&, const double*, int64_t*) except +
-    bint c_between "kcalib::between"[T](const PairProblem[T]&, const Run&, double, double, double*, long, long*) except +
+    bint c_between "kcalib::between"[T](const PairProblem[T]&, const Run&, double, double, double*, long, long*, int64_t*) except +
     bint c_entries "kcalib::entries"[T](const PairProblem[T]&, const Run&, double*) except +
     bint c_own_products "kcalib::own_products"[T](const PairProblem[T]&, const Run&, T*) except +
 
@@ -521,21 +521,21 @@ def counts(
 
 def between(
     const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
-    Kernel kernel not None, Sweep sweep not None, double low, double high, long count,
+    Kernel kernel not None, Sweep sweep not None, double low, double high, long most,
 ):
-    """The `count` entries H_ij, i < j, in [low, high), in no order."""
+    """The entries H_ij, i < j, in [low, high), `most` of them and in no order; how many there are, and are below."""
     cdef PairProblem[real] problem = pair_problem[real](
         kernel, points, marks, labels, order, points, marks, labels, order, True)
-    result = np.empty(count)
+    result = np.empty(most)
     cdef double[::1] out = result
-    cdef double* out_pointer = &out[0] if count else NULL
+    cdef double* out_pointer = &out[0] if most else NULL
     cdef long found = 0
+    cdef int64_t below = 0
     cdef bint finished
     with nogil:
-        finished = c_between(problem, sweep.run, low, high, out_pointer, count, &found)
+        finished = c_between(problem, sweep.run, low, high, out_pointer, most, &found, &below)
     sweep.raise_if_stopped(finished)
-    assert found == count
-    return result
+    return result[:min(found, most)], found, below
 
 
 def block_sums(

@@ -15,6 +15,7 @@ from problems import KERNELS, duplicates_problem, psd_matrix, softmax_problem
 
 import kcalib
 from kcalib import bandwidth
+from kcalib._pairs.operators.openmp import OpenMPOperator
 from kcalib.bandwidth import median_distance
 from kcalib.kernels import (
     MMD,
@@ -214,6 +215,40 @@ def test_exact_medians_come_from_counting(metric, case, monkeypatch):
     # Differences of rounded numbers: a few roundings of the largest.
     assert found.value == pytest.approx(expected, rel=0, abs=4e-16)
     assert found.exact and found.n_samples == len(p) and found.seed is None
+
+
+@pytest.mark.parametrize(
+    ("width", "off", "sweeps", "counting"),
+    [(0.02, 0.0, 1, False), (1e-3, 0.01, 2, False), (1e-3, -0.01, 2, False), (1e-4, 0.4, 2, True)],
+)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_exact_medians_by_one_sweep(width, off, sweeps, counting, threads, monkeypatch):
+    """Where some of the points say where to look, a second one where they are off, and by counting otherwise."""
+    p = np.random.default_rng(0).dirichlet(np.ones(4), size=900)
+    monkeypatch.setattr(bandwidth, "COLLECTED", 0)
+    monkeypatch.setattr(bandwidth, "SAMPLE", 200)
+    monkeypatch.setattr(bandwidth, "WIDTH", width)
+    some, between, asked = bandwidth.PairDistances.some, OpenMPOperator.some_between, []
+
+    def shifted(self):
+        """Points nearer the mean, or farther, than they should be."""
+        found = some(self)
+        center = p.mean(axis=0)
+        points = center + (1 + off) * (np.asarray(found.operator.problem.left.points) - center)
+        return bandwidth.PairDistances.between(points, "euclidean", threads)
+
+    def counted(self, *args):
+        asked.append(len(self.problem.left.points) == len(p))
+        return between(self, *args)
+
+    monkeypatch.setattr(bandwidth.PairDistances, "some", shifted)
+    monkeypatch.setattr(OpenMPOperator, "some_between", counted)
+    if not counting:
+        monkeypatch.setattr(bandwidth.PairDistances, "_guesses", None)
+    found = median_distance(p, max_samples=None, threads=threads).value
+    distances = np.sqrt(((p[:, None] - p) ** 2).sum(-1))[np.triu_indices(len(p), 1)]
+    assert found == pytest.approx(np.median(distances), rel=0, abs=4e-16)
+    assert sum(asked) == sweeps
 
 
 def test_large_samples_take_the_median_of_a_seeded_subset():

@@ -200,7 +200,14 @@ class OpenMPOperator:
 
     def between(self, low: float, high: float, count: int) -> np.ndarray:
         """The `count` entries H_ij, i < j, in [low, high), in no order."""
-        return self._run(_native.between, *self._prepared(self.problem.left).arrays, low=low, high=high, count=count)
+        values, found, _ = self.some_between(low, high, count)
+        assert found == count
+        return values
+
+    def some_between(self, low: float, high: float, most: int) -> tuple[np.ndarray, int, int]:
+        """So many of these entries, how many there are, and how many are below `low`: by one sweep."""
+        side = self._prepared(self.problem.left)
+        return self._run(_native.between, *side.arrays, low=low, high=high, most=most)
 
     def tile(self, rows: Any, columns: Any) -> np.ndarray:
         left, right = self.problem.left.take(rows), self.problem.columns.take(columns)

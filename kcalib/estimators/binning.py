@@ -335,8 +335,7 @@ def simplex_bins(columns: Columns, binning: Binning, metric: str, threads: Any =
     if binning.rule == "median_variance":
         found = _native.median_variance_cells(values, labels, binning.n_bins, binning.min_bin_size, metric, team)
         return SimplexBins(*found)
-    number, count, row_gap = _native.uniform_cells(values, labels, binning.n_bins, metric, team)
-    return SimplexBins(number, *_native.group_gaps(values, labels, weight, number, count, row_gap, metric, team))
+    return SimplexBins(*_native.uniform_cells(values, labels, weight, binning.n_bins, metric, team))
 
 
 def _device_simplex_bins(columns: Columns, binning: Binning, metric: str) -> SimplexBins:

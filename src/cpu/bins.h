@@ -1,5 +1,5 @@
 // Passes over predictions for binned calibration errors: top labels, sums in bins of equal width, bins of whole rows
-// on the simplex, and median-variance bins (median_variance.cpp). Called by kcalib/estimators/binning.py through _native.
+// on the simplex (cells.cpp), and median-variance bins (median_variance.cpp). Called by kcalib/estimators/binning.py through _native.
 //
 // Sums are made of parts of the samples whose size depends on the sizes of the arrays alone, and merged in
 // order: results have the same bits for any number of threads.
@@ -31,21 +31,18 @@ void bins_of(const double* x, long count, double n_bins, std::int32_t* out);
 enum class GapNorm { CITYBLOCK, EUCLIDEAN };
 
 // group[i] = number of the product of uniform bins that row i is in, counted from 0 in the order of first rows; returns
-// how many products hold samples. Rows are compared by 128 bits of a hash of their bins; there are less than 2^31.
-// row_gap[i] = norm of row i's residual, which is the gap of a group of one.
-long uniform_cells(const Predictions& data, long n_bins, GapNorm norm, int threads, std::int64_t* group, double* row_gap);
+// how many products hold samples. Rows are compared by 128 bits of a hash of their bins; there are less than 2^31. Of each:
+// weight[g] = its sum of weights (samples), gap[g] = norm of the difference between its mean prediction and its mean one-hot
+// label; 0 where the weight is 0. Both have room for n numbers.
+long uniform_cells(const Predictions& data, long n_bins, GapNorm norm, int threads, std::int64_t* group, double* weight,
+                   double* gap);
 
 // group[i] of at most `max_bins` median-variance bins of at least `min_size` samples: the bin in which some entry has
 // the largest variance is split into values below the median of that entry and others, if both have the size, else into
 // values up to the median and others, else by the entry of the next variance. A bin that no entry splits is left as it is.
-// Bins are counted in the order of their first rows; `weight` is how many rows each has, `gap` is that of `group_gaps`.
+// Bins are counted in the order of their first rows; `weight` is how many rows each has, `gap` is that of `uniform_cells`.
 // Returns how many there are: `max_bins` and n / min_size at most, or one.
 long median_variance_cells(const Predictions& data, long max_bins, long min_size, GapNorm norm, int threads,
                            std::int64_t* group, double* weight, double* gap);
-
-// For each group: weight[g] = its sum of weights (samples), gap[g] = norm of the difference between its mean prediction
-// and its mean one-hot label; 0 where the weight is 0. `row_gap` of `uniform_cells`, or null.
-void group_gaps(const Predictions& data, const std::int64_t* group, long n_groups, const double* row_gap, GapNorm norm,
-                int threads, double* weight, double* gap);
 
 }  // namespace kcalib

@@ -25,11 +25,10 @@ cdef extern from "cpu/bins.h" namespace "kcalib" nogil:
         EUCLIDEAN
     void c_top_labels "kcalib::top_labels"(const Predictions&, int, double*, double*)
     void c_uniform_bins "kcalib::uniform_bins"(const Predictions&, long, int, double*) except +
-    long c_uniform_cells "kcalib::uniform_cells"(const Predictions&, long, GapNorm, int, int64_t*, double*) except +
+    long c_uniform_cells "kcalib::uniform_cells"(
+        const Predictions&, long, GapNorm, int, int64_t*, double*, double*) except +
     long c_median_variance_cells "kcalib::median_variance_cells"(
         const Predictions&, long, long, GapNorm, int, int64_t*, double*, double*) except +
-    void c_group_gaps "kcalib::group_gaps"(
-        const Predictions&, const int64_t*, long, const double*, GapNorm, int, double*, double*) except +
 
 
 ctypedef fused number:
@@ -235,20 +234,23 @@ def uniform_bins(
 GAP_NORMS = {"cityblock": GapNorm.CITYBLOCK, "euclidean": GapNorm.EUCLIDEAN}
 
 
-def uniform_cells(const double[:, ::1] p, const int64_t[::1] labels, long n_bins, str norm, int threads):
-    """The group of each row whose entries all lie in the same bins of equal width, (n,), how many groups, and the norm
-    of each row's residual, (n,), as `group_gaps` takes it."""
-    cdef Predictions data = predictions(p, labels, None)
+def uniform_cells(
+    const double[:, ::1] p, const int64_t[::1] labels, const double[::1] weight, long n_bins, str norm, int threads,
+):
+    """The group of each row whose entries all lie in the same bins of equal width, (n,); weights of the groups and norms
+    of their mean residuals, both (n_groups,); `norm`: "cityblock" or "euclidean"."""
+    cdef Predictions data = predictions(p, labels, weight)
     cdef GapNorm kind = GAP_NORMS[norm]
-    group, row_gap = np.empty(data.n, np.int64), np.empty(data.n)
-    cdef int64_t[::1] out = group
-    cdef double[::1] row_gap_view = row_gap
     cdef long count
     if data.n >= 2**31:
         raise ValueError(f"{data.n} rows, expected less than {2**31}")
+    group, weights, gaps = np.empty(data.n, np.int64), np.empty(data.n), np.empty(data.n)
+    cdef int64_t[::1] out = group
+    cdef double[::1] weights_view = weights
+    cdef double[::1] gaps_view = gaps
     with nogil:
-        count = c_uniform_cells(data, n_bins, kind, threads, &out[0], &row_gap_view[0])
-    return group, count, row_gap
+        count = c_uniform_cells(data, n_bins, kind, threads, &out[0], &weights_view[0], &gaps_view[0])
+    return group, weights[:count], gaps[:count]
 
 
 def median_variance_cells(
@@ -265,21 +267,3 @@ def median_variance_cells(
     with nogil:
         count = c_median_variance_cells(data, max_bins, min_size, kind, threads, &out[0], &weights_view[0], &gaps_view[0])
     return group, weights[:count], gaps[:count]
-
-
-def group_gaps(
-    const double[:, ::1] p, const int64_t[::1] labels, const double[::1] weight, const int64_t[::1] group, long n_groups,
-    const double[::1] row_gap, str norm, int threads,
-):
-    """Weights of the groups and norms of their mean residuals, both (n_groups,); `norm`: "cityblock" or "euclidean"."""
-    cdef Predictions data = predictions(p, labels, weight)
-    cdef GapNorm kind = GAP_NORMS[norm]
-    cdef const double* rows = NULL
-    if row_gap is not None:
-        rows = &row_gap[0]
-    weights, gaps = np.empty(n_groups), np.empty(n_groups)
-    cdef double[::1] weights_view = weights
-    cdef double[::1] gaps_view = gaps
-    with nogil:
-        c_group_gaps(data, &group[0], n_groups, rows, kind, threads, &weights_view[0], &gaps_view[0])
-    return weights, gaps

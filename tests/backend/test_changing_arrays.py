@@ -59,8 +59,8 @@ def test_values_that_are_anything_are_not_followed_out_of_their_array(n: int) ->
         assert set(correct) <= {0.0, 1.0}
         group, weight, gap = _native.median_variance_cells(p, labels, 50, 1, "cityblock", 1)
         assert sorted(set(group)) == list(range(len(weight))) and gap.shape == weight.shape
-        group, count, row_gap = _native.uniform_cells(p, labels, 10, "euclidean", 1)
-        assert sorted(set(group)) == list(range(count)) and row_gap.shape == (n,)
+        group, weight, gap = _native.uniform_cells(p, labels, None, 10, "euclidean", 1)
+        assert sorted(set(group)) == list(range(len(weight))) and gap.shape == weight.shape
         assert _native.uniform_bins(p, labels, None, 10, 1)[1].sum() == n * m
     sweep = _native.Sweep(1)
     points = odd_rows(n, 2)

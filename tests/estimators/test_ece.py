@@ -225,6 +225,31 @@ def test_canonical_agrees_with_literal_loops(m, weighted):
     assert sorted(value.bin_weight) == pytest.approx(sorted(weight[rows].sum() for rows in groups.values()))
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("n", "m", "n_bins"),
+    [(1, 2, 3), (2049, 2, 1), (30_000, 3, 2), (30_000, 3, 40), (6_000, 200, 1), (20_000, 60, 6), (20_000, 2, 10**6)],
+)
+def test_cells_of_many_rows(n, m, n_bins, weighted):
+    """In parts of the hashes, sums of large cells in parts of the rows: as cells that are looked up in a dictionary."""
+    y, p = softmax_problem(n, m)
+    weight = np.random.default_rng(1).choice([0.0, 0.3, 1.5], n) if weighted else None
+    seen: dict[bytes, int] = {}
+    expected = [seen.setdefault(row.tobytes(), len(seen)) for row in binning.bin_numbers(p, n_bins)]
+    w = np.ones(n) if weight is None else weight
+    sums = np.zeros((len(seen), m))
+    np.add.at(sums, expected, w[:, None] * (p - np.eye(m)[y]))
+    total = np.bincount(expected, w)
+    for norm, power in (("cityblock", 1), ("euclidean", 2)):
+        number, weights, gap = _native.uniform_cells(p, y, weight, n_bins, norm, 1)
+        again = _native.uniform_cells(p, y, weight, n_bins, norm, 3)
+        assert all(np.array_equal(*pair) for pair in zip((number, weights, gap), again, strict=True))
+        assert number.tolist() == expected
+        assert weights == pytest.approx(total, rel=1e-12)
+        norms = np.linalg.norm(sums, power, axis=1) / np.where(total > 0, total, 1)
+        assert gap == pytest.approx(norms, rel=1e-11, abs=1e-14)
+
+
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize(("n_bins", "min_size"), [(1, 1), (7, 10), (1000, 10), (1000, 1), (20, 3)])
 def test_median_variance_bins_agree_with_literal_recursion(n_bins, min_size, ties):
@@ -254,9 +279,10 @@ def test_median_variance_bins_of_many_rows(kind):
     number, weight, gap = _native.median_variance_cells(p, labels, 40, 50, "euclidean", 1)
     again = _native.median_variance_cells(p, labels, 40, 50, "euclidean", 2)
     assert all(np.array_equal(*pair) for pair in zip((number, weight, gap), again, strict=True))
-    weights, gaps = _native.group_gaps(p, labels, None, number, len(weight), None, "euclidean", 1)
-    assert weight.tolist() == weights.tolist()
-    assert gap == pytest.approx(gaps, rel=1e-11, abs=1e-15)
+    assert weight.tolist() == np.bincount(number).tolist()
+    rows = [np.flatnonzero(number == b) for b in range(len(weight))]
+    means = np.array([[math.fsum(column) / len(some) for column in (p - np.eye(3)[labels])[some].T] for some in rows])
+    assert gap == pytest.approx(np.sqrt((means**2).sum(1)), rel=1e-11, abs=1e-15)
     first = [int(np.argmax(number == b)) for b in range(len(weight))]
     assert first == sorted(first)
     if kind != "twin columns":  # there the two variances differ by rounding
@@ -339,10 +365,9 @@ def test_compiled_bins_have_exactly_the_nearest_doubles_for_edges(n_bins):
     assert sums[1, 0].tolist() == expected.tolist()
     assert sums[2, 0].tolist() == expected.tolist()
     points, labels = np.stack([c, c], axis=1), np.zeros(len(c), np.int64)
-    number, count, row_gap = _native.uniform_cells(points, labels, n_bins, "cityblock", 1)
-    assert row_gap.tolist() == (np.abs(c - 1) + c).tolist()
-    assert count == np.count_nonzero(expected)
-    assert len(np.unique(number * n_bins + binning.bin_numbers(c, n_bins))) == count
+    number, weight, _ = _native.uniform_cells(points, labels, None, n_bins, "cityblock", 1)
+    assert sorted(weight.tolist()) == sorted(expected[expected > 0].tolist())
+    assert len(np.unique(number * n_bins + binning.bin_numbers(c, n_bins))) == len(weight)
 
 
 @pytest.mark.slow

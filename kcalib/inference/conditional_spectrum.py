@@ -16,6 +16,7 @@ over.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import singledispatch
 
@@ -32,13 +33,13 @@ from kcalib._packing.variance import FiniteLaw, expected_lengths, finite_law
 from kcalib._pairs.dispatch import operator_for
 from kcalib._pairs.feature_sums import feature_rows
 from kcalib._pairs.problem import PairProblem, Side
-from kcalib.inference.eigenvalues import BLOCK_SIZE, LINE_BLOCK_SIZE, Hidden, of_residuals, rounded
+from kcalib.inference.eigenvalues import BLOCK_SIZE, FEWEST_RANDOM, LINE_BLOCK_SIZE, Hidden, of_residuals, rounded
 from kcalib.inference.task import Task
 
 MOST_ROWS, ROW_CLASSES, FEWEST_ROWS = 2048, 2**17, 128  # of the features' matrix; fewer of many classes
-# Columns of a product where each takes as many as there are classes, and up to how many classes: eigenvalues come in
-# groups of nearly as many, and with 8 columns p-values of 10 to 33 classes are off by up to 15 to 45 %.
-FEW_CLASSES, FEW_CLASSES_BLOCK_SIZE = 8, 8
+# Numbers in a mark up to which a group of the largest eigenvalues is started with. A vector takes a column for each:
+# of more the groups would take products of as many columns as their square.
+STARTED_UP_TO, FEWEST_COLUMNS = 16, 8
 SEED = 0  # of drawn targets: what comes from them is a function of the predictions
 GIVEN = "given the predictions"
 DRAWN = f"of targets drawn from the predictions with seed {SEED}"
@@ -56,7 +57,7 @@ def conditional(task: Task) -> tuple[Hidden, str]:
 class Scalars:
     """Numbers F_i with F_i^2 = R^T V_i R."""
 
-    size = 1
+    size = rank = 1
 
     def __init__(self, law: FiniteLaw, threads: int = 1) -> None:
         lengths = arrays.where_computed(expected_lengths(law)[0], np.float64)
@@ -79,6 +80,7 @@ class Vectors:
         self._p, self._deviations = p[:, :, None], xp.sqrt(p)[:, :, None]
         self._top = arrays.where_computed(law.parts[0])[:, :, None]
         self._root = None if law.root is None else arrays.like(law.narrow_root, p)
+        self.rank = self.size if self._root is None else int(self._root.shape[1])
         self._rows: tuple[np.ndarray, np.ndarray] | None = None  # as the compiled core takes them
         if self._root is None and arrays.is_host(p):
             self._rows = np.ascontiguousarray(p), np.argmax(p, axis=1)
@@ -140,10 +142,29 @@ def _hidden(task: Task, roots: Scalars | Vectors) -> Hidden:
         matrix.reshape(n, roots.size, n, roots.size)[...] *= kernel[:, None, :, None]
         return matrix
 
-    few = 1 < roots.size <= FEW_CLASSES
-    width = LINE_BLOCK_SIZE if operator.on_a_line else FEW_CLASSES_BLOCK_SIZE if few else BLOCK_SIZE
+    width = LINE_BLOCK_SIZE if operator.on_a_line else _width(roots)
     squares = task.null_moments.squares / (n - 1) ** 2
-    return Hidden(size, n - 1.0, squares, product, stored, own, width, threads)
+    return Hidden(size, n - 1.0, squares, product, stored, own, width, threads, _start(roots, own))
+
+
+def _width(roots: Scalars | Vectors) -> int:
+    """Columns of a product; of vectors each takes as many of the kernel's matrix as marks have numbers."""
+    if roots.rank == 1 or roots.rank > STARTED_UP_TO:
+        return BLOCK_SIZE
+    return max(FEWEST_COLUMNS, roots.rank + FEWEST_RANDOM)
+
+
+def _start(roots: Scalars | Vectors, beside: Array) -> Callable[[], Array] | None:
+    """F_i^T for all samples: what a kernel that is constant maps vectors to."""
+    if roots.rank > STARTED_UP_TO:
+        return None
+
+    def start() -> Array:
+        xp = arrays.namespace(beside)
+        unit = xp.reshape(xp.eye(roots.rank, dtype=xp.float64, device=arrays.device(beside)), (1, -1))
+        return roots.back(xp.tile(unit, (len(beside), 1)))
+
+    return start
 
 
 def some_rows(n: int, m: int) -> np.ndarray:
@@ -224,7 +245,8 @@ def _of_law(law: FiniteLaw, kernel: np.ndarray, n: int) -> Hidden:
         return roots.back(kernel @ roots.forth(vectors))
 
     squares = float(np.sum(kernel**2 * products_of(law))) / scale**2
-    return Hidden(size, scale, squares, product, lambda: product(np.eye(size)) / scale, kernel, BLOCK_SIZE, 1)
+    width, start = _width(roots), _start(roots, kernel[:, :1])
+    return Hidden(size, scale, squares, product, lambda: product(np.eye(size)) / scale, kernel, width, 1, start)
 
 
 def _between(entries: np.ndarray, size: int, n: int) -> Hidden:

@@ -6,6 +6,10 @@ sum to 0. Which A that is, `conditional_spectrum` and `spectrum` say; both hand 
 `full_spectrum` stores A. `leading_spectrum` does not: a block Krylov method finds the largest eigenvalues with a few
 products, the sum of squares of all is given, and the third and fourth powers of the rest come from the same products,
 by stochastic quadrature.
+
+Where the kernel changes slowly the eigenvectors of the largest eigenvalues, which come in groups of nearly as many as
+there are classes, are nearly those for the kernel 1. `Hidden.start` has these; the first block holds them beside a
+few random vectors, and two products mostly settle a p-value.
 """
 
 from __future__ import annotations
@@ -30,7 +34,8 @@ from kcalib.laws import ChiSquareMixture
 BLOCK_SIZE = 16  # columns of a product, for up to BLOCK_EIGENVALUES; one with fewer takes little less time
 LINE_BLOCK_SIZE = 8  # on a line the time is proportional to them
 BLOCK_EIGENVALUES = 20
-FEWEST_PRODUCTS, MOST_PRODUCTS = 2, 10  # each with at least BLOCK_SIZE columns
+FEWEST_PRODUCTS, MOST_PRODUCTS = 2, 10
+FEWEST_RANDOM = 4  # columns of the first block, from which power sums are estimated
 CONVERGED = 0.1  # residual of a Ritz pair, relative to its value; the value's own error is about its square
 INVARIANT = 1e-6  # of a product's length: what products in float32 do not resolve
 CANCELLED = 1e-6  # of a squared length: less has lost digits by subtraction
@@ -48,6 +53,9 @@ class Eigenvalues:
     rest_cubes: float
     rest_fourths: float
     has_largest: bool = True  # whether the largest is among the leading ones, on which the far tail depends
+    # These with what the next product is expected to add, where the first block has about the leading eigenvectors: of
+    # random vectors alone, fewer than a group of equal eigenvalues, nothing says how many these are.
+    beyond: Eigenvalues | None = None
 
     def power_sum(self, power: int) -> float:
         rest = {2: self.rest_squares, 3: self.rest_cubes, 4: self.rest_fourths}[power]
@@ -108,6 +116,7 @@ class Hidden:
     beside: Array  # vectors are where this is
     width: int  # columns of a product, for up to BLOCK_EIGENVALUES
     threads: int
+    start: Callable[[], Array] | None = None  # about eigenvectors of the largest eigenvalues, fewer than the columns
 
 
 def of_residuals(operator: Operator, moments: Moments, n: int) -> Hidden:
@@ -134,9 +143,13 @@ def of_residuals(operator: Operator, moments: Moments, n: int) -> Hidden:
         arrays.namespace(matrix).fill_diagonal(matrix, 0.0)
         return matrix
 
+    def start() -> Array:
+        return arrays.where_computed(operator.problem.left.marks, np.float64)
+
     width = LINE_BLOCK_SIZE if operator.on_a_line else BLOCK_SIZE
     squares = moments.sum_of_squares / (n - 1) ** 2
-    return Hidden(n, n - 1.0, squares, product, stored, diagonal, width, threads)
+    vectors = operator.problem.target is None and operator.problem.left.marks.shape[1] <= width - FEWEST_RANDOM
+    return Hidden(n, n - 1.0, squares, product, stored, diagonal, width, threads, start if vectors else None)
 
 
 def full_spectrum(hidden: Hidden) -> Eigenvalues:
@@ -154,16 +167,13 @@ def leading_spectrum(hidden: Hidden, count: int, settled: Callable[[Eigenvalues]
 
     The space grows by a product with A until `settled`, which is asked after each from `FEWEST_PRODUCTS` on.
     """
-    size, scale, squares = hidden.size, hidden.scale, hidden.squares
-    width = min(size, max(hidden.width, -(-count * hidden.width // BLOCK_EIGENVALUES)))
-    rows = Rows(size, hidden.threads)
-    vectors = weights_beside(hidden.beside, Weights("gaussian", size, width, 0), threads=rows.threads)
+    scale, squares = hidden.scale, hidden.squares
+    rows = Rows(hidden.size, hidden.threads)
+    new, sample = _first_block(rows, hidden, count)
     blocks: list[Array] = []  # of an orthonormal basis
-    inside, gram = rows.inner(blocks, vectors)
     projected = np.empty((0, 0))
     found = Eigenvalues(np.empty(0), squares, 0.0, 0.0, False)
     for step in range(1, MOST_PRODUCTS + 1):
-        new = _orthonormal(rows, vectors, blocks, inside, gram)
         if new.shape[1] == 0:  # the space is invariant
             break
         blocks.append(new)
@@ -172,10 +182,27 @@ def leading_spectrum(hidden: Hidden, count: int, settled: Callable[[Eigenvalues]
         old = len(projected)
         projected = np.block([[projected, inside[:old]], [inside[:old].T, inside[old:]]])
         outside = (gram - inside.T @ inside) / scale**2
-        found = _from_krylov(projected / scale, outside, squares, size, width, count)
+        found = _from_krylov(projected / scale, outside, squares, sample, count)
         if step >= FEWEST_PRODUCTS and settled(found):
             break
+        new = _orthonormal(rows, vectors, blocks, inside, gram)
     return found
+
+
+def _first_block(rows: Rows, hidden: Hidden, count: int) -> tuple[Array, _Sample]:
+    """Orthonormal vectors: those to start with, and random ones orthogonal to them."""
+    width = min(hidden.size, max(hidden.width, -(-count * hidden.width // BLOCK_EIGENVALUES)))
+    blocks: list[Array] = []
+    if hidden.start is not None:
+        vectors = hidden.start()
+        blocks.append(_orthonormal(rows, vectors, [], *rows.inner([], vectors)))
+    fixed = sum(int(block.shape[1]) for block in blocks)
+    if fixed < width:
+        drawn = Weights("gaussian", hidden.size, width - fixed, 0)
+        vectors = weights_beside(hidden.beside, drawn, threads=rows.threads)
+        blocks.append(_orthonormal(rows, vectors, list(blocks), *rows.inner(blocks, vectors)))
+    first = blocks[0] if len(blocks) == 1 else arrays.namespace(blocks[0]).concat(blocks, axis=1)
+    return first, _Sample(hidden.size, fixed, int(first.shape[1]))
 
 
 def rounded(operator: Operator) -> Operator:
@@ -190,32 +217,57 @@ def rounded(operator: Operator) -> Operator:
     return operator if change > ROUGH else in_single_precision(operator)
 
 
+@dataclass(frozen=True)
+class _Sample:
+    """The first vectors of a basis: `fixed` ones, and random ones of what is orthogonal to these, `width` together."""
+
+    size: int  # of all vectors
+    fixed: int
+    width: int
+
+    def shares(self, vectors: np.ndarray) -> np.ndarray:
+        """With what weights functions of Ritz values, of Ritz vectors in the basis, estimate the matrix's traces."""
+        squares, random = vectors[: self.width] ** 2, self.width - self.fixed
+        drawn = np.sum(squares[self.fixed :], axis=0) * ((self.size - self.fixed) / max(1, random))
+        return np.sum(squares[: self.fixed], axis=0) + drawn
+
+
 def _from_krylov(
-    projected: np.ndarray, outside: np.ndarray, squares: float, n: int, block: int, count: int
+    projected: np.ndarray, outside: np.ndarray, squares: float, sample: _Sample, count: int
 ) -> Eigenvalues:
     """Converged Ritz values of A as leading eigenvalues, and power sums of the others.
 
-    `projected` is A in an orthonormal basis that begins with a random block, `outside` the Gram matrix of what
+    `projected` is A in an orthonormal basis that begins with the sample, `outside` the Gram matrix of what
     the last product adds to the space, `squares` the sum of all squared eigenvalues.
 
-    The first block is a random subspace: the mean of A^k over it, without the part in vectors that have
-    converged, is that over the other eigenvalues (stochastic Lanczos quadrature). It is scaled to their known
+    The random vectors of the first block are a random subspace: the mean of A^k over it, without the part in vectors
+    that have converged, is that over the other eigenvalues (stochastic Lanczos quadrature). It is scaled to their known
     sum of squares.
+
+    A Ritz value is less than its eigenvalue by about the square of its residual over itself: `beyond` adds that, and
+    takes those that have not converged for eigenvalues, too.
     """
     values, vectors = scipy.linalg.eigh((projected + projected.T) / 2, driver="ev")
     last = vectors[-len(outside) :]
-    residuals = np.sqrt(np.maximum(0.0, np.einsum("ij,ik,kj->j", last, outside, last)))
-    order = np.argsort(-np.abs(values))
+    residuals = np.sqrt(np.maximum(0.0, np.einsum("ij,ij->j", last, outside @ last)))
+    sizes, shares = np.abs(values), sample.shares(vectors)
+    order = np.argsort(-sizes)
     leading = order[:count]
-    kept = leading[residuals[leading] <= CONVERGED * np.abs(values[leading])]
-    rest_squares = squares - float(np.sum(values[kept] ** 2))
-    others, has_largest = np.setdiff1d(order, kept), bool(order[0] in kept)
-    shares = np.sum(vectors[:block, others] ** 2, axis=0) * (n / block)
-    estimates = [float(shares @ values[others] ** power) for power in (2, 3, 4)]
-    if rest_squares <= 0 or estimates[0] <= 0:
-        return Eigenvalues(values[kept], max(0.0, rest_squares), 0.0, 0.0, has_largest)
-    scale = rest_squares / estimates[0]
-    return Eigenvalues(values[kept], rest_squares, estimates[1] * scale**1.5, estimates[2] * scale**2, has_largest)
+    kept = leading[residuals[leading] <= CONVERGED * sizes[leading]]
+    has_largest = bool(order[0] in kept)
+
+    def with_rest(own: np.ndarray, values: np.ndarray, beyond: Eigenvalues | None) -> Eigenvalues:
+        rest_squares, others = squares - float(np.sum(values[own] ** 2)), np.setdiff1d(order, own)
+        estimates = [float(shares[others] @ values[others] ** power) for power in (2, 3, 4)]
+        if rest_squares <= 0 or estimates[0] <= 0:
+            return Eigenvalues(values[own], max(0.0, rest_squares), 0.0, 0.0, has_largest, beyond)
+        scale = rest_squares / estimates[0]
+        cubes, fourths = estimates[1] * scale**1.5, estimates[2] * scale**2
+        return Eigenvalues(values[own], rest_squares, cubes, fourths, has_largest, beyond)
+
+    missing = np.divide(residuals**2, sizes, out=np.zeros_like(sizes), where=sizes > 0)
+    grown = values + np.sign(values) * np.minimum(missing, sizes)
+    return with_rest(kept, values, with_rest(leading, grown, None) if sample.fixed else None)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ at hand, which `eigenvalues` finds; `kcalib.laws` has the laws.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
@@ -23,7 +23,26 @@ from kcalib.laws import ChiSquareMixture, PearsonCurve
 
 N_EIGENVALUES = 20
 STORED_UP_TO = 256  # rows of a matrix of which all eigenvalues are computed by default, stored
-SETTLED = 0.01  # change of log p by the last product with H; its error is smaller then
+# Changes of log p by the last product with H, of as many random vectors as there are columns, or of few beside those
+# started with; its error is mostly smaller then.
+SETTLED, SETTLED_NARROW = 0.01, 0.002
+EXPECTED = 0.001  # change that another product is expected to make
+
+
+class Settled:
+    """Whether log p no longer changes: by the last product, or by what another is expected to add."""
+
+    def __init__(self, log_pvalue: Callable[[Eigenvalues], float]) -> None:
+        self._log_pvalue = log_pvalue
+        self.value: float | None = None  # the last one
+
+    def __call__(self, found: Eigenvalues) -> bool:
+        before, self.value = self.value, self._log_pvalue(found)
+        if not found.has_largest:
+            return False
+        if before is not None and abs(self.value - before) <= (SETTLED if found.beyond is None else SETTLED_NARROW):
+            return True
+        return found.beyond is not None and abs(self._log_pvalue(found.beyond) - self.value) <= EXPECTED
 
 
 class ByEigenvalues(AllPairs):
@@ -75,16 +94,11 @@ class ByEigenvalues(AllPairs):
             found = full_spectrum(hidden)
             described = f"{self.description} all {hidden.size} eigenvalues {of}"
             return NullLaw(self.log_pvalue(task, found), described, n_eigenvalues=hidden.size)
-        values = [math.inf]
-
-        def settled(found: Eigenvalues) -> bool:
-            values.append(self.log_pvalue(task, found))
-            return found.has_largest and abs(values[-1] - values[-2]) <= SETTLED
-
+        settled = Settled(lambda found: self.log_pvalue(task, found))
         found = leading_spectrum(hidden, count, settled)
         share = f"{found.remainder_share:.2g} of the variance from the rest"
         described = f"{self.description} {len(found.leading)} leading eigenvalues {of}, {share}"
-        last = values[-1] if len(values) > 1 else self.log_pvalue(task, found)
+        last = self.log_pvalue(task, found) if settled.value is None else settled.value
         return NullLaw(last, described, n_eigenvalues=len(found.leading))
 
     def _count(self, size: int) -> int | None:
@@ -110,8 +124,8 @@ class Spectrum(ByEigenvalues):
     n_eigenvalues : int or "all", optional
         Largest number of leading eigenvalues, 1..n, which a block Krylov method finds; a chi-square variable with the
         variance of the others (exact) and their third cumulant (estimated) stands for these. Products with H,
-        in float32, are added until the p-value changes by less than 1 %. "all": those of a stored matrix. Default: all
-        of a matrix of up to 256 rows, else 20.
+        in float32, are added until the p-value changes by less than 1 %, mostly two. "all": those of a stored matrix.
+        Default: all of a matrix of up to 256 rows, else 20.
     max_memory : float, optional
         Bytes that all eigenvalues may take; not with a number of them. Default: what the machine has available.
     reference : {"conditional", "residuals"}
@@ -124,11 +138,11 @@ class Spectrum(ByEigenvalues):
 
     Notes
     -----
-    Time: 4 to 11 passes over the pairs, O(n^2 m) each with 8 or 16 products (for binary problems with exponential and
-    Matern kernels O(n log n)), memory O(16 n m). All eigenvalues, n m of m > 2 classes given the predictions, n
-    otherwise: time cubic in their number, memory 16 bytes times its square. Nothing is random: targets are drawn with
-    a fixed seed, which `null_law` names. In the far tail the law of few rare events is not that of normal variables:
-    "exact" is right there.
+    Time: 4 to 11 passes over the pairs, O(n^2 m) each with 8 to 20 products, mostly 4 with m + 4 (for binary problems
+    with exponential and Matern kernels O(n log n)), memory O(16 n m). All eigenvalues, n m of m > 2 classes given the
+    predictions, n otherwise: time cubic in their number, memory 16 bytes times its square. Nothing is random: targets
+    are drawn with a fixed seed, which `null_law` names. In the far tail the law of few rare events is not that of
+    normal variables: "exact" is right there.
 
     References
     ----------
@@ -167,14 +181,12 @@ def limit_law(hidden: Hidden, statistic: float, copies: int = 1) -> ChiSquareMix
     """
     if hidden.size <= STORED_UP_TO:
         return _of_mean(full_spectrum(hidden).law(), copies)
-    values = [math.inf]
 
-    def settled(found: Eigenvalues) -> bool:
+    def log_pvalue(found: Eigenvalues) -> float:
         law = _of_mean(found.law(), copies)
-        values.append(float(law.logsf(statistic + law.mean)))
-        return found.has_largest and abs(values[-1] - values[-2]) <= SETTLED
+        return float(law.logsf(statistic + law.mean))
 
-    return _of_mean(leading_spectrum(hidden, N_EIGENVALUES, settled).law(), copies)
+    return _of_mean(leading_spectrum(hidden, N_EIGENVALUES, Settled(log_pvalue)).law(), copies)
 
 
 def _of_mean(law: ChiSquareMixture, copies: int) -> ChiSquareMixture:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import oracle
@@ -17,6 +18,7 @@ from kcalib.distributions import Normal, Poisson
 from kcalib.estimators.skce import PairOptions
 from kcalib.inference.conditional_spectrum import Vectors, conditional
 from kcalib.inference.eigenvalues import Eigenvalues, full_spectrum, leading_spectrum
+from kcalib.inference.spectrum import limit_law
 from kcalib.inference.task import Task
 from kcalib.kernels import Exponential, Gaussian
 from kcalib.methods import Pearson, Spectrum
@@ -81,6 +83,39 @@ def test_eigenvalues_are_those_of_the_dense_matrix(name, n, m, rank):
     for power, accuracy in ((2, 1e-10), (3, 5e-3), (4, 5e-3)):
         size = np.sum(np.abs(values) ** power)
         assert leading.power_sum(power) == pytest.approx(np.sum(values**power), abs=accuracy * size)
+
+
+@pytest.mark.parametrize("bandwidth", [0.15, 0.5])
+@pytest.mark.parametrize(
+    ("name", "n", "m"), [("diffuse", 130, 10), ("tied", 130, 10), ("saturated", 130, 10), ("diffuse", 300, 3)]
+)
+def test_far_tails_are_those_of_all_eigenvalues(name, n, m, bandwidth):
+    """Down to log p of -60, also where predictions are equal and eigenvalues too."""
+    data = prepare(np.zeros(n, dtype=int), predictions(name, n, m))
+    found, _ = conditional(Task(data, PairOptions(Exponential(bandwidth=bandwidth))))
+    law = full_spectrum(found).law()
+    for deviations in (0.5, 2, 5, 30):
+        statistic = deviations * law.var**0.5
+        expected = law.logsf(statistic + law.mean)
+        settled = limit_law(found, statistic)
+        assert settled.logsf(statistic + settled.mean) == pytest.approx(expected, abs=0.01)
+
+
+@pytest.mark.parametrize("reference", ["conditional", "residuals"])
+def test_two_products_settle_a_pvalue_where_the_kernel_changes_slowly(reference, monkeypatch):
+    """Of as many columns as random vectors alone take more of; and of fewer for marks with few numbers."""
+    widths = []
+
+    def counted(problem):
+        product = problem.product
+        return replace(problem, product=lambda v: widths.append(v.shape[1]) or product(v))
+
+    p = predictions("diffuse", 400, 10)
+    y = draw_labels(p, np.random.default_rng(0))
+    module = kcalib.inference.spectrum
+    monkeypatch.setattr(module, "leading_spectrum", lambda h, *rest: leading_spectrum(counted(h), *rest))
+    kcalib.calibration_test(y, p, method=Spectrum(reference=reference), kernel=KERNEL)
+    assert len(widths) == 2 and max(widths) <= (14 if reference == "conditional" else 16)
 
 
 def test_sum_of_squares_is_half_the_variance_of_all_labels():

@@ -32,6 +32,7 @@ from kcalib._packing.forecast_features import ForecastFeatures
 from kcalib._packing.variance import FiniteLaw, expected_lengths, finite_law
 from kcalib._pairs.dispatch import operator_for
 from kcalib._pairs.feature_sums import feature_rows
+from kcalib._pairs.operators.openmp import OpenMPOperator
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib.inference.eigenvalues import BLOCK_SIZE, FEWEST_RANDOM, LINE_BLOCK_SIZE, Hidden, of_residuals, rounded
 from kcalib.inference.task import Task
@@ -40,6 +41,7 @@ MOST_ROWS, ROW_CLASSES, FEWEST_ROWS = 2048, 2**17, 128  # of the features' matri
 # Numbers in a mark up to which a group of the largest eigenvalues is started with. A vector takes a column for each:
 # of more the groups would take products of as many columns as their square.
 STARTED_UP_TO, FEWEST_COLUMNS = 16, 8
+MANY_TERMS = 100  # of sums from which products may be rough
 SEED = 0  # of drawn targets: what comes from them is a function of the predictions
 GIVEN = "given the predictions"
 DRAWN = f"of targets drawn from the predictions with seed {SEED}"
@@ -126,9 +128,12 @@ def _hidden(task: Task, roots: Scalars | Vectors) -> Hidden:
     n, size = task.n, task.n * roots.size
     operator, own = task.kernel_operator, task.kernel_diagonal[:, None]
     threads, points, single = operator.threads or 1, operator.problem.left.points, rounded(operator)
+    rough = isinstance(single, OpenMPOperator) and terms_of_a_sum(task, roots.rank) >= MANY_TERMS
 
     def product(vectors: Array) -> Array:
         marks = roots.forth(vectors)
+        if rough and isinstance(single, OpenMPOperator):
+            return roots.back(single.rough_products(marks))
         products = arrays.where_computed(single.matmul(arrays.beside(marks, points), dtype="float32"))
         return roots.back(products, (own, marks))
 
@@ -145,6 +150,16 @@ def _hidden(task: Task, roots: Scalars | Vectors) -> Hidden:
     width = LINE_BLOCK_SIZE if operator.on_a_line else _width(roots)
     squares = task.null_moments.squares / (n - 1) ** 2
     return Hidden(size, n - 1.0, squares, product, stored, own, width, threads, _start(roots, own))
+
+
+def terms_of_a_sum(task: Task, rank: int) -> float:
+    """The mean of sum_j k_ij^2 / k_ii^2 over the samples whose residuals count, about.
+
+    Of as many independent errors of mean 0 eigenvalues are sums: those of rounding 254ths move one by sqrt(2 / 254)
+    over that number, a share of 1e-3 for `MANY_TERMS`.
+    """
+    moments = task.null_moments
+    return task.effective_events * max(1, rank - 1) * moments.squares / moments.trace**2 if moments.trace > 0 else 0.0
 
 
 def _width(roots: Scalars | Vectors) -> int:

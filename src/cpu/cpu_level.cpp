@@ -19,6 +19,7 @@ extern const TileTable tile_v4;
 #ifdef KCALIB_VNNI
 extern const ByteForms byte_dots;
 extern const ByteLabels byte_labels;
+extern const RoughProducts rough_products;
 
 namespace {
 
@@ -29,6 +30,7 @@ TileTable table_with_vnni() {
   table.name = "x86-64-v4-vnni";
   table.bytes = &byte_dots;
   table.byte_labels = &byte_labels;
+  table.rough_products = &rough_products;
   return table;
 }
 

@@ -109,11 +109,11 @@ template <class T, class W> class Product {
  public:
   // Without `left_vectors` (null) there are no sums over rows, but those of symmetric problems.
   Product(const Blocks<T>& blocks, const Run& run, const double* vectors, const double* left_vectors, Columns columns,
-          bool in_units)
+          Entries as)
       : blocks_(blocks),
         run_(run),
         columns_(columns),
-        in_units_(in_units),
+        as_(as),
         length_(round_up(blocks.block, run.table->float32.weights_at_once)),  // to the widest panels
         size_(length_ * columns.count),
         per_group_(blocks_in_a_group(std::max(blocks.row_blocks, blocks.column_blocks), size_)),
@@ -125,9 +125,13 @@ template <class T, class W> class Product {
       left_.emplace(blocks.problem.left, blocks.block, length_, columns, left_vectors, run);
       column_sums_.emplace(blocks, run, blocks.n_right, length_, columns.count);
     }
-    if constexpr (sizeof(W) == sizeof(float))
-      if (run.table->half_products && columns.count >= HalfProducts::FEWEST)
+    if constexpr (sizeof(W) == sizeof(float)) {
+      if (as == Entries::ROUGH)
+        rough_ = run.table->rough_products && columns.count >= RoughProducts::FEWEST && right_.round(run, blocks.column_blocks) &&
+                 (!left_ || left_->round(run, blocks.row_blocks));
+      else if (run.table->half_products && columns.count >= HalfProducts::FEWEST)
         in_halves_ = right_.split(run, blocks.column_blocks) && (!left_ || left_->split(run, blocks.row_blocks));
+    }
   }
 
   void sweep(Watch& watch) {
@@ -137,6 +141,8 @@ template <class T, class W> class Product {
     const AlignedBuffer<W> entries(room * threads);
     const long halves_room = in_halves_ ? HalfProducts::entries_size(blocks_.block) : 0;
     const AlignedBuffer<unsigned short> halves(halves_room * threads);
+    const long bytes_room = rough_ ? RoughProducts::entries_size(blocks_.block) : 0;
+    const AlignedBuffer<unsigned char> bytes(bytes_room * threads);
     std::fill_n(entries.get(), room * threads, W(0));
     Turns turns(row_groups_), column_turns(ceil_divide(blocks_.column_blocks, per_group_));
     std::atomic<long> place{0};
@@ -149,7 +155,8 @@ template <class T, class W> class Product {
           const bool own = blocks_.problem.symmetric && pair->rows == pair->columns;
           double* columns = own ? rows : rows + part_size;
           std::fill_n(rows, 2 * part_size, 0.0);
-          multiply(*pair, h, halves.get() + halves_room * thread_number(), rows, columns, watch);
+          const Room room{h, halves.get() + halves_room * thread_number(), bytes.get() + bytes_room * thread_number()};
+          multiply(*pair, room, rows, columns, watch);
           const long last = order_.last_turn();
           add(sums_, blocks_.row_blocks, pair->rows, pair->turn, last, rows, turns, watch);
           if (blocks_.problem.symmetric && !own)
@@ -170,13 +177,15 @@ template <class T, class W> class Product {
   struct Vectors {
     const std::vector<double> scales;
     const BlockColumns<W> numbers;
-    const long halves_size;
+    const long halves_size, bytes_size;
     std::optional<AlignedBuffer<unsigned short>> halves;  // of `HalfProducts`, block by block
+    std::optional<AlignedBuffer<unsigned char>> bytes;    // of `RoughProducts`, likewise
 
     Vectors(const Side<T>& side, long block, long length, Columns columns, const double* values, const Run& run)
         : scales(sizeof(W) == sizeof(float) ? scales_of(values, side.n, columns) : std::vector<double>(columns.count, 1.0)),
           numbers(side.n, block, length, columns.count),
-          halves_size(HalfProducts::vectors_size(length, columns.count)) {
+          halves_size(HalfProducts::vectors_size(length, columns.count)),
+          bytes_size(RoughProducts::vectors_size(length, columns.count)) {
       std::vector<double> factors;
       for (double scale : scales) factors.push_back(1 / scale);
       numbers.for_each(run, [&](long i, long c, W& number) {
@@ -187,14 +196,28 @@ template <class T, class W> class Product {
     // Makes the halves. False if a number is not finite.
     bool split(const Run& run, long blocks) {
       halves.emplace(blocks * halves_size);
-      const int threads = team_size(run, blocks, double(blocks) * double(halves_size));
-      bool finite = true;
-#pragma omp parallel for schedule(static) num_threads(threads) reduction(&& : finite)
-      for (long b = 0; b < blocks; ++b)
-        finite = run.table->half_products->split(numbers[b], numbers.length, long(scales.size()), of_block(b)) && finite;
-      return finite;
+      return all_of(run, blocks, halves_size, [&](long b) {
+        return run.table->half_products->split(numbers[b], numbers.length, long(scales.size()), of_block(b));
+      });
     }
     unsigned short* of_block(long b) const { return halves->get() + b * halves_size; }
+
+    bool round(const Run& run, long blocks) {
+      bytes.emplace(blocks * bytes_size);
+      return all_of(run, blocks, bytes_size, [&](long b) {
+        return run.table->rough_products->round(numbers[b], numbers.length, long(scales.size()), unsigned(b), bytes_of_block(b));
+      });
+    }
+    unsigned char* bytes_of_block(long b) const { return bytes->get() + b * bytes_size; }
+
+   private:
+    template <class Make> static bool all_of(const Run& run, long blocks, long size, Make make) {
+      const int threads = team_size(run, blocks, double(blocks) * double(size));
+      bool finite = true;
+#pragma omp parallel for schedule(static) num_threads(threads) reduction(&& : finite)
+      for (long b = 0; b < blocks; ++b) finite = make(b) && finite;
+      return finite;
+    }
   };
 
   // What tasks add up to, and what its roundings have lost. Of few samples these are few, and of entries in float32 nobody
@@ -224,9 +247,17 @@ template <class T, class W> class Product {
 
   long rows_of_entries() const { return blocks_.block + MAX_ROWS_AT_ONCE; }  // the last rows of a tile may be beyond the block's
 
+  // A thread's own, for the entries of a block.
+  struct Room {
+    W* entries;
+    unsigned short* halves;
+    unsigned char* bytes;
+  };
+
   // Adds the products of a pair of groups: H V to `rows` and, of a symmetric problem or with vectors on the left, H^T
   // times these to `columns`.
-  void multiply(const GroupOrder::Pair& pair, W* h, unsigned short* halves, double* rows, double* columns, Watch& watch) const {
+  void multiply(const GroupOrder::Pair& pair, const Room& room, double* rows, double* columns, Watch& watch) const {
+    W* h = room.entries;
     const TileFunctions<W>& weighted = functions<W>(*run_.table);
     const bool symmetric = blocks_.problem.symmetric;
     const auto left = [&](long i, long j) -> const W* {
@@ -240,20 +271,31 @@ template <class T, class W> class Product {
         const long n_rows = pairs.row_end - pairs.row_begin, n_columns = pairs.column_end - pairs.column_begin;
         if constexpr (sizeof(W) == sizeof(double)) {
           blocks_.tile.panels(pairs, h, rows_of_entries());
-          if (in_units_) run_.table->round_panels(h, rows_of_entries(), n_rows, n_columns, symmetric && i == j);
+          if (as_ == Entries::IN_UNITS) run_.table->round_panels(h, rows_of_entries(), n_rows, n_columns, symmetric && i == j);
         } else {
           blocks_.tile.panels_single(pairs, h, rows_of_entries());
+          if (as_ == Entries::ROUGH && symmetric && i == j) clear_diagonal(h, n_rows);
         }
         const BlockProduct<W> product{h, rows_of_entries(), n_rows, n_columns, columns_.count, length_, right_.numbers[j], left(i, j),
                                       rows + (i - i_begin) * size_, columns + (j - j_begin) * size_};
         bool done = false;
-        if constexpr (sizeof(W) == sizeof(float))
+        if constexpr (sizeof(W) == sizeof(float)) {
+          const Vectors& of_rows = left_ ? *left_ : right_;
           if (in_halves_)
-            done = run_.table->half_products->multiply(
-                product, right_.of_block(j), product.of_rows ? (left_ ? *left_ : right_).of_block(i) : nullptr, halves);
+            done = run_.table->half_products->multiply(product, right_.of_block(j), product.of_rows ? of_rows.of_block(i) : nullptr, room.halves);
+          else if (rough_)
+            done = run_.table->rough_products->multiply(product, right_.bytes_of_block(j), product.of_rows ? of_rows.bytes_of_block(i) : nullptr,
+                                                        unsigned(i * blocks_.column_blocks + j), room.bytes);
+        }
         if (!done) weighted.multiply(product);
         watch.task_done();
       }
+  }
+
+  // Of a symmetric problem's block of float32 entries in panels.
+  void clear_diagonal(W* h, long rows) const {
+    const long width = run_.table->float32.weights_at_once;
+    for (long k = 0; k < rows; ++k) h[(k / width * rows_of_entries() + k) * width + k % width] = W(0);
   }
 
   // Adds a task's sums to those of a group when it is their turn, of which there are some up to the `last`.
@@ -278,7 +320,7 @@ template <class T, class W> class Product {
   const Blocks<T>& blocks_;
   const Run& run_;
   const Columns columns_;
-  const bool in_units_;  // the entries are rounded as those of `matches`
+  const Entries as_;
   const long length_, size_;  // of a block's numbers in a column, and in all columns
   const long per_group_, row_groups_;
   const GroupOrder order_;
@@ -286,14 +328,14 @@ template <class T, class W> class Product {
   std::optional<Vectors> left_;
   const Sums sums_;
   std::optional<Sums> column_sums_;
-  bool in_halves_ = false;
+  bool in_halves_ = false, rough_ = false;
 };
 
 // out = H vectors, and column_out = H^T left_vectors unless null, for the given columns of all. False if stopped.
 template <class T, class W>
 bool multiply(const Blocks<T>& blocks, const Run& run, Watch& watch, const double* vectors, const double* left_vectors,
-              Columns columns, bool in_units, double* out, double* column_out) {
-  Product<T, W> product(blocks, run, vectors, left_vectors, columns, in_units);
+              Columns columns, Entries as, double* out, double* column_out) {
+  Product<T, W> product(blocks, run, vectors, left_vectors, columns, as);
   product.sweep(watch);
   if (!watch.stopped()) product.write(out, column_out);
   return !watch.stopped();
@@ -312,8 +354,9 @@ bool matmul(const PairProblem<T>& problem, const Run& run, const double* vectors
     const Columns columns{n_vectors, std::min(AT_ONCE, n_vectors - c)};
     const double* left = left_vectors ? left_vectors + c : nullptr;
     double* column = column_out ? column_out + c : nullptr;
-    finished = (entries == Entries::SINGLE ? multiply<T, float> : multiply<T, double>)(
-        blocks, run, watch, vectors + c, left, columns, entries == Entries::IN_UNITS, out + c, column);
+    const bool single = entries == Entries::SINGLE || entries == Entries::ROUGH;
+    finished = (single ? multiply<T, float> : multiply<T, double>)(
+        blocks, run, watch, vectors + c, left, columns, entries, out + c, column);
   }
   return finished;
 }

@@ -14,6 +14,7 @@
 #include "kcalib/profiles.h"
 #include "line_kernels.h"
 #include "location_kernels.h"
+#include "rough_products.h"
 #include "weights.h"
 
 namespace kcalib {
@@ -158,6 +159,7 @@ struct TileTable {
   const ByteForms* bytes = nullptr;  // null: no machine of the level has them
   const ByteLabels* byte_labels = nullptr;
   const HalfProducts* half_products = nullptr;
+  const RoughProducts* rough_products = nullptr;
 };
 
 template <class T> const TileFunctions<T>& functions(const TileTable& table);

@@ -93,6 +93,7 @@ cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
         DOUBLE
         SINGLE
         IN_UNITS
+        ROUGH
     bint c_matmul "kcalib::matmul"[T](
         const PairProblem[T]&, const Run&, const double*, const double*, long, Entries, double*, double*) except +
     cdef cppclass LabelPanels:
@@ -560,11 +561,12 @@ def matmul(
     const real[:, ::1] right_points, const real[:, ::1] right_marks, const int[::1] right_labels,
     const int64_t[::1] right_order,
     bint symmetric, Kernel kernel not None, Sweep sweep not None, const double[:, ::1] vectors, bint single,
-    const double[:, ::1] left_vectors=None, bint in_units=False,
+    const double[:, ::1] left_vectors=None, bint in_units=False, bint rough=False,
 ):
     """H @ vectors for `vectors` of shape (n right, c), which, as the result, the orders refer to; `single`: in float32.
 
-    `in_units`: the entries rounded as those of `matches`, of symmetric problems those off the diagonal.
+    `in_units`: the entries rounded as those of `matches`, of symmetric problems those off the diagonal; `rough`: all
+    numbers rounded to bytes where the machine multiplies these and no entry is below 0, else float32, off the diagonal.
     And, of rectangular problems, H^T @ left_vectors of shape (n, c), None where these are.
     """
     cdef PairProblem[real] problem = pair_problem[real](
@@ -578,7 +580,13 @@ def matmul(
     cdef const double* vectors_pointer = &vectors[0, 0]
     cdef const double* left_pointer = NULL
     cdef long n_vectors = vectors.shape[1]
-    cdef Entries entries = Entries.IN_UNITS if in_units else Entries.SINGLE if single else Entries.DOUBLE
+    cdef Entries entries = Entries.DOUBLE
+    if rough:
+        entries = Entries.ROUGH
+    elif in_units:
+        entries = Entries.IN_UNITS
+    elif single:
+        entries = Entries.SINGLE
     if left_vectors is not None:
         column_out = columns
         column_pointer = &column_out[0, 0]

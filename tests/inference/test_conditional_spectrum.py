@@ -16,7 +16,7 @@ from kcalib._input.labels import prepare
 from kcalib._packing.variance import finite_law
 from kcalib.distributions import Normal, Poisson
 from kcalib.estimators.skce import PairOptions
-from kcalib.inference.conditional_spectrum import Vectors, conditional
+from kcalib.inference.conditional_spectrum import MANY_TERMS, Vectors, conditional, terms_of_a_sum
 from kcalib.inference.eigenvalues import Eigenvalues, full_spectrum, leading_spectrum
 from kcalib.inference.spectrum import limit_law
 from kcalib.inference.task import Task
@@ -99,6 +99,37 @@ def test_far_tails_are_those_of_all_eigenvalues(name, n, m, bandwidth):
         expected = law.logsf(statistic + law.mean)
         settled = limit_law(found, statistic)
         assert settled.logsf(statistic + settled.mean) == pytest.approx(expected, abs=0.01)
+
+
+@pytest.mark.parametrize("name", ["equal", "two", "diffuse", "onehot", "rare class"])
+def test_far_tails_by_rough_products(name):
+    """Of predictions that make equal entries, which rounded to the nearest would all be off by the same."""
+    n, m, rng = 420, 4, np.random.default_rng(0)
+    p = {
+        "equal": np.tile([0.1, 0.2, 0.3, 0.4], (n, 1)),
+        "two": np.array([[0.9, 0.05, 0.03, 0.02], [0.2, 0.25, 0.25, 0.3]])[rng.integers(2, size=n)],
+        "diffuse": rng.dirichlet(np.ones(m), size=n),
+        "onehot": 0.4 * np.eye(m)[rng.integers(m, size=n)] + 0.15,
+        "rare class": rng.dirichlet([5, 5, 5, 0.05], size=n),
+    }[name]
+    task = Task(prepare(np.zeros(n, dtype=int), p), PairOptions(Exponential(bandwidth=1.5)))
+    assert terms_of_a_sum(task, m) >= MANY_TERMS
+    found, _ = conditional(task)
+    law = full_spectrum(found).law()
+    for deviations in (0.5, 2, 5, 30):
+        statistic = deviations * law.var**0.5
+        settled = limit_law(found, statistic)
+        expected = law.logsf(statistic + law.mean)
+        assert settled.logsf(statistic + settled.mean) == pytest.approx(expected, abs=0.01)
+
+
+def test_few_terms_are_not_rounded():
+    """Predictions that are alone under a narrow kernel, and few that leave anything open."""
+    for name, bandwidth in (("diffuse", 0.01), ("saturated", 0.5)):
+        p = predictions(name, 420, 4)
+        p[:5] = 0.25
+        task = Task(prepare(np.zeros(420, dtype=int), p), PairOptions(Exponential(bandwidth=bandwidth)))
+        assert terms_of_a_sum(task, 4) < MANY_TERMS
 
 
 @pytest.mark.parametrize("reference", ["conditional", "residuals"])

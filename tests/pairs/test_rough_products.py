@@ -1,0 +1,97 @@
+"""Products of bytes, on machines that have them, beside the stored H without its diagonal; float32 elsewhere."""
+
+import numpy as np
+import pytest
+
+from kcalib import _native, _packing
+from kcalib._pairs.operators.openmp import OpenMPOperator
+from kcalib._pairs.problem import PairProblem, Side
+from kcalib.kernels import Exponential, Gaussian, Linear
+
+KERNELS = {"exponential": Exponential(bandwidth=0.5), "sum": Linear() + Gaussian(bandwidth=0.3)}
+FEWEST = 32  # vectors
+LEVELS = "x86-64-v4-vnni", "x86-64-v4-amx"
+bytes_only = pytest.mark.skipif(_native.Sweep(1).level not in LEVELS, reason="this machine has no products of bytes")
+
+
+def operator_of(n, m, kernel="exponential", dtype="float32", scale=1.0, distinct=None, **options):
+    rng = np.random.default_rng([n, m])
+    p = rng.dirichlet(np.ones(m), size=n)
+    if distinct is not None:
+        p = p[rng.integers(min(n, distinct), size=n)]
+    terms = _packing.pack_points(p, KERNELS[kernel], dtype, threads=1).problem.kernel
+    marks = np.full((n, 1), np.sqrt(scale), dtype)
+    return OpenMPOperator(PairProblem(Side(p.astype(dtype), marks), None, terms), **options)
+
+
+def off_diagonal(operator):
+    h = operator.tile(slice(None), slice(None)).astype(np.float64)
+    np.fill_diagonal(h, 0)
+    return h
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("distinct", [None, 1, 3])
+@pytest.mark.parametrize(
+    ("n", "m", "kernel", "count"),
+    [(2, 3, "sum", 33), (97, 3, "sum", 40), (300, 10, "exponential", 160), (2100, 10, "exponential", 49)],
+)
+def test_products(dtype, distinct, n, m, kernel, count):
+    """Errors of a sum of products are those of independent roundings of its factors, for vectors of any scale."""
+    operator, rng = operator_of(n, m, kernel, dtype, distinct=distinct), np.random.default_rng(1)
+    scales = 10.0 ** rng.uniform(-50, 50, size=count)
+    v = rng.standard_normal((n, count))
+    h = off_diagonal(operator)
+    error = operator.rough_products(v * scales) / scales - h @ v
+    # Of uniform roundings the largest variance of one is a quarter of its unit's square.
+    entry, number = h.max() / 254 / 2, np.abs(v).max() / 126 / 2
+    deviation = np.sqrt(
+        entry**2 * (v**2).sum(axis=0) + number**2 * (h**2).sum(axis=1, keepdims=True) + n * (entry * number) ** 2
+    )
+    assert (np.abs(error) <= 6 * deviation).all()
+    assert np.sqrt(np.mean((error / deviation) ** 2)) <= 1.1
+
+
+@pytest.mark.parametrize("distinct", [1, 2])
+def test_of_equal_predictions_errors_do_not_add_up(distinct):
+    """Nor of vectors with equal numbers: rounded to the nearest, these would be off by up to a 250th of the largest."""
+    operator, number = operator_of(2000, 5, distinct=distinct), (20.5 + np.arange(FEWEST)) / 126
+    v = np.where(np.arange(2000)[:, None] % 2 == 0, 1.0, number)
+    h = off_diagonal(operator)
+    found, expected = np.sum(v * operator.rough_products(v), axis=0), np.sum(v * (h @ v), axis=0)
+    assert np.abs(found / expected - 1).max() <= 4e-4
+
+
+def test_the_same_bits_for_any_number_of_threads():
+    v = np.random.default_rng(3).standard_normal((2500, FEWEST))
+    one, three = (operator_of(2500, 10, threads=threads).rough_products(v) for threads in (1, 3))
+    np.testing.assert_array_equal(one, three)
+
+
+@bytes_only
+@pytest.mark.parametrize("why", ["few vectors", "not finite", "tiny", "negative"])
+def test_what_bytes_have_no_room_for_is_left_to_float32(why):
+    """The bits of AVX-512 without them, where a machine with tile registers takes those only for `matmul`."""
+    v = np.random.default_rng(4).standard_normal((300, FEWEST))
+    options = {"scale": 1e-30} if why == "tiny" else {"scale": -1.0} if why == "negative" else {}
+    if why == "few vectors":
+        v = v[:, 1:]
+    if why == "not finite":
+        v[7, 3] = np.inf
+
+    def products(level):
+        operator = operator_of(300, 5, scale=abs(options.get("scale", 1.0)), level=level)
+        if why == "negative":
+            signs = np.where(np.arange(300) % 2 == 0, 1, -1).astype(np.float32)[:, None]
+            left = Side(operator.problem.left.points, signs)
+            operator = OpenMPOperator(PairProblem(left, None, operator.problem.kernel), level=level)
+        return operator.rough_products(v)
+
+    np.testing.assert_array_equal(products(None), products("x86-64-v4"))
+
+
+@bytes_only
+def test_bytes_are_what_is_multiplied():
+    v = np.random.default_rng(4).standard_normal((300, FEWEST))
+    found, other = (operator_of(300, 5, level=level).rough_products(v) for level in (None, "x86-64-v4"))
+    assert (found != other).any()

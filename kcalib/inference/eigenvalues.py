@@ -148,8 +148,10 @@ def of_residuals(operator: Operator, moments: Moments, n: int) -> Hidden:
 
     width = LINE_BLOCK_SIZE if operator.on_a_line else BLOCK_SIZE
     squares = moments.sum_of_squares / (n - 1) ** 2
-    vectors = operator.problem.target is None and operator.problem.left.marks.shape[1] <= width - FEWEST_RANDOM
-    return Hidden(n, n - 1.0, squares, product, stored, diagonal, width, threads, start if vectors else None)
+    # On a line there is one such vector; with seven random ones beside it more products were needed than with eight.
+    vectors = operator.problem.target is None and not operator.on_a_line
+    few = vectors and operator.problem.left.marks.shape[1] <= width - FEWEST_RANDOM
+    return Hidden(n, n - 1.0, squares, product, stored, diagonal, width, threads, start if few else None)
 
 
 def full_spectrum(hidden: Hidden) -> Eigenvalues:

@@ -70,6 +70,15 @@ class Weights:
         with sweeping(threads) as sweep:
             return _native.fill_bytes(KINDS[self.kind], self.seed, begin, end - begin, self.n, sweep)
 
+    def panels_and_products(
+        self, begin: int, end: int, vector: np.ndarray, threads: Any = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """`panels_of_bytes` of counts, and `products` of the same draws."""
+        products, vector = np.empty(end - begin), np.ascontiguousarray(vector, dtype=np.float64)
+        with sweeping(threads) as sweep:
+            draws = KINDS[self.kind], self.seed, begin, end - begin, self.n
+            return _native.fill_bytes(*draws, sweep, vector, products), products
+
     def products(self, vector: np.ndarray, threads: Any = None) -> np.ndarray:
         """``vector @ values()`` of counts ("multinomial"), which are drawn, and never stored."""
         out = np.empty(self.n_replicates)

@@ -97,8 +97,7 @@ class Bootstrap(AllPairs):
         # c^T H~ c = c^T H c - 2 n c^T row_means + n^2 mean, because c sums to n.
         subtracted = 2 * n * row_means + (own - 2 * row_means + mean)
         weights = Weights("multinomial", n, count, seed)
-        forms = arrays.to_host(quadratic_forms(task.operator, weights))
-        linear = _count_products(subtracted, weights, task.options.threads)
+        forms, linear = _forms_and_products(task, weights, subtracted)
         return from_draws(task, forms - linear + n**2 * mean, f"{count} Arcones-Gine bootstrap resamples")
 
 
@@ -222,6 +221,16 @@ def _multiplied_roots(finite: FiniteLaw, weights: Weights, at_once: int, task: T
             top[:, :, None], at_top[:, None, :], scaled - p[:, :, None] * (of_top + of_others)[:, None, :]
         )
         yield (residuals.transpose(0, 2, 1) @ root).reshape(n, -1)
+
+
+def _forms_and_products(task: Task, counts: Weights, vector: Array) -> tuple[np.ndarray, np.ndarray]:
+    """c^T H c, in float32, and c^T `vector` for each replicate of the counts c."""
+    at_once: Callable[[Weights, Array], tuple[np.ndarray, np.ndarray]] | None
+    at_once = getattr(task.operator, "forms_and_products", None)
+    if at_once is not None:
+        return at_once(counts, vector)
+    forms = arrays.to_host(quadratic_forms(task.operator, counts))
+    return forms, _count_products(vector, counts, task.options.threads)
 
 
 def _count_products(vector: Array, weights: Weights, threads: int | None) -> np.ndarray:

@@ -69,12 +69,19 @@ template <class T> bool fill_counts(Word seed, Word first, long n_replicates, lo
   return !watch.stopped();
 }
 
+double product(const double* vector, const unsigned char* counts, long n) {
+  constexpr int LANES = 8;  // sums at a time, which do not wait for each other
+  double sums[LANES] = {};
+  for (long i = 0; i < n; i += LANES)
+    for (long l = 0; l < std::min<long>(LANES, n - i); ++l) sums[l] += vector[i + l] * double(counts[i + l]);
+  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+
 }  // namespace
 
 bool count_products(Word seed, Word first_replicate, long n_replicates, long n, const double* vector, double* out,
                     const Run& run) {
-  constexpr long PART = 1L << 19;  // draws or rows between two looks at the watch; a multiple of LANES
-  constexpr int LANES = 8;         // sums at a time, which do not wait for each other
+  constexpr long PART = 1L << 19;  // draws between two looks at the watch; even
   const long parts = ceil_divide(n, PART);
   const int threads = team_size(run, n_replicates, double(n) * double(n_replicates) * 20);
   const std::unique_ptr<unsigned char[]> buffer(new unsigned char[std::size_t(threads * n)]);
@@ -88,10 +95,7 @@ bool count_products(Word seed, Word first_replicate, long n_replicates, long n, 
       draw(seed, first_replicate + Word(r), k, std::min(n, k + PART), n, counts);
       watch.task_done();
     }
-    double sums[LANES] = {};
-    for (long i = 0; i < n && !watch.stopped(); i += LANES)
-      for (long l = 0; l < std::min<long>(LANES, n - i); ++l) sums[l] += vector[i + l] * double(counts[i + l]);
-    out[r] = ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+    if (!watch.stopped()) out[r] = product(vector, counts, n);
   }
   return !watch.stopped();
 }
@@ -103,7 +107,7 @@ bool fill_weights(WeightKind kind, Word seed, Word first_replicate, long n_repli
 }
 
 bool fill_bytes(WeightKind kind, Word seed, Word first_replicate, long n_replicates, long n, signed char* out,
-                const Run& run) {
+                const double* vector, double* products, const Run& run) {
   constexpr long WIDTH = ByteForms::WEIGHTS_AT_ONCE;
   constexpr long PART = 1L << 19;  // draws between two looks at the watch; even
   const long rows = ByteForms::panel_rows(n), panels = ceil_divide(n_replicates, WIDTH);
@@ -122,6 +126,7 @@ bool fill_bytes(WeightKind kind, Word seed, Word first_replicate, long n_replica
       for (long r = 0; r < size && !watch.stopped(); ++r) {
         for (long k = 0; k < n && !watch.stopped(); k += PART)
           weights.draw(seed, begin + Word(r), k, std::min(n, k + PART), n, own + r * rows);
+        if (vector) products[p * WIDTH + r] = product(vector, own + r * rows, n);
         watch.task_done();
       }
     else

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from problems import instruction_sets
+from problems import instruction_sets, levels_of_bytes
 from scipy import stats
 
 from kcalib import _native
@@ -307,6 +307,15 @@ def test_products_with_counts(n):
     np.testing.assert_allclose(found, vector @ weights.values(), rtol=0, atol=1e-15 * n * np.abs(vector).max() * 8)
     np.testing.assert_array_equal(found, weights.products(vector, threads=3))
     assert Weights("multinomial", n, 0, seed=5).products(vector).shape == (0,)
+
+
+@pytest.mark.skipif(not levels_of_bytes(), reason="this machine has no products of bytes")
+@pytest.mark.parametrize("n", [1, 7, 300])
+def test_products_along_with_panels_of_counts(n):
+    vector, weights = np.random.default_rng(n).normal(size=n), Weights("multinomial", n, 37, seed=5)
+    panels, products = weights.panels_and_products(3, 37, vector, threads=3)
+    np.testing.assert_array_equal(panels, weights.panels_of_bytes(3, 37))
+    np.testing.assert_array_equal(products, weights.products(vector)[3:])
 
 
 def labels_by_numpy(p: np.ndarray, draws: int, seed: int) -> np.ndarray:

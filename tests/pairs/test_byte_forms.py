@@ -93,6 +93,18 @@ def test_the_same_bits_whoever_adds_up(monkeypatch, dtype):
     np.testing.assert_array_equal(OpenMPOperator(problem).quadratic_forms(weights, dtype="float32"), found)
 
 
+def test_forms_and_products(monkeypatch):
+    """On machines with bytes and without, some replicates at a time."""
+    problem, counts = problem_of("diffuse", 200, 3), Weights("multinomial", 200, 70, 1)
+    vector = np.random.default_rng(0).normal(size=200)
+    monkeypatch.setattr(openmp, "WEIGHTS_BYTES", 2**14)
+    for level in (None, "baseline"):
+        operator = OpenMPOperator(problem, level=level)
+        forms, products = operator.forms_and_products(counts, vector)
+        np.testing.assert_array_equal(forms, operator.quadratic_forms(counts, dtype="float32"))
+        np.testing.assert_array_equal(products, counts.products(vector))
+
+
 @needs_bytes
 @pytest.mark.parametrize("kind", ["multinomial", "rademacher"])
 @pytest.mark.parametrize(("n", "count", "threads"), [(1, 1, 1), (130, 16, 1), (1000, 37, 3)])

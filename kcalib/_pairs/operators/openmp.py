@@ -122,16 +122,37 @@ class OpenMPOperator:
         return found
 
     def quadratic_forms(self, weights: np.ndarray | Weights, *, dtype: str = "float64") -> np.ndarray:
+        return self._forms(weights, self._packed_as(weights, dtype), self._panels)
+
+    def forms_and_products(self, counts: Weights, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """`quadratic_forms` of counts in float32, and `products` with a vector: drawn once where they are bytes."""
+        dtype, products = self._packed_as(counts, "float32"), [np.empty(0)]
+        if dtype != BYTES:
+            return self.quadratic_forms(counts, dtype="float32"), counts.products(vector, self.threads)
+
+        def panels(_: np.ndarray | Weights, begin: int, end: int, __: str) -> list[np.ndarray]:
+            made, found = counts.panels_and_products(begin, end, vector, self.threads)
+            products.append(found)
+            return list(made)
+
+        return self._forms(counts, dtype, panels), np.concatenate(products)
+
+    def _forms(
+        self,
+        weights: np.ndarray | Weights,
+        dtype: str,
+        panels_of: Callable[[np.ndarray | Weights, int, int, str], list[np.ndarray]],
+    ) -> np.ndarray:
+        """`quadratic_forms` of panels of some columns [begin, end) at a time, as `_panels` makes them."""
         side = self._prepared(self.problem.left, sort=False)
         n, count = weights.shape if isinstance(weights, np.ndarray) else (weights.n, weights.n_replicates)
-        dtype = self._packed_as(weights, dtype)
         width = _native.weights_at_once(dtype, self._sweep())
         rows = _native.panel_rows(n) if dtype == BYTES else n
         at_once = max(1, WEIGHTS_BYTES // (rows * width * np.dtype(dtype).itemsize)) * width
         forms = [np.empty(0)]
         for begin in range(0, count, at_once):
             end = min(count, begin + at_once)
-            panels = self._panels(weights, begin, end, dtype)
+            panels = panels_of(weights, begin, end, dtype)
             found = self._run(_native.quadratic_forms, *side.arrays, panels=panels, first_panel=panels[0])
             forms.append(found.reshape(-1)[: end - begin])
         return np.concatenate(forms)

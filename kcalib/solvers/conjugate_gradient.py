@@ -326,7 +326,8 @@ class _Iteration:
         # The residual will fall by as much as it just did, about, and lengths are at most its own over the shift.
         expected = self.history[-1] ** 2 / self.history[-2] if len(self.history) > 1 else math.inf
         if self.may_round and expected <= self._aim():
-            allowed = KNOWN / 2 * expected - largest_ratio(self.errors, self.scales)
+            size = max(expected, self.task.rule.tol or 0.0)
+            allowed = KNOWN / 2 * size - largest_ratio(self.errors, self.scales)
             lengths = self.relative / task.shift
             if PRODUCT_ROUNDING["float32"] * self.largest * lengths <= allowed:
                 images = task.product(directions, "float32")

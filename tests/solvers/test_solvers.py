@@ -300,6 +300,17 @@ def test_last_products_are_in_float32_where_their_errors_do_not_count(error, sin
     assert len(operator.asked) == found.iterations + (not single)
 
 
+def test_a_last_product_in_float32_goes_far_below_the_tolerance():
+    """Its error is small beside the tolerance, if not beside what is left of the residual."""
+    p, b = residuals(900, 5)
+    operator = Rounded(dense(EQUATION_8, p), 1e-8)
+    found = solve(operator, b, 600.0, method=ConjugateGradient(rank=100, seed=1, tol=1e-8))
+    assert operator.asked == ["float64", "float32"] and found.relative_residual < 0.1 * 1e-8
+    exact = b - (operator.matrix @ found.values + 600.0 * found.values)
+    of_columns = np.linalg.norm(exact, axis=0) / np.linalg.norm(b, axis=0)
+    assert np.max(of_columns) == pytest.approx(found.relative_residual, rel=0, abs=0.01 * 1e-8)
+
+
 def test_a_block_needs_fewer_products_than_a_column():
     p, b = residuals(500, 10)
     operator = kernel_operator(p, EQUATION_8)

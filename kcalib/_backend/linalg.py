@@ -21,6 +21,7 @@ from kcalib._backend.threads import resolve_threads
 
 ONE_THREAD, FEW_ROWS = 2**18, 7  # multiply-adds, and rows of triangular systems, that OpenBLAS leaves to one thread
 OWN_EIGH = range(61, 129)  # rows of matrices whose eigenvectors LAPACK finds with threads, and little work
+NEGLIGIBLE = 1e-140  # beside 1: squares have all their digits down to about 1e-146
 OWN_ROOT, OWN_GRAM, AT_ONCE = 512, 256, 40  # columns at most for which BLAS's threads are not woken, and taken at once
 
 
@@ -113,13 +114,19 @@ def eigh(matrix: Array) -> tuple[Array, Array]:
 
 
 def _eigh_by_one_thread(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """By Householder's reflections; SciPy does the tridiagonal matrix."""
-    rest, reflections = np.array(matrix, order="C"), []
+    """By Householder's reflections; SciPy does the tridiagonal matrix.
+
+    The largest entry is brought to [0.5, 1), and columns are left out whose squares might underflow beside it.
+    """
+    largest = max(float(np.max(matrix)), -float(np.min(matrix)))
+    exponent = math.frexp(largest)[1]
+    rest, reflections = np.ldexp(np.array(matrix, order="C"), -exponent), []
     for k in range(len(rest) - 2):
         below = rest[k + 1 :, k + 1 :]
         v = rest[k + 1 :, k].copy()
         size = norm(v)
-        if size == 0:
+        if size < NEGLIGIBLE:
+            rest[k + 1, k] = 0.0
             continue
         rest[k + 1, k] = -math.copysign(size, v[0])
         v[0] -= rest[k + 1, k]
@@ -133,7 +140,7 @@ def _eigh_by_one_thread(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     for v in reversed(reflections):
         rows = vectors[-len(v) :]
         rows -= np.multiply.outer(2 * v, np.einsum("i,ij->j", v, rows))
-    return values, vectors
+    return np.ldexp(values, exponent), vectors
 
 
 def eigvalsh(matrix: Array) -> Array:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy
 
 from kcalib._backend import linalg
 
@@ -93,6 +94,23 @@ def test_eigenvectors(k, monkeypatch):
         assert np.all(np.diff(values) >= 0)
         np.testing.assert_allclose(vectors.T @ vectors, np.eye(k), rtol=0, atol=1e-13)
         np.testing.assert_allclose(matrix @ vectors, vectors * values, rtol=0, atol=1e-14 * k * size)
+
+
+def test_eigenvectors_of_numbers_whose_squares_overflow_or_underflow():
+    k = 70
+    rng = np.random.default_rng(0)
+    half = rng.normal(size=(k, k))
+    shrunk = half * 10 ** -np.linspace(0, 200, k)[:, None]
+    for matrix in (half @ half.T, np.eye(k) + 1e-161 * (half + half.T), shrunk @ shrunk.T, np.zeros((k, k))):
+        for unit in (1e-305, 1e-160, 1e-157, 1.0, 1e150, 1e300):
+            scaled = unit * matrix
+            values, vectors = linalg.eigh(scaled)
+            expected = scipy.linalg.eigvalsh(matrix)
+            size = max(np.abs(expected).max(), 1e-300)
+            np.testing.assert_allclose(vectors.T @ vectors, np.eye(k), rtol=0, atol=1e-13)
+            np.testing.assert_allclose(values / unit, expected, rtol=0, atol=1e-13 * size)
+            image = (scaled / unit) @ vectors
+            np.testing.assert_allclose(image, vectors * (values / unit), rtol=0, atol=1e-13 * k * size)
 
 
 def test_products_of_rows_and_sums_of_squares():

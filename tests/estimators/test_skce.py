@@ -251,6 +251,32 @@ def test_exact_medians_by_one_sweep(width, off, sweeps, counting, threads, monke
     assert sum(asked) == sweeps
 
 
+def test_exact_medians_where_more_distances_are_in_between_than_may_be_collected(monkeypatch):
+    """Some of the points are spread widely, all of them lie in four clusters."""
+    rng = np.random.default_rng(0)
+    p = np.eye(4)[rng.integers(4, size=900)] + 1e-3 * rng.normal(size=(900, 4))
+    monkeypatch.setattr(bandwidth, "COLLECTED", 0)
+    monkeypatch.setattr(bandwidth, "SAMPLE", 200)
+    some_of, between, found = bandwidth.PairDistances.some, OpenMPOperator.some_between, []
+
+    def some(self):
+        if self.n < len(p):
+            return some_of(self)
+        return bandwidth.PairDistances.between(rng.normal(size=(225, 1)) * [1.5, 0, 0, 0], "euclidean", 1)
+
+    def counted(self, low, high, most):
+        values, count, below = between(self, low, high, most)
+        found.append((len(values), count, most))
+        return values, count, below
+
+    monkeypatch.setattr(bandwidth.PairDistances, "some", some)
+    monkeypatch.setattr(OpenMPOperator, "some_between", counted)
+    value = median_distance(p, max_samples=None).value
+    distances = np.sqrt(((p[:, None] - p) ** 2).sum(-1))[np.triu_indices(len(p), 1)]
+    assert value == pytest.approx(np.median(distances), rel=0, abs=4e-16)
+    assert any(size == most < count for size, count, most in found)
+
+
 def test_large_samples_take_the_median_of_a_seeded_subset():
     y, p = softmax_problem(2500, 3)
     result = kcalib.skce(y, p, full_output=True)

@@ -16,6 +16,7 @@ over.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import singledispatch
@@ -41,7 +42,9 @@ MOST_ROWS, ROW_CLASSES, FEWEST_ROWS = 2048, 2**17, 128  # of the features' matri
 # Numbers in a mark up to which a group of the largest eigenvalues is started with. A vector takes a column for each:
 # of more the groups would take products of as many columns as their square.
 STARTED_UP_TO, FEWEST_COLUMNS = 16, 8
-MANY_TERMS = 100  # of sums from which products may be rough
+# Terms of sums from which products may be rough, for a statistic of at most so many standard deviations; farther out,
+# where the logarithm of a p-value changes by as much more, in proportion.
+MANY_TERMS, NEAR_TAIL = 100, 5
 SEED = 0  # of drawn targets: what comes from them is a function of the predictions
 GIVEN = "given the predictions"
 DRAWN = f"of targets drawn from the predictions with seed {SEED}"
@@ -128,7 +131,7 @@ def _hidden(task: Task, roots: Scalars | Vectors) -> Hidden:
     n, size = task.n, task.n * roots.size
     operator, own = task.kernel_operator, task.kernel_diagonal[:, None]
     threads, points, single = operator.threads or 1, operator.problem.left.points, rounded(operator)
-    rough = isinstance(single, OpenMPOperator) and terms_of_a_sum(task, roots.rank) >= MANY_TERMS
+    rough = isinstance(single, OpenMPOperator) and terms_of_a_sum(task, roots.rank) >= fewest_terms(task)
 
     def product(vectors: Array) -> Array:
         marks = roots.forth(vectors)
@@ -160,6 +163,12 @@ def terms_of_a_sum(task: Task, rank: int) -> float:
     """
     moments = task.null_moments
     return task.effective_events * max(1, rank - 1) * moments.squares / moments.trace**2 if moments.trace > 0 else 0.0
+
+
+def fewest_terms(task: Task) -> float:
+    """From which `terms_of_a_sum` on products may be rough for the p-value of the task's statistic."""
+    deviation = math.sqrt(2 * task.null_moments.squares) / (task.n - 1)
+    return MANY_TERMS * max(1.0, task.n * task.estimate / deviation / NEAR_TAIL) if deviation > 0 else math.inf
 
 
 def _width(roots: Scalars | Vectors) -> int:

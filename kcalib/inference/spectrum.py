@@ -125,8 +125,8 @@ class Spectrum(ByEigenvalues):
         Largest number of leading eigenvalues, 1..n, which a block Krylov method finds; a chi-square variable with the
         variance of the others (exact) and their third cumulant (estimated) stands for these. Products with H
         are added until the p-value changes by less than 1 %, mostly two; in float32, or with numbers rounded at random
-        to 8 bits, where sums over many of these shrink what that changes to less than 1e-3. "all": those of a stored
-        matrix. Default: all of a matrix of up to 256 rows, else 20.
+        to 8 bits, where sums over many of these shrink what that changes in a p-value to less than 1 %. "all": those of
+        a stored matrix. Default: all of a matrix of up to 256 rows, else 20.
     max_memory : float, optional
         Bytes that all eigenvalues may take; not with a number of them. Default: what the machine has available.
     reference : {"conditional", "residuals"}

@@ -69,6 +69,8 @@ class _Parameters:
         self._given = given
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # what copying and pickling look for in an object that has nothing yet
+            raise AttributeError(name)
         return getattr(self._given, name)
 
     def __repr__(self) -> str:

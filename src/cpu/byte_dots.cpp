@@ -21,6 +21,7 @@ constexpr int SMALL = 31;  // sizes of weights, of which sums of a piece over a 
 static_assert(STRIP * 192 * SMALL * SMALL * 255L < 1L << 31);
 
 using Bytes = __m512i;
+using Words = unsigned __attribute__((vector_size(LINE)));  // whose products may overflow, as those do that are not needed
 
 // Of 16 entries: a word for each piece of four columns.
 struct Order {
@@ -132,7 +133,7 @@ bool add_forms(const unsigned char* bytes, const double* units, long row_begin, 
       for (int r = 0; r < ROWS_AT_ONCE; ++r) {
         const IntPack weight = (IntPack(weights) << (24 - 8 * r)) >> 24;
         if constexpr (IN_32_BITS)
-          for (int piece = 0; piece < PIECES; ++piece) sums[p][piece] += own[r][p][piece] * weight;
+          for (int piece = 0; piece < PIECES; ++piece) sums[p][piece] = IntPack(Words(sums[p][piece]) + Words(own[r][p][piece]) * Words(weight));
         else
           for (int half = 0; half < 2; ++half)
             totals[p][half] += units[i / STRIP] * half_of(weight, half) * total(own[r][p], half);

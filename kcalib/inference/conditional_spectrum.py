@@ -162,7 +162,9 @@ def terms_of_a_sum(task: Task, rank: int) -> float:
     over that number, a share of 1e-3 for `MANY_TERMS`.
     """
     moments = task.null_moments
-    return task.effective_events * max(1, rank - 1) * moments.squares / moments.trace**2 if moments.trace > 0 else 0.0
+    if moments.trace == 0:
+        return 0.0
+    return task.effective_events * max(1, rank - 1) * (moments.squares / moments.trace / moments.trace)
 
 
 def fewest_terms(task: Task) -> float:

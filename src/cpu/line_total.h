@@ -54,7 +54,7 @@ constexpr int RUNS = 8;
 // So many steps of all runs: sample i of run r at i * RUNS + r.
 struct Block {
   static constexpr long STEPS = 64;
-  long steps;
+  long steps = 0;
   alignas(PACK_BYTES) double place[STEPS * RUNS], residual[STEPS * RUNS];
 };
 

@@ -13,7 +13,6 @@ import dataclasses
 import operator
 import reprlib
 import sys
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -26,20 +25,17 @@ else:
         assert frozen
 
         def decorated(cls: type) -> type:
+            derived = any(map(dataclasses.is_dataclass, cls.__bases__))
             if cls.__doc__ is None:
                 cls.__doc__ = ""  # rather than a signature, for which `__init__` would be compiled
-            asked = [vars(base).get("__dataclass_params__") for base in cls.__mro__[1:]]
-            from_library = any(one is not None and not isinstance(one, _Parameters) for one in asked)
-            _deriving.now = not from_library
-            try:
-                dataclasses.dataclass(frozen=from_library, init=False, repr=False, eq=False, kw_only=kw_only)(cls)
-            finally:
-                _deriving.now = False
+            # What derives from an immutable class is declared one, which compiles two functions.
+            dataclasses.dataclass(frozen=derived, init=False, repr=False, eq=False, kw_only=kw_only)(cls)
             parameters, fields = cls.__dataclass_params__, dataclasses.fields(cls)
             parameters.init = parameters.repr = parameters.frozen = True
             parameters.eq = eq
-            cls.__dataclass_params__ = _Parameters(parameters)
-            methods = {"__init__": _Init(cls), "__repr__": _repr, **_refusals(cls, {field.name for field in fields})}
+            methods = {"__init__": _Init(cls), "__repr__": _repr}
+            if not derived:
+                methods |= _refusals(cls, {field.name for field in fields})
             if eq:
                 methods |= _comparisons([field.name for field in fields if field.compare])
             for name, method in methods.items():
@@ -48,37 +44,6 @@ else:
             return cls
 
         return decorated
-
-
-class _Deriving(threading.local):
-    """Whether this thread is making a class by the decorator above."""
-
-    now = False
-
-
-_deriving = _Deriving()
-
-
-class _Parameters:
-    """What the library asks of a class from which others derive: whether that is immutable, as these have to be then.
-
-    Where they are made here it is not, for the library would compile two functions for each; they have `_refusals`.
-    """
-
-    def __init__(self, given: Any) -> None:
-        self._given = given
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # what copying and pickling look for in an object that has nothing yet
-            raise AttributeError(name)
-        return getattr(self._given, name)
-
-    def __repr__(self) -> str:
-        return repr(self._given)
-
-    @property
-    def frozen(self) -> bool:
-        return not _deriving.now
 
 
 class _Default:

@@ -147,13 +147,6 @@ def test_annotations_pickles_and_circles():
     assert repr(node) == "Node(children=[Node(children=[], name='root'), ...], name='root')"
 
 
-def test_what_classes_ask_for_is_copied_and_pickled():
-    """As what copies classes by value does."""
-    asked = vars(kcalib.kernels.Gaussian)["__dataclass_params__"]
-    for again in (copy.copy(asked), copy.deepcopy(asked), pickle.loads(pickle.dumps(asked))):
-        assert repr(again) == repr(asked) and again.frozen and again.eq == asked.eq
-
-
 def test_first_calls_by_many_threads_at_once():
     for _ in range(20):
         cls, barrier, found = classes_of(records.dataclass)[1], threading.Barrier(4), []

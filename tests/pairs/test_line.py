@@ -597,6 +597,7 @@ def test_median_distance_is_exact_on_a_line():
     assert not median_distance(off, max_samples=10).exact
 
 
+@pytest.mark.grid
 def test_ctrl_c_stops_every_loop():
     """A handler that raises stops the work: here a progress callback does."""
 

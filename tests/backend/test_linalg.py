@@ -31,9 +31,7 @@ def test_products_of_columns_have_the_same_bits_for_any_number_of_threads(n, r, 
     np.testing.assert_allclose(combined, rows, rtol=0, atol=1e-14 * r)
 
 
-@pytest.mark.parametrize(
-    ("n", "r"), [(1, 1), (513, 41), pytest.param(40_003, 95, marks=pytest.mark.grid), (600, 300)]
-)
+@pytest.mark.parametrize(("n", "r"), [(1, 1), (513, 41), pytest.param(40_003, 95, marks=pytest.mark.grid), (600, 300)])
 def test_gram_matrices(n, r):
     columns = np.random.default_rng(r).normal(size=(r, n)).T
     gram = linalg.gram(columns, 1)

@@ -6,6 +6,7 @@
 #include "register_tile.h"
 #include "tile.h"
 #include "tiles_on.h"
+#include "transpose_words.h"
 
 namespace kcalib {
 namespace {
@@ -48,32 +49,12 @@ bool split(const float* vectors, long length, long n_vectors, unsigned short* pi
 // Words of a 16 x 16 matrix the other way round.
 KCALIB_FN void transpose(const IntPack* rows, unsigned short* out) {
   alignas(LINE) int at[LANES_OF_TILE][LANES_OF_TILE];
-  __m512i a[16], b[16];
+  __m512i words[16], columns[16];
 #pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) a[i] = __m512i(rows[i]);
-#pragma GCC unroll 8
-  for (int i = 0; i < 16; i += 2) {
-    b[i] = _mm512_maskz_unpacklo_epi32(0xffff, a[i], a[i + 1]);
-    b[i + 1] = _mm512_maskz_unpackhi_epi32(0xffff, a[i], a[i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 16; i += 4)
-#pragma GCC unroll 2
-    for (int k = 0; k < 2; ++k) {
-      a[i + 2 * k] = _mm512_maskz_unpacklo_epi64(0xff, b[i + k], b[i + k + 2]);
-      a[i + 2 * k + 1] = _mm512_maskz_unpackhi_epi64(0xff, b[i + k], b[i + k + 2]);
-    }
-#pragma GCC unroll 4
-  for (int k = 0; k < 4; ++k) {  // a[4 r + k]: rows 4 r.. of the columns k, k + 4, k + 8, k + 12
-    const __m512i p = _mm512_maskz_shuffle_i64x2(0xff, a[k], a[4 + k], 0x44), q = _mm512_maskz_shuffle_i64x2(0xff, a[k], a[4 + k], 0xee);
-    const __m512i r = _mm512_maskz_shuffle_i64x2(0xff, a[8 + k], a[12 + k], 0x44), s = _mm512_maskz_shuffle_i64x2(0xff, a[8 + k], a[12 + k], 0xee);
-    b[k] = _mm512_maskz_shuffle_i64x2(0xff, p, r, 0x88);
-    b[4 + k] = _mm512_maskz_shuffle_i64x2(0xff, p, r, 0xdd);
-    b[8 + k] = _mm512_maskz_shuffle_i64x2(0xff, q, s, 0x88);
-    b[12 + k] = _mm512_maskz_shuffle_i64x2(0xff, q, s, 0xdd);
-  }
+  for (int i = 0; i < 16; ++i) words[i] = __m512i(rows[i]);
+  transpose_words(words, columns);
 #pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) _mm512_store_si512(at[i], b[i]);
+  for (int i = 0; i < 16; ++i) _mm512_store_si512(at[i], columns[i]);
   __builtin_memcpy(out, at, sizeof at);
 }
 

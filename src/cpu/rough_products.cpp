@@ -3,6 +3,7 @@
 
 #include "block_products.h"
 #include "tile.h"
+#include "transpose_words.h"
 
 namespace kcalib {
 namespace {
@@ -71,30 +72,10 @@ bool round(const float* vectors, long length, long n_vectors, unsigned seed, uns
 
 // Words of a 16 x 16 matrix the other way round.
 KCALIB_FN void transpose(const __m512i* rows, unsigned char* out) {
-  __m512i a[16], b[16];
-#pragma GCC unroll 8
-  for (int i = 0; i < 16; i += 2) {
-    b[i] = _mm512_maskz_unpacklo_epi32(0xffff, rows[i], rows[i + 1]);
-    b[i + 1] = _mm512_maskz_unpackhi_epi32(0xffff, rows[i], rows[i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 16; i += 4)
-#pragma GCC unroll 2
-    for (int k = 0; k < 2; ++k) {
-      a[i + 2 * k] = _mm512_maskz_unpacklo_epi64(0xff, b[i + k], b[i + k + 2]);
-      a[i + 2 * k + 1] = _mm512_maskz_unpackhi_epi64(0xff, b[i + k], b[i + k + 2]);
-    }
-#pragma GCC unroll 4
-  for (int k = 0; k < 4; ++k) {  // a[4 r + k]: rows 4 r.. of the columns k, k + 4, k + 8, k + 12
-    const __m512i p = _mm512_maskz_shuffle_i64x2(0xff, a[k], a[4 + k], 0x44), q = _mm512_maskz_shuffle_i64x2(0xff, a[k], a[4 + k], 0xee);
-    const __m512i r = _mm512_maskz_shuffle_i64x2(0xff, a[8 + k], a[12 + k], 0x44), s = _mm512_maskz_shuffle_i64x2(0xff, a[8 + k], a[12 + k], 0xee);
-    b[k] = _mm512_maskz_shuffle_i64x2(0xff, p, r, 0x88);
-    b[4 + k] = _mm512_maskz_shuffle_i64x2(0xff, p, r, 0xdd);
-    b[8 + k] = _mm512_maskz_shuffle_i64x2(0xff, q, s, 0x88);
-    b[12 + k] = _mm512_maskz_shuffle_i64x2(0xff, q, s, 0xdd);
-  }
+  __m512i columns[16];
+  transpose_words(rows, columns);
 #pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) __builtin_memcpy(out + i * LINE, &b[i], LINE);
+  for (int i = 0; i < 16; ++i) __builtin_memcpy(out + i * LINE, &columns[i], LINE);
 }
 
 // A block's entries as bytes in words of four samples over which products are added up: columns, with a lane for a row, and

@@ -58,7 +58,8 @@ def moments(
     sweep: Sweep,
     rows: bool,
     second: bool,
-) -> tuple[float, np.ndarray | None, np.ndarray | None, float | None]: ...
+    expected: bool = False,
+) -> tuple[float, np.ndarray | None, np.ndarray | None, float | None, tuple[float, float] | None]: ...
 def groups(
     points: np.ndarray,
     marks: np.ndarray | None,
@@ -86,7 +87,8 @@ def moment_parts(
     sweep: Sweep,
     rows: bool,
     second: bool,
-) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None, np.ndarray | None]: ...
+    expected: bool = False,
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None, np.ndarray | None, np.ndarray | None]: ...
 def quadratic_forms(
     points: np.ndarray,
     marks: np.ndarray | None,

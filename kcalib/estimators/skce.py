@@ -39,7 +39,7 @@ from kcalib._pairs.dispatch import Operator, Spread, like, operator_for
 from kcalib._pairs.operators.diagonal import diagonal
 from kcalib._pairs.problem import Moments, PairProblem
 from kcalib.estimators.feature_moments import FeatureMoments, feature_moments, features_standard_error
-from kcalib.estimators.null_moments import NullMoments, null_moments
+from kcalib.estimators.null_moments import NullMoments, moments_and_null_moments
 from kcalib.estimators.skce_pieces import blocks_of_source
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
@@ -438,7 +438,7 @@ def estimate_of(
     """The same of a packed problem, and of its sums, where these have been taken already."""
     start = time.perf_counter()
     if null is None and block_size is None and data.sample_weight is None and data.n > 1:
-        null = null_moments(data, packed, operator)
+        moments, null = moments_and_null_moments(data, packed, operator)
     squares = None if null is None else null.squares
     null_error = None
     if squares is not None and estimator == "unbiased":

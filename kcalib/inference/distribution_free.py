@@ -94,9 +94,16 @@ class DistributionFree(CalibrationMethod):
         block_size = check_estimator(data, self.estimator, self.block_size)
         seed = None if block_size is None else seed
         operator = task.ordered(seed)
-        squares = task.null_moments.squares if self.estimator == "unbiased" else None
+        unbiased = self.estimator == "unbiased"
+        squares = task.null_moments.squares if unbiased else None
         value, error = value_and_error(
-            data, operator, self.estimator, block_size, with_error=not biased, null_squares=squares
+            data,
+            operator,
+            self.estimator,
+            block_size,
+            with_error=not biased,
+            moments=task.moments if unbiased else None,
+            null_squares=squares,
         )
         size = entry_bound(data, task.packed, self.bound, self.norms)
         inequality = "McDiarmid's" if biased else "Hoeffding's"

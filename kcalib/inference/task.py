@@ -24,7 +24,7 @@ from kcalib._pairs.dispatch import Operator, like
 from kcalib._pairs.operators.diagonal import diagonal
 from kcalib._pairs.problem import Moments, PairProblem, Side
 from kcalib.estimators.few_errors import few_errors
-from kcalib.estimators.null_moments import NullMoments, effective_events, null_moments
+from kcalib.estimators.null_moments import NullMoments, effective_events, moments_and_null_moments
 from kcalib.estimators.skce import PairOptions, feature_options
 from kcalib.results import CalibrationTestResult, FewErrors
 
@@ -79,8 +79,12 @@ class Task:
         return self.options.operator_for(problem)
 
     @cached_property
+    def _all_moments(self) -> tuple[Moments, NullMoments]:
+        return moments_and_null_moments(self.data, self.packed, self.operator)
+
+    @property
     def moments(self) -> Moments:
-        return self.operator.moments(second=True)
+        return self._all_moments[0]
 
     @cached_property
     def estimate(self) -> float:
@@ -99,10 +103,10 @@ class Task:
         operator = self.kernel_operator
         return arrays.where_computed(diagonal(operator.problem, operator.threads or 1))
 
-    @cached_property
+    @property
     def null_moments(self) -> NullMoments:
         """Moments of the sums over H under calibration, given the predictions."""
-        return null_moments(self.data, self.packed, self.operator)
+        return self._all_moments[1]
 
     @cached_property
     def effective_events(self) -> float:

@@ -259,23 +259,35 @@ class SpreadOperator:
         }
 
     def moments(self, second: bool = False, rows: bool = True, trace: bool = True) -> Moments:
+        return self._moments(second, rows, trace)[0]
+
+    @property
+    def moments_and_expectation(self) -> Callable[[], tuple[Moments, tuple[float, float]]] | None:
+        """As the operator has it; GPUs do not."""
+        if not hasattr(self._here, "moments_and_expectation") or self.parallel.parallel.gpu:
+            return None
+
+        def both() -> tuple[Moments, tuple[float, float]]:
+            moments, expectation = self._moments(True, True, True, expected=True)
+            assert expectation is not None
+            return moments, expectation
+
+        return both
+
+    def _moments(
+        self, second: bool, rows: bool, trace: bool, expected: bool = False
+    ) -> tuple[Moments, tuple[float, float] | None]:
         problem, cut = self.problem, self._cut("moments")
         rows = rows or second
-        work = self.parallel.planned(self._work("moments", {"second": second, "rows": rows}))
+        work = self.parallel.planned(self._work("moments", {"second": second, "rows": rows, "expected": expected}))
         assert isinstance(work.grid, Grid)
-        sums = MomentSums(work.grid, rows=rows, second=second)
+        sums = MomentSums(work.grid, rows=rows, second=second, expected=expected)
         self.parallel.reduced(work, self._given, sums)
         own = diagonal(problem, self.threads or 1) if trace and problem.symmetric else None
         row_sums = cut.left.restored(sums.row_sums)
         column_sums = row_sums if problem.symmetric else cut.right.restored(sums.column_sums)
-        return Moments(
-            sums.total,
-            row_sums,
-            column_sums,
-            own,
-            sums.squares,
-            None if own is None else float(np.sum(np.asarray(own))),
-        )
+        trace_of_own = None if own is None else float(np.sum(np.asarray(own)))
+        return Moments(sums.total, row_sums, column_sums, own, sums.squares, trace_of_own), sums.expectation
 
     def gram(self, feature_map: FeatureMap, columns: np.ndarray) -> np.ndarray:
         rows, n = gram_rows(len(columns)), len(columns)

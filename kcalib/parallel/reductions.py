@@ -32,22 +32,25 @@ class Reduction(Protocol):
 
 
 class MomentSums:
-    """Total, row and column sums and sum of squares of H, by the compiled core's order of summation."""
+    """Total, row and column sums and sum of squares of H, and what `expected` adds, by the compiled core's order."""
 
-    def __init__(self, grid: Grid, *, rows: bool, second: bool) -> None:
+    def __init__(self, grid: Grid, *, rows: bool, second: bool, expected: bool = False) -> None:
         self._grid = grid
         self._step = grid.group if grid.apart else grid.size
-        self._totals = np.zeros(grid.groups)
-        self._squares = np.zeros(grid.groups) if second else None
+        self._groups = {"totals": np.zeros(grid.groups)}
+        if second:
+            self._groups["squares"] = np.zeros(grid.groups)
+        if expected:
+            self._groups["expected"] = np.zeros((*grid.groups, 2))
         self._rows = CompensatedSums((grid.n,)) if rows else None
         self._columns = CompensatedSums((grid.n_right,)) if rows and not grid.symmetric else self._rows
 
     def add(self, tile: Tile, sums: Sums) -> None:
         twice = 2.0 if self._grid.symmetric and not tile.on_diagonal else 1.0
         a, b = tile.row // self._step, tile.column // self._step
-        for matrix, values in ((self._totals, sums["totals"]), (self._squares, sums.get("squares"))):
-            if matrix is not None and values is not None:
-                matrix[a : a + values.shape[0], b : b + values.shape[1]] = twice * values
+        for name, matrix in self._groups.items():
+            values = sums[name]
+            matrix[a : a + values.shape[0], b : b + values.shape[1]] = twice * values
         if self._rows is not None and self._columns is not None:
             for part in sums["rows"]:
                 self._rows.add(tile.row, tile.row_end, part)
@@ -55,15 +58,14 @@ class MomentSums:
                 self._columns.add(tile.column, tile.column_end, part)
 
     def state(self) -> State:
-        found = {"totals": self._totals} | ({} if self._squares is None else {"squares": self._squares})
+        found = dict(self._groups)
         for name, values in self._sides.items():
             found |= values.state(name)
         return found
 
     def restore(self, state: State) -> None:
-        self._totals[...] = state["totals"]
-        if self._squares is not None:
-            self._squares[...] = state["squares"]
+        for name, matrix in self._groups.items():
+            matrix[...] = state[name]
         for name, values in self._sides.items():
             values.restore(name, state)
 
@@ -78,11 +80,23 @@ class MomentSums:
 
     @property
     def total(self) -> float:
-        return float(compensated(self._totals.ravel().tolist()))
+        return self._sum(self._groups["totals"])
 
     @property
     def squares(self) -> float | None:
-        return None if self._squares is None else float(compensated(self._squares.ravel().tolist()))
+        return self._sum(self._groups["squares"]) if "squares" in self._groups else None
+
+    @property
+    def expectation(self) -> tuple[float, float] | None:
+        """As `OpenMPOperator.moments_and_expectation` has it."""
+        if "expected" not in self._groups:
+            return None
+        mean, magnitude = (self._sum(self._groups["expected"][:, :, k]) for k in range(2))
+        return mean, magnitude
+
+    @staticmethod
+    def _sum(groups: np.ndarray) -> float:
+        return float(compensated(groups.ravel().tolist()))
 
     @property
     def row_sums(self) -> np.ndarray | None:

@@ -21,7 +21,7 @@ from kcalib._backend.records import dataclass
 from kcalib._pairs.dispatch import Operator, operator_for
 from kcalib._pairs.feature_sums import compiled
 from kcalib._pairs.features import FeatureMap
-from kcalib._pairs.operators.openmp import Cut, HostSide, OpenMPOperator
+from kcalib._pairs.operators.openmp import Cut, HostSide, OpenMPOperator, Parts
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib.parallel.plan import Grid, Runs, Tile
 
@@ -140,8 +140,10 @@ class PlainCut:
         second: bool,
         with_rows: bool,
         apart: bool,
+        expected: bool = False,
         progress: Progress = None,
-    ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None, np.ndarray | None]:
+    ) -> Parts:
+        assert not expected  # `SpreadOperator` asks `Cut` alone
         found = self._part(rows, columns).moments(second=second, rows=with_rows, trace=False)
         own = self.symmetric and rows == columns
         row_sums, column_sums = (
@@ -149,7 +151,7 @@ class PlainCut:
             for sums in (found.row_sums, None if own else found.column_sums)
         )
         squares = None if found.sum_of_squares is None else np.array([[float(found.sum_of_squares)]])
-        return np.array([[float(found.total)]]), row_sums, column_sums, squares
+        return np.array([[float(found.total)]]), row_sums, column_sums, squares, None
 
     def matmul(
         self, rows: range, columns: range, vectors: np.ndarray, *, dtype: str, both: bool, progress: Progress = None
@@ -261,16 +263,17 @@ def computed(work: Work, tile: Tile, prepared: Prepared, vectors: Any, progress:
 def _moments(work: Work, tile: Tile, cut: Cut | PlainCut, vectors: None, progress: Progress) -> Sums:
     grid = work.grid
     assert isinstance(grid, Grid)
-    totals, rows, columns, squares = cut.moments(
+    totals, rows, columns, squares, expected = cut.moments(
         tile.rows,
         tile.columns,
         grid.group,
         second=work.options["second"],
         with_rows=work.options["rows"],
         apart=grid.apart,
+        expected=work.options["expected"],
         progress=progress,
     )
-    found = {"totals": totals, "rows": rows, "columns": columns, "squares": squares}
+    found = {"totals": totals, "rows": rows, "columns": columns, "squares": squares, "expected": expected}
     return {name: values for name, values in found.items() if values is not None}
 
 

@@ -20,7 +20,7 @@ inline double mixture_work(const Mixtures* m) {
 
 // Operations that a pair takes, about.
 template <class T> double pair_work(const PairProblem<T>& problem) {
-  const double vectors = problem.left.n_features + problem.left.n_marks + 20.0;
+  const double vectors = problem.left.n_features * (problem.left.expecting ? 3 : 1) + problem.left.n_marks + 20.0;
   return vectors + mixture_work(problem.program.target) + mixture_work(problem.program.predicted);
 }
 
@@ -51,7 +51,7 @@ template <class T> class PackedSide {
         buffer_(stride_ * (used_once ? run.threads : ceil_divide(side.n, block))) {
     if (used_once) return;
     const long blocks = ceil_divide(side.n, block);
-    const double work = 200 + 10.0 * double(side.n_features + side.n_marks);  // of a sample, with its share of fresh memory
+    const double work = 200 + 10.0 * double(side.n_features * (side.expecting ? 3 : 1) + side.n_marks);  // of a sample, with its share of fresh memory
     const int threads = team_size(run, blocks, double(side.n) * work);
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (long j = 0; j < blocks; ++j) pack(j, buffer_.get() + j * stride_);

@@ -10,7 +10,8 @@ namespace {
 
 // WIDTH samples, one in each lane: points (not with labels: see `repair`), marks, |x|^2 and,
 // with labels, |e|^2 and the labels (as integers of the lane's size). With a centre c the points x about it are in the
-// place of the marks, and behind the labels is what x lacks of a target factor: see `both_from`.
+// place of the marks, and behind the labels is what x lacks of a target factor: see `both_from`. Of a side that is `expecting`
+// |x|^2 / 2, x - x^2 and x^2 come last.
 template <class T> struct Panel {
   const T* points;
   const T* marks;
@@ -18,6 +19,7 @@ template <class T> struct Panel {
   const T* mark_norms;
   const T* labels;
   const T* offsets;
+  const T *half_norms, *squares;
   long n_features, n_marks;
 
   Panel(const Side<T>& side, const T* packed)
@@ -27,17 +29,22 @@ template <class T> struct Panel {
         mark_norms(point_norms + WIDTH<T>),
         labels(mark_norms + WIDTH<T>),
         offsets(labels + WIDTH<T>),
+        half_norms(packed + size_without_squares(side)),
+        squares(half_norms + WIDTH<T>),
         n_features(side.n_features),
         n_marks(side.n_marks) {}
-  static long size(const Side<T>& side) {
+  static long size_without_squares(const Side<T>& side) {
     return (side.labels ? side.n_marks + (side.centre ? 4 : 3) : side.n_features + side.n_marks + 1) * WIDTH<T>;
+  }
+  static long size(const Side<T>& side) {
+    return size_without_squares(side) + (side.expecting ? (1 + 2 * side.n_features) * WIDTH<T> : 0);
   }
 };
 
 // ROWS lanes of panels that follow each other, from lane `first` on.
 template <class T> struct RowGroup {
-  const T *points[ROWS], *marks[ROWS];
-  T point_norms[ROWS], mark_norms[ROWS], offsets[ROWS];  // offsets: with a centre only
+  const T *points[ROWS], *marks[ROWS], *squares[ROWS];
+  T point_norms[ROWS], mark_norms[ROWS], offsets[ROWS], half_norms[ROWS];  // offsets: with a centre only
   T least_mark_norm;
   long labels[ROWS], common_label;  // -1 if they differ
 
@@ -52,9 +59,11 @@ template <class T> struct RowGroup {
       }
       points[r] = panel.points + lane;
       marks[r] = panel.marks + lane;
+      squares[r] = panel.squares + lane;
       point_norms[r] = panel.point_norms[lane];
       mark_norms[r] = side.labels ? panel.mark_norms[lane] : T(0);
       offsets[r] = side.centre ? panel.offsets[lane] : T(0);
+      half_norms[r] = side.expecting ? panel.half_norms[lane] : T(0);
       labels[r] = side.labels ? __builtin_bit_cast(typename Lane<T>::bits, panel.labels[lane]) : 0;
       least_mark_norm = r && least_mark_norm < mark_norms[r] ? least_mark_norm : mark_norms[r];
       common_label = r == 0 || labels[r] == common_label ? labels[r] : -1;
@@ -170,6 +179,15 @@ template <class T> void pack(const Side<T>& side, long begin, long end, T* packe
     T *point_norms = packed, *mark_norms = packed + WIDTH<T>, *labels = packed + 2 * WIDTH<T>, *offsets = packed + 3 * WIDTH<T>;
     packed += (!side.labels ? 1 : side.centre ? 4 : 3) * WIDTH<T>;
     for (T* number = point_norms; number < packed; ++number) *number = T(0);
+    if (side.expecting) {
+      const long size = side.n_features * WIDTH<T>;
+      for (long j = 0; j < WIDTH<T>; ++j)
+        packed[j] = j < valid ? T(0.5) * square_norm(side.points + side.row(first + j) * side.n_features, side.n_features) : T(0);
+      packed += WIDTH<T>;
+      pack_rows(side, first, valid, side.points, side.n_features, packed, [](auto x, long) { return x - x * x; });
+      pack_rows(side, first, valid, side.points, side.n_features, packed + size, [](auto x, long) { return x * x; });
+      packed += 2 * size;
+    }
     for (long j = 0; j < valid; ++j) {
       const long row = side.row(first + j);
       const T* point = side.points + row * side.n_features;

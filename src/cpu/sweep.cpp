@@ -27,27 +27,29 @@ void merge(const Run& run, const AlignedBuffer<double>& parts, long count, long 
 // What a thread adds up for a task: compensated sums of the rows and columns of its groups, and those of a block.
 class TaskSums {
  public:
-  Compensated total, squares;
+  Compensated total, squares, expected, magnitude;
 
   TaskSums(long group, long block)
       : group_(group), block_(block), numbers_(4 * group + 2 * block) {}
 
   // Of a task of so many rows and columns; on the diagonal those are the same.
   void start(bool on_diagonal) {
-    total = squares = {};
+    total = squares = expected = magnitude = {};
     columns_ = on_diagonal ? rows() : rows() + 2 * group_;
     std::fill_n(rows(), 4 * group_, 0.0);
   }
   // Where a block's sums go.
-  BlockSums of_block(bool second) {
-    if (!group_) return {nullptr, nullptr, second, 0, 0};
+  BlockSums of_block(bool second, bool expected_too) {
+    if (!group_) return {nullptr, nullptr, second, false, 0, 0, 0, 0};
     std::fill_n(of_rows(), 2 * block_, 0.0);
-    return {of_rows(), of_rows() + block_, second, 0, 0};
+    return {of_rows(), of_rows() + block_, second, expected_too, 0, 0, 0, 0};
   }
   // Adds them, for the block's rows and columns in their groups.
   void add(const Run& run, const BlockSums& sums, double times, long row, long column) {
     total.add(times * sums.total);
     squares.add(times * sums.squares);
+    expected.add(times * sums.expected_squares);
+    magnitude.add(times * sums.magnitude);
     if (!sums.rows) return;
     run.table->add_compensated(sums.rows, block_, rows() + row, rows() + group_ + row);
     run.table->add_compensated(sums.columns, block_, columns_ + column, columns_ + group_ + column);
@@ -80,7 +82,7 @@ template <class T> Groups groups_of(const PairProblem<T>& problem, const Run& ru
 
 template <class T>
 bool moment_parts(const PairProblem<T>& problem, const Run& run, double* totals, double* row_parts, double* column_parts,
-                  double* squares) {
+                  double* squares, double* expected) {
   const Blocks<T> blocks(problem, run);
   const bool symmetric = problem.symmetric, with_rows = row_parts;
   const int threads = blocks.threads();
@@ -89,13 +91,14 @@ bool moment_parts(const PairProblem<T>& problem, const Run& run, double* totals,
     sums.push_back(std::make_unique<TaskSums>(with_rows ? blocks.group : 0, with_rows ? blocks.block : 0));
   std::fill_n(totals, blocks.tasks(), 0.0);
   if (squares) std::fill_n(squares, blocks.tasks(), 0.0);
+  if (expected) std::fill_n(expected, 2 * blocks.tasks(), 0.0);
   return blocks.for_each(
       threads,
       [&](long task) { sums[thread_number()]->start(symmetric && task / blocks.column_groups == task % blocks.column_groups); },
       [&](long, long i, long j) {
         const BlockOfPairs<T> pairs = blocks.pairs(i, j);
         TaskSums& own = *sums[thread_number()];
-        BlockSums found = own.of_block(squares);
+        BlockSums found = own.of_block(squares, expected);
         blocks.tile.sums(pairs, found);
         own.add(run, found, symmetric ? 2 : 1, pairs.row_begin % blocks.group, pairs.column_begin % blocks.group);
       },
@@ -104,6 +107,10 @@ bool moment_parts(const PairProblem<T>& problem, const Run& run, double* totals,
         const long a = task / blocks.column_groups, b = task % blocks.column_groups;
         totals[task] = own.total.value();
         if (squares) squares[task] = own.squares.value();
+        if (expected) {
+          expected[2 * task] = own.expected.value();
+          expected[2 * task + 1] = own.magnitude.value();
+        }
         if (!with_rows) return;
         own.write_rows(rows.end - rows.begin, row_parts + b * blocks.n + rows.begin);
         double* out = symmetric ? row_parts + a * blocks.n : column_parts + a * blocks.n_right;
@@ -113,18 +120,19 @@ bool moment_parts(const PairProblem<T>& problem, const Run& run, double* totals,
 
 template <class T>
 bool moments(const PairProblem<T>& problem, const Run& run, double* total, double* row_sums, double* column_sums,
-             double* squares) {
+             double* squares, double* expected) {
   const Groups groups = groups_of(problem, run);
   const bool symmetric = problem.symmetric, with_rows = row_sums;
   const long n = problem.left.n, n_right = problem.right.n, tasks = groups.rows * groups.columns;
   const AlignedBuffer<double> row_parts(with_rows ? groups.columns * n : 0);
   const AlignedBuffer<double> column_parts(with_rows && !symmetric ? groups.rows * n_right : 0);
-  const AlignedBuffer<double> totals(tasks), square_parts(squares ? tasks : 0);
+  const AlignedBuffer<double> totals(tasks), square_parts(squares ? tasks : 0), expected_parts(expected ? 2 * tasks : 0);
   if (!moment_parts(problem, run, totals.get(), with_rows ? row_parts.get() : nullptr, column_parts.get(),
-                    squares ? square_parts.get() : nullptr))
+                    squares ? square_parts.get() : nullptr, expected ? expected_parts.get() : nullptr))
     return false;
   merge(run, totals, tasks, 1, total);
   if (squares) merge(run, square_parts, tasks, 1, squares);
+  if (expected) merge(run, expected_parts, tasks, 2, expected);
   if (with_rows) merge(run, row_parts, groups.columns, n, row_sums);
   if (with_rows && !symmetric) merge(run, column_parts, groups.rows, n_right, column_sums);
   return true;
@@ -380,8 +388,8 @@ template <class T> void evaluate(const Run& run, ScalarFunction f, const T* x, d
 
 #define KCALIB_INSTANTIATE(T)                                                                        \
   template Groups groups_of<T>(const PairProblem<T>&, const Run&);                                   \
-  template bool moments<T>(const PairProblem<T>&, const Run&, double*, double*, double*, double*);   \
-  template bool moment_parts<T>(const PairProblem<T>&, const Run&, double*, double*, double*, double*); \
+  template bool moments<T>(const PairProblem<T>&, const Run&, double*, double*, double*, double*, double*); \
+  template bool moment_parts<T>(const PairProblem<T>&, const Run&, double*, double*, double*, double*, double*); \
   template bool block_sums<T>(const PairProblem<T>&, const Run&, long, double*);                     \
   template bool quadratic_parts<T>(const PairProblem<T>&, const Run&, const double* const*, long, long, long, double*); \
   template bool quadratic_parts<T>(const PairProblem<T>&, const Run&, const float* const*, long, long, long, double*); \

@@ -39,17 +39,19 @@ template <class T> Groups groups_of(const PairProblem<T>& problem, const Run& ru
 
 // Sums of H: its total, sums over columns (left.n) and rows (right.n), sum of squares. Symmetric problems:
 // pairs of a sample with itself are left out. Pointers may be null: not wanted (column_sums: nor in
-// symmetric problems; squares need row_sums).
+// symmetric problems; squares need row_sums). `expected`, which needs squares and sides that are
+// `expecting`, gets their expectation given the points, and the sum of the terms that it is a difference of; the others have
+// the same bits with and without it.
 template <class T>
 bool moments(const PairProblem<T>& problem, const Run& run, double* total, double* row_sums, double* column_sums,
-             double* squares);
+             double* squares, double* expected);
 
 // The sums of `moments` before they are merged, of groups a of rows and b of columns, zeros for b < a in symmetric problems:
-// totals[a * columns + b], squares likewise; row_parts[b * left.n + i] of sample i with the columns of group b, and in
+// totals[a * columns + b], squares and `expected` likewise; row_parts[b * left.n + i] of sample i with the columns of group b, and in
 // rectangular problems column_parts[a * right.n + j].
 template <class T>
 bool moment_parts(const PairProblem<T>& problem, const Run& run, double* totals, double* row_parts, double* column_parts,
-                  double* squares);
+                  double* squares, double* expected);
 
 // out[b] = sum of H over the pairs i != j of the b-th of n / size consecutive blocks.
 template <class T> bool block_sums(const PairProblem<T>& problem, const Run& run, long size, double* out);

@@ -48,6 +48,25 @@ template <class V> __attribute__((noinline)) void keep_above(long below, V* tile
     }
 }
 
+// What `ExpectedSumVisitor` asks of a tile, from the distances of its points; zeros for rows and columns beyond the last.
+template <class V> KCALIB_FN void expected_parts(const RegisterTile<V>& tile, const V* d2, V* products, V* dots) {
+  using T = Real<V>;
+  const auto& rows = tile.rows;
+  const auto& columns = tile.columns;
+  const long m = columns.n_features;
+  accumulate<Product, V>(panel_rows(rows.squares), columns.squares, m, storing(products));
+  accumulate<MinusProduct, V>(panel_rows(rows.squares, m), columns.squares + m * WIDTH<T>, m, storing(products), products);
+  V half_norms[VECTORS];
+  for (int v = 0; v < VECTORS; ++v) half_norms[v] = load<V>(columns.half_norms + v * LANES<V>);
+  for (int r = 0; r < ROWS; ++r)
+    for (int v = 0; v < VECTORS; ++v) dots[r * VECTORS + v] = (rows.half_norms[r] + half_norms[v]) - T(0.5) * d2[r * VECTORS + v];
+  if (tile.row + ROWS <= tile.row_end && tile.column + WIDTH<T> <= tile.column_end) return;
+  for (int r = 0; r < ROWS; ++r)
+    for (int v = 0; v < VECTORS; ++v)
+      for (int l = 0; l < LANES<V>; ++l)
+        if (tile.row + r >= tile.row_end || tile.column + v * LANES<V> + l >= tile.column_end) dots[r * VECTORS + v][l] = T(0);
+}
+
 // Shows `visitor` every entry of the block, a row of a register tile at a time:
 //   start_panel();  row(r, i, j, h) with h[VECTORS] = H[i + r][j...] for r < ROWS;  end_tile(i);  end_panel(j).
 // A visitor OF_FACTORS has row(r, i, kernel, factor) instead, of which the entries are the products.
@@ -70,6 +89,7 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
   T row_parts[MAX_BLOCK_ROWS / ROWS][ROWS];  // of columns that all have the label `parts_of`
   long parts_of = -1;
   V kernel[TILE], targets[MAX_BLOCK_ROWS / ROWS][TILE];  // targets: not of vectors without labels
+  V products[Visitor::EXPECTING ? TILE : 1], dots[Visitor::EXPECTING ? TILE : 1];  // see `ExpectedSumVisitor`
   for (long j = 0, p = 0; j < columns; j += WIDTH<T>, ++p) {
     const Panel<T> panel(right, block.packed_columns + p * panel_size);
     const long rows_here = block.on_diagonal && j + WIDTH<T> - 1 < rows ? j + WIDTH<T> - 1 : rows;
@@ -137,11 +157,17 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
         }
         if (!have_kernel) mixtures<T>().targets(*program.target, tile.rows.marks, panel.marks, reinterpret_cast<T*>(target));
       }
+      if constexpr (Visitor::EXPECTING) {
+        expected_parts(tile, quantities.squared(EUCLIDEAN), products, dots);
+      }
       if constexpr (Visitor::OF_FACTORS)
         if (in_one_pass) {
           const Factor& factor = program.kernel.factors[program.kernel.terms[0].first_factor];
           decays_of<true, V>(factor, quantities,
-                             [&](int r, const V* k) KCALIB_INLINE { visitor.row(r, i, k, target + r * VECTORS); });
+                             [&](int r, const V* k) KCALIB_INLINE {
+                               visitor.row(r, i, k, target + r * VECTORS);
+                               if constexpr (Visitor::EXPECTING) visitor.squares(k, products + r * VECTORS, dots + r * VECTORS);
+                             });
           visitor.end_tile(i);
           continue;
         }
@@ -151,6 +177,7 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
       const auto show = [&](int r, const V* factor) KCALIB_INLINE {
         if constexpr (Visitor::OF_FACTORS) {
           visitor.row(r, i, kernel + r * VECTORS, factor);
+          if constexpr (Visitor::EXPECTING) visitor.squares(kernel + r * VECTORS, products + r * VECTORS, dots + r * VECTORS);
         } else {
           V h[VECTORS];
           for (int v = 0; v < VECTORS; ++v) h[v] = rounded(kernel[r * VECTORS + v] * factor[v]);
@@ -169,20 +196,26 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
   }
 }
 
-template <class T, bool WITH_ROWS, bool SECOND> void sums_as(const BlockOfPairs<T>& block, BlockSums& sums) {
-  SumVisitor<T, WITH_ROWS, SECOND> visitor;
+template <class Visitor, class T> void sums_as(const BlockOfPairs<T>& block, BlockSums& sums) {
+  Visitor visitor;
   visitor.column_sums = sums.columns;
   visitor.columns = block.column_end - block.column_begin;
   for_each_tile(block, visitor);
   for (const DoublePack& part : visitor.total) sums.total += sum_lanes(part);
-  if constexpr (WITH_ROWS)
+  if constexpr (Visitor::HAS_ROWS)
     for (long i = 0; i < block.row_end - block.row_begin; ++i) sums.rows[i] += sum_lanes(visitor.row_sum[i]);
-  if constexpr (SECOND) sums.squares += sum_lanes(visitor.square_sum);
+  if constexpr (Visitor::HAS_SECOND) sums.squares += sum_lanes(visitor.square_sum);
+  if constexpr (Visitor::EXPECTING) {
+    for (const DoublePack& part : visitor.expected) sums.expected_squares += sum_lanes(part);
+    for (const DoublePack& part : visitor.magnitude) sums.magnitude += sum_lanes(part);
+  }
 }
 
 template <class T> void sums(const BlockOfPairs<T>& block, BlockSums& sums) {
-  if (!sums.rows) return sums_as<T, false, false>(block, sums);
-  return sums.second ? sums_as<T, true, true>(block, sums) : sums_as<T, true, false>(block, sums);
+  if (!sums.rows) return sums_as<SumVisitor<T, false, false>>(block, sums);
+  if (!sums.second) return sums_as<SumVisitor<T, true, false>>(block, sums);
+  if (!sums.expected) return sums_as<SumVisitor<T, true, true>>(block, sums);
+  sums_as<ExpectedSumVisitor<T>>(block, sums);
 }
 
 template <class T, class Out> void entries(const BlockOfPairs<T>& block, Out* out, long stride) {

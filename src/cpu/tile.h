@@ -25,6 +25,7 @@ namespace kcalib {
 // onehot(labels) - points, and computed where they are null. One product then gives distances and target factors, for
 // Euclidean kernels only: that of the residuals, or of the points about `centre` if there is one (both sides or neither).
 // With `classes` instead, which are labels, too, marks are the residuals where they are null, and have a product of their own.
+// `expecting`: points are probabilities, of which sums want the expected squares of target factors (`ExpectedSumVisitor`).
 template <class T> struct Side {
   const T* points;
   long n_features;
@@ -35,6 +36,7 @@ template <class T> struct Side {
   const double* centre;
   const int64_t* order;
   long n;
+  bool expecting = false;
 
   long row(long i) const { return order ? order[i] : i; }
 };
@@ -66,7 +68,8 @@ struct BlockSums {
   double* rows;     // sums over columns; null: only the total is wanted
   double* columns;  // sums over rows; may be null
   bool second;      // sum the squares; needs rows
-  double total, squares;
+  bool expected;    // and their expectation given the points; needs second, and sides that are `expecting`
+  double total, squares, expected_squares, magnitude;  // the last: of terms that expected squares are differences of
 };
 
 // A block of entries in panels, h[(p * stride + row) * width + lane], and the vectors to multiply it with. Vectors and

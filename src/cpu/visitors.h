@@ -13,7 +13,7 @@ constexpr long MAX_BLOCK_ROWS = 192;
 // Sums of the entries; the order of those that make the total does not depend on what else is asked.
 template <class T, bool WITH_ROWS, bool SECOND> struct SumVisitor {
   using V = Pack<T>;
-  static constexpr bool OF_FACTORS = true;
+  static constexpr bool OF_FACTORS = true, EXPECTING = false, HAS_ROWS = WITH_ROWS, HAS_SECOND = SECOND;
 
   DoublePack total[WIDE<V>] = {};
   V tile_columns[VECTORS];
@@ -60,10 +60,30 @@ template <class T, bool WITH_ROWS, bool SECOND> struct SumVisitor {
   }
 };
 
+// The same sums, and that of kernel^2 tr(V V') for V = diag(x) - x x^T, the covariances of labels whose probabilities the
+// points are: what entries' squares are under calibration. tr(V V') = <x - x^2, x' - x'^2> - <x^2, x'^2> + <x, x'>^2.
+template <class T> struct ExpectedSumVisitor : SumVisitor<T, true, true> {
+  using V = Pack<T>;
+  static constexpr bool EXPECTING = true;
+  DoublePack expected[WIDE<V>] = {}, magnitude[WIDE<V>] = {};
+
+  // `products`: the first two terms of the trace; `dots`: <x, x'>.
+  KCALIB_FN void squares(const V* kernel, const V* products, const V* dots) {
+    V traces{}, last{};
+    for (int v = 0; v < VECTORS; ++v) {
+      const V square = rounded(kernel[v] * kernel[v]), of_dots = rounded(dots[v] * dots[v]);
+      traces = fused(square, of_dots + products[v], traces);
+      last = fused(square, of_dots, last);
+    }
+    add_wide(traces, expected);
+    add_wide(last, magnitude);
+  }
+};
+
 // Writes the entries.
 template <class T, class Out> struct EntryVisitor {
   using V = Pack<T>;
-  static constexpr bool OF_FACTORS = false;
+  static constexpr bool OF_FACTORS = false, EXPECTING = false;
   Out* out;
   long stride, rows, columns;
 
@@ -86,7 +106,7 @@ template <class T, class Out> struct EntryVisitor {
 // Writes the entries as panels of Out, whose width may be another than that of T.
 template <class T, class Out> struct EntryPanels {
   using V = Pack<T>;
-  static constexpr bool OF_FACTORS = false;
+  static constexpr bool OF_FACTORS = false, EXPECTING = false;
   static constexpr int PIECE = LANES<DoublePack>;  // lanes that are in one panel, whatever its width
   Out* out;
   long stride;
@@ -138,7 +158,7 @@ template <class V> KCALIB_FN int write_chosen(V x, Bits<V> chosen, double* out) 
 // Shows take(V h) the entries of pairs of samples (on the diagonal: i < j), all others as infinity.
 template <class T, class Take> struct PairVisitor {
   using V = Pack<T>;
-  static constexpr bool OF_FACTORS = false;
+  static constexpr bool OF_FACTORS = false, EXPECTING = false;
   const BlockOfPairs<T>& block;
   Take take;
 

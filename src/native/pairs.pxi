@@ -70,6 +70,7 @@ cdef extern from "cpu/tile.h" namespace "kcalib" nogil:
         const double* centre
         const int64_t* order
         long n
+        bint expecting
     int N_THRESHOLDS "kcalib::THRESHOLDS"
 
 
@@ -86,8 +87,9 @@ cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
         long columns
     Groups c_groups "kcalib::groups_of"[T](const PairProblem[T]&, const Run&)
     bint c_moment_parts "kcalib::moment_parts"[T](
-        const PairProblem[T]&, const Run&, double*, double*, double*, double*) except +
-    bint c_moments "kcalib::moments"[T](const PairProblem[T]&, const Run&, double*, double*, double*, double*) except +
+        const PairProblem[T]&, const Run&, double*, double*, double*, double*, double*) except +
+    bint c_moments "kcalib::moments"[T](
+        const PairProblem[T]&, const Run&, double*, double*, double*, double*, double*) except +
     bint c_block_sums "kcalib::block_sums"[T](const PairProblem[T]&, const Run&, long, double*) except +
     cdef enum class Entries:
         DOUBLE
@@ -246,6 +248,7 @@ cdef Side[real] one_side(
     if order is not None:
         side.order = &order[0]
     side.n = points.shape[0] if order is None else order.shape[0]
+    side.expecting = False
     return side
 
 
@@ -271,8 +274,12 @@ def moments(
     const real[:, ::1] right_points, const real[:, ::1] right_marks, const int[::1] right_labels,
     const int64_t[::1] right_order,
     bint symmetric, Kernel kernel not None, Sweep sweep not None, bint rows, bint second,
+    bint expected=False,
 ):
     """Total; if `rows` row sums and column sums (rectangular problems); if `second`, with `rows`, the sum of squares.
+
+    If `expected`, with `second`, of points that are probabilities of labels: (expectation of the sum of squares given these,
+    sum of the terms that this is a difference of); else None.
 
     The samples are those that `order` names, all of them where it is None. Without `right_points` the right side is
     the left one.
@@ -285,6 +292,7 @@ def moments(
     cdef double[::1] columns_view
     cdef double total = 0
     cdef double squares = 0
+    cdef double[2] expectation
     cdef double* rows_pointer = NULL
     cdef double* columns_pointer = NULL
     if row_sums is not None:
@@ -293,12 +301,16 @@ def moments(
     if column_sums is not None:
         columns_view = column_sums
         columns_pointer = &columns_view[0]
+    cdef double* expected_pointer = NULL
+    if expected:
+        problem.left.expecting = problem.right.expecting = True
+        expected_pointer = &expectation[0]
     cdef bint finished
     with nogil:
         finished = c_moments(
-            problem, sweep.run, &total, rows_pointer, columns_pointer, &squares if second else NULL)
+            problem, sweep.run, &total, rows_pointer, columns_pointer, &squares if second else NULL, expected_pointer)
     sweep.raise_if_stopped(finished)
-    return total, row_sums, column_sums, squares if second else None
+    return total, row_sums, column_sums, squares if second else None, (expectation[0], expectation[1]) if expected else None
 
 
 def groups(
@@ -318,9 +330,10 @@ def moment_parts(
     const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
     const real[:, ::1] right_points, const real[:, ::1] right_marks, const int[::1] right_labels,
     const int64_t[::1] right_order,
-    bint symmetric, Kernel kernel not None, Sweep sweep not None, bint rows, bint second,
+    bint symmetric, Kernel kernel not None, Sweep sweep not None, bint rows, bint second, bint expected=False,
 ):
-    """The sums of `moments` by groups: totals and squares of shape (a, b), row sums (b, n), column sums (a, n right)."""
+    """The sums of `moments` by groups: totals and squares of shape (a, b), row sums (b, n), column sums (a, n right), and
+    (a, b, 2) of what is `expected`, of rectangles of symmetric problems, too."""
     cdef PairProblem[real] problem = pair_problem[real](
         kernel, points, marks, labels, order, right_points, right_marks, right_labels, right_order, symmetric)
     cdef Groups found = c_groups(problem, sweep.run)
@@ -328,6 +341,8 @@ def moment_parts(
     squares = np.empty_like(totals) if second else None
     row_parts = np.empty((found.columns, problem.left.n)) if rows else None
     column_parts = np.empty((found.rows, problem.right.n)) if rows and not symmetric else None
+    expectations = np.empty((found.rows, found.columns, 2)) if expected else None
+    cdef double[:, :, ::1] expected_view
     cdef double[:, ::1] totals_view = totals
     cdef double[:, ::1] squares_view, rows_view, columns_view
     cdef double* squares_pointer = NULL
@@ -342,11 +357,17 @@ def moment_parts(
     if column_parts is not None:
         columns_view = column_parts
         columns_pointer = &columns_view[0, 0]
+    cdef double* expected_pointer = NULL
+    if expected:
+        problem.left.expecting = problem.right.expecting = True
+        expected_view = expectations
+        expected_pointer = &expected_view[0, 0, 0]
     cdef bint finished
     with nogil:
-        finished = c_moment_parts(problem, sweep.run, &totals_view[0, 0], rows_pointer, columns_pointer, squares_pointer)
+        finished = c_moment_parts(
+            problem, sweep.run, &totals_view[0, 0], rows_pointer, columns_pointer, squares_pointer, expected_pointer)
     sweep.raise_if_stopped(finished)
-    return totals, row_parts, column_parts, squares
+    return totals, row_parts, column_parts, squares, expectations
 
 
 def quadratic_forms(

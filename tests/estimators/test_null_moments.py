@@ -18,6 +18,7 @@ from kcalib import kernels as K
 from kcalib._input.forecasts import prepare
 from kcalib._packing import variance
 from kcalib.distributions import Laplace, NegativeBinomial, Normal, Poisson
+from kcalib.estimators import null_moments
 from kcalib.estimators.skce import PairOptions
 from kcalib.inference.task import Task
 
@@ -200,6 +201,22 @@ def test_the_same_bits_for_any_number_of_threads():
     data = prepare(y, p)
     one, two = (Task(data, PairOptions(KERNEL, None, None, threads)).null_moments for threads in (1, 2))
     assert one == two
+
+
+@pytest.mark.parametrize(("low", "in_one_sweep"), [(-2.0, True), (-5.0, False)])
+def test_a_sweep_of_its_own_where_the_common_one_has_lost_digits(low, in_one_sweep, monkeypatch):
+    """Half of the predictions are nearly certain, half diffuse or as certain as well."""
+    certain, diffuse = saturated(80, 4, low, low + 1), softmax_problem(80, 4, seed=12, scale=0.5)[1]
+    p = np.concatenate([certain, diffuse if in_one_sweep else certain])
+    monkeypatch.setattr(null_moments, "CERTAIN", 1.0)  # to try it in any case
+    swept = []
+    monkeypatch.setattr(null_moments, "_of_law", lambda *given, of=null_moments._of_law: swept.append(1) or of(*given))
+    found = task_of(np.zeros(len(p), int), p).null_moments
+    assert bool(swept) == (not in_one_sweep)
+    k = oracle.kernel_matrix(KERNEL, p, p)
+    v = np.array([np.diag(row) - np.outer(row, row) for row in p.astype(np.longdouble)]).reshape(len(p), -1)
+    every = k**2 * (v @ v.T)
+    np.testing.assert_allclose(found.squares, float(np.sum(every) - np.trace(every)), rtol=2e-11)
 
 
 def test_float32_and_lenses():

@@ -732,3 +732,36 @@ def test_generic_is_differentiable_at_coinciding_points():
     step[5, 1] = 1e-6
     slope = (loss(points + step) - loss(points - step)) / 2e-6
     assert float(slope.detach()) == pytest.approx(float(points.grad[5, 1]), rel=1e-6)
+
+
+@pytest.mark.parametrize("level", instruction_sets())
+@pytest.mark.parametrize("kernel", ["exponential", "linear+gaussian"])
+@pytest.mark.parametrize(
+    ("n", "m", "scale", "dtype"),
+    [
+        (197, 2, 3.0, "float64"),
+        (230, 3, 8.0, "float64"),
+        (401, 10, 3.0, "float64"),  # by residuals
+        (397, 11, 0.3, "float64"),  # about a centre
+        (203, 90, 1.0, "float64"),
+        (401, 10, 3.0, "float32"),
+    ],
+)
+def test_expectation_beside_moments(n, m, scale, dtype, kernel, level):
+    """sum k_ij^2 tr(V_i V_j) from covariances written out; the moments have the bits that they have alone."""
+    y, p = softmax_problem(n, m, seed=1, scale=scale)
+    problem = _packing.pack(prepare(y, p, dtype=dtype), KERNELS[kernel], "delta").problem
+    one, two = (OpenMPOperator(problem, threads=threads, level=level) for threads in (1, 2))
+    moments, (mean, magnitude) = one.moments_and_expectation()
+    k = oracle.kernel_matrix(KERNELS[kernel], p, p).astype(float)
+    np.fill_diagonal(k, 0.0)
+    v = np.array([np.diag(row) - np.outer(row, row) for row in p]).reshape(n, -1)
+    tolerance = 1e-13 if dtype == "float64" else 3e-6
+    expected = np.sum(k**2 * (v @ v.T))
+    np.testing.assert_allclose(mean, expected, rtol=tolerance * max(1.0, magnitude / expected))
+    np.testing.assert_allclose(magnitude, np.sum(k**2 * (p @ p.T) ** 2), rtol=tolerance)
+    alone, again = one.moments(second=True), two.moments_and_expectation()
+    assert again[1] == (mean, magnitude)
+    for found in (moments, again[0]):
+        assert (found.total, found.sum_of_squares, found.trace) == (alone.total, alone.sum_of_squares, alone.trace)
+        assert np.array_equal(found.row_sums, alone.row_sums)

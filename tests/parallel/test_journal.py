@@ -70,7 +70,7 @@ def interrupted(path, rng, call, most=9):
 
 def test_an_interrupted_call_goes_on(tmp_path):
     found, stops = interrupted(tmp_path / "run.journal", np.random.default_rng(0), skce)
-    assert stops > 8
+    assert stops > 5
     assert numbers(found) == numbers(skce())
     assert "from the journal" in found.operator_reason
 
@@ -170,7 +170,7 @@ def test_products_go_on(tmp_path, monkeypatch, seconds):
 def test_a_sweep_of_which_all_tiles_are_there_stays_when_the_file_is_written_anew(tmp_path, monkeypatch):
     """A call that is stopped between the last tile of a sweep and their sum, and again in the next sweep."""
     monkeypatch.setattr(journal, "ROOM", 0)
-    computed = []
+    computed, matrix = [], np.diag([2.0, 1, 1, 1, 1])  # with which the variance takes a sweep of its own
 
     class Counted(Stopping):
         def results(self, held, work, tiles, given, progress):
@@ -179,7 +179,7 @@ def test_a_sweep_of_which_all_tiles_are_there_stays_when_the_file_is_written_ane
 
     def call(left):
         computed.clear()
-        return skce(Counted(journal=tmp_path / "tiles", tile_size=SIZE, left=left))
+        return skce(Counted(journal=tmp_path / "tiles", tile_size=SIZE, left=left), target_kernel=matrix)
 
     with pytest.raises(KeyboardInterrupt):
         call(1)
@@ -190,7 +190,7 @@ def test_a_sweep_of_which_all_tiles_are_there_stays_when_the_file_is_written_ane
         call(9)
     found = call(-1)
     assert first not in dict(computed)
-    assert numbers(found) == numbers(skce())
+    assert numbers(found) == numbers(skce(target_kernel=matrix))
 
 
 def test_states_that_are_outdated_are_left_out(tmp_path, monkeypatch):
@@ -226,10 +226,10 @@ def test_the_file_stays_small(tmp_path, monkeypatch):
                 sizes.append(path.stat().st_size)
 
     assert numbers(skce(Watched(journal=path, tile_size=SIZE), y_p=y_p)) == numbers(skce(y_p=y_p))
-    assert len(sizes) > 600
+    assert len(sizes) > 300
     assert max(sizes) < 40 * 5000 + 20_000
     assert not list(tmp_path.glob(".*"))
-    found, stops = interrupted(tmp_path / "other", np.random.default_rng(0), lambda w: skce(w, y_p=y_p), most=200)
+    found, stops = interrupted(tmp_path / "other", np.random.default_rng(0), lambda w: skce(w, y_p=y_p), most=120)
     assert stops > 3
     assert numbers(found) == numbers(skce(y_p=y_p))
 

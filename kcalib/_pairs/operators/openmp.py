@@ -75,11 +75,27 @@ class OpenMPOperator:
         return obstacle(problem)
 
     def moments(self, second: bool = False, rows: bool = True, trace: bool = True) -> Moments:
+        return self._moments(second, rows, trace)[0]
+
+    def moments_and_expectation(self) -> tuple[Moments, tuple[float, float]]:
+        """`moments` with the sum of squares, and by the same sweep the mean of this over labels given the points.
+
+        Of symmetric problems of labels, whose residuals the marks are: sum_{i != j} k_ij^2 tr(V_i V_j), V_i = diag(x_i)
+        - x_i x_i^T. And the sum of k_ij^2 <x_i, x_j>^2, of which roundings are a share: where predictions are nearly
+        certain it is much larger. The moments have the bits that they have alone.
+        """
+        moments, expectation = self._moments(True, True, True, expected=True)
+        assert expectation is not None
+        return moments, expectation
+
+    def _moments(
+        self, second: bool, rows: bool, trace: bool, expected: bool = False
+    ) -> tuple[Moments, tuple[float, float] | None]:
         problem = self.problem
         left = self._prepared(problem.left)
         right = None if problem.right is None else self._prepared(problem.right)
         with TerminalProgress() as progress:
-            total, row_sums, column_sums, squares = _native.moments(
+            total, row_sums, column_sums, squares, expectation = _native.moments(
                 *left.arrays,
                 *_arrays(right),
                 right is None,
@@ -87,11 +103,13 @@ class OpenMPOperator:
                 self._sweep(progress),
                 rows or second,
                 second,
+                expected,
             )
         row_sums = left.restored(row_sums)
         column_sums = row_sums if right is None else right.restored(column_sums)
         own = diagonal(problem, self.threads) if trace and right is None else None
-        return Moments(total, row_sums, column_sums, own, squares, None if own is None else float(np.sum(own)))
+        moments = Moments(total, row_sums, column_sums, own, squares, None if own is None else float(np.sum(own)))
+        return moments, expectation
 
     def block_sums(self, size: int) -> np.ndarray:
         return self._run(_native.block_sums, *self._prepared(self.problem.left, size).arrays, size=size)
@@ -320,6 +338,8 @@ class OpenMPOperator:
             return function(*arrays_and_flags, kernel=self._kernel, sweep=self._sweep(progress), **options)
 
 
+# Totals, row sums, column sums, squares, expectations.
+Parts = tuple[np.ndarray, np.ndarray | None, np.ndarray | None, np.ndarray | None, np.ndarray | None]
 HostArrays = tuple[np.ndarray | None, np.ndarray | None, np.ndarray | None, np.ndarray | None]
 
 
@@ -392,19 +412,23 @@ class Cut:
         second: bool,
         with_rows: bool,
         apart: bool,
+        expected: bool = False,
         progress: Callable[[float], None] | None = None,
-    ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None, np.ndarray | None]:
+    ) -> Parts:
         """Totals (a, b), row sums (b, rows), column sums (a, columns; None on the diagonal) and squares (a, b).
 
         Of the groups of `group` samples of rows a and of columns b; with `apart` False all are merged, and a = b = 1.
+        With `expected` also (a, b, 2) of what `moments_and_expectation` adds.
         """
         function = _native.moment_parts if apart else _native.moments
-        found = self._of_part(function, rows, columns, group, progress, rows=with_rows, second=second)
+        options = {"rows": with_rows, "second": second, "expected": expected}
+        found: Parts = self._of_part(function, rows, columns, group, progress, **options)
         if apart:
             return found
-        total, row_sums, column_sums, squares = found
+        total, row_sums, column_sums, squares, expectation = found
         row_parts, column_parts = (None if sums is None else sums[None, :] for sums in (row_sums, column_sums))
-        return np.array([[total]]), row_parts, column_parts, None if squares is None else np.array([[squares]])
+        of_squares, of_expected = (None if sums is None else np.array([[sums]]) for sums in (squares, expectation))
+        return np.array([[total]]), row_parts, column_parts, of_squares, of_expected
 
     def matmul(
         self,

@@ -41,8 +41,9 @@ class Gamma(AllPairs):
     Notes
     -----
     Assumes that so many events decide the statistic that only their covariances count. Time: a few passes over the
-    pairs, O(n^2 m) each (for binary problems with exponential and Matern kernels O(n log n)), where
-    predictions are nearly certain one with m (m + 1) / 2 marks a sample for up to 16 classes; memory O(n m). Nothing is random. The gamma approximation of [1]_.
+    pairs, O(n^2 m) each (for binary problems with exponential and Matern kernels O(n log n)), where predictions are
+    nearly certain one of them with m (m + 1) / 2 marks a sample for up to 16 classes; memory O(n m). Nothing is random.
+    The gamma approximation of [1]_.
 
     References
     ----------

@@ -11,7 +11,7 @@ namespace {
 // WIDTH samples, one in each lane: points (not with labels: see `repair`), marks, |x|^2 and,
 // with labels, |e|^2 and the labels (as integers of the lane's size). With a centre c the points x about it are in the
 // place of the marks, and behind the labels is what x lacks of a target factor: see `both_from`. Of a side that is `expecting`
-// |x|^2 / 2, x - x^2 and x^2 come last.
+// |x|^2 / 2, and x, x / 2 - x^2 and x once more come last.
 template <class T> struct Panel {
   const T* points;
   const T* marks;
@@ -37,7 +37,7 @@ template <class T> struct Panel {
     return (side.labels ? side.n_marks + (side.centre ? 4 : 3) : side.n_features + side.n_marks + 1) * WIDTH<T>;
   }
   static long size(const Side<T>& side) {
-    return size_without_squares(side) + (side.expecting ? (1 + 2 * side.n_features) * WIDTH<T> : 0);
+    return size_without_squares(side) + (side.expecting ? (1 + 3 * side.n_features) * WIDTH<T> : 0);
   }
 };
 
@@ -184,9 +184,10 @@ template <class T> void pack(const Side<T>& side, long begin, long end, T* packe
       for (long j = 0; j < WIDTH<T>; ++j)
         packed[j] = j < valid ? T(0.5) * square_norm(side.points + side.row(first + j) * side.n_features, side.n_features) : T(0);
       packed += WIDTH<T>;
-      pack_rows(side, first, valid, side.points, side.n_features, packed, [](auto x, long) { return x - x * x; });
-      pack_rows(side, first, valid, side.points, side.n_features, packed + size, [](auto x, long) { return x * x; });
-      packed += 2 * size;
+      pack_rows(side, first, valid, side.points, side.n_features, packed, same);
+      pack_rows(side, first, valid, side.points, side.n_features, packed + size, [](auto x, long) { return T(0.5) * x - x * x; });
+      __builtin_memcpy(packed + 2 * size, packed, size * sizeof(T));
+      packed += 3 * size;
     }
     for (long j = 0; j < valid; ++j) {
       const long row = side.row(first + j);

@@ -20,10 +20,6 @@ struct Product {
   template <class V> static KCALIB_FN V step(V sum, Real<V> a, V b) { return a * b + sum; }
 };
 
-struct MinusProduct {
-  template <class V> static KCALIB_FN V step(V sum, Real<V> a, V b) { return sum - a * b; }
-};
-
 struct SquaredDifference {
   template <class V> static KCALIB_FN V step(V sum, Real<V> a, V b) {
     const V d = a - b;

@@ -40,7 +40,7 @@ template <class T> Groups groups_of(const PairProblem<T>& problem, const Run& ru
 // Sums of H: its total, sums over columns (left.n) and rows (right.n), sum of squares. Symmetric problems:
 // pairs of a sample with itself are left out. Pointers may be null: not wanted (column_sums: nor in
 // symmetric problems; squares need row_sums). `expected`, which needs squares and sides that are
-// `expecting`, gets their expectation given the points, and the sum of the terms that it is a difference of; the others have
+// `expecting`, gets their expectation given the points, and sum kernel^2 <x, x'>, beside which it is rounded; the others have
 // the same bits with and without it.
 template <class T>
 bool moments(const PairProblem<T>& problem, const Run& run, double* total, double* row_sums, double* column_sums,

@@ -54,8 +54,7 @@ template <class V> KCALIB_FN void expected_parts(const RegisterTile<V>& tile, co
   const auto& rows = tile.rows;
   const auto& columns = tile.columns;
   const long m = columns.n_features;
-  accumulate<Product, V>(panel_rows(rows.squares), columns.squares, m, storing(products));
-  accumulate<MinusProduct, V>(panel_rows(rows.squares, m), columns.squares + m * WIDTH<T>, m, storing(products), products);
+  accumulate<Product, V>(panel_rows(rows.squares, m), columns.squares, 2 * m, storing(products));
   V half_norms[VECTORS];
   for (int v = 0; v < VECTORS; ++v) half_norms[v] = load<V>(columns.half_norms + v * LANES<V>);
   for (int r = 0; r < ROWS; ++r)

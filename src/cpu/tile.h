@@ -69,7 +69,7 @@ struct BlockSums {
   double* columns;  // sums over rows; may be null
   bool second;      // sum the squares; needs rows
   bool expected;    // and their expectation given the points; needs second, and sides that are `expecting`
-  double total, squares, expected_squares, magnitude;  // the last: of terms that expected squares are differences of
+  double total, squares, expected_squares, magnitude;  // the last: kernel^2 <x, x'>, beside which expected squares are rounded
 };
 
 // A block of entries in panels, h[(p * stride + row) * width + lane], and the vectors to multiply it with. Vectors and

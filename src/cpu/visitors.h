@@ -61,22 +61,22 @@ template <class T, bool WITH_ROWS, bool SECOND> struct SumVisitor {
 };
 
 // The same sums, and that of kernel^2 tr(V V') for V = diag(x) - x x^T, the covariances of labels whose probabilities the
-// points are: what entries' squares are under calibration. tr(V V') = <x - x^2, x' - x'^2> - <x^2, x'^2> + <x, x'>^2.
+// points are: what entries' squares are under calibration. With y = x / 2 - x^2 it is tr(V V') = <x, y'> + <y, x'> + <x, x'>^2.
 template <class T> struct ExpectedSumVisitor : SumVisitor<T, true, true> {
   using V = Pack<T>;
   static constexpr bool EXPECTING = true;
   DoublePack expected[WIDE<V>] = {}, magnitude[WIDE<V>] = {};
 
-  // `products`: the first two terms of the trace; `dots`: <x, x'>.
+  // `products`: <x, y'> + <y, x'>; `dots`: <x, x'>.
   KCALIB_FN void squares(const V* kernel, const V* products, const V* dots) {
-    V traces{}, last{};
+    V traces{}, terms{};
     for (int v = 0; v < VECTORS; ++v) {
-      const V square = rounded(kernel[v] * kernel[v]), of_dots = rounded(dots[v] * dots[v]);
-      traces = fused(square, of_dots + products[v], traces);
-      last = fused(square, of_dots, last);
+      const V square = rounded(kernel[v] * kernel[v]);
+      traces = fused(square, dots[v] * dots[v] + products[v], traces);
+      terms = fused(square, dots[v], terms);
     }
     add_wide(traces, expected);
-    add_wide(last, magnitude);
+    add_wide(terms, magnitude);
   }
 };
 

@@ -279,7 +279,7 @@ def moments(
     """Total; if `rows` row sums and column sums (rectangular problems); if `second`, with `rows`, the sum of squares.
 
     If `expected`, with `second`, of points that are probabilities of labels: (expectation of the sum of squares given these,
-    sum of the terms that this is a difference of); else None.
+    sum of kernel^2 <x, x'>, beside which this is rounded); else None.
 
     The samples are those that `order` names, all of them where it is None. Without `right_points` the right side is
     the left one.

@@ -81,7 +81,7 @@ class OpenMPOperator:
         """`moments` with the sum of squares, and by the same sweep the mean of this over labels given the points.
 
         Of symmetric problems of labels, whose residuals the marks are: sum_{i != j} k_ij^2 tr(V_i V_j), V_i = diag(x_i)
-        - x_i x_i^T. And the sum of k_ij^2 <x_i, x_j>^2, of which roundings are a share: where predictions are nearly
+        - x_i x_i^T. And the sum of k_ij^2 <x_i, x_j>, of which roundings are a share: where predictions are nearly
         certain it is much larger. The moments have the bits that they have alone.
         """
         moments, expectation = self._moments(True, True, True, expected=True)

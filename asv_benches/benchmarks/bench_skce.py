@@ -104,8 +104,8 @@ def call_of_ten_samples():
     return lambda: kcalib.skce(labels, p, kernel=kernel)
 
 
-def seconds_of_ten_samples(calls=200, rounds=20):
-    """Median over rounds of the mean over calls."""
+def seconds_of_ten_samples(calls=200, rounds=300):
+    """Median over rounds of the mean over calls: two seconds in all, as a processor may be slow for half of one."""
     call = call_of_ten_samples()
     times = alternated([lambda: [call() for _ in range(calls)]], 1, rounds)
     return float(np.median(times)) / calls

@@ -138,8 +138,11 @@ def bootstrap_speedup(threads, n=N, resamples=RESAMPLES, rounds=3):
 
 
 def over_bootstrap(method, threads, n=N, rounds=9):
-    """Time of a method over that of the bootstrap."""
-    method = require("methods.Exact").methods.Exact(n_resamples=RESAMPLES) if method == "exact" else method
+    """Time of a method over that of the bootstrap; "residuals": the spectrum of the residuals at hand."""
+    if method == "exact":
+        method = require("methods.Exact").methods.Exact(n_resamples=RESAMPLES)
+    elif method == "residuals":
+        method = require("methods.Spectrum").methods.Spectrum(reference="residuals")
     data = cached_predictions(n, CLASSES)
     bootstrap = partial(run_test, *data, methods().Bootstrap(n_resamples=RESAMPLES), threads)
     with limited_blas(threads):

@@ -15,17 +15,18 @@ few random vectors, and two products mostly settle a p-value.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import scipy
 
+from kcalib import _native
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.random import Weights, weights_beside
 from kcalib._backend.records import dataclass
+from kcalib._backend.threads import sweeping
 from kcalib._pairs.dispatch import Operator, in_single_precision
 from kcalib._pairs.problem import Moments
 from kcalib._pairs.profiles import PROFILES
@@ -40,7 +41,7 @@ CONVERGED = 0.1  # residual of a Ritz pair, relative to its value; the value's o
 INVARIANT = 1e-6  # of a product's length: what products in float32 do not resolve
 CANCELLED = 1e-6  # of a squared length: less has lost digits by subtraction
 ROUGH = 1e-3  # relative error of an entry of H that products may have
-STRIP, CHUNK = 1024, 2**16  # rows that fit in the second-level cache; rows for a thread at a time
+STRIP = 1024  # rows that fit in the second-level cache
 MOST_FREEDOM = 1e6  # degrees of freedom with which a chi-square law differs from a normal one
 
 
@@ -274,10 +275,10 @@ def _from_krylov(
 
 @dataclass(frozen=True)
 class Rows:
-    """Algebra of matrices with n rows and few columns, a strip at a time: each is read from memory once.
+    """Algebra of matrices with n rows and few columns, by the compiled core: each is read from memory once.
 
-    The same bits for any number of threads, which share the strips: BLAS has only one for matrices as small. On a GPU
-    matrices with n rows stay there, and are multiplied whole; what is small is on the host.
+    The same bits for any number of threads; BLAS has only one for matrices as small. On a GPU matrices with n rows stay
+    there, and are multiplied whole; what is small is on the host.
     """
 
     n: int
@@ -288,17 +289,11 @@ class Rows:
         if not arrays.is_host(vectors):
             *found, own = (arrays.to_host(block.T @ vectors) for block in (*blocks, vectors))
             return np.concatenate([np.empty((0, vectors.shape[1])), *found]), own
-
-        def chunk(begin: int) -> list[np.ndarray]:
-            sums = [np.zeros((block.shape[1], vectors.shape[1])) for block in (*blocks, vectors)]
-            for rows in self._strips(begin):
-                strip = vectors[rows]
-                for total, block in zip(sums, (*blocks, vectors), strict=True):
-                    total += block[rows].T @ strip
-            return sums
-
-        *products, gram = (sum(parts) for parts in zip(*self._map(chunk), strict=True))
-        return np.concatenate([np.empty((0, vectors.shape[1])), *products]), gram
+        if vectors.shape[1] == 0:
+            return np.empty((sum(block.shape[1] for block in blocks), 0)), np.empty((0, 0))
+        with sweeping(self.threads) as sweep:
+            products = _native.inner_products_of_rows([_rows(block) for block in (*blocks, vectors) if block.size], sweep)
+        return np.split(products, [len(products) - vectors.shape[1]])
 
     def combined(self, blocks: list[Array], coefficients: list[np.ndarray]) -> Array:
         """sum_k blocks[k] @ coefficients[k]."""
@@ -308,14 +303,10 @@ class Rows:
                 total = total + block @ arrays.like(matrix, block)
             return total
         out = np.empty((self.n, coefficients[0].shape[1]))
-
-        def chunk(begin: int) -> None:
-            for rows in self._strips(begin):
-                np.matmul(blocks[0][rows], coefficients[0], out=out[rows])
-                for block, matrix in zip(blocks[1:], coefficients[1:], strict=True):
-                    out[rows] += block[rows] @ matrix
-
-        self._map(chunk)
+        if out.size:
+            with sweeping(self.threads) as sweep:
+                some = [_rows(block) for block in blocks if block.size]
+                _native.combined_rows(some, _rows(np.concatenate(coefficients)), sweep, out)
         return out
 
     def subtract_scaled(self, out: Array, scales: Array, vectors: Array) -> None:
@@ -323,23 +314,13 @@ class Rows:
         if not arrays.is_host(out):
             out -= scales * vectors
             return
+        for begin in range(0, self.n, STRIP):
+            rows = slice(begin, begin + STRIP)
+            out[rows] -= scales[rows] * vectors[rows]
 
-        def chunk(begin: int) -> None:
-            for rows in self._strips(begin):
-                out[rows] -= scales[rows] * vectors[rows]
 
-        self._map(chunk)
-
-    def _map(self, chunk: Callable[[int], Any]) -> list[Any]:
-        begins = range(0, self.n, CHUNK)
-        if self.threads == 1 or len(begins) == 1:
-            return [chunk(begin) for begin in begins]
-        with ThreadPoolExecutor(self.threads) as pool:
-            return list(pool.map(chunk, begins))
-
-    def _strips(self, begin: int) -> Iterator[slice]:
-        end = min(self.n, begin + CHUNK)
-        return (slice(b, min(end, b + STRIP)) for b in range(begin, end, STRIP))
+def _rows(block: Array) -> np.ndarray:
+    return np.ascontiguousarray(block, dtype=np.float64)
 
 
 def _orthonormal(rows: Rows, vectors: Array, blocks: list[Array], inside: np.ndarray, gram: np.ndarray) -> Array:

@@ -92,7 +92,58 @@ KCALIB_CLONES void eliminate(const double* rows, long a, long size, long stride,
   }
 }
 
-double work_of(const Tall& tall, long n_vectors) { return 2.0 * double(tall.n) * double(tall.count) * double(n_vectors); }
+// Rows of two packs, which stay in the first-level cache: what is read of each is one sum's vectors, filled up with zeros.
+constexpr long WIDE = 2 * LANES, FEW = 128;
+
+struct WideRows {
+  alignas(64) double numbers[FEW][WIDE];
+};
+
+// sums (a line of WIDE numbers for each column of the block) += products of the `needed` first columns of some rows of it with
+// those of `some`.
+KCALIB_CLONES void add_row_products(const double* block, long columns, long needed, long rows, const WideRows& some, double* sums) {
+  for (long a = 0; a < needed; a += COLUMNS) {
+    long at[COLUMNS];
+    for (long r = 0; r < COLUMNS; ++r) at[r] = std::min(a + r, needed - 1);
+    Pack sum[COLUMNS][2] = {};
+    const double* row = block;
+    for (long i = 0; i < rows; ++i, row += columns) {
+      const Pack* x = reinterpret_cast<const Pack*>(some.numbers[i]);
+      for (int r = 0; r < COLUMNS; ++r)
+        for (int h = 0; h < 2; ++h) sum[r][h] += row[at[r]] * x[h];
+    }
+    for (long r = 0; r < std::min(long(COLUMNS), needed - a); ++r)
+      for (int h = 0; h < 2; ++h) *reinterpret_cast<Pack*>(sums + (a + r) * WIDE + h * LANES) += sum[r][h];
+  }
+}
+
+// The sums of some rows of the blocks with their weights, of which each has a line.
+KCALIB_CLONES void combine_rows(const TallRows* blocks, long n_blocks, long begin, long rows, const double* weights, WideRows& some) {
+  for (long i = 0; i < rows; i += COLUMNS) {
+    Pack sum[COLUMNS][2] = {};
+    const double* weight = weights;
+    for (long b = 0; b < n_blocks; ++b) {
+      const long columns = blocks[b].columns;
+      const double* at[COLUMNS];
+      for (long r = 0; r < COLUMNS; ++r) at[r] = blocks[b].numbers + (begin + std::min(i + r, rows - 1)) * columns;
+      for (long k = 0; k < columns; ++k, weight += WIDE) {
+        const Pack* w = reinterpret_cast<const Pack*>(weight);
+        for (int r = 0; r < COLUMNS; ++r)
+          for (int h = 0; h < 2; ++h) sum[r][h] += at[r][k] * w[h];
+      }
+    }
+    for (long r = 0; r < std::min(long(COLUMNS), rows - i); ++r) std::memcpy(some.numbers[i + r], sum[r], sizeof sum[r]);
+  }
+}
+
+long columns_of(const std::vector<TallRows>& blocks) {
+  long sum = 0;
+  for (const TallRows& block : blocks) sum += block.columns;
+  return sum;
+}
+
+double work_of(long n, long columns, long n_vectors) { return 2.0 * double(n) * double(columns) * double(n_vectors); }
+double work_of(const Tall& tall, long n_vectors) { return work_of(tall.n, tall.count, n_vectors); }
 
 }  // namespace
 
@@ -121,6 +172,72 @@ bool tall_inner_products(const Tall& tall, const double* vectors, long n_vectors
   std::copy_n(sums.get(), size, out);
   for (long part = 1; part < parts; ++part)
     for (long k = 0; k < size; ++k) out[k] += sums[part * size + k];
+  return !watch.stopped();
+}
+
+bool inner_products_of_rows(const std::vector<TallRows>& blocks, long n, const Run& run, double* out) {
+  const TallRows& vectors = blocks.back();
+  const long c = vectors.columns, columns = columns_of(blocks), lines = (c + WIDE - 1) / WIDE, size = columns * lines * WIDE;
+  const long chunks = (n + FEW - 1) / FEW, parts = std::min(chunks, std::clamp(ROOM / size, 1L, PARTS));
+  const AlignedBuffer<double> sums(parts * size);
+  Watch watch(run, chunks);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(team_size(run, parts, work_of(n, columns, c)))
+  for (long part = 0; part < parts; ++part) {
+    double* own = sums.get() + part * size;
+    std::fill_n(own, size, 0.0);
+    WideRows some;
+    for (long chunk = part * chunks / parts; chunk < (part + 1) * chunks / parts && !watch.stopped(); ++chunk) {
+      const long begin = chunk * FEW, rows = std::min(FEW, n - begin);
+      for (long line = 0; line < lines; ++line) {
+        const long first = line * WIDE, count = std::min(WIDE, c - first);
+        for (long i = 0; i < rows; ++i) {
+          const double* row = vectors.numbers + (begin + i) * c + first;
+          for (long k = 0; k < WIDE; ++k) some.numbers[i][k] = k < count ? row[k] : 0.0;
+        }
+        double* at = own + line * columns * WIDE;
+        for (const TallRows& block : blocks) {
+          // Of the vectors' own products those below the diagonal are not needed.
+          const long needed = &block == &vectors ? std::min(block.columns, first + WIDE) : block.columns;
+          add_row_products(block.numbers + begin * block.columns, block.columns, needed, rows, some, at);
+          at += block.columns * WIDE;
+        }
+      }
+      watch.task_done();
+    }
+  }
+  for (long part = 1; part < parts; ++part)
+    for (long k = 0; k < size; ++k) sums[k] += sums[part * size + k];
+  for (long a = 0; a < columns; ++a)
+    for (long k = 0; k < c; ++k) out[a * c + k] = sums[(k / WIDE * columns + a) * WIDE + k % WIDE];
+  double* own = out + (columns - c) * c;
+  for (long a = 0; a < c; ++a)
+    for (long k = 0; k < a; ++k) own[a * c + k] = own[k * c + a];
+  return !watch.stopped();
+}
+
+bool combined_rows(const std::vector<TallRows>& blocks, long n, const double* weights, long n_vectors, const Run& run, long stride,
+                   double* out) {
+  const long columns = columns_of(blocks), lines = (n_vectors + WIDE - 1) / WIDE, chunks = (n + FEW - 1) / FEW;
+  const AlignedBuffer<double> wide(lines * columns * WIDE);
+  for (long line = 0; line < lines; ++line)
+    for (long a = 0; a < columns; ++a)
+      for (long k = 0; k < WIDE; ++k) {
+        const long c = line * WIDE + k;
+        wide[(line * columns + a) * WIDE + k] = c < n_vectors ? weights[a * n_vectors + c] : 0.0;
+      }
+  Watch watch(run, chunks);
+#pragma omp parallel for schedule(dynamic, 8) num_threads(team_size(run, chunks, work_of(n, columns, n_vectors)))
+  for (long chunk = 0; chunk < chunks; ++chunk) {
+    if (watch.stopped()) continue;
+    const long begin = chunk * FEW, rows = std::min(FEW, n - begin);
+    WideRows some;
+    for (long line = 0; line < lines; ++line) {
+      const long first = line * WIDE, count = std::min(WIDE, n_vectors - first);
+      combine_rows(blocks.data(), long(blocks.size()), begin, rows, wide.get() + line * columns * WIDE, some);
+      for (long i = 0; i < rows; ++i) std::copy_n(some.numbers[i], count, out + (begin + i) * stride + first);
+    }
+    watch.task_done();
+  }
   return !watch.stopped();
 }
 

@@ -2,6 +2,8 @@
 // what lies between the sweeps of conjugate gradients. `_backend.linalg` calls them.
 #pragma once
 
+#include <vector>
+
 #include "sweep.h"
 
 namespace kcalib {
@@ -17,6 +19,22 @@ bool tall_inner_products(const Tall& tall, const double* vectors, long n_vectors
 
 // out = the columns' sums with the weights (count x n_vectors): n_vectors columns. False if stopped.
 bool tall_combined(const Tall& tall, const double* weights, long n_vectors, const Run& run, double* out);
+
+// A tall matrix, row by row.
+struct TallRows {
+  const double* numbers;
+  long columns;
+};
+
+// The same of matrices of n rows each, as `_first_block` and others of kcalib/inference/eigenvalues.py have them.
+// out = the inner products of the columns of all `blocks` with those of the last one: as many rows as they have columns
+// together. The last of these, the last block's own, are symmetric. False if stopped.
+bool inner_products_of_rows(const std::vector<TallRows>& blocks, long n, const Run& run, double* out);
+
+// out (rows of n_vectors numbers, each `stride` after the other) = the sum of the blocks times their rows of the weights
+// (as many as all columns, by n_vectors). False if stopped.
+bool combined_rows(const std::vector<TallRows>& blocks, long n, const double* weights, long n_vectors, const Run& run, long stride,
+                   double* out);
 
 // rows = (A, I) of a positive definite A (size x size), to (L^T, L^-1) with A = L L^T; `stride`, a multiple of 8, is at least
 // 2 size + 16, and what a row has beyond the 2 size numbers is 0. Of A the upper triangle is read, below that of L^T lie

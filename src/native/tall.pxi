@@ -8,6 +8,13 @@ cdef extern from "cpu/tall.h" namespace "kcalib" nogil:
     bint c_tall_inner_products "kcalib::tall_inner_products"(
         const Tall&, const double*, long, const Run&, double*) except +
     bint c_tall_combined "kcalib::tall_combined"(const Tall&, const double*, long, const Run&, double*) except +
+    cdef cppclass TallRows:
+        const double* numbers
+        long columns
+    bint c_inner_products_of_rows "kcalib::inner_products_of_rows"(
+        const vector[TallRows]&, long, const Run&, double*) except +
+    bint c_combined_rows "kcalib::combined_rows"(
+        const vector[TallRows]&, long, const double*, long, const Run&, long, double*) except +
     long c_inverse_root "kcalib::inverse_root"(double*, long, long) except +
 
 
@@ -41,6 +48,43 @@ def tall_combined(const double[:, ::1] columns, const double[:, ::1] weights, Sw
         finished = c_tall_combined(tall, right, c, sweep.run, out_pointer)
     sweep.raise_if_stopped(finished)
     return result
+
+
+cdef long append_rows(vector[TallRows]& rows, const double[:, ::1] block):
+    cdef TallRows own
+    own.numbers, own.columns = &block[0, 0], block.shape[1]
+    rows.push_back(own)
+    return block.shape[0]
+
+
+def inner_products_of_rows(list blocks, Sweep sweep not None):
+    """Inner products of the columns of all blocks, each (n, columns), with those of the last one; none is empty."""
+    cdef vector[TallRows] rows
+    cdef long n = 0, columns = 0
+    for block in blocks:
+        n = append_rows(rows, block)
+        columns += block.shape[1]
+    result = np.empty((columns, blocks[-1].shape[1]))
+    cdef double[:, ::1] out = result
+    cdef double* out_pointer = &out[0, 0]
+    cdef bint finished
+    with nogil:
+        finished = c_inner_products_of_rows(rows, n, sweep.run, out_pointer)
+    sweep.raise_if_stopped(finished)
+    return result
+
+
+def combined_rows(list blocks, const double[:, ::1] weights, Sweep sweep not None, out):
+    """Writes the sum of the blocks times their rows of the weights (columns of all, c) to (n, c) whose rows are apart."""
+    cdef vector[TallRows] rows
+    for block in blocks:
+        append_rows(rows, block)
+    cdef double[:, :] written = out
+    cdef long n = written.shape[0], c = written.shape[1], stride = written.strides[0] // sizeof(double)
+    cdef bint finished
+    with nogil:
+        finished = c_combined_rows(rows, n, &weights[0, 0], c, sweep.run, stride, &written[0, 0])
+    sweep.raise_if_stopped(finished)
 
 
 def inverse_root(const double[:, :] matrix):

@@ -19,7 +19,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import singledispatch
+from functools import cached_property, singledispatch
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,16 @@ from kcalib._pairs.dispatch import operator_for
 from kcalib._pairs.feature_sums import feature_rows
 from kcalib._pairs.operators.openmp import OpenMPOperator
 from kcalib._pairs.problem import PairProblem, Side
-from kcalib.inference.eigenvalues import BLOCK_SIZE, FEWEST_RANDOM, LINE_BLOCK_SIZE, Hidden, of_residuals, rounded
+from kcalib.inference.eigenvalues import (
+    BLOCK_SIZE,
+    FEWEST_RANDOM,
+    LINE_BLOCK_SIZE,
+    Hidden,
+    Started,
+    Together,
+    of_residuals,
+    rounded,
+)
 from kcalib.inference.task import Task
 
 MOST_ROWS, ROW_CLASSES, FEWEST_ROWS = 2048, 2**17, 128  # of the features' matrix; fewer of many classes
@@ -62,7 +72,7 @@ def conditional(task: Task) -> tuple[Hidden, str]:
 class Scalars:
     """Numbers F_i with F_i^2 = R^T V_i R."""
 
-    size = rank = 1
+    size = rank = columns = 1
 
     def __init__(self, law: FiniteLaw, threads: int = 1) -> None:
         lengths = arrays.where_computed(expected_lengths(law)[0], np.float64)
@@ -76,55 +86,74 @@ class Scalars:
 
 
 class Vectors:
-    """F_i = R^T L_i, and their transposes; in their products nothing cancels where a probability is near 1."""
+    """F_i = R^T L_i, and their transposes; in their products nothing cancels where a probability is near 1.
+
+    Where R is the identity entries of F_i x sum to 0, and those of z count for F_i^T z but for their mean: a reflection
+    that maps equal entries to the last axis leaves `rank` - 1 of them, which are narrow, and products fewer columns.
+    """
 
     def __init__(self, law: FiniteLaw, threads: int = 1) -> None:
         p = arrays.where_computed(law.probabilities, np.float64)
-        xp = arrays.namespace(p)
-        self.size, self._threads = int(p.shape[1]), threads
-        self._p, self._deviations = p[:, :, None], xp.sqrt(p)[:, :, None]
-        self._top = arrays.where_computed(law.parts[0])[:, :, None]
+        self._law, self._p, self._deviations = law, p[:, :, None], arrays.namespace(p).sqrt(p)[:, :, None]
         self._root = None if law.root is None else arrays.like(law.narrow_root, p)
+        self.size = int(p.shape[1])
         self.rank = self.size if self._root is None else int(self._root.shape[1])
-        self._rows: tuple[np.ndarray, np.ndarray] | None = None  # as the compiled core takes them
+        self._share = 1 / (math.sqrt(self.size) - 1)  # of the last entry, in the others
+        self.core: _native.CovarianceRoots | None = None
         if self._root is None and arrays.is_host(p):
-            self._rows = np.ascontiguousarray(p), np.argmax(p, axis=1)
+            rows, deviations = (np.ascontiguousarray(a[:, :, 0]) for a in (self._p, self._deviations))
+            self.core = _native.CovarianceRoots(rows, deviations, np.argmax(rows, axis=1), threads)
+
+    @cached_property
+    def _top(self) -> Array:
+        return arrays.where_computed(self._law.parts[0])[:, :, None]
+
+    @property
+    def columns(self) -> int:
+        """Numbers of each sample that `forth` writes of a vector, and `back` takes."""
+        return self.rank - 1 if self._root is None else self.rank
 
     def forth(self, vectors: Array) -> Array:
-        """F_i x_i of vectors (n size, c): shape (n, r c)."""
+        """F_i x_i of vectors (n size, c): shape (n, columns c)."""
         xp = arrays.namespace(vectors)
         n, m, _ = self._p.shape
-        if self._rows is not None:
-            given = np.ascontiguousarray(vectors, dtype=np.float64).reshape(n, m, -1)
-            out = np.empty_like(given)
-            _native.apply_roots(*self._rows, given, self._threads, out)
-            return out.reshape(n, -1)
+        if self.core is not None:
+            out = np.empty((n, (m - 1) * vectors.shape[1]))
+            self.core.times(np.ascontiguousarray(vectors, dtype=np.float64), out)
+            return out
         found = self._deviations * vectors.reshape(n, m, -1)
         found -= self._p * found.sum(axis=1, keepdims=True)
         found = xp.where(self._top, 0.0, found)
         found -= xp.where(self._top, found.sum(axis=1, keepdims=True), 0.0)  # the entries sum to 0
         if self._root is not None:
             found = xp.einsum("imc,mr->irc", found, self._root)
+        else:
+            found = found[:, :-1] + self._share * found[:, -1:]
         return found.reshape(n, -1)
 
     def back(self, vectors: Array, less: tuple[Array, Array] | None = None) -> Array:
-        """F_i^T z_i of vectors (n, r c), or of these less a_i b_i for a (n, 1) and b like them: shape (n size, c)."""
+        """F_i^T z_i of vectors (n, columns c), or of these less a_i b_i for a (n, 1) and b like them: (n size, c)."""
         xp = arrays.namespace(vectors)
         n, m, _ = self._p.shape
-        if self._rows is not None:
-            own, marks = (np.zeros((n, 1)), vectors) if less is None else less
-            given, other = (np.ascontiguousarray(a, dtype=np.float64).reshape(n, m, -1) for a in (vectors, marks))
-            out, times = np.empty_like(given), np.ascontiguousarray(own, dtype=np.float64).reshape(-1)
-            _native.apply_transposed_roots(*self._rows, given, times, other, self._threads, out)
-            return out.reshape(n * m, -1)
-        rank = m if self._root is None else self._root.shape[1]
-        found = (vectors if less is None else vectors - less[0] * less[1]).reshape(n, rank, -1)
-        if self._root is not None:
-            found = xp.einsum("irc,mr->imc", found, self._root)
+        if self.core is not None:
+            given = np.ascontiguousarray(vectors, dtype=np.float64)
+            out, own, marks = np.empty((n * m, given.shape[1] // (m - 1))), None, None
+            if less is not None:
+                own, marks = (np.ascontiguousarray(a, dtype=np.float64) for a in less)
+                own = own.reshape(-1)
+            self.core.transposed_times(given, own, marks, out)
+            return out
+        found = (vectors if less is None else vectors - less[0] * less[1]).reshape(n, self.columns, -1)
+        found = self.widened(found) if self._root is None else xp.einsum("irc,mr->imc", found, self._root)
         found = found - xp.where(self._top, found, 0.0).sum(axis=1, keepdims=True)
         found -= (self._p * found).sum(axis=1, keepdims=True)
         found *= self._deviations
         return found.reshape(n * m, -1)
+
+    def widened(self, narrow: Array) -> Array:
+        """Of narrow numbers, shape (n, size - 1, c), all of them but for what is added to each, shape (n, size, c)."""
+        xp = arrays.namespace(narrow)
+        return xp.concat([narrow, self._share * xp.sum(narrow, axis=1, keepdims=True)], axis=1)
 
 
 def _hidden(task: Task, roots: Scalars | Vectors) -> Hidden:
@@ -133,12 +162,14 @@ def _hidden(task: Task, roots: Scalars | Vectors) -> Hidden:
     threads, points, single = operator.threads or 1, operator.problem.left.points, rounded(operator)
     rough = isinstance(single, OpenMPOperator) and terms_of_a_sum(task, roots.rank) >= fewest_terms(task)
 
-    def product(vectors: Array) -> Array:
-        marks = roots.forth(vectors)
+    def of_kernel(marks: Array) -> tuple[Array, tuple[Array, Array] | None]:
+        """Products, and what they are too large by, in factors."""
         if rough and isinstance(single, OpenMPOperator):
-            return roots.back(single.rough_products(marks))
-        products = arrays.where_computed(single.matmul(arrays.beside(marks, points), dtype="float32"))
-        return roots.back(products, (own, marks))
+            return single.rough_products(marks), None
+        return arrays.where_computed(single.matmul(arrays.beside(marks, points), dtype="float32")), (own, marks)
+
+    def product(vectors: Array) -> Array:
+        return roots.back(*of_kernel(roots.forth(vectors)))
 
     def stored() -> Array:
         kernel = arrays.where_computed(operator.tile(slice(0, n), slice(0, n)), np.float64) / (n - 1)
@@ -152,7 +183,50 @@ def _hidden(task: Task, roots: Scalars | Vectors) -> Hidden:
 
     width = LINE_BLOCK_SIZE if operator.on_a_line else _width(roots)
     squares = task.null_moments.squares / (n - 1) ** 2
-    return Hidden(size, n - 1.0, squares, product, stored, own, width, threads, _start(roots, own))
+    hidden = Hidden(size, n - 1.0, squares, product, stored, own, width, threads, _start(roots, own))
+    if isinstance(roots, Vectors) and roots.core is not None and hidden.start is not None:
+        return replace(hidden, started=_started(roots.core, n, roots.size, of_kernel))
+    return hidden
+
+
+def _started(core: _native.CovarianceRoots, n: int, m: int, of_kernel: Callable[[Array], Any]) -> Started:
+    """The vectors L_i^T, and others beside them.
+
+    What L_i maps these to is V_i: of its entries those above the diagonal say the others. These have one sign: nothing
+    cancels in sums of them.
+    """
+    pairs = m * (m - 1) // 2
+    entries = np.empty((n, pairs))
+    core.covariances(entries)
+    gram = np.zeros((m, m))
+    gram[np.triu_indices(m, 1)] = entries.sum(axis=0)
+    gram += gram.T
+    np.fill_diagonal(gram, -gram.sum(axis=0))
+
+    def beside(vectors: np.ndarray) -> Together:
+        marks = np.empty((n, pairs + (m - 1) * vectors.shape[1]))
+        marks[:, :pairs] = entries
+        core.times(vectors, marks[:, pairs:])
+        narrow = marks[:, pairs:].sum(axis=0).reshape(m - 1, -1)
+        total = narrow.sum(axis=0)
+        sums = np.vstack([narrow - total / (m - math.sqrt(m)), total / math.sqrt(m)])
+
+        def turned(matrix: np.ndarray) -> np.ndarray:
+            out = np.empty((n * m, matrix.shape[1]))
+            core.started(vectors, np.ascontiguousarray(matrix), out)
+            return out
+
+        def product(matrix: np.ndarray) -> np.ndarray:
+            products, less = of_kernel(marks)
+            if less is not None:
+                products = products - less[0] * less[1]
+            out = np.empty((n * m, matrix.shape[1]))
+            core.of_products(np.ascontiguousarray(products), np.ascontiguousarray(matrix), out)
+            return out
+
+        return Together(sums, turned, product)
+
+    return Started(gram, beside)
 
 
 def terms_of_a_sum(task: Task, rank: int) -> float:
@@ -187,7 +261,7 @@ def _start(roots: Scalars | Vectors, beside: Array) -> Callable[[], Array] | Non
 
     def start() -> Array:
         xp = arrays.namespace(beside)
-        unit = xp.reshape(xp.eye(roots.rank, dtype=xp.float64, device=arrays.device(beside)), (1, -1))
+        unit = xp.reshape(xp.eye(roots.columns, dtype=xp.float64, device=arrays.device(beside)), (1, -1))
         return roots.back(xp.tile(unit, (len(beside), 1)))
 
     return start

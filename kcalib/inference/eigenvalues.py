@@ -106,6 +106,23 @@ class Eigenvalues:
 
 
 @dataclass(frozen=True)
+class Together:
+    """Vectors (S, x), S those of `Started`, times a matrix, and products of B with these."""
+
+    between: np.ndarray  # S^T x
+    turned: Callable[[np.ndarray], Array]  # (S, x) @ matrix
+    product: Callable[[np.ndarray], Array]  # B @ (S, x) @ matrix
+
+
+@dataclass(frozen=True)
+class Started:
+    """The vectors S of `Hidden.start`, or some that span the same space, of which products with B take less time."""
+
+    gram: np.ndarray  # S^T S
+    beside: Callable[[Array], Together]
+
+
+@dataclass(frozen=True)
 class Hidden:
     """A symmetric matrix A = B / scale, of which products are known."""
 
@@ -118,6 +135,7 @@ class Hidden:
     width: int  # columns of a product, for up to BLOCK_EIGENVALUES
     threads: int
     start: Callable[[], Array] | None = None  # about eigenvectors of the largest eigenvalues, fewer than the columns
+    started: Started | None = None
 
 
 def of_residuals(operator: Operator, moments: Moments, n: int) -> Hidden:
@@ -172,7 +190,7 @@ def leading_spectrum(hidden: Hidden, count: int, settled: Callable[[Eigenvalues]
     """
     scale, squares = hidden.scale, hidden.squares
     rows = Rows(hidden.size, hidden.threads)
-    new, sample = _first_block(rows, hidden, count)
+    new, sample, first_product = _first_block(rows, hidden, count)
     blocks: list[Array] = []  # of an orthonormal basis
     projected = np.empty((0, 0))
     found = Eigenvalues(np.empty(0), squares, 0.0, 0.0, False)
@@ -180,7 +198,7 @@ def leading_spectrum(hidden: Hidden, count: int, settled: Callable[[Eigenvalues]
         if new.shape[1] == 0:  # the space is invariant
             break
         blocks.append(new)
-        vectors = hidden.product(new)
+        vectors = hidden.product(new) if step > 1 or first_product is None else first_product()
         inside, gram = rows.inner(blocks, vectors)
         old = len(projected)
         projected = np.block([[projected, inside[:old]], [inside[:old].T, inside[old:]]])
@@ -192,20 +210,47 @@ def leading_spectrum(hidden: Hidden, count: int, settled: Callable[[Eigenvalues]
     return found
 
 
-def _first_block(rows: Rows, hidden: Hidden, count: int) -> tuple[Array, _Sample]:
-    """Orthonormal vectors: those to start with, and random ones orthogonal to them."""
+def _first_block(rows: Rows, hidden: Hidden, count: int) -> tuple[Array, _Sample, Callable[[], Array] | None]:
+    """Orthonormal vectors: those to start with, and random ones orthogonal to them; their products with B, if known."""
     width = min(hidden.size, max(hidden.width, -(-count * hidden.width // BLOCK_EIGENVALUES)))
+    if hidden.started is not None:
+        found = _first_of_started(rows, hidden, hidden.started, width)
+        if found is not None:
+            return found
     blocks: list[Array] = []
     if hidden.start is not None:
         vectors = hidden.start()
         blocks.append(_orthonormal(rows, vectors, [], *rows.inner([], vectors)))
     fixed = sum(int(block.shape[1]) for block in blocks)
     if fixed < width:
-        drawn = Weights("gaussian", hidden.size, width - fixed, 0)
-        vectors = weights_beside(hidden.beside, drawn, threads=rows.threads)
+        vectors = _drawn(rows, hidden, width - fixed)
         blocks.append(_orthonormal(rows, vectors, list(blocks), *rows.inner(blocks, vectors)))
     first = blocks[0] if len(blocks) == 1 else arrays.namespace(blocks[0]).concat(blocks, axis=1)
-    return first, _Sample(hidden.size, fixed, int(first.shape[1]))
+    return first, _Sample(hidden.size, fixed, int(first.shape[1])), None
+
+
+def _drawn(rows: Rows, hidden: Hidden, count: int) -> Array:
+    return weights_beside(hidden.beside, Weights("gaussian", hidden.size, count, 0), threads=rows.threads)
+
+
+def _first_of_started(
+    rows: Rows, hidden: Hidden, started: Started, width: int
+) -> tuple[Array, _Sample, Callable[[], Array]] | None:
+    """The same; None where it takes a second round: roundings of products would grow with the vectors' coefficients."""
+    fixed, is_exact = _rotation(started.gram, float(np.max(np.diag(started.gram))))
+    count = width - fixed.shape[1]
+    if not is_exact or count <= 0:
+        return None
+    vectors = _drawn(rows, hidden, count)
+    together = started.beside(vectors)
+    inside = fixed.T @ together.between
+    _, gram = rows.inner([], vectors)
+    drawn, is_exact = _rotation(gram - inside.T @ inside, float(np.max(np.diag(gram))))
+    if not is_exact:
+        return None
+    matrix = np.block([[fixed, -fixed @ inside @ drawn], [np.zeros((count, fixed.shape[1])), drawn]])
+    first = together.turned(matrix)
+    return first, _Sample(hidden.size, fixed.shape[1], int(first.shape[1])), lambda: together.product(matrix)
 
 
 def rounded(operator: Operator) -> Operator:
@@ -292,8 +337,10 @@ class Rows:
         if vectors.shape[1] == 0:
             return np.empty((sum(block.shape[1] for block in blocks), 0)), np.empty((0, 0))
         with sweeping(self.threads) as sweep:
-            products = _native.inner_products_of_rows([_rows(block) for block in (*blocks, vectors) if block.size], sweep)
-        return np.split(products, [len(products) - vectors.shape[1]])
+            products = _native.inner_products_of_rows(
+                [_rows(block) for block in (*blocks, vectors) if block.size], sweep
+            )
+        return products[: -vectors.shape[1]], products[-vectors.shape[1] :]
 
     def combined(self, blocks: list[Array], coefficients: list[np.ndarray]) -> Array:
         """sum_k blocks[k] @ coefficients[k]."""
@@ -331,16 +378,24 @@ def _orthonormal(rows: Rows, vectors: Array, blocks: list[Array], inside: np.nda
     """
     size = float(np.max(np.diag(gram), initial=0.0))
     while True:
-        values, rotation = scipy.linalg.eigh(gram - inside.T @ inside, driver="ev")
-        kept = values > INVARIANT**2 * size
-        turned = rotation[:, kept] / np.sqrt(values[kept])
+        turned, is_exact = _rotation(gram - inside.T @ inside, size)
         starts = np.cumsum([block.shape[1] for block in blocks])[:-1]
         parts = np.split(-inside @ turned, starts) if blocks else []
         vectors = rows.combined([vectors, *blocks], [turned, *parts])
-        if np.min(values[kept], initial=size) >= CANCELLED * size:
+        if is_exact:
             return vectors
         inside, gram = rows.inner(blocks, vectors)
         size = 1.0
+
+
+def _rotation(gram: np.ndarray, size: float) -> tuple[np.ndarray, bool]:
+    """What vectors with these inner products become orthonormal by, but for those of no length beside `size`.
+
+    And whether none has lost digits.
+    """
+    values, rotation = scipy.linalg.eigh(gram, driver="ev")
+    kept = values > INVARIANT**2 * size
+    return rotation[:, kept] / np.sqrt(values[kept]), bool(np.min(values[kept], initial=size) >= CANCELLED * size)
 
 
 def _by_magnitude(values: np.ndarray) -> np.ndarray:

@@ -172,6 +172,8 @@ class Directions:
         root = law.narrow_root
         if law.root is not None or m == 2:
             found = np.einsum("nrj,mr->nmj", found, root)
+        elif isinstance(roots, Vectors):
+            found = roots.widened(found)
         top = p.argmax(axis=1)  # beside whose entry nothing cancels
         found = found - found[np.arange(n), top][:, None, :]
         found -= np.einsum("nm,nmj->nj", p, found)[:, None, :]

@@ -164,8 +164,10 @@ class Law:
         _refuse("x", x, np.isnan(x), "expected a number; drop or replace NaN before the call")
         upper = x >= self._centre
         log_tail = np.empty(x.shape)
-        log_tail[upper] = self._extended_log_upper_tail(x[upper])
-        log_tail[~upper] = self._mirrored._extended_log_upper_tail(-x[~upper])
+        if upper.any():
+            log_tail[upper] = self._extended_log_upper_tail(x[upper])
+        if not upper.all():
+            log_tail[~upper] = self._mirrored._extended_log_upper_tail(-x[~upper])
         return log_tail, upper
 
     def _extended_log_upper_tail(self, x: np.ndarray) -> np.ndarray:

@@ -26,11 +26,4 @@ void residuals(const double* p, const std::int64_t* labels, long n, long m, int 
 // out[i] = |v_i|^2, in double.
 template <class T> void square_norms(const T* v, long n, long m, int threads, double* out);
 
-// L_i = diag(sqrt p_i) - p_i sqrt(p_i)^T (kcalib/inference/conditional_spectrum.py) times vectors (n x m x c), row by row of
-// p (n x m), of which top[i] is the most probable entry: `apply_roots` those of x; `apply_transposed_roots` L_i^T times those
-// of z - own_i y. Nothing cancels where a probability is near 1.
-void apply_roots(const double* p, const std::int64_t* top, long n, long m, long c, const double* x, int threads, double* out);
-void apply_transposed_roots(const double* p, const std::int64_t* top, long n, long m, long c, const double* z, const double* own,
-                            const double* y, int threads, double* out);
-
 }  // namespace kcalib

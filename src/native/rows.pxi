@@ -7,10 +7,6 @@ cdef extern from "cpu/rows.h" namespace "kcalib" nogil:
     bint are_classes[T](const T*, long, long, int, int64_t*)
     void c_residuals "kcalib::residuals"[T](const double*, const int64_t*, long, long, int, T*, T*)
     void c_square_norms "kcalib::square_norms"[T](const T*, long, long, int, double*)
-    void c_apply_roots "kcalib::apply_roots"(
-        const double*, const int64_t*, long, long, long, const double*, int, double*)
-    void c_apply_transposed_roots "kcalib::apply_transposed_roots"(
-        const double*, const int64_t*, long, long, long, const double*, const double*, const double*, int, double*)
 
 
 cdef extern from "cpu/bins.h" namespace "kcalib" nogil:
@@ -155,26 +151,6 @@ cdef write_residuals(
         points_pointer = &points[0, 0]
     with nogil:
         c_residuals(&p[0, 0], &labels[0], p.shape[0], p.shape[1], threads, points_pointer, &marks[0, 0])
-
-
-def apply_roots(
-    const double[:, ::1] p, const int64_t[::1] top, const double[:, :, ::1] vectors, int threads, double[:, :, ::1] out,
-):
-    """Writes (diag(sqrt p_i) - p_i sqrt(p_i)^T) x_i for vectors x of shape (n, m, c); p_i[top[i]] is the largest."""
-    with nogil:
-        c_apply_roots(
-            &p[0, 0], &top[0], p.shape[0], p.shape[1], vectors.shape[2], &vectors[0, 0, 0], threads, &out[0, 0, 0])
-
-
-def apply_transposed_roots(
-    const double[:, ::1] p, const int64_t[::1] top, const double[:, :, ::1] vectors, const double[::1] own,
-    const double[:, :, ::1] marks, int threads, double[:, :, ::1] out,
-):
-    """Writes the transposed matrices of `apply_roots` times vectors - own * marks."""
-    with nogil:
-        c_apply_transposed_roots(
-            &p[0, 0], &top[0], p.shape[0], p.shape[1], vectors.shape[2], &vectors[0, 0, 0], &own[0], &marks[0, 0, 0],
-            threads, &out[0, 0, 0])
 
 
 def square_norms(vectors, int threads):

@@ -17,7 +17,7 @@ from kcalib._packing.variance import finite_law
 from kcalib.distributions import Normal, Poisson
 from kcalib.estimators.skce import PairOptions
 from kcalib.inference.conditional_spectrum import MANY_TERMS, Vectors, conditional, fewest_terms, terms_of_a_sum
-from kcalib.inference.eigenvalues import Eigenvalues, full_spectrum, leading_spectrum
+from kcalib.inference.eigenvalues import Eigenvalues, Rows, full_spectrum, leading_spectrum
 from kcalib.inference.spectrum import limit_law
 from kcalib.inference.task import Task
 from kcalib.kernels import Exponential, Gaussian
@@ -83,6 +83,63 @@ def test_eigenvalues_are_those_of_the_dense_matrix(name, n, m, rank):
     for power, accuracy in ((2, 1e-10), (3, 5e-3), (4, 5e-3)):
         size = np.sum(np.abs(values) ** power)
         assert leading.power_sum(power) == pytest.approx(np.sum(values**power), abs=accuracy * size)
+
+
+@pytest.mark.parametrize(("name", "n", "m"), [(name, n, m) for name, n, m in PROBLEMS if m > 2])
+def test_products_with_the_vectors_to_start_with(name, n, m):
+    """By fewer columns, beside the dense matrix: of these vectors and random ones in one."""
+    p, rng = predictions(name, n, m), np.random.default_rng(0)
+    found, expected = hidden(p, None), dense(p, None)
+    x, matrix = rng.standard_normal((n * m, 3)), rng.standard_normal((m + 3, 9))
+    vectors = np.concatenate([np.concatenate([np.diag(np.sqrt(q)) - np.outer(np.sqrt(q), q) for q in p]), x], axis=1)
+    start, both = vectors[:, :m], found.started.beside(x)
+    assert found.started.gram == pytest.approx(start.T @ start, rel=1e-13, abs=1e-15)
+    assert both.between == pytest.approx(start.T @ x, abs=1e-13)
+    assert both.turned(matrix) == pytest.approx(vectors @ matrix, abs=1e-13)
+    product = expected @ vectors @ matrix
+    assert both.product(matrix) / found.scale == pytest.approx(product, abs=1e-5 * np.abs(product).max())
+
+
+@pytest.mark.parametrize("share", [0.5, 1e-3, 1e-6, 1e-9])
+def test_of_a_rare_class_the_vectors_to_start_with_are_orthonormal(share):
+    """And all that follow, however short the rare class's own is: then it takes a second round."""
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet([1, 1, 1], size=90)
+    p = np.concatenate([p * (1 - share), np.full((90, 1), share)], axis=1)
+    found, expected = hidden(p, None), dense(p, None)
+    blocks = []
+
+    def beside(x):
+        both = found.started.beside(x)
+        return replace(both, turned=lambda matrix: blocks.append(both.turned(matrix)) or blocks[-1])
+
+    observed = replace(
+        found,
+        product=lambda v: blocks.append(v) or found.product(v),
+        started=replace(found.started, beside=beside),
+    )
+    leading_spectrum(observed, 10, lambda _: False)
+    assert len(blocks) > 2
+    for block in blocks:
+        assert block.T @ block == pytest.approx(np.eye(block.shape[1]), abs=1e-9)
+    values = leading_spectrum(found, 3, lambda _: False).leading
+    every = np.linalg.eigvalsh(expected)
+    assert values[:2] == pytest.approx(every[np.argsort(-np.abs(every))][:2], rel=1e-4)
+
+
+@pytest.mark.parametrize(("n", "widths"), [(5, (2, 1)), (300, (14, 14, 14)), (1000, (3, 17)), (4100, (21, 70, 33))])
+def test_algebra_of_tall_matrices(n, widths):
+    rng = np.random.default_rng(n)
+    *blocks, vectors = (rng.standard_normal((n, width)) for width in widths)
+    weights = [rng.standard_normal((width, 19)) for width in widths]
+    alone, both = Rows(n, 1), Rows(n, 2)
+    inside, gram = both.inner(blocks, vectors)
+    assert inside == pytest.approx(np.concatenate(blocks, axis=1).T @ vectors, abs=1e-12 * n)
+    assert gram == pytest.approx(vectors.T @ vectors, abs=1e-12 * n) and np.array_equal(gram, gram.T)
+    combined = both.combined([*blocks, vectors], weights)
+    assert combined == pytest.approx(np.concatenate([*blocks, vectors], axis=1) @ np.concatenate(weights), abs=1e-12)
+    assert all(np.array_equal(a, b) for a, b in zip(alone.inner(blocks, vectors), (inside, gram), strict=True))
+    assert np.array_equal(alone.combined([*blocks, vectors], weights), combined)
 
 
 @pytest.mark.parametrize("bandwidth", [0.15, 0.5])
@@ -154,8 +211,14 @@ def test_two_products_settle_a_pvalue_where_the_kernel_changes_slowly(reference,
     widths = []
 
     def counted(problem):
-        product = problem.product
-        return replace(problem, product=lambda v: widths.append(v.shape[1]) or product(v))
+        product, started = problem.product, problem.started
+
+        def beside(vectors):
+            both = started.beside(vectors)
+            return replace(both, product=lambda matrix: widths.append(matrix.shape[1]) or both.product(matrix))
+
+        own = None if started is None else replace(started, beside=beside)
+        return replace(problem, product=lambda v: widths.append(v.shape[1]) or product(v), started=own)
 
     p = predictions("diffuse", 400, 10)
     y = draw_labels(p, np.random.default_rng(0))
@@ -280,6 +343,14 @@ def test_a_rest_of_one_eigenvalue_is_a_chi_square_variable_whatever_its_root_is_
     assert min(Eigenvalues(np.array([2.0]), squares, 3 * squares**1.5, squares**2).law().degrees_of_freedom) >= 1
 
 
+def reflected(narrow: np.ndarray, m: int) -> np.ndarray:
+    """Narrow numbers, shape (n, (m - 1) c), as m numbers of each sample that sum to 0: by Householder's reflection."""
+    normal = np.full(m, m**-0.5)
+    normal[-1] -= 1
+    reflection = np.eye(m) - 2 * np.outer(normal, normal) / (normal @ normal)
+    return np.einsum("ab,nbc->nac", reflection[:, :-1], narrow.reshape(len(narrow), m - 1, -1))
+
+
 def test_no_digits_are_lost_where_predictions_are_saturated():
     """What the largest probability's column has: sqrt(p) (1 - p) of the likely label, in extended precision."""
     errors = 10.0 ** -np.arange(4, 14)
@@ -288,9 +359,11 @@ def test_no_digits_are_lost_where_predictions_are_saturated():
     roots = Vectors(finite_law(task.data, task.packed))
     likely = np.tile([[0.0], [1.0], [0.0]], (10, 1))
     others = p[:, 0].astype(np.longdouble) + p[:, 2]
-    assert np.allclose(roots.forth(likely)[:, 1], np.sqrt(1 - others) * others, rtol=1e-14, atol=0)
-    assert np.allclose(roots.forth(likely)[:, 0], -np.sqrt(1 - others) * p[:, 0], rtol=1e-14, atol=0)
-    back = roots.back(likely.reshape(10, 3)).reshape(10, 3)  # the transpose
+    marks = reflected(roots.forth(likely), 3)[:, :, 0]
+    assert np.allclose(marks[:, 1], np.sqrt(1 - others) * others, rtol=1e-14, atol=0)
+    assert np.allclose(marks[:, 0], -np.sqrt(1 - others) * p[:, 0], rtol=1e-14, atol=0)
+    narrow = np.tile([-1 / 3, 2 / 3], (10, 1)) - 1 / 3 / (np.sqrt(3) - 1)  # of (0, 1, 0) less its mean
+    back = roots.back(narrow).reshape(10, 3)  # the transpose
     assert np.allclose(back[:, 1], np.sqrt(1 - others) * others, rtol=1e-14, atol=0)
 
 
@@ -304,17 +377,17 @@ def test_roots_in_the_compiled_core(columns):
     p[2:50, 3] = 1 - p[2:50, :3].sum(axis=1)
     task = Task(prepare(np.zeros(len(p), dtype=int), p), PairOptions(Exponential(bandwidth=0.5)))
     law = finite_law(task.data, task.packed)
-    x, y = rng.standard_normal((2, len(p) * 4, columns))
+    x, y = rng.standard_normal((len(p) * 4, columns)), rng.standard_normal((len(p) * 3, columns))
     z, own, roots = y.reshape(len(p), -1), rng.random((len(p), 1)), Vectors(law, 2)
     marks, back = roots.forth(x), roots.back(z, (own, z[::-1]))
     matrices = np.sqrt(p)[:, :, None] * np.eye(4) - p[:, :, None] * np.sqrt(p)[:, None, :]
-    assert np.allclose(marks.reshape(-1, 4, columns), matrices @ x.reshape(-1, 4, columns), rtol=0, atol=1e-14)
-    less = (z - own * z[::-1]).reshape(-1, 4, columns)
+    assert np.allclose(reflected(marks, 4), matrices @ x.reshape(-1, 4, columns), rtol=0, atol=1e-14)
+    less = reflected(z - own * z[::-1], 4)
     assert np.allclose(back.reshape(less.shape), matrices.transpose(0, 2, 1) @ less, rtol=0, atol=1e-14)
     alone = Vectors(law, 1)
     assert np.array_equal(alone.forth(x), marks) and np.array_equal(alone.back(z, (own, z[::-1])), back)
-    alone._rows = None
+    alone.core = None
     again = alone.forth(x)
     assert np.allclose(again, marks, rtol=0, atol=1e-14)
-    assert np.allclose(again[2:50], marks[2:50], rtol=1e-9, atol=1e-24)
+    assert np.allclose(reflected(again, 4)[2:50], reflected(marks, 4)[2:50], rtol=1e-9, atol=1e-22)
     assert np.allclose(alone.back(z, (own, z[::-1])), back, rtol=0, atol=1e-14)

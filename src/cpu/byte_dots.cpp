@@ -1,6 +1,6 @@
 // Quadratic forms of whole-number weights by AVX512_VNNI, which adds up four products of bytes in each 32-bit lane: an entry
-// takes three of them, and all three less time than one product in float32. Compiled for x86-64-v4 with VNNI and VBMI, with
-// the rule of tile.cpp (no std:: code).
+// takes three of them, or half as many beside additions of bytes, and all of that less time than one product in float32.
+// Compiled for x86-64-v4 with VNNI and VBMI, with the rule of tile.cpp (no std:: code).
 #include "byte_forms.h"
 
 #include "byte_units.h"
@@ -10,25 +10,37 @@ namespace {
 
 constexpr long LINE = 64, REPLICATES = ByteForms::WEIGHTS_AT_ONCE;
 constexpr int PIECES = 3;
-constexpr long ROWS_AT_ONCE = 4, COLUMNS_AT_ONCE = 16;
-constexpr long STRIP = 16;  // rows that have a unit
-constexpr int ZERO = 1 << (8 * PIECES - 1);  // is added to entries, whose pieces then have no sign
-// Units of the largest entry, of which halves to 128ths, thirds and fifths are whole, as of entries of tied samples.
-constexpr int MOST = 128 * 3 * 5 * 17 * 257;
+constexpr long COLUMNS_AT_ONCE = 16, STEP = 8;  // columns of a line of entries, and of two lines of weights
+constexpr long STEP_BYTES = STEP * PIECES;
+constexpr long ROWS_OF_WORD = 4;                // whose weights are in a word
+constexpr long STRIP = 16;                      // rows that have a unit
+constexpr int BASE = 240;                       // of an entry's pieces
+constexpr int ZERO = BASE * BASE * (BASE / 2);  // is added to entries, whose pieces then have no sign
+// Units of the largest entry, of which halves to 4096ths, thirds, ninths, fifths, 25ths and sevenths are whole, as of entries
+// of tied samples.
+constexpr int MOST = 4096 * 9 * 25 * 7;
 static_assert(MOST < ZERO);
 constexpr int SHARE_BITS = 7;  // of a unit, in which entries are rounded to the nearest at first
+static_assert((ZERO + MOST + 1L) << SHARE_BITS < 1L << 31);
+constexpr int LEAST = -1, LARGEST = 14;  // weights that pieces from 1 to BASE leave room for in a byte, with a sign or without
+static_assert(LEAST + 1 >= 0 && BASE + LARGEST <= 255 && BASE - 128 + LARGEST <= 127 && LARGEST - LEAST == 15);
 constexpr int SMALL = 31;  // sizes of weights, of which sums of a piece over a strip are below 2^31
-static_assert(STRIP * 192 * SMALL * SMALL * 255L < 1L << 31);
+static_assert(STRIP * 192 * SMALL * SMALL * long(BASE) < 1L << 31);
 
 using Bytes = __m512i;
 using Words = unsigned __attribute__((vector_size(LINE)));  // whose products may overflow, as those do that are not needed
 
-// Of 16 entries: a word for each piece of four columns.
+// How sums over columns are made. PAIRS: of two columns with the entries x, x' and the weights y, y' by
+// (x + y') (x' + y) = x y + x' y' + x x' + y y' (Winograd): one product in place of two. What is too much depends on
+// entries or on weights alone and is subtracted at the end. PLAIN: by a product of each entry.
+enum class Way { PLAIN, PAIRS };
+
+// Of 16 entries: for eight columns a word for each piece of the first four, and then of the others.
 struct Order {
   alignas(LINE) unsigned char at[LINE];
   constexpr Order() : at() {
     for (int k = 0; k < LINE; ++k) {
-      const int quad = k / 12 % 4, piece = k / 4 % PIECES, column = 4 * quad + k % 4;
+      const int eight = k / 24 % 2, piece = k / 8 % PIECES, column = 8 * eight + k % 8;
       at[k] = static_cast<unsigned char>(4 * column + piece);
     }
   }
@@ -47,130 +59,280 @@ constexpr Shares SHARES;
 constexpr int NEXT_ROW = 75;  // of which 47 is no multiple that comes soon
 
 KCALIB_FN Bytes line_at(const void* p) { return _mm512_loadu_si512(p); }
-
-long row_size(long columns) { return (columns + COLUMNS_AT_ONCE - 1) / COLUMNS_AT_ONCE * COLUMNS_AT_ONCE * PIECES; }
-
-// The entries of a strip in units, which are returned: whole numbers from ZERO on, whose bytes lie row by row; that is also
-// what rows and columns beyond the last ones have.
-double in_bytes(const double* h, long stride, long row, long rows, long columns, unsigned char* bytes) {
-  const double largest = largest_size(h, stride, rows, columns);
-  const double unit = largest < 0x1p-900 ? 1 : largest < __builtin_inf() ? largest / MOST : __builtin_nan("");
-  const InUnits entries(h, stride, columns, unit / (1 << SHARE_BITS));
-  const long size = row_size(columns);
-  const Bytes order = line_at(PIECE_BY_PIECE.at);
-  for (long i = 0; i < rows || i % ROWS_AT_ONCE; ++i, bytes += size)
-    for (long j = 0; j < columns; j += COLUMNS_AT_ONCE) {
-      const Bytes share = _mm512_set1_epi32((1 << SHARE_BITS) - 1) & (line_at(SHARES.at + j) + _mm512_set1_epi32(NEXT_ROW * int(row + i)));
-      const IntPack whole = ((i < rows ? entries.at(i, j) + IntPack(share) : IntPack{}) >> SHARE_BITS) + ZERO;
-      _mm512_mask_storeu_epi32(bytes + j * PIECES, 0x0fff, _mm512_maskz_permutexvar_epi8(~__mmask64(0), order, Bytes(whole)));
-    }
-  return unit;
-}
-
 KCALIB_FN IntPack add_products(IntPack sum, Bytes entries, Bytes weights) {
   return IntPack(_mm512_dpbusd_epi32(Bytes(sum), entries, weights));
 }
 
+KCALIB_FN Bytes plus(Bytes x, Bytes y) { return _mm512_maskz_add_epi8(~__mmask64(0), x, y); }
+
+// x / by, rounded down, for 0 <= x < 2^21 with a quotient below 2^17: the half keeps it from whole numbers by far more than
+// what float32 rounds off.
+KCALIB_FN IntPack quotient(IntPack x, int by) {
+  const FloatPack near = (__builtin_convertvector(x, FloatPack) + 0.5f) * (1.0f / float(by));
+  return __builtin_convertvector(near, IntPack);
+}
+
+// The pieces of numbers below BASE^3, a byte each, the lowest first.
+KCALIB_FN IntPack in_pieces(IntPack x) {
+  static_assert(BASE % 16 == 0 && BASE * BASE * (BASE / 16) < 1 << 21);
+  const IntPack upper = quotient(x >> 4, BASE / 16), highest = quotient(upper, BASE);
+  // The sum of p_k 256^k for pieces p_k, of which x is the sum of p_k BASE^k.
+  return x + (256 - BASE) * upper + 256 * (256 - BASE) * highest;
+}
+
+long row_size(long columns) { return (columns + COLUMNS_AT_ONCE - 1) / COLUMNS_AT_ONCE * COLUMNS_AT_ONCE * PIECES; }
+
+// The entries of a block, with the unit of each strip, and (PAIRS) the sums of products of entries with each other.
+struct Block {
+  unsigned char* bytes;
+  double units[192 / STRIP];
+  int products[192][4];  // of each row, for each piece
+};
+
+// The entries of a strip in units: whole numbers from ZERO on, whose pieces, 1 added to each, lie by two rows and eight columns;
+// that is also what rows and columns beyond the last ones have. PAIRS: of every other four columns with a sign, less 128.
+template <Way WAY> void in_bytes(const double* h, long stride, long row, long rows, long columns, Block& block) {
+  const long size = row_size(columns);
+  const double largest = largest_size(h, stride, rows, columns);
+  const double unit = largest < 0x1p-900 ? 1 : largest < __builtin_inf() ? largest / MOST : __builtin_nan("");
+  block.units[row / STRIP] = unit;
+  const InUnits entries(h, stride, columns, unit / (1 << SHARE_BITS));
+  const Bytes order = line_at(PIECE_BY_PIECE.at);
+  const Bytes added = _mm512_set1_epi64(WAY == Way::PAIRS ? long(0x8181818101010101) : 0x0101010101010101);
+  const IntPack zero = IntPack{} + (ZERO << SHARE_BITS);
+  for (long i = 0; i < rows || i % ROWS_OF_WORD; ++i) {
+    unsigned char* bytes = block.bytes + (row + i) / 2 * 2 * size + i % 2 * STEP_BYTES;
+    IntPack products{};
+    for (long j = 0; j < columns; j += COLUMNS_AT_ONCE) {
+      const IntPack share = (IntPack(line_at(SHARES.at + j)) + NEXT_ROW * int(row + i)) & ((1 << SHARE_BITS) - 1);
+      const IntPack whole = (i < rows ? entries.at(i, j) + (zero | share) : zero) >> SHARE_BITS;
+      const Bytes pieces = _mm512_maskz_permutexvar_epi8(~__mmask64(0), order, Bytes(in_pieces(whole)));
+      const Bytes line = plus(pieces, added);
+      const __mmask16 used = j + STEP < columns ? 0x0fff : 0x003f;  // the last line may have half as many columns
+      if (WAY == Way::PAIRS) products = add_products(products, line, _mm512_maskz_shuffle_epi32(used, line, _MM_PERM_CDAB));
+      _mm512_mask_storeu_epi32(bytes + 2 * j * PIECES, 0x003f, line);
+      _mm512_mask_storeu_epi32(bytes + 2 * j * PIECES + STEP_BYTES, 0x0fc0, line);
+    }
+    const auto lanes = [&](const IntPack& which) KCALIB_INLINE {
+      return IntPack(_mm512_maskz_permutexvar_epi32(0x7, Bytes(which), Bytes(products)));
+    };
+    const IntPack both = lanes(IntPack{0, 2, 4}) + lanes(IntPack{6, 8, 10});
+    __builtin_memcpy(block.products[row + i], &both, sizeof block.products[0]);
+  }
+}
+
+template <Way WAY> void in_bytes(const double* h, long stride, long rows, long columns, Block& block) {
+  for (long i = 0; i < rows; i += STRIP)
+    in_bytes<WAY>(h + i * stride, stride, i, rows - i < STRIP ? rows - i : STRIP, columns, block);
+}
+
 KCALIB_FN DoublePack half_of(IntPack x, int half) {
-  const __m256i own = half ? _mm512_maskz_extracti64x4_epi64(0xf, Bytes(x), 1) : _mm512_castsi512_si256(Bytes(x));
+  const __m256i own = half ? _mm512_maskz_extracti64x4_epi64(0xf, Bytes(x), 1) : _mm512_maskz_extracti64x4_epi64(0xf, Bytes(x), 0);
   return DoublePack(_mm512_maskz_cvtepi32_pd(0xff, own));
 }
 
-// Adds the forms of some panels of weights at a time, unless sums over rows are to be IN_32_BITS and weights are too large
-// for that. Weights that are next are asked for.
-template <int PANELS, bool IN_32_BITS>
-bool add_forms(const unsigned char* bytes, const double* units, long row_begin, long rows, long column_begin, long columns,
-               const signed char* const* panels, const signed char* const* next, double* out) {
-  const long size = row_size(columns), steps = (columns + 3) / 4;
-  const signed char *of_rows[PANELS], *of_columns[PANELS];
-  IntPack excess[PANELS] = {}, sums[PANELS][PIECES] = {};  // excess: what ZERO adds to sums of the last piece
-  DoublePack totals[PANELS][2] = {};
-  Bytes bits = _mm512_setzero_si512();  // that weights have
-  for (int p = 0; p < PANELS; ++p) {
-    of_rows[p] = panels[p] + row_begin * REPLICATES;
-    of_columns[p] = panels[p] + column_begin * REPLICATES;
-    for (long k = 0; k < steps; ++k) {
-      const Bytes weights = line_at(of_columns[p] + k * LINE);
-      bits |= _mm512_abs_epi8(weights);
-      excess[p] = add_products(excess[p], _mm512_set1_epi8(char(ZERO >> 16)), weights);
-    }
-  }
-  const auto total = [&](const IntPack* pieces, int half) KCALIB_INLINE {
-    return half_of(pieces[2], half) * 0x1p16 + (half_of(pieces[1], half) * 0x1p8 + half_of(pieces[0], half));
-  };
-  for (long i = 0; i < rows; i += ROWS_AT_ONCE, bytes += ROWS_AT_ONCE * size) {
-    IntPack own[ROWS_AT_ONCE][PANELS][PIECES] = {};
+// Bits by which `are_small` tells whether weights are small enough for WAY with sums over rows in 32 bits.
+template <Way WAY> KCALIB_FN Bytes bits_of(Bytes weights) {
+  return WAY == Way::PAIRS ? plus(weights, _mm512_set1_epi8(-LEAST)) : _mm512_abs_epi8(weights);
+}
+template <Way WAY> KCALIB_FN bool are_small(Bytes bits) {
+  constexpr int MOST_BITS = WAY == Way::PAIRS ? LARGEST - LEAST : SMALL;
+  return !_mm512_test_epi8_mask(bits, _mm512_set1_epi8(char(~MOST_BITS)));
+}
+
+// Which rows and columns of a problem a block has.
+struct Place {
+  long row_begin, rows, column_begin, columns;
+
+  long steps() const { return (columns + STEP - 1) / STEP; }
+};
+
+// The pieces of some rows times panels of weights of the columns, from `first` on, and less `products` (PAIRS). A function of
+// its own, of which all registers are: with what its callers keep in some, sums would be in memory.
+template <Way WAY, int PANELS, int ROWS_AT_ONCE>
+__attribute__((noinline)) void multiply(const unsigned char* words, long size, long steps, const signed char* const* columns,
+                                        const IntPack (*first)[2], const int (*products)[4], IntPack (*out)[PANELS][PIECES]) {
+  const signed char* weights_of[PANELS];
+#pragma GCC unroll 3
+  for (int p = 0; p < PANELS; ++p) weights_of[p] = columns[p];
+  IntPack own[ROWS_AT_ONCE][PANELS][PIECES];
+#pragma GCC unroll 4
+  for (int r = 0; r < ROWS_AT_ONCE; ++r)
+#pragma GCC unroll 3
+    for (int p = 0; p < PANELS; ++p)
+#pragma GCC unroll 3
+      for (int piece = 0; piece < PIECES; ++piece) {
+        own[r][p][piece] = first[p][piece + 1 == PIECES];
+        if (WAY == Way::PAIRS) own[r][p][piece] -= products[r][piece];
+      }
+#pragma GCC unroll 1
+  for (long k = 0; k < steps; ++k, words += 2 * STEP_BYTES) {
+    Bytes weights[PANELS][2];
+#pragma GCC unroll 3
+    for (int p = 0; p < PANELS; ++p)
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; ++half) weights[p][half] = line_at(weights_of[p] + (2 * k + half) * LINE);
 #pragma GCC unroll 4
     for (int r = 0; r < ROWS_AT_ONCE; ++r)
-#pragma GCC unroll 2
-      for (int p = 0; p < PANELS; ++p) own[r][p][2] = -excess[p];
-    for (int p = 0; p < PANELS; ++p) {
-      __builtin_prefetch(next[p] + (column_begin + i) * REPLICATES);
-      __builtin_prefetch(next[p] + (row_begin + i) * REPLICATES);
-    }
-    const unsigned char* at = bytes;
-#pragma GCC unroll 1
-    for (long k = 0; k < steps; ++k, at += 4 * PIECES) {
-      Bytes weights[PANELS];
-#pragma GCC unroll 2
-      for (int p = 0; p < PANELS; ++p) weights[p] = line_at(of_columns[p] + k * LINE);
-#pragma GCC unroll 4
-      for (int r = 0; r < ROWS_AT_ONCE; ++r)
 #pragma GCC unroll 3
-        for (int piece = 0; piece < PIECES; ++piece) {
+      for (int piece = 0; piece < PIECES; ++piece) {
+        const auto entries = [&](int half) KCALIB_INLINE {
           int word;
-          __builtin_memcpy(&word, at + r * size + 4 * piece, sizeof word);
-          const Bytes entries = _mm512_set1_epi32(word);
-#pragma GCC unroll 2
-          for (int p = 0; p < PANELS; ++p) own[r][p][piece] = add_products(own[r][p][piece], entries, weights[p]);
+          __builtin_memcpy(&word, words + r / 2 * 2 * size + r % 2 * STEP_BYTES + 8 * piece + 4 * half, sizeof word);
+          return _mm512_set1_epi32(word);
+        };
+        const Bytes x = entries(0), other = entries(1);
+#pragma GCC unroll 3
+        for (int p = 0; p < PANELS; ++p) {
+          IntPack& sum = own[r][p][piece];
+          if constexpr (WAY == Way::PAIRS)
+            sum = add_products(sum, plus(x, weights[p][1]), plus(other, weights[p][0]));
+          else
+            sum = add_products(add_products(sum, x, weights[p][0]), other, weights[p][1]);
         }
-    }
-#pragma GCC unroll 2
-    for (int p = 0; p < PANELS; ++p) {
-      const Bytes weights = line_at(of_rows[p] + i * REPLICATES);
-      bits |= _mm512_abs_epi8(weights);
+        // Entries that are next wait for this sum: were they loaded before, sums would have too few registers.
+        IntPack last = own[r][PANELS - 1][piece];
+        __asm__("" : "+r"(words), "+v"(last));
+        own[r][PANELS - 1][piece] = last;
+      }
+  }
 #pragma GCC unroll 4
-      for (int r = 0; r < ROWS_AT_ONCE; ++r) {
-        const IntPack weight = (IntPack(weights) << (24 - 8 * r)) >> 24;
-        if constexpr (IN_32_BITS)
-          for (int piece = 0; piece < PIECES; ++piece) sums[p][piece] = IntPack(Words(sums[p][piece]) + Words(own[r][p][piece]) * Words(weight));
-        else
-          for (int half = 0; half < 2; ++half)
-            totals[p][half] += units[i / STRIP] * half_of(weight, half) * total(own[r][p], half);
+  for (int r = 0; r < ROWS_AT_ONCE; ++r)
+#pragma GCC unroll 3
+    for (int p = 0; p < PANELS; ++p)
+#pragma GCC unroll 3
+      for (int piece = 0; piece < PIECES; ++piece) out[r][p][piece] = own[r][p][piece];
+}
+
+// Adds the forms of some panels of weights at a time to out[panel], unless sums over rows are to be IN_32_BITS and weights are
+// too large for that. Weights that are next are asked for.
+template <Way WAY, int PANELS, int ROWS_AT_ONCE, bool IN_32_BITS>
+bool add_forms(const Block& block, const Place& at, const signed char* const* panels, const signed char* const* next,
+               double* const* out) {
+  const long size = row_size(at.columns), steps = at.steps();
+  const signed char *of_rows[PANELS], *of_columns[PANELS];
+  // First: what sums of a row begin with, of the last piece and the others, since products add more than is wanted.
+  IntPack first[PANELS][2] = {}, sums[PANELS][PIECES] = {};
+  DoublePack totals[PANELS][2] = {};
+  Bytes bits = _mm512_setzero_si512();
+  for (int p = 0; p < PANELS; ++p) {
+    of_rows[p] = panels[p] + at.row_begin * REPLICATES;
+    of_columns[p] = panels[p] + at.column_begin * REPLICATES;
+    const Bytes one = _mm512_set1_epi8(1);
+    IntPack own{}, others{}, products{};
+    for (long k = 0; k < steps; ++k) {
+      const Bytes weights = line_at(of_columns[p] + 2 * k * LINE), other_weights = line_at(of_columns[p] + (2 * k + 1) * LINE);
+      bits |= bits_of<WAY>(weights) | bits_of<WAY>(other_weights);
+      own = add_products(own, one, weights);
+      others = add_products(others, one, other_weights);
+      if (WAY == Way::PAIRS) products = add_products(products, plus(weights, one), other_weights);
+    }
+    first[p][0] = WAY == Way::PAIRS ? 128 * others - own - products : -(own + others);
+    first[p][1] = first[p][0] - (ZERO / BASE / BASE) * (own + others);
+  }
+  const auto total = [&](const IntPack* pieces, int half) KCALIB_INLINE {
+    return half_of(pieces[2], half) * double(BASE * BASE) + (half_of(pieces[1], half) * double(BASE) + half_of(pieces[0], half));
+  };
+  const unsigned char* bytes = block.bytes;
+  for (long i = 0; i < at.rows; i += ROWS_OF_WORD) {
+    for (int p = 0; p < PANELS; ++p) {
+      __builtin_prefetch(next[p] + (at.column_begin + i) * REPLICATES);
+      __builtin_prefetch(next[p] + (at.row_begin + i) * REPLICATES);
+    }
+#pragma GCC unroll 4
+    for (long row = 0; row < ROWS_OF_WORD; row += ROWS_AT_ONCE, bytes += ROWS_AT_ONCE * size) {
+      IntPack own[ROWS_AT_ONCE][PANELS][PIECES];
+      multiply<WAY, PANELS, ROWS_AT_ONCE>(bytes, size, steps, of_columns, first, block.products + i + row, own);
+#pragma GCC unroll 3
+      for (int p = 0; p < PANELS; ++p) {
+        const Bytes weights = line_at(of_rows[p] + i * REPLICATES);
+        bits |= bits_of<WAY>(weights);
+#pragma GCC unroll 4
+        for (int r = 0; r < ROWS_AT_ONCE; ++r) {
+          const IntPack weight = (IntPack(weights) << (24 - 8 * (row + r))) >> 24;
+          if constexpr (IN_32_BITS)
+            for (int piece = 0; piece < PIECES; ++piece) sums[p][piece] = IntPack(Words(sums[p][piece]) + Words(own[r][p][piece]) * Words(weight));
+          else
+            for (int half = 0; half < 2; ++half)
+              totals[p][half] += block.units[i / STRIP] * half_of(weight, half) * total(own[r][p], half);
+        }
       }
     }
-    if (IN_32_BITS && ((i + ROWS_AT_ONCE) % STRIP == 0 || i + ROWS_AT_ONCE >= rows))
-#pragma GCC unroll 2
+    if (IN_32_BITS && ((i + ROWS_OF_WORD) % STRIP == 0 || i + ROWS_OF_WORD >= at.rows))
+#pragma GCC unroll 3
       for (int p = 0; p < PANELS; ++p) {
-        for (int half = 0; half < 2; ++half) totals[p][half] += units[i / STRIP] * total(sums[p], half);
+        for (int half = 0; half < 2; ++half) totals[p][half] += block.units[i / STRIP] * total(sums[p], half);
         sums[p][0] = sums[p][1] = sums[p][2] = IntPack{};
       }
   }
-  if (IN_32_BITS && _mm512_test_epi8_mask(bits, _mm512_set1_epi8(char(~SMALL)))) return false;
+  if (IN_32_BITS && !are_small<WAY>(bits)) return false;
   for (int p = 0; p < PANELS; ++p)
-    for (int half = 0; half < 2; ++half, out += LANES<DoublePack>)
-      store<DoublePack>(out, load<DoublePack>(out) + totals[p][half]);
+    for (int half = 0; half < 2; ++half) {
+      double* sum = out[p] + half * LANES<DoublePack>;
+      store<DoublePack>(sum, load<DoublePack>(sum) + totals[p][half]);
+    }
   return true;
 }
 
+// Whether a panel's weights are small enough for PAIRS, as `add_forms` finds.
+bool fit_pairs(const signed char* panel, const Place& at) {
+  Bytes bits = _mm512_setzero_si512();
+  for (long k = 0; k < 2 * at.steps(); ++k) bits |= bits_of<Way::PAIRS>(line_at(panel + at.column_begin * REPLICATES + k * LINE));
+  for (long i = 0; i < at.rows; i += ROWS_OF_WORD) bits |= bits_of<Way::PAIRS>(line_at(panel + (at.row_begin + i) * REPLICATES));
+  return are_small<Way::PAIRS>(bits);
+}
+
+template <Way WAY>
 void quadratic(const double* h, long stride, long row_begin, long rows, long column_begin, long columns,
                const signed char* const* panels, long n_panels, unsigned char* bytes, double* out) {
-  double units[192 / STRIP];
-  for (long i = 0; i < rows; i += STRIP)
-    units[i / STRIP] = in_bytes(h + i * stride, stride, i, rows - i < STRIP ? rows - i : STRIP, columns, bytes + i * row_size(columns));
-  const auto add = [&](auto form, long p) KCALIB_INLINE {
-    const signed char* next[] = {panels[p + 2 < n_panels ? p + 2 : 0], panels[p + 3 < n_panels ? p + 3 : 0]};
-    return form(bytes, units, row_begin, rows, column_begin, columns, panels + p, next, out + p * REPLICATES);
-  };
-  for (long p = 0; p < n_panels; ++p) {
-    if (p + 1 < n_panels && add(add_forms<2, true>, p)) ++p;
-    else if (!add(add_forms<1, true>, p)) add(add_forms<1, false>, p);
+  constexpr int AT_ONCE = 3, FEWER = 2;
+  const Place at{row_begin, rows, column_begin, columns};
+  const auto next = [&](long p) { return panels[p < n_panels ? p : 0]; };
+  const auto sums = [&](long p) { return out + p * REPLICATES; };
+  Block block;
+  block.bytes = bytes;
+  if constexpr (WAY == Way::PAIRS) {
+    in_bytes<Way::PAIRS>(h, stride, rows, columns, block);
+    bool all = true;
+    const auto add_one = [&](long p) {
+      const signed char* then = next(p + 1);
+      double* const own = sums(p);
+      return add_forms<Way::PAIRS, 1, 4, true>(block, at, panels + p, &then, &own);
+    };
+    long p = 0;
+    for (; p + AT_ONCE <= n_panels; p += AT_ONCE) {
+      const signed char* const then[] = {next(p + AT_ONCE), next(p + AT_ONCE + 1), next(p + AT_ONCE + 2)};
+      double* const own[] = {sums(p), sums(p + 1), sums(p + 2)};
+      if (!add_forms<Way::PAIRS, AT_ONCE, 2, true>(block, at, panels + p, then, own))
+        for (int k = 0; k < AT_ONCE; ++k) all &= add_one(p + k);
+    }
+    for (; p < n_panels; ++p) all &= add_one(p);
+    if (all) return;
+  }
+  in_bytes<Way::PLAIN>(h, stride, rows, columns, block);
+  const signed char* own[FEWER];
+  double* own_sums[FEWER];
+  int count = 0;
+  for (long p = 0; p <= n_panels; ++p) {
+    const bool last = p == n_panels;
+    if (!last) {
+      if (WAY == Way::PAIRS && fit_pairs(panels[p], at)) continue;
+      own[count] = panels[p];
+      own_sums[count++] = sums(p);
+    }
+    const signed char* const then[] = {next(p + 1), next(p + 2)};
+    if (count == FEWER && add_forms<Way::PLAIN, FEWER, 4, true>(block, at, own, then, own_sums)) count = 0;
+    if (count < FEWER && !last) continue;
+    for (int k = 0; k < count; ++k)
+      if (!add_forms<Way::PLAIN, 1, 4, true>(block, at, own + k, then, own_sums + k))
+        add_forms<Way::PLAIN, 1, 4, false>(block, at, own + k, then, own_sums + k);
+    count = 0;
   }
 }
 
 }  // namespace
 
-extern const ByteForms byte_dots;
-const ByteForms byte_dots = {quadratic};
+extern const ByteForms byte_dots, byte_pairs;
+const ByteForms byte_dots = {quadratic<Way::PLAIN>}, byte_pairs = {quadratic<Way::PAIRS>};
 
 }  // namespace kcalib

@@ -17,7 +17,7 @@ extern const TileTable tile_v3;
 extern const TileTable tile_v4;
 #endif
 #ifdef KCALIB_VNNI
-extern const ByteForms byte_dots;
+extern const ByteForms byte_dots, byte_pairs;
 extern const ByteLabels byte_labels;
 extern const RoughProducts rough_products;
 
@@ -28,7 +28,8 @@ bool has_vnni() { return __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_s
 TileTable table_with_vnni() {
   TileTable table = tile_v4;
   table.name = "x86-64-v4-vnni";
-  table.bytes = &byte_dots;
+  // AMD's processors add bytes in units that do not multiply them, Intel's in those that do.
+  table.bytes = __builtin_cpu_is("amd") ? &byte_pairs : &byte_dots;
   table.byte_labels = &byte_labels;
   table.rough_products = &rough_products;
   return table;

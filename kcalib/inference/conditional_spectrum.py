@@ -27,6 +27,7 @@ import numpy as np
 from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._backend.memory import whole_pages
 from kcalib._input.data import Data
 from kcalib._packing import Packed
 from kcalib._packing.features import FeatureProblem, LabelFeatures, products_of
@@ -118,7 +119,7 @@ class Vectors:
         xp = arrays.namespace(vectors)
         n, m, _ = self._p.shape
         if self.core is not None:
-            out = np.empty((n, (m - 1) * vectors.shape[1]))
+            out = whole_pages(n, (m - 1) * vectors.shape[1])
             self.core.times(np.ascontiguousarray(vectors, dtype=np.float64), out)
             return out
         found = self._deviations * vectors.reshape(n, m, -1)
@@ -137,7 +138,7 @@ class Vectors:
         n, m, _ = self._p.shape
         if self.core is not None:
             given = np.ascontiguousarray(vectors, dtype=np.float64)
-            out, own, marks = np.empty((n * m, given.shape[1] // (m - 1))), None, None
+            out, own, marks = whole_pages(n * m, given.shape[1] // (m - 1)), None, None
             if less is not None:
                 own, marks = (np.ascontiguousarray(a, dtype=np.float64) for a in less)
                 own = own.reshape(-1)
@@ -204,15 +205,15 @@ def _started(core: _native.CovarianceRoots, n: int, m: int, of_kernel: Callable[
     np.fill_diagonal(gram, -gram.sum(axis=0))
 
     def beside(vectors: np.ndarray) -> Together:
-        marks = np.empty((n, pairs + (m - 1) * vectors.shape[1]))
-        marks[:, :pairs] = entries
+        marks = whole_pages(n, pairs + (m - 1) * vectors.shape[1])
+        core.covariances(marks[:, :pairs])
         core.times(vectors, marks[:, pairs:])
         narrow = marks[:, pairs:].sum(axis=0).reshape(m - 1, -1)
         total = narrow.sum(axis=0)
         sums = np.vstack([narrow - total / (m - math.sqrt(m)), total / math.sqrt(m)])
 
         def turned(matrix: np.ndarray) -> np.ndarray:
-            out = np.empty((n * m, matrix.shape[1]))
+            out = whole_pages(n * m, matrix.shape[1])
             core.started(vectors, np.ascontiguousarray(matrix), out)
             return out
 
@@ -220,7 +221,7 @@ def _started(core: _native.CovarianceRoots, n: int, m: int, of_kernel: Callable[
             products, less = of_kernel(marks)
             if less is not None:
                 products = products - less[0] * less[1]
-            out = np.empty((n * m, matrix.shape[1]))
+            out = whole_pages(n * m, matrix.shape[1])
             core.of_products(np.ascontiguousarray(products), np.ascontiguousarray(matrix), out)
             return out
 

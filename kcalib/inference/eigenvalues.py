@@ -24,6 +24,7 @@ import scipy
 from kcalib import _native
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
+from kcalib._backend.memory import whole_pages
 from kcalib._backend.random import Weights, weights_beside
 from kcalib._backend.records import dataclass
 from kcalib._backend.threads import sweeping
@@ -349,7 +350,7 @@ class Rows:
             for block, matrix in zip(blocks, coefficients, strict=True):
                 total = total + block @ arrays.like(matrix, block)
             return total
-        out = np.empty((self.n, coefficients[0].shape[1]))
+        out = whole_pages(self.n, coefficients[0].shape[1])
         if out.size:
             with sweeping(self.threads) as sweep:
                 some = [_rows(block) for block in blocks if block.size]

@@ -12,6 +12,7 @@ from few_events import FEW_EVENTS
 from problems import binomial_bounds, draw_labels, psd_matrix
 
 import kcalib
+from kcalib._backend.memory import HUGE_PAGE, whole_pages
 from kcalib._input.labels import prepare
 from kcalib._packing.variance import finite_law
 from kcalib.distributions import Normal, Poisson
@@ -140,6 +141,16 @@ def test_algebra_of_tall_matrices(n, widths):
     assert combined == pytest.approx(np.concatenate([*blocks, vectors], axis=1) @ np.concatenate(weights), abs=1e-12)
     assert all(np.array_equal(a, b) for a, b in zip(alone.inner(blocks, vectors), (inside, gram), strict=True))
     assert np.array_equal(alone.combined([*blocks, vectors], weights), combined)
+
+
+@pytest.mark.parametrize("rows", [1, 2**17 - 1, 2**18, 2**18 + 3])
+def test_arrays_of_whole_pages(rows):
+    """They begin with a page where they are as long, are as others, and do not share memory."""
+    first, second = (whole_pages(rows, 2) for _ in range(2))
+    first[...], second[...] = 1.0, 2.0
+    assert first.shape == (rows, 2) and first.dtype == np.float64 and first.flags.c_contiguous
+    assert rows < 2**17 or first.ctypes.data % HUGE_PAGE == 0
+    assert np.all(first == 1.0) and np.all(second == 2.0)
 
 
 @pytest.mark.parametrize("bandwidth", [0.15, 0.5])

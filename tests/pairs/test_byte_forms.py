@@ -16,7 +16,8 @@ from kcalib.parallel import Serial
 from kcalib.parallel.argument import opened
 
 LEVELS = levels_of_bytes()
-ROUNDING = {"x86-64-v4-amx": 2.0**-30, "x86-64-v4-vnni": 1 / (4096 * 9 * 25 * 7)}  # of an entry, relative to the largest
+# Of an entry, relative to the largest.
+ROUNDING = {"x86-64-v4-amx": 2.0**-30, "x86-64-v4-vnni": 1 / (4096 * 9 * 25 * 7)}
 KERNELS = {"exponential": Exponential(bandwidth=0.5), "sum": Linear() + Gaussian(bandwidth=0.3)}
 needs_bytes = pytest.mark.skipif(not LEVELS, reason="this machine has no products of bytes")
 

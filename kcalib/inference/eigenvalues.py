@@ -204,10 +204,13 @@ def leading_spectrum(hidden: Hidden, count: int, settled: Callable[[Eigenvalues]
         old = len(projected)
         projected = np.block([[projected, inside[:old]], [inside[:old].T, inside[old:]]])
         outside = (gram - inside.T @ inside) / scale**2
-        found = _from_krylov(projected / scale, outside, squares, sample, count)
-        if step >= FEWEST_PRODUCTS and settled(found):
-            break
+        if step >= FEWEST_PRODUCTS:
+            found = _from_krylov(projected / scale, outside, squares, sample, count)
+            if settled(found):
+                break
         new = _orthonormal(rows, vectors, blocks, inside, gram)
+        if new.shape[1] == 0 and step < FEWEST_PRODUCTS:  # nobody has asked
+            found = _from_krylov(projected / scale, outside, squares, sample, count)
     return found
 
 
@@ -306,7 +309,8 @@ def _from_krylov(
     has_largest = bool(order[0] in kept)
 
     def with_rest(own: np.ndarray, values: np.ndarray, beyond: Eigenvalues | None) -> Eigenvalues:
-        rest_squares, others = squares - float(np.sum(values[own] ** 2)), np.setdiff1d(order, own)
+        rest_squares, others = squares - float(np.sum(values[own] ** 2)), np.ones(len(values), dtype=bool)
+        others[own] = False
         estimates = [float(shares[others] @ values[others] ** power) for power in (2, 3, 4)]
         if rest_squares <= 0 or estimates[0] <= 0:
             return Eigenvalues(values[own], max(0.0, rest_squares), 0.0, 0.0, has_largest, beyond)

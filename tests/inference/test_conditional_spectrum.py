@@ -18,7 +18,7 @@ from kcalib._packing.variance import finite_law
 from kcalib.distributions import Normal, Poisson
 from kcalib.estimators.skce import PairOptions
 from kcalib.inference.conditional_spectrum import MANY_TERMS, Vectors, conditional, fewest_terms, terms_of_a_sum
-from kcalib.inference.eigenvalues import Eigenvalues, Rows, full_spectrum, leading_spectrum
+from kcalib.inference.eigenvalues import Eigenvalues, Hidden, Rows, full_spectrum, leading_spectrum
 from kcalib.inference.spectrum import limit_law
 from kcalib.inference.task import Task
 from kcalib.kernels import Exponential, Gaussian
@@ -141,6 +141,15 @@ def test_algebra_of_tall_matrices(n, widths):
     assert combined == pytest.approx(np.concatenate([*blocks, vectors], axis=1) @ np.concatenate(weights), abs=1e-12)
     assert all(np.array_equal(a, b) for a, b in zip(alone.inner(blocks, vectors), (inside, gram), strict=True))
     assert np.array_equal(alone.combined([*blocks, vectors], weights), combined)
+
+
+def test_a_space_that_the_first_product_does_not_leave():
+    """That of the identity: nobody has asked for its eigenvalues by then."""
+    n, asked = 300, []
+    found = Hidden(n, 1.0, n, np.copy, lambda: np.eye(n), np.zeros(1), 8, 1)
+    values = leading_spectrum(found, 5, lambda known: asked.append(known) or False)
+    assert values.leading == pytest.approx(np.ones(5)) and values.rest_squares == pytest.approx(n - 5)
+    assert values.has_largest and not asked
 
 
 @pytest.mark.parametrize("rows", [1, 2**17 - 1, 2**18, 2**18 + 3])

@@ -193,7 +193,24 @@ def matmul(
     single: bool,
     left_vectors: np.ndarray | None = None,
     in_units: bool = False,
+    off_diagonal: bool = False,
 ) -> tuple[np.ndarray, np.ndarray | None]: ...
+
+class RoughEntries: ...
+
+def rough_products(
+    points: np.ndarray,
+    marks: np.ndarray | None,
+    labels: np.ndarray | None,
+    order: np.ndarray | None,
+    kernel: Kernel,
+    sweep: Sweep,
+    vectors: np.ndarray,
+    entries: RoughEntries,
+    largest: float,
+    with_signs: bool,
+    spread: float,
+) -> np.ndarray | None: ...
 def entries(
     points: np.ndarray,
     marks: np.ndarray | None,

@@ -44,8 +44,10 @@ from kcalib.inference.eigenvalues import (
     Hidden,
     Started,
     Together,
+    least_spread,
     of_residuals,
     rounded,
+    sensitivity,
 )
 from kcalib.inference.task import Task
 
@@ -66,7 +68,7 @@ def conditional(task: Task) -> tuple[Hidden, str]:
     law = finite_law(task.data, task.packed)
     if law is None:
         operator = task.operator_of(task.packed.with_targets(task.data.draw(SEED, 0)).problem)
-        return of_residuals(operator, operator.moments(second=True), task.n), DRAWN
+        return of_residuals(operator, operator.moments(second=True), task.n, task.n * task.estimate), DRAWN
     return _hidden(task, (Scalars if law.rank == 1 else Vectors)(law, task.kernel_operator.threads or 1)), GIVEN
 
 
@@ -162,11 +164,14 @@ def _hidden(task: Task, roots: Scalars | Vectors) -> Hidden:
     operator, own = task.kernel_operator, task.kernel_diagonal[:, None]
     threads, points, single = operator.threads or 1, operator.problem.left.points, rounded(operator)
     rough = isinstance(single, OpenMPOperator) and terms_of_a_sum(task, roots.rank) >= fewest_terms(task)
+    moments, kept = task.null_moments, _native.RoughEntries()
+    change = sensitivity(n * task.estimate, moments.squares / (n - 1) ** 2, moments.trace / (n - 1))
+    spread = least_spread(change) / roots.rank  # a column of marks has one in so many numbers of a vector
 
     def of_kernel(marks: Array) -> tuple[Array, tuple[Array, Array] | None]:
         """Products, and what they are too large by, in factors."""
         if rough and isinstance(single, OpenMPOperator):
-            return single.rough_products(marks), None
+            return single.rough_products(marks, largest=float(own.max()), spread=spread, kept=kept), None
         return arrays.where_computed(single.matmul(arrays.beside(marks, points), dtype="float32")), (own, marks)
 
     def product(vectors: Array) -> Array:
@@ -183,7 +188,7 @@ def _hidden(task: Task, roots: Scalars | Vectors) -> Hidden:
         return matrix
 
     width = LINE_BLOCK_SIZE if operator.on_a_line else _width(roots)
-    squares = task.null_moments.squares / (n - 1) ** 2
+    squares = moments.squares / (n - 1) ** 2
     hidden = Hidden(size, n - 1.0, squares, product, stored, own, width, threads, _start(roots, own))
     if isinstance(roots, Vectors) and roots.core is not None and hidden.start is not None:
         return replace(hidden, started=_started(roots.core, n, roots.size, of_kernel))

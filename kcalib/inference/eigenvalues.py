@@ -29,6 +29,7 @@ from kcalib._backend.random import Weights, weights_beside
 from kcalib._backend.records import dataclass
 from kcalib._backend.threads import sweeping
 from kcalib._pairs.dispatch import Operator, in_single_precision
+from kcalib._pairs.operators.openmp import OpenMPOperator
 from kcalib._pairs.problem import Moments
 from kcalib._pairs.profiles import PROFILES
 from kcalib.laws import ChiSquareMixture
@@ -42,6 +43,9 @@ CONVERGED = 0.1  # residual of a Ritz pair, relative to its value; the value's o
 INVARIANT = 1e-6  # of a product's length: what products in float32 do not resolve
 CANCELLED = 1e-6  # of a squared length: less has lost digits by subtraction
 ROUGH = 1e-3  # relative error of an entry of H that products may have
+# Standard deviation of a rounding to a 126th, on average; and what those of entries of H, and of vectors, may change
+# the logarithm of a p-value by: bounds, of which tests find a tenth.
+ROUNDING, BY_ENTRIES, BY_VECTORS = math.sqrt(1 / 6) / 126, 0.005, 0.005
 STRIP = 1024  # rows that fit in the second-level cache
 MOST_FREEDOM = 1e6  # degrees of freedom with which a chi-square law differs from a normal one
 
@@ -139,18 +143,23 @@ class Hidden:
     started: Started | None = None
 
 
-def of_residuals(operator: Operator, moments: Moments, n: int) -> Hidden:
-    """H of the residuals as they are, without its diagonal, over n - 1.
+def of_residuals(operator: Operator, moments: Moments, n: int, statistic: float) -> Hidden:
+    """H of the residuals as they are, without its diagonal, over n - 1: for the p-value of a statistic n SKCE.
 
     The law is that of the statistic with Gaussian multipliers. (The diagonal of H, and centring, make small samples'
     tests reject too rarely; measured by docs/scripts/w19_experiments.py.)
     """
-    assert moments.sum_of_squares is not None
+    assert moments.sum_of_squares is not None and moments.trace is not None
     diagonal = arrays.where_computed(moments.diagonal)[:, None]
     threads = operator.threads or 1
-    single = rounded(operator)
+    squares, trace = moments.sum_of_squares / (n - 1) ** 2, moments.trace / (n - 1)
+    single, kept, change = rounded(operator), _native.RoughEntries(), sensitivity(statistic, squares, trace)
+    rough = isinstance(single, OpenMPOperator) and change * share_of_roundings(moments, n) <= BY_ENTRIES
 
     def product(vectors: Array) -> Array:
+        if rough and isinstance(single, OpenMPOperator):
+            largest, spread = float(diagonal.max()), least_spread(change)
+            return single.rough_products(vectors, with_signs=True, spread=spread, largest=largest, kept=kept)
         products = single.matmul(arrays.beside(vectors, operator.problem.left.points), dtype="float32")
         found = arrays.where_computed(products)
         if arrays.is_host(found):
@@ -167,11 +176,48 @@ def of_residuals(operator: Operator, moments: Moments, n: int) -> Hidden:
         return arrays.where_computed(operator.problem.left.marks, np.float64)
 
     width = LINE_BLOCK_SIZE if operator.on_a_line else BLOCK_SIZE
-    squares = moments.sum_of_squares / (n - 1) ** 2
     # On a line there is one such vector; with seven random ones beside it more products were needed than with eight.
     vectors = operator.problem.target is None and not operator.on_a_line
     few = vectors and operator.problem.left.marks.shape[1] <= width - FEWEST_RANDOM
     return Hidden(n, n - 1.0, squares, product, stored, diagonal, width, threads, start if few else None)
+
+
+def sensitivity(statistic: float, squares: float, trace: float) -> float:
+    """A bound of the derivative of log p by the logarithm of the eigenvalues, for a statistic n SKCE; at least 1.
+
+    It is x times the hazard rate of sum_i l_i (Z_i^2 - 1) at x, which is at most about that of a normal law of the same
+    variance, (1 + t) / deviation at t deviations, and at most its limit 1 / (2 l_1), for the largest eigenvalue l_1, no
+    less than the mean of all, weighted by themselves: their sum of `squares` over their sum with the diagonal, `trace`.
+    """
+    if squares == 0:
+        return math.inf
+    x = max(0.0, statistic)
+    return max(1.0, min((1 + x / math.sqrt(2 * squares)) ** 2, x * trace / (2 * squares)))
+
+
+def share_of_roundings(moments: Moments, n: int) -> float:
+    """By what share of itself roundings of the entries of H, to 126ths of the largest, move its largest eigenvalue.
+
+    They make a matrix E of independent entries of mean 0 and deviation s. With the eigenvector v of the largest
+    eigenvalue l, at least sum_ij H_ij^2 / sum_i H_ii (see `sensitivity`), v^T E v has the deviation sqrt(2) s, and what
+    E mixes v with adds up to n s^2 / l. So eigenvalues need enough terms: sum_j H_ij^2 / H_ii, in units of the largest
+    entry, are about as many.
+    """
+    assert moments.sum_of_squares is not None and moments.trace is not None and moments.diagonal is not None
+    largest = float(moments.diagonal.max())
+    if largest <= 0 or moments.sum_of_squares == 0:
+        return math.inf
+    terms = moments.sum_of_squares / moments.trace / largest
+    return math.sqrt(2) * ROUNDING / terms + n * (ROUNDING / terms) ** 2
+
+
+def least_spread(change: float) -> float:
+    """Of the squares of vectors, in units of their largest ones, with which roundings of these to 126ths are small.
+
+    The error of an eigenvalue is that of v^T v by the rounded v: a share of `ROUNDING` times the largest number of v
+    over its length.
+    """
+    return (change * ROUNDING / BY_VECTORS) ** 2
 
 
 def full_spectrum(hidden: Hidden) -> Eigenvalues:

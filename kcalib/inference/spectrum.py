@@ -84,7 +84,7 @@ class ByEigenvalues(AllPairs):
         if self.reference == "conditional":
             hidden, of = conditional(task)
         else:
-            hidden, of = of_residuals(task.operator, task.moments, n), "of the residuals"
+            hidden, of = of_residuals(task.operator, task.moments, n, n * task.estimate), "of the residuals"
         if hidden.squares == 0:
             return degenerate(float(task.moments.total))
         count = self._count(hidden.size)
@@ -140,10 +140,10 @@ class Spectrum(ByEigenvalues):
     Notes
     -----
     Time: 4 to 11 passes over the pairs, O(n^2 m) each with 8 to 20 products, mostly 4 with m + 4 (for binary problems
-    with exponential and Matern kernels O(n log n)), memory O(16 n m). All eigenvalues, n m of m > 2 classes given the
-    predictions, n otherwise: time cubic in their number, memory 16 bytes times its square. Nothing is random: targets
-    are drawn with a fixed seed, which `null_law` names. In the far tail the law of few rare events is not that of
-    normal variables: "exact" is right there.
+    with exponential and Matern kernels O(n log n)), memory O(16 n m), and up to 64 MiB of rounded numbers. All
+    eigenvalues, n m of m > 2 classes given the predictions, n otherwise: time cubic in their number, memory 16 bytes
+    times its square. Nothing is random: targets are drawn with a fixed seed, which `null_law` names. In the far tail
+    the law of few rare events is not that of normal variables: "exact" is right there.
 
     References
     ----------

@@ -126,10 +126,7 @@ template <class T, class W> class Product {
       column_sums_.emplace(blocks, run, blocks.n_right, length_, columns.count);
     }
     if constexpr (sizeof(W) == sizeof(float)) {
-      if (as == Entries::ROUGH)
-        rough_ = run.table->rough_products && columns.count >= RoughProducts::FEWEST && right_.round(run, blocks.column_blocks) &&
-                 (!left_ || left_->round(run, blocks.row_blocks));
-      else if (run.table->half_products && columns.count >= HalfProducts::FEWEST)
+      if (as == Entries::SINGLE && run.table->half_products && columns.count >= HalfProducts::FEWEST)
         in_halves_ = right_.split(run, blocks.column_blocks) && (!left_ || left_->split(run, blocks.row_blocks));
     }
   }
@@ -141,8 +138,6 @@ template <class T, class W> class Product {
     const AlignedBuffer<W> entries(room * threads);
     const long halves_room = in_halves_ ? HalfProducts::entries_size(blocks_.block) : 0;
     const AlignedBuffer<unsigned short> halves(halves_room * threads);
-    const long bytes_room = rough_ ? RoughProducts::entries_size(blocks_.block) : 0;
-    const AlignedBuffer<unsigned char> bytes(bytes_room * threads);
     std::fill_n(entries.get(), room * threads, W(0));
     Turns turns(row_groups_), column_turns(ceil_divide(blocks_.column_blocks, per_group_));
     std::atomic<long> place{0};
@@ -155,8 +150,7 @@ template <class T, class W> class Product {
           const bool own = blocks_.problem.symmetric && pair->rows == pair->columns;
           double* columns = own ? rows : rows + part_size;
           std::fill_n(rows, 2 * part_size, 0.0);
-          const Room room{h, halves.get() + halves_room * thread_number(), bytes.get() + bytes_room * thread_number()};
-          multiply(*pair, room, rows, columns, watch);
+          multiply(*pair, {h, halves.get() + halves_room * thread_number()}, rows, columns, watch);
           const long last = order_.last_turn();
           add(sums_, blocks_.row_blocks, pair->rows, pair->turn, last, rows, turns, watch);
           if (blocks_.problem.symmetric && !own)
@@ -177,15 +171,13 @@ template <class T, class W> class Product {
   struct Vectors {
     const std::vector<double> scales;
     const BlockColumns<W> numbers;
-    const long halves_size, bytes_size;
+    const long halves_size;
     std::optional<AlignedBuffer<unsigned short>> halves;  // of `HalfProducts`, block by block
-    std::optional<AlignedBuffer<unsigned char>> bytes;    // of `RoughProducts`, likewise
 
     Vectors(const Side<T>& side, long block, long length, Columns columns, const double* values, const Run& run)
         : scales(sizeof(W) == sizeof(float) ? scales_of(values, side.n, columns) : std::vector<double>(columns.count, 1.0)),
           numbers(side.n, block, length, columns.count),
-          halves_size(HalfProducts::vectors_size(length, columns.count)),
-          bytes_size(RoughProducts::vectors_size(length, columns.count)) {
+          halves_size(HalfProducts::vectors_size(length, columns.count)) {
       std::vector<double> factors;
       for (double scale : scales) factors.push_back(1 / scale);
       numbers.for_each(run, [&](long i, long c, W& number) {
@@ -196,28 +188,14 @@ template <class T, class W> class Product {
     // Makes the halves. False if a number is not finite.
     bool split(const Run& run, long blocks) {
       halves.emplace(blocks * halves_size);
-      return all_of(run, blocks, halves_size, [&](long b) {
-        return run.table->half_products->split(numbers[b], numbers.length, long(scales.size()), of_block(b));
-      });
-    }
-    unsigned short* of_block(long b) const { return halves->get() + b * halves_size; }
-
-    bool round(const Run& run, long blocks) {
-      bytes.emplace(blocks * bytes_size);
-      return all_of(run, blocks, bytes_size, [&](long b) {
-        return run.table->rough_products->round(numbers[b], numbers.length, long(scales.size()), unsigned(b), bytes_of_block(b));
-      });
-    }
-    unsigned char* bytes_of_block(long b) const { return bytes->get() + b * bytes_size; }
-
-   private:
-    template <class Make> static bool all_of(const Run& run, long blocks, long size, Make make) {
-      const int threads = team_size(run, blocks, double(blocks) * double(size));
+      const int threads = team_size(run, blocks, double(blocks) * double(halves_size));
       bool finite = true;
 #pragma omp parallel for schedule(static) num_threads(threads) reduction(&& : finite)
-      for (long b = 0; b < blocks; ++b) finite = make(b) && finite;
+      for (long b = 0; b < blocks; ++b)
+        finite = run.table->half_products->split(numbers[b], numbers.length, long(scales.size()), of_block(b)) && finite;
       return finite;
     }
+    unsigned short* of_block(long b) const { return halves->get() + b * halves_size; }
   };
 
   // What tasks add up to, and what its roundings have lost. Of few samples these are few, and of entries in float32 nobody
@@ -251,7 +229,6 @@ template <class T, class W> class Product {
   struct Room {
     W* entries;
     unsigned short* halves;
-    unsigned char* bytes;
   };
 
   // Adds the products of a pair of groups: H V to `rows` and, of a symmetric problem or with vectors on the left, H^T
@@ -274,7 +251,7 @@ template <class T, class W> class Product {
           if (as_ == Entries::IN_UNITS) run_.table->round_panels(h, rows_of_entries(), n_rows, n_columns, symmetric && i == j);
         } else {
           blocks_.tile.panels_single(pairs, h, rows_of_entries());
-          if (as_ == Entries::ROUGH && symmetric && i == j) clear_diagonal(h, n_rows);
+          if (as_ == Entries::OFF_DIAGONAL && symmetric && i == j) clear_diagonal(h, n_rows);
         }
         const BlockProduct<W> product{h, rows_of_entries(), n_rows, n_columns, columns_.count, length_, right_.numbers[j], left(i, j),
                                       rows + (i - i_begin) * size_, columns + (j - j_begin) * size_};
@@ -283,9 +260,6 @@ template <class T, class W> class Product {
           const Vectors& of_rows = left_ ? *left_ : right_;
           if (in_halves_)
             done = run_.table->half_products->multiply(product, right_.of_block(j), product.of_rows ? of_rows.of_block(i) : nullptr, room.halves);
-          else if (rough_)
-            done = run_.table->rough_products->multiply(product, right_.bytes_of_block(j), product.of_rows ? of_rows.bytes_of_block(i) : nullptr,
-                                                        unsigned(i * blocks_.column_blocks + j), room.bytes);
         }
         if (!done) weighted.multiply(product);
         watch.task_done();
@@ -328,7 +302,7 @@ template <class T, class W> class Product {
   std::optional<Vectors> left_;
   const Sums sums_;
   std::optional<Sums> column_sums_;
-  bool in_halves_ = false, rough_ = false;
+  bool in_halves_ = false;
 };
 
 // out = H vectors, and column_out = H^T left_vectors unless null, for the given columns of all. False if stopped.
@@ -354,7 +328,7 @@ bool matmul(const PairProblem<T>& problem, const Run& run, const double* vectors
     const Columns columns{n_vectors, std::min(AT_ONCE, n_vectors - c)};
     const double* left = left_vectors ? left_vectors + c : nullptr;
     double* column = column_out ? column_out + c : nullptr;
-    const bool single = entries == Entries::SINGLE || entries == Entries::ROUGH;
+    const bool single = entries == Entries::SINGLE || entries == Entries::OFF_DIAGONAL;
     finished = (single ? multiply<T, float> : multiply<T, double>)(
         blocks, run, watch, vectors + c, left, columns, entries, out + c, column);
   }

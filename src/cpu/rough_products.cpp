@@ -8,133 +8,168 @@
 namespace kcalib {
 namespace {
 
-constexpr int L = LANES<FloatPack>, QUAD = 4;  // samples of a word, over which products are added up
+constexpr int L = LANES<FloatPack>, D = LANES<DoublePack>, QUAD = 4;  // QUAD: samples of a word, over which products are added up
 constexpr long SAMPLES = RoughProducts::SAMPLES, LANE_TILES = SAMPLES / L, LINE = 64;
-constexpr unsigned SMALLEST = (127u - 80) << 23, LARGEST = (127u + 80) << 23;  // sizes of numbers, as bits of float32
-constexpr float ENTRIES = 254, NUMBERS = 126;                                  // the largest whole numbers
+static_assert(WIDTH<float> == SAMPLES);
 
-using Words = unsigned __attribute__((vector_size(LINE)));
+// Of x + 2^15 with 0 <= x < 256, rounded to 8 bits behind the point, the second byte is x without these.
+constexpr int POINT = 0x47000000, SECOND = 8;
 
-KCALIB_FN unsigned largest_of(Words x) {
-  unsigned found = 0;
-  for (int l = 0; l < L; ++l) found = x[l] > found ? x[l] : found;
-  return found;
-}
-KCALIB_FN float number(unsigned bits) {
-  float x;
-  __builtin_memcpy(&x, &bits, sizeof x);
-  return x;
-}
+// Shares of a unit, each of its 256ths equally often, in random order: what is added before digits are cut off.
+struct Shares {
+  static constexpr long COUNT = 2048;
+  float of[COUNT + SAMPLES];  // the first ones are again behind the last one
 
-// Rounds to one of the two whole numbers beside x.
-class Dither {
- public:
-  KCALIB_FN explicit Dither(unsigned seed) {
-    for (int l = 0; l < L; ++l) {
-      unsigned x = seed * unsigned(L) + unsigned(l) + 1;
-      x = (x ^ (x >> 16)) * 0x7feb352du;
-      x = (x ^ (x >> 15)) * 0x846ca68bu;
-      state_[l] = x ^ (x >> 16);
+  constexpr explicit Shares(int zero) : of() {
+    unsigned state = 1;
+    for (long k = 0; k < COUNT; ++k) of[k] = 32768.0f + float(zero) + float(k % 256) / 256;
+    for (long k = COUNT - 1; k > 0; --k) {
+      state = state * 1664525u + 1013904223u;
+      const long other = long((unsigned long long)(state) * (unsigned long long)(k + 1) >> 32);
+      const float x = of[k];
+      of[k] = of[other];
+      of[other] = x;
     }
+    for (long k = 0; k < SAMPLES; ++k) of[COUNT + k] = of[k];
   }
-  KCALIB_FN IntPack operator()(FloatPack x) {
-    constexpr float BIAS = 1024;  // truncation is towards 0
+};
+constexpr Shares UNSIGNED{0}, SIGNED{RoughProducts::ZERO};
+
+// Where shares begin for what is rounded one after the other.
+class Places {
+ public:
+  KCALIB_FN explicit Places(unsigned seed) {
+    unsigned x = seed + 1;
+    x = (x ^ (x >> 16)) * 0x7feb352du;
+    x = (x ^ (x >> 15)) * 0x846ca68bu;
+    state_ = x ^ (x >> 16);
+  }
+  KCALIB_FN long next() {
     state_ = state_ * 1664525u + 1013904223u;
-    const FloatPack share = FloatPack((state_ >> 9) | 0x3f800000u) + (BIAS - 1);  // from 1024 to 1025
-    return IntPack(_mm512_maskz_cvttps_epi32(0xffff, __m512(x + share))) - int(BIAS);
+    return long(state_ >> 21);
   }
 
  private:
-  Words state_;
+  unsigned state_;
 };
 
-bool round(const float* vectors, long length, long n_vectors, unsigned seed, unsigned char* out) {
-  Dither rounded(seed);
-  unsigned char* units = out + n_vectors * length;
-  for (long v = 0; v < n_vectors; ++v, vectors += length, out += length) {
-    Words most{};
-    for (long k = 0; k < length; k += L) {
-      const Words size = Words(load<FloatPack>(vectors + k)) & 0x7fffffffu;
-      most = most > size ? most : size;
+void look_at(const double* vectors, long rows, long n_vectors, double* most, double* squares) {
+  for (long v = 0; v < n_vectors; v += D) {
+    const __mmask8 lanes = __mmask8(n_vectors - v >= D ? 0xff : (1 << (n_vectors - v)) - 1);
+    DoublePack largest{}, sum{};
+    for (long k = 0; k < rows; ++k) {
+      const DoublePack x = DoublePack(_mm512_maskz_loadu_pd(lanes, vectors + k * n_vectors + v));
+      const DoublePack size = x < DoublePack{} ? -x : x;
+      largest = size > largest ? size : largest;
+      sum += x * x;
     }
-    const unsigned largest = largest_of(most);
-    if (largest >= LARGEST) return false;
-    const float unit = number(largest < SMALLEST ? SMALLEST : largest) / NUMBERS;
-    __builtin_memcpy(units + v * long(sizeof unit), &unit, sizeof unit);
-    const float scale = 1 / unit;
-    for (long k = 0; k < length; k += L) {
-      const __m128i narrow = _mm512_maskz_cvtepi32_epi8(0xffff, __m512i(rounded(load<FloatPack>(vectors + k) * scale)));
-      __builtin_memcpy(out + k, &narrow, sizeof narrow);
-    }
+    _mm512_mask_storeu_pd(most + v, lanes, __m512d(largest));
+    _mm512_mask_storeu_pd(squares + v, lanes, __m512d(sum));
   }
-  return true;
 }
 
-// Words of a 16 x 16 matrix the other way round.
-KCALIB_FN void transpose(const __m512i* rows, unsigned char* out) {
-  __m512i columns[16];
-  transpose_words(rows, columns);
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) __builtin_memcpy(out + i * LINE, &columns[i], LINE);
+// Up to 16 numbers of a row, in units.
+KCALIB_FN FloatPack in_units(const double* x, const double* factors, long left) {
+  const auto half = [&](long k) KCALIB_INLINE {
+    const __mmask8 lanes = __mmask8(left - k >= D ? 0xff : left > k ? (1 << (left - k)) - 1 : 0);
+    const __m512d product = _mm512_mul_pd(_mm512_maskz_loadu_pd(lanes, x + k), _mm512_maskz_loadu_pd(lanes, factors + k));
+    return _mm512_zextps256_ps512(_mm512_maskz_cvtpd_ps(0xff, product));
+  };
+  return FloatPack(_mm512_maskz_shuffle_f32x4(0xffff, half(0), half(D), 0x44));
 }
 
-// A block's entries as bytes in words of four samples over which products are added up: columns, with a lane for a row, and
-// rows, with a lane for a column. 16 lanes after the other, with all their words.
-struct EntryWords {
-  unsigned char *by_columns, *by_rows;
-  long rows, columns;  // filled up
-
-  KCALIB_FN unsigned char* of_columns(long row, long column) const { return by_columns + (row / L * (columns / QUAD) + column / QUAD) * LINE; }
-  KCALIB_FN unsigned char* of_rows(long row, long column) const { return by_rows + (column / L * (rows / QUAD) + row / QUAD) * LINE; }
-};
-
-KCALIB_FN const float* entries_at(const BlockProduct<float>& block, long row, long column) {
-  constexpr long W = WIDTH<float>;
-  return block.h + (column / W * block.stride + row) * W + column % W;
-}
-
-// The largest entry, as bits; a negative one is larger than all others.
-unsigned largest_entry(const BlockProduct<float>& block, long columns) {
-  Words most{};
-  for (long j = 0; j < columns; j += SAMPLES)
-    for (long i = 0; i < block.rows; ++i)
-#pragma GCC unroll 4
-      for (long k = 0; k < SAMPLES; k += L) {
-        const Words bits = Words(load<FloatPack>(entries_at(block, i, j + k)));
-        most = most > bits ? most : bits;
+void round(const double* vectors, const int64_t* order, long rows, long n_vectors, const double* factors, long length, unsigned seed,
+           unsigned char* out, int* sums) {
+  Places places(seed);
+  for (long v = 0; v < n_vectors; v += L) {
+    const long left = n_vectors - v < L ? n_vectors - v : L;
+    IntPack sum{};
+    for (long k = 0; k < length; k += L) {
+      __m512i words[L], columns[L];
+      for (int r = 0; r < L; ++r) {
+        words[r] = _mm512_setzero_si512();
+        if (k + r >= rows) continue;
+        const FloatPack x = in_units(vectors + (order ? order[k + r] : k + r) * n_vectors + v, factors + v, left);
+        const IntPack bits = IntPack(x + load<FloatPack>(SIGNED.of + places.next()));
+        const IntPack whole = ((bits >> SECOND) & 0xff) - RoughProducts::ZERO;
+        sum += whole;
+        words[r] = __m512i(whole);
       }
-  return largest_of(most);
+      transpose_words(words, columns);
+      for (long c = 0; c < left; ++c) {
+        const __m128i narrow = _mm512_maskz_cvtepi32_epi8(0xffff, columns[c]);
+        __builtin_memcpy(out + (v + c) * length + k, &narrow, sizeof narrow);
+      }
+    }
+    for (long c = 0; c < left; ++c) sums[v + c] = sum[c];
+  }
 }
 
-void write(const BlockProduct<float>& block, const EntryWords& words, float scale, unsigned seed) {
-  Dither rounded(seed);
-  for (long i = 0; i < words.rows; i += L)
-    for (long j = 0; j < words.columns; j += SAMPLES) {
-      __m512i across[L];
-      for (long r = 0; r < L; r += QUAD) {
-        IntPack below[LANE_TILES] = {};
-        for (int q = 0; q < QUAD; ++q) {
-          const long row = i + r + q;
-          __m512i line = _mm512_setzero_si512();
-          if (row < block.rows) {
-            const float* at = entries_at(block, row, j);
-            __m128i part[LANE_TILES];
+// The second bytes of four packs, those of a lane in a word.
+KCALIB_FN __m512i second_bytes(const __m512i* x) {
+  // Of a lane the second byte of the first pack, and of the second one, which is 64 bytes further.
+  constexpr IntPack LANES_BEGIN = {0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60};
+  const __m512i places = __m512i(LANES_BEGIN * 0x01010101 + 0x41014101);
+  const __m512i first = _mm512_permutex2var_epi8(x[0], places, x[1]), last = _mm512_permutex2var_epi8(x[2], places, x[3]);
+  return _mm512_mask_mov_epi16(first, 0xaaaaaaaa, last);
+}
+
+bool round_entries(const float* h, long stride, long rows, long columns, float factor, bool with_signs, long length, unsigned seed,
+                   unsigned char* out) {
+  const float* shares = with_signs ? SIGNED.of : UNSIGNED.of;
+  const FloatPack times = splat<FloatPack>(factor);
+  const IntPack point = IntPack{} + POINT;
+  Places places(seed);
+  IntPack beyond{};
+  const long filled = RoughProducts::padded(rows);
+  for (long j = 0; j < columns; j += SAMPLES, h += stride * SAMPLES, out += RoughProducts::columns_size(length))
+    for (long i = 0; i < filled; i += QUAD) {
+      IntPack words[LANE_TILES][QUAD];
 #pragma GCC unroll 4
-            for (int t = 0; t < LANE_TILES; ++t) {
-              const IntPack x = rounded(load<FloatPack>(at + t * L) * scale);
-              below[t] |= x << (8 * q);
-              part[t] = _mm512_maskz_cvtepi32_epi8(0xffff, __m512i(x));
-            }
-            line = _mm512_castsi128_si512(part[0]);
-            line = _mm512_inserti32x4(line, part[1], 1);
-            line = _mm512_inserti32x4(line, part[2], 2);
-            line = _mm512_inserti32x4(line, part[3], 3);
-          }
-          across[r + q] = line;
+      for (int q = 0; q < QUAD; ++q) {
+        if (i + q >= rows) {
+          for (int t = 0; t < LANE_TILES; ++t) words[t][q] = point;
+          continue;
         }
-        for (int t = 0; t < LANE_TILES; ++t) __builtin_memcpy(words.of_rows(i + r, j + t * L), &below[t], LINE);
+        const float *entries = h + (i + q) * SAMPLES, *share = shares + places.next();
+#pragma GCC unroll 4
+        for (int t = 0; t < LANE_TILES; ++t) {
+          words[t][q] = IntPack(load<FloatPack>(entries + t * L) * times + load<FloatPack>(share + t * L));
+          beyond |= words[t][q] ^ point;
+        }
       }
-      transpose(across, words.of_columns(i, j));
+#pragma GCC unroll 4
+      for (int t = 0; t < LANE_TILES; ++t) {
+        __m512i packs[QUAD];
+        for (int q = 0; q < QUAD; ++q) packs[q] = __m512i(words[t][q]);
+        const __m512i bytes = second_bytes(packs);
+        __builtin_memcpy(out + (t * (length / QUAD) + i / QUAD) * LINE, &bytes, LINE);
+      }
+    }
+  unsigned any_beyond = 0;
+  for (int l = 0; l < L; ++l) any_beyond |= unsigned(beyond[l]);
+  return any_beyond < 0x10000;
+}
+
+void turn(const unsigned char* entries, long row, long columns, long length, unsigned char* out) {
+  const __m512i bytes = _mm512_broadcast_i32x4(_mm_set_epi8(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0));
+  for (long column = 0; column < columns; column += L)
+    for (long t = 0; t < LANE_TILES; ++t) {
+      // Four rows of each word, whose 128 bits are four columns; four columns of each that is written, whose 128 bits are rows.
+      const unsigned char* from = entries + column * length + (row + t * L) / QUAD * LINE;
+      unsigned char* to = out + (t * (length / QUAD) + column / QUAD) * LINE;
+      __m512i x[QUAD];
+#pragma GCC unroll 4
+      for (int q = 0; q < QUAD; ++q) {
+        __builtin_memcpy(&x[q], from + q * LINE, LINE);
+        x[q] = _mm512_maskz_shuffle_epi8(~0ull, x[q], bytes);
+      }
+      const __m512i a = _mm512_maskz_shuffle_i64x2(0xff, x[0], x[1], 0x44), b = _mm512_maskz_shuffle_i64x2(0xff, x[0], x[1], 0xee);
+      const __m512i c = _mm512_maskz_shuffle_i64x2(0xff, x[2], x[3], 0x44), d = _mm512_maskz_shuffle_i64x2(0xff, x[2], x[3], 0xee);
+      const __m512i found[QUAD] = {
+          _mm512_maskz_shuffle_i64x2(0xff, a, c, 0x88), _mm512_maskz_shuffle_i64x2(0xff, a, c, 0xdd),
+          _mm512_maskz_shuffle_i64x2(0xff, b, d, 0x88), _mm512_maskz_shuffle_i64x2(0xff, b, d, 0xdd)};
+      __builtin_memcpy(to, found, sizeof found);
     }
 }
 
@@ -144,18 +179,17 @@ KCALIB_FN void add_quads(__m512i& sum, __m512i bytes, __m512i signs) {
   __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(bytes), "v"(signs));
 }
 
-// Adds the products of COUNT vectors with 64 lanes of entries, over so many samples.
+// Adds the products of COUNT vectors with a strip.
 template <int COUNT>
-KCALIB_FN void add_products(const unsigned char* vectors, const unsigned char* units, long length, const unsigned char* entries,
-                            long samples, double unit, double* out) {
+KCALIB_FN void add_products(const unsigned char* strip, long samples, const unsigned char* vectors, long length, int* sums) {
   __m512i sum[LANE_TILES][COUNT];
   for (int t = 0; t < LANE_TILES; ++t)
-    for (int c = 0; c < COUNT; ++c) sum[t][c] = _mm512_setzero_si512();
+    for (int c = 0; c < COUNT; ++c) sum[t][c] = _mm512_loadu_si512(sums + c * SAMPLES + t * L);
 #pragma GCC unroll 1
   for (long k = 0; k < samples; k += QUAD) {
     __m512i lanes[LANE_TILES];
 #pragma GCC unroll 4
-    for (int t = 0; t < LANE_TILES; ++t) __builtin_memcpy(&lanes[t], entries + (t * samples + k) * L, LINE);
+    for (int t = 0; t < LANE_TILES; ++t) __builtin_memcpy(&lanes[t], strip + (t * length + k) * L, LINE);
 #pragma GCC unroll 6
     for (int c = 0; c < COUNT; ++c) {
       int four;
@@ -165,52 +199,41 @@ KCALIB_FN void add_products(const unsigned char* vectors, const unsigned char* u
       for (int t = 0; t < LANE_TILES; ++t) add_quads(sum[t][c], lanes[t], all);
     }
   }
-#pragma GCC unroll 6
-  for (int c = 0; c < COUNT; ++c) {
-    float own;
-    __builtin_memcpy(&own, units + c * long(sizeof own), sizeof own);
-    const double factor = unit * double(own);
-#pragma GCC unroll 4
-    for (int t = 0; t < LANE_TILES; ++t) {
-      DoublePack wide[WIDE<FloatPack>];
-      widen(FloatPack(_mm512_maskz_cvtepi32_ps(0xffff, sum[t][c])), wide);  // whole numbers of less than 24 bits
-      for (int w = 0; w < WIDE<FloatPack>; ++w) {
-        double* at = out + c * length + t * L + w * LANES<DoublePack>;
-        store<DoublePack>(at, load<DoublePack>(at) + wide[w] * factor);
+  for (int t = 0; t < LANE_TILES; ++t)
+    for (int c = 0; c < COUNT; ++c) _mm512_storeu_si512(sums + c * SAMPLES + t * L, sum[t][c]);
+}
+
+void multiply(const unsigned char* strip, long samples, const unsigned char* vectors, long n_vectors, long length, int* sums) {
+  constexpr int AT_ONCE = 6;
+  in_parts<AT_ONCE>(n_vectors, [&](long v, auto count) KCALIB_INLINE {
+    add_products<count.value>(strip, samples, vectors + v * length, length, sums + v * SAMPLES);
+  });
+}
+
+void write(const int* sums, const int64_t* order, long rows, long n_vectors, const double* factors, const double* more, double* out) {
+  for (long v = 0; v < n_vectors; v += L) {
+    const long left = n_vectors - v < L ? n_vectors - v : L;
+    for (long k = 0; k < rows; k += L) {
+      __m512i words[L], columns[L];
+      for (long c = 0; c < L; ++c) words[c] = c < left ? _mm512_loadu_si512(sums + (v + c) * SAMPLES + k) : _mm512_setzero_si512();
+      transpose_words(words, columns);
+      for (long r = 0; r < L && k + r < rows; ++r) {
+        double* at = out + (order ? order[k + r] : k + r) * n_vectors + v;
+        for (long half = 0; half < left; half += D) {
+          const __mmask8 lanes = __mmask8(left - half >= D ? 0xff : (1 << (left - half)) - 1);
+          const __m256i whole = half ? _mm512_maskz_extracti64x4_epi64(0xff, columns[r], 1) : _mm512_castsi512_si256(columns[r]);
+          const __m512d before = _mm512_maskz_loadu_pd(lanes, more ? more + v + half : at + half);
+          const __m512d factor = _mm512_maskz_loadu_pd(lanes, factors + v + half);
+          _mm512_mask_storeu_pd(at + half, lanes, _mm512_fmadd_pd(_mm512_maskz_cvtepi32_pd(0xff, whole), factor, before));
+        }
       }
     }
   }
 }
 
-// Adds the products with all vectors of the entries in lanes.
-void add_all(const BlockProduct<float>& block, const unsigned char* vectors, const unsigned char* words, long lanes, long samples,
-             double unit, double* out) {
-  constexpr int AT_ONCE = 6;
-  const unsigned char* units = vectors + block.n_vectors * block.length;
-  for (long lane = 0; lane < lanes; lane += SAMPLES)
-    in_parts<AT_ONCE>(block.n_vectors, [&](long v, auto count) KCALIB_INLINE {
-      add_products<count.value>(vectors + v * block.length, units + v * long(sizeof(float)), block.length, words + lane * samples, samples, unit,
-                                out + v * block.length + lane);
-    });
-}
-
-bool multiply(const BlockProduct<float>& block, const unsigned char* of_columns, const unsigned char* of_rows, unsigned seed,
-              unsigned char* entries) {
-  const long rows = (block.rows + SAMPLES - 1) / SAMPLES * SAMPLES, columns = (block.columns + SAMPLES - 1) / SAMPLES * SAMPLES;
-  const unsigned largest = largest_entry(block, columns);
-  if (largest == 0) return true;
-  if (largest < SMALLEST || largest >= LARGEST) return false;
-  const EntryWords words{entries, entries + rows * columns, rows, columns};
-  const float unit = number(largest) / ENTRIES;
-  write(block, words, ENTRIES / number(largest), seed);
-  add_all(block, of_columns, words.by_columns, rows, columns, double(unit), block.to_rows);
-  if (of_rows) add_all(block, of_rows, words.by_rows, columns, rows, double(unit), block.to_columns);
-  return true;
-}
-
 }  // namespace
 
 extern const RoughProducts rough_products;
-const RoughProducts rough_products = {round, multiply};
+const RoughProducts rough_products = {look_at, round, round_entries, turn, multiply, write};
 
 }  // namespace kcalib

@@ -1,34 +1,43 @@
-// Products of blocks of float32 entries, none below 0, with many vectors, all rounded to bytes: for what settles a p-value.
-// rough_products.cpp is compiled for machines with AVX512_VNNI; TileTable points to its table on the levels that have it.
-// Called by products.cpp.
+// Products of float32 entries with vectors, both rounded to bytes: for what settles a p-value. rough_products.cpp is compiled
+// for machines with AVX512_VNNI; TileTable points to its table on the levels that have it. Called by rough_sweep.cpp.
 #pragma once
+
+#include <cstdint>
 
 namespace kcalib {
 
-template <class T> struct BlockProduct;
-
-// Numbers are multiples of a 254th of the largest of their block (of vectors: a 126th of that of each), rounded up or down at
-// random, by a hash of where they are, with the number itself as mean: rounded to the nearest, equal entries (of equal
-// predictions) would all be off by the same, and eigenvalues too. Of random signs the errors of n entries shrink by sqrt(n).
+// Numbers are multiples of a unit, rounded up or down at random, by a hash of where they are, with the number itself as mean:
+// rounded to the nearest, equal entries (of equal predictions) would all be off by the same, and eigenvalues too. Of random
+// signs the errors of n entries shrink by sqrt(n). All entries have one unit, and each vector has one: products add up as
+// whole numbers, in any order.
 struct RoughProducts {
-  static constexpr long FEWEST = 32;   // vectors that are worth it
-  static constexpr long SAMPLES = 64;  // to a multiple of which vectors and blocks are filled up
+  static constexpr long FEWEST = 8;    // vectors that are worth it
+  static constexpr long SAMPLES = 64;  // to a multiple of which blocks are filled up; the lanes of a strip
+  static constexpr float ENTRIES = 254, SIGNED_ENTRIES = 126, NUMBERS = 126;  // the largest whole numbers
+  static constexpr int ZERO = 128;     // what stands for 0 among entries with signs
 
-  // Bytes that a block's vectors take, of `length` samples each, with their units; and both orders of a block's entries.
-  static constexpr long vectors_size(long length, long n_vectors) {
-    return n_vectors * length + (n_vectors * long(sizeof(float)) + SAMPLES - 1) / SAMPLES * SAMPLES;
-  }
-  static constexpr long entries_size(long block) {
-    const long padded = (block + SAMPLES - 1) / SAMPLES * SAMPLES;
-    return 2 * padded * padded;
-  }
+  static constexpr long padded(long block) { return (block + SAMPLES - 1) / SAMPLES * SAMPLES; }
+  // Bytes of a block's entries, whose words are four rows, with a lane for a column: 16 columns after the other, with all
+  // their words, of which there are `length` / 4.
+  static constexpr long entries_size(long length) { return length * length; }
+  static constexpr long columns_size(long length) { return SAMPLES * length; }  // of a strip of columns
 
-  // A block's vectors, rounded, vector after vector, and their units. False if they are not all finite.
-  bool (*round)(const float* vectors, long length, long n_vectors, unsigned seed, unsigned char* out);
-  // `TileFunctions::multiply` with rounded vectors (of_rows may be null). False, and nothing is added, where entries are
-  // below 0, tiny, huge or not finite.
-  bool (*multiply)(const BlockProduct<float>& block, const unsigned char* of_columns, const unsigned char* of_rows, unsigned seed,
-                   unsigned char* entries);
+  // The largest sizes in the columns of rows that lie one after the other, and their sums of squares.
+  void (*look_at)(const double* vectors, long rows, long n_vectors, double* most, double* squares);
+  // Rows order[k] (null: k) of the vectors times `factors`, rounded: vector after vector, `length` bytes each, zeros beyond
+  // the last row. And the sums of what each has become.
+  void (*round)(const double* vectors, const int64_t* order, long rows, long n_vectors, const double* factors, long length,
+                unsigned seed, unsigned char* out, int* sums);
+  // The entries h[(p * stride + row) * 64 + lane] of panels p, times `factor`. False where one has no byte.
+  bool (*round_entries)(const float* h, long stride, long rows, long columns, float factor, bool with_signs, long length, unsigned seed,
+                        unsigned char* out);
+  // The entries of the 64 rows from `row` on as those of columns are: with a lane for a row.
+  void (*turn)(const unsigned char* entries, long row, long columns, long length, unsigned char* out);
+  // sums[v * 64 + lane] += the product of vector v with the entries in a lane of a strip, over so many samples.
+  void (*multiply)(const unsigned char* strip, long samples, const unsigned char* vectors, long n_vectors, long length, int* sums);
+  // out[order[k] * n_vectors + v] = factors[v] sums[v * 64 + k] + more[v] for k < rows; or, without `more`, that much more.
+  void (*write)(const int* sums, const int64_t* order, long rows, long n_vectors, const double* factors, const double* more,
+                double* out);
 };
 
 }  // namespace kcalib

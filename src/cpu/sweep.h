@@ -57,9 +57,8 @@ bool moment_parts(const PairProblem<T>& problem, const Run& run, double* totals,
 template <class T> bool block_sums(const PairProblem<T>& problem, const Run& run, long size, double* out);
 
 // What becomes of the entries of H in a product: float64, float32 (and sums of up to a tile, too), or as `matches` has
-// them, of symmetric problems those off the diagonal, in float64; or, off the diagonal too, as `RoughProducts` has them
-// and vectors, where the machine has these, else float32.
-enum class Entries { DOUBLE, SINGLE, IN_UNITS, ROUGH };
+// them, of symmetric problems those off the diagonal, in float64; or, of these, those off the diagonal in float32.
+enum class Entries { DOUBLE, SINGLE, IN_UNITS, OFF_DIAGONAL };
 
 // out (left.n x n_vectors) = H vectors for vectors (right.n x n_vectors), diagonal included; rows of both are those of
 // the sides' points, whatever their order. Of rectangular problems also column_out (right.n x n_vectors) =

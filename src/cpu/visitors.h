@@ -106,16 +106,19 @@ template <class T, class Out> struct EntryVisitor {
 // Writes the entries as panels of Out, whose width may be another than that of T.
 template <class T, class Out> struct EntryPanels {
   using V = Pack<T>;
-  static constexpr bool OF_FACTORS = false, EXPECTING = false;
+  static constexpr bool OF_FACTORS = true, EXPECTING = false;
   static constexpr int PIECE = LANES<DoublePack>;  // lanes that are in one panel, whatever its width
   Out* out;
   long stride;
+  long column = -WIDTH<T>;  // of the panel that was started last
 
   KCALIB_FN Out* at(long row, long column) const {
     return out + (column / WIDTH<Out> * stride + row) * WIDTH<Out> + column % WIDTH<Out>;
   }
-  KCALIB_FN void start_panel() {}
-  KCALIB_FN void row(int r, long i, long column, const V* h) {
+  KCALIB_FN void start_panel() { column += WIDTH<T>; }
+  KCALIB_FN void row(int r, long i, const V* kernel, const V* factor) {
+    V h[VECTORS];
+    for (int v = 0; v < VECTORS; ++v) h[v] = rounded(kernel[v] * factor[v]);
     if constexpr (WIDTH<Out> >= WIDTH<T>) {
       Out* begin = at(i + r, column);
       for (int v = 0; v < VECTORS; ++v) store_as(begin + v * LANES<V>, h[v]);

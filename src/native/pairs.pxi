@@ -95,7 +95,7 @@ cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
         DOUBLE
         SINGLE
         IN_UNITS
-        ROUGH
+        OFF_DIAGONAL
     bint c_matmul "kcalib::matmul"[T](
         const PairProblem[T]&, const Run&, const double*, const double*, long, Entries, double*, double*) except +
     cdef cppclass LabelPanels:
@@ -116,6 +116,21 @@ cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
     bint c_between "kcalib::between"[T](const PairProblem[T]&, const Run&, double, double, double*, long, long*, int64_t*) except +
     bint c_entries "kcalib::entries"[T](const PairProblem[T]&, const Run&, double*) except +
     bint c_own_products "kcalib::own_products"[T](const PairProblem[T]&, const Run&, T*) except +
+
+
+cdef extern from "cpu/rough_sweep.h" namespace "kcalib" nogil:
+    cdef cppclass CRoughEntries "kcalib::RoughEntries":
+        pass
+    cdef struct RoughRange:
+        double largest
+        bint with_signs
+        double spread
+    cdef enum class RoughResult:
+        DONE
+        STOPPED
+        NOT_IN_BYTES
+    RoughResult c_rough_products "kcalib::rough_products"[T](
+        const PairProblem[T]&, const Run&, const RoughRange&, const double*, long, CRoughEntries&, double*) except *
 
 
 ctypedef fused weight:
@@ -582,12 +597,12 @@ def matmul(
     const real[:, ::1] right_points, const real[:, ::1] right_marks, const int[::1] right_labels,
     const int64_t[::1] right_order,
     bint symmetric, Kernel kernel not None, Sweep sweep not None, const double[:, ::1] vectors, bint single,
-    const double[:, ::1] left_vectors=None, bint in_units=False, bint rough=False,
+    const double[:, ::1] left_vectors=None, bint in_units=False, bint off_diagonal=False,
 ):
     """H @ vectors for `vectors` of shape (n right, c), which, as the result, the orders refer to; `single`: in float32.
 
-    `in_units`: the entries rounded as those of `matches`, of symmetric problems those off the diagonal; `rough`: all
-    numbers rounded to bytes where the machine multiplies these and no entry is below 0, else float32, off the diagonal.
+    `in_units`: the entries rounded as those of `matches`, of symmetric problems those off the diagonal, as those of
+    `off_diagonal`, which are in float32.
     And, of rectangular problems, H^T @ left_vectors of shape (n, c), None where these are.
     """
     cdef PairProblem[real] problem = pair_problem[real](
@@ -602,8 +617,8 @@ def matmul(
     cdef const double* left_pointer = NULL
     cdef long n_vectors = vectors.shape[1]
     cdef Entries entries = Entries.DOUBLE
-    if rough:
-        entries = Entries.ROUGH
+    if off_diagonal:
+        entries = Entries.OFF_DIAGONAL
     elif in_units:
         entries = Entries.IN_UNITS
     elif single:
@@ -618,6 +633,38 @@ def matmul(
             problem, sweep.run, vectors_pointer, left_pointer, n_vectors, entries, out_pointer, column_pointer)
     sweep.raise_if_stopped(finished)
     return result, columns
+
+
+cdef class RoughEntries:
+    """Rounded entries of one H, of not too many samples, which further `rough_products` with it take as they are."""
+
+    cdef CRoughEntries entries
+
+
+def rough_products(
+    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
+    Kernel kernel not None, Sweep sweep not None, const double[:, ::1] vectors, RoughEntries entries not None,
+    double largest, bint with_signs, double spread,
+):
+    """H @ vectors without the diagonal, of numbers rounded to bytes; None if they have no room there.
+
+    No entry may be larger than `largest` in size, nor, unless they are `with_signs`, below 0; the squares of the vectors
+    have to sum to `spread` times those of their largest numbers.
+    """
+    cdef PairProblem[real] problem = pair_problem[real](
+        kernel, points, marks, labels, order, points, marks, labels, order, True)
+    result = np.empty((vectors.shape[0], vectors.shape[1]))
+    cdef double[:, ::1] out = result
+    cdef double* out_pointer = &out[0, 0]
+    cdef const double* vectors_pointer = &vectors[0, 0]
+    cdef long n_vectors = vectors.shape[1]
+    cdef RoughRange range
+    range.largest, range.with_signs, range.spread = largest, with_signs, spread
+    cdef RoughResult found
+    with nogil:
+        found = c_rough_products(problem, sweep.run, range, vectors_pointer, n_vectors, entries.entries, out_pointer)
+    sweep.raise_if_stopped(found != RoughResult.STOPPED)
+    return result if found == RoughResult.DONE else None
 
 
 def entries(

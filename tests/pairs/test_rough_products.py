@@ -9,7 +9,7 @@ from kcalib._pairs.problem import PairProblem, Side
 from kcalib.kernels import Exponential, Gaussian, Linear
 
 KERNELS = {"exponential": Exponential(bandwidth=0.5), "sum": Linear() + Gaussian(bandwidth=0.3)}
-FEWEST = 32  # vectors
+FEWEST = 8  # vectors
 LEVELS = "x86-64-v4-vnni", "x86-64-v4-amx"
 bytes_only = pytest.mark.skipif(_native.Sweep(1).level not in LEVELS, reason="this machine has no products of bytes")
 
@@ -34,7 +34,7 @@ def off_diagonal(operator):
 @pytest.mark.parametrize("distinct", [None, 1, 3])
 @pytest.mark.parametrize(
     ("n", "m", "kernel", "count"),
-    [(2, 3, "sum", 33), (97, 3, "sum", 40), (300, 10, "exponential", 160), (2100, 10, "exponential", 49)],
+    [(2, 3, "sum", 9), (97, 3, "sum", 40), (300, 10, "exponential", 160), (2100, 10, "exponential", 49)],
 )
 def test_products(dtype, distinct, n, m, kernel, count):
     """Errors of a sum of products are those of independent roundings of its factors, for vectors of any scale."""
@@ -44,7 +44,7 @@ def test_products(dtype, distinct, n, m, kernel, count):
     h = off_diagonal(operator)
     error = operator.rough_products(v * scales) / scales - h @ v
     # Of uniform roundings the largest variance of one is a quarter of its unit's square.
-    entry, number = h.max() / 254 / 2, np.abs(v).max() / 126 / 2
+    entry, number = np.diag(operator.tile(slice(None), slice(None))).max() / 254 / 2, np.abs(v).max() / 126 / 2
     deviation = np.sqrt(
         entry**2 * (v**2).sum(axis=0) + number**2 * (h**2).sum(axis=1, keepdims=True) + n * (entry * number) ** 2
     )
@@ -69,7 +69,7 @@ def test_the_same_bits_for_any_number_of_threads():
 
 
 @bytes_only
-@pytest.mark.parametrize("why", ["few vectors", "not finite", "tiny", "negative"])
+@pytest.mark.parametrize("why", ["few vectors", "not finite", "tiny", "negative", "large", "narrow"])
 def test_what_bytes_have_no_room_for_is_left_to_float32(why):
     """The bits of AVX-512 without them, where a machine with tile registers takes those only for `matmul`."""
     v = np.random.default_rng(4).standard_normal((300, FEWEST))
@@ -78,6 +78,8 @@ def test_what_bytes_have_no_room_for_is_left_to_float32(why):
         v = v[:, 1:]
     if why == "not finite":
         v[7, 3] = np.inf
+    # Squares of 300 normal numbers sum to less than 200 times that of the largest, mostly of more than 2 deviations.
+    limits = {"largest": 0.9} if why == "large" else {"spread": 200.0} if why == "narrow" else {}
 
     def products(level):
         operator = operator_of(300, 5, scale=abs(options.get("scale", 1.0)), level=level)
@@ -85,7 +87,7 @@ def test_what_bytes_have_no_room_for_is_left_to_float32(why):
             signs = np.where(np.arange(300) % 2 == 0, 1, -1).astype(np.float32)[:, None]
             left = Side(operator.problem.left.points, signs)
             operator = OpenMPOperator(PairProblem(left, None, operator.problem.kernel), level=level)
-        return operator.rough_products(v)
+        return operator.rough_products(v, **limits)
 
     np.testing.assert_array_equal(products(None), products("x86-64-v4"))
 
@@ -95,3 +97,55 @@ def test_bytes_are_what_is_multiplied():
     v = np.random.default_rng(4).standard_normal((300, FEWEST))
     found, other = (operator_of(300, 5, level=level).rough_products(v) for level in (None, "x86-64-v4"))
     assert (found != other).any()
+
+
+def test_entries_of_both_signs():
+    """Those of residuals, sorted by label or not; in units of a 126th of the largest."""
+    for n, m in ((500, 3), (700, 12)):
+        rng = np.random.default_rng(n)
+        p = rng.dirichlet(np.ones(m), size=n)
+        y = rng.integers(m, size=n)
+        marks = (np.eye(m)[y] - p).astype(np.float32)
+        terms = _packing.pack_points(p, KERNELS["exponential"], "float32", threads=1).problem.kernel
+        operator = OpenMPOperator(PairProblem(Side(p.astype(np.float32), marks, y), None, terms))
+        v = rng.standard_normal((n, 16))
+        h = off_diagonal(operator)
+        assert h.min() < 0
+        entry, number = np.sum(marks**2, axis=1).max() / 126 / 2, np.abs(v).max() / 126 / 2
+        deviation = np.sqrt(
+            entry**2 * (v**2).sum(axis=0) + number**2 * (h**2).sum(axis=1, keepdims=True) + n * (entry * number) ** 2
+        )
+        error = operator.rough_products(v, with_signs=True) - h @ v
+        assert (np.abs(error) <= 6 * deviation).all()
+        assert np.sqrt(np.mean((error / deviation) ** 2)) <= 1.1
+
+
+def test_kept_entries_are_those_of_the_first_product():
+    operator, rng, kept = operator_of(900, 5), np.random.default_rng(2), _native.RoughEntries()
+    for count in (FEWEST, 40, 17):
+        v = rng.standard_normal((900, count))
+        np.testing.assert_array_equal(operator.rough_products(v, kept=kept), operator.rough_products(v))
+
+
+def test_of_many_samples_entries_are_made_in_parts():
+    """Whose bytes are not all kept."""
+    n = 12_000
+    operator, v = operator_of(n, 2), np.random.default_rng(5).standard_normal((n, FEWEST))
+    expected = operator.matmul(v, dtype="float32") - v
+    # With entries of up to 1, as above.
+    deviation = np.sqrt(n * ((0.5 / 254) ** 2 + (np.abs(v).max() / 126 / 2) ** 2))
+    kept = _native.RoughEntries()
+    for _ in range(2):
+        error = operator.rough_products(v, kept=kept) - expected
+        assert np.sqrt(np.mean(error**2)) <= deviation
+    one, three = (operator_of(n, 2, threads=threads).rough_products(v) for threads in (1, 3))
+    np.testing.assert_array_equal(one, three)
+
+
+def test_sums_of_largest_numbers_are_in_range():
+    """More than 2^31 units: of equal predictions and vectors of ones, whose numbers are 254 and 126."""
+    n = 70_000
+    operator, v = operator_of(n, 2, distinct=1), np.ones((n, FEWEST))
+    v[:, ::2] = -1
+    assert 254 * 126 * n > 2**31
+    np.testing.assert_allclose(operator.rough_products(v), (n - 1) * v, rtol=1e-6)

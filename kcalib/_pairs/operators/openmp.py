@@ -125,18 +125,36 @@ class OpenMPOperator:
         arrays = *left.arrays, *right.arrays
         return self._run(_native.matmul, *arrays, problem.symmetric, vectors=vectors, single=single)[0]
 
-    def rough_products(self, vectors: np.ndarray) -> np.ndarray:
+    def rough_products(
+        self,
+        vectors: np.ndarray,
+        *,
+        with_signs: bool = False,
+        spread: float = 0.0,
+        largest: float | None = None,
+        kept: _native.RoughEntries | None = None,
+    ) -> np.ndarray:
         """H @ vectors without the diagonal, of symmetric problems, for what needs few digits of sums.
 
-        Where the processor multiplies bytes (AVX512_VNNI) and no entry is below 0, entries are multiples of a 254th of
-        the largest of some 192 x 192, vectors of a 126th of the largest of 192 numbers, rounded up or down by a hash of
-        where they are: errors have mean 0 and are independent. Elsewhere, and for fewer than 32 vectors, as `matmul`
-        in float32.
+        Where the processor multiplies bytes (AVX512_VNNI) entries are multiples of a 254th of the `largest`, which is
+        one of the diagonal (`with_signs`: those from -1 to 1, of a 126th), vectors of a 126th of the largest of each,
+        rounded up or down by a hash of where they are: errors have mean 0 and are independent. Elsewhere, for fewer
+        than 8 vectors, for entries that are larger, or below 0 without signs, and where the squares of the vectors sum
+        to less than `spread` times those of their largest numbers: as `matmul` in float32.
+
+        What is `kept` of one product (half a byte a pair, of up to 64 MiB) further ones take as it is.
         """
         side = self._prepared(self.problem.left)
         vectors = np.ascontiguousarray(vectors, dtype=np.float64)
-        sides = *side.arrays, *side.arrays, True
-        found: np.ndarray = self._run(_native.matmul, *sides, vectors=vectors, single=True, rough=True)[0]
+        if largest is None:
+            largest = float(np.max(diagonal(self.problem, self.threads)))
+        entries = _native.RoughEntries() if kept is None else kept
+        options = {"largest": largest, "with_signs": with_signs, "spread": spread}
+        found: np.ndarray | None
+        found = self._run(_native.rough_products, *side.arrays, vectors=vectors, entries=entries, **options)
+        if found is None:
+            sides = *side.arrays, *side.arrays, True
+            found = self._run(_native.matmul, *sides, vectors=vectors, single=True, off_diagonal=True)[0]
         return found
 
     def quadratic_forms(self, weights: np.ndarray | Weights, *, dtype: str = "float64") -> np.ndarray:

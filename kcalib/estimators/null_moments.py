@@ -22,7 +22,8 @@ from kcalib._pairs.operators.diagonal import diagonal, square_norms
 from kcalib._pairs.problem import Moments, PairProblem, Side
 from kcalib._pairs.statistics import total
 
-CERTAIN = 0.95  # mean |p|^2 up to which the expected squares are added up beside the moments
+# Deviation of rows' sums from 1, and mean |p|^2, up to which the expected squares are added up beside the moments.
+SUMS, CERTAIN = 1e-14, 0.95
 CANCELLED = 1000  # times that terms may be larger than their sum for it to have 12 digits
 SEED = 0  # of draws: what comes from them is a function of the predictions
 FEWEST_DRAWS, TARGETS = 4, 1000  # sets of drawn targets: at least so many, and targets in all
@@ -67,11 +68,15 @@ def moments_and_null_moments(data: Data, packed: Packed, operator: Operator) -> 
 
 
 def _are_residuals(problem: PairProblem) -> bool:
-    """Whether marks are residuals of the points, in all digits of the law's probabilities, and mostly uncertain."""
+    """Whether marks are residuals of the points, and these the law's probabilities, in all digits, mostly uncertain.
+
+    Of rows that were rounded, and sum to 1 but about, the law takes the largest probability from the others.
+    """
     side = problem.left
     if side.labels is None or side.points.dtype != np.float64:
         return False
-    return float(np.mean(square_norms(side.points, 1))) <= CERTAIN
+    apart = np.abs(1 - side.points.sum(axis=1)).max()
+    return bool(apart <= SUMS and np.mean(square_norms(side.points, 1)) <= CERTAIN)
 
 
 def _of_law(law: FiniteLaw, operator: Operator) -> NullMoments:

@@ -219,6 +219,14 @@ def test_a_sweep_of_its_own_where_the_common_one_has_lost_digits(low, in_one_swe
     np.testing.assert_allclose(found.squares, float(np.sum(every) - np.trace(every)), rtol=2e-11)
 
 
+def test_rows_that_were_rounded_to_float32():
+    """They sum to 1 but for 1e-7, which another formula for the same covariances would keep."""
+    y, p = softmax_problem(60, 4, seed=13)
+    p = p.astype(np.float32).astype(np.float64)
+    here, there = (task_of(y, p, operator=operator).null_moments for operator in ("openmp", "generic"))
+    np.testing.assert_allclose(here.squares, there.squares, rtol=1e-13)
+
+
 def test_float32_and_lenses():
     y, p = softmax_problem(50, 4, seed=10)
     double, single = (task_of(y, p, dtype=dtype).null_moments for dtype in ("float64", "float32"))

@@ -69,8 +69,7 @@ def test_all_ranks_have_the_bits_of_one_machine(problem, ranks):
     errors = sorted(line for line in lines if len(line) == 3)
     assert [error[:2] for error in errors] == [[0, "TypeError"]] + [[rank, "RankError"] for rank in range(1, ranks)]
     assert all("the call ended on rank 0: TypeError" in error[2] for error in errors[1:])
-    # Predictions, labels, and marks of the law given the predictions, whose second sweep has the points already.
-    size = len(p) * 8 * (3 + 1 + 6) / 1e6
+    size = len(p) * 8 * (3 + 1) / 1e6  # predictions and labels
     sent = f"{size:.3g} MB sent to each of {ranks - 1} worker" if ranks > 1 else "MPI rank of 1 thread"
     assert all(sent in line[1] for line in lines if len(line) == 2)
 

@@ -29,6 +29,14 @@ template <class T> class AlignedBuffer {
   T* get() const { return data_; }
   T& operator[](long i) const { return data_[i]; }
 
+  // Before several threads write to neighbouring places: two that are the first to write to a page clear it both.
+  void take_pages(int threads) const {
+    char* const bytes = reinterpret_cast<char*>(data_);
+    const long pages = long((bytes_ + HUGE_PAGE - 1) / HUGE_PAGE);
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (long page = 0; page < pages; ++page) bytes[page * long(HUGE_PAGE)] = 0;
+  }
+
  private:
   static constexpr std::size_t HUGE_PAGE = std::size_t(1) << 21;
   std::size_t bytes_;

@@ -180,6 +180,7 @@ RoughResult rough_products(const PairProblem<T>& problem, const Run& run, const 
   if (!made) {
     bytes = std::make_unique<AlignedBuffer<unsigned char>>(std::min(all, most) * size);
     blocks.emplace(problem, run);
+    bytes->take_pages(blocks->threads());
   }
   Watch watch(run, (made ? 0 : all) + n_blocks * (length / SAMPLES) * long(parts.size()));
   for (RoughRows& rows : parts) {

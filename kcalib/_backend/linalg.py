@@ -17,10 +17,11 @@ import scipy
 from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._backend.records import dataclass
 from kcalib._backend.threads import resolve_threads
 
 ONE_THREAD, FEW_ROWS = 2**18, 7  # multiply-adds, and rows of triangular systems, that OpenBLAS leaves to one thread
-OWN_EIGH = range(61, 129)  # rows of matrices whose eigenvectors LAPACK finds with threads, and little work
+OWN_EIGH = range(61, 129)  # rows of matrices whose eigenvalues LAPACK finds with threads, and little work
 NEGLIGIBLE = 1e-140  # beside 1: squares have all their digits down to about 1e-146
 OWN_ROOT, OWN_GRAM, AT_ONCE = 512, 256, 40  # columns at most for which BLAS's threads are not woken, and taken at once
 
@@ -106,45 +107,64 @@ def inverse_root(matrix: Array) -> Array:
 def eigh(matrix: Array) -> tuple[Array, Array]:
     """Eigenvalues in ascending order, and eigenvectors in columns, of a symmetric matrix."""
     if arrays.is_host(matrix) and len(matrix) in OWN_EIGH:
-        return _eigh_by_one_thread(matrix)
+        return _Tridiagonal.of(matrix).eigenvectors()
     if arrays.is_host(matrix):
         return scipy.linalg.eigh(matrix, check_finite=False)
     found: Any = arrays.namespace(matrix).linalg.eigh(matrix)
     return found[0], found[1]
 
 
-def _eigh_by_one_thread(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """By Householder's reflections; SciPy does the tridiagonal matrix.
+@dataclass(frozen=True)
+class _Tridiagonal:
+    """A symmetric matrix by Householder's reflections, of one thread, divided by a power of 2.
 
-    The largest entry is brought to [0.5, 1), and columns are left out whose squares might underflow beside it.
+    That brings the largest entry to [0.5, 1). Columns are left out whose squares might underflow beside it.
     """
-    largest = max(float(np.max(matrix)), -float(np.min(matrix)))
-    exponent = math.frexp(largest)[1]
-    rest, reflections = np.ldexp(np.array(matrix, order="C"), -exponent), []
-    for k in range(len(rest) - 2):
-        below = rest[k + 1 :, k + 1 :]
-        v = rest[k + 1 :, k].copy()
-        size = norm(v)
-        if size < NEGLIGIBLE:
-            rest[k + 1, k] = 0.0
-            continue
-        rest[k + 1, k] = -math.copysign(size, v[0])
-        v[0] -= rest[k + 1, k]
-        v /= norm(v)
-        reflections.append(v)
-        image = np.einsum("ij,j->i", below, v)
-        image -= np.einsum("i,i->", image, v) * v
-        below -= np.multiply.outer(2 * image, v)
-        below -= np.multiply.outer(v, 2 * image)
-    values, vectors = scipy.linalg.eigh_tridiagonal(np.diagonal(rest), np.diagonal(rest, -1), check_finite=False)
-    for v in reversed(reflections):
-        rows = vectors[-len(v) :]
-        rows -= np.multiply.outer(2 * v, np.einsum("i,ij->j", v, rows))
-    return np.ldexp(values, exponent), vectors
+
+    diagonal: np.ndarray
+    beside: np.ndarray
+    reflections: list[np.ndarray]
+    exponent: int
+
+    @classmethod
+    def of(cls, matrix: np.ndarray) -> _Tridiagonal:
+        largest = max(float(np.max(matrix)), -float(np.min(matrix)))
+        exponent = math.frexp(largest)[1]
+        rest, reflections = np.ldexp(np.array(matrix, order="C"), -exponent), []
+        for k in range(len(rest) - 2):
+            below = rest[k + 1 :, k + 1 :]
+            v = rest[k + 1 :, k].copy()
+            size = norm(v)
+            if size < NEGLIGIBLE:
+                rest[k + 1, k] = 0.0
+                continue
+            rest[k + 1, k] = -math.copysign(size, v[0])
+            v[0] -= rest[k + 1, k]
+            v /= norm(v)
+            reflections.append(v)
+            image = np.einsum("ij,j->i", below, v)
+            image -= np.einsum("i,i->", image, v) * v
+            below -= np.multiply.outer(2 * image, v)
+            below -= np.multiply.outer(v, 2 * image)
+        return cls(np.diagonal(rest), np.diagonal(rest, -1), reflections, exponent)
+
+    def eigenvalues(self) -> np.ndarray:
+        values = scipy.linalg.eigvalsh_tridiagonal(self.diagonal, self.beside, check_finite=False)
+        return np.ldexp(values, self.exponent)
+
+    def eigenvectors(self) -> tuple[np.ndarray, np.ndarray]:
+        """After the eigenvalues, in columns."""
+        values, vectors = scipy.linalg.eigh_tridiagonal(self.diagonal, self.beside, check_finite=False)
+        for v in reversed(self.reflections):
+            rows = vectors[-len(v) :]
+            rows -= np.multiply.outer(2 * v, np.einsum("i,ij->j", v, rows))
+        return np.ldexp(values, self.exponent), vectors
 
 
 def eigvalsh(matrix: Array) -> Array:
     """Eigenvalues, in ascending order, of a symmetric matrix."""
+    if arrays.is_host(matrix) and len(matrix) in OWN_EIGH:
+        return _Tridiagonal.of(matrix).eigenvalues()
     if arrays.is_host(matrix):
         return scipy.linalg.eigvalsh(matrix, check_finite=False)
     return arrays.namespace(matrix).linalg.eigvalsh(matrix)

@@ -259,7 +259,7 @@ class _Iteration:
         self.history: list[float] = []
         self.iterations = 0
         self._assess()
-        # Directions, their products with K + s I, and the Cholesky root of both's.
+        # Directions, their products with K + s I, and the inverse Cholesky root of both's.
         self.last: tuple[Array, Array, Array] | None = None
         # The best of those whose residual was computed anew.
         self.best = _Iterate(self.values, self.residuals, 0, False, self.verdict)
@@ -352,10 +352,10 @@ class _Iteration:
         return CHECK_SAFETY * linalg.norm(exact - images[at]) * math.sqrt(n / len(rows))
 
     def _curvature(self, matrix: Array) -> Array | None:
-        """Cholesky root of P^T (K + s I) P; None where rounding hides that it is positive."""
+        """L^-1 of P^T (K + s I) P = L L^T; None where rounding hides that it is positive."""
         matrix = (matrix + matrix.T) / 2
         try:
-            return linalg.cholesky(matrix)
+            return linalg.inverse_root(matrix)
         except np.linalg.LinAlgError:
             values = arrays.to_host(linalg.eigvalsh(matrix))
         tolerance = INDEFINITE * max(abs(values[0]), values[-1], self.task.shift)
@@ -423,19 +423,18 @@ def _small(matrix: Array) -> Array:
     return arrays.to_host(matrix) if len(matrix) <= BLOCK_ON_HOST else matrix
 
 
-def _solved_block(root: Array, right: Array) -> Array:
-    """(L L^T)^-1 right where L is, of the size of a block."""
-    return linalg.cholesky_solve(root, arrays.to_host(right) if arrays.is_host(root) else right)
+def _solved_block(inverse: Array, right: Array) -> Array:
+    """(L L^T)^-1 right where L^-1 is, of the size of a block."""
+    right = arrays.to_host(right) if arrays.is_host(inverse) else right
+    return linalg.inner_products(inverse, linalg.combined(inverse, right))
 
 
 def _eigh(matrix: Array) -> tuple[Array, Array]:
-    if arrays.is_host(matrix):
+    if arrays.is_host(matrix) and len(matrix) not in linalg.OWN_EIGH:
         return scipy.linalg.eigh(matrix, check_finite=False, driver="ev")
     return linalg.eigh(matrix)
 
 
 def _spectral_norm(matrix: Array) -> float:
     """The spectral norm of a matrix that is symmetric to rounding."""
-    if arrays.is_host(matrix):
-        return float(np.linalg.norm(matrix, 2))
     return float(np.max(np.abs(arrays.to_host(linalg.eigvalsh((matrix + matrix.T) / 2)))))

@@ -136,13 +136,14 @@ template <class T> class Blocks {
     return block;
   }
 
-  // Calls visit(i, j) for all blocks, those of a row of blocks in order on one thread. False if stopped.
-  template <class Visit> bool for_each_row(int threads, Visit&& visit) const {
+  // Calls visit(i, j) for all blocks, those of a row of blocks in order on one thread where rows are enough. False if stopped.
+  template <class Visit> bool for_each_block(int threads, Visit&& visit) const {
+    const long columns = row_blocks < 4 * threads ? 1 : column_blocks, parts = ceil_divide(column_blocks, columns);
     Watch watch(run_, row_blocks * column_blocks);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-    for (long i = 0; i < row_blocks; ++i)
-      for (long j = 0; j < column_blocks && !watch.stopped(); ++j) {
-        visit(i, j);
+    for (long task = 0; task < row_blocks * parts; ++task)
+      for (long k = 0; k < columns && !watch.stopped(); ++k) {
+        visit(task / parts, task % parts * columns + k);
         watch.task_done();
       }
     return !watch.stopped();

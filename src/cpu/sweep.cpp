@@ -344,7 +344,7 @@ template <class T> bool block_sums(const PairProblem<T>& problem, const Run& run
 
 template <class T> bool entries(const PairProblem<T>& problem, const Run& run, double* out) {
   const Blocks<T> blocks(problem, run);
-  return blocks.for_each_row(blocks.threads(), [&](long i, long j) {
+  return blocks.for_each_block(blocks.threads(), [&](long i, long j) {
     const BlockOfPairs<T> pairs = blocks.pairs_and_diagonal(i, j);
     blocks.tile.entries(pairs, out + pairs.row_begin * blocks.n_right + pairs.column_begin, blocks.n_right);
   });

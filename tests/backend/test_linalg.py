@@ -84,6 +84,7 @@ def test_triangular_systems_of_long_rows(k, monkeypatch):
 def test_eigenvectors(k, monkeypatch):
     if 61 <= k <= 128:
         monkeypatch.setattr("scipy.linalg.eigh", None)  # whose threads stay awake beside the next sweep
+        monkeypatch.setattr("scipy.linalg.eigvalsh", None)
     rng = np.random.default_rng(k)
     half = rng.normal(size=(k, k - 2)) * 10 ** rng.uniform(-4, 0, k - 2)  # the eigenvalue 0, twice
     for matrix in (half @ half.T, np.diag(rng.normal(size=k))):
@@ -92,6 +93,7 @@ def test_eigenvectors(k, monkeypatch):
         np.testing.assert_array_equal(matrix, before)
         size = np.abs(values).max()
         assert np.all(np.diff(values) >= 0)
+        np.testing.assert_allclose(linalg.eigvalsh(matrix), values, rtol=0, atol=1e-14 * k * size)
         np.testing.assert_allclose(vectors.T @ vectors, np.eye(k), rtol=0, atol=1e-13)
         np.testing.assert_allclose(matrix @ vectors, vectors * values, rtol=0, atol=1e-14 * k * size)
 

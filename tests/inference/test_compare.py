@@ -720,6 +720,29 @@ def test_variances_of_pairs_keep_their_digits_where_predictions_are_saturated(m)
     assert found[0, 1] == pytest.approx(law_variance(tuple(weights), (p, q), np.eye(m)), rel=1e-3)
 
 
+@pytest.mark.parametrize("m", [2, 3, 20])
+@pytest.mark.parametrize("n", [70, 165])  # strips and blocks that are not full
+def test_variances_of_many_pairs_are_those_by_covariance_matrices(n, m):
+    rng = np.random.default_rng(n)
+    models = [rng.dirichlet(np.full(m, a), size=n) for a in (0.05, 0.3, 2.0)]
+    models[2][:5] = np.eye(m)[np.arange(5) % m]
+    data = [prepare(np.zeros(n, dtype=int), np.asfortranarray(p)) for p in models]
+    packed = _packing.pack_alike(*data, kernel=KERNEL, target_kernel=None).packed
+    found = pair_variances(data, packed, np.arange(n), threads=1)
+    laws = [np.einsum("ic,cd->icd", p, np.eye(m)) - np.einsum("ic,id->icd", p, p) for p in models]
+    off = ~np.eye(n, dtype=bool)
+    for a, b in itertools.combinations(range(3), 2):
+        means = []
+        for i, j in ((a, b), (b, a)):
+            own, other, d = kernel_values(models[i]), kernel_values(models[j]), models[i] - models[j]
+            forms = np.einsum("jc,icd,jd->ij", d, laws[i], d)
+            traces = np.einsum("icd,jdc->ij", laws[i], laws[i])
+            means.append(np.mean(((own - other) ** 2 * traces + other**2 * (forms + forms.T))[off]))
+        assert found[a, b] == found[b, a] == pytest.approx(max(means), rel=1e-12)
+    for threads in (2, 3):
+        np.testing.assert_array_equal(pair_variances(data, packed, np.arange(n), threads=threads), found)
+
+
 def test_variances_of_pairs_of_counts(monkeypatch):
     """The law of counts by its table, beside draws, for models of which one holds more counts possible."""
     rng = np.random.default_rng(0)

@@ -28,7 +28,7 @@ from kcalib.target_kernels import TargetKernel
 
 EPSILON = float(np.finfo(np.float64).eps)
 ROUNDINGS = 16  # a difference of at most so many roundings is none
-STRIP = 128  # samples whose pairs with all others are in memory at once
+STRIP = 64  # samples whose pairs with all others are in memory at once
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,12 @@ def subset(n: int, most: int, seed: int) -> tuple[np.ndarray, int | None]:
 
 
 def without_own(tile: Array, begin: int) -> Array:
-    """The tile of rows `begin` and further, with zeros for pairs of a sample with itself."""
+    """The tile of rows `begin` and further in float64, with zeros for pairs of a sample with itself.
+
+    They are written to the tile given, where it can be.
+    """
+    tile = arrays.where_computed(tile)
+    tile = np.require(tile, np.float64, "W") if arrays.is_host(tile) else tile.astype(np.float64, copy=False)
     own = arrays.namespace(tile).arange(tile.shape[0])
     tile[own, begin + own] = 0.0
     return tile

@@ -21,9 +21,11 @@ from typing import Any
 
 import numpy as np
 
+from kcalib import _native
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.records import dataclass
+from kcalib._backend.threads import sweeping
 from kcalib._input.data import Data
 from kcalib._packing import Packed
 from kcalib._packing.variance import RANK_WITH_COLUMNS, FiniteLaw, columns, finite_law
@@ -136,9 +138,7 @@ def _by_laws(
                 if i == j:
                     found[i, i] += linalg.weighted_squares(tiles[i], traces)
                 else:
-                    forms = law.forms(strip, law.p - other.p)
-                    found[i, j] += linalg.weighted_squares(tiles[i] - tiles[j], traces)
-                    found[i, j] += 2 * linalg.weighted_squares(tiles[j], forms)
+                    found[i, j] += law.of_differences(strip, traces, tiles[i], tiles[j], law.p - other.p)
     return found / (len(rows) * (len(rows) - 1))
 
 
@@ -148,8 +148,7 @@ def _kernel_values(packed: Packed) -> Weights:
     operator = operator_for(replace(packed.problem, left=Side(points, ones), target=None))
 
     def values(rows: np.ndarray, columns: np.ndarray) -> Array:
-        tile = operator.tile(arrays.like(rows, points), arrays.like(columns, points))
-        return arrays.where_computed(tile).astype(np.float64)
+        return operator.tile(arrays.like(rows, points), arrays.like(columns, points))
 
     return values
 
@@ -171,6 +170,8 @@ class _Covariances:
         xp = arrays.namespace(p)
         few = law.root is not None or p.shape[1] <= RANK_WITH_COLUMNS
         entries = xp.concatenate(list(columns(law)), axis=1) if few else None
+        if entries is not None and arrays.is_host(entries):
+            entries = np.asfortranarray(entries)
         root = None if law.root is None else arrays.like(law.root, p)
         return cls(p, xp.argmax(p, axis=1), law.parts[1], root, entries, threads)
 
@@ -186,10 +187,20 @@ class _Covariances:
         cross -= linalg.cross_products(self.p[strip] ** 2, self.p**2, self.threads)
         return own + cross.clip(0.0, own)
 
-    def forms(self, strip: slice, d: Array) -> Array:
-        """d_j^T M V_i M d_j of the samples i of the strip and all j."""
+    def of_differences(self, strip: slice, traces: Array, own: Array, other: Array, d: Array) -> float:
+        """Sum of (own - other)^2 tr(M V_i M V_j) + 2 other^2 d_j^T M V_i M d_j over the strip's samples i and all j."""
         d = d if self.root is None else (d @ self.root) @ self.root.T
-        others, at_top = self.others[strip], d[:, self.top[strip]].T
+        others, top = self.others[strip], self.top[strip]
+        if arrays.is_host(traces):
+            with sweeping(self.threads) as sweep:
+                traces, own, other, others, d = map(np.ascontiguousarray, (traces, own, other, others, d))
+                return float(np.sum(_native.pair_law_sums(traces, own, other, others, top, d, sweep)))
+        both = linalg.weighted_squares(own - other, traces)
+        return both + 2 * linalg.weighted_squares(other, self._forms(others, top, d))
+
+    def _forms(self, others: Array, top: Array, d: Array) -> Array:
+        """d_j^T V_i d_j of some samples i and all j."""
+        at_top = d[:, top].T
         rest, first = others.sum(axis=1, keepdims=True), linalg.cross_products(others, d, self.threads)
         means = first - at_top * rest
         squares = linalg.cross_products(others, d**2, self.threads) - 2 * at_top * first + at_top**2 * rest

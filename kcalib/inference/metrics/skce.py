@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from kcalib._backend import arrays
+from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_seed
 from kcalib._backend.records import dataclass
@@ -264,8 +264,7 @@ def square_differences(models: Sequence[Entries], rows: np.ndarray) -> np.ndarra
     sums = np.zeros((len(models), len(models)))
     for begin in range(0, len(rows), STRIP):
         some = rows[begin : begin + STRIP]
-        tiles = [arrays.where_computed(entries(some, rows)).astype(np.float64) for entries in models]
-        tiles = [without_own(tile, begin) for tile in tiles]
+        tiles = [without_own(entries(some, rows), begin) for entries in models]
         for i, j in itertools.combinations(range(len(models)), 2):
-            sums[i, j] += float(((tiles[i] - tiles[j]) ** 2).sum())
+            sums[i, j] += linalg.weighted_squares(tiles[i] - tiles[j])
     return sums / (len(rows) * (len(rows) - 1))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from kcalib._backend.records import dataclass
 from kcalib._backend.threads import resolve_threads
 
 ONE_THREAD, FEW_ROWS = 2**18, 7  # multiply-adds, and rows of triangular systems, that OpenBLAS leaves to one thread
+ONE_THREAD_QR, ONE_THREAD_COLUMNS = 2**13, 32  # numbers and columns of matrices that LAPACK's QR leaves to one
 OWN_EIGH = range(61, 129)  # rows of matrices whose eigenvalues LAPACK finds with threads, and little work
 NEGLIGIBLE = 1e-140  # beside 1: squares have all their digits down to about 1e-146
 OWN_ROOT, OWN_GRAM, AT_ONCE = 512, 256, 40  # columns at most for which BLAS's threads are not woken, and taken at once
@@ -191,6 +193,23 @@ def inner_products(left: Array, right: Array, threads: int | None = None) -> Arr
     for rows in _strips(len(left), left.shape[1] * right.shape[1]):
         total += left[rows].T @ right[rows]
     return total
+
+
+def orthonormal(columns: np.ndarray) -> np.ndarray:
+    """Q of columns = Q R, R with a positive diagonal, of columns on the host that do not depend on each other.
+
+    Where LAPACK would wake its threads, by the root of their Gram matrix, twice.
+    """
+    if columns.size > ONE_THREAD_QR or columns.shape[1] > ONE_THREAD_COLUMNS:
+        with suppress(np.linalg.LinAlgError):  # they nearly depend on each other
+            return _by_gram(_by_gram(columns))
+    orthogonal, triangle = np.linalg.qr(columns)
+    return np.asarray(orthogonal * np.copysign(1.0, np.diag(triangle)))
+
+
+def _by_gram(columns: np.ndarray) -> np.ndarray:
+    columns = np.asfortranarray(columns)
+    return combined(columns, inverse_root(inner_products(columns, columns)).T)
 
 
 def gram(left: Array, threads: int | None = None) -> Array:

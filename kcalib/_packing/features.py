@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from kcalib._backend import arrays
+from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import LARGEST_SEED, SEED, check_integer
 from kcalib._backend.records import dataclass
@@ -207,7 +207,7 @@ class LabelFeatures(FeatureProblem):
         return arrays.to_host(expected_lengths(self._law(rows))[0])
 
     def null_products(self, rows: np.ndarray) -> np.ndarray:
-        return products_of(self._law(rows))
+        return products_of(self._law(rows), self.threads)
 
     def null_powers(self) -> tuple[np.ndarray, np.ndarray]:
         squares, fourths = (arrays.to_host(part) for part in expected_lengths(self._law(np.arange(self.n))))
@@ -219,13 +219,17 @@ class LabelFeatures(FeatureProblem):
         return law
 
 
-def products_of(law: FiniteLaw) -> np.ndarray:
+def products_of(law: FiniteLaw, threads: int | None = None) -> np.ndarray:
     """tr(M V_i M V_j) of the pairs i != j, shape (n, n)."""
+
+    def own_products(marks: np.ndarray) -> np.ndarray:
+        return linalg.cross_products(marks, marks, threads)
+
     p = arrays.to_host(law.probabilities)
     if law.root is not None or p.shape[1] <= RANK_WITH_COLUMNS:
-        return np.asarray(sum(marks @ marks.T for marks in map(arrays.to_host, columns(law))))
+        return np.asarray(sum(own_products(marks) for marks in map(arrays.to_host, columns(law))))
     # As in `expected_squares`, entry by entry: the difference lies between 0 and the products of the diagonals.
     top, _, rest = (arrays.to_host(part) for part in law.parts)
     diagonal = p * np.where(top, rest, p.max(axis=1, keepdims=True) + rest - p)
-    own, squares = diagonal @ diagonal.T, p * p
-    return own + np.clip((p @ p.T) ** 2 - squares @ squares.T, 0.0, own)
+    own = own_products(diagonal)
+    return own + np.clip(own_products(p) ** 2 - own_products(p * p), 0.0, own)

@@ -177,11 +177,11 @@ def drawn_label_totals(
     return np.concatenate(totals)
 
 
-def feature_rows(feature_map: FeatureMap, points: Array) -> Array:
+def feature_rows(feature_map: FeatureMap, points: Array, *, threads: int | None = None) -> Array:
     """phi of every row of `points`, shape (n, n_columns), float64, beside the points: for parts of the data only."""
     if arrays.is_host(points):
         (points,) = _of_one_dtype(points)
-        with sweeping(None) as sweep:
+        with sweeping(threads) as sweep:
             return compiled(feature_map).rows(points, sweep)
     return _Tiles(feature_map, points).features(points)
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kcalib._backend import arrays
+from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.memory import check_memory
 from kcalib._backend.options import LARGEST_KEY
@@ -166,8 +166,7 @@ def _projections(d: int, count: int, random: np.random.Generator) -> np.ndarray:
     """Vectors r with E r r^T = I, shape (count, d): orthogonal ones of length sqrt d; all of d of them are a basis."""
     parts = []
     for begin in range(0, count, d):
-        orthogonal, triangle = np.linalg.qr(random.standard_normal((d, min(d, count - begin))))
-        parts.append((orthogonal * np.copysign(math.sqrt(d), np.diag(triangle))).T)
+        parts.append(math.sqrt(d) * linalg.orthonormal(random.standard_normal((d, min(d, count - begin)))).T)
     return np.concatenate(parts)
 
 

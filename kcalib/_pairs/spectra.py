@@ -23,6 +23,7 @@ from dataclasses import replace
 import numpy as np
 import scipy
 
+from kcalib._backend import linalg
 from kcalib._pairs.problem import Factor
 from kcalib._pairs.profiles import PROFILES
 
@@ -136,8 +137,7 @@ def _directions(columns: int, flat: bool, count: int, random: np.random.Generato
         normal = random.standard_normal((columns, min(room, count - begin)))
         if flat:
             normal -= normal.mean(axis=0)
-        orthogonal, triangle = np.linalg.qr(normal)
-        parts.append((orthogonal * np.copysign(1.0, np.diag(triangle))).T)
+        parts.append(linalg.orthonormal(normal).T)
     return np.concatenate(parts)
 
 

@@ -11,13 +11,15 @@ import math
 
 import numpy as np
 
-from kcalib._backend import arrays
+from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.records import dataclass
 from kcalib._packing.features import FeatureProblem
+from kcalib._packing.variance import DOT
 from kcalib._pairs import statistics
+from kcalib._pairs.dispatch import operator_for
 from kcalib._pairs.feature_sums import feature_rows, mark_sums, row_forms
-from kcalib._pairs.problem import Moments
+from kcalib._pairs.problem import Moments, PairProblem, Side, Term
 
 ALL_PAIRS = 2000  # samples of which all pairs are looked at for the sum of squares
 SUBSET = 1000  # of more samples, these are drawn, with replacement
@@ -114,11 +116,14 @@ def features_standard_error(moments: FeatureMoments, n: int, sample_weight: Arra
 
 
 def sum_of_squares_of(problem: FeatureProblem, diagonal: np.ndarray) -> float:
-    """sum_{i != j} H_ij^2, from some of the pairs of many samples."""
-    rows, scale = _subset(diagonal, np.arange(problem.n))
-    kernel = _kernel_squares(problem, rows)
-    marks = _rows_of(problem.marks, rows)
-    return float(np.sum(kernel * (marks @ marks.T) ** 2 * scale))
+    """sum_{i != j} H_ij^2, from some of the pairs of many samples: by a sweep over these of the features' products."""
+    rows, weights = _subset(diagonal, np.arange(problem.n))
+    phi = feature_rows(problem.map, _rows_of(problem.points, rows), threads=problem.threads)
+    marks = _rows_of(problem.marks, rows) * np.sqrt(weights)[:, None]
+    products = PairProblem(Side(phi, marks), None, (Term(1.0, (DOT,)),))
+    squares = operator_for(products, threads=problem.threads).moments(second=True).sum_of_squares
+    assert squares is not None
+    return squares
 
 
 def null_squares_of(problem: FeatureProblem) -> float:
@@ -129,13 +134,16 @@ def null_squares_of(problem: FeatureProblem) -> float:
     if problem.n > count:
         reserve = np.sort(random.choice(problem.n, count, replace=False))
         share = problem.n * (problem.n - 1) / (count * (count - 1))
-    sizes = problem.null_lengths(reserve)
-    rows, scale = _subset(sizes, reserve)
-    return share * float(np.sum(_kernel_squares(problem, rows) * problem.null_products(rows) * scale))
+    rows, weights = _subset(problem.null_lengths(reserve), reserve)
+    phi = feature_rows(problem.map, _rows_of(problem.points, rows), threads=problem.threads)
+    entries = linalg.cross_products(phi, phi, problem.threads) ** 2
+    entries *= problem.null_products(rows)
+    np.fill_diagonal(entries, 0.0)
+    return share * float(np.einsum("i,ij,j->", weights, entries, weights))
 
 
-def _subset(sizes: np.ndarray, of: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
-    """Samples, and what their pairs' entries are multiplied by for a sum over all pairs i != j of different samples.
+def _subset(sizes: np.ndarray, of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Samples, and weights of which a pair's entry has the product in a sum over all pairs i != j.
 
     Few samples are all taken. Of many some are drawn in proportion to their sizes: no entry is larger than the
     product of the roots of the squares that these are, so that no pair counts for much more than the others.
@@ -143,18 +151,13 @@ def _subset(sizes: np.ndarray, of: np.ndarray) -> tuple[np.ndarray, np.ndarray |
     total = float(np.sum(sizes))
     if len(of) <= ALL_PAIRS or not total > 0:
         rows = of[:ALL_PAIRS]
-        return rows, 1.0 - np.eye(len(rows))
+        return rows, np.ones(len(rows))
     uniform = np.random.default_rng(SEED).random(SUBSET)
     cumulative = np.cumsum(sizes)
-    places = np.minimum(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"), len(of) - 1)
-    chances = np.maximum(sizes[places] / total, np.finfo(np.float64).tiny)
-    different = places[:, None] != places[None, :]
-    return of[places], different / (chances[:, None] * chances[None, :] * (SUBSET * (SUBSET - 1)))
-
-
-def _kernel_squares(problem: FeatureProblem, rows: np.ndarray) -> np.ndarray:
-    phi = feature_rows(problem.map, _rows_of(problem.points, rows))
-    return (phi @ phi.T) ** 2
+    drawn = np.minimum(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"), len(of) - 1)
+    places, times = np.unique(drawn, return_counts=True)
+    chances = np.maximum(sizes[places] / total, SMALLEST)
+    return of[places], times / (chances * math.sqrt(SUBSET * (SUBSET - 1)))
 
 
 def _rows_of(array: Array, rows: np.ndarray) -> np.ndarray:

@@ -68,6 +68,26 @@ def test_inverse_roots_of_matrices_that_have_none(k, row):
         linalg.inverse_root(matrix)
 
 
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (9, 9), (1000, 16), (70, 40), (200, 200)])
+def test_orthonormal_columns(n, k, monkeypatch):
+    columns = np.random.default_rng(n).normal(size=(n, k))
+    if n * k > 2**13 or k > 32:
+        monkeypatch.setattr("numpy.linalg.qr", None)  # whose threads stay awake beside the next sweep
+    found = linalg.orthonormal(columns)
+    np.testing.assert_allclose(found.T @ found, np.eye(k), rtol=0, atol=1e-14)
+    triangle = found.T @ columns
+    assert np.all(np.diag(triangle) > 0)
+    np.testing.assert_allclose(np.tril(triangle, -1), 0, atol=1e-12 * np.sqrt(n))
+
+
+@pytest.mark.parametrize("n", [50, 400])
+def test_orthonormal_columns_that_nearly_depend_on_each_other(n):
+    columns = np.random.default_rng(n).normal(size=(n, 40))
+    columns[:, 1] = columns[:, 0] + 1e-11 * columns[:, 1]
+    found = linalg.orthonormal(columns)
+    np.testing.assert_allclose(found.T @ found, np.eye(40), rtol=0, atol=1e-13)
+
+
 @pytest.mark.parametrize("k", [1, 7, 8, 20])
 def test_triangular_systems_of_long_rows(k, monkeypatch):
     monkeypatch.setattr("scipy.linalg.solve_triangular", None)  # whose threads stay awake beside the next sweep

@@ -23,7 +23,7 @@ from kcalib._backend.threads import resolve_threads
 
 ONE_THREAD, FEW_ROWS = 2**18, 7  # multiply-adds, and rows of triangular systems, that OpenBLAS leaves to one thread
 ONE_THREAD_QR, ONE_THREAD_COLUMNS = 2**13, 32  # numbers and columns of matrices that LAPACK's QR leaves to one
-OWN_EIGH = range(61, 129)  # rows of matrices whose eigenvalues LAPACK finds with threads, and little work
+OWN_EIGH = 512  # rows of matrices, at most, whose eigenvectors take us as long as LAPACK, which wakes threads
 NEGLIGIBLE = 1e-140  # beside 1: squares have all their digits down to about 1e-146
 OWN_ROOT, OWN_GRAM, AT_ONCE = 512, 256, 40  # columns at most for which BLAS's threads are not woken, and taken at once
 
@@ -108,7 +108,7 @@ def inverse_root(matrix: Array) -> Array:
 
 def eigh(matrix: Array) -> tuple[Array, Array]:
     """Eigenvalues in ascending order, and eigenvectors in columns, of a symmetric matrix."""
-    if arrays.is_host(matrix) and len(matrix) in OWN_EIGH:
+    if arrays.is_host(matrix) and 0 < len(matrix) <= OWN_EIGH:
         return _Tridiagonal.of(matrix).eigenvectors()
     if arrays.is_host(matrix):
         return scipy.linalg.eigh(matrix, check_finite=False)
@@ -125,30 +125,15 @@ class _Tridiagonal:
 
     diagonal: np.ndarray
     beside: np.ndarray
-    reflections: list[np.ndarray]
+    reflections: np.ndarray
     exponent: int
 
     @classmethod
     def of(cls, matrix: np.ndarray) -> _Tridiagonal:
         largest = max(float(np.max(matrix)), -float(np.min(matrix)))
         exponent = math.frexp(largest)[1]
-        rest, reflections = np.ldexp(np.array(matrix, order="C"), -exponent), []
-        for k in range(len(rest) - 2):
-            below = rest[k + 1 :, k + 1 :]
-            v = rest[k + 1 :, k].copy()
-            size = norm(v)
-            if size < NEGLIGIBLE:
-                rest[k + 1, k] = 0.0
-                continue
-            rest[k + 1, k] = -math.copysign(size, v[0])
-            v[0] -= rest[k + 1, k]
-            v /= norm(v)
-            reflections.append(v)
-            image = np.einsum("ij,j->i", below, v)
-            image -= np.einsum("i,i->", image, v) * v
-            below -= np.multiply.outer(2 * image, v)
-            below -= np.multiply.outer(v, 2 * image)
-        return cls(np.diagonal(rest), np.diagonal(rest, -1), reflections, exponent)
+        rest = np.ldexp(np.array(matrix, order="C"), -exponent)
+        return cls(*_native.to_tridiagonal(rest, NEGLIGIBLE), rest, exponent)
 
     def eigenvalues(self) -> np.ndarray:
         values = scipy.linalg.eigvalsh_tridiagonal(self.diagonal, self.beside, check_finite=False)
@@ -157,15 +142,14 @@ class _Tridiagonal:
     def eigenvectors(self) -> tuple[np.ndarray, np.ndarray]:
         """After the eigenvalues, in columns."""
         values, vectors = scipy.linalg.eigh_tridiagonal(self.diagonal, self.beside, check_finite=False)
-        for v in reversed(self.reflections):
-            rows = vectors[-len(v) :]
-            rows -= np.multiply.outer(2 * v, np.einsum("i,ij->j", v, rows))
-        return np.ldexp(values, self.exponent), vectors
+        rows = np.ascontiguousarray(vectors.T)
+        _native.reflect(self.reflections, rows)
+        return np.ldexp(values, self.exponent), rows.T
 
 
 def eigvalsh(matrix: Array) -> Array:
     """Eigenvalues, in ascending order, of a symmetric matrix."""
-    if arrays.is_host(matrix) and len(matrix) in OWN_EIGH:
+    if arrays.is_host(matrix) and 0 < len(matrix) <= OWN_EIGH:
         return _Tridiagonal.of(matrix).eigenvalues()
     if arrays.is_host(matrix):
         return scipy.linalg.eigvalsh(matrix, check_finite=False)

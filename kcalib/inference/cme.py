@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from kcalib import _packing
+from kcalib._backend import linalg
 from kcalib._backend.options import OptionError, check_choice, check_integer, check_seed
 from kcalib._backend.records import dataclass
 from kcalib._input.data import Data
@@ -283,7 +284,7 @@ class Whitening:
         roots = np.empty((0, 0))
         if variable.any():
             unit = covariance.matrix[np.ix_(variable, variable)] / np.outer(scale[variable], scale[variable])
-            values, vectors = np.linalg.eigh(unit)
+            values, vectors = linalg.eigh(unit)
             kept = values > RANK_CUT[dtype] * values[-1]
             roots = vectors[:, kept] / np.sqrt(values[kept])
         return cls(scale, variable, limit, roots)

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from kcalib import _native
-from kcalib._backend import arrays
+from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.memory import whole_pages
 from kcalib._input.data import Data
@@ -314,9 +314,10 @@ def _(problem: ForecastFeatures, n: int) -> Hidden:
     if law is not None:
         law = problem.finite_law(rows)
         assert law is not None
-        return _of_law(law, features @ features.T, n)
+        return _of_law(law, linalg.cross_products(features, features, problem.threads), n)
     marks = problem.drawn_marks(rows)
-    return _between((features @ features.T) * (marks @ marks.T), len(rows), n)
+    kernels, targets = (linalg.cross_products(a, a, problem.threads) for a in (features, marks))
+    return _between(kernels * targets, len(rows), n)
 
 
 @of_rows.register
@@ -328,7 +329,7 @@ def _(problem: LabelFeatures, n: int) -> Hidden:
     features = arrays.to_host(feature_rows(problem.map, law.problem.left.points))
     if data.sample_weight is not None:
         features = features * arrays.to_host(data.sample_weight)[:, None]
-    return _of_law(law, features @ features.T, n)
+    return _of_law(law, linalg.cross_products(features, features, problem.threads), n)
 
 
 def _beside(rows: np.ndarray, data: Data) -> Array:
@@ -348,7 +349,7 @@ def _of_law(law: FiniteLaw, kernel: np.ndarray, n: int) -> Hidden:
     size, scale = len(kernel) * roots.size, _scale(len(kernel), n)
 
     def product(vectors: Array) -> Array:
-        return roots.back(kernel @ roots.forth(vectors))
+        return roots.back(linalg.combined(kernel.T, roots.forth(vectors)))  # the kernel is symmetric
 
     squares = float(np.sum(kernel**2 * products_of(law))) / scale**2
     width, start = _width(roots), _start(roots, kernel[:, :1])

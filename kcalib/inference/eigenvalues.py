@@ -249,7 +249,7 @@ def leading_spectrum(hidden: Hidden, count: int, settled: Callable[[Eigenvalues]
         inside, gram = rows.inner(blocks, vectors)
         old = len(projected)
         projected = np.block([[projected, inside[:old]], [inside[:old].T, inside[old:]]])
-        outside = (gram - inside.T @ inside) / scale**2
+        outside = (gram - _gram(inside)) / scale**2
         if step >= FEWEST_PRODUCTS:
             found = _from_krylov(projected / scale, outside, squares, sample, count)
             if settled(found):
@@ -293,12 +293,13 @@ def _first_of_started(
         return None
     vectors = _drawn(rows, hidden, count)
     together = started.beside(vectors)
-    inside = fixed.T @ together.between
+    inside = linalg.inner_products(fixed, together.between)
     _, gram = rows.inner([], vectors)
-    drawn, is_exact = _rotation(gram - inside.T @ inside, float(np.max(np.diag(gram))))
+    drawn, is_exact = _rotation(gram - _gram(inside), float(np.max(np.diag(gram))))
     if not is_exact:
         return None
-    matrix = np.block([[fixed, -fixed @ inside @ drawn], [np.zeros((count, fixed.shape[1])), drawn]])
+    turned = -linalg.combined(fixed, linalg.combined(inside, drawn))
+    matrix = np.block([[fixed, turned], [np.zeros((count, fixed.shape[1])), drawn]])
     first = together.turned(matrix)
     return first, _Sample(hidden.size, fixed.shape[1], int(first.shape[1])), lambda: together.product(matrix)
 
@@ -345,9 +346,9 @@ def _from_krylov(
     A Ritz value is less than its eigenvalue by about the square of its residual over itself: `beyond` adds that, and
     takes those that have not converged for eigenvalues, too.
     """
-    values, vectors = scipy.linalg.eigh((projected + projected.T) / 2, driver="ev")
+    values, vectors = linalg.eigh((projected + projected.T) / 2)
     last = vectors[-len(outside) :]
-    residuals = np.sqrt(np.maximum(0.0, np.einsum("ij,ij->j", last, outside @ last)))
+    residuals = np.sqrt(np.maximum(0.0, np.einsum("ij,ij->j", last, linalg.combined(outside, last))))
     sizes, shares = np.abs(values), sample.shares(vectors)
     order = np.argsort(-sizes)
     leading = order[:count]
@@ -429,9 +430,9 @@ def _orthonormal(rows: Rows, vectors: Array, blocks: list[Array], inside: np.nda
     """
     size = float(np.max(np.diag(gram), initial=0.0))
     while True:
-        turned, is_exact = _rotation(gram - inside.T @ inside, size)
+        turned, is_exact = _rotation(gram - _gram(inside), size)
         starts = np.cumsum([block.shape[1] for block in blocks])[:-1]
-        parts = np.split(-inside @ turned, starts) if blocks else []
+        parts = np.split(-linalg.combined(inside, turned), starts) if blocks else []
         vectors = rows.combined([vectors, *blocks], [turned, *parts])
         if is_exact:
             return vectors
@@ -444,9 +445,13 @@ def _rotation(gram: np.ndarray, size: float) -> tuple[np.ndarray, bool]:
 
     And whether none has lost digits.
     """
-    values, rotation = scipy.linalg.eigh(gram, driver="ev")
+    values, rotation = linalg.eigh(gram)
     kept = values > INVARIANT**2 * size
     return rotation[:, kept] / np.sqrt(values[kept]), bool(np.min(values[kept], initial=size) >= CANCELLED * size)
+
+
+def _gram(inside: np.ndarray) -> np.ndarray:
+    return np.asarray(linalg.inner_products(inside, inside))
 
 
 def _by_magnitude(values: np.ndarray) -> np.ndarray:

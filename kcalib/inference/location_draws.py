@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kcalib import _native
-from kcalib._backend import arrays
+from kcalib._backend import arrays, linalg
 from kcalib._backend.random import drawn_labels
 from kcalib._backend.threads import sweeping
 from kcalib._input.data import Data
@@ -60,9 +60,9 @@ def _(
     top = of_class[likely]
     improbable = xp.where(xp.arange(data.m)[None, :] == likely[:, None], 0.0, p)
     # A_jt - sum_c p_c A_jc at the most probable label t.
-    members = (of_class[:, None] == xp.arange(values.shape[1])[None, :]).astype(np.float64)
     at_top = values[:, top]
-    promised = at_top * xp.sum(improbable, axis=1)[None, :] - values @ (improbable @ members).T
+    promised = at_top * xp.sum(improbable, axis=1)[None, :]
+    promised -= linalg.cross_products(values[:, of_class], improbable, operator.threads)
     constant = xp.sum(kernel * promised, axis=1)
     if arrays.is_host(p):
         threads = operator.threads

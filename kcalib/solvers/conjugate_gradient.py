@@ -22,7 +22,6 @@ from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
-import scipy
 
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
@@ -410,7 +409,7 @@ def _orthonormal(vectors: Array) -> Array | None:
         if len(some) == 0:
             return None
         vectors = vectors[:, arrays.like(some, vectors)] / arrays.like(sizes[some], vectors)
-        found, rotation = _eigh(_small(linalg.inner_products(vectors, vectors)))
+        found, rotation = linalg.eigh(_small(linalg.inner_products(vectors, vectors)))
         values = arrays.to_host(found)
         kept = np.flatnonzero(values > threshold**2 * values[-1])
         rotation = rotation[:, arrays.like(kept, rotation)] / arrays.like(np.sqrt(values[kept]), rotation)
@@ -427,12 +426,6 @@ def _solved_block(inverse: Array, right: Array) -> Array:
     """(L L^T)^-1 right where L^-1 is, of the size of a block."""
     right = arrays.to_host(right) if arrays.is_host(inverse) else right
     return linalg.inner_products(inverse, linalg.combined(inverse, right))
-
-
-def _eigh(matrix: Array) -> tuple[Array, Array]:
-    if arrays.is_host(matrix) and len(matrix) not in linalg.OWN_EIGH:
-        return scipy.linalg.eigh(matrix, check_finite=False, driver="ev")
-    return linalg.eigh(matrix)
 
 
 def _spectral_norm(matrix: Array) -> float:

@@ -14,13 +14,12 @@ using Pack = double __attribute__((vector_size(64), may_alias));
 constexpr long LANES = 8;
 constexpr int ROWS = 4;  // at once
 
-inline __attribute__((always_inline)) Pack load(const double* at) {
-  Pack x;
-  std::memcpy(&x, at, sizeof x);
-  return x;
-}
+using Numbers = double __attribute__((vector_size(64), aligned(8), may_alias));
 
-inline __attribute__((always_inline)) double sum_of(const Pack& s) {
+// Numbers wherever they begin.
+inline const Numbers& load(const double* at) { return *reinterpret_cast<const Numbers*>(at); }
+
+inline double sum_of(const Pack& s) {
   return ((s[0] + s[4]) + (s[1] + s[5])) + ((s[2] + s[6]) + (s[3] + s[7]));
 }
 

@@ -15,6 +15,7 @@ from kcalib import _packing
 from kcalib._input.forecasts import prepare
 from kcalib.inference import blocks
 from kcalib.kernels import Exponential
+from kcalib.methods import Spectrum
 
 pytestmark = FEW_EVENTS
 
@@ -271,3 +272,21 @@ def test_evaluate_is_its_parts():
     block = kcalib.evaluate(y, p, seed=3, estimator="block", method=kcalib.methods.Block(block_size=20), block_size=20)
     assert block.skce.value == kcalib.skce(y[order], p[order], estimator="block", block_size=20)
     assert block.test.block_size == 20
+
+
+@pytest.mark.parametrize(
+    "method", ["cme", "features", "gamma", "spectrum", Spectrum(reference="residuals"), "ckce"], ids=str
+)
+def test_no_decomposition_wakes_threads_of_blas_between_sweeps(method, monkeypatch):
+    """They stay awake for a tenth of a second, and take the processors from our own."""
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.full(70, 0.2), size=400)
+    y = rng.integers(70, size=400)
+    for name in ("eigh", "eigvalsh", "cholesky", "cho_solve", "solve_triangular", "svd", "qr"):
+        monkeypatch.setattr(f"scipy.linalg.{name}", None)
+    for name in ("eigh", "eigvalsh", "cholesky", "svd", "solve", "inv"):  # QR of few columns is left to one thread
+        monkeypatch.setattr(f"numpy.linalg.{name}", None)
+    if method == "ckce":
+        assert kcalib.ckce(y, p, kernel=KERNEL, method="cg") > 0
+    else:
+        assert 0 <= kcalib.calibration_test(y, p, method=method, kernel=KERNEL, seed=0).pvalue <= 1

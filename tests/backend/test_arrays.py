@@ -81,6 +81,7 @@ class TestEveryLibrary:
             json.dumps(dataclasses.asdict(result))
 
 
+@pytest.mark.grid
 def test_sweep_in_float32_is_near_float64(xp: Library, make_problem: MakeProblem) -> None:
     y, p = make_problem(61, 4)
     result = kcalib.skce(xp.asarray(y), xp.asarray(p), dtype="float32", full_output=True)

@@ -158,6 +158,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("shape", SHAPES)
 def test_many_rectangles(cupy, monkeypatch, shape):
     """Several rectangles, groups of columns, bands of rows and panels, with ragged edges; 1e-12 of sums of sizes."""

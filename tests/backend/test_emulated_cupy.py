@@ -72,6 +72,7 @@ def keywords_in_use() -> dict[str, list[str]]:
     return {name: sorted(keywords) for name, keywords in found.items()}
 
 
+@pytest.mark.grid
 def test_the_real_one_has_every_name():
     found = subprocess.run(
         [sys.executable, "-P", "-c", REAL],

@@ -480,6 +480,7 @@ def test_plot_without_matplotlib(tmp_path, capsys, monkeypatch, good):
     assert error_line(capsys).endswith("plots need matplotlib; pip install 'kcalib[plot]'")
 
 
+@pytest.mark.grid
 def test_tolerance(capsys, data, good, poor):
     """The model called poor is off by at least 0.11 at level 0.05."""
     assert main(["evaluate", good, poor, "--tolerance", "0.1", "--fail-if-miscalibrated"]) == 3
@@ -697,6 +698,7 @@ def test_process(tmp_path, good):
     assert len(load_json(done.stdout)["models"]) == 1
 
 
+@pytest.mark.grid
 @pytest.mark.skipif(sys.platform != "linux", reason="file names are bytes on Linux")
 def test_file_names_that_are_no_text(tmp_path, good):
     name = os.fsencode(tmp_path) + b"/m\xff\xc3\xbc.npz"

@@ -120,6 +120,7 @@ def test_checkpoints(capsys):
     assert "is of another run" in message
 
 
+@pytest.mark.grid
 def test_what_does_not_go_together(capsys):
     ran("update", "n.kcalib", "reg.npz")
     ran("update", "c.kcalib", "classes.npz")

@@ -120,6 +120,7 @@ def test_options_that_the_method_does_not_take(capsys, file, command, options, m
     assert out == "" and err.startswith("usage: kcalib") and message in " ".join(err.split())
 
 
+@pytest.mark.grid
 def test_without_docstrings():
     """`python -OO` takes them away: the options stay."""
     code = "from kcalib._command.cli import main; main(['evaluate', '--help'])"

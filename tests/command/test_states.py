@@ -244,6 +244,7 @@ def test_evaluate_in_pieces_says_what_the_state_says(folder, capsys, data):
     assert error_line(capsys) == "all.npz: --rows is 10:5001, expected rows among the 5000 of the source"
 
 
+@pytest.mark.grid
 def test_large_files_are_streamed_and_it_is_said(folder, capsys, monkeypatch):
     monkeypatch.setattr(streamed, "STREAMED_FROM", 10_000)
     ran("evaluate", "all.npz", "--columns", "32", "--resamples", "9", "--json")

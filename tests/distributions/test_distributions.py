@@ -790,6 +790,7 @@ def test_bad_input(make, error, message):
         make()
 
 
+@pytest.mark.grid
 def test_the_memory_of_a_table_of_counts_is_all_that_it_takes(monkeypatch):
     """Of two predictions with a large rate the computation takes ten times the table."""
     asked = []

@@ -258,6 +258,7 @@ class TestOptions:
         assert squares > moments.sum_of_squares
         assert result.standard_error == pytest.approx(standard_error(moments, squares), rel=1e-9)
 
+    @pytest.mark.grid
     @pytest.mark.parametrize("device", ["CPU_DEVICE", "device1"])
     @pytest.mark.parametrize("metric", some(["wasserstein", "mmd"], "mmd"))
     def test_other_array_libraries(self, device, metric):

@@ -188,6 +188,7 @@ def test_other_libraries(xp, m, target):
     np.testing.assert_allclose(there.effective_events, here.effective_events, rtol=1e-4 if single else 1e-11)
 
 
+@pytest.mark.grid
 def test_a_line_on_a_gpu(emulation):
     y, p = softmax_problem(30, 2, seed=8)
     p[:, 0] = 1 - p[:, 1]

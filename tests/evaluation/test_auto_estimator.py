@@ -56,6 +56,7 @@ def test_estimators_by_name():
         kcalib.evaluate(Y, P, estimator="best")
 
 
+@pytest.mark.grid
 def test_the_bound_from_features_is_near_that_of_all_pairs():
     rng = np.random.default_rng(0)
     p = rng.uniform(0.1, 0.5, size=(5000, 1)) * np.array([1.0, 0.5]) + 0.05

@@ -115,6 +115,7 @@ def test_calibrated_models_have_no_bound_above_zero_where_the_test_does_not_reje
         assert e.miscalibrated or (e.rms_error_lower == 0 and e.verdict == "no evidence against calibration")
 
 
+@pytest.mark.grid
 def test_predicted_distributions():
     """Total variation of two normal laws: 2 Phi(shift / 2) - 1."""
     rng = np.random.default_rng(5)

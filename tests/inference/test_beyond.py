@@ -120,6 +120,7 @@ def test_the_law_of_features_of_distributions_is_that_of_their_draws(name):
         assert abs(beyond - 2500 * level) < 4.5 * math.sqrt(2500 * level)
 
 
+@pytest.mark.grid
 def test_features_of_distributions_go_on_below_the_draws():
     rng, n = np.random.default_rng(6), 3000
     means = rng.normal(size=n)
@@ -154,6 +155,7 @@ def test_features_say_where_the_number_is_from():
     assert (confident.pvalue, confident.pvalue_from) == (0.005, "draws")
 
 
+@pytest.mark.grid
 def test_many_samples_are_tilted_only_where_the_law_says_nothing(monkeypatch):
     tails, tail = [], exact._tail
     monkeypatch.setattr(exact, "TILTED_SAMPLES", 3000)

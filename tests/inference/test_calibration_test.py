@@ -537,6 +537,7 @@ def test_auto_reaches_beyond_the_draws(n):
     assert result.pvalue == kcalib.calibration_test(y, p, method="exact", seed=0).pvalue
 
 
+@pytest.mark.grid
 def test_auto_does_not_mind_sorted_labels():
     y, p = softmax_problem(12_000, 10)
     order = np.argsort(y, kind="stable")

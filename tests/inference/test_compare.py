@@ -792,6 +792,7 @@ def test_features_for_many_samples(monkeypatch):
         assert kcalib.compare(y, models, kernel=Gaussian(metric="cityblock")).n_columns is None
 
 
+@pytest.mark.grid
 def test_differences_by_features_are_those_of_the_given_kernel(monkeypatch):
     """Over draws of the map: no bias, and the part of the error that the groups say."""
     y, models = three_models(300)

@@ -232,6 +232,7 @@ def test_resampled_predictions_reject_too_often():
         assert shares[1000][alpha] > 0.95
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("n_bins", [pytest.param(15, marks=pytest.mark.slow), 1000])
 def test_kept_predictions_keep_the_level(n_bins):
     """Exact for every n and estimator: with R = 99 a level of k/100 is attained, ties apart."""

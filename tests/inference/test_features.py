@@ -85,6 +85,7 @@ def predictions(name, rng):
 DISTRIBUTIONS = ("normal", "nearly certain", "rare counts", "tied", "few", "mixture", "samples")
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize(
     "name",
     [*some(DISTRIBUTIONS, "normal", "rare counts", "tied", "few"), pytest.param("draws", marks=pytest.mark.slow)],

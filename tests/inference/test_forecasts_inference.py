@@ -36,6 +36,7 @@ def pvalues(method: str, n: int, repetitions: int, d: int = 1, kernel=None, **op
 class TestLevels:
     """Shares of rejected calibrated models, at the level 0.1."""
 
+    @pytest.mark.grid
     def test_exact(self):
         low, high = binomial_bounds(60, 0.1)
         assert low <= np.mean(pvalues("exact", 12, 60, n_resamples=19) <= 0.1) <= high

@@ -77,6 +77,7 @@ def test_block_variance_given_the_predictions(m):
     )
 
 
+@pytest.mark.grid
 def test_the_variance_of_blocks_is_that_of_drawn_labels():
     _, p = softmax_problem(30, 3, seed=5)
     rng = np.random.default_rng(6)

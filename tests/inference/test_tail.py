@@ -192,6 +192,7 @@ def test_against_a_million_draws(name, n, m):
         assert error < 0.35
 
 
+@pytest.mark.grid
 def test_the_result_says_where_the_number_is_from():
     y, p = softmax_problem(60, 3)
     near = kcalib.calibration_test(y, p, method="exact", seed=0)
@@ -286,6 +287,7 @@ def over_truth(law: KnownLaw, level: float, seeds: int) -> tuple[np.ndarray, lis
     return np.array([one.pvalue for one in found]) / truth, [str(one.pvalue_from) for one in found]
 
 
+@pytest.mark.grid
 def test_equal_predictions_have_the_binomial_tail():
     """All eigenvalues but one are equal, which LAPACK's search for the largest does not always survive."""
     for n in (17, 20, 40, 64):

@@ -280,6 +280,7 @@ def test_nearly_certain_predictions_keep_their_digits():
     np.testing.assert_allclose(found.marks, slopes, rtol=0, atol=1e-7 * std)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize(
     "name", some(["normal", "mixture", "poisson", "samples", "full covariances"], "mixture", "poisson")
 )

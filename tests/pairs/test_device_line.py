@@ -180,6 +180,7 @@ def test_rectangular_problems(cupy, n, other):
     check(cupy, PairProblem(whole.left.take(slice(0, n)), whole.left.take(slice(n, None)), whole.kernel))
 
 
+@pytest.mark.grid
 def test_huge_gaps_carry_nothing(cupy):
     """Points of one column in two clusters so far apart that decays are 0, and powers of distances infinite."""
     x = np.concatenate([np.linspace(0.0, 3.0, 40), 1e200 + np.zeros(30), 1e300 * np.ones(30)])[:, None]

@@ -142,6 +142,7 @@ def test_of_many_samples_entries_are_made_in_parts():
     np.testing.assert_array_equal(one, three)
 
 
+@pytest.mark.grid
 def test_sums_of_largest_numbers_are_in_range():
     """More than 2^31 units: of equal predictions and vectors of ones, whose numbers are 254 and 126."""
     n = 70_000

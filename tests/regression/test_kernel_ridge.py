@@ -139,6 +139,7 @@ class ExactLine:
             return (psi @ core @ psi.T).astype(float)
 
 
+@pytest.mark.grid
 def test_confidences_in_higher_precision():
     """Rank 10 instead of 150; the error follows from what is left out, beside the shift."""
     n = 150

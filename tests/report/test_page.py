@@ -89,6 +89,7 @@ def test_pages_of_forecasts_and_states_and_of_tests_without_draws(tmp_path):
     assert "observed" not in checked(text)  # there are no draws to show
 
 
+@pytest.mark.grid
 def test_results_beside_an_evaluation_are_on_its_page():
     """Diagrams, a comparison and a choice of recalibrators: drawn, and as they are printed."""
     y, p = problem(power=2.0)
@@ -238,6 +239,7 @@ def test_options_of_classes_are_not_for_distributions(folder, capsys, option):
     report(capsys, "m.npz", *option, code=1)
 
 
+@pytest.mark.grid
 def test_each_diagram_of_a_report_is_a_picture_that_narrow_pages_put_below_each_other(folder, capsys):
     report(capsys, "good.npz", "sure.npz", "--plot-classes", "2", "--method", "linear")
     page = (folder / "out.html").read_text()
@@ -276,6 +278,7 @@ def test_texts_of_a_law_are_inside_and_apart(statistic):
         assert inside.x0 <= box.x0 and box.x1 <= inside.x1
 
 
+@pytest.mark.grid
 def test_names_of_files_are_text(folder, capsys):
     (folder / "<b>&.npz").write_bytes((folder / "good.npz").read_bytes())
     report(capsys, "<b>&.npz", "--method", "linear", "--plot-classes", "1")
@@ -305,6 +308,7 @@ def test_the_exit_code_of_a_miscalibrated_model(folder, capsys):
     report(capsys, "sure.npz", "--fail-if-miscalibrated", "--method", "features", "--plot-classes", "0", code=3)
 
 
+@pytest.mark.grid
 def test_results_draw_themselves():
     """The law beside the statistic, which is beyond it for a model that is far too sure; models in their order."""
     result = kcalib.calibration_test(*problem(power=4.0), method="exact")

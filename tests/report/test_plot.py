@@ -41,6 +41,7 @@ def png_size(path):
     return struct.unpack(">II", content[16:24])
 
 
+@pytest.mark.grid
 def test_size_grows_by_rows_of_at_most_four(tmp_path):
     pytest.importorskip("matplotlib")
     sizes = []
@@ -251,6 +252,7 @@ def test_dark_pictures(tmp_path):
     assert np.median(pixels) == 0 and np.mean(np.all(pixels == 1, axis=2)) < 0.05
 
 
+@pytest.mark.grid
 def test_the_band_of_a_pit_histogram_holds_nineteen_of_twenty_bars(axes):
     """Of calibrated models, each bar by itself: a count that is binomial, so that bounds follow from the exact law."""
     rng = np.random.default_rng(0)

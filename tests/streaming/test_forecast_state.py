@@ -210,6 +210,7 @@ def test_the_skce_is_a_literal_sum(name):
     assert state.skce().value == pytest.approx(literal(state, prediction, np.asarray(y, float)), abs=2e-5)
 
 
+@pytest.mark.grid
 def test_draws_are_of_the_predictions_and_of_row_numbers_alone():
     options = {**KERNELS, "n_columns": 16, "n_resamples": 19}
     rejected = 0
@@ -424,6 +425,7 @@ def test_target_kernels_of_matrices():
     assert ForecastState.from_bytes(state.to_bytes()) == state
 
 
+@pytest.mark.grid
 @FEW_EVENTS
 def test_results_of_few_and_of_many_rows():
     for n in (2, 4, 20):

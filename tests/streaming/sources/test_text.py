@@ -81,6 +81,7 @@ def test_every_cell_is_read_alike(tmp_path, monkeypatch, small_blocks):
     assert outcomes == {str, tuple}
 
 
+@pytest.mark.grid
 @needs_pyarrow
 def test_texts_of_random_pieces_are_read_alike(tmp_path, monkeypatch, small_blocks):
     """Lines put together at random, with ends and quotes that belong to none."""
@@ -127,6 +128,7 @@ def test_place_of_a_cell_that_is_wrong(tmp_path, monkeypatch, small_blocks, pyar
             list(source(path).chunks(9, 37))
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("pyarrow", [False, pytest.param(True, marks=needs_pyarrow)])
 def test_any_row_can_be_the_first(tmp_path, monkeypatch, small_blocks, pyarrow):
     if not pyarrow:

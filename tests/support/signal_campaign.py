@@ -123,14 +123,24 @@ CALLS: dict[str, Call] = {
 }
 
 
+def unraised(ignored: Any) -> None:
+    """What Python does not raise where an interrupt comes at the wrong moment.
+
+    It throws away what is raised in a callback of its garbage collector: the interrupt itself, now and then. And it
+    warns of a module's file that its importer had opened and left to the collector, from where the interrupt goes on.
+    """
+    file = str(getattr(ignored.object, "name", ""))
+    if not (ignored.exc_type is ResourceWarning and file.endswith((".py", ".pyc"))):
+        os._exit(0 if ignored.exc_type is KeyboardInterrupt else 1)
+
+
 def child(call: Call, folder: Path, ready: int) -> None:
     """Repeats the call until a signal ends it."""
     code = 1
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        # Python throws away what is raised in a callback of its garbage collector: an interrupt, too, now and then.
-        sys.unraisablehook = lambda ignored: os._exit(0 if ignored.exc_type is KeyboardInterrupt else 1)
+        sys.unraisablehook = unraised
         os.write(ready, b".")
         while True:
             call(folder)

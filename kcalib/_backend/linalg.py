@@ -131,6 +131,8 @@ class _Tridiagonal:
     @classmethod
     def of(cls, matrix: np.ndarray) -> _Tridiagonal:
         largest = max(float(np.max(matrix)), -float(np.min(matrix)))
+        if not math.isfinite(largest):
+            raise np.linalg.LinAlgError("a matrix with entries that are not finite has no eigenvalues")
         exponent = math.frexp(largest)[1]
         rest = np.ldexp(np.array(matrix, order="C"), -exponent)
         return cls(*_native.to_tridiagonal(rest, NEGLIGIBLE), rest, exponent)

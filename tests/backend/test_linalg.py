@@ -136,6 +136,16 @@ def test_eigenvectors_of_numbers_whose_squares_overflow_or_underflow():
             np.testing.assert_allclose(image, vectors * (values / unit), rtol=0, atol=1e-13 * k * size)
 
 
+@pytest.mark.parametrize("size", [1, 2, 40])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_no_eigenvalues_of_what_is_not_finite(size, value):
+    matrix = np.eye(size)
+    matrix[-1, 0] = matrix[0, -1] = value
+    for find in (linalg.eigh, linalg.eigvalsh):
+        with pytest.raises(np.linalg.LinAlgError, match="not finite"):
+            find(matrix)
+
+
 def test_products_of_rows_and_sums_of_squares():
     rng = np.random.default_rng(0)
     left, right, values = rng.normal(size=(7, 5)), rng.normal(size=(600, 5)), rng.normal(size=(7, 600))

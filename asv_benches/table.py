@@ -229,7 +229,7 @@ def tests(quick: bool) -> Iterator[Row]:
         # Of the residuals: the spectrum when 0.3 was asked for. The law given the predictions has m times as many rows.
         found = bench_tests.over_bootstrap("residuals", threads, n, rounds)
         yield Row(f"spectrum of the residuals over bootstrap, {label}", found, 0.3)
-        yield kept(f"spectrum over bootstrap, {label}", bench_tests.over_bootstrap("spectrum", threads, n, rounds), 2)
+        yield kept(f"spectrum over bootstrap, {label}", bench_tests.over_bootstrap("spectrum", threads, n, rounds), 0.8)
         yield Row(f"exact over bootstrap, {label}", bench_tests.over_bootstrap("exact", threads, n, rounds), 2)
         found = bench_tests.compare_over_skce(threads, n, 3)
         yield kept(f"compare of three models over three skce, {label}", found, 4.5 if threads == 1 else 6.5)

@@ -30,6 +30,7 @@ from kcalib.inference.events import warn_if_few, warn_if_pairs_are_few
 from kcalib.inference.gamma import log_gamma_tail
 from kcalib.inference.spectrum import limit_law
 from kcalib.inference.task import CalibrationMethod, Task
+from kcalib.laws import ChiSquareMixture
 from kcalib.results import CalibrationTestResult
 
 VARIANCES = ("conditional", "sample", "second_moment")
@@ -204,7 +205,8 @@ def _result(task: Task, seed: int | None, method: str, block_size: int, variance
         if variance == "conditional":
             log_pvalue = log_gamma_tail(estimate, spread**2, moments.skewness)
             if log_pvalue < FAR:
-                log_pvalue = max(log_pvalue, _log_far_tail(data, packed, block_size, n_blocks, estimate, spread))
+                limit = limit_law(of_some(data, packed, operator.threads), block_size * estimate, n_blocks)
+                log_pvalue = max(log_pvalue, _log_far_tail(limit, block_size, estimate, spread))
         elif variance == "sample":
             log_pvalue = _log_student_tail(statistic, n_blocks - 1)
         else:
@@ -226,15 +228,13 @@ def _result(task: Task, seed: int | None, method: str, block_size: int, variance
     )
 
 
-def _log_far_tail(data: Data, packed: Packed, block_size: int, n_blocks: int, estimate: float, spread: float) -> float:
-    """The tail of the mean of blocks whose laws are limit laws of all pairs, as wide as `spread` at least.
+def _log_far_tail(law: ChiSquareMixture, block_size: int, estimate: float, spread: float) -> float:
+    """The tail of the mean of blocks, whose law is given, where it is as wide as `spread` at least.
 
     A gamma law falls off by its variance and skewness, a sum of chi-square variables by the largest of its weights.
     """
-    statistic = block_size * estimate
-    law = limit_law(of_some(data, packed), statistic, n_blocks)
     wider = max(1.0, block_size * spread / math.sqrt(law.var))
-    return float(law.logsf(statistic / wider + law.mean))
+    return float(law.logsf(block_size * estimate / wider + law.mean))
 
 
 class BlockMoments(NamedTuple):

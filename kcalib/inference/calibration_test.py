@@ -152,10 +152,10 @@ def calibration_test(
     ================= =================================== ===================================== ========================
     exact             n SKCE, all pairs                   labels drawn from the predictions     O(R n^2)
     features          n SKCE, c columns of features       labels drawn from the predictions     O(n c (m + R))
-    spectrum          n SKCE                              :math:`\sum_i l_i (\chi^2_1 - 1)`     4 to 11 passes
+    spectrum          n SKCE                              :math:`\sum_i l_i (\chi^2_1 - 1)`     3 to 12 passes
     multiplier        n SKCE                              random signs, given the predictions   O(R n^2 m)
     bootstrap         n SKCE                              Arcones-Gine bootstrap                O(n^2 (m + R))
-    pearson           n SKCE                              Pearson curve, four moments           4 to 11 passes
+    pearson           n SKCE                              Pearson curve, four moments           3 to 12 passes
     gamma             n SKCE                              gamma law, three moments              3 passes
     block             mean of B-blocks / standard error   gamma law, or Student's               O(n B m)
     linear            the same with B = 2                 gamma law, or Student's               O(n m)

@@ -170,7 +170,9 @@ def _hidden(task: Task, roots: Scalars | Vectors) -> Hidden:
 
     def of_kernel(marks: Array) -> tuple[Array, tuple[Array, Array] | None]:
         """Products, and what they are too large by, in factors."""
-        if rough and isinstance(single, OpenMPOperator):
+        if isinstance(single, OpenMPOperator):
+            if not rough:
+                return single.products_off_diagonal(marks), None
             return single.rough_products(marks, largest=float(own.max()), spread=spread, kept=kept), None
         return arrays.where_computed(single.matmul(arrays.beside(marks, points), dtype="float32")), (own, marks)
 
@@ -279,7 +281,7 @@ def some_rows(n: int, m: int) -> np.ndarray:
     return np.sort(np.random.default_rng(SEED).choice(n, count, replace=False, shuffle=False))
 
 
-def of_some(data: Data, packed: Packed) -> Hidden:
+def of_some(data: Data, packed: Packed, threads: int | None = None) -> Hidden:
     """A between some of the samples, each in place of its share. On the host, O(rows^2 (m + features)) a product."""
     law = finite_law(data.take(_beside(some_rows(data.n, 1), data)), packed)
     rows = some_rows(data.n, 1 if law is None else int(law.probabilities.shape[1]))
@@ -291,7 +293,7 @@ def of_some(data: Data, packed: Packed) -> Hidden:
     assert law is not None
     points = law.problem.left.points
     ones = arrays.namespace(points).ones_like(points[:, :1])
-    return _of_law(law, _entries(replace(law.problem, left=Side(points, ones))), data.n)
+    return _of_law(law, _entries(replace(law.problem, left=Side(points, ones))), data.n, threads)
 
 
 @singledispatch
@@ -314,7 +316,7 @@ def _(problem: ForecastFeatures, n: int) -> Hidden:
     if law is not None:
         law = problem.finite_law(rows)
         assert law is not None
-        return _of_law(law, linalg.cross_products(features, features, problem.threads), n)
+        return _of_law(law, linalg.cross_products(features, features, problem.threads), n, problem.threads)
     marks = problem.drawn_marks(rows)
     kernels, targets = (linalg.cross_products(a, a, problem.threads) for a in (features, marks))
     return _between(kernels * targets, len(rows), n)
@@ -329,7 +331,7 @@ def _(problem: LabelFeatures, n: int) -> Hidden:
     features = arrays.to_host(feature_rows(problem.map, law.problem.left.points))
     if data.sample_weight is not None:
         features = features * arrays.to_host(data.sample_weight)[:, None]
-    return _of_law(law, linalg.cross_products(features, features, problem.threads), n)
+    return _of_law(law, linalg.cross_products(features, features, problem.threads), n, problem.threads)
 
 
 def _beside(rows: np.ndarray, data: Data) -> Array:
@@ -341,15 +343,15 @@ def _entries(problem: PairProblem) -> np.ndarray:
     return arrays.to_host(tile).astype(np.float64)
 
 
-def _of_law(law: FiniteLaw, kernel: np.ndarray, n: int) -> Hidden:
+def _of_law(law: FiniteLaw, kernel: np.ndarray, n: int, threads: int | None) -> Hidden:
     """With the kernel's matrix between the samples of the law, which stand for n."""
     np.fill_diagonal(kernel, 0.0)
     law = FiniteLaw(arrays.to_host(law.probabilities), law.root, law.problem)
-    roots = Scalars(law) if law.rank == 1 else Vectors(law)
+    roots = (Scalars if law.rank == 1 else Vectors)(law, threads or 1)
     size, scale = len(kernel) * roots.size, _scale(len(kernel), n)
 
     def product(vectors: Array) -> Array:
-        return roots.back(linalg.combined(kernel.T, roots.forth(vectors)))  # the kernel is symmetric
+        return roots.back(linalg.combined(kernel.T, roots.forth(vectors), threads))  # the kernel is symmetric
 
     squares = float(np.sum(kernel**2 * products_of(law))) / scale**2
     width, start = _width(roots), _start(roots, kernel[:, :1])

@@ -157,7 +157,9 @@ def of_residuals(operator: Operator, moments: Moments, n: int, statistic: float)
     rough = isinstance(single, OpenMPOperator) and change * share_of_roundings(moments, n) <= BY_ENTRIES
 
     def product(vectors: Array) -> Array:
-        if rough and isinstance(single, OpenMPOperator):
+        if isinstance(single, OpenMPOperator):
+            if not rough:
+                return single.products_off_diagonal(vectors)
             largest, spread = float(diagonal.max()), least_spread(change)
             return single.rough_products(vectors, with_signs=True, spread=spread, largest=largest, kept=kept)
         products = single.matmul(arrays.beside(vectors, operator.problem.left.points), dtype="float32")
@@ -192,7 +194,8 @@ def sensitivity(statistic: float, squares: float, trace: float) -> float:
     if squares == 0:
         return math.inf
     x = max(0.0, statistic)
-    return max(1.0, min((1 + x / math.sqrt(2 * squares)) ** 2, x * trace / (2 * squares)))
+    deviations = 1 + x / math.sqrt(2 * squares)  # its square may be infinite, which `**` would raise an error for
+    return max(1.0, min(deviations * deviations, x * trace / (2 * squares)))
 
 
 def share_of_roundings(moments: Moments, n: int) -> float:
@@ -208,7 +211,10 @@ def share_of_roundings(moments: Moments, n: int) -> float:
     if largest <= 0 or moments.sum_of_squares == 0:
         return math.inf
     terms = moments.sum_of_squares / moments.trace / largest
-    return math.sqrt(2) * ROUNDING / terms + n * (ROUNDING / terms) ** 2
+    if terms == 0:
+        return math.inf
+    share = ROUNDING / terms
+    return math.sqrt(2) * share + n * share * share
 
 
 def least_spread(change: float) -> float:
@@ -217,7 +223,8 @@ def least_spread(change: float) -> float:
     The error of an eigenvalue is that of v^T v by the rounded v: a share of `ROUNDING` times the largest number of v
     over its length.
     """
-    return (change * ROUNDING / BY_VECTORS) ** 2
+    share = change * ROUNDING / BY_VECTORS
+    return share * share
 
 
 def full_spectrum(hidden: Hidden) -> Eigenvalues:
@@ -245,7 +252,8 @@ def leading_spectrum(hidden: Hidden, count: int, settled: Callable[[Eigenvalues]
         if new.shape[1] == 0:  # the space is invariant
             break
         blocks.append(new)
-        vectors = hidden.product(new) if step > 1 or first_product is None else first_product()
+        vectors = hidden.product(new) if first_product is None else first_product()
+        first_product = None  # which holds on to what it was made from
         inside, gram = rows.inner(blocks, vectors)
         old = len(projected)
         projected = np.block([[projected, inside[:old]], [inside[:old].T, inside[old:]]])

@@ -42,7 +42,8 @@ class Gamma(AllPairs):
     -----
     Assumes that so many events decide the statistic that only their covariances count. Time: a few passes over the
     pairs, O(n^2 m) each (for binary problems with exponential and Matern kernels O(n log n)), where predictions are
-    nearly certain one of them with m (m + 1) / 2 marks a sample for up to 16 classes; memory O(n m). Nothing is random.
+    nearly certain, in float32, and for rows that sum to 1 but about, one of them with m (m + 1) / 2 marks a sample for
+    up to 16 classes; memory O(n m). Nothing is random.
     The gamma approximation of [1]_.
 
     References
@@ -99,5 +100,5 @@ def log_gamma_tail(x: float, variance: float, skewness: float) -> float:
         return float(PearsonCurve(0.0, variance, skewness, 1.5 * skewness**2).logsf(x))
     # Of few events skewness has no bound: by the tail of twice the gamma variable, of shape k, a chi-square one.
     shape = 4 / skewness**2
-    value = 2 * (shape + math.sqrt(shape / variance) * x)
+    value = 2 * (shape + math.sqrt(shape) / math.sqrt(variance) * x)
     return log_sf_chi2(value, 2 * shape) if value > 0 else 0.0

@@ -139,7 +139,7 @@ class Spectrum(ByEigenvalues):
 
     Notes
     -----
-    Time: 4 to 11 passes over the pairs, O(n^2 m) each with 8 to 20 products, mostly 4 with m + 4 (for binary problems
+    Time: 3 to 12 passes over the pairs, O(n^2 m) each with 8 to 20 products, mostly 3 with m + 4 (for binary problems
     with exponential and Matern kernels O(n log n)), memory O(16 n m), and up to 64 MiB of rounded numbers. All
     eigenvalues, n m of m > 2 classes given the predictions, n otherwise: time cubic in their number, memory 16 bytes
     times its square. Nothing is random: targets are drawn with a fixed seed, which `null_law` names. In the far tail

@@ -22,7 +22,7 @@ from kcalib.inference.eigenvalues import Eigenvalues, Hidden, Rows, full_spectru
 from kcalib.inference.spectrum import limit_law
 from kcalib.inference.task import Task
 from kcalib.kernels import Exponential, Gaussian
-from kcalib.methods import Pearson, Spectrum
+from kcalib.methods import Gamma, Pearson, Spectrum
 
 KERNEL = Exponential(bandwidth=0.5)
 
@@ -413,3 +413,31 @@ def test_roots_in_the_compiled_core(columns):
     assert np.allclose(again, marks, rtol=0, atol=1e-14)
     assert np.allclose(reflected(again, 4)[2:50], reflected(marks, 4)[2:50], rtol=1e-9, atol=1e-22)
     assert np.allclose(alone.back(z, (own, z[::-1])), back, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("reference", ["conditional", "residuals"])
+@pytest.mark.parametrize("bandwidth", [1e-3, 5e-5])
+def test_entries_far_below_the_diagonal_are_not_lost_beside_it(reference, bandwidth):
+    """Of a very narrow kernel, whose entries may be 1e-10 and less; the diagonal is 1."""
+    rng = np.random.default_rng(3)
+    p, y = rng.dirichlet(np.ones(3), size=300), rng.integers(3, size=300)
+    leading, every = (
+        kcalib.calibration_test(
+            y, p, kernel=Exponential(bandwidth=bandwidth), method=Spectrum(count, reference=reference)
+        ).log_pvalue
+        for count in (20, "all")
+    )
+    assert leading == pytest.approx(every, abs=2e-3)
+
+
+@FEW_EVENTS
+@pytest.mark.parametrize("m", [2, 3])
+@pytest.mark.parametrize("error", [1e-90, 1e-156])
+@pytest.mark.parametrize("wrong", [1, 300])
+def test_errors_whose_squares_underflow_are_no_exceptions(m, error, wrong):
+    p = np.full((300, m), error)
+    p[:, 0] = 1 - (m - 1) * error
+    y = np.zeros(300, dtype=int)
+    y[:wrong] = 1
+    for method in (Spectrum(20), Spectrum(20, reference="residuals"), Pearson(reference="residuals"), Gamma()):
+        assert kcalib.calibration_test(y, p, kernel=KERNEL, method=method).log_pvalue <= 0

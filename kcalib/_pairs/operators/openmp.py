@@ -140,7 +140,7 @@ class OpenMPOperator:
         one of the diagonal (`with_signs`: those from -1 to 1, of a 126th), vectors of a 126th of the largest of each,
         rounded up or down by a hash of where they are: errors have mean 0 and are independent. Elsewhere, for fewer
         than 8 vectors, for entries that are larger, or below 0 without signs, and where the squares of the vectors sum
-        to less than `spread` times those of their largest numbers: as `matmul` in float32.
+        to less than `spread` times those of their largest numbers: as `products_off_diagonal`.
 
         What is `kept` of one product (half a byte a pair, of up to 64 MiB) further ones take as it is.
         """
@@ -152,9 +152,17 @@ class OpenMPOperator:
         options = {"largest": largest, "with_signs": with_signs, "spread": spread}
         found: np.ndarray | None
         found = self._run(_native.rough_products, *side.arrays, vectors=vectors, entries=entries, **options)
-        if found is None:
-            sides = *side.arrays, *side.arrays, True
-            found = self._run(_native.matmul, *sides, vectors=vectors, single=True, off_diagonal=True)[0]
+        return self.products_off_diagonal(vectors) if found is None else found
+
+    def products_off_diagonal(self, vectors: np.ndarray) -> np.ndarray:
+        """H @ vectors without the diagonal, of symmetric problems, of entries in float32.
+
+        What is far below the diagonal, as for very narrow kernels, is not lost beside it.
+        """
+        side = self._prepared(self.problem.left)
+        vectors = np.ascontiguousarray(vectors, dtype=np.float64)
+        sides = *side.arrays, *side.arrays, True
+        found: np.ndarray = self._run(_native.matmul, *sides, vectors=vectors, single=True, off_diagonal=True)[0]
         return found
 
     def quadratic_forms(self, weights: np.ndarray | Weights, *, dtype: str = "float64") -> np.ndarray:

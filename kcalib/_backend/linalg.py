@@ -134,7 +134,7 @@ class _Tridiagonal:
         if not math.isfinite(largest):
             raise np.linalg.LinAlgError("a matrix with entries that are not finite has no eigenvalues")
         exponent = math.frexp(largest)[1]
-        rest = np.ldexp(np.array(matrix, order="C"), -exponent)
+        rest = np.ldexp(np.array(matrix, dtype=np.float64, order="C"), -exponent)
         return cls(*_native.to_tridiagonal(rest, NEGLIGIBLE), rest, exponent)
 
     def eigenvalues(self) -> np.ndarray:

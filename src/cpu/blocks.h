@@ -18,9 +18,10 @@ inline double mixture_work(const Mixtures* m) {
   return m->n_terms * parts * parts * (20 + 6 * d + (m->family == NORMAL_FULL ? d * d * d / 3 : 0));
 }
 
-// Operations that a pair takes, about.
-template <class T> double pair_work(const PairProblem<T>& problem) {
-  const double vectors = problem.left.n_features * (problem.left.expecting ? 3 : 1) + problem.left.n_marks + 20.0;
+// Operations that a pair takes, about; of the entries alone, or with what is asked beside them.
+template <class T> double pair_work(const PairProblem<T>& problem, bool of_entries = false) {
+  const double products = problem.left.expecting && !of_entries ? 3 : 1;
+  const double vectors = double(problem.left.n_features) * products + double(problem.left.n_marks) + 20.0;
   return vectors + mixture_work(problem.program.target) + mixture_work(problem.program.predicted);
 }
 
@@ -31,7 +32,7 @@ template <class T> long block_rows(const PairProblem<T>& problem, long n) {
   constexpr long SECOND_LEVEL = 1 << 20;  // bytes of it for rows
   constexpr double LONG = 2e4;            // operations of a pair: microseconds
   const bool few = n < 2048 || 192 * problem.left.n_marks * long(sizeof(T)) > SECOND_LEVEL;
-  return (few && sizeof(T) == sizeof(double)) || pair_work(problem) > LONG ? 96 : 192;
+  return (few && sizeof(T) == sizeof(double)) || pair_work(problem, true) > LONG ? 96 : 192;
 }
 
 inline constexpr long MAX_ROWS_AT_ONCE = 8;  // rows of a register tile, on any instruction set

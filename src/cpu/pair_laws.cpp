@@ -47,7 +47,7 @@ KCALIB_CLONES void forms_of(const double* d, long m, const double* unlikely, lon
     }
   for (int k = 0; k < PACKS; ++k) {
     const Pack form = square[k] - mean[k] * mean[k];
-    forms[k] = form > 0.0 ? form : Pack{};
+    forms[k] = form < 0.0 ? Pack{} : form;  // NaN stays
   }
 }
 

@@ -3,7 +3,7 @@
 
 namespace kcalib {
 
-// A symmetric matrix (size x size, rows `stride` numbers apart; its upper triangle is read, both are written) to a tridiagonal
+// A symmetric matrix (size x size, rows `stride` numbers apart; both triangles are read and written) to a tridiagonal
 // one by Householder's reflections, I - 2 v v^T, with v in its rows beyond the diagonal: size - 2 of them, zeros for none.
 // `diagonal` has size numbers, `beside` one less. Columns shorter than `negligible` are left out.
 void to_tridiagonal(double* matrix, long size, long stride, double negligible, double* diagonal, double* beside);

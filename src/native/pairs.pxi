@@ -130,7 +130,7 @@ cdef extern from "cpu/rough_sweep.h" namespace "kcalib" nogil:
         STOPPED
         NOT_IN_BYTES
     RoughResult c_rough_products "kcalib::rough_products"[T](
-        const PairProblem[T]&, const Run&, const RoughRange&, const double*, long, CRoughEntries&, double*) except *
+        const PairProblem[T]&, const Run&, const RoughRange&, const double*, long, CRoughEntries&, double*) except +
 
 
 ctypedef fused weight:

@@ -1,5 +1,8 @@
 """Products of bytes, on machines that have them, beside the stored H without its diagonal; float32 elsewhere."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -150,3 +153,30 @@ def test_sums_of_largest_numbers_are_in_range():
     v[:, ::2] = -1
     assert 254 * 126 * n > 2**31
     np.testing.assert_allclose(operator.rough_products(v), (n - 1) * v, rtol=1e-6)
+
+
+@bytes_only
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are those of Linux")
+def test_memory_that_is_not_there_is_an_error():
+    """In a process of its own, which an exception that nobody catches would end."""
+    script = """
+import resource
+import numpy as np
+from kcalib import _native
+
+n = 20_000
+points = np.random.default_rng(0).dirichlet(np.ones(3), size=n).astype(np.float32)
+kernel = _native.Kernel([(1.0, [(0, 0, 2.0, 0.0, 0.0)])])
+arrays, vectors = (points, np.ones((n, 1), np.float32), None, None), np.ones((n, 16))
+sweep, entries = _native.Sweep(1), _native.RoughEntries()
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 2**23, used + 2**23))
+try:
+    _native.rough_products(
+        *arrays, kernel, sweep, vectors=vectors, entries=entries, largest=1.0, with_signs=False, spread=0.0
+    )
+except MemoryError:
+    print("MemoryError")
+"""
+    done = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True)
+    assert (done.stdout.strip(), done.returncode) == ("MemoryError", 0), done.stderr

@@ -127,10 +127,10 @@ def unraised(ignored: Any) -> None:
     """What Python does not raise where an interrupt comes at the wrong moment.
 
     It throws away what is raised in a callback of its garbage collector: the interrupt itself, now and then. And it
-    warns of a module's file that its importer had opened and left to the collector, from where the interrupt goes on.
+    warns of a file that was opened, a module's by its importer or our own, and that nothing had a name for yet: the
+    collector closes it, and the interrupt goes on.
     """
-    file = str(getattr(ignored.object, "name", ""))
-    if not (ignored.exc_type is ResourceWarning and file.endswith((".py", ".pyc"))):
+    if ignored.exc_type is not ResourceWarning:
         os._exit(0 if ignored.exc_type is KeyboardInterrupt else 1)
 
 

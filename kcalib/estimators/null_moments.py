@@ -24,7 +24,7 @@ from kcalib._pairs.statistics import total
 
 # Deviation of rows' sums from 1, and mean |p|^2, up to which the expected squares are added up beside the moments.
 SUMS, CERTAIN = 1e-14, 0.95
-CANCELLED = 1000  # times that terms may be larger than their sum for it to have 11 digits, also of 1000 classes
+CANCELLED = 1000  # times that terms may be larger than their sum for it to be right to 2e-11, of 1000 classes, too
 SEED = 0  # of draws: what comes from them is a function of the predictions
 FEWEST_DRAWS, TARGETS = 4, 1000  # sets of drawn targets: at least so many, and targets in all
 

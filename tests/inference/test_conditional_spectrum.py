@@ -19,7 +19,7 @@ from kcalib.distributions import Normal, Poisson
 from kcalib.estimators.skce import PairOptions
 from kcalib.inference.conditional_spectrum import MANY_TERMS, Vectors, conditional, fewest_terms, terms_of_a_sum
 from kcalib.inference.eigenvalues import Eigenvalues, Hidden, Rows, full_spectrum, leading_spectrum
-from kcalib.inference.spectrum import limit_law
+from kcalib.inference.spectrum import SETTLED_NARROW, limit_law
 from kcalib.inference.task import Task
 from kcalib.kernels import Exponential, Gaussian
 from kcalib.methods import Gamma, Pearson, Spectrum
@@ -427,7 +427,7 @@ def test_entries_far_below_the_diagonal_are_not_lost_beside_it(reference, bandwi
         ).log_pvalue
         for count in (20, "all")
     )
-    assert leading == pytest.approx(every, abs=2e-3)
+    assert leading == pytest.approx(every, abs=SETTLED_NARROW)
 
 
 @FEW_EVENTS

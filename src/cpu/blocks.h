@@ -128,7 +128,8 @@ template <class T> class Blocks {
   // Rows [i * block, ...) against columns [j * block, ...).
   BlockOfPairs<T> pairs(long i, long j) const {
     return {&problem.program, &problem.left,  i * block, std::min(n, (i + 1) * block),       (rows_ ? *rows_ : columns_)[i],
-            &problem.right,  j * block,      std::min(n_right, (j + 1) * block), columns_[j], problem.symmetric && i == j};
+            &problem.right,  j * block,      std::min(n_right, (j + 1) * block), columns_[j], problem.symmetric && i == j,
+            run_.table->roots_by_divider};
   }
 
   BlockOfPairs<T> pairs_and_diagonal(long i, long j) const {

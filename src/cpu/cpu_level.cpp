@@ -15,6 +15,17 @@ extern const TileTable tile_baseline;
 #ifdef KCALIB_X86_LEVELS
 extern const TileTable tile_v3;
 extern const TileTable tile_v4;
+
+namespace {
+
+TileTable table_with_avx512() {
+  TileTable table = tile_v4;
+  // AMD's first processors with AVX-512, Zen 4, work on halves of its registers; those that came next have this instruction.
+  table.roots_by_divider = __builtin_cpu_is("amd") && !__builtin_cpu_supports("avx512vp2intersect");
+  return table;
+}
+
+}  // namespace
 #endif
 #ifdef KCALIB_VNNI
 extern const ByteForms byte_dots, byte_pairs;
@@ -26,7 +37,7 @@ namespace {
 bool has_vnni() { return __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni"); }
 
 TileTable table_with_vnni() {
-  TileTable table = tile_v4;
+  TileTable table = table_with_avx512();
   table.name = "x86-64-v4-vnni";
   // AMD's processors add bytes in units that do not multiply them, Intel's in those that do.
   table.bytes = __builtin_cpu_is("amd") ? &byte_pairs : &byte_dots;
@@ -84,7 +95,8 @@ const TileTable* tile_table(const char* level) {
   static const TileTable tile_vnni = table_with_vnni();
   if (has_v4 && has_vnni() && (best || !std::strcmp(level, tile_vnni.name))) return &tile_vnni;
 #endif
-  if (has_v4 && (best || !std::strcmp(level, tile_v4.name))) return &tile_v4;
+  static const TileTable tile_avx512 = table_with_avx512();
+  if (has_v4 && (best || !std::strcmp(level, tile_avx512.name))) return &tile_avx512;
   if (has_v3 && (best || !std::strcmp(level, tile_v3.name))) return &tile_v3;
 #endif
   if (best || !std::strcmp(level, tile_baseline.name)) return &tile_baseline;

@@ -2,7 +2,8 @@
 // Included by tile.cpp and mixture_kernels.cpp, once per instruction set.
 //
 // `Quantities` has squared(metric) for metrics whose squares are at hand, distance(metric) for the others, and dot():
-// arrays of TILE packs. It is bounded() where it knows that all squared distances are between 2^-100 and about 2.
+// arrays of TILE packs. It is bounded() where it knows that all squared distances are between 2^-100 and about 2, and has the
+// processor's roots_by_divider().
 #pragma once
 
 #include "kcalib/profiles.h"
@@ -25,21 +26,41 @@ template <Profile PROFILE> constexpr bool IS_DECAY = false KCALIB_PROFILES(KCALI
 
 // Below this scale the decay of `positive_root` at 0 is 1.
 constexpr double ROOTS_DECAY = 0x1p30;
+// A row's roots are started before the powers of the row before: their latencies are longer than what waits in a processor's
+// window of instructions. With 16 registers, of which floats' powers take more, they would be in memory meanwhile.
+template <class V> constexpr bool ROOTS_AHEAD = VECTORS == 4 || sizeof(Real<V>) == 8;
+
 // finish(r, {exp(-scale d) of row r}) of distances d, of which squares are given if ROOT is true. BOUNDED: they are neither
 // tiny, nor is scale d beyond exp's range. A row's chains of instructions are interleaved: more than wait in the processor's
 // window of one after the other. What is done with them comes after all of them, as the compiler cannot know that stores are
-// elsewhere. Every fourth root is the divider's, which has so much time beside all else.
+// elsewhere. One root of a row is the divider's, which has so much time beside all else, or all but one (`TileTable`).
 template <bool ROOT, bool BOUNDED, class V, class Finish>
-KCALIB_FN void decays(const V* d, Real<V> scale, Finish&& finish) {
+KCALIB_FN void decays(const V* d, Real<V> scale, bool roots_by_divider, Finish&& finish) {
   const Decay<V> decay(scale);
+  const auto distances = [&](int r, V* out) KCALIB_INLINE {
+    const V* given = d + r * VECTORS;
+    if constexpr (!ROOT) {
+      for (int v = 0; v < VECTORS; ++v) out[v] = given[v];
+    } else if (roots_by_divider) {
+      for (int v = 0; v < VECTORS; ++v) out[v] = v > 0 ? divider_root(given[v]) : positive_root<!BOUNDED>(given[v]);
+    } else {
+#pragma GCC unroll 4
+      for (int v = 0; v < VECTORS; ++v) out[v] = v == 3 ? divider_root(given[v]) : positive_root<!BOUNDED>(given[v]);
+    }
+  };
+  V next[VECTORS];
+  if constexpr (ROOTS_AHEAD<V>) distances(0, next);
 #pragma GCC unroll 1
   for (int r = 0; r < ROWS; ++r) {
     V x[VECTORS];
-#pragma GCC unroll 4
-    for (int v = 0; v < VECTORS; ++v) {
-      const V given = d[r * VECTORS + v];
-      x[v] = decay.template of<!BOUNDED>(!ROOT ? given : v == 3 ? divider_root(given) : positive_root<!BOUNDED>(given));
+    if constexpr (ROOTS_AHEAD<V>) {
+      for (int v = 0; v < VECTORS; ++v) x[v] = next[v];
+      if (r + 1 < ROWS) distances(r + 1, next);
+    } else {
+      distances(r, x);
     }
+#pragma GCC unroll 4
+    for (int v = 0; v < VECTORS; ++v) x[v] = decay.template of<!BOUNDED>(x[v]);
     finish(r, x);
   }
 }
@@ -51,8 +72,8 @@ KCALIB_FN void decays_of(const Factor& factor, Quantities& quantities, Finish&& 
   const V* d2 = quantities.squared(factor.metric);
   // Distances up to 2 and squares up to 2, of points whose sums are 1 but for much more than rounding.
   if (quantities.bounded() && R(2.25) * R(factor.scale) < -Constants<R>::exp_low)
-    return decays<ROOT, true>(d2, R(factor.scale), finish);
-  decays<ROOT, false>(d2, R(factor.scale), finish);
+    return decays<ROOT, true>(d2, R(factor.scale), quantities.roots_by_divider(), finish);
+  decays<ROOT, false>(d2, R(factor.scale), quantities.roots_by_divider(), finish);
 }
 
 // Whether a kernel is exp(-scale d) and nothing else, whose values need not be stored.

@@ -18,10 +18,12 @@ constexpr int ABREAST = 4;                            // products that share an 
 // The quantities of a register tile for `kernel_values`, all made before.
 struct Made {
   const V *squares, *distances, *products;
+  bool divider;
   KCALIB_FN const V* squared(int) const { return squares; }
   KCALIB_FN const V* distance(int) const { return distances; }
   KCALIB_FN const V* dot() const { return products; }
   KCALIB_FN bool bounded() const { return false; }
+  KCALIB_FN bool roots_by_divider() const { return divider; }
 };
 
 // sums[v] = sum_k step(point[k], x[k][v]), or that and what is there.
@@ -115,7 +117,7 @@ class Strip {
       }
     }
     for (long i = 0; i < places_ * PACKS; i += TILE) {
-      Made made{quantities_[0] + i, quantities_[1] + i, quantities_[2] + i};
+      Made made{quantities_[0] + i, quantities_[1] + i, quantities_[2] + i, at_.roots_by_divider};
       kernel_values<V>(at_.kernel, made, kernel_ + i);
     }
     if (count < SAMPLES)

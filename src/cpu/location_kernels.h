@@ -17,6 +17,7 @@ struct TestLocations {
   long n_locations, m;
   const long *members, *starts;
   long n_groups;
+  bool roots_by_divider;  // see `TileTable`
 };
 
 // With k_j = k(t_j, p) and c_j the class of location j, sums over samples, each added to what is there:

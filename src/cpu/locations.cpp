@@ -19,7 +19,7 @@ long part_of(const TestLocations& locations) {
 // The locations with their places sorted by class.
 class ByClass {
  public:
-  ByClass(const LocationPoints& points, long m) : members_(points.n_locations) {
+  ByClass(const LocationPoints& points, long m, const Run& run) : members_(points.n_locations) {
     std::iota(members_.begin(), members_.end(), 0L);
     const auto of = [&](long j) { return points.classes[j]; };
     std::stable_sort(members_.begin(), members_.end(), [&](long a, long b) { return of(a) < of(b); });
@@ -27,7 +27,7 @@ class ByClass {
       if (i == 0 || of(members_[i]) != of(members_[i - 1])) starts_.push_back(i);
     starts_.push_back(points.n_locations);
     locations = {points.kernel, points.points, points.classes, points.n_locations, m, members_.data(), starts_.data(),
-                 long(starts_.size()) - 1};
+                 long(starts_.size()) - 1, run.table->roots_by_divider};
   }
   TestLocations locations;
 
@@ -64,7 +64,7 @@ bool for_parts(const LocatedSamples& samples, const TestLocations& locations, co
 
 bool location_sums(const LocatedSamples& samples, const LocationPoints& points, const Run& run, double* differences,
                    double* covariance, double* largest) {
-  const ByClass by_class(points, samples.m);
+  const ByClass by_class(points, samples.m, run);
   const TestLocations& at = by_class.locations;
   const long count = at.n_locations, size = covariance ? count * (count + 1) : count;
   // The largest values of parts are no sums.
@@ -86,7 +86,7 @@ bool location_sums(const LocatedSamples& samples, const LocationPoints& points, 
 
 bool location_fourth(const LocatedSamples& samples, const LocationPoints& points, const double* gram, const Run& run,
                      double* fourth) {
-  const ByClass by_class(points, samples.m);
+  const ByClass by_class(points, samples.m, run);
   const TestLocations& at = by_class.locations;
   return for_parts(samples, at, run, 1, fourth, [&](long, long begin, long rows, double* own, double* memory) {
     *own = run.table->locations->fourth(at, samples.p + begin * samples.m, rows, gram, memory);

@@ -30,6 +30,7 @@ template <class V> class AtomQuantities {
  public:
   AtomQuantities(const PanelRows<R>& rows, const R* columns, long n_dims) : rows_(rows), columns_(columns), n_dims_(n_dims) {}
   bool bounded() const { return false; }
+  bool roots_by_divider() const { return false; }
   const V* squared(int) {
     if (!have_squared_) accumulate<SquaredDifference, V>(rows_, columns_, n_dims_, storing(squared_));
     have_squared_ = true;

@@ -386,10 +386,15 @@ template <class V, int STEP = LANES<V> / 2> KCALIB_FN void transpose(V* packs) {
 template <class V> constexpr int WIDE = 8 / int(sizeof(Real<V>));
 KCALIB_FN void widen(DoublePack x, DoublePack* out) { out[0] = x; }
 KCALIB_FN void widen(FloatPack x, DoublePack* out) {
+#if defined(__AVX2__) && !defined(__AVX512F__)  // GCC 12 would take quarters, by way of memory
+  out[0] = DoublePack(_mm256_cvtps_pd(_mm256_castps256_ps128(__m256(x))));
+  out[1] = DoublePack(_mm256_cvtps_pd(_mm256_extractf128_ps(__m256(x), 1)));
+#else
   HalfFloatPack half[2];
   __builtin_memcpy(half, &x, sizeof x);
   out[0] = __builtin_convertvector(half[0], DoublePack);
   out[1] = __builtin_convertvector(half[1], DoublePack);
+#endif
 }
 
 // Adds a pack to double packs, in lane order.

@@ -136,7 +136,8 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
     const Prefetch prefetch(panel.points + panel_size, (panel_size < part_size ? panel_size : part_size) * long(sizeof(T)), groups_here);
     for (long i = 0; i < rows_here; i += ROWS) {
       const RegisterTile<V> tile{groups[i / ROWS], panel, program, left, right, block.row_begin + i, block.column_begin + j,
-                                 block.row_end, block.column_end, column_labels, common_label, least_mark_norm};
+                                 block.row_end, block.column_end, column_labels, common_label, least_mark_norm,
+                                 block.roots_by_divider};
       Quantities<V> quantities(tile);
       V* target = targets[first ? i / ROWS : 0];  // one that stays in L1, if there is no part of the product yet
       bool have_kernel = false;

@@ -60,6 +60,7 @@ template <class T> struct BlockOfPairs {
   long column_begin, column_end;
   const T* packed_columns;
   bool on_diagonal;         // of a symmetric problem: pairs i < j alone
+  bool roots_by_divider;    // see `TileTable`
 };
 
 // What is wanted of a block's entries, all added to what is there. Sums run over register tiles
@@ -163,6 +164,8 @@ struct TileTable {
   const ByteLabels* byte_labels = nullptr;
   const HalfProducts* half_products = nullptr;
   const RoughProducts* rough_products = nullptr;
+  // Most square roots beside other work come from the divider: the processor's multipliers have half a pack's width.
+  bool roots_by_divider = false;
 };
 
 template <class T> const TileFunctions<T>& functions(const TileTable& table);

@@ -116,7 +116,8 @@ def feature_eigenvalue(problem: FeatureProblem) -> MeanEigenvalue:
     rows = np.sort(arrays.to_host(problem.data.order(SEED)[:size]))
     gram: Array | float = 0.0
     for begin in range(0, size, ROWS):
-        phi = feature_rows(found, xp.take(points, arrays.like(rows[begin : begin + ROWS], points), axis=0))
+        some = xp.take(points, arrays.like(rows[begin : begin + ROWS], points), axis=0)
+        phi = feature_rows(found, some, threads=problem.threads)
         gram = gram + xp.matmul(phi.T, phi)
     return MeanEigenvalue(float(np.linalg.eigvalsh(arrays.to_host(gram) / size)[-1]), supremum, size)
 

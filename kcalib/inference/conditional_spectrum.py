@@ -46,6 +46,7 @@ from kcalib.inference.eigenvalues import (
     Together,
     least_spread,
     of_residuals,
+    products_with_diagonal,
     rounded,
     sensitivity,
 )
@@ -69,7 +70,7 @@ def conditional(task: Task) -> tuple[Hidden, str]:
     if law is None:
         operator = task.operator_of(task.packed.with_targets(task.data.draw(SEED, 0)).problem)
         return of_residuals(operator, operator.moments(second=True), task.n, task.n * task.estimate), DRAWN
-    return _hidden(task, (Scalars if law.rank == 1 else Vectors)(law, task.kernel_operator.threads or 1)), GIVEN
+    return _hidden(task, law), GIVEN
 
 
 class Scalars:
@@ -159,14 +160,17 @@ class Vectors:
         return xp.concat([narrow, self._share * xp.sum(narrow, axis=1, keepdims=True)], axis=1)
 
 
-def _hidden(task: Task, roots: Scalars | Vectors) -> Hidden:
-    n, size = task.n, task.n * roots.size
+def _hidden(task: Task, law: FiniteLaw) -> Hidden:
     operator, own = task.kernel_operator, task.kernel_diagonal[:, None]
-    threads, points, single = operator.threads or 1, operator.problem.left.points, rounded(operator)
+    threads, single = operator.threads or 1, rounded(operator)
+    roots = (Scalars if law.rank == 1 else Vectors)(law, threads)
+    n, size = task.n, task.n * roots.size
     rough = isinstance(single, OpenMPOperator) and terms_of_a_sum(task, roots.rank) >= fewest_terms(task)
     moments, kept = task.null_moments, _native.RoughEntries()
     change = sensitivity(n * task.estimate, moments.squares / (n - 1) ** 2, moments.trace / (n - 1))
     spread = least_spread(change) / roots.rank  # a column of marks has one in so many numbers of a vector
+    lengths = arrays.where_computed(expected_lengths(law)[0], np.float64)
+    with_diagonal = products_with_diagonal(operator, single, moments.squares, task.kernel_diagonal * lengths)
 
     def of_kernel(marks: Array) -> tuple[Array, tuple[Array, Array] | None]:
         """Products, and what they are too large by, in factors."""
@@ -174,7 +178,7 @@ def _hidden(task: Task, roots: Scalars | Vectors) -> Hidden:
             if not rough:
                 return single.products_off_diagonal(marks), None
             return single.rough_products(marks, largest=float(own.max()), spread=spread, kept=kept), None
-        return arrays.where_computed(single.matmul(arrays.beside(marks, points), dtype="float32")), (own, marks)
+        return with_diagonal(marks), (own, marks)
 
     def product(vectors: Array) -> Array:
         return roots.back(*of_kernel(roots.forth(vectors)))
@@ -221,7 +225,7 @@ def _started(core: _native.CovarianceRoots, n: int, m: int, of_kernel: Callable[
 
         def turned(matrix: np.ndarray) -> np.ndarray:
             out = whole_pages(n * m, matrix.shape[1])
-            core.started(vectors, np.ascontiguousarray(matrix), out)
+            core.started_times(vectors, np.ascontiguousarray(matrix), out)
             return out
 
         def product(matrix: np.ndarray) -> np.ndarray:
@@ -229,7 +233,7 @@ def _started(core: _native.CovarianceRoots, n: int, m: int, of_kernel: Callable[
             if less is not None:
                 products = products - less[0] * less[1]
             out = whole_pages(n * m, matrix.shape[1])
-            core.of_products(np.ascontiguousarray(products), np.ascontiguousarray(matrix), out)
+            core.products_times(np.ascontiguousarray(products), np.ascontiguousarray(matrix), out)
             return out
 
         return Together(sums, turned, product)
@@ -310,7 +314,7 @@ def _(problem: ForecastFeatures, n: int) -> Hidden:
     law = problem.finite_law(some_rows(problem.n, 1))
     rows = some_rows(problem.n, 1 if law is None else int(law.probabilities.shape[1]))
     points = arrays.namespace(problem.points).take(problem.points, _beside(rows, problem.data), axis=0)
-    features = arrays.to_host(feature_rows(problem.map, points))
+    features = arrays.to_host(feature_rows(problem.map, points, threads=problem.threads))
     if problem.data.sample_weight is not None:
         features = features * arrays.to_host(problem.data.sample_weight)[rows, None]
     if law is not None:
@@ -328,7 +332,7 @@ def _(problem: LabelFeatures, n: int) -> Hidden:
     data = problem.data.take(_beside(rows, problem.data))
     law = finite_law(data, problem.packed)
     assert law is not None
-    features = arrays.to_host(feature_rows(problem.map, law.problem.left.points))
+    features = arrays.to_host(feature_rows(problem.map, law.problem.left.points, threads=problem.threads))
     if data.sample_weight is not None:
         features = features * arrays.to_host(data.sample_weight)[:, None]
     return _of_law(law, linalg.cross_products(features, features, problem.threads), n, problem.threads)

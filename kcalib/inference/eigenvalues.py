@@ -43,6 +43,7 @@ CONVERGED = 0.1  # residual of a Ritz pair, relative to its value; the value's o
 INVARIANT = 1e-6  # of a product's length: what products in float32 do not resolve
 CANCELLED = 1e-6  # of a squared length: less has lost digits by subtraction
 ROUGH = 1e-3  # relative error of an entry of H that products may have
+FAR_BELOW = 1e-3  # of the diagonal: rows of which products in float32 that hold it keep too few digits
 # Standard deviation of a rounding to a 126th, on average; and what those of entries of H, and of vectors, may change
 # the logarithm of a p-value by: bounds, of which tests find a tenth.
 ROUNDING, BY_ENTRIES, BY_VECTORS = math.sqrt(1 / 6) / 126, 0.005, 0.005
@@ -155,6 +156,7 @@ def of_residuals(operator: Operator, moments: Moments, n: int, statistic: float)
     squares, trace = moments.sum_of_squares / (n - 1) ** 2, moments.trace / (n - 1)
     single, kept, change = rounded(operator), _native.RoughEntries(), sensitivity(statistic, squares, trace)
     rough = isinstance(single, OpenMPOperator) and change * share_of_roundings(moments, n) <= BY_ENTRIES
+    with_diagonal = products_with_diagonal(operator, single, moments.sum_of_squares, diagonal)
 
     def product(vectors: Array) -> Array:
         if isinstance(single, OpenMPOperator):
@@ -162,8 +164,7 @@ def of_residuals(operator: Operator, moments: Moments, n: int, statistic: float)
                 return single.products_off_diagonal(vectors)
             largest, spread = float(diagonal.max()), least_spread(change)
             return single.rough_products(vectors, with_signs=True, spread=spread, largest=largest, kept=kept)
-        products = single.matmul(arrays.beside(vectors, operator.problem.left.points), dtype="float32")
-        found = arrays.where_computed(products)
+        found = with_diagonal(vectors)
         if arrays.is_host(found):
             found = np.require(found, requirements="W")
         Rows(n, threads).subtract_scaled(found, diagonal, vectors)
@@ -322,6 +323,20 @@ def rounded(operator: Operator) -> Operator:
     factors = [f for term in operator.problem.kernel for f in term.factors]
     change = max((rounding * f.scale) ** PROFILES[f.profile].exponent(f) for f in factors)
     return operator if change > ROUGH else in_single_precision(operator)
+
+
+def products_with_diagonal(
+    operator: Operator, single: Operator, squares: float, diagonal: Array
+) -> Callable[[Array], Array]:
+    """Products with H of operators that have none without its diagonal, which callers subtract from them.
+
+    They are those of `single` in float32, unless the sum of `squares` of all other entries is so far below that of the
+    diagonal, as for very narrow kernels, that these would be lost beside it.
+    """
+    lost = squares <= FAR_BELOW**2 * float(arrays.namespace(diagonal).sum(diagonal * diagonal))
+    chosen, dtype = (operator, "float64") if lost else (single, "float32")
+    points = chosen.problem.left.points
+    return lambda vectors: arrays.where_computed(chosen.matmul(arrays.beside(vectors, points), dtype=dtype))
 
 
 @dataclass(frozen=True)

@@ -208,6 +208,11 @@ class _Task:
     products: str
     max_iterations: int
 
+    @property
+    def threads(self) -> int | None:
+        threads: int | None = getattr(self.operator, "threads", None)
+        return threads
+
     def product(self, vectors: Array, dtype: str = "float64") -> Array:
         return shifted_product(self.operator, vectors, self.shift, dtype)
 
@@ -287,32 +292,32 @@ class _Iteration:
 
     def _directions(self) -> Array | None:
         """An orthonormal basis of the next directions; None where there is none, or rounding has hidden it."""
-        news = self.task.preconditioned(self.residuals)
+        news, threads = self.task.preconditioned(self.residuals), self.task.threads
         if self.last is not None:
             directions, images, curvature = self.last
-            lengths = _solved_block(curvature, linalg.inner_products(images, news))
-            news = news - linalg.combined(directions, arrays.beside(lengths, news))
-        return _orthonormal(news)
+            lengths = _solved_block(curvature, linalg.inner_products(images, news, threads))
+            news = news - linalg.combined(directions, arrays.beside(lengths, news), threads)
+        return _orthonormal(news, threads)
 
     def _step(self, directions: Array) -> None:
-        dtype = self.products
+        dtype, threads = self.products, self.task.threads
         images, rounding = self._images(directions)
-        matrix = _small(linalg.inner_products(directions, images))
+        matrix = _small(linalg.inner_products(directions, images, threads))
         curvature = self._curvature(matrix)
         if curvature is None and dtype == "float32":
             self.products, dtype = "float64", "float64"
             images = self.task.product(directions)
-            matrix = _small(linalg.inner_products(directions, images))
+            matrix = _small(linalg.inner_products(directions, images, threads))
             curvature = self._curvature(matrix)
         self.iterations += 1
         if curvature is None:
             self._forget()
             self.history += STALLED * self.history[-1:]
             return
-        lengths = _solved_block(curvature, linalg.inner_products(directions, self.residuals))
+        lengths = _solved_block(curvature, linalg.inner_products(directions, self.residuals, threads))
         steps = arrays.beside(lengths, directions)
-        self.values += linalg.combined(directions, steps)
-        self.residuals -= linalg.combined(images, steps)
+        self.values += linalg.combined(directions, steps, threads)
+        self.residuals -= linalg.combined(images, steps, threads)
         self.largest = max(self.largest, _spectral_norm(matrix))
         rounding = max(rounding, PRODUCT_ROUNDING[dtype] * self.largest)
         self.errors += rounding * linalg.column_norms(lengths)
@@ -347,7 +352,7 @@ class _Iteration:
         rows = np.unique(np.linspace(0, n - 1, CHECKED_ROWS).astype(np.int64))
         at = arrays.like(rows, directions)
         tile = self.task.operator.tile(rows, slice(0, n))
-        exact = linalg.inner_products(tile.T, directions) + self.task.shift * directions[at]
+        exact = linalg.inner_products(tile.T, directions, self.task.threads) + self.task.shift * directions[at]
         return CHECK_SAFETY * linalg.norm(exact - images[at]) * math.sqrt(n / len(rows))
 
     def _curvature(self, matrix: Array) -> Array | None:
@@ -401,7 +406,7 @@ class _Iteration:
         return len(self.history) > STALLED and int(np.argmin(self.history)) < len(self.history) - STALLED
 
 
-def _orthonormal(vectors: Array) -> Array | None:
+def _orthonormal(vectors: Array, threads: int | None) -> Array | None:
     """An orthonormal basis of the space of the columns, twice by their Gram matrix; None of zeros."""
     for threshold in (DEPENDENT, 0.5):
         sizes = linalg.column_norms(vectors)
@@ -409,11 +414,11 @@ def _orthonormal(vectors: Array) -> Array | None:
         if len(some) == 0:
             return None
         vectors = vectors[:, arrays.like(some, vectors)] / arrays.like(sizes[some], vectors)
-        found, rotation = linalg.eigh(_small(linalg.inner_products(vectors, vectors)))
+        found, rotation = linalg.eigh(_small(linalg.inner_products(vectors, vectors, threads)))
         values = arrays.to_host(found)
         kept = np.flatnonzero(values > threshold**2 * values[-1])
         rotation = rotation[:, arrays.like(kept, rotation)] / arrays.like(np.sqrt(values[kept]), rotation)
-        vectors = linalg.combined(vectors, arrays.beside(rotation, vectors))
+        vectors = linalg.combined(vectors, arrays.beside(rotation, vectors), threads)
     return vectors
 
 

@@ -6,7 +6,7 @@ namespace kcalib {
 
 struct ByteForms {
   static constexpr long WEIGHTS_AT_ONCE = 16;
-  static constexpr long ROWS = 16, COLUMNS = 64, PIECES = 4;  // of a tile register, and bytes of an entry
+  static constexpr long ROWS = 16, COLUMNS = 64, PIECES = 4;  // of a tile register, and bytes of an entry in them
 
   // Bytes that the entries of a block take.
   static constexpr long tiles_size(long rows, long columns) {

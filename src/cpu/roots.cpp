@@ -125,7 +125,7 @@ class Packs {
 };
 
 // z += rows of c numbers times as many lines, of ROWS rows.
-template <long ROWS> __attribute__((always_inline)) inline void add_turned_rows(const double* rows, long c, const Pack* lines, Pack* z) {
+template <long ROWS> __attribute__((always_inline)) inline void add_rows_times(const double* rows, long c, const Pack* lines, Pack* z) {
   Pack sum[ROWS];
   for (long r = 0; r < ROWS; ++r) sum[r] = z[r];
   for (long q = 0; q < c; ++q)
@@ -133,12 +133,12 @@ template <long ROWS> __attribute__((always_inline)) inline void add_turned_rows(
   for (long r = 0; r < ROWS; ++r) z[r] = sum[r];
 }
 
-__attribute__((always_inline)) inline void add_turned(const double* rows, long n_rows, long c, const Pack* lines, Pack* z) {
+__attribute__((always_inline)) inline void add_times(const double* rows, long n_rows, long c, const Pack* lines, Pack* z) {
   constexpr long MANY = 5, FEW = 3;  // whose sums need not wait for each other
   long k = 0;
-  for (; k + MANY <= n_rows; k += MANY) add_turned_rows<MANY>(rows + k * c, c, lines, z + k);
-  for (; k + FEW <= n_rows; k += FEW) add_turned_rows<FEW>(rows + k * c, c, lines, z + k);
-  for (; k < n_rows; ++k) add_turned_rows<1>(rows + k * c, c, lines, z + k);
+  for (; k + MANY <= n_rows; k += MANY) add_rows_times<MANY>(rows + k * c, c, lines, z + k);
+  for (; k + FEW <= n_rows; k += FEW) add_rows_times<FEW>(rows + k * c, c, lines, z + k);
+  for (; k < n_rows; ++k) add_rows_times<1>(rows + k * c, c, lines, z + k);
 }
 
 // L^T z, which is done to z.
@@ -155,7 +155,7 @@ __attribute__((always_inline)) inline void write_packs(const Pack* z, long m, lo
 }
 
 // z has room for m packs.
-KCALIB_CLONES void turn_some_started(
+KCALIB_CLONES void some_started_times(
     const Roots& roots, long begin, long end, const double* x, long c, const Packs& matrix, long w, Pack* z, double* out) {
   const long m = roots.m;
   for (long i = begin; i < end; ++i)
@@ -163,13 +163,13 @@ KCALIB_CLONES void turn_some_started(
       const Pack* lines = matrix[j];
       for (long k = 0; k < m; ++k) z[k] = lines[k];
       transposed_root_of(roots.p + i * m, roots.deviations + i * m, long(roots.top[i]), m, z);
-      add_turned(x + i * m * c, m, c, lines + m, z);
+      add_times(x + i * m * c, m, c, lines + m, z);
       write_packs(z, m, j, w, out + i * m * w);
     }
 }
 
 // `whole` has room for m x m numbers.
-KCALIB_CLONES void turn_some_products(
+KCALIB_CLONES void some_products_times(
     const Roots& roots, long begin, long end, const double* products, long c, const Packs& matrix, long w, double* whole, Pack* z,
     double* out) {
   const long m = roots.m, pairs = m * (m - 1) / 2, size = pairs + (m - 1) * c;
@@ -186,10 +186,10 @@ KCALIB_CLONES void turn_some_products(
     for (long j = 0; j < Packs::packs(w); ++j) {
       Pack sum{};
       for (long k = 0; k < m; ++k) z[k] = Pack{};
-      add_turned(narrow, m - 1, c, matrix[j] + m, z);
+      add_times(narrow, m - 1, c, matrix[j] + m, z);
       for (long k = 0; k < m - 1; ++k) sum += z[k];
       z[m - 1] = last * sum;
-      add_turned(whole, m, m, matrix[j], z);
+      add_times(whole, m, m, matrix[j], z);
       transposed_root_of(roots.p + i * m, roots.deviations + i * m, long(roots.top[i]), m, z);
       write_packs(z, m, j, w, out + i * m * w);
     }
@@ -222,6 +222,14 @@ void for_samples(long n, long numbers, double work, int threads, auto pass) {
   for_parts(n, std::max(1L, PART / numbers), work, threads, [&](long begin, long end, long) { pass(begin, end); });
 }
 
+// pass(begin, end, memory), of `size` numbers for each thread: none is taken within a parallel region, where an exception ends
+// the process.
+void for_samples_with(long size, long n, long numbers, double work, int threads, auto pass) {
+  const long length = std::max(1L, PART / numbers);
+  const AlignedBuffer<double> memory(team_of(threads, ceil_divide(n, length), work) * size);
+  for_parts(n, length, work, threads, [&](long begin, long end, long) { pass(begin, end, memory.get() + thread_number() * size); });
+}
+
 }  // namespace
 
 void apply_roots(const Roots& roots, const double* x, long c, long stride, int threads, double* out) {
@@ -241,23 +249,21 @@ void covariances(const Roots& roots, long stride, int threads, double* out) {
               [=](long begin, long end) { some_covariances(roots, begin, end, stride, out); });
 }
 
-void turn_started(const Roots& roots, const double* x, long c, const double* matrix, long w, int threads, double* out) {
+void started_times(const Roots& roots, const double* x, long c, const double* matrix, long w, int threads, double* out) {
   const Packs packs(matrix, roots.m + c, w);
   const double work = 2.0 * double(roots.n) * double(roots.m) * double(w) * double(c + 2);
-  for_samples(roots.n, roots.m * w, work, threads, [&](long begin, long end) {
-    const AlignedBuffer<double> z(roots.m * TOGETHER);
-    turn_some_started(roots, begin, end, x, c, packs, w, reinterpret_cast<Pack*>(z.get()), out);
+  for_samples_with(roots.m * TOGETHER, roots.n, roots.m * w, work, threads, [&](long begin, long end, double* z) {
+    some_started_times(roots, begin, end, x, c, packs, w, reinterpret_cast<Pack*>(z), out);
   });
 }
 
-void turn_products(const Roots& roots, const double* products, long c, const double* matrix, long w, int threads, double* out) {
+void products_times(const Roots& roots, const double* products, long c, const double* matrix, long w, int threads, double* out) {
   const long m = roots.m;
   const Packs packs(matrix, m + c, w);
   const double work = 2.0 * double(roots.n) * double(m) * double(w) * double(m + c + 2);
-  for_samples(roots.n, m * w, work, threads, [&](long begin, long end) {
-    const AlignedBuffer<double> whole(m * m);
-    const AlignedBuffer<double> z(m * TOGETHER);
-    turn_some_products(roots, begin, end, products, c, packs, w, whole.get(), reinterpret_cast<Pack*>(z.get()), out);
+  const long packed = m * TOGETHER, whole = ceil_divide(m * m, TOGETHER) * TOGETHER;
+  for_samples_with(packed + whole, roots.n, m * w, work, threads, [&](long begin, long end, double* z) {
+    some_products_times(roots, begin, end, products, c, packs, w, z + packed, reinterpret_cast<Pack*>(z), out);
   });
 }
 

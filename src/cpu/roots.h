@@ -26,11 +26,11 @@ void apply_transposed_roots(const Roots& roots, const double* z, const double* o
 void covariances(const Roots& roots, long stride, int threads, double* out);
 
 // A block Z of n m rows, with L_i^T and then c vectors x (n x m x c), times a matrix (m + c) x w: out (n x m x w).
-void turn_started(const Roots& roots, const double* x, long c, const double* matrix, long w, int threads, double* out);
+void started_times(const Roots& roots, const double* x, long c, const double* matrix, long w, int threads, double* out);
 
 // L_i^T times a block of rows (V_i, L_i x), of which sums over the samples are given, times such a matrix: of each sample the
 // sums of `covariances` and of `apply_roots`, (n x (m (m - 1) / 2 + (m - 1) c)). out (n x m x w).
-void turn_products(const Roots& roots, const double* products, long c, const double* matrix, long w, int threads, double* out);
+void products_times(const Roots& roots, const double* products, long c, const double* matrix, long w, int threads, double* out);
 
 // squares[i] = E |e_i|^2 and fourths[i] = E |e_i|^4 of the residuals e_i under the probabilities p (n x m), m > 2.
 void residual_lengths(const double* p, long n, long m, int threads, double* squares, double* fourths);

@@ -1,5 +1,6 @@
 // Products of a tall matrix, of which columns are given one after the other, with few vectors, and roots of small matrices:
-// what lies between the sweeps of conjugate gradients. `_backend.linalg` calls them.
+// what lies between the sweeps of conjugate gradients, and of the block Krylov method. `_backend.linalg` and
+// kcalib/inference/eigenvalues.py call them.
 #pragma once
 
 #include <vector>

@@ -11,9 +11,9 @@ cdef extern from "cpu/roots.h" namespace "kcalib" nogil:
     void c_apply_transposed_roots "kcalib::apply_transposed_roots"(
         const Roots&, const double*, const double*, const double*, long, int, double*) except +
     void c_covariances "kcalib::covariances"(const Roots&, long, int, double*) except +
-    void c_turn_started "kcalib::turn_started"(
+    void c_started_times "kcalib::started_times"(
         const Roots&, const double*, long, const double*, long, int, double*) except +
-    void c_turn_products "kcalib::turn_products"(
+    void c_products_times "kcalib::products_times"(
         const Roots&, const double*, long, const double*, long, int, double*) except +
     void c_residual_lengths "kcalib::residual_lengths"(const double*, long, long, int, double*, double*)
 
@@ -61,16 +61,16 @@ cdef class CovarianceRoots:
         with nogil:
             c_covariances(self.roots, stride, self.threads, &out[0, 0])
 
-    def started(self, const double[:, ::1] x, const double[:, ::1] matrix, double[:, ::1] out):
+    def started_times(self, const double[:, ::1] x, const double[:, ::1] matrix, double[:, ::1] out):
         """Writes (L_i^T, x_i) times a matrix (m + c, w), for vectors x (n m, c), to shape (n m, w)."""
         with nogil:
-            c_turn_started(
+            c_started_times(
                 self.roots, &x[0, 0], x.shape[1], &matrix[0, 0], matrix.shape[1], self.threads, &out[0, 0])
 
-    def of_products(self, const double[:, ::1] products, const double[:, ::1] matrix, double[:, ::1] out):
+    def products_times(self, const double[:, ::1] products, const double[:, ::1] matrix, double[:, ::1] out):
         """Writes L_i^T z_i times the matrix, z_i from products with what `covariances` and `times` write, in one."""
         with nogil:
-            c_turn_products(
+            c_products_times(
                 self.roots, &products[0, 0], matrix.shape[0] - self.roots.m, &matrix[0, 0], matrix.shape[1],
                 self.threads, &out[0, 0])
 

@@ -185,7 +185,7 @@ class FeatureTiles:
     def of(cls, problem: FeatureProblem, rows: np.ndarray) -> FeatureTiles:
         points, marks = (arrays.where_computed(a) for a in (problem.points, problem.marks))
         at = arrays.like(rows, points)
-        features = arrays.where_computed(feature_rows(problem.map, points[at]))
+        features = arrays.where_computed(feature_rows(problem.map, points[at], threads=problem.threads))
         return cls(rows, features, marks[at].astype(np.float64))
 
     def values(self, rows: np.ndarray, columns: np.ndarray) -> Array:

@@ -422,9 +422,10 @@ def test_entries_far_below_the_diagonal_are_not_lost_beside_it(reference, bandwi
     """Of a very narrow kernel, whose entries may be 1e-10 and less; the diagonal is 1."""
     rng = np.random.default_rng(3)
     p, y = rng.dirichlet(np.ones(3), size=300), rng.integers(3, size=300)
+    kernel = Exponential(bandwidth=bandwidth)
     leading, every = (
         kcalib.calibration_test(
-            y, p, kernel=Exponential(bandwidth=bandwidth), method=Spectrum(count, reference=reference), operator=operator
+            y, p, kernel=kernel, method=Spectrum(count, reference=reference), operator=operator
         ).log_pvalue
         for count in (20, "all")
     )

@@ -169,8 +169,10 @@ def _hidden(task: Task, law: FiniteLaw) -> Hidden:
     moments, kept = task.null_moments, _native.RoughEntries()
     change = sensitivity(n * task.estimate, moments.squares / (n - 1) ** 2, moments.trace / (n - 1))
     spread = least_spread(change) / roots.rank  # a column of marks has one in so many numbers of a vector
-    lengths = arrays.where_computed(expected_lengths(law)[0], np.float64)
-    with_diagonal = products_with_diagonal(operator, single, moments.squares, task.kernel_diagonal * lengths)
+    with_diagonal = None
+    if not isinstance(single, OpenMPOperator):
+        lengths = arrays.where_computed(expected_lengths(law)[0], np.float64)
+        with_diagonal = products_with_diagonal(operator, single, moments.squares, task.kernel_diagonal * lengths)
 
     def of_kernel(marks: Array) -> tuple[Array, tuple[Array, Array] | None]:
         """Products, and what they are too large by, in factors."""
@@ -178,6 +180,7 @@ def _hidden(task: Task, law: FiniteLaw) -> Hidden:
             if not rough:
                 return single.products_off_diagonal(marks), None
             return single.rough_products(marks, largest=float(own.max()), spread=spread, kept=kept), None
+        assert with_diagonal is not None
         return with_diagonal(marks), (own, marks)
 
     def product(vectors: Array) -> Array:

@@ -43,7 +43,7 @@ CONVERGED = 0.1  # residual of a Ritz pair, relative to its value; the value's o
 INVARIANT = 1e-6  # of a product's length: what products in float32 do not resolve
 CANCELLED = 1e-6  # of a squared length: less has lost digits by subtraction
 ROUGH = 1e-3  # relative error of an entry of H that products may have
-FAR_BELOW = 1e-3  # of the diagonal: rows of which products in float32 that hold it keep too few digits
+FAR_BELOW = 1e-3  # of the diagonal: rows of which products in float32 that hold it lose 6e-8 / 1e-3, a share of 6e-5
 # Standard deviation of a rounding to a 126th, on average; and what those of entries of H, and of vectors, may change
 # the logarithm of a p-value by: bounds, of which tests find a tenth.
 ROUNDING, BY_ENTRIES, BY_VECTORS = math.sqrt(1 / 6) / 126, 0.005, 0.005

@@ -18,7 +18,7 @@ from problems import DEFINITE_KERNELS, KERNELS, binomial_bounds, draw_labels, du
 
 import kcalib
 from kcalib import solvers
-from kcalib._backend import arrays
+from kcalib._backend import arrays, linalg
 from kcalib.kernels import Exponential, Gaussian, Linear
 from kcalib.methods import AutomaticSolver, Cholesky, ConjugateGradient, Nystrom
 from kcalib.solvers import ConvergenceWarning, kernel_operator, pivoted_cholesky, solve
@@ -652,3 +652,23 @@ def test_a_small_shift_leaves_the_preconditioner_its_digits():
         y, p, kernel=Exponential(bandwidth=0.3), regularization=1e-10, method=ConjugateGradient(), full_output=True
     )
     assert found.iterations < 220
+
+
+def test_tall_products_of_conjugate_gradients_keep_to_the_threads_of_the_operator(monkeypatch):
+    n, seen = 400, []
+
+    def watched(of):
+        def call(left, right, threads=None):
+            if len(left) == n:
+                seen.append(threads)
+            return of(left, right, threads)
+
+        return call
+
+    for name in ("inner_products", "combined"):
+        monkeypatch.setattr(linalg, name, watched(getattr(linalg, name)))
+    p = np.random.default_rng(4).dirichlet(np.ones(3), size=n)
+    method = ConjugateGradient(tol=1e-9, rank=20)
+    solve(kernel_operator(p, Exponential(bandwidth=0.3), threads=1), p[:, :2], 1.0, method=method)
+    assert len(seen) > 20
+    assert set(seen) == {1}

@@ -291,10 +291,11 @@ class Distances(ABC):
     def _mean(self, low: int, high: int) -> float:
         """Mean of the distances of two ranks, equal or neighbours."""
         start, values = self._around(low)
+        if high - start < len(values):
+            return 0.5 * sum(_ranked(values, low - start, high - start))
         lower = _ranked(values, low - start)
-        if high - start >= len(values):
-            start, values = self._around(high)
-        return 0.5 * (lower + _ranked(values, high - start))
+        start, values = self._around(high)
+        return 0.5 * sum(lower + _ranked(values, high - start))
 
     def _around(self, rank: int) -> tuple[int, Array]:
         """Distances of consecutive ranks, `rank` among them, as `collected` has them, and the lowest rank."""
@@ -351,8 +352,11 @@ class PairDistances(Distances):
         else:
             marks = xp.ones_like(points[:, :1])
         operator = operator_for(PairProblem(Side(points, marks), None, DISTANCES[metric]), threads=threads)
-        widths = xp.max(points, axis=0) - xp.min(points, axis=0)
-        return cls(operator, int(points.shape[0]), max(2.0 * float(xp.sum(widths)), sys.float_info.min))
+        found = cls(operator, int(points.shape[0]), math.inf)
+        if found.pairs > found.room:  # else all are collected at once
+            widths = xp.max(points, axis=0) - xp.min(points, axis=0)
+            found.highest = max(2.0 * float(xp.sum(widths)), sys.float_info.min)
+        return found
 
     def counts(self, thresholds: np.ndarray) -> np.ndarray:
         return self.operator.counts(thresholds)
@@ -427,11 +431,11 @@ class LineDistances(Distances):
         return LineDistances(self.places.some(SAMPLE))
 
 
-def _ranked(values: Array, rank: int) -> float:
-    """That of `rank` among numbers as `Distances.collected` has them; NumPy arrays are left partly sorted, by it."""
+def _ranked(values: Array, *ranks: int) -> list[float]:
+    """Those of `ranks` among numbers as `Distances.collected` has them; NumPy arrays are left partly sorted, by them."""
     if arrays.is_host(values):
-        values.partition(rank)
-    return float(values[rank])
+        values.partition(ranks)
+    return [float(values[rank]) for rank in ranks]
 
 
 def _spaced(low: float, high: float, count: int) -> np.ndarray:

@@ -133,11 +133,12 @@ def prepare(
         As `_input.labels.prepare`; if the targets' shape is not that of the distributions, if one is not finite or
         outside their support, or for an option that distributions do not have.
     """
-    if type(y_pred).__module__.startswith(FOREIGN):
-        y_pred = as_distribution(y_pred)
-    if isinstance(y_pred, Categorical):
-        classes = y_pred.classes if classes is None else classes
-        y_pred = y_pred.probabilities
+    if type(y_pred) is not np.ndarray:
+        if type(y_pred).__module__.startswith(FOREIGN):
+            y_pred = as_distribution(y_pred)
+        if isinstance(y_pred, Categorical):
+            classes = y_pred.classes if classes is None else classes
+            y_pred = y_pred.probabilities
     if type(y_pred) is np.ndarray or not isinstance(y_pred, Distribution):
         return labels.prepare(
             y_true,

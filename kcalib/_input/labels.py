@@ -85,7 +85,8 @@ class Classification(Data):
     @property
     def m(self) -> int:
         """The number of classes."""
-        return 2 if self.given.ndim == 1 else int(self.given.shape[1])
+        given = self.given
+        return 2 if given.ndim == 1 else int(given.shape[1])
 
     @property
     def target_size(self) -> str:

@@ -61,12 +61,15 @@ def _pack_alike(
     threads: int | None = None,
 ) -> Alike:
     models = (first, *others)
-    checked = check_kernel(kernel, first.m)
-    points = [one.probabilities for one in models] if checked.open_metrics() else []
-    resolved, medians = resolve(points, checked, threads, elsewhere=False)
+    m = first.m
+    resolved = check_kernel(kernel, m)
+    medians: dict[str, list[MedianDistance]] = {}
+    facts = _facts(resolved)
+    if facts.open_metrics:
+        resolved, medians = resolve([one.probabilities for one in models], resolved, threads, elsewhere=False)
     root = target_root(target_kernel, first)
     target, terms = DELTA if root is None else TargetMatrix(root), _terms(resolved)
-    definite = _is_definite(resolved, first.m)
+    definite = _is_definite(facts, m)
     own = () if others else _first(medians)
     problems = [PairProblem(sample_side(one, target.root, threads), None, terms, said=resolved) for one in models]
     return Alike(tuple([Packed(problem, resolved, own, target, definite) for problem in problems]), medians)
@@ -85,7 +88,7 @@ def _pack_locations(
     target = TargetMatrix(target_root(target_kernel, data))
     left, right = _location_side(locations, target.root), sample_side(data, target.root, threads)
     problem = PairProblem(left, right, _terms(resolved), said=resolved)
-    return Packed(problem, resolved, _first(medians), target, _is_definite(resolved, data.m))
+    return Packed(problem, resolved, _first(medians), target, _is_definite(_facts(resolved), data.m))
 
 
 def pack_points(
@@ -97,13 +100,15 @@ def pack_points(
     xp = arrays.namespace(points)
     points = xp.astype(points, getattr(xp, dtype), copy=False)
     problem = PairProblem(Side(points, xp.ones_like(points[:, :1])), None, _terms(resolved), said=resolved)
-    return Packed(problem, resolved, _first(medians), TargetMatrix(), _is_definite(resolved, m))
+    return Packed(problem, resolved, _first(medians), TargetMatrix(), _is_definite(_facts(resolved), m))
 
 
 def target_root(target_kernel: TargetKernel, data: Classification) -> np.ndarray | None:
     """R of the matrix R R^T over the classes, shape (m, rank); None for the Kronecker delta."""
+    if target_kernel is None:
+        return None
     if not isinstance(target_kernel, Kernel):
-        return matrix_root(target_kernel, data.m)  # None stands for the Kronecker delta
+        return matrix_root(target_kernel, data.m)
     _check_metrics(target_kernel)
     values = np.arange(data.m) if data.classes is None else np.asarray(data.classes)
     if values.dtype.kind not in "biuf":
@@ -200,9 +205,9 @@ def check_kernel(kernel: Any, m: int) -> Kernel:
     return kernel
 
 
-def _is_definite(kernel: Kernel, m: int) -> bool:
-    """Whether the kernel on vectors of m entries is known to be positive definite; on a line all are."""
-    return m <= 2 or not _facts(kernel).indefinite
+def _is_definite(facts: _Facts, m: int) -> bool:
+    """Whether a kernel on vectors of m entries is known to be positive definite; on a line all are."""
+    return m <= 2 or not facts.indefinite
 
 
 def _check_metrics(kernel: Kernel) -> _Facts:

@@ -229,9 +229,10 @@ def _place(points: Array) -> Place:
 def _choice(problem: PairProblem, place: Place) -> tuple[Row, str]:
     """The operator that can take the problem and is the fastest, and why it is taken."""
     points = problem.left.given
+    n = int(points.shape[0])
     obstacle = None  # of an engine; that of a scan on a line, which takes few problems, is not worth telling
     for row in TABLE:
-        if place not in row.places or int(points.shape[0]) < row.samples_from:
+        if n < row.samples_from or place not in row.places:
             continue
         found = row.operator.unsuitable(problem)
         if found is None:

@@ -58,7 +58,7 @@ class OpenMPOperator:
         self.threads = resolve_threads(threads)
         self._level = level  # instruction set; the tests force each
         # Whether sorting samples by label is worth it; both sides have labels in the core, or neither.
-        self._worth_sorting = min(len(problem.left.points), len(problem.columns.points)) >= SORT_FROM
+        self._worth_sorting = len(problem.left.points) >= SORT_FROM <= len(problem.columns.points)
         self._by_labels, centre = self._one_product()
         self._kernel = _native.Kernel(
             _terms(problem.kernel),

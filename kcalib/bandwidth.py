@@ -432,7 +432,7 @@ class LineDistances(Distances):
 
 
 def _ranked(values: Array, *ranks: int) -> list[float]:
-    """Those of `ranks` among numbers as `Distances.collected` has them; NumPy arrays are left partly sorted, by them."""
+    """Those of `ranks` among numbers as `Distances.collected` has them; NumPy arrays are partly sorted by it."""
     if arrays.is_host(values):
         values.partition(ranks)
     return [float(values[rank]) for rank in ranks]

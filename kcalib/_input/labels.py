@@ -192,6 +192,23 @@ class Widened:
 Classification.probabilities = Widened()
 
 
+class Reading:
+    """The labels and predictions of `prepare`, read where both are as nearly all are, and what is found on the way.
+
+    What is derived from it finds more than faults: memory is slower than what is computed of it. `found` is None where
+    the arrays were looked at in another way; it is of the arrays as they are, without a lens or weights.
+    """
+
+    found: Any = None
+
+    def labels(self, y_true: np.ndarray, y_pred: np.ndarray, tolerance: float, threads: int) -> np.ndarray | None:
+        """As `_native.labelled`."""
+        return _native.labelled(y_true, y_pred, tolerance, threads)
+
+
+READING = Reading()
+
+
 def prepare(
     y_true: Any,
     y_pred: Any,
@@ -203,6 +220,7 @@ def prepare(
     threads: Any = None,
     lens: Any = None,
     names: Names = NAMES,
+    reading: Reading = READING,
 ) -> Classification:
     """Check and normalise the arguments that all metrics share.
 
@@ -227,6 +245,8 @@ def prepare(
         One of `kcalib.lenses`: what is returned is the problem it induces.
     names : Names
         What messages call the two arrays.
+    reading : Reading
+        What is to be found beside faults.
 
     Raises
     ------
@@ -241,7 +261,8 @@ def prepare(
     labels = None
     if classes is None and from_logits is False and type(y_true) is type(y_pred) is np.ndarray and y_pred.ndim == 2:
         tolerance = _tolerance(y_pred.shape[1], _FLOAT64_EPSILON)
-        labels = _native.labelled(y_true, y_pred, tolerance, threads_for(y_pred.size, threads))  # the usual case
+        read = READING if lens is not None or sample_weight is not None else reading
+        labels = read.labels(y_true, y_pred, tolerance, threads_for(y_pred.size, threads))  # the usual case
     if labels is None:
         labels, probabilities, called, epsilon, losses = _looked_at(
             y_true, y_pred, classes, from_logits, sample_weight, target, threads, names

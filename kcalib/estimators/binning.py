@@ -24,7 +24,7 @@ from kcalib._backend.options import check_choice, check_integer
 from kcalib._backend.records import dataclass
 from kcalib._backend.segments import Segments
 from kcalib._backend.threads import threads_for
-from kcalib._input.labels import Classification
+from kcalib._input.labels import READING, Classification, Reading
 from kcalib._pairs.statistics import group_sums, row_groups
 from kcalib.estimators.scores import top_label
 from kcalib.report.summary import Summarized
@@ -179,8 +179,45 @@ class Columns(NamedTuple):
         return arrays.is_host(self.values)
 
 
-def top_label_column(data: Classification, threads: Any = None) -> Columns:
-    confidence, correct = (arrays.where_computed(a, np.float64) for a in top_label(data, threads))
+class TopLabels(Reading):
+    """`found`: what `top_label` returns."""
+
+    def labels(self, y_true: np.ndarray, y_pred: np.ndarray, tolerance: float, threads: int) -> np.ndarray | None:
+        read = _native.labelled_tops(y_true, y_pred, tolerance, threads)
+        if read is None:
+            return None
+        self.found = read[1:]
+        return read[0]
+
+
+class UniformBins(Reading):
+    """`found`: the sums of all columns in so many bins of equal width, as `_native.uniform_bins` has them."""
+
+    def __init__(self, n_bins: int) -> None:
+        self.n_bins = n_bins
+
+    def labels(self, y_true: np.ndarray, y_pred: np.ndarray, tolerance: float, threads: int) -> np.ndarray | None:
+        _check_room(y_pred.shape[1], self.n_bins)
+        read = _native.labelled_bins(y_true, y_pred, tolerance, threads, self.n_bins)
+        if read is None:
+            return None
+        self.found = read[1]
+        return read[0]
+
+
+def reading_for(notion: str, binning: Any, n_bins: Any) -> Reading:
+    """What the error of a notion needs of predictions that have not been read yet; its options, neither."""
+    if notion == "top_label":
+        return TopLabels()
+    if isinstance(binning, str) and binning == "uniform" and type(n_bins) is int and 1 <= n_bins <= MAX_BINS:
+        return UniformBins(n_bins)
+    return READING
+
+
+def top_label_column(data: Classification, threads: Any = None, found: tuple[Array, Array] | None = None) -> Columns:
+    """`found`: the top labels, where they are known."""
+    tops = top_label(data, threads) if found is None else found
+    confidence, correct = (arrays.where_computed(a, np.float64) for a in tops)
     labels = correct.astype(np.int64)  # 1 or 0
     labels -= 1
     return Columns(confidence[:, None], labels, _weight(data))
@@ -218,21 +255,28 @@ def bin_numbers(confidence: Array, n_bins: int) -> Array:
     return xp.clip(xp.searchsorted(edges, confidence, side="left") - 1, 0, n_bins - 1)
 
 
-def column_bins(columns: Columns, binning: Binning, threads: Any = None) -> tuple[ReliabilityBins, ...]:
-    """The bins of each column."""
+def column_bins(
+    columns: Columns, binning: Binning, threads: Any = None, sums: np.ndarray | None = None
+) -> tuple[ReliabilityBins, ...]:
+    """The bins of each column; `sums` are those of `UniformBins`, where they are known."""
     if binning.rule == "uniform":
-        return bins_of_width(columns, binning, threads)
+        return bins_of_width(columns, binning, threads, sums)
     xp, hits = arrays.namespace(columns.values), _hits(columns)
     return tuple(over_columns(columns, lambda j, values: _sorted_bins(xp.sort(values), hits(j), binning), threads))
 
 
-def bins_of_width(columns: Columns, binning: Binning, threads: Any) -> tuple[ReliabilityBins, ...]:
+def _check_room(n_columns: int, n_bins: int) -> None:
+    check_memory(48 * n_columns * n_bins, None, f"sums of {n_columns} x {n_bins} bins", "use fewer bins")
+
+
+def bins_of_width(
+    columns: Columns, binning: Binning, threads: Any, sums: np.ndarray | None
+) -> tuple[ReliabilityBins, ...]:
     values, labels, weight = columns
-    n_columns = values.shape[1]
-    check_memory(
-        48 * n_columns * binning.n_bins, None, f"sums of {n_columns} x {binning.n_bins} bins", "use fewer bins"
-    )
-    if columns.on_host:
+    _check_room(values.shape[1], binning.n_bins)
+    if sums is not None:
+        entries, weights, hits = sums
+    elif columns.on_host:
         team = threads_for(values.size, threads)
         entries, weights, hits = _native.uniform_bins(values, labels, weight, binning.n_bins, team)
     else:

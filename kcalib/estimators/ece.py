@@ -18,7 +18,15 @@ from kcalib._backend.records import dataclass
 from kcalib._backend.threads import resolve_threads
 from kcalib._input.labels import Classification, prepare
 from kcalib.estimators.bin_risk import Risk, n_bins_by_risk
-from kcalib.estimators.binning import N_BINS, Binning, ReliabilityBins, class_columns, column_bins, top_label_column
+from kcalib.estimators.binning import (
+    N_BINS,
+    Binning,
+    ReliabilityBins,
+    class_columns,
+    column_bins,
+    reading_for,
+    top_label_column,
+)
 from kcalib.lenses import Lens
 from kcalib.report.summary import Summarized
 
@@ -215,6 +223,7 @@ def top_label_ece(
     >>> result.bins[0].weight.tolist(), result.bins[0].accuracy.round(4).tolist()
     ([0.0, 3.0], [0.0, 0.6667])
     """
+    reading = reading_for("top_label", binning, n_bins)
     data = prepare(
         y_true,
         y_pred,
@@ -223,8 +232,9 @@ def top_label_ece(
         lens=lens,
         sample_weight=sample_weight,
         threads=threads,
+        reading=reading,
     )
-    result = result_of_columns("top_label", data, norm, binning, n_bins, min_bin_size, None, threads)
+    result = result_of_columns("top_label", data, norm, binning, n_bins, min_bin_size, None, threads, reading.found)
     return result if full_output else result.value
 
 
@@ -361,6 +371,7 @@ def class_wise_ece(
     >>> round(kcalib.class_wise_ece([0, 1, 0, 1], y_pred, binning="equal_mass", n_bins=2), 6)
     0.25
     """
+    reading = reading_for("class_wise", binning, n_bins)
     data = prepare(
         y_true,
         y_pred,
@@ -369,8 +380,11 @@ def class_wise_ece(
         lens=lens,
         sample_weight=sample_weight,
         threads=threads,
+        reading=reading,
     )
-    result = result_of_columns("class_wise", data, norm, binning, n_bins, min_bin_size, class_weight, threads)
+    result = result_of_columns(
+        "class_wise", data, norm, binning, n_bins, min_bin_size, class_weight, threads, reading.found
+    )
     return result if full_output else result.value
 
 
@@ -383,8 +397,10 @@ def result_of_columns(
     min_bin_size: Any,
     class_weight: Any,
     threads: Any,
+    found: Any = None,
     debiased: bool = False,
 ) -> ECEResult:
+    """The error of the columns of a notion; `found` is what its `reading_for` has found."""
     check_choice("norm", norm, NORMS)
     threads = resolve_threads(threads)
     weights = None if notion == "top_label" else class_weights(class_weight, data.m, norm)
@@ -392,13 +408,14 @@ def result_of_columns(
     if by_risk:
         _check_risk(n_bins, data)
     how = Binning.checked(binning, 1 if by_risk else n_bins, min_bin_size, data)
-    columns = top_label_column(data, threads) if notion == "top_label" else class_columns(data)
+    sums = None if notion == "top_label" else found
+    columns = top_label_column(data, threads, found) if notion == "top_label" else class_columns(data)
     mixture = np.ones(1) if weights is None else weights
     risks = None
     if by_risk:
         risks = tuple(n_bins_by_risk(columns, how.rule, how.min_bin_size, mixture, threads))
         how = Binning(how.rule, min(risks, key=lambda risk: risk.value).n_bins, how.min_bin_size)
-    bins = column_bins(columns, how, threads)
+    bins = column_bins(columns, how, threads, sums)
     return result_of_bins(
         notion,
         bins,

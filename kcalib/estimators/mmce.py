@@ -14,6 +14,7 @@ from kcalib._input.labels import Classification, prepare
 from kcalib._pairs import statistics
 from kcalib._pairs.dispatch import operator_for
 from kcalib._pairs.problem import PairProblem, Side
+from kcalib.estimators.binning import TopLabels
 from kcalib.estimators.scores import top_label
 from kcalib.kernels import Exponential, Kernel
 from kcalib.lenses import Lens
@@ -161,6 +162,7 @@ def mmce(
     >>> kcalib.mmce([1], [0.2])
     0.8
     """
+    reading = TopLabels()
     data = prepare(
         y_true,
         y_pred,
@@ -169,10 +171,11 @@ def mmce(
         lens=lens,
         sample_weight=sample_weight,
         threads=threads,
+        reading=reading,
     )
     check_choice("estimator", estimator, ESTIMATORS)
     _check_samples(data, estimator)
-    confidence, correct = top_label(data, threads)
+    confidence, correct = reading.found or top_label(data, threads)
     marks = correct - confidence
     if estimator == "weighted":
         marks = marks / _group_sizes(data, correct)

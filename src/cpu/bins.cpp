@@ -1,11 +1,16 @@
 #include "bins.h"
 
 #include <algorithm>
+#include <atomic>
+#include <bit>
 #include <cmath>
+#include <numeric>
 #include <type_traits>
 #include <vector>
 
 #include "clones.h"
+#include "row_packs.h"
+#include "rows.h"
 #include "strips.h"
 
 #ifdef KCALIB_CLONES_BY_HAND
@@ -77,8 +82,8 @@ long places_above(const double* x, long count, double edge, std::int32_t* places
 
 }  // namespace
 
-long StripOfRows::find(const double* x, long count, double n_bins, bool may_be_sparse) {
-  const long found = may_be_sparse ? places_above(x, count, 1 / n_bins, places.data()) : count;
+long StripOfRows::find(const double* x, long count, double n_bins) {
+  const long found = places_above(x, count, 1 / n_bins, places.data());
   sparse = found * LANES <= count;
   if (!sparse) {
     bins_of(x, count, n_bins, bins.data());
@@ -93,110 +98,201 @@ long StripOfRows::find(const double* x, long count, double n_bins, bool may_be_s
 
 namespace {
 
+constexpr long AHEAD = STRIP;  // numbers that are asked for in time: memory sends more than it does unasked
 constexpr long MOST_PARTIALS = 64;     // copies of all sums, merged at the end
 constexpr long PARTIAL_BYTES = 1L << 26;  // of all copies, unless one takes more
 
-// The largest of `count` numbers, at least WIDTH: in so many lanes, the last of which look at some numbers twice.
-template <long WIDTH> __attribute__((always_inline)) inline double highest_of(const double* x, long count) {
-  double lanes[WIDTH];
-  for (long k = 0; k < WIDTH; ++k) lanes[k] = x[k];
-  const auto look_at = [&](const double* at) __attribute__((always_inline)) {
-    for (long k = 0; k < WIDTH; ++k) lanes[k] = at[k] > lanes[k] ? at[k] : lanes[k];
-  };
-  for (long i = WIDTH; i + WIDTH <= count; i += WIDTH) look_at(x + i);
-  if (count % WIDTH) look_at(x + count - WIDTH);
-  for (long half = WIDTH / 2; half > 0; half /= 2)
-    for (long k = 0; k < half; ++k) lanes[k] = lanes[half + k] > lanes[k] ? lanes[half + k] : lanes[k];
-  return lanes[0];
+// Of each row the largest number, and whether its first place is the label: 1 or 0. With CHECKED also whether all are
+// distributions, as `are_distributions` has it.
+template <bool CHECKED>
+KCALIB_PART bool long_tops(const double* x, const std::int64_t* labels, long rows, long m, double tolerance, double* highest, double* is_top) {
+  const Integers lanes = {0, 1, 2, 3, 4, 5, 6, 7}, nowhere = Integers{} + std::int64_t(m);
+  const Doubles rest = rest_of(m);
+  Doubles lowest{};
+  bool good = true;
+  for (long i = 0; i < rows; ++i, x += m) {
+    Doubles largest = pack_at(x), sum{};
+    Integers place = lanes, here = lanes;
+    const auto look_at = [&](Doubles given, Integers at) __attribute__((always_inline)) {
+      place = given > largest ? at : place;
+      largest = given > largest ? given : largest;
+      if constexpr (CHECKED) lowest = given < lowest ? given : lowest;
+    };
+    for (long k = 0; k + WIDTH <= m; k += WIDTH, here += WIDTH) {
+      __builtin_prefetch(x + k + AHEAD);
+      const Doubles given = pack_at(x + k);
+      look_at(given, here);
+      if constexpr (CHECKED) sum += given;
+    }
+    const Doubles last = pack_at(x + m - WIDTH);
+    look_at(last, lanes + std::int64_t(m - WIDTH));
+    if constexpr (CHECKED) good &= std::abs(total_of(sum + last * rest) - 1) <= tolerance;
+    highest[i] = highest_of(largest);
+    is_top[i] = lowest_of(largest == Doubles{} + highest[i] ? place : nowhere) == labels[i];
+  }
+  for (long l = 0; l < WIDTH; ++l) good &= lowest[l] >= 0;
+  return good;
 }
 
-// Of each row the largest number, and whether its first place is the label: 1 or 0.
-KCALIB_CLONES void top_of_rows(const double* x, const std::int64_t* labels, long rows, long m, double* highest, double* is_top) {
-  for (long i = 0; i < rows; ++i, x += m) {
-    const double value = m >= 32 ? highest_of<32>(x, m) : highest_of<1>(x, m);
-    const long label = long(labels[i]);
-    long before = 0;
-    if (x[label] == value)
-      for (long k = 0; k < label; ++k) before += x[k] == value;
-    highest[i] = value;
-    is_top[i] = x[label] == value && before == 0;
+KCALIB_CLONES void tops_of_rows(const double* x, const std::int64_t* labels, long rows, long m, double* highest, double* is_top) {
+  if (m >= WIDTH) {
+    long_tops<false>(x, labels, rows, m, 0, highest, is_top);
+    return;
   }
+  for (long i = 0; i < rows; ++i, x += m) {
+    long place = 0;
+    for (long k = 1; k < m; ++k) place = x[k] > x[place] ? k : place;
+    highest[i] = x[place];
+    is_top[i] = place == long(labels[i]);
+  }
+}
+
+KCALIB_CLONES bool checked_tops(const double* x, const std::int64_t* labels, long rows, long m, double tolerance, double* highest,
+                                double* is_top) {
+  return long_tops<true>(x, labels, rows, m, tolerance, highest, is_top);
 }
 
 // -- Bins of equal width ----------------------------------------------------------------------
 
 // Sums of some of the rows, each at bin * m + column. Without sample weights these are small integers, which
-// are counted faster than doubles are added.
+// are counted faster than doubles are added; then the first bin has its entries in `low`, and what the other bins leave
+// of the rows for its weights.
 template <class Weight> struct ColumnSums {
   std::vector<double> entries, hits;
   std::vector<Weight> weights;
-  explicit ColumnSums(long size) : entries(std::size_t(size)), hits(std::size_t(size)), weights(std::size_t(size)) {}
+  std::vector<double> low;
+  ColumnSums(long size, long period) : entries(std::size_t(size)), hits(entries), weights(entries.size()), low(std::size_t(period)) {}
 };
 
-// sums[j] += the entries of column j that are not above the edge
-KCALIB_CLONES void add_low(const double* x, long rows, long m, double edge, double* sums) {
-  for (long r = 0; r < rows; ++r)
-    for (long j = 0; j < m; ++j) sums[j] += x[r * m + j] > edge ? 0.0 : x[r * m + j];
+// Whole packs of whole rows, and the column of each entry of these. They are many enough that a sum has been written when it
+// is read again.
+struct Period {
+  static constexpr long WORD = 64;  // entries that are looked at together
+  explicit Period(long m) {
+    long rows = 1;
+    while (rows * m % LANES || rows * m < WORD) rows *= 2;
+    size = rows * m;
+    for (long k = 0; k < size; ++k) columns.push_back(std::int32_t(k % m));
+  }
+  long size;
+  std::vector<std::int32_t> columns;
+};
+
+// sums[k] += x[k], of those that are not above the edge; which ones are is said by bits.
+#ifdef KCALIB_CLONES_BY_HAND
+__attribute__((target("arch=x86-64-v4"))) std::uint64_t add_low(const double* x, long count, double edge, double* sums) {
+  const __m512d highest = _mm512_set1_pd(edge);
+  std::uint64_t above = 0;
+  long k = 0;
+  for (; k + LANES <= count; k += LANES) {
+    __builtin_prefetch(x + k + AHEAD);
+    const __m512d given = _mm512_loadu_pd(x + k), sum = _mm512_loadu_pd(sums + k);
+    const __mmask8 is_low = _mm512_cmp_pd_mask(given, highest, _CMP_NGT_UQ);
+    _mm512_storeu_pd(sums + k, _mm512_mask_add_pd(sum, is_low, sum, given));
+    above |= std::uint64_t(__mmask8(~is_low)) << k;
+  }
+  for (; k < count; ++k) {
+    sums[k] += x[k] > edge ? 0.0 : x[k];
+    above |= std::uint64_t(x[k] > edge) << k;
+  }
+  return above;
+}
+__attribute__((target("default")))
+#endif
+std::uint64_t add_low(const double* x, long count, double edge, double* sums) {
+  std::uint64_t above = 0;
+  for (long k = 0; k < count; ++k) {
+    sums[k] += x[k] > edge ? 0.0 : x[k];
+    above |= std::uint64_t(x[k] > edge) << k;
+  }
+  return above;
+}
+
+// low[k % period] += the entries x[k] that are not above the edge. The others, in order, go to `above` and their columns to
+// `of_above`; returns how many these are.
+long split_at(const double* x, long count, double edge, const Period& period, double* low, double* above, std::int32_t* of_above) {
+  long found = 0;
+  for (long begin = 0; begin < count; begin += period.size) {
+    const long here = std::min(period.size, count - begin);
+    for (long k = 0; k < here; k += Period::WORD) {
+      std::uint64_t bits = add_low(x + begin + k, std::min(Period::WORD, here - k), edge, low + k);
+      for (; bits; bits &= bits - 1) {
+        const long at = k + std::countr_zero(bits);
+        above[found] = x[begin + at];
+        of_above[found++] = period.columns[std::size_t(at)];
+      }
+    }
+  }
+  return found;
+}
+
+// Whether rows are distributions, where that is asked.
+bool are_good(const double* rows, long count, long m, const double* tolerance) {
+  return !tolerance || are_few_distributions(rows, count, m, *tolerance);
 }
 
 template <class Weight>
-void add_rows(const Predictions& data, long n_bins, long begin, long end, StripOfRows& strip, ColumnSums<Weight>& out) {
-  constexpr bool WEIGHTED = std::is_same_v<Weight, double>;
+bool add_rows(const Predictions& data, long n_bins, long begin, long end, const double* tolerance, const Period& period,
+              StripOfRows& strip, ColumnSums<Weight>& out) {
   const long m = data.m, length = rows_in_strip(m);
   double* const entries = out.entries.data();
   Weight* const weights = out.weights.data();
+  double* const values = strip.values.data();
   std::int32_t* const bins = strip.bins.data();
-  long sparse_rows = 0;
   for (long first = begin; first < end; first += length) {
     const long rows = std::min(length, end - first);
     const double* const x = data.p + first * m;
-    const long found = strip.find(x, rows * m, double(n_bins), !WEIGHTED);
-    if (strip.sparse) {
-      add_low(x, rows, m, 1 / double(n_bins), entries);
-      sparse_rows += rows;
-      for (long r = 0, t = 0; r < rows; ++r) {
-        fetch(x + (length + r) * m, m);
-        for (; t < found && strip.places[std::size_t(t)] < (r + 1) * m; ++t) {
-          const long j = strip.places[std::size_t(t)] - r * m;
-          entries[bins[t] * m + j] += strip.values[std::size_t(t)];
-          weights[bins[t] * m + j] += 1;
-          weights[j] -= 1;
+    if (!are_good(x, rows, m, tolerance)) return false;
+    if constexpr (std::is_same_v<Weight, double>) {
+      bins_of(x, rows * m, double(n_bins), bins);
+      for (long r = 0; r < rows; ++r) {
+        const double weight = data.weight[first + r];
+        for (long j = 0, k = r * m; j < m; ++j, ++k) {
+          entries[bins[k] * m + j] += weight * x[k];
+          weights[bins[k] * m + j] += weight;
         }
       }
     } else {
-      for (long r = 0; r < rows; ++r) {
-        const Weight weight = WEIGHTED ? Weight(data.weight[first + r]) : Weight(1);
-        for (long j = 0, k = r * m; j < m; ++j, ++k) {
-          entries[bins[k] * m + j] += WEIGHTED ? double(weight) * x[k] : x[k];
-          weights[bins[k] * m + j] += weight;
-        }
+      const std::int32_t* const of_values = strip.places.data();
+      const long found = split_at(x, rows * m, 1 / double(n_bins), period, out.low.data(), values, strip.places.data());
+      const long whole = ceil_divide(found, LANES) * LANES;  // a few numbers take longer one by one
+      std::fill(values + found, values + whole, 0.0);
+      bins_of(values, whole, double(n_bins), bins);
+      for (long t = 0; t < found; ++t) {
+        entries[bins[t] * m + of_values[t]] += values[t];
+        weights[bins[t] * m + of_values[t]] += 1;
       }
     }
     const auto is_column = [&](long r) { return data.labels[first + r] >= 0 && data.labels[first + r] < m; };
     const long whole = ceil_divide(rows, LANES) * LANES;
-    for (long r = 0; r < whole; ++r)
-      strip.values[std::size_t(r)] = r < rows && is_column(r) ? x[r * m + long(data.labels[first + r])] : 0;
-    bins_of(strip.values.data(), whole, double(n_bins), bins);
+    for (long r = 0; r < whole; ++r) values[r] = r < rows && is_column(r) ? x[r * m + long(data.labels[first + r])] : 0;
+    bins_of(values, whole, double(n_bins), bins);
     for (long r = 0; r < rows; ++r)
       if (is_column(r)) out.hits[std::size_t(bins[r] * m + long(data.labels[first + r]))] += weight_of(data, first + r);
   }
-  for (long j = 0; j < m; ++j) weights[j] += Weight(sparse_rows);
+  return true;
 }
 
-template <class Weight> void add_columns(const Predictions& data, long n_bins, int threads, double* sums) {
+template <class Weight>
+bool add_columns(const Predictions& data, long n_bins, int threads, double* sums, const double* tolerance) {
   const long m = data.m, size = m * n_bins;
-  const long room = std::max(1L, PARTIAL_BYTES / (size * 24));
+  const Period period(m);
+  const long room = std::max(1L, PARTIAL_BYTES / ((3 * size + period.size) * 8));
   const long parts = std::min({ceil_divide(data.n, rows_in_part(m)), MOST_PARTIALS, room});
-  const ColumnSums<Weight> zeros(size);
+  const ColumnSums<Weight> zeros(size, period.size);
   std::vector<ColumnSums<Weight>> found(std::size_t(parts), zeros);
   const StripOfRows unknown(m);
   std::vector<StripOfRows> strips(std::size_t(parts), unknown);
+  std::atomic<bool> good = true;
   for_parts(data.n, ceil_divide(data.n, parts), 4.0 * double(data.n) * double(m), threads,
             [&](long begin, long end, long part) {
-              add_rows(data, n_bins, begin, end, strips[std::size_t(part)], found[std::size_t(part)]);
+              if (!add_rows(data, n_bins, begin, end, tolerance, period, strips[std::size_t(part)], found[std::size_t(part)]))
+                good = false;
             });
+  if (!good) return false;
   std::fill_n(sums, 3 * size, 0.0);
-  for (const ColumnSums<Weight>& part : found)
+  for (const ColumnSums<Weight>& part : found) {
+    for (long k = 0; k < period.size; ++k) sums[period.columns[std::size_t(k)] * n_bins] += part.low[std::size_t(k)];
     for (long j = 0; j < m; ++j)
       for (long bin = 0; bin < n_bins; ++bin) {
         const long to = j * n_bins + bin;
@@ -205,20 +301,41 @@ template <class Weight> void add_columns(const Predictions& data, long n_bins, i
         sums[size + to] += double(part.weights[from]);
         sums[2 * size + to] += part.hits[from];
       }
+  }
+  if (!data.weight)
+    for (long j = 0; j < m; ++j) {
+      double* const counts = sums + size + j * n_bins;
+      counts[0] = double(data.n) - std::accumulate(counts + 1, counts + n_bins, 0.0);
+    }
+  return true;
 }
 
 }  // namespace
 
-void top_labels(const Predictions& data, int threads, double* confidence, double* correct) {
-  const long m = data.m;
+bool top_labels(const Predictions& data, int threads, double* confidence, double* correct, const double* tolerance) {
+  const long m = data.m, strip = rows_in_strip(m);
+  std::atomic<bool> good = true;
   for_parts(data.n, rows_in_part(m), 4.0 * double(data.n) * double(m), threads, [&](long begin, long end, long) {
-    top_of_rows(data.p + begin * m, data.labels + begin, end - begin, m, confidence + begin, correct + begin);
+    for (long first = begin; first < end; first += strip) {
+      const long rows = std::min(strip, end - first);
+      const double* const x = data.p + first * m;
+      double* const highest = confidence + first;
+      double* const is_top = correct + first;
+      if (tolerance && m >= WIDTH) {
+        if (!checked_tops(x, data.labels + first, rows, m, strict_tolerance(*tolerance, m), highest, is_top)) good = false;
+      } else if (are_good(x, rows, m, tolerance)) {
+        tops_of_rows(x, data.labels + first, rows, m, highest, is_top);
+      } else {
+        good = false;
+      }
+    }
   });
+  return good;
 }
 
-void uniform_bins(const Predictions& data, long n_bins, int threads, double* sums) {
-  if (data.weight) add_columns<double>(data, n_bins, threads, sums);
-  else add_columns<std::uint32_t>(data, n_bins, threads, sums);
+bool uniform_bins(const Predictions& data, long n_bins, int threads, double* sums, const double* tolerance) {
+  return data.weight ? add_columns<double>(data, n_bins, threads, sums, tolerance)
+                     : add_columns<std::uint32_t>(data, n_bins, threads, sums, tolerance);
 }
 
 }  // namespace kcalib

@@ -110,7 +110,7 @@ class Cells {
       for (long first = begin; first < end; first += strip) {
         const long rows = std::min(strip, end - first);
         const double* const x = data_.p + first * m;
-        const long found = own.find(x, rows * m, n_bins, true);
+        const long found = own.find(x, rows * m, n_bins);
         const std::int32_t* const bins = own.bins.data();
         for (long r = 0, t = 0; r < rows; ++r) {
           Hash hash{0, 0};

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "clones.h"
+#include "row_packs.h"
 #include "team.h"
 
 namespace kcalib {
@@ -67,35 +68,40 @@ template <class T> __attribute__((always_inline)) inline bool are_short_distribu
   return good;
 }
 
-// Of rows that are long enough for it every entry is read once.
+// Rows of a pack or more. Their last pack has entries of the one before, which `rest` keeps out of the sum.
 template <class T> __attribute__((always_inline)) inline bool are_long_distributions(const T* x, long rows, long m, double tolerance) {
   constexpr long AHEAD = 8192 / long(sizeof(T));  // is asked for: memory sends more than it does unasked
-  constexpr long WIDTH = LINE / long(sizeof(T)), SUMS = 8;  // independent ones: faster, and more accurate, than one
-  T lowest[WIDTH]{}, lowest_last = 0;
+  const long last = m - WIDTH, twice = m / (2 * WIDTH) * (2 * WIDTH);
+  const Doubles rest = rest_of(m);
+  Pack<T> lowest{}, lowest_too{};
   bool good = true;
   for (long i = 0; i < rows; ++i, x += m) {
-    double sums[SUMS]{};
+    Doubles sum{}, sum_too{};  // independent ones: faster, and more accurate
     long k = 0;
-    for (; k + WIDTH <= m; k += WIDTH) {
-      __builtin_prefetch(x + k + AHEAD);
-      for (long l = 0; l < WIDTH; ++l) lowest[l] = x[k + l] < lowest[l] ? x[k + l] : lowest[l];
-      for (long from = 0; from < WIDTH; from += SUMS)
-        for (long l = 0; l < SUMS; ++l) sums[l] += double(x[k + from + l]);
+    for (; k < twice; k += 2 * WIDTH) {
+      for (long line = 0; line < 2 * WIDTH; line += LINE / long(sizeof(T))) __builtin_prefetch(x + k + line + AHEAD);
+      const Pack<T> first = pack_at(x + k), second = pack_at(x + k + WIDTH);
+      lowest = first < lowest ? first : lowest;
+      lowest_too = second < lowest_too ? second : lowest_too;
+      sum += __builtin_convertvector(first, Doubles);
+      sum_too += __builtin_convertvector(second, Doubles);
     }
-    for (long half = SUMS / 2; half > 1; half /= 2)
-      for (long l = 0; l < half; ++l) sums[l] += sums[half + l];
-    for (; k < m; ++k) {
-      lowest_last = x[k] < lowest_last ? x[k] : lowest_last;
-      sums[k % 2] += double(x[k]);
+    if (k <= last) {
+      const Pack<T> next = pack_at(x + k);
+      lowest = next < lowest ? next : lowest;
+      sum += __builtin_convertvector(next, Doubles);
     }
-    good &= std::abs(sums[0] + sums[1] - 1) <= tolerance;
+    const Pack<T> end = pack_at(x + last);
+    lowest_too = end < lowest_too ? end : lowest_too;
+    sum_too += __builtin_convertvector(end, Doubles) * rest;
+    good &= std::abs(total_of(sum + sum_too) - 1) <= tolerance;
   }
-  for (long l = 0; l < WIDTH; ++l) good &= lowest[l] >= 0;
-  return good & (lowest_last >= 0);
+  for (long l = 0; l < WIDTH; ++l) good &= (lowest[l] >= 0) & (lowest_too[l] >= 0);
+  return good;
 }
 
 template <class T> __attribute__((always_inline)) inline bool are_distributions_of(const T* x, long rows, long m, double tolerance) {
-  return m < LANES ? are_short_distributions(x, rows, m, tolerance) : are_long_distributions(x, rows, m, tolerance);
+  return m < WIDTH ? are_short_distributions(x, rows, m, tolerance) : are_long_distributions(x, rows, m, tolerance);
 }
 
 KCALIB_CLONES bool strip_is_good(const double* x, long rows, long m, double tolerance) {
@@ -154,9 +160,12 @@ template <class T> double square_norm(const T* x, long m) {
 
 }  // namespace
 
+bool are_few_distributions(const double* p, long rows, long m, double tolerance) {
+  return strip_is_good(p, rows, m, strict_tolerance(tolerance, m));
+}
+
 template <class T> bool are_distributions(const T* p, long n, long m, double tolerance, int threads, double* out) {
-  // Sums of the same m terms in two orders differ by less.
-  const double strict = tolerance - 2 * double(m) * std::numeric_limits<double>::epsilon();
+  const double strict = strict_tolerance(tolerance, m);
   return with_width(m, [=](auto m) {
     return for_parts(n, m, threads, [=](long begin, long end) {
       const long strip = std::max(1L, STRIP / m);

@@ -9,8 +9,9 @@
 
 namespace kcalib {
 
-// Rows of which bins are found at once.
-inline long rows_in_strip(long m) { return std::max(1L, 2048 / m); }
+// Rows of which bins are found at once, so many numbers or a single row.
+constexpr long STRIP = 2048;
+inline long rows_in_strip(long m) { return std::max(1L, STRIP / m); }
 
 constexpr long LANES = 8;  // numbers that are looked at together
 
@@ -26,7 +27,7 @@ struct StripOfRows {
 
   // The bins of all entries; or, if these are `sparse`, of those that are not in the first bin, `values` at `places`, of
   // which the number is returned.
-  long find(const double* x, long count, double n_bins, bool may_be_sparse);
+  long find(const double* x, long count, double n_bins);
 };
 
 }  // namespace kcalib

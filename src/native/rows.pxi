@@ -19,8 +19,8 @@ cdef extern from "cpu/bins.h" namespace "kcalib" nogil:
     cpdef enum class GapNorm:
         CITYBLOCK
         EUCLIDEAN
-    void c_top_labels "kcalib::top_labels"(const Predictions&, int, double*, double*)
-    void c_uniform_bins "kcalib::uniform_bins"(const Predictions&, long, int, double*) except +
+    bint c_top_labels "kcalib::top_labels"(const Predictions&, int, double*, double*, const double*)
+    bint c_uniform_bins "kcalib::uniform_bins"(const Predictions&, long, int, double*, const double*) except +
     long c_uniform_cells "kcalib::uniform_cells"(
         const Predictions&, long, GapNorm, int, int64_t*, double*, double*) except +
     long c_median_variance_cells "kcalib::median_variance_cells"(
@@ -103,11 +103,11 @@ cdef checked_labels(const number[::1] values, long m, int threads):
 FLOAT64, INT64 = np.dtype(np.float64), np.dtype(np.int64)
 
 
-def labelled(true, pred, double tolerance, int threads):
-    """A copy of the labels 0..m-1 of rows of m > 1 probabilities, NumPy arrays as `distributions` and `classes` return them;
-    `pred` has two dimensions.
+cdef labels_of(true, pred, int threads, Predictions* data):
+    """A copy of the labels 0..m-1, and in `data` where these and the rows, of m > 1 entries, are.
 
-    None if some check fails, or if the arrays are others, which says nothing against them.
+    None if some label is another, or if the arrays are not NumPy's as `distributions` and `classes` return them, which
+    says nothing against them.
     """
     if true.dtype is not INT64 or pred.dtype is not FLOAT64 or true.ndim != 1:
         return None
@@ -125,11 +125,55 @@ def labelled(true, pred, double tolerance, int threads):
     labels = np.empty(n, INT64)
     cdef int64_t[::1] out = labels
     cdef int64_t* out_pointer = &out[0]
+    data.p, data.labels, data.weight, data.n, data.m = values, out_pointer, <const double*>NULL, n, m
     cdef bint good
     with nogil:
-        good = are_classes(called, n, m, threads, out_pointer) and are_distributions(
-            values, n, m, tolerance, threads, <double*>NULL)
+        good = are_classes(called, n, m, threads, out_pointer)
     return labels if good else None
+
+
+def labelled(true, pred, double tolerance, int threads):
+    """A copy of the labels 0..m-1 of rows of probabilities, where both are as nearly all are; None elsewhere.
+
+    `pred` has two dimensions. None says nothing against the arrays: it needs a closer look. As below.
+    """
+    cdef Predictions data
+    labels = labels_of(true, pred, threads, &data)
+    if labels is None:
+        return None
+    cdef bint good
+    with nogil:
+        good = are_distributions(data.p, data.n, data.m, tolerance, threads, <double*>NULL)
+    return labels if good else None
+
+
+def labelled_tops(true, pred, double tolerance, int threads):
+    """Such labels, and what `top_labels` finds of the rows, which are read once."""
+    cdef Predictions data
+    labels = labels_of(true, pred, threads, &data)
+    if labels is None:
+        return None
+    confidence, correct = np.empty(data.n), np.empty(data.n)
+    cdef double[::1] confidence_view = confidence
+    cdef double[::1] correct_view = correct
+    cdef bint good
+    with nogil:
+        good = c_top_labels(data, threads, &confidence_view[0], &correct_view[0], &tolerance)
+    return (labels, confidence, correct) if good else None
+
+
+def labelled_bins(true, pred, double tolerance, int threads, long n_bins):
+    """Such labels, and what `uniform_bins` finds of the rows, which are read once."""
+    cdef Predictions data
+    labels = labels_of(true, pred, threads, &data)
+    if labels is None:
+        return None
+    sums = np.empty((3, data.m, n_bins))
+    cdef double[:, :, ::1] out = sums
+    cdef bint good
+    with nogil:
+        good = c_uniform_bins(data, n_bins, threads, &out[0, 0, 0], &tolerance)
+    return (labels, sums) if good else None
 
 
 def points_and_residuals(p, const int64_t[::1] labels, dtype, int threads):
@@ -191,7 +235,7 @@ def top_labels(const double[:, ::1] p, const int64_t[::1] labels, int threads):
     cdef double[::1] confidence_view = confidence
     cdef double[::1] correct_view = correct
     with nogil:
-        c_top_labels(data, threads, &confidence_view[0], &correct_view[0])
+        c_top_labels(data, threads, &confidence_view[0], &correct_view[0], <const double*>NULL)
     return confidence, correct
 
 
@@ -203,7 +247,7 @@ def uniform_bins(
     sums = np.empty((3, data.m, n_bins))
     cdef double[:, :, ::1] out = sums
     with nogil:
-        c_uniform_bins(data, n_bins, threads, &out[0, 0, 0])
+        c_uniform_bins(data, n_bins, threads, &out[0, 0, 0], <const double*>NULL)
     return sums
 
 

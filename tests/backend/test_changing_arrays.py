@@ -53,7 +53,7 @@ def odd_rows(n: int, m: int) -> np.ndarray:
 @pytest.mark.parametrize("n", [1, 2, 70, 5000])
 def test_values_that_are_anything_are_not_followed_out_of_their_array(n: int) -> None:
     labels = np.random.default_rng(1).integers(0, 2, n)
-    for m in (2, 7):
+    for m in (2, 7, 13):
         p = odd_rows(n, m)
         _, correct = _native.top_labels(p, labels, 1)
         assert set(correct) <= {0.0, 1.0}

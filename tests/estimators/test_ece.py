@@ -454,6 +454,22 @@ def test_same_bits_for_any_number_of_threads(m):
         assert len({call(threads) for threads in (1, 2, 7)}) == 1
 
 
+@pytest.mark.parametrize("options", [{}, {"n_bins": 40}, {"binning": "equal_mass"}, {"n_bins": "risk"}])
+@pytest.mark.parametrize("function", [kcalib.top_label_ece, kcalib.class_wise_ece, kcalib.debiased_ece, kcalib.mmce])
+def test_what_is_found_while_rows_are_checked_is_what_is_found_afterwards(function, options):
+    """Rows that lie column by column are copied before anything is found of them."""
+    rng = np.random.default_rng(3)
+    p = rng.dirichlet(np.full(11, 0.5), size=2000)
+    y = rng.integers(0, 11, size=2000)
+    options = {} if function is kcalib.mmce else options
+    assert function(y, p, **options) == function(y, np.asfortranarray(p), **options)
+    if options == {"n_bins": 40} and function is not kcalib.debiased_ece:  # which has no weights
+        weights = np.ones(2000)
+        assert function(y, p, **options) == pytest.approx(function(y, p, sample_weight=weights, **options), rel=1e-12)
+    with pytest.raises(ValueError, match=r"y_pred\[1999\]"):
+        function(y, np.where(np.arange(2000)[:, None] < 1999, p, 0.2), **options)
+
+
 @pytest.mark.parametrize("function", [kcalib.top_label_ece, kcalib.class_wise_ece, kcalib.canonical_ece])
 def test_integer_weights_are_repeated_samples(function):
     y, p = softmax_problem(200, 3)

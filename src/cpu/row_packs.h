@@ -5,6 +5,11 @@
 #include <cstdint>
 #include <type_traits>
 
+// No pack is passed to a function that is called: how it would be is of no concern.
+#ifdef __GNUC__
+#pragma GCC diagnostic ignored "-Wpsabi"
+#endif
+
 #define KCALIB_PART __attribute__((always_inline)) inline
 
 namespace kcalib {

@@ -230,7 +230,8 @@ def _median_on_a_line(points: Array, metric: str, threads: int | None) -> tuple[
 
 
 FAR = np.finfo(np.float64).max / 4
-COLLECTED = 2**21  # distances that are sorted at once, and 32 more for each point
+COLLECTED = 2**21  # distances that are in memory at once, and 32 more for each point
+SORTED = 2**14  # distances that are sorted before anybody knows which are needed
 LINE_COLLECTED = 2**20  # and 2 more for each point, on a line
 DISTANCES = {  # the bare distance as a kernel, by metric
     "euclidean": (Term(1.0, (Factor("identity", "euclidean"),)),),
@@ -365,7 +366,7 @@ class PairDistances(Distances):
         return self._sorted if self._on_device else self.operator.between(low, high, count)
 
     def _by_one_sweep(self, rank: int) -> tuple[int, Array] | None:
-        if not isinstance(self.operator, OpenMPOperator) or self.pairs <= self.room or self.n <= SAMPLE:
+        if not isinstance(self.operator, OpenMPOperator) or self.pairs <= SORTED:
             return None
         some = self.some()
         width = WIDTH * math.sqrt(SAMPLE / some.n)

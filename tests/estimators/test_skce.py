@@ -251,6 +251,37 @@ def test_exact_medians_by_one_sweep(width, off, sweeps, counting, threads, monke
     assert sum(asked) == sweeps
 
 
+@pytest.mark.parametrize("metric", ["euclidean", "cityblock"])
+@pytest.mark.parametrize("kind", ["diffuse", "peaked", "in order", "tied", "few places", "near and far"])
+def test_medians_of_a_few_hundred_samples_do_without_sorting_all_distances(kind, metric, monkeypatch):
+    rng = np.random.default_rng(5)
+    between, collected = OpenMPOperator.some_between, []
+
+    def counted(self, *args):
+        found = between(self, *args)
+        collected.append(len(found[0]))
+        return found
+
+    monkeypatch.setattr(OpenMPOperator, "some_between", counted)
+    for n in (181, 182, 400, 1000, 2000):  # the first has too few pairs
+        p = rng.dirichlet(np.full(5, {"diffuse": 50.0, "peaked": 0.05}.get(kind, 1.0)), size=n)
+        if kind == "in order":
+            p = np.sort(p, axis=0)
+        elif kind == "tied":
+            p = np.round(p, 1)
+        elif kind == "few places":
+            p = np.eye(5)[rng.integers(5, size=n)]
+        elif kind == "near and far":
+            p[: n // 2] = p[0] + 1e-12 * rng.uniform(size=(n // 2, 5))
+        d = np.abs(p[:, None] - p).sum(-1) if metric == "cityblock" else np.sqrt(((p[:, None] - p) ** 2).sum(-1))
+        d = d[np.triu_indices(n, 1)]
+        collected.clear()
+        found = median_distance(p, metric).value
+        assert found == pytest.approx(np.median(d) or np.median(d[d > 0]), rel=0, abs=4e-16)
+        if kind in ("diffuse", "peaked", "in order") and n > 181:
+            assert sum(collected) < len(d) // 2
+
+
 def test_exact_medians_where_more_distances_are_in_between_than_may_be_collected(monkeypatch):
     """Some of the points are spread widely, all of them lie in four clusters."""
     rng = np.random.default_rng(0)

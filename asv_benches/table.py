@@ -186,6 +186,10 @@ def median(quick: bool) -> Iterator[Row]:
         for threads in thread_counts():
             value = bench_median.over_sweep(samples(m, quick), m, threads, 3 if quick else ROUNDS)
             yield Row(f"m = {m}, n = {samples(m, quick)}, {threads_label(threads)}", value, 3)
+    n, m = bench_median.DEFAULT, bench_median.CLASSES
+    for threads in thread_counts():
+        value = bench_median.over_sweep(n, m, threads, 3 if quick else ROUNDS)
+        yield kept(f"m = {m}, n = {n}, of the default bandwidth, {threads_label(threads)}", value, 4)
 
 
 def peers(quick: bool) -> Iterator[Row]:

@@ -238,7 +238,7 @@ DISTANCES = {  # the bare distance as a kernel, by metric
     "cityblock": (Term(1.0, (Factor("identity", "cityblock"),)),),
     "total_variation": (Term(0.5, (Factor("identity", "cityblock"),)),),
 }
-SAMPLE = 1448  # points whose distances say where to look first, an eighth of all if that is more
+SAMPLE = 1448  # points whose distances say where to look first, an eighth of all if that is more; of few a quarter
 WIDTH = 0.02  # the quantile sought is one of theirs that is at most so far from it, nearly always
 # Quantiles of theirs around the one sought, where the first thresholds are.
 OFFSETS = np.array([-0.12, -0.03, -0.008, -0.002, 0.002, 0.008, 0.03, 0.12])
@@ -248,7 +248,7 @@ class Distances(ABC):
     """The distances of all pairs i < j of n points, by rank."""
 
     n: int
-    highest: float  # all are below
+    highest: float  # all are below, which is asked where they are too many to be collected at once
     room: int  # so many may be collected
 
     @abstractmethod
@@ -382,7 +382,7 @@ class PairDistances(Distances):
             begin, end = (float(values[place]) for place in places)
             if begin == end:
                 return None
-            collected, found, below = self.operator.some_between(begin, end, self.room)
+            collected, found, below = self.operator.some_between(begin, end, min(self.room, self.pairs))
             if below <= rank < below + found:
                 return (below, collected) if found <= self.room else None
             if rank < below:

@@ -33,6 +33,7 @@ __all__ = ["ReliabilityBins"]
 
 N_BINS = 15  # everywhere, where a number of bins is not given
 MAX_BINS = 1_000_000
+FEW_SUMS = 2**18  # of columns and bins
 BINNINGS = ("uniform", "equal_mass", "median_variance")
 MIN_BIN_SIZE = 10
 COLUMNS_AT_ONCE = 8  # that are copied out of the rows: a cache line
@@ -191,13 +192,18 @@ class TopLabels(Reading):
 
 
 class UniformBins(Reading):
-    """`found`: the sums of all columns in so many bins of equal width, as `_native.uniform_bins` has them."""
+    """`found`: the sums of all columns in so many bins of equal width, as `_native.uniform_bins` has them.
+
+    Not of so many bins that their sums are large: these are made after the options have been looked at.
+    """
 
     def __init__(self, n_bins: int) -> None:
         self.n_bins = n_bins
 
     def labels(self, y_true: np.ndarray, y_pred: np.ndarray, tolerance: float, threads: int) -> np.ndarray | None:
-        _check_room(y_pred.shape[1], self.n_bins)
+        n, m = y_pred.shape
+        if self.n_bins > n or self.n_bins * m > FEW_SUMS:
+            return super().labels(y_true, y_pred, tolerance, threads)
         read = _native.labelled_bins(y_true, y_pred, tolerance, threads, self.n_bins)
         if read is None:
             return None

@@ -104,41 +104,48 @@ constexpr long PARTIAL_BYTES = 1L << 26;  // of all copies, unless one takes mor
 
 // Of each row the largest number, and whether its first place is the label: 1 or 0. With CHECKED also whether all are
 // distributions, as `are_distributions` has it.
-template <bool CHECKED>
+template <long WIDTH, bool CHECKED>
 KCALIB_PART bool long_tops(const double* x, const std::int64_t* labels, long rows, long m, double tolerance, double* highest, double* is_top) {
-  const Integers lanes = {0, 1, 2, 3, 4, 5, 6, 7}, nowhere = Integers{} + std::int64_t(m);
-  const Doubles rest = rest_of(m);
-  Doubles lowest{};
+  constexpr long TOGETHER = 8;
+  using Numbers = Doubles<WIDTH>;
+  using Places = Integers<WIDTH>;
+  Places lanes{};
+  for (long l = 0; l < WIDTH; ++l) lanes[l] = l;
+  const Places nowhere = Places{} + std::int64_t(m);
+  const Numbers rest = rest_of<WIDTH>(m);
+  Numbers lowest{};
   bool good = true;
   for (long i = 0; i < rows; ++i, x += m) {
-    Doubles largest = pack_at(x), sum{};
-    Integers place = lanes, here = lanes;
-    const auto look_at = [&](Doubles given, Integers at) __attribute__((always_inline)) {
+    Numbers largest = pack_at<WIDTH>(x), sum{};
+    Places place = lanes, here = lanes;
+    const auto look_at = [&](Numbers given, Places at) __attribute__((always_inline)) {
       place = given > largest ? at : place;
       largest = given > largest ? given : largest;
       if constexpr (CHECKED) lowest = given < lowest ? given : lowest;
     };
-    for (long k = 0; k + WIDTH <= m; k += WIDTH, here += WIDTH) {
-      __builtin_prefetch(x + k + AHEAD);
-      const Doubles given = pack_at(x + k);
+    const auto add = [&](long k) __attribute__((always_inline)) {
+      const Numbers given = pack_at<WIDTH>(x + k);
       look_at(given, here);
       if constexpr (CHECKED) sum += given;
+      here += WIDTH;
+    };
+    long k = 0;
+    for (; k + TOGETHER <= m; k += TOGETHER) {
+      __builtin_prefetch(x + k + AHEAD);
+      for (long l = 0; l < TOGETHER; l += WIDTH) add(k + l);
     }
-    const Doubles last = pack_at(x + m - WIDTH);
+    for (; k + WIDTH <= m; k += WIDTH) add(k);
+    const Numbers last = pack_at<WIDTH>(x + m - WIDTH);
     look_at(last, lanes + std::int64_t(m - WIDTH));
-    if constexpr (CHECKED) good &= std::abs(total_of(sum + last * rest) - 1) <= tolerance;
-    highest[i] = highest_of(largest);
-    is_top[i] = lowest_of(largest == Doubles{} + highest[i] ? place : nowhere) == labels[i];
+    if constexpr (CHECKED) good &= std::abs(total_of<WIDTH>(sum + last * rest) - 1) <= tolerance;
+    highest[i] = highest_of<WIDTH>(largest);
+    is_top[i] = lowest_of<WIDTH>(largest == Numbers{} + highest[i] ? place : nowhere) == labels[i];
   }
   for (long l = 0; l < WIDTH; ++l) good &= lowest[l] >= 0;
   return good;
 }
 
-KCALIB_CLONES void tops_of_rows(const double* x, const std::int64_t* labels, long rows, long m, double* highest, double* is_top) {
-  if (m >= WIDTH) {
-    long_tops<false>(x, labels, rows, m, 0, highest, is_top);
-    return;
-  }
+void short_tops(const double* x, const std::int64_t* labels, long rows, long m, double* highest, double* is_top) {
   for (long i = 0; i < rows; ++i, x += m) {
     long place = 0;
     for (long k = 1; k < m; ++k) place = x[k] > x[place] ? k : place;
@@ -147,9 +154,31 @@ KCALIB_CLONES void tops_of_rows(const double* x, const std::int64_t* labels, lon
   }
 }
 
-KCALIB_CLONES bool checked_tops(const double* x, const std::int64_t* labels, long rows, long m, double tolerance, double* highest,
-                                double* is_top) {
-  return long_tops<true>(x, labels, rows, m, tolerance, highest, is_top);
+template <long WIDTH>
+KCALIB_PART bool long_tops_of(const double* x, const std::int64_t* labels, long rows, long m, double* highest, double* is_top) {
+  return long_tops<WIDTH, false>(x, labels, rows, m, 0, highest, is_top);
+}
+template <long WIDTH>
+KCALIB_PART bool checked_tops_of(const double* x, const std::int64_t* labels, long rows, long m, double tolerance, double* highest,
+                                 double* is_top) {
+  return long_tops<WIDTH, true>(x, labels, rows, m, tolerance, highest, is_top);
+}
+KCALIB_FOR_EACH_WIDTH(long_tops, (const double* x, const std::int64_t* labels, long rows, long m, double* highest, double* is_top),
+                      (x, labels, rows, m, highest, is_top))
+KCALIB_FOR_EACH_WIDTH(checked_tops,
+                      (const double* x, const std::int64_t* labels, long rows, long m, double tolerance, double* highest, double* is_top),
+                      (x, labels, rows, m, tolerance, highest, is_top))
+
+// Whether rows are distributions, where that is asked; what is found of others is of no use.
+bool tops_of_rows(const double* x, const std::int64_t* labels, long rows, long m, const double* tolerance, double* highest, double* is_top) {
+  if (m >= LONG_ROW) {
+    if (tolerance) return checked_tops(x, labels, rows, m, strict_tolerance(*tolerance, m), highest, is_top);
+    long_tops(x, labels, rows, m, highest, is_top);
+    return true;
+  }
+  if (tolerance && !are_few_distributions(x, rows, m, *tolerance)) return false;
+  short_tops(x, labels, rows, m, highest, is_top);
+  return true;
 }
 
 // -- Bins of equal width ----------------------------------------------------------------------
@@ -197,6 +226,21 @@ __attribute__((target("arch=x86-64-v4"))) std::uint64_t add_low(const double* x,
   }
   return above;
 }
+__attribute__((target("arch=x86-64-v3"))) std::uint64_t add_low(const double* x, long count, double edge, double* sums) {
+  const __m256d highest = _mm256_set1_pd(edge);
+  std::uint64_t above = 0;
+  long k = 0;
+  for (; k + 4 <= count; k += 4) {
+    const __m256d given = _mm256_loadu_pd(x + k), is_low = _mm256_cmp_pd(given, highest, _CMP_NGT_UQ);
+    _mm256_storeu_pd(sums + k, _mm256_add_pd(_mm256_loadu_pd(sums + k), _mm256_and_pd(is_low, given)));
+    above |= std::uint64_t(~_mm256_movemask_pd(is_low) & 15) << k;
+  }
+  for (; k < count; ++k) {
+    sums[k] += x[k] > edge ? 0.0 : x[k];
+    above |= std::uint64_t(x[k] > edge) << k;
+  }
+  return above;
+}
 __attribute__((target("default")))
 #endif
 std::uint64_t add_low(const double* x, long count, double edge, double* sums) {
@@ -226,11 +270,6 @@ long split_at(const double* x, long count, double edge, const Period& period, do
   return found;
 }
 
-// Whether rows are distributions, where that is asked.
-bool are_good(const double* rows, long count, long m, const double* tolerance) {
-  return !tolerance || are_few_distributions(rows, count, m, *tolerance);
-}
-
 template <class Weight>
 bool add_rows(const Predictions& data, long n_bins, long begin, long end, const double* tolerance, const Period& period,
               StripOfRows& strip, ColumnSums<Weight>& out) {
@@ -242,7 +281,7 @@ bool add_rows(const Predictions& data, long n_bins, long begin, long end, const 
   for (long first = begin; first < end; first += length) {
     const long rows = std::min(length, end - first);
     const double* const x = data.p + first * m;
-    if (!are_good(x, rows, m, tolerance)) return false;
+    if (tolerance && !are_few_distributions(x, rows, m, *tolerance)) return false;
     if constexpr (std::is_same_v<Weight, double>) {
       bins_of(x, rows * m, double(n_bins), bins);
       for (long r = 0; r < rows; ++r) {
@@ -318,16 +357,7 @@ bool top_labels(const Predictions& data, int threads, double* confidence, double
   for_parts(data.n, rows_in_part(m), 4.0 * double(data.n) * double(m), threads, [&](long begin, long end, long) {
     for (long first = begin; first < end; first += strip) {
       const long rows = std::min(strip, end - first);
-      const double* const x = data.p + first * m;
-      double* const highest = confidence + first;
-      double* const is_top = correct + first;
-      if (tolerance && m >= WIDTH) {
-        if (!checked_tops(x, data.labels + first, rows, m, strict_tolerance(*tolerance, m), highest, is_top)) good = false;
-      } else if (are_good(x, rows, m, tolerance)) {
-        tops_of_rows(x, data.labels + first, rows, m, highest, is_top);
-      } else {
-        good = false;
-      }
+      if (!tops_of_rows(data.p + first * m, data.labels + first, rows, m, tolerance, confidence + first, correct + first)) good = false;
     }
   });
   return good;

@@ -68,48 +68,47 @@ template <class T> __attribute__((always_inline)) inline bool are_short_distribu
   return good;
 }
 
-// Rows of a pack or more. Their last pack has entries of the one before, which `rest` keeps out of the sum.
-template <class T> __attribute__((always_inline)) inline bool are_long_distributions(const T* x, long rows, long m, double tolerance) {
+// Rows of LONG_ROW numbers or more. Their last pack has entries of the one before, which `rest` keeps out of the sum.
+template <long WIDTH, class T> KCALIB_PART bool are_long_distributions(const T* x, long rows, long m, double tolerance) {
   constexpr long AHEAD = 8192 / long(sizeof(T));  // is asked for: memory sends more than it does unasked
-  const long last = m - WIDTH, twice = m / (2 * WIDTH) * (2 * WIDTH);
-  const Doubles rest = rest_of(m);
-  Pack<T> lowest{}, lowest_too{};
+  constexpr long TOGETHER = 16;
+  using Sums = Doubles<WIDTH>;
+  const Sums rest = rest_of<WIDTH>(m);
+  Pack<WIDTH, T> lowest{}, lowest_too{};
   bool good = true;
   for (long i = 0; i < rows; ++i, x += m) {
-    Doubles sum{}, sum_too{};  // independent ones: faster, and more accurate
+    Sums sum{}, sum_too{};  // independent ones: faster, and more accurate
     long k = 0;
-    for (; k < twice; k += 2 * WIDTH) {
-      for (long line = 0; line < 2 * WIDTH; line += LINE / long(sizeof(T))) __builtin_prefetch(x + k + line + AHEAD);
-      const Pack<T> first = pack_at(x + k), second = pack_at(x + k + WIDTH);
-      lowest = first < lowest ? first : lowest;
-      lowest_too = second < lowest_too ? second : lowest_too;
-      sum += __builtin_convertvector(first, Doubles);
-      sum_too += __builtin_convertvector(second, Doubles);
+    for (; k + TOGETHER <= m; k += TOGETHER) {
+      for (long line = 0; line < TOGETHER; line += LINE / long(sizeof(T))) __builtin_prefetch(x + k + line + AHEAD);
+      for (long l = 0; l < TOGETHER; l += 2 * WIDTH) {
+        const auto first = pack_at<WIDTH>(x + k + l), second = pack_at<WIDTH>(x + k + l + WIDTH);
+        lowest = first < lowest ? first : lowest;
+        lowest_too = second < lowest_too ? second : lowest_too;
+        sum += __builtin_convertvector(first, Sums);
+        sum_too += __builtin_convertvector(second, Sums);
+      }
     }
-    if (k <= last) {
-      const Pack<T> next = pack_at(x + k);
+    for (; k + WIDTH <= m; k += WIDTH) {
+      const auto next = pack_at<WIDTH>(x + k);
       lowest = next < lowest ? next : lowest;
-      sum += __builtin_convertvector(next, Doubles);
+      sum += __builtin_convertvector(next, Sums);
     }
-    const Pack<T> end = pack_at(x + last);
+    const auto end = pack_at<WIDTH>(x + m - WIDTH);
     lowest_too = end < lowest_too ? end : lowest_too;
-    sum_too += __builtin_convertvector(end, Doubles) * rest;
-    good &= std::abs(total_of(sum + sum_too) - 1) <= tolerance;
+    sum_too += __builtin_convertvector(end, Sums) * rest;
+    good &= std::abs(total_of<WIDTH>(sum + sum_too) - 1) <= tolerance;
   }
   for (long l = 0; l < WIDTH; ++l) good &= (lowest[l] >= 0) & (lowest_too[l] >= 0);
   return good;
 }
 
-template <class T> __attribute__((always_inline)) inline bool are_distributions_of(const T* x, long rows, long m, double tolerance) {
-  return m < WIDTH ? are_short_distributions(x, rows, m, tolerance) : are_long_distributions(x, rows, m, tolerance);
+template <long WIDTH, class T> KCALIB_PART bool strip_is_good_of(const T* x, long rows, long m, double tolerance) {
+  return m < LONG_ROW ? are_short_distributions(x, rows, m, tolerance) : are_long_distributions<WIDTH>(x, rows, m, tolerance);
 }
 
-KCALIB_CLONES bool strip_is_good(const double* x, long rows, long m, double tolerance) {
-  return are_distributions_of(x, rows, m, tolerance);
-}
-KCALIB_CLONES bool strip_is_good(const float* x, long rows, long m, double tolerance) {
-  return are_distributions_of(x, rows, m, tolerance);
-}
+KCALIB_FOR_EACH_WIDTH(strip_is_good, (const double* x, long rows, long m, double tolerance), (x, rows, m, tolerance))
+KCALIB_FOR_EACH_WIDTH(strip_is_good, (const float* x, long rows, long m, double tolerance), (x, rows, m, tolerance))
 
 // Whether 0 <= p <= highest holds throughout. A count of those that are not is as wide as a double: it takes the same packs.
 template <class T> __attribute__((always_inline)) inline bool pairs_of(const T* p, long n, double highest, double* out) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from fractions import Fraction
@@ -454,19 +455,28 @@ def test_same_bits_for_any_number_of_threads(m):
         assert len({call(threads) for threads in (1, 2, 7)}) == 1
 
 
-@pytest.mark.parametrize("options", [{}, {"n_bins": 40}, {"binning": "equal_mass"}, {"n_bins": "risk"}])
-@pytest.mark.parametrize("function", [kcalib.top_label_ece, kcalib.class_wise_ece, kcalib.debiased_ece, kcalib.mmce])
+@pytest.mark.parametrize(
+    ("function", "options"),
+    [
+        (kcalib.mmce, {}),
+        *itertools.product(
+            [kcalib.top_label_ece, kcalib.class_wise_ece, kcalib.debiased_ece],
+            [{}, {"n_bins": 40}, {"binning": "equal_mass"}, {"n_bins": "risk"}],
+        ),
+        (kcalib.top_label_ece, {"n_bins": 3000}),
+        (kcalib.class_wise_ece, {"n_bins": 3000}),
+    ],
+)
 def test_what_is_found_while_rows_are_checked_is_what_is_found_afterwards(function, options):
     """Rows that lie column by column are copied before anything is found of them."""
     rng = np.random.default_rng(3)
     p = rng.dirichlet(np.full(11, 0.5), size=2000)
     y = rng.integers(0, 11, size=2000)
-    options = {} if function is kcalib.mmce else options
     assert function(y, p, **options) == function(y, np.asfortranarray(p), **options)
     if options == {"n_bins": 40} and function is not kcalib.debiased_ece:  # which has no weights
         weights = np.ones(2000)
         assert function(y, p, **options) == pytest.approx(function(y, p, sample_weight=weights, **options), rel=1e-12)
-    with pytest.raises(ValueError, match=r"y_pred\[1999\]"):
+    with pytest.raises(ValueError, match=r"y_pred\[1999\]"):  # whatever options are
         function(y, np.where(np.arange(2000)[:, None] < 1999, p, 0.2), **options)
 
 
@@ -735,6 +745,15 @@ def test_risk_needs_ten_samples():
 def test_equal_mass_risk_tries_no_more_bins_than_samples_of_other_folds():
     result = kcalib.top_label_ece(Y, P, n_bins="risk", binning="equal_mass", full_output=True)
     assert [risk.n_bins for risk in result.risks] == [5, 10, 15]
+
+
+def test_wrong_options_are_told_before_sums_that_are_too_many():
+    p = np.random.default_rng(0).dirichlet(np.ones(1000), size=4)
+    for wrong in ({"norm": "l3"}, {"min_bin_size": 3}, {"class_weight": "z"}):
+        with pytest.raises((ValueError, TypeError), match=next(iter(wrong))):
+            kcalib.class_wise_ece(np.arange(4), p, n_bins=1_000_000, **wrong)
+    with pytest.raises(ValueError, match="sums to"):
+        kcalib.class_wise_ece(np.arange(4), 2 * p, n_bins=1_000_000)
 
 
 def test_too_many_sums_are_refused():

@@ -7,7 +7,7 @@ text. With the Python of an environment that has an older version, that is measu
 what it lacks is left out.
 
 "yes" and "no" say whether a measured value is within its bar: what was asked of the code, or, with an asterisk, what
-earlier versions reached on all machines that were measured, with some room. Close other programs. What sections take
+was set, with some room, by what versions reached on the machines that were measured. Close other programs. What sections take
 is written to standard error.
 """
 
@@ -61,7 +61,7 @@ class Row:
     bar: float
     at_least: bool = False  # the bar; otherwise at most
     kept: bool = (
-        False  # nobody asked for the bar: versions before were within it on all machines measured, with some room
+        False  # nobody asked for the bar: it was set, with some room, by what versions reached on the machines measured
     )
 
     @property

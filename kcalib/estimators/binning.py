@@ -212,7 +212,10 @@ class UniformBins(Reading):
 
 
 def reading_for(notion: str, binning: Any, n_bins: Any) -> Reading:
-    """What the error of a notion needs of predictions that have not been read yet; its options, neither."""
+    """What to find of predictions, while they are checked, for the error of a notion.
+
+    Options have not been checked: with wrong ones what is found is of no use, and a fault in them is told later.
+    """
     if notion == "top_label":
         return TopLabels()
     if isinstance(binning, str) and binning == "uniform" and type(n_bins) is int and 1 <= n_bins <= MAX_BINS:

@@ -105,7 +105,7 @@ constexpr long PARTIAL_BYTES = 1L << 26;  // of all copies, unless one takes mor
 // Of each row the largest number, and whether its first place is the label: 1 or 0. With CHECKED also whether all are
 // distributions, as `are_distributions` has it.
 template <long WIDTH, bool CHECKED>
-KCALIB_PART bool long_tops(const double* x, const std::int64_t* labels, long rows, long m, double tolerance, double* highest, double* is_top) {
+KCALIB_PART bool find_tops(const double* x, const std::int64_t* labels, long rows, long m, double tolerance, double* highest, double* is_top) {
   constexpr long TOGETHER = 8;
   using Numbers = Doubles<WIDTH>;
   using Places = Integers<WIDTH>;
@@ -156,12 +156,12 @@ void short_tops(const double* x, const std::int64_t* labels, long rows, long m, 
 
 template <long WIDTH>
 KCALIB_PART bool long_tops_of(const double* x, const std::int64_t* labels, long rows, long m, double* highest, double* is_top) {
-  return long_tops<WIDTH, false>(x, labels, rows, m, 0, highest, is_top);
+  return find_tops<WIDTH, false>(x, labels, rows, m, 0, highest, is_top);
 }
 template <long WIDTH>
 KCALIB_PART bool checked_tops_of(const double* x, const std::int64_t* labels, long rows, long m, double tolerance, double* highest,
                                  double* is_top) {
-  return long_tops<WIDTH, true>(x, labels, rows, m, tolerance, highest, is_top);
+  return find_tops<WIDTH, true>(x, labels, rows, m, tolerance, highest, is_top);
 }
 KCALIB_FOR_EACH_WIDTH(long_tops, (const double* x, const std::int64_t* labels, long rows, long m, double* highest, double* is_top),
                       (x, labels, rows, m, highest, is_top))
@@ -207,7 +207,17 @@ struct Period {
   std::vector<std::int32_t> columns;
 };
 
-// sums[k] += x[k], of those that are not above the edge; which ones are is said by bits.
+// sums[k] += x[k], of those from `k` on that are not above the edge; which ones are is said by bits.
+KCALIB_PART std::uint64_t add_low_from(long k, const double* x, long count, double edge, double* sums) {
+  std::uint64_t above = 0;
+  for (; k < count; ++k) {
+    sums[k] += x[k] > edge ? 0.0 : x[k];
+    above |= std::uint64_t(x[k] > edge) << k;
+  }
+  return above;
+}
+
+// The same of at most 64.
 #ifdef KCALIB_CLONES_BY_HAND
 __attribute__((target("arch=x86-64-v4"))) std::uint64_t add_low(const double* x, long count, double edge, double* sums) {
   const __m512d highest = _mm512_set1_pd(edge);
@@ -220,11 +230,7 @@ __attribute__((target("arch=x86-64-v4"))) std::uint64_t add_low(const double* x,
     _mm512_storeu_pd(sums + k, _mm512_mask_add_pd(sum, is_low, sum, given));
     above |= std::uint64_t(__mmask8(~is_low)) << k;
   }
-  for (; k < count; ++k) {
-    sums[k] += x[k] > edge ? 0.0 : x[k];
-    above |= std::uint64_t(x[k] > edge) << k;
-  }
-  return above;
+  return above | add_low_from(k, x, count, edge, sums);
 }
 __attribute__((target("arch=x86-64-v3"))) std::uint64_t add_low(const double* x, long count, double edge, double* sums) {
   const __m256d highest = _mm256_set1_pd(edge);
@@ -235,21 +241,12 @@ __attribute__((target("arch=x86-64-v3"))) std::uint64_t add_low(const double* x,
     _mm256_storeu_pd(sums + k, _mm256_add_pd(_mm256_loadu_pd(sums + k), _mm256_and_pd(is_low, given)));
     above |= std::uint64_t(~_mm256_movemask_pd(is_low) & 15) << k;
   }
-  for (; k < count; ++k) {
-    sums[k] += x[k] > edge ? 0.0 : x[k];
-    above |= std::uint64_t(x[k] > edge) << k;
-  }
-  return above;
+  return above | add_low_from(k, x, count, edge, sums);
 }
 __attribute__((target("default")))
 #endif
 std::uint64_t add_low(const double* x, long count, double edge, double* sums) {
-  std::uint64_t above = 0;
-  for (long k = 0; k < count; ++k) {
-    sums[k] += x[k] > edge ? 0.0 : x[k];
-    above |= std::uint64_t(x[k] > edge) << k;
-  }
-  return above;
+  return add_low_from(0, x, count, edge, sums);
 }
 
 // low[k % period] += the entries x[k] that are not above the edge. The others, in order, go to `above` and their columns to

@@ -7,8 +7,8 @@ text. With the Python of an environment that has an older version, that is measu
 what it lacks is left out.
 
 "yes" and "no" say whether a measured value is within its bar: what was asked of the code, or, with an asterisk, what
-was set, with some room, by what versions reached on the machines that were measured. Close other programs. What sections take
-is written to standard error.
+was set, with some room, by what versions reached on the machines that were measured. Close other programs. What
+sections take is written to standard error.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from functools import singledispatch
-from typing import Any, Literal, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
@@ -20,9 +20,10 @@ from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import SEED, check_integer, check_seed
 from kcalib._backend.records import dataclass
 from kcalib._input import labels as label_checks
+from kcalib._input.checks import dtype_name
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare
-from kcalib._input.labels import Classification, Names
+from kcalib._input.labels import READING, Classification, Later, Names, Reading
 from kcalib._packing import Packed
 from kcalib._pairs.dispatch import Operator
 from kcalib._pairs.operators.at_locations import AtLocations
@@ -218,10 +219,25 @@ def ucme(
     0.085786
     """
     start = time.perf_counter()
-    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads)
     options = PairOptions(kernel, target_kernel, operator, threads)
-    locations = locations_for(data, n_locations, test_predictions, test_labels, seed, from_logits)
-    differences, packed, used = differences_at(data, options, locations)
+
+    def found_by(reading: Reading) -> Differences | None:
+        data = prepare(
+            y_true,
+            y_pred,
+            classes=classes,
+            from_logits=from_logits,
+            lens=lens,
+            dtype=dtype,
+            threads=threads,
+            reading=reading,
+        )
+        with np.errstate(invalid="ignore"):  # of predictions that nobody has looked at
+            locations = locations_for(data, n_locations, test_predictions, test_labels, seed, from_logits)
+        return differences_at(data, options, locations, reading.found)
+
+    found = found_by(Later()) if _can_be_read_once(kernel, target_kernel, dtype) else None
+    data, locations, differences, packed, used = found or found_by(READING)  # type: ignore[misc]  # found, or an error
     value = mean_square(differences)
     if not full_output:
         return value
@@ -235,6 +251,16 @@ def ucme(
         threads=used.threads,
         seconds=time.perf_counter() - start,
     )
+
+
+class Differences(NamedTuple):
+    """Observed minus expected mean kernel value at each location, shape (J,), of what, and how it was computed."""
+
+    data: Data
+    locations: Locations
+    values: np.ndarray
+    packed: Packed
+    operator: Operator
 
 
 @dataclass(frozen=True)
@@ -339,13 +365,31 @@ def mean_square(differences: np.ndarray) -> float:
     return float(np.mean(differences * differences))
 
 
-def differences_at(data: Data, options: PairOptions, locations: Locations) -> tuple[np.ndarray, Packed, Operator]:
-    """Observed minus expected mean kernel value at each location, shape (J,), and how it was computed."""
+def _can_be_read_once(kernel: Any, target_kernel: Any, dtype: Any) -> bool:
+    """Whether nothing looks at samples before they are summed: no median of distances, and no marks that labels, which
+    nobody has looked at, are indices of."""
+    return (
+        isinstance(kernel, Kernel)
+        and not kernel.open_metrics()
+        and target_kernel is None
+        and dtype_name(dtype) == "float64"
+    )
+
+
+def differences_at(
+    data: Data, options: PairOptions, locations: Locations, tolerance: float | None
+) -> Differences | None:
+    """The differences of samples that were checked, or are with a `tolerance` (`Later`): None if they are not good, or
+    are not summed in one pass."""
     packed = _packing.pack_locations(
         data, locations.data, options.kernel, options.target_kernel, threads=options.threads
     )
     operator = options.operator_for(packed.problem)
-    return mean_differences(operator), packed, operator
+    if tolerance is None:
+        return Differences(data, locations, mean_differences(operator), packed, operator)
+    pass_over = at_locations(operator)
+    sums = None if pass_over is None else pass_over.sums_if_good(tolerance)
+    return None if sums is None else Differences(data, locations, sums / data.n, packed, operator)
 
 
 def mean_differences(operator: Operator) -> np.ndarray:

@@ -2,8 +2,8 @@
 // Included by tile.cpp and mixture_kernels.cpp, once per instruction set.
 //
 // `Quantities` has squared(metric) for metrics whose squares are at hand, distance(metric) for the others, and dot():
-// arrays of TILE packs. It is bounded() where it knows that all squared distances are between 2^-100 and about 2, and has the
-// processor's roots_by_divider().
+// arrays of TILE packs. It is bounded() where it knows that all squared distances are between 2^-1000 (float: 2^-120) and about
+// 2, and has the processor's roots_by_divider().
 #pragma once
 
 #include "kcalib/profiles.h"

@@ -30,8 +30,10 @@ struct LocationSums {
 struct LocationFunctions {
   // Numbers of memory, aligned to a line of the cache, that the others take.
   long (*memory)(const TestLocations& locations);
-  void (*add)(const TestLocations& locations, const double* p, const int64_t* labels, long rows, double* memory,
-              const LocationSums& sums);
+  // With a `tolerance` whether these rows are distributions within it, as `are_distributions` says (rows.h), and their
+  // labels 0..m-1; if not, the sums are not all there.
+  bool (*add)(const TestLocations& locations, const double* p, const int64_t* labels, long rows, const double* tolerance,
+              double* memory, const LocationSums& sums);
   // sum_i E (v^T gram v)^2 of the values v at the locations, for y drawn from p_i.
   double (*fourth)(const TestLocations& locations, const double* p, long rows, const double* gram, double* memory);
 };

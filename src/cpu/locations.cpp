@@ -1,10 +1,12 @@
 #include "locations.h"
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 #include <vector>
 
 #include "aligned.h"
+#include "rows.h"
 #include "team.h"
 
 namespace kcalib {
@@ -63,18 +65,25 @@ bool for_parts(const LocatedSamples& samples, const TestLocations& locations, co
 }  // namespace
 
 bool location_sums(const LocatedSamples& samples, const LocationPoints& points, const Run& run, double* differences,
-                   double* covariance, double* largest) {
+                   double* covariance, double* largest, const double* tolerance, bool* good) {
   const ByClass by_class(points, samples.m, run);
   const TestLocations& at = by_class.locations;
   const long count = at.n_locations, size = covariance ? count * (count + 1) : count;
   // The largest values of parts are no sums.
   const long length = part_of(at), parts = (samples.n + length - 1) / length;
   std::vector<double> sums(size), sizes(covariance ? parts * count : 0);
+  const double strict = tolerance ? strict_tolerance(*tolerance, samples.m) : 0;
+  std::atomic<bool> all_good{true};
   const bool finished = for_parts(samples, at, run, size, sums.data(), [&](long part, long begin, long rows, double* own, double* memory) {
     const LocationSums out{own, covariance ? own + count : nullptr, covariance ? &sizes[part * count] : nullptr};
-    run.table->locations->add(at, samples.p + begin * samples.m, samples.labels + begin, rows, memory, out);
+    if (!all_good.load(std::memory_order_relaxed)) return;
+    if (!run.table->locations->add(at, samples.p + begin * samples.m, samples.labels + begin, rows,
+                                   tolerance ? &strict : nullptr, memory, out))
+      all_good.store(false, std::memory_order_relaxed);
   });
   if (!finished) return false;
+  *good = all_good.load();
+  if (!*good) return true;
   std::copy_n(sums.begin(), count, differences);
   if (!covariance) return true;
   for (long j = 0; j < count; ++j)

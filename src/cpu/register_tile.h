@@ -72,14 +72,16 @@ KCALIB_FN void accumulate(Rows rows, const Real<V>* panel, long length, Finish&&
 // does not look as far ahead as the next panel.
 class Prefetch {
  public:
-  Prefetch(const void* next, long bytes, long steps) : next_(static_cast<const char*>(next)), lines_(bytes / 64), steps_(steps) {}
+  Prefetch(const void* next, long bytes, long steps)
+      : next_(static_cast<const char*>(next)), lines_(bytes / 64), at_once_((lines_ + steps - 1) / steps) {}
   KCALIB_FN void step(long i) const {
-    for (long line = i * lines_ / steps_; line < (i + 1) * lines_ / steps_; ++line) __builtin_prefetch(next_ + line * 64);
+    const long begin = i * at_once_, end = begin + at_once_ < lines_ ? begin + at_once_ : lines_;
+    for (long line = begin; line < end; ++line) __builtin_prefetch(next_ + line * 64);
   }
 
  private:
   const char* next_;
-  long lines_, steps_;
+  long lines_, at_once_;
 };
 
 template <class V> KCALIB_FN auto storing(V* tile) {

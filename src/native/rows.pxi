@@ -103,29 +103,41 @@ cdef checked_labels(const number[::1] values, long m, int threads):
 FLOAT64, INT64 = np.dtype(np.float64), np.dtype(np.int64)
 
 
-cdef labels_of(true, pred, int threads, Predictions* data):
-    """A copy of the labels 0..m-1, and in `data` where these and the rows, of m > 1 entries, are.
-
-    None if some label is another, or if the arrays are not NumPy's as `distributions` and `classes` return them, which
-    says nothing against them.
-    """
+cdef bint are_usual(true, pred, Predictions* data):
+    """Whether labels and rows, of m > 1 entries, are NumPy's as `classes` and `distributions` return them; `data` is
+    both then, as they are. `pred` has two dimensions."""
     if true.dtype is not INT64 or pred.dtype is not FLOAT64 or true.ndim != 1:
-        return None
+        return False
     cdef const int64_t[:] y = true
     cdef const double[:, :] p = pred
     cdef long n = p.shape[0], m = p.shape[1]
     if n == 0 or m < 2 or y.shape[0] != n:
-        return None
+        return False
     if y.strides[0] != sizeof(int64_t) or p.strides[1] != sizeof(double) or p.strides[0] != m * <long>sizeof(double):
+        return False
+    data.p, data.labels, data.weight, data.n, data.m = &p[0, 0], &y[0], <const double*>NULL, n, m
+    return (<size_t>data.p | <size_t>data.labels) % 8 == 0
+
+
+def usual(true, pred):
+    """Whether a label of each row and rows of two entries or more need no conversion; `pred` has two dimensions."""
+    cdef Predictions data
+    return are_usual(true, pred, &data)
+
+
+cdef labels_of(true, pred, int threads, Predictions* data):
+    """A copy of the labels 0..m-1, and in `data` where these and the rows are.
+
+    None if some label is another, or if the arrays are not the usual ones, which says nothing against them.
+    """
+    if not are_usual(true, pred, data):
         return None
-    cdef const double* values = &p[0, 0]
-    cdef const int64_t* called = &y[0]
-    if (<size_t>values | <size_t>called) % 8:
-        return None
+    cdef const int64_t* called = data.labels
+    cdef long n = data.n, m = data.m
     labels = np.empty(n, INT64)
     cdef int64_t[::1] out = labels
     cdef int64_t* out_pointer = &out[0]
-    data.p, data.labels, data.weight, data.n, data.m = values, out_pointer, <const double*>NULL, n, m
+    data.labels = out_pointer
     cdef bint good
     with nogil:
         good = are_classes(called, n, m, threads, out_pointer)

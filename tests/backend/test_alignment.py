@@ -38,6 +38,7 @@ CALLS: dict[str, Callable[[Callable[[np.ndarray], Any]], Any]] = {
     "ece": lambda a: kcalib.top_label_ece(a(LABELS), a(P), sample_weight=a(WEIGHTS)),
     "classes": lambda a: kcalib.class_wise_ece(a(LABELS), a(P), sample_weight=a(WEIGHTS)),
     "brier_score": lambda a: kcalib.brier_decomposition(a(LABELS), a(P), sample_weight=a(WEIGHTS)).score,
+    "ucme": lambda a: kcalib.ucme(a(LABELS), a(P), kernel=kcalib.kernels.Exponential(bandwidth=0.5)),
     "canonical": lambda a: kcalib.canonical_ece(a(LABELS), a(P), sample_weight=a(WEIGHTS)),
     "kde": lambda a: kcalib.kde_calibration_error(a(LABELS), a(P), bandwidth=0.1),
     "normal": lambda a: kcalib.skce(a(WEIGHTS), Normal(a(CONFIDENCE), a(WEIGHTS + 1))),
@@ -58,7 +59,7 @@ def test_compiled_code_gets_aligned_arrays(name: str, monkeypatch: pytest.Monkey
         return call
 
     for attribute, value in vars(_native).items():
-        if attribute == "labelled":  # it looks at alignment itself, and leaves such arrays to others
+        if attribute in ("labelled", "usual"):  # they look at alignment themselves, and leave such arrays to others
             continue
         if type(value).__name__ in ("cython_function_or_method", "builtin_function_or_method", "fused_cython_function"):
             monkeypatch.setattr(_native, attribute, watched(value))

@@ -12,6 +12,7 @@ from oracle import literal_differences
 from problems import KERNELS, locations, psd_matrix, softmax_problem
 
 import kcalib
+from kcalib import _native
 from kcalib.kernels import Exponential, Gaussian
 
 KERNEL = Exponential(bandwidth=0.5)
@@ -43,6 +44,47 @@ def test_many_samples_have_the_same_bits_for_any_number_of_threads(m):
     kernel = np.exp(-np.linalg.norm(at[:, None] - p, axis=2) / 0.5)
     expected = np.mean(kernel * ((y == chosen[:, None]) - p[:, chosen].T), axis=1)
     assert found[0].differences == pytest.approx(expected, abs=1e-14)
+
+
+def test_predictions_are_read_once(monkeypatch):
+    y, p = softmax_problem(300, 4)
+    given = locations(5, 4)
+    expected = kcalib.ucme(y, p, kernel=KERNEL), kcalib.ucme(y, p, kernel=KERNEL, **given)
+    labelled = _native.labelled
+
+    def of_few(y_true, y_pred, *options):
+        assert len(y_true) == 5, "the samples are read"
+        return labelled(y_true, y_pred, *options)
+
+    monkeypatch.setattr(_native, "labelled", of_few)
+    assert (kcalib.ucme(y, p, kernel=KERNEL), kcalib.ucme(y, p, kernel=KERNEL, **given)) == expected
+    # Whatever looks at samples before they are summed needs checked ones.
+    for options in ({}, {"kernel": KERNEL, "target_kernel": np.eye(4)}, {"kernel": KERNEL, "dtype": "float32"}):
+        with pytest.raises(AssertionError, match="the samples are read"):
+            kcalib.ucme(y, p, **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"target_kernel": np.eye(3)}, {"dtype": "float32"}, {"operator": "generic"}])
+@pytest.mark.parametrize("given", [{}, locations(4, 3)])
+@pytest.mark.parametrize("kernel", [KERNEL, None])
+def test_what_is_wrong_with_samples_is_said_whenever_they_are_looked_at(kernel, given, options):
+    y, p = softmax_problem(200, 3)
+    for i in (0, 117, 199):
+        for value, message in (
+            (np.nan, rf"`y_pred\[{i}, 1\]` is nan, expected a finite probability"),
+            (-np.inf, rf"`y_pred\[{i}, 1\]` is -inf, expected a finite probability"),
+            (-0.25, rf"`y_pred\[{i}, 1\]` is -0.25, expected a probability between 0 and 1"),
+            (1.0, rf"`y_pred\[{i}\]` sums to 1"),
+        ):
+            wrong = p.copy()
+            wrong[i, 1] = value
+            with pytest.raises(ValueError, match=message):
+                kcalib.ucme(y, wrong, kernel=kernel, **given, **options)
+        for label in (-1, 3, 2**62, -(2**62)):
+            wrong = y.copy()
+            wrong[i] = label
+            with pytest.raises(ValueError, match=rf"`y_true\[{i}\]` is {label}, expected a label 0..2"):
+                kcalib.ucme(wrong, p, kernel=kernel, **given, **options)
 
 
 def test_matrix_by_hand():

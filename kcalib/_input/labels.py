@@ -1,9 +1,10 @@
 """From what users pass to checked arrays: every check on labels and predictions, every message.
 
 Each public metric calls `prepare` once and gets a `Classification`; nothing behind it
-checks again. `_backend.arrays` says which arrays come to the host. Their values are checked by one
-compiled pass (`_native`), which only says yes or no; the checks in the array's own library
-run for other arrays, and after a "no", to find the culprit and say what is wrong with it.
+checks again, unless it asked for that (`Later`). `_backend.arrays` says which arrays come to the
+host. Their values are checked by one compiled pass (`_native`), which only says yes or no; the
+checks in the array's own library run for other arrays, and after a "no", to find the culprit and
+say what is wrong with it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ NAMES = Names()
 
 @dataclass(frozen=True)
 class Classification(Data):
-    """Checked labels and class probabilities."""
+    """Checked labels and class probabilities; or those of `Later`, which nobody has looked at."""
 
     # On the host C-contiguous, as compiled code reads them.
     labels: Array  # int64, values 0..m-1, shape: (n,)
@@ -207,7 +208,10 @@ class Reading:
 
 
 class Later(Reading):
-    """Labels and predictions as they are, for who looks at them while they are summed up; `found` is the tolerance."""
+    """Labels and predictions as they are, for who checks them while they are summed up.
+
+    `found` is the tolerance of rows then; it is None, and all is checked, where they are not as nearly all are.
+    """
 
     def labels(self, y_true: np.ndarray, y_pred: np.ndarray, tolerance: float, threads: int) -> np.ndarray | None:
         if not _native.usual(y_true, y_pred):

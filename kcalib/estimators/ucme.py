@@ -26,7 +26,8 @@ from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.labels import READING, Classification, Later, Names, Reading
 from kcalib._packing import Packed
 from kcalib._pairs.dispatch import Operator
-from kcalib._pairs.operators.at_locations import AtLocations
+from kcalib._pairs.operators.at_locations import MOST_LOCATIONS, AtLocations
+from kcalib._pairs.operators.openmp import OpenMPOperator
 from kcalib.estimators.skce import PairOptions, describe
 from kcalib.kernels import Kernel
 from kcalib.lenses import Canonical, Lens
@@ -232,12 +233,14 @@ def ucme(
             threads=threads,
             reading=reading,
         )
-        with np.errstate(invalid="ignore"):  # of predictions that nobody has looked at
+        quiet = None if reading.found is None else "ignore"  # of predictions that nobody has looked at
+        with np.errstate(over=quiet, invalid=quiet):
             locations = locations_for(data, n_locations, test_predictions, test_labels, seed, from_logits)
         return differences_at(data, options, locations, reading.found)
 
-    found = found_by(Later()) if _can_be_read_once(kernel, target_kernel, dtype) else None
-    data, locations, differences, packed, used = found or found_by(READING)  # type: ignore[misc]  # found, or an error
+    found = found_by(Later()) if _can_be_read_once(options, dtype) else None
+    # Where samples were not read once, or not found good, they are checked first, which says what is wrong.
+    data, locations, differences, packed, used = found or found_by(READING)  # type: ignore[misc]
     value = mean_square(differences)
     if not full_output:
         return value
@@ -365,13 +368,19 @@ def mean_square(differences: np.ndarray) -> float:
     return float(np.mean(differences * differences))
 
 
-def _can_be_read_once(kernel: Any, target_kernel: Any, dtype: Any) -> bool:
-    """Whether nothing looks at samples before they are summed: no median of distances, and no marks that labels, which
-    nobody has looked at, are indices of."""
+def _can_be_read_once(options: PairOptions, dtype: Any) -> bool:
+    """Whether nothing looks at samples before they are summed, or gives a warning that comes again if they are bad.
+
+    No median of distances, no operator that asks whether they are what it takes, and no marks that labels, which nobody
+    has looked at, are indices of.
+    """
+    kernel = options.kernel
     return (
         isinstance(kernel, Kernel)
         and not kernel.open_metrics()
-        and target_kernel is None
+        and all(factor.is_positive_definite() for factor in kernel.factors())
+        and options.target_kernel is None
+        and options.operator in (None, OpenMPOperator.name)
         and dtype_name(dtype) == "float64"
     )
 
@@ -379,8 +388,10 @@ def _can_be_read_once(kernel: Any, target_kernel: Any, dtype: Any) -> bool:
 def differences_at(
     data: Data, options: PairOptions, locations: Locations, tolerance: float | None
 ) -> Differences | None:
-    """The differences of samples that were checked, or are with a `tolerance` (`Later`): None if they are not good, or
-    are not summed in one pass."""
+    """The differences. With the `tolerance` of samples that nobody has looked at (`Later`) they are checked on the way:
+    None if some are not good, or if there is no such way."""
+    if tolerance is not None and locations.data.n > MOST_LOCATIONS:
+        return None
     packed = _packing.pack_locations(
         data, locations.data, options.kernel, options.target_kernel, threads=options.threads
     )

@@ -2,7 +2,7 @@
 // Included by tile.cpp and mixture_kernels.cpp, once per instruction set.
 //
 // `Quantities` has squared(metric) for metrics whose squares are at hand, distance(metric) for the others, and dot():
-// arrays of TILE packs. It is bounded() where it knows that all squared distances are between 2^-1000 (float: 2^-120) and about
+// arrays of TILE packs. It is bounded() where all squared distances that matter are between 2^-1000 (float: 2^-120) and about
 // 2, and has the processor's roots_by_divider().
 #pragma once
 

@@ -18,7 +18,8 @@ constexpr int ABREAST = 4;     // products that share an operand
 constexpr int CHAINS = 3;      // of additions, which wait for one another
 static_assert(PACKS % 2 == 0 && PACKS % CHAINS == 0);
 
-// The quantities of a register tile for `kernel_values`, all made before; of probabilities, so that squares are 2 at most.
+// The quantities of a register tile for `kernel_values`, all made before. Squares are 2 at most: points are probabilities (what
+// is made of rows that are none is not used).
 struct Made {
   const V *squares, *distances, *products;
   bool no_zeros, divider;
@@ -44,7 +45,7 @@ KCALIB_FN void make_terms(const V* x, const double* const* points, long length, 
     const double a = points[0][k], b = points[1][k];
 #pragma GCC unroll 6
     for (int v = 0; v < HALF; ++v) {
-      const V loaded = rounded(x[v]);  // the compiler would load it twice
+      const V loaded = rounded(x[v]);  // kept in a register: the compiler would load it twice
       first[v] = Step::template step<V>(first[v], a, loaded);
       second[v] = Step::template step<V>(second[v], b, loaded);
     }
@@ -52,7 +53,7 @@ KCALIB_FN void make_terms(const V* x, const double* const* points, long length, 
   for (int v = 0; v < HALF; ++v) sums[v] = first[v], sums[PACKS + v] = second[v];
 }
 
-template <int COUNT> struct Few;  // numbers, a divisor of those of a pack
+template <int COUNT> struct Few;  // numbers, as many as a pack has or a part of it
 template <> struct Few<1> { using Pack = double __attribute__((vector_size(8))); };
 template <> struct Few<2> { using Pack = double __attribute__((vector_size(16))); };
 template <> struct Few<4> { using Pack = double __attribute__((vector_size(32))); };
@@ -94,6 +95,7 @@ template <int WIDTH> KCALIB_FN void transpose_columns(const double* const* rows,
     store<V>(x, by_turns<0>(even, odd, All()));
     store<V>(x + SAMPLES, by_turns<1>(even, odd, All()));
   } else {
+    static_assert(WIDTH == 4 && L == 8);
     V low[2], high[2];  // of the rows 0 to 3 and of those after them, columns 0 and 2, 1 and 3
     const auto deal = [&](const double* const* from, V* to) KCALIB_INLINE {
       const V even = joined_rows<4, 2>(from, first), odd = joined_rows<4, 2>(from + 1, first);
@@ -136,8 +138,8 @@ class Strip {
     if (is_one_decay(at.kernel)) smallest_ = 0x1p-1000;
   }
 
-  // `sums`: also what `add_covariances` and `fourth` need; `checked`: also what `are_distributions` asks for.
-  void read(const double* p, long count, bool sums, bool checked) {
+  // `sums`: also what `add_covariances` and `fourth` need; `to_check`: also what `check` does.
+  void read(const double* p, long count, bool sums, bool to_check) {
     const long m = at_.m;
     for (int v = 0; sums && v < PACKS; ++v) highest_[v] = others_[v] = V{};
     for (long first = 0; first < m; first += FEATURES) {
@@ -149,7 +151,7 @@ class Strip {
           others_[v] += x < highest_[v] ? x : highest_[v];
           highest_[v] = x < highest_[v] ? highest_[v] : x;
         }
-      if (checked) add_up(length, first > 0);
+      if (to_check) add_up(length, first > 0);
       // The next strip: while distances and kernels are made nothing else is read.
       const Prefetch ahead(p + count * m, m <= FEATURES ? SAMPLES * m * long(sizeof(double)) : 0, places_ / 2 * 3);
       for (long two = 0; 2 * two < at_.n_locations; ++two) {
@@ -177,12 +179,13 @@ class Strip {
     }
   }
 
-  // Looks at the rows and labels that were added last; whether rows are distributions and labels classes so far.
+  // Looks at the rows and labels that were added last.
   void check(double tolerance) {
     using Unsigned = unsigned long long __attribute__((vector_size(PACK_BYTES)));  // a negative one is large
     for (int v = 0; v < PACKS; ++v)
       bad_ |= (signs_[v] < 0) | ~(magnitude(whole_[v] - 1.0) <= tolerance) | (Unsigned(labels_[v]) >= uint64_t(at_.m));
   }
+  // Whether all that `check` has looked at were distributions and classes.
   bool all_good() const {
     bool good = true;
     for (int l = 0; l < L; ++l) good &= !bad_[l];
@@ -296,8 +299,8 @@ class Strip {
   }
 
  private:
-  // A NaN makes a sum that is not near 1, and so does an entry above 1 beside others that are not negative. A zero with the
-  // sign of a negative number is not told from one: such rows are looked at again (`location_sums`).
+  // A NaN makes a sum that is not near 1, and so does an entry above 1 beside others that are not negative. -0.0 is not told
+  // from negative numbers, which takes less time.
   void add_up(long length, bool more) {
     V sum[PACKS] = {};
     Bits<V> signs[PACKS] = {};
@@ -348,7 +351,7 @@ class Strip {
           transpose_columns<WIDTH>(rows, first, x + s);
           k = first + WIDTH;
         };
-        if (L == 8 && left > 2 && length >= 4) take(Integer<L == 8 ? 4 : 1>());
+        if (L == 8 && left > 2 && length >= 4) take(Integer<L == 8 ? 4 : 1>());  // 4 is for packs of 8 alone
         else if (length >= 2) take(Integer<2>());
         else take(Integer<1>());
       }
@@ -372,7 +375,7 @@ bool add(const TestLocations& locations, const double* p, const int64_t* labels,
   strip.clear_sums();
   for (long i = 0; i < rows; i += SAMPLES) {
     const long count = rows - i < SAMPLES ? rows - i : SAMPLES;
-    strip.read(p + i * locations.m, count, sums.covariance, tolerance);
+    strip.read(p + i * locations.m, count, sums.covariance, tolerance != nullptr);
     strip.add_differences(labels + i, count);
     if (tolerance) strip.check(*tolerance);
     if (!sums.covariance) continue;

@@ -30,8 +30,8 @@ struct LocationSums {
 struct LocationFunctions {
   // Numbers of memory, aligned to a line of the cache, that the others take.
   long (*memory)(const TestLocations& locations);
-  // With a `tolerance` whether these rows are distributions within it, as `are_distributions` says (rows.h), and their
-  // labels 0..m-1; if not, the sums are not all there.
+  // With a `tolerance` (less rounding, `strict_tolerance` of rows.h) whether these rows are distributions within it, without
+  // -0.0, and their labels 0..m-1: if not, the sums mean nothing. Without it true.
   bool (*add)(const TestLocations& locations, const double* p, const int64_t* labels, long rows, const double* tolerance,
               double* memory, const LocationSums& sums);
   // sum_i E (v^T gram v)^2 of the values v at the locations, for y drawn from p_i.

@@ -68,8 +68,8 @@ KCALIB_FN void accumulate(Rows rows, const Real<V>* panel, long length, Finish&&
   for (int r = 0; r < COUNT; ++r) finish(r, sum[r]);
 }
 
-// Asks for `bytes` that will be needed next, a share of them with each of `steps` steps: the hardware
-// does not look as far ahead as the next panel.
+// Asks for `bytes` that will be needed next, a share of them with each of `steps` steps, until all are asked for: the
+// hardware does not look as far ahead as the next panel.
 class Prefetch {
  public:
   Prefetch(const void* next, long bytes, long steps)

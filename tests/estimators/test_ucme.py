@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -85,6 +86,35 @@ def test_what_is_wrong_with_samples_is_said_whenever_they_are_looked_at(kernel, 
             wrong[i] = label
             with pytest.raises(ValueError, match=rf"`y_true\[{i}\]` is {label}, expected a label 0..2"):
                 kcalib.ucme(wrong, p, kernel=kernel, **given, **options)
+
+
+def test_bad_predictions_are_told_of_without_warnings():
+    y, p = softmax_problem(50, 3)
+    p[0] = [1.7e308, 1.7e308, np.inf]  # of one of the locations
+    with np.errstate(all="raise"), pytest.raises(ValueError, match=r"`y_pred\[0, 2\]` is inf"):
+        kcalib.ucme(y, p, kernel=KERNEL, n_locations=50)
+
+
+@pytest.mark.parametrize("options", [{}, {"operator": "generic"}, {"n_locations": 65}])
+def test_a_warning_is_given_once(options):
+    y, p = softmax_problem(50, 3)
+    kernel = Gaussian(bandwidth=0.5, metric="cityblock")
+    for rows in (p, np.where(np.arange(3) == 1, -0.0, [0.25, 0, 0.75]) + np.zeros((50, 1)) * -1):
+        with pytest.warns(kcalib.IndefiniteKernelWarning) as caught:
+            kcalib.ucme(y, rows, kernel=kernel, **options)
+        assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ValueError, match=r"`y_true\[\d+\]` is 3"):
+            kcalib.ucme(y + 1, p, kernel=kernel, **options)
+
+
+@pytest.mark.parametrize("row", [[np.nan, 0.5], [40.0, 60.0]])
+def test_bad_predictions_are_not_an_operators_fault(row):
+    p = np.full((600, 2), 0.5)
+    p[3] = row
+    with pytest.raises(ValueError, match=r"`y_pred\[3, 0\]` is .*expected a"):
+        kcalib.ucme(np.zeros(600, int), p, kernel=KERNEL, operator="sorted_scan", n_locations=600)
 
 
 def test_matrix_by_hand():

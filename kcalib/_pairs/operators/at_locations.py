@@ -51,7 +51,7 @@ class AtLocations:
 
     def sums_if_good(self, tolerance: float) -> np.ndarray | None:
         """Sums of the values of samples that nobody has looked at; None if some row is no distribution within the
-        `tolerance`, or cannot quite be said to be one, or some label is no class."""
+        `tolerance` or some label is no class, and also for sums within rounding of the tolerance and for -0.0."""
         found = self._summed(False, tolerance)
         return None if found is None else found[0]
 

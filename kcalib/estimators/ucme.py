@@ -233,7 +233,7 @@ def ucme(
             threads=threads,
             reading=reading,
         )
-        quiet = None if reading.found is None else "ignore"  # of predictions that nobody has looked at
+        quiet: Literal["ignore"] | None = None if reading.found is None else "ignore"  # nobody has looked at numbers
         with np.errstate(over=quiet, invalid=quiet):
             locations = locations_for(data, n_locations, test_predictions, test_labels, seed, from_logits)
         return differences_at(data, options, locations, reading.found)

@@ -32,8 +32,12 @@ using Words = unsigned __attribute__((vector_size(LINE)));  // whose products ma
 
 // How sums over columns are made. PAIRS: of two columns with the entries x, x' and the weights y, y' by
 // (x + y') (x' + y) = x y + x' y' + x x' + y y' (Winograd): one product in place of two. What is too much depends on
-// entries or on weights alone and is subtracted at the end. PLAIN: by a product of each entry.
-enum class Way { PLAIN, PAIRS };
+// entries or on weights alone and is subtracted at the end. PLAIN: by a product of each entry. MIXED: by the latter for the
+// first of some panels, which has no weight below 0, by PAIRS for the others: with three, half of all operations are products,
+// and none of the processor's units has to wait for the others.
+enum class Way { PLAIN, PAIRS, MIXED };
+
+constexpr bool in_pairs(Way way, int panel) { return way == Way::PAIRS || (way == Way::MIXED && panel > 0); }
 
 // Of 16 entries: for eight columns a word for each piece of the first four, and then of the others.
 struct Order {
@@ -90,7 +94,7 @@ struct Block {
 };
 
 // The entries of a strip in units: whole numbers from ZERO on, whose pieces, 1 added to each, lie by two rows and eight columns;
-// that is also what rows and columns beyond the last ones have. PAIRS: of every other four columns with a sign, less 128.
+// that is also what rows and columns beyond the last ones have. PAIRS, MIXED: of every other four columns with a sign, less 128.
 template <Way WAY> void in_bytes(const double* h, long stride, long row, long rows, long columns, Block& block) {
   const long size = row_size(columns);
   const double largest = largest_size(h, stride, rows, columns);
@@ -133,10 +137,10 @@ KCALIB_FN DoublePack half_of(IntPack x, int half) {
 
 // Bits by which `are_small` tells whether weights are small enough for WAY with sums over rows in 32 bits.
 template <Way WAY> KCALIB_FN Bytes bits_of(Bytes weights) {
-  return WAY == Way::PAIRS ? plus(weights, _mm512_set1_epi8(-LEAST)) : _mm512_abs_epi8(weights);
+  return WAY != Way::PLAIN ? plus(weights, _mm512_set1_epi8(-LEAST)) : _mm512_abs_epi8(weights);
 }
 template <Way WAY> KCALIB_FN bool are_small(Bytes bits) {
-  constexpr int MOST_BITS = WAY == Way::PAIRS ? LARGEST - LEAST : SMALL;
+  constexpr int MOST_BITS = WAY != Way::PLAIN ? LARGEST - LEAST : SMALL;
   return !_mm512_test_epi8_mask(bits, _mm512_set1_epi8(char(~MOST_BITS)));
 }
 
@@ -147,7 +151,7 @@ struct Place {
   long steps() const { return (columns + STEP - 1) / STEP; }
 };
 
-// The pieces of some rows times panels of weights of the columns, from `first` on, and less `products` (PAIRS). A function of
+// The pieces of some rows times panels of weights of the columns, from `first` on, and less `products` (`in_pairs`). A function of
 // its own, of which all registers are: with what its callers keep in some, sums would be in memory.
 template <Way WAY, int PANELS, int ROWS_AT_ONCE>
 __attribute__((noinline)) void multiply(const unsigned char* words, long size, long steps, const signed char* const* columns,
@@ -163,7 +167,7 @@ __attribute__((noinline)) void multiply(const unsigned char* words, long size, l
 #pragma GCC unroll 3
       for (int piece = 0; piece < PIECES; ++piece) {
         own[r][p][piece] = first[p][piece + 1 == PIECES];
-        if (WAY == Way::PAIRS) own[r][p][piece] -= products[r][piece];
+        if (in_pairs(WAY, p)) own[r][p][piece] -= products[r][piece];
       }
 #pragma GCC unroll 1
   for (long k = 0; k < steps; ++k, words += 2 * STEP_BYTES) {
@@ -185,8 +189,10 @@ __attribute__((noinline)) void multiply(const unsigned char* words, long size, l
 #pragma GCC unroll 3
         for (int p = 0; p < PANELS; ++p) {
           IntPack& sum = own[r][p][piece];
-          if constexpr (WAY == Way::PAIRS)
+          if (in_pairs(WAY, p))
             sum = add_products(sum, plus(x, weights[p][1]), plus(other, weights[p][0]));
+          else if (WAY == Way::MIXED)
+            sum = add_products(add_products(sum, x, weights[p][0]), weights[p][1], other);
           else
             sum = add_products(add_products(sum, x, weights[p][0]), other, weights[p][1]);
         }
@@ -205,7 +211,7 @@ __attribute__((noinline)) void multiply(const unsigned char* words, long size, l
 }
 
 // Adds the forms of some panels of weights at a time to out[panel], unless sums over rows are to be IN_32_BITS and weights are
-// too large for that. Weights that are next are asked for.
+// too large for that, or (MIXED) below 0. Weights that are next are asked for.
 template <Way WAY, int PANELS, int ROWS_AT_ONCE, bool IN_32_BITS>
 bool add_forms(const Block& block, const Place& at, const signed char* const* panels, const signed char* const* next,
                double* const* out) {
@@ -223,13 +229,15 @@ bool add_forms(const Block& block, const Place& at, const signed char* const* pa
     for (long k = 0; k < steps; ++k) {
       const Bytes weights = line_at(of_columns[p] + 2 * k * LINE), other_weights = line_at(of_columns[p] + (2 * k + 1) * LINE);
       bits |= bits_of<WAY>(weights) | bits_of<WAY>(other_weights);
+      if (WAY == Way::MIXED && p == 0) bits |= weights | other_weights;
       own = add_products(own, one, weights);
       others = add_products(others, one, other_weights);
-      if (WAY == Way::PAIRS) products = add_products(products, plus(weights, one), other_weights);
+      if (in_pairs(WAY, p)) products = add_products(products, plus(weights, one), other_weights);
     }
-    first[p][0] = WAY == Way::PAIRS ? 128 * others - own - products : -(own + others);
+    first[p][0] = in_pairs(WAY, p) ? 128 * others - own - products : WAY == Way::MIXED ? 127 * others - own : -(own + others);
     first[p][1] = first[p][0] - (ZERO / BASE / BASE) * (own + others);
   }
+  if (WAY == Way::MIXED && !are_small<WAY>(bits)) return false;
   const auto total = [&](const IntPack* pieces, int half) KCALIB_INLINE {
     return half_of(pieces[2], half) * double(BASE * BASE) + (half_of(pieces[1], half) * double(BASE) + half_of(pieces[0], half));
   };
@@ -293,7 +301,7 @@ void quadratic(const double* h, long stride, long row_begin, long rows, long col
   block.bytes = bytes;
   if constexpr (WAY == Way::PAIRS) {
     in_bytes<Way::PAIRS>(h, stride, rows, columns, block);
-    bool all = true;
+    bool all = true, mixed = true;
     const auto add_one = [&](long p) {
       const signed char* then = next(p + 1);
       double* const own = sums(p);
@@ -303,7 +311,8 @@ void quadratic(const double* h, long stride, long row_begin, long rows, long col
     for (; p + AT_ONCE <= n_panels; p += AT_ONCE) {
       const signed char* const then[] = {next(p + AT_ONCE), next(p + AT_ONCE + 1), next(p + AT_ONCE + 2)};
       double* const own[] = {sums(p), sums(p + 1), sums(p + 2)};
-      if (!add_forms<Way::PAIRS, AT_ONCE, 2, true>(block, at, panels + p, then, own))
+      mixed = mixed && add_forms<Way::MIXED, AT_ONCE, 2, true>(block, at, panels + p, then, own);
+      if (!mixed && !add_forms<Way::PAIRS, AT_ONCE, 2, true>(block, at, panels + p, then, own))
         for (int k = 0; k < AT_ONCE; ++k) all &= add_one(p + k);
     }
     for (; p < n_panels; ++p) all &= add_one(p);

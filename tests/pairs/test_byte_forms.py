@@ -156,7 +156,8 @@ def test_the_largest_sums_do_not_overflow(level):
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("large", [14, 15, -1, -2, -31, -32, 127, -127])
-def test_weights_of_any_size_beside_small_ones(level, large):
+@pytest.mark.parametrize("panel", [0, 1, 3])
+def test_weights_of_any_size_beside_small_ones(level, large, panel):
     """In one panel of four; on columns alone, or on rows alone, of some blocks."""
     n = 300
     operator = OpenMPOperator(problem_of("diffuse", n, 3), level=level)
@@ -164,8 +165,8 @@ def test_weights_of_any_size_beside_small_ones(level, large):
     for changed in (slice(None), slice(0, 1), slice(n - 1, n)):
         panels = Weights("multinomial", n, 64, 0).panels_of_bytes(0, 64)
         four = panels.reshape(4, -1, 16, 4)
-        four[1, : n // 4] = np.where(
-            np.isin(np.arange(n), np.arange(n)[changed]).reshape(-1, 1, 4), large, four[1, : n // 4]
+        four[panel, : n // 4] = np.where(
+            np.isin(np.arange(n), np.arange(n)[changed]).reshape(-1, 1, 4), large, four[panel, : n // 4]
         )
         w = of_bytes(panels, n).astype(np.float64)
         side = operator._prepared(operator.problem.left, sort=False)
@@ -177,7 +178,7 @@ def test_weights_of_any_size_beside_small_ones(level, large):
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(("n", "law"), [(300, "diffuse"), (2101, "tied")])
-@pytest.mark.parametrize("large", [15, -2])
+@pytest.mark.parametrize("large", [15, -1, -2])
 def test_forms_have_the_same_bits_beside_large_weights(level, n, law, large):
     """One weight of another replicate may change how sums are made, not what they are."""
     operator = OpenMPOperator(problem_of(law, n, 3), level=level)

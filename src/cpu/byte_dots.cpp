@@ -1,5 +1,5 @@
 // Quadratic forms of whole-number weights by AVX512_VNNI, which adds up four products of bytes in each 32-bit lane: an entry
-// takes three of them, or half as many beside additions of bytes, and all of that less time than one product in float32.
+// takes three of them, or two beside additions of bytes, and all of that less time than one product in float32.
 // Compiled for x86-64-v4 with VNNI and VBMI, with the rule of tile.cpp (no std:: code).
 #include "byte_forms.h"
 

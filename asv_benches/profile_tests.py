@@ -38,6 +38,7 @@ STAGES = [
     (OpenMPOperator, "moments_and_expectation", "sums over all pairs"),
     (OpenMPOperator, "rough_products", "products with H"),
     (OpenMPOperator, "forms_and_products", "quadratic forms"),
+    (OpenMPOperator, "moments_and_forms", "sums and forms"),
     *((operator, "matmul", "products with H") for operator in (OpenMPOperator, SortedScanOperator)),
     *((operator, "quadratic_forms", "quadratic forms") for operator in (OpenMPOperator, SortedScanOperator)),
     (random.Weights, "values", "random weights"),

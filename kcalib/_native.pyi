@@ -99,6 +99,15 @@ def quadratic_forms(
     panels: list[np.ndarray],
     first_panel: np.ndarray,
 ) -> np.ndarray: ...
+def moments_and_forms(
+    points: np.ndarray,
+    marks: np.ndarray | None,
+    labels: np.ndarray | None,
+    order: np.ndarray | None,
+    kernel: Kernel,
+    sweep: Sweep,
+    panels: np.ndarray,
+) -> tuple[float, np.ndarray, float, tuple[float, float], np.ndarray]: ...
 def matches(
     points: np.ndarray,
     marks: np.ndarray | None,
@@ -364,10 +373,12 @@ def fill_bytes(
     first_replicate: int,
     n_replicates: int,
     n: int,
+    order: np.ndarray | None,
     sweep: Sweep,
-    vector: np.ndarray | None = None,
-    products: np.ndarray | None = None,
 ) -> np.ndarray: ...
+def panel_products(
+    panels: np.ndarray, order: np.ndarray | None, vector: np.ndarray, out: np.ndarray, sweep: Sweep
+) -> None: ...
 def count_products(seed: int, first_replicate: int, vector: np.ndarray, out: np.ndarray, sweep: Sweep) -> None: ...
 def draw_labels(cumulative: np.ndarray, key0: int, key1: int, first: int, out: np.ndarray, sweep: Sweep) -> None: ...
 def label_thresholds(probabilities: np.ndarray, sweep: Sweep) -> np.ndarray: ...

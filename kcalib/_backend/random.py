@@ -65,19 +65,13 @@ class Weights:
                 _native.fill_weights(KINDS[self.kind], self.seed, begin, out, sweep)
         return out
 
-    def panels_of_bytes(self, begin: int, end: int, threads: Any = None) -> np.ndarray:
-        """Whole numbers in replicates [begin, end), as `_native.quadratic_forms` takes them, of machines that do."""
-        with sweeping(threads) as sweep:
-            return _native.fill_bytes(KINDS[self.kind], self.seed, begin, end - begin, self.n, sweep)
+    def panels_of_bytes(self, begin: int, end: int, threads: Any = None, order: np.ndarray | None = None) -> np.ndarray:
+        """Whole numbers in replicates [begin, end), as `_native.quadratic_forms` takes them, of machines that do.
 
-    def panels_and_products(
-        self, begin: int, end: int, vector: np.ndarray, threads: Any = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """`panels_of_bytes` of counts, and `products` of the same draws."""
-        products, vector = np.empty(end - begin), np.ascontiguousarray(vector, dtype=np.float64)
+        Rows are in that order; None: as they are.
+        """
         with sweeping(threads) as sweep:
-            draws = KINDS[self.kind], self.seed, begin, end - begin, self.n
-            return _native.fill_bytes(*draws, sweep, vector, products), products
+            return _native.fill_bytes(KINDS[self.kind], self.seed, begin, end - begin, self.n, order, sweep)
 
     def products(self, vector: np.ndarray, threads: Any = None) -> np.ndarray:
         """``vector @ values()`` of counts ("multinomial"), which are drawn, and never stored."""

@@ -8,7 +8,7 @@ and warnings rest on it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -51,12 +51,19 @@ def null_moments(data: Data, packed: Packed, operator: Operator) -> NullMoments:
     return _of_law(law, operator)
 
 
-def moments_and_null_moments(data: Data, packed: Packed, operator: Operator) -> tuple[Moments, NullMoments]:
+def moments_and_null_moments(
+    data: Data,
+    packed: Packed,
+    operator: Operator,
+    in_one_sweep: Callable[[], tuple[Moments, tuple[float, float]]] | None = None,
+) -> tuple[Moments, NullMoments]:
     """The moments of H with the sum of squares, and `null_moments`: of labels in host memory mostly by one sweep.
 
-    Time: 2 m multiply-adds a pair more than the moments alone, see `OpenMPOperator.moments_and_expectation`.
+    Time: 2 m multiply-adds a pair more than the moments alone, see `OpenMPOperator.moments_and_expectation`, which
+    `in_one_sweep` may stand for.
     """
-    in_one_sweep = getattr(operator, "moments_and_expectation", None)
+    if in_one_sweep is None:
+        in_one_sweep = getattr(operator, "moments_and_expectation", None)
     if in_one_sweep is None or not _are_residuals(operator.problem):
         return operator.moments(second=True), null_moments(data, packed, operator)
     law = finite_law(data, packed)

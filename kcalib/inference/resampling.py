@@ -20,6 +20,7 @@ from kcalib._backend.records import dataclass
 from kcalib._packing import Packed
 from kcalib._packing.variance import FiniteLaw, finite_law
 from kcalib._pairs.operators.diagonal import diagonal
+from kcalib._pairs.problem import Moments
 from kcalib.inference import events
 from kcalib.inference.forms import by_forms, draws_at_once
 from kcalib.inference.quadratic import (
@@ -90,15 +91,22 @@ class Bootstrap(AllPairs):
         return events.ALL_PAIRS_OF_RESIDUALS
 
     def law(self, task: Task, seed: int) -> NullLaw:
-        n, moments, count = task.n, task.moments, int(self.n_resamples)
-        own = arrays.where_computed(moments.diagonal)
-        row_means = (arrays.where_computed(moments.row_sums) + own) / n
-        mean = float(row_means.mean())
-        # c^T H~ c = c^T H c - 2 n c^T row_means + n^2 mean, because c sums to n.
-        subtracted = 2 * n * row_means + (own - 2 * row_means + mean)
-        weights = Weights("multinomial", n, count, seed)
-        forms, linear = _forms_and_products(task, weights, subtracted)
+        n, count = task.n, int(self.n_resamples)
+        forms, linear = _forms_and_products(task, Weights("multinomial", n, count, seed), _subtracted)
+        mean = float(_row_means(task.moments).mean())
         return from_draws(task, forms - linear + n**2 * mean, f"{count} Arcones-Gine bootstrap resamples")
+
+
+def _row_means(moments: Moments) -> Array:
+    own = arrays.where_computed(moments.diagonal)
+    return (arrays.where_computed(moments.row_sums) + own) / len(own)
+
+
+def _subtracted(moments: Moments) -> Array:
+    """The vector v with c^T H~ c - c^T diag H~ = c^T H c - c^T v + n^2 mean, for counts c, which sum to n."""
+    own, row_means = arrays.where_computed(moments.diagonal), _row_means(moments)
+    mean = float(row_means.mean())
+    return 2 * len(own) * row_means + (own - 2 * row_means + mean)
 
 
 @dataclass(frozen=True)
@@ -223,12 +231,27 @@ def _multiplied_roots(finite: FiniteLaw, weights: Weights, at_once: int, task: T
         yield (residuals.transpose(0, 2, 1) @ root).reshape(n, -1)
 
 
-def _forms_and_products(task: Task, counts: Weights, vector: Array) -> tuple[np.ndarray, np.ndarray]:
-    """c^T H c, in float32, and c^T `vector` for each replicate of the counts c."""
-    at_once: Callable[[Weights, Array], tuple[np.ndarray, np.ndarray]] | None
-    at_once = getattr(task.operator, "forms_and_products", None)
-    if at_once is not None:
-        return at_once(counts, vector)
+def _forms_and_products(
+    task: Task, counts: Weights, vector_of: Callable[[Moments], Array]
+) -> tuple[np.ndarray, np.ndarray]:
+    """c^T H c, in float32, and c^T v for each replicate of the counts c, where v is made of the moments of H."""
+    moments_and_forms = getattr(task.operator, "moments_and_forms", None)
+    found: list[np.ndarray] = []
+
+    def at_once() -> tuple[Moments, tuple[float, float]]:
+        assert moments_and_forms is not None
+        moments, expectation, *found[:] = moments_and_forms(counts, vector_of)
+        return moments, expectation
+
+    if moments_and_forms is not None:
+        task.sum_beside(at_once)
+    if found:
+        return found[0], found[1]
+    vector = vector_of(task.moments)
+    forms_and_products = getattr(task.operator, "forms_and_products", None)
+    if forms_and_products is not None:
+        forms, products = forms_and_products(counts, vector)
+        return forms, products
     forms = arrays.to_host(quadratic_forms(task.operator, counts))
     return forms, _count_products(vector, counts, task.options.threads)
 

@@ -29,7 +29,7 @@ Progress = Callable[[float], None] | None
 Sums = dict[str, np.ndarray]
 OF_WEIGHTS, OF_LABELS, OF_UNITS = "forms", "matches", "rounded products"
 OF_ROWS = "gram"  # what is a sum over samples, not over pairs
-AS_GIVEN = (OF_WEIGHTS, OF_LABELS, OF_UNITS)  # what takes samples in the order in which they are given
+AS_GIVEN = (OF_LABELS, OF_UNITS)  # what takes samples in the order in which they are given
 ON_GPU = "on_gpu"  # among the sums of a tile: it was computed on a GPU
 
 
@@ -93,7 +93,7 @@ class Prepared:
         self._gpu = gpu and has_gpu()
 
     def cut(self, primitive: str) -> Cut | PlainCut:
-        """With samples in the order in which the operator adds them up; for quadratic forms as they are given."""
+        """With samples in the order in which the operator adds them up; for comparisons of labels as they are given."""
         return self._as_given if primitive in AS_GIVEN else self._sorted
 
     @cached_property
@@ -168,8 +168,8 @@ class PlainCut:
 
     def weights(self, weights: np.ndarray | Weights, begin: int, end: int, dtype: str) -> np.ndarray:
         if isinstance(weights, Weights):
-            return weights.values(begin, end, dtype, self._threads)
-        return np.asarray(weights[:, begin:end], dtype=dtype)
+            return self.left.sorted(weights.values(begin, end, dtype, self._threads))
+        return self.left.sorted(np.asarray(weights[:, begin:end], dtype=dtype))
 
     def forms(
         self,

@@ -151,11 +151,12 @@ struct Place {
   long steps() const { return (columns + STEP - 1) / STEP; }
 };
 
-// The pieces of some rows times panels of weights of the columns, from `first` on, and less `products` (`in_pairs`). A function of
-// its own, of which all registers are: with what its callers keep in some, sums would be in memory.
-template <Way WAY, int PANELS, int ROWS_AT_ONCE>
+// The pieces of some rows times panels of weights of the columns, from `first` on, and less `products` (`in_pairs`): sums of
+// each row, panel and piece, which add(panel, sums) gets for each panel. A function of its own, of which all registers are: with
+// what its callers keep in some, sums would be in memory.
+template <Way WAY, int PANELS, int ROWS_AT_ONCE, class Add>
 __attribute__((noinline)) void multiply(const unsigned char* words, long size, long steps, const signed char* const* columns,
-                                        const IntPack (*first)[2], const int (*products)[4], IntPack (*out)[PANELS][PIECES]) {
+                                        const IntPack (*first)[2], const int (*products)[4], Add add) {
   const signed char* weights_of[PANELS];
 #pragma GCC unroll 3
   for (int p = 0; p < PANELS; ++p) weights_of[p] = columns[p];
@@ -202,12 +203,8 @@ __attribute__((noinline)) void multiply(const unsigned char* words, long size, l
         own[r][PANELS - 1][piece] = last;
       }
   }
-#pragma GCC unroll 4
-  for (int r = 0; r < ROWS_AT_ONCE; ++r)
 #pragma GCC unroll 3
-    for (int p = 0; p < PANELS; ++p)
-#pragma GCC unroll 3
-      for (int piece = 0; piece < PIECES; ++piece) out[r][p][piece] = own[r][p][piece];
+  for (int p = 0; p < PANELS; ++p) add(p, own);
 }
 
 // Adds the forms of some panels of weights at a time to out[panel], unless sums over rows are to be IN_32_BITS and weights are
@@ -238,7 +235,7 @@ bool add_forms(const Block& block, const Place& at, const signed char* const* pa
     first[p][1] = first[p][0] - (ZERO / BASE / BASE) * (own + others);
   }
   if (WAY == Way::MIXED && !are_small<WAY>(bits)) return false;
-  const auto total = [&](const IntPack* pieces, int half) KCALIB_INLINE {
+  const auto total = [](const IntPack* pieces, int half) KCALIB_INLINE {
     return half_of(pieces[2], half) * double(BASE * BASE) + (half_of(pieces[1], half) * double(BASE) + half_of(pieces[0], half));
   };
   const unsigned char* bytes = block.bytes;
@@ -247,24 +244,34 @@ bool add_forms(const Block& block, const Place& at, const signed char* const* pa
       __builtin_prefetch(next[p] + (at.column_begin + i) * REPLICATES);
       __builtin_prefetch(next[p] + (at.row_begin + i) * REPLICATES);
     }
-#pragma GCC unroll 4
-    for (long row = 0; row < ROWS_OF_WORD; row += ROWS_AT_ONCE, bytes += ROWS_AT_ONCE * size) {
-      IntPack own[ROWS_AT_ONCE][PANELS][PIECES];
-      multiply<WAY, PANELS, ROWS_AT_ONCE>(bytes, size, steps, of_columns, first, block.products + i + row, own);
+    IntPack weights[PANELS];
 #pragma GCC unroll 3
-      for (int p = 0; p < PANELS; ++p) {
-        const Bytes weights = line_at(of_rows[p] + i * REPLICATES);
-        bits |= bits_of<WAY>(weights);
+    for (int p = 0; p < PANELS; ++p) {
+      weights[p] = IntPack(line_at(of_rows[p] + i * REPLICATES));
+      bits |= bits_of<WAY>(Bytes(weights[p]));
+    }
+    for (int row = 0; row < ROWS_OF_WORD; row += ROWS_AT_ONCE, bytes += ROWS_AT_ONCE * size) {
+      const auto add = [=, of_rows = &weights[0], in_words = &sums[0], in_doubles = &totals[0], unit = block.units[i / STRIP]](
+                           int p, const IntPack (&own)[ROWS_AT_ONCE][PANELS][PIECES]) KCALIB_INLINE {
+        const auto weight = [=](int r) KCALIB_INLINE { return (of_rows[p] << (24 - 8 * (row + r))) >> 24; };
+        if constexpr (IN_32_BITS) {
+          IntPack of_panel[PIECES];
+#pragma GCC unroll 3
+          for (int piece = 0; piece < PIECES; ++piece) of_panel[piece] = in_words[p][piece];
 #pragma GCC unroll 4
-        for (int r = 0; r < ROWS_AT_ONCE; ++r) {
-          const IntPack weight = (IntPack(weights) << (24 - 8 * (row + r))) >> 24;
-          if constexpr (IN_32_BITS)
-            for (int piece = 0; piece < PIECES; ++piece) sums[p][piece] = IntPack(Words(sums[p][piece]) + Words(own[r][p][piece]) * Words(weight));
-          else
-            for (int half = 0; half < 2; ++half)
-              totals[p][half] += block.units[i / STRIP] * half_of(weight, half) * total(own[r][p], half);
+          for (int r = 0; r < ROWS_AT_ONCE; ++r)
+#pragma GCC unroll 3
+            for (int piece = 0; piece < PIECES; ++piece)
+              of_panel[piece] = IntPack(Words(of_panel[piece]) + Words(own[r][p][piece]) * Words(weight(r)));
+#pragma GCC unroll 3
+          for (int piece = 0; piece < PIECES; ++piece) in_words[p][piece] = of_panel[piece];
+        } else {
+#pragma GCC unroll 4
+          for (int r = 0; r < ROWS_AT_ONCE; ++r)
+            for (int half = 0; half < 2; ++half) in_doubles[p][half] += unit * half_of(weight(r), half) * total(own[r][p], half);
         }
-      }
+      };
+      multiply<WAY, PANELS, ROWS_AT_ONCE>(bytes, size, steps, of_columns, first, block.products + i + row, add);
     }
     if (IN_32_BITS && ((i + ROWS_OF_WORD) % STRIP == 0 || i + ROWS_OF_WORD >= at.rows))
 #pragma GCC unroll 3

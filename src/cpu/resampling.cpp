@@ -1,6 +1,7 @@
 #include "resampling.h"
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 
 #include "aligned.h"
@@ -69,12 +70,18 @@ template <class T> bool fill_counts(Word seed, Word first, long n_replicates, lo
   return !watch.stopped();
 }
 
+constexpr int PRODUCT_LANES = 8;  // sums at a time, which do not wait for each other
+
+double total(const double (&sums)[PRODUCT_LANES]) {
+  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+
 double product(const double* vector, const unsigned char* counts, long n) {
-  constexpr int LANES = 8;  // sums at a time, which do not wait for each other
+  constexpr int LANES = PRODUCT_LANES;
   double sums[LANES] = {};
   for (long i = 0; i < n; i += LANES)
     for (long l = 0; l < std::min<long>(LANES, n - i); ++l) sums[l] += vector[i + l] * double(counts[i + l]);
-  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+  return total(sums);
 }
 
 }  // namespace
@@ -106,8 +113,8 @@ bool fill_weights(WeightKind kind, Word seed, Word first_replicate, long n_repli
   return fill_rectangles(kind == WeightKind::GAUSSIAN, seed, first_replicate, n_replicates, n, out, run);
 }
 
-bool fill_bytes(WeightKind kind, Word seed, Word first_replicate, long n_replicates, long n, signed char* out,
-                const double* vector, double* products, const Run& run) {
+bool fill_bytes(WeightKind kind, Word seed, Word first_replicate, long n_replicates, long n, const std::int64_t* order,
+                signed char* out, const Run& run) {
   constexpr long WIDTH = ByteForms::WEIGHTS_AT_ONCE;
   constexpr long PART = 1L << 19;  // draws between two looks at the watch; even
   const long rows = ByteForms::panel_rows(n), panels = ceil_divide(n_replicates, WIDTH);
@@ -126,7 +133,6 @@ bool fill_bytes(WeightKind kind, Word seed, Word first_replicate, long n_replica
       for (long r = 0; r < size && !watch.stopped(); ++r) {
         for (long k = 0; k < n && !watch.stopped(); k += PART)
           weights.draw(seed, begin + Word(r), k, std::min(n, k + PART), n, own + r * rows);
-        if (vector) products[p * WIDTH + r] = product(vector, own + r * rows, n);
         watch.task_done();
       }
     else
@@ -139,9 +145,41 @@ bool fill_bytes(WeightKind kind, Word seed, Word first_replicate, long n_replica
       }
     unsigned char* panel = reinterpret_cast<unsigned char*>(out) + p * WIDTH * rows;
     for (long i = 0; i < rows; i += 4)
-      for (long r = 0; r < WIDTH; ++r) std::copy_n(own + r * rows + i, 4, panel + i * WIDTH + 4 * r);
+      for (long r = 0; r < WIDTH; ++r) {
+        unsigned char* four = panel + i * WIDTH + 4 * r;
+        if (order && i + 4 <= n)
+          for (long k = 0; k < 4; ++k) four[k] = own[r * rows + order[i + k]];
+        else
+          for (long k = 0; k < 4; ++k) four[k] = own[r * rows + (order && i + k < n ? order[i + k] : i + k)];
+      }
   }
   return !watch.stopped();
+}
+
+void panel_products(const signed char* panels, long n_replicates, long n, const std::int64_t* order, const double* vector,
+                    double* out, const Run& run) {
+  constexpr long WIDTH = ByteForms::WEIGHTS_AT_ONCE;
+  const long rows = ByteForms::panel_rows(n), count = ceil_divide(n_replicates, WIDTH);
+  const std::unique_ptr<int[]> places(new int[std::size_t(n)]);
+  for (long i = 0; i < n; ++i) places[std::size_t(order ? order[i] : i)] = int(i);
+  const int threads = team_size(run, count, double(n) * double(n_replicates));
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (long p = 0; p < count; ++p) {
+    const signed char* panel = panels + p * WIDTH * rows;
+    double sums[PRODUCT_LANES][WIDTH] = {};
+    for (long i = 0; i < n; ++i) {
+      const int place = places[std::size_t(i)], shift = 24 - 8 * (place % 4);
+      int words[WIDTH];
+      std::memcpy(words, panel + place / 4 * sizeof words, sizeof words);
+      double* sum = sums[i % PRODUCT_LANES];
+      for (long r = 0; r < WIDTH; ++r) sum[r] += vector[i] * double(int(unsigned(words[r]) << shift) >> 24);
+    }
+    for (long r = 0; r < std::min(WIDTH, n_replicates - p * WIDTH); ++r) {
+      double of_replicate[PRODUCT_LANES];
+      for (long l = 0; l < PRODUCT_LANES; ++l) of_replicate[l] = sums[l][r];
+      out[p * WIDTH + r] = total(of_replicate);
+    }
+  }
 }
 
 template bool fill_weights<double>(WeightKind, Word, Word, long, long, double*, const Run&);

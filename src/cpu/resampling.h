@@ -11,10 +11,13 @@ template <class T>
 bool fill_weights(WeightKind kind, Word seed, Word first_replicate, long n_replicates, long n, T* out, const Run& run);
 
 // Weights that are whole numbers, in panels of `ByteForms`: replicate first_replicate + 16 p + c is column c of the p-th,
-// which begins at out[p * 16 * ByteForms::panel_rows(n)]; zeros beyond the last replicate and row.
-// With a vector (draws only; else null) products[b] are those of `count_products`, to the bit.
-bool fill_bytes(WeightKind kind, Word seed, Word first_replicate, long n_replicates, long n, signed char* out,
-                const double* vector, double* products, const Run& run);
+// which begins at out[p * 16 * ByteForms::panel_rows(n)]; zeros beyond the last replicate and row. Row i of a panel has the
+// weights of row order[i] (null: i).
+bool fill_bytes(WeightKind kind, Word seed, Word first_replicate, long n_replicates, long n, const std::int64_t* order,
+                signed char* out, const Run& run);
+// `count_products` of the draws in such panels, to the bit.
+void panel_products(const signed char* panels, long n_replicates, long n, const std::int64_t* order, const double* vector,
+                    double* out, const Run& run);
 
 // out[b] = the sum over the rows of vector[row] times how often replicate first_replicate + b of MULTINOMIAL draws it.
 bool count_products(Word seed, Word first_replicate, long n_replicates, long n, const double* vector, double* out,

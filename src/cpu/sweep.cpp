@@ -2,75 +2,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <memory>
 #include <type_traits>
-#include <vector>
 
-#include "blocks.h"
+#include "task_sums.h"
 
 namespace kcalib {
-namespace {
-
-// out[k] = sum of parts[g * length + k] over g < count, in order, and compensated.
-void merge(const Run& run, const AlignedBuffer<double>& parts, long count, long length, double* out) {
-  constexpr long AT_ONCE = 512;
-  double lost[AT_ONCE];
-  for (long k = 0; k < length; k += AT_ONCE) {
-    const long some = std::min(AT_ONCE, length - k);
-    std::copy_n(&parts[k], some, out + k);
-    std::fill_n(lost, some, 0.0);
-    for (long g = 1; g < count; ++g) run.table->add_compensated(&parts[g * length + k], some, out + k, lost);
-    settle(out + k, lost, some);
-  }
-}
-
-// What a thread adds up for a task: compensated sums of the rows and columns of its groups, and those of a block.
-class TaskSums {
- public:
-  Compensated total, squares, expected, magnitude;
-
-  TaskSums(long group, long block)
-      : group_(group), block_(block), numbers_(4 * group + 2 * block) {}
-
-  // Of a task of so many rows and columns; on the diagonal those are the same.
-  void start(bool on_diagonal) {
-    total = squares = expected = magnitude = {};
-    columns_ = on_diagonal ? rows() : rows() + 2 * group_;
-    std::fill_n(rows(), 4 * group_, 0.0);
-  }
-  // Where a block's sums go.
-  BlockSums of_block(bool second, bool expected_too) {
-    if (!group_) return {nullptr, nullptr, second, false, 0, 0, 0, 0};
-    std::fill_n(of_rows(), 2 * block_, 0.0);
-    return {of_rows(), of_rows() + block_, second, expected_too, 0, 0, 0, 0};
-  }
-  // Adds them, for the block's rows and columns in their groups.
-  void add(const Run& run, const BlockSums& sums, double times, long row, long column) {
-    total.add(times * sums.total);
-    squares.add(times * sums.squares);
-    expected.add(times * sums.expected_squares);
-    magnitude.add(times * sums.magnitude);
-    if (!sums.rows) return;
-    run.table->add_compensated(sums.rows, block_, rows() + row, rows() + group_ + row);
-    run.table->add_compensated(sums.columns, block_, columns_ + column, columns_ + group_ + column);
-  }
-  void write_rows(long n, double* out) const { write(rows(), n, out); }
-  void write_columns(long n, double* out) const { write(columns_, n, out); }
-
- private:
-  double* rows() const { return numbers_.get(); }
-  double* of_rows() const { return numbers_.get() + 4 * group_; }
-  void write(const double* sums, long n, double* out) const {
-    std::copy_n(sums, n, out);
-    settle(out, sums + group_, n);
-  }
-
-  const long group_, block_;  // samples; 0: rows are not wanted
-  const AlignedBuffer<double> numbers_;
-  double* columns_ = nullptr;
-};
-
-}  // namespace
 
 template <class T> Groups groups_of(const PairProblem<T>& problem, const Run& run) {
   constexpr long MAX_GROUPS = 32;
@@ -84,57 +20,26 @@ template <class T>
 bool moment_parts(const PairProblem<T>& problem, const Run& run, double* totals, double* row_parts, double* column_parts,
                   double* squares, double* expected) {
   const Blocks<T> blocks(problem, run);
-  const bool symmetric = problem.symmetric, with_rows = row_parts;
   const int threads = blocks.threads();
-  std::vector<std::unique_ptr<TaskSums>> sums;
-  for (int t = 0; t < threads; ++t)
-    sums.push_back(std::make_unique<TaskSums>(with_rows ? blocks.group : 0, with_rows ? blocks.block : 0));
-  std::fill_n(totals, blocks.tasks(), 0.0);
-  if (squares) std::fill_n(squares, blocks.tasks(), 0.0);
-  if (expected) std::fill_n(expected, 2 * blocks.tasks(), 0.0);
+  MomentSums<T> sums(blocks, run, threads, {totals, row_parts, column_parts, squares, expected});
   return blocks.for_each(
-      threads,
-      [&](long task) { sums[thread_number()]->start(symmetric && task / blocks.column_groups == task % blocks.column_groups); },
+      threads, [&](long task) { sums.start(task); },
       [&](long, long i, long j) {
         const BlockOfPairs<T> pairs = blocks.pairs(i, j);
-        TaskSums& own = *sums[thread_number()];
-        BlockSums found = own.of_block(squares, expected);
+        BlockSums found = sums.of_block();
         blocks.tile.sums(pairs, found);
-        own.add(run, found, symmetric ? 2 : 1, pairs.row_begin % blocks.group, pairs.column_begin % blocks.group);
+        sums.add(pairs, found);
       },
-      [&](long task, auto rows, auto columns) {
-        const TaskSums& own = *sums[thread_number()];
-        const long a = task / blocks.column_groups, b = task % blocks.column_groups;
-        totals[task] = own.total.value();
-        if (squares) squares[task] = own.squares.value();
-        if (expected) {
-          expected[2 * task] = own.expected.value();
-          expected[2 * task + 1] = own.magnitude.value();
-        }
-        if (!with_rows) return;
-        own.write_rows(rows.end - rows.begin, row_parts + b * blocks.n + rows.begin);
-        double* out = symmetric ? row_parts + a * blocks.n : column_parts + a * blocks.n_right;
-        if (!symmetric || a != b) own.write_columns(columns.end - columns.begin, out + columns.begin);
-      });
+      [&](long task, auto rows, auto columns) { sums.finish(task, rows, columns); });
 }
 
 template <class T>
 bool moments(const PairProblem<T>& problem, const Run& run, double* total, double* row_sums, double* column_sums,
              double* squares, double* expected) {
-  const Groups groups = groups_of(problem, run);
-  const bool symmetric = problem.symmetric, with_rows = row_sums;
-  const long n = problem.left.n, n_right = problem.right.n, tasks = groups.rows * groups.columns;
-  const AlignedBuffer<double> row_parts(with_rows ? groups.columns * n : 0);
-  const AlignedBuffer<double> column_parts(with_rows && !symmetric ? groups.rows * n_right : 0);
-  const AlignedBuffer<double> totals(tasks), square_parts(squares ? tasks : 0), expected_parts(expected ? 2 * tasks : 0);
-  if (!moment_parts(problem, run, totals.get(), with_rows ? row_parts.get() : nullptr, column_parts.get(),
-                    squares ? square_parts.get() : nullptr, expected ? expected_parts.get() : nullptr))
-    return false;
-  merge(run, totals, tasks, 1, total);
-  if (squares) merge(run, square_parts, tasks, 1, squares);
-  if (expected) merge(run, expected_parts, tasks, 2, expected);
-  if (with_rows) merge(run, row_parts, groups.columns, n, row_sums);
-  if (with_rows && !symmetric) merge(run, column_parts, groups.rows, n_right, column_sums);
+  const MergedMoments<T> merged(problem, run, row_sums, squares, expected);
+  const PartsOfMoments parts = merged.parts();
+  if (!moment_parts(problem, run, parts.totals, parts.rows, parts.columns, parts.squares, parts.expected)) return false;
+  merged.write(total, row_sums, column_sums, squares, expected);
   return true;
 }
 
@@ -147,39 +52,20 @@ template <class T, class W>
 bool quadratic_parts(const PairProblem<T>& problem, const Run& run, const W* const* panels, long n_panels, long first_row,
                      long first_column, double* parts) {
   const Blocks<T> blocks(problem, run);
-  constexpr bool BYTES = sizeof(W) == 1;
-  using Entry = std::conditional_t<BYTES, double, W>;
-  const long length = n_panels * weights_at_once(*run.table, sizeof(W)), block = blocks.block;
-  const int threads = blocks.threads(double(length));
-  const AlignedBuffer<double> sums(2 * length * threads);  // of a block, and what those of a task have lost
-  std::fill_n(parts, blocks.tasks() * length, 0.0);
-  const long padded = block + MAX_ROWS_AT_ONCE;  // the last rows of a tile may be beyond the block's
-  const AlignedBuffer<Entry> buffer(padded * block * threads);
-  std::fill_n(buffer.get(), padded * block * threads, Entry(0));
-  const long tiles_size = BYTES ? ByteForms::tiles_size(block, block) : 0;
-  const AlignedBuffer<unsigned char> tiles(tiles_size * threads);
-  const auto own = [&] { return &sums[2 * length * thread_number()]; };
+  const WeightPanels<W> weights{panels, n_panels, first_row, first_column};
+  const int threads = blocks.threads(double(weights.length(run)));
+  FormSums<T, W> sums(blocks, run, threads, weights, parts);
   return blocks.for_each(
-      threads, [&](long) { std::fill_n(own() + length, length, 0.0); },
+      threads, [&](long) { sums.start(); },
       [&](long task, long i, long j) {
         const BlockOfPairs<T> pairs = blocks.pairs_and_diagonal(i, j);
-        Entry* h = buffer.get() + padded * block * thread_number();
-        if constexpr (sizeof(Entry) == sizeof(double))
-          blocks.tile.entries(pairs, h, block);
+        if constexpr (std::is_same_v<decltype(sums.entries()), double*>)
+          blocks.tile.entries(pairs, sums.entries(), blocks.block);
         else
-          blocks.tile.entries_single(pairs, h, block);
-        double* sum = own();
-        std::fill_n(sum, length, 0.0);
-        const long row = first_row + pairs.row_begin, rows = pairs.row_end - pairs.row_begin;
-        const long column = first_column + pairs.column_begin, columns = pairs.column_end - pairs.column_begin;
-        if constexpr (BYTES)
-          run.table->bytes->quadratic(h, block, row, rows, column, columns, panels, n_panels, tiles.get() + tiles_size * thread_number(), sum);
-        else
-          functions<W>(*run.table).quadratic(h, block, row, rows, column, columns, panels, n_panels, sum);
-        for (long c = 0; c < length; ++c) sum[c] *= problem.symmetric && i != j ? 2 : 1;
-        run.table->add_compensated(sum, length, parts + task * length, sum + length);
+          blocks.tile.entries_single(pairs, sums.entries(), blocks.block);
+        sums.add(task, pairs, problem.symmetric && i != j ? 2 : 1);
       },
-      [&](long task, auto, auto) { settle(parts + task * length, own() + length, length); });
+      [&](long task, auto, auto) { sums.finish(task); });
 }
 
 template <class T, class W>
@@ -189,6 +75,44 @@ bool quadratic_forms(const PairProblem<T>& problem, const Run& run, const W* con
   const AlignedBuffer<double> parts(tasks * length);
   if (!quadratic_parts(problem, run, panels, n_panels, 0, 0, parts.get())) return false;
   merge(run, parts, tasks, length, out);
+  return true;
+}
+
+bool moments_and_forms(const PairProblem<double>& problem, const Run& run, const signed char* const* panels, long n_panels,
+                       double* total, double* row_sums, double* squares, double* expected, double* forms) {
+  const Blocks<double> blocks(problem, run);
+  const WeightPanels<signed char> weights{panels, n_panels, 0, 0};
+  const long length = weights.length(run);
+  const int threads = blocks.threads(double(length));
+  const MergedMoments<double> merged(problem, run, true, true, true);
+  const AlignedBuffer<double> parts(blocks.tasks() * length);
+  MomentSums<double> moments(blocks, run, threads, merged.parts());
+  FormSums<double, signed char> sums(blocks, run, threads, weights, parts.get());
+  const bool finished = blocks.for_each(
+      threads,
+      [&](long task) {
+        moments.start(task);
+        sums.start();
+      },
+      [&](long task, long i, long j) {
+        const BlockOfPairs<double> pairs = blocks.pairs(i, j);
+        BlockSums found = moments.of_block();
+        if (i == j) {  // moments are of pairs i < j alone
+          blocks.tile.sums(pairs, found);
+          blocks.tile.entries(blocks.pairs_and_diagonal(i, j), sums.entries(), blocks.block);
+        } else {
+          run.table->sums_and_entries(pairs, found, sums.entries(), blocks.block);
+        }
+        moments.add(pairs, found);
+        sums.add(task, pairs, i == j ? 1 : 2);
+      },
+      [&](long task, auto rows, auto columns) {
+        moments.finish(task, rows, columns);
+        sums.finish(task);
+      });
+  if (!finished) return false;
+  merged.write(total, row_sums, nullptr, squares, expected);
+  merge(run, parts, blocks.tasks(), length, forms);
   return true;
 }
 

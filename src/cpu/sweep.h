@@ -89,6 +89,11 @@ struct LabelPanels {
   long at_once(const TileTable& table) const { return planes ? ByteLabels::LABELS_AT_ONCE : table.labels_at_once; }
 };
 
+// `moments` with rows and squares, and `quadratic_forms` of weights in bytes, of symmetric problems that are `expecting`, by one
+// sweep: with the bits that they have alone.
+bool moments_and_forms(const PairProblem<double>& problem, const Run& run, const signed char* const* panels, long n_panels,
+                       double* total, double* row_sums, double* squares, double* expected, double* forms);
+
 // The sums of `matches` before they are merged, as `quadratic_parts` has those of forms. Blocks have the units of those of
 // the whole problem, so that their sums are the same.
 template <class T>

@@ -48,8 +48,9 @@ template <class V> __attribute__((noinline)) void keep_above(long below, V* tile
     }
 }
 
-// What `ExpectedSumVisitor` asks of a tile, from the distances of its points; zeros for rows and columns beyond the last.
-template <class V> KCALIB_FN void expected_parts(const RegisterTile<V>& tile, const V* d2, V* products, V* dots) {
+// What `ExpectedSumVisitor` asks of a tile, from the distances of its points; zeros for rows and columns beyond the last. A
+// function of its own: beside what its caller keeps in registers half of the product's sums would be in memory.
+template <class V> __attribute__((noinline)) void expected_parts(const RegisterTile<V>& tile, const V* d2, V* products, V* dots) {
   using T = Real<V>;
   const auto& rows = tile.rows;
   const auto& columns = tile.columns;
@@ -196,8 +197,7 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
   }
 }
 
-template <class Visitor, class T> void sums_as(const BlockOfPairs<T>& block, BlockSums& sums) {
-  Visitor visitor;
+template <class T, class Visitor> void add_sums(const BlockOfPairs<T>& block, Visitor& visitor, BlockSums& sums) {
   visitor.column_sums = sums.columns;
   visitor.columns = block.column_end - block.column_begin;
   for_each_tile(block, visitor);
@@ -211,11 +211,23 @@ template <class Visitor, class T> void sums_as(const BlockOfPairs<T>& block, Blo
   }
 }
 
+template <class Visitor, class T> void sums_as(const BlockOfPairs<T>& block, BlockSums& sums) {
+  Visitor visitor;
+  add_sums(block, visitor, sums);
+}
+
 template <class T> void sums(const BlockOfPairs<T>& block, BlockSums& sums) {
   if (!sums.rows) return sums_as<SumVisitor<T, false, false>>(block, sums);
   if (!sums.second) return sums_as<SumVisitor<T, true, false>>(block, sums);
   if (!sums.expected) return sums_as<SumVisitor<T, true, true>>(block, sums);
   sums_as<ExpectedSumVisitor<T>>(block, sums);
+}
+
+void sums_and_entries(const BlockOfPairs<double>& block, BlockSums& sums, double* out, long stride) {
+  ExpectedSumVisitor<double, true> visitor;
+  visitor.written = out;
+  visitor.stride = stride;
+  add_sums(block, visitor, sums);
 }
 
 template <class T, class Out> void entries(const BlockOfPairs<T>& block, Out* out, long stride) {
@@ -379,6 +391,7 @@ extern const LocationFunctions KCALIB_LOCATIONS;
 extern const TileTable KCALIB_TABLE;
 const TileTable KCALIB_TABLE = {
     KCALIB_LEVEL_NAME, table_of<double>(), table_of<float>(), in_units, round_panels, matches, LABELS, add, add_compensated,
+    sums_and_entries,
     &KCALIB_WEIGHTS, &KCALIB_LINE, &KCALIB_DIRICHLET, &KCALIB_FEATURES, &KCALIB_LOCATIONS,
 };
 

@@ -10,8 +10,9 @@ namespace {
 
 constexpr long MAX_BLOCK_ROWS = 192;
 
-// Sums of the entries; the order of those that make the total does not depend on what else is asked.
-template <class T, bool WITH_ROWS, bool SECOND> struct SumVisitor {
+// Sums of the entries; the order of those that make the total does not depend on what else is asked. WRITTEN (with SECOND):
+// the entries are written, too, whole panels of rows of whole tiles.
+template <class T, bool WITH_ROWS, bool SECOND, bool WRITTEN = false> struct SumVisitor {
   using V = Pack<T>;
   static constexpr bool OF_FACTORS = true, EXPECTING = false, HAS_ROWS = WITH_ROWS, HAS_SECOND = SECOND;
 
@@ -22,6 +23,8 @@ template <class T, bool WITH_ROWS, bool SECOND> struct SumVisitor {
   DoublePack square_sum{};
   double* column_sums;
   long columns;
+  T* written = nullptr;  // the panel's entries
+  long stride = 0;
 
   KCALIB_FN void start_panel() {
     for (auto& sum : column_sum) sum = DoublePack{};
@@ -38,8 +41,10 @@ template <class T, bool WITH_ROWS, bool SECOND> struct SumVisitor {
     }
     if constexpr (SECOND)
       for (int v = 0; v < VECTORS; ++v) {
+        const V h = rounded(kernel[v] * factor[v]);
+        if constexpr (WRITTEN) store<V>(written + (i + r) * stride + v * LANES<V>, h);
         DoublePack wide[WIDE<V>];
-        widen(rounded(kernel[v] * factor[v]), wide);
+        widen(h, wide);
         for (int w = 0; w < WIDE<V>; ++w) square_sum += wide[w] * wide[w];
       }
   }
@@ -54,6 +59,7 @@ template <class T, bool WITH_ROWS, bool SECOND> struct SumVisitor {
       for (int v = 0; v < VECTORS; ++v) add_wide(tile_columns[v], column_sum + v * WIDE<V>);
   }
   KCALIB_FN void end_panel(long column) {
+    if constexpr (WRITTEN) written += WIDTH<T>;
     if (!WITH_ROWS || !column_sums) return;
     for (long j = 0; j < WIDTH<T> && column + j < columns; ++j)
       column_sums[column + j] += column_sum[j / LANES<DoublePack>][j % LANES<DoublePack>];
@@ -62,7 +68,7 @@ template <class T, bool WITH_ROWS, bool SECOND> struct SumVisitor {
 
 // The same sums, and that of kernel^2 tr(V V') for V = diag(x) - x x^T, the covariances of labels whose probabilities the
 // points are: what entries' squares are under calibration. With y = x / 2 - x^2 it is tr(V V') = <x, y'> + <y, x'> + <x, x'>^2.
-template <class T> struct ExpectedSumVisitor : SumVisitor<T, true, true> {
+template <class T, bool WRITTEN = false> struct ExpectedSumVisitor : SumVisitor<T, true, true, WRITTEN> {
   using V = Pack<T>;
   static constexpr bool EXPECTING = true;
   DoublePack expected[WIDE<V>] = {}, magnitude[WIDE<V>] = {};

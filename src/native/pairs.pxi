@@ -111,6 +111,8 @@ cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
     bint c_quadratic_parts "kcalib::quadratic_parts"[T, W](
         const PairProblem[T]&, const Run&, const W* const*, long, long, long, double*) except +
     bint c_quadratic_forms "kcalib::quadratic_forms"[T, W](const PairProblem[T]&, const Run&, const W* const*, long, double*) except +
+    bint c_moments_and_forms "kcalib::moments_and_forms"(
+        const PairProblem[double]&, const Run&, const signed_char* const*, long, double*, double*, double*, double*, double*) except +
     long c_weights_at_once "kcalib::weights_at_once"(const TileTable&, long size)
     bint c_counts "kcalib::counts"[T](const PairProblem[T]&, const Run&, const double*, int64_t*) except +
     bint c_between "kcalib::between"[T](const PairProblem[T]&, const Run&, double, double, double*, long, long*, int64_t*) except +
@@ -407,6 +409,32 @@ def quadratic_forms(
         finished = c_quadratic_forms(problem, sweep.run, pointers.data(), pointers.size(), out_pointer)
     sweep.raise_if_stopped(finished)
     return result
+
+
+def moments_and_forms(
+    const double[:, ::1] points, const double[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
+    Kernel kernel not None, Sweep sweep not None, const signed_char[:, :, ::1] panels,
+):
+    """Total, row sums, sum of squares and what is `expected` of it, as `moments` has them, and `quadratic_forms`."""
+    cdef PairProblem[double] problem = pair_problem[double](
+        kernel, points, marks, labels, order, points, marks, labels, order, True)
+    problem.left.expecting = problem.right.expecting = True
+    cdef vector[const signed_char*] pointers
+    for p in range(panels.shape[0]):
+        pointers.push_back(&panels[p, 0, 0])
+    row_sums = np.empty(problem.left.n)
+    forms = np.empty((panels.shape[0], c_weights_at_once(sweep.run.table[0], 1)))
+    cdef double[::1] rows_view = row_sums
+    cdef double[:, ::1] forms_view = forms
+    cdef double total = 0
+    cdef double squares = 0
+    cdef double[2] expected
+    cdef bint finished
+    with nogil:
+        finished = c_moments_and_forms(
+            problem, sweep.run, pointers.data(), pointers.size(), &total, &rows_view[0], &squares, &expected[0], &forms_view[0, 0])
+    sweep.raise_if_stopped(finished)
+    return total, row_sums, squares, (expected[0], expected[1]), forms
 
 
 cdef LabelPanels label_panels(list panels, vector[const int*]& words, vector[const unsigned char*]& narrow):

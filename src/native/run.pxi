@@ -49,8 +49,9 @@ cdef extern from "cpu/resampling.h" namespace "kcalib" nogil:
     bint c_fill_weights "kcalib::fill_weights"[T](
         WeightKind, unsigned long long, unsigned long long, long, long, T*, const Run&) except +
     bint c_fill_bytes "kcalib::fill_bytes"(
-        WeightKind, unsigned long long, unsigned long long, long, long, signed char*, const double*, double*, const Run&,
-    ) except +
+        WeightKind, unsigned long long, unsigned long long, long, long, const int64_t*, signed char*, const Run&) except +
+    void c_panel_products "kcalib::panel_products"(
+        const signed char*, long, long, const int64_t*, const double*, double*, const Run&) except +
     bint c_count_products "kcalib::count_products"(
         unsigned long long, unsigned long long, long, long, const double*, double*, const Run&) except +
 
@@ -148,26 +149,36 @@ def panel_rows(long n):
 
 
 def fill_bytes(
-    int kind, unsigned long long seed, unsigned long long first_replicate, long n_replicates, long n, Sweep sweep not None,
-    const double[::1] vector=None, double[::1] products=None,
+    int kind, unsigned long long seed, unsigned long long first_replicate, long n_replicates, long n, const int64_t[::1] order,
+    Sweep sweep not None,
 ):
     """Weights that are whole numbers, not those of kind GAUSSIAN: panels of bytes, as `quadratic_forms` takes them.
 
-    With a vector, of kind MULTINOMIAL only: `count_products` of the same draws, to `products`.
+    Rows are in that order; None: as they are.
     """
     cdef long width = c_weights_at_once(sweep.run.table[0], 1)
     panels = np.empty((-(-n_replicates // width), ByteForms.panel_rows(n) // 4, 4 * width), dtype=np.int8)
     cdef signed char[:, :, ::1] out = panels
     cdef signed char* out_pointer = &out[0, 0, 0]
-    cdef const double* vector_pointer = NULL
-    cdef double* products_pointer = NULL
+    cdef const int64_t* order_pointer = NULL
     cdef bint finished
-    if vector is not None:
-        vector_pointer, products_pointer = &vector[0], &products[0]
+    if order is not None:
+        order_pointer = &order[0]
     with nogil:
-        finished = c_fill_bytes(<WeightKind>kind, seed, first_replicate, n_replicates, n, out_pointer, vector_pointer, products_pointer, sweep.run)
+        finished = c_fill_bytes(<WeightKind>kind, seed, first_replicate, n_replicates, n, order_pointer, out_pointer, sweep.run)
     sweep.raise_if_stopped(finished)
     return panels
+
+
+def panel_products(
+    const signed_char[:, :, ::1] panels, const int64_t[::1] order, const double[::1] vector, double[::1] out, Sweep sweep not None
+):
+    """Writes `count_products` of the draws in panels of `fill_bytes`, for the replicates that `out` has places for."""
+    cdef const int64_t* order_pointer = NULL
+    if order is not None:
+        order_pointer = &order[0]
+    with nogil:
+        c_panel_products(&panels[0, 0, 0], out.shape[0], vector.shape[0], order_pointer, &vector[0], &out[0], sweep.run)
 
 
 def count_products(

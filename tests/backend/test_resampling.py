@@ -311,11 +311,20 @@ def test_products_with_counts(n):
 
 @pytest.mark.skipif(not levels_of_bytes(), reason="this machine has no products of bytes")
 @pytest.mark.parametrize("n", [1, 7, 300])
-def test_products_along_with_panels_of_counts(n):
-    vector, weights = np.random.default_rng(n).normal(size=n), Weights("multinomial", n, 37, seed=5)
-    panels, products = weights.panels_and_products(3, 37, vector, threads=3)
-    np.testing.assert_array_equal(panels, weights.panels_of_bytes(3, 37))
-    np.testing.assert_array_equal(products, weights.products(vector)[3:])
+def test_panels_and_their_products_in_another_order(n):
+    """Rows are where they are wanted, and the products those of the draws, to the bit."""
+    rng = np.random.default_rng(n)
+    vector, order, weights = rng.normal(size=n), rng.permutation(n), Weights("multinomial", n, 37, seed=5)
+    for rows in (None, order):
+        panels = weights.panels_of_bytes(3, 37, 2, rows)
+        found = panels.reshape(len(panels), -1, 16, 4).transpose(1, 3, 0, 2).reshape(-1, 16 * len(panels))
+        values = weights.values(3, 37)
+        np.testing.assert_array_equal(found[:n, :34], values if rows is None else values[rows])
+        assert not found[n:].any()
+        assert not found[:, 34:].any()
+        products = np.empty(34)
+        _native.panel_products(panels, rows, vector, products, _native.Sweep(3))
+        np.testing.assert_array_equal(products, weights.products(vector)[3:])
 
 
 def labels_by_numpy(p: np.ndarray, draws: int, seed: int) -> np.ndarray:

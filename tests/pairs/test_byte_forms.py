@@ -10,7 +10,7 @@ from kcalib._input.labels import prepare
 from kcalib._pairs.dispatch import operator_for
 from kcalib._pairs.operators import openmp
 from kcalib._pairs.operators.openmp import OpenMPOperator
-from kcalib._pairs.problem import PairProblem, Side
+from kcalib._pairs.problem import Moments, PairProblem, Side
 from kcalib.kernels import Exponential, Gaussian, Linear
 from kcalib.parallel import Serial
 from kcalib.parallel.argument import opened
@@ -104,6 +104,31 @@ def test_forms_and_products(monkeypatch):
         forms, products = operator.forms_and_products(counts, vector)
         np.testing.assert_array_equal(forms, operator.quadratic_forms(counts, dtype="float32"))
         np.testing.assert_array_equal(products, counts.products(vector))
+
+
+@pytest.mark.parametrize("law", ["diffuse", "tied", "saturated"])
+@pytest.mark.parametrize(
+    ("n", "m", "kernel"), [(1, 3, "sum"), (130, 10, "exponential"), (300, 10, "sum"), (2300, 17, "exponential")]
+)
+def test_moments_and_forms_have_the_bits_that_they_have_alone(monkeypatch, law, n, m, kernel):
+    """On machines with bytes and without, in any order of samples, all replicates at a time or some, by any threads."""
+    problem, counts = problem_of(law, n, m, kernel), Weights("multinomial", n, 70, 1)
+
+    def vector_of(moments: Moments) -> np.ndarray:
+        return moments.row_sums - moments.diagonal
+
+    for at_once in (openmp.WEIGHTS_BYTES, 2**14):
+        monkeypatch.setattr(openmp, "WEIGHTS_BYTES", at_once)
+        for level in (None, "baseline"):
+            operator = OpenMPOperator(problem, level=level, threads=1)
+            alone, expected = operator.moments_and_expectation()
+            both = OpenMPOperator(problem, level=level, threads=3).moments_and_forms(counts, vector_of)
+            moments, expectation, forms, products = both
+            assert expectation == expected
+            for name in ("total", "row_sums", "column_sums", "diagonal", "sum_of_squares", "trace"):
+                np.testing.assert_array_equal(getattr(moments, name), getattr(alone, name))
+            np.testing.assert_array_equal(forms, operator.quadratic_forms(counts, dtype="float32"))
+            np.testing.assert_array_equal(products, counts.products(vector_of(alone)))
 
 
 @needs_bytes

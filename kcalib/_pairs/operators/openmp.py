@@ -6,7 +6,7 @@ points, of mixtures, and from a table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -107,9 +107,14 @@ class OpenMPOperator:
             )
         row_sums = left.restored(row_sums)
         column_sums = row_sums if right is None else right.restored(column_sums)
-        own = diagonal(problem, self.threads) if trace and right is None else None
-        moments = Moments(total, row_sums, column_sums, own, squares, None if own is None else float(np.sum(own)))
-        return moments, expectation
+        if trace and right is None:
+            return self._completed(total, row_sums, squares), expectation
+        return Moments(total, row_sums, column_sums, None, squares, None), expectation
+
+    def _completed(self, total: float, row_sums: np.ndarray | None, squares: float | None) -> Moments:
+        """Sums of a symmetric problem, with the diagonal."""
+        own = diagonal(self.problem, self.threads)
+        return Moments(total, row_sums, row_sums, own, squares, float(np.sum(own)))
 
     def block_sums(self, size: int) -> np.ndarray:
         return self._run(_native.block_sums, *self._prepared(self.problem.left, size).arrays, size=size)
@@ -166,65 +171,105 @@ class OpenMPOperator:
         return found
 
     def quadratic_forms(self, weights: np.ndarray | Weights, *, dtype: str = "float64") -> np.ndarray:
-        return self._forms(weights, self._packed_as(weights, dtype), self._panels)
+        side, dtype, forms = self._prepared(self.problem.left), self._packed_as(weights, dtype), [np.empty(0)]
+        for begin, end, panels in self._batches(weights, dtype, side.order):
+            forms.append(self._forms(side, panels, end - begin))
+        return np.concatenate(forms)
 
     def forms_and_products(self, counts: Weights, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """`quadratic_forms` of counts in float32, and `products` with a vector: drawn once where they are bytes."""
-        dtype, products = self._packed_as(counts, "float32"), [np.empty(0)]
-        if dtype != BYTES:
+        if self._packed_as(counts, "float32") != BYTES:
             return self.quadratic_forms(counts, dtype="float32"), counts.products(vector, self.threads)
+        side, forms, products = self._prepared(self.problem.left), [np.empty(0)], [np.empty(0)]
+        for begin, end, panels in self._batches(counts, BYTES, side.order):
+            forms.append(self._forms(side, panels, end - begin))
+            products.append(self._products(side, panels, end - begin, vector))
+        return np.concatenate(forms), np.concatenate(products)
 
-        def panels(_: np.ndarray | Weights, begin: int, end: int, __: str) -> list[np.ndarray]:
-            made, found = counts.panels_and_products(begin, end, vector, self.threads)
-            products.append(found)
-            return list(made)
+    def moments_and_forms(
+        self, counts: Weights, vector_of: Callable[[Moments], np.ndarray]
+    ) -> tuple[Moments, tuple[float, float], np.ndarray, np.ndarray]:
+        """`moments_and_expectation`, and `forms_and_products` with the vector that is made of the moments.
 
-        return self._forms(counts, dtype, panels), np.concatenate(products)
+        With the bits that they have alone. Where counts are bytes, the forms of the first of them, mostly of all, come
+        from the sweep of the moments.
+        """
+        if self._packed_as(counts, "float32") != BYTES:
+            moments, expectation = self.moments_and_expectation()
+            return moments, expectation, *self.forms_and_products(counts, vector_of(moments))
+        side, forms, products = self._prepared(self.problem.left), [], []
+        for begin, end, panels in self._batches(counts, BYTES, side.order):
+            if begin == 0:
+                found = self._run(_native.moments_and_forms, *side.arrays, panels=panels)
+                total, row_sums, squares, expectation, of_first = found
+                moments = self._completed(total, side.restored(row_sums), squares)
+                vector = vector_of(moments)
+                forms.append(of_first.reshape(-1)[: end - begin])
+            else:
+                forms.append(self._forms(side, panels, end - begin))
+            products.append(self._products(side, panels, end - begin, vector))
+        return moments, expectation, np.concatenate(forms), np.concatenate(products)
 
-    def _forms(
-        self,
-        weights: np.ndarray | Weights,
-        dtype: str,
-        panels_of: Callable[[np.ndarray | Weights, int, int, str], list[np.ndarray]],
-    ) -> np.ndarray:
-        """`quadratic_forms` of panels of some columns [begin, end) at a time, as `_panels` makes them."""
-        side = self._prepared(self.problem.left, sort=False)
+    def _forms(self, side: HostSide, panels: Sequence[np.ndarray] | np.ndarray, count: int) -> np.ndarray:
+        found = self._run(_native.quadratic_forms, *side.arrays, panels=list(panels), first_panel=panels[0])
+        forms: np.ndarray = found.reshape(-1)[:count]
+        return forms
+
+    def _products(self, side: HostSide, panels: np.ndarray, count: int, vector: np.ndarray) -> np.ndarray:
+        """`vector`, in the user's order, times counts in panels of bytes."""
+        products = np.empty(count)
+        vector = np.ascontiguousarray(vector, dtype=np.float64)
+        _native.panel_products(panels, side.order, vector, products, self._sweep())
+        return products
+
+    def _batches(
+        self, weights: np.ndarray | Weights, dtype: str, order: np.ndarray | None
+    ) -> Iterator[tuple[int, int, Any]]:
+        """Columns [begin, end) of the weights, some at a time, and these in panels, see `_panels`."""
         n, count = weights.shape if isinstance(weights, np.ndarray) else (weights.n, weights.n_replicates)
         width = _native.weights_at_once(dtype, self._sweep())
         rows = _native.panel_rows(n) if dtype == BYTES else n
         at_once = max(1, WEIGHTS_BYTES // (rows * width * np.dtype(dtype).itemsize)) * width
-        forms = [np.empty(0)]
         for begin in range(0, count, at_once):
             end = min(count, begin + at_once)
-            panels = panels_of(weights, begin, end, dtype)
-            found = self._run(_native.quadratic_forms, *side.arrays, panels=panels, first_panel=panels[0])
-            forms.append(found.reshape(-1)[: end - begin])
-        return np.concatenate(forms)
+            yield begin, end, self._panels(weights, begin, end, dtype, order)
 
     def _packed_as(self, weights: np.ndarray | Weights, dtype: str) -> str:
         """Whole numbers are bytes in place of float32, where the machine multiplies these; entries keep more digits."""
         whole = isinstance(weights, Weights) and weights.kind in ("multinomial", "rademacher")
         return BYTES if whole and dtype == "float32" and _native.weights_at_once(BYTES, self._sweep()) else dtype
 
-    def _panels(self, weights: np.ndarray | Weights, begin: int, end: int, dtype: str) -> list[np.ndarray]:
-        """Columns [begin, end) of the weights, or of labels, as the compiled core takes them at once."""
+    def _panels(
+        self, weights: np.ndarray | Weights, begin: int, end: int, dtype: str, order: np.ndarray | None
+    ) -> Sequence[np.ndarray] | np.ndarray:
+        """Columns [begin, end) of the weights, or of labels, as the compiled core takes them at once, in that order."""
         if dtype == BYTES:
             assert isinstance(weights, Weights)
-            return list(weights.panels_of_bytes(begin, end, self.threads))
+            return weights.panels_of_bytes(begin, end, self.threads, order)
         sweep = self._sweep()
         if dtype == LABELS:
             assert isinstance(weights, np.ndarray)
             labels = np.ascontiguousarray(weights, dtype=LABELS)
             return self._label_panels(labels, begin, end, _native.label_planes(labels, sweep))
         width = _native.weights_at_once(dtype, sweep)
-        return [self._panel(weights, c, min(end, c + width), width, dtype) for c in range(begin, end, width)]
+        return [self._panel(weights, c, min(end, c + width), width, dtype, order) for c in range(begin, end, width)]
 
-    def _panel(self, weights: np.ndarray | Weights, begin: int, end: int, width: int, dtype: str) -> np.ndarray:
+    def _panel(
+        self,
+        weights: np.ndarray | Weights,
+        begin: int,
+        end: int,
+        width: int,
+        dtype: str,
+        order: np.ndarray | None = None,
+    ) -> np.ndarray:
         """Columns [begin, end) of the weights, filled up to `width` with zeros."""
         if isinstance(weights, Weights):
             values = weights.values(begin, end, dtype, threads=self.threads)
         else:
             values = weights[:, begin:end]
+        if order is not None:
+            values = values[order]
         if end - begin == width:
             return np.ascontiguousarray(values, dtype=dtype)
         panel = np.zeros((len(values), width), dtype=dtype)
@@ -351,7 +396,7 @@ class OpenMPOperator:
         return np.concatenate([points, own[:, None]], axis=1)
 
     def cut(self, sort: bool = True) -> Cut:
-        """The problem prepared once, to be computed in rectangles; quadratic forms do without `sort`."""
+        """The problem prepared once, to be computed in rectangles; what compares labels does without `sort`."""
         left = self._prepared(self.problem.left, sort=sort)
         right = left if self.problem.right is None else self._prepared(self.problem.right, sort=sort)
         return Cut(self, left, right)
@@ -481,7 +526,8 @@ class Cut:
 
     def weights(self, weights: np.ndarray | Weights, begin: int, end: int, dtype: str) -> list[np.ndarray]:
         """Columns [begin, end) of weights as `forms` takes them, or, of the dtype `LABELS`, of labels for `matches`."""
-        return self._operator._panels(weights, begin, end, self._operator._packed_as(weights, dtype))
+        packed_as = self._operator._packed_as(weights, dtype)
+        return list(self._operator._panels(weights, begin, end, packed_as, self.left.order))
 
     def forms(
         self,

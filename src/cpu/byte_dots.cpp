@@ -39,13 +39,14 @@ enum class Way { PLAIN, PAIRS, MIXED };
 
 constexpr bool in_pairs(Way way, int panel) { return way == Way::PAIRS || (way == Way::MIXED && panel > 0); }
 
-// Of 16 entries: for eight columns a word for each piece of the first four, and then of the others.
+// Of 16 entries of two rows, of the first in bytes 0 to 63: for eight columns of a row the two words of each piece; then those
+// of the other row, and then the other columns.
 struct Order {
-  alignas(LINE) unsigned char at[LINE];
+  alignas(LINE) unsigned char at[2 * LINE];
   constexpr Order() : at() {
-    for (int k = 0; k < LINE; ++k) {
-      const int eight = k / 24 % 2, piece = k / 8 % PIECES, column = 8 * eight + k % 8;
-      at[k] = static_cast<unsigned char>(4 * column + piece);
+    for (int k = 0; k < 4 * STEP_BYTES; ++k) {
+      const int row = k / STEP_BYTES % 2, eight = k / STEP_BYTES / 2, piece = k % STEP_BYTES / 8, column = 8 * eight + k % 8;
+      at[k] = static_cast<unsigned char>(LINE * row + 4 * column + piece);
     }
   }
 };
@@ -72,8 +73,8 @@ KCALIB_FN Bytes plus(Bytes x, Bytes y) { return _mm512_maskz_add_epi8(~__mmask64
 // x / by, rounded down, for 0 <= x < 2^21 with a quotient below 2^17: the half keeps it from whole numbers by far more than
 // what float32 rounds off.
 KCALIB_FN IntPack quotient(IntPack x, int by) {
-  const FloatPack near = (__builtin_convertvector(x, FloatPack) + 0.5f) * (1.0f / float(by));
-  return __builtin_convertvector(near, IntPack);
+  const FloatPack share = FloatPack{} + 1.0f / float(by);
+  return __builtin_convertvector(fused(__builtin_convertvector(x, FloatPack), share, 0.5f * share), IntPack);
 }
 
 // The pieces of numbers below BASE^3, a byte each, the lowest first.
@@ -101,27 +102,35 @@ template <Way WAY> void in_bytes(const double* h, long stride, long row, long ro
   const double unit = largest < 0x1p-900 ? 1 : largest < __builtin_inf() ? largest / MOST : __builtin_nan("");
   block.units[row / STRIP] = unit;
   const InUnits entries(h, stride, columns, unit / (1 << SHARE_BITS));
-  const Bytes order = line_at(PIECE_BY_PIECE.at);
+  const Bytes order[] = {line_at(PIECE_BY_PIECE.at), line_at(PIECE_BY_PIECE.at + LINE)};
   const Bytes added = _mm512_set1_epi64(WAY == Way::PAIRS ? long(0x8181818101010101) : 0x0101010101010101);
   const IntPack zero = IntPack{} + (ZERO << SHARE_BITS);
-  for (long i = 0; i < rows || i % ROWS_OF_WORD; ++i) {
-    unsigned char* bytes = block.bytes + (row + i) / 2 * 2 * size + i % 2 * STEP_BYTES;
-    IntPack products{};
-    for (long j = 0; j < columns; j += COLUMNS_AT_ONCE) {
-      const IntPack share = (IntPack(line_at(SHARES.at + j)) + NEXT_ROW * int(row + i)) & ((1 << SHARE_BITS) - 1);
-      const IntPack whole = (i < rows ? entries.at(i, j) + (zero | share) : zero) >> SHARE_BITS;
-      const Bytes pieces = _mm512_maskz_permutexvar_epi8(~__mmask64(0), order, Bytes(in_pieces(whole)));
-      const Bytes line = plus(pieces, added);
-      const __mmask16 used = j + STEP < columns ? 0x0fff : 0x003f;  // the last line may have half as many columns
-      if (WAY == Way::PAIRS) products = add_products(products, line, _mm512_maskz_shuffle_epi32(used, line, _MM_PERM_CDAB));
-      _mm512_mask_storeu_epi32(bytes + 2 * j * PIECES, 0x003f, line);
-      _mm512_mask_storeu_epi32(bytes + 2 * j * PIECES + STEP_BYTES, 0x0fc0, line);
+  const auto pieces = [&](long i, long j) KCALIB_INLINE {
+    const IntPack share = (IntPack(line_at(SHARES.at + j)) + NEXT_ROW * int(row + i)) & ((1 << SHARE_BITS) - 1);
+    return Bytes(in_pieces((i < rows ? entries.at(i, j) + (zero | share) : zero) >> SHARE_BITS));
+  };
+  for (long i = 0; i < rows || i % ROWS_OF_WORD; i += 2) {
+    unsigned char* bytes = block.bytes + (row + i) * size;
+    IntPack products[2] = {};
+    for (long j = 0; j < columns; j += COLUMNS_AT_ONCE, bytes += 4 * STEP_BYTES) {
+      const Bytes x = pieces(i, j), other = pieces(i + 1, j);
+      const auto line = [&](int k) KCALIB_INLINE { return plus(_mm512_maskz_permutex2var_epi8(~__mmask64(0), x, order[k], other), added); };
+      const Bytes lines[] = {line(0), line(1)};
+      _mm512_storeu_si512(bytes, lines[0]);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(bytes + LINE), _mm512_castsi512_si256(lines[1]));
+      // The last columns may be half as many.
+      const __mmask16 used[] = {__mmask16(j + STEP < columns ? 0xffff : 0x0fff), __mmask16(j + STEP < columns ? 0x00ff : 0)};
+      if (WAY == Way::PAIRS)
+        for (int k = 0; k < 2; ++k)
+          products[k] = add_products(products[k], lines[k], _mm512_maskz_shuffle_epi32(used[k], lines[k], _MM_PERM_CDAB));
     }
-    const auto lanes = [&](const IntPack& which) KCALIB_INLINE {
-      return IntPack(_mm512_maskz_permutexvar_epi32(0x7, Bytes(which), Bytes(products)));
-    };
-    const IntPack both = lanes(IntPack{0, 2, 4}) + lanes(IntPack{6, 8, 10});
-    __builtin_memcpy(block.products[row + i], &both, sizeof block.products[0]);
+    for (int r = 0; r < 2; ++r) {
+      const auto lanes = [&](const IntPack& which) KCALIB_INLINE {
+        return IntPack(_mm512_maskz_permutex2var_epi32(0x7, Bytes(products[0]), Bytes(which), Bytes(products[1])));
+      };
+      const IntPack both = r == 0 ? lanes(IntPack{0, 2, 4}) + lanes(IntPack{12, 14, 16}) : lanes(IntPack{6, 8, 10}) + lanes(IntPack{18, 20, 22});
+      __builtin_memcpy(&block.products[row + i + r], &both, sizeof block.products[0]);
+    }
   }
 }
 

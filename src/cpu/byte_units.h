@@ -16,13 +16,21 @@ KCALIB_FN DoublePack load_before(const double* x, long left) {
 
 // The size of the largest entry; not finite, if one is not. Sizes are in the order of their bits.
 inline double largest_size(const double* h, long stride, long rows, long columns) {
-  LongPack most{};
-  for (long i = 0; i < rows; ++i)
-    for (long j = 0; j < columns; j += LANES<DoublePack>) {
-      const LongPack size = to_bits(load_before(h + i * stride + j, columns - j)) & 0x7fffffffffffffff;
-      most = LongPack(_mm512_maskz_max_epi64(0xff, __m512i(size), __m512i(most)));
-    }
-  return largest_lane(from_bits<DoublePack>(most));
+  constexpr int L = LANES<DoublePack>, AT_ONCE = 4;
+  LongPack most[AT_ONCE] = {};
+  const auto look_at = [&](DoublePack x, int k) KCALIB_INLINE {
+    const LongPack size = to_bits(x) & 0x7fffffffffffffff;
+    most[k] = LongPack(_mm512_maskz_max_epi64(0xff, __m512i(size), __m512i(most[k])));
+  };
+  for (long i = 0; i < rows; ++i, h += stride) {
+    long j = 0;
+    for (; j + AT_ONCE * L <= columns; j += AT_ONCE * L)
+#pragma GCC unroll 4
+      for (int k = 0; k < AT_ONCE; ++k) look_at(load<DoublePack>(h + j + k * L), k);
+    for (; j < columns; j += L) look_at(load_before(h + j, columns - j), 0);
+  }
+  for (int k = 1; k < AT_ONCE; ++k) look_at(from_bits<DoublePack>(most[k]), 0);
+  return largest_lane(from_bits<DoublePack>(most[0]));
 }
 
 class InUnits {
@@ -32,8 +40,10 @@ class InUnits {
 
   // The entries of 16 columns from j on, to the nearest; zeros beyond the last, and if the unit is no number.
   KCALIB_FN IntPack at(long i, long j) const {
+    const bool whole = j + 2 * LANES<DoublePack> <= columns_;
     const auto half = [&](long k) KCALIB_INLINE {
-      const DoublePack x = load_before(h_ + i * stride_ + k, columns_ - k) * reciprocal_;
+      const double* from = h_ + i * stride_ + k;
+      const DoublePack x = (whole ? load<DoublePack>(from) : load_before(from, columns_ - k)) * reciprocal_;
       return _mm512_castsi256_si512(_mm512_maskz_cvtpd_epi32(lanes_, __m512d(x)));
     };
     return IntPack(_mm512_maskz_shuffle_i64x2(0xff, half(j), half(j + LANES<DoublePack>), 0x44));

@@ -1,7 +1,6 @@
 #include "resampling.h"
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 
 #include "aligned.h"
@@ -70,14 +69,12 @@ template <class T> bool fill_counts(Word seed, Word first, long n_replicates, lo
   return !watch.stopped();
 }
 
-constexpr int PRODUCT_LANES = 8;  // sums at a time, which do not wait for each other
-
-double total(const double (&sums)[PRODUCT_LANES]) {
+double total(const double (&sums)[PRODUCT_SUMS]) {
   return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
 double product(const double* vector, const unsigned char* counts, long n) {
-  constexpr int LANES = PRODUCT_LANES;
+  constexpr int LANES = PRODUCT_SUMS;
   double sums[LANES] = {};
   for (long i = 0; i < n; i += LANES)
     for (long l = 0; l < std::min<long>(LANES, n - i); ++l) sums[l] += vector[i + l] * double(counts[i + l]);
@@ -165,18 +162,11 @@ void panel_products(const signed char* panels, long n_replicates, long n, const 
   const int threads = team_size(run, count, double(n) * double(n_replicates));
 #pragma omp parallel for schedule(static) num_threads(threads)
   for (long p = 0; p < count; ++p) {
-    const signed char* panel = panels + p * WIDTH * rows;
-    double sums[PRODUCT_LANES][WIDTH] = {};
-    for (long i = 0; i < n; ++i) {
-      const int place = places[std::size_t(i)], shift = 24 - 8 * (place % 4);
-      int words[WIDTH];
-      std::memcpy(words, panel + place / 4 * sizeof words, sizeof words);
-      double* sum = sums[i % PRODUCT_LANES];
-      for (long r = 0; r < WIDTH; ++r) sum[r] += vector[i] * double(int(unsigned(words[r]) << shift) >> 24);
-    }
+    double sums[PRODUCT_SUMS][WIDTH];
+    run.table->weights->panel_product(panels + p * WIDTH * rows, places.get(), n, vector, sums);
     for (long r = 0; r < std::min(WIDTH, n_replicates - p * WIDTH); ++r) {
-      double of_replicate[PRODUCT_LANES];
-      for (long l = 0; l < PRODUCT_LANES; ++l) of_replicate[l] = sums[l][r];
+      double of_replicate[PRODUCT_SUMS];
+      for (long l = 0; l < PRODUCT_SUMS; ++l) of_replicate[l] = sums[l][r];
       out[p * WIDTH + r] = total(of_replicate);
     }
   }

@@ -45,8 +45,8 @@ template <> KCALIB_FN DoublePack root(DoublePack x) {
 
 KCALIB_FN WordPack count_from(Word first) {
   WordPack x;
-  for (int i = 0; i < L; ++i) x[i] = first + Word(i);
-  return x;
+  for (int i = 0; i < L; ++i) x[i] = Word(i);
+  return x + first;
 }
 
 // Stores the first `count` lanes; fewer than L only at the end of a row.
@@ -114,23 +114,58 @@ template <class T> void gaussian_weights(const Rectangle& at, T* out, long strid
     }
 }
 
+// Draws k, .., k + 2 L - 1 of a replicate, k even, to `rows`, those of a pair one after the other in their halves.
+KCALIB_FN void rows_of_draws(Word seed, Word replicate, long k, Word n, Word (*rows)[L]) {
+  WordPack words[2];
+  random_words<WordPack>(seed, WeightKind::MULTINOMIAL, splat_word<WordPack>(replicate), count_from(Word(k) / 2), words);
+  for (int half = 0; half < 2; ++half) {
+    words[half] = drawn_row(words[half], n);
+    __builtin_memcpy(rows[half], &words[half], sizeof(WordPack));
+  }
+  // By way of memory: lanes that are taken out of registers keep the units busy that the next words need.
+  __asm__ volatile("" : : "r"(rows) : "memory");
+}
+
 void draw(Word seed, Word replicate, long begin, long end, long n, unsigned char* counts) {
-  for (long k = begin; k < end; k += 2 * L) {
-    const WordPack pairs = count_from(Word(k) / 2);
-    WordPack words[2];
-    random_words<WordPack>(seed, WeightKind::MULTINOMIAL, splat_word<WordPack>(replicate), pairs, words);
-    Word rows[2][L];
-    for (int half = 0; half < 2; ++half) {
-      words[half] = drawn_row(words[half], Word(n));
-      __builtin_memcpy(rows[half], &words[half], sizeof(WordPack));
-    }
-    const int whole = end - k < 2 * L ? int(end - k) / 2 : L;
-    for (int i = 0; i < whole; ++i) {
+  Word rows[2][L];
+  long k = begin;
+  for (; k + 2 * L <= end; k += 2 * L) {
+    rows_of_draws(seed, replicate, k, Word(n), rows);
+#pragma GCC unroll 8
+    for (int i = 0; i < L; ++i) {
       ++counts[rows[0][i]];
       ++counts[rows[1][i]];
     }
-    if (end - k < 2 * L && (end - k) % 2) ++counts[rows[0][whole]];
   }
+  if (k == end) return;
+  rows_of_draws(seed, replicate, k, Word(n), rows);
+  for (int i = 0; i < int(end - k); ++i) ++counts[rows[i % 2][i / 2]];
+}
+
+constexpr long OF_PANEL = ByteForms::WEIGHTS_AT_ONCE;
+
+// The weights of a panel's row as reals.
+KCALIB_FN void row_of_panel(const signed char* panel, int place, DoublePack* weights) {
+  using Halves = int __attribute__((vector_size(sizeof(int) * L)));
+  const signed char* words = panel + place / 4 * 4 * OF_PANEL;
+  for (int k = 0; k < OF_PANEL / L; ++k) {
+    Halves some;
+    __builtin_memcpy(&some, words + k * sizeof some, sizeof some);
+    weights[k] = __builtin_convertvector((some << (24 - 8 * (place % 4))) >> 24, DoublePack);
+  }
+}
+
+void panel_product(const signed char* panel, const int* places, long n, const double* vector, double (*out)[OF_PANEL]) {
+  DoublePack sums[PRODUCT_SUMS][OF_PANEL / L] = {};
+  for (long i = 0; i < n; i += PRODUCT_SUMS)
+#pragma GCC unroll 8
+    for (int k = 0; k < PRODUCT_SUMS; ++k)
+      if (i + k < n) {
+        DoublePack weights[OF_PANEL / L];
+        row_of_panel(panel, places[i + k], weights);
+        for (int part = 0; part < OF_PANEL / L; ++part) sums[k][part] += vector[i + k] * weights[part];
+      }
+  __builtin_memcpy(out, sums, sizeof sums);
 }
 
 void sign_lines(Word seed, Word first, int n_words, const std::int64_t* rows, long n, Word (*out)[8]) {
@@ -261,6 +296,6 @@ template <class T> constexpr WeightFunctions<T> functions_of() {
 }  // namespace
 
 extern const WeightTable KCALIB_WEIGHTS;
-const WeightTable KCALIB_WEIGHTS = {functions_of<double>(), functions_of<float>(), draw, sign_lines, label_lines};
+const WeightTable KCALIB_WEIGHTS = {functions_of<double>(), functions_of<float>(), draw, panel_product, sign_lines, label_lines};
 
 }  // namespace kcalib

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "byte_forms.h"
 #include "kcalib/resampling.h"
 
 namespace kcalib {
@@ -31,12 +32,17 @@ template <class T> struct WeightFunctions {
   void (*gaussian)(const Rectangle& rectangle, T* out, long stride);
 };
 
+constexpr int PRODUCT_SUMS = 8;  // of a product with counts, which do not wait for each other: row i belongs to the sum i % 8
+
 struct WeightTable {
   WeightFunctions<double> float64;
   WeightFunctions<float> float32;
   // Adds draws [begin, end) of one replicate to counts[n]; begin even. A row that is drawn 256 times, with
   // probability below 1/256!, would wrap.
   void (*draw)(Word seed, Word replicate, long begin, long end, long n, unsigned char* counts);
+  // out[s][c] = the sum of vector[i] times the count of row places[i] in column c of a panel of `ByteForms`, i % 8 = s.
+  void (*panel_product)(const signed char* panel, const int* places, long n, const double* vector,
+                        double (*out)[ByteForms::WEIGHTS_AT_ONCE]);
   // Signs of n rows, whose numbers are given, in n_words <= 8 times 64 replicates: bit b of out[i][w] is that of replicate
   // first + 64 w + b, `first` a multiple of 64. What a row has is a cache line; see line_kernels.cpp.
   void (*sign_lines)(Word seed, Word first, int n_words, const std::int64_t* rows, long n, Word (*out)[8]);

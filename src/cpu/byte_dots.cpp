@@ -87,6 +87,17 @@ KCALIB_FN IntPack in_pieces(IntPack x) {
 
 long row_size(long columns) { return (columns + COLUMNS_AT_ONCE - 1) / COLUMNS_AT_ONCE * COLUMNS_AT_ONCE * PIECES; }
 
+// Which rows and columns of a problem a block has, and whether entries before the diagonal are 0.
+struct Place {
+  long row_begin, rows, column_begin, columns;
+  bool triangle;
+
+  long steps() const { return (columns + STEP - 1) / STEP; }
+  // The first column that the strip of a row is multiplied from.
+  long first_column(long row) const { return triangle ? row / STRIP * STRIP : 0; }
+};
+static_assert(STRIP % COLUMNS_AT_ONCE == 0 && COLUMNS_AT_ONCE % STEP == 0);
+
 // The entries of a block, with the unit of each strip, and (PAIRS) the sums of products of entries with each other.
 struct Block {
   unsigned char* bytes;
@@ -96,7 +107,8 @@ struct Block {
 
 // The entries of a strip in units: whole numbers from ZERO on, whose pieces, 1 added to each, lie by two rows and eight columns;
 // that is also what rows and columns beyond the last ones have. PAIRS, MIXED: of every other four columns with a sign, less 128.
-template <Way WAY> void in_bytes(const double* h, long stride, long row, long rows, long columns, Block& block) {
+template <Way WAY>
+void in_bytes(const double* h, long stride, long row, long rows, long first_column, long columns, Block& block) {
   const long size = row_size(columns);
   const double largest = largest_size(h, stride, rows, columns);
   const double unit = largest < 0x1p-900 ? 1 : largest < __builtin_inf() ? largest / MOST : __builtin_nan("");
@@ -110,9 +122,9 @@ template <Way WAY> void in_bytes(const double* h, long stride, long row, long ro
     return Bytes(in_pieces((i < rows ? entries.at(i, j) + (zero | share) : zero) >> SHARE_BITS));
   };
   for (long i = 0; i < rows || i % ROWS_OF_WORD; i += 2) {
-    unsigned char* bytes = block.bytes + (row + i) * size;
+    unsigned char* bytes = block.bytes + (row + i) * size + first_column / STEP * 2 * STEP_BYTES;
     IntPack products[2] = {};
-    for (long j = 0; j < columns; j += COLUMNS_AT_ONCE, bytes += 4 * STEP_BYTES) {
+    for (long j = first_column; j < columns; j += COLUMNS_AT_ONCE, bytes += 4 * STEP_BYTES) {
       const Bytes x = pieces(i, j), other = pieces(i + 1, j);
       const auto line = [&](int k) KCALIB_INLINE { return plus(_mm512_maskz_permutex2var_epi8(~__mmask64(0), x, order[k], other), added); };
       const Bytes lines[] = {line(0), line(1)};
@@ -134,9 +146,9 @@ template <Way WAY> void in_bytes(const double* h, long stride, long row, long ro
   }
 }
 
-template <Way WAY> void in_bytes(const double* h, long stride, long rows, long columns, Block& block) {
-  for (long i = 0; i < rows; i += STRIP)
-    in_bytes<WAY>(h + i * stride, stride, i, rows - i < STRIP ? rows - i : STRIP, columns, block);
+template <Way WAY> void in_bytes(const double* h, long stride, const Place& at, Block& block) {
+  for (long i = 0; i < at.rows; i += STRIP)
+    in_bytes<WAY>(h + i * stride, stride, i, at.rows - i < STRIP ? at.rows - i : STRIP, at.first_column(i), at.columns, block);
 }
 
 KCALIB_FN DoublePack half_of(IntPack x, int half) {
@@ -153,12 +165,6 @@ template <Way WAY> KCALIB_FN bool are_small(Bytes bits) {
   return !_mm512_test_epi8_mask(bits, _mm512_set1_epi8(char(~MOST_BITS)));
 }
 
-// Which rows and columns of a problem a block has.
-struct Place {
-  long row_begin, rows, column_begin, columns;
-
-  long steps() const { return (columns + STEP - 1) / STEP; }
-};
 
 // The pieces of some rows times panels of weights of the columns, from `first` on, and less `products` (`in_pairs`): sums of
 // each row, panel and piece, which add(panel, sums) gets for each panel. A function of its own, of which all registers are: with
@@ -221,71 +227,75 @@ __attribute__((noinline)) void multiply(const unsigned char* words, long size, l
 template <Way WAY, int PANELS, int ROWS_AT_ONCE, bool IN_32_BITS>
 bool add_forms(const Block& block, const Place& at, const signed char* const* panels, const signed char* const* next,
                double* const* out) {
-  const long size = row_size(at.columns), steps = at.steps();
-  const signed char *of_rows[PANELS], *of_columns[PANELS];
+  const long size = row_size(at.columns);
   // First: what sums of a row begin with, of the last piece and the others, since products add more than is wanted.
-  IntPack first[PANELS][2] = {}, sums[PANELS][PIECES] = {};
+  IntPack first[PANELS][2], sums[PANELS][PIECES] = {};
   DoublePack totals[PANELS][2] = {};
   Bytes bits = _mm512_setzero_si512();
-  for (int p = 0; p < PANELS; ++p) {
-    of_rows[p] = panels[p] + at.row_begin * REPLICATES;
-    of_columns[p] = panels[p] + at.column_begin * REPLICATES;
+  const signed char* of_columns[PANELS];
+  const auto look_at_columns = [&](long begin, long steps) {
     const Bytes one = _mm512_set1_epi8(1);
-    IntPack own{}, others{}, products{};
-    for (long k = 0; k < steps; ++k) {
-      const Bytes weights = line_at(of_columns[p] + 2 * k * LINE), other_weights = line_at(of_columns[p] + (2 * k + 1) * LINE);
-      bits |= bits_of<WAY>(weights) | bits_of<WAY>(other_weights);
-      if (WAY == Way::MIXED && p == 0) bits |= weights | other_weights;
-      own = add_products(own, one, weights);
-      others = add_products(others, one, other_weights);
-      if (in_pairs(WAY, p)) products = add_products(products, plus(weights, one), other_weights);
+    for (int p = 0; p < PANELS; ++p) {
+      of_columns[p] = panels[p] + (at.column_begin + begin) * REPLICATES;
+      IntPack own{}, others{}, products{};
+      for (long k = 0; k < steps; ++k) {
+        const Bytes weights = line_at(of_columns[p] + 2 * k * LINE), other_weights = line_at(of_columns[p] + (2 * k + 1) * LINE);
+        bits |= bits_of<WAY>(weights) | bits_of<WAY>(other_weights);
+        if (WAY == Way::MIXED && p == 0) bits |= weights | other_weights;
+        own = add_products(own, one, weights);
+        others = add_products(others, one, other_weights);
+        if (in_pairs(WAY, p)) products = add_products(products, plus(weights, one), other_weights);
+      }
+      first[p][0] = in_pairs(WAY, p) ? 128 * others - own - products : WAY == Way::MIXED ? 127 * others - own : -(own + others);
+      first[p][1] = first[p][0] - (ZERO / BASE / BASE) * (own + others);
     }
-    first[p][0] = in_pairs(WAY, p) ? 128 * others - own - products : WAY == Way::MIXED ? 127 * others - own : -(own + others);
-    first[p][1] = first[p][0] - (ZERO / BASE / BASE) * (own + others);
-  }
-  if (WAY == Way::MIXED && !are_small<WAY>(bits)) return false;
+  };
   const auto total = [](const IntPack* pieces, int half) KCALIB_INLINE {
     return half_of(pieces[2], half) * double(BASE * BASE) + (half_of(pieces[1], half) * double(BASE) + half_of(pieces[0], half));
   };
-  const unsigned char* bytes = block.bytes;
-  for (long i = 0; i < at.rows; i += ROWS_OF_WORD) {
-    for (int p = 0; p < PANELS; ++p) {
-      __builtin_prefetch(next[p] + (at.column_begin + i) * REPLICATES);
-      __builtin_prefetch(next[p] + (at.row_begin + i) * REPLICATES);
-    }
-    IntPack weights[PANELS];
-#pragma GCC unroll 3
-    for (int p = 0; p < PANELS; ++p) {
-      weights[p] = IntPack(line_at(of_rows[p] + i * REPLICATES));
-      bits |= bits_of<WAY>(Bytes(weights[p]));
-    }
-    for (int row = 0; row < ROWS_OF_WORD; row += ROWS_AT_ONCE, bytes += ROWS_AT_ONCE * size) {
-      const auto add = [=, of_rows = &weights[0], in_words = &sums[0], in_doubles = &totals[0], unit = block.units[i / STRIP]](
-                           int p, const IntPack (&own)[ROWS_AT_ONCE][PANELS][PIECES]) KCALIB_INLINE {
-        const auto weight = [=](int r) KCALIB_INLINE { return (of_rows[p] << (24 - 8 * (row + r))) >> 24; };
-        if constexpr (IN_32_BITS) {
-          IntPack of_panel[PIECES];
-#pragma GCC unroll 3
-          for (int piece = 0; piece < PIECES; ++piece) of_panel[piece] = in_words[p][piece];
-#pragma GCC unroll 4
-          for (int r = 0; r < ROWS_AT_ONCE; ++r)
-#pragma GCC unroll 3
-            for (int piece = 0; piece < PIECES; ++piece)
-              of_panel[piece] = IntPack(Words(of_panel[piece]) + Words(own[r][p][piece]) * Words(weight(r)));
-#pragma GCC unroll 3
-          for (int piece = 0; piece < PIECES; ++piece) in_words[p][piece] = of_panel[piece];
-        } else {
-#pragma GCC unroll 4
-          for (int r = 0; r < ROWS_AT_ONCE; ++r)
-            for (int half = 0; half < 2; ++half) in_doubles[p][half] += unit * half_of(weight(r), half) * total(own[r][p], half);
-        }
-      };
-      multiply<WAY, PANELS, ROWS_AT_ONCE>(bytes, size, steps, of_columns, first, block.products + i + row, add);
-    }
-    if (IN_32_BITS && ((i + ROWS_OF_WORD) % STRIP == 0 || i + ROWS_OF_WORD >= at.rows))
+  for (long strip = 0; strip < at.rows; strip += STRIP) {
+    const long begin = at.first_column(strip), steps = at.steps() - begin / STEP;
+    const double unit = block.units[strip / STRIP];
+    if (strip == 0 || at.triangle) look_at_columns(begin, steps);
+    if (WAY == Way::MIXED && strip == 0 && !are_small<WAY>(bits)) return false;
+    const unsigned char* bytes = block.bytes + strip * size + begin / STEP * 2 * STEP_BYTES;
+    for (long i = strip; i < at.rows && i < strip + STRIP; i += ROWS_OF_WORD) {
+      IntPack weights[PANELS];
 #pragma GCC unroll 3
       for (int p = 0; p < PANELS; ++p) {
-        for (int half = 0; half < 2; ++half) totals[p][half] += block.units[i / STRIP] * total(sums[p], half);
+        __builtin_prefetch(next[p] + (at.column_begin + i) * REPLICATES);
+        __builtin_prefetch(next[p] + (at.row_begin + i) * REPLICATES);
+        weights[p] = IntPack(line_at(panels[p] + (at.row_begin + i) * REPLICATES));
+        bits |= bits_of<WAY>(Bytes(weights[p]));
+      }
+      for (int row = 0; row < ROWS_OF_WORD; row += ROWS_AT_ONCE, bytes += ROWS_AT_ONCE * size) {
+        const auto add = [=, of_rows = &weights[0], in_words = &sums[0], in_doubles = &totals[0]](
+                             int p, const IntPack (&own)[ROWS_AT_ONCE][PANELS][PIECES]) KCALIB_INLINE {
+          const auto weight = [=](int r) KCALIB_INLINE { return (of_rows[p] << (24 - 8 * (row + r))) >> 24; };
+          if constexpr (IN_32_BITS) {
+            IntPack of_panel[PIECES];
+#pragma GCC unroll 3
+            for (int piece = 0; piece < PIECES; ++piece) of_panel[piece] = in_words[p][piece];
+#pragma GCC unroll 4
+            for (int r = 0; r < ROWS_AT_ONCE; ++r)
+#pragma GCC unroll 3
+              for (int piece = 0; piece < PIECES; ++piece)
+                of_panel[piece] = IntPack(Words(of_panel[piece]) + Words(own[r][p][piece]) * Words(weight(r)));
+#pragma GCC unroll 3
+            for (int piece = 0; piece < PIECES; ++piece) in_words[p][piece] = of_panel[piece];
+          } else {
+#pragma GCC unroll 4
+            for (int r = 0; r < ROWS_AT_ONCE; ++r)
+              for (int half = 0; half < 2; ++half) in_doubles[p][half] += unit * half_of(weight(r), half) * total(own[r][p], half);
+          }
+        };
+        multiply<WAY, PANELS, ROWS_AT_ONCE>(bytes, size, steps, of_columns, first, block.products + i + row, add);
+      }
+    }
+    if (IN_32_BITS)
+#pragma GCC unroll 3
+      for (int p = 0; p < PANELS; ++p) {
+        for (int half = 0; half < 2; ++half) totals[p][half] += unit * total(sums[p], half);
         sums[p][0] = sums[p][1] = sums[p][2] = IntPack{};
       }
   }
@@ -307,16 +317,16 @@ bool fit_pairs(const signed char* panel, const Place& at) {
 }
 
 template <Way WAY>
-void quadratic(const double* h, long stride, long row_begin, long rows, long column_begin, long columns,
+void quadratic(const double* h, long stride, long row_begin, long rows, long column_begin, long columns, bool triangle,
                const signed char* const* panels, long n_panels, unsigned char* bytes, double* out) {
   constexpr int AT_ONCE = 3, FEWER = 2;
-  const Place at{row_begin, rows, column_begin, columns};
+  const Place at{row_begin, rows, column_begin, columns, triangle};
   const auto next = [&](long p) { return panels[p < n_panels ? p : 0]; };
   const auto sums = [&](long p) { return out + p * REPLICATES; };
   Block block;
   block.bytes = bytes;
   if constexpr (WAY == Way::PAIRS) {
-    in_bytes<Way::PAIRS>(h, stride, rows, columns, block);
+    in_bytes<Way::PAIRS>(h, stride, at, block);
     bool all = true, mixed = true;
     const auto add_one = [&](long p) {
       const signed char* then = next(p + 1);
@@ -334,7 +344,7 @@ void quadratic(const double* h, long stride, long row_begin, long rows, long col
     for (; p < n_panels; ++p) all &= add_one(p);
     if (all) return;
   }
-  in_bytes<Way::PLAIN>(h, stride, rows, columns, block);
+  in_bytes<Way::PLAIN>(h, stride, at, block);
   const signed char* own[FEWER];
   double* own_sums[FEWER];
   int count = 0;

@@ -105,7 +105,7 @@ KCALIB_FN void add_weighted(const Sums& sums, const signed char* weights, double
   }
 }
 
-void quadratic(const double* h, long stride, long row_begin, long rows, long column_begin, long columns,
+void quadratic(const double* h, long stride, long row_begin, long rows, long column_begin, long columns, bool,
                const signed char* const* panels, long n_panels, unsigned char* tiles, double* out) {
   constexpr long WIDTH = ByteForms::WEIGHTS_AT_ONCE;  // bytes of a panel's row
   const double unit = in_bytes(h, stride, rows, columns, tiles);

@@ -18,11 +18,11 @@ struct ByteForms {
 
   // Adds sum_ij w[i][c] h[i * stride + j] w[j][c] to out[p * WEIGHTS_AT_ONCE + c] for the columns c of every panel
   // w = panels[p]; the rows of h are those from row_begin on, its columns alike: both multiples of 4, and at most 192
-  // of each. With AMX entries are rounded to multiples of 2^-30 of a power of two above the largest, and their sums have no
+  // of each. `triangle`: h is 0 for j < i, of as many rows as columns. With AMX entries are rounded to multiples of 2^-30 of a power of two above the largest, and their sums have no
   // rounding before they are multiplied with weights of rows, in float64. With VNNI they are rounded to multiples of
   // 1 / 6451200 of the largest of 16 rows, up or down such that equal ones are right on average, and their sums have no
   // rounding before the sum of 16 rows.
-  void (*quadratic)(const double* h, long stride, long row_begin, long rows, long column_begin, long columns,
+  void (*quadratic)(const double* h, long stride, long row_begin, long rows, long column_begin, long columns, bool triangle,
                     const signed char* const* panels, long n_panels, unsigned char* tiles, double* out);
 };
 

@@ -63,7 +63,7 @@ bool quadratic_parts(const PairProblem<T>& problem, const Run& run, const W* con
           blocks.tile.entries(pairs, sums.entries(), blocks.block);
         else
           blocks.tile.entries_single(pairs, sums.entries(), blocks.block);
-        sums.add(task, pairs, problem.symmetric && i != j ? 2 : 1);
+        sums.add(task, pairs);
       },
       [&](long task, auto, auto) { sums.finish(task); });
 }
@@ -104,7 +104,7 @@ bool moments_and_forms(const PairProblem<double>& problem, const Run& run, const
           run.table->sums_and_entries(pairs, found, sums.entries(), blocks.block);
         }
         moments.add(pairs, found);
-        sums.add(task, pairs, i == j ? 1 : 2);
+        sums.add(task, pairs);
       },
       [&](long task, auto rows, auto columns) {
         moments.finish(task, rows, columns);

@@ -175,22 +175,34 @@ template <class T, class W> class FormSums {
   void start() { std::fill_n(lost(), length, 0.0); }
   // Of a block, rows `blocks.block` apart: the thread's own. The last rows of a tile may be beyond the block's.
   Entry* entries() const { return entries_.get() + room_ * thread_number(); }
-  void add(long task, const BlockOfPairs<T>& pairs, double times) {
+  // Of a symmetric problem those of blocks beside the diagonal count twice.
+  void add(long task, const BlockOfPairs<T>& pairs) {
     double* const sums = own();
     std::fill_n(sums, length, 0.0);
     const long row = weights_.first_row + pairs.row_begin, rows = pairs.row_end - pairs.row_begin;
     const long column = weights_.first_column + pairs.column_begin, columns = pairs.column_end - pairs.column_begin;
-    if constexpr (BYTES)
-      run_.table->bytes->quadratic(entries(), blocks_.block, row, rows, column, columns, weights_.panels, weights_.count,
+    if constexpr (BYTES) {
+      const bool triangle = blocks_.problem.symmetric && pairs.row_begin == pairs.column_begin;
+      if (triangle) fold(entries(), rows);
+      run_.table->bytes->quadratic(entries(), blocks_.block, row, rows, column, columns, triangle, weights_.panels, weights_.count,
                                    tiles_.get() + tiles_size() * thread_number(), sums);
-    else
+    } else {
       functions<W>(*run_.table).quadratic(entries(), blocks_.block, row, rows, column, columns, weights_.panels, weights_.count, sums);
+    }
+    const double times = blocks_.problem.symmetric && pairs.row_begin != pairs.column_begin ? 2 : 1;
     for (long c = 0; c < length; ++c) sums[c] *= times;
     run_.table->add_compensated(sums, length, parts_ + task * length, lost());
   }
   void finish(long task) { settle(parts_ + task * length, lost(), length); }
 
  private:
+  // A block on the diagonal, of which each pair is multiplied once.
+  void fold(double* h, long rows) const {
+    for (long i = 0; i < rows; ++i, h += blocks_.block) {
+      std::fill_n(h, i, 0.0);
+      for (long j = i + 1; j < rows; ++j) h[j] *= 2;
+    }
+  }
   long tiles_size() const { return BYTES ? ByteForms::tiles_size(blocks_.block, blocks_.block) : 0; }
   double* own() const { return &sums_[2 * length * thread_number()]; }  // sums of a block
   double* lost() const { return own() + length; }                      // what those of a task have lost

@@ -115,6 +115,12 @@ template <class T> class Blocks {
         column_groups(groups_.columns) {}
 
   long tasks() const { return row_groups * column_groups; }
+  // Those that a sweep has, one after the other: of symmetric problems a <= b of task a * column_groups + b.
+  long own_tasks() const { return problem.symmetric ? row_groups * (row_groups + 1) / 2 : tasks(); }
+  long own_place(long task) const {
+    const long a = task / column_groups;
+    return problem.symmetric ? task - a * (a + 1) / 2 : task;
+  }
 
   // Symmetric problems: i <= j.
   long pairs_of_blocks() const { return problem.symmetric ? row_blocks * (row_blocks + 1) / 2 : row_blocks * column_blocks; }

@@ -117,12 +117,12 @@ bool fill_bytes(WeightKind kind, Word seed, Word first_replicate, long n_replica
   const long rows = ByteForms::panel_rows(n), panels = ceil_divide(n_replicates, WIDTH);
   const bool draws = kind == WeightKind::MULTINOMIAL;
   const int threads = team_size(run, panels, double(n) * double(n_replicates) * (draws ? 20 : 5));
-  const AlignedBuffer<unsigned char> buffer(threads * WIDTH * rows);
+  const AlignedBuffer<unsigned char> buffer(threads * 2 * WIDTH * rows);
   const WeightTable& weights = *run.table->weights;
   Watch watch(run, n_replicates);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
   for (long p = 0; p < panels; ++p) {
-    unsigned char* own = buffer.get() + thread_number() * WIDTH * rows;  // replicate after replicate
+    unsigned char* own = buffer.get() + thread_number() * 2 * WIDTH * rows;  // replicate after replicate
     const Word begin = first_replicate + Word(p * WIDTH);
     const long size = std::min(WIDTH, n_replicates - p * WIDTH);
     std::fill_n(own, WIDTH * rows, 0);
@@ -140,15 +140,7 @@ bool fill_bytes(WeightKind kind, Word seed, Word first_replicate, long n_replica
         for (long i = row; i < row_end; ++i)
           for (long r = 0; r < size; ++r) own[r * rows + i] = static_cast<unsigned char>(int(signs[i - row][r]));
       }
-    unsigned char* panel = reinterpret_cast<unsigned char*>(out) + p * WIDTH * rows;
-    for (long i = 0; i < rows; i += 4)
-      for (long r = 0; r < WIDTH; ++r) {
-        unsigned char* four = panel + i * WIDTH + 4 * r;
-        if (order && i + 4 <= n)
-          for (long k = 0; k < 4; ++k) four[k] = own[r * rows + order[i + k]];
-        else
-          for (long k = 0; k < 4; ++k) four[k] = own[r * rows + (order && i + k < n ? order[i + k] : i + k)];
-      }
+    weights.write_panel(own, rows, order, n, own + WIDTH * rows, reinterpret_cast<unsigned char*>(out) + p * WIDTH * rows);
   }
   return !watch.stopped();
 }

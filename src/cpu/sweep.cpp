@@ -48,15 +48,14 @@ long weights_at_once(const TileTable& table, long size) {
   return size == sizeof(float) ? table.float32.weights_at_once : table.float64.weights_at_once;
 }
 
+namespace {
 template <class T, class W>
-bool quadratic_parts(const PairProblem<T>& problem, const Run& run, const W* const* panels, long n_panels, long first_row,
-                     long first_column, double* parts) {
-  const Blocks<T> blocks(problem, run);
-  const WeightPanels<W> weights{panels, n_panels, first_row, first_column};
+bool forms_of(const Blocks<T>& blocks, const Run& run, const WeightPanels<W>& weights,
+              bool of_all_tasks, double* parts) {
   const int threads = blocks.threads(double(weights.length(run)));
-  FormSums<T, W> sums(blocks, run, threads, weights, parts);
+  FormSums<T, W> sums(blocks, run, threads, weights, of_all_tasks, parts);
   return blocks.for_each(
-      threads, [&](long) { sums.start(); },
+      threads, [&](long task) { sums.start(task); },
       [&](long task, long i, long j) {
         const BlockOfPairs<T> pairs = blocks.pairs_and_diagonal(i, j);
         if constexpr (std::is_same_v<decltype(sums.entries()), double*>)
@@ -67,14 +66,22 @@ bool quadratic_parts(const PairProblem<T>& problem, const Run& run, const W* con
       },
       [&](long task, auto, auto) { sums.finish(task); });
 }
+}  // namespace
+
+template <class T, class W>
+bool quadratic_parts(const PairProblem<T>& problem, const Run& run, const W* const* panels, long n_panels, long first_row,
+                     long first_column, double* parts) {
+  return forms_of(Blocks<T>(problem, run), run, WeightPanels<W>{panels, n_panels, first_row, first_column}, true, parts);
+}
 
 template <class T, class W>
 bool quadratic_forms(const PairProblem<T>& problem, const Run& run, const W* const* panels, long n_panels, double* out) {
-  const Groups groups = groups_of(problem, run);
-  const long tasks = groups.rows * groups.columns, length = n_panels * weights_at_once(*run.table, sizeof(W));
-  const AlignedBuffer<double> parts(tasks * length);
-  if (!quadratic_parts(problem, run, panels, n_panels, 0, 0, parts.get())) return false;
-  merge(run, parts, tasks, length, out);
+  const Blocks<T> blocks(problem, run);
+  const WeightPanels<W> weights{panels, n_panels, 0, 0};
+  const long length = weights.length(run);
+  const AlignedBuffer<double> parts(blocks.own_tasks() * length);
+  if (!forms_of(blocks, run, weights, false, parts.get())) return false;
+  merge(run, parts, blocks.own_tasks(), length, out);
   return true;
 }
 
@@ -85,14 +92,14 @@ bool moments_and_forms(const PairProblem<double>& problem, const Run& run, const
   const long length = weights.length(run);
   const int threads = blocks.threads(double(length));
   const MergedMoments<double> merged(problem, run, true, true, true);
-  const AlignedBuffer<double> parts(blocks.tasks() * length);
+  const AlignedBuffer<double> parts(blocks.own_tasks() * length);
   MomentSums<double> moments(blocks, run, threads, merged.parts());
-  FormSums<double, signed char> sums(blocks, run, threads, weights, parts.get());
+  FormSums<double, signed char> sums(blocks, run, threads, weights, false, parts.get());
   const bool finished = blocks.for_each(
       threads,
       [&](long task) {
         moments.start(task);
-        sums.start();
+        sums.start(task);
       },
       [&](long task, long i, long j) {
         const BlockOfPairs<double> pairs = blocks.pairs(i, j);
@@ -112,7 +119,7 @@ bool moments_and_forms(const PairProblem<double>& problem, const Run& run, const
       });
   if (!finished) return false;
   merged.write(total, row_sums, nullptr, squares, expected);
-  merge(run, parts, blocks.tasks(), length, forms);
+  merge(run, parts, blocks.own_tasks(), length, forms);
   return true;
 }
 

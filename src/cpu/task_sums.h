@@ -157,22 +157,25 @@ template <class W> struct WeightPanels {
   long length(const Run& run) const { return count * weights_at_once(*run.table, sizeof(W)); }  // of their forms
 };
 
-// The parts of quadratic forms of blocks whose entries are written to `entries()`.
+// The parts of quadratic forms of blocks whose entries are written to `entries()`: of all tasks, or of those that a sweep has.
 template <class T, class W> class FormSums {
  public:
   static constexpr bool BYTES = sizeof(W) == 1;
   using Entry = std::conditional_t<BYTES, double, W>;
   const long length;  // of a part
 
-  FormSums(const Blocks<T>& blocks, const Run& run, int threads, const WeightPanels<W>& weights, double* parts)
-      : length(weights.length(run)), blocks_(blocks), run_(run), weights_(weights), parts_(parts),
+  FormSums(const Blocks<T>& blocks, const Run& run, int threads, const WeightPanels<W>& weights, bool of_all_tasks, double* parts)
+      : length(weights.length(run)), blocks_(blocks), run_(run), weights_(weights), of_all_tasks_(of_all_tasks), parts_(parts),
         room_((blocks.block + MAX_ROWS_AT_ONCE) * blocks.block), sums_(2 * length * threads), entries_(room_ * threads),
         tiles_(tiles_size() * threads) {
-    std::fill_n(parts, blocks.tasks() * length, 0.0);
+    if (of_all_tasks && blocks.problem.symmetric) std::fill_n(parts, blocks.tasks() * length, 0.0);
     std::fill_n(entries_.get(), room_ * threads, Entry(0));
   }
 
-  void start() { std::fill_n(lost(), length, 0.0); }
+  void start(long task) {
+    std::fill_n(part(task), length, 0.0);
+    std::fill_n(lost(), length, 0.0);
+  }
   // Of a block, rows `blocks.block` apart: the thread's own. The last rows of a tile may be beyond the block's.
   Entry* entries() const { return entries_.get() + room_ * thread_number(); }
   // Of a symmetric problem those of blocks beside the diagonal count twice.
@@ -191,9 +194,9 @@ template <class T, class W> class FormSums {
     }
     const double times = blocks_.problem.symmetric && pairs.row_begin != pairs.column_begin ? 2 : 1;
     for (long c = 0; c < length; ++c) sums[c] *= times;
-    run_.table->add_compensated(sums, length, parts_ + task * length, lost());
+    run_.table->add_compensated(sums, length, part(task), lost());
   }
-  void finish(long task) { settle(parts_ + task * length, lost(), length); }
+  void finish(long task) { settle(part(task), lost(), length); }
 
  private:
   // A block on the diagonal, of which each pair is multiplied once.
@@ -203,6 +206,7 @@ template <class T, class W> class FormSums {
       for (long j = i + 1; j < rows; ++j) h[j] *= 2;
     }
   }
+  double* part(long task) const { return parts_ + (of_all_tasks_ ? task : blocks_.own_place(task)) * length; }
   long tiles_size() const { return BYTES ? ByteForms::tiles_size(blocks_.block, blocks_.block) : 0; }
   double* own() const { return &sums_[2 * length * thread_number()]; }  // sums of a block
   double* lost() const { return own() + length; }                      // what those of a task have lost
@@ -210,6 +214,7 @@ template <class T, class W> class FormSums {
   const Blocks<T>& blocks_;
   const Run& run_;
   const WeightPanels<W> weights_;
+  const bool of_all_tasks_;
   double* const parts_;
   const long room_;
   const AlignedBuffer<double> sums_;

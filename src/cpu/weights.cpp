@@ -114,35 +114,82 @@ template <class T> void gaussian_weights(const Rectangle& at, T* out, long strid
     }
 }
 
-// Draws k, .., k + 2 L - 1 of a replicate, k even, to `rows`, those of a pair one after the other in their halves.
-KCALIB_FN void rows_of_draws(Word seed, Word replicate, long k, Word n, Word (*rows)[L]) {
-  WordPack words[2];
-  random_words<WordPack>(seed, WeightKind::MULTINOMIAL, splat_word<WordPack>(replicate), count_from(Word(k) / 2), words);
-  for (int half = 0; half < 2; ++half) {
-    words[half] = drawn_row(words[half], n);
-    __builtin_memcpy(rows[half], &words[half], sizeof(WordPack));
+// SETS times 2 L draws of a replicate from k on, which is even: rows[2 s] and rows[2 s + 1] have those of the s-th set.
+template <int SETS> KCALIB_FN void rows_of_draws(Word seed, Word replicate, long k, Word n, Word (*rows)[L]) {
+  WordPack words[2 * SETS];
+#pragma GCC unroll 2
+  for (int s = 0; s < SETS; ++s)
+    random_words<WordPack>(seed, WeightKind::MULTINOMIAL, splat_word<WordPack>(replicate), count_from(Word(k) / 2 + Word(s * L)), words + 2 * s);
+#pragma GCC unroll 4
+  for (int s = 0; s < 2 * SETS; ++s) {
+    words[s] = drawn_row(words[s], n);
+    __builtin_memcpy(rows[s], &words[s], sizeof(WordPack));
   }
   // By way of memory: lanes that are taken out of registers keep the units busy that the next words need.
   __asm__ volatile("" : : "r"(rows) : "memory");
 }
 
 void draw(Word seed, Word replicate, long begin, long end, long n, unsigned char* counts) {
-  Word rows[2][L];
+  constexpr int SETS = 2;  // whose long chains overlap
+  Word rows[2 * SETS][L];
   long k = begin;
-  for (; k + 2 * L <= end; k += 2 * L) {
-    rows_of_draws(seed, replicate, k, Word(n), rows);
+  for (; k + 2 * SETS * L <= end; k += 2 * SETS * L) {
+    rows_of_draws<SETS>(seed, replicate, k, Word(n), rows);
+#pragma GCC unroll 4
+    for (int s = 0; s < 2 * SETS; ++s)
 #pragma GCC unroll 8
-    for (int i = 0; i < L; ++i) {
-      ++counts[rows[0][i]];
-      ++counts[rows[1][i]];
-    }
+      for (int i = 0; i < L; ++i) ++counts[rows[s][i]];
   }
-  if (k == end) return;
-  rows_of_draws(seed, replicate, k, Word(n), rows);
-  for (int i = 0; i < int(end - k); ++i) ++counts[rows[i % 2][i / 2]];
+  for (; k < end; k += 2 * L) {
+    rows_of_draws<1>(seed, replicate, k, Word(n), rows);
+    for (int i = 0; i < 2 * L && k + i < end; ++i) ++counts[rows[i % 2][i / 2]];
+  }
 }
 
 constexpr long OF_PANEL = ByteForms::WEIGHTS_AT_ONCE;
+
+using Sixteen = unsigned char __attribute__((vector_size(16)));
+using Eight = unsigned short __attribute__((vector_size(16)));
+static_assert(sizeof(Sixteen) == OF_PANEL);
+
+// Lanes of two packs in turns: of their first halves, or their second ones.
+template <class V> KCALIB_FN V lower_in_turns(V x, V y);
+template <class V> KCALIB_FN V upper_in_turns(V x, V y);
+template <> KCALIB_FN Sixteen lower_in_turns(Sixteen x, Sixteen y) {
+  return __builtin_shuffle(x, y, Sixteen{0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23});
+}
+template <> KCALIB_FN Sixteen upper_in_turns(Sixteen x, Sixteen y) {
+  return __builtin_shuffle(x, y, Sixteen{8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31});
+}
+template <> KCALIB_FN Eight lower_in_turns(Eight x, Eight y) { return __builtin_shuffle(x, y, Eight{0, 8, 1, 9, 2, 10, 3, 11}); }
+template <> KCALIB_FN Eight upper_in_turns(Eight x, Eight y) { return __builtin_shuffle(x, y, Eight{4, 12, 5, 13, 6, 14, 7, 15}); }
+
+void write_panel(const unsigned char* weights, long rows, const std::int64_t* order, long n, unsigned char* of_rows, unsigned char* panel) {
+  for (long i = 0; i < rows; i += OF_PANEL) {
+    Sixteen x[OF_PANEL], y[OF_PANEL];
+#pragma GCC unroll 16
+    for (int r = 0; r < OF_PANEL; ++r) __builtin_memcpy(&x[r], weights + r * rows + i, sizeof x[r]);
+#pragma GCC unroll 4
+    for (int round = 0; round < 4; ++round) {
+#pragma GCC unroll 8
+      for (int r = 0; r < OF_PANEL / 2; ++r) {
+        y[2 * r] = lower_in_turns(x[r], x[r + OF_PANEL / 2]);
+        y[2 * r + 1] = upper_in_turns(x[r], x[r + OF_PANEL / 2]);
+      }
+#pragma GCC unroll 16
+      for (int r = 0; r < OF_PANEL; ++r) x[r] = y[r];
+    }
+    __builtin_memcpy(of_rows + i * OF_PANEL, x, sizeof x);
+  }
+  for (long i = 0; i < rows; i += 4) {
+    Sixteen row[4];
+    for (int k = 0; k < 4; ++k) __builtin_memcpy(&row[k], of_rows + (order && i + k < n ? order[i + k] : i + k) * OF_PANEL, sizeof row[k]);
+    const Eight low[] = {Eight(lower_in_turns(row[0], row[1])), Eight(lower_in_turns(row[2], row[3]))};
+    const Eight high[] = {Eight(upper_in_turns(row[0], row[1])), Eight(upper_in_turns(row[2], row[3]))};
+    const Eight four[] = {lower_in_turns(low[0], low[1]), upper_in_turns(low[0], low[1]), lower_in_turns(high[0], high[1]), upper_in_turns(high[0], high[1])};
+    __builtin_memcpy(panel + i * OF_PANEL, four, sizeof four);
+  }
+}
 
 // The weights of a panel's row as reals.
 KCALIB_FN void row_of_panel(const signed char* panel, int place, DoublePack* weights) {
@@ -296,6 +343,6 @@ template <class T> constexpr WeightFunctions<T> functions_of() {
 }  // namespace
 
 extern const WeightTable KCALIB_WEIGHTS;
-const WeightTable KCALIB_WEIGHTS = {functions_of<double>(), functions_of<float>(), draw, panel_product, sign_lines, label_lines};
+const WeightTable KCALIB_WEIGHTS = {functions_of<double>(), functions_of<float>(), draw, write_panel, panel_product, sign_lines, label_lines};
 
 }  // namespace kcalib

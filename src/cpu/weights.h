@@ -40,6 +40,9 @@ struct WeightTable {
   // Adds draws [begin, end) of one replicate to counts[n]; begin even. A row that is drawn 256 times, with
   // probability below 1/256!, would wrap.
   void (*draw)(Word seed, Word replicate, long begin, long end, long n, unsigned char* counts);
+  // A panel of `ByteForms` with so many rows, `panel_rows`, from weights of replicate after replicate, `rows` apart: row i has those
+  // of row order[i], i < n (null, and beyond: i). of_rows: room for as many bytes as a panel has.
+  void (*write_panel)(const unsigned char* weights, long rows, const std::int64_t* order, long n, unsigned char* of_rows, unsigned char* panel);
   // out[s][c] = the sum of vector[i] times the count of row places[i] in column c of a panel of `ByteForms`, i % 8 = s.
   void (*panel_product)(const signed char* panel, const int* places, long n, const double* vector,
                         double (*out)[ByteForms::WEIGHTS_AT_ONCE]);

@@ -78,6 +78,7 @@ template <class V, class W> KCALIB_FN V rademacher(W word, int bit) {
 template <class W> KCALIB_FN W drawn_row(W word, Word n) {
   const W low = splat_word<W>(n), high = splat_word<W>(n >> 32), upper = word >> 32;
   const W first = half_product(upper, low) + (half_product(word, low) >> 32);
+  if (n >> 32 == 0) return first >> 32;
   const W second = half_product(word, high) + (first & 0xffffffff);
   return half_product(upper, high) + (first >> 32) + (second >> 32);
 }

@@ -615,7 +615,7 @@ COMPILED_FOR = ("-std=c++20", "-O1", "-ffp-contract=off", "-fPIC", "-Wall", "-Wn
 
 @functools.cache
 def _precompiled(compiler: str, folder: Path) -> Path:
-    """The header, which takes half of a kernel's time, compiled for all: an include of it, beside what GCC made of that."""
+    """The header, compiled once for all kernels: a file that includes it, beside what the compiler made of that."""
     header = folder / "emulation.h"
     if not header.exists():  # else by another process
         own = folder / f"emulation.{os.getpid()}.h"

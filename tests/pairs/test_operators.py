@@ -466,7 +466,7 @@ THREADED = [
         marks=pytest.mark.grid if (dtype, m) in (("float32", 12), ("float32", 2), ("float64", 150)) else [],
     )
     for dtype in ("float64", "float32")
-    for n, m in ((97, 3), (1000, 12), (500, 150), (4500, 2))
+    for n, m in ((97, 3), (1000, 12), (500, 150), (2300, 2))
 ]
 
 

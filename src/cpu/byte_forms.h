@@ -18,7 +18,8 @@ struct ByteForms {
 
   // Adds sum_ij w[i][c] h[i * stride + j] w[j][c] to out[p * WEIGHTS_AT_ONCE + c] for the columns c of every panel
   // w = panels[p]; the rows of h are those from row_begin on, its columns alike: both multiples of 4, and at most 192
-  // of each. `triangle`: h is 0 for j < i, of as many rows as columns. With AMX entries are rounded to multiples of 2^-30 of a power of two above the largest, and their sums have no
+  // of each. `triangle` says that there are as many rows as columns, and h is 0 for j < i: VNNI leaves most of these out.
+  // With AMX entries are rounded to multiples of 2^-30 of a power of two above the largest, and their sums have no
   // rounding before they are multiplied with weights of rows, in float64. With VNNI they are rounded to multiples of
   // 1 / 6451200 of the largest of 16 rows, up or down such that equal ones are right on average, and their sums have no
   // rounding before the sum of 16 rows.

@@ -23,6 +23,7 @@ import kcalib
 from kcalib import _packing, methods
 from kcalib._backend.random import Weights, drawn_labels
 from kcalib._input.labels import prepare
+from kcalib._pairs.operators.openmp import OpenMPOperator
 from kcalib.estimators.skce import PairOptions
 from kcalib.inference import calibration_test, distribution_free
 from kcalib.inference.calibration_test import METHODS
@@ -102,6 +103,31 @@ def test_bootstrap_is_that_of_the_centred_matrix(n):
     draws = np.einsum("ib,ij,jb->b", counts, centred, counts) - counts.T @ np.diag(centred)
     result = kcalib.calibration_test(y, p, method=methods.Bootstrap(n_resamples=199), seed=3, kernel=KERNEL)
     assert result.pvalue == pytest.approx((1 + np.sum(draws >= off_diagonal(h).sum())) / 200)
+
+
+def test_bootstrap_takes_its_moments_from_the_sweep_of_its_forms(monkeypatch):
+    """Unless predictions are nearly certain, whose moments have sweeps of their own."""
+    y, p = softmax_problem(300, 10)
+    method, asked = methods.Bootstrap(n_resamples=99), []
+
+    def noted(name, function):
+        def call(self, *args, **options):
+            asked.append(name)
+            return function(self, *args, **options)
+
+        return call
+
+    for name in ("moments", "moments_and_forms", "forms_and_products"):
+        monkeypatch.setattr(OpenMPOperator, name, noted(name, getattr(OpenMPOperator, name)))
+    kcalib.calibration_test(y, p, method=method, seed=1, kernel=KERNEL)
+    assert asked[:1] == ["moments_and_forms"]
+    assert "moments" not in asked
+    asked.clear()
+    certain = np.full((300, 10), 1e-4)
+    certain[np.arange(300), y] = 1 - 9e-4
+    kcalib.calibration_test(np.roll(y, 1), certain, method=method, seed=1, kernel=KERNEL)
+    assert "moments_and_forms" not in asked
+    assert {"moments", "forms_and_products"} <= set(asked)
 
 
 @pytest.mark.parametrize("multipliers", ["rademacher", "gaussian"])

@@ -36,6 +36,7 @@ STAGES = [
     (packing_labels, "median_of_points", "median heuristic"),
     *((operator, "moments", "sums over all pairs") for operator in (OpenMPOperator, SortedScanOperator)),
     (OpenMPOperator, "moments_and_expectation", "sums over all pairs"),
+    (OpenMPOperator, "moments_and_rough_entries", "sums over all pairs"),
     (OpenMPOperator, "rough_products", "products with H"),
     (OpenMPOperator, "forms_and_products", "quadratic forms"),
     (OpenMPOperator, "moments_and_forms", "sums and forms"),

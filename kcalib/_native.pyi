@@ -205,7 +205,9 @@ def matmul(
     off_diagonal: bool = False,
 ) -> tuple[np.ndarray, np.ndarray | None]: ...
 
-class RoughEntries: ...
+class RoughEntries:
+    are_there: bool
+    def products(self, vectors: np.ndarray, spread: float, sweep: Sweep) -> np.ndarray | None: ...
 
 def rough_products(
     points: np.ndarray,
@@ -220,6 +222,16 @@ def rough_products(
     with_signs: bool,
     spread: float,
 ) -> np.ndarray | None: ...
+def moments_and_rough_entries(
+    points: np.ndarray,
+    marks: np.ndarray | None,
+    labels: np.ndarray | None,
+    order: np.ndarray | None,
+    kernel: Kernel,
+    sweep: Sweep,
+    entries: RoughEntries,
+    largest: float,
+) -> tuple[float, np.ndarray, float, tuple[float, float]]: ...
 def entries(
     points: np.ndarray,
     marks: np.ndarray | None,

@@ -25,6 +25,7 @@ from kcalib.estimators.rms_bound import NoBoundError, points_are_bounded, square
 from kcalib.results import FewErrors
 
 ENOUGH_SEEN = 5  # the score interval of so many is the binomial one, but for a tenth
+FIRST_ROWS = 1024  # mostly enough to see them
 # Effective events whose spread under calibration is by itself as large; of few samples, a share of them: where a tenth
 # is open, samples show what errors are like.
 ENOUGH_OPEN, OPEN_SHARE = 15, 0.1
@@ -75,7 +76,11 @@ def targets_beside_the_likely(data: Data, packed: Packed) -> int | None:
 
 @targets_beside_the_likely.register
 def _(data: Classification, packed: Packed) -> int:
-    return _differing(data.labels, data.probabilities)
+    seen, begin, end = 0, 0, min(data.n, FIRST_ROWS)
+    while begin < data.n and seen < ENOUGH_SEEN:  # no more are asked for
+        seen += _differing(data.labels[begin:end], data.probabilities[begin:end, :])
+        begin, end = end, min(data.n, 8 * end)
+    return seen
 
 
 @targets_beside_the_likely.register

@@ -82,7 +82,7 @@ def _are_residuals(problem: PairProblem) -> bool:
     side = problem.left
     if side.labels is None or side.points.dtype != np.float64:
         return False
-    apart = np.abs(1 - side.points.sum(axis=1)).max()
+    apart = np.abs(1 - np.einsum("ij->i", side.points)).max()  # of few columns in a fifth of the time of `sum`
     return bool(apart <= SUMS and np.mean(square_norms(side.points, 1)) <= CERTAIN)
 
 

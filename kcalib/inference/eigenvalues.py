@@ -144,8 +144,12 @@ class Hidden:
     started: Started | None = None
 
 
-def of_residuals(operator: Operator, moments: Moments, n: int, statistic: float) -> Hidden:
+def of_residuals(
+    operator: Operator, moments: Moments, n: int, statistic: float, kept: _native.RoughEntries | None = None
+) -> Hidden:
     """H of the residuals as they are, without its diagonal, over n - 1: for the p-value of a statistic n SKCE.
+
+    Its rounded entries may be `kept` of `OpenMPOperator.moments_and_rough_entries`.
 
     The law is that of the statistic with Gaussian multipliers. (The diagonal of H, and centring, make small samples'
     tests reject too rarely; measured by docs/scripts/w19_experiments.py.)
@@ -154,7 +158,8 @@ def of_residuals(operator: Operator, moments: Moments, n: int, statistic: float)
     diagonal = arrays.where_computed(moments.diagonal)[:, None]
     threads = operator.threads or 1
     squares, trace = moments.sum_of_squares / (n - 1) ** 2, moments.trace / (n - 1)
-    single, kept, change = rounded(operator), _native.RoughEntries(), sensitivity(statistic, squares, trace)
+    single, change = rounded(operator), sensitivity(statistic, squares, trace)
+    kept = _native.RoughEntries() if kept is None else kept
     rough = isinstance(single, OpenMPOperator) and change * share_of_roundings(moments, n) <= BY_ENTRIES
     with_diagonal = products_with_diagonal(operator, single, moments.sum_of_squares, diagonal)
 

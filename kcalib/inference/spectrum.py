@@ -7,13 +7,16 @@ at hand, which `eigenvalues` finds; `kcalib.laws` has the laws.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
+from kcalib import _native
 from kcalib._backend.memory import check_max_memory, check_memory
 from kcalib._backend.options import check_choice, check_integer
 from kcalib._backend.records import dataclass
+from kcalib._pairs.operators.openmp import OpenMPOperator
 from kcalib.inference import events
 from kcalib.inference.conditional_spectrum import conditional
 from kcalib.inference.eigenvalues import Eigenvalues, Hidden, full_spectrum, leading_spectrum, of_residuals
@@ -84,7 +87,7 @@ class ByEigenvalues(AllPairs):
         if self.reference == "conditional":
             hidden, of = conditional(task)
         else:
-            hidden, of = of_residuals(task.operator, task.moments, n, n * task.estimate), "of the residuals"
+            hidden, of = self._of_residuals(task), "of the residuals"
         if hidden.squares == 0:
             return degenerate(float(task.moments.total))
         count = self._count(hidden.size)
@@ -100,6 +103,13 @@ class ByEigenvalues(AllPairs):
         described = f"{self.description} {len(found.leading)} leading eigenvalues {of}, {share}"
         last = self.log_pvalue(task, found) if settled.value is None else settled.value
         return NullLaw(last, described, n_eigenvalues=len(found.leading))
+
+    def _of_residuals(self, task: Task) -> Hidden:
+        """H, whose rounded entries come from the sweep of the moments where eigenvalues are found by products."""
+        kept, operator = _native.RoughEntries(), task.operator
+        if isinstance(operator, OpenMPOperator) and self._count(task.n) is not None:
+            task.sum_beside(partial(operator.moments_and_rough_entries, kept))
+        return of_residuals(operator, task.moments, task.n, task.n * task.estimate, kept)
 
     def _count(self, size: int) -> int | None:
         """The number of leading eigenvalues of a matrix of that size, None for all."""

@@ -36,6 +36,7 @@ NEGLIGIBLE = 1e-18  # of the integrand, relative to its largest value
 BLOCK = 16  # abscissae at a time, until the integrand is negligible
 FARTHEST = 300.0  # t where even a single square root has decayed
 CHUNK = 1 << 15  # factors of the integrand held at a time
+SMALL = 0.01  # 2 s0 w / (1 - 2 s0 w), of a path that ends within some tens of s0
 GROWTH = 2.0  # of the integrand's absolute value along a good path
 NEAR_SADDLE = 0.05  # how far from the saddlepoint the path may start, in widths of the saddle
 OVERFLOW = 1e150  # x whose square is near the largest float
@@ -344,9 +345,11 @@ def _cumulant_function(spectrum: Spectrum, r: np.ndarray) -> np.ndarray:
 def _integrals(spectrum: Spectrum, saddle: Saddle, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The inversion integral over its factor at the saddlepoint, and the mean of s over it, which is the hazard rate.
 
-    The path bends to where exp(-s x) decays, unless the weights' factors outgrow it there.
+    The path bends to where exp(-s x) decays, unless the weights' factors outgrow it there. Those of small weights are
+    about exp(s m), with m their mean, all along the path: of many degrees of freedom m may be beyond x.
     """
-    tilt = np.where(x < 0, -TILT, TILT)
+    mean = np.where(np.abs(saddle.tilted) < SMALL, spectrum.weights, 0.0) @ spectrum.counts
+    tilt = np.where(x < mean, -TILT, TILT)
     with np.errstate(over="ignore", invalid="ignore"):  # where the other tilt is the right one
         integral, mean_s, largest = _trapezoidal(saddle, tilt, spectrum.counts)
     poor = np.flatnonzero(~(largest < GROWTH))

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <new>
 
 #if defined(__unix__) || defined(__APPLE__)
@@ -11,16 +12,23 @@
 
 namespace kcalib {
 
+// Where large numbers begin. Where they need not be at a huge page glibc has room for them in what was freed, mostly of the same
+// call before, which the kernel does not clear again.
+enum class Begin { LINE, HUGE_PAGE };
+
 // Uninitialised numbers, aligned to a line of the cache.
 template <class T> class AlignedBuffer {
  public:
-  explicit AlignedBuffer(long size)
+  explicit AlignedBuffer(long size, Begin begin = Begin::HUGE_PAGE)
       : bytes_(sizeof(T) * std::size_t(std::max(size, 1L))),
-        alignment_(std::align_val_t(bytes_ < HUGE_PAGE ? 64 : HUGE_PAGE)),
+        alignment_(std::align_val_t(bytes_ < HUGE_PAGE || begin == Begin::LINE ? 64 : HUGE_PAGE)),
         data_(static_cast<T*>(::operator new(bytes_, alignment_))) {
 #ifdef MADV_HUGEPAGE
     // Touching fresh memory page by page takes longer than packing into it.
-    if (bytes_ >= HUGE_PAGE) madvise(data_, bytes_, MADV_HUGEPAGE);
+    if (bytes_ >= HUGE_PAGE) {
+      const std::size_t skipped = -reinterpret_cast<std::uintptr_t>(data_) % PAGE;
+      madvise(reinterpret_cast<char*>(data_) + skipped, bytes_ - skipped, MADV_HUGEPAGE);
+    }
 #endif
   }
   ~AlignedBuffer() { ::operator delete(data_, alignment_); }
@@ -38,7 +46,7 @@ template <class T> class AlignedBuffer {
   }
 
  private:
-  static constexpr std::size_t HUGE_PAGE = std::size_t(1) << 21;
+  static constexpr std::size_t HUGE_PAGE = std::size_t(1) << 21, PAGE = 4096;
   std::size_t bytes_;
   std::align_val_t alignment_;
   T* data_;

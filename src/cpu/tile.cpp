@@ -224,10 +224,16 @@ template <class T> void sums(const BlockOfPairs<T>& block, BlockSums& sums) {
 }
 
 void sums_and_entries(const BlockOfPairs<double>& block, BlockSums& sums, double* out, long stride) {
-  ExpectedSumVisitor<double, true> visitor;
-  visitor.written = out;
-  visitor.stride = stride;
+  ExpectedSumVisitor<double, InRows<double>> visitor;
+  visitor.written = {out, stride};
   add_sums(block, visitor, sums);
+}
+
+void sums_and_panels_single(const BlockOfPairs<double>& block, BlockSums& sums, float* out, long stride) {
+  ExpectedSumVisitor<double, InPanels<double, float>> visitor;
+  visitor.written = {out, stride};
+  add_sums(block, visitor, sums);
+  visitor.written.fill_up(block.row_end - block.row_begin);
 }
 
 template <class T, class Out> void entries(const BlockOfPairs<T>& block, Out* out, long stride) {
@@ -236,13 +242,9 @@ template <class T, class Out> void entries(const BlockOfPairs<T>& block, Out* ou
 }
 
 template <class T, class Out> void panels(const BlockOfPairs<T>& block, Out* out, long stride) {
-  EntryPanels<T, Out> visitor{out, stride};
+  EntryPanels<T, Out> visitor{{out, stride}};
   for_each_tile(block, visitor);
-  const long rows = block.row_end - block.row_begin, columns = block.column_end - block.column_begin;
-  const long written = (columns + WIDTH<T> - 1) / WIDTH<T> * WIDTH<T>;
-  if (written % WIDTH<Out> == 0) return;
-  for (long i = 0; i < rows; ++i)  // the other half of the last panel
-    for (long l = 0; l < WIDTH<Out> - WIDTH<T>; ++l) visitor.at(i, written)[l] = Out(0);
+  visitor.written.fill_up(block.row_end - block.row_begin);
 }
 
 template <class T> void counts(const BlockOfPairs<T>& block, const double* thresholds, int64_t* counts) {
@@ -391,7 +393,7 @@ extern const LocationFunctions KCALIB_LOCATIONS;
 extern const TileTable KCALIB_TABLE;
 const TileTable KCALIB_TABLE = {
     KCALIB_LEVEL_NAME, table_of<double>(), table_of<float>(), in_units, round_panels, matches, LABELS, add, add_compensated,
-    sums_and_entries,
+    sums_and_entries, sums_and_panels_single,
     &KCALIB_WEIGHTS, &KCALIB_LINE, &KCALIB_DIRICHLET, &KCALIB_FEATURES, &KCALIB_LOCATIONS,
 };
 

@@ -155,9 +155,10 @@ struct TileTable {
   void (*add)(const double* x, long n, double* sums);
   // The same for any n, and what the roundings take off is added to lost[i]: `Compensated` in blocks.h.
   void (*add_compensated)(const double* x, long n, double* sums, double* lost);
-  // `sums` of all that `BlockSums` has, and `entries`, by one pass; not on the diagonal. Writes whole tiles, with zeros beyond the
-  // last row and column: `out` has room for MAX_ROWS_AT_ONCE rows more, and `stride` for whole panels.
+  // `sums` of all that `BlockSums` has, and `entries`, or `panels_single`, by one pass; not on the diagonal. Writes whole tiles,
+  // with zeros beyond the last row and column: `out` has room for MAX_ROWS_AT_ONCE rows more, and `stride` of rows for whole panels.
   void (*sums_and_entries)(const BlockOfPairs<double>& block, BlockSums& sums, double* out, long stride);
+  void (*sums_and_panels_single)(const BlockOfPairs<double>& block, BlockSums& sums, float* out, long stride);
   const WeightTable* weights;
   const LineFunctions* line;
   const DirichletTable* dirichlet;

@@ -10,9 +10,55 @@ namespace {
 
 constexpr long MAX_BLOCK_ROWS = 192;
 
-// Sums of the entries; the order of those that make the total does not depend on what else is asked. WRITTEN (with SECOND):
-// the entries are written, too, whole panels of rows of whole tiles.
-template <class T, bool WITH_ROWS, bool SECOND, bool WRITTEN = false> struct SumVisitor {
+// Where a visitor puts entries that it has to write: nowhere, in rows `stride` apart, or in panels of Out, whose width may be
+// another than that of T. Whole tiles are written, with zeros for rows and columns beyond the last.
+struct Nowhere {
+  KCALIB_FN void start_panel() {}
+  template <class V> KCALIB_FN void put(long, int, V) {}
+};
+
+template <class T> struct InRows {
+  using V = Pack<T>;
+  T* out;
+  long stride;
+  long column = -WIDTH<T>;  // of the panel that was started last
+
+  KCALIB_FN void start_panel() { column += WIDTH<T>; }
+  KCALIB_FN void put(long row, int v, V h) const { store<V>(out + row * stride + column + v * LANES<V>, h); }
+};
+
+template <class T, class Out> struct InPanels {
+  using V = Pack<T>;
+  static constexpr int PIECE = LANES<DoublePack>;  // lanes that are in one panel, whatever its width
+  Out* out;
+  long stride;
+  long column = -WIDTH<T>;
+
+  KCALIB_FN Out* at(long row, long column) const {
+    return out + (column / WIDTH<Out> * stride + row) * WIDTH<Out> + column % WIDTH<Out>;
+  }
+  KCALIB_FN void start_panel() { column += WIDTH<T>; }
+  KCALIB_FN void put(long row, int v, V h) const {
+    if constexpr (WIDTH<Out> >= WIDTH<T>) {
+      store_as(at(row, column) + v * LANES<V>, h);
+    } else {
+      DoublePack wide[WIDE<V>];
+      widen(h, wide);
+      for (int w = 0; w < WIDE<V>; ++w) store_as(at(row, column + v * LANES<V> + w * PIECE), wide[w]);
+    }
+  }
+  // Zeros for the rest of the last panel, if there is one.
+  KCALIB_FN void fill_up(long rows) const {
+    const long written = column + WIDTH<T>;
+    if (written % WIDTH<Out> == 0) return;
+    for (long i = 0; i < rows; ++i)
+      for (long l = 0; l < WIDTH<Out> - WIDTH<T>; ++l) at(i, written)[l] = Out(0);
+  }
+};
+
+// Sums of the entries; the order of those that make the total does not depend on what else is asked. With SECOND entries are
+// written, too, if there is somewhere to put them.
+template <class T, bool WITH_ROWS, bool SECOND, class Place = Nowhere> struct SumVisitor {
   using V = Pack<T>;
   static constexpr bool OF_FACTORS = true, EXPECTING = false, HAS_ROWS = WITH_ROWS, HAS_SECOND = SECOND;
 
@@ -23,11 +69,11 @@ template <class T, bool WITH_ROWS, bool SECOND, bool WRITTEN = false> struct Sum
   DoublePack square_sum{};
   double* column_sums;
   long columns;
-  T* written = nullptr;  // the panel's entries
-  long stride = 0;
+  Place written{};
 
   KCALIB_FN void start_panel() {
     for (auto& sum : column_sum) sum = DoublePack{};
+    written.start_panel();
   }
   KCALIB_FN void row(int r, long i, const V* kernel, const V* factor) {
     for (int v = 0; v < VECTORS; ++v)
@@ -42,7 +88,7 @@ template <class T, bool WITH_ROWS, bool SECOND, bool WRITTEN = false> struct Sum
     if constexpr (SECOND)
       for (int v = 0; v < VECTORS; ++v) {
         const V h = rounded(kernel[v] * factor[v]);
-        if constexpr (WRITTEN) store<V>(written + (i + r) * stride + v * LANES<V>, h);
+        written.put(i + r, v, h);
         DoublePack wide[WIDE<V>];
         widen(h, wide);
         for (int w = 0; w < WIDE<V>; ++w) square_sum += wide[w] * wide[w];
@@ -59,7 +105,6 @@ template <class T, bool WITH_ROWS, bool SECOND, bool WRITTEN = false> struct Sum
       for (int v = 0; v < VECTORS; ++v) add_wide(tile_columns[v], column_sum + v * WIDE<V>);
   }
   KCALIB_FN void end_panel(long column) {
-    if constexpr (WRITTEN) written += WIDTH<T>;
     if (!WITH_ROWS || !column_sums) return;
     for (long j = 0; j < WIDTH<T> && column + j < columns; ++j)
       column_sums[column + j] += column_sum[j / LANES<DoublePack>][j % LANES<DoublePack>];
@@ -68,7 +113,7 @@ template <class T, bool WITH_ROWS, bool SECOND, bool WRITTEN = false> struct Sum
 
 // The same sums, and that of kernel^2 tr(V V') for V = diag(x) - x x^T, the covariances of labels whose probabilities the
 // points are: what entries' squares are under calibration. With y = x / 2 - x^2 it is tr(V V') = <x, y'> + <y, x'> + <x, x'>^2.
-template <class T, bool WRITTEN = false> struct ExpectedSumVisitor : SumVisitor<T, true, true, WRITTEN> {
+template <class T, class Place = Nowhere> struct ExpectedSumVisitor : SumVisitor<T, true, true, Place> {
   using V = Pack<T>;
   static constexpr bool EXPECTING = true;
   DoublePack expected[WIDE<V>] = {}, magnitude[WIDE<V>] = {};
@@ -109,32 +154,17 @@ template <class T, class Out> struct EntryVisitor {
   KCALIB_FN void end_panel(long) {}
 };
 
-// Writes the entries as panels of Out, whose width may be another than that of T.
+// Writes the entries as panels of Out.
 template <class T, class Out> struct EntryPanels {
   using V = Pack<T>;
   static constexpr bool OF_FACTORS = true, EXPECTING = false;
-  static constexpr int PIECE = LANES<DoublePack>;  // lanes that are in one panel, whatever its width
-  Out* out;
-  long stride;
-  long column = -WIDTH<T>;  // of the panel that was started last
+  InPanels<T, Out> written;
 
-  KCALIB_FN Out* at(long row, long column) const {
-    return out + (column / WIDTH<Out> * stride + row) * WIDTH<Out> + column % WIDTH<Out>;
-  }
-  KCALIB_FN void start_panel() { column += WIDTH<T>; }
+  KCALIB_FN void start_panel() { written.start_panel(); }
   KCALIB_FN void row(int r, long i, const V* kernel, const V* factor) {
     V h[VECTORS];
     for (int v = 0; v < VECTORS; ++v) h[v] = rounded(kernel[v] * factor[v]);
-    if constexpr (WIDTH<Out> >= WIDTH<T>) {
-      Out* begin = at(i + r, column);
-      for (int v = 0; v < VECTORS; ++v) store_as(begin + v * LANES<V>, h[v]);
-    } else {
-      for (int v = 0; v < VECTORS; ++v) {
-        DoublePack wide[WIDE<V>];
-        widen(h[v], wide);
-        for (int w = 0; w < WIDE<V>; ++w) store_as(at(i + r, column + v * LANES<V> + w * PIECE), wide[w]);
-      }
-    }
+    for (int v = 0; v < VECTORS; ++v) written.put(i + r, v, h[v]);
   }
   KCALIB_FN void end_tile(long) {}
   KCALIB_FN void end_panel(long) {}

@@ -122,17 +122,21 @@ cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
 
 cdef extern from "cpu/rough_sweep.h" namespace "kcalib" nogil:
     cdef cppclass CRoughEntries "kcalib::RoughEntries":
-        pass
-    cdef struct RoughRange:
+        long n
+        bint are_there()
+    cdef struct EntryRange:
         double largest
         bint with_signs
-        double spread
     cdef enum class RoughResult:
         DONE
         STOPPED
         NOT_IN_BYTES
     RoughResult c_rough_products "kcalib::rough_products"[T](
-        const PairProblem[T]&, const Run&, const RoughRange&, const double*, long, CRoughEntries&, double*) except +
+        const PairProblem[T]&, const Run&, const EntryRange&, const double*, long, double, CRoughEntries&, double*) except +
+    RoughResult c_kept_products "kcalib::rough_products"(
+        const CRoughEntries&, const Run&, const double*, long, double, double*) except +
+    bint c_moments_and_rough_entries "kcalib::moments_and_rough_entries"(
+        const PairProblem[double]&, const Run&, const EntryRange&, CRoughEntries&, double*, double*, double*, double*) except +
 
 
 ctypedef fused weight:
@@ -664,9 +668,29 @@ def matmul(
 
 
 cdef class RoughEntries:
-    """Rounded entries of one H, of not too many samples, which further `rough_products` with it take as they are."""
+    """Rounded entries of one H, of not too many samples, without its diagonal, of which products are taken."""
 
     cdef CRoughEntries entries
+
+    @property
+    def are_there(self):
+        """Whether a sweep has written them."""
+        return self.entries.are_there()
+
+    def products(self, const double[:, ::1] vectors, double spread, Sweep sweep not None):
+        """H @ vectors, as `rough_products` has them; None if the vectors have no room in bytes."""
+        if not self.entries.are_there() or vectors.shape[0] != self.entries.n:
+            raise ValueError(f"{vectors.shape[0]} rows times entries of {self.entries.n if self.are_there else 0} samples")
+        result = np.empty((vectors.shape[0], vectors.shape[1]))
+        cdef double[:, ::1] out = result
+        cdef double* out_pointer = &out[0, 0]
+        cdef const double* vectors_pointer = &vectors[0, 0]
+        cdef long n_vectors = vectors.shape[1]
+        cdef RoughResult found
+        with nogil:
+            found = c_kept_products(self.entries, sweep.run, vectors_pointer, n_vectors, spread, out_pointer)
+        sweep.raise_if_stopped(found != RoughResult.STOPPED)
+        return result if found == RoughResult.DONE else None
 
 
 def rough_products(
@@ -686,13 +710,36 @@ def rough_products(
     cdef double* out_pointer = &out[0, 0]
     cdef const double* vectors_pointer = &vectors[0, 0]
     cdef long n_vectors = vectors.shape[1]
-    cdef RoughRange range
-    range.largest, range.with_signs, range.spread = largest, with_signs, spread
+    cdef EntryRange range
+    range.largest, range.with_signs = largest, with_signs
     cdef RoughResult found
     with nogil:
-        found = c_rough_products(problem, sweep.run, range, vectors_pointer, n_vectors, entries.entries, out_pointer)
+        found = c_rough_products(problem, sweep.run, range, vectors_pointer, n_vectors, spread, entries.entries, out_pointer)
     sweep.raise_if_stopped(found != RoughResult.STOPPED)
     return result if found == RoughResult.DONE else None
+
+
+def moments_and_rough_entries(
+    const double[:, ::1] points, const double[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
+    Kernel kernel not None, Sweep sweep not None, RoughEntries entries not None, double largest,
+):
+    """Total, row sums, sum of squares and what is `expected` of it, as `moments` has them; keeps the entries, with signs."""
+    cdef PairProblem[double] problem = pair_problem[double](
+        kernel, points, marks, labels, order, points, marks, labels, order, True)
+    problem.left.expecting = problem.right.expecting = True
+    row_sums = np.empty(problem.left.n)
+    cdef double[::1] rows_view = row_sums
+    cdef double total = 0
+    cdef double squares = 0
+    cdef double[2] expected
+    cdef EntryRange range
+    range.largest, range.with_signs = largest, True
+    cdef bint finished
+    with nogil:
+        finished = c_moments_and_rough_entries(
+            problem, sweep.run, range, entries.entries, &total, &rows_view[0], &squares, &expected[0])
+    sweep.raise_if_stopped(finished)
+    return total, row_sums, squares, (expected[0], expected[1])
 
 
 def entries(

@@ -8,6 +8,7 @@ from problems import draw_labels
 
 from kcalib import _native
 from kcalib._input.labels import prepare
+from kcalib._pairs.operators.openmp import OpenMPOperator
 from kcalib.estimators.skce import PairOptions
 from kcalib.inference.eigenvalues import full_spectrum, of_residuals
 from kcalib.inference.spectrum import limit_law
@@ -21,14 +22,19 @@ bytes_only = pytest.mark.skipif(_native.Sweep(1).level not in LEVELS, reason="th
 @pytest.fixture
 def rounded(monkeypatch) -> list[bool]:
     """Of each product that was asked for in bytes, whether it was one."""
-    asked, product = [], _native.rough_products
+    asked: list[bool] = []
+    rough, single = OpenMPOperator.rough_products, OpenMPOperator.products_off_diagonal
 
-    def watched(*args, **options):
-        found = product(*args, **options)
-        asked.append(found is not None)
-        return found
+    def in_bytes(self, *args, **options):
+        asked.append(True)
+        return rough(self, *args, **options)
 
-    monkeypatch.setattr(_native, "rough_products", watched)
+    def in_float32(self, vectors):
+        asked[-1:] = [False] * len(asked[-1:])
+        return single(self, vectors)
+
+    monkeypatch.setattr(OpenMPOperator, "rough_products", in_bytes)
+    monkeypatch.setattr(OpenMPOperator, "products_off_diagonal", in_float32)
     return asked
 
 
@@ -39,8 +45,9 @@ def task_of(p: np.ndarray, bandwidth: float) -> Task:
 
 @bytes_only
 @pytest.mark.parametrize("name", ["equal", "two", "diffuse", "onehot", "rare class", "many classes"])
-def test_far_tails_of_residuals(name, rounded):
-    """Also of equal entries, which rounded to the nearest would all be off by the same."""
+@pytest.mark.parametrize("by_moments", [False, True])
+def test_far_tails_of_residuals(name, by_moments, rounded):
+    """Also of equal entries, which rounded to the nearest would all be off by the same; and of the moments' sweep."""
     n, m, rng = 1200, 4, np.random.default_rng(0)
     p = {
         "equal": np.tile([0.1, 0.2, 0.3, 0.4], (n, 1)),
@@ -50,12 +57,15 @@ def test_far_tails_of_residuals(name, rounded):
         "rare class": rng.dirichlet([5, 5, 5, 0.05], size=n),
         "many classes": rng.dirichlet(np.ones(10), size=n),
     }[name]
-    task = task_of(p, 1.5)
+    task, kept = task_of(p, 1.5), _native.RoughEntries()
     law = full_spectrum(of_residuals(task.operator, task.moments, n, 0.0)).law()
+    if by_moments:
+        task.operator.moments_and_rough_entries(kept)
     tails = []
     for deviations in (-1, 0.5, 2, 5, 10, 30):
         statistic = deviations * law.var**0.5
-        settled = limit_law(of_residuals(task.operator, task.moments, n, statistic), statistic)
+        hidden = of_residuals(task.operator, task.moments, n, statistic, kept if by_moments else None)
+        settled = limit_law(hidden, statistic)
         tails.append(law.logsf(statistic + law.mean))
         assert settled.logsf(statistic + settled.mean) == pytest.approx(tails[-1], abs=0.01)
         assert deviations > 2 or (rounded and all(rounded))

@@ -102,25 +102,83 @@ def test_bytes_are_what_is_multiplied():
     assert (found != other).any()
 
 
+def of_residuals(n, m, dtype="float32", **options):
+    rng = np.random.default_rng(n)
+    p = rng.dirichlet(np.ones(m), size=n)
+    y = rng.integers(m, size=n)
+    marks = (np.eye(m)[y] - p).astype(dtype)
+    terms = _packing.pack_points(p, KERNELS["exponential"], dtype, threads=1).problem.kernel
+    return OpenMPOperator(PairProblem(Side(p.astype(dtype), marks, y), None, terms), **options)
+
+
+def check_signed_products(operator, products, v):
+    """Of entries in units of a 126th of the largest."""
+    h, n = off_diagonal(operator), len(v)
+    assert h.min() < 0
+    entry, number = np.sum(operator.problem.left.marks ** 2, axis=1).max() / 126 / 2, np.abs(v).max() / 126 / 2
+    deviation = np.sqrt(
+        entry**2 * (v**2).sum(axis=0) + number**2 * (h**2).sum(axis=1, keepdims=True) + n * (entry * number) ** 2
+    )
+    error = products - h @ v
+    assert (np.abs(error) <= 6 * deviation).all()
+    assert np.sqrt(np.mean((error / deviation) ** 2)) <= 1.1
+
+
 def test_entries_of_both_signs():
-    """Those of residuals, sorted by label or not; in units of a 126th of the largest."""
+    """Those of residuals, sorted by label or not."""
     for n, m in ((500, 3), (700, 12)):
-        rng = np.random.default_rng(n)
-        p = rng.dirichlet(np.ones(m), size=n)
-        y = rng.integers(m, size=n)
-        marks = (np.eye(m)[y] - p).astype(np.float32)
-        terms = _packing.pack_points(p, KERNELS["exponential"], "float32", threads=1).problem.kernel
-        operator = OpenMPOperator(PairProblem(Side(p.astype(np.float32), marks, y), None, terms))
-        v = rng.standard_normal((n, 16))
-        h = off_diagonal(operator)
-        assert h.min() < 0
-        entry, number = np.sum(marks**2, axis=1).max() / 126 / 2, np.abs(v).max() / 126 / 2
-        deviation = np.sqrt(
-            entry**2 * (v**2).sum(axis=0) + number**2 * (h**2).sum(axis=1, keepdims=True) + n * (entry * number) ** 2
-        )
-        error = operator.rough_products(v, with_signs=True) - h @ v
-        assert (np.abs(error) <= 6 * deviation).all()
-        assert np.sqrt(np.mean((error / deviation) ** 2)) <= 1.1
+        operator, v = of_residuals(n, m), np.random.default_rng(n).standard_normal((n, 16))
+        check_signed_products(operator, operator.rough_products(v, with_signs=True), v)
+
+
+@pytest.mark.parametrize(("n", "m"), [(2, 3), (97, 10), (500, 3), (700, 12), (2300, 10)])
+def test_entries_by_the_sweep_of_the_moments(n, m):
+    """Moments have the bits that they have alone; kept entries are those of H, by any threads, sorted or not."""
+    found, v = [], np.random.default_rng(n).standard_normal((n, 16))
+    for threads in (1, 3):
+        operator, kept = of_residuals(n, m, "float64", threads=threads), _native.RoughEntries()
+        alone, expected = operator.moments_and_expectation()
+        moments, expectation = operator.moments_and_rough_entries(kept)
+        assert expectation == expected
+        for name in ("total", "row_sums", "column_sums", "diagonal", "sum_of_squares", "trace"):
+            np.testing.assert_array_equal(getattr(moments, name), getattr(alone, name))
+        assert kept.are_there == (_native.Sweep(1).level in LEVELS)
+        found.append(operator.rough_products(v, with_signs=True, kept=kept))
+    np.testing.assert_array_equal(*found)
+    if n > 2:
+        check_signed_products(operator, found[0], v)
+
+
+@bytes_only
+@pytest.mark.parametrize("why", ["level", "no residuals", "many samples"])
+def test_sweeps_of_moments_without_entries(why):
+    """Where the machine has no products of bytes, these have no room for entries, or these are too many."""
+    operator = of_residuals(12_000 if why == "many samples" else 300, 2, "float64")
+    if why == "no residuals":
+        side = operator.problem.left
+        certain = Side(np.eye(2)[side.labels], np.zeros_like(side.marks), side.labels)
+        operator = OpenMPOperator(PairProblem(certain, None, operator.problem.kernel))
+    elif why == "level":
+        operator = OpenMPOperator(operator.problem, level="x86-64-v4")
+    kept = _native.RoughEntries()
+    moments, expectation = operator.moments_and_rough_entries(kept)
+    assert not kept.are_there
+    alone, expected = operator.moments_and_expectation()
+    assert (moments.total, expectation) == (alone.total, expected)
+    with pytest.raises(ValueError, match="entries of 0 samples"):
+        kept.products(np.ones((len(moments.row_sums), FEWEST)), 0.0, _native.Sweep(1))
+
+
+@bytes_only
+def test_vectors_that_kept_entries_are_not_for():
+    operator, kept = of_residuals(300, 3, "float64"), _native.RoughEntries()
+    operator.moments_and_rough_entries(kept)
+    with pytest.raises(ValueError, match="299 rows times entries of 300 samples"):
+        operator.rough_products(np.ones((299, FEWEST)), kept=kept)
+    v = np.random.default_rng(4).standard_normal((300, FEWEST))
+    for narrow, spread in ((v[:, 1:], 0.0), (v, 200.0)):  # too few vectors, and such as have no room
+        found = operator.rough_products(narrow, kept=kept, spread=spread)
+        np.testing.assert_array_equal(found, operator.products_off_diagonal(narrow))
 
 
 def test_kept_entries_are_those_of_the_first_product():

@@ -111,9 +111,12 @@ class OpenMPOperator:
             return self._completed(total, row_sums, squares), expectation
         return Moments(total, row_sums, column_sums, None, squares, None), expectation
 
-    def _completed(self, total: float, row_sums: np.ndarray | None, squares: float | None) -> Moments:
+    def _completed(
+        self, total: float, row_sums: np.ndarray | None, squares: float | None, own: np.ndarray | None = None
+    ) -> Moments:
         """Sums of a symmetric problem, with the diagonal."""
-        own = diagonal(self.problem, self.threads)
+        if own is None:
+            own = diagonal(self.problem, self.threads)
         return Moments(total, row_sums, row_sums, own, squares, float(np.sum(own)))
 
     def block_sums(self, size: int) -> np.ndarray:
@@ -147,17 +150,33 @@ class OpenMPOperator:
         than 8 vectors, for entries that are larger, or below 0 without signs, and where the squares of the vectors sum
         to less than `spread` times those of their largest numbers: as `products_off_diagonal`.
 
-        What is `kept` of one product (half a byte a pair, of up to 64 MiB) further ones take as it is.
+        What is `kept` of one product, or by `moments_and_rough_entries` (half a byte a pair, of up to 64 MiB), further
+        ones take as it is.
         """
-        side = self._prepared(self.problem.left)
         vectors = np.ascontiguousarray(vectors, dtype=np.float64)
-        if largest is None:
-            largest = float(np.max(diagonal(self.problem, self.threads)))
-        entries = _native.RoughEntries() if kept is None else kept
-        options = {"largest": largest, "with_signs": with_signs, "spread": spread}
         found: np.ndarray | None
-        found = self._run(_native.rough_products, *side.arrays, vectors=vectors, entries=entries, **options)
+        if kept is not None and kept.are_there:
+            with TerminalProgress() as progress:
+                found = kept.products(vectors, spread, self._sweep(progress))
+        else:
+            side = self._prepared(self.problem.left)
+            if largest is None:
+                largest = float(np.max(diagonal(self.problem, self.threads)))
+            entries = _native.RoughEntries() if kept is None else kept
+            options = {"largest": largest, "with_signs": with_signs, "spread": spread}
+            found = self._run(_native.rough_products, *side.arrays, vectors=vectors, entries=entries, **options)
         return self.products_off_diagonal(vectors) if found is None else found
+
+    def moments_and_rough_entries(self, kept: _native.RoughEntries) -> tuple[Moments, tuple[float, float]]:
+        """`moments_and_expectation`, with the bits that they have alone, of float64; by the same sweep what is `kept`.
+
+        These are the entries of H, with signs, that `rough_products` takes then: where the processor multiplies bytes
+        and they take up to 64 MiB; elsewhere none.
+        """
+        side, own = self._prepared(self.problem.left), diagonal(self.problem, self.threads)
+        found = self._run(_native.moments_and_rough_entries, *side.arrays, entries=kept, largest=float(own.max()))
+        total, row_sums, squares, expectation = found
+        return self._completed(total, side.restored(row_sums), squares, own), expectation
 
     def products_off_diagonal(self, vectors: np.ndarray) -> np.ndarray:
         """H @ vectors without the diagonal, of symmetric problems, of entries in float32.

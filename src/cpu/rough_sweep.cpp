@@ -1,5 +1,6 @@
 #include "rough_sweep.h"
 
+#include <atomic>
 #include <cmath>
 #include <vector>
 

@@ -498,13 +498,44 @@ def test_degrees_of_freedom_are_repeated_weights():
 
 
 def test_many_degrees_of_freedom_are_a_normal_part():
-    """The first contour tried overflows, which is no warning; the third cumulant left out adds 8e-6."""
+    """With a mean beyond x, so that exp(-s x) does not say where the path has to bend; the rest adds 8e-6."""
     weights = [0.190508, 0.047783, 0.039239, 0.038287, 0.034607, 0.032875, 0.023626, 0.019985]
     many, w = 330437.8, -9.9846e-5
     law = ChiSquareMixture([*weights, w], degrees_of_freedom=[1] * 8 + [many])
     normal = ChiSquareMixture(weights, 2 * many * w**2)
     assert law.logsf(-14.2738) == pytest.approx(normal.logsf(-14.2738 - many * w), abs=1e-5)
     assert law.logsf(-14.2738) == pytest.approx(-50.94, abs=0.01)
+
+
+def test_a_path_that_is_outgrown_bends_the_other_way(monkeypatch):
+    """Without a warning of overflow; beside the integral along a line, in extended precision."""
+    weights, freedom = [0.8, -0.03], [1.0, 62_000.5]
+    law = ChiSquareMixture(weights, degrees_of_freedom=freedom)
+    x, paths, trapezoidal = law.mean + 30 * law.var**0.5, [], chi_square_mixture._trapezoidal
+
+    def noted(*args):
+        paths.append(args)
+        return trapezoidal(*args)
+
+    monkeypatch.setattr(chi_square_mixture, "_trapezoidal", noted)
+    found = law.logsf(x)
+    assert len(paths) == 2
+    with mpmath.workdps(40):
+        parts = [(mpmath.mpf(w), mpmath.mpf(d)) for w, d in zip(weights, freedom, strict=True)]
+
+        def exponent(s):  # of E exp(s Q), times exp(-s x)
+            return -s * x - sum(d * mpmath.log(1 - 2 * s * w) for w, d in parts) / 2
+
+        slope, ends = (lambda s: sum(d * w / (1 - 2 * s * w) for w, d in parts) - x), (1e-6, 0.625 - 1e-9)
+        saddle = mpmath.findroot(slope, ends, solver="bisect", tol=1e-20)
+        width, height = sum(2 * d * (w / (1 - 2 * saddle * w)) ** 2 for w, d in parts) ** -0.5, exponent(saddle)
+
+        def on_line(t):
+            s = mpmath.mpc(saddle, t)
+            return mpmath.re(mpmath.exp(exponent(s) - height) / s)
+
+        line = mpmath.quad(on_line, [0, *(width * 2**k for k in range(12))])
+        assert found == pytest.approx(float(height + mpmath.log(line / mpmath.pi)), rel=1e-13)
 
 
 @pytest.mark.parametrize("freedom", [1.0, 1.7, 23.4, 1e4 + 0.5])

@@ -115,7 +115,7 @@ def check_signed_products(operator, products, v):
     """Of entries in units of a 126th of the largest."""
     h, n = off_diagonal(operator), len(v)
     assert h.min() < 0
-    entry, number = np.sum(operator.problem.left.marks ** 2, axis=1).max() / 126 / 2, np.abs(v).max() / 126 / 2
+    entry, number = np.sum(operator.problem.left.marks**2, axis=1).max() / 126 / 2, np.abs(v).max() / 126 / 2
     deviation = np.sqrt(
         entry**2 * (v**2).sum(axis=0) + number**2 * (h**2).sum(axis=1, keepdims=True) + n * (entry * number) ** 2
     )

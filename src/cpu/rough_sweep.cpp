@@ -287,16 +287,11 @@ bool moments_and_rough_entries(const PairProblem<double>& problem, const Run& ru
   const bool finished = blocks.for_each(
       threads, [&](long task) { sums.start(task); },
       [&](long, long i, long j) {
-        const BlockOfPairs<double> pairs = blocks.pairs(i, j);
-        BlockSums found = sums.of_block();
-        if (i == j) {  // moments are of pairs i < j alone
-          blocks.tile.sums(pairs, found);
-          blocks.tile.panels_single(blocks.pairs_and_diagonal(i, j), rounding.panels(), rounding.stride);
-        } else {
-          run.table->sums_and_panels_single(pairs, found, rounding.panels(), rounding.stride);
-        }
-        sums.add(pairs, found);
-        rounding.round(pairs, unsigned(i * rows.blocks + j), rows.at(i, j));
+        float* const h = rounding.panels();
+        sums.add_and_write(
+            i, j, [&](const auto& pairs, BlockSums& found) { run.table->sums_and_panels_single(pairs, found, h, rounding.stride); },
+            [&](const auto& pairs) { blocks.tile.panels_single(pairs, h, rounding.stride); });
+        rounding.round(blocks.pairs(i, j), unsigned(i * rows.blocks + j), rows.at(i, j));
       },
       [&](long task, auto of_rows, auto of_columns) { sums.finish(task, of_rows, of_columns); });
   if (!finished) return false;

@@ -102,16 +102,11 @@ bool moments_and_forms(const PairProblem<double>& problem, const Run& run, const
         sums.start(task);
       },
       [&](long task, long i, long j) {
-        const BlockOfPairs<double> pairs = blocks.pairs(i, j);
-        BlockSums found = moments.of_block();
-        if (i == j) {  // moments are of pairs i < j alone
-          blocks.tile.sums(pairs, found);
-          blocks.tile.entries(blocks.pairs_and_diagonal(i, j), sums.entries(), blocks.block);
-        } else {
-          run.table->sums_and_entries(pairs, found, sums.entries(), blocks.block);
-        }
-        moments.add(pairs, found);
-        sums.add(task, pairs);
+        double* const h = sums.entries();
+        moments.add_and_write(
+            i, j, [&](const auto& pairs, BlockSums& found) { run.table->sums_and_entries(pairs, found, h, blocks.block); },
+            [&](const auto& pairs) { blocks.tile.entries(pairs, h, blocks.block); });
+        sums.add(task, blocks.pairs(i, j));
       },
       [&](long task, auto rows, auto columns) {
         moments.finish(task, rows, columns);

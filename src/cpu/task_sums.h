@@ -1,5 +1,5 @@
 // Sums over all pairs in parts, one for each task of `Blocks`: what a thread adds up as a task's blocks pass by, and how the
-// parts are merged. Included by sweep.cpp, whose sweeps take one of them, or two by the same pass.
+// parts are merged. Included by sweep.cpp and rough_sweep.cpp, whose sweeps take one of them, or two by the same pass.
 #pragma once
 
 #include <memory>
@@ -90,6 +90,19 @@ template <class T> class MomentSums {
   void add(const BlockOfPairs<T>& pairs, const BlockSums& found) {
     const double times = blocks_.problem.symmetric ? 2 : 1;
     own().add(run_, found, times, pairs.row_begin % blocks_.group, pairs.column_begin % blocks_.group);
+  }
+  // Adds the sums of a block of which a sweep writes the entries, too: both by one pass, but for those on the diagonal, as
+  // moments are of pairs i < j alone.
+  void add_and_write(long i, long j, auto sum_and_write, auto write) {
+    const BlockOfPairs<T> pairs = blocks_.pairs(i, j);
+    BlockSums found = of_block();
+    if (i == j) {
+      blocks_.tile.sums(pairs, found);
+      write(blocks_.pairs_and_diagonal(i, j));
+    } else {
+      sum_and_write(pairs, found);
+    }
+    add(pairs, found);
   }
   template <class Range> void finish(long task, Range rows, Range columns) {
     const bool symmetric = blocks_.problem.symmetric;

@@ -497,14 +497,18 @@ def test_degrees_of_freedom_are_repeated_weights():
     assert abs(draws.mean() - law.mean) < 5 * math.sqrt(law.var / 20_000)
 
 
-def test_many_degrees_of_freedom_are_a_normal_part():
+def test_many_degrees_of_freedom_are_a_normal_part(monkeypatch):
     """With a mean beyond x, so that exp(-s x) does not say where the path has to bend; the rest adds 8e-6."""
+    paths, trapezoidal = [], chi_square_mixture._trapezoidal
+    monkeypatch.setattr(chi_square_mixture, "_trapezoidal", lambda *args: paths.append(args) or trapezoidal(*args))
     weights = [0.190508, 0.047783, 0.039239, 0.038287, 0.034607, 0.032875, 0.023626, 0.019985]
     many, w = 330437.8, -9.9846e-5
     law = ChiSquareMixture([*weights, w], degrees_of_freedom=[1] * 8 + [many])
     normal = ChiSquareMixture(weights, 2 * many * w**2)
     assert law.logsf(-14.2738) == pytest.approx(normal.logsf(-14.2738 - many * w), abs=1e-5)
+    paths.clear()
     assert law.logsf(-14.2738) == pytest.approx(-50.94, abs=0.01)
+    assert len(paths) == 1  # the first one is not outgrown
 
 
 def test_a_path_that_is_outgrown_bends_the_other_way(monkeypatch):

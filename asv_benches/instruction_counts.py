@@ -47,7 +47,7 @@ def work() -> None:
     from benchmarks.common import pair_problem, predictions, total_of
 
     from kcalib import _native
-    from kcalib._pairs.operators.openmp import OpenMPOperator
+    from kcalib._pairs.backends.cpu import CpuBackend
 
     lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if "_native" in line]
     place = next(fields[0].split("-") for fields in lines if "x" in fields[1])
@@ -63,7 +63,7 @@ def work() -> None:
                 print(int(elements), flush=True)
         for m, sizes in SAMPLES.items():
             for n in sizes:
-                sweep = total_of(OpenMPOperator(pair_problem(*predictions(n, m, dtype), dtype), threads=1))
+                sweep = total_of(CpuBackend(pair_problem(*predictions(n, m, dtype), dtype), threads=1))
                 os.getppid()
                 sweep()
                 os.getppid()

@@ -24,8 +24,8 @@ from kcalib import _packing
 from kcalib._backend import random
 from kcalib._packing import features as packing_features
 from kcalib._packing import labels as packing_labels
-from kcalib._pairs.operators.openmp import OpenMPOperator
-from kcalib._pairs.operators.sorted_scan import SortedScanOperator
+from kcalib._pairs.backends.cpu import CpuBackend
+from kcalib._pairs.backends.sorted_line import SortedBackend
 from kcalib.inference import calibration_test, exact, spectrum
 from kcalib.laws import ChiSquareMixture
 
@@ -34,14 +34,14 @@ STAGES = [
     (calibration_test, "prepare", "input checks"),
     (_packing, "pack", "packing"),
     (packing_labels, "median_of_points", "median heuristic"),
-    *((operator, "moments", "sums over all pairs") for operator in (OpenMPOperator, SortedScanOperator)),
-    (OpenMPOperator, "moments_and_expectation", "sums over all pairs"),
-    (OpenMPOperator, "moments_and_rough_entries", "sums over all pairs"),
-    (OpenMPOperator, "rough_products", "products with H"),
-    (OpenMPOperator, "forms_and_products", "quadratic forms"),
-    (OpenMPOperator, "moments_and_forms", "sums and forms"),
-    *((operator, "matmul", "products with H") for operator in (OpenMPOperator, SortedScanOperator)),
-    *((operator, "quadratic_forms", "quadratic forms") for operator in (OpenMPOperator, SortedScanOperator)),
+    *((backend, "moments", "sums over all pairs") for backend in (CpuBackend, SortedBackend)),
+    (CpuBackend, "moments_and_expectation", "sums over all pairs"),
+    (CpuBackend, "moments_and_rough_entries", "sums over all pairs"),
+    (CpuBackend, "rough_products", "products with H"),
+    (CpuBackend, "forms_and_products", "quadratic forms"),
+    (CpuBackend, "moments_and_forms", "sums and forms"),
+    *((backend, "matmul", "products with H") for backend in (CpuBackend, SortedBackend)),
+    *((backend, "quadratic_forms", "quadratic forms") for backend in (CpuBackend, SortedBackend)),
     (random.Weights, "values", "random weights"),
     (exact, "drawn_labels", "drawn labels"),
     (packing_features.LabelFeatures, "drawn_totals", "features of drawn labels"),

@@ -170,7 +170,7 @@ def line(quick: bool) -> Iterator[Row]:
     case = bench_line.Line(n)
     for threads in thread_counts():
         found = case.over_sort(["total", "skce"], threads, 3 if quick else 5)
-        for name, value in zip(("total of the operator", "skce"), found, strict=True):
+        for name, value in zip(("total of the backend", "skce"), found, strict=True):
             yield Row(f"{name}, n = {n:.0e}, {threads_label(threads)}", value, 2)
     n = 100_000 if quick else 1_000_000
     case = bench_line.Line(n)

@@ -119,7 +119,7 @@ rst_epilog = f"""
 
 
 class CapabilityTable(SphinxDirective):
-    """`kcalib._pairs.dispatch.TABLE`, a column for each operator and a row for each field."""
+    """`kcalib._pairs.dispatch.TABLE`, a column for each backend and a row for each field."""
 
     state: RSTState
 
@@ -164,8 +164,8 @@ class SpeedSummary(SphinxDirective):
 
 
 def hide_signature(app: Any, what: str, name: str, *_: Any) -> tuple[str, None] | None:
-    """Results and operators are not constructed by users."""
-    return ("", None) if what == "class" and name.rpartition(".")[2] in (*RESULTS, "Operator") else None
+    """Results and backends are not constructed by users."""
+    return ("", None) if what == "class" and name.rpartition(".")[2] in (*RESULTS, "Backend") else None
 
 
 def setup(app: Any) -> None:

@@ -33,8 +33,8 @@
     parallel           several machines, for `parallel=`           parallel/
 
 The way of the data, down once and up once: a public function checks its input (`_input.labels`),
-packs it into a pair problem (`_packing`, `_pairs.problem`), asks `_pairs.dispatch` for an operator
-(`_pairs.operators/`), and turns the sums it returns into a result (`_pairs.statistics`, `results`).
+packs it into a pair problem (`_packing`, `_pairs.problem`), asks `_pairs.dispatch` for a backend
+(`_pairs.backends/`), and turns the sums it returns into a result (`_pairs.statistics`, `results`).
 """
 
 import importlib

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import sys
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -22,13 +23,12 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import SEED, check_choice, check_integer, check_seed
-from kcalib._backend.records import dataclass
 from kcalib._backend.threads import TerminalProgress, resolve_threads
 from kcalib._input.checks import check_points
-from kcalib._pairs.dispatch import Operator, operator_for
-from kcalib._pairs.operators.openmp import OpenMPOperator
-from kcalib._pairs.operators.sorted_scan import ON_THE_LINE, off_line
-from kcalib._pairs.operators.sorted_scan_cuda import SortedPlaces
+from kcalib._pairs.backends.cpu import CpuBackend
+from kcalib._pairs.backends.sorted_cuda import SortedPlaces
+from kcalib._pairs.backends.sorted_line import ON_THE_LINE, off_line
+from kcalib._pairs.dispatch import Backend, backend_for
 from kcalib._pairs.problem import Factor, PairProblem, Side, Term
 from kcalib.kernels import VECTOR_METRICS
 from kcalib.report.summary import Summarized
@@ -179,7 +179,7 @@ def median_of_entries(problem: PairProblem, name: str) -> MedianDistance:
     if subset:
         rows = np.sort(np.random.default_rng(0).choice(n, MAX_SAMPLES, replace=False))
     rows = arrays.like(rows, problem.left.points)
-    distances = _above_diagonal(operator_for(problem).tile(rows, rows))
+    distances = _above_diagonal(backend_for(problem).tile(rows, rows))
     if arrays.is_cuda(distances):
         value = _middle(arrays.namespace(distances).sort(distances))
     else:
@@ -338,9 +338,9 @@ class Distances(ABC):
 class PairDistances(Distances):
     """The entries of a pair problem whose kernel is the bare distance."""
 
-    def __init__(self, operator: Operator, n: int, highest: float) -> None:
-        self.operator, self.n, self.highest = operator, n, highest
-        self._on_device = arrays.is_cuda(operator.problem.left.points)
+    def __init__(self, backend: Backend, n: int, highest: float) -> None:
+        self.backend, self.n, self.highest = backend, n, highest
+        self._on_device = arrays.is_cuda(backend.problem.left.points)
         self.room = COLLECTED + 32 * n
         if self._on_device:  # all or none: what is collected is sorted there
             self.room = COLLECTED if self.pairs <= COLLECTED else 0
@@ -352,21 +352,21 @@ class PairDistances(Distances):
             points, marks = np.ascontiguousarray(points), np.ones((len(points), 1), points.dtype)
         else:
             marks = xp.ones_like(points[:, :1])
-        operator = operator_for(PairProblem(Side(points, marks), None, DISTANCES[metric]), threads=threads)
-        found = cls(operator, int(points.shape[0]), math.inf)
+        backend = backend_for(PairProblem(Side(points, marks), None, DISTANCES[metric]), threads=threads)
+        found = cls(backend, int(points.shape[0]), math.inf)
         if found.pairs > found.room:  # else all are collected at once
             widths = xp.max(points, axis=0) - xp.min(points, axis=0)
             found.highest = max(2.0 * float(xp.sum(widths)), sys.float_info.min)
         return found
 
     def counts(self, thresholds: np.ndarray) -> np.ndarray:
-        return self.operator.counts(thresholds)
+        return self.backend.counts(thresholds)
 
     def collected(self, low: float, high: float, count: int) -> Array:
-        return self._sorted if self._on_device else self.operator.between(low, high, count)
+        return self._sorted if self._on_device else self.backend.between(low, high, count)
 
     def _by_one_sweep(self, rank: int) -> tuple[int, Array] | None:
-        if not isinstance(self.operator, OpenMPOperator) or self.pairs <= SORTED:
+        if not isinstance(self.backend, CpuBackend) or self.pairs <= SORTED:
             return None
         some = self.some()
         width = WIDTH * math.sqrt(SAMPLE / some.n)
@@ -382,7 +382,7 @@ class PairDistances(Distances):
             begin, end = (float(values[place]) for place in places)
             if begin == end:
                 return None
-            collected, found, below = self.operator.some_between(begin, end, min(self.room, self.pairs))
+            collected, found, below = self.backend.some_between(begin, end, min(self.room, self.pairs))
             if below <= rank < below + found:
                 return (below, collected) if found <= self.room else None
             if rank < below:
@@ -393,7 +393,7 @@ class PairDistances(Distances):
 
     def _spread(self, size: int) -> np.ndarray:
         """So many points at all distances from the mean, on which most depends how far others are."""
-        points = arrays.to_host(self.operator.problem.left.points)
+        points = arrays.to_host(self.backend.problem.left.points)
         with np.errstate(over="ignore", invalid="ignore"):
             apart = points - points.mean(axis=0)
             order = np.argsort(np.einsum("ij,ij->i", apart, apart), kind="stable")
@@ -402,16 +402,16 @@ class PairDistances(Distances):
     @cached_property
     def _sorted(self) -> Array:
         """All of them, on their device."""
-        entries = _above_diagonal(self.operator.tile(slice(None), slice(None)))
+        entries = _above_diagonal(self.backend.tile(slice(None), slice(None)))
         return arrays.namespace(entries).sort(entries)
 
     def some(self) -> PairDistances:
         size = SAMPLE if self._on_device else min(max(SAMPLE, self.n // 8), self.n // 4)
-        side = self.operator.problem.left
+        side = self.backend.problem.left
         rows = np.random.default_rng(0).choice(self.n, size, replace=False) if self._on_device else self._spread(size)
         rows = np.sort(rows)
-        problem = PairProblem(side.take(arrays.like(rows, side.points)), None, self.operator.problem.kernel)
-        return PairDistances(operator_for(problem, threads=self.operator.threads), size, self.highest)
+        problem = PairProblem(side.take(arrays.like(rows, side.points)), None, self.backend.problem.kernel)
+        return PairDistances(backend_for(problem, threads=self.backend.threads), size, self.highest)
 
 
 class LineDistances(Distances):

@@ -17,7 +17,7 @@ from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.memory import check_memory
 from kcalib._backend.warnings import IndefiniteKernelWarning
 from kcalib._input.checks import check_points
-from kcalib._pairs.dispatch import operator_for
+from kcalib._pairs.dispatch import backend_for
 from kcalib.distributions import Categorical, Distribution
 from kcalib.kernels import Kernel
 
@@ -90,8 +90,8 @@ def smallest_eigenvalue(
             problem = _packing.prediction_kernel_problem(y_pred, kernel, threads)
         else:
             problem = _packing.pack_points(points, kernel, "float64", threads=threads).problem
-    operator = operator_for(problem, threads=threads)
-    matrix = arrays.where_computed(operator.tile(slice(0, n), slice(0, n)))
+    backend = backend_for(problem, threads=threads)
+    matrix = arrays.where_computed(backend.tile(slice(0, n), slice(0, n)))
     if not arrays.is_host(matrix):
         return float(linalg.eigvalsh(matrix)[0])
     matrix = np.array(matrix, dtype=np.float64)

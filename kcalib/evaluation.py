@@ -194,7 +194,7 @@ def evaluate(
               \\le \\lambda\\, \\mathbb{E} |e(p)|^2 \\le \\lambda D\\, \\mathbb{E}\\, \\mathrm{TV}(p)^2,
 
     so that the root of (lower limit of the SKCE) / (lambda D) is a lower limit of the error. Lambda is the largest
-    eigenvalue of the kernel's mean operator: at most that of K / n for some samples plus its sampling error, by
+    eigenvalue of the kernel's mean backend: at most that of K / n for some samples plus its sampling error, by
     McDiarmid's inequality.
 
     Examples

@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from kcalib._backend.files import write_whole
-from kcalib._backend.records import dataclass
 from kcalib.lenses import Canonical
 from kcalib.report.evaluations import page_of
 from kcalib.report.summary import Summarized

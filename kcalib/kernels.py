@@ -31,18 +31,18 @@ The metrics of class probabilities are those of vectors. Predicted distributions
 ======================== ====================================================================================
 """
 
-# `_packing` turns these objects into the normal form that operators read.
+# `_packing` turns these objects into the normal form that backends read.
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar
 
 from kcalib._backend.options import as_float
-from kcalib._backend.records import dataclass
 from kcalib._pairs.problem import Factor, Metric, Term
 from kcalib._pairs.profiles import PROFILES, kernel_supremum
 

@@ -36,6 +36,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -43,7 +44,6 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import OptionError, check_integer
-from kcalib._backend.records import dataclass
 
 __all__ = ["Canonical", "ClassWise", "Groups", "Lens", "TopK", "TopLabel"]
 

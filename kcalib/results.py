@@ -10,14 +10,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import scipy
 
 from kcalib._backend.options import check_choice, check_fraction
 from kcalib._backend.provenance import machine
-from kcalib._backend.records import dataclass
 from kcalib._pairs.features import N_GROUPS
 from kcalib._pairs.statistics import ScoreVariance, disjoint_pairs
 from kcalib._version import __version__
@@ -107,8 +106,8 @@ class SKCEResult(Computed):
     target_factor: str | None  #: how its expectations under predicted distributions were found
     prediction_distances: str | None  #: how distances of predicted distributions were found
     dtype: str  #: arithmetic of the sweep; sums are always float64
-    operator: str  #: which operator computed it
-    operator_reason: str  #: and why that one
+    backend: str  #: which backend computed it
+    backend_reason: str  #: and why that one
     threads: int | None  #: threads used at most; None where the array library decides
     seconds: float = field(compare=False)  #: wall time
 
@@ -167,8 +166,8 @@ class CalibrationTestResult(Computed):
     few_errors: FewErrors | None = None  #: what upper limits rest on where errors are rare; None elsewhere
     seed: int | None = None  #: of permutation, draws, or locations; None where nothing was random
     dtype: str  #: arithmetic of the sweep; sums are always float64
-    operator: str | None = None  #: which operator computed it
-    operator_reason: str | None = None  #: and why that one
+    backend: str | None = None  #: which backend computed it
+    backend_reason: str | None = None  #: and why that one
     threads: int | None = None  #: threads used at most; None where the array library decides
     seconds: float = field(compare=False)  #: wall time
 
@@ -302,8 +301,8 @@ class UCMEResult(Computed):
     target_factor: str | None  #: how its expectations under predicted distributions were found
     prediction_distances: str | None  #: how distances of predicted distributions were found
     dtype: str  #: arithmetic of the sweep; sums are always float64
-    operator: str  #: which operator computed it
-    operator_reason: str  #: and why that one
+    backend: str  #: which backend computed it
+    backend_reason: str  #: and why that one
     threads: int | None  #: threads used at most; None where the array library decides
     seconds: float = field(compare=False)  #: wall time
 
@@ -372,9 +371,9 @@ class Comparison(Computed):
     n_resamples: int | None  #: replicates of the bootstrap; None without
     seed: int | None  #: of the bootstrap, of random features or of a subset of samples; None if nothing was random
     dtype: str | None  #: arithmetic of the sweep over pairs; None without
-    operator: str | None  #: which operator computed the first model; None without kernel
-    operator_reason: str | None  #: and why that one; with `parallel` who computed how many tiles, of all models
-    threads: int | None  #: threads used at most; None where no operator has any
+    backend: str | None  #: which backend computed the first model; None without kernel
+    backend_reason: str | None  #: and why that one; with `parallel` who computed how many tiles, of all models
+    threads: int | None  #: threads used at most; None where no backend has any
     seconds: float = field(compare=False)  #: wall time
 
     def plot(self, ax: Any = None) -> Any:
@@ -527,8 +526,8 @@ class CKCEResult(Computed):
     lens: str  #: the notion of calibration, one of `kcalib.lenses`
     seed: int | None  #: of features, landmarks, pivots; None where nothing was random
     dtype: str  #: arithmetic of the kernel's entries; sums are always float64
-    operator: str  #: which operator computed them
-    operator_reason: str  #: and why that one
+    backend: str  #: which backend computed them
+    backend_reason: str  #: and why that one
     threads: int | None  #: threads used at most; None where the array library decides
     seconds: float = field(compare=False)  #: wall time
 

@@ -12,13 +12,13 @@ points, or one of those here. `_packing.forecasts` looks for a way to its expect
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from kcalib._backend.arrays import as_array, to_host
 from kcalib._backend.options import LARGEST_SEED, check_integer
-from kcalib._backend.records import dataclass
 from kcalib.kernels import Kernel
 
 __all__ = ["Draws", "MahalanobisGaussian"]

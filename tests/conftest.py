@@ -97,13 +97,13 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before `-m` chooses, and after it
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
-    """Tests of operators "cuda" and "...-cuda", with the real CuPy, need a GPU like those that are marked.
+    """Tests of backends "cuda" and "...-cuda", with the real CuPy, need a GPU like those that are marked.
 
     Where there is none they are left out together, with one line: there are thousands, and to skip one takes 5 ms.
     """
     for item in items:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        if any(str(parameters.get(name)).rpartition("-")[2] == "cuda" for name in ("operator", "level")):
+        if any(str(parameters.get(name)).rpartition("-")[2] == "cuda" for name in ("backend", "level")):
             item.add_marker(pytest.mark.gpu)
     if path := config.getoption("but_passed"):
         items[:], others = without_passed(items, path)

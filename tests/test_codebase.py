@@ -274,10 +274,10 @@ def test_everything_is_listed():
 
 
 def test_metrics_have_the_numbers_of_the_header():
-    from kcalib._pairs.operators import openmp
+    from kcalib._pairs.backends import cpu
 
     header = (ROOT / "src/include/kcalib/profiles.h").read_text()
-    for name, number in openmp.METRIC_NUMBERS.items():
+    for name, number in cpu.METRIC_NUMBERS.items():
         assert f"{name.upper()} = {number}" in header
 
 
@@ -288,9 +288,9 @@ def test_a_profile_is_named_in_the_header_and_in_its_class_alone():
     header = (ROOT / "src/include/kcalib/profiles.h").read_text()
     public = (ROOT / "kcalib/kernels.py").read_text()
     loops = [f for folder in ("src/cpu", "src/cuda") for f in (ROOT / folder).iterdir()]
-    # sorted_scan.py has the recurrences of the few profiles that have some, spectra.py the laws of their frequencies,
+    # sorted_line.py has the recurrences of the few profiles that have some, spectra.py the laws of their frequencies,
     # families say whose closed forms they have.
-    some = [ROOT / "kcalib/_pairs" / name for name in ("operators/sorted_scan.py", "spectra.py")]
+    some = [ROOT / "kcalib/_pairs" / name for name in ("backends/sorted_line.py", "spectra.py")]
     some += (ROOT / "kcalib/_pairs/families").iterdir()
     arrays = [f for f in (ROOT / "kcalib/_pairs").rglob("*.py") if f not in some]
     for number, (name, profile) in enumerate(PROFILES.items()):

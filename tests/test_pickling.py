@@ -63,8 +63,8 @@ def compared() -> kcalib.Comparison:
 
 
 def solution() -> Any:
-    operator = solvers.kernel_operator(labels()[1], K.Exponential(bandwidth=0.5))
-    return solvers.solve(operator, np.ones(N), 1.0)
+    backend = solvers.kernel_operator(labels()[1], K.Exponential(bandwidth=0.5))
+    return solvers.solve(backend, np.ones(N), 1.0)
 
 
 def low_rank() -> Any:

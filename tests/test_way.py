@@ -38,4 +38,4 @@ def test_no_call_leads_up(name):
 def test_a_call_that_leads_up_is_seen():
     steps = way.steps_of(way.WAYS["skce"])
     assert way.turns_back([*steps, way.Step(3, "estimators.skce", "skce", "_pairs.dispatch")])
-    assert way.turns_back([way.Step(3, "_pairs.dispatch", "operator_for", "estimators.skce")]) == []
+    assert way.turns_back([way.Step(3, "_pairs.dispatch", "backend_for", "estimators.skce")]) == []

@@ -34,8 +34,8 @@ def predictions(kind, n):
 
 def over_peaked(n, threads, rounds=ROUNDS):
     """{kind: time of a sweep over that of peaked predictions}."""
-    operator = require("_pairs.operators.openmp.OpenMPOperator")._pairs.operators.openmp.OpenMPOperator
-    sweeps = [total_of(operator(pair_problem(*predictions(kind, n)), threads=threads)) for kind in ("peaked", *KINDS)]
+    backend = require("_pairs.backends.cpu.CpuBackend")._pairs.backends.cpu.CpuBackend
+    sweeps = [total_of(backend(pair_problem(*predictions(kind, n)), threads=threads)) for kind in ("peaked", *KINDS)]
     times = alternated(sweeps, threads, rounds)
     return dict(zip(KINDS, np.median(times[:, 1:] / times[:, :1], axis=0).tolist()))
 

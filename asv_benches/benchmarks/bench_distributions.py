@@ -16,7 +16,7 @@ from functools import cache
 import numpy as np
 
 from .bench_limits import Probe
-from .common import DTYPES, ROUNDS, SEED, THREADS, alternated, operator_of, require, total_of
+from .common import DTYPES, ROUNDS, SEED, THREADS, alternated, backend_of, require, total_of
 
 N = 10_000
 DIMENSIONS = (1, 10)
@@ -64,7 +64,7 @@ def problem_of(family, n, d, k, dtype="float64"):
 
 def engine(problem, threads):
     """A function that sums the entries."""
-    return total_of(operator_of("openmp", problem, threads))
+    return total_of(backend_of("cpu", problem, threads))
 
 
 def numpy_broadcast(data, rows=ROWS):

@@ -6,7 +6,7 @@ these ran, each at the rate the machine reaches on it alone, a sweep would take
 
     pairs * (1 / exp_rate + 1 / sqrt_rate + m / fma_rate),    pairs = n (n - 1) / 2.
 
-The engine is the sweep with its packing (`moments` of the openmp operator), public the
+The engine is the sweep with its packing (`moments` of the cpu backend), public the
 function `kcalib.skce` with all its checks. By name: binary problems need no sweep at all.
 """
 
@@ -85,10 +85,10 @@ def sweep_of(call, n, m, dtype, threads, level=None):
     kcalib = require("skce", "kernels.Exponential", "_native.probe")
     labels, p = cached_predictions(n, m, dtype)
     if call == "engine":
-        operator = require("_pairs.operators.openmp.OpenMPOperator")._pairs.operators.openmp.OpenMPOperator
-        return total_of(operator(pair_problem(labels, p, dtype), threads=threads, level=level))
+        backend = require("_pairs.backends.cpu.CpuBackend")._pairs.backends.cpu.CpuBackend
+        return total_of(backend(pair_problem(labels, p, dtype), threads=threads, level=level))
     kernel = kcalib.kernels.Exponential(bandwidth=BANDWIDTH)
-    return lambda: kcalib.skce(labels, p, kernel=kernel, dtype=dtype, threads=threads, operator="openmp")
+    return lambda: kcalib.skce(labels, p, kernel=kernel, dtype=dtype, threads=threads, backend="cpu")
 
 
 def fractions_of_limit(calls, n, m, dtype, threads, rounds=ROUNDS, level=None):

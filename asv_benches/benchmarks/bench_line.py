@@ -5,7 +5,7 @@ np.sort runs on one thread, whatever kcalib has.
 
 import numpy as np
 
-from .common import BANDWIDTH, ROUNDS, SEED, THREADS, operator_of, pair_problem, ratios, require, total_of
+from .common import BANDWIDTH, ROUNDS, SEED, THREADS, backend_of, pair_problem, ratios, require, total_of
 
 REPLICATES = 1000
 VECTORS = (1, 16)
@@ -23,15 +23,15 @@ class Line:
     def sort(self):
         return np.sort(self.p)
 
-    def operator(self, threads):
-        require("_pairs.operators.sorted_scan")
-        return operator_of("sorted_scan", pair_problem(self.labels, self.p), threads)
+    def backend(self, threads):
+        require("_pairs.backends.sorted_line")
+        return backend_of("sorted", pair_problem(self.labels, self.p), threads)
 
     def call(self, name, threads):
-        """The operator's total, the public `kcalib.skce`, or the exact median of all distances."""
-        kcalib = require("skce", "kernels.Exponential", "_pairs.operators.sorted_scan")
+        """The backend's total, the public `kcalib.skce`, or the exact median of all distances."""
+        kcalib = require("skce", "kernels.Exponential", "_pairs.backends.sorted_line")
         if name == "total":
-            return total_of(self.operator(threads))
+            return total_of(self.backend(threads))
         if name == "median":
             if not hasattr(kcalib._native, "line_median"):
                 raise NotImplementedError("this version has no median in O(n log n)")
@@ -46,16 +46,16 @@ class Line:
     def replicates_over_sort(self, threads, rounds=ROUNDS, replicates=REPLICATES):
         """Time of Rademacher replicates of the SKCE over that of the sort."""
         weights = require("_backend.random.Weights")._backend.random.Weights("rademacher", self.n, replicates, SEED)
-        operator = self.operator(threads)
-        if not hasattr(operator, "quadratic_forms"):
+        backend = self.backend(threads)
+        if not hasattr(backend, "quadratic_forms"):
             raise NotImplementedError("this version has no quadratic forms on a line")
-        return ratios([lambda: operator.quadratic_forms(weights)], self.sort, threads, rounds)[0]
+        return ratios([lambda: backend.quadratic_forms(weights)], self.sort, threads, rounds)[0]
 
     def products_over_sort(self, count, threads, rounds=ROUNDS):
         """Time of H @ V for `count` columns, of samples that have been sorted, over that of the sort."""
-        operator = self.operator(threads)
+        backend = self.backend(threads)
         vectors = np.random.default_rng(SEED).standard_normal((self.n, count))
-        return ratios([lambda: operator.matmul(vectors)], self.sort, threads, rounds)[0]
+        return ratios([lambda: backend.matmul(vectors)], self.sort, threads, rounds)[0]
 
 
 class Binary:

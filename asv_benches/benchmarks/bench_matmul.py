@@ -2,7 +2,7 @@
 
 A product computes each entry of the symmetric H once, as the sweep of `moments` does, and uses it for two rows: n^2 c
 multiply-adds on top. BLAS, float64 or float32 with as many threads, does as many with a stored H, whose n^2 numbers
-it has to read and somebody has to compute and keep: what iterative methods do without this operator.
+it has to read and somebody has to compute and keep: what iterative methods do without this backend.
 """
 
 import inspect
@@ -15,9 +15,9 @@ from .common import (
     ROUNDS,
     SEED,
     THREADS,
+    backend_of,
     cached_predictions,
     limited_blas,
-    operator_of,
     pair_problem,
     ratios,
 )
@@ -33,8 +33,8 @@ class Products:
     def __init__(self, vectors, dtype, threads, n=N):
         from scipy.linalg.blas import dgemm, sgemm  # here: before `limited_blas` looks for libraries
 
-        self.operator = operator_of("openmp", pair_problem(*cached_predictions(n, CLASSES), dtype), threads)
-        if "dtype" not in inspect.signature(self.operator.matmul).parameters:
+        self.backend = backend_of("cpu", pair_problem(*cached_predictions(n, CLASSES), dtype), threads)
+        if "dtype" not in inspect.signature(self.backend.matmul).parameters:
             raise NotImplementedError("this version has products in float64 only")
         rng = np.random.default_rng(SEED)
         self.vectors = rng.standard_normal((n, vectors))
@@ -44,10 +44,10 @@ class Products:
         self.dtype, self.threads = dtype, threads
 
     def product(self):
-        return self.operator.matmul(self.vectors, dtype=self.dtype)
+        return self.backend.matmul(self.vectors, dtype=self.dtype)
 
     def sweep(self):
-        return self.operator.moments(trace=False)
+        return self.backend.moments(trace=False)
 
     def stored_product(self):
         return self.gemm(1.0, self.stored, self.right)

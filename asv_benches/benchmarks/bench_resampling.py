@@ -12,9 +12,9 @@ from .common import (
     ROUNDS,
     SEED,
     THREADS,
+    backend_of,
     cached_predictions,
     limited_blas,
-    operator_of,
     pair_problem,
     ratios,
     require,
@@ -33,15 +33,15 @@ class Forms:
 
         self.dgemm = dgemm
         self.weights = require("_backend.random.Weights")._backend.random.Weights("rademacher", n, replicates, SEED)
-        self.operator = operator_of("openmp", pair_problem(*cached_predictions(n, CLASSES)), threads)
-        if not hasattr(self.operator, "quadratic_forms"):
+        self.backend = backend_of("cpu", pair_problem(*cached_predictions(n, CLASSES)), threads)
+        if not hasattr(self.backend, "quadratic_forms"):
             raise NotImplementedError("this version has no quadratic forms")
         rng = np.random.default_rng(SEED)
         self.left = np.asfortranarray(rng.random((n // 2, n)))
         self.right = np.asfortranarray(rng.random((n, replicates)))
 
     def values(self, dtype):
-        return self.operator.quadratic_forms(self.weights, dtype=dtype)
+        return self.backend.quadratic_forms(self.weights, dtype=dtype)
 
     def product(self):
         return self.dgemm(1.0, self.left, self.right)

@@ -15,7 +15,7 @@ DENSE, MIDDLE, MANY, MOST = 5000, 10_000, 50_000, 100_000
 
 
 class System:
-    """K as an operator, residuals and shift, of n samples."""
+    """K as a backend, residuals and shift, of n samples."""
 
     def __init__(self, n, threads):
         kcalib = require("solvers.solve", "kernels.Linear")
@@ -24,20 +24,20 @@ class System:
         kernel = kcalib.kernels.Linear() + kcalib.kernels.Gaussian(bandwidth=BANDWIDTH)
         self.p, self.shift = p, n**0.75
         self.residuals = np.eye(CLASSES)[labels] - p
-        self.operator = kcalib.solvers.kernel_operator(p, kernel, threads=threads)
+        self.backend = kcalib.solvers.kernel_operator(p, kernel, threads=threads)
 
     def solve(self, method):
-        return self.solvers.solve(self.operator, self.residuals, self.shift, method=method)
+        return self.solvers.solve(self.backend, self.residuals, self.shift, method=method)
 
     def preconditioner(self, rank):
         """What conjugate gradients do before the first product."""
         from kcalib.solvers.conjugate_gradient import Preconditioner
 
-        return Preconditioner.of(self.operator, self.shift, rank, tol=0.0, seed=0)
+        return Preconditioner.of(self.backend, self.shift, rank, tol=0.0, seed=0)
 
     def sweep(self):
         """All pairs once: a product with one vector, which costs a sweep and little more."""
-        return self.operator.matmul(self.residuals[:, :1])
+        return self.backend.matmul(self.residuals[:, :1])
 
     def literal(self):
         """K and its inverse in NumPy, and the trace formula of the CKCE paper."""

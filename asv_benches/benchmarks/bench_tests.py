@@ -279,7 +279,7 @@ class BinaryParts:
 
     def moments(self):
         """The samples are ones that nobody has sorted yet."""
-        return self.line.operator(self.threads).moments(second=True)
+        return self.line.backend(self.threads).moments(second=True)
 
     def seconds(self, rounds):
         calls = {"test": self.test, "spectrum": self.spectrum, "median": self.median, "moments": self.moments}

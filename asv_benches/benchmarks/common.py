@@ -72,22 +72,22 @@ def require(*names):
 
 
 def pair_problem(labels, p, dtype="float64"):
-    """The pair problem of `kcalib.skce` with the exponential kernel, for operators."""
+    """The pair problem of `kcalib.skce` with the exponential kernel, for backends."""
     kcalib = require("kernels.Exponential", "_input.labels.prepare", "_packing.pack")
     data = kcalib._input.labels.prepare(labels, p, dtype=dtype)
     return kcalib._packing.pack(data, kcalib.kernels.Exponential(bandwidth=BANDWIDTH), "delta").problem
 
 
-def operator_of(name, problem, threads):
-    """The operator `name`, and nothing chosen."""
-    return require("_pairs.dispatch.operator_for")._pairs.dispatch.operator_for(problem, operator=name, threads=threads)
+def backend_of(name, problem, threads):
+    """The backend `name`, and nothing chosen."""
+    return require("_pairs.dispatch.backend_for")._pairs.dispatch.backend_for(problem, backend=name, threads=threads)
 
 
-def total_of(operator):
+def total_of(backend):
     """A function that sums the entries: what the unbiased estimator needs, packing included."""
-    known = inspect.signature(operator.moments).parameters
+    known = inspect.signature(backend.moments).parameters
     nothing_else = {name: False for name in ("rows", "trace") if name in known}
-    return lambda: operator.moments(**nothing_else)
+    return lambda: backend.moments(**nothing_else)
 
 
 def limited_blas(threads):

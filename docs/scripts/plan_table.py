@@ -21,7 +21,7 @@ import numpy as np
 
 from kcalib import _packing
 from kcalib._input.labels import prepare
-from kcalib._pairs.dispatch import operator_for
+from kcalib._pairs.dispatch import backend_for
 from kcalib.kernels import Exponential
 from kcalib.parallel.plan import Grid, Tile, grid
 from kcalib.parallel.store import Outline, Store
@@ -48,10 +48,10 @@ def problem(n: int):
 def measured(n: int = 20_000, tiles: int = 7) -> tuple[float, int]:
     """Pairs a second of one core, and bytes of a task as it is sent."""
     pairs = problem(n)
-    operator, outline = operator_for(pairs, threads=1), Outline(pairs)
+    backend, outline = backend_for(pairs, threads=1), Outline(pairs)
     half = n // 2 // BLOCK * BLOCK
     plan = Grid(n, n, half, half, apart=False, symmetric=True)
-    work = Work("moments", outline.key, tuple(outline.arrays), operator.name, 1, {"second": False, "rows": False}, plan)
+    work = Work("moments", outline.key, tuple(outline.arrays), backend.name, 1, {"second": False, "rows": False}, plan)
     store, tile, rates = Store(), Tile(1, 0, half, half, 2 * half), []
     store.sums(work, tile, {**outline.arrays, outline.key: outline})
     for _ in range(tiles):

@@ -22,4 +22,4 @@ if __name__ == "__main__":
         parallel = kcalib.parallel.Dask(client, threads=threads, journal=f"{file}.journal")
         with np.load(file) as samples:
             result = kcalib.skce(samples["labels"], samples["probs"], full_output=True, parallel=parallel)
-        print(f"SKCE {result.value:.3e}, standard error {result.standard_error:.1e}; {result.operator_reason}")
+        print(f"SKCE {result.value:.3e}, standard error {result.standard_error:.1e}; {result.backend_reason}")

@@ -250,7 +250,7 @@ _shtab_kcalib() {
     while IFS= read -r line; do COMPREPLY+=("$line"); done < <(
       compgen -W "${current_option_strings[*]}" -- "$completing_word")
   elif [[ "$previous_word" =~ ^[0-9\&]*[\<\>]\>?$ ]]; then
-    # handle redirection operators
+    # handle redirection backends
     compopt -o filenames 2>/dev/null || : # bash>=4
     while IFS= read -r line; do COMPREPLY+=("$line"); done < <(compgen -f -- "$completing_word")
   else

@@ -2,7 +2,7 @@
 
 What is compiled is the text of the shared headers and of a .cu file behind definitions of the wanted combination. CuPy
 keeps the result on disk, and this module in memory. Launches go to the current stream of the current device, where
-`_backend.arrays` has seen to it that the arrays are. Called by `_pairs.operators.cuda` and whoever else has a .cu file.
+`_backend.arrays` has seen to it that the arrays are. Called by `_pairs.backends.cuda` and whoever else has a .cu file.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
-from kcalib._backend.records import dataclass
 
 # Not all of the headers' constants are used in every combination (177), and they have pragmas of other compilers (161).
 # That functions are for the device unless they say otherwise CuPy asks for; an option must not be given twice.

@@ -8,6 +8,7 @@ in C. `streaming` adds with it what batches, processes and machines have found.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import reduce
 from operator import add
 
@@ -15,7 +16,6 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.records import dataclass
 
 LOW_BITS = 56
 LOW_MASK = (1 << LOW_BITS) - 1

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,6 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.cuda import Program
 from kcalib._backend.options import check_choice, check_integer
-from kcalib._backend.records import dataclass
 from kcalib._backend.threads import sweeping
 
 # The enum WeightKind of src/include/kcalib/resampling.h.

@@ -1,4 +1,4 @@
-"""How many threads a CPU operator may use, and progress of long sweeps."""
+"""How many threads a CPU backend may use, and progress of long sweeps."""
 
 from __future__ import annotations
 

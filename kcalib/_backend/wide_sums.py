@@ -8,10 +8,9 @@ distributions with it, which have the units of the targets.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
-
-from kcalib._backend.records import dataclass
 
 UNIT_BITS = 1074  # of a number after the point
 DIGIT_BITS, N_DIGITS = 56, 40  # of a sum in a file: 2**43 numbers of at most 2**1024

@@ -6,12 +6,12 @@ import argparse
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kcalib._backend.files import printable
 from kcalib._backend.options import OptionError
-from kcalib._backend.records import dataclass
 from kcalib._command import files
 from kcalib._command.kinds import Picture
 from kcalib._command.method_options import flag, owners

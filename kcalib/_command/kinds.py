@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from functools import singledispatch
 
 import numpy as np
 
-from kcalib._backend.records import dataclass
 from kcalib._command.files import FileError
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts

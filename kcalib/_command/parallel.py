@@ -17,7 +17,7 @@ from kcalib._command.streams import BAD_INPUT, INTERRUPTED, SAVED, message_of, r
 
 if TYPE_CHECKING:
     from kcalib.parallel import Parallel
-    from kcalib.parallel.operator import Run
+    from kcalib.parallel.backend import Run
 
 METAVAR = "WORKERS"
 FORMS = "processes:N, dask://HOST:PORT, dask (a cluster of this machine), or mpi"

@@ -6,14 +6,13 @@ import argparse
 import shlex
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from html import escape
 
 import numpy as np
 
 from kcalib._backend.files import printable, write_whole
-from kcalib._backend.records import dataclass
 from kcalib._command.evaluate import evaluated, options_of, panels_of
 from kcalib._command.jobs import Failure, Model, check_no_states, collected, named, prepared, reading_of
 from kcalib._command.kinds import check_options, most_chosen, proper_score

@@ -94,7 +94,7 @@ def _remarks(models: Sequence[Model], arguments: argparse.Namespace, width: int)
     lens = [] if skce.lens == str(Canonical()) else [f"lens: {skce.lens}: all numbers are those of its classes"]
     remarks = [
         *lens,
-        f"SKCE: {skce.estimator} estimator, {kernel}; {skce.operator} operator{threads}",
+        f"SKCE: {skce.estimator} estimator, {kernel}; {skce.backend} backend{threads}",
         *dict.fromkeys(remark for e in evaluations for remark in e.remarks()),
         f"verdict at level {level}: {'; '.join(_tests([e.test for e in evaluations]))}",
     ]

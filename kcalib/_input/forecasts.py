@@ -7,6 +7,7 @@ class probabilities to `_input.labels.prepare`, which gives a `Classification`.
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.random import replicate_numbers
-from kcalib._backend.records import dataclass
 from kcalib._input import labels
 from kcalib._input.checks import dtype_name, weights_of
 from kcalib._input.data import SAME_SAMPLES, Data

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -20,7 +21,6 @@ from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.random import RandomNumbers, cumulative_sums, draw_labels, replicate_numbers
-from kcalib._backend.records import dataclass
 from kcalib._backend.threads import threads_for
 from kcalib._backend.warnings import GradientWarning, warn
 from kcalib._input.checks import dtype_name, is_column, reject, weights_of

@@ -7,10 +7,10 @@ options, check these when they are made, and are public as `kcalib.methods`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from kcalib._backend.options import LARGEST_KEY, check_seed
-from kcalib._backend.records import dataclass
 
 
 class Method:

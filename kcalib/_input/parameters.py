@@ -8,8 +8,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from kcalib._backend.records import dataclass
 from kcalib._input.columns import (
     LABEL_NAMES,
     Columns,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any, ClassVar
 
@@ -17,7 +18,6 @@ import numpy as np
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import LARGEST_SEED, SEED, check_integer
-from kcalib._backend.records import dataclass
 from kcalib._backend.threads import resolve_threads
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
@@ -94,8 +94,8 @@ class FeatureProblem(ABC):
         return {
             **self.data.describe(),
             **self.packed.described(),
-            "operator": "features",
-            "operator_reason": f"sums of {self.map.n_columns} features of the kernel; the arrays are {where}",
+            "backend": "features",
+            "backend_reason": f"sums of {self.map.n_columns} features of the kernel; the arrays are {where}",
             "n_columns": self.map.n_columns,
             "threads": resolve_threads(self.threads) if arrays.is_host(self.points) else None,
         }

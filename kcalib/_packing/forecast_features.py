@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +17,6 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.records import dataclass
 from kcalib._backend.threads import resolve_threads
 from kcalib._input.forecasts import Forecasts
 from kcalib._packing.features import FeatureProblem, MapOptions, drawn_map, features_of, products_of
@@ -112,7 +111,7 @@ class ForecastFeatures(FeatureProblem):
     def described(self) -> dict[str, Any]:
         found = super().described() | {"target_factor": self.target.route}
         if self.vectors.error:
-            found["operator_reason"] += f"; distances of predictions are off by {self.vectors.error:.1g} at most"
+            found["backend_reason"] += f"; distances of predictions are off by {self.vectors.error:.1g} at most"
         return found
 
     def _tiles(self) -> Iterator[slice]:

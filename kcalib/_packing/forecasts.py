@@ -11,13 +11,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.records import dataclass
 from kcalib._input.forecasts import Forecasts
 from kcalib._packing.atoms import TARGET_SEED
 from kcalib._packing.packed import Alike, Packed, medians_of, pack_alike, pack_locations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,12 +12,11 @@ import numpy as np
 from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.records import dataclass
 from kcalib._backend.threads import threads_for
 from kcalib._backend.warnings import IndefiniteKernelWarning, warn
 from kcalib._input.labels import Classification
 from kcalib._packing.packed import Alike, Packed, Target, medians_of, pack_alike, pack_locations
-from kcalib._pairs.operators.generic import GenericOperator
+from kcalib._pairs.backends.array_api import ArrayApiBackend
 from kcalib._pairs.problem import PairProblem, Side, Term
 from kcalib.bandwidth import MedianDistance, median_of_points
 from kcalib.kernels import VECTOR_METRICS, Exponential, Kernel, RadialKernel
@@ -122,7 +122,7 @@ def target_root(target_kernel: TargetKernel, data: Classification) -> np.ndarray
         )
     points = values.astype(np.float64)[:, None]
     problem = PairProblem(Side(points, np.ones_like(points)), None, _terms(target_kernel))
-    return matrix_root(GenericOperator(problem).tile(slice(None), slice(None)), data.m)
+    return matrix_root(ArrayApiBackend(problem).tile(slice(None), slice(None)), data.m)
 
 
 def resolve(

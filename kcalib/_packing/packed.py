@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import singledispatch
 from typing import Any, Self
 
 import numpy as np
 
 from kcalib._backend.arrays import Array
-from kcalib._backend.records import dataclass
 from kcalib._input.data import Data
 from kcalib._pairs.problem import Mixtures, PairProblem, Side
 from kcalib.bandwidth import MedianDistance, NoLengthScaleError

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.records import dataclass
 from kcalib._backend.warnings import IndefiniteKernelWarning, warn
 from kcalib._packing.atoms import DRAWS, FEWEST_ATOMS, NEARLY_EXACT, TARGET_SEED, drawn_atoms, is_exact, mixtures_of
 from kcalib._packing.target_features import (
@@ -22,7 +22,7 @@ from kcalib._packing.target_features import (
     target_features,
 )
 from kcalib._pairs import mixtures
-from kcalib._pairs.operators.device_mixtures import uploaded
+from kcalib._pairs.backends.device_mixtures import uploaded
 from kcalib._pairs.problem import Factor, Metric, Mixtures, PairProblem, Side, Term
 from kcalib.bandwidth import MedianDistance, median_of_entries, median_of_points
 from kcalib.distributions import Components, Distribution

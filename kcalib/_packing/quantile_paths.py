@@ -15,6 +15,7 @@ estimate, which nothing measures), of predictions that differ in a few cells alo
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -24,7 +25,6 @@ import scipy
 from kcalib._backend import arrays
 from kcalib._backend.memory import check_memory
 from kcalib._backend.options import LARGEST_KEY
-from kcalib._backend.records import dataclass
 from kcalib._pairs.features import N_GROUPS, FeatureMap, term_shares
 from kcalib._pairs.problem import Term
 from kcalib._pairs.spectra import scales

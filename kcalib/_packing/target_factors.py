@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,6 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.records import dataclass
 from kcalib._input.forecasts import Forecasts
 from kcalib._packing.atoms import DRAWS, FEWEST_ATOMS, Groups, drawn_atoms, is_exact, mixtures_of
 from kcalib._packing.packed import Target

@@ -5,7 +5,7 @@ A prediction that puts weights on atoms (samples, counts, quasi-Monte-Carlo draw
     <delta_y - sum_s w_s delta_{z_s}, delta_y' - sum_t w'_t delta_{z'_t}>
 
 under a target kernel l. With features phi, l(x, x') = <phi(x), phi(x')> up to a small error, this is the inner product
-of the vectors phi(y) - sum_s w_s phi(z_s): marks for any operator, R multiplications for a pair of rows instead of
+of the vectors phi(y) - sum_s w_s phi(z_s): marks for any backend, R multiplications for a pair of rows instead of
 (S + 1)^2 kernel evaluations. phi comes from a partial Cholesky factorisation over all points,
 phi(x) = L^(-1) l(P, x) with pivots P and L L^T = l(P, P), which is exact to rounding where l is smooth beside the
 points' distances (a Gaussian kernel in one dimension: some tens of features for any number of points).
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,6 @@ import scipy
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.memory import check_memory
-from kcalib._backend.records import dataclass
 from kcalib._pairs import mixtures
 from kcalib._pairs.problem import Mixtures, Term
 from kcalib._pairs.profiles import Distances, kernel_matrix

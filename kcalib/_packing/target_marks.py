@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.records import dataclass
 from kcalib._input.forecasts import Forecasts
 from kcalib._packing.atoms import DRAWS, drawn_atoms
 from kcalib._packing.characteristic import centred, centred_mixtures, law_of, shifts

@@ -5,7 +5,7 @@ Given the predictions of a calibrated model its targets are independent draws, a
     E sum_{i != j} H_ij^2 = sum_{i != j} k_ij^2 tr(M V_i M V_j),    V = diag(p) - p p^T for probabilities p, M = R R^T
 
 k^2 is a kernel in normal form again (`squared`), and the trace an inner product of marks, the entries of U = R^T V R.
-Products of factors, on a line too, are what every operator computes. `estimators.null_moments` takes the sums of all
+Products of factors, on a line too, are what every backend computes. `estimators.null_moments` takes the sums of all
 pairs, and `inference.blocks` those within blocks.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import singledispatch
 from typing import TypeVar
 
@@ -22,7 +22,6 @@ import numpy as np
 from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.records import dataclass
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification

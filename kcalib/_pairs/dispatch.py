@@ -1,13 +1,13 @@
-"""Which operator computes a pair problem: the one table, the one place that chooses.
+"""Which backend computes a pair problem: the one table, the one place that chooses.
 
-Read top to bottom: of the rows whose arrays fit, the first whose operator has no obstacle is taken. Only exact
-operators are chosen automatically. The table is printed in the documentation. Who wants to know what an operator can do
+Read top to bottom: of the rows whose arrays fit, the first whose backend has no obstacle is taken. Only exact
+backends are chosen automatically. The table is printed in the documentation. Who wants to know what a backend can do
 asks for a capability, not for its name.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -16,17 +16,16 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_choice
 from kcalib._backend.random import Weights
-from kcalib._backend.records import dataclass
 from kcalib._native import FAMILIES
+from kcalib._pairs.backends.array_api import ArrayApiBackend
+from kcalib._pairs.backends.cpu import CpuBackend
+from kcalib._pairs.backends.cuda import CudaBackend
+from kcalib._pairs.backends.sorted_line import SortedBackend
 from kcalib._pairs.features import FeatureMap
-from kcalib._pairs.operators.cuda import CudaOperator
-from kcalib._pairs.operators.generic import GenericOperator
-from kcalib._pairs.operators.openmp import OpenMPOperator
-from kcalib._pairs.operators.sorted_scan import SortedScanOperator
 from kcalib._pairs.problem import Moments, PairProblem, Side
 
 
-class Operator(Protocol):
+class Backend(Protocol):
     """The primitives of the matrix H of a pair problem; see ``_pairs.problem``."""
 
     name: str
@@ -81,11 +80,11 @@ class Operator(Protocol):
 class Spread(Protocol):
     """Several machines: `kcalib.parallel` has it, of which this room knows nothing."""
 
-    def spread(self, operator: Operator) -> Operator:
-        """An operator with the same sums, computed there; or the same operator, where that is no use."""
+    def spread(self, backend: Backend) -> Backend:
+        """A backend with the same sums, computed there; or the same backend, where that is no use."""
 
-    def gram(self, operator: Operator, feature_map: FeatureMap, columns: np.ndarray) -> np.ndarray:
-        """`feature_sums.gram` of the points of such an operator."""
+    def gram(self, backend: Backend, feature_map: FeatureMap, columns: np.ndarray) -> np.ndarray:
+        """`feature_sums.gram` of the points of such a backend."""
 
 
 Place = Literal["host", "cuda", "elsewhere"]  # of arrays: the CPU, CuPy's GPU, any other device
@@ -93,7 +92,7 @@ Place = Literal["host", "cuda", "elsewhere"]  # of arrays: the CPU, CuPy's GPU, 
 
 @dataclass(frozen=True)
 class Capability:
-    """What an operator can do: a column of the documentation's table."""
+    """What a backend can do: a column of the documentation's table."""
 
     name: str
     arrays: str
@@ -106,10 +105,10 @@ class Capability:
 
 @dataclass(frozen=True)
 class Row:
-    """An operator, what it can do, and when it is taken."""
+    """A backend, what it can do, and when it is taken."""
 
     capability: Capability
-    operator: Any  # the class
+    backend: Any  # the class
     places: tuple[Place, ...]  # of the arrays that it takes
     reason: str  # why it is taken, unless because of an obstacle that a row above has
     with_threads: bool = False  # on the host
@@ -126,20 +125,20 @@ PRIMITIVES = ("moments", "block_sums", "matmul", "quadratic_forms", "counts", "b
 TABLE = (
     Row(
         Capability(
-            "sorted_scan", "NumPy and all CPU arrays, and CuPy arrays on their NVIDIA GPU: binary problems (points on "
+            "sorted", "NumPy and all CPU arrays, and CuPy arrays on their NVIDIA GPU: binary problems (points on "
             "a line) with kernels made of exponential and Matern kernels on distances",
             ("float64",), PRIMITIVES, exact=True, differentiable=False, memory="O(n m), time O(n log n)",
         ),
-        SortedScanOperator, ("host", "cuda"), "the predictions lie on a line and the kernel allows O(n log n)",
+        SortedBackend, ("host", "cuda"), "the predictions lie on a line and the kernel allows O(n log n)",
         with_threads=True, samples_from=512,  # with fewer the sweep over all pairs takes no longer
     ),
     Row(
         Capability(
-            "openmp", "NumPy and all CPU arrays, which become NumPy arrays without a copy; not predictions that are "
+            "cpu", "NumPy and all CPU arrays, which become NumPy arrays without a copy; not predictions that are "
             f"normal with full covariances in more than {FULL_DIMS} dimensions",
             ("float64", "float32"), PRIMITIVES, exact=True, differentiable=False, memory="O(n m)",
         ),
-        OpenMPOperator, ("host",), "the arrays are in host memory", with_threads=True,
+        CpuBackend, ("host",), "the arrays are in host memory", with_threads=True,
     ),
     Row(
         Capability(
@@ -147,14 +146,14 @@ TABLE = (
             f"not predictions that are normal with full covariances in more than {FULL_DIMS} dimensions",
             ("float64", "float32"), PRIMITIVES, exact=True, differentiable=False, memory="O(n m), rectangles of H",
         ),
-        CudaOperator, ("cuda",), "the arrays are on {where}",
+        CudaBackend, ("cuda",), "the arrays are on {where}",
     ),
     Row(
         Capability(
-            "generic", "any array API namespace, on its device",
+            "array-api", "any array API namespace, on its device",
             ("float64", "float32"), PRIMITIVES, exact=True, differentiable=True, memory="O(n m), strips of rows",
         ),
-        GenericOperator, ("host", "cuda", "elsewhere"), "{library} arrays on {where} stay there",
+        ArrayApiBackend, ("host", "cuda", "elsewhere"), "{library} arrays on {where} stay there",
         scheduler="the array library",
     ),
 )  # fmt: skip
@@ -165,59 +164,59 @@ NEEDS: dict[Place, tuple[str, str]] = {
 }
 
 
-def operator_for(
+def backend_for(
     problem: PairProblem,
     *,
-    operator: str | None = None,
+    backend: str | None = None,
     threads: int | None = None,
     parallel: Spread | None = None,
-) -> Operator:
-    """The operator for `problem`, or the one named `operator`; with `parallel` its sums are shared out.
+) -> Backend:
+    """The backend for `problem`, or the one named `backend`; with `parallel` its sums are shared out.
 
     Raises
     ------
     ValueError
-        If `operator` is unknown or cannot take the problem's arrays, or if `threads` is
-        given to an operator that has none.
+        If `backend` is unknown or cannot take the problem's arrays, or if `threads` is
+        given to a backend that has none.
     """
-    chosen = _operator_here(problem, operator, threads)
+    chosen = _backend_here(problem, backend, threads)
     return chosen if parallel is None else parallel.spread(chosen)
 
 
-def like(operator: Operator, problem: PairProblem) -> Operator:
-    """Another problem, computed as that of `operator` is: by the same code, with as many threads, on its machines."""
-    if isinstance(operator, SortedScanOperator):
-        return operator.like(problem)
-    return operator_for(problem, operator=operator.name, threads=operator.threads, parallel=operator.parallel)
+def like(backend: Backend, problem: PairProblem) -> Backend:
+    """Another problem, computed as that of `backend` is: by the same code, with as many threads, on its machines."""
+    if isinstance(backend, SortedBackend):
+        return backend.like(problem)
+    return backend_for(problem, backend=backend.name, threads=backend.threads, parallel=backend.parallel)
 
 
-def _operator_here(problem: PairProblem, operator: str | None, threads: int | None) -> Operator:
+def _backend_here(problem: PairProblem, backend: str | None, threads: int | None) -> Backend:
     place = _place(problem.left.given)
-    if operator is None:
+    if backend is None:
         row, reason = _choice(problem, place)
     else:
-        row, reason = ROWS[check_choice("operator", operator, tuple(ROWS))], "asked for by name"
+        row, reason = ROWS[check_choice("backend", backend, tuple(ROWS))], "asked for by name"
         _check(row, problem, place)
     if row.with_threads and place == "host":
-        return row.operator(problem, threads=threads, reason=reason)
+        return row.backend(problem, threads=threads, reason=reason)
     if threads is not None:
-        raise ValueError(f"`threads` has no effect on operator={row.name!r}: {row.scheduler} decides; leave it out")
-    return row.operator(problem, reason=reason)
+        raise ValueError(f"`threads` has no effect on backend={row.name!r}: {row.scheduler} decides; leave it out")
+    return row.backend(problem, reason=reason)
 
 
-def in_single_precision(operator: Operator) -> Operator:
-    """The same operator of samples in float32, whose entries take half the time, or `operator` where that is no use.
+def in_single_precision(backend: Backend) -> Backend:
+    """The same backend of samples in float32, whose entries take half the time, or `backend` where that is no use.
 
     Distances of mixtures are roots of differences, for which float32 has too few digits.
     """
-    problem = operator.problem
+    problem = backend.problem
     side, xp = problem.left, arrays.namespace(problem.left.points)
-    use = "float32" in ROWS[operator.name].capability.dtypes and problem.predicted is None
+    use = "float32" in ROWS[backend.name].capability.dtypes and problem.predicted is None
     if not use or side.points.dtype == xp.float32:
-        return operator
+        return backend
     points, marks = (xp.astype(a, xp.float32) for a in (side.points, side.marks))
     single = replace(problem, left=Side(points, marks, side.labels))
-    return like(operator, single)
+    return like(backend, single)
 
 
 def _place(points: Array) -> Place:
@@ -227,32 +226,32 @@ def _place(points: Array) -> Place:
 
 
 def _choice(problem: PairProblem, place: Place) -> tuple[Row, str]:
-    """The operator that can take the problem and is the fastest, and why it is taken."""
+    """The backend that can take the problem and is the fastest, and why it is taken."""
     points = problem.left.given
     n = int(points.shape[0])
     obstacle = None  # of an engine; that of a scan on a line, which takes few problems, is not worth telling
     for row in TABLE:
         if n < row.samples_from or place not in row.places:
             continue
-        found = row.operator.unsuitable(problem)
+        found = row.backend.unsuitable(problem)
         if found is None:
             if place == "host":
                 return row, obstacle or row.reason
             where = arrays.describe_device(points)
             reason = obstacle or row.reason.format(library=arrays.library(points), where=where)
             return row, reason if where in reason else f"{reason}; the arrays are on {where}"
-        obstacle = obstacle if row.operator.on_a_line else found
+        obstacle = obstacle if row.backend.on_a_line else found
     raise AssertionError("the last row takes everything")
 
 
 def _check(row: Row, problem: PairProblem, place: Place) -> None:
-    """That the row's operator can take the problem."""
+    """That the row's backend can take the problem."""
     if place not in row.places:
         needed, remedy = NEEDS[row.places[0]]
         raise ValueError(
-            f"operator={row.name!r} needs arrays {needed}, `y_pred` is on "
-            f"{arrays.describe_device(problem.left.points)}; {remedy}, or leave operator=None"
+            f"backend={row.name!r} needs arrays {needed}, `y_pred` is on "
+            f"{arrays.describe_device(problem.left.points)}; {remedy}, or leave backend=None"
         )
-    obstacle = row.operator.unsuitable(problem)
+    obstacle = row.backend.unsuitable(problem)
     if obstacle is not None:
-        raise ValueError(f"operator={row.name!r} cannot take this problem: {obstacle}; leave operator=None")
+        raise ValueError(f"backend={row.name!r} cannot take this problem: {obstacle}; leave backend=None")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,7 +20,6 @@ from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.memory import check_memory
 from kcalib._backend.options import LARGEST_KEY
-from kcalib._backend.records import dataclass
 from kcalib._pairs.problem import Term
 from kcalib._pairs.spectra import Domain, frequencies, without_features
 

@@ -5,7 +5,7 @@ whoever wants float32 rounds the rows, once), `inner_products` gives the target 
 `own_products` those of each row with itself, `squared_mmd` the squared MMD distances of predictions. All in array API
 functions, so that they run, and are differentiable, in every array library: the formulas of each family are in
 `_pairs.families`, and for the compiled core in src/include/kcalib/families/. `_packing` calls the first three,
-`_pairs.operators` the others. `expectation` and `pair_expectation` are the closed forms by themselves.
+`_pairs.backends` the others. `expectation` and `pair_expectation` are the closed forms by themselves.
 
 Formulas: Widmann et al. 2021, appendix D, in forms without cancellation.
 """

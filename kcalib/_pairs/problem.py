@@ -1,4 +1,4 @@
-"""Pair problems: what every estimator hands to an operator.
+"""Pair problems: what every estimator hands to a backend.
 
 Nearly everything kcalib computes is a reduction over a matrix that is never stored,
 
@@ -7,14 +7,14 @@ Nearly everything kcalib computes is a reduction over a matrix that is never sto
 with *points* x (what the prediction kernel k sees) and *marks* a, b (what the target
 kernel sees). Where the target kernel has infinite rank <a, b> is the inner product of two signed
 measures, of which the marks are the parameters: `Mixtures`. `_packing` builds a `PairProblem` from
-checked user input, `_pairs.dispatch` picks an operator for it, and the operators in `_pairs.operators/` return
+checked user input, `_pairs.dispatch` picks a backend for it, and the backends in `_pairs.backends/` return
 `Moments` and the like. Nothing in here knows about user objects, devices or threads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -22,7 +22,6 @@ import numpy as np
 from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.records import dataclass
 
 # mmd: the points are the parameters of mixtures; table: they are positions in a table of distances.
 Metric = Literal["euclidean", "cityblock", "dot", "mmd", "table"]
@@ -127,7 +126,7 @@ class Mixtures:
 class Side:
     """One side of a pair problem: points, shape (n, n_features), and marks, shape (n, n_marks), of the same dtype.
 
-    With `labels`, shape (n,), the marks are the residuals onehot(labels) - points, which an operator may
+    With `labels`, shape (n,), the marks are the residuals onehot(labels) - points, which a backend may
     use to have distances and target factors from one product, or without the marks: these may be
     given as a function, which is called when they are first asked for. `exact`: float32 points are the
     predictions, which have not been rounded to it. `seconds`: points are (1 - c, c) with these c, shape (n,), in

@@ -3,20 +3,20 @@
 A profile is a row of src/include/kcalib/profiles.h: its number and properties are read from there by whoever asks, and
 its formula, the very text, is the array form. The functions of formulas are those of include/kcalib/math.h, for arrays.
 
-`operators.generic` calls `kernel_matrix` for kernels on predictions, `mixtures` for target kernels between atoms. It is
-differentiable wherever the array library is: distances have their subgradient 0 at 0.
+`backends.array_api` calls `kernel_matrix` for kernels on predictions, `mixtures` for target kernels between atoms. It
+is differentiable wherever the array library is: distances have their subgradient 0 at 0.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.records import dataclass
 from kcalib._pairs.problem import Factor, Term
 
 DIFFERENCES = 2**22  # elements of the tensor of differences, at most: a few features at a time

@@ -1,6 +1,6 @@
 """From sums over H to numbers: plain O(n) arithmetic, in the array's own library.
 
-Called by the estimators with what an operator returned. Formulas: Widmann et al. 2019,
+Called by the estimators with what a backend returned. Formulas: Widmann et al. 2019,
 table 1; Hoeffding's variance of a U-statistic of order two.
 
 Sums within groups (`group_sums`, `row_groups`) and cumulative sums are here, too: on other devices they add numbers in

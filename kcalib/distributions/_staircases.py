@@ -7,13 +7,14 @@ counts are small. Called by `_packing.prediction_points`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.memory import check_memory
 from kcalib._backend.random import cumulative_sums
-from kcalib._backend.records import dataclass
 from kcalib.distributions._counts import WORKING_ROWS, Counts, log_pmf, smallest
 from kcalib.distributions._distribution import row_blocks
 

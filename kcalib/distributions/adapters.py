@@ -7,7 +7,7 @@ imported here. Parameters are broadcast as those libraries do, then the family c
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.records import dataclass
 from kcalib.distributions._distribution import Distribution
 from kcalib.distributions.beta import Beta
 from kcalib.distributions.categorical import Categorical

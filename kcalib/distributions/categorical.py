@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,6 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import methods_on_their_gpu
-from kcalib._backend.records import dataclass
 from kcalib._backend.special import beside_computed, brought
 from kcalib._input.checks import reject
 from kcalib._input.labels import Names, prepare

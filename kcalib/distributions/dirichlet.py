@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import methods_on_their_gpu
-from kcalib._backend.records import dataclass
 from kcalib._backend.special import betainccinv, brought, special
 from kcalib.distributions._checks import check_size, check_support, events, positive_array, read_only
 from kcalib.distributions._distribution import Density, choose

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,6 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import methods_on_their_gpu
-from kcalib._backend.records import dataclass
 from kcalib._backend.special import beside_computed, brought, special
 from kcalib._input.checks import reject
 from kcalib._pairs.problem import Components

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,6 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.cuda import Program
 from kcalib._backend.devices import methods_on_their_gpu
-from kcalib._backend.records import dataclass
 from kcalib._backend.special import special
 from kcalib.distributions._checks import check_numbers, check_size, parameters_of, positive_array
 from kcalib.distributions._counts import Counts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -9,7 +10,6 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import methods_on_their_gpu
-from kcalib._backend.records import dataclass
 from kcalib._backend.special import brought
 from kcalib._pairs.problem import Components
 from kcalib.distributions._checks import check_size, numbers, probability_row, read_only, real_array, weight_rows

@@ -12,6 +12,7 @@ import heapq
 import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +22,6 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.memory import check_memory
 from kcalib._backend.options import check_choice, check_integer
-from kcalib._backend.records import dataclass
 from kcalib._backend.segments import Segments
 from kcalib._backend.threads import threads_for
 from kcalib._input.labels import READING, Classification, Reading

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,6 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_choice
-from kcalib._backend.records import dataclass
 from kcalib._backend.warnings import warn
 from kcalib._input.labels import Classification, prepare
 from kcalib._pairs.statistics import group_sums, row_groups

@@ -52,7 +52,7 @@ def ckce(
     lens: Lens | None = ...,
     dtype: Any = ...,
     threads: int | None = ...,
-    operator: str | None = ...,
+    backend: str | None = ...,
     parallel: Any = ...,
     full_output: Literal[False] = ...,
 ) -> float: ...
@@ -73,7 +73,7 @@ def ckce(
     lens: Lens | None = ...,
     dtype: Any = ...,
     threads: int | None = ...,
-    operator: str | None = ...,
+    backend: str | None = ...,
     parallel: Any = ...,
     full_output: Literal[True],
 ) -> CKCEResult: ...
@@ -94,7 +94,7 @@ def ckce(
     lens: Lens | None = ...,
     dtype: Any = ...,
     threads: int | None = ...,
-    operator: str | None = ...,
+    backend: str | None = ...,
     parallel: Any = ...,
     full_output: bool,
 ) -> float | CKCEResult: ...
@@ -116,14 +116,14 @@ def ckce(
     lens: Lens | None = None,
     dtype: Any = None,
     threads: int | None = None,
-    operator: str | None = None,
+    backend: str | None = None,
     parallel: Any = None,
     full_output: bool = False,
 ) -> float | CKCEResult:
     r"""Conditional kernel calibration error of predicted class probabilities, or of predicted distributions.
 
     Compares the conditional laws of labels and of draws from the predictions, given the prediction, as
-    operators. Unlike the SKCE and the ECE it hardly depends on where a model puts its predictions, so
+    backends. Unlike the SKCE and the ECE it hardly depends on where a model puts its predictions, so
     that it compares models. Not a test: the value of a calibrated model is positive.
 
     Parameters
@@ -164,7 +164,7 @@ def ckce(
     threads : int, optional
         Threads of products with the kernel matrix, at least 1. Default: OMP_NUM_THREADS, at most the CPUs this process
         may use. Factorisations use those of NumPy's and SciPy's BLAS.
-    operator : {"sorted_scan", "openmp", "cuda", "generic"}, optional
+    backend : {"sorted", "cpu", "cuda", "array-api"}, optional
         Who computes the kernel's entries; chosen from the arrays by default.
     parallel : kcalib.parallel.Parallel, concurrent.futures.Executor or distributed.Client, optional
         Where products with the kernel matrix are computed, as in `kcalib.skce`, and the sums of "fourier"; solvers run
@@ -234,7 +234,7 @@ def ckce(
     References
     ----------
     .. [1] P. Moskvichev, D. Sejdinovic. All models are miscalibrated, but some less so: comparing calibration with
-       conditional mean operators.
+       conditional mean backends.
 
     Examples
     --------
@@ -276,7 +276,7 @@ def ckce(
     seed = chosen.drawn_seed if isinstance(chosen, Seeded) else 0
     residuals = residual_rows(data, packed, threads=threads, max_memory=max_memory, seed=seed)
     packed = kernel_alone(packed)
-    matrix = KernelMatrix(packed, threads=threads, operator=operator, parallel=parallel)
+    matrix = KernelMatrix(packed, threads=threads, backend=backend, parallel=parallel)
     system = System(data.dtype, residuals, packed, matrix, shift, max_memory)
     found = exact_value(system, chosen) if isinstance(chosen, Solver) else chosen.estimate(system)
     if not full_output:
@@ -305,7 +305,7 @@ def jkce(
     lens: Lens | None = ...,
     dtype: Any = ...,
     threads: int | None = ...,
-    operator: str | None = ...,
+    backend: str | None = ...,
     parallel: Any = ...,
     full_output: Literal[False] = ...,
 ) -> float: ...
@@ -324,7 +324,7 @@ def jkce(
     lens: Lens | None = ...,
     dtype: Any = ...,
     threads: int | None = ...,
-    operator: str | None = ...,
+    backend: str | None = ...,
     parallel: Any = ...,
     full_output: Literal[True],
 ) -> SKCEResult: ...
@@ -343,7 +343,7 @@ def jkce(
     lens: Lens | None = ...,
     dtype: Any = ...,
     threads: int | None = ...,
-    operator: str | None = ...,
+    backend: str | None = ...,
     parallel: Any = ...,
     full_output: bool,
 ) -> float | SKCEResult: ...
@@ -363,7 +363,7 @@ def jkce(
     lens: Lens | None = None,
     dtype: Any = None,
     threads: int | None = None,
-    operator: str | None = None,
+    backend: str | None = None,
     parallel: Any = None,
     full_output: bool = False,
 ) -> float | SKCEResult:
@@ -374,7 +374,7 @@ def jkce(
 
     Parameters
     ----------
-    y_true, y_pred, target_kernel, classes, from_logits, dtype, threads, operator, parallel
+    y_true, y_pred, target_kernel, classes, from_logits, dtype, threads, backend, parallel
         As in `kcalib.skce`.
     lens : Lens, optional
         The notion of calibration, see `kcalib.lenses`; default the whole vector.
@@ -390,7 +390,7 @@ def jkce(
     -------
     float or SKCEResult
         The estimate; with `full_output` also its standard error, the kernel with its bandwidth, sizes,
-        operator and time.
+        backend and time.
 
     Raises
     ------
@@ -409,7 +409,7 @@ def jkce(
     References
     ----------
     .. [1] P. Moskvichev, D. Sejdinovic. All models are miscalibrated, but some less so: comparing calibration with
-       conditional mean operators.
+       conditional mean backends.
 
     Examples
     --------
@@ -422,7 +422,7 @@ def jkce(
     check_choice("estimator", estimator, ("unbiased", "biased"))
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads)
     kernel = default_kernel(data) if kernel is None else kernel
-    options = PairOptions(kernel, target_kernel, operator, threads, parallel)
+    options = PairOptions(kernel, target_kernel, backend, threads, parallel)
     if not full_output:
         return value_of(data, options, estimator, None)
     return estimate(data, options, estimator, None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -16,7 +17,6 @@ import scipy
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_integer
-from kcalib._backend.records import dataclass
 from kcalib._pairs.feature_sums import gram_numbers
 from kcalib.estimators.ckce_system import Approximation, MethodResult, System
 from kcalib.solvers.low_rank import (

@@ -6,7 +6,7 @@ The public functions check their input and hand columns to `kcalib.estimators.bi
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -14,7 +14,6 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_choice
-from kcalib._backend.records import dataclass
 from kcalib._backend.threads import resolve_threads
 from kcalib._input.labels import Classification, prepare
 from kcalib.estimators.bin_risk import Risk, n_bins_by_risk

@@ -7,6 +7,7 @@ diagrams, by `bands` for their limits, and by `brier`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,6 @@ import scipy
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_choice, check_integer
-from kcalib._backend.records import dataclass
 from kcalib._input.labels import Classification
 from kcalib._pairs.statistics import cumulative_sum, group_sums
 from kcalib.estimators.binning import MAX_BINS, N_BINS, bin_edges

@@ -8,16 +8,16 @@ independent group of frequencies: their spread is what the draw of the frequenci
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
-from kcalib._backend.records import dataclass
 from kcalib._packing.features import FeatureProblem
 from kcalib._packing.variance import DOT
 from kcalib._pairs import statistics
-from kcalib._pairs.dispatch import operator_for
+from kcalib._pairs.dispatch import backend_for
 from kcalib._pairs.feature_sums import feature_rows, mark_sums, row_forms
 from kcalib._pairs.problem import Moments, PairProblem, Side, Term
 
@@ -121,7 +121,7 @@ def sum_of_squares_of(problem: FeatureProblem, diagonal: np.ndarray) -> float:
     phi = feature_rows(problem.map, _rows_of(problem.points, rows), threads=problem.threads)
     marks = _rows_of(problem.marks, rows) * np.sqrt(weights)[:, None]
     products = PairProblem(Side(phi, marks), None, (Term(1.0, (DOT,)),))
-    squares = operator_for(products, threads=problem.threads).moments(second=True).sum_of_squares
+    squares = backend_for(products, threads=problem.threads).moments(second=True).sum_of_squares
     assert squares is not None
     return squares
 

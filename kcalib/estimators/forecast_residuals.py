@@ -10,7 +10,7 @@ what is left has no size. On an NVIDIA GPU F stays there. Called by `kcalib.esti
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -18,7 +18,6 @@ import numpy as np
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.memory import check_memory
-from kcalib._backend.records import dataclass
 from kcalib._packing import Packed
 from kcalib._packing.target_factors import TargetFactor
 from kcalib._pairs.problem import Factor, Side, Term
@@ -74,7 +73,7 @@ def residuals_of(packed: Packed, *, threads: int | None, max_memory: float | Non
     one = (Term(1.0, (Factor("gaussian", "euclidean"),)),)  # at distance 0
     nowhere = 0 * problem.left.marks[:, :1]
     alone = replace(problem, left=Side(nowhere, problem.left.marks), kernel=one, predicted=None, table=None)
-    gram = KernelMatrix(replace(packed, problem=alone), threads=threads, operator=None)
+    gram = KernelMatrix(replace(packed, problem=alone), threads=threads, backend=None)
     n, rank = gram.n, min(gram.n, FIRST_RANK)
     xp = arrays.namespace(gram.reference)
     trace = float(xp.sum(gram.diagonal()))

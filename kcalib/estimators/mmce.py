@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Literal, overload
 
 from kcalib import _packing
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_choice
-from kcalib._backend.records import dataclass
 from kcalib._input.labels import Classification, prepare
 from kcalib._pairs import statistics
-from kcalib._pairs.dispatch import operator_for
+from kcalib._pairs.dispatch import backend_for
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib.estimators.binning import TopLabels
 from kcalib.estimators.scores import top_label
@@ -38,8 +38,8 @@ class MMCEResult(Summarized):
     n_samples: int  #: n
     n_classes: int  #: m, of the induced problem if there is a lens
     lens: str  #: the notion of calibration, one of `kcalib.lenses`
-    operator: str  #: which operator computed it
-    operator_reason: str  #: and why that one
+    backend: str  #: which backend computed it
+    backend_reason: str  #: and why that one
     threads: int | None  #: threads used at most; None where the array library decides
 
     def __float__(self) -> float:
@@ -184,8 +184,8 @@ def mmce(
     kernel = Exponential(bandwidth=WIDTH) if kernel is None else kernel
     packed = _packing.pack_points(confidence[:, None], kernel, "float64", threads=threads)
     problem = PairProblem(Side(packed.problem.left.points, marks[:, None]), None, packed.problem.kernel)
-    operator = operator_for(problem, threads=threads)
-    moments = operator.moments(rows=False, trace=estimator != "unbiased")
+    backend = backend_for(problem, threads=threads)
+    moments = backend.moments(rows=False, trace=estimator != "unbiased")
     if estimator == "weighted":
         square = float(moments.total + moments.trace)
     else:
@@ -203,9 +203,9 @@ def mmce(
         n_samples=data.n,
         n_classes=data.m,
         lens=str(data.lens),
-        operator=operator.name,
-        operator_reason=operator.reason,
-        threads=operator.threads,
+        backend=backend.name,
+        backend_reason=backend.reason,
+        threads=backend.threads,
     )
 
 

@@ -9,16 +9,16 @@ and warnings rest on it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from kcalib._backend import arrays
-from kcalib._backend.records import dataclass
 from kcalib._input.data import Data
 from kcalib._packing import Packed
 from kcalib._packing.variance import FiniteLaw, expected_lengths, expected_squares, finite_law, finite_parts
-from kcalib._pairs.dispatch import Operator, like
-from kcalib._pairs.operators.diagonal import diagonal, square_norms
+from kcalib._pairs.backends.diagonal import diagonal, square_norms
+from kcalib._pairs.dispatch import Backend, like
 from kcalib._pairs.problem import Moments, PairProblem, Side
 from kcalib._pairs.statistics import total
 
@@ -38,40 +38,40 @@ class NullMoments:
     exact: bool  # False: from draws of targets, or from a difference of sums that has lost digits
 
 
-def null_moments(data: Data, packed: Packed, operator: Operator) -> NullMoments:
-    """The moments of the packed problem, on the operator that computes its sums.
+def null_moments(data: Data, packed: Packed, backend: Backend) -> NullMoments:
+    """The moments of the packed problem, on the backend that computes its sums.
 
     Time of labels: a sweep over the pairs with m (m + 1) / 2 marks a sample, from 17 classes on three with at most m;
     with a target matrix of rank r, r (r + 1) / 2 marks. Of other targets some sweeps with their marks. Memory O(n m).
     """
     law = finite_law(data, packed)
     if law is None:
-        found = np.mean(list(_drawn(data, packed, operator)), axis=0)
+        found = np.mean(list(_drawn(data, packed, backend)), axis=0)
         return NullMoments(float(found[0]), float(found[1]), False)
-    return _of_law(law, operator)
+    return _of_law(law, backend)
 
 
 def moments_and_null_moments(
     data: Data,
     packed: Packed,
-    operator: Operator,
+    backend: Backend,
     in_one_sweep: Callable[[], tuple[Moments, tuple[float, float]]] | None = None,
 ) -> tuple[Moments, NullMoments]:
     """The moments of H with the sum of squares, and `null_moments`: of labels in host memory mostly by one sweep.
 
-    Time: 2 m multiply-adds a pair more than the moments alone, see `OpenMPOperator.moments_and_expectation`, which
+    Time: 2 m multiply-adds a pair more than the moments alone, see `CpuBackend.moments_and_expectation`, which
     `in_one_sweep` may stand for.
     """
     if in_one_sweep is None:
-        in_one_sweep = getattr(operator, "moments_and_expectation", None)
-    if in_one_sweep is None or not _are_residuals(operator.problem):
-        return operator.moments(second=True), null_moments(data, packed, operator)
+        in_one_sweep = getattr(backend, "moments_and_expectation", None)
+    if in_one_sweep is None or not _are_residuals(backend.problem):
+        return backend.moments(second=True), null_moments(data, packed, backend)
     law = finite_law(data, packed)
     assert law is not None
     moments, (squares, magnitude) = in_one_sweep()
     if magnitude <= CANCELLED * squares:
-        return moments, NullMoments(squares, _trace(law, operator), True)
-    return moments, _of_law(law, operator)
+        return moments, NullMoments(squares, _trace(law, backend), True)
+    return moments, _of_law(law, backend)
 
 
 def _are_residuals(problem: PairProblem) -> bool:
@@ -86,19 +86,19 @@ def _are_residuals(problem: PairProblem) -> bool:
     return bool(apart <= SUMS and np.mean(square_norms(side.points, 1)) <= CERTAIN)
 
 
-def _of_law(law: FiniteLaw, operator: Operator) -> NullMoments:
+def _of_law(law: FiniteLaw, backend: Backend) -> NullMoments:
     def total_of(problem: PairProblem) -> float:
-        again = like(operator, problem)
+        again = like(backend, problem)
         return float(again.moments(rows=False, trace=False).total)
 
     squares, exact = expected_squares(law, total_of)
-    return NullMoments(squares, _trace(law, operator), exact)
+    return NullMoments(squares, _trace(law, backend), exact)
 
 
-def _trace(law: FiniteLaw, operator: Operator) -> float:
+def _trace(law: FiniteLaw, backend: Backend) -> float:
     points = law.problem.left.points
     marks = arrays.namespace(points).sqrt(expected_lengths(law)[0])[:, None]
-    return total(diagonal(PairProblem(Side(points, marks), None, law.problem.kernel), operator.threads or 1))
+    return total(diagonal(PairProblem(Side(points, marks), None, law.problem.kernel), backend.threads or 1))
 
 
 def effective_events(data: Data, packed: Packed) -> float:
@@ -120,11 +120,11 @@ def effective_events(data: Data, packed: Packed) -> float:
     return second**2 / fourth if fourth > 0 else 0.0
 
 
-def _drawn(data: Data, packed: Packed, operator: Operator) -> Iterator[tuple[float, float]]:
+def _drawn(data: Data, packed: Packed, backend: Backend) -> Iterator[tuple[float, float]]:
     """Sum of squares and trace of sets of drawn targets."""
     for replicate in range(n_draws(data.n)):
         problem = _with_drawn(data, packed, replicate).problem
-        moments = like(operator, problem).moments(second=True)
+        moments = like(backend, problem).moments(second=True)
         assert moments.sum_of_squares is not None
         yield moments.sum_of_squares, float(moments.trace)
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import SEED, check_fraction, check_integer, check_seed
-from kcalib._backend.records import dataclass
 from kcalib._backend.special import brought
 from kcalib._input.forecasts import Forecasts
 from kcalib.distributions import Distribution

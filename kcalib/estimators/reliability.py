@@ -6,6 +6,7 @@ they hold come from `event_bins`, the bands from `bands`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import LARGEST_KEY, SEED, check_choice, check_integer, check_seed
-from kcalib._backend.records import dataclass
 from kcalib._input.labels import Classification, prepare
 from kcalib._pairs.statistics import group_sums
 from kcalib.estimators.bands import (

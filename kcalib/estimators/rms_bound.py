@@ -17,20 +17,19 @@ Called by `inference.verdict`.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import singledispatch
 
 import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.records import dataclass
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._packing import Packed
 from kcalib._packing.features import FeatureProblem
 from kcalib._packing.target_factors import TargetFactor
-from kcalib._pairs.dispatch import Operator, like
+from kcalib._pairs.dispatch import Backend, like
 from kcalib._pairs.feature_sums import feature_rows
 from kcalib._pairs.features import FeatureMap
 from kcalib._pairs.problem import PairProblem, Side
@@ -58,7 +57,7 @@ class MeanEigenvalue:
     n_samples: int
 
     def upper_limit(self, risk: float) -> float:
-        """What the eigenvalue of the mean operator exceeds with at most the probability `risk`.
+        """What the eigenvalue of the mean backend exceeds with at most the probability `risk`.
 
         By McDiarmid's inequality, as a sample changes lambda_n by kappa / n at most, or by that for self-bounding
         functions (Boucheron, Lugosi, Massart 2009), E lambda_n - lambda_n <= sqrt(2 kappa E lambda_n L / n) with L =
@@ -76,7 +75,7 @@ def rms_error_lower(skce_low: float, eigenvalue: float, squared_diameter: float)
     return math.sqrt(max(0.0, skce_low) / (eigenvalue * squared_diameter))
 
 
-def mean_eigenvalue(data: Data, packed: Packed, operator: Operator) -> MeanEigenvalue:
+def mean_eigenvalue(data: Data, packed: Packed, backend: Backend) -> MeanEigenvalue:
     """lambda_n of the packed predictions, of all or of some that are drawn with `SEED`.
 
     Raises
@@ -90,14 +89,14 @@ def mean_eigenvalue(data: Data, packed: Packed, operator: Operator) -> MeanEigen
     if supremum is None:
         raise NoBoundError(f"the kernel {packed.kernel} has no known supremum")
     problem, n = packed.problem, data.n
-    size = n if operator.on_a_line else min(n, _most_samples(problem))
+    size = n if backend.on_a_line else min(n, _most_samples(problem))
     points = problem.left.points
     if size < n:
         points = arrays.namespace(points).take(points, arrays.beside(data.order(SEED)[:size], points), axis=0)
     side = Side(points, arrays.namespace(points).ones_like(points[:, :1]))
     alone = replace(problem, left=side, target=None)
-    operator = like(operator, alone)
-    return MeanEigenvalue(min(supremum, _largest(operator, size)), supremum, size)
+    backend = like(backend, alone)
+    return MeanEigenvalue(min(supremum, _largest(backend, size)), supremum, size)
 
 
 def feature_eigenvalue(problem: FeatureProblem) -> MeanEigenvalue:
@@ -183,23 +182,23 @@ def _most_samples(problem: PairProblem) -> int:
     return math.isqrt(int(WORK / (int(problem.left.points.shape[1]) + ENTRY)))
 
 
-def _largest(operator: Operator, n: int) -> float:
+def _largest(backend: Backend, n: int) -> float:
     """The largest eigenvalue of K / n, or little more, by power iterations.
 
     Of a matrix without negative entries max_i (K v)_i / v_i is never below it, for any v > 0 (Collatz, Wielandt); of
     others the root of the sum of squares is not.
     """
-    factors = [f for term in operator.problem.kernel for f in term.factors]
-    if any(f.profile == "cosine" or (f.metric == "dot" and operator.problem.predicted is not None) for f in factors):
-        moments = operator.moments(second=True)
+    factors = [f for term in backend.problem.kernel for f in term.factors]
+    if any(f.profile == "cosine" or (f.metric == "dot" and backend.problem.predicted is not None) for f in factors):
+        moments = backend.moments(second=True)
         own = arrays.where_computed(moments.diagonal)
         assert moments.sum_of_squares is not None
         return math.sqrt(moments.sum_of_squares + float((own * own).sum())) / n
-    points = operator.problem.left.points
+    points = backend.problem.left.points
     vector = arrays.where_computed(arrays.namespace(points).ones_like(points[:, :1]), np.float64)
     least = math.inf
     for _ in range(MOST_PRODUCTS):
-        product = arrays.where_computed(operator.matmul(arrays.beside(vector, points))) / n
+        product = arrays.where_computed(backend.matmul(arrays.beside(vector, points))) / n
         least = min(least, float((product / vector).max()))
         reached = float((vector * product).sum()) / float((vector * vector).sum())
         if least <= (1 + CONVERGED) * reached:

@@ -1,6 +1,6 @@
 """The squared kernel calibration error (SKCE) of class probabilities and of predicted distributions.
 
-`skce` is the public function; `estimate` is the way of the data behind it: checked input -> pair problem -> operator ->
+`skce` is the public function; `estimate` is the way of the data behind it: checked input -> pair problem -> backend ->
 statistics. `kcalib.evaluation` has packed its samples for a test, and calls the latter half, `estimate_of`.
 """
 
@@ -10,6 +10,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
@@ -19,7 +20,6 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import LARGEST_SEED, SEED, OptionError, check_choice, check_integer
-from kcalib._backend.records import dataclass
 from kcalib._input.checks import dtype_name
 from kcalib._input.data import Data
 from kcalib._input.forecasts import prepare
@@ -35,8 +35,8 @@ from kcalib._input.source import (
 from kcalib._packing import Packed
 from kcalib._packing.features import FeatureProblem, check_columns, feature_problem
 from kcalib._pairs import statistics
-from kcalib._pairs.dispatch import Operator, Spread, like, operator_for
-from kcalib._pairs.operators.diagonal import diagonal
+from kcalib._pairs.backends.diagonal import diagonal
+from kcalib._pairs.dispatch import Backend, Spread, backend_for, like
 from kcalib._pairs.problem import Moments, PairProblem
 from kcalib.estimators.feature_moments import FeatureMoments, feature_moments, features_standard_error
 from kcalib.estimators.null_moments import NullMoments, moments_and_null_moments
@@ -76,7 +76,7 @@ def skce(
     lens: Lens | None = ...,
     dtype: Any = ...,
     threads: int | None = ...,
-    operator: str | None = ...,
+    backend: str | None = ...,
     parallel: Any = ...,
     full_output: Literal[False] = ...,
 ) -> float: ...
@@ -99,7 +99,7 @@ def skce(
     lens: Lens | None = ...,
     dtype: Any = ...,
     threads: int | None = ...,
-    operator: str | None = ...,
+    backend: str | None = ...,
     parallel: Any = ...,
     full_output: Literal[True],
 ) -> SKCEResult: ...
@@ -122,7 +122,7 @@ def skce(
     lens: Lens | None = ...,
     dtype: Any = ...,
     threads: int | None = ...,
-    operator: str | None = ...,
+    backend: str | None = ...,
     parallel: Any = ...,
     full_output: bool,
 ) -> float | SKCEResult: ...
@@ -146,7 +146,7 @@ def skce(
     lens: Lens | None = None,
     dtype: Any = None,
     threads: int | None = None,
-    operator: str | None = None,
+    backend: str | None = None,
     parallel: Any = None,
     full_output: bool = False,
 ) -> float | SKCEResult:
@@ -206,7 +206,7 @@ def skce(
     threads : int, optional
         Threads on the CPU, at least 1. Default: OMP_NUM_THREADS, at most the CPUs this process
         may use. The result is the same bit for bit for any number.
-    operator : {"sorted_scan", "openmp", "cuda", "generic"}, optional
+    backend : {"sorted", "cpu", "cuda", "array-api"}, optional
         Who computes sums over pairs; chosen from the arrays by default. "features" has none.
     parallel : kcalib.parallel.Parallel, concurrent.futures.Executor or distributed.Client, optional
         Where sums over pairs are computed: processes, or a cluster; with the same bits for up to a million samples, and
@@ -219,7 +219,7 @@ def skce(
     -------
     float or SKCEResult
         The estimate; with `full_output` also its standard error, and what that is under calibration, the estimator,
-        the kernel with its bandwidth, sizes, operator and time.
+        the kernel with its bandwidth, sizes, backend and time.
 
     Raises
     ------
@@ -282,7 +282,7 @@ def skce(
     normal, Laplace, Poisson and negative binomial distributions, mixtures and samples, and means over draws for other
     families. Samples and counts keep exact marks where these have few columns. ``target_factor`` says which, and
     ``features_standard_error`` is of both kernels. With the metric "mmd" distances are those of at most 128 features
-    of mean embeddings; ``operator_reason`` has a bound of what they are off.
+    of mean embeddings; ``backend_reason`` has a bound of what they are off.
 
     References
     ----------
@@ -334,7 +334,7 @@ def skce(
     >>> round(result.value, 6), result.target_factor
     (-0.254551, 'closed form (normal)')
     """
-    options = PairOptions(kernel, target_kernel, operator, threads, parallel)
+    options = PairOptions(kernel, target_kernel, backend, threads, parallel)
     if is_source(y_true, y_pred):
         check_left_to_source(classes, from_logits)
         check_not_for_sums(sample_weight=sample_weight)
@@ -367,13 +367,13 @@ class PairOptions:
 
     kernel: Kernel | None = None
     target_kernel: TargetKernel = None
-    operator: str | None = None
+    backend: str | None = None
     threads: int | None = None
     parallel: Spread | None = None
 
-    def operator_for(self, problem: PairProblem) -> Operator:
+    def backend_for(self, problem: PairProblem) -> Backend:
         """Who computes the sums of a problem."""
-        return operator_for(problem, operator=self.operator, threads=self.threads, parallel=self.parallel)
+        return backend_for(problem, backend=self.backend, threads=self.threads, parallel=self.parallel)
 
 
 N_GROUPS = 8  # the spread of estimates from so many sets of draws is the standard error that is due to draws
@@ -409,8 +409,8 @@ def _of_source(
         return _packing.pack(data, kernel, target, threads=options.threads)
 
     def estimated(data: Data, packed: Packed, size: int) -> SKCEResult:
-        operator = options.operator_for(packed.problem)
-        return estimate_of(data, packed, operator, estimator, size)
+        backend = options.backend_for(packed.problem)
+        return estimate_of(data, packed, backend, estimator, size)
 
     size = 2 if estimator == "linear" else block_size
     return blocks_of_source(source, size, options.kernel, prepared, packed, estimated)
@@ -420,15 +420,15 @@ def estimate(data: Data, options: PairOptions, estimator: str, block_size: int |
     """The SKCE of checked data, its standard error, and how they were computed."""
     start = time.perf_counter()
     block_size = check_estimator(data, estimator, block_size)
-    packed, operator = _problem(data, options)
-    result = estimate_of(data, packed, operator, estimator, block_size)
+    packed, backend = _problem(data, options)
+    result = estimate_of(data, packed, backend, estimator, block_size)
     return dataclasses.replace(result, seconds=time.perf_counter() - start)
 
 
 def estimate_of(
     data: Data,
     packed: Packed,
-    operator: Operator,
+    backend: Backend,
     estimator: str,
     block_size: int | None,
     *,
@@ -438,19 +438,19 @@ def estimate_of(
     """The same of a packed problem, and of its sums, where these have been taken already."""
     start = time.perf_counter()
     if null is None and block_size is None and data.sample_weight is None and data.n > 1:
-        moments, null = moments_and_null_moments(data, packed, operator)
+        moments, null = moments_and_null_moments(data, packed, backend)
     squares = None if null is None else null.squares
     null_error = None
     if squares is not None and estimator == "unbiased":
         null_error = statistics.null_standard_error(squares, data.n)
     value, error = value_and_error(
-        data, operator, estimator, block_size, with_error=True, moments=moments, null_squares=squares
+        data, backend, estimator, block_size, with_error=True, moments=moments, null_squares=squares
     )
     return SKCEResult(
         value=value,
         standard_error=error,
         null_standard_error=null_error,
-        draws_standard_error=draws_standard_error(data, packed, operator, estimator, block_size),
+        draws_standard_error=draws_standard_error(data, packed, backend, estimator, block_size),
         features_standard_error=None,
         estimator=estimator,
         block_size=block_size,
@@ -458,9 +458,9 @@ def estimate_of(
         seed=None,
         n_samples=data.n,
         n_samples_used=data.n if block_size is None else data.n // block_size * block_size,
-        **describe(data, packed, operator),
+        **describe(data, packed, backend),
         dtype=data.dtype,
-        threads=operator.threads,
+        threads=backend.threads,
         seconds=time.perf_counter() - start,
     )
 
@@ -471,20 +471,20 @@ def value_of(data: Data, options: PairOptions, estimator: str, block_size: int |
     return value_and_error(data, _problem(data, options)[1], estimator, block_size, with_error=False)[0]
 
 
-def _problem(data: Data, options: PairOptions) -> tuple[Packed, Operator]:
+def _problem(data: Data, options: PairOptions) -> tuple[Packed, Backend]:
     packed = _packing.pack(data, options.kernel, options.target_kernel, threads=options.threads)
-    return packed, options.operator_for(packed.problem)
+    return packed, options.backend_for(packed.problem)
 
 
 def draws_standard_error(
-    data: Data, packed: Packed, operator: Operator, estimator: str, block_size: int | None
+    data: Data, packed: Packed, backend: Backend, estimator: str, block_size: int | None
 ) -> float | None:
     """What the draws that stand for the predictions add to the error of the estimate; None without draws.
 
     From estimates with other draws, in groups that have as many together: their spread includes what the products of
     draws add, which is more with few draws, so that it is somewhat too large rather than too small.
     """
-    others = (like(operator, other.problem) for other in packed.redrawn(data, N_GROUPS))
+    others = (like(backend, other.problem) for other in packed.redrawn(data, N_GROUPS))
     return _spread([value_and_error(data, other, estimator, block_size, with_error=False)[0] for other in others])
 
 
@@ -508,7 +508,7 @@ def check_estimator(data: Data, estimator: str, block_size: int | None) -> int |
 
 def value_and_error(
     data: Data,
-    operator: Operator,
+    backend: Backend,
     estimator: str,
     block_size: int | None,
     *,
@@ -522,42 +522,42 @@ def value_and_error(
     """
     if block_size is not None:
         of_blocks = biased_block_estimates if estimator == BIASED_BLOCK else block_estimates
-        return statistics.mean_and_standard_error(of_blocks(operator, block_size))
+        return statistics.mean_and_standard_error(of_blocks(backend, block_size))
     with_error = with_error and data.sample_weight is None
     if moments is None:
-        moments = operator.moments(second=with_error, rows=with_error, trace=estimator == "biased")
+        moments = backend.moments(second=with_error, rows=with_error, trace=estimator == "biased")
     average = statistics.unbiased if estimator == "unbiased" else statistics.biased
     return average(moments, data.n, data.sample_weight), statistics.standard_error(moments, null_squares)
 
 
-def block_estimates(operator: Operator, block_size: int) -> Array:
+def block_estimates(backend: Backend, block_size: int) -> Array:
     """The unbiased estimate of each block of consecutive samples."""
-    return operator.block_sums(block_size) / (block_size * (block_size - 1))
+    return backend.block_sums(block_size) / (block_size * (block_size - 1))
 
 
-def biased_block_estimates(operator: Operator, block_size: int) -> Array:
+def biased_block_estimates(backend: Backend, block_size: int) -> Array:
     """The estimate of each block with the pairs of a sample with itself."""
-    sums = operator.block_sums(block_size)
+    sums = backend.block_sums(block_size)
     xp, used = arrays.namespace(sums), len(sums) * block_size
-    own = arrays.beside(diagonal(operator.problem, operator.threads or 1)[:used], sums)
+    own = arrays.beside(diagonal(backend.problem, backend.threads or 1)[:used], sums)
     return (sums + xp.sum(xp.reshape(own, (-1, block_size)), axis=1)) / block_size**2
 
 
-def describe(data: Data, packed: Packed, operator: Operator | KernelMatrix) -> dict[str, Any]:
+def describe(data: Data, packed: Packed, backend: Backend | KernelMatrix) -> dict[str, Any]:
     """What every result says about how it was computed."""
     return {
         **data.describe(),
         **packed.described(),
-        "operator": operator.name,
-        "operator_reason": operator.reason,
+        "backend": backend.name,
+        "backend_reason": backend.reason,
     }
 
 
 def feature_options(options: PairOptions, n_columns: int | None, seed: int | None) -> dict[str, Any]:
-    """Those of `_packing.features.MapOptions`, checked; `operator` is refused."""
-    if options.operator is not None:
+    """Those of `_packing.features.MapOptions`, checked; `backend` is refused."""
+    if options.backend is not None:
         raise OptionError(
-            "operator", f"is {options.operator!r}, but features take no sums over pairs; leave operator=None"
+            "backend", f"is {options.backend!r}, but features take no sums over pairs; leave backend=None"
         )
     seed = SEED if seed is None else check_integer("seed", seed, 0, LARGEST_SEED)
     return {"n_columns": check_columns(n_columns), "seed": seed, "threads": options.threads}

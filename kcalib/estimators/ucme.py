@@ -1,7 +1,7 @@
 """The unnormalised calibration mean embedding (UCME): calibration errors at a few test locations.
 
 `ucme` is the public function. The way of the data: checked input -> test locations (`Locations`) ->
-rectangular pair problem, locations against samples -> operator -> row sums. `kcalib.inference.cme` tests
+rectangular pair problem, locations against samples -> backend -> row sums. `kcalib.inference.cme` tests
 whether the same differences are 0.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any, Literal, NamedTuple, overload
 
@@ -18,16 +19,15 @@ from kcalib import _packing
 from kcalib._backend import arrays
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import SEED, check_integer, check_seed
-from kcalib._backend.records import dataclass
 from kcalib._input import labels as label_checks
 from kcalib._input.checks import dtype_name
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.labels import READING, Classification, Later, Names, Reading
 from kcalib._packing import Packed
-from kcalib._pairs.dispatch import Operator
-from kcalib._pairs.operators.at_locations import MOST_LOCATIONS, AtLocations
-from kcalib._pairs.operators.openmp import OpenMPOperator
+from kcalib._pairs.backends.at_locations import MOST_LOCATIONS, AtLocations
+from kcalib._pairs.backends.cpu import CpuBackend
+from kcalib._pairs.dispatch import Backend
 from kcalib.estimators.skce import PairOptions, describe
 from kcalib.kernels import Kernel
 from kcalib.lenses import Canonical, Lens
@@ -57,7 +57,7 @@ def ucme(
     lens: Lens | None = ...,
     dtype: Any = ...,
     threads: int | None = ...,
-    operator: str | None = ...,
+    backend: str | None = ...,
     full_output: Literal[False] = ...,
 ) -> float: ...
 
@@ -78,7 +78,7 @@ def ucme(
     lens: Lens | None = ...,
     dtype: Any = ...,
     threads: int | None = ...,
-    operator: str | None = ...,
+    backend: str | None = ...,
     full_output: Literal[True],
 ) -> UCMEResult: ...
 
@@ -99,7 +99,7 @@ def ucme(
     lens: Lens | None = ...,
     dtype: Any = ...,
     threads: int | None = ...,
-    operator: str | None = ...,
+    backend: str | None = ...,
     full_output: bool,
 ) -> float | UCMEResult: ...
 
@@ -120,7 +120,7 @@ def ucme(
     lens: Lens | None = None,
     dtype: Any = None,
     threads: int | None = None,
-    operator: str | None = None,
+    backend: str | None = None,
     full_output: bool = False,
 ) -> float | UCMEResult:
     r"""Unnormalised calibration mean embedding statistic of predicted class probabilities or distributions.
@@ -134,7 +134,7 @@ def ucme(
 
     Parameters
     ----------
-    y_true, y_pred, kernel, target_kernel, classes, from_logits, dtype, threads, operator
+    y_true, y_pred, kernel, target_kernel, classes, from_logits, dtype, threads, backend
         As in `kcalib.skce`, distributions included. The median heuristic takes `y_pred` alone.
     n_locations : int, optional
         Number J of random test locations, 1 to 100,000; default 10. Only without `test_predictions`.
@@ -155,7 +155,7 @@ def ucme(
     -------
     float or UCMEResult
         The statistic, at least 0; with `full_output` also the difference at each location, the
-        locations, the kernel with its bandwidth, sizes, operator and time.
+        locations, the kernel with its bandwidth, sizes, backend and time.
 
     Raises
     ------
@@ -220,7 +220,7 @@ def ucme(
     0.085786
     """
     start = time.perf_counter()
-    options = PairOptions(kernel, target_kernel, operator, threads)
+    options = PairOptions(kernel, target_kernel, backend, threads)
 
     def found_by(reading: Reading) -> Differences | None:
         data = prepare(
@@ -263,7 +263,7 @@ class Differences(NamedTuple):
     locations: Locations
     values: np.ndarray
     packed: Packed
-    operator: Operator
+    backend: Backend
 
 
 @dataclass(frozen=True)
@@ -371,7 +371,7 @@ def mean_square(differences: np.ndarray) -> float:
 def _can_be_read_once(options: PairOptions, dtype: Any) -> bool:
     """Whether nothing looks at samples before they are summed, or gives a warning that comes again if they are bad.
 
-    No median of distances, no operator that asks whether they are what it takes, and no marks that labels, which nobody
+    No median of distances, no backend that asks whether they are what it takes, and no marks that labels, which nobody
     has looked at, are indices of.
     """
     kernel = options.kernel
@@ -380,7 +380,7 @@ def _can_be_read_once(options: PairOptions, dtype: Any) -> bool:
         and not kernel.open_metrics()
         and all(factor.is_positive_definite() for factor in kernel.factors())
         and options.target_kernel is None
-        and options.operator in (None, OpenMPOperator.name)
+        and options.backend in (None, CpuBackend.name)
         and dtype_name(dtype) == "float64"
     )
 
@@ -395,22 +395,22 @@ def differences_at(
     packed = _packing.pack_locations(
         data, locations.data, options.kernel, options.target_kernel, threads=options.threads
     )
-    operator = options.operator_for(packed.problem)
+    backend = options.backend_for(packed.problem)
     if tolerance is None:
-        return Differences(data, locations, mean_differences(operator), packed, operator)
-    pass_over = at_locations(operator)
+        return Differences(data, locations, mean_differences(backend), packed, backend)
+    pass_over = at_locations(backend)
     sums = None if pass_over is None else pass_over.sums_if_good(tolerance)
-    return None if sums is None else Differences(data, locations, sums / data.n, packed, operator)
+    return None if sums is None else Differences(data, locations, sums / data.n, packed, backend)
 
 
-def mean_differences(operator: Operator) -> np.ndarray:
+def mean_differences(backend: Backend) -> np.ndarray:
     """Row means of H, locations against samples."""
-    found = at_locations(operator)
-    sums = operator.moments().row_sums if found is None else found.sums(covariance=False)[0]
-    return arrays.to_host(sums).astype(np.float64) / operator.problem.columns.points.shape[0]
+    found = at_locations(backend)
+    sums = backend.moments().row_sums if found is None else found.sums(covariance=False)[0]
+    return arrays.to_host(sums).astype(np.float64) / backend.problem.columns.points.shape[0]
 
 
-def at_locations(operator: Operator) -> AtLocations | None:
-    """What sums at the locations in one pass, where the operator has it for its problem."""
-    found: AtLocations | None = getattr(operator, "at_locations", None)
+def at_locations(backend: Backend) -> AtLocations | None:
+    """What sums at the locations in one pass, where the backend has it for its problem."""
+    found: AtLocations | None = getattr(backend, "at_locations", None)
     return found

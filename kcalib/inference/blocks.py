@@ -7,6 +7,7 @@ predictions determine.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -14,13 +15,12 @@ import scipy
 
 from kcalib._backend import arrays
 from kcalib._backend.options import check_choice, check_integer
-from kcalib._backend.records import dataclass
 from kcalib._input.data import Data
 from kcalib._packing import Packed
 from kcalib._packing.variance import expected_lengths, expected_squares, finite_law
 from kcalib._pairs import statistics
-from kcalib._pairs.dispatch import Operator, like
-from kcalib._pairs.operators.diagonal import diagonal
+from kcalib._pairs.backends.diagonal import diagonal
+from kcalib._pairs.dispatch import Backend, like
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib.estimators.null_moments import SEED, n_draws
 from kcalib.estimators.skce import block_estimates, describe
@@ -176,15 +176,15 @@ def _result(task: Task, seed: int | None, method: str, block_size: int, variance
     """The test on blocks of the samples, in an order drawn with the seed."""
     test = f"method={method!r} with variance={variance!r}"
     warned = warn_if_few(task, test, FEWEST[variance])
-    n_blocks, operator = task.n // block_size, task.ordered(seed)
-    estimate, error = statistics.mean_and_standard_error(block_estimates(operator, block_size))
+    n_blocks, backend = task.n // block_size, task.ordered(seed)
+    estimate, error = statistics.mean_and_standard_error(block_estimates(backend, block_size))
     assert error is not None  # there are two blocks
     if variance == "conditional":
         data, packed = task.data, task.packed
         if seed is not None:
             order = data.order(seed)
             data, packed = data.take(order), packed.taken(order)
-        moments = _null_moments(data, packed, operator, block_size)
+        moments = _null_moments(data, packed, backend, block_size)
         if not warned:
             warn_if_pairs_are_few(moments.pairs, test)
         scale = n_blocks * block_size * (block_size - 1)
@@ -194,7 +194,7 @@ def _result(task: Task, seed: int | None, method: str, block_size: int, variance
         spread = error if error > EQUAL * abs(estimate) else 0.0
         law = f"Student's law with {n_blocks - 1} degrees of freedom, spread of {n_blocks} block estimates"
     else:
-        spread = _spread_under_calibration(operator, n_blocks * block_size, block_size)
+        spread = _spread_under_calibration(backend, n_blocks * block_size, block_size)
         law = f"normal law with the second moment of {task.n // 2} pairs"
     if spread == 0:
         statistic = math.copysign(math.inf, estimate) if estimate else 0.0
@@ -205,7 +205,7 @@ def _result(task: Task, seed: int | None, method: str, block_size: int, variance
         if variance == "conditional":
             log_pvalue = log_gamma_tail(estimate, spread**2, moments.skewness)
             if log_pvalue < FAR:
-                limit = limit_law(of_some(data, packed, operator.threads), block_size * estimate, n_blocks)
+                limit = limit_law(of_some(data, packed, backend.threads), block_size * estimate, n_blocks)
                 log_pvalue = max(log_pvalue, _log_far_tail(limit, block_size, estimate, spread))
         elif variance == "sample":
             log_pvalue = _log_student_tail(statistic, n_blocks - 1)
@@ -222,9 +222,9 @@ def _result(task: Task, seed: int | None, method: str, block_size: int, variance
         null_law=law,
         estimator="block SKCE",
         seed=seed,
-        threads=operator.threads,
+        threads=backend.threads,
         **task.blocks(block_size),
-        **describe(task.data, task.packed, operator),
+        **describe(task.data, task.packed, backend),
     )
 
 
@@ -245,13 +245,13 @@ class BlockMoments(NamedTuple):
     pairs: float  # (sum E H_ij^2)^2 / sum E H_ij^4: how many there are with an entry as large as the largest
 
 
-def _null_moments(data: Data, packed: Packed, operator: Operator, size: int) -> BlockMoments:
+def _null_moments(data: Data, packed: Packed, backend: Backend, size: int) -> BlockMoments:
     """As `estimators.null_moments`, of the pairs within blocks of the samples."""
     used, law = data.n // size * size, finite_law(data, packed)
     count = MORE_DRAWS * n_draws(data.n)
     if law is not None:
         count = min(MOST_DRAWS, count)
-    drawn = np.array([_of_drawn(data, packed, operator, size, r) for r in range(count)])
+    drawn = np.array([_of_drawn(data, packed, backend, size, r) for r in range(count)])
     unit = float(drawn[:, 0].max())  # fourth powers of 1e-100 would be 0
     shares = drawn[:, 0] / unit
     square, third, fourth = (float(np.mean(shares**k * drawn[:, k - 1])) for k in (2, 3, 4))
@@ -261,12 +261,12 @@ def _null_moments(data: Data, packed: Packed, operator: Operator, size: int) -> 
     if law is not None:
 
         def within_blocks(problem: PairProblem) -> float:
-            again = like(operator, problem)
+            again = like(backend, problem)
             return statistics.total(again.block_sums(size))
 
         points = law.problem.left.points
         marks = data.xp.sqrt(expected_lengths(law)[0])[:, None]
-        own = diagonal(PairProblem(Side(points, marks), None, packed.problem.kernel), operator.threads or 1)
+        own = diagonal(PairProblem(Side(points, marks), None, packed.problem.kernel), backend.threads or 1)
         squares, trace = expected_squares(law, within_blocks)[0], statistics.total(own[:used])
     if squares == 0:
         return BlockMoments(0.0, 0.0, math.inf)
@@ -275,17 +275,17 @@ def _null_moments(data: Data, packed: Packed, operator: Operator, size: int) -> 
     return BlockMoments(squares, max(2 * deviation / trace, third / steps / steps / steps), pairs)
 
 
-def _of_drawn(data: Data, packed: Packed, operator: Operator, size: int, replicate: int) -> tuple[float, ...]:
+def _of_drawn(data: Data, packed: Packed, backend: Backend, size: int, replicate: int) -> tuple[float, ...]:
     """Of drawn targets a unit, of the size of the largest pair or block; in units of it mean squares of consecutive
     pairs, the sum of cubes of blocks, mean fourth powers of pairs; and the trace."""
     drawn, used = packed.with_targets(data.draw(SEED, replicate)), data.n // size * size
-    again = like(operator, drawn.problem)
+    again = like(backend, drawn.problem)
     pairs, sums = block_estimates(again, 2), again.block_sums(size)
     largest = max(float(arrays.namespace(found).max(abs(found))) for found in (pairs, sums))
     unit = math.ldexp(0.5, math.frexp(largest)[1])  # a power of 2
     pairs, sums = pairs / unit, sums / unit
     square, fourth = (statistics.total(pairs**power) / pairs.shape[0] for power in (2, 4))
-    trace = statistics.total(diagonal(drawn.problem, operator.threads or 1)[:used])
+    trace = statistics.total(diagonal(drawn.problem, backend.threads or 1)[:used])
     return unit, square, statistics.total(sums * sums * sums), fourth, trace
 
 
@@ -302,11 +302,11 @@ def _log_student_tail(x: float, freedom: int) -> float:
     )
 
 
-def _spread_under_calibration(operator: Operator, n: int, block_size: int) -> float:
+def _spread_under_calibration(backend: Backend, n: int, block_size: int) -> float:
     """The standard error of the mean of blocks of n samples together.
 
     The variance of a block under calibration is 2 E h^2 / (B (B - 1)); disjoint pairs estimate E h^2 in O(n).
     """
-    pairs = block_estimates(operator, 2)
+    pairs = block_estimates(backend, 2)
     second_moment = statistics.total(pairs * pairs) / pairs.shape[0]
     return math.sqrt(2 * second_moment / (n * (block_size - 1)))

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any, ClassVar
 
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import LARGEST_SEED, OptionError, check_integer
-from kcalib._backend.records import dataclass
 from kcalib._input.checks import dtype_name
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare
@@ -82,7 +82,7 @@ def calibration_test(
     dtype: Any = None,
     seed: int | None = None,
     threads: int | None = None,
-    operator: str | None = None,
+    backend: str | None = None,
     parallel: Any = None,
 ) -> CalibrationTestResult:
     r"""Test the hypothesis that the model is calibrated.
@@ -92,7 +92,7 @@ def calibration_test(
 
     Parameters
     ----------
-    y_true, y_pred, kernel, target_kernel, classes, from_logits, dtype, threads, operator, parallel
+    y_true, y_pred, kernel, target_kernel, classes, from_logits, dtype, threads, backend, parallel
         As in `kcalib.skce`, distributions included: what is said of labels is then said of targets. A source is for
         "features" alone, which is "auto" then: by these names with the draws that a state has by default (of
         distributions none), by an object with those of the object. With `parallel` "auto" sums all pairs, and a source
@@ -176,7 +176,7 @@ def calibration_test(
     them, and so the statistic's law is known. A p-value from R random draws is (1 + number of draws at least as
     large) / (1 + R). If the statistic is above all of them, that of "exact" goes on below 1 / (1 + R) by tilted draws,
     exact at every level, too, or, where draws do not contradict it, by the limit law: ``result.pvalue_from`` says which
-    gave the number. The law of "spectrum" is that of many samples: l are the eigenvalues of the statistic's operator
+    gave the number. The law of "spectrum" is that of many samples: l are the eigenvalues of the statistic's backend
     given the predictions, of which a block Krylov method finds the leading ones; a chi-square variable with the
     variance of the others (exact) and their third cumulant (estimated) stands for these [2]_ (remark B.2), [3]_. Where
     errors are rare it rejects too often, and in the far tail by orders of magnitude. Products with H, in float32, are
@@ -234,12 +234,12 @@ def calibration_test(
     """
     if is_source(y_true, y_pred):
         check_left_to_source(classes, from_logits)
-        check_not_for_sums(dtype=None if dtype_name(dtype) == "float64" else dtype, operator=operator)
+        check_not_for_sums(dtype=None if dtype_name(dtype) == "float64" else dtype, backend=backend)
         options = {"kernel": kernel, "target_kernel": target_kernel, "lens": lens, "threads": threads}
         return y_true.summed(**options, **state_options(seed=seed), **sums_of(method)).calibration_test()
     check_shared_out(method, parallel)
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads)
-    return run(Task(data, PairOptions(kernel, target_kernel, operator, threads, parallel)), method, seed)
+    return run(Task(data, PairOptions(kernel, target_kernel, backend, threads, parallel)), method, seed)
 
 
 def run(task: Task, method: str | CalibrationMethod, seed: int | None) -> CalibrationTestResult:
@@ -322,14 +322,14 @@ class Work:
 
 def _choice(task: Task) -> tuple[CalibrationMethod, str]:
     """The method of "auto", and why."""
-    n, work, on_a_line = task.n, _work(task.data, task), task.operator.on_a_line
+    n, work, on_a_line = task.n, _work(task.data, task), task.backend.on_a_line
     if n <= ON_A_LINE if on_a_line else work.one * N_RESAMPLES <= work.limit:
         return Exact(), f"{work.size} are few enough to draw {work.drawn} from the predictions, for all pairs"
     few = f"{work.drawn} drawn {FEW_DRAWS} times"
     if on_a_line and n <= FEW_DRAWS_ON_A_LINE:
         return Exact(FEW_DRAWS), f"{work.size} lie on a line: all pairs in O(n log n), {few}"
-    if task.options.operator is not None:
-        but = f"but operator={task.options.operator!r} asks for them"
+    if task.options.backend is not None:
+        but = f"but backend={task.options.backend!r} asks for them"
     elif task.options.parallel is not None:
         but = "but `parallel` shares them out"
     elif _has_features(task):
@@ -356,7 +356,7 @@ def _(data: Classification, task: Task) -> Work:
 @_work.register
 def _(data: Forecasts, task: Task) -> Work:
     """Of an entry of H in place of the classes."""
-    entry = task.packed.problem.multiply_adds * task.operator.entry_cost
+    entry = task.packed.problem.multiply_adds * task.backend.entry_cost
     return Work(f"{data.n} samples", "targets", float(data.n) ** 2 / 2 * entry, TARGETS_WORK)
 
 

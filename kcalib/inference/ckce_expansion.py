@@ -23,12 +23,13 @@ eigenvalues are the host's.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.memory import check_memory
-from kcalib._backend.records import dataclass
 from kcalib.estimators.ckce_exact import VALUE_TOLERANCES
 from kcalib.estimators.ckce_low_rank import trace_bound
 from kcalib.solvers._solve import AutomaticSolver, solved

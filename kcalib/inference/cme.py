@@ -9,6 +9,7 @@ the samples or of the predictions (`kcalib.inference.location_moments`) -> the q
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,10 +17,9 @@ import numpy as np
 from kcalib import _packing
 from kcalib._backend import linalg
 from kcalib._backend.options import OptionError, check_choice, check_integer, check_seed
-from kcalib._backend.records import dataclass
 from kcalib._input.data import Data
 from kcalib._packing import Packed
-from kcalib._pairs.dispatch import Operator
+from kcalib._pairs.dispatch import Backend
 from kcalib.estimators.skce import PairOptions, describe
 from kcalib.estimators.ucme import check_locations, locations_for, mean_differences, mean_square
 from kcalib.inference import events
@@ -191,12 +191,12 @@ class CME(CalibrationMethod):
         packed = _packing.pack_locations(
             data, locations.data, options.kernel, options.target_kernel, threads=options.threads
         )
-        operator = options.operator_for(packed.problem)
+        backend = options.backend_for(packed.problem)
         given_predictions = self.reference in GIVEN_PREDICTIONS
         if given_predictions:
-            differences, covariance = differences_and_covariance(data, locations.data, packed, operator, seed)
+            differences, covariance = differences_and_covariance(data, locations.data, packed, backend, seed)
         else:
-            differences, covariance = mean_differences(operator), sample_covariance(data.n, operator)
+            differences, covariance = mean_differences(backend), sample_covariance(data.n, backend)
         whitening = Whitening.of(covariance, data.dtype)
         value = float(whitening.forms(differences[:, None], data.n)[0])
         if not given_predictions and math.isinf(value):
@@ -208,11 +208,11 @@ class CME(CalibrationMethod):
         reference, open_events, count = self.reference, None, None
         if reference == "auto":
             if self.n_resamples is None and math.isfinite(value):
-                open_events = _open_events(data, locations.data, packed, operator, whitening)
+                open_events = _open_events(data, locations.data, packed, backend, whitening)
             reference = "conditional" if open_events is not None else "draws"
         if reference == "draws":
             count = N_RESAMPLES if self.n_resamples is None else int(self.n_resamples)
-            drawn = drawn_differences(data, locations.data, packed, operator, count, seed)
+            drawn = drawn_differences(data, locations.data, packed, backend, count, seed)
             as_large = int(np.sum(whitening.forms(drawn, data.n) >= value * (1 - TIE)))
             statistic, pvalue = value, (1 + as_large) / (1 + count)
             log_pvalue = math.log(pvalue)
@@ -230,7 +230,7 @@ class CME(CalibrationMethod):
             open_events=open_events,
             n_resamples=count,
             **(locations.described() | ({"seed": seed} if is_random else {})),
-            description=describe(data, packed, operator),
+            description=describe(data, packed, backend),
         )
 
 
@@ -313,14 +313,14 @@ class Whitening:
         return int(np.argmax(np.where(self.variable, -1.0, np.abs(differences))))
 
 
-def _open_events(data: Data, locations: Data, packed: Packed, operator: Operator, whitening: Whitening) -> float | None:
+def _open_events(data: Data, locations: Data, packed: Packed, backend: Backend, whitening: Whitening) -> float | None:
     """About how many events the statistic rests on, if these are enough for its limit law and else None."""
     r = whitening.rank
     if data.n < ENOUGH_EVENTS:
         return None
     if r == 0:
         return float(data.n)
-    fourth = fourth_moment(data, locations, packed, operator, whitening.directions)
+    fourth = fourth_moment(data, locations, packed, backend, whitening.directions)
     if fourth is None or ALONE * (fourth - r * (r + 2)) > data.n:
         return None
     found = data.n * min(1.0, r * (r + 2) / fourth)

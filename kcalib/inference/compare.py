@@ -15,6 +15,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kcalib._backend.devices import on_their_gpu
@@ -28,7 +29,6 @@ from kcalib._backend.options import (
     check_seed,
     check_within,
 )
-from kcalib._backend.records import dataclass
 from kcalib._input.checks import dtype_name
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare
@@ -76,7 +76,7 @@ def compare(
     lens: Lens | None = None,
     dtype: Any = None,
     threads: int | None = None,
-    operator: str | None = None,
+    backend: str | None = None,
     parallel: Any = None,
 ) -> Comparison:
     r"""Compare models on the same samples: values, paired differences, and a ranking.
@@ -126,7 +126,7 @@ def compare(
         seen through it by itself: with `kcalib.lenses.TopLabel` each is asked about the class that it predicts.
     dtype : {"float64", "float32"}, optional
         "skce" only, as in `kcalib.skce`.
-    operator : {"sorted_scan", "openmp", "cuda", "generic"}, optional
+    backend : {"sorted", "cpu", "cuda", "array-api"}, optional
         "skce" and "ckce", as in `kcalib.skce`. "skce" takes all pairs by the one that is named, for any n.
     parallel : kcalib.parallel.Parallel, concurrent.futures.Executor or distributed.Client, optional
         "skce" and "ckce", as in `kcalib.skce`: who computes sums over pairs, all of them for any n. Not of sources.
@@ -251,7 +251,7 @@ def compare(
        moment selection. Econometrica 78, 2010.
     .. [3] S. Holm. A simple sequentially rejective multiple test procedure. Scandinavian Journal of Statistics 6, 1979.
     .. [4] P. Moskvichev, D. Sejdinovic. All models are miscalibrated, but some less so: comparing calibration with
-       conditional mean operators.
+       conditional mean backends.
     .. [5] J. A. Hartigan. Using subsample values as typical values. Journal of the American Statistical Association
        64, 1969.
 
@@ -276,7 +276,7 @@ def compare(
     check_choice("metric", metric, tuple(METRICS))
     given = {
         "kernel": kernel, "target_kernel": target_kernel, "regularization": regularization, "n_bins": n_bins,
-        "n_resamples": n_resamples, "seed": seed, "dtype": dtype, "threads": threads, "operator": operator,
+        "n_resamples": n_resamples, "seed": seed, "dtype": dtype, "threads": threads, "backend": backend,
         "parallel": parallel,
     }  # fmt: skip
     options = MetricOptions(**given)
@@ -328,7 +328,7 @@ def _of_sources(
     check_not_for_sums(
         n_resamples=options.n_resamples,
         dtype=None if dtype_name(options.dtype) == "float64" else options.dtype,
-        operator=options.operator,
+        backend=options.backend,
     )
     check_not_parallel(options.parallel, "a comparison of sources")
     given = state_options(n_bins=options.n_bins, seed=check_seed(options.seed))
@@ -371,8 +371,8 @@ def compared(
     ranking = tuple(names[i] for i in sorted(range(len(names)), key=lambda i: measured.values[i].value))
     undescribed = dict.fromkeys((
         "prediction", "kernel", "bandwidth", "bandwidth_source", "target_kernel", "target_factor",
-        "prediction_distances", "regularization", "n_columns", "n_bins", "n_resamples", "seed", "dtype", "operator",
-        "operator_reason",
+        "prediction_distances", "regularization", "n_columns", "n_bins", "n_resamples", "seed", "dtype", "backend",
+        "backend_reason",
         "threads",
     ))  # fmt: skip
     return Comparison(
@@ -462,7 +462,7 @@ class Metric:
 
 
 BOTH = (Classification, Forecasts)
-WHO = ("operator", "parallel")
+WHO = ("backend", "parallel")
 METRICS = {
     "skce": Metric(skce, frozenset({"kernel", "target_kernel", "seed", "dtype", "threads", *WHO}), BOTH),
     "ckce": Metric(ckce, frozenset({"kernel", "target_kernel", "regularization", "seed", "threads", *WHO}), BOTH),

@@ -33,9 +33,9 @@ from kcalib._packing import Packed
 from kcalib._packing.features import FeatureProblem, LabelFeatures, products_of
 from kcalib._packing.forecast_features import ForecastFeatures
 from kcalib._packing.variance import FiniteLaw, expected_lengths, finite_law
-from kcalib._pairs.dispatch import operator_for
+from kcalib._pairs.backends.cpu import CpuBackend
+from kcalib._pairs.dispatch import backend_for
 from kcalib._pairs.feature_sums import feature_rows
-from kcalib._pairs.operators.openmp import OpenMPOperator
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib.inference.eigenvalues import (
     BLOCK_SIZE,
@@ -68,8 +68,8 @@ def conditional(task: Task) -> tuple[Hidden, str]:
     """The matrix A, and in words what it is taken from."""
     law = finite_law(task.data, task.packed)
     if law is None:
-        operator = task.operator_of(task.packed.with_targets(task.data.draw(SEED, 0)).problem)
-        return of_residuals(operator, operator.moments(second=True), task.n, task.n * task.estimate), DRAWN
+        backend = task.backend_of(task.packed.with_targets(task.data.draw(SEED, 0)).problem)
+        return of_residuals(backend, backend.moments(second=True), task.n, task.n * task.estimate), DRAWN
     return _hidden(task, law), GIVEN
 
 
@@ -161,22 +161,22 @@ class Vectors:
 
 
 def _hidden(task: Task, law: FiniteLaw) -> Hidden:
-    operator, own = task.kernel_operator, task.kernel_diagonal[:, None]
-    threads, single = operator.threads or 1, rounded(operator)
+    backend, own = task.kernel_operator, task.kernel_diagonal[:, None]
+    threads, single = backend.threads or 1, rounded(backend)
     roots = (Scalars if law.rank == 1 else Vectors)(law, threads)
     n, size = task.n, task.n * roots.size
-    rough = isinstance(single, OpenMPOperator) and terms_of_a_sum(task, roots.rank) >= fewest_terms(task)
+    rough = isinstance(single, CpuBackend) and terms_of_a_sum(task, roots.rank) >= fewest_terms(task)
     moments, kept = task.null_moments, _native.RoughEntries()
     change = sensitivity(n * task.estimate, moments.squares / (n - 1) ** 2, moments.trace / (n - 1))
     spread = least_spread(change) / roots.rank  # a column of marks has one in so many numbers of a vector
     with_diagonal = None
-    if not isinstance(single, OpenMPOperator):
+    if not isinstance(single, CpuBackend):
         lengths = arrays.where_computed(expected_lengths(law)[0], np.float64)
-        with_diagonal = products_with_diagonal(operator, single, moments.squares, task.kernel_diagonal * lengths)
+        with_diagonal = products_with_diagonal(backend, single, moments.squares, task.kernel_diagonal * lengths)
 
     def of_kernel(marks: Array) -> tuple[Array, tuple[Array, Array] | None]:
         """Products, and what they are too large by, in factors."""
-        if isinstance(single, OpenMPOperator):
+        if isinstance(single, CpuBackend):
             if not rough:
                 return single.products_off_diagonal(marks), None
             return single.rough_products(marks, largest=float(own.max()), spread=spread, kept=kept), None
@@ -187,7 +187,7 @@ def _hidden(task: Task, law: FiniteLaw) -> Hidden:
         return roots.back(*of_kernel(roots.forth(vectors)))
 
     def stored() -> Array:
-        kernel = arrays.where_computed(operator.tile(slice(0, n), slice(0, n)), np.float64) / (n - 1)
+        kernel = arrays.where_computed(backend.tile(slice(0, n), slice(0, n)), np.float64) / (n - 1)
         xp = arrays.namespace(kernel)
         xp.fill_diagonal(kernel, 0.0)
         units = xp.tile(xp.eye(roots.size), (n, 1))
@@ -196,7 +196,7 @@ def _hidden(task: Task, law: FiniteLaw) -> Hidden:
         matrix.reshape(n, roots.size, n, roots.size)[...] *= kernel[:, None, :, None]
         return matrix
 
-    width = LINE_BLOCK_SIZE if operator.on_a_line else _width(roots)
+    width = LINE_BLOCK_SIZE if backend.on_a_line else _width(roots)
     squares = moments.squares / (n - 1) ** 2
     hidden = Hidden(size, n - 1.0, squares, product, stored, own, width, threads, _start(roots, own))
     if isinstance(roots, Vectors) and roots.core is not None and hidden.start is not None:
@@ -346,7 +346,7 @@ def _beside(rows: np.ndarray, data: Data) -> Array:
 
 
 def _entries(problem: PairProblem) -> np.ndarray:
-    tile = operator_for(problem).tile(slice(None), slice(None))
+    tile = backend_for(problem).tile(slice(None), slice(None))
     return arrays.to_host(tile).astype(np.float64)
 
 

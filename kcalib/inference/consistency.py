@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any, ClassVar
 
@@ -14,7 +15,6 @@ import numpy as np
 
 from kcalib import _packing
 from kcalib._backend.options import check_choice, check_integer, check_seed
-from kcalib._backend.records import dataclass
 from kcalib._backend.warnings import AntiConservativeWarning, warn
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
@@ -258,7 +258,7 @@ class ConsistencyOutcome:
 
 
 def _check_kernels(estimator: Estimator, options: PairOptions) -> None:
-    """Refuse kernels, an operator, and workers, where no pairs are summed."""
+    """Refuse kernels, a backend, and workers, where no pairs are summed."""
     if estimator != "ece" and not callable(estimator):
         return
     name = estimator if isinstance(estimator, str) else "callable"
@@ -269,7 +269,7 @@ def _check_kernels(estimator: Estimator, options: PairOptions) -> None:
         isinstance(options.target_kernel, str) and options.target_kernel == "delta"
     )
     target_kernel = None if delta else "a matrix"
-    given = {"kernel": options.kernel, "target_kernel": target_kernel, "operator": options.operator}
+    given = {"kernel": options.kernel, "target_kernel": target_kernel, "backend": options.backend}
     for option, value in given.items():
         if value is not None:
             _refuse(option, value, name)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any, ClassVar
 
 import numpy as np
 
 from kcalib._backend.options import check_choice
-from kcalib._backend.records import dataclass
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._packing import Packed
@@ -93,12 +93,12 @@ class DistributionFree(CalibrationMethod):
         data, biased = task.data, self.estimator == "biased"
         block_size = check_estimator(data, self.estimator, self.block_size)
         seed = None if block_size is None else seed
-        operator = task.ordered(seed)
+        backend = task.ordered(seed)
         unbiased = self.estimator == "unbiased"
         squares = task.null_moments.squares if unbiased else None
         value, error = value_and_error(
             data,
-            operator,
+            backend,
             self.estimator,
             block_size,
             with_error=not biased,
@@ -118,9 +118,9 @@ class DistributionFree(CalibrationMethod):
             estimator=f"{self.estimator} SKCE",
             bound=size,
             seed=seed,
-            threads=operator.threads,
+            threads=backend.threads,
             **task.blocks(block_size),
-            **describe(data, task.packed, operator),
+            **describe(data, task.packed, backend),
         )
 
 

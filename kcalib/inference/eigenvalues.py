@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,10 +27,9 @@ from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.memory import whole_pages
 from kcalib._backend.random import Weights, weights_beside
-from kcalib._backend.records import dataclass
 from kcalib._backend.threads import sweeping
-from kcalib._pairs.dispatch import Operator, in_single_precision
-from kcalib._pairs.operators.openmp import OpenMPOperator
+from kcalib._pairs.backends.cpu import CpuBackend
+from kcalib._pairs.dispatch import Backend, in_single_precision
 from kcalib._pairs.problem import Moments
 from kcalib._pairs.profiles import PROFILES
 from kcalib.laws import ChiSquareMixture
@@ -145,26 +145,26 @@ class Hidden:
 
 
 def of_residuals(
-    operator: Operator, moments: Moments, n: int, statistic: float, kept: _native.RoughEntries | None = None
+    backend: Backend, moments: Moments, n: int, statistic: float, kept: _native.RoughEntries | None = None
 ) -> Hidden:
     """H of the residuals as they are, without its diagonal, over n - 1: for the p-value of a statistic n SKCE.
 
-    Its rounded entries may be `kept` of `OpenMPOperator.moments_and_rough_entries`.
+    Its rounded entries may be `kept` of `CpuBackend.moments_and_rough_entries`.
 
     The law is that of the statistic with Gaussian multipliers. (The diagonal of H, and centring, make small samples'
     tests reject too rarely; measured by docs/scripts/w19_experiments.py.)
     """
     assert moments.sum_of_squares is not None and moments.trace is not None
     diagonal = arrays.where_computed(moments.diagonal)[:, None]
-    threads = operator.threads or 1
+    threads = backend.threads or 1
     squares, trace = moments.sum_of_squares / (n - 1) ** 2, moments.trace / (n - 1)
-    single, change = rounded(operator), sensitivity(statistic, squares, trace)
+    single, change = rounded(backend), sensitivity(statistic, squares, trace)
     kept = _native.RoughEntries() if kept is None else kept
-    rough = isinstance(single, OpenMPOperator) and change * share_of_roundings(moments, n) <= BY_ENTRIES
-    with_diagonal = products_with_diagonal(operator, single, moments.sum_of_squares, diagonal)
+    rough = isinstance(single, CpuBackend) and change * share_of_roundings(moments, n) <= BY_ENTRIES
+    with_diagonal = products_with_diagonal(backend, single, moments.sum_of_squares, diagonal)
 
     def product(vectors: Array) -> Array:
-        if isinstance(single, OpenMPOperator):
+        if isinstance(single, CpuBackend):
             if not rough:
                 return single.products_off_diagonal(vectors)
             largest, spread = float(diagonal.max()), least_spread(change)
@@ -176,17 +176,17 @@ def of_residuals(
         return found
 
     def stored() -> Array:
-        matrix = arrays.where_computed(operator.tile(slice(0, n), slice(0, n))) / (n - 1)
+        matrix = arrays.where_computed(backend.tile(slice(0, n), slice(0, n))) / (n - 1)
         arrays.namespace(matrix).fill_diagonal(matrix, 0.0)
         return matrix
 
     def start() -> Array:
-        return arrays.where_computed(operator.problem.left.marks, np.float64)
+        return arrays.where_computed(backend.problem.left.marks, np.float64)
 
-    width = LINE_BLOCK_SIZE if operator.on_a_line else BLOCK_SIZE
+    width = LINE_BLOCK_SIZE if backend.on_a_line else BLOCK_SIZE
     # On a line there is one such vector; with seven random ones beside it more products were needed than with eight.
-    vectors = operator.problem.target is None and not operator.on_a_line
-    few = vectors and operator.problem.left.marks.shape[1] <= width - FEWEST_RANDOM
+    vectors = backend.problem.target is None and not backend.on_a_line
+    few = vectors and backend.problem.left.marks.shape[1] <= width - FEWEST_RANDOM
     return Hidden(n, n - 1.0, squares, product, stored, diagonal, width, threads, start if few else None)
 
 
@@ -318,28 +318,28 @@ def _first_of_started(
     return first, _Sample(hidden.size, fixed.shape[1], int(first.shape[1])), lambda: together.product(matrix)
 
 
-def rounded(operator: Operator) -> Operator:
-    """The operator for samples in float32, whose entries take half the time, unless rounding them may count.
+def rounded(backend: Backend) -> Backend:
+    """The backend for samples in float32, whose entries take half the time, unless rounding them may count.
 
     Products settle p-values to 1 %: an entry must be right to `ROUGH`. Points that differ by a rounding differ by
     a rounding times `scale` for the kernel.
     """
     rounding = float(np.finfo(np.float32).eps)
-    factors = [f for term in operator.problem.kernel for f in term.factors]
+    factors = [f for term in backend.problem.kernel for f in term.factors]
     change = max((rounding * f.scale) ** PROFILES[f.profile].exponent(f) for f in factors)
-    return operator if change > ROUGH else in_single_precision(operator)
+    return backend if change > ROUGH else in_single_precision(backend)
 
 
 def products_with_diagonal(
-    operator: Operator, single: Operator, squares: float, diagonal: Array
+    backend: Backend, single: Backend, squares: float, diagonal: Array
 ) -> Callable[[Array], Array]:
-    """Products with H of operators that have none without its diagonal, which callers subtract from them.
+    """Products with H of backends that have none without its diagonal, which callers subtract from them.
 
     They are those of `single` in float32, unless the sum of `squares` of all other entries is so far below that of the
     diagonal, as for very narrow kernels, that these would be lost beside it.
     """
     lost = squares <= FAR_BELOW**2 * float(arrays.namespace(diagonal).sum(diagonal * diagonal))
-    chosen, dtype = (operator, "float64") if lost else (single, "float32")
+    chosen, dtype = (backend, "float64") if lost else (single, "float32")
     points = chosen.problem.left.points
     return lambda vectors: arrays.where_computed(chosen.matmul(arrays.beside(vectors, points), dtype=dtype))
 

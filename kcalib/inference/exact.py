@@ -4,14 +4,14 @@ Given the predictions of a calibrated model its labels are independent draws fro
 statistic is known at any n. With marks 1 the matrix of the pair problem is the kernel's, K, and the statistic of drawn
 labels is a sum of quadratic forms of K, one for each column of their marks: one product serves many draws
 (`forms.by_forms`). Without a matrix between the labels a comparison of two labels takes the place of their products
-where the operator has it (`label_forms`). Where the marks are no vectors each draw takes a sweep over the pairs
+where the backend has it (`label_forms`). Where the marks are no vectors each draw takes a sweep over the pairs
 (`_by_sweeps`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import singledispatch
 from typing import ClassVar
 
@@ -21,12 +21,11 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_integer
 from kcalib._backend.random import BinaryDraws, drawn_labels
-from kcalib._backend.records import dataclass
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._packing.variance import finite_law
-from kcalib._pairs.operators.compared_labels import LabelForms
-from kcalib._pairs.operators.sorted_scan import ON_THE_LINE, off_line
+from kcalib._pairs.backends.compared_labels import LabelForms
+from kcalib._pairs.backends.sorted_line import ON_THE_LINE, off_line
 from kcalib.inference.beyond import beyond_draws
 from kcalib.inference.conditional_spectrum import conditional
 from kcalib.inference.forms import by_forms, draws_at_once
@@ -143,14 +142,14 @@ def _(data: Classification, task: Task, count: int, seed: int) -> Tail | None:
         p = arrays.where_computed(data.probabilities)
         return _totals_of_labels(task, data, (arrays.like(labels, p) for labels in batches))
 
-    labels, threads = arrays.to_host(data.labels), task.operator.threads
+    labels, threads = arrays.to_host(data.labels), task.backend.threads
     count *= _times(task, count)
     return tilted_tail(law, labels, least_as_large(task), totals, count=count, seed=seed, threads=threads)
 
 
 def _times(task: Task, count: int) -> int:
     """Tilted draws for each draw: more where they take little time."""
-    one = LINE_WORK * task.n if task.operator.on_a_line else task.n**2 * task.packed.problem.left.marks.shape[1]
+    one = LINE_WORK * task.n if task.backend.on_a_line else task.n**2 * task.packed.problem.left.marks.shape[1]
     return max(1, min(MOST_TILTED, int(TILTED_WORK / (one * count))))
 
 
@@ -168,12 +167,12 @@ def _(data: Classification, task: Task, count: int, seed: int) -> tuple[str, np.
     p = _without_subnormal(arrays.where_computed(data.probabilities))
     on_a_line = _on_a_line(task, data)
     if on_a_line is not None:
-        return "labels", on_a_line(BinaryDraws.of(p, count, seed, threads=task.operator.threads))
+        return "labels", on_a_line(BinaryDraws.of(p, count, seed, threads=task.backend.threads))
     if _by_labels(task, data) is not None:
         at_once = max(1, LABELS_BYTES // (8 * task.n))
     else:
         at_once = draws_at_once(task.n, _root(task, data).shape[1])
-    drawn = drawn_labels(p, count, seed, at_once=at_once, threads=task.operator.threads)
+    drawn = drawn_labels(p, count, seed, at_once=at_once, threads=task.backend.threads)
     return "labels", _totals_of_labels(task, data, drawn)
 
 
@@ -212,8 +211,8 @@ def _by_labels(task: Task, data: Classification) -> LabelForms | None:
 
 def _on_a_line(task: Task, data: Classification) -> Callable[[np.ndarray | BinaryDraws], np.ndarray] | None:
     """What has the statistics of labels of two classes on a line; None where there is no such way."""
-    p, operator = data.probabilities, task.kernel_operator
-    if data.m != 2 or not arrays.is_host(p) or not hasattr(operator, "label_totals"):
+    p, backend = data.probabilities, task.kernel_operator
+    if data.m != 2 or not arrays.is_host(p) or not hasattr(backend, "label_totals"):
         return None
     root = _root(task, data)
     if _has_residuals_on_a_line(task, data):
@@ -222,12 +221,12 @@ def _on_a_line(task: Task, data: Classification) -> Callable[[np.ndarray | Binar
         marks = length * np.stack([-second, first], axis=1)[:, :, None]
     else:
         marks = (np.eye(2) - p[:, None, :]) @ root
-    return lambda labels: operator.label_totals(marks, labels)
+    return lambda labels: backend.label_totals(marks, labels)
 
 
 def _has_residuals_on_a_line(task: Task, data: Classification) -> bool:
     """Whether residuals are (-r, r) to rounding of float64; what was rounded to float32 is on a line, too."""
-    if data.m != 2 or not task.operator.on_a_line:
+    if data.m != 2 or not task.backend.on_a_line:
         return False
     return off_line(arrays.where_computed(data.probabilities)) <= ON_THE_LINE
 
@@ -257,7 +256,7 @@ def _by_sweeps(task: Task, data: Data, count: int, seed: int) -> np.ndarray:
     draws = np.empty(count)
     for r in range(count):
         drawn = task.packed.with_targets(data.draw(seed, r))
-        draws[r] = float(task.operator_of(drawn.problem).moments(rows=False, trace=False).total)
+        draws[r] = float(task.backend_of(drawn.problem).moments(rows=False, trace=False).total)
     return draws
 
 

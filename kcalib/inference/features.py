@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from kcalib._backend.options import check_integer, check_seed
-from kcalib._backend.records import dataclass
 from kcalib._packing.features import FeatureProblem, check_columns
 from kcalib._pairs import statistics
 from kcalib.estimators.feature_moments import FeatureMoments, feature_moments, features_standard_error

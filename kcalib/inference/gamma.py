@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import ClassVar
 
 from kcalib._backend.options import check_choice
-from kcalib._backend.records import dataclass
 from kcalib.inference import events
 from kcalib.inference.conditional_spectrum import conditional
 from kcalib.inference.eigenvalues import full_spectrum, leading_spectrum

@@ -14,7 +14,7 @@ from kcalib._backend.threads import sweeping
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._packing import Packed
-from kcalib._pairs.dispatch import Operator, like
+from kcalib._pairs.dispatch import Backend, like
 from kcalib.inference.location_moments import (
     BLOCK_ELEMENTS,
     DRAWS_AT_ONCE,
@@ -29,7 +29,7 @@ NULL_DRAWS = 2**40  # replicates from here on are null draws, those before make 
 
 @singledispatch
 def drawn_differences(
-    data: Data, locations: Data, packed: Packed, operator: Operator, count: int, seed: int
+    data: Data, locations: Data, packed: Packed, backend: Backend, count: int, seed: int
 ) -> np.ndarray:
     """Mean differences at the locations of targets drawn from the predictions, shape (J, count)."""
     at_once = min(count, max(1, DRAWS_AT_ONCE // data.n))
@@ -38,7 +38,7 @@ def drawn_differences(
     parts = []
     for r in range(-(-count // at_once)):
         drawn = there.with_targets(repeated.draw(seed, NULL_DRAWS + r))
-        again = like(operator, drawn.problem)
+        again = like(backend, drawn.problem)
         parts_of = [block for _, block in blocks(again)]
         z = arrays.namespace(parts_of[0]).concatenate(parts_of, axis=1)
         parts.append(arrays.to_host(z.reshape(len(z), at_once, data.n).mean(axis=2)))
@@ -47,13 +47,13 @@ def drawn_differences(
 
 @drawn_differences.register
 def _(
-    data: Classification, locations: Classification, packed: Packed, operator: Operator, count: int, seed: int
+    data: Classification, locations: Classification, packed: Packed, backend: Backend, count: int, seed: int
 ) -> np.ndarray:
     """Beside those of the most probable labels, so that nothing is lost where all others are improbable."""
     values, groups = values_of_classes(locations, packed)
     p = arrays.where_computed(data.probabilities)
     xp = arrays.namespace(p)
-    kernels = [kernel for _, kernel in blocks(of_kernel_alone(packed, operator))]
+    kernels = [kernel for _, kernel in blocks(of_kernel_alone(packed, backend))]
     kernel = arrays.beside(xp.concatenate(kernels, axis=1), p)
     values, of_class = arrays.like(values, p), arrays.like(groups, p)
     likely = xp.argmax(p, axis=1)
@@ -62,10 +62,10 @@ def _(
     # A_jt - sum_c p_c A_jc at the most probable label t.
     at_top = values[:, top]
     promised = at_top * xp.sum(improbable, axis=1)[None, :]
-    promised -= linalg.cross_products(values[:, of_class], improbable, operator.threads)
+    promised -= linalg.cross_products(values[:, of_class], improbable, backend.threads)
     constant = xp.sum(kernel * promised, axis=1)
     if arrays.is_host(p):
-        threads = operator.threads
+        threads = backend.threads
         at_once = max(1, min(LABELS_AT_ONCE // data.n, SUMS_AT_ONCE // len(values)))
         changes = _Changes.of(kernel, values[:, of_class], likely)
         batches = drawn_labels(p, count, seed, at_once=at_once, threads=threads)

@@ -16,7 +16,7 @@ from kcalib._backend.arrays import Array
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._packing import Packed
-from kcalib._pairs.dispatch import Operator, like
+from kcalib._pairs.dispatch import Backend, like
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib.estimators.ucme import at_locations, mean_differences
 
@@ -33,9 +33,9 @@ class Covariance(NamedTuple):
     is_drawn: bool = False  # whether it comes from draws
 
 
-def sample_covariance(n: int, operator: Operator) -> Covariance:
+def sample_covariance(n: int, backend: Backend) -> Covariance:
     """Covariance (ddof 1) of the samples' values at the locations, and the size of the values."""
-    parts = [block for _, block in blocks(operator)]
+    parts = [block for _, block in blocks(backend)]
     xp = arrays.namespace(parts[0])
     z = xp.concatenate(parts, axis=1)
     deviations = z - xp.mean(z, axis=1, keepdims=True)
@@ -43,25 +43,25 @@ def sample_covariance(n: int, operator: Operator) -> Covariance:
 
 
 def differences_and_covariance(
-    data: Data, locations: Data, packed: Packed, operator: Operator, seed: int
+    data: Data, locations: Data, packed: Packed, backend: Backend, seed: int
 ) -> tuple[np.ndarray, Covariance]:
     """Mean differences at the locations, and the covariance given the predictions; in one pass where there is one."""
-    found = at_locations(operator)
+    found = at_locations(backend)
     if found is None:
-        return mean_differences(operator), covariance_given_predictions(data, locations, packed, operator, seed)
+        return mean_differences(backend), covariance_given_predictions(data, locations, packed, backend, seed)
     sums, matrix, largest = found.sums(covariance=True)
     return sums / data.n, Covariance(matrix / data.n, largest)
 
 
 @singledispatch
 def covariance_given_predictions(
-    data: Data, locations: Data, packed: Packed, operator: Operator, seed: int
+    data: Data, locations: Data, packed: Packed, backend: Backend, seed: int
 ) -> Covariance:
     """Mean covariance of the values if targets are drawn from the predictions, and the size of the values.
 
     From draws; their mean is 0.
     """
-    n_locations = operator.problem.left.points.shape[0]
+    n_locations = backend.problem.left.points.shape[0]
     count = -(-max(DRAWS, DRAWS_FOR_A_PAIR * n_locations**2) // data.n)
     matrix, size = np.zeros((n_locations, n_locations)), np.zeros(n_locations)
     at_once = min(count, max(1, DRAWS_AT_ONCE // data.n))  # of each sample
@@ -70,7 +70,7 @@ def covariance_given_predictions(
     count = -(-count // at_once) * at_once
     for r in range(count // at_once):
         drawn = there.with_targets(repeated.draw(seed, r))
-        again = like(operator, drawn.problem)
+        again = like(backend, drawn.problem)
         for _, z in blocks(again):
             matrix += arrays.to_host(z @ z.T)
             size = np.maximum(size, _largest(z))
@@ -78,11 +78,11 @@ def covariance_given_predictions(
 
 
 @covariance_given_predictions.register
-def _(data: Classification, locations: Classification, packed: Packed, operator: Operator, seed: int) -> Covariance:
+def _(data: Classification, locations: Classification, packed: Packed, backend: Backend, seed: int) -> Covariance:
     """In closed form, from the probabilities of all labels."""
     n_locations = packed.problem.left.points.shape[0]
     covariance, size = np.zeros((n_locations, n_locations)), np.zeros(n_locations)
-    for deviations, p, largest in _deviations(data, locations, packed, operator):
+    for deviations, p, largest in _deviations(data, locations, packed, backend):
         weighted = (deviations * arrays.namespace(p).sqrt(p)).reshape(n_locations, -1)
         covariance += arrays.to_host(weighted @ weighted.T)
         size = np.maximum(size, largest)
@@ -91,7 +91,7 @@ def _(data: Classification, locations: Classification, packed: Packed, operator:
 
 @singledispatch
 def fourth_moment(
-    data: Data, locations: Data, packed: Packed, operator: Operator, directions: np.ndarray
+    data: Data, locations: Data, packed: Packed, backend: Backend, directions: np.ndarray
 ) -> float | None:
     """Mean of E |u|^4 given the predictions, u the values in the directions (J, rank); None: not known."""
     return None
@@ -99,13 +99,13 @@ def fourth_moment(
 
 @fourth_moment.register
 def _(
-    data: Classification, locations: Classification, packed: Packed, operator: Operator, directions: np.ndarray
+    data: Classification, locations: Classification, packed: Packed, backend: Backend, directions: np.ndarray
 ) -> float:
-    found = at_locations(operator)
+    found = at_locations(backend)
     if found is not None:
         return found.fourth(directions @ directions.T) / data.n
     total = 0.0
-    for deviations, p, _ in _deviations(data, locations, packed, operator):
+    for deviations, p, _ in _deviations(data, locations, packed, backend):
         turned = arrays.like(directions.T, p) @ deviations.reshape(len(directions), -1)
         squares = arrays.namespace(p).sum(turned**2, axis=0).reshape(p.shape)
         total += float((p * squares**2).sum())
@@ -113,7 +113,7 @@ def _(
 
 
 def _deviations(
-    data: Classification, locations: Classification, packed: Packed, operator: Operator
+    data: Classification, locations: Classification, packed: Packed, backend: Backend
 ) -> Iterator[tuple[Array, Array, np.ndarray]]:
     """Some samples at a time, the values at the locations of each group of classes, shape (J, samples, groups), the
     probabilities of the groups, and the size of values at the locations.
@@ -127,7 +127,7 @@ def _deviations(
     probabilities = arrays.where_computed(data.probabilities)
     xp = arrays.namespace(probabilities)
     values, members = (arrays.like(a, probabilities) for a in (table, members))
-    for rows, kernel in blocks(of_kernel_alone(packed, operator), table.shape[1]):
+    for rows, kernel in blocks(of_kernel_alone(packed, backend), table.shape[1]):
         p = probabilities[rows, :].astype(np.float64) @ members
         # What rounding, of float32 above all, left of a row's sum is a class of its own, as unlikely as it is.
         p = xp.concatenate([p, xp.maximum(0.0, 1.0 - xp.sum(p, axis=1, keepdims=True))], axis=1)
@@ -140,20 +140,20 @@ def _largest(z: Array) -> np.ndarray:
     return arrays.to_host(xp.max(xp.abs(z), axis=1))
 
 
-def blocks(operator: Operator, width: int = 1) -> Iterator[tuple[slice, Array]]:
+def blocks(backend: Backend, width: int = 1) -> Iterator[tuple[slice, Array]]:
     """Columns of H, a block of samples at a time; small enough for `width` numbers in place of each entry."""
-    n_locations, n = (side.points.shape[0] for side in (operator.problem.left, operator.problem.columns))
+    n_locations, n = (side.points.shape[0] for side in (backend.problem.left, backend.problem.columns))
     step = max(1, BLOCK_ELEMENTS // (n_locations * width))
     for begin in range(0, n, step):
         rows = slice(begin, min(n, begin + step))
-        yield rows, arrays.where_computed(operator.tile(slice(0, n_locations), rows)).astype(np.float64)
+        yield rows, arrays.where_computed(backend.tile(slice(0, n_locations), rows)).astype(np.float64)
 
 
-def of_kernel_alone(packed: Packed, operator: Operator) -> Operator:
+def of_kernel_alone(packed: Packed, backend: Backend) -> Backend:
     """k(p_j, p_i): the same problem with marks of 1."""
     left, right = (Side(s.points, _ones(s.points)) for s in (packed.problem.left, packed.problem.columns))
     problem = PairProblem(left, right, packed.problem.kernel)  # of class probabilities
-    return like(operator, problem)
+    return like(backend, problem)
 
 
 def _ones(points: Array) -> Array:

@@ -12,6 +12,7 @@ methods share: `AllPairs` makes the result of a method's law, `from_draws` a p-v
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -20,9 +21,8 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_seed
 from kcalib._backend.random import Weights
-from kcalib._backend.records import dataclass
 from kcalib._pairs import statistics
-from kcalib._pairs.dispatch import Operator
+from kcalib._pairs.dispatch import Backend
 from kcalib.estimators.skce import describe
 from kcalib.inference.events import warn_if_few
 from kcalib.inference.task import CalibrationMethod, Task
@@ -101,8 +101,8 @@ class AllPairs(CalibrationMethod):
             n_resamples=found.n_resamples,
             n_eigenvalues=found.n_eigenvalues,
             seed=seed,
-            threads=task.operator.threads,
-            **describe(data, task.packed, task.operator),
+            threads=task.backend.threads,
+            **describe(data, task.packed, task.backend),
         )
 
 
@@ -125,8 +125,8 @@ def degenerate(total: float = 0.0) -> NullLaw:
     return NullLaw(0.0, "none: all pairs are 0")
 
 
-def quadratic_forms(operator: Operator, weights: Weights | Array) -> Array:
+def quadratic_forms(backend: Backend, weights: Weights | Array) -> Array:
     """w^T H w for each column w, in float32."""
     if not isinstance(weights, Weights):
-        weights = arrays.beside(weights, operator.problem.left.points)
-    return arrays.where_computed(operator.quadratic_forms(weights, dtype="float32"))
+        weights = arrays.beside(weights, backend.problem.left.points)
+    return arrays.where_computed(backend.quadratic_forms(weights, dtype="float32"))

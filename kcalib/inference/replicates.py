@@ -8,6 +8,7 @@ same way: `TopLabelECE` (many replicates at once), `PairStatistic` (SKCE and UCM
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,12 +16,11 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.random import cumulative_sums, thresholds
-from kcalib._backend.records import dataclass
 from kcalib._backend.segments import Segments
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._packing import Packed
-from kcalib._pairs.dispatch import Operator
+from kcalib._pairs.dispatch import Backend
 from kcalib.estimators.binning import bin_numbers
 from kcalib.estimators.skce import PairOptions, describe, value_and_error
 from kcalib.estimators.ucme import mean_differences, mean_square
@@ -91,42 +91,42 @@ class PairStatistic:
         data: Data,
         options: PairOptions,
         packed: Packed,
-        value: Callable[[Operator], float],
+        value: Callable[[Backend], float],
         fields: dict[str, Any],
     ) -> None:
         self._data = data
         self._options = options
         self._packed = packed
         self._value = value
-        self._operator = self._operator_for(packed)
+        self._backend = self._backend_for(packed)
         self._fields = fields
 
     def observed(self) -> float:
-        return self._value(self._operator)
+        return self._value(self._backend)
 
     def resampled(self, draws: Draws, count: int) -> np.ndarray:
         return np.array([self._of_sample(*draws.sample(r)) for r in range(count)])
 
     def described(self) -> dict[str, Any]:
-        description = describe(self._data, self._packed, self._operator)
+        description = describe(self._data, self._packed, self._backend)
         return NOTHING_TO_SAY | self._fields | {"description": description}
 
     def _of_sample(self, rows: Array | None, sample: Data) -> float:
         there = self._packed if rows is None else self._packed.taken(rows)
         packed = there.with_targets(sample, threads=self._options.threads)
-        return self._value(self._operator_for(packed))
+        return self._value(self._backend_for(packed))
 
-    def _operator_for(self, packed: Packed) -> Operator:
-        return self._options.operator_for(packed.problem)
-
-
-def ucme_of(operator: Operator) -> float:
-    return mean_square(mean_differences(operator))
+    def _backend_for(self, packed: Packed) -> Backend:
+        return self._options.backend_for(packed.problem)
 
 
-def skce_by(data: Data, estimator: str, block_size: int | None) -> Callable[[Operator], float]:
-    def value(operator: Operator) -> float:
-        return value_and_error(data, operator, estimator, block_size, with_error=False)[0]
+def ucme_of(backend: Backend) -> float:
+    return mean_square(mean_differences(backend))
+
+
+def skce_by(data: Data, estimator: str, block_size: int | None) -> Callable[[Backend], float]:
+    def value(backend: Backend) -> float:
+        return value_and_error(data, backend, estimator, block_size, with_error=False)[0]
 
     return value
 

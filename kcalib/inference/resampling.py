@@ -7,7 +7,7 @@ of the kernel's matrix K, as `exact` has them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -16,10 +16,9 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_choice, check_integer
 from kcalib._backend.random import Weights, batches, weights_beside
-from kcalib._backend.records import dataclass
 from kcalib._packing import Packed
 from kcalib._packing.variance import FiniteLaw, finite_law
-from kcalib._pairs.operators.diagonal import diagonal
+from kcalib._pairs.backends.diagonal import diagonal
 from kcalib._pairs.problem import Moments
 from kcalib.inference import events
 from kcalib.inference.forms import by_forms, draws_at_once
@@ -203,9 +202,9 @@ class Multiplier(AllPairs):
 
 def _multiplied(task: Task, packed: Packed, weights: Weights) -> np.ndarray:
     """sum_{i != j} w_i w_j H_ij for each replicate of the weights."""
-    operator = task.operator_of(packed.problem)
-    forms = arrays.to_host(quadratic_forms(operator, weights))
-    own = arrays.where_computed(diagonal(packed.problem, operator.threads or 1))
+    backend = task.backend_of(packed.problem)
+    forms = arrays.to_host(quadratic_forms(backend, weights))
+    own = arrays.where_computed(diagonal(packed.problem, backend.threads or 1))
     if weights.kind == "rademacher":
         return forms - float(own.sum())
     return forms - _products(own, weights, task.options.threads, lambda w: w**2)
@@ -235,7 +234,7 @@ def _forms_and_products(
     task: Task, counts: Weights, vector_of: Callable[[Moments], Array]
 ) -> tuple[np.ndarray, np.ndarray]:
     """c^T H c, in float32, and c^T v for each replicate of the counts c, where v is made of the moments of H."""
-    moments_and_forms = getattr(task.operator, "moments_and_forms", None)
+    moments_and_forms = getattr(task.backend, "moments_and_forms", None)
     found: list[np.ndarray] = []
 
     def at_once() -> tuple[Moments, tuple[float, float]]:
@@ -248,11 +247,11 @@ def _forms_and_products(
     if found:
         return found[0], found[1]
     vector = vector_of(task.moments)
-    forms_and_products = getattr(task.operator, "forms_and_products", None)
+    forms_and_products = getattr(task.backend, "forms_and_products", None)
     if forms_and_products is not None:
         forms, products = forms_and_products(counts, vector)
         return forms, products
-    forms = arrays.to_host(quadratic_forms(task.operator, counts))
+    forms = arrays.to_host(quadratic_forms(task.backend, counts))
     return forms, _count_products(vector, counts, task.options.threads)
 
 

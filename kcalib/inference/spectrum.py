@@ -7,6 +7,7 @@ at hand, which `eigenvalues` finds; `kcalib.laws` has the laws.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
@@ -15,8 +16,7 @@ import numpy as np
 from kcalib import _native
 from kcalib._backend.memory import check_max_memory, check_memory
 from kcalib._backend.options import check_choice, check_integer
-from kcalib._backend.records import dataclass
-from kcalib._pairs.operators.openmp import OpenMPOperator
+from kcalib._pairs.backends.cpu import CpuBackend
 from kcalib.inference import events
 from kcalib.inference.conditional_spectrum import conditional
 from kcalib.inference.eigenvalues import Eigenvalues, Hidden, full_spectrum, leading_spectrum, of_residuals
@@ -106,10 +106,10 @@ class ByEigenvalues(AllPairs):
 
     def _of_residuals(self, task: Task) -> Hidden:
         """H, whose rounded entries come from the sweep of the moments where eigenvalues are found by products."""
-        kept, operator = _native.RoughEntries(), task.operator
-        if isinstance(operator, OpenMPOperator) and self._count(task.n) is not None:
-            task.sum_beside(partial(operator.moments_and_rough_entries, kept))
-        return of_residuals(operator, task.moments, task.n, task.n * task.estimate, kept)
+        kept, backend = _native.RoughEntries(), task.backend
+        if isinstance(backend, CpuBackend) and self._count(task.n) is not None:
+            task.sum_beside(partial(backend.moments_and_rough_entries, kept))
+        return of_residuals(backend, task.moments, task.n, task.n * task.estimate, kept)
 
     def _count(self, size: int) -> int | None:
         """The number of leading eigenvalues of a matrix of that size, None for all."""

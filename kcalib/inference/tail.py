@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -26,9 +26,8 @@ import numpy as np
 import scipy
 
 from kcalib._backend import arrays
-from kcalib._backend.records import dataclass
 from kcalib._packing.variance import FiniteLaw, expected_lengths
-from kcalib._pairs.dispatch import operator_for
+from kcalib._pairs.dispatch import backend_for
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib.inference.conditional_spectrum import Scalars, Vectors
 
@@ -151,8 +150,8 @@ class Directions:
         some = FiniteLaw(p[rows], law.root, replace(law.problem, left=Side(points[rows], p[rows, :1])))
         roots = Scalars(some) if law.rank == 1 else Vectors(some)
         beside = PairProblem(_with_ones(points), _with_ones(points[rows]), law.problem.kernel)
-        operator = operator_for(beside, threads=threads)
-        kernel = operator_for(replace(beside, left=beside.columns), threads=threads).tile(slice(None), slice(None))
+        backend = backend_for(beside, threads=threads)
+        kernel = backend_for(replace(beside, left=beside.columns), threads=threads).tile(slice(None), slice(None))
         own = np.diag(kernel)[:, None].copy()
         np.fill_diagonal(kernel, 0.0)
         scales = 1 / np.sqrt(shares)[:, None]
@@ -166,7 +165,7 @@ class Directions:
         if len(values) == 0:
             return None
         marks = roots.forth(each * vectors)
-        sums = operator.matmul(marks)
+        sums = backend.matmul(marks)
         sums[rows] -= own * marks
         found = sums.reshape(n, -1, len(values))
         root = law.narrow_root

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from kcalib import _packing
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.records import dataclass
 from kcalib._input.data import Data
 from kcalib._input.methods import Method
 from kcalib._packing import Packed
 from kcalib._packing.features import FeatureProblem, MapOptions, features_of
 from kcalib._pairs import statistics
-from kcalib._pairs.dispatch import Operator, like
-from kcalib._pairs.operators.diagonal import diagonal
+from kcalib._pairs.backends.diagonal import diagonal
+from kcalib._pairs.dispatch import Backend, like
 from kcalib._pairs.problem import Moments, PairProblem, Side
 from kcalib.estimators.few_errors import few_errors
 from kcalib.estimators.null_moments import NullMoments, effective_events, moments_and_null_moments
@@ -56,8 +55,8 @@ class Task:
         return _packing.pack(self.data, options.kernel, options.target_kernel, threads=options.threads)
 
     @cached_property
-    def operator(self) -> Operator:
-        return self.options.operator_for(self.packed.problem)
+    def backend(self) -> Backend:
+        return self.options.backend_for(self.packed.problem)
 
     def features(self, n_columns: int | None, seed: int | None) -> FeatureProblem:
         """The problem of random features, which is kept."""
@@ -65,31 +64,31 @@ class Task:
         self.feature_problems.append(problem)
         return problem
 
-    def operator_of(self, problem: PairProblem) -> Operator:
-        """Another problem on the operator of this one."""
-        return like(self.operator, problem)
+    def backend_of(self, problem: PairProblem) -> Backend:
+        """Another problem on the backend of this one."""
+        return like(self.backend, problem)
 
-    def ordered(self, seed: int | None) -> Operator:
-        """The operator on the samples in an order drawn with the seed; None: as they are.
+    def ordered(self, seed: int | None) -> Backend:
+        """The backend on the samples in an order drawn with the seed; None: as they are.
 
         The problem is that of the samples as they are, bandwidths included.
         """
         if seed is None:
-            return self.operator
+            return self.backend
         problem = self.packed.taken(self.data.order(seed)).problem
-        return self.options.operator_for(problem)
+        return self.options.backend_for(problem)
 
     @cached_property
     def _all_moments(self) -> tuple[Moments, NullMoments]:
-        return moments_and_null_moments(self.data, self.packed, self.operator)
+        return moments_and_null_moments(self.data, self.packed, self.backend)
 
     def sum_beside(self, others: Callable[[], tuple[Moments, tuple[float, float]]]) -> None:
         """Take the moments, unless they are known, from a sweep for other sums, if it has them of such a problem.
 
-        It returns them as `OpenMPOperator.moments_and_expectation` does.
+        It returns them as `CpuBackend.moments_and_expectation` does.
         """
         if "_all_moments" not in vars(self):
-            vars(self)["_all_moments"] = moments_and_null_moments(self.data, self.packed, self.operator, others)
+            vars(self)["_all_moments"] = moments_and_null_moments(self.data, self.packed, self.backend, others)
 
     @property
     def moments(self) -> Moments:
@@ -101,16 +100,16 @@ class Task:
         return statistics.unbiased(self.moments, self.n)
 
     @cached_property
-    def kernel_operator(self) -> Operator:
+    def kernel_operator(self) -> Backend:
         """The kernel's matrix K: that of the problem with marks 1."""
         points = self.packed.problem.left.points
         ones = arrays.namespace(points).ones_like(points[:, :1])
-        return self.operator_of(replace(self.packed.problem, left=Side(points, ones), target=None))
+        return self.backend_of(replace(self.packed.problem, left=Side(points, ones), target=None))
 
     @cached_property
     def kernel_diagonal(self) -> Array:
-        operator = self.kernel_operator
-        return arrays.where_computed(diagonal(operator.problem, operator.threads or 1))
+        backend = self.kernel_operator
+        return arrays.where_computed(diagonal(backend.problem, backend.threads or 1))
 
     @property
     def null_moments(self) -> NullMoments:

@@ -10,11 +10,11 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import scipy
 
-from kcalib._backend.records import dataclass
 from kcalib._input.data import Data
 from kcalib._pairs.dispatch import Spread
 from kcalib.estimators import rms_bound
@@ -230,7 +230,7 @@ def _estimated(
     block_size = check_estimator(data, estimator, block_size)
     if block_size is None:
         null = task.null_moments if data.n > 1 else None
-        return estimate_of(data, task.packed, task.operator, estimator, None, moments=task.moments, null=null)
+        return estimate_of(data, task.packed, task.backend, estimator, None, moments=task.moments, null=null)
     # Blocks of the estimate are formed in the same order as those of the test.
     packed = task.packed if seed is None else task.packed.taken(data.order(seed))
     ordered = data if seed is None else data.permuted(seed)
@@ -239,7 +239,7 @@ def _estimated(
 
 def _sums_all_pairs(task: Task, test: CalibrationTestResult) -> bool:
     """Whether the test has summed all pairs, or that takes little time, or the kernel has no features."""
-    if test.variance_slope is not None or task.operator.on_a_line or task.options.parallel is not None:
+    if test.variance_slope is not None or task.backend.on_a_line or task.options.parallel is not None:
         return True
     if task.n**2 / 2 * task.packed.problem.multiply_adds <= PAIRS_WORK:
         return True
@@ -280,5 +280,5 @@ def _error_bound(task: Task, test: CalibrationTestResult, level: float) -> Error
     if of_features:
         largest = rms_bound.feature_eigenvalue(problem)
     else:
-        largest = rms_bound.mean_eigenvalue(task.data, task.packed, task.operator)
+        largest = rms_bound.mean_eigenvalue(task.data, task.packed, task.backend)
     return ErrorBound.of(test, largest, diameter, level, of_features)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
 import kcalib
 from kcalib._backend.options import most_like
-from kcalib._backend.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,12 @@ along paths through them (`_integrals`).
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from kcalib._backend.records import dataclass
 from kcalib.laws._law import Law, _plain, _real, _refuse
 
 TILT = math.pi / 8  # of the hyperbola: half of what exp(s^2) allows, so that both sides of the strip are as wide

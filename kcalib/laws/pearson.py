@@ -23,12 +23,12 @@ integral over both sides of the mean is the normaliser.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from kcalib._backend.records import dataclass
 from kcalib.laws._law import Law, _real
 
 NODES, NODE_WEIGHTS = np.polynomial.legendre.leggauss(24)

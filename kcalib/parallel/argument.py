@@ -1,7 +1,7 @@
 """The argument ``parallel=`` of public functions: an object of `Parallel`, or what can be made one.
 
 `in_parallel` opens transport and journal for a call, and closes them after it; the function gets a `Run`, which goes
-down to `_pairs.dispatch.operator_for` as it is.
+down to `_pairs.dispatch.backend_for` as it is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kcalib._input.source import Source, check_left_to_source, is_source
 
 if TYPE_CHECKING:
-    from kcalib.parallel.operator import Run
+    from kcalib.parallel.backend import Run
     from kcalib.parallel.transport import Parallel
 
 ALL = 2**62  # samples, where nobody knows how many there are
@@ -54,7 +54,7 @@ def as_parallel(parallel: Any) -> Parallel:
 @contextmanager
 def opened(transport: Parallel) -> Iterator[Run]:
     """A call on a transport."""
-    from kcalib.parallel.operator import Run  # not before it is needed: `import kcalib` does without
+    from kcalib.parallel.backend import Run  # not before it is needed: `import kcalib` does without
 
     run, failed = Run(transport), True
     with run.with_journal():
@@ -84,7 +84,7 @@ def in_parallel(function: F) -> F:
     def call(*args: Any, parallel: Any = None, **kwargs: Any) -> Any:
         if parallel is None:
             return function(*args, **kwargs)
-        from kcalib.parallel.operator import Run
+        from kcalib.parallel.backend import Run
 
         if isinstance(parallel, Run):  # a call within a call
             return _called(function, parallel, *args, **kwargs)

@@ -12,13 +12,12 @@ import time
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from kcalib._backend.records import dataclass
 from kcalib._backend.warnings import Told, kept, warn
 from kcalib._version import __version__
 from kcalib.parallel.plan import Tile

@@ -14,10 +14,10 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import BrokenExecutor, Future
+from dataclasses import dataclass
 from typing import Any
 
 from kcalib._backend.options import check_integer
-from kcalib._backend.records import dataclass
 from kcalib._backend.threads import processors
 from kcalib._backend.warnings import warn
 from kcalib.parallel.plan import Tile

@@ -14,10 +14,9 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from kcalib._backend.records import dataclass
 from kcalib._backend.warnings import warn
 from kcalib.parallel.plan import Tile
 from kcalib.parallel.store import Done, Missing, Store

@@ -6,15 +6,14 @@ sums of each pair of groups, the merged sums are those of one machine, bit for b
 samples (more than a million samples in all) would be too much work for a task: then groups are smaller, their sums are
 merged within a tile, and the result is that of one machine to within rounding.
 
-A plan is a function of sizes and options, never of the number of workers. `operator.SpreadOperator` makes one for every
-primitive.
+A plan is a function of sizes and options, never of the number of workers. `backend.DistributedBackend` makes one for
+every primitive.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
-
-from kcalib._backend.records import dataclass
 
 PAIRS_OF_TILE = 2**27  # at least, unless that left fewer than FEWEST_STRIPS: some 0.2 s, of which packing is 1 %
 FEWEST_STRIPS = 4
@@ -122,7 +121,7 @@ def grid(
     threads: int = 1,
     tile_size: int | None = None,
 ) -> Grid:
-    """The grid of a problem whose operator adds up blocks of `block` samples, and merges the sums of groups.
+    """The grid of a problem whose backend adds up blocks of `block` samples, and merges the sums of groups.
 
     Parameters
     ----------
@@ -131,9 +130,9 @@ def grid(
     symmetric : bool
         Whether H_ij = H_ji.
     block, group : int
-        Samples of a block and of a group of the operator's own order; `group` is a multiple of `block`.
+        Samples of a block and of a group of the backend's own order; `group` is a multiple of `block`.
     apart : bool
-        Whether the operator can hand over the sums of each pair of groups.
+        Whether the backend can hand over the sums of each pair of groups.
     entry_cost : float
         An entry's time, relative to usual ones of the compiled core.
     threads : int

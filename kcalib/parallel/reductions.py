@@ -88,7 +88,7 @@ class MomentSums:
 
     @property
     def expectation(self) -> tuple[float, float] | None:
-        """As `OpenMPOperator.moments_and_expectation` has it."""
+        """As `CpuBackend.moments_and_expectation` has it."""
         if "expected" not in self._groups:
             return None
         mean, magnitude = (self._sum(self._groups["expected"][:, :, k]) for k in range(2))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from kcalib._backend.records import dataclass
 from kcalib._backend.threads import resolve_threads
 from kcalib.parallel.plan import Tile
 from kcalib.parallel.store import Done, Store

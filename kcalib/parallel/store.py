@@ -156,7 +156,7 @@ class Store:
 
     def _made(self, work: Work, value: Any) -> Any:
         if isinstance(value, Outline):
-            prepared = Prepared(value.made(self._kept), work.operator, work.threads, work.gpu)
+            prepared = Prepared(value.made(self._kept), work.backend, work.threads, work.gpu)
             if work.primitive != OF_ROWS:
                 assert prepared.cut(work.primitive)  # is made now, by one thread
             return prepared

@@ -2,18 +2,18 @@
 
 A transport is an object with its options, which a user passes as ``parallel=``. Transports know nothing of sums: they
 bring a `Work`, with what it needs, and a tile to a worker, which calls `store.run_tile`, and hand back what it returns,
-in any order. The order of summation, the journal and progress are those of `operator.SpreadOperator`.
+in any order. The order of summation, the journal and progress are those of `backend.DistributedBackend`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from kcalib._backend.options import check_integer
-from kcalib._backend.records import dataclass
 from kcalib.parallel.plan import Tile
 from kcalib.parallel.store import Done
 from kcalib.parallel.work import Progress, Work
@@ -40,7 +40,7 @@ class Parallel(ABC):
         Samples on a side of a tile. By default tiles take a tenth of a second or more, and are at most 9800.
     gpu : bool
         Compute tiles on the GPU of each worker that has one, and CuPy, on the processors of the others. The sums of
-        both are equal to 1e-12, not to the bit; ``operator_reason`` of a result says how many tiles are of GPUs. Of
+        both are equal to 1e-12, not to the bit; ``backend_reason`` of a result says how many tiles are of GPUs. Of
         several GPUs in a machine each worker takes the first that its ``CUDA_VISIBLE_DEVICES`` names.
 
     Raises

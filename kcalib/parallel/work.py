@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -17,11 +17,10 @@ import numpy as np
 from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.random import Weights
-from kcalib._backend.records import dataclass
-from kcalib._pairs.dispatch import Operator, operator_for
+from kcalib._pairs.backends.cpu import CpuBackend, Cut, HostSide, Parts
+from kcalib._pairs.dispatch import Backend, backend_for
 from kcalib._pairs.feature_sums import compiled
 from kcalib._pairs.features import FeatureMap
-from kcalib._pairs.operators.openmp import Cut, HostSide, OpenMPOperator, Parts
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib.parallel.plan import Grid, Runs, Tile
 
@@ -61,12 +60,12 @@ class Featured(NamedTuple):
 
 @dataclass(frozen=True)
 class Work:
-    """A primitive of the operator on all tiles of a problem."""
+    """A primitive of the backend on all tiles of a problem."""
 
     primitive: str  # of COMPUTED
     problem: str  # fingerprint
     parts: tuple[str, ...]  # and those of its arrays
-    operator: str  # name, of the one that computes
+    backend: str  # name, of the one that computes
     threads: int
     options: Mapping[str, Any]
     grid: Grid | Runs
@@ -80,20 +79,20 @@ class Work:
 
     def fingerprint(self, library: str) -> str:
         """The same for the same numbers of every tile."""
-        what = (library, self.primitive, self.problem, self.operator, sorted(self.options.items()), self.vectors)
+        what = (library, self.primitive, self.problem, self.backend, sorted(self.options.items()), self.vectors)
         return hashlib.blake2b(repr(what).encode(), digest_size=16).hexdigest()
 
 
 class Prepared:
-    """A problem on a worker, as its operator reads it."""
+    """A problem on a worker, as its backend reads it."""
 
-    def __init__(self, problem: PairProblem, operator: str, threads: int, gpu: bool = False) -> None:
+    def __init__(self, problem: PairProblem, backend: str, threads: int, gpu: bool = False) -> None:
         self.problem = problem
-        self._name, self._threads = operator, threads
+        self._name, self._threads = backend, threads
         self._gpu = gpu and has_gpu()
 
     def cut(self, primitive: str) -> Cut | PlainCut:
-        """With samples in the order in which the operator adds them up; for comparisons of labels as they are given."""
+        """With samples in the order in which the backend adds them up; for comparisons of labels as they are given."""
         return self._as_given if primitive in AS_GIVEN else self._sorted
 
     @cached_property
@@ -105,31 +104,31 @@ class Prepared:
         return self._cut(sort=False)
 
     def _cut(self, sort: bool) -> Cut | PlainCut:
-        operator = made(self.problem, self._name, self._threads)
-        here = operator.cut(sort) if isinstance(operator, OpenMPOperator) else PlainCut(operator, self._threads)
+        backend = made(self.problem, self._name, self._threads)
+        here = backend.cut(sort) if isinstance(backend, CpuBackend) else PlainCut(backend, self._threads)
         return GPUCut(self.problem, here, self._threads) if self._gpu else here
 
 
 class PlainCut:
-    """A problem in rectangles for operators whose sums have no order that tiles could keep: the samples' own."""
+    """A problem in rectangles for backends whose sums have no order that tiles could keep: the samples' own."""
 
     block: int = 1
     group: int = 1
     apart = False
 
-    def __init__(self, operator: Operator, threads: int) -> None:
-        self._operator, self._threads = operator, threads
-        self.symmetric = operator.problem.symmetric
+    def __init__(self, backend: Backend, threads: int) -> None:
+        self._backend, self._threads = backend, threads
+        self.symmetric = backend.problem.symmetric
         self.left: HostSide | AsTheyAre = AsTheyAre()
         self.right: HostSide | AsTheyAre = self.left
 
-    def _part(self, rows: range, columns: range) -> Operator:
-        problem = self._operator.problem
+    def _part(self, rows: range, columns: range) -> Backend:
+        problem = self._backend.problem
         left = problem.left.take(slice(rows.start, rows.stop))
         own = self.symmetric and rows == columns
         right: Side | None = None if own else problem.columns.take(slice(columns.start, columns.stop))
         part = PairProblem(left, right, problem.kernel, problem.target, problem.predicted, problem.table)
-        return made(part, self._operator.name, self._threads)
+        return made(part, self._backend.name, self._threads)
 
     def moments(
         self,
@@ -143,7 +142,7 @@ class PlainCut:
         expected: bool = False,
         progress: Progress = None,
     ) -> Parts:
-        assert not expected  # `SpreadOperator` asks `Cut` alone
+        assert not expected  # `DistributedBackend` asks `Cut` alone
         found = self._part(rows, columns).moments(second=second, rows=with_rows, trace=False)
         own = self.symmetric and rows == columns
         row_sums, column_sums = (
@@ -198,15 +197,15 @@ class GPUCut(PlainCut):
         self._threads = threads
         left = on_gpu(problem.left, here.left)
         right = None if problem.right is None else on_gpu(problem.right, here.right)
-        super().__init__(operator_for(replace(problem, left=left, right=right, table=_table(problem))), threads)
+        super().__init__(backend_for(replace(problem, left=left, right=right, table=_table(problem))), threads)
         self.left, self.right = here.left, here.right
         self.block, self.group, self.apart = here.block, here.group, here.apart
 
     def block_sums(self, size: int, blocks: range, progress: Progress = None) -> np.ndarray:
         rows = slice(blocks.start * size, blocks.stop * size)
         side = on_gpu(self._given.left.take(rows), AsTheyAre())
-        operator = operator_for(replace(self._given, left=side, table=_table(self._given)))
-        return np.asarray(arrays.to_host(operator.block_sums(size)), dtype=np.float64)
+        backend = backend_for(replace(self._given, left=side, table=_table(self._given)))
+        return np.asarray(arrays.to_host(backend.block_sums(size)), dtype=np.float64)
 
 
 def has_gpu() -> bool:
@@ -246,9 +245,9 @@ class AsTheyAre:
         return values
 
 
-def made(problem: PairProblem, operator: str, threads: int) -> Operator:
-    """The operator of that name, with threads where it has a say in them."""
-    return operator_for(problem, operator=operator, threads=threads if operator == OpenMPOperator.name else None)
+def made(problem: PairProblem, backend: str, threads: int) -> Backend:
+    """The backend of that name, with threads where it has a say in them."""
+    return backend_for(problem, backend=backend, threads=threads if backend == CpuBackend.name else None)
 
 
 def computed(work: Work, tile: Tile, prepared: Prepared, vectors: Any, progress: Progress = None) -> Sums:

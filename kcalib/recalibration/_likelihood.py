@@ -10,13 +10,13 @@ import functools
 import math
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.records import dataclass
 from kcalib._backend.special import special
 from kcalib._input.checks import reject
 from kcalib.distributions import Beta, Dirichlet, Distribution, Laplace, MultivariateNormal, Normal, PowerExponential

@@ -7,17 +7,17 @@ of what they differ from the map that changes nothing; `multinomial` finds the l
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from kcalib._backend.records import dataclass
 from kcalib._backend.warnings import warn
 from kcalib.recalibration._newton import best_start, minimise
 from kcalib.recalibration._recalibrator import Given
 from kcalib.recalibration._separation import SeparationWarning
-from kcalib.recalibration._truncated_newton import Operator, minimise_by_products
+from kcalib.recalibration._truncated_newton import Backend, minimise_by_products
 from kcalib.solvers import ConvergenceWarning
 
 MOST_FOR_NEWTON = 1000  # parameters, from where on a Hessian takes longer than many products with it
@@ -67,10 +67,10 @@ class Map(ABC):
         """Of the mean log loss at probabilities q, shape (parameters, parameters)."""
 
     @abstractmethod
-    def preconditioner(self, q: np.ndarray) -> Operator:
+    def preconditioner(self, q: np.ndarray) -> Backend:
         """Nearly the inverse of the penalised Hessian, symmetric positive definite, at little cost."""
 
-    def hessian_product(self, q: np.ndarray) -> Operator:
+    def hessian_product(self, q: np.ndarray) -> Backend:
         """The penalised Hessian times directions, whose logits the map gives, too: it is linear."""
 
         def product(direction: np.ndarray) -> np.ndarray:
@@ -140,7 +140,7 @@ class Diagonal(Map):
         assert own.shape == (2 * m, 2 * m)
         return np.asarray(shared + own) / len(q)
 
-    def preconditioner(self, q: np.ndarray) -> Operator:
+    def preconditioner(self, q: np.ndarray) -> Backend:
         own = np.stack([self.weight @ (q * (1 - q) * part) for part in (self.scores**2, 1.0)]) / len(q)
         inverse = _inverse(own + 2 * self.penalty)
         return lambda gradient: inverse * gradient
@@ -182,7 +182,7 @@ class Full(Map):
                 hessian[b, :, a] = hessian[a, :, b].T
         return hessian.reshape(m * r, m * r) / len(q)
 
-    def preconditioner(self, q: np.ndarray) -> Operator:
+    def preconditioner(self, q: np.ndarray) -> Backend:
         """Of the Kronecker product of the residuals' mean covariance and that of the features."""
         covariance = (np.diag(self.weight @ q) - (q * self.weight[:, None]).T @ q) / len(q)
         sizes, rows = np.linalg.eigh(covariance)

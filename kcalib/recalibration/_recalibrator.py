@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -18,7 +18,6 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array, kind_of
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.records import dataclass
 from kcalib._backend.warnings import warn
 from kcalib._input.labels import Classification
 from kcalib._input.labels import prepare as prepare_labels

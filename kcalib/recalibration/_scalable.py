@@ -8,14 +8,13 @@ from __future__ import annotations
 import functools
 import math
 from abc import ABC, abstractmethod
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array, cast
-from kcalib._backend.records import dataclass
 from kcalib._backend.warnings import warn
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts

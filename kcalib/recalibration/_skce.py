@@ -9,7 +9,7 @@ import numpy as np
 from kcalib import _packing
 from kcalib._backend import arrays
 from kcalib._pairs import statistics
-from kcalib._pairs.dispatch import Operator, operator_for
+from kcalib._pairs.dispatch import Backend, backend_for
 from kcalib.estimators.skce import PairOptions, describe
 from kcalib.recalibration._scalable import Scalable
 from kcalib.recalibration._search import ROUNDING, Found, normal_quantile, warn_of_bound, warn_of_nothing
@@ -27,7 +27,7 @@ class SKCECriterion:
         data = given.data
         self.given, self.data, self.threads = given, data, options.threads
         self.packed = _packing.pack(data, options.kernel, options.target_kernel, threads=options.threads)
-        described = describe(data, self.packed, self._operator(0.0))
+        described = describe(data, self.packed, self._backend(0.0))
         self.names = described["kernel"], described["target_kernel"]
 
     def lowest(self, bounds: tuple[float, float], level: float) -> Found:
@@ -51,13 +51,13 @@ class SKCECriterion:
         return found._replace(standard_error=relative * temperature, interval=interval, converged=True)
 
     def value(self, log_temperature: float) -> float:
-        moments = self._operator(log_temperature).moments(rows=False)
+        moments = self._backend(log_temperature).moments(rows=False)
         return statistics.biased(moments, self.data.n, self.data.sample_weight)
 
     def _standard_error(self, place: float) -> float | None:
         """The error of log(T): 2 sd(g) / (sqrt(n) U''), with U' the mean of 2 g_i, the derivatives of row means."""
         n = self.data.n
-        moments = [self._operator(place + step).moments() for step in (-STEP, 0.0, STEP)]
+        moments = [self._backend(place + step).moments() for step in (-STEP, 0.0, STEP)]
         values = [statistics.biased(m, n) for m in moments]
         curvature = (values[0] - 2 * values[1] + values[2]) / STEP**2
         if n < 2 or curvature <= 0:
@@ -70,7 +70,7 @@ class SKCECriterion:
         deviation = float(arrays.namespace(slopes).std(slopes, correction=1))
         return 2 * deviation / math.sqrt(n) / curvature
 
-    def _operator(self, log_temperature: float) -> Operator:
+    def _backend(self, log_temperature: float) -> Backend:
         """That of the points at T = 1, and the marks of the scaled predictions."""
         packed = self.packed.with_marks_of(self.given.at(math.exp(log_temperature)), threads=self.threads)
-        return operator_for(packed.problem, threads=self.threads)
+        return backend_for(packed.problem, threads=self.threads)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-Operator = Callable[[np.ndarray], np.ndarray]  # linear; parameters are of any shape
+Backend = Callable[[np.ndarray], np.ndarray]  # linear; parameters are of any shape
 
 MOST_STEPS = 100
 MOST_PRODUCTS = 250  # of a step
@@ -31,8 +31,8 @@ class Lowest(NamedTuple):
 def minimise_by_products(
     value_of: Callable[[np.ndarray], float],
     value_and_gradient: Callable[[np.ndarray], tuple[float, np.ndarray, np.ndarray]],
-    hessian_at: Callable[[np.ndarray], Operator],
-    preconditioner_at: Callable[[np.ndarray], Operator],
+    hessian_at: Callable[[np.ndarray], Backend],
+    preconditioner_at: Callable[[np.ndarray], Backend],
     start: np.ndarray,
 ) -> Lowest:
     """The lowest point of a positive convex function, from `start` on.
@@ -56,7 +56,7 @@ def minimise_by_products(
     return Lowest(place, MOST_STEPS, False)
 
 
-def _solved(hessian: Operator, preconditioner: Operator, right: np.ndarray) -> np.ndarray:
+def _solved(hessian: Backend, preconditioner: Backend, right: np.ndarray) -> np.ndarray:
     """x with H x = b, to a residual that falls with b: steps are Newton's where these are small."""
     x, residual = np.zeros_like(right), right
     direction = preconditioned = preconditioner(residual)

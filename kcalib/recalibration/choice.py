@@ -8,14 +8,13 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.options import check_choice, check_fraction, check_integer
-from kcalib._backend.records import dataclass
 from kcalib._backend.warnings import warn
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare

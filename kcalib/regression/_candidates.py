@@ -9,11 +9,11 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from kcalib._backend.records import dataclass
 from kcalib.kernels import Gaussian
 from kcalib.lenses import Lens
 from kcalib.regression._function import CalibrationFunction

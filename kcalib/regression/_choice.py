@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from kcalib._backend.records import dataclass
 from kcalib.report.summary import Summarized, Summary
 
 

@@ -12,12 +12,13 @@ Called by `kcalib.regression.kernel_ridge`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.memory import available_memory, available_memory_on_gpu, check_max_memory, check_memory
-from kcalib._backend.records import dataclass
 from kcalib._packing import pack_points
-from kcalib._pairs.dispatch import operator_for
+from kcalib._pairs.dispatch import backend_for
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib.kernels import Kernel
 from kcalib.regression._function import Problem
@@ -61,12 +62,12 @@ class Expansion:
             If neither way fits in memory.
         """
         points = arrays.namespace(problem.points).ascontiguousarray(problem.points)
-        operator = KernelMatrix(pack_points(points, kernel, "float64", elsewhere=True), threads=None, operator=None)
+        backend = KernelMatrix(pack_points(points, kernel, "float64", elsewhere=True), threads=None, backend=None)
         most = _largest_rank(points, max_memory)
-        found = _factor(operator, most, arrays.is_host(points))
+        found = _factor(backend, most, arrays.is_host(points))
         if found.rank < most:
             reason = f"a factor of rank {found.rank} is the kernel matrix of {problem.n} samples to rounding"
-            return cls._of_factor(problem, operator, found.factor, found.pivots, reason)
+            return cls._of_factor(problem, backend, found.factor, found.pivots, reason)
         del found
         reason = f"the kernel matrix of {problem.n} samples has no rank below {most}"
         check_memory(
@@ -76,11 +77,11 @@ class Expansion:
             "fit fewer samples, or take a smoother kernel, such as Gaussian() with a larger bandwidth",
             array=points,
         )
-        return cls._of_matrix(problem, operator, reason)
+        return cls._of_matrix(problem, backend, reason)
 
     @classmethod
     def _of_factor(
-        cls, problem: Problem, operator: KernelMatrix, factor: Array, pivots: Array, reason: str
+        cls, problem: Problem, backend: KernelMatrix, factor: Array, pivots: Array, reason: str
     ) -> Expansion:
         """K = F F^T: psi(p) = W^T F(p), F(p) = L^{-1} k(pivots, p), L the pivots' rows of F, F^T F = W diag(l) W^T."""
         spectrum = eigendecomposition(factor.T @ factor, overwrite=True)
@@ -89,7 +90,7 @@ class Expansion:
         root = arrays.namespace(factor).tril(factor[pivots])
         return cls(
             n_samples=problem.n,
-            kernel=operator.kernel,
+            kernel=backend.kernel,
             landmarks=problem.points[pivots],
             map=linalg.solve_triangular(root, vectors, transposed=True),
             eigenvalues=kept,
@@ -101,23 +102,23 @@ class Expansion:
         )
 
     @classmethod
-    def _of_matrix(cls, problem: Problem, operator: KernelMatrix, reason: str) -> Expansion:
+    def _of_matrix(cls, problem: Problem, backend: KernelMatrix, reason: str) -> Expansion:
         """K = Q diag(l) Q^T: psi(p) = diag(l)^{-1/2} Q^T k(samples, p)."""
         everyone = slice(0, problem.n)
         # Its transpose is the same matrix in the order of LAPACK, which writes the eigenvectors over it.
-        spectrum = eigendecomposition(operator.tile(everyone, everyone).T, overwrite=True)
+        spectrum = eigendecomposition(backend.tile(everyone, everyone).T, overwrite=True)
         smallest, most = float(spectrum.values[0]), float(spectrum.values[-1])
         if smallest < -NEGATIVE * most:
             raise ValueError(
                 "the kernel matrix is not positive semi-definite: its smallest eigenvalue is "
-                f"{smallest:.3g}, and `kernel` is {operator.kernel}; take one that is positive definite, "
+                f"{smallest:.3g}, and `kernel` is {backend.kernel}; take one that is positive definite, "
                 "such as Gaussian() with metric='euclidean'"
             )
         kept, vectors = _kept(spectrum)
         roots = arrays.namespace(kept).sqrt(kept)
         return cls(
             n_samples=problem.n,
-            kernel=operator.kernel,
+            kernel=backend.kernel,
             landmarks=problem.points,
             map=vectors / roots,
             eigenvalues=kept,
@@ -135,18 +136,18 @@ def _kept(spectrum: Eigensystem) -> tuple[Array, Array]:
     return spectrum.values[first:], spectrum.vectors[:, first:]
 
 
-def _factor(operator: KernelMatrix, most: int, on_host: bool) -> LowRank:
+def _factor(backend: KernelMatrix, most: int, on_host: bool) -> LowRank:
     """A factor of the kernel matrix, to rounding, of rank `most` where there is no lower one.
 
     Memory of the host is taken as it is filled, that of a GPU at once: there small factors are tried first. They have
     the same pivots, if the last block of these was a whole one.
     """
     for rank in () if on_host else [rank for rank in RANKS_ON_GPU if rank < most]:
-        found = partial_cholesky(operator, rank, to_rounding=True)
+        found = partial_cholesky(backend, rank, to_rounding=True)
         if found.rank <= rank - automatic_block(rank):
             return found
         del found
-    return partial_cholesky(operator, most, to_rounding=True)
+    return partial_cholesky(backend, most, to_rounding=True)
 
 
 def _largest_rank(points: Array, max_memory: float | None) -> int:
@@ -167,4 +168,4 @@ def kernel_products(points: Array, landmarks: Array, kernel: Kernel, vectors: Ar
         return xp.zeros((len(points), vectors.shape[1]))
     landmarks, vectors = (arrays.beside(a, points) for a in (landmarks, vectors))
     left, right = (Side(xp.ascontiguousarray(a), xp.ones((len(a), 1))) for a in (points, landmarks))
-    return operator_for(PairProblem(left, right, kernel.terms())).matmul(xp.ascontiguousarray(vectors))
+    return backend_for(PairProblem(left, right, kernel.terms())).matmul(xp.ascontiguousarray(vectors))

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -24,7 +25,6 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.linalg import row_products
-from kcalib._backend.records import dataclass
 from kcalib._input.labels import Classification, prepare
 from kcalib._packing import points_and_residuals
 from kcalib.lenses import Canonical, Lens

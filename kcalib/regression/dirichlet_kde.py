@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from numbers import Real
 from typing import Any, Literal, overload
@@ -27,7 +28,6 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import as_float, check_choice
-from kcalib._backend.records import dataclass
 from kcalib._backend.threads import TerminalProgress, resolve_threads
 from kcalib._backend.warnings import warn
 from kcalib._input.checks import DTYPES

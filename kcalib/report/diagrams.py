@@ -9,13 +9,13 @@ without pyplot, which would choose a window system and keep figures in global st
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from kcalib._backend.options import check_choice
-from kcalib._backend.records import dataclass
 
 # Okabe and Ito's blue and vermilion, and on dark paper their sky blue and orange: distinct with every kind of colour
 # vision, and in grey.

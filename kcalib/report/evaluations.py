@@ -89,7 +89,7 @@ def repeated(models: Mapping[str, Any], command: str | None) -> Section:
     for name, one in models.items():
         skce, test = one.skce, one.test
         lines.append(
-            f"{name}: {skce.estimator} SKCE, {skce.kernel}, {skce.operator} operator, {skce.dtype}; "
+            f"{name}: {skce.estimator} SKCE, {skce.kernel}, {skce.backend} backend, {skce.dtype}; "
             f"{test.method} test, seed {test.seed}, level {one.level:g}, tolerance {one.tolerance}"
         )
     return Section("What was computed, and how to repeat it", [preformatted("\n".join(lines))])

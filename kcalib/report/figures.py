@@ -11,11 +11,10 @@ import os
 import textwrap
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kcalib._backend.files import write_whole
-from kcalib._backend.records import dataclass
 from kcalib.report.diagrams import (
     PlotError,
     Tones,

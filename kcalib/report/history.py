@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from kcalib._backend.records import dataclass
 from kcalib.report.diagrams import DIAGONAL, Tones, bare
 from kcalib.report.figures import CAPTION
 

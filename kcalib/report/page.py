@@ -10,10 +10,10 @@ import io
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from kcalib._backend.records import dataclass
 from kcalib.report.diagrams import BAND, CALIBRATED, DIAGONAL, GRID, MISCALIBRATED, require_matplotlib
 from kcalib.report.figures import CAPTION
 

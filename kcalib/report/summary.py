@@ -7,10 +7,8 @@ give a table of their own. All of it is plain text, cut to the width of a cell; 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
-
-from kcalib._backend.records import dataclass
 
 MOST_ROWS = 10
 WIDTH = 100  # of a line

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,7 +17,6 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.memory import check_max_memory
 from kcalib._backend.options import check_integer, check_positive
-from kcalib._backend.records import dataclass
 from kcalib._backend.warnings import warn
 from kcalib._input.methods import Seeded, resolved
 from kcalib.report.summary import Summarized

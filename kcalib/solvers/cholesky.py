@@ -6,6 +6,7 @@ it. Called by `_solve`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -13,7 +14,6 @@ import scipy
 
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
-from kcalib._backend.records import dataclass
 from kcalib.solvers.kernel_operator import SymmetricOperator, shifted_product
 from kcalib.solvers.ridge_system import RidgeSystem, Solved, Solver, relative_residual
 

@@ -18,7 +18,7 @@ of a block, whose factors choose directions and lengths, are the host's unless t
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -26,7 +26,6 @@ import numpy as np
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_choice, check_integer
-from kcalib._backend.records import dataclass
 from kcalib._input.methods import Seeded
 from kcalib.solvers.kernel_operator import SymmetricOperator, shifted_product
 from kcalib.solvers.pivoted_cholesky import automatic_block, partial_cholesky

@@ -20,10 +20,10 @@ from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_choice
 from kcalib._input.checks import check_points
 from kcalib._packing import Packed, pack_points
-from kcalib._pairs.dispatch import Operator, Spread, in_single_precision, operator_for
+from kcalib._pairs.backends.diagonal import diagonal
+from kcalib._pairs.dispatch import Backend, Spread, backend_for, in_single_precision
 from kcalib._pairs.feature_sums import gram
 from kcalib._pairs.features import FeatureMap
-from kcalib._pairs.operators.diagonal import diagonal
 from kcalib.kernels import Kernel
 
 MEMBERS = ("n", "matmul", "tile", "diagonal")
@@ -57,30 +57,30 @@ class KernelMatrix:
     """K_ij = k(x_i, x_j), never stored; for callers that run on the GPU of the points already."""
 
     def __init__(
-        self, packed: Packed, *, threads: int | None, operator: str | None, parallel: Spread | None = None
+        self, packed: Packed, *, threads: int | None, backend: str | None, parallel: Spread | None = None
     ) -> None:
         self.kernel = packed.kernel
-        self._operator = operator_for(packed.problem, operator=operator, threads=threads, parallel=parallel)
+        self._backend = backend_for(packed.problem, backend=backend, threads=threads, parallel=parallel)
         self._threads = threads
 
     @property
     def n(self) -> int:
-        return int(self._operator.problem.left.points.shape[0])
+        return int(self._backend.problem.left.points.shape[0])
 
     @property
     def name(self) -> str:
-        """Which operator of the pair engine computes."""
-        return self._operator.name
+        """Which backend of the pair engine computes."""
+        return self._backend.name
 
     @property
     def reason(self) -> str:
         """Why that one."""
-        return self._operator.reason
+        return self._backend.reason
 
     @property
     def threads(self) -> int | None:
         """Threads used at most; None where the array library decides."""
-        return self._operator.threads
+        return self._backend.threads
 
     @property
     def epsilon(self) -> float:
@@ -88,27 +88,27 @@ class KernelMatrix:
         return float(np.finfo(str(self._points.dtype).rpartition(".")[2]).eps)
 
     def matmul(self, vectors: Array, dtype: str = "float64") -> Array:
-        operator = self._single if dtype == "float32" else self._operator
+        backend = self._single if dtype == "float32" else self._backend
         if self._on_gpu:
-            return operator.matmul(vectors, dtype=dtype)
-        return arrays.to_host(operator.matmul(arrays.like(vectors, self._points), dtype=dtype))
+            return backend.matmul(vectors, dtype=dtype)
+        return arrays.to_host(backend.matmul(arrays.like(vectors, self._points), dtype=dtype))
 
     def tile(self, rows: Any, columns: Any) -> Array:
         rows, columns = (i if isinstance(i, slice) else arrays.like(i, self._points) for i in (rows, columns))
-        tile = self._operator.tile(rows, columns)
+        tile = self._backend.tile(rows, columns)
         if self._on_gpu:
             return arrays.namespace(tile).astype(tile, np.float64, copy=False)
         return np.asarray(arrays.to_host(tile), dtype=np.float64)
 
     def diagonal(self) -> Array:
-        own = diagonal(self._operator.problem, self.threads or 1)
+        own = diagonal(self._backend.problem, self.threads or 1)
         own = own if self._on_gpu else arrays.to_host(own)
         return arrays.namespace(own).broadcast_to(own, (self.n,))
 
     def gram(self, feature_map: FeatureMap, points: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """See `feature_sums.gram`, of samples in host memory: where products are computed."""
-        if self._operator.parallel is not None:
-            return self._operator.parallel.gram(self._operator, feature_map, columns)
+        if self._backend.parallel is not None:
+            return self._backend.parallel.gram(self._backend, feature_map, columns)
         return gram(feature_map, points, columns, threads=self._threads)
 
     @property
@@ -122,12 +122,12 @@ class KernelMatrix:
 
     @property
     def _points(self) -> Any:
-        return self._operator.problem.left.points
+        return self._backend.problem.left.points
 
     @cached_property
-    def _single(self) -> Operator:
+    def _single(self) -> Backend:
         """The same in float32, points and kernel too, where that is of use."""
-        return in_single_precision(self._operator)
+        return in_single_precision(self._backend)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.n} points, {self.kernel}, {self.name}>"
@@ -188,7 +188,7 @@ def kernel_operator(
     *,
     dtype: str | None = None,
     threads: int | None = None,
-    operator: str | None = None,
+    backend: str | None = None,
 ) -> KernelOperator:
     """The matrix of a kernel between points, never stored, for `solve` and `pivoted_cholesky`.
 
@@ -208,22 +208,22 @@ def kernel_operator(
         Arithmetic of the kernel; float64 by default.
     threads : int, optional
         Number of threads.
-    operator : {"sorted_scan", "openmp", "cuda", "generic"}, optional
-        Which operator of the pair engine computes; by default the fastest exact one.
+    backend : {"sorted", "cpu", "cuda", "array-api"}, optional
+        Which backend of the pair engine computes; by default the fastest exact one.
 
     Returns
     -------
     KernelOperator
         With `n`, ``matmul(vectors, dtype="float64")``, ``tile(rows, columns)``, ``diagonal()``, the `kernel` with its
-        bandwidths as numbers, and `name`, `reason` and `threads` of the pair engine's operator.
+        bandwidths as numbers, and `name`, `reason` and `threads` of the pair engine's backend.
 
     Raises
     ------
     TypeError
         If `points` are not numbers, or `kernel` is none of `kcalib.kernels`.
     ValueError
-        If `points` are not finite or not of two dimensions, or have no rows; if `dtype` or `operator` is unknown, or
-        `operator` cannot take the points; if the median heuristic finds no bandwidth.
+        If `points` are not finite or not of two dimensions, or have no rows; if `dtype` or `backend` is unknown, or
+        `backend` cannot take the points; if the median heuristic finds no bandwidth.
 
     Warns
     -----
@@ -243,7 +243,7 @@ def kernel_operator(
     checked = check_points(arrays.as_array(points, "points"), "points")
     if checked.shape[0] == 0:
         raise ValueError("`points` has no rows, expected at least one")
-    return KernelOperator(pack_points(checked, kernel, name, threads=threads), threads=threads, operator=operator)
+    return KernelOperator(pack_points(checked, kernel, name, threads=threads), threads=threads, backend=backend)
 
 
 def as_operator(operator: Any) -> SymmetricOperator:

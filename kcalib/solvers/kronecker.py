@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -22,7 +23,6 @@ import scipy
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.records import dataclass
 from kcalib.report.summary import Summarized
 
 EPSILON = float(np.finfo(np.float64).eps)

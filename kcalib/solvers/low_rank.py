@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,6 @@ import scipy
 
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
-from kcalib._backend.records import dataclass
 from kcalib._pairs.features import FeatureMap
 from kcalib._pairs.problem import Term
 

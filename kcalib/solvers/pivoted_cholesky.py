@@ -12,7 +12,7 @@ users.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,6 @@ from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_choice, check_integer
-from kcalib._backend.records import dataclass
 from kcalib._pairs.statistics import cumulative_sum
 from kcalib.report.summary import Summarized
 from kcalib.solvers.kernel_operator import SymmetricOperator, as_operator

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -17,7 +18,6 @@ from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.memory import available_memory, available_memory_on_gpu, check_memory
 from kcalib._backend.options import check_positive
-from kcalib._backend.records import dataclass
 from kcalib._input.methods import Method
 from kcalib.solvers.kernel_operator import SymmetricOperator
 

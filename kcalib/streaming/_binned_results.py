@@ -9,12 +9,12 @@ a bootstrap of the samples.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from kcalib._backend.options import check_choice, check_fraction
-from kcalib._backend.records import dataclass
 from kcalib.estimators.bands import Band, binomial_band, clopper_pearson
 from kcalib.estimators.binning import Binning, ReliabilityBins, bin_edges
 from kcalib.estimators.brier import BrierDecomposition

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
 
 from kcalib._backend import arrays
-from kcalib._backend.records import dataclass
 from kcalib._input.labels import Classification
 from kcalib._packing.labels import resolve
 from kcalib.kernels import Kernel

@@ -6,7 +6,7 @@ but for rounding. `DeviceSums` are added up on the device, and come to the host 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 
@@ -14,7 +14,6 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.exact_sums import ExactSums
 from kcalib._backend.random import cumulative_sums, draw_labels, replicate_numbers
-from kcalib._backend.records import dataclass
 from kcalib._input.labels import Classification
 from kcalib._packing.labels import sample_side
 from kcalib._packing.variance import FiniteLaw, expected_lengths

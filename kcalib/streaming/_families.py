@@ -5,6 +5,7 @@ That takes a characteristic function in closed form, and points whose distances 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -12,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from kcalib._backend import arrays
-from kcalib._backend.records import dataclass
 from kcalib.distributions import (
     Distribution,
     Laplace,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 
 from kcalib._backend.exact_sums import ExactSums
-from kcalib._backend.records import dataclass
 from kcalib._input.forecasts import Forecasts, prepare_forecasts
 from kcalib._packing.forecasts import open_metrics
 from kcalib.streaming._contents import TOO_FEW, Contents, check_weights, joined, numbers_of, remedy_of_states, signed

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from kcalib._backend.options import LARGEST_SEED, check_integer
-from kcalib._backend.records import dataclass
 from kcalib._input.forecasts import Forecasts
 from kcalib._packing.features import check_columns, drawn_map
 from kcalib._packing.forecasts import chosen, open_metrics, resolve

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from kcalib._backend.options import check_fraction
-from kcalib._backend.records import dataclass
 from kcalib._input.forecasts import Forecasts
 from kcalib._packing import ForecastFeatures, pack
 from kcalib._packing.prediction_points import PredictionPoints, Vectors
 from kcalib._packing.variance import finite_parts
-from kcalib._pairs.dispatch import operator_for
+from kcalib._pairs.dispatch import backend_for
 from kcalib.estimators import rms_bound
 from kcalib.estimators.few_errors import few_of
 from kcalib.estimators.forecast_quantities import LEVELS
@@ -81,7 +80,7 @@ class DistributionResults(KernelResults):
 
     def eigenvalue(self) -> MeanEigenvalue:
         packed = self.problem.packed
-        return rms_bound.mean_eigenvalue(self.totals.sample, packed, operator_for(packed.problem, threads=self.threads))
+        return rms_bound.mean_eigenvalue(self.totals.sample, packed, backend_for(packed.problem, threads=self.threads))
 
     def target_sources(self) -> list[str]:
         rows, kernel = self.totals.target_rows, self.totals.target_kernel

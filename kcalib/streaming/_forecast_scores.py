@@ -7,11 +7,11 @@ the units of the targets, by `wide_sums`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from kcalib._backend.exact_sums import ExactSums
-from kcalib._backend.records import dataclass
 from kcalib._backend.wide_sums import WideSums
 from kcalib._input.forecasts import Forecasts
 from kcalib.distributions import Distribution, NegativeBinomial

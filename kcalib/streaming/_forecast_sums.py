@@ -10,7 +10,7 @@ import itertools
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +18,6 @@ import numpy as np
 from kcalib._backend.exact_sums import ExactSums
 from kcalib._backend.memory import check_memory
 from kcalib._backend.random import replicate_numbers
-from kcalib._backend.records import dataclass
 from kcalib._backend.threads import resolve_threads
 from kcalib._input.forecasts import Forecasts
 from kcalib._packing.prediction_points import PredictionPoints, points_in

@@ -12,13 +12,12 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from kcalib._backend.records import dataclass
 from kcalib._packing import pack
 from kcalib._packing.features import FeatureProblem, LabelFeatures
 from kcalib._packing.packed import ANY_BANDWIDTH
@@ -252,7 +251,7 @@ class KernelResults(ABC):
         sources += self.target_sources()
         fields["bandwidth_source"] = "; ".join(sources) or "given"
         return fields | {
-            "operator_reason": f"sums of {self.totals.map.n_columns} features of the kernel, which a state adds up",
+            "backend_reason": f"sums of {self.totals.map.n_columns} features of the kernel, which a state adds up",
             "dtype": "float64",
             "n_samples": self.n,
             "n_samples_used": self.n,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.options import LARGEST_SEED, check_integer
-from kcalib._backend.records import dataclass
 from kcalib._input.labels import Classification
 from kcalib._packing.features import check_columns, class_map
 from kcalib._packing.labels import check_kernel, target_root

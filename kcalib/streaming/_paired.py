@@ -7,10 +7,11 @@ either model is the covariance of all their gaps, and how many rows of a bin hav
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from kcalib._backend.exact_sums import ExactSums
-from kcalib._backend.records import dataclass
 from kcalib._input.labels import Classification
 from kcalib.estimators.binning import bin_numbers
 from kcalib.estimators.scores import log_losses, square_residuals, top_label

@@ -10,10 +10,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from kcalib._backend.records import dataclass
 from kcalib._input.labels import Classification
 from kcalib._pairs.statistics import Spread
 from kcalib.bandwidth import MAX_SAMPLES
@@ -55,8 +55,8 @@ SHARED = (
     "target_factor",
     "prediction_distances",
     "n_columns",
-    "operator",
-    "operator_reason",
+    "backend",
+    "backend_reason",
 )
 SAME = 1e-12  # relative; the values of samples that are all at hand
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from kcalib._backend.options import check_integer
-from kcalib._backend.records import dataclass
 
 PART = 2**40  # rows of a part
 PARTS = 2**23

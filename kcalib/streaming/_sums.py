@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from kcalib import _native
 from kcalib._backend.exact_sums import ExactSums
-from kcalib._backend.records import dataclass
 from kcalib._backend.threads import sweeping
 from kcalib._pairs.feature_sums import compiled
 from kcalib._pairs.features import FeatureMap

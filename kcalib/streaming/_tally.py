@@ -6,7 +6,7 @@ Each row's terms are cut to fixed point by themselves, so that rows may come in 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -16,7 +16,6 @@ from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.exact_sums import ExactSums
-from kcalib._backend.records import dataclass
 from kcalib._backend.threads import sweeping
 from kcalib.streaming._rows import Rows
 

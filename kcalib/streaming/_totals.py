@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from kcalib._backend.records import dataclass
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._pairs.features import FeatureMap

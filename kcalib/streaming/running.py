@@ -11,14 +11,13 @@ import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
 from kcalib._backend.files import printable
 from kcalib._backend.options import OptionError, check_integer, check_positive
-from kcalib._backend.records import dataclass
 from kcalib._input.source import Source, rows_of
 from kcalib.streaming._file import Content, packed, read, unpacked, write
 from kcalib.streaming._progress import row_progress

@@ -19,7 +19,7 @@ enum class Begin { LINE, HUGE_PAGE };
 // Uninitialised numbers, aligned to a line of the cache.
 template <class T> class AlignedBuffer {
  public:
-  explicit AlignedBuffer(long size, Begin begin = Begin::HUGE_PAGE)
+  explicit AlignedBuffer(int64_t size, Begin begin = Begin::HUGE_PAGE)
       : bytes_(sizeof(T) * std::size_t(std::max(size, 1L))),
         alignment_(std::align_val_t(bytes_ < HUGE_PAGE || begin == Begin::LINE ? 64 : HUGE_PAGE)),
         data_(static_cast<T*>(::operator new(bytes_, alignment_))) {
@@ -35,14 +35,14 @@ template <class T> class AlignedBuffer {
   AlignedBuffer(const AlignedBuffer&) = delete;
   AlignedBuffer& operator=(const AlignedBuffer&) = delete;
   T* get() const { return data_; }
-  T& operator[](long i) const { return data_[i]; }
+  T& operator[](int64_t i) const { return data_[i]; }
 
   // Before several threads write to neighbouring places: two that are the first to write to a page clear it both.
   void take_pages(int threads) const {
     char* const bytes = reinterpret_cast<char*>(data_);
-    const long pages = long((bytes_ + HUGE_PAGE - 1) / HUGE_PAGE);
+    const int64_t pages = int64_t((bytes_ + HUGE_PAGE - 1) / HUGE_PAGE);
 #pragma omp parallel for schedule(static) num_threads(threads)
-    for (long page = 0; page < pages; ++page) bytes[page * long(HUGE_PAGE)] = 0;
+    for (int64_t page = 0; page < pages; ++page) bytes[page * int64_t(HUGE_PAGE)] = 0;
   }
 
  private:

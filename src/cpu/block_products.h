@@ -2,6 +2,8 @@
 // tile.cpp, once per instruction set.
 #pragma once
 
+#include <cstdint>
+
 #include "register_tile.h"
 #include "tile.h"
 
@@ -10,26 +12,26 @@ namespace {
 
 template <class T> struct StridedRows {
   const T* at;
-  long stride;
-  KCALIB_FN T operator()(long k, int r) const { return at[r * stride + k]; }
+  int64_t stride;
+  KCALIB_FN T operator()(int64_t k, int r) const { return at[r * stride + k]; }
 };
 
 template <class T>
-void quadratic(const T* h, long stride, long row_begin, long rows, long column_begin, long columns,
-               const T* const* panels, long n_panels, double* out) {
+void quadratic(const T* h, int64_t stride, int64_t row_begin, int64_t rows, int64_t column_begin, int64_t columns,
+               const T* const* panels, int64_t n_panels, double* out) {
   using V = Pack<T>;
-  constexpr long AT_ONCE = 96;                               // columns whose weights stay in L1
-  const long groups = (rows + ROWS - 1) / ROWS;
-  for (long p = 0; p < n_panels; ++p, out += WIDTH<T>) {
+  constexpr int64_t AT_ONCE = 96;                               // columns whose weights stay in L1
+  const int64_t groups = (rows + ROWS - 1) / ROWS;
+  for (int64_t p = 0; p < n_panels; ++p, out += WIDTH<T>) {
     const T* left = panels[p] + row_begin * WIDTH<T>;
     const T* right = panels[p] + column_begin * WIDTH<T>;
     DoublePack total[VECTORS * WIDE<V>] = {};
-    for (long k = 0; k < columns; k += AT_ONCE) {
-      const long length = columns - k < AT_ONCE ? columns - k : AT_ONCE;
+    for (int64_t k = 0; k < columns; k += AT_ONCE) {
+      const int64_t length = columns - k < AT_ONCE ? columns - k : AT_ONCE;
       const T* next = k + AT_ONCE < columns ? right + (k + AT_ONCE) * WIDTH<T> : panels[p + 1 < n_panels ? p + 1 : p] + column_begin * WIDTH<T>;
-      const Prefetch prefetch(next, AT_ONCE * WIDTH<T> * long(sizeof(T)), groups);
-      for (long g = 0; g < groups; ++g) {
-        const long i = g * ROWS;
+      const Prefetch prefetch(next, AT_ONCE * WIDTH<T> * int64_t(sizeof(T)), groups);
+      for (int64_t g = 0; g < groups; ++g) {
+        const int64_t i = g * ROWS;
         prefetch.step(g);
         V part[VECTORS] = {};
         accumulate<Product, V>(StridedRows<T>{h + i * stride + k, stride}, right + k * WIDTH<T>, length,
@@ -48,14 +50,14 @@ void quadratic(const T* h, long stride, long row_begin, long rows, long column_b
 
 // apply(begin, count) for parts of 0..n, as few and as even as can be, of MOST at most; count is a constant.
 template <int COUNT> struct Count { static constexpr int value = COUNT; };
-template <int COUNT, class Apply> KCALIB_FN void with_count(long count, Apply&& apply) {
+template <int COUNT, class Apply> KCALIB_FN void with_count(int64_t count, Apply&& apply) {
   if (count == COUNT) return apply(Count<COUNT>{});
   if constexpr (COUNT > 1) with_count<COUNT - 1>(count, apply);
 }
-template <int MOST, class Apply> KCALIB_FN void in_parts(long n, Apply&& apply) {
-  const long parts = (n + MOST - 1) / MOST;
-  for (long part = 0; part < parts; ++part) {
-    const long begin = part * n / parts, end = (part + 1) * n / parts;
+template <int MOST, class Apply> KCALIB_FN void in_parts(int64_t n, Apply&& apply) {
+  const int64_t parts = (n + MOST - 1) / MOST;
+  for (int64_t part = 0; part < parts; ++part) {
+    const int64_t begin = part * n / parts, end = (part + 1) * n / parts;
     with_count<MOST>(end - begin, [&](auto count) KCALIB_INLINE { apply(begin, count); });
   }
 }
@@ -77,11 +79,11 @@ template <class V, int STEP = LANES<DoublePack> / 2> KCALIB_FN DoublePack sums_o
 }
 
 // Rows [i, i + lanes of a double pack) times COUNT vectors from the c-th on: lane by lane along the columns.
-template <int COUNT, class T> KCALIB_FN void row_products(const BlockProduct<T>& block, long i, long c) {
+template <int COUNT, class T> KCALIB_FN void row_products(const BlockProduct<T>& block, int64_t i, int64_t c) {
   using V = Pack<T>;
   constexpr int AT_ONCE = LANES<DoublePack>;
   V sum[COUNT][AT_ONCE] = {};
-  for (long j = 0; j < block.columns; j += WIDTH<T>) {
+  for (int64_t j = 0; j < block.columns; j += WIDTH<T>) {
     const T* h = block.h + j * block.stride + i * WIDTH<T>;
     const T* vectors = block.of_columns + c * block.length + j;
 #pragma GCC unroll 1
@@ -104,7 +106,7 @@ template <int COUNT, class T> KCALIB_FN void row_products(const BlockProduct<T>&
 
 // Rows [begin, end), transposed, times COUNT vectors from the c-th on, for the panel of columns from j on.
 template <int COUNT, class T>
-KCALIB_FN void column_products(const BlockProduct<T>& block, long begin, long end, long j, long c) {
+KCALIB_FN void column_products(const BlockProduct<T>& block, int64_t begin, int64_t end, int64_t j, int64_t c) {
   using V = Pack<T>;
   double* out = block.to_columns + c * block.length + j;
   accumulate<Product, V, COUNT>(
@@ -123,19 +125,19 @@ KCALIB_FN void column_products(const BlockProduct<T>& block, long begin, long en
 
 template <class T> void multiply(const BlockProduct<T>& whole) {
   constexpr int ROWS_AT_ONCE = LANES<DoublePack>, VECTORS_AT_ONCE = ROWS * VECTORS / ROWS_AT_ONCE;
-  constexpr long PART = 96;  // rows: 24 KiB of a panel, with AVX-512, that stay in L1
-  constexpr long MOST = 96 / long(sizeof(T));  // vectors: 18 KiB, which stay there too
-  const long chunks = (whole.n_vectors + MOST - 1) / MOST;
-  for (long chunk = 0; chunk < chunks; ++chunk) {
-    const long begin = chunk * whole.n_vectors / chunks, end = (chunk + 1) * whole.n_vectors / chunks;
+  constexpr int64_t PART = 96;  // rows: 24 KiB of a panel, with AVX-512, that stay in L1
+  constexpr int64_t MOST = 96 / int64_t(sizeof(T));  // vectors: 18 KiB, which stay there too
+  const int64_t chunks = (whole.n_vectors + MOST - 1) / MOST;
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    const int64_t begin = chunk * whole.n_vectors / chunks, end = (chunk + 1) * whole.n_vectors / chunks;
     const BlockProduct<T> block = whole.vectors(begin, end);
-    for (long i = 0; i < block.rows; i += ROWS_AT_ONCE)
-      in_parts<VECTORS_AT_ONCE>(block.n_vectors, [&](long c, auto count) KCALIB_INLINE { row_products<count.value>(block, i, c); });
+    for (int64_t i = 0; i < block.rows; i += ROWS_AT_ONCE)
+      in_parts<VECTORS_AT_ONCE>(block.n_vectors, [&](int64_t c, auto count) KCALIB_INLINE { row_products<count.value>(block, i, c); });
     if (!block.of_rows) continue;
-    for (long i = 0; i < block.rows; i += PART) {
-      const long i_end = i + PART < block.rows ? i + PART : block.rows;
-      for (long j = 0; j < block.columns; j += WIDTH<T>)
-        in_parts<ROWS>(block.n_vectors, [&](long c, auto count) KCALIB_INLINE { column_products<count.value>(block, i, i_end, j, c); });
+    for (int64_t i = 0; i < block.rows; i += PART) {
+      const int64_t i_end = i + PART < block.rows ? i + PART : block.rows;
+      for (int64_t j = 0; j < block.columns; j += WIDTH<T>)
+        in_parts<ROWS>(block.n_vectors, [&](int64_t c, auto count) KCALIB_INLINE { column_products<count.value>(block, i, i_end, j, c); });
     }
   }
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <optional>
 
 #include "aligned.h"
@@ -28,22 +29,22 @@ template <class T> double pair_work(const PairProblem<T>& problem, bool of_entri
 // Rows (and columns) of a block: whole panels of columns on every instruction set (of float32 96 are one and a half), and
 // no more than a second-level cache holds of the products' rows, which pass by once for each panel, or than takes some
 // tenths of a second, for which Ctrl-C waits. Depends on the problem's sizes alone: it decides the order of summation.
-template <class T> long block_rows(const PairProblem<T>& problem, long n) {
-  constexpr long SECOND_LEVEL = 1 << 20;  // bytes of it for rows
+template <class T> int64_t block_rows(const PairProblem<T>& problem, int64_t n) {
+  constexpr int64_t SECOND_LEVEL = 1 << 20;  // bytes of it for rows
   constexpr double LONG = 2e4;            // operations of a pair: microseconds
-  const bool few = n < 2048 || 192 * problem.left.n_marks * long(sizeof(T)) > SECOND_LEVEL;
+  const bool few = n < 2048 || 192 * problem.left.n_marks * int64_t(sizeof(T)) > SECOND_LEVEL;
   return (few && sizeof(T) == sizeof(double)) || pair_work(problem, true) > LONG ? 96 : 192;
 }
 
-inline constexpr long MAX_ROWS_AT_ONCE = 8;  // rows of a register tile, on any instruction set
+inline constexpr int64_t MAX_ROWS_AT_ONCE = 8;  // rows of a register tile, on any instruction set
 
-inline long ceil_divide(long a, long b) { return (a + b - 1) / b; }
-inline long round_up(long a, long b) { return ceil_divide(a, b) * b; }
+inline int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+inline int64_t round_up(int64_t a, int64_t b) { return ceil_divide(a, b) * b; }
 
 // One side, packed block by block: all of them, or, if each is used once, by the thread that uses it.
 template <class T> class PackedSide {
  public:
-  PackedSide(const Side<T>& side, const Run& run, long block, bool used_once)
+  PackedSide(const Side<T>& side, const Run& run, int64_t block, bool used_once)
       : side_(side),
         pack_(functions<T>(*run.table).pack),
         block_(block),
@@ -51,15 +52,15 @@ template <class T> class PackedSide {
         stride_(functions<T>(*run.table).packed_size(side, block)),
         buffer_(stride_ * (used_once ? run.threads : ceil_divide(side.n, block))) {
     if (used_once) return;
-    const long blocks = ceil_divide(side.n, block);
+    const int64_t blocks = ceil_divide(side.n, block);
     const double work = 200 + 10.0 * double(side.n_features * (side.expecting ? 3 : 1) + side.n_marks);  // of a sample, with its share of fresh memory
     const int threads = team_size(run, blocks, double(side.n) * work);
 #pragma omp parallel for schedule(static) num_threads(threads)
-    for (long j = 0; j < blocks; ++j) pack(j, buffer_.get() + j * stride_);
+    for (int64_t j = 0; j < blocks; ++j) pack(j, buffer_.get() + j * stride_);
   }
 
   // Until the same thread asks for the next one.
-  const T* operator[](long j) const {
+  const T* operator[](int64_t j) const {
     if (!used_once_) return buffer_.get() + j * stride_;
     T* packed = buffer_.get() + thread_number() * stride_;
     pack(j, packed);
@@ -67,13 +68,13 @@ template <class T> class PackedSide {
   }
 
  private:
-  void pack(long j, T* packed) const { pack_(side_, j * block_, std::min(side_.n, (j + 1) * block_), packed); }
+  void pack(int64_t j, T* packed) const { pack_(side_, j * block_, std::min(side_.n, (j + 1) * block_), packed); }
 
   const Side<T>& side_;
   const decltype(TileFunctions<T>::pack) pack_;
-  const long block_;
+  const int64_t block_;
   const bool used_once_;
-  const long stride_;
+  const int64_t stride_;
   const AlignedBuffer<T> buffer_;
 };
 
@@ -86,7 +87,7 @@ template <class T> class Blocks {
  public:
   const PairProblem<T>& problem;
   const TileFunctions<T>& tile;
-  const long n, n_right;
+  const int64_t n, n_right;
 
  private:
   const Run& run_;
@@ -95,7 +96,7 @@ template <class T> class Blocks {
   const std::optional<PackedSide<T>> rows_;  // of rectangular problems; otherwise the columns are the rows
 
  public:
-  const long block, group, row_blocks, column_blocks, row_groups, column_groups;  // samples of a block, of a group; counts
+  const int64_t block, group, row_blocks, column_blocks, row_groups, column_groups;  // samples of a block, of a group; counts
 
   Blocks(const PairProblem<T>& pairs, const Run& run)
       : problem(pairs),
@@ -114,16 +115,16 @@ template <class T> class Blocks {
         row_groups(groups_.rows),
         column_groups(groups_.columns) {}
 
-  long tasks() const { return row_groups * column_groups; }
+  int64_t tasks() const { return row_groups * column_groups; }
   // Those that a sweep has, one after the other: of symmetric problems a <= b of task a * column_groups + b.
-  long own_tasks() const { return problem.symmetric ? row_groups * (row_groups + 1) / 2 : tasks(); }
-  long own_place(long task) const {
-    const long a = task / column_groups;
+  int64_t own_tasks() const { return problem.symmetric ? row_groups * (row_groups + 1) / 2 : tasks(); }
+  int64_t own_place(int64_t task) const {
+    const int64_t a = task / column_groups;
     return problem.symmetric ? task - a * (a + 1) / 2 : task;
   }
 
   // Symmetric problems: i <= j.
-  long pairs_of_blocks() const { return problem.symmetric ? row_blocks * (row_blocks + 1) / 2 : row_blocks * column_blocks; }
+  int64_t pairs_of_blocks() const { return problem.symmetric ? row_blocks * (row_blocks + 1) / 2 : row_blocks * column_blocks; }
 
   // Threads for a sweep that does `work` operations a pair besides the kernel's.
   int threads(double work = 0) const {
@@ -132,13 +133,13 @@ template <class T> class Blocks {
   }
 
   // Rows [i * block, ...) against columns [j * block, ...).
-  BlockOfPairs<T> pairs(long i, long j) const {
+  BlockOfPairs<T> pairs(int64_t i, int64_t j) const {
     return {&problem.program, &problem.left,  i * block, std::min(n, (i + 1) * block),       (rows_ ? *rows_ : columns_)[i],
             &problem.right,  j * block,      std::min(n_right, (j + 1) * block), columns_[j], problem.symmetric && i == j,
             run_.table->roots_by_divider};
   }
 
-  BlockOfPairs<T> pairs_and_diagonal(long i, long j) const {
+  BlockOfPairs<T> pairs_and_diagonal(int64_t i, int64_t j) const {
     BlockOfPairs<T> block = pairs(i, j);
     block.on_diagonal = false;
     return block;
@@ -146,11 +147,11 @@ template <class T> class Blocks {
 
   // Calls visit(i, j) for all blocks, those of a row of blocks in order on one thread where rows are enough. False if stopped.
   template <class Visit> bool for_each_block(int threads, Visit&& visit) const {
-    const long columns = row_blocks < 4 * threads ? 1 : column_blocks, parts = ceil_divide(column_blocks, columns);
+    const int64_t columns = row_blocks < 4 * threads ? 1 : column_blocks, parts = ceil_divide(column_blocks, columns);
     Watch watch(run_, row_blocks * column_blocks);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-    for (long task = 0; task < row_blocks * parts; ++task)
-      for (long k = 0; k < columns && !watch.stopped(); ++k) {
+    for (int64_t task = 0; task < row_blocks * parts; ++task)
+      for (int64_t k = 0; k < columns && !watch.stopped(); ++k) {
         visit(task / parts, task % parts * columns + k);
         watch.task_done();
       }
@@ -164,14 +165,14 @@ template <class T> class Blocks {
     const bool symmetric = problem.symmetric;
     Watch watch(run_, pairs_of_blocks());
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-    for (long task = 0; task < tasks(); ++task) {
-      const long a = task / column_groups, b = task % column_groups;
+    for (int64_t task = 0; task < tasks(); ++task) {
+      const int64_t a = task / column_groups, b = task % column_groups;
       if (symmetric && b < a) continue;
-      const long i_begin = a * groups_.per_group, i_end = std::min(row_blocks, i_begin + groups_.per_group);
-      const long j_begin = b * groups_.per_group, j_end = std::min(column_blocks, j_begin + groups_.per_group);
+      const int64_t i_begin = a * groups_.per_group, i_end = std::min(row_blocks, i_begin + groups_.per_group);
+      const int64_t j_begin = b * groups_.per_group, j_end = std::min(column_blocks, j_begin + groups_.per_group);
       start(task);
-      for (long i = i_begin; i < i_end; ++i)
-        for (long j = symmetric ? std::max(i, j_begin) : j_begin; j < j_end && !watch.stopped(); ++j) {
+      for (int64_t i = i_begin; i < i_end; ++i)
+        for (int64_t j = symmetric ? std::max(i, j_begin) : j_begin; j < j_end && !watch.stopped(); ++j) {
           visit(task, i, j);
           watch.task_done();
         }
@@ -181,7 +182,7 @@ template <class T> class Blocks {
   }
 
   struct Range {
-    long begin, end;
+    int64_t begin, end;
   };
 };
 
@@ -199,8 +200,8 @@ struct Compensated {
 };
 
 // sums[k] += lost[k], where sums have not overflown.
-inline void settle(double* sums, const double* lost, long n) {
-  for (long k = 0; k < n; ++k) sums[k] = Compensated{sums[k], lost[k]}.value();
+inline void settle(double* sums, const double* lost, int64_t n) {
+  for (int64_t k = 0; k < n; ++k) sums[k] = Compensated{sums[k], lost[k]}.value();
 }
 
 }  // namespace kcalib

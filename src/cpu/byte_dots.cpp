@@ -8,12 +8,12 @@
 namespace kcalib {
 namespace {
 
-constexpr long LINE = 64, REPLICATES = ByteForms::WEIGHTS_AT_ONCE;
+constexpr int64_t LINE = 64, REPLICATES = ByteForms::WEIGHTS_AT_ONCE;
 constexpr int PIECES = 3;
-constexpr long COLUMNS_AT_ONCE = 16, STEP = 8;  // columns of a line of entries, and of two lines of weights
-constexpr long STEP_BYTES = STEP * PIECES;
-constexpr long ROWS_OF_WORD = 4;                // whose weights are in a word
-constexpr long STRIP = 16;                      // rows that have a unit
+constexpr int64_t COLUMNS_AT_ONCE = 16, STEP = 8;  // columns of a line of entries, and of two lines of weights
+constexpr int64_t STEP_BYTES = STEP * PIECES;
+constexpr int64_t ROWS_OF_WORD = 4;                // whose weights are in a word
+constexpr int64_t STRIP = 16;                      // rows that have a unit
 constexpr int BASE = 240;                       // of an entry's pieces
 constexpr int ZERO = BASE * BASE * (BASE / 2);  // is added to entries, whose pieces then have no sign
 // Units of the largest entry, of which halves to 4096ths, thirds, ninths, fifths, 25ths and sevenths are whole, as of entries
@@ -25,7 +25,7 @@ static_assert((ZERO + MOST + 1L) << SHARE_BITS < 1L << 31);
 constexpr int LEAST = -1, LARGEST = 14;  // weights that pieces from 1 to BASE leave room for in a byte, with a sign or without
 static_assert(LEAST + 1 >= 0 && BASE + LARGEST <= 255 && BASE - 128 + LARGEST <= 127 && LARGEST - LEAST == 15);
 constexpr int SMALL = 31;  // sizes of weights, of which sums of a piece over a strip are below 2^31
-static_assert(STRIP * 192 * SMALL * SMALL * long(BASE) < 1L << 31);
+static_assert(STRIP * 192 * SMALL * SMALL * int64_t(BASE) < 1L << 31);
 
 using Bytes = __m512i;
 using Words = unsigned __attribute__((vector_size(LINE)));  // whose products may overflow, as those do that are not needed
@@ -85,16 +85,16 @@ KCALIB_FN IntPack in_pieces(IntPack x) {
   return x + (256 - BASE) * upper + 256 * (256 - BASE) * highest;
 }
 
-long row_size(long columns) { return (columns + COLUMNS_AT_ONCE - 1) / COLUMNS_AT_ONCE * COLUMNS_AT_ONCE * PIECES; }
+int64_t row_size(int64_t columns) { return (columns + COLUMNS_AT_ONCE - 1) / COLUMNS_AT_ONCE * COLUMNS_AT_ONCE * PIECES; }
 
 // Which rows and columns of a problem a block has, and whether entries before the diagonal are 0.
 struct Place {
-  long row_begin, rows, column_begin, columns;
+  int64_t row_begin, rows, column_begin, columns;
   bool triangle;
 
-  long steps() const { return (columns + STEP - 1) / STEP; }
+  int64_t steps() const { return (columns + STEP - 1) / STEP; }
   // The first column that the strip of a row is multiplied from.
-  long first_column(long row) const { return triangle ? row / STRIP * STRIP : 0; }
+  int64_t first_column(int64_t row) const { return triangle ? row / STRIP * STRIP : 0; }
 };
 static_assert(STRIP % COLUMNS_AT_ONCE == 0 && COLUMNS_AT_ONCE % STEP == 0);
 
@@ -108,23 +108,23 @@ struct Block {
 // The entries of a strip in units: whole numbers from ZERO on, whose pieces, 1 added to each, lie by two rows and eight columns;
 // that is also what rows and columns beyond the last ones have. PAIRS, MIXED: of every other four columns with a sign, less 128.
 template <Way WAY>
-void in_bytes(const double* h, long stride, long row, long rows, long first_column, long columns, Block& block) {
-  const long size = row_size(columns);
+void in_bytes(const double* h, int64_t stride, int64_t row, int64_t rows, int64_t first_column, int64_t columns, Block& block) {
+  const int64_t size = row_size(columns);
   const double largest = largest_size(h, stride, rows, columns);
   const double unit = largest < 0x1p-900 ? 1 : largest < __builtin_inf() ? largest / MOST : __builtin_nan("");
   block.units[row / STRIP] = unit;
   const InUnits entries(h, stride, columns, unit / (1 << SHARE_BITS));
   const Bytes order[] = {line_at(PIECE_BY_PIECE.at), line_at(PIECE_BY_PIECE.at + LINE)};
-  const Bytes added = _mm512_set1_epi64(WAY == Way::PAIRS ? long(0x8181818101010101) : 0x0101010101010101);
+  const Bytes added = _mm512_set1_epi64(WAY == Way::PAIRS ? int64_t(0x8181818101010101) : 0x0101010101010101);
   const IntPack zero = IntPack{} + (ZERO << SHARE_BITS);
-  const auto pieces = [&](long i, long j) KCALIB_INLINE {
+  const auto pieces = [&](int64_t i, int64_t j) KCALIB_INLINE {
     const IntPack share = (IntPack(line_at(SHARES.at + j)) + NEXT_ROW * int(row + i)) & ((1 << SHARE_BITS) - 1);
     return Bytes(in_pieces((i < rows ? entries.at(i, j) + (zero | share) : zero) >> SHARE_BITS));
   };
-  for (long i = 0; i < rows || i % ROWS_OF_WORD; i += 2) {
+  for (int64_t i = 0; i < rows || i % ROWS_OF_WORD; i += 2) {
     unsigned char* bytes = block.bytes + (row + i) * size + first_column / STEP * 2 * STEP_BYTES;
     IntPack products[2] = {};
-    for (long j = first_column; j < columns; j += COLUMNS_AT_ONCE, bytes += 4 * STEP_BYTES) {
+    for (int64_t j = first_column; j < columns; j += COLUMNS_AT_ONCE, bytes += 4 * STEP_BYTES) {
       const Bytes x = pieces(i, j), other = pieces(i + 1, j);
       const auto line = [&](int k) KCALIB_INLINE { return plus(_mm512_maskz_permutex2var_epi8(~__mmask64(0), x, order[k], other), added); };
       const Bytes lines[] = {line(0), line(1)};
@@ -146,8 +146,8 @@ void in_bytes(const double* h, long stride, long row, long rows, long first_colu
   }
 }
 
-template <Way WAY> void in_bytes(const double* h, long stride, const Place& at, Block& block) {
-  for (long i = 0; i < at.rows; i += STRIP)
+template <Way WAY> void in_bytes(const double* h, int64_t stride, const Place& at, Block& block) {
+  for (int64_t i = 0; i < at.rows; i += STRIP)
     in_bytes<WAY>(h + i * stride, stride, i, at.rows - i < STRIP ? at.rows - i : STRIP, at.first_column(i), at.columns, block);
 }
 
@@ -170,7 +170,7 @@ template <Way WAY> KCALIB_FN bool are_small(Bytes bits) {
 // each row, panel and piece, which add(panel, sums) gets for each panel. A function of its own, of which all registers are: with
 // what its callers keep in some, sums would be in memory.
 template <Way WAY, int PANELS, int ROWS_AT_ONCE, class Add>
-__attribute__((noinline)) void multiply(const unsigned char* words, long size, long steps, const signed char* const* columns,
+__attribute__((noinline)) void multiply(const unsigned char* words, int64_t size, int64_t steps, const signed char* const* columns,
                                         const IntPack (*first)[2], const int (*products)[4], Add add) {
   const signed char* weights_of[PANELS];
 #pragma GCC unroll 3
@@ -186,7 +186,7 @@ __attribute__((noinline)) void multiply(const unsigned char* words, long size, l
         if (in_pairs(WAY, p)) own[r][p][piece] -= products[r][piece];
       }
 #pragma GCC unroll 1
-  for (long k = 0; k < steps; ++k, words += 2 * STEP_BYTES) {
+  for (int64_t k = 0; k < steps; ++k, words += 2 * STEP_BYTES) {
     Bytes weights[PANELS][2];
 #pragma GCC unroll 3
     for (int p = 0; p < PANELS; ++p)
@@ -227,18 +227,18 @@ __attribute__((noinline)) void multiply(const unsigned char* words, long size, l
 template <Way WAY, int PANELS, int ROWS_AT_ONCE, bool IN_32_BITS>
 bool add_forms(const Block& block, const Place& at, const signed char* const* panels, const signed char* const* next,
                double* const* out) {
-  const long size = row_size(at.columns);
+  const int64_t size = row_size(at.columns);
   // First: what sums of a row begin with, of the last piece and the others, since products add more than is wanted.
   IntPack first[PANELS][2], sums[PANELS][PIECES] = {};
   DoublePack totals[PANELS][2] = {};
   Bytes bits = _mm512_setzero_si512();
   const signed char* of_columns[PANELS];
-  const auto look_at_columns = [&](long begin, long steps) {
+  const auto look_at_columns = [&](int64_t begin, int64_t steps) {
     const Bytes one = _mm512_set1_epi8(1);
     for (int p = 0; p < PANELS; ++p) {
       of_columns[p] = panels[p] + (at.column_begin + begin) * REPLICATES;
       IntPack own{}, others{}, products{};
-      for (long k = 0; k < steps; ++k) {
+      for (int64_t k = 0; k < steps; ++k) {
         const Bytes weights = line_at(of_columns[p] + 2 * k * LINE), other_weights = line_at(of_columns[p] + (2 * k + 1) * LINE);
         bits |= bits_of<WAY>(weights) | bits_of<WAY>(other_weights);
         if (WAY == Way::MIXED && p == 0) bits |= weights | other_weights;
@@ -253,13 +253,13 @@ bool add_forms(const Block& block, const Place& at, const signed char* const* pa
   const auto total = [](const IntPack* pieces, int half) KCALIB_INLINE {
     return half_of(pieces[2], half) * double(BASE * BASE) + (half_of(pieces[1], half) * double(BASE) + half_of(pieces[0], half));
   };
-  for (long strip = 0; strip < at.rows; strip += STRIP) {
-    const long begin = at.first_column(strip), steps = at.steps() - begin / STEP;
+  for (int64_t strip = 0; strip < at.rows; strip += STRIP) {
+    const int64_t begin = at.first_column(strip), steps = at.steps() - begin / STEP;
     const double unit = block.units[strip / STRIP];
     if (strip == 0 || at.triangle) look_at_columns(begin, steps);
     if (WAY == Way::MIXED && strip == 0 && !are_small<WAY>(bits)) return false;
     const unsigned char* bytes = block.bytes + strip * size + begin / STEP * 2 * STEP_BYTES;
-    for (long i = strip; i < at.rows && i < strip + STRIP; i += ROWS_OF_WORD) {
+    for (int64_t i = strip; i < at.rows && i < strip + STRIP; i += ROWS_OF_WORD) {
       IntPack weights[PANELS];
 #pragma GCC unroll 3
       for (int p = 0; p < PANELS; ++p) {
@@ -311,29 +311,29 @@ bool add_forms(const Block& block, const Place& at, const signed char* const* pa
 // Whether a panel's weights are small enough for PAIRS, as `add_forms` finds.
 bool fit_pairs(const signed char* panel, const Place& at) {
   Bytes bits = _mm512_setzero_si512();
-  for (long k = 0; k < 2 * at.steps(); ++k) bits |= bits_of<Way::PAIRS>(line_at(panel + at.column_begin * REPLICATES + k * LINE));
-  for (long i = 0; i < at.rows; i += ROWS_OF_WORD) bits |= bits_of<Way::PAIRS>(line_at(panel + (at.row_begin + i) * REPLICATES));
+  for (int64_t k = 0; k < 2 * at.steps(); ++k) bits |= bits_of<Way::PAIRS>(line_at(panel + at.column_begin * REPLICATES + k * LINE));
+  for (int64_t i = 0; i < at.rows; i += ROWS_OF_WORD) bits |= bits_of<Way::PAIRS>(line_at(panel + (at.row_begin + i) * REPLICATES));
   return are_small<Way::PAIRS>(bits);
 }
 
 template <Way WAY>
-void quadratic(const double* h, long stride, long row_begin, long rows, long column_begin, long columns, bool triangle,
-               const signed char* const* panels, long n_panels, unsigned char* bytes, double* out) {
+void quadratic(const double* h, int64_t stride, int64_t row_begin, int64_t rows, int64_t column_begin, int64_t columns, bool triangle,
+               const signed char* const* panels, int64_t n_panels, unsigned char* bytes, double* out) {
   constexpr int AT_ONCE = 3, FEWER = 2;
   const Place at{row_begin, rows, column_begin, columns, triangle};
-  const auto next = [&](long p) { return panels[p < n_panels ? p : 0]; };
-  const auto sums = [&](long p) { return out + p * REPLICATES; };
+  const auto next = [&](int64_t p) { return panels[p < n_panels ? p : 0]; };
+  const auto sums = [&](int64_t p) { return out + p * REPLICATES; };
   Block block;
   block.bytes = bytes;
   if constexpr (WAY == Way::PAIRS) {
     in_bytes<Way::PAIRS>(h, stride, at, block);
     bool all = true, mixed = true;
-    const auto add_one = [&](long p) {
+    const auto add_one = [&](int64_t p) {
       const signed char* then = next(p + 1);
       double* const own = sums(p);
       return add_forms<Way::PAIRS, 1, 4, true>(block, at, panels + p, &then, &own);
     };
-    long p = 0;
+    int64_t p = 0;
     for (; p + AT_ONCE <= n_panels; p += AT_ONCE) {
       const signed char* const then[] = {next(p + AT_ONCE), next(p + AT_ONCE + 1), next(p + AT_ONCE + 2)};
       double* const own[] = {sums(p), sums(p + 1), sums(p + 2)};
@@ -348,7 +348,7 @@ void quadratic(const double* h, long stride, long row_begin, long rows, long col
   const signed char* own[FEWER];
   double* own_sums[FEWER];
   int count = 0;
-  for (long p = 0; p <= n_panels; ++p) {
+  for (int64_t p = 0; p <= n_panels; ++p) {
     const bool last = p == n_panels;
     if (!last) {
       if (WAY == Way::PAIRS && fit_pairs(panels[p], at)) continue;

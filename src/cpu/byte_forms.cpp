@@ -10,22 +10,22 @@
 namespace kcalib {
 namespace {
 
-constexpr long ROWS_OF_TILE = ByteForms::ROWS, COLUMNS_OF_TILE = ByteForms::COLUMNS, PIECES = ByteForms::PIECES;
-constexpr long TILE_BYTES = ROWS_OF_TILE * COLUMNS_OF_TILE, LINE = 64;
+constexpr int64_t ROWS_OF_TILE = ByteForms::ROWS, COLUMNS_OF_TILE = ByteForms::COLUMNS, PIECES = ByteForms::PIECES;
+constexpr int64_t TILE_BYTES = ROWS_OF_TILE * COLUMNS_OF_TILE, LINE = 64;
 constexpr int ENTRY_BITS = 30;  // an entry is at most 2^ENTRY_BITS units
 // Two pieces of a row, the second times 2^8, have sums below 2^31 for 192 columns with weights of at most 127.
 static_assert(192 * 127 * 255 * 257L < 1L << 31);
 
 // The entries in units, which are returned: whole numbers, whose bytes lie in tiles, piece after piece, columns by columns,
 // rows by rows; zeros beyond the last ones.
-double in_bytes(const double* h, long stride, long rows, long columns, unsigned char* tiles) {
+double in_bytes(const double* h, int64_t stride, int64_t rows, int64_t columns, unsigned char* tiles) {
   const double unit = unit_of(largest_size(h, stride, rows, columns), ENTRY_BITS);
   const InUnits entries(h, stride, columns, unit);
   if (rows % ROWS_OF_TILE || columns % COLUMNS_OF_TILE) __builtin_memset(tiles, 0, ByteForms::tiles_size(rows, columns));
-  const long across = (columns + COLUMNS_OF_TILE - 1) / COLUMNS_OF_TILE * PIECES * TILE_BYTES;
-  for (long i = 0; i < rows; ++i) {
+  const int64_t across = (columns + COLUMNS_OF_TILE - 1) / COLUMNS_OF_TILE * PIECES * TILE_BYTES;
+  for (int64_t i = 0; i < rows; ++i) {
     unsigned char* row = tiles + i / ROWS_OF_TILE * across + i % ROWS_OF_TILE * LINE;
-    for (long j = 0; j < columns; j += 16) {
+    for (int64_t j = 0; j < columns; j += 16) {
       const IntPack whole = entries.at(i, j);
       unsigned char* at = row + j / COLUMNS_OF_TILE * PIECES * TILE_BYTES + j % COLUMNS_OF_TILE;
 #pragma GCC unroll 4
@@ -39,12 +39,12 @@ double in_bytes(const double* h, long stride, long rows, long columns, unsigned 
 using Sums = int[PIECES][ROWS_OF_TILE][ByteForms::WEIGHTS_AT_ONCE];
 
 // The pieces of 16 rows times the weights of their columns, in the first four tile registers. The last piece has the sign.
-KCALIB_FN void multiply(const unsigned char* tiles, const signed char* weights, long steps) {
+KCALIB_FN void multiply(const unsigned char* tiles, const signed char* weights, int64_t steps) {
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
-  for (long k = 0; k < steps; ++k, tiles += PIECES * TILE_BYTES, weights += TILE_BYTES) {
+  for (int64_t k = 0; k < steps; ++k, tiles += PIECES * TILE_BYTES, weights += TILE_BYTES) {
     _tile_loadd(4, weights, LINE);
     _tile_loadd(5, tiles, LINE);
     _tile_dpbusd(0, 5, 4);
@@ -105,16 +105,16 @@ KCALIB_FN void add_weighted(const Sums& sums, const signed char* weights, double
   }
 }
 
-void quadratic(const double* h, long stride, long row_begin, long rows, long column_begin, long columns, bool,
-               const signed char* const* panels, long n_panels, unsigned char* tiles, double* out) {
-  constexpr long WIDTH = ByteForms::WEIGHTS_AT_ONCE;  // bytes of a panel's row
+void quadratic(const double* h, int64_t stride, int64_t row_begin, int64_t rows, int64_t column_begin, int64_t columns, bool,
+               const signed char* const* panels, int64_t n_panels, unsigned char* tiles, double* out) {
+  constexpr int64_t WIDTH = ByteForms::WEIGHTS_AT_ONCE;  // bytes of a panel's row
   const double unit = in_bytes(h, stride, rows, columns, tiles);
   const TilesOn on;
-  const long steps = (columns + COLUMNS_OF_TILE - 1) / COLUMNS_OF_TILE;
+  const int64_t steps = (columns + COLUMNS_OF_TILE - 1) / COLUMNS_OF_TILE;
   alignas(LINE) Sums sums;
-  for (long i = 0; i < rows; i += ROWS_OF_TILE, tiles += steps * PIECES * TILE_BYTES) {
-    const auto add = [&](long p) KCALIB_INLINE { add_weighted(sums, panels[p] + (row_begin + i) * WIDTH, unit, out + p * WIDTH); };
-    for (long p = 0; p < n_panels; ++p) {
+  for (int64_t i = 0; i < rows; i += ROWS_OF_TILE, tiles += steps * PIECES * TILE_BYTES) {
+    const auto add = [&](int64_t p) KCALIB_INLINE { add_weighted(sums, panels[p] + (row_begin + i) * WIDTH, unit, out + p * WIDTH); };
+    for (int64_t p = 0; p < n_panels; ++p) {
       const Prefetch of_columns(panels[p + 1 < n_panels ? p + 1 : 0] + column_begin * WIDTH, steps * TILE_BYTES, 1);
       const Prefetch of_rows(panels[p] + (row_begin + i) * WIDTH, ROWS_OF_TILE * WIDTH, 1);
       multiply(tiles, panels[p] + column_begin * WIDTH, steps);

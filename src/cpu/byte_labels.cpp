@@ -9,9 +9,9 @@
 namespace kcalib {
 namespace {
 
-constexpr long SAMPLES = ByteLabels::SAMPLES, LINE = 64;
+constexpr int64_t SAMPLES = ByteLabels::SAMPLES, LINE = 64;
 constexpr int PIECES = 3;         // bytes of a sum of four entries, the last with its sign
-constexpr long ROWS_AT_ONCE = 8;  // of which the tables stay in L1
+constexpr int64_t ROWS_AT_ONCE = 8;  // of which the tables stay in L1
 constexpr int QUADS = 4;          // of columns in a group
 static_assert(ByteLabels::TABLES_SIZE >= ROWS_AT_ONCE * 192 / SAMPLES * PIECES * LINE);
 
@@ -32,7 +32,7 @@ KCALIB_FN Bytes line_at(const void* p) { return _mm512_loadu_si512(p); }
 
 // The tables of a row's entries in a group's columns: byte 16 q + s of a piece is that of the sum over the columns 4 q..
 // whose bit is not set in s.
-KCALIB_FN void write_tables(const int* units, long columns, unsigned char* tables) {
+KCALIB_FN void write_tables(const int* units, int64_t columns, unsigned char* tables) {
   constexpr __mmask16 WITHOUT[4] = {0x5555, 0x3333, 0x0f0f, 0x00ff};
   Bytes sums[QUADS];
 #pragma GCC unroll 4
@@ -65,10 +65,10 @@ template <int PLANES> KCALIB_FN void bits_of_row(const unsigned char* labels, By
 
 // Adds the pieces of the sums of two rows over columns with equal labels.
 template <int PLANES>
-KCALIB_FN void add_rows(const unsigned char* tables, long row_size, const unsigned char* group, long group_size, long groups,
+KCALIB_FN void add_rows(const unsigned char* tables, int64_t row_size, const unsigned char* group, int64_t group_size, int64_t groups,
                         const Bytes (&first)[PLANES], const Bytes (&second)[PLANES], Bytes (&sums)[PIECES]) {
   const Bytes ones = _mm512_set1_epi8(1);
-  for (long g = 0; g < groups; ++g, group += group_size, tables += PIECES * LINE) {
+  for (int64_t g = 0; g < groups; ++g, group += group_size, tables += PIECES * LINE) {
     Bytes at[2];
     at[0] = line_at(group) ^ first[0];
     at[1] = line_at(group) ^ second[0];
@@ -91,26 +91,26 @@ KCALIB_FN void add_rows(const unsigned char* tables, long row_size, const unsign
 }
 
 template <int PLANES>
-void matches_of(const int* units, long stride, const MatchBlock& block, const unsigned char* const* panels, long n_panels,
+void matches_of(const int* units, int64_t stride, const MatchBlock& block, const unsigned char* const* panels, int64_t n_panels,
                 double unit, unsigned char* tables, double* out) {
-  constexpr long GROUP = ByteLabels::group_size(PLANES), WIDTH = ByteLabels::LABELS_AT_ONCE;
-  const long groups = (block.columns + SAMPLES - 1) / SAMPLES, row_size = groups * PIECES * LINE;
-  for (long k = 0; k < n_panels * WIDTH; ++k) out[k] = 0;
-  for (long i = 0; i < block.rows; i += ROWS_AT_ONCE) {
-    const long rows = block.rows - i < ROWS_AT_ONCE ? block.rows - i : ROWS_AT_ONCE;
-    const long skipped = block.on_diagonal ? i / SAMPLES : 0;
-    for (long r = 0; r < rows + rows % 2; ++r)
-      for (long g = skipped; g < groups; ++g)
+  constexpr int64_t GROUP = ByteLabels::group_size(PLANES), WIDTH = ByteLabels::LABELS_AT_ONCE;
+  const int64_t groups = (block.columns + SAMPLES - 1) / SAMPLES, row_size = groups * PIECES * LINE;
+  for (int64_t k = 0; k < n_panels * WIDTH; ++k) out[k] = 0;
+  for (int64_t i = 0; i < block.rows; i += ROWS_AT_ONCE) {
+    const int64_t rows = block.rows - i < ROWS_AT_ONCE ? block.rows - i : ROWS_AT_ONCE;
+    const int64_t skipped = block.on_diagonal ? i / SAMPLES : 0;
+    for (int64_t r = 0; r < rows + rows % 2; ++r)
+      for (int64_t g = skipped; g < groups; ++g)
         write_tables(units + (i + r) * stride + g * SAMPLES, block.columns - g * SAMPLES, tables + r * row_size + g * PIECES * LINE);
     const unsigned char* first_table = tables + skipped * PIECES * LINE;
-    for (long p = 0; p < n_panels; ++p) {
+    for (int64_t p = 0; p < n_panels; ++p) {
       const unsigned char* of_columns = panels[p] + (block.column_begin / SAMPLES + skipped) * GROUP;
-      const long row = block.row_begin + i;
+      const int64_t row = block.row_begin + i;
       const unsigned char* of_rows = panels[p] + row / SAMPLES * GROUP + (4 * PLANES + row % SAMPLES) * WIDTH;
       const Prefetch next(panels[p + 1 < n_panels ? p + 1 : 0] + (block.column_begin / SAMPLES + skipped) * GROUP,
                           (groups - skipped) * GROUP, (rows + 1) / 2);
       Bytes sums[PIECES] = {};
-      for (long r = 0; r < rows; r += 2) {
+      for (int64_t r = 0; r < rows; r += 2) {
         Bytes first[PLANES], second[PLANES];
         bits_of_row<PLANES>(of_rows + r * WIDTH, first);
         bits_of_row<PLANES>(of_rows + (r + 1) * WIDTH, second);
@@ -130,11 +130,11 @@ void matches_of(const int* units, long stride, const MatchBlock& block, const un
       }
     }
   }
-  for (long k = 0; k < n_panels * WIDTH; ++k) out[k] *= unit;
+  for (int64_t k = 0; k < n_panels * WIDTH; ++k) out[k] *= unit;
 }
 
-void matches(const int* units, long stride, const MatchBlock& block, const unsigned char* const* panels, long n_panels,
-             long planes, double unit, unsigned char* tables, double* out) {
+void matches(const int* units, int64_t stride, const MatchBlock& block, const unsigned char* const* panels, int64_t n_panels,
+             int64_t planes, double unit, unsigned char* tables, double* out) {
   switch (planes) {
     case 1: return matches_of<1>(units, stride, block, panels, n_panels, unit, tables, out);
     case 2: return matches_of<2>(units, stride, block, panels, n_panels, unit, tables, out);
@@ -147,21 +147,21 @@ void matches(const int* units, long stride, const MatchBlock& block, const unsig
   }
 }
 
-void pack(const int* labels, long n, long stride, long count, long planes, unsigned char* panel) {
+void pack(const int* labels, int64_t n, int64_t stride, int64_t count, int64_t planes, unsigned char* panel) {
   const __mmask16 there = __mmask16((1u << count) - 1);
   const Bytes one = _mm512_set1_epi32(1);
-  for (long i = 0; i < n; i += SAMPLES, panel += ByteLabels::group_size(planes)) {
+  for (int64_t i = 0; i < n; i += SAMPLES, panel += ByteLabels::group_size(planes)) {
     Bytes words[ByteLabels::MOST_PLANES];
-    for (long b = 0; b < planes; ++b) words[b] = b ? _mm512_setzero_si512() : _mm512_set1_epi32(0x30201000);  // the table's quads
-    for (long s = 0; s < SAMPLES; ++s) {
+    for (int64_t b = 0; b < planes; ++b) words[b] = b ? _mm512_setzero_si512() : _mm512_set1_epi32(0x30201000);  // the table's quads
+    for (int64_t s = 0; s < SAMPLES; ++s) {
       const Bytes own = i + s < n ? _mm512_maskz_loadu_epi32(there, labels + (i + s) * stride) : _mm512_setzero_si512();
       const __m128i narrow = _mm512_maskz_cvtepi32_epi8(0xffff, own);
       __builtin_memcpy(panel + planes * LINE + s * ByteLabels::LABELS_AT_ONCE, &narrow, sizeof narrow);
       const __m128i shift = _mm_cvtsi32_si128(int(8 * (s / 4) + s % 4));
-      for (long b = 0; b < planes; ++b)
+      for (int64_t b = 0; b < planes; ++b)
         words[b] |= _mm512_maskz_sll_epi32(0xffff, _mm512_maskz_srl_epi32(0xffff, own, _mm_cvtsi32_si128(int(b))) & one, shift);
     }
-    for (long b = 0; b < planes; ++b) _mm512_storeu_si512(panel + b * LINE, words[b]);
+    for (int64_t b = 0; b < planes; ++b) _mm512_storeu_si512(panel + b * LINE, words[b]);
   }
 }
 

@@ -21,9 +21,9 @@ struct Hash {
   std::uint64_t first, second;
 };
 
-KCALIB_CLONES void hash_of(const std::int32_t* bins, const std::uint64_t* factors, long m, Hash* out) {
+KCALIB_CLONES void hash_of(const std::int32_t* bins, const std::uint64_t* factors, int64_t m, Hash* out) {
   std::uint64_t first = 0, second = 0;
-  for (long j = 0; j < m; ++j) {
+  for (int64_t j = 0; j < m; ++j) {
     first += std::uint64_t(bins[j]) * factors[j];
     second += std::uint64_t(bins[j]) * factors[m + j];
   }
@@ -38,19 +38,19 @@ Gap gap_of(double weight, double norm) { return {weight, weight > 0 ? norm / wei
 
 // gap[0..m) = sum of the weighted (prediction - one-hot label) of these rows, at least one; returns their weight. `known` of
 // the rows at this place, those of this sum and of the next, are asked for in time: they may be anywhere.
-KCALIB_CLONES double sum_residuals(const Predictions& data, const std::int32_t* rows, long count, long known, double* gap) {
-  const long ahead = std::clamp(1024 / data.m, 1L, 32L);
+KCALIB_CLONES double sum_residuals(const Predictions& data, const std::int32_t* rows, int64_t count, int64_t known, double* gap) {
+  const int64_t ahead = std::clamp(1024 / data.m, 1L, 32L);
   double weight = 0;
-  for (long i = 0; i < count; ++i) {
+  for (int64_t i = 0; i < count; ++i) {
     const std::int32_t later = rows[std::min(i + ahead, known - 1)];
     fetch(data.p + later * data.m, data.m);
     __builtin_prefetch(data.labels + later);
     const double w = weight_of(data, rows[i]);
     const double* row = data.p + rows[i] * data.m;
     if (i == 0)
-      for (long j = 0; j < data.m; ++j) gap[j] = w * row[j];
+      for (int64_t j = 0; j < data.m; ++j) gap[j] = w * row[j];
     else
-      for (long j = 0; j < data.m; ++j) gap[j] += w * row[j];
+      for (int64_t j = 0; j < data.m; ++j) gap[j] += w * row[j];
     gap[data.labels[rows[i]]] -= w;
     weight += w;
   }
@@ -61,7 +61,7 @@ KCALIB_CLONES double sum_residuals(const Predictions& data, const std::int32_t* 
 struct LargeCell {
   std::int32_t leader;
   const std::int32_t* rows;
-  long size;
+  int64_t size;
 };
 
 class Cells {
@@ -70,7 +70,7 @@ class Cells {
       : data_(data), norm_(norm), threads_(threads), n_(data.n),
         block_(std::max(8192L, ceil_divide(n_, 256))), blocks_(ceil_divide(n_, block_)), leader_(n_), gap_(n_) {}
 
-  long find(double n_bins, std::int64_t* group, double* weight, double* gap) {
+  int64_t find(double n_bins, std::int64_t* group, double* weight, double* gap) {
     group_rows(n_bins);
     return number(group, weight, gap);
   }
@@ -85,38 +85,38 @@ class Cells {
   // Rows with some of the hashes, in ascending order.
   struct Bucket {
     Entry* entries;
-    long count;
+    int64_t count;
     std::int32_t* table;  // 4 for each row; finds leaders, and has those of cells of several rows afterwards
     std::int32_t* ends;   // of each entry: how many have it for a leader; later, of leaders, where these end in `order`
     std::int32_t* order;  // rows of cells of several
-    long cells = 0;       // of several rows
+    int64_t cells = 0;       // of several rows
     bool has_large = false;
   };
 
-  static constexpr long BUCKET = 2048;  // rows, on average
-  static constexpr long MOST_BUCKETS = 4096;
+  static constexpr int64_t BUCKET = 2048;  // rows, on average
+  static constexpr int64_t MOST_BUCKETS = 4096;
 
   // Of every row its hash, and as its gap that of a cell of its own.
   void hash_rows(double n_bins, Hash* hashes) const {
-    const long m = data_.m, length = rows_in_part(m), strip = rows_in_strip(m);
+    const int64_t m = data_.m, length = rows_in_part(m), strip = rows_in_strip(m);
     const double work = 6.0 * double(n_) * double(m);
     std::vector<std::uint64_t> factors(std::size_t(2 * m));
     for (std::size_t j = 0; j < factors.size(); ++j) factors[j] = mixed((j + 1) * 0x9e3779b97f4a7c15u);
     const int team = team_of(threads_, ceil_divide(n_, length), work);
     const StripOfRows unknown(m);
     std::vector<StripOfRows> strips(std::size_t(team), unknown);
-    for_parts(n_, length, work, team, [&](long begin, long end, long) {
+    for_parts(n_, length, work, team, [&](int64_t begin, int64_t end, int64_t) {
       StripOfRows& own = strips[std::size_t(thread_number())];
-      for (long first = begin; first < end; first += strip) {
-        const long rows = std::min(strip, end - first);
+      for (int64_t first = begin; first < end; first += strip) {
+        const int64_t rows = std::min(strip, end - first);
         const double* const x = data_.p + first * m;
-        const long found = own.find(x, rows * m, n_bins);
+        const int64_t found = own.find(x, rows * m, n_bins);
         const std::int32_t* const bins = own.bins.data();
-        for (long r = 0, t = 0; r < rows; ++r) {
+        for (int64_t r = 0, t = 0; r < rows; ++r) {
           Hash hash{0, 0};
           if (own.sparse) {  // the number of the first bin is 0
             for (; t < found && own.places[std::size_t(t)] < (r + 1) * m; ++t) {
-              const long j = own.places[std::size_t(t)] - r * m;
+              const int64_t j = own.places[std::size_t(t)] - r * m;
               hash.first += std::uint64_t(bins[t]) * factors[std::size_t(j)];
               hash.second += std::uint64_t(bins[t]) * factors[std::size_t(m + j)];
             }
@@ -127,8 +127,8 @@ class Cells {
         }
         double* const residuals = own.values.data();
         std::copy_n(x, rows * m, residuals);
-        for (long r = 0; r < rows; ++r) residuals[r * m + long(data_.labels[first + r])] -= 1;
-        for (long r = 0; r < rows; ++r) {
+        for (int64_t r = 0; r < rows; ++r) residuals[r * m + int64_t(data_.labels[first + r])] -= 1;
+        for (int64_t r = 0; r < rows; ++r) {
           fetch(x + (strip + r) * m, m);
           const double w = weight_of(data_, first + r), norm = norm_of_row(residuals + r * m, m, norm_);
           gap_[first + r] = {w, w > 0 ? norm : 0.0};
@@ -143,25 +143,25 @@ class Cells {
     hash_rows(n_bins, hashes.get());
     int bits = 0;
     while ((BUCKET << bits) < n_ && (1L << bits) < MOST_BUCKETS) ++bits;
-    const long buckets = 1L << bits;
-    const auto bucket_of = [&](long i) { return long((hashes[i].first >> 1) >> (63 - bits)); };
+    const int64_t buckets = 1L << bits;
+    const auto bucket_of = [&](int64_t i) { return int64_t((hashes[i].first >> 1) >> (63 - bits)); };
     std::vector<std::int32_t> counts(std::size_t(blocks_ * buckets), 0);
-    for_parts(n_, block_, 8.0 * double(n_), threads_, [&](long begin, long end, long block) {
-      for (long i = begin; i < end; ++i) ++counts[std::size_t(block * buckets + bucket_of(i))];
+    for_parts(n_, block_, 8.0 * double(n_), threads_, [&](int64_t begin, int64_t end, int64_t block) {
+      for (int64_t i = begin; i < end; ++i) ++counts[std::size_t(block * buckets + bucket_of(i))];
     });
-    std::vector<long> begins(std::size_t(buckets + 1), 0);
-    for (long bucket = 0, all = 0; bucket < buckets; ++bucket) {
-      for (long block = 0; block < blocks_; ++block) {
+    std::vector<int64_t> begins(std::size_t(buckets + 1), 0);
+    for (int64_t bucket = 0, all = 0; bucket < buckets; ++bucket) {
+      for (int64_t block = 0; block < blocks_; ++block) {
         std::int32_t& count = counts[std::size_t(block * buckets + bucket)];
-        const long before = all;
+        const int64_t before = all;
         all += count;
         count = std::int32_t(before);
       }
       begins[std::size_t(bucket + 1)] = all;
     }
     const AlignedBuffer<Entry> entries(n_);
-    for_parts(n_, block_, 8.0 * double(n_), threads_, [&](long begin, long end, long block) {
-      for (long i = begin; i < end; ++i)
+    for_parts(n_, block_, 8.0 * double(n_), threads_, [&](int64_t begin, int64_t end, int64_t block) {
+      for (int64_t i = begin; i < end; ++i)
         entries[counts[std::size_t(block * buckets + bucket_of(i))]++] = {hashes[i], std::int32_t(i), 0};
     });
     // The hashes make room for the tables that find leaders.
@@ -171,11 +171,11 @@ class Cells {
     const int team = team_of(threads_, buckets, work);
     std::vector<double> sums(std::size_t(team * data_.m));
     std::vector<Bucket> all;
-    for (long b = 0; b < buckets; ++b) {
-      const long begin = begins[std::size_t(b)], count = begins[std::size_t(b + 1)] - begin;
+    for (int64_t b = 0; b < buckets; ++b) {
+      const int64_t begin = begins[std::size_t(b)], count = begins[std::size_t(b + 1)] - begin;
       if (count > 0) all.push_back({entries.get() + begin, count, tables + 4 * begin, ends.get() + begin, order.get() + begin});
     }
-    for_parts(long(all.size()), 1, work, team, [&](long begin, long, long) {
+    for_parts(int64_t(all.size()), 1, work, team, [&](int64_t begin, int64_t, int64_t) {
       Bucket& bucket = all[std::size_t(begin)];
       find_leaders(bucket);
       order_rows(bucket);
@@ -184,7 +184,7 @@ class Cells {
     std::vector<LargeCell> large;
     for (const Bucket& bucket : all) {
       if (!bucket.has_large) continue;
-      for_cells(bucket, [&](std::int32_t leader, long first, long size) {
+      for_cells(bucket, [&](std::int32_t leader, int64_t first, int64_t size) {
         if (size > length_of_sum()) large.push_back({leader, bucket.order + first, size});
       });
     }
@@ -194,11 +194,11 @@ class Cells {
   // Of each entry the first one with its hash, and of that one how many there are.
   static void find_leaders(Bucket& bucket) {
     Entry* const entries = bucket.entries;
-    const long count = bucket.count;
+    const int64_t count = bucket.count;
     std::int32_t *const slots = bucket.table, *const sizes = bucket.ends;
     const std::size_t mask = std::bit_floor(std::size_t(4 * count)) - 1;
     std::fill_n(slots, mask + 1, 0);
-    for (long k = 0; k < count; ++k) {
+    for (int64_t k = 0; k < count; ++k) {
       const Hash hash = entries[k].hash;
       const auto differs = [&](const Hash& other) { return (other.first != hash.first) | (other.second != hash.second); };
       std::size_t at = hash.first & mask;
@@ -218,11 +218,11 @@ class Cells {
   // Puts the rows of each cell of several after each other. Nothing branches: who is alone cannot be foretold.
   void order_rows(Bucket& bucket) const {
     const Entry* const entries = bucket.entries;
-    const long count = bucket.count;
+    const int64_t count = bucket.count;
     std::int32_t *const ends = bucket.ends, *const order = bucket.order;
     const auto none = std::int32_t(count);
     std::int32_t all = 0;
-    for (long k = 0; k < count; ++k) {
+    for (int64_t k = 0; k < count; ++k) {
       leader_[entries[k].row] = entries[entries[k].leader].row;
       const std::int32_t size = ends[k];
       bucket.table[bucket.cells] = std::int32_t(k);
@@ -230,7 +230,7 @@ class Cells {
       ends[k] = size == 1 ? none : all;
       all += size > 1 ? size : 0;
     }
-    for (long k = 0; k < count; ++k) {
+    for (int64_t k = 0; k < count; ++k) {
       std::int32_t& end = ends[entries[k].leader];
       const bool alone = end == none;
       order[alone ? none - 1 : end] = entries[k].row;  // a place that is left over if some row is alone
@@ -240,8 +240,8 @@ class Cells {
 
   // each(leader, first, size) for the cells of several rows, which are order[first..first + size).
   template <class Each> static void for_cells(const Bucket& bucket, Each each) {
-    long first = 0;
-    for (long c = 0; c < bucket.cells; ++c) {
+    int64_t first = 0;
+    for (int64_t c = 0; c < bucket.cells; ++c) {
       const std::int32_t leader = bucket.table[c];
       each(bucket.entries[leader].row, first, bucket.ends[leader] - first);
       first = bucket.ends[leader];
@@ -249,8 +249,8 @@ class Cells {
   }
 
   void sum_cells(Bucket& bucket, double* sum) const {
-    const long known = bucket.cells ? bucket.ends[bucket.table[bucket.cells - 1]] : 0;
-    for_cells(bucket, [&](std::int32_t leader, long first, long size) {
+    const int64_t known = bucket.cells ? bucket.ends[bucket.table[bucket.cells - 1]] : 0;
+    for_cells(bucket, [&](std::int32_t leader, int64_t first, int64_t size) {
       if (size > length_of_sum()) {
         bucket.has_large = true;
         return;
@@ -261,30 +261,30 @@ class Cells {
   }
 
   // Rows whose sum is made in one go.
-  long length_of_sum() const { return 4 * rows_in_part(data_.m); }
+  int64_t length_of_sum() const { return 4 * rows_in_part(data_.m); }
 
   void sum_large_cells(const std::vector<LargeCell>& cells) const {
     struct Segment {
       const std::int32_t* rows;
-      long size;
+      int64_t size;
     };
-    const long m = data_.m, length = length_of_sum();
+    const int64_t m = data_.m, length = length_of_sum();
     std::vector<Segment> segments;
     for (const LargeCell& cell : cells)
-      for (long first = 0; first < cell.size; first += length)
+      for (int64_t first = 0; first < cell.size; first += length)
         segments.push_back({cell.rows + first, std::min(length, cell.size - first)});
-    const long count = long(segments.size());
+    const int64_t count = int64_t(segments.size());
     std::vector<double> sums(std::size_t(count * m)), weights(std::size_t(count), 0.0);
-    for_parts(count, 1, 4.0 * double(count * length) * double(m), threads_, [&](long s, long, long) {
+    for_parts(count, 1, 4.0 * double(count * length) * double(m), threads_, [&](int64_t s, int64_t, int64_t) {
       const Segment& at = segments[std::size_t(s)];
       weights[std::size_t(s)] = sum_residuals(data_, at.rows, at.size, at.size, sums.data() + s * m);
     });
-    long s = 0;
+    int64_t s = 0;
     for (const LargeCell& cell : cells) {
       double* const sum = sums.data() + s * m;
       double total = weights[std::size_t(s++)];
-      for (long first = length; first < cell.size; first += length, ++s) {
-        for (long j = 0; j < m; ++j) sum[j] += sums[std::size_t(s * m + j)];
+      for (int64_t first = length; first < cell.size; first += length, ++s) {
+        for (int64_t j = 0; j < m; ++j) sum[j] += sums[std::size_t(s * m + j)];
         total += weights[std::size_t(s)];
       }
       gap_[cell.leader] = gap_of(total, norm_of_row(sum, m, norm_));
@@ -292,26 +292,26 @@ class Cells {
   }
 
   // Numbers cells in the order of their leaders.
-  long number(std::int64_t* group, double* weight, double* gap) const {
-    std::vector<long> before(std::size_t(blocks_ + 1), 0);
+  int64_t number(std::int64_t* group, double* weight, double* gap) const {
+    std::vector<int64_t> before(std::size_t(blocks_ + 1), 0);
     const double work = 8.0 * double(n_);
-    for_parts(n_, block_, work, threads_, [&](long begin, long end, long block) {
-      long leaders = 0;
-      for (long i = begin; i < end; ++i) leaders += leader_[i] == i;
+    for_parts(n_, block_, work, threads_, [&](int64_t begin, int64_t end, int64_t block) {
+      int64_t leaders = 0;
+      for (int64_t i = begin; i < end; ++i) leaders += leader_[i] == i;
       before[std::size_t(block + 1)] = leaders;
     });
-    for (long block = 0; block < blocks_; ++block) before[std::size_t(block + 1)] += before[std::size_t(block)];
-    for_parts(n_, block_, work, threads_, [&](long begin, long end, long block) {
-      long next = before[std::size_t(block)];
-      for (long i = begin; i < end; ++i) {
+    for (int64_t block = 0; block < blocks_; ++block) before[std::size_t(block + 1)] += before[std::size_t(block)];
+    for_parts(n_, block_, work, threads_, [&](int64_t begin, int64_t end, int64_t block) {
+      int64_t next = before[std::size_t(block)];
+      for (int64_t i = begin; i < end; ++i) {
         if (leader_[i] != i) continue;
         weight[next] = gap_[i].weight;
         gap[next] = gap_[i].gap;
         group[i] = next++;
       }
     });
-    for_parts(n_, block_, work, threads_, [&](long begin, long end, long) {
-      for (long i = begin; i < end; ++i)
+    for_parts(n_, block_, work, threads_, [&](int64_t begin, int64_t end, int64_t) {
+      for (int64_t i = begin; i < end; ++i)
         if (leader_[i] != i) group[i] = group[leader_[i]];
     });
     return before.back();
@@ -320,14 +320,14 @@ class Cells {
   const Predictions& data_;
   const GapNorm norm_;
   const int threads_;
-  const long n_, block_, blocks_;
+  const int64_t n_, block_, blocks_;
   const AlignedBuffer<std::int32_t> leader_;  // of each row the first one in its cell
   const AlignedBuffer<Gap> gap_;              // of the cell of each leader
 };
 
 }  // namespace
 
-long uniform_cells(const Predictions& data, long n_bins, GapNorm norm, int threads, std::int64_t* group, double* weight,
+int64_t uniform_cells(const Predictions& data, int64_t n_bins, GapNorm norm, int threads, std::int64_t* group, double* weight,
                    double* gap) {
   return Cells(data, norm, threads).find(double(n_bins), group, weight, gap);
 }

@@ -59,7 +59,7 @@ namespace {
 // they do.
 bool has_amx() {
   constexpr unsigned HALVES = 1u << 22, TILES = 1u << 24, BYTES = 1u << 25;
-  constexpr long REQUEST = 0x1023, TILE_DATA = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  constexpr int64_t REQUEST = 0x1023, TILE_DATA = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   if (!has_vnni()) return false;
   unsigned a, b, c, d;
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & TILES) || !(d & BYTES) || !(d & HALVES)) return false;

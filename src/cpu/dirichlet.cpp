@@ -17,7 +17,7 @@ template <class T> const DirichletFunctions<T>& dirichlet(const Run& run) {
   else return run.table->dirichlet->float32;
 }
 
-long ceil_divide(long a, long b) { return (a + b - 1) / b; }
+int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Training samples in groups of the rows of a register tile; the last group is filled up with samples that
 // are infinitely far.
@@ -30,40 +30,40 @@ template <class T> class PackedTraining {
         points_(n_groups_ * rows_ * n_features_),
         offsets_(n_groups_ * rows_),
         labels_(n_groups_ * rows_) {
-    const long n = problem.n_training;
+    const int64_t n = problem.n_training;
 #pragma omp parallel for schedule(static) num_threads(team_size(run, blocks(), 4.0 * double(n) * double(n_features_)))
-    for (long b = 0; b < blocks(); ++b) pack(problem, b);
+    for (int64_t b = 0; b < blocks(); ++b) pack(problem, b);
   }
 
   // As many groups as a second-level cache holds beside the queries.
-  long groups_at_once() const {
-    constexpr long ROOM = 1 << 17;  // bytes
-    return std::clamp(ROOM / (rows_ * n_features_ * long(sizeof(T))), MOST_GROUPS / 2, MOST_GROUPS);
+  int64_t groups_at_once() const {
+    constexpr int64_t ROOM = 1 << 17;  // bytes
+    return std::clamp(ROOM / (rows_ * n_features_ * int64_t(sizeof(T))), MOST_GROUPS / 2, MOST_GROUPS);
   }
-  long blocks() const { return ceil_divide(n_groups_, groups_at_once()); }
-  long begin(long block) const { return block * groups_at_once() * rows_; }  // its first sample
+  int64_t blocks() const { return ceil_divide(n_groups_, groups_at_once()); }
+  int64_t begin(int64_t block) const { return block * groups_at_once() * rows_; }  // its first sample
 
-  TrainingBlock<T> operator[](long block) const {
-    const long first = block * groups_at_once(), i = first * rows_;
+  TrainingBlock<T> operator[](int64_t block) const {
+    const int64_t first = block * groups_at_once(), i = first * rows_;
     return {points_.get() + i * n_features_, offsets_.get() + i, labels_.get() + i, std::min(groups_at_once(), n_groups_ - first)};
   }
 
  private:
-  void pack(const WeightedClasses<T>& problem, long block) {
-    const long n = problem.n_training, first = begin(block), end = first + (*this)[block].n_groups * rows_;
+  void pack(const WeightedClasses<T>& problem, int64_t block) {
+    const int64_t n = problem.n_training, first = begin(block), end = first + (*this)[block].n_groups * rows_;
     T* points = points_.get() + first * n_features_;
     const Parts parts(n_features_);
-    for (long part = 0; part < parts.count; ++part)
-      for (long g = first; g < end; g += rows_)
-        for (long k = parts.begin(part); k < parts.begin(part + 1); ++k)
-          for (long i = g; i < g + rows_; ++i) *points++ = i < n ? problem.training[i * n_features_ + k] : T(0);
-    for (long i = first; i < end; ++i) {
+    for (int64_t part = 0; part < parts.count; ++part)
+      for (int64_t g = first; g < end; g += rows_)
+        for (int64_t k = parts.begin(part); k < parts.begin(part + 1); ++k)
+          for (int64_t i = g; i < g + rows_; ++i) *points++ = i < n ? problem.training[i * n_features_ + k] : T(0);
+    for (int64_t i = first; i < end; ++i) {
       offsets_[i] = i < n ? problem.offsets[i] : std::numeric_limits<T>::infinity();
       labels_[i] = problem.labels[std::min(i, n - 1)];
     }
   }
 
-  const long rows_, n_features_, n_groups_;
+  const int64_t rows_, n_features_, n_groups_;
   const AlignedBuffer<T> points_, offsets_;
   const AlignedBuffer<int> labels_;
 };
@@ -71,7 +71,7 @@ template <class T> class PackedTraining {
 // A thread's panels of queries.
 template <class T> class QueryPanels {
  public:
-  QueryPanels(const WeightedClasses<T>& problem, const Run& run, long count)
+  QueryPanels(const WeightedClasses<T>& problem, const Run& run, int64_t count)
       : problem_(problem),
         width_(dirichlet<T>(run).width),
         points_(count * problem.n_features * width_),
@@ -79,38 +79,38 @@ template <class T> class QueryPanels {
         sums_(count * problem.n_classes * width_) {}
 
   // So many panels of queries from `first` on.
-  void start(long first, long panels) {
-    const long m = problem_.n_features;
-    for (long p = 0; p < panels; ++p)
-      for (long lane = 0; lane < width_; ++lane) {
-        const long j = first + p * width_ + lane;
-        for (long k = 0; k < m; ++k)
+  void start(int64_t first, int64_t panels) {
+    const int64_t m = problem_.n_features;
+    for (int64_t p = 0; p < panels; ++p)
+      for (int64_t lane = 0; lane < width_; ++lane) {
+        const int64_t j = first + p * width_ + lane;
+        for (int64_t k = 0; k < m; ++k)
           points_[(p * m + k) * width_ + lane] = j < problem_.n_queries ? problem_.queries[j * m + k] : T(0);
       }
     std::fill_n(floors_.get(), panels * width_, T(HIGHEST_FLOOR));
     std::fill_n(sums_.get(), panels * problem_.n_classes * width_, 0.0);
   }
 
-  QueryPanel<T> operator[](long p) const {
+  QueryPanel<T> operator[](int64_t p) const {
     return {points_.get() + p * problem_.n_features * width_, floors_.get() + p * width_,
             sums_.get() + p * problem_.n_classes * width_};
   }
 
-  void write(long first, long panels, double* shares, double* log_sums) const {
-    const long classes = problem_.n_classes, end = std::min(problem_.n_queries, first + panels * width_);
-    for (long j = first; j < end; ++j) {
-      const long lane = (j - first) % width_;
+  void write(int64_t first, int64_t panels, double* shares, double* log_sums) const {
+    const int64_t classes = problem_.n_classes, end = std::min(problem_.n_queries, first + panels * width_);
+    for (int64_t j = first; j < end; ++j) {
+      const int64_t lane = (j - first) % width_;
       const QueryPanel<T> panel = (*this)[(j - first) / width_];
       double total = 0;
-      for (long c = 0; c < classes; ++c) total += panel.sums[c * width_ + lane];
-      for (long c = 0; c < classes; ++c) shares[j * classes + c] = panel.sums[c * width_ + lane] / total;
+      for (int64_t c = 0; c < classes; ++c) total += panel.sums[c * width_ + lane];
+      for (int64_t c = 0; c < classes; ++c) shares[j * classes + c] = panel.sums[c * width_ + lane] / total;
       log_sums[j] = std::log(total) - double(panel.floors[lane]);
     }
   }
 
  private:
   const WeightedClasses<T>& problem_;
-  const long width_;
+  const int64_t width_;
   const AlignedBuffer<T> points_, floors_;
   const AlignedBuffer<double> sums_;
 };
@@ -119,25 +119,25 @@ template <class T> class QueryPanels {
 
 template <class T>
 bool class_shares(const WeightedClasses<T>& problem, const Run& run, double* shares, double* log_sums) {
-  constexpr long ROOM = 1 << 18, MOST = 16;  // bytes of a second-level cache for the panels that pass over a block; panels
+  constexpr int64_t ROOM = 1 << 18, MOST = 16;  // bytes of a second-level cache for the panels that pass over a block; panels
   const DirichletFunctions<T>& kernels = dirichlet<T>(run);
-  const long m = problem.n_features, width = kernels.width, panels = ceil_divide(problem.n_queries, width);
+  const int64_t m = problem.n_features, width = kernels.width, panels = ceil_divide(problem.n_queries, width);
   const PackedTraining<T> training(problem, run);
   const double work = double(problem.n_queries) * double(problem.n_training) * (double(m) + 20);
   const int threads = team_size(run, panels, work);
-  const long at_once = std::clamp(std::min(ROOM / (m * width * long(sizeof(T))), panels / (4 * threads)), 1L, MOST);
-  const long tasks = ceil_divide(panels, at_once);
+  const int64_t at_once = std::clamp(std::min(ROOM / (m * width * int64_t(sizeof(T))), panels / (4 * threads)), 1L, MOST);
+  const int64_t tasks = ceil_divide(panels, at_once);
   std::deque<QueryPanels<T>> buffers;
   for (int t = 0; t < threads; ++t) buffers.emplace_back(problem, run, at_once);
   Watch watch(run, tasks * training.blocks());
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (long task = 0; task < tasks; ++task) {
+  for (int64_t task = 0; task < tasks; ++task) {
     QueryPanels<T>& queries = buffers[thread_number()];
-    const long first = task * at_once * width, count = std::min(at_once, panels - task * at_once);
+    const int64_t first = task * at_once * width, count = std::min(at_once, panels - task * at_once);
     queries.start(first, count);
-    for (long b = 0; b < training.blocks() && !watch.stopped(); ++b) {
-      for (long p = 0; p < count; ++p) {
-        const long own = problem.leave_one_out ? first + p * width - training.begin(b) : -width;
+    for (int64_t b = 0; b < training.blocks() && !watch.stopped(); ++b) {
+      for (int64_t p = 0; p < count; ++p) {
+        const int64_t own = problem.leave_one_out ? first + p * width - training.begin(b) : -width;
         kernels.add_weights(training[b], queries[p], m, problem.n_classes, own);
       }
       watch.task_done();
@@ -147,17 +147,17 @@ bool class_shares(const WeightedClasses<T>& problem, const Run& run, double* sha
   return !watch.stopped();
 }
 
-bool log_normalisers(const double* x, long n, long m, const Run& run, double* out) {
-  constexpr long PART = 1 << 16;  // numbers between two looks at the watch
-  const long rows = std::max(1L, PART / m), parts = ceil_divide(n, rows);
+bool log_normalisers(const double* x, int64_t n, int64_t m, const Run& run, double* out) {
+  constexpr int64_t PART = 1 << 16;  // numbers between two looks at the watch
+  const int64_t rows = std::max(1L, PART / m), parts = ceil_divide(n, rows);
   const auto sum_log_gamma = run.table->dirichlet->sum_log_gamma;
   Watch watch(run, parts);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(team_size(run, parts, 50.0 * double(n) * double(m)))
-  for (long part = 0; part < parts; ++part) {
+  for (int64_t part = 0; part < parts; ++part) {
     if (watch.stopped()) continue;
-    for (long i = part * rows; i < std::min(n, (part + 1) * rows); ++i) {
+    for (int64_t i = part * rows; i < std::min(n, (part + 1) * rows); ++i) {
       double others = double(m - 1);
-      for (long k = 0; k < m; ++k) others += x[i * m + k];
+      for (int64_t k = 0; k < m; ++k) others += x[i * m + k];
       out[i] = sum_log_gamma(&others, 1) - sum_log_gamma(x + i * m, m);
     }
     watch.task_done();

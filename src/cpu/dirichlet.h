@@ -2,6 +2,8 @@
 // Called by _native.pyx; the loops that depend on the instruction set are in dirichlet_kernels.cpp.
 #pragma once
 
+#include <cstdint>
+
 #include "sweep.h"
 
 namespace kcalib {
@@ -9,11 +11,11 @@ namespace kcalib {
 // Training sample i has at query j the weight exp(-<training_i, query_j> - offset_i). Costs are below 1e30.
 template <class T> struct WeightedClasses {
   const T* queries;   // row-major, n_queries x n_features
-  long n_queries;
+  int64_t n_queries;
   const T* training;  // row-major, n_training x n_features
   const T* offsets;
   const int* labels;  // ascending, 0..n_classes-1
-  long n_training, n_features, n_classes;
+  int64_t n_training, n_features, n_classes;
   bool leave_one_out;  // the queries are the training samples: query i does not see training sample i
 };
 
@@ -24,6 +26,6 @@ bool class_shares(const WeightedClasses<T>& problem, const Run& run, double* sha
 
 // out[i] = log Gamma(m + sum_k x_ik) - sum_k log Gamma(1 + x_ik) for the n rows of x: the logarithm of the factor that
 // normalises the Dirichlet density with parameters 1 + x_i. False if stopped.
-bool log_normalisers(const double* x, long n, long m, const Run& run, double* out);
+bool log_normalisers(const double* x, int64_t n, int64_t m, const Run& run, double* out);
 
 }  // namespace kcalib

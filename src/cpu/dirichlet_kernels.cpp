@@ -19,7 +19,7 @@ template <class T> constexpr T ROOM = sizeof(T) == 8 ? 600 : 60;
 // The training samples of a group.
 template <class T> struct GroupRows {
   const T* at;
-  KCALIB_FN T operator()(long k, int r) const { return at[k * ROWS + r]; }
+  KCALIB_FN T operator()(int64_t k, int r) const { return at[k * ROWS + r]; }
 };
 
 template <class V> KCALIB_FN void add_to(double* sums, V x) {
@@ -33,7 +33,7 @@ template <class V> KCALIB_FN void add_to(double* sums, V x) {
 
 // Floors of the lanes whose lowest cost is out of reach go down to it.
 template <class V>
-__attribute__((noinline)) void lower_floors(const V* lowest, V* floors, double* sums, long n_classes) {
+__attribute__((noinline)) void lower_floors(const V* lowest, V* floors, double* sums, int64_t n_classes) {
   using R = Real<V>;
   for (int v = 0; v < VECTORS; ++v) {
     const V floor = lowest[v] < floors[v] - ROOM<R> ? lowest[v] : floors[v];
@@ -42,7 +42,7 @@ __attribute__((noinline)) void lower_floors(const V* lowest, V* floors, double* 
     floors[v] = floor;
     DoublePack wide[WIDE<V>];
     widen(factor, wide);
-    for (long c = 0; c < n_classes; ++c)
+    for (int64_t c = 0; c < n_classes; ++c)
       for (int w = 0; w < WIDE<V>; ++w) {
         double* at = sums + c * WIDTH<R> + v * LANES<V> + w * LANES<DoublePack>;
         store<DoublePack>(at, load<DoublePack>(at) * wide[w]);
@@ -51,7 +51,7 @@ __attribute__((noinline)) void lower_floors(const V* lowest, V* floors, double* 
 }
 
 template <class T>
-void add_weights(const TrainingBlock<T>& block, const QueryPanel<T>& panel, long n_features, long n_classes, long own) {
+void add_weights(const TrainingBlock<T>& block, const QueryPanel<T>& panel, int64_t n_features, int64_t n_classes, int64_t own) {
   using V = Pack<T>;
   V partial[MOST_GROUPS][TILE];  // costs before the last part of the features
   V cost[TILE], floors[VECTORS];
@@ -59,16 +59,16 @@ void add_weights(const TrainingBlock<T>& block, const QueryPanel<T>& panel, long
 
   const Parts parts(n_features);
   const T* points = block.points;
-  long first = 0;
-  for (long part = 0; part + 1 < parts.count; ++part) {
-    const long length = parts.begin(part + 1) - first;
-    for (long g = 0; g < block.n_groups; ++g, points += length * ROWS)
+  int64_t first = 0;
+  for (int64_t part = 0; part + 1 < parts.count; ++part) {
+    const int64_t length = parts.begin(part + 1) - first;
+    for (int64_t g = 0; g < block.n_groups; ++g, points += length * ROWS)
       accumulate<Product, V>(GroupRows<T>{points}, panel.points + first * WIDTH<T>, length, storing(partial[g]),
                              first ? partial[g] : nullptr);
     first += length;
   }
-  const long length = n_features - first;
-  for (long g = 0; g < block.n_groups; ++g, points += length * ROWS) {
+  const int64_t length = n_features - first;
+  for (int64_t g = 0; g < block.n_groups; ++g, points += length * ROWS) {
     const T* offsets = block.offsets + g * ROWS;
     const auto add_offset = [&](int r, const V* sum) KCALIB_INLINE {
       for (int v = 0; v < VECTORS; ++v) cost[r * VECTORS + v] = sum[v] + offsets[r];
@@ -76,7 +76,7 @@ void add_weights(const TrainingBlock<T>& block, const QueryPanel<T>& panel, long
     accumulate<Product, V>(GroupRows<T>{points}, panel.points + first * WIDTH<T>, length, add_offset, first ? partial[g] : nullptr);
     if (__builtin_expect(g * ROWS + ROWS > own && g * ROWS < own + WIDTH<T>, 0))
       for (int r = 0; r < ROWS; ++r) {
-        const long lane = g * ROWS + r - own;
+        const int64_t lane = g * ROWS + r - own;
         if (lane >= 0 && lane < WIDTH<T>) cost[r * VECTORS + lane / LANES<V>][lane % LANES<V>] = T(__builtin_inf());
       }
     V lowest[VECTORS], above{};  // above: below -ROOM in some lane if a floor is too high
@@ -109,17 +109,17 @@ void add_weights(const TrainingBlock<T>& block, const QueryPanel<T>& panel, long
   for (int v = 0; v < VECTORS; ++v) store<V>(panel.floors + v * LANES<V>, floors[v]);
 }
 
-double sum_log_gamma(const double* x, long n) {
+double sum_log_gamma(const double* x, int64_t n) {
   using V = DoublePack;
   V sum{};
-  long k = 0;
+  int64_t k = 0;
   for (; k + LANES<V> <= n; k += LANES<V>) sum += log_gamma(load<V>(x + k));
   double total = sum_lanes(sum);
   if (k == n) return total;
   V rest{};  // log Gamma(1) = 0
-  for (long l = 0; k + l < n; ++l) rest[l] = x[k + l];
+  for (int64_t l = 0; k + l < n; ++l) rest[l] = x[k + l];
   rest = log_gamma(rest);
-  for (long l = 0; k + l < n; ++l) total += rest[l];
+  for (int64_t l = 0; k + l < n; ++l) total += rest[l];
   return total;
 }
 

@@ -2,15 +2,17 @@
 // dirichlet_kernels.cpp is compiled once for each, as tile.cpp is.
 #pragma once
 
+#include <cstdint>
+
 namespace kcalib {
 
 // Features are taken in parts whose part of a panel stays in the L1 cache while a block of training samples passes by.
 namespace {  // its functions are compiled for each instruction set
 struct Parts {
-  static constexpr long MOST = 64;
-  explicit Parts(long n_features) : n_features(n_features), count((n_features + MOST - 1) / MOST) {}
-  long begin(long part) const { return part * n_features / count; }
-  long n_features, count;
+  static constexpr int64_t MOST = 64;
+  explicit Parts(int64_t n_features) : n_features(n_features), count((n_features + MOST - 1) / MOST) {}
+  int64_t begin(int64_t part) const { return part * n_features / count; }
+  int64_t n_features, count;
 };
 }  // namespace
 
@@ -20,7 +22,7 @@ template <class T> struct TrainingBlock {
   const T* points;
   const T* offsets;   // of each sample; infinite where a group has fewer than `rows`
   const int* labels;  // of each sample, ascending
-  long n_groups;
+  int64_t n_groups;
 };
 
 // Predictions at which the ratio is wanted, `width` of them, a lane each.
@@ -36,17 +38,17 @@ template <class T> struct DirichletFunctions {
   //   cost = <training point, query point> + offset.
   // Floors go down where the weights would overflow, and the sums with them. Lane `l` does not see training sample
   // own + l of the block (none where that is outside).
-  void (*add_weights)(const TrainingBlock<T>& block, const QueryPanel<T>& panel, long n_features, long n_classes, long own);
+  void (*add_weights)(const TrainingBlock<T>& block, const QueryPanel<T>& panel, int64_t n_features, int64_t n_classes, int64_t own);
 };
 
-constexpr long MOST_GROUPS = 32;  // in a block
+constexpr int64_t MOST_GROUPS = 32;  // in a block
 constexpr double HIGHEST_FLOOR = 1e30;  // above all costs
 
 struct DirichletTable {
   DirichletFunctions<double> float64;
   DirichletFunctions<float> float32;
   // sum_k log Gamma(1 + x_k), x >= 0.
-  double (*sum_log_gamma)(const double* x, long n);
+  double (*sum_log_gamma)(const double* x, int64_t n);
 };
 
 }  // namespace kcalib

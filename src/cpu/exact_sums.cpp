@@ -9,8 +9,8 @@ constexpr double HIGH_UNIT = 0x1p24, LOW_UNIT = 0x1p56;
 
 }  // namespace
 
-KCALIB_CLONES void cut(const double* x, long n, std::uint64_t* low, std::int64_t* high) {
-  for (long i = 0; i < n; ++i) {
+KCALIB_CLONES void cut(const double* x, int64_t n, std::uint64_t* low, std::int64_t* high) {
+  for (int64_t i = 0; i < n; ++i) {
     const double scaled = x[i] * HIGH_UNIT;
     const std::int64_t whole = std::int64_t(scaled);
     const std::int64_t rest = std::int64_t((scaled - double(whole)) * LOW_UNIT);
@@ -20,9 +20,9 @@ KCALIB_CLONES void cut(const double* x, long n, std::uint64_t* low, std::int64_t
   }
 }
 
-KCALIB_CLONES void add_exactly(const double* x, long n, const ExactSums& sums) {
+KCALIB_CLONES void add_exactly(const double* x, int64_t n, const ExactSums& sums) {
   std::int64_t *high = sums.high, *low = sums.low;
-  for (long i = 0; i < n; ++i) {
+  for (int64_t i = 0; i < n; ++i) {
     const double scaled = x[i] * HIGH_UNIT;
     const std::int64_t whole = std::int64_t(scaled);
     const std::int64_t sum = low[i] + std::int64_t((scaled - double(whole)) * LOW_UNIT);

@@ -19,14 +19,14 @@ struct Wide {
 };
 
 // low[i], high[i] = x[i] as a `Wide`.
-void cut(const double* x, long n, std::uint64_t* low, std::int64_t* high);
+void cut(const double* x, int64_t n, std::uint64_t* low, std::int64_t* high);
 
 // An array of sums (high * 2^56 + low) * 2^-80 with 0 <= low < 2^56, high and low by themselves.
 struct ExactSums {
   std::int64_t *high, *low;
 
-  void add(long at, const Wide& sum) const { add(at, (sum.high << 8) | std::int64_t(sum.low >> 56), sum.low & LOW); }
-  void add(long at, std::int64_t more_high, std::uint64_t more_low) const {
+  void add(int64_t at, const Wide& sum) const { add(at, (sum.high << 8) | std::int64_t(sum.low >> 56), sum.low & LOW); }
+  void add(int64_t at, std::int64_t more_high, std::uint64_t more_low) const {
     const std::uint64_t sum = std::uint64_t(low[at]) + more_low;
     high[at] += more_high + std::int64_t(sum >> 56);
     low[at] = std::int64_t(sum & LOW);
@@ -36,6 +36,6 @@ struct ExactSums {
 };
 
 // sums[i] += x[i].
-void add_exactly(const double* x, long n, const ExactSums& sums);
+void add_exactly(const double* x, int64_t n, const ExactSums& sums);
 
 }  // namespace kcalib

@@ -25,9 +25,9 @@ constexpr int MARKS = 4, FORM_ROWS = 4;
 constexpr int STEP = 2 * L;  // columns of two packs
 
 // <point, direction> for PHASE_ROWS points and the directions of a panel.
-KCALIB_FN void inner_products(const double* points, long n_features, const double* directions, V* out) {
+KCALIB_FN void inner_products(const double* points, int64_t n_features, const double* directions, V* out) {
   for (int i = 0; i < PHASES; ++i) out[i] = V{};
-  for (long k = 0; k < n_features; ++k) {
+  for (int64_t k = 0; k < n_features; ++k) {
     V w[PACKS];
     for (int p = 0; p < PACKS; ++p) w[p] = load<V>(directions + k * FREQUENCIES + p * L);
 #pragma GCC unroll 8
@@ -35,15 +35,15 @@ KCALIB_FN void inner_products(const double* points, long n_features, const doubl
   }
 }
 
-void features(const FeaturePanels& map, long panel, const double* points, long rows, double* out) {
-  const long d = map.n_features, size = d * FREQUENCIES;
-  for (long row = 0; row < rows; row += PHASE_ROWS) {
+void features(const FeaturePanels& map, int64_t panel, const double* points, int64_t rows, double* out) {
+  const int64_t d = map.n_features, size = d * FREQUENCIES;
+  for (int64_t row = 0; row < rows; row += PHASE_ROWS) {
     V phases[PHASES], sizes[PHASES];
     inner_products(points + row * d, d, map.frequencies + panel * size, phases);
     for (int i = 0; i < PHASES; ++i) sizes[i] = load<V>(map.amplitudes + panel * FREQUENCIES + i % PACKS * L);
-    for (long l = 0; l < map.n_factors; ++l) {
+    for (int64_t l = 0; l < map.n_factors; ++l) {
       V factors[PHASES];
-      const long at = l * map.n_panels + panel;
+      const int64_t at = l * map.n_panels + panel;
       inner_products(points + row * d, d, map.projections + at * size, factors);
       for (int i = 0; i < PHASES; ++i) sizes[i] *= factors[i] + load<V>(map.offsets + at * FREQUENCIES + i % PACKS * L);
     }
@@ -57,10 +57,10 @@ void features(const FeaturePanels& map, long panel, const double* points, long r
   }
 }
 
-template <int COUNT> void products(const double* phi, const double* marks, long rows, double* sums) {
+template <int COUNT> void products(const double* phi, const double* marks, int64_t rows, double* sums) {
   for (int c = 0; c < COLUMNS; c += STEP) {
     V total[2 * COUNT] = {};
-    for (long row = 0; row < rows; ++row) {
+    for (int64_t row = 0; row < rows; ++row) {
       const V a = load<V>(phi + row * COLUMNS + c), b = load<V>(phi + row * COLUMNS + c + L);
 #pragma GCC unroll 10
       for (int j = 0; j < COUNT; ++j) {
@@ -79,25 +79,25 @@ template <int COUNT> void products(const double* phi, const double* marks, long 
 }
 
 template <int COUNT = MARKS>
-KCALIB_FN void last_products(long count, const double* phi, const double* marks, long rows, double* sums) {
+KCALIB_FN void last_products(int64_t count, const double* phi, const double* marks, int64_t rows, double* sums) {
   if (count == COUNT) return products<COUNT>(phi, marks, rows, sums);
   if constexpr (COUNT > 1) last_products<COUNT - 1>(count, phi, marks, rows, sums);
 }
 
-void add_products(const double* phi, const double* marks, long rows, long n_marks, double* sums) {
+void add_products(const double* phi, const double* marks, int64_t rows, int64_t n_marks, double* sums) {
   for (; n_marks > MARKS; n_marks -= MARKS, marks += rows * MARKS, sums += MARKS * COLUMNS)
     products<MARKS>(phi, marks, rows, sums);
   last_products(n_marks, phi, marks, rows, sums);
 }
 
-void add_forms(const double* phi, const double* marks, long rows, long n_marks, const double* sums, double* forms) {
-  for (long row = 0; row < rows; row += FORM_ROWS)
+void add_forms(const double* phi, const double* marks, int64_t rows, int64_t n_marks, const double* sums, double* forms) {
+  for (int64_t row = 0; row < rows; row += FORM_ROWS)
     for (int c = 0; c < COLUMNS; c += STEP) {
       V total[2 * FORM_ROWS] = {};
-      for (long first = 0; first < n_marks; first += MARKS) {
+      for (int64_t first = 0; first < n_marks; first += MARKS) {
         const double* block = marks + (first * rows + row * MARKS);
-        const long count = n_marks - first < MARKS ? n_marks - first : MARKS;
-        for (long j = 0; j < count; ++j) {
+        const int64_t count = n_marks - first < MARKS ? n_marks - first : MARKS;
+        for (int64_t j = 0; j < count; ++j) {
           const double* of = sums + (first + j) * COLUMNS + c;
           const V a = load<V>(of), b = load<V>(of + L);
 #pragma GCC unroll 8
@@ -115,10 +115,10 @@ void add_forms(const double* phi, const double* marks, long rows, long n_marks, 
     }
 }
 
-void add_squares(const double* phi, const double* weights, long rows, double* squares) {
+void add_squares(const double* phi, const double* weights, int64_t rows, double* squares) {
   for (int p = 0; p < PACKS; ++p) {
     V total = {};
-    for (long row = 0; row < rows; ++row) {
+    for (int64_t row = 0; row < rows; ++row) {
       const V c = load<V>(phi + row * COLUMNS + p * L), s = load<V>(phi + row * COLUMNS + FREQUENCIES + p * L);
       total += weights[row] * (c * c + s * s);
     }
@@ -126,8 +126,8 @@ void add_squares(const double* phi, const double* weights, long rows, double* sq
   }
 }
 
-void add_norms(const double* phi, long rows, double* norms) {
-  for (long row = 0; row < rows; ++row) {
+void add_norms(const double* phi, int64_t rows, double* norms) {
+  for (int64_t row = 0; row < rows; ++row) {
     V total = {};
     for (int c = 0; c < COLUMNS; c += L) {
       const V x = load<V>(phi + row * COLUMNS + c);
@@ -137,8 +137,8 @@ void add_norms(const double* phi, long rows, double* norms) {
   }
 }
 
-void uniforms(Word seed, Word draw, long begin, long count, double* out) {
-  for (long k = 0; k < count; k += 4) {
+void uniforms(Word seed, Word draw, int64_t begin, int64_t count, double* out) {
+  for (int64_t k = 0; k < count; k += 4) {
     Word words[4];
     numpy_words(seed, draw, Word(begin + k) / 4, words);
 #pragma GCC unroll 4
@@ -146,27 +146,27 @@ void uniforms(Word seed, Word draw, long begin, long count, double* out) {
   }
 }
 
-KCALIB_FN double share_of(const LabelRows& rows, const double* uniform, long row) {
+KCALIB_FN double share_of(const LabelRows& rows, const double* uniform, int64_t row) {
   const double share = uniform[row] * rows.totals[row];
   return share < rows.highest[row] ? share : rows.highest[row];
 }
 
 // A label for each lane.
 void lane_labels(const LabelRows& rows, const double* uniform, unsigned* out) {
-  const long m = rows.n_classes;
-  for (long row = 0; row < rows.rows; row += L) {
+  const int64_t m = rows.n_classes;
+  for (int64_t row = 0; row < rows.rows; row += L) {
     const V share = lower(load<V>(uniform + row) * load<V>(rows.totals + row), load<V>(rows.highest + row));
     const double* sums = rows.cumulative + row / 8 * m * 8 + row % 8;
     LongPack count = {};
-    for (long k = 0; k + 1 < m; ++k) count -= load<V>(sums + k * 8) <= share;
+    for (int64_t k = 0; k + 1 < m; ++k) count -= load<V>(sums + k * 8) <= share;
     for (int lane = 0; lane < L; ++lane) out[row + lane] = unsigned(count[lane]);
   }
 }
 
 // The likely one, or by halving: cumulative sums never fall.
 void searched_labels(const LabelRows& rows, const double* uniform, unsigned* out) {
-  const long m = rows.n_classes;
-  for (long row = 0; row < rows.rows; ++row) {
+  const int64_t m = rows.n_classes;
+  for (int64_t row = 0; row < rows.rows; ++row) {
     const double share = share_of(rows, uniform, row);
     const double* sums = rows.cumulative + row * m;
     const unsigned likely = rows.likely[row];
@@ -174,9 +174,9 @@ void searched_labels(const LabelRows& rows, const double* uniform, unsigned* out
       out[row] = likely;
       continue;
     }
-    long low = 0, count = m - 1;
+    int64_t low = 0, count = m - 1;
     while (count > 0) {
-      const long half = count / 2;
+      const int64_t half = count / 2;
       const bool above = sums[low + half] <= share;
       low = above ? low + half + 1 : low;
       count = above ? count - half - 1 : half;
@@ -193,13 +193,13 @@ void labels(const LabelRows& rows, const double* uniform, unsigned* out) {
 // Two packs of columns of a run at a time, and four rows, for enough additions that do not wait for each other.
 template <bool ADD> void merge_runs(const double* phi, const Runs& list, double* sums) {
   const unsigned short* rows = list.rows;
-  for (long r = 0; r < list.count; ++r) {
-    const long fours = list.runs[r].fours;
-    double* to = sums + long(list.runs[r].label) * COLUMNS;
+  for (int64_t r = 0; r < list.count; ++r) {
+    const int64_t fours = list.runs[r].fours;
+    double* to = sums + int64_t(list.runs[r].label) * COLUMNS;
 #pragma GCC unroll 8
     for (int c = 0; c < COLUMNS; c += STEP) {
       V total[4] = {};
-      for (long i = 0; i < fours; ++i) {
+      for (int64_t i = 0; i < fours; ++i) {
         const unsigned short* four = rows + 4 * i;
         const double *x0 = phi + four[0] + c, *x1 = phi + four[1] + c, *x2 = phi + four[2] + c, *x3 = phi + four[3] + c;
         total[0] += load<V>(x0) + load<V>(x1);
@@ -218,10 +218,10 @@ template <bool ADD> void merge_runs(const double* phi, const Runs& list, double*
 
 // The sums of many classes are far from each other, and the processor does not guess where the next are.
 template <bool ADD> void merge_singles(const double* phi, const Singles& list, double* sums) {
-  for (long i = 0; i < list.count; ++i) {
+  for (int64_t i = 0; i < list.count; ++i) {
     const double* from = phi + list.rows[i];
-    double* to = sums + long(list.classes[i]) * COLUMNS;
-    const double* next = sums + long(list.classes[i + LOOK_AHEAD]) * COLUMNS;
+    double* to = sums + int64_t(list.classes[i]) * COLUMNS;
+    const double* next = sums + int64_t(list.classes[i + LOOK_AHEAD]) * COLUMNS;
     __builtin_prefetch(next, 1);
     __builtin_prefetch(next + COLUMNS / 2, 1);
 #pragma GCC unroll 8
@@ -232,16 +232,16 @@ template <bool ADD> void merge_singles(const double* phi, const Singles& list, d
   }
 }
 
-void multiply(const double* x, long rows, const double* matrix, long n, double* out) {
+void multiply(const double* x, int64_t rows, const double* matrix, int64_t n, double* out) {
   constexpr int AT_ONCE = 4;
-  for (long first = 0; first < rows; first += AT_ONCE) {
+  for (int64_t first = 0; first < rows; first += AT_ONCE) {
     const double* from = x + first * n;
     double* to = out + first * n;
-    for (long j = 0; j < AT_ONCE * n; ++j) to[j] = 0;
-    for (long k = 0; k < n; ++k) {
+    for (int64_t j = 0; j < AT_ONCE * n; ++j) to[j] = 0;
+    for (int64_t k = 0; k < n; ++k) {
       const double* of = matrix + k * n;
       const double a = from[k], b = from[n + k], c = from[2 * n + k], d = from[3 * n + k];
-      for (long j = 0; j < n; ++j) {
+      for (int64_t j = 0; j < n; ++j) {
         to[j] += a * of[j];
         to[n + j] += b * of[j];
         to[2 * n + j] += c * of[j];
@@ -251,11 +251,11 @@ void multiply(const double* x, long rows, const double* matrix, long n, double* 
   }
 }
 
-double square_of_sums(double* x, const double* y, long n) {
+double square_of_sums(double* x, const double* y, int64_t n) {
   constexpr int CHAINS = 8 / L > 4 ? 8 / L : 4;
   V total[CHAINS] = {};
   int chain = 0;
-  for (long i = 0; i < n; i += L) {
+  for (int64_t i = 0; i < n; i += L) {
     const V sum = load<V>(x + i) + load<V>(y + i);
     store<V>(x + i, sum);
     total[chain] += sum * sum;

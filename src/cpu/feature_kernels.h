@@ -6,17 +6,19 @@
 // behind the last: marks[(block * rows + row) * marks_at_once + column].
 #pragma once
 
+#include <cstdint>
+
 #include "kcalib/philox.h"
 
 namespace kcalib {
 
 constexpr int FREQUENCIES = 8, COLUMNS = 2 * FREQUENCIES;
 constexpr int ROW_STEP = 8;         // rows of a tile are a multiple of it
-constexpr long LANE_CLASSES = 256;  // up to so many classes labels are drawn for several rows at once
+constexpr int64_t LANE_CLASSES = 256;  // up to so many classes labels are drawn for several rows at once
 
 // A feature map in panels; behind its frequencies the last panel is filled up with amplitudes 0.
 struct FeaturePanels {
-  long n_panels, n_features, n_factors;
+  int64_t n_panels, n_features, n_factors;
   const double* frequencies;  // frequencies[(panel * n_features + k) * FREQUENCIES + lane]
   const double* amplitudes;   // amplitudes[panel * FREQUENCIES + lane]
   const double* projections;  // those of factor l are as the frequencies, from l * n_panels panels on
@@ -25,7 +27,7 @@ struct FeaturePanels {
 
 // Probabilities of a tile of rows as labels are drawn from them.
 struct LabelRows {
-  long rows, n_classes;
+  int64_t rows, n_classes;
   // Up to LANE_CLASSES classes cumulative[(row / 8 * n_classes + class) * 8 + row % 8], beyond [row * n_classes + class].
   const double* cumulative;
   const double *totals, *highest;  // the last of the cumulative sums, and what is next below it
@@ -40,31 +42,31 @@ struct Run4 {
 struct Runs {
   const unsigned short* rows;  // of all runs, one behind the other
   const Run4* runs;
-  long count;
+  int64_t count;
 };
 // Beyond, rows have few classes in common: one by one.
 struct Singles {
   const unsigned short* rows;
   const unsigned* classes;  // and of LOOK_AHEAD more
-  long count;
+  int64_t count;
 };
-constexpr long NEAR_CLASSES = 128, LOOK_AHEAD = 8;
-constexpr long MOST_ROWS = 256;  // of a tile
+constexpr int64_t NEAR_CLASSES = 128, LOOK_AHEAD = 8;
+constexpr int64_t MOST_ROWS = 256;  // of a tile
 
 struct FeatureTable {
   int marks_at_once;
   // out[row * COLUMNS + column] = a panel of the features of `rows` rows of points, row-major.
-  void (*features)(const FeaturePanels& map, long panel, const double* points, long rows, double* out);
+  void (*features)(const FeaturePanels& map, int64_t panel, const double* points, int64_t rows, double* out);
   // sums += sum_row phi[row] (x) marks[row].
-  void (*add_products)(const double* phi, const double* marks, long rows, long n_marks, double* sums);
+  void (*add_products)(const double* phi, const double* marks, int64_t rows, int64_t n_marks, double* sums);
   // The lanes of forms[row * FREQUENCIES ...] += <phi[row] (x) marks[row], sums>, to be added up.
-  void (*add_forms)(const double* phi, const double* marks, long rows, long n_marks, const double* sums, double* forms);
+  void (*add_forms)(const double* phi, const double* marks, int64_t rows, int64_t n_marks, const double* sums, double* forms);
   // squares[lane] += sum_row weights[row] (cosine^2 + sine^2).
-  void (*add_squares)(const double* phi, const double* weights, long rows, double* squares);
+  void (*add_squares)(const double* phi, const double* weights, int64_t rows, double* squares);
   // norms[row] += |phi[row]|^2.
-  void (*add_norms)(const double* phi, long rows, double* norms);
+  void (*add_norms)(const double* phi, int64_t rows, double* norms);
   // Uniform numbers [begin, begin + count) of NumPy's Philox generator with the key (seed, draw); both multiples of 4.
-  void (*uniforms)(Word seed, Word draw, long begin, long count, double* out);
+  void (*uniforms)(Word seed, Word draw, int64_t begin, int64_t count, double* out);
   // The labels that these numbers draw: how many cumulative sums are at most the share of the total.
   void (*labels)(const LabelRows& rows, const double* uniform, unsigned* out);
   // In the order of the list sums of the class += (-=) phi[row].
@@ -73,9 +75,9 @@ struct FeatureTable {
   void (*add_singles)(const double* phi, const Singles& list, double* sums);
   void (*subtract_singles)(const double* phi, const Singles& list, double* sums);
   // out[row * n + j] = sum_k x[row * n + k] matrix[k * n + j].
-  void (*multiply)(const double* x, long rows, const double* matrix, long n, double* out);
+  void (*multiply)(const double* x, int64_t rows, const double* matrix, int64_t n, double* out);
   // The sum of (x[i] + y[i])^2, i < n, a multiple of 8; x is replaced by the sums.
-  double (*square_of_sums)(double* x, const double* y, long n);
+  double (*square_of_sums)(double* x, const double* y, int64_t n);
 };
 
 }  // namespace kcalib

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 
 #include "aligned.h"
 #include "feature_kernels.h"
@@ -9,7 +10,7 @@
 
 namespace kcalib {
 
-inline long rounded_up(long n, long step) { return (n + step - 1) / step * step; }
+inline int64_t rounded_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
 class PackedMap {
  public:
@@ -22,8 +23,8 @@ class PackedMap {
         offsets_(map.n_factors * n_panels_ * FREQUENCIES) {
     pack(map.frequencies, map.n_features, frequencies_.get());
     pack(map.amplitudes, 1, amplitudes_.get());
-    const long padded = n_panels_ * FREQUENCIES;
-    for (long l = 0; l < map.n_factors; ++l) {
+    const int64_t padded = n_panels_ * FREQUENCIES;
+    for (int64_t l = 0; l < map.n_factors; ++l) {
       pack(map.projections + l * map.n_frequencies * map.n_features, map.n_features,
            projections_.get() + l * padded * map.n_features);
       pack(map.offsets + l * map.n_frequencies, 1, offsets_.get() + l * padded);
@@ -34,58 +35,58 @@ class PackedMap {
     return {n_panels_,         map_.n_features,    map_.n_factors, frequencies_.get(),
             amplitudes_.get(), projections_.get(), offsets_.get()};
   }
-  long size() const { return n_panels_; }
+  int64_t size() const { return n_panels_; }
 
   // Of |phi(x)|^2 where there are no factors: it is the same for all x.
   double constant_norm() const {
     double sum = 0;
-    for (long f = 0; f < map_.n_frequencies; ++f) sum += map_.amplitudes[f] * map_.amplitudes[f];
+    for (int64_t f = 0; f < map_.n_frequencies; ++f) sum += map_.amplitudes[f] * map_.amplitudes[f];
     return sum;
   }
 
   // Columns of panels, from[(panel * n + row) * COLUMNS + column], as those of phi: to[column * stride + row].
-  void unpack(const double* from, long n, long stride, double* to) const {
-    each_column(n, [=](long inside, long column, long row) { to[column * stride + row] = from[inside]; });
+  void unpack(const double* from, int64_t n, int64_t stride, double* to) const {
+    each_column(n, [=](int64_t inside, int64_t column, int64_t row) { to[column * stride + row] = from[inside]; });
   }
-  void repack(const double* from, long n, long stride, double* to) const {
+  void repack(const double* from, int64_t n, int64_t stride, double* to) const {
     std::fill_n(to, n_panels_ * n * COLUMNS, 0.0);
-    each_column(n, [=](long inside, long column, long row) { to[inside] = from[column * stride + row]; });
+    each_column(n, [=](int64_t inside, int64_t column, int64_t row) { to[inside] = from[column * stride + row]; });
   }
 
  private:
-  template <class Work> void each_column(long n, Work work) const {
-    for (long f = 0; f < map_.n_frequencies; ++f)
-      for (long row = 0; row < n; ++row) {
-        const long inside = (f / FREQUENCIES * n + row) * COLUMNS + f % FREQUENCIES;
+  template <class Work> void each_column(int64_t n, Work work) const {
+    for (int64_t f = 0; f < map_.n_frequencies; ++f)
+      for (int64_t row = 0; row < n; ++row) {
+        const int64_t inside = (f / FREQUENCIES * n + row) * COLUMNS + f % FREQUENCIES;
         work(inside, f, row);
         work(inside + FREQUENCIES, map_.n_frequencies + f, row);
       }
   }
 
-  void pack(const double* values, long width, double* out) const {
+  void pack(const double* values, int64_t width, double* out) const {
     std::fill_n(out, n_panels_ * FREQUENCIES * width, 0.0);
-    for (long f = 0; f < map_.n_frequencies; ++f)
-      for (long k = 0; k < width; ++k)
+    for (int64_t f = 0; f < map_.n_frequencies; ++f)
+      for (int64_t k = 0; k < width; ++k)
         out[(f / FREQUENCIES * width + k) * FREQUENCIES + f % FREQUENCIES] = values[f * width + k];
   }
 
   const FeatureMap map_;
-  const long n_panels_;
+  const int64_t n_panels_;
   const AlignedBuffer<double> frequencies_, amplitudes_, projections_, offsets_;
 };
 
 // Rows [begin, end) in float64, with zeros up to `rows` rows.
-template <class T> void widened(const T* values, long width, long begin, long end, long rows, double* out) {
+template <class T> void widened(const T* values, int64_t width, int64_t begin, int64_t end, int64_t rows, double* out) {
   std::copy_n(values + begin * width, (end - begin) * width, out);
   std::fill_n(out + (end - begin) * width, (rows - (end - begin)) * width, 0.0);
 }
 
 // Marks of a tile of so many rows, and the size of the buffer they take.
-inline long marks_size(long rows, long n_marks, int at_once) { return rows * rounded_up(n_marks, at_once); }
-template <class T> void pack_row(const T* marks, long row, long rows, long n_marks, int at_once, double* out) {
-  for (long first = 0; first < n_marks; first += at_once) {
+inline int64_t marks_size(int64_t rows, int64_t n_marks, int at_once) { return rows * rounded_up(n_marks, at_once); }
+template <class T> void pack_row(const T* marks, int64_t row, int64_t rows, int64_t n_marks, int at_once, double* out) {
+  for (int64_t first = 0; first < n_marks; first += at_once) {
     double* to = out + first * rows + row * at_once;
-    const long count = std::min(n_marks - first, long(at_once));
+    const int64_t count = std::min(n_marks - first, int64_t(at_once));
     std::copy_n(marks + first, count, to);
     std::fill_n(to + count, at_once - count, 0.0);
   }

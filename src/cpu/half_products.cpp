@@ -11,8 +11,8 @@
 namespace kcalib {
 namespace {
 
-constexpr long PIECES = HalfProducts::PIECES, SAMPLES = HalfProducts::SAMPLES, LANES_OF_TILE = HalfProducts::VECTORS;
-constexpr long TILE_NUMBERS = LANES_OF_TILE * SAMPLES, LINE = 64;
+constexpr int64_t PIECES = HalfProducts::PIECES, SAMPLES = HalfProducts::SAMPLES, LANES_OF_TILE = HalfProducts::VECTORS;
+constexpr int64_t TILE_NUMBERS = LANES_OF_TILE * SAMPLES, LINE = 64;
 constexpr unsigned SMALLEST = (127u - 80) << 23, NOT_FINITE = 255u << 23;  // sizes of entries, as bits of float32
 
 // The piece that is left of x, with 16 bits of zeros.
@@ -29,10 +29,10 @@ KCALIB_FN void both_pieces(FloatPack x, FloatPack y, IntPack* words) {
   for (int p = 0; p < PIECES; ++p) words[p] = IntPack(Words(piece_of(x)) >> 16) | piece_of(y);
 }
 
-bool split(const float* vectors, long length, long n_vectors, unsigned short* pieces) {
-  const long size = HalfProducts::vectors_size(length, n_vectors) / PIECES, count = length * n_vectors;
+bool split(const float* vectors, int64_t length, int64_t n_vectors, unsigned short* pieces) {
+  const int64_t size = HalfProducts::vectors_size(length, n_vectors) / PIECES, count = length * n_vectors;
   IntPack most{};
-  for (long k = 0; k < size; k += LANES<FloatPack>) {
+  for (int64_t k = 0; k < size; k += LANES<FloatPack>) {
     FloatPack x = k < count ? load<FloatPack>(vectors + k) : FloatPack{};
     const IntPack bits = IntPack(x) & 0x7fffffff;
     most = most > bits ? most : bits;
@@ -63,25 +63,25 @@ KCALIB_FN void transpose(const IntPack* rows, unsigned short* out) {
 // other.
 struct EntryTiles {
   unsigned short *by_columns, *by_rows;
-  long column_steps, row_steps;  // tiles of samples
+  int64_t column_steps, row_steps;  // tiles of samples
 
-  KCALIB_FN unsigned short* of_columns(long lanes, long samples) const { return by_columns + (lanes * column_steps + samples) * PIECES * TILE_NUMBERS; }
-  KCALIB_FN unsigned short* of_rows(long lanes, long samples) const { return by_rows + (lanes * row_steps + samples) * PIECES * TILE_NUMBERS; }
+  KCALIB_FN unsigned short* of_columns(int64_t lanes, int64_t samples) const { return by_columns + (lanes * column_steps + samples) * PIECES * TILE_NUMBERS; }
+  KCALIB_FN unsigned short* of_rows(int64_t lanes, int64_t samples) const { return by_rows + (lanes * row_steps + samples) * PIECES * TILE_NUMBERS; }
 };
 
 // False if entries are not what three pieces are for.
 bool write(const BlockProduct<float>& block, const EntryTiles& tiles) {
-  constexpr long W = WIDTH<float>;
+  constexpr int64_t W = WIDTH<float>;
   constexpr int L = LANES<FloatPack>;
   IntPack most{};
-  for (long i = 0; i < tiles.row_steps * SAMPLES; i += LANES_OF_TILE)
-    for (long j = 0; j < tiles.column_steps * SAMPLES; j += SAMPLES) {
+  for (int64_t i = 0; i < tiles.row_steps * SAMPLES; i += LANES_OF_TILE)
+    for (int64_t j = 0; j < tiles.column_steps * SAMPLES; j += SAMPLES) {
       IntPack across[PIECES][LANES_OF_TILE];
-      for (long r = 0; r < LANES_OF_TILE; r += 2) {
+      for (int64_t r = 0; r < LANES_OF_TILE; r += 2) {
         FloatPack x[2][2];
         for (int k = 0; k < 2; ++k)
           for (int v = 0; v < 2; ++v) {
-            const long row = i + r + k;
+            const int64_t row = i + r + k;
             x[k][v] = row < block.rows ? load<FloatPack>(block.h + (j / W * block.stride + row) * W + j % W + v * L) : FloatPack{};
             const IntPack bits = IntPack(x[k][v]) & 0x7fffffff;
             most = most > bits ? most : bits;
@@ -110,16 +110,16 @@ bool write(const BlockProduct<float>& block, const EntryTiles& tiles) {
 
 // Adds the products of 16 or 32 vectors with 32 lanes of entries, over `steps` tiles of samples.
 template <int COUNT>
-KCALIB_FN void add_products(const unsigned short* vectors, long piece, long length, const unsigned short* first,
-                            const unsigned short* second, long steps, double* out, long n_vectors) {
-  const long stride = 2 * length;
+KCALIB_FN void add_products(const unsigned short* vectors, int64_t piece, int64_t length, const unsigned short* first,
+                            const unsigned short* second, int64_t steps, double* out, int64_t n_vectors) {
+  const int64_t stride = 2 * length;
   _tile_zero(0);
   _tile_zero(1);
   if (COUNT == 2) {
     _tile_zero(2);
     _tile_zero(3);
   }
-  for (long k = 0; k < steps; ++k, vectors += SAMPLES, first += PIECES * TILE_NUMBERS, second += PIECES * TILE_NUMBERS) {
+  for (int64_t k = 0; k < steps; ++k, vectors += SAMPLES, first += PIECES * TILE_NUMBERS, second += PIECES * TILE_NUMBERS) {
 #define KCALIB_VECTORS(p)                                                                              \
   _tile_loadd(4, vectors + (p) * piece, stride);                                                       \
   if (COUNT == 2) _tile_loadd(5, vectors + (p) * piece + LANES_OF_TILE * length, stride)
@@ -158,7 +158,7 @@ KCALIB_FN void add_products(const unsigned short* vectors, long piece, long leng
     _tile_stored(3, sums[3], LINE);
   }
   all_written(sums);
-  for (long v = 0; v < n_vectors; ++v)
+  for (int64_t v = 0; v < n_vectors; ++v)
     for (int half = 0; half < 2; ++half) {
       DoublePack wide[WIDE<FloatPack>];
       widen(load<FloatPack>(sums[v / LANES_OF_TILE * 2 + half][v % LANES_OF_TILE]), wide);
@@ -170,12 +170,12 @@ KCALIB_FN void add_products(const unsigned short* vectors, long piece, long leng
 }
 
 // Adds the products with all vectors of the entries in lanes.
-void add_all(const BlockProduct<float>& block, const unsigned short* vectors, const unsigned short* tiles, long lanes, long steps,
+void add_all(const BlockProduct<float>& block, const unsigned short* vectors, const unsigned short* tiles, int64_t lanes, int64_t steps,
              double* out) {
-  const long piece = HalfProducts::vectors_size(block.length, block.n_vectors) / PIECES, size = steps * PIECES * TILE_NUMBERS;
-  for (long v = 0; v < block.n_vectors; v += 2 * LANES_OF_TILE) {
-    const long left = block.n_vectors - v < 2 * LANES_OF_TILE ? block.n_vectors - v : 2 * LANES_OF_TILE;
-    for (long t = 0; t < lanes; t += 2) {
+  const int64_t piece = HalfProducts::vectors_size(block.length, block.n_vectors) / PIECES, size = steps * PIECES * TILE_NUMBERS;
+  for (int64_t v = 0; v < block.n_vectors; v += 2 * LANES_OF_TILE) {
+    const int64_t left = block.n_vectors - v < 2 * LANES_OF_TILE ? block.n_vectors - v : 2 * LANES_OF_TILE;
+    for (int64_t t = 0; t < lanes; t += 2) {
       const unsigned short* first = tiles + t * size;
       double* to = out + v * block.length + t * LANES_OF_TILE;
       if (left > LANES_OF_TILE)
@@ -187,7 +187,7 @@ void add_all(const BlockProduct<float>& block, const unsigned short* vectors, co
 }
 
 bool multiply(const BlockProduct<float>& block, const unsigned short* of_columns, const unsigned short* of_rows, unsigned short* entries) {
-  const long row_steps = (block.rows + SAMPLES - 1) / SAMPLES, column_steps = (block.columns + SAMPLES - 1) / SAMPLES;
+  const int64_t row_steps = (block.rows + SAMPLES - 1) / SAMPLES, column_steps = (block.columns + SAMPLES - 1) / SAMPLES;
   const EntryTiles tiles{entries, entries + PIECES * row_steps * column_steps * SAMPLES * SAMPLES, column_steps, row_steps};
   if (!write(block, tiles)) return false;
   all_written(entries);

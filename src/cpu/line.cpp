@@ -16,18 +16,18 @@
 namespace kcalib {
 namespace {
 
-constexpr long AHEAD = 32;  // points between asking memory for a sample and using it
+constexpr int64_t AHEAD = 32;  // points between asking memory for a sample and using it
 
 }  // namespace
 
-bool line_gap(const double* points, long n, const Run& run, double* largest) {
+bool line_gap(const double* points, int64_t n, const Run& run, double* largest) {
   const Chunks chunks(n);
   std::vector<double> parts(chunks.count, 0.0);
   Watch watch(run, chunks.count);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(team_size(run, chunks.count, 2.0 * double(n)))
-  for (long chunk = 0; chunk < chunks.count; ++chunk) {
+  for (int64_t chunk = 0; chunk < chunks.count; ++chunk) {
     if (watch.stopped()) continue;
-    const long begin = chunks.begin(chunk);
+    const int64_t begin = chunks.begin(chunk);
     parts[chunk] = run.table->line->gap(points + 2 * begin, chunks.end(chunk) - begin);
     watch.task_done();
   }
@@ -49,7 +49,7 @@ struct ResidualSums {
       squares += r.square_norm();
     }
   };
-  void set(long chunk, const Part& part) { off[chunk] = part.off, squares[chunk] = part.squares, worst[chunk] = part.worst; }
+  void set(int64_t chunk, const Part& part) { off[chunk] = part.off, squares[chunk] = part.squares, worst[chunk] = part.worst; }
   void write(double* off_line, double* square_norms) const {
     *off_line = std::accumulate(off.begin(), off.end(), 0.0);
     *square_norms = std::accumulate(squares.begin(), squares.end(), 0.0);
@@ -59,18 +59,18 @@ struct ResidualSums {
 
 }  // namespace
 
-bool line_residuals(const double* points, long n_features, const int64_t* labels, long n, const Run& run, double* sizes,
-                    long* n_zeros, double* off_line, double* square_norms) {
+bool line_residuals(const double* points, int64_t n_features, const int64_t* labels, int64_t n, const Run& run, double* sizes,
+                    int64_t* n_zeros, double* off_line, double* square_norms) {
   const Chunks chunks(n);
   const LineFunctions& functions = *run.table->line;
   const int threads = team_size(run, chunks.count, 4.0 * double(n));
-  std::vector<long> ones(chunks.count);
+  std::vector<int64_t> ones(chunks.count);
   std::vector<double> off(chunks.count), squares(chunks.count);
   Watch watch(run, 2 * chunks.count);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (long chunk = 0; chunk < chunks.count; ++chunk) {
+  for (int64_t chunk = 0; chunk < chunks.count; ++chunk) {
     if (watch.stopped()) continue;
-    const long begin = chunks.begin(chunk);
+    const int64_t begin = chunks.begin(chunk);
     ones[chunk] = functions.ones(labels + begin, chunks.end(chunk) - begin);
     watch.task_done();
   }
@@ -81,9 +81,9 @@ bool line_residuals(const double* points, long n_features, const int64_t* labels
   sizes[*n_zeros + 1] = -INFINITY;
   std::exclusive_scan(ones.begin(), ones.end(), ones.begin(), 0L);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (long chunk = 0; chunk < chunks.count; ++chunk) {
+  for (int64_t chunk = 0; chunk < chunks.count; ++chunk) {
     if (watch.stopped()) continue;
-    const long begin = chunks.begin(chunk);
+    const int64_t begin = chunks.begin(chunk);
     double sums[2];
     const auto residuals = n_features == 1 ? functions.residuals_of_seconds : functions.residuals;
     residuals(points + n_features * begin, labels + begin, chunks.end(chunk) - begin, sizes + (begin - ones[chunk]),
@@ -101,13 +101,13 @@ bool line_total(const Residuals& residuals, const LineKernel& kernel, bool squar
   const LineFunctions& functions = *run.table->line;
   const Chunks chunks(residuals.n);
   const int threads = team_size(run, chunks.count, 10.0 * double(residuals.n) * (kernel.degree + 1));
-  const long size = 2 * (kernel.degree + 1), scratch_size = LineFunctions::PIECE_SCRATCH * (kernel.degree + 1);
+  const int64_t size = 2 * (kernel.degree + 1), scratch_size = LineFunctions::PIECE_SCRATCH * (kernel.degree + 1);
   std::vector<double> sums(chunks.count * 2 * size);
   const AlignedBuffer<double> scratch(threads * scratch_size);
   std::vector<Piece> pieces(chunks.count);
   Watch watch(run, chunks.count);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (long chunk = 0; chunk < chunks.count; ++chunk) {
+  for (int64_t chunk = 0; chunk < chunks.count; ++chunk) {
     if (watch.stopped()) continue;
     pieces[chunk].to_last = &sums[chunk * 2 * size];
     pieces[chunk].to_first = &sums[chunk * 2 * size + size];
@@ -116,7 +116,7 @@ bool line_total(const Residuals& residuals, const LineKernel& kernel, bool squar
     watch.task_done();
   }
   if (watch.stopped()) return false;
-  for (long chunk = 1; chunk < chunks.count; ++chunk) functions.join(kernel, &pieces[0], pieces[chunk]);
+  for (int64_t chunk = 1; chunk < chunks.count; ++chunk) functions.join(kernel, &pieces[0], pieces[chunk]);
   std::copy_n(pieces[0].total, 2, total);
   return true;
 }
@@ -125,11 +125,11 @@ namespace {
 
 // The layout of a key: `index` bits below `place` bits below those of the block.
 struct KeyLayout {
-  KeyLayout(long n, long block)
+  KeyLayout(int64_t n, int64_t block)
       : index(std::bit_width(Word(block - 1))), place(64 - index - std::bit_width(Word((n - 1) / block))) {}
   Word rounded_place(Word key) const { return key >> index; }
-  long sample(Word key, long position, long block) const {
-    return position / block * block + long(key & ((Word(1) << index) - 1));
+  int64_t sample(Word key, int64_t position, int64_t block) const {
+    return position / block * block + int64_t(key & ((Word(1) << index) - 1));
   }
   int index, place;
 };
@@ -137,17 +137,17 @@ struct KeyLayout {
 }  // namespace
 
 bool line_keys(const Samples& samples, const Run& run, Word* keys) {
-  const long n = samples.n, block = samples.block;
+  const int64_t n = samples.n, block = samples.block;
   const Chunks chunks(n);
   const KeyLayout layout(n, block);
   const int threads = team_size(run, chunks.count, 4.0 * double(n));
   std::vector<double> lows(chunks.count), highs(chunks.count);
   Watch watch(run, 2 * chunks.count);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (long chunk = 0; chunk < chunks.count; ++chunk) {
+  for (int64_t chunk = 0; chunk < chunks.count; ++chunk) {
     if (watch.stopped()) continue;
     double low = samples.place(chunks.begin(chunk)), high = low;
-    for (long i = chunks.begin(chunk); i < chunks.end(chunk); ++i) {
+    for (int64_t i = chunks.begin(chunk); i < chunks.end(chunk); ++i) {
       const double place = samples.place(i);
       low = place < low ? place : low;
       high = place > high ? place : high;
@@ -166,9 +166,9 @@ bool line_keys(const Samples& samples, const Run& run, Word* keys) {
   const double scale = range > 0 ? std::ldexp(1.0, std::min(bits - exponent, 1023)) : 0;
   const double highest = std::ldexp(1.0, bits) - 1;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (long chunk = 0; chunk < chunks.count; ++chunk) {
+  for (int64_t chunk = 0; chunk < chunks.count; ++chunk) {
     if (watch.stopped()) continue;
-    for (long i = chunks.begin(chunk); i < chunks.end(chunk); ++i) {
+    for (int64_t i = chunks.begin(chunk); i < chunks.end(chunk); ++i) {
       // Places may have changed: a sample must stay in its block.
       const double scaled = (samples.place(i) - low) * scale;
       const Word rounded = scaled > 0 ? Word(std::min(scaled, highest)) : 0;
@@ -182,24 +182,24 @@ bool line_keys(const Samples& samples, const Run& run, Word* keys) {
 
 bool line_order(const Word* keys, const Samples& samples, const Run& run, int64_t* positions, double* places,
                 Marks* marks) {
-  const long n = samples.n, block = samples.block;
+  const int64_t n = samples.n, block = samples.block;
   const Chunks chunks(n);
   const KeyLayout layout(n, block);
   ResidualSums sums(chunks);
   Watch watch(run, chunks.count);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(team_size(run, chunks.count, 10.0 * double(n)))
-  for (long chunk = 0; chunk < chunks.count; ++chunk) {
+  for (int64_t chunk = 0; chunk < chunks.count; ++chunk) {
     if (watch.stopped()) continue;
-    const auto same = [&](long i) { return i > 0 && i < n && layout.rounded_place(keys[i]) == layout.rounded_place(keys[i - 1]); };
+    const auto same = [&](int64_t i) { return i > 0 && i < n && layout.rounded_place(keys[i]) == layout.rounded_place(keys[i - 1]); };
     ResidualSums::Part part;
     std::vector<std::pair<double, int64_t>> run_of_equals;
-    long begin = chunks.begin(chunk);
+    int64_t begin = chunks.begin(chunk);
     while (same(begin)) ++begin;  // a run of equal keys belongs to the chunk where it starts
     while (begin < chunks.end(chunk)) {
-      long end = begin;
+      int64_t end = begin;
       bool ascending = true;
       do {
-        const long ahead = std::min(end + AHEAD, n - 1), sample = layout.sample(keys[ahead], ahead, block);
+        const int64_t ahead = std::min(end + AHEAD, n - 1), sample = layout.sample(keys[ahead], ahead, block);
         __builtin_prefetch(samples.points + sample * samples.n_features);
         if (marks->labels) __builtin_prefetch(marks->labels + sample);
         positions[end] = layout.sample(keys[end], end, block);
@@ -209,11 +209,11 @@ bool line_order(const Word* keys, const Samples& samples, const Run& run, int64_
       } while (same(end));
       if (!ascending) {
         run_of_equals.clear();
-        for (long i = begin; i < end; ++i) run_of_equals.emplace_back(places[i], positions[i]);
+        for (int64_t i = begin; i < end; ++i) run_of_equals.emplace_back(places[i], positions[i]);
         std::sort(run_of_equals.begin(), run_of_equals.end());
-        for (long i = begin; i < end; ++i) std::tie(places[i], positions[i]) = run_of_equals[std::size_t(i - begin)];
+        for (int64_t i = begin; i < end; ++i) std::tie(places[i], positions[i]) = run_of_equals[std::size_t(i - begin)];
       }
-      for (long i = begin; marks->labels && i < end; ++i) {
+      for (int64_t i = begin; marks->labels && i < end; ++i) {
         const int64_t at = positions[i], label = marks->labels[at];
         const Residual residual(samples.points + 2 * at, label);
         marks->values[i] = std::sqrt(2.0) * (label ? residual.size() : -residual.size());

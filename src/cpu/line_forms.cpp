@@ -11,30 +11,30 @@
 namespace kcalib {
 namespace {
 
-constexpr long STRIP = 256;  // points at a time, whose bits stay in the first-level cache; a multiple of 64
-constexpr long PART = 1L << 14;  // draws of labels between two looks at the watch
-constexpr long AHEAD = 32;  // points between asking memory for a sample's labels and using them
-constexpr long BIT_BYTES = 1L << 31;  // of labels, at most, unless a single thread needs more
+constexpr int64_t STRIP = 256;  // points at a time, whose bits stay in the first-level cache; a multiple of 64
+constexpr int64_t PART = 1L << 14;  // draws of labels between two looks at the watch
+constexpr int64_t AHEAD = 32;  // points between asking memory for a sample's labels and using them
+constexpr int64_t BIT_BYTES = 1L << 31;  // of labels, at most, unless a single thread needs more
 constexpr int MOST = SampleWeights::MOST;
 
-long ceil_divide(long a, long b) { return (a + b - 1) / b; }
+int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Labels of all samples in MOST draws; a sample's are one cache line. Numbers come draw by draw, and are read in the
 // order of the line, which is any.
 using BitLine = Word[8];
 
-long padded(long n) { return ceil_divide(n, Rectangle::MOST_ROWS) * Rectangle::MOST_ROWS; }
+int64_t padded(int64_t n) { return ceil_divide(n, Rectangle::MOST_ROWS) * Rectangle::MOST_ROWS; }
 
 // Bits of a strip of points in `count` replicates from `first` on; `drawn`: labels of all samples, where they are drawn.
-void fill(const FormWeights& weights, const int64_t* positions, long begin, long end, long n, long n_replicates, long first,
+void fill(const FormWeights& weights, const int64_t* positions, int64_t begin, int64_t end, int64_t n, int64_t n_replicates, int64_t first,
           int count, const BitLine* drawn, const Run& run, BitLine* lines) {
   if (drawn) {
-    for (long i = begin; i < end; ++i) {
+    for (int64_t i = begin; i < end; ++i) {
       __builtin_prefetch(drawn[positions[std::min(i + AHEAD, n - 1)]]);
       std::copy_n(drawn[positions[i]], 8, lines[i - begin]);
     }
   } else if (weights.labels) {
-    for (long i = begin; i < end; ++i) {
+    for (int64_t i = begin; i < end; ++i) {
       const int* labels = weights.labels + positions[i] * n_replicates + first;
       Word* line = lines[i - begin];
       std::fill_n(line, 8, Word(0));
@@ -48,16 +48,16 @@ void fill(const FormWeights& weights, const int64_t* positions, long begin, long
 // The points of a strip as the kernels take them.
 struct StripOfLine {
   // Of consecutive points, which begin with `begin`; what comes after the last sees nothing.
-  void set_decays(const double* places, double rate, long begin, long length, long n, const LineFunctions& functions) {
-    const long seen = std::min(length + 1, n - begin);
-    for (long i = 0; i < seen; ++i) gap[i] = begin + i > 0 ? places[begin + i] - places[begin + i - 1] : 0.0;
+  void set_decays(const double* places, double rate, int64_t begin, int64_t length, int64_t n, const LineFunctions& functions) {
+    const int64_t seen = std::min(length + 1, n - begin);
+    for (int64_t i = 0; i < seen; ++i) gap[i] = begin + i > 0 ? places[begin + i] - places[begin + i - 1] : 0.0;
     functions.decays(gap, rate, seen, decay);
     if (begin == 0) decay[0] = 0;
     std::fill(gap + seen, gap + STRIP + 1, 0.0);
     std::fill(decay + seen, decay + STRIP + 1, 0.0);
   }
   // Those of bit 1 are the negatives of the others if they are null.
-  void set_factors(const double* of_zero, const double* of_one, long length) {
+  void set_factors(const double* of_zero, const double* of_one, int64_t length) {
     std::fill(std::copy_n(of_zero, length, factors[0]), factors[0] + STRIP, 0.0);
     if (of_one) std::fill(std::copy_n(of_one, length, factors[1]), factors[1] + STRIP, 0.0);
     else std::transform(factors[0], factors[0] + STRIP, factors[1], std::negate<>());
@@ -65,12 +65,12 @@ struct StripOfLine {
   alignas(64) double gap[STRIP + 1], decay[STRIP + 1], factors[2][STRIP];
 };
 
-double sum_of_squares(const double* x, long n) {
-  constexpr long SUMS = 8;  // which do not wait for each other
+double sum_of_squares(const double* x, int64_t n) {
+  constexpr int64_t SUMS = 8;  // which do not wait for each other
   double sums[SUMS] = {};
-  long i = 0;
+  int64_t i = 0;
   for (; i + SUMS <= n; i += SUMS)
-    for (long k = 0; k < SUMS; ++k) sums[k] += x[i + k] * x[i + k];
+    for (int64_t k = 0; k < SUMS; ++k) sums[k] += x[i + k] * x[i + k];
   for (; i < n; ++i) sums[i % SUMS] += x[i] * x[i];
   return std::accumulate(sums, sums + SUMS, 0.0);
 }
@@ -83,17 +83,17 @@ struct Task {
   const Line* line;
   const int64_t* positions;
 
-  static long state_size(const LineKernel& kernel) { return (kernel.degree + 2) * MOST; }
+  static int64_t state_size(const LineKernel& kernel) { return (kernel.degree + 2) * MOST; }
 
   // Adds the points of a strip.
-  void add(const SampleWeights& weights, long begin, long length, const Run& run, double* state) const {
+  void add(const SampleWeights& weights, int64_t begin, int64_t length, const Run& run, double* state) const {
     const LineFunctions& functions = *run.table->line;
     StripOfLine strip;
     for (int t = 0; t < n_terms; ++t) {
       const LineKernel& kernel = terms[t].kernel;
       strip.set_decays(line->places, kernel.rate, begin, length, line->n, functions);
       for (int r = 0; r < terms[t].rank; ++r, state += state_size(kernel)) {
-        const long at = r * line->n + begin;
+        const int64_t at = r * line->n + begin;
         strip.set_factors(terms[t].factors[0] + at, terms[t].factors[1] ? terms[t].factors[1] + at : nullptr, length);
         const WeightedLine points{strip.gap, strip.decay, {strip.factors[0], strip.factors[1]}, positions + begin};
         double *totals = state, *sums = state + MOST;
@@ -122,20 +122,20 @@ struct Task {
 }  // namespace
 
 bool line_forms(const Line& line, const int64_t* positions, const FormTerm* terms, int n_terms, bool diagonal,
-                const FormWeights& weights, long n_replicates, const Run& run, double* out) {
-  const long n = line.n;
-  long state_size = 0, passes = 0;
+                const FormWeights& weights, int64_t n_replicates, const Run& run, double* out) {
+  const int64_t n = line.n;
+  int64_t state_size = 0, passes = 0;
   for (int t = 0; t < n_terms; ++t) {
     passes += terms[t].rank;
     state_size += terms[t].rank * Task::state_size(terms[t].kernel);
   }
   // Tasks of equal sizes, in whole words of signs; as many at a time as drawn labels fit into memory.
-  const long most_threads = weights.draws ? std::max(1L, BIT_BYTES / long(sizeof(BitLine) * n)) : run.threads;
-  const long at_once = std::min(long(run.threads), most_threads);
-  const long rounds = ceil_divide(n_replicates, MOST * at_once);
-  const long size = ceil_divide(ceil_divide(n_replicates, rounds * at_once), 64) * 64;
-  const long tasks = ceil_divide(n_replicates, size);
-  const long strips = ceil_divide(n, STRIP);
+  const int64_t most_threads = weights.draws ? std::max(1L, BIT_BYTES / int64_t(sizeof(BitLine) * n)) : run.threads;
+  const int64_t at_once = std::min(int64_t(run.threads), most_threads);
+  const int64_t rounds = ceil_divide(n_replicates, MOST * at_once);
+  const int64_t size = ceil_divide(ceil_divide(n_replicates, rounds * at_once), 64) * 64;
+  const int64_t tasks = ceil_divide(n_replicates, size);
+  const int64_t strips = ceil_divide(n, STRIP);
   const int threads = team_size(run, std::min(tasks, at_once), double(n) * double(n_replicates) * double(passes));
   const AlignedBuffer<BitLine> drawn(weights.draws ? threads * padded(n) : 0);
   const AlignedBuffer<double> states(threads * state_size);
@@ -143,11 +143,11 @@ bool line_forms(const Line& line, const int64_t* positions, const FormTerm* term
   const Task task{terms, n_terms, diagonal, &line, positions};
   Watch watch(run, tasks * (strips + (weights.draws ? ceil_divide(n, PART) : 0)));
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (long k = 0; k < tasks; ++k) {
-    const long first = k * size;
+  for (int64_t k = 0; k < tasks; ++k) {
+    const int64_t first = k * size;
     const int count = int(std::min(size, n_replicates - first));
     BitLine* labels = weights.draws ? drawn.get() + thread_number() * padded(n) : nullptr;
-    for (long begin = 0; labels && begin < n && !watch.stopped(); begin += PART) {
+    for (int64_t begin = 0; labels && begin < n && !watch.stopped(); begin += PART) {
       run.table->weights->label_lines(*weights.draws, Word(first), count, begin, std::min(n, begin + PART), labels + begin);
       watch.task_done();
     }
@@ -155,8 +155,8 @@ bool line_forms(const Line& line, const int64_t* positions, const FormTerm* term
     const SampleWeights some{weights.values ? weights.values + first : nullptr, n_replicates, weights.values ? nullptr : lines, count};
     double* state = states.get() + thread_number() * state_size;
     std::fill_n(state, state_size, 0.0);
-    for (long begin = 0; begin < n && !watch.stopped(); begin += STRIP) {
-      const long end = std::min(n, begin + STRIP);
+    for (int64_t begin = 0; begin < n && !watch.stopped(); begin += STRIP) {
+      const int64_t end = std::min(n, begin + STRIP);
       if (some.bits) fill(weights, positions, begin, end, n, n_replicates, first, count, labels, run, lines);
       task.add(some, begin, end - begin, run, state);
       watch.task_done();

@@ -22,20 +22,20 @@ KCALIB_FN WordPack runs_of_bits(const Word (&line)[8], int run, int part) {
 }
 
 // u of one point in the replicates `at`, .., at + WIDTH - 1.
-KCALIB_FN P weighted(double factor, const SampleWeights& weights, long sample, int at) {
+KCALIB_FN P weighted(double factor, const SampleWeights& weights, int64_t sample, int at) {
   const double* values = weights.values + sample * weights.stride + at;
   if (at + WIDTH <= weights.n_replicates) return factor * load<P>(values);
   return factor * load_some(values, weights.n_replicates - at);
 }
 
 template <int DEGREE, bool BITS>
-void forms_of(const WeightedLine& line, const LineKernel& kernel, double own, const SampleWeights& weights, long length,
+void forms_of(const WeightedLine& line, const LineKernel& kernel, double own, const SampleWeights& weights, int64_t length,
               double* sums, double* totals) {
   const int degree = DEGREE < 0 ? kernel.degree : DEGREE;
   constexpr int MOST = SampleWeights::MOST;
   const int run = weights.run(), last = weights.n_replicates < run ? weights.n_replicates : run;
   const int size = BITS ? 8 * last : weights.n_replicates;
-  for (long i = 0; i < length; ++i) {
+  for (int64_t i = 0; i < length; ++i) {
     const double gap = line.gap[i], decay = line.decay[i], *coefficients = kernel.coefficients;
     WordPack words[8 / WIDTH];
     if constexpr (BITS)
@@ -64,7 +64,7 @@ void forms_of(const WeightedLine& line, const LineKernel& kernel, double own, co
 }
 
 template <bool BITS>
-void forms_with(const WeightedLine& line, const LineKernel& kernel, double own, const SampleWeights& weights, long length,
+void forms_with(const WeightedLine& line, const LineKernel& kernel, double own, const SampleWeights& weights, int64_t length,
                 double* sums, double* totals) {
   switch (kernel.degree) {
     case 0: return forms_of<0, BITS>(line, kernel, own, weights, length, sums, totals);
@@ -74,7 +74,7 @@ void forms_with(const WeightedLine& line, const LineKernel& kernel, double own, 
   }
 }
 
-void forms(const WeightedLine& line, const LineKernel& kernel, double own, const SampleWeights& weights, long length,
+void forms(const WeightedLine& line, const LineKernel& kernel, double own, const SampleWeights& weights, int64_t length,
            double* sums, double* totals) {
   const auto add = weights.bits ? forms_with<true> : forms_with<false>;
   add(line, kernel, own, weights, length, sums, totals);
@@ -139,12 +139,12 @@ struct FourPoints {
   }
 };
 
-void bit_forms(const WeightedLine& line, const SampleWeights& weights, long length, double* sums, double* totals) {
+void bit_forms(const WeightedLine& line, const SampleWeights& weights, int64_t length, double* sums, double* totals) {
   constexpr int ROWS = 64, FOURS = ROWS / 4, TOGETHER = 4;
   const int run = weights.run(), last = weights.n_replicates < run ? weights.n_replicates : run;
   FourPoints fours[FOURS];
   WordPack words[ROWS];
-  for (long row = 0; row < length; row += ROWS) {
+  for (int64_t row = 0; row < length; row += ROWS) {
     for (int f = 0; f < FOURS; ++f)
       fours[f].set(line.factors[0] + row + 4 * f, line.factors[1] + row + 4 * f, line.decay + row + 4 * f);
     for (int part = 0; part < 8; part += WIDTH) {

@@ -17,7 +17,7 @@ struct LineKernel {
 // sample is: at c = -r for y = 0, at 1 - r for y = 1. So sizes |r| are all that needs sorting.
 struct Residuals {
   const double* sizes;  // of label 0 ascending, infinity, -infinity, of label 1 ascending
-  long n_zeros, n;
+  int64_t n_zeros, n;
 };
 
 // A run of points of the line. Runs that touch make one, and a run's sums are those of its parts. X: double, or a pack of
@@ -43,7 +43,7 @@ struct WeightedLine {
 // strip. At most 512 replicates.
 struct SampleWeights {
   const double* values;
-  long stride;
+  int64_t stride;
   const unsigned long long (*bits)[8];
   int n_replicates;
   static constexpr int MOST = 512;
@@ -55,16 +55,16 @@ struct SampleWeights {
 
 // Consecutive sorted points. Points of different blocks do not see each other.
 struct Strip {
-  static constexpr long LENGTH = 128;
-  long begin, length;  // its number of points is at most LENGTH
-  long left;  // points from its first one to the last of the line
-  long block;
+  static constexpr int64_t LENGTH = 128;
+  int64_t begin, length;  // its number of points is at most LENGTH
+  int64_t left;  // points from its first one to the last of the line
+  int64_t block;
   const double* places;
   const int64_t* positions;  // of the samples in the user's order
   // The places of the points before and after it, and its points that are seen from there: [0, previous_end)
   // and [next_begin, length).
   double previous, next;
-  long previous_end, next_begin;
+  int64_t previous_end, next_begin;
 };
 
 // sum_r left_r[i] k(x_i, x_j) right_r[j]; factors of sorted points, shape: (n, rank).
@@ -78,56 +78,56 @@ struct ProductTerm {
 // negative. values == nullptr: all are 1.
 struct VectorRows {
   const double* values;
-  long stride, first;
+  int64_t stride, first;
 };
 
 // The sample at position i has row i, if i < n.
 struct ProductRows {
   double* values;
-  long stride, n;
+  int64_t stride, n;
 };
 
 struct LineFunctions {
   // The largest |p + q - 1| of n points (p, q).
-  double (*gap)(const double* points, long n);
-  long (*ones)(const int64_t* labels, long n);
+  double (*gap)(const double* points, int64_t n);
+  int64_t (*ones)(const int64_t* labels, int64_t n);
   // Sizes of the residuals of n points by label, and what `line_residuals` sums of them.
-  void (*residuals)(const double* points, const int64_t* labels, long n, double* zero, double* one, double sums[2]);
+  void (*residuals)(const double* points, const int64_t* labels, int64_t n, double* zero, double* one, double sums[2]);
   // The same of points of which the second coordinate alone is there, with which the first makes 1.
-  void (*residuals_of_seconds)(const double* seconds, const int64_t* labels, long n, double* zero, double* one,
+  void (*residuals_of_seconds)(const double* seconds, const int64_t* labels, int64_t n, double* zero, double* one,
                                double sums[2]);
-  void (*decays)(const double* gaps, double rate, long n, double* out);
+  void (*decays)(const double* gaps, double rate, int64_t n, double* out);
   // Piece of the points [begin, end) of the line, at least one; `squared`: u = r^2. `scratch`, aligned to 64 bytes:
   // PIECE_SCRATCH * (degree + 1).
-  static constexpr long PIECE_SCRATCH = 72;
-  void (*piece)(const Residuals& residuals, const LineKernel& kernel, bool squared, long begin, long end,
+  static constexpr int64_t PIECE_SCRATCH = 72;
+  void (*piece)(const Residuals& residuals, const LineKernel& kernel, bool squared, int64_t begin, int64_t end,
                 double* scratch, Piece* out);
   // left and the piece right of it.
   void (*join)(const LineKernel& kernel, Piece* left, const Piece& right);
   // Adds u_i (own k(0) u_i + sum_{j<i} k(x_i, x_j) u_j) over the points of a strip to totals[MOST].
   // sums[degree + 1][MOST] are the sums over earlier points, seen from the one before.
-  void (*forms)(const WeightedLine& line, const LineKernel& kernel, double own, const SampleWeights& weights, long length,
+  void (*forms)(const WeightedLine& line, const LineKernel& kernel, double own, const SampleWeights& weights, int64_t length,
                 double* sums, double* totals);
   // The same for bits and a polynomial of degree 0, up to its coefficient, and own = 0. sums[MOST] are seen from the
   // point itself.
-  void (*bit_forms)(const WeightedLine& line, const SampleWeights& weights, long length, double* sums, double* totals);
+  void (*bit_forms)(const WeightedLine& line, const SampleWeights& weights, int64_t length, double* sums, double* totals);
 
   // Products with vectors, as line_product.cpp puts them together. Sums of a strip have, for each term and rank, a
   // row for each power of the distance; all rows have whole packs of `lanes` columns. `scratch`, aligned to
   // 64 bytes, has 2 lanes for each power.
-  long lanes;
-  void (*gather)(const Strip& strip, const VectorRows& in, long n_columns, double* out);
-  void (*scatter)(const Strip& strip, const double* results, long n_columns, const ProductRows& out);
+  int64_t lanes;
+  void (*gather)(const Strip& strip, const VectorRows& in, int64_t n_columns, double* out);
+  void (*scatter)(const Strip& strip, const double* results, int64_t n_columns, const ProductRows& out);
   // What the strip's points give to the points after and before it.
-  void (*strip_sums)(const Strip& strip, const ProductTerm* terms, int n_terms, const double* v, long width,
+  void (*strip_sums)(const Strip& strip, const ProductTerm* terms, int n_terms, const double* v, int64_t width,
                      double* to_next, double* to_previous);
   // `carried` is what reaches this strip. It goes on by `distance`, not at all if that is negative, and the strip's
   // `sums` join it; their place is taken by what came.
-  void (*carry)(const ProductTerm* terms, int n_terms, double distance, long width, double* scratch, double* carried,
+  void (*carry)(const ProductTerm* terms, int n_terms, double distance, int64_t width, double* scratch, double* carried,
                 double* sums);
   // own: 1 if a point sees itself, 0 if not.
   void (*strip_products)(const Strip& strip, const ProductTerm* terms, int n_terms, double own, const double* v,
-                         long width, const double* from_left, const double* from_right, double* scratch, double* out);
+                         int64_t width, const double* from_left, const double* from_right, double* scratch, double* out);
 };
 
 }  // namespace kcalib

@@ -13,13 +13,13 @@ namespace kcalib {
 namespace {
 
 constexpr int TRIALS = 4;
-constexpr long FEW = 2048;  // of the sample's 32,640 distances
+constexpr int64_t FEW = 2048;  // of the sample's 32,640 distances
 using Trials = std::array<double, TRIALS>;
-using Counts = std::array<long, TRIALS>;
+using Counts = std::array<int64_t, TRIALS>;
 
 class Distances {
  public:
-  Distances(const double* places, long n, const Run& run)
+  Distances(const double* places, int64_t n, const Run& run)
       : x_(places),
         n_(n),
         chunks_(n),
@@ -27,11 +27,11 @@ class Distances {
         counts_(chunks_.count),
         watch_(run, 16 * chunks_.count) {}
 
-  long pairs() const { return n_ * (n_ - 1) / 2; }
+  int64_t pairs() const { return n_ * (n_ - 1) / 2; }
   // Pairs of equal places.
-  long zeros() const {
-    long total = 0;
-    for (long i = 1, equal = 0; i < n_; ++i) {
+  int64_t zeros() const {
+    int64_t total = 0;
+    for (int64_t i = 1, equal = 0; i < n_; ++i) {
       equal = x_[i] == x_[i - 1] ? equal + 1 : 0;
       total += equal;
     }
@@ -43,7 +43,7 @@ class Distances {
   // How many distances are at most t, for each t.
   Counts count(const Trials& t) {
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads_)
-    for (long chunk = 0; chunk < chunks_.count; ++chunk) {
+    for (int64_t chunk = 0; chunk < chunks_.count; ++chunk) {
       if (watch_.stopped()) continue;
       counts_[chunk] = count(t, chunks_.begin(chunk), chunks_.end(chunk));
       watch_.task_done();
@@ -56,21 +56,21 @@ class Distances {
 
   // Calls take(d) for all distances d in (low, high].
   template <class Take> void list(double low, double high, Take take) const {
-    long from = 0, to = 0;
-    for (long i = 0; i < n_; ++i) {
+    int64_t from = 0, to = 0;
+    for (int64_t i = 0; i < n_; ++i) {
       from = std::max(from, i + 1);
       while (x_[from] - x_[i] <= low) ++from;
       to = std::max(to, from);
       while (x_[to] - x_[i] <= high) ++to;
-      for (long j = from; j < to; ++j) take(x_[j] - x_[i]);
+      for (int64_t j = from; j < to; ++j) take(x_[j] - x_[i]);
     }
   }
 
   // The largest distance that is at most t, and the smallest above it.
   std::pair<double, double> around(double t) const {
     double below = 0, above = INFINITY;
-    long j = 0;
-    for (long i = 0; i < n_; ++i) {
+    int64_t j = 0;
+    for (int64_t i = 0; i < n_; ++i) {
       while (x_[j] - x_[i] <= t) ++j;
       below = std::max(below, x_[j - 1] - x_[i]);
       above = std::min(above, x_[j] - x_[i]);
@@ -80,27 +80,27 @@ class Distances {
 
   // Distances of points at equal steps in the order of the line, ascending.
   std::vector<double> sample() const {
-    const long size = std::min(n_, 256L);
+    const int64_t size = std::min(n_, 256L);
     std::vector<double> found;
-    for (long a = 0; a < size; ++a)
-      for (long b = a + 1; b < size; ++b) found.push_back(x_[at(b, size)] - x_[at(a, size)]);
+    for (int64_t a = 0; a < size; ++a)
+      for (int64_t b = a + 1; b < size; ++b) found.push_back(x_[at(b, size)] - x_[at(a, size)]);
     std::sort(found.begin(), found.end());
     return found;
   }
 
  private:
-  long at(long k, long size) const { return long(double(k) * double(n_ - 1) / double(size - 1)); }
+  int64_t at(int64_t k, int64_t size) const { return int64_t(double(k) * double(n_ - 1) / double(size - 1)); }
 
   // Over pairs (i, j), begin <= i < end: for each t, j follows i. No branch depends on the data, and
   // the trials do not wait for each other.
-  Counts count(const Trials& t, long begin, long end) const {
+  Counts count(const Trials& t, int64_t begin, int64_t end) const {
     Counts total{};
-    std::array<long, TRIALS> i, j;
+    std::array<int64_t, TRIALS> i, j;
     for (int k = 0; k < TRIALS; ++k) {
       i[k] = begin;
       j[k] = std::partition_point(x_ + begin, x_ + n_, [&](double x) { return x - x_[begin] <= t[k]; }) - x_;
     }
-    for (long left = 1; left > 0;) {
+    for (int64_t left = 1; left > 0;) {
       for (int step = 0; step < 64; ++step)
         for (int k = 0; k < TRIALS; ++k) {
           const bool active = i[k] < end, near = active & (x_[j[k]] - x_[i[k]] <= t[k]), moves = active & !near;
@@ -115,7 +115,7 @@ class Distances {
   }
 
   const double* x_;  // x_[n] is infinite
-  long n_;
+  int64_t n_;
   Chunks chunks_;
   int threads_;
   std::vector<Counts> counts_;
@@ -124,10 +124,10 @@ class Distances {
 
 // Mean of the distances of ranks first and second (from 1, equal or neighbours). Distances in
 // (low, high] hold both ranks at any time; between neighbouring doubles nothing is left to search.
-double mean_of_ranks(Distances& distances, long n, long first, long second) {
+double mean_of_ranks(Distances& distances, int64_t n, int64_t first, int64_t second) {
   const std::vector<double> sample = distances.sample();
   int64_t low_bits = -1, high_bits = std::bit_cast<int64_t>(distances.largest());  // in the order of their values
-  long low_count = 0, high_count = distances.pairs();
+  int64_t low_count = 0, high_count = distances.pairs();
   bool smooth = true;
   const auto value = [](int64_t bits) { return bits < 0 ? -1.0 : std::bit_cast<double>(bits); };
   while (high_bits - low_bits > 1) {
@@ -135,7 +135,7 @@ double mean_of_ranks(Distances& distances, long n, long first, long second) {
       std::vector<double> found;
       found.reserve(high_count - low_count);
       distances.list(value(low_bits), value(high_bits), [&](double d) { found.push_back(d); });
-      const auto nth = [&](long rank) {
+      const auto nth = [&](int64_t rank) {
         const auto at = found.begin() + (rank - low_count - 1);
         std::nth_element(found.begin(), at, found.end());
         return *at;
@@ -147,11 +147,11 @@ double mean_of_ranks(Distances& distances, long n, long first, long second) {
     // between low and high, where these expect it if all in between are equally likely, as far as that
     // helps; once it has none, at equal steps from the least to the largest distance in between.
     Trials t;
-    const long before = high_count - low_count;
+    const int64_t before = high_count - low_count;
     const double share = double(first - low_count) / double(high_count - low_count);
     const auto begin = std::upper_bound(sample.begin(), sample.end(), value(low_bits));
     const auto end = std::lower_bound(begin, sample.end(), value(high_bits));
-    const long size = end - begin, guess = long(share * double(size)), step = size / 64 + 1;
+    const int64_t size = end - begin, guess = int64_t(share * double(size)), step = size / 64 + 1;
     const bool interpolated = smooth && size < FEW && low_bits >= 0;
     if (interpolated) {
       const double width = value(high_bits) - value(low_bits), expected = value(low_bits) + share * width;
@@ -185,11 +185,11 @@ double mean_of_ranks(Distances& distances, long n, long first, long second) {
 
 }  // namespace
 
-bool line_median(const double* places, long n, const Run& run, double* median, bool* of_positive) {
+bool line_median(const double* places, int64_t n, const Run& run, double* median, bool* of_positive) {
   Distances distances(places, n, run);
-  const long zeros = distances.zeros(), pairs = distances.pairs();
-  const auto middle = [&](long before) {
-    const long count = pairs - before;
+  const int64_t zeros = distances.zeros(), pairs = distances.pairs();
+  const auto middle = [&](int64_t before) {
+    const int64_t count = pairs - before;
     return mean_of_ranks(distances, n, before + (count + 1) / 2, before + count / 2 + 1);
   };
   *median = pairs > zeros ? middle(0) : 0;

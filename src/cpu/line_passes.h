@@ -1,6 +1,8 @@
 // Passes over the binary samples, which memory bounds. Included by line_kernels.cpp, once per instruction set, as pack.h is.
 #pragma once
 
+#include <cstdint>
+
 #include "line_residual.h"
 #include "line_scan.h"
 
@@ -10,10 +12,10 @@ namespace {
 template <int... LANE> KCALIB_FN P neighbours_swapped(P x, Lanes<LANE...>) { return __builtin_shufflevector(x, x, (LANE ^ 1)...); }
 
 // 1 - x is exact for the larger of two that sum to 1.
-double gap(const double* points, long n) {
+double gap(const double* points, int64_t n) {
   constexpr int CHAINS = 4;  // which do not wait for each other
   P largest[CHAINS]{};
-  long k = 0;
+  int64_t k = 0;
   for (; k + CHAINS * WIDTH <= 2 * n; k += CHAINS * WIDTH)
 #pragma GCC unroll 4
     for (int c = 0; c < CHAINS; ++c) {
@@ -30,9 +32,9 @@ double gap(const double* points, long n) {
   return most;
 }
 
-long ones(const int64_t* labels, long n) {
-  long count = 0;
-  for (long i = 0; i < n; ++i) count += labels[i];
+int64_t ones(const int64_t* labels, int64_t n) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < n; ++i) count += labels[i];
   return count;
 }
 
@@ -51,8 +53,8 @@ KCALIB_FN double* store_chosen(double* out, P x, __mmask8 chosen) {
 
 // Of points (p, q), or of q alone, as `complete_pairs` has them then.
 template <int N_FEATURES>
-void residuals(const double* points, const int64_t* labels, long n, double* zero, double* one, double sums[2]) {
-  long i = 0;
+void residuals(const double* points, const int64_t* labels, int64_t n, double* zero, double* one, double sums[2]) {
+  int64_t i = 0;
   sums[0] = sums[1] = 0;
 #if defined(__AVX512F__)
   [[maybe_unused]] const __m512i first = _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14), second = first + _mm512_set1_epi64(1);

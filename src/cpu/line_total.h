@@ -2,6 +2,8 @@
 // merged and summed side by side, each in a lane of packs. Included by line_kernels.cpp, once per instruction set.
 #pragma once
 
+#include <cstdint>
+
 #include "line_kernels.h"
 #include "line_scan.h"
 
@@ -53,8 +55,8 @@ constexpr int RUNS = 8;
 
 // So many steps of all runs: sample i of run r at i * RUNS + r.
 struct Block {
-  static constexpr long STEPS = 64;
-  long steps = 0;
+  static constexpr int64_t STEPS = 64;
+  int64_t steps = 0;
   alignas(PACK_BYTES) double place[STEPS * RUNS], residual[STEPS * RUNS];
 };
 
@@ -62,11 +64,11 @@ struct Block {
 // whose lengths differ by one at most.
 class Merge {
  public:
-  Merge(const Residuals& r, long begin, long end) : common_length_((end - begin) / RUNS) {
+  Merge(const Residuals& r, int64_t begin, int64_t end) : common_length_((end - begin) / RUNS) {
     const double* last_one = r.sizes + r.n + 1;
-    long zeros = 0, high = r.n_zeros;  // of a run's start; of the next one as many, and up to a run's length more
+    int64_t zeros = 0, high = r.n_zeros;  // of a run's start; of the next one as many, and up to a run's length more
     for (int run = 0; run < RUNS; ++run) {
-      const long start = begin + (end - begin) * run / RUNS, next = begin + (end - begin) * (run + 1) / RUNS;
+      const int64_t start = begin + (end - begin) * run / RUNS, next = begin + (end - begin) * (run + 1) / RUNS;
       zeros = zeros_before(r, start, zeros, high);
       high = r.n_zeros < zeros + next - start ? r.n_zeros : zeros + next - start;
       zero_[run] = r.sizes + zeros;
@@ -75,15 +77,15 @@ class Merge {
     }
   }
 
-  long common_length() const { return common_length_; }
-  long length(int run) const { return length_[run]; }
+  int64_t common_length() const { return common_length_; }
+  int64_t length(int run) const { return length_[run]; }
 
   // The next block.steps samples of every run, by merges that do not wait for each other.
   KCALIB_FN void fill(Block& block) {
     const double* zero[RUNS];
-    long offset[RUNS];  // of the first sample of label 1 that is left from that of label 0
+    int64_t offset[RUNS];  // of the first sample of label 1 that is left from that of label 0
     for (int run = 0; run < RUNS; ++run) zero[run] = zero_[run], offset[run] = one_[run] - zero_[run];
-    for (long i = 0; i < block.steps; ++i)
+    for (int64_t i = 0; i < block.steps; ++i)
 #pragma GCC unroll 8
       for (int run = 0; run < RUNS; ++run) {
         // Without a branch: labels are what nobody can predict. A label that has no more has infinity here.
@@ -93,7 +95,7 @@ class Merge {
         zero[run] += other <= 1 - size;
       }
     for (int run = 0; run < RUNS; ++run) one_[run] = zero[run] + offset[run] - block.steps, zero_[run] = zero[run];
-    for (long i = 0; i < block.steps * RUNS; i += WIDTH) {
+    for (int64_t i = 0; i < block.steps * RUNS; i += WIDTH) {
       const P other = load<P>(block.place + i), size = load<P>(block.residual + i), place = 1 - size;
       store(block.place + i, other < place ? other : place);
       store(block.residual + i, other <= place ? -other : size);
@@ -114,21 +116,21 @@ class Merge {
 
  private:
   // How many of the first `count` samples have label 0: from `low` to `high`.
-  static long zeros_before(const Residuals& r, long count, long low, long high) {
-    const long n_ones = r.n - r.n_zeros;
+  static int64_t zeros_before(const Residuals& r, int64_t count, int64_t low, int64_t high) {
+    const int64_t n_ones = r.n - r.n_zeros;
     if (low < count - n_ones) low = count - n_ones;
     if (high > count) high = count;
     const double* last_one = r.sizes + r.n + 1;
     while (low < high) {
-      const long middle = low + (high - low) / 2;
+      const int64_t middle = low + (high - low) / 2;
       if (r.sizes[middle] <= 1 - last_one[middle + 1 - count]) low = middle + 1;
       else high = middle;
     }
     return low;
   }
 
-  const long common_length_;
-  long length_[RUNS];
+  const int64_t common_length_;
+  int64_t length_[RUNS];
   const double *zero_[RUNS], *one_[RUNS];  // what each run takes next
 };
 
@@ -142,7 +144,7 @@ KCALIB_FN void block_piece(const Block& block, int first_run, const LineKernel& 
   for (int k = 0; k < 2 * (degree + 1); ++k) sums[k] = to_first[k] = P{};
   const P first = load<P>(block.place + first_run);
   P last = first, from_first = splat<P>(1);
-  for (long i = 0; i < block.steps; ++i) {
+  for (int64_t i = 0; i < block.steps; ++i) {
     const P place = load<P>(block.place + i * RUNS + first_run), residual = load<P>(block.residual + i * RUNS + first_run);
     const P gap = place - last, decay = exp_minus(kernel.rate * gap), u[2] = {residual, magnitude(residual)};
     last = place;
@@ -174,7 +176,7 @@ KCALIB_FN void block_piece(const Block& block, int first_run, const LineKernel& 
 }
 
 KCALIB_FN void square(Block& block) {
-  for (long i = 0; i < block.steps * RUNS; ++i) block.residual[i] *= block.residual[i];
+  for (int64_t i = 0; i < block.steps * RUNS; ++i) block.residual[i] *= block.residual[i];
 }
 
 // The piece of one run, as doubles.
@@ -189,10 +191,10 @@ KCALIB_FN void lane(const PieceOf<P>& piece, int degree, int run, Piece* out) {
 }
 
 template <int DEGREE>
-void piece_of(const Residuals& residuals, const LineKernel& kernel, bool squared, long begin, long end, double* scratch,
+void piece_of(const Residuals& residuals, const LineKernel& kernel, bool squared, int64_t begin, int64_t end, double* scratch,
               Piece* out) {
   constexpr int PACKS = RUNS / WIDTH;
-  const long size = 2 * (kernel.degree + 1);
+  const int64_t size = 2 * (kernel.degree + 1);
   P* room = reinterpret_cast<P*>(scratch);
   const auto piece = [&](int k) { return PieceOf<P>{{}, {}, {}, room + 2 * k * size, room + (2 * k + 1) * size}; };
   PieceOf<P> runs[PACKS], next = piece(PACKS);
@@ -208,7 +210,7 @@ void piece_of(const Residuals& residuals, const LineKernel& kernel, bool squared
     }
     is_first = false;
   };
-  for (long i = 0; i < merge.common_length(); i += Block::STEPS) {
+  for (int64_t i = 0; i < merge.common_length(); i += Block::STEPS) {
     block.steps = merge.common_length() - i < Block::STEPS ? merge.common_length() - i : Block::STEPS;
     merge.fill(block);
     add();
@@ -229,7 +231,7 @@ void piece_of(const Residuals& residuals, const LineKernel& kernel, bool squared
   }
 }
 
-void piece(const Residuals& residuals, const LineKernel& kernel, bool squared, long begin, long end, double* scratch,
+void piece(const Residuals& residuals, const LineKernel& kernel, bool squared, int64_t begin, int64_t end, double* scratch,
            Piece* out) {
   switch (kernel.degree) {
     case 0: return piece_of<0>(residuals, kernel, squared, begin, end, scratch, out);

@@ -13,7 +13,7 @@ using V = DoublePack;
 constexpr int L = LANES<V>;
 constexpr int PACKS = TILE / 2, SAMPLES = PACKS * L;  // of a strip: two locations make a register tile
 constexpr int HALF = PACKS / 2;
-constexpr long FEATURES = 64;  // that are at hand at a time
+constexpr int64_t FEATURES = 64;  // that are at hand at a time
 constexpr int ABREAST = 4;     // products that share an operand
 constexpr int CHAINS = 3;      // of additions, which wait for one another
 static_assert(PACKS % 2 == 0 && PACKS % CHAINS == 0);
@@ -35,13 +35,13 @@ template <int VALUE> struct Integer { static constexpr int value = VALUE; };
 // sums[i * PACKS + v] = start + sum_k step(points[i][k], x[k][v]) for two points and HALF of the packs, or that sum and what is
 // there. What is loaded serves both points: loads take as long as the rest.
 template <class Step>
-KCALIB_FN void make_terms(const V* x, const double* const* points, long length, bool more, V* sums, double start = 0) {
+KCALIB_FN void make_terms(const V* x, const double* const* points, int64_t length, bool more, V* sums, double start = 0) {
   V first[HALF], second[HALF];
   for (int v = 0; v < HALF; ++v) first[v] = second[v] = splat<V>(start);
   if (more)
     for (int v = 0; v < HALF; ++v) first[v] = sums[v], second[v] = sums[PACKS + v];
 #pragma GCC unroll 1
-  for (long k = 0; k < length; ++k, x += PACKS) {
+  for (int64_t k = 0; k < length; ++k, x += PACKS) {
     const double a = points[0][k], b = points[1][k];
 #pragma GCC unroll 6
     for (int v = 0; v < HALF; ++v) {
@@ -62,7 +62,7 @@ template <int COUNT, int... I> KCALIB_FN auto joined(typename Few<COUNT>::Pack a
   return __builtin_shufflevector(a, b, I...);
 }
 // COUNT numbers: WIDTH of row 0 from `first` on, WIDTH of row STEP, ..
-template <int WIDTH, int STEP, int COUNT = L> KCALIB_FN typename Few<COUNT>::Pack joined_rows(const double* const* rows, long first) {
+template <int WIDTH, int STEP, int COUNT = L> KCALIB_FN typename Few<COUNT>::Pack joined_rows(const double* const* rows, int64_t first) {
   if constexpr (COUNT == WIDTH) {
     typename Few<COUNT>::Pack found;
     __builtin_memcpy(&found, *rows + first, sizeof found);
@@ -85,7 +85,7 @@ template <int PLACE, int... I> KCALIB_FN V pairs_of(V a, V b, Lanes<I...>) {
 
 // x[k * SAMPLES + l] = rows[l][k] for WIDTH columns k from `first` on. Rows are joined as they are loaded, and such that what is
 // left to do takes the cheapest of the instructions that move numbers about.
-template <int WIDTH> KCALIB_FN void transpose_columns(const double* const* rows, long first, double* x) {
+template <int WIDTH> KCALIB_FN void transpose_columns(const double* const* rows, int64_t first, double* x) {
   using All = typename LanesUpTo<L>::type;
   x += first * SAMPLES;
   if constexpr (WIDTH == 1) {
@@ -109,18 +109,18 @@ template <int WIDTH> KCALIB_FN void transpose_columns(const double* const* rows,
   }
 }
 
-long padded(long n_locations) { return (n_locations + 1) / 2 * 2; }
+int64_t padded(int64_t n_locations) { return (n_locations + 1) / 2 * 2; }
 
 // A strip of samples in lanes, location after location: k_j, p_{c_j}, and what belongs to the samples alone.
 class Strip {
  public:
-  static long size(const TestLocations& at) {
+  static int64_t size(const TestLocations& at) {
     return (FEATURES * PACKS + 6 * PACKS + padded(at.n_locations) * (7 * PACKS) + at.n_locations * (at.n_locations + 2)) * L;
   }
 
   Strip(const TestLocations& at, double* memory) : at_(at), places_(padded(at.n_locations)) {
     V* next = reinterpret_cast<V*>(memory);
-    const auto take = [&](long count) {
+    const auto take = [&](int64_t count) {
       V* found = next;
       next += count;
       return found;
@@ -139,13 +139,13 @@ class Strip {
   }
 
   // `sums`: also what `add_covariances` and `fourth` need; `to_check`: also what `check` does.
-  void read(const double* p, long count, bool sums, bool to_check) {
-    const long m = at_.m;
+  void read(const double* p, int64_t count, bool sums, bool to_check) {
+    const int64_t m = at_.m;
     for (int v = 0; sums && v < PACKS; ++v) highest_[v] = others_[v] = V{};
-    for (long first = 0; first < m; first += FEATURES) {
-      const long length = m - first < FEATURES ? m - first : FEATURES;
+    for (int64_t first = 0; first < m; first += FEATURES) {
+      const int64_t length = m - first < FEATURES ? m - first : FEATURES;
       transpose(p + first, count, length);
-      for (long k = 0; sums && k < length; ++k)
+      for (int64_t k = 0; sums && k < length; ++k)
         for (int v = 0; v < PACKS; ++v) {
           const V x = x_[k * PACKS + v];
           others_[v] += x < highest_[v] ? x : highest_[v];
@@ -153,8 +153,8 @@ class Strip {
         }
       if (to_check) add_up(length, first > 0);
       // The next strip: while distances and kernels are made nothing else is read.
-      const Prefetch ahead(p + count * m, m <= FEATURES ? SAMPLES * m * long(sizeof(double)) : 0, places_ / 2 * 3);
-      for (long two = 0; 2 * two < at_.n_locations; ++two) {
+      const Prefetch ahead(p + count * m, m <= FEATURES ? SAMPLES * m * int64_t(sizeof(double)) : 0, places_ / 2 * 3);
+      for (int64_t two = 0; 2 * two < at_.n_locations; ++two) {
         for (int half = 0; half < 2; ++half) {
           ahead.step(3 * two + half);
           add_terms(two, half * HALF, first, length);
@@ -162,15 +162,15 @@ class Strip {
         ahead.step(3 * two + 2);
         if (first + length == m) make_kernels(two);
       }
-      for (long j = 0; m > FEATURES && j < at_.n_locations; ++j) {
-        const long k = long(at_.classes[j]) - first;
+      for (int64_t j = 0; m > FEATURES && j < at_.n_locations; ++j) {
+        const int64_t k = int64_t(at_.classes[j]) - first;
         if (k >= 0 && k < length)
           for (int v = 0; v < PACKS; ++v) share_[j * PACKS + v] = x_[k * PACKS + v];
       }
     }
     if (count < SAMPLES)
-      for (long j = 0; j < at_.n_locations; ++j)
-        for (long s = count; s < SAMPLES; ++s) kernel_[j * PACKS + s / L][s % L] = 0;
+      for (int64_t j = 0; j < at_.n_locations; ++j)
+        for (int64_t s = count; s < SAMPLES; ++s) kernel_[j * PACKS + s / L][s % L] = 0;
     // What rounding left of a row's sum belongs to a class of its own.
     for (int v = 0; sums && v < PACKS; ++v) {
       const V left = 1.0 - (highest_[v] + others_[v]);
@@ -193,17 +193,17 @@ class Strip {
   }
 
   void clear_sums() {
-    for (long i = 0; i < at_.n_locations * (at_.n_locations + 1); ++i) sums_[i] = V{};
-    for (long j = 0; j < at_.n_locations; ++j) largest_[j] = V{};
+    for (int64_t i = 0; i < at_.n_locations * (at_.n_locations + 1); ++i) sums_[i] = V{};
+    for (int64_t j = 0; j < at_.n_locations; ++j) largest_[j] = V{};
   }
 
-  void add_differences(const int64_t* labels, long count) {
+  void add_differences(const int64_t* labels, int64_t count) {
     if (count == SAMPLES)
       __builtin_memcpy(labels_, labels, SAMPLES * sizeof *labels);
     else  // kernels are 0 there
-      for (long s = 0; s < SAMPLES; ++s) labels_[s / L][s % L] = s < count ? labels[s] : 0;
-    const Prefetch ahead(labels + count, SAMPLES * long(sizeof *labels), at_.n_locations);
-    for (long j = 0; j < at_.n_locations; ++j) {
+      for (int64_t s = 0; s < SAMPLES; ++s) labels_[s / L][s % L] = s < count ? labels[s] : 0;
+    const Prefetch ahead(labels + count, SAMPLES * int64_t(sizeof *labels), at_.n_locations);
+    for (int64_t j = 0; j < at_.n_locations; ++j) {
       ahead.step(j);
       const V* share = share_of(j);
       V sum[CHAINS] = {};
@@ -221,22 +221,22 @@ class Strip {
   // otherwise; with the sum s of a row that is not 1, p_j ((1 - p_j)^2 + p_j (s - p_j)) and p_j p_l (s - 2).
   void add_covariances() {
     V *same = second_, *other = quantities_[0];
-    for (long j = 0; j < at_.n_locations; ++j) {
+    for (int64_t j = 0; j < at_.n_locations; ++j) {
       const V* share = share_of(j);
       for (int v = 0; v < PACKS; ++v) {
-        const long i = j * PACKS + v;
+        const int64_t i = j * PACKS + v;
         const V k = kernel_[i], p = share[v], rest = p == highest_[v] ? others_[v] : total_[v] - p;
         first_[i] = k * p;
         same[i] = k * ((1.0 - p) * (1.0 - p) + p * rest);
         other[i] = (total_[v] - 2.0) * first_[i];
       }
     }
-    for (long j = 0; j < at_.n_locations; ++j) {
+    for (int64_t j = 0; j < at_.n_locations; ++j) {
       V* sums = sums_ + at_.n_locations * (j + 1);
-      for (long l = j; l < at_.n_locations; l += ABREAST) {
+      for (int64_t l = j; l < at_.n_locations; l += ABREAST) {
         const V* with[ABREAST];
         for (int i = 0; i < ABREAST; ++i) {
-          const long at = l + i < at_.n_locations ? l + i : j;
+          const int64_t at = l + i < at_.n_locations ? l + i : j;
           with[i] = (at_.classes[at] == at_.classes[j] ? same : other) + at * PACKS;
         }
         V sum[ABREAST] = {};
@@ -249,17 +249,17 @@ class Strip {
   }
 
   void write_sums(const LocationSums& out) const {
-    const long count = at_.n_locations;
-    for (long j = 0; j < count; ++j) {
+    const int64_t count = at_.n_locations;
+    for (int64_t j = 0; j < count; ++j) {
       out.differences[j] += sum_lanes(sums_[j]);
       if (!out.covariance) continue;
-      for (long l = j; l < count; ++l) out.covariance[j * count + l] += sum_lanes(sums_[count * (j + 1) + l]);
+      for (int64_t l = j; l < count; ++l) out.covariance[j * count + l] += sum_lanes(sums_[count * (j + 1) + l]);
       for (int l = 0; l < L; ++l) out.largest[j] = largest_[j][l] > out.largest[j] ? largest_[j][l] : out.largest[j];
     }
   }
 
   void find_largest() {
-    for (long j = 0; j < at_.n_locations; ++j)
+    for (int64_t j = 0; j < at_.n_locations; ++j)
       for (int v = 0; v < PACKS; ++v) {
         const V size = magnitude(kernel_[j * PACKS + v]);
         largest_[j] = size > largest_[j] ? size : largest_[j];
@@ -269,23 +269,23 @@ class Strip {
   // A label of group g has the values v_g - w, v_g those of its members k_j and else 0, w the values k_j p_j: their form
   // is |v_g|^2 - 2 <v_g, w> + |w|^2. Where these cancel it is of no account.
   double fourth(const double* gram) const {
-    const long count = at_.n_locations;
+    const int64_t count = at_.n_locations;
     V sum{};
     for (int v = 0; v < PACKS; ++v) {
-      for (long j = 0; j < count; ++j) first_[j] = kernel_[j * PACKS + v] * share_of(j)[v];
+      for (int64_t j = 0; j < count; ++j) first_[j] = kernel_[j * PACKS + v] * share_of(j)[v];
       V whole{}, left = total_[v];
-      for (long j = 0; j < count; ++j) {
+      for (int64_t j = 0; j < count; ++j) {
         V turned{};
-        for (long l = 0; l < count; ++l) turned += gram[j * count + l] * first_[l];
+        for (int64_t l = 0; l < count; ++l) turned += gram[j * count + l] * first_[l];
         whole += turned * first_[j];
         second_[j] = turned;
       }
-      for (long g = 0; g < at_.n_groups; ++g) {
+      for (int64_t g = 0; g < at_.n_groups; ++g) {
         V form = whole;
-        for (long a = at_.starts[g]; a < at_.starts[g + 1]; ++a) {
-          const long j = at_.members[a];
+        for (int64_t a = at_.starts[g]; a < at_.starts[g + 1]; ++a) {
+          const int64_t j = at_.members[a];
           V product = -2.0 * second_[j];
-          for (long b = at_.starts[g]; b < at_.starts[g + 1]; ++b)
+          for (int64_t b = at_.starts[g]; b < at_.starts[g + 1]; ++b)
             product += gram[j * count + at_.members[b]] * kernel_[at_.members[b] * PACKS + v];
           form += kernel_[j * PACKS + v] * product;
         }
@@ -301,13 +301,13 @@ class Strip {
  private:
   // A NaN makes a sum that is not near 1, and so does an entry above 1 beside others that are not negative. -0.0 is not told
   // from negative numbers, which takes less time.
-  void add_up(long length, bool more) {
+  void add_up(int64_t length, bool more) {
     V sum[PACKS] = {};
     Bits<V> signs[PACKS] = {};
     for (int v = 0; more && v < PACKS; ++v) sum[v] = whole_[v], signs[v] = signs_[v];
     const V* x = x_;
 #pragma GCC unroll 1
-    for (long k = 0; k < length; ++k, x += PACKS)
+    for (int64_t k = 0; k < length; ++k, x += PACKS)
 #pragma GCC unroll 12
       for (int v = 0; v < PACKS; ++v) {
         sum[v] += x[v];
@@ -317,37 +317,37 @@ class Strip {
   }
 
   // Where the quantities of two places stand: while these are made of all numbers at once, only two are at hand.
-  KCALIB_FN long at_hand(long two) const { return at_.m > FEATURES ? two * TILE : 0; }
+  KCALIB_FN int64_t at_hand(int64_t two) const { return at_.m > FEATURES ? two * TILE : 0; }
   // The place that fills up the last register tile has the numbers of the last location.
-  KCALIB_FN void add_terms(long two, long half, long first, long length) {
+  KCALIB_FN void add_terms(int64_t two, int64_t half, int64_t first, int64_t length) {
     const double* point = at_.points + 2 * two * at_.m + first;
     const double* const points[] = {point, 2 * two + 1 < at_.n_locations ? point + at_.m : point};
-    const long to = at_hand(two) + half;
+    const int64_t to = at_hand(two) + half;
     const V* x = x_ + half;
     if (wanted_[EUCLIDEAN]) make_terms<SquaredDifference>(x, points, length, first > 0, quantities_[0] + to, smallest_);
     if (wanted_[CITYBLOCK]) make_terms<AbsoluteDifference>(x, points, length, first > 0, quantities_[1] + to);
     if (wanted_[DOT]) make_terms<Product>(x, points, length, first > 0, quantities_[2] + to);
   }
-  KCALIB_FN void make_kernels(long two) {
-    const long from = at_hand(two);
+  KCALIB_FN void make_kernels(int64_t two) {
+    const int64_t from = at_hand(two);
     Made made{quantities_[0] + from, quantities_[1] + from, quantities_[2] + from, smallest_ > 0, at_.roots_by_divider};
     kernel_values<V>(at_.kernel, made, kernel_ + two * TILE);
   }
 
   // p_{c_j}
-  KCALIB_FN const V* share_of(long j) const { return at_.m > FEATURES ? share_ + j * PACKS : x_ + at_.classes[j] * PACKS; }
+  KCALIB_FN const V* share_of(int64_t j) const { return at_.m > FEATURES ? share_ + j * PACKS : x_ + at_.classes[j] * PACKS; }
 
   // Lanes beyond the last sample have its numbers. Some of the last columns may be done twice.
-  void transpose(const double* p, long count, long length) {
+  void transpose(const double* p, int64_t count, int64_t length) {
     double* x = reinterpret_cast<double*>(x_);
-    for (long s = 0; s < SAMPLES; s += L) {
+    for (int64_t s = 0; s < SAMPLES; s += L) {
       const double* rows[L];
       for (int l = 0; l < L; ++l) rows[l] = p + (s + l < count ? s + l : count - 1) * at_.m;
-      for (long k = 0; k < length;) {
-        const long left = length - k;
+      for (int64_t k = 0; k < length;) {
+        const int64_t left = length - k;
         const auto take = [&](auto width) KCALIB_INLINE {
           constexpr int WIDTH = decltype(width)::value;
-          const long first = left < WIDTH ? length - WIDTH : k;
+          const int64_t first = left < WIDTH ? length - WIDTH : k;
           transpose_columns<WIDTH>(rows, first, x + s);
           k = first + WIDTH;
         };
@@ -359,7 +359,7 @@ class Strip {
   }
 
   const TestLocations& at_;
-  const long places_;
+  const int64_t places_;
   bool wanted_[TABLE + 1] = {};
   double smallest_ = 0;  // that squares start with: a root of it needs no care, and its decay is that of 0
   V *x_, *highest_, *others_, *total_, *whole_, *quantities_[3], *kernel_, *share_, *first_, *second_, *sums_, *largest_;
@@ -367,14 +367,14 @@ class Strip {
   Bits<V> bad_{};
 };
 
-long memory(const TestLocations& locations) { return Strip::size(locations); }
+int64_t memory(const TestLocations& locations) { return Strip::size(locations); }
 
-bool add(const TestLocations& locations, const double* p, const int64_t* labels, long rows, const double* tolerance,
+bool add(const TestLocations& locations, const double* p, const int64_t* labels, int64_t rows, const double* tolerance,
          double* memory, const LocationSums& sums) {
   Strip strip(locations, memory);
   strip.clear_sums();
-  for (long i = 0; i < rows; i += SAMPLES) {
-    const long count = rows - i < SAMPLES ? rows - i : SAMPLES;
+  for (int64_t i = 0; i < rows; i += SAMPLES) {
+    const int64_t count = rows - i < SAMPLES ? rows - i : SAMPLES;
     strip.read(p + i * locations.m, count, sums.covariance, tolerance != nullptr);
     strip.add_differences(labels + i, count);
     if (tolerance) strip.check(*tolerance);
@@ -386,10 +386,10 @@ bool add(const TestLocations& locations, const double* p, const int64_t* labels,
   return strip.all_good();
 }
 
-double fourth(const TestLocations& locations, const double* p, long rows, const double* gram, double* memory) {
+double fourth(const TestLocations& locations, const double* p, int64_t rows, const double* gram, double* memory) {
   Strip strip(locations, memory);
   double sum = 0;
-  for (long i = 0; i < rows; i += SAMPLES) {
+  for (int64_t i = 0; i < rows; i += SAMPLES) {
     strip.read(p + i * locations.m, rows - i < SAMPLES ? rows - i : SAMPLES, true, false);
     sum += strip.fourth(gram);
   }

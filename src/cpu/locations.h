@@ -2,6 +2,8 @@
 // store nothing of their size.
 #pragma once
 
+#include <cstdint>
+
 #include "location_kernels.h"
 #include "sweep.h"
 
@@ -11,13 +13,13 @@ namespace kcalib {
 struct LocatedSamples {
   const double* p;
   const int64_t* labels;
-  long n, m;
+  int64_t n, m;
 };
 struct LocationPoints {
   KernelProgram kernel;
   const double* points;
   const int64_t* classes;
-  long n_locations;
+  int64_t n_locations;
 };
 
 // Each returns false if it was stopped. Both halves of the covariance are written; it may be null, and `largest` then is.

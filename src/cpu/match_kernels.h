@@ -2,6 +2,8 @@
 // sums have no rounding. Included by tile.cpp, once per instruction set.
 #pragma once
 
+#include <cstdint>
+
 #include "register_tile.h"
 #include "tile.h"
 #include "units.h"
@@ -9,45 +11,45 @@
 namespace kcalib {
 namespace {
 
-constexpr long MOST_COLUMNS = 192;  // of a block
+constexpr int64_t MOST_COLUMNS = 192;  // of a block
 // An entry is at most 2^UNIT_BITS units, a row of a block below 2^31, and four entries below 2^23 (`ByteLabels`).
 constexpr int UNIT_BITS = 20;
 static_assert(MOST_COLUMNS << UNIT_BITS < 1L << 31);
 
-double in_units(double* h, long stride, long rows, long columns, bool on_diagonal, int* units) {
+double in_units(double* h, int64_t stride, int64_t rows, int64_t columns, bool on_diagonal, int* units) {
   using V = DoublePack;
   using Narrow = int __attribute__((vector_size(sizeof(int) * LANES<V>)));
   V most{};
-  for (long i = 0; i < rows; ++i) {
+  for (int64_t i = 0; i < rows; ++i) {
     if (on_diagonal) h[i * stride + i] = 0;
-    for (long j = 0; j < columns; j += LANES<V>)
+    for (int64_t j = 0; j < columns; j += LANES<V>)
       most = larger(size_of(before(load<V>(h + i * stride + j), 0, columns, j)), most);
   }
   const double unit = unit_of(largest_lane(most), UNIT_BITS), reciprocal = 1 / unit;
-  for (long i = 0; i < rows; ++i)
-    for (long j = 0; j < columns; j += LANES<V>) {
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < columns; j += LANES<V>) {
       V x = before(load<V>(h + i * stride + j), on_diagonal ? i + 1 : 0, columns, j);
       x = unit == unit ? in_units_of(x, reciprocal) : V{};
       const Narrow whole = __builtin_convertvector(x, Narrow);
       __builtin_memcpy(units + i * stride + j, &whole, sizeof whole);
     }
-  for (long i = rows; i % MAX_MATCH_ROWS; ++i)
-    for (long j = 0; j < columns; ++j) units[i * stride + j] = 0;
+  for (int64_t i = rows; i % MAX_MATCH_ROWS; ++i)
+    for (int64_t j = 0; j < columns; ++j) units[i * stride + j] = 0;
   return unit;
 }
 
-void round_panels(double* h, long stride, long rows, long columns, bool on_diagonal) {
+void round_panels(double* h, int64_t stride, int64_t rows, int64_t columns, bool on_diagonal) {
   using V = DoublePack;
   V most{};
-  const auto at = [=](long i, long j) KCALIB_INLINE { return h + (j / WIDTH<double> * stride + i) * WIDTH<double> + j % WIDTH<double>; };
-  for (long i = 0; i < rows; ++i) {
+  const auto at = [=](int64_t i, int64_t j) KCALIB_INLINE { return h + (j / WIDTH<double> * stride + i) * WIDTH<double> + j % WIDTH<double>; };
+  for (int64_t i = 0; i < rows; ++i) {
     if (on_diagonal) *at(i, i) = 0;
-    for (long j = 0; j < columns; j += LANES<V>)
+    for (int64_t j = 0; j < columns; j += LANES<V>)
       most = larger(size_of(before(load<V>(at(i, j)), 0, columns, j)), most);
   }
   const double unit = unit_of(largest_lane(most), UNIT_BITS), reciprocal = 1 / unit;
-  for (long i = 0; i < rows; ++i)
-    for (long j = 0; j < columns; j += LANES<V>) store<V>(at(i, j), unit * in_units_of(load<V>(at(i, j)), reciprocal));
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < columns; j += LANES<V>) store<V>(at(i, j), unit * in_units_of(load<V>(at(i, j)), reciprocal));
 }
 
 // Rows of labels that are compared at a time with two packs of columns' labels.
@@ -71,20 +73,20 @@ KCALIB_FN IntPack add_where_equal(IntPack sum, IntPack a, IntPack b, int units) 
 #endif
 }
 
-void matches(const int* units, long stride, const MatchBlock& block, const int* const* panels, long n_panels, double unit, double* out) {
+void matches(const int* units, int64_t stride, const MatchBlock& block, const int* const* panels, int64_t n_panels, double unit, double* out) {
   using Narrow = int __attribute__((vector_size(sizeof(int) * LANES<DoublePack>)));
-  const long rows = block.rows, columns = block.columns;
-  for (long p = 0; p < n_panels; ++p, out += LABELS) {
+  const int64_t rows = block.rows, columns = block.columns;
+  for (int64_t p = 0; p < n_panels; ++p, out += LABELS) {
     const int* of_rows = panels[p] + block.row_begin * LABELS;
     const int* of_columns = panels[p] + block.column_begin * LABELS;
     DoublePack total[2 * MATCH_PACKS] = {};
-    for (long i = 0; i < rows; i += MATCH_ROWS) {
+    for (int64_t i = 0; i < rows; i += MATCH_ROWS) {
       IntPack mine[MATCH_ROWS][MATCH_PACKS], sum[MATCH_ROWS][MATCH_PACKS] = {};
       for (int r = 0; r < MATCH_ROWS; ++r)
         for (int v = 0; v < MATCH_PACKS; ++v)  // of rows beyond the last, which have no units, the last one's
           mine[r][v] = load_labels(of_rows + (i + r < rows ? i + r : rows - 1) * LABELS + v * LANES<FloatPack>);
 #pragma GCC unroll 1
-      for (long j = block.on_diagonal ? i : 0; j < columns; ++j) {
+      for (int64_t j = block.on_diagonal ? i : 0; j < columns; ++j) {
         IntPack theirs[MATCH_PACKS];
         for (int v = 0; v < MATCH_PACKS; ++v) theirs[v] = load_labels(of_columns + j * LABELS + v * LANES<FloatPack>);
 #pragma GCC unroll 4

@@ -17,32 +17,32 @@
 namespace kcalib {
 namespace {
 
-constexpr long MOST_PARTS = 256;  // of a sum
-constexpr long MOST_DIFFERENCES = 64;  // of sums, one of the other
-constexpr long SOME = PART / 8;  // rows of which one entry each is looked at
+constexpr int64_t MOST_PARTS = 256;  // of a sum
+constexpr int64_t MOST_DIFFERENCES = 64;  // of sums, one of the other
+constexpr int64_t SOME = PART / 8;  // rows of which one entry each is looked at
 
 // What `add_differences` adds in columns j..j+W of some rows, while the caches hold them and are asked for others.
-template <long W>
-__attribute__((always_inline)) inline void add_columns(const double* const* some, const double* const* next, long count,
-                                                       const double* shift, double* sums, long m, long j) {
+template <int64_t W>
+__attribute__((always_inline)) inline void add_columns(const double* const* some, const double* const* next, int64_t count,
+                                                       const double* shift, double* sums, int64_t m, int64_t j) {
   double from[W], first[W], second[W], plain[W];
-  for (long k = 0; k < W; ++k) {
+  for (int64_t k = 0; k < W; ++k) {
     from[k] = shift[j + k];
     first[k] = sums[j + k];
     second[k] = sums[m + j + k];
     plain[k] = sums[2 * m + j + k];
   }
-  for (long i = 0; i < count; ++i) {
+  for (int64_t i = 0; i < count; ++i) {
     const double* row = some[i] + j;
-    for (long k = 0; k < W; k += 8) __builtin_prefetch(next[i] + j + k);
-    for (long k = 0; k < W; ++k) {
+    for (int64_t k = 0; k < W; k += 8) __builtin_prefetch(next[i] + j + k);
+    for (int64_t k = 0; k < W; ++k) {
       const double d = row[k] - from[k];
       first[k] += d;
       second[k] += d * d;
       plain[k] += row[k];
     }
   }
-  for (long k = 0; k < W; ++k) {
+  for (int64_t k = 0; k < W; ++k) {
     sums[j + k] = first[k];
     sums[m + j + k] = second[k];
     sums[2 * m + j + k] = plain[k];
@@ -50,23 +50,23 @@ __attribute__((always_inline)) inline void add_columns(const double* const* some
 }
 
 // sums[0..m) += x - shift, sums[m..2m) += (x - shift)^2, sums[2m..3m) += x - one-hot label of these rows x.
-KCALIB_CLONES void add_differences(const Predictions& data, const std::int64_t* rows, long count, const double* shift,
+KCALIB_CLONES void add_differences(const Predictions& data, const std::int64_t* rows, int64_t count, const double* shift,
                                    double* sums) {
   // As many as the first-level cache holds; few of a class, so that sums stay small until the labels are taken off.
-  constexpr long MOST = 64;
-  const long m = data.m, strip = std::clamp(std::min(4 * m, 2048 / m), 1L, MOST);
+  constexpr int64_t MOST = 64;
+  const int64_t m = data.m, strip = std::clamp(std::min(4 * m, 2048 / m), 1L, MOST);
   const double *some[MOST], *next[MOST];
-  for (long begin = 0; begin < count; begin += strip) {
-    const long size = std::min(strip, count - begin);
-    for (long i = 0; i < size; ++i) {
+  for (int64_t begin = 0; begin < count; begin += strip) {
+    const int64_t size = std::min(strip, count - begin);
+    for (int64_t i = 0; i < size; ++i) {
       some[i] = data.p + rows[begin + i] * m;
       next[i] = data.p + rows[std::min(begin + strip + i, count - 1)] * m;
     }
-    long j = 0;
+    int64_t j = 0;
     for (; j + 16 <= m; j += 16) add_columns<16>(some, next, size, shift, sums, m, j);
     for (; j + 4 <= m; j += 4) add_columns<4>(some, next, size, shift, sums, m, j);
     for (; j < m; ++j) add_columns<1>(some, next, size, shift, sums, m, j);
-    for (long i = 0; i < size; ++i) sums[2 * m + data.labels[rows[begin + i]]] -= 1;
+    for (int64_t i = 0; i < size; ++i) sums[2 * m + data.labels[rows[begin + i]]] -= 1;
   }
 }
 
@@ -76,17 +76,17 @@ struct Origin {
 };
 
 struct Cell {
-  long begin = 0, end = 0;  // of the rows in the splitter's order
-  long number = 0;          // in the order in which cells were made
+  int64_t begin = 0, end = 0;  // of the rows in the splitter's order
+  int64_t number = 0;          // in the order in which cells were made
   double gap = 0;
   double variance = 0, error = 0;  // the largest of an entry, and how far it is from that of sums made of the rows
-  long column = 0;                 // that entry
+  int64_t column = 0;                 // that entry
   bool apart = false;              // of the variances of all others by more than errors
-  long differences = 0;            // that its sums are of
+  int64_t differences = 0;            // that its sums are of
   std::vector<double> sums;        // of `add_differences`; those of few rows are not kept
   std::shared_ptr<const Origin> origin;
 
-  long size() const { return end - begin; }
+  int64_t size() const { return end - begin; }
 };
 
 double most_of(const Cell& cell) { return cell.variance + cell.error; }
@@ -114,8 +114,8 @@ class Splitter {
   Cell exact(const Cell& cell) { return of_rows(cell.begin, cell.end, cell.number); }
 
   // The two cells that begin where this one does, and at `middle`.
-  std::pair<Cell, Cell> parted(const Cell& cell, long middle) {
-    const long number = made_;
+  std::pair<Cell, Cell> parted(const Cell& cell, int64_t middle) {
+    const int64_t number = made_;
     made_ += 2;
     if (!cell.apart || cell.sums.empty() || cell.differences == MOST_DIFFERENCES)
       return {of_rows(cell.begin, middle, number), of_rows(middle, cell.end, number + 1)};
@@ -142,28 +142,28 @@ class Splitter {
 
   // Where the second of the two cells begins that this one is split into; its begin, if no column parts it so that both
   // have `min_size` rows.
-  long split(const Cell& cell, long min_size) {
-    if (const long middle = split(cell, min_size, cell.column); middle > cell.begin) return middle;
-    std::vector<long> columns(std::size_t(data_.m), 0);
+  int64_t split(const Cell& cell, int64_t min_size) {
+    if (const int64_t middle = split(cell, min_size, cell.column); middle > cell.begin) return middle;
+    std::vector<int64_t> columns(std::size_t(data_.m), 0);
     std::iota(columns.begin(), columns.end(), 0);
     const std::vector<double> shift = shift_of(cell.begin);
     const std::vector<double> all = variances(sums_of(cell.begin, cell.end, shift.data()), cell.size());
-    std::stable_sort(columns.begin(), columns.end(), [&](long a, long b) { return all[std::size_t(a)] > all[std::size_t(b)]; });
-    for (const long column : columns) {
+    std::stable_sort(columns.begin(), columns.end(), [&](int64_t a, int64_t b) { return all[std::size_t(a)] > all[std::size_t(b)]; });
+    for (const int64_t column : columns) {
       if (!(all[std::size_t(column)] > 0)) break;
       if (column == cell.column) continue;
-      if (const long middle = split(cell, min_size, column); middle > cell.begin) return middle;
+      if (const int64_t middle = split(cell, min_size, column); middle > cell.begin) return middle;
     }
     return cell.begin;
   }
 
  private:
-  std::vector<double> shift_of(long begin) const {
+  std::vector<double> shift_of(int64_t begin) const {
     const double* row = data_.p + rows_[begin] * data_.m;
     return {row, row + data_.m};
   }
 
-  Cell of_rows(long begin, long end, long number) {
+  Cell of_rows(int64_t begin, int64_t end, int64_t number) {
     Cell cell;
     cell.begin = begin, cell.end = end, cell.number = number;
     std::vector<double> shift = shift_of(begin);
@@ -175,24 +175,24 @@ class Splitter {
   }
 
   // The sums of rows [begin, end), made of parts whose number depends on the sizes alone.
-  std::vector<double> sums_of(long begin, long end, const double* shift) {
-    const long m = data_.m, size = end - begin;
-    const long length = std::max(rows_in_part(m), ceil_divide(size, most_parts_)), parts = ceil_divide(size, length);
+  std::vector<double> sums_of(int64_t begin, int64_t end, const double* shift) {
+    const int64_t m = data_.m, size = end - begin;
+    const int64_t length = std::max(rows_in_part(m), ceil_divide(size, most_parts_)), parts = ceil_divide(size, length);
     std::vector<double> sums(std::size_t(parts * 3 * m), 0.0);
-    for_parts(size, length, 6.0 * double(size) * double(m), threads_, [&](long first, long last, long part) {
+    for_parts(size, length, 6.0 * double(size) * double(m), threads_, [&](int64_t first, int64_t last, int64_t part) {
       add_differences(data_, rows_.get() + begin + first, last - first, shift, sums.data() + part * 3 * m);
     });
-    for (long part = 1; part < parts; ++part)
-      for (long j = 0; j < 3 * m; ++j) sums[std::size_t(j)] += sums[std::size_t(part * 3 * m + j)];
+    for (int64_t part = 1; part < parts; ++part)
+      for (int64_t j = 0; j < 3 * m; ++j) sums[std::size_t(j)] += sums[std::size_t(part * 3 * m + j)];
     sums.resize(std::size_t(3 * m));
     return sums;
   }
 
-  std::vector<double> variances(const std::vector<double>& sums, long size) const {
-    const long m = data_.m;
+  std::vector<double> variances(const std::vector<double>& sums, int64_t size) const {
+    const int64_t m = data_.m;
     const double n = double(size);
     std::vector<double> found(std::size_t(m), 0.0);
-    for (long j = 0; j < m; ++j) {
+    for (int64_t j = 0; j < m; ++j) {
       const double total = sums[std::size_t(j)], squares = sums[std::size_t(m + j)];
       found[std::size_t(j)] = std::max(0.0, (squares - total * total / n) / (n - 1));
     }
@@ -201,7 +201,7 @@ class Splitter {
 
   // Fills in the gap and the largest variance of a cell whose sums are known; `exact` if they are of its own rows.
   void judge(Cell& cell, bool exact) {
-    const long m = data_.m;
+    const int64_t m = data_.m;
     const double n = double(cell.size());
     cell.gap = norm_of_row(cell.sums.data() + 2 * m, m, norm_) / n;
     const std::vector<double> all = variances(cell.sums, cell.size());
@@ -212,23 +212,23 @@ class Splitter {
     const auto highest = std::max_element(all.begin(), all.end());
     cell.column = highest - all.begin();
     cell.variance = *highest;
-    const auto error = [&](long j) { return unit * cell.origin->squares[std::size_t(j)]; };
+    const auto error = [&](int64_t j) { return unit * cell.origin->squares[std::size_t(j)]; };
     cell.error = exact ? 0 : error(cell.column);
     cell.apart = true;
-    for (long j = 0; j < m; ++j)
+    for (int64_t j = 0; j < m; ++j)
       cell.apart &= j == cell.column || all[std::size_t(j)] + error(j) < cell.variance - error(cell.column);
     if (cell.size() < 8 * m) cell.sums = {}, cell.origin = nullptr;  // those of all cells take less than the order of rows
   }
 
   // Puts the rows below the median of a column first, or, if that leaves too few, those that are not above it, and returns
   // where the others begin. Any other split leaves fewer. The cell's begin, and the order as it was, if both leave too few.
-  long split(const Cell& cell, long min_size, long of_column) {
-    const long m = data_.m, size = cell.size();
+  int64_t split(const Cell& cell, int64_t min_size, int64_t of_column) {
+    const int64_t m = data_.m, size = cell.size();
     const double* column = data_.p + of_column;
     const std::int64_t* rows = rows_.get() + cell.begin;
-    for_parts(size, SOME, 8.0 * double(size), threads_, [&](long first, long last, long) {
-      constexpr long AHEAD = 32;
-      for (long i = first; i < last; ++i) {
+    for_parts(size, SOME, 8.0 * double(size), threads_, [&](int64_t first, int64_t last, int64_t) {
+      constexpr int64_t AHEAD = 32;
+      for (int64_t i = first; i < last; ++i) {
         __builtin_prefetch(column + rows[std::min(i + AHEAD, last - 1)] * m);
         const double value = column[rows[i] * m];
         values_[i] = value == value ? value : 0.0;  // a NaN has no place
@@ -244,35 +244,35 @@ class Splitter {
   }
 
   // How many of the values are so, and so; `counts_` has the numbers of each part.
-  template <class First, class Second> std::array<long, 2> counts(long size, First first_holds, Second second_holds) {
-    for_parts(size, SOME, 4.0 * double(size), threads_, [&](long first, long last, long part) {
-      long one = 0, other = 0;
-      for (long i = first; i < last; ++i) {
+  template <class First, class Second> std::array<int64_t, 2> counts(int64_t size, First first_holds, Second second_holds) {
+    for_parts(size, SOME, 4.0 * double(size), threads_, [&](int64_t first, int64_t last, int64_t part) {
+      int64_t one = 0, other = 0;
+      for (int64_t i = first; i < last; ++i) {
         one += first_holds(values_[i]);
         other += second_holds(values_[i]);
       }
       counts_[std::size_t(part)] = {one, other};
     });
-    std::array<long, 2> all{};
-    for (long part = 0; part < ceil_divide(size, SOME); ++part)
+    std::array<int64_t, 2> all{};
+    for (int64_t part = 0; part < ceil_divide(size, SOME); ++part)
       for (std::size_t k = 0; k < 2; ++k) all[k] += counts_[std::size_t(part)][k];
     return all;
   }
 
   // The value of this rank: that of the few between two of a sample, if these are on either side of it.
-  double value_at(long size, long rank) {
-    constexpr long SAMPLE = 2048, MARGIN = 70;  // three standard deviations of a rank in the sample
+  double value_at(int64_t size, int64_t rank) {
+    constexpr int64_t SAMPLE = 2048, MARGIN = 70;  // three standard deviations of a rank in the sample
     double* const begin = selected_.get();
     if (size > 8 * SAMPLE) {
       std::vector<double> sample(std::size_t(SAMPLE), 0.0);
-      for (long k = 0; k < SAMPLE; ++k) sample[std::size_t(k)] = values_[k * (size / SAMPLE)];
+      for (int64_t k = 0; k < SAMPLE; ++k) sample[std::size_t(k)] = values_[k * (size / SAMPLE)];
       std::sort(sample.begin(), sample.end());
-      const long at = rank * SAMPLE / size;
+      const int64_t at = rank * SAMPLE / size;
       const double low = sample[std::size_t(std::max(0L, at - MARGIN))];
       const double high = sample[std::size_t(std::min(SAMPLE - 1, at + MARGIN))];
-      for_parts(size, SOME, 4.0 * double(size), threads_, [&](long first, long last, long part) {
-        long below = 0, between = 0;
-        for (long i = first; i < last; ++i) {
+      for_parts(size, SOME, 4.0 * double(size), threads_, [&](int64_t first, int64_t last, int64_t part) {
+        int64_t below = 0, between = 0;
+        for (int64_t i = first; i < last; ++i) {
           const double value = values_[i];
           selected_[first + between] = value;
           below += value < low;
@@ -280,8 +280,8 @@ class Splitter {
         }
         counts_[std::size_t(part)] = {below, between};
       });
-      long below = 0, between = 0;
-      for (long part = 0; part < ceil_divide(size, SOME); ++part) {
+      int64_t below = 0, between = 0;
+      for (int64_t part = 0; part < ceil_divide(size, SOME); ++part) {
         const auto [less, some] = counts_[std::size_t(part)];
         std::copy_n(begin + part * SOME, some, begin + between);
         below += less;
@@ -298,17 +298,17 @@ class Splitter {
   }
 
   // Puts the rows first whose values are so, as many as the counts of this number say; rows stay in order.
-  template <class Is> long partition(const Cell& cell, std::size_t counted, Is is_first) {
-    const long size = cell.size();
-    long all = 0;
-    for (long part = 0; part < ceil_divide(size, SOME); ++part) {
-      long& count = counts_[std::size_t(part)][counted];
+  template <class Is> int64_t partition(const Cell& cell, std::size_t counted, Is is_first) {
+    const int64_t size = cell.size();
+    int64_t all = 0;
+    for (int64_t part = 0; part < ceil_divide(size, SOME); ++part) {
+      int64_t& count = counts_[std::size_t(part)][counted];
       all += std::exchange(count, all);
     }
     std::int64_t *rows = rows_.get() + cell.begin, *to = spare_.get();
-    for_parts(size, SOME, 4.0 * double(size), threads_, [&](long first, long last, long part) {
-      long ahead = counts_[std::size_t(part)][counted], behind = all + first - ahead;
-      for (long i = first; i < last; ++i) {
+    for_parts(size, SOME, 4.0 * double(size), threads_, [&](int64_t first, int64_t last, int64_t part) {
+      int64_t ahead = counts_[std::size_t(part)][counted], behind = all + first - ahead;
+      for (int64_t i = first; i < last; ++i) {
         const bool is = is_first(values_[i]);
         to[is ? ahead : behind] = rows[i];
         ahead += is;
@@ -316,27 +316,27 @@ class Splitter {
       }
     });
     for_parts(size, SOME, 4.0 * double(size), threads_,
-              [&](long first, long last, long) { std::copy(to + first, to + last, rows + first); });
+              [&](int64_t first, int64_t last, int64_t) { std::copy(to + first, to + last, rows + first); });
     return cell.begin + all;
   }
 
   const Predictions& data_;
   const GapNorm norm_;
   const int threads_;
-  const long most_parts_;
+  const int64_t most_parts_;
   const AlignedBuffer<std::int64_t> rows_, spare_;  // those of a cell are in ascending order
   const AlignedBuffer<double> values_, selected_;
-  std::vector<std::array<long, 2>> counts_;
-  long made_ = 0;
+  std::vector<std::array<int64_t, 2>> counts_;
+  int64_t made_ = 0;
 };
 
 }  // namespace
 
-long median_variance_cells(const Predictions& data, long max_bins, long min_size, GapNorm norm, int threads,
+int64_t median_variance_cells(const Predictions& data, int64_t max_bins, int64_t min_size, GapNorm norm, int threads,
                            std::int64_t* group, double* weight, double* gap) {
   Splitter splitter(data, norm, threads);
   std::vector<Cell> queue, done;
-  long cells = 1;
+  int64_t cells = 1;
   const auto add = [&](Cell&& cell) {
     const bool stays = cells == max_bins || cell.size() < 2 * min_size;
     if (stays) cell.sums = {}, cell.origin = nullptr;
@@ -353,7 +353,7 @@ long median_variance_cells(const Predictions& data, long max_bins, long min_size
       add(splitter.exact(cell));
       continue;
     }
-    const long middle = splitter.split(cell, min_size);
+    const int64_t middle = splitter.split(cell, min_size);
     if (middle == cell.begin) {
       cell.sums = {};
       done.push_back(std::move(cell));
@@ -368,12 +368,12 @@ long median_variance_cells(const Predictions& data, long max_bins, long min_size
   const std::int64_t* rows = splitter.rows();
   std::sort(done.begin(), done.end(),
             [&](const Cell& a, const Cell& b) { return rows[a.begin] < rows[b.begin]; });
-  const long count = long(done.size());
+  const int64_t count = int64_t(done.size());
   const int team = team_of(threads, count, 4.0 * double(data.n));
 #pragma omp parallel for schedule(dynamic, 1) num_threads(team)
-  for (long k = 0; k < count; ++k) {
+  for (int64_t k = 0; k < count; ++k) {
     const Cell& cell = done[std::size_t(k)];
-    for (long i = cell.begin; i < cell.end; ++i) group[rows[i]] = k;
+    for (int64_t i = cell.begin; i < cell.end; ++i) group[rows[i]] = k;
     weight[k] = double(cell.size());
     gap[k] = cell.gap;
   }

@@ -13,14 +13,14 @@ namespace {
 // Parts of a row and of the columns, from some column on.
 template <class T> struct RowPart {
   const T* at;
-  KCALIB_FN T operator()(long k) const { return at[k * WIDTH<T>]; }
-  KCALIB_FN RowPart from(long k) const { return {at + k * WIDTH<T>}; }
+  KCALIB_FN T operator()(int64_t k) const { return at[k * WIDTH<T>]; }
+  KCALIB_FN RowPart from(int64_t k) const { return {at + k * WIDTH<T>}; }
 };
 template <class V> struct ColumnPart {
   const Real<V>* at;
-  KCALIB_FN V operator()(long k, int v) const { return load<V>(at + k * WIDTH<Real<V>> + v * LANES<V>); }
-  KCALIB_FN Real<V> lane(long k, int v, int l) const { return at[k * WIDTH<Real<V>> + v * LANES<V> + l]; }
-  KCALIB_FN ColumnPart from(long k) const { return {at + k * WIDTH<Real<V>>}; }
+  KCALIB_FN V operator()(int64_t k, int v) const { return load<V>(at + k * WIDTH<Real<V>> + v * LANES<V>); }
+  KCALIB_FN Real<V> lane(int64_t k, int v, int l) const { return at[k * WIDTH<Real<V>> + v * LANES<V> + l]; }
+  KCALIB_FN ColumnPart from(int64_t k) const { return {at + k * WIDTH<Real<V>>}; }
 };
 
 // Quantities of a pair of atoms: by differences, which are exact where atoms are near each other.
@@ -28,7 +28,7 @@ template <class V> class AtomQuantities {
   using R = Real<V>;
 
  public:
-  AtomQuantities(const PanelRows<R>& rows, const R* columns, long n_dims) : rows_(rows), columns_(columns), n_dims_(n_dims) {}
+  AtomQuantities(const PanelRows<R>& rows, const R* columns, int64_t n_dims) : rows_(rows), columns_(columns), n_dims_(n_dims) {}
   bool bounded() const { return false; }
   bool roots_by_divider() const { return false; }
   const V* squared(int) {
@@ -49,24 +49,24 @@ template <class V> class AtomQuantities {
  private:
   const PanelRows<R> rows_;
   const R* columns_;
-  const long n_dims_;
+  const int64_t n_dims_;
   bool have_squared_ = false, have_distance_ = false;
   V squared_[TILE], distance_[TILE], dot_[TILE];
 };
 
 // Atoms of a part: columns of the weight, and from which on their places are.
 struct Atom {
-  long weight, place;
+  int64_t weight, place;
 };
-KCALIB_FN Atom atom(const Mixtures& m, long k, long first) { return {first + k * (1 + m.n_dims), first + k * (1 + m.n_dims) + 1}; }
+KCALIB_FN Atom atom(const Mixtures& m, int64_t k, int64_t first) { return {first + k * (1 + m.n_dims), first + k * (1 + m.n_dims) + 1}; }
 
 // out += sign sum_ij w_i w_j' l(z_i, z_j') over two lists of atoms: kernels of a whole register tile at a time.
 template <class V>
-void add_atoms(const Mixtures& m, const Real<V>* const* rows, long row_first, long n_row_atoms, const Real<V>* columns,
-               long column_first, long n_column_atoms, Real<V> sign, V* sums) {
+void add_atoms(const Mixtures& m, const Real<V>* const* rows, int64_t row_first, int64_t n_row_atoms, const Real<V>* columns,
+               int64_t column_first, int64_t n_column_atoms, Real<V> sign, V* sums) {
   using R = Real<V>;
   V values[TILE];
-  for (long a = 0; a < n_row_atoms; ++a) {
+  for (int64_t a = 0; a < n_row_atoms; ++a) {
     const Atom one = atom(m, a, row_first);
     R weight[ROWS];
     bool none = true;
@@ -75,7 +75,7 @@ void add_atoms(const Mixtures& m, const Real<V>* const* rows, long row_first, lo
       none = none && weight[r] == R(0);
     }
     if (none) continue;
-    for (long b = 0; b < n_column_atoms; ++b) {
+    for (int64_t b = 0; b < n_column_atoms; ++b) {
       const Atom other = atom(m, b, column_first);
       AtomQuantities<V> quantities(panel_rows(rows, one.place), columns + other.place * WIDTH<R>, m.n_dims);
       kernel_values<V>(m.kernel, quantities, values);
@@ -89,7 +89,7 @@ void add_atoms(const Mixtures& m, const Real<V>* const* rows, long row_first, lo
 // The observation's c and y lie as a component's weight and place do.
 template <class T> void atom_targets(const Mixtures& m, const T* const* rows, const T* columns, T* out) {
   using V = Pack<T>;
-  const long first = 2 + m.n_dims, k = m.n_components;
+  const int64_t first = 2 + m.n_dims, k = m.n_components;
   V sums[TILE] = {};
   add_atoms<V>(m, rows, 1, 1, columns, 1, 1, T(1), sums);
   add_atoms<V>(m, rows, 1, 1, columns, first, k, T(-1), sums);
@@ -105,14 +105,14 @@ template <class Family, class V>
 void point_products(const Mixtures& m, const Real<V>* const* rows, const Real<V>* columns, Real<V>* out) {
   using R = Real<V>;
   const int d = m.n_dims;
-  const long step = component_columns(m), width = m.n_components * step;
+  const int64_t step = component_columns(m), width = m.n_components * step;
   for (int r = 0; r < ROWS; ++r, out += WIDTH<R>) {
     V sum[VECTORS] = {}, f[VECTORS];
-    for (long t = 0; t < m.n_terms; ++t)
-      for (long k = 0; k < m.n_components; ++k) {
+    for (int64_t t = 0; t < m.n_terms; ++t)
+      for (int64_t k = 0; k < m.n_components; ++k) {
         const RowPart<R> component{rows[r] + (t * width + k * step) * WIDTH<R>};
         if (component(0) == R(0)) continue;
-        for (long l = 0; l < m.n_components; ++l) {
+        for (int64_t l = 0; l < m.n_components; ++l) {
           Family::template components<VECTORS>(component, ColumnPart<V>{columns + (t * width + l * step) * WIDTH<R>}, d, f);
           for (int v = 0; v < VECTORS; ++v) sum[v] += f[v];
         }
@@ -135,7 +135,7 @@ template <class Family, int D, class V>
 __attribute__((noinline)) void target_factors(const Mixtures& m, const Real<V>* const* rows, const Real<V>* columns, Real<V>* out) {
   using R = Real<V>;
   const int d = D ? D : m.n_dims;
-  const long step = component_columns(m), first = 2 + m.n_dims, width = first + m.n_components * step;
+  const int64_t step = component_columns(m), first = 2 + m.n_dims, width = first + m.n_components * step;
   for (int r = 0; r < ROWS; ++r, out += WIDTH<R>) {
     V total[VECTORS] = {};
     for (int t = 0; t < m.n_terms; ++t) {
@@ -207,7 +207,7 @@ template <class Family, class T> void products_of(const Mixtures& m, const T* co
 }
 
 // Squared distances, with products with themselves in the column `own`. Equal points have equal products, and distance 0.
-template <class Family, class T> void from_products(const Mixtures& m, const T* const* rows, const T* columns, long own, T* out) {
+template <class Family, class T> void from_products(const Mixtures& m, const T* const* rows, const T* columns, int64_t own, T* out) {
   using V = Pack<T>;
   products_of<Family>(m, rows, columns, out);
   for (int r = 0; r < ROWS; ++r)
@@ -218,13 +218,13 @@ template <class Family, class T> void from_products(const Mixtures& m, const T* 
 }
 
 // What scales make, and what locations add: the second has no cancellation.
-template <class Family, class T> void split_distances(const Mixtures& m, const T* const* rows, const T* columns, long own, T* out) {
+template <class Family, class T> void split_distances(const Mixtures& m, const T* const* rows, const T* columns, int64_t own, T* out) {
   using V = Pack<T>;
-  const long width = component_columns(m);
+  const int64_t width = component_columns(m);
   for (int r = 0; r < ROWS; ++r) {
     V roots[VECTORS] = {}, apart[VECTORS] = {}, root[VECTORS], exponent[VECTORS];
-    for (long t = 0; t < m.n_terms; ++t) {
-      const long first = t * width * WIDTH<T>;
+    for (int64_t t = 0; t < m.n_terms; ++t) {
+      const int64_t first = t * width * WIDTH<T>;
       Family::template split<VECTORS>(RowPart<T>{rows[r] + first}, ColumnPart<V>{columns + first}, m.n_dims, root, exponent);
       for (int v = 0; v < VECTORS; ++v) {
         roots[v] += root[v];
@@ -240,11 +240,11 @@ template <class Family, class T> void split_distances(const Mixtures& m, const T
 
 template <class Family, class T> void own_distances(const Mixtures& m, const T* const* rows, const T* columns, T* out) {
   using V = Pack<T>;
-  const long width = component_columns(m);
+  const int64_t width = component_columns(m);
   for (int r = 0; r < ROWS; ++r) {
     V sum[VECTORS] = {}, part[VECTORS];
-    for (long t = 0; t < m.n_terms; ++t) {
-      const long first = t * width * WIDTH<T>;
+    for (int64_t t = 0; t < m.n_terms; ++t) {
+      const int64_t first = t * width * WIDTH<T>;
       Family::template apart<VECTORS>(RowPart<T>{rows[r] + first}, ColumnPart<V>{columns + first}, m.n_dims, part);
       for (int v = 0; v < VECTORS; ++v) sum[v] += part[v];
     }
@@ -253,7 +253,7 @@ template <class Family, class T> void own_distances(const Mixtures& m, const T* 
 }
 
 template <class Family, class T> void squared_mmd_of(const Mixtures& m, const T* const* rows, const T* columns, T* out) {
-  const long own = m.n_terms * m.n_components * component_columns(m);
+  const int64_t own = m.n_terms * m.n_components * component_columns(m);
   if constexpr (Family::SINGLE == Single::APART)
     if (Family::DISTANCES_ALONE || m.n_components == 1) return own_distances<Family>(m, rows, columns, out);
   if constexpr (Family::SINGLE == Single::SPLIT)

@@ -9,7 +9,7 @@ namespace kcalib {
 
 // Some samples beside all n, and the law of one model, which has m classes. Matrices are given row by row.
 struct PairLaws {
-  long rows, n, m;
+  int64_t rows, n, m;
   const double* traces;    // rows x n: tr(M V_i M V_j)
   const double* own;       // rows x n: the kernel's values by the model of the law, zeros where i is j
   const double* other;     // rows x n: by the other model

@@ -2,6 +2,8 @@
 // Included by tile.cpp, once per instruction set.
 #pragma once
 
+#include <cstdint>
+
 #include "register_tile.h"
 #include "tile.h"
 
@@ -20,7 +22,7 @@ template <class T> struct Panel {
   const T* labels;
   const T* offsets;
   const T *half_norms, *squares;
-  long n_features, n_marks;
+  int64_t n_features, n_marks;
 
   Panel(const Side<T>& side, const T* packed)
       : points(packed),
@@ -33,10 +35,10 @@ template <class T> struct Panel {
         squares(half_norms + WIDTH<T>),
         n_features(side.n_features),
         n_marks(side.n_marks) {}
-  static long size_without_squares(const Side<T>& side) {
+  static int64_t size_without_squares(const Side<T>& side) {
     return (side.labels ? side.n_marks + (side.centre ? 4 : 3) : side.n_features + side.n_marks + 1) * WIDTH<T>;
   }
-  static long size(const Side<T>& side) {
+  static int64_t size(const Side<T>& side) {
     return size_without_squares(side) + (side.expecting ? (1 + 3 * side.n_features) * WIDTH<T> : 0);
   }
 };
@@ -46,11 +48,11 @@ template <class T> struct RowGroup {
   const T *points[ROWS], *marks[ROWS], *squares[ROWS];
   T point_norms[ROWS], mark_norms[ROWS], offsets[ROWS], half_norms[ROWS];  // offsets: with a centre only
   T least_mark_norm;
-  long labels[ROWS], common_label;  // -1 if they differ
+  int64_t labels[ROWS], common_label;  // -1 if they differ
 
-  void look_at(const Side<T>& side, const T* packed, long first) {
+  void look_at(const Side<T>& side, const T* packed, int64_t first) {
     Panel<T> panel(side, packed + first / WIDTH<T> * Panel<T>::size(side));
-    long lane = first % WIDTH<T>;
+    int64_t lane = first % WIDTH<T>;
     common_label = -1;
     for (int r = 0; r < ROWS; ++r, ++lane) {
       if (lane == WIDTH<T>) {
@@ -79,11 +81,11 @@ template <class V> KCALIB_FN V load_as(const double* x) {
 }
 template <> KCALIB_FN DoublePack load_as(const double* x) { return load<DoublePack>(x); }
 
-template <class T> T square_norm(const T* x, long length) {
+template <class T> T square_norm(const T* x, int64_t length) {
   using V = Pack<T>;
   constexpr int CHAINS = 4, STEP = CHAINS * LANES<V>;
   V sum[CHAINS] = {};
-  long k = 0;
+  int64_t k = 0;
   for (; k + STEP <= length; k += STEP)
     for (int c = 0; c < CHAINS; ++c) {
       const V part = load<V>(x + k + c * LANES<V>);
@@ -100,14 +102,14 @@ template <class T> T square_norm(const T* x, long length) {
 template <class T> struct AboutCentre {
   T square_norm, product;
 
-  AboutCentre(const T* x, const double* centre, long length) {
+  AboutCentre(const T* x, const double* centre, int64_t length) {
     using V = Pack<T>;
     constexpr int CHAINS = 4, STEP = CHAINS * LANES<V>;
     V squares[CHAINS] = {}, products[CHAINS] = {};
-    long k = 0;
+    int64_t k = 0;
     for (; k + STEP <= length; k += STEP)
       for (int chain = 0; chain < CHAINS; ++chain) {
-        const long at = k + chain * LANES<V>;
+        const int64_t at = k + chain * LANES<V>;
         const V c = load_as<V>(centre + at), d = load<V>(x + at) - c;
         squares[chain] += d * d;
         products[chain] += c * (d + T(0.5) * c);
@@ -125,19 +127,19 @@ template <class T> struct AboutCentre {
 };
 
 // Panels for `samples` samples, as columns or in groups of ROWS rows.
-template <class T> long panels_of(long samples) { return ((samples + ROWS - 1) / ROWS * ROWS + WIDTH<T> - 1) / WIDTH<T>; }
+template <class T> int64_t panels_of(int64_t samples) { return ((samples + ROWS - 1) / ROWS * ROWS + WIDTH<T> - 1) / WIDTH<T>; }
 
-template <class T> long packed_size(const Side<T>& side, long samples) { return panels_of<T>(samples) * Panel<T>::size(side); }
+template <class T> int64_t packed_size(const Side<T>& side, int64_t samples) { return panels_of<T>(samples) * Panel<T>::size(side); }
 
 // packed[k * WIDTH + j] = value(source[row of sample first + j][k], k), by squares of packs.
 template <class T, class Value>
-KCALIB_FN void pack_rows(const Side<T>& side, long first, long valid, const T* source, long length, T* packed, Value&& value) {
+KCALIB_FN void pack_rows(const Side<T>& side, int64_t first, int64_t valid, const T* source, int64_t length, T* packed, Value&& value) {
   using V = Pack<T>;
   constexpr int L = LANES<V>;
   for (int j = 0; j < WIDTH<T>; j += L) {
     const T* rows[L];
     for (int i = 0; i < L; ++i) rows[i] = j + i < valid ? source + side.row(first + j + i) * length : nullptr;
-    const auto square = [&](long k, int count) KCALIB_INLINE {
+    const auto square = [&](int64_t k, int count) KCALIB_INLINE {
       V numbers[L];
       for (int i = 0; i < L; ++i) {
         numbers[i] = V{};
@@ -148,7 +150,7 @@ KCALIB_FN void pack_rows(const Side<T>& side, long first, long valid, const T* s
       transpose(numbers);
       for (int l = 0; l < L && l < count; ++l) store<V>(packed + (k + l) * WIDTH<T> + j, numbers[l]);
     };
-    long k = 0;
+    int64_t k = 0;
     for (; k + L <= length; k += L) square(k, L);
     if (k < length && length >= L) square(length - L, L);  // some numbers once more: faster than one by one
     else if (k < length) square(k, int(length - k));
@@ -156,14 +158,14 @@ KCALIB_FN void pack_rows(const Side<T>& side, long first, long valid, const T* s
 }
 
 // Lanes beyond the last sample are zeros: their marks make every entry zero.
-template <class T> void pack(const Side<T>& side, long begin, long end, T* packed) {
-  const auto same = [](auto x, long) { return x; };
-  const auto about_centre = [&](auto x, long k) KCALIB_INLINE {
+template <class T> void pack(const Side<T>& side, int64_t begin, int64_t end, T* packed) {
+  const auto same = [](auto x, int64_t) { return x; };
+  const auto about_centre = [&](auto x, int64_t k) KCALIB_INLINE {
     if constexpr (sizeof x == sizeof(T)) return x - T(side.centre[k]);
     else return x - load_as<Pack<T>>(side.centre + k);
   };
-  for (long p = 0; p < panels_of<T>(end - begin); ++p) {
-    const long first = begin + p * WIDTH<T>, valid = end - first < WIDTH<T> ? end - first : WIDTH<T>;
+  for (int64_t p = 0; p < panels_of<T>(end - begin); ++p) {
+    const int64_t first = begin + p * WIDTH<T>, valid = end - first < WIDTH<T> ? end - first : WIDTH<T>;
     if (!side.labels) {
       pack_rows(side, first, valid, side.points, side.n_features, packed, same);
       packed += side.n_features * WIDTH<T>;
@@ -175,22 +177,22 @@ template <class T> void pack(const Side<T>& side, long begin, long end, T* packe
     else if (side.marks)
       pack_rows(side, first, valid, side.marks, side.n_marks, marks, same);
     else
-      pack_rows(side, first, valid, side.points, side.n_features, marks, [](auto x, long) { return -x; });
+      pack_rows(side, first, valid, side.points, side.n_features, marks, [](auto x, int64_t) { return -x; });
     T *point_norms = packed, *mark_norms = packed + WIDTH<T>, *labels = packed + 2 * WIDTH<T>, *offsets = packed + 3 * WIDTH<T>;
     packed += (!side.labels ? 1 : side.centre ? 4 : 3) * WIDTH<T>;
     for (T* number = point_norms; number < packed; ++number) *number = T(0);
     if (side.expecting) {
-      const long size = side.n_features * WIDTH<T>;
-      for (long j = 0; j < WIDTH<T>; ++j)
+      const int64_t size = side.n_features * WIDTH<T>;
+      for (int64_t j = 0; j < WIDTH<T>; ++j)
         packed[j] = j < valid ? T(0.5) * square_norm(side.points + side.row(first + j) * side.n_features, side.n_features) : T(0);
       packed += WIDTH<T>;
       pack_rows(side, first, valid, side.points, side.n_features, packed, same);
-      pack_rows(side, first, valid, side.points, side.n_features, packed + size, [](auto x, long) { return T(0.5) * x - x * x; });
+      pack_rows(side, first, valid, side.points, side.n_features, packed + size, [](auto x, int64_t) { return T(0.5) * x - x * x; });
       __builtin_memcpy(packed + 2 * size, packed, size * sizeof(T));
       packed += 3 * size;
     }
-    for (long j = 0; j < valid; ++j) {
-      const long row = side.row(first + j);
+    for (int64_t j = 0; j < valid; ++j) {
+      const int64_t row = side.row(first + j);
       const T* point = side.points + row * side.n_features;
       if (!side.labels) {
         point_norms[j] = square_norm(point, side.n_features);

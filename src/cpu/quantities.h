@@ -2,6 +2,8 @@
 // (kernel_tile.h) ask for. Included by tile.cpp, once per instruction set.
 #pragma once
 
+#include <cstdint>
+
 #include "mixture_kernels.h"
 #include "panels.h"
 
@@ -18,7 +20,7 @@ template <> const MixtureFunctions<float>& mixtures<float>() { return KCALIB_MIX
 // Up to this many features the squared distance comes from differences; beyond it
 // from |x|^2 + |x'|^2 - 2 x.x', with pairs nearer than NEAR recomputed by differences,
 // because the expansion loses their digits (identical rows: 2e-8 in the distance).
-constexpr long DIRECT_FEATURES = 8;
+constexpr int64_t DIRECT_FEATURES = 8;
 constexpr double NEAR = 1e-3;
 // For pairs of different labels, whose distance from residuals is a sum of at most four: those no nearer than this are not
 // NEAR whatever the terms are; of diffuse predictions terms are small, too, and so may be the distance.
@@ -34,10 +36,10 @@ template <class V> struct RegisterTile {
   const PairProgram& program;
   const Side<T>& left;  // for the pairs that are computed anew
   const Side<T>& right;
-  long row, column;           // where the tile begins
-  long row_end, column_end;   // where the block ends
-  const long* column_labels;  // of each pack, the label of all of its columns, -1 if they differ; with labels only
-  long common_label;          // of all columns
+  int64_t row, column;           // where the tile begins
+  int64_t row_end, column_end;   // where the block ends
+  const int64_t* column_labels;  // of each pack, the label of all of its columns, -1 if they differ; with labels only
+  int64_t common_label;          // of all columns
   T least_mark_norm;          // of the columns
   bool roots_by_divider;
 };
@@ -67,10 +69,10 @@ template <class V> class Quantities {
   const V* table() {
     if (have_distance_) return distance_;
     have_distance_ = true;
-    long column[WIDTH<R>];
-    for (int j = 0; j < WIDTH<R>; ++j) column[j] = long(tile_.columns.points[j]);
+    int64_t column[WIDTH<R>];
+    for (int j = 0; j < WIDTH<R>; ++j) column[j] = int64_t(tile_.columns.points[j]);
     for (int r = 0; r < ROWS; ++r) {
-      const double* row = tile_.program.table + long(tile_.rows.points[r][0]) * tile_.program.table_stride;
+      const double* row = tile_.program.table + int64_t(tile_.rows.points[r][0]) * tile_.program.table_stride;
       for (int v = 0; v < VECTORS; ++v)
         for (int l = 0; l < LANES<V>; ++l) distance_[r * VECTORS + v][l] = R(row[column[v * LANES<V> + l]]);
     }
@@ -118,7 +120,7 @@ template <class V> class Quantities {
   //              = |p|^2 + |p'|^2 - 2 (t - e'_y - e_y')       otherwise.
   // Samples sorted by label have columns of one label in most packs; then nothing is gathered, and in most tiles all rows
   // have one label and all columns another: then `row_parts` are |p|^2 + 2 e_y' of the rows.
-  void from_residuals(long first, const R* row_parts, V* target) {
+  void from_residuals(int64_t first, const R* row_parts, V* target) {
     const auto& rows = tile_.rows;
     const auto& columns = tile_.columns;
     const auto multiply = [&](auto&& finish) KCALIB_INLINE {
@@ -182,7 +184,7 @@ template <class V> class Quantities {
         }
       } else {
         const Bits<V> labels = to_bits(load<V>(columns.labels + lane));
-        const long label = tile_.column_labels[v];
+        const int64_t label = tile_.column_labels[v];
         for (int r = 0; r < ROWS; ++r) {
           V& t = target[r * VECTORS + v];
           distances(r, t);
@@ -217,7 +219,7 @@ template <class V> class Quantities {
     for (int v = 0; v < VECTORS; ++v) {
       const int lane = v * LANES<V>;
       const V mark_norm = load<V>(columns.mark_norms + lane), point_norm = load<V>(columns.point_norms + lane);
-      const long label = tile_.column_labels[v];
+      const int64_t label = tile_.column_labels[v];
       if (label >= 0) {
 #pragma GCC unroll 6
         for (int r = 0; r < ROWS; ++r) {
@@ -271,28 +273,28 @@ template <class V> class Quantities {
         if (!any(small)) continue;
         for (int l = 0; l < LANES<V>; ++l) {
           if (!small[l]) continue;
-          const long i = tile_.row + r, j = tile_.column + v * LANES<V> + l;
+          const int64_t i = tile_.row + r, j = tile_.column + v * LANES<V> + l;
           target[r * VECTORS + v][l] = i < tile_.row_end && j < tile_.column_end ? residual_product(tile_.left.row(i), tile_.right.row(j)) : 0;
         }
       }
   }
 
   // <e, e'>, in which no 1 - p is the difference of terms.
-  R residual_product(long i, long j) const {
-    const long length = tile_.left.n_features;
+  R residual_product(int64_t i, int64_t j) const {
+    const int64_t length = tile_.left.n_features;
     if (tile_.left.marks) return product(tile_.left.marks + i * length, tile_.right.marks + j * length, length);
     const R* x = tile_.left.points + i * length;
     const R* y = tile_.right.points + j * length;
-    const long a = tile_.left.labels[i], b = tile_.right.labels[j], low = a < b ? a : b, high = a < b ? b : a;
+    const int64_t a = tile_.left.labels[i], b = tile_.right.labels[j], low = a < b ? a : b, high = a < b ? b : a;
     R sum = product(x, y, low) + product(x + high + 1, y + high + 1, length - high - 1);
     if (a == b) return sum + (R(1) - x[a]) * (R(1) - y[a]);
     sum += product(x + low + 1, y + low + 1, high - low - 1);
     return sum - ((R(1) - x[a]) * y[a] + x[b] * (R(1) - y[b]));
   }
 
-  static R product(const R* x, const R* y, long length) {
+  static R product(const R* x, const R* y, int64_t length) {
     V sum{};
-    long k = 0;
+    int64_t k = 0;
     for (; k + LANES<V> <= length; k += LANES<V>) sum += load<V>(x + k) * load<V>(y + k);
     R total = 0;
     for (int l = 0; l < LANES<V>; ++l) total += sum[l];
@@ -310,7 +312,7 @@ template <class V> class Quantities {
       const int lane = v * LANES<V>;
       const Bits<V> labels = to_bits(load<V>(columns.labels + lane));
       const V mark_norms = load<V>(columns.mark_norms + lane), point_norms = load<V>(columns.point_norms + lane);
-      const long label = tile_.column_labels[v];
+      const int64_t label = tile_.column_labels[v];
       for (int r = 0; r < ROWS; ++r) {
         V& d2 = squared_[r * VECTORS + v];
         const auto same = labels == typename Lane<R>::bits(rows.labels[r]);
@@ -323,7 +325,7 @@ template <class V> class Quantities {
         if (!any(close)) continue;
         for (int l = 0; l < LANES<V>; ++l) {
           if (!close[l]) continue;
-          const long i = tile_.row + r, j = tile_.column + lane + l;
+          const int64_t i = tile_.row + r, j = tile_.column + lane + l;
           const bool inside = i < tile_.left.n && j < tile_.right.n;  // otherwise any d2 with a root will do
           d2[l] = inside ? squared_difference(tile_.left.row(i), tile_.right.row(j)) : 0;
         }
@@ -331,13 +333,13 @@ template <class V> class Quantities {
     }
   }
 
-  R squared_difference(long i, long j) const {
-    const long length = tile_.left.n_features;
+  R squared_difference(int64_t i, int64_t j) const {
+    const int64_t length = tile_.left.n_features;
     const R* x = tile_.left.points + i * length;
     const R* y = tile_.right.points + j * length;
     if (x == y) return 0;  // a sample and itself, in blocks on the diagonal
     V sum{};
-    long k = 0;
+    int64_t k = 0;
     for (; k + LANES<V> <= length; k += LANES<V>) {
       const V d = load<V>(x + k) - load<V>(y + k);
       sum += d * d;
@@ -352,8 +354,8 @@ template <class V> class Quantities {
     V even{}, odd{};
     const R* row = tile_.rows.points[r];
     const R* column = tile_.columns.points + v * LANES<V>;
-    const long length = tile_.columns.n_features;
-    long k = 0;
+    const int64_t length = tile_.columns.n_features;
+    int64_t k = 0;
     for (; k + 1 < length; k += 2) {
       even = SquaredDifference::step<V>(even, row[k * WIDTH<R>], load<V>(column + k * WIDTH<R>));
       odd = SquaredDifference::step<V>(odd, row[(k + 1) * WIDTH<R>], load<V>(column + (k + 1) * WIDTH<R>));

@@ -2,6 +2,8 @@
 // Included by what is compiled once per instruction set, as pack.h is.
 #pragma once
 
+#include <cstdint>
+
 #include "pack.h"
 
 namespace kcalib {
@@ -12,7 +14,7 @@ constexpr int TILE = ROWS * VECTORS;
 template <class T> constexpr int WIDTH = VECTORS * LANES<Pack<T>>;  // columns of a panel
 
 // Features whose part of a panel stays in L1 while all rows of a block pass by.
-constexpr long FEATURES_AT_ONCE = 64;
+constexpr int64_t FEATURES_AT_ONCE = 64;
 
 #define KCALIB_INLINE __attribute__((always_inline))
 
@@ -33,9 +35,9 @@ struct AbsoluteDifference {
 // The rows of a register tile, by position and row: lanes of panels, or rows of a row-major matrix.
 template <class T> struct PanelRows {
   const T* at[ROWS];
-  KCALIB_FN T operator()(long k, int r) const { return at[r][k * WIDTH<T>]; }
+  KCALIB_FN T operator()(int64_t k, int r) const { return at[r][k * WIDTH<T>]; }
 };
-template <class T> KCALIB_FN PanelRows<T> panel_rows(const T* const* rows, long first = 0) {
+template <class T> KCALIB_FN PanelRows<T> panel_rows(const T* const* rows, int64_t first = 0) {
   PanelRows<T> result;
   for (int r = 0; r < ROWS; ++r) result.at[r] = rows[r] + first * WIDTH<T>;
   return result;
@@ -45,17 +47,17 @@ template <class T> KCALIB_FN PanelRows<T> panel_rows(const T* const* rows, long 
 // time goes. The sums never leave the registers unless `finish` stores them; they are added to
 // `so_far` if that is given. ahead(k) asks for what is needed next.
 struct NothingAhead {
-  KCALIB_FN void operator()(long) const {}
+  KCALIB_FN void operator()(int64_t) const {}
 };
 template <class Step, class V, int COUNT = ROWS, class Rows, class Finish, class Ahead = NothingAhead>
-KCALIB_FN void accumulate(Rows rows, const Real<V>* panel, long length, Finish&& finish, const V* so_far = nullptr,
+KCALIB_FN void accumulate(Rows rows, const Real<V>* panel, int64_t length, Finish&& finish, const V* so_far = nullptr,
                           Ahead ahead = {}) {
   V sum[COUNT][VECTORS] = {};
   if (so_far)
     for (int r = 0; r < COUNT; ++r)
       for (int v = 0; v < VECTORS; ++v) sum[r][v] = so_far[r * VECTORS + v];
 #pragma GCC unroll 1
-  for (long k = 0; k < length; ++k, panel += WIDTH<Real<V>>) {
+  for (int64_t k = 0; k < length; ++k, panel += WIDTH<Real<V>>) {
     V column[VECTORS];
     for (int v = 0; v < VECTORS; ++v) column[v] = load<V>(panel + v * LANES<V>);
     ahead(k);
@@ -72,16 +74,16 @@ KCALIB_FN void accumulate(Rows rows, const Real<V>* panel, long length, Finish&&
 // hardware does not look as far ahead as the next panel.
 class Prefetch {
  public:
-  Prefetch(const void* next, long bytes, long steps)
+  Prefetch(const void* next, int64_t bytes, int64_t steps)
       : next_(static_cast<const char*>(next)), lines_(bytes / 64), at_once_((lines_ + steps - 1) / steps) {}
-  KCALIB_FN void step(long i) const {
-    const long begin = i * at_once_, end = begin + at_once_ < lines_ ? begin + at_once_ : lines_;
-    for (long line = begin; line < end; ++line) __builtin_prefetch(next_ + line * 64);
+  KCALIB_FN void step(int64_t i) const {
+    const int64_t begin = i * at_once_, end = begin + at_once_ < lines_ ? begin + at_once_ : lines_;
+    for (int64_t line = begin; line < end; ++line) __builtin_prefetch(next_ + line * 64);
   }
 
  private:
   const char* next_;
-  long lines_, at_once_;
+  int64_t lines_, at_once_;
 };
 
 template <class V> KCALIB_FN auto storing(V* tile) {

@@ -9,7 +9,7 @@ namespace kcalib {
 namespace {
 
 constexpr int L = LANES<FloatPack>, D = LANES<DoublePack>, QUAD = 4;  // QUAD: samples of a word, over which products are added up
-constexpr long SAMPLES = RoughProducts::SAMPLES, LANE_TILES = SAMPLES / L, LINE = 64;
+constexpr int64_t SAMPLES = RoughProducts::SAMPLES, LANE_TILES = SAMPLES / L, LINE = 64;
 static_assert(WIDTH<float> == SAMPLES);
 
 // Of x + 2^15 with 0 <= x < 256, rounded to 8 bits behind the point, the second byte is x without these.
@@ -17,20 +17,20 @@ constexpr int POINT = 0x47000000, SECOND = 8;
 
 // Shares of a unit, each of its 256ths equally often, in random order: what is added before digits are cut off.
 struct Shares {
-  static constexpr long COUNT = 2048;
+  static constexpr int64_t COUNT = 2048;
   float of[COUNT + SAMPLES];  // the first ones are again behind the last one
 
   constexpr explicit Shares(int zero) : of() {
     unsigned state = 1;
-    for (long k = 0; k < COUNT; ++k) of[k] = 32768.0f + float(zero) + float(k % 256) / 256;
-    for (long k = COUNT - 1; k > 0; --k) {
+    for (int64_t k = 0; k < COUNT; ++k) of[k] = 32768.0f + float(zero) + float(k % 256) / 256;
+    for (int64_t k = COUNT - 1; k > 0; --k) {
       state = state * 1664525u + 1013904223u;
-      const long other = long((unsigned long long)(state) * (unsigned long long)(k + 1) >> 32);
+      const int64_t other = int64_t((unsigned long long)(state) * (unsigned long long)(k + 1) >> 32);
       const float x = of[k];
       of[k] = of[other];
       of[other] = x;
     }
-    for (long k = 0; k < SAMPLES; ++k) of[COUNT + k] = of[k];
+    for (int64_t k = 0; k < SAMPLES; ++k) of[COUNT + k] = of[k];
   }
 };
 constexpr Shares UNSIGNED{0}, SIGNED{RoughProducts::ZERO};
@@ -44,20 +44,20 @@ class Places {
     x = (x ^ (x >> 15)) * 0x846ca68bu;
     state_ = x ^ (x >> 16);
   }
-  KCALIB_FN long next() {
+  KCALIB_FN int64_t next() {
     state_ = state_ * 1664525u + 1013904223u;
-    return long(state_ >> 21);
+    return int64_t(state_ >> 21);
   }
 
  private:
   unsigned state_;
 };
 
-void look_at(const double* vectors, long rows, long n_vectors, double* most, double* squares) {
-  for (long v = 0; v < n_vectors; v += D) {
+void look_at(const double* vectors, int64_t rows, int64_t n_vectors, double* most, double* squares) {
+  for (int64_t v = 0; v < n_vectors; v += D) {
     const __mmask8 lanes = __mmask8(n_vectors - v >= D ? 0xff : (1 << (n_vectors - v)) - 1);
     DoublePack largest{}, sum{};
-    for (long k = 0; k < rows; ++k) {
+    for (int64_t k = 0; k < rows; ++k) {
       const DoublePack x = DoublePack(_mm512_maskz_loadu_pd(lanes, vectors + k * n_vectors + v));
       const DoublePack size = x < DoublePack{} ? -x : x;
       largest = size > largest ? size : largest;
@@ -69,8 +69,8 @@ void look_at(const double* vectors, long rows, long n_vectors, double* most, dou
 }
 
 // Up to 16 numbers of a row, in units.
-KCALIB_FN FloatPack in_units(const double* x, const double* factors, long left) {
-  const auto half = [&](long k) KCALIB_INLINE {
+KCALIB_FN FloatPack in_units(const double* x, const double* factors, int64_t left) {
+  const auto half = [&](int64_t k) KCALIB_INLINE {
     const __mmask8 lanes = __mmask8(left - k >= D ? 0xff : left > k ? (1 << (left - k)) - 1 : 0);
     const __m512d product = _mm512_mul_pd(_mm512_maskz_loadu_pd(lanes, x + k), _mm512_maskz_loadu_pd(lanes, factors + k));
     return _mm512_zextps256_ps512(_mm512_maskz_cvtpd_ps(0xff, product));
@@ -78,13 +78,13 @@ KCALIB_FN FloatPack in_units(const double* x, const double* factors, long left) 
   return FloatPack(_mm512_maskz_shuffle_f32x4(0xffff, half(0), half(D), 0x44));
 }
 
-void round(const double* vectors, const int64_t* order, long rows, long n_vectors, const double* factors, long length, unsigned seed,
+void round(const double* vectors, const int64_t* order, int64_t rows, int64_t n_vectors, const double* factors, int64_t length, unsigned seed,
            unsigned char* out, int* sums) {
   Places places(seed);
-  for (long v = 0; v < n_vectors; v += L) {
-    const long left = n_vectors - v < L ? n_vectors - v : L;
+  for (int64_t v = 0; v < n_vectors; v += L) {
+    const int64_t left = n_vectors - v < L ? n_vectors - v : L;
     IntPack sum{};
-    for (long k = 0; k < length; k += L) {
+    for (int64_t k = 0; k < length; k += L) {
       __m512i words[L], columns[L];
       for (int r = 0; r < L; ++r) {
         words[r] = _mm512_setzero_si512();
@@ -96,12 +96,12 @@ void round(const double* vectors, const int64_t* order, long rows, long n_vector
         words[r] = __m512i(whole);
       }
       transpose_words(words, columns);
-      for (long c = 0; c < left; ++c) {
+      for (int64_t c = 0; c < left; ++c) {
         const __m128i narrow = _mm512_maskz_cvtepi32_epi8(0xffff, columns[c]);
         __builtin_memcpy(out + (v + c) * length + k, &narrow, sizeof narrow);
       }
     }
-    for (long c = 0; c < left; ++c) sums[v + c] = sum[c];
+    for (int64_t c = 0; c < left; ++c) sums[v + c] = sum[c];
   }
 }
 
@@ -114,16 +114,16 @@ KCALIB_FN __m512i second_bytes(const __m512i* x) {
   return _mm512_mask_mov_epi16(first, 0xaaaaaaaa, last);
 }
 
-bool round_entries(const float* h, long stride, long rows, long columns, float factor, bool with_signs, long length, unsigned seed,
+bool round_entries(const float* h, int64_t stride, int64_t rows, int64_t columns, float factor, bool with_signs, int64_t length, unsigned seed,
                    unsigned char* out) {
   const float* shares = with_signs ? SIGNED.of : UNSIGNED.of;
   const FloatPack times = splat<FloatPack>(factor);
   const IntPack point = IntPack{} + POINT;
   Places places(seed);
   IntPack beyond{};
-  const long filled = RoughProducts::padded(rows);
-  for (long j = 0; j < columns; j += SAMPLES, h += stride * SAMPLES, out += RoughProducts::columns_size(length))
-    for (long i = 0; i < filled; i += QUAD) {
+  const int64_t filled = RoughProducts::padded(rows);
+  for (int64_t j = 0; j < columns; j += SAMPLES, h += stride * SAMPLES, out += RoughProducts::columns_size(length))
+    for (int64_t i = 0; i < filled; i += QUAD) {
       IntPack words[LANE_TILES][QUAD];
 #pragma GCC unroll 4
       for (int q = 0; q < QUAD; ++q) {
@@ -151,10 +151,10 @@ bool round_entries(const float* h, long stride, long rows, long columns, float f
   return any_beyond < 0x10000;
 }
 
-void turn(const unsigned char* entries, long row, long columns, long length, unsigned char* out) {
+void turn(const unsigned char* entries, int64_t row, int64_t columns, int64_t length, unsigned char* out) {
   const __m512i bytes = _mm512_broadcast_i32x4(_mm_set_epi8(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0));
-  for (long column = 0; column < columns; column += L)
-    for (long t = 0; t < LANE_TILES; ++t) {
+  for (int64_t column = 0; column < columns; column += L)
+    for (int64_t t = 0; t < LANE_TILES; ++t) {
       // Four rows of each word, whose 128 bits are four columns; four columns of each that is written, whose 128 bits are rows.
       const unsigned char* from = entries + column * length + (row + t * L) / QUAD * LINE;
       unsigned char* to = out + (t * (length / QUAD) + column / QUAD) * LINE;
@@ -181,12 +181,12 @@ KCALIB_FN void add_quads(__m512i& sum, __m512i bytes, __m512i signs) {
 
 // Adds the products of COUNT vectors with a strip.
 template <int COUNT>
-KCALIB_FN void add_products(const unsigned char* strip, long samples, const unsigned char* vectors, long length, int* sums) {
+KCALIB_FN void add_products(const unsigned char* strip, int64_t samples, const unsigned char* vectors, int64_t length, int* sums) {
   __m512i sum[LANE_TILES][COUNT];
   for (int t = 0; t < LANE_TILES; ++t)
     for (int c = 0; c < COUNT; ++c) sum[t][c] = _mm512_loadu_si512(sums + c * SAMPLES + t * L);
 #pragma GCC unroll 1
-  for (long k = 0; k < samples; k += QUAD) {
+  for (int64_t k = 0; k < samples; k += QUAD) {
     __m512i lanes[LANE_TILES];
 #pragma GCC unroll 4
     for (int t = 0; t < LANE_TILES; ++t) __builtin_memcpy(&lanes[t], strip + (t * length + k) * L, LINE);
@@ -203,23 +203,23 @@ KCALIB_FN void add_products(const unsigned char* strip, long samples, const unsi
     for (int c = 0; c < COUNT; ++c) _mm512_storeu_si512(sums + c * SAMPLES + t * L, sum[t][c]);
 }
 
-void multiply(const unsigned char* strip, long samples, const unsigned char* vectors, long n_vectors, long length, int* sums) {
+void multiply(const unsigned char* strip, int64_t samples, const unsigned char* vectors, int64_t n_vectors, int64_t length, int* sums) {
   constexpr int AT_ONCE = 6;
-  in_parts<AT_ONCE>(n_vectors, [&](long v, auto count) KCALIB_INLINE {
+  in_parts<AT_ONCE>(n_vectors, [&](int64_t v, auto count) KCALIB_INLINE {
     add_products<count.value>(strip, samples, vectors + v * length, length, sums + v * SAMPLES);
   });
 }
 
-void write(const int* sums, const int64_t* order, long rows, long n_vectors, const double* factors, const double* more, double* out) {
-  for (long v = 0; v < n_vectors; v += L) {
-    const long left = n_vectors - v < L ? n_vectors - v : L;
-    for (long k = 0; k < rows; k += L) {
+void write(const int* sums, const int64_t* order, int64_t rows, int64_t n_vectors, const double* factors, const double* more, double* out) {
+  for (int64_t v = 0; v < n_vectors; v += L) {
+    const int64_t left = n_vectors - v < L ? n_vectors - v : L;
+    for (int64_t k = 0; k < rows; k += L) {
       __m512i words[L], columns[L];
-      for (long c = 0; c < L; ++c) words[c] = c < left ? _mm512_loadu_si512(sums + (v + c) * SAMPLES + k) : _mm512_setzero_si512();
+      for (int64_t c = 0; c < L; ++c) words[c] = c < left ? _mm512_loadu_si512(sums + (v + c) * SAMPLES + k) : _mm512_setzero_si512();
       transpose_words(words, columns);
-      for (long r = 0; r < L && k + r < rows; ++r) {
+      for (int64_t r = 0; r < L && k + r < rows; ++r) {
         double* at = out + (order ? order[k + r] : k + r) * n_vectors + v;
-        for (long half = 0; half < left; half += D) {
+        for (int64_t half = 0; half < left; half += D) {
           const __mmask8 lanes = __mmask8(left - half >= D ? 0xff : (1 << (left - half)) - 1);
           const __m256i whole = half ? _mm512_maskz_extracti64x4_epi64(0xff, columns[r], 1) : _mm512_castsi512_si256(columns[r]);
           const __m512d before = _mm512_maskz_loadu_pd(lanes, more ? more + v + half : at + half);

@@ -1,6 +1,7 @@
 // Products of a symmetric problem's H, without its diagonal, with vectors, of `RoughProducts`: for what settles a p-value.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -19,7 +20,7 @@ struct EntryRange {
 struct RoughEntries {
   std::unique_ptr<AlignedBuffer<unsigned char>> bytes;  // of all pairs of blocks i <= j, row by row; null: not yet there
   EntryRange range;
-  long n, block;               // samples, those of a block
+  int64_t n, block;               // samples, those of a block
   std::vector<int64_t> order;  // of the samples, see `Side`; empty: as they are
 
   bool are_there() const { return bytes != nullptr; }
@@ -32,9 +33,9 @@ enum class RoughResult { DONE, STOPPED, NOT_IN_BYTES };
 // Keeps the entries where they are not many.
 template <class T>
 RoughResult rough_products(const PairProblem<T>& problem, const Run& run, const EntryRange& range, const double* vectors,
-                           long n_vectors, double spread, RoughEntries& entries, double* out);
+                           int64_t n_vectors, double spread, RoughEntries& entries, double* out);
 // The same with entries that are there.
-RoughResult rough_products(const RoughEntries& entries, const Run& run, const double* vectors, long n_vectors, double spread,
+RoughResult rough_products(const RoughEntries& entries, const Run& run, const double* vectors, int64_t n_vectors, double spread,
                            double* out);
 
 // `moments` with rows and squares of a symmetric problem that is `expecting`, and by the same sweep entries to keep, unless the

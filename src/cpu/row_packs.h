@@ -27,9 +27,9 @@
 
 namespace kcalib {
 
-constexpr long LONG_ROW = 8;  // numbers, which the widest pack has, too
+constexpr int64_t LONG_ROW = 8;  // numbers, which the widest pack has, too
 
-template <long WIDTH> struct Packs;
+template <int64_t WIDTH> struct Packs;
 #define KCALIB_PACKS(WIDTH)                                                        \
   template <> struct Packs<WIDTH> {                                                \
     using Doubles = double __attribute__((vector_size(WIDTH * 8)));                \
@@ -41,26 +41,26 @@ KCALIB_PACKS(4)
 KCALIB_PACKS(8)
 #undef KCALIB_PACKS
 
-template <long WIDTH> using Doubles = typename Packs<WIDTH>::Doubles;
-template <long WIDTH> using Integers = typename Packs<WIDTH>::Integers;
-template <long WIDTH, class T>
+template <int64_t WIDTH> using Doubles = typename Packs<WIDTH>::Doubles;
+template <int64_t WIDTH> using Integers = typename Packs<WIDTH>::Integers;
+template <int64_t WIDTH, class T>
 using Pack = std::conditional_t<std::is_same_v<T, double>, Doubles<WIDTH>, typename Packs<WIDTH>::Floats>;
 
-template <long WIDTH, class T> KCALIB_PART Pack<WIDTH, T> pack_at(const T* x) {
+template <int64_t WIDTH, class T> KCALIB_PART Pack<WIDTH, T> pack_at(const T* x) {
   Pack<WIDTH, T> pack;
   __builtin_memcpy(&pack, x, sizeof pack);
   return pack;
 }
 
 // The last pack of a row begins at m - WIDTH and has entries of the one before: 0 for these, 1 for the others.
-template <long WIDTH> KCALIB_PART Doubles<WIDTH> rest_of(long m) {
+template <int64_t WIDTH> KCALIB_PART Doubles<WIDTH> rest_of(int64_t m) {
   Doubles<WIDTH> rest;
-  for (long l = 0; l < WIDTH; ++l) rest[l] = m - WIDTH + l >= m / WIDTH * WIDTH;
+  for (int64_t l = 0; l < WIDTH; ++l) rest[l] = m - WIDTH + l >= m / WIDTH * WIDTH;
   return rest;
 }
 
 // merge(a, b) of all numbers, in an order that is always the same.
-template <long WIDTH, class P, class Merge> KCALIB_PART auto merged(P pack, Merge merge) {
+template <int64_t WIDTH, class P, class Merge> KCALIB_PART auto merged(P pack, Merge merge) {
   if constexpr (WIDTH == 8) {
     pack = merge(pack, __builtin_shufflevector(pack, pack, 4, 5, 6, 7, 0, 1, 2, 3));
     pack = merge(pack, __builtin_shufflevector(pack, pack, 2, 3, 0, 1, 6, 7, 4, 5));
@@ -73,13 +73,13 @@ template <long WIDTH, class P, class Merge> KCALIB_PART auto merged(P pack, Merg
   }
   return pack[0];
 }
-template <long WIDTH> KCALIB_PART double total_of(Doubles<WIDTH> pack) {
+template <int64_t WIDTH> KCALIB_PART double total_of(Doubles<WIDTH> pack) {
   return merged<WIDTH>(pack, [](auto a, auto b) __attribute__((always_inline)) { return a + b; });
 }
-template <long WIDTH> KCALIB_PART double highest_of(Doubles<WIDTH> pack) {
+template <int64_t WIDTH> KCALIB_PART double highest_of(Doubles<WIDTH> pack) {
   return merged<WIDTH>(pack, [](auto a, auto b) __attribute__((always_inline)) { return a > b ? a : b; });
 }
-template <long WIDTH> KCALIB_PART std::int64_t lowest_of(Integers<WIDTH> pack) {
+template <int64_t WIDTH> KCALIB_PART std::int64_t lowest_of(Integers<WIDTH> pack) {
   return merged<WIDTH>(pack, [](auto a, auto b) __attribute__((always_inline)) { return a < b ? a : b; });
 }
 

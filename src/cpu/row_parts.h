@@ -3,37 +3,38 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 
 #include "bins.h"
 #include "team.h"
 
 namespace kcalib {
 
-constexpr long PART = 1 << 16;  // entries that a thread takes at a time: half a megabyte
+constexpr int64_t PART = 1 << 16;  // entries that a thread takes at a time: half a megabyte
 
-inline long ceil_divide(long a, long b) { return (a + b - 1) / b; }
+inline int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-inline long rows_in_part(long m) { return std::max(1L, PART / m); }
+inline int64_t rows_in_part(int64_t m) { return std::max(1L, PART / m); }
 
-inline int team_of(int threads, long tasks, double work) { return team_size({nullptr, threads, nullptr, nullptr}, tasks, work); }
+inline int team_of(int threads, int64_t tasks, double work) { return team_size({nullptr, threads, nullptr, nullptr}, tasks, work); }
 
 // pass(begin, end, part) for parts of 0..n, each of `length`.
-template <class Pass> void for_parts(long n, long length, double work, int threads, Pass pass) {
-  const long parts = ceil_divide(n, length);
+template <class Pass> void for_parts(int64_t n, int64_t length, double work, int threads, Pass pass) {
+  const int64_t parts = ceil_divide(n, length);
   const int team = team_of(threads, parts, work);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(team)
-  for (long part = 0; part < parts; ++part) pass(part * length, std::min(n, (part + 1) * length), part);
+  for (int64_t part = 0; part < parts; ++part) pass(part * length, std::min(n, (part + 1) * length), part);
 }
 
-inline double weight_of(const Predictions& data, long i) { return data.weight ? data.weight[i] : 1.0; }
+inline double weight_of(const Predictions& data, int64_t i) { return data.weight ? data.weight[i] : 1.0; }
 
 // Asks for a row that is read later.
-inline void fetch(const double* row, long m) {
-  constexpr long LINE = 8;
-  for (long j = 0; j < m; j += LINE) __builtin_prefetch(row + j);
+inline void fetch(const double* row, int64_t m) {
+  constexpr int64_t LINE = 8;
+  for (int64_t j = 0; j < m; j += LINE) __builtin_prefetch(row + j);
 }
 
 // Of m numbers.
-double norm_of_row(const double* gap, long m, GapNorm norm);
+double norm_of_row(const double* gap, int64_t m, GapNorm norm);
 
 }  // namespace kcalib

@@ -1,5 +1,5 @@
 // Passes over the samples, one each: what `_input.labels` asks of all values, and what `_packing` and
-// `_pairs.operators/diagonal.py` compute from each row. All are bound by memory, so none writes what it need not.
+// `_pairs.backends/diagonal.py` compute from each row. All are bound by memory, so none writes what it need not.
 #pragma once
 
 #include <cstdint>
@@ -10,29 +10,29 @@ namespace kcalib {
 // Whether every row of p (n x m) is a distribution: no entry negative or NaN, the sum 1 within
 // `tolerance`, in whichever order it is taken. A "no" says nothing of where, and may be caused by a
 // sum within rounding of the tolerance. `out`, unless null, gets the rows as doubles.
-template <class T> bool are_distributions(const T* p, long n, long m, double tolerance, int threads, double* out);
+template <class T> bool are_distributions(const T* p, int64_t n, int64_t m, double tolerance, int threads, double* out);
 
 // What sums are compared with: those of the same m terms in two orders differ by less than what is taken off.
-inline double strict_tolerance(double tolerance, long m) {
+inline double strict_tolerance(double tolerance, int64_t m) {
   return tolerance - 2 * double(m) * std::numeric_limits<double>::epsilon();
 }
 
 // The same of a few rows, which are read by the calling thread, as a part of a pass that needs them for more.
-bool are_few_distributions(const double* p, long rows, long m, double tolerance);
+bool are_few_distributions(const double* p, int64_t rows, int64_t m, double tolerance);
 
 // Whether 0 <= p <= 1 + tolerance holds throughout. `out` (n x 2) gets the rows (1 - p, p).
-template <class T> bool complete_pairs(const T* p, long n, double tolerance, int threads, double* out);
-bool are_probabilities(const double* p, long n, double tolerance, int threads);  // without rows
+template <class T> bool complete_pairs(const T* p, int64_t n, double tolerance, int threads, double* out);
+bool are_probabilities(const double* p, int64_t n, double tolerance, int threads);  // without rows
 
 // Whether every label is one of 0..m-1. `out` gets them as integers, 0 in place of others: labels are used as indices, and
 // another thread or process may write into those of the caller.
-template <class T> bool are_classes(const T* labels, long n, long m, int threads, std::int64_t* out);
+template <class T> bool are_classes(const T* labels, int64_t n, int64_t m, int threads, std::int64_t* out);
 
 // marks = onehot(labels) - p, taken in double and then rounded; `points`, unless null, gets p rounded.
 template <class T>
-void residuals(const double* p, const std::int64_t* labels, long n, long m, int threads, T* points, T* marks);
+void residuals(const double* p, const std::int64_t* labels, int64_t n, int64_t m, int threads, T* points, T* marks);
 
 // out[i] = |v_i|^2, in double.
-template <class T> void square_norms(const T* v, long n, long m, int threads, double* out);
+template <class T> void square_norms(const T* v, int64_t n, int64_t m, int threads, double* out);
 
 }  // namespace kcalib

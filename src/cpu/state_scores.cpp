@@ -8,8 +8,8 @@
 namespace kcalib {
 namespace {
 
-constexpr long PART = 1 << 16;   // entries that a thread takes at a time
-constexpr long STRIP = 1 << 10;  // whose bins and fixed points are made at once
+constexpr int64_t PART = 1 << 16;   // entries that a thread takes at a time
+constexpr int64_t STRIP = 1 << 10;  // whose bins and fixed points are made at once
 
 struct Cell {
   std::int64_t count = 0, hits = 0;  // of rows without weights
@@ -23,15 +23,15 @@ struct Cuts {
   std::vector<std::uint64_t> low;
   std::vector<std::int64_t> high;
 
-  explicit Cuts(long n) : values(std::size_t(n)), low(std::size_t(n)), high(std::size_t(n)) {}
-  void make(long n) { cut(values.data(), n, low.data(), high.data()); }
-  void add_to(Wide& sum, long i) const { sum.add(low[std::size_t(i)], high[std::size_t(i)]); }
+  explicit Cuts(int64_t n) : values(std::size_t(n)), low(std::size_t(n)), high(std::size_t(n)) {}
+  void make(int64_t n) { cut(values.data(), n, low.data(), high.data()); }
+  void add_to(Wide& sum, int64_t i) const { sum.add(low[std::size_t(i)], high[std::size_t(i)]); }
 };
 
 // What one thread has found.
 class Part {
  public:
-  Part(const Predictions& rows, long n_bins, double epsilon)
+  Part(const Predictions& rows, int64_t n_bins, double epsilon)
       : rows_(rows),
         n_bins_(n_bins),
         epsilon_(epsilon),
@@ -50,20 +50,20 @@ class Part {
         weights_(rows.weight ? strip_ : 0),
         scores_(strip_ * STATE_SCORES) {}
 
-  void add(long begin, long end) {
-    for (long first = begin; first < end; first += strip_) add_strip(first, std::min(strip_, end - first));
+  void add(int64_t begin, int64_t end) {
+    for (int64_t first = begin; first < end; first += strip_) add_strip(first, std::min(strip_, end - first));
   }
 
   void merge_into(const StateTally& tally) const {
-    for (long k = 0; k < STATE_SCORES; ++k) tally.scores.add(k, sums_[k]);
+    for (int64_t k = 0; k < STATE_SCORES; ++k) tally.scores.add(k, sums_[k]);
     for (std::size_t c = 0; c < cells_.size(); ++c) {
       const Cell& cell = cells_[c];
-      const long at = long(c) * STATE_CELLS;
-      for (long k = 0; k < STATE_CELLS; ++k) tally.cells.add(at + k, cell.sums[k]);
+      const int64_t at = int64_t(c) * STATE_CELLS;
+      for (int64_t k = 0; k < STATE_CELLS; ++k) tally.cells.add(at + k, cell.sums[k]);
       tally.cells.high[at + WEIGHT] += (rows_.weight ? 0 : cell.count) << 24;
       tally.cells.high[at + HIT] += cell.hits << 24;
     }
-    for (long b = 0; b < n_bins_; ++b) {
+    for (int64_t b = 0; b < n_bins_; ++b) {
       tally.counts[b] += cells_[std::size_t(b)].count;
       tally.lowest[b] = std::min(tally.lowest[b], lowest_[std::size_t(b)]);
       tally.highest[b] = std::max(tally.highest[b], highest_[std::size_t(b)]);
@@ -71,11 +71,11 @@ class Part {
   }
 
  private:
-  void add_strip(long first, long rows) {
-    const long m = rows_.m;
+  void add_strip(int64_t first, int64_t rows) {
+    const int64_t m = rows_.m;
     const double* p = rows_.p + first * m;
     bins_of(p, rows * m, double(n_bins_), bins_.data());
-    for (long i = 0; i < rows; ++i) read(p + i * m, first + i, i);
+    for (int64_t i = 0; i < rows; ++i) read(p + i * m, first + i, i);
     bins_of(confidence_.data(), rows, double(n_bins_), top_bins_.data());
     entries_.make(rows * m);
     squares_.make(rows * m);
@@ -83,21 +83,21 @@ class Part {
     top_squares_.make(rows);
     scores_.make(rows * STATE_SCORES);
     if (rows_.weight) weights_.make(rows);
-    for (long i = 0; i < rows; ++i) {
-      for (long k = 0; k < STATE_SCORES; ++k) scores_.add_to(sums_[k], i * STATE_SCORES + k);
-      const long top = top_bins_[std::size_t(i)];
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t k = 0; k < STATE_SCORES; ++k) scores_.add_to(sums_[k], i * STATE_SCORES + k);
+      const int64_t top = top_bins_[std::size_t(i)];
       const double confidence = confidence_[std::size_t(i)];
       lowest_[std::size_t(top)] = std::min(lowest_[std::size_t(top)], confidence);
       highest_[std::size_t(top)] = std::max(highest_[std::size_t(top)], confidence);
       add_to(cells_[std::size_t(top)], tops_, top_squares_, i, i, correct_[std::size_t(i)]);
       const std::int32_t* bins = bins_.data() + i * m;
       Cell* cells = cells_.data() + n_bins_;
-      const long label = rows_.labels[first + i];
-      for (long k = 0; k < m; ++k, cells += n_bins_) add_to(cells[bins[k]], entries_, squares_, i * m + k, i, k == label);
+      const int64_t label = rows_.labels[first + i];
+      for (int64_t k = 0; k < m; ++k, cells += n_bins_) add_to(cells[bins[k]], entries_, squares_, i * m + k, i, k == label);
     }
   }
 
-  void add_to(Cell& cell, const Cuts& entries, const Cuts& squares, long at, long row, bool hit) {
+  void add_to(Cell& cell, const Cuts& entries, const Cuts& squares, int64_t at, int64_t row, bool hit) {
     ++cell.count;
     entries.add_to(cell.sums[PROBABILITY], at);
     squares.add_to(cell.sums[SQUARE], at);
@@ -109,13 +109,13 @@ class Part {
   }
 
   // Row i of the strip, before its numbers are cut.
-  void read(const double* p, long row, long i) {
-    const long m = rows_.m, label = rows_.labels[row];
+  void read(const double* p, int64_t row, int64_t i) {
+    const int64_t m = rows_.m, label = rows_.labels[row];
     const double weight = rows_.weight ? rows_.weight[row] : 1;
     double square = 0, highest = p[0];
-    long top = 0;
+    int64_t top = 0;
     double *entries = entries_.values.data() + i * m, *squares = squares_.values.data() + i * m;
-    for (long k = 0; k < m; ++k) {
+    for (int64_t k = 0; k < m; ++k) {
       const double residual = double(k == label) - p[k];
       square += residual * residual;
       if (p[k] > highest) {
@@ -138,9 +138,9 @@ class Part {
   }
 
   const Predictions& rows_;
-  const long n_bins_;
+  const int64_t n_bins_;
   const double epsilon_;
-  const long strip_;
+  const int64_t strip_;
   Wide sums_[STATE_SCORES];
   std::vector<Cell> cells_;
   std::vector<double> lowest_, highest_;
@@ -152,15 +152,15 @@ class Part {
 
 }  // namespace
 
-bool state_scores(const Predictions& rows, long n_bins, double epsilon, const Run& run, const StateTally& tally) {
-  const long length = std::max(1L, PART / rows.m), parts = (rows.n + length - 1) / length;
+bool state_scores(const Predictions& rows, int64_t n_bins, double epsilon, const Run& run, const StateTally& tally) {
+  const int64_t length = std::max(1L, PART / rows.m), parts = (rows.n + length - 1) / length;
   // The sums of one more thread are worth it where it has more rows than bins.
-  const int useful = int(std::clamp(rows.n / n_bins, 1L, long(run.threads)));
+  const int useful = int(std::clamp(rows.n / n_bins, 1L, int64_t(run.threads)));
   const int threads = std::min(useful, team_size(run, parts, 30.0 * double(rows.n) * double(rows.m)));
   std::vector<Part> found(std::size_t(threads), Part(rows, n_bins, epsilon));
   Watch watch(run, parts);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (long part = 0; part < parts; ++part) {
+  for (int64_t part = 0; part < parts; ++part) {
     if (watch.stopped()) continue;
     found[std::size_t(thread_number())].add(part * length, std::min(rows.n, (part + 1) * length));
     watch.task_done();

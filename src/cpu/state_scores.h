@@ -2,13 +2,15 @@
 // kcalib/streaming/_tally.py through _native, which says what each sum is.
 #pragma once
 
+#include <cstdint>
+
 #include "bins.h"
 #include "exact_sums.h"
 #include "sweep.h"
 
 namespace kcalib {
 
-constexpr long STATE_SCORES = 8, STATE_CELLS = 5;
+constexpr int64_t STATE_SCORES = 8, STATE_CELLS = 5;
 
 // What rows add to; sums are added to what is there.
 struct StateTally {
@@ -19,6 +21,6 @@ struct StateTally {
 };
 
 // Returns false if `poll` stopped it. Probabilities of labels are raised to `epsilon` for the log loss.
-bool state_scores(const Predictions& rows, long n_bins, double epsilon, const Run& run, const StateTally& tally);
+bool state_scores(const Predictions& rows, int64_t n_bins, double epsilon, const Run& run, const StateTally& tally);
 
 }  // namespace kcalib

@@ -4,12 +4,14 @@
 // point, so that these may come in any order.
 #pragma once
 
+#include <cstdint>
+
 #include "exact_sums.h"
 #include "features.h"
 
 namespace kcalib {
 
-constexpr long STATE_TILE = 128;
+constexpr int64_t STATE_TILE = 128;
 
 // Predictions, rows of m probabilities, with labels and weights; the target kernel is the matrix R R^T: root (m x rank),
 // null for the identity.
@@ -18,7 +20,7 @@ struct StateRows {
   const std::int64_t* labels;
   const double* weights;
   const double* root;
-  long m, rank;
+  int64_t m, rank;
 };
 
 struct StateSums {
@@ -28,7 +30,7 @@ struct StateSums {
 };
 
 // Adds the rows of tile t, which are [ends[t - 1], ends[t]). Returns false if `poll` stopped it.
-bool state_sums(const FeatureMap& map, const StateRows& rows, const std::int64_t* ends, long n_tiles, const Run& run,
+bool state_sums(const FeatureMap& map, const StateRows& rows, const std::int64_t* ends, int64_t n_tiles, const Run& run,
                 const StateSums& out);
 
 }  // namespace kcalib

@@ -10,10 +10,10 @@
 namespace kcalib {
 
 // Rows of which bins are found at once, so many numbers or a single row.
-constexpr long STRIP = 2048;
-inline long rows_in_strip(long m) { return std::max(1L, STRIP / m); }
+constexpr int64_t STRIP = 2048;
+inline int64_t rows_in_strip(int64_t m) { return std::max(1L, STRIP / m); }
 
-constexpr long LANES = 8;  // numbers that are looked at together
+constexpr int64_t LANES = 8;  // numbers that are looked at together
 
 // What is known of some rows, as many as are looked at twice while they are in the first-level cache. Where nearly all
 // entries are in the first bin, as those of many classes are, the bins of the others alone are found.
@@ -22,12 +22,12 @@ struct StripOfRows {
   std::vector<double> values;
   bool sparse = false;
 
-  explicit StripOfRows(long m)
+  explicit StripOfRows(int64_t m)
       : bins(std::size_t(rows_in_strip(m) * m + LANES)), places(bins.size()), values(bins.size()) {}
 
   // The bins of all entries; or, if these are `sparse`, of those that are not in the first bin, `values` at `places`, of
   // which the number is returned.
-  long find(const double* x, long count, double n_bins);
+  int64_t find(const double* x, int64_t count, double n_bins);
 };
 
 }  // namespace kcalib

@@ -1,9 +1,11 @@
-// Sweeps over all pairs of a pair problem: the primitives of the `openmp` operator.
+// Sweeps over all pairs of a pair problem: the primitives of the `cpu` backend.
 //
 // _native.pyx calls these with the GIL released; they split the pairs into blocks,
 // hand blocks to threads, and merge in an order that depends on n alone, so that
 // the answer is the same bit for bit for any number of threads.
 #pragma once
+
+#include <cstdint>
 
 #include "tile.h"
 
@@ -23,15 +25,15 @@ struct Run {
   int (*poll)(void* context, double done);
   void* context;
   // Of a rectangle of a larger problem: the blocks of that one (see `Groups`), by which sums have its order; 0: its own.
-  long block = 0, per_group = 0;
+  int64_t block = 0, per_group = 0;
 };
 
 // How the pairs of a problem are cut. The samples of a side are cut into blocks, and these into at most 32 groups; the
 // pairs of two groups have sums of their own, which are merged in order. It depends on the problem's sizes alone.
 struct Groups {
-  long block;          // rows of a block
-  long per_group;      // blocks of a group
-  long rows, columns;  // how many groups
+  int64_t block;          // rows of a block
+  int64_t per_group;      // blocks of a group
+  int64_t rows, columns;  // how many groups
 };
 template <class T> Groups groups_of(const PairProblem<T>& problem, const Run& run);
 
@@ -54,7 +56,7 @@ bool moment_parts(const PairProblem<T>& problem, const Run& run, double* totals,
                   double* squares, double* expected);
 
 // out[b] = sum of H over the pairs i != j of the b-th of n / size consecutive blocks.
-template <class T> bool block_sums(const PairProblem<T>& problem, const Run& run, long size, double* out);
+template <class T> bool block_sums(const PairProblem<T>& problem, const Run& run, int64_t size, double* out);
 
 // What becomes of the entries of H in a product: float64, float32 (and sums of up to a tile, too), or as `matches` has
 // them, of symmetric problems those off the diagonal, in float64; or, of these, those off the diagonal in float32.
@@ -65,39 +67,39 @@ enum class Entries { DOUBLE, SINGLE, IN_UNITS, OFF_DIAGONAL };
 // H^T left_vectors, of the same entries; null: not wanted.
 template <class T>
 bool matmul(const PairProblem<T>& problem, const Run& run, const double* vectors, const double* left_vectors,
-            long n_vectors, Entries entries, double* out, double* column_out);
+            int64_t n_vectors, Entries entries, double* out, double* column_out);
 
 // The sums of `quadratic_forms` before they are merged, parts[task * n_panels * weights_at_once + ...], of tasks as in
 // `moment_parts`. The left side's weights are the panels' rows from first_row on, the right side's those from first_column on.
 template <class T, class W>
-bool quadratic_parts(const PairProblem<T>& problem, const Run& run, const W* const* panels, long n_panels, long first_row,
-                     long first_column, double* parts);
+bool quadratic_parts(const PairProblem<T>& problem, const Run& run, const W* const* panels, int64_t n_panels, int64_t first_row,
+                     int64_t first_column, double* parts);
 
 // out[p * weights_at_once + c] = w^T H w for column c of the n x weights_at_once panels[p], in W's precision but
 // for the sums over blocks; symmetric problems, diagonal included. Whole numbers in bytes (signed char) have panels of
 // their own, see `ByteForms`.
 template <class T, class W>
-bool quadratic_forms(const PairProblem<T>& problem, const Run& run, const W* const* panels, long n_panels, double* out);
-long weights_at_once(const TileTable& table, long size);  // of so many bytes a weight; 0: the machine has no such
+bool quadratic_forms(const PairProblem<T>& problem, const Run& run, const W* const* panels, int64_t n_panels, double* out);
+int64_t weights_at_once(const TileTable& table, int64_t size);  // of so many bytes a weight; 0: the machine has no such
 
 // Columns of labels: n x labels_at_once of them in each of `words`, or, if `planes` is not 0, `ByteLabels` of so many.
 struct LabelPanels {
   const int* const* words;
   const unsigned char* const* bytes;
-  long n_panels, planes;
+  int64_t n_panels, planes;
 
-  long at_once(const TileTable& table) const { return planes ? ByteLabels::LABELS_AT_ONCE : table.labels_at_once; }
+  int64_t at_once(const TileTable& table) const { return planes ? ByteLabels::LABELS_AT_ONCE : table.labels_at_once; }
 };
 
 // `moments` with rows and squares, and `quadratic_forms` of weights in bytes, of symmetric problems that are `expecting`, by one
 // sweep: with the bits that they have alone.
-bool moments_and_forms(const PairProblem<double>& problem, const Run& run, const signed char* const* panels, long n_panels,
+bool moments_and_forms(const PairProblem<double>& problem, const Run& run, const signed char* const* panels, int64_t n_panels,
                        double* total, double* row_sums, double* squares, double* expected, double* forms);
 
 // The sums of `matches` before they are merged, as `quadratic_parts` has those of forms. Blocks have the units of those of
 // the whole problem, so that their sums are the same.
 template <class T>
-bool match_parts(const PairProblem<T>& problem, const Run& run, const LabelPanels& labels, long first_row, long first_column,
+bool match_parts(const PairProblem<T>& problem, const Run& run, const LabelPanels& labels, int64_t first_row, int64_t first_column,
                  double* parts);
 
 // out[p * labels_at_once + c] = the sum of H over the pairs i != j with equal labels in column c of the p-th panel, its
@@ -105,9 +107,9 @@ bool match_parts(const PairProblem<T>& problem, const Run& run, const LabelPanel
 template <class T> bool matches(const PairProblem<T>& problem, const Run& run, const LabelPanels& labels, double* out);
 
 // The bits of the largest of n x n_columns labels if `ByteLabels` takes these; otherwise 0.
-long label_planes(const int* labels, long n, long n_columns, const Run& run);
+int64_t label_planes(const int* labels, int64_t n, int64_t n_columns, const Run& run);
 // Columns [begin, end) of these as panels of `ByteLabels`, one after the other.
-void pack_labels(const int* labels, long n, long n_columns, long begin, long end, long planes, unsigned char* out, const Run& run);
+void pack_labels(const int* labels, int64_t n, int64_t n_columns, int64_t begin, int64_t end, int64_t planes, unsigned char* out, const Run& run);
 
 // counts[t] = number of pairs i < j with H_ij < thresholds[t], t < THRESHOLDS; symmetric problems.
 template <class T>
@@ -116,8 +118,8 @@ bool counts(const PairProblem<T>& problem, const Run& run, const double* thresho
 // The entries H_ij in [low, high) of pairs i < j, in no order, how many there are, and how many are below; at most
 // `capacity` are written.
 template <class T>
-bool between(const PairProblem<T>& problem, const Run& run, double low, double high, double* out, long capacity,
-             long* found, int64_t* below);
+bool between(const PairProblem<T>& problem, const Run& run, double low, double high, double* out, int64_t capacity,
+             int64_t* found, int64_t* below);
 
 // out (left.n x right.n) = H, diagonal included.
 template <class T> bool entries(const PairProblem<T>& problem, const Run& run, double* out);
@@ -126,10 +128,10 @@ template <class T> bool entries(const PairProblem<T>& problem, const Run& run, d
 template <class T> bool own_products(const PairProblem<T>& problem, const Run& run, T* out);
 
 // Element operations done by `threads` threads, `repetitions` rounds each.
-template <class T> double probe(const Run& run, Probe what, long repetitions);
+template <class T> double probe(const Run& run, Probe what, int64_t repetitions);
 
 // out = f(x) on the calling thread.
-template <class T> void evaluate(const Run& run, ScalarFunction f, const T* x, double a, long n, T* out);
+template <class T> void evaluate(const Run& run, ScalarFunction f, const T* x, double a, int64_t n, T* out);
 
 bool compiled_with_openmp();
 int openmp_max_threads();  // 1 in a forked child, inside a parallel region, or without OpenMP

@@ -2,6 +2,7 @@
 // parts are merged. Included by sweep.cpp and rough_sweep.cpp, whose sweeps take one of them, or two by the same pass.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <type_traits>
 #include <vector>
@@ -11,14 +12,14 @@
 namespace kcalib {
 
 // out[k] = sum of parts[g * length + k] over g < count, in order, and compensated.
-inline void merge(const Run& run, const AlignedBuffer<double>& parts, long count, long length, double* out) {
-  constexpr long AT_ONCE = 512;
+inline void merge(const Run& run, const AlignedBuffer<double>& parts, int64_t count, int64_t length, double* out) {
+  constexpr int64_t AT_ONCE = 512;
   double lost[AT_ONCE];
-  for (long k = 0; k < length; k += AT_ONCE) {
-    const long some = std::min(AT_ONCE, length - k);
+  for (int64_t k = 0; k < length; k += AT_ONCE) {
+    const int64_t some = std::min(AT_ONCE, length - k);
     std::copy_n(&parts[k], some, out + k);
     std::fill_n(lost, some, 0.0);
-    for (long g = 1; g < count; ++g) run.table->add_compensated(&parts[g * length + k], some, out + k, lost);
+    for (int64_t g = 1; g < count; ++g) run.table->add_compensated(&parts[g * length + k], some, out + k, lost);
     settle(out + k, lost, some);
   }
 }
@@ -28,7 +29,7 @@ class TaskSums {
  public:
   Compensated total, squares, expected, magnitude;
 
-  TaskSums(long group, long block)
+  TaskSums(int64_t group, int64_t block)
       : group_(group), block_(block), numbers_(4 * group + 2 * block) {}
 
   // Of a task of so many rows and columns; on the diagonal those are the same.
@@ -44,7 +45,7 @@ class TaskSums {
     return {of_rows(), of_rows() + block_, second, expected_too, 0, 0, 0, 0};
   }
   // Adds them, for the block's rows and columns in their groups.
-  void add(const Run& run, const BlockSums& sums, double times, long row, long column) {
+  void add(const Run& run, const BlockSums& sums, double times, int64_t row, int64_t column) {
     total.add(times * sums.total);
     squares.add(times * sums.squares);
     expected.add(times * sums.expected_squares);
@@ -53,18 +54,18 @@ class TaskSums {
     run.table->add_compensated(sums.rows, block_, rows() + row, rows() + group_ + row);
     run.table->add_compensated(sums.columns, block_, columns_ + column, columns_ + group_ + column);
   }
-  void write_rows(long n, double* out) const { write(rows(), n, out); }
-  void write_columns(long n, double* out) const { write(columns_, n, out); }
+  void write_rows(int64_t n, double* out) const { write(rows(), n, out); }
+  void write_columns(int64_t n, double* out) const { write(columns_, n, out); }
 
  private:
   double* rows() const { return numbers_.get(); }
   double* of_rows() const { return numbers_.get() + 4 * group_; }
-  void write(const double* sums, long n, double* out) const {
+  void write(const double* sums, int64_t n, double* out) const {
     std::copy_n(sums, n, out);
     settle(out, sums + group_, n);
   }
 
-  const long group_, block_;  // samples; 0: rows are not wanted
+  const int64_t group_, block_;  // samples; 0: rows are not wanted
   const AlignedBuffer<double> numbers_;
   double* columns_ = nullptr;
 };
@@ -85,7 +86,7 @@ template <class T> class MomentSums {
     if (out.expected) std::fill_n(out.expected, 2 * blocks.tasks(), 0.0);
   }
 
-  void start(long task) { own().start(blocks_.problem.symmetric && row_group(task) == column_group(task)); }
+  void start(int64_t task) { own().start(blocks_.problem.symmetric && row_group(task) == column_group(task)); }
   BlockSums of_block() { return own().of_block(out_.squares, out_.expected); }
   void add(const BlockOfPairs<T>& pairs, const BlockSums& found) {
     const double times = blocks_.problem.symmetric ? 2 : 1;
@@ -93,7 +94,7 @@ template <class T> class MomentSums {
   }
   // Adds the sums of a block of which a sweep writes the entries, too: both by one pass, but for those on the diagonal, as
   // moments are of pairs i < j alone.
-  void add_and_write(long i, long j, auto sum_and_write, auto write) {
+  void add_and_write(int64_t i, int64_t j, auto sum_and_write, auto write) {
     const BlockOfPairs<T> pairs = blocks_.pairs(i, j);
     BlockSums found = of_block();
     if (i == j) {
@@ -104,10 +105,10 @@ template <class T> class MomentSums {
     }
     add(pairs, found);
   }
-  template <class Range> void finish(long task, Range rows, Range columns) {
+  template <class Range> void finish(int64_t task, Range rows, Range columns) {
     const bool symmetric = blocks_.problem.symmetric;
     const TaskSums& sums = own();
-    const long a = row_group(task), b = column_group(task);
+    const int64_t a = row_group(task), b = column_group(task);
     out_.totals[task] = sums.total.value();
     if (out_.squares) out_.squares[task] = sums.squares.value();
     if (out_.expected) {
@@ -122,8 +123,8 @@ template <class T> class MomentSums {
 
  private:
   TaskSums& own() { return *sums_[thread_number()]; }
-  long row_group(long task) const { return task / blocks_.column_groups; }
-  long column_group(long task) const { return task % blocks_.column_groups; }
+  int64_t row_group(int64_t task) const { return task / blocks_.column_groups; }
+  int64_t column_group(int64_t task) const { return task % blocks_.column_groups; }
 
   const Blocks<T>& blocks_;
   const Run& run_;
@@ -157,7 +158,7 @@ template <class T> class MergedMoments {
  private:
   const Run& run_;
   const Groups groups_;
-  const long n_, n_right_, tasks_;
+  const int64_t n_, n_right_, tasks_;
   const bool with_rows_, with_columns_, second_, expected_too_;
   const AlignedBuffer<double> totals_, rows_, columns_, squares_, expected_;
 };
@@ -165,9 +166,9 @@ template <class T> class MergedMoments {
 // Panels of weights, see `quadratic_parts`.
 template <class W> struct WeightPanels {
   const W* const* panels;
-  long count, first_row, first_column;
+  int64_t count, first_row, first_column;
 
-  long length(const Run& run) const { return count * weights_at_once(*run.table, sizeof(W)); }  // of their forms
+  int64_t length(const Run& run) const { return count * weights_at_once(*run.table, sizeof(W)); }  // of their forms
 };
 
 // The parts of quadratic forms of blocks whose entries are written to `entries()`: of all tasks, or of those that a sweep has.
@@ -175,7 +176,7 @@ template <class T, class W> class FormSums {
  public:
   static constexpr bool BYTES = sizeof(W) == 1;
   using Entry = std::conditional_t<BYTES, double, W>;
-  const long length;  // of a part
+  const int64_t length;  // of a part
 
   FormSums(const Blocks<T>& blocks, const Run& run, int threads, const WeightPanels<W>& weights, bool of_all_tasks, double* parts)
       : length(weights.length(run)), blocks_(blocks), run_(run), weights_(weights), of_all_tasks_(of_all_tasks), parts_(parts),
@@ -185,18 +186,18 @@ template <class T, class W> class FormSums {
     std::fill_n(entries_.get(), room_ * threads, Entry(0));
   }
 
-  void start(long task) {
+  void start(int64_t task) {
     std::fill_n(part(task), length, 0.0);
     std::fill_n(lost(), length, 0.0);
   }
   // Of a block, rows `blocks.block` apart: the thread's own. The last rows of a tile may be beyond the block's.
   Entry* entries() const { return entries_.get() + room_ * thread_number(); }
   // Of a symmetric problem those of blocks beside the diagonal count twice.
-  void add(long task, const BlockOfPairs<T>& pairs) {
+  void add(int64_t task, const BlockOfPairs<T>& pairs) {
     double* const sums = own();
     std::fill_n(sums, length, 0.0);
-    const long row = weights_.first_row + pairs.row_begin, rows = pairs.row_end - pairs.row_begin;
-    const long column = weights_.first_column + pairs.column_begin, columns = pairs.column_end - pairs.column_begin;
+    const int64_t row = weights_.first_row + pairs.row_begin, rows = pairs.row_end - pairs.row_begin;
+    const int64_t column = weights_.first_column + pairs.column_begin, columns = pairs.column_end - pairs.column_begin;
     if constexpr (BYTES) {
       const bool triangle = blocks_.problem.symmetric && pairs.row_begin == pairs.column_begin;
       if (triangle) fold(entries(), rows);
@@ -206,21 +207,21 @@ template <class T, class W> class FormSums {
       functions<W>(*run_.table).quadratic(entries(), blocks_.block, row, rows, column, columns, weights_.panels, weights_.count, sums);
     }
     const double times = blocks_.problem.symmetric && pairs.row_begin != pairs.column_begin ? 2 : 1;
-    for (long c = 0; c < length; ++c) sums[c] *= times;
+    for (int64_t c = 0; c < length; ++c) sums[c] *= times;
     run_.table->add_compensated(sums, length, part(task), lost());
   }
-  void finish(long task) { settle(part(task), lost(), length); }
+  void finish(int64_t task) { settle(part(task), lost(), length); }
 
  private:
   // A block on the diagonal, of which each pair is multiplied once.
-  void fold(double* h, long rows) const {
-    for (long i = 0; i < rows; ++i, h += blocks_.block) {
+  void fold(double* h, int64_t rows) const {
+    for (int64_t i = 0; i < rows; ++i, h += blocks_.block) {
       std::fill_n(h, i, 0.0);
-      for (long j = i + 1; j < rows; ++j) h[j] *= 2;
+      for (int64_t j = i + 1; j < rows; ++j) h[j] *= 2;
     }
   }
-  double* part(long task) const { return parts_ + (of_all_tasks_ ? task : blocks_.own_place(task)) * length; }
-  long tiles_size() const { return BYTES ? ByteForms::tiles_size(blocks_.block, blocks_.block) : 0; }
+  double* part(int64_t task) const { return parts_ + (of_all_tasks_ ? task : blocks_.own_place(task)) * length; }
+  int64_t tiles_size() const { return BYTES ? ByteForms::tiles_size(blocks_.block, blocks_.block) : 0; }
   double* own() const { return &sums_[2 * length * thread_number()]; }  // sums of a block
   double* lost() const { return own() + length; }                      // what those of a task have lost
 
@@ -229,7 +230,7 @@ template <class T, class W> class FormSums {
   const WeightPanels<W> weights_;
   const bool of_all_tasks_;
   double* const parts_;
-  const long room_;
+  const int64_t room_;
   const AlignedBuffer<double> sums_;
   const AlignedBuffer<Entry> entries_;
   const AlignedBuffer<unsigned char> tiles_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -36,7 +37,7 @@ inline int thread_number() {
 }
 
 // Threads for `tasks` tasks of `work` operations in all: no more than have something to do.
-inline int team_size(const Run& run, long tasks, double work) {
+inline int team_size(const Run& run, int64_t tasks, double work) {
 #ifdef _OPENMP
   if (forked.load() || omp_in_parallel()) return 1;
 #endif
@@ -48,13 +49,13 @@ inline int team_size(const Run& run, long tasks, double work) {
 // whether to go on.
 class Watch {
  public:
-  Watch(const Run& run, long tasks) : run_(run), tasks_(double(std::max(tasks, 1L))), last_(now()) { ++running_sweeps; }
+  Watch(const Run& run, int64_t tasks) : run_(run), tasks_(double(std::max(tasks, 1L))), last_(now()) { ++running_sweeps; }
   ~Watch() { --running_sweeps; }
 
   bool stopped() const { return stop_.load(std::memory_order_relaxed); }
 
   void task_done() {
-    const long done = 1 + done_.fetch_add(1, std::memory_order_relaxed);
+    const int64_t done = 1 + done_.fetch_add(1, std::memory_order_relaxed);
     if (thread_number() != 0 || !run_.poll || now() - last_ < std::chrono::milliseconds(100)) return;
     last_ = now();
     if (run_.poll(run_.context, double(done) / tasks_)) stop_.store(true);
@@ -67,7 +68,7 @@ class Watch {
   const Run& run_;
   const double tasks_;
   Clock::time_point last_;  // thread 0 only
-  std::atomic<long> done_{0};
+  std::atomic<int64_t> done_{0};
   std::atomic<bool> stop_{false};
 };
 

@@ -24,26 +24,26 @@ namespace kcalib {
 namespace {
 
 // They come from register tiles on the diagonal, so that they have the very bits of products of equal points.
-template <class T> void own_products(const Mixtures& m, const Side<T>& side, long samples, const T* packed, T* out) {
+template <class T> void own_products(const Mixtures& m, const Side<T>& side, int64_t samples, const T* packed, T* out) {
   T tile[ROWS * WIDTH<T>];
-  for (long i = 0; i < samples; i += ROWS) {
+  for (int64_t i = 0; i < samples; i += ROWS) {
     RowGroup<T> rows;
     rows.look_at(side, packed, i);
-    for (long p = i / WIDTH<T>; p <= (i + ROWS - 1) / WIDTH<T> && p < panels_of<T>(samples); ++p) {
+    for (int64_t p = i / WIDTH<T>; p <= (i + ROWS - 1) / WIDTH<T> && p < panels_of<T>(samples); ++p) {
       mixtures<T>().products(m, rows.points, Panel<T>(side, packed + p * Panel<T>::size(side)).points, tile);
-      for (long r = 0; r < ROWS && i + r < samples; ++r)
+      for (int64_t r = 0; r < ROWS && i + r < samples; ++r)
         if ((i + r) / WIDTH<T> == p) out[i + r] = tile[r * WIDTH<T> + (i + r) % WIDTH<T>];
     }
   }
 }
 
 // Zeros for all but pairs i < j of a register tile whose first row is `below` rows below its first column.
-template <class V> __attribute__((noinline)) void keep_above(long below, V* tile) {
+template <class V> __attribute__((noinline)) void keep_above(int64_t below, V* tile) {
   Bits<V> lanes;
   for (int l = 0; l < LANES<V>; ++l) lanes[l] = l;
   for (int r = 0; r < ROWS; ++r)
     for (int v = 0; v < VECTORS; ++v) {
-      const long last = below + r - v * LANES<V>;  // lanes up to it are no such pairs
+      const int64_t last = below + r - v * LANES<V>;  // lanes up to it are no such pairs
       if (last >= 0) tile[r * VECTORS + v] = lanes <= typename Lane<Real<V>>::bits(last) ? V{} : tile[r * VECTORS + v];
     }
 }
@@ -54,7 +54,7 @@ template <class V> __attribute__((noinline)) void expected_parts(const RegisterT
   using T = Real<V>;
   const auto& rows = tile.rows;
   const auto& columns = tile.columns;
-  const long m = columns.n_features;
+  const int64_t m = columns.n_features;
   accumulate<Product, V>(panel_rows(rows.squares, m), columns.squares, 2 * m, storing(products));
   V half_norms[VECTORS];
   for (int v = 0; v < VECTORS; ++v) half_norms[v] = load<V>(columns.half_norms + v * LANES<V>);
@@ -76,31 +76,31 @@ template <class V> __attribute__((noinline)) void expected_parts(const RegisterT
 template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPairs<T>& block, Visitor& visitor) {
   using V = Pack<T>;
   const Side<T>&left = *block.left, &right = *block.right;
-  const long rows = block.row_end - block.row_begin, columns = block.column_end - block.column_begin;
-  const long panel_size = Panel<T>::size(right);
+  const int64_t rows = block.row_end - block.row_begin, columns = block.column_end - block.column_begin;
+  const int64_t panel_size = Panel<T>::size(right);
   const PairProgram& program = *block.program;
   const bool residual = left.labels;
   const bool in_one_pass = Visitor::OF_FACTORS && residual && !block.on_diagonal && is_one_decay(program.kernel);
   const bool joined = program.target && are_normals_on_a_line(*program.target) && is_one_decay(program.kernel);
 
   RowGroup<T> groups[MAX_BLOCK_ROWS / ROWS];
-  const long n_groups = (rows + ROWS - 1) / ROWS, part_size = FEATURES_AT_ONCE * WIDTH<T>;
-  for (long g = 0; g < n_groups; ++g) groups[g].look_at(left, block.packed_rows, g * ROWS);
+  const int64_t n_groups = (rows + ROWS - 1) / ROWS, part_size = FEATURES_AT_ONCE * WIDTH<T>;
+  for (int64_t g = 0; g < n_groups; ++g) groups[g].look_at(left, block.packed_rows, g * ROWS);
   T row_parts[MAX_BLOCK_ROWS / ROWS][ROWS];  // of columns that all have the label `parts_of`
-  long parts_of = -1;
+  int64_t parts_of = -1;
   V kernel[TILE], targets[MAX_BLOCK_ROWS / ROWS][TILE];  // targets: not of vectors without labels
   V products[Visitor::EXPECTING ? TILE : 1], dots[Visitor::EXPECTING ? TILE : 1];  // see `ExpectedSumVisitor`
-  for (long j = 0, p = 0; j < columns; j += WIDTH<T>, ++p) {
+  for (int64_t j = 0, p = 0; j < columns; j += WIDTH<T>, ++p) {
     const Panel<T> panel(right, block.packed_columns + p * panel_size);
-    const long rows_here = block.on_diagonal && j + WIDTH<T> - 1 < rows ? j + WIDTH<T> - 1 : rows;
-    const long groups_here = (rows_here + ROWS - 1) / ROWS;
+    const int64_t rows_here = block.on_diagonal && j + WIDTH<T> - 1 < rows ? j + WIDTH<T> - 1 : rows;
+    const int64_t groups_here = (rows_here + ROWS - 1) / ROWS;
     visitor.start_panel();
-    long column_labels[VECTORS] = {}, common_label = -1, first = 0;
+    int64_t column_labels[VECTORS] = {}, common_label = -1, first = 0;
     T least_mark_norm{};
     if (residual) {
       for (int v = 0; v < VECTORS; ++v) {
         const Bits<V> labels = to_bits(load<V>(panel.labels + v * LANES<V>));
-        column_labels[v] = any(labels != labels[0]) ? -1 : long(labels[0]);
+        column_labels[v] = any(labels != labels[0]) ? -1 : int64_t(labels[0]);
       }
       common_label = column_labels[0];
       for (int v = 1; v < VECTORS; ++v)
@@ -111,20 +111,20 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
           least_mark_norm = panel.mark_norms[l] < least_mark_norm ? panel.mark_norms[l] : least_mark_norm;
       } else if (common_label >= 0 && common_label != parts_of) {
         parts_of = common_label;
-        for (long g = 0; g < n_groups; ++g)
+        for (int64_t g = 0; g < n_groups; ++g)
           for (int r = 0; r < ROWS; ++r)
             row_parts[g][r] = groups[g].point_norms[r] + T(2) * groups[g].marks[r][parts_of * WIDTH<T>];
       }
       // All of the product but the last features, whose part of the panel then is at hand.
       for (; first + FEATURES_AT_ONCE < panel.n_marks; first += FEATURES_AT_ONCE) {
         const T* part = panel.marks + first * WIDTH<T>;
-        const long share = WIDTH<T> * long(sizeof(T)) / groups_here;  // bytes of the next part, for a feature of a group
-        for (long g = 0; g < groups_here; ++g) {
+        const int64_t share = WIDTH<T> * int64_t(sizeof(T)) / groups_here;  // bytes of the next part, for a feature of a group
+        for (int64_t g = 0; g < groups_here; ++g) {
           // Feature by feature: many lines at once would be in the way of the rows, which come from the second level.
           const char* next = reinterpret_cast<const char*>(part + part_size) + g * share * FEATURES_AT_ONCE;
           const auto rows = g + 1 < groups_here ? panel_rows(groups[g + 1].marks, first)
                                                 : panel_rows(groups[0].marks, first + FEATURES_AT_ONCE);
-          const auto ahead = [=](long k) KCALIB_INLINE {
+          const auto ahead = [=](int64_t k) KCALIB_INLINE {
             __builtin_prefetch(next + k * share);
             __builtin_prefetch(rows.at[0] + k * WIDTH<T>);
             __builtin_prefetch(rows.at[ROWS - 1] + k * WIDTH<T>);
@@ -134,8 +134,8 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
         }
       }
     }
-    const Prefetch prefetch(panel.points + panel_size, (panel_size < part_size ? panel_size : part_size) * long(sizeof(T)), groups_here);
-    for (long i = 0; i < rows_here; i += ROWS) {
+    const Prefetch prefetch(panel.points + panel_size, (panel_size < part_size ? panel_size : part_size) * int64_t(sizeof(T)), groups_here);
+    for (int64_t i = 0; i < rows_here; i += ROWS) {
       const RegisterTile<V> tile{groups[i / ROWS], panel, program, left, right, block.row_begin + i, block.column_begin + j,
                                  block.row_end, block.column_end, column_labels, common_label, least_mark_norm,
                                  block.roots_by_divider};
@@ -203,7 +203,7 @@ template <class T, class Visitor> void add_sums(const BlockOfPairs<T>& block, Vi
   for_each_tile(block, visitor);
   for (const DoublePack& part : visitor.total) sums.total += sum_lanes(part);
   if constexpr (Visitor::HAS_ROWS)
-    for (long i = 0; i < block.row_end - block.row_begin; ++i) sums.rows[i] += sum_lanes(visitor.row_sum[i]);
+    for (int64_t i = 0; i < block.row_end - block.row_begin; ++i) sums.rows[i] += sum_lanes(visitor.row_sum[i]);
   if constexpr (Visitor::HAS_SECOND) sums.squares += sum_lanes(visitor.square_sum);
   if constexpr (Visitor::EXPECTING) {
     for (const DoublePack& part : visitor.expected) sums.expected_squares += sum_lanes(part);
@@ -223,25 +223,25 @@ template <class T> void sums(const BlockOfPairs<T>& block, BlockSums& sums) {
   sums_as<ExpectedSumVisitor<T>>(block, sums);
 }
 
-void sums_and_entries(const BlockOfPairs<double>& block, BlockSums& sums, double* out, long stride) {
+void sums_and_entries(const BlockOfPairs<double>& block, BlockSums& sums, double* out, int64_t stride) {
   ExpectedSumVisitor<double, InRows<double>> visitor;
   visitor.written = {out, stride};
   add_sums(block, visitor, sums);
 }
 
-void sums_and_panels_single(const BlockOfPairs<double>& block, BlockSums& sums, float* out, long stride) {
+void sums_and_panels_single(const BlockOfPairs<double>& block, BlockSums& sums, float* out, int64_t stride) {
   ExpectedSumVisitor<double, InPanels<double, float>> visitor;
   visitor.written = {out, stride};
   add_sums(block, visitor, sums);
   visitor.written.fill_up(block.row_end - block.row_begin);
 }
 
-template <class T, class Out> void entries(const BlockOfPairs<T>& block, Out* out, long stride) {
+template <class T, class Out> void entries(const BlockOfPairs<T>& block, Out* out, int64_t stride) {
   EntryVisitor<T, Out> visitor{out, stride, block.row_end - block.row_begin, block.column_end - block.column_begin};
   for_each_tile(block, visitor);
 }
 
-template <class T, class Out> void panels(const BlockOfPairs<T>& block, Out* out, long stride) {
+template <class T, class Out> void panels(const BlockOfPairs<T>& block, Out* out, int64_t stride) {
   EntryPanels<T, Out> visitor{{out, stride}};
   for_each_tile(block, visitor);
   visitor.written.fill_up(block.row_end - block.row_begin);
@@ -263,9 +263,9 @@ template <class T> void counts(const BlockOfPairs<T>& block, const double* thres
 }
 
 template <class T>
-long between(const BlockOfPairs<T>& block, double low, double high, double* out, long capacity, int64_t* below) {
+int64_t between(const BlockOfPairs<T>& block, double low, double high, double* out, int64_t capacity, int64_t* below) {
   using V = Pack<T>;
-  long found = 0;
+  int64_t found = 0;
   Bits<V> count = {};
   const auto take = [&](V h) KCALIB_INLINE {
     const Bits<V> lower = h < T(low), inside = ~lower & (h < T(high));
@@ -286,9 +286,9 @@ long between(const BlockOfPairs<T>& block, double low, double high, double* out,
   return found;
 }
 
-void add(const double* x, long n, double* sums) {
+void add(const double* x, int64_t n, double* sums) {
   constexpr int L = LANES<DoublePack>;
-  for (long i = 0; i < n; i += L) store<DoublePack>(sums + i, load<DoublePack>(sums + i) + load<DoublePack>(x + i));
+  for (int64_t i = 0; i < n; i += L) store<DoublePack>(sums + i, load<DoublePack>(sums + i) + load<DoublePack>(x + i));
 }
 
 template <class V> KCALIB_FN void add_pack(const double* x, double* sums, double* lost) {
@@ -297,9 +297,9 @@ template <class V> KCALIB_FN void add_pack(const double* x, double* sums, double
   store<V>(sums, next);
 }
 
-void add_compensated(const double* x, long n, double* sums, double* lost) {
+void add_compensated(const double* x, int64_t n, double* sums, double* lost) {
   constexpr int L = LANES<DoublePack>;
-  long i = 0;
+  int64_t i = 0;
   for (; i + L <= n; i += L) add_pack<DoublePack>(x + i, sums + i, lost + i);
   for (; i < n; ++i) {
     const double next = sums[i] + x[i], added = next - sums[i];
@@ -308,7 +308,7 @@ void add_compensated(const double* x, long n, double* sums, double* lost) {
   }
 }
 
-template <class T> double probe(Probe what, long repetitions, T* sink) {
+template <class T> double probe(Probe what, int64_t repetitions, T* sink) {
   using V = Pack<T>;
   constexpr int CHAINS = 12;
   V x[CHAINS];
@@ -317,7 +317,7 @@ template <class T> double probe(Probe what, long repetitions, T* sink) {
   __asm__("" : "+m"(a));  // x * a + x is x, but the compiler is not to know
   double passes = 1;
   if (what == Probe::FMA) {
-    for (long n = 0; n < repetitions; ++n)
+    for (int64_t n = 0; n < repetitions; ++n)
 #pragma GCC unroll 12
       for (int i = 0; i < CHAINS; ++i) x[i] = x[i] * a + x[i];  // its own addend: NEON would copy another one
   } else {
@@ -326,7 +326,7 @@ template <class T> double probe(Probe what, long repetitions, T* sink) {
     alignas(PACK_BYTES) V buffer[LENGTH];
     for (int i = 0; i < LENGTH; ++i) buffer[i] = splat<V>(T(i) / T(LENGTH));
     passes = double(LENGTH) / CHAINS;
-    for (long n = 0; n < repetitions; ++n) {
+    for (int64_t n = 0; n < repetitions; ++n) {
       for (int i = 0; i < LENGTH; ++i)
         x[i % 2] += what == Probe::EXP ? exp_minus(buffer[i]) : square_root(buffer[i]);
       __asm__ volatile("" : : "r"(buffer) : "memory");
@@ -338,7 +338,7 @@ template <class T> double probe(Probe what, long repetitions, T* sink) {
   return double(repetitions) * CHAINS * passes * LANES<V>;
 }
 
-template <class T> void evaluate(ScalarFunction f, const T* x, T a, long n, T* out) {
+template <class T> void evaluate(ScalarFunction f, const T* x, T a, int64_t n, T* out) {
   using V = Pack<T>;
   const auto apply = [=](V v) {
     switch (f) {
@@ -356,7 +356,7 @@ template <class T> void evaluate(ScalarFunction f, const T* x, T a, long n, T* o
       default: return power(v, a);
     }
   };
-  for (long i = 0; i < n; i += LANES<V>) {
+  for (int64_t i = 0; i < n; i += LANES<V>) {
     const int valid = n - i < LANES<V> ? int(n - i) : LANES<V>;
     V v = splat<V>(T(1));
     for (int lane = 0; lane < valid; ++lane) v[lane] = x[i + lane];

@@ -2,6 +2,8 @@
 // instruction set, as pack.h is.
 #pragma once
 
+#include <cstdint>
+
 #include "pack.h"
 
 namespace kcalib {
@@ -14,7 +16,7 @@ KCALIB_FN DoublePack size_of(DoublePack x) { return x < DoublePack{} ? -x : x; }
 KCALIB_FN double unit_of(double most, int bits) {
   if (!(most < __builtin_inf())) return __builtin_nan("");
   if (most < 0x1p-900) return 1;
-  const long exponent = long(to_bits(most) >> 52);
+  const int64_t exponent = int64_t(to_bits(most) >> 52);
   return from_bits<double>(Bits<double>(exponent + 1 - bits) << 52);
 }
 // The larger of both; not a number if one of them is not.
@@ -33,7 +35,7 @@ KCALIB_FN DoublePack in_units_of(DoublePack x, double reciprocal) {
 }
 
 // Numbers of the columns from `first` on and before `end`, of a pack that begins with column j; others are 0.
-KCALIB_FN DoublePack before(DoublePack x, long first, long end, long j) {
+KCALIB_FN DoublePack before(DoublePack x, int64_t first, int64_t end, int64_t j) {
   if (j >= first && j + LANES<DoublePack> <= end) return x;
   for (int l = 0; l < LANES<DoublePack>; ++l)
     if (j + l < first || j + l >= end) x[l] = 0;

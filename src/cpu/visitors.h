@@ -2,43 +2,45 @@
 // visitors (`for_each_tile` says in which order) and includes this once per instruction set.
 #pragma once
 
+#include <cstdint>
+
 #include "tile.h"
 #include "register_tile.h"
 
 namespace kcalib {
 namespace {
 
-constexpr long MAX_BLOCK_ROWS = 192;
+constexpr int64_t MAX_BLOCK_ROWS = 192;
 
 // Where a visitor puts entries that it has to write: nowhere, in rows `stride` apart, or in panels of Out, whose width may be
 // another than that of T. Whole tiles are written, with zeros for rows and columns beyond the last.
 struct Nowhere {
   KCALIB_FN void start_panel() {}
-  template <class V> KCALIB_FN void put(long, int, V) {}
+  template <class V> KCALIB_FN void put(int64_t, int, V) {}
 };
 
 template <class T> struct InRows {
   using V = Pack<T>;
   T* out;
-  long stride;
-  long column = -WIDTH<T>;  // of the panel that was started last
+  int64_t stride;
+  int64_t column = -WIDTH<T>;  // of the panel that was started last
 
   KCALIB_FN void start_panel() { column += WIDTH<T>; }
-  KCALIB_FN void put(long row, int v, V h) const { store<V>(out + row * stride + column + v * LANES<V>, h); }
+  KCALIB_FN void put(int64_t row, int v, V h) const { store<V>(out + row * stride + column + v * LANES<V>, h); }
 };
 
 template <class T, class Out> struct InPanels {
   using V = Pack<T>;
   static constexpr int PIECE = LANES<DoublePack>;  // lanes that are in one panel, whatever its width
   Out* out;
-  long stride;
-  long column = -WIDTH<T>;
+  int64_t stride;
+  int64_t column = -WIDTH<T>;
 
-  KCALIB_FN Out* at(long row, long column) const {
+  KCALIB_FN Out* at(int64_t row, int64_t column) const {
     return out + (column / WIDTH<Out> * stride + row) * WIDTH<Out> + column % WIDTH<Out>;
   }
   KCALIB_FN void start_panel() { column += WIDTH<T>; }
-  KCALIB_FN void put(long row, int v, V h) const {
+  KCALIB_FN void put(int64_t row, int v, V h) const {
     if constexpr (WIDTH<Out> >= WIDTH<T>) {
       store_as(at(row, column) + v * LANES<V>, h);
     } else {
@@ -48,11 +50,11 @@ template <class T, class Out> struct InPanels {
     }
   }
   // Zeros for the rest of the last panel, if there is one.
-  KCALIB_FN void fill_up(long rows) const {
-    const long written = column + WIDTH<T>;
+  KCALIB_FN void fill_up(int64_t rows) const {
+    const int64_t written = column + WIDTH<T>;
     if (written % WIDTH<Out> == 0) return;
-    for (long i = 0; i < rows; ++i)
-      for (long l = 0; l < WIDTH<Out> - WIDTH<T>; ++l) at(i, written)[l] = Out(0);
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t l = 0; l < WIDTH<Out> - WIDTH<T>; ++l) at(i, written)[l] = Out(0);
   }
 };
 
@@ -68,14 +70,14 @@ template <class T, bool WITH_ROWS, bool SECOND, class Place = Nowhere> struct Su
   DoublePack column_sum[VECTORS * WIDE<V>];
   DoublePack square_sum{};
   double* column_sums;
-  long columns;
+  int64_t columns;
   Place written{};
 
   KCALIB_FN void start_panel() {
     for (auto& sum : column_sum) sum = DoublePack{};
     written.start_panel();
   }
-  KCALIB_FN void row(int r, long i, const V* kernel, const V* factor) {
+  KCALIB_FN void row(int r, int64_t i, const V* kernel, const V* factor) {
     for (int v = 0; v < VECTORS; ++v)
       tile_columns[v] = r == 0 ? rounded(kernel[v] * factor[v]) : fused(kernel[v], factor[v], tile_columns[v]);
     if constexpr (WITH_ROWS) {
@@ -94,7 +96,7 @@ template <class T, bool WITH_ROWS, bool SECOND, class Place = Nowhere> struct Su
         for (int w = 0; w < WIDE<V>; ++w) square_sum += wide[w] * wide[w];
       }
   }
-  KCALIB_FN void end_tile(long) {
+  KCALIB_FN void end_tile(int64_t) {
     V sum = tile_columns[0] + tile_columns[1];
     if constexpr (VECTORS == 4)
       sum += tile_columns[2] + tile_columns[3];
@@ -104,9 +106,9 @@ template <class T, bool WITH_ROWS, bool SECOND, class Place = Nowhere> struct Su
     if constexpr (WITH_ROWS)
       for (int v = 0; v < VECTORS; ++v) add_wide(tile_columns[v], column_sum + v * WIDE<V>);
   }
-  KCALIB_FN void end_panel(long column) {
+  KCALIB_FN void end_panel(int64_t column) {
     if (!WITH_ROWS || !column_sums) return;
-    for (long j = 0; j < WIDTH<T> && column + j < columns; ++j)
+    for (int64_t j = 0; j < WIDTH<T> && column + j < columns; ++j)
       column_sums[column + j] += column_sum[j / LANES<DoublePack>][j % LANES<DoublePack>];
   }
 };
@@ -136,10 +138,10 @@ template <class T, class Out> struct EntryVisitor {
   using V = Pack<T>;
   static constexpr bool OF_FACTORS = false, EXPECTING = false;
   Out* out;
-  long stride, rows, columns;
+  int64_t stride, rows, columns;
 
   KCALIB_FN void start_panel() {}
-  KCALIB_FN void row(int r, long i, long column, const V* h) {
+  KCALIB_FN void row(int r, int64_t i, int64_t column, const V* h) {
     if (i + r >= rows) return;
     Out* begin = out + (i + r) * stride + column;
     if (columns - column >= WIDTH<T>) {
@@ -148,10 +150,10 @@ template <class T, class Out> struct EntryVisitor {
     }
     T lanes[WIDTH<T>];
     for (int v = 0; v < VECTORS; ++v) store<V>(lanes + v * LANES<V>, h[v]);
-    for (long j = 0; j < columns - column; ++j) begin[j] = Out(lanes[j]);
+    for (int64_t j = 0; j < columns - column; ++j) begin[j] = Out(lanes[j]);
   }
-  KCALIB_FN void end_tile(long) {}
-  KCALIB_FN void end_panel(long) {}
+  KCALIB_FN void end_tile(int64_t) {}
+  KCALIB_FN void end_panel(int64_t) {}
 };
 
 // Writes the entries as panels of Out.
@@ -161,13 +163,13 @@ template <class T, class Out> struct EntryPanels {
   InPanels<T, Out> written;
 
   KCALIB_FN void start_panel() { written.start_panel(); }
-  KCALIB_FN void row(int r, long i, const V* kernel, const V* factor) {
+  KCALIB_FN void row(int r, int64_t i, const V* kernel, const V* factor) {
     V h[VECTORS];
     for (int v = 0; v < VECTORS; ++v) h[v] = rounded(kernel[v] * factor[v]);
     for (int v = 0; v < VECTORS; ++v) written.put(i + r, v, h[v]);
   }
-  KCALIB_FN void end_tile(long) {}
-  KCALIB_FN void end_panel(long) {}
+  KCALIB_FN void end_tile(int64_t) {}
+  KCALIB_FN void end_panel(int64_t) {}
 };
 
 // Writes the chosen lanes one after the other, and returns how many; up to a pack's lanes behind them are overwritten.
@@ -202,12 +204,12 @@ template <class T, class Take> struct PairVisitor {
   Take take;
 
   KCALIB_FN void start_panel() {}
-  KCALIB_FN void row(int r, long i, long column, const V* h) {
-    const long rows = block.row_end - block.row_begin, columns = block.column_end - block.column_begin;
+  KCALIB_FN void row(int r, int64_t i, int64_t column, const V* h) {
+    const int64_t rows = block.row_end - block.row_begin, columns = block.column_end - block.column_begin;
     if (i + r >= rows) return;
-    const long first = block.on_diagonal ? i + r + 1 : 0;
+    const int64_t first = block.on_diagonal ? i + r + 1 : 0;
     for (int v = 0; v < VECTORS; ++v) {
-      const long j = column + v * LANES<V>;
+      const int64_t j = column + v * LANES<V>;
       V shown = h[v];
       if (j < first || j + LANES<V> > columns)
         for (int l = 0; l < LANES<V>; ++l)
@@ -215,8 +217,8 @@ template <class T, class Take> struct PairVisitor {
       take(shown);
     }
   }
-  KCALIB_FN void end_tile(long) {}
-  KCALIB_FN void end_panel(long) {}
+  KCALIB_FN void end_tile(int64_t) {}
+  KCALIB_FN void end_panel(int64_t) {}
 };
 
 }  // namespace

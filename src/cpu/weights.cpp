@@ -50,13 +50,13 @@ KCALIB_FN WordPack count_from(Word first) {
 }
 
 // Stores the first `count` lanes; fewer than L only at the end of a row.
-template <class T> KCALIB_FN void store_some(T* out, DoublePack x, long count) {
+template <class T> KCALIB_FN void store_some(T* out, DoublePack x, int64_t count) {
   using Narrow = typename NarrowOf<T>::type;
   const Narrow y = __builtin_convertvector(x, Narrow);
   if (count >= L)
     __builtin_memcpy(out, &y, sizeof y);
   else
-    for (long i = 0; i < count; ++i) out[i] = y[i];
+    for (int64_t i = 0; i < count; ++i) out[i] = y[i];
 }
 
 // Words 2 * pair and 2 * pair + 1 of L replicates from `first` on.
@@ -74,18 +74,18 @@ KCALIB_FN void sign_words(Word seed, Word first, int count, WordPack rows, WordP
   }
 }
 
-template <class T> void rademacher_weights(const Rectangle& at, T* out, long stride) {
+template <class T> void rademacher_weights(const Rectangle& at, T* out, int64_t stride) {
   constexpr int MOST_WORDS = Rectangle::MOST_REPLICATES / 64 + 1;
   WordPack signs[MOST_WORDS];
   Word words[L][MOST_WORDS + 1] = {};  // of rows
   const Word first = at.first / 64, shift = at.first % 64;
   const int count = int((shift + Word(at.n) + 63) / 64);
-  for (long row = at.row_begin; row < at.row_end; row += L) {
+  for (int64_t row = at.row_begin; row < at.row_end; row += L) {
     sign_words(at.seed, first, count, count_from(Word(row)), signs);
     for (int w = 0; w < count; ++w)
       for (int i = 0; i < L; ++i) words[i][w] = signs[w][i];
     for (int i = 0; i < L && row + i < at.row_end; ++i, out += stride)
-      for (long b = 0; b < at.n; b += L) {
+      for (int64_t b = 0; b < at.n; b += L) {
         const Word bit = (shift + Word(b)) % 64, *word = words[i] + (shift + Word(b)) / 64;
         const Word some = bit ? word[0] >> bit | word[1] << (64 - bit) : word[0];
         store_some(out + b, rademacher<DoublePack>(splat_word<WordPack>(some) >> count_from(0), 0), at.n - b);
@@ -93,10 +93,10 @@ template <class T> void rademacher_weights(const Rectangle& at, T* out, long str
   }
 }
 
-template <class T> void gaussian_weights(const Rectangle& at, T* out, long stride) {
+template <class T> void gaussian_weights(const Rectangle& at, T* out, int64_t stride) {
   constexpr int PACKS = 4;  // rows at a time: enough for the processor to overlap their long chains
-  for (long row = at.row_begin; row < at.row_end; row += PACKS, out += PACKS * stride)
-    for (long b = 0; b < at.n; b += L) {
+  for (int64_t row = at.row_begin; row < at.row_end; row += PACKS, out += PACKS * stride)
+    for (int64_t b = 0; b < at.n; b += L) {
       WordPack words[PACKS];
       DoublePack deviates[PACKS];
       LongPack far{};
@@ -115,7 +115,7 @@ template <class T> void gaussian_weights(const Rectangle& at, T* out, long strid
 }
 
 // SETS times 2 L draws of a replicate from k on, which is even: rows[2 s] and rows[2 s + 1] have those of the s-th set.
-template <int SETS> KCALIB_FN void rows_of_draws(Word seed, Word replicate, long k, Word n, Word (*rows)[L]) {
+template <int SETS> KCALIB_FN void rows_of_draws(Word seed, Word replicate, int64_t k, Word n, Word (*rows)[L]) {
   WordPack words[2 * SETS];
 #pragma GCC unroll 2
   for (int s = 0; s < SETS; ++s)
@@ -129,10 +129,10 @@ template <int SETS> KCALIB_FN void rows_of_draws(Word seed, Word replicate, long
   __asm__ volatile("" : : "r"(rows) : "memory");
 }
 
-void draw(Word seed, Word replicate, long begin, long end, long n, unsigned char* counts) {
+void draw(Word seed, Word replicate, int64_t begin, int64_t end, int64_t n, unsigned char* counts) {
   constexpr int SETS = 2;  // whose long chains overlap
   Word rows[2 * SETS][L];
-  long k = begin;
+  int64_t k = begin;
   for (; k + 2 * SETS * L <= end; k += 2 * SETS * L) {
     rows_of_draws<SETS>(seed, replicate, k, Word(n), rows);
 #pragma GCC unroll 4
@@ -146,7 +146,7 @@ void draw(Word seed, Word replicate, long begin, long end, long n, unsigned char
   }
 }
 
-constexpr long OF_PANEL = ByteForms::WEIGHTS_AT_ONCE;
+constexpr int64_t OF_PANEL = ByteForms::WEIGHTS_AT_ONCE;
 
 using Sixteen = unsigned char __attribute__((vector_size(16)));
 using Eight = unsigned short __attribute__((vector_size(16)));
@@ -164,8 +164,8 @@ template <> KCALIB_FN Sixteen upper_in_turns(Sixteen x, Sixteen y) {
 template <> KCALIB_FN Eight lower_in_turns(Eight x, Eight y) { return __builtin_shuffle(x, y, Eight{0, 8, 1, 9, 2, 10, 3, 11}); }
 template <> KCALIB_FN Eight upper_in_turns(Eight x, Eight y) { return __builtin_shuffle(x, y, Eight{4, 12, 5, 13, 6, 14, 7, 15}); }
 
-void write_panel(const unsigned char* weights, long rows, const std::int64_t* order, long n, unsigned char* of_rows, unsigned char* panel) {
-  for (long i = 0; i < rows; i += OF_PANEL) {
+void write_panel(const unsigned char* weights, int64_t rows, const std::int64_t* order, int64_t n, unsigned char* of_rows, unsigned char* panel) {
+  for (int64_t i = 0; i < rows; i += OF_PANEL) {
     Sixteen x[OF_PANEL], y[OF_PANEL];
 #pragma GCC unroll 16
     for (int r = 0; r < OF_PANEL; ++r) __builtin_memcpy(&x[r], weights + r * rows + i, sizeof x[r]);
@@ -181,7 +181,7 @@ void write_panel(const unsigned char* weights, long rows, const std::int64_t* or
     }
     __builtin_memcpy(of_rows + i * OF_PANEL, x, sizeof x);
   }
-  for (long i = 0; i < rows; i += 4) {
+  for (int64_t i = 0; i < rows; i += 4) {
     Sixteen row[4];
     for (int k = 0; k < 4; ++k) __builtin_memcpy(&row[k], of_rows + (order && i + k < n ? order[i + k] : i + k) * OF_PANEL, sizeof row[k]);
     const Eight low[] = {Eight(lower_in_turns(row[0], row[1])), Eight(lower_in_turns(row[2], row[3]))};
@@ -202,9 +202,9 @@ KCALIB_FN void row_of_panel(const signed char* panel, int place, DoublePack* wei
   }
 }
 
-void panel_product(const signed char* panel, const int* places, long n, const double* vector, double (*out)[OF_PANEL]) {
+void panel_product(const signed char* panel, const int* places, int64_t n, const double* vector, double (*out)[OF_PANEL]) {
   DoublePack sums[PRODUCT_SUMS][OF_PANEL / L] = {};
-  for (long i = 0; i < n; i += PRODUCT_SUMS)
+  for (int64_t i = 0; i < n; i += PRODUCT_SUMS)
 #pragma GCC unroll 8
     for (int k = 0; k < PRODUCT_SUMS; ++k)
       if (i + k < n) {
@@ -215,9 +215,9 @@ void panel_product(const signed char* panel, const int* places, long n, const do
   __builtin_memcpy(out, sums, sizeof sums);
 }
 
-void sign_lines(Word seed, Word first, int n_words, const std::int64_t* rows, long n, Word (*out)[8]) {
+void sign_lines(Word seed, Word first, int n_words, const std::int64_t* rows, int64_t n, Word (*out)[8]) {
   WordPack of_rows = {}, words[8] = {};
-  for (long i = 0; i < n; i += L) {
+  for (int64_t i = 0; i < n; i += L) {
     if (i + L <= n) __builtin_memcpy(&of_rows, rows + i, sizeof of_rows);
     else
       for (int l = 0; i + l < n; ++l) of_rows[l] = Word(rows[i + l]);
@@ -232,7 +232,7 @@ void sign_lines(Word seed, Word first, int n_words, const std::int64_t* rows, lo
   }
 }
 
-constexpr long LABEL_ROWS = 512;  // whose labels in all draws stay in the first-level cache
+constexpr int64_t LABEL_ROWS = 512;  // whose labels in all draws stay in the first-level cache
 constexpr Word NEVER = Word(1) << 53;
 
 #if defined(__AVX512F__)
@@ -254,17 +254,17 @@ template <> struct WideProduct<WordPack> {
 // first `before` and some of the last may belong to other rows.
 class Thresholds {
  public:
-  Thresholds(const LabelDraws& labels, long begin, long end) {
-    for (long i = -3; i < LABEL_ROWS + 3; ++i)
+  Thresholds(const LabelDraws& labels, int64_t begin, int64_t end) {
+    for (int64_t i = -3; i < LABEL_ROWS + 3; ++i)
       rows_[i + 3] = i >= 0 && begin + i < end ? labels.thresholds[begin + i] : NEVER;
 #if defined(__AVX512F__)
-    for (long before = 0; before < 4; ++before)
-      for (long i = 0; i < LABEL_ROWS; ++i) of_packs_[before][i / 32][i % 4][i % 32 / 4] = rows_[i + 3 - before];
+    for (int64_t before = 0; before < 4; ++before)
+      for (int64_t i = 0; i < LABEL_ROWS; ++i) of_packs_[before][i / 32][i % 4][i % 32 / 4] = rows_[i + 3 - before];
 #endif
   }
 
   // Whether numbers `at`, .., at + 63 reach them, `at` a multiple of 64.
-  KCALIB_FN Word reached(const LabelDraws& labels, Word block, Word before, long at) const {
+  KCALIB_FN Word reached(const LabelDraws& labels, Word block, Word before, int64_t at) const {
     Word found = 0;
 #if defined(__AVX512F__)
     WordPack words[2][4];
@@ -287,11 +287,11 @@ class Thresholds {
 #endif
     return found;
   }
-  KCALIB_FN Word four_reached(const LabelDraws& labels, Word block, Word before, long at) const {
+  KCALIB_FN Word four_reached(const LabelDraws& labels, Word block, Word before, int64_t at) const {
     Word words[4], found = 0;
     numpy_words(labels.key0, labels.key1, block, words);
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) found |= Word((words[i] >> 11) >= rows_[at + i + 3 - long(before)]) << i;
+    for (int i = 0; i < 4; ++i) found |= Word((words[i] >> 11) >= rows_[at + i + 3 - int64_t(before)]) << i;
     return found;
   }
 
@@ -304,10 +304,10 @@ class Thresholds {
 
 // The labels of LABEL_ROWS rows in one draw, by numbers from `first` on: bit i of bits[w] is that of row 64 w + i.
 void label_bits(const LabelDraws& labels, Word first, const Thresholds& thresholds, Word* bits) {
-  constexpr long WORDS = LABEL_ROWS / 64;
+  constexpr int64_t WORDS = LABEL_ROWS / 64;
   const Word before = first % 4;  // numbers come by fours
   Word block = first / 4, last = 0;
-  for (long w = 0; w < WORDS; ++w, block += 16) {
+  for (int64_t w = 0; w < WORDS; ++w, block += 16) {
     const Word word = thresholds.reached(labels, block, before, 64 * w);
     if (w > 0) bits[w - 1] = last >> before | (word << 1) << (63 - before);
     last = word;
@@ -316,17 +316,17 @@ void label_bits(const LabelDraws& labels, Word first, const Thresholds& threshol
   if (before) bits[WORDS - 1] |= thresholds.four_reached(labels, block, before, LABEL_ROWS) << (64 - before);
 }
 
-void label_lines(const LabelDraws& labels, Word first, int n_draws, long begin, long end, Word (*out)[8]) {
-  constexpr long WORDS = LABEL_ROWS / 64, MOST = Rectangle::MOST_REPLICATES;
+void label_lines(const LabelDraws& labels, Word first, int n_draws, int64_t begin, int64_t end, Word (*out)[8]) {
+  constexpr int64_t WORDS = LABEL_ROWS / 64, MOST = Rectangle::MOST_REPLICATES;
   Word bits[WORDS][MOST] = {};
-  for (long row = begin; row < end; row += LABEL_ROWS, out += LABEL_ROWS) {
+  for (int64_t row = begin; row < end; row += LABEL_ROWS, out += LABEL_ROWS) {
     const Thresholds thresholds(labels, row, end);
     for (int d = 0; d < n_draws; ++d) {
       Word of_draw[WORDS];
       label_bits(labels, (first + Word(d)) * Word(labels.n) + Word(row), thresholds, of_draw);
-      for (long w = 0; w < WORDS; ++w) bits[w][d % 64 * 8 + d / 64] = of_draw[w];
+      for (int64_t w = 0; w < WORDS; ++w) bits[w][d % 64 * 8 + d / 64] = of_draw[w];
     }
-    for (long w = 0; w < WORDS && row + 64 * w < end; ++w)
+    for (int64_t w = 0; w < WORDS && row + 64 * w < end; ++w)
       for (int part = 0; part < 8; part += L) {
         WordPack words[64];
         for (int b = 0; b < 64; ++b) __builtin_memcpy(&words[b], &bits[w][8 * b + part], sizeof(WordPack));

@@ -1,6 +1,6 @@
 // H @ V and w^T H w for points on a line, on a GPU: what cpu/line_product.cpp and cpu/line_forms.cpp do on the CPU.
 //
-// kcalib/_pairs/operators/sorted_scan_cuda.py compiles this text by NVRTC, once for each combination of
+// kcalib/_pairs/backends/sorted_scan_cuda.py compiles this text by NVRTC, once for each combination of
 //
 //   KCALIB_DEGREE        of the polynomial in k(x, x') = exp(-rate D) sum_p coefficients[p] D^p, D = |x - x'|
 //   KCALIB_COLUMNS       columns of V that a thread has
@@ -16,7 +16,7 @@
 // with what reaches it. A thread has a node and COLUMNS columns, so that sums are in an order that n alone decides.
 
 #if !defined(KCALIB_DEGREE) || !defined(KCALIB_COLUMNS)
-#error "kcalib/_pairs/operators/sorted_scan_cuda.py says what to define"
+#error "kcalib/_pairs/backends/sorted_scan_cuda.py says what to define"
 #endif
 
 namespace kcalib {

@@ -1,6 +1,6 @@
 // The pair engine on a GPU: tiles of H in registers. The functions that reduce them are in pair_*.cu, pasted behind this.
 //
-// kcalib/_pairs/operators/cuda.py compiles this text by NVRTC with the function that is wanted, once for each combination of
+// kcalib/_pairs/backends/cuda.py compiles this text by NVRTC with the function that is wanted, once for each combination of
 // what it defines:
 //
 //   KCALIB_TILE, KCALIB_LANES, KCALIB_FEATURES, KCALIB_THREADS   the sizes below

@@ -1,7 +1,7 @@
 // Numbers in order on a GPU: sums whose bits do not depend on the device, and the distances of all pairs of places on a
 // line, counted and listed without having been stored.
 //
-// kcalib/_pairs/operators/sorted_scan_cuda.py compiles this text by NVRTC and launches the functions below.
+// kcalib/_pairs/backends/sorted_scan_cuda.py compiles this text by NVRTC and launches the functions below.
 
 namespace kcalib {
 namespace {

@@ -1,4 +1,4 @@
-// What a launch of the pair engine is passed by value: kcalib/_pairs/operators/cuda.py fills it, and defines
+// What a launch of the pair engine is passed by value: kcalib/_pairs/backends/cuda.py fills it, and defines
 // KCALIB_LAYOUT, whether it thinks of the same fields in the same places. Pasted before mixtures.cuh and pairs.cu.
 
 namespace kcalib {
@@ -30,7 +30,7 @@ struct Problem {
 };
 
 template <class S> struct Instance { static constexpr S of{}; };
-static_assert(KCALIB_LAYOUT, "kcalib/_pairs/operators/cuda.py passes other fields than these");
+static_assert(KCALIB_LAYOUT, "kcalib/_pairs/backends/cuda.py passes other fields than these");
 
 }  // namespace
 }  // namespace kcalib

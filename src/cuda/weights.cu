@@ -1,6 +1,6 @@
 // Resampling weights on a GPU: those of include/kcalib/resampling.h, which the compiled core has too, bit for bit.
 //
-// kcalib/_pairs/operators/cuda.py compiles this text with KCALIB_REAL (double or float, to which weights are rounded) and fills
+// kcalib/_pairs/backends/cuda.py compiles this text with KCALIB_REAL (double or float, to which weights are rounded) and fills
 // panels of `width` replicates from `first` on: out[row * width + c]. A thread has one weight, so that a warp writes
 // numbers beside each other: that it computes two words of 64 signs for one of them is less work than one sum of products.
 

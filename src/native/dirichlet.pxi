@@ -3,21 +3,21 @@
 cdef extern from "cpu/dirichlet.h" namespace "kcalib" nogil:
     cdef cppclass WeightedClasses[T]:
         const T* queries
-        long n_queries
+        int64_t n_queries
         const T* training
         const T* offsets
         const int* labels
-        long n_training
-        long n_features
-        long n_classes
+        int64_t n_training
+        int64_t n_features
+        int64_t n_classes
         bint leave_one_out
     bint c_class_shares "kcalib::class_shares"[T](const WeightedClasses[T]&, const Run&, double*, double*) except +
-    bint c_log_normalisers "kcalib::log_normalisers"(const double*, long, long, const Run&, double*) except +
+    bint c_log_normalisers "kcalib::log_normalisers"(const double*, int64_t, int64_t, const Run&, double*) except +
 
 
 def class_shares(
     const real[:, ::1] queries, const real[:, ::1] training, const real[::1] offsets, const int[::1] labels,
-    long n_classes, bint leave_one_out, Sweep sweep not None,
+    int64_t n_classes, bint leave_one_out, Sweep sweep not None,
 ):
     """Each class's part of the weights exp(-<training_i, query_j> - offset_i), shape (queries, n_classes), and the
     logarithms of their sums.

@@ -6,26 +6,26 @@ cdef extern from "cpu/features.h" namespace "kcalib" nogil:
         const double* amplitudes
         const double* projections
         const double* offsets
-        long n_frequencies
-        long n_features
-        long n_factors
+        int64_t n_frequencies
+        int64_t n_features
+        int64_t n_factors
     cdef cppclass DrawnLabels:
         const double* probabilities
-        long n
-        long m
+        int64_t n
+        int64_t m
         const double* root
-        long rank
+        int64_t rank
         unsigned long long seed
         unsigned long long first
-        long n_draws
+        int64_t n_draws
         unsigned long long first_row
     bint c_mark_sums "kcalib::mark_sums"[T](
-        const FeatureMap&, const T*, const T*, long, long, const Run&, double*, double*) except +
+        const FeatureMap&, const T*, const T*, int64_t, int64_t, const Run&, double*, double*) except +
     bint c_row_forms "kcalib::row_forms"[T](
-        const FeatureMap&, const T*, const T*, long, long, const double*, const Run&, double*, double*) except +
-    bint c_feature_rows "kcalib::feature_rows"[T](const FeatureMap&, const T*, long, const Run&, double*) except +
+        const FeatureMap&, const T*, const T*, int64_t, int64_t, const double*, const Run&, double*, double*) except +
+    bint c_feature_rows "kcalib::feature_rows"[T](const FeatureMap&, const T*, int64_t, const Run&, double*) except +
     bint c_gram_parts "kcalib::gram_parts"(
-        const FeatureMap&, const double*, const double*, long, long, long, const Run&, double*) except +
+        const FeatureMap&, const double*, const double*, int64_t, int64_t, int64_t, const Run&, double*) except +
     bint c_drawn_label_totals "kcalib::drawn_label_totals"[T](
         const FeatureMap&, const T*, const DrawnLabels&, const Run&, double*) except +
 
@@ -52,7 +52,7 @@ cdef class Features:
 
     def mark_sums(self, const real[:, ::1] points, const real[:, ::1] marks, Sweep sweep not None):
         """The sums of phi(x_i) (x) a_i, shape (2F, marks), and of |a_i|^2 times a frequency's two squares, shape (F,)."""
-        cdef long n = points.shape[0], n_marks = marks.shape[1]
+        cdef int64_t n = points.shape[0], n_marks = marks.shape[1]
         sums, own = np.empty((2 * self.map.n_frequencies, n_marks)), np.empty(self.map.n_frequencies)
         cdef double[:, ::1] sums_view = sums
         cdef double[::1] own_view = own
@@ -67,7 +67,7 @@ cdef class Features:
         self, const real[:, ::1] points, const real[:, ::1] marks, const double[:, ::1] sums, Sweep sweep not None,
     ):
         """<phi(x_i) (x) a_i, sums> and |phi(x_i)|^2 |a_i|^2, both (n,)."""
-        cdef long n = points.shape[0], n_marks = marks.shape[1]
+        cdef int64_t n = points.shape[0], n_marks = marks.shape[1]
         forms, own = np.empty(n), np.empty(n)
         cdef double[::1] forms_view = forms
         cdef double[::1] own_view = own
@@ -78,9 +78,9 @@ cdef class Features:
         sweep.raise_if_stopped(finished)
         return forms, own
 
-    def gram_parts(self, const double[:, ::1] points, const double[:, ::1] columns, long part_rows, Sweep sweep not None):
+    def gram_parts(self, const double[:, ::1] points, const double[:, ::1] columns, int64_t part_rows, Sweep sweep not None):
         """The sums of z_i (x) z_i, z_i = (phi(x_i), columns_i), of parts of so many rows, shape (parts, w, w)."""
-        cdef long n = points.shape[0], n_columns = columns.shape[1], width = 2 * self.map.n_frequencies + n_columns
+        cdef int64_t n = points.shape[0], n_columns = columns.shape[1], width = 2 * self.map.n_frequencies + n_columns
         result = np.empty((-(-n // part_rows), width, width))
         cdef double[:, :, ::1] out = result
         cdef bint finished
@@ -102,7 +102,7 @@ cdef class Features:
 
     def drawn_label_totals(
         self, const real[:, ::1] points, const double[:, ::1] probabilities, const double[:, ::1] root,
-        unsigned long long seed, unsigned long long first, long n_draws, Sweep sweep not None,
+        unsigned long long seed, unsigned long long first, int64_t n_draws, Sweep sweep not None,
     ):
         """|S R|^2 - sum_i |phi(x_i)|^2 |R^T e_i|^2 for each draw of labels, shape (n_draws,); `root` may be None."""
         cdef DrawnLabels labels

@@ -7,12 +7,12 @@ cdef extern from "cpu/line.h" namespace "kcalib" nogil:
         int degree
     cdef cppclass Residuals:
         const double* sizes
-        long n_zeros
-        long n
+        int64_t n_zeros
+        int64_t n
     cdef cppclass Line:
         const double* places
-        long n
-        long block
+        int64_t n
+        int64_t block
         LineKernel kernel
     cdef cppclass FormTerm:
         LineKernel kernel
@@ -20,7 +20,7 @@ cdef extern from "cpu/line.h" namespace "kcalib" nogil:
         int rank
     cdef cppclass LabelDraws:
         const unsigned long long* thresholds
-        long n
+        int64_t n
         unsigned long long key0
         unsigned long long key1
     cdef cppclass FormWeights:
@@ -28,15 +28,15 @@ cdef extern from "cpu/line.h" namespace "kcalib" nogil:
         const int* labels
         const LabelDraws* draws
         unsigned long long seed
-    bint c_line_gap "kcalib::line_gap"(const double*, long, const Run&, double*) except +
+    bint c_line_gap "kcalib::line_gap"(const double*, int64_t, const Run&, double*) except +
     bint c_line_residuals "kcalib::line_residuals"(
-        const double*, long, const int64_t*, long, const Run&, double*, long*, double*, double*) except +
+        const double*, int64_t, const int64_t*, int64_t, const Run&, double*, int64_t*, double*, double*) except +
     bint c_line_total "kcalib::line_total"(const Residuals&, const LineKernel&, bint, const Run&, double*) except +
     cdef cppclass Samples:
         const double* points
-        long n_features
-        long n
-        long block
+        int64_t n_features
+        int64_t n
+        int64_t block
     cdef cppclass Marks:
         const int64_t* labels
         double* values
@@ -53,18 +53,18 @@ cdef extern from "cpu/line.h" namespace "kcalib" nogil:
         int rank
     cdef cppclass VectorRows:
         const double* values
-        long stride
-        long first
+        int64_t stride
+        int64_t first
     cdef cppclass ProductRows:
         double* values
-        long stride
-        long n
+        int64_t stride
+        int64_t n
     bint c_line_product "kcalib::line_product"(
-        const Line&, const int64_t*, const ProductTerm*, int, bint, const VectorRows&, long, const Run&,
+        const Line&, const int64_t*, const ProductTerm*, int, bint, const VectorRows&, int64_t, const Run&,
         const ProductRows&) except +
     bint c_line_forms "kcalib::line_forms"(
-        const Line&, const int64_t*, const FormTerm*, int, bint, const FormWeights&, long, const Run&, double*) except +
-    bint c_line_median "kcalib::line_median"(const double*, long, const Run&, double*, cpp_bool*) except +
+        const Line&, const int64_t*, const FormTerm*, int, bint, const FormWeights&, int64_t, const Run&, double*) except +
+    bint c_line_median "kcalib::line_median"(const double*, int64_t, const Run&, double*, cpp_bool*) except +
 
 
 cdef LineKernel line_kernel(double rate, const double[::1] coefficients):
@@ -75,7 +75,7 @@ cdef LineKernel line_kernel(double rate, const double[::1] coefficients):
     return kernel
 
 
-cdef Line line_of(const double[::1] places, long block):
+cdef Line line_of(const double[::1] places, int64_t block):
     cdef Line line
     line.places = &places[0]
     line.n = places.shape[0]
@@ -98,7 +98,7 @@ def line_residuals(points, const int64_t[::1] labels, Sweep sweep not None):
 
     points: shape (n, 2), or (n,) where their second coordinates are all there is.
     """
-    cdef long n = labels.shape[0], n_features = points.ndim
+    cdef int64_t n = labels.shape[0], n_features = points.ndim
     if points.shape != (n, 2)[:n_features]:
         raise ValueError(f"points of shape {points.shape} for {n} labels")
     cdef const double[::1] values = points.reshape(-1)
@@ -106,7 +106,7 @@ def line_residuals(points, const int64_t[::1] labels, Sweep sweep not None):
     cdef double[::1] out = sizes
     cdef double off_line = 0
     cdef double square_norms = 0
-    cdef long n_zeros = 0
+    cdef int64_t n_zeros = 0
     cdef bint finished
     with nogil:
         finished = c_line_residuals(
@@ -116,7 +116,7 @@ def line_residuals(points, const int64_t[::1] labels, Sweep sweep not None):
 
 
 def line_total(
-    const double[::1] sizes, long n_zeros, double rate, const double[::1] coefficients, bint squared,
+    const double[::1] sizes, int64_t n_zeros, double rate, const double[::1] coefficients, bint squared,
     Sweep sweep not None,
 ):
     """Sums over the pairs i < j of k(x_i, x_j) r_i r_j and of its size; see src/cpu/line.h."""
@@ -133,7 +133,7 @@ def line_total(
     return total[0], total[1]
 
 
-def line_order(const double[:, ::1] points, const int64_t[::1] labels, long block, Sweep sweep not None):
+def line_order(const double[:, ::1] points, const int64_t[::1] labels, int64_t block, Sweep sweep not None):
     """Samples sorted by their last coordinates, within blocks: positions and places.
 
     And, unless `labels` is None, marks of the sorted samples, and off_line, square_norms and worst.
@@ -168,8 +168,8 @@ def line_order(const double[:, ::1] points, const int64_t[::1] labels, long bloc
 
 
 def line_product(
-    const double[::1] places, const int64_t[::1] positions, long block, terms, bint diagonal,
-    const double[:, :] vectors, long first, long n_rows, Sweep sweep not None,
+    const double[::1] places, const int64_t[::1] positions, int64_t block, terms, bint diagonal,
+    const double[:, :] vectors, int64_t first, int64_t n_rows, Sweep sweep not None,
 ):
     """H @ vectors of samples within blocks, a row for each of the first n_rows positions; with H_ii if `diagonal`.
 
@@ -177,10 +177,10 @@ def line_product(
     least a column, whose elements are beside each other in a row; rows of the positions from `first` on, 0 before.
     None: a column of 1.
     """
-    cdef long n_vectors = 1 if vectors is None else vectors.shape[1]
+    cdef int64_t n_vectors = 1 if vectors is None else vectors.shape[1]
     # Rows are read and written in any order: those of 8 or 16 columns shall not share a line of the cache.
     buffer = np.empty(n_rows * n_vectors + 7)
-    cdef long skip = -(buffer.ctypes.data // 8) % 8
+    cdef int64_t skip = -(buffer.ctypes.data // 8) % 8
     result = buffer[skip : skip + n_rows * n_vectors].reshape(n_rows, n_vectors)
     cdef double[:, ::1] out = result
     cdef vector[ProductTerm] all_terms
@@ -199,7 +199,7 @@ def line_product(
     rows.stride = 0
     rows.first = first
     if vectors is not None:
-        rows.values, rows.stride = &vectors[0, 0], vectors.strides[0] // <long>sizeof(double)
+        rows.values, rows.stride = &vectors[0, 0], vectors.strides[0] // <int64_t>sizeof(double)
     products.values, products.stride, products.n = &out[0, 0], n_vectors, n_rows
     cdef bint finished
     with nogil:
@@ -211,7 +211,7 @@ def line_product(
 
 def line_forms(
     const double[::1] places, const int64_t[::1] positions, terms, const double[:, ::1] weights,
-    unsigned long long seed, long n_replicates, Sweep sweep not None,
+    unsigned long long seed, int64_t n_replicates, Sweep sweep not None,
 ):
     """w^T H w for the columns w of `weights` or, where these are None, for Rademacher weights of `seed`.
 
@@ -238,7 +238,7 @@ def line_label_forms(
 
 def line_drawn_forms(
     const double[::1] places, const int64_t[::1] positions, terms, const unsigned long long[::1] thresholds,
-    unsigned long long key0, unsigned long long key1, long n_draws, Sweep sweep not None,
+    unsigned long long key0, unsigned long long key1, int64_t n_draws, Sweep sweep not None,
 ):
     """The same for labels that are drawn, with what `label_thresholds` returns."""
     cdef LabelDraws draws
@@ -250,7 +250,7 @@ def line_drawn_forms(
 
 cdef forms_of(
     const double[::1] places, const int64_t[::1] positions, terms, bint diagonal, const FormWeights& source,
-    long n_replicates, Sweep sweep,
+    int64_t n_replicates, Sweep sweep,
 ):
     result = np.empty(n_replicates)
     cdef double[::1] out = result

@@ -4,13 +4,13 @@ cdef extern from "cpu/locations.h" namespace "kcalib" nogil:
     cdef cppclass LocatedSamples:
         const double* p
         const int64_t* labels
-        long n
-        long m
+        int64_t n
+        int64_t m
     cdef cppclass LocationPoints:
         KernelProgram kernel
         const double* points
         const int64_t* classes
-        long n_locations
+        int64_t n_locations
     bint c_location_sums "kcalib::location_sums"(
         const LocatedSamples&, const LocationPoints&, const Run&, double*, double*, double*, const double*, cpp_bool*) except +
     bint c_location_fourth "kcalib::location_fourth"(

@@ -2,9 +2,9 @@
 
 cdef extern from "cpu/pair_laws.h" namespace "kcalib" nogil:
     cdef cppclass PairLaws:
-        long rows
-        long n
-        long m
+        int64_t rows
+        int64_t n
+        int64_t m
         const double* traces
         const double* own
         const double* other

@@ -36,7 +36,7 @@ cdef extern from "kcalib/mixtures.h" namespace "kcalib" nogil:
         int n_components
         int n_terms
         KernelProgram kernel
-    long c_component_columns "kcalib::component_columns"(int family, long d)
+    int64_t c_component_columns "kcalib::component_columns"(int family, int64_t d)
 
 
 cdef extern from "cpu/families.h" namespace "kcalib" nogil:
@@ -59,17 +59,17 @@ cdef extern from "cpu/tile.h" namespace "kcalib" nogil:
         const Mixtures* target
         const Mixtures* predicted
         const double* table
-        long table_stride
+        int64_t table_stride
     cdef cppclass Side[T]:
         const T* points
-        long n_features
+        int64_t n_features
         const T* marks
-        long n_marks
+        int64_t n_marks
         const int* labels
         const int* classes
         const double* centre
         const int64_t* order
-        long n
+        int64_t n
         bint expecting
     int N_THRESHOLDS "kcalib::THRESHOLDS"
 
@@ -81,48 +81,48 @@ cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
         Side[T] right
         bint symmetric
     cdef struct Groups:
-        long block
-        long per_group
-        long rows
-        long columns
+        int64_t block
+        int64_t per_group
+        int64_t rows
+        int64_t columns
     Groups c_groups "kcalib::groups_of"[T](const PairProblem[T]&, const Run&)
     bint c_moment_parts "kcalib::moment_parts"[T](
         const PairProblem[T]&, const Run&, double*, double*, double*, double*, double*) except +
     bint c_moments "kcalib::moments"[T](
         const PairProblem[T]&, const Run&, double*, double*, double*, double*, double*) except +
-    bint c_block_sums "kcalib::block_sums"[T](const PairProblem[T]&, const Run&, long, double*) except +
+    bint c_block_sums "kcalib::block_sums"[T](const PairProblem[T]&, const Run&, int64_t, double*) except +
     cdef enum class Entries:
         DOUBLE
         SINGLE
         IN_UNITS
         OFF_DIAGONAL
     bint c_matmul "kcalib::matmul"[T](
-        const PairProblem[T]&, const Run&, const double*, const double*, long, Entries, double*, double*) except +
+        const PairProblem[T]&, const Run&, const double*, const double*, int64_t, Entries, double*, double*) except +
     cdef cppclass LabelPanels:
         const int* const* words
         const unsigned char* const* bytes
-        long n_panels, planes
-        long at_once(const TileTable&)
+        int64_t n_panels, planes
+        int64_t at_once(const TileTable&)
     bint c_match_parts "kcalib::match_parts"[T](
-        const PairProblem[T]&, const Run&, const LabelPanels&, long, long, double*) except +
+        const PairProblem[T]&, const Run&, const LabelPanels&, int64_t, int64_t, double*) except +
     bint c_matches "kcalib::matches"[T](const PairProblem[T]&, const Run&, const LabelPanels&, double*) except +
-    long c_label_planes "kcalib::label_planes"(const int*, long, long, const Run&)
-    void c_pack_labels "kcalib::pack_labels"(const int*, long, long, long, long, long, unsigned char*, const Run&)
+    int64_t c_label_planes "kcalib::label_planes"(const int*, int64_t, int64_t, const Run&)
+    void c_pack_labels "kcalib::pack_labels"(const int*, int64_t, int64_t, int64_t, int64_t, int64_t, unsigned char*, const Run&)
     bint c_quadratic_parts "kcalib::quadratic_parts"[T, W](
-        const PairProblem[T]&, const Run&, const W* const*, long, long, long, double*) except +
-    bint c_quadratic_forms "kcalib::quadratic_forms"[T, W](const PairProblem[T]&, const Run&, const W* const*, long, double*) except +
+        const PairProblem[T]&, const Run&, const W* const*, int64_t, int64_t, int64_t, double*) except +
+    bint c_quadratic_forms "kcalib::quadratic_forms"[T, W](const PairProblem[T]&, const Run&, const W* const*, int64_t, double*) except +
     bint c_moments_and_forms "kcalib::moments_and_forms"(
-        const PairProblem[double]&, const Run&, const signed_char* const*, long, double*, double*, double*, double*, double*) except +
-    long c_weights_at_once "kcalib::weights_at_once"(const TileTable&, long size)
+        const PairProblem[double]&, const Run&, const signed_char* const*, int64_t, double*, double*, double*, double*, double*) except +
+    int64_t c_weights_at_once "kcalib::weights_at_once"(const TileTable&, int64_t size)
     bint c_counts "kcalib::counts"[T](const PairProblem[T]&, const Run&, const double*, int64_t*) except +
-    bint c_between "kcalib::between"[T](const PairProblem[T]&, const Run&, double, double, double*, long, long*, int64_t*) except +
+    bint c_between "kcalib::between"[T](const PairProblem[T]&, const Run&, double, double, double*, int64_t, int64_t*, int64_t*) except +
     bint c_entries "kcalib::entries"[T](const PairProblem[T]&, const Run&, double*) except +
     bint c_own_products "kcalib::own_products"[T](const PairProblem[T]&, const Run&, T*) except +
 
 
 cdef extern from "cpu/rough_sweep.h" namespace "kcalib" nogil:
     cdef cppclass CRoughEntries "kcalib::RoughEntries":
-        long n
+        int64_t n
         bint are_there()
     cdef struct EntryRange:
         double largest
@@ -132,9 +132,9 @@ cdef extern from "cpu/rough_sweep.h" namespace "kcalib" nogil:
         STOPPED
         NOT_IN_BYTES
     RoughResult c_rough_products "kcalib::rough_products"[T](
-        const PairProblem[T]&, const Run&, const EntryRange&, const double*, long, double, CRoughEntries&, double*) except +
+        const PairProblem[T]&, const Run&, const EntryRange&, const double*, int64_t, double, CRoughEntries&, double*) except +
     RoughResult c_kept_products "kcalib::rough_products"(
-        const CRoughEntries&, const Run&, const double*, long, double, double*) except +
+        const CRoughEntries&, const Run&, const double*, int64_t, double, double*) except +
     bint c_moments_and_rough_entries "kcalib::moments_and_rough_entries"(
         const PairProblem[double]&, const Run&, const EntryRange&, CRoughEntries&, double*, double*, double*, double*) except +
 
@@ -156,7 +156,7 @@ class FamilyOfDistributions(typing.NamedTuple):
     of_kernel: bool  # whether its products are the target kernel at two places
     apart: bool  # whether MMD distances of single components have a formula that does without own products
 
-    def component_columns(self, long n_dims):
+    def component_columns(self, int64_t n_dims):
         """How many columns a component of a row has."""
         return c_component_columns(self.number, n_dims)
 
@@ -236,7 +236,7 @@ cdef class Kernel:
         if table is not None:
             self.table = table
             self.program.table = &table[0, 0]
-            self.program.table_stride = table.strides[0] // <long>sizeof(double)
+            self.program.table_stride = table.strides[0] // <int64_t>sizeof(double)
 
     cdef Mixtures mixtures(self, description):
         family, n_dims, n_components, n_terms, terms = description
@@ -461,18 +461,18 @@ cdef LabelPanels label_panels(list panels, vector[const int*]& words, vector[con
 
 def label_planes(const int[:, ::1] labels, Sweep sweep not None):
     """The bits of a label if `matches` takes these in bytes, which the machine decides and the largest label; else 0."""
-    cdef long planes
+    cdef int64_t planes
     with nogil:
         planes = c_label_planes(&labels[0, 0], labels.shape[0], labels.shape[1], sweep.run)
     return planes
 
 
-def packed_labels(const int[:, ::1] labels, long begin, long end, long planes, Sweep sweep not None):
+def packed_labels(const int[:, ::1] labels, int64_t begin, int64_t end, int64_t planes, Sweep sweep not None):
     """Columns [begin, end) of labels as panels of bytes for `matches`, of so many bits or more."""
-    cdef long n = labels.shape[0]
-    cdef long n_columns = labels.shape[1]
+    cdef int64_t n = labels.shape[0]
+    cdef int64_t n_columns = labels.shape[1]
     cdef const int* pointer = &labels[0, 0]
-    cdef long width = BYTE_LABELS_AT_ONCE
+    cdef int64_t width = BYTE_LABELS_AT_ONCE
     result = np.empty((-(-(end - begin) // width), -(-n // BYTE_LABELS_SAMPLES), ByteLabels.group_size(planes)), dtype=np.uint8)
     cdef unsigned char[:, :, ::1] out = result
     cdef unsigned char* out_pointer = &out[0, 0, 0]
@@ -508,7 +508,7 @@ def match_parts(
     const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
     const real[:, ::1] right_points, const real[:, ::1] right_marks, const int[::1] right_labels,
     const int64_t[::1] right_order,
-    bint symmetric, Kernel kernel not None, Sweep sweep not None, list panels, long first_row, long first_column,
+    bint symmetric, Kernel kernel not None, Sweep sweep not None, list panels, int64_t first_row, int64_t first_column,
 ):
     """The sums of `matches` by groups, shape (a, b, columns), as `quadratic_parts` has those of forms."""
     cdef PairProblem[real] problem = pair_problem[real](
@@ -537,7 +537,7 @@ def quadratic_parts(
     const real[:, ::1] right_points, const real[:, ::1] right_marks, const int[::1] right_labels,
     const int64_t[::1] right_order,
     bint symmetric, Kernel kernel not None, Sweep sweep not None, list panels, const weight[:, ::1] first_panel,
-    long first_row, long first_column,
+    int64_t first_row, int64_t first_column,
 ):
     """The sums of `quadratic_forms` by groups, shape (a, b, panels, weights_at_once), for rows and columns of H.
 
@@ -563,7 +563,7 @@ def quadratic_parts(
 
 def weights_at_once(dtype, Sweep sweep not None):
     """Columns of a panel of weights; of "int8" 0, where the machine does not multiply bytes."""
-    cdef long size = np.dtype(dtype).itemsize
+    cdef int64_t size = np.dtype(dtype).itemsize
     return c_weights_at_once(sweep.run.table[0], size)
 
 
@@ -590,7 +590,7 @@ def counts(
 
 def between(
     const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
-    Kernel kernel not None, Sweep sweep not None, double low, double high, long most,
+    Kernel kernel not None, Sweep sweep not None, double low, double high, int64_t most,
 ):
     """The entries H_ij, i < j, in [low, high), `most` of them and in no order; how many there are, and are below."""
     cdef PairProblem[real] problem = pair_problem[real](
@@ -598,7 +598,7 @@ def between(
     result = np.empty(most)
     cdef double[::1] out = result
     cdef double* out_pointer = &out[0] if most else NULL
-    cdef long found = 0
+    cdef int64_t found = 0
     cdef int64_t below = 0
     cdef bint finished
     with nogil:
@@ -609,7 +609,7 @@ def between(
 
 def block_sums(
     const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
-    Kernel kernel not None, Sweep sweep not None, long size,
+    Kernel kernel not None, Sweep sweep not None, int64_t size,
 ):
     """Sums over the pairs i != j of consecutive blocks of `size` samples."""
     cdef PairProblem[real] problem = pair_problem[real](
@@ -647,7 +647,7 @@ def matmul(
     cdef double* column_pointer = NULL
     cdef const double* vectors_pointer = &vectors[0, 0]
     cdef const double* left_pointer = NULL
-    cdef long n_vectors = vectors.shape[1]
+    cdef int64_t n_vectors = vectors.shape[1]
     cdef Entries entries = Entries.DOUBLE
     if off_diagonal:
         entries = Entries.OFF_DIAGONAL
@@ -685,7 +685,7 @@ cdef class RoughEntries:
         cdef double[:, ::1] out = result
         cdef double* out_pointer = &out[0, 0]
         cdef const double* vectors_pointer = &vectors[0, 0]
-        cdef long n_vectors = vectors.shape[1]
+        cdef int64_t n_vectors = vectors.shape[1]
         cdef RoughResult found
         with nogil:
             found = c_kept_products(self.entries, sweep.run, vectors_pointer, n_vectors, spread, out_pointer)
@@ -709,7 +709,7 @@ def rough_products(
     cdef double[:, ::1] out = result
     cdef double* out_pointer = &out[0, 0]
     cdef const double* vectors_pointer = &vectors[0, 0]
-    cdef long n_vectors = vectors.shape[1]
+    cdef int64_t n_vectors = vectors.shape[1]
     cdef EntryRange range
     range.largest, range.with_signs = largest, with_signs
     cdef RoughResult found

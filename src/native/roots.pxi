@@ -5,17 +5,17 @@ cdef extern from "cpu/roots.h" namespace "kcalib" nogil:
         const double* p
         const double* deviations
         const int64_t* top
-        long n
-        long m
-    void c_apply_roots "kcalib::apply_roots"(const Roots&, const double*, long, long, int, double*) except +
+        int64_t n
+        int64_t m
+    void c_apply_roots "kcalib::apply_roots"(const Roots&, const double*, int64_t, int64_t, int, double*) except +
     void c_apply_transposed_roots "kcalib::apply_transposed_roots"(
-        const Roots&, const double*, const double*, const double*, long, int, double*) except +
-    void c_covariances "kcalib::covariances"(const Roots&, long, int, double*) except +
+        const Roots&, const double*, const double*, const double*, int64_t, int, double*) except +
+    void c_covariances "kcalib::covariances"(const Roots&, int64_t, int, double*) except +
     void c_started_times "kcalib::started_times"(
-        const Roots&, const double*, long, const double*, long, int, double*) except +
+        const Roots&, const double*, int64_t, const double*, int64_t, int, double*) except +
     void c_products_times "kcalib::products_times"(
-        const Roots&, const double*, long, const double*, long, int, double*) except +
-    void c_residual_lengths "kcalib::residual_lengths"(const double*, long, long, int, double*, double*)
+        const Roots&, const double*, int64_t, const double*, int64_t, int, double*) except +
+    void c_residual_lengths "kcalib::residual_lengths"(const double*, int64_t, int64_t, int, double*, double*)
 
 
 cdef class CovarianceRoots:
@@ -39,7 +39,7 @@ cdef class CovarianceRoots:
 
     def times(self, const double[:, ::1] x, double[:, :] out):
         """Writes L_i x_i of vectors (n m, c), narrow: shape (n, (m - 1) c), rows may be apart."""
-        cdef long stride = out.strides[0] // sizeof(double)
+        cdef int64_t stride = out.strides[0] // sizeof(double)
         with nogil:
             c_apply_roots(self.roots, &x[0, 0], x.shape[1], stride, self.threads, &out[0, 0])
 
@@ -57,7 +57,7 @@ cdef class CovarianceRoots:
 
     def covariances(self, double[:, :] out):
         """Writes -p_a p_b for a < b: shape (n, m (m - 1) / 2), rows may be apart."""
-        cdef long stride = out.strides[0] // sizeof(double)
+        cdef int64_t stride = out.strides[0] // sizeof(double)
         with nogil:
             c_covariances(self.roots, stride, self.threads, &out[0, 0])
 

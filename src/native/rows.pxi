@@ -1,12 +1,12 @@
 # Passes over the samples: checks and residuals (src/cpu/rows.h), bins (src/cpu/bins.h).
 
 cdef extern from "cpu/rows.h" namespace "kcalib" nogil:
-    bint are_distributions[T](const T*, long, long, double, int, double*)
-    bint complete_pairs[T](const T*, long, double, int, double*)
-    bint are_probabilities(const double*, long, double, int)
-    bint are_classes[T](const T*, long, long, int, int64_t*)
-    void c_residuals "kcalib::residuals"[T](const double*, const int64_t*, long, long, int, T*, T*)
-    void c_square_norms "kcalib::square_norms"[T](const T*, long, long, int, double*)
+    bint are_distributions[T](const T*, int64_t, int64_t, double, int, double*)
+    bint complete_pairs[T](const T*, int64_t, double, int, double*)
+    bint are_probabilities(const double*, int64_t, double, int)
+    bint are_classes[T](const T*, int64_t, int64_t, int, int64_t*)
+    void c_residuals "kcalib::residuals"[T](const double*, const int64_t*, int64_t, int64_t, int, T*, T*)
+    void c_square_norms "kcalib::square_norms"[T](const T*, int64_t, int64_t, int, double*)
 
 
 cdef extern from "cpu/bins.h" namespace "kcalib" nogil:
@@ -14,17 +14,17 @@ cdef extern from "cpu/bins.h" namespace "kcalib" nogil:
         const double* p
         const int64_t* labels
         const double* weight
-        long n
-        long m
+        int64_t n
+        int64_t m
     cpdef enum class GapNorm:
         CITYBLOCK
         EUCLIDEAN
     bint c_top_labels "kcalib::top_labels"(const Predictions&, int, double*, double*, const double*)
-    bint c_uniform_bins "kcalib::uniform_bins"(const Predictions&, long, int, double*, const double*) except +
-    long c_uniform_cells "kcalib::uniform_cells"(
-        const Predictions&, long, GapNorm, int, int64_t*, double*, double*) except +
-    long c_median_variance_cells "kcalib::median_variance_cells"(
-        const Predictions&, long, long, GapNorm, int, int64_t*, double*, double*) except +
+    bint c_uniform_bins "kcalib::uniform_bins"(const Predictions&, int64_t, int, double*, const double*) except +
+    int64_t c_uniform_cells "kcalib::uniform_cells"(
+        const Predictions&, int64_t, GapNorm, int, int64_t*, double*, double*) except +
+    int64_t c_median_variance_cells "kcalib::median_variance_cells"(
+        const Predictions&, int64_t, int64_t, GapNorm, int, int64_t*, double*, double*) except +
 
 
 ctypedef fused number:
@@ -65,7 +65,7 @@ def completed(const double[::1] seconds, int threads):
 
 
 cdef checked_rows(const real[::1] values, rows, double tolerance, int threads, bint widen):
-    cdef long n = rows.shape[0], m = 1 if rows.ndim == 1 else rows.shape[1]
+    cdef int64_t n = rows.shape[0], m = 1 if rows.ndim == 1 else rows.shape[1]
     cdef double[:, ::1] out
     cdef double* out_pointer = NULL
     cdef bint good
@@ -81,7 +81,7 @@ cdef checked_rows(const real[::1] values, rows, double tolerance, int threads, b
     return rows if good else None
 
 
-def classes(labels, long m, int threads):
+def classes(labels, int64_t m, int threads):
     """A copy of labels 0..m-1 as int64; None if some label is not one of these. Takes int64, int32 and float64."""
     if labels.dtype == np.int64:
         return checked_labels[int64_t](labels, m, threads)
@@ -90,7 +90,7 @@ def classes(labels, long m, int threads):
     return checked_labels[double](labels, m, threads)
 
 
-cdef checked_labels(const number[::1] values, long m, int threads):
+cdef checked_labels(const number[::1] values, int64_t m, int threads):
     labels = np.empty(values.shape[0], np.int64)
     cdef int64_t[::1] out = labels
     cdef int64_t* out_pointer = &out[0]
@@ -110,10 +110,10 @@ cdef bint are_usual(true, pred, Predictions* data):
         return False
     cdef const int64_t[:] y = true
     cdef const double[:, :] p = pred
-    cdef long n = p.shape[0], m = p.shape[1]
+    cdef int64_t n = p.shape[0], m = p.shape[1]
     if n == 0 or m < 2 or y.shape[0] != n:
         return False
-    if y.strides[0] != sizeof(int64_t) or p.strides[1] != sizeof(double) or p.strides[0] != m * <long>sizeof(double):
+    if y.strides[0] != sizeof(int64_t) or p.strides[1] != sizeof(double) or p.strides[0] != m * <int64_t>sizeof(double):
         return False
     data.p, data.labels, data.weight, data.n, data.m = &p[0, 0], &y[0], <const double*>NULL, n, m
     return (<size_t>data.p | <size_t>data.labels) % 8 == 0
@@ -133,7 +133,7 @@ cdef labels_of(true, pred, int threads, Predictions* data):
     if not are_usual(true, pred, data):
         return None
     cdef const int64_t* called = data.labels
-    cdef long n = data.n, m = data.m
+    cdef int64_t n = data.n, m = data.m
     labels = np.empty(n, INT64)
     cdef int64_t[::1] out = labels
     cdef int64_t* out_pointer = &out[0]
@@ -174,7 +174,7 @@ def labelled_tops(true, pred, double tolerance, int threads):
     return (labels, confidence, correct) if good else None
 
 
-def labelled_bins(true, pred, double tolerance, int threads, long n_bins):
+def labelled_bins(true, pred, double tolerance, int threads, int64_t n_bins):
     """Such labels, and what `uniform_bins` finds of the rows, which are read once."""
     cdef Predictions data
     labels = labels_of(true, pred, threads, &data)
@@ -252,7 +252,7 @@ def top_labels(const double[:, ::1] p, const int64_t[::1] labels, int threads):
 
 
 def uniform_bins(
-    const double[:, ::1] p, const int64_t[::1] labels, const double[::1] weight, long n_bins, int threads,
+    const double[:, ::1] p, const int64_t[::1] labels, const double[::1] weight, int64_t n_bins, int threads,
 ):
     """Sums of each column by bins of equal width, of entries, weights, and weights of hits: (3, m, n_bins)."""
     cdef Predictions data = predictions(p, labels, weight)
@@ -267,13 +267,13 @@ GAP_NORMS = {"cityblock": GapNorm.CITYBLOCK, "euclidean": GapNorm.EUCLIDEAN}
 
 
 def uniform_cells(
-    const double[:, ::1] p, const int64_t[::1] labels, const double[::1] weight, long n_bins, str norm, int threads,
+    const double[:, ::1] p, const int64_t[::1] labels, const double[::1] weight, int64_t n_bins, str norm, int threads,
 ):
     """The group of each row whose entries all lie in the same bins of equal width, (n,); weights of the groups and norms
     of their mean residuals, both (n_groups,); `norm`: "cityblock" or "euclidean"."""
     cdef Predictions data = predictions(p, labels, weight)
     cdef GapNorm kind = GAP_NORMS[norm]
-    cdef long count
+    cdef int64_t count
     if data.n >= 2**31:
         raise ValueError(f"{data.n} rows, expected less than {2**31}")
     group, weights, gaps = np.empty(data.n, np.int64), np.empty(data.n), np.empty(data.n)
@@ -286,12 +286,12 @@ def uniform_cells(
 
 
 def median_variance_cells(
-    const double[:, ::1] p, const int64_t[::1] labels, long max_bins, long min_size, str norm, int threads,
+    const double[:, ::1] p, const int64_t[::1] labels, int64_t max_bins, int64_t min_size, str norm, int threads,
 ):
     """The median-variance bin of each row, (n,), and of each bin how many rows it has and the norm of their mean residual."""
     cdef Predictions data = predictions(p, labels, None)
     cdef GapNorm kind = GAP_NORMS[norm]
-    cdef long count = max(1, min(max_bins, data.n // min_size))
+    cdef int64_t count = max(1, min(max_bins, data.n // min_size))
     group, weights, gaps = np.empty(data.n, np.int64), np.empty(count), np.empty(count)
     cdef int64_t[::1] out = group
     cdef double[::1] weights_view = weights

@@ -33,10 +33,10 @@ cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
         int threads
         int (*poll)(void* context, double done) noexcept
         void* context
-        long block
-        long per_group
-    double c_probe "kcalib::probe"[T](const Run&, Probe, long) except +
-    void c_evaluate "kcalib::evaluate"[T](const Run&, ScalarFunction, const T*, double, long, T*)
+        int64_t block
+        int64_t per_group
+    double c_probe "kcalib::probe"[T](const Run&, Probe, int64_t) except +
+    void c_evaluate "kcalib::evaluate"[T](const Run&, ScalarFunction, const T*, double, int64_t, T*)
     bint compiled_with_openmp()
     int openmp_max_threads()
     int count_running_sweeps()
@@ -47,38 +47,38 @@ cdef extern from "cpu/resampling.h" namespace "kcalib" nogil:
     cdef enum WeightKind:
         pass
     bint c_fill_weights "kcalib::fill_weights"[T](
-        WeightKind, unsigned long long, unsigned long long, long, long, T*, const Run&) except +
+        WeightKind, unsigned long long, unsigned long long, int64_t, int64_t, T*, const Run&) except +
     bint c_fill_bytes "kcalib::fill_bytes"(
-        WeightKind, unsigned long long, unsigned long long, long, long, const int64_t*, signed char*, const Run&) except +
+        WeightKind, unsigned long long, unsigned long long, int64_t, int64_t, const int64_t*, signed char*, const Run&) except +
     void c_panel_products "kcalib::panel_products"(
-        const signed char*, long, long, const int64_t*, const double*, double*, const Run&) except +
+        const signed char*, int64_t, int64_t, const int64_t*, const double*, double*, const Run&) except +
     bint c_count_products "kcalib::count_products"(
-        unsigned long long, unsigned long long, long, long, const double*, double*, const Run&) except +
+        unsigned long long, unsigned long long, int64_t, int64_t, const double*, double*, const Run&) except +
 
 
 cdef extern from "cpu/drawn_labels.h" namespace "kcalib" nogil:
     bint c_draw_labels "kcalib::draw_labels"(
-        const double*, long, long, unsigned long long, unsigned long long, unsigned long long, long, int*, const Run&,
+        const double*, int64_t, int64_t, unsigned long long, unsigned long long, unsigned long long, int64_t, int*, const Run&,
     ) except +
     bint c_label_thresholds "kcalib::label_thresholds"(
-        const double*, long, const Run&, unsigned long long*) except +
-    void c_label_sums "kcalib::label_sums"(const double*, long, long, const int*, long, double*, const Run&)
+        const double*, int64_t, const Run&, unsigned long long*) except +
+    void c_label_sums "kcalib::label_sums"(const double*, int64_t, int64_t, const int*, int64_t, double*, const Run&)
     bint c_changed_sums "kcalib::changed_sums"(
-        const double*, long, long, const double*, const int*, const int*, long, double*, const Run&) except +
+        const double*, int64_t, int64_t, const double*, const int*, const int*, int64_t, double*, const Run&) except +
 
 
 cdef extern from "cpu/byte_forms.h" namespace "kcalib" nogil:
     cdef cppclass ByteForms:
         @staticmethod
-        long panel_rows(long n)
+        int64_t panel_rows(int64_t n)
 
 
 cdef extern from "cpu/byte_labels.h" namespace "kcalib" nogil:
-    long BYTE_LABELS_AT_ONCE "kcalib::ByteLabels::LABELS_AT_ONCE"
-    long BYTE_LABELS_SAMPLES "kcalib::ByteLabels::SAMPLES"
+    int64_t BYTE_LABELS_AT_ONCE "kcalib::ByteLabels::LABELS_AT_ONCE"
+    int64_t BYTE_LABELS_SAMPLES "kcalib::ByteLabels::SAMPLES"
     cdef cppclass ByteLabels:
         @staticmethod
-        long group_size(long planes)
+        int64_t group_size(int64_t planes)
 
 
 cdef class Sweep:
@@ -91,7 +91,7 @@ cdef class Sweep:
     cdef object progress
     cdef object error
 
-    def __init__(self, int threads, level=None, progress=None, long block=0, long per_group=0):
+    def __init__(self, int threads, level=None, progress=None, int64_t block=0, int64_t per_group=0):
         cdef bytes name
         cdef const char* wanted = NULL
         if level is not None:
@@ -135,28 +135,28 @@ def fill_weights(
 ):
     """Writes the weights of the rows in replicates from `first_replicate` on; out not empty."""
     cdef real* out_pointer = &out[0, 0]
-    cdef long n = out.shape[0]
-    cdef long n_replicates = out.shape[1]
+    cdef int64_t n = out.shape[0]
+    cdef int64_t n_replicates = out.shape[1]
     cdef bint finished
     with nogil:
         finished = c_fill_weights(<WeightKind>kind, seed, first_replicate, n_replicates, n, out_pointer, sweep.run)
     sweep.raise_if_stopped(finished)
 
 
-def panel_rows(long n):
+def panel_rows(int64_t n):
     """Rows of a panel of n bytes, as `fill_bytes` makes them."""
     return ByteForms.panel_rows(n)
 
 
 def fill_bytes(
-    int kind, unsigned long long seed, unsigned long long first_replicate, long n_replicates, long n, const int64_t[::1] order,
+    int kind, unsigned long long seed, unsigned long long first_replicate, int64_t n_replicates, int64_t n, const int64_t[::1] order,
     Sweep sweep not None,
 ):
     """Weights that are whole numbers, not those of kind GAUSSIAN: panels of bytes, as `quadratic_forms` takes them.
 
     Rows are in that order; None: as they are.
     """
-    cdef long width = c_weights_at_once(sweep.run.table[0], 1)
+    cdef int64_t width = c_weights_at_once(sweep.run.table[0], 1)
     panels = np.empty((-(-n_replicates // width), ByteForms.panel_rows(n) // 4, 4 * width), dtype=np.int8)
     cdef signed char[:, :, ::1] out = panels
     cdef signed char* out_pointer = &out[0, 0, 0]
@@ -188,8 +188,8 @@ def count_products(
     """Writes the products of `vector` with the counts of draws in replicates from `first_replicate` on; out not empty."""
     cdef double* out_pointer = &out[0]
     cdef const double* vector_pointer = &vector[0]
-    cdef long n = vector.shape[0]
-    cdef long n_replicates = out.shape[0]
+    cdef int64_t n = vector.shape[0]
+    cdef int64_t n_replicates = out.shape[0]
     cdef bint finished
     with nogil:
         finished = c_count_products(seed, first_replicate, n_replicates, n, vector_pointer, out_pointer, sweep.run)
@@ -203,9 +203,9 @@ def draw_labels(
     """Writes labels (n, draws), drawn by NumPy's Philox numbers from `first` on, draw after draw; out not empty."""
     cdef const double* sums = &cumulative[0, 0]
     cdef int* out_pointer = &out[0, 0]
-    cdef long n = cumulative.shape[0]
-    cdef long m = cumulative.shape[1]
-    cdef long n_draws = out.shape[1]
+    cdef int64_t n = cumulative.shape[0]
+    cdef int64_t m = cumulative.shape[1]
+    cdef int64_t n_draws = out.shape[1]
     cdef bint finished
     with nogil:
         finished = c_draw_labels(sums, n, m, key0, key1, first, n_draws, out_pointer, sweep.run)
@@ -244,9 +244,9 @@ def changed_sums(
     """
     result = np.empty((labels.shape[1], rows.shape[1]))
     cdef double[:, ::1] out = result
-    cdef long n = rows.shape[0]
-    cdef long width = rows.shape[1]
-    cdef long n_draws = labels.shape[1]
+    cdef int64_t n = rows.shape[0]
+    cdef int64_t width = rows.shape[1]
+    cdef int64_t n_draws = labels.shape[1]
     cdef bint finished
     with nogil:
         finished = c_changed_sums(
@@ -255,7 +255,7 @@ def changed_sums(
     return result
 
 
-def probe(str what, dtype, long repetitions, Sweep sweep not None):
+def probe(str what, dtype, int64_t repetitions, Sweep sweep not None):
     """Number of elements on which `what` ("fma", "exp", "sqrt") was done, all threads together."""
     cdef Probe operation = {"fma": Probe.FMA, "exp": Probe.EXP, "sqrt": Probe.SQRT}[what]
     cdef bint single = np.dtype(dtype) == np.float32

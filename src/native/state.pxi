@@ -15,7 +15,7 @@ cdef extern from "cpu/state_scores.h" namespace "kcalib" nogil:
         double* lowest
         double* highest
     bint c_state_scores "kcalib::state_scores"(
-        const Predictions&, long, double, const Run&, const StateTally&) except +
+        const Predictions&, int64_t, double, const Run&, const StateTally&) except +
 
 
 cdef extern from "cpu/state_sums.h" namespace "kcalib" nogil:
@@ -24,14 +24,14 @@ cdef extern from "cpu/state_sums.h" namespace "kcalib" nogil:
         const int64_t* labels
         const double* weights
         const double* root
-        long m
-        long rank
+        int64_t m
+        int64_t rank
     cdef cppclass StateSums:
         ExactSums sums
         ExactSums own
         ExactSums null_own
     bint c_state_sums "kcalib::state_sums"(
-        const FeatureMap&, const StateRows&, const int64_t*, long, const Run&, const StateSums&) except +
+        const FeatureMap&, const StateRows&, const int64_t*, int64_t, const Run&, const StateSums&) except +
 
 
 cdef extern from "cpu/features.h" namespace "kcalib" nogil:
@@ -41,7 +41,7 @@ cdef extern from "cpu/features.h" namespace "kcalib" nogil:
         ExactSums changes
         ExactSums changes_own
     bint c_drawn_block_sums "kcalib::drawn_block_sums"(
-        const FeatureMap&, DrawnLabels, const int64_t*, long, const Run&, const DrawnSums&) except +
+        const FeatureMap&, DrawnLabels, const int64_t*, int64_t, const Run&, const DrawnSums&) except +
 
 
 cdef ExactSums exact_sums(pair):
@@ -54,7 +54,7 @@ cdef ExactSums exact_sums(pair):
 
 
 def state_scores(
-    const double[:, ::1] p, const int64_t[::1] labels, const double[::1] weight, long n_bins, double epsilon,
+    const double[:, ::1] p, const int64_t[::1] labels, const double[::1] weight, int64_t n_bins, double epsilon,
     scores, cells, int64_t[::1] counts, double[::1] lowest, double[::1] highest, Sweep sweep not None,
 ):
     """Adds the rows to `scores` and `cells`, pairs of int64 arrays (high, low) in one dimension, and to the others."""
@@ -89,7 +89,7 @@ def state_sums(
 
 def drawn_block_sums(
     Features features not None, const double[:, ::1] p, const double[:, ::1] root, unsigned long long seed,
-    long n_draws, const int64_t[::1] first_rows, base, base_own, changes, changes_own, Sweep sweep not None,
+    int64_t n_draws, const int64_t[::1] first_rows, base, base_own, changes, changes_own, Sweep sweep not None,
 ):
     """Adds draws of labels of blocks of rows, as many for each of `first_rows`, to sums as those above."""
     cdef DrawnLabels labels

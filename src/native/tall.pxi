@@ -3,19 +3,19 @@
 cdef extern from "cpu/tall.h" namespace "kcalib" nogil:
     cdef cppclass Tall:
         const double* columns
-        long count
-        long n
+        int64_t count
+        int64_t n
     bint c_tall_inner_products "kcalib::tall_inner_products"(
-        const Tall&, const double*, long, const Run&, double*) except +
-    bint c_tall_combined "kcalib::tall_combined"(const Tall&, const double*, long, const Run&, double*) except +
+        const Tall&, const double*, int64_t, const Run&, double*) except +
+    bint c_tall_combined "kcalib::tall_combined"(const Tall&, const double*, int64_t, const Run&, double*) except +
     cdef cppclass TallRows:
         const double* numbers
-        long columns
+        int64_t columns
     bint c_inner_products_of_rows "kcalib::inner_products_of_rows"(
-        const vector[TallRows]&, long, const Run&, double*) except +
+        const vector[TallRows]&, int64_t, const Run&, double*) except +
     bint c_combined_rows "kcalib::combined_rows"(
-        const vector[TallRows]&, long, const double*, long, const Run&, long, double*) except +
-    long c_inverse_root "kcalib::inverse_root"(double*, long, long) except +
+        const vector[TallRows]&, int64_t, const double*, int64_t, const Run&, int64_t, double*) except +
+    int64_t c_inverse_root "kcalib::inverse_root"(double*, int64_t, int64_t) except +
 
 
 def tall_inner_products(const double[:, ::1] columns, const double[:, ::1] vectors, Sweep sweep not None):
@@ -25,7 +25,7 @@ def tall_inner_products(const double[:, ::1] columns, const double[:, ::1] vecto
     cdef Tall tall
     tall.columns, tall.count, tall.n = &columns[0, 0], columns.shape[0], columns.shape[1]
     cdef const double* right = &vectors[0, 0]
-    cdef long c = vectors.shape[1]
+    cdef int64_t c = vectors.shape[1]
     cdef double* out_pointer = &out[0, 0]
     cdef bint finished
     with nogil:
@@ -41,7 +41,7 @@ def tall_combined(const double[:, ::1] columns, const double[:, ::1] weights, Sw
     cdef Tall tall
     tall.columns, tall.count, tall.n = &columns[0, 0], columns.shape[0], columns.shape[1]
     cdef const double* right = &weights[0, 0]
-    cdef long c = weights.shape[1]
+    cdef int64_t c = weights.shape[1]
     cdef double* out_pointer = &out[0, 0]
     cdef bint finished
     with nogil:
@@ -50,7 +50,7 @@ def tall_combined(const double[:, ::1] columns, const double[:, ::1] weights, Sw
     return result
 
 
-cdef long append_rows(vector[TallRows]& rows, const double[:, ::1] block):
+cdef int64_t append_rows(vector[TallRows]& rows, const double[:, ::1] block):
     cdef TallRows own
     own.numbers, own.columns = &block[0, 0], block.shape[1]
     rows.push_back(own)
@@ -60,7 +60,7 @@ cdef long append_rows(vector[TallRows]& rows, const double[:, ::1] block):
 def inner_products_of_rows(list blocks, Sweep sweep not None):
     """Inner products of the columns of all blocks, each (n, columns), with those of the last one; none is empty."""
     cdef vector[TallRows] rows
-    cdef long n = 0, columns = 0
+    cdef int64_t n = 0, columns = 0
     for block in blocks:
         n = append_rows(rows, block)
         columns += block.shape[1]
@@ -80,7 +80,7 @@ def combined_rows(list blocks, const double[:, ::1] weights, Sweep sweep not Non
     for block in blocks:
         append_rows(rows, block)
     cdef double[:, :] written = out
-    cdef long n = written.shape[0], c = written.shape[1], stride = written.strides[0] // sizeof(double)
+    cdef int64_t n = written.shape[0], c = written.shape[1], stride = written.strides[0] // sizeof(double)
     cdef bint finished
     with nogil:
         finished = c_combined_rows(rows, n, &weights[0, 0], c, sweep.run, stride, &written[0, 0])
@@ -89,7 +89,7 @@ def combined_rows(list blocks, const double[:, ::1] weights, Sweep sweep not Non
 
 def inverse_root(const double[:, :] matrix):
     """(L^-1, -1) of a symmetric L L^T, not empty; or (a part of it, the row that shows it not to be positive definite)."""
-    cdef long size = matrix.shape[0], stride = (2 * size + 16 + 7) // 8 * 8, fault
+    cdef int64_t size = matrix.shape[0], stride = (2 * size + 16 + 7) // 8 * 8, fault
     work = np.zeros((size, stride))
     work[:, :size] = matrix
     work[:, size : 2 * size] = np.eye(size)

@@ -1,4 +1,4 @@
-"""Every array library gives the numbers that NumPy gives, as plain floats, by the operator it should go to."""
+"""Every array library gives the numbers that NumPy gives, as plain floats, by the backend it should go to."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ METRICS = {
     "log_loss": kcalib.log_loss,
     "top_label_ece": kcalib.top_label_ece,
 }
-HOW_AND_WHEN = ("operator", "operator_reason", "threads", "seconds")
+HOW_AND_WHEN = ("backend", "backend_reason", "threads", "seconds")
 
 
 def numbers(result: Any) -> dict[str, Any]:
@@ -33,12 +33,12 @@ def numbers(result: Any) -> dict[str, Any]:
     return {key: value for key, value in flat.items() if key.rpartition(".")[2] not in HOW_AND_WHEN}
 
 
-def same(reference: Any, operator: str) -> Any:
+def same(reference: Any, backend: str) -> Any:
     """Equal to the last bit on the host; up to the order of sums elsewhere."""
-    if operator == "openmp":
+    if backend == "cpu":
         return reference
     if isinstance(reference, dict):
-        return {key: same(value, operator) for key, value in reference.items()}
+        return {key: same(value, backend) for key, value in reference.items()}
     if isinstance(reference, tuple) and reference and isinstance(reference[0], float):  # of draws, which are in float32
         return pytest.approx(reference, abs=1e-6 * max(map(abs, reference)))
     return pytest.approx(reference, rel=1e-12, abs=1e-15) if isinstance(reference, float) else reference
@@ -56,17 +56,17 @@ class TestEveryLibrary:
         p = p.astype(dtype)
         value = METRICS[metric](xp.asarray(y), xp.asarray(p))
         assert type(value) is float
-        assert value == same(METRICS[metric](y, p.astype(np.float64)), xp.operator)
+        assert value == same(METRICS[metric](y, p.astype(np.float64)), xp.backend)
 
-    def test_full_output_names_the_operator_and_has_plain_fields(
+    def test_full_output_names_the_backend_and_has_plain_fields(
         self, xp: Library, dtype: str, make_problem: MakeProblem
     ) -> None:
         y, p = make_problem(61, 4)
         p = p.astype(dtype)
         result = kcalib.skce(xp.asarray(y), xp.asarray(p), full_output=True)
-        assert result.operator == xp.operator
+        assert result.backend == xp.backend
         assert result.dtype == "float64"
-        assert numbers(result) == same(numbers(kcalib.skce(y, p.astype(np.float64), full_output=True)), xp.operator)
+        assert numbers(result) == same(numbers(kcalib.skce(y, p.astype(np.float64), full_output=True)), xp.backend)
         json.dumps(dataclasses.asdict(result))
 
     def test_calibration_test_and_evaluation_are_those_of_numpy(
@@ -76,8 +76,8 @@ class TestEveryLibrary:
         p = p.astype(dtype)
         for function in (lambda y, p: kcalib.calibration_test(y, p, seed=3), kcalib.evaluate):
             result = function(xp.asarray(y), xp.asarray(p))
-            assert numbers(result) == same(numbers(function(y, p.astype(np.float64))), xp.operator)
-            assert (result if isinstance(result, kcalib.CalibrationTestResult) else result.skce).operator == xp.operator
+            assert numbers(result) == same(numbers(function(y, p.astype(np.float64))), xp.backend)
+            assert (result if isinstance(result, kcalib.CalibrationTestResult) else result.skce).backend == xp.backend
             json.dumps(dataclasses.asdict(result))
 
 
@@ -95,7 +95,7 @@ def test_binary_probabilities_and_logits_are_those_of_numpy(xp: Library, make_pr
     y, p = make_problem(40, 2)
     second = p[:, 1]
     logits = np.log(second / (1 - second))
-    expected = same(kcalib.skce(y, np.stack((1 - second, second), axis=1)), xp.operator)
+    expected = same(kcalib.skce(y, np.stack((1 - second, second), axis=1)), xp.backend)
     assert kcalib.skce(xp.asarray(y), xp.asarray(second)) == expected
     assert kcalib.skce(xp.asarray(y), xp.asarray(second[:, None])) == expected
     value = kcalib.skce(xp.asarray(y), xp.asarray(logits), from_logits=True)
@@ -108,12 +108,12 @@ def test_binary_probabilities_and_logits_are_those_of_numpy(xp: Library, make_pr
 def test_weights_of_every_library_count(xp: Library, make_problem: MakeProblem, function: Any) -> None:
     y, p = make_problem()
     w = np.random.default_rng(1).uniform(size=len(y))
-    expected = same(function(y, p, sample_weight=w), xp.operator)
+    expected = same(function(y, p, sample_weight=w), xp.backend)
     assert expected != function(y, p)
     for weight in (xp.asarray(w), w, w.tolist()):
         assert function(xp.asarray(y), xp.asarray(p), sample_weight=weight) == expected
     if not xp.on_gpu:
-        assert function(y, p, sample_weight=xp.asarray(w)) == same(function(y, p, sample_weight=w), "openmp")
+        assert function(y, p, sample_weight=xp.asarray(w)) == same(function(y, p, sample_weight=w), "cpu")
 
 
 def test_labels_follow_the_predictions_across_libraries(xp: Library, make_problem: MakeProblem) -> None:
@@ -121,11 +121,11 @@ def test_labels_follow_the_predictions_across_libraries(xp: Library, make_proble
     expected = kcalib.skce(y, p)
     names = np.array(["a", "b", "c"])
     for labels in (y, y.tolist(), y.astype(float), np.eye(3)[y]):
-        assert kcalib.skce(labels, xp.asarray(p)) == same(expected, xp.operator)
+        assert kcalib.skce(labels, xp.asarray(p)) == same(expected, xp.backend)
     for labels in map(xp.asarray, (np.eye(3)[y], np.eye(3, dtype=int)[y], np.eye(3)[y] == 1, y[:, None])):
-        assert kcalib.skce(labels, xp.asarray(p)) == same(expected, xp.operator)
-    assert kcalib.skce(names[y], xp.asarray(p)) == same(expected, xp.operator)
-    assert kcalib.skce(xp.asarray(y + 5), xp.asarray(p), classes=[5, 6, 7]) == same(expected, xp.operator)
+        assert kcalib.skce(labels, xp.asarray(p)) == same(expected, xp.backend)
+    assert kcalib.skce(names[y], xp.asarray(p)) == same(expected, xp.backend)
+    assert kcalib.skce(xp.asarray(y + 5), xp.asarray(p), classes=[5, 6, 7]) == same(expected, xp.backend)
     if xp.on_gpu:
         with pytest.raises(ValueError, match="bring them to one place|bring both to one place"):
             kcalib.skce(xp.asarray(y), p)
@@ -142,7 +142,7 @@ def test_labels_of_another_library_are_moved(xp: Library, other: str, make_probl
     y, p = make_problem()
     labels, weights = library(other).asarray(y), library(other).asarray(np.ones(len(y)))
     value = kcalib.skce(labels, xp.asarray(p), sample_weight=weights)
-    assert value == same(kcalib.skce(y, p, sample_weight=np.ones(len(y))), xp.operator)
+    assert value == same(kcalib.skce(y, p, sample_weight=np.ones(len(y))), xp.backend)
 
 
 def test_labels_of_another_device_are_moved(make_problem: MakeProblem) -> None:
@@ -158,7 +158,7 @@ def test_target_kernel_of_every_library(xp: Library, make_problem: MakeProblem) 
     y, p = make_problem()
     matrix = np.array([[2.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 3.0]])
     value = kcalib.skce(xp.asarray(y), xp.asarray(p), target_kernel=xp.asarray(matrix))
-    assert value == same(kcalib.skce(y, p, target_kernel=matrix), xp.operator)
+    assert value == same(kcalib.skce(y, p, target_kernel=matrix), xp.backend)
 
 
 def test_bad_values_are_found_where_the_array_is(xp: Library, make_problem: MakeProblem) -> None:
@@ -428,25 +428,25 @@ def test_tensors_off_the_host_stay_there(
         for metric, number in zip(metrics, expected, strict=True):
             value = metric(y.tolist(), asarray(p), sample_weight=w)
             assert type(value) is float
-            assert value == same(number, "generic")
+            assert value == same(number, "array-api")
         result = kcalib.calibration_test(asarray(y), asarray(p), seed=0)
-    assert result.operator == "generic"
-    assert numbers(result) == same(numbers(test), "generic")
+    assert result.backend == "array-api"
+    assert numbers(result) == same(numbers(test), "array-api")
 
 
-def test_device_arrays_are_refused_by_the_openmp_operator(make_problem: MakeProblem) -> None:
+def test_device_arrays_are_refused_by_the_openmp_backend(make_problem: MakeProblem) -> None:
     y, p = make_problem()
     device = library("array_api_strict-device1")
-    with pytest.raises(ValueError, match="^operator='openmp' needs arrays in host memory, `y_pred` is on .*device1"):
-        kcalib.skce(y, device.asarray(p), operator="openmp")
+    with pytest.raises(ValueError, match="^backend='cpu' needs arrays in host memory, `y_pred` is on .*device1"):
+        kcalib.skce(y, device.asarray(p), backend="cpu")
 
 
 @pytest.mark.parametrize("estimator", ["unbiased", "biased", "block", "linear"])
-def test_generic_operator_agrees_with_openmp_on_numpy_arrays(estimator: str, make_problem: MakeProblem) -> None:
+def test_generic_backend_agrees_with_openmp_on_numpy_arrays(estimator: str, make_problem: MakeProblem) -> None:
     y, p = make_problem(200, 5)
-    generic = kcalib.skce(y, p, estimator=estimator, operator="generic", full_output=True)
-    openmp = kcalib.skce(y, p, estimator=estimator, operator="openmp", full_output=True)
-    assert (generic.operator, openmp.operator) == ("generic", "openmp")
+    generic = kcalib.skce(y, p, estimator=estimator, backend="array-api", full_output=True)
+    openmp = kcalib.skce(y, p, estimator=estimator, backend="cpu", full_output=True)
+    assert (generic.backend, openmp.backend) == ("array-api", "cpu")
     assert generic.value == pytest.approx(openmp.value, rel=1e-12)
     assert generic.standard_error == pytest.approx(openmp.standard_error, rel=1e-12)
 

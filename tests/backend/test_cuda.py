@@ -1,4 +1,4 @@
-"""The cuda operator's text: compiled for real devices, and what the contract (test_operators.py) does not see."""
+"""The cuda backend's text: compiled for real devices, and what the contract (test_backends.py) does not see."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from kcalib._backend.cuda import OPTIONS, Program, layout_check, struct
 from kcalib._backend.random import KINDS, Weights, drawn_weights, weights_program
 from kcalib._backend.segments import segments_program
 from kcalib._input.labels import prepare
-from kcalib._pairs.dispatch import operator_for
-from kcalib._pairs.operators import cuda, cuda_layout, rectangles
-from kcalib._pairs.operators.cuda import CudaOperator
-from kcalib._pairs.operators.device_mixtures import MIXTURE_NUMBERS
-from kcalib._pairs.operators.openmp import OpenMPOperator
-from kcalib._pairs.operators.rectangles import Rectangle
+from kcalib._pairs.backends import cuda, cuda_layout, rectangles
+from kcalib._pairs.backends.cpu import CpuBackend
+from kcalib._pairs.backends.cuda import CudaBackend
+from kcalib._pairs.backends.device_mixtures import MIXTURE_NUMBERS
+from kcalib._pairs.backends.rectangles import Rectangle
+from kcalib._pairs.dispatch import backend_for
 from kcalib._pairs.problem import PairProblem
 
 KERNEL = K.Exponential(bandwidth=0.5)
@@ -44,7 +44,7 @@ def _problem(n: int, m: int, dtype: str = "float64", other: int = 0, kernel: K.K
     return PairProblem(left, right, problem.kernel)
 
 
-def _on_gpu(problem: PairProblem) -> CudaOperator:
+def _on_gpu(problem: PairProblem) -> CudaBackend:
     import cupy
 
     def side(s):
@@ -52,7 +52,7 @@ def _on_gpu(problem: PairProblem) -> CudaOperator:
         return type(s)(cupy.asarray(s.points), cupy.asarray(s.marks), labels)
 
     right = None if problem.right is None else side(problem.right)
-    return CudaOperator(dataclasses.replace(problem, left=side(problem.left), right=right))
+    return CudaBackend(dataclasses.replace(problem, left=side(problem.left), right=right))
 
 
 def test_a_typical_kernel_compiles():
@@ -88,27 +88,27 @@ def test_weights_have_the_bits_of_the_compiled_core(cupy, kind, dtype):
     assert not found[:, 74:].any()
 
 
-def _everything(operator: CudaOperator, vectors: np.ndarray) -> dict[str, np.ndarray]:
+def _everything(backend: CudaBackend, vectors: np.ndarray) -> dict[str, np.ndarray]:
     """Results of all primitives, on the host."""
     import cupy
 
-    symmetric, vectors = operator.problem.symmetric, cupy.asarray(vectors)
-    moments = operator.moments(second=True)
+    symmetric, vectors = backend.problem.symmetric, cupy.asarray(vectors)
+    moments = backend.moments(second=True)
     found = {"rows": moments.row_sums.get(), "columns": moments.column_sums.get()}
     found |= {"total": np.float64(moments.total), "squares": np.float64(moments.sum_of_squares)}
-    found |= {"product": operator.matmul(vectors).get(), "single": operator.matmul(vectors, dtype="float32").get()}
-    found["tile"] = operator.tile(slice(None), slice(3, None)).get()
-    assert operator.moments(rows=False).total == moments.total
+    found |= {"product": backend.matmul(vectors).get(), "single": backend.matmul(vectors, dtype="float32").get()}
+    found["tile"] = backend.tile(slice(None), slice(3, None)).get()
+    assert backend.moments(rows=False).total == moments.total
     if symmetric:
         n = len(vectors)
         weights = Weights("rademacher", n, 33, 5)
-        found["forms"] = operator.quadratic_forms(weights).get()
-        found["single forms"] = operator.quadratic_forms(weights, dtype="float32").get()
-        found["forms of an array"] = operator.quadratic_forms(vectors).get()
-        found |= {f"blocks of {size}": operator.block_sums(size).get() for size in (7, n // 2)}
-        found["counts"] = operator.counts(np.linspace(-0.5, 0.5, 9))
-        low, high = operator.counts(np.array([0.0, 0.2]))
-        found["between"] = np.sort(operator.between(0.0, 0.2, int(high - low)))
+        found["forms"] = backend.quadratic_forms(weights).get()
+        found["single forms"] = backend.quadratic_forms(weights, dtype="float32").get()
+        found["forms of an array"] = backend.quadratic_forms(vectors).get()
+        found |= {f"blocks of {size}": backend.block_sums(size).get() for size in (7, n // 2)}
+        found["counts"] = backend.counts(np.linspace(-0.5, 0.5, 9))
+        low, high = backend.counts(np.array([0.0, 0.2]))
+        found["between"] = np.sort(backend.between(0.0, 0.2, int(high - low)))
     return found
 
 
@@ -168,26 +168,26 @@ def test_many_rectangles(cupy, monkeypatch, shape):
     if gram_from:
         monkeypatch.setattr(cuda, "GRAM_FROM", gram_from)
     problem = _problem(n, m, other=other)
-    operator = _on_gpu(problem)
-    assert ("-DKCALIB_GRAM=1" in operator.program("kcalib_sums").options) == bool(gram_from)
+    backend = _on_gpu(problem)
+    assert ("-DKCALIB_GRAM=1" in backend.program("kcalib_sums").options) == bool(gram_from)
     vectors = np.random.default_rng(0).normal(size=(other or n, 18))
-    found = _everything(operator, vectors)
-    expected = OpenMPOperator(problem).tile(slice(None), slice(None))
+    found = _everything(backend, vectors)
+    expected = CpuBackend(problem).tile(slice(None), slice(None))
     _check(found, expected, vectors, not other, 1e-12)
     again = _everything(_on_gpu(problem), vectors)
     assert {k: v.tobytes() for k, v in found.items()} == {k: v.tobytes() for k, v in again.items()}
 
 
 def test_bits_of_sums_do_not_depend_on_the_launches(cupy, monkeypatch):
-    operator = _on_gpu(_problem(300, 10))
+    backend = _on_gpu(_problem(300, 10))
     monkeypatch.setattr(cuda, "GROUP_COST", 1)
 
     def bits() -> list[bytes]:
-        moments = operator.moments(second=True)
+        moments = backend.moments(second=True)
         return [
             np.float64(moments.total).tobytes(),
             moments.row_sums.get().tobytes(),
-            operator.block_sums(100).get().tobytes(),
+            backend.block_sums(100).get().tobytes(),
         ]
 
     whole = bits()
@@ -216,44 +216,44 @@ def test_too_little_memory_is_met_by_smaller_workspaces(emulation, monkeypatch):
     for name, value in {"STRIP": 4096, "GRAM_FROM": 9}.items():
         monkeypatch.setattr(cuda, name, value)
     n = 300
-    operator = _on_gpu(_problem(n, 10))
-    whole, vectors = operator.moments().total, emulation.asarray(np.ones((n, 2)))
-    product = operator.matmul(vectors).get()
+    backend = _on_gpu(_problem(n, 10))
+    whole, vectors = backend.moments().total, emulation.asarray(np.ones((n, 2)))
+    product = backend.matmul(vectors).get()
     pool = emulation.get_default_memory_pool()
     gc.collect()  # what tests before left in cycles would be freed in between
     used, entry = pool.used_bytes(), 8 * n * n
     monkeypatch.setattr(cuda, "free_memory", lambda: 2**40)  # what others take in the meantime is not foreseen
     with emulated_cupy.memory_limit(used + 2 * entry - 1000):
-        np.testing.assert_allclose(operator.matmul(vectors).get(), product, rtol=0, atol=1e-13)
+        np.testing.assert_allclose(backend.matmul(vectors).get(), product, rtol=0, atol=1e-13)
     assert pool.used_bytes() == used
     with emulated_cupy.memory_limit(used + 20_000):
         with pytest.raises(
             MemoryError, match=r"products with H of 300 samples do not fit into the memory of GPU 0 \(Out of"
         ):
-            operator.matmul(vectors)
+            backend.matmul(vectors)
         with pytest.raises(MemoryError, match=r"the moments of 300 samples do not fit .* pass fewer samples"):
-            operator.moments()
+            backend.moments()
     assert pool.used_bytes() == used
-    assert operator.moments().total == whole
+    assert backend.moments().total == whole
 
 
 def test_workspaces_are_fitted_to_the_free_memory(cupy, monkeypatch):
     monkeypatch.setattr(cuda, "GRAM_FROM", 9)
-    operator = _on_gpu(_problem(300, 10))
+    backend = _on_gpu(_problem(300, 10))
     for free, strip in ((2**40, 4096), (2 * 8 * 4096**2, 4096), (2 * 8 * 4096**2 - 1, 2048), (0, 256)):
         monkeypatch.setattr(cuda, "free_memory", lambda free=free: free)
-        assert operator._gram_of(Rectangle(0, 300, 0, 300), 1)[0] == strip
+        assert backend._gram_of(Rectangle(0, 300, 0, 300), 1)[0] == strip
 
 
 def test_long_work_waits_for_signals_and_shows_progress(emulation, monkeypatch):
     """After each share of the work a synchronisation, where Python sees an interrupt; what is behind does not run."""
     monkeypatch.setattr(rectangles, "LAUNCH_COST", 1e5)
     monkeypatch.setattr(cuda, "BAND", 1)
-    operator = _on_gpu(_problem(300, 10))
+    backend = _on_gpu(_problem(300, 10))
     seen: list[float] = []
     monkeypatch.setattr(threads.ProgressBar, "__call__", lambda bar, done: seen.append(done))
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    operator.moments()
+    backend.moments()
     assert len(seen) >= 4
     assert seen == sorted(seen)
     assert seen[-1] <= 1.0
@@ -266,9 +266,9 @@ def test_long_work_waits_for_signals_and_shows_progress(emulation, monkeypatch):
     used = emulation.get_default_memory_pool().used_bytes()
     monkeypatch.setattr(emulation.cuda, "get_current_stream", Interrupted)
     for work in (
-        operator.moments,
-        lambda: operator.counts(np.zeros(1)),
-        lambda: operator.tile(slice(None), slice(None)),
+        backend.moments,
+        lambda: backend.counts(np.zeros(1)),
+        lambda: backend.tile(slice(None), slice(None)),
     ):
         with pytest.raises(KeyboardInterrupt):
             work()
@@ -279,13 +279,13 @@ def test_pieces_larger_than_the_problem(cupy, monkeypatch):
     """Rows may be asked for repeatedly; products with no vectors at all are empty."""
     monkeypatch.setattr(cuda, "GRAM_FROM", 9)
     problem = _problem(20, 10)
-    operator, rows = _on_gpu(problem), np.arange(50) % 20
-    found = operator.tile(cupy.asarray(rows), cupy.asarray(rows[::-1].copy())).get()
-    expected = OpenMPOperator(problem).tile(rows, rows[::-1].copy())
+    backend, rows = _on_gpu(problem), np.arange(50) % 20
+    found = backend.tile(cupy.asarray(rows), cupy.asarray(rows[::-1].copy())).get()
+    expected = CpuBackend(problem).tile(rows, rows[::-1].copy())
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13)
     for dtype in ("float64", "float32"):
-        assert operator.matmul(cupy.zeros((20, 0)), dtype=dtype).shape == (20, 0)
-        assert operator.quadratic_forms(cupy.zeros((20, 0)), dtype=dtype).shape == (0,)
+        assert backend.matmul(cupy.zeros((20, 0)), dtype=dtype).shape == (20, 0)
+        assert backend.quadratic_forms(cupy.zeros((20, 0)), dtype=dtype).shape == (0,)
 
 
 def test_points_close_to_each_other_are_subtracted(cupy):
@@ -296,40 +296,40 @@ def test_points_close_to_each_other_are_subtracted(cupy):
     for share, definition in ((1.0, "RESIDUALS"), (1e-2, "DIFFERENCES")):
         q = share * p + (1 - share) / m
         problem = _packing.pack(prepare(y, q), kernel, "delta").problem
-        operator = _on_gpu(problem)
-        assert option(definition) in operator.program("kcalib_sums").options
-        expected = OpenMPOperator(problem).tile(slice(None), slice(None))
-        assert np.abs(operator.tile(slice(None), slice(None)).get() - expected).max() <= 1e-12 * 2
+        backend = _on_gpu(problem)
+        assert option(definition) in backend.program("kcalib_sums").options
+        expected = CpuBackend(problem).tile(slice(None), slice(None))
+        assert np.abs(backend.tile(slice(None), slice(None)).get() - expected).max() <= 1e-12 * 2
 
 
 def test_results_stay_on_the_device(emulation):
     n = 300
-    operator = _on_gpu(_problem(n, 10))
+    backend = _on_gpu(_problem(n, 10))
     vectors = emulation.asarray(np.ones((n, 2)))
     with emulated_cupy.stays_on_device(at_most=9):
-        operator.moments(second=True)
-        operator.matmul(vectors)
-        operator.quadratic_forms(Weights("gaussian", n, 3, 1))
-        operator.block_sums(10)
-        operator.counts(np.zeros(2))
-        operator.tile(slice(None), slice(None))
+        backend.moments(second=True)
+        backend.matmul(vectors)
+        backend.quadratic_forms(Weights("gaussian", n, 3, 1))
+        backend.block_sums(10)
+        backend.counts(np.zeros(2))
+        backend.tile(slice(None), slice(None))
 
 
 def test_products_are_not_rounded_to_tf32(cupy, monkeypatch):
     """Where CuPy is told to use it: inner products in the register tile, products of float32 in float64."""
     monkeypatch.setenv("CUPY_TF32", "1")
     problem = _problem(40, 150, dtype="float32")
-    operator = _on_gpu(problem)
-    assert "-DKCALIB_GRAM=0" in operator.program("kcalib_sums").options
+    backend = _on_gpu(problem)
+    assert "-DKCALIB_GRAM=0" in backend.program("kcalib_sums").options
     vectors = cupy.asarray(np.random.default_rng(0).normal(size=(40, 2)))
-    np.testing.assert_array_equal(operator.matmul(vectors, dtype="float32").get(), operator.matmul(vectors).get())
+    np.testing.assert_array_equal(backend.matmul(vectors, dtype="float32").get(), backend.matmul(vectors).get())
 
 
 def test_host_arrays_are_refused():
     y, p = softmax_problem(20, 3)
     problem = _packing.pack(prepare(y, p), K.Exponential(bandwidth=0.5), "delta").problem
-    with pytest.raises(ValueError, match=r"operator='cuda' needs arrays on an NVIDIA GPU, `y_pred` is on cpu"):
-        operator_for(problem, operator="cuda")
+    with pytest.raises(ValueError, match=r"backend='cuda' needs arrays on an NVIDIA GPU, `y_pred` is on cpu"):
+        backend_for(problem, backend="cuda")
 
 
 def _with_layout(check: str) -> Program:

@@ -21,9 +21,9 @@ from kcalib import _packing
 from kcalib._backend.random import KINDS, RandomNumbers, Weights, drawn_labels
 from kcalib._backend.segments import Segments
 from kcalib._input.labels import prepare
-from kcalib._pairs.operators.cuda import CudaOperator, drawn_weights
-from kcalib._pairs.operators.sorted_scan import SortedScanOperator
-from kcalib._pairs.operators.sorted_scan_cuda import SortedPlaces, group_sums
+from kcalib._pairs.backends.cuda import CudaBackend, drawn_weights
+from kcalib._pairs.backends.sorted_cuda import SortedPlaces, group_sums
+from kcalib._pairs.backends.sorted_line import SortedBackend
 from kcalib._pairs.problem import Factor, Mixtures, PairProblem, Side, Term
 from kcalib.distributions import Poisson
 from kcalib.regression._dirichlet_cuda import class_shares, log_normalisers
@@ -46,18 +46,18 @@ def pairs(m: int, dtype: str = "float64") -> Callable[[Any], Arrays]:
     """All primitives but those of small blocks and order statistics, which are compiled apart."""
 
     def compute(cupy: Any) -> Arrays:
-        operator = CudaOperator(problem(cupy, 150, m, dtype))
-        found = operator.moments(second=True)
+        backend = CudaBackend(problem(cupy, 150, m, dtype))
+        found = backend.moments(second=True)
         vectors = cupy.asarray(rng().normal(size=(150, 3)))
-        products = operator.matmul(vectors), operator.matmul(vectors, dtype="float32")
-        forms = operator.quadratic_forms(Weights("rademacher", 150, 5, 1))
+        products = backend.matmul(vectors), backend.matmul(vectors, dtype="float32")
+        forms = backend.quadratic_forms(Weights("rademacher", 150, 5, 1))
         return [
             found.total,
             found.sum_of_squares,
             found.row_sums,
             *products,
             forms,
-            operator.tile(slice(0, 70), slice(3, 150)),
+            backend.tile(slice(0, 70), slice(3, 150)),
         ]
 
     return compute
@@ -65,22 +65,22 @@ def pairs(m: int, dtype: str = "float64") -> Callable[[Any], Arrays]:
 
 def sums(m: int) -> Callable[[Any], Arrays]:
     def compute(cupy: Any) -> Arrays:
-        found = CudaOperator(problem(cupy, 150, m)).moments(second=True)
+        found = CudaBackend(problem(cupy, 150, m)).moments(second=True)
         return [found.total, found.sum_of_squares, found.row_sums]
 
     return compute
 
 
 def small_blocks(cupy: Any) -> Arrays:
-    operator = CudaOperator(problem(cupy, 150, 3))
-    return [operator.block_sums(size) for size in (2, 7, 70)]
+    backend = CudaBackend(problem(cupy, 150, 3))
+    return [backend.block_sums(size) for size in (2, 7, 70)]
 
 
 def order_statistics(cupy: Any) -> Arrays:
     """Lists in no order; those of the line are sorted by their function."""
-    operator = CudaOperator(problem(cupy, 150, 3))
-    counts = operator.counts(np.linspace(-1, 1, 11))
-    return [counts, np.sort(operator.between(-0.2, 0.2, int(counts[6] - counts[4])))]
+    backend = CudaBackend(problem(cupy, 150, 3))
+    counts = backend.counts(np.linspace(-1, 1, 11))
+    return [counts, np.sort(backend.between(-0.2, 0.2, int(counts[6] - counts[4])))]
 
 
 def mixtures(cupy: Any) -> Arrays:
@@ -91,17 +91,17 @@ def mixtures(cupy: Any) -> Arrays:
     marks = np.concatenate([np.ones((70, 2)), random.normal(size=(70, 2)), parameters[0]], axis=1)
     side = Side(cupy.asarray(parameters[1]), cupy.asarray(marks))
     kernel = (Term(1.0, (Factor("exponential", "mmd", 0.5),)),)
-    found = CudaOperator(PairProblem(side, None, kernel, target=normals, predicted=normals)).moments()
+    found = CudaBackend(PairProblem(side, None, kernel, target=normals, predicted=normals)).moments()
     return [found.total, found.row_sums]
 
 
 def line(cupy: Any) -> Arrays:
     y, p = softmax_problem(3000, 2)  # two levels of nodes above the points
     data = prepare(y, cupy.asarray(p))
-    operator = SortedScanOperator(_packing.pack(data, KERNELS["matern_2.5"], "delta").problem)
+    backend = SortedBackend(_packing.pack(data, KERNELS["matern_2.5"], "delta").problem)
     vectors = cupy.asarray(rng().normal(size=(3000, 5)))
-    found = operator.moments()
-    return [found.total, found.row_sums, operator.matmul(vectors), operator.quadratic_forms(vectors)]
+    found = backend.moments()
+    return [found.total, found.row_sums, backend.matmul(vectors), backend.quadratic_forms(vectors)]
 
 
 def places(cupy: Any) -> Arrays:

@@ -103,7 +103,7 @@ class TestOtherLibraries:
         with pytest.raises(TypeError, match=r"^`y_pred` is list, .*stack these there, such as by torch\.stack"):
             kcalib.skce([0, 1], [torch_tensor([0.5, 0.5]), torch_tensor([0.5, 0.5])])
 
-    def test_amd_gpus_are_left_to_the_generic_operator(self, cupy, torch_tensor, monkeypatch):
+    def test_amd_gpus_are_left_to_the_generic_backend(self, cupy, torch_tensor, monkeypatch):
         monkeypatch.setattr(sys.modules["torch"].version, "hip", "6.4")
         values = torch_tensor(np.eye(2))
         assert not arrays.on_nvidia_gpu(values)

@@ -247,7 +247,7 @@ def test_bits_do_not_depend_on_affinity():
     code = """
         import hashlib, os, sys, numpy as np, kcalib
         os.sched_setaffinity(0, {cpus})
-        from kcalib._pairs.operators.openmp import OpenMPOperator
+        from kcalib._pairs.backends.cpu import CpuBackend
         from kcalib._pairs.problem import Factor, PairProblem, Side, Term
         from kcalib._backend.random import Weights
         rng = np.random.default_rng(0)
@@ -257,9 +257,9 @@ def test_bits_do_not_depend_on_affinity():
         problem = PairProblem(side, None, (Term(1.0, (Factor("exponential", "euclidean", 2.0),)),))
         digests = set()
         for threads in (1, 2, 3, 7):
-            operator = OpenMPOperator(problem, threads=threads)
-            moments = operator.moments(second=True)
-            arrays = [moments.row_sums, moments.sum_of_squares, operator.block_sums(300), operator.matmul(p[:, :3])]
+            backend = CpuBackend(problem, threads=threads)
+            moments = backend.moments(second=True)
+            arrays = [moments.row_sums, moments.sum_of_squares, backend.block_sums(300), backend.matmul(p[:, :3])]
             arrays += [Weights(kind, 1000, 50, 1).values(threads=threads) for kind in ("multinomial", "gaussian")]
             arrays += [kcalib.skce(y, p, threads=threads), kcalib.skce(y, p, threads=threads, dtype="float32")]
             digests.add(hashlib.sha256(b"".join(np.asarray(a).tobytes() for a in arrays)).hexdigest())
@@ -283,7 +283,7 @@ def test_interrupt_stops_a_long_sweep_within_a_second():
     y, p = softmax_problem(400_000, 2)
     kernel = kcalib.kernels.Exponential(bandwidth=0.5)
     for options in ({}, {"estimator": "block", "block_size": 200_000}):
-        stops_within_a_second(partial(kcalib.skce, y, p, kernel=kernel, operator="openmp", **options))
+        stops_within_a_second(partial(kcalib.skce, y, p, kernel=kernel, backend="cpu", **options))
 
 
 @pytest.mark.parametrize(
@@ -358,7 +358,7 @@ def test_sigterm_ends_the_process():
         import numpy as np, kcalib
         p = np.random.default_rng(0).uniform(size=400_000)
         print("ready", flush=True)
-        kcalib.skce(p > 0.5, p, kernel=kcalib.kernels.Exponential(bandwidth=0.5), operator="openmp")
+        kcalib.skce(p > 0.5, p, kernel=kcalib.kernels.Exponential(bandwidth=0.5), backend="cpu")
     """
     child = subprocess.Popen([sys.executable, "-P", "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None and child.stdout.readline() == "ready\n"

@@ -11,7 +11,7 @@ from grid import some
 from problems import instruction_sets
 
 from kcalib import _native
-from kcalib._pairs.operators.openmp import OpenMPOperator
+from kcalib._pairs.backends.cpu import CpuBackend
 from kcalib._pairs.problem import Factor, PairProblem, Side, Term
 
 mpmath = pytest.importorskip("mpmath")
@@ -207,8 +207,8 @@ def profile(name: str, shape: float, x: np.ndarray, level: str) -> np.ndarray:
     """profile(x) for x >= 0: the pairs of 0 with x on a line, in x's dtype."""
     points = np.concatenate(([0], x)).astype(x.dtype)[:, None]
     term = Term(1.0, (Factor(name, "cityblock", 1.0, shape),))
-    operator = OpenMPOperator(PairProblem(Side(points, np.ones_like(points)), None, (term,)), level=level)
-    return operator.tile(slice(0, 1), slice(1, None))[0]
+    backend = CpuBackend(PairProblem(Side(points, np.ones_like(points)), None, (term,)), level=level)
+    return backend.tile(slice(0, 1), slice(1, None))[0]
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -239,10 +239,10 @@ def test_decays_of_euclidean_distances(name, dtype, level):
     points = np.concatenate(([0], x)).astype(dtype)[:, None]
     for scale in (1e-12, 0.3, 7.0, 50.0, 2.0**29, 2.0**80):
         factor = Factor(name, "euclidean", scale)
-        operator = OpenMPOperator(
+        backend = CpuBackend(
             PairProblem(Side(points, np.ones_like(points)), None, (Term(1.0, (factor,)),)), level=level
         )
-        found = operator.tile(slice(0, 1), slice(1, None))[0]
+        found = backend.tile(slice(0, 1), slice(1, None))[0]
         assert (
             found[0] == 1 and (found >= np.exp(1.01 * range_of_exp(dtype)[0])).all()
         )  # of equal points; never denormal
@@ -265,7 +265,7 @@ def test_decays_between_predictions_of_sorted_labels(scale, name, level):
     p = rng.dirichlet(np.full(m, 0.02), n)
     e = (labels[:, None] == np.arange(m)) - p
     terms = (Term(1.0, (Factor(name, "euclidean", scale),)),)
-    found = OpenMPOperator(PairProblem(Side(p, e, labels), None, terms), level=level).tile(slice(None), slice(None))
+    found = CpuBackend(PairProblem(Side(p, e, labels), None, terms), level=level).tile(slice(None), slice(None))
     d = np.sqrt(((p[:, None] - p[None]) ** 2).sum(axis=2))
     x = scale * (d if name == "exponential" else d * d)
     off = ~np.eye(n, dtype=bool)

@@ -203,7 +203,7 @@ def test_table(capsys, data, good, poor):
     assert header.index("verdict") == first.index("no evidence") == second.index("miscalibrated")
     assert blank == ""
     assert remarks == [
-        "SKCE: unbiased estimator, Exponential kernel with the median distance as bandwidth; openmp operator, 1 thread",
+        "SKCE: unbiased estimator, Exponential kernel with the median distance as bandwidth; cpu backend, 1 thread",
         "verdict at level 0.05: exact test of all pairs, 999 draws with seed 0",
         "off by at least: with confidence 0.95, the root mean square over predictions of the largest error in the "
         "probability of",

@@ -113,8 +113,8 @@ def test_processes_give_the_same_numbers_and_resume(tmp_path, capsys):
     for found in first, again:
         assert found["skce"]["value"] == one["skce"]["value"]
         assert found["test"]["pvalue"] == pytest.approx(one["test"]["pvalue"], rel=1e-9)
-        assert "2 processes of 1 thread" in found["skce"]["operator_reason"]
-    assert "from the journal" in again["skce"]["operator_reason"]
+        assert "2 processes of 1 thread" in found["skce"]["backend_reason"]
+    assert "from the journal" in again["skce"]["backend_reason"]
     assert "of another call" in evaluated(capsys, *shared, "--resume", "--bandwidth", "0.6", code=1).err
 
 
@@ -137,8 +137,8 @@ def test_compare(tmp_path, capsys, metric):
     first, again = compared(*shared), compared(*shared, "--resume")
     for found in first, again:
         assert found["differences"][0]["difference"] == pytest.approx(one.differences[0].difference, rel=1e-9)
-        assert "2 processes of 1 thread" in found["operator_reason"]
-    assert "from the journal" in again["operator_reason"]
+        assert "2 processes of 1 thread" in found["backend_reason"]
+    assert "from the journal" in again["backend_reason"]
     assert "tiles exists; go on from it by --resume, or remove it" in compared(*shared, code=1)
 
 

@@ -208,7 +208,7 @@ def test_certificate_bounds_the_error_of_any_solution():
 
 
 class Dense:
-    """A stored matrix as an operator."""
+    """A stored matrix as a backend."""
 
     def __init__(self, matrix):
         self.matrix = matrix
@@ -270,7 +270,7 @@ def test_conjugate_gradients_beside_the_dense_factorisation():
 
 
 def test_conjugate_gradients_multiply_once_in_an_iteration(monkeypatch):
-    """The certificate comes back with the solution; and users' checks, on operators of theirs, are not run again."""
+    """The certificate comes back with the solution; and users' checks, on backends of theirs, are not run again."""
     products = []
     kernel_operator = importlib.import_module("kcalib.solvers.kernel_operator")  # which is a function there, too
     matmul = kernel_operator.KernelMatrix.matmul
@@ -457,7 +457,7 @@ def test_every_array_library_gives_the_same(xp):
     expected = {method: kcalib.ckce(y, p, method=method) for method in METHODS}
     for method, value in expected.items():
         found = kcalib.ckce(xp.asarray(y), xp.asarray(p), method=method, full_output=True)
-        assert found.operator == xp.operator
+        assert found.backend == xp.backend
         assert isinstance(found.value, float) and found.value == pytest.approx(value, rel=1e-7), method
     assert kcalib.jkce(xp.asarray(y), xp.asarray(p)) == pytest.approx(kcalib.jkce(y, p), rel=1e-12)
 
@@ -513,7 +513,7 @@ def test_labels_logits_and_classes():
         ({"method": "fourier", "regularization": 1e-12}, "below 1e-10 of the trace"),
         ({"max_memory": 0}, "`max_memory` is 0"),
         ({"target_kernel": [[1.0, 2.0, 0], [2.0, 1.0, 0], [0, 0, 1]]}, "positive semi-definite"),
-        ({"operator": "gpu"}, "`operator` is 'gpu'"),
+        ({"backend": "gpu"}, "`backend` is 'gpu'"),
     ],
 )
 def test_wrong_values_are_named(options, message):

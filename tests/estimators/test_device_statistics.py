@@ -57,7 +57,7 @@ def same(found: Any, expected: Any, rtol: float = 1e-12) -> None:
     """Numbers, arrays, results of either."""
     if dataclasses.is_dataclass(expected):
         for field in dataclasses.fields(expected):
-            if field.name not in ("operator", "operator_reason", "threads", "seconds"):
+            if field.name not in ("backend", "backend_reason", "threads", "seconds"):
                 same(getattr(found, field.name), getattr(expected, field.name), rtol)
     elif isinstance(expected, tuple | list):
         assert len(found) == len(expected)

@@ -112,8 +112,8 @@ def test_result_says_what_was_done():
     y, p = problem(300)
     result = kcalib.skce(y, p, estimator="features", full_output=True, threads=1)
     assert (result.estimator, result.n_columns, result.seed) == ("features", default_columns(300), 0)
-    assert (result.operator, result.threads, result.block_size) == ("features", 1, None)
-    assert f"{result.n_columns} features" in result.operator_reason and "host memory" in result.operator_reason
+    assert (result.backend, result.threads, result.block_size) == ("features", 1, None)
+    assert f"{result.n_columns} features" in result.backend_reason and "host memory" in result.backend_reason
     assert result.value == kcalib.skce(y, p, estimator="features")
     moments = feature_moments(feature_problem(prepare(y, p), None, None))
     added = features_standard_error(moments, 300)
@@ -241,7 +241,7 @@ def test_many_classes_beyond_the_columns_of_the_covariances():
     ("options", "message"),
     [
         ({"estimator": "features", "block_size": 5}, "`block_size` is 5, but estimator='features' has no block size"),
-        ({"estimator": "features", "operator": "openmp"}, "`operator` is 'openmp', but features take no sums"),
+        ({"estimator": "features", "backend": "cpu"}, "`backend` is 'cpu', but features take no sums"),
         ({"estimator": "features", "n_columns": 40}, "`n_columns` is 40, expected a multiple of 16.*; 32 would do"),
         ({"estimator": "features", "n_columns": 8}, "`n_columns` is 8, expected an integer between 16"),
         ({"estimator": "features", "seed": -1}, "`seed` is -1, expected an integer between 0"),

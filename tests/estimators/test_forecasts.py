@@ -268,7 +268,7 @@ class TestOptions:
         kernel = Exponential(bandwidth=1.1, metric=metric)
         result = kcalib.skce(y, Normal(mean, std), kernel=kernel, full_output=True)
         assert result.value == pytest.approx(kcalib.skce(self.y, self.prediction, kernel=kernel), rel=1e-10)
-        assert result.operator == ("openmp" if device == "CPU_DEVICE" else "generic")
+        assert result.backend == ("cpu" if device == "CPU_DEVICE" else "array-api")
 
     @pytest.mark.parametrize("name", ["samples", "poisson"])
     def test_features_on_another_device(self, name):

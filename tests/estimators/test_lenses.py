@@ -194,7 +194,7 @@ def test_rows_of_a_float32_softmax_sum_to_1(m, lens):
 def test_large_top_label_problem_of_float32_takes_the_line():
     y, p = softmax32(200_000, 10, 1)
     result = kcalib.skce(y, p, lens=TopLabel(), full_output=True)
-    assert (result.operator, result.lens, result.n_classes) == ("sorted_scan", "TopLabel()", 2)
+    assert (result.backend, result.lens, result.n_classes) == ("sorted", "TopLabel()", 2)
     right, confidence = p.argmax(axis=1) == y, p.max(axis=1)
     total = p.sum(axis=1, dtype=float)
     plain = kcalib.skce(right, confidence / total)
@@ -215,10 +215,10 @@ def test_tests_of_float32_predictions_take_the_line(lens):
     for method in ("auto", "spectrum", "gamma", "block", "exact", "multiplier"):
         options = {"n_resamples": 99} if method in ("exact", "multiplier") else {}
         result = kcalib.calibration_test(y, p, lens=lens, method=named_method(method, **options), seed=0)
-        assert result.operator == "sorted_scan", method
-    assert kcalib.compare(y, {"a": p, "b": p[:, ::-1]}, lens=lens).operator == "sorted_scan"
-    assert kcalib.ckce(y, p, lens=lens, kernel=kcalib.kernels.Exponential(), full_output=True).operator == "sorted_scan"
-    assert kcalib.evaluate(y, p, lens=lens).skce.operator == "sorted_scan"
+        assert result.backend == "sorted", method
+    assert kcalib.compare(y, {"a": p, "b": p[:, ::-1]}, lens=lens).backend == "sorted"
+    assert kcalib.ckce(y, p, lens=lens, kernel=kcalib.kernels.Exponential(), full_output=True).backend == "sorted"
+    assert kcalib.evaluate(y, p, lens=lens).skce.backend == "sorted"
 
 
 # -- every estimator and test

@@ -26,8 +26,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::kcalib.IndefiniteKernelWarning"
 KERNEL = K.Exponential(bandwidth=0.4)
 
 
-def task_of(y, p, kernel=KERNEL, target=None, operator=None, **options) -> Task:
-    return Task(prepare(y, p, **options), PairOptions(kernel, target, operator, None))
+def task_of(y, p, kernel=KERNEL, target=None, backend=None, **options) -> Task:
+    return Task(prepare(y, p, **options), PairOptions(kernel, target, backend, None))
 
 
 def outcomes(kernel, p, matrix=None) -> tuple[float, float]:
@@ -160,14 +160,14 @@ def test_where_digits_would_take_too_long_it_is_said(monkeypatch):
 
 
 @pytest.mark.parametrize("target", ["delta", "matrix"])
-@pytest.mark.parametrize("operator", ["openmp", "generic", "sorted_scan"])
-def test_every_operator(operator, target):
-    m = 2 if operator == "sorted_scan" else 4
+@pytest.mark.parametrize("backend", ["cpu", "array-api", "sorted"])
+def test_every_backend(backend, target):
+    m = 2 if backend == "sorted" else 4
     y, p = softmax_problem(40, m, seed=6)
     p[:, 0] = 1 - p[:, 1:].sum(axis=1)
     matrix = None if target == "delta" else psd_matrix(m, 2)
-    expected = task_of(y, p, target=matrix, operator="openmp").null_moments
-    found = task_of(y, p, target=matrix, operator=operator).null_moments
+    expected = task_of(y, p, target=matrix, backend="cpu").null_moments
+    found = task_of(y, p, target=matrix, backend=backend).null_moments
     np.testing.assert_allclose([found.squares, found.trace], [expected.squares, expected.trace], rtol=1e-12)
     k, v = oracle.kernel_matrix(KERNEL, p, p), np.array([np.diag(row) - np.outer(row, row) for row in p])
     middle = np.eye(m) if matrix is None else matrix
@@ -193,7 +193,7 @@ def test_a_line_on_a_gpu(emulation):
     y, p = softmax_problem(30, 2, seed=8)
     p[:, 0] = 1 - p[:, 1]
     here = task_of(y, p).null_moments
-    there = task_of(emulated_cupy.asarray(y), emulated_cupy.asarray(p), operator="sorted_scan").null_moments
+    there = task_of(emulated_cupy.asarray(y), emulated_cupy.asarray(p), backend="sorted").null_moments
     np.testing.assert_allclose(there.squares, here.squares, rtol=1e-12)
 
 
@@ -224,7 +224,7 @@ def test_rows_that_were_rounded_to_float32():
     """They sum to 1 but for 1e-7, which another formula for the same covariances would keep."""
     y, p = softmax_problem(60, 4, seed=13)
     p = p.astype(np.float32).astype(np.float64)
-    here, there = (task_of(y, p, operator=operator).null_moments for operator in ("openmp", "generic"))
+    here, there = (task_of(y, p, backend=backend).null_moments for backend in ("cpu", "array-api"))
     np.testing.assert_allclose(here.squares, there.squares, rtol=1e-13)
 
 
@@ -253,7 +253,7 @@ def law_by_draws(task: Task, count: int) -> tuple[float, float, float]:
     """Half the variance of T, its standard error, and the mean trace, of drawn targets."""
     totals, traces = [], []
     for r in range(count):
-        moments = task.operator_of(task.packed.with_targets(task.data.draw(77, r)).problem).moments()
+        moments = task.backend_of(task.packed.with_targets(task.data.draw(77, r)).problem).moments()
         totals.append(float(moments.total))
         traces.append(float(moments.trace))
     squares = np.square(totals) / 2

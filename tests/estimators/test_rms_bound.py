@@ -19,7 +19,7 @@ import kcalib
 from kcalib import _packing
 from kcalib._input.forecasts import prepare
 from kcalib._packing.features import feature_problem
-from kcalib._pairs.dispatch import operator_for
+from kcalib._pairs.dispatch import backend_for
 from kcalib._pairs.feature_sums import feature_rows
 from kcalib.distributions import Normal, Poisson, Samples
 from kcalib.estimators import rms_bound
@@ -30,7 +30,7 @@ from kcalib.kernels import Cosine, Exponential, Gaussian, Kernel, Linear
 def problem_of(y, prediction, kernel: Kernel | None = None, target_kernel=None):
     data = prepare(y, prediction, threads=1)
     packed = _packing.pack(data, kernel, target_kernel, threads=1)
-    return data, packed, operator_for(packed.problem, threads=1)
+    return data, packed, backend_for(packed.problem, threads=1)
 
 
 def eigenvalue_of(y, prediction, kernel: Kernel | None = None) -> MeanEigenvalue:
@@ -81,8 +81,8 @@ def test_kernels_with_negative_entries_have_a_larger_one():
 def test_many_samples_are_seen_in_part(monkeypatch):
     y, p = softmax_problem(400, 4)
     monkeypatch.setattr(rms_bound, "WORK", 16 * 100**2)
-    data, packed, operator = problem_of(y, p, Exponential(bandwidth=0.5))
-    found = rms_bound.mean_eigenvalue(data, packed, operator)
+    data, packed, backend = problem_of(y, p, Exponential(bandwidth=0.5))
+    found = rms_bound.mean_eigenvalue(data, packed, backend)
     some = p[np.random.default_rng(rms_bound.SEED).permutation(400)[:100]]
     true = np.linalg.eigvalsh(np.exp(-cdist(some, some) / 0.5) / 100)[-1]
     assert found.n_samples == 100 and true * (1 - 1e-9) <= found.value <= true * (1 + 2e-3)

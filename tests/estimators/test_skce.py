@@ -16,7 +16,7 @@ from scipy.spatial.distance import pdist
 
 import kcalib
 from kcalib import bandwidth
-from kcalib._pairs.operators.openmp import OpenMPOperator
+from kcalib._pairs.backends.cpu import CpuBackend
 from kcalib.bandwidth import median_distance
 from kcalib.kernels import (
     MMD,
@@ -181,8 +181,8 @@ def test_results_say_what_was_done():
     y, p = softmax_problem(100, 4)
     result = kcalib.skce(y, p, estimator="block", block_size=30, threads=1, full_output=True)
     assert (result.n_samples, result.n_samples_used, result.n_classes, result.block_size) == (100, 90, 4, 30)
-    assert (result.operator, result.threads, result.target_kernel) == ("openmp", 1, "delta")
-    assert result.operator_reason == "the arrays are in host memory"
+    assert (result.backend, result.threads, result.target_kernel) == ("cpu", 1, "delta")
+    assert result.backend_reason == "the arrays are in host memory"
     assert result.bandwidth_source == "median euclidean distance of all samples"
     assert result.seconds > 0 and float(result) == result.value
     assert kcalib.skce(y, p, target_kernel=psd_matrix(4, 2), full_output=True).target_kernel == "matrix of rank 2"
@@ -229,13 +229,13 @@ def test_exact_medians_by_one_sweep(width, off, sweeps, counting, threads, monke
     monkeypatch.setattr(bandwidth, "COLLECTED", 0)
     monkeypatch.setattr(bandwidth, "SAMPLE", 200)
     monkeypatch.setattr(bandwidth, "WIDTH", width)
-    some, between, asked = bandwidth.PairDistances.some, OpenMPOperator.some_between, []
+    some, between, asked = bandwidth.PairDistances.some, CpuBackend.some_between, []
 
     def shifted(self):
         """Points nearer the mean, or farther, than they should be."""
         found = some(self)
         center = p.mean(axis=0)
-        points = center + (1 + off) * (np.asarray(found.operator.problem.left.points) - center)
+        points = center + (1 + off) * (np.asarray(found.backend.problem.left.points) - center)
         return bandwidth.PairDistances.between(points, "euclidean", threads)
 
     def counted(self, *args):
@@ -243,7 +243,7 @@ def test_exact_medians_by_one_sweep(width, off, sweeps, counting, threads, monke
         return between(self, *args)
 
     monkeypatch.setattr(bandwidth.PairDistances, "some", shifted)
-    monkeypatch.setattr(OpenMPOperator, "some_between", counted)
+    monkeypatch.setattr(CpuBackend, "some_between", counted)
     if not counting:
         monkeypatch.setattr(bandwidth.PairDistances, "_guesses", None)
     found = median_distance(p, max_samples=None, threads=threads).value
@@ -256,14 +256,14 @@ def test_exact_medians_by_one_sweep(width, off, sweeps, counting, threads, monke
 @pytest.mark.parametrize("kind", ["diffuse", "peaked", "in order", "tied", "few places", "near and far"])
 def test_medians_of_a_few_hundred_samples_do_without_sorting_all_distances(kind, metric, monkeypatch):
     rng = np.random.default_rng(5)
-    between, collected = OpenMPOperator.some_between, []
+    between, collected = CpuBackend.some_between, []
 
     def counted(self, *args):
         found = between(self, *args)
         collected.append(len(found[0]))
         return found
 
-    monkeypatch.setattr(OpenMPOperator, "some_between", counted)
+    monkeypatch.setattr(CpuBackend, "some_between", counted)
     for n in (181, 182, 400, 1000, 2000):  # the first has too few pairs
         p = rng.dirichlet(np.full(5, {"diffuse": 50.0, "peaked": 0.05}.get(kind, 1.0)), size=n)
         if kind == "in order":
@@ -288,7 +288,7 @@ def test_exact_medians_where_more_distances_are_in_between_than_may_be_collected
     p = np.eye(4)[rng.integers(4, size=900)] + 1e-3 * rng.normal(size=(900, 4))
     monkeypatch.setattr(bandwidth, "COLLECTED", 0)
     monkeypatch.setattr(bandwidth, "SAMPLE", 200)
-    some_of, between, found = bandwidth.PairDistances.some, OpenMPOperator.some_between, []
+    some_of, between, found = bandwidth.PairDistances.some, CpuBackend.some_between, []
 
     def some(self):
         if self.n < len(p):
@@ -301,7 +301,7 @@ def test_exact_medians_where_more_distances_are_in_between_than_may_be_collected
         return values, count, below
 
     monkeypatch.setattr(bandwidth.PairDistances, "some", some)
-    monkeypatch.setattr(OpenMPOperator, "some_between", counted)
+    monkeypatch.setattr(CpuBackend, "some_between", counted)
     value = median_distance(p, max_samples=None).value
     distances = np.sqrt(((p[:, None] - p) ** 2).sum(-1))[np.triu_indices(len(p), 1)]
     assert value == pytest.approx(np.median(distances), rel=0, abs=4e-16)
@@ -365,7 +365,7 @@ def test_extreme_kernels_stay_finite():
     extremes.append(1e15 * Linear() * (1e15 * Linear()))
     for kernel in extremes:
         for dtype in ("float64", "float32"):
-            values = [kcalib.skce(y, p, kernel=kernel, dtype=dtype, operator=o) for o in ("openmp", "generic")]
+            values = [kcalib.skce(y, p, kernel=kernel, dtype=dtype, backend=o) for o in ("cpu", "array-api")]
             assert np.isfinite(values).all(), (kernel, dtype)
             if dtype == "float64":  # in float32 rounding decides which rows coincide at the scale of 1e-15
                 assert values[0] == pytest.approx(values[1], rel=1e-11), kernel
@@ -467,9 +467,9 @@ def test_target_kernels_are_checked(matrix, message):
         ({"estimator": "block", "block_size": 1}, "`block_size` is 1, expected an integer between 2 and 20"),
         ({"estimator": "block", "block_size": 21}, "`block_size` is 21, expected an integer between 2 and 20"),
         ({"block_size": 5}, "`block_size` is 5, but estimator='unbiased' has no block size"),
-        ({"operator": "opencl"}, "`operator` is 'opencl', expected one of 'sorted_scan', 'openmp', 'cuda', 'generic'"),
-        ({"operator": "generic", "threads": 2}, "`threads` has no effect on operator='generic'"),
-        ({"operator": "sorted_scan"}, "operator='sorted_scan' cannot take this problem: the points have 3 coordinates"),
+        ({"backend": "opencl"}, "`backend` is 'opencl', expected one of 'sorted', 'cpu', 'cuda', 'array-api'"),
+        ({"backend": "array-api", "threads": 2}, "`threads` has no effect on backend='array-api'"),
+        ({"backend": "sorted"}, "backend='sorted' cannot take this problem: the points have 3 coordinates"),
         ({"threads": 0}, "`threads` is 0, expected an integer between 1 and 4096"),
         ({"estimator": "block", "sample_weight": np.ones(20)}, "`sample_weight` has no meaning for estimator='block'"),
         ({"sample_weight": np.eye(20)[0]}, "estimator='unbiased' needs at least 2 samples of positive `sample_weight`"),

@@ -65,7 +65,7 @@ def test_predictions_are_read_once(monkeypatch):
             kcalib.ucme(y, p, **options)
 
 
-@pytest.mark.parametrize("options", [{}, {"target_kernel": np.eye(3)}, {"dtype": "float32"}, {"operator": "generic"}])
+@pytest.mark.parametrize("options", [{}, {"target_kernel": np.eye(3)}, {"dtype": "float32"}, {"backend": "array-api"}])
 @pytest.mark.parametrize("given", [{}, locations(4, 3)])
 @pytest.mark.parametrize("kernel", [KERNEL, None])
 def test_what_is_wrong_with_samples_is_said_whenever_they_are_looked_at(kernel, given, options):
@@ -95,7 +95,7 @@ def test_bad_predictions_are_told_of_without_warnings():
         kcalib.ucme(y, p, kernel=KERNEL, n_locations=50)
 
 
-@pytest.mark.parametrize("options", [{}, {"operator": "generic"}, {"n_locations": 65}])
+@pytest.mark.parametrize("options", [{}, {"backend": "array-api"}, {"n_locations": 65}])
 def test_a_warning_is_given_once(options):
     y, p = softmax_problem(50, 3)
     kernel = Gaussian(bandwidth=0.5, metric="cityblock")
@@ -114,7 +114,7 @@ def test_bad_predictions_are_not_an_operators_fault(row):
     p = np.full((600, 2), 0.5)
     p[3] = row
     with pytest.raises(ValueError, match=r"`y_pred\[3, 0\]` is .*expected a"):
-        kcalib.ucme(np.zeros(600, int), p, kernel=KERNEL, operator="sorted_scan", n_locations=600)
+        kcalib.ucme(np.zeros(600, int), p, kernel=KERNEL, backend="sorted", n_locations=600)
 
 
 def test_matrix_by_hand():
@@ -137,34 +137,34 @@ def test_agrees_with_the_oracle(name, m, rank):
     target = "delta" if matrix is None else matrix
     # Terms are at most the kernel (3.5) times |M e|; with 12 features distances come from products.
     tolerance = 3.5 * (1.0 if matrix is None else 2 * np.abs(matrix).max()) * np.finfo(float).eps
-    for operator in ("openmp", "generic"):
+    for backend in ("cpu", "array-api"):
         result = kcalib.ucme(
-            y, p, kernel=KERNELS[name], target_kernel=target, operator=operator, full_output=True, **given
+            y, p, kernel=KERNELS[name], target_kernel=target, backend=backend, full_output=True, **given
         )
         np.testing.assert_allclose(result.differences, expected.astype(float), rtol=0, atol=64 * tolerance)
         assert result.value == pytest.approx(float(np.mean(expected**2)), rel=1e-10)
-        assert result.operator == operator
+        assert result.backend == backend
 
 
 @pytest.mark.parametrize("kernel", [KERNEL, KERNELS["mixed"]])
-def test_sorted_scan(kernel):
+def test_sorted_line(kernel):
     y, p = softmax_problem(700, 2, scale=1.0)
     given = locations(600, 2)
-    expected = kcalib.ucme(y, p, kernel=kernel, operator="openmp", full_output=True, **given)
+    expected = kcalib.ucme(y, p, kernel=kernel, backend="cpu", full_output=True, **given)
     if kernel is KERNEL:
-        assert kcalib.ucme(y, p, kernel=kernel, full_output=True, **given).operator == "sorted_scan"
-        result = kcalib.ucme(y, p, kernel=kernel, operator="sorted_scan", full_output=True, **given)
+        assert kcalib.ucme(y, p, kernel=kernel, full_output=True, **given).backend == "sorted"
+        result = kcalib.ucme(y, p, kernel=kernel, backend="sorted", full_output=True, **given)
         np.testing.assert_allclose(result.differences, expected.differences, rtol=0, atol=1e-14)
     else:
-        with pytest.raises(ValueError, match="operator='sorted_scan' cannot take this problem"):
-            kcalib.ucme(y, p, kernel=0.5 * KERNELS["linear"], operator="sorted_scan", **given)
+        with pytest.raises(ValueError, match="backend='sorted' cannot take this problem"):
+            kcalib.ucme(y, p, kernel=0.5 * KERNELS["linear"], backend="sorted", **given)
 
 
 @pytest.mark.parametrize("m", [2, 4])
 def test_array_libraries(xp, m):
     y, p = softmax_problem(50, m, scale=1.0)
     result = kcalib.ucme(xp.asarray(y), xp.asarray(p), kernel=KERNEL, full_output=True)
-    assert result.operator == xp.operator
+    assert result.backend == xp.backend
     # The same random locations, wherever the predictions are.
     host = kcalib.ucme(y, p, kernel=KERNEL, full_output=True)
     assert result.test_labels == host.test_labels and result.test_predictions == host.test_predictions
@@ -340,7 +340,7 @@ P3 = [[0.2, 0.3, 0.5], [0.1, 0.1, 0.8]]
         ({"test_predictions": "x", "test_labels": [0]}, (TypeError, ValueError), "`test_predictions`"),
         ({"test_predictions": [], "test_labels": []}, ValueError, "`test_predictions` is empty|`test_predictions` has"),
         ({"kernel": "rbf"}, TypeError, "`kernel` is 'rbf', expected a kernel"),
-        ({"operator": "opencl"}, ValueError, "`operator` is 'opencl', expected one of"),
+        ({"backend": "opencl"}, ValueError, "`backend` is 'opencl', expected one of"),
     ],
 )
 def test_messages(options, error, message):
@@ -359,7 +359,7 @@ def test_residuals_are_made_where_they_are_packed(m, monkeypatch):
     kernel = kcalib.kernels.Exponential(bandwidth=0.5)
 
     def values():
-        blocks = kcalib.skce(y, p, kernel=kernel, estimator="block", operator="openmp")
+        blocks = kcalib.skce(y, p, kernel=kernel, estimator="block", backend="cpu")
         return kcalib.ucme(y, p, kernel=kernel), blocks
 
     with monkeypatch.context() as patched:

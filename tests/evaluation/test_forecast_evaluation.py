@@ -216,8 +216,8 @@ def test_table(capsys, good, poor, ensemble):
     assert re.split(r"  +", rows[2])[2:6:3] == ["Samples", "-"]
     assert out.splitlines()[5:] == [
         "SKCE: unbiased estimator, Exponential kernel with the median distance as bandwidth, Gaussian kernel on "
-        "targets; openmp",
-        "  operator, 1 thread",
+        "targets; cpu",
+        "  backend, 1 thread",
         "in 90 %: share of the targets in central intervals of that probability",
         "verdict at level 0.05: spectrum test of all pairs",
         "off by at least: with confidence 0.95, the root mean square over predictions of the largest error in the "

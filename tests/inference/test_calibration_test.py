@@ -23,7 +23,7 @@ import kcalib
 from kcalib import _packing, methods
 from kcalib._backend.random import Weights, drawn_labels
 from kcalib._input.labels import prepare
-from kcalib._pairs.operators.openmp import OpenMPOperator
+from kcalib._pairs.backends.cpu import CpuBackend
 from kcalib.estimators.skce import PairOptions
 from kcalib.inference import calibration_test, distribution_free
 from kcalib.inference.calibration_test import METHODS
@@ -126,7 +126,7 @@ def test_moments_are_taken_from_the_sweep_of_others(monkeypatch, method, one_swe
         return call
 
     for name in ("moments", "moments_and_expectation", one_sweep):
-        monkeypatch.setattr(OpenMPOperator, name, noted(name, getattr(OpenMPOperator, name)))
+        monkeypatch.setattr(CpuBackend, name, noted(name, getattr(CpuBackend, name)))
     kcalib.calibration_test(y, p, method=method, seed=1, kernel=KERNEL)
     assert asked == [one_sweep]
     asked.clear()
@@ -427,7 +427,7 @@ def test_every_array_library_gives_the_same(method, xp):
         expected.pvalue, rel=1e-7 if method in ("spectrum", "pearson", "gamma") else 1e-9
     )
     assert result.statistic == pytest.approx(expected.statistic, rel=1e-10)
-    assert result.operator == xp.operator
+    assert result.backend == xp.backend
 
 
 @pytest.mark.parametrize("method", PLAIN)
@@ -544,7 +544,7 @@ def test_auto_chooses_and_says_why(n, m, method, reason):
     ("limit", "options", "method", "reason"),
     [
         (5e8, {}, "exact", "many for all pairs, but the kernel has no random features: labels drawn 199 times"),
-        (5e8, {"operator": "openmp"}, "exact", "many for all pairs, but operator='openmp' asks for them"),
+        (5e8, {"backend": "cpu"}, "exact", "many for all pairs, but backend='cpu' asks for them"),
         (1e6, {}, "spectrum", "too many to draw labels, but the kernel has no random features: the limit law"),
     ],
 )
@@ -829,7 +829,7 @@ def test_ties_of_predictions_rounded_to_float32_count():
     for target_kernel in (None, [[2.0, 0.5], [0.5, 1.0]]):
         options = {"kernel": kernel, "target_kernel": target_kernel, "method": method, "dtype": "float32", "seed": 0}
         found = kcalib.calibration_test(np.ones(n, int), p, **options)
-        assert found.operator == "sorted_scan"
+        assert found.backend == "sorted"
         assert found.pvalue == 1.0
 
 

@@ -38,8 +38,8 @@ mpmath = pytest.importorskip("mpmath")
 KERNEL = Exponential(bandwidth=0.5)
 
 
-def run(y, p, kernel=KERNEL, target_kernel="delta", dtype=None, operator=None, reference="F", seed=0, **options):
-    pair_options = PairOptions(kernel, target_kernel, operator)
+def run(y, p, kernel=KERNEL, target_kernel="delta", dtype=None, backend=None, reference="F", seed=0, **options):
+    pair_options = PairOptions(kernel, target_kernel, backend)
     return CME(reference=reference, **options).outcome(prepare(y, p, dtype=dtype), pair_options, seed)
 
 
@@ -113,7 +113,7 @@ def test_array_libraries(xp, reference):
     y, p = softmax_problem(60, 4, scale=1.0)
     host = run(y, p, reference=reference, n_locations=6)
     result = run(xp.asarray(y), xp.asarray(p), reference=reference, n_locations=6)
-    assert result.description["operator"] == xp.operator
+    assert result.description["backend"] == xp.backend
     assert result.statistic == pytest.approx(host.statistic, rel=1e-9)
     assert result.pvalue == pytest.approx(host.pvalue, rel=1e-8)
     assert (result.test_labels, result.test_predictions) == (host.test_labels, host.test_predictions)
@@ -158,8 +158,8 @@ def test_drawn_labels_have_the_differences_of_these_labels(n_locations, rank):
     for threads in (1, 2):
         options = PairOptions(Exponential(bandwidth=0.5), matrix, None, threads)
         packed = _packing.pack_locations(data, places.data, options.kernel, matrix, threads=threads)
-        operator = options.operator_for(packed.problem)
-        found.append(location_draws.drawn_differences(data, places.data, packed, operator, 3, 1))
+        backend = options.backend_for(packed.problem)
+        found.append(location_draws.drawn_differences(data, places.data, packed, backend, 3, 1))
     assert np.array_equal(*found)
     at, chosen = places.data.probabilities, places.data.labels
     kernel = np.exp(-np.linalg.norm(at[:, None] - p, axis=2) / 0.5)
@@ -268,7 +268,7 @@ def whitened(p, n_locations):
     data, options = prepare(np.zeros(len(p), int), p), PairOptions(KERNEL, threads=1)
     places = cme.locations_for(data, n_locations, None, None, 0)
     packed = _packing.pack_locations(data, places.data, KERNEL, None, threads=1)
-    about = data, places.data, packed, options.operator_for(packed.problem)
+    about = data, places.data, packed, options.backend_for(packed.problem)
     return cme.Whitening.of(location_moments.covariance_given_predictions(*about, 0), "float64"), about
 
 

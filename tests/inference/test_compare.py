@@ -89,7 +89,7 @@ def test_binary_brier_score_and_options_reach_the_metrics():
     )
     entry = result.model("b")
     assert (entry.value, entry.standard_error) == pytest.approx((expected.value, expected.standard_error), rel=1e-6)
-    assert (result.dtype, result.target_kernel, result.operator) == ("float32", "matrix of rank 2", expected.operator)
+    assert (result.dtype, result.target_kernel, result.backend) == ("float32", "matrix of rank 2", expected.backend)
 
 
 # -- statistics, literally
@@ -770,10 +770,10 @@ def test_features_for_many_samples(monkeypatch):
     """The same map for all models, and what it adds to the error, from its independent groups."""
     y, models = three_models(300)
     pairs = kcalib.compare(y, models, kernel=KERNEL)
-    assert (pairs.n_columns, pairs.operator) == (None, "openmp")
+    assert (pairs.n_columns, pairs.backend) == (None, "cpu")
     monkeypatch.setattr(metrics.skce, "PAIRS_WORK", 0)
     result = kcalib.compare(y, models, kernel=KERNEL, seed=5)
-    assert (result.n_columns, result.seed, result.operator) == (128, 5, "features")
+    assert (result.n_columns, result.seed, result.backend) == (128, 5, "features")
     assert "128 random features" in result.estimator
     for name, p in models.items():
         one = kcalib.skce(y, p, kernel=KERNEL, estimator="features", seed=5, full_output=True)
@@ -781,11 +781,11 @@ def test_features_for_many_samples(monkeypatch):
         assert entry.value == pytest.approx(one.value, rel=1e-9)
         assert entry.standard_error == pytest.approx(one.standard_error, rel=1e-3)
     assert kcalib.compare(y, models, kernel=KERNEL, seed=5, threads=2).differences == result.differences
-    # All pairs were asked for by their operator; inner products are features of themselves.
-    assert kcalib.compare(y, models, kernel=KERNEL, operator="generic").n_columns is None
+    # All pairs were asked for by their backend; inner products are features of themselves.
+    assert kcalib.compare(y, models, kernel=KERNEL, backend="array-api").n_columns is None
     linear = kcalib.compare(y, models, kernel=Linear())
     assert linear.n_columns == 6
-    for a, b in zip(linear.differences, kcalib.compare(y, models, kernel=Linear(), operator="openmp").differences):
+    for a, b in zip(linear.differences, kcalib.compare(y, models, kernel=Linear(), backend="cpu").differences):
         assert (a.difference, a.standard_error) == pytest.approx((b.difference, b.standard_error), rel=1e-9)
     # A kernel that has none is summed over all pairs, whatever they take.
     with pytest.warns(kcalib.IndefiniteKernelWarning):
@@ -841,7 +841,7 @@ def test_unknown_metric_lists_what_there_is():
 
 OPTIONS = {
     "kernel": KERNEL, "target_kernel": "delta", "regularization": 0.2, "n_bins": 15, "n_resamples": 2000, "seed": 1,
-    "dtype": "float64", "threads": 1, "operator": "openmp",
+    "dtype": "float64", "threads": 1, "backend": "cpu",
 }  # fmt: skip
 
 
@@ -878,10 +878,10 @@ def test_no_option_is_ignored(metric, name):
         ({"metric": "ckce", "regularization": np.nan}, ValueError, "`regularization` is nan, expected a positive"),
         ({"metric": "ckce", "regularization": "x"}, TypeError, "`regularization` is 'x', expected a positive number"),
         ({"metric": "ckce", "kernel": "gaussian"}, TypeError, "`kernel` is 'gaussian', expected a kernel"),
-        ({"metric": "ckce", "operator": "fast"}, ValueError, "`operator` is 'fast'"),
+        ({"metric": "ckce", "backend": "fast"}, ValueError, "`backend` is 'fast'"),
         ({"seed": -1}, ValueError, "`seed` is -1, expected an integer between 0"),
         ({"kernel": "gaussian"}, TypeError, "`kernel` is 'gaussian', expected a kernel"),
-        ({"operator": "fast"}, ValueError, "`operator` is 'fast'"),
+        ({"backend": "fast"}, ValueError, "`backend` is 'fast'"),
         ({"dtype": "int8"}, ValueError, r"`y_preds\['a'\]`: `dtype` is 'int8'"),
     ],
 )  # fmt: skip

@@ -28,7 +28,7 @@ from kcalib.distributions import Normal
 from kcalib.inference import metrics
 
 ARCHITECTURES = ("sm_70", "sm_80", "sm_90")
-PROGRAMS = {"philox": philox_program, "segments": segments_program}  # all that the tests compile beside operators
+PROGRAMS = {"philox": philox_program, "segments": segments_program}  # all that the tests compile beside backends
 
 N, M = 150, 3  # more than two tiles of 64
 KERNEL = K.Exponential(bandwidth=0.4)
@@ -181,7 +181,7 @@ def test_calibration_test(cupy, name, dtype):
     assert found.statistic == pytest.approx(expected.statistic, rel=accuracy)
     assert found.seed == expected.seed
     if options["kernel"] is not None:
-        assert found.operator == "cuda"
+        assert found.backend == "cuda"
     if expected.standard_error is not None:
         assert found.confidence_interval() == pytest.approx(expected.confidence_interval(), rel=accuracy)
 
@@ -209,7 +209,7 @@ def test_spectra(cupy, method, accuracy):
         found = kcalib.calibration_test(cupy.asarray(y), cupy.asarray(p), **options)
     assert found.pvalue == pytest.approx(expected.pvalue, rel=accuracy)
     assert found.statistic == pytest.approx(expected.statistic, rel=1e-10)
-    assert (found.n_eigenvalues, found.operator) == (expected.n_eigenvalues, "cuda")
+    assert (found.n_eigenvalues, found.backend) == (expected.n_eigenvalues, "cuda")
 
 
 @FEW_EVENTS

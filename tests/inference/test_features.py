@@ -168,7 +168,7 @@ def test_result_is_that_of_the_estimator_and_the_draws():
     assert (result.method, result.method_reason) == ("features", "asked for by name")
     assert (result.n_columns, result.n_resamples, result.seed, result.threads) == (32, 99, 5, 1)
     assert result.null_law == "99 draws of the labels from the predictions, with 32 features"
-    assert result.estimator == "unbiased SKCE of random features" and result.operator == "features"
+    assert result.estimator == "unbiased SKCE of random features" and result.backend == "features"
     drawn = feature_problem(prepare(y, p), None, None, 32, 5).drawn_totals(99, 5)
     expected = (1 + np.sum(drawn >= result.estimate * len(y) * (len(y) - 1))) / 100
     assert result.pvalue == expected and result.log_pvalue == math.log(expected)
@@ -330,7 +330,7 @@ def test_what_has_no_features_is_refused():
         pytest.warns(kcalib.IndefiniteKernelWarning),
     ):
         kcalib.calibration_test(y, p, kernel=Gaussian(0.3, metric="cityblock"), method="features")
-    with pytest.raises(ValueError, match="`operator` is 'openmp', but features take no sums over pairs"):
-        kcalib.calibration_test(y, p, operator="openmp", method="features")
+    with pytest.raises(ValueError, match="`backend` is 'cpu', but features take no sums over pairs"):
+        kcalib.calibration_test(y, p, backend="cpu", method="features")
     with pytest.raises(ValueError, match="method='features' needs at least 2 samples, `y_true` has 1"):
         kcalib.calibration_test(y[:1], p[:1], kernel=Exponential(0.3), method="features")

@@ -8,7 +8,7 @@ from problems import draw_labels
 
 from kcalib import _native
 from kcalib._input.labels import prepare
-from kcalib._pairs.operators.openmp import OpenMPOperator
+from kcalib._pairs.backends.cpu import CpuBackend
 from kcalib.estimators.skce import PairOptions
 from kcalib.inference.eigenvalues import full_spectrum, of_residuals
 from kcalib.inference.spectrum import limit_law
@@ -23,7 +23,7 @@ bytes_only = pytest.mark.skipif(_native.Sweep(1).level not in LEVELS, reason="th
 def rounded(monkeypatch) -> list[bool]:
     """Of each product that was asked for in bytes, whether it was one."""
     asked: list[bool] = []
-    rough, single = OpenMPOperator.rough_products, OpenMPOperator.products_off_diagonal
+    rough, single = CpuBackend.rough_products, CpuBackend.products_off_diagonal
 
     def in_bytes(self, *args, **options):
         asked.append(True)
@@ -33,8 +33,8 @@ def rounded(monkeypatch) -> list[bool]:
         asked[-1:] = [False] * len(asked[-1:])
         return single(self, vectors)
 
-    monkeypatch.setattr(OpenMPOperator, "rough_products", in_bytes)
-    monkeypatch.setattr(OpenMPOperator, "products_off_diagonal", in_float32)
+    monkeypatch.setattr(CpuBackend, "rough_products", in_bytes)
+    monkeypatch.setattr(CpuBackend, "products_off_diagonal", in_float32)
     return asked
 
 
@@ -58,13 +58,13 @@ def test_far_tails_of_residuals(name, by_moments, rounded):
         "many classes": rng.dirichlet(np.ones(10), size=n),
     }[name]
     task, kept = task_of(p, 1.5), _native.RoughEntries()
-    law = full_spectrum(of_residuals(task.operator, task.moments, n, 0.0)).law()
+    law = full_spectrum(of_residuals(task.backend, task.moments, n, 0.0)).law()
     if by_moments:
-        task.operator.moments_and_rough_entries(kept)
+        task.backend.moments_and_rough_entries(kept)
     tails = []
     for deviations in (-1, 0.5, 2, 5, 10, 30):
         statistic = deviations * law.var**0.5
-        hidden = of_residuals(task.operator, task.moments, n, statistic, kept if by_moments else None)
+        hidden = of_residuals(task.backend, task.moments, n, statistic, kept if by_moments else None)
         settled = limit_law(hidden, statistic)
         tails.append(law.logsf(statistic + law.mean))
         assert settled.logsf(statistic + settled.mean) == pytest.approx(tails[-1], abs=0.01)
@@ -83,7 +83,7 @@ def test_roundings_need_enough_terms(rounded):
         for deviations in (1, 30):
             rounded.clear()
             deviation = (2 * task.moments.sum_of_squares) ** 0.5 / (task.n - 1)
-            found = of_residuals(task.operator, task.moments, task.n, deviations * deviation)
+            found = of_residuals(task.backend, task.moments, task.n, deviations * deviation)
             products = found.product(rng.standard_normal((task.n, 16)))
             assert products.shape == (task.n, 16)
             used.append(bool(rounded))
@@ -92,6 +92,6 @@ def test_roundings_need_enough_terms(rounded):
 
 def test_no_residuals_are_not_rounded():
     task = task_of(np.eye(3)[np.arange(300) % 3], 0.5)
-    found = of_residuals(task.operator, task.moments, 300, 0.0)
+    found = of_residuals(task.backend, task.moments, 300, 0.0)
     assert found.squares == 0
     assert not found.product(np.ones((300, 16))).any()

@@ -395,10 +395,10 @@ BAD_CALLS: dict[str, tuple[Any, type[Exception], str]] = {
         ValueError,
         "`estimator` is 'u-statistic', expected one of 'unbiased', 'biased', 'block', 'linear'",
     ),
-    "operator": (
-        lambda: kcalib.skce(Y, P, operator="opencl"),
+    "backend": (
+        lambda: kcalib.skce(Y, P, backend="opencl"),
         ValueError,
-        "`operator` is 'opencl', expected one of 'sorted_scan', 'openmp', 'cuda', 'generic'",
+        "`backend` is 'opencl', expected one of 'sorted', 'cpu', 'cuda', 'array-api'",
     ),
     "dtype": (
         lambda: kcalib.skce(Y, P, dtype="float16"),

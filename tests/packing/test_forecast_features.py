@@ -218,16 +218,16 @@ def test_few_vectors_of_mmd_say_by_how_much_they_are_off(monkeypatch):
     assert few.points.shape == (N, 8)
     off = np.abs(exact - rough).max()
     assert 1e-4 < off <= few.vectors.error
-    assert f"off by {few.vectors.error:.1g} at most" in few.described()["operator_reason"]
+    assert f"off by {few.vectors.error:.1g} at most" in few.described()["backend_reason"]
 
 
 def test_routes_and_columns():
     y = drawn(PREDICTIONS["normal"], 0)
     described = problem(y, PREDICTIONS["normal"]).described()
     assert described["target_factor"] == "64 random features, expectations by characteristic functions (normal)"
-    assert described["operator"] == "features" and described["n_columns"] == 48
+    assert described["backend"] == "features" and described["n_columns"] == 48
     described = problem(drawn(PREDICTIONS["mixture"], 0), PREDICTIONS["mixture"]).described()
-    assert "distances of predictions are off by" in described["operator_reason"]
+    assert "distances of predictions are off by" in described["backend_reason"]
     assert "counts to" in problem(drawn(PREDICTIONS["poisson"], 0), PREDICTIONS["poisson"]).described()["target_factor"]
     asked = problem(y, PREDICTIONS["normal"], target_kernel=Draws(n_draws=16, seed=3)).described()["target_factor"]
     assert asked == "64 random features, expectations by 16 draws from each prediction, seed 3"

@@ -11,7 +11,7 @@ from kcalib import _packing
 from kcalib import kernels as K
 from kcalib._input.forecasts import prepare
 from kcalib._packing import forecasts, labels
-from kcalib._pairs.operators.generic import GenericOperator
+from kcalib._pairs.backends.array_api import ArrayApiBackend
 from kcalib.distributions import Laplace, MultivariateNormal, Normal, Poisson, Samples
 from kcalib.estimators.skce import PairOptions
 from kcalib.inference import task
@@ -54,7 +54,7 @@ def case(request):
 
 def _matrix(packed):
     n = len(packed.problem.left.points)
-    return GenericOperator(packed.problem).tile(slice(0, n), slice(0, n))
+    return ArrayApiBackend(packed.problem).tile(slice(0, n), slice(0, n))
 
 
 def _no_packing(monkeypatch):
@@ -117,7 +117,7 @@ def test_samples_stand_on_the_right_of_locations(case, monkeypatch):
     found = packed.taken(order).with_targets(drawn)
     # Rows of a table of distances are those of the locations, so the order of the columns alone differs.
     assert len(found.problem.left.points) == 4 and len(found.problem.columns.points) == N
-    tiles = [GenericOperator(one.problem).tile(slice(0, 4), slice(0, N)) for one in (found, expected)]
+    tiles = [ArrayApiBackend(one.problem).tile(slice(0, 4), slice(0, N)) for one in (found, expected)]
     np.testing.assert_allclose(*tiles, rtol=1e-9, atol=1e-11)
 
 
@@ -187,15 +187,15 @@ def test_evaluate_packs_once_and_sweeps_once(name, estimator, method, monkeypatc
 
     def counting(make):
         def made(*arguments):
-            operator = make(*arguments)
-            for name in {"moments", "moments_and_expectation"} & {*dir(operator)}:
-                sums = getattr(operator, name)
-                setattr(operator, name, lambda *a, sums=sums, **o: sweeps.append(0) or sums(*a, **o))
-            return operator
+            backend = make(*arguments)
+            for name in {"moments", "moments_and_expectation"} & {*dir(backend)}:
+                sums = getattr(backend, name)
+                setattr(backend, name, lambda *a, sums=sums, **o: sweeps.append(0) or sums(*a, **o))
+            return backend
 
         return made
 
-    monkeypatch.setattr(PairOptions, "operator_for", counting(PairOptions.operator_for))
+    monkeypatch.setattr(PairOptions, "backend_for", counting(PairOptions.backend_for))
     monkeypatch.setattr(task, "like", counting(task.like))
     result = kcalib.evaluate(y, prediction, estimator=estimator, method=method)
     assert len(packings) == 1

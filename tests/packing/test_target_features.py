@@ -12,8 +12,8 @@ import scipy.stats
 from kcalib._input.forecasts import prepare
 from kcalib._packing.target_factors import target_factor
 from kcalib._packing.target_features import count_features, feature_map, target_features
+from kcalib._pairs.backends.array_api import ArrayApiBackend
 from kcalib._pairs.mixtures import mark_columns, own_products
-from kcalib._pairs.operators.generic import GenericOperator
 from kcalib._pairs.problem import Mixtures, PairProblem, Side
 from kcalib.distributions import Components, Normal
 from kcalib.kernels import Exponential, Gaussian, Linear, Matern, RationalQuadratic
@@ -150,7 +150,7 @@ def test_counts_by_exact_sums(kernel):
 
 
 def test_many_samples_in_one_dimension():
-    """200,000 points: a rank of tens, seconds rather than the hours of all pairs, and the operator's marks."""
+    """200,000 points: a rank of tens, seconds rather than the hours of all pairs, and the backend's marks."""
     y, atoms = ensembles(2000, 99, 1, seed=5)
     kernel, function = KERNELS["gaussian"]
     begin = time.thread_time()
@@ -172,7 +172,7 @@ def test_outliers_that_no_sample_has():
     assert found.exact
 
 
-def test_features_and_atoms_agree_on_the_operator():
+def test_features_and_atoms_agree_on_the_backend():
     kernel = Gaussian(bandwidth=1.0)
     y, atoms = ensembles(25, 4, 2)
     found = target_features(y, atoms, None, kernel.terms())
@@ -181,8 +181,8 @@ def test_features_and_atoms_agree_on_the_operator():
     target = Mixtures("atoms", 2, 4, kernel=kernel.terms())
     terms = Exponential(bandwidth=1.0).terms()
     points = atoms.mean(axis=1)
-    one = GenericOperator(PairProblem(Side(points, found.marks), None, terms)).moments()
-    other = GenericOperator(PairProblem(Side(points, marks), None, terms, target)).moments()
+    one = ArrayApiBackend(PairProblem(Side(points, found.marks), None, terms)).moments()
+    other = ArrayApiBackend(PairProblem(Side(points, marks), None, terms, target)).moments()
     np.testing.assert_allclose(one.row_sums, other.row_sums, rtol=0, atol=25 * found.error_bound)
     np.testing.assert_allclose(one.diagonal, own_products(target, marks), rtol=0, atol=found.error_bound)
 

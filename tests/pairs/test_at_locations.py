@@ -11,7 +11,7 @@ from problems import KERNELS, instruction_sets
 import kcalib
 from kcalib import _native, _packing
 from kcalib._input.labels import prepare
-from kcalib._pairs.operators.openmp import OpenMPOperator
+from kcalib._pairs.backends.cpu import CpuBackend
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib.estimators.ucme import locations_for
 from kcalib.kernels import Exponential
@@ -46,7 +46,7 @@ def gram_of(n_locations):
 
 def check(p, y, n_locations, kernel, level=None):
     problem, places = located(p, y, n_locations, kernel)
-    at = OpenMPOperator(problem, level=level).at_locations
+    at = CpuBackend(problem, level=level).at_locations
     gram = gram_of(n_locations)
     differences, covariance, fourth, largest = by_hand(p, y, places, kernel, gram)
     sums, matrix, size = at.sums(covariance=True)
@@ -78,9 +78,9 @@ def test_samples_that_nobody_has_looked_at(n, m, level):
     def found(rows, labels, threads=None):
         samples = Side(rows, lambda: 1 / 0, labels)  # nothing asks for marks: labels are indices of them
         given = PairProblem(problem.left, samples, problem.kernel)
-        return OpenMPOperator(given, level=level, threads=threads).at_locations.sums_if_good(1e-6)
+        return CpuBackend(given, level=level, threads=threads).at_locations.sums_if_good(1e-6)
 
-    expected = OpenMPOperator(problem, level=level).at_locations.sums(covariance=False)[0]
+    expected = CpuBackend(problem, level=level).at_locations.sums(covariance=False)[0]
     for threads in (1, 3):
         assert np.array_equal(found(p, y, threads), expected)
     near = p.copy()
@@ -105,7 +105,7 @@ def test_zeros_with_a_sign_are_for_a_closer_look():
     """They are told from negative numbers by who checks rows alone."""
     p, y = np.tile([-0.0, 0.25, 0.75], (100, 1)), np.arange(100) % 3
     kernel = Exponential(bandwidth=0.5)
-    assert OpenMPOperator(located(p, y, 5, kernel)[0]).at_locations.sums_if_good(1e-6) is None
+    assert CpuBackend(located(p, y, 5, kernel)[0]).at_locations.sums_if_good(1e-6) is None
     assert kcalib.ucme(y, p, kernel=kernel) == kcalib.ucme(y, np.abs(p), kernel=kernel)
 
 
@@ -139,7 +139,7 @@ def test_threads_change_no_bit():
     rng = np.random.default_rng(4)
     p = rng.dirichlet(np.ones(3), size=50_000)
     problem, _ = located(p, rng.integers(0, 3, 50_000), 4, Exponential(bandwidth=0.5))
-    passes = [OpenMPOperator(problem, threads=threads).at_locations for threads in (1, 2, 5)]
+    passes = [CpuBackend(problem, threads=threads).at_locations for threads in (1, 2, 5)]
     for found in [(*at.sums(covariance=True), at.fourth(np.eye(4))) for at in passes[1:]]:
         expected = *passes[0].sums(covariance=True), passes[0].fourth(np.eye(4))
         assert all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
@@ -151,7 +151,7 @@ def test_parts_of_many_classes_are_short():
     rng = np.random.default_rng(6)
     p, y = rng.dirichlet(np.full(7000, 0.1), size=599), rng.integers(0, 7000, 599)
     problem, places = located(p, y, 64, Exponential(bandwidth=0.5))
-    sums, matrix, size = OpenMPOperator(problem).at_locations.sums(covariance=True)
+    sums, matrix, size = CpuBackend(problem).at_locations.sums(covariance=True)
     k = np.exp([-np.linalg.norm(p - point, axis=1) / 0.5 for point in places.probabilities])
     shares = p[:, places.labels].T
     same = places.labels[:, None] == places.labels
@@ -170,9 +170,9 @@ def test_many_classes_do_not_keep_a_signal_waiting():
     p[:, 1] -= np.linspace(0, 2e-5, len(p))
     problem, _ = located(p, np.zeros(len(p), int), 64, Exponential(bandwidth=0.5))
     shares: list[float] = []
-    operator = OpenMPOperator(problem, threads=1, level="baseline")
-    at = operator.at_locations
-    _native.location_sums(*at._arrays, problem.right.labels, True, operator._kernel, operator._sweep(shares.append))
+    backend = CpuBackend(problem, threads=1, level="baseline")
+    at = backend.at_locations
+    _native.location_sums(*at._arrays, problem.right.labels, True, backend._kernel, backend._sweep(shares.append))
     assert shares and min(shares) < 0.75
 
 
@@ -180,12 +180,12 @@ def test_other_problems_have_no_such_pass():
     rng = np.random.default_rng(5)
     p, y = rng.dirichlet(np.ones(3), size=80), rng.integers(0, 3, 80)
     kernel = Exponential(bandwidth=0.5)
-    assert OpenMPOperator(located(p, y, 64, kernel)[0]).at_locations is not None
-    assert OpenMPOperator(located(p, y, 65, kernel)[0]).at_locations is None
-    assert OpenMPOperator(located(p, y, 5, kernel, np.eye(3) + 0.1)[0]).at_locations is None
-    assert OpenMPOperator(located(p, y, 5, kernel, dtype="float32")[0]).at_locations is None
+    assert CpuBackend(located(p, y, 64, kernel)[0]).at_locations is not None
+    assert CpuBackend(located(p, y, 65, kernel)[0]).at_locations is None
+    assert CpuBackend(located(p, y, 5, kernel, np.eye(3) + 0.1)[0]).at_locations is None
+    assert CpuBackend(located(p, y, 5, kernel, dtype="float32")[0]).at_locations is None
     single = p.astype(np.float32)
-    assert OpenMPOperator(located(single, y, 5, kernel, dtype="float32")[0]).at_locations is None
+    assert CpuBackend(located(single, y, 5, kernel, dtype="float32")[0]).at_locations is None
     found = [kcalib.ucme(y, rows, kernel=kernel, dtype="float32") for rows in (single, single.astype(np.float64))]
     assert found[0] == found[1]
-    assert OpenMPOperator(_packing.pack(prepare(y, p), kernel, None).problem).at_locations is None
+    assert CpuBackend(_packing.pack(prepare(y, p), kernel, None).problem).at_locations is None

@@ -25,11 +25,11 @@ from kcalib import _packing, bandwidth
 from kcalib import kernels as K
 from kcalib._backend.random import Weights
 from kcalib._input.labels import prepare
-from kcalib._pairs.dispatch import operator_for
-from kcalib._pairs.operators import sorted_scan_cuda
-from kcalib._pairs.operators.openmp import OpenMPOperator
-from kcalib._pairs.operators.sorted_scan import SortedScanOperator
-from kcalib._pairs.operators.sorted_scan_cuda import COLUMNS
+from kcalib._pairs.backends import sorted_cuda
+from kcalib._pairs.backends.cpu import CpuBackend
+from kcalib._pairs.backends.sorted_cuda import COLUMNS
+from kcalib._pairs.backends.sorted_line import SortedBackend
+from kcalib._pairs.dispatch import backend_for
 from kcalib._pairs.problem import Factor, PairProblem, Side, Term
 from kcalib.bandwidth import median_distance, median_of_entries
 from kcalib.lenses import TopLabel
@@ -53,10 +53,10 @@ def on_device(side: Side | None) -> Side | None:
     return Side(*(asarray(a) for a in (side.points, side.marks)), labels)
 
 
-def both(problem: PairProblem) -> tuple[SortedScanOperator, SortedScanOperator]:
-    """The operator of NumPy arrays, and that of the same arrays on a device."""
+def both(problem: PairProblem) -> tuple[SortedBackend, SortedBackend]:
+    """The backend of NumPy arrays, and that of the same arrays on a device."""
     moved = PairProblem(on_device(problem.left), on_device(problem.right), problem.kernel)
-    return SortedScanOperator(problem), SortedScanOperator(moved)
+    return SortedBackend(problem), SortedBackend(moved)
 
 
 def pair_problem(y, p, kernel, target="delta") -> PairProblem:
@@ -73,9 +73,9 @@ def close(found, expected, scale) -> None:
 def check(cupy, problem: PairProblem, columns=(1, 6), block_sizes=(2, 31)) -> None:
     """Every primitive, with nothing but sums leaving the device."""
     expected, found = both(problem)
-    assert (found.name, found.threads) == ("sorted_scan", None)
+    assert (found.name, found.threads) == ("sorted", None)
     n, n_right = len(problem.left.points), len(problem.columns.points)
-    sizes = np.abs(OpenMPOperator(problem).tile(slice(None), slice(None)))
+    sizes = np.abs(CpuBackend(problem).tile(slice(None), slice(None)))
     rng = np.random.default_rng(n)
     with emulated_cupy.stays_on_device(1):
         moments, only = found.moments(second=True), found.moments(rows=False)
@@ -209,7 +209,7 @@ def test_samples_in_single_precision(cupy):
     y, p = on_a_grid(520, bits=20)
     problem = _packing.pack(prepare(y, p, dtype="float32"), KERNELS["exponential"], "delta").problem
     expected, found = both(problem)
-    assert operator_for(found.problem).name == "sorted_scan"
+    assert backend_for(found.problem).name == "sorted"
     close(found.moments().row_sums, expected.moments().row_sums, 520)
     vectors = np.random.default_rng(0).normal(size=(520, 2))
     single = found.matmul(cupy.asarray(vectors, dtype="float32"), dtype="float32")
@@ -221,7 +221,7 @@ def test_weights_a_few_at_a_time_have_the_same_bits(cupy, monkeypatch):
     found = both(pair_problem(y, p, KERNELS["exponential"]))[1]
     weights = Weights("multinomial", 100, 11, 1)
     forms = found.quadratic_forms(weights).get()
-    monkeypatch.setattr(sorted_scan_cuda, "WEIGHTS_BYTES", 1)
+    monkeypatch.setattr(sorted_cuda, "WEIGHTS_BYTES", 1)
     np.testing.assert_array_equal(found.quadratic_forms(weights).get(), forms)
     assert found.quadratic_forms(Weights("gaussian", 100, 0, 1)).shape == (0,)
     assert found.quadratic_forms(cupy.empty((100, 0))).shape == (0,)
@@ -232,19 +232,19 @@ def test_it_is_chosen_where_it_is_exact(cupy):
     y, p = softmax_problem(600, 2)
     side = on_device(pair_problem(y, p, KERNELS["exponential"]).left)
     kernel = pair_problem(y, p, KERNELS["exponential"]).kernel
-    chosen = operator_for(PairProblem(side, None, kernel))
-    assert chosen.name == "sorted_scan"
+    chosen = backend_for(PairProblem(side, None, kernel))
+    assert chosen.name == "sorted"
     assert chosen.reason == ("the predictions lie on a line and the kernel allows O(n log n); the arrays are on GPU 0")
     few = PairProblem(side.take(slice(0, 511)), None, kernel)
-    assert operator_for(few).name == "cuda"
-    assert operator_for(few, operator="sorted_scan").name == "sorted_scan"
-    assert operator_for(PairProblem(side, None, pair_problem(y, p, KERNELS["gaussian"]).kernel)).name == "cuda"
+    assert backend_for(few).name == "cuda"
+    assert backend_for(few, backend="sorted").name == "sorted"
+    assert backend_for(PairProblem(side, None, pair_problem(y, p, KERNELS["gaussian"]).kernel)).name == "cuda"
     off = PairProblem(Side(side.points + cupy.asarray([0.0, 1e-12]), side.marks), None, kernel)
-    assert operator_for(off).name == "cuda"
-    with pytest.raises(ValueError, match="operator='sorted_scan' cannot take this problem: the two probabilities"):
-        operator_for(off, operator="sorted_scan")
-    with pytest.raises(ValueError, match="`threads` has no effect on operator='sorted_scan': the GPU decides"):
-        operator_for(chosen.problem, threads=2)
+    assert backend_for(off).name == "cuda"
+    with pytest.raises(ValueError, match="backend='sorted' cannot take this problem: the two probabilities"):
+        backend_for(off, backend="sorted")
+    with pytest.raises(ValueError, match="`threads` has no effect on backend='sorted': the GPU decides"):
+        backend_for(chosen.problem, threads=2)
     with pytest.raises(ValueError, match="`threads` has no effect on arrays on GPU 0"):
         median_distance(side.points, threads=2)
 
@@ -256,7 +256,7 @@ def test_skce(cupy, estimator):
     with emulated_cupy.stays_on_device(8):  # thresholds of the median's search
         found = kcalib.skce(cupy.asarray(y), cupy.asarray(p), estimator=estimator, full_output=True)
     expected = kcalib.skce(y, p, estimator=estimator, full_output=True)
-    assert found.operator == expected.operator == "sorted_scan"
+    assert found.backend == expected.backend == "sorted"
     assert found.kernel == expected.kernel  # the very same bandwidth
     assert found.value == pytest.approx(expected.value, rel=1e-12)
     assert found.standard_error == pytest.approx(expected.standard_error, rel=1e-12)
@@ -268,7 +268,7 @@ def test_skce_of_a_binary_problem_that_a_lens_makes(cupy):
     y[:200] = 1
     found = kcalib.skce(cupy.asarray(y), cupy.asarray(p), lens=TopLabel(), full_output=True)
     expected = kcalib.skce(y, p, lens=TopLabel(), full_output=True)
-    assert found.operator == expected.operator == "sorted_scan"
+    assert found.backend == expected.backend == "sorted"
     assert found.value == pytest.approx(expected.value, rel=1e-12)
 
 
@@ -287,7 +287,7 @@ def test_calibration_test(cupy, method):
     y, p = softmax_problem(600, 2, seed=2)
     found = kcalib.calibration_test(cupy.asarray(y), cupy.asarray(p), method=method, seed=3)
     expected = kcalib.calibration_test(y, p, method=method, seed=3)
-    assert found.operator == expected.operator == "sorted_scan"
+    assert found.backend == expected.backend == "sorted"
     if method.name != "spectrum":
         assert found.pvalue == expected.pvalue
     else:  # where a Krylov space stops may differ by rounding

@@ -1,4 +1,4 @@
-"""Predicted distributions on a GPU, by the public functions: the cuda operator, the numbers of NumPy, nothing copied.
+"""Predicted distributions on a GPU, by the public functions: the cuda backend, the numbers of NumPy, nothing copied.
 
 Each estimate is compared with that of NumPy arrays, which other tests compare with textbook definitions. An estimate
 is a mean of entries of size about 1 that cancel down to 1e-3 or so: 1e-12 of it is some 1e-15 of the entries.
@@ -21,8 +21,8 @@ from kcalib._backend.random import Weights
 from kcalib._input.forecasts import prepare
 from kcalib._packing import pack
 from kcalib._packing.target_features import target_features
-from kcalib._pairs.operators.cuda import CudaOperator
-from kcalib._pairs.operators.generic import GenericOperator
+from kcalib._pairs.backends.array_api import ArrayApiBackend
+from kcalib._pairs.backends.cuda import CudaBackend
 from kcalib._pairs.problem import Factor, PairProblem, Side, Term
 from kcalib.distributions import (
     Distribution,
@@ -119,7 +119,7 @@ def test_skce(cupy, name):
     y, prediction = predicted(numbers(), cupy.asarray)
     with emulated_cupy.stays_on_device(at_most=FEATURES**2 if "features" in expected.target_factor else N - 1):
         found = kcalib.skce(y, prediction, **options)
-    assert found.operator == "cuda"
+    assert found.backend == "cuda"
     assert found.target_factor.partition(", error")[0] == expected.target_factor.partition(", error")[0]
     assert found.value == pytest.approx(expected.value, rel=1e-12)
     assert found.standard_error == pytest.approx(expected.standard_error, rel=1e-11)
@@ -127,7 +127,7 @@ def test_skce(cupy, name):
 
 @pytest.mark.slow
 def test_float32(cupy):
-    """Entries to 2e-5, as in test_mixture_operators.py, and the sums of these in float64."""
+    """Entries to 2e-5, as in test_mixture_backends.py, and the sums of these in float64."""
     predicted, kernel, target_kernel = CASES["normal"]
     options = {"kernel": kernel, "target_kernel": target_kernel}
     expected = kcalib.skce(*predicted(numbers(), np.asarray), **options)
@@ -148,16 +148,16 @@ def test_covariances_of_many_dimensions_are_the_generic_operators_on_the_gpu(cup
     predictions = MultivariateNormal(means, covariances)
     with emulated_cupy.stays_on_device(at_most=n - 1):
         found = kcalib.skce(y, predictions, **options)
-    assert found.operator == expected.operator == "generic"
+    assert found.backend == expected.backend == "array-api"
     assert found.value == pytest.approx(expected.value, rel=1e-12)
     weights = Weights("rademacher", n, 7, 5)
     forms = [
-        GenericOperator(pack(prepare(*each), kernel, options["target_kernel"]).problem)
+        ArrayApiBackend(pack(prepare(*each), kernel, options["target_kernel"]).problem)
         for each in ((arrays[0], MultivariateNormal(*arrays[1:])), (y, predictions))
     ]
     np.testing.assert_allclose(forms[1].quadratic_forms(weights).get(), forms[0].quadratic_forms(weights), rtol=1e-11)
-    with pytest.raises(ValueError, match="operator='cuda' cannot take this problem: normals with full covariances"):
-        kcalib.skce(y, predictions, operator="cuda", **options)
+    with pytest.raises(ValueError, match="backend='cuda' cannot take this problem: normals with full covariances"):
+        kcalib.skce(y, predictions, backend="cuda", **options)
 
 
 @pytest.mark.parametrize("kernel", [GAUSSIAN, K.Exponential(bandwidth=2.0)], ids=str)
@@ -196,22 +196,22 @@ class TestTable:
         table, at = self.table(), np.random.default_rng(1).integers(80, size=100)
         problem = self.problem(cupy, cupy.asarray(table), at)
         with emulated_cupy.stays_on_device():
-            found = CudaOperator(problem).tile(ALL, ALL)
-            generic = GenericOperator(problem).tile(ALL, ALL)
+            found = CudaBackend(problem).tile(ALL, ALL)
+            generic = ArrayApiBackend(problem).tile(ALL, ALL)
         expected = np.exp(-0.7 * table[np.ix_(at, at)])
         np.testing.assert_allclose(found.get(), expected, rtol=1e-14)
         np.testing.assert_allclose(generic.get(), expected, rtol=1e-14)
         np.testing.assert_allclose(
-            GenericOperator(self.problem(cupy, table, at)).tile(ALL, ALL).get(), expected, rtol=1e-14
+            ArrayApiBackend(self.problem(cupy, table, at)).tile(ALL, ALL).get(), expected, rtol=1e-14
         )
 
     def test_positions_are_checked(self, cupy):
         with pytest.raises(ValueError, match=r"positions in the table are 0\.0 to 80\.0, expected 0 to 79"):
-            CudaOperator(self.problem(cupy, cupy.asarray(self.table()), np.arange(81)))
+            CudaBackend(self.problem(cupy, cupy.asarray(self.table()), np.arange(81)))
 
     def test_too_large_for_the_device(self, emulation):
         with (
             emulated_cupy.memory_limit(emulated_cupy.used_bytes(0) + 40_000),
             pytest.raises(MemoryError, match=r"distances of 80 and 80 predictions take .* on GPU 0.*metric='mmd'"),
         ):
-            CudaOperator(self.problem(emulation, self.table(), np.arange(80)))
+            CudaBackend(self.problem(emulation, self.table(), np.arange(80)))

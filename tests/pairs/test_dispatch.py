@@ -1,4 +1,4 @@
-"""The table of operators: what is chosen, why, and what the rows say of the operators."""
+"""The table of backends: what is chosen, why, and what the rows say of the backends."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import kcalib
 from kcalib import _packing
 from kcalib._input.labels import prepare
 from kcalib._pairs import dispatch
-from kcalib._pairs.dispatch import TABLE, in_single_precision, operator_for
-from kcalib._pairs.operators import digits
-from kcalib._pairs.operators.generic import GenericOperator
+from kcalib._pairs.backends import digits
+from kcalib._pairs.backends.array_api import ArrayApiBackend
+from kcalib._pairs.dispatch import TABLE, backend_for, in_single_precision
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib.kernels import Exponential, Gaussian, Kernel
 
@@ -29,14 +29,14 @@ def problem_of(n: int, m: int, kernel: Kernel = KERNEL) -> PairProblem:
 
 def test_rows_hold_operators_with_all_primitives():
     for row in TABLE:
-        assert row.operator.name == row.name
-        assert all(callable(getattr(row.operator, name)) for name in (*row.capability.primitives, "unsuitable"))
-        assert row.operator.entry_cost >= 1
-    assert [row.name for row in TABLE if row.operator.on_a_line] == ["sorted_scan"]
-    assert TABLE[-1].operator.unsuitable(problem_of(5, 3)) is None  # so that every problem has an operator
+        assert row.backend.name == row.name
+        assert all(callable(getattr(row.backend, name)) for name in (*row.capability.primitives, "unsuitable"))
+        assert row.backend.entry_cost >= 1
+    assert [row.name for row in TABLE if row.backend.on_a_line] == ["sorted"]
+    assert TABLE[-1].backend.unsuitable(problem_of(5, 3)) is None  # so that every problem has a backend
 
 
-def test_nobody_else_asks_for_the_name_of_an_operator():
+def test_nobody_else_asks_for_the_name_of_an_backend():
     for path in Path(kcalib.__file__).parent.rglob("*.py"):
         for name in (row.name for row in TABLE):
             assert not re.search(rf'name\s*(==|!=|in)\s*\(?"{name}"', path.read_text()), path
@@ -44,54 +44,52 @@ def test_nobody_else_asks_for_the_name_of_an_operator():
 
 def test_choices_and_reasons():
     host = problem_of(600, 2)
-    assert operator_for(host).reason == "the predictions lie on a line and the kernel allows O(n log n)"
-    assert operator_for(problem_of(511, 2)).name == "openmp"  # fewer take no longer
-    assert operator_for(problem_of(600, 2, Gaussian(bandwidth=0.5))).reason == "the arrays are in host memory"
-    asked = operator_for(host, operator="generic")
-    assert (asked.name, asked.reason) == ("generic", "asked for by name")
-    with pytest.raises(ValueError, match=r"operator='sorted_scan' cannot take this problem: the points have 3 .*None"):
-        operator_for(problem_of(600, 3), operator="sorted_scan")
-    with pytest.raises(ValueError, match="`threads` has no effect on operator='generic': the array library decides"):
-        operator_for(host, operator="generic", threads=2)
+    assert backend_for(host).reason == "the predictions lie on a line and the kernel allows O(n log n)"
+    assert backend_for(problem_of(511, 2)).name == "cpu"  # fewer take no longer
+    assert backend_for(problem_of(600, 2, Gaussian(bandwidth=0.5))).reason == "the arrays are in host memory"
+    asked = backend_for(host, backend="array-api")
+    assert (asked.name, asked.reason) == ("array-api", "asked for by name")
+    with pytest.raises(ValueError, match=r"backend='sorted' cannot take this problem: the points have 3 .*None"):
+        backend_for(problem_of(600, 3), backend="sorted")
+    with pytest.raises(ValueError, match="`threads` has no effect on backend='array-api': the array library decides"):
+        backend_for(host, backend="array-api", threads=2)
 
 
-@pytest.mark.parametrize("name", ["openmp", "generic"])
+@pytest.mark.parametrize("name", ["cpu", "array-api"])
 def test_in_single_precision(name):
-    operator = operator_for(problem_of(40, 3), operator=name)
-    single = in_single_precision(operator)
-    assert single.name == name and single.threads == operator.threads
+    backend = backend_for(problem_of(40, 3), backend=name)
+    single = in_single_precision(backend)
+    assert single.name == name and single.threads == backend.threads
     assert single.problem.left.points.dtype == np.float32 == single.problem.left.marks.dtype
-    assert single.problem.left.labels is operator.problem.left.labels
+    assert single.problem.left.labels is backend.problem.left.labels
     assert in_single_precision(single) is single
 
 
 def test_single_precision_is_no_use_on_a_line():
-    operator = operator_for(problem_of(600, 2))
-    assert in_single_precision(operator) is operator
+    backend = backend_for(problem_of(600, 2))
+    assert in_single_precision(backend) is backend
 
 
-def test_generic_block_sums_make_no_operators(monkeypatch):
-    operator = GenericOperator(problem_of(40, 3))
-    expected = operator_for(operator.problem, operator="openmp").block_sums(2)
-    monkeypatch.setattr(GenericOperator, "__init__", None)
-    np.testing.assert_allclose(operator.block_sums(2), expected, rtol=1e-12, atol=1e-15)
+def test_generic_block_sums_make_no_backends(monkeypatch):
+    backend = ArrayApiBackend(problem_of(40, 3))
+    expected = backend_for(backend.problem, backend="cpu").block_sums(2)
+    monkeypatch.setattr(ArrayApiBackend, "__init__", None)
+    np.testing.assert_allclose(backend.block_sums(2), expected, rtol=1e-12, atol=1e-15)
 
 
 def test_cupy_arrays_that_the_engine_cannot_take(monkeypatch):
-    """The generic operator takes them where they are, and says what the obstacle is."""
+    """The array-api backend takes them where they are, and says what the obstacle is."""
     with emulated_cupy.installed():
         import cupy
 
         side = Side(cupy.asarray(np.ones((3, 3))), cupy.asarray(np.ones((3, 3))))
         problem = PairProblem(side, None, problem_of(5, 3).kernel)
-        assert operator_for(problem).reason == "the arrays are on GPU 0"
-        monkeypatch.setattr(dispatch.CudaOperator, "unsuitable", staticmethod(lambda problem: "too large"))
-        chosen = operator_for(problem)
-        assert (chosen.name, chosen.reason) == ("generic", "too large; the arrays are on GPU 0")
-        with pytest.raises(
-            ValueError, match="operator='cuda' cannot take this problem: too large; leave operator=None"
-        ):
-            operator_for(problem, operator="cuda")
+        assert backend_for(problem).reason == "the arrays are on GPU 0"
+        monkeypatch.setattr(dispatch.CudaBackend, "unsuitable", staticmethod(lambda problem: "too large"))
+        chosen = backend_for(problem)
+        assert (chosen.name, chosen.reason) == ("array-api", "too large; the arrays are on GPU 0")
+        with pytest.raises(ValueError, match="backend='cuda' cannot take this problem: too large; leave backend=None"):
+            backend_for(problem, backend="cuda")
 
 
 @pytest.mark.parametrize("library", ["numpy", "cupy"])

@@ -8,7 +8,7 @@ from problems import instruction_sets, levels_of_bytes
 
 import kcalib
 from kcalib import _native, _packing
-from kcalib._pairs.operators.openmp import OpenMPOperator
+from kcalib._pairs.backends.cpu import CpuBackend
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib.inference import exact
 from kcalib.kernels import Exponential, Gaussian, Linear
@@ -28,10 +28,10 @@ def predictions(law: str, n: int, m: int) -> np.ndarray:
     return p
 
 
-def operator_of(p: np.ndarray, kernel: str, dtype: str = "float64", **options: object) -> OpenMPOperator:
+def backend_of(p: np.ndarray, kernel: str, dtype: str = "float64", **options: object) -> CpuBackend:
     points = p.astype(dtype)
     terms = _packing.pack_points(points, KERNELS[kernel], dtype, threads=1).problem.kernel
-    return OpenMPOperator(PairProblem(Side(points, np.ones_like(points[:, :1])), None, terms), **options)
+    return CpuBackend(PairProblem(Side(points, np.ones_like(points[:, :1])), None, terms), **options)
 
 
 def labels_of(p: np.ndarray, draws: int) -> np.ndarray:
@@ -45,9 +45,9 @@ def labels_of(p: np.ndarray, draws: int) -> np.ndarray:
     return labels
 
 
-def expected(operator: OpenMPOperator, p: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def expected(backend: CpuBackend, p: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """By residuals; and what an entry that is off by 2^-20 of the largest changes, in all terms alike."""
-    k = np.asarray(operator.tile(slice(None), slice(None)), float)
+    k = np.asarray(backend.tile(slice(None), slice(None)), float)
     np.fill_diagonal(k, 0.0)
     values, scales = [], []
     for y in labels.T:
@@ -65,9 +65,9 @@ def expected(operator: OpenMPOperator, p: np.ndarray, labels: np.ndarray) -> tup
 )
 def test_sums_of_drawn_labels(level, law, n, m, kernel):
     p = predictions(law, n, m)
-    operator, labels = operator_of(p, kernel, level=level), labels_of(p, 35)
-    observed, found = operator.label_forms(p, labels[:, 5], [labels[:, :1], labels[:, 1:]])
-    values, bounds = expected(operator, p, labels)
+    backend, labels = backend_of(p, kernel, level=level), labels_of(p, 35)
+    observed, found = backend.label_forms(p, labels[:, 5], [labels[:, :1], labels[:, 1:]])
+    values, bounds = expected(backend, p, labels)
     assert observed == found[5]
     assert (np.abs(found - values) <= bounds + 1e-15 * n * np.abs(values)).all()
 
@@ -75,20 +75,20 @@ def test_sums_of_drawn_labels(level, law, n, m, kernel):
 def test_likely_labels_of_saturated_predictions_keep_all_digits():
     """Where nothing is flipped there is no difference of large sums, but that of the errors alone."""
     p = predictions("saturated", 400, 5)
-    operator = operator_of(p, "exponential")
+    backend = backend_of(p, "exponential")
     labels = np.argmax(p, axis=1)[:, None]
-    value, _ = expected(operator, p, labels)
-    np.testing.assert_allclose(operator.label_forms(p, labels[:, 0], [labels])[1], value, rtol=1e-6)
+    value, _ = expected(backend, p, labels)
+    np.testing.assert_allclose(backend.label_forms(p, labels[:, 0], [labels])[1], value, rtol=1e-6)
 
 
 def test_the_same_bits_for_any_number_of_threads_and_draws_at_a_time():
     p = predictions("diffuse", 2100, 4)
     labels = labels_of(p, 70)
-    found = operator_of(p, "sum", threads=1).label_forms(p, labels[:, 0], [labels])[1]
+    found = backend_of(p, "sum", threads=1).label_forms(p, labels[:, 0], [labels])[1]
     np.testing.assert_array_equal(
-        operator_of(p, "sum", threads=3).label_forms(p, labels[:, 0], np.split(labels, 7, axis=1))[1], found
+        backend_of(p, "sum", threads=3).label_forms(p, labels[:, 0], np.split(labels, 7, axis=1))[1], found
     )
-    single = operator_of(p, "sum", "float32", threads=2).label_forms(p, labels[:, 0], [labels])[1]
+    single = backend_of(p, "sum", "float32", threads=2).label_forms(p, labels[:, 0], [labels])[1]
     np.testing.assert_allclose(single, found, rtol=0, atol=1e-4 * np.std(found))
 
 
@@ -100,7 +100,7 @@ def test_comparisons_by_bytes_have_the_bits_of_comparisons_by_words(level, law, 
     p = predictions(law, n, m)
     labels = np.random.default_rng(3).integers(m, size=(n, 37)).astype(np.int32)
     labels[0, 0] = m - 1
-    by_bytes, by_words = (operator_of(p, "sum", level=level) for level in (level, "x86-64-v4"))
+    by_bytes, by_words = (backend_of(p, "sum", level=level) for level in (level, "x86-64-v4"))
     sweep = _native.Sweep(1, level)
     assert _native.label_planes(labels, sweep) == (0 if m > 256 else (m - 1).bit_length())
     assert _native.label_planes(labels, _native.Sweep(1, "x86-64-v4")) == 0
@@ -113,12 +113,12 @@ def test_comparisons_by_bytes_have_the_bits_of_comparisons_by_words(level, law, 
 def test_kernels_that_are_zero_or_overflow():
     p = predictions("diffuse", 40, 3)
     labels = labels_of(p, 4)
-    assert (operator_of(p, "exponential").label_forms(1e-300 * p, labels[:, 0], [labels])[1] != 0).all()
+    assert (backend_of(p, "exponential").label_forms(1e-300 * p, labels[:, 0], [labels])[1] != 0).all()
     terms = _packing.pack_points(p, Linear(), "float64", threads=1).problem.kernel
     for size, value in ((1e-160, 0.0), (1e160, np.nan)):  # of points: products below and above all numbers
-        operator = OpenMPOperator(PairProblem(Side(size * p, np.ones((40, 1))), None, terms))
+        backend = CpuBackend(PairProblem(Side(size * p, np.ones((40, 1))), None, terms))
         with np.errstate(invalid="ignore", over="ignore"):
-            np.testing.assert_array_equal(operator.label_forms(p, labels[:, 0], [labels])[1], np.full(4, value))
+            np.testing.assert_array_equal(backend.label_forms(p, labels[:, 0], [labels])[1], np.full(4, value))
 
 
 def test_an_entry_that_is_no_number_makes_none_of_it():
@@ -127,10 +127,10 @@ def test_an_entry_that_is_no_number_makes_none_of_it():
     points = p.copy()
     points[:2] = [[1e200, 1e200, 0.0], [1e200, -1e200, 0.0]]
     terms = _packing.pack_points(p, Linear(), "float64", threads=1).problem.kernel
-    operator = OpenMPOperator(PairProblem(Side(points, np.ones((40, 1))), None, terms))
+    backend = CpuBackend(PairProblem(Side(points, np.ones((40, 1))), None, terms))
     labels = labels_of(p, 4)
     with np.errstate(invalid="ignore", over="ignore"):
-        assert np.isnan(operator.label_forms(p, labels[:, 0], [labels])[1]).all()
+        assert np.isnan(backend.label_forms(p, labels[:, 0], [labels])[1]).all()
 
 
 def test_many_classes_take_no_matrix_of_classes():

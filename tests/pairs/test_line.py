@@ -22,9 +22,9 @@ from kcalib import _native, _packing
 from kcalib import kernels as K
 from kcalib._backend.random import BinaryDraws, Weights, drawn_labels
 from kcalib._input.labels import prepare
-from kcalib._pairs.dispatch import like, operator_for
-from kcalib._pairs.operators.openmp import OpenMPOperator
-from kcalib._pairs.operators.sorted_scan import SortedScanOperator
+from kcalib._pairs.backends.cpu import CpuBackend
+from kcalib._pairs.backends.sorted_line import SortedBackend
+from kcalib._pairs.dispatch import backend_for, like
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib.bandwidth import median_distance
 
@@ -37,15 +37,15 @@ def check_sums(kernel, y, p, tolerance=1e-13):
     """Total, trace and sum of squares to 1e-13 of the sums of absolute terms."""
     h = np.asarray(oracle.h_matrix(kernel, y, p), float)
     off = h - np.diag(np.diag(h))
-    operator = SortedScanOperator(pair_problem(y, p, kernel))
-    moments = operator.moments(second=True, rows=False)
+    backend = SortedBackend(pair_problem(y, p, kernel))
+    moments = backend.moments(second=True, rows=False)
     assert moments.row_sums is None
     # The oracle's target factor adds up terms of size 1.
     floor = 8 * float(np.finfo(np.longdouble).eps) * float(np.sum(oracle.kernel_matrix(kernel, p, p)))
     assert abs(moments.total - off.sum()) <= tolerance * np.abs(off).sum() + floor
     assert abs(moments.trace - np.trace(h)) <= tolerance * np.trace(h) + floor
     assert abs(moments.sum_of_squares - (off**2).sum()) <= 2 * tolerance * (off**2).sum() + floor
-    with_rows = operator.moments(second=True)
+    with_rows = backend.moments(second=True)
     assert (with_rows.total, with_rows.trace) == (moments.total, moments.trace)
     assert with_rows.sum_of_squares == moments.sum_of_squares
 
@@ -90,17 +90,17 @@ def test_residuals_below_rounding_count_as_they_are():
     residuals = np.eye(2)[y] - p
     kernel = np.exp(-np.sqrt(2) * np.abs(p[:, 1] - p[:, 1:]) / 0.5)
     h = kernel * (residuals @ residuals.T)
-    operator = SortedScanOperator(pair_problem(y, p, K.Exponential(bandwidth=0.5)))
-    moments = operator.moments(second=True, rows=False)
+    backend = SortedBackend(pair_problem(y, p, K.Exponential(bandwidth=0.5)))
+    moments = backend.moments(second=True, rows=False)
     off = h - np.diag(np.diag(h))
     assert moments.total == pytest.approx(off.sum(), rel=1e-13, abs=0)
     assert moments.trace == pytest.approx(np.trace(h), rel=1e-13, abs=0)
     assert moments.sum_of_squares == pytest.approx((off**2).sum(), rel=1e-13, abs=0)
-    np.testing.assert_allclose(operator.matmul(np.eye(4)), h, rtol=1e-13, atol=0)
+    np.testing.assert_allclose(backend.matmul(np.eye(4)), h, rtol=1e-13, atol=0)
     weights = Weights("rademacher", 4, 9, 0)
     w = weights.values()
     expected = np.einsum("ib,ij,jb->b", w, h, w)
-    np.testing.assert_allclose(operator.quadratic_forms(weights), expected, rtol=0, atol=1e-13 * np.abs(h).sum())
+    np.testing.assert_allclose(backend.quadratic_forms(weights), expected, rtol=0, atol=1e-13 * np.abs(h).sum())
 
 
 @pytest.mark.parametrize("kernel", some(["exponential", "matern_2.5"], "exponential"))
@@ -108,10 +108,10 @@ def test_sums_carried_across_chunks(kernel):
     y, p = softmax_problem(20_011, 2, seed=3)
     p[5000:9000] = p[4000]
     problem = pair_problem(y, p, KERNELS[kernel])
-    found = SortedScanOperator(problem).moments(second=True)
-    expected = OpenMPOperator(problem).moments(second=True)
+    found = SortedBackend(problem).moments(second=True)
+    expected = CpuBackend(problem).moments(second=True)
     sizes = PairProblem(Side(problem.left.points, np.abs(problem.left.marks)), None, problem.kernel)
-    scale = OpenMPOperator(sizes).moments().row_sums
+    scale = CpuBackend(sizes).moments().row_sums
     assert abs(found.total - np.sum(expected.row_sums)) <= 1e-13 * scale.sum()
     assert (np.abs(found.row_sums - expected.row_sums) <= 1e-13 * scale).all()
     assert found.sum_of_squares == pytest.approx(expected.sum_of_squares, rel=1e-12)
@@ -122,11 +122,11 @@ def test_block_sums_are_those_of_the_blocks(size):
     y, p = softmax_problem(12_001, 2)
     p[2000:2500] = p[0]
     problem = pair_problem(y, p, KERNELS["matern_1.5"])
-    found = SortedScanOperator(problem).block_sums(size)
+    found = SortedBackend(problem).block_sums(size)
     assert found.shape == (len(y) // size,)
     for b in {0, 1, len(found) // 2, len(found) - 1}:
         block = PairProblem(problem.left.take(slice(b * size, (b + 1) * size)), None, problem.kernel)
-        sums = OpenMPOperator(block).moments().row_sums
+        sums = CpuBackend(block).moments().row_sums
         assert abs(found[b] - sums.sum()) <= 1e-13 * 4 * size**2
 
 
@@ -137,10 +137,10 @@ def check_products(kernel, y, p, columns=COLUMNS):
     """To 1e-13 of |H| |V|, for numbers of columns that do and do not fill registers and cache lines."""
     h = np.asarray(oracle.h_matrix(kernel, y, p), float)
     floor = 8 * float(np.finfo(np.longdouble).eps) * np.asarray(oracle.kernel_matrix(kernel, p, p), float)
-    operator = SortedScanOperator(pair_problem(y, p, kernel))
+    backend = SortedBackend(pair_problem(y, p, kernel))
     v = np.random.default_rng(0).normal(size=(len(y), max(columns)))
     for count in columns:
-        found = operator.matmul(v[:, :count])
+        found = backend.matmul(v[:, :count])
         assert found.shape == (len(y), count)
         size = np.abs(v[:, :count])
         assert (np.abs(found - h @ v[:, :count]) <= 1e-13 * (np.abs(h) @ size) + floor @ size).all()
@@ -186,24 +186,24 @@ def test_products_carried_across_tasks(n):
     problem = pair_problem(y, p, KERNELS["matern_2.5"])
     v = np.random.default_rng(n).normal(size=(n, 5))
     sizes = PairProblem(Side(problem.left.points, np.abs(problem.left.marks)), None, problem.kernel)
-    scale = OpenMPOperator(sizes).matmul(np.abs(v))
-    error = SortedScanOperator(problem).matmul(v) - OpenMPOperator(problem).matmul(v)
+    scale = CpuBackend(sizes).matmul(np.abs(v))
+    error = SortedBackend(problem).matmul(v) - CpuBackend(problem).matmul(v)
     assert (np.abs(error) <= 1e-13 * scale).all()
 
 
 def test_layouts_of_vectors():
     y, p = softmax_problem(500, 2)
-    operator = SortedScanOperator(pair_problem(y, p, KERNELS["mixed"]))
+    backend = SortedBackend(pair_problem(y, p, KERNELS["mixed"]))
     v = np.random.default_rng(0).normal(size=(500, 20))
-    expected = operator.matmul(v[:, :9].copy())
+    expected = backend.matmul(v[:, :9].copy())
     unaligned = np.frombuffer(b"\0" + v[:, :9].tobytes(), np.uint8)[1:].view(np.float64).reshape(500, 9)
     for same in (v[:, :9], np.asfortranarray(v[:, :9]), v[::-1, :9][::-1], v[:, 8::-1][:, ::-1], unaligned):
-        np.testing.assert_array_equal(operator.matmul(same), expected)
-    reverse = SortedScanOperator(pair_problem(y[::-1], p[::-1], KERNELS["mixed"])).matmul(v[::-1, :9])
+        np.testing.assert_array_equal(backend.matmul(same), expected)
+    reverse = SortedBackend(pair_problem(y[::-1], p[::-1], KERNELS["mixed"])).matmul(v[::-1, :9])
     np.testing.assert_allclose(reverse[::-1], expected, rtol=0, atol=1e-13 * np.abs(v).sum())
     integers = np.arange(500)[:, None] % 7
-    np.testing.assert_array_equal(operator.matmul(integers), operator.matmul(integers.astype(float)))
-    np.testing.assert_array_equal(operator.matmul(v, dtype="float32"), operator.matmul(v))
+    np.testing.assert_array_equal(backend.matmul(integers), backend.matmul(integers.astype(float)))
+    np.testing.assert_array_equal(backend.matmul(v, dtype="float32"), backend.matmul(v))
 
 
 def test_samples_are_sorted_once(monkeypatch):
@@ -211,22 +211,22 @@ def test_samples_are_sorted_once(monkeypatch):
     sorts = []
     line_order = _native.line_order
     monkeypatch.setattr(_native, "line_order", lambda *args: sorts.append(1) or line_order(*args))
-    operator = SortedScanOperator(pair_problem(y, p, KERNELS["exponential"]))
+    backend = SortedBackend(pair_problem(y, p, KERNELS["exponential"]))
     for _ in range(3):
-        operator.moments(second=True)
-        operator.matmul(np.ones((100, 2)))
-        operator.quadratic_forms(Weights("rademacher", 100, 5, 0))
-        operator.quadratic_forms(np.ones((100, 1)))
+        backend.moments(second=True)
+        backend.matmul(np.ones((100, 2)))
+        backend.quadratic_forms(Weights("rademacher", 100, 5, 0))
+        backend.quadratic_forms(np.ones((100, 1)))
     assert len(sorts) == 1
-    left = operator.problem.left
-    at_same_points = PairProblem(Side(left.points, np.ones((100, 1))), None, operator.problem.kernel)
-    found = like(operator, at_same_points)
-    alone = SortedScanOperator(at_same_points)
+    left = backend.problem.left
+    at_same_points = PairProblem(Side(left.points, np.ones((100, 1))), None, backend.problem.kernel)
+    found = like(backend, at_same_points)
+    alone = SortedBackend(at_same_points)
     np.testing.assert_array_equal(found.matmul(np.eye(100)), alone.matmul(np.eye(100)))
     assert len(sorts) == 2  # the latter alone
-    elsewhere = PairProblem(Side(left.points[::-1].copy(), left.marks), None, operator.problem.kernel)
-    found = like(operator, elsewhere)
-    np.testing.assert_array_equal(found.matmul(np.eye(100)), SortedScanOperator(elsewhere).matmul(np.eye(100)))
+    elsewhere = PairProblem(Side(left.points[::-1].copy(), left.marks), None, backend.problem.kernel)
+    found = like(backend, elsewhere)
+    np.testing.assert_array_equal(found.matmul(np.eye(100)), SortedBackend(elsewhere).matmul(np.eye(100)))
 
 
 @pytest.mark.parametrize("kernel", ["exponential", "matern_2.5", "mixed"])
@@ -238,8 +238,8 @@ def test_bits_of_products_do_not_depend_on_the_number_of_threads(kernel):
     v = np.random.default_rng(0).normal(size=(n, 40))
 
     def everything(threads: int) -> list[bytes]:
-        operator = SortedScanOperator(problem, threads=threads)
-        return [operator.matmul(v[:, :count]).tobytes() for count in (1, 16, 40)]
+        backend = SortedBackend(problem, threads=threads)
+        return [backend.matmul(v[:, :count]).tobytes() for count in (1, 16, 40)]
 
     first = everything(1)
     assert all(everything(threads) == first for threads in (2, 3, 7))
@@ -252,11 +252,11 @@ def test_quadratic_forms(kernel, target, n, count):
     y, p = softmax_problem(n, 2, seed=n)
     p[n // 2 :] = p[: n - n // 2]
     problem = pair_problem(y, p, KERNELS[kernel], target if target == "delta" else psd_matrix(2, 2))
-    operator = SortedScanOperator(problem)
-    h = OpenMPOperator(problem).tile(slice(None), slice(None))
+    backend = SortedBackend(problem)
+    h = CpuBackend(problem).tile(slice(None), slice(None))
 
     def check(weights, w):
-        found = operator.quadratic_forms(weights)
+        found = backend.quadratic_forms(weights)
         assert found.shape == (w.shape[1],)
         assert found.dtype == np.float64
         scale = np.einsum("ib,ij,jb->b", np.abs(w), np.abs(h), np.abs(w))
@@ -273,21 +273,21 @@ def test_quadratic_forms_of_many_samples():
     """Several strips of points; forms of replicates do not depend on how many there are."""
     n = 40_000
     y, p = softmax_problem(n, 2)
-    operator = SortedScanOperator(pair_problem(y, p, KERNELS["exponential"]))
-    found = operator.quadratic_forms(Weights("rademacher", n, 1030, 1))
+    backend = SortedBackend(pair_problem(y, p, KERNELS["exponential"]))
+    found = backend.quadratic_forms(Weights("rademacher", n, 1030, 1))
     some = Weights("rademacher", n, 1030, 1).values(1020, 1030)
-    products = np.einsum("ib,ib->b", some, operator.matmul(some))
-    scale = np.sum(np.abs(operator.matmul(np.ones((n, 1)))))
+    products = np.einsum("ib,ib->b", some, backend.matmul(some))
+    scale = np.sum(np.abs(backend.matmul(np.ones((n, 1)))))
     assert (np.abs(found[1020:] - products) <= 1e-13 * scale).all()
-    np.testing.assert_array_equal(operator.quadratic_forms(Weights("rademacher", n, 10, 1)), found[:10])
+    np.testing.assert_array_equal(backend.quadratic_forms(Weights("rademacher", n, 10, 1)), found[:10])
 
 
 def test_quadratic_forms_of_no_replicates():
     y, p = softmax_problem(10, 2)
-    operator = SortedScanOperator(pair_problem(y, p, KERNELS["exponential"]))
+    backend = SortedBackend(pair_problem(y, p, KERNELS["exponential"]))
     for kind in ("rademacher", "gaussian", "multinomial"):
-        assert operator.quadratic_forms(Weights(kind, 10, 0, 1)).shape == (0,)
-    assert operator.quadratic_forms(np.empty((10, 0))).shape == (0,)
+        assert backend.quadratic_forms(Weights(kind, 10, 0, 1)).shape == (0,)
+    assert backend.quadratic_forms(np.empty((10, 0))).shape == (0,)
 
 
 def of_unusual_rows(n, seed):
@@ -321,7 +321,7 @@ def test_totals_of_labels(kernel, n):
     residuals = np.stack([-p[:, 1], p[:, 0]], axis=1)
     labels = np.random.default_rng(n).integers(2, size=(n, 11), dtype=np.int32)
     problem = PairProblem(Side(p, np.ones((n, 1))), None, pair_problem(labels[:, 0], p, KERNELS[kernel]).kernel)
-    found = SortedScanOperator(problem, threads=2).label_totals(residuals[:, :, None], labels)
+    found = SortedBackend(problem, threads=2).label_totals(residuals[:, :, None], labels)
     k = np.asarray(oracle.kernel_matrix(KERNELS[kernel], p, p), float)
     np.fill_diagonal(k, 0.0)
     marks = np.take_along_axis(residuals, labels.astype(int), axis=1)
@@ -337,9 +337,9 @@ def test_rectangular_problems(kernel, n, other):
     p[n:] = np.where(np.arange(other)[:, None] % 3 == 0, p[0], p[n:])  # some places on both sides
     whole = pair_problem(y, p, KERNELS[kernel])
     problem = PairProblem(whole.left.take(slice(0, n)), whole.left.take(slice(n, None)), whole.kernel)
-    operator = SortedScanOperator(problem)
-    h = OpenMPOperator(problem).tile(slice(None), slice(None))
-    moments = operator.moments(second=True)
+    backend = SortedBackend(problem)
+    h = CpuBackend(problem).tile(slice(None), slice(None))
+    moments = backend.moments(second=True)
     for found, expected, scale in (
         (moments.total, h.sum(), np.abs(h).sum()),
         (moments.row_sums, h.sum(axis=1), np.abs(h).sum(axis=1)),
@@ -348,10 +348,10 @@ def test_rectangular_problems(kernel, n, other):
     ):
         assert (np.abs(found - expected) <= 1e-12 * scale).all()
     assert moments.diagonal is None
-    assert operator.moments(rows=False).total == moments.total
+    assert backend.moments(rows=False).total == moments.total
     w = np.random.default_rng(0).normal(size=(other, 3))
-    assert (np.abs(operator.matmul(w) - h @ w) <= 1e-13 * (np.abs(h) @ np.abs(w) + 1)).all()
-    np.testing.assert_allclose(operator.tile([0], slice(None)), h[:1], rtol=1e-13)
+    assert (np.abs(backend.matmul(w) - h @ w) <= 1e-13 * (np.abs(h) @ np.abs(w) + 1)).all()
+    np.testing.assert_allclose(backend.tile([0], slice(None)), h[:1], rtol=1e-13)
 
 
 def test_points_of_one_column():
@@ -359,10 +359,10 @@ def test_points_of_one_column():
     x, marks = rng.normal(size=(700, 1)), rng.normal(size=(700, 3))
     kernel = pair_problem(*softmax_problem(5, 2), K.Exponential(bandwidth=0.5)).kernel
     problem = PairProblem(Side(x, marks), None, kernel)
-    assert operator_for(problem).name == "sorted_scan"
+    assert backend_for(problem).name == "sorted"
     h = np.exp(-np.abs(x - x.T) / 0.5) * (marks @ marks.T)
     scale = np.abs(h).sum(axis=1)
-    found = operator_for(problem).moments().row_sums
+    found = backend_for(problem).moments().row_sums
     assert (np.abs(found - (h.sum(axis=1) - np.diag(h))) <= 1e-13 * scale).all()
 
 
@@ -377,8 +377,8 @@ def test_rounded_to_single_precision(other):
     whole = _packing.pack(prepare(y, p, dtype="float32"), kernel, "delta").problem
     left = whole.left.take(slice(0, n))
     problem = PairProblem(left, whole.left.take(slice(n, None)) if other else None, whole.kernel)
-    operator = operator_for(problem)
-    assert operator.name == "sorted_scan"
+    backend = backend_for(problem)
+    assert backend.name == "sorted"
     exact, e = p.astype(np.float64), np.eye(2)[y] - p.astype(np.float64)
     rows, columns = slice(0, n), slice(n, None) if other else slice(0, n)
     k = np.exp(-np.linalg.norm(exact[rows, None] - exact[None, columns], axis=2) / 0.02)
@@ -386,9 +386,9 @@ def test_rounded_to_single_precision(other):
     if not other:
         np.fill_diagonal(h, 0.0)
         np.fill_diagonal(size, 0.0)
-    moments = operator.moments(second=True)
+    moments = backend.moments(second=True)
     assert (np.abs(moments.row_sums - h.sum(axis=1)) <= 1e-5 * size.sum(axis=1)).all()
-    assert abs(operator.moments(rows=False).total - h.sum()) <= 1e-5 * size.sum()
+    assert abs(backend.moments(rows=False).total - h.sum()) <= 1e-5 * size.sum()
     assert moments.sum_of_squares == pytest.approx(np.sum(h**2), rel=1e-5)
 
 
@@ -400,11 +400,11 @@ def test_single_precision_off_the_line():
     def chosen(bandwidth: float, shift: float = 0.0) -> str:
         problem = _packing.pack(data, K.Exponential(bandwidth=bandwidth), "delta").problem
         side = Side(problem.left.points + np.array([0.0, shift], np.float32), problem.left.marks)
-        return operator_for(PairProblem(side, None, problem.kernel)).name
+        return backend_for(PairProblem(side, None, problem.kernel)).name
 
-    assert chosen(0.1) == "sorted_scan"
-    assert chosen(0.1, shift=1e-6) == "openmp"
-    assert chosen(1e-3) == "openmp"
+    assert chosen(0.1) == "sorted"
+    assert chosen(0.1, shift=1e-6) == "cpu"
+    assert chosen(1e-3) == "cpu"
 
 
 def test_problems_like_one_in_single_precision_are_on_its_line():
@@ -413,15 +413,15 @@ def test_problems_like_one_in_single_precision_are_on_its_line():
     p = p.astype(np.float32).astype(np.float64)
     gap = np.abs(p.sum(axis=1) - 1).max()
     data, bandwidth = prepare(y, p, dtype="float32"), 1.1 * np.sqrt(2) * 2 * gap / 1e-5
-    operator = operator_for(_packing.pack(data, K.Exponential(bandwidth=bandwidth), "delta").problem)
-    assert (operator.name, gap > 1e-9) == ("sorted_scan", True)
+    backend = backend_for(_packing.pack(data, K.Exponential(bandwidth=bandwidth), "delta").problem)
+    assert (backend.name, gap > 1e-9) == ("sorted", True)
     square = _packing.pack(data, K.Exponential(bandwidth=bandwidth / 2), "delta").problem
-    assert operator_for(square).name == "openmp"
+    assert backend_for(square).name == "cpu"
     v = np.random.default_rng(0).normal(size=(600, 3))
     expected = np.exp(-2 / bandwidth * np.linalg.norm(p[:, None] - p[None], axis=2))
     for points in (square.left.points, p):
-        found = like(operator, PairProblem(Side(points, np.ones_like(points[:, :1])), None, square.kernel))
-        assert found.name == "sorted_scan"
+        found = like(backend, PairProblem(Side(points, np.ones_like(points[:, :1])), None, square.kernel))
+        assert found.name == "sorted"
         assert (np.abs(found.matmul(v) - expected @ v) <= 2e-5 * (expected @ np.abs(v))).all()
 
 
@@ -430,8 +430,8 @@ def test_samples_in_single_precision(kernel):
     """Where the two probabilities sum to 1 exactly, float32 problems come here, and are computed in float64."""
     y, p = on_a_grid(600, bits=20)
     packed = [_packing.pack(prepare(y, p, dtype=dtype), KERNELS[kernel], "delta") for dtype in ("float32", "float64")]
-    single, double = (operator_for(pack.problem) for pack in packed)
-    assert single.name == "sorted_scan"
+    single, double = (backend_for(pack.problem) for pack in packed)
+    assert single.name == "sorted"
     expected = double.moments(second=True)
     found = single.moments(second=True)
     np.testing.assert_allclose(found.row_sums, expected.row_sums, rtol=0, atol=1e-6 * 600)
@@ -451,12 +451,12 @@ def test_bits_do_not_depend_on_the_number_of_threads(kernel):
     w = np.random.default_rng(0).normal(size=(n, 9))
 
     def everything(threads: int) -> list[bytes]:
-        operator = SortedScanOperator(problem, threads=threads)
-        moments = operator.moments(second=True)
+        backend = SortedBackend(problem, threads=threads)
+        moments = backend.moments(second=True)
         numbers = [moments.total, moments.trace, moments.sum_of_squares]
-        arrays = [moments.row_sums, operator.block_sums(777), operator.matmul(w[:, :2]), operator.quadratic_forms(w)]
-        arrays += [operator.quadratic_forms(Weights(kind, n, 40, 1)) for kind in ("rademacher", "gaussian")]
-        arrays.append(SortedScanOperator(rectangular, threads=threads).matmul(w[20_000:, :1]))
+        arrays = [moments.row_sums, backend.block_sums(777), backend.matmul(w[:, :2]), backend.quadratic_forms(w)]
+        arrays += [backend.quadratic_forms(Weights(kind, n, 40, 1)) for kind in ("rademacher", "gaussian")]
+        arrays.append(SortedBackend(rectangular, threads=threads).matmul(w[20_000:, :1]))
         arrays.append(np.array([*numbers, median_distance(p, threads=threads).value]))
         return [a.tobytes() for a in arrays]
 

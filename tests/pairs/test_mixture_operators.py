@@ -22,12 +22,12 @@ from grid import cells
 from problems import instruction_sets
 
 from kcalib import kernels as K
-from kcalib._pairs.dispatch import operator_for
-from kcalib._pairs.operators import mixture_rows
-from kcalib._pairs.operators.cuda import CudaOperator
-from kcalib._pairs.operators.generic import GenericOperator
-from kcalib._pairs.operators.openmp import OpenMPOperator
-from kcalib._pairs.operators.sorted_scan import SortedScanOperator
+from kcalib._pairs.backends import mixture_rows
+from kcalib._pairs.backends.array_api import ArrayApiBackend
+from kcalib._pairs.backends.cpu import CpuBackend
+from kcalib._pairs.backends.cuda import CudaBackend
+from kcalib._pairs.backends.sorted_line import SortedBackend
+from kcalib._pairs.dispatch import backend_for
 from kcalib._pairs.problem import Factor, Mixtures, Moments, PairProblem, Side, Term
 
 LONG = np.longdouble
@@ -44,7 +44,7 @@ LEVELS = [*FIRST_AND_FURTHER, *DEVICES]
 
 
 class OnDevice:
-    """The cuda operator on a problem whose arrays go to the device, and results come back."""
+    """The cuda backend on a problem whose arrays go to the device, and results come back."""
 
     def __init__(self, problem: PairProblem) -> None:
         import cupy  # or the emulation
@@ -53,24 +53,24 @@ class OnDevice:
             return None if one is None else Side(*(cupy.asarray(a) for a in (one.points, one.marks)))
 
         self.problem, self._moved = problem, cupy.asarray
-        self._operator = CudaOperator(replace(problem, left=side(problem.left), right=side(problem.right)))
+        self._backend = CudaBackend(replace(problem, left=side(problem.left), right=side(problem.right)))
 
     def moments(self, **options: Any) -> Moments:
-        found = self._operator.moments(**options)
+        found = self._backend.moments(**options)
         rows, columns = (None if a is None else a.get() for a in (found.row_sums, found.column_sums))
         return replace(found, row_sums=rows, column_sums=columns)
 
     def __getattr__(self, name: str) -> Any:
         def call(*arrays: Any, **options: Any) -> np.ndarray:
             moved = name in ("matmul", "quadratic_forms")
-            found = getattr(self._operator, name)(*(self._moved(a) if moved else a for a in arrays), **options)
+            found = getattr(self._backend, name)(*(self._moved(a) if moved else a for a in arrays), **options)
             return found if isinstance(found, np.ndarray) else found.get()
 
         return call
 
 
-def operator(level: str, problem: PairProblem) -> Any:
-    return OnDevice(problem) if level in (EMULATED, "cuda") else OpenMPOperator(problem, level=level)
+def backend(level: str, problem: PairProblem) -> Any:
+    return OnDevice(problem) if level in (EMULATED, "cuda") else CpuBackend(problem, level=level)
 
 
 @pytest.fixture(autouse=True)
@@ -328,11 +328,11 @@ def case(request):
 
 class Primitives:
     def test_tile(self, level, case):
-        found = operator(level, case.problem).tile(ALL, ALL)
+        found = backend(level, case.problem).tile(ALL, ALL)
         case.check(found, case.h, case.scale)
 
     def test_sums(self, level, case):
-        found = operator(level, case.problem)
+        found = backend(level, case.problem)
         moments = found.moments(second=True, trace=False)
         off, scale = case.h.copy(), case.scale.copy()
         if case.problem.symmetric:
@@ -347,7 +347,7 @@ class Primitives:
 
     def test_matmul(self, level, case):
         w = np.random.default_rng(0).normal(size=(case.h.shape[1], 5))
-        found = operator(level, case.problem)
+        found = backend(level, case.problem)
         expected, scale = case.h @ w, case.scale @ np.abs(w)
         case.check(found.matmul(w), expected, scale)
         case.check(found.matmul(w, dtype="float32"), expected, scale, 194 * 2.0**-24)
@@ -355,7 +355,7 @@ class Primitives:
     def test_of_symmetric_problems(self, level, case):
         if not case.problem.symmetric:
             pytest.skip("rectangular")
-        n, found = len(case.h), operator(level, case.problem)
+        n, found = len(case.h), backend(level, case.problem)
         w = np.random.default_rng(0).normal(size=(n, 35))
         expected, scale = np.sum(w * (case.h @ w), axis=0), np.sum(np.abs(w) * (case.scale @ np.abs(w)), axis=0)
         case.check(found.quadratic_forms(w), expected, scale)
@@ -382,7 +382,7 @@ class TestPrimitives(Primitives):
     @pytest.mark.grid
     def test_any_number_of_threads_gives_the_same_bits(self, level, case):
         w = np.random.default_rng(0).normal(size=(case.h.shape[1], 3))
-        one, *others = (OpenMPOperator(case.problem, level=level, threads=threads) for threads in (1, 2, 5))
+        one, *others = (CpuBackend(case.problem, level=level, threads=threads) for threads in (1, 2, 5))
         moments, product = one.moments(trace=False), one.matmul(w)
         for other in others:
             np.testing.assert_array_equal(other.moments(trace=False).row_sums, moments.row_sums)
@@ -439,9 +439,9 @@ def test_mmd_distances(level, name, dtype):
     d2 = squared_distances(mixtures, parts)
     # d^2 is off by a tolerance of its terms, of which each is at most the kernel of equal points.
     size = 4 * mixtures.n_terms * max(1.0, sum(t.coefficient for t in mixtures.kernel))
-    found = operator(level, points_problem(mixtures, parts, "gaussian", dtype)).tile(ALL, ALL)
+    found = backend(level, points_problem(mixtures, parts, "gaussian", dtype)).tile(ALL, ALL)
     assert np.max(np.abs(found - np.exp(-d2))) <= TOLERANCE[dtype] * size
-    found = operator(level, points_problem(mixtures, parts, "identity", dtype))
+    found = backend(level, points_problem(mixtures, parts, "identity", dtype))
     distances = found.tile(ALL, ALL)
     assert (distances >= 0).all()
     points = found.problem.left.points
@@ -464,7 +464,7 @@ def test_mmd_distances_of_normals_keep_their_digits_where_predictions_are_nearly
     part = Part(np.ones(n), np.ones(n), m[:, 0], np.ones((n, 1)), m, s)
     mixtures = Mixtures("normal", d, 1)
     problem = points_problem(mixtures, [part], "identity")
-    found = operator(level, problem).tile(ALL, ALL)
+    found = backend(level, problem).tile(ALL, ALL)
     h = problem.left.points[:, 2 + d : 2 + 2 * d]  # what rounding left of the variances
     with mpmath.workdps(60):
 
@@ -491,7 +491,7 @@ def test_mmd_distances_of_equal_covariances_keep_their_digits(level):
     s = np.broadcast_to(root @ root.T, (n, 1, d, d))
     part = Part(np.ones(n), np.ones(n), m, np.ones((n, 1)), m[:, None], s)
     problem = points_problem(Mixtures("normal_full", d, 1), [part], "identity")
-    found = operator(level, problem).tile(ALL, ALL)
+    found = backend(level, problem).tile(ALL, ALL)
     twice = np.eye(d) + 4 * root @ root.T
     c = m[:, None] - m[None]
     q = np.einsum("ijk,kl,ijl->ij", c, np.linalg.inv(twice), c)
@@ -523,14 +523,14 @@ def test_distances_in_a_table(level, dtype, other):
     k = 0.5 * (1 + 0.7 * d + (0.7 * d) ** 2 / 3) * np.exp(-0.7 * d - 0.2 * d * d) + np.exp(-0.4 * d)
     expected, size = k * (marks[:n] @ marks[columns].T), k * (np.abs(marks[:n]) @ np.abs(marks[columns].T))
     tolerance = {"float64": 1e-14, "float32": 1e-6}[dtype]
-    found = operator(level, problem)
+    found = backend(level, problem)
     assert (np.abs(found.tile(ALL, ALL) - expected) <= tolerance * 5 * size).all()
     w = rng.normal(size=(expected.shape[1], 2))
     assert (np.abs(found.matmul(w) - expected @ w) <= 5 * tolerance * (size @ np.abs(w))).all()
-    transposed = operator(level, replace(problem, table=np.asfortranarray(table)))
+    transposed = backend(level, replace(problem, table=np.asfortranarray(table)))
     np.testing.assert_array_equal(transposed.tile(ALL, ALL), found.tile(ALL, ALL))
     with pytest.raises(ValueError, match=r"positions in the table are .* expected 0 to 149"):
-        operator(level, replace(problem, table=table[:150]))
+        backend(level, replace(problem, table=table[:150]))
     if not other:
         np.fill_diagonal(expected, 0)
     assert abs(found.moments(trace=False).total - expected.sum()) <= 5 * tolerance * size.sum()
@@ -554,7 +554,7 @@ def test_laplace_products_keep_their_digits_for_any_scales(level):
     ones = [np.ones((len(points), 1)) for points in (rows, columns)]
     kernel = (Term(1.0, (Factor("identity", "dot"),)),)
     problem = PairProblem(Side(ones[0], left), Side(ones[1], right), kernel, Mixtures("laplace", 1, 1))
-    found = operator(level, problem).tile(ALL, ALL)
+    found = backend(level, problem).tile(ALL, ALL)
     for i, (_, b) in enumerate(rows):
         for j, (delta, c) in enumerate(columns):
             expected = float(laplace_product(delta, b, c)) * (1 if c else -1)
@@ -578,7 +578,7 @@ def test_a_product_of_normals_by_hand():
     points = np.ones((2, 1))
     kernel = (Term(1.0, (Factor("identity", "dot"),)),)
     problem = PairProblem(Side(points, marks), None, kernel, Mixtures("normal", 1, 1))
-    found = OpenMPOperator(problem).tile(ALL, ALL)
+    found = CpuBackend(problem).tile(ALL, ALL)
     own = 1 - 2 / np.sqrt(1.5) + 1 / np.sqrt(2)  # 2 (1/4 + 1/4) + 1
     other = 1 - 2 / np.sqrt(2.5) + 1 / np.sqrt(4)
     cross = np.exp(-1 / 1.5) / np.sqrt(1.5) + np.exp(-1 / 2.5) / np.sqrt(2.5)
@@ -621,7 +621,7 @@ def test_brackets_that_cancel_lose_nothing_to_the_kernels_exponent(level, narrow
         bracket = np.array([[float(a - b - c + d) for a, b, c, d in row] for row in parts])
         size = np.array([[float(sum(four)) for four in row] for row in parts])
     for scale in (1e-9, 0.3, 7.77, 119.3):
-        found = operator(level, kernel_problem(part, points, scale, slice(n // 2, n))).tile(ALL, ALL)
+        found = backend(level, kernel_problem(part, points, scale, slice(n // 2, n))).tile(ALL, ALL)
         kernel = found[0, 0] / bracket[0, 0]
         assert kernel == pytest.approx(np.exp(-5 * scale), rel=1e-12)
         assert (np.abs(found / kernel - bracket) <= 1e-14 * size).all()
@@ -632,9 +632,9 @@ def test_weights_of_powers_of_two_and_none_give_the_same_bits(level):
     rng, n = np.random.default_rng(0), 150
     m, variance, points = rng.normal(size=n), rng.uniform(0.01, 1.5, n), rng.normal(size=(n, 2))
     part = normals_on_a_line(m + rng.normal(size=n), m, variance)
-    plain = operator(level, kernel_problem(part, points, 0.7)).tile(ALL, ALL)
+    plain = backend(level, kernel_problem(part, points, 0.7)).tile(ALL, ALL)
     weighted = replace(part, u=2.0 ** rng.integers(-3, 4, n))
-    found = operator(level, kernel_problem(weighted, points, 0.7)).tile(ALL, ALL)
+    found = backend(level, kernel_problem(weighted, points, 0.7)).tile(ALL, ALL)
     np.testing.assert_array_equal(found, plain * weighted.u[:, None] * weighted.u)
 
 
@@ -646,7 +646,7 @@ def test_normals_and_kernels_that_vanish(level):
     part = normals_on_a_line(y, y + 0.3, np.full(n, 0.2))
     points = np.stack([np.linspace(0, 40, n), np.zeros(n)], axis=1)
     for scale in (0.5, 10.0, 25.0, 1e6):
-        found = operator(level, kernel_problem(part, points, scale)).tile(ALL, ALL)
+        found = backend(level, kernel_problem(part, points, scale)).tile(ALL, ALL)
         with mpmath.workdps(40):
             for i, j in np.ndindex(n, n):
                 kernel = mpmath.exp(-scale * abs(mpmath.mpf(points[i, 0]) - mpmath.mpf(points[j, 0])))
@@ -679,34 +679,34 @@ def test_numbers_of_any_size_give_numbers(level, name, dtype):
     size = mixtures.n_terms * max(1.0, sum(t.coefficient for t in mixtures.kernel))
     kernel = (Term(1.0, (Factor("exponential", "mmd", 1.0),)),)
     problem = PairProblem(Side(points, marks), None, kernel, mixtures, mixtures)
-    entries = operator(level, problem).tile(ALL, ALL)
+    entries = backend(level, problem).tile(ALL, ALL)
     assert np.isfinite(entries).all()
     assert np.max(np.abs(entries)) <= 4 * size * (1 + 1e-6)
 
 
-def test_which_operator_is_chosen():
+def test_which_backend_is_chosen():
     case = Case(Mixtures("normal", 1, 1), 600, "float64")
-    chosen = operator_for(case.problem)
-    assert chosen.name == "openmp"
-    assert OpenMPOperator.unsuitable(case.problem) is None
-    assert "distributions" in SortedScanOperator.unsuitable(case.problem)
-    with pytest.raises(ValueError, match="operator='sorted_scan' cannot take this problem: the predictions are distr"):
-        operator_for(case.problem, operator="sorted_scan")
-    generic = GenericOperator(case.problem).tile(ALL, ALL)
+    chosen = backend_for(case.problem)
+    assert chosen.name == "cpu"
+    assert CpuBackend.unsuitable(case.problem) is None
+    assert "distributions" in SortedBackend.unsuitable(case.problem)
+    with pytest.raises(ValueError, match="backend='sorted' cannot take this problem: the predictions are distr"):
+        backend_for(case.problem, backend="sorted")
+    generic = ArrayApiBackend(case.problem).tile(ALL, ALL)
     np.testing.assert_allclose(chosen.tile(ALL, ALL), generic, rtol=0, atol=1e-12)
     assert chosen.moments().trace == pytest.approx(np.trace(generic), rel=1e-12)
 
 
-def test_covariances_of_many_dimensions_are_the_generic_operators():
+def test_covariances_of_many_dimensions_are_the_generic_backends():
     mixtures = Mixtures("normal_full", 17, 1)
     part = random_part("normal_full", 3, 17, 1, np.random.default_rng(0))
     side = Side(part.y, mark_columns("normal_full", [part]))
     problem = PairProblem(side, None, (Term(1.0, (Factor("exponential", "euclidean", 0.5),)),), mixtures)
-    chosen = operator_for(problem)
-    assert chosen.name == "generic"
+    chosen = backend_for(problem)
+    assert chosen.name == "array-api"
     assert "17 dimensions, more than 16" in chosen.reason
-    with pytest.raises(ValueError, match="operator='openmp' cannot take this problem: normals with full covariances"):
-        operator_for(problem, operator="openmp")
+    with pytest.raises(ValueError, match="backend='cpu' cannot take this problem: normals with full covariances"):
+        backend_for(problem, backend="cpu")
 
 
 def test_bounded_rows_keep_their_weights():

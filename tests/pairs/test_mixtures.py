@@ -1,4 +1,4 @@
-"""Closed forms of target kernels against quadrature, mpmath and literal loops; the operator on top of them."""
+"""Closed forms of target kernels against quadrature, mpmath and literal loops; the backend on top of them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from scipy import integrate
 from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._pairs import families, mixtures
+from kcalib._pairs.backends.array_api import ArrayApiBackend
 from kcalib._pairs.families.laplace import laplace_at_point, laplace_between
 from kcalib._pairs.mixtures import (
     closed_form,
@@ -30,7 +31,6 @@ from kcalib._pairs.mixtures import (
     squared_mmd,
     transformed,
 )
-from kcalib._pairs.operators.generic import GenericOperator
 from kcalib._pairs.problem import Factor, Family, Mixtures, PairProblem, PointFamily, Side, Term
 from kcalib.distributions import Components
 from kcalib.kernels import Exponential, Gaussian, Linear, Matern, RationalQuadratic
@@ -412,7 +412,7 @@ def test_no_closed_form():
         pair_expectation(random_components("normal", 2, 1, 1), random_components("laplace", 2, 1, 1), laplace.terms())
 
 
-# The operator
+# The backend
 
 
 def problem_of(family: str, metric: str, n: int = 9, other: int = 0, dtype=np.float64, convert=None) -> PairProblem:
@@ -466,46 +466,46 @@ def literal_h(problem: PairProblem) -> np.ndarray:
 
 @pytest.mark.parametrize("metric", ["euclidean", "mmd", "table"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_operator(family, metric):
+def test_backend(family, metric):
     """Every primitive; entries are sums of about 16 terms of size up to 4 (weights 1.5, coefficients 2.5)."""
     problem = problem_of(family, metric)
-    operator, h, atol = GenericOperator(problem), literal_h(problem), 100 * EPS
+    backend, h, atol = ArrayApiBackend(problem), literal_h(problem), 100 * EPS
     n = len(h)
     off = h - np.diag(np.diag(h))
-    moments = operator.moments(second=True)
-    np.testing.assert_allclose(operator.tile(slice(None), slice(2, 5)), h[:, 2:5], rtol=0, atol=atol)
-    np.testing.assert_allclose(operator.tile(np.array([3, 1]), np.array([0])), h[[3, 1]][:, [0]], rtol=0, atol=atol)
+    moments = backend.moments(second=True)
+    np.testing.assert_allclose(backend.tile(slice(None), slice(2, 5)), h[:, 2:5], rtol=0, atol=atol)
+    np.testing.assert_allclose(backend.tile(np.array([3, 1]), np.array([0])), h[[3, 1]][:, [0]], rtol=0, atol=atol)
     np.testing.assert_allclose(moments.row_sums, off.sum(axis=1), rtol=0, atol=n * atol)
     np.testing.assert_allclose(moments.diagonal, np.diag(h), rtol=0, atol=atol)
     assert float(moments.sum_of_squares) == pytest.approx((off**2).sum(), rel=1e-12)
     w = np.random.default_rng(0).normal(size=(n, 3))
-    np.testing.assert_allclose(operator.matmul(w), h @ w, rtol=0, atol=n * 4 * atol)
-    np.testing.assert_allclose(operator.quadratic_forms(w), np.sum(w * (h @ w), axis=0), rtol=0, atol=n * n * 4 * atol)
+    np.testing.assert_allclose(backend.matmul(w), h @ w, rtol=0, atol=n * 4 * atol)
+    np.testing.assert_allclose(backend.quadratic_forms(w), np.sum(w * (h @ w), axis=0), rtol=0, atol=n * n * 4 * atol)
     blocks = [off[i : i + 4, i : i + 4].sum() for i in (0, 4)]
-    np.testing.assert_allclose(operator.block_sums(4), blocks, rtol=0, atol=16 * atol)
+    np.testing.assert_allclose(backend.block_sums(4), blocks, rtol=0, atol=16 * atol)
     pairs = np.sort(h[np.triu_indices(n, 1)])
     low, high = (pairs[3] + pairs[4]) / 2, (pairs[20] + pairs[21]) / 2
-    np.testing.assert_array_equal(operator.counts(np.array([low, high])), [4, 21])
-    np.testing.assert_allclose(np.sort(operator.between(low, high, 17)), pairs[4:21], rtol=0, atol=atol)
+    np.testing.assert_array_equal(backend.counts(np.array([low, high])), [4, 21])
+    np.testing.assert_allclose(np.sort(backend.between(low, high, 17)), pairs[4:21], rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "mmd", "table"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_rectangular_operator(family, metric):
+def test_rectangular_backend(family, metric):
     problem = problem_of(family, metric, 4, 5)
-    operator, h = GenericOperator(problem), literal_h(problem)
-    moments = operator.moments()
+    backend, h = ArrayApiBackend(problem), literal_h(problem)
+    moments = backend.moments()
     assert moments.diagonal is None
     np.testing.assert_allclose(moments.row_sums, h.sum(axis=1), rtol=0, atol=500 * EPS)
     np.testing.assert_allclose(moments.column_sums, h.sum(axis=0), rtol=0, atol=500 * EPS)
-    np.testing.assert_allclose(operator.tile(slice(None), slice(None)), h, rtol=0, atol=100 * EPS)
+    np.testing.assert_allclose(backend.tile(slice(None), slice(None)), h, rtol=0, atol=100 * EPS)
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "mmd", "table"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_float32(family, metric):
     """Columns rounded once and entries in float32: errors of some roundings of sums of 16 terms of size 4."""
-    double, single = (GenericOperator(problem_of(family, metric, dtype=t)) for t in (np.float64, np.float32))
+    double, single = (ArrayApiBackend(problem_of(family, metric, dtype=t)) for t in (np.float64, np.float32))
     every = slice(None)
     assert single.problem.left.marks.dtype == np.float32
     np.testing.assert_allclose(single.tile(every, every), double.tile(every, every), rtol=0, atol=2e-5)
@@ -538,8 +538,8 @@ def test_libraries_agree(family, library):
     # JAX compiles every operation for every shape: one problem of one family, and one kernel, compiled as a whole.
     few = library == "jax"
     for metric in ["mmd"] * (family == "atoms") if few else ["mmd", "table"]:
-        expected = GenericOperator(problem_of(family, metric)).tile(slice(None), slice(None))
-        found = GenericOperator(problem_of(family, metric, convert=convert))
+        expected = ArrayApiBackend(problem_of(family, metric)).tile(slice(None), slice(None))
+        found = ArrayApiBackend(problem_of(family, metric, convert=convert))
         np.testing.assert_allclose(
             arrays.to_host(found.tile(slice(None), slice(None))), expected, rtol=0, atol=100 * EPS
         )
@@ -598,7 +598,7 @@ def test_gradient(family, equal):
     def total(weights, locations, scales, y):
         components = Components(family, weights, locations, scales)
         points, marks = point_columns(components, scale), mark_columns(y, components, scale)
-        return GenericOperator(PairProblem(Side(points, marks), None, terms, mixtures, mixtures)).moments().total
+        return ArrayApiBackend(PairProblem(Side(points, marks), None, terms, mixtures, mixtures)).moments().total
 
     tensors = [None if a is None else torch.tensor(a) for a in (start.weights, start.locations, scales, y)]
     for t in tensors[1:3]:

@@ -1,4 +1,4 @@
-"""Wasserstein distances of counts in the pair engine: on every operator, instruction set and device, to rounding.
+"""Wasserstein distances of counts in the pair engine: on every backend, instruction set and device, to rounding.
 
 The oracle counts pairs of numbers, sum_{j <= k} (2 - [j = k]) ((s_k - s'_j)_+ + (s'_k - s_j)_+), where the engine
 merges lists of steps; distribution functions are scipy's.
@@ -15,9 +15,9 @@ import scipy.stats
 from problems import instruction_sets
 
 import kcalib
-from kcalib._pairs.dispatch import operator_for
-from kcalib._pairs.operators.cuda import CudaOperator
-from kcalib._pairs.operators.openmp import OpenMPOperator
+from kcalib._pairs.backends.cpu import CpuBackend
+from kcalib._pairs.backends.cuda import CudaBackend
+from kcalib._pairs.dispatch import backend_for
 from kcalib._pairs.problem import Factor, Mixtures, PairProblem, Side, Term
 from kcalib.distributions import NegativeBinomial, Poisson
 from kcalib.distributions import _staircases as staircases
@@ -27,7 +27,7 @@ from kcalib.kernels import MMD, Exponential, Gaussian
 LONG = np.longdouble
 FIRST, *FURTHER = instruction_sets()
 EMULATED = "cuda-emulated"
-LEVELS = [FIRST, "generic", *(pytest.param(level, marks=pytest.mark.grid) for level in FURTHER)]
+LEVELS = [FIRST, "array-api", *(pytest.param(level, marks=pytest.mark.grid) for level in FURTHER)]
 LEVELS += [pytest.param(EMULATED, marks=pytest.mark.slow), pytest.param("cuda", marks=pytest.mark.gpu)]
 TOLERANCE = {"float64": 1e-13, "float32": 1e-4}
 WASSERSTEIN = Exponential(bandwidth=1.0, metric="wasserstein")
@@ -80,21 +80,21 @@ def test_distances(level, dtype, length):
 
 
 def entries(level: str, problem: PairProblem) -> np.ndarray:
-    if level == "generic":
-        return np.asarray(operator_for(problem, operator="generic").tile(slice(None), slice(None)))
+    if level == "array-api":
+        return np.asarray(backend_for(problem, backend="array-api").tile(slice(None), slice(None)))
     if level == EMULATED:
         with emulated_cupy.installed():
             return on_a_device(problem)
     if level == "cuda":
         return on_a_device(problem)
-    return np.asarray(OpenMPOperator(problem, level=level).tile(slice(None), slice(None)))
+    return np.asarray(CpuBackend(problem, level=level).tile(slice(None), slice(None)))
 
 
 def on_a_device(problem: PairProblem) -> np.ndarray:
     import cupy
 
     side = Side(cupy.asarray(problem.left.points), cupy.asarray(problem.left.marks))
-    there: Any = CudaOperator(PairProblem(side, None, problem.kernel, None, problem.predicted))
+    there: Any = CudaBackend(PairProblem(side, None, problem.kernel, None, problem.predicted))
     return np.asarray(there.tile(slice(None), slice(None)).get())
 
 

@@ -86,14 +86,14 @@ class Then(Dask):
 def test_the_bits_of_one_machine(client, one):
     found = kcalib.skce(Y, P, **OPTIONS, parallel=Dask(client, tile_size=TILE))
     assert numbers(found) == one
-    assert "Dask cluster tcp://127.0.0.1" in found.operator_reason
+    assert "Dask cluster tcp://127.0.0.1" in found.backend_reason
     assert not client.futures  # nothing is left behind
 
 
 def test_a_bare_client(client):
     y, p = softmax_problem(6000, 3, seed=1)  # enough to be shared out
     found = kcalib.skce(y, p, **OPTIONS, parallel=client)
-    assert "Dask cluster" in found.operator_reason
+    assert "Dask cluster" in found.backend_reason
     assert found.value == kcalib.skce(y, p, kernel=KERNEL)
 
 
@@ -131,7 +131,7 @@ def test_chunks_of_dask_arrays_stay_on_workers(client, one, monkeypatch):
     assert numbers(kcalib.skce(y, p, **OPTIONS, parallel=parallel)) == one
     assert numbers(kcalib.skce(Y, y_pred=p, **OPTIONS, parallel=parallel)) == one
     compared = kcalib.compare(y, {"a": p, "b": 1 - (1 - p)}, kernel=KERNEL, parallel=parallel)
-    assert "Dask cluster" in compared.operator_reason
+    assert "Dask cluster" in compared.backend_reason
     with pytest.raises(ValueError, match="estimator") as caught:
         kcalib.skce(Y, p, estimator="none", parallel=parallel)
     left = [key for key in client.futures if not key.startswith("_call_there")]
@@ -268,7 +268,7 @@ def test_the_scheduler_is_lost_and_another_transport_goes_on(one, tmp_path):
     assert str(journal) in caught.value.__notes__[0]
     found = kcalib.skce(Y, P, **OPTIONS, parallel=Processes(2, journal=journal, tile_size=TILE))
     assert numbers(found) == one
-    assert "from the journal" in found.operator_reason
+    assert "from the journal" in found.backend_reason
 
 
 def test_errors_of_tiles_are_raised_and_the_rest_is_cancelled(client):

@@ -22,9 +22,9 @@ import kcalib
 from kcalib._backend.random import Weights
 from kcalib.distributions import Mixture, Normal
 from kcalib.kernels import MMD, Exponential, Gaussian
-from kcalib.parallel import Executor, Processes, Serial, journal, operator, plan
+from kcalib.parallel import Executor, Processes, Serial, backend, journal, plan
+from kcalib.parallel.backend import Run
 from kcalib.parallel.journal import Journal, JournalError
-from kcalib.parallel.operator import Run
 from kcalib.parallel.transport import TileError
 
 KERNEL = Exponential(0.3)
@@ -72,7 +72,7 @@ def test_an_interrupted_call_goes_on(tmp_path):
     found, stops = interrupted(tmp_path / "run.journal", np.random.default_rng(0), skce)
     assert stops > 5
     assert numbers(found) == numbers(skce())
-    assert "from the journal" in found.operator_reason
+    assert "from the journal" in found.backend_reason
 
 
 @pytest.mark.slow
@@ -102,7 +102,7 @@ def test_with_another_transport(tmp_path):
     assert numbers(found) == numbers(skce())
     again = skce(Serial(journal=str(path), tile_size=SIZE))
     assert numbers(again) == numbers(found)
-    counted = re.search(r"(\d+) tiles, (\d+) of them from the journal", again.operator_reason)
+    counted = re.search(r"(\d+) tiles, (\d+) of them from the journal", again.backend_reason)
     assert counted
     assert counted[1] == counted[2]
 
@@ -132,7 +132,7 @@ def test_blocks_and_forms(tmp_path):
 @pytest.mark.parametrize("seconds", [0.0, 30.0])
 def test_products_go_on(tmp_path, monkeypatch, seconds):
     """Where they were within a product, and from one to the next."""
-    monkeypatch.setattr(operator, "STATE_SECONDS", seconds)
+    monkeypatch.setattr(backend, "STATE_SECONDS", seconds)
     y, p = problem(1600)
     multiplied = []
 
@@ -160,9 +160,9 @@ def test_products_go_on(tmp_path, monkeypatch, seconds):
     assert found == once
     assert stops >= n_tiles // left - 1 > 1
     assert len(multiplied) <= n_tiles + stops * (1 if seconds == 0 else 10)
-    monkeypatch.setattr(operator, "STATE_SECONDS", 30.0)
-    monkeypatch.setattr(operator, "COLUMNS_KEPT", 5)  # the first product
-    monkeypatch.setattr(operator, "BYTES_KEPT", 0)
+    monkeypatch.setattr(backend, "STATE_SECONDS", 30.0)
+    monkeypatch.setattr(backend, "COLUMNS_KEPT", 5)  # the first product
+    monkeypatch.setattr(backend, "BYTES_KEPT", 0)
     assert ckce(Serial(journal=tmp_path / "fewer", tile_size=SIZE)) == once
     assert (tmp_path / "fewer").stat().st_size < 1600 * 5 * 8 + 5000
 
@@ -241,7 +241,7 @@ def test_the_file_stays_small(tmp_path, monkeypatch):
         ({"y_p": problem(1199)}, "number of samples"),
         ({"kernel": Gaussian(0.3)}, r"kernel is 'Exponential\(bandwidth=0.3\)', that of this call 'Gaussian"),
         ({"dtype": "float32"}, "dtype"),
-        ({"operator": "generic"}, "operator"),
+        ({"backend": "array-api"}, "backend"),
     ],
 )
 def test_another_call_is_refused(tmp_path, changed, what):
@@ -254,7 +254,7 @@ def test_another_call_is_refused(tmp_path, changed, what):
 def test_another_version_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "run.journal"
     skce(Serial(journal=path, tile_size=SIZE))
-    monkeypatch.setattr("kcalib.parallel.operator.__version__", "99.0")
+    monkeypatch.setattr("kcalib.parallel.backend.__version__", "99.0")
     with pytest.raises(JournalError, match=r"its version of kcalib is .*, that of this call '99.0'"):
         skce(Serial(journal=path, tile_size=SIZE))
 
@@ -422,7 +422,7 @@ def test_a_killed_process_goes_on(tmp_path, how):
     one = kcalib.skce(y, p, kernel=KERNEL, full_output=True)
     found = kcalib.skce(y, p, kernel=KERNEL, full_output=True, parallel=Serial(journal=path, tile_size=192))
     assert numbers(found) == numbers(one)
-    assert "from the journal" in found.operator_reason
+    assert "from the journal" in found.backend_reason
 
 
 class Dying(Processes):
@@ -514,7 +514,7 @@ def test_threads_are_those_of_the_task(monkeypatch):
     class Looking(Serial):
         def results(self, held, work, tiles, given, progress):
             for done in super().results(held, work, tiles, given, progress):
-                seen.append((work.threads, held._kept[work.problem].cut(work.primitive)._operator.threads))
+                seen.append((work.threads, held._kept[work.problem].cut(work.primitive)._backend.threads))
                 yield done
 
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
@@ -551,7 +551,7 @@ def test_slow_pairs_are_shared_out_sooner_and_are_fewer_in_a_tile():
         options = {"kernel": Exponential(1.0, metric=MMD()), "full_output": True}
         found = kcalib.skce(*sample, parallel=Looking(), **options)
         assert found.value == kcalib.skce(*sample, **options).value
-        assert ("too few samples to share out" in found.operator_reason) == (parts == 1)
+        assert ("too few samples to share out" in found.backend_reason) == (parts == 1)
     assert {found.n_tiles for found in plans} == {10}
     sizes = [
         plan.grid(50_000, 50_000, symmetric=True, block=96, group=96, entry_cost=cost).size for cost in (1.0, 100.0)
@@ -563,13 +563,13 @@ def test_arrays_on_a_gpu_are_refused():
     import emulated_cupy
 
     with emulated_cupy.installed():
-        operator = type("Operator", (), {"problem": None, "on_a_line": False, "entry_cost": 1.0, "reason": ""})()
+        backend = type("Backend", (), {"problem": None, "on_a_line": False, "entry_cost": 1.0, "reason": ""})()
         from kcalib._pairs.problem import PairProblem, Side
 
         points = emulated_cupy.asarray(np.ones((3, 2)))
-        operator.problem = PairProblem(Side(points, points), None, ())
+        backend.problem = PairProblem(Side(points, points), None, ())
         with pytest.raises(ValueError, match="`parallel` takes arrays in host memory"):
-            Run(Serial()).spread(operator)
+            Run(Serial()).spread(backend)
 
 
 def test_sources_that_change(tmp_path):

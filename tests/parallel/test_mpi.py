@@ -86,7 +86,7 @@ def test_a_rank_that_is_killed_and_a_journal(problem, tmp_path):
     calls("killed", str(journal), check=False)
     found = kcalib.skce(y, p, kernel=kernel, full_output=True, parallel=Serial(journal=journal, tile_size=tile))
     assert found.value == kcalib.skce(y, p, kernel=kernel)
-    assert "from the journal" in found.operator_reason
+    assert "from the journal" in found.backend_reason
 
 
 def test_more_threads_than_processors():

@@ -21,7 +21,7 @@ from kcalib.estimators import ckce, skce
 from kcalib.inference import calibration_test, consistency
 from kcalib.kernels import Exponential, Gaussian, Linear
 from kcalib.methods import Consistency, Fourier
-from kcalib.parallel import Executor, Processes, Serial, TileError, executor, operator
+from kcalib.parallel import Executor, Processes, Serial, TileError, backend, executor
 from kcalib.parallel.plan import Tile
 from kcalib.parallel.store import Done, Store
 
@@ -40,7 +40,7 @@ def test_bits_of_one_machine(n, m, size):
     one = kcalib.skce(y, p, kernel=KERNEL, full_output=True)
     tiles = kcalib.skce(y, p, kernel=KERNEL, full_output=True, parallel=Serial(tile_size=size))
     assert numbers(tiles) == numbers(one)
-    assert "in parallel" in tiles.operator_reason
+    assert "in parallel" in tiles.backend_reason
     assert kcalib.skce(y, p, kernel=KERNEL, parallel=Serial(tile_size=size)) == one.value
 
 
@@ -71,7 +71,7 @@ def test_tests_of_calibration(method):
     if method == "exact":  # labels are compared, here and there
         assert found.log_pvalue == one.log_pvalue
     assert found.log_pvalue == pytest.approx(one.log_pvalue, rel=1e-4)  # products are added in another order
-    assert "in parallel" in found.operator_reason
+    assert "in parallel" in found.backend_reason
 
 
 def test_auto_takes_all_pairs():
@@ -167,7 +167,7 @@ def test_fourier_features(tmp_path, kernel):
             parallel = Executor(pool, tile_size=2048 if workers == 2 else 1)
             found = kcalib.ckce(y, p, kernel=kernel, method=method, full_output=True, parallel=parallel)
         assert (found.value, found.error_bound) == (one.value, one.error_bound)
-        assert f"in parallel: {3 if workers == 2 else 5} tiles, ThreadPoolExecutor" in found.operator_reason
+        assert f"in parallel: {3 if workers == 2 else 5} tiles, ThreadPoolExecutor" in found.backend_reason
 
     class Half(Serial):
         def results(self, *args):
@@ -180,7 +180,7 @@ def test_fourier_features(tmp_path, kernel):
         y, p, kernel=kernel, method=method, full_output=True, parallel=Serial(journal=tmp_path / "tiles", threads=2)
     )
     assert (found.value, found.error_bound) == (one.value, one.error_bound)
-    assert "5 tiles, 2 of them from the journal" in found.operator_reason
+    assert "5 tiles, 2 of them from the journal" in found.backend_reason
 
 
 @pytest.mark.parametrize("metric", ["skce", "ckce"])
@@ -192,8 +192,8 @@ def test_compare(metric):
     assert found.difference == pytest.approx(one.difference, rel=1e-12)
     assert found.standard_error == pytest.approx(one.standard_error, rel=1e-12)
     result = kcalib.compare(y, models, metric=metric, parallel=TILES)
-    assert re.search(r"in parallel: \d+ tiles, this process, \d+ threads?", result.operator_reason)
-    assert "parallel" not in kcalib.compare(y, models, metric=metric).operator_reason
+    assert re.search(r"in parallel: \d+ tiles, this process, \d+ threads?", result.backend_reason)
+    assert "parallel" not in kcalib.compare(y, models, metric=metric).backend_reason
 
 
 def test_evaluate_and_jkce():
@@ -232,7 +232,7 @@ def test_processes():
     y, p = softmax_problem(1500, 5, seed=2)
     found = kcalib.skce(y, p, kernel=KERNEL, full_output=True, parallel=Processes(workers=2, tile_size=400))
     assert numbers(found) == numbers(kcalib.skce(y, p, kernel=KERNEL, full_output=True))
-    assert "2 processes of 1 thread" in found.operator_reason
+    assert "2 processes of 1 thread" in found.backend_reason
 
 
 def test_an_error_of_a_tile_comes_back_from_pickling():
@@ -259,10 +259,10 @@ def test_more_threads_than_processors(monkeypatch, workers, threads, remedy):
 def test_on_a_line_and_few_samples_stay_here():
     y, p = softmax_problem(600, 2, seed=0)
     found = kcalib.skce(y, p, kernel=KERNEL, full_output=True, parallel=Serial())
-    assert found.operator == "sorted_scan"
-    assert "nothing to share out" in found.operator_reason
+    assert found.backend == "sorted"
+    assert "nothing to share out" in found.backend_reason
     few = kcalib.skce(*softmax_problem(20, 4, seed=0), full_output=True, parallel=Serial())
-    assert "too few samples" in few.operator_reason
+    assert "too few samples" in few.backend_reason
 
 
 def test_a_source(tmp_path):
@@ -272,7 +272,7 @@ def test_a_source(tmp_path):
     assert kcalib.skce(kcalib.streaming.source((y, p)), **options) == one
     assert kcalib.skce(y_true=kcalib.streaming.source((y, p)), **options) == one
     result = kcalib.evaluate(y_true=kcalib.streaming.source((y, p)), **options)
-    assert result.skce.value == one and "in parallel" in result.skce.operator_reason
+    assert result.skce.value == one and "in parallel" in result.skce.backend_reason
 
 
 def test_a_source_of_unknown_length():
@@ -318,7 +318,7 @@ def test_a_worker_that_is_late():
 def test_progress_over_all_workers(monkeypatch, tmp_path, kind):
     """On a terminal; of what is left to do, if some was in the journal."""
     seen, (y, p) = [], softmax_problem(1500, 4, seed=0)
-    monkeypatch.setattr(operator, "TerminalProgress", lambda: contextlib.nullcontext(seen.append))
+    monkeypatch.setattr(backend, "TerminalProgress", lambda: contextlib.nullcontext(seen.append))
 
     class Half(Serial):
         def results(self, *args):
@@ -379,7 +379,7 @@ def test_a_gpu_among_processors(m):
         workers = Mixed(tile_size=96, gpu=True)
         found = kcalib.skce(y, p, kernel=KERNEL, full_output=True, parallel=workers)
         assert numbers(found) == pytest.approx(numbers(one), rel=1e-12)
-        tiles, on_gpus = re.search(r"(\d+) tiles, (\d+) on GPUs", found.operator_reason).groups()
+        tiles, on_gpus = re.search(r"(\d+) tiles, (\d+) on GPUs", found.backend_reason).groups()
         assert 2 * int(on_gpus) == int(tiles)
         blocks = kcalib.skce(y, p, kernel=KERNEL, estimator="block", block_size=20, parallel=workers)
         assert blocks == pytest.approx(block, rel=1e-12)
@@ -387,7 +387,7 @@ def test_a_gpu_among_processors(m):
         assert again.pvalue == tested.pvalue
         drawn = kcalib.calibration_test(y, p, kernel=KERNEL, method="exact", seed=1, parallel=workers)
         assert drawn.log_pvalue == pytest.approx(by_comparisons.log_pvalue, rel=1e-4)  # labels are not compared
-        assert int(re.search(r"(\d+) on GPUs", drawn.operator_reason)[1]) > int(on_gpus)  # those of marks, too
+        assert int(re.search(r"(\d+) on GPUs", drawn.backend_reason)[1]) > int(on_gpus)  # those of marks, too
         assert (
             kcalib.ckce(y, p, method=Fourier(seed=1), parallel=workers) == fourier
         )  # no sum over pairs: on processors

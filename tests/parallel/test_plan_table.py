@@ -35,6 +35,6 @@ def test_the_plan_is_that_of_a_problem(script):
     """Blocks and groups that the script works out are the core's."""
     from kcalib.parallel.work import Prepared
 
-    cut = Prepared(script.problem(20_000), "openmp", 1).cut("moments")
+    cut = Prepared(script.problem(20_000), "cpu", 1).cut("moments")
     group = -(-20_000 // script.BLOCK)
     assert (cut.block, cut.group) == (script.BLOCK, -(-group // script.GROUPS) * script.BLOCK)

@@ -9,7 +9,7 @@ from scipy.spatial.distance import cdist
 
 from kcalib import _packing
 from kcalib._input.labels import prepare
-from kcalib._pairs.dispatch import operator_for
+from kcalib._pairs.dispatch import backend_for
 from kcalib.estimators.forecast_residuals import kernel_alone
 from kcalib.kernels import Exponential
 from kcalib.parallel import Serial, plan
@@ -43,13 +43,13 @@ def test_products_forms_and_sums(monkeypatch, n, m, saturated):
     rng = np.random.default_rng(1)
     vectors, weights = rng.normal(size=(n, 4)), rng.normal(size=(n, 3))
     vectors[:, 0], weights[:, 0] = 1.0, rng.poisson(size=n)  # sums of one sign, in which roundings add up
-    one = operator_for(problem, threads=1)
+    one = backend_for(problem, threads=1)
     whole = one.moments(second=True)
     one_forms, one_single_forms = one.quadratic_forms(weights), one.quadratic_forms(weights, dtype="float32")
     for largest in (plan.LARGEST_GROUP, 90):  # the second: as beyond a million samples, sums are merged within tiles
         monkeypatch.setattr(plan, "LARGEST_GROUP", largest)
         with opened(Serial(tile_size=192, threads=1)) as run:
-            tiles = operator_for(problem, threads=1, parallel=run)
+            tiles = backend_for(problem, threads=1, parallel=run)
             products, forms = tiles.matmul(vectors), tiles.quadratic_forms(weights)
             sums = tiles.moments(second=True)
             single, single_forms = (
@@ -77,13 +77,13 @@ def test_comparisons_of_labels(monkeypatch, n, m, saturated):
     problem = kernel_alone(_packing.pack(prepare(y, p), Exponential(BANDWIDTH), None)).problem
     rng = np.random.default_rng(2)
     labels = np.where(rng.uniform(size=(n, 70)) < 0.1, rng.integers(m, size=(n, 70)), y[:, None]).astype(np.int32)
-    one = operator_for(problem, threads=1)
+    one = backend_for(problem, threads=1)
     k = np.exp(-cdist(problem.left.points, problem.left.points) / BANDWIDTH)
     observed, draws = one.label_forms(p, y, [labels])
     for largest in (plan.LARGEST_GROUP, 90):
         monkeypatch.setattr(plan, "LARGEST_GROUP", largest)
         with opened(Serial(tile_size=192, threads=1)) as run:
-            tiles = operator_for(problem, threads=1, parallel=run)
+            tiles = backend_for(problem, threads=1, parallel=run)
             np.testing.assert_array_equal(tiles.matches(labels), one.matches(labels))
             products, found = tiles.rounded_products(p), tiles.label_forms(p, y, [labels[:, :7], labels[:, 7:]])
         assert np.all(np.abs(products - one.rounded_products(p)) <= BOUND * (k @ p))
@@ -102,9 +102,9 @@ def test_operators_without_groups_hand_over_one_sum_of_a_tile():
 
     problem = _packing.pack(prepare(*samples(300, 3, False)), Exponential(BANDWIDTH), None).problem
     weights = np.random.default_rng(0).normal(size=(300, 2))
-    one = operator_for(problem, operator="generic")
+    one = backend_for(problem, backend="array-api")
     with opened(Looking(tile_size=100)) as run:
-        tiles = operator_for(problem, operator="generic", parallel=run)
+        tiles = backend_for(problem, backend="array-api", parallel=run)
         assert tiles.moments().total == pytest.approx(one.moments().total, rel=1e-12)
         np.testing.assert_allclose(tiles.quadratic_forms(weights), one.quadratic_forms(weights), rtol=1e-12)
     assert seen == 2 * [((3, 3), 100)]

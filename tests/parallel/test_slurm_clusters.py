@@ -69,7 +69,7 @@ def test_mpi(folder, monkeypatch):
     assert len(printed) == 1  # once, though there are two ranks
     found = json.loads(printed[0])["models"][0]["skce"]
     assert found["value"] == kcalib.skce(*softmax_problem(6000, 10, seed=0), full_output=True).value
-    assert "2 MPI ranks of 1 thread" in found["operator_reason"]
+    assert "2 MPI ranks of 1 thread" in found["backend_reason"]
     assert (folder / "model.npz.journal").stat().st_size > 0
 
 

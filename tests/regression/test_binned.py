@@ -137,6 +137,6 @@ def test_array_libraries(xp: Library, make_problem: MakeProblem):
     y, p = make_problem(40, 3)
     function = BinnedCalibration(5).fit(xp.asarray(y), xp.asarray(p))
     # On a GPU sums are made in another order.
-    rounding = 1e-13 if xp.operator == "cuda" else 0
+    rounding = 1e-13 if xp.backend == "cuda" else 0
     assert np.allclose(function.gaps_, BinnedCalibration(5).fit(y, p).gaps_, rtol=rounding, atol=rounding)
     assert type(function.squared_error(xp.asarray(p))) is float

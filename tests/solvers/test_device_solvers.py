@@ -286,7 +286,7 @@ def test_host_and_device_do_not_mix(cupy, problem):
     on_host, on_gpu = kernel_operator(p, PAPER), kernel_operator(cupy.asarray(p), PAPER)
     with pytest.raises(ValueError, match=r"`right_sides` are in host memory, but K, .*cuda>, is on .*cupy.asarray"):
         solve(on_gpu, b, 1.0)
-    with pytest.raises(ValueError, match=r"`right_sides` are on .*, but K, .*openmp>, is in host memory; .*asnumpy"):
+    with pytest.raises(ValueError, match=r"`right_sides` are on .*, but K, .*cpu>, is in host memory; .*asnumpy"):
         solve(on_host, cupy.asarray(b), 1.0)
     with pytest.raises(ValueError, match=r"`right_sides` are on .*dense matrix"):
         solve(np.eye(N), cupy.asarray(b), 1.0)

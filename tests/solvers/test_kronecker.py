@@ -179,7 +179,7 @@ def test_array_libraries(xp):
     a, right = np.array([[2.0, 1.0], [1.0, 3.0]]), np.arange(4.0)
     found = kronecker(xp.asarray(a)).solve(xp.asarray(right), 0.5).values
     expected = kronecker(a).solve(right, 0.5).values
-    if xp.operator == "cuda":
+    if xp.backend == "cuda":
         assert type(found) is type(xp.asarray(a))
         assert np.allclose(arrays.to_host(found), expected, rtol=1e-14, atol=0)
     else:

@@ -168,7 +168,7 @@ def test_points_on_a_line_take_the_operator_in_n_log_n():
     y, p = softmax_problem(700, 2)
     b = np.eye(2)[y] - p
     operator = kernel_operator(p, Exponential(bandwidth=0.2))
-    assert operator.name == "sorted_scan"
+    assert operator.name == "sorted"
     found = solve(operator, b, 3.0, method=ConjugateGradient(tol=1e-11))
     exact = np.linalg.solve(dense(Exponential(bandwidth=0.2), p) + 3 * np.eye(700), b)
     np.testing.assert_allclose(found.values, exact, rtol=0, atol=2e-11 * np.abs(exact).max() * 30)
@@ -188,14 +188,14 @@ def test_every_array_library(xp):
     """Solutions are NumPy arrays, but for right sides on an NVIDIA GPU arrays of their library there."""
     p, b = residuals(90, 3)
     operator = kernel_operator(xp.asarray(p), EQUATION_8)
-    assert operator.name == xp.operator
+    assert operator.name == xp.backend
     exact = np.linalg.solve(dense(EQUATION_8, p) + 2 * np.eye(90), b)
     right = xp.asarray(b)
     for matrix in (operator, xp.asarray(dense(EQUATION_8, p))):
         for method in ("cholesky", "cg"):
             found = solve(matrix, right, 2.0, method=method)
             assert found.converged
-            assert isinstance(found.values, type(right) if xp.operator == "cuda" else np.ndarray)
+            assert isinstance(found.values, type(right) if xp.backend == "cuda" else np.ndarray)
             # |R| <= 1e-10 |B|, and (K + 2 I)^-1 has the norm 1 / 2 at most.
             assert np.linalg.norm(arrays.to_host(found.values) - exact) <= 1e-10 * np.linalg.norm(b)
     low = pivoted_cholesky(operator, 5)

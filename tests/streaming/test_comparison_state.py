@@ -88,7 +88,7 @@ def test_skce_of_many_samples(monkeypatch):
     for n_resamples in (0, 9):
         mine = state_of(y, models, n_resamples=n_resamples).result()
         near(mine, theirs, 0.35 if n_resamples == 0 else 0.02, 0.25)
-        assert (mine.n_columns, mine.operator, mine.kernel) == (64, "features", theirs.kernel)
+        assert (mine.n_columns, mine.backend, mine.kernel) == (64, "features", theirs.kernel)
 
 
 def test_ece_of_many_samples():

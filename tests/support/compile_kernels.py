@@ -36,11 +36,11 @@ from kcalib import _native
 from kcalib._backend.cuda import Program
 from kcalib._backend.random import philox_program, weights_program
 from kcalib._backend.segments import segments_program
+from kcalib._pairs.backends.cuda import CudaBackend
+from kcalib._pairs.backends.cuda_layout import FUNCTIONS, sums_program
+from kcalib._pairs.backends.device_mixtures import CONSTANT_DIMS
+from kcalib._pairs.backends.sorted_cuda import COLUMNS, places_program, scan_program
 from kcalib._pairs.families import FAMILIES as CLOSED_FORMS
-from kcalib._pairs.operators.cuda import CudaOperator
-from kcalib._pairs.operators.cuda_layout import FUNCTIONS, sums_program
-from kcalib._pairs.operators.device_mixtures import CONSTANT_DIMS
-from kcalib._pairs.operators.sorted_scan_cuda import COLUMNS, places_program, scan_program
 from kcalib._pairs.problem import Factor, Mixtures, PairProblem, Side, Term
 from kcalib._pairs.profiles import PROFILES
 from kcalib.distributions.poisson import poisson_program
@@ -79,34 +79,34 @@ FAMILIES = {
 }
 
 
-def vectors(shape: str, dtype: str) -> CudaOperator:
+def vectors(shape: str, dtype: str) -> CudaBackend:
     features, n_marks, residuals, terms = VECTORS[shape]
     points, marks = (emulated_cupy.asarray(np.eye(2, k), dtype=dtype) for k in (features, n_marks))
     labels = emulated_cupy.asarray([0, 1]) if residuals else None
-    return CudaOperator(PairProblem(Side(points, marks, labels), None, terms))
+    return CudaBackend(PairProblem(Side(points, marks, labels), None, terms))
 
 
-def mixtures(what: str, family: Any, dims: int, dtype: str) -> CudaOperator:
+def mixtures(what: str, family: Any, dims: int, dtype: str) -> CudaBackend:
     """A problem whose marks ("target") or points ("predicted") are mixtures of two components, or of one."""
     of_atoms = EVERYTHING if _native.FAMILIES[family].of_kernel else ()
     found = Mixtures(family, dims, 2 if family in CLOSED_FORMS else 1, 1, of_atoms)
     sizes = (3, found.mark_columns) if what == "target" else (found.point_columns, 3)
     points, marks = (emulated_cupy.asarray([[0.5] * k] * 2, dtype=dtype) for k in sizes)
     terms = kernel("euclidean" if what == "target" else "mmd", profiles=("exponential",))
-    return CudaOperator(PairProblem(Side(points, marks), None, terms, **{what: found}))
+    return CudaBackend(PairProblem(Side(points, marks), None, terms, **{what: found}))
 
 
-def table(dtype: str) -> CudaOperator:
+def table(dtype: str) -> CudaBackend:
     side = Side(*(emulated_cupy.asarray([[0.0] * k] * 2, dtype=dtype) for k in (1, 3)))
     distances = emulated_cupy.asarray([[0.0, 1.0], [1.0, 0.0]])
-    return CudaOperator(PairProblem(side, None, kernel("table"), table=distances))
+    return CudaBackend(PairProblem(side, None, kernel("table"), table=distances))
 
 
-def together(operator: CudaOperator, out: str) -> Program:
+def together(backend: CudaBackend, out: str) -> Program:
     """All functions in one program."""
-    program = operator.program("kcalib_entries", out)
+    program = backend.program("kcalib_entries", out)
     functions = dict.fromkeys(FUNCTIONS.values())
-    if operator.problem.predicted is None:
+    if backend.problem.predicted is None:
         del functions[FUNCTIONS["kcalib_own_products"]]
     others = [file for file in program.files if file not in functions]
     return dataclasses.replace(program, files=(*others, *functions))

@@ -391,7 +391,7 @@ for _name in METHODS:
     setattr(ndarray, _name, _method(_name))
 
 
-def _operator(name: str) -> Any:
+def _backend(name: str) -> Any:
     def method(self: ndarray, *args: Any) -> Any:
         found = getattr(self._here(), name)(*(_unwrapped(a) for a in args))
         if found is NotImplemented:
@@ -419,9 +419,9 @@ for _name in [
     "rshift",
 ]:
     for _prefix in ("", "r", "i"):
-        setattr(ndarray, f"__{_prefix}{_name}__", _operator(f"__{_prefix}{_name}__"))
+        setattr(ndarray, f"__{_prefix}{_name}__", _backend(f"__{_prefix}{_name}__"))
 for _name in words("lt le gt ge eq ne neg pos abs invert"):
-    setattr(ndarray, f"__{_name}__", _operator(f"__{_name}__"))
+    setattr(ndarray, f"__{_name}__", _backend(f"__{_name}__"))
 
 
 @contextlib.contextmanager

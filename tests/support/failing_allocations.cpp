@@ -28,11 +28,11 @@ void *operator new(std::size_t size) { return made(size, plain); }
 void *operator new[](std::size_t size) { return made(size, plain); }
 void *operator new(std::size_t size, std::align_val_t a) { return made(size, static_cast<std::size_t>(a)); }
 void *operator new[](std::size_t size, std::align_val_t a) { return made(size, static_cast<std::size_t>(a)); }
-void operator delete(void *p) noexcept { std::free(p); }
-void operator delete[](void *p) noexcept { std::free(p); }
-void operator delete(void *p, std::size_t) noexcept { std::free(p); }
-void operator delete[](void *p, std::size_t) noexcept { std::free(p); }
-void operator delete(void *p, std::align_val_t) noexcept { std::free(p); }
-void operator delete[](void *p, std::align_val_t) noexcept { std::free(p); }
-void operator delete(void *p, std::size_t, std::align_val_t) noexcept { std::free(p); }
-void operator delete[](void *p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+void backend delete(void *p) noexcept { std::free(p); }
+void backend delete[](void *p) noexcept { std::free(p); }
+void backend delete(void *p, std::size_t) noexcept { std::free(p); }
+void backend delete[](void *p, std::size_t) noexcept { std::free(p); }
+void backend delete(void *p, std::align_val_t) noexcept { std::free(p); }
+void backend delete[](void *p, std::align_val_t) noexcept { std::free(p); }
+void backend delete(void *p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+void backend delete[](void *p, std::size_t, std::align_val_t) noexcept { std::free(p); }

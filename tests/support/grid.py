@@ -1,4 +1,4 @@
-"""Grids of tests: every operator, level or library with every problem, of which the quick tests keep a part."""
+"""Grids of tests: every backend, level or library with every problem, of which the quick tests keep a part."""
 
 from __future__ import annotations
 

@@ -20,18 +20,18 @@ class Library:
     """An array library and a device of it."""
 
     name: str
-    operator: str  # the operator that its arrays go to
+    backend: str  # the backend that its arrays go to
     convert: Callable[[np.ndarray], Any]
 
     @property
     def on_host(self) -> bool:
         """Whether kcalib computes with NumPy arrays."""
-        return self.operator == "openmp"
+        return self.backend == "cpu"
 
     @property
     def on_gpu(self) -> bool:
         """Whether its arrays are on an NVIDIA GPU, which nothing is copied off."""
-        return self.operator == "cuda"
+        return self.backend == "cuda"
 
     def asarray(self, values: Any, dtype: Any = None) -> Any:
         """`values` as an array of the library, on the device, of the same dtype."""
@@ -56,10 +56,10 @@ def library(name: str) -> Library:
     if name == "cupy-emulated":
         return Library(name, "cuda", emulated_cupy.asarray)
     module = importlib.import_module(_installed(name.partition("-")[0]))
-    operator = "cuda" if name in GPU_LIBRARIES else "generic" if name in DEVICE_LIBRARIES else "openmp"
+    backend = "cuda" if name in GPU_LIBRARIES else "array-api" if name in DEVICE_LIBRARIES else "cpu"
     if name in ("jax", "jax-cuda", "dask"):
         convert = _dask_array if name == "dask" else functools.partial(_jax_array, platform=name.partition("-")[2])
-        return Library(name, operator, convert)
+        return Library(name, backend, convert)
     options = {}
     if name == "array_api_strict-device1":
         options["device"] = module.Device("device1")
@@ -67,7 +67,7 @@ def library(name: str) -> Library:
         if not module.cuda.is_available():
             pytest.skip("no GPU")
         options["device"] = "cuda"
-    return Library(name, operator, functools.partial(module.asarray, **options))
+    return Library(name, backend, functools.partial(module.asarray, **options))
 
 
 def _installed(package: str) -> str:

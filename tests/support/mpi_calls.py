@@ -65,7 +65,7 @@ def main(folder: str, what: str, journal: str | None = None) -> None:
         if what == "calls":
             blocks = kcalib.skce(y, p, kernel=KERNEL, estimator="block", full_output=True, parallel=parallel)
             test = kcalib.calibration_test(y, p, kernel=KERNEL, method="spectrum", parallel=parallel)
-            say(found.operator_reason)
+            say(found.backend_reason)
             say(value, blocks.value, blocks.standard_error, test.statistic)
             try:
                 kcalib.skce(y, p, kernel="none", parallel=parallel)

@@ -155,10 +155,10 @@ def skce_calls() -> Iterator[Call]:
             y, p = saturated(n, m)
             yield f"skce({n} x {m}, {name})", lambda y=y, p=p, k=kernel: kcalib.skce(y, p, kernel=k, **full)
         y, p = saturated(60, 5)
-        for dtype, operator in (("float32", "openmp"), ("float64", "generic"), ("float32", "generic")):
-            arguments = {"kernel": kernel, "dtype": dtype, "operator": operator, "estimator": "biased"}
+        for dtype, backend in (("float32", "cpu"), ("float64", "array-api"), ("float32", "array-api")):
+            arguments = {"kernel": kernel, "dtype": dtype, "backend": backend, "estimator": "biased"}
             yield (
-                f"skce(60 x 5, {name}, {dtype}, {operator})",
+                f"skce(60 x 5, {name}, {dtype}, {backend})",
                 functools.partial(kcalib.skce, y, p, **arguments, **full),
             )
     y, p = classes(200, 10)
@@ -173,7 +173,7 @@ def skce_calls() -> Iterator[Call]:
         yield f"skce(matrix of rank {rank})", functools.partial(kcalib.skce, y, p, target_kernel=a, **full)
         yield (
             f"skce(matrix of rank {rank}, generic)",
-            functools.partial(kcalib.skce, y, p, target_kernel=a, operator="generic", **full),
+            functools.partial(kcalib.skce, y, p, target_kernel=a, backend="array-api", **full),
         )
         yield (
             f"skce(matrix of rank {rank}, float32)",
@@ -192,11 +192,11 @@ def skce_calls() -> Iterator[Call]:
             )
     yield "skce(logits)", functools.partial(kcalib.skce, y, np.log(p), from_logits=True, **full)
     binary_y, binary_p = classes(200, 2)
-    for operator in ("sorted_scan", "openmp", "generic"):
+    for backend in ("sorted", "cpu", "array-api"):
         for kernel in (K.Exponential(), K.Matern(nu=2.5)):
             yield (
-                f"skce(binary, {operator}, {kernel})",
-                functools.partial(kcalib.skce, binary_y, binary_p[:, 1], kernel=kernel, operator=operator, **full),
+                f"skce(binary, {backend}, {kernel})",
+                functools.partial(kcalib.skce, binary_y, binary_p[:, 1], kernel=kernel, backend=backend, **full),
             )
 
 
@@ -301,7 +301,7 @@ def test_calls() -> Iterator[Call]:
         for dtype in ("float32", "float64"):
             yield (
                 f"calibration_test(generic, {dtype}, {method})",
-                lambda a=method, d=dtype: test(*classes(60, 4), seed=0, dtype=d, operator="generic", **by(a)),
+                lambda a=method, d=dtype: test(*classes(60, 4), seed=0, dtype=d, backend="array-api", **by(a)),
             )
         for name, lens in all_lenses().items():
             yield (
@@ -411,7 +411,7 @@ def ckce_calls() -> Iterator[Call]:
         {"target_kernel": target_matrix(10, 3)},
         {"dtype": "float32", "method": "cholesky"},
         {"dtype": "float32", "method": "cg"},
-        {"operator": "generic"},
+        {"backend": "array-api"},
     ):
         shown = ", ".join(f"{k}={v if k != 'target_kernel' else 'matrix'}" for k, v in arguments.items())
         yield f"ckce({shown})", functools.partial(kcalib.ckce, y, p, **arguments, **full)
@@ -461,7 +461,7 @@ def distribution_calls() -> Iterator[Call]:
                 )
             yield (
                 f"skce({family}, generic)",
-                functools.partial(kcalib.skce, y, prediction, operator="generic", full_output=True),
+                functools.partial(kcalib.skce, y, prediction, backend="array-api", full_output=True),
             )
         for metric in (K.MMD(), K.MMD(bandwidth=0.8), K.MixtureWasserstein()):
             yield (
@@ -626,9 +626,9 @@ def solver_calls() -> Iterator[Call]:
         right = np.random.default_rng(0).normal(size=(150, 3))
         for name in ("Exponential(0.5)", "Gaussian(0.4)", "Linear()+Gaussian()", "Matern(2.5)"):
             kernel = kernels()[name] if "()" not in name else K.Linear() + K.Gaussian(bandwidth=0.4)
-            operator = solvers.kernel_operator(p, kernel)
-            yield f"kernel_operator({name}, {m}).matmul", functools.partial(operator.matmul, right)
-            yield f"kernel_operator({name}, {m}).tile", functools.partial(operator.tile, np.arange(5), np.arange(9))
+            backend = solvers.kernel_operator(p, kernel)
+            yield f"kernel_operator({name}, {m}).matmul", functools.partial(backend.matmul, right)
+            yield f"kernel_operator({name}, {m}).tile", functools.partial(backend.tile, np.arange(5), np.arange(9))
             for method, options in (
                 ("auto", {}),
                 ("cholesky", {}),
@@ -638,12 +638,12 @@ def solver_calls() -> Iterator[Call]:
             ):
                 yield (
                     f"solve({name}, {m}, {method}, {options})",
-                    lambda a=(operator, method, options), b=right: solvers.solve(a[0], b, 5.0, **by(a[1], **a[2])),
+                    lambda a=(backend, method, options), b=right: solvers.solve(a[0], b, 5.0, **by(a[1], **a[2])),
                 )
             for pivoting in ("random", "greedy"):
                 yield (
                     f"pivoted_cholesky({name}, {m}, {pivoting})",
-                    functools.partial(solvers.pivoted_cholesky, operator, 20, pivoting=pivoting, seed=1),
+                    functools.partial(solvers.pivoted_cholesky, backend, 20, pivoting=pivoting, seed=1),
                 )
     rng = np.random.default_rng(4)
     left, second = rng.normal(size=(12, 12)), rng.normal(size=(5, 5))

@@ -1,7 +1,7 @@
 """Does an installed wheel compute what it should? `python -P tests/support/wheel_test.py`, in a few seconds.
 
 Needs kcalib and what it depends on, nothing else: cibuildwheel runs it with every wheel, .ci/wheels with those that are
-built on this machine. It prints what was tested, and on which interpreter. With an argument, `openmp` or `one-thread`,
+built on this machine. It prints what was tested, and on which interpreter. With an argument, `cpu` or `one-thread`,
 also whether the wheel is what it was meant to be.
 """
 

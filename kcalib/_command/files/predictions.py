@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from kcalib import distributions
-from kcalib._backend.records import dataclass
 from kcalib._command.files.csv import STDIN, csv_source
 from kcalib._command.files.npz import field_source, npy_array, npy_labels, npz_array, npz_source
 from kcalib._command.files.parquet import parquet_source

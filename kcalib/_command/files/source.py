@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
-from kcalib._backend.records import dataclass
 from kcalib._input.columns import Choice, Columns
 
 # Gives the predictions, and the labels if a name is given.

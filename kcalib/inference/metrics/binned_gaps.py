@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import zlib
+from dataclasses import dataclass
 
 import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.records import dataclass
 from kcalib.inference.metrics.certainty import decided, unseen_share
 from kcalib.inference.metrics.measured import Estimate
 from kcalib.results import ConfidenceInterval

@@ -41,7 +41,7 @@ def ckce(data: Sequence[Data], confidence_level: float, options: MetricOptions) 
     kernel = default_kernel(*data) if options.kernel is None else options.kernel
     together = Together.of(data, kernel, options)
     matrices = [
-        KernelMatrix(kernel_alone(one), threads=options.threads, operator=options.operator, parallel=options.parallel)
+        KernelMatrix(kernel_alone(one), threads=options.threads, backend=options.backend, parallel=options.parallel)
         for one in together.packed
     ]
     residuals = [

@@ -6,6 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_seed
 from kcalib._backend.random import Weights, batches
-from kcalib._backend.records import dataclass
 from kcalib._backend.segments import Segments
 from kcalib._input.labels import Classification
 from kcalib.estimators.binning import N_BINS, bin_numbers

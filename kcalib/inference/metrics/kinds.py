@@ -9,12 +9,11 @@ it for many samples.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy
-
-from kcalib._backend.records import dataclass
 
 SMALL = 20  # samples of a kind, so that their sum is not nearly normal
 MOST_SHARE = 0.1  # kinds, of samples: more take longer than samples do

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,10 @@ from kcalib import _packing
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import SEED
-from kcalib._backend.records import dataclass
 from kcalib._input.data import Data
 from kcalib._packing import Packed, TargetMatrix
 from kcalib._packing.packed import ANY_BANDWIDTH, name_of
-from kcalib._pairs.dispatch import Operator, Spread
+from kcalib._pairs.dispatch import Backend, Spread
 from kcalib.bandwidth import MedianDistance
 from kcalib.estimators.skce import describe
 from kcalib.kernels import Kernel
@@ -43,7 +42,7 @@ class MetricOptions:
     seed: int | None = SEED
     dtype: Any = None
     threads: int | None = None
-    operator: str | None = None
+    backend: str | None = None
     parallel: Spread | None = None
 
 
@@ -90,16 +89,16 @@ class Together:
         sources += [f"on targets: {_source(found.target_medians)}"] if found.target_medians else []
         return cls(models, found.packed, "; ".join(sources) or "given")
 
-    def described(self, operator: Operator | KernelMatrix) -> dict[str, Any]:
-        """The fields of `Comparison` that say what was compared, by which kernels; `operator` is that of the first."""
-        described = describe(self.models[0], self.packed[0], operator)
+    def described(self, backend: Backend | KernelMatrix) -> dict[str, Any]:
+        """The fields of `Comparison` that say what was compared, by which kernels; `backend` is that of the first."""
+        described = describe(self.models[0], self.packed[0], backend)
         families = (one.describe()["prediction"] for one in self.models)
         return described | {
             "bandwidth_source": self.source,
             "prediction": joined(", ", families),
             "target_factor": joined("; ", (one.target.route for one in self.packed)),
             "prediction_distances": joined("; ", (one.distances for one in self.packed)),
-            "threads": operator.threads,
+            "threads": backend.threads,
         }
 
 

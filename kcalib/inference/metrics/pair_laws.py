@@ -16,7 +16,7 @@ predicted distributions are drawn.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,12 +24,11 @@ import numpy as np
 from kcalib import _native
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
-from kcalib._backend.records import dataclass
 from kcalib._backend.threads import sweeping
 from kcalib._input.data import Data
 from kcalib._packing import Packed
 from kcalib._packing.variance import RANK_WITH_COLUMNS, FiniteLaw, columns, finite_law
-from kcalib._pairs.dispatch import operator_for
+from kcalib._pairs.dispatch import backend_for
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib.inference.metrics.measured import STRIP, labels_are_shared, without_own
 
@@ -108,7 +107,7 @@ def _by_draws(data: Sequence[Any], packed: Sequence[Packed], rows: np.ndarray) -
 def _entries(problem: PairProblem) -> np.ndarray:
     every = np.arange(int(problem.left.points.shape[0]))
     at = arrays.like(every, problem.left.points)
-    tile = arrays.to_host(operator_for(problem).tile(at, at)).astype(np.float64)
+    tile = arrays.to_host(backend_for(problem).tile(at, at)).astype(np.float64)
     return np.asarray(without_own(tile, 0))
 
 
@@ -145,10 +144,10 @@ def _by_laws(
 def _kernel_values(packed: Packed) -> Weights:
     points = packed.problem.left.points
     ones = arrays.namespace(points).ones_like(points[:, :1])
-    operator = operator_for(replace(packed.problem, left=Side(points, ones), target=None))
+    backend = backend_for(replace(packed.problem, left=Side(points, ones), target=None))
 
     def values(rows: np.ndarray, columns: np.ndarray) -> Array:
-        return operator.tile(arrays.like(rows, points), arrays.like(columns, points))
+        return backend.tile(arrays.like(rows, points), arrays.like(columns, points))
 
     return values
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.records import dataclass
 
 ENTRIES_AT_ONCE = 2**20  # of losses by targets in memory
 # A law under which losses vary less than at hand with a smaller probability is not that of these targets.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,10 @@ import numpy as np
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_seed
-from kcalib._backend.records import dataclass
 from kcalib._input.data import Data
 from kcalib._packing.features import FeatureProblem, MapOptions, features_of
 from kcalib._pairs import statistics
-from kcalib._pairs.dispatch import Operator, operator_for
+from kcalib._pairs.dispatch import Backend, backend_for
 from kcalib._pairs.feature_sums import feature_rows
 from kcalib._pairs.problem import Moments
 from kcalib._pairs.statistics import Spread
@@ -114,20 +114,20 @@ def added_by_groups(mine: Sequence[np.ndarray], others: Sequence[np.ndarray] | N
 
 
 def _by_pairs(together: Together, options: MetricOptions) -> _Summed:
-    operators = _operators(together, options)
+    backends = _backends(together, options)
 
-    def entries(operator: Operator) -> Entries:
-        points = operator.problem.left.points
-        return lambda rows, columns: operator.tile(arrays.like(rows, points), arrays.like(columns, points))
+    def entries(backend: Backend) -> Entries:
+        points = backend.problem.left.points
+        return lambda rows, columns: backend.tile(arrays.like(rows, points), arrays.like(columns, points))
 
     return _Summed(
         n=together.models[0].n,
-        moments=[_on_host_or_device(operator.moments(second=True)) for operator in operators],
-        entries=[entries(operator) for operator in operators],
+        moments=[_on_host_or_device(backend.moments(second=True)) for backend in backends],
+        entries=[entries(backend) for backend in backends],
         weights=None,
         group_totals=None,
         estimator="unbiased estimator",
-        described=together.described(operators[0]),
+        described=together.described(backends[0]),
     )
 
 
@@ -135,9 +135,9 @@ def _by_features(
     data: Sequence[Data], together: Together, rows: np.ndarray, options: MetricOptions, seed: int
 ) -> _Summed | None:
     """Of one map for all models; None where all pairs take about a second, or the kernel has no features."""
-    operator = _operators(together, options)[0]
-    work = data[0].n ** 2 / 2 * operator.problem.multiply_adds  # as `evaluate` asks, by the same limit
-    if options.operator is not None or options.parallel is not None or operator.on_a_line or work <= PAIRS_WORK:
+    backend = _backends(together, options)[0]
+    work = data[0].n ** 2 / 2 * backend.problem.multiply_adds  # as `evaluate` asks, by the same limit
+    if options.backend is not None or options.parallel is not None or backend.on_a_line or work <= PAIRS_WORK:
         return None
     problems: list[FeatureProblem] = []
     try:
@@ -161,14 +161,14 @@ def _by_features(
         weights=[one.values for one in tiles],
         group_totals=[(one.group_totals, one.mark_group_totals) for one in found],
         estimator=f"unbiased estimator by {n_columns} random features of the kernel, {whose}",
-        described=together.described(operator)
-        | {name: about[name] for name in ("operator", "operator_reason", "n_columns")},
+        described=together.described(backend)
+        | {name: about[name] for name in ("backend", "backend_reason", "n_columns")},
     )
 
 
-def _operators(together: Together, options: MetricOptions) -> list[Operator]:
+def _backends(together: Together, options: MetricOptions) -> list[Backend]:
     return [
-        operator_for(one.problem, operator=options.operator, threads=options.threads, parallel=options.parallel)
+        backend_for(one.problem, backend=options.backend, threads=options.threads, parallel=options.parallel)
         for one in together.packed
     ]
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 import zipfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from kcalib._backend.records import dataclass
 from kcalib._input.columns import CLASSES_NAME, LABEL_NAMES, FileError
 from kcalib.streaming.sources.content import as_text, check_content, damaged, identity
 from kcalib.streaming.sources.part import (

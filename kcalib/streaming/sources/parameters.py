@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import singledispatch
 from math import prod
 from typing import Any
@@ -17,7 +18,6 @@ import numpy as np
 import kcalib.distributions as distributions
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.records import dataclass
 from kcalib._input.columns import FileError
 from kcalib._input.labels import Classification
 from kcalib.distributions import Distribution

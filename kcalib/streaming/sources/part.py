@@ -13,7 +13,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,6 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.files import printable
-from kcalib._backend.records import dataclass
 from kcalib._input.columns import Columns, FileError, choose, label_name
 from kcalib._input.forecasts import FOREIGN, prepare_forecasts
 from kcalib._input.labels import Names, prepare

@@ -1,4 +1,4 @@
-"""What the `cuda` operator compiles and passes for mixtures and tables: definitions, numbers, and tables.
+"""What the `cuda` backend compiles and passes for mixtures and tables: definitions, numbers, and tables.
 
 Families, and few dimensions, are constants of the compiled text; numbers of components and terms are arguments.
 """
@@ -13,7 +13,7 @@ from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.memory import check_memory
-from kcalib._pairs.operators.mixture_rows import check_positions
+from kcalib._pairs.backends.mixture_rows import check_positions
 from kcalib._pairs.problem import PairProblem, Term
 
 FOLDER = "include/kcalib/families/"

@@ -1,6 +1,6 @@
 """Rows of mixtures, and positions in a table, as the engines on the CPU and on GPUs read them.
 
-`openmp` and `cuda` call it: parameters within bounds, what distances need beside parameters, positions that are none.
+`cpu` and `cuda` call it: parameters within bounds, what distances need beside parameters, positions that are none.
 """
 
 from __future__ import annotations

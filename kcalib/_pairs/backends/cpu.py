@@ -1,4 +1,4 @@
-"""The CPU operator: hands contiguous NumPy arrays to the compiled sweeps in `_native`.
+"""The CPU backend: hands contiguous NumPy arrays to the compiled sweeps in `_native`.
 
 Residuals of class labels, signed measures (`Mixtures`; products in src/cpu/mixture_kernels.cpp), and distances of
 points, of mixtures, and from a table.
@@ -7,7 +7,7 @@ points, of mixtures, and from a table.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,14 +16,13 @@ from kcalib import _native
 from kcalib._backend.compensated import compensated
 from kcalib._backend.options import check_choice
 from kcalib._backend.random import Weights
-from kcalib._backend.records import dataclass
 from kcalib._backend.threads import TerminalProgress, resolve_threads
+from kcalib._pairs.backends.at_locations import AtLocations
+from kcalib._pairs.backends.compared_labels import label_forms
+from kcalib._pairs.backends.diagonal import diagonal
+from kcalib._pairs.backends.digits import sampled, spread_about
+from kcalib._pairs.backends.mixture_rows import bounded, check_positions, has_own_products, obstacle
 from kcalib._pairs.families import POINT_FAMILIES
-from kcalib._pairs.operators.at_locations import AtLocations
-from kcalib._pairs.operators.compared_labels import label_forms
-from kcalib._pairs.operators.diagonal import diagonal
-from kcalib._pairs.operators.digits import sampled, spread_about
-from kcalib._pairs.operators.mixture_rows import bounded, check_positions, has_own_products, obstacle
 from kcalib._pairs.problem import Mixtures, Moments, PairProblem, Side, Term
 from kcalib._pairs.profiles import PROFILES
 
@@ -42,10 +41,10 @@ IN_UNITS = "units"  # in place of the dtype of products: entries as comparisons 
 WEIGHTS_BYTES = 2**28  # of packed resampling weights in memory at a time
 
 
-class OpenMPOperator:
+class CpuBackend:
     """H in tiles, in parallel; the same bits for any number of threads."""
 
-    name = "openmp"
+    name = "cpu"
     on_a_line = False
     parallel = None
     entry_cost = 1.0
@@ -71,7 +70,7 @@ class OpenMPOperator:
 
     @staticmethod
     def unsuitable(problem: PairProblem) -> str | None:
-        """Why the problem is not one for this operator; None if it is."""
+        """Why the problem is not one for this backend; None if it is."""
         return obstacle(problem)
 
     def moments(self, second: bool = False, rows: bool = True, trace: bool = True) -> Moments:
@@ -483,11 +482,11 @@ class Cut:
 
     apart = True
 
-    def __init__(self, operator: OpenMPOperator, left: HostSide, right: HostSide) -> None:
-        self._operator = operator
+    def __init__(self, backend: CpuBackend, left: HostSide, right: HostSide) -> None:
+        self._backend = backend
         self.left, self.right = left, right
-        self.symmetric = operator.problem.symmetric
-        kernel, sweep = operator._kernel, operator._sweep()
+        self.symmetric = backend.problem.symmetric
+        kernel, sweep = backend._kernel, backend._sweep()
         block, blocks = _native.groups(*left.arrays, *right.arrays, self.symmetric, kernel, sweep)
         self.block = block
         self.group = block * blocks
@@ -538,15 +537,15 @@ class Cut:
         left, right = self.left.part(rows).gathered(), self.right.part(columns).gathered()
         on_right = np.ascontiguousarray(vectors[columns.start : columns.stop])
         on_left = np.ascontiguousarray(vectors[rows.start : rows.stop]) if both and not own else None
-        sweep = self._operator._sweep(progress, self.block, self.group // self.block)  # the same entries, to the bit
-        arguments = (*left.arrays, *right.arrays, own, self._operator._kernel, sweep)
+        sweep = self._backend._sweep(progress, self.block, self.group // self.block)  # the same entries, to the bit
+        arguments = (*left.arrays, *right.arrays, own, self._backend._kernel, sweep)
         how = dtype == "float32", on_left, dtype == IN_UNITS
         return _native.matmul(*arguments, on_right, *how)
 
     def weights(self, weights: np.ndarray | Weights, begin: int, end: int, dtype: str) -> list[np.ndarray]:
         """Columns [begin, end) of weights as `forms` takes them, or, of the dtype `LABELS`, of labels for `matches`."""
-        packed_as = self._operator._packed_as(weights, dtype)
-        return list(self._operator._panels(weights, begin, end, packed_as, self.left.order))
+        packed_as = self._backend._packed_as(weights, dtype)
+        return list(self._backend._panels(weights, begin, end, packed_as, self.left.order))
 
     def forms(
         self,
@@ -584,10 +583,10 @@ class Cut:
     def block_sums(self, size: int, blocks: range, progress: Callable[[float], None] | None = None) -> np.ndarray:
         """The sums of these of the consecutive diagonal blocks."""
         if size not in self._in_blocks:
-            self._in_blocks[size] = self._operator._prepared(self._operator.problem.left, size)
+            self._in_blocks[size] = self._backend._prepared(self._backend.problem.left, size)
         part = self._in_blocks[size].part(range(blocks.start * size, blocks.stop * size)).gathered()
         return _native.block_sums(
-            *part.arrays, kernel=self._operator._kernel, sweep=self._operator._sweep(progress), size=size
+            *part.arrays, kernel=self._backend._kernel, sweep=self._backend._sweep(progress), size=size
         )
 
     def _of_part(
@@ -603,8 +602,8 @@ class Cut:
         own = self.symmetric and rows_of == columns
         left = self.left.part(rows_of)
         right = left if own else self.right.part(columns)
-        sweep = self._operator._sweep(progress, self.block, group // self.block)
-        return function(*left.arrays, *right.arrays, own, self._operator._kernel, sweep, **options)
+        sweep = self._backend._sweep(progress, self.block, group // self.block)
+        return function(*left.arrays, *right.arrays, own, self._backend._kernel, sweep, **options)
 
     @staticmethod
     def _merged(parts: np.ndarray, apart: bool) -> np.ndarray:

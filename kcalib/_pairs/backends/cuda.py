@@ -1,4 +1,4 @@
-"""The GPU operator: compiles src/cuda/pairs.cu for a problem and launches it.
+"""The GPU backend: compiles src/cuda/pairs.cu for a problem and launches it.
 
 Points and marks are CuPy arrays and stay on their device; only sums come back. What is compiled is the text of one
 function for the wanted combination (type, kernel as an expression, which quantities): `cuda_layout`.
@@ -23,9 +23,8 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.cuda import Program, struct, tensor_float
 from kcalib._backend.options import check_choice
 from kcalib._backend.random import Weights, drawn_weights
-from kcalib._pairs.families import POINT_FAMILIES
-from kcalib._pairs.operators import rectangles
-from kcalib._pairs.operators.cuda_layout import (
+from kcalib._pairs.backends import rectangles
+from kcalib._pairs.backends.cuda_layout import (
     FEATURES,
     LAYOUT,
     PROBLEM,
@@ -37,7 +36,7 @@ from kcalib._pairs.operators.cuda_layout import (
     real,
     sums_program,
 )
-from kcalib._pairs.operators.device_mixtures import (
+from kcalib._pairs.backends.device_mixtures import (
     MIXTURE_NUMBERS,
     QUANTITIES,
     expression,
@@ -45,10 +44,11 @@ from kcalib._pairs.operators.device_mixtures import (
     programs_of,
     table_of,
 )
-from kcalib._pairs.operators.diagonal import diagonal
-from kcalib._pairs.operators.digits import powers_of_two, spread
-from kcalib._pairs.operators.mixture_rows import bounded, has_own_products, obstacle
-from kcalib._pairs.operators.rectangles import Rectangle, free_memory, paced, within_memory
+from kcalib._pairs.backends.diagonal import diagonal
+from kcalib._pairs.backends.digits import powers_of_two, spread
+from kcalib._pairs.backends.mixture_rows import bounded, has_own_products, obstacle
+from kcalib._pairs.backends.rectangles import Rectangle, free_memory, paced, within_memory
+from kcalib._pairs.families import POINT_FAMILIES
 from kcalib._pairs.problem import Mixtures, Moments, PairProblem, Side
 
 DIFFERENCES_UP_TO = 8  # features; beyond, squared distances are expanded
@@ -80,7 +80,7 @@ WEIGHTS_BYTES = 2**33  # of weights at a time, if a quarter of the free memory i
 LARGE_BLOCK = 1024  # samples, from which the sum of a diagonal block is spread over many thread blocks
 
 
-class CudaOperator:
+class CudaBackend:
     """H in rectangles of tiles; the same bits from run to run."""
 
     name = "cuda"
@@ -98,7 +98,7 @@ class CudaOperator:
         metrics = {f.metric for f in factors}
         n = max(len(problem.left.points), len(problem.columns.points))
         if n >= 2**31:  # pairs.cu counts samples in 32 bits
-            raise ValueError(f"operator='cuda' takes fewer than 2**31 samples, `y_pred` has {n}; pass a part of them")
+            raise ValueError(f"backend='cuda' takes fewer than 2**31 samples, `y_pred` has {n}; pass a part of them")
         features, marks = int(problem.left.points.shape[1]), int(problem.left.marks.shape[1])
         labelled = all(side.labels is not None for side in (problem.left, problem.columns)) and problem.target is None
         many_features = "euclidean" in metrics and features > DIFFERENCES_UP_TO

@@ -1,8 +1,8 @@
-"""An operator whose sums are those of tiles, computed by the workers of a transport.
+"""A backend whose sums are those of tiles, computed by the workers of a transport.
 
 `Run` is what a public function holds while it computes: the transport, open, and the journal. It makes a
-`SpreadOperator` of every operator that `_pairs.dispatch` chooses, so that estimators, tests and solvers compute on many
-machines without knowing of it.
+`DistributedBackend` of every backend that `_pairs.dispatch` chooses, so that estimators, tests and solvers compute on
+many machines without knowing of it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_choice
 from kcalib._backend.random import Weights
 from kcalib._backend.threads import TerminalProgress
-from kcalib._pairs.dispatch import Operator
+from kcalib._pairs.backends.compared_labels import LabelForms, label_forms
+from kcalib._pairs.backends.cpu import IN_UNITS, LABELS, Cut
+from kcalib._pairs.backends.diagonal import diagonal
+from kcalib._pairs.dispatch import Backend
 from kcalib._pairs.feature_sums import gram_rows
 from kcalib._pairs.features import FeatureMap
-from kcalib._pairs.operators.compared_labels import LabelForms, label_forms
-from kcalib._pairs.operators.diagonal import diagonal
-from kcalib._pairs.operators.openmp import IN_UNITS, LABELS, Cut
 from kcalib._pairs.problem import Moments
 from kcalib._version import __version__
 from kcalib.parallel.journal import Journal, Sweep
@@ -89,30 +89,30 @@ class Run:
         finally:
             self.journal.close()
 
-    def spread(self, operator: Operator) -> Operator:
-        """The operator on the workers, or itself where there is nothing to share out; its reason says so."""
-        problem = operator.problem
+    def spread(self, backend: Backend) -> Backend:
+        """The backend on the workers, or itself where there is nothing to share out; its reason says so."""
+        problem = backend.problem
         if not arrays.is_host(problem.left.points):
             raise ValueError(
                 f"`parallel` takes arrays in host memory, these are on {arrays.describe_device(problem.left.points)}; "
                 "bring them to the CPU, or leave parallel=None"
             )
-        if operator.on_a_line:
-            return _here(operator, "in O(n log n) there is nothing to share out")
+        if backend.on_a_line:
+            return _here(backend, "in O(n log n) there is nothing to share out")
         pairs = int(problem.left.points.shape[0]) * int(problem.columns.points.shape[0])
-        if self.parallel.tile_size is None and pairs * cost_of(operator) < FEWEST_PAIRS:
-            return _here(operator, "too few samples to share out")
-        spread = SpreadOperator(operator, self)
+        if self.parallel.tile_size is None and pairs * cost_of(backend) < FEWEST_PAIRS:
+            return _here(backend, "too few samples to share out")
+        spread = DistributedBackend(backend, self)
         if not self._checked and self.parallel.journal is not None:
             header = spread.described()
             self._open_journal.check(header)
         self._checked = True
         return spread
 
-    def gram(self, operator: Operator, feature_map: FeatureMap, columns: np.ndarray) -> np.ndarray:
-        """`feature_sums.gram` of the points of an operator that is spread."""
-        assert isinstance(operator, SpreadOperator)
-        return operator.gram(feature_map, columns)
+    def gram(self, backend: Backend, feature_map: FeatureMap, columns: np.ndarray) -> np.ndarray:
+        """`feature_sums.gram` of the points of a backend that is spread."""
+        assert isinstance(backend, DistributedBackend)
+        return backend.gram(feature_map, columns)
 
     def described(self) -> str:
         """What was done."""
@@ -213,9 +213,9 @@ class Run:
         return self.journal
 
 
-def cost_of(operator: Operator) -> float:
+def cost_of(backend: Backend) -> float:
     """An entry's time, relative to one of the compiled core's that is as fast as those of labels mostly are."""
-    return operator.entry_cost * max(1.0, operator.problem.multiply_adds / USUAL_ENTRY)
+    return backend.entry_cost * max(1.0, backend.problem.multiply_adds / USUAL_ENTRY)
 
 
 def megabytes(size: int) -> str:
@@ -223,24 +223,24 @@ def megabytes(size: int) -> str:
     return f"{size / 1e6:.3g} MB"
 
 
-def _here(operator: Any, why: str) -> Operator:
-    """The operator as it is, which says why."""
-    operator.reason = f"{operator.reason}; {why}"
-    return operator
+def _here(backend: Any, why: str) -> Backend:
+    """The backend as it is, which says why."""
+    backend.reason = f"{backend.reason}; {why}"
+    return backend
 
 
-class SpreadOperator:
+class DistributedBackend:
     """The primitives of H, added up from tiles; what takes few pairs is computed here."""
 
     on_a_line = False
 
-    def __init__(self, operator: Operator, run: Run) -> None:
-        self.problem = operator.problem
-        self.name = operator.name
-        self.threads = operator.threads
-        self.entry_cost = operator.entry_cost
+    def __init__(self, backend: Backend, run: Run) -> None:
+        self.problem = backend.problem
+        self.name = backend.name
+        self.threads = backend.threads
+        self.entry_cost = backend.entry_cost
         self.parallel = run
-        self._here = operator
+        self._here = backend
 
     @property
     def reason(self) -> str:
@@ -254,7 +254,7 @@ class SpreadOperator:
             "number of samples": str(len(points)),
             "kernel": str(self.problem.said or self.problem.kernel),
             "dtype": str(points.dtype),
-            "operator": self.name,
+            "backend": self.name,
             "data (fingerprint of labels, predictions and target kernel)": self._key,
         }
 
@@ -263,7 +263,7 @@ class SpreadOperator:
 
     @property
     def moments_and_expectation(self) -> Callable[[], tuple[Moments, tuple[float, float]]] | None:
-        """As the operator has it; GPUs do not."""
+        """As the backend has it; GPUs do not."""
         if not hasattr(self._here, "moments_and_expectation") or self.parallel.parallel.gpu:
             return None
 
@@ -324,7 +324,7 @@ class SpreadOperator:
 
     @property
     def label_forms(self) -> LabelForms | None:
-        """As the operator has it; GPUs, which do not compare labels, have products of their marks."""
+        """As the backend has it; GPUs, which do not compare labels, have products of their marks."""
         here = hasattr(self._here, "label_forms") and not self.parallel.parallel.gpu
         return partial(label_forms, self) if here else None
 

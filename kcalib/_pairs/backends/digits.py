@@ -1,4 +1,4 @@
-"""What operators ask before they give digits away: how vectors are scaled for float32, how far apart points are."""
+"""What backends ask before they give digits away: how vectors are scaled for float32, how far apart points are."""
 
 from __future__ import annotations
 

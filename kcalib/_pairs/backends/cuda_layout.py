@@ -1,4 +1,4 @@
-"""What the `cuda` operator compiles, and what it passes: the files of a program, sizes, the structs of problem.cuh."""
+"""What the `cuda` backend compiles, and what it passes: the files of a program, sizes, the structs of problem.cuh."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from kcalib._backend.arrays import Array
 from kcalib._backend.cuda import Program, defined, layout_check
-from kcalib._pairs.operators.device_mixtures import MIXTURE_NUMBERS, mixture_files
+from kcalib._pairs.backends.device_mixtures import MIXTURE_NUMBERS, mixture_files
 from kcalib._pairs.problem import PairProblem
 
 HEADERS = ("include/kcalib/math.h", "include/kcalib/profiles.h", "cuda/problem.cuh")

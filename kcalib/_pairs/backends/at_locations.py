@@ -1,6 +1,6 @@
 """Sums over samples at a few test locations, in passes over the predictions that store nothing of their size.
 
-Operators on the host have an `AtLocations` for problems with locations on the left, samples on the right and the
+Backends on the host have an `AtLocations` for problems with locations on the left, samples on the right and the
 Kronecker delta between labels; `kcalib.estimators.ucme` and the test of it ask for it. What it computes stands in
 src/cpu/location_kernels.h.
 """
@@ -8,12 +8,12 @@ src/cpu/location_kernels.h.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from kcalib import _native
-from kcalib._backend.records import dataclass
 from kcalib._pairs.problem import PairProblem
 
 MOST_LOCATIONS = 64  # that are few: each sample takes so many sums, and for a covariance their square

@@ -1,6 +1,6 @@
-"""The contract that every operator meets, against the literal oracle.
+"""The contract that every backend meets, against the literal oracle.
 
-operators x problems x kernels x target kernels x dtypes x sizes, each primitive: for the compiled core at the level
+backends x problems x kernels x target kernels x dtypes x sizes, each primitive: for the compiled core at the level
 that this machine takes all but a few sizes; for array operations on NumPy each kernel once and the problems of `FEW`;
 for further levels, libraries and the emulated device the problems of `FEW`. All of them with `-m "not slow"`.
 """
@@ -21,16 +21,16 @@ from kcalib import _native, _packing
 from kcalib._backend import arrays
 from kcalib._backend.random import Weights
 from kcalib._input.labels import prepare
-from kcalib._pairs.dispatch import operator_for
-from kcalib._pairs.operators import digits, openmp
-from kcalib._pairs.operators.cuda import CudaOperator
-from kcalib._pairs.operators.generic import GenericOperator
-from kcalib._pairs.operators.openmp import OpenMPOperator
-from kcalib._pairs.operators.sorted_scan import SortedScanOperator
+from kcalib._pairs.backends import cpu, digits
+from kcalib._pairs.backends.array_api import ArrayApiBackend
+from kcalib._pairs.backends.cpu import CpuBackend
+from kcalib._pairs.backends.cuda import CudaBackend
+from kcalib._pairs.backends.sorted_line import SortedBackend
+from kcalib._pairs.dispatch import backend_for
 from kcalib._pairs.problem import Factor, PairProblem, Side, Term
 from kcalib.kernels import Exponential
 from kcalib.parallel import Serial
-from kcalib.parallel.operator import Run
+from kcalib.parallel.backend import Run
 
 pytestmark = pytest.mark.filterwarnings("ignore::kcalib.IndefiniteKernelWarning")  # of kernels that change sign
 
@@ -65,42 +65,42 @@ def _map(problem: PairProblem, convert) -> PairProblem:
     return PairProblem(side(problem.left), side(problem.right), problem.kernel)
 
 
-def in_tiles(operator):
-    """The operator in tiles, which this process computes."""
+def in_tiles(backend):
+    """The backend in tiles, which this process computes."""
     run = Run(Serial(tile_size=64))
     run.held = run.parallel.open()
-    return run.spread(operator)
+    return run.spread(backend)
 
 
-OPERATORS = {f"openmp-{level}": lambda p, level=level: OpenMPOperator(p, level=level) for level in instruction_sets()}
+OPERATORS = {f"cpu-{level}": lambda p, level=level: CpuBackend(p, level=level) for level in instruction_sets()}
 CONVERSIONS = {
-    "generic-strict": _strict,
-    "generic-torch": _torch,
-    "generic-jax": _jax,
+    "array-api-strict": _strict,
+    "array-api-torch": _torch,
+    "array-api-jax": _jax,
     "cuda-emulated": emulated_cupy.asarray,
     # The real CuPy's, on a GPU.
     "cuda": _cupy,
-    "sorted_scan-cuda": _cupy,
-    "sorted_scan-emulated": emulated_cupy.asarray,
+    "sorted_line-cuda": _cupy,
+    "sorted_line-emulated": emulated_cupy.asarray,
 }
 OPERATORS |= {
-    "generic-numpy": GenericOperator,
-    "generic-strict": lambda p: GenericOperator(_map(p, _strict)),
-    "generic-torch": lambda p: GenericOperator(_map(p, _torch)),
-    "generic-jax": lambda p: GenericOperator(_map(p, _jax)),
+    "array-api-numpy": ArrayApiBackend,
+    "array-api-strict": lambda p: ArrayApiBackend(_map(p, _strict)),
+    "array-api-torch": lambda p: ArrayApiBackend(_map(p, _torch)),
+    "array-api-jax": lambda p: ArrayApiBackend(_map(p, _jax)),
 }
 # H in tiles, of one group of blocks each.
 OPERATORS |= {
-    "parallel-openmp": lambda p: in_tiles(OpenMPOperator(p)),
-    "parallel-generic": lambda p: in_tiles(GenericOperator(p)),
+    "parallel-cpu": lambda p: in_tiles(CpuBackend(p)),
+    "parallel-array-api": lambda p: in_tiles(ArrayApiBackend(p)),
 }
 WITHOUT_GPU = list(OPERATORS)
-OPERATORS["cuda-emulated"] = lambda p: CudaOperator(_map(p, emulated_cupy.asarray))
-OPERATORS["cuda"] = lambda p: CudaOperator(_map(p, _cupy))
+OPERATORS["cuda-emulated"] = lambda p: CudaBackend(_map(p, emulated_cupy.asarray))
+OPERATORS["cuda"] = lambda p: CudaBackend(_map(p, _cupy))
 ON_A_LINE = {
-    "sorted_scan": SortedScanOperator,
-    "sorted_scan-emulated": lambda p: SortedScanOperator(_map(p, emulated_cupy.asarray)),
-    "sorted_scan-cuda": lambda p: SortedScanOperator(_map(p, _cupy)),
+    "sorted": SortedBackend,
+    "sorted_line-emulated": lambda p: SortedBackend(_map(p, emulated_cupy.asarray)),
+    "sorted_line-cuda": lambda p: SortedBackend(_map(p, _cupy)),
 }
 SIZES = [(1, 2), (2, 3), (3, 10), (7, 1000), (197, 3), (101, 10), (103, 37), (199, 10), (143, 70)]
 # An expanded squared distance is off by about 4 eps s, s <= 4 its largest term, and used where it
@@ -113,14 +113,14 @@ SINGLE = 194 * 2.0**-24
 
 
 @pytest.fixture(autouse=True)
-def library_of_the_operator(request):
+def library_of_the_backend(request):
     """JAX with 64-bit floats, the emulation in the place of CuPy."""
-    operator = request.node.callspec.params.get("operator") if hasattr(request.node, "callspec") else None
-    if operator in ("cuda-emulated", "sorted_scan-emulated"):
+    backend = request.node.callspec.params.get("backend") if hasattr(request.node, "callspec") else None
+    if backend in ("cuda-emulated", "sorted_line-emulated"):
         with emulated_cupy.installed():
             yield
         return
-    if operator != "generic-jax":
+    if backend != "array-api-jax":
         yield
         return
     jax = pytest.importorskip("jax")
@@ -181,7 +181,7 @@ CASES = (
 )
 
 
-case_of = functools.cache(Case)  # one oracle for all operators
+case_of = functools.cache(Case)  # one oracle for all backends
 
 
 @pytest.fixture
@@ -207,14 +207,14 @@ FEW = (
 
 
 class Contract:
-    """What every operator does with a symmetric problem."""
+    """What every backend does with a symmetric problem."""
 
-    def test_tile(self, operator, case):
-        tile = (OPERATORS | ON_A_LINE)[operator](case.problem).tile(slice(None), slice(None))
+    def test_tile(self, backend, case):
+        tile = (OPERATORS | ON_A_LINE)[backend](case.problem).tile(slice(None), slice(None))
         case.check(tile, case.h, case.scale)
 
-    def test_moments(self, operator, case):
-        moments = (OPERATORS | ON_A_LINE)[operator](case.problem).moments(second=True)
+    def test_moments(self, backend, case):
+        moments = (OPERATORS | ON_A_LINE)[backend](case.problem).moments(second=True)
         off = case.h - np.diag(np.diag(case.h))
         scale = case.scale.sum(axis=1)
         case.check(moments.row_sums, off.sum(axis=1), scale)
@@ -222,36 +222,36 @@ class Contract:
         square_scale = float((case.scale**2).sum())
         case.check(np.asarray(moments.sum_of_squares), np.asarray((off**2).sum()), square_scale)
 
-    def test_matmul(self, operator, case):
+    def test_matmul(self, backend, case):
         w = np.random.default_rng(0).normal(size=(len(case.h), 5))
-        found = (OPERATORS | ON_A_LINE)[operator](case.problem)
+        found = (OPERATORS | ON_A_LINE)[backend](case.problem)
         expected, scale = case.h @ w, case.scale @ np.abs(w)
-        case.check(found.matmul(_like(case, operator, w)), expected, scale)
-        single = arrays.to_host(found.matmul(_like(case, operator, w), dtype="float32"))
+        case.check(found.matmul(_like(case, backend, w)), expected, scale)
+        single = arrays.to_host(found.matmul(_like(case, backend, w), dtype="float32"))
         assert single.dtype == np.float64
         error = np.abs(np.asarray(single - expected, float))
         assert (error <= (case.tolerance + SINGLE) * scale).all()
 
-    def test_total_has_the_same_bits_with_and_without_rows(self, operator, case):
-        found = (OPERATORS | ON_A_LINE)[operator](case.problem)
+    def test_total_has_the_same_bits_with_and_without_rows(self, backend, case):
+        found = (OPERATORS | ON_A_LINE)[backend](case.problem)
         moments, total = found.moments(second=True), found.moments(rows=False).total
         assert float(total) == float(moments.total)
         off = case.h - np.diag(np.diag(case.h))
         assert abs(float(total) - float(off.sum())) <= case.tolerance * float(case.scale.sum())
         assert abs(float(moments.trace) - float(np.trace(case.h))) <= case.tolerance * float(np.trace(case.scale))
 
-    def test_quadratic_forms(self, operator, case):
+    def test_quadratic_forms(self, backend, case):
         w = np.random.default_rng(0).normal(size=(len(case.h), 35))
         h, scale, size = np.asarray(case.h, float), np.asarray(case.scale, float), np.abs(w)
         expected, scale = np.sum(w * (h @ w), axis=0), np.sum(size * (scale @ size), axis=0)
-        found = (OPERATORS | ON_A_LINE)[operator](case.problem)
-        case.check(found.quadratic_forms(_like(case, operator, w)), expected, scale)
-        single = arrays.to_host(found.quadratic_forms(_like(case, operator, w), dtype="float32"))
+        found = (OPERATORS | ON_A_LINE)[backend](case.problem)
+        case.check(found.quadratic_forms(_like(case, backend, w)), expected, scale)
+        single = arrays.to_host(found.quadratic_forms(_like(case, backend, w), dtype="float32"))
         # Entries, weights and partial sums rounded to float32.
         assert (np.abs(single - expected) <= (case.tolerance + 2e-6) * scale).all()
 
-    def test_counts_and_between(self, operator, case):
-        found = (OPERATORS | ON_A_LINE)[operator](case.problem)
+    def test_counts_and_between(self, backend, case):
+        found = (OPERATORS | ON_A_LINE)[backend](case.problem)
         n = len(case.h)
         pairs = np.sort(arrays.to_host(found.tile(slice(None), slice(None)))[np.triu_indices(n, 1)])
         # Thresholds in the middle of wide gaps, so that rounding cannot move an entry across.
@@ -264,21 +264,21 @@ class Contract:
         entries = np.sort(found.between(low, high, len(inside)))
         np.testing.assert_allclose(entries, inside, rtol=0, atol=case.tolerance * float(case.scale.max()))
 
-    def test_block_sums(self, operator, case):
+    def test_block_sums(self, backend, case):
         n = len(case.h)
         for size in sorted({s for s in (2, 3, n // 2, n) if 2 <= s <= n}):
-            found = (OPERATORS | ON_A_LINE)[operator](case.problem).block_sums(size)
+            found = (OPERATORS | ON_A_LINE)[backend](case.problem).block_sums(size)
             blocks = [slice(b * size, (b + 1) * size) for b in range(n // size)]
             expected = [case.h[b, b].sum() - np.trace(case.h[b, b]) for b in blocks]
             case.check(found, np.array(expected), np.array([case.scale[b, b].sum() for b in blocks]))
 
 
-def _like(case: Case, operator: str, w: np.ndarray):
-    convert = CONVERSIONS.get(operator, np.asarray)
+def _like(case: Case, backend: str, w: np.ndarray):
+    convert = CONVERSIONS.get(backend, np.asarray)
     return convert(w)
 
 
-FIRST, ON_NUMPY = f"openmp-{instruction_sets()[0]}", "generic-numpy"
+FIRST, ON_NUMPY = f"cpu-{instruction_sets()[0]}", "array-api-numpy"
 EACH_KERNEL = [f"{k}-delta-float64" for k in KERNELS]
 OFTEN = [case.id for case in CASES if not case.id.endswith(("-duplicates-3", "-duplicates-40"))]
 SYMMETRIC = [
@@ -288,7 +288,7 @@ SYMMETRIC = [
 ]
 
 
-@pytest.mark.parametrize(("operator", "case"), SYMMETRIC, indirect=["case"])
+@pytest.mark.parametrize(("backend", "case"), SYMMETRIC, indirect=["case"])
 class TestSymmetric(Contract):
     """Every problem."""
 
@@ -315,7 +315,7 @@ FEW_ON_GPU = (
 
 
 @pytest.mark.parametrize(
-    ("operator", "case"),
+    ("backend", "case"),
     cells(["cuda-emulated", "cuda"], CASES_ON_GPU, in_full=(), few=FEW_ON_GPU),
     indirect=["case"],
 )
@@ -338,10 +338,10 @@ LINE_CASES = [
 
 @pytest.mark.parametrize("case", LINE_CASES, indirect=True)
 @pytest.mark.parametrize(
-    "operator", ["sorted_scan", pytest.param("sorted_scan-emulated", marks=pytest.mark.slow), "sorted_scan-cuda"]
+    "backend", ["sorted", pytest.param("sorted_line-emulated", marks=pytest.mark.slow), "sorted_line-cuda"]
 )
 class TestOnALine(Contract):
-    """Binary problems, for the operator that sorts."""
+    """Binary problems, for the backend that sorts."""
 
 
 SOME = ("exponential-delta-197-False", "exponential-matrix-64-True")
@@ -349,7 +349,7 @@ SOME_LINE_CASES = [case for case in LINE_CASES if case.id in SOME]
 
 
 @pytest.mark.parametrize("case", SOME_LINE_CASES, indirect=True)
-@pytest.mark.parametrize("operator", ["sorted_scan-emulated"])
+@pytest.mark.parametrize("backend", ["sorted_line-emulated"])
 class TestOnALineOnADevice(Contract):
     """The same on an emulated GPU: a selection, as each polynomial is compiled."""
 
@@ -359,16 +359,16 @@ class TestOnALineOnADevice(Contract):
     "kernel",
     [pytest.param(k, marks=[] if k == "matern_2.5" else pytest.mark.grid) for k in LINE_KERNELS],
 )
-def test_sorted_scan_carries_sums_across_chunks(kernel):
+def test_sorted_line_carries_sums_across_chunks(kernel):
     """Several chunks of the recurrence against the sweep over all pairs."""
     y, p = softmax_problem(30_011, 2, seed=1)
     p[5000:9000] = p[4000]  # ties across a boundary
     problem = _packing.pack(prepare(y, p), KERNELS[kernel], "delta").problem
-    scan, sweep = SortedScanOperator(problem), OpenMPOperator(problem)
+    scan, sweep = SortedBackend(problem), CpuBackend(problem)
     found, expected = scan.moments(second=True), sweep.moments(second=True)
     # A row sum is right to the rounding of the sum of its terms' sizes.
     absolute = PairProblem(Side(problem.left.points, np.abs(problem.left.marks)), None, problem.kernel)
-    scale = OpenMPOperator(absolute).moments().row_sums
+    scale = CpuBackend(absolute).moments().row_sums
     assert (np.abs(found.row_sums - expected.row_sums) <= 1e-13 * scale).all()
     assert found.sum_of_squares == pytest.approx(expected.sum_of_squares, rel=1e-12)
     for size in (2, 1000, 15_000):
@@ -377,20 +377,20 @@ def test_sorted_scan_carries_sums_across_chunks(kernel):
         np.testing.assert_allclose(scan.block_sums(size), sweep.block_sums(size), rtol=0, atol=2e-14 * size**2)
 
 
-def test_sorted_scan_is_chosen_where_it_is_exact():
+def test_sorted_line_is_chosen_where_it_is_exact():
     y, p = softmax_problem(600, 2)
     side = _packing.pack(prepare(y, p), KERNELS["exponential"], "delta").problem.left
     terms = {name: _packing.pack(prepare(y, p), kernel, "delta").problem.kernel for name, kernel in KERNELS.items()}
     for name in KERNELS:
-        expected = "sorted_scan" if name in LINE_KERNELS else "openmp"
-        assert operator_for(PairProblem(side, None, terms[name])).name == expected
+        expected = "sorted" if name in LINE_KERNELS else "cpu"
+        assert backend_for(PairProblem(side, None, terms[name])).name == expected
     off = Side(side.points + np.array([0.0, 1e-12]), side.marks)
-    assert operator_for(PairProblem(off, None, terms["exponential"])).name == "openmp"
+    assert backend_for(PairProblem(off, None, terms["exponential"])).name == "cpu"
     with pytest.raises(ValueError, match="the two probabilities sum to 1 within 1e-12 only; pass those of the second"):
-        operator_for(PairProblem(off, None, terms["exponential"]), operator="sorted_scan")
-    assert operator_for(PairProblem(side, side, terms["exponential"])).name == "sorted_scan"
+        backend_for(PairProblem(off, None, terms["exponential"]), backend="sorted")
+    assert backend_for(PairProblem(side, side, terms["exponential"])).name == "sorted"
     few = side.take(slice(0, 511))
-    assert operator_for(PairProblem(few, None, terms["exponential"])).name == "openmp"
+    assert backend_for(PairProblem(few, None, terms["exponential"])).name == "cpu"
 
 
 RECTANGULAR = [pytest.param(o, d) for o in WITHOUT_GPU for d in ("float64", "float32")]
@@ -401,20 +401,20 @@ RECTANGULAR += [
 ]
 
 
-@pytest.mark.parametrize(("operator", "dtype"), RECTANGULAR)
+@pytest.mark.parametrize(("backend", "dtype"), RECTANGULAR)
 @pytest.mark.parametrize(("n", "other", "m"), [(1, 5, 3), (120, 7, 12), (101, 211, 2)])
 class TestRectangular:
-    def test_all(self, operator, dtype, n, other, m):
+    def test_all(self, backend, dtype, n, other, m):
         case = Case("linear+gaussian", "matrix", n, m, dtype, other=other)
-        found = (OPERATORS | ON_A_LINE)[operator](case.problem)
+        found = (OPERATORS | ON_A_LINE)[backend](case.problem)
         case.check(found.tile(slice(None), slice(None)), case.h, case.scale)
         moments = found.moments(second=True)
         case.check(moments.row_sums, case.h.sum(axis=1), case.scale.sum(axis=1))
         case.check(moments.column_sums, case.h.sum(axis=0), case.scale.sum(axis=0))
         case.check(np.asarray(moments.sum_of_squares), np.asarray((case.h**2).sum()), (case.scale**2).sum())
         w = np.random.default_rng(0).normal(size=(other, 3))
-        case.check(found.matmul(_like(case, operator, w)), case.h @ w, case.scale @ np.abs(w))
-        single = arrays.to_host(found.matmul(_like(case, operator, w), dtype="float32"))
+        case.check(found.matmul(_like(case, backend, w)), case.h @ w, case.scale @ np.abs(w))
+        single = arrays.to_host(found.matmul(_like(case, backend, w), dtype="float32"))
         error = np.abs(np.asarray(single - case.h @ w, float))
         assert (error <= (case.tolerance + SINGLE) * (case.scale @ np.abs(w))).all()
 
@@ -428,32 +428,32 @@ def test_rectangular_sides_have_labels_both_or_neither(level, n, other, unlabell
     left, right = case.problem.left, case.problem.columns
     if unlabelled:
         right = Side(right.points, right.marks)
-    operator = OpenMPOperator(PairProblem(left, right, case.problem.kernel), level=level)
-    moments = operator.moments()
+    backend = CpuBackend(PairProblem(left, right, case.problem.kernel), level=level)
+    moments = backend.moments()
     case.check(moments.row_sums, case.h.sum(axis=1), case.scale.sum(axis=1))
     case.check(moments.column_sums, case.h.sum(axis=0), case.scale.sum(axis=0))
-    case.check(operator.matmul(np.eye(other)), case.h, case.scale)
-    case.check(operator.tile(slice(None), slice(None)), case.h, case.scale)
+    case.check(backend.matmul(np.eye(other)), case.h, case.scale)
+    case.check(backend.tile(slice(None), slice(None)), case.h, case.scale)
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
-def test_tile_takes_index_arrays(operator):
+@pytest.mark.parametrize("backend", OPERATORS)
+def test_tile_takes_index_arrays(backend):
     case = Case("exponential", "delta", 40, 4, "float64")
     rows, columns = np.array([5, 1, 39]), np.array([0, 5])
-    rows, columns = (_like(case, operator, i) for i in (rows, columns))
-    tile = (OPERATORS | ON_A_LINE)[operator](case.problem).tile(rows, columns)
+    rows, columns = (_like(case, backend, i) for i in (rows, columns))
+    tile = (OPERATORS | ON_A_LINE)[backend](case.problem).tile(rows, columns)
     case.check(tile, case.h[np.ix_([5, 1, 39], [0, 5])], case.scale[np.ix_([5, 1, 39], [0, 5])])
 
 
 @pytest.mark.parametrize("kernel", ["exponential", "mixed"])
-def test_sorted_scan_bits_do_not_depend_on_the_number_of_threads(kernel):
+def test_sorted_line_bits_do_not_depend_on_the_number_of_threads(kernel):
     y, p = softmax_problem(50_000, 2)
     problem = _packing.pack(prepare(y, p), KERNELS[kernel], "delta").problem
 
     def everything(threads: int) -> list[bytes]:
-        operator = SortedScanOperator(problem, threads=threads)
-        moments = operator.moments(second=True)
-        return [moments.row_sums.tobytes(), operator.block_sums(777).tobytes(), repr(moments.sum_of_squares).encode()]
+        backend = SortedBackend(problem, threads=threads)
+        moments = backend.moments(second=True)
+        return [moments.row_sums.tobytes(), backend.block_sums(777).tobytes(), repr(moments.sum_of_squares).encode()]
 
     first = everything(1)
     assert all(everything(threads) == first for threads in (2, 3, 7))
@@ -489,15 +489,15 @@ def test_bits_do_not_depend_on_the_number_of_threads(level, problem):
     rectangular = PairProblem(problem.left.take(slice(0, n // 2 + 1)), problem.left, problem.kernel)
 
     def everything(threads: int) -> list[bytes]:
-        operator = OpenMPOperator(problem, threads=threads, level=level)
-        moments = operator.moments(second=True)
+        backend = CpuBackend(problem, threads=threads, level=level)
+        moments = backend.moments(second=True)
         arrays = [moments.row_sums, np.asarray(moments.sum_of_squares)]
-        arrays += [operator.matmul(v), operator.matmul(v[:, :1]), operator.matmul(v, dtype="float32")]
-        arrays += [OpenMPOperator(rectangular, threads=threads, level=level).matmul(v)]
-        arrays += [operator.quadratic_forms(w), operator.quadratic_forms(w, dtype="float32")]
-        arrays += [np.asarray(operator.moments(rows=False).total), operator.counts(np.array([-0.1, 0.0, 0.2]))]
-        arrays += [np.sort(operator.between(0.0, 0.2, int(np.diff(operator.counts(np.array([0.0, 0.2])))[0])))]
-        arrays += [operator.block_sums(size) for size in (2, 31, n // 2, n)]
+        arrays += [backend.matmul(v), backend.matmul(v[:, :1]), backend.matmul(v, dtype="float32")]
+        arrays += [CpuBackend(rectangular, threads=threads, level=level).matmul(v)]
+        arrays += [backend.quadratic_forms(w), backend.quadratic_forms(w, dtype="float32")]
+        arrays += [np.asarray(backend.moments(rows=False).total), backend.counts(np.array([-0.1, 0.0, 0.2]))]
+        arrays += [np.sort(backend.between(0.0, 0.2, int(np.diff(backend.counts(np.array([0.0, 0.2])))[0])))]
+        arrays += [backend.block_sums(size) for size in (2, 31, n // 2, n)]
         return [a.tobytes() for a in arrays]
 
     first = everything(1)
@@ -516,12 +516,12 @@ def test_products_of_any_number_of_vectors(level, dtype, n, other):
     packed = _packing.pack(prepare(y, p, dtype=dtype), KERNELS["exponential"], "delta").problem
     right = packed.left.take(slice(n, None)) if other else None
     problem = PairProblem(packed.left.take(slice(0, n)), right, packed.kernel)
-    operator = OpenMPOperator(problem, level=level, threads=2)
-    h = operator.matmul(np.eye(other or n))
+    backend = CpuBackend(problem, level=level, threads=2)
+    h = backend.matmul(np.eye(other or n))
     vectors = np.random.default_rng(n).normal(size=(other or n, 33))
     expected, scale = h @ vectors, np.abs(h) @ np.abs(vectors)
     for c in (0, 1, 2, 3, 4, 5, 8, 16, 17, 33):
-        found, single = (operator.matmul(vectors[:, :c], dtype=d) for d in ("float64", "float32"))
+        found, single = (backend.matmul(vectors[:, :c], dtype=d) for d in ("float64", "float32"))
         # n products and n - 1 sums, in NumPy and here; in float32 what `SINGLE` says.
         assert (np.abs(found - expected[:, :c]) <= 2 * (other + n) * 2.0**-53 * scale[:, :c]).all()
         assert (np.abs(single - expected[:, :c]) <= SINGLE * scale[:, :c]).all()
@@ -533,14 +533,14 @@ def test_products_of_any_number_of_vectors(level, dtype, n, other):
 def test_products_scale_with_their_vectors(level, dtype):
     """Zeros, and columns far beyond the range of float32: powers of two change nothing but the exponent."""
     y, p = softmax_problem(220, 10)
-    operator = OpenMPOperator(_packing.pack(prepare(y, p), KERNELS["exponential"], "delta").problem, level=level)
+    backend = CpuBackend(_packing.pack(prepare(y, p), KERNELS["exponential"], "delta").problem, level=level)
     vectors = np.repeat(np.random.default_rng(0).normal(size=(220, 1)), 6, axis=1)
     vectors[::3] = 0.0
     powers = 2.0 ** np.array([0, 900, -900, 1020, 130, -140])
-    found = operator.matmul(vectors * powers, dtype=dtype)
+    found = backend.matmul(vectors * powers, dtype=dtype)
     np.testing.assert_array_equal(found / powers, np.repeat(found[:, :1], 6, axis=1))
-    np.testing.assert_array_equal(operator.matmul(np.zeros((220, 2)), dtype=dtype), np.zeros((220, 2)))
-    generic = GenericOperator(operator.problem)
+    np.testing.assert_array_equal(backend.matmul(np.zeros((220, 2)), dtype=dtype), np.zeros((220, 2)))
+    generic = ArrayApiBackend(backend.problem)
     found = generic.matmul(vectors * powers, dtype=dtype) / powers
     np.testing.assert_allclose(found, np.repeat(found[:, :1], 6, axis=1), rtol=1e-15)
 
@@ -553,10 +553,10 @@ def test_products_of_groups_of_blocks(level, n, other, blocks):
     points = softmax_problem(n + other, 2)[1].astype(np.float32)
     left, right = (Side(part, np.ones((len(part), 1), np.float32)) for part in (points[:n], points[n:]))
     terms = (Term(1.0, (Factor("gaussian", "euclidean", 2.0),)),)
-    operator = OpenMPOperator(PairProblem(left, right if other else None, terms), level=level, threads=2)
-    moments = operator.moments()
+    backend = CpuBackend(PairProblem(left, right if other else None, terms), level=level, threads=2)
+    moments = backend.moments()
     expected = moments.row_sums + (0.0 if other else moments.diagonal)
-    found = operator.matmul(np.ones((other or n, 1)))[:, 0]
+    found = backend.matmul(np.ones((other or n, 1)))[:, 0]
     # H is positive; `moments` adds the same float32 numbers up in float32 within register tiles: 6 rows, or 4 packs.
     np.testing.assert_allclose(found, expected, rtol=6 * 2.0**-24, atol=0)
 
@@ -592,8 +592,8 @@ def test_distances_from_residuals_are_right_for_every_pair_of_labels(level, dtyp
     kernel = Exponential(bandwidth=0.02)
     problem = _packing.pack(prepare(y, p, dtype=dtype), kernel, "delta").problem
     assert problem.left.labels is not None
-    operator = OpenMPOperator(problem, level=level)
-    found = operator.matmul(np.eye(n)) if way == "sorted by label" else operator.tile(slice(None), slice(None))
+    backend = CpuBackend(problem, level=level)
+    found = backend.matmul(np.eye(n)) if way == "sorted by label" else backend.tile(slice(None), slice(None))
     values = np.asarray(oracle.kernel_matrix(kernel, p, p), float)
     lengths = np.linalg.norm(np.eye(m)[y] - p, axis=1)
     h = oracle.h_matrix(kernel, y, p)
@@ -603,14 +603,14 @@ def test_distances_from_residuals_are_right_for_every_pair_of_labels(level, dtyp
 
     # Sums, whose products with kernels are not entries that were written before.
     np.fill_diagonal(h, 0)
-    error = np.abs(np.asarray(operator.moments().row_sums - h.sum(axis=1), float))
+    error = np.abs(np.asarray(backend.moments().row_sums - h.sum(axis=1), float))
     assert (error <= bound.sum(axis=1) + 8 * np.finfo(dtype).eps * np.asarray(abs(h).sum(axis=1), float)).all()
 
 
 def diffuse_problem(n: int, m: int) -> tuple[np.ndarray, np.ndarray]:
     """Predictions that are near each other: identical, 1e-9 and 1e-14 apart, rounded; and a few saturated ones.
 
-    These are not among the rows by which operators choose their formula, every (n // 64 + 1)-th.
+    These are not among the rows by which backends choose their formula, every (n // 64 + 1)-th.
     """
     _, p = softmax_problem(n, m, scale=0.3 if m < 100 else 1.0)
     half, eighth = n // 2, n // 8
@@ -645,14 +645,14 @@ def test_one_product_of_diffuse_predictions(level, dtype, tolerance, m, way):
     kernel = Exponential(bandwidth=0.2 if level == "cuda-emulated" else 0.02)
     problem = _packing.pack(prepare(y, p, dtype=dtype), kernel, "delta").problem
     rows = digits.sampled(problem.left.points)
-    assert digits.spread(problem.left.points)[0] < openmp.SPREAD_OF_RESIDUALS
+    assert digits.spread(problem.left.points)[0] < cpu.SPREAD_OF_RESIDUALS
     assert (np.take_along_axis(p, y[:, None], axis=1)[rows] < 0.9).all()
     if level == "cuda-emulated":
         with emulated_cupy.installed():
-            found = arrays.to_host(CudaOperator(_map(problem, emulated_cupy.asarray)).tile(slice(None), slice(None)))
+            found = arrays.to_host(CudaBackend(_map(problem, emulated_cupy.asarray)).tile(slice(None), slice(None)))
     else:
-        operator = OpenMPOperator(problem, level=level)
-        found = operator.matmul(np.eye(n)) if way == "sorted by label" else operator.tile(slice(None), slice(None))
+        backend = CpuBackend(problem, level=level)
+        found = backend.matmul(np.eye(n)) if way == "sorted by label" else backend.tile(slice(None), slice(None))
     values = np.concatenate([oracle.kernel_matrix(kernel, part, p) for part in np.split(p, 10)])
     error = np.abs(np.asarray(found - values * oracle.target_factor(y, p, y, p, None), float))
     lengths = np.linalg.norm(np.eye(m)[y] - p, axis=1)
@@ -678,8 +678,8 @@ def test_saturated_and_diffuse_predictions_beside_each_other(level, dtype, toler
     y = np.random.default_rng(2).integers(m, size=n)
     y[: n // 4] = y[n // 2 : n // 2 + n // 4]
     kernel = Exponential(bandwidth=0.02)
-    operator = OpenMPOperator(_packing.pack(prepare(y, p, dtype=dtype), kernel, "delta").problem, level=level)
-    found = operator.matmul(np.eye(n))
+    backend = CpuBackend(_packing.pack(prepare(y, p, dtype=dtype), kernel, "delta").problem, level=level)
+    found = backend.matmul(np.eye(n))
     values = np.concatenate([oracle.kernel_matrix(kernel, part, p) for part in np.split(p, 12)])
     error = np.abs(np.asarray(found - values * oracle.target_factor(y, p, y, p, None), float))
     lengths = np.linalg.norm(np.eye(m)[y] - p, axis=1)
@@ -692,26 +692,26 @@ def test_quadratic_forms_of_resampling_weights(level):
     """Weights by name are those of `Weights.values`, whatever fits into memory at a time."""
     y, p = softmax_problem(400, 12)
     problem = _packing.pack(prepare(y, p), KERNELS["exponential"], "delta").problem
-    operator = OpenMPOperator(problem, level=level)
+    backend = CpuBackend(problem, level=level)
     weights = Weights("gaussian", 400, 100, seed=3)
-    found = operator.quadratic_forms(weights)
+    found = backend.quadratic_forms(weights)
     w = weights.values()
-    np.testing.assert_array_equal(found, operator.quadratic_forms(w))
-    h = operator.tile(slice(None), slice(None))
+    np.testing.assert_array_equal(found, backend.quadratic_forms(w))
+    h = backend.tile(slice(None), slice(None))
     scale = np.sum(np.abs(w) * (np.abs(h) @ np.abs(w)), axis=0)
     assert (np.abs(found - np.sum(w * (h @ w), axis=0)) <= 1e-13 * scale).all()
     few_at_a_time = pytest.MonkeyPatch()
-    few_at_a_time.setattr(openmp, "WEIGHTS_BYTES", 1)
+    few_at_a_time.setattr(cpu, "WEIGHTS_BYTES", 1)
     with few_at_a_time.context():
-        np.testing.assert_array_equal(operator.quadratic_forms(weights), found)
+        np.testing.assert_array_equal(backend.quadratic_forms(weights), found)
     few_at_a_time.undo()
 
 
 def test_null_draws_in_float32_deviate_by_less_than_1e_5_standard_deviations():
     y, p = softmax_problem(2000, 10)
     problem = _packing.pack(prepare(y, p), KERNELS["exponential"], "delta").problem
-    operator, weights = OpenMPOperator(problem), Weights("rademacher", 2000, 500, seed=0)
-    draws, single = operator.quadratic_forms(weights), operator.quadratic_forms(weights, dtype="float32")
+    backend, weights = CpuBackend(problem), Weights("rademacher", 2000, 500, seed=0)
+    draws, single = backend.quadratic_forms(weights), backend.quadratic_forms(weights, dtype="float32")
     assert np.max(np.abs(single - draws)) <= 1e-5 * np.std(draws)
 
 
@@ -723,7 +723,7 @@ def test_generic_is_differentiable_at_coinciding_points():
 
     def loss(points):
         marks = torch.nn.functional.one_hot(torch.from_numpy(y), 3) - points
-        return torch.sum(GenericOperator(PairProblem(Side(points, marks), None, terms)).moments().row_sums)
+        return torch.sum(ArrayApiBackend(PairProblem(Side(points, marks), None, terms)).moments().row_sums)
 
     points = torch.tensor(p, requires_grad=True)
     loss(points).backward()
@@ -751,7 +751,7 @@ def test_expectation_beside_moments(n, m, scale, dtype, kernel, level):
     """sum k_ij^2 tr(V_i V_j) from covariances written out; the moments have the bits that they have alone."""
     y, p = softmax_problem(n, m, seed=1, scale=scale)
     problem = _packing.pack(prepare(y, p, dtype=dtype), KERNELS[kernel], "delta").problem
-    one, two = (OpenMPOperator(problem, threads=threads, level=level) for threads in (1, 2))
+    one, two = (CpuBackend(problem, threads=threads, level=level) for threads in (1, 2))
     moments, (mean, magnitude) = one.moments_and_expectation()
     k = oracle.kernel_matrix(KERNELS[kernel], p, p).astype(float)
     np.fill_diagonal(k, 0.0)

@@ -1,6 +1,6 @@
 """Points on a line, on an NVIDIA GPU: the samples' order, products, quadratic forms and distances.
 
-`sorted_scan` has one `Order` for NumPy arrays, whose loops are compiled (src/cpu/line*.cpp), and `DeviceOrder` for CuPy
+`sorted` has one `Order` for NumPy arrays, whose loops are compiled (src/cpu/line*.cpp), and `DeviceOrder` for CuPy
 arrays: CuPy sorts, src/cuda/line.cu scans, and src/cuda/places.cu adds up, in an order that the number of samples alone
 decides. `SortedPlaces` counts and lists distances for `bandwidth`. Arrays stay on their device; only sums come back.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,7 +19,6 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.cuda import Program, defined
 from kcalib._backend.random import Weights, drawn_weights
-from kcalib._backend.records import dataclass
 
 CHUNK, PIECE, THRESHOLDS = 32, 32, 8  # what a thread has: points or nodes, numbers, and counts
 COLUMNS = 4  # of a thread, where there are several
@@ -28,7 +28,7 @@ EPSILON = float(np.finfo(np.float64).eps)
 
 
 class LineTerm(Protocol):
-    """What `sorted_scan.LineTerm` has, of sorted points."""
+    """What `sorted_line.LineTerm` has, of sorted points."""
 
     @property
     def rate(self) -> float: ...
@@ -78,7 +78,7 @@ def total(values: Array) -> float:
 
 @dataclass(frozen=True)
 class DeviceOrder:
-    """As `sorted_scan.Order`."""
+    """As `sorted_line.Order`."""
 
     positions: Array
     places: Array

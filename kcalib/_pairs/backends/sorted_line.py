@@ -1,4 +1,4 @@
-r"""The operator for points on a line: O(n log n) instead of O(n^2), and exact.
+r"""The backend for points on a line: O(n log n) instead of O(n^2), and exact.
 
 Binary problems are this case: two predictions (1 - c, c) and (1 - c', c') are sqrt(2) |c - c'|
 apart (cityblock: 2 |c - c'|). A product of exponential and Matern profiles is then
@@ -11,15 +11,15 @@ rank, so H is a sum of such K between columns:
 and every primitive is a few products with the K_t. Sums over the pairs of residuals of binary
 labels take less on the CPU: place and label of a sample follow from its residual, so these numbers are sorted
 and nothing else (`BinaryResiduals`). Rectangular problems put both sides on one line. CuPy arrays are sorted
-and scanned on their device (`sorted_scan_cuda.DeviceOrder`). What looks at single entries (`tile`, `counts`,
-`between`) is the openmp operator's, of CuPy arrays the cuda operator's.
+and scanned on their device (`sorted_cuda.DeviceOrder`). What looks at single entries (`tile`, `counts`,
+`between`) is the cpu backend's, of CuPy arrays the cuda backend's.
 """
 
 from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -29,13 +29,12 @@ from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.random import BinaryDraws, Weights
-from kcalib._backend.records import dataclass
 from kcalib._backend.threads import TerminalProgress, resolve_threads
-from kcalib._pairs.operators import sorted_scan_cuda
-from kcalib._pairs.operators.cuda import CudaOperator
-from kcalib._pairs.operators.diagonal import diagonal
-from kcalib._pairs.operators.openmp import OpenMPOperator
-from kcalib._pairs.operators.sorted_scan_cuda import DeviceOrder
+from kcalib._pairs.backends import sorted_cuda
+from kcalib._pairs.backends.cpu import CpuBackend
+from kcalib._pairs.backends.cuda import CudaBackend
+from kcalib._pairs.backends.diagonal import diagonal
+from kcalib._pairs.backends.sorted_cuda import DeviceOrder
 from kcalib._pairs.problem import Factor, Moments, PairProblem, Side, Term
 
 POLYNOMIALS = {"exponential": (1.0,), "matern_3_2": (1.0, 1.0), "matern_5_2": (1.0, 1.0, 1.0 / 3.0)}
@@ -66,10 +65,10 @@ class LineTerm:
         )
 
 
-class SortedScanOperator:
+class SortedBackend:
     """H of a problem on a line, by sorting and recurrences; the same bits for any number of threads."""
 
-    name = "sorted_scan"
+    name = "sorted"
     on_a_line = True
     parallel = None
     entry_cost = 1.0
@@ -78,23 +77,23 @@ class SortedScanOperator:
         self.problem = problem
         self.reason = reason
         self.threads = resolve_threads(threads) if arrays.is_host(problem.left.given) else None
-        self._sorted_by: SortedScanOperator | None = None
+        self._sorted_by: SortedBackend | None = None
 
-    def like(self, problem: PairProblem) -> SortedScanOperator:
+    def like(self, problem: PairProblem) -> SortedBackend:
         """Another problem of these predictions, with a kernel made of this one.
 
         They are on the line as they are here, also with a narrower kernel or before they were rounded to float32.
         Samples at the same points are sorted once for both.
         """
         assert _without_sums(problem) is None
-        found = SortedScanOperator(problem, threads=self.threads, reason=self.reason)
+        found = SortedBackend(problem, threads=self.threads, reason=self.reason)
         if problem.left.points is self.problem.left.points and problem.right is None and self.problem.right is None:
             found._sorted_by = self
         return found
 
     @staticmethod
     def unsuitable(problem: PairProblem) -> str | None:
-        """Why the problem is not one for this operator; None if it is."""
+        """Why the problem is not one for this backend; None if it is."""
         obstacle = _without_sums(problem)
         if obstacle is None and problem.left.n_features == 2:
             # Off the line by more than rounding, distances would lose digits: each is off by twice the gap.
@@ -128,7 +127,7 @@ class SortedScanOperator:
         rows = order.row_sums(self._terms_of(order, order.residuals))
         if arrays.is_host(rows):
             return rows.reshape(-1, size).sum(axis=1)
-        return sorted_scan_cuda.group_sums(rows, len(rows) // size, size)[:, 0]
+        return sorted_cuda.group_sums(rows, len(rows) // size, size)[:, 0]
 
     def matmul(self, vectors: Array, *, dtype: str = "float64") -> Array:
         """Always in float64, whatever `dtype` allows: reading and writing the vectors is what takes the time here.
@@ -197,10 +196,10 @@ class SortedScanOperator:
         return self._dense.tile(rows, columns)
 
     @property
-    def _dense(self) -> OpenMPOperator | CudaOperator:
+    def _dense(self) -> CpuBackend | CudaBackend:
         if arrays.is_host(self.problem.left.points):
-            return OpenMPOperator(self.problem, threads=self.threads)
-        return CudaOperator(self.problem)
+            return CpuBackend(self.problem, threads=self.threads)
+        return CudaBackend(self.problem)
 
     @property
     def _has_binary_residuals(self) -> bool:
@@ -397,13 +396,13 @@ def _largest_gap(problem: PairProblem) -> float:
 def off_line(points: Array) -> float:
     """Largest |p + q - 1| of points (p, q)."""
     if not arrays.is_host(points):
-        return sorted_scan_cuda.off_line(points)
+        return sorted_cuda.off_line(points)
     sweep = _native.Sweep(resolve_threads())
     return _native.line_gap(np.ascontiguousarray(points, dtype=np.float64), sweep)
 
 
 def _total(values: Array) -> float:
-    return float(np.sum(values)) if arrays.is_host(values) else sorted_scan_cuda.total(values)
+    return float(np.sum(values)) if arrays.is_host(values) else sorted_cuda.total(values)
 
 
 def _concatenated(first: Array, second: Array) -> Array:

@@ -1,6 +1,6 @@
 """How H passes by on a GPU: in rectangles, within its memory, with a look at Python's signals now and then.
 
-The `cuda` operator calls it.
+The `cuda` backend calls it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The operator for every array library: strips of rows, array API functions only.
+"""The backend for every array library: strips of rows, array API functions only.
 
 Differentiable wherever the library is (distances have their subgradient 0 at 0), on
 whatever device the arrays are. Memory: a strip of H, at most `STRIP_ELEMENTS` elements, and of the
@@ -17,10 +17,10 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_choice
 from kcalib._backend.random import Weights, drawn_weights
+from kcalib._pairs.backends.device_mixtures import uploaded
+from kcalib._pairs.backends.diagonal import diagonal
+from kcalib._pairs.backends.digits import powers_of_two
 from kcalib._pairs.mixtures import inner_products, squared_mmd
-from kcalib._pairs.operators.device_mixtures import uploaded
-from kcalib._pairs.operators.diagonal import diagonal
-from kcalib._pairs.operators.digits import powers_of_two
 from kcalib._pairs.problem import Moments, PairProblem, Side
 from kcalib._pairs.profiles import Distances, kernel_matrix, safe_root
 
@@ -28,10 +28,10 @@ STRIP_ELEMENTS = 2**22
 TILE_COLUMNS = 192  # products in float32 that are summed in it, as in the compiled core
 
 
-class GenericOperator:
+class ArrayApiBackend:
     """H in strips of rows, each a few array operations."""
 
-    name = "generic"
+    name = "array-api"
     threads = None
     on_a_line = False
     parallel = None

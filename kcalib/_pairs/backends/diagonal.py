@@ -1,4 +1,4 @@
-"""The diagonal of H, shared by the operators: it never comes from an expansion."""
+"""The diagonal of H, shared by the backends: it never comes from an expansion."""
 
 from __future__ import annotations
 

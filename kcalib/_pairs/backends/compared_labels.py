@@ -1,6 +1,6 @@
 """Sums of H over many labellings by comparisons of labels, in place of products of their marks.
 
-`openmp` has them, and `kcalib.parallel` of its tiles; `inference.exact` asks for them.
+`cpu` has them, and `kcalib.parallel` of its tiles; `inference.exact` asks for them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RoundedSums(Protocol):
 
 
 def label_forms(
-    operator: RoundedSums, probabilities: np.ndarray, labels: np.ndarray, batches: Iterable[np.ndarray]
+    backend: RoundedSums, probabilities: np.ndarray, labels: np.ndarray, batches: Iterable[np.ndarray]
 ) -> tuple[float, np.ndarray]:
     """sum_{i != j} H_ij <e_i, e_j>, e = onehot(y) - p, of labels y, and of others in batches (n, draws).
 
@@ -42,10 +42,10 @@ def label_forms(
     a power of two, the same ones throughout, whose sums by labels have no rounding in a block.
     """
     n, m = probabilities.shape
-    sweep = _native.Sweep(operator.threads or 1, None, None)
+    sweep = _native.Sweep(backend.threads or 1, None, None)
     likely, errors = np.argmax(probabilities, axis=1), -probabilities
     errors[np.arange(n), likely] += 1
-    products = operator.rounded_products(np.concatenate([probabilities, errors], axis=1))
+    products = backend.rounded_products(np.concatenate([probabilities, errors], axis=1))
     of_likely = float(np.sum(errors * products[:, m:]))
     table = products[:, :m] - np.take_along_axis(products[:, :m], likely[:, None], axis=1)
 
@@ -58,9 +58,9 @@ def label_forms(
     for batch in batches:
         some = np.ascontiguousarray(batch, dtype=np.int32)
         if found:
-            found.append(less_linear(operator.matches(some), some))
+            found.append(less_linear(backend.matches(some), some))
         else:  # those given come with the first ones: a sweep of their own takes as long as a hundred draws
-            both = operator.matches(given, some)
+            both = backend.matches(given, some)
             sums, first = both[:2], both[0]
             found.append(less_linear(both[2:], some))
     return float(less_linear(sums, given)[1]), np.concatenate(found)

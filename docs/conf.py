@@ -17,6 +17,7 @@ from docutils.statemachine import StringList
 from sphinx.util.docutils import SphinxDirective
 
 import kcalib
+from kcalib._command.arguments import parser
 from kcalib._input import columns, parameters
 from kcalib._pairs import dispatch
 
@@ -38,7 +39,7 @@ extensions = [
     "sphinx_gallery.gen_gallery",
     "numpydoc",
 ]
-exclude_patterns = ["_build", "scripts", "gallery", "shell"]
+exclude_patterns = ["_build", "scripts", "gallery"]
 # The prompts of examples are not copied.
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
@@ -163,6 +164,18 @@ class SpeedSummary(SphinxDirective):
         return parent.children
 
 
+class CommandOptions(SphinxDirective):
+    """Print ``--help-all`` of every subcommand, without the file formats and exit codes that the page has."""
+
+    def run(self) -> list[nodes.Node]:
+        parts: list[nodes.Node] = []
+        for name, command in parser().commands.choices.items():
+            command.shows_all, command.details = True, None
+            text = command.format_help().strip()
+            parts += [nodes.rubric(text=f"kcalib {name}"), nodes.literal_block(text, text, language="none")]
+        return parts
+
+
 def hide_signature(app: Any, what: str, name: str, *_: Any) -> tuple[str, None] | None:
     """Results and backends are not constructed by users."""
     return ("", None) if what == "class" and name.rpartition(".")[2] in (*RESULTS, "Backend") else None
@@ -171,4 +184,5 @@ def hide_signature(app: Any, what: str, name: str, *_: Any) -> tuple[str, None] 
 def setup(app: Any) -> None:
     app.add_directive("capability-table", CapabilityTable)
     app.add_directive("speed-summary", SpeedSummary)
+    app.add_directive("command-options", CommandOptions)
     app.connect("autodoc-process-signature", hide_signature)

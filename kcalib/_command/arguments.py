@@ -1,4 +1,4 @@
-"""The options of the command: `parser`."""
+"""The options of the command: `parser` makes the argument parser of all subcommands."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from kcalib._backend.files import printable
 from kcalib._backend.options import SEED
 from kcalib._command import method_options
 from kcalib._command.nearest import nearest
-from kcalib._command.parallel import FORMS, METAVAR, workers
-from kcalib._command.state_arguments import STREAMED_FROM, add_bandwidth, add_running, add_state_options
+from kcalib._command.parallel import FORMS, workers
 from kcalib._command.streams import BAD_INPUT, DONE, INTERRUPTED, MISCALIBRATED, SAVED, USAGE
 from kcalib._input import columns, parameters
 from kcalib._input.forecasts import Forecasts
@@ -25,15 +24,34 @@ from kcalib.estimators.skce import ESTIMATORS, FEATURES
 from kcalib.inference.calibration_test import METHODS
 from kcalib.inference.compare import METRICS
 from kcalib.inference.metrics.ece import N_RESAMPLES
+from kcalib.kernels import Exponential, Kernel
 from kcalib.lenses import Canonical, ClassWise, Groups, Lens, TopK, TopLabel
 from kcalib.report import figures
 from kcalib.report.diagrams import SCALES
 
-MOST_BINS = 10_000
-CANONICAL = Canonical()
-AXES = "logit spreads out confidences near 0 and 1, in bins of equal mass (default: linear)"
+STREAMED_FROM = 2**30  # bytes of the files that are read together
+STATE = ".kcalib"  # suffix of states
+# Options of `CalibrationState` that have the same name here; a bandwidth is one of the kernel.
+GIVEN = ("n_columns", "n_resamples", "n_bins", "lens", "seed")
 
-EPILOG = f"""\
+# Options that --help shows; --help-all shows the others, too.
+COMMON = {
+    *("help", "show_all", "version", "output", "json", "csv", "plot", "fail_if_miscalibrated", "seed", "threads"),
+    *("probs", "logits", "labels", "normalize", "mean", "std", "samples"),
+    *("lens", "level", "tolerance", "method", "metric", "order", "print_completion"),
+}
+
+EXIT_CODES = f"""\
+exit codes:
+  {DONE}    done
+  {BAD_INPUT}    bad input: a file could not be read, evaluated or compared, or an output not written
+  {USAGE}    usage: an unknown option or an option value out of range
+  {MISCALIBRATED}    with --fail-if-miscalibrated (not of compare): done, and some model is miscalibrated
+  {SAVED}   stopped by SIGTERM or SIGINT and saved: run it again with --resume
+  {INTERRUPTED}  interrupted
+"""
+
+FORMATS = f"""\
 formats:
   .npz       arrays by name (best for regression); with `classes`, the label of each column, labels may be strings
   .npy       structured: fields are columns; plain: the predictions (logits if the file's
@@ -60,37 +78,50 @@ names, in order of preference:
   rate           {", ".join(parameters.RATE_NAMES)}
   labels         {", ".join(columns.LABEL_NAMES)} (targets, too)
 
-exit codes:
-  {DONE}    done
-  {BAD_INPUT}    bad input: a file could not be read, evaluated or compared, or an output not written
-  {USAGE}    usage: an unknown option or an option value out of range
-  {MISCALIBRATED}    with --fail-if-miscalibrated (not of compare): done, and some model is miscalibrated
-  {SAVED}   stopped by SIGTERM or SIGINT and saved: run it again with --resume
-  {INTERRUPTED}  interrupted
-"""
+{EXIT_CODES}"""
 
 
 class Parser(argparse.ArgumentParser):
-    """One whose errors name what may have been meant, and that a terminal shows and does not obey."""
+    """A parser whose --help shows common options, and whose errors suggest the nearest name and are safe to print."""
 
     commands: Any
+    shows_all = False
+
+    def __init__(self, *, details: str = EXIT_CODES, **kwargs: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
+        self.details = details
+        self.add_argument("--help-all", dest="show_all", action=HelpAll, help="show all options and exit")
 
     def add_subparsers(self, **kwargs: Any) -> Any:
         self.commands = super().add_subparsers(**kwargs)
         return self.commands
 
+    def format_help(self) -> str:
+        if self.shows_all:
+            self.epilog = self.details
+            return super().format_help()
+        more = "file formats and exit codes" if self.details == FORMATS else "and exit codes"
+        self.epilog = f"`{self.prog} --help-all` shows all options, {more}."
+        hidden = [action for action in self._actions if action.option_strings and action.dest not in COMMON]
+        descriptions = [action.help for action in hidden]
+        for action in hidden:
+            action.help = argparse.SUPPRESS
+        text = super().format_help()
+        for action, description in zip(hidden, descriptions, strict=True):
+            action.help = description
+        return text
+
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        first = next(iter(sys.argv[1:] if args is None else args), "")
+        first = next(iter(sys.argv[1:] if args is None else args), "").partition("=")[0]
         own = self._option_string_actions
-        if first.startswith("-") and not any(one.startswith(first) for one in own):  # else COMMAND were said to lack
+        if first.startswith("-") and not any(option.startswith(first) for option in own):  # not "COMMAND is required"
             self.error(f"unrecognized arguments: {first}{nearest(first, own) or '; options come after the COMMAND'}")
-        found, unknown = self.parse_known_args(args, namespace)
-        if unknown:  # an error of the command, whose usage it shows, and whose options it knows
-            command = self.commands.choices[found.command]
-            options = re.findall(r"--[a-z-]+", command.format_usage())
-            meant = nearest(unknown[0].partition("=")[0], options)
-            command.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
-        return found
+        arguments, unknown = self.parse_known_args(args, namespace)
+        if unknown:  # an error of the subcommand, which knows its options
+            command = self.commands.choices[arguments.command]
+            suggestion = nearest(unknown[0].partition("=")[0], command._option_string_actions)
+            command.error(f"unrecognized arguments: {' '.join(unknown)}{suggestion}")
+        return arguments
 
     def error(self, message: str) -> NoReturn:
         choice = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message)
@@ -99,129 +130,212 @@ class Parser(argparse.ArgumentParser):
         super().error(printable(message))
 
 
+class HelpAll(argparse.Action):
+    """Print the help with all options."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(nargs=0, default=argparse.SUPPRESS, **kwargs)
+
+    def __call__(self, parser: Any, *_: Any) -> None:
+        parser.shows_all = True
+        parser.print_help()
+        parser.exit()
+
+
+class PrintCompletion(argparse.Action):
+    """Print the script by which a shell completes the command."""
+
+    def __call__(self, parser: Any, namespace: Any, shell: Any, option: Any = None) -> None:
+        try:
+            import shtab
+        except ImportError:
+            parser.error("--print-completion needs shtab; pip install 'kcalib[completion]'")
+        if shell not in shtab.SUPPORTED_SHELLS:
+            parser.error(f"--print-completion {shell}: expected one of {', '.join(shtab.SUPPORTED_SHELLS)}")
+        for command in parser.commands.choices.values():
+            for action in command._actions:
+                if action.metavar in ("FILE", "STATE", "OUT", "JSON"):
+                    action.complete = shtab.FILE
+        print(shtab.complete(parser, shell))
+        parser.exit()
+
+
 def parser() -> argparse.ArgumentParser:
-    formatter = argparse.RawDescriptionHelpFormatter
+    """Return the parser of the command."""
     parser = Parser(
         prog="kcalib",
         description="Are my models calibrated, how sure is that, and which is calibrated better?",
-        epilog=f"`kcalib COMMAND --help` lists options, file formats and exit codes.\n\n{EPILOG}",
-        formatter_class=formatter,
+        details=FORMATS,
     )
     parser.add_argument("--version", action="version", version=f"kcalib {__version__}")
+    parser.add_argument(
+        "--print-completion", metavar="SHELL", action=PrintCompletion,
+        help="print the completion for bash, zsh, fish or tcsh, and exit (needs shtab)",
+    )  # fmt: skip
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for add in (_add_evaluate, _add_compare, _add_report, _add_update, _add_merge, _add_show, _add_history, _add_demo):
+        command = add(commands)
+        command.set_defaults(usage_error=command.error)
+    return parser
 
-    evaluate = commands.add_parser(
+
+def _add_evaluate(commands: Any) -> Parser:
+    evaluate: Parser = commands.add_parser(
         "evaluate",
+        usage="kcalib evaluate [options] FILE ...",
         help="evaluate predictions from files",
         description="Print proper scores, calibration errors and a verdict for the predictions in each file, which\n"
         "are class probabilities, or the distributions that a regression model predicts.",
-        epilog=EPILOG,
-        formatter_class=formatter,
+        details=FORMATS,
     )
-    evaluate.add_argument("files", nargs="+", metavar="FILE", help="predictions and labels of one model")
+    _add_files(evaluate)
     _add_reading(evaluate)
     _add_common(evaluate)
     _add_streaming(evaluate)
     _add_workers(evaluate)
-    evaluate.set_defaults(usage_error=evaluate.error)
+    return evaluate
 
-    compare = commands.add_parser(
+
+def _add_compare(commands: Any) -> Parser:
+    compare: Parser = commands.add_parser(
         "compare",
+        usage="kcalib compare [options] FILE FILE ...",
         help="compare models on the same samples",
         description="Print a calibration error or score of each model with its interval, a ranking, and the paired\n"
         "differences of all pairs of models. All files must hold the same labels, or targets, in the same order.",
-        epilog=EPILOG,
-        formatter_class=formatter,
+        details=FORMATS,
     )
-    compare.add_argument(
-        "files",
-        nargs="+",
-        metavar="FILE",
-        help="predictions and labels of one model; at least two, or a state of several",
-    )
+    _add_files(compare, "; at least two, or a state of several")
     _add_reading(compare)
-    _add_comparing(compare)
+    output = compare.add_argument_group("output").add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    output.add_argument("--csv", action="store_true", help="print CSV instead of tables: the models, then the pairs")
+    computed = compare.add_argument_group("what to compute")
+    computed.add_argument(
+        "--metric", choices=tuple(METRICS), default="skce",
+        help="what to compare the models by (default: %(default)s);"
+        f" of regression files {', '.join(name for name, metric in METRICS.items() if Forecasts in metric.kinds)}",
+    )  # fmt: skip
+    computed.add_argument(
+        "--confidence-level", metavar="FLOAT", type=LEVEL, default=0.95, help="of the intervals (default: %(default)s)"
+    )
+    _add_lens(computed)
+    _add_bandwidth(computed, "the median over the models of the median distance; skce only")
+    # None: not given, which matters where the metric has no such option.
+    _add_bins(computed, "bins of the ECE")
+    computed.add_argument(
+        "--resamples", dest="n_resamples", metavar="INT", type=integer(1),
+        help=f"replicates of the bootstrap for the ECE (default: {N_RESAMPLES}, more for many pairs)",
+    )  # fmt: skip
+    _add_seed(computed, "seed of the bootstrap, or of what SKCE and CKCE draw", SEED)
+    _add_threads(computed)
     _add_streaming(compare)
     _add_workers(compare)
     compare.add_argument("--columns", dest="n_columns", metavar="INT", type=int, help="columns of features in pieces")
-    compare.add_argument(
-        "--part", metavar="INT", type=integer(0, 2**23 - 1),
-        help="with --checkpoint: count these rows apart from those of other parts, so that the states can be merged",
-    )  # fmt: skip
-    compare.set_defaults(usage_error=compare.error)
+    _add_part(compare, "with --checkpoint: number these rows apart from those of other parts, to merge the states")
+    return compare
 
-    report = commands.add_parser(
+
+def _add_report(commands: Any) -> Parser:
+    report: Parser = commands.add_parser(
         "report",
+        usage="kcalib report -o OUT [options] FILE ...",
         help="write a page about models",
         description="Write a page of HTML that needs nothing else: verdicts in words, numbers, reliability diagrams,\n"
         "also of the worst classes, the tests with their laws, a comparison if all files hold the same labels or\n"
         "targets, what recalibration would gain, and how to repeat all of it.",
-        epilog=EPILOG,
-        formatter_class=formatter,
+        details=FORMATS,
     )
-    report.add_argument("files", nargs="+", metavar="FILE", help="predictions and labels of one model")
-    report.add_argument(
-        "-o", "--output", metavar="OUT", type=Path, required=True, help=".html file; replaced if it exists"
-    )
+    _add_files(report)
+    _add_written(report, ".html file; replaced if it exists")
     _add_reading(report)
     pictures = report.add_argument_group("output")
-    _add_failing(pictures)
-    pictures.add_argument("--axes", choices=SCALES, help=AXES)
+    _add_failing(pictures, "a verdict")
+    _add_axes(pictures)
     pictures.add_argument(
         "--plot-classes", metavar="INT", type=integer(0, 100),
         help="classes of each model that have a diagram, the worst ones (default: 8; fewer of many models)",
     )  # fmt: skip
     _add_computed(report)
-    report.set_defaults(usage_error=report.error, parallel=None)
+    report.set_defaults(parallel=None)
+    return report
 
-    update = commands.add_parser(
+
+def _add_update(commands: Any) -> Parser:
+    update: Parser = commands.add_parser(
         "update",
+        usage="kcalib update [options] STATE FILE",
         help="add the predictions of a file to a state",
         description="Add the predictions of a file to a state: a small file of sums, which takes part after part, and\n"
         "is merged with others. It is made if it is not there, and is its own checkpoint: a run that is interrupted\n"
         "goes on from there by the same command with --resume.",
-        epilog=EPILOG,
-        formatter_class=formatter,
+        details=FORMATS,
     )
     update.add_argument("state", metavar="STATE", help="file of the state, such as all.kcalib")
     update.add_argument("file", metavar="FILE", help="predictions and labels; a file, a folder, or a pattern of files")
-    _add_updating(update)
-    update.set_defaults(usage_error=update.error)
+    _add_running(_add_reading(update))
+    numbers = update.add_argument_group("numbers of the rows, of which none may come twice")
+    _add_part(numbers, "number the rows of this file apart from those of other parts, to merge the states")
+    numbers.add_argument(
+        "--first-row", metavar="INT", type=integer(0, 2**40 - 1),
+        help="number of the file's first row (default: after those of the state; with --part or --rows 0)",
+    )  # fmt: skip
+    options = update.add_argument_group("options of a new state; states that are merged have the same")
+    _add_lens(options, None)
+    kernel = options.add_mutually_exclusive_group()
+    _add_bandwidth(kernel, "the median distance of the first 2000 rows")
+    kernel.add_argument(
+        "--bandwidth-of", metavar="FILE",
+        help="the bandwidth of another state, or the median distance of the first 2000 rows of other predictions: "
+        "states that are to be merged need one bandwidth (of regression two, that on targets, too)",
+    )  # fmt: skip
+    options.add_argument(
+        "--columns", dest="n_columns", metavar="INT", type=int, help="columns of features (default: 256)"
+    )
+    options.add_argument(
+        "--resamples", dest="n_resamples", metavar="INT", type=int,
+        help="draws of all labels for the law of the test (default: 199; 0 for very many classes and for regression)",
+    )  # fmt: skip
+    options.add_argument("--bins", dest="n_bins", metavar="INT", type=int, help=f"bins of the ECE (default: {N_BINS})")
+    options.add_argument("--seed", metavar="INT", type=int, help="of features and draws (default: 0)")
+    _add_threads(options)
+    return update
 
-    merge = commands.add_parser(
+
+def _add_merge(commands: Any) -> Parser:
+    merge: Parser = commands.add_parser(
         "merge",
+        usage="kcalib merge -o OUT STATE ...",
         help="make one state of several",
         description="Add up states of different rows with the same options. The results are the same, bit for bit,\n"
         "in any order, and with one bandwidth those of one run over all rows.",
-        epilog=EPILOG[EPILOG.index("exit codes:") :],
-        formatter_class=formatter,
     )
-    merge.add_argument("files", nargs="+", metavar="STATE", help="files of states")
-    merge.add_argument(
-        "-o", "--output", metavar="OUT", type=Path, required=True, help="file for all; replaced if it exists"
-    )
-    merge.set_defaults(usage_error=merge.error)
+    _add_states(merge)
+    _add_written(merge, "file for all; replaced if it exists")
+    return merge
 
-    show = commands.add_parser(
+
+def _add_show(commands: Any) -> Parser:
+    show: Parser = commands.add_parser(
         "show",
+        usage="kcalib show [options] STATE ...",
         help="evaluate states",
         description="Print what `kcalib evaluate` prints, from states.",
-        epilog=EPILOG[EPILOG.index("exit codes:") :],
-        formatter_class=formatter,
     )
-    show.add_argument("files", nargs="+", metavar="STATE", help="files of states")
+    _add_states(show)
     _add_output(show)
     _add_verdict(show.add_argument_group("what to compute"))
-    show.set_defaults(usage_error=show.error)
+    return show
 
-    history = commands.add_parser(
+
+def _add_history(commands: Any) -> Parser:
+    history: Parser = commands.add_parser(
         "history",
+        usage="kcalib history [options] JSON ...",
         help="show a model over its releases",
         description="Print the numbers and verdicts of models over their releases, from files that hold what\n"
         "`kcalib evaluate --json` (or `show --json`) printed for each, when verdicts changed, and what makes releases\n"
         "incomparable. Releases are called as their files.",
-        epilog=EPILOG[EPILOG.index("exit codes:") :],
-        formatter_class=formatter,
     )
     history.add_argument("files", nargs="+", metavar="JSON", help="one for each release")
     history.add_argument(
@@ -229,31 +343,38 @@ def parser() -> argparse.ArgumentParser:
     )
     output = history.add_argument_group("output")
     _add_machine(output)
-    output.add_argument(
-        "--plot", metavar="OUT", type=_picture,
-        help="draw the SKCEs with their intervals, and the ECE or the CRPS, to a .png, .pdf or .svg file",
-    )  # fmt: skip
-    output.add_argument("--theme", choices=tuple(figures.THEMES), help="with --plot: colours (default: light)")
-    output.add_argument(
-        "--fail-if-miscalibrated", action="store_true",
-        help=f"exit with {MISCALIBRATED} if the verdict on the last release is 'miscalibrated'",
-    )  # fmt: skip
-    history.set_defaults(usage_error=history.error)
+    _add_plot(output, "draw the SKCEs with their intervals, and the ECE or the CRPS, to")
+    _add_failing(output, "the verdict on the last release")
+    return history
 
-    demo = commands.add_parser(
+
+def _add_demo(commands: Any) -> Parser:
+    demo: Parser = commands.add_parser(
         "demo",
+        usage="kcalib demo [options]",
         help="evaluate the predictions of six classifiers that come with kcalib",
         description="Do what `kcalib evaluate` does on the predictions of six classifiers of handwritten digits.",
-        epilog=EPILOG[EPILOG.index("exit codes:") :],
-        formatter_class=formatter,
     )
     _add_common(demo)
-    demo.set_defaults(usage_error=demo.error, stream=False, parallel=None)
-    return parser
+    demo.set_defaults(stream=False, parallel=None)
+    return demo
 
 
-def _add_reading(parser: argparse.ArgumentParser) -> Any:
-    """The group of options that say what to read."""
+def _add_files(parser: Parser, more: str = "") -> None:
+    what = "predictions and labels of one model: .npz, .npy, .csv, .tsv or .parquet"
+    parser.add_argument("files", nargs="+", metavar="FILE", help=what + more)
+
+
+def _add_states(parser: Parser) -> None:
+    parser.add_argument("files", nargs="+", metavar="STATE", help="files of states")
+
+
+def _add_written(parser: Parser, text: str) -> None:
+    parser.add_argument("-o", "--output", metavar="OUT", type=Path, required=True, help=text)
+
+
+def _add_reading(parser: Parser) -> Any:
+    """Add the group of options that say what to read, and return it."""
     names = parser.add_argument_group("what to read")
     which = names.add_mutually_exclusive_group()
     which.add_argument("--probs", metavar="NAME", help="array, column or prefix of columns with the probabilities")
@@ -262,11 +383,9 @@ def _add_reading(parser: argparse.ArgumentParser) -> Any:
     names.add_argument("--std", metavar="NAME", help="the same for their standard deviations")
     which.add_argument("--samples", metavar="NAME", help="regression: the same for samples of each prediction")
     which.add_argument("--rate", metavar="NAME", help="regression: the same for rates of Poisson distributions")
-    names.add_argument(
-        "--dispersion", metavar="NAME", help="beside --mean: the same for negative binomial distributions"
-    )
-    names.add_argument("--cov", metavar="NAME", help="beside --mean: array (n, d, d) of covariance matrices")
-    names.add_argument("--scale-tril", metavar="NAME", help="beside --mean: array (n, d, d) of their Cholesky factors")
+    names.add_argument("--dispersion", metavar="NAME", help="with --mean: the same for negative binomial distributions")
+    names.add_argument("--cov", metavar="NAME", help="with --mean: array (n, d, d) of covariance matrices")
+    names.add_argument("--scale-tril", metavar="NAME", help="with --mean: array (n, d, d) of their Cholesky factors")
     which.add_argument("--loc", metavar="NAME", help="regression: the same for medians of Laplace distributions")
     names.add_argument("--scale", metavar="NAME", help="the same for their scales")
     names.add_argument(
@@ -279,59 +398,24 @@ def _add_reading(parser: argparse.ArgumentParser) -> Any:
     return names
 
 
-def _add_comparing(parser: argparse.ArgumentParser) -> None:
-    output = parser.add_argument_group("output").add_mutually_exclusive_group()
-    output.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    output.add_argument("--csv", action="store_true", help="print CSV instead of tables: the models, then the pairs")
-    computed = parser.add_argument_group("what to compute")
-    computed.add_argument(
-        "--metric",
-        choices=tuple(METRICS),
-        default="skce",
-        help="what to compare the models by (default: %(default)s);"
-        f" of regression files {', '.join(name for name, metric in METRICS.items() if Forecasts in metric.kinds)}",
-    )
-    computed.add_argument(
-        "--confidence-level", metavar="FLOAT", type=_level, default=0.95, help="of the intervals (default: %(default)s)"
-    )
-    _add_lens(computed)
-    add_bandwidth(computed, "the median over the models of the median distance; skce only")
-    # None: not given, which matters where the metric has no such option.
-    computed.add_argument(
-        "--bins", dest="n_bins", metavar="INT", type=integer(1, MOST_BINS), help=f"bins of the ECE (default: {N_BINS})"
-    )
-    computed.add_argument(
-        "--resamples", dest="n_resamples", metavar="INT", type=integer(1),
-        help=f"replicates of the bootstrap for the ECE (default: {N_RESAMPLES}, more for many pairs)",
+def _add_running(group: Any) -> None:
+    """Add the options of a run over a source."""
+    group.add_argument(
+        "--rows", metavar="A:B", type=_rows,
+        help="a share: rows from A up to but not including B; either may be left out",
     )  # fmt: skip
-    computed.add_argument(
-        "--seed", metavar="INT", type=integer(0), default=SEED,
-        help="seed of the bootstrap, or of what SKCE and CKCE draw (default: %(default)s)",
+    group.add_argument(
+        "--resume", action="store_true",
+        help="go on where a run of this command was interrupted, or begin if there is none: rows that are there are "
+        "skipped",
     )  # fmt: skip
-    computed.add_argument(
-        "--threads", metavar="INT", type=integer(1),
-        help="threads, of skce, ckce and ece (default: one for each CPU, or OMP_NUM_THREADS)",
+    group.add_argument(
+        "--checkpoint-every", metavar="SECONDS", type=SECONDS, default=0.0,
+        help="save no more often (default: whenever saving costs at most 5 %% of the time)",
     )  # fmt: skip
 
 
-def _add_updating(parser: argparse.ArgumentParser) -> None:
-    add_running(_add_reading(parser))
-    numbers = parser.add_argument_group("numbers of the rows, of which none may come twice")
-    numbers.add_argument(
-        "--part", metavar="INT", type=integer(0, 2**23 - 1),
-        help="count the rows of this file apart from those of other parts; states that are merged have different ones",
-    )  # fmt: skip
-    numbers.add_argument(
-        "--first-row", metavar="INT", type=integer(0, 2**40 - 1),
-        help="number of the file's first row (default: after those of the state; with --part or --rows 0)",
-    )  # fmt: skip
-    options = parser.add_argument_group("options of a new state; states that are merged have the same")
-    _add_lens(options, None)
-    add_state_options(options)
-    options.add_argument("--threads", metavar="INT", type=integer(1), help="threads (default: one for each CPU)")
-
-
-def _add_streaming(parser: argparse.ArgumentParser) -> None:
+def _add_streaming(parser: Parser) -> None:
     group = parser.add_argument_group("samples in pieces")
     group.add_argument(
         "--stream", action=argparse.BooleanOptionalAction,
@@ -341,30 +425,23 @@ def _add_streaming(parser: argparse.ArgumentParser) -> None:
         "--checkpoint", metavar="FILE", type=Path,
         help=f"save the state there now and then, and when SIGTERM or SIGINT come, which then exit with {SAVED}",
     )  # fmt: skip
-    add_running(group)
+    _add_running(group)
 
 
-def _add_workers(parser: argparse.ArgumentParser) -> None:
+def _add_workers(parser: Parser) -> None:
     pairs = parser.add_argument_group("all pairs of samples, on several processes or machines")
     pairs.add_argument(
-        "--parallel", metavar=METAVAR, type=workers,
+        "--parallel", metavar="WORKERS", type=workers,
         help=f"who computes: {FORMS}; --checkpoint FILE then keeps finished tiles, from which --resume goes on",
     )  # fmt: skip
 
 
-def _add_output(parser: argparse.ArgumentParser) -> Any:
+def _add_output(parser: Parser) -> Any:
     output = parser.add_argument_group("output")
     _add_machine(output)
-    output.add_argument(
-        "--plot",
-        metavar="OUT",
-        type=_picture,
-        help="write reliability diagrams, or quantile calibration curves of regression models, to a .png, .pdf or .svg "
-        "file",
-    )
-    output.add_argument("--axes", choices=SCALES, help=f"with --plot: {AXES}")
-    output.add_argument("--theme", choices=tuple(figures.THEMES), help="with --plot: colours (default: light)")
-    _add_failing(output)
+    _add_plot(output, "write reliability diagrams, or quantile calibration curves of regression models, to")
+    _add_axes(output, "with --plot: ")
+    _add_failing(output, "a verdict")
     return output
 
 
@@ -374,26 +451,36 @@ def _add_machine(output: Any) -> None:
     machine.add_argument("--csv", action="store_true", help="print CSV instead of a table")
 
 
-def _add_failing(output: Any) -> None:
+def _add_plot(output: Any, what: str) -> None:
+    output.add_argument("--plot", metavar="OUT", type=_picture, help=f"{what} a .png, .pdf or .svg file")
+    output.add_argument("--theme", choices=tuple(figures.THEMES), help="with --plot: colours (default: light)")
+
+
+def _add_axes(output: Any, when: str = "") -> None:
     output.add_argument(
-        "--fail-if-miscalibrated",
-        action="store_true",
-        help=f"exit with {MISCALIBRATED} if a verdict is 'miscalibrated'",
+        "--axes", choices=SCALES,
+        help=f"{when}logit spreads out confidences near 0 and 1, in bins of equal mass (default: linear)",
+    )  # fmt: skip
+
+
+def _add_failing(output: Any, what: str) -> None:
+    output.add_argument(
+        "--fail-if-miscalibrated", action="store_true", help=f"exit with {MISCALIBRATED} if {what} is 'miscalibrated'"
     )
 
 
 def _add_verdict(computed: Any) -> None:
     computed.add_argument(
-        "--level", metavar="FLOAT", type=_level, default=0.05, help="level of the verdict (default: %(default)s)"
+        "--level", metavar="FLOAT", type=LEVEL, default=0.05, help="level of the verdict (default: %(default)s)"
     )
     computed.add_argument(
-        "--tolerance", metavar="FLOAT", type=_tolerance,
+        "--tolerance", metavar="FLOAT", type=TOLERANCE,
         help="root mean square error of probabilities that does not matter: the verdict is whether a model is off by "
         "more (default: whether it is calibrated)",
     )  # fmt: skip
 
 
-def _add_common(parser: argparse.ArgumentParser) -> None:
+def _add_common(parser: Parser) -> None:
     _add_output(parser).add_argument(
         "--plot-classes", metavar="INT", type=integer(1, 100), default=0,
         help="with --plot: diagrams of so many classes, those with the largest errors, too",
@@ -401,14 +488,11 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     _add_computed(parser)
 
 
-def _add_computed(parser: argparse.ArgumentParser) -> None:
+def _add_computed(parser: Parser) -> None:
     computed = parser.add_argument_group("what to compute")
     _add_lens(computed)
     _add_verdict(computed)
-    computed.add_argument(
-        "--seed", metavar="INT", type=integer(0), default=0,
-        help="seed of what the test draws or permutes (default: %(default)s)",
-    )  # fmt: skip
+    _add_seed(computed, "seed of what the test draws or permutes", 0)
     computed.add_argument(
         "--method", choices=[m.name for m in METHODS], default="auto", help="test of calibration (default: %(default)s)"
     )
@@ -420,18 +504,13 @@ def _add_computed(parser: argparse.ArgumentParser) -> None:
         "--block-size", metavar="INT", type=integer(2),
         help="samples in a block, for --method block and --estimator block (default: about the square root of n)",
     )  # fmt: skip
-    computed.add_argument(
-        "--bins", dest="n_bins", metavar="INT", type=integer(1, MOST_BINS),
-        help=f"bins of the ECE and of reliability diagrams (default: {N_BINS})",
-    )  # fmt: skip
-    add_bandwidth(computed, "the median distance")
-    computed.add_argument(
-        "--threads", metavar="INT", type=integer(1), help="threads (default: one for each CPU, or OMP_NUM_THREADS)"
-    )
+    _add_bins(computed, "bins of the ECE and of reliability diagrams")
+    _add_bandwidth(computed, "the median distance")
+    _add_threads(computed)
     method_options.add_options(parser)
 
 
-def _add_lens(group: Any, default: Lens | None = CANONICAL) -> None:
+def _add_lens(group: Any, default: Lens | None = Canonical()) -> None:  # noqa: B008
     group.add_argument(
         "--lens", metavar="LENS", type=_lens, default=default,
         help="notion of calibration: canonical (all classes, the default), top-label, class-wise:COLUMN, top-k:K, or "
@@ -439,7 +518,34 @@ def _add_lens(group: Any, default: Lens | None = CANONICAL) -> None:
     )  # fmt: skip
 
 
+def _add_bandwidth(group: Any, default: str) -> None:
+    group.add_argument(
+        "--bandwidth", metavar="FLOAT", type=BANDWIDTH, help=f"of the exponential kernel (default: {default})"
+    )
+
+
+def _add_bins(group: Any, what: str) -> None:
+    group.add_argument(
+        "--bins", dest="n_bins", metavar="INT", type=integer(1, 10_000), help=f"{what} (default: {N_BINS})"
+    )
+
+
+def _add_part(group: Any, text: str) -> None:
+    group.add_argument("--part", metavar="INT", type=integer(0, 2**23 - 1), help=text)
+
+
+def _add_seed(group: Any, what: str, default: int) -> None:
+    group.add_argument("--seed", metavar="INT", type=integer(0), default=default, help=f"{what} (default: %(default)s)")
+
+
+def _add_threads(group: Any) -> None:
+    group.add_argument(
+        "--threads", metavar="INT", type=integer(1), help="threads (default: one for each CPU, or OMP_NUM_THREADS)"
+    )
+
+
 def integer(low: int, high: int | None = None) -> Callable[[str], int]:
+    """Return the type of integers between two bounds."""
     bounds = f"at least {low}" if high is None else f"between {low} and {high}"
 
     def parse(text: str) -> int:
@@ -454,24 +560,37 @@ def integer(low: int, high: int | None = None) -> Callable[[str], int]:
     return parse
 
 
-def _level(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}, expected a number between 0 and 1")
-    return value
+def number(expected: str, is_valid: Callable[[float], bool]) -> Callable[[str], float]:
+    """Return the type of numbers of which a condition holds."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not is_valid(value):
+            raise argparse.ArgumentTypeError(f"{text!r}, expected {expected}")
+        return value
+
+    return parse
 
 
-def _tolerance(text: str) -> float:
+LEVEL = number("a number between 0 and 1", lambda value: 0 < value < 1)
+TOLERANCE = number("a number from 0 to below 1", lambda value: 0 <= value < 1)
+SECONDS = number("a number of seconds, at least 0", lambda value: 0 <= value < math.inf)
+BANDWIDTH = number("a positive number", lambda value: 0 < value < math.inf)
+
+
+def _rows(text: str) -> tuple[int, int | None]:
+    begin, colon, end = text.partition(":")
     try:
-        value = float(text)
+        first = int(begin) if begin else 0
+        last = int(end) if end else None
     except ValueError:
-        value = math.nan
-    if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}, expected a number from 0 to below 1")
-    return value
+        colon = ""
+    if not colon or first < 0 or (last is not None and last < first):
+        raise argparse.ArgumentTypeError(f"{text!r}, expected A:B with whole numbers, 0 <= A <= B")
+    return first, last
 
 
 def _lens(text: str) -> Lens:
@@ -498,3 +617,13 @@ def _picture(text: str) -> Path:
     if path.suffix.lower() not in figures.SUFFIXES:
         raise argparse.ArgumentTypeError(f"{text!r}, expected a file name that ends in {', '.join(figures.SUFFIXES)}")
     return path
+
+
+def given_kernel(arguments: argparse.Namespace) -> Kernel | None:
+    """Return the kernel with the bandwidth that is given, if one is."""
+    return None if arguments.bandwidth is None else Exponential(bandwidth=arguments.bandwidth)
+
+
+def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of `CalibrationState` that the user has named."""
+    return {name: value for name in GIVEN if (value := getattr(arguments, name)) is not None}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kcalib._backend.options import SEED, OptionError
-from kcalib._command.arguments import CANONICAL
+from kcalib._command.arguments import STATE, given_kernel
 from kcalib._command.files import FileError
 from kcalib._command.files.csv import STDIN
 from kcalib._command.jobs import Failure, Job, check_no_states, collected, named, prepared, reading_of
@@ -16,7 +16,6 @@ from kcalib._command.kinds import check_options
 from kcalib._command.machine import comparison_csv, comparison_json
 from kcalib._command.method_options import flag
 from kcalib._command.parallel import check_parallel, shared_out, with_workers
-from kcalib._command.state_arguments import STATE, given_kernel
 from kcalib._command.streamed import check_streaming, completed, made, of_forecasts, opened, respelled, wants_stream
 from kcalib._command.streams import BAD_INPUT, DONE, write
 from kcalib._command.tables import comparison_report
@@ -27,6 +26,7 @@ from kcalib._input.source import Source
 from kcalib.inference.compare import IN_PIECES, comparison_of
 from kcalib.inference.compare import check_options as check_metric_options
 from kcalib.inference.metrics.measured import MetricOptions
+from kcalib.lenses import Canonical
 from kcalib.results import Comparison
 from kcalib.streaming import ComparisonState, load
 
@@ -112,7 +112,7 @@ def _in_pieces(jobs: Sequence[Job], arguments: argparse.Namespace, failures: lis
 
 def _of_state(job: Job, arguments: argparse.Namespace, failures: list[Failure]) -> Comparison | None:
     """Of a state of several models, as --checkpoint leaves one, or `kcalib merge` makes one of several."""
-    given = [name for name in OF_SAMPLES if getattr(arguments, name) not in (None, False, CANONICAL, SEED, 0.0)]
+    given = [name for name in OF_SAMPLES if getattr(arguments, name) not in (None, False, Canonical(), SEED, 0.0)]
     if given:
         arguments.usage_error(f"{flag(given[0])} is for predictions, and {job.file} is a state, which has its own")
     if arguments.metric not in IN_PIECES:

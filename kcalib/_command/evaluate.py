@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
+from kcalib._command.arguments import given_kernel
 from kcalib._command.jobs import (
     Failure,
     Job,
@@ -24,7 +25,6 @@ from kcalib._command.kinds import check_options, check_plotting, picture_of
 from kcalib._command.machine import evaluations_csv, evaluations_json
 from kcalib._command.method_options import method_of, one_of, owners
 from kcalib._command.parallel import check_parallel, shared_out, with_workers
-from kcalib._command.state_arguments import given_kernel
 from kcalib._command.streamed import check_streaming, streamed, unstreamable, wants_stream
 from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, write
 from kcalib._command.tables import evaluations_report, shown_pvalue

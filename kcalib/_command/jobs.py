@@ -13,9 +13,9 @@ from typing import Any
 from kcalib._backend.files import printable
 from kcalib._backend.options import OptionError
 from kcalib._command import files
+from kcalib._command.arguments import STATE
 from kcalib._command.kinds import Picture
 from kcalib._command.method_options import flag, owners
-from kcalib._command.state_arguments import STATE
 from kcalib._command.streams import message_of, report
 from kcalib._input.data import Data
 from kcalib._input.parameters import PARAMETERS

@@ -13,10 +13,10 @@ from html import escape
 import numpy as np
 
 from kcalib._backend.files import printable, write_whole
+from kcalib._command.arguments import given_kernel
 from kcalib._command.evaluate import evaluated, options_of, panels_of
 from kcalib._command.jobs import Failure, Model, check_no_states, collected, named, prepared, reading_of
 from kcalib._command.kinds import check_options, most_chosen, proper_score
-from kcalib._command.state_arguments import given_kernel
 from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, message_of, write
 from kcalib._input.data import Data
 from kcalib.inference.compare import comparison_of

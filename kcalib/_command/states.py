@@ -14,12 +14,12 @@ from typing import Any
 
 from kcalib import streaming
 from kcalib._backend.files import printable
+from kcalib._command.arguments import STATE, given_kernel, given_options
 from kcalib._command.evaluate import reported
 from kcalib._command.files import FileError
 from kcalib._command.jobs import Failure, Model, check_same_kind, collected, named, reading_of, spelled
 from kcalib._command.kinds import check_plotting, noun_of
 from kcalib._command.method_options import flag
-from kcalib._command.state_arguments import STATE, given_kernel, given_options
 from kcalib._command.streamed import LOG_SECONDS, AnyState, check_samples, made_for, model_of, opened, respelled
 from kcalib._command.streams import BAD_INPUT, DONE, message_of, write
 from kcalib._input.source import Source

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from kcalib._backend.faults import shown_size
+from kcalib._command.arguments import GIVEN, STREAMED_FROM, given_kernel, given_options
 from kcalib._command.files import FileError
 from kcalib._command.files.csv import STDIN, stdin_part
 from kcalib._command.files.source import FileColumns
 from kcalib._command.jobs import Job, Model, check_same_kind, spelled
 from kcalib._command.kinds import check_dimensions, check_for_forecasts, noun_of, picture_of_state
 from kcalib._command.method_options import flag
-from kcalib._command.state_arguments import GIVEN, STREAMED_FROM, given_kernel, given_options
 from kcalib._command.streams import report
 from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -16,6 +17,7 @@ from grid import some
 
 import kcalib
 from kcalib._command import evaluate
+from kcalib._command.arguments import parser
 from kcalib._command.cli import main
 
 CALIBRATED = {"forest_temperature", "logistic", "mlp"}
@@ -616,15 +618,56 @@ def test_more_usage_errors(capsys, arguments):
 def test_help_and_version(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"kcalib {kcalib.__version__}\n"
-    for arguments in (["--help"], ["evaluate", "--help"], ["compare", "--help"]):
+    for arguments in (["--help-all"], ["evaluate", "--help-all"], ["compare", "--help-all"]):
         assert main(arguments) == 0
         out = capsys.readouterr().out
         assert "exit codes:" in out and "--fail-if-miscalibrated" in out and "y_proba" in out and ".parquet" in out
         assert "kcalib[parquet]" in out
         for code in (0, 1, 2, 3, 130):
             assert re.search(rf"^  {code} ", out, re.MULTILINE)
-    assert main(["demo", "--help"]) == 0
-    assert "--json" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", parser().commands.choices)
+def test_help_shows_common_options_and_help_all_the_others(capsys, command):
+    assert main([command, "--help"]) == 0
+    common = capsys.readouterr().out
+    assert main([command, "--help-all"]) == 0
+    everything = capsys.readouterr().out
+    options = {text for text in parser().commands.choices[command]._option_string_actions if text.startswith("--")}
+    shown = set(re.findall(r"^  (?:-\w \w+, |-\w, )?(--[a-z-]+)", common, re.MULTILINE))
+    assert shown < options or command in ("merge", "show")
+    assert f"`kcalib {command} --help-all`" in common and "exit codes:" not in common
+    assert all(option in everything for option in options) and "exit codes:" in everything
+
+
+def test_completion_of_bash(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("shtab")
+    if shutil.which("bash") is None:
+        pytest.skip("needs bash")
+    assert main(["--print-completion", "bash"]) == 0
+    (tmp_path / "completion").write_text(capsys.readouterr().out)
+    (tmp_path / "predictions.npz").touch()
+
+    def offered(*words):
+        script = (
+            f"source completion; COMP_WORDS=({' '.join(words)}); [ -n '{words[-1]}' ] || COMP_WORDS+=(''); "
+            f"COMP_CWORD={len(words) - 1}; _shtab_kcalib; printf '%s\n' \"${{COMPREPLY[@]}}\""
+        )
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path)
+        return set(done.stdout.split())
+
+    assert offered("kcalib", "e") == {"evaluate"}
+    assert offered("kcalib", "evaluate", "--norm") == {"--normalize"}
+    assert offered("kcalib", "evaluate", "--method", "sp") == {"spectrum"}
+    assert offered("kcalib", "evaluate", "pred") == {"predictions.npz"}
+    assert main(["--print-completion", "cmd"]) == 2
+    assert "--print-completion cmd: expected one of bash, zsh" in capsys.readouterr().err
+
+
+def test_completion_without_shtab(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert main(["--print-completion", "bash"]) == 2
+    assert "--print-completion needs shtab; pip install 'kcalib[completion]'" in capsys.readouterr().err
 
 
 def test_interrupt(capsys, monkeypatch, good):

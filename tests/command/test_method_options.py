@@ -38,7 +38,7 @@ def file(tmp_path, data):
 @pytest.mark.parametrize("command", ["evaluate", "demo"])
 def test_every_field_is_an_option(capsys, monkeypatch, command):
     monkeypatch.setenv("COLUMNS", "1000")
-    assert main([command, "--help"]) == 0
+    assert main([command, "--help-all"]) == 0
     text = " ".join(capsys.readouterr().out.partition("options of --method:\n")[2].split())
     fields = {field.name for cls in METHODS for field in dataclasses.fields(cls)}
     assert len(fields) >= 14
@@ -123,6 +123,6 @@ def test_options_that_the_method_does_not_take(capsys, file, command, options, m
 @pytest.mark.grid
 def test_without_docstrings():
     """`python -OO` takes them away: the options stay."""
-    code = "from kcalib._command.cli import main; main(['evaluate', '--help'])"
+    code = "from kcalib._command.cli import main; main(['evaluate', '--help-all'])"
     done = subprocess.run([sys.executable, "-P", "-OO", "-c", code], capture_output=True, text=True, check=True)
     assert "--resamples INT" in done.stdout and "--reference NAME" in done.stdout

@@ -469,5 +469,5 @@ def test_an_interrupt_while_the_library_is_imported(tmp_path, module):
 
 @pytest.mark.parametrize("command", ["evaluate", "update", "merge", "show"])
 def test_exit_codes_are_documented(capsys, command):
-    assert main([command, "--help"]) == 0
+    assert main([command, "--help-all"]) == 0
     assert re.search(r"75 +stopped by SIGTERM or SIGINT and saved", capsys.readouterr().out)

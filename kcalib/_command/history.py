@@ -13,7 +13,8 @@ import itertools
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import NoneType
 from typing import Any
 
 from kcalib._backend.files import endless, printable
@@ -26,7 +27,7 @@ from kcalib.report import figures
 from kcalib.report.diagrams import require_matplotlib
 from kcalib.report.history import Release, draw_history
 
-# Numbers of a model beside its SKCE, by their names in JSON: the header, and how a table shows them.
+# Numbers of a model apart from its SKCE, by their names in JSON: the header, and how a table shows them.
 NUMBERS = {
     "n_samples": ("n", "d"),
     "accuracy": ("accuracy", ".4f"),
@@ -38,31 +39,27 @@ NUMBERS = {
     "top_label_ece": ("ECE", ".4f"),
     "interval_coverage": ("in 90 %", ".4f"),
 }
-BESIDE = ("top_label_ece", "crps")  # which of them a picture shows, the first that there is
 MOST_MODELS = 20  # of a picture
-LARGEST = sys.float_info.max
-TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
-REMEDY = "give what `kcalib evaluate --json` prints"
 
 
 def run_history(arguments: argparse.Namespace) -> int:
     failures: list[Failure] = []
-    found: list[tuple[str, Release]] = []  # models and releases
+    evaluations: list[tuple[str, Release]] = []  # models and releases
     with collected(failures, str(arguments.plot)):
         if arguments.plot is not None:
             require_matplotlib()
     for job in named(arguments.files) if not failures else ():
         with collected(failures, job.file):
-            found += _read(job)
+            evaluations += _read(job)
     if failures:
         return BAD_INPUT
-    models = _by_model(found, arguments.order)
+    models = _by_model(evaluations, arguments.order)
     if arguments.plot is not None:
         with collected(failures, str(arguments.plot)):
             if len(models) > MOST_MODELS:
                 raise ValueError(f"a picture holds at most {MOST_MODELS} models, and these files have {len(models)}")
-            beside = {model: _beside(model, releases) for model, releases in models.items()}
-            figures.save(lambda: draw_history(models, beside), arguments.plot, arguments.theme or "light")
+            scores = {model: _score(model, releases) for model, releases in models.items()}
+            figures.save(lambda: draw_history(models, scores), arguments.plot, arguments.theme or "light")
     text = _json if arguments.json else _csv if arguments.csv else _report
     if not write(text(models)) or failures:
         return BAD_INPUT
@@ -72,100 +69,84 @@ def run_history(arguments: argparse.Namespace) -> int:
 
 
 def _read(job: Job) -> list[tuple[str, Release]]:
-    """The models of a file."""
-    if (what := endless(job.path)) is not None:
-        raise FileError(f"is {what}, not a file; {REMEDY} into one")
+    """Return the models of a file."""
+    if (kind := endless(job.path)) is not None:
+        raise FileError(f"is {kind}, not a file; give what `kcalib evaluate --json` prints into one")
     try:
         content = json.loads(job.path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise FileError(f"is no JSON ({error}); {REMEDY}") from None
+        raise FileError(f"is no JSON ({error}); give what `kcalib evaluate --json` prints") from None
     models = _entry(content, "models", list)
     if not models:
-        raise FileError(f"holds no model, since evaluating failed; {REMEDY} where it succeeds")
+        raise FileError("holds no model, since evaluating failed; give what `kcalib evaluate --json` prints")
     return [(_text(model, "model"), _release(job.model, content, model)) for model in models]
 
 
 def _release(name: str, content: Any, model: Any) -> Release:
     time = _entry(content, "time", str)
-    if not TIME.fullmatch(time):
-        raise FileError(f"`time` is {time[:40]!r}, expected such as 2026-01-31T12:00:00Z; {REMEDY}")
+    if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", time, re.ASCII):
+        raise FileError(f"`time` is {time[:40]!r}, expected such as 2026-01-31T12:00:00Z, of `kcalib evaluate`")
     skce, test = _entry(model, "skce", dict), _entry(model, "test", dict)
-    interval = _entry(model, "confidence_interval", dict, None)
+    interval = _entry(model, "confidence_interval", dict, NoneType)
     return Release(
         name=name,
         time=time,
         kcalib=_text(content, "kcalib"),
         machine=_text(content, "machine"),
-        numbers={"n_samples": _count(model, "n_samples")}
-        | {number: _number(model, number) for number in NUMBERS if number in model and number != "n_samples"},
-        skce=_value(skce, "value"),
-        standard_error=_number(skce, "standard_error"),
-        confidence_interval=None if interval is None else (_value(interval, "low"), _value(interval, "high")),
-        pvalue=_value(test, "pvalue"),
+        numbers={"n_samples": _entry(model, "n_samples", int)}
+        | {number: _entry(model, number, int, float, NoneType) for number in NUMBERS if number in model},
+        skce=_number(skce, "value"),
+        standard_error=_entry(skce, "standard_error", int, float, NoneType),
+        confidence_interval=None if interval is None else (_number(interval, "low"), _number(interval, "high")),
+        pvalue=_number(test, "pvalue"),
         kernel=_text(skce, "kernel"),
         estimator=_text(skce, "estimator"),
-        level=_value(model, "level"),
+        level=_number(model, "level"),
         miscalibrated=_entry(model, "miscalibrated", bool),
         verdict=_text(model, "verdict"),
     )
 
 
-def _entry(content: Any, key: str, *kinds: Any) -> Any:
-    """An entry of one of the kinds; None among them stands for null."""
+def _entry(content: Any, key: str, *kinds: type) -> Any:
+    """Return an entry that is of one of the kinds; numbers are finite."""
     if not isinstance(content, dict) or key not in content:
-        raise FileError(f"has no `{key}` where an evaluation has one; {REMEDY}")
+        raise FileError(f"has no `{key}` where an evaluation has one; give what `kcalib evaluate --json` prints")
     value = content[key]
-    known = tuple(kind for kind in kinds if kind is not None)
-    if not isinstance(value, known) and not (value is None and None in kinds):
-        raise FileError(f"`{key}` is {json.dumps(value)[:40]}, which no evaluation has; {REMEDY}")
+    is_infinite = isinstance(value, int | float) and not abs(value) <= sys.float_info.max
+    if not isinstance(value, kinds) or is_infinite or (isinstance(value, bool) and bool not in kinds):
+        shown = json.dumps(value)[:40]
+        raise FileError(f"`{key}` is {shown}, which no evaluation has; give what `kcalib evaluate --json` prints")
     return value
 
 
 def _text(content: Any, key: str) -> str:
-    """In one line that no terminal obeys."""
     return printable(_entry(content, key, str))
 
 
-def _number(content: Any, key: str) -> float | None:
-    value: float | None = _entry(content, key, int, float, None)
-    if isinstance(value, bool) or (value is not None and not -LARGEST <= value <= LARGEST):
-        raise FileError(f"`{key}` is {json.dumps(value)[:40]}, which no evaluation has; {REMEDY}")
-    return value
+def _number(content: Any, key: str) -> float:
+    return float(_entry(content, key, int, float))
 
 
-def _count(content: Any, key: str) -> int:
-    _entry(content, key, int)
-    count = _value(content, key)
-    assert isinstance(count, int)
-    return count
-
-
-def _value(content: Any, key: str) -> float:
-    value = _number(content, key)
-    if value is None:
-        raise FileError(f"`{key}` is null, where an evaluation has a number; {REMEDY}")
-    return value
-
-
-def _by_model(found: Sequence[tuple[str, Release]], order: str) -> dict[str, list[Release]]:
-    """The releases of each model; where each file holds one model, they are of one, whatever each is called."""
-    names = dict.fromkeys(model for model, _ in found)
-    one = len({release.name for _, release in found}) == len(found)
-    models: dict[str, list[Release]] = {name: [] for name in (["model"] if one and len(names) > 1 else names)}
-    for model, release in found:
-        models["model" if model not in models else model].append(release)
+def _by_model(evaluations: Sequence[tuple[str, Release]], order: str) -> dict[str, list[Release]]:
+    """Return the releases of each model; files of one model each are releases of the same, whatever its names."""
+    is_one_each = len({release.name for _, release in evaluations}) == len(evaluations)
+    has_one_name = len({model for model, _ in evaluations}) == 1
+    models: dict[str, list[Release]] = {}
+    for model, release in evaluations:
+        models.setdefault("model" if is_one_each and not has_one_name else model, []).append(release)
     if order == "time":
         for releases in models.values():
             releases.sort(key=lambda release: release.time)
     return models
 
 
-def _beside(model: str, releases: Sequence[Release]) -> tuple[str, str]:
-    for number in BESIDE:
+def _score(model: str, releases: Sequence[Release]) -> tuple[str, str]:
+    """Return the number that a picture shows beside the SKCE, and its label."""
+    for number in ("top_label_ece", "crps"):
         if all(number in release.numbers for release in releases):
             return number, NUMBERS[number][0]
     raise ValueError(
-        f"a picture shows {' or '.join(BESIDE)} beside the SKCE, and not all releases of {model} have the same one; "
+        f"a picture shows top_label_ece or crps beside the SKCE, and not all releases of {model} have the same one; "
         "draw those of classifiers and of predicted distributions by themselves"
     )
 
@@ -175,7 +156,7 @@ def _report(models: Mapping[str, Sequence[Release]]) -> str:
     parts = []
     for model, releases in models.items():
         title = f"{model}\n" if len(models) > 1 else ""
-        shown = [number for number in NUMBERS if any(one.numbers.get(number) is not None for one in releases)]
+        shown = [number for number in NUMBERS if any(release.numbers.get(number) is not None for release in releases)]
         parts.append(title + tabulated([_row(release, shown) for release in releases], width))
     remarks = [remark for model, releases in models.items() for remark in _remarks(model, releases)]
     if remarks:
@@ -204,18 +185,18 @@ def _remarks(model: str, releases: Sequence[Release]) -> Iterator[str]:
         if before.miscalibrated != after.miscalibrated:
             what = "miscalibrated" if after.miscalibrated else "no longer miscalibrated"
             yield f"{model}: {what} since {after.name}"
-    varies: list[tuple[str, Callable[[Release], Any], str]] = [
-        ("kernels", lambda one: one.kernel, "SKCEs are comparable for one kernel: give evaluate --bandwidth"),
-        ("estimators", lambda one: one.estimator, "give evaluate --estimator"),
-        ("levels", lambda one: one.level, "verdicts are comparable at one level: give evaluate --level"),
-        ("numbers of samples", lambda one: one.numbers["n_samples"], "small errors are seen in large samples only"),
-        ("versions of kcalib", lambda one: one.kcalib, "see its changelog"),
-    ]
-    for what, of, remedy in varies:
-        values = list(dict.fromkeys(of(release) for release in releases))
+    varies: dict[str, tuple[list[Any], str]] = {
+        "kernels": ([r.kernel for r in releases], "SKCEs are comparable for one kernel: give evaluate --bandwidth"),
+        "estimators": ([r.estimator for r in releases], "give evaluate --estimator"),
+        "levels": ([r.level for r in releases], "verdicts are comparable at one level: give evaluate --level"),
+        "numbers of samples": ([r.numbers["n_samples"] for r in releases], "small errors show in large samples only"),
+        "versions of kcalib": ([r.kcalib for r in releases], "see its changelog"),
+    }
+    for what, (values, remedy) in varies.items():
+        values = list(dict.fromkeys(values))
         if len(values) > 1:
-            some = ", ".join(map(str, [*values[:3], "..."] if len(values) > 3 else values))
-            yield f"{model}: {what} differ ({some}); {remedy}"
+            few = ", ".join(map(str, [*values[:3], "..."] if len(values) > 3 else values))
+            yield f"{model}: {what} differ ({few}); {remedy}"
 
 
 def _json(models: Mapping[str, Sequence[Release]]) -> str:
@@ -226,16 +207,16 @@ def _json(models: Mapping[str, Sequence[Release]]) -> str:
 def _csv(models: Mapping[str, Sequence[Release]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    numbers = [name for name in NUMBERS if any(name in one.numbers for some in models.values() for one in some)]
+    numbers = [name for name in NUMBERS if any(name in release.numbers for some in models.values() for release in some)]
     writer.writerow([
         "model", "release", "time", "kcalib", "machine", *numbers, "skce", "skce_standard_error", "low", "high",
         "pvalue", "kernel", "estimator", "level", "miscalibrated", "verdict",
     ])  # fmt: skip
     for model, releases in models.items():
-        for one in releases:
+        for r in releases:
             writer.writerow([
-                model, one.name, one.time, one.kcalib, one.machine, *(one.numbers.get(name) for name in numbers),
-                one.skce, one.standard_error, *(one.confidence_interval or (None, None)),
-                one.pvalue, one.kernel, one.estimator, one.level, one.miscalibrated, one.verdict,
+                model, r.name, r.time, r.kcalib, r.machine, *(r.numbers.get(name) for name in numbers),
+                r.skce, r.standard_error, *(r.confidence_interval or (None, None)),
+                r.pvalue, r.kernel, r.estimator, r.level, r.miscalibrated, r.verdict,
             ])  # fmt: skip
     return text.getvalue()

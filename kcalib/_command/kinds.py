@@ -1,17 +1,15 @@
-"""Where kinds of data differ for the command: options that not every kind has, and what is drawn."""
+"""Differences between class probabilities and predicted distributions: options, and what is drawn."""
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
-from functools import singledispatch
 
 import numpy as np
 
 from kcalib._command.files import FileError
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts
-from kcalib._input.labels import Classification
 from kcalib.estimators.binning import N_BINS
 from kcalib.estimators.forecast_quantities import LEVELS
 from kcalib.estimators.quantile_calibration import QuantileCalibration, curve_of
@@ -21,33 +19,25 @@ from kcalib.report import figures
 from kcalib.report.diagrams import require_matplotlib
 from kcalib.streaming import CalibrationState, ForecastState
 
-LOGIT = "logit"
-# Samples of a choice of recalibrators: fewer of many classes, so that there are not more probabilities.
-MOST_CHOSEN, LEAST_CHOSEN, MOST_PROBABILITIES = 10_000, 1000, 500_000
-
 
 @dataclass(frozen=True)
 class Picture:
-    """What is drawn of a model, and how."""
+    """The diagram of a model and its style."""
 
     diagram: ReliabilityDiagram | QuantileCalibration
     style: figures.Style
     classes: tuple[ClassDiagram, ...] = ()  # the worst ones
 
 
-@singledispatch
 def check_options(data: Data, arguments: argparse.Namespace) -> None:
-    """That no option is given that such data do not have; class probabilities have all."""
-
-
-@check_options.register
-def _(data: Forecasts, arguments: argparse.Namespace) -> None:
-    check_dimensions(data.n_dims, arguments)
-    check_for_forecasts(arguments)
+    """Refuse options that the data do not have."""
+    if isinstance(data, Forecasts):
+        check_dimensions(data.n_dims, arguments)
+        check_for_forecasts(arguments)
 
 
 def check_dimensions(n_dims: int, arguments: argparse.Namespace) -> None:
-    """That there are pictures of predictions of so many entries, where one is asked for."""
+    """Refuse pictures of vectors."""
     if n_dims == 1:
         return
     vectors = f"holds predictions of vectors of {n_dims} entries, "
@@ -60,7 +50,7 @@ def check_dimensions(n_dims: int, arguments: argparse.Namespace) -> None:
 
 
 def check_for_forecasts(arguments: argparse.Namespace) -> None:
-    """That no option of class probabilities is given."""
+    """Refuse options of class probabilities."""
     given = {
         "--lens": arguments.lens not in (None, Canonical()),
         "--bins": arguments.n_bins is not None,
@@ -74,7 +64,7 @@ def check_for_forecasts(arguments: argparse.Namespace) -> None:
 
 
 def check_plotting(arguments: argparse.Namespace) -> None:
-    """Usage errors of options of pictures where none is asked for; a missing library shows before the work."""
+    """Refuse options of pictures without one, and a missing library, before the work starts."""
     if arguments.plot is not None:
         require_matplotlib()
         return
@@ -83,85 +73,25 @@ def check_plotting(arguments: argparse.Namespace) -> None:
             arguments.usage_error(f"{option} is for --plot OUT, which is not given; leave it out")
 
 
-@singledispatch
 def picture_of(data: Data, arguments: argparse.Namespace) -> Picture:
-    """What is drawn of checked data."""
-    raise NotImplementedError
-
-
-@picture_of.register
-def _(data: Classification, arguments: argparse.Namespace) -> Picture:
+    """Return what is drawn of checked data."""
+    if isinstance(data, Forecasts):
+        levels = np.asarray(LEVELS)
+        curve = curve_of(data, levels=levels, confidence_level=0.95, simultaneous=False, seed=arguments.seed)
+        return Picture(curve, figures.QUANTILES)
     n_bins = N_BINS if arguments.n_bins is None else arguments.n_bins
-    binning = "equal_mass" if arguments.axes == LOGIT else "uniform"
+    binning = "equal_mass" if arguments.axes == "logit" else "uniform"
     diagram = diagram_of(TopLabel().induced(data), n_bins=n_bins, binning=binning)
     classes = worst_classes_of(data, arguments.plot_classes, n_bins, binning) if arguments.plot_classes else ()
-    return Picture(diagram, _style(arguments), tuple(classes))
+    return Picture(diagram, _reliability_style(arguments), tuple(classes))
 
 
-@picture_of.register
-def _(data: Forecasts, arguments: argparse.Namespace) -> Picture:
-    curve = curve_of(data, levels=np.asarray(LEVELS), confidence_level=0.95, simultaneous=False, seed=arguments.seed)
-    return Picture(curve, figures.QUANTILES)
+def picture_of_state(state: CalibrationState | ForecastState, arguments: argparse.Namespace) -> Picture:
+    """Return what is drawn of a state."""
+    if isinstance(state, ForecastState):
+        return Picture(state.quantile_calibration(), figures.QUANTILES)
+    return Picture(state.reliability(), _reliability_style(arguments))
 
 
-def _style(arguments: argparse.Namespace) -> figures.Style:
-    return figures.RELIABILITY_ON_LOGITS if arguments.axes == LOGIT else figures.RELIABILITY
-
-
-@singledispatch
-def proper_score(data: Data) -> str:
-    """The metric that models are also compared by in a report."""
-    raise NotImplementedError
-
-
-@proper_score.register
-def _(data: Classification) -> str:
-    return "brier_score"
-
-
-@proper_score.register
-def _(data: Forecasts) -> str:
-    return "crps"
-
-
-@singledispatch
-def most_chosen(data: Data) -> int:
-    """Samples that a recalibrator is chosen by in a report, so that it takes a minute at most."""
-    return MOST_CHOSEN
-
-
-@most_chosen.register
-def _(data: Classification) -> int:
-    return min(MOST_CHOSEN, max(LEAST_CHOSEN, MOST_PROBABILITIES // data.m))
-
-
-@singledispatch
-def noun_of(state: object) -> str:
-    """What a state is of."""
-    raise NotImplementedError
-
-
-@noun_of.register
-def _(state: CalibrationState) -> str:
-    return Classification.noun
-
-
-@noun_of.register
-def _(state: ForecastState) -> str:
-    return Forecasts.noun
-
-
-@singledispatch
-def picture_of_state(state: object, arguments: argparse.Namespace) -> Picture:
-    """What is drawn of a state."""
-    raise NotImplementedError
-
-
-@picture_of_state.register
-def _(state: CalibrationState, arguments: argparse.Namespace) -> Picture:
-    return Picture(state.reliability(), _style(arguments))
-
-
-@picture_of_state.register
-def _(state: ForecastState, arguments: argparse.Namespace) -> Picture:
-    return Picture(state.quantile_calibration(), figures.QUANTILES)
+def _reliability_style(arguments: argparse.Namespace) -> figures.Style:
+    return figures.RELIABILITY_ON_LOGITS if arguments.axes == "logit" else figures.RELIABILITY

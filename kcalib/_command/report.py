@@ -16,9 +16,11 @@ from kcalib._backend.files import printable, write_whole
 from kcalib._command.arguments import given_kernel
 from kcalib._command.evaluate import evaluated, options_of, panels_of
 from kcalib._command.jobs import Failure, Model, check_no_states, collected, named, prepared, reading_of
-from kcalib._command.kinds import check_options, most_chosen, proper_score
+from kcalib._command.kinds import check_options
 from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, message_of, write
 from kcalib._input.data import Data
+from kcalib._input.forecasts import Forecasts
+from kcalib._input.labels import Classification
 from kcalib.inference.compare import comparison_of
 from kcalib.inference.metrics.measured import MetricOptions
 from kcalib.recalibration import Choice, choose
@@ -119,7 +121,7 @@ def _compared(seen: Mapping[str, Data], arguments: argparse.Namespace) -> Sectio
             if reason is not None:
                 parts.append(paragraph(f"The models are not compared: {reason}", "small"))
                 return Section("Which is better?", parts)
-        for metric in ("skce", proper_score(first)):
+        for metric in ("skce", "crps" if isinstance(first, Forecasts) else "brier_score"):
             kernel = given_kernel(arguments) if metric == "skce" else None
             options = MetricOptions(kernel=kernel, threads=arguments.threads, seed=arguments.seed)
             comparison = comparison_of(seen, metric, 1 - arguments.level, options)
@@ -175,8 +177,10 @@ def _repaired(seen: Mapping[str, Data], arguments: argparse.Namespace) -> Sectio
 
 
 def _repair(data: Data, seed: int) -> Repair:
-    """The choice among some of the samples; what cannot be recalibrated is said, and ends no report."""
-    n = min(data.n, most_chosen(data))
+    """Choose a recalibrator by at most 500,000 probabilities of 10,000 samples, or say why none can be chosen."""
+    n = min(data.n, 10_000)
+    if isinstance(data, Classification):
+        n = min(n, max(1000, 500_000 // data.m))
     rows = np.sort(np.random.default_rng(seed).permutation(data.n)[:n])
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")

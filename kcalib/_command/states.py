@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import singledispatch
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,18 @@ from kcalib._command.arguments import STATE, given_kernel, given_options
 from kcalib._command.evaluate import reported
 from kcalib._command.files import FileError
 from kcalib._command.jobs import Failure, Model, check_same_kind, collected, named, reading_of, spelled
-from kcalib._command.kinds import check_plotting, noun_of
+from kcalib._command.kinds import check_plotting
 from kcalib._command.method_options import flag
-from kcalib._command.streamed import LOG_SECONDS, AnyState, check_samples, made_for, model_of, opened, respelled
+from kcalib._command.streamed import (
+    LOG_SECONDS,
+    AnyState,
+    check_samples,
+    made_for,
+    model_of,
+    noun_of,
+    opened,
+    respelled,
+)
 from kcalib._command.streams import BAD_INPUT, DONE, message_of, write
 from kcalib._input.source import Source
 from kcalib.bandwidth import NoLengthScaleError
@@ -142,7 +150,7 @@ def _kernels(samples: Source, arguments: argparse.Namespace) -> dict[str, Any]:
         return {"kernel": given_kernel(arguments)}
     try:
         if arguments.bandwidth_of.endswith(STATE):
-            state = next(iter(_states(streaming.load(arguments.bandwidth_of)).values()))
+            state = next(iter(_models_of(streaming.load(arguments.bandwidth_of)).values()))
         else:
             others = opened(arguments.bandwidth_of, arguments)
             few: dict[str, Any] = {"n_columns": 16, "n_resamples": 0}
@@ -219,7 +227,7 @@ def run_show(arguments: argparse.Namespace) -> int:
         check_plotting(arguments)
     for job in named(arguments.files) if not failures else ():
         with collected(failures, job.file), respelled():
-            for name, state in _states(streaming.load(job.path)).items():
+            for name, state in _models_of(streaming.load(job.path)).items():
                 check_same_kind(noun_of(state), models, arguments)
                 model = f"{job.model}: {name}" if name else job.model
                 models.append(model_of(state, replace(job, model=printable(model)), arguments))
@@ -228,27 +236,8 @@ def run_show(arguments: argparse.Namespace) -> int:
     return reported(models, failures, arguments)
 
 
-@singledispatch
-def _states(state: object) -> dict[str, AnyState]:
-    """What a file shows, by names beside the file's."""
-    raise NotImplementedError
-
-
-@_states.register
-def _(state: CalibrationState) -> dict[str, AnyState]:
-    return {"": state}
-
-
-@_states.register
-def _(state: ForecastState) -> dict[str, AnyState]:
-    return {"": state}
-
-
-@_states.register
-def _(state: GroupedState) -> dict[str, AnyState]:
-    return {"": state.total, **{str(group): one for group, one in state.groups.items()}}
-
-
-@_states.register
-def _(state: ComparisonState) -> dict[str, AnyState]:
-    return dict(state.states)
+def _models_of(state: Any) -> dict[str, AnyState]:
+    """Return the states of single models in a file, by names beside the file's."""
+    if isinstance(state, GroupedState):
+        return {"": state.total, **{str(group): part for group, part in state.groups.items()}}
+    return dict(state.states) if isinstance(state, ComparisonState) else {"": state}

@@ -14,7 +14,7 @@ from kcalib._command.files import FileError
 from kcalib._command.files.csv import STDIN, stdin_part
 from kcalib._command.files.source import FileColumns
 from kcalib._command.jobs import Job, Model, check_same_kind, spelled
-from kcalib._command.kinds import check_dimensions, check_for_forecasts, noun_of, picture_of_state
+from kcalib._command.kinds import check_dimensions, check_for_forecasts, picture_of_state
 from kcalib._command.method_options import flag
 from kcalib._command.streams import report
 from kcalib._input.forecasts import Forecasts
@@ -180,9 +180,19 @@ def respelled() -> Iterator[None]:
         raise FileError(spelled(error)) from None
 
 
+def noun_of(state: AnyState) -> str:
+    return Forecasts.noun if isinstance(state, ForecastState) else Classification.noun
+
+
 def model_of(state: AnyState, job: Job, arguments: argparse.Namespace) -> Model:
     evaluation = state.result(level=arguments.level, tolerance=arguments.tolerance)
     if isinstance(evaluation, ForecastEvaluation):
         check_dimensions(evaluation.n_dims, arguments)
     picture = None if arguments.plot is None else picture_of_state(state, arguments)
-    return Model(job.model, job.file, noun_of(state), evaluation, picture)
+    return Model(
+        job.model,
+        job.file,
+        noun_of(state),
+        evaluation,
+        picture,
+    )

@@ -38,8 +38,8 @@ class Release:
     verdict: str
 
 
-def draw_history(models: Mapping[str, Sequence[Release]], beside: Mapping[str, tuple[str, str]]) -> Any:
-    """A figure with a row for each model; `beside` has the number that is drawn beside the SKCE, and its label."""
+def draw_history(models: Mapping[str, Sequence[Release]], scores: Mapping[str, tuple[str, str]]) -> Any:
+    """A figure with a row for each model; `scores` has the number beside its SKCE, and its label."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -49,7 +49,7 @@ def draw_history(models: Mapping[str, Sequence[Release]], beside: Mapping[str, t
     for (left, right), (model, releases) in zip(axes, models.items(), strict=True):
         tones = Tones.of(left)
         left.axhline(0, color=tones.grey(DIAGONAL), linewidth=0.8)
-        number, label = beside[model]
+        number, label = scores[model]
         colors = [tones.verdict(release.miscalibrated) for release in releases]
         known = [(x, release.confidence_interval) for x, release in enumerate(releases) if release.confidence_interval]
         lows, highs = ([interval[side] for _, interval in known] for side in (0, 1))

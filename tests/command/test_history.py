@@ -142,7 +142,7 @@ def broken(content, change):
         (lambda c, m: c["models"].clear(), "holds no model"),
         (lambda c, m: c.update(time="yesterday"), "`time` is 'yesterday', expected such as 2026-01-31T12:00:00Z"),
         (lambda c, m: m.update(skce=3), "`skce` is 3, which no evaluation has"),
-        (lambda c, m: m["skce"].update(value=None), "`value` is null, where an evaluation has a number"),
+        (lambda c, m: m["skce"].update(value=None), "`value` is null, which no evaluation has"),
         (lambda c, m: m["test"].update(pvalue=True), "`pvalue` is true, which no evaluation has"),
         (lambda c, m: m["test"].update(pvalue=float("inf")), "`pvalue` is Infinity, which no evaluation has"),
         (lambda c, m: m.update(verdict=None), "`verdict` is null, which no evaluation has"),

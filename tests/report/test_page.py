@@ -10,9 +10,6 @@ import pytest
 
 import kcalib
 from kcalib._command.cli import main
-from kcalib._command.kinds import most_chosen
-from kcalib._input.forecasts import prepare as prepare_forecasts
-from kcalib._input.labels import prepare
 from kcalib.distributions import Normal
 from kcalib.recalibration import TemperatureScaling, choose
 from kcalib.report.page import Section, document, paragraph, preformatted, svg, table
@@ -256,12 +253,6 @@ def test_of_two_classes_one_has_a_diagram(folder, capsys):
     np.savez("two.npz", labels=p[:, 0] < 0.2, probs=p[:, 1] / (p[:, 1] + p[:, 2]))
     report(capsys, "two.npz", "--method", "linear")
     assert re.findall(r"class \d", checked((folder / "out.html").read_text())) == ["class 1"]
-
-
-def test_a_choice_for_a_report_is_by_fewer_samples_of_many_classes():
-    counts = [most_chosen(prepare([0], np.full((1, m), 1 / m))) for m in (2, 50, 100, 1000)]
-    assert counts == [10_000, 10_000, 5000, 1000]
-    assert most_chosen(prepare_forecasts([0.0], Normal([0.0], [1.0]))) == 10_000
 
 
 @pytest.mark.parametrize("statistic", [-9.0, -1.9, 0.0, 1.5, 2.0, 50.0])

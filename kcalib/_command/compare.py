@@ -11,12 +11,20 @@ from kcalib._backend.options import SEED, OptionError
 from kcalib._command.arguments import STATE, given_kernel
 from kcalib._command.files import FileError
 from kcalib._command.files.csv import STDIN
-from kcalib._command.jobs import Failure, Job, check_no_states, collected, named, prepared, reading_of
+from kcalib._command.jobs import Failure, Job, check_no_states, collect_failures, make_jobs, read_data, reading_of
 from kcalib._command.kinds import check_options
 from kcalib._command.machine import comparison_csv, comparison_json
 from kcalib._command.method_options import flag
-from kcalib._command.parallel import check_parallel, shared_out, with_workers
-from kcalib._command.streamed import check_streaming, completed, made, of_forecasts, opened, respelled, wants_stream
+from kcalib._command.parallel import check_parallel, open_parallel, with_workers
+from kcalib._command.streamed import (
+    add_rows,
+    check_streaming,
+    make_state,
+    open_source,
+    option_of_forecasts,
+    reads_in_chunks,
+    translate_errors,
+)
 from kcalib._command.streams import BAD_INPUT, DONE, write
 from kcalib._command.tables import comparison_report
 from kcalib._input.data import Data
@@ -30,7 +38,6 @@ from kcalib.lenses import Canonical
 from kcalib.results import Comparison
 from kcalib.streaming import ComparisonState, load
 
-COMMAND = "compare"  # what errors that are of no single file name
 OF_SAMPLES = (
     "probs", "logits", "labels", "from_logits", *PARAMETERS, "lens", "bandwidth", "n_bins", "n_resamples", "n_columns",
     "seed", "part", "stream", "checkpoint", "rows", "resume", "checkpoint_every", "threads", "parallel",
@@ -38,48 +45,48 @@ OF_SAMPLES = (
 
 
 def run_compare(arguments: argparse.Namespace) -> int:
-    jobs = list(named(arguments.files))
+    jobs = list(make_jobs(arguments.files))
     failures: list[Failure] = []
     if len(jobs) == 1 and jobs[0].path.suffix == STATE:
-        return _written(_of_state(jobs[0], arguments, failures), jobs, failures, arguments)
+        return _write(_compare_state(jobs[0], arguments, failures), jobs, failures, arguments)
     check_no_states(jobs, arguments)
     if arguments.bandwidth is not None and arguments.metric != "skce":
         arguments.usage_error(f"--bandwidth is for --metric skce, not for {arguments.metric}; leave it out")
     if arguments.parallel is not None:
         check_parallel(arguments)
         options = _options(arguments, jobs, in_pieces=False)
-        return with_workers(arguments, lambda: _at_once(jobs, arguments, options, failures))
-    unable = _unstreamable(arguments)
+        return with_workers(arguments, lambda: _compare_at_once(jobs, arguments, options, failures))
+    unable = _option_that_needs_all(arguments)
     _check_pieces(arguments, jobs, unable)
-    in_pieces = wants_stream(jobs, arguments, unable)
+    in_pieces = reads_in_chunks(jobs, arguments, unable)
     options = _options(arguments, jobs, in_pieces)
     if in_pieces:
-        return _written(_in_pieces(jobs, arguments, failures), jobs, failures, arguments)
-    return _at_once(jobs, arguments, options, failures)
+        return _write(_compare_in_pieces(jobs, arguments, failures), jobs, failures, arguments)
+    return _compare_at_once(jobs, arguments, options, failures)
 
 
-def _at_once(
+def _compare_at_once(
     jobs: Sequence[Job], arguments: argparse.Namespace, options: MetricOptions, failures: list[Failure]
 ) -> int:
-    """Of files that are read whole; the exit code."""
+    """Compare files that are read whole, and return the exit code."""
     whole: dict[str, Data] = {}  # as in the files, not seen through the lens
     models: dict[str, Data] = {}
     for job in jobs:
-        with collected(failures, job.file):
-            with prepared(job, arguments.threads, reading_of(arguments)) as data:
+        with collect_failures(failures, job.file):
+            with read_data(job, arguments.threads, reading_of(arguments)) as data:
                 whole[job.model] = data
                 check_options(data, arguments)
                 models[job.model] = arguments.lens.induced(data)
             _check_same_samples(data, *next(iter(whole.items())))
     comparison = None
     if not failures:
-        with collected(failures, COMMAND), shared_out(arguments.parallel) as run:
+        with collect_failures(failures, "compare"), open_parallel(arguments.parallel) as run:
             shared = replace(options, parallel=run)
             comparison = comparison_of(models, arguments.metric, arguments.confidence_level, shared)
-    return _written(comparison, jobs, failures, arguments)
+    return _write(comparison, jobs, failures, arguments)
 
 
-def _written(
+def _write(
     comparison: Comparison | None, jobs: Sequence[Job], failures: Sequence[Failure], arguments: argparse.Namespace
 ) -> int:
     if arguments.json:
@@ -91,33 +98,37 @@ def _written(
     return DONE if write(text) and not failures else BAD_INPUT
 
 
-def _in_pieces(jobs: Sequence[Job], arguments: argparse.Namespace, failures: list[Failure]) -> Comparison | None:
-    """Of files that are read side by side."""
+def _compare_in_pieces(
+    jobs: Sequence[Job], arguments: argparse.Namespace, failures: list[Failure]
+) -> Comparison | None:
+    """Compare files that are read side by side."""
     sources: dict[str, Source] = {}
     for job in jobs:
-        with collected(failures, job.file):
-            sources[job.model] = opened(job.file, arguments)
+        with collect_failures(failures, job.file):
+            sources[job.model] = open_source(job.file, arguments)
             if sources[job.model].prediction is not None:
                 raise FileError(f"holds {Forecasts.noun}, which are compared at once; leave out --stream")
     if failures:
         return None
-    with collected(failures, COMMAND), respelled():
+    with collect_failures(failures, "compare"), translate_errors():
         first = next(iter(sources.values()))
         kernel, part = given_kernel(arguments), arguments.part or 0
-        state = made(ComparisonState, first, arguments, models=tuple(sources), kernel=kernel, part=part, n_resamples=0)
-        state = completed(state, sources, arguments)
+        state = make_state(
+            ComparisonState, first, arguments, models=tuple(sources), kernel=kernel, part=part, n_resamples=0
+        )
+        state = add_rows(state, sources, arguments)
         return state.result(arguments.metric, confidence_level=arguments.confidence_level)
     return None
 
 
-def _of_state(job: Job, arguments: argparse.Namespace, failures: list[Failure]) -> Comparison | None:
-    """Of a state of several models, as --checkpoint leaves one, or `kcalib merge` makes one of several."""
+def _compare_state(job: Job, arguments: argparse.Namespace, failures: list[Failure]) -> Comparison | None:
+    """Compare the models of a state, as --checkpoint leaves one, or `kcalib merge` makes one of several."""
     given = [name for name in OF_SAMPLES if getattr(arguments, name) not in (None, False, Canonical(), SEED, 0.0)]
     if given:
         arguments.usage_error(f"{flag(given[0])} is for predictions, and {job.file} is a state, which has its own")
     if arguments.metric not in IN_PIECES:
         arguments.usage_error(f"--metric {arguments.metric} needs all samples; a state has {', '.join(IN_PIECES)}")
-    with collected(failures, job.file), respelled():
+    with collect_failures(failures, job.file), translate_errors():
         state = load(job.path)
         if not isinstance(state, ComparisonState):
             raise FileError(
@@ -128,7 +139,7 @@ def _of_state(job: Job, arguments: argparse.Namespace, failures: list[Failure]) 
 
 
 def _check_pieces(arguments: argparse.Namespace, jobs: Sequence[Job], unable: str | None) -> None:
-    """Usage errors of options of samples in pieces."""
+    """Refuse options of samples in pieces that do not go together."""
     if arguments.part is not None and arguments.checkpoint is None:
         arguments.usage_error("--part needs --checkpoint FILE, which can be merged with those of other parts")
     check_streaming(arguments, unable)
@@ -136,17 +147,17 @@ def _check_pieces(arguments: argparse.Namespace, jobs: Sequence[Job], unable: st
         arguments.usage_error("standard input is one file of one model; write it to a file, or leave out --stream")
 
 
-def _unstreamable(arguments: argparse.Namespace) -> str | None:
-    """What needs all samples at once; None if nothing does."""
+def _option_that_needs_all(arguments: argparse.Namespace) -> str | None:
+    """Return what needs all samples at once, if anything does."""
     if arguments.metric not in IN_PIECES:
         return f"--metric {arguments.metric}"
     if arguments.n_resamples is not None:
         return "--resamples"
-    return of_forecasts(arguments)
+    return option_of_forecasts(arguments)
 
 
 def _options(arguments: argparse.Namespace, jobs: Sequence[Job], in_pieces: bool) -> MetricOptions:
-    """The options of the comparison; a usage error if the metric does not have one of them."""
+    """Return the options of the comparison, or refuse those that the metric does not have."""
     if len(jobs) < 2:
         arguments.usage_error("expected at least two files to compare, or a state of several models")
     twice = [name for name, count in Counter(job.model for job in jobs).items() if count > 1]
@@ -165,7 +176,7 @@ def _options(arguments: argparse.Namespace, jobs: Sequence[Job], in_pieces: bool
 
 
 def _check_same_samples(data: Data, name: str, first: Data) -> None:
-    """That the labels or targets are those of the first model, which is called `name`."""
+    """Refuse other labels or targets than those of the first model, which is called `name`."""
     if data.noun != first.noun:
         raise FileError(f"holds {data.noun}, but {name} holds {first.noun}; models of one kind are compared")
     reason = data.mismatch(first, name)

@@ -16,18 +16,18 @@ from kcalib._command.jobs import (
     Model,
     check_no_states,
     check_same_kind,
-    collected,
-    named,
-    prepared,
+    collect_failures,
+    make_jobs,
+    read_data,
     reading_of,
 )
 from kcalib._command.kinds import check_options, check_plotting, picture_of
 from kcalib._command.machine import evaluations_csv, evaluations_json
-from kcalib._command.method_options import method_of, one_of, owners
-from kcalib._command.parallel import check_parallel, shared_out, with_workers
-from kcalib._command.streamed import check_streaming, streamed, unstreamable, wants_stream
+from kcalib._command.method_options import join_names, method_of, owners
+from kcalib._command.parallel import check_parallel, open_parallel, with_workers
+from kcalib._command.streamed import check_streaming, evaluate_in_chunks, option_that_needs_all, reads_in_chunks
 from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, write
-from kcalib._command.tables import evaluations_report, shown_pvalue
+from kcalib._command.tables import evaluations_report, format_pvalue
 from kcalib._input.data import Data
 from kcalib.evaluation import evaluation_of
 from kcalib.inference.verdict import shown_at_least
@@ -35,13 +35,13 @@ from kcalib.report import figures
 
 
 def run_evaluate(arguments: argparse.Namespace) -> int:
-    jobs = list(named(arguments.files))
+    jobs = list(make_jobs(arguments.files))
     check_no_states(jobs, arguments)
     if arguments.checkpoint is not None and len(arguments.files) > 1:
         arguments.usage_error(f"--checkpoint is for one file, and there are {len(arguments.files)}")
     reading = reading_of(arguments)
     if arguments.parallel is None:
-        check_streaming(arguments, unstreamable(arguments))
+        check_streaming(arguments, option_that_needs_all(arguments))
         return _run(arguments, jobs, reading)
     check_parallel(arguments)
     return with_workers(arguments, lambda: _run(arguments, jobs, reading))
@@ -63,27 +63,28 @@ def run_demo(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace, jobs: Sequence[Job], reading: dict[str, Any]) -> int:
-    unable = None if arguments.stream is not None else unstreamable(arguments)  # the demo has no options to ask for
-    streams = [arguments.parallel is None and wants_stream([job], arguments, unable) for job in jobs]
+    # The demo has no options of streams.
+    unable = None if arguments.stream is not None else option_that_needs_all(arguments)
+    streams = [arguments.parallel is None and reads_in_chunks([job], arguments, unable) for job in jobs]
     options = {} if all(streams) else options_of(arguments)
     models: list[Model] = []
     failures: list[Failure] = []
 
-    with collected(failures, str(arguments.plot)):
+    with collect_failures(failures, str(arguments.plot)):
         check_plotting(arguments)
     for job, in_pieces in zip(jobs, streams, strict=True) if not failures else ():
-        with collected(failures, job.file):
+        with collect_failures(failures, job.file):
             if in_pieces:
-                models.append(streamed(job, arguments, models))
+                models.append(evaluate_in_chunks(job, arguments, models))
                 continue
             models.append(_evaluated(job, arguments, reading, options, models))
-    return reported(models, failures, arguments)
+    return write_results(models, failures, arguments)
 
 
-def reported(models: Sequence[Model], failures: list[Failure], arguments: argparse.Namespace) -> int:
-    """Pictures and numbers of models are written; the exit code."""
+def write_results(models: Sequence[Model], failures: list[Failure], arguments: argparse.Namespace) -> int:
+    """Write pictures and numbers of models, and return the exit code."""
     if arguments.plot is not None and models:
-        with collected(failures, str(arguments.plot)):
+        with collect_failures(failures, str(arguments.plot)):
             panels = [panel for model in models for panel in panels_of(model)]
             figures.plot_reliability(panels, arguments.plot, arguments.theme or "light")
 
@@ -101,13 +102,13 @@ def reported(models: Sequence[Model], failures: list[Failure], arguments: argpar
 
 
 def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What `evaluation_of` takes; a usage error if an option is given that nothing has."""
+    """Return what `evaluation_of` takes, or refuse an option that does not go with the others."""
     estimator, method = arguments.estimator or "auto", method_of(arguments)
-    having = owners()["block_size"]
-    if arguments.block_size is not None and estimator != "block" and type(method) not in having:
+    methods = owners()["block_size"]
+    if arguments.block_size is not None and estimator != "block" and type(method) not in methods:
         arguments.usage_error(
-            f"--block-size is for --estimator block or --method {one_of(having)}, not for --estimator {estimator} with "
-            f"--method {method.name}; leave it out"
+            f"--block-size is for --estimator block or --method {join_names(methods)}, not for --estimator {estimator} "
+            f"with --method {method.name}; leave it out"
         )
     return {
         "level": arguments.level,
@@ -129,24 +130,26 @@ def _evaluated(
     options: dict[str, Any],
     models: Sequence[Model],
 ) -> Model:
-    with prepared(job, arguments.threads, reading) as data:
+    with read_data(job, arguments.threads, reading) as data:
         check_same_kind(data.noun, models, arguments)
         check_options(data, arguments)
-        return evaluated(job, arguments, arguments.lens.induced(data), options, drawn=arguments.plot is not None)
+        return evaluate_data(job, arguments, arguments.lens.induced(data), options, drawn=arguments.plot is not None)
 
 
-def evaluated(job: Job, arguments: argparse.Namespace, data: Data, options: dict[str, Any], *, drawn: bool) -> Model:
-    """The model of checked data that are seen through the lens, with a picture if it is to be `drawn`."""
-    with shared_out(arguments.parallel) as run:
+def evaluate_data(
+    job: Job, arguments: argparse.Namespace, data: Data, options: dict[str, Any], *, drawn: bool
+) -> Model:
+    """Evaluate checked data that are seen through the lens, with a picture if `drawn`."""
+    with open_parallel(arguments.parallel) as run:
         evaluation = evaluation_of(data, **options, parallel=run)
     return Model(job.model, job.file, data.noun, evaluation, picture_of(data, arguments) if drawn else None)
 
 
 def panels_of(model: Model) -> list[figures.Panel]:
-    """The diagram of a model, and those of its classes."""
+    """Return the diagram of a model, and those of its classes."""
     assert model.picture is not None
     e, style = model.evaluation, model.picture.style
-    pvalue = shown_pvalue(e.test.pvalue)
+    pvalue = format_pvalue(e.test.pvalue)
     notes = (
         *e.notes(),
         f"SKCE {e.skce.value:.2e}",

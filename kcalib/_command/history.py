@@ -19,10 +19,10 @@ from typing import Any
 
 from kcalib._backend.files import endless, printable
 from kcalib._command.files import FileError
-from kcalib._command.jobs import Failure, Job, collected, named
+from kcalib._command.jobs import Failure, Job, collect_failures, make_jobs
 from kcalib._command.machine import finite
 from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, write
-from kcalib._command.tables import shown_pvalue, tabulated, terminal_width, wrapped
+from kcalib._command.tables import format_pvalue, format_table, terminal_width, wrap_lines
 from kcalib.report import figures
 from kcalib.report.diagrams import require_matplotlib
 from kcalib.report.history import Release, draw_history
@@ -45,17 +45,17 @@ MOST_MODELS = 20  # of a picture
 def run_history(arguments: argparse.Namespace) -> int:
     failures: list[Failure] = []
     evaluations: list[tuple[str, Release]] = []  # models and releases
-    with collected(failures, str(arguments.plot)):
+    with collect_failures(failures, str(arguments.plot)):
         if arguments.plot is not None:
             require_matplotlib()
-    for job in named(arguments.files) if not failures else ():
-        with collected(failures, job.file):
+    for job in make_jobs(arguments.files) if not failures else ():
+        with collect_failures(failures, job.file):
             evaluations += _read(job)
     if failures:
         return BAD_INPUT
     models = _by_model(evaluations, arguments.order)
     if arguments.plot is not None:
-        with collected(failures, str(arguments.plot)):
+        with collect_failures(failures, str(arguments.plot)):
             if len(models) > MOST_MODELS:
                 raise ValueError(f"a picture holds at most {MOST_MODELS} models, and these files have {len(models)}")
             scores = {model: _score(model, releases) for model, releases in models.items()}
@@ -157,10 +157,10 @@ def _report(models: Mapping[str, Sequence[Release]]) -> str:
     for model, releases in models.items():
         title = f"{model}\n" if len(models) > 1 else ""
         shown = [number for number in NUMBERS if any(release.numbers.get(number) is not None for release in releases)]
-        parts.append(title + tabulated([_row(release, shown) for release in releases], width))
+        parts.append(title + format_table([_row(release, shown) for release in releases], width))
     remarks = [remark for model, releases in models.items() for remark in _remarks(model, releases)]
     if remarks:
-        parts.append("".join(line + "\n" for line in wrapped(remarks, min(width, 120))))
+        parts.append("".join(line + "\n" for line in wrap_lines(remarks, min(width, 120))))
     return "\n".join(parts)
 
 
@@ -174,7 +174,7 @@ def _row(release: Release, shown: Sequence[str]) -> dict[str, str]:
     return row | {
         "SKCE": f"{release.skce:.2e}",
         "std. error": "-" if error is None else f"{error:.2e}",
-        "p-value": shown_pvalue(release.pvalue),
+        "p-value": format_pvalue(release.pvalue),
         "verdict": release.verdict,
     }
 

@@ -67,7 +67,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Failure:
-    """A file that was not evaluated or not written, and why."""
+    """The reason why a file was not evaluated or not written."""
 
     file: str
     message: str
@@ -88,8 +88,8 @@ def reading_of(arguments: argparse.Namespace) -> dict[str, Any]:
     return reading
 
 
-def named(files: Sequence[str]) -> Iterator[Job]:
-    """Models are called by the stems of their files, or by their paths where stems are equal."""
+def make_jobs(files: Sequence[str]) -> Iterator[Job]:
+    """Name models by the stems of their files, or by their paths where stems are equal."""
     stems = Counter(_stem(file) for file in files)
     for file in files:
         stem = _stem(file)
@@ -97,7 +97,7 @@ def named(files: Sequence[str]) -> Iterator[Job]:
 
 
 def check_no_states(files: Sequence[Job], arguments: argparse.Namespace) -> None:
-    """States are no predictions."""
+    """Refuse states where predictions are expected."""
     for job in files:
         if job.path.suffix == STATE:
             arguments.usage_error(
@@ -107,13 +107,13 @@ def check_no_states(files: Sequence[Job], arguments: argparse.Namespace) -> None
 
 
 def _stem(file: str) -> str:
-    """Without the suffix, which has two parts where the content is compressed."""
+    """Strip the suffix, which has two parts where the content is compressed."""
     path = Path(file)
     return path.name.removesuffix(suffix_of(path)) if path.suffix.lower() == ".gz" else path.stem
 
 
 def check_same_kind(noun: str, models: Sequence[Model], arguments: argparse.Namespace) -> None:
-    """That a file holds what those before it hold, where all go into one table."""
+    """Refuse files of two kinds in one table of CSV."""
     if arguments.csv and models and noun != models[0].noun:
         raise files.FileError(
             f"holds {noun}, {models[0].model} holds {models[0].noun}; --csv prints one table: evaluate the files of "
@@ -122,8 +122,8 @@ def check_same_kind(noun: str, models: Sequence[Model], arguments: argparse.Name
 
 
 @contextmanager
-def collected(failures: list[Failure], file: str) -> Iterator[None]:
-    """An error becomes a line on standard error and a Failure."""
+def collect_failures(failures: list[Failure], file: str) -> Iterator[None]:
+    """Turn an error into a line on standard error and a Failure."""
     try:
         yield
     except (OSError, ValueError, TypeError, MemoryError, figures.PlotError, TileError) as error:
@@ -132,22 +132,22 @@ def collected(failures: list[Failure], file: str) -> Iterator[None]:
 
 
 @contextmanager
-def prepared(job: Job, threads: int | None, reading: dict[str, Any]) -> Iterator[Data]:
-    """The checked content of a file; errors that the library then raises speak of the file."""
+def read_data(job: Job, threads: int | None, reading: dict[str, Any]) -> Iterator[Data]:
+    """Read and check a file, and name it in errors that the library raises later."""
     found = files.read_predictions(job.path, **reading)
     try:
         yield found.prepared(threads)
     except files.FileError:
         raise
     except (ValueError, TypeError) as error:
-        message = spelled(error)
+        message = translate(error)
         if any(f"`{name}" in message for name in ("y_true", "y_pred", *PARAMETERS)):
             message += f" ({found.origin})"
         raise files.FileError(message) from None
 
 
-def spelled(error: Exception) -> str:
-    """An error of the library, which speaks of arguments, in words of the command."""
+def translate(error: Exception) -> str:
+    """Return the message of an error of the library with the names that the command has for options."""
     message = str(error)
     if isinstance(error, NoLengthScaleError):
         message = f"{error.fault}; {SCALES[error.of]}"

@@ -30,7 +30,7 @@ def comparison_json(comparison: Comparison | None, jobs: Sequence[Job], failures
 
 
 def comparison_csv(comparison: Comparison) -> str:
-    """One table: a model has no second model and no p-values, a pair no rank."""
+    """Return one table of models, without p-values, and of pairs, without ranks."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([
@@ -71,13 +71,13 @@ def evaluations_json(models: Iterable[Model], failures: Iterable[Failure], argum
 
 
 def _interval(model: Model) -> ConfidenceInterval | None:
-    """Of the SKCE, as probable as the verdict's level leaves."""
+    """Return the interval of the SKCE at one minus the level of the verdict."""
     test, level = model.evaluation.test, model.evaluation.level
     return test.confidence_interval(1 - level) if test.has_interval else None
 
 
 def finite(value: Any) -> Any:
-    """JSON has no infinity and no NaN: null. Intervals have named limits."""
+    """Replace infinity and NaN by None for JSON, and name the limits of intervals."""
     if isinstance(value, ConfidenceInterval):
         value = value._asdict()
     if isinstance(value, dict):

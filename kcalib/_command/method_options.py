@@ -27,7 +27,7 @@ WORD = re.compile(r'"(\w+)"')
 
 
 def flag(name: str) -> str:
-    """What the command calls an option of Python."""
+    """Return the option that stands for a parameter in Python."""
     return "--" + name.removeprefix("n_").replace("_", "-")
 
 
@@ -47,7 +47,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _default(name: str, classes: Sequence[type[CalibrationMethod]]) -> str:
-    """The default of the field, and those of the methods that have another; None is as it is said elsewhere."""
+    """Describe the default of the field, and those of methods that have another."""
     default = getattr(classes[0], name)
     own = {cls.name: getattr(cls, name) for cls in classes}
     others = [f"; {method}: {value}" for method, value in own.items() if value not in (default, None)]
@@ -55,14 +55,16 @@ def _default(name: str, classes: Sequence[type[CalibrationMethod]]) -> str:
 
 
 def method_of(arguments: argparse.Namespace) -> CalibrationMethod:
-    """The method with the options that were given; a usage error if it does not take one of them."""
+    """Return the method with the options that are given, or refuse those that it does not take."""
     (cls,) = (cls for cls in METHODS if cls.name == arguments.method)
     given = {name: getattr(arguments, name, None) for name in owners()}
     given = {name: value for name, value in given.items() if value is not None}
     for name in given:
-        having = owners()[name]
-        if cls not in having and name not in SHARED:
-            arguments.usage_error(f"{flag(name)} is for --method {one_of(having)}, not for {cls.name}; leave it out")
+        classes = owners()[name]
+        if cls not in classes and name not in SHARED:
+            arguments.usage_error(
+                f"{flag(name)} is for --method {join_names(classes)}, not for {cls.name}; leave it out"
+            )
     try:
         return cls(**{name: value for name, value in given.items() if cls in owners()[name]})
     except OptionError as error:
@@ -72,24 +74,24 @@ def method_of(arguments: argparse.Namespace) -> CalibrationMethod:
     raise AssertionError("unreachable: a usage error ends the command")
 
 
-def one_of(classes: Sequence[type[CalibrationMethod]]) -> str:
+def join_names(classes: Sequence[type[CalibrationMethod]]) -> str:
     *names, last = (cls.name for cls in classes)
     return f"{', '.join(names)} or {last}" if names else last
 
 
 @cache
 def owners() -> dict[str, list[type[CalibrationMethod]]]:
-    """The classes that have each field, in the order of `METHODS`."""
-    found: dict[str, list[type[CalibrationMethod]]] = {}
+    """Return the classes that have each field, in the order of `METHODS`."""
+    classes: dict[str, list[type[CalibrationMethod]]] = {}
     for cls in METHODS:
         for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # every method is a dataclass
             if field.name not in OF_FILES:
-                found.setdefault(field.name, []).append(cls)
-    return found
+                classes.setdefault(field.name, []).append(cls)
+    return classes
 
 
 def _argument(hint: Any, text_of_type: str) -> dict[str, Any] | None:
-    """What `add_argument` takes for a field of this type; None if no word or number can be its value."""
+    """Return the arguments of `add_argument` for a field of this type, if a word or number can be its value."""
     types = set(typing.get_args(hint)) or {hint}
     choices = WORD.findall(text_of_type)
     if bool in types:
@@ -117,10 +119,10 @@ def _integer_or_word(text: str) -> int | str:
 
 
 def _documented(cls: type[CalibrationMethod]) -> dict[str, tuple[str, str]]:
-    """Type of each parameter of a class, and the first clause about it; `python -OO` leaves docstrings out."""
+    """Return the type of each parameter of a class, and the first clause about it; `python -OO` has none."""
     section = (inspect.getdoc(cls) or "").partition("Parameters\n----------\n")[2].partition("\n\n")[0]
-    found: dict[str, tuple[str, str]] = {}
+    documented: dict[str, tuple[str, str]] = {}
     for names, text_of_type, text in re.findall(r"^(\w[\w, ]*) : (.*)\n((?:    .*(?:\n|$))+)", section, re.MULTILINE):
         summary = re.split(r"[.;:](?: |$)", " ".join(text.split()))[0]
-        found |= dict.fromkeys(names.split(", "), (text_of_type, summary))
-    return found
+        documented |= dict.fromkeys(names.split(", "), (text_of_type, summary))
+    return documented

@@ -1,4 +1,4 @@
-"""What may have been meant by a word that is not known: `Parser` and `streams` end their messages with it."""
+"""Suggestions for unknown words, at the end of messages."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ MOST_FILES = 20_000  # of a folder that are looked at
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of a message: the known word that is most like this one; nothing if none is."""
-    found = most_like(word, known)
-    return "" if found is None else f"; did you mean {found}?"
+    """Return the end of a message that suggests the most similar known word, if there is one."""
+    match = most_like(word, known)
+    return "" if match is None else f"; did you mean {match}?"
 
 
 def nearest_file(name: str) -> str:
-    """The same for the name of a file that is not there, among those beside which it would be."""
+    """Return the same for a missing file, among the files of its folder."""
     path = Path(name)
     try:
         with os.scandir(path.parent) as entries:

@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     from kcalib.parallel import Parallel
     from kcalib.parallel.backend import Run
 
-METAVAR = "WORKERS"
 FORMS = "processes:N, dask://HOST:PORT, dask (a cluster of this machine), or mpi"
 
 
 def workers(text: str) -> tuple[str, str | int | None]:
-    """The kind of workers that the user names, and how many or where."""
+    """Return the kind of workers that the user names, and how many or where."""
     kind, _, rest = text.partition(":")
     if kind == "processes" and rest.isdecimal() and int(rest) > 0:
         return kind, int(rest)
@@ -36,7 +35,7 @@ def workers(text: str) -> tuple[str, str | int | None]:
 
 
 def check_parallel(arguments: argparse.Namespace) -> None:
-    """Usage errors of options that do not go with workers."""
+    """Refuse options that do not go with workers."""
     for name, given in (
         ("--stream", arguments.stream),
         ("--rows", arguments.rows),
@@ -50,7 +49,7 @@ def check_parallel(arguments: argparse.Namespace) -> None:
 
 
 def with_workers(arguments: argparse.Namespace, run: Callable[[], int]) -> int:
-    """The exit code of `run`, with the workers of `arguments.parallel` in place of what the user wrote."""
+    """Return the exit code of `run`, while `arguments.parallel` holds the workers instead of their name."""
     kind = arguments.parallel[0]
     try:
         arguments.parallel = _transport(arguments)
@@ -58,13 +57,13 @@ def with_workers(arguments: argparse.Namespace, run: Callable[[], int]) -> int:
         report(f"error: {message_of(error)}")
         return BAD_INPUT
     try:
-        return _ended(arguments.parallel, arguments.checkpoint, arguments.resume, run)
+        return _run_and_report(arguments.parallel, arguments.checkpoint, arguments.resume, run)
     finally:
         if kind == "mpi":
             _leave_mpi()
 
 
-def _ended(transport: Parallel, journal: Path | None, resume: bool, run: Callable[[], int]) -> int:
+def _run_and_report(transport: Parallel, journal: Path | None, resume: bool, run: Callable[[], int]) -> int:
     from kcalib.parallel import RankError
 
     def checked() -> int:
@@ -90,15 +89,15 @@ def _ended(transport: Parallel, journal: Path | None, resume: bool, run: Callabl
 
 
 def _leave_mpi() -> None:
-    """All ranks have ended the call: an exit code that is not 0 is no reason for MPI to kill the others."""
+    """Finalize MPI, which kills all ranks if one exits with another code than 0."""
     from mpi4py import MPI
 
     if not MPI.Is_finalized():
         MPI.Finalize()
 
 
-def shared_out(transport: Parallel | None) -> AbstractContextManager[Run | None]:
-    """What computes a call."""
+def open_parallel(transport: Parallel | None) -> AbstractContextManager[Run | None]:
+    """Open the workers for one call, if there are any."""
     from kcalib.parallel.argument import opened
 
     return nullcontext() if transport is None else opened(transport)
@@ -116,7 +115,7 @@ def _transport(arguments: argparse.Namespace) -> Parallel:
 
 @contextmanager
 def _signals(leads: bool) -> Iterator[None]:
-    """SIGTERM ends the call as Ctrl-C does; ranks that follow another leave both to that one."""
+    """Let SIGTERM end the call as Ctrl-C does, or leave both to the leading rank."""
     handlers: dict[signal.Signals, Any] = {signal.SIGTERM: _stop}
     if not leads:
         handlers = {signal.SIGTERM: signal.SIG_IGN, signal.SIGINT: signal.SIG_IGN}

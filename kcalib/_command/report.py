@@ -14,8 +14,8 @@ import numpy as np
 
 from kcalib._backend.files import printable, write_whole
 from kcalib._command.arguments import given_kernel
-from kcalib._command.evaluate import evaluated, options_of, panels_of
-from kcalib._command.jobs import Failure, Model, check_no_states, collected, named, prepared, reading_of
+from kcalib._command.evaluate import evaluate_data, options_of, panels_of
+from kcalib._command.jobs import Failure, Model, check_no_states, collect_failures, make_jobs, read_data, reading_of
 from kcalib._command.kinds import check_options
 from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, message_of, write
 from kcalib._input.data import Data
@@ -37,7 +37,7 @@ N_CLASSES = 8  # that have a diagram
 
 @dataclass(frozen=True)
 class Repair:
-    """What recalibration gains, or why that is not known."""
+    """The gain of recalibration, or why it is not known."""
 
     choice: Choice | None
     n_samples: int
@@ -45,7 +45,7 @@ class Repair:
 
 
 def run_report(arguments: argparse.Namespace) -> int:
-    jobs = list(named(arguments.files))
+    jobs = list(make_jobs(arguments.files))
     check_no_states(jobs, arguments)
     if arguments.output.suffix.lower() not in (".html", ".htm"):
         arguments.usage_error(f"--output is {str(arguments.output)!r}, expected a file name that ends in .html")
@@ -56,16 +56,16 @@ def run_report(arguments: argparse.Namespace) -> int:
     failures: list[Failure] = []
     models: list[Model] = []
     seen: dict[str, Data] = {}
-    with collected(failures, str(arguments.output)):
+    with collect_failures(failures, str(arguments.output)):
         require_matplotlib()
     for job in jobs if not failures else ():
-        with collected(failures, job.file), prepared(job, arguments.threads, reading) as data:
+        with collect_failures(failures, job.file), read_data(job, arguments.threads, reading) as data:
             check_options(data, arguments)
             seen[job.model] = arguments.lens.induced(data)
-            models.append(evaluated(job, drawing, seen[job.model], options, drawn=True))
+            models.append(evaluate_data(job, drawing, seen[job.model], options, drawn=True))
     if failures:
         return BAD_INPUT
-    with collected(failures, str(arguments.output)):
+    with collect_failures(failures, str(arguments.output)):
         page = _page(models, seen, arguments).encode()
         write_whole(arguments.output, page)
         what = f"{len(models)} model{'s' if len(models) > 1 else ''}, {len(page) >> 10} KiB"
@@ -77,17 +77,19 @@ def run_report(arguments: argparse.Namespace) -> int:
 
 
 def _page(models: Sequence[Model], seen: Mapping[str, Data], arguments: argparse.Namespace) -> str:
-    said = {model.model: model.evaluation for model in models}
+    evaluated = {model.model: model.evaluation for model in models}
     sections = [
-        evaluations.numbers(said),
+        evaluations.numbers(evaluated),
         _diagrams(models),
-        evaluations.tests(said),
-        _compared(seen, arguments),
-        _repaired(seen, arguments),
-        evaluations.repeated(said, "kcalib " + shlex.join(arguments.given)),
+        evaluations.tests(evaluated),
+        _comparisons(seen, arguments),
+        _repairs(seen, arguments),
+        evaluations.repeated(evaluated, "kcalib " + shlex.join(arguments.given)),
     ]
     what = models[0].model if len(models) == 1 else f"{len(models)} models"
-    return document(f"Calibration of {what}", evaluations.verdicts(said), [one for one in sections if one.parts])
+    return document(
+        f"Calibration of {what}", evaluations.verdicts(evaluated), [section for section in sections if section.parts]
+    )
 
 
 def _diagrams(models: Sequence[Model]) -> Section:
@@ -103,16 +105,16 @@ def _diagrams(models: Sequence[Model]) -> Section:
 
 
 def _row(panels: Sequence[Panel]) -> str:
-    """A picture of each, which narrow pages put below each other."""
-    return row([svg(partial(draw_panels, [one], captioned=False), f"diagram of {one.model}") for one in panels])
+    """Return a picture of each, which narrow pages put below each other."""
+    return row([svg(partial(draw_panels, [panel], captioned=False), f"diagram of {panel.model}") for panel in panels])
 
 
 def _short(panel: Panel, model: str) -> Panel:
     return replace(panel, model=panel.model.removeprefix(f"{model}: "))
 
 
-def _compared(seen: Mapping[str, Data], arguments: argparse.Namespace) -> Section:
-    """Models of one kind on the same samples, by their calibration errors and by a proper score."""
+def _comparisons(seen: Mapping[str, Data], arguments: argparse.Namespace) -> Section:
+    """Compare models of one kind on the same samples, by their calibration errors and by a proper score."""
     parts: list[str] = []
     if len(seen) > 1:
         first_name, first = next(iter(seen.items()))
@@ -146,7 +148,7 @@ def _comparison(comparison: Comparison) -> list[str]:
     ]
 
 
-def _repaired(seen: Mapping[str, Data], arguments: argparse.Namespace) -> Section:
+def _repairs(seen: Mapping[str, Data], arguments: argparse.Namespace) -> Section:
     parts = []
     for name, data in seen.items():
         repair = _repair(data, arguments.seed)

@@ -14,20 +14,28 @@ from typing import Any
 from kcalib import streaming
 from kcalib._backend.files import printable
 from kcalib._command.arguments import STATE, given_kernel, given_options
-from kcalib._command.evaluate import reported
+from kcalib._command.evaluate import write_results
 from kcalib._command.files import FileError
-from kcalib._command.jobs import Failure, Model, check_same_kind, collected, named, reading_of, spelled
+from kcalib._command.jobs import (
+    Failure,
+    Model,
+    check_same_kind,
+    collect_failures,
+    make_jobs,
+    reading_of,
+    translate,
+)
 from kcalib._command.kinds import check_plotting
 from kcalib._command.method_options import flag
 from kcalib._command.streamed import (
     LOG_SECONDS,
     AnyState,
     check_samples,
-    made_for,
-    model_of,
+    make_state_for,
+    model_of_state,
     noun_of,
-    opened,
-    respelled,
+    open_source,
+    translate_errors,
 )
 from kcalib._command.streams import BAD_INPUT, DONE, message_of, write
 from kcalib._input.source import Source
@@ -42,14 +50,14 @@ FIRST_ROWS = 2000  # of other predictions, whose median distance is the bandwidt
 def run_update(arguments: argparse.Namespace) -> int:
     failures: list[Failure] = []
     reading_of(arguments)  # usage errors
-    with collected(failures, arguments.file):
-        samples = opened(arguments.file, arguments)
+    with collect_failures(failures, arguments.file):
+        samples = open_source(arguments.file, arguments)
         check_samples(samples, arguments)
-        with collected(failures, arguments.state), respelled():
-            state, note = _begun(samples, arguments)
+        with collect_failures(failures, arguments.state), translate_errors():
+            state, note = _load_or_make(samples, arguments)
         if not failures:
             rows = state.n_samples
-            with respelled(), _spelled(arguments.state):
+            with translate_errors(), _update_errors(arguments.state):
                 feed(
                     state, samples, note, Path(arguments.state),
                     resume=arguments.resume, checkpoint_seconds=arguments.checkpoint_every, log_seconds=LOG_SECONDS,
@@ -62,8 +70,8 @@ def run_update(arguments: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _spelled(state: str) -> Iterator[None]:
-    """Errors of a run as the command says them: which file it is, and the remedy for rows that come twice."""
+def _update_errors(state: str) -> Iterator[None]:
+    """Name the file in errors of a run, and the remedy for rows that come twice."""
     try:
         yield
     except OSError as error:
@@ -71,16 +79,16 @@ def _spelled(state: str) -> Iterator[None]:
             raise
         raise FileError(f"{state}: {error.strerror}") from None
     except ValueError as error:
-        which, found, _ = str(error).partition(" added already")
-        if not found:
+        rows, is_repeated, _ = str(error).partition(" added already")
+        if not is_repeated:
             raise
         raise FileError(
-            f"{which}{found}; --resume skips them if they are the same, --part or --first-row number others apart"
+            f"{rows} added already; --resume skips them if they are the same, --part or --first-row number others apart"
         ) from None
 
 
-def _begun(samples: Source, arguments: argparse.Namespace) -> tuple[AnyState, Note]:
-    """The state to update, and the note of this update."""
+def _load_or_make(samples: Source, arguments: argparse.Namespace) -> tuple[AnyState, Note]:
+    """Return the state to update, and the note of this update."""
     before: Note | None = None
     path = Path(arguments.state)
     if path.exists():
@@ -90,7 +98,7 @@ def _begun(samples: Source, arguments: argparse.Namespace) -> tuple[AnyState, No
         if arguments.part is not None:
             state = with_part(state, arguments.part)
     else:
-        state = made_for(samples, arguments, **_kernels(samples, arguments), part=arguments.part or 0)
+        state = make_state_for(samples, arguments, **_kernels(samples, arguments), part=arguments.part or 0)
     begin, end = checked_rows(arguments.rows, samples.n)
     # A part, or a share of a file, is numbered as the file is, so that the same rows are noticed if they come again.
     numbered = arguments.part is not None or arguments.rows is not None
@@ -114,7 +122,7 @@ def _begun(samples: Source, arguments: argparse.Namespace) -> tuple[AnyState, No
 
 
 def _check_kind(kind: type) -> None:
-    """That a file which exists holds a state that predictions of one model can be added to."""
+    """Refuse states to which the command cannot add predictions."""
     if kind is ComparisonState:
         raise FileError("is a state of several models; `kcalib compare` with --checkpoint FILE --part K makes others")
     if kind not in (CalibrationState, ForecastState):
@@ -122,11 +130,11 @@ def _check_kind(kind: type) -> None:
 
 
 def _check_options(state: AnyState, samples: Source, arguments: argparse.Namespace) -> None:
-    """That a state which exists is of what was asked for."""
+    """Refuse a state with other options than those given."""
     options = state.options
-    mine, others = (_kind(one) for one in (options, samples))
-    if mine not in (others, "None distributions"):  # a state without rows has no family yet
-        raise FileError(f"is a state of {mine}, but {arguments.file} holds predictions of {others}")
+    own, other = _kind(options), _kind(samples)
+    if own not in (other, "None distributions"):  # a state without rows has no family yet
+        raise FileError(f"is a state of {own}, but {arguments.file} holds predictions of {other}")
     for name, value in given_options(arguments).items():
         if getattr(options, name) != value:
             raise FileError(f"has {flag(name)} {getattr(options, name)}, not {value}; leave {flag(name)} out")
@@ -136,23 +144,23 @@ def _check_options(state: AnyState, samples: Source, arguments: argparse.Namespa
             raise FileError(f"has the {which} {getattr(options, name)}, not {kernel}; leave the bandwidth out")
 
 
-def _kind(one: Any) -> str:
-    """What a state, by its options, or a source is of."""
-    prediction = getattr(one, "prediction", None)
-    if isinstance(one, StateOptions) or (isinstance(one, Source) and prediction is None):
-        return f"{one.n_classes} classes"
+def _kind(holder: Any) -> str:
+    """Describe what a state, by its options, or a source holds."""
+    prediction = getattr(holder, "prediction", None)
+    if isinstance(holder, StateOptions) or (isinstance(holder, Source) and prediction is None):
+        return f"{holder.n_classes} classes"
     return f"{prediction} distributions"
 
 
 def _kernels(samples: Source, arguments: argparse.Namespace) -> dict[str, Any]:
-    """The kernel whose bandwidth was given, as a number or by what has it; of distributions the one on targets, too."""
+    """Return the kernels whose bandwidths are given, as a number or by a file."""
     if arguments.bandwidth_of is None:
         return {"kernel": given_kernel(arguments)}
     try:
         if arguments.bandwidth_of.endswith(STATE):
             state = next(iter(_models_of(streaming.load(arguments.bandwidth_of)).values()))
         else:
-            others = opened(arguments.bandwidth_of, arguments)
+            others = open_source(arguments.bandwidth_of, arguments)
             few: dict[str, Any] = {"n_columns": 16, "n_resamples": 0}
             if others.prediction is None:
                 state = CalibrationState(others.n_classes, lens=arguments.lens, **few)
@@ -164,30 +172,30 @@ def _kernels(samples: Source, arguments: argparse.Namespace) -> dict[str, Any]:
             raise FileError(f"is of {_kind(state.options)}, {arguments.file} of {_kind(samples)}; name one of the same")
         if not state.n_samples:
             raise FileError("there are no rows, whose median distance it would be; name another file, or --bandwidth")
-        found = state._contents.settled(None).fixed(None, elsewhere=True)
-        if found.bandwidth_rows < 0:  # identical predictions have none for others
+        contents = state._contents.settled(None).fixed(None, elsewhere=True)
+        if contents.bandwidth_rows < 0:  # identical predictions have none for others
             raise NoLengthScaleError(
-                -found.bandwidth_rows, of="classes" if samples.prediction is None else "predictions"
+                -contents.bandwidth_rows, of="classes" if samples.prediction is None else "predictions"
             )
-        options = found.options
+        options = contents.options
         names = ("kernel", "target_kernel") if samples.prediction is not None else ("kernel",)
         return {name: getattr(options, name) for name in names}
     except (OSError, ValueError, TypeError) as error:
-        reason = message_of(error) if isinstance(error, OSError) else spelled(error)
+        reason = message_of(error) if isinstance(error, OSError) else translate(error)
         raise FileError(f"--bandwidth-of {arguments.bandwidth_of}: {reason}") from None
 
 
 @contextmanager
-def _twice() -> Iterator[None]:
-    """What to do about states with the same rows, as the command says it."""
+def _merge_errors() -> Iterator[None]:
+    """Add the remedy to errors of states with the same rows."""
     try:
         yield
     except ValueError as error:
-        which, found, _ = str(error).partition(" added already")
-        if not found:
-            raise FileError(spelled(error)) from None
+        rows, is_repeated, _ = str(error).partition(" added already")
+        if not is_repeated:
+            raise FileError(translate(error)) from None
         raise FileError(
-            f"{which} added by a file before it already; name each state once, and make those of different samples by "
+            f"{rows} added by a file before it already; name each state once, and make those of different samples by "
             "`kcalib update` with a --part K of their own"
         ) from None
 
@@ -199,7 +207,7 @@ def run_merge(arguments: argparse.Namespace) -> int:
     if out.exists() and any(os.path.exists(file) and os.path.samefile(out, file) for file in arguments.files):
         arguments.usage_error(f"-o {out} is one of the files to merge; name another one")
     for file in arguments.files:
-        with collected(failures, file):
+        with collect_failures(failures, file):
             state = streaming.load(file)
             if merged is None:
                 merged = state
@@ -207,11 +215,11 @@ def run_merge(arguments: argparse.Namespace) -> int:
                 if type(state) is not type(merged):
                     kinds = f"a {type(state).__name__}, the first one is a {type(merged).__name__}"
                     raise FileError(f"is {kinds}; merge states of one kind")
-                with _twice():
+                with _merge_errors():
                     merged.merge(state)
     if failures or merged is None:
         return BAD_INPUT
-    with collected(failures, str(out)):
+    with collect_failures(failures, str(out)):
         merged.save(out)
     if failures:
         return BAD_INPUT
@@ -223,17 +231,17 @@ def run_show(arguments: argparse.Namespace) -> int:
     models: list[Model] = []
     failures: list[Failure] = []
     seeds = set()
-    with collected(failures, str(arguments.plot)):
+    with collect_failures(failures, str(arguments.plot)):
         check_plotting(arguments)
-    for job in named(arguments.files) if not failures else ():
-        with collected(failures, job.file), respelled():
+    for job in make_jobs(arguments.files) if not failures else ():
+        with collect_failures(failures, job.file), translate_errors():
             for name, state in _models_of(streaming.load(job.path)).items():
                 check_same_kind(noun_of(state), models, arguments)
                 model = f"{job.model}: {name}" if name else job.model
-                models.append(model_of(state, replace(job, model=printable(model)), arguments))
+                models.append(model_of_state(state, replace(job, model=printable(model)), arguments))
                 seeds.add(state.options.seed)
     arguments.seed = seeds.pop() if len(seeds) == 1 else None
-    return reported(models, failures, arguments)
+    return write_results(models, failures, arguments)
 
 
 def _models_of(state: Any) -> dict[str, AnyState]:

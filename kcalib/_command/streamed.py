@@ -1,4 +1,4 @@
-"""Files into states, in pieces: what `kcalib update` and `kcalib evaluate --stream` have in common."""
+"""Files that are read in chunks into states, for `kcalib update`, `evaluate --stream` and `compare --stream`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kcalib._command.arguments import GIVEN, STREAMED_FROM, given_kernel, given_
 from kcalib._command.files import FileError
 from kcalib._command.files.csv import STDIN, stdin_part
 from kcalib._command.files.source import FileColumns
-from kcalib._command.jobs import Job, Model, check_same_kind, spelled
+from kcalib._command.jobs import Job, Model, check_same_kind, translate
 from kcalib._command.kinds import check_dimensions, check_for_forecasts, picture_of_state
 from kcalib._command.method_options import flag
 from kcalib._command.streams import report
@@ -31,12 +31,11 @@ from kcalib.streaming.sources.parts import PartsSource
 State = TypeVar("State", bound=CalibrationState | ForecastState | ComparisonState)
 
 LOG_SECONDS = 60.0
-
 AnyState = CalibrationState | ForecastState  # of one model
 
 
-def opened(file: str, arguments: argparse.Namespace) -> Source:
-    """The samples of a file, a folder, files that a pattern names, or standard input."""
+def open_source(file: str, arguments: argparse.Namespace) -> Source:
+    """Open a file, a folder, files that a pattern names, or standard input."""
     named = {name: getattr(arguments, name) for name in PARAMETERS}
     wanted = Wanted(
         arguments.probs,
@@ -50,16 +49,16 @@ def opened(file: str, arguments: argparse.Namespace) -> Source:
     return PartsSource(parts, normalize=arguments.normalize)
 
 
-def made_for(samples: Source, arguments: argparse.Namespace, **more: Any) -> AnyState:
-    """An empty state of one model, of the kind that the samples need, with the options that were given."""
+def make_state_for(samples: Source, arguments: argparse.Namespace, **more: Any) -> AnyState:
+    """Make an empty state of the kind that the samples need."""
     check_samples(samples, arguments)
     if samples.prediction is None:
-        return made(CalibrationState, samples, arguments, **more)
-    return made(ForecastState, samples, arguments, **more)
+        return make_state(CalibrationState, samples, arguments, **more)
+    return make_state(ForecastState, samples, arguments, **more)
 
 
 def check_samples(samples: Source, arguments: argparse.Namespace) -> None:
-    """That there are states of such samples, with the options that are given."""
+    """Refuse samples that states cannot hold."""
     if samples.prediction is not None:
         check_for_forecasts(arguments)
     if samples.prediction == MultivariateNormal.__name__:
@@ -70,8 +69,8 @@ def check_samples(samples: Source, arguments: argparse.Namespace) -> None:
         )
 
 
-def made(kind: type[State], samples: Source, arguments: argparse.Namespace, **more: Any) -> State:
-    """An empty state for the samples, with the options that were given."""
+def make_state(kind: type[State], samples: Source, arguments: argparse.Namespace, **more: Any) -> State:
+    """Make an empty state with the options that are given."""
     options = {name: value for name, value in given_options(arguments).items() if name not in more}
     make: Any = kind
     try:
@@ -82,15 +81,15 @@ def made(kind: type[State], samples: Source, arguments: argparse.Namespace, **mo
             state = make(samples.n_classes, **options, **more, threads=arguments.threads)
         return state
     except ValueError as error:
-        message = spelled(error)
+        message = translate(error)
         for name in GIVEN:
             message = message.replace(f"`{name}`", flag(name))
         arguments.usage_error(message)
         raise AssertionError("unreachable: a usage error ends the command") from None
 
 
-def wants_stream(files: Sequence[Job], arguments: argparse.Namespace, unable: str | None) -> bool:
-    """Whether files are read in pieces: on request, or if they are large and nothing is asked for that is `unable`."""
+def reads_in_chunks(files: Sequence[Job], arguments: argparse.Namespace, unable: str | None) -> bool:
+    """Say whether files are read in pieces: on request, or if they are large and no option needs all samples."""
     if arguments.stream is not None:
         return bool(arguments.stream)
     size = sum(os.path.getsize(job.path) for job in files if job.path.is_file())
@@ -102,7 +101,7 @@ def wants_stream(files: Sequence[Job], arguments: argparse.Namespace, unable: st
 
 
 def check_streaming(arguments: argparse.Namespace, unable: str | None) -> None:
-    """Usage errors of options that do not go together; what needs a stream asks for one."""
+    """Refuse options that do not go together, and set `stream` where another option needs it."""
     for name in ("checkpoint", "rows"):
         if getattr(arguments, name) is not None:
             if arguments.stream is False:
@@ -115,8 +114,8 @@ def check_streaming(arguments: argparse.Namespace, unable: str | None) -> None:
         arguments.usage_error(f"{unable} needs all samples at once; leave it out, or --stream")
 
 
-def unstreamable(arguments: argparse.Namespace) -> str | None:
-    """An option that takes all samples at once; None if there is none."""
+def option_that_needs_all(arguments: argparse.Namespace) -> str | None:
+    """Return an option that takes all samples at once, if one is given."""
     if arguments.method not in ("auto", "features"):
         return f"--method {arguments.method}"
     if arguments.estimator not in (None, "features"):
@@ -124,28 +123,28 @@ def unstreamable(arguments: argparse.Namespace) -> str | None:
     return None
 
 
-def of_forecasts(arguments: argparse.Namespace) -> str | None:
-    """An option of predicted distributions; None if there is none."""
+def option_of_forecasts(arguments: argparse.Namespace) -> str | None:
+    """Return an option of predicted distributions, if one is given."""
     return next((flag(name) for name in PARAMETERS if getattr(arguments, name) is not None), None)
 
 
-def streamed(job: Job, arguments: argparse.Namespace, models: Sequence[Model]) -> Model:
-    """An evaluation of the samples of a file, after other ones."""
+def evaluate_in_chunks(job: Job, arguments: argparse.Namespace, models: Sequence[Model]) -> Model:
+    """Evaluate the samples of a file chunk by chunk."""
     if getattr(arguments, "plot_classes", 0):
         raise FileError("--plot-classes draws from all samples at once; leave it out, or pass --no-stream")
-    samples = opened(job.file, arguments)
+    samples = open_source(job.file, arguments)
     check_same_kind(Classification.noun if samples.prediction is None else Forecasts.noun, models, arguments)
     if samples.prediction is not None and samples.n is not None:  # before the work, not after it
         check_dimensions(samples.read(0, 1)[1].n_dims, arguments)
-    state = made_for(samples, arguments, kernel=given_kernel(arguments))
+    state = make_state_for(samples, arguments, kernel=given_kernel(arguments))
     if job.path == STDIN and arguments.checkpoint is not None:
         raise FileError("standard input cannot be read again, so there is no --checkpoint; write it to a file")
-    with respelled():
-        return model_of(completed(state, samples, arguments), job, arguments)
+    with translate_errors():
+        return model_of_state(add_rows(state, samples, arguments), job, arguments)
 
 
-def completed(state: State, samples: Source | Mapping[str, Source], arguments: argparse.Namespace) -> State:
-    """The state with all samples, or those of --rows, as --checkpoint and --resume say."""
+def add_rows(state: State, samples: Source | Mapping[str, Source], arguments: argparse.Namespace) -> State:
+    """Add all samples to the state, or those of --rows, as --checkpoint and --resume say."""
     checkpoint = arguments.checkpoint
     if checkpoint is not None and checkpoint.is_file() and not arguments.resume:
         raise FileError(f"the checkpoint {str(checkpoint)!r} exists; go on from it by --resume, or remove it")
@@ -169,22 +168,22 @@ def completed(state: State, samples: Source | Mapping[str, Source], arguments: a
 
 
 @contextmanager
-def respelled() -> Iterator[None]:
-    """Errors of samples in pieces, and of states of them, in words of the command."""
+def translate_errors() -> Iterator[None]:
+    """Raise errors of sources and states with the names that the command has for options."""
     try:
         yield
     except FileError as error:
-        message = spelled(error)
+        message = translate(error)
         raise error if message == str(error) else FileError(message) from None
     except (ValueError, TypeError) as error:
-        raise FileError(spelled(error)) from None
+        raise FileError(translate(error)) from None
 
 
 def noun_of(state: AnyState) -> str:
     return Forecasts.noun if isinstance(state, ForecastState) else Classification.noun
 
 
-def model_of(state: AnyState, job: Job, arguments: argparse.Namespace) -> Model:
+def model_of_state(state: AnyState, job: Job, arguments: argparse.Namespace) -> Model:
     evaluation = state.result(level=arguments.level, tolerance=arguments.tolerance)
     if isinstance(evaluation, ForecastEvaluation):
         check_dimensions(evaluation.n_dims, arguments)

@@ -13,7 +13,7 @@ DONE, BAD_INPUT, USAGE, MISCALIBRATED, SAVED, INTERRUPTED = 0, 1, 2, 3, 75, 130 
 
 
 def message_of(error: BaseException) -> str:
-    """One line."""
+    """Return the message of an error in one line."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     if isinstance(error, FileNotFoundError) and isinstance(error.filename, str):
         text += nearest_file(error.filename)
@@ -29,7 +29,7 @@ def report(line: str) -> None:
 
 
 def write(text: str) -> bool:
-    """Write to standard output and flush it; whether that worked or was no longer wanted."""
+    """Write to standard output and say whether that worked; a closed pipe is no error."""
     if sys.stdout is None:
         return True
     try:

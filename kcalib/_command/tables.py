@@ -20,12 +20,12 @@ GAP = "  "
 
 
 def evaluations_report(models: Sequence[Model], arguments: argparse.Namespace) -> str:
-    """A table for each kind of model, and below it what was done."""
+    """Return a table for each kind of model, and below it what was done."""
     width = terminal_width()
     kind = operator.attrgetter("noun")
     kinds = [list(some) for _, some in itertools.groupby(sorted(models, key=kind), kind)]
     return "\n".join(
-        tabulated([_row(model) for model in some], width)
+        format_table([_row(model) for model in some], width)
         + "\n"
         + "".join(line + "\n" for line in _remarks(some, arguments, min(width, 120)))
         for some in kinds
@@ -33,7 +33,7 @@ def evaluations_report(models: Sequence[Model], arguments: argparse.Namespace) -
 
 
 def terminal_width() -> int:
-    """Of lines; none are too long for a file."""
+    """Return the width of lines, which is unlimited in a file."""
     return shutil.get_terminal_size(fallback=(sys.maxsize, 24)).columns
 
 
@@ -44,13 +44,13 @@ def _row(model: Model) -> dict[str, str]:
         **e.columns(),
         "SKCE": f"{e.skce.value:.2e}",
         "std. error": "-" if e.skce.standard_error is None else f"{e.skce.standard_error:.2e}",
-        "p-value": shown_pvalue(e.test.pvalue),
+        "p-value": format_pvalue(e.test.pvalue),
         "verdict": e.verdict,
     }
 
 
-def tabulated(rows: Sequence[dict[str, str]], width: int) -> str:
-    """One row a model; on a narrow terminal one column a model, as many at a time as fit."""
+def format_table(rows: Sequence[dict[str, str]], width: int) -> str:
+    """Return a table with a row for each model, or on a narrow terminal with a column for each, as many as fit."""
     headers = list(rows[0])
     wide = aligned([headers, *(list(row.values()) for row in rows)], [header in TEXTS for header in headers])
     if max(map(len, wide)) <= width:
@@ -76,7 +76,7 @@ def tabulated(rows: Sequence[dict[str, str]], width: int) -> str:
 
 
 def _column(cells: list[str]) -> list[str]:
-    """The cells of a model one below the other, the verdict on several lines."""
+    """Stack the cells of a model, the verdict on several lines."""
     return [*cells[:-1], *textwrap.wrap(cells[-1], max(16, *map(len, cells[:-1])), break_long_words=False)]
 
 
@@ -110,11 +110,11 @@ def _remarks(models: Sequence[Model], arguments: argparse.Namespace, width: int)
             f"the level holds for each model by itself; for {level} over all {len(models)} "
             f"use --level {arguments.level / len(models):.2g}"
         )
-    return wrapped(remarks, width)
+    return wrap_lines(remarks, width)
 
 
 def _tests(tests: Sequence[CalibrationTestResult]) -> Iterator[str]:
-    """What was done, once for each method."""
+    """Describe the tests, once for each method."""
     for method in dict.fromkeys(test.method for test in tests):
         some = [test for test in tests if test.method == method]
         what = "all samples" if method == "features" else "all pairs"
@@ -130,13 +130,13 @@ def _tests(tests: Sequence[CalibrationTestResult]) -> Iterator[str]:
 
 def comparison_report(comparison: Comparison) -> str:
     width = min(120, terminal_width())
-    parts = (comparison.model_lines(), comparison.pair_lines(), wrapped(comparison.remarks(), width))
+    parts = (comparison.model_lines(), comparison.pair_lines(), wrap_lines(comparison.remarks(), width))
     return "\n".join("".join(line + "\n" for line in lines) for lines in parts)
 
 
-def wrapped(remarks: Sequence[str], width: int) -> list[str]:
+def wrap_lines(remarks: Sequence[str], width: int) -> list[str]:
     return [line for remark in remarks for line in textwrap.wrap(remark, width, subsequent_indent="  ")]
 
 
-def shown_pvalue(pvalue: float) -> str:
+def format_pvalue(pvalue: float) -> str:
     return f"{pvalue:.2g}" if pvalue > 0 else "<1e-300"

@@ -1,4 +1,4 @@
-"""The current GPU: public functions and methods run where their arrays are, whatever was current before.
+"""The current GPU: public functions and methods run on the GPU of their arrays.
 
 `on_their_gpu` looks for arrays on NVIDIA GPUs among the arguments, of CuPy, PyTorch or JAX, also in dictionaries, lists
 and objects of kcalib. With one it makes its GPU the current one for the call and lets `faults` say what goes wrong
@@ -52,16 +52,12 @@ def on_their_gpu(function: F) -> F:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        modules = sys.modules
-        if "cupy" in modules or "torch" in modules or "jax" in modules:
-            for value in (*args, *kwargs.values()) if kwargs else args:
-                if type(value) not in _PLAIN and _has_array(value, _DEPTH):
-                    given = dict(zip(names, args, strict=False)) | kwargs
-                    places = [place for name, value in given.items() for place in _places(value, name, name, _DEPTH)]
-                    if places:
-                        _check_places(places, given)
-                        return _run(function, places[0], args, kwargs)
-                    break
+        if {"cupy", "torch", "jax"} & sys.modules.keys():
+            given = dict(zip(names, args, strict=False)) | kwargs
+            places = [place for name, value in given.items() for place in _places(value, name, name, _DEPTH)]
+            if places:
+                _check_places(places, given)
+                return _run(function, places[0], args, kwargs)
         return function(*args, **kwargs)
 
     return call  # type: ignore[return-value]
@@ -87,12 +83,12 @@ def _run(function: Callable[..., Any], place: Place, args: Any, kwargs: Any) -> 
         fault = explained(error, gpu)
         if fault is None:
             raise
-        _let_go(error, cupy, gpu)
+        _release_memory(error, cupy, gpu)
         raise fault from error
 
 
-def _let_go(error: BaseException | None, cupy: Any, gpu: int) -> None:
-    """Free what the failed call had on the GPU, though the error is kept, as it is in interactive Python."""
+def _release_memory(error: BaseException | None, cupy: Any, gpu: int) -> None:
+    """Free what the failed call holds on the GPU, even where the error is kept, as in interactive Python."""
     out_of_memory = isinstance(error, MemoryError)
     while error is not None:
         traceback.clear_frames(error.__traceback__)
@@ -107,8 +103,8 @@ def _check_places(places: list[Place], given: dict[str, Any]) -> None:
     for place in places:
         if place.gpu != first.gpu:
             raise ValueError(
-                f"{_named(place)} is on GPU {place.gpu}, {_named(first)} on GPU {first.gpu}; bring them to one GPU, "
-                f"such as by {_moved(place, first)}"
+                f"{_name_of(place)} is on GPU {place.gpu}, {_name_of(first)} on GPU {first.gpu}; bring them to one GPU, "
+                f"such as by {_call_to_move(place, first)}"
             )
     others = [place for place in places if place.argument != "self"]
     for name in ("y_pred", "y_preds"):
@@ -116,8 +112,8 @@ def _check_places(places: list[Place], given: dict[str, Any]) -> None:
             kind: Any = type(value)
             if others and _what(kind) != "object" and not any(p.label.startswith(label) for p in places):
                 raise ValueError(
-                    f"{_named(others[0])} is on GPU {others[0].gpu}, but `{label}` is not; bring both to one place: "
-                    f"cupy.asarray({label}) computes on the GPU, {_fetched(others[0])} on the CPU"
+                    f"{_name_of(others[0])} is on GPU {others[0].gpu}, but `{label}` is not; bring both to one place: "
+                    f"cupy.asarray({label}) computes on the GPU, {_call_to_fetch(others[0])} on the CPU"
                 )
 
 
@@ -127,11 +123,11 @@ def _entries(value: Any, name: str) -> list[tuple[str, Any]]:
     return [(f"{name}[{k!r}]", v) for k, v in value.items()] if isinstance(value, Mapping) else [(name, value)]
 
 
-def _named(place: Place) -> str:
+def _name_of(place: Place) -> str:
     return f"this {place.label}" if place.argument == "self" else f"`{place.label}`"
 
 
-def _moved(place: Place, to: Place) -> str:
+def _call_to_move(place: Place, to: Place) -> str:
     name = arrays.library(place.array)
     if name == "torch":
         return f"{place.label}.to('cuda:{to.gpu}')"
@@ -140,35 +136,15 @@ def _moved(place: Place, to: Place) -> str:
     return f"cupy.asarray({place.label}) inside `with cupy.cuda.Device({to.gpu}):`"
 
 
-def _fetched(place: Place) -> str:
+def _call_to_fetch(place: Place) -> str:
     name = arrays.library(place.array)
     if name == "torch":
         return f"{place.label}.cpu()"
     return f"numpy.asarray({place.label})" if name == "jax" else f"cupy.asnumpy({place.label})"
 
 
-def _has_array(value: Any, depth: int) -> bool:
-    """Whether there is an array of a library that has arrays on GPUs: quickly, as most calls have none."""
-    kind: Any = type(value)
-    what = _what(kind)
-    if what is None or depth == 0:
-        return False
-    if what == "array":
-        return True
-    if what == "sequence":
-        if not value or type(value[0]) in _PLAIN:
-            return False
-        entries = value[:1] if type(value[0]) is list else value[:_ENTRIES]  # rows of numbers, or objects
-        return any(_has_array(entry, depth - 1) for entry in entries)
-    named = value if what == "mapping" else getattr(value, "__dict__", None)
-    if named:
-        for entry in named.values():
-            if type(entry) not in _PLAIN and _has_array(entry, depth - 1):
-                return True
-    return False
-
-
 def _places(value: Any, argument: str, label: str, depth: int) -> Iterator[Place]:
+    """Yield the arrays on GPUs in a value, and in its entries and attributes."""
     kind: Any = type(value)
     what = _what(kind)
     if what is None or depth == 0:
@@ -192,7 +168,7 @@ def _places(value: Any, argument: str, label: str, depth: int) -> Iterator[Place
 
 @functools.lru_cache(maxsize=1024)
 def _what(kind: Any) -> str | None:
-    """What a type is; it is asked by names, as the libraries need not be there.
+    """Classify a type by the names of its bases, since the libraries need not be installed.
 
     "array": of a library that has arrays on GPUs; "object": of kcalib, derived from one of its classes, or a
     distribution of another library; "mapping"; "sequence": a list or tuple; None: holds no arrays.

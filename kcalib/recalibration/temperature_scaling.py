@@ -131,6 +131,10 @@ class TemperatureScaling(Recalibrator):
     draws stand for distributions they have the same seed at every T. The standard error is that of an M-estimator, with
     derivatives by differences, and the interval symmetric in log(T).
 
+    Distributions whose family is not closed under temperature scaling are a TypeError of `fit`; a label of probability
+    0 without a `floor`, and targets that are all the predicted means, where T would be 0, a ValueError. Logits at the
+    fitted temperature are ``y_pred / temperature_`` if `floor_` is None.
+
     Standard errors and intervals are asymptotic, that is too narrow for few samples. After rounding, at a high T,
     different probabilities can become equal.
 
@@ -187,34 +191,6 @@ class TemperatureScaling(Recalibrator):
     def fit(
         self, y_true: Any, y_pred: Any, *, sample_weight: Any = None, classes: Any = None, from_logits: bool = False
     ) -> TemperatureScaling:
-        """Find the temperature on labelled predictions, which should not be those of the model's training.
-
-        Parameters
-        ----------
-        y_true : array_like
-            Labels, as in `kcalib.skce`; numbers, shape (n,), or vectors, shape (n, d), for distributions of these.
-        y_pred : array_like or Distribution
-            Predictions, as in `kcalib.skce`.
-        sample_weight : array_like, shape (n,), optional
-            Non-negative weights.
-        classes : array_like, shape (m,), optional
-            The label of each column of `y_pred`, as in `kcalib.skce`.
-        from_logits : bool
-            `y_pred` holds logits. They are taken as they are, without the rounding of a softmax.
-
-        Returns
-        -------
-        TemperatureScaling
-            Itself.
-
-        Raises
-        ------
-        TypeError
-            As `kcalib.skce`, and for distributions whose family is not closed under temperature scaling.
-        ValueError
-            As `kcalib.skce`; if a parameter is wrong; by the likelihood, if a label has the probability 0 and `floor`
-            is None, or if all targets are the predicted means, where T would be 0.
-        """
         check_choice("criterion", self.criterion, CRITERIA)
         bounds, level = _checked_bounds(self.bounds), _checked_level(self.confidence_level)
         floor = None if self.floor is None else checked_floor(self.floor, ", or None")
@@ -249,28 +225,6 @@ class TemperatureScaling(Recalibrator):
 
     @on_their_gpu
     def transform(self, y_pred: Any, *, from_logits: bool = False) -> Any:
-        """Predictions at the fitted temperature.
-
-        Parameters
-        ----------
-        y_pred : array_like or Distribution
-            Predictions of the kind that was fitted.
-        from_logits : bool
-            `y_pred` holds logits.
-
-        Returns
-        -------
-        array or Distribution
-            As `y_pred`: distributions of the same family; or probabilities (of logits, too) of the same shape and
-            floating point type, in the same array library on the same device (float32 if JAX has no 64-bit floats).
-            NumPy arrays for lists, data frames and Dask arrays. Logits at the fitted temperature are
-            ``y_pred / temperature_`` if `floor_` is None.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As `kcalib.skce` for its `y_pred`; ValueError if nothing was fitted yet, or something else.
-        """
         self._check_fitted()
         y_pred = arrays.collected(y_pred)
         if isinstance(y_pred, Categorical):

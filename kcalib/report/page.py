@@ -113,29 +113,10 @@ def svg(draw: Callable[[], Any], label: str) -> str:
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         draw().figure.savefig(picture, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
     text = picture.getvalue()
-    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
-    text = re.sub(r"<!--.*?-->\n?", "", text, flags=re.DOTALL)
-    text = re.sub(r'<g id="[^"]*"/>', "", text)
-    text = re.sub(r'<g id="[^"]*">', "<g>", text)
     variables = _variables()
-    text = re.sub(r"<[^>]*>", lambda tag: _tag(tag[0], variables), text)  # what is between tags is the user's
-    text = re.sub(r"\s*\n\s*", "\n", _without_bare_groups(text))
+    text = re.sub(r"<[^>]*>", lambda tag: _tag(tag[0], variables), text[text.index("<svg") :])  # not the user's texts
     text = text.replace("<svg ", f'<svg role="img" aria-label="{escape(label)}" ', 1)
     return f"<figure>{text}</figure>"
-
-
-def _without_bare_groups(text: str) -> str:
-    """Groups without attributes do nothing."""
-    kept, are_bare = [], list[bool]()
-    for part in re.split(r"(</?g(?: [^>]*)?>)", text):
-        if part == "</g>":
-            is_bare = are_bare.pop()
-        else:
-            is_bare = part == "<g>"
-            if part.startswith("<g") and not part.endswith("/>"):
-                are_bare.append(is_bare)
-        kept += [] if is_bare else [part]
-    return "".join(kept)
 
 
 def _tag(text: str, variables: Mapping[str, str]) -> str:

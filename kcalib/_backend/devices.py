@@ -103,8 +103,8 @@ def _check_places(places: list[Place], given: dict[str, Any]) -> None:
     for place in places:
         if place.gpu != first.gpu:
             raise ValueError(
-                f"{_name_of(place)} is on GPU {place.gpu}, {_name_of(first)} on GPU {first.gpu}; bring them to one GPU, "
-                f"such as by {_call_to_move(place, first)}"
+                f"{_name_of(place)} is on GPU {place.gpu}, {_name_of(first)} on GPU {first.gpu}; bring them to one "
+                f"GPU, such as by {_call_to_move(place, first)}"
             )
     others = [place for place in places if place.argument != "self"]
     for name in ("y_pred", "y_preds"):

@@ -4,8 +4,11 @@
     python -P tests/support/reference_calls.py --compare before.json   with the other, on the same machine
 
 Each call's floats are stored as hexadecimal strings, its arrays as hashes with the first entries. What says how a
-number was found (names, reasons, times, threads, memory) is left out. `--compare` prints every number that differs
+number was computed (names, reasons, times, threads, memory) is left out. `--compare` prints every number that differs
 and every call that fails now; fields that are new are counted only. BLAS gets one thread: its sums depend on them.
+
+The calls are written with the present names. `RENAMED` lists what was renamed, so that either version may be saved and
+the other compared.
 """
 
 from __future__ import annotations
@@ -14,11 +17,16 @@ import argparse
 import dataclasses
 import functools
 import hashlib
+import inspect
+import itertools
 import json
+import math
 import numbers
 import os
+import re
 import sys
 import time
+import types
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -28,7 +36,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before NumPy is imported
 import numpy as np
 import scipy.stats
 
-import kcalib
+import kcalib as installed
 from kcalib import distributions as D
 from kcalib import kernels as K
 from kcalib import laws, lenses, recalibration, regression, solvers, target_kernels
@@ -38,6 +46,65 @@ FIRST = 3  # entries of an array that are stored beside its hash
 LARGE = 2500  # samples: more than those whose median distance is the default bandwidth
 
 Call = tuple[str, Callable[[], Any]]
+
+# For each renamed argument of a public function its name before, and the values that had other names.
+RENAMED: dict[str, tuple[str, dict[str, str]]] = {
+    "backend": ("operator", {"cpu": "openmp", "array-api": "generic", "sorted": "sorted_scan"}),
+}
+# The present word for each old one, in the names of saved calls and fields.
+PRESENT_WORDS = {before: now for now, (before, _) in RENAMED.items()} | {
+    before: now for _, values in RENAMED.values() for now, before in values.items()
+}
+
+
+class PublicFunction:
+    """A public function that is called by its present names, whichever version is installed."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.parameters = inspect.signature(function).parameters
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **self.translate(kwargs))
+
+    def result(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the whole result of an estimator; before there was `result` an argument asked for it."""
+        if "full_output" in self.parameters:
+            return self.function(*args, full_output=True, **self.translate(kwargs))
+        return self.function.result(*args, **self.translate(kwargs))
+
+    def translate(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Give each argument the name that the installed version knows."""
+        translated = {}
+        for name, value in kwargs.items():
+            before, values = RENAMED.get(name, (name, {}))
+            if name not in self.parameters and before in self.parameters:
+                translated[before] = values.get(value, value) if isinstance(value, str) else value
+            else:
+                translated[name] = value
+        return translated
+
+
+kcalib = types.SimpleNamespace(
+    **{
+        name: PublicFunction(value) if inspect.isfunction(value) else value
+        for name, value in ((name, getattr(installed, name)) for name in installed.__all__)
+    }
+)
+
+
+def with_present_words(text: str) -> str:
+    """Replace the old words in the name of a call or field."""
+    return re.sub(r"\w+", lambda match: PRESENT_WORDS.get(match[0], match[0]), text)
+
+
+def with_present_names(answers: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    """Replace the old words in the names of all calls and fields."""
+    return {
+        with_present_words(call): {with_present_words(place): value for place, value in values.items()}
+        for call, values in answers.items()
+    }
 
 
 def by(method: str, **options: Any) -> dict[str, Any]:
@@ -145,58 +212,57 @@ SIZES = ((20, 2), (20, 3), (200, 2), (200, 3), (200, 10), (200, 100))
 
 
 def skce_calls() -> Iterator[Call]:
-    full = {"full_output": True}
     for n, m in (*SIZES, (LARGE, 2), (LARGE, 10)):
         y, p = classes(n, m)
         for estimator in ("unbiased", "biased", "block", "linear"):
-            yield f"skce({n} x {m}, {estimator})", lambda y=y, p=p, e=estimator: kcalib.skce(y, p, estimator=e, **full)
+            yield f"skce({n} x {m}, {estimator})", lambda y=y, p=p, e=estimator: kcalib.skce.result(y, p, estimator=e)
     for name, kernel in kernels().items():
         for n, m in ((60, 2), (60, 3), (60, 12)):
             y, p = saturated(n, m)
-            yield f"skce({n} x {m}, {name})", lambda y=y, p=p, k=kernel: kcalib.skce(y, p, kernel=k, **full)
+            yield f"skce({n} x {m}, {name})", lambda y=y, p=p, k=kernel: kcalib.skce.result(y, p, kernel=k)
         y, p = saturated(60, 5)
         for dtype, backend in (("float32", "cpu"), ("float64", "array-api"), ("float32", "array-api")):
             arguments = {"kernel": kernel, "dtype": dtype, "backend": backend, "estimator": "biased"}
             yield (
                 f"skce(60 x 5, {name}, {dtype}, {backend})",
-                functools.partial(kcalib.skce, y, p, **arguments, **full),
+                functools.partial(kcalib.skce.result, y, p, **arguments),
             )
     y, p = classes(200, 10)
     weight = np.random.default_rng(0).uniform(size=200)
     for estimator in ("unbiased", "biased"):
         yield (
             f"skce(weights, {estimator})",
-            functools.partial(kcalib.skce, y, p, estimator=estimator, sample_weight=weight, **full),
+            functools.partial(kcalib.skce.result, y, p, estimator=estimator, sample_weight=weight),
         )
     for rank in (1, 4, 10):
         a = target_matrix(10, rank)
-        yield f"skce(matrix of rank {rank})", functools.partial(kcalib.skce, y, p, target_kernel=a, **full)
+        yield f"skce(matrix of rank {rank})", functools.partial(kcalib.skce.result, y, p, target_kernel=a)
         yield (
             f"skce(matrix of rank {rank}, generic)",
-            functools.partial(kcalib.skce, y, p, target_kernel=a, backend="array-api", **full),
+            functools.partial(kcalib.skce.result, y, p, target_kernel=a, backend="array-api"),
         )
         yield (
             f"skce(matrix of rank {rank}, float32)",
-            functools.partial(kcalib.skce, y, p, target_kernel=a, dtype="float32", **full),
+            functools.partial(kcalib.skce.result, y, p, target_kernel=a, dtype="float32"),
         )
     for size in (2, 7, 50, 100):
         yield (
             f"skce(blocks of {size})",
-            functools.partial(kcalib.skce, y, p, estimator="block", block_size=size, **full),
+            functools.partial(kcalib.skce.result, y, p, estimator="block", block_size=size),
         )
     for name, lens in all_lenses().items():
         for estimator in ("unbiased", "block"):
             yield (
                 f"skce({name}, {estimator})",
-                functools.partial(kcalib.skce, y, p, lens=lens, estimator=estimator, **full),
+                functools.partial(kcalib.skce.result, y, p, lens=lens, estimator=estimator),
             )
-    yield "skce(logits)", functools.partial(kcalib.skce, y, np.log(p), from_logits=True, **full)
+    yield "skce(logits)", functools.partial(kcalib.skce.result, y, np.log(p), from_logits=True)
     binary_y, binary_p = classes(200, 2)
     for backend in ("sorted", "cpu", "array-api"):
         for kernel in (K.Exponential(), K.Matern(nu=2.5)):
             yield (
                 f"skce(binary, {backend}, {kernel})",
-                functools.partial(kcalib.skce, binary_y, binary_p[:, 1], kernel=kernel, backend=backend, **full),
+                functools.partial(kcalib.skce.result, binary_y, binary_p[:, 1], kernel=kernel, backend=backend),
             )
 
 
@@ -214,20 +280,20 @@ def ucme_calls() -> Iterator[Call]:
     for n, m in SIZES:
         y, p = classes(n, m)
         for seed in (0, 1):
-            yield f"ucme({n} x {m}, seed {seed})", functools.partial(kcalib.ucme, y, p, seed=seed, full_output=True)
+            yield f"ucme({n} x {m}, seed {seed})", functools.partial(kcalib.ucme.result, y, p, seed=seed)
     y, p = classes(200, 3)
     other_y, other_p = classes(5, 3)
     yield (
         "ucme(given locations)",
-        functools.partial(kcalib.ucme, y, p, test_predictions=other_p, test_labels=other_y, full_output=True),
+        functools.partial(kcalib.ucme.result, y, p, test_predictions=other_p, test_labels=other_y),
     )
     for name, kernel in kernels().items():
         yield (
             f"ucme({name})",
-            functools.partial(kcalib.ucme, y, p, kernel=kernel, n_locations=7, seed=3, full_output=True),
+            functools.partial(kcalib.ucme.result, y, p, kernel=kernel, n_locations=7, seed=3),
         )
     for family in ("Normal", "Laplace", "Poisson", "MultivariateNormal"):
-        yield f"ucme({family})", lambda f=family: kcalib.ucme(*forecasts()[f], seed=0, full_output=True)
+        yield f"ucme({family})", lambda f=family: kcalib.ucme.result(*forecasts()[f], seed=0)
 
 
 def method_options() -> dict[str, list[dict[str, Any]]]:
@@ -378,13 +444,12 @@ def compare_calls() -> Iterator[Call]:
 
 
 def ckce_calls() -> Iterator[Call]:
-    full = {"full_output": True}
     for n, m in ((20, 2), (20, 3), (200, 2), (200, 3), (200, 10)):
         y, p = classes(n, m)
         for method in ("auto", "cholesky", "cg", "nystrom", "pivoted_cholesky", "fourier"):
-            yield f"ckce({n} x {m}, {method})", functools.partial(kcalib.ckce, y, p, **by(method), **full)
+            yield f"ckce({n} x {m}, {method})", functools.partial(kcalib.ckce.result, y, p, **by(method))
         for estimator in ("unbiased", "biased"):
-            yield f"jkce({n} x {m}, {estimator})", functools.partial(kcalib.jkce, y, p, estimator=estimator, **full)
+            yield f"jkce({n} x {m}, {estimator})", functools.partial(kcalib.jkce.result, y, p, estimator=estimator)
     y, p = classes(200, 10)
     for method, options in (
         ("cg", {"tol": 1e-4}),
@@ -397,14 +462,14 @@ def ckce_calls() -> Iterator[Call]:
         seed = {} if method == "cholesky" else {"seed": 3}  # it draws nothing
         yield (
             f"ckce({method}, {options})",
-            lambda a=(method, {**options, **seed}): kcalib.ckce(y, p, **by(a[0], **a[1]), **full),
+            lambda a=(method, {**options, **seed}): kcalib.ckce.result(y, p, **by(a[0], **a[1])),
         )
     for name in ("Gaussian()", "Linear()", "Exponential()", "Matern(2.5)", "mixed"):
         for m in (2, 4):
             for method in ("auto", "cg"):
                 yield (
                     f"ckce({name}, {m} classes, {method})",
-                    lambda k=name, m=m, a=method: kcalib.ckce(*classes(150, m), kernel=kernels()[k], **by(a), **full),
+                    lambda k=name, m=m, a=method: kcalib.ckce.result(*classes(150, m), kernel=kernels()[k], **by(a)),
                 )
     for arguments in (
         {"regularization": 0.01},
@@ -414,14 +479,14 @@ def ckce_calls() -> Iterator[Call]:
         {"backend": "array-api"},
     ):
         shown = ", ".join(f"{k}={v if k != 'target_kernel' else 'matrix'}" for k, v in arguments.items())
-        yield f"ckce({shown})", functools.partial(kcalib.ckce, y, p, **arguments, **full)
+        yield f"ckce({shown})", functools.partial(kcalib.ckce.result, y, p, **arguments)
     for name, lens in all_lenses().items():
-        yield f"ckce({name})", functools.partial(kcalib.ckce, y, p, lens=lens, **full)
-        yield f"jkce({name})", functools.partial(kcalib.jkce, y, p, lens=lens, **full)
+        yield f"ckce({name})", functools.partial(kcalib.ckce.result, y, p, lens=lens)
+        yield f"jkce({name})", functools.partial(kcalib.jkce.result, y, p, lens=lens)
     for family in ("Normal", "Laplace", "Samples", "Poisson"):
-        yield f"ckce({family})", lambda f=family: kcalib.ckce(*forecasts()[f], **full)
-        yield f"jkce({family})", lambda f=family: kcalib.jkce(*forecasts()[f], **full)
-    yield "ckce(1500 samples)", lambda: kcalib.ckce(*classes(1500, 5), **full)
+        yield f"ckce({family})", lambda f=family: kcalib.ckce.result(*forecasts()[f])
+        yield f"jkce({family})", lambda f=family: kcalib.jkce.result(*forecasts()[f])
+    yield "ckce(1500 samples)", lambda: kcalib.ckce.result(*classes(1500, 5))
 
 
 def evaluate_calls() -> Iterator[Call]:
@@ -445,28 +510,28 @@ def distribution_calls() -> Iterator[Call]:
         for estimator in ("unbiased", "biased", "block"):
             yield (
                 f"skce({family}, {estimator})",
-                functools.partial(kcalib.skce, y, prediction, estimator=estimator, full_output=True),
+                functools.partial(kcalib.skce.result, y, prediction, estimator=estimator),
             )
         yield (
             f"skce({family}, draws)",
             functools.partial(
-                kcalib.skce, y, prediction, target_kernel=target_kernels.Draws(n_draws=16, seed=1), full_output=True
+                kcalib.skce.result, y, prediction, target_kernel=target_kernels.Draws(n_draws=16, seed=1)
             ),
         )
         if family != "Categorical":
             for target in (K.Gaussian(bandwidth=0.7), K.Exponential(bandwidth=0.7)):
                 yield (
                     f"skce({family}, target {target})",
-                    functools.partial(kcalib.skce, y, prediction, target_kernel=target, full_output=True),
+                    functools.partial(kcalib.skce.result, y, prediction, target_kernel=target),
                 )
             yield (
                 f"skce({family}, generic)",
-                functools.partial(kcalib.skce, y, prediction, backend="array-api", full_output=True),
+                functools.partial(kcalib.skce.result, y, prediction, backend="array-api"),
             )
         for metric in (K.MMD(), K.MMD(bandwidth=0.8), K.MixtureWasserstein()):
             yield (
                 f"skce({family}, {metric})",
-                functools.partial(kcalib.skce, y, prediction, kernel=K.Exponential(metric=metric), full_output=True),
+                functools.partial(kcalib.skce.result, y, prediction, kernel=K.Exponential(metric=metric)),
             )
         yield f"{family}.sample", functools.partial(prediction.sample, 5, seed=2)
         yield f"{family}.quasi_sample", functools.partial(prediction.quasi_sample, 5, seed=2)
@@ -489,49 +554,47 @@ def distribution_calls() -> Iterator[Call]:
             )
     yield (
         "skce(MahalanobisGaussian)",
-        lambda: kcalib.skce(
+        lambda: kcalib.skce.result(
             *forecasts()["MultivariateNormal"],
             target_kernel=target_kernels.MahalanobisGaussian(np.array([[2.0, 0.3], [0.3, 1.0]])),
-            full_output=True,
         ),
     )
     yield (
         "skce(distributions of SciPy)",
-        lambda: kcalib.skce(forecasts()["Normal"][0], scipy.stats.norm(np.arange(40) / 20, 1.5), full_output=True),
+        lambda: kcalib.skce.result(forecasts()["Normal"][0], scipy.stats.norm(np.arange(40) / 20, 1.5)),
     )
 
 
 def binned_calls() -> Iterator[Call]:
-    full = {"full_output": True}
     for n, m in ((20, 2), (200, 3), (200, 10), (LARGE, 10)):
         y, p = classes(n, m)
         for norm in ("l1", "l2", "max"):
             for binning in ("uniform", "equal_mass"):
-                arguments = {"norm": norm, "binning": binning, "n_bins": 9, **full}
+                arguments = {"norm": norm, "binning": binning, "n_bins": 9}
                 yield (
                     f"top_label_ece({n} x {m}, {norm}, {binning})",
-                    functools.partial(kcalib.top_label_ece, y, p, **arguments),
+                    functools.partial(kcalib.top_label_ece.result, y, p, **arguments),
                 )
                 yield (
                     f"class_wise_ece({n} x {m}, {norm}, {binning})",
-                    functools.partial(kcalib.class_wise_ece, y, p, **arguments),
+                    functools.partial(kcalib.class_wise_ece.result, y, p, **arguments),
                 )
             for binning in ("uniform", "median_variance"):
                 yield (
                     f"canonical_ece({n} x {m}, {norm}, {binning})",
-                    functools.partial(kcalib.canonical_ece, y, p, norm=norm, binning=binning, n_bins=4, **full)
+                    functools.partial(kcalib.canonical_ece.result, y, p, norm=norm, binning=binning, n_bins=4)
                     if binning == "uniform"
                     else functools.partial(
-                        kcalib.canonical_ece, y, p, norm=norm, binning=binning, n_bins=10, min_bin_size=10, **full
+                        kcalib.canonical_ece.result, y, p, norm=norm, binning=binning, n_bins=10, min_bin_size=10
                     ),
                 )
         for notion in ("top_label", "class_wise"):
             yield (
                 f"debiased_ece({n} x {m}, {notion})",
-                functools.partial(kcalib.debiased_ece, y, p, notion=notion, n_bins=5, **full),
+                functools.partial(kcalib.debiased_ece.result, y, p, notion=notion, n_bins=5),
             )
         for estimator in ("biased", "unbiased"):
-            yield f"mmce({n} x {m}, {estimator})", functools.partial(kcalib.mmce, y, p, estimator=estimator, **full)
+            yield f"mmce({n} x {m}, {estimator})", functools.partial(kcalib.mmce.result, y, p, estimator=estimator)
         yield f"log_loss({n} x {m})", functools.partial(kcalib.log_loss, y, p)
         for scale in (True, False):
             yield f"brier_score({n} x {m}, {scale})", functools.partial(kcalib.brier_score, y, p, scale_by_half=scale)
@@ -559,9 +622,9 @@ def binned_calls() -> Iterator[Call]:
         yield f"{name}(defaults)", functools.partial(function, y, p)
         yield f"{name}(weights)", functools.partial(function, y, p, sample_weight=weight)
         yield f"{name}(TopLabel())", functools.partial(function, y, p, lens=lenses.TopLabel())
-    yield "top_label_ece(risk)", functools.partial(kcalib.top_label_ece, y, p, n_bins="risk", **full)
-    yield "mmce(weights)", functools.partial(kcalib.mmce, y, p, sample_weight=weight, **full)
-    yield "mmce(Gaussian)", functools.partial(kcalib.mmce, y, p, kernel=K.Gaussian(bandwidth=0.2), **full)
+    yield "top_label_ece(risk)", functools.partial(kcalib.top_label_ece.result, y, p, n_bins="risk")
+    yield "mmce(weights)", functools.partial(kcalib.mmce.result, y, p, sample_weight=weight)
+    yield "mmce(Gaussian)", functools.partial(kcalib.mmce.result, y, p, kernel=K.Gaussian(bandwidth=0.2))
     yield "reliability(weights)", functools.partial(kcalib.reliability, y, p, sample_weight=weight, seed=0)
 
 
@@ -591,9 +654,7 @@ def regression_calls() -> Iterator[Call]:
             for norm in (1, 2):
                 yield (
                     f"kde_calibration_error({m} classes, {bandwidth}, {norm})",
-                    functools.partial(
-                        kcalib.kde_calibration_error, y, p, bandwidth=bandwidth, norm=norm, full_output=True
-                    ),
+                    functools.partial(kcalib.kde_calibration_error.result, y, p, bandwidth=bandwidth, norm=norm),
                 )
         for names in ("temperature", "kkr", "ukkr", "kde"):
             yield (
@@ -756,7 +817,8 @@ def answers() -> dict[str, dict[str, str]]:
     return found
 
 
-def differences(before: dict[str, dict[str, str]], now: dict[str, dict[str, str]]) -> Iterator[str]:
+def differences(before: dict[str, dict[str, str]], now: dict[str, dict[str, str]], tolerance: float) -> Iterator[str]:
+    """Describe each number that differs by more than the tolerance, and each call that fails now."""
     for name, numbers_before in before.items():
         numbers_now = now.get(name, {"error": "no such call"})
         if "error" in numbers_now and "error" not in numbers_before:
@@ -769,7 +831,21 @@ def differences(before: dict[str, dict[str, str]], now: dict[str, dict[str, str]
             elif place not in numbers_now:
                 yield f"{name} {place}: {_shown(value)} before, now missing"
             elif numbers_now[place] != value:
-                yield f"{name} {place}: {_shown(value)} before, now {_shown(numbers_now[place])}"
+                change = relative_difference(value, numbers_now[place])
+                if not change <= tolerance:
+                    yield f"{name} {place}: {_shown(value)} before, now {_shown(numbers_now[place])}, {change:.0e} off"
+
+
+def relative_difference(before: str, now: str) -> float:
+    """Return the largest relative difference of two floats, or of the first entries of two arrays."""
+    change = 0.0
+    for a, b in itertools.zip_longest(before.split(), now.split(), fillvalue=""):
+        if "0x" in a and "0x" in b:
+            a_float, b_float = float.fromhex(a), float.fromhex(b)
+            change = max(change, abs(a_float - b_float) / (max(abs(a_float), abs(b_float)) or 1.0))
+        elif a != b and not (re.fullmatch("[0-9a-f]{16}", a) and re.fullmatch("[0-9a-f]{16}", b)):  # no hashes
+            return math.inf
+    return change
 
 
 def _shown(value: str) -> str:
@@ -784,19 +860,20 @@ def main() -> int:
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--save", metavar="FILE")
     action.add_argument("--compare", metavar="FILE")
+    parser.add_argument("--tolerance", type=float, default=0.0, help="relative differences up to this do not count")
     arguments = parser.parse_args()
-    found = answers()
+    found = with_present_names(answers())
     numbers_found = sum(len(entry) for entry in found.values())
     errors = [f"{name}: {entry['error']}" for name, entry in found.items() if "error" in entry]
-    print(f"kcalib {kcalib.__version__} at {kcalib.__file__}: {len(found)} calls, {numbers_found} numbers")
+    print(f"kcalib {installed.__version__} at {installed.__file__}: {len(found)} calls, {numbers_found} numbers")
     if arguments.save:
         with open(arguments.save, "w") as file:
             json.dump(found, file, indent=0)
         print(f"{len(errors)} of the calls are refused, as some families of distributions have to", *errors, sep="\n  ")
         return 0
     with open(arguments.compare) as file:
-        before = json.load(file)
-    different = list(differences(before, found))
+        before = with_present_names(json.load(file))
+    different = list(differences(before, found, arguments.tolerance))
     new = sum(len(found[name].keys() - before[name].keys()) for name in before if name in found)
     print(*different, sep="\n")
     print(f"{len(different)} of {sum(map(len, before.values()))} numbers differ; {new} are new")

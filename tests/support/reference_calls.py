@@ -116,6 +116,10 @@ def by(method: str, **options: Any) -> dict[str, Any]:
     return {"method": cls(**{names.get(k, k): v for k, v in options.items()})}
 
 
+def call(name: str, function: Any, *args: Any, **options: Any) -> Call:
+    return name, functools.partial(function, *args, **options)
+
+
 # --- Problems.
 
 
@@ -223,46 +227,34 @@ def skce_calls() -> Iterator[Call]:
         y, p = saturated(60, 5)
         for dtype, backend in (("float32", "cpu"), ("float64", "array-api"), ("float32", "array-api")):
             arguments = {"kernel": kernel, "dtype": dtype, "backend": backend, "estimator": "biased"}
-            yield (
-                f"skce(60 x 5, {name}, {dtype}, {backend})",
-                functools.partial(kcalib.skce.result, y, p, **arguments),
-            )
+            yield call(f"skce(60 x 5, {name}, {dtype}, {backend})", kcalib.skce.result, y, p, **arguments)
     y, p = classes(200, 10)
     weight = np.random.default_rng(0).uniform(size=200)
     for estimator in ("unbiased", "biased"):
-        yield (
-            f"skce(weights, {estimator})",
-            functools.partial(kcalib.skce.result, y, p, estimator=estimator, sample_weight=weight),
-        )
+        yield call(f"skce(weights, {estimator})", kcalib.skce.result, y, p, estimator=estimator, sample_weight=weight)
     for rank in (1, 4, 10):
         a = target_matrix(10, rank)
-        yield f"skce(matrix of rank {rank})", functools.partial(kcalib.skce.result, y, p, target_kernel=a)
-        yield (
-            f"skce(matrix of rank {rank}, generic)",
-            functools.partial(kcalib.skce.result, y, p, target_kernel=a, backend="array-api"),
+        yield call(f"skce(matrix of rank {rank})", kcalib.skce.result, y, p, target_kernel=a)
+        yield call(
+            f"skce(matrix of rank {rank}, generic)", kcalib.skce.result, y, p, target_kernel=a, backend="array-api"
         )
-        yield (
-            f"skce(matrix of rank {rank}, float32)",
-            functools.partial(kcalib.skce.result, y, p, target_kernel=a, dtype="float32"),
-        )
+        yield call(f"skce(matrix of rank {rank}, float32)", kcalib.skce.result, y, p, target_kernel=a, dtype="float32")
     for size in (2, 7, 50, 100):
-        yield (
-            f"skce(blocks of {size})",
-            functools.partial(kcalib.skce.result, y, p, estimator="block", block_size=size),
-        )
+        yield call(f"skce(blocks of {size})", kcalib.skce.result, y, p, estimator="block", block_size=size)
     for name, lens in all_lenses().items():
         for estimator in ("unbiased", "block"):
-            yield (
-                f"skce({name}, {estimator})",
-                functools.partial(kcalib.skce.result, y, p, lens=lens, estimator=estimator),
-            )
-    yield "skce(logits)", functools.partial(kcalib.skce.result, y, np.log(p), from_logits=True)
+            yield call(f"skce({name}, {estimator})", kcalib.skce.result, y, p, lens=lens, estimator=estimator)
+    yield call("skce(logits)", kcalib.skce.result, y, np.log(p), from_logits=True)
     binary_y, binary_p = classes(200, 2)
     for backend in ("sorted", "cpu", "array-api"):
         for kernel in (K.Exponential(), K.Matern(nu=2.5)):
-            yield (
+            yield call(
                 f"skce(binary, {backend}, {kernel})",
-                functools.partial(kcalib.skce.result, binary_y, binary_p[:, 1], kernel=kernel, backend=backend),
+                kcalib.skce.result,
+                binary_y,
+                binary_p[:, 1],
+                kernel=kernel,
+                backend=backend,
             )
 
 
@@ -280,18 +272,12 @@ def ucme_calls() -> Iterator[Call]:
     for n, m in SIZES:
         y, p = classes(n, m)
         for seed in (0, 1):
-            yield f"ucme({n} x {m}, seed {seed})", functools.partial(kcalib.ucme.result, y, p, seed=seed)
+            yield call(f"ucme({n} x {m}, seed {seed})", kcalib.ucme.result, y, p, seed=seed)
     y, p = classes(200, 3)
     other_y, other_p = classes(5, 3)
-    yield (
-        "ucme(given locations)",
-        functools.partial(kcalib.ucme.result, y, p, test_predictions=other_p, test_labels=other_y),
-    )
+    yield call("ucme(given locations)", kcalib.ucme.result, y, p, test_predictions=other_p, test_labels=other_y)
     for name, kernel in kernels().items():
-        yield (
-            f"ucme({name})",
-            functools.partial(kcalib.ucme.result, y, p, kernel=kernel, n_locations=7, seed=3),
-        )
+        yield call(f"ucme({name})", kcalib.ucme.result, y, p, kernel=kernel, n_locations=7, seed=3)
     for family in ("Normal", "Laplace", "Poisson", "MultivariateNormal"):
         yield f"ucme({family})", lambda f=family: kcalib.ucme.result(*forecasts()[f], seed=0)
 
@@ -409,19 +395,21 @@ def compare_calls() -> Iterator[Call]:
                 y, p = classes(n, m)
                 options = {"seed": seed} if metric in ("skce", "ckce", "ece") else {}
                 models = {"a": p, "b": _softmax(0.7 * np.log(p)), "c": classes(n, m, seed=2)[1]}
-                yield (
-                    f"compare({metric}, {n} x {m}, seed {seed})",
-                    functools.partial(kcalib.compare, y, models, metric=metric, **options),
+                yield call(
+                    f"compare({metric}, {n} x {m}, seed {seed})", kcalib.compare, y, models, metric=metric, **options
                 )
     y, p = classes(200, 10)
     models = {"a": p, "b": _softmax(0.7 * np.log(p))}
     for metric in ("skce", "ece", "brier_score"):
         for lens in ("TopLabel()", "ClassWise(2)"):
-            yield (
+            yield call(
                 f"compare({metric}, {lens})",
-                functools.partial(
-                    kcalib.compare, y, models, metric=metric, lens=all_lenses()[lens], confidence_level=0.9
-                ),
+                kcalib.compare,
+                y,
+                models,
+                metric=metric,
+                lens=all_lenses()[lens],
+                confidence_level=0.9,
             )
     yield (
         "compare(skce, large)",
@@ -429,27 +417,21 @@ def compare_calls() -> Iterator[Call]:
             classes(LARGE, 3)[0], {"a": classes(LARGE, 3)[1], "b": _softmax(0.7 * np.log(classes(LARGE, 3)[1]))}
         ),
     )
-    yield "compare(ece, 7 bins)", functools.partial(kcalib.compare, y, models, metric="ece", n_bins=7, n_resamples=199)
-    yield (
-        "compare(ckce, regularization)",
-        functools.partial(kcalib.compare, y, models, metric="ckce", regularization=0.03),
-    )
+    yield call("compare(ece, 7 bins)", kcalib.compare, y, models, metric="ece", n_bins=7, n_resamples=199)
+    yield call("compare(ckce, regularization)", kcalib.compare, y, models, metric="ckce", regularization=0.03)
     target, normal = forecasts()["Normal"]
     distributions = {"normal": normal, "laplace": forecasts()["Laplace"][1], "mixture": forecasts()["Mixture"][1]}
     for metric in ("skce", "crps", "log_score"):
-        yield (
-            f"compare({metric}, distributions)",
-            functools.partial(kcalib.compare, target, distributions, metric=metric),
-        )
+        yield call(f"compare({metric}, distributions)", kcalib.compare, target, distributions, metric=metric)
 
 
 def ckce_calls() -> Iterator[Call]:
     for n, m in ((20, 2), (20, 3), (200, 2), (200, 3), (200, 10)):
         y, p = classes(n, m)
         for method in ("auto", "cholesky", "cg", "nystrom", "pivoted_cholesky", "fourier"):
-            yield f"ckce({n} x {m}, {method})", functools.partial(kcalib.ckce.result, y, p, **by(method))
+            yield call(f"ckce({n} x {m}, {method})", kcalib.ckce.result, y, p, **by(method))
         for estimator in ("unbiased", "biased"):
-            yield f"jkce({n} x {m}, {estimator})", functools.partial(kcalib.jkce.result, y, p, estimator=estimator)
+            yield call(f"jkce({n} x {m}, {estimator})", kcalib.jkce.result, y, p, estimator=estimator)
     y, p = classes(200, 10)
     for method, options in (
         ("cg", {"tol": 1e-4}),
@@ -479,10 +461,10 @@ def ckce_calls() -> Iterator[Call]:
         {"backend": "array-api"},
     ):
         shown = ", ".join(f"{k}={v if k != 'target_kernel' else 'matrix'}" for k, v in arguments.items())
-        yield f"ckce({shown})", functools.partial(kcalib.ckce.result, y, p, **arguments)
+        yield call(f"ckce({shown})", kcalib.ckce.result, y, p, **arguments)
     for name, lens in all_lenses().items():
-        yield f"ckce({name})", functools.partial(kcalib.ckce.result, y, p, lens=lens)
-        yield f"jkce({name})", functools.partial(kcalib.jkce.result, y, p, lens=lens)
+        yield call(f"ckce({name})", kcalib.ckce.result, y, p, lens=lens)
+        yield call(f"jkce({name})", kcalib.jkce.result, y, p, lens=lens)
     for family in ("Normal", "Laplace", "Samples", "Poisson"):
         yield f"ckce({family})", lambda f=family: kcalib.ckce.result(*forecasts()[f])
         yield f"jkce({family})", lambda f=family: kcalib.jkce.result(*forecasts()[f])
@@ -508,50 +490,38 @@ def distribution_calls() -> Iterator[Call]:
     for family in forecasts():
         y, prediction = forecasts()[family]
         for estimator in ("unbiased", "biased", "block"):
-            yield (
-                f"skce({family}, {estimator})",
-                functools.partial(kcalib.skce.result, y, prediction, estimator=estimator),
-            )
-        yield (
+            yield call(f"skce({family}, {estimator})", kcalib.skce.result, y, prediction, estimator=estimator)
+        yield call(
             f"skce({family}, draws)",
-            functools.partial(
-                kcalib.skce.result, y, prediction, target_kernel=target_kernels.Draws(n_draws=16, seed=1)
-            ),
+            kcalib.skce.result,
+            y,
+            prediction,
+            target_kernel=target_kernels.Draws(n_draws=16, seed=1),
         )
         if family != "Categorical":
             for target in (K.Gaussian(bandwidth=0.7), K.Exponential(bandwidth=0.7)):
-                yield (
-                    f"skce({family}, target {target})",
-                    functools.partial(kcalib.skce.result, y, prediction, target_kernel=target),
-                )
-            yield (
-                f"skce({family}, generic)",
-                functools.partial(kcalib.skce.result, y, prediction, backend="array-api"),
-            )
+                yield call(f"skce({family}, target {target})", kcalib.skce.result, y, prediction, target_kernel=target)
+            yield call(f"skce({family}, generic)", kcalib.skce.result, y, prediction, backend="array-api")
         for metric in (K.MMD(), K.MMD(bandwidth=0.8), K.MixtureWasserstein()):
-            yield (
-                f"skce({family}, {metric})",
-                functools.partial(kcalib.skce.result, y, prediction, kernel=K.Exponential(metric=metric)),
+            yield call(
+                f"skce({family}, {metric})", kcalib.skce.result, y, prediction, kernel=K.Exponential(metric=metric)
             )
-        yield f"{family}.sample", functools.partial(prediction.sample, 5, seed=2)
-        yield f"{family}.quasi_sample", functools.partial(prediction.quasi_sample, 5, seed=2)
+        yield call(f"{family}.sample", prediction.sample, 5, seed=2)
+        yield call(f"{family}.quasi_sample", prediction.quasi_sample, 5, seed=2)
         yield f"{family}.expected_value", prediction.expected_value
         yield f"{family}.standard_deviation", prediction.standard_deviation
         for name, argument in (("log_density", y), ("cdf", y), ("quantile", probabilities)):
             if hasattr(prediction, name):
-                yield f"{family}.{name}", functools.partial(getattr(prediction, name), argument)
+                yield call(f"{family}.{name}", getattr(prediction, name), argument)
         for score in (kcalib.crps, kcalib.log_score):
-            yield f"{score.__name__}({family})", functools.partial(score, y, prediction)
+            yield call(f"{score.__name__}({family})", score, y, prediction)
         if family in ONE_DIMENSION:
-            yield f"pinball_loss({family})", functools.partial(kcalib.pinball_loss, y, prediction)
-            yield f"pit_values({family})", functools.partial(kcalib.pit_values, y, prediction)
-            yield f"quantile_calibration({family})", functools.partial(kcalib.quantile_calibration, y, prediction)
-        yield f"mmd_distance({family})", functools.partial(D.mmd_distance, prediction, bandwidth=0.9)
+            yield call(f"pinball_loss({family})", kcalib.pinball_loss, y, prediction)
+            yield call(f"pit_values({family})", kcalib.pit_values, y, prediction)
+            yield call(f"quantile_calibration({family})", kcalib.quantile_calibration, y, prediction)
+        yield call(f"mmd_distance({family})", D.mmd_distance, prediction, bandwidth=0.9)
         for order in (1, 2):
-            yield (
-                f"wasserstein_distance({family}, {order})",
-                functools.partial(D.wasserstein_distance, prediction, order=order),
-            )
+            yield call(f"wasserstein_distance({family}, {order})", D.wasserstein_distance, prediction, order=order)
     yield (
         "skce(MahalanobisGaussian)",
         lambda: kcalib.skce.result(
@@ -571,13 +541,11 @@ def binned_calls() -> Iterator[Call]:
         for norm in ("l1", "l2", "max"):
             for binning in ("uniform", "equal_mass"):
                 arguments = {"norm": norm, "binning": binning, "n_bins": 9}
-                yield (
-                    f"top_label_ece({n} x {m}, {norm}, {binning})",
-                    functools.partial(kcalib.top_label_ece.result, y, p, **arguments),
+                yield call(
+                    f"top_label_ece({n} x {m}, {norm}, {binning})", kcalib.top_label_ece.result, y, p, **arguments
                 )
-                yield (
-                    f"class_wise_ece({n} x {m}, {norm}, {binning})",
-                    functools.partial(kcalib.class_wise_ece.result, y, p, **arguments),
+                yield call(
+                    f"class_wise_ece({n} x {m}, {norm}, {binning})", kcalib.class_wise_ece.result, y, p, **arguments
                 )
             for binning in ("uniform", "median_variance"):
                 yield (
@@ -589,43 +557,46 @@ def binned_calls() -> Iterator[Call]:
                     ),
                 )
         for notion in ("top_label", "class_wise"):
-            yield (
-                f"debiased_ece({n} x {m}, {notion})",
-                functools.partial(kcalib.debiased_ece.result, y, p, notion=notion, n_bins=5),
-            )
+            yield call(f"debiased_ece({n} x {m}, {notion})", kcalib.debiased_ece.result, y, p, notion=notion, n_bins=5)
         for estimator in ("biased", "unbiased"):
-            yield f"mmce({n} x {m}, {estimator})", functools.partial(kcalib.mmce.result, y, p, estimator=estimator)
-        yield f"log_loss({n} x {m})", functools.partial(kcalib.log_loss, y, p)
+            yield call(f"mmce({n} x {m}, {estimator})", kcalib.mmce.result, y, p, estimator=estimator)
+        yield call(f"log_loss({n} x {m})", kcalib.log_loss, y, p)
         for scale in (True, False):
-            yield f"brier_score({n} x {m}, {scale})", functools.partial(kcalib.brier_score, y, p, scale_by_half=scale)
+            yield call(f"brier_score({n} x {m}, {scale})", kcalib.brier_score, y, p, scale_by_half=scale)
         for binning in ("uniform", "equal_mass", "isotonic"):
-            yield (
-                f"brier_decomposition({n} x {m}, {binning})",
-                functools.partial(kcalib.brier_decomposition, y, p, binning=binning),
-            )
-        yield (
+            yield call(f"brier_decomposition({n} x {m}, {binning})", kcalib.brier_decomposition, y, p, binning=binning)
+        yield call(
             f"brier_decomposition({n} x {m}, canonical)",
-            functools.partial(kcalib.brier_decomposition, y, p, grouping="canonical", n_bins=3),
+            kcalib.brier_decomposition,
+            y,
+            p,
+            grouping="canonical",
+            n_bins=3,
         )
         for binning in ("uniform", "equal_mass", "isotonic"):
             drawn = {"bands": "consistency", "seed": 0} if binning == "isotonic" else {"bands": "both"}
             for simultaneous in (False,) if binning == "isotonic" else (False, True):
-                yield (
+                yield call(
                     f"reliability({n} x {m}, {binning}, simultaneous={simultaneous})",
-                    functools.partial(kcalib.reliability, y, p, binning=binning, simultaneous=simultaneous, **drawn),
+                    kcalib.reliability,
+                    y,
+                    p,
+                    binning=binning,
+                    simultaneous=simultaneous,
+                    **drawn,
                 )
     y, p = classes(200, 10)
     weight = np.random.default_rng(0).uniform(size=200)
     for name in ("top_label_ece", "class_wise_ece", "canonical_ece", "brier_score", "log_loss", "brier_decomposition"):
         # The default number of bins of `canonical_ece` was 10 and is 15.
         function = functools.partial(getattr(kcalib, name), **({"n_bins": 10} if name == "canonical_ece" else {}))
-        yield f"{name}(defaults)", functools.partial(function, y, p)
-        yield f"{name}(weights)", functools.partial(function, y, p, sample_weight=weight)
-        yield f"{name}(TopLabel())", functools.partial(function, y, p, lens=lenses.TopLabel())
-    yield "top_label_ece(risk)", functools.partial(kcalib.top_label_ece.result, y, p, n_bins="risk")
-    yield "mmce(weights)", functools.partial(kcalib.mmce.result, y, p, sample_weight=weight)
-    yield "mmce(Gaussian)", functools.partial(kcalib.mmce.result, y, p, kernel=K.Gaussian(bandwidth=0.2))
-    yield "reliability(weights)", functools.partial(kcalib.reliability, y, p, sample_weight=weight, seed=0)
+        yield call(f"{name}(defaults)", function, y, p)
+        yield call(f"{name}(weights)", function, y, p, sample_weight=weight)
+        yield call(f"{name}(TopLabel())", function, y, p, lens=lenses.TopLabel())
+    yield call("top_label_ece(risk)", kcalib.top_label_ece.result, y, p, n_bins="risk")
+    yield call("mmce(weights)", kcalib.mmce.result, y, p, sample_weight=weight)
+    yield call("mmce(Gaussian)", kcalib.mmce.result, y, p, kernel=K.Gaussian(bandwidth=0.2))
+    yield call("reliability(weights)", kcalib.reliability, y, p, sample_weight=weight, seed=0)
 
 
 def regression_calls() -> Iterator[Call]:
@@ -652,14 +623,21 @@ def regression_calls() -> Iterator[Call]:
             yield f"{name}, {m} classes", fitted
         for bandwidth in ("likelihood", 0.05):
             for norm in (1, 2):
-                yield (
+                yield call(
                     f"kde_calibration_error({m} classes, {bandwidth}, {norm})",
-                    functools.partial(kcalib.kde_calibration_error.result, y, p, bandwidth=bandwidth, norm=norm),
+                    kcalib.kde_calibration_error.result,
+                    y,
+                    p,
+                    bandwidth=bandwidth,
+                    norm=norm,
                 )
         for names in ("temperature", "kkr", "ukkr", "kde"):
-            yield (
+            yield call(
                 f"squared_calibration_error({m} classes, {names})",
-                functools.partial(kcalib.squared_calibration_error, y, p, estimators=names),
+                kcalib.squared_calibration_error,
+                y,
+                p,
+                estimators=names,
             )
     yield "squared_calibration_error(all)", lambda: kcalib.squared_calibration_error(*classes(150, 3), seed=2)
     yield (
@@ -688,8 +666,8 @@ def solver_calls() -> Iterator[Call]:
         for name in ("Exponential(0.5)", "Gaussian(0.4)", "Linear()+Gaussian()", "Matern(2.5)"):
             kernel = kernels()[name] if "()" not in name else K.Linear() + K.Gaussian(bandwidth=0.4)
             backend = solvers.kernel_operator(p, kernel)
-            yield f"kernel_operator({name}, {m}).matmul", functools.partial(backend.matmul, right)
-            yield f"kernel_operator({name}, {m}).tile", functools.partial(backend.tile, np.arange(5), np.arange(9))
+            yield call(f"kernel_operator({name}, {m}).matmul", backend.matmul, right)
+            yield call(f"kernel_operator({name}, {m}).tile", backend.tile, np.arange(5), np.arange(9))
             for method, options in (
                 ("auto", {}),
                 ("cholesky", {}),
@@ -702,9 +680,13 @@ def solver_calls() -> Iterator[Call]:
                     lambda a=(backend, method, options), b=right: solvers.solve(a[0], b, 5.0, **by(a[1], **a[2])),
                 )
             for pivoting in ("random", "greedy"):
-                yield (
+                yield call(
                     f"pivoted_cholesky({name}, {m}, {pivoting})",
-                    functools.partial(solvers.pivoted_cholesky, backend, 20, pivoting=pivoting, seed=1),
+                    solvers.pivoted_cholesky,
+                    backend,
+                    20,
+                    pivoting=pivoting,
+                    seed=1,
                 )
     rng = np.random.default_rng(4)
     left, second = rng.normal(size=(12, 12)), rng.normal(size=(5, 5))
@@ -733,9 +715,9 @@ def law_calls() -> Iterator[Call]:
     }
     for name, law in found.items():
         for function, argument in (("cdf", x), ("sf", x), ("logcdf", x), ("logsf", x), ("ppf", q), ("isf", q)):
-            yield f"{name}.{function}", functools.partial(getattr(law, function), argument)
+            yield call(f"{name}.{function}", getattr(law, function), argument)
         if hasattr(law, "rvs"):
-            yield f"{name}.rvs", functools.partial(law.rvs, 10, 3)
+            yield call(f"{name}.rvs", law.rvs, 10, 3)
 
 
 def bandwidth_calls() -> Iterator[Call]:
@@ -743,16 +725,16 @@ def bandwidth_calls() -> Iterator[Call]:
         _, p = classes(n, m)
         for metric in ("euclidean", "cityblock"):
             for seed in (0, 1):
-                yield (
+                yield call(
                     f"median_distance({n} x {m}, {metric}, seed {seed})",
-                    functools.partial(kcalib.bandwidth.median_distance, p, metric, seed=seed),
+                    kcalib.bandwidth.median_distance,
+                    p,
+                    metric,
+                    seed=seed,
                 )
         if n <= 200:
             for name in ("Exponential()", "Linear()", "mixed"):
-                yield (
-                    f"smallest_eigenvalue({n} x {m}, {name})",
-                    functools.partial(kcalib.smallest_eigenvalue, p, kernels()[name]),
-                )
+                yield call(f"smallest_eigenvalue({n} x {m}, {name})", kcalib.smallest_eigenvalue, p, kernels()[name])
 
 
 ROOMS = (

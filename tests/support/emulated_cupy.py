@@ -68,24 +68,21 @@ FUNCTIONS = words("""
     take_along_axis tan tanh tensordot tile trace transpose tri tril triu trunc unique var vdot vstack hstack
     where zeros_like add put_along_axis conj argpartition
 """)
-CREATION = words("""
-    empty zeros ones full
-""")  # which take the current device
-MAKING = words("""
-    arange empty zeros ones full eye identity linspace logspace tri meshgrid diag atleast_1d atleast_2d fft ifft fftn
-    ifftn rfft irfft rfftn irfftn hfft ihfft fftfreq rfftfreq fftshift ifftshift
-""")  # without arrays, or of whatever becomes one
-JOINING = words("""
-    concatenate stack hstack vstack column_stack broadcast_arrays
+CREATION = words("empty zeros ones full")  # which take the current device
+FFT = words("fft ifft fftn ifftn rfft irfft rfftn irfftn hfft ihfft fftfreq rfftfreq fftshift ifftshift")
+MAKING = (
+    words("""
+    arange empty zeros ones full eye identity linspace logspace tri meshgrid diag atleast_1d atleast_2d
 """)
+    + FFT
+)  # without arrays, or of whatever becomes one
+JOINING = words("concatenate stack hstack vstack column_stack broadcast_arrays")
 CONSTANTS = words("""
     bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 intp float32 float64 complex64 complex128 dtype
     generic integer floating number pi inf nan newaxis e finfo iinfo issubdtype result_type can_cast isdtype
     ndindex broadcast_shapes complexfloating
 """)
-LINALG = words("""
-    cholesky det eigh eigvalsh inv lstsq matrix_rank norm pinv qr slogdet solve svd
-""")
+LINALG = words("cholesky det eigh eigvalsh inv lstsq matrix_rank norm pinv qr slogdet solve svd")
 SPECIAL = words("""
     betainc betaincinv digamma erf erfc erfcx erfinv expi expit gammainc gammaincc gammainccinv gammaincinv gammaln
     i0e i1e log_ndtr logsumexp ndtr ndtri psi xlogy zeta
@@ -403,21 +400,7 @@ def _backend(name: str) -> Any:
     return method
 
 
-for _name in [
-    "add",
-    "sub",
-    "mul",
-    "truediv",
-    "floordiv",
-    "mod",
-    "pow",
-    "matmul",
-    "and",
-    "or",
-    "xor",
-    "lshift",
-    "rshift",
-]:
+for _name in words("add sub mul truediv floordiv mod pow matmul and or xor lshift rshift"):
     for _prefix in ("", "r", "i"):
         setattr(ndarray, f"__{_prefix}{_name}__", _backend(f"__{_prefix}{_name}__"))
 for _name in words("lt le gt ge eq ne neg pos abs invert"):
@@ -727,22 +710,7 @@ def _modules() -> dict[str, types.ModuleType]:
     linalg.cholesky, linalg.LinAlgError = _cholesky, np.linalg.LinAlgError
     linalg.matmul, linalg.matrix_transpose = cupy.matmul, _function(np.matrix_transpose, "matrix_transpose")
     fft = types.ModuleType("cupy.fft")
-    for name in [
-        "fft",
-        "ifft",
-        "fftn",
-        "ifftn",
-        "rfft",
-        "irfft",
-        "rfftn",
-        "irfftn",
-        "hfft",
-        "ihfft",
-        "fftfreq",
-        "rfftfreq",
-        "fftshift",
-        "ifftshift",
-    ]:
+    for name in FFT:
         setattr(fft, name, _function(getattr(np.fft, name), name))
     cuda, runtime = types.ModuleType("cupy.cuda"), types.ModuleType("cupy.cuda.runtime")
     device, memory = types.ModuleType("cupy.cuda.device"), types.ModuleType("cupy.cuda.memory")

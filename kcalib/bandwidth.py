@@ -3,8 +3,8 @@
 Called by `_packing` for kernels whose bandwidth is None, and by users. Distances are the entries of
 a pair problem whose kernel is the bare distance. They are never stored: sweeps count those below
 a few thresholds, which narrows the median down until the few left can be collected and sorted; for
-points on a line that takes O(n log n) (src/cpu/line_median.cpp; of CuPy arrays, src/cuda/places.cu). Distances of CuPy
-arrays are counted and sorted on their device, and a few numbers leave it.
+points on a line that takes O(n log n) (src/cpu/line/line_median.cpp; of CuPy arrays, src/cuda/places.cu). Distances of
+CuPy arrays are counted and sorted on their device, and a few numbers leave it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sums of many parts that hold on to what their roundings take off (Knuth's two-sum), as src/cpu/blocks.h has them.
+"""Compensated sums of many parts (Knuth's two-sum), the same as in src/cpu/pairs/blocks.h.
 
 The compiled core adds up blocks of pairs, and tasks, in this way, `kcalib.parallel` tiles: the bits are the same where
 the order is, and where it is not, both are within a rounding or two of the same number.

@@ -1,8 +1,8 @@
 """Sums of float64 numbers in fixed point: the same bits whatever the order in which numbers are added.
 
 A sum is (high * 2**56 + low) * 2**-80 with two int64 numbers, 0 <= low < 2**56. A number is cut at 2**-80 towards zero,
-and integers are added from there on, so that sums below 2**39 are exact beside that. src/cpu/exact_sums.h has the same
-in C. `streaming` adds with it what batches, processes and machines have found.
+and integers are added from there on, so that sums below 2**39 are exact beside that. src/cpu/state/exact_sums.h has
+the same in C. `streaming` adds with it what batches, processes and machines have found.
 """
 
 from __future__ import annotations

@@ -263,7 +263,7 @@ def drawn_labels(
 
 @dataclass(frozen=True, eq=False)
 class BinaryDraws:
-    """Labels of two classes that are drawn where they are needed (`label_lines` in src/cpu/weights.h)."""
+    """Labels of two classes that are drawn where they are needed (`label_lines` in src/cpu/random/weights.h)."""
 
     thresholds: np.ndarray  # uint64, shape (n,)
     key: tuple[int, int]  # of NumPy's Philox generator

@@ -2,7 +2,7 @@
 
 With phi a `FeatureMap`: the sums of phi(x_i) (x) a_i that the SKCE of the feature kernel comes from, its rows, and the
 same of labels that are drawn from predictions. Features are made a tile of rows at a time: of NumPy arrays by
-src/cpu/features.h, of arrays elsewhere by functions of the array API.
+src/cpu/features/features.h, of arrays elsewhere by functions of the array API.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ class Binning:
     def median_variance_edges(self, ascending: Array) -> np.ndarray:
         """The inner edges in the order in which they are found: fewer bins have the first of them.
 
-        The recursion of `median_variance_cells` in src/cpu/bins.h; here every cell is a slice.
+        The recursion of `median_variance_cells` in src/cpu/samples/bins.h; here every cell is a slice.
         """
         xp, made = arrays.namespace(ascending), itertools.count()
 
@@ -252,7 +252,7 @@ def reliability_bins(data: Classification, n_bins: int) -> ReliabilityBins:
 def bin_edges(n_bins: int) -> np.ndarray:
     """The doubles that are nearest to 0, 1/n_bins, ..., 1, which all bins of equal width have.
 
-    `bins_of` in src/cpu/bins.cpp has the same. Those of ``numpy.linspace`` are products, and some are the next double.
+    `bins_of` in src/cpu/samples/bins.cpp has the same. Those of ``numpy.linspace`` are products, some the next double.
     """
     return np.arange(n_bins + 1) / n_bins
 

@@ -1,10 +1,10 @@
 """How H is cut into tiles: rectangles of pairs whose sums are computed by themselves, and added in the order of tiles.
 
 A sweep of the compiled core over all pairs cuts the samples into at most 32 groups, adds up the pairs of two groups by
-themselves, and merges these sums in order (src/cpu/sweep.h). Tiles are made of whole groups: where they hand over the
-sums of each pair of groups, the merged sums are those of one machine, bit for bit. Groups of more than `LARGEST_GROUP`
-samples (more than a million samples in all) would be too much work for a task: then groups are smaller, their sums are
-merged within a tile, and the result is that of one machine to within rounding.
+themselves, and merges these sums in order (src/cpu/pairs/sweep.h). Tiles are made of whole groups: where they hand over
+the sums of each pair of groups, the merged sums are those of one machine, bit for bit. Groups of more than
+`LARGEST_GROUP` samples (more than a million samples in all) would be too much work for a task: then groups are smaller,
+their sums are merged within a tile, and the result is that of one machine to within rounding.
 
 A plan is a function of sizes and options, never of the number of workers. `backend.DistributedBackend` makes one for
 every primitive.

@@ -7,8 +7,8 @@ Both ask a `Ratio`, which holds the training samples, for the shares
 
 .. math:: r(q) = \frac{\sum_i \mathrm{onehot}(y_i)\, w_i(q)}{\sum_i w_i(q)}
 
-which takes the sums from the compiled sweep (src/cpu/dirichlet.cpp), on NVIDIA GPUs from `_dirichlet_cuda`, of weights
-:math:`w_i(q) = \exp(-\langle b_i, a_q\rangle - d_i)`.
+which takes the sums from the compiled sweep (src/cpu/dirichlet/dirichlet.cpp), on NVIDIA GPUs from `_dirichlet_cuda`,
+of weights :math:`w_i(q) = \exp(-\langle b_i, a_q\rangle - d_i)`.
 """
 
 from __future__ import annotations

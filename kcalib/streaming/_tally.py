@@ -19,7 +19,7 @@ from kcalib._backend.exact_sums import ExactSums
 from kcalib._backend.threads import sweeping
 from kcalib.streaming._rows import Rows
 
-# In the order of src/cpu/state_scores.cpp; all but the first two are times the row's weight.
+# In the order of src/cpu/state/state_scores.cpp; all but the first two are times the row's weight.
 SCORES = (
     "weight",
     "weight_squared",

@@ -2,12 +2,12 @@
 //
 // kcalib/regression/_dirichlet_cuda.py compiles this text by NVRTC with KCALIB_REAL, the type of costs and weights
 // (double or float; sums are always double), and launches the functions below. What they compute is what
-// cpu/dirichlet.h says.
+// cpu/dirichlet/dirichlet.h says.
 //
 // A block of THREADS threads has a tile of TILE queries and walks over the tiles of TILE training samples of its group;
 // each thread has SPAN by SPAN costs in registers. Features pass by in shared memory; where there are many, the inner
 // products come from cuBLAS instead. As in
-// cpu/dirichlet_kernels.cpp weights are exp(floor - cost), with a floor for each query that goes down where a cost is
+// cpu/dirichlet/dirichlet_kernels.cpp weights are exp(floor - cost), with a floor for each query that goes down where a cost is
 // lower by more than ROOM: one pass is enough, however far the samples are.
 //
 // Labels ascend, so that the samples of a class lie one behind the other: a thread adds its weights up in a register for

@@ -1,4 +1,4 @@
-// H @ V and w^T H w for points on a line, on a GPU: what cpu/line_product.cpp and cpu/line_forms.cpp do on the CPU.
+// H @ V and w^T H w for points on a line, on a GPU: what cpu/line/line_product.cpp and cpu/line/line_forms.cpp do on the CPU.
 //
 // kcalib/_pairs/backends/sorted_scan_cuda.py compiles this text by NVRTC, once for each combination of
 //

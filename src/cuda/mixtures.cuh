@@ -1,5 +1,5 @@
 // Target factors of signed measures and MMD distances of mixtures on a GPU: the products of their parts (kcalib/families/),
-// added up. cpu/mixture_kernels.cpp is the same for the compiled core.
+// added up. cpu/pairs/mixture_kernels.cpp is the same for the compiled core.
 //
 // Pasted before pairs.cu, which calls target_factors and squared_mmd. Rows of parameters are transposed: column k of
 // sample i is at[k * stride + i], so that threads of a warp, which have columns of a tile beside each other, read

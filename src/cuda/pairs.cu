@@ -44,7 +44,7 @@ constexpr int PACK = 1;  // whose parameters a warp reads sample beside sample
 #else
 constexpr int PACK = 16 / sizeof(T);  // as much as a thread reads from shared memory at once
 #endif
-// As in cpu/quantities.h: squared distances below these shares of their terms are computed anew by differences.
+// As in cpu/pairs/quantities.h: squared distances below these shares of their terms are computed anew by differences.
 constexpr double NEAR = 1e-3, NEAR_OTHERS = 4e-3;
 
 KCALIB_FN double square_root(double x) { return ::sqrt(x); }
@@ -221,7 +221,7 @@ __device__ void entries(const Problem& problem, Panels& panels, long long row, l
                     panels.columns[a.label][tx + LANES * (c / PACK)].at[c % PACK];
         else
           crossed = left.marks[a.at * problem.n_marks + b.label] + right.marks[b.at * problem.n_marks + a.label];
-        // As in cpu/quantities.h, without branches, as most warps have pairs of both kinds.
+        // As in cpu/pairs/quantities.h, without branches, as most warps have pairs of both kinds.
         const bool same = a.label == b.label;
         const T norms = same ? a.mark_norm + b.mark_norm : a.point_norm + b.point_norm;
         pair.squares = T(2) * ((same ? T(0) : crossed) - target[r][c]) + norms;

@@ -1,4 +1,4 @@
-// What include/kcalib/mixtures.h asks of the file that includes it, for single numbers; cpu/pack.h has it for packs.
+// What include/kcalib/mixtures.h asks of the file that includes it, for single numbers; cpu/simd/pack.h has it for packs.
 namespace kcalib {
 namespace {
 

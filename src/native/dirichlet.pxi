@@ -1,6 +1,6 @@
-# Dirichlet kernels: src/cpu/dirichlet.h.
+# Dirichlet kernels: src/cpu/dirichlet/dirichlet.h.
 
-cdef extern from "cpu/dirichlet.h" namespace "kcalib" nogil:
+cdef extern from "cpu/dirichlet/dirichlet.h" namespace "kcalib" nogil:
     cdef cppclass WeightedClasses[T]:
         const T* queries
         int64_t n_queries

@@ -1,6 +1,6 @@
-# Sums of random features: src/cpu/features.h.
+# Sums of random features: src/cpu/features/features.h.
 
-cdef extern from "cpu/features.h" namespace "kcalib" nogil:
+cdef extern from "cpu/features/features.h" namespace "kcalib" nogil:
     cdef cppclass FeatureMap:
         const double* frequencies
         const double* amplitudes

@@ -1,6 +1,6 @@
-# Samples on a line: src/cpu/line.h.
+# Samples on a line: src/cpu/line/line.h.
 
-cdef extern from "cpu/line.h" namespace "kcalib" nogil:
+cdef extern from "cpu/line/line.h" namespace "kcalib" nogil:
     cdef cppclass LineKernel:
         double rate
         const double* coefficients
@@ -119,7 +119,7 @@ def line_total(
     const double[::1] sizes, int64_t n_zeros, double rate, const double[::1] coefficients, bint squared,
     Sweep sweep not None,
 ):
-    """Sums over the pairs i < j of k(x_i, x_j) r_i r_j and of its size; see src/cpu/line.h."""
+    """Sums over the pairs i < j of k(x_i, x_j) r_i r_j and of its size; see src/cpu/line/line.h."""
     cdef Residuals residuals
     residuals.sizes = &sizes[0]
     residuals.n_zeros = n_zeros
@@ -278,7 +278,7 @@ cdef forms_of(
 
 def line_median(const double[::1] places, Sweep sweep not None):
     """Median distance of the pairs of all places but the last, which is infinite, and whether it is of the positive ones
-    alone; see src/cpu/line.h.
+    alone; see src/cpu/line/line.h.
     """
     cdef double median = 0
     cdef cpp_bool of_positive = False

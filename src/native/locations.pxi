@@ -1,6 +1,6 @@
-# Sums of values at test locations: src/cpu/locations.h.
+# Sums of values at test locations: src/cpu/locations/locations.h.
 
-cdef extern from "cpu/locations.h" namespace "kcalib" nogil:
+cdef extern from "cpu/locations/locations.h" namespace "kcalib" nogil:
     cdef cppclass LocatedSamples:
         const double* p
         const int64_t* labels

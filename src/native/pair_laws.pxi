@@ -1,6 +1,6 @@
-# Differences of two models by the law of one: src/cpu/pair_laws.h.
+# Differences of two models by the law of one: src/cpu/pairs/pair_laws.h.
 
-cdef extern from "cpu/pair_laws.h" namespace "kcalib" nogil:
+cdef extern from "cpu/pairs/pair_laws.h" namespace "kcalib" nogil:
     cdef cppclass PairLaws:
         int64_t rows
         int64_t n

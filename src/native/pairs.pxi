@@ -1,4 +1,4 @@
-# Sweeps over all pairs: src/cpu/sweep.h.
+# Sweeps over all pairs: src/cpu/pairs/sweep.h.
 
 cdef extern from "kcalib/profiles.h" namespace "kcalib" nogil:
     cdef struct Factor:
@@ -17,7 +17,7 @@ cdef extern from "kcalib/profiles.h" namespace "kcalib" nogil:
         const Factor* factors
 
 
-cdef extern from "cpu/profile_rows.h" namespace "kcalib" nogil:
+cdef extern from "cpu/pairs/profile_rows.h" namespace "kcalib" nogil:
     cdef struct ProfileRow:
         const char* name
         const char* argument
@@ -39,7 +39,7 @@ cdef extern from "kcalib/mixtures.h" namespace "kcalib" nogil:
     int64_t c_component_columns "kcalib::component_columns"(int family, int64_t d)
 
 
-cdef extern from "cpu/families.h" namespace "kcalib" nogil:
+cdef extern from "cpu/pairs/families.h" namespace "kcalib" nogil:
     cdef struct FamilyFacts:
         const char* name
         double bound
@@ -53,7 +53,7 @@ cdef extern from "cpu/families.h" namespace "kcalib" nogil:
     int N_FAMILIES "kcalib::N_FAMILIES"
 
 
-cdef extern from "cpu/tile.h" namespace "kcalib" nogil:
+cdef extern from "cpu/pairs/tile.h" namespace "kcalib" nogil:
     cdef struct PairProgram:
         KernelProgram kernel
         const Mixtures* target
@@ -74,7 +74,7 @@ cdef extern from "cpu/tile.h" namespace "kcalib" nogil:
     int N_THRESHOLDS "kcalib::THRESHOLDS"
 
 
-cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
+cdef extern from "cpu/pairs/sweep.h" namespace "kcalib" nogil:
     cdef cppclass PairProblem[T]:
         PairProgram program
         Side[T] left
@@ -120,7 +120,7 @@ cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
     bint c_own_products "kcalib::own_products"[T](const PairProblem[T]&, const Run&, T*) except +
 
 
-cdef extern from "cpu/rough_sweep.h" namespace "kcalib" nogil:
+cdef extern from "cpu/bytes/rough_sweep.h" namespace "kcalib" nogil:
     cdef cppclass CRoughEntries "kcalib::RoughEntries":
         int64_t n
         bint are_there()
@@ -340,7 +340,7 @@ def groups(
     const int64_t[::1] right_order,
     bint symmetric, Kernel kernel not None, Sweep sweep not None,
 ):
-    """How the pairs are cut: rows of a block, and blocks of a group; see src/cpu/sweep.h."""
+    """How the pairs are cut: rows of a block, and blocks of a group; see src/cpu/pairs/sweep.h."""
     cdef PairProblem[real] problem = pair_problem[real](
         kernel, points, marks, labels, order, right_points, right_marks, right_labels, right_order, symmetric)
     cdef Groups found = c_groups(problem, sweep.run)

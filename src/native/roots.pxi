@@ -1,6 +1,6 @@
-# Covariances of residuals by their roots: src/cpu/roots.h.
+# Covariances of residuals by their roots: src/cpu/linalg/roots.h.
 
-cdef extern from "cpu/roots.h" namespace "kcalib" nogil:
+cdef extern from "cpu/linalg/roots.h" namespace "kcalib" nogil:
     cdef cppclass Roots:
         const double* p
         const double* deviations
@@ -21,7 +21,7 @@ cdef extern from "cpu/roots.h" namespace "kcalib" nogil:
 cdef class CovarianceRoots:
     """The matrices L_i = diag(sqrt p_i) - p_i sqrt(p_i)^T of rows of m > 2 probabilities, p_i[top[i]] the largest.
 
-    Numbers that are narrow are m - 1 of a sample for m: see src/cpu/roots.h.
+    Numbers that are narrow are m - 1 of a sample for m: see src/cpu/linalg/roots.h.
     """
 
     cdef const double[:, ::1] p

@@ -1,6 +1,6 @@
-# Passes over the samples: checks and residuals (src/cpu/rows.h), bins (src/cpu/bins.h).
+# Passes over the samples: checks and residuals (src/cpu/samples/rows.h), bins (src/cpu/samples/bins.h).
 
-cdef extern from "cpu/rows.h" namespace "kcalib" nogil:
+cdef extern from "cpu/samples/rows.h" namespace "kcalib" nogil:
     bint are_distributions[T](const T*, int64_t, int64_t, double, int, double*)
     bint complete_pairs[T](const T*, int64_t, double, int, double*)
     bint are_probabilities(const double*, int64_t, double, int)
@@ -9,7 +9,7 @@ cdef extern from "cpu/rows.h" namespace "kcalib" nogil:
     void c_square_norms "kcalib::square_norms"[T](const T*, int64_t, int64_t, int, double*)
 
 
-cdef extern from "cpu/bins.h" namespace "kcalib" nogil:
+cdef extern from "cpu/samples/bins.h" namespace "kcalib" nogil:
     cdef cppclass Predictions:
         const double* p
         const int64_t* labels

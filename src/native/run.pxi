@@ -1,6 +1,6 @@
 # How compiled code runs: threads, instruction set, signals, progress; the weights of replicates; rates of the machine.
 
-cdef extern from "cpu/tile.h" namespace "kcalib" nogil:
+cdef extern from "cpu/pairs/tile.h" namespace "kcalib" nogil:
     cdef cppclass TileTable:
         const char* name
         int labels_at_once
@@ -23,11 +23,11 @@ cdef extern from "cpu/tile.h" namespace "kcalib" nogil:
         COS
 
 
-cdef extern from "cpu/cpu_level.h" namespace "kcalib" nogil:
+cdef extern from "cpu/simd/cpu_level.h" namespace "kcalib" nogil:
     const TileTable* tile_table(const char* level)
 
 
-cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
+cdef extern from "cpu/pairs/sweep.h" namespace "kcalib" nogil:
     cdef cppclass Run:
         const TileTable* table
         int threads
@@ -43,7 +43,7 @@ cdef extern from "cpu/sweep.h" namespace "kcalib" nogil:
     void register_fork_handler()
 
 
-cdef extern from "cpu/resampling.h" namespace "kcalib" nogil:
+cdef extern from "cpu/random/resampling.h" namespace "kcalib" nogil:
     cdef enum WeightKind:
         pass
     bint c_fill_weights "kcalib::fill_weights"[T](
@@ -56,7 +56,7 @@ cdef extern from "cpu/resampling.h" namespace "kcalib" nogil:
         unsigned long long, unsigned long long, int64_t, int64_t, const double*, double*, const Run&) except +
 
 
-cdef extern from "cpu/drawn_labels.h" namespace "kcalib" nogil:
+cdef extern from "cpu/random/drawn_labels.h" namespace "kcalib" nogil:
     bint c_draw_labels "kcalib::draw_labels"(
         const double*, int64_t, int64_t, unsigned long long, unsigned long long, unsigned long long, int64_t, int*, const Run&,
     ) except +
@@ -67,13 +67,13 @@ cdef extern from "cpu/drawn_labels.h" namespace "kcalib" nogil:
         const double*, int64_t, int64_t, const double*, const int*, const int*, int64_t, double*, const Run&) except +
 
 
-cdef extern from "cpu/byte_forms.h" namespace "kcalib" nogil:
+cdef extern from "cpu/bytes/byte_forms.h" namespace "kcalib" nogil:
     cdef cppclass ByteForms:
         @staticmethod
         int64_t panel_rows(int64_t n)
 
 
-cdef extern from "cpu/byte_labels.h" namespace "kcalib" nogil:
+cdef extern from "cpu/bytes/byte_labels.h" namespace "kcalib" nogil:
     int64_t BYTE_LABELS_AT_ONCE "kcalib::ByteLabels::LABELS_AT_ONCE"
     int64_t BYTE_LABELS_SAMPLES "kcalib::ByteLabels::SAMPLES"
     cdef cppclass ByteLabels:
@@ -213,7 +213,7 @@ def draw_labels(
 
 
 def label_thresholds(const double[:, ::1] probabilities, Sweep sweep not None):
-    """What labels of rows of two probabilities are drawn by, shape (n,); see src/cpu/drawn_labels.h."""
+    """What labels of rows of two probabilities are drawn by, shape (n,); see src/cpu/random/drawn_labels.h."""
     result = np.empty(probabilities.shape[0], dtype=np.uint64)
     cdef unsigned long long[::1] out = result
     cdef bint finished

@@ -1,13 +1,13 @@
-# Sums of states in fixed point: src/cpu/exact_sums.h, src/cpu/state_scores.h, src/cpu/state_sums.h, and
-# of draws src/cpu/features.h.
+# Sums of states in fixed point: src/cpu/state/exact_sums.h, src/cpu/state/state_scores.h, src/cpu/state/state_sums.h, and
+# of draws src/cpu/features/features.h.
 
-cdef extern from "cpu/exact_sums.h" namespace "kcalib" nogil:
+cdef extern from "cpu/state/exact_sums.h" namespace "kcalib" nogil:
     cdef cppclass ExactSums:
         int64_t* high
         int64_t* low
 
 
-cdef extern from "cpu/state_scores.h" namespace "kcalib" nogil:
+cdef extern from "cpu/state/state_scores.h" namespace "kcalib" nogil:
     cdef cppclass StateTally:
         ExactSums scores
         ExactSums cells
@@ -18,7 +18,7 @@ cdef extern from "cpu/state_scores.h" namespace "kcalib" nogil:
         const Predictions&, int64_t, double, const Run&, const StateTally&) except +
 
 
-cdef extern from "cpu/state_sums.h" namespace "kcalib" nogil:
+cdef extern from "cpu/state/state_sums.h" namespace "kcalib" nogil:
     cdef cppclass StateRows:
         const double* p
         const int64_t* labels
@@ -34,7 +34,7 @@ cdef extern from "cpu/state_sums.h" namespace "kcalib" nogil:
         const FeatureMap&, const StateRows&, const int64_t*, int64_t, const Run&, const StateSums&) except +
 
 
-cdef extern from "cpu/features.h" namespace "kcalib" nogil:
+cdef extern from "cpu/features/features.h" namespace "kcalib" nogil:
     cdef cppclass DrawnSums:
         ExactSums base
         ExactSums base_own

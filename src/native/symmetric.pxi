@@ -1,6 +1,6 @@
-# Eigenproblems of small symmetric matrices: src/cpu/symmetric.h.
+# Eigenproblems of small symmetric matrices: src/cpu/linalg/symmetric.h.
 
-cdef extern from "cpu/symmetric.h" namespace "kcalib" nogil:
+cdef extern from "cpu/linalg/symmetric.h" namespace "kcalib" nogil:
     void c_to_tridiagonal "kcalib::to_tridiagonal"(double*, int64_t, int64_t, double, double*, double*) except +
     void c_reflect "kcalib::reflect"(const double*, int64_t, int64_t, double*, int64_t) except +
 

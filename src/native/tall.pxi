@@ -1,6 +1,6 @@
-# Products of tall matrices: src/cpu/tall.h.
+# Products of tall matrices: src/cpu/linalg/tall.h.
 
-cdef extern from "cpu/tall.h" namespace "kcalib" nogil:
+cdef extern from "cpu/linalg/tall.h" namespace "kcalib" nogil:
     cdef cppclass Tall:
         const double* columns
         int64_t count

@@ -1,7 +1,7 @@
 """Backends: the primitives of the never-stored matrix H, one file for each way to compute them.
 
-    cpu        compiled tiles, threads; NumPy arrays            (src/cpu/sweep.cpp)
-    sorted     points on a line: O(n log n); NumPy arrays       (src/cpu/line*.cpp)
+    cpu        compiled tiles, threads; NumPy arrays            (src/cpu/pairs/sweep.cpp)
+    sorted     points on a line: O(n log n); NumPy arrays       (src/cpu/line/*.cpp)
                and CuPy arrays, by `sorted_cuda`                (src/cuda/line.cu, src/cuda/places.cu)
     cuda       tiles on an NVIDIA GPU; CuPy arrays              (src/cuda/pairs.cu)
     array-api  strips of rows in any array namespace, differentiable

@@ -2,7 +2,7 @@
 
 Backends on the host have an `AtLocations` for problems with locations on the left, samples on the right and the
 Kronecker delta between labels; `kcalib.estimators.ucme` and the test of it ask for it. What it computes stands in
-src/cpu/location_kernels.h.
+src/cpu/locations/location_kernels.h.
 """
 
 from __future__ import annotations

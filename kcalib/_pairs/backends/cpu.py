@@ -1,6 +1,6 @@
 """The CPU backend: hands contiguous NumPy arrays to the compiled sweeps in `_native`.
 
-Residuals of class labels, signed measures (`Mixtures`; products in src/cpu/mixture_kernels.cpp), and distances of
+Residuals of class labels, signed measures (`Mixtures`; products in src/cpu/pairs/mixture_kernels.cpp), and distances of
 points, of mixtures, and from a table.
 """
 
@@ -361,8 +361,8 @@ class CpuBackend:
 
         Without a centre it is that of the residuals. Predictions that are near each other, as diffuse ones are, are
         nearer than terms of size 1 have digits for, and their residuals large: one product of points about their
-        mean does then (`Quantities::both_from` in src/cpu/quantities.h). Where residuals are small, too, as of rare
-        events, two products are needed.
+        mean does then (`Quantities::both_from` in src/cpu/pairs/quantities.h). Where residuals are small, too, as of
+        rare events, two products are needed.
         """
         sides, points = (self.problem.left, self.problem.columns), self.problem.left.points
         least = RESIDUAL_CLASSES if self._worth_sorting else RESIDUAL_CLASSES_UNSORTED
@@ -434,7 +434,7 @@ HostArrays = tuple[np.ndarray | None, np.ndarray | None, np.ndarray | None, np.n
 
 @dataclass(frozen=True)
 class HostSide:
-    """A side as the compiled core reads it; see `Side` in src/cpu/tile.h."""
+    """A side as the compiled core reads it; see `Side` in src/cpu/pairs/tile.h."""
 
     points: np.ndarray
     marks: np.ndarray | None

@@ -1,6 +1,6 @@
 """Points on a line, on an NVIDIA GPU: the samples' order, products, quadratic forms and distances.
 
-`sorted` has one `Order` for NumPy arrays, whose loops are compiled (src/cpu/line*.cpp), and `DeviceOrder` for CuPy
+`sorted` has one `Order` for NumPy arrays, whose loops are compiled (src/cpu/line/*.cpp), and `DeviceOrder` for CuPy
 arrays: CuPy sorts, src/cuda/line.cu scans, and src/cuda/places.cu adds up, in an order that the number of samples alone
 decides. `SortedPlaces` counts and lists distances for `bandwidth`. Arrays stay on their device; only sums come back.
 """
@@ -193,7 +193,7 @@ class Scan:
 def _residuals(points: Array, labels: Array, positions: Array) -> tuple[Array, bool, bool]:
     """sqrt(2) r of the sorted samples, shape (n, 1), and whether what is off the line counts not in an entry, a total.
 
-    The same numbers as line_order in src/cpu/line.cpp.
+    The same numbers as line_order in src/cpu/line/line.cpp.
     """
     xp = arrays.namespace(points)
     points, second = points[positions, :], labels[positions] == 1

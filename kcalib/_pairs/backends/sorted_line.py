@@ -3,7 +3,7 @@ r"""The backend for points on a line: O(n log n) instead of O(n^2), and exact.
 Binary problems are this case: two predictions (1 - c, c) and (1 - c', c') are sqrt(2) |c - c'|
 apart (cityblock: 2 |c - c'|). A product of exponential and Matern profiles is then
 exp(-s |c - c'|) times a polynomial in |c - c'|, and after sorting, K @ v is a recurrence from
-the left and one from the right (src/cpu/line_product.cpp). Marks and inner products <x, x'> have finite
+the left and one from the right (src/cpu/line/line_product.cpp). Marks and inner products <x, x'> have finite
 rank, so H is a sum of such K between columns:
 
     H_ij = sum_t sum_r left_t[i, r] K_t[i, j] right_t[j, r]

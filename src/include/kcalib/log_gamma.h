@@ -1,4 +1,4 @@
-// log Gamma, for the normalisers of Dirichlet densities: cpu/dirichlet_kernels.cpp and cuda/dirichlet.cu.
+// log Gamma, for the normalisers of Dirichlet densities: cpu/dirichlet/dirichlet_kernels.cpp and cuda/dirichlet.cu.
 #pragma once
 
 #include "kcalib/math.h"

@@ -1,7 +1,7 @@
 // Scalar maths of the pair engine: exp, 1 - exp, log, log1p, power, cos(pi x), sin and cos, a polynomial.
 //
 // Every function is a template over its value type V: a SIMD pack on the CPU
-// (cpu/pack.h), a plain double or float elsewhere. Callers: profiles.h, mixtures.h, cpu/feature_kernels.cpp.
+// (cpu/simd/pack.h), a plain double or float elsewhere. Callers: profiles.h, mixtures.h, cpu/features/feature_kernels.cpp.
 // All are branch-free, handle every finite argument in the stated range, and
 // never produce denormals. NaN stays NaN, if it has no payload, which arithmetic gives none.
 #pragma once
@@ -38,7 +38,7 @@ template <class V> KCALIB_FN V splat(Real<V> x) { return x - V{}; }
 template <class V> KCALIB_FN Bits<V> to_bits(V x) { return __builtin_bit_cast(Bits<V>, x); }
 template <class V> KCALIB_FN V from_bits(Bits<V> x) { return __builtin_bit_cast(V, x); }
 
-// NaN stays NaN. cpu/pack.h has them in one instruction where there is one.
+// NaN stays NaN. cpu/simd/pack.h has them in one instruction where there is one.
 template <class V> KCALIB_FN V at_least(V x, Real<V> low) { return x < low ? splat<V>(low) : x; }
 template <class V> KCALIB_FN V at_most(V x, Real<V> high) { return x > high ? splat<V>(high) : x; }
 

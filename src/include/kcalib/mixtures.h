@@ -12,10 +12,10 @@
 //   split(p, q, d, root, exponent)     with Single::SPLIT: components is root exp(-exponent), root does not know locations
 //   apart(p, q, d, out)                with Single::APART: squared MMD distances
 //
-// all as sums of positive terms: nothing cancels but between the parts. cpu/mixture_kernels.cpp and cuda/mixtures.cuh
+// all as sums of positive terms: nothing cancels but between the parts. cpu/pairs/mixture_kernels.cpp and cuda/mixtures.cuh
 // add the parts up. A family OF_KERNEL has no products of its own, one of DISTANCES_ALONE nothing but `apart`.
 //
-// `reciprocal_root`, `reciprocal`, `magnitude`, `lower`, `higher` and `any` are the including file's, as the packs are: cpu/pack.h,
+// `reciprocal_root`, `reciprocal`, `magnitude`, `lower`, `higher` and `any` are the including file's, as the packs are: cpu/simd/pack.h,
 // and for single numbers cuda/scalars.cuh.
 //
 // Columns of zeros alone, which fill up panels, give finite numbers. Numbers that enter squares and products are within

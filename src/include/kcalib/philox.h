@@ -2,7 +2,7 @@
 //
 // NumPy's generator is Philox4x64-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3, SC 2011):
 // word w of its stream is word w mod 4 of the block whose counter is w / 4 + 1, so that every thread has its number
-// without those before it. Callers: cpu/feature_kernels.cpp, cpu/weights.cpp (packs of blocks), cuda/philox.cu.
+// without those before it. Callers: cpu/features/feature_kernels.cpp, cpu/random/weights.cpp (packs of blocks), cuda/philox.cu.
 #pragma once
 
 #include "kcalib/math.h"

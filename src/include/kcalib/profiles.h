@@ -10,7 +10,7 @@
 
 #include "kcalib/math.h"
 
-// The switch of the CPU (cpu/kernel_tile.h), the one of GPUs (cuda/pairs.cu) and the array form
+// The switch of the CPU (cpu/pairs/kernel_tile.h), the one of GPUs (cuda/pairs.cu) and the array form
 // (kcalib/_pairs/profiles.py, through _native.profiles) are made from these rows. The columns:
 //
 //   name

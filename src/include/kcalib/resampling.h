@@ -8,7 +8,7 @@
 //
 // All come from the words of one counter-based generator (random_words), so nothing has
 // to be drawn in order, and the same seed gives the same weights for any number of
-// threads, any instruction set, and on the CPU as on the GPU. Callers: cpu/weights.cpp.
+// threads, any instruction set, and on the CPU as on the GPU. Callers: cpu/random/weights.cpp.
 //
 // Functions are templates over the type W of a 64-bit word and V of a real: packs of
 // them on the CPU, plain ones elsewhere. The same bits everywhere take IEEE operations

@@ -1,7 +1,7 @@
 // Points with weights, P = delta_z, for any kernel l.
 //
 // Columns: w, z[d]. f(P, P') is the kernel at two places, so that the loops over them are those of the kernel's quantities:
-// cpu/mixture_kernels.cpp, cuda/mixtures.cuh.
+// cpu/pairs/mixture_kernels.cpp, cuda/mixtures.cuh.
 #pragma once
 
 #include "kcalib/families/common.h"

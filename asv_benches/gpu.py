@@ -39,14 +39,14 @@ for n, m in ((200, 3), (300, 12)):
     p = rng.dirichlet(np.ones(m), n)
     y = cupy.asarray((rng.uniform(size=(n, 1)) > p.cumsum(axis=1)).sum(axis=1).clip(0, m - 1))
     p = cupy.asarray(p)
-    kcalib.skce(y, p, full_output=True)
+    kcalib.skce.result(y, p)
     kcalib.skce(y, p, estimator="block")
     for method in ("bootstrap", "multiplier", "spectrum"):
         kcalib.calibration_test(y, p, method=method, seed=0)
     kcalib.ckce(y, p, method="cg")
     kcalib.kde_calibration_error(y, p, bandwidth=0.1)
 p = rng.uniform(size=2000)
-kcalib.skce(cupy.asarray(rng.uniform(size=2000) < p), cupy.asarray(p), full_output=True)
+kcalib.skce.result(cupy.asarray(rng.uniform(size=2000) < p), cupy.asarray(p))
 """
 
 
@@ -97,18 +97,18 @@ def calls(n: int, classes: tuple[int, ...]) -> Iterator[tuple[str, Callable[...,
             return lambda asarray: function(asarray(y), asarray(p), **options)
 
         for estimator in ("unbiased", "biased", "block", "linear"):
-            yield f"skce, {estimator}, m = {m}", call(kcalib.skce, kernel=kernel, estimator=estimator, full_output=True)
+            yield f"skce, {estimator}, m = {m}", call(kcalib.skce.result, kernel=kernel, estimator=estimator)
         for name in ("Gaussian", "Matern", "RationalQuadratic", "GammaExponential"):
             other = getattr(kcalib.kernels, name)(bandwidth=BANDWIDTH)
-            yield f"skce, {name}, m = {m}", call(kcalib.skce, kernel=other, full_output=True)
-        yield f"skce, median heuristic, m = {m}", call(kcalib.skce, full_output=True)
+            yield f"skce, {name}, m = {m}", call(kcalib.skce.result, kernel=other)
+        yield f"skce, median heuristic, m = {m}", call(kcalib.skce.result)
         for method in ("exact", "bootstrap", "multiplier", "spectrum", "pearson", "gamma", "linear", "block", "cme"):
             options = {} if method == "gamma" else {"seed": 0}
             yield f"test, {method}, m = {m}", call(kcalib.calibration_test, method=method, kernel=kernel, **options)
-        yield f"ucme, m = {m}", call(kcalib.ucme, kernel=kernel, seed=0, full_output=True)
+        yield f"ucme, m = {m}", call(kcalib.ucme.result, kernel=kernel, seed=0)
         for method in ("cholesky", "cg", "pivoted_cholesky"):
-            yield f"ckce, {method}, m = {m}", call(kcalib.ckce, kernel=one, method=method, full_output=True)
-        yield f"kde, m = {m}", call(kcalib.kde_calibration_error, bandwidth=0.1, full_output=True)
+            yield f"ckce, {method}, m = {m}", call(kcalib.ckce.result, kernel=one, method=method)
+        yield f"kde, m = {m}", call(kcalib.kde_calibration_error.result, bandwidth=0.1)
         yield f"top-label ECE, m = {m}", call(kcalib.top_label_ece)
         yield f"Brier score, m = {m}", call(kcalib.brier_score)
     rng = np.random.default_rng(0)
@@ -116,7 +116,7 @@ def calls(n: int, classes: tuple[int, ...]) -> Iterator[tuple[str, Callable[...,
     y, std = mean + 1.3 * rng.normal(size=n), np.exp(0.3 * rng.normal(size=n))
 
     def of_normal(asarray: Any) -> Any:
-        return kcalib.skce(asarray(y), kcalib.distributions.Normal(asarray(mean), asarray(std)), full_output=True)
+        return kcalib.skce.result(asarray(y), kcalib.distributions.Normal(asarray(mean), asarray(std)))
 
     yield "skce of normal predictions", of_normal
 

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import singledispatch
-from typing import Any, overload
+from typing import Any, Concatenate, ParamSpec, Protocol, cast, overload
 
 import numpy as np
 
@@ -47,62 +48,26 @@ from kcalib.parallel.argument import in_parallel
 __all__ = ["evaluate"]
 
 
-@overload
-def evaluate(
-    y_true: Any,
-    y_pred: Categorical,
-    *,
-    level: float = ...,
-    tolerance: float | None = ...,
-    kernel: Kernel | None = ...,
-    estimator: str = ...,
-    method: str | CalibrationMethod = ...,
-    block_size: int | None = ...,
-    n_bins: int | None = ...,
-    seed: int | None = ...,
-    threads: int | None = ...,
-    parallel: Any = ...,
-) -> Evaluation: ...
+P = ParamSpec("P")
 
 
-@overload
-def evaluate(
-    y_true: Any,
-    y_pred: Distribution,
-    *,
-    level: float = ...,
-    tolerance: float | None = ...,
-    kernel: Kernel | None = ...,
-    estimator: str = ...,
-    method: str | CalibrationMethod = ...,
-    block_size: int | None = ...,
-    seed: int | None = ...,
-    threads: int | None = ...,
-    parallel: Any = ...,
-) -> ForecastEvaluation: ...
+class Evaluate(Protocol[P]):
+    """The type of `evaluate`: the kind of result depends on the kind of prediction."""
+
+    @overload
+    def __call__(self, y_true: Any, y_pred: Categorical, *args: P.args, **kwargs: P.kwargs) -> Evaluation: ...
+    @overload
+    def __call__(self, y_true: Any, y_pred: Distribution, *args: P.args, **kwargs: P.kwargs) -> ForecastEvaluation: ...
+    @overload
+    def __call__(self, y_true: Any, y_pred: Any = ..., *args: P.args, **kwargs: P.kwargs) -> Evaluation: ...
 
 
-@overload
-def evaluate(
-    y_true: Any,
-    y_pred: Any = ...,
-    *,
-    level: float = ...,
-    tolerance: float | None = ...,
-    kernel: Kernel | None = ...,
-    estimator: str = ...,
-    method: str | CalibrationMethod = ...,
-    block_size: int | None = ...,
-    n_bins: int | None = ...,
-    seed: int | None = ...,
-    classes: Any = ...,
-    from_logits: bool = ...,
-    lens: Lens | None = ...,
-    threads: int | None = ...,
-    parallel: Any = ...,
-) -> Evaluation: ...
+def _typed(function: Callable[Concatenate[Any, Any, P], Evaluation | ForecastEvaluation]) -> Evaluate[P]:
+    """Tell type checkers that `function` is an `Evaluate`."""
+    return cast("Evaluate[P]", function)
 
 
+@_typed
 @in_parallel
 @on_their_gpu
 def evaluate(

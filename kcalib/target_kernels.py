@@ -108,7 +108,7 @@ class Draws:
     >>> from kcalib.distributions import Normal
     >>> from kcalib.target_kernels import Draws
     >>> y, P = [0.0, 1.0, 0.5], Normal([0.0, 1.0, 0.0], [1.0, 2.0, 1.5])
-    >>> result = kcalib.skce(y, P, target_kernel=Draws(n_draws=100, seed=1), full_output=True)
+    >>> result = kcalib.skce.result(y, P, target_kernel=Draws(n_draws=100, seed=1))
     >>> result.target_factor[:38]
     '100 draws from each prediction, seed 1'
     >>> abs(result.value - kcalib.skce(y, P)) < 4 * result.draws_standard_error

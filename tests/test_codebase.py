@@ -128,7 +128,7 @@ def test_a_fork_beside_a_first_result_has_results():
                 time.sleep(0.5 * name.startswith("kcalib"))
         kcalib.skce([0, 1, 1], [0.2, 0.6, 0.9])
         sys.meta_path.insert(0, Slow())
-        call = lambda: kcalib.skce([0, 1, 1], [0.2, 0.6, 0.9], full_output=True)
+        call = lambda: kcalib.skce.result([0, 1, 1], [0.2, 0.6, 0.9])
         thread = threading.Thread(target=call)
         thread.start()
         time.sleep(0.2)

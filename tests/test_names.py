@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import typing
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -41,7 +41,6 @@ REQUIRED = inspect.Parameter.empty
 MEANINGS: dict[str, tuple[set[str], set[Any]]] = {
     "confidence_level": ({"float"}, {REQUIRED, 0.95}),
     "from_logits": ({"bool"}, {False}),
-    "full_output": ({"bool"}, {False}),
     "level": ({"float"}, {REQUIRED, 0.05}),  # of a test
     "n_bins": (
         {"int", "int | None", "int | str"},
@@ -64,28 +63,27 @@ def test_a_name_has_one_meaning(name):
         assert parameter.default in defaults, where
 
 
-FULL_OUTPUT = [where for where, parameter in public_parameters() if parameter.name == "full_output"]
+ESTIMATORS = [name for name in kcalib.__all__ if hasattr(getattr(kcalib, name), "result")]
 
 
-@pytest.mark.parametrize("name", FULL_OUTPUT)
-def test_full_output_has_overloads(name):
-    """One with each value, and one for a value that is not known; all other parameters are the same."""
+def test_estimators():
+    assert len(ESTIMATORS) == 10
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_an_estimator_returns_a_float_or_its_result(name):
+    """Both functions have the same parameters, and can be pickled."""
     function = getattr(kcalib, name)
-    signature = inspect.signature(function)
-    overloads = [inspect.signature(one) for one in typing.get_overloads(function)]
-    assert [one.parameters["full_output"].annotation for one in overloads] == [
-        "Literal[False]",
-        "Literal[True]",
-        "bool",
-    ]
-    assert overloads[0].return_annotation == "float"
-    assert overloads[2].return_annotation == f"float | {overloads[1].return_annotation}"
-    assert signature.return_annotation == overloads[2].return_annotation
-    for one in overloads:
-        assert list(one.parameters) == list(signature.parameters)
-        for parameter in one.parameters.values():
-            if parameter.name != "full_output":
-                assert parameter.annotation == signature.parameters[parameter.name].annotation, parameter.name
+    signature, of_result = inspect.signature(function), inspect.signature(function.result)
+    assert signature.parameters == of_result.parameters
+    assert signature.return_annotation == "float"
+    result = function.result(Y, P)
+    assert type(result).__name__ == of_result.return_annotation
+    value = function(Y, P)
+    assert type(value) is float
+    assert value == result.value
+    assert pickle.loads(pickle.dumps(function)) is function
+    assert pickle.loads(pickle.dumps(function.result)) == function.result
 
 
 def test_alpha_is_no_level():
@@ -99,13 +97,13 @@ SEEDED = {
     "compare": lambda seed: kcalib.compare(Y, {"a": P, "b": P[:, ::-1]}, metric="ece", n_resamples=99, seed=seed),
     "evaluate": lambda seed: kcalib.evaluate(Y, P, method="bootstrap", seed=seed).test,
     "test": lambda seed: kcalib.calibration_test(Y, P, method="bootstrap", seed=seed),
-    "ucme": lambda seed: kcalib.ucme(Y, P, seed=seed, full_output=True),
+    "ucme": lambda seed: kcalib.ucme.result(Y, P, seed=seed),
     **{
-        f"ckce, {cls.__name__}": lambda seed, cls=cls: kcalib.ckce(Y, P, method=cls(seed=seed), full_output=True)
+        f"ckce, {cls.__name__}": lambda seed, cls=cls: kcalib.ckce.result(Y, P, method=cls(seed=seed))
         for cls in (kcalib.methods.Fourier, kcalib.methods.Nystrom, kcalib.methods.PivotedCholesky)
     },
-    "ckce, ConjugateGradient": lambda seed: kcalib.ckce(
-        Y, P, method=kcalib.methods.ConjugateGradient(rank=5, seed=seed), full_output=True
+    "ckce, ConjugateGradient": lambda seed: kcalib.ckce.result(
+        Y, P, method=kcalib.methods.ConjugateGradient(rank=5, seed=seed)
     ),
     "median_distance": lambda seed: kcalib.bandwidth.median_distance(P, max_samples=5, seed=seed),
     "quantile_calibration": lambda seed: kcalib.quantile_calibration(

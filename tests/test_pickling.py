@@ -86,22 +86,22 @@ def squared() -> regression.SquaredCalibrationErrorResult:
 # How to get one of those that cannot be made without arguments.
 MADE: dict[type, Callable[[], Any]] = {
     kcalib.BrierDecomposition: of_labels(kcalib.brier_decomposition),
-    kcalib.CKCEResult: of_labels(kcalib.ckce, full_output=True),
+    kcalib.CKCEResult: of_labels(kcalib.ckce.result),
     kcalib.CalibrationTestResult: of_labels(kcalib.calibration_test),
     kcalib.Comparison: compared,
-    kcalib.ECEResult: of_labels(kcalib.top_label_ece, full_output=True),
+    kcalib.ECEResult: of_labels(kcalib.top_label_ece.result),
     kcalib.Evaluation: of_labels(kcalib.evaluate),
     kcalib.FewErrors: lambda: kcalib.FewErrors(1, 0.01, N, 2.0),
     kcalib.ForecastEvaluation: lambda: kcalib.evaluate(*numbers()),
-    kcalib.KDEResult: of_labels(kcalib.kde_calibration_error, full_output=True),
-    kcalib.MMCEResult: of_labels(kcalib.mmce, full_output=True),
+    kcalib.KDEResult: of_labels(kcalib.kde_calibration_error.result),
+    kcalib.MMCEResult: of_labels(kcalib.mmce.result),
     kcalib.ModelDifference: lambda: compared().differences[0],
     kcalib.ModelValue: lambda: compared().models[0],
     kcalib.QuantileCalibration: curve,
-    kcalib.ReliabilityBins: lambda: kcalib.top_label_ece(*labels(), full_output=True).bins[0],
+    kcalib.ReliabilityBins: lambda: kcalib.top_label_ece.result(*labels()).bins[0],
     kcalib.ReliabilityDiagram: of_labels(kcalib.reliability, bands="both", seed=0),
-    kcalib.SKCEResult: of_labels(kcalib.skce, full_output=True),
-    kcalib.UCMEResult: of_labels(kcalib.ucme, full_output=True),
+    kcalib.SKCEResult: of_labels(kcalib.skce.result),
+    kcalib.UCMEResult: of_labels(kcalib.ucme.result),
     kcalib.bandwidth.MedianDistance: lambda: kcalib.bandwidth.median_distance(labels()[1]),
     D.Beta: lambda: D.Beta(*rows(2.0, 3.0).T),
     D.Categorical: lambda: D.Categorical(labels()[1]),
@@ -208,8 +208,8 @@ def test_results_with_arrays_differ_where_an_entry_does():
     other = dataclasses.replace(value, count=changed)
     assert value == copy.deepcopy(value) and value != other and not alike(value, other)
     assert value != dataclasses.replace(value, count=value.count.astype(float))
-    found = kcalib.top_label_ece(*labels(), full_output=True)
-    assert found != kcalib.top_label_ece(labels()[0][::-1], labels()[1], full_output=True) and found != value
+    found = kcalib.top_label_ece.result(*labels())
+    assert found != kcalib.top_label_ece.result(labels()[0][::-1], labels()[1]) and found != value
     with pytest.raises(TypeError, match="unhashable"):
         hash(value)
 

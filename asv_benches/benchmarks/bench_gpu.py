@@ -121,7 +121,7 @@ class CkceCase(Case):
     """Conjugate gradients: `iterations` products of all ordered pairs with m columns."""
 
     def run(self):
-        self.result = self.kcalib.ckce(self.labels, self.p, method="cg", kernel=self.kernel, full_output=True)
+        self.result = self.kcalib.ckce.result(self.labels, self.p, method="cg", kernel=self.kernel)
         return self.result
 
     def limit(self):

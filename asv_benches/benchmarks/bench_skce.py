@@ -64,7 +64,7 @@ class Memory:
 class Extras:
     """What the standard error and the median heuristic add to a call."""
 
-    params = [N, ("value", "full_output", "median_heuristic")]
+    params = [N, ("value", "result", "median_heuristic")]
     param_names = ["n", "what"]
     repeat = (3, 7, 5.0)
     number = 1
@@ -76,8 +76,7 @@ class Extras:
         kcalib = require("skce", "kernels.Exponential")
         self.labels, self.p = load_predictions(n, 10)
         self.options = {} if what == "median_heuristic" else {"kernel": kcalib.kernels.Exponential(bandwidth=BANDWIDTH)}
-        self.options["full_output"] = what == "full_output"
-        self.skce = kcalib.skce
+        self.skce = kcalib.skce.result if what == "result" else kcalib.skce
         self.skce(self.labels[:100], self.p[:100], **self.options)
 
     def time_skce(self, n, what):

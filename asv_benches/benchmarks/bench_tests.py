@@ -311,7 +311,7 @@ def compare_over_skce(threads, n=N, rounds=9):
     compare = partial(kcalib.compare, labels, models, **options)
 
     def skces():
-        return [kcalib.skce(labels, q, full_output=True, **options).value for q in models.values()]
+        return [kcalib.skce.result(labels, q, **options).value for q in models.values()]
 
     assert np.allclose([model.value for model in compare().models], skces(), rtol=1e-9, atol=1e-12)
     with limited_blas(threads):
@@ -380,7 +380,7 @@ def locations_over_sum(names, threads, n=LOCATED, rounds=5):
 
 def check_ucme(kcalib, kernel, threads):
     labels, p = cached_predictions(CHECKED, CLASSES)
-    ours = kcalib.ucme(labels, p, kernel=kernel, threads=threads, full_output=True)
+    ours = kcalib.ucme.result(labels, p, kernel=kernel, threads=threads)
     at, chosen = np.array(ours.test_predictions), np.array(ours.test_labels)
     differences = np.mean(kernel_matrix(at, p) * residuals(labels, p)[:, chosen].T, axis=1)
     assert abs(np.mean(differences**2) - ours.value) <= 1e-12, (np.mean(differences**2), ours.value)

@@ -57,7 +57,7 @@ def main() -> None:
         for method in METHODS:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
-                found = kcalib.ckce(y, p, kernel=kernel, method=method, full_output=True)
+                found = kcalib.ckce.result(y, p, kernel=kernel, method=method)
             difference, bound = abs(found.value / expected - 1), found.error_bound / found.value
             print(
                 f"{m:4} {method:18} {found.value:10.6f} {difference:11.1e} {bound:9.1e}  {found.error_bound_kind:12} "

@@ -72,7 +72,7 @@ def table(y: np.ndarray, models: dict[str, Normal]) -> str:
     head = ("mean std", "CRPS", "log score", "coverage", "SKCE", "std. error", "p-value")
     lines = [" " * 24 + "".join(name.rjust(12) for name in head)]
     for name, prediction in models.items():
-        result = kcalib.skce(y, prediction, **KERNELS, full_output=True)
+        result = kcalib.skce.result(y, prediction, **KERNELS)
         pvalue = kcalib.calibration_test(y, prediction, **KERNELS, seed=0).pvalue
         inside = np.mean(np.abs(y - prediction.mean) < 1.645 * prediction.std)
         lines.append(

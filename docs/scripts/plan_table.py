@@ -4,8 +4,8 @@
 
 Tiles, their sizes and what travels are counted in the plan itself; times are pairs over the rate at which one core sums
 tiles, which is measured here (without --rate): the median of several tiles of random samples. With standard errors
-every pair is summed twice, once for the estimate and once for its law given the predictions; `skce` without
-``full_output`` sums it once.
+every pair is summed twice, once for the estimate and once for its law given the predictions; the float of `skce`
+alone needs one sum.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def classifier_rows(name: str, y: np.ndarray, p: np.ndarray, *, from_logits: boo
     kernel = Exponential(bandwidth=median_distance(before).value)
 
     def row(criterion: str, q: np.ndarray, scaling: Any) -> Row:
-        value = kcalib.skce(y[rest], q, kernel=kernel, full_output=True)
+        value = kcalib.skce.result(y[rest], q, kernel=kernel)
         accuracy, loss = float(np.mean(q.argmax(axis=1) == y[rest])), kcalib.log_loss(y[rest], q)
         if scaling is None:
             return Row(name, criterion, 1.0, 0.0, value, accuracy, loss, None)
@@ -114,11 +114,11 @@ def regression() -> tuple[list[Row], np.ndarray, list[Normal]]:
     y, predicted = y[held_out], Normal(trees.mean(axis=0), trees.std(axis=0))
     fit, rest = halves(len(y))
     before = predicted.take(rest)
-    described = kcalib.skce(y[rest], before, full_output=True)
+    described = kcalib.skce.result(y[rest], before)
     kernel, target_kernel = (_with_bandwidth(k) for k in (described.kernel, described.target_kernel))
 
     def row(criterion: str, q: Normal, scaling: Any) -> Row:
-        value = kcalib.skce(y[rest], q, kernel=kernel, target_kernel=target_kernel, full_output=True)
+        value = kcalib.skce.result(y[rest], q, kernel=kernel, target_kernel=target_kernel)
         error = float(np.sqrt(np.mean((y[rest] - q.mean) ** 2)))
         temperature, its_error = (1.0, 0.0) if scaling is None else (scaling.temperature_, scaling.standard_error_)
         loss = -float(np.mean(q.log_density(y[rest])))

@@ -109,7 +109,7 @@ def measured(name: str, y: np.ndarray, q: np.ndarray, kernel: Exponential) -> Ro
     return Row(
         name,
         *scores(y, q),
-        skce=kcalib.skce(y, q, kernel=kernel, full_output=True),
+        skce=kcalib.skce.result(y, q, kernel=kernel),
         p_value=kcalib.calibration_test(y, q, kernel=kernel, method="block").pvalue,
         error=float(np.mean(q.argmax(axis=1) != y)),
     )

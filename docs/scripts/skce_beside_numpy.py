@@ -28,7 +28,7 @@ from benchmarks.common import BANDWIDTH, predictions
 kernel = kcalib.kernels.Exponential(bandwidth=BANDWIDTH)
 function = {
     "kcalib": lambda y, p: kcalib.skce(y, p, kernel=kernel),
-    "kcalib, with standard error": lambda y, p: kcalib.skce(y, p, kernel=kernel, full_output=True).value,
+    "kcalib, with standard error": lambda y, p: kcalib.skce.result(y, p, kernel=kernel).value,
     "kcalib, float32": lambda y, p: kcalib.skce(y, p, kernel=kernel, dtype="float32"),
     "NumPy, tiled": numpy_tiled,
     "NumPy, dense": numpy_dense,

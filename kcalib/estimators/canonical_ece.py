@@ -7,19 +7,19 @@ the `ECEResult` of all binned errors, are in `kcalib.estimators.ece`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, overload
+from typing import Any
 
 import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_choice
 from kcalib._backend.threads import resolve_threads
 from kcalib._input.labels import prepare
 from kcalib._pairs.statistics import group_sums
 from kcalib.estimators.binning import N_BINS, Binning, Columns, SimplexBins, class_columns, norm_of, simplex_bins
 from kcalib.estimators.ece import NORMS, ECEResult, described
+from kcalib.estimators.with_result import with_result
 from kcalib.lenses import Lens
 
 OF_GAPS = ("total_variation", "cityblock", "euclidean", "squared_euclidean")  # functions of one norm
@@ -27,65 +27,9 @@ DISTANCES = (*OF_GAPS, "kullback_leibler")
 Distance = str | Callable[[Array, Array], Any]
 
 
-@overload
+@with_result
 def canonical_ece(
-    y_true: Any,
-    y_pred: Any,
-    *,
-    n_bins: int = ...,
-    norm: str = ...,
-    distance: Distance = ...,
-    binning: str = ...,
-    min_bin_size: int | None = ...,
-    sample_weight: Any = ...,
-    classes: Any = ...,
-    from_logits: bool = ...,
-    lens: Lens | None = ...,
-    threads: int | None = ...,
-    full_output: Literal[False] = ...,
-) -> float: ...
-
-
-@overload
-def canonical_ece(
-    y_true: Any,
-    y_pred: Any,
-    *,
-    n_bins: int = ...,
-    norm: str = ...,
-    distance: Distance = ...,
-    binning: str = ...,
-    min_bin_size: int | None = ...,
-    sample_weight: Any = ...,
-    classes: Any = ...,
-    from_logits: bool = ...,
-    lens: Lens | None = ...,
-    threads: int | None = ...,
-    full_output: Literal[True],
-) -> ECEResult: ...
-
-
-@overload
-def canonical_ece(
-    y_true: Any,
-    y_pred: Any,
-    *,
-    n_bins: int = ...,
-    norm: str = ...,
-    distance: Distance = ...,
-    binning: str = ...,
-    min_bin_size: int | None = ...,
-    sample_weight: Any = ...,
-    classes: Any = ...,
-    from_logits: bool = ...,
-    lens: Lens | None = ...,
-    threads: int | None = ...,
-    full_output: bool,
-) -> float | ECEResult: ...
-
-
-@on_their_gpu
-def canonical_ece(
+    needs_result: bool,
     y_true: Any,
     y_pred: Any,
     *,
@@ -99,7 +43,6 @@ def canonical_ece(
     from_logits: bool = False,
     lens: Lens | None = None,
     threads: int | None = None,
-    full_output: bool = False,
 ) -> float | ECEResult:
     r"""Expected calibration error of the whole prediction, by histogram regression on the simplex.
 
@@ -133,13 +76,12 @@ def canonical_ece(
         Non-negative weights, for uniform bins.
     lens, threads
         As in `kcalib.top_label_ece`.
-    full_output : bool
-        Return an `ECEResult` with weight and distance of each bin instead of a float.
 
     Returns
     -------
-    float or ECEResult
-        The error, in [0, 1] for total variation.
+    float
+        The error, in [0, 1] for total variation. ``canonical_ece.result`` returns an `ECEResult` with the weight and
+        the distance of each bin.
 
     Raises
     ------
@@ -196,7 +138,7 @@ def canonical_ece(
     else:
         gaps = _gaps(columns, bins, _kullback_leibler if isinstance(distance, str) else distance)
     value = norm_of(gaps, bins.weight, norm)
-    if not full_output:
+    if not needs_result:
         return value
     return ECEResult(
         value=value,

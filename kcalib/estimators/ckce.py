@@ -10,10 +10,9 @@ On an NVIDIA GPU points, residuals, solutions and factors stay there; single num
 from __future__ import annotations
 
 import time
-from typing import Any, Literal, overload
+from typing import Any
 
 from kcalib import _packing
-from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.memory import check_max_memory
 from kcalib._backend.options import check_choice, check_within
 from kcalib._input.forecasts import prepare
@@ -23,9 +22,9 @@ from kcalib.estimators.ckce_low_rank import APPROXIMATIONS
 from kcalib.estimators.ckce_system import Approximation, System, default_kernel, residual_rows
 from kcalib.estimators.forecast_residuals import kernel_alone
 from kcalib.estimators.skce import PairOptions, check_not_parallel, describe, estimate, value_of
+from kcalib.estimators.with_result import with_result
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
-from kcalib.parallel.argument import in_parallel
 from kcalib.results import CKCEResult, SKCEResult
 from kcalib.solvers._solve import SOLVERS
 from kcalib.solvers.kernel_operator import KernelMatrix
@@ -37,72 +36,9 @@ __all__ = ["ToleranceWarning", "ckce", "jkce"]
 CKCE_METHODS: tuple[type[Solver] | type[Approximation], ...] = (*SOLVERS, *APPROXIMATIONS)
 
 
-@overload
+@with_result
 def ckce(
-    y_true: Any,
-    y_pred: Any,
-    *,
-    kernel: Kernel | None = ...,
-    target_kernel: TargetKernel = ...,
-    regularization: float | None = ...,
-    method: str | Method = ...,
-    max_memory: float | None = ...,
-    classes: Any = ...,
-    from_logits: bool = ...,
-    lens: Lens | None = ...,
-    dtype: Any = ...,
-    threads: int | None = ...,
-    backend: str | None = ...,
-    parallel: Any = ...,
-    full_output: Literal[False] = ...,
-) -> float: ...
-
-
-@overload
-def ckce(
-    y_true: Any,
-    y_pred: Any,
-    *,
-    kernel: Kernel | None = ...,
-    target_kernel: TargetKernel = ...,
-    regularization: float | None = ...,
-    method: str | Method = ...,
-    max_memory: float | None = ...,
-    classes: Any = ...,
-    from_logits: bool = ...,
-    lens: Lens | None = ...,
-    dtype: Any = ...,
-    threads: int | None = ...,
-    backend: str | None = ...,
-    parallel: Any = ...,
-    full_output: Literal[True],
-) -> CKCEResult: ...
-
-
-@overload
-def ckce(
-    y_true: Any,
-    y_pred: Any,
-    *,
-    kernel: Kernel | None = ...,
-    target_kernel: TargetKernel = ...,
-    regularization: float | None = ...,
-    method: str | Method = ...,
-    max_memory: float | None = ...,
-    classes: Any = ...,
-    from_logits: bool = ...,
-    lens: Lens | None = ...,
-    dtype: Any = ...,
-    threads: int | None = ...,
-    backend: str | None = ...,
-    parallel: Any = ...,
-    full_output: bool,
-) -> float | CKCEResult: ...
-
-
-@in_parallel
-@on_their_gpu
-def ckce(
+    needs_result: bool,
     y_true: Any,
     y_pred: Any,
     *,
@@ -118,7 +54,6 @@ def ckce(
     threads: int | None = None,
     backend: str | None = None,
     parallel: Any = None,
-    full_output: bool = False,
 ) -> float | CKCEResult:
     r"""Conditional kernel calibration error of predicted class probabilities, or of predicted distributions.
 
@@ -169,13 +104,11 @@ def ckce(
     parallel : kcalib.parallel.Parallel, concurrent.futures.Executor or distributed.Client, optional
         Where products with the kernel matrix are computed, as in `kcalib.skce`, and the sums of "fourier"; solvers run
         here. Not of "nystrom" and "pivoted_cholesky".
-    full_output : bool
-        Return a `CKCEResult` instead of a float.
 
     Returns
     -------
-    float or CKCEResult
-        The estimate; with `full_output` also a bound of its error, the method, what it took, and the kernel.
+    float
+        The estimate. ``ckce.result`` returns a `CKCEResult` with a bound of its error, the method and the kernel, too.
 
     Raises
     ------
@@ -250,7 +183,7 @@ def ckce(
     >>> sharp = p**3 / (p**3 + (1 - p) ** 3)
     >>> kcalib.ckce(y, p) < kcalib.ckce(y, sharp)
     True
-    >>> result = kcalib.ckce(y, sharp, method="fourier", full_output=True)
+    >>> result = kcalib.ckce.result(y, sharp, method="fourier")
     >>> abs(result.value - kcalib.ckce(y, sharp)) < result.error_bound, result.error_bound_kind
     (True, 'estimated')
 
@@ -279,7 +212,7 @@ def ckce(
     matrix = KernelMatrix(packed, threads=threads, backend=backend, parallel=parallel)
     system = System(data.dtype, residuals, packed, matrix, shift, max_memory)
     found = exact_value(system, chosen) if isinstance(chosen, Solver) else chosen.estimate(system)
-    if not full_output:
+    if not needs_result:
         return found.value
     return CKCEResult(
         **found._asdict(),
@@ -292,66 +225,9 @@ def ckce(
     )
 
 
-@overload
+@with_result
 def jkce(
-    y_true: Any,
-    y_pred: Any,
-    *,
-    kernel: Kernel | None = ...,
-    target_kernel: TargetKernel = ...,
-    estimator: str = ...,
-    classes: Any = ...,
-    from_logits: bool = ...,
-    lens: Lens | None = ...,
-    dtype: Any = ...,
-    threads: int | None = ...,
-    backend: str | None = ...,
-    parallel: Any = ...,
-    full_output: Literal[False] = ...,
-) -> float: ...
-
-
-@overload
-def jkce(
-    y_true: Any,
-    y_pred: Any,
-    *,
-    kernel: Kernel | None = ...,
-    target_kernel: TargetKernel = ...,
-    estimator: str = ...,
-    classes: Any = ...,
-    from_logits: bool = ...,
-    lens: Lens | None = ...,
-    dtype: Any = ...,
-    threads: int | None = ...,
-    backend: str | None = ...,
-    parallel: Any = ...,
-    full_output: Literal[True],
-) -> SKCEResult: ...
-
-
-@overload
-def jkce(
-    y_true: Any,
-    y_pred: Any,
-    *,
-    kernel: Kernel | None = ...,
-    target_kernel: TargetKernel = ...,
-    estimator: str = ...,
-    classes: Any = ...,
-    from_logits: bool = ...,
-    lens: Lens | None = ...,
-    dtype: Any = ...,
-    threads: int | None = ...,
-    backend: str | None = ...,
-    parallel: Any = ...,
-    full_output: bool,
-) -> float | SKCEResult: ...
-
-
-@in_parallel
-@on_their_gpu
-def jkce(
+    needs_result: bool,
     y_true: Any,
     y_pred: Any,
     *,
@@ -365,7 +241,6 @@ def jkce(
     threads: int | None = None,
     backend: str | None = None,
     parallel: Any = None,
-    full_output: bool = False,
 ) -> float | SKCEResult:
     r"""Joint kernel calibration error of predicted class probabilities, or of predicted distributions.
 
@@ -383,14 +258,11 @@ def jkce(
         `ckce`.
     estimator : {"unbiased", "biased"}
         "unbiased" is a U-statistic over all pairs and may be negative; "biased" never is.
-    full_output : bool
-        Return an `SKCEResult` instead of a float.
 
     Returns
     -------
-    float or SKCEResult
-        The estimate; with `full_output` also its standard error, the kernel with its bandwidth, sizes,
-        backend and time.
+    float
+        The estimate. ``jkce.result`` returns an `SKCEResult` with its standard error and the kernel, too.
 
     Raises
     ------
@@ -423,7 +295,7 @@ def jkce(
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads)
     kernel = default_kernel(data) if kernel is None else kernel
     options = PairOptions(kernel, target_kernel, backend, threads, parallel)
-    if not full_output:
+    if not needs_result:
         return value_of(data, options, estimator, None)
     return estimate(data, options, estimator, None)
 

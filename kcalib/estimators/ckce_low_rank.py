@@ -51,7 +51,7 @@ class Fourier(Approximation):
     --------
     >>> import kcalib
     >>> y, p = [0, 1, 1], [0.2, 0.6, 0.9]
-    >>> result = kcalib.ckce(y, p, method=kcalib.methods.Fourier(n_features=500), full_output=True)
+    >>> result = kcalib.ckce.result(y, p, method=kcalib.methods.Fourier(n_features=500))
     >>> result.n_features, result.error_bound_kind, abs(result.value - kcalib.ckce(y, p)) < 0.01
     (500, 'estimated', True)
     """
@@ -121,7 +121,7 @@ class Nystrom(Approximation):
     --------
     >>> import kcalib
     >>> y, p = [0, 1, 1], [0.2, 0.6, 0.9]
-    >>> result = kcalib.ckce(y, p, method=kcalib.methods.Nystrom(n_landmarks=2), full_output=True)
+    >>> result = kcalib.ckce.result(y, p, method=kcalib.methods.Nystrom(n_landmarks=2))
     >>> result.rank, result.error_bound_kind, abs(result.value - kcalib.ckce(y, p)) < result.error_bound
     (2, 'trace', True)
     """
@@ -177,7 +177,7 @@ class PivotedCholesky(Approximation):
     --------
     >>> import kcalib
     >>> y, p = [0, 1, 1], [0.2, 0.6, 0.9]
-    >>> result = kcalib.ckce(y, p, method=kcalib.methods.PivotedCholesky(rank=2), full_output=True)
+    >>> result = kcalib.ckce.result(y, p, method=kcalib.methods.PivotedCholesky(rank=2))
     >>> result.rank, result.error_bound_kind, abs(result.value - kcalib.ckce(y, p)) < result.error_bound
     (2, 'trace', True)
     """

@@ -2,74 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, overload
+from typing import Any
 
-from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_choice
 from kcalib._input.labels import prepare
 from kcalib.estimators.binning import N_BINS, reading_for
 from kcalib.estimators.ece import ECEResult, result_of_columns
+from kcalib.estimators.with_result import with_result
 from kcalib.lenses import Lens
 
 NOTIONS = ("top_label", "class_wise")
 
 
-@overload
+@with_result
 def debiased_ece(
-    y_true: Any,
-    y_pred: Any,
-    *,
-    notion: str = ...,
-    n_bins: int | str = ...,
-    binning: str = ...,
-    min_bin_size: int | None = ...,
-    class_weight: Any = ...,
-    classes: Any = ...,
-    from_logits: bool = ...,
-    lens: Lens | None = ...,
-    threads: int | None = ...,
-    full_output: Literal[False] = ...,
-) -> float: ...
-
-
-@overload
-def debiased_ece(
-    y_true: Any,
-    y_pred: Any,
-    *,
-    notion: str = ...,
-    n_bins: int | str = ...,
-    binning: str = ...,
-    min_bin_size: int | None = ...,
-    class_weight: Any = ...,
-    classes: Any = ...,
-    from_logits: bool = ...,
-    lens: Lens | None = ...,
-    threads: int | None = ...,
-    full_output: Literal[True],
-) -> ECEResult: ...
-
-
-@overload
-def debiased_ece(
-    y_true: Any,
-    y_pred: Any,
-    *,
-    notion: str = ...,
-    n_bins: int | str = ...,
-    binning: str = ...,
-    min_bin_size: int | None = ...,
-    class_weight: Any = ...,
-    classes: Any = ...,
-    from_logits: bool = ...,
-    lens: Lens | None = ...,
-    threads: int | None = ...,
-    full_output: bool,
-) -> float | ECEResult: ...
-
-
-@on_their_gpu
-def debiased_ece(
+    needs_result: bool,
     y_true: Any,
     y_pred: Any,
     *,
@@ -82,7 +29,6 @@ def debiased_ece(
     from_logits: bool = False,
     lens: Lens | None = None,
     threads: int | None = None,
-    full_output: bool = False,
 ) -> float | ECEResult:
     r"""Binned "l2" calibration error without the part that noise in the labels adds.
 
@@ -100,13 +46,12 @@ def debiased_ece(
         As in `kcalib.top_label_ece`.
     class_weight : array_like, shape (m,), optional
         As in `kcalib.class_wise_ece`; "class_wise" only.
-    full_output : bool
-        Return an `ECEResult`, which has the unbiased square, too, instead of a float.
 
     Returns
     -------
-    float or ECEResult
-        The error, in [0, 1]. Time and memory as `kcalib.top_label_ece` and `kcalib.class_wise_ece`.
+    float
+        The error, in [0, 1]. ``debiased_ece.result`` returns an `ECEResult` with the unbiased square, too. Time and
+        memory as `kcalib.top_label_ece` and `kcalib.class_wise_ece`.
 
     Raises
     ------
@@ -123,7 +68,7 @@ def debiased_ece(
     One bin, confidence 0.9 and accuracy 3/4: the square 0.15^2 is less than the noise (3/4) (1/4) / 3 = 0.0625.
 
     >>> import kcalib
-    >>> result = kcalib.debiased_ece([1, 1, 1, 0], [0.9, 0.9, 0.9, 0.9], n_bins=1, full_output=True)
+    >>> result = kcalib.debiased_ece.result([1, 1, 1, 0], [0.9, 0.9, 0.9, 0.9], n_bins=1)
     >>> result.value, round(result.square, 6)
     (0.0, -0.04)
     """
@@ -137,4 +82,4 @@ def debiased_ece(
     result = result_of_columns(
         notion, data, "l2", binning, n_bins, min_bin_size, class_weight, threads, reading.found, debiased=True
     )
-    return result if full_output else result.value
+    return result if needs_result else result.value

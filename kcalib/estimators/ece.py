@@ -7,12 +7,11 @@ The public functions check their input and hand columns to `kcalib.estimators.bi
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, overload
+from typing import Any
 
 import numpy as np
 
 from kcalib._backend import arrays
-from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_choice
 from kcalib._backend.threads import resolve_threads
 from kcalib._input.labels import Classification, prepare
@@ -26,6 +25,7 @@ from kcalib.estimators.binning import (
     reading_for,
     top_label_column,
 )
+from kcalib.estimators.with_result import with_result
 from kcalib.lenses import Lens
 from kcalib.report.summary import Summarized
 
@@ -68,62 +68,9 @@ class ECEResult(Summarized):
         return self.value
 
 
-@overload
+@with_result
 def top_label_ece(
-    y_true: Any,
-    y_pred: Any,
-    *,
-    n_bins: int | str = ...,
-    norm: str = ...,
-    binning: str = ...,
-    min_bin_size: int | None = ...,
-    sample_weight: Any = ...,
-    classes: Any = ...,
-    from_logits: bool = ...,
-    lens: Lens | None = ...,
-    threads: int | None = ...,
-    full_output: Literal[False] = ...,
-) -> float: ...
-
-
-@overload
-def top_label_ece(
-    y_true: Any,
-    y_pred: Any,
-    *,
-    n_bins: int | str = ...,
-    norm: str = ...,
-    binning: str = ...,
-    min_bin_size: int | None = ...,
-    sample_weight: Any = ...,
-    classes: Any = ...,
-    from_logits: bool = ...,
-    lens: Lens | None = ...,
-    threads: int | None = ...,
-    full_output: Literal[True],
-) -> ECEResult: ...
-
-
-@overload
-def top_label_ece(
-    y_true: Any,
-    y_pred: Any,
-    *,
-    n_bins: int | str = ...,
-    norm: str = ...,
-    binning: str = ...,
-    min_bin_size: int | None = ...,
-    sample_weight: Any = ...,
-    classes: Any = ...,
-    from_logits: bool = ...,
-    lens: Lens | None = ...,
-    threads: int | None = ...,
-    full_output: bool,
-) -> float | ECEResult: ...
-
-
-@on_their_gpu
-def top_label_ece(
+    needs_result: bool,
     y_true: Any,
     y_pred: Any,
     *,
@@ -136,7 +83,6 @@ def top_label_ece(
     from_logits: bool = False,
     lens: Lens | None = None,
     threads: int | None = None,
-    full_output: bool = False,
 ) -> float | ECEResult:
     r"""Expected calibration error of the top-label confidence.
 
@@ -168,13 +114,11 @@ def top_label_ece(
     threads : int, optional
         Threads on the CPU, at least 1; default as in `kcalib.skce`. The result is the same bit for bit
         for any number.
-    full_output : bool
-        Return an `ECEResult` with the bins instead of a float.
 
     Returns
     -------
-    float or ECEResult
-        The error, in [0, 1].
+    float
+        The error, in [0, 1]. ``top_label_ece.result`` returns an `ECEResult` with the bins, too.
 
     Raises
     ------
@@ -218,7 +162,7 @@ def top_label_ece(
     >>> import kcalib
     >>> round(kcalib.top_label_ece([0, 1, 1], [[0.9, 0.1], [0.9, 0.1], [0.3, 0.7]]), 6)
     0.366667
-    >>> result = kcalib.top_label_ece([0, 1, 1], [[0.9, 0.1], [0.9, 0.1], [0.3, 0.7]], n_bins=2, full_output=True)
+    >>> result = kcalib.top_label_ece.result([0, 1, 1], [[0.9, 0.1], [0.9, 0.1], [0.3, 0.7]], n_bins=2)
     >>> result.bins[0].weight.tolist(), result.bins[0].accuracy.round(4).tolist()
     ([0.0, 3.0], [0.0, 0.6667])
     """
@@ -234,68 +178,12 @@ def top_label_ece(
         reading=reading,
     )
     result = result_of_columns("top_label", data, norm, binning, n_bins, min_bin_size, None, threads, reading.found)
-    return result if full_output else result.value
+    return result if needs_result else result.value
 
 
-@overload
+@with_result
 def class_wise_ece(
-    y_true: Any,
-    y_pred: Any,
-    *,
-    n_bins: int | str = ...,
-    norm: str = ...,
-    binning: str = ...,
-    min_bin_size: int | None = ...,
-    class_weight: Any = ...,
-    sample_weight: Any = ...,
-    classes: Any = ...,
-    from_logits: bool = ...,
-    lens: Lens | None = ...,
-    threads: int | None = ...,
-    full_output: Literal[False] = ...,
-) -> float: ...
-
-
-@overload
-def class_wise_ece(
-    y_true: Any,
-    y_pred: Any,
-    *,
-    n_bins: int | str = ...,
-    norm: str = ...,
-    binning: str = ...,
-    min_bin_size: int | None = ...,
-    class_weight: Any = ...,
-    sample_weight: Any = ...,
-    classes: Any = ...,
-    from_logits: bool = ...,
-    lens: Lens | None = ...,
-    threads: int | None = ...,
-    full_output: Literal[True],
-) -> ECEResult: ...
-
-
-@overload
-def class_wise_ece(
-    y_true: Any,
-    y_pred: Any,
-    *,
-    n_bins: int | str = ...,
-    norm: str = ...,
-    binning: str = ...,
-    min_bin_size: int | None = ...,
-    class_weight: Any = ...,
-    sample_weight: Any = ...,
-    classes: Any = ...,
-    from_logits: bool = ...,
-    lens: Lens | None = ...,
-    threads: int | None = ...,
-    full_output: bool,
-) -> float | ECEResult: ...
-
-
-@on_their_gpu
-def class_wise_ece(
+    needs_result: bool,
     y_true: Any,
     y_pred: Any,
     *,
@@ -309,7 +197,6 @@ def class_wise_ece(
     from_logits: bool = False,
     lens: Lens | None = None,
     threads: int | None = None,
-    full_output: bool = False,
 ) -> float | ECEResult:
     r"""Expected calibration error of the probability of each class, averaged over classes.
 
@@ -325,13 +212,12 @@ def class_wise_ece(
         As in `kcalib.top_label_ece`; "risk" chooses one number for all classes, by their weighted mean risk.
     class_weight : array_like, shape (m,), optional
         Weights of the classes, not negative, some positive; they are divided by their sum. Default: all equal.
-    full_output : bool
-        Return an `ECEResult` with the bins and the error of each class instead of a float.
 
     Returns
     -------
-    float or ECEResult
-        The error, in [0, 1].
+    float
+        The error, in [0, 1]. ``class_wise_ece.result`` returns an `ECEResult` with the bins and the error of each
+        class, too.
 
     Raises
     ------
@@ -384,7 +270,7 @@ def class_wise_ece(
     result = result_of_columns(
         "class_wise", data, norm, binning, n_bins, min_bin_size, class_weight, threads, reading.found
     )
-    return result if full_output else result.value
+    return result if needs_result else result.value
 
 
 def result_of_columns(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Any
 
 from kcalib import _packing
 from kcalib._backend.arrays import Array
-from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_choice
 from kcalib._input.labels import Classification, prepare
 from kcalib._pairs import statistics
@@ -16,6 +15,7 @@ from kcalib._pairs.dispatch import backend_for
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib.estimators.binning import TopLabels
 from kcalib.estimators.scores import top_label
+from kcalib.estimators.with_result import with_result
 from kcalib.kernels import Exponential, Kernel
 from kcalib.lenses import Lens
 from kcalib.report.summary import Summarized
@@ -46,56 +46,9 @@ class MMCEResult(Summarized):
         return self.value
 
 
-@overload
+@with_result
 def mmce(
-    y_true: Any,
-    y_pred: Any,
-    *,
-    kernel: Kernel | None = ...,
-    estimator: str = ...,
-    sample_weight: Any = ...,
-    classes: Any = ...,
-    from_logits: bool = ...,
-    lens: Lens | None = ...,
-    threads: int | None = ...,
-    full_output: Literal[False] = ...,
-) -> float: ...
-
-
-@overload
-def mmce(
-    y_true: Any,
-    y_pred: Any,
-    *,
-    kernel: Kernel | None = ...,
-    estimator: str = ...,
-    sample_weight: Any = ...,
-    classes: Any = ...,
-    from_logits: bool = ...,
-    lens: Lens | None = ...,
-    threads: int | None = ...,
-    full_output: Literal[True],
-) -> MMCEResult: ...
-
-
-@overload
-def mmce(
-    y_true: Any,
-    y_pred: Any,
-    *,
-    kernel: Kernel | None = ...,
-    estimator: str = ...,
-    sample_weight: Any = ...,
-    classes: Any = ...,
-    from_logits: bool = ...,
-    lens: Lens | None = ...,
-    threads: int | None = ...,
-    full_output: bool,
-) -> float | MMCEResult: ...
-
-
-@on_their_gpu
-def mmce(
+    needs_result: bool,
     y_true: Any,
     y_pred: Any,
     *,
@@ -106,7 +59,6 @@ def mmce(
     from_logits: bool = False,
     lens: Lens | None = None,
     threads: int | None = None,
-    full_output: bool = False,
 ) -> float | MMCEResult:
     r"""Maximum mean calibration error of the top-label confidence.
 
@@ -130,13 +82,12 @@ def mmce(
         Non-negative weights, for "biased" and "unbiased".
     lens, threads
         As in `kcalib.top_label_ece`.
-    full_output : bool
-        Return an `MMCEResult`, which has the square, too, instead of a float.
 
     Returns
     -------
-    float or MMCEResult
-        The error; the root of the estimate, 0 where that is negative.
+    float
+        The error; the root of the estimate, 0 where that is negative. ``mmce.result`` returns an `MMCEResult` with the
+        square, too.
 
     Raises
     ------
@@ -192,7 +143,7 @@ def mmce(
         average = statistics.unbiased if estimator == "unbiased" else statistics.biased
         square = average(moments, data.n, data.sample_weight)
     value = math.sqrt(max(0.0, square))
-    if not full_output:
+    if not needs_result:
         return value
     return MMCEResult(
         value=value,

@@ -11,14 +11,13 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kcalib import _packing
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import LARGEST_SEED, SEED, OptionError, check_choice, check_integer
 from kcalib._input.checks import dtype_name
 from kcalib._input.data import Data
@@ -41,9 +40,9 @@ from kcalib._pairs.problem import Moments, PairProblem
 from kcalib.estimators.feature_moments import FeatureMoments, feature_moments, features_standard_error
 from kcalib.estimators.null_moments import NullMoments, moments_and_null_moments
 from kcalib.estimators.skce_pieces import blocks_of_source
+from kcalib.estimators.with_result import with_result
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
-from kcalib.parallel.argument import in_parallel
 from kcalib.results import SKCEResult
 from kcalib.target_kernels import TargetKernel
 
@@ -59,78 +58,9 @@ PAIRED = (*ESTIMATORS, BIASED_BLOCK)
 ALL = (*PAIRED, FEATURES)
 
 
-@overload
+@with_result
 def skce(
-    y_true: Any,
-    y_pred: Any = ...,
-    *,
-    kernel: Kernel | None = ...,
-    target_kernel: TargetKernel = ...,
-    estimator: str = ...,
-    block_size: int | None = ...,
-    n_columns: int | None = ...,
-    seed: int | None = ...,
-    sample_weight: Any = ...,
-    classes: Any = ...,
-    from_logits: bool = ...,
-    lens: Lens | None = ...,
-    dtype: Any = ...,
-    threads: int | None = ...,
-    backend: str | None = ...,
-    parallel: Any = ...,
-    full_output: Literal[False] = ...,
-) -> float: ...
-
-
-@overload
-def skce(
-    y_true: Any,
-    y_pred: Any = ...,
-    *,
-    kernel: Kernel | None = ...,
-    target_kernel: TargetKernel = ...,
-    estimator: str = ...,
-    block_size: int | None = ...,
-    n_columns: int | None = ...,
-    seed: int | None = ...,
-    sample_weight: Any = ...,
-    classes: Any = ...,
-    from_logits: bool = ...,
-    lens: Lens | None = ...,
-    dtype: Any = ...,
-    threads: int | None = ...,
-    backend: str | None = ...,
-    parallel: Any = ...,
-    full_output: Literal[True],
-) -> SKCEResult: ...
-
-
-@overload
-def skce(
-    y_true: Any,
-    y_pred: Any = ...,
-    *,
-    kernel: Kernel | None = ...,
-    target_kernel: TargetKernel = ...,
-    estimator: str = ...,
-    block_size: int | None = ...,
-    n_columns: int | None = ...,
-    seed: int | None = ...,
-    sample_weight: Any = ...,
-    classes: Any = ...,
-    from_logits: bool = ...,
-    lens: Lens | None = ...,
-    dtype: Any = ...,
-    threads: int | None = ...,
-    backend: str | None = ...,
-    parallel: Any = ...,
-    full_output: bool,
-) -> float | SKCEResult: ...
-
-
-@in_parallel
-@on_their_gpu
-def skce(
+    needs_result: bool,
     y_true: Any,
     y_pred: Any = None,
     *,
@@ -148,7 +78,6 @@ def skce(
     threads: int | None = None,
     backend: str | None = None,
     parallel: Any = None,
-    full_output: bool = False,
 ) -> float | SKCEResult:
     r"""Squared kernel calibration error of predicted class probabilities, or of predicted distributions.
 
@@ -212,14 +141,12 @@ def skce(
         Where sums over pairs are computed: processes, or a cluster; with the same bits for up to a million samples, and
         to within rounding beyond. A source of samples is then for all estimators but "features": it is read at once.
         Arrays are those of the CPU; `threads` is then of what is computed here. Not for "features".
-    full_output : bool
-        Return an `SKCEResult` instead of a float.
 
     Returns
     -------
-    float or SKCEResult
-        The estimate; with `full_output` also its standard error, and what that is under calibration, the estimator,
-        the kernel with its bandwidth, sizes, backend and time.
+    float
+        The estimate. ``skce.result`` takes the same arguments and returns an `SKCEResult` with the standard error, what
+        that is under calibration, the estimator, the kernel with its bandwidth, sizes, backend and time.
 
     Raises
     ------
@@ -303,7 +230,7 @@ def skce(
     >>> value = kcalib.skce([0, 1], [[0.8, 0.2], [0.4, 0.6]], kernel=Exponential(bandwidth=1.0))
     >>> round(value, 6)
     -0.090875
-    >>> result = kcalib.skce([0, 1, 1], [0.2, 0.6, 0.9], estimator="biased", full_output=True)
+    >>> result = kcalib.skce.result([0, 1, 1], [0.2, 0.6, 0.9], estimator="biased")
     >>> result.estimator, result.kernel
     ('biased', 'Exponential(bandwidth=0.565685)')
 
@@ -313,7 +240,7 @@ def skce(
     >>> rng = np.random.default_rng(1)
     >>> p = rng.uniform(size=5000)
     >>> y = rng.uniform(size=5000) < p**2
-    >>> result = kcalib.skce(y, p, estimator="features", full_output=True)
+    >>> result = kcalib.skce.result(y, p, estimator="features")
     >>> result.n_columns, abs(result.value - kcalib.skce(y, p)) < 3 * result.features_standard_error
     (176, True)
 
@@ -330,7 +257,7 @@ def skce(
     >>> from kcalib.distributions import Normal
     >>> from kcalib.kernels import Gaussian
     >>> options = {"kernel": Exponential(bandwidth=1.0), "target_kernel": Gaussian(bandwidth=1.0)}
-    >>> result = kcalib.skce([0.0, 2.0], Normal([0.0, 0.0], [1.0, 1.0]), full_output=True, **options)
+    >>> result = kcalib.skce.result([0.0, 2.0], Normal([0.0, 0.0], [1.0, 1.0]), **options)
     >>> round(result.value, 6), result.target_factor
     (-0.254551, 'closed form (normal)')
     """
@@ -339,7 +266,7 @@ def skce(
         check_left_to_source(classes, from_logits)
         check_not_for_sums(sample_weight=sample_weight)
         result = _of_source(y_true, options, estimator, block_size, n_columns, seed, lens, dtype)
-        return result if full_output else result.value
+        return result if needs_result else result.value
     data = prepare(
         y_true,
         y_pred,
@@ -354,9 +281,9 @@ def skce(
     if estimator == FEATURES:
         check_has_blocks(estimator, block_size)
         check_not_parallel(parallel, "estimator='features'")
-        return _features(data, options, n_columns, seed, full_output)
+        return _features(data, options, n_columns, seed, needs_result)
     _check_has_no_features(estimator, n_columns=n_columns, seed=seed)
-    if full_output:
+    if needs_result:
         return estimate(data, options, estimator, block_size)
     return value_of(data, options, estimator, block_size)
 
@@ -564,14 +491,14 @@ def feature_options(options: PairOptions, n_columns: int | None, seed: int | Non
 
 
 def _features(
-    data: Data, options: PairOptions, n_columns: int | None, seed: int | None, full_output: bool
+    data: Data, options: PairOptions, n_columns: int | None, seed: int | None, needs_result: bool
 ) -> float | SKCEResult:
     start = time.perf_counter()
     checked = feature_options(options, n_columns, seed)
     _check_samples(data, FEATURES)
     problem = feature_problem(data, options.kernel, options.target_kernel, **checked)
-    moments = feature_moments(problem, second=full_output)
-    if not full_output:
+    moments = feature_moments(problem, second=needs_result)
+    if not needs_result:
         return statistics.unbiased(moments, data.n, data.sample_weight)
     return dataclasses.replace(features_estimate_of(problem, moments), seconds=time.perf_counter() - start)
 

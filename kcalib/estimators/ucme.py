@@ -11,13 +11,12 @@ import dataclasses
 import time
 from dataclasses import dataclass
 from functools import singledispatch
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from kcalib import _packing
 from kcalib._backend import arrays
-from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import SEED, check_integer, check_seed
 from kcalib._input import labels as label_checks
 from kcalib._input.checks import dtype_name
@@ -29,6 +28,7 @@ from kcalib._pairs.backends.at_locations import MOST_LOCATIONS, AtLocations
 from kcalib._pairs.backends.cpu import CpuBackend
 from kcalib._pairs.dispatch import Backend
 from kcalib.estimators.skce import PairOptions, describe
+from kcalib.estimators.with_result import with_result
 from kcalib.kernels import Kernel
 from kcalib.lenses import Canonical, Lens
 from kcalib.results import UCMEResult
@@ -41,71 +41,9 @@ MAX_LOCATIONS = 100_000
 NAMES = Names("test_labels", "test_predictions")
 
 
-@overload
+@with_result
 def ucme(
-    y_true: Any,
-    y_pred: Any,
-    *,
-    n_locations: int | None = ...,
-    test_predictions: Any = ...,
-    test_labels: Any = ...,
-    seed: int | None = ...,
-    kernel: Kernel | None = ...,
-    target_kernel: TargetKernel = ...,
-    classes: Any = ...,
-    from_logits: bool = ...,
-    lens: Lens | None = ...,
-    dtype: Any = ...,
-    threads: int | None = ...,
-    backend: str | None = ...,
-    full_output: Literal[False] = ...,
-) -> float: ...
-
-
-@overload
-def ucme(
-    y_true: Any,
-    y_pred: Any,
-    *,
-    n_locations: int | None = ...,
-    test_predictions: Any = ...,
-    test_labels: Any = ...,
-    seed: int | None = ...,
-    kernel: Kernel | None = ...,
-    target_kernel: TargetKernel = ...,
-    classes: Any = ...,
-    from_logits: bool = ...,
-    lens: Lens | None = ...,
-    dtype: Any = ...,
-    threads: int | None = ...,
-    backend: str | None = ...,
-    full_output: Literal[True],
-) -> UCMEResult: ...
-
-
-@overload
-def ucme(
-    y_true: Any,
-    y_pred: Any,
-    *,
-    n_locations: int | None = ...,
-    test_predictions: Any = ...,
-    test_labels: Any = ...,
-    seed: int | None = ...,
-    kernel: Kernel | None = ...,
-    target_kernel: TargetKernel = ...,
-    classes: Any = ...,
-    from_logits: bool = ...,
-    lens: Lens | None = ...,
-    dtype: Any = ...,
-    threads: int | None = ...,
-    backend: str | None = ...,
-    full_output: bool,
-) -> float | UCMEResult: ...
-
-
-@on_their_gpu
-def ucme(
+    needs_result: bool,
     y_true: Any,
     y_pred: Any,
     *,
@@ -121,7 +59,6 @@ def ucme(
     dtype: Any = None,
     threads: int | None = None,
     backend: str | None = None,
-    full_output: bool = False,
 ) -> float | UCMEResult:
     r"""Unnormalised calibration mean embedding statistic of predicted class probabilities or distributions.
 
@@ -148,14 +85,12 @@ def ucme(
         Seed of random locations; None draws one, which the result reports. Only without `test_predictions`.
     lens : Lens, optional
         The notion of calibration, see `kcalib.lenses`; default the whole vector.
-    full_output : bool
-        Return a `UCMEResult` instead of a float.
 
     Returns
     -------
-    float or UCMEResult
-        The statistic, at least 0; with `full_output` also the difference at each location, the
-        locations, the kernel with its bandwidth, sizes, backend and time.
+    float
+        The statistic, at least 0. ``ucme.result`` returns a `UCMEResult` with the difference at each location, the
+        locations and the kernel, too.
 
     Raises
     ------
@@ -207,7 +142,7 @@ def ucme(
     >>> value = kcalib.ucme([0], [[0.8, 0.2]], kernel=Exponential(bandwidth=1.0), **where)
     >>> round(value, 6)
     0.017122
-    >>> kcalib.ucme([0, 1, 1], [0.2, 0.6, 0.9], n_locations=4, full_output=True).n_locations
+    >>> kcalib.ucme.result([0, 1, 1], [0.2, 0.6, 0.9], n_locations=4).n_locations
     4
 
     A normal distribution N(0, 1), the target 0, and the location (N(0, 1), 0): (1 - 1 / sqrt(2))^2.
@@ -242,7 +177,7 @@ def ucme(
     # Where samples were not read once, or not found good, they are checked first, which says what is wrong.
     data, locations, differences, packed, used = found or found_by(READING)  # type: ignore[misc]
     value = mean_square(differences)
-    if not full_output:
+    if not needs_result:
         return value
     return UCMEResult(
         value=value,

@@ -19,19 +19,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from numbers import Real
-from typing import Any, Literal, overload
+from typing import Any
 
 import numpy as np
 
 from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import as_float, check_choice
 from kcalib._backend.threads import TerminalProgress, resolve_threads
 from kcalib._backend.warnings import warn
 from kcalib._input.checks import DTYPES
 from kcalib._input.labels import prepare
+from kcalib.estimators.with_result import with_result
 from kcalib.lenses import Canonical, Lens
 from kcalib.regression._dirichlet_cuda import class_shares, log_normalisers
 from kcalib.regression._function import CalibrationFunction, Problem, risk_of
@@ -304,59 +304,9 @@ class DirichletKDE(CalibrationFunction):
         return _phi(problem, self._ratio.beside(problem.simplex).shares(problem.simplex, self.bandwidth_))
 
 
-@overload
+@with_result
 def kde_calibration_error(
-    y_true: Any,
-    y_pred: Any,
-    *,
-    bandwidth: float | str = ...,
-    norm: str = ...,
-    orientation: str = ...,
-    lens: Lens | None = ...,
-    classes: Any = ...,
-    from_logits: bool = ...,
-    dtype: Any = ...,
-    threads: int | None = ...,
-    full_output: Literal[False] = ...,
-) -> float: ...
-
-
-@overload
-def kde_calibration_error(
-    y_true: Any,
-    y_pred: Any,
-    *,
-    bandwidth: float | str = ...,
-    norm: str = ...,
-    orientation: str = ...,
-    lens: Lens | None = ...,
-    classes: Any = ...,
-    from_logits: bool = ...,
-    dtype: Any = ...,
-    threads: int | None = ...,
-    full_output: Literal[True],
-) -> KDEResult: ...
-
-
-@overload
-def kde_calibration_error(
-    y_true: Any,
-    y_pred: Any,
-    *,
-    bandwidth: float | str = ...,
-    norm: str = ...,
-    orientation: str = ...,
-    lens: Lens | None = ...,
-    classes: Any = ...,
-    from_logits: bool = ...,
-    dtype: Any = ...,
-    threads: int | None = ...,
-    full_output: bool,
-) -> float | KDEResult: ...
-
-
-@on_their_gpu
-def kde_calibration_error(
+    needs_result: bool,
     y_true: Any,
     y_pred: Any,
     *,
@@ -368,7 +318,6 @@ def kde_calibration_error(
     from_logits: bool = False,
     dtype: Any = None,
     threads: int | None = None,
-    full_output: bool = False,
 ) -> float | KDEResult:
     r"""Calibration error by Dirichlet kernel densities, each sample seen by all others.
 
@@ -389,13 +338,11 @@ def kde_calibration_error(
     orientation, lens, dtype, threads
         As in `kcalib.regression.DirichletKDE`. With a lens of one probability distances are
         :math:`|c - r(c)|^p`, c the confidence.
-    full_output : bool
-        Return a `KDEResult` instead of a float.
 
     Returns
     -------
-    float or KDEResult
-        The estimate; with `full_output` also the bandwidth, how it was found, and sizes.
+    float
+        The estimate. ``kde_calibration_error.result`` returns a `KDEResult` with the bandwidth and its choice, too.
 
     Raises
     ------
@@ -447,7 +394,7 @@ def kde_calibration_error(
         shares, log_likelihood = ratio.leave_one_out(found.value, progress)
     xp = arrays.namespace(shares)
     value = float(xp.mean(xp.sum(xp.abs(_phi(problem, shares)) ** POWERS[norm], axis=1)))
-    if not full_output:
+    if not needs_result:
         return value
     return KDEResult(
         value=value,

@@ -75,7 +75,7 @@ class AutomaticSolver(Seeded, Solver):
     --------
     >>> import kcalib
     >>> method = kcalib.methods.AutomaticSolver(tol=1e-6)
-    >>> kcalib.ckce([0, 1, 1], [0.2, 0.6, 0.9], method=method, full_output=True).method
+    >>> kcalib.ckce.result([0, 1, 1], [0.2, 0.6, 0.9], method=method).method
     'cholesky'
     """
 

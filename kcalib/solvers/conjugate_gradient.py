@@ -88,7 +88,7 @@ class ConjugateGradient(Seeded, Solver):
     >>> rng = np.random.default_rng(0)
     >>> p = rng.dirichlet(np.ones(5), size=500)
     >>> y = rng.integers(5, size=500)
-    >>> found = kcalib.ckce(y, p, method=kcalib.methods.ConjugateGradient(tol=1e-6), full_output=True)
+    >>> found = kcalib.ckce.result(y, p, method=kcalib.methods.ConjugateGradient(tol=1e-6))
     >>> found.method, found.tol, found.error_bound < 1e-6 * found.value
     ('cg', 1e-06, True)
     """

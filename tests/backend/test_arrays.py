@@ -58,15 +58,15 @@ class TestEveryLibrary:
         assert type(value) is float
         assert value == same(METRICS[metric](y, p.astype(np.float64)), xp.backend)
 
-    def test_full_output_names_the_backend_and_has_plain_fields(
+    def test_a_result_names_the_backend_and_has_plain_fields(
         self, xp: Library, dtype: str, make_problem: MakeProblem
     ) -> None:
         y, p = make_problem(61, 4)
         p = p.astype(dtype)
-        result = kcalib.skce(xp.asarray(y), xp.asarray(p), full_output=True)
+        result = kcalib.skce.result(xp.asarray(y), xp.asarray(p))
         assert result.backend == xp.backend
         assert result.dtype == "float64"
-        assert numbers(result) == same(numbers(kcalib.skce(y, p.astype(np.float64), full_output=True)), xp.backend)
+        assert numbers(result) == same(numbers(kcalib.skce.result(y, p.astype(np.float64))), xp.backend)
         json.dumps(dataclasses.asdict(result))
 
     def test_calibration_test_and_evaluation_are_those_of_numpy(
@@ -84,7 +84,7 @@ class TestEveryLibrary:
 @pytest.mark.grid
 def test_sweep_in_float32_is_near_float64(xp: Library, make_problem: MakeProblem) -> None:
     y, p = make_problem(61, 4)
-    result = kcalib.skce(xp.asarray(y), xp.asarray(p), dtype="float32", full_output=True)
+    result = kcalib.skce.result(xp.asarray(y), xp.asarray(p), dtype="float32")
     assert result.dtype == "float32"
     assert type(result.value) is float
     assert result.value == pytest.approx(kcalib.skce(y, p), abs=1e-6)
@@ -444,8 +444,8 @@ def test_device_arrays_are_refused_by_the_openmp_backend(make_problem: MakeProbl
 @pytest.mark.parametrize("estimator", ["unbiased", "biased", "block", "linear"])
 def test_generic_backend_agrees_with_openmp_on_numpy_arrays(estimator: str, make_problem: MakeProblem) -> None:
     y, p = make_problem(200, 5)
-    generic = kcalib.skce(y, p, estimator=estimator, backend="array-api", full_output=True)
-    openmp = kcalib.skce(y, p, estimator=estimator, backend="cpu", full_output=True)
+    generic = kcalib.skce.result(y, p, estimator=estimator, backend="array-api")
+    openmp = kcalib.skce.result(y, p, estimator=estimator, backend="cpu")
     assert (generic.backend, openmp.backend) == ("array-api", "cpu")
     assert generic.value == pytest.approx(openmp.value, rel=1e-12)
     assert generic.standard_error == pytest.approx(openmp.standard_error, rel=1e-12)

@@ -467,7 +467,7 @@ CLASSIFICATION = {
     "log_loss": kcalib.log_loss,
     "mmce": kcalib.mmce,
     "reliability": kcalib.reliability,
-    "skce": lambda y, p: kcalib.skce(y, p, kernel=KERNEL, full_output=True),
+    "skce": lambda y, p: kcalib.skce.result(y, p, kernel=KERNEL),
     "smallest_eigenvalue": lambda y, p: kcalib.smallest_eigenvalue(p, KERNEL),
     "top_label_ece": kcalib.top_label_ece,
     "ucme": lambda y, p: kcalib.ucme(y, p, kernel=KERNEL, n_locations=3, seed=0),

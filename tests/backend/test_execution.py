@@ -379,7 +379,7 @@ def test_memory_is_linear_in_n():
         kernel = kcalib.kernels.Exponential(bandwidth=0.5)
         kcalib.skce(y[:100], p[:100], kernel=kernel)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        kcalib.skce(y, p, kernel=kernel, full_output=True)
+        kcalib.skce.result(y, p, kernel=kernel)
         kcalib.skce(y, p, kernel=kernel, estimator="block", block_size=10_000)
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     """

@@ -43,8 +43,8 @@ def state():
     return found.skce().value
 
 calls = {
-    "skce": lambda: kcalib.skce(y, p, full_output=True).value,
-    "on a line": lambda: kcalib.skce(b, c, full_output=True).value,
+    "skce": lambda: kcalib.skce.result(y, p).value,
+    "on a line": lambda: kcalib.skce.result(b, c).value,
     "median": lambda: kcalib.bandwidth.median_distance(p).value,
     "exact": lambda: kcalib.calibration_test(y, p, method=methods.Exact(n_resamples=19), seed=0).pvalue,
     "bootstrap": lambda: kcalib.calibration_test(y, p, method=methods.Bootstrap(n_resamples=19), seed=0).pvalue,

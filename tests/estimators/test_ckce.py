@@ -90,7 +90,7 @@ def test_exact_methods_agree_with_the_literal_trace(kernel, target, n, m):
         expected = literal(KERNELS[kernel], y, p, regularization, matrix)
         for method in ("auto", "cholesky", "cg"):
             tight = METHODS[method](tol=1e-7)
-            found = kcalib.ckce(y, p, method=tight, regularization=regularization, full_output=True, **options)
+            found = kcalib.ckce.result(y, p, method=tight, regularization=regularization, **options)
             assert abs(found.value - expected) <= found.error_bound, method
             assert found.error_bound <= 1e-7 * expected
             assert found.error_bound_kind == "certificate"
@@ -115,9 +115,7 @@ def test_trace_bounds_hold(method, n, m, rank):
         k = oracle.kernel_matrix(PAPER, p, p)
         for regularization in (1e-3, None):
             expected = literal(PAPER, y, p, regularization, matrix, k)
-            found = kcalib.ckce(
-                y, p, method=method(rank, seed), regularization=regularization, full_output=True, **options
-            )
+            found = kcalib.ckce.result(y, p, method=method(rank, seed), regularization=regularization, **options)
             assert abs(found.value - expected) <= found.error_bound
             assert found.error_bound_kind == "trace" and found.rank <= rank
             if rank == n and regularization is None:  # nothing is left out
@@ -160,7 +158,7 @@ def check_random_problems(seed: int, count: int) -> None:
         # The target factor of the oracle has absolute errors, of extended precision: some n^2 |K| |W|^2 epsilon.
         largest = 1 if matrix is None else np.abs(matrix).max()
         own = 1e-18 * largest * float(np.max(np.diagonal(k))) / regularization**2
-        options = {"kernel": kernel, "regularization": regularization, "full_output": True}
+        options = {"kernel": kernel, "regularization": regularization}
         options["target_kernel"] = "delta" if matrix is None else matrix
         for method in (
             Cholesky(tol=float(10 ** rng.uniform(-7, -1))),
@@ -170,7 +168,7 @@ def check_random_problems(seed: int, count: int) -> None:
         ):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of indefinite kernels; of a tolerance that rounding keeps it from
-                found = kcalib.ckce(y, p, method=method, **options)
+                found = kcalib.ckce.result(y, p, method=method, **options)
             assert math.isfinite(found.value)
             if found.error_bound is not None:
                 assert abs(found.value - expected) <= found.error_bound + own, (method, kernel, n, m, regularization)
@@ -228,7 +226,7 @@ def test_matrices_on_the_labels_that_cancel():
     matrix = np.array([[4.0, 4.0], [4.0, 4.0 + 2.0**-20]])
     expected = literal(PAPER, y, p, m_matrix=matrix)
     for method in (Cholesky(tol=1e-4), Nystrom()):
-        found = kcalib.ckce(y, p, kernel=PAPER, target_kernel=matrix, method=method, full_output=True)
+        found = kcalib.ckce.result(y, p, kernel=PAPER, target_kernel=matrix, method=method)
         assert abs(found.value - expected) <= found.error_bound
         assert found.value == pytest.approx(expected, rel=1e-8)
 
@@ -257,15 +255,15 @@ def test_conjugate_gradients_beside_the_dense_factorisation():
     """True error, certificate, and what was asked for; K is multiplied a few times only."""
     for n, m, scale in ((1500, 2, 3.0), (1200, 10, 3.0), (300, 200, 1.0)):
         y, p = softmax_problem(n, m, scale=scale)
-        dense = kcalib.ckce(y, p, method="cholesky", full_output=True)
+        dense = kcalib.ckce.result(y, p, method="cholesky")
         assert dense.iterations is None and dense.rank is None and dense.seed is None
         for tol in (1e-3, 1e-6, 1e-10):
-            found = kcalib.ckce(y, p, method=ConjugateGradient(tol=tol, seed=3), full_output=True)
+            found = kcalib.ckce.result(y, p, method=ConjugateGradient(tol=tol, seed=3))
             assert abs(found.value - dense.value) <= found.error_bound + dense.error_bound
             assert found.error_bound <= tol * found.value
             assert found.iterations <= 12 and found.seed == (3 if found.rank else None)
-    assert kcalib.ckce(*softmax_problem(1500, 3), full_output=True).method == "cg"
-    ranked = kcalib.ckce(*softmax_problem(300, 3), method=ConjugateGradient(rank=7), full_output=True)
+    assert kcalib.ckce.result(*softmax_problem(1500, 3)).method == "cg"
+    ranked = kcalib.ckce.result(*softmax_problem(300, 3), method=ConjugateGradient(rank=7))
     assert ranked.rank == 7 and ranked.memory < 8 * 300 * 300
 
 
@@ -281,7 +279,7 @@ def test_conjugate_gradients_multiply_once_in_an_iteration(monkeypatch):
 
     monkeypatch.setattr(kernel_operator.KernelMatrix, "matmul", counted)
     monkeypatch.setattr(kernel_operator.KernelOperator, "matmul", None)
-    found = kcalib.ckce(*softmax_problem(300, 5), method="cg", full_output=True)
+    found = kcalib.ckce.result(*softmax_problem(300, 5), method="cg")
     assert len(products) == found.iterations > 0 and found.error_bound < 1e-8 * found.value
 
 
@@ -295,15 +293,15 @@ def binary_problem(n: int, power: float) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("power", [1.0, 1.5])
 def test_binary_problems_take_a_factor_that_is_the_matrix(power):
     y, p = binary_problem(2000, power)
-    found, dense = kcalib.ckce(y, p, full_output=True), kcalib.ckce(y, p, method="cholesky", full_output=True)
+    found, dense = kcalib.ckce.result(y, p), kcalib.ckce.result(y, p, method="cholesky")
     assert (found.method, found.error_bound_kind) == ("pivoted_cholesky", "trace") and found.rank < 30
     assert abs(found.value - dense.value) <= found.error_bound + dense.error_bound
     assert found.error_bound < 1e-9 * found.value
 
     # Many samples: not n^2 work, and other pivots give the same.
     y, p = binary_problem(200_000, power)
-    found = kcalib.ckce(y, p, full_output=True)
-    other = kcalib.ckce(y, p, method=PivotedCholesky(rank=60, seed=1), full_output=True)
+    found = kcalib.ckce.result(y, p)
+    other = kcalib.ckce.result(y, p, method=PivotedCholesky(rank=60, seed=1))
     assert found.method == "pivoted_cholesky" and found.error_bound <= 1e-8 * found.value
     assert abs(found.value - other.value) <= found.error_bound + other.error_bound
 
@@ -328,7 +326,7 @@ def test_many_classes():
 def test_default_kernel_is_equation_8_with_the_median_heuristic():
     y, p = softmax_problem(80, 3)
     bandwidth = median_distance(p).value
-    found = kcalib.ckce(y, p, full_output=True)
+    found = kcalib.ckce.result(y, p)
     assert found.kernel == f"Linear() + Gaussian(bandwidth={bandwidth:.6g})"
     assert found.bandwidth_source == "median euclidean distance of all samples"
     assert found.regularization == pytest.approx(80**-0.25, rel=1e-15)
@@ -356,7 +354,7 @@ def test_fourier_features_of_sums_scalings_and_products():
     expected = np.array(oracle.kernel_matrix(kernel, points, points), float)
     # An entry is a mean of 20,000 cosines of deviation below 1, times 3: 5 deviations of the worst of 400.
     assert np.abs(features @ features.T - expected).max() < 5 * 3 / math.sqrt(20_000)
-    linear = kcalib.ckce(*softmax_problem(40, 3), kernel=Linear(), method="fourier", full_output=True)
+    linear = kcalib.ckce.result(*softmax_problem(40, 3), kernel=Linear(), method="fourier")
     assert linear.value == pytest.approx(kcalib.ckce(*softmax_problem(40, 3), kernel=Linear()), rel=1e-12)
     assert linear.error_bound == 0.0
 
@@ -383,11 +381,11 @@ def test_fourier_error_is_an_interval():
     for seed in range(100):
         y, p = softmax_problem(150, 3, seed % 5)
         exact = kcalib.ckce(y, p, kernel=PAPER)
-        found = kcalib.ckce(y, p, kernel=PAPER, method=Fourier(n_features=50, seed=seed), full_output=True)
+        found = kcalib.ckce.result(y, p, kernel=PAPER, method=Fourier(n_features=50, seed=seed))
         covered += abs(found.value - exact) <= found.error_bound
     for count, values in widths.items():
         for seed in range(10):
-            found = kcalib.ckce(y, p, kernel=PAPER, method=Fourier(n_features=count, seed=seed), full_output=True)
+            found = kcalib.ckce.result(y, p, kernel=PAPER, method=Fourier(n_features=count, seed=seed))
             values.append(found.error_bound)
     assert covered >= 85  # a binomial share of 0.95 falls below with probability 5e-5
     assert 2 < np.mean(widths[25]) / np.mean(widths[400]) < 8
@@ -430,7 +428,7 @@ def test_normal_equations_by_their_definition():
 def test_a_value_of_zero_is_no_failure():
     """Identical predictions and balanced labels: K Z = 0, and no relative error is small."""
     y, p = np.arange(40) % 4, np.full((40, 4), 0.25)
-    found = kcalib.ckce(y, p, full_output=True)
+    found = kcalib.ckce.result(y, p)
     assert 0 <= found.value <= found.error_bound < 1e-14
 
 
@@ -439,7 +437,7 @@ def test_seeds(method):
     y, p = softmax_problem(200, 10)
     first = kcalib.ckce(y, p, method=replace(method, seed=1))
     assert kcalib.ckce(y, p, method=replace(method, seed=1)) == first
-    other = kcalib.ckce(y, p, method=replace(method, seed=2), full_output=True)
+    other = kcalib.ckce.result(y, p, method=replace(method, seed=2))
     assert other.value != first and other.seed == 2
 
 
@@ -456,7 +454,7 @@ def test_every_array_library_gives_the_same(xp):
     y, p = softmax_problem(60, 3)
     expected = {method: kcalib.ckce(y, p, method=method) for method in METHODS}
     for method, value in expected.items():
-        found = kcalib.ckce(xp.asarray(y), xp.asarray(p), method=method, full_output=True)
+        found = kcalib.ckce.result(xp.asarray(y), xp.asarray(p), method=method)
         assert found.backend == xp.backend
         assert isinstance(found.value, float) and found.value == pytest.approx(value, rel=1e-7), method
     assert kcalib.jkce(xp.asarray(y), xp.asarray(p)) == pytest.approx(kcalib.jkce(y, p), rel=1e-12)
@@ -483,10 +481,10 @@ def test_no_nan_for_degenerate_predictions():
 
 def test_identical_predictions_need_no_bandwidth():
     y, p = np.array([0, 1, 1]), np.tile([0.5, 0.5], (3, 1))
-    found = kcalib.ckce(y, p, full_output=True)
+    found = kcalib.ckce.result(y, p)
     assert found.value == pytest.approx(literal(Linear() + Gaussian(bandwidth=7.0), y, p), rel=1e-13)
     assert found.bandwidth_source.startswith("any")
-    assert kcalib.ckce(y, p, kernel=PAPER, full_output=True).bandwidth_source == "given"
+    assert kcalib.ckce.result(y, p, kernel=PAPER).bandwidth_source == "given"
 
 
 def test_labels_logits_and_classes():
@@ -577,7 +575,7 @@ def test_memory_is_refused(method):
 def test_unreachable_tolerance_keeps_value_and_bound():
     y, p = softmax_problem(40, 3)
     with pytest.warns(kcalib.ToleranceWarning, match="has the error bound"):
-        found = kcalib.ckce(y, p, kernel=PAPER, method=AutomaticSolver(tol=1e-18), full_output=True)
+        found = kcalib.ckce.result(y, p, kernel=PAPER, method=AutomaticSolver(tol=1e-18))
     assert found.value == pytest.approx(literal(PAPER, y, p), rel=1e-12)
     assert found.error_bound > 1e-18 * found.value
 
@@ -587,7 +585,7 @@ def test_indefinite_kernels_have_no_bound():
     kernel = Gaussian(bandwidth=0.5, metric="cityblock")
     for method in ("cholesky", "nystrom"):
         with pytest.warns(kcalib.IndefiniteKernelWarning):
-            found = kcalib.ckce(y, p, kernel=kernel, method=method, full_output=True)
+            found = kcalib.ckce.result(y, p, kernel=kernel, method=method)
         assert found.error_bound is None and found.error_bound_kind.startswith("none")
 
 
@@ -598,14 +596,14 @@ def test_pivots_in_float32_are_rounded_as_float32(n, m):
     exact = kcalib.ckce(y, p)
     for method in ("auto", "cg", "pivoted_cholesky", "nystrom"):
         loose = METHODS[method]() if method in LOW_RANK else METHODS[method](tol=0.02)
-        found = kcalib.ckce(y, p, method=loose, dtype="float32", full_output=True)
+        found = kcalib.ckce.result(y, p, method=loose, dtype="float32")
         assert abs(found.value - exact) <= found.error_bound and abs(found.value / exact - 1) < 1e-3, method
 
 
 def test_float32():
     y, p = softmax_problem(100, 4)
     exact = kcalib.ckce(y, p, kernel=PAPER)
-    single = kcalib.ckce(y, p, kernel=PAPER, dtype="float32", full_output=True)
+    single = kcalib.ckce.result(y, p, kernel=PAPER, dtype="float32")
     assert single.dtype == "float32" and single.value != exact
     assert abs(single.value - exact) <= single.error_bound
     assert single.value == pytest.approx(exact, rel=1e-5)
@@ -614,7 +612,7 @@ def test_float32():
 def test_results_are_plain():
     y, p = softmax_problem(40, 3)
     for method in METHODS:
-        found = kcalib.ckce(y, p, method=method, full_output=True)
+        found = kcalib.ckce.result(y, p, method=method)
         assert float(found) == found.value == kcalib.ckce(y, p, method=method)
         assert pickle.loads(pickle.dumps(found)) == found
         json.dumps(asdict(found))
@@ -712,7 +710,7 @@ def test_marginal_model_of_table_1():
     """
     m, n = 1000, 1000
     y, p = np.arange(n) % m, np.full((n, m), 1 / m)
-    found = kcalib.ckce(y, p, method=Nystrom(n_landmarks=1), full_output=True)
+    found = kcalib.ckce.result(y, p, method=Nystrom(n_landmarks=1))
     assert 0 <= found.value < 1e-25
     assert kcalib.jkce(y, p) == pytest.approx(-(1 + 1 / m) * (1 - 1 / m) / (n - 1), rel=1e-9)
 

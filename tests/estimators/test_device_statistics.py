@@ -349,22 +349,22 @@ def test_distances_of_other_orders_and_under_kernels(cupy):
 
 SMALL = 3 * 3 * 15  # sums of 15 bins of 3 classes
 CLASSES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
-    "top label": (kcalib.top_label_ece, {"full_output": True}),
-    "top label, weights": (kcalib.top_label_ece, {"sample_weight": W, "full_output": True}),
-    "top label, equal mass": (kcalib.top_label_ece, {"binning": "equal_mass", "full_output": True}),
-    "top label, median variance": (kcalib.top_label_ece, {"binning": "median_variance", "full_output": True}),
-    "top label, by risk": (kcalib.top_label_ece, {"n_bins": "risk", "full_output": True}),
-    "class-wise": (kcalib.class_wise_ece, {"full_output": True}),
-    "class-wise, weights": (kcalib.class_wise_ece, {"sample_weight": W, "norm": "l2", "full_output": True}),
+    "top label": (kcalib.top_label_ece.result, {}),
+    "top label, weights": (kcalib.top_label_ece.result, {"sample_weight": W}),
+    "top label, equal mass": (kcalib.top_label_ece.result, {"binning": "equal_mass"}),
+    "top label, median variance": (kcalib.top_label_ece.result, {"binning": "median_variance"}),
+    "top label, by risk": (kcalib.top_label_ece.result, {"n_bins": "risk"}),
+    "class-wise": (kcalib.class_wise_ece.result, {}),
+    "class-wise, weights": (kcalib.class_wise_ece.result, {"sample_weight": W, "norm": "l2"}),
     "class-wise, median variance": (kcalib.class_wise_ece, {"binning": "median_variance", "norm": "max"}),
-    "class-wise, by risk": (kcalib.class_wise_ece, {"n_bins": "risk", "binning": "equal_mass", "full_output": True}),
+    "class-wise, by risk": (kcalib.class_wise_ece.result, {"n_bins": "risk", "binning": "equal_mass"}),
     "class-wise, equal mass": (kcalib.class_wise_ece, {"binning": "equal_mass", "lens": L.Groups([0, 1, 1])}),
-    "debiased": (kcalib.debiased_ece, {"n_bins": 10, "full_output": True}),
+    "debiased": (kcalib.debiased_ece.result, {"n_bins": 10}),
     "canonical": (kcalib.canonical_ece, {}),
     "canonical, weights": (kcalib.canonical_ece, {"sample_weight": W, "distance": "euclidean", "norm": "max"}),
     "brier_score": (kcalib.brier_score, {"sample_weight": W, "lens": L.TopK(2)}),
     "log loss": (kcalib.log_loss, {"sample_weight": W, "lens": L.ClassWise(1)}),
-    "mmce": (kcalib.mmce, {"full_output": True}),
+    "mmce": (kcalib.mmce.result, {}),
     "mmce, unbiased": (kcalib.mmce, {"estimator": "unbiased", "sample_weight": W}),
     "mmce, weighted": (kcalib.mmce, {"estimator": "weighted"}),
     "reliability": (kcalib.reliability, {}),
@@ -406,9 +406,9 @@ def test_number_of_bins_by_risk(cupy, name):
 
 def test_bins_of_whole_predictions_stay_on_the_device(cupy):
     with stays_on_device(at_most=1):
-        found = kcalib.canonical_ece(cupy.asarray(Y), cupy.asarray(P), full_output=True)
+        found = kcalib.canonical_ece.result(cupy.asarray(Y), cupy.asarray(P))
     assert type(found.bin_number) is type(found.bin_distance) is cupy.ndarray
-    same(found, kcalib.canonical_ece(Y, P, full_output=True))
+    same(found, kcalib.canonical_ece.result(Y, P))
 
 
 @pytest.mark.parametrize("library", ["CudaTensor", "CudaJaxArray"])
@@ -418,11 +418,11 @@ def test_tensors_of_other_libraries(monkeypatch, library):
     there = getattr(stand_ins, library).of
     with emulated_cupy.installed(), stays_on_device(at_most=SMALL):
         y, p, mean = there(Y), there(P), there(MEAN)
-        found = kcalib.canonical_ece(y, p, full_output=True)
+        found = kcalib.canonical_ece.result(y, p)
         numbers = kcalib.class_wise_ece(y, p), kcalib.crps(mean, D.Normal(mean, 2.0)), kcalib.log_loss(Y, p)
         scaled = TemperatureScaling().fit(y, p).transform(p)
     assert type(found.bin_number) is type(found.bin_distance) is type(scaled) is getattr(stand_ins, library)
-    np.testing.assert_array_equal(found.bin_number.on_host(), kcalib.canonical_ece(Y, P, full_output=True).bin_number)
+    np.testing.assert_array_equal(found.bin_number.on_host(), kcalib.canonical_ece.result(Y, P).bin_number)
     np.testing.assert_allclose(scaled.on_host(), TemperatureScaling().fit(Y, P).transform(P), rtol=1e-11)
     same(numbers, (kcalib.class_wise_ece(Y, P), kcalib.crps(MEAN, D.Normal(MEAN, 2.0)), kcalib.log_loss(Y, P)))
 

@@ -143,7 +143,7 @@ def test_class_wise_by_hand():
     y, p = [0, 1, 1], [[0.1, 0.9], [0.1, 0.9], [0.7, 0.3]]
     assert kcalib.class_wise_ece(y, p, n_bins=2) == pytest.approx((2 * 0.4 + 0.7) / 3)
     y, p = [0, 1, 2], np.array([[0.6, 0.3, 0.1], [0.6, 0.4, 0.0], [0.2, 0.2, 0.6]])
-    result = kcalib.class_wise_ece(y, p, n_bins=1, full_output=True)
+    result = kcalib.class_wise_ece.result(y, p, n_bins=1)
     assert result.class_values == pytest.approx([1.4 / 3 - 1 / 3, 1 / 3 - 0.9 / 3, 1 / 3 - 0.7 / 3])
     assert result.value == pytest.approx(np.mean(result.class_values))
     assert kcalib.class_wise_ece(y, p, n_bins=1, class_weight=[1, 0, 3]) == pytest.approx(
@@ -178,10 +178,10 @@ def test_canonical_ece_of_calibrationerrors_documented_examples():
 
 def test_debiased_by_hand():
     # Two bins of two: confidences 0.6 (one right), 0.9 (both right): 0.1^2 - (1/4) / 1 and 0.1^2 - 0.
-    result = kcalib.debiased_ece([0, 1, 1, 1], [0.6, 0.6, 0.9, 0.9], n_bins=2, full_output=True)
+    result = kcalib.debiased_ece.result([0, 1, 1, 1], [0.6, 0.6, 0.9, 0.9], n_bins=2)
     assert result.square == pytest.approx((0.01 - 0.25 + 0.01) / 2)
     assert result.value == 0
-    result = kcalib.debiased_ece([0, 0, 0, 1, 1, 0], [0.9, 0.9, 0.9, 0.9, 0.9, 0.9], n_bins=1, full_output=True)
+    result = kcalib.debiased_ece.result([0, 0, 0, 1, 1, 0], [0.9, 0.9, 0.9, 0.9, 0.9, 0.9], n_bins=1)
     assert result.square == pytest.approx((0.9 - 1 / 3) ** 2 - (2 / 9) / 5)
     assert result.value == pytest.approx(math.sqrt(result.square))
 
@@ -220,7 +220,7 @@ def test_canonical_agrees_with_literal_loops(m, weighted):
     for rows in groups.values():
         gap = np.average(p[rows] - onehot[rows], axis=0, weights=weight[rows])
         total += weight[rows].sum() * np.abs(gap).sum() / 2
-    value = kcalib.canonical_ece(y, p, n_bins=4, sample_weight=weight if weighted else None, full_output=True)
+    value = kcalib.canonical_ece.result(y, p, n_bins=4, sample_weight=weight if weighted else None)
     assert value.value == pytest.approx(total / weight.sum(), rel=1e-12)
     assert value.n_occupied == len(groups)
     assert sorted(value.bin_weight) == pytest.approx(sorted(weight[rows].sum() for rows in groups.values()))
@@ -334,7 +334,7 @@ def test_canonical_ece_with_median_variance_bins():
     lists = median_variance_lists(p, 12, 10)
     gaps = [np.abs(np.mean(p[rows] - np.eye(3)[y[rows]], axis=0)).sum() / 2 for rows in lists]
     total = sum(len(rows) * gap for rows, gap in zip(lists, gaps, strict=True)) / len(y)
-    result = kcalib.canonical_ece(y, p, binning="median_variance", n_bins=12, full_output=True)
+    result = kcalib.canonical_ece.result(y, p, binning="median_variance", n_bins=12)
     assert result.value == pytest.approx(total, rel=1e-12)
     assert (result.n_bins, result.n_occupied, result.min_bin_size) == (12, 12, 10)
     assert sorted(np.bincount(result.bin_number)) == sorted(map(len, lists))
@@ -404,7 +404,7 @@ def test_edges_are_the_nearest_doubles_and_comparison_is_exact():
         sums = _native.uniform_bins(edges[:, None], np.zeros(n, np.int64), None, n, 1)[1, 0]
         beyond = _native.uniform_bins(np.nextafter(edges, 2)[:, None], np.zeros(n, np.int64), None, n, 1)[1, 0]
         assert sums.tolist() == [1] * n and beyond.tolist() == ([0] + [1] * (n - 2) + [2] if n > 1 else [1])
-    five_sixths = kcalib.top_label_ece([1], [5 / 6], n_bins=6, full_output=True).bins[0]
+    five_sixths = kcalib.top_label_ece.result([1], [5 / 6], n_bins=6).bins[0]
     assert five_sixths.weight.tolist() == [0, 0, 0, 0, 1, 0]
     for n_bins, x, expected in [(6, 5 / 6, 4), (10, 0.3, 2), (10, 0.1 + 0.2, 3), (10, 0.7, 6), (49, 48 / 49, 47)]:
         for found in bins_everywhere(np.array([x, x]), n_bins):
@@ -517,7 +517,7 @@ def test_order_of_samples_does_not_matter(rule):
 
 def test_canonical_of_a_binary_problem_is_the_gap_of_the_second_class():
     y, p = softmax_problem(500, 2)
-    result = kcalib.class_wise_ece(y, p, n_bins=10, full_output=True)
+    result = kcalib.class_wise_ece.result(y, p, n_bins=10)
     # The bins (a, b] of one class are [1 - b, 1 - a) of the other: the same where no probability is an edge.
     assert kcalib.canonical_ece(y, p, n_bins=10) == pytest.approx(result.bins[1].ece, rel=1e-12)
 
@@ -545,13 +545,13 @@ def test_debiased_square_is_unbiased():
     draws = []
     for _ in range(800):
         y = rng.uniform(size=60) < truth
-        draws.append(kcalib.debiased_ece(y, p, n_bins=6, full_output=True).square)
+        draws.append(kcalib.debiased_ece.result(y, p, n_bins=6).square)
     assert np.mean(draws) == pytest.approx(exact - spread, abs=4 * np.std(draws) / math.sqrt(800))
 
 
-def test_full_output_says_what_was_done():
+def test_a_result_says_what_was_done():
     y, p = softmax_problem(200, 3)
-    result = kcalib.top_label_ece(y, p, binning="equal_mass", n_bins=8, full_output=True)
+    result = kcalib.top_label_ece.result(y, p, binning="equal_mass", n_bins=8)
     assert (result.notion, result.norm, result.binning, result.n_bins) == ("top_label", "l1", "equal_mass", 8)
     assert (result.n_samples, result.n_classes, result.n_occupied, result.n_bins_source) == (200, 3, 8, "given")
     assert result.distance is result.risks is result.min_bin_size is result.class_values is None
@@ -573,7 +573,7 @@ def test_any_array_library(function, xp):
 @pytest.mark.parametrize("rule", BINNINGS)
 def test_risk_agrees_with_sums_over_all_pairs(rule):
     y, p = rounded(*softmax_problem(400, 3))
-    result = kcalib.top_label_ece(y, p, n_bins="risk", binning=rule, full_output=True)
+    result = kcalib.top_label_ece.result(y, p, n_bins="risk", binning=rule)
     c, n = p.max(axis=1), len(y)
     r = (p.argmax(axis=1) == y) - c
     fold = np.random.default_rng(0).permutation(n) % 5
@@ -604,17 +604,15 @@ def test_risk_takes_many_bins_where_the_error_is_fine():
     c = rng.uniform(0.5, 1, size=20_000)
     coarse = rng.uniform(size=20_000) < c - 0.2
     fine = rng.uniform(size=20_000) < c + 0.3 * np.sin(60 * np.pi * c) * (1 - c)
-    few = kcalib.top_label_ece(coarse, c, n_bins="risk", full_output=True)
-    many = kcalib.top_label_ece(fine, c, n_bins="risk", full_output=True)
+    few = kcalib.top_label_ece.result(coarse, c, n_bins="risk")
+    many = kcalib.top_label_ece.result(fine, c, n_bins="risk")
     assert few.n_bins < 30 < many.n_bins
 
 
 def test_class_wise_risk_is_the_weighted_mean_over_classes():
     y, p = softmax_problem(300, 3)
-    one = [
-        kcalib.class_wise_ece(y, p, n_bins="risk", class_weight=np.eye(3)[k], full_output=True).risks for k in range(3)
-    ]
-    both = kcalib.class_wise_ece(y, p, n_bins="risk", class_weight=[1, 0, 3], full_output=True).risks
+    one = [kcalib.class_wise_ece.result(y, p, n_bins="risk", class_weight=np.eye(3)[k]).risks for k in range(3)]
+    both = kcalib.class_wise_ece.result(y, p, n_bins="risk", class_weight=[1, 0, 3]).risks
     expected = [(a.value + 3 * c.value) / 4 for a, c in zip(one[0], one[2], strict=True)]
     assert [risk.value for risk in both] == pytest.approx(expected, rel=1e-12)
 
@@ -628,7 +626,7 @@ def test_scikit_learn_calibration_curve(strategy, rule):
     y, p = softmax_problem(1010, 2)  # 1009 is prime: no quantile is a sample, which rounding would move
     for n_bins in (5, 15):
         share, mean = calibration.calibration_curve(y, p[:, 1], n_bins=n_bins, strategy=strategy)
-        bins = kcalib.class_wise_ece(y, p, n_bins=n_bins, binning=rule, full_output=True).bins[1]
+        bins = kcalib.class_wise_ece.result(y, p, n_bins=n_bins, binning=rule).bins[1]
         used = bins.weight > 0
         np.testing.assert_allclose(bins.accuracy[used], share, rtol=1e-12)
         np.testing.assert_allclose(bins.confidence[used], mean, rtol=1e-12)
@@ -647,7 +645,7 @@ def test_torchmetrics(norm):
     y, p = softmax_problem(2000, 2)
     second = torch.as_tensor(p[:, 1].copy())
     theirs = functional.binary_calibration_error(second, torch.as_tensor(y), n_bins=15, norm=norm)
-    bins = kcalib.class_wise_ece(y, p, full_output=True).bins[1]
+    bins = kcalib.class_wise_ece.result(y, p).bins[1]
     assert bins.error(norm) == pytest.approx(float(theirs), abs=1e-6)
 
 
@@ -680,12 +678,12 @@ def test_verified_calibration():
             total += ((np.mean(c[rows]) - share) ** 2 - share * (1 - share) / (len(rows) - 1)) / 15
         return total
 
-    top = kcalib.debiased_ece(y, p, full_output=True)
+    top = kcalib.debiased_ece.result(y, p)
     assert top.square == pytest.approx(square(p.max(axis=1), p.argmax(axis=1) == y), rel=1e-10)
-    marginal = kcalib.debiased_ece(y, p, notion="class_wise", full_output=True)
+    marginal = kcalib.debiased_ece.result(y, p, notion="class_wise")
     squares = [square(p[:, k], y == k) for k in range(3)]
     assert marginal.square == pytest.approx(np.mean(squares), rel=1e-10)
-    weighted = kcalib.debiased_ece(y, p, notion="class_wise", class_weight=[2, 1, 1], full_output=True)
+    weighted = kcalib.debiased_ece.result(y, p, notion="class_wise", class_weight=[2, 1, 1])
     assert weighted.square == pytest.approx((2 * squares[0] + squares[1] + squares[2]) / 4, rel=1e-10)
 
 
@@ -761,7 +759,7 @@ def test_risk_needs_ten_samples():
 
 
 def test_equal_mass_risk_tries_no_more_bins_than_samples_of_other_folds():
-    result = kcalib.top_label_ece(Y, P, n_bins="risk", binning="equal_mass", full_output=True)
+    result = kcalib.top_label_ece.result(Y, P, n_bins="risk", binning="equal_mass")
     assert [risk.n_bins for risk in result.risks] == [5, 10, 15]
 
 
@@ -816,9 +814,9 @@ def test_canonical_distances_of_means(norm, weighted):
     def largest(predictions, labels):
         return np.abs(predictions - labels).max(axis=1)
 
-    found = kcalib.canonical_ece(y, p, distance="kullback_leibler", full_output=True, **options)
+    found = kcalib.canonical_ece.result(y, p, distance="kullback_leibler", **options)
     assert found.distance == "kullback_leibler" and found.value == pytest.approx(literal(divergence), rel=1e-12)
-    own = kcalib.canonical_ece(y, p, distance=largest, full_output=True, **options)
+    own = kcalib.canonical_ece.result(y, p, distance=largest, **options)
     assert own.distance == "largest"
     assert own.value == pytest.approx(literal(lambda a, b: np.abs(a - b).max()), rel=1e-12)
     squares = kcalib.canonical_ece(y, p, distance="squared_euclidean", **options)

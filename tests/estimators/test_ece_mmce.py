@@ -26,7 +26,7 @@ def test_by_hand():
     y, p = [1, 0], [[0.2, 0.8], [0.4, 0.6]]
     cross = -0.12 * math.exp(-0.5)
     assert kcalib.mmce(y, p) == pytest.approx(math.sqrt((0.04 + 0.36 + 2 * cross) / 4))
-    result = kcalib.mmce(y, p, estimator="unbiased", full_output=True)
+    result = kcalib.mmce.result(y, p, estimator="unbiased")
     assert result.square == pytest.approx(cross)
     assert result.value == 0
     # One right, one wrong: both groups have size 1, so that nothing is divided.
@@ -48,7 +48,7 @@ def test_double_sums(n):
     y, p = softmax_problem(n, 5)
     c, correct = p.max(axis=1), (p.argmax(axis=1) == y).astype(float)
     assert kcalib.mmce(y, p) == pytest.approx(math.sqrt(literal_square(c, correct)) / n, rel=1e-11)
-    unbiased = kcalib.mmce(y, p, estimator="unbiased", full_output=True)
+    unbiased = kcalib.mmce.result(y, p, estimator="unbiased")
     assert unbiased.backend == ("cpu" if n < 512 else "sorted")
     expected = literal_square(c, correct, diagonal=False) / (n * (n - 1))
     assert unbiased.square == pytest.approx(expected, rel=1e-9, abs=1e-15)
@@ -78,7 +78,7 @@ def test_other_kernels():
     ):
         value = kcalib.mmce(y, p, kernel=kernel)
         assert value == pytest.approx(math.sqrt(literal_square(c, correct, profile)) / 40, rel=1e-10)
-    median = kcalib.mmce(y, p, kernel=kcalib.kernels.Exponential(), full_output=True)
+    median = kcalib.mmce.result(y, p, kernel=kcalib.kernels.Exponential())
     distances = [abs(a - b) for i, a in enumerate(c) for b in c[:i]]
     assert median.kernel == f"Exponential(bandwidth={np.median(distances):.6g})"
 

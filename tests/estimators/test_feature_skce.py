@@ -100,8 +100,7 @@ def test_the_mean_over_seeds_is_the_estimate_of_all_pairs():
     assert error < 0.02 * exact
     # The error that each estimate says that features add is right on average.
     said = [
-        kcalib.skce(y, p, kernel=kernel, estimator="features", n_columns=32, seed=seed, full_output=True)
-        for seed in range(50)
+        kcalib.skce.result(y, p, kernel=kernel, estimator="features", n_columns=32, seed=seed) for seed in range(50)
     ]
     mean_square = np.mean([result.features_standard_error**2 for result in said])
     # A chi-square variable with 199 degrees of freedom over one with 7 * 50.
@@ -110,7 +109,7 @@ def test_the_mean_over_seeds_is_the_estimate_of_all_pairs():
 
 def test_result_says_what_was_done():
     y, p = problem(300)
-    result = kcalib.skce(y, p, estimator="features", full_output=True, threads=1)
+    result = kcalib.skce.result(y, p, estimator="features", threads=1)
     assert (result.estimator, result.n_columns, result.seed) == ("features", default_columns(300), 0)
     assert (result.backend, result.threads, result.block_size) == ("features", 1, None)
     assert f"{result.n_columns} features" in result.backend_reason and "host memory" in result.backend_reason
@@ -119,10 +118,10 @@ def test_result_says_what_was_done():
     added = features_standard_error(moments, 300)
     assert result.features_standard_error == added > 0
     assert result.standard_error == math.hypot(statistics.standard_error(moments), added)
-    other = kcalib.skce(y, p, full_output=True)
+    other = kcalib.skce.result(y, p)
     assert (other.n_columns, other.seed, other.features_standard_error) == (None, None, None)
     assert other.kernel == result.kernel and other.bandwidth_source == result.bandwidth_source
-    exact = kcalib.skce(y, p, kernel=Linear(), estimator="features", full_output=True)
+    exact = kcalib.skce.result(y, p, kernel=Linear(), estimator="features")
     assert exact.features_standard_error == 0 and exact.n_columns == 8
     assert exact.value == pytest.approx(kcalib.skce(y, p, kernel=Linear()), rel=1e-11)
 
@@ -139,7 +138,7 @@ def test_seed_and_columns_decide_the_features():
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_few_samples(n):
     y, p = problem(n, 3)
-    result = kcalib.skce(y, p, estimator="features", full_output=True)
+    result = kcalib.skce.result(y, p, estimator="features")
     assert math.isfinite(result.value) and result.n_columns == default_columns(n)
     assert (result.standard_error is None) == (n < 4)
 
@@ -152,7 +151,7 @@ def test_lens_dtype_and_classes():
     assert top == pytest.approx(kcalib.skce(called, p.max(axis=1), **options), rel=1e-12)
     named = np.array(list("dcba"))[y]
     assert kcalib.skce(named, p, classes=list("dcba"), **options) == kcalib.skce(y, p, **options)
-    single = kcalib.skce(y, p, dtype="float32", full_output=True, **options)
+    single = kcalib.skce.result(y, p, dtype="float32", **options)
     assert single.dtype == "float32"
     assert single.value == pytest.approx(kcalib.skce(y, p, **options), rel=1e-4)
 
@@ -160,15 +159,15 @@ def test_lens_dtype_and_classes():
 @pytest.mark.parametrize("threads", [1, 3])
 def test_any_number_of_threads_gives_the_same_bits(threads):
     y, p = problem(5000)
-    results = [kcalib.skce(y, p, estimator="features", full_output=True, threads=t) for t in (2, threads)]
+    results = [kcalib.skce.result(y, p, estimator="features", threads=t) for t in (2, threads)]
     one, other = (dataclasses.replace(r, threads=None, seconds=0) for r in results)
     assert one == other
 
 
 def test_every_library_gives_the_same_number(xp):
     y, p = problem(300)
-    expected = kcalib.skce(y, p, estimator="features", full_output=True)
-    found = kcalib.skce(xp.asarray(y), xp.asarray(p), estimator="features", full_output=True)
+    expected = kcalib.skce.result(y, p, estimator="features")
+    found = kcalib.skce.result(xp.asarray(y), xp.asarray(p), estimator="features")
     assert found.n_columns == expected.n_columns and found.seed == expected.seed
     assert found.value == pytest.approx(expected.value, rel=1e-11)
     assert found.standard_error == pytest.approx(expected.standard_error, rel=1e-11)
@@ -200,7 +199,7 @@ def test_the_standard_error_is_never_below_what_the_predictions_say():
     assert moments.null_squares == pytest.approx(np.mean(drawn**2) / 2, rel=1)
     by_draws = feature_moments(found, drawn=drawn)
     assert by_draws.null_squares == np.mean(drawn**2) / 2
-    error = kcalib.skce(y, p, kernel=Exponential(0.5), estimator="features", full_output=True).standard_error
+    error = kcalib.skce.result(y, p, kernel=Exponential(0.5), estimator="features").standard_error
     assert error > 0.9 * math.sqrt(2 * moments.null_squares) / (3000 * 2999)
 
 

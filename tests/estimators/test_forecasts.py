@@ -116,7 +116,7 @@ class TestFamilies:
     @pytest.mark.parametrize("name", FAMILIES)
     def test_the_default(self, name):
         prediction, _, _ = FAMILIES[name]
-        result = kcalib.skce(targets(name), prediction, estimator="biased", full_output=True)
+        result = kcalib.skce.result(targets(name), prediction, estimator="biased")
         assert result.value > 0 and result.prediction == type(prediction).__name__
         assert result.n_classes is None and result.draws_standard_error is None
         assert "on targets: median euclidean distance of one draw" in result.bandwidth_source
@@ -137,14 +137,13 @@ class TestFamilies:
                 expected = weights @ ell(1.3)(np.sqrt(np.sum((points - location) ** 2, axis=1)))
                 values.append(float(ell(1.3)(np.linalg.norm(own - location))) - expected)
             differences.append(np.mean(values))
-        result = kcalib.ucme(
+        result = kcalib.ucme.result(
             y,
             prediction,
             kernel=Exponential(bandwidth=1e12, metric=MMD(bandwidth=1.0)),
             target_kernel=target(bandwidth=1.3),
             test_predictions=prediction.take(np.array([1, 4])),
             test_labels=y[[1, 4]],
-            full_output=True,
         )
         np.testing.assert_allclose(result.differences, differences, atol=accuracy + 1e-9)
         assert result.n_locations == 2 and result.seed is None
@@ -156,7 +155,7 @@ class TestSpecialCases:
     labels = rng.integers(4, size=30)
 
     def test_categorical_is_the_classification_case(self):
-        result = kcalib.skce(self.labels, Categorical(self.p), full_output=True)
+        result = kcalib.skce.result(self.labels, Categorical(self.p))
         assert result.value == kcalib.skce(self.labels, self.p)
         assert (result.n_classes, result.prediction) == (4, None)
 
@@ -237,7 +236,7 @@ class TestOptions:
         assert value == pytest.approx(kcalib.skce(self.y, self.prediction, **self.options), rel=1e-12)
 
     def test_single_precision(self):
-        result = kcalib.skce(self.y, self.prediction, dtype="float32", full_output=True, **self.options)
+        result = kcalib.skce.result(self.y, self.prediction, dtype="float32", **self.options)
         assert result.dtype == "float32"
         assert result.value == pytest.approx(kcalib.skce(self.y, self.prediction, **self.options), rel=1e-4)
 
@@ -252,7 +251,7 @@ class TestOptions:
         h = self.h()
         off = h - np.diag(np.diag(h))
         moments = Moments(off.sum(), off.sum(axis=1), None, np.diag(h), float(np.sum(off**2)), float(np.trace(h)))
-        result = kcalib.skce(self.y, self.prediction, full_output=True, **self.options)
+        result = kcalib.skce.result(self.y, self.prediction, **self.options)
         # No smaller than what the predictions themselves promise.
         squares = result.null_standard_error**2 * len(self.y) ** 2 * (len(self.y) - 1) ** 2 / 2
         assert squares > moments.sum_of_squares
@@ -266,7 +265,7 @@ class TestOptions:
         where = xp.Device(device)
         mean, std, y = (xp.asarray(a, device=where) for a in (MEAN, STD, self.y))
         kernel = Exponential(bandwidth=1.1, metric=metric)
-        result = kcalib.skce(y, Normal(mean, std), kernel=kernel, full_output=True)
+        result = kcalib.skce.result(y, Normal(mean, std), kernel=kernel)
         assert result.value == pytest.approx(kcalib.skce(self.y, self.prediction, kernel=kernel), rel=1e-10)
         assert result.backend == ("cpu" if device == "CPU_DEVICE" else "array-api")
 
@@ -313,7 +312,7 @@ class TestDraws:
         y, prediction = targets("normal"), Normal(MEAN, STD)
         exact = kcalib.skce(y, prediction, target_kernel=Gaussian(bandwidth=1.0))
         results = [
-            kcalib.skce(y, prediction, target_kernel=Draws(Gaussian(bandwidth=1.0), 16, seed), full_output=True)
+            kcalib.skce.result(y, prediction, target_kernel=Draws(Gaussian(bandwidth=1.0), 16, seed))
             for seed in range(20)
         ]
         errors = np.array([r.value - exact for r in results])
@@ -333,12 +332,11 @@ class TestDraws:
         """Normal predictions and the exponential kernel: draws by themselves, right within their error."""
         y, (prediction, nodes, _) = targets("normal"), FAMILIES["normal"]
         g = residual_products(y, [nodes[i] for i in range(N)], exponential(1.0))
-        result = kcalib.skce(
+        result = kcalib.skce.result(
             y,
             prediction,
             kernel=Exponential(bandwidth=1e12),
             target_kernel=Exponential(bandwidth=1.0),
-            full_output=True,
         )
         assert result.draws_standard_error > 0
         assert result.value == pytest.approx(estimates(g)["unbiased"], abs=6 * result.draws_standard_error + 1e-3)
@@ -347,7 +345,7 @@ class TestDraws:
     def test_a_distribution_of_ones_own(self):
         prediction = Uniform(MEAN - 1, MEAN + 1)
         y = prediction.sample(1, seed=4)[:, 0]
-        result = kcalib.skce(y, prediction, full_output=True)
+        result = kcalib.skce.result(y, prediction)
         assert result.prediction == "Uniform" and result.draws_standard_error > 0
         assert kcalib.ucme(y, prediction) >= 0
         for method in ("exact", "spectrum", "cme"):
@@ -410,7 +408,7 @@ class TestErrors:
 
     def test_identical_predictions(self):
         same = Normal(np.zeros(N), np.ones(N))
-        found = kcalib.skce(self.y, same, full_output=True)
+        found = kcalib.skce.result(self.y, same)
         assert found.bandwidth_source.startswith("any: the distances of all predictions are 0")
         for kernel in (Exponential(bandwidth=0.01, metric="wasserstein"), Exponential(metric="mmd")):
             assert kcalib.skce(self.y, same, kernel=kernel) == pytest.approx(found.value, rel=1e-12)

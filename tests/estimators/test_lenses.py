@@ -193,7 +193,7 @@ def test_rows_of_a_float32_softmax_sum_to_1(m, lens):
 
 def test_large_top_label_problem_of_float32_takes_the_line():
     y, p = softmax32(200_000, 10, 1)
-    result = kcalib.skce(y, p, lens=TopLabel(), full_output=True)
+    result = kcalib.skce.result(y, p, lens=TopLabel())
     assert (result.backend, result.lens, result.n_classes) == ("sorted", "TopLabel()", 2)
     right, confidence = p.argmax(axis=1) == y, p.max(axis=1)
     total = p.sum(axis=1, dtype=float)
@@ -217,21 +217,21 @@ def test_tests_of_float32_predictions_take_the_line(lens):
         result = kcalib.calibration_test(y, p, lens=lens, method=named_method(method, **options), seed=0)
         assert result.backend == "sorted", method
     assert kcalib.compare(y, {"a": p, "b": p[:, ::-1]}, lens=lens).backend == "sorted"
-    assert kcalib.ckce(y, p, lens=lens, kernel=kcalib.kernels.Exponential(), full_output=True).backend == "sorted"
+    assert kcalib.ckce.result(y, p, lens=lens, kernel=kcalib.kernels.Exponential()).backend == "sorted"
     assert kcalib.evaluate(y, p, lens=lens).skce.backend == "sorted"
 
 
 # -- every estimator and test
 
 METRICS = {
-    "skce": lambda y, p, **o: kcalib.skce(y, p, full_output=True, **o),
-    "skce block": lambda y, p, **o: kcalib.skce(y, p, estimator="block", block_size=9, full_output=True, **o),
+    "skce": lambda y, p, **o: kcalib.skce.result(y, p, **o),
+    "skce block": lambda y, p, **o: kcalib.skce.result(y, p, estimator="block", block_size=9, **o),
     "skce float32": lambda y, p, **o: kcalib.skce(y, p, estimator="biased", dtype="float32", **o),
     "skce weights": lambda y, p, **o: kcalib.skce(y, p, sample_weight=np.arange(len(y)) % 3, **o),
-    "jkce": lambda y, p, **o: kcalib.jkce(y, p, full_output=True, **o),
-    "ckce": lambda y, p, **o: kcalib.ckce(y, p, full_output=True, **o),
+    "jkce": lambda y, p, **o: kcalib.jkce.result(y, p, **o),
+    "ckce": lambda y, p, **o: kcalib.ckce.result(y, p, **o),
     "ckce fourier": lambda y, p, **o: kcalib.ckce(y, p, method=kcalib.methods.Fourier(n_features=20), **o),
-    "ucme": lambda y, p, **o: kcalib.ucme(y, p, full_output=True, **o),
+    "ucme": lambda y, p, **o: kcalib.ucme.result(y, p, **o),
     "evaluate": lambda y, p, **o: kcalib.evaluate(y, p, n_bins=5, **o),
     "brier_score": kcalib.brier_score,
     "log_loss": kcalib.log_loss,
@@ -320,7 +320,7 @@ def test_labels_logits_and_names_come_before_the_lens(make_problem):
     assert kcalib.skce(np.array(names)[y], p, classes=names, lens=ClassWise(2)) == expected
     assert kcalib.skce(np.eye(3)[y], p, lens=ClassWise(2)) == expected
     assert kcalib.skce(y, np.log(p), from_logits=True, lens=ClassWise(2)) == pytest.approx(expected, rel=1e-10)
-    labels = kcalib.ucme(np.array(names)[y], p, classes=names, lens=TopLabel(), full_output=True).test_labels
+    labels = kcalib.ucme.result(np.array(names)[y], p, classes=names, lens=TopLabel()).test_labels
     assert set(labels) == {0, 1}
 
 

@@ -53,7 +53,7 @@ def test_matrix_target_kernel_by_hand():
 
 def test_median_heuristic_by_hand():
     # Distances of 0, 1/2 and 1 on the line times sqrt(2): 1/2, 1/2, 1.
-    result = kcalib.skce([0, 1, 1], [0.0, 0.5, 1.0], full_output=True)
+    result = kcalib.skce.result([0, 1, 1], [0.0, 0.5, 1.0])
     assert result.kernel == f"Exponential(bandwidth={math.sqrt(0.5):.6g})"
     assert median_distance([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.5, 0.5]], "cityblock").value == 0.5 * (0 + 1.0)
     # Six zero distances of ten: the median of the others.
@@ -153,8 +153,8 @@ def test_weights_count_samples():
 
 def test_float32_is_near_and_accumulates_in_float64():
     y, p = softmax_problem(3000, 10)
-    exact = kcalib.skce(y, p, estimator="biased", full_output=True)
-    single = kcalib.skce(y, p, estimator="biased", dtype="float32", full_output=True)
+    exact = kcalib.skce.result(y, p, estimator="biased")
+    single = kcalib.skce.result(y, p, estimator="biased", dtype="float32")
     assert single.dtype == "float32" and exact.dtype == "float64"
     assert single.value != exact.value
     # Entries are right to about 1e-6; a float32 sum of 9e6 terms would lose two digits more.
@@ -179,14 +179,14 @@ def test_perfect_predictions_give_zero():
 
 def test_results_say_what_was_done():
     y, p = softmax_problem(100, 4)
-    result = kcalib.skce(y, p, estimator="block", block_size=30, threads=1, full_output=True)
+    result = kcalib.skce.result(y, p, estimator="block", block_size=30, threads=1)
     assert (result.n_samples, result.n_samples_used, result.n_classes, result.block_size) == (100, 90, 4, 30)
     assert (result.backend, result.threads, result.target_kernel) == ("cpu", 1, "delta")
     assert result.backend_reason == "the arrays are in host memory"
     assert result.bandwidth_source == "median euclidean distance of all samples"
     assert result.seconds > 0 and float(result) == result.value
-    assert kcalib.skce(y, p, target_kernel=psd_matrix(4, 2), full_output=True).target_kernel == "matrix of rank 2"
-    assert kcalib.skce(y, p, kernel=Gaussian(bandwidth=1.0), full_output=True).bandwidth_source == "given"
+    assert kcalib.skce.result(y, p, target_kernel=psd_matrix(4, 2)).target_kernel == "matrix of rank 2"
+    assert kcalib.skce.result(y, p, kernel=Gaussian(bandwidth=1.0)).bandwidth_source == "given"
     assert pickle.loads(pickle.dumps(result)) == result
     with pytest.raises(AttributeError):
         result.value = 0.0
@@ -310,7 +310,7 @@ def test_exact_medians_where_more_distances_are_in_between_than_may_be_collected
 
 def test_large_samples_take_the_median_of_a_seeded_subset():
     y, p = softmax_problem(2500, 3)
-    result = kcalib.skce(y, p, full_output=True)
+    result = kcalib.skce.result(y, p)
     assert result.bandwidth_source == "median euclidean distance of 2000 samples drawn with seed 0"
     exact = median_distance(p, max_samples=2500)
     assert exact.exact and exact.n_samples == 2500
@@ -496,7 +496,7 @@ def test_too_few_samples():
 def test_identical_predictions_need_no_bandwidth():
     """The kernel is 1 for every bandwidth."""
     y, p = [0, 1, 1], [0.5, 0.5, 0.5]
-    found = kcalib.skce(y, p, full_output=True)
+    found = kcalib.skce.result(y, p)
     assert found.value == pytest.approx((0.5 - 0.5 - 0.5) / 3)
     assert found.bandwidth_source == "any: the distances of all predictions are 0, so the value does not depend on it"
     assert kcalib.skce(y, p, kernel=Exponential() + Exponential(metric="cityblock")) == pytest.approx(2 * found.value)
@@ -507,7 +507,7 @@ def test_identical_predictions_need_no_bandwidth():
 def test_a_median_of_positive_distances_says_so():
     y, p = np.arange(10) % 2, np.array([0.5] * 8 + [0.6, 0.9])
     for points in (p, np.stack([1 - p, p / 2, p / 2], axis=1)):
-        found = kcalib.skce(y, points, full_output=True)
+        found = kcalib.skce.result(y, points)
         assert found.bandwidth_source == "median of the positive euclidean distances of all samples"
     assert kcalib.bandwidth.median_distance(p[:, None]).of_positive
     assert not kcalib.bandwidth.median_distance(p[7:, None]).of_positive
@@ -521,7 +521,7 @@ def test_biased_blocks_are_means_of_biased_estimates(kind, m):
     for size in (2, 7, 47):
         blocks = [slice(k, k + size) for k in range(0, 47 - size + 1, size)]
         expected = [kcalib.skce(y[rows], p[rows], estimator="biased", **options) for rows in blocks]
-        found = kcalib.skce(y, p, estimator="biased_block", block_size=size, full_output=True, **options)
+        found = kcalib.skce.result(y, p, estimator="biased_block", block_size=size, **options)
         assert found.value == pytest.approx(np.mean(expected), rel=1e-12)
         assert found.estimator == "biased_block" and found.n_samples_used == len(blocks) * size
         if len(blocks) > 1:
@@ -579,5 +579,5 @@ def test_seconds_are_those_of_the_call(from_source, options):
     y, p = softmax_problem(64, 3)
     arguments = (kcalib.streaming.source((y, p)),) if from_source else (y, p)
     before = time.perf_counter()
-    found = kcalib.skce(*arguments, kernel=Exponential(bandwidth=0.5), full_output=True, **options)
+    found = kcalib.skce.result(*arguments, kernel=Exponential(bandwidth=0.5), **options)
     assert 0 < found.seconds < time.perf_counter() - before

@@ -28,9 +28,9 @@ def test_two_samples_by_hand():
     root = np.sqrt(2)
     first = (np.exp(-0.3 * root) * 0.2 + np.exp(-0.1 * root) * 0.6) / 2
     second = -(np.exp(-0.2 * root) * 0.2 + np.exp(-0.6 * root) * 0.6) / 2
-    result = kcalib.ucme(
+    result = kcalib.ucme.result(
         [0, 0], [[0.8, 0.2], [0.4, 0.6]], kernel=Exponential(bandwidth=1.0),
-        test_predictions=[[0.5, 0.5], [1.0, 0.0]], test_labels=[0, 1], full_output=True,
+        test_predictions=[[0.5, 0.5], [1.0, 0.0]], test_labels=[0, 1],
     )  # fmt: skip
     assert result.differences == pytest.approx((first, second), rel=1e-14)
     assert result.value == pytest.approx((first**2 + second**2) / 2, rel=1e-14)
@@ -39,7 +39,7 @@ def test_two_samples_by_hand():
 @pytest.mark.parametrize("m", [3, 10])
 def test_many_samples_have_the_same_bits_for_any_number_of_threads(m):
     y, p = softmax_problem(3001, m)
-    found = [kcalib.ucme(y, p, kernel=KERNEL, threads=threads, full_output=True) for threads in (1, 2, 5)]
+    found = [kcalib.ucme.result(y, p, kernel=KERNEL, threads=threads) for threads in (1, 2, 5)]
     assert found[0].differences == found[1].differences == found[2].differences
     at, chosen = np.array(found[0].test_predictions), np.array(found[0].test_labels)
     kernel = np.exp(-np.linalg.norm(at[:, None] - p, axis=2) / 0.5)
@@ -121,7 +121,7 @@ def test_matrix_by_hand():
     """M e for e = (0.2, -0.2) and M = [[2, 1], [1, 3]] is (0.2, -0.4); the kernel is 1 at distance 0."""
     given = {"test_predictions": [[0.8, 0.2], [0.8, 0.2]], "test_labels": [0, 1]}
     matrix = [[2.0, 1.0], [1.0, 3.0]]
-    result = kcalib.ucme([0], [[0.8, 0.2]], kernel=KERNEL, target_kernel=matrix, full_output=True, **given)
+    result = kcalib.ucme.result([0], [[0.8, 0.2]], kernel=KERNEL, target_kernel=matrix, **given)
     assert result.differences == pytest.approx((0.2, -0.4), rel=1e-14)
     assert result.target_kernel == "matrix of rank 2"
 
@@ -138,9 +138,7 @@ def test_agrees_with_the_oracle(name, m, rank):
     # Terms are at most the kernel (3.5) times |M e|; with 12 features distances come from products.
     tolerance = 3.5 * (1.0 if matrix is None else 2 * np.abs(matrix).max()) * np.finfo(float).eps
     for backend in ("cpu", "array-api"):
-        result = kcalib.ucme(
-            y, p, kernel=KERNELS[name], target_kernel=target, backend=backend, full_output=True, **given
-        )
+        result = kcalib.ucme.result(y, p, kernel=KERNELS[name], target_kernel=target, backend=backend, **given)
         np.testing.assert_allclose(result.differences, expected.astype(float), rtol=0, atol=64 * tolerance)
         assert result.value == pytest.approx(float(np.mean(expected**2)), rel=1e-10)
         assert result.backend == backend
@@ -150,10 +148,10 @@ def test_agrees_with_the_oracle(name, m, rank):
 def test_sorted_line(kernel):
     y, p = softmax_problem(700, 2, scale=1.0)
     given = locations(600, 2)
-    expected = kcalib.ucme(y, p, kernel=kernel, backend="cpu", full_output=True, **given)
+    expected = kcalib.ucme.result(y, p, kernel=kernel, backend="cpu", **given)
     if kernel is KERNEL:
-        assert kcalib.ucme(y, p, kernel=kernel, full_output=True, **given).backend == "sorted"
-        result = kcalib.ucme(y, p, kernel=kernel, backend="sorted", full_output=True, **given)
+        assert kcalib.ucme.result(y, p, kernel=kernel, **given).backend == "sorted"
+        result = kcalib.ucme.result(y, p, kernel=kernel, backend="sorted", **given)
         np.testing.assert_allclose(result.differences, expected.differences, rtol=0, atol=1e-14)
     else:
         with pytest.raises(ValueError, match="backend='sorted' cannot take this problem"):
@@ -163,10 +161,10 @@ def test_sorted_line(kernel):
 @pytest.mark.parametrize("m", [2, 4])
 def test_array_libraries(xp, m):
     y, p = softmax_problem(50, m, scale=1.0)
-    result = kcalib.ucme(xp.asarray(y), xp.asarray(p), kernel=KERNEL, full_output=True)
+    result = kcalib.ucme.result(xp.asarray(y), xp.asarray(p), kernel=KERNEL)
     assert result.backend == xp.backend
     # The same random locations, wherever the predictions are.
-    host = kcalib.ucme(y, p, kernel=KERNEL, full_output=True)
+    host = kcalib.ucme.result(y, p, kernel=KERNEL)
     assert result.test_labels == host.test_labels and result.test_predictions == host.test_predictions
     expected = literal_differences(KERNEL, y, p, result.test_labels, np.array(result.test_predictions))
     np.testing.assert_allclose(result.differences, expected.astype(float), rtol=0, atol=1e-14)
@@ -183,7 +181,7 @@ def test_float32(xp, m):
     y, p = softmax_problem(80, m, scale=1.0)
     p = p.astype(np.float32)
     given = locations(6, m)
-    result = kcalib.ucme(xp.asarray(y), xp.asarray(p), kernel=KERNEL, dtype="float32", full_output=True, **given)
+    result = kcalib.ucme.result(xp.asarray(y), xp.asarray(p), kernel=KERNEL, dtype="float32", **given)
     exact = p.astype(float)
     expected = literal_differences(KERNEL, y, exact, given["test_labels"], given["test_predictions"])
     # The distance is rounded to float32 before it is divided by 0.5: a few times eps.
@@ -193,7 +191,7 @@ def test_float32(xp, m):
 
 def test_random_locations_are_drawn_as_documented():
     y, p = softmax_problem(30, 4)
-    result = kcalib.ucme(y, p, n_locations=8, seed=3, full_output=True)
+    result = kcalib.ucme.result(y, p, n_locations=8, seed=3)
     rng = np.random.default_rng(3)
     rows = rng.choice(30, 8, replace=False)
     u = rng.uniform(size=8)
@@ -202,21 +200,21 @@ def test_random_locations_are_drawn_as_documented():
     assert result.test_labels == tuple(labels)
     assert (result.seed, result.n_locations) == (3, 8)
     assert kcalib.ucme(y, p, n_locations=8, seed=3) == result.value != kcalib.ucme(y, p, n_locations=8, seed=4)
-    assert kcalib.ucme(y, p, full_output=True).n_locations == 10
-    more = kcalib.ucme(y, p, n_locations=40, full_output=True)  # more than samples: with replacement
+    assert kcalib.ucme.result(y, p).n_locations == 10
+    more = kcalib.ucme.result(y, p, n_locations=40)  # more than samples: with replacement
     assert more.n_locations == 40 and len(set(more.test_predictions)) <= 30
 
 
 def test_random_locations_do_not_depend_on_the_labels():
     y, p = softmax_problem(30, 4)
-    one, other = (kcalib.ucme(labels, p, full_output=True) for labels in (y, (y + 1) % 4))
+    one, other = (kcalib.ucme.result(labels, p) for labels in (y, (y + 1) % 4))
     assert (one.test_predictions, one.test_labels) == (other.test_predictions, other.test_labels)
 
 
 def test_random_locations_have_labels_of_positive_probability():
     p = np.zeros((200, 5))
     p[:, 1] = p[:, 3] = 0.5
-    result = kcalib.ucme(np.full(200, 1), p, kernel=KERNEL, n_locations=200, full_output=True)
+    result = kcalib.ucme.result(np.full(200, 1), p, kernel=KERNEL, n_locations=200)
     assert set(result.test_labels) == {1, 3}
 
 
@@ -233,7 +231,7 @@ def test_locations_take_the_forms_of_the_data():
     assert kcalib.ucme(y, np.log(p), kernel=KERNEL, from_logits=True, **logits) == pytest.approx(expected, rel=1e-12)
     names = np.array(["no", "yes"])
     strings = {**given, "test_labels": names[given["test_labels"]]}
-    result = kcalib.ucme(names[y], p, kernel=KERNEL, full_output=True, **strings)
+    result = kcalib.ucme.result(names[y], p, kernel=KERNEL, **strings)
     assert result.value == expected
     assert result.test_labels == tuple(strings["test_labels"].tolist())
     assert result.seed is None
@@ -249,7 +247,7 @@ def test_one_location_and_one_class_of_locations_suffice():
 
 def test_result_is_plain_frozen_python():
     y, p = softmax_problem(40, 3)
-    result = kcalib.ucme(y, p, kernel=KERNEL, full_output=True)
+    result = kcalib.ucme.result(y, p, kernel=KERNEL)
     assert float(result) == result.value == kcalib.ucme(y, p, kernel=KERNEL)
     assert pickle.loads(pickle.dumps(result)) == result
     assert json.loads(json.dumps(dataclasses.asdict(result)))["value"] == result.value
@@ -263,8 +261,8 @@ def test_result_is_plain_frozen_python():
 def test_threads_change_no_bit(threads):
     y, p = softmax_problem(500, 12)
     given = locations(150, 12)
-    one = kcalib.ucme(y, p, kernel=KERNEL, threads=1, full_output=True, **given)
-    assert kcalib.ucme(y, p, kernel=KERNEL, threads=threads, full_output=True, **given).differences == one.differences
+    one = kcalib.ucme.result(y, p, kernel=KERNEL, threads=1, **given)
+    assert kcalib.ucme.result(y, p, kernel=KERNEL, threads=threads, **given).differences == one.differences
 
 
 def test_order_of_n_under_calibration():

@@ -22,7 +22,7 @@ def test_all_pairs():
 
 def test_features_of_the_test():
     e = kcalib.evaluate(Y, P, method="features", seed=5, threads=1)
-    own = kcalib.skce(Y, P, estimator="features", seed=5, full_output=True, threads=1)
+    own = kcalib.skce.result(Y, P, estimator="features", seed=5, threads=1)
     for name in ("value", "features_standard_error", "n_columns", "seed", "estimator", "kernel", "backend", "threads"):
         assert getattr(e.skce, name) == getattr(own, name)
     assert e.skce.standard_error == e.test.standard_error == pytest.approx(own.standard_error, rel=0.3)

@@ -116,7 +116,7 @@ def test_regressors(data):
 def test_counts(rate):
     y = np.random.default_rng(0).poisson(rate)
     check_all(y, Poisson(rate))
-    found = kcalib.skce(y, Poisson(rate), full_output=True)
+    found = kcalib.skce.result(y, Poisson(rate))
     if rate[0] == rate[-1]:
         assert found.bandwidth_source.startswith("any: the distances of all predictions are 0")
     else:

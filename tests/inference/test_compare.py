@@ -84,8 +84,8 @@ def test_binary_brier_score_and_options_reach_the_metrics():
     assert result.model("b").value == pytest.approx(expected, rel=1e-12)
     assert (result.n_bins, result.seed, result.n_resamples) == (7, 5, 99)
     result = kcalib.compare(y, logits, kernel=KERNEL, target_kernel=np.diag([1.0, 3.0]), dtype="float32", **options)
-    expected = kcalib.skce(
-        y, logits["b"], kernel=KERNEL, target_kernel=np.diag([1.0, 3.0]), dtype="float32", full_output=True, **options
+    expected = kcalib.skce.result(
+        y, logits["b"], kernel=KERNEL, target_kernel=np.diag([1.0, 3.0]), dtype="float32", **options
     )
     entry = result.model("b")
     assert (entry.value, entry.standard_error) == pytest.approx((expected.value, expected.standard_error), rel=1e-6)
@@ -148,7 +148,7 @@ def test_skce_intervals_by_hand():
         assert d.pvalue == pytest.approx(2 * scipy.stats.t(8).sf(abs(d.difference) / error), rel=1e-9)
     for name, p in models.items():
         entry = result.model(name)
-        literal = kcalib.skce(y, p, kernel=KERNEL, full_output=True).standard_error
+        literal = kcalib.skce.result(y, p, kernel=KERNEL).standard_error
         assert entry.standard_error == pytest.approx(literal, rel=1e-9)
         # <g, S g> / |g|^2 at the plug-in: S the covariance of the embedded residuals, by the Gram matrix H.
         own = h[name]
@@ -776,7 +776,7 @@ def test_features_for_many_samples(monkeypatch):
     assert (result.n_columns, result.seed, result.backend) == (128, 5, "features")
     assert "128 random features" in result.estimator
     for name, p in models.items():
-        one = kcalib.skce(y, p, kernel=KERNEL, estimator="features", seed=5, full_output=True)
+        one = kcalib.skce.result(y, p, kernel=KERNEL, estimator="features", seed=5)
         entry = result.model(name)
         assert entry.value == pytest.approx(one.value, rel=1e-9)
         assert entry.standard_error == pytest.approx(one.standard_error, rel=1e-3)

@@ -65,7 +65,7 @@ def test_agrees_with_a_literal_loop(estimator, resample):
     y, p = softmax_problem(40, 3, scale=1.0)
     metric = METRICS.get(estimator)
     if metric is None:  # UCME; the same locations for all replicates
-        where = kcalib.ucme(y, p, kernel=KERNEL, seed=11, full_output=True)
+        where = kcalib.ucme.result(y, p, kernel=KERNEL, seed=11)
         given = {"test_predictions": where.test_predictions, "test_labels": where.test_labels}
 
         def metric(y, p):

@@ -229,9 +229,9 @@ def test_binary_problems_and_the_choice_of_a_method(cupy):
 
 def test_ucme_and_smallest_eigenvalue(cupy):
     y, p = softmax_problem(N, M, seed=1)
-    expected = kcalib.ucme(y, p, kernel=KERNEL, seed=3, full_output=True)
+    expected = kcalib.ucme.result(y, p, kernel=KERNEL, seed=3)
     with emulated_cupy.stays_on_device(30):  # ten locations, which the result lists
-        found = kcalib.ucme(cupy.asarray(y), cupy.asarray(p), kernel=KERNEL, seed=3, full_output=True)
+        found = kcalib.ucme.result(cupy.asarray(y), cupy.asarray(p), kernel=KERNEL, seed=3)
     assert (found.test_labels, found.test_predictions) == (expected.test_labels, expected.test_predictions)
     np.testing.assert_allclose(found.differences, expected.differences, rtol=0, atol=1e-15)
     with emulated_cupy.stays_on_device(1):

@@ -162,7 +162,7 @@ def test_result_is_that_of_the_estimator_and_the_draws():
     y, p = problem()
     method = Features(n_columns=32, n_resamples=99)
     result = kcalib.calibration_test(y, p, method=method, seed=5, threads=1)
-    estimate = kcalib.skce(y, p, estimator="features", n_columns=32, seed=5, full_output=True)
+    estimate = kcalib.skce.result(y, p, estimator="features", n_columns=32, seed=5)
     assert result.estimate == estimate.value and result.statistic == len(y) * result.estimate
     assert result.features_standard_error == estimate.features_standard_error
     assert (result.method, result.method_reason) == ("features", "asked for by name")

@@ -260,7 +260,7 @@ class TestCompare:
     def test_the_same_kernels_as_one_model(self):
         y, models = self.models()
         two = kcalib.compare(y, {"a": models["right"], "b": models["right"]})
-        one = kcalib.skce(y, models["right"], full_output=True)
+        one = kcalib.skce.result(y, models["right"])
         assert two.model("a").value == pytest.approx(one.value, rel=1e-12)
         assert (two.kernel, two.target_kernel) == (one.kernel, one.target_kernel)
         assert two.difference("a", "b").pvalue == 1.0
@@ -301,14 +301,13 @@ class TestCKCE:
         g = residual_products(self.y, FAMILIES["normal"][1], gaussian(1.3))
         s = N * 0.2
         inverse = np.linalg.inv(k + s * np.eye(N))
-        result = kcalib.ckce(
+        result = kcalib.ckce.result(
             self.y,
             self.prediction,
             kernel=Gaussian(bandwidth=0.9),
             target_kernel=Gaussian(bandwidth=1.3),
             regularization=0.2,
             method=method,
-            full_output=True,
         )
         value = np.trace(k @ inverse @ inverse @ g)
         assert result.value == pytest.approx(value, rel=1e-8)

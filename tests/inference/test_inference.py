@@ -230,7 +230,7 @@ def test_standard_error_is_the_spread_of_the_estimate(model):
     values, errors = np.empty(repetitions), np.empty(repetitions)
     for i in range(repetitions):
         p = w19_predictions(100, rng)
-        result = kcalib.skce(w19_labels(model, p, rng), p, kernel=KERNEL, full_output=True)
+        result = kcalib.skce.result(w19_labels(model, p, rng), p, kernel=KERNEL)
         values[i], errors[i] = result.value, result.standard_error
     # The relative error of a standard deviation from R values is sqrt((kurtosis - 1) / 4R).
     kurtosis = scipy.stats.kurtosis(values, fisher=False)

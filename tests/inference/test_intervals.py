@@ -81,7 +81,7 @@ def by_draws(p: np.ndarray, kernel: Exponential, count: int, seed: int) -> tuple
 def test_the_null_standard_error_is_that_of_drawn_labels():
     y, p = softmax_problem(60, 4)
     kernel = Exponential(bandwidth=0.5)
-    result = kcalib.skce(y, p, kernel=kernel, full_output=True)
+    result = kcalib.skce.result(y, p, kernel=kernel)
     variance, error = by_draws(p, kernel, 800, 1)
     assert result.null_standard_error is not None
     assert result.null_standard_error**2 == pytest.approx(variance, abs=4 * error)
@@ -89,7 +89,7 @@ def test_the_null_standard_error_is_that_of_drawn_labels():
         result.null_standard_error
     )
     # Whatever the labels are; the standard error is not.
-    other = kcalib.skce(np.argmax(p, axis=1), p, kernel=kernel, full_output=True)
+    other = kcalib.skce.result(np.argmax(p, axis=1), p, kernel=kernel)
     assert other.null_standard_error == result.null_standard_error
     assert other.standard_error >= other.null_standard_error * (1 - 1e-12)
 
@@ -108,9 +108,9 @@ def test_blocks_know_their_null_standard_error():
 def test_what_has_no_null_standard_error():
     y, p = softmax_problem(60, 4)
     for options in ({"estimator": "biased"}, {"estimator": "block"}, {"sample_weight": np.arange(1.0, 61.0)}):
-        assert kcalib.skce(y, p, full_output=True, **options).null_standard_error is None
-    assert kcalib.skce(y[:2], p[:2], full_output=True).null_standard_error > 0
-    assert kcalib.skce(y[:2], p[:2], full_output=True).standard_error is None
+        assert kcalib.skce.result(y, p, **options).null_standard_error is None
+    assert kcalib.skce.result(y[:2], p[:2]).null_standard_error > 0
+    assert kcalib.skce.result(y[:2], p[:2]).standard_error is None
 
 
 @pytest.mark.parametrize("name", LAWS)
@@ -118,7 +118,7 @@ def test_standard_errors_are_never_below_those_given_the_predictions(name):
     rng = np.random.default_rng(3)
     for _ in range(5):
         y, p = LAWS[name].calibrated(rng)
-        result = kcalib.skce(y, p, full_output=True, threads=1)
+        result = kcalib.skce.result(y, p, threads=1)
         assert 0 < result.null_standard_error <= result.standard_error * (1 + 1e-12)
 
 

@@ -243,13 +243,13 @@ def test_error_of_draws():
     """As that of all pairs, and not below the spread of estimates with draws from other seeds."""
     prediction = PREDICTIONS["normal"]
     y = drawn(prediction, 5) + 0.3
-    options = {"estimator": "features", "full_output": True, "n_columns": 256}
-    results = [kcalib.skce(y, prediction, target_kernel=Draws(n_draws=16, seed=s), **options) for s in range(12)]
-    pairs = [kcalib.skce(y, prediction, target_kernel=Draws(n_draws=16, seed=s), full_output=True) for s in range(12)]
+    options = {"estimator": "features", "n_columns": 256}
+    results = [kcalib.skce.result(y, prediction, target_kernel=Draws(n_draws=16, seed=s), **options) for s in range(12)]
+    pairs = [kcalib.skce.result(y, prediction, target_kernel=Draws(n_draws=16, seed=s)) for s in range(12)]
     said, expected = (np.mean([r.draws_standard_error for r in some]) for some in (results, pairs))
     assert said == pytest.approx(expected, rel=0.2)
     assert np.std([r.value for r in results]) < said
-    assert kcalib.skce(y, prediction, **options).draws_standard_error is None
+    assert kcalib.skce.result(y, prediction, **options).draws_standard_error is None
 
 
 def test_a_matrix_in_place_of_a_bandwidth():

@@ -151,7 +151,7 @@ def _flipped(prediction):
     ],
 )
 def test_bandwidth_of_results(kernel, bandwidth):
-    result = kcalib.skce(*CASES["labels"][:2], kernel=kernel, full_output=True)
+    result = kcalib.skce.result(*CASES["labels"][:2], kernel=kernel)
     assert result.bandwidth == bandwidth
 
 
@@ -160,9 +160,9 @@ def test_bandwidth_of_results_is_the_median():
     median = kcalib.bandwidth.median_distance(p).value
     models = {"a": p, "b": p}
     results = [
-        kcalib.skce(y, p, full_output=True),
-        kcalib.ucme(y, p, full_output=True),
-        kcalib.ckce(y, p, full_output=True),
+        kcalib.skce.result(y, p),
+        kcalib.ucme.result(y, p),
+        kcalib.ckce.result(y, p),
         kcalib.calibration_test(y, p, method="spectrum"),
         kcalib.calibration_test(y, p, method="cme", seed=0),
         kcalib.compare(y, models),
@@ -170,7 +170,7 @@ def test_bandwidth_of_results_is_the_median():
     ]
     assert [result.bandwidth for result in results] == [median] * len(results)
     assert kcalib.compare(y, models, metric="brier_score").bandwidth is None
-    assert kcalib.mmce(y, p, full_output=True).bandwidth == 0.4
+    assert kcalib.mmce.result(y, p).bandwidth == 0.4
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -212,7 +212,7 @@ def test_evaluate_packs_once_and_sweeps_once(name, estimator, method, monkeypatc
 @pytest.mark.parametrize("estimator", ["unbiased", "biased"])
 def test_estimates_of_evaluate_are_those_of_skce(name, estimator):
     y, prediction, *_ = CASES[name]
-    expected = kcalib.skce(y, prediction, estimator=estimator, full_output=True)
+    expected = kcalib.skce.result(y, prediction, estimator=estimator)
     found = kcalib.evaluate(y, prediction, estimator=estimator, method="gamma").skce
     assert dataclasses.replace(found, seconds=0.0) == dataclasses.replace(expected, seconds=0.0)
 

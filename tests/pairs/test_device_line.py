@@ -254,8 +254,8 @@ def test_skce(cupy, estimator):
     y, p = softmax_problem(600, 2, seed=1)
     y[:200] = 1  # not calibrated: an estimate that is not all cancellation
     with emulated_cupy.stays_on_device(8):  # thresholds of the median's search
-        found = kcalib.skce(cupy.asarray(y), cupy.asarray(p), estimator=estimator, full_output=True)
-    expected = kcalib.skce(y, p, estimator=estimator, full_output=True)
+        found = kcalib.skce.result(cupy.asarray(y), cupy.asarray(p), estimator=estimator)
+    expected = kcalib.skce.result(y, p, estimator=estimator)
     assert found.backend == expected.backend == "sorted"
     assert found.kernel == expected.kernel  # the very same bandwidth
     assert found.value == pytest.approx(expected.value, rel=1e-12)
@@ -266,8 +266,8 @@ def test_skce(cupy, estimator):
 def test_skce_of_a_binary_problem_that_a_lens_makes(cupy):
     y, p = softmax_problem(600, 5, seed=1)
     y[:200] = 1
-    found = kcalib.skce(cupy.asarray(y), cupy.asarray(p), lens=TopLabel(), full_output=True)
-    expected = kcalib.skce(y, p, lens=TopLabel(), full_output=True)
+    found = kcalib.skce.result(cupy.asarray(y), cupy.asarray(p), lens=TopLabel())
+    expected = kcalib.skce.result(y, p, lens=TopLabel())
     assert found.backend == expected.backend == "sorted"
     assert found.value == pytest.approx(expected.value, rel=1e-12)
 

@@ -114,11 +114,11 @@ ALWAYS = ("normal", "mixture", "samples")  # the others are compiled for some se
 @pytest.mark.parametrize("name", [pytest.param(c, marks=[] if c in ALWAYS else pytest.mark.slow) for c in CASES])
 def test_skce(cupy, name):
     predicted, kernel, target_kernel = CASES[name]
-    options = {"kernel": kernel, "target_kernel": target_kernel, "full_output": True}
-    expected = kcalib.skce(*predicted(numbers(), np.asarray), **options)
+    options = {"kernel": kernel, "target_kernel": target_kernel}
+    expected = kcalib.skce.result(*predicted(numbers(), np.asarray), **options)
     y, prediction = predicted(numbers(), cupy.asarray)
     with emulated_cupy.stays_on_device(at_most=FEATURES**2 if "features" in expected.target_factor else N - 1):
-        found = kcalib.skce(y, prediction, **options)
+        found = kcalib.skce.result(y, prediction, **options)
     assert found.backend == "cuda"
     assert found.target_factor.partition(", error")[0] == expected.target_factor.partition(", error")[0]
     assert found.value == pytest.approx(expected.value, rel=1e-12)
@@ -142,12 +142,12 @@ def test_covariances_of_many_dimensions_are_the_generic_operators_on_the_gpu(cup
     means, roots = rng.normal(size=(n, d)), 0.2 * rng.normal(size=(n, d, d))
     arrays = means + rng.normal(size=(n, d)), means, roots @ np.swapaxes(roots, 1, 2) + 0.1 * np.eye(d)
     kernel = K.Exponential(bandwidth=0.5, metric=K.MMD(9.0))
-    options = {"kernel": kernel, "target_kernel": K.Gaussian(bandwidth=9.0), "full_output": True}
-    expected = kcalib.skce(arrays[0], MultivariateNormal(*arrays[1:]), **options)
+    options = {"kernel": kernel, "target_kernel": K.Gaussian(bandwidth=9.0)}
+    expected = kcalib.skce.result(arrays[0], MultivariateNormal(*arrays[1:]), **options)
     y, means, covariances = (cupy.asarray(array) for array in arrays)
     predictions = MultivariateNormal(means, covariances)
     with emulated_cupy.stays_on_device(at_most=n - 1):
-        found = kcalib.skce(y, predictions, **options)
+        found = kcalib.skce.result(y, predictions, **options)
     assert found.backend == expected.backend == "array-api"
     assert found.value == pytest.approx(expected.value, rel=1e-12)
     weights = Weights("rademacher", n, 7, 5)
@@ -157,7 +157,7 @@ def test_covariances_of_many_dimensions_are_the_generic_operators_on_the_gpu(cup
     ]
     np.testing.assert_allclose(forms[1].quadratic_forms(weights).get(), forms[0].quadratic_forms(weights), rtol=1e-11)
     with pytest.raises(ValueError, match="backend='cuda' cannot take this problem: normals with full covariances"):
-        kcalib.skce(y, predictions, backend="cuda", **options)
+        kcalib.skce.result(y, predictions, backend="cuda", **options)
 
 
 @pytest.mark.parametrize("kernel", [GAUSSIAN, K.Exponential(bandwidth=2.0)], ids=str)

@@ -137,14 +137,14 @@ def test_the_default_kernel_on_counts_is_exact(name, make):
     np.testing.assert_allclose(found, expected.astype(float), rtol=1e-7, atol=1e-13)
     assert np.all(found[~np.eye(n, dtype=bool)] > 0)
     y = np.zeros(n)
-    h = kcalib.skce(y, prediction, kernel=WASSERSTEIN, target_kernel="delta", full_output=True)
+    h = kcalib.skce.result(y, prediction, kernel=WASSERSTEIN, target_kernel="delta")
     assert h.prediction_distances == f"2-Wasserstein, finite sums over {window.length} counts"
 
 
 def test_rare_events_have_a_bandwidth():
     """Rates from 1e-5 to 1e-2: of W_2^2, which is about the difference of the rates."""
     rates = np.geomspace(1e-5, 1e-2, 31)
-    result = kcalib.skce(np.zeros(31), Poisson(rates), full_output=True)
+    result = kcalib.skce.result(np.zeros(31), Poisson(rates))
     pairs = np.sqrt(np.abs(rates[:, None] - rates)[np.triu_indices(31, 1)])
     assert result.bandwidth == pytest.approx(np.median(pairs), rel=1e-2)
     assert result.bandwidth_source.startswith("median wasserstein distance of all samples")
@@ -163,9 +163,9 @@ def test_windows_around_the_means():
 
 def test_counts_that_are_too_many_have_quantiles(monkeypatch):
     y, prediction = np.array([30.0, 80.0, 50.0]), Poisson([30.0, 32.0, 29.0])
-    exact = kcalib.skce(y, prediction, kernel=WASSERSTEIN, full_output=True)
+    exact = kcalib.skce.result(y, prediction, kernel=WASSERSTEIN)
     monkeypatch.setattr(staircases, "MOST", 20)
-    found = kcalib.skce(y, prediction, kernel=WASSERSTEIN, full_output=True)
+    found = kcalib.skce.result(y, prediction, kernel=WASSERSTEIN)
     assert found.prediction_distances == "2-Wasserstein, 128 quantiles in place of all counts"
     assert found.value != exact.value and found.value == pytest.approx(exact.value, rel=0.05)
 
@@ -197,7 +197,7 @@ def test_results_say_how_distances_are_found():
     y, metric = np.array([1.0, 2.0, 3.0]), Exponential(bandwidth=1.0, metric=MMD(0.01))
 
     def said(prediction, kernel=None):
-        return kcalib.skce(y, prediction, kernel=kernel, full_output=True).prediction_distances
+        return kcalib.skce.result(y, prediction, kernel=kernel).prediction_distances
 
     draws = "MMD, 64 draws from each prediction, seed 0"
     assert said(kcalib.distributions.Laplace([0.0, 1.0, 2.0], 1.0), metric).startswith(draws)
@@ -207,4 +207,4 @@ def test_results_say_how_distances_are_found():
     assert said(normal, metric) == "MMD, closed form (normal)"
     assert said(normal) == "2-Wasserstein, of points"
     assert said(normal, Exponential(bandwidth=1.0)) == "of parameters"
-    assert kcalib.skce([0, 1, 1], [0.2, 0.6, 0.7], full_output=True).prediction_distances is None
+    assert kcalib.skce.result([0, 1, 1], [0.2, 0.6, 0.7]).prediction_distances is None

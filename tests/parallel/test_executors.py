@@ -17,8 +17,8 @@ def test_loky():
     pool = loky.get_reusable_executor(2)
     try:
         parallel = kcalib.parallel.Executor(pool, workers=2, tile_size=300)
-        found = kcalib.skce(y, p, kernel=Exponential(0.3), full_output=True, parallel=parallel)
+        found = kcalib.skce.result(y, p, kernel=Exponential(0.3), parallel=parallel)
     finally:
         pool.shutdown()
-    one = kcalib.skce(y, p, kernel=Exponential(0.3), full_output=True)
+    one = kcalib.skce.result(y, p, kernel=Exponential(0.3))
     assert (found.value, found.standard_error) == (one.value, one.standard_error)

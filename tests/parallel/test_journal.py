@@ -40,7 +40,7 @@ def numbers(result):
 
 
 def skce(parallel=None, *, y_p=None, **options):
-    return kcalib.skce(*(y_p or problem()), **({"kernel": KERNEL} | options), full_output=True, parallel=parallel)
+    return kcalib.skce.result(*(y_p or problem()), **({"kernel": KERNEL} | options), parallel=parallel)
 
 
 class Stopping(Serial):
@@ -143,7 +143,7 @@ def test_products_go_on(tmp_path, monkeypatch, seconds):
                 yield done
 
     def ckce(workers=None):
-        found = kcalib.ckce(y, p, kernel=KERNEL, method="cg", full_output=True, parallel=workers)
+        found = kcalib.ckce.result(y, p, kernel=KERNEL, method="cg", parallel=workers)
         return found.value, found.iterations, found.error_bound
 
     once = ckce(Watched(left=-1, tile_size=SIZE))
@@ -397,7 +397,7 @@ if __name__ == "__main__":
     with np.load(sys.argv[1]) as data:
         y, p = data["y"], data["p"]
     workers = Processes(workers=2, journal=sys.argv[2], tile_size=192)
-    print(kcalib.skce(y, p, kernel=Exponential(0.3), full_output=True, parallel=workers))
+    print(kcalib.skce.result(y, p, kernel=Exponential(0.3), parallel=workers))
 """
 
 
@@ -419,8 +419,8 @@ def test_a_killed_process_goes_on(tmp_path, how):
     process.communicate(timeout=30)
     assert process.returncode
     assert time.monotonic() - start < 3
-    one = kcalib.skce(y, p, kernel=KERNEL, full_output=True)
-    found = kcalib.skce(y, p, kernel=KERNEL, full_output=True, parallel=Serial(journal=path, tile_size=192))
+    one = kcalib.skce.result(y, p, kernel=KERNEL)
+    found = kcalib.skce.result(y, p, kernel=KERNEL, parallel=Serial(journal=path, tile_size=192))
     assert numbers(found) == numbers(one)
     assert "from the journal" in found.backend_reason
 
@@ -548,9 +548,9 @@ def test_slow_pairs_are_shared_out_sooner_and_are_fewer_in_a_tile():
         members = [Normal(rng.normal(size=n), rng.uniform(0.5, 2, size=n)) for _ in range(parts)]
         prediction = Mixture(np.full((n, parts), 1 / parts), members)
         sample = rng.normal(size=n), prediction
-        options = {"kernel": Exponential(1.0, metric=MMD()), "full_output": True}
-        found = kcalib.skce(*sample, parallel=Looking(), **options)
-        assert found.value == kcalib.skce(*sample, **options).value
+        options = {"kernel": Exponential(1.0, metric=MMD())}
+        found = kcalib.skce.result(*sample, parallel=Looking(), **options)
+        assert found.value == kcalib.skce.result(*sample, **options).value
         assert ("too few samples to share out" in found.backend_reason) == (parts == 1)
     assert {found.n_tiles for found in plans} == {10}
     sizes = [

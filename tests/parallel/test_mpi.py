@@ -60,7 +60,7 @@ def problem():
 def test_all_ranks_have_the_bits_of_one_machine(problem, ranks):
     (y, p), kernel, _ = problem
     value = kcalib.skce(y, p, kernel=kernel)
-    blocks = kcalib.skce(y, p, kernel=kernel, estimator="block", full_output=True)
+    blocks = kcalib.skce.result(y, p, kernel=kernel, estimator="block")
     test = kcalib.calibration_test(y, p, kernel=kernel, method="spectrum")
     lines, _ = calls("calls", ranks=ranks)
     numbers = sorted(line for line in lines if len(line) == 5)
@@ -84,7 +84,7 @@ def test_a_rank_that_is_killed_and_a_journal(problem, tmp_path):
     (y, p), kernel, tile = problem
     journal = tmp_path / "tiles"
     calls("killed", str(journal), check=False)
-    found = kcalib.skce(y, p, kernel=kernel, full_output=True, parallel=Serial(journal=journal, tile_size=tile))
+    found = kcalib.skce.result(y, p, kernel=kernel, parallel=Serial(journal=journal, tile_size=tile))
     assert found.value == kcalib.skce(y, p, kernel=kernel)
     assert "from the journal" in found.backend_reason
 

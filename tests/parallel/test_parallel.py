@@ -37,8 +37,8 @@ def numbers(result):
 @pytest.mark.parametrize("size", [96, 500])
 def test_bits_of_one_machine(n, m, size):
     y, p = softmax_problem(n, m, seed=1)
-    one = kcalib.skce(y, p, kernel=KERNEL, full_output=True)
-    tiles = kcalib.skce(y, p, kernel=KERNEL, full_output=True, parallel=Serial(tile_size=size))
+    one = kcalib.skce.result(y, p, kernel=KERNEL)
+    tiles = kcalib.skce.result(y, p, kernel=KERNEL, parallel=Serial(tile_size=size))
     assert numbers(tiles) == numbers(one)
     assert "in parallel" in tiles.backend_reason
     assert kcalib.skce(y, p, kernel=KERNEL, parallel=Serial(tile_size=size)) == one.value
@@ -47,18 +47,18 @@ def test_bits_of_one_machine(n, m, size):
 @pytest.mark.parametrize("workers", [1, 2, 7])
 def test_any_executor(workers):
     y, p = softmax_problem(1500, 5, seed=2)
-    one = kcalib.skce(y, p, kernel=KERNEL, full_output=True)
+    one = kcalib.skce.result(y, p, kernel=KERNEL)
     with ThreadPoolExecutor(workers) as pool:
-        found = kcalib.skce(y, p, kernel=KERNEL, full_output=True, parallel=Executor(executor=pool, tile_size=200))
+        found = kcalib.skce.result(y, p, kernel=KERNEL, parallel=Executor(executor=pool, tile_size=200))
     assert numbers(found) == numbers(one)
 
 
 @pytest.mark.parametrize("estimator", ["biased", "block", "linear"])
 def test_estimators(estimator):
     y, p = softmax_problem(1200, 4, seed=3)
-    options = {"kernel": Gaussian(0.4), "estimator": estimator, "full_output": True}
-    one = kcalib.skce(y, p, **options)
-    found = kcalib.skce(y, p, **options, parallel=Serial(tile_size=300))
+    options = {"kernel": Gaussian(0.4), "estimator": estimator}
+    one = kcalib.skce.result(y, p, **options)
+    found = kcalib.skce.result(y, p, **options, parallel=Serial(tile_size=300))
     assert numbers(found) == numbers(one)
 
 
@@ -151,8 +151,8 @@ class Asking(Serial):
 @pytest.mark.parametrize("method", ["cg", "cholesky", "auto"])
 def test_ckce(method):
     y, p = softmax_problem(400, 5, seed=1)
-    one = kcalib.ckce(y, p, method=method, full_output=True)
-    found = kcalib.ckce(y, p, method=method, full_output=True, parallel=TILES)
+    one = kcalib.ckce.result(y, p, method=method)
+    found = kcalib.ckce.result(y, p, method=method, parallel=TILES)
     assert found.value == pytest.approx(one.value, rel=1e-12)
 
 
@@ -161,11 +161,11 @@ def test_fourier_features(tmp_path, kernel):
     """The bits of one machine, on any number of workers, and after an interruption."""
     y, p = softmax_problem(5000, 4, seed=1)
     method = Fourier(n_features=20, seed=3)
-    one = kcalib.ckce(y, p, kernel=kernel, method=method, full_output=True)
+    one = kcalib.ckce.result(y, p, kernel=kernel, method=method)
     for workers in (1, 2, 7):
         with ThreadPoolExecutor(workers) as pool:
             parallel = Executor(pool, tile_size=2048 if workers == 2 else 1)
-            found = kcalib.ckce(y, p, kernel=kernel, method=method, full_output=True, parallel=parallel)
+            found = kcalib.ckce.result(y, p, kernel=kernel, method=method, parallel=parallel)
         assert (found.value, found.error_bound) == (one.value, one.error_bound)
         assert f"in parallel: {3 if workers == 2 else 5} tiles, ThreadPoolExecutor" in found.backend_reason
 
@@ -176,8 +176,8 @@ def test_fourier_features(tmp_path, kernel):
 
     with pytest.raises(Asked):
         kcalib.ckce(y, p, kernel=kernel, method=method, parallel=Half(journal=tmp_path / "tiles"))
-    found = kcalib.ckce(
-        y, p, kernel=kernel, method=method, full_output=True, parallel=Serial(journal=tmp_path / "tiles", threads=2)
+    found = kcalib.ckce.result(
+        y, p, kernel=kernel, method=method, parallel=Serial(journal=tmp_path / "tiles", threads=2)
     )
     assert (found.value, found.error_bound) == (one.value, one.error_bound)
     assert "5 tiles, 2 of them from the journal" in found.backend_reason
@@ -207,8 +207,8 @@ def test_distributions(kernel):
     rng = np.random.default_rng(0)
     mean, scale = rng.normal(size=300), rng.uniform(0.5, 2, 300)
     y, p = rng.normal(mean, scale), Normal(mean, scale)
-    one = kcalib.skce(y, p, kernel=kernel, full_output=True)
-    assert numbers(kcalib.skce(y, p, kernel=kernel, full_output=True, parallel=TILES)) == numbers(one)
+    one = kcalib.skce.result(y, p, kernel=kernel)
+    assert numbers(kcalib.skce.result(y, p, kernel=kernel, parallel=TILES)) == numbers(one)
 
 
 def test_weights_in_float32():
@@ -224,14 +224,14 @@ def test_saturated_predictions(rare):
     p[np.arange(500), rng.integers(10, size=500)] = 0
     p[np.arange(500), np.argmin(p, axis=1)] = 1 - p.sum(axis=1)
     y = np.where(rng.uniform(size=500) < 0.02, 3, np.argmax(p, axis=1))
-    one = kcalib.skce(y, p, kernel=KERNEL, full_output=True)
-    assert numbers(kcalib.skce(y, p, kernel=KERNEL, full_output=True, parallel=TILES)) == numbers(one)
+    one = kcalib.skce.result(y, p, kernel=KERNEL)
+    assert numbers(kcalib.skce.result(y, p, kernel=KERNEL, parallel=TILES)) == numbers(one)
 
 
 def test_processes():
     y, p = softmax_problem(1500, 5, seed=2)
-    found = kcalib.skce(y, p, kernel=KERNEL, full_output=True, parallel=Processes(workers=2, tile_size=400))
-    assert numbers(found) == numbers(kcalib.skce(y, p, kernel=KERNEL, full_output=True))
+    found = kcalib.skce.result(y, p, kernel=KERNEL, parallel=Processes(workers=2, tile_size=400))
+    assert numbers(found) == numbers(kcalib.skce.result(y, p, kernel=KERNEL))
     assert "2 processes of 1 thread" in found.backend_reason
 
 
@@ -258,10 +258,10 @@ def test_more_threads_than_processors(monkeypatch, workers, threads, remedy):
 
 def test_on_a_line_and_few_samples_stay_here():
     y, p = softmax_problem(600, 2, seed=0)
-    found = kcalib.skce(y, p, kernel=KERNEL, full_output=True, parallel=Serial())
+    found = kcalib.skce.result(y, p, kernel=KERNEL, parallel=Serial())
     assert found.backend == "sorted"
     assert "nothing to share out" in found.backend_reason
-    few = kcalib.skce(*softmax_problem(20, 4, seed=0), full_output=True, parallel=Serial())
+    few = kcalib.skce.result(*softmax_problem(20, 4, seed=0), parallel=Serial())
     assert "too few samples" in few.backend_reason
 
 
@@ -309,9 +309,9 @@ def test_a_worker_that_is_late():
     y, p = softmax_problem(800, 4, seed=0)
     returned.clear()
     with Late(3) as pool:
-        found = kcalib.skce(y, p, kernel=KERNEL, full_output=True, parallel=Executor(pool, tile_size=192))
+        found = kcalib.skce.result(y, p, kernel=KERNEL, parallel=Executor(pool, tile_size=192))
     assert returned.is_set()
-    assert numbers(found) == numbers(kcalib.skce(y, p, kernel=KERNEL, full_output=True))
+    assert numbers(found) == numbers(kcalib.skce.result(y, p, kernel=KERNEL))
 
 
 @pytest.mark.parametrize("kind", ["serial", "executor", "journal"])
@@ -370,14 +370,14 @@ def test_a_gpu_among_processors(m):
     import emulated_cupy
 
     y, p = softmax_problem(250, m, seed=1)
-    one = kcalib.skce(y, p, kernel=KERNEL, full_output=True)
+    one = kcalib.skce.result(y, p, kernel=KERNEL)
     block = kcalib.skce(y, p, kernel=KERNEL, estimator="block", block_size=20)
     tested = kcalib.calibration_test(y, p, kernel=KERNEL, method="bootstrap", seed=1)
     by_comparisons = kcalib.calibration_test(y, p, kernel=KERNEL, method="exact", seed=1)
     fourier = kcalib.ckce(y, p, method=Fourier(seed=1))
     with emulated_cupy.installed():
         workers = Mixed(tile_size=96, gpu=True)
-        found = kcalib.skce(y, p, kernel=KERNEL, full_output=True, parallel=workers)
+        found = kcalib.skce.result(y, p, kernel=KERNEL, parallel=workers)
         assert numbers(found) == pytest.approx(numbers(one), rel=1e-12)
         tiles, on_gpus = re.search(r"(\d+) tiles, (\d+) on GPUs", found.backend_reason).groups()
         assert 2 * int(on_gpus) == int(tiles)

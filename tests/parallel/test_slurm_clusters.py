@@ -68,7 +68,7 @@ def test_mpi(folder, monkeypatch):
     printed = re.findall(r"^\{.*?^\}", text, re.MULTILINE | re.DOTALL)
     assert len(printed) == 1  # once, though there are two ranks
     found = json.loads(printed[0])["models"][0]["skce"]
-    assert found["value"] == kcalib.skce(*softmax_problem(6000, 10, seed=0), full_output=True).value
+    assert found["value"] == kcalib.skce.result(*softmax_problem(6000, 10, seed=0)).value
     assert "2 MPI ranks of 1 thread" in found["backend_reason"]
     assert (folder / "model.npz.journal").stat().st_size > 0
 
@@ -99,7 +99,7 @@ def test_dask(folder):
     text = ended(folder, job)
     assert "exit code 0" in text, text
     y, p = softmax_problem(6000, 10, seed=0)
-    one = kcalib.skce(y, p, full_output=True)
+    one = kcalib.skce.result(y, p)
     assert f"SKCE {one.value:.3e}, standard error {one.standard_error:.1e}" in text
     assert "Dask cluster tcp://127.0.0.1" in text
 
@@ -117,7 +117,7 @@ def test_jobs_of_dask(folder):
         distributed.Client(cluster) as client,
     ):  # fmt: skip
         cluster.scale(2)
-        found = kcalib.skce(y, p, full_output=True, parallel=kcalib.parallel.Dask(client, tile_size=1000))
+        found = kcalib.skce.result(y, p, parallel=kcalib.parallel.Dask(client, tile_size=1000))
         workers = client.run(os.getenv, "SLURM_JOB_ID")
     assert len(set(workers.values())) >= 1 and None not in workers.values()
-    assert found.value == kcalib.skce(y, p, full_output=True).value
+    assert found.value == kcalib.skce.result(y, p).value

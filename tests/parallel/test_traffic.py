@@ -53,7 +53,7 @@ def test_samples_go_to_each_process_once(workers):
     y, p = softmax_problem(N, M, seed=1)
     with Weighed(workers) as pool:
         parallel = Executor(pool, tile_size=TILE)
-        found = kcalib.skce(y, p, kernel=KERNEL, full_output=True, parallel=parallel)
+        found = kcalib.skce.result(y, p, kernel=KERNEL, parallel=parallel)
         said = SENT.search(found.backend_reason)
         assert SAMPLES <= sum(pool.brought) / workers <= SAMPLES * (2 - 1 / workers) + 5000
         assert float(said["bytes"]) * 1e6 == pytest.approx(SAMPLES, rel=0.01 if workers == 1 else 1.0)
@@ -159,7 +159,7 @@ def test_what_the_last_sweeps_did_not_need_is_dropped():
 
 def test_nothing_is_sent_within_a_process():
     y, p = softmax_problem(600, 4, seed=1)
-    found = kcalib.skce(y, p, full_output=True, parallel=Serial(tile_size=200))
+    found = kcalib.skce.result(y, p, parallel=Serial(tile_size=200))
     assert "sent" not in found.backend_reason
 
 
@@ -173,7 +173,7 @@ def test_samples_go_to_each_worker_of_dask_once():
         distributed.Client(cluster) as client,
     ):
         parallel = Dask(client, tile_size=TILE)
-        found = kcalib.skce(y, p, kernel=KERNEL, full_output=True, parallel=parallel)
+        found = kcalib.skce.result(y, p, kernel=KERNEL, parallel=parallel)
         assert float(SENT.search(found.backend_reason)["bytes"]) * 1e6 == pytest.approx(SAMPLES, rel=0.01)
-        blocks = kcalib.skce(y, p, kernel=KERNEL, estimator="block", full_output=True, parallel=parallel)
+        blocks = kcalib.skce.result(y, p, kernel=KERNEL, estimator="block", parallel=parallel)
         assert float(SENT.search(blocks.backend_reason)["bytes"]) * 1e6 == pytest.approx(SAMPLES, rel=0.01)

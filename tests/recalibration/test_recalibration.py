@@ -178,7 +178,7 @@ def test_accuracy_stays_and_skce_falls():
     y, p = y[1000:], p[1000:]
     q = scaling.transform(p)
     assert np.array_equal(q.argmax(axis=1), p.argmax(axis=1))
-    before, after = (kcalib.skce(y, a, full_output=True) for a in (p, q))
+    before, after = (kcalib.skce.result(y, a) for a in (p, q))
     assert before.value > 5 * before.standard_error
     assert after.value < 3 * after.standard_error
     assert kcalib.log_loss(y, q) < kcalib.log_loss(y, p)

@@ -222,9 +222,9 @@ def test_kde_calibration_error(cupy, make_problem: MakeProblem):
         ("loo_risk", "l1", "training"),
     ]:
         keywords = {"bandwidth": bandwidth, "norm": norm, "orientation": orientation}
-        expected = kcalib.kde_calibration_error(y, p, **keywords, full_output=True)
+        expected = kcalib.kde_calibration_error.result(y, p, **keywords)
         with emulated_cupy.stays_on_device():
-            found = kcalib.kde_calibration_error(cupy.asarray(y), cupy.asarray(p), **keywords, full_output=True)
+            found = kcalib.kde_calibration_error.result(cupy.asarray(y), cupy.asarray(p), **keywords)
         assert found.value == pytest.approx(expected.value, rel=1e-12)
         assert found.log_likelihood == pytest.approx(expected.log_likelihood, rel=1e-12)
         assert found.bandwidth == expected.bandwidth and found.threads is None

@@ -323,17 +323,17 @@ def test_calibration_error(norm, power, orientation, make_problem: MakeProblem):
 
 def test_result_says_what_was_done(make_problem: MakeProblem):
     y, p = make_problem(40, 3)
-    result = kcalib.kde_calibration_error(y, p, norm="l2", lens=TopLabel(), threads=1, full_output=True)
+    result = kcalib.kde_calibration_error.result(y, p, norm="l2", lens=TopLabel(), threads=1)
     assert result.bandwidth == DirichletKDE(lens=TopLabel()).fit(y, p).bandwidth_
     assert result.bandwidth_source == "best leave-one-out risk of 20"
-    by_likelihood = kcalib.kde_calibration_error(y, p, bandwidth="likelihood", lens=TopLabel(), full_output=True)
+    by_likelihood = kcalib.kde_calibration_error.result(y, p, bandwidth="likelihood", lens=TopLabel())
     kde = DirichletKDE("likelihood", lens=TopLabel()).fit(y, p)
     assert (by_likelihood.bandwidth, by_likelihood.log_likelihood) == (kde.bandwidth_, kde.criteria_[kde.bandwidth_])
     assert by_likelihood.bandwidth_source == "best leave-one-out log-likelihood of 20"
     assert (result.norm, result.orientation, result.lens, result.dtype) == ("l2", "training", "TopLabel()", "float64")
     assert (result.n_samples, result.n_classes, result.threads) == (40, 2, 1)
     assert float(result) == kcalib.kde_calibration_error(y, p, norm="l2", lens=TopLabel())
-    given = kcalib.kde_calibration_error(y, p, bandwidth=0.1, dtype="float32", full_output=True)
+    given = kcalib.kde_calibration_error.result(y, p, bandwidth=0.1, dtype="float32")
     assert (given.bandwidth, given.bandwidth_source, given.dtype) == (0.1, "given", "float32")
 
 
@@ -351,7 +351,7 @@ def test_one_prediction_of_one_does_not_decide_the_bandwidth(m):
         assert max(found) < 0.16 and abs(found[0] - found[1]) < 0.03
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            result = kcalib.kde_calibration_error(y, saturated, bandwidth="likelihood", full_output=True)
+            result = kcalib.kde_calibration_error.result(y, saturated, bandwidth="likelihood")
         assert [f"end of the bandwidths tried, {result.bandwidth:g}" in str(w.message) for w in caught] == (
             [True] if result.bandwidth in (BANDWIDTHS[0], BANDWIDTHS[-1]) else []
         )

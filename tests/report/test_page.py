@@ -95,7 +95,7 @@ def test_results_beside_an_evaluation_are_on_its_page():
         kcalib.compare(y, {"<a>": p, "b": problem()[1]}),
         choose(y, p, {"temperature": TemperatureScaling()}, n_folds=3),
         kcalib.calibration_test(y, p, method="spectrum"),  # has no picture
-        kcalib.class_wise_ece(y, p, full_output=True),
+        kcalib.class_wise_ece.result(y, p),
     ]
     evaluation = kcalib.evaluate(y, p, method="spectrum")  # has none either
     assert "Beside it" not in checked(evaluation.to_html())
@@ -191,7 +191,7 @@ def test_the_report_of_two_models(folder, capsys):
         said = f"{given.name} recalibration has the lowest log loss, but whether the choice lowers it is not seen"
     assert f"good : {said}" in text and not re.search(r"-0\b(?!\.)", text[text.index("Can it be repaired?") :])
     assert "kcalib report good.npz sure.npz --plot-classes 2 -o out.html" in text
-    worst = np.argmax(kcalib.class_wise_ece(y, sure, full_output=True).class_values)
+    worst = np.argmax(kcalib.class_wise_ece.result(y, sure).class_values)
     assert f"class {worst}" in text
 
 

@@ -286,7 +286,7 @@ def test_pictures_of_classes_have_the_worst_ones(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(figures, "plot_reliability", lambda panels, *how: (drawn.extend(panels), plot(panels, *how)))
     options = ("--plot-classes", "2", "--axes", "logit", "--theme", "dark", "--method", "linear")
     assert main(["evaluate", "m.npz", "--plot", "m.png", *options]) == 0
-    errors = kcalib.class_wise_ece(y, p, binning="equal_mass", full_output=True).class_values
+    errors = kcalib.class_wise_ece.result(y, p, binning="equal_mass").class_values
     worst = sorted((1, 2), key=lambda k: -errors[k])
     assert [one.model for one in drawn] == ["m", *(f"m: class {k}" for k in worst)]
     assert drawn[1].verdict == f"ECE {max(errors):.4f}"

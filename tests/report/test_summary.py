@@ -79,16 +79,16 @@ def results() -> dict[str, Any]:
     models = {f"<model {k}>": p ** (1 + k / 9) / np.sum(p ** (1 + k / 9), axis=1, keepdims=True) for k in range(9)}
     compared = kcalib.compare(y, models)
     return {
-        "SKCE": kcalib.skce(y, p, full_output=True),
-        "CKCE": kcalib.ckce(y, p, full_output=True),
-        "UCME": kcalib.ucme(y, p, full_output=True),
-        "KDE": kcalib.kde_calibration_error(y, p, full_output=True),
-        "ECE": kcalib.class_wise_ece(y, p, full_output=True),
-        "MMCE": kcalib.mmce(y, p, full_output=True),
+        "SKCE": kcalib.skce.result(y, p),
+        "CKCE": kcalib.ckce.result(y, p),
+        "UCME": kcalib.ucme.result(y, p),
+        "KDE": kcalib.kde_calibration_error.result(y, p),
+        "ECE": kcalib.class_wise_ece.result(y, p),
+        "MMCE": kcalib.mmce.result(y, p),
         "Brier": kcalib.brier_decomposition(y, p),
         "diagram": kcalib.reliability(y, p),
         "quantiles": kcalib.quantile_calibration(z, predicted),
-        "bins": kcalib.top_label_ece(y, p, full_output=True).bins[0],
+        "bins": kcalib.top_label_ece.result(y, p).bins[0],
         "test": kcalib.calibration_test(y, p),
         "evaluation": kcalib.evaluate(y, p),
         "forecasts": kcalib.evaluate(z, predicted),

@@ -172,12 +172,12 @@ def test_pivots_are_those_of_numpy_arrays(cupy, problem, options):
 def test_ckce_is_that_of_numpy_arrays(cupy, method, m):
     y, p = softmax_problem(N, m)
     chosen = Fourier(n_features=20) if method == "fourier" else METHODS[method]
-    options = {"kernel": PAPER, "method": chosen, "full_output": True}
-    expected = kcalib.ckce(y, p, **options)
+    options = {"kernel": PAPER, "method": chosen}
+    expected = kcalib.ckce.result(y, p, **options)
     labels, points = cupy.asarray(y), cupy.asarray(p)
     with emulated_cupy.stays_on_device(at_most=SMALL):
-        found = kcalib.ckce(labels, points, **options)
-    assert found.operator == "cuda"
+        found = kcalib.ckce.result(labels, points, **options)
+    assert found.backend == "cuda"
     assert (found.method, found.rank) == (expected.method, expected.rank)
     assert isinstance(found.value, float)
     if found.method == "cg":  # which ends where the bound is small enough
@@ -193,10 +193,10 @@ def test_ckce_is_that_of_numpy_arrays(cupy, method, m):
 def test_ckce_in_float32(cupy, problem, method):
     """Entries are rounded to float32, in another order: 1e-7 each, divided by pivots in what is approximate."""
     y, p, _ = problem
-    options = {"kernel": PAPER, "method": METHODS[method], "dtype": "float32", "full_output": True}
-    expected = kcalib.ckce(y, p, **options)
-    found = kcalib.ckce(cupy.asarray(y), cupy.asarray(p), **options)
-    assert found.operator == "cuda" and found.dtype == "float32"
+    options = {"kernel": PAPER, "method": METHODS[method], "dtype": "float32"}
+    expected = kcalib.ckce.result(y, p, **options)
+    found = kcalib.ckce.result(cupy.asarray(y), cupy.asarray(p), **options)
+    assert found.backend == "cuda" and found.dtype == "float32"
     assert found.value == pytest.approx(expected.value, rel=1e-6 if method in ("auto", "cholesky", "cg") else 1e-4)
 
 
@@ -209,12 +209,12 @@ def test_ckce_of_distributions(cupy, method):
     mean, deviation = rng.normal(size=N), rng.uniform(0.5, 1.5, size=N)
     y = mean + deviation * rng.normal(size=N)
     kernel, target_kernel = Gaussian(bandwidth=1.0, metric="wasserstein"), Gaussian(bandwidth=1.0)
-    options = {"kernel": kernel, "target_kernel": target_kernel, "method": METHODS[method], "full_output": True}
-    expected = kcalib.ckce(y, Normal(mean, deviation), **options)
+    options = {"kernel": kernel, "target_kernel": target_kernel, "method": METHODS[method]}
+    expected = kcalib.ckce.result(y, Normal(mean, deviation), **options)
     targets, prediction = cupy.asarray(y), Normal(cupy.asarray(mean), cupy.asarray(deviation))
     with emulated_cupy.stays_on_device(at_most=30**2 if method == "cg" else SMALL):  # of a block of 29 residuals
-        found = kcalib.ckce(targets, prediction, **options)
-    assert found.operator == "cuda"
+        found = kcalib.ckce.result(targets, prediction, **options)
+    assert found.backend == "cuda"
     # The factor leaves out 1e-12 of its trace at most, and that is in the bound of "cg", whose tolerance is 1e-8.
     assert found.value == pytest.approx(expected.value, rel=1e-8 if method == "cg" else 1e-12)
 
@@ -229,7 +229,7 @@ def test_ckce_with_a_matrix_on_the_labels_and_the_median_bandwidth(cupy, problem
     assert found == pytest.approx(expected, rel=1e-12)
     assert kcalib.ckce(labels, points) == pytest.approx(kcalib.ckce(y, p), rel=1e-12)
     same = np.tile([0.25, 0.25, 0.5], (N, 1))
-    found = kcalib.ckce(cupy.asarray(y), cupy.asarray(same), full_output=True)
+    found = kcalib.ckce.result(cupy.asarray(y), cupy.asarray(same))
     assert found.bandwidth_source.startswith("any") and found.value == pytest.approx(kcalib.ckce(y, same), rel=1e-12)
     assert kcalib.jkce(labels, points, kernel=PAPER) == pytest.approx(kcalib.jkce(y, p, kernel=PAPER), rel=1e-12)
 

@@ -648,8 +648,8 @@ def test_a_small_shift_leaves_the_preconditioner_its_digits():
     rng = np.random.default_rng(2)
     p = rng.dirichlet(np.full(10, 50.0), size=900)
     y = draw_labels(p, rng)
-    found = kcalib.ckce(
-        y, p, kernel=Exponential(bandwidth=0.3), regularization=1e-10, method=ConjugateGradient(), full_output=True
+    found = kcalib.ckce.result(
+        y, p, kernel=Exponential(bandwidth=0.3), regularization=1e-10, method=ConjugateGradient()
     )
     assert found.iterations < 220
 

@@ -109,7 +109,7 @@ def test_bandwidths_come_from_the_first_rows():
         "median wasserstein distance of the first 2000 samples; on targets: median euclidean distance of one draw from "
         "each of the first 2000"
     )
-    detailed = kcalib.skce(Y[:2000], first, estimator="linear", full_output=True)
+    detailed = kcalib.skce.result(Y[:2000], first, estimator="linear")
     assert detailed.kernel == result.kernel and detailed.target_kernel == result.target_kernel
 
 
@@ -144,7 +144,7 @@ def test_states_that_know_no_bandwidth_add_up_in_any_order():
     both = (a + b) + c
     assert both == a + (c + b) == (c + a) + b and both.kernel is None
     fixed = both.update(Y[:1], normal(slice(1)), first_row=2000)
-    first = kcalib.skce(Y[:2000], normal(slice(2000)), estimator="linear", full_output=True)
+    first = kcalib.skce.result(Y[:2000], normal(slice(2000)), estimator="linear")
     assert str(fixed.kernel) == first.kernel and str(fixed.target_kernel) == first.target_kernel
     with pytest.raises(ValueError, match="`kernel` is .* in one state and .* in the other; make one state, and the"):
         fixed.merge(ForecastState(n_columns=16, part=5).update(Y[::-1], normal(slice(None, None, -1))))
@@ -457,5 +457,5 @@ def test_the_first_rows_may_be_identical(unit):
     found = state.skce()
     assert state.kernel == Exponential(unit, metric="wasserstein")
     assert found.bandwidth_source == "no median: the first 2000 predictions are identical"
-    expected = kcalib.skce(unit * Y, climatology, target_kernel=Gaussian(unit), full_output=True)
+    expected = kcalib.skce.result(unit * Y, climatology, target_kernel=Gaussian(unit))
     assert abs(found.value - expected.value) < 4 * np.hypot(found.standard_error, expected.standard_error)

@@ -76,7 +76,7 @@ def near(one, other, tolerance=1e-12):
 def test_all_results_are_those_of_samples_in_memory(name):
     y, p = problem(name)
     state, method = state_of(y, p), kcalib.methods.Features(n_columns=64, n_resamples=99)
-    expected = kcalib.skce(y, p, kernel=KERNEL, estimator="features", n_columns=64, full_output=True)
+    expected = kcalib.skce.result(y, p, kernel=KERNEL, estimator="features", n_columns=64)
     assert state.skce().value == pytest.approx(expected.value, rel=1e-12, abs=1e-18)
     if len(y) <= 256:  # which a state without draws keeps
         mine = state_of(y, p, n_resamples=0).skce()
@@ -85,15 +85,15 @@ def test_all_results_are_those_of_samples_in_memory(name):
     near(state.calibration_test(), kcalib.calibration_test(y, p, kernel=KERNEL, method=method, seed=0), 1e-8)
     near(state.result(), kcalib.evaluate(y, p, kernel=KERNEL, method=method), 1e-8)
     for norm in ("l1", "l2", "max"):
-        near(state.top_label_ece(norm=norm), kcalib.top_label_ece(y, p, norm=norm, full_output=True))
-        near(state.class_wise_ece(norm=norm), kcalib.class_wise_ece(y, p, norm=norm, full_output=True))
+        near(state.top_label_ece(norm=norm), kcalib.top_label_ece.result(y, p, norm=norm))
+        near(state.class_wise_ece(norm=norm), kcalib.class_wise_ece.result(y, p, norm=norm))
     near(state.brier_decomposition(), kcalib.brier_decomposition(y, p), 1e-9)
 
 
 def test_bins_are_those_in_memory():
     y, p = problem("ten")
     mine = state_of(y, p, n_bins=7).class_wise_ece().bins
-    theirs = kcalib.class_wise_ece(y, p, n_bins=7, full_output=True).bins
+    theirs = kcalib.class_wise_ece.result(y, p, n_bins=7).bins
     for a, b in zip(mine, theirs, strict=True):
         assert np.array_equal(a.edges, b.edges) and np.array_equal(a.weight, b.weight)
         np.testing.assert_allclose([a.confidence, a.accuracy], [b.confidence, b.accuracy], rtol=1e-14)
@@ -103,11 +103,11 @@ def test_class_weights():
     y, p = problem("soft")
     options = {"class_weight": [1.0, 0.0, 3.0]}
     state = state_of(y, p)
-    near(state.class_wise_ece(**options), kcalib.class_wise_ece(y, p, **options, full_output=True))
+    near(state.class_wise_ece(**options), kcalib.class_wise_ece.result(y, p, **options))
     options["notion"] = "class_wise"
     near(
         state.debiased_ece(**options),
-        kcalib.debiased_ece(y, p, binning="uniform", n_bins=15, **options, full_output=True),
+        kcalib.debiased_ece.result(y, p, binning="uniform", n_bins=15, **options),
     )
     with pytest.raises(ValueError, match="`class_weight` is given, but notion='top_label' has no such option"):
         state.debiased_ece(class_weight=[1, 2, 3])
@@ -352,7 +352,7 @@ def test_a_state_of_more_rows_than_it_keeps():
     rng = np.random.default_rng(5)
     p = rng.dirichlet(np.ones(3), size=4500)
     y = drawn_labels(p**0.7 / (p**0.7).sum(axis=1, keepdims=True), rng)
-    expected = kcalib.skce(y, p, kernel=KERNEL, estimator="features", n_columns=64, full_output=True)
+    expected = kcalib.skce.result(y, p, kernel=KERNEL, estimator="features", n_columns=64)
     method = kcalib.methods.Features(n_columns=64, n_resamples=99)
     in_memory = kcalib.calibration_test(y, p, kernel=KERNEL, method=method, seed=0)
     for n_resamples, tolerance in ((0, 0.25), (99, 0.2)):

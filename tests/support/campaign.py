@@ -238,14 +238,14 @@ def _scaling(y: Any, p: Any, **options: Any) -> Any:
 
 
 WEIGHTED = {  # functions that take `sample_weight`
-    "skce": lambda y, p, **o: kcalib.skce(y, p, full_output=True, **o),
+    "skce": lambda y, p, **o: kcalib.skce.result(y, p, **o),
     "skce, biased": lambda y, p, **o: kcalib.skce(y, p, estimator="biased", kernel=Gaussian(0.3), **o),
-    "top_label_ece": lambda y, p, **o: kcalib.top_label_ece(y, p, full_output=True, **o),
+    "top_label_ece": lambda y, p, **o: kcalib.top_label_ece.result(y, p, **o),
     "top_label_ece, equal mass": lambda y, p, **o: kcalib.top_label_ece(y, p, binning="equal_mass", n_bins=3, **o),
-    "class_wise_ece": lambda y, p, **o: kcalib.class_wise_ece(y, p, norm="l2", full_output=True, **o),
+    "class_wise_ece": lambda y, p, **o: kcalib.class_wise_ece.result(y, p, norm="l2", **o),
     "canonical_ece": lambda y, p, **o: kcalib.canonical_ece(y, p, n_bins=3, **o),
     "canonical_ece, median variance": lambda y, p, **o: kcalib.canonical_ece(y, p, binning="median_variance", **o),
-    "mmce": lambda y, p, **o: kcalib.mmce(y, p, full_output=True, **o),
+    "mmce": lambda y, p, **o: kcalib.mmce.result(y, p, **o),
     "brier_score": kcalib.brier_score,
     "log_loss": kcalib.log_loss,
     "brier_decomposition": kcalib.brier_decomposition,
@@ -258,13 +258,11 @@ UNWEIGHTED = {
         y, p, estimator="features", n_columns=16, kernel=KERNEL, seed=0, **o
     ),
     "skce, top label": lambda y, p, **o: kcalib.skce(y, p, lens=lenses.TopLabel(), **o),
-    "ckce": lambda y, p, **o: kcalib.ckce(y, p, full_output=True, **o),
-    "jkce": lambda y, p, **o: kcalib.jkce(y, p, full_output=True, **o),
-    "ucme": lambda y, p, **o: kcalib.ucme(y, p, n_locations=3, full_output=True, **o),
+    "ckce": lambda y, p, **o: kcalib.ckce.result(y, p, **o),
+    "jkce": lambda y, p, **o: kcalib.jkce.result(y, p, **o),
+    "ucme": lambda y, p, **o: kcalib.ucme.result(y, p, n_locations=3, **o),
     "debiased_ece": lambda y, p, **o: kcalib.debiased_ece(y, p, n_bins=3, **o),
-    "kde_calibration_error": lambda y, p, **o: kcalib.kde_calibration_error(
-        y, p, bandwidth=BANDWIDTH, full_output=True, **o
-    ),
+    "kde_calibration_error": lambda y, p, **o: kcalib.kde_calibration_error.result(y, p, bandwidth=BANDWIDTH, **o),
     "test, exact": _quick(methods.Exact(n_resamples=19), kernel=KERNEL),
     "test, gamma": _quick("gamma"),
     "test, spectrum": _quick("spectrum", kernel=KERNEL),

@@ -60,10 +60,10 @@ def main(folder: str, what: str, journal: str | None = None) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         parallel = kcalib.parallel.MPI(threads=64 if what == "crowded" else 1, journal=journal, tile_size=TILE)
-        found = kcalib.skce(y, p, kernel=KERNEL, full_output=True, parallel=parallel)
+        found = kcalib.skce.result(y, p, kernel=KERNEL, parallel=parallel)
         value = found.value
         if what == "calls":
-            blocks = kcalib.skce(y, p, kernel=KERNEL, estimator="block", full_output=True, parallel=parallel)
+            blocks = kcalib.skce.result(y, p, kernel=KERNEL, estimator="block", parallel=parallel)
             test = kcalib.calibration_test(y, p, kernel=KERNEL, method="spectrum", parallel=parallel)
             say(found.backend_reason)
             say(value, blocks.value, blocks.standard_error, test.statistic)

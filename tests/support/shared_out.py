@@ -33,14 +33,14 @@ def numbers(parallel: Any, *, root: bool = True) -> dict[str, list[float]]:
     models = {"a": p, "b": np.roll(p, 1, axis=0)} if root else None
     found = {}
     for estimator in ("unbiased", "biased", "block"):
-        options = {"kernel": KERNEL, "estimator": estimator, "full_output": True}
-        one = kcalib.skce(y, p, **options, parallel=parallel)
+        options = {"kernel": KERNEL, "estimator": estimator}
+        one = kcalib.skce.result(y, p, **options, parallel=parallel)
         found[estimator] = [one.value, one.standard_error, one.null_standard_error]
     for name, method in (("exact", Exact(99)), ("bootstrap", Bootstrap(99)), ("spectrum", "spectrum")):
         test = kcalib.calibration_test(y, p, kernel=KERNEL, method=method, seed=1, parallel=parallel)
         found[name] = [test.estimate, test.log_pvalue]
     for name, method in (("ckce by cg", "cg"), ("ckce by fourier", Fourier(n_features=20, seed=1))):
-        one = kcalib.ckce(y, p, method=method, full_output=True, parallel=parallel)
+        one = kcalib.ckce.result(y, p, method=method, parallel=parallel)
         found[name] = [one.value, one.error_bound]
     for name in ("skce", "ckce"):
         (pair,) = kcalib.compare(y, models, metric=name, parallel=parallel).differences

@@ -22,7 +22,6 @@ __all__ = ["scorer", "scorer_names"]
 NOT_OPTIONS = {
     "sample_weight": "pass it to `cross_validate`, with metadata routing, or to the scorer when it is called",
     "classes": "the estimator's `classes_` are taken",
-    "full_output": "a score is a number",
     "parallel": "pass n_jobs= to `cross_validate`",
 }
 

@@ -286,8 +286,8 @@ def test_kernel_on_targets_of_pieces_is_that_of_the_first(monkeypatch):
     """A median of each piece would make other estimates of them."""
     monkeypatch.setattr(skce_pieces, "PIECE", 12)
     pred = Normal(MEAN, STD)
-    found = kcalib.skce(source((Y, pred)), estimator="block", block_size=4, full_output=True)
-    first = kcalib.skce(Y[:12], pred.take(slice(12)), estimator="block", block_size=4, full_output=True)
+    found = kcalib.skce.result(source((Y, pred)), estimator="block", block_size=4)
+    first = kcalib.skce.result(Y[:12], pred.take(slice(12)), estimator="block", block_size=4)
     kernels = {"kernel": Exponential(first.bandwidth, metric="wasserstein")}
     blocks = [
         kcalib.skce(Y[i : i + 4], pred.take(slice(i, i + 4)), target_kernel=on_targets(first), **kernels)

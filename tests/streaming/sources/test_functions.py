@@ -34,13 +34,11 @@ def batches(p, size=301):
 @pytest.mark.parametrize("size", [2, 7, 54, 2203])
 def test_blocks_are_those_of_all_samples(monkeypatch, lens, size):
     """In pieces of whole blocks, whatever their number."""
-    whole = kcalib.skce(Y, Q, estimator="block", block_size=size, kernel=KERNEL, lens=lens, full_output=True)
+    whole = kcalib.skce.result(Y, Q, estimator="block", block_size=size, kernel=KERNEL, lens=lens)
     for piece in (100, 65_536):
         monkeypatch.setattr("kcalib.estimators.skce_pieces.PIECE", piece)
         for data in ((Y, Q), batches(Q)):
-            found = kcalib.skce(
-                source(data), estimator="block", block_size=size, kernel=KERNEL, lens=lens, full_output=True
-            )
+            found = kcalib.skce.result(source(data), estimator="block", block_size=size, kernel=KERNEL, lens=lens)
             assert found.value == pytest.approx(whole.value, rel=1e-12)
             if size == 2203:
                 assert found.standard_error is whole.standard_error is None
@@ -72,8 +70,8 @@ def test_blocks_of_hard_predictions(p):
 
 
 def test_a_bandwidth_that_is_not_given_is_that_of_the_first_samples():
-    found = kcalib.skce(source((Y, Q)), estimator="block", full_output=True)
-    first = kcalib.skce(Y[:2000], Q[:2000], full_output=True)
+    found = kcalib.skce.result(source((Y, Q)), estimator="block")
+    first = kcalib.skce.result(Y[:2000], Q[:2000])
     assert (found.kernel, found.bandwidth) == (first.kernel, first.bandwidth)
     assert found.bandwidth_source == "median euclidean distance of the first 2000 samples"
     whole = kcalib.skce(Y, Q, estimator="block", kernel=Exponential(found.bandwidth))
@@ -82,9 +80,7 @@ def test_a_bandwidth_that_is_not_given_is_that_of_the_first_samples():
 
 def test_blocks_of_identical_predictions():
     y, p = np.arange(2400) % 3, np.tile([0.2, 0.3, 0.5], (2400, 1))
-    whole, found = (
-        kcalib.skce(*data, estimator="block", block_size=40, full_output=True) for data in ((y, p), (source((y, p)),))
-    )
+    whole, found = (kcalib.skce.result(*data, estimator="block", block_size=40) for data in ((y, p), (source((y, p)),)))
     assert found.value == pytest.approx(whole.value, rel=1e-12)
     assert found.bandwidth_source == "no median: the first 2000 predictions are identical"
 
@@ -127,7 +123,7 @@ def test_the_bits_are_those_of_a_state(monkeypatch):
 
 
 def test_features():
-    found = kcalib.skce(source((Y, Q)), estimator="features", full_output=True)
+    found = kcalib.skce.result(source((Y, Q)), estimator="features")
     assert plain(found) == plain(state_of(n_resamples=0).skce())
     assert kcalib.skce(source((Y, Q)), estimator="features") == found.value
 
@@ -135,7 +131,7 @@ def test_features():
 def test_options_reach_the_state():
     options = {"kernel": Gaussian(0.3), "lens": kcalib.lenses.TopLabel(), "seed": 5}
     samples = source((Y, Q))
-    found = kcalib.skce(samples, estimator="features", n_columns=64, full_output=True, **options)
+    found = kcalib.skce.result(samples, estimator="features", n_columns=64, **options)
     assert plain(found) == plain(state_of(n_columns=64, n_resamples=0, **options).skce())
     method = kcalib.methods.Features(n_columns=64, n_resamples=99)
     state = state_of(n_columns=64, n_resamples=99, **options)

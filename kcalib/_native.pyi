@@ -99,15 +99,6 @@ def quadratic_forms(
     panels: list[np.ndarray],
     first_panel: np.ndarray,
 ) -> np.ndarray: ...
-def moments_and_forms(
-    points: np.ndarray,
-    marks: np.ndarray | None,
-    labels: np.ndarray | None,
-    order: np.ndarray | None,
-    kernel: Kernel,
-    sweep: Sweep,
-    panels: np.ndarray,
-) -> tuple[float, np.ndarray, float, tuple[float, float], np.ndarray]: ...
 def matches(
     points: np.ndarray,
     marks: np.ndarray | None,
@@ -134,8 +125,6 @@ def match_parts(
     first_column: int,
 ) -> np.ndarray: ...
 def labels_at_once(sweep: Sweep) -> int: ...
-def label_planes(labels: np.ndarray, sweep: Sweep) -> int: ...
-def packed_labels(labels: np.ndarray, begin: int, end: int, planes: int, sweep: Sweep) -> np.ndarray: ...
 def quadratic_parts(
     points: np.ndarray,
     marks: np.ndarray | None,
@@ -202,36 +191,7 @@ def matmul(
     single: bool,
     left_vectors: np.ndarray | None = None,
     in_units: bool = False,
-    off_diagonal: bool = False,
 ) -> tuple[np.ndarray, np.ndarray | None]: ...
-
-class RoughEntries:
-    are_there: bool
-    def products(self, vectors: np.ndarray, spread: float, sweep: Sweep) -> np.ndarray | None: ...
-
-def rough_products(
-    points: np.ndarray,
-    marks: np.ndarray | None,
-    labels: np.ndarray | None,
-    order: np.ndarray | None,
-    kernel: Kernel,
-    sweep: Sweep,
-    vectors: np.ndarray,
-    entries: RoughEntries,
-    largest: float,
-    with_signs: bool,
-    spread: float,
-) -> np.ndarray | None: ...
-def moments_and_rough_entries(
-    points: np.ndarray,
-    marks: np.ndarray | None,
-    labels: np.ndarray | None,
-    order: np.ndarray | None,
-    kernel: Kernel,
-    sweep: Sweep,
-    entries: RoughEntries,
-    largest: float,
-) -> tuple[float, np.ndarray, float, tuple[float, float]]: ...
 def entries(
     points: np.ndarray,
     marks: np.ndarray | None,
@@ -378,19 +338,6 @@ def median_variance_cells(
     p: np.ndarray, labels: np.ndarray, max_bins: int, min_size: int, norm: str, threads: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
 def fill_weights(kind: int, seed: int, first_replicate: int, out: np.ndarray, sweep: Sweep) -> None: ...
-def panel_rows(n: int) -> int: ...
-def fill_bytes(
-    kind: int,
-    seed: int,
-    first_replicate: int,
-    n_replicates: int,
-    n: int,
-    order: np.ndarray | None,
-    sweep: Sweep,
-) -> np.ndarray: ...
-def panel_products(
-    panels: np.ndarray, order: np.ndarray | None, vector: np.ndarray, out: np.ndarray, sweep: Sweep
-) -> None: ...
 def count_products(seed: int, first_replicate: int, vector: np.ndarray, out: np.ndarray, sweep: Sweep) -> None: ...
 def draw_labels(cumulative: np.ndarray, key0: int, key1: int, first: int, out: np.ndarray, sweep: Sweep) -> None: ...
 def label_thresholds(probabilities: np.ndarray, sweep: Sweep) -> np.ndarray: ...

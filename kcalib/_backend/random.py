@@ -65,14 +65,6 @@ class Weights:
                 _native.fill_weights(KINDS[self.kind], self.seed, begin, out, sweep)
         return out
 
-    def panels_of_bytes(self, begin: int, end: int, threads: Any = None, order: np.ndarray | None = None) -> np.ndarray:
-        """Whole numbers in replicates [begin, end), as `_native.quadratic_forms` takes them, of machines that do.
-
-        Rows are in that order; None: as they are.
-        """
-        with sweeping(threads) as sweep:
-            return _native.fill_bytes(KINDS[self.kind], self.seed, begin, end - begin, self.n, order, sweep)
-
     def products(self, vector: np.ndarray, threads: Any = None) -> np.ndarray:
         """``vector @ values()`` of counts ("multinomial"), which are drawn, and never stored."""
         out = np.empty(self.n_replicates)

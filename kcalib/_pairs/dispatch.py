@@ -62,9 +62,7 @@ class Backend(Protocol):
         """w^T H w for each column w of `weights`, shape (n, c); symmetric problems.
 
         In "float32" entries and products are rounded to it (sums of more than a tile's are float64):
-        for null distributions, twice as fast where products take the time. Processors with AMX or AVX-512 VNNI take
-        counts and signs that are drawn as bytes then, and round entries to 2^-30, or 1 / 8,388,480 without a bias, of
-        the largest ones beside them.
+        for null distributions, twice as fast where products take the time.
         """
 
     def counts(self, thresholds: np.ndarray) -> np.ndarray:

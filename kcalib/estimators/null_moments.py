@@ -8,7 +8,7 @@ and warnings rest on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,19 +51,12 @@ def null_moments(data: Data, packed: Packed, backend: Backend) -> NullMoments:
     return _of_law(law, backend)
 
 
-def moments_and_null_moments(
-    data: Data,
-    packed: Packed,
-    backend: Backend,
-    in_one_sweep: Callable[[], tuple[Moments, tuple[float, float]]] | None = None,
-) -> tuple[Moments, NullMoments]:
+def moments_and_null_moments(data: Data, packed: Packed, backend: Backend) -> tuple[Moments, NullMoments]:
     """The moments of H with the sum of squares, and `null_moments`: of labels in host memory mostly by one sweep.
 
-    Time: 2 m multiply-adds a pair more than the moments alone, see `CpuBackend.moments_and_expectation`, which
-    `in_one_sweep` may stand for.
+    Time: 2 m multiply-adds a pair more than the moments alone, see `CpuBackend.moments_and_expectation`.
     """
-    if in_one_sweep is None:
-        in_one_sweep = getattr(backend, "moments_and_expectation", None)
+    in_one_sweep = getattr(backend, "moments_and_expectation", None)
     if in_one_sweep is None or not _are_residuals(backend.problem):
         return backend.moments(second=True), null_moments(data, packed, backend)
     law = finite_law(data, packed)

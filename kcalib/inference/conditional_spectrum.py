@@ -20,7 +20,6 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, singledispatch
-from typing import Any
 
 import numpy as np
 
@@ -33,7 +32,6 @@ from kcalib._packing import Packed
 from kcalib._packing.features import FeatureProblem, LabelFeatures, products_of
 from kcalib._packing.forecast_features import ForecastFeatures
 from kcalib._packing.variance import FiniteLaw, expected_lengths, finite_law
-from kcalib._pairs.backends.cpu import CpuBackend
 from kcalib._pairs.dispatch import backend_for
 from kcalib._pairs.feature_sums import feature_rows
 from kcalib._pairs.problem import PairProblem, Side
@@ -44,11 +42,8 @@ from kcalib.inference.eigenvalues import (
     Hidden,
     Started,
     Together,
-    least_spread,
     of_residuals,
     products_with_diagonal,
-    rounded,
-    sensitivity,
 )
 from kcalib.inference.task import Task
 
@@ -56,9 +51,6 @@ MOST_ROWS, ROW_CLASSES, FEWEST_ROWS = 2048, 2**17, 128  # of the features' matri
 # Numbers in a mark up to which a group of the largest eigenvalues is started with. A vector takes a column for each:
 # of more the groups would take products of as many columns as their square.
 STARTED_UP_TO, FEWEST_COLUMNS = 16, 8
-# Terms of sums from which products may be rough, for a statistic of at most so many standard deviations; farther out,
-# where the logarithm of a p-value changes by as much more, in proportion.
-MANY_TERMS, NEAR_TAIL = 100, 5
 SEED = 0  # of drawn targets: what comes from them is a function of the predictions
 GIVEN = "given the predictions"
 DRAWN = f"of targets drawn from the predictions with seed {SEED}"
@@ -69,7 +61,7 @@ def conditional(task: Task) -> tuple[Hidden, str]:
     law = finite_law(task.data, task.packed)
     if law is None:
         backend = task.backend_of(task.packed.with_targets(task.data.draw(SEED, 0)).problem)
-        return of_residuals(backend, backend.moments(second=True), task.n, task.n * task.estimate), DRAWN
+        return of_residuals(backend, backend.moments(second=True), task.n), DRAWN
     return _hidden(task, law), GIVEN
 
 
@@ -162,29 +154,15 @@ class Vectors:
 
 def _hidden(task: Task, law: FiniteLaw) -> Hidden:
     backend, own = task.kernel_operator, task.kernel_diagonal[:, None]
-    threads, single = backend.threads or 1, rounded(backend)
+    threads = backend.threads or 1
     roots = (Scalars if law.rank == 1 else Vectors)(law, threads)
     n, size = task.n, task.n * roots.size
-    rough = isinstance(single, CpuBackend) and terms_of_a_sum(task, roots.rank) >= fewest_terms(task)
-    moments, kept = task.null_moments, _native.RoughEntries()
-    change = sensitivity(n * task.estimate, moments.squares / (n - 1) ** 2, moments.trace / (n - 1))
-    spread = least_spread(change) / roots.rank  # a column of marks has one in so many numbers of a vector
-    with_diagonal = None
-    if not isinstance(single, CpuBackend):
-        lengths = arrays.where_computed(expected_lengths(law)[0], np.float64)
-        with_diagonal = products_with_diagonal(backend, single, moments.squares, task.kernel_diagonal * lengths)
-
-    def of_kernel(marks: Array) -> tuple[Array, tuple[Array, Array] | None]:
-        """Products, and what they are too large by, in factors."""
-        if isinstance(single, CpuBackend):
-            if not rough:
-                return single.products_off_diagonal(marks), None
-            return single.rough_products(marks, largest=float(own.max()), spread=spread, kept=kept), None
-        assert with_diagonal is not None
-        return with_diagonal(marks), (own, marks)
+    moments, lengths = task.null_moments, arrays.where_computed(expected_lengths(law)[0], np.float64)
+    with_diagonal = products_with_diagonal(backend, moments.squares, task.kernel_diagonal * lengths)
 
     def product(vectors: Array) -> Array:
-        return roots.back(*of_kernel(roots.forth(vectors)))
+        marks = roots.forth(vectors)
+        return roots.back(with_diagonal(marks), (own, marks))
 
     def stored() -> Array:
         kernel = arrays.where_computed(backend.tile(slice(0, n), slice(0, n)), np.float64) / (n - 1)
@@ -200,11 +178,12 @@ def _hidden(task: Task, law: FiniteLaw) -> Hidden:
     squares = moments.squares / (n - 1) ** 2
     hidden = Hidden(size, n - 1.0, squares, product, stored, own, width, threads, _start(roots, own))
     if isinstance(roots, Vectors) and roots.core is not None and hidden.start is not None:
-        return replace(hidden, started=_started(roots.core, n, roots.size, of_kernel))
+        start = _started(roots.core, n, roots.size, lambda marks: with_diagonal(marks) - own * marks)
+        return replace(hidden, started=start)
     return hidden
 
 
-def _started(core: _native.CovarianceRoots, n: int, m: int, of_kernel: Callable[[Array], Any]) -> Started:
+def _started(core: _native.CovarianceRoots, n: int, m: int, of_kernel: Callable[[Array], Array]) -> Started:
     """The vectors L_i^T, and others beside them.
 
     What L_i maps these to is V_i: of its entries those above the diagonal say the others. These have one sign: nothing
@@ -232,9 +211,7 @@ def _started(core: _native.CovarianceRoots, n: int, m: int, of_kernel: Callable[
             return out
 
         def product(matrix: np.ndarray) -> np.ndarray:
-            products, less = of_kernel(marks)
-            if less is not None:
-                products = products - less[0] * less[1]
+            products = of_kernel(marks)
             out = whole_pages(n * m, matrix.shape[1])
             core.products_times(np.ascontiguousarray(products), np.ascontiguousarray(matrix), out)
             return out
@@ -242,24 +219,6 @@ def _started(core: _native.CovarianceRoots, n: int, m: int, of_kernel: Callable[
         return Together(sums, turned, product)
 
     return Started(gram, beside)
-
-
-def terms_of_a_sum(task: Task, rank: int) -> float:
-    """The mean of sum_j k_ij^2 / k_ii^2 over the samples whose residuals count, about.
-
-    Of as many independent errors of mean 0 eigenvalues are sums: those of rounding 254ths move one by sqrt(2 / 254)
-    over that number, a share of 1e-3 for `MANY_TERMS`.
-    """
-    moments = task.null_moments
-    if moments.trace == 0:
-        return 0.0
-    return task.effective_events * max(1, rank - 1) * (moments.squares / moments.trace / moments.trace)
-
-
-def fewest_terms(task: Task) -> float:
-    """From which `terms_of_a_sum` on products may be rough for the p-value of the task's statistic."""
-    deviation = math.sqrt(2 * task.null_moments.squares) / (task.n - 1)
-    return MANY_TERMS * max(1.0, task.n * task.estimate / deviation / NEAR_TAIL) if deviation > 0 else math.inf
 
 
 def _width(roots: Scalars | Vectors) -> int:

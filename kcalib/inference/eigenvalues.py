@@ -28,7 +28,6 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.memory import whole_pages
 from kcalib._backend.random import Weights, weights_beside
 from kcalib._backend.threads import sweeping
-from kcalib._pairs.backends.cpu import CpuBackend
 from kcalib._pairs.dispatch import Backend, in_single_precision
 from kcalib._pairs.problem import Moments
 from kcalib._pairs.profiles import PROFILES
@@ -44,9 +43,6 @@ INVARIANT = 1e-6  # of a product's length: what products in float32 do not resol
 CANCELLED = 1e-6  # of a squared length: less has lost digits by subtraction
 ROUGH = 1e-3  # relative error of an entry of H that products may have
 FAR_BELOW = 1e-3  # of the diagonal: rows of which products in float32 that hold it lose 6e-8 / 1e-3, a share of 6e-5
-# Standard deviation of a rounding to a 126th, on average; and what those of entries of H, and of vectors, may change
-# the logarithm of a p-value by: bounds, of which tests find a tenth.
-ROUNDING, BY_ENTRIES, BY_VECTORS = math.sqrt(1 / 6) / 126, 0.005, 0.005
 STRIP = 1024  # rows that fit in the second-level cache
 MOST_FREEDOM = 1e6  # degrees of freedom with which a chi-square law differs from a normal one
 
@@ -144,12 +140,8 @@ class Hidden:
     started: Started | None = None
 
 
-def of_residuals(
-    backend: Backend, moments: Moments, n: int, statistic: float, kept: _native.RoughEntries | None = None
-) -> Hidden:
+def of_residuals(backend: Backend, moments: Moments, n: int) -> Hidden:
     """H of the residuals as they are, without its diagonal, over n - 1: for the p-value of a statistic n SKCE.
-
-    Its rounded entries may be `kept` of `CpuBackend.moments_and_rough_entries`.
 
     The law is that of the statistic with Gaussian multipliers. (The diagonal of H, and centring, make small samples'
     tests reject too rarely; measured by docs/scripts/w19_experiments.py.)
@@ -157,18 +149,10 @@ def of_residuals(
     assert moments.sum_of_squares is not None and moments.trace is not None
     diagonal = arrays.where_computed(moments.diagonal)[:, None]
     threads = backend.threads or 1
-    squares, trace = moments.sum_of_squares / (n - 1) ** 2, moments.trace / (n - 1)
-    single, change = rounded(backend), sensitivity(statistic, squares, trace)
-    kept = _native.RoughEntries() if kept is None else kept
-    rough = isinstance(single, CpuBackend) and change * share_of_roundings(moments, n) <= BY_ENTRIES
-    with_diagonal = products_with_diagonal(backend, single, moments.sum_of_squares, diagonal)
+    squares = moments.sum_of_squares / (n - 1) ** 2
+    with_diagonal = products_with_diagonal(backend, moments.sum_of_squares, diagonal)
 
     def product(vectors: Array) -> Array:
-        if isinstance(single, CpuBackend):
-            if not rough:
-                return single.products_off_diagonal(vectors)
-            largest, spread = float(diagonal.max()), least_spread(change)
-            return single.rough_products(vectors, with_signs=True, spread=spread, largest=largest, kept=kept)
         found = with_diagonal(vectors)
         if arrays.is_host(found):
             found = np.require(found, requirements="W")
@@ -188,49 +172,6 @@ def of_residuals(
     vectors = backend.problem.target is None and not backend.on_a_line
     few = vectors and backend.problem.left.marks.shape[1] <= width - FEWEST_RANDOM
     return Hidden(n, n - 1.0, squares, product, stored, diagonal, width, threads, start if few else None)
-
-
-def sensitivity(statistic: float, squares: float, trace: float) -> float:
-    """A bound of the derivative of log p by the logarithm of the eigenvalues, for a statistic n SKCE; at least 1.
-
-    It is x times the hazard rate of sum_i l_i (Z_i^2 - 1) at x, which is at most about that of a normal law of the same
-    variance, (1 + t) / deviation at t deviations, and at most its limit 1 / (2 l_1), for the largest eigenvalue l_1, no
-    less than the mean of all, weighted by themselves: their sum of `squares` over their sum with the diagonal, `trace`.
-    """
-    if squares == 0:
-        return math.inf
-    x = max(0.0, statistic)
-    deviations = 1 + x / math.sqrt(2 * squares)  # its square may be infinite, which `**` would raise an error for
-    return max(1.0, min(deviations * deviations, x * trace / (2 * squares)))
-
-
-def share_of_roundings(moments: Moments, n: int) -> float:
-    """By what share of itself roundings of the entries of H, to 126ths of the largest, move its largest eigenvalue.
-
-    They make a matrix E of independent entries of mean 0 and deviation s. With the eigenvector v of the largest
-    eigenvalue l, at least sum_ij H_ij^2 / sum_i H_ii (see `sensitivity`), v^T E v has the deviation sqrt(2) s, and what
-    E mixes v with adds up to n s^2 / l. So eigenvalues need enough terms: sum_j H_ij^2 / H_ii, in units of the largest
-    entry, are about as many.
-    """
-    assert moments.sum_of_squares is not None and moments.trace is not None and moments.diagonal is not None
-    largest = float(moments.diagonal.max())
-    if largest <= 0 or moments.sum_of_squares == 0:
-        return math.inf
-    terms = moments.sum_of_squares / moments.trace / largest
-    if terms == 0:
-        return math.inf
-    share = ROUNDING / terms
-    return math.sqrt(2) * share + n * share * share
-
-
-def least_spread(change: float) -> float:
-    """Of the squares of vectors, in units of their largest ones, with which roundings of these to 126ths are small.
-
-    The error of an eigenvalue is that of v^T v by the rounded v: a share of `ROUNDING` times the largest number of v
-    over its length.
-    """
-    share = change * ROUNDING / BY_VECTORS
-    return share * share
 
 
 def full_spectrum(hidden: Hidden) -> Eigenvalues:
@@ -330,16 +271,14 @@ def rounded(backend: Backend) -> Backend:
     return backend if change > ROUGH else in_single_precision(backend)
 
 
-def products_with_diagonal(
-    backend: Backend, single: Backend, squares: float, diagonal: Array
-) -> Callable[[Array], Array]:
-    """Products with H of backends that have none without its diagonal, which callers subtract from them.
+def products_with_diagonal(backend: Backend, squares: float, diagonal: Array) -> Callable[[Array], Array]:
+    """Products with H, from which callers subtract its diagonal.
 
-    They are those of `single` in float32, unless the sum of `squares` of all other entries is so far below that of the
+    They are in float32 (`rounded`), unless the sum of `squares` of all other entries is so far below that of the
     diagonal, as for very narrow kernels, that these would be lost beside it.
     """
     lost = squares <= FAR_BELOW**2 * float(arrays.namespace(diagonal).sum(diagonal * diagonal))
-    chosen, dtype = (backend, "float64") if lost else (single, "float32")
+    chosen, dtype = (backend, "float64") if lost else (rounded(backend), "float32")
     points = chosen.problem.left.points
     return lambda vectors: arrays.where_computed(chosen.matmul(arrays.beside(vectors, points), dtype=dtype))
 

@@ -234,25 +234,8 @@ def _forms_and_products(
     task: Task, counts: Weights, vector_of: Callable[[Moments], Array]
 ) -> tuple[np.ndarray, np.ndarray]:
     """c^T H c, in float32, and c^T v for each replicate of the counts c, where v is made of the moments of H."""
-    moments_and_forms = getattr(task.backend, "moments_and_forms", None)
-    found: list[np.ndarray] = []
-
-    def at_once() -> tuple[Moments, tuple[float, float]]:
-        assert moments_and_forms is not None
-        moments, expectation, *found[:] = moments_and_forms(counts, vector_of)
-        return moments, expectation
-
-    if moments_and_forms is not None:
-        task.sum_beside(at_once)
-    if found:
-        return found[0], found[1]
-    vector = vector_of(task.moments)
-    forms_and_products = getattr(task.backend, "forms_and_products", None)
-    if forms_and_products is not None:
-        forms, products = forms_and_products(counts, vector)
-        return forms, products
     forms = arrays.to_host(quadratic_forms(task.backend, counts))
-    return forms, _count_products(vector, counts, task.options.threads)
+    return forms, _count_products(vector_of(task.moments), counts, task.options.threads)
 
 
 def _count_products(vector: Array, weights: Weights, threads: int | None) -> np.ndarray:

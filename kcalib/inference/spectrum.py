@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
-from kcalib import _native
 from kcalib._backend.memory import check_max_memory, check_memory
 from kcalib._backend.options import check_choice, check_integer
-from kcalib._pairs.backends.cpu import CpuBackend
 from kcalib.inference import events
 from kcalib.inference.conditional_spectrum import conditional
 from kcalib.inference.eigenvalues import Eigenvalues, Hidden, full_spectrum, leading_spectrum, of_residuals
@@ -87,7 +84,7 @@ class ByEigenvalues(AllPairs):
         if self.reference == "conditional":
             hidden, of = conditional(task)
         else:
-            hidden, of = self._of_residuals(task), "of the residuals"
+            hidden, of = of_residuals(task.backend, task.moments, task.n), "of the residuals"
         if hidden.squares == 0:
             return degenerate(float(task.moments.total))
         count = self._count(hidden.size)
@@ -103,13 +100,6 @@ class ByEigenvalues(AllPairs):
         described = f"{self.description} {len(found.leading)} leading eigenvalues {of}, {share}"
         last = self.log_pvalue(task, found) if settled.value is None else settled.value
         return NullLaw(last, described, n_eigenvalues=len(found.leading))
-
-    def _of_residuals(self, task: Task) -> Hidden:
-        """H, whose rounded entries come from the sweep of the moments where eigenvalues are found by products."""
-        kept, backend = _native.RoughEntries(), task.backend
-        if isinstance(backend, CpuBackend) and self._count(task.n) is not None:
-            task.sum_beside(partial(backend.moments_and_rough_entries, kept))
-        return of_residuals(backend, task.moments, task.n, task.n * task.estimate, kept)
 
     def _count(self, size: int) -> int | None:
         """The number of leading eigenvalues of a matrix of that size, None for all."""
@@ -134,8 +124,7 @@ class Spectrum(ByEigenvalues):
     n_eigenvalues : int or "all", optional
         Largest number of leading eigenvalues, 1..n, which a block Krylov method finds; a chi-square variable with the
         variance of the others (exact) and their third cumulant (estimated) stands for these. Products with H
-        are added until the p-value changes by less than 1 %, mostly two; in float32, or with numbers rounded at random
-        to 8 bits, where sums over many of these shrink what that changes in a p-value to less than 1 %. "all": those of
+        are added until the p-value changes by less than 1 %, mostly two; in float32. "all": those of
         a stored matrix. Default: all of a matrix of up to 256 rows, else 20.
     max_memory : float, optional
         Bytes that all eigenvalues may take; not with a number of them. Default: what the machine has available.
@@ -150,7 +139,7 @@ class Spectrum(ByEigenvalues):
     Notes
     -----
     Time: 3 to 12 passes over the pairs, O(n^2 m) each with 8 to 20 products, mostly 3 with m + 4 (for binary problems
-    with exponential and Matern kernels O(n log n)), memory O(16 n m), and up to 64 MiB of rounded numbers. All
+    with exponential and Matern kernels O(n log n)), memory O(16 n m). All
     eigenvalues, n m of m > 2 classes given the predictions, n otherwise: time cubic in their number, memory 16 bytes
     times its square. Nothing is random: targets are drawn with a fixed seed, which `null_law` names. In the far tail
     the law of few rare events is not that of normal variables: "exact" is right there.

@@ -7,7 +7,6 @@ when a method first asks for the pair problem. `calibration_test` makes the task
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -81,14 +80,6 @@ class Task:
     @cached_property
     def _all_moments(self) -> tuple[Moments, NullMoments]:
         return moments_and_null_moments(self.data, self.packed, self.backend)
-
-    def sum_beside(self, others: Callable[[], tuple[Moments, tuple[float, float]]]) -> None:
-        """Take the moments, unless they are known, from a sweep for other sums, if it has them of such a problem.
-
-        It returns them as `CpuBackend.moments_and_expectation` does.
-        """
-        if "_all_moments" not in vars(self):
-            vars(self)["_all_moments"] = moments_and_null_moments(self.data, self.packed, self.backend, others)
 
     @property
     def moments(self) -> Moments:

@@ -95,24 +95,18 @@ cdef extern from "cpu/pairs/sweep.h" namespace "kcalib" nogil:
         DOUBLE
         SINGLE
         IN_UNITS
-        OFF_DIAGONAL
     bint c_matmul "kcalib::matmul"[T](
         const PairProblem[T]&, const Run&, const double*, const double*, int64_t, Entries, double*, double*) except +
     cdef cppclass LabelPanels:
-        const int* const* words
-        const unsigned char* const* bytes
-        int64_t n_panels, planes
-        int64_t at_once(const TileTable&)
+        const int* const* panels
+        int64_t count
+        int64_t length(const TileTable&)
     bint c_match_parts "kcalib::match_parts"[T](
         const PairProblem[T]&, const Run&, const LabelPanels&, int64_t, int64_t, double*) except +
     bint c_matches "kcalib::matches"[T](const PairProblem[T]&, const Run&, const LabelPanels&, double*) except +
-    int64_t c_label_planes "kcalib::label_planes"(const int*, int64_t, int64_t, const Run&)
-    void c_pack_labels "kcalib::pack_labels"(const int*, int64_t, int64_t, int64_t, int64_t, int64_t, unsigned char*, const Run&)
     bint c_quadratic_parts "kcalib::quadratic_parts"[T, W](
         const PairProblem[T]&, const Run&, const W* const*, int64_t, int64_t, int64_t, double*) except +
     bint c_quadratic_forms "kcalib::quadratic_forms"[T, W](const PairProblem[T]&, const Run&, const W* const*, int64_t, double*) except +
-    bint c_moments_and_forms "kcalib::moments_and_forms"(
-        const PairProblem[double]&, const Run&, const signed_char* const*, int64_t, double*, double*, double*, double*, double*) except +
     int64_t c_weights_at_once "kcalib::weights_at_once"(const TileTable&, int64_t size)
     bint c_counts "kcalib::counts"[T](const PairProblem[T]&, const Run&, const double*, int64_t*) except +
     bint c_between "kcalib::between"[T](const PairProblem[T]&, const Run&, double, double, double*, int64_t, int64_t*, int64_t*) except +
@@ -120,29 +114,9 @@ cdef extern from "cpu/pairs/sweep.h" namespace "kcalib" nogil:
     bint c_own_products "kcalib::own_products"[T](const PairProblem[T]&, const Run&, T*) except +
 
 
-cdef extern from "cpu/bytes/rough_sweep.h" namespace "kcalib" nogil:
-    cdef cppclass CRoughEntries "kcalib::RoughEntries":
-        int64_t n
-        bint are_there()
-    cdef struct EntryRange:
-        double largest
-        bint with_signs
-    cdef enum class RoughResult:
-        DONE
-        STOPPED
-        NOT_IN_BYTES
-    RoughResult c_rough_products "kcalib::rough_products"[T](
-        const PairProblem[T]&, const Run&, const EntryRange&, const double*, int64_t, double, CRoughEntries&, double*) except +
-    RoughResult c_kept_products "kcalib::rough_products"(
-        const CRoughEntries&, const Run&, const double*, int64_t, double, double*) except +
-    bint c_moments_and_rough_entries "kcalib::moments_and_rough_entries"(
-        const PairProblem[double]&, const Run&, const EntryRange&, CRoughEntries&, double*, double*, double*, double*) except +
-
-
 ctypedef fused weight:
     double
     float
-    signed_char
 
 
 class FamilyOfDistributions(typing.NamedTuple):
@@ -395,10 +369,7 @@ def quadratic_forms(
     const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
     Kernel kernel not None, Sweep sweep not None, list panels, const weight[:, ::1] first_panel,
 ):
-    """w^T H w for each column w of the panels, shapes (n, weights_at_once), diagonal included.
-
-    Of weights in bytes panels are those of `fill_bytes`.
-    """
+    """w^T H w for each column w of the panels, shapes (n, weights_at_once), diagonal included."""
     cdef PairProblem[real] problem = pair_problem[real](
         kernel, points, marks, labels, order, points, marks, labels, order, True)
     cdef vector[const weight*] pointers
@@ -415,86 +386,26 @@ def quadratic_forms(
     return result
 
 
-def moments_and_forms(
-    const double[:, ::1] points, const double[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
-    Kernel kernel not None, Sweep sweep not None, const signed_char[:, :, ::1] panels,
-):
-    """Total, row sums, sum of squares and what is `expected` of it, as `moments` has them, and `quadratic_forms`."""
-    cdef PairProblem[double] problem = pair_problem[double](
-        kernel, points, marks, labels, order, points, marks, labels, order, True)
-    problem.left.expecting = problem.right.expecting = True
-    cdef vector[const signed_char*] pointers
-    for p in range(panels.shape[0]):
-        pointers.push_back(&panels[p, 0, 0])
-    row_sums = np.empty(problem.left.n)
-    forms = np.empty((panels.shape[0], c_weights_at_once(sweep.run.table[0], 1)))
-    cdef double[::1] rows_view = row_sums
-    cdef double[:, ::1] forms_view = forms
-    cdef double total = 0
-    cdef double squares = 0
-    cdef double[2] expected
-    cdef bint finished
-    with nogil:
-        finished = c_moments_and_forms(
-            problem, sweep.run, pointers.data(), pointers.size(), &total, &rows_view[0], &squares, &expected[0], &forms_view[0, 0])
-    sweep.raise_if_stopped(finished)
-    return total, row_sums, squares, (expected[0], expected[1]), forms
-
-
-cdef LabelPanels label_panels(list panels, vector[const int*]& words, vector[const unsigned char*]& narrow):
+cdef LabelPanels label_panels(list panels, vector[const int*]& pointers):
     cdef LabelPanels found
-    cdef const int[:, ::1] wide_panel
-    cdef const unsigned char[:, ::1] narrow_panel
-    found.planes = 0
+    cdef const int[:, ::1] view
     for panel in panels:
-        if panel.dtype == np.uint8:
-            narrow_panel = panel
-            narrow.push_back(&narrow_panel[0, 0])
-            while ByteLabels.group_size(found.planes) < narrow_panel.shape[1]:
-                found.planes += 1
-        else:
-            wide_panel = panel
-            words.push_back(&wide_panel[0, 0])
-    found.words, found.bytes, found.n_panels = words.data(), narrow.data(), len(panels)
+        view = panel
+        pointers.push_back(&view[0, 0])
+    found.panels, found.count = pointers.data(), pointers.size()
     return found
-
-
-def label_planes(const int[:, ::1] labels, Sweep sweep not None):
-    """The bits of a label if `matches` takes these in bytes, which the machine decides and the largest label; else 0."""
-    cdef int64_t planes
-    with nogil:
-        planes = c_label_planes(&labels[0, 0], labels.shape[0], labels.shape[1], sweep.run)
-    return planes
-
-
-def packed_labels(const int[:, ::1] labels, int64_t begin, int64_t end, int64_t planes, Sweep sweep not None):
-    """Columns [begin, end) of labels as panels of bytes for `matches`, of so many bits or more."""
-    cdef int64_t n = labels.shape[0]
-    cdef int64_t n_columns = labels.shape[1]
-    cdef const int* pointer = &labels[0, 0]
-    cdef int64_t width = BYTE_LABELS_AT_ONCE
-    result = np.empty((-(-(end - begin) // width), -(-n // BYTE_LABELS_SAMPLES), ByteLabels.group_size(planes)), dtype=np.uint8)
-    cdef unsigned char[:, :, ::1] out = result
-    cdef unsigned char* out_pointer = &out[0, 0, 0]
-    with nogil:
-        c_pack_labels(pointer, n, n_columns, begin, end, planes, out_pointer, sweep.run)
-    return result
 
 
 def matches(
     const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
     Kernel kernel not None, Sweep sweep not None, list panels,
 ):
-    """Sums of H over the pairs i != j with equal labels, for each column of the panels, shape (panels, columns of one).
-
-    Panels of int32 have shape (n, labels_at_once), those of uint8 `packed_labels` makes.
-    """
+    """Sums of H over the pairs i != j with equal labels, for each column of the panels, shape (n, labels_at_once)."""
     cdef PairProblem[real] problem = pair_problem[real](
         kernel, points, marks, labels, order, points, marks, labels, order, True)
-    cdef vector[const int*] words
-    cdef vector[const unsigned char*] narrow
-    cdef LabelPanels found = label_panels(panels, words, narrow)
-    result = np.empty((len(panels), found.at_once(sweep.run.table[0])))
+    cdef vector[const int*] pointers
+    cdef LabelPanels found = label_panels(panels, pointers)
+    result = np.empty((len(panels), sweep.run.table.labels_at_once))
     cdef double[:, ::1] out = result
     cdef double* out_pointer = &out[0, 0]
     cdef bint finished
@@ -514,10 +425,9 @@ def match_parts(
     cdef PairProblem[real] problem = pair_problem[real](
         kernel, points, marks, labels, order, right_points, right_marks, right_labels, right_order, symmetric)
     cdef Groups groups = c_groups(problem, sweep.run)
-    cdef vector[const int*] words
-    cdef vector[const unsigned char*] narrow
-    cdef LabelPanels found = label_panels(panels, words, narrow)
-    result = np.empty((groups.rows, groups.columns, len(panels) * found.at_once(sweep.run.table[0])))
+    cdef vector[const int*] pointers
+    cdef LabelPanels found = label_panels(panels, pointers)
+    result = np.empty((groups.rows, groups.columns, found.length(sweep.run.table[0])))
     cdef double[:, :, ::1] out = result
     cdef double* out_pointer = &out[0, 0, 0]
     cdef bint finished
@@ -562,7 +472,7 @@ def quadratic_parts(
 
 
 def weights_at_once(dtype, Sweep sweep not None):
-    """Columns of a panel of weights; of "int8" 0, where the machine does not multiply bytes."""
+    """Columns of a panel of weights."""
     cdef int64_t size = np.dtype(dtype).itemsize
     return c_weights_at_once(sweep.run.table[0], size)
 
@@ -629,12 +539,11 @@ def matmul(
     const real[:, ::1] right_points, const real[:, ::1] right_marks, const int[::1] right_labels,
     const int64_t[::1] right_order,
     bint symmetric, Kernel kernel not None, Sweep sweep not None, const double[:, ::1] vectors, bint single,
-    const double[:, ::1] left_vectors=None, bint in_units=False, bint off_diagonal=False,
+    const double[:, ::1] left_vectors=None, bint in_units=False,
 ):
     """H @ vectors for `vectors` of shape (n right, c), which, as the result, the orders refer to; `single`: in float32.
 
-    `in_units`: the entries rounded as those of `matches`, of symmetric problems those off the diagonal, as those of
-    `off_diagonal`, which are in float32.
+    `in_units`: the entries rounded as those of `matches`, of symmetric problems those off the diagonal.
     And, of rectangular problems, H^T @ left_vectors of shape (n, c), None where these are.
     """
     cdef PairProblem[real] problem = pair_problem[real](
@@ -649,9 +558,7 @@ def matmul(
     cdef const double* left_pointer = NULL
     cdef int64_t n_vectors = vectors.shape[1]
     cdef Entries entries = Entries.DOUBLE
-    if off_diagonal:
-        entries = Entries.OFF_DIAGONAL
-    elif in_units:
+    if in_units:
         entries = Entries.IN_UNITS
     elif single:
         entries = Entries.SINGLE
@@ -665,81 +572,6 @@ def matmul(
             problem, sweep.run, vectors_pointer, left_pointer, n_vectors, entries, out_pointer, column_pointer)
     sweep.raise_if_stopped(finished)
     return result, columns
-
-
-cdef class RoughEntries:
-    """Rounded entries of one H, of not too many samples, without its diagonal, of which products are taken."""
-
-    cdef CRoughEntries entries
-
-    @property
-    def are_there(self):
-        """Whether a sweep has written them."""
-        return self.entries.are_there()
-
-    def products(self, const double[:, ::1] vectors, double spread, Sweep sweep not None):
-        """H @ vectors, as `rough_products` has them; None if the vectors have no room in bytes."""
-        if not self.entries.are_there() or vectors.shape[0] != self.entries.n:
-            raise ValueError(f"{vectors.shape[0]} rows times entries of {self.entries.n if self.are_there else 0} samples")
-        result = np.empty((vectors.shape[0], vectors.shape[1]))
-        cdef double[:, ::1] out = result
-        cdef double* out_pointer = &out[0, 0]
-        cdef const double* vectors_pointer = &vectors[0, 0]
-        cdef int64_t n_vectors = vectors.shape[1]
-        cdef RoughResult found
-        with nogil:
-            found = c_kept_products(self.entries, sweep.run, vectors_pointer, n_vectors, spread, out_pointer)
-        sweep.raise_if_stopped(found != RoughResult.STOPPED)
-        return result if found == RoughResult.DONE else None
-
-
-def rough_products(
-    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
-    Kernel kernel not None, Sweep sweep not None, const double[:, ::1] vectors, RoughEntries entries not None,
-    double largest, bint with_signs, double spread,
-):
-    """H @ vectors without the diagonal, of numbers rounded to bytes; None if they have no room there.
-
-    No entry may be larger than `largest` in size, nor, unless they are `with_signs`, below 0; the squares of the vectors
-    have to sum to `spread` times those of their largest numbers.
-    """
-    cdef PairProblem[real] problem = pair_problem[real](
-        kernel, points, marks, labels, order, points, marks, labels, order, True)
-    result = np.empty((vectors.shape[0], vectors.shape[1]))
-    cdef double[:, ::1] out = result
-    cdef double* out_pointer = &out[0, 0]
-    cdef const double* vectors_pointer = &vectors[0, 0]
-    cdef int64_t n_vectors = vectors.shape[1]
-    cdef EntryRange range
-    range.largest, range.with_signs = largest, with_signs
-    cdef RoughResult found
-    with nogil:
-        found = c_rough_products(problem, sweep.run, range, vectors_pointer, n_vectors, spread, entries.entries, out_pointer)
-    sweep.raise_if_stopped(found != RoughResult.STOPPED)
-    return result if found == RoughResult.DONE else None
-
-
-def moments_and_rough_entries(
-    const double[:, ::1] points, const double[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
-    Kernel kernel not None, Sweep sweep not None, RoughEntries entries not None, double largest,
-):
-    """Total, row sums, sum of squares and what is `expected` of it, as `moments` has them; keeps the entries, with signs."""
-    cdef PairProblem[double] problem = pair_problem[double](
-        kernel, points, marks, labels, order, points, marks, labels, order, True)
-    problem.left.expecting = problem.right.expecting = True
-    row_sums = np.empty(problem.left.n)
-    cdef double[::1] rows_view = row_sums
-    cdef double total = 0
-    cdef double squares = 0
-    cdef double[2] expected
-    cdef EntryRange range
-    range.largest, range.with_signs = largest, True
-    cdef bint finished
-    with nogil:
-        finished = c_moments_and_rough_entries(
-            problem, sweep.run, range, entries.entries, &total, &rows_view[0], &squares, &expected[0])
-    sweep.raise_if_stopped(finished)
-    return total, row_sums, squares, (expected[0], expected[1])
 
 
 def entries(

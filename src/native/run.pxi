@@ -48,10 +48,6 @@ cdef extern from "cpu/random/resampling.h" namespace "kcalib" nogil:
         pass
     bint c_fill_weights "kcalib::fill_weights"[T](
         WeightKind, unsigned long long, unsigned long long, int64_t, int64_t, T*, const Run&) except +
-    bint c_fill_bytes "kcalib::fill_bytes"(
-        WeightKind, unsigned long long, unsigned long long, int64_t, int64_t, const int64_t*, signed char*, const Run&) except +
-    void c_panel_products "kcalib::panel_products"(
-        const signed char*, int64_t, int64_t, const int64_t*, const double*, double*, const Run&) except +
     bint c_count_products "kcalib::count_products"(
         unsigned long long, unsigned long long, int64_t, int64_t, const double*, double*, const Run&) except +
 
@@ -65,20 +61,6 @@ cdef extern from "cpu/random/drawn_labels.h" namespace "kcalib" nogil:
     void c_label_sums "kcalib::label_sums"(const double*, int64_t, int64_t, const int*, int64_t, double*, const Run&)
     bint c_changed_sums "kcalib::changed_sums"(
         const double*, int64_t, int64_t, const double*, const int*, const int*, int64_t, double*, const Run&) except +
-
-
-cdef extern from "cpu/bytes/byte_forms.h" namespace "kcalib" nogil:
-    cdef cppclass ByteForms:
-        @staticmethod
-        int64_t panel_rows(int64_t n)
-
-
-cdef extern from "cpu/bytes/byte_labels.h" namespace "kcalib" nogil:
-    int64_t BYTE_LABELS_AT_ONCE "kcalib::ByteLabels::LABELS_AT_ONCE"
-    int64_t BYTE_LABELS_SAMPLES "kcalib::ByteLabels::SAMPLES"
-    cdef cppclass ByteLabels:
-        @staticmethod
-        int64_t group_size(int64_t planes)
 
 
 cdef class Sweep:
@@ -141,44 +123,6 @@ def fill_weights(
     with nogil:
         finished = c_fill_weights(<WeightKind>kind, seed, first_replicate, n_replicates, n, out_pointer, sweep.run)
     sweep.raise_if_stopped(finished)
-
-
-def panel_rows(int64_t n):
-    """Rows of a panel of n bytes, as `fill_bytes` makes them."""
-    return ByteForms.panel_rows(n)
-
-
-def fill_bytes(
-    int kind, unsigned long long seed, unsigned long long first_replicate, int64_t n_replicates, int64_t n, const int64_t[::1] order,
-    Sweep sweep not None,
-):
-    """Weights that are whole numbers, not those of kind GAUSSIAN: panels of bytes, as `quadratic_forms` takes them.
-
-    Rows are in that order; None: as they are.
-    """
-    cdef int64_t width = c_weights_at_once(sweep.run.table[0], 1)
-    panels = np.empty((-(-n_replicates // width), ByteForms.panel_rows(n) // 4, 4 * width), dtype=np.int8)
-    cdef signed char[:, :, ::1] out = panels
-    cdef signed char* out_pointer = &out[0, 0, 0]
-    cdef const int64_t* order_pointer = NULL
-    cdef bint finished
-    if order is not None:
-        order_pointer = &order[0]
-    with nogil:
-        finished = c_fill_bytes(<WeightKind>kind, seed, first_replicate, n_replicates, n, order_pointer, out_pointer, sweep.run)
-    sweep.raise_if_stopped(finished)
-    return panels
-
-
-def panel_products(
-    const signed_char[:, :, ::1] panels, const int64_t[::1] order, const double[::1] vector, double[::1] out, Sweep sweep not None
-):
-    """Writes `count_products` of the draws in panels of `fill_bytes`, for the replicates that `out` has places for."""
-    cdef const int64_t* order_pointer = NULL
-    if order is not None:
-        order_pointer = &order[0]
-    with nogil:
-        c_panel_products(&panels[0, 0, 0], out.shape[0], vector.shape[0], order_pointer, &vector[0], &out[0], sweep.run)
 
 
 def count_products(

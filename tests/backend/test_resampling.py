@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from problems import instruction_sets, levels_of_bytes
+from problems import instruction_sets
 from scipy import stats
 
 from kcalib import _native
@@ -307,24 +307,6 @@ def test_products_with_counts(n):
     np.testing.assert_allclose(found, vector @ weights.values(), rtol=0, atol=1e-15 * n * np.abs(vector).max() * 8)
     np.testing.assert_array_equal(found, weights.products(vector, threads=3))
     assert Weights("multinomial", n, 0, seed=5).products(vector).shape == (0,)
-
-
-@pytest.mark.skipif(not levels_of_bytes(), reason="this machine has no products of bytes")
-@pytest.mark.parametrize("n", [1, 7, 300])
-def test_panels_and_their_products_in_another_order(n):
-    """Rows are where they are wanted, and the products those of the draws, to the bit."""
-    rng = np.random.default_rng(n)
-    vector, order, weights = rng.normal(size=n), rng.permutation(n), Weights("multinomial", n, 37, seed=5)
-    for rows in (None, order):
-        panels = weights.panels_of_bytes(3, 37, 2, rows)
-        found = panels.reshape(len(panels), -1, 16, 4).transpose(1, 3, 0, 2).reshape(-1, 16 * len(panels))
-        values = weights.values(3, 37)
-        np.testing.assert_array_equal(found[:n, :34], values if rows is None else values[rows])
-        assert not found[n:].any()
-        assert not found[:, 34:].any()
-        products = np.empty(34)
-        _native.panel_products(panels, rows, vector, products, _native.Sweep(3))
-        np.testing.assert_array_equal(products, weights.products(vector)[3:])
 
 
 def labels_by_numpy(p: np.ndarray, draws: int, seed: int) -> np.ndarray:

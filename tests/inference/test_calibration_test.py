@@ -23,7 +23,6 @@ import kcalib
 from kcalib import _packing, methods
 from kcalib._backend.random import Weights, drawn_labels
 from kcalib._input.labels import prepare
-from kcalib._pairs.backends.cpu import CpuBackend
 from kcalib.estimators.skce import PairOptions
 from kcalib.inference import calibration_test, distribution_free
 from kcalib.inference.calibration_test import METHODS
@@ -103,38 +102,6 @@ def test_bootstrap_is_that_of_the_centred_matrix(n):
     draws = np.einsum("ib,ij,jb->b", counts, centred, counts) - counts.T @ np.diag(centred)
     result = kcalib.calibration_test(y, p, method=methods.Bootstrap(n_resamples=199), seed=3, kernel=KERNEL)
     assert result.pvalue == pytest.approx((1 + np.sum(draws >= off_diagonal(h).sum())) / 200)
-
-
-@pytest.mark.parametrize(
-    ("method", "one_sweep"),
-    [
-        (methods.Bootstrap(n_resamples=99), "moments_and_forms"),
-        (methods.Spectrum(reference="residuals"), "moments_and_rough_entries"),
-        (methods.Pearson(reference="residuals"), "moments_and_rough_entries"),
-    ],
-)
-def test_moments_are_taken_from_the_sweep_of_others(monkeypatch, method, one_sweep):
-    """Unless predictions are nearly certain, whose moments have sweeps of their own."""
-    y, p = softmax_problem(300, 10)
-    asked = []
-
-    def noted(name, function):
-        def call(self, *args, **options):
-            asked.append(name)
-            return function(self, *args, **options)
-
-        return call
-
-    for name in ("moments", "moments_and_expectation", one_sweep):
-        monkeypatch.setattr(CpuBackend, name, noted(name, getattr(CpuBackend, name)))
-    kcalib.calibration_test(y, p, method=method, seed=1, kernel=KERNEL)
-    assert asked == [one_sweep]
-    asked.clear()
-    certain = np.full((300, 10), 1e-4)
-    certain[np.arange(300), y] = 1 - 9e-4
-    kcalib.calibration_test(np.roll(y, 1), certain, method=method, seed=1, kernel=KERNEL)
-    assert one_sweep not in asked
-    assert "moments" in asked
 
 
 @pytest.mark.parametrize("multipliers", ["rademacher", "gaussian"])

@@ -4,7 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from problems import instruction_sets, levels_of_bytes
+from problems import instruction_sets
 
 import kcalib
 from kcalib import _native, _packing
@@ -90,24 +90,6 @@ def test_the_same_bits_for_any_number_of_threads_and_draws_at_a_time():
     )
     single = backend_of(p, "sum", "float32", threads=2).label_forms(p, labels[:, 0], [labels])[1]
     np.testing.assert_allclose(single, found, rtol=0, atol=1e-4 * np.std(found))
-
-
-@pytest.mark.parametrize("level", levels_of_bytes())
-@pytest.mark.parametrize("law", ["diffuse", "saturated"])
-@pytest.mark.parametrize(("n", "m"), [(1, 3), (2, 2), (37, 5), (101, 30), (130, 100), (211, 256), (50, 257)])
-def test_comparisons_by_bytes_have_the_bits_of_comparisons_by_words(level, law, n, m):
-    """Of 1 to 8 bits a label, and of more, which are compared by words; with labels of other widths beside them."""
-    p = predictions(law, n, m)
-    labels = np.random.default_rng(3).integers(m, size=(n, 37)).astype(np.int32)
-    labels[0, 0] = m - 1
-    by_bytes, by_words = (backend_of(p, "sum", level=level) for level in (level, "x86-64-v4"))
-    sweep = _native.Sweep(1, level)
-    assert _native.label_planes(labels, sweep) == (0 if m > 256 else (m - 1).bit_length())
-    assert _native.label_planes(labels, _native.Sweep(1, "x86-64-v4")) == 0
-    found = by_words.matches(labels)
-    np.testing.assert_array_equal(by_bytes.matches(labels), found)
-    np.testing.assert_array_equal(by_bytes.matches(np.zeros_like(labels[:, :2]), labels)[2:], found)
-    assert _native.label_planes(-labels - 1, sweep) == 0
 
 
 def test_kernels_that_are_zero_or_overflow():

@@ -82,11 +82,6 @@ def instruction_sets(levels: tuple[str, ...] = ("x86-64-v4", "x86-64-v3", "basel
     return found
 
 
-def levels_of_bytes() -> list[str]:
-    """Those that multiply and compare bytes."""
-    return instruction_sets(("x86-64-v4-amx", "x86-64-v4-vnni"))
-
-
 def psd_matrix(m: int, rank: int, seed: int = 0) -> np.ndarray:
     root = np.random.default_rng(seed).normal(size=(m, rank))
     return root @ root.T / rank

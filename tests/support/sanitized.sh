@@ -42,7 +42,7 @@ assert path.is_relative_to(sys.argv[1]), f"{path} is not what was built"
 assert all(name in path.read_bytes() for name in (b"__asan_report_load8", b"__ubsan_handle")), "built without sanitizers"
 EOF
 if [ $# = 0 ]; then
-  set -- tests/pairs/test_{byte_forms,line,feature_sums,mixtures,staircases}.py tests/estimators/test_{skce,ece_mmce,scores}.py \
+  set -- tests/pairs/test_{backends,line,feature_sums,mixtures,staircases}.py tests/estimators/test_{skce,ece_mmce,scores}.py \
     tests/backend/test_{alignment,changing_arrays,exact_sums,resampling}.py tests/input/test_rows.py tests/streaming/test_{state,tally}.py
 fi
 # Left out: compilers and other processes, which would have the sanitizers, too; phases of 1e9 turns, whose last digits

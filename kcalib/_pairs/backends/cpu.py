@@ -6,7 +6,7 @@ points, of mixtures, and from a table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,7 +36,7 @@ RESIDUAL_CLASSES_UNSORTED = 32
 SPREAD_OF_RESIDUALS = 0.1  # mean squared distance of points up to which residuals would lose its digits
 SMALL_RESIDUALS = 0.1  # lengths up to which points would lose digits of theirs
 SORT_FROM = 128  # samples; fewer are swept in less time than sorting them takes
-LABELS, BYTES = "int32", "int8"  # dtypes of panels of labels, and of weights that are whole numbers
+LABELS = "int32"  # dtype of panels of labels
 IN_UNITS = "units"  # in place of the dtype of products: entries as comparisons of labels have them
 WEIGHTS_BYTES = 2**28  # of packed resampling weights in memory at a time
 
@@ -110,12 +110,9 @@ class CpuBackend:
             return self._completed(total, row_sums, squares), expectation
         return Moments(total, row_sums, column_sums, None, squares, None), expectation
 
-    def _completed(
-        self, total: float, row_sums: np.ndarray | None, squares: float | None, own: np.ndarray | None = None
-    ) -> Moments:
+    def _completed(self, total: float, row_sums: np.ndarray | None, squares: float | None) -> Moments:
         """Sums of a symmetric problem, with the diagonal."""
-        if own is None:
-            own = diagonal(self.problem, self.threads)
+        own = diagonal(self.problem, self.threads)
         return Moments(total, row_sums, row_sums, own, squares, float(np.sum(own)))
 
     def block_sums(self, size: int) -> np.ndarray:
@@ -132,144 +129,36 @@ class CpuBackend:
         arrays = *left.arrays, *right.arrays
         return self._run(_native.matmul, *arrays, problem.symmetric, vectors=vectors, single=single)[0]
 
-    def rough_products(
-        self,
-        vectors: np.ndarray,
-        *,
-        with_signs: bool = False,
-        spread: float = 0.0,
-        largest: float | None = None,
-        kept: _native.RoughEntries | None = None,
-    ) -> np.ndarray:
-        """H @ vectors without the diagonal, of symmetric problems, for what needs few digits of sums.
-
-        Where the processor multiplies bytes (AVX512_VNNI) entries are multiples of a 254th of the `largest`, which is
-        one of the diagonal (`with_signs`: those from -1 to 1, of a 126th), vectors of a 126th of the largest of each,
-        rounded up or down by a hash of where they are: errors have mean 0 and are independent. Elsewhere, for fewer
-        than 8 vectors, for entries that are larger, or below 0 without signs, and where the squares of the vectors sum
-        to less than `spread` times those of their largest numbers: as `products_off_diagonal`.
-
-        What is `kept` of one product, or by `moments_and_rough_entries` (half a byte a pair, of up to 64 MiB), further
-        ones take as it is.
-        """
-        vectors = np.ascontiguousarray(vectors, dtype=np.float64)
-        found: np.ndarray | None
-        if kept is not None and kept.are_there:
-            with TerminalProgress() as progress:
-                found = kept.products(vectors, spread, self._sweep(progress))
-        else:
-            side = self._prepared(self.problem.left)
-            if largest is None:
-                largest = float(np.max(diagonal(self.problem, self.threads)))
-            entries = _native.RoughEntries() if kept is None else kept
-            options = {"largest": largest, "with_signs": with_signs, "spread": spread}
-            found = self._run(_native.rough_products, *side.arrays, vectors=vectors, entries=entries, **options)
-        return self.products_off_diagonal(vectors) if found is None else found
-
-    def moments_and_rough_entries(self, kept: _native.RoughEntries) -> tuple[Moments, tuple[float, float]]:
-        """`moments_and_expectation`, with the bits that they have alone, of float64; by the same sweep what is `kept`.
-
-        These are the entries of H, with signs, that `rough_products` takes then: where the processor multiplies bytes
-        and they take up to 64 MiB; elsewhere none.
-        """
-        side, own = self._prepared(self.problem.left), diagonal(self.problem, self.threads)
-        found = self._run(_native.moments_and_rough_entries, *side.arrays, entries=kept, largest=float(own.max()))
-        total, row_sums, squares, expectation = found
-        return self._completed(total, side.restored(row_sums), squares, own), expectation
-
-    def products_off_diagonal(self, vectors: np.ndarray) -> np.ndarray:
-        """H @ vectors without the diagonal, of symmetric problems, of entries in float32.
-
-        What is far below the diagonal, as for very narrow kernels, is not lost beside it.
-        """
-        side = self._prepared(self.problem.left)
-        vectors = np.ascontiguousarray(vectors, dtype=np.float64)
-        sides = *side.arrays, *side.arrays, True
-        found: np.ndarray = self._run(_native.matmul, *sides, vectors=vectors, single=True, off_diagonal=True)[0]
-        return found
-
     def quadratic_forms(self, weights: np.ndarray | Weights, *, dtype: str = "float64") -> np.ndarray:
-        side, dtype, forms = self._prepared(self.problem.left), self._packed_as(weights, dtype), [np.empty(0)]
+        side, forms = self._prepared(self.problem.left), [np.empty(0)]
         for begin, end, panels in self._batches(weights, dtype, side.order):
             forms.append(self._forms(side, panels, end - begin))
         return np.concatenate(forms)
 
-    def forms_and_products(self, counts: Weights, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """`quadratic_forms` of counts in float32, and `products` with a vector: drawn once where they are bytes."""
-        if self._packed_as(counts, "float32") != BYTES:
-            return self.quadratic_forms(counts, dtype="float32"), counts.products(vector, self.threads)
-        side, forms, products = self._prepared(self.problem.left), [np.empty(0)], [np.empty(0)]
-        for begin, end, panels in self._batches(counts, BYTES, side.order):
-            forms.append(self._forms(side, panels, end - begin))
-            products.append(self._products(side, panels, end - begin, vector))
-        return np.concatenate(forms), np.concatenate(products)
-
-    def moments_and_forms(
-        self, counts: Weights, vector_of: Callable[[Moments], np.ndarray]
-    ) -> tuple[Moments, tuple[float, float], np.ndarray, np.ndarray]:
-        """`moments_and_expectation`, and `forms_and_products` with the vector that is made of the moments.
-
-        With the bits that they have alone. Where counts are bytes, the forms of the first of them, mostly of all, come
-        from the sweep of the moments.
-        """
-        if self._packed_as(counts, "float32") != BYTES:
-            moments, expectation = self.moments_and_expectation()
-            return moments, expectation, *self.forms_and_products(counts, vector_of(moments))
-        side, forms, products = self._prepared(self.problem.left), [], []
-        for begin, end, panels in self._batches(counts, BYTES, side.order):
-            if begin == 0:
-                found = self._run(_native.moments_and_forms, *side.arrays, panels=panels)
-                total, row_sums, squares, expectation, of_first = found
-                moments = self._completed(total, side.restored(row_sums), squares)
-                vector = vector_of(moments)
-                forms.append(of_first.reshape(-1)[: end - begin])
-            else:
-                forms.append(self._forms(side, panels, end - begin))
-            products.append(self._products(side, panels, end - begin, vector))
-        return moments, expectation, np.concatenate(forms), np.concatenate(products)
-
-    def _forms(self, side: HostSide, panels: Sequence[np.ndarray] | np.ndarray, count: int) -> np.ndarray:
-        found = self._run(_native.quadratic_forms, *side.arrays, panels=list(panels), first_panel=panels[0])
+    def _forms(self, side: HostSide, panels: list[np.ndarray], count: int) -> np.ndarray:
+        found = self._run(_native.quadratic_forms, *side.arrays, panels=panels, first_panel=panels[0])
         forms: np.ndarray = found.reshape(-1)[:count]
         return forms
 
-    def _products(self, side: HostSide, panels: np.ndarray, count: int, vector: np.ndarray) -> np.ndarray:
-        """`vector`, in the user's order, times counts in panels of bytes."""
-        products = np.empty(count)
-        vector = np.ascontiguousarray(vector, dtype=np.float64)
-        _native.panel_products(panels, side.order, vector, products, self._sweep())
-        return products
-
     def _batches(
         self, weights: np.ndarray | Weights, dtype: str, order: np.ndarray | None
-    ) -> Iterator[tuple[int, int, Any]]:
+    ) -> Iterator[tuple[int, int, list[np.ndarray]]]:
         """Columns [begin, end) of the weights, some at a time, and these in panels, see `_panels`."""
         n, count = weights.shape if isinstance(weights, np.ndarray) else (weights.n, weights.n_replicates)
         width = _native.weights_at_once(dtype, self._sweep())
-        rows = _native.panel_rows(n) if dtype == BYTES else n
-        at_once = max(1, WEIGHTS_BYTES // (rows * width * np.dtype(dtype).itemsize)) * width
+        at_once = max(1, WEIGHTS_BYTES // (n * width * np.dtype(dtype).itemsize)) * width
         for begin in range(0, count, at_once):
             end = min(count, begin + at_once)
             yield begin, end, self._panels(weights, begin, end, dtype, order)
 
-    def _packed_as(self, weights: np.ndarray | Weights, dtype: str) -> str:
-        """Whole numbers are bytes in place of float32, where the machine multiplies these; entries keep more digits."""
-        whole = isinstance(weights, Weights) and weights.kind in ("multinomial", "rademacher")
-        return BYTES if whole and dtype == "float32" and _native.weights_at_once(BYTES, self._sweep()) else dtype
-
     def _panels(
         self, weights: np.ndarray | Weights, begin: int, end: int, dtype: str, order: np.ndarray | None
-    ) -> Sequence[np.ndarray] | np.ndarray:
+    ) -> list[np.ndarray]:
         """Columns [begin, end) of the weights, or of labels, as the compiled core takes them at once, in that order."""
-        if dtype == BYTES:
-            assert isinstance(weights, Weights)
-            return weights.panels_of_bytes(begin, end, self.threads, order)
-        sweep = self._sweep()
         if dtype == LABELS:
             assert isinstance(weights, np.ndarray)
-            labels = np.ascontiguousarray(weights, dtype=LABELS)
-            return self._label_panels(labels, begin, end, _native.label_planes(labels, sweep))
-        width = _native.weights_at_once(dtype, sweep)
+            return self._label_panels(np.ascontiguousarray(weights, dtype=LABELS), begin, end)
+        width = _native.weights_at_once(dtype, self._sweep())
         return [self._panel(weights, c, min(end, c + width), width, dtype, order) for c in range(begin, end, width)]
 
     def _panel(
@@ -307,10 +196,9 @@ class CpuBackend:
         return found
 
     def matches(self, labels: np.ndarray, *others: np.ndarray) -> np.ndarray:
-        side, sweep = self._prepared(self.problem.left, sort=False), self._sweep()
+        side = self._prepared(self.problem.left, sort=False)
         wholes = [np.ascontiguousarray(some, dtype=LABELS) for some in (labels, *others)]
-        bits = [_native.label_planes(some, sweep) for some in wholes]
-        parts = [self._label_panels(some, 0, some.shape[1], max(bits) if min(bits) else 0) for some in wholes]
+        parts = [self._label_panels(some, 0, some.shape[1]) for some in wholes]
         found = self._run(_native.matches, *side.arrays, panels=[panel for part in parts for panel in part])
         sums, first = [], 0
         for some, part in zip(wholes, parts, strict=True):
@@ -318,12 +206,8 @@ class CpuBackend:
             first += len(part)
         return np.concatenate(sums)
 
-    def _label_panels(self, labels: np.ndarray, begin: int, end: int, bits: int) -> list[np.ndarray]:
-        """Columns [begin, end): of so many bits a label in bytes, of 0 in words."""
-        sweep = self._sweep()
-        if bits:
-            return list(_native.packed_labels(labels, begin, end, bits, sweep))
-        width = _native.labels_at_once(sweep)
+    def _label_panels(self, labels: np.ndarray, begin: int, end: int) -> list[np.ndarray]:
+        width = _native.labels_at_once(self._sweep())
         return [self._panel(labels, c, min(end, c + width), width, LABELS) for c in range(begin, end, width)]
 
     @property
@@ -544,8 +428,7 @@ class Cut:
 
     def weights(self, weights: np.ndarray | Weights, begin: int, end: int, dtype: str) -> list[np.ndarray]:
         """Columns [begin, end) of weights as `forms` takes them, or, of the dtype `LABELS`, of labels for `matches`."""
-        packed_as = self._backend._packed_as(weights, dtype)
-        return list(self._backend._panels(weights, begin, end, packed_as, self.left.order))
+        return self._backend._panels(weights, begin, end, dtype, self.left.order)
 
     def forms(
         self,

@@ -12,7 +12,7 @@ namespace kcalib {
 namespace {
 
 constexpr int64_t MOST_COLUMNS = 192;  // of a block
-// An entry is at most 2^UNIT_BITS units, a row of a block below 2^31, and four entries below 2^23 (`ByteLabels`).
+// An entry is at most 2^UNIT_BITS units, a row of a block below 2^31.
 constexpr int UNIT_BITS = 20;
 static_assert(MOST_COLUMNS << UNIT_BITS < 1L << 31);
 

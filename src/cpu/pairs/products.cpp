@@ -125,10 +125,6 @@ template <class T, class W> class Product {
       left_.emplace(blocks.problem.left, blocks.block, length_, columns, left_vectors, run);
       column_sums_.emplace(blocks, run, blocks.n_right, length_, columns.count);
     }
-    if constexpr (sizeof(W) == sizeof(float)) {
-      if (as == Entries::SINGLE && run.table->half_products && columns.count >= HalfProducts::FEWEST)
-        in_halves_ = right_.split(run, blocks.column_blocks) && (!left_ || left_->split(run, blocks.row_blocks));
-    }
   }
 
   void sweep(Watch& watch) {
@@ -136,8 +132,6 @@ template <class T, class W> class Product {
     const int64_t part_size = per_group_ * size_, room = rows_of_entries() * length_;
     const AlignedBuffer<double> parts(2 * part_size * threads);
     const AlignedBuffer<W> entries(room * threads);
-    const int64_t halves_room = in_halves_ ? HalfProducts::entries_size(blocks_.block) : 0;
-    const AlignedBuffer<unsigned short> halves(halves_room * threads);
     std::fill_n(entries.get(), room * threads, W(0));
     Turns turns(row_groups_), column_turns(ceil_divide(blocks_.column_blocks, per_group_));
     std::atomic<int64_t> place{0};
@@ -150,7 +144,7 @@ template <class T, class W> class Product {
           const bool own = blocks_.problem.symmetric && pair->rows == pair->columns;
           double* columns = own ? rows : rows + part_size;
           std::fill_n(rows, 2 * part_size, 0.0);
-          multiply(*pair, {h, halves.get() + halves_room * thread_number()}, rows, columns, watch);
+          multiply(*pair, h, rows, columns, watch);
           const int64_t last = order_.last_turn();
           add(sums_, blocks_.row_blocks, pair->rows, pair->turn, last, rows, turns, watch);
           if (blocks_.problem.symmetric && !own)
@@ -171,31 +165,16 @@ template <class T, class W> class Product {
   struct Vectors {
     const std::vector<double> scales;
     const BlockColumns<W> numbers;
-    const int64_t halves_size;
-    std::optional<AlignedBuffer<unsigned short>> halves;  // of `HalfProducts`, block by block
 
     Vectors(const Side<T>& side, int64_t block, int64_t length, Columns columns, const double* values, const Run& run)
         : scales(sizeof(W) == sizeof(float) ? scales_of(values, side.n, columns) : std::vector<double>(columns.count, 1.0)),
-          numbers(side.n, block, length, columns.count),
-          halves_size(HalfProducts::vectors_size(length, columns.count)) {
+          numbers(side.n, block, length, columns.count) {
       std::vector<double> factors;
       for (double scale : scales) factors.push_back(1 / scale);
       numbers.for_each(run, [&](int64_t i, int64_t c, W& number) {
         number = i < 0 ? W(0) : W(values[side.row(i) * columns.stride + c] * factors[c]);
       });
     }
-
-    // Makes the halves. False if a number is not finite.
-    bool split(const Run& run, int64_t blocks) {
-      halves.emplace(blocks * halves_size);
-      const int threads = team_size(run, blocks, double(blocks) * double(halves_size));
-      bool finite = true;
-#pragma omp parallel for schedule(static) num_threads(threads) reduction(&& : finite)
-      for (int64_t b = 0; b < blocks; ++b)
-        finite = run.table->half_products->split(numbers[b], numbers.length, int64_t(scales.size()), of_block(b)) && finite;
-      return finite;
-    }
-    unsigned short* of_block(int64_t b) const { return halves->get() + b * halves_size; }
   };
 
   // What tasks add up to, and what its roundings have lost. Of few samples these are few, and of entries in float32 nobody
@@ -225,16 +204,9 @@ template <class T, class W> class Product {
 
   int64_t rows_of_entries() const { return blocks_.block + MAX_ROWS_AT_ONCE; }  // the last rows of a tile may be beyond the block's
 
-  // A thread's own, for the entries of a block.
-  struct Room {
-    W* entries;
-    unsigned short* halves;
-  };
-
   // Adds the products of a pair of groups: H V to `rows` and, of a symmetric problem or with vectors on the left, H^T
   // times these to `columns`.
-  void multiply(const GroupOrder::Pair& pair, const Room& room, double* rows, double* columns, Watch& watch) const {
-    W* h = room.entries;
+  void multiply(const GroupOrder::Pair& pair, W* h, double* rows, double* columns, Watch& watch) const {
     const TileFunctions<W>& weighted = functions<W>(*run_.table);
     const bool symmetric = blocks_.problem.symmetric;
     const auto left = [&](int64_t i, int64_t j) -> const W* {
@@ -251,25 +223,12 @@ template <class T, class W> class Product {
           if (as_ == Entries::IN_UNITS) run_.table->round_panels(h, rows_of_entries(), n_rows, n_columns, symmetric && i == j);
         } else {
           blocks_.tile.panels_single(pairs, h, rows_of_entries());
-          if (as_ == Entries::OFF_DIAGONAL && symmetric && i == j) clear_diagonal(h, n_rows);
         }
         const BlockProduct<W> product{h, rows_of_entries(), n_rows, n_columns, columns_.count, length_, right_.numbers[j], left(i, j),
                                       rows + (i - i_begin) * size_, columns + (j - j_begin) * size_};
-        bool done = false;
-        if constexpr (sizeof(W) == sizeof(float)) {
-          const Vectors& of_rows = left_ ? *left_ : right_;
-          if (in_halves_)
-            done = run_.table->half_products->multiply(product, right_.of_block(j), product.of_rows ? of_rows.of_block(i) : nullptr, room.halves);
-        }
-        if (!done) weighted.multiply(product);
+        weighted.multiply(product);
         watch.task_done();
       }
-  }
-
-  // Of a symmetric problem's block of float32 entries in panels.
-  void clear_diagonal(W* h, int64_t rows) const {
-    const int64_t width = run_.table->float32.weights_at_once;
-    for (int64_t k = 0; k < rows; ++k) h[(k / width * rows_of_entries() + k) * width + k % width] = W(0);
   }
 
   // Adds a task's sums to those of a group when it is their turn, of which there are some up to the `last`.
@@ -298,11 +257,10 @@ template <class T, class W> class Product {
   const int64_t length_, size_;  // of a block's numbers in a column, and in all columns
   const int64_t per_group_, row_groups_;
   const GroupOrder order_;
-  Vectors right_;
+  const Vectors right_;
   std::optional<Vectors> left_;
   const Sums sums_;
   std::optional<Sums> column_sums_;
-  bool in_halves_ = false;
 };
 
 // out = H vectors, and column_out = H^T left_vectors unless null, for the given columns of all. False if stopped.
@@ -328,8 +286,7 @@ bool matmul(const PairProblem<T>& problem, const Run& run, const double* vectors
     const Columns columns{n_vectors, std::min(AT_ONCE, n_vectors - c)};
     const double* left = left_vectors ? left_vectors + c : nullptr;
     double* column = column_out ? column_out + c : nullptr;
-    const bool single = entries == Entries::SINGLE || entries == Entries::OFF_DIAGONAL;
-    finished = (single ? multiply<T, float> : multiply<T, double>)(
+    finished = (entries == Entries::SINGLE ? multiply<T, float> : multiply<T, double>)(
         blocks, run, watch, vectors + c, left, columns, entries, out + c, column);
   }
   return finished;

@@ -44,7 +44,6 @@ bool moments(const PairProblem<T>& problem, const Run& run, double* total, doubl
 }
 
 int64_t weights_at_once(const TileTable& table, int64_t size) {
-  if (size == 1) return table.bytes ? ByteForms::WEIGHTS_AT_ONCE : 0;
   return size == sizeof(float) ? table.float32.weights_at_once : table.float64.weights_at_once;
 }
 
@@ -85,49 +84,15 @@ bool quadratic_forms(const PairProblem<T>& problem, const Run& run, const W* con
   return true;
 }
 
-bool moments_and_forms(const PairProblem<double>& problem, const Run& run, const signed char* const* panels, int64_t n_panels,
-                       double* total, double* row_sums, double* squares, double* expected, double* forms) {
-  const Blocks<double> blocks(problem, run);
-  const WeightPanels<signed char> weights{panels, n_panels, 0, 0};
-  const int64_t length = weights.length(run);
-  const int threads = blocks.threads(double(length));
-  const MergedMoments<double> merged(problem, run, true, true, true);
-  const AlignedBuffer<double> parts(blocks.own_tasks() * length);
-  MomentSums<double> moments(blocks, run, threads, merged.parts());
-  FormSums<double, signed char> sums(blocks, run, threads, weights, false, parts.get());
-  const bool finished = blocks.for_each(
-      threads,
-      [&](int64_t task) {
-        moments.start(task);
-        sums.start(task);
-      },
-      [&](int64_t task, int64_t i, int64_t j) {
-        double* const h = sums.entries();
-        moments.add_and_write(
-            i, j, [&](const auto& pairs, BlockSums& found) { run.table->sums_and_entries(pairs, found, h, blocks.block); },
-            [&](const auto& pairs) { blocks.tile.entries(pairs, h, blocks.block); });
-        sums.add(task, blocks.pairs(i, j));
-      },
-      [&](int64_t task, auto rows, auto columns) {
-        moments.finish(task, rows, columns);
-        sums.finish(task);
-      });
-  if (!finished) return false;
-  merged.write(total, row_sums, nullptr, squares, expected);
-  merge(run, parts, blocks.own_tasks(), length, forms);
-  return true;
-}
-
 template <class T>
 bool match_parts(const PairProblem<T>& problem, const Run& run, const LabelPanels& labels, int64_t first_row, int64_t first_column,
                  double* parts) {
   const Blocks<T> blocks(problem, run);
   const TileTable& table = *run.table;
-  const int64_t length = labels.n_panels * labels.at_once(table), block = blocks.block, room = (block + MAX_MATCH_ROWS) * block;
+  const int64_t length = labels.length(table), block = blocks.block, room = (block + MAX_MATCH_ROWS) * block;
   const int threads = blocks.threads(2.0 * double(length));
   const AlignedBuffer<double> entries(room * threads), sums(2 * length * threads);  // as in `quadratic_parts`
   const AlignedBuffer<int> units(room * threads);
-  const AlignedBuffer<unsigned char> tables(labels.planes ? ByteLabels::TABLES_SIZE * threads : 0);
   std::fill_n(parts, blocks.tasks() * length, 0.0);
   std::fill_n(entries.get(), room * threads, 0.0);
   const auto own = [&] { return &sums[2 * length * thread_number()]; };
@@ -143,11 +108,7 @@ bool match_parts(const PairProblem<T>& problem, const Run& run, const LabelPanel
         const double unit = table.in_units(h, block, of.rows, of.columns, of.on_diagonal, whole);
         std::fill_n(own(), length, 0.0);
         const double times = problem.symmetric ? 2 * unit : unit;
-        if (labels.planes)
-          table.byte_labels->matches(whole, block, of, labels.bytes, labels.n_panels, labels.planes, times,
-                                     tables.get() + ByteLabels::TABLES_SIZE * thread_number(), own());
-        else
-          table.matches(whole, block, of, labels.words, labels.n_panels, times, own());
+        table.matches(whole, block, of, labels.panels, labels.count, times, own());
         table.add_compensated(own(), length, parts + task * length, own() + length);
       },
       [&](int64_t task, auto, auto) { settle(parts + task * length, own() + length, length); });
@@ -155,38 +116,11 @@ bool match_parts(const PairProblem<T>& problem, const Run& run, const LabelPanel
 
 template <class T> bool matches(const PairProblem<T>& problem, const Run& run, const LabelPanels& labels, double* out) {
   const Groups groups = groups_of(problem, run);
-  const int64_t tasks = groups.rows * groups.columns, length = labels.n_panels * labels.at_once(*run.table);
+  const int64_t tasks = groups.rows * groups.columns, length = labels.length(*run.table);
   const AlignedBuffer<double> parts(tasks * length);
   if (!match_parts(problem, run, labels, 0, 0, parts.get())) return false;
   merge(run, parts, tasks, length, out);
   return true;
-}
-
-int64_t label_planes(const int* labels, int64_t n, int64_t n_columns, const Run& run) {
-  if (!run.table->byte_labels) return 0;
-  const int threads = team_size(run, run.threads, double(n) * double(n_columns) / 4);
-  unsigned all = 0;  // negative ones have the highest bit
-#pragma omp parallel for schedule(static) num_threads(threads) reduction(| : all)
-  for (int64_t i = 0; i < n; ++i) {
-    unsigned row = 0;
-    for (int64_t c = 0; c < n_columns; ++c) row |= unsigned(labels[i * n_columns + c]);
-    all |= row;
-  }
-  if (all >> ByteLabels::MOST_PLANES) return 0;
-  int64_t planes = 1;
-  while (all >> planes) ++planes;
-  return planes;
-}
-
-void pack_labels(const int* labels, int64_t n, int64_t n_columns, int64_t begin, int64_t end, int64_t planes, unsigned char* out, const Run& run) {
-  constexpr int64_t WIDTH = ByteLabels::LABELS_AT_ONCE;
-  const int64_t panels = ceil_divide(end - begin, WIDTH), size = ceil_divide(n, ByteLabels::SAMPLES) * ByteLabels::group_size(planes);
-  const int threads = team_size(run, panels, double(n) * double(end - begin));
-#pragma omp parallel for schedule(static) num_threads(threads)
-  for (int64_t p = 0; p < panels; ++p) {
-    const int64_t first = begin + p * WIDTH;
-    run.table->byte_labels->pack(labels + first, n, n_columns, std::min(WIDTH, end - first), planes, out + p * size);
-  }
 }
 
 template <class T>
@@ -319,10 +253,8 @@ template <class T> void evaluate(const Run& run, ScalarFunction f, const T* x, d
   template bool block_sums<T>(const PairProblem<T>&, const Run&, int64_t, double*);                     \
   template bool quadratic_parts<T>(const PairProblem<T>&, const Run&, const double* const*, int64_t, int64_t, int64_t, double*); \
   template bool quadratic_parts<T>(const PairProblem<T>&, const Run&, const float* const*, int64_t, int64_t, int64_t, double*); \
-  template bool quadratic_parts<T>(const PairProblem<T>&, const Run&, const signed char* const*, int64_t, int64_t, int64_t, double*); \
   template bool quadratic_forms<T>(const PairProblem<T>&, const Run&, const double* const*, int64_t, double*); \
   template bool quadratic_forms<T>(const PairProblem<T>&, const Run&, const float* const*, int64_t, double*); \
-  template bool quadratic_forms<T>(const PairProblem<T>&, const Run&, const signed char* const*, int64_t, double*); \
   template bool match_parts<T>(const PairProblem<T>&, const Run&, const LabelPanels&, int64_t, int64_t, double*); \
   template bool matches<T>(const PairProblem<T>&, const Run&, const LabelPanels&, double*);          \
   template bool counts<T>(const PairProblem<T>&, const Run&, const double*, int64_t*);                \

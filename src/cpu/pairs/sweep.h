@@ -59,8 +59,8 @@ bool moment_parts(const PairProblem<T>& problem, const Run& run, double* totals,
 template <class T> bool block_sums(const PairProblem<T>& problem, const Run& run, int64_t size, double* out);
 
 // What becomes of the entries of H in a product: float64, float32 (and sums of up to a tile, too), or as `matches` has
-// them, of symmetric problems those off the diagonal, in float64; or, of these, those off the diagonal in float32.
-enum class Entries { DOUBLE, SINGLE, IN_UNITS, OFF_DIAGONAL };
+// them, of symmetric problems those off the diagonal, in float64.
+enum class Entries { DOUBLE, SINGLE, IN_UNITS };
 
 // out (left.n x n_vectors) = H vectors for vectors (right.n x n_vectors), diagonal included; rows of both are those of
 // the sides' points, whatever their order. Of rectangular problems also column_out (right.n x n_vectors) =
@@ -76,25 +76,18 @@ bool quadratic_parts(const PairProblem<T>& problem, const Run& run, const W* con
                      int64_t first_column, double* parts);
 
 // out[p * weights_at_once + c] = w^T H w for column c of the n x weights_at_once panels[p], in W's precision but
-// for the sums over blocks; symmetric problems, diagonal included. Whole numbers in bytes (signed char) have panels of
-// their own, see `ByteForms`.
+// for the sums over blocks; symmetric problems, diagonal included.
 template <class T, class W>
 bool quadratic_forms(const PairProblem<T>& problem, const Run& run, const W* const* panels, int64_t n_panels, double* out);
-int64_t weights_at_once(const TileTable& table, int64_t size);  // of so many bytes a weight; 0: the machine has no such
+int64_t weights_at_once(const TileTable& table, int64_t size);  // of so many bytes a weight
 
-// Columns of labels: n x labels_at_once of them in each of `words`, or, if `planes` is not 0, `ByteLabels` of so many.
+// Panels of labels, n x labels_at_once.
 struct LabelPanels {
-  const int* const* words;
-  const unsigned char* const* bytes;
-  int64_t n_panels, planes;
+  const int* const* panels;
+  int64_t count;
 
-  int64_t at_once(const TileTable& table) const { return planes ? ByteLabels::LABELS_AT_ONCE : table.labels_at_once; }
+  int64_t length(const TileTable& table) const { return count * table.labels_at_once; }  // of their sums
 };
-
-// `moments` with rows and squares, and `quadratic_forms` of weights in bytes, of symmetric problems that are `expecting`, by one
-// sweep: with the bits that they have alone.
-bool moments_and_forms(const PairProblem<double>& problem, const Run& run, const signed char* const* panels, int64_t n_panels,
-                       double* total, double* row_sums, double* squares, double* expected, double* forms);
 
 // The sums of `matches` before they are merged, as `quadratic_parts` has those of forms. Blocks have the units of those of
 // the whole problem, so that their sums are the same.
@@ -105,11 +98,6 @@ bool match_parts(const PairProblem<T>& problem, const Run& run, const LabelPanel
 // out[p * labels_at_once + c] = the sum of H over the pairs i != j with equal labels in column c of the p-th panel, its
 // entries rounded to 2^-20 of a power of two above the largest of their block; symmetric problems.
 template <class T> bool matches(const PairProblem<T>& problem, const Run& run, const LabelPanels& labels, double* out);
-
-// The bits of the largest of n x n_columns labels if `ByteLabels` takes these; otherwise 0.
-int64_t label_planes(const int* labels, int64_t n, int64_t n_columns, const Run& run);
-// Columns [begin, end) of these as panels of `ByteLabels`, one after the other.
-void pack_labels(const int* labels, int64_t n, int64_t n_columns, int64_t begin, int64_t end, int64_t planes, unsigned char* out, const Run& run);
 
 // counts[t] = number of pairs i < j with H_ij < thresholds[t], t < THRESHOLDS; symmetric problems.
 template <class T>

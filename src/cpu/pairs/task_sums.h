@@ -1,10 +1,9 @@
 // Sums over all pairs in parts, one for each task of `Blocks`: what a thread adds up as a task's blocks pass by, and how the
-// parts are merged. Included by sweep.cpp and rough_sweep.cpp, whose sweeps take one of them, or two by the same pass.
+// parts are merged. Included by sweep.cpp.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <type_traits>
 #include <vector>
 
 #include "cpu/pairs/blocks.h"
@@ -92,19 +91,6 @@ template <class T> class MomentSums {
     const double times = blocks_.problem.symmetric ? 2 : 1;
     own().add(run_, found, times, pairs.row_begin % blocks_.group, pairs.column_begin % blocks_.group);
   }
-  // Adds the sums of a block of which a sweep writes the entries, too: both by one pass, but for those on the diagonal, as
-  // moments are of pairs i < j alone.
-  void add_and_write(int64_t i, int64_t j, auto sum_and_write, auto write) {
-    const BlockOfPairs<T> pairs = blocks_.pairs(i, j);
-    BlockSums found = of_block();
-    if (i == j) {
-      blocks_.tile.sums(pairs, found);
-      write(blocks_.pairs_and_diagonal(i, j));
-    } else {
-      sum_and_write(pairs, found);
-    }
-    add(pairs, found);
-  }
   template <class Range> void finish(int64_t task, Range rows, Range columns) {
     const bool symmetric = blocks_.problem.symmetric;
     const TaskSums& sums = own();
@@ -174,16 +160,13 @@ template <class W> struct WeightPanels {
 // The parts of quadratic forms of blocks whose entries are written to `entries()`: of all tasks, or of those that a sweep has.
 template <class T, class W> class FormSums {
  public:
-  static constexpr bool BYTES = sizeof(W) == 1;
-  using Entry = std::conditional_t<BYTES, double, W>;
   const int64_t length;  // of a part
 
   FormSums(const Blocks<T>& blocks, const Run& run, int threads, const WeightPanels<W>& weights, bool of_all_tasks, double* parts)
       : length(weights.length(run)), blocks_(blocks), run_(run), weights_(weights), of_all_tasks_(of_all_tasks), parts_(parts),
-        room_((blocks.block + MAX_ROWS_AT_ONCE) * blocks.block), sums_(2 * length * threads), entries_(room_ * threads),
-        tiles_(tiles_size() * threads) {
+        room_((blocks.block + MAX_ROWS_AT_ONCE) * blocks.block), sums_(2 * length * threads), entries_(room_ * threads) {
     if (of_all_tasks && blocks.problem.symmetric) std::fill_n(parts, blocks.tasks() * length, 0.0);
-    std::fill_n(entries_.get(), room_ * threads, Entry(0));
+    std::fill_n(entries_.get(), room_ * threads, W(0));
   }
 
   void start(int64_t task) {
@@ -191,21 +174,14 @@ template <class T, class W> class FormSums {
     std::fill_n(lost(), length, 0.0);
   }
   // Of a block, rows `blocks.block` apart: the thread's own. The last rows of a tile may be beyond the block's.
-  Entry* entries() const { return entries_.get() + room_ * thread_number(); }
+  W* entries() const { return entries_.get() + room_ * thread_number(); }
   // Of a symmetric problem those of blocks beside the diagonal count twice.
   void add(int64_t task, const BlockOfPairs<T>& pairs) {
     double* const sums = own();
     std::fill_n(sums, length, 0.0);
     const int64_t row = weights_.first_row + pairs.row_begin, rows = pairs.row_end - pairs.row_begin;
     const int64_t column = weights_.first_column + pairs.column_begin, columns = pairs.column_end - pairs.column_begin;
-    if constexpr (BYTES) {
-      const bool triangle = blocks_.problem.symmetric && pairs.row_begin == pairs.column_begin;
-      if (triangle) fold(entries(), rows);
-      run_.table->bytes->quadratic(entries(), blocks_.block, row, rows, column, columns, triangle, weights_.panels, weights_.count,
-                                   tiles_.get() + tiles_size() * thread_number(), sums);
-    } else {
-      functions<W>(*run_.table).quadratic(entries(), blocks_.block, row, rows, column, columns, weights_.panels, weights_.count, sums);
-    }
+    functions<W>(*run_.table).quadratic(entries(), blocks_.block, row, rows, column, columns, weights_.panels, weights_.count, sums);
     const double times = blocks_.problem.symmetric && pairs.row_begin != pairs.column_begin ? 2 : 1;
     for (int64_t c = 0; c < length; ++c) sums[c] *= times;
     run_.table->add_compensated(sums, length, part(task), lost());
@@ -213,15 +189,7 @@ template <class T, class W> class FormSums {
   void finish(int64_t task) { settle(part(task), lost(), length); }
 
  private:
-  // A block on the diagonal, of which each pair is multiplied once.
-  void fold(double* h, int64_t rows) const {
-    for (int64_t i = 0; i < rows; ++i, h += blocks_.block) {
-      std::fill_n(h, i, 0.0);
-      for (int64_t j = i + 1; j < rows; ++j) h[j] *= 2;
-    }
-  }
   double* part(int64_t task) const { return parts_ + (of_all_tasks_ ? task : blocks_.own_place(task)) * length; }
-  int64_t tiles_size() const { return BYTES ? ByteForms::tiles_size(blocks_.block, blocks_.block) : 0; }
   double* own() const { return &sums_[2 * length * thread_number()]; }  // sums of a block
   double* lost() const { return own() + length; }                      // what those of a task have lost
 
@@ -232,8 +200,7 @@ template <class T, class W> class FormSums {
   double* const parts_;
   const int64_t room_;
   const AlignedBuffer<double> sums_;
-  const AlignedBuffer<Entry> entries_;
-  const AlignedBuffer<unsigned char> tiles_;
+  const AlignedBuffer<W> entries_;
 };
 
 }  // namespace kcalib

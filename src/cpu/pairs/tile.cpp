@@ -223,19 +223,6 @@ template <class T> void sums(const BlockOfPairs<T>& block, BlockSums& sums) {
   sums_as<ExpectedSumVisitor<T>>(block, sums);
 }
 
-void sums_and_entries(const BlockOfPairs<double>& block, BlockSums& sums, double* out, int64_t stride) {
-  ExpectedSumVisitor<double, InRows<double>> visitor;
-  visitor.written = {out, stride};
-  add_sums(block, visitor, sums);
-}
-
-void sums_and_panels_single(const BlockOfPairs<double>& block, BlockSums& sums, float* out, int64_t stride) {
-  ExpectedSumVisitor<double, InPanels<double, float>> visitor;
-  visitor.written = {out, stride};
-  add_sums(block, visitor, sums);
-  visitor.written.fill_up(block.row_end - block.row_begin);
-}
-
 template <class T, class Out> void entries(const BlockOfPairs<T>& block, Out* out, int64_t stride) {
   EntryVisitor<T, Out> visitor{out, stride, block.row_end - block.row_begin, block.column_end - block.column_begin};
   for_each_tile(block, visitor);
@@ -393,7 +380,6 @@ extern const LocationFunctions KCALIB_LOCATIONS;
 extern const TileTable KCALIB_TABLE;
 const TileTable KCALIB_TABLE = {
     KCALIB_LEVEL_NAME, table_of<double>(), table_of<float>(), in_units, round_panels, matches, LABELS, add, add_compensated,
-    sums_and_entries, sums_and_panels_single,
     &KCALIB_WEIGHTS, &KCALIB_LINE, &KCALIB_DIRICHLET, &KCALIB_FEATURES, &KCALIB_LOCATIONS,
 };
 

@@ -5,16 +5,12 @@
 
 #include <cstdint>
 
-#include "cpu/bytes/byte_forms.h"
-#include "cpu/bytes/byte_labels.h"
 #include "cpu/dirichlet/dirichlet_kernels.h"
 #include "cpu/features/feature_kernels.h"
-#include "cpu/bytes/half_products.h"
 #include "kcalib/mixtures.h"
 #include "kcalib/profiles.h"
 #include "cpu/line/line_kernels.h"
 #include "cpu/locations/location_kernels.h"
-#include "cpu/bytes/rough_products.h"
 #include "cpu/random/weights.h"
 
 namespace kcalib {
@@ -155,19 +151,11 @@ struct TileTable {
   void (*add)(const double* x, int64_t n, double* sums);
   // The same for any n, and what the roundings take off is added to lost[i]: `Compensated` in blocks.h.
   void (*add_compensated)(const double* x, int64_t n, double* sums, double* lost);
-  // `sums` of all that `BlockSums` has, and `entries`, or `panels_single`, by one pass; not on the diagonal. Writes whole tiles,
-  // with zeros beyond the last row and column: `out` has room for MAX_ROWS_AT_ONCE rows more, and `stride` of rows for whole panels.
-  void (*sums_and_entries)(const BlockOfPairs<double>& block, BlockSums& sums, double* out, int64_t stride);
-  void (*sums_and_panels_single)(const BlockOfPairs<double>& block, BlockSums& sums, float* out, int64_t stride);
   const WeightTable* weights;
   const LineFunctions* line;
   const DirichletTable* dirichlet;
   const FeatureTable* features;
   const LocationFunctions* locations;
-  const ByteForms* bytes = nullptr;  // null: no machine of the level has them
-  const ByteLabels* byte_labels = nullptr;
-  const HalfProducts* half_products = nullptr;
-  const RoughProducts* rough_products = nullptr;
   // Most square roots beside other work come from the divider: the processor's multipliers have half a pack's width.
   bool roots_by_divider = false;
 };

@@ -12,23 +12,8 @@ namespace {
 
 constexpr int64_t MAX_BLOCK_ROWS = 192;
 
-// Where a visitor puts entries that it has to write: nowhere, in rows `stride` apart, or in panels of Out, whose width may be
-// another than that of T. Whole tiles are written, with zeros for rows and columns beyond the last.
-struct Nowhere {
-  KCALIB_FN void start_panel() {}
-  template <class V> KCALIB_FN void put(int64_t, int, V) {}
-};
-
-template <class T> struct InRows {
-  using V = Pack<T>;
-  T* out;
-  int64_t stride;
-  int64_t column = -WIDTH<T>;  // of the panel that was started last
-
-  KCALIB_FN void start_panel() { column += WIDTH<T>; }
-  KCALIB_FN void put(int64_t row, int v, V h) const { store<V>(out + row * stride + column + v * LANES<V>, h); }
-};
-
+// Where a visitor writes entries: in panels of Out, whose width may be another than that of T. Whole tiles are written, with zeros
+// for rows and columns beyond the last.
 template <class T, class Out> struct InPanels {
   using V = Pack<T>;
   static constexpr int PIECE = LANES<DoublePack>;  // lanes that are in one panel, whatever its width
@@ -58,9 +43,8 @@ template <class T, class Out> struct InPanels {
   }
 };
 
-// Sums of the entries; the order of those that make the total does not depend on what else is asked. With SECOND entries are
-// written, too, if there is somewhere to put them.
-template <class T, bool WITH_ROWS, bool SECOND, class Place = Nowhere> struct SumVisitor {
+// Sums of the entries; the order of those that make the total does not depend on what else is asked.
+template <class T, bool WITH_ROWS, bool SECOND> struct SumVisitor {
   using V = Pack<T>;
   static constexpr bool OF_FACTORS = true, EXPECTING = false, HAS_ROWS = WITH_ROWS, HAS_SECOND = SECOND;
 
@@ -71,11 +55,9 @@ template <class T, bool WITH_ROWS, bool SECOND, class Place = Nowhere> struct Su
   DoublePack square_sum{};
   double* column_sums;
   int64_t columns;
-  Place written{};
 
   KCALIB_FN void start_panel() {
     for (auto& sum : column_sum) sum = DoublePack{};
-    written.start_panel();
   }
   KCALIB_FN void row(int r, int64_t i, const V* kernel, const V* factor) {
     for (int v = 0; v < VECTORS; ++v)
@@ -90,7 +72,6 @@ template <class T, bool WITH_ROWS, bool SECOND, class Place = Nowhere> struct Su
     if constexpr (SECOND)
       for (int v = 0; v < VECTORS; ++v) {
         const V h = rounded(kernel[v] * factor[v]);
-        written.put(i + r, v, h);
         DoublePack wide[WIDE<V>];
         widen(h, wide);
         for (int w = 0; w < WIDE<V>; ++w) square_sum += wide[w] * wide[w];
@@ -115,7 +96,7 @@ template <class T, bool WITH_ROWS, bool SECOND, class Place = Nowhere> struct Su
 
 // The same sums, and that of kernel^2 tr(V V') for V = diag(x) - x x^T, the covariances of labels whose probabilities the
 // points are: what entries' squares are under calibration. With y = x / 2 - x^2 it is tr(V V') = <x, y'> + <y, x'> + <x, x'>^2.
-template <class T, class Place = Nowhere> struct ExpectedSumVisitor : SumVisitor<T, true, true, Place> {
+template <class T> struct ExpectedSumVisitor : SumVisitor<T, true, true> {
   using V = Pack<T>;
   static constexpr bool EXPECTING = true;
   DoublePack expected[WIDE<V>] = {}, magnitude[WIDE<V>] = {};

@@ -69,16 +69,12 @@ template <class T> bool fill_counts(Word seed, Word first, int64_t n_replicates,
   return !watch.stopped();
 }
 
-double total(const double (&sums)[PRODUCT_SUMS]) {
-  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
-}
-
 double product(const double* vector, const unsigned char* counts, int64_t n) {
-  constexpr int LANES = PRODUCT_SUMS;
+  constexpr int LANES = 8;  // sums that do not wait for each other
   double sums[LANES] = {};
   for (int64_t i = 0; i < n; i += LANES)
     for (int64_t l = 0; l < std::min<int64_t>(LANES, n - i); ++l) sums[l] += vector[i + l] * double(counts[i + l]);
-  return total(sums);
+  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
 }  // namespace
@@ -108,60 +104,6 @@ template <class T>
 bool fill_weights(WeightKind kind, Word seed, Word first_replicate, int64_t n_replicates, int64_t n, T* out, const Run& run) {
   if (kind == WeightKind::MULTINOMIAL) return fill_counts(seed, first_replicate, n_replicates, n, out, run);
   return fill_rectangles(kind == WeightKind::GAUSSIAN, seed, first_replicate, n_replicates, n, out, run);
-}
-
-bool fill_bytes(WeightKind kind, Word seed, Word first_replicate, int64_t n_replicates, int64_t n, const std::int64_t* order,
-                signed char* out, const Run& run) {
-  constexpr int64_t WIDTH = ByteForms::WEIGHTS_AT_ONCE;
-  constexpr int64_t PART = 1L << 19;  // draws between two looks at the watch; even
-  const int64_t rows = ByteForms::panel_rows(n), panels = ceil_divide(n_replicates, WIDTH);
-  const bool draws = kind == WeightKind::MULTINOMIAL;
-  const int threads = team_size(run, panels, double(n) * double(n_replicates) * (draws ? 20 : 5));
-  const AlignedBuffer<unsigned char> buffer(threads * 2 * WIDTH * rows);
-  const WeightTable& weights = *run.table->weights;
-  Watch watch(run, n_replicates);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (int64_t p = 0; p < panels; ++p) {
-    unsigned char* own = buffer.get() + thread_number() * 2 * WIDTH * rows;  // replicate after replicate
-    const Word begin = first_replicate + Word(p * WIDTH);
-    const int64_t size = std::min(WIDTH, n_replicates - p * WIDTH);
-    std::fill_n(own, WIDTH * rows, 0);
-    if (draws)
-      for (int64_t r = 0; r < size && !watch.stopped(); ++r) {
-        for (int64_t k = 0; k < n && !watch.stopped(); k += PART)
-          weights.draw(seed, begin + Word(r), k, std::min(n, k + PART), n, own + r * rows);
-        watch.task_done();
-      }
-    else
-      for (int64_t row = 0; row < n; row += Rectangle::MOST_ROWS) {
-        float signs[Rectangle::MOST_ROWS][WIDTH];
-        const int64_t row_end = std::min(n, row + Rectangle::MOST_ROWS);
-        weights.float32.rademacher({seed, begin, size, row, row_end}, signs[0], WIDTH);
-        for (int64_t i = row; i < row_end; ++i)
-          for (int64_t r = 0; r < size; ++r) own[r * rows + i] = static_cast<unsigned char>(int(signs[i - row][r]));
-      }
-    weights.write_panel(own, rows, order, n, own + WIDTH * rows, reinterpret_cast<unsigned char*>(out) + p * WIDTH * rows);
-  }
-  return !watch.stopped();
-}
-
-void panel_products(const signed char* panels, int64_t n_replicates, int64_t n, const std::int64_t* order, const double* vector,
-                    double* out, const Run& run) {
-  constexpr int64_t WIDTH = ByteForms::WEIGHTS_AT_ONCE;
-  const int64_t rows = ByteForms::panel_rows(n), count = ceil_divide(n_replicates, WIDTH);
-  const std::unique_ptr<int[]> places(new int[std::size_t(n)]);
-  for (int64_t i = 0; i < n; ++i) places[std::size_t(order ? order[i] : i)] = int(i);
-  const int threads = team_size(run, count, double(n) * double(n_replicates));
-#pragma omp parallel for schedule(static) num_threads(threads)
-  for (int64_t p = 0; p < count; ++p) {
-    double sums[PRODUCT_SUMS][WIDTH];
-    run.table->weights->panel_product(panels + p * WIDTH * rows, places.get(), n, vector, sums);
-    for (int64_t r = 0; r < std::min(WIDTH, n_replicates - p * WIDTH); ++r) {
-      double of_replicate[PRODUCT_SUMS];
-      for (int64_t l = 0; l < PRODUCT_SUMS; ++l) of_replicate[l] = sums[l][r];
-      out[p * WIDTH + r] = total(of_replicate);
-    }
-  }
 }
 
 template bool fill_weights<double>(WeightKind, Word, Word, int64_t, int64_t, double*, const Run&);

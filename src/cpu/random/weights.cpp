@@ -146,75 +146,6 @@ void draw(Word seed, Word replicate, int64_t begin, int64_t end, int64_t n, unsi
   }
 }
 
-constexpr int64_t OF_PANEL = ByteForms::WEIGHTS_AT_ONCE;
-
-using Sixteen = unsigned char __attribute__((vector_size(16)));
-using Eight = unsigned short __attribute__((vector_size(16)));
-static_assert(sizeof(Sixteen) == OF_PANEL);
-
-// Lanes of two packs in turns: of their first halves, or their second ones.
-template <class V> KCALIB_FN V lower_in_turns(V x, V y);
-template <class V> KCALIB_FN V upper_in_turns(V x, V y);
-template <> KCALIB_FN Sixteen lower_in_turns(Sixteen x, Sixteen y) {
-  return __builtin_shuffle(x, y, Sixteen{0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23});
-}
-template <> KCALIB_FN Sixteen upper_in_turns(Sixteen x, Sixteen y) {
-  return __builtin_shuffle(x, y, Sixteen{8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31});
-}
-template <> KCALIB_FN Eight lower_in_turns(Eight x, Eight y) { return __builtin_shuffle(x, y, Eight{0, 8, 1, 9, 2, 10, 3, 11}); }
-template <> KCALIB_FN Eight upper_in_turns(Eight x, Eight y) { return __builtin_shuffle(x, y, Eight{4, 12, 5, 13, 6, 14, 7, 15}); }
-
-void write_panel(const unsigned char* weights, int64_t rows, const std::int64_t* order, int64_t n, unsigned char* of_rows, unsigned char* panel) {
-  for (int64_t i = 0; i < rows; i += OF_PANEL) {
-    Sixteen x[OF_PANEL], y[OF_PANEL];
-#pragma GCC unroll 16
-    for (int r = 0; r < OF_PANEL; ++r) __builtin_memcpy(&x[r], weights + r * rows + i, sizeof x[r]);
-#pragma GCC unroll 4
-    for (int round = 0; round < 4; ++round) {
-#pragma GCC unroll 8
-      for (int r = 0; r < OF_PANEL / 2; ++r) {
-        y[2 * r] = lower_in_turns(x[r], x[r + OF_PANEL / 2]);
-        y[2 * r + 1] = upper_in_turns(x[r], x[r + OF_PANEL / 2]);
-      }
-#pragma GCC unroll 16
-      for (int r = 0; r < OF_PANEL; ++r) x[r] = y[r];
-    }
-    __builtin_memcpy(of_rows + i * OF_PANEL, x, sizeof x);
-  }
-  for (int64_t i = 0; i < rows; i += 4) {
-    Sixteen row[4];
-    for (int k = 0; k < 4; ++k) __builtin_memcpy(&row[k], of_rows + (order && i + k < n ? order[i + k] : i + k) * OF_PANEL, sizeof row[k]);
-    const Eight low[] = {Eight(lower_in_turns(row[0], row[1])), Eight(lower_in_turns(row[2], row[3]))};
-    const Eight high[] = {Eight(upper_in_turns(row[0], row[1])), Eight(upper_in_turns(row[2], row[3]))};
-    const Eight four[] = {lower_in_turns(low[0], low[1]), upper_in_turns(low[0], low[1]), lower_in_turns(high[0], high[1]), upper_in_turns(high[0], high[1])};
-    __builtin_memcpy(panel + i * OF_PANEL, four, sizeof four);
-  }
-}
-
-// The weights of a panel's row as reals.
-KCALIB_FN void row_of_panel(const signed char* panel, int place, DoublePack* weights) {
-  using Halves = int __attribute__((vector_size(sizeof(int) * L)));
-  const signed char* words = panel + place / 4 * 4 * OF_PANEL;
-  for (int k = 0; k < OF_PANEL / L; ++k) {
-    Halves some;
-    __builtin_memcpy(&some, words + k * sizeof some, sizeof some);
-    weights[k] = __builtin_convertvector((some << (24 - 8 * (place % 4))) >> 24, DoublePack);
-  }
-}
-
-void panel_product(const signed char* panel, const int* places, int64_t n, const double* vector, double (*out)[OF_PANEL]) {
-  DoublePack sums[PRODUCT_SUMS][OF_PANEL / L] = {};
-  for (int64_t i = 0; i < n; i += PRODUCT_SUMS)
-#pragma GCC unroll 8
-    for (int k = 0; k < PRODUCT_SUMS; ++k)
-      if (i + k < n) {
-        DoublePack weights[OF_PANEL / L];
-        row_of_panel(panel, places[i + k], weights);
-        for (int part = 0; part < OF_PANEL / L; ++part) sums[k][part] += vector[i + k] * weights[part];
-      }
-  __builtin_memcpy(out, sums, sizeof sums);
-}
-
 void sign_lines(Word seed, Word first, int n_words, const std::int64_t* rows, int64_t n, Word (*out)[8]) {
   WordPack of_rows = {}, words[8] = {};
   for (int64_t i = 0; i < n; i += L) {
@@ -343,6 +274,6 @@ template <class T> constexpr WeightFunctions<T> functions_of() {
 }  // namespace
 
 extern const WeightTable KCALIB_WEIGHTS;
-const WeightTable KCALIB_WEIGHTS = {functions_of<double>(), functions_of<float>(), draw, write_panel, panel_product, sign_lines, label_lines};
+const WeightTable KCALIB_WEIGHTS = {functions_of<double>(), functions_of<float>(), draw, sign_lines, label_lines};
 
 }  // namespace kcalib

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 
-#include "cpu/bytes/byte_forms.h"
 #include "kcalib/resampling.h"
 
 namespace kcalib {
@@ -32,20 +31,12 @@ template <class T> struct WeightFunctions {
   void (*gaussian)(const Rectangle& rectangle, T* out, int64_t stride);
 };
 
-constexpr int PRODUCT_SUMS = 8;  // of a product with counts, which do not wait for each other: row i belongs to the sum i % 8
-
 struct WeightTable {
   WeightFunctions<double> float64;
   WeightFunctions<float> float32;
   // Adds draws [begin, end) of one replicate to counts[n]; begin even. A row that is drawn 256 times, with
   // probability below 1/256!, would wrap.
   void (*draw)(Word seed, Word replicate, int64_t begin, int64_t end, int64_t n, unsigned char* counts);
-  // A panel of `ByteForms` with so many rows, `panel_rows`, from weights of replicate after replicate, `rows` apart: row i has those
-  // of row order[i], i < n (null, and beyond: i). of_rows: room for as many bytes as a panel has.
-  void (*write_panel)(const unsigned char* weights, int64_t rows, const std::int64_t* order, int64_t n, unsigned char* of_rows, unsigned char* panel);
-  // out[s][c] = the sum of vector[i] times the count of row places[i] in column c of a panel of `ByteForms`, i % 8 = s.
-  void (*panel_product)(const signed char* panel, const int* places, int64_t n, const double* vector,
-                        double (*out)[ByteForms::WEIGHTS_AT_ONCE]);
   // Signs of n rows, whose numbers are given, in n_words <= 8 times 64 replicates: bit b of out[i][w] is that of replicate
   // first + 64 w + b, `first` a multiple of 64. What a row has is a cache line; see line_kernels.cpp.
   void (*sign_lines)(Word seed, Word first, int n_words, const std::int64_t* rows, int64_t n, Word (*out)[8]);

@@ -21,7 +21,7 @@ MOST_THREADS = 4096
 
 
 def resolve_threads(threads: Any = None) -> int:
-    """The number of threads: `threads` if given, else OpenMP's (OMP_NUM_THREADS), capped by
+    """Return the number of threads: `threads` if given, else OMP_NUM_THREADS or all processors, capped by
     the CPUs of the affinity mask and of the control group, shared with the sweeps that other
     Python threads are running."""
     if threads is not None:

@@ -265,7 +265,7 @@ class Processes(OnPool):
     -----
     Processes are started afresh (spawned): a script that uses them needs ``if __name__ == "__main__":``. Samples go to
     each once, O(n m), and are held by each. Within one process the threads of a single call do the same with
-    less memory; processes are for journals on many cores, for rehearsals of a cluster, and for builds without OpenMP.
+    less memory; processes are for journals on many cores and for rehearsals of a cluster.
     """
 
     workers: int = 2

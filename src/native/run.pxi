@@ -27,7 +27,7 @@ cdef extern from "cpu/simd/cpu_level.h" namespace "kcalib" nogil:
     const TileTable* tile_table(const char* level)
 
 
-cdef extern from "cpu/pairs/sweep.h" namespace "kcalib" nogil:
+cdef extern from "cpu/simd/threads.h" namespace "kcalib" nogil:
     cdef cppclass Run:
         const TileTable* table
         int threads
@@ -35,12 +35,15 @@ cdef extern from "cpu/pairs/sweep.h" namespace "kcalib" nogil:
         void* context
         int64_t block
         int64_t per_group
-    double c_probe "kcalib::probe"[T](const Run&, Probe, int64_t) except +
-    void c_evaluate "kcalib::evaluate"[T](const Run&, ScalarFunction, const T*, double, int64_t, T*)
-    bint compiled_with_openmp()
-    int openmp_max_threads()
+    const char* c_thread_library "kcalib::thread_library"()
+    int c_max_threads "kcalib::max_threads"()
     int count_running_sweeps()
     void register_fork_handler()
+
+
+cdef extern from "cpu/pairs/sweep.h" namespace "kcalib" nogil:
+    double c_probe "kcalib::probe"[T](const Run&, Probe, int64_t) except +
+    void c_evaluate "kcalib::evaluate"[T](const Run&, ScalarFunction, const T*, double, int64_t, T*)
 
 
 cdef extern from "cpu/random/resampling.h" namespace "kcalib" nogil:
@@ -217,14 +220,14 @@ def evaluate(str function, const real[::1] x, real[::1] out, Sweep sweep not Non
     c_evaluate(sweep.run, ScalarFunction[function.upper()], &x[0], a, x.shape[0], &out[0])
 
 
-def has_openmp():
-    """Whether the extension was compiled with OpenMP."""
-    return compiled_with_openmp()
+def thread_library():
+    """Return what starts threads: "openmp" or "std" (std::thread)."""
+    return c_thread_library().decode()
 
 
 def max_threads():
-    """OpenMP's number of threads; 1 in a forked child or inside a parallel region."""
-    return openmp_max_threads()
+    """Return OMP_NUM_THREADS or the number of processors; 1 in a forked child or inside a parallel region."""
+    return c_max_threads()
 
 
 def running_sweeps():

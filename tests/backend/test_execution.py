@@ -39,10 +39,10 @@ def run_python(code: str, **environment: str) -> str:
 def test_threads_follow_environment_then_affinity_then_argument():
     code = "from kcalib._backend.threads import resolve_threads; print(resolve_threads(), resolve_threads(5))"
     assert run_python(code, OMP_NUM_THREADS="1") == "1 5"
-    if hasattr(os, "sched_setaffinity") and _native.has_openmp():
+    if hasattr(os, "sched_setaffinity"):
         pinned = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n" + code
         assert run_python(pinned, OMP_NUM_THREADS="4") == "1 5"
-        # The mask may also shrink after OpenMP has looked at it.
+        # The mask may also shrink after the core has looked at it.
         later = "import kcalib._native, os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n" + code
         assert run_python(later, OMP_NUM_THREADS="4") == "1 5"
 
@@ -214,8 +214,7 @@ def test_a_call_inside_a_parallel_region_uses_one_thread():
     kernel = _native.Kernel([(1.0, [(0, 0, 2.0, 0.0, 0.0)])])
     sweep = _native.Sweep(2, None, inside)
     _native.moments(p, marks, None, None, p, marks, None, None, True, kernel, sweep, False, False)
-    one = 1 if _native.has_openmp() else _native.max_threads()
-    assert seen and set(seen) == {(one, one, expected, expected)}
+    assert seen and set(seen) == {(1, 1, expected, expected)}
 
 
 def test_concurrent_calls_share_the_threads(monkeypatch):

@@ -1,8 +1,8 @@
 """Does an installed wheel compute what it should? `python -P tests/support/wheel_test.py`, in a few seconds.
 
 Needs kcalib and what it depends on, nothing else: cibuildwheel runs it with every wheel, .ci/wheels with those that are
-built on this machine. It prints what was tested, and on which interpreter. With an argument, `cpu` or `one-thread`,
-also whether the wheel is what it was meant to be.
+built on this machine. It prints what was tested, and on which interpreter. With an argument, `openmp` or `std`,
+also whether the wheel starts threads by it.
 """
 
 from __future__ import annotations
@@ -98,14 +98,14 @@ def main() -> None:
     if no_gil:
         assert not sys._is_gil_enabled(), "importing kcalib has switched the GIL on"
     for meant in sys.argv[1:]:
-        assert {"openmp": True, "one-thread": False}[meant] == _native.has_openmp(), f"the wheel is not {meant}"
+        assert _native.thread_library() == meant, f"the wheel has {_native.thread_library()!r}, not {meant!r}"
     began = time.perf_counter()
     for check in (published_numbers, by_hand, same_bits_by_threads, other_dtypes_and_forecasts, the_command):
         check()
-    threads = "OpenMP" if _native.has_openmp() else "one thread"
     python = f"{platform.python_implementation()} {platform.python_version()}{' without GIL' if no_gil else ''}"
     system = f"{platform.machine()}, {' '.join(filter(None, platform.libc_ver())) or platform.system()}"
-    print(f"kcalib {kcalib.__version__} ({threads}, {_native.Sweep(threads=1).level}) on {python}, {system}")
+    build = f"threads by {_native.thread_library()}, {_native.Sweep(threads=1).level}"
+    print(f"kcalib {kcalib.__version__} ({build}) on {python}, {system}")
     print(f"NumPy {np.__version__}, SciPy {scipy.__version__}: right, in {time.perf_counter() - began:.1f} s")
 
 

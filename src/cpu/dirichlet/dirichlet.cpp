@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "cpu/simd/aligned.h"
-#include "cpu/simd/team.h"
+#include "cpu/simd/threads.h"
 
 namespace kcalib {
 namespace {
@@ -31,8 +31,9 @@ template <class T> class PackedTraining {
         offsets_(n_groups_ * rows_),
         labels_(n_groups_ * rows_) {
     const int64_t n = problem.n_training;
-#pragma omp parallel for schedule(static) num_threads(team_size(run, blocks(), 4.0 * double(n) * double(n_features_)))
-    for (int64_t b = 0; b < blocks(); ++b) pack(problem, b);
+    parallel_tasks(team_size(run, blocks(), 4.0 * double(n) * double(n_features_)), blocks(), [&](int64_t b) {
+      pack(problem, b);
+    });
   }
 
   // As many groups as a second-level cache holds beside the queries.
@@ -125,13 +126,12 @@ bool class_shares(const WeightedClasses<T>& problem, const Run& run, double* sha
   const PackedTraining<T> training(problem, run);
   const double work = double(problem.n_queries) * double(problem.n_training) * (double(m) + 20);
   const int threads = team_size(run, panels, work);
-  const int64_t at_once = std::clamp(std::min(ROOM / (m * width * int64_t(sizeof(T))), panels / (4 * threads)), 1L, MOST);
+  const int64_t at_once = std::clamp<int64_t>(std::min(ROOM / (m * width * int64_t(sizeof(T))), panels / (4 * threads)), 1, MOST);
   const int64_t tasks = ceil_divide(panels, at_once);
   std::deque<QueryPanels<T>> buffers;
   for (int t = 0; t < threads; ++t) buffers.emplace_back(problem, run, at_once);
   Watch watch(run, tasks * training.blocks());
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (int64_t task = 0; task < tasks; ++task) {
+  return parallel_tasks(watch, threads, tasks, [&](int64_t task) {
     QueryPanels<T>& queries = buffers[thread_number()];
     const int64_t first = task * at_once * width, count = std::min(at_once, panels - task * at_once);
     queries.start(first, count);
@@ -143,26 +143,22 @@ bool class_shares(const WeightedClasses<T>& problem, const Run& run, double* sha
       watch.task_done();
     }
     if (!watch.stopped()) queries.write(first, count, shares, log_sums);
-  }
-  return !watch.stopped();
+  });
 }
 
 bool log_normalisers(const double* x, int64_t n, int64_t m, const Run& run, double* out) {
   constexpr int64_t PART = 1 << 16;  // numbers between two looks at the watch
-  const int64_t rows = std::max(1L, PART / m), parts = ceil_divide(n, rows);
+  const int64_t rows = std::max<int64_t>(1, PART / m), parts = ceil_divide(n, rows);
   const auto sum_log_gamma = run.table->dirichlet->sum_log_gamma;
   Watch watch(run, parts);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(team_size(run, parts, 50.0 * double(n) * double(m)))
-  for (int64_t part = 0; part < parts; ++part) {
-    if (watch.stopped()) continue;
+  return parallel_tasks(watch, team_size(run, parts, 50.0 * double(n) * double(m)), parts, [&](int64_t part) {
     for (int64_t i = part * rows; i < std::min(n, (part + 1) * rows); ++i) {
       double others = double(m - 1);
       for (int64_t k = 0; k < m; ++k) others += x[i * m + k];
       out[i] = sum_log_gamma(&others, 1) - sum_log_gamma(x + i * m, m);
     }
     watch.task_done();
-  }
-  return !watch.stopped();
+  });
 }
 
 template bool class_shares<double>(const WeightedClasses<double>&, const Run&, double*, double*);

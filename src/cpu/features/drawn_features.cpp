@@ -17,7 +17,7 @@
 
 #include "cpu/features/feature_panels.h"
 #include "cpu/features/features.h"
-#include "cpu/simd/team.h"
+#include "cpu/simd/threads.h"
 
 namespace kcalib {
 namespace {
@@ -26,30 +26,24 @@ constexpr unsigned NO_CLASS = ~0u;  // is likely
 constexpr int64_t WORTH_OWN_FEATURES = 64;  // draws of a thread
 constexpr int64_t DRAWS_AT_ONCE = 64;  // whose additions to a tile a thread lists before it makes them
 
-#ifdef _OPENMP
-int team_count() { return omp_get_num_threads(); }
-#else
-int team_count() { return 1; }
-#endif
-
 struct Share {
   int64_t begin, end;
 };
-Share share_of(int64_t count, int thread, int threads) {
-  return {count * thread / threads, count * (thread + 1) / threads};
+Share share_of(int64_t count, int64_t k, int64_t shares) {
+  return {count * k / shares, count * (k + 1) / shares};
 }
 
 // The matrix M = R R^T of the target kernel, (m x m).
 std::vector<double> target_matrix(const DrawnLabels& labels, int threads) {
   const int64_t m = labels.root ? labels.m : 0, r = labels.rank;
   std::vector<double> matrix(std::size_t(m * m));
-#pragma omp parallel for schedule(static) num_threads(threads)
-  for (int64_t a = 0; a < m; ++a)
+  parallel_tasks(threads, m, [&](int64_t a) {
     for (int64_t b = 0; b < m; ++b) {
       double sum = 0;
       for (int64_t k = 0; k < r; ++k) sum += labels.root[a * r + k] * labels.root[b * r + k];
       matrix[std::size_t(a * m + b)] = sum;
     }
+  });
   return matrix;
 }
 
@@ -335,12 +329,12 @@ struct Sizes {
   Sizes(const PackedMap& map, const DrawnLabels& labels, int threads) {
     const int64_t columns = map.size() * COLUMNS, sums = columns * labels.m;
     // Of a tile the features stay in a second-level cache. Of many classes the rows of a tile have few in common.
-    constexpr int64_t TILE_NUMBERS = 1L << 16;
-    rows = std::clamp(TILE_NUMBERS / columns / ROW_STEP * ROW_STEP, 32L, labels.m > 128 ? 64L : MOST_ROWS);
+    constexpr int64_t TILE_NUMBERS = 1 << 16;
+    rows = std::clamp<int64_t>(TILE_NUMBERS / columns / ROW_STEP * ROW_STEP, 32, labels.m > 128 ? 64 : MOST_ROWS);
     rows = std::min(rows, rounded_up(labels.n, ROW_STEP));
     // Sums of draws take at most 64 MB; less, if features need not be made again often, for the caches.
-    constexpr int64_t MOST_NUMBERS = 1L << 23, CACHED = 1L << 19, WORTH_A_TILE = 128, MOST_DRAWS = 4096;
-    const int64_t most = std::clamp(MOST_NUMBERS / sums, 1L, MOST_DRAWS);
+    constexpr int64_t MOST_NUMBERS = 1 << 23, CACHED = 1 << 19, WORTH_A_TILE = 128, MOST_DRAWS = 4096;
+    const int64_t most = std::clamp<int64_t>(MOST_NUMBERS / sums, 1, MOST_DRAWS);
     const int64_t at_once = std::min(most, std::max(WORTH_A_TILE, CACHED * threads / sums));
     const int64_t batches = (labels.n_draws + at_once - 1) / at_once;
     draws = (labels.n_draws + batches - 1) / batches;
@@ -355,8 +349,9 @@ int threads_of(const PackedMap& map, const DrawnLabels& labels, const Run& run) 
 
 // What `sum_draws` counts on its watch.
 int64_t tasks_of(const PackedMap& map, const DrawnLabels& labels, const Run& run) {
-  const Sizes sizes(map, labels, threads_of(map, labels, run));
-  return (labels.n + sizes.rows - 1) / sizes.rows * ((labels.n_draws + sizes.draws - 1) / sizes.draws);
+  const int threads = threads_of(map, labels, run);
+  const Sizes sizes(map, labels, threads);
+  return threads * ((labels.n + sizes.rows - 1) / sizes.rows * ((labels.n_draws + sizes.draws - 1) / sizes.draws));
 }
 
 // Adds all rows to the sums of all draws, a batch of draws at a time. Of each draw `finish` is called once by the thread
@@ -376,6 +371,7 @@ bool sum_draws(const PackedMap& packed, const T* points, const DrawnLabels& labe
   const auto sums_of = [&](int64_t panel, int64_t draw) { return sums.get() + (panel * sizes.draws + draw) * sums_size; };
   std::fill_n(base_sums.get(), panels * sums_size, 0.0);
   double base_cost = 0;
+  const int64_t groups = sizes.rows / ROW_STEP;
   const bool apart = sizes.draws >= WORTH_OWN_FEATURES * threads;
   std::vector<std::unique_ptr<Tile<T>>> tiles(std::size_t(apart ? threads : 2));
   for (auto& tile : tiles) tile = std::make_unique<Tile<T>>(packed, labels, of_labels, sizes.rows, run);
@@ -384,48 +380,46 @@ bool sum_draws(const PackedMap& packed, const T* points, const DrawnLabels& labe
 
   for (int64_t batch = 0; batch < batches; ++batch) {
     const int64_t first = batch * sizes.draws, draws = std::min(sizes.draws, labels.n_draws - first);
-    bool stop[2] = {false, false};
-#pragma omp parallel num_threads(threads)
-    {
-      const int thread = thread_number(), team = team_count();
-      Additions& list = *additions[std::size_t(thread)];
-      const Share own = share_of(draws, thread, team);
-      const int64_t every = sizes.rows / ROW_STEP;
-      const Share groups = apart ? Share{0, every} : share_of(every, thread, team);
-      for (int64_t p = 0; p < panels; ++p)
-        std::fill(sums_of(p, own.begin), sums_of(p, own.end), 0.0);
-      std::fill(costs.get() + own.begin, costs.get() + own.end, 0.0);
-      if (!apart) tiles[0]->make(points, 0, groups);
-#pragma omp barrier
-      for (int64_t t = 0; t < n_tiles; ++t) {
-        Tile<T>& tile = *tiles[std::size_t(apart ? thread : t % 2)];
-        const int64_t begin = t * sizes.rows, rows = std::min(n - begin, sizes.rows);
-        if (apart) tile.make(points, begin, groups);
-        else if (t + 1 < n_tiles) tiles[std::size_t((t + 1) % 2)]->make(points, begin + sizes.rows, groups);
-        list.start(tile, rows);
-        if (batch == 0) tile.add_base(share_of(panels, thread, team), base_sums.get());
-        for (int64_t d = own.begin; d < own.end; d += DRAWS_AT_ONCE) {
-          const int64_t end = std::min(own.end, d + DRAWS_AT_ONCE);
-          for (int64_t k = d; k < end; ++k) {
-            const Word draw = labels.first + Word(first + k);
-            costs[k] += list.list(table, tile, labels, draw, begin, rows, k - d);
-          }
-          for (int64_t p = 0; p < panels; ++p)
-            for (int64_t k = d; k < end; ++k) list.add(table, labels, tile.panel(p), k - d, sums_of(p, k));
-        }
-        if (thread == 0) {
-          if (batch == 0) base_cost += tile.base_cost(rows);
-          watch.task_done();
-          stop[t % 2] = watch.stopped();
-        }
-        if (apart) {
-          if (watch.stopped()) break;
-          continue;
-        }
-#pragma omp barrier
-        if (stop[t % 2]) break;  // of all threads: it is written again only behind the next barrier
+    const auto add_tile = [&](const Tile<T>& tile, int64_t t, int64_t share) {
+      Additions& list = *additions[std::size_t(share)];
+      const Share own = share_of(draws, share, threads);
+      const int64_t begin = t * sizes.rows, rows = std::min(n - begin, sizes.rows);
+      if (t == 0) {
+        for (int64_t p = 0; p < panels; ++p) std::fill(sums_of(p, own.begin), sums_of(p, own.end), 0.0);
+        std::fill(costs.get() + own.begin, costs.get() + own.end, 0.0);
       }
-#pragma omp barrier
+      list.start(tile, rows);
+      if (batch == 0) tile.add_base(share_of(panels, share, threads), base_sums.get());
+      if (batch == 0 && share == 0) base_cost += tile.base_cost(rows);
+      for (int64_t d = own.begin; d < own.end; d += DRAWS_AT_ONCE) {
+        const int64_t end = std::min(own.end, d + DRAWS_AT_ONCE);
+        for (int64_t k = d; k < end; ++k) {
+          const Word draw = labels.first + Word(first + k);
+          costs[k] += list.list(table, tile, labels, draw, begin, rows, k - d);
+        }
+        for (int64_t p = 0; p < panels; ++p)
+          for (int64_t k = d; k < end; ++k) list.add(table, labels, tile.panel(p), k - d, sums_of(p, k));
+      }
+      watch.task_done();
+    };
+    if (apart) {
+      parallel_tasks(watch, threads, threads, [&](int64_t share) {
+        Tile<T>& tile = *tiles[std::size_t(share)];
+        for (int64_t t = 0; t < n_tiles && !watch.stopped(); ++t) {
+          tile.make(points, t * sizes.rows, {0, groups});
+          add_tile(tile, t, share);
+        }
+      });
+    } else {
+      for (int64_t t = -1; t < n_tiles && !watch.stopped(); ++t)  // adds a tile while the next one is made
+        parallel_tasks(watch, threads, threads, [&](int64_t share) {
+          if (t + 1 < n_tiles) tiles[std::size_t((t + 1) % 2)]->make(points, (t + 1) * sizes.rows, share_of(groups, share, threads));
+          if (t >= 0) add_tile(*tiles[std::size_t(t % 2)], t, share);
+        });
+    }
+    if (watch.stopped()) return false;
+    parallel_tasks(threads, threads, [&](int64_t share) {
+      const Share own = share_of(draws, share, threads);
       for (int64_t k = own.begin; k < own.end; ++k) {
         if (m == 2)
           for (int64_t p = 0; p < panels; ++p) {
@@ -438,8 +432,7 @@ bool sum_draws(const PackedMap& packed, const T* points, const DrawnLabels& labe
           }
         finish(first + k, [&](int64_t p) { return sums_of(p, k); }, base_sums.get(), base_cost, costs[k]);
       }
-    }
-    if (watch.stopped()) return false;
+    });
   }
   return true;
 }

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "cpu/features/feature_panels.h"
-#include "cpu/simd/team.h"
+#include "cpu/simd/threads.h"
 
 namespace kcalib {
 namespace {
@@ -126,8 +126,8 @@ double work_of(const PackedMap& map, int64_t n, int64_t n_marks) {
 
 // Rows in parts of which each has its own sums, which are merged in order: how many parts depends on the sizes alone.
 int64_t parts_of(int64_t n, int64_t numbers) {
-  constexpr int64_t MOST = 64, LEAST_ROWS = 8 * TILE, ROOM = 1L << 23;  // numbers: 64 MB
-  return std::clamp(std::min(n / LEAST_ROWS, ROOM / numbers), 1L, MOST);
+  constexpr int64_t MOST = 64, LEAST_ROWS = 8 * TILE, ROOM = 1 << 23;  // numbers: 64 MB
+  return std::clamp<int64_t>(std::min(n / LEAST_ROWS, ROOM / numbers), 1, MOST);
 }
 
 }  // namespace
@@ -145,8 +145,7 @@ bool mark_sums(const FeatureMap& map, const T* points, const T* marks, int64_t n
   std::vector<std::unique_ptr<MarkedTile<T>>> tiles(static_cast<std::size_t>(threads));
   for (auto& tile : tiles) tile = std::make_unique<MarkedTile<T>>(packed, run, n_marks);
   Watch watch(run, (n + TILE - 1) / TILE);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (int64_t part = 0; part < parts; ++part) {
+  parallel_tasks(watch, threads, parts, [&](int64_t part) {
     MarkedTile<T>& tile = *tiles[std::size_t(thread_number())];
     double* to = part_sums.get() + part * size;
     double* squares = part_squares.get() + part * lanes;
@@ -165,7 +164,7 @@ bool mark_sums(const FeatureMap& map, const T* points, const T* marks, int64_t n
       watch.task_done();
     }
     part_weights[part] = weight;
-  }
+  });
   for (int64_t part = 1; part < parts; ++part) {
     for (int64_t k = 0; k < size; ++k) part_sums[k] += part_sums[part * size + k];
     for (int64_t k = 0; k < lanes; ++k) part_squares[k] += part_squares[part * lanes + k];
@@ -190,9 +189,7 @@ bool row_forms(const FeatureMap& map, const T* points, const T* marks, int64_t n
   std::vector<std::unique_ptr<MarkedTile<T>>> tiles(static_cast<std::size_t>(threads));
   for (auto& tile : tiles) tile = std::make_unique<MarkedTile<T>>(packed, run, n_marks);
   Watch watch(run, n_tiles);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (int64_t t = 0; t < n_tiles; ++t) {
-    if (watch.stopped()) continue;
+  return parallel_tasks(watch, threads, n_tiles, [&](int64_t t) {
     MarkedTile<T>& tile = *tiles[std::size_t(thread_number())];
     alignas(64) double lanes[TILE * FREQUENCIES] = {}, norms[TILE] = {};
     const int64_t begin = t * TILE;
@@ -209,8 +206,7 @@ bool row_forms(const FeatureMap& map, const T* points, const T* marks, int64_t n
       own[begin + i] = (map.n_factors ? norms[i] : norm) * tile.weights()[i];
     }
     watch.task_done();
-  }
-  return !watch.stopped();
+  });
 }
 
 template <class T> bool feature_rows(const FeatureMap& map, const T* points, int64_t n, const Run& run, double* out) {
@@ -220,9 +216,7 @@ template <class T> bool feature_rows(const FeatureMap& map, const T* points, int
   const int threads = team_size(run, n_tiles, work_of(packed, n, 0));
   const AlignedBuffer<double> points_of(threads * TILE * d), phi_of(threads * TILE * COLUMNS);
   Watch watch(run, n_tiles);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (int64_t t = 0; t < n_tiles; ++t) {
-    if (watch.stopped()) continue;
+  return parallel_tasks(watch, threads, n_tiles, [&](int64_t t) {
     double* x = points_of.get() + thread_number() * TILE * d;
     double* phi = phi_of.get() + thread_number() * TILE * COLUMNS;
     const int64_t begin = t * TILE, count = std::min(n - begin, TILE), rows = rounded_up(count, ROW_STEP);
@@ -237,8 +231,7 @@ template <class T> bool feature_rows(const FeatureMap& map, const T* points, int
       }
     }
     watch.task_done();
-  }
-  return !watch.stopped();
+  });
 }
 
 bool gram_parts(const FeatureMap& map, const double* points, const double* columns, int64_t n, int64_t n_columns, int64_t part_rows,
@@ -251,8 +244,7 @@ bool gram_parts(const FeatureMap& map, const double* points, const double* colum
   const int64_t width = tiles[0]->width();
   const AlignedBuffer<double> sums(threads * width * width);
   Watch watch(run, (n + TILE - 1) / TILE);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (int64_t part = 0; part < parts; ++part) {
+  return parallel_tasks(watch, threads, parts, [&](int64_t part) {
     GramTile& tile = *tiles[std::size_t(thread_number())];
     double* own = sums.get() + thread_number() * width * width;
     std::fill_n(own, width * width, 0.0);
@@ -262,8 +254,7 @@ bool gram_parts(const FeatureMap& map, const double* points, const double* colum
       watch.task_done();
     }
     tile.write(own, map.n_frequencies, out + part * w * w);
-  }
-  return !watch.stopped();
+  });
 }
 
 #define KCALIB_INSTANTIATE(T)                                                                                              \

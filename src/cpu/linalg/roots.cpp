@@ -219,13 +219,13 @@ KCALIB_CLONES void some_lengths(const double* p, int64_t rows, int64_t m, double
 }
 
 void for_samples(int64_t n, int64_t numbers, double work, int threads, auto pass) {
-  for_parts(n, std::max(1L, PART / numbers), work, threads, [&](int64_t begin, int64_t end, int64_t) { pass(begin, end); });
+  for_parts(n, std::max<int64_t>(1, PART / numbers), work, threads, [&](int64_t begin, int64_t end, int64_t) { pass(begin, end); });
 }
 
 // pass(begin, end, memory), of `size` numbers for each thread: none is taken within a parallel region, where an exception ends
 // the process.
 void for_samples_with(int64_t size, int64_t n, int64_t numbers, double work, int threads, auto pass) {
-  const int64_t length = std::max(1L, PART / numbers);
+  const int64_t length = std::max<int64_t>(1, PART / numbers);
   const AlignedBuffer<double> memory(team_of(threads, ceil_divide(n, length), work) * size);
   for_parts(n, length, work, threads, [&](int64_t begin, int64_t end, int64_t) { pass(begin, end, memory.get() + thread_number() * size); });
 }

@@ -6,7 +6,7 @@
 
 #include "cpu/simd/aligned.h"
 #include "cpu/simd/clones.h"
-#include "cpu/simd/team.h"
+#include "cpu/simd/threads.h"
 
 namespace kcalib {
 namespace {
@@ -82,7 +82,7 @@ KCALIB_CLONES void eliminate(const double* rows, int64_t a, int64_t size, int64_
     for (int q = 0; q < TOGETHER; ++q) std::memcpy(sum[q], at[q] + j, sizeof sum[q]);
     const double* row = rows + j;
     const double* weights = rows + a;
-    for (int64_t k = std::max(0L, j - size); k < a; ++k) {
+    for (int64_t k = std::max<int64_t>(0, j - size); k < a; ++k) {
       Pack x[2];
       std::memcpy(x, row + k * stride, sizeof x);
       for (int q = 0; q < TOGETHER; ++q)
@@ -149,11 +149,10 @@ double work_of(const Tall& tall, int64_t n_vectors) { return work_of(tall.n, tal
 
 bool tall_inner_products(const Tall& tall, const double* vectors, int64_t n_vectors, const Run& run, double* out) {
   const int64_t size = tall.count * n_vectors, chunks = (tall.n + CHUNK - 1) / CHUNK;
-  const int64_t parts = std::min(chunks, std::clamp(ROOM / size, 1L, PARTS));
+  const int64_t parts = std::min(chunks, std::clamp<int64_t>(ROOM / size, 1, PARTS));
   const AlignedBuffer<double> sums(parts * size);
   Watch watch(run, chunks);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(team_size(run, parts, work_of(tall, n_vectors)))
-  for (int64_t part = 0; part < parts; ++part) {
+  parallel_tasks(watch, team_size(run, parts, work_of(tall, n_vectors)), parts, [&](int64_t part) {
     double* own = sums.get() + part * size;
     std::fill_n(own, size, 0.0);
     Rows some;
@@ -168,7 +167,7 @@ bool tall_inner_products(const Tall& tall, const double* vectors, int64_t n_vect
       }
       watch.task_done();
     }
-  }
+  });
   std::copy_n(sums.get(), size, out);
   for (int64_t part = 1; part < parts; ++part)
     for (int64_t k = 0; k < size; ++k) out[k] += sums[part * size + k];
@@ -178,11 +177,10 @@ bool tall_inner_products(const Tall& tall, const double* vectors, int64_t n_vect
 bool inner_products_of_rows(const std::vector<TallRows>& blocks, int64_t n, const Run& run, double* out) {
   const TallRows& vectors = blocks.back();
   const int64_t c = vectors.columns, columns = columns_of(blocks), lines = (c + WIDE - 1) / WIDE, size = columns * lines * WIDE;
-  const int64_t chunks = (n + FEW - 1) / FEW, parts = std::min(chunks, std::clamp(ROOM / size, 1L, PARTS));
+  const int64_t chunks = (n + FEW - 1) / FEW, parts = std::min(chunks, std::clamp<int64_t>(ROOM / size, 1, PARTS));
   const AlignedBuffer<double> sums(parts * size);
   Watch watch(run, chunks);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(team_size(run, parts, work_of(n, columns, c)))
-  for (int64_t part = 0; part < parts; ++part) {
+  parallel_tasks(watch, team_size(run, parts, work_of(n, columns, c)), parts, [&](int64_t part) {
     double* own = sums.get() + part * size;
     std::fill_n(own, size, 0.0);
     WideRows some;
@@ -204,7 +202,7 @@ bool inner_products_of_rows(const std::vector<TallRows>& blocks, int64_t n, cons
       }
       watch.task_done();
     }
-  }
+  });
   for (int64_t part = 1; part < parts; ++part)
     for (int64_t k = 0; k < size; ++k) sums[k] += sums[part * size + k];
   for (int64_t a = 0; a < columns; ++a)
@@ -226,9 +224,7 @@ bool combined_rows(const std::vector<TallRows>& blocks, int64_t n, const double*
         wide[(line * columns + a) * WIDE + k] = c < n_vectors ? weights[a * n_vectors + c] : 0.0;
       }
   Watch watch(run, chunks);
-#pragma omp parallel for schedule(dynamic, 8) num_threads(team_size(run, chunks, work_of(n, columns, n_vectors)))
-  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-    if (watch.stopped()) continue;
+  return parallel_tasks(watch, team_size(run, chunks, work_of(n, columns, n_vectors)), chunks, [&](int64_t chunk) {
     const int64_t begin = chunk * FEW, rows = std::min(FEW, n - begin);
     WideRows some;
     for (int64_t line = 0; line < lines; ++line) {
@@ -237,8 +233,7 @@ bool combined_rows(const std::vector<TallRows>& blocks, int64_t n, const double*
       for (int64_t i = 0; i < rows; ++i) std::copy_n(some.numbers[i], count, out + (begin + i) * stride + first);
     }
     watch.task_done();
-  }
-  return !watch.stopped();
+  });
 }
 
 int64_t inverse_root(double* rows, int64_t size, int64_t stride) {
@@ -266,9 +261,7 @@ int64_t inverse_root(double* rows, int64_t size, int64_t stride) {
 bool tall_combined(const Tall& tall, const double* weights, int64_t n_vectors, const Run& run, double* out) {
   const int64_t chunks = (tall.n + CHUNK - 1) / CHUNK;
   Watch watch(run, chunks);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(team_size(run, chunks, work_of(tall, n_vectors)))
-  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-    if (watch.stopped()) continue;
+  return parallel_tasks(watch, team_size(run, chunks, work_of(tall, n_vectors)), chunks, [&](int64_t chunk) {
     const int64_t begin = chunk * CHUNK, rows = std::min(CHUNK, tall.n - begin);
     Rows some;
     for (int64_t c = 0; c < n_vectors; c += AT_ONCE) {
@@ -278,8 +271,7 @@ bool tall_combined(const Tall& tall, const double* weights, int64_t n_vectors, c
       for (int64_t v = 0; v < count; ++v) std::copy_n(some.numbers[v], rows, out + (c + v) * tall.n + begin);
     }
     watch.task_done();
-  }
-  return !watch.stopped();
+  });
 }
 
 }  // namespace kcalib

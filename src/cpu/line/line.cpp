@@ -11,7 +11,7 @@
 
 #include "cpu/simd/aligned.h"
 #include "cpu/line/line_residual.h"
-#include "cpu/simd/team.h"
+#include "cpu/simd/threads.h"
 
 namespace kcalib {
 namespace {
@@ -24,13 +24,11 @@ bool line_gap(const double* points, int64_t n, const Run& run, double* largest) 
   const Chunks chunks(n);
   std::vector<double> parts(chunks.count, 0.0);
   Watch watch(run, chunks.count);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(team_size(run, chunks.count, 2.0 * double(n)))
-  for (int64_t chunk = 0; chunk < chunks.count; ++chunk) {
-    if (watch.stopped()) continue;
+  parallel_tasks(watch, team_size(run, chunks.count, 2.0 * double(n)), chunks.count, [&](int64_t chunk) {
     const int64_t begin = chunks.begin(chunk);
     parts[chunk] = run.table->line->gap(points + 2 * begin, chunks.end(chunk) - begin);
     watch.task_done();
-  }
+  });
   *largest = *std::max_element(parts.begin(), parts.end());
   return !watch.stopped();
 }
@@ -67,22 +65,18 @@ bool line_residuals(const double* points, int64_t n_features, const int64_t* lab
   std::vector<int64_t> ones(chunks.count);
   std::vector<double> off(chunks.count), squares(chunks.count);
   Watch watch(run, 2 * chunks.count);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (int64_t chunk = 0; chunk < chunks.count; ++chunk) {
-    if (watch.stopped()) continue;
+  parallel_tasks(watch, threads, chunks.count, [&](int64_t chunk) {
     const int64_t begin = chunks.begin(chunk);
     ones[chunk] = functions.ones(labels + begin, chunks.end(chunk) - begin);
     watch.task_done();
-  }
+  });
   if (watch.stopped()) return false;
 
-  *n_zeros = n - std::accumulate(ones.begin(), ones.end(), 0L);
+  *n_zeros = n - std::accumulate(ones.begin(), ones.end(), int64_t(0));
   sizes[*n_zeros] = INFINITY;
   sizes[*n_zeros + 1] = -INFINITY;
-  std::exclusive_scan(ones.begin(), ones.end(), ones.begin(), 0L);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (int64_t chunk = 0; chunk < chunks.count; ++chunk) {
-    if (watch.stopped()) continue;
+  std::exclusive_scan(ones.begin(), ones.end(), ones.begin(), int64_t(0));
+  parallel_tasks(watch, threads, chunks.count, [&](int64_t chunk) {
     const int64_t begin = chunks.begin(chunk);
     double sums[2];
     const auto residuals = n_features == 1 ? functions.residuals_of_seconds : functions.residuals;
@@ -91,7 +85,7 @@ bool line_residuals(const double* points, int64_t n_features, const int64_t* lab
     off[chunk] = sums[0];
     squares[chunk] = sums[1];
     watch.task_done();
-  }
+  });
   *off_line = std::accumulate(off.begin(), off.end(), 0.0);
   *square_norms = std::accumulate(squares.begin(), squares.end(), 0.0);
   return !watch.stopped();
@@ -106,15 +100,13 @@ bool line_total(const Residuals& residuals, const LineKernel& kernel, bool squar
   const AlignedBuffer<double> scratch(threads * scratch_size);
   std::vector<Piece> pieces(chunks.count);
   Watch watch(run, chunks.count);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (int64_t chunk = 0; chunk < chunks.count; ++chunk) {
-    if (watch.stopped()) continue;
+  parallel_tasks(watch, threads, chunks.count, [&](int64_t chunk) {
     pieces[chunk].to_last = &sums[chunk * 2 * size];
     pieces[chunk].to_first = &sums[chunk * 2 * size + size];
     functions.piece(residuals, kernel, squared, chunks.begin(chunk), chunks.end(chunk),
                     &scratch[thread_number() * scratch_size], &pieces[chunk]);
     watch.task_done();
-  }
+  });
   if (watch.stopped()) return false;
   for (int64_t chunk = 1; chunk < chunks.count; ++chunk) functions.join(kernel, &pieces[0], pieces[chunk]);
   std::copy_n(pieces[0].total, 2, total);
@@ -143,9 +135,7 @@ bool line_keys(const Samples& samples, const Run& run, Word* keys) {
   const int threads = team_size(run, chunks.count, 4.0 * double(n));
   std::vector<double> lows(chunks.count), highs(chunks.count);
   Watch watch(run, 2 * chunks.count);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (int64_t chunk = 0; chunk < chunks.count; ++chunk) {
-    if (watch.stopped()) continue;
+  parallel_tasks(watch, threads, chunks.count, [&](int64_t chunk) {
     double low = samples.place(chunks.begin(chunk)), high = low;
     for (int64_t i = chunks.begin(chunk); i < chunks.end(chunk); ++i) {
       const double place = samples.place(i);
@@ -155,7 +145,7 @@ bool line_keys(const Samples& samples, const Run& run, Word* keys) {
     lows[chunk] = low;
     highs[chunk] = high;
     watch.task_done();
-  }
+  });
   if (watch.stopped()) return false;
   const double low = *std::min_element(lows.begin(), lows.end());
   const double range = *std::max_element(highs.begin(), highs.end()) - low;
@@ -165,9 +155,7 @@ bool line_keys(const Samples& samples, const Run& run, Word* keys) {
   std::frexp(range, &exponent);
   const double scale = range > 0 ? std::ldexp(1.0, std::min(bits - exponent, 1023)) : 0;
   const double highest = std::ldexp(1.0, bits) - 1;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (int64_t chunk = 0; chunk < chunks.count; ++chunk) {
-    if (watch.stopped()) continue;
+  return parallel_tasks(watch, threads, chunks.count, [&](int64_t chunk) {
     for (int64_t i = chunks.begin(chunk); i < chunks.end(chunk); ++i) {
       // Places may have changed: a sample must stay in its block.
       const double scaled = (samples.place(i) - low) * scale;
@@ -176,8 +164,7 @@ bool line_keys(const Samples& samples, const Run& run, Word* keys) {
       keys[i] = layout.index + layout.place < 64 ? Word(i / block) << (layout.index + layout.place) | in_block : in_block;
     }
     watch.task_done();
-  }
-  return !watch.stopped();
+  });
 }
 
 bool line_order(const Word* keys, const Samples& samples, const Run& run, int64_t* positions, double* places,
@@ -187,9 +174,7 @@ bool line_order(const Word* keys, const Samples& samples, const Run& run, int64_
   const KeyLayout layout(n, block);
   ResidualSums sums(chunks);
   Watch watch(run, chunks.count);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(team_size(run, chunks.count, 10.0 * double(n)))
-  for (int64_t chunk = 0; chunk < chunks.count; ++chunk) {
-    if (watch.stopped()) continue;
+  parallel_tasks(watch, team_size(run, chunks.count, 10.0 * double(n)), chunks.count, [&](int64_t chunk) {
     const auto same = [&](int64_t i) { return i > 0 && i < n && layout.rounded_place(keys[i]) == layout.rounded_place(keys[i - 1]); };
     ResidualSums::Part part;
     std::vector<std::pair<double, int64_t>> run_of_equals;
@@ -223,7 +208,7 @@ bool line_order(const Word* keys, const Samples& samples, const Run& run, int64_
     }
     sums.set(chunk, part);
     watch.task_done();
-  }
+  });
   sums.write(&marks->off_line, &marks->square_norms);
   marks->worst = *std::max_element(sums.worst.begin(), sums.worst.end());
   return !watch.stopped();

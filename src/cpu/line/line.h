@@ -88,7 +88,7 @@ bool line_median(const double* places, int64_t n, const Run& run, double* median
 
 // Chunks of a line, from n alone: they decide the order of summation.
 struct Chunks {
-  explicit Chunks(int64_t n) : n(n), count(std::clamp((n + 8191) / 8192, 1L, 64L)), length((n + count - 1) / count) {}
+  explicit Chunks(int64_t n) : n(n), count(std::clamp<int64_t>((n + 8191) / 8192, 1, 64)), length((n + count - 1) / count) {}
   int64_t begin(int64_t chunk) const { return std::min(n, chunk * length); }
   int64_t end(int64_t chunk) const { return std::min(n, (chunk + 1) * length); }
   int64_t n, count, length;

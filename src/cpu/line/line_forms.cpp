@@ -6,15 +6,15 @@
 
 #include "cpu/simd/aligned.h"
 #include "cpu/line/line.h"
-#include "cpu/simd/team.h"
+#include "cpu/simd/threads.h"
 
 namespace kcalib {
 namespace {
 
 constexpr int64_t STRIP = 256;  // points at a time, whose bits stay in the first-level cache; a multiple of 64
-constexpr int64_t PART = 1L << 14;  // draws of labels between two looks at the watch
+constexpr int64_t PART = 1 << 14;  // draws of labels between two looks at the watch
 constexpr int64_t AHEAD = 32;  // points between asking memory for a sample's labels and using them
-constexpr int64_t BIT_BYTES = 1L << 31;  // of labels, at most, unless a single thread needs more
+constexpr int64_t BIT_BYTES = int64_t(1) << 31;  // of labels, at most, unless a single thread needs more
 constexpr int MOST = SampleWeights::MOST;
 
 int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -130,7 +130,7 @@ bool line_forms(const Line& line, const int64_t* positions, const FormTerm* term
     state_size += terms[t].rank * Task::state_size(terms[t].kernel);
   }
   // Tasks of equal sizes, in whole words of signs; as many at a time as drawn labels fit into memory.
-  const int64_t most_threads = weights.draws ? std::max(1L, BIT_BYTES / int64_t(sizeof(BitLine) * n)) : run.threads;
+  const int64_t most_threads = weights.draws ? std::max<int64_t>(1, BIT_BYTES / int64_t(sizeof(BitLine) * n)) : run.threads;
   const int64_t at_once = std::min(int64_t(run.threads), most_threads);
   const int64_t rounds = ceil_divide(n_replicates, MOST * at_once);
   const int64_t size = ceil_divide(ceil_divide(n_replicates, rounds * at_once), 64) * 64;
@@ -142,8 +142,7 @@ bool line_forms(const Line& line, const int64_t* positions, const FormTerm* term
   std::fill_n(out, n_replicates, 0.0);
   const Task task{terms, n_terms, diagonal, &line, positions};
   Watch watch(run, tasks * (strips + (weights.draws ? ceil_divide(n, PART) : 0)));
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (int64_t k = 0; k < tasks; ++k) {
+  return parallel_tasks(watch, threads, tasks, [&](int64_t k) {
     const int64_t first = k * size;
     const int count = int(std::min(size, n_replicates - first));
     BitLine* labels = weights.draws ? drawn.get() + thread_number() * padded(n) : nullptr;
@@ -162,8 +161,7 @@ bool line_forms(const Line& line, const int64_t* positions, const FormTerm* term
       watch.task_done();
     }
     task.finish(some, state, out + first);
-  }
-  return !watch.stopped();
+  });
 }
 
 }  // namespace kcalib

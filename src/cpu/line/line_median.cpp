@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cpu/line/line.h"
-#include "cpu/simd/team.h"
+#include "cpu/simd/threads.h"
 
 namespace kcalib {
 namespace {
@@ -42,12 +42,10 @@ class Distances {
 
   // How many distances are at most t, for each t.
   Counts count(const Trials& t) {
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads_)
-    for (int64_t chunk = 0; chunk < chunks_.count; ++chunk) {
-      if (watch_.stopped()) continue;
+    parallel_tasks(watch_, threads_, chunks_.count, [&](int64_t chunk) {
       counts_[chunk] = count(t, chunks_.begin(chunk), chunks_.end(chunk));
       watch_.task_done();
-    }
+    });
     Counts total{};
     for (const Counts& part : counts_)
       for (int k = 0; k < TRIALS; ++k) total[k] += part[k];
@@ -80,7 +78,7 @@ class Distances {
 
   // Distances of points at equal steps in the order of the line, ascending.
   std::vector<double> sample() const {
-    const int64_t size = std::min(n_, 256L);
+    const int64_t size = std::min<int64_t>(n_, 256);
     std::vector<double> found;
     for (int64_t a = 0; a < size; ++a)
       for (int64_t b = a + 1; b < size; ++b) found.push_back(x_[at(b, size)] - x_[at(a, size)]);
@@ -131,7 +129,7 @@ double mean_of_ranks(Distances& distances, int64_t n, int64_t first, int64_t sec
   bool smooth = true;
   const auto value = [](int64_t bits) { return bits < 0 ? -1.0 : std::bit_cast<double>(bits); };
   while (high_bits - low_bits > 1) {
-    if (high_count - low_count <= 2 * n + (1L << 20)) {
+    if (high_count - low_count <= 2 * n + (1 << 20)) {
       std::vector<double> found;
       found.reserve(high_count - low_count);
       distances.list(value(low_bits), value(high_bits), [&](double d) { found.push_back(d); });
@@ -158,7 +156,7 @@ double mean_of_ranks(Distances& distances, int64_t n, int64_t first, int64_t sec
       t = {expected - width / 64, expected - width / 2048, expected + width / 2048, expected + width / 64};
     } else if (size > 0) {
       for (int k = 0; k < TRIALS; ++k)
-        t[k] = begin[std::clamp(k < 3 ? guess + (k - 1) * step : size / 2, 0L, size - 1)];
+        t[k] = begin[std::clamp<int64_t>(k < 3 ? guess + (k - 1) * step : size / 2, 0, size - 1)];
     } else {
       const double least = low_bits < 0 ? 0.0 : distances.around(value(low_bits)).second;
       if (least >= value(high_bits)) return value(high_bits);

@@ -14,7 +14,7 @@
 #include <new>
 
 #include "cpu/line/line.h"
-#include "cpu/simd/team.h"
+#include "cpu/simd/threads.h"
 
 namespace kcalib {
 namespace {
@@ -94,14 +94,13 @@ class Product {
 
   // f(strip, its number, scratch, a row of columns for each point, and another), in parallel.
   template <class F> void for_each_strip(Watch& watch, const F& f) const {
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads_)
-    for (int64_t task = 0; task < n_tasks_; ++task) {
+    parallel_tasks(watch, threads_, n_tasks_, [&](int64_t task) {
       double* scratch = work_.get() + thread_number() * work_size_;
       double* v = scratch + scratch_size_;
       for (int64_t s = task * STRIPS; s < std::min(n_strips_, (task + 1) * STRIPS) && !watch.stopped(); ++s)
         f(strip(s), s, scratch, v, v + Strip::LENGTH * most_width_);
       watch.task_done();
-    }
+    });
   }
 
   // Each strip's sums become what the others give to it.

@@ -7,7 +7,7 @@
 
 #include "cpu/simd/aligned.h"
 #include "cpu/samples/rows.h"
-#include "cpu/simd/team.h"
+#include "cpu/simd/threads.h"
 
 namespace kcalib {
 namespace {
@@ -22,7 +22,7 @@ int64_t part_of(const TestLocations& locations) {
 class ByClass {
  public:
   ByClass(const LocationPoints& points, int64_t m, const Run& run) : members_(points.n_locations) {
-    std::iota(members_.begin(), members_.end(), 0L);
+    std::iota(members_.begin(), members_.end(), int64_t(0));
     const auto of = [&](int64_t j) { return points.classes[j]; };
     std::stable_sort(members_.begin(), members_.end(), [&](int64_t a, int64_t b) { return of(a) < of(b); });
     for (int64_t i = 0; i < points.n_locations; ++i)
@@ -46,15 +46,13 @@ bool for_parts(const LocatedSamples& samples, const TestLocations& locations, co
   const int threads = team_size(run, parts, work);
   const AlignedBuffer<double> sums(parts * size), of_threads(threads * memory);
   Watch watch(run, parts);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (int64_t part = 0; part < parts; ++part) {
-    if (watch.stopped()) continue;
+  parallel_tasks(watch, threads, parts, [&](int64_t part) {
     const int64_t begin = part * length;
     double* own = sums.get() + part * size;
     std::fill_n(own, size, 0.0);
     pass(part, begin, std::min(length, samples.n - begin), own, of_threads.get() + thread_number() * memory);
     watch.task_done();
-  }
+  });
   if (watch.stopped()) return false;
   std::fill_n(out, size, 0.0);
   for (int64_t part = 0; part < parts; ++part)

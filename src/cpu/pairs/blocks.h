@@ -7,8 +7,9 @@
 #include <cstdint>
 #include <optional>
 
+#include "cpu/pairs/sweep.h"
 #include "cpu/simd/aligned.h"
-#include "cpu/simd/team.h"
+#include "cpu/simd/threads.h"
 
 namespace kcalib {
 
@@ -55,8 +56,7 @@ template <class T> class PackedSide {
     const int64_t blocks = ceil_divide(side.n, block);
     const double work = 200 + 10.0 * double(side.n_features * (side.expecting ? 3 : 1) + side.n_marks);  // of a sample, with its share of fresh memory
     const int threads = team_size(run, blocks, double(side.n) * work);
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t j = 0; j < blocks; ++j) pack(j, buffer_.get() + j * stride_);
+    parallel_tasks(threads, blocks, [&](int64_t j) { pack(j, buffer_.get() + j * stride_); });
   }
 
   // Until the same thread asks for the next one.
@@ -149,13 +149,12 @@ template <class T> class Blocks {
   template <class Visit> bool for_each_block(int threads, Visit&& visit) const {
     const int64_t columns = row_blocks < 4 * threads ? 1 : column_blocks, parts = ceil_divide(column_blocks, columns);
     Watch watch(run_, row_blocks * column_blocks);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-    for (int64_t task = 0; task < row_blocks * parts; ++task)
+    return parallel_tasks(watch, threads, row_blocks * parts, [&](int64_t task) {
       for (int64_t k = 0; k < columns && !watch.stopped(); ++k) {
         visit(task / parts, task % parts * columns + k);
         watch.task_done();
       }
-    return !watch.stopped();
+    });
   }
 
   // Calls, for each task, start(task), visit(task, i, j) for its blocks, symmetric problems: i <= j, and then
@@ -164,10 +163,9 @@ template <class T> class Blocks {
   bool for_each(int threads, Start&& start, Visit&& visit, Finish&& finish) const {
     const bool symmetric = problem.symmetric;
     Watch watch(run_, pairs_of_blocks());
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-    for (int64_t task = 0; task < tasks(); ++task) {
+    return parallel_tasks(watch, threads, tasks(), [&](int64_t task) {
       const int64_t a = task / column_groups, b = task % column_groups;
-      if (symmetric && b < a) continue;
+      if (symmetric && b < a) return;
       const int64_t i_begin = a * groups_.per_group, i_end = std::min(row_blocks, i_begin + groups_.per_group);
       const int64_t j_begin = b * groups_.per_group, j_end = std::min(column_blocks, j_begin + groups_.per_group);
       start(task);
@@ -177,8 +175,7 @@ template <class T> class Blocks {
           watch.task_done();
         }
       finish(task, Range{i_begin * block, std::min(n, i_end * block)}, Range{j_begin * block, std::min(n_right, j_end * block)});
-    }
-    return !watch.stopped();
+    });
   }
 
   struct Range {

@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t MOST_COLUMNS = 192;  // of a block
 // An entry is at most 2^UNIT_BITS units, a row of a block below 2^31.
 constexpr int UNIT_BITS = 20;
-static_assert(MOST_COLUMNS << UNIT_BITS < 1L << 31);
+static_assert(MOST_COLUMNS << UNIT_BITS < int64_t(1) << 31);
 
 double in_units(double* h, int64_t stride, int64_t rows, int64_t columns, bool on_diagonal, int* units) {
   using V = DoublePack;

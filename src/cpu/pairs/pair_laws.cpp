@@ -4,7 +4,7 @@
 
 #include "cpu/simd/aligned.h"
 #include "cpu/simd/clones.h"
-#include "cpu/simd/team.h"
+#include "cpu/simd/threads.h"
 
 namespace kcalib {
 namespace {
@@ -71,16 +71,14 @@ bool pair_law_sums(const PairLaws& laws, const Run& run, double* sums) {
   const int threads = team_size(run, blocks, work);
   const AlignedBuffer<double> lines(m * SAMPLES * threads), parts(blocks * laws.rows);
   Watch watch(run, blocks);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (int64_t b = 0; b < blocks; ++b) {
-    if (watch.stopped()) continue;
+  parallel_tasks(watch, threads, blocks, [&](int64_t b) {
     double* d = lines.get() + m * SAMPLES * thread_number();
     const Block block{d, b * SAMPLES, std::min(SAMPLES, laws.n - b * SAMPLES)};
     for (int64_t c = 0; c < m; ++c)
       for (int64_t j = 0; j < SAMPLES; ++j) d[c * SAMPLES + j] = j < block.count ? laws.d[(block.begin + j) * m + c] : 0.0;
     for (int64_t i = 0; i < laws.rows; ++i) parts[b * laws.rows + i] = sum_of_row(laws, i, block);
     watch.task_done();
-  }
+  });
   std::fill_n(sums, laws.rows, 0.0);
   for (int64_t b = 0; b < blocks; ++b)
     for (int64_t i = 0; i < laws.rows; ++i) sums[i] += parts[b * laws.rows + i];

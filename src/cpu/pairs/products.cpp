@@ -75,12 +75,12 @@ template <class W> class BlockColumns {
   template <class Visit> void for_each(const Run& run, Visit&& visit) const {
     const int64_t blocks = ceil_divide(n_, block_);
     const int threads = team_size(run, blocks, 4.0 * double(n_) * double(columns_));
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t b = 0; b < blocks; ++b)
+    parallel_tasks(threads, blocks, [&](int64_t b) {
       for (int64_t k = 0; k < length; ++k) {
         const bool inside = k < block_ && b * block_ + k < n_;
         for (int64_t c = 0; c < columns_; ++c) visit(inside ? b * block_ + k : -1, c, (*this)[b][c * length + k]);
       }
+    });
   }
 
  private:
@@ -134,25 +134,23 @@ template <class T, class W> class Product {
     const AlignedBuffer<W> entries(room * threads);
     std::fill_n(entries.get(), room * threads, W(0));
     Turns turns(row_groups_), column_turns(ceil_divide(blocks_.column_blocks, per_group_));
-    std::atomic<int64_t> place{0};
-#pragma omp parallel num_threads(threads)
-    {
+    // Places are taken in order: a task waits only for those that have begun.
+    parallel_tasks(watch, threads, order_.places(), [&](int64_t place) {
       double* rows = parts.get() + 2 * part_size * thread_number();
       W* h = entries.get() + room * thread_number();
-      for (int64_t next; (next = place.fetch_add(1)) < order_.places() && !watch.stopped();)
-        if (const auto pair = order_[next]) {
-          const bool own = blocks_.problem.symmetric && pair->rows == pair->columns;
-          double* columns = own ? rows : rows + part_size;
-          std::fill_n(rows, 2 * part_size, 0.0);
-          multiply(*pair, h, rows, columns, watch);
-          const int64_t last = order_.last_turn();
-          add(sums_, blocks_.row_blocks, pair->rows, pair->turn, last, rows, turns, watch);
-          if (blocks_.problem.symmetric && !own)
-            add(sums_, blocks_.row_blocks, pair->columns, pair->turn, last, columns, turns, watch);
-          if (left_)
-            add(*column_sums_, blocks_.column_blocks, pair->columns, pair->rows, row_groups_ - 1, columns, column_turns, watch);
-        }
-    }
+      const auto pair = order_[place];
+      if (!pair) return;
+      const bool own = blocks_.problem.symmetric && pair->rows == pair->columns;
+      double* columns = own ? rows : rows + part_size;
+      std::fill_n(rows, 2 * part_size, 0.0);
+      multiply(*pair, h, rows, columns, watch);
+      const int64_t last = order_.last_turn();
+      add(sums_, blocks_.row_blocks, pair->rows, pair->turn, last, rows, turns, watch);
+      if (blocks_.problem.symmetric && !own)
+        add(sums_, blocks_.row_blocks, pair->columns, pair->turn, last, columns, turns, watch);
+      if (left_)
+        add(*column_sums_, blocks_.column_blocks, pair->columns, pair->rows, row_groups_ - 1, columns, column_turns, watch);
+    });
   }
 
   void write(double* out, double* column_out) const {
@@ -199,7 +197,7 @@ template <class T, class W> class Product {
   // Depends on the problem's sizes alone: it decides the order of summation.
   static int64_t blocks_in_a_group(int64_t blocks, int64_t size) {
     constexpr int64_t ROOM = 1 << 16, GROUPS = 12;  // numbers in the sums of a task; groups at least
-    return std::max(1L, std::min({4L, blocks / GROUPS, ROOM / (2 * size)}));
+    return std::max<int64_t>(1, std::min<int64_t>({4, blocks / GROUPS, ROOM / (2 * size)}));
   }
 
   int64_t rows_of_entries() const { return blocks_.block + MAX_ROWS_AT_ONCE; }  // the last rows of a tile may be beyond the block's

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <numeric>
 #include <type_traits>
+#include <vector>
 
 #include "cpu/pairs/task_sums.h"
 
@@ -173,11 +175,9 @@ template <class T> bool block_sums(const PairProblem<T>& problem, const Run& run
   const AlignedBuffer<T> packed(2 * packed_size * threads);
   const AlignedBuffer<double> parts(tasks);
   Watch watch(run, n_blocks * (strips * (strips + 1) / 2));  // squares: of slow pairs a strip of a large block takes minutes
-  const int run_length = int(std::clamp(step / size, 1L, 64L));
+  const int64_t run_length = std::clamp<int64_t>(step / size, 1, 64);
 
-#pragma omp parallel for schedule(dynamic, run_length) num_threads(threads)
-  for (int64_t task = 0; task < tasks; ++task) {
-    if (watch.stopped()) continue;
+  const auto add_strip = [&](int64_t task) {
     T* rows = packed.get() + 2 * packed_size * thread_number();
     const int64_t begin = task / strips * size, end = begin + size;
     const int64_t row_begin = begin + task % strips * step, row_end = std::min(end, row_begin + step);
@@ -192,9 +192,11 @@ template <class T> bool block_sums(const PairProblem<T>& problem, const Run& run
       watch.task_done();
     }
     parts[task] = 2 * sums.total;
-  }
-
-  if (watch.stopped()) return false;
+  };
+  const bool finished = parallel_tasks(watch, threads, ceil_divide(tasks, run_length), [&](int64_t k) {
+    for (int64_t task = k * run_length; task < std::min(tasks, (k + 1) * run_length) && !watch.stopped(); ++task) add_strip(task);
+  });
+  if (!finished) return false;
   for (int64_t b = 0; b < n_blocks; ++b) {
     out[b] = 0;
     for (int64_t s = 0; s < strips; ++s) out[b] += parts[b * strips + s];
@@ -219,27 +221,24 @@ template <class T> bool own_products(const PairProblem<T>& problem, const Run& r
   const int threads = team_size(run, tasks, double(side.n) * LANES_OF_A_TILE * mixture_work(&mixtures));
   const AlignedBuffer<T> packed(packed_size * threads);
   Watch watch(run, tasks);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (int64_t task = 0; task < tasks; ++task) {
-    if (watch.stopped()) continue;
+  return parallel_tasks(watch, threads, tasks, [&](int64_t task) {
     const int64_t begin = task * step, end = std::min(side.n, begin + step);
     T* samples = packed.get() + packed_size * thread_number();
     tile.pack(side, begin, end, samples);
     tile.own_products(mixtures, side, end - begin, samples, out + begin);
     watch.task_done();
-  }
-  return !watch.stopped();
+  });
 }
 
 template <class T> double probe(const Run& run, Probe what, int64_t repetitions) {
   const auto once = functions<T>(*run.table).probe;
-  double elements = 0;
-#pragma omp parallel num_threads(team_size(run, run.threads, double(repetitions) * 100)) reduction(+ : elements)
-  {
+  const int threads = team_size(run, run.threads, double(repetitions) * 100);
+  std::vector<double> elements(std::size_t(threads), 0.0);
+  parallel_tasks(threads, threads, [&](int64_t task) {
     T sink;
-    elements += once(what, repetitions, &sink);
-  }
-  return elements;
+    elements[std::size_t(task)] = once(what, repetitions, &sink);
+  });
+  return std::accumulate(elements.begin(), elements.end(), 0.0);
 }
 
 template <class T> void evaluate(const Run& run, ScalarFunction f, const T* x, double a, int64_t n, T* out) {

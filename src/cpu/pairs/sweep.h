@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "cpu/pairs/tile.h"
+#include "cpu/simd/threads.h"
 
 namespace kcalib {
 
@@ -15,17 +16,6 @@ template <class T> struct PairProblem {
   PairProgram program;
   Side<T> left, right;
   bool symmetric;  // right is left
-};
-
-// How to run a sweep. `poll` is called by the calling thread about ten times a second
-// with the share of the work done; the sweep stops soon after it returns non-zero.
-struct Run {
-  const TileTable* table;
-  int threads;
-  int (*poll)(void* context, double done);
-  void* context;
-  // Of a rectangle of a larger problem: the blocks of that one (see `Groups`), by which sums have its order; 0: its own.
-  int64_t block = 0, per_group = 0;
 };
 
 // How the pairs of a problem are cut. The samples of a side are cut into blocks, and these into at most 32 groups; the
@@ -120,10 +110,5 @@ template <class T> double probe(const Run& run, Probe what, int64_t repetitions)
 
 // out = f(x) on the calling thread.
 template <class T> void evaluate(const Run& run, ScalarFunction f, const T* x, double a, int64_t n, T* out);
-
-bool compiled_with_openmp();
-int openmp_max_threads();  // 1 in a forked child, inside a parallel region, or without OpenMP
-int count_running_sweeps();  // in this process, by all its threads
-void register_fork_handler();
 
 }  // namespace kcalib

@@ -6,7 +6,7 @@
 #include "cpu/simd/aligned.h"
 #include "cpu/simd/clones.h"
 #include "cpu/features/feature_kernels.h"
-#include "cpu/simd/team.h"
+#include "cpu/simd/threads.h"
 
 namespace kcalib {
 namespace {
@@ -53,12 +53,10 @@ bool draw_labels(const double* cumulative, int64_t n, int64_t m, Word key0, Word
                  const Run& run) {
   const FeatureTable& table = *run.table->features;
   const int64_t tiles = (n + TILE_ROWS - 1) / TILE_ROWS, groups = (n_draws + GROUP - 1) / GROUP;
-  const int threads = team_size(run, tiles, double(n) * double(n_draws) * double(20 + std::min(m, 64L)));
+  const int threads = team_size(run, tiles, double(n) * double(n_draws) * double(20 + std::min<int64_t>(m, 64)));
   const AlignedBuffer<double> memory(threads * DrawnRows::size(m));
   Watch watch(run, tiles * groups);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (int64_t tile = 0; tile < tiles; ++tile) {
-    if (watch.stopped()) continue;
+  return parallel_tasks(watch, threads, tiles, [&](int64_t tile) {
     const int64_t begin = tile * TILE_ROWS, rows = std::min(TILE_ROWS, n - begin);
     const DrawnRows drawn(cumulative + begin * m, rows, m, memory.get() + thread_number() * DrawnRows::size(m));
     double uniform[TILE_ROWS + 16];
@@ -74,18 +72,15 @@ bool draw_labels(const double* cumulative, int64_t n, int64_t m, Word key0, Word
         for (int64_t d = 0; d < size; ++d) out[(begin + i) * n_draws + g * GROUP + d] = int(labels[d][i]);
       watch.task_done();
     }
-  }
-  return !watch.stopped();
+  });
 }
 
 bool label_thresholds(const double* probabilities, int64_t n, const Run& run, Word* out) {
-  constexpr int64_t ALL = 1L << 53, STRIP = 1L << 14;
+  constexpr int64_t ALL = int64_t(1) << 53, STRIP = 1 << 14;
   constexpr int ROUNDING = 8;  // steps; probabilities that have changed since they were checked may take any number
   const int64_t strips = (n + STRIP - 1) / STRIP;
   Watch watch(run, strips);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(team_size(run, strips, 20.0 * double(n)))
-  for (int64_t strip = 0; strip < strips; ++strip) {
-    if (watch.stopped()) continue;
+  return parallel_tasks(watch, team_size(run, strips, 20.0 * double(n)), strips, [&](int64_t strip) {
     for (int64_t i = strip * STRIP; i < std::min(n, (strip + 1) * STRIP); ++i) {
       const double first = probabilities[2 * i], total = first + probabilities[2 * i + 1];
       const double highest = std::nextafter(total, 0.0);
@@ -99,8 +94,7 @@ bool label_thresholds(const double* probabilities, int64_t n, const Run& run, Wo
       out[i] = Word(k);
     }
     watch.task_done();
-  }
-  return !watch.stopped();
+  });
 }
 
 void label_sums(const double* table, int64_t n, int64_t m, const int* labels, int64_t n_draws, double* out,
@@ -108,14 +102,13 @@ void label_sums(const double* table, int64_t n, int64_t m, const int* labels, in
   constexpr int64_t AT_ONCE = 256;  // draws: a KiB of a row
   const int64_t groups = (n_draws + AT_ONCE - 1) / AT_ONCE;
   const int threads = team_size(run, groups, double(n) * double(n_draws) * 4);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (int64_t g = 0; g < groups; ++g) {
+  parallel_tasks(threads, groups, [&](int64_t g) {
     const int64_t begin = g * AT_ONCE, size = std::min(AT_ONCE, n_draws - begin);
     double sums[AT_ONCE] = {};
     for (int64_t i = 0; i < n; ++i)
       for (int64_t d = 0; d < size; ++d) sums[d] += table[i * m + labels[i * n_draws + begin + d]];
     std::copy_n(sums, size, out + begin);
-  }
+  });
 }
 
 bool changed_sums(const double* rows, int64_t n, int64_t width, const double* values, const int* likely, const int* labels,
@@ -126,8 +119,7 @@ bool changed_sums(const double* rows, int64_t n, int64_t width, const double* va
   const int threads = team_size(run, parts, double(n) * double(size));
   const AlignedBuffer<double> sums(parts * size);
   Watch watch(run, (n + STRIP - 1) / STRIP);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (int64_t part = 0; part < parts; ++part) {
+  parallel_tasks(watch, threads, parts, [&](int64_t part) {
     double* own = sums.get() + part * size;
     std::fill_n(own, size, 0.0);
     const int64_t end = std::min(n, (part + 1) * PART);
@@ -138,7 +130,7 @@ bool changed_sums(const double* rows, int64_t n, int64_t width, const double* va
             add_change(rows + i * width, values + label * width, values + likely[i] * width, width, own + d * width);
       watch.task_done();
     }
-  }
+  });
   std::fill_n(out, size, 0.0);
   for (int64_t part = 0; part < parts; ++part)
     for (int64_t k = 0; k < size; ++k) out[k] += sums[part * size + k];

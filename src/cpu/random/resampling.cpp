@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "cpu/simd/aligned.h"
-#include "cpu/simd/team.h"
+#include "cpu/simd/threads.h"
 
 namespace kcalib {
 namespace {
@@ -25,32 +25,28 @@ bool fill_rectangles(bool gaussian, Word seed, Word first, int64_t n_replicates,
   const int64_t across = ceil_divide(n_replicates, REPLICATES), tasks = ceil_divide(n, ROWS) * across;
   const int threads = team_size(run, tasks, double(n) * double(n_replicates) * (gaussian ? 100 : 5));
   Watch watch(run, tasks);
-#pragma omp parallel for schedule(static) num_threads(threads)
-  for (int64_t task = 0; task < tasks; ++task) {
-    if (watch.stopped()) continue;
+  return parallel_tasks(watch, threads, tasks, [&](int64_t task) {
     const int64_t row = task / across * ROWS, begin = task % across * REPLICATES;
     const int64_t width = std::min(REPLICATES, n_replicates - begin);
     const Rectangle rectangle{seed, first + Word(begin), width, row, std::min(n, row + ROWS)};
     fill(rectangle, out + row * n_replicates + begin, n_replicates);
     watch.task_done();
-  }
-  return !watch.stopped();
+  });
 }
 
 // Counts of draws: each replicate in a buffer of its own; those of a group, neighbours in memory, are
 // written together.
 template <class T> bool fill_counts(Word seed, Word first, int64_t n_replicates, int64_t n, T* out, const Run& run) {
   constexpr int64_t GROUP = 8;        // a cache line of float64
-  constexpr int64_t PART = 1L << 19;  // draws or rows between two looks at the watch; even
+  constexpr int64_t PART = 1 << 19;  // draws or rows between two looks at the watch; even
   const int64_t parts = ceil_divide(n, PART);
-  const int64_t group = std::clamp(n_replicates / std::max(1, run.threads), 1L, GROUP);
+  const int64_t group = std::clamp<int64_t>(n_replicates / std::max(1, run.threads), 1, GROUP);
   const int64_t groups = ceil_divide(n_replicates, group);
   const int threads = team_size(run, groups, double(n) * double(n_replicates) * 20);
   const std::unique_ptr<unsigned char[]> buffer(new unsigned char[std::size_t(threads * group * n)]);
   const auto draw = run.table->weights->draw;
   Watch watch(run, (n_replicates + groups) * parts);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (int64_t g = 0; g < groups; ++g) {
+  return parallel_tasks(watch, threads, groups, [&](int64_t g) {
     unsigned char* counts = buffer.get() + thread_number() * group * n;
     const int64_t begin = g * group, size = std::min(group, n_replicates - begin);
     for (int64_t r = 0; r < size; ++r) {
@@ -65,8 +61,7 @@ template <class T> bool fill_counts(Word seed, Word first, int64_t n_replicates,
         for (int64_t r = 0; r < size; ++r) out[i * n_replicates + begin + r] = T(counts[r * n + i]);
       watch.task_done();
     }
-  }
-  return !watch.stopped();
+  });
 }
 
 double product(const double* vector, const unsigned char* counts, int64_t n) {
@@ -81,14 +76,13 @@ double product(const double* vector, const unsigned char* counts, int64_t n) {
 
 bool count_products(Word seed, Word first_replicate, int64_t n_replicates, int64_t n, const double* vector, double* out,
                     const Run& run) {
-  constexpr int64_t PART = 1L << 19;  // draws between two looks at the watch; even
+  constexpr int64_t PART = 1 << 19;  // draws between two looks at the watch; even
   const int64_t parts = ceil_divide(n, PART);
   const int threads = team_size(run, n_replicates, double(n) * double(n_replicates) * 20);
   const std::unique_ptr<unsigned char[]> buffer(new unsigned char[std::size_t(threads * n)]);
   const auto draw = run.table->weights->draw;
   Watch watch(run, n_replicates * parts);
-#pragma omp parallel for schedule(dynamic, 8) num_threads(threads)
-  for (int64_t r = 0; r < n_replicates; ++r) {
+  return parallel_tasks(watch, threads, n_replicates, [&](int64_t r) {
     unsigned char* counts = buffer.get() + thread_number() * n;
     std::fill_n(counts, n, 0);
     for (int64_t k = 0; k < n && !watch.stopped(); k += PART) {
@@ -96,8 +90,7 @@ bool count_products(Word seed, Word first_replicate, int64_t n_replicates, int64
       watch.task_done();
     }
     if (!watch.stopped()) out[r] = product(vector, counts, n);
-  }
-  return !watch.stopped();
+  });
 }
 
 template <class T>

@@ -100,7 +100,7 @@ namespace {
 
 constexpr int64_t AHEAD = STRIP;  // numbers that are asked for in time: memory sends more than it does unasked
 constexpr int64_t MOST_PARTIALS = 64;     // copies of all sums, merged at the end
-constexpr int64_t PARTIAL_BYTES = 1L << 26;  // of all copies, unless one takes more
+constexpr int64_t PARTIAL_BYTES = 1 << 26;  // of all copies, unless one takes more
 
 // Of each row the largest number, and whether its first place is the label: 1 or 0. With CHECKED also whether all are
 // distributions, as `are_distributions` has it.
@@ -313,7 +313,7 @@ template <class Weight>
 bool add_columns(const Predictions& data, int64_t n_bins, int threads, double* sums, const double* tolerance) {
   const int64_t m = data.m, size = m * n_bins;
   const Period period(m);
-  const int64_t room = std::max(1L, PARTIAL_BYTES / ((3 * size + period.size) * 8));
+  const int64_t room = std::max<int64_t>(1, PARTIAL_BYTES / ((3 * size + period.size) * 8));
   const int64_t parts = std::min({ceil_divide(data.n, rows_in_part(m)), MOST_PARTIALS, room});
   const ColumnSums<Weight> zeros(size, period.size);
   std::vector<ColumnSums<Weight>> found(std::size_t(parts), zeros);

@@ -39,7 +39,7 @@ Gap gap_of(double weight, double norm) { return {weight, weight > 0 ? norm / wei
 // gap[0..m) = sum of the weighted (prediction - one-hot label) of these rows, at least one; returns their weight. `known` of
 // the rows at this place, those of this sum and of the next, are asked for in time: they may be anywhere.
 KCALIB_CLONES double sum_residuals(const Predictions& data, const std::int32_t* rows, int64_t count, int64_t known, double* gap) {
-  const int64_t ahead = std::clamp(1024 / data.m, 1L, 32L);
+  const int64_t ahead = std::clamp<int64_t>(1024 / data.m, 1, 32);
   double weight = 0;
   for (int64_t i = 0; i < count; ++i) {
     const std::int32_t later = rows[std::min(i + ahead, known - 1)];
@@ -68,7 +68,7 @@ class Cells {
  public:
   Cells(const Predictions& data, GapNorm norm, int threads)
       : data_(data), norm_(norm), threads_(threads), n_(data.n),
-        block_(std::max(8192L, ceil_divide(n_, 256))), blocks_(ceil_divide(n_, block_)), leader_(n_), gap_(n_) {}
+        block_(std::max<int64_t>(8192, ceil_divide(n_, 256))), blocks_(ceil_divide(n_, block_)), leader_(n_), gap_(n_) {}
 
   int64_t find(double n_bins, std::int64_t* group, double* weight, double* gap) {
     group_rows(n_bins);
@@ -142,8 +142,8 @@ class Cells {
     AlignedBuffer<Hash> hashes(n_);
     hash_rows(n_bins, hashes.get());
     int bits = 0;
-    while ((BUCKET << bits) < n_ && (1L << bits) < MOST_BUCKETS) ++bits;
-    const int64_t buckets = 1L << bits;
+    while ((BUCKET << bits) < n_ && (int64_t(1) << bits) < MOST_BUCKETS) ++bits;
+    const int64_t buckets = int64_t(1) << bits;
     const auto bucket_of = [&](int64_t i) { return int64_t((hashes[i].first >> 1) >> (63 - bits)); };
     std::vector<std::int32_t> counts(std::size_t(blocks_ * buckets), 0);
     for_parts(n_, block_, 8.0 * double(n_), threads_, [&](int64_t begin, int64_t end, int64_t block) {

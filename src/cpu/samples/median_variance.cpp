@@ -54,7 +54,7 @@ KCALIB_CLONES void add_differences(const Predictions& data, const std::int64_t* 
                                    double* sums) {
   // As many as the first-level cache holds; few of a class, so that sums stay small until the labels are taken off.
   constexpr int64_t MOST = 64;
-  const int64_t m = data.m, strip = std::clamp(std::min(4 * m, 2048 / m), 1L, MOST);
+  const int64_t m = data.m, strip = std::clamp<int64_t>(std::min(4 * m, 2048 / m), 1, MOST);
   const double *some[MOST], *next[MOST];
   for (int64_t begin = 0; begin < count; begin += strip) {
     const int64_t size = std::min(strip, count - begin);
@@ -100,7 +100,7 @@ class Splitter {
  public:
   Splitter(const Predictions& data, GapNorm norm, int threads)
       : data_(data), norm_(norm), threads_(threads),
-        most_parts_(std::min(MOST_PARTS, std::max(1L, data.n / 24))),  // whose sums take an eighth of the predictions
+        most_parts_(std::min(MOST_PARTS, std::max<int64_t>(1, data.n / 24))),  // whose sums take an eighth of the predictions
         rows_(data.n), spare_(data.n), values_(data.n), selected_(data.n),
         counts_(std::size_t(ceil_divide(data.n, SOME))) {
     std::iota(rows_.get(), rows_.get() + data.n, 0);
@@ -268,7 +268,7 @@ class Splitter {
       for (int64_t k = 0; k < SAMPLE; ++k) sample[std::size_t(k)] = values_[k * (size / SAMPLE)];
       std::sort(sample.begin(), sample.end());
       const int64_t at = rank * SAMPLE / size;
-      const double low = sample[std::size_t(std::max(0L, at - MARGIN))];
+      const double low = sample[std::size_t(std::max<int64_t>(0, at - MARGIN))];
       const double high = sample[std::size_t(std::min(SAMPLE - 1, at + MARGIN))];
       for_parts(size, SOME, 4.0 * double(size), threads_, [&](int64_t first, int64_t last, int64_t part) {
         int64_t below = 0, between = 0;
@@ -370,13 +370,12 @@ int64_t median_variance_cells(const Predictions& data, int64_t max_bins, int64_t
             [&](const Cell& a, const Cell& b) { return rows[a.begin] < rows[b.begin]; });
   const int64_t count = int64_t(done.size());
   const int team = team_of(threads, count, 4.0 * double(data.n));
-#pragma omp parallel for schedule(dynamic, 1) num_threads(team)
-  for (int64_t k = 0; k < count; ++k) {
+  parallel_tasks(team, count, [&](int64_t k) {
     const Cell& cell = done[std::size_t(k)];
     for (int64_t i = cell.begin; i < cell.end; ++i) group[rows[i]] = k;
     weight[k] = double(cell.size());
     gap[k] = cell.gap;
-  }
+  });
   return count;
 }
 

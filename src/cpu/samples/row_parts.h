@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "cpu/samples/bins.h"
-#include "cpu/simd/team.h"
+#include "cpu/simd/threads.h"
 
 namespace kcalib {
 
@@ -14,7 +14,7 @@ constexpr int64_t PART = 1 << 16;  // entries that a thread takes at a time: hal
 
 inline int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-inline int64_t rows_in_part(int64_t m) { return std::max(1L, PART / m); }
+inline int64_t rows_in_part(int64_t m) { return std::max<int64_t>(1, PART / m); }
 
 inline int team_of(int threads, int64_t tasks, double work) { return team_size({nullptr, threads, nullptr, nullptr}, tasks, work); }
 
@@ -22,8 +22,7 @@ inline int team_of(int threads, int64_t tasks, double work) { return team_size({
 template <class Pass> void for_parts(int64_t n, int64_t length, double work, int threads, Pass pass) {
   const int64_t parts = ceil_divide(n, length);
   const int team = team_of(threads, parts, work);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(team)
-  for (int64_t part = 0; part < parts; ++part) pass(part * length, std::min(n, (part + 1) * length), part);
+  parallel_tasks(team, parts, [&](int64_t part) { pass(part * length, std::min(n, (part + 1) * length), part); });
 }
 
 inline double weight_of(const Predictions& data, int64_t i) { return data.weight ? data.weight[i] : 1.0; }

@@ -8,7 +8,7 @@
 
 #include "cpu/simd/clones.h"
 #include "cpu/samples/row_packs.h"
-#include "cpu/simd/team.h"
+#include "cpu/simd/threads.h"
 
 namespace kcalib {
 namespace {
@@ -21,13 +21,13 @@ constexpr int64_t LANES = 16;  // entries that are looked at together
 
 // pass(begin, end) for parts of the rows 0..n; whether all of them returned true.
 template <class Pass> bool for_parts(int64_t n, int64_t m, int threads, Pass pass) {
-  const int64_t length = std::max(1L, PART / m), parts = (n + length - 1) / length;
+  const int64_t length = std::max<int64_t>(1, PART / m), parts = (n + length - 1) / length;
   const int team = team_size({nullptr, threads, nullptr, nullptr}, parts, 4.0 * double(n) * double(m));
-  int64_t refused = 0;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(team) reduction(+ : refused)
-  for (int64_t part = 0; part < parts; ++part)
-    refused += !pass(part * length, std::min(n, (part + 1) * length));
-  return refused == 0;
+  std::atomic<bool> all{true};
+  parallel_tasks(team, parts, [&](int64_t part) {
+    if (!pass(part * length, std::min(n, (part + 1) * length))) all.store(false, std::memory_order_relaxed);
+  });
+  return all.load();
 }
 
 // Rows of two are most of the large problems: for them `work` is compiled with a constant.
@@ -167,7 +167,7 @@ template <class T> bool are_distributions(const T* p, int64_t n, int64_t m, doub
   const double strict = strict_tolerance(tolerance, m);
   return with_width(m, [=](auto m) {
     return for_parts(n, m, threads, [=](int64_t begin, int64_t end) {
-      const int64_t strip = std::max(1L, STRIP / m);
+      const int64_t strip = std::max<int64_t>(1, STRIP / m);
       bool good = true;
       for (int64_t i = begin; i < end; i += strip) good &= strip_is_good(p + i * m, std::min(end - i, strip), m, strict);
       if (out)

@@ -11,7 +11,7 @@ namespace kcalib {
 
 // Rows of which bins are found at once, so many numbers or a single row.
 constexpr int64_t STRIP = 2048;
-inline int64_t rows_in_strip(int64_t m) { return std::max(1L, STRIP / m); }
+inline int64_t rows_in_strip(int64_t m) { return std::max<int64_t>(1, STRIP / m); }
 
 constexpr int64_t LANES = 8;  // numbers that are looked at together
 

@@ -20,7 +20,7 @@ enum class Begin { LINE, HUGE_PAGE };
 template <class T> class AlignedBuffer {
  public:
   explicit AlignedBuffer(int64_t size, Begin begin = Begin::HUGE_PAGE)
-      : bytes_(sizeof(T) * std::size_t(std::max(size, 1L))),
+      : bytes_(sizeof(T) * std::size_t(std::max<int64_t>(size, 1))),
         alignment_(std::align_val_t(bytes_ < HUGE_PAGE || begin == Begin::LINE ? 64 : HUGE_PAGE)),
         data_(static_cast<T*>(::operator new(bytes_, alignment_))) {
 #ifdef MADV_HUGEPAGE
@@ -36,14 +36,6 @@ template <class T> class AlignedBuffer {
   AlignedBuffer& operator=(const AlignedBuffer&) = delete;
   T* get() const { return data_; }
   T& operator[](int64_t i) const { return data_[i]; }
-
-  // Before several threads write to neighbouring places: two that are the first to write to a page clear it both.
-  void take_pages(int threads) const {
-    char* const bytes = reinterpret_cast<char*>(data_);
-    const int64_t pages = int64_t((bytes_ + HUGE_PAGE - 1) / HUGE_PAGE);
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t page = 0; page < pages; ++page) bytes[page * int64_t(HUGE_PAGE)] = 0;
-  }
 
  private:
   static constexpr std::size_t HUGE_PAGE = std::size_t(1) << 21, PAGE = 4096;

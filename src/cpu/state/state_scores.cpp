@@ -3,7 +3,7 @@
 #include <cmath>
 #include <vector>
 
-#include "cpu/simd/team.h"
+#include "cpu/simd/threads.h"
 
 namespace kcalib {
 namespace {
@@ -35,7 +35,7 @@ class Part {
       : rows_(rows),
         n_bins_(n_bins),
         epsilon_(epsilon),
-        strip_(std::max(1L, STRIP / rows.m)),
+        strip_(std::max<int64_t>(1, STRIP / rows.m)),
         cells_(std::size_t((1 + rows.m) * n_bins)),
         lowest_(std::size_t(n_bins), HUGE_VAL),
         highest_(std::size_t(n_bins), -HUGE_VAL),
@@ -153,18 +153,16 @@ class Part {
 }  // namespace
 
 bool state_scores(const Predictions& rows, int64_t n_bins, double epsilon, const Run& run, const StateTally& tally) {
-  const int64_t length = std::max(1L, PART / rows.m), parts = (rows.n + length - 1) / length;
+  const int64_t length = std::max<int64_t>(1, PART / rows.m), parts = (rows.n + length - 1) / length;
   // The sums of one more thread are worth it where it has more rows than bins.
-  const int useful = int(std::clamp(rows.n / n_bins, 1L, int64_t(run.threads)));
+  const int useful = int(std::clamp<int64_t>(rows.n / n_bins, 1, int64_t(run.threads)));
   const int threads = std::min(useful, team_size(run, parts, 30.0 * double(rows.n) * double(rows.m)));
   std::vector<Part> found(std::size_t(threads), Part(rows, n_bins, epsilon));
   Watch watch(run, parts);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (int64_t part = 0; part < parts; ++part) {
-    if (watch.stopped()) continue;
+  parallel_tasks(watch, threads, parts, [&](int64_t part) {
     found[std::size_t(thread_number())].add(part * length, std::min(rows.n, (part + 1) * length));
     watch.task_done();
-  }
+  });
   for (const Part& part : found) part.merge_into(tally);
   return !watch.stopped();
 }

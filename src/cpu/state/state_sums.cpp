@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "cpu/features/feature_panels.h"
-#include "cpu/simd/team.h"
+#include "cpu/simd/threads.h"
 
 namespace kcalib {
 namespace {
@@ -32,7 +32,7 @@ class Tiles {
         words_(2 * (map.size() * size_ + map.size() * FREQUENCIES + 1), 0) {
     std::int64_t* word = words_.data();
     for (auto [sums, n] : {std::pair{&found_.sums, map.size() * size_}, {&found_.own, map.size() * FREQUENCIES},
-                           {&found_.null_own, 1L}}) {
+                           {&found_.null_own, int64_t(1)}}) {
       *sums = {word, word + n};
       word += 2 * n;
     }
@@ -165,12 +165,10 @@ bool state_sums(const FeatureMap& map, const StateRows& rows, const std::int64_t
   std::vector<std::unique_ptr<Tiles>> teams(static_cast<std::size_t>(threads));
   for (auto& one : teams) one = std::make_unique<Tiles>(packed, map, rows, run);
   Watch watch(run, n_tiles);
-#pragma omp parallel for schedule(dynamic, 8) num_threads(threads)
-  for (int64_t t = 0; t < n_tiles; ++t) {
-    if (watch.stopped()) continue;
+  parallel_tasks(watch, threads, n_tiles, [&](int64_t t) {
     teams[std::size_t(thread_number())]->add(t ? int64_t(ends[t - 1]) : 0, int64_t(ends[t]));
     watch.task_done();
-  }
+  });
   for (const auto& one : teams) one->merge_into(out);
   return !watch.stopped();
 }

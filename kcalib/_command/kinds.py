@@ -10,6 +10,7 @@ import numpy as np
 from kcalib._command.files import FileError
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts
+from kcalib._input.labels import Classification
 from kcalib.estimators.binning import N_BINS
 from kcalib.estimators.forecast_quantities import LEVELS
 from kcalib.estimators.quantile_calibration import QuantileCalibration, curve_of
@@ -79,6 +80,7 @@ def picture_of(data: Data, arguments: argparse.Namespace) -> Picture:
         levels = np.asarray(LEVELS)
         curve = curve_of(data, levels=levels, confidence_level=0.95, simultaneous=False, seed=arguments.seed)
         return Picture(curve, figures.QUANTILES)
+    assert isinstance(data, Classification)
     n_bins = N_BINS if arguments.n_bins is None else arguments.n_bins
     binning = "equal_mass" if arguments.axes == "logit" else "uniform"
     diagram = diagram_of(TopLabel().induced(data), n_bins=n_bins, binning=binning)

@@ -19,16 +19,16 @@ class Measure:
     function: Callable[..., Any]
     number: Callable[[Any], float] = float
     greater_is_better: bool = False
-    of_distributions: bool = False  # these alone
+    of_distributions: bool = False  # only of these
 
     @property
     def __name__(self) -> str:
-        """Of the function: hosts show it."""
+        """Return the name of the function, which hosts show."""
         return self.function.__name__
 
     @property
     def __signature__(self) -> inspect.Signature:
-        """That of the function: scikit-learn asks for it whether there are sample weights."""
+        """Return the signature of the function, in which scikit-learn looks for sample weights."""
         return inspect.signature(self.function)
 
     @property
@@ -68,11 +68,11 @@ MEASURES = {
     "pinball_loss": Measure(kcalib.pinball_loss, of_distributions=True),
     "quantile_calibration": Measure(kcalib.quantile_calibration, attrgetter("error"), of_distributions=True),
 }
-OF_CLASSES = [name for name, one in MEASURES.items() if not one.of_distributions]
+OF_CLASSES = [name for name, measure in MEASURES.items() if not measure.of_distributions]
 
 
 def measure_of_classes(name: Any) -> Measure:
-    """That of this name, of class probabilities.
+    """Return the measure of class probabilities with this name.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def measure_of_classes(name: Any) -> Measure:
     if name in OF_CLASSES:
         return MEASURES[name]
     raise ValueError(
-        f"`name` is {name!r}, no measure of class probabilities{meant(str(name), OF_CLASSES)}; there are "
+        f"`name` is {name!r}, no measure of class probabilities{did_you_mean(str(name), OF_CLASSES)}; there are "
         f"{', '.join(OF_CLASSES)}"
     )
 
@@ -95,15 +95,15 @@ def check_options(options: Mapping[str, Any], owner: str, known: list[str], refu
     TypeError
         For the first.
     """
-    known = [one for one in known if one not in refused]
+    known = [name for name in known if name not in refused]
     for option in options:
         if option in refused:
             raise TypeError(f"`{option}` is no option here: {refused[option]}")
         if option not in known:
-            raise TypeError(f"{owner} has no option {option!r}{meant(option, known)}; it has {', '.join(known)}")
+            raise TypeError(f"{owner} has no option {option!r}{did_you_mean(option, known)}; it has {', '.join(known)}")
 
 
-def meant(word: str, words: list[str]) -> str:
-    """The word that was meant, as a part of a message."""
-    found = most_like(word, words)
-    return "" if found is None else f", did you mean {found!r}?"
+def did_you_mean(word: str, words: list[str]) -> str:
+    """Return the end of a message that suggests the most similar word."""
+    match = most_like(word, words)
+    return "" if match is None else f", did you mean {match!r}?"

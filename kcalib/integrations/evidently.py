@@ -60,13 +60,13 @@ class CalibrationCalculation(SingleValueCalculation[Calibration]):
     """What evidently finds by the class that it is of."""
 
     def calculate(self, context: Any, current_data: Any, reference_data: Any) -> Any:
-        current = self.result(self._value(current_data))
-        return current, None if reference_data is None else self.result(self._value(reference_data))
+        current = self.result(self._compute(current_data))
+        return current, None if reference_data is None else self.result(self._compute(reference_data))
 
     def display_name(self) -> str:
         return f"kcalib.{self.metric.measure}"
 
-    def _value(self, data: Any) -> float:
+    def _compute(self, data: Any) -> float:
         measure, name = measure_of_classes(self.metric.measure), self.metric.classification_name
         columns = data.data_definition.get_classification(name)
         if columns is None or not columns.prediction_probas:

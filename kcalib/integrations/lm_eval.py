@@ -58,10 +58,10 @@ def predictions(samples: Iterable[Mapping[str, Any]]) -> tuple[np.ndarray, np.nd
             f"`samples` is a {type(samples).__name__}, expected the samples of one task, one after the other: "
             'results["samples"][task], or map(json.loads, open(file)) of a file that --log_samples has written'
         )
-    return _stacked([_pair_of(number, sample) for number, sample in enumerate(samples)])
+    return _stacked([_label_and_probabilities(number, sample) for number, sample in enumerate(samples)])
 
 
-def _pair_of(number: int, sample: Mapping[str, Any]) -> tuple[int, np.ndarray]:
+def _label_and_probabilities(number: int, sample: Mapping[str, Any]) -> tuple[int, np.ndarray]:
     if not isinstance(sample, Mapping):
         raise TypeError(
             f"`samples[{number}]` is a {type(sample).__name__}, expected a dictionary that lm_eval has logged"
@@ -71,7 +71,7 @@ def _pair_of(number: int, sample: Mapping[str, Any]) -> tuple[int, np.ndarray]:
             f"`samples[{number}]` has no 'target' or no 'filtered_resps'; pass samples that lm_eval has logged"
         )
     responses = sample["filtered_resps"]
-    if not all(isinstance(one, Sequence) and not isinstance(one, str) and len(one) == 2 for one in responses):
+    if not all(isinstance(pair, Sequence) and not isinstance(pair, str) and len(pair) == 2 for pair in responses):
         raise ValueError(f"`samples[{number}]` has no log-likelihoods of choices; its task is not of multiple choice")
     target, asked = sample["target"], _arguments(sample)
     half = len(asked) // 2
@@ -88,7 +88,7 @@ def _pair_of(number: int, sample: Mapping[str, Any]) -> tuple[int, np.ndarray]:
         raise ValueError(
             f"`samples[{number}]` has the target {target!r}, expected one of its {len(responses)} choices or its place"
         ) from None
-    values = [float(one[0]) for one in responses]
+    values = [float(pair[0]) for pair in responses]
     if not math.isfinite(max(values)) or any(map(math.isnan, values)):
         raise ValueError(
             f"`samples[{number}]` has the log-likelihoods {values}, expected numbers, of which one is finite; leave "
@@ -98,10 +98,11 @@ def _pair_of(number: int, sample: Mapping[str, Any]) -> tuple[int, np.ndarray]:
 
 
 def _arguments(sample: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Contexts and choices whose log-likelihoods were asked for; files have dictionaries of them."""
-    found = sample.get("arguments", ())
-    pairs = [tuple(one.values()) for one in found.values()] if isinstance(found, Mapping) else map(tuple, found)
-    return [(one[0], one[1]) for one in pairs]
+    """Return contexts and choices whose log-likelihoods were computed; files hold them in dictionaries."""
+    requests = sample.get("arguments", ())
+    if isinstance(requests, Mapping):
+        requests = [tuple(request.values()) for request in requests.values()]
+    return [(request[0], request[1]) for request in requests]
 
 
 def _softmax(values: Sequence[float]) -> np.ndarray:
@@ -147,7 +148,7 @@ class CalibratedTask(ConfigurableTask):
         dict
             A value for each metric.
         """
-        found = super().process_results(doc, results)
+        results_of_host = super().process_results(doc, results)
         choices = self.doc_to_choice(doc)
         sample = {
             "target": self.doc_to_target(doc),
@@ -155,7 +156,7 @@ class CalibratedTask(ConfigurableTask):
             "arguments": [("", choice) for choice in choices],
         }
         wanted = [name for name in self._metric_fn_list if name.startswith(PREFIX)]
-        return found | dict.fromkeys(wanted, _pair_of(0, sample))
+        return results_of_host | dict.fromkeys(wanted, _label_and_probabilities(0, sample))
 
 
 def _register(name: str) -> None:

@@ -41,11 +41,10 @@ from kcalib.streaming.state import CalibrationState
 __all__ = ["ECE", "SKCE", "CalibrationTest", "Reliability"]
 
 NAMES = Names("target", "preds", pred_first=True)
-EMPTY = "there are no samples yet; call update() with some"
 
 
 class _Calibration(Metric, ABC):
-    """What the metrics share: what they take, and what they return."""
+    """Base class of the metrics: arguments of `update`, and results."""
 
     is_differentiable = False
     higher_is_better: bool | None = False
@@ -105,7 +104,7 @@ class _Calibration(Metric, ABC):
                 raise TypeError(
                     f"`{name}` is a {type(given).__name__}, expected a torch.Tensor; pass torch.as_tensor({name})"
                 )
-        data = self._checked(preds, target)
+        data = self._prepare(preds, target)
         if data is not None:
             self._add(data)
 
@@ -160,16 +159,16 @@ class _Calibration(Metric, ABC):
             "alone, and update the metric outside"
         )
 
-    def _checked(self, preds: Tensor, target: Tensor) -> Classification | None:
-        """The samples in rows, on the host; None of none."""
+    def _prepare(self, preds: Tensor, target: Tensor) -> Classification | None:
+        """Check samples and return them in rows on the host; None if there are none."""
         preds, target = preds.detach().cpu(), target.detach().cpu()
-        several = preds.ndim == target.ndim + 1
-        if not several and (preds.shape != target.shape or self.num_classes > 2):
+        has_columns = preds.ndim == target.ndim + 1
+        if not has_columns and (preds.shape != target.shape or self.num_classes > 2):
             raise ValueError(
                 f"`preds` has shape {tuple(preds.shape)} and `target` {tuple(target.shape)}, expected (n, "
                 f"{self.num_classes}, ...) and (n, ...): a probability of each class, and one label"
             )
-        preds = preds.movedim(1, -1).reshape(-1, preds.shape[1]) if several else preds.reshape(-1)
+        preds = preds.movedim(1, -1).reshape(-1, preds.shape[1]) if has_columns else preds.reshape(-1)
         target = target.reshape(-1)
         if self.ignore_index is not None:
             kept = target != self.ignore_index
@@ -190,28 +189,31 @@ class _Calibration(Metric, ABC):
         return data
 
     def _tensor(self, value: Any) -> Tensor:
-        """A result where the metric is; Apple's GPUs have no float64."""
+        """Return a result on the metric's device; Apple's GPUs have no float64."""
         usual = torch.float32 if self.device.type == "mps" else torch.float64
         return torch.as_tensor(value, dtype=torch.float64).to(self.device, self._result_dtype or usual)
 
-    def _lacking(self, message: str) -> Tensor:
-        """What there is to say of too few samples: of a batch that is one of many, NaN."""
+    def _no_samples(self) -> Tensor:
+        return self._nan_or_raise("there are no samples yet; call update() with some")
+
+    def _nan_or_raise(self, message: str) -> Tensor:
+        """Return NaN for a batch of too few samples, and raise for all samples."""
         if self._in_forward:
             return self._tensor(math.nan)
         raise ValueError(message)
 
 
 class _Summed(_Calibration):
-    """Metrics whose tensors torchmetrics itself adds up, with one that says of what these are sums."""
+    """Base class of metrics whose tensors torchmetrics adds up, with a digest of the options."""
 
     made_with: Tensor  # options by which sums differ
 
     def _add_options(self, **options: Any) -> None:
-        """Before further tensors, so that these are left alone where options differ."""
+        """Add the digest before further tensors, so that these are not merged where options differ."""
         self._shared = options
         text = re.sub(" at 0x[0-9a-f]+", "", repr(options))  # of classes of the user's own
         digest = hashlib.sha256(text.encode()).digest()
-        self.add_state("made_with", torch.tensor(int.from_bytes(digest[:7])), _same)
+        self.add_state("made_with", torch.tensor(int.from_bytes(digest[:7])), _check_same_options)
 
     def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
         """Add the samples of another metric.
@@ -247,19 +249,19 @@ class _Summed(_Calibration):
         return torch.from_numpy(sums.limbs()).to(self.device)
 
 
-def _same(options: Tensor) -> Tensor:
-    """The reduction of what metrics were made with."""
+def _check_same_options(options: Tensor) -> Tensor:
+    """Reduce the digests of options, which have to be the same."""
     if bool((options != options[0]).any()):
         raise ValueError("the metrics have different options, whose sums do not add up; make them with the same ones")
     return options[0]
 
 
-def _exact(sums: Tensor) -> ExactSums:
+def _to_exact_sums(sums: Tensor) -> ExactSums:
     return ExactSums.of_limbs(sums.cpu().numpy())
 
 
 class _Binned(_Summed):
-    """Sums by bins: the two metrics of it share their tensors in a `MetricCollection`."""
+    """Base class of binned metrics, which share their tensors in a `MetricCollection`."""
 
     cells: Tensor  # sums of `streaming._tally.CELLS`, shape (3, 1 + num_classes, n_bins, 5)
     counts: Tensor  # of the top label, shape (n_bins,)
@@ -292,14 +294,14 @@ class _Binned(_Summed):
         self.lowest, self.highest = torch.minimum(self.lowest, lowest), torch.maximum(self.highest, highest)
 
     def _totals(self) -> BinTotals | None:
-        """None if there are no samples."""
+        """Return the sums by bins; None if there are no samples."""
         self._check_options()
         counts, lowest, highest = (part.cpu().numpy() for part in (self.counts, self.lowest, self.highest))
         n = int(counts.sum())
         if not n:
             return None
         extremes = Extremes(counts, lowest.view(np.float64), highest.view(np.float64))
-        return BinTotals(n, 0, {}, _exact(self.cells).to_float(), extremes, Canonical())
+        return BinTotals(n, 0, {}, _to_exact_sums(self.cells).to_float(), extremes, Canonical())
 
 
 class ECE(_Binned):
@@ -372,7 +374,7 @@ class ECE(_Binned):
             If there are no samples.
         """
         totals = self._totals()
-        return self._lacking(EMPTY) if totals is None else self._tensor(ece_of(totals, self.notion, self.norm).value)
+        return self._no_samples() if totals is None else self._tensor(ece_of(totals, self.notion, self.norm).value)
 
 
 class Reliability(_Binned):
@@ -414,10 +416,10 @@ class Reliability(_Binned):
         """
         totals = self._totals()
         if totals is None:
-            nothing = self._lacking(EMPTY).repeat(self.n_bins)
+            nothing = self._no_samples().repeat(self.n_bins)
             return {"confidence": nothing, "frequency": nothing.clone(), "weight": torch.zeros_like(nothing)}
-        found = diagram_of(totals, None, 0.95, "confidence", False)
-        return {name: self._tensor(getattr(found, name)) for name in ("confidence", "frequency", "weight")}
+        diagram = diagram_of(totals, None, 0.95, "confidence", False)
+        return {name: self._tensor(getattr(diagram, name)) for name in ("confidence", "frequency", "weight")}
 
     def diagram(self, **options: Any) -> ReliabilityDiagram:
         """The diagram of the samples of all processes, with its bands.
@@ -441,7 +443,7 @@ class Reliability(_Binned):
         with self.sync_context(dist_sync_fn=self.dist_sync_fn):
             totals = self._totals()
         if totals is None:
-            raise ValueError(EMPTY)
+            raise ValueError("there are no samples yet; call update() with some")
         return diagram_of(totals, **options)
 
     def plot(self, val: ReliabilityDiagram | None = None, ax: Any = None) -> Any:
@@ -555,8 +557,8 @@ class SKCE(_Summed):
     def _add(self, data: Classification) -> None:
         machine, seen = self._compiled(), self.options.lens.induced(data)
         rows = Rows(np.arange(seen.n), np.ascontiguousarray(seen.probabilities), seen.labels, np.ones(seen.n))
-        found = machine.plus(machine.zeros(), [rows])
-        self.sums, self.own = self.sums + self._sums(found.sums), self.own + self._sums(found.own)
+        added = machine.plus(machine.zeros(), [rows])
+        self.sums, self.own = self.sums + self._sums(added.sums), self.own + self._sums(added.own)
         self.n = self.n + seen.n
 
     def compute(self) -> Tensor:
@@ -575,8 +577,8 @@ class SKCE(_Summed):
         self._check_options()
         n = int(self.n)
         if n < 2:
-            return self._lacking(f"the SKCE needs at least 2 samples, and there is {n}; call update() with more")
-        return self._tensor(self._compiled().total(_exact(self.sums), _exact(self.own)) / (n * (n - 1)))
+            return self._nan_or_raise(f"the SKCE needs at least 2 samples, and there is {n}; call update() with more")
+        return self._tensor(self._compiled().total(_to_exact_sums(self.sums), _to_exact_sums(self.own)) / (n * (n - 1)))
 
 
 class CalibrationTest(_Calibration):
@@ -664,7 +666,7 @@ class CalibrationTest(_Calibration):
 
     @packed.setter
     def packed(self, tensors: Sequence[Tensor]) -> None:
-        states = [CalibrationState.from_bytes(one.to("cpu", torch.uint8).numpy().tobytes()) for one in tensors]
+        states = [CalibrationState.from_bytes(tensor.to("cpu", torch.uint8).numpy().tobytes()) for tensor in tensors]
         self._state = sum(states[1:], states[0]) if states else self._empty()
 
     @property
@@ -696,8 +698,8 @@ class CalibrationTest(_Calibration):
             raise ValueError(
                 f"`incoming_state` is a {type(incoming_state).__name__}, expected a CalibrationTest or its metric_state"
             )
-        for one in incoming_state["packed"]:
-            self._state.merge(CalibrationState.from_bytes(one.cpu().numpy().tobytes()))
+        for packed in incoming_state["packed"]:
+            self._state.merge(CalibrationState.from_bytes(packed.cpu().numpy().tobytes()))
         self._computed = None
 
     def reset(self) -> None:
@@ -720,7 +722,7 @@ class CalibrationTest(_Calibration):
         """
         n = self._state.n_samples
         if n < 2:
-            return self._lacking(f"the test needs at least 2 samples, and there is {n}; call update() with more")
+            return self._nan_or_raise(f"the test needs at least 2 samples, and there is {n}; call update() with more")
         return self._tensor(self._state.calibration_test().pvalue)
 
     def evaluation(self, *, level: float = 0.05, tolerance: float | None = None) -> Evaluation:

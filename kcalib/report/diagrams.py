@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -33,7 +34,7 @@ SPARSE = 0.3  # a bin with less than so much of an equal share of the samples is
 
 
 class PlotError(Exception):
-    """Why there is no picture."""
+    """A picture cannot be drawn or written."""
 
 
 class MissingLibraryError(PlotError, ImportError):
@@ -84,47 +85,35 @@ def plot_diagram(
     """`kcalib.ReliabilityDiagram.plot`; `labels` are those of the two axes."""
     check_choice("scale", scale, SCALES)
     below = "density" if scale == "logit" else "share"
-
-    def draw(axes: Any, color: Any) -> list[Any]:
-        return draw_diagram(axes, diagram, color, scale)
-
-    def draw_below(axes: Any, color: Any) -> None:
-        draw_histogram(axes, diagram, color, scale)
-
-    return _plot(ax, (*labels, below), color, draw, draw_below if histogram else None, legend)
+    draw, draw_below = partial(draw_diagram, scale=scale), partial(draw_histogram, scale=scale)
+    return _plot(diagram, ax, (*labels, below), color, draw, draw_below if histogram else None, legend)
 
 
 def plot_quantiles(curve: Any, ax: Any, color: Any, histogram: bool, legend: bool) -> Any:
     """`kcalib.QuantileCalibration.plot`."""
-
-    def draw(axes: Any, color: Any) -> list[Any]:
-        return draw_quantiles(axes, curve, color)
-
-    def draw_below(axes: Any, color: Any) -> None:
-        draw_pit(axes, curve, color)
-
     labels = ("predicted quantile level", "observed coverage", "share")
-    return _plot(ax, labels, color, draw, draw_below if histogram else None, legend)
+    return _plot(curve, ax, labels, color, draw_quantiles, draw_pit if histogram else None, legend)
 
 
 def _plot(
+    diagram: Any,
     ax: Any,
     labels: tuple[str, str, str],
     color: Any,
-    draw: Callable[[Any, Any], list[Any]],
-    draw_below: Callable[[Any, Any], None] | None,
+    draw: Callable[[Any, Any, Any], list[Any]],
+    draw_below: Callable[[Any, Any, Any], None] | None,
     legend: bool,
 ) -> Any:
-    """Both diagrams in the cell of `ax`; `draw` returns what a legend explains."""
+    """Draw both diagrams in the cell of `ax`; `draw` returns the handles of the legend."""
     require_matplotlib()
-    ax = _new_axes() if ax is None else ax
+    ax = new_figure(4.6, 5.9).add_subplot() if ax is None else ax
     below = None if draw_below is None else axes_below(ax)
     color = Tones.of(ax).verdict(False) if color is None else color
-    explained = draw(ax, color)
+    handles = draw(ax, diagram, color)
     if legend:
-        explain(ax, explained)
+        explain(ax, handles)
     if draw_below is not None:
-        draw_below(below, color)
+        draw_below(below, diagram, color)
     name_axes(ax, below, labels)
     return ax
 
@@ -145,13 +134,15 @@ def name_axes(ax: Any, below: Any, labels: tuple[str, str, str]) -> None:
     ax.tick_params(labelbottom=False)
 
 
-def _new_axes() -> Any:
+def new_figure(width: float, height: float, layout: str | None = "constrained", dpi: float | None = None) -> Any:
+    """Return a figure that pyplot does not know."""
+    require_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4.6, 5.9), layout="constrained")
+    figure = Figure(figsize=(width, height), layout=layout, dpi=dpi)
     FigureCanvasAgg(figure)
-    return figure.add_subplot()
+    return figure
 
 
 def axes_below(ax: Any) -> Any:
@@ -191,7 +182,7 @@ def draw_diagram(axes: Any, diagram: Any, color: Any, scale: str = "linear") -> 
 
 
 def _span(diagram: Any, scale: str) -> tuple[float, float]:
-    """Limits of both axes: of a logit scale those of the bins, of what was observed, and of its intervals."""
+    """Return the limits of both axes: on a logit scale those of the bins, the frequencies and their intervals."""
     if scale == "linear":
         return 0.0, 1.0
     used = diagram.count > 0
@@ -208,7 +199,7 @@ def _span(diagram: Any, scale: str) -> tuple[float, float]:
 
 
 def set_ticks(axis: Any, scale: str, span: tuple[float, float]) -> None:
-    """Few of them, in plain numbers."""
+    """Set few ticks, in plain numbers."""
     if scale == "linear":
         axis.set_ticks(*TICKS)
         return
@@ -222,7 +213,7 @@ def set_ticks(axis: Any, scale: str, span: tuple[float, float]) -> None:
 
 
 def _opacity(diagram: Any, used: np.ndarray) -> np.ndarray:
-    """Of the points: those of few samples do not stand in the foreground."""
+    """Return the opacity of the points, which fades those of few samples."""
     share = diagram.weight[used] / np.sum(diagram.weight)
     return np.clip(share * np.count_nonzero(used) / SPARSE, FAINTEST, 1)
 
@@ -250,7 +241,7 @@ def _draw_bins(axes: Any, diagram: Any, color: Any, band: Any, span: tuple[float
 
 
 def _bars(diagram: Any, used: np.ndarray, x: np.ndarray, span: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
-    """Left ends and widths of the bins."""
+    """Return left ends and widths of the bins."""
     edges = diagram.edges
     if diagram.binning == "equal_mass":  # its first and its last bin may be wide and mostly empty
         edges = np.clip(edges, np.min(diagram.lowest[used]), np.max(diagram.highest[used]))

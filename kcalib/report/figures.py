@@ -5,6 +5,7 @@ The command calls `plot_reliability`; what is on the axes is drawn by `diagrams`
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 import os
@@ -23,6 +24,7 @@ from kcalib.report.diagrams import (
     draw_pit,
     draw_quantiles,
     is_below,
+    new_figure,
     overconfidence,
     require_matplotlib,
 )
@@ -111,9 +113,6 @@ def captions_of(panels: Sequence[Panel]) -> list[str]:
 
 def draw_panels(panels: Sequence[Panel], *, captioned: bool = True) -> Any:
     """A figure of them, in rows."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     rows = math.ceil(len(panels) / MOST_COLUMNS)
     columns = math.ceil(len(panels) / rows)
     captions = captions_of(panels) if captioned else ()
@@ -121,8 +120,7 @@ def draw_panels(panels: Sequence[Panel], *, captioned: bool = True) -> Any:
     margin = max(panel.style.margin for panel in panels)
     width = PANEL_SIZE[0] * columns + margin - 0.27
     height = PANEL_SIZE[1] * rows + 0.15 * len(caption) + 0.1
-    figure = Figure(figsize=(width, height), dpi=min(DPI, MOST_PIXELS / max(width, height)))
-    FigureCanvasAgg(figure)
+    figure = new_figure(width, height, None, min(DPI, MOST_PIXELS / max(width, height)))
     grid = figure.add_gridspec(
         rows,
         columns,
@@ -176,19 +174,10 @@ def _quantile_corner(panel: Panel) -> tuple[float, float, str, str]:
     return UPPER_LEFT if is_below(panel.diagram) else LOWER_RIGHT
 
 
-def _draw_on_logits(axes: Any, diagram: Any, color: str) -> None:
-    draw_diagram(axes, diagram, color, "logit")
-
-
-def _draw_density(axes: Any, diagram: Any, color: str) -> None:
-    draw_histogram(axes, diagram, color, "logit")
-
-
-_POINTS = "points: accuracy in a bin, faint if it has few samples, with its 95 % confidence interval"
-_GREY = "grey: 95 % of a calibrated model's points"
 RELIABILITY = Style(
     what="Classes",
-    caption=f"{_POINTS}; {_GREY}; bars: share of the samples",
+    caption="points: accuracy in a bin, faint if it has few samples, with its 95 % confidence interval; grey: 95 % of "
+    "a calibrated model's points; bars: share of the samples",
     labels=("confidence", "accuracy", "share"),
     draw=draw_diagram,
     draw_below=draw_histogram,
@@ -196,16 +185,16 @@ RELIABILITY = Style(
 )
 RELIABILITY_ON_LOGITS = replace(
     RELIABILITY,
-    caption=f"{_POINTS}; {_GREY}; both axes are those of log-odds; bars: density of the samples",
+    caption=RELIABILITY.caption.replace("bars: share", "both axes are those of log-odds; bars: density"),
     labels=("confidence", "accuracy", "density"),
-    draw=_draw_on_logits,
+    draw=functools.partial(draw_diagram, scale="logit"),
     margin=0.85,
-    draw_below=_draw_density,
+    draw_below=functools.partial(draw_histogram, scale="logit"),
 )
 QUANTILES = Style(
     what="Regression",
-    caption=f"points: share of the targets up to the predicted quantile; {_GREY}; bars: shares of PIT values, dashed: "
-    "of a calibrated model, between the lines 95 % of its bars",
+    caption="points: share of the targets up to the predicted quantile; grey: 95 % of a calibrated model's points; "
+    "bars: shares of PIT values, dashed: of a calibrated model, between the lines 95 % of its bars",
     labels=("predicted quantile level", "coverage", "share"),
     draw=draw_quantiles,
     draw_below=draw_pit,

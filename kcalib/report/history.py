@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kcalib.report.diagrams import DIAGONAL, Tones, bare
+from kcalib.report.diagrams import DIAGONAL, Tones, bare, new_figure
 from kcalib.report.figures import CAPTION
 
 WIDTH, HEIGHT = 8.6, 2.5  # inches of a model
@@ -40,11 +40,7 @@ class Release:
 
 def draw_history(models: Mapping[str, Sequence[Release]], scores: Mapping[str, tuple[str, str]]) -> Any:
     """A figure with a row for each model; `scores` has the number beside its SKCE, and its label."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(WIDTH, HEIGHT * len(models) + 0.2), layout="constrained", dpi=160)
-    FigureCanvasAgg(figure)
+    figure = new_figure(WIDTH, HEIGHT * len(models) + 0.2, dpi=160)
     axes = figure.subplots(len(models), 2, squeeze=False)
     for (left, right), (model, releases) in zip(axes, models.items(), strict=True):
         tones = Tones.of(left)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from kcalib.report.diagrams import BAND, DIAGONAL, Tones, bare, require_matplotlib
+from kcalib.report.diagrams import BAND, DIAGONAL, Tones, bare, new_figure
 
 UPPER = 0.95  # of calibrated models are below this mark
 SEEN = 1e-3  # of the width of the law, that is a pixel or so
@@ -18,7 +18,7 @@ ROOM = 0.22  # of the width of the axes, for the text of a mark
 
 def draw_law(test: Any, axes: Any = None) -> Any:
     """What the statistic of calibrated models is, by the draws of a test, and where the observed one lies: the axes."""
-    axes = _axes(6.2, 2.1) if axes is None else axes
+    axes = new_figure(6.2, 2.1).add_subplot() if axes is None else axes
     tones = Tones.of(axes)
     quantiles = np.asarray(test.null_quantiles)[::2]
     edges, density = _bars(quantiles)
@@ -66,7 +66,7 @@ def _bars(quantiles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def draw_intervals(comparison: Any, axes: Any = None) -> Any:
     """The value of each model with its interval, best first: the axes."""
     names = comparison.ranking
-    axes = _axes(6.2, 0.75 + 0.3 * len(names)) if axes is None else axes
+    axes = new_figure(6.2, 0.75 + 0.3 * len(names)).add_subplot() if axes is None else axes
     tones = Tones.of(axes)
     for row, name in enumerate(names):
         model = comparison.model(name)
@@ -76,13 +76,3 @@ def draw_intervals(comparison: Any, axes: Any = None) -> Any:
     axes.set(ylim=(len(names) - 0.5, -0.5), xlabel=comparison.metric)
     bare(axes, tones)
     return axes
-
-
-def _axes(width: float, height: float) -> Any:
-    require_matplotlib()
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure.add_subplot()

@@ -18,7 +18,7 @@ from sklearn.utils.validation import (
     has_fit_parameter,
 )
 
-from kcalib.integrations.sklearn._methods import both_columns, checked_labels, fitted_to, recalibrator_of
+from kcalib.integrations.sklearn._methods import check_labels, fit_recalibrator, make_recalibrator, two_columns
 from kcalib.recalibration import Recalibrator
 
 try:
@@ -142,8 +142,8 @@ class RecalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator)
         NotFittedError
             If the classifier should have been fitted already.
         """
-        recalibrator_of(self.method)
-        y = checked_labels(y)
+        make_recalibrator(self.method)
+        y = check_labels(y)
         X, y, sample_weight = indexable(X, y, sample_weight)
         if sample_weight is not None:
             sample_weight = _check_sample_weight(sample_weight, X)
@@ -151,7 +151,7 @@ class RecalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator)
         if len(classes) < 2:
             count = f"{len(classes)} class{'' if len(classes) == 1 else 'es'}"
             raise ValueError(f"y has samples of {count}: {classes.tolist()}; a classifier needs at least 2")
-        routed = self._routed(sample_weight, fit_params)
+        routed = self._route(sample_weight, fit_params)
         if self.is_prefit:
             self._fit_to_prefit(X, encoded, sample_weight, classes)
         else:
@@ -206,7 +206,7 @@ class RecalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator)
     def _fit_to_prefit(self, X: Any, encoded: np.ndarray, sample_weight: Any, classes: np.ndarray) -> None:
         check_is_fitted(self.estimator)
         p, are_logits = predictions(self.estimator, X, classes)
-        self.pairs_ = [Pair(self.estimator, fitted_to(self.method, p, encoded, sample_weight, are_logits))]
+        self.pairs_ = [Pair(self.estimator, fit_recalibrator(self.method, p, encoded, sample_weight, are_logits))]
 
     def _fit_to_folds(
         self, X: Any, y: Any, encoded: np.ndarray, sample_weight: Any, classes: np.ndarray, given: Any, of_split: Any
@@ -221,28 +221,28 @@ class RecalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator)
                 "pass a lower cv=, or more samples"
             )
         splits = list(folds.split(X, y, **of_split))
-        fitted = Parallel(n_jobs=self.n_jobs)(
-            delayed(_fitted)(self.estimator, X, y, train, test, given, classes) for train, test in splits
+        fits = Parallel(n_jobs=self.n_jobs)(
+            delayed(_fit_fold)(self.estimator, X, y, train, test, given, classes) for train, test in splits
         )
         weights = [None if sample_weight is None else sample_weight[test] for _, test in splits]
         if self.ensemble:
             self.pairs_ = [
-                Pair(estimator, fitted_to(self.method, p, encoded[test], weight, are_logits))
-                for (estimator, p, are_logits), (_, test), weight in zip(fitted, splits, weights)
+                Pair(estimator, fit_recalibrator(self.method, p, encoded[test], weight, are_logits))
+                for (estimator, p, are_logits), (_, test), weight in zip(fits, splits, weights)
             ]
             return
         left_out = np.concatenate([test for _, test in splits])
-        recalibrator = fitted_to(
+        recalibrator = fit_recalibrator(
             self.method,
-            np.concatenate([p for _, p, _ in fitted]),
+            np.concatenate([p for _, p, _ in fits]),
             encoded[left_out],
             None if sample_weight is None else sample_weight[left_out],
-            fitted[0][2],
+            fits[0][2],
         )
         self.pairs_ = [Pair(clone(self.estimator).fit(X, y, **given), recalibrator)]
 
-    def _routed(self, sample_weight: Any, fit_params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What the classifier's `fit` and the splitter get."""
+    def _route(self, sample_weight: Any, fit_params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the arguments of the classifier's `fit` and of the splitter."""
         if _routing_enabled():
             routed = process_routing(self, "fit", sample_weight=sample_weight, **fit_params)
             return routed.estimator.fit, routed.splitter.split
@@ -298,7 +298,7 @@ def predictions(estimator: Any, X: Any, classes: np.ndarray) -> tuple[np.ndarray
             "recalibrate"
         )
     p = np.asarray((estimator.decision_function if are_logits else estimator.predict_proba)(X))
-    p = both_columns(p, are_logits) if are_logits else p
+    p = two_columns(p, are_logits) if are_logits else p
     if p.shape[1] != len(estimator.classes_):
         raise ValueError(
             f"{type(estimator).__name__} predicts {p.shape[1]} columns of {len(estimator.classes_)} classes, expected "
@@ -306,22 +306,22 @@ def predictions(estimator: Any, X: Any, classes: np.ndarray) -> tuple[np.ndarray
         )
     place = np.searchsorted(classes, estimator.classes_)
     if not np.isin(estimator.classes_, classes).all():
-        unknown = [one for one in estimator.classes_.tolist() if one not in classes]
+        unknown = [label for label in estimator.classes_.tolist() if label not in classes]
         raise ValueError(f"y has no samples of the classes {unknown}, which the fitted classifier predicts")
     if len(place) == len(classes):
         return p, are_logits
     if are_logits:
         missing = sorted(set(classes.tolist()) - set(estimator.classes_.tolist()))
         raise ValueError(f"a part of the samples has none of the classes {missing}; pass another cv=")
-    every = np.zeros((len(p), len(classes)), dtype=p.dtype)
-    every[:, place] = p
-    return every, are_logits
+    padded = np.zeros((len(p), len(classes)), dtype=p.dtype)
+    padded[:, place] = p
+    return padded, are_logits
 
 
-def _fitted(
+def _fit_fold(
     estimator: Any, X: Any, y: Any, train: np.ndarray, test: np.ndarray, given: dict[str, Any], classes: np.ndarray
 ) -> tuple[Any, np.ndarray, bool]:
-    """A classifier of the training part, and what it predicts of the other."""
+    """Fit a classifier to the training part, and predict the other."""
     own = _check_method_params(X, given, indices=train)
     fitted = clone(estimator).fit(_safe_indexing(X, train), _safe_indexing(y, train), **own)
     return fitted, *predictions(fitted, _safe_indexing(X, test), classes)

@@ -9,7 +9,7 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
 from kcalib import recalibration
-from kcalib.integrations._measures import meant
+from kcalib.integrations._measures import did_you_mean
 from kcalib.recalibration import Recalibrator
 
 METHODS: dict[str, type[Recalibrator]] = {
@@ -25,8 +25,8 @@ METHODS: dict[str, type[Recalibrator]] = {
 }
 
 
-def recalibrator_of(method: Any) -> Recalibrator:
-    """A new recalibrator that is not fitted, of a name or like an instance."""
+def make_recalibrator(method: Any) -> Recalibrator:
+    """Return a new recalibrator that is not fitted, by its name or as a clone."""
     if isinstance(method, Recalibrator):
         return method.clone()
     if not isinstance(method, str):
@@ -34,13 +34,13 @@ def recalibrator_of(method: Any) -> Recalibrator:
             f"`method` is {method!r}, expected a name such as 'temperature', or one of kcalib.recalibration"
         )
     if method not in METHODS:
-        close = ", which is 'platt' here" if method == "sigmoid" else meant(method, list(METHODS))
+        close = ", which is 'platt' here" if method == "sigmoid" else did_you_mean(method, list(METHODS))
         raise ValueError(f"`method` is {method!r}{close}; there are {', '.join(METHODS)}")
     return METHODS[method]()
 
 
-def checked_labels(y: Any) -> np.ndarray:
-    """Labels of classes, shape (n,)."""
+def check_labels(y: Any) -> np.ndarray:
+    """Check labels of classes, and return them with shape (n,)."""
     if y is None:
         raise ValueError("this estimator requires y to be passed, but the target y is None")
     y = column_or_1d(y, warn=True)
@@ -48,15 +48,16 @@ def checked_labels(y: Any) -> np.ndarray:
     return np.asarray(y)
 
 
-def fitted_to(method: Any, p: Any, encoded: np.ndarray, sample_weight: Any, from_logits: bool = False) -> Recalibrator:
-    """The recalibrator of predictions of all classes, shape (n, m), and of labels 0..m-1."""
-    fitted = recalibrator_of(method).fit(encoded, p, sample_weight=sample_weight, from_logits=from_logits)
-    assert isinstance(fitted, Recalibrator)
-    return fitted
+def fit_recalibrator(
+    method: Any, p: Any, encoded: np.ndarray, sample_weight: Any, from_logits: bool = False
+) -> Recalibrator:
+    """Fit a recalibrator to predictions of all classes, shape (n, m), and labels 0..m-1."""
+    recalibrator = make_recalibrator(method)
+    return recalibrator.fit(encoded, p, sample_weight=sample_weight, from_logits=from_logits)
 
 
-def both_columns(p: np.ndarray, from_logits: bool) -> np.ndarray:
-    """Predictions of the second class alone, shape (n,) or (n, 1), as those of both; others as they are."""
+def two_columns(p: np.ndarray, from_logits: bool) -> np.ndarray:
+    """Return predictions of both classes for those of the second alone, shape (n,) or (n, 1)."""
     if p.ndim == 2 and p.shape[1] > 1:
         return p
     second = p.reshape(-1)

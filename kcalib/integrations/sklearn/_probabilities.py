@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from kcalib._input.frames import check_frames
-from kcalib.integrations.sklearn._methods import both_columns, checked_labels, fitted_to
+from kcalib.integrations.sklearn._methods import check_labels, fit_recalibrator, two_columns
 
 __all__ = ["ProbabilityRecalibrator"]
 
@@ -83,7 +83,7 @@ class ProbabilityRecalibrator(ClassifierMixin, BaseEstimator):
             If `X` holds no probabilities, or not one column for each class; if a parameter is wrong.
         """
         given, X = X, self._predictions(X, reset=True)
-        y = checked_labels(y)
+        y = check_labels(y)
         sklearn.utils.validation.check_consistent_length(X, y, sample_weight)
         self.classes_ = np.unique(y) if self.classes is None else np.asarray(self.classes)
         m = X.shape[1]
@@ -104,7 +104,7 @@ class ProbabilityRecalibrator(ClassifierMixin, BaseEstimator):
             raise ValueError(
                 f"y[{unknown[0]}] is {y.tolist()[unknown[0]]!r}, not among `classes`, {self.classes_.tolist()}"
             )
-        self.recalibrator_ = fitted_to(self.method, X, encoded, sample_weight, self.from_logits)
+        self.recalibrator_ = fit_recalibrator(self.method, X, encoded, sample_weight, self.from_logits)
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -147,4 +147,4 @@ class ProbabilityRecalibrator(ClassifierMixin, BaseEstimator):
             p = sklearn.utils.validation.validate_data(self, X, **options)
         else:  # before scikit-learn 1.6
             p = self._validate_data(X, **options)
-        return both_columns(p, self.from_logits)
+        return two_columns(p, self.from_logits)

@@ -15,7 +15,7 @@ from sklearn.metrics._scorer import _BaseScorer
 from sklearn.utils.validation import check_is_fitted
 
 from kcalib.distributions import Distribution, Normal
-from kcalib.integrations._measures import MEASURES, meant
+from kcalib.integrations._measures import MEASURES, did_you_mean
 
 __all__ = ["scorer", "scorer_names"]
 
@@ -95,7 +95,9 @@ def scorer(name: str, *, response: Callable[[Any, Any], Any] | None = None, **op
     if not isinstance(name, str):
         raise TypeError(f"`name` is {name!r}, expected a name such as 'skce', see scorer_names()")
     if name not in MEASURES:
-        raise ValueError(f"there is no scorer {name!r}{meant(name, scorer_names())}; there are {', '.join(MEASURES)}")
+        raise ValueError(
+            f"there is no scorer {name!r}{did_you_mean(name, scorer_names())}; there are {', '.join(MEASURES)}"
+        )
     if not (response is None or callable(response)):
         raise TypeError(
             f"`response` is {response!r}, expected a function of (estimator, X) that gives class probabilities, or one "
@@ -106,7 +108,7 @@ def scorer(name: str, *, response: Callable[[Any, Any], Any] | None = None, **op
 
 
 class CalibrationScorer(_BaseScorer):
-    """What `scorer` returns."""
+    """A scorer with the classes of the estimator, and with sample weights where the measure has them."""
 
     def __init__(self, name: str, response: Callable[[Any, Any], Any] | None, options: dict[str, Any]) -> None:
         measure = MEASURES[name]
@@ -136,20 +138,20 @@ class CalibrationScorer(_BaseScorer):
             If weights are asked for, and the function takes none.
         """
         if kwargs.get("sample_weight"):
-            self._check_weighted()
+            self._check_takes_weights()
         super().set_score_request(**kwargs)
         return self
 
-    def _check_weighted(self) -> None:
+    def _check_takes_weights(self) -> None:
         if "sample_weight" not in MEASURES[self._name].options:
-            weighted = [name for name, one in MEASURES.items() if "sample_weight" in one.options]
+            weighted = [name for name, measure in MEASURES.items() if "sample_weight" in measure.options]
             raise TypeError(f"{self._name} takes no sample weights; those that do are {', '.join(weighted)}")
 
     def _score(self, method_caller: Any, estimator: Any, X: Any, y_true: Any, **kwargs: Any) -> float:
         measure = MEASURES[self._name]
         if "sample_weight" in kwargs:
-            self._check_weighted()
-        y_pred = self._predicted(method_caller, estimator, X)
+            self._check_takes_weights()
+        y_pred = self._predict(method_caller, estimator, X)
         given = {**self._kwargs, **kwargs}
         if isinstance(y_pred, Distribution):
             return self._sign * measure(y_true, y_pred, **given)
@@ -161,7 +163,7 @@ class CalibrationScorer(_BaseScorer):
         classes = getattr(estimator, "classes_", None)  # what has a response need not have any
         return self._sign * measure(y_true, y_pred, classes=classes, **given)
 
-    def _predicted(self, method_caller: Any, estimator: Any, X: Any) -> Any:
+    def _predict(self, method_caller: Any, estimator: Any, X: Any) -> Any:
         if self._response is not None:
             return self._response(estimator, X)
         name = type(estimator).__name__

@@ -25,12 +25,12 @@ _KINDS = (
 
 
 def printable(text: Any) -> str:
-    """A name in one line that no terminal obeys: what cannot be printed is escaped, as Python's `repr` does it."""
+    """Return a name in one line, with control characters escaped as by Python's `repr`."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in str(text))
 
 
 def endless(path: Any) -> str | None:
-    """What a name stands for if it is no file, and reading it might wait forever or never end; None if it is one.
+    """Return the kind of a pipe, device or socket, which reading might never end; None for files.
 
     Raises
     ------
@@ -59,36 +59,36 @@ def write_whole(path: Any, data: bytes) -> None:
     if target.exists() and not target.is_file():  # it would be replaced, too
         raise ValueError(f"{printable(os.fspath(path))} is a device or a pipe, expected the name of a file")
     remove_unfinished(target)
-    beside = None
+    unfinished = None
     try:
-        descriptor, beside = _begun(target)
+        descriptor, unfinished = _create_unfinished(target)
         with open(descriptor, "wb") as file:
             with contextlib.suppress(FileNotFoundError):
-                os.chmod(beside, target.stat().st_mode & 0o7777)
+                os.chmod(unfinished, target.stat().st_mode & 0o7777)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-            os.replace(beside, target)
+            os.replace(unfinished, target)
     except BaseException:
-        if beside is not None:
+        if unfinished is not None:
             with contextlib.suppress(OSError):
-                beside.unlink()
+                unfinished.unlink()
         raise
-    _keep_name(target.parent)
+    _sync_folder(target.parent)
 
 
-def _begun(target: Path) -> tuple[int, Path]:
-    """A new file beside the target, open and locked as long as it is: by this others know that its writer lives."""
+def _create_unfinished(target: Path) -> tuple[int, Path]:
+    """Create a file beside the target and lock it, by which other processes know that its writer lives."""
     while True:
-        beside = target.with_name(f".{target.name}.{secrets.token_hex(6)}{UNFINISHED}")
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        if _locked(descriptor) is not False and beside.exists():
-            return descriptor, beside
+        unfinished = target.with_name(f".{target.name}.{secrets.token_hex(6)}{UNFINISHED}")
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        if _lock(descriptor) is not False and unfinished.exists():
+            return descriptor, unfinished
         os.close(descriptor)  # another process has taken it for one that was left, before it was locked
 
 
-def _locked(descriptor: int) -> bool | None:
-    """Whether the file is locked by us now; None on a file system without locks."""
+def _lock(descriptor: int) -> bool | None:
+    """Lock a file and say whether that worked; None on a file system without locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -99,19 +99,19 @@ def _locked(descriptor: int) -> bool | None:
 
 
 def remove_unfinished(target: Path) -> None:
-    """Remove what killed processes have left beside the file; what a living one is writing is locked."""
-    for beside in target.parent.glob(f".{glob.escape(target.name)}.*{UNFINISHED}"):
+    """Remove files that killed processes have left; those of living ones are locked."""
+    for unfinished in target.parent.glob(f".{glob.escape(target.name)}.*{UNFINISHED}"):
         with contextlib.suppress(OSError):
-            descriptor = os.open(beside, os.O_RDWR)
+            descriptor = os.open(unfinished, os.O_RDWR)
             try:
-                if _locked(descriptor):
-                    beside.unlink()
+                if _lock(descriptor):
+                    unfinished.unlink()
             finally:
                 os.close(descriptor)
 
 
-def _keep_name(folder: Path) -> None:
-    """That the folder knows the file by its name must be on the disk, too; not all file systems can be asked for it."""
+def _sync_folder(folder: Path) -> None:
+    """Write the folder's entries to the disk, where the file system can."""
     if hasattr(os, "O_DIRECTORY"):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

@@ -1,4 +1,4 @@
-"""Memory that a dense method needs: said before it is taken, and refused where it is not there.
+"""Checks of the memory that dense methods need, before it is allocated.
 
 Arrays on a GPU take the memory of that GPU. Called by the dense methods.
 """
@@ -48,7 +48,7 @@ def check_memory(needed: int, max_memory: Any, what: str, remedy: str, array: An
 
 
 def check_max_memory(max_memory: Any) -> int:
-    """`max_memory` in bytes."""
+    """Check `max_memory` and return it in bytes."""
     if isinstance(max_memory, (bool, np.bool_)) or not isinstance(max_memory, (int, float, np.integer, np.floating)):
         raise TypeError(f"`max_memory` is {max_memory!r}, expected a number of bytes")
     if not 0 < max_memory < float("inf"):
@@ -57,13 +57,13 @@ def check_max_memory(max_memory: Any) -> int:
 
 
 def available_memory(mounts: Path = MOUNTS, membership: Path = MEMBERSHIP) -> int | None:
-    """Bytes that can be taken without swapping, and within the limits of control groups; None where nobody says."""
-    found = [_of_machine(), *map(_within, control_groups("memory", mounts, membership))]
-    return min((size for size in found if size is not None), default=None)
+    """Return the bytes available without swapping and within control groups; None if unknown."""
+    sizes = [_left_on_machine(), *map(_left_in_group, control_groups("memory", mounts, membership))]
+    return min((size for size in sizes if size is not None), default=None)
 
 
-def _within(group: Path) -> int | None:
-    """What a control group has left of its limit, caches that it can give back included; None if it has no limit."""
+def _left_in_group(group: Path) -> int | None:
+    """Return the bytes that a control group has left, reclaimable caches included; None if it has no limit."""
     versions = (
         ("memory.max", "memory.current", "inactive_file"),  # 2
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),  # 1
@@ -78,7 +78,7 @@ def _within(group: Path) -> int | None:
     return None
 
 
-def _of_machine() -> int | None:
+def _left_on_machine() -> int | None:
     try:
         with open("/proc/meminfo") as file:
             for line in file:
@@ -93,7 +93,7 @@ def _of_machine() -> int | None:
 
 
 def available_memory_on_gpu(device: Any) -> int:
-    """Bytes that arrays on the GPU can take: free ones, and those that CuPy's memory pool keeps for further arrays."""
+    """Return the free bytes of a GPU, with those that CuPy's memory pool keeps for further arrays."""
     import cupy
 
     with device:

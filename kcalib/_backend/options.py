@@ -1,4 +1,4 @@
-"""Checks of options that are one number, one name or a seed, which every public function has; what a mistype meant."""
+"""Checks of options that are a number, a name or a seed, and suggestions for mistyped names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 
 class OptionError(ValueError):
-    """An option has a value that it does not take; apart from the message, for a caller that calls it otherwise."""
+    """An option with a wrong value; name and fault are apart, for callers with another name for it."""
 
     def __init__(self, option: str, fault: str) -> None:
         super().__init__(option, fault)
@@ -29,7 +29,7 @@ LARGEST_KEY = 2**64 - 1  # of the counter-based generators
 
 
 def check_integer(name: str, value: Any, low: int, high: int | None = None, hint: str = "") -> int:
-    """`value` as an int in [low, high]."""
+    """Check an integer and return it as an int in [low, high]."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -43,7 +43,7 @@ def check_integer(name: str, value: Any, low: int, high: int | None = None, hint
 
 
 def check_seed(seed: Any, high: int | None = None) -> int:
-    """`seed` as an int in [0, high]; for None one from the operating system, which the caller's result reports."""
+    """Check a seed and return it as an int; draw one for None, which the caller's result reports."""
     return secrets.randbits(63) if seed is None else check_integer("seed", seed, 0, high)
 
 
@@ -56,7 +56,7 @@ def as_float(value: Any) -> float:
 
 
 def check_positive(name: str, value: Any, hint: str = "") -> float:
-    """`value` as a float that is finite and above 0."""
+    """Check a number and return it as a finite float above 0."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
         raise TypeError(f"`{name}` is {value!r}, expected a positive number")
     number = as_float(value)
@@ -73,7 +73,7 @@ def check_within(name: str, value: Any, low: float, high: float, hint: str = "")
 
 
 def check_fraction(name: str, value: Any) -> None:
-    """A level of significance or confidence."""
+    """Check a level of significance or confidence."""
     if not (isinstance(value, Real) and 0 < as_float(value) < 1):
         raise ValueError(f"`{name}` is {value!r}, expected a number between 0 and 1")
 
@@ -85,11 +85,11 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
 
 
 def most_like(word: str, known: Iterable[str]) -> str | None:
-    """The known word that was meant by one that is not known: the most like it, or one that it is a part of."""
+    """Return the known word most similar to an unknown one, or one that contains it."""
     import difflib  # after a mistype only
 
-    by_case = {one.casefold(): one for one in known}
+    by_case = {name.casefold(): name for name in known}
     folded = word.casefold()
-    found = difflib.get_close_matches(folded, by_case, n=1, cutoff=0.7)
-    found = found or [one for one in by_case if len(folded) > 2 and folded in one]
-    return by_case[found[0]] if found else None
+    matches = difflib.get_close_matches(folded, by_case, n=1, cutoff=0.7)
+    matches = matches or [name for name in by_case if len(folded) > 2 and folded in name]
+    return by_case[matches[0]] if matches else None

@@ -162,7 +162,7 @@ def panels_of(model: Model) -> list[figures.Panel]:
     return [
         whole,
         *(
-            figures.Panel(f"{model.model}: {one.name}", f"ECE {one.ece:.4f}", False, (), one.diagram, of_class)
-            for one in model.picture.classes
+            figures.Panel(f"{model.model}: {c.name}", f"ECE {c.ece:.4f}", False, (), c.diagram, of_class)
+            for c in model.picture.classes
         ),
     ]

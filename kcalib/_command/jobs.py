@@ -134,15 +134,15 @@ def collect_failures(failures: list[Failure], file: str) -> Iterator[None]:
 @contextmanager
 def read_data(job: Job, threads: int | None, reading: dict[str, Any]) -> Iterator[Data]:
     """Read and check a file, and name it in errors that the library raises later."""
-    found = files.read_predictions(job.path, **reading)
+    content = files.read_predictions(job.path, **reading)
     try:
-        yield found.prepared(threads)
+        yield content.prepared(threads)
     except files.FileError:
         raise
     except (ValueError, TypeError) as error:
         message = translate(error)
         if any(f"`{name}" in message for name in ("y_true", "y_pred", *PARAMETERS)):
-            message += f" ({found.origin})"
+            message += f" ({content.origin})"
         raise files.FileError(message) from None
 
 

@@ -44,7 +44,7 @@ class Likelihood:
         xp = arrays.namespace(self.weight)
         total = xp.sum(self.weight)
         terms = (self.constant - beta * self.observed + value, slope - self.observed, curvature)
-        mean, first, second = (float(xp.sum(one * self.weight) / total) for one in terms)
+        mean, first, second = (float(xp.sum(term * self.weight) / total) for term in terms)
         return mean, first, second
 
     def spread(self, beta: float) -> float:
@@ -130,7 +130,7 @@ def _(prediction: PowerExponential, y: Array, weight: np.ndarray) -> Likelihood:
 
 @likelihood_of.register
 def _(prediction: Beta, y: Array, weight: np.ndarray) -> Likelihood:
-    first, a, b = (arrays.where_computed(one, np.float64) for one in (y[:, 0], prediction.a, prediction.b))
+    first, a, b = (arrays.where_computed(values, np.float64) for values in (y[:, 0], prediction.a, prediction.b))
     xp = arrays.namespace(a)
     return _of_shares(xp.stack([a, b], axis=1), xp.stack([first, 1 - first], axis=1), weight)
 

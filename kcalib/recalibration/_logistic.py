@@ -49,17 +49,17 @@ class LogisticEach(OneVsRest):
         checked_flag("smoothing", self.smoothing)
 
     def _fit_columns(self, given: Given, columns: list[int]) -> None:
-        found = []
+        fits = []
         for k in columns:
             targets = smoothed_targets(given.labels == k, given.weight, self.smoothing)
-            found.append(self._regression(given, k, targets))
+            fits.append(self._regression(given, k, targets))
         if not self.smoothing:
-            warn_of_separation(self, [k for k, one in zip(columns, found, strict=True) if one.separates])
+            warn_of_separation(self, [k for k, fit in zip(columns, fits, strict=True) if fit.separates])
         for i, name in enumerate(self._coefficients):
-            setattr(self, f"{name}_", np.array([one.coefficients[i] for one in found]))
-            setattr(self, f"{name}_standard_error_", np.array([one.standard_errors[i] for one in found]))
-        self.n_iterations_ = sum(one.n_iterations for one in found)
-        self.converged_ = all(one.converged for one in found)
+            setattr(self, f"{name}_", np.array([fit.coefficients[i] for fit in fits]))
+            setattr(self, f"{name}_standard_error_", np.array([fit.standard_errors[i] for fit in fits]))
+        self.n_iterations_ = sum(fit.n_iterations for fit in fits)
+        self.converged_ = all(fit.converged for fit in fits)
 
     def _hits_and_misses(self, given: Given, columns: list[int]) -> tuple[np.ndarray, np.ndarray]:
         predictors = self._predictors(given, columns)
@@ -82,22 +82,22 @@ def logistic(
     for size in range(len(not_negative) + 1):
         for fixed in itertools.combinations(not_negative, size):
             free = [j for j in range(features.shape[1]) if j not in fixed]
-            found = _on_face(features, targets, weight, start, free)
-            n_iterations += found.n_iterations
-            if any(found.place[free.index(j)] < 0 for j in not_negative if j in free):
+            minimum = _on_face(features, targets, weight, start, free)
+            n_iterations += minimum.n_iterations
+            if any(minimum.place[free.index(j)] < 0 for j in not_negative if j in free):
                 continue
-            if best is None or found.value < best[0].value:
-                best = found, free
+            if best is None or minimum.value < best[0].value:
+                best = minimum, free
         if best is not None and size == 0:
             break
     assert best is not None  # on the smallest face nothing can be negative
-    found, free = best
+    minimum, free = best
     coefficients, errors = np.zeros(features.shape[1]), np.zeros(features.shape[1])
-    coefficients[free] = found.place
+    coefficients[free] = minimum.place
     predictors = features @ coefficients
-    errors[free] = _standard_errors(features[:, free], targets, weight, predictors, found)
+    errors[free] = _standard_errors(features[:, free], targets, weight, predictors, minimum)
     separates = bool(np.all(np.where(targets > 0.5, predictors, -predictors) > 0))
-    return Logistic(coefficients, errors, n_iterations, found.converged, separates)
+    return Logistic(coefficients, errors, n_iterations, minimum.converged, separates)
 
 
 def _on_face(
@@ -120,14 +120,14 @@ def _on_face(
 
 
 def _standard_errors(
-    features: np.ndarray, targets: np.ndarray, weight: np.ndarray, predictors: np.ndarray, found: Minimum
+    features: np.ndarray, targets: np.ndarray, weight: np.ndarray, predictors: np.ndarray, minimum: Minimum
 ) -> np.ndarray:
     """By the sandwich of Huber and White."""
     n = len(targets)
-    if found.is_singular or not found.converged or n <= features.shape[1]:
+    if minimum.is_singular or not minimum.converged or n <= features.shape[1]:
         return np.full(features.shape[1], np.inf)
     scores = features * (weight / weight.sum() * (sigmoid(predictors) - targets))[:, None]
-    covariance = found.inverse @ (scores.T @ scores) @ found.inverse * (n / (n - 1))
+    covariance = minimum.inverse @ (scores.T @ scores) @ minimum.inverse * (n / (n - 1))
     return np.sqrt(np.maximum(np.diag(covariance), 0.0))
 
 

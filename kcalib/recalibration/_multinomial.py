@@ -236,14 +236,14 @@ def _inverse(curvatures: np.ndarray) -> np.ndarray:
     return 1 / np.maximum(curvatures, max(FLAT * float(curvatures.max()), np.finfo(float).tiny))
 
 
-def warn_of_fit(recalibrator: Any, given: Given, found: Multinomial, logits: np.ndarray) -> None:
+def warn_of_fit(recalibrator: Any, given: Given, fit: Multinomial, logits: np.ndarray) -> None:
     """Say where the optimum was not reached, or where no sample holds it.
 
     If every label of the fit is the most probable class, the likelihood says that one may be certain.
     """
-    if not found.converged:
+    if not fit.converged:
         warn(
-            f"{type(recalibrator).__name__} stopped before its optimum, after {found.n_iterations} steps; with a "
+            f"{type(recalibrator).__name__} stopped before its optimum, after {fit.n_iterations} steps; with a "
             "larger regularization, or fewer classes, it is nearer",
             ConvergenceWarning,
         )

@@ -40,7 +40,7 @@ def best_start(value: Value, identity: np.ndarray, weights: np.ndarray) -> np.nd
     From there certain predictions do not hide that some of them are wrong: the second derivative would be 0.
     """
     starts = [np.where(weights > 0, scale * identity, identity) for scale in SCALES]
-    return starts[int(np.argmin([value(one) for one in starts]))]
+    return starts[int(np.argmin([value(parameters) for parameters in starts]))]
 
 
 def minimise(value_of: Value, objective: Objective, start: np.ndarray) -> Minimum:

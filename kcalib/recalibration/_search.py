@@ -18,7 +18,7 @@ FARTHEST = 60.0  # log(T) beyond which a confidence limit is infinite
 ROUNDING = 2.0**-52
 
 
-class Found(NamedTuple):
+class TemperatureFit(NamedTuple):
     """A fitted temperature."""
 
     temperature: float
@@ -30,7 +30,7 @@ class Found(NamedTuple):
     converged: bool
 
 
-def highest(likelihood: Likelihood, bounds: tuple[float, float] | None, level: float) -> Found:
+def highest(likelihood: Likelihood, bounds: tuple[float, float] | None, level: float) -> TemperatureFit:
     """The optimum with its standard error, and the interval of a likelihood ratio at this level of confidence."""
     if likelihood.shape is not None:
         temperature, n_iterations, converged = _in_closed_form(likelihood, bounds)
@@ -46,7 +46,7 @@ def highest(likelihood: Likelihood, bounds: tuple[float, float] | None, level: f
         limit = after + normal_quantile(level) ** 2 * spread / curvature / 2
         ratios = [_crossing(likelihood, beta, limit, way * relative) for way in (1, -1)]
         interval = ConfidenceInterval(*(temperature / ratio if ratio else math.inf for ratio in ratios))
-    return Found(temperature, error, interval, likelihood.at(1.0)[0], after, n_iterations, converged)
+    return TemperatureFit(temperature, error, interval, likelihood.at(1.0)[0], after, n_iterations, converged)
 
 
 def normal_quantile(level: float) -> float:

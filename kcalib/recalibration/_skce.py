@@ -12,7 +12,7 @@ from kcalib._pairs import statistics
 from kcalib._pairs.dispatch import Backend, backend_for
 from kcalib.estimators.skce import PairOptions, describe
 from kcalib.recalibration._scalable import Scalable
-from kcalib.recalibration._search import ROUNDING, Found, normal_quantile, warn_of_bound, warn_of_nothing
+from kcalib.recalibration._search import ROUNDING, TemperatureFit, normal_quantile, warn_of_bound, warn_of_nothing
 from kcalib.regression.temperature import bound_at, lowest
 from kcalib.results import ConfidenceInterval
 
@@ -30,25 +30,25 @@ class SKCECriterion:
         described = describe(data, self.packed, self._backend(0.0))
         self.names = described["kernel"], described["target_kernel"]
 
-    def lowest(self, bounds: tuple[float, float], level: float) -> Found:
+    def lowest(self, bounds: tuple[float, float], level: float) -> TemperatureFit:
         before = self.value(0.0)
         place, after, n_evaluations = lowest(self.value, *bounds, points=GRID)
         temperature = math.exp(place)
-        found = Found(temperature, None, None, before, after, n_evaluations + 1, False)
+        fit = TemperatureFit(temperature, None, None, before, after, n_evaluations + 1, False)
         bound = bound_at(place, bounds)
         if bound is not None:
             warn_of_bound(bound, before, after)
-            return found._replace(temperature=bound)
+            return fit._replace(temperature=bound)
         ends = [math.log(bound) for bound in bounds]
         if place == 0 and all(abs(self.value(end) - before) <= 4 * ROUNDING * abs(before) for end in ends):
             warn_of_nothing(temperature)
-            return found
+            return fit
         relative = self._standard_error(place) if self.data.sample_weight is None else None
         if relative is None:
-            return found._replace(converged=True)
+            return fit._replace(converged=True)
         factor = math.exp(normal_quantile(level) * relative)
         interval = ConfidenceInterval(temperature / factor, temperature * factor)
-        return found._replace(standard_error=relative * temperature, interval=interval, converged=True)
+        return fit._replace(standard_error=relative * temperature, interval=interval, converged=True)
 
     def value(self, log_temperature: float) -> float:
         moments = self._backend(log_temperature).moments(rows=False)

@@ -184,16 +184,16 @@ def choose(
     tried = _checked(default_candidates(data, score) if candidates is None else candidates)
     fold = samples.folds(n_folds, seed)
     rows = [np.flatnonzero(fold == k) for k in range(n_folds)]
-    found = _cross_validated(samples, tried, score, rows)
-    comparison = samples.compared(found.parts, rows, score, confidence_level, start)
-    name = next(one for one in comparison.ranking if one != CHOSEN)
+    results = _cross_validated(samples, tried, score, rows)
+    comparison = samples.compared(results.parts, rows, score, confidence_level, start)
+    name = next(name for name in comparison.ranking if name != CHOSEN)
     return Choice(
         name=name,
-        recalibrator=found.fitted.get(name),
+        recalibrator=results.fitted.get(name),
         score=score,
         comparison=comparison,
-        left_out=tuple(one for one in tried if one not in found.fitted),
-        chosen_in_folds=found.best,
+        left_out=tuple(name for name in tried if name not in results.fitted),
+        chosen_in_folds=results.best,
         n_folds=n_folds,
         seed=seed,
         n_samples=data.n,
@@ -225,11 +225,11 @@ class Labelled(ABC):
     ) -> Comparison:
         """Of predictions in parts."""
         losses = [
-            _joined([self.losses(one, part, score) for one, part in zip(rows, some, strict=True)], rows)
-            for some in parts.values()
+            _joined([self.losses(fold, part, score) for fold, part in zip(rows, predicted, strict=True)], rows)
+            for predicted in parts.values()
         ]
         if self.weight is not None:
-            losses = [_weighted(one, self.weight) for one in losses]
+            losses = [_weighted(values, self.weight) for values in losses]
         limits = ConfidenceInterval(-math.inf if score == "log_score" else 0.0, math.inf)
         measured = means(losses, confidence_level, limits, None)
         data = prepare(self.y, self.y_pred, from_logits=self.from_logits)
@@ -350,33 +350,33 @@ def default_candidates(data: Data, score: str) -> dict[str, Recalibrator]:
 
 @default_candidates.register
 def _(data: Classification, score: str) -> dict[str, Recalibrator]:
-    found: dict[str, Recalibrator] = {
+    candidates: dict[str, Recalibrator] = {
         "temperature": TemperatureScaling(),
         "isotonic": IsotonicCalibration(),
     }
     if data.m <= MOST_OF_EACH:
-        found |= {"platt": PlattScaling(), "beta": BetaCalibration(), "venn_abers": VennAbers()}
+        candidates |= {"platt": PlattScaling(), "beta": BetaCalibration(), "venn_abers": VennAbers()}
     if 2 < data.m <= MOST_OF_MATRICES:
-        found["vector"] = VectorScaling()
-        found |= {f"dirichlet_{size:g}": DirichletCalibration(regularization=size) for size in (0.1, 1.0, 10.0)}
-    return found
+        candidates["vector"] = VectorScaling()
+        candidates |= {f"dirichlet_{size:g}": DirichletCalibration(regularization=size) for size in (0.1, 1.0, 10.0)}
+    return candidates
 
 
 @default_candidates.register
 def _(data: Forecasts, score: str) -> dict[str, Recalibrator]:
-    family, found = type(data.prediction), dict[str, Recalibrator]()
+    family, candidates = type(data.prediction), dict[str, Recalibrator]()
     if tempered.dispatch(family) is not tempered.dispatch(object):
-        found["temperature"] = TemperatureScaling()
+        candidates["temperature"] = TemperatureScaling()
     if scaled.dispatch(family) is not scaled.dispatch(object):
-        found["scale"] = ScaleCalibration()
+        candidates["scale"] = ScaleCalibration()
     if score == "crps" and data.n_dims == 1 and data.prediction.support != "count":
-        found["quantile"] = QuantileRecalibration()
-    if not found:
+        candidates["quantile"] = QuantileRecalibration()
+    if not candidates:
         raise ValueError(
             f"kcalib has no recalibrator of {family.__name__} predictions by the score {score!r}; pass candidates= of "
             "your own, or other predictions"
         )
-    return found
+    return candidates
 
 
 def _checked(candidates: Any) -> dict[str, Recalibrator]:
@@ -384,13 +384,13 @@ def _checked(candidates: Any) -> dict[str, Recalibrator]:
         raise TypeError(f"`candidates` is {type(candidates).__name__}, expected a mapping of names to recalibrators")
     if not candidates:
         raise ValueError("`candidates` is empty, expected at least one recalibrator that can repair these predictions")
-    for name, one in candidates.items():
+    for name, candidate in candidates.items():
         if not isinstance(name, str):
             raise TypeError(f"`candidates` has the key {name!r}, expected names that are strings")
         if name in (AS_GIVEN, CHOSEN):
             raise ValueError(f"`candidates` has the key {name!r}, which the result uses itself; pass another name")
-        if not isinstance(one, Recalibrator):
-            what = f"the class {one.__name__}" if isinstance(one, type) else type(one).__name__
+        if not isinstance(candidate, Recalibrator):
+            what = f"the class {candidate.__name__}" if isinstance(candidate, type) else type(candidate).__name__
             raise TypeError(
                 f"`candidates[{name!r}]` is {what}, expected a Recalibrator, such as "
                 "kcalib.recalibration.TemperatureScaling()"
@@ -409,8 +409,8 @@ class CrossValidated(NamedTuple):
 def _cross_validated(
     samples: Labelled, tried: dict[str, Recalibrator], score: str, rows: list[np.ndarray]
 ) -> CrossValidated:
-    parts: dict[str, list[Any]] = {AS_GIVEN: [samples.as_given(one) for one in rows]}
-    own = [samples.total(one, part, score) for one, part in zip(rows, parts[AS_GIVEN], strict=True)]
+    parts: dict[str, list[Any]] = {AS_GIVEN: [samples.as_given(fold) for fold in rows]}
+    own = [samples.total(fold, part, score) for fold, part in zip(rows, parts[AS_GIVEN], strict=True)]
     inner = {AS_GIVEN: np.where(np.eye(len(rows), dtype=bool), 0.0, own)}  # [without this fold, sum over that one]
     fitted: dict[str, Recalibrator] = {}
     failed: dict[str, Exception] = {}

@@ -86,8 +86,8 @@ class HistogramBinning(OneVsRest):
             edges = self._edges(np.sort(predicted))
             number = numbers_of(predicted, edges)
             weight, hits, sums, squares = (
-                np.bincount(number, weights=one, minlength=len(edges) - 1)
-                for one in (
+                np.bincount(number, weights=values, minlength=len(edges) - 1)
+                for values in (
                     given.weight, given.weight * (given.labels == k), given.weight * predicted, given.weight**2
                 )
             )  # fmt: skip

@@ -75,10 +75,10 @@ class IsotonicCalibration(OneVsRest):
             points.weight[0] += smoothing
             points.hits[0] += smoothing
             points.weight[-1] += smoothing
-            found = scipy.optimize.isotonic_regression(points.hits / points.weight, weights=points.weight)
-            ends = np.unique(np.concatenate([found.blocks[:-1], found.blocks[1:] - 1]))
+            regression = scipy.optimize.isotonic_regression(points.hits / points.weight, weights=points.weight)
+            ends = np.unique(np.concatenate([regression.blocks[:-1], regression.blocks[1:] - 1]))
             self.thresholds_.append(points.place[ends])
-            self.values_.append(np.clip(found.x[ends], 0.0, 1.0))
+            self.values_.append(np.clip(regression.x[ends], 0.0, 1.0))
 
     def _hits_and_misses(self, given: Given, columns: list[int]) -> tuple[np.ndarray, np.ndarray]:
         values = [

@@ -92,14 +92,14 @@ class VectorScaling(ClassRecalibrator):
     def _fit(self, given: Given) -> None:
         penalty = np.full((2, given.m), float(self.regularization))
         model = Diagonal(given.scores, given.labels, given.weight, penalty)
-        found = multinomial(model)
-        warn_of_fit(self, given, found, model.logits(found.parameters))
-        self.weights_, self.intercept_ = found.parameters
-        errors = found.standard_errors
+        fit = multinomial(model)
+        warn_of_fit(self, given, fit, model.logits(fit.parameters))
+        self.weights_, self.intercept_ = fit.parameters
+        errors = fit.standard_errors
         self.weights_standard_error_ = None if errors is None else errors[0]
         self.intercept_standard_error_ = None if errors is None else errors[1]
-        self.criterion_before_, self.criterion_after_ = found.before, found.after
-        self.n_iterations_, self.converged_ = found.n_iterations, found.converged
+        self.criterion_before_, self.criterion_after_ = fit.before, fit.after
+        self.n_iterations_, self.converged_ = fit.n_iterations, fit.converged
         self.from_logits_ = given.logits is not None
 
     def _transformed(self, given: Given) -> np.ndarray:
@@ -207,14 +207,14 @@ class MatrixScaling(ClassRecalibrator):
         penalty[:, :m][np.eye(m, dtype=bool)] = 0
         penalty[:, m] = second / m
         model = Full(self._scores(given), given.labels, given.weight, penalty)
-        found = multinomial(model)
-        warn_of_fit(self, given, found, model.logits(found.parameters))
-        self.weights_, self.intercept_ = found.parameters[:, :m], found.parameters[:, m]
-        errors = found.standard_errors
+        fit = multinomial(model)
+        warn_of_fit(self, given, fit, model.logits(fit.parameters))
+        self.weights_, self.intercept_ = fit.parameters[:, :m], fit.parameters[:, m]
+        errors = fit.standard_errors
         self.weights_standard_error_ = None if errors is None else errors[:, :m]
         self.intercept_standard_error_ = None if errors is None else errors[:, m]
-        self.criterion_before_, self.criterion_after_ = found.before, found.after
-        self.n_iterations_, self.converged_ = found.n_iterations, found.converged
+        self.criterion_before_, self.criterion_after_ = fit.before, fit.after
+        self.n_iterations_, self.converged_ = fit.n_iterations, fit.converged
         self.from_logits_ = given.logits is not None
 
     def _transformed(self, given: Given) -> np.ndarray:

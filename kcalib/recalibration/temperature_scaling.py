@@ -210,16 +210,16 @@ class TemperatureScaling(Recalibrator):
         if floor is not None or self.criterion == "likelihood":
             given, self.floor_ = given.made_possible(floor)
         if self.criterion == "likelihood":
-            found = highest(given.likelihood(), bounds, level)
+            fit = highest(given.likelihood(), bounds, level)
         else:
             criterion = SKCECriterion(given, self._options())
-            found, names = criterion.lowest(bounds or BOUNDS, level), criterion.names
+            fit, names = criterion.lowest(bounds or BOUNDS, level), criterion.names
         self.kernel_, self.target_kernel_ = names
-        self.temperature_ = found.temperature
-        self.standard_error_ = found.standard_error
-        self.confidence_interval_ = found.interval
-        self.criterion_before_, self.criterion_after_ = found.before, found.after
-        self.n_samples_, self.n_iterations_, self.converged_ = data.n, found.n_iterations, found.converged
+        self.temperature_ = fit.temperature
+        self.standard_error_ = fit.standard_error
+        self.confidence_interval_ = fit.interval
+        self.criterion_before_, self.criterion_after_ = fit.before, fit.after
+        self.n_samples_, self.n_iterations_, self.converged_ = data.n, fit.n_iterations, fit.converged
         self.family_ = given.family
         return self
 

@@ -36,7 +36,7 @@ def _of_result(result: Any) -> list[str]:
 
 def verdicts(models: Mapping[str, Any]) -> list[str]:
     """A paragraph of HTML for each model."""
-    return [_verdict(name, one) for name, one in models.items()]
+    return [_verdict(name, evaluation) for name, evaluation in models.items()]
 
 
 def _verdict(name: str, evaluation: Any) -> str:
@@ -52,13 +52,13 @@ def _verdict(name: str, evaluation: Any) -> str:
 def numbers(models: Mapping[str, Any]) -> Section:
     """A table for each kind of predictions."""
     kinds: dict[tuple[str, ...], dict[str, Any]] = {}
-    for name, one in models.items():
-        kinds.setdefault(tuple(one.columns()), {})[name] = one
+    for name, evaluation in models.items():
+        kinds.setdefault(tuple(evaluation.columns()), {})[name] = evaluation
     parts = []
-    for some in kinds.values():
-        rows = [{"model": name, **one.columns(), **_tested(one)} for name, one in some.items()]
+    for group in kinds.values():
+        rows = [{"model": name, **evaluation.columns(), **_tested(evaluation)} for name, evaluation in group.items()]
         parts.append(table(list(rows[0]), [list(row.values()) for row in rows], TEXTS))
-        parts += [paragraph(text, "small") for text in dict.fromkeys(t for one in some.values() for t in one.remarks())]
+        parts += [paragraph(text, "small") for text in dict.fromkeys(t for e in group.values() for t in e.remarks())]
     return Section("Numbers", parts)
 
 
@@ -74,8 +74,8 @@ def _tested(evaluation: Any) -> dict[str, str]:
 def tests(models: Mapping[str, Any]) -> Section:
     """The law of each test under calibration, where draws show it, and what was done."""
     parts = []
-    for name, one in models.items():
-        test = one.test
+    for name, evaluation in models.items():
+        test = evaluation.test
         parts.append(paragraph(f"{name}: {test.method} test ({test.method_reason}): {test.null_law}", "small"))
         if test.null_quantiles is not None:
             parts.append(svg(partial(draw_law, test), f"{name}: the statistic and its law under calibration"))
@@ -86,10 +86,10 @@ def repeated(models: Mapping[str, Any], command: str | None) -> Section:
     """What was computed, with which versions, and how to do it again."""
     lines = [] if command is None else [command, ""]
     lines.append(", ".join([*(f"{name} {version}" for name, version in versions().items()), machine()]))
-    for name, one in models.items():
-        skce, test = one.skce, one.test
+    for name, evaluation in models.items():
+        skce, test = evaluation.skce, evaluation.test
         lines.append(
             f"{name}: {skce.estimator} SKCE, {skce.kernel}, {skce.backend} backend, {skce.dtype}; "
-            f"{test.method} test, seed {test.seed}, level {one.level:g}, tolerance {one.tolerance}"
+            f"{test.method} test, seed {test.seed}, level {evaluation.level:g}, tolerance {evaluation.tolerance}"
         )
     return Section("What was computed, and how to repeat it", [preformatted("\n".join(lines))])

@@ -135,5 +135,5 @@ def _variables() -> dict[str, str]:
     from matplotlib.colors import to_hex
 
     greys = {BAND: "band", DIAGONAL: "diagonal", GRID: "grid", CAPTION: "caption"}
-    found = {to_hex((1 - share,) * 3): name for share, name in greys.items()}
-    return {**found, "#ffffff": "paper", "#000000": "ink", CALIBRATED: "good", MISCALIBRATED: "bad"}
+    colors = {to_hex((1 - share,) * 3): name for share, name in greys.items()}
+    return {**colors, "#ffffff": "paper", "#000000": "ink", CALIBRATED: "good", MISCALIBRATED: "bad"}

@@ -106,15 +106,15 @@ def shown(value: Any) -> str:
     return str(value) if shape is None else f"array of shape {tuple(shape)}"
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def _is_same(first: Any, second: Any) -> bool:
     """Equality of fields, arrays entry by entry; NaN is equal to NaN there."""
-    if isinstance(one, tuple) and isinstance(other, tuple):
-        return len(one) == len(other) and all(map(_is_same, one, other))
-    if not (hasattr(one, "dtype") and hasattr(other, "dtype")):
-        return bool(one == other)
-    if one.shape != other.shape or one.dtype != other.dtype:
+    if isinstance(first, tuple) and isinstance(second, tuple):
+        return len(first) == len(second) and all(map(_is_same, first, second))
+    if not (hasattr(first, "dtype") and hasattr(second, "dtype")):
+        return bool(first == second)
+    if first.shape != second.shape or first.dtype != second.dtype:
         return False
-    return bool(((one == other) | ((one != one) & (other != other))).all())
+    return bool(((first == second) | ((first != first) & (second != second))).all())
 
 
 def _is_long(value: Any) -> bool:

@@ -125,11 +125,11 @@ def test_memory_is_what_the_control_group_leaves(groups, membership, expected, t
         for name, text in files.items():
             (tmp_path / "mounts" / group / name).write_text(text + "\n")
     (tmp_path / "cgroup").write_text(membership)
-    monkeypatch.setattr(memory, "_of_machine", lambda: 2**50)
+    monkeypatch.setattr(memory, "_left_on_machine", lambda: 2**50)
     found = memory.available_memory(tmp_path / "mounts", tmp_path / "cgroup")
     assert found == (2**50 if expected is None else expected)
     assert memory.available_memory(tmp_path / "mounts", tmp_path / "absent") == 2**50
-    monkeypatch.setattr(memory, "_of_machine", lambda: None)
+    monkeypatch.setattr(memory, "_left_on_machine", lambda: None)
     absent = memory.available_memory(tmp_path / "mounts", tmp_path / "absent")
     assert absent is None
 

@@ -160,7 +160,7 @@ class ReliabilityDisplay:
         assert classes is not None
         if pos_label is None and len(classes) == 2 and lens is None:
             pos_label = classes.tolist()[1]
-        predicted = {one: model.predict_proba(X) for one, model in models.items()}
+        predicted = {name_of_model: model.predict_proba(X) for name_of_model, model in models.items()}
         return cls.from_predictions(
             y,
             predicted if several else predicted.popitem()[1],
@@ -232,7 +232,7 @@ class ReliabilityDisplay:
         drawing.require_matplotlib()
         several = isinstance(y_pred, Mapping)
         _check_names(several, name)
-        known = [one for one in inspect.signature(reliability).parameters if one not in NOT_OPTIONS]
+        known = [option for option in inspect.signature(reliability).parameters if option not in NOT_OPTIONS]
         check_options(options, "kcalib.reliability", known, {})
         models = dict(y_pred) if several else {"model" if name is None else name: y_pred}
         if not models:
@@ -247,8 +247,8 @@ class ReliabilityDisplay:
             y_true, models = _of_class(pos_label, y_true, models, classes, lens, are_logits)
             classes, lens = None, Canonical()
         diagrams = {
-            one: reliability(y_true, p, lens=_lens_for(p) if lens is None else lens, classes=classes, **options)
-            for one, p in models.items()
+            model: reliability(y_true, p, lens=_lens_for(p) if lens is None else lens, classes=classes, **options)
+            for model, p in models.items()
         }
         display = cls(diagrams, pos_label=pos_label, evaluations=evaluations)
         return display.plot(ax=ax, histogram=histogram)

@@ -13,7 +13,6 @@ import sys
 import numpy as np
 import pytest
 from few_events import FEW_EVENTS
-from grid import some
 
 import kcalib
 from kcalib._command import evaluate
@@ -432,16 +431,6 @@ def test_usage_errors_of_compare(capsys, good, poor, options, fragment):
 # -- picture
 
 
-@pytest.mark.parametrize("output", some([[], ["--json"], ["--csv"]], []))
-def test_plot(tmp_path, capsys, good, poor, output):
-    pytest.importorskip("matplotlib")
-    path = tmp_path / "out.PNG"
-    assert main(["evaluate", good, poor, "--plot", str(path), *output]) == 0
-    assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 20_000
-    out, err = capsys.readouterr()
-    assert "good" in out and err == ""
-
-
 def test_plot_shows_models_and_numbers(tmp_path, monkeypatch, good, poor):
     pytest.importorskip("matplotlib")
     drawn = []
@@ -473,13 +462,6 @@ def test_plot_that_cannot_be_written(tmp_path, capsys, good):
     assert err == f"kcalib: error: {path}: cannot write the picture: No such file or directory\n"
     assert result["errors"] == [{"file": str(path), "message": "cannot write the picture: No such file or directory"}]
     assert len(result["models"]) == 1
-
-
-def test_plot_without_matplotlib(tmp_path, capsys, monkeypatch, good):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert main(["evaluate", good, "--plot", str(tmp_path / "out.png")]) == 1
-    assert error_line(capsys).endswith("plots need matplotlib; pip install 'kcalib[plot]'")
 
 
 @pytest.mark.grid

@@ -497,15 +497,6 @@ def test_a_hundred_classes_converge(n, scale):
     assert found.converged_ and found.n_iterations_ < 60
 
 
-def test_matrix_scaling_as_scikit_learn():
-    """Multinomial logistic regression without a penalty gives the same probabilities."""
-    linear_model = pytest.importorskip("sklearn.linear_model")
-    y, _, logits = overconfident(500, 3, seed=10)
-    theirs = linear_model.LogisticRegression(C=np.inf, tol=1e-9, max_iter=5000).fit(logits, y).predict_proba(logits)
-    ours = MatrixScaling(regularization=0.0).fit(y, logits, from_logits=True).transform(logits, from_logits=True)
-    assert np.allclose(ours, theirs, atol=1e-5)
-
-
 def test_vector_scaling_is_at_the_optimum():
     y, _, logits = overconfident(400, 3, seed=11)
     logits = logits * [1.0, 2.0, 0.5] + [0.0, 1.0, -1.0]

@@ -1,4 +1,4 @@
-"""The layers of the package, written down once: `test_codebase.py` holds imports against them, `way.py` calls."""
+"""The layers of the package: `test_codebase.py` compares imports with them."""
 
 from __future__ import annotations
 

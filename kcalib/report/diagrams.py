@@ -134,7 +134,7 @@ def name_axes(ax: Any, below: Any, labels: tuple[str, str, str]) -> None:
     ax.tick_params(labelbottom=False)
 
 
-def new_figure(width: float, height: float, layout: str | None = "constrained", dpi: float | None = None) -> Any:
+def new_figure(width: float, height: float, layout: Any = "constrained", dpi: float | None = None) -> Any:
     """Return a figure that pyplot does not know."""
     require_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg

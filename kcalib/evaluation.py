@@ -15,7 +15,7 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.options import SEED, OptionError, check_fraction, check_integer, check_seed
+from kcalib._backend.options import LARGEST_SEED, SEED, OptionError, check_fraction, check_integer, check_seed
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.labels import Classification
@@ -114,9 +114,8 @@ def evaluate(
     n_bins : int, optional
         Bins of the top-label ECE of class probabilities; default 15.
     seed : int, optional
-        Seed of what the test draws, of randomised PIT values, and of the permutation before a test or an estimate
-        forms blocks. None draws one for the test and one for PIT values, which the result reports, and blocks keep the
-        order of the samples.
+        Seed of what the test draws, of randomised PIT values, and of the order of samples in blocks. None draws one,
+        which the result reports.
     lens : Lens, optional
         The notion of calibration, see `kcalib.lenses`; default the whole vector. All numbers are those
         of the induced problem: accuracy, too, is how often its most probable class is right. Through
@@ -159,7 +158,7 @@ def evaluate(
               \\le \\lambda\\, \\mathbb{E} |e(p)|^2 \\le \\lambda D\\, \\mathbb{E}\\, \\mathrm{TV}(p)^2,
 
     so that the root of (lower limit of the SKCE) / (lambda D) is a lower limit of the error. Lambda is the largest
-    eigenvalue of the kernel's mean backend: at most that of K / n for some samples plus its sampling error, by
+    eigenvalue of the kernel's mean operator: at most that of K / n for some samples plus its sampling error, by
     McDiarmid's inequality.
 
     Examples
@@ -195,6 +194,7 @@ def evaluate(
     """
     check_fraction("level", level)
     check_tolerance(tolerance)
+    seed = check_seed(seed, LARGEST_SEED)
     if is_source(y_true, y_pred):
         check_left_to_source(classes, from_logits)
         check_not_for_sums(block_size=block_size)
@@ -202,7 +202,7 @@ def evaluate(
             raise OptionError("estimator", f"is {estimator!r}, which {AT_ONCE}; use estimator='features', {REMEDY}")
         check_of_classes(y_true.prediction, n_bins=n_bins)
         given = {**state_options(n_bins=n_bins), **sums_of(method)}
-        state = y_true.summed(kernel=kernel, lens=lens, seed=check_seed(seed), threads=threads, **given)
+        state = y_true.summed(kernel=kernel, lens=lens, seed=seed, threads=threads, **given)
         return state.result(level=level, tolerance=tolerance)
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, threads=threads)
     options: dict[str, Any] = {
@@ -230,7 +230,7 @@ def evaluation_of(
     method: str,
     block_size: int | None,
     n_bins: int | None,
-    seed: int | None,
+    seed: int,
     threads: int | None,
     parallel: Spread | None = None,
 ) -> Evaluation | ForecastEvaluation:
@@ -249,7 +249,7 @@ def _(
     method: str | CalibrationMethod,
     block_size: int | None,
     n_bins: int | None,
-    seed: int | None,
+    seed: int,
     threads: int | None,
     parallel: Spread | None = None,
 ) -> Evaluation:
@@ -282,7 +282,7 @@ def _(
     method: str | CalibrationMethod,
     block_size: int | None,
     n_bins: int | None,
-    seed: int | None,
+    seed: int,
     threads: int | None,
     parallel: Spread | None = None,
 ) -> ForecastEvaluation:
@@ -293,8 +293,7 @@ def _(
     measured = measure(data, kernel, estimator, method, block_size, seed, threads, level, tolerance, parallel)
     errors = arrays.where_computed(data.y) - means_of(data)
     has_a_density = has_density(data.prediction)
-    pit_seed = check_seed(seed)
-    numbers = _of_numbers(data, pit_seed) if data.n_dims == 1 else {}
+    numbers = _of_numbers(data, seed) if data.n_dims == 1 else {}
     if numbers:
         shift, excess = numbers["pit_mean"] - 0.5, numbers["interval_coverage"] - INTERVAL
         verdict = measured.forecast_verdict(lambda quantile: off_quantiles(data.n, shift, excess, quantile))
@@ -313,7 +312,7 @@ def _(
         interval_width=numbers.get("interval_width"),
         pit_mean=numbers.get("pit_mean"),
         quantile_calibration_error=numbers.get("quantile_calibration_error"),
-        pit_seed=pit_seed if data.n_dims == 1 and not is_continuous(data) else None,
+        pit_seed=seed if data.n_dims == 1 and not is_continuous(data) else None,
         **measured.fields(),
         verdict=verdict,
     )

@@ -2,8 +2,9 @@
 
 .. code-block:: none
 
-    kcalib.calibration_test             Exact, Features, Spectrum, Multiplier, Bootstrap, Pearson, Gamma, Block, Linear,
-                                        DistributionFree, CME, Consistency
+    kcalib.calibration_test             Exact, Features, Spectrum; other questions: CME, Consistency; for comparison
+                                        with the literature: Bootstrap, Multiplier, Pearson, Gamma, Block, Linear,
+                                        DistributionFree
     kcalib.ckce, kcalib.solvers.solve   AutomaticSolver, Cholesky, ConjugateGradient
     kcalib.ckce                         Fourier, Nystrom, PivotedCholesky
 

@@ -93,7 +93,7 @@ class SKCEResult(Computed):
     estimator: str  #: "unbiased", "biased", "block", "biased_block", "linear" or "features"
     block_size: int | None  #: samples in a block, None without blocks
     n_columns: int | None  #: columns of random features, None without them
-    seed: int | None  #: of random features, None without them
+    seed: int | None  #: of random features, or of the order of samples in blocks; None where nothing was random
     n_samples: int  #: samples given
     n_samples_used: int  #: samples used; block estimators drop those after the last full block
     n_classes: int | None  #: m, of the induced problem if there is a lens; None for distributions

@@ -97,6 +97,15 @@ SEEDED = {
     "compare": lambda seed: kcalib.compare(Y, {"a": P, "b": P[:, ::-1]}, metric="ece", n_resamples=99, seed=seed),
     "evaluate": lambda seed: kcalib.evaluate(Y, P, method="bootstrap", seed=seed).test,
     "test": lambda seed: kcalib.calibration_test(Y, P, method="bootstrap", seed=seed),
+    **{
+        f"test, {method}": lambda seed, method=method: kcalib.calibration_test(Y, P, method=method, seed=seed)
+        for method in ("block", "linear", "exact", "features", "multiplier", "cme")
+    },
+    "test, source": lambda seed: kcalib.calibration_test(kcalib.streaming.source((Y, P)), seed=seed),
+    "evaluate, block estimator": lambda seed: kcalib.evaluate(Y, P, estimator="block", seed=seed).skce,
+    "evaluate, source": lambda seed: kcalib.evaluate(kcalib.streaming.source((Y, P)), seed=seed).skce,
+    "skce": lambda seed: kcalib.skce.result(Y, P, estimator="features", seed=seed),
+    "skce, source": lambda seed: kcalib.skce.result(kcalib.streaming.source((Y, P)), estimator="features", seed=seed),
     "ucme": lambda seed: kcalib.ucme.result(Y, P, seed=seed),
     **{
         f"ckce, {cls.__name__}": lambda seed, cls=cls: kcalib.ckce.result(Y, P, method=cls(seed=seed))
@@ -131,9 +140,16 @@ def test_seed_none_is_drawn_and_reported(name):
     assert None not in seeds and len(seeds) == 3
     drawn = call(None)
     again = call(drawn.seed)
-    for field in ("value", "histogram", "consistency_band"):
+    for field in ("value", "log_pvalue", "histogram", "consistency_band"):
         np.testing.assert_array_equal(getattr(drawn, field, None), getattr(again, field, None))
     assert call(0).seed == 0
+
+
+def test_every_function_with_a_seed_is_tested():
+    functions = {name for name in kcalib.__all__ if inspect.isfunction(getattr(kcalib, name))}
+    seeded = {name for name in functions if "seed" in inspect.signature(getattr(kcalib, name)).parameters}
+    tested = {name.partition(",")[0].replace("test", "calibration_test") for name in SEEDED}
+    assert seeded - tested == {"pit_values"}  # which returns an array, and takes no None
 
 
 def test_evaluate_reports_the_seed_of_pit_values():

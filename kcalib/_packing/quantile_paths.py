@@ -157,7 +157,7 @@ class QuantilePaths:
         """Of distributions of many counts: one quantile for each cell of the table."""
         p = 1 - (np.arange(CELLS) + 0.5) / CELLS
         steps = np.diff(self._table[: CELLS + 1], axis=0)
-        return np.asarray(arrays.to_host(counts._inverse_cdf(arrays.like(p[None, :], counts._array()))) @ steps)
+        return np.asarray(arrays.to_host(counts._inverse_cdf(arrays.like(p[None, :], counts._first))) @ steps)
 
 
 def _mixed(cells: np.ndarray, level: int, seed: int) -> np.ndarray:

@@ -21,7 +21,7 @@ from kcalib._backend.memory import check_memory
 from kcalib._backend.special import brought, special
 from kcalib._pairs.problem import Components
 from kcalib.distributions._checks import check_support, events, numbers, probability_row
-from kcalib.distributions._distribution import Density, Quantiles, choose, row_blocks
+from kcalib.distributions._distribution import Density, Family, Quantiles, choose, row_blocks
 from kcalib.distributions._saddle_point import deviance, stirling_error
 
 _WIDEST = 2**15  # counts that are summed one by one
@@ -33,7 +33,7 @@ CELLS = 128  # of the quantile functions that stand for the distributions in Was
 
 
 @methods_on_their_gpu
-class Counts(Density, Quantiles):
+class Counts(Family, Density, Quantiles):
     """Distributions on 0, 1, 2, ... with a mean and a dispersion: variance = mean + dispersion mean^2."""
 
     support = "count"
@@ -43,21 +43,9 @@ class Counts(Density, Quantiles):
     def _shapes(self) -> tuple[Array, Array]:
         """Means and dispersions, shape (n, 1), as `where_computed` has them."""
 
-    @abstractmethod
-    def _array(self) -> Array:
-        """One of the parameters, for its library."""
-
-    @property
-    def n(self) -> int:
-        return int(self._array().shape[0])
-
-    @property
-    def event_shape(self) -> tuple[int, ...]:
-        return ()
-
     def parameters(self) -> Array:
         """Means and standard deviations side by side."""
-        return arrays.namespace(self._array()).concat([self.expected_value(), self.standard_deviation()], axis=1)
+        return arrays.namespace(self._first).concat([self.expected_value(), self.standard_deviation()], axis=1)
 
     def wasserstein_points(self) -> Array:
         """Quantiles at the midpoints of 128 cells of equal probability, over the root of 128.
@@ -66,7 +54,7 @@ class Counts(Density, Quantiles):
         that of points, so kernels that need a Euclidean distance have one exactly. What it leaves out is the shape
         of the tails beyond 1/256. `wasserstein_distance`, and kernels on predictions, take finite sums.
         """
-        p = brought((np.arange(CELLS) + 0.5) / CELLS, self._array())
+        p = brought((np.arange(CELLS) + 0.5) / CELLS, self._first)
         return self._like(self._inverse_cdf(p[None, :]) / math.sqrt(CELLS))
 
     def pmf_table(self, tolerance: float = 1e-15) -> Array:
@@ -125,13 +113,13 @@ class Counts(Density, Quantiles):
         return Components("atoms", table, xp.broadcast_to(counts[None, :, None], (*table.shape, 1)), None)
 
     def log_density(self, y: Any) -> Array:
-        y = arrays.where_computed(events(y, self._array(), self.n, ()))
+        y = arrays.where_computed(events(y, self._first, self.n, ()))
         check_support(y, "count")
         mean, dispersion = self._shapes()
         return self._like(log_pmf(y, mean[:, 0], dispersion[:, 0]))
 
     def cdf(self, y: Any) -> Array:
-        y = numbers(y, self._array(), self.n, (), "cdf")
+        y = numbers(y, self._first, self.n, (), "cdf")
         xp = arrays.namespace(y)
         columns = xp.floor(y.reshape(self.n, -1))
         rows = xp.broadcast_to(xp.arange(self.n)[:, None], columns.shape)
@@ -146,7 +134,7 @@ class Counts(Density, Quantiles):
         """P(Z > k), to relative accuracy."""
 
     def quantile(self, probability: Any) -> Array:
-        row = probability_row(probability, self._array(), ())
+        row = probability_row(probability, self._first, ())
         xp = arrays.namespace(row)
         return self._searched(xp.broadcast_to(row, (self.n, row.shape[1])), xp.arange(self.n))
 
@@ -210,10 +198,10 @@ class Counts(Density, Quantiles):
         return xp.maximum(xp.floor(mean + xp.sqrt(variance) * z + skewed), 0.0).reshape(-1)
 
     def _draws(self, uniforms: Array) -> Array:
-        return self._like(self._inverse_cdf(brought(uniforms, self._array())[:, :, 0]))
+        return self._like(self._inverse_cdf(brought(uniforms, self._first)[:, :, 0]))
 
     def _like(self, values: Array) -> Array:
-        return arrays.like(values, self._array(), dtype=self._array().dtype)
+        return arrays.like(values, self._first, dtype=self._first.dtype)
 
 
 def smallest(reached: Callable[[Array, Array], Array], guess: Array) -> Array:

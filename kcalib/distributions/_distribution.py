@@ -10,12 +10,13 @@ for the rest.
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array, kind_of
-from kcalib._backend.devices import on_their_gpu
+from kcalib._backend.devices import methods_on_their_gpu, on_their_gpu
 from kcalib._pairs.problem import Components
 from kcalib.distributions._checks import check_size, read_only
 from kcalib.distributions._quasi import sobol_points
@@ -224,6 +225,31 @@ class Distribution:
         for name, value in fields.items():
             object.__setattr__(new, name, value)
         return new
+
+
+@methods_on_their_gpu
+class Family(Distribution):
+    """Base of the families that are dataclasses of arrays, or None, with a row for each sample."""
+
+    _event_axis: ClassVar[int] = 1  # where the shape of a target begins in the first array
+
+    @property
+    def _first(self) -> Array:
+        return getattr(self, self._names()[0])
+
+    def _names(self) -> list[str]:
+        return [field.name for field in dataclasses.fields(cast(Any, self)) if getattr(self, field.name) is not None]
+
+    @property
+    def n(self) -> int:
+        return int(self._first.shape[0])
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        return tuple(int(size) for size in self._first.shape[self._event_axis :])
+
+    def take(self, rows: Any) -> Self:
+        return self._taken(rows, *self._names())
 
 
 class Density(Distribution):

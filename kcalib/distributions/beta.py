@@ -22,7 +22,7 @@ from kcalib.distributions._checks import (
     positive_array,
     probability_row,
 )
-from kcalib.distributions._distribution import Density, Quantiles
+from kcalib.distributions._distribution import Density, Family, Quantiles
 from kcalib.distributions._saddle_point import log_dirichlet
 
 __all__ = ["Beta"]
@@ -30,7 +30,7 @@ __all__ = ["Beta"]
 
 @methods_on_their_gpu
 @dataclass(frozen=True, eq=False)
-class Beta(Density, Quantiles):
+class Beta(Family, Density, Quantiles):
     r"""Beta distributions, with density proportional to :math:`y^{a - 1} (1 - y)^{b - 1}` from 0 to 1.
 
     Parameters
@@ -73,17 +73,6 @@ class Beta(Density, Quantiles):
         check_numbers(a, "a")
         object.__setattr__(self, "a", a)
         object.__setattr__(self, "b", b)
-
-    @property
-    def n(self) -> int:
-        return int(self.a.shape[0])
-
-    @property
-    def event_shape(self) -> tuple[int, ...]:
-        return ()
-
-    def take(self, rows: Any) -> Beta:
-        return self._taken(rows, "a", "b")
 
     def parameters(self) -> Array:
         """Means and standard deviations side by side."""

@@ -10,7 +10,7 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.devices import methods_on_their_gpu
 from kcalib._backend.special import betainccinv, brought, special
 from kcalib.distributions._checks import check_size, check_support, events, positive_array, read_only
-from kcalib.distributions._distribution import Density, choose
+from kcalib.distributions._distribution import Density, Family, choose
 from kcalib.distributions._quasi import random_points
 from kcalib.distributions._saddle_point import log_dirichlet
 
@@ -19,7 +19,7 @@ __all__ = ["Dirichlet"]
 
 @methods_on_their_gpu
 @dataclass(frozen=True, eq=False)
-class Dirichlet(Density):
+class Dirichlet(Family, Density):
     r"""Dirichlet distributions, with density proportional to :math:`\prod_i y_i^{\alpha_i - 1}` on the simplex.
 
     Parameters
@@ -64,19 +64,8 @@ class Dirichlet(Density):
         object.__setattr__(self, "alpha", read_only(alpha))
 
     @property
-    def n(self) -> int:
-        return int(self.alpha.shape[0])
-
-    @property
-    def event_shape(self) -> tuple[int, ...]:
-        return (int(self.alpha.shape[1]),)
-
-    @property
     def _uniforms(self) -> int:  # type: ignore[override]
         return self.n_dims - 1
-
-    def take(self, rows: Any) -> Dirichlet:
-        return self._taken(rows, "alpha")
 
     def parameters(self) -> Array:
         """Means and standard deviations of the entries side by side."""

@@ -22,7 +22,7 @@ from kcalib.distributions._checks import (
     probability_row,
     real_array,
 )
-from kcalib.distributions._distribution import Density, Quantiles
+from kcalib.distributions._distribution import Density, Family, Quantiles
 from kcalib.distributions._quasi import random_points
 
 __all__ = ["Laplace"]
@@ -30,7 +30,7 @@ __all__ = ["Laplace"]
 
 @methods_on_their_gpu
 @dataclass(frozen=True, eq=False)
-class Laplace(Density, Quantiles):
+class Laplace(Family, Density, Quantiles):
     r"""Laplace distributions, with density :math:`\exp(-|y - loc| / scale) / (2\, scale)`.
 
     Parameters
@@ -66,17 +66,6 @@ class Laplace(Density, Quantiles):
         check_numbers(loc, "loc")
         object.__setattr__(self, "loc", loc)
         object.__setattr__(self, "scale", scale)
-
-    @property
-    def n(self) -> int:
-        return int(self.loc.shape[0])
-
-    @property
-    def event_shape(self) -> tuple[int, ...]:
-        return ()
-
-    def take(self, rows: Any) -> Laplace:
-        return self._taken(rows, "loc", "scale")
 
     def components(self) -> Components:
         xp = arrays.namespace(self.loc)

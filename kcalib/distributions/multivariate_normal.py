@@ -15,14 +15,14 @@ from kcalib._backend.special import beside_computed, brought, special
 from kcalib._input.checks import reject
 from kcalib._pairs.problem import Components
 from kcalib.distributions._checks import LARGEST, check_size, events, read_only, real_array
-from kcalib.distributions._distribution import Density
+from kcalib.distributions._distribution import Density, Family
 
 __all__ = ["MultivariateNormal"]
 
 
 @methods_on_their_gpu
 @dataclass(frozen=True, eq=False)
-class MultivariateNormal(Density):
+class MultivariateNormal(Family, Density):
     r"""Normal distributions of vectors, with covariances.
 
     Parameters
@@ -90,19 +90,8 @@ class MultivariateNormal(Density):
         object.__setattr__(self, "mean", read_only(mean))
 
     @property
-    def n(self) -> int:
-        return int(self.mean.shape[0])
-
-    @property
-    def event_shape(self) -> tuple[int, ...]:
-        return (int(self.mean.shape[1]),)
-
-    @property
     def _uniforms(self) -> int:  # type: ignore[override]
         return self.n_dims
-
-    def take(self, rows: Any) -> MultivariateNormal:
-        return self._taken(rows, "mean", "cov", "scale_tril")
 
     def components(self) -> Components:
         xp = arrays.namespace(self.mean)

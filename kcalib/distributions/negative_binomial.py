@@ -101,9 +101,6 @@ class NegativeBinomial(Counts):
         number, probability = parameters_of(n=number, p=probability)
         return cls(number * (1 - probability) / probability, 1 / number)
 
-    def take(self, rows: Any) -> NegativeBinomial:
-        return self._taken(rows, "mean", "dispersion")
-
     def expected_value(self) -> Array:
         return self.mean[:, None]
 
@@ -116,9 +113,6 @@ class NegativeBinomial(Counts):
         mean, dispersion = self._shapes()
         rates = rng.gamma(1 / dispersion, dispersion * mean, size=(self.n, check_size(size)))
         return self._like(rng.poisson(rates))
-
-    def _array(self) -> Array:
-        return self.mean
 
     def _shapes(self) -> tuple[np.ndarray, np.ndarray]:
         mean, dispersion = (arrays.where_computed(a, np.float64)[:, None] for a in (self.mean, self.dispersion))

@@ -24,14 +24,14 @@ from kcalib.distributions._checks import (
     probability_row,
     real_array,
 )
-from kcalib.distributions._distribution import Density, Quantiles
+from kcalib.distributions._distribution import Density, Family, Quantiles
 
 __all__ = ["Normal"]
 
 
 @methods_on_their_gpu
 @dataclass(frozen=True, eq=False)
-class Normal(Density, Quantiles):
+class Normal(Family, Density, Quantiles):
     r"""Normal distributions of numbers, or of vectors with independent entries.
 
     Parameters
@@ -72,19 +72,8 @@ class Normal(Density, Quantiles):
         object.__setattr__(self, "std", std)
 
     @property
-    def n(self) -> int:
-        return int(self.mean.shape[0])
-
-    @property
-    def event_shape(self) -> tuple[int, ...]:
-        return tuple(int(size) for size in self.mean.shape[1:])
-
-    @property
     def _uniforms(self) -> int:  # type: ignore[override]
         return self.n_dims
-
-    def take(self, rows: Any) -> Normal:
-        return self._taken(rows, "mean", "std")
 
     def components(self) -> Components:
         xp, shape = arrays.namespace(self.mean), (self.n, 1, self.n_dims)

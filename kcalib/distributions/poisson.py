@@ -63,9 +63,6 @@ class Poisson(Counts):
         check_numbers(rate, "rate")
         object.__setattr__(self, "rate", rate)
 
-    def take(self, rows: Any) -> Poisson:
-        return self._taken(rows, "rate")
-
     def expected_value(self) -> Array:
         return self.rate[:, None]
 
@@ -100,9 +97,6 @@ class Poisson(Counts):
             done, used = (int(number) for number in arrays.to_host(progress))
             left = uniforms[used:]
         return out
-
-    def _array(self) -> Array:
-        return self.rate
 
     def _shapes(self) -> tuple[np.ndarray, np.ndarray]:
         rate = arrays.where_computed(self.rate, np.float64)[:, None]

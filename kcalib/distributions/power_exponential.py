@@ -24,7 +24,7 @@ from kcalib.distributions._checks import (
     probability_row,
     real_array,
 )
-from kcalib.distributions._distribution import Density, Quantiles, choose
+from kcalib.distributions._distribution import Density, Family, Quantiles, choose
 from kcalib.distributions._quasi import random_points
 
 __all__ = ["PowerExponential"]
@@ -34,7 +34,7 @@ LOWEST_SHAPE, HIGHEST_SHAPE = 0.1, 100.0
 
 @methods_on_their_gpu
 @dataclass(frozen=True, eq=False)
-class PowerExponential(Density, Quantiles):
+class PowerExponential(Family, Density, Quantiles):
     r"""Power exponential distributions, with tails between Laplace's and a uniform distribution's.
 
     The density is proportional to :math:`\exp(-|(y - loc) / scale|^{2\, shape} / 2)`, as of Gómez et al. (1998):
@@ -94,17 +94,6 @@ class PowerExponential(Density, Quantiles):
         object.__setattr__(self, "loc", loc)
         object.__setattr__(self, "scale", scale)
         object.__setattr__(self, "shape", shape)
-
-    @property
-    def n(self) -> int:
-        return int(self.loc.shape[0])
-
-    @property
-    def event_shape(self) -> tuple[int, ...]:
-        return ()
-
-    def take(self, rows: Any) -> PowerExponential:
-        return self._taken(rows, "loc", "scale", "shape")
 
     def parameters(self) -> Array:
         """Means, standard deviations and shapes side by side."""

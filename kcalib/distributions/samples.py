@@ -13,7 +13,7 @@ from kcalib._backend.devices import methods_on_their_gpu
 from kcalib._backend.special import brought
 from kcalib._pairs.problem import Components
 from kcalib.distributions._checks import check_size, numbers, probability_row, read_only, real_array, weight_rows
-from kcalib.distributions._distribution import Quantiles, row_blocks
+from kcalib.distributions._distribution import Family, Quantiles, row_blocks
 from kcalib.distributions._quasi import random_points
 
 __all__ = ["Samples"]
@@ -21,7 +21,7 @@ __all__ = ["Samples"]
 
 @methods_on_their_gpu
 @dataclass(frozen=True, eq=False)
-class Samples(Quantiles):
+class Samples(Family, Quantiles):
     r"""Empirical distributions of S samples, such as the members of an ensemble forecast or draws by MCMC.
 
     Parameters
@@ -58,6 +58,7 @@ class Samples(Quantiles):
     weights: Array | None
 
     _uniforms = 1
+    _event_axis = 2
 
     def __init__(self, samples: Any, weights: Any = None) -> None:
         samples = real_array(samples, "samples")
@@ -73,20 +74,9 @@ class Samples(Quantiles):
         object.__setattr__(self, "weights", weights)
 
     @property
-    def n(self) -> int:
-        return int(self.samples.shape[0])
-
-    @property
-    def event_shape(self) -> tuple[int, ...]:
-        return tuple(int(size) for size in self.samples.shape[2:])
-
-    @property
     def size(self) -> int:
         """Number S of values of each distribution."""
         return int(self.samples.shape[1])
-
-    def take(self, rows: Any) -> Samples:
-        return self._taken(rows, "samples", *(() if self.weights is None else ("weights",)))
 
     def components(self) -> Components:
         xp = arrays.namespace(self.samples)

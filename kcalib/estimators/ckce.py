@@ -58,18 +58,14 @@ def ckce(
     r"""Conditional kernel calibration error of predicted class probabilities, or of predicted distributions.
 
     Compares the conditional laws of labels and of draws from the predictions, given the prediction, as
-    backends. Unlike the SKCE and the ECE it hardly depends on where a model puts its predictions, so
+    operators. Unlike the SKCE and the ECE it hardly depends on where a model puts its predictions, so
     that it compares models. Not a test: the value of a calibrated model is positive.
 
     Parameters
     ----------
-    y_true : array_like, shape (n,) or (n, m)
-        Labels: integers 0..m-1, booleans, strings, or one-hot rows. For distributions targets, as in `kcalib.skce`.
-    y_pred : array_like, shape (n, m) or (n,), or Distribution
-        Predicted probabilities; rows sum to 1. For a binary problem also the probability of
-        the second class alone. NumPy, PyTorch, JAX, CuPy, Dask, pandas, polars, lists. On NVIDIA GPUs everything is
-        done there; of arrays on other devices the residuals are copied to the host. Gradients are not tracked. Or one
-        of `kcalib.distributions`.
+    y_true, y_pred, classes, from_logits, lens, dtype, backend
+        As in `kcalib.skce`, but without sources of samples. On NVIDIA GPUs everything is done there; of arrays on other
+        devices the residuals are copied to the host.
     kernel : Kernel, optional
         Positive definite kernel on predictions, see `kcalib.kernels`. Default: equation 8 of [1]_,
         ``Linear() + Gaussian()`` with the median heuristic. For distributions ``Gaussian(metric="wasserstein")`` where
@@ -87,21 +83,10 @@ def ckce(
         ``Nystrom``, ``PivotedCholesky``.
     max_memory : float, optional
         Bytes that the method may take. Default: what the machine, or the arrays' GPU, has available.
-    classes : array_like, shape (m,), optional
-        The label of each column of `y_pred`. Default: 0..m-1; for strings the sorted
-        distinct labels.
-    from_logits : bool
-        `y_pred` holds logits: apply a softmax (a sigmoid for one column). Never guessed.
-    lens : Lens, optional
-        The notion of calibration, see `kcalib.lenses`; default the whole vector.
-    dtype : {"float64", "float32"}, optional
-        Arithmetic of the kernel's entries. Sums are always float64.
     threads : int, optional
-        Threads of products with the kernel matrix, at least 1. Default: OMP_NUM_THREADS, at most the CPUs this process
-        may use. Factorisations use those of NumPy's and SciPy's BLAS.
-    backend : {"sorted", "cpu", "cuda", "array-api"}, optional
-        Who computes the kernel's entries; chosen from the arrays by default.
-    parallel : kcalib.parallel.Parallel, concurrent.futures.Executor or distributed.Client, optional
+        As in `kcalib.skce`, for products with the kernel matrix. Factorisations use the threads of NumPy's and SciPy's
+        BLAS.
+    parallel : optional
         Where products with the kernel matrix are computed, as in `kcalib.skce`, and the sums of "fourier"; solvers run
         here. Not of "nystrom" and "pivoted_cholesky".
 
@@ -112,10 +97,8 @@ def ckce(
 
     Raises
     ------
-    TypeError
-        If an argument has a type that is never meant.
-    ValueError
-        If a value is wrong, as in `kcalib.skce`; if `regularization` is not positive and finite, or so small that
+    TypeError, ValueError
+        As `kcalib.skce` for its arguments; if `regularization` is not positive and finite, or so small that
         the shifted kernel matrix is singular or its rounding shows; if the kernel is indefinite beyond it; if
         there is no such method, an option of it does not fit the samples, or "fourier" has no features of the kernel;
         if `parallel` is given for "nystrom" or "pivoted_cholesky".
@@ -167,7 +150,7 @@ def ckce(
     References
     ----------
     .. [1] P. Moskvichev, D. Sejdinovic. All models are miscalibrated, but some less so: comparing calibration with
-       conditional mean backends.
+       conditional mean operators.
 
     Examples
     --------
@@ -249,10 +232,8 @@ def jkce(
 
     Parameters
     ----------
-    y_true, y_pred, target_kernel, classes, from_logits, dtype, threads, backend, parallel
+    y_true, y_pred, target_kernel, classes, from_logits, lens, dtype, threads, backend, parallel
         As in `kcalib.skce`.
-    lens : Lens, optional
-        The notion of calibration, see `kcalib.lenses`; default the whole vector.
     kernel : Kernel, optional
         Kernel on predictions. Default: ``Linear() + Gaussian()`` with the median heuristic; for distributions as in
         `ckce`.
@@ -281,7 +262,7 @@ def jkce(
     References
     ----------
     .. [1] P. Moskvichev, D. Sejdinovic. All models are miscalibrated, but some less so: comparing calibration with
-       conditional mean backends.
+       conditional mean operators.
 
     Examples
     --------

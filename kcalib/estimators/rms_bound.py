@@ -57,7 +57,7 @@ class MeanEigenvalue:
     n_samples: int
 
     def upper_limit(self, risk: float) -> float:
-        """What the eigenvalue of the mean backend exceeds with at most the probability `risk`.
+        """What the eigenvalue of the mean operator exceeds with at most the probability `risk`.
 
         By McDiarmid's inequality, as a sample changes lambda_n by kappa / n at most, or by that for self-bounding
         functions (Boucheron, Lugosi, Massart 2009), E lambda_n - lambda_n <= sqrt(2 kappa E lambda_n L / n) with L =

@@ -18,7 +18,7 @@ import numpy as np
 from kcalib import _packing
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.options import LARGEST_SEED, SEED, OptionError, check_choice, check_integer
+from kcalib._backend.options import LARGEST_SEED, SEED, OptionError, check_choice, check_integer, check_seed
 from kcalib._input.checks import dtype_name
 from kcalib._input.data import Data
 from kcalib._input.forecasts import prepare
@@ -69,7 +69,7 @@ def skce(
     estimator: str = "unbiased",
     block_size: int | None = None,
     n_columns: int | None = None,
-    seed: int | None = None,
+    seed: int | None = SEED,
     sample_weight: Any = None,
     classes: Any = None,
     from_logits: bool = False,
@@ -119,7 +119,7 @@ def skce(
         Columns of random features, a multiple of 16, for "features" only; default: 60 times the eighth root of n,
         which is 256 for 100,000 samples.
     seed : int, optional
-        Decides the random features, at least 0, for "features" only; default 0.
+        Decides the random features, for "features" only; None draws one, which the result reports.
     sample_weight : array_like, shape (n,), optional
         Non-negative weights, for "unbiased", "biased" and "features". Without block estimators: a block's
         weight in their average is not defined.
@@ -282,7 +282,7 @@ def skce(
         check_has_blocks(estimator, block_size)
         check_not_parallel(parallel, "estimator='features'")
         return _features(data, options, n_columns, seed, needs_result)
-    _check_has_no_features(estimator, n_columns=n_columns, seed=seed)
+    _check_has_no_features(estimator, n_columns, seed)
     if needs_result:
         return estimate(data, options, estimator, block_size)
     return value_of(data, options, estimator, block_size)
@@ -324,7 +324,7 @@ def _of_source(
         checked = feature_options(options, n_columns, seed)
         kernels = {"kernel": options.kernel, "target_kernel": options.target_kernel}
         return source.summed(lens=lens, n_resamples=0, **kernels, **state_options(**checked)).skce()
-    _check_has_no_features(estimator, n_columns=n_columns, seed=seed)
+    _check_has_no_features(estimator, n_columns, seed)
     if estimator not in ("block", "linear"):
         raise OptionError("estimator", f"is {estimator!r}, which {AT_ONCE}; use estimator='features', {REMEDY}")
 
@@ -486,8 +486,7 @@ def feature_options(options: PairOptions, n_columns: int | None, seed: int | Non
         raise OptionError(
             "backend", f"is {options.backend!r}, but features take no sums over pairs; leave backend=None"
         )
-    seed = SEED if seed is None else check_integer("seed", seed, 0, LARGEST_SEED)
-    return {"n_columns": check_columns(n_columns), "seed": seed, "threads": options.threads}
+    return {"n_columns": check_columns(n_columns), "seed": check_seed(seed, LARGEST_SEED), "threads": options.threads}
 
 
 def _features(
@@ -527,9 +526,9 @@ def features_estimate_of(problem: FeatureProblem, moments: FeatureMoments) -> SK
     )
 
 
-def _check_has_no_features(estimator: str, **options: Any) -> None:
-    for name, value in options.items():
-        if value is not None:
+def _check_has_no_features(estimator: str, n_columns: int | None, seed: int | None) -> None:
+    for name, value, defaults in (("n_columns", n_columns, (None,)), ("seed", seed, (None, SEED))):
+        if value not in defaults:
             raise OptionError(name, f"is {value}, but estimator={estimator!r} has none; use estimator='features'")
 
 

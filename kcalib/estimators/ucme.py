@@ -71,7 +71,7 @@ def ucme(
 
     Parameters
     ----------
-    y_true, y_pred, kernel, target_kernel, classes, from_logits, dtype, threads, backend
+    y_true, y_pred, kernel, target_kernel, classes, from_logits, lens, dtype, threads, backend
         As in `kcalib.skce`, distributions included. The median heuristic takes `y_pred` alone.
     n_locations : int, optional
         Number J of random test locations, 1 to 100,000; default 10. Only without `test_predictions`.
@@ -83,8 +83,6 @@ def ucme(
         problem, 0, 1, ... With `test_predictions` only.
     seed : int, optional
         Seed of random locations; None draws one, which the result reports. Only without `test_predictions`.
-    lens : Lens, optional
-        The notion of calibration, see `kcalib.lenses`; default the whole vector.
 
     Returns
     -------

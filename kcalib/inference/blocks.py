@@ -46,11 +46,10 @@ EQUAL = 1e-12  # spread, relative to their mean, of block estimates that are equ
 
 @dataclass(frozen=True)
 class Block(CalibrationMethod):
-    r"""The mean of unbiased estimates, one for each block of consecutive samples.
+    r"""The mean of unbiased estimates, one for each block of samples.
 
-    For samples too many for all pairs. Blocks hold consecutive samples: unless their order is already random,
-    give `kcalib.calibration_test` a ``seed``, which permutes them. With samples sorted by label, say, blocks are not
-    alike, and calibrated models are rejected.
+    For samples too many for all pairs. Their order is drawn with the ``seed`` of `kcalib.calibration_test`: blocks of
+    samples that are sorted by label, say, are not alike, and calibrated models would be rejected.
 
     Parameters
     ----------
@@ -107,7 +106,7 @@ class Block(CalibrationMethod):
             check_integer("block_size", self.block_size, 2)
         check_choice("variance", self.variance, VARIANCES)
 
-    def test(self, task: Task, seed: int | None) -> CalibrationTestResult:
+    def test(self, task: Task, seed: int) -> CalibrationTestResult:
         _check_size(self.name, task.n)
         if self.block_size is None:
             return _result(task, seed, self.name, default_block_size(task.n), self.variance)
@@ -134,7 +133,7 @@ class Linear(CalibrationMethod):
 
     Notes
     -----
-    Time and memory O(n m); [1]_, remark B.1. As in `Block`, the order of the samples counts.
+    Time and memory O(n m); [1]_, remark B.1.
 
     References
     ----------
@@ -157,7 +156,7 @@ class Linear(CalibrationMethod):
     def __post_init__(self) -> None:
         check_choice("variance", self.variance, VARIANCES)
 
-    def test(self, task: Task, seed: int | None) -> CalibrationTestResult:
+    def test(self, task: Task, seed: int) -> CalibrationTestResult:
         _check_size(self.name, task.n)
         return _result(task, seed, self.name, 2, self.variance)
 
@@ -172,7 +171,7 @@ def _check_size(method: str, n: int) -> None:
         raise ValueError(f"method={method!r} needs at least two blocks of 2 samples, `y_true` has {n}")
 
 
-def _result(task: Task, seed: int | None, method: str, block_size: int, variance: str) -> CalibrationTestResult:
+def _result(task: Task, seed: int, method: str, block_size: int, variance: str) -> CalibrationTestResult:
     """The test on blocks of the samples, in an order drawn with the seed."""
     test = f"method={method!r} with variance={variance!r}"
     warned = warn_if_few(task, test, FEWEST[variance])
@@ -180,10 +179,8 @@ def _result(task: Task, seed: int | None, method: str, block_size: int, variance
     estimate, error = statistics.mean_and_standard_error(block_estimates(backend, block_size))
     assert error is not None  # there are two blocks
     if variance == "conditional":
-        data, packed = task.data, task.packed
-        if seed is not None:
-            order = data.order(seed)
-            data, packed = data.take(order), packed.taken(order)
+        order = task.data.order(seed)
+        data, packed = task.data.take(order), task.packed.taken(order)
         moments = _null_moments(data, packed, backend, block_size)
         if not warned:
             warn_if_pairs_are_few(moments.pairs, test)

@@ -22,7 +22,7 @@ from functools import singledispatch
 from typing import Any, ClassVar
 
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.options import LARGEST_SEED, OptionError, check_integer
+from kcalib._backend.options import LARGEST_SEED, OptionError, check_seed
 from kcalib._input.checks import dtype_name
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare
@@ -92,7 +92,7 @@ def calibration_test(
 
     Parameters
     ----------
-    y_true, y_pred, kernel, target_kernel, classes, from_logits, dtype, threads, backend, parallel
+    y_true, y_pred, kernel, target_kernel, classes, from_logits, lens, dtype, threads, backend, parallel
         As in `kcalib.skce`, distributions included: what is said of labels is then said of targets. A source is for
         "features" alone, which is "auto" then: by these names with the draws that a state has by default (of
         distributions none), by an object with those of the object. With `parallel` "auto" sums all pairs, and a source
@@ -104,14 +104,10 @@ def calibration_test(
         "features" for more, on a line for more than 10 million. For kernels without random features it is "exact" with
         fewer draws, and where they would take long "spectrum". ``result.method_reason`` says why, and how far the
         p-value goes.
-    lens : Lens, optional
-        The notion of calibration, see `kcalib.lenses`; default the whole vector.
     seed : int, optional
-        Decides whatever is random. None draws one, which the result reports; but "block" and "linear" keep the order
-        of the samples then. They form blocks of consecutive samples: unless their order is already random, permute
-        them by a seed. With samples sorted by label, say, blocks are not alike, and calibrated models
-        are rejected. "spectrum", "pearson" and "gamma" have nothing random, and no bandwidth depends on a seed. Of a
-        source None is 0, as it is of a `kcalib.streaming.CalibrationState`.
+        Decides whatever is random: draws, random features, and the order of the samples from which "block" and
+        "linear" form blocks. None draws one, which the result reports. "spectrum", "pearson" and "gamma" have nothing
+        random, and no bandwidth depends on a seed.
 
     Returns
     -------
@@ -153,17 +149,18 @@ def calibration_test(
     exact             n SKCE, all pairs                   labels drawn from the predictions     O(R n^2)
     features          n SKCE, c columns of features       labels drawn from the predictions     O(n c (m + R))
     spectrum          n SKCE                              :math:`\sum_i l_i (\chi^2_1 - 1)`     3 to 12 passes
-    multiplier        n SKCE                              random signs, given the predictions   O(R n^2 m)
+    cme               Hotelling's T^2, test locations J   chi-square, or labels drawn           O(n J (m + J))
+    consistency       an estimate of your choice          resampled predictions, drawn labels   R times the estimate's
     bootstrap         n SKCE                              Arcones-Gine bootstrap                O(n^2 (m + R))
+    multiplier        n SKCE                              random signs, given the predictions   O(R n^2 m)
     pearson           n SKCE                              Pearson curve, four moments           3 to 12 passes
     gamma             n SKCE                              gamma law, three moments              3 passes
     block             mean of B-blocks / standard error   gamma law, or Student's               O(n B m)
     linear            the same with B = 2                 gamma law, or Student's               O(n m)
     distribution_free SKCE                                an inequality: valid, and loose       as the estimator's
-    cme               Hotelling's T^2, test locations J   chi-square, or labels drawn           O(n J (m + J))
-    consistency       an estimate of your choice          resampled predictions, drawn labels   R times the estimate's
     ================= =================================== ===================================== ========================
 
+    The first three are enough for most; the others ask other questions, or are here for comparison with the literature.
     All laws are those given the predictions: no label counts. "spectrum", "multiplier", "pearson" and "gamma" have a
     field `reference`, "block" and "linear" a `variance`, by which the residuals at hand take the place of the
     predictions, as published; "bootstrap" knows only these. Where errors are rare such a law has seen none, and rejects
@@ -176,7 +173,7 @@ def calibration_test(
     them, and so the statistic's law is known. A p-value from R random draws is (1 + number of draws at least as
     large) / (1 + R). If the statistic is above all of them, that of "exact" goes on below 1 / (1 + R) by tilted draws,
     exact at every level, too, or, where draws do not contradict it, by the limit law: ``result.pvalue_from`` says which
-    gave the number. The law of "spectrum" is that of many samples: l are the eigenvalues of the statistic's backend
+    gave the number. The law of "spectrum" is that of many samples: l are the eigenvalues of the statistic's operator
     given the predictions, of which a block Krylov method finds the leading ones; a chi-square variable with the
     variance of the others (exact) and their third cumulant (estimated) stands for these [2]_ (remark B.2), [3]_. Where
     errors are rare it rejects too often, and in the far tail by orders of magnitude. Products with H, in float32, are
@@ -236,7 +233,7 @@ def calibration_test(
         check_left_to_source(classes, from_logits)
         check_not_for_sums(dtype=None if dtype_name(dtype) == "float64" else dtype, backend=backend)
         options = {"kernel": kernel, "target_kernel": target_kernel, "lens": lens, "threads": threads}
-        return y_true.summed(**options, **state_options(seed=seed), **sums_of(method)).calibration_test()
+        return y_true.summed(**options, seed=check_seed(seed, LARGEST_SEED), **sums_of(method)).calibration_test()
     check_shared_out(method, parallel)
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads)
     return run(Task(data, PairOptions(kernel, target_kernel, backend, threads, parallel)), method, seed)
@@ -246,9 +243,7 @@ def run(task: Task, method: str | CalibrationMethod, seed: int | None) -> Calibr
     """The test of checked data."""
     start = time.perf_counter()
     chosen = resolved(method, METHODS)
-    if seed is not None:
-        seed = check_integer("seed", seed, 0, LARGEST_SEED)
-    return dataclasses.replace(chosen.test(task, seed), seconds=time.perf_counter() - start)
+    return dataclasses.replace(chosen.test(task, check_seed(seed, LARGEST_SEED)), seconds=time.perf_counter() - start)
 
 
 def check_shared_out(method: str | CalibrationMethod, parallel: Spread | None) -> None:
@@ -275,38 +270,35 @@ class Auto(CalibrationMethod):
 
     name: ClassVar[str] = "auto"
 
-    def test(self, task: Task, seed: int | None) -> CalibrationTestResult:
+    def test(self, task: Task, seed: int) -> CalibrationTestResult:
         if task.n < 2:
             raise ValueError(f"a test needs at least 2 samples, `y_true` has {task.n}")
         method, reason = _choice(task)
         result = method.test(task, seed)
         draws = result.n_resamples
         if draws is not None and result.pvalue < 1.5 / (1 + draws):
-            reason += f"; the statistic is above all {draws} draws, {BEYOND[result.pvalue_from]}"
+            beyond = {
+                "tilted draws": "and tilted draws say how far",
+                "law": "and the law of many samples, which they do not contradict, says how far",
+            }.get(str(result.pvalue_from), "and nothing is known beyond them")
+            reason += f"; the statistic is above all {draws} draws, {beyond}"
         return dataclasses.replace(result, method_reason=reason)
 
-
-BEYOND = {
-    "draws": "and nothing is known beyond them",
-    "tilted draws": "and tilted draws say how far",
-    "law": "and the law of many samples, which they do not contradict, says how far",
-    None: "and nothing is known beyond them",
-}
 
 METHODS: tuple[type[CalibrationMethod], ...] = (
     Auto,
     Exact,
     Features,
+    Spectrum,
+    CME,
+    Consistency,
     Bootstrap,
     Multiplier,
-    Spectrum,
     Pearson,
     Gamma,
     Block,
     Linear,
     DistributionFree,
-    CME,
-    Consistency,
 )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from kcalib import _packing
 from kcalib._backend import linalg
-from kcalib._backend.options import OptionError, check_choice, check_integer, check_seed
+from kcalib._backend.options import OptionError, check_choice, check_integer
 from kcalib._input.data import Data
 from kcalib._packing import Packed
 from kcalib._pairs.dispatch import Backend
@@ -147,11 +147,11 @@ class CME(CalibrationMethod):
         check_locations(self.n_locations, self.test_predictions, self.test_labels)
         check_from_logits(self.from_logits, self.test_predictions)
 
-    def test(self, task: Task, seed: int | None) -> CalibrationTestResult:
+    def test(self, task: Task, seed: int) -> CalibrationTestResult:
         if self.reference not in ("auto", "draws"):
             needed = events.LOCATIONS if self.reference == "conditional" else events.LOCATIONS_OF_RESIDUALS
             warn_if_few(task, f"method='cme' with reference={self.reference!r}", needed)
-        found = self.outcome(task.data, task.options, check_seed(seed))
+        found = self.outcome(task.data, task.options, seed)
         law = {
             "draws": f"{found.n_resamples} draws from the predictions",
             "F": f"Hotelling's F law with {found.rank} and {task.n - found.rank} degrees of freedom",

@@ -119,20 +119,12 @@ def compare(
         "ece": of the bootstrap. "skce": of random features, and of the subset of 2000 samples (if n is larger) from
         which part of the standard error is estimated. "ckce": of pivots, and of such a subset of 1000 samples. None
         draws one, which the result reports.
-    classes, from_logits
-        As in `kcalib.skce`, the same for all models.
-    lens : Lens, optional
-        The notion of calibration, see `kcalib.lenses`; default the whole vector. Each model is
-        seen through it by itself: with `kcalib.lenses.TopLabel` each is asked about the class that it predicts.
-    dtype : {"float64", "float32"}, optional
-        "skce" only, as in `kcalib.skce`.
-    backend : {"sorted", "cpu", "cuda", "array-api"}, optional
-        "skce" and "ckce", as in `kcalib.skce`. "skce" takes all pairs by the one that is named, for any n.
-    parallel : kcalib.parallel.Parallel, concurrent.futures.Executor or distributed.Client, optional
-        "skce" and "ckce", as in `kcalib.skce`: who computes sums over pairs, all of them for any n. Not of sources.
-    threads : int, optional
-        "skce", "ckce" and "ece": threads on the CPU, as in `kcalib.skce`. The result is the same bit for bit for any
-        number.
+    classes, from_logits, lens, threads
+        As in `kcalib.skce`, the same for all models. Each model is seen through a lens by itself: with
+        `kcalib.lenses.TopLabel` each is asked about the class that it predicts.
+    dtype, backend, parallel
+        As in `kcalib.skce`: `dtype` for "skce" only, the others for "skce" and "ckce", which with them sum all pairs
+        for any n.
 
     Returns
     -------
@@ -251,7 +243,7 @@ def compare(
        moment selection. Econometrica 78, 2010.
     .. [3] S. Holm. A simple sequentially rejective multiple test procedure. Scandinavian Journal of Statistics 6, 1979.
     .. [4] P. Moskvichev, D. Sejdinovic. All models are miscalibrated, but some less so: comparing calibration with
-       conditional mean backends.
+       conditional mean operators.
     .. [5] J. A. Hartigan. Using subsample values as typical values. Journal of the American Statistical Association
        64, 1969.
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from kcalib import _packing
-from kcalib._backend.options import check_choice, check_integer, check_seed
+from kcalib._backend.options import check_choice, check_integer
 from kcalib._backend.warnings import AntiConservativeWarning, warn
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
@@ -142,8 +142,8 @@ class Consistency(CalibrationMethod):
         check_locations(self.n_locations, self.test_predictions, self.test_labels)
         check_from_logits(self.from_logits, self.test_predictions)
 
-    def test(self, task: Task, seed: int | None) -> CalibrationTestResult:
-        found = self.outcome(task.data, task.options, check_seed(seed))
+    def test(self, task: Task, seed: int) -> CalibrationTestResult:
+        found = self.outcome(task.data, task.options, seed)
         redrawn = "predictions and labels" if found.resample_predictions else "labels"
         return task.result(
             method=self.name,

@@ -89,11 +89,11 @@ class DistributionFree(CalibrationMethod):
         if self.bound is not None:
             check_bound(self.bound)
 
-    def test(self, task: Task, seed: int | None) -> CalibrationTestResult:
+    def test(self, task: Task, seed: int) -> CalibrationTestResult:
         data, biased = task.data, self.estimator == "biased"
         block_size = check_estimator(data, self.estimator, self.block_size)
-        seed = None if block_size is None else seed
-        backend = task.ordered(seed)
+        order_seed = None if block_size is None else seed
+        backend = task.ordered(order_seed)
         unbiased = self.estimator == "unbiased"
         squares = task.null_moments.squares if unbiased else None
         value, error = value_and_error(
@@ -117,7 +117,7 @@ class DistributionFree(CalibrationMethod):
             null_law=f"{inequality} inequality with |h| <= {size:.6g}",
             estimator=f"{self.estimator} SKCE",
             bound=size,
-            seed=seed,
+            seed=order_seed,
             threads=backend.threads,
             **task.blocks(block_size),
             **describe(data, task.packed, backend),

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from kcalib._backend.options import check_integer, check_seed
+from kcalib._backend.options import check_integer
 from kcalib._packing.features import FeatureProblem, check_columns
 from kcalib._pairs import statistics
 from kcalib.estimators.feature_moments import FeatureMoments, feature_moments, features_standard_error
@@ -90,10 +90,9 @@ class Features(CalibrationMethod):
         check_columns(self.n_columns)
         check_integer("n_resamples", self.n_resamples, 1, MAX_RESAMPLES)
 
-    def test(self, task: Task, seed: int | None) -> CalibrationTestResult:
+    def test(self, task: Task, seed: int) -> CalibrationTestResult:
         if task.n < 2:
             raise ValueError(f"method={self.name!r} needs at least 2 samples, `y_true` has {task.n}")
-        seed = check_seed(seed)
         problem = task.features(self.n_columns, seed)
         drawn = problem.drawn_totals(int(self.n_resamples), seed)
         moments = feature_moments(problem, drawn=drawn)

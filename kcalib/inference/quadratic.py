@@ -19,7 +19,6 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.options import check_seed
 from kcalib._backend.random import Weights
 from kcalib._pairs import statistics
 from kcalib._pairs.dispatch import Backend
@@ -73,14 +72,13 @@ class AllPairs(CalibrationMethod):
         """The events that its law needs; 0 if it holds for any."""
         return 0
 
-    def test(self, task: Task, seed: int | None) -> CalibrationTestResult:
+    def test(self, task: Task, seed: int) -> CalibrationTestResult:
         data = task.data
         if data.n < 2:
             raise ValueError(f"method={self.name!r} needs at least 2 samples, `y_true` has {data.n}")
         if self.fewest_events:
             warn_if_few(task, f"method={self.name!r}", self.fewest_events)
-        seed = check_seed(seed) if self.is_random else None
-        found = self.law(task, seed or 0)
+        found = self.law(task, seed if self.is_random else 0)
         squares = task.null_moments.squares
         variance = statistics.score_variance(task.moments, squares) if data.n >= 4 else None
         return task.result(
@@ -100,7 +98,7 @@ class AllPairs(CalibrationMethod):
             estimator="unbiased SKCE",
             n_resamples=found.n_resamples,
             n_eigenvalues=found.n_eigenvalues,
-            seed=seed,
+            seed=seed if self.is_random else None,
             threads=task.backend.threads,
             **describe(data, task.packed, task.backend),
         )

@@ -31,8 +31,8 @@ from kcalib.results import CalibrationTestResult, FewErrors
 class CalibrationMethod(Method):
     """A test of the hypothesis that the model is calibrated."""
 
-    def test(self, task: Task, seed: int | None) -> CalibrationTestResult:
-        """Do the test; what is random comes from `seed`, or from the operating system."""
+    def test(self, task: Task, seed: int) -> CalibrationTestResult:
+        """Do the test; what is random comes from `seed`."""
         raise NotImplementedError
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import scipy
 
+from kcalib._backend.options import SEED
 from kcalib._input.data import Data
 from kcalib._pairs.dispatch import Spread
 from kcalib.estimators import rms_bound
@@ -181,7 +182,7 @@ def measure(
     estimator: str,
     method: str | CalibrationMethod,
     block_size: int | None,
-    seed: int | None,
+    seed: int,
     threads: int | None,
     level: float,
     tolerance: float | None,
@@ -214,7 +215,7 @@ def bound_or_none(find: Callable[[], ErrorBound], tolerance: float | None, remed
 
 
 def _estimated(
-    task: Task, test: CalibrationTestResult, estimator: str, block_size: int | None, seed: int | None
+    task: Task, test: CalibrationTestResult, estimator: str, block_size: int | None, seed: int
 ) -> SKCEResult:
     """The estimate; "auto" is that of the test, or one of as little work."""
     data = task.data
@@ -232,9 +233,9 @@ def _estimated(
         null = task.null_moments if data.n > 1 else None
         return estimate_of(data, task.packed, task.backend, estimator, None, moments=task.moments, null=null)
     # Blocks of the estimate are formed in the same order as those of the test.
-    packed = task.packed if seed is None else task.packed.taken(data.order(seed))
-    ordered = data if seed is None else data.permuted(seed)
-    return estimate_of(ordered, packed, task.ordered(seed), estimator, block_size)
+    packed = task.packed.taken(data.order(seed))
+    estimate = estimate_of(data.permuted(seed), packed, task.ordered(seed), estimator, block_size)
+    return dataclasses.replace(estimate, seed=seed)
 
 
 def _sums_all_pairs(task: Task, test: CalibrationTestResult) -> bool:
@@ -244,7 +245,7 @@ def _sums_all_pairs(task: Task, test: CalibrationTestResult) -> bool:
     if task.n**2 / 2 * task.packed.problem.multiply_adds <= PAIRS_WORK:
         return True
     try:
-        task.features(None, None)
+        task.features(None, SEED)
     except ValueError:  # as a test by features would say
         return True
     return False

@@ -293,38 +293,18 @@ class KKR(KernelRidge):
     regularization : float, optional
         The number :math:`\lambda` of the formula, 1e-100 to 1e100. Default: :math:`10^{-4}\, n^{-1/2}`.
         `regularization_grid` has the values that Gruber and Bach try.
-    kernel : Kernel, optional
-        Positive definite kernel, see `kcalib.kernels`, on predictions, or with a scalar lens on confidences. Default:
-        ``Gaussian(bandwidth=1.0)``, that is :math:`\exp(-\gamma |p - p'|^2)` with the :math:`\gamma = 1/2` of [1]_; the
-        published code has :math:`\gamma = 1`, ``Gaussian(bandwidth=0.5**0.5)``. A bandwidth of None is the median
-        distance of the training samples.
-    lens : Lens, optional
-        Notion of calibration, one of `kcalib.lenses`; canonical by default.
-    max_memory : float, optional
-        Bytes that fitting may take. Default: what the machine, or the GPU of the samples, has available.
+    kernel, lens, max_memory
+        As of `UKKR`.
 
     Attributes
     ----------
-    method_ : {"low_rank", "dense"}
-        Whether the kernel matrix is a factor of low rank to rounding, or was decomposed as a whole.
-    method_reason_ : str
-        Why that one.
-    rank_ : int
-        Eigenvalues of the kernel matrix that are kept.
-    n_truncated_ : int
-        Computed eigenvalues that are below rounding, and left out.
-    rounding_ : float
-        The bound they are below: the order of the decomposed matrix (rank of the factor, or n) times epsilon times the
-        largest eigenvalue.
+    method_, method_reason_, rank_, n_truncated_, rounding_, kernel_, n_samples_, n_classes_
+        As of `UKKR`.
     shift_ : float
         :math:`\lambda n^2`, added to products of two eigenvalues.
     truncation_matters_ : bool
         Whether `shift_` is below `rounding_` times the largest eigenvalue, and anything is left out: that then changes
         the estimate more than `regularization` does.
-    kernel_ : Kernel
-        The kernel with its bandwidths as numbers.
-    n_samples_, n_classes_ : int
-        Of the training samples.
 
     See Also
     --------
@@ -334,22 +314,11 @@ class KKR(KernelRidge):
 
     Notes
     -----
-    The kernel matrix is factorised by pivoted Cholesky, :math:`K \approx F F^\top`, until the columns are below
-    rounding; then everything follows from the eigendecomposition of :math:`F^\top F`, and evaluation needs the kernel
-    at the pivots only. Confidences and the Gaussian kernel have rank 10 or so, for any n. If the rank exceeds 0.7 n, K
-    is decomposed as a whole.
+    The kernel matrix is factorised, fitting takes the time and memory, and errors and warnings are those of `UKKR`.
+    Evaluation takes O(n' q r + n' r^2) time with q = r pivots, or q = n if dense.
 
     Conventions: [1]_ prints :math:`\lambda = n^{1/2} 10^a`, so a shift of :math:`10^a n^{5/2}`; the code behind its
     tables adds :math:`10^a n^{3/2}` to the products, :math:`\lambda = 10^a n^{-1/2}`.
-
-    For n samples, m classes and rank r fitting takes O(n r (r + m)) time and 8 (n r + 4 r^2) bytes, or O(n^3) and
-    24 n^2 (40 on a GPU) if dense; a cross-validated path of regularizations takes one decomposition for each fold.
-    Evaluation takes O(n' q r + n' r^2) time with q = r pivots, or q = n if dense.
-
-    `fit` raises TypeError or ValueError as `kcalib.skce` for labels and predictions, ValueError if `regularization` is
-    out of range or the kernel not positive definite, MemoryError beyond `max_memory`; it warns
-    `RegularizationWarning` if `truncation_matters_`. The other methods raise ValueError before `fit`, and for
-    predictions with another number of classes.
 
     References
     ----------

@@ -10,6 +10,7 @@ import pytest
 from few_events import FEW_EVENTS
 from hard_laws import LAWS, drawn_labels
 from intervals import tempered
+from problems import before_permutation
 
 import kcalib
 from kcalib._input.forecasts import prepare
@@ -64,7 +65,8 @@ def test_the_tail_is_that_of_the_blocks_eigenvalues():
     n, size, m = 300, 100, 3
     p = rng.dirichlet(np.ones(m), size=n)
     y = drawn_labels(np.roll(p, 1, axis=1), rng)
-    found = kcalib.calibration_test(y, p, method=Block(block_size=size), kernel=KERNEL)
+    samples = before_permutation(0, y, p)
+    found = kcalib.calibration_test(*samples, method=Block(block_size=size), kernel=KERNEL, seed=0)
     weights = []
     for begin in range(0, n, size):
         q = p[begin : begin + size]

@@ -34,6 +34,12 @@ def draw_labels(p: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return np.minimum((np.cumsum(p, axis=1) < u).sum(axis=1), p.shape[1] - 1)
 
 
+def before_permutation(seed: int, *arrays: np.ndarray) -> list[np.ndarray]:
+    """Arrays that a test of this seed, which draws the order of its samples, sees in the order given here."""
+    order = np.argsort(np.random.default_rng(seed).permutation(len(arrays[0])))
+    return [array[order] for array in arrays]
+
+
 def binomial_bounds(n: int, p: float, risk: float = 1e-4) -> tuple[float, float]:
     """Shares that a binomial share leaves with probability `risk` at most."""
     law = scipy.stats.binom(n, p)

@@ -130,6 +130,8 @@ class CapabilityTable(SphinxDirective):
             if field.name != "name":
                 cells = [self.text(getattr(row.capability, field.name)) for row in dispatch.TABLE]
                 rows.append([field.name, *cells])
+        reductions = [tuple(one.__name__ for one in row.backend.reductions) for row in dispatch.TABLE]
+        rows.append(["reductions", *map(self.text, reductions)])
         lines = [".. list-table::", "   :header-rows: 1", "   :stub-columns: 1", ""]
         for row in rows:
             lines += [f"   {'* -' if i == 0 else '  -'} {cell}" for i, cell in enumerate(row)]

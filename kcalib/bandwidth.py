@@ -25,11 +25,12 @@ from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import SEED, check_choice, check_integer, check_seed
 from kcalib._backend.threads import TerminalProgress, resolve_threads
 from kcalib._input.checks import check_points
-from kcalib._pairs.backends.cpu import CpuBackend
+from kcalib._pairs.backends.base import Backend
 from kcalib._pairs.backends.sorted_cuda import SortedPlaces
 from kcalib._pairs.backends.sorted_line import ON_THE_LINE, off_line
-from kcalib._pairs.dispatch import Backend, backend_for
+from kcalib._pairs.dispatch import backend_for
 from kcalib._pairs.problem import Factor, PairProblem, Side, Term
+from kcalib._pairs.reductions import Counts, DenseRectangle, EntriesInRange, sweep_one
 from kcalib.kernels import VECTOR_METRICS
 from kcalib.report.summary import Summarized
 
@@ -179,7 +180,7 @@ def median_of_entries(problem: PairProblem, name: str) -> MedianDistance:
     if subset:
         rows = np.sort(np.random.default_rng(0).choice(n, MAX_SAMPLES, replace=False))
     rows = arrays.like(rows, problem.left.points)
-    distances = _above_diagonal(backend_for(problem).tile(rows, rows))
+    distances = _above_diagonal(sweep_one(backend_for(problem), DenseRectangle(rows, rows)))
     if arrays.is_cuda(distances):
         value = _middle(arrays.namespace(distances).sort(distances))
     else:
@@ -360,13 +361,13 @@ class PairDistances(Distances):
         return found
 
     def counts(self, thresholds: np.ndarray) -> np.ndarray:
-        return self.backend.counts(thresholds)
+        return sweep_one(self.backend, Counts(thresholds))
 
     def collected(self, low: float, high: float, count: int) -> Array:
-        return self._sorted if self._on_device else self.backend.between(low, high, count)
+        return self._sorted if self._on_device else sweep_one(self.backend, EntriesInRange(low, high, count)).values
 
     def _by_one_sweep(self, rank: int) -> tuple[int, Array] | None:
-        if not isinstance(self.backend, CpuBackend) or self.pairs <= SORTED:
+        if self._on_device or self.pairs <= SORTED:
             return None
         some = self.some()
         width = WIDTH * math.sqrt(SAMPLE / some.n)
@@ -382,7 +383,8 @@ class PairDistances(Distances):
             begin, end = (float(values[place]) for place in places)
             if begin == end:
                 return None
-            collected, found, below = self.backend.some_between(begin, end, min(self.room, self.pairs))
+            inside = EntriesInRange(begin, end, min(self.room, self.pairs))
+            collected, found, below = sweep_one(self.backend, inside)
             if below <= rank < below + found:
                 return (below, collected) if found <= self.room else None
             if rank < below:
@@ -402,7 +404,7 @@ class PairDistances(Distances):
     @cached_property
     def _sorted(self) -> Array:
         """All of them, on their device."""
-        entries = _above_diagonal(self.backend.tile(slice(None), slice(None)))
+        entries = _above_diagonal(sweep_one(self.backend, DenseRectangle()))
         return arrays.namespace(entries).sort(entries)
 
     def some(self) -> PairDistances:

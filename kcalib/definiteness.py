@@ -18,6 +18,7 @@ from kcalib._backend.memory import check_memory
 from kcalib._backend.warnings import IndefiniteKernelWarning
 from kcalib._input.checks import check_points
 from kcalib._pairs.dispatch import backend_for
+from kcalib._pairs.reductions import DenseRectangle, sweep_one
 from kcalib.distributions import Categorical, Distribution
 from kcalib.kernels import Kernel
 
@@ -91,7 +92,7 @@ def smallest_eigenvalue(
         else:
             problem = _packing.pack_points(points, kernel, "float64", threads=threads).problem
     backend = backend_for(problem, threads=threads)
-    matrix = arrays.where_computed(backend.tile(slice(0, n), slice(0, n)))
+    matrix = arrays.where_computed(sweep_one(backend, DenseRectangle(slice(0, n), slice(0, n))))
     if not arrays.is_host(matrix):
         return float(linalg.eigvalsh(matrix)[0])
     matrix = np.array(matrix, dtype=np.float64)

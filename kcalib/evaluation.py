@@ -28,7 +28,7 @@ from kcalib._input.source import (
     is_source,
     state_options,
 )
-from kcalib._pairs.dispatch import Spread
+from kcalib._pairs.backends.base import Spread
 from kcalib.distributions import Categorical, Distribution
 from kcalib.estimators.binning import MAX_BINS, N_BINS, reliability_bins
 from kcalib.estimators.crps import crps_values

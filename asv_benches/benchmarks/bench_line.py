@@ -5,7 +5,7 @@ np.sort runs on one thread, whatever kcalib has.
 
 import numpy as np
 
-from .common import BANDWIDTH, ROUNDS, SEED, THREADS, backend_of, pair_problem, ratios, require, total_of
+from .common import BANDWIDTH, ROUNDS, SEED, THREADS, backend_of, pair_problem, ratios, require, sweep_one, total_of
 
 REPLICATES = 1000
 VECTORS = (1, 16)
@@ -47,15 +47,13 @@ class Line:
         """Time of Rademacher replicates of the SKCE over that of the sort."""
         weights = require("_backend.random.Weights")._backend.random.Weights("rademacher", self.n, replicates, SEED)
         backend = self.backend(threads)
-        if not hasattr(backend, "quadratic_forms"):
-            raise NotImplementedError("this version has no quadratic forms on a line")
-        return ratios([lambda: backend.quadratic_forms(weights)], self.sort, threads, rounds)[0]
+        return ratios([lambda: sweep_one(backend, "QuadraticForms", weights)], self.sort, threads, rounds)[0]
 
     def products_over_sort(self, count, threads, rounds=ROUNDS):
         """Time of H @ V for `count` columns, of samples that have been sorted, over that of the sort."""
         backend = self.backend(threads)
         vectors = np.random.default_rng(SEED).standard_normal((self.n, count))
-        return ratios([lambda: backend.matmul(vectors)], self.sort, threads, rounds)[0]
+        return ratios([lambda: sweep_one(backend, "Products", vectors)], self.sort, threads, rounds)[0]
 
 
 class Binary:

@@ -5,8 +5,6 @@ multiply-adds on top. BLAS, float64 or float32 with as many threads, does as man
 it has to read and somebody has to compute and keep: what iterative methods do without this backend.
 """
 
-import inspect
-
 import numpy as np
 
 from .common import (
@@ -20,6 +18,7 @@ from .common import (
     limited_blas,
     pair_problem,
     ratios,
+    sweep_one,
 )
 
 CLASSES = 10
@@ -34,8 +33,6 @@ class Products:
         from scipy.linalg.blas import dgemm, sgemm  # here: before `limited_blas` looks for libraries
 
         self.backend = backend_of("cpu", pair_problem(*cached_predictions(n, CLASSES), dtype), threads)
-        if "dtype" not in inspect.signature(self.backend.matmul).parameters:
-            raise NotImplementedError("this version has products in float64 only")
         rng = np.random.default_rng(SEED)
         self.vectors = rng.standard_normal((n, vectors))
         self.gemm = dgemm if dtype == "float64" else sgemm
@@ -44,10 +41,10 @@ class Products:
         self.dtype, self.threads = dtype, threads
 
     def product(self):
-        return self.backend.matmul(self.vectors, dtype=self.dtype)
+        return sweep_one(self.backend, "Products", self.vectors, dtype=self.dtype)
 
     def sweep(self):
-        return self.backend.moments(trace=False)
+        return sweep_one(self.backend, "Moments", trace=False)
 
     def stored_product(self):
         return self.gemm(1.0, self.stored, self.right)

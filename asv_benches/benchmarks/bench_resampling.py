@@ -18,6 +18,7 @@ from .common import (
     pair_problem,
     ratios,
     require,
+    sweep_one,
 )
 
 CLASSES = 10
@@ -34,14 +35,12 @@ class Forms:
         self.dgemm = dgemm
         self.weights = require("_backend.random.Weights")._backend.random.Weights("rademacher", n, replicates, SEED)
         self.backend = backend_of("cpu", pair_problem(*cached_predictions(n, CLASSES)), threads)
-        if not hasattr(self.backend, "quadratic_forms"):
-            raise NotImplementedError("this version has no quadratic forms")
         rng = np.random.default_rng(SEED)
         self.left = np.asfortranarray(rng.random((n // 2, n)))
         self.right = np.asfortranarray(rng.random((n, replicates)))
 
     def values(self, dtype):
-        return self.backend.quadratic_forms(self.weights, dtype=dtype)
+        return sweep_one(self.backend, "QuadraticForms", self.weights, dtype=dtype)
 
     def product(self):
         return self.dgemm(1.0, self.left, self.right)

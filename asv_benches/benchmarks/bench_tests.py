@@ -30,6 +30,7 @@ from .common import (
     ratios,
     require,
     save_predictions,
+    sweep_one,
 )
 
 CLASSES = 10
@@ -279,7 +280,7 @@ class BinaryParts:
 
     def moments(self):
         """The samples are ones that nobody has sorted yet."""
-        return self.line.backend(self.threads).moments(second=True)
+        return sweep_one(self.line.backend(self.threads), "Moments", second=True)
 
     def seconds(self, rounds):
         calls = {"test": self.test, "spectrum": self.spectrum, "median": self.median, "moments": self.moments}

@@ -9,7 +9,6 @@ threads wall time is.
 
 import contextlib
 import importlib
-import inspect
 import time
 from functools import cache
 
@@ -85,9 +84,13 @@ def backend_of(name, problem, threads):
 
 def total_of(backend):
     """A function that sums the entries: what the unbiased estimator needs, packing included."""
-    known = inspect.signature(backend.moments).parameters
-    nothing_else = {name: False for name in ("rows", "trace") if name in known}
-    return lambda: backend.moments(**nothing_else)
+    return lambda: sweep_one(backend, "Moments", rows=False, trace=False)
+
+
+def sweep_one(backend, reduction, *arguments, **options):
+    """The result of the reduction of that name."""
+    reductions = require("_pairs.reductions.sweep_one")._pairs.reductions
+    return reductions.sweep_one(backend, getattr(reductions, reduction)(*arguments, **options))
 
 
 def limited_blas(threads):

@@ -22,9 +22,11 @@ import numpy as np
 from kcalib import _packing
 from kcalib._input.labels import prepare
 from kcalib._pairs.dispatch import backend_for
+from kcalib._pairs.reductions import Moments
+from kcalib._pairs.tiles import Grid, Tile
 from kcalib.kernels import Exponential
-from kcalib.parallel.plan import Grid, Tile, grid
-from kcalib.parallel.store import Outline, Store
+from kcalib.parallel.plan import grid
+from kcalib.parallel.store import Outline, Store, fingerprint
 from kcalib.parallel.work import Work
 
 CLASSES, BLOCK, GROUPS = 10, 192, 32
@@ -51,7 +53,9 @@ def measured(n: int = 20_000, tiles: int = 7) -> tuple[float, int]:
     backend, outline = backend_for(pairs, threads=1), Outline(pairs)
     half = n // 2 // BLOCK * BLOCK
     plan = Grid(n, n, half, half, apart=False, symmetric=True)
-    work = Work("moments", outline.key, tuple(outline.arrays), backend.name, 1, {"second": False, "rows": False}, plan)
+    sums = Moments(rows=False)
+    names = {"name": "Moments", "reduction": fingerprint(sums), "problem": outline.key, "parts": tuple(outline.arrays)}
+    work = Work(**names, backend=backend.name, threads=1, grid=plan, options=sums)
     store, tile, rates = Store(), Tile(1, 0, half, half, 2 * half), []
     store.sums(work, tile, {**outline.arrays, outline.key: outline})
     for _ in range(tiles):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -43,16 +43,24 @@ class Weights:
         Number of replicates, at most 2**32.
     seed : int
         From 0 to 2**64 - 1.
+    first : int
+        Number of the first replicate.
     """
 
     kind: str
     n: int
     n_replicates: int
     seed: int
+    first: int = 0
 
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, tuple(KINDS))
-        for name, low, high in (("n", 1, 2**40), ("n_replicates", 0, 2**32), ("seed", 0, 2**64 - 1)):
+        for name, low, high in (
+            ("n", 1, 2**40),
+            ("n_replicates", 0, 2**32),
+            ("seed", 0, 2**64 - 1),
+            ("first", 0, 2**32),
+        ):
             object.__setattr__(self, name, check_integer(name, getattr(self, name), low, high))
 
     def values(self, begin: int = 0, end: int | None = None, dtype: Any = "float64", threads: Any = None) -> np.ndarray:
@@ -62,15 +70,21 @@ class Weights:
         out = np.empty((self.n, end - begin), dtype=check_choice("dtype", dtype, ("float64", "float32")))
         if out.size:
             with sweeping(threads) as sweep:
-                _native.fill_weights(KINDS[self.kind], self.seed, begin, out, sweep)
+                _native.fill_weights(KINDS[self.kind], self.seed, self.first + begin, out, sweep)
         return out
+
+    def part(self, begin: int, end: int) -> Weights:
+        """The weights of replicates [begin, end) alone."""
+        return replace(self, n_replicates=end - begin, first=self.first + begin)
 
     def products(self, vector: np.ndarray, threads: Any = None) -> np.ndarray:
         """``vector @ values()`` of counts ("multinomial"), which are drawn, and never stored."""
         out = np.empty(self.n_replicates)
         if out.size:
             with sweeping(threads) as sweep:
-                _native.count_products(self.seed, 0, np.ascontiguousarray(vector, dtype=np.float64), out, sweep)
+                _native.count_products(
+                    self.seed, self.first, np.ascontiguousarray(vector, dtype=np.float64), out, sweep
+                )
         return out
 
 
@@ -101,7 +115,7 @@ def drawn_weights(weights: Weights, begin: int, end: int, width: int, dtype: str
     """
     import cupy
 
-    n, count = weights.n, np.int64(end - begin)
+    n, first, count = weights.n, np.int64(weights.first + begin), np.int64(end - begin)
     program = weights_program(dtype)
     panel = cupy.empty((n if rows is None else rows, width), dtype=dtype)
     panel[n:] = 0
@@ -111,10 +125,10 @@ def drawn_weights(weights: Weights, begin: int, end: int, width: int, dtype: str
     every = program.blocks(n * width), 1
     if weights.kind == "multinomial":
         counts = cupy.zeros((n, width), dtype=cupy.uint32)
-        program.launch("kcalib_draws", every, (seed, np.int64(begin), count, *sizes, counts))
+        program.launch("kcalib_draws", every, (seed, first, count, *sizes, counts))
         program.launch("kcalib_as_reals", every, (counts, np.int64(counts.size), panel))
     else:
-        arguments = (np.int64(KINDS[weights.kind]), seed, np.int64(begin), count, *sizes, panel)
+        arguments = (np.int64(KINDS[weights.kind]), seed, first, count, *sizes, panel)
         program.launch("kcalib_multipliers", every, arguments)
     return panel
 

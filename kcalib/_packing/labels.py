@@ -18,6 +18,7 @@ from kcalib._input.labels import Classification
 from kcalib._packing.packed import Alike, Packed, Target, medians_of, pack_alike, pack_locations
 from kcalib._pairs.backends.array_api import ArrayApiBackend
 from kcalib._pairs.problem import PairProblem, Side, Term
+from kcalib._pairs.reductions import DenseRectangle, sweep_one
 from kcalib.bandwidth import MedianDistance, median_of_points
 from kcalib.kernels import VECTOR_METRICS, Exponential, Kernel, RadialKernel
 from kcalib.target_kernels import TargetKernel, matrix_root
@@ -122,7 +123,7 @@ def target_root(target_kernel: TargetKernel, data: Classification) -> np.ndarray
         )
     points = values.astype(np.float64)[:, None]
     problem = PairProblem(Side(points, np.ones_like(points)), None, _terms(target_kernel))
-    return matrix_root(ArrayApiBackend(problem).tile(slice(None), slice(None)), data.m)
+    return matrix_root(sweep_one(ArrayApiBackend(problem), DenseRectangle()), data.m)
 
 
 def resolve(

@@ -8,82 +8,18 @@ asks for a capability, not for its name.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
-
-import numpy as np
+from typing import Any, Literal
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_choice
-from kcalib._backend.random import Weights
 from kcalib._native import FAMILIES
 from kcalib._pairs.backends.array_api import ArrayApiBackend
+from kcalib._pairs.backends.base import Backend, Spread
 from kcalib._pairs.backends.cpu import CpuBackend
 from kcalib._pairs.backends.cuda import CudaBackend
 from kcalib._pairs.backends.sorted_line import SortedBackend
-from kcalib._pairs.features import FeatureMap
-from kcalib._pairs.problem import Moments, PairProblem, Side
-
-
-class Backend(Protocol):
-    """The primitives of the matrix H of a pair problem; see ``_pairs.problem``."""
-
-    name: str
-    on_a_line: bool  # points lie on a line, and sums and products take O(n log n)
-    entry_cost: float  # an entry's time, relative to the compiled core's
-    problem: PairProblem
-
-    @property
-    def reason(self) -> str:
-        """Why it was chosen, and what else results say of it."""
-
-    @property
-    def parallel(self) -> Spread | None:
-        """What shares its sums out; None where they are computed here."""
-
-    @property
-    def threads(self) -> int | None:
-        """Threads it uses at most; None where the array library decides."""
-
-    def moments(self, second: bool = False, rows: bool = True, trace: bool = True) -> Moments:
-        """Total, on request row and column sums, with these the sum of squares, and the trace (and diagonal)."""
-
-    def block_sums(self, size: int) -> Array:
-        """Sum over i != j of each of the n // size consecutive diagonal blocks, shape (n // size,)."""
-
-    def matmul(self, vectors: Array, *, dtype: str = "float64") -> Array:
-        """H @ vectors, float64, for `vectors` of shape (n right, c).
-
-        In "float32" entries and products are rounded to it (sums of more than a tile's are float64): an error of
-        some 1e-7 of the sum of all sizes of H_ij v_j, for iterations that correct it. Columns of any scale are right.
-        """
-
-    def quadratic_forms(self, weights: Array | Weights, *, dtype: str = "float64") -> Array:
-        """w^T H w for each column w of `weights`, shape (n, c); symmetric problems.
-
-        In "float32" entries and products are rounded to it (sums of more than a tile's are float64):
-        for null distributions, twice as fast where products take the time.
-        """
-
-    def counts(self, thresholds: np.ndarray) -> np.ndarray:
-        """Number of entries H_ij, i < j, below each threshold; symmetric problems."""
-
-    def between(self, low: float, high: float, count: int) -> np.ndarray:
-        """The `count` entries H_ij, i < j, in [low, high), in no order; `counts` says how many there are."""
-
-    def tile(self, rows: slice | Array, columns: slice | Array) -> Array:
-        """The dense piece H[rows][:, columns]."""
-
-
-class Spread(Protocol):
-    """Several machines: `kcalib.parallel` has it, of which this room knows nothing."""
-
-    def spread(self, backend: Backend) -> Backend:
-        """A backend with the same sums, computed there; or the same backend, where that is no use."""
-
-    def gram(self, backend: Backend, feature_map: FeatureMap, columns: np.ndarray) -> np.ndarray:
-        """`feature_sums.gram` of the points of such a backend."""
-
+from kcalib._pairs.problem import PairProblem, Side
 
 Place = Literal["host", "cuda", "elsewhere"]  # of arrays: the CPU, CuPy's GPU, any other device
 
@@ -95,7 +31,6 @@ class Capability:
     name: str
     arrays: str
     dtypes: tuple[str, ...]
-    primitives: tuple[str, ...]
     exact: bool
     differentiable: bool
     memory: str
@@ -119,13 +54,12 @@ class Row:
 
 
 FULL_DIMS = FAMILIES["normal_full"].max_dims
-PRIMITIVES = ("moments", "block_sums", "matmul", "quadratic_forms", "counts", "between", "tile")
 TABLE = (
     Row(
         Capability(
             "sorted", "NumPy and all CPU arrays, and CuPy arrays on their NVIDIA GPU: binary problems (points on "
             "a line) with kernels made of exponential and Matern kernels on distances",
-            ("float64",), PRIMITIVES, exact=True, differentiable=False, memory="O(n m), time O(n log n)",
+            ("float64",), exact=True, differentiable=False, memory="O(n m), time O(n log n)",
         ),
         SortedBackend, ("host", "cuda"), "the predictions lie on a line and the kernel allows O(n log n)",
         with_threads=True, samples_from=512,  # with fewer the sweep over all pairs takes no longer
@@ -134,7 +68,7 @@ TABLE = (
         Capability(
             "cpu", "NumPy and all CPU arrays, which become NumPy arrays without a copy; not predictions that are "
             f"normal with full covariances in more than {FULL_DIMS} dimensions",
-            ("float64", "float32"), PRIMITIVES, exact=True, differentiable=False, memory="O(n m)",
+            ("float64", "float32"), exact=True, differentiable=False, memory="O(n m)",
         ),
         CpuBackend, ("host",), "the arrays are in host memory", with_threads=True,
     ),
@@ -142,14 +76,14 @@ TABLE = (
         Capability(
             "cuda", "CuPy arrays, on their NVIDIA GPU, which CUDA tensors of PyTorch and JAX become without a copy; "
             f"not predictions that are normal with full covariances in more than {FULL_DIMS} dimensions",
-            ("float64", "float32"), PRIMITIVES, exact=True, differentiable=False, memory="O(n m), rectangles of H",
+            ("float64", "float32"), exact=True, differentiable=False, memory="O(n m), rectangles of H",
         ),
         CudaBackend, ("cuda",), "the arrays are on {where}",
     ),
     Row(
         Capability(
             "array-api", "any array API namespace, on its device",
-            ("float64", "float32"), PRIMITIVES, exact=True, differentiable=True, memory="O(n m), strips of rows",
+            ("float64", "float32"), exact=True, differentiable=True, memory="O(n m), strips of rows",
         ),
         ArrayApiBackend, ("host", "cuda", "elsewhere"), "{library} arrays on {where} stay there",
         scheduler="the array library",
@@ -181,13 +115,6 @@ def backend_for(
     return chosen if parallel is None else parallel.spread(chosen)
 
 
-def like(backend: Backend, problem: PairProblem) -> Backend:
-    """Another problem, computed as that of `backend` is: by the same code, with as many threads, on its machines."""
-    if isinstance(backend, SortedBackend):
-        return backend.like(problem)
-    return backend_for(problem, backend=backend.name, threads=backend.threads, parallel=backend.parallel)
-
-
 def _backend_here(problem: PairProblem, backend: str | None, threads: int | None) -> Backend:
     place = _place(problem.left.given)
     if backend is None:
@@ -214,7 +141,7 @@ def in_single_precision(backend: Backend) -> Backend:
         return backend
     points, marks = (xp.astype(a, xp.float32) for a in (side.points, side.marks))
     single = replace(problem, left=Side(points, marks, side.labels))
-    return like(backend, single)
+    return backend.like(single)
 
 
 def _place(points: Array) -> Place:

@@ -233,15 +233,3 @@ class PairProblem:
         if self.target is None:
             cost += float((self.left.marks if self.left.labels is None else self.left.points).shape[1])
         return cost
-
-
-@dataclass(frozen=True)
-class Moments:
-    """Sums over H. In a symmetric problem the diagonal is kept out of all but `diagonal` and `trace`."""
-
-    total: Any  # of all entries: a float, or a float64 array of shape ()
-    row_sums: Array | None  # float64, shape: (n,); None if only the total was asked for
-    column_sums: Array | None  # float64, shape: (n right,); the row sums if symmetric
-    diagonal: Array | None  # float64, shape: (n,); as the trace, and None where the row sums may be
-    sum_of_squares: float | None  # None unless asked for
-    trace: Any  # sum of the diagonal, as `total`; None for rectangular problems, or if not asked for

@@ -19,12 +19,12 @@ import scipy
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.segments import Segments
-from kcalib._pairs.problem import Moments
+from kcalib._pairs.reductions import MomentSums
 
 _HASH_SEED = 0
 
 
-def unbiased(moments: Moments, n: int, sample_weight: Array | None = None) -> float:
+def unbiased(moments: MomentSums, n: int, sample_weight: Array | None = None) -> float:
     """sum_{i != j} H_ij / (n (n - 1)); weighted: over sum_{i != j} w_i w_j, with the w in H."""
     if sample_weight is None:
         return float(moments.total) / (n * (n - 1))
@@ -33,13 +33,13 @@ def unbiased(moments: Moments, n: int, sample_weight: Array | None = None) -> fl
     return float(moments.total) / (2 * total(sample_weight[1:] * before[:-1]))
 
 
-def biased(moments: Moments, n: int, sample_weight: Array | None = None) -> float:
+def biased(moments: MomentSums, n: int, sample_weight: Array | None = None) -> float:
     """sum_{i, j} H_ij / n^2, never negative for a positive definite kernel."""
     assert moments.trace is not None  # as everywhere here, the problem is symmetric
     return float(moments.total + moments.trace) / (n if sample_weight is None else total(sample_weight)) ** 2
 
 
-def standard_error(moments: Moments, null_squares: float | None = None) -> float | None:
+def standard_error(moments: MomentSums, null_squares: float | None = None) -> float | None:
     """Standard error of the unbiased estimate; None below four samples. See `Spread`."""
     if moments.row_sums is None or moments.sum_of_squares is None or moments.row_sums.shape[0] < 4:
         return None
@@ -158,7 +158,7 @@ class Spread(NamedTuple):
         return max(0.0, z1), max(0.0, squares / pairs - square_mean, (null_squares or 0.0) / pairs)
 
 
-def spread_of(moments: Moments) -> Spread:
+def spread_of(moments: MomentSums) -> Spread:
     """From all rows."""
     rows, squares = moments.row_sums, moments.sum_of_squares
     assert rows is not None and squares is not None
@@ -173,12 +173,12 @@ def spread_of(moments: Moments) -> Spread:
     )
 
 
-def score_variance(moments: Moments, null_squares: float | None = None) -> ScoreVariance:
+def score_variance(moments: MomentSums, null_squares: float | None = None) -> ScoreVariance:
     """See `Spread`."""
     return spread_of(moments).score_variance(null_squares)
 
 
-def generous_standard_error(moments: Moments, null_squares: float | None = None) -> float:
+def generous_standard_error(moments: MomentSums, null_squares: float | None = None) -> float:
     """See `Spread`."""
     return spread_of(moments).generous_standard_error(null_squares)
 

@@ -19,7 +19,8 @@ from kcalib._packing.variance import DOT
 from kcalib._pairs import statistics
 from kcalib._pairs.dispatch import backend_for
 from kcalib._pairs.feature_sums import feature_rows, mark_sums, row_forms
-from kcalib._pairs.problem import Moments, PairProblem, Side, Term
+from kcalib._pairs.problem import PairProblem, Side, Term
+from kcalib._pairs.reductions import Moments, MomentSums, sweep_one
 
 ALL_PAIRS = 2000  # samples of which all pairs are looked at for the sum of squares
 SUBSET = 1000  # of more samples, these are drawn, with replacement
@@ -29,7 +30,7 @@ SMALLEST = float(np.finfo(np.float64).tiny)
 
 
 @dataclass(frozen=True)
-class FeatureMoments(Moments):
+class FeatureMoments(MomentSums):
     """Sums over the H of a feature kernel."""
 
     group_totals: np.ndarray  # of the kernels of the groups, shape: (n_groups,); their mean is the total
@@ -112,7 +113,7 @@ def _by_mark_groups(problem: FeatureProblem, squares: np.ndarray, own: np.ndarra
 
 def features_standard_error(moments: FeatureMoments, n: int, sample_weight: Array | None = None) -> float:
     """What the random features add to the error of the unbiased estimate, of the SKCE of the given kernel."""
-    return statistics.unbiased(Moments(moments.total_error, None, None, None, None, None), n, sample_weight)
+    return statistics.unbiased(MomentSums(moments.total_error, None, None, None, None, None), n, sample_weight)
 
 
 def sum_of_squares_of(problem: FeatureProblem, diagonal: np.ndarray) -> float:
@@ -121,7 +122,7 @@ def sum_of_squares_of(problem: FeatureProblem, diagonal: np.ndarray) -> float:
     phi = feature_rows(problem.map, _rows_of(problem.points, rows), threads=problem.threads)
     marks = _rows_of(problem.marks, rows) * np.sqrt(weights)[:, None]
     products = PairProblem(Side(phi, marks), None, (Term(1.0, (DOT,)),))
-    squares = backend_for(products, threads=problem.threads).moments(second=True).sum_of_squares
+    squares = sweep_one(backend_for(products, threads=problem.threads), Moments(second=True)).sum_of_squares
     assert squares is not None
     return squares
 

@@ -13,6 +13,7 @@ from kcalib._input.labels import Classification, prepare
 from kcalib._pairs import statistics
 from kcalib._pairs.dispatch import backend_for
 from kcalib._pairs.problem import PairProblem, Side
+from kcalib._pairs.reductions import Moments, sweep_one
 from kcalib.estimators.binning import TopLabels
 from kcalib.estimators.scores import top_label
 from kcalib.estimators.with_result import with_result
@@ -136,7 +137,7 @@ def mmce(
     packed = _packing.pack_points(confidence[:, None], kernel, "float64", threads=threads)
     problem = PairProblem(Side(packed.problem.left.points, marks[:, None]), None, packed.problem.kernel)
     backend = backend_for(problem, threads=threads)
-    moments = backend.moments(rows=False, trace=estimator != "unbiased")
+    moments = sweep_one(backend, Moments(rows=False, trace=estimator != "unbiased"))
     if estimator == "weighted":
         square = float(moments.total + moments.trace)
     else:

@@ -8,8 +8,9 @@ and warnings rest on it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -17,9 +18,10 @@ from kcalib._backend import arrays
 from kcalib._input.data import Data
 from kcalib._packing import Packed
 from kcalib._packing.variance import FiniteLaw, expected_lengths, expected_squares, finite_law, finite_parts
+from kcalib._pairs.backends.base import Backend
 from kcalib._pairs.backends.diagonal import diagonal, square_norms
-from kcalib._pairs.dispatch import Backend, like
-from kcalib._pairs.problem import Moments, PairProblem, Side
+from kcalib._pairs.problem import PairProblem, Side
+from kcalib._pairs.reductions import Moments, MomentSums, NullSquares, Reduction, sweep_one
 from kcalib._pairs.statistics import total
 
 # Deviation of rows' sums from 1, and mean |p|^2, up to which the expected squares are added up beside the moments.
@@ -51,20 +53,23 @@ def null_moments(data: Data, packed: Packed, backend: Backend) -> NullMoments:
     return _of_law(law, backend)
 
 
-def moments_and_null_moments(data: Data, packed: Packed, backend: Backend) -> tuple[Moments, NullMoments]:
-    """The moments of H with the sum of squares, and `null_moments`: of labels in host memory mostly by one sweep.
+def moments_and_null_moments(
+    data: Data, packed: Packed, backend: Backend, others: Sequence[Reduction[Any]] = ()
+) -> tuple[MomentSums, NullMoments, list[Any]]:
+    """The moments of H with the sum of squares, `null_moments`, and the results of `others`.
 
-    Time: 2 m multiply-adds a pair more than the moments alone, see `CpuBackend.moments_and_expectation`.
+    Of labels in host memory mostly by one sweep, with 2 m multiply-adds a pair more than the moments alone.
     """
-    in_one_sweep = getattr(backend, "moments_and_expectation", None)
-    if in_one_sweep is None or not _are_residuals(backend.problem):
-        return backend.moments(second=True), null_moments(data, packed, backend)
+    reduction = Moments(second=True, null_variance=True)
+    if backend.obstacle(reduction) is not None or not _are_residuals(backend.problem):
+        reduction = Moments(second=True)
+    moments, *results = backend.sweep([reduction, *others])
+    beside: NullSquares | None = moments.null_variance
+    if beside is None or beside.magnitude > CANCELLED * beside.value:
+        return moments, null_moments(data, packed, backend), results
     law = finite_law(data, packed)
     assert law is not None
-    moments, (squares, magnitude) = in_one_sweep()
-    if magnitude <= CANCELLED * squares:
-        return moments, NullMoments(squares, _trace(law, backend), True)
-    return moments, _of_law(law, backend)
+    return moments, NullMoments(beside.value, _trace(law, backend), True), results
 
 
 def _are_residuals(problem: PairProblem) -> bool:
@@ -73,7 +78,7 @@ def _are_residuals(problem: PairProblem) -> bool:
     Of rows that were rounded, and sum to 1 but about, the law takes the largest probability from the others.
     """
     side = problem.left
-    if side.labels is None or side.points.dtype != np.float64:
+    if side.points.dtype != np.float64:
         return False
     apart = np.abs(1 - np.einsum("ij->i", side.points)).max()  # of few columns in a fifth of the time of `sum`
     return bool(apart <= SUMS and np.mean(square_norms(side.points, 1)) <= CERTAIN)
@@ -81,8 +86,8 @@ def _are_residuals(problem: PairProblem) -> bool:
 
 def _of_law(law: FiniteLaw, backend: Backend) -> NullMoments:
     def total_of(problem: PairProblem) -> float:
-        again = like(backend, problem)
-        return float(again.moments(rows=False, trace=False).total)
+        again = backend.like(problem)
+        return float(sweep_one(again, Moments(rows=False, trace=False)).total)
 
     squares, exact = expected_squares(law, total_of)
     return NullMoments(squares, _trace(law, backend), exact)
@@ -117,7 +122,7 @@ def _drawn(data: Data, packed: Packed, backend: Backend) -> Iterator[tuple[float
     """Sum of squares and trace of sets of drawn targets."""
     for replicate in range(n_draws(data.n)):
         problem = _with_drawn(data, packed, replicate).problem
-        moments = like(backend, problem).moments(second=True)
+        moments = sweep_one(backend.like(problem), Moments(second=True))
         assert moments.sum_of_squares is not None
         yield moments.sum_of_squares, float(moments.trace)
 

@@ -29,11 +29,12 @@ from kcalib._input.labels import Classification
 from kcalib._packing import Packed
 from kcalib._packing.features import FeatureProblem
 from kcalib._packing.target_factors import TargetFactor
-from kcalib._pairs.dispatch import Backend, like
+from kcalib._pairs.backends.base import Backend
 from kcalib._pairs.feature_sums import feature_rows
 from kcalib._pairs.features import FeatureMap
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib._pairs.profiles import kernel_supremum
+from kcalib._pairs.reductions import Moments, Products, sweep_one
 
 RISK_SHARE = 0.05  # of the level that the bound has: lambda is above its upper limit
 WORK = 1e9  # multiply-adds of a product with K: samples beyond that, of which the eigenvalue takes some
@@ -95,7 +96,7 @@ def mean_eigenvalue(data: Data, packed: Packed, backend: Backend) -> MeanEigenva
         points = arrays.namespace(points).take(points, arrays.beside(data.order(SEED)[:size], points), axis=0)
     side = Side(points, arrays.namespace(points).ones_like(points[:, :1]))
     alone = replace(problem, left=side, target=None)
-    backend = like(backend, alone)
+    backend = backend.like(alone)
     return MeanEigenvalue(min(supremum, _largest(backend, size)), supremum, size)
 
 
@@ -190,7 +191,7 @@ def _largest(backend: Backend, n: int) -> float:
     """
     factors = [f for term in backend.problem.kernel for f in term.factors]
     if any(f.profile == "cosine" or (f.metric == "dot" and backend.problem.predicted is not None) for f in factors):
-        moments = backend.moments(second=True)
+        moments = sweep_one(backend, Moments(second=True))
         own = arrays.where_computed(moments.diagonal)
         assert moments.sum_of_squares is not None
         return math.sqrt(moments.sum_of_squares + float((own * own).sum())) / n
@@ -198,7 +199,7 @@ def _largest(backend: Backend, n: int) -> float:
     vector = arrays.where_computed(arrays.namespace(points).ones_like(points[:, :1]), np.float64)
     least = math.inf
     for _ in range(MOST_PRODUCTS):
-        product = arrays.where_computed(backend.matmul(arrays.beside(vector, points))) / n
+        product = arrays.where_computed(sweep_one(backend, Products(arrays.beside(vector, points)))) / n
         least = min(least, float((product / vector).max()))
         reached = float((vector * product).sum()) / float((vector * vector).sum())
         if least <= (1 + CONVERGED) * reached:

@@ -34,9 +34,11 @@ from kcalib._input.source import (
 from kcalib._packing import Packed
 from kcalib._packing.features import FeatureProblem, check_columns, feature_problem
 from kcalib._pairs import statistics
+from kcalib._pairs.backends.base import Backend, Spread
 from kcalib._pairs.backends.diagonal import diagonal
-from kcalib._pairs.dispatch import Backend, Spread, backend_for, like
-from kcalib._pairs.problem import Moments, PairProblem
+from kcalib._pairs.dispatch import backend_for
+from kcalib._pairs.problem import PairProblem
+from kcalib._pairs.reductions import BlockSums, Moments, MomentSums, sweep_one
 from kcalib.estimators.feature_moments import FeatureMoments, feature_moments, features_standard_error
 from kcalib.estimators.null_moments import NullMoments, moments_and_null_moments
 from kcalib.estimators.skce_pieces import blocks_of_source
@@ -359,13 +361,13 @@ def estimate_of(
     estimator: str,
     block_size: int | None,
     *,
-    moments: Moments | None = None,
+    moments: MomentSums | None = None,
     null: NullMoments | None = None,
 ) -> SKCEResult:
     """The same of a packed problem, and of its sums, where these have been taken already."""
     start = time.perf_counter()
     if null is None and block_size is None and data.sample_weight is None and data.n > 1:
-        moments, null = moments_and_null_moments(data, packed, backend)
+        moments, null, _ = moments_and_null_moments(data, packed, backend)
     squares = None if null is None else null.squares
     null_error = None
     if squares is not None and estimator == "unbiased":
@@ -411,7 +413,7 @@ def draws_standard_error(
     From estimates with other draws, in groups that have as many together: their spread includes what the products of
     draws add, which is more with few draws, so that it is somewhat too large rather than too small.
     """
-    others = (like(backend, other.problem) for other in packed.redrawn(data, N_GROUPS))
+    others = (backend.like(other.problem) for other in packed.redrawn(data, N_GROUPS))
     return _spread([value_and_error(data, other, estimator, block_size, with_error=False)[0] for other in others])
 
 
@@ -440,7 +442,7 @@ def value_and_error(
     block_size: int | None,
     *,
     with_error: bool,
-    moments: Moments | None = None,
+    moments: MomentSums | None = None,
     null_squares: float | None = None,
 ) -> tuple[float, float | None]:
     """The estimate; its standard error costs a sum of squares more. With `moments` that hold both there is no sweep.
@@ -452,19 +454,19 @@ def value_and_error(
         return statistics.mean_and_standard_error(of_blocks(backend, block_size))
     with_error = with_error and data.sample_weight is None
     if moments is None:
-        moments = backend.moments(second=with_error, rows=with_error, trace=estimator == "biased")
+        moments = sweep_one(backend, Moments(second=with_error, rows=with_error, trace=estimator == "biased"))
     average = statistics.unbiased if estimator == "unbiased" else statistics.biased
     return average(moments, data.n, data.sample_weight), statistics.standard_error(moments, null_squares)
 
 
 def block_estimates(backend: Backend, block_size: int) -> Array:
     """The unbiased estimate of each block of consecutive samples."""
-    return backend.block_sums(block_size) / (block_size * (block_size - 1))
+    return sweep_one(backend, BlockSums(block_size)) / (block_size * (block_size - 1))
 
 
 def biased_block_estimates(backend: Backend, block_size: int) -> Array:
     """The estimate of each block with the pairs of a sample with itself."""
-    sums = backend.block_sums(block_size)
+    sums = sweep_one(backend, BlockSums(block_size))
     xp, used = arrays.namespace(sums), len(sums) * block_size
     own = arrays.beside(diagonal(backend.problem, backend.threads or 1)[:used], sums)
     return (sums + xp.sum(xp.reshape(own, (-1, block_size)), axis=1)) / block_size**2

@@ -25,8 +25,9 @@ from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.labels import READING, Classification, Later, Names, Reading
 from kcalib._packing import Packed
 from kcalib._pairs.backends.at_locations import MOST_LOCATIONS, AtLocations
+from kcalib._pairs.backends.base import Backend
 from kcalib._pairs.backends.cpu import CpuBackend
-from kcalib._pairs.dispatch import Backend
+from kcalib._pairs.reductions import Moments, sweep_one
 from kcalib.estimators.skce import PairOptions, describe
 from kcalib.estimators.with_result import with_result
 from kcalib.kernels import Kernel
@@ -339,7 +340,7 @@ def differences_at(
 def mean_differences(backend: Backend) -> np.ndarray:
     """Row means of H, locations against samples."""
     found = at_locations(backend)
-    sums = backend.moments().row_sums if found is None else found.sums(covariance=False)[0]
+    sums = sweep_one(backend, Moments()).row_sums if found is None else found.sums(covariance=False)[0]
     return arrays.to_host(sums).astype(np.float64) / backend.problem.columns.points.shape[0]
 
 

@@ -19,9 +19,10 @@ from kcalib._input.data import Data
 from kcalib._packing import Packed
 from kcalib._packing.variance import expected_lengths, expected_squares, finite_law
 from kcalib._pairs import statistics
+from kcalib._pairs.backends.base import Backend
 from kcalib._pairs.backends.diagonal import diagonal
-from kcalib._pairs.dispatch import Backend, like
 from kcalib._pairs.problem import PairProblem, Side
+from kcalib._pairs.reductions import BlockSums, sweep_one
 from kcalib.estimators.null_moments import SEED, n_draws
 from kcalib.estimators.skce import block_estimates, describe
 from kcalib.inference import events
@@ -258,8 +259,8 @@ def _null_moments(data: Data, packed: Packed, backend: Backend, size: int) -> Bl
     if law is not None:
 
         def within_blocks(problem: PairProblem) -> float:
-            again = like(backend, problem)
-            return statistics.total(again.block_sums(size))
+            again = backend.like(problem)
+            return statistics.total(sweep_one(again, BlockSums(size)))
 
         points = law.problem.left.points
         marks = data.xp.sqrt(expected_lengths(law)[0])[:, None]
@@ -276,8 +277,8 @@ def _of_drawn(data: Data, packed: Packed, backend: Backend, size: int, replicate
     """Of drawn targets a unit, of the size of the largest pair or block; in units of it mean squares of consecutive
     pairs, the sum of cubes of blocks, mean fourth powers of pairs; and the trace."""
     drawn, used = packed.with_targets(data.draw(SEED, replicate)), data.n // size * size
-    again = like(backend, drawn.problem)
-    pairs, sums = block_estimates(again, 2), again.block_sums(size)
+    again = backend.like(drawn.problem)
+    pairs, sums = block_estimates(again, 2), sweep_one(again, BlockSums(size))
     largest = max(float(arrays.namespace(found).max(abs(found))) for found in (pairs, sums))
     unit = math.ldexp(0.5, math.frexp(largest)[1])  # a power of 2
     pairs, sums = pairs / unit, sums / unit

@@ -37,7 +37,7 @@ from kcalib._input.source import (
     state_options,
 )
 from kcalib._packing.features import MapOptions, features_of
-from kcalib._pairs.dispatch import Spread
+from kcalib._pairs.backends.base import Spread
 from kcalib.estimators.skce import PairOptions, check_not_parallel
 from kcalib.inference.blocks import Block, Linear
 from kcalib.inference.cme import CME

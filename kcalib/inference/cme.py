@@ -19,7 +19,7 @@ from kcalib._backend import linalg
 from kcalib._backend.options import OptionError, check_choice, check_integer
 from kcalib._input.data import Data
 from kcalib._packing import Packed
-from kcalib._pairs.dispatch import Backend
+from kcalib._pairs.backends.base import Backend
 from kcalib.estimators.skce import PairOptions, describe
 from kcalib.estimators.ucme import check_locations, locations_for, mean_differences, mean_square
 from kcalib.inference import events

@@ -35,6 +35,7 @@ from kcalib._packing.variance import FiniteLaw, expected_lengths, finite_law
 from kcalib._pairs.dispatch import backend_for
 from kcalib._pairs.feature_sums import feature_rows
 from kcalib._pairs.problem import PairProblem, Side
+from kcalib._pairs.reductions import DenseRectangle, Moments, sweep_one
 from kcalib.inference.eigenvalues import (
     BLOCK_SIZE,
     FEWEST_RANDOM,
@@ -61,7 +62,7 @@ def conditional(task: Task) -> tuple[Hidden, str]:
     law = finite_law(task.data, task.packed)
     if law is None:
         backend = task.backend_of(task.packed.with_targets(task.data.draw(SEED, 0)).problem)
-        return of_residuals(backend, backend.moments(second=True), task.n), DRAWN
+        return of_residuals(backend, sweep_one(backend, Moments(second=True)), task.n), DRAWN
     return _hidden(task, law), GIVEN
 
 
@@ -165,7 +166,9 @@ def _hidden(task: Task, law: FiniteLaw) -> Hidden:
         return roots.back(with_diagonal(marks), (own, marks))
 
     def stored() -> Array:
-        kernel = arrays.where_computed(backend.tile(slice(0, n), slice(0, n)), np.float64) / (n - 1)
+        kernel = arrays.where_computed(sweep_one(backend, DenseRectangle(slice(0, n), slice(0, n))), np.float64) / (
+            n - 1
+        )
         xp = arrays.namespace(kernel)
         xp.fill_diagonal(kernel, 0.0)
         units = xp.tile(xp.eye(roots.size), (n, 1))
@@ -305,7 +308,7 @@ def _beside(rows: np.ndarray, data: Data) -> Array:
 
 
 def _entries(problem: PairProblem) -> np.ndarray:
-    tile = backend_for(problem).tile(slice(None), slice(None))
+    tile = sweep_one(backend_for(problem), DenseRectangle())
     return arrays.to_host(tile).astype(np.float64)
 
 

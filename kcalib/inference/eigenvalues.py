@@ -28,9 +28,10 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.memory import whole_pages
 from kcalib._backend.random import Weights, weights_beside
 from kcalib._backend.threads import sweeping
-from kcalib._pairs.dispatch import Backend, in_single_precision
-from kcalib._pairs.problem import Moments
+from kcalib._pairs.backends.base import Backend
+from kcalib._pairs.dispatch import in_single_precision
 from kcalib._pairs.profiles import PROFILES
+from kcalib._pairs.reductions import DenseRectangle, MomentSums, Products, sweep_one
 from kcalib.laws import ChiSquareMixture
 
 BLOCK_SIZE = 16  # columns of a product, for up to BLOCK_EIGENVALUES; one with fewer takes little less time
@@ -140,7 +141,7 @@ class Hidden:
     started: Started | None = None
 
 
-def of_residuals(backend: Backend, moments: Moments, n: int) -> Hidden:
+def of_residuals(backend: Backend, moments: MomentSums, n: int) -> Hidden:
     """H of the residuals as they are, without its diagonal, over n - 1: for the p-value of a statistic n SKCE.
 
     The law is that of the statistic with Gaussian multipliers. (The diagonal of H, and centring, make small samples'
@@ -160,7 +161,7 @@ def of_residuals(backend: Backend, moments: Moments, n: int) -> Hidden:
         return found
 
     def stored() -> Array:
-        matrix = arrays.where_computed(backend.tile(slice(0, n), slice(0, n))) / (n - 1)
+        matrix = arrays.where_computed(sweep_one(backend, DenseRectangle(slice(0, n), slice(0, n)))) / (n - 1)
         arrays.namespace(matrix).fill_diagonal(matrix, 0.0)
         return matrix
 
@@ -280,7 +281,9 @@ def products_with_diagonal(backend: Backend, squares: float, diagonal: Array) ->
     lost = squares <= FAR_BELOW**2 * float(arrays.namespace(diagonal).sum(diagonal * diagonal))
     chosen, dtype = (backend, "float64") if lost else (rounded(backend), "float32")
     points = chosen.problem.left.points
-    return lambda vectors: arrays.where_computed(chosen.matmul(arrays.beside(vectors, points), dtype=dtype))
+    return lambda vectors: arrays.where_computed(
+        sweep_one(chosen, Products(arrays.beside(vectors, points), dtype=dtype))
+    )
 
 
 @dataclass(frozen=True)

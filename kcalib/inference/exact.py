@@ -24,8 +24,9 @@ from kcalib._backend.random import BinaryDraws, drawn_labels
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._packing.variance import finite_law
-from kcalib._pairs.backends.compared_labels import LabelForms
+from kcalib._pairs.backends.compared_labels import label_forms
 from kcalib._pairs.backends.sorted_line import ON_THE_LINE, off_line
+from kcalib._pairs.reductions import LabelMatches, Moments, sweep_one
 from kcalib.inference.beyond import beyond_draws
 from kcalib.inference.conditional_spectrum import conditional
 from kcalib.inference.forms import by_forms, draws_at_once
@@ -168,7 +169,7 @@ def _(data: Classification, task: Task, count: int, seed: int) -> tuple[str, np.
     on_a_line = _on_a_line(task, data)
     if on_a_line is not None:
         return "labels", on_a_line(BinaryDraws.of(p, count, seed, threads=task.backend.threads))
-    if _by_labels(task, data) is not None:
+    if _compares_labels(task, data):
         at_once = max(1, LABELS_BYTES // (8 * task.n))
     else:
         at_once = draws_at_once(task.n, _root(task, data).shape[1])
@@ -182,10 +183,9 @@ def _totals_of_labels(task: Task, data: Classification, batches: Iterable[Array]
     if on_a_line is not None:
         return np.concatenate([on_a_line(np.ascontiguousarray(labels, dtype=np.int32)) for labels in batches])
     p = arrays.where_computed(data.probabilities)
-    by_labels = _by_labels(task, data)
-    if by_labels is not None:
+    if _compares_labels(task, data):
         p = _without_subnormal(p).astype(np.float64, copy=False)
-        observed, draws = by_labels(p, arrays.to_host(data.labels), batches)
+        observed, draws = label_forms(task.kernel_operator, p, arrays.to_host(data.labels), batches)
         return draws + (float(task.moments.total) - observed)  # draws of the observed labels are ties
     root = arrays.like(_root(task, data), p)
     xp = arrays.namespace(p)
@@ -201,18 +201,18 @@ def _totals_of_labels(task: Task, data: Classification, batches: Iterable[Array]
     return by_forms(task, marks(), rank)
 
 
-def _by_labels(task: Task, data: Classification) -> LabelForms | None:
-    """What has the statistics by comparisons of labels; None where there is no such way, or no use of it."""
+def _compares_labels(task: Task, data: Classification) -> bool:
+    """Whether statistics come from comparisons of labels: False where there is no such way, or no use of it."""
     if data.m < FEWEST_COMPARED or task.packed.target.root is not None:
-        return None
-    found: LabelForms | None = getattr(task.kernel_operator, "label_forms", None)
-    return found
+        return False
+    return task.kernel_operator.obstacle(LabelMatches(np.empty((0, 0), np.int32))) is None
 
 
 def _on_a_line(task: Task, data: Classification) -> Callable[[np.ndarray | BinaryDraws], np.ndarray] | None:
     """What has the statistics of labels of two classes on a line; None where there is no such way."""
     p, backend = data.probabilities, task.kernel_operator
-    if data.m != 2 or not arrays.is_host(p) or not hasattr(backend, "label_totals"):
+    labels = np.empty((0, 0), np.int32)
+    if data.m != 2 or backend.obstacle(LabelMatches(labels, np.empty((0, 2, 1)))) is not None:
         return None
     root = _root(task, data)
     if _has_residuals_on_a_line(task, data):
@@ -221,7 +221,7 @@ def _on_a_line(task: Task, data: Classification) -> Callable[[np.ndarray | Binar
         marks = length * np.stack([-second, first], axis=1)[:, :, None]
     else:
         marks = (np.eye(2) - p[:, None, :]) @ root
-    return lambda labels: backend.label_totals(marks, labels)
+    return lambda labels: sweep_one(backend, LabelMatches(labels, marks))
 
 
 def _has_residuals_on_a_line(task: Task, data: Classification) -> bool:
@@ -256,7 +256,7 @@ def _by_sweeps(task: Task, data: Data, count: int, seed: int) -> np.ndarray:
     draws = np.empty(count)
     for r in range(count):
         drawn = task.packed.with_targets(data.draw(seed, r))
-        draws[r] = float(task.backend_of(drawn.problem).moments(rows=False, trace=False).total)
+        draws[r] = float(sweep_one(task.backend_of(drawn.problem), Moments(rows=False, trace=False)).total)
     return draws
 
 

@@ -14,7 +14,7 @@ from kcalib._backend.threads import sweeping
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._packing import Packed
-from kcalib._pairs.dispatch import Backend, like
+from kcalib._pairs.backends.base import Backend
 from kcalib.inference.location_moments import (
     BLOCK_ELEMENTS,
     DRAWS_AT_ONCE,
@@ -38,7 +38,7 @@ def drawn_differences(
     parts = []
     for r in range(-(-count // at_once)):
         drawn = there.with_targets(repeated.draw(seed, NULL_DRAWS + r))
-        again = like(backend, drawn.problem)
+        again = backend.like(drawn.problem)
         parts_of = [block for _, block in blocks(again)]
         z = arrays.namespace(parts_of[0]).concatenate(parts_of, axis=1)
         parts.append(arrays.to_host(z.reshape(len(z), at_once, data.n).mean(axis=2)))

@@ -16,8 +16,9 @@ from kcalib._backend.arrays import Array
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._packing import Packed
-from kcalib._pairs.dispatch import Backend, like
+from kcalib._pairs.backends.base import Backend
 from kcalib._pairs.problem import PairProblem, Side
+from kcalib._pairs.reductions import DenseRectangle, sweep_one
 from kcalib.estimators.ucme import at_locations, mean_differences
 
 BLOCK_ELEMENTS = 2**20  # of a dense block of samples
@@ -70,7 +71,7 @@ def covariance_given_predictions(
     count = -(-count // at_once) * at_once
     for r in range(count // at_once):
         drawn = there.with_targets(repeated.draw(seed, r))
-        again = like(backend, drawn.problem)
+        again = backend.like(drawn.problem)
         for _, z in blocks(again):
             matrix += arrays.to_host(z @ z.T)
             size = np.maximum(size, _largest(z))
@@ -146,14 +147,17 @@ def blocks(backend: Backend, width: int = 1) -> Iterator[tuple[slice, Array]]:
     step = max(1, BLOCK_ELEMENTS // (n_locations * width))
     for begin in range(0, n, step):
         rows = slice(begin, min(n, begin + step))
-        yield rows, arrays.where_computed(backend.tile(slice(0, n_locations), rows)).astype(np.float64)
+        yield (
+            rows,
+            arrays.where_computed(sweep_one(backend, DenseRectangle(slice(0, n_locations), rows))).astype(np.float64),
+        )
 
 
 def of_kernel_alone(packed: Packed, backend: Backend) -> Backend:
     """k(p_j, p_i): the same problem with marks of 1."""
     left, right = (Side(s.points, _ones(s.points)) for s in (packed.problem.left, packed.problem.columns))
     problem = PairProblem(left, right, packed.problem.kernel)  # of class probabilities
-    return like(backend, problem)
+    return backend.like(problem)
 
 
 def _ones(points: Array) -> Array:

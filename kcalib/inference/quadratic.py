@@ -21,7 +21,8 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.random import Weights
 from kcalib._pairs import statistics
-from kcalib._pairs.dispatch import Backend
+from kcalib._pairs.backends.base import Backend
+from kcalib._pairs.reductions import QuadraticForms, sweep_one
 from kcalib.estimators.skce import describe
 from kcalib.inference.events import warn_if_few
 from kcalib.inference.task import CalibrationMethod, Task
@@ -127,4 +128,4 @@ def quadratic_forms(backend: Backend, weights: Weights | Array) -> Array:
     """w^T H w for each column w, in float32."""
     if not isinstance(weights, Weights):
         weights = arrays.beside(weights, backend.problem.left.points)
-    return arrays.where_computed(backend.quadratic_forms(weights, dtype="float32"))
+    return arrays.where_computed(sweep_one(backend, QuadraticForms(weights, dtype="float32")))

@@ -20,7 +20,7 @@ from kcalib._backend.segments import Segments
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._packing import Packed
-from kcalib._pairs.dispatch import Backend
+from kcalib._pairs.backends.base import Backend
 from kcalib.estimators.binning import bin_numbers
 from kcalib.estimators.skce import PairOptions, describe, value_and_error
 from kcalib.estimators.ucme import mean_differences, mean_square

@@ -19,7 +19,7 @@ from kcalib._backend.random import Weights, batches, weights_beside
 from kcalib._packing import Packed
 from kcalib._packing.variance import FiniteLaw, finite_law
 from kcalib._pairs.backends.diagonal import diagonal
-from kcalib._pairs.problem import Moments
+from kcalib._pairs.reductions import MomentSums, QuadraticForms
 from kcalib.inference import events
 from kcalib.inference.forms import by_forms, draws_at_once
 from kcalib.inference.quadratic import (
@@ -91,17 +91,20 @@ class Bootstrap(AllPairs):
 
     def law(self, task: Task, seed: int) -> NullLaw:
         n, count = task.n, int(self.n_resamples)
-        forms, linear = _forms_and_products(task, Weights("multinomial", n, count, seed), _subtracted)
+        counts = Weights("multinomial", n, count, seed)
+        (forms,) = task.sweep(QuadraticForms(counts, dtype="float32"))
+        forms = arrays.to_host(arrays.where_computed(forms))
+        linear = _count_products(_subtracted(task.moments), counts, task.options.threads)
         mean = float(_row_means(task.moments).mean())
         return from_draws(task, forms - linear + n**2 * mean, f"{count} Arcones-Gine bootstrap resamples")
 
 
-def _row_means(moments: Moments) -> Array:
+def _row_means(moments: MomentSums) -> Array:
     own = arrays.where_computed(moments.diagonal)
     return (arrays.where_computed(moments.row_sums) + own) / len(own)
 
 
-def _subtracted(moments: Moments) -> Array:
+def _subtracted(moments: MomentSums) -> Array:
     """The vector v with c^T H~ c - c^T diag H~ = c^T H c - c^T v + n^2 mean, for counts c, which sum to n."""
     own, row_means = arrays.where_computed(moments.diagonal), _row_means(moments)
     mean = float(row_means.mean())
@@ -228,14 +231,6 @@ def _multiplied_roots(finite: FiniteLaw, weights: Weights, at_once: int, task: T
             top[:, :, None], at_top[:, None, :], scaled - p[:, :, None] * (of_top + of_others)[:, None, :]
         )
         yield (residuals.transpose(0, 2, 1) @ root).reshape(n, -1)
-
-
-def _forms_and_products(
-    task: Task, counts: Weights, vector_of: Callable[[Moments], Array]
-) -> tuple[np.ndarray, np.ndarray]:
-    """c^T H c, in float32, and c^T v for each replicate of the counts c, where v is made of the moments of H."""
-    forms = arrays.to_host(quadratic_forms(task.backend, counts))
-    return forms, _count_products(vector_of(task.moments), counts, task.options.threads)
 
 
 def _count_products(vector: Array, weights: Weights, threads: int | None) -> np.ndarray:

@@ -29,6 +29,7 @@ from kcalib._backend import arrays
 from kcalib._packing.variance import FiniteLaw, expected_lengths
 from kcalib._pairs.dispatch import backend_for
 from kcalib._pairs.problem import PairProblem, Side
+from kcalib._pairs.reductions import DenseRectangle, Products, sweep_one
 from kcalib.inference.conditional_spectrum import Scalars, Vectors
 
 MOST_DIRECTIONS = 12
@@ -151,7 +152,7 @@ class Directions:
         roots = Scalars(some) if law.rank == 1 else Vectors(some)
         beside = PairProblem(_with_ones(points), _with_ones(points[rows]), law.problem.kernel)
         backend = backend_for(beside, threads=threads)
-        kernel = backend_for(replace(beside, left=beside.columns), threads=threads).tile(slice(None), slice(None))
+        kernel = sweep_one(backend_for(replace(beside, left=beside.columns), threads=threads), DenseRectangle())
         own = np.diag(kernel)[:, None].copy()
         np.fill_diagonal(kernel, 0.0)
         scales = 1 / np.sqrt(shares)[:, None]
@@ -165,7 +166,7 @@ class Directions:
         if len(values) == 0:
             return None
         marks = roots.forth(each * vectors)
-        sums = backend.matmul(marks)
+        sums = sweep_one(backend, Products(marks))
         sums[rows] -= own * marks
         found = sums.reshape(n, -1, len(values))
         root = law.narrow_root

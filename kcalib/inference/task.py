@@ -19,9 +19,10 @@ from kcalib._input.methods import Method
 from kcalib._packing import Packed
 from kcalib._packing.features import FeatureProblem, MapOptions, features_of
 from kcalib._pairs import statistics
+from kcalib._pairs.backends.base import Backend
 from kcalib._pairs.backends.diagonal import diagonal
-from kcalib._pairs.dispatch import Backend, like
-from kcalib._pairs.problem import Moments, PairProblem, Side
+from kcalib._pairs.problem import PairProblem, Side
+from kcalib._pairs.reductions import MomentSums, Reduction
 from kcalib.estimators.few_errors import few_errors
 from kcalib.estimators.null_moments import NullMoments, effective_events, moments_and_null_moments
 from kcalib.estimators.skce import PairOptions, feature_options
@@ -43,6 +44,7 @@ class Task:
     data: Data
     options: PairOptions
     feature_problems: list[FeatureProblem] = field(default_factory=list)  # those that were made, for others to look at
+    _moments: list[tuple[MomentSums, NullMoments]] = field(default_factory=list)  # of H, once it was swept
 
     @property
     def n(self) -> int:
@@ -65,7 +67,7 @@ class Task:
 
     def backend_of(self, problem: PairProblem) -> Backend:
         """Another problem on the backend of this one."""
-        return like(self.backend, problem)
+        return self.backend.like(problem)
 
     def ordered(self, seed: int | None) -> Backend:
         """The backend on the samples in an order drawn with the seed; None: as they are.
@@ -77,13 +79,19 @@ class Task:
         problem = self.packed.taken(self.data.order(seed)).problem
         return self.options.backend_for(problem)
 
-    @cached_property
-    def _all_moments(self) -> tuple[Moments, NullMoments]:
-        return moments_and_null_moments(self.data, self.packed, self.backend)
+    def sweep(self, *reductions: Reduction[Any]) -> list[Any]:
+        """Sweep H once for the reductions that a test declares, and for the moments if these are not known yet."""
+        if self._moments:
+            return self.backend.sweep(reductions)
+        moments, null, results = moments_and_null_moments(self.data, self.packed, self.backend, reductions)
+        self._moments.append((moments, null))
+        return results
 
     @property
-    def moments(self) -> Moments:
-        return self._all_moments[0]
+    def moments(self) -> MomentSums:
+        if not self._moments:
+            self.sweep()
+        return self._moments[0][0]
 
     @cached_property
     def estimate(self) -> float:
@@ -105,7 +113,9 @@ class Task:
     @property
     def null_moments(self) -> NullMoments:
         """Moments of the sums over H under calibration, given the predictions."""
-        return self._all_moments[1]
+        if not self._moments:
+            self.sweep()
+        return self._moments[0][1]
 
     @cached_property
     def effective_events(self) -> float:

@@ -17,7 +17,7 @@ import scipy
 
 from kcalib._backend.options import SEED
 from kcalib._input.data import Data
-from kcalib._pairs.dispatch import Spread
+from kcalib._pairs.backends.base import Spread
 from kcalib.estimators import rms_bound
 from kcalib.estimators.feature_moments import feature_moments
 from kcalib.estimators.rms_bound import RISK_SHARE, MeanEigenvalue, NoBoundError

@@ -19,11 +19,12 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from kcalib._backend.warnings import Told, kept, warn
+from kcalib._pairs.backends.base import Progress
+from kcalib._pairs.tiles import Tile
 from kcalib._version import __version__
-from kcalib.parallel.plan import Tile
 from kcalib.parallel.store import Done, Missing, Recent, forget, run_tile
 from kcalib.parallel.transport import ATTEMPTS, Parallel, TileError, counted, given_up
-from kcalib.parallel.work import Progress, Work
+from kcalib.parallel.work import Work
 
 T = TypeVar("T")
 
@@ -225,7 +226,7 @@ class Dask(Parallel):
     ) -> Iterator[Done]:
         """Results of what is left, which is taken from it; what is lost, or fails in passing, stays."""
         client, tiles = held.client, list(left.values())
-        name = f"kcalib-{work.primitive}-{uuid.uuid4().hex[:8]}"
+        name = f"kcalib-{work.name}-{uuid.uuid4().hex[:8]}"
         submitted = client.map(
             _on_worker,
             tiles,

@@ -20,10 +20,11 @@ from typing import Any
 from kcalib._backend.options import check_integer
 from kcalib._backend.threads import processors
 from kcalib._backend.warnings import warn
-from kcalib.parallel.plan import Tile
+from kcalib._pairs.backends.base import Progress
+from kcalib._pairs.tiles import Tile
 from kcalib.parallel.store import Done, Missing, deliver, forget, run_tile
 from kcalib.parallel.transport import ATTEMPTS, Parallel, TileError, counted, given_up
-from kcalib.parallel.work import Progress, Work
+from kcalib.parallel.work import Work
 
 
 class Pool:

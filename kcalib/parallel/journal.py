@@ -32,7 +32,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from kcalib._backend.files import UNFINISHED, remove_unfinished
-from kcalib.parallel.work import Sums
+from kcalib._pairs.reductions import Part as Sums
 
 try:
     import fcntl

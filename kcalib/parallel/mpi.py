@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from kcalib._backend.warnings import warn
-from kcalib.parallel.plan import Tile
+from kcalib._pairs.backends.base import Progress
+from kcalib._pairs.tiles import Tile
 from kcalib.parallel.store import Done, Missing, Store
 from kcalib.parallel.transport import Parallel, TileError, counted
-from kcalib.parallel.work import Progress, Work
+from kcalib.parallel.work import Work
 
 T = TypeVar("T")
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from kcalib._backend.threads import resolve_threads
-from kcalib.parallel.plan import Tile
+from kcalib._pairs.backends.base import Progress
+from kcalib._pairs.tiles import Tile
 from kcalib.parallel.store import Done, Store
 from kcalib.parallel.transport import Parallel, counted
-from kcalib.parallel.work import Progress, Work
+from kcalib.parallel.work import Work
 
 
 @dataclass(frozen=True, kw_only=True)

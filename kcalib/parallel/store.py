@@ -12,16 +12,19 @@ import os
 import socket
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from kcalib._backend import arrays
-from kcalib._backend.random import Weights
+from kcalib._pairs.backends.base import Progress
+from kcalib._pairs.features import FeatureMap
 from kcalib._pairs.problem import PairProblem, Side
-from kcalib.parallel.plan import Tile
-from kcalib.parallel.work import OF_ROWS, Featured, Prepared, Progress, Sums, Weighting, Work, computed
+from kcalib._pairs.reductions import Part, Reduction
+from kcalib._pairs.tiles import Tile
+from kcalib.parallel.work import Prepared, Work, sweep_tile
 
 SWEEPS = 3  # of which a worker keeps what they need
 
@@ -30,7 +33,7 @@ class Done(NamedTuple):
     """The sums of a tile, and who computed them."""
 
     tile: Tile
-    sums: Sums
+    sums: Part
     worker: str
     seconds: float
     received: int = 0  # bytes of samples and vectors that the worker was sent since it told last
@@ -141,28 +144,27 @@ class Store:
             return Missing(worker_name(), self.missing(work))
         return Done(tile, found, worker_name(), time.perf_counter() - start, self.told() if sent else 0)
 
-    def sums(self, work: Work, tile: Tile, given: Mapping[str, Any], progress: Progress = None) -> Sums | None:
+    def sums(self, work: Work, tile: Tile, given: Mapping[str, Any], progress: Progress = None) -> Part | None:
         """Those of a tile, with what is `given` now or was before; None if something is missing."""
         needed = self.keep(work, given)
-        if len(needed) < len({*work.needs}):  # a vector may be an array of the problem, such as ones
+        if len(needed) < len(work.needs):
             return None
-        vectors = None if work.vectors is None else needed[work.vectors]
-        return computed(work, tile, needed[work.problem], vectors, progress)
+        prepared = needed[work.problem]
+        reduction, vectors = (work.options, None) if work.options is not None else needed[work.reduction]
+        return sweep_tile(work, tile, prepared, reduction, vectors, progress)
 
     def _has_parts(self, work: Work, value: Any) -> bool:
         """Whether what it is made of is here: another worker may have asked for it that lacks nothing else."""
-        parts = work.parts if isinstance(value, Outline) else (work.problem,) if isinstance(value, Weighting) else ()
+        parts = work.parts if isinstance(value, Outline) else (work.problem,) if isinstance(value, Reduction) else ()
         return all(key in self._kept for key in parts)
 
     def _made(self, work: Work, value: Any) -> Any:
         if isinstance(value, Outline):
             prepared = Prepared(value.made(self._kept), work.backend, work.threads, work.gpu)
-            if work.primitive != OF_ROWS:
-                assert prepared.cut(work.primitive)  # is made now, by one thread
+            if work.options is not None:
+                prepared.prepare(work.options)  # now, by one thread
             return prepared
-        if isinstance(value, Weighting):
-            return self._kept[work.problem].cut(work.primitive).weights(*value)
-        return value
+        return self._kept[work.problem].prepare(value) if isinstance(value, Reduction) else value
 
 
 _store = Store()  # of a worker process
@@ -190,15 +192,16 @@ def worker_name() -> str:
 
 
 def fingerprint(value: Any) -> str:
-    """The same for the same numbers, weights, or features."""
-    if isinstance(value, Weighting):
-        drawn = isinstance(value.weights, Weights)
-        return _digest(repr(value if drawn else (value.dtype, fingerprint(value.weights))).encode())
-    if isinstance(value, Featured):
-        of = value.feature_map
-        return _digest(repr([fingerprint(a) for a in (of.frequencies, of.amplitudes, value.columns)]).encode())
+    """Return the same for the same numbers: of an array, or of a reduction and its arrays."""
+    if isinstance(value, Reduction | FeatureMap):
+        of_fields = [(field.name, _described(getattr(value, field.name))) for field in fields(value)]  # type: ignore[arg-type]
+        return _digest(repr((type(value).__name__, of_fields)).encode())
     numbers = np.ascontiguousarray(arrays.to_host(value))
     return _digest(repr((numbers.shape, numbers.dtype.str)).encode(), numbers)
+
+
+def _described(value: Any) -> str:
+    return fingerprint(value) if isinstance(value, np.ndarray | FeatureMap) else repr(value)
 
 
 def _digest(text: bytes, numbers: np.ndarray | None = None) -> str:

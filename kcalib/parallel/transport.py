@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kcalib._backend.options import check_integer
-from kcalib.parallel.plan import Tile
+from kcalib._pairs.backends.base import Progress
+from kcalib._pairs.tiles import Tile
 from kcalib.parallel.store import Done
-from kcalib.parallel.work import Progress, Work
+from kcalib.parallel.work import Work
 
 T = TypeVar("T")
 

@@ -9,7 +9,9 @@ import numpy as np
 from kcalib import _packing
 from kcalib._backend import arrays
 from kcalib._pairs import statistics
-from kcalib._pairs.dispatch import Backend, backend_for
+from kcalib._pairs.backends.base import Backend
+from kcalib._pairs.dispatch import backend_for
+from kcalib._pairs.reductions import Moments, sweep_one
 from kcalib.estimators.skce import PairOptions, describe
 from kcalib.recalibration._scalable import Scalable
 from kcalib.recalibration._search import ROUNDING, TemperatureFit, normal_quantile, warn_of_bound, warn_of_nothing
@@ -51,13 +53,13 @@ class SKCECriterion:
         return fit._replace(standard_error=relative * temperature, interval=interval, converged=True)
 
     def value(self, log_temperature: float) -> float:
-        moments = self._backend(log_temperature).moments(rows=False)
+        moments = sweep_one(self._backend(log_temperature), Moments(rows=False))
         return statistics.biased(moments, self.data.n, self.data.sample_weight)
 
     def _standard_error(self, place: float) -> float | None:
         """The error of log(T): 2 sd(g) / (sqrt(n) U''), with U' the mean of 2 g_i, the derivatives of row means."""
         n = self.data.n
-        moments = [self._backend(place + step).moments() for step in (-STEP, 0.0, STEP)]
+        moments = [sweep_one(self._backend(place + step), Moments()) for step in (-STEP, 0.0, STEP)]
         values = [statistics.biased(m, n) for m in moments]
         curvature = (values[0] - 2 * values[1] + values[2]) / STEP**2
         if n < 2 or curvature <= 0:

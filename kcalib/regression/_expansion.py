@@ -20,6 +20,7 @@ from kcalib._backend.memory import available_memory, available_memory_on_gpu, ch
 from kcalib._packing import pack_points
 from kcalib._pairs.dispatch import backend_for
 from kcalib._pairs.problem import PairProblem, Side
+from kcalib._pairs.reductions import Products, sweep_one
 from kcalib.kernels import Kernel
 from kcalib.regression._function import Problem
 from kcalib.solvers.kernel_operator import KernelMatrix
@@ -168,4 +169,4 @@ def kernel_products(points: Array, landmarks: Array, kernel: Kernel, vectors: Ar
         return xp.zeros((len(points), vectors.shape[1]))
     landmarks, vectors = (arrays.beside(a, points) for a in (landmarks, vectors))
     left, right = (Side(xp.ascontiguousarray(a), xp.ones((len(a), 1))) for a in (points, landmarks))
-    return backend_for(PairProblem(left, right, kernel.terms())).matmul(xp.ascontiguousarray(vectors))
+    return sweep_one(backend_for(PairProblem(left, right, kernel.terms())), Products(xp.ascontiguousarray(vectors)))

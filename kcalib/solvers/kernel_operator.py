@@ -20,10 +20,12 @@ from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_choice
 from kcalib._input.checks import check_points
 from kcalib._packing import Packed, pack_points
+from kcalib._pairs.backends.base import Backend, Spread
 from kcalib._pairs.backends.diagonal import diagonal
-from kcalib._pairs.dispatch import Backend, Spread, backend_for, in_single_precision
+from kcalib._pairs.dispatch import backend_for, in_single_precision
 from kcalib._pairs.feature_sums import gram
 from kcalib._pairs.features import FeatureMap
+from kcalib._pairs.reductions import DenseRectangle, Products, sweep_one
 from kcalib.kernels import Kernel
 
 MEMBERS = ("n", "matmul", "tile", "diagonal")
@@ -90,12 +92,12 @@ class KernelMatrix:
     def matmul(self, vectors: Array, dtype: str = "float64") -> Array:
         backend = self._single if dtype == "float32" else self._backend
         if self._on_gpu:
-            return backend.matmul(vectors, dtype=dtype)
-        return arrays.to_host(backend.matmul(arrays.like(vectors, self._points), dtype=dtype))
+            return sweep_one(backend, Products(vectors, dtype))
+        return arrays.to_host(sweep_one(backend, Products(arrays.like(vectors, self._points), dtype)))
 
     def tile(self, rows: Any, columns: Any) -> Array:
         rows, columns = (i if isinstance(i, slice) else arrays.like(i, self._points) for i in (rows, columns))
-        tile = self._backend.tile(rows, columns)
+        tile = sweep_one(self._backend, DenseRectangle(rows, columns))
         if self._on_gpu:
             return arrays.namespace(tile).astype(tile, np.float64, copy=False)
         return np.asarray(arrays.to_host(tile), dtype=np.float64)

@@ -31,6 +31,16 @@ from kcalib._pairs.backends.device_mixtures import MIXTURE_NUMBERS
 from kcalib._pairs.backends.rectangles import Rectangle
 from kcalib._pairs.dispatch import backend_for
 from kcalib._pairs.problem import PairProblem
+from kcalib._pairs.reductions import (
+    BlockSums,
+    Counts,
+    DenseRectangle,
+    EntriesInRange,
+    Moments,
+    Products,
+    QuadraticForms,
+    sweep_one,
+)
 
 KERNEL = K.Exponential(bandwidth=0.5)
 
@@ -93,22 +103,25 @@ def _everything(backend: CudaBackend, vectors: np.ndarray) -> dict[str, np.ndarr
     import cupy
 
     symmetric, vectors = backend.problem.symmetric, cupy.asarray(vectors)
-    moments = backend.moments(second=True)
+    moments = sweep_one(backend, Moments(second=True))
     found = {"rows": moments.row_sums.get(), "columns": moments.column_sums.get()}
     found |= {"total": np.float64(moments.total), "squares": np.float64(moments.sum_of_squares)}
-    found |= {"product": backend.matmul(vectors).get(), "single": backend.matmul(vectors, dtype="float32").get()}
-    found["tile"] = backend.tile(slice(None), slice(3, None)).get()
-    assert backend.moments(rows=False).total == moments.total
+    found |= {
+        "product": sweep_one(backend, Products(vectors)).get(),
+        "single": sweep_one(backend, Products(vectors, dtype="float32")).get(),
+    }
+    found["tile"] = sweep_one(backend, DenseRectangle(slice(None), slice(3, None))).get()
+    assert sweep_one(backend, Moments(rows=False)).total == moments.total
     if symmetric:
         n = len(vectors)
         weights = Weights("rademacher", n, 33, 5)
-        found["forms"] = backend.quadratic_forms(weights).get()
-        found["single forms"] = backend.quadratic_forms(weights, dtype="float32").get()
-        found["forms of an array"] = backend.quadratic_forms(vectors).get()
-        found |= {f"blocks of {size}": backend.block_sums(size).get() for size in (7, n // 2)}
-        found["counts"] = backend.counts(np.linspace(-0.5, 0.5, 9))
-        low, high = backend.counts(np.array([0.0, 0.2]))
-        found["between"] = np.sort(backend.between(0.0, 0.2, int(high - low)))
+        found["forms"] = sweep_one(backend, QuadraticForms(weights)).get()
+        found["single forms"] = sweep_one(backend, QuadraticForms(weights, dtype="float32")).get()
+        found["forms of an array"] = sweep_one(backend, QuadraticForms(vectors)).get()
+        found |= {f"blocks of {size}": sweep_one(backend, BlockSums(size)).get() for size in (7, n // 2)}
+        found["counts"] = sweep_one(backend, Counts(np.linspace(-0.5, 0.5, 9)))
+        low, high = sweep_one(backend, Counts(np.array([0.0, 0.2])))
+        found["between"] = np.sort(sweep_one(backend, EntriesInRange(0.0, 0.2, int(high - low))).values)
     return found
 
 
@@ -172,7 +185,7 @@ def test_many_rectangles(cupy, monkeypatch, shape):
     assert ("-DKCALIB_GRAM=1" in backend.program("kcalib_sums").options) == bool(gram_from)
     vectors = np.random.default_rng(0).normal(size=(other or n, 18))
     found = _everything(backend, vectors)
-    expected = CpuBackend(problem).tile(slice(None), slice(None))
+    expected = sweep_one(CpuBackend(problem), DenseRectangle())
     _check(found, expected, vectors, not other, 1e-12)
     again = _everything(_on_gpu(problem), vectors)
     assert {k: v.tobytes() for k, v in found.items()} == {k: v.tobytes() for k, v in again.items()}
@@ -183,11 +196,11 @@ def test_bits_of_sums_do_not_depend_on_the_launches(cupy, monkeypatch):
     monkeypatch.setattr(cuda, "GROUP_COST", 1)
 
     def bits() -> list[bytes]:
-        moments = backend.moments(second=True)
+        moments = sweep_one(backend, Moments(second=True))
         return [
             np.float64(moments.total).tobytes(),
             moments.row_sums.get().tobytes(),
-            backend.block_sums(100).get().tobytes(),
+            sweep_one(backend, BlockSums(100)).get().tobytes(),
         ]
 
     whole = bits()
@@ -217,24 +230,24 @@ def test_too_little_memory_is_met_by_smaller_workspaces(emulation, monkeypatch):
         monkeypatch.setattr(cuda, name, value)
     n = 300
     backend = _on_gpu(_problem(n, 10))
-    whole, vectors = backend.moments().total, emulation.asarray(np.ones((n, 2)))
-    product = backend.matmul(vectors).get()
+    whole, vectors = sweep_one(backend, Moments()).total, emulation.asarray(np.ones((n, 2)))
+    product = sweep_one(backend, Products(vectors)).get()
     pool = emulation.get_default_memory_pool()
     gc.collect()  # what tests before left in cycles would be freed in between
     used, entry = pool.used_bytes(), 8 * n * n
     monkeypatch.setattr(cuda, "free_memory", lambda: 2**40)  # what others take in the meantime is not foreseen
     with emulated_cupy.memory_limit(used + 2 * entry - 1000):
-        np.testing.assert_allclose(backend.matmul(vectors).get(), product, rtol=0, atol=1e-13)
+        np.testing.assert_allclose(sweep_one(backend, Products(vectors)).get(), product, rtol=0, atol=1e-13)
     assert pool.used_bytes() == used
     with emulated_cupy.memory_limit(used + 20_000):
         with pytest.raises(
             MemoryError, match=r"products with H of 300 samples do not fit into the memory of GPU 0 \(Out of"
         ):
-            backend.matmul(vectors)
+            sweep_one(backend, Products(vectors))
         with pytest.raises(MemoryError, match=r"the moments of 300 samples do not fit .* pass fewer samples"):
-            backend.moments()
+            sweep_one(backend, Moments())
     assert pool.used_bytes() == used
-    assert backend.moments().total == whole
+    assert sweep_one(backend, Moments()).total == whole
 
 
 def test_workspaces_are_fitted_to_the_free_memory(cupy, monkeypatch):
@@ -253,7 +266,7 @@ def test_long_work_waits_for_signals_and_shows_progress(emulation, monkeypatch):
     seen: list[float] = []
     monkeypatch.setattr(threads.ProgressBar, "__call__", lambda bar, done: seen.append(done))
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    backend.moments()
+    sweep_one(backend, Moments())
     assert len(seen) >= 4
     assert seen == sorted(seen)
     assert seen[-1] <= 1.0
@@ -267,8 +280,8 @@ def test_long_work_waits_for_signals_and_shows_progress(emulation, monkeypatch):
     monkeypatch.setattr(emulation.cuda, "get_current_stream", Interrupted)
     for work in (
         backend.moments,
-        lambda: backend.counts(np.zeros(1)),
-        lambda: backend.tile(slice(None), slice(None)),
+        lambda: sweep_one(backend, Counts(np.zeros(1))),
+        lambda: sweep_one(backend, DenseRectangle()),
     ):
         with pytest.raises(KeyboardInterrupt):
             work()
@@ -280,12 +293,12 @@ def test_pieces_larger_than_the_problem(cupy, monkeypatch):
     monkeypatch.setattr(cuda, "GRAM_FROM", 9)
     problem = _problem(20, 10)
     backend, rows = _on_gpu(problem), np.arange(50) % 20
-    found = backend.tile(cupy.asarray(rows), cupy.asarray(rows[::-1].copy())).get()
-    expected = CpuBackend(problem).tile(rows, rows[::-1].copy())
+    found = sweep_one(backend, DenseRectangle(cupy.asarray(rows), cupy.asarray(rows[::-1].copy()))).get()
+    expected = sweep_one(CpuBackend(problem), DenseRectangle(rows, rows[::-1].copy()))
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13)
     for dtype in ("float64", "float32"):
-        assert backend.matmul(cupy.zeros((20, 0)), dtype=dtype).shape == (20, 0)
-        assert backend.quadratic_forms(cupy.zeros((20, 0)), dtype=dtype).shape == (0,)
+        assert sweep_one(backend, Products(cupy.zeros((20, 0)), dtype=dtype)).shape == (20, 0)
+        assert sweep_one(backend, QuadraticForms(cupy.zeros((20, 0)), dtype=dtype)).shape == (0,)
 
 
 def test_points_close_to_each_other_are_subtracted(cupy):
@@ -298,8 +311,8 @@ def test_points_close_to_each_other_are_subtracted(cupy):
         problem = _packing.pack(prepare(y, q), kernel, "delta").problem
         backend = _on_gpu(problem)
         assert option(definition) in backend.program("kcalib_sums").options
-        expected = CpuBackend(problem).tile(slice(None), slice(None))
-        assert np.abs(backend.tile(slice(None), slice(None)).get() - expected).max() <= 1e-12 * 2
+        expected = sweep_one(CpuBackend(problem), DenseRectangle())
+        assert np.abs(sweep_one(backend, DenseRectangle()).get() - expected).max() <= 1e-12 * 2
 
 
 def test_results_stay_on_the_device(emulation):
@@ -307,12 +320,12 @@ def test_results_stay_on_the_device(emulation):
     backend = _on_gpu(_problem(n, 10))
     vectors = emulation.asarray(np.ones((n, 2)))
     with emulated_cupy.stays_on_device(at_most=9):
-        backend.moments(second=True)
-        backend.matmul(vectors)
-        backend.quadratic_forms(Weights("gaussian", n, 3, 1))
-        backend.block_sums(10)
-        backend.counts(np.zeros(2))
-        backend.tile(slice(None), slice(None))
+        sweep_one(backend, Moments(second=True))
+        sweep_one(backend, Products(vectors))
+        sweep_one(backend, QuadraticForms(Weights("gaussian", n, 3, 1)))
+        sweep_one(backend, BlockSums(10))
+        sweep_one(backend, Counts(np.zeros(2)))
+        sweep_one(backend, DenseRectangle())
 
 
 def test_products_are_not_rounded_to_tf32(cupy, monkeypatch):
@@ -322,7 +335,9 @@ def test_products_are_not_rounded_to_tf32(cupy, monkeypatch):
     backend = _on_gpu(problem)
     assert "-DKCALIB_GRAM=0" in backend.program("kcalib_sums").options
     vectors = cupy.asarray(np.random.default_rng(0).normal(size=(40, 2)))
-    np.testing.assert_array_equal(backend.matmul(vectors, dtype="float32").get(), backend.matmul(vectors).get())
+    np.testing.assert_array_equal(
+        sweep_one(backend, Products(vectors, dtype="float32")).get(), sweep_one(backend, Products(vectors)).get()
+    )
 
 
 def test_host_arrays_are_refused():

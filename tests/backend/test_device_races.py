@@ -25,6 +25,16 @@ from kcalib._pairs.backends.cuda import CudaBackend, drawn_weights
 from kcalib._pairs.backends.sorted_cuda import SortedPlaces, group_sums
 from kcalib._pairs.backends.sorted_line import SortedBackend
 from kcalib._pairs.problem import Factor, Mixtures, PairProblem, Side, Term
+from kcalib._pairs.reductions import (
+    BlockSums,
+    Counts,
+    DenseRectangle,
+    EntriesInRange,
+    Moments,
+    Products,
+    QuadraticForms,
+    sweep_one,
+)
 from kcalib.distributions import Poisson
 from kcalib.regression._dirichlet_cuda import class_shares, log_normalisers
 
@@ -47,17 +57,17 @@ def pairs(m: int, dtype: str = "float64") -> Callable[[Any], Arrays]:
 
     def compute(cupy: Any) -> Arrays:
         backend = CudaBackend(problem(cupy, 150, m, dtype))
-        found = backend.moments(second=True)
+        found = sweep_one(backend, Moments(second=True))
         vectors = cupy.asarray(rng().normal(size=(150, 3)))
-        products = backend.matmul(vectors), backend.matmul(vectors, dtype="float32")
-        forms = backend.quadratic_forms(Weights("rademacher", 150, 5, 1))
+        products = sweep_one(backend, Products(vectors)), sweep_one(backend, Products(vectors, dtype="float32"))
+        forms = sweep_one(backend, QuadraticForms(Weights("rademacher", 150, 5, 1)))
         return [
             found.total,
             found.sum_of_squares,
             found.row_sums,
             *products,
             forms,
-            backend.tile(slice(0, 70), slice(3, 150)),
+            sweep_one(backend, DenseRectangle(slice(0, 70), slice(3, 150))),
         ]
 
     return compute
@@ -65,7 +75,7 @@ def pairs(m: int, dtype: str = "float64") -> Callable[[Any], Arrays]:
 
 def sums(m: int) -> Callable[[Any], Arrays]:
     def compute(cupy: Any) -> Arrays:
-        found = CudaBackend(problem(cupy, 150, m)).moments(second=True)
+        found = sweep_one(CudaBackend(problem(cupy, 150, m)), Moments(second=True))
         return [found.total, found.sum_of_squares, found.row_sums]
 
     return compute
@@ -73,14 +83,14 @@ def sums(m: int) -> Callable[[Any], Arrays]:
 
 def small_blocks(cupy: Any) -> Arrays:
     backend = CudaBackend(problem(cupy, 150, 3))
-    return [backend.block_sums(size) for size in (2, 7, 70)]
+    return [sweep_one(backend, BlockSums(size)) for size in (2, 7, 70)]
 
 
 def order_statistics(cupy: Any) -> Arrays:
     """Lists in no order; those of the line are sorted by their function."""
     backend = CudaBackend(problem(cupy, 150, 3))
-    counts = backend.counts(np.linspace(-1, 1, 11))
-    return [counts, np.sort(backend.between(-0.2, 0.2, int(counts[6] - counts[4])))]
+    counts = sweep_one(backend, Counts(np.linspace(-1, 1, 11)))
+    return [counts, np.sort(sweep_one(backend, EntriesInRange(-0.2, 0.2, int(counts[6] - counts[4]))).values)]
 
 
 def mixtures(cupy: Any) -> Arrays:
@@ -91,7 +101,7 @@ def mixtures(cupy: Any) -> Arrays:
     marks = np.concatenate([np.ones((70, 2)), random.normal(size=(70, 2)), parameters[0]], axis=1)
     side = Side(cupy.asarray(parameters[1]), cupy.asarray(marks))
     kernel = (Term(1.0, (Factor("exponential", "mmd", 0.5),)),)
-    found = CudaBackend(PairProblem(side, None, kernel, target=normals, predicted=normals)).moments()
+    found = sweep_one(CudaBackend(PairProblem(side, None, kernel, target=normals, predicted=normals)), Moments())
     return [found.total, found.row_sums]
 
 
@@ -100,15 +110,20 @@ def line(cupy: Any) -> Arrays:
     data = prepare(y, cupy.asarray(p))
     backend = SortedBackend(_packing.pack(data, KERNELS["matern_2.5"], "delta").problem)
     vectors = cupy.asarray(rng().normal(size=(3000, 5)))
-    found = backend.moments()
-    return [found.total, found.row_sums, backend.matmul(vectors), backend.quadratic_forms(vectors)]
+    found = sweep_one(backend, Moments())
+    return [
+        found.total,
+        found.row_sums,
+        sweep_one(backend, Products(vectors)),
+        sweep_one(backend, QuadraticForms(vectors)),
+    ]
 
 
 def places(cupy: Any) -> Arrays:
     numbers = cupy.asarray(rng().normal(size=500))
     ordered = SortedPlaces.of(numbers)
-    counts = ordered.counts(np.linspace(0, 3, 9))
-    listed = ordered.between(0.375, 0.75, int(counts[2] - counts[1]))
+    counts = sweep_one(ordered, Counts(np.linspace(0, 3, 9)))
+    listed = sweep_one(ordered, EntriesInRange(0.375, 0.75, int(counts[2] - counts[1]))).values
     return [counts, listed, group_sums(numbers, 5, 100)]
 
 

@@ -13,6 +13,7 @@ from problems import instruction_sets
 from kcalib import _native
 from kcalib._pairs.backends.cpu import CpuBackend
 from kcalib._pairs.problem import Factor, PairProblem, Side, Term
+from kcalib._pairs.reductions import DenseRectangle, sweep_one
 
 mpmath = pytest.importorskip("mpmath")
 
@@ -208,7 +209,7 @@ def profile(name: str, shape: float, x: np.ndarray, level: str) -> np.ndarray:
     points = np.concatenate(([0], x)).astype(x.dtype)[:, None]
     term = Term(1.0, (Factor(name, "cityblock", 1.0, shape),))
     backend = CpuBackend(PairProblem(Side(points, np.ones_like(points)), None, (term,)), level=level)
-    return backend.tile(slice(0, 1), slice(1, None))[0]
+    return sweep_one(backend, DenseRectangle(slice(0, 1), slice(1, None)))[0]
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -242,7 +243,7 @@ def test_decays_of_euclidean_distances(name, dtype, level):
         backend = CpuBackend(
             PairProblem(Side(points, np.ones_like(points)), None, (Term(1.0, (factor,)),)), level=level
         )
-        found = backend.tile(slice(0, 1), slice(1, None))[0]
+        found = sweep_one(backend, DenseRectangle(slice(0, 1), slice(1, None)))[0]
         assert (
             found[0] == 1 and (found >= np.exp(1.01 * range_of_exp(dtype)[0])).all()
         )  # of equal points; never denormal
@@ -265,7 +266,7 @@ def test_decays_between_predictions_of_sorted_labels(scale, name, level):
     p = rng.dirichlet(np.full(m, 0.02), n)
     e = (labels[:, None] == np.arange(m)) - p
     terms = (Term(1.0, (Factor(name, "euclidean", scale),)),)
-    found = CpuBackend(PairProblem(Side(p, e, labels), None, terms), level=level).tile(slice(None), slice(None))
+    found = sweep_one(CpuBackend(PairProblem(Side(p, e, labels), None, terms), level=level), DenseRectangle())
     d = np.sqrt(((p[:, None] - p[None]) ** 2).sum(axis=2))
     x = scale * (d if name == "exponential" else d * d)
     off = ~np.eye(n, dtype=bool)

@@ -245,12 +245,12 @@ class TestOptions:
         assert len(values) == 1
 
     def test_standard_error(self):
-        from kcalib._pairs.problem import Moments
+        from kcalib._pairs.reductions import MomentSums
         from kcalib._pairs.statistics import standard_error
 
         h = self.h()
         off = h - np.diag(np.diag(h))
-        moments = Moments(off.sum(), off.sum(axis=1), None, np.diag(h), float(np.sum(off**2)), float(np.trace(h)))
+        moments = MomentSums(off.sum(), off.sum(axis=1), None, np.diag(h), float(np.sum(off**2)), float(np.trace(h)))
         result = kcalib.skce.result(self.y, self.prediction, **self.options)
         # No smaller than what the predictions themselves promise.
         squares = result.null_standard_error**2 * len(self.y) ** 2 * (len(self.y) - 1) ** 2 / 2

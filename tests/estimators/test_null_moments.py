@@ -17,6 +17,7 @@ import kcalib
 from kcalib import kernels as K
 from kcalib._input.forecasts import prepare
 from kcalib._packing import variance
+from kcalib._pairs.reductions import Moments, sweep_one
 from kcalib.distributions import Laplace, NegativeBinomial, Normal, Poisson
 from kcalib.estimators import null_moments
 from kcalib.estimators.skce import PairOptions
@@ -253,7 +254,7 @@ def law_by_draws(task: Task, count: int) -> tuple[float, float, float]:
     """Half the variance of T, its standard error, and the mean trace, of drawn targets."""
     totals, traces = [], []
     for r in range(count):
-        moments = task.backend_of(task.packed.with_targets(task.data.draw(77, r)).problem).moments()
+        moments = sweep_one(task.backend_of(task.packed.with_targets(task.data.draw(77, r)).problem), Moments())
         totals.append(float(moments.total))
         traces.append(float(moments.trace))
     squares = np.square(totals) / 2

@@ -17,6 +17,7 @@ from scipy.spatial.distance import pdist
 import kcalib
 from kcalib import bandwidth
 from kcalib._pairs.backends.cpu import CpuBackend
+from kcalib._pairs.reductions import EntriesInRange
 from kcalib.bandwidth import median_distance
 from kcalib.kernels import (
     MMD,
@@ -229,7 +230,7 @@ def test_exact_medians_by_one_sweep(width, off, sweeps, counting, threads, monke
     monkeypatch.setattr(bandwidth, "COLLECTED", 0)
     monkeypatch.setattr(bandwidth, "SAMPLE", 200)
     monkeypatch.setattr(bandwidth, "WIDTH", width)
-    some, between, asked = bandwidth.PairDistances.some, CpuBackend.some_between, []
+    some, between, asked = bandwidth.PairDistances.some, CpuBackend.reductions[EntriesInRange], []
 
     def shifted(self):
         """Points nearer the mean, or farther, than they should be."""
@@ -238,12 +239,12 @@ def test_exact_medians_by_one_sweep(width, off, sweeps, counting, threads, monke
         points = center + (1 + off) * (np.asarray(found.backend.problem.left.points) - center)
         return bandwidth.PairDistances.between(points, "euclidean", threads)
 
-    def counted(self, *args):
+    def counted(self, reduction):
         asked.append(len(self.problem.left.points) == len(p))
-        return between(self, *args)
+        return between(self, reduction)
 
     monkeypatch.setattr(bandwidth.PairDistances, "some", shifted)
-    monkeypatch.setattr(CpuBackend, "some_between", counted)
+    monkeypatch.setitem(CpuBackend.reductions, EntriesInRange, counted)
     if not counting:
         monkeypatch.setattr(bandwidth.PairDistances, "_guesses", None)
     found = median_distance(p, max_samples=None, threads=threads).value
@@ -256,14 +257,14 @@ def test_exact_medians_by_one_sweep(width, off, sweeps, counting, threads, monke
 @pytest.mark.parametrize("kind", ["diffuse", "peaked", "in order", "tied", "few places", "near and far"])
 def test_medians_of_a_few_hundred_samples_do_without_sorting_all_distances(kind, metric, monkeypatch):
     rng = np.random.default_rng(5)
-    between, collected = CpuBackend.some_between, []
+    between, collected = CpuBackend.reductions[EntriesInRange], []
 
-    def counted(self, *args):
-        found = between(self, *args)
+    def counted(self, reduction):
+        found = between(self, reduction)
         collected.append(len(found[0]))
         return found
 
-    monkeypatch.setattr(CpuBackend, "some_between", counted)
+    monkeypatch.setitem(CpuBackend.reductions, EntriesInRange, counted)
     for n in (181, 182, 400, 1000, 2000):  # the first has too few pairs
         p = rng.dirichlet(np.full(5, {"diffuse": 50.0, "peaked": 0.05}.get(kind, 1.0)), size=n)
         if kind == "in order":
@@ -288,20 +289,20 @@ def test_exact_medians_where_more_distances_are_in_between_than_may_be_collected
     p = np.eye(4)[rng.integers(4, size=900)] + 1e-3 * rng.normal(size=(900, 4))
     monkeypatch.setattr(bandwidth, "COLLECTED", 0)
     monkeypatch.setattr(bandwidth, "SAMPLE", 200)
-    some_of, between, found = bandwidth.PairDistances.some, CpuBackend.some_between, []
+    some_of, between, found = bandwidth.PairDistances.some, CpuBackend.reductions[EntriesInRange], []
 
     def some(self):
         if self.n < len(p):
             return some_of(self)
         return bandwidth.PairDistances.between(rng.normal(size=(225, 1)) * [1.5, 0, 0, 0], "euclidean", 1)
 
-    def counted(self, low, high, most):
-        values, count, below = between(self, low, high, most)
-        found.append((len(values), count, most))
-        return values, count, below
+    def counted(self, reduction):
+        entries = between(self, reduction)
+        found.append((len(entries.values), entries.n_inside, reduction.count))
+        return entries
 
     monkeypatch.setattr(bandwidth.PairDistances, "some", some)
-    monkeypatch.setattr(CpuBackend, "some_between", counted)
+    monkeypatch.setitem(CpuBackend.reductions, EntriesInRange, counted)
     value = median_distance(p, max_samples=None).value
     distances = np.sqrt(((p[:, None] - p) ** 2).sum(-1))[np.triu_indices(len(p), 1)]
     assert value == pytest.approx(np.median(distances), rel=0, abs=4e-16)

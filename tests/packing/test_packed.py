@@ -12,6 +12,7 @@ from kcalib import kernels as K
 from kcalib._input.forecasts import prepare
 from kcalib._packing import forecasts, labels
 from kcalib._pairs.backends.array_api import ArrayApiBackend
+from kcalib._pairs.reductions import DenseRectangle, sweep_one
 from kcalib.distributions import Laplace, MultivariateNormal, Normal, Poisson, Samples
 from kcalib.estimators.skce import PairOptions
 from kcalib.inference import task
@@ -54,7 +55,7 @@ def case(request):
 
 def _matrix(packed):
     n = len(packed.problem.left.points)
-    return ArrayApiBackend(packed.problem).tile(slice(0, n), slice(0, n))
+    return sweep_one(ArrayApiBackend(packed.problem), DenseRectangle(slice(0, n), slice(0, n)))
 
 
 def _no_packing(monkeypatch):
@@ -117,7 +118,9 @@ def test_samples_stand_on_the_right_of_locations(case, monkeypatch):
     found = packed.taken(order).with_targets(drawn)
     # Rows of a table of distances are those of the locations, so the order of the columns alone differs.
     assert len(found.problem.left.points) == 4 and len(found.problem.columns.points) == N
-    tiles = [ArrayApiBackend(one.problem).tile(slice(0, 4), slice(0, N)) for one in (found, expected)]
+    tiles = [
+        sweep_one(ArrayApiBackend(one.problem), DenseRectangle(slice(0, 4), slice(0, N))) for one in (found, expected)
+    ]
     np.testing.assert_allclose(*tiles, rtol=1e-9, atol=1e-11)
 
 

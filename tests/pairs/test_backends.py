@@ -28,6 +28,16 @@ from kcalib._pairs.backends.cuda import CudaBackend
 from kcalib._pairs.backends.sorted_line import SortedBackend
 from kcalib._pairs.dispatch import backend_for
 from kcalib._pairs.problem import Factor, PairProblem, Side, Term
+from kcalib._pairs.reductions import (
+    BlockSums,
+    Counts,
+    DenseRectangle,
+    EntriesInRange,
+    Moments,
+    Products,
+    QuadraticForms,
+    sweep_one,
+)
 from kcalib.kernels import Exponential
 from kcalib.parallel import Serial
 from kcalib.parallel.backend import Run
@@ -210,11 +220,11 @@ class Contract:
     """What every backend does with a symmetric problem."""
 
     def test_tile(self, backend, case):
-        tile = (OPERATORS | ON_A_LINE)[backend](case.problem).tile(slice(None), slice(None))
+        tile = sweep_one((OPERATORS | ON_A_LINE)[backend](case.problem), DenseRectangle())
         case.check(tile, case.h, case.scale)
 
     def test_moments(self, backend, case):
-        moments = (OPERATORS | ON_A_LINE)[backend](case.problem).moments(second=True)
+        moments = sweep_one((OPERATORS | ON_A_LINE)[backend](case.problem), Moments(second=True))
         off = case.h - np.diag(np.diag(case.h))
         scale = case.scale.sum(axis=1)
         case.check(moments.row_sums, off.sum(axis=1), scale)
@@ -226,15 +236,15 @@ class Contract:
         w = np.random.default_rng(0).normal(size=(len(case.h), 5))
         found = (OPERATORS | ON_A_LINE)[backend](case.problem)
         expected, scale = case.h @ w, case.scale @ np.abs(w)
-        case.check(found.matmul(_like(case, backend, w)), expected, scale)
-        single = arrays.to_host(found.matmul(_like(case, backend, w), dtype="float32"))
+        case.check(sweep_one(found, Products(_like(case, backend, w))), expected, scale)
+        single = arrays.to_host(sweep_one(found, Products(_like(case, backend, w), dtype="float32")))
         assert single.dtype == np.float64
         error = np.abs(np.asarray(single - expected, float))
         assert (error <= (case.tolerance + SINGLE) * scale).all()
 
     def test_total_has_the_same_bits_with_and_without_rows(self, backend, case):
         found = (OPERATORS | ON_A_LINE)[backend](case.problem)
-        moments, total = found.moments(second=True), found.moments(rows=False).total
+        moments, total = sweep_one(found, Moments(second=True)), sweep_one(found, Moments(rows=False)).total
         assert float(total) == float(moments.total)
         off = case.h - np.diag(np.diag(case.h))
         assert abs(float(total) - float(off.sum())) <= case.tolerance * float(case.scale.sum())
@@ -245,29 +255,29 @@ class Contract:
         h, scale, size = np.asarray(case.h, float), np.asarray(case.scale, float), np.abs(w)
         expected, scale = np.sum(w * (h @ w), axis=0), np.sum(size * (scale @ size), axis=0)
         found = (OPERATORS | ON_A_LINE)[backend](case.problem)
-        case.check(found.quadratic_forms(_like(case, backend, w)), expected, scale)
-        single = arrays.to_host(found.quadratic_forms(_like(case, backend, w), dtype="float32"))
+        case.check(sweep_one(found, QuadraticForms(_like(case, backend, w))), expected, scale)
+        single = arrays.to_host(sweep_one(found, QuadraticForms(_like(case, backend, w), dtype="float32")))
         # Entries, weights and partial sums rounded to float32.
         assert (np.abs(single - expected) <= (case.tolerance + 2e-6) * scale).all()
 
     def test_counts_and_between(self, backend, case):
         found = (OPERATORS | ON_A_LINE)[backend](case.problem)
         n = len(case.h)
-        pairs = np.sort(arrays.to_host(found.tile(slice(None), slice(None)))[np.triu_indices(n, 1)])
+        pairs = np.sort(arrays.to_host(sweep_one(found, DenseRectangle()))[np.triu_indices(n, 1)])
         # Thresholds in the middle of wide gaps, so that rounding cannot move an entry across.
         gaps = np.sort(np.argsort(np.diff(pairs))[-11:])
         thresholds = (pairs[gaps] + pairs[gaps + 1]) / 2 if len(pairs) > 1 else np.array([0.0])
         below = np.searchsorted(pairs, thresholds)
-        np.testing.assert_array_equal(found.counts(thresholds), below)
+        np.testing.assert_array_equal(sweep_one(found, Counts(thresholds)), below)
         low, high = thresholds[0], thresholds[-1]
         inside = pairs[below[0] : below[-1]]
-        entries = np.sort(found.between(low, high, len(inside)))
+        entries = np.sort(sweep_one(found, EntriesInRange(low, high, len(inside))).values)
         np.testing.assert_allclose(entries, inside, rtol=0, atol=case.tolerance * float(case.scale.max()))
 
     def test_block_sums(self, backend, case):
         n = len(case.h)
         for size in sorted({s for s in (2, 3, n // 2, n) if 2 <= s <= n}):
-            found = (OPERATORS | ON_A_LINE)[backend](case.problem).block_sums(size)
+            found = sweep_one((OPERATORS | ON_A_LINE)[backend](case.problem), BlockSums(size))
             blocks = [slice(b * size, (b + 1) * size) for b in range(n // size)]
             expected = [case.h[b, b].sum() - np.trace(case.h[b, b]) for b in blocks]
             case.check(found, np.array(expected), np.array([case.scale[b, b].sum() for b in blocks]))
@@ -365,16 +375,18 @@ def test_sorted_line_carries_sums_across_chunks(kernel):
     p[5000:9000] = p[4000]  # ties across a boundary
     problem = _packing.pack(prepare(y, p), KERNELS[kernel], "delta").problem
     scan, sweep = SortedBackend(problem), CpuBackend(problem)
-    found, expected = scan.moments(second=True), sweep.moments(second=True)
+    found, expected = sweep_one(scan, Moments(second=True)), sweep_one(sweep, Moments(second=True))
     # A row sum is right to the rounding of the sum of its terms' sizes.
     absolute = PairProblem(Side(problem.left.points, np.abs(problem.left.marks)), None, problem.kernel)
-    scale = CpuBackend(absolute).moments().row_sums
+    scale = sweep_one(CpuBackend(absolute), Moments()).row_sums
     assert (np.abs(found.row_sums - expected.row_sums) <= 1e-13 * scale).all()
     assert found.sum_of_squares == pytest.approx(expected.sum_of_squares, rel=1e-12)
     for size in (2, 1000, 15_000):
         # size^2 terms of size 6 at most (a kernel of 3, residuals of 2), each right to about 15 eps: the
         # rounding of a distance in units of the bandwidth 0.3, and of the exp.
-        np.testing.assert_allclose(scan.block_sums(size), sweep.block_sums(size), rtol=0, atol=2e-14 * size**2)
+        np.testing.assert_allclose(
+            sweep_one(scan, BlockSums(size)), sweep_one(sweep, BlockSums(size)), rtol=0, atol=2e-14 * size**2
+        )
 
 
 def test_sorted_line_is_chosen_where_it_is_exact():
@@ -407,14 +419,14 @@ class TestRectangular:
     def test_all(self, backend, dtype, n, other, m):
         case = Case("linear+gaussian", "matrix", n, m, dtype, other=other)
         found = (OPERATORS | ON_A_LINE)[backend](case.problem)
-        case.check(found.tile(slice(None), slice(None)), case.h, case.scale)
-        moments = found.moments(second=True)
+        case.check(sweep_one(found, DenseRectangle()), case.h, case.scale)
+        moments = sweep_one(found, Moments(second=True))
         case.check(moments.row_sums, case.h.sum(axis=1), case.scale.sum(axis=1))
         case.check(moments.column_sums, case.h.sum(axis=0), case.scale.sum(axis=0))
         case.check(np.asarray(moments.sum_of_squares), np.asarray((case.h**2).sum()), (case.scale**2).sum())
         w = np.random.default_rng(0).normal(size=(other, 3))
-        case.check(found.matmul(_like(case, backend, w)), case.h @ w, case.scale @ np.abs(w))
-        single = arrays.to_host(found.matmul(_like(case, backend, w), dtype="float32"))
+        case.check(sweep_one(found, Products(_like(case, backend, w))), case.h @ w, case.scale @ np.abs(w))
+        single = arrays.to_host(sweep_one(found, Products(_like(case, backend, w), dtype="float32")))
         error = np.abs(np.asarray(single - case.h @ w, float))
         assert (error <= (case.tolerance + SINGLE) * (case.scale @ np.abs(w))).all()
 
@@ -429,11 +441,11 @@ def test_rectangular_sides_have_labels_both_or_neither(level, n, other, unlabell
     if unlabelled:
         right = Side(right.points, right.marks)
     backend = CpuBackend(PairProblem(left, right, case.problem.kernel), level=level)
-    moments = backend.moments()
+    moments = sweep_one(backend, Moments())
     case.check(moments.row_sums, case.h.sum(axis=1), case.scale.sum(axis=1))
     case.check(moments.column_sums, case.h.sum(axis=0), case.scale.sum(axis=0))
-    case.check(backend.matmul(np.eye(other)), case.h, case.scale)
-    case.check(backend.tile(slice(None), slice(None)), case.h, case.scale)
+    case.check(sweep_one(backend, Products(np.eye(other))), case.h, case.scale)
+    case.check(sweep_one(backend, DenseRectangle()), case.h, case.scale)
 
 
 @pytest.mark.parametrize("backend", OPERATORS)
@@ -441,7 +453,7 @@ def test_tile_takes_index_arrays(backend):
     case = Case("exponential", "delta", 40, 4, "float64")
     rows, columns = np.array([5, 1, 39]), np.array([0, 5])
     rows, columns = (_like(case, backend, i) for i in (rows, columns))
-    tile = (OPERATORS | ON_A_LINE)[backend](case.problem).tile(rows, columns)
+    tile = sweep_one((OPERATORS | ON_A_LINE)[backend](case.problem), DenseRectangle(rows, columns))
     case.check(tile, case.h[np.ix_([5, 1, 39], [0, 5])], case.scale[np.ix_([5, 1, 39], [0, 5])])
 
 
@@ -452,8 +464,12 @@ def test_sorted_line_bits_do_not_depend_on_the_number_of_threads(kernel):
 
     def everything(threads: int) -> list[bytes]:
         backend = SortedBackend(problem, threads=threads)
-        moments = backend.moments(second=True)
-        return [moments.row_sums.tobytes(), backend.block_sums(777).tobytes(), repr(moments.sum_of_squares).encode()]
+        moments = sweep_one(backend, Moments(second=True))
+        return [
+            moments.row_sums.tobytes(),
+            sweep_one(backend, BlockSums(777)).tobytes(),
+            repr(moments.sum_of_squares).encode(),
+        ]
 
     first = everything(1)
     assert all(everything(threads) == first for threads in (2, 3, 7))
@@ -490,14 +506,27 @@ def test_bits_do_not_depend_on_the_number_of_threads(level, problem):
 
     def everything(threads: int) -> list[bytes]:
         backend = CpuBackend(problem, threads=threads, level=level)
-        moments = backend.moments(second=True)
+        moments = sweep_one(backend, Moments(second=True))
         arrays = [moments.row_sums, np.asarray(moments.sum_of_squares)]
-        arrays += [backend.matmul(v), backend.matmul(v[:, :1]), backend.matmul(v, dtype="float32")]
-        arrays += [CpuBackend(rectangular, threads=threads, level=level).matmul(v)]
-        arrays += [backend.quadratic_forms(w), backend.quadratic_forms(w, dtype="float32")]
-        arrays += [np.asarray(backend.moments(rows=False).total), backend.counts(np.array([-0.1, 0.0, 0.2]))]
-        arrays += [np.sort(backend.between(0.0, 0.2, int(np.diff(backend.counts(np.array([0.0, 0.2])))[0])))]
-        arrays += [backend.block_sums(size) for size in (2, 31, n // 2, n)]
+        arrays += [
+            sweep_one(backend, Products(v)),
+            sweep_one(backend, Products(v[:, :1])),
+            sweep_one(backend, Products(v, dtype="float32")),
+        ]
+        arrays += [sweep_one(CpuBackend(rectangular, threads=threads, level=level), Products(v))]
+        arrays += [sweep_one(backend, QuadraticForms(w)), sweep_one(backend, QuadraticForms(w, dtype="float32"))]
+        arrays += [
+            np.asarray(sweep_one(backend, Moments(rows=False)).total),
+            sweep_one(backend, Counts(np.array([-0.1, 0.0, 0.2]))),
+        ]
+        arrays += [
+            np.sort(
+                sweep_one(
+                    backend, EntriesInRange(0.0, 0.2, int(np.diff(sweep_one(backend, Counts(np.array([0.0, 0.2]))))[0]))
+                ).values
+            )
+        ]
+        arrays += [sweep_one(backend, BlockSums(size)) for size in (2, 31, n // 2, n)]
         return [a.tobytes() for a in arrays]
 
     first = everything(1)
@@ -517,11 +546,11 @@ def test_products_of_any_number_of_vectors(level, dtype, n, other):
     right = packed.left.take(slice(n, None)) if other else None
     problem = PairProblem(packed.left.take(slice(0, n)), right, packed.kernel)
     backend = CpuBackend(problem, level=level, threads=2)
-    h = backend.matmul(np.eye(other or n))
+    h = sweep_one(backend, Products(np.eye(other or n)))
     vectors = np.random.default_rng(n).normal(size=(other or n, 33))
     expected, scale = h @ vectors, np.abs(h) @ np.abs(vectors)
     for c in (0, 1, 2, 3, 4, 5, 8, 16, 17, 33):
-        found, single = (backend.matmul(vectors[:, :c], dtype=d) for d in ("float64", "float32"))
+        found, single = (sweep_one(backend, Products(vectors[:, :c], dtype=d)) for d in ("float64", "float32"))
         # n products and n - 1 sums, in NumPy and here; in float32 what `SINGLE` says.
         assert (np.abs(found - expected[:, :c]) <= 2 * (other + n) * 2.0**-53 * scale[:, :c]).all()
         assert (np.abs(single - expected[:, :c]) <= SINGLE * scale[:, :c]).all()
@@ -537,11 +566,11 @@ def test_products_scale_with_their_vectors(level, dtype):
     vectors = np.repeat(np.random.default_rng(0).normal(size=(220, 1)), 6, axis=1)
     vectors[::3] = 0.0
     powers = 2.0 ** np.array([0, 900, -900, 1020, 130, -140])
-    found = backend.matmul(vectors * powers, dtype=dtype)
+    found = sweep_one(backend, Products(vectors * powers, dtype=dtype))
     np.testing.assert_array_equal(found / powers, np.repeat(found[:, :1], 6, axis=1))
-    np.testing.assert_array_equal(backend.matmul(np.zeros((220, 2)), dtype=dtype), np.zeros((220, 2)))
+    np.testing.assert_array_equal(sweep_one(backend, Products(np.zeros((220, 2)), dtype=dtype)), np.zeros((220, 2)))
     generic = ArrayApiBackend(backend.problem)
-    found = generic.matmul(vectors * powers, dtype=dtype) / powers
+    found = sweep_one(generic, Products(vectors * powers, dtype=dtype)) / powers
     np.testing.assert_allclose(found, np.repeat(found[:, :1], 6, axis=1), rtol=1e-15)
 
 
@@ -554,9 +583,9 @@ def test_products_of_groups_of_blocks(level, n, other, blocks):
     left, right = (Side(part, np.ones((len(part), 1), np.float32)) for part in (points[:n], points[n:]))
     terms = (Term(1.0, (Factor("gaussian", "euclidean", 2.0),)),)
     backend = CpuBackend(PairProblem(left, right if other else None, terms), level=level, threads=2)
-    moments = backend.moments()
+    moments = sweep_one(backend, Moments())
     expected = moments.row_sums + (0.0 if other else moments.diagonal)
-    found = backend.matmul(np.ones((other or n, 1)))[:, 0]
+    found = sweep_one(backend, Products(np.ones((other or n, 1))))[:, 0]
     # H is positive; `moments` adds the same float32 numbers up in float32 within register tiles: 6 rows, or 4 packs.
     np.testing.assert_allclose(found, expected, rtol=6 * 2.0**-24, atol=0)
 
@@ -593,7 +622,9 @@ def test_distances_from_residuals_are_right_for_every_pair_of_labels(level, dtyp
     problem = _packing.pack(prepare(y, p, dtype=dtype), kernel, "delta").problem
     assert problem.left.labels is not None
     backend = CpuBackend(problem, level=level)
-    found = backend.matmul(np.eye(n)) if way == "sorted by label" else backend.tile(slice(None), slice(None))
+    found = (
+        sweep_one(backend, Products(np.eye(n))) if way == "sorted by label" else sweep_one(backend, DenseRectangle())
+    )
     values = np.asarray(oracle.kernel_matrix(kernel, p, p), float)
     lengths = np.linalg.norm(np.eye(m)[y] - p, axis=1)
     h = oracle.h_matrix(kernel, y, p)
@@ -603,7 +634,7 @@ def test_distances_from_residuals_are_right_for_every_pair_of_labels(level, dtyp
 
     # Sums, whose products with kernels are not entries that were written before.
     np.fill_diagonal(h, 0)
-    error = np.abs(np.asarray(backend.moments().row_sums - h.sum(axis=1), float))
+    error = np.abs(np.asarray(sweep_one(backend, Moments()).row_sums - h.sum(axis=1), float))
     assert (error <= bound.sum(axis=1) + 8 * np.finfo(dtype).eps * np.asarray(abs(h).sum(axis=1), float)).all()
 
 
@@ -649,10 +680,14 @@ def test_one_product_of_diffuse_predictions(level, dtype, tolerance, m, way):
     assert (np.take_along_axis(p, y[:, None], axis=1)[rows] < 0.9).all()
     if level == "cuda-emulated":
         with emulated_cupy.installed():
-            found = arrays.to_host(CudaBackend(_map(problem, emulated_cupy.asarray)).tile(slice(None), slice(None)))
+            found = arrays.to_host(sweep_one(CudaBackend(_map(problem, emulated_cupy.asarray)), DenseRectangle()))
     else:
         backend = CpuBackend(problem, level=level)
-        found = backend.matmul(np.eye(n)) if way == "sorted by label" else backend.tile(slice(None), slice(None))
+        found = (
+            sweep_one(backend, Products(np.eye(n)))
+            if way == "sorted by label"
+            else sweep_one(backend, DenseRectangle())
+        )
     values = np.concatenate([oracle.kernel_matrix(kernel, part, p) for part in np.split(p, 10)])
     error = np.abs(np.asarray(found - values * oracle.target_factor(y, p, y, p, None), float))
     lengths = np.linalg.norm(np.eye(m)[y] - p, axis=1)
@@ -679,7 +714,7 @@ def test_saturated_and_diffuse_predictions_beside_each_other(level, dtype, toler
     y[: n // 4] = y[n // 2 : n // 2 + n // 4]
     kernel = Exponential(bandwidth=0.02)
     backend = CpuBackend(_packing.pack(prepare(y, p, dtype=dtype), kernel, "delta").problem, level=level)
-    found = backend.matmul(np.eye(n))
+    found = sweep_one(backend, Products(np.eye(n)))
     values = np.concatenate([oracle.kernel_matrix(kernel, part, p) for part in np.split(p, 12)])
     error = np.abs(np.asarray(found - values * oracle.target_factor(y, p, y, p, None), float))
     lengths = np.linalg.norm(np.eye(m)[y] - p, axis=1)
@@ -694,16 +729,16 @@ def test_quadratic_forms_of_resampling_weights(level):
     problem = _packing.pack(prepare(y, p), KERNELS["exponential"], "delta").problem
     backend = CpuBackend(problem, level=level)
     weights = Weights("gaussian", 400, 100, seed=3)
-    found = backend.quadratic_forms(weights)
+    found = sweep_one(backend, QuadraticForms(weights))
     w = weights.values()
-    np.testing.assert_array_equal(found, backend.quadratic_forms(w))
-    h = backend.tile(slice(None), slice(None))
+    np.testing.assert_array_equal(found, sweep_one(backend, QuadraticForms(w)))
+    h = sweep_one(backend, DenseRectangle())
     scale = np.sum(np.abs(w) * (np.abs(h) @ np.abs(w)), axis=0)
     assert (np.abs(found - np.sum(w * (h @ w), axis=0)) <= 1e-13 * scale).all()
     few_at_a_time = pytest.MonkeyPatch()
     few_at_a_time.setattr(cpu, "WEIGHTS_BYTES", 1)
     with few_at_a_time.context():
-        np.testing.assert_array_equal(backend.quadratic_forms(weights), found)
+        np.testing.assert_array_equal(sweep_one(backend, QuadraticForms(weights)), found)
     few_at_a_time.undo()
 
 
@@ -711,7 +746,10 @@ def test_null_draws_in_float32_deviate_by_less_than_1e_5_standard_deviations():
     y, p = softmax_problem(2000, 10)
     problem = _packing.pack(prepare(y, p), KERNELS["exponential"], "delta").problem
     backend, weights = CpuBackend(problem), Weights("rademacher", 2000, 500, seed=0)
-    draws, single = backend.quadratic_forms(weights), backend.quadratic_forms(weights, dtype="float32")
+    draws, single = (
+        sweep_one(backend, QuadraticForms(weights)),
+        sweep_one(backend, QuadraticForms(weights, dtype="float32")),
+    )
     assert np.max(np.abs(single - draws)) <= 1e-5 * np.std(draws)
 
 
@@ -723,7 +761,7 @@ def test_generic_is_differentiable_at_coinciding_points():
 
     def loss(points):
         marks = torch.nn.functional.one_hot(torch.from_numpy(y), 3) - points
-        return torch.sum(ArrayApiBackend(PairProblem(Side(points, marks), None, terms)).moments().row_sums)
+        return torch.sum(sweep_one(ArrayApiBackend(PairProblem(Side(points, marks), None, terms)), Moments()).row_sums)
 
     points = torch.tensor(p, requires_grad=True)
     loss(points).backward()
@@ -752,7 +790,9 @@ def test_expectation_beside_moments(n, m, scale, dtype, kernel, level):
     y, p = softmax_problem(n, m, seed=1, scale=scale)
     problem = _packing.pack(prepare(y, p, dtype=dtype), KERNELS[kernel], "delta").problem
     one, two = (CpuBackend(problem, threads=threads, level=level) for threads in (1, 2))
-    moments, (mean, magnitude) = one.moments_and_expectation()
+    both = Moments(second=True, null_variance=True)
+    moments = sweep_one(one, both)
+    mean, magnitude = moments.null_variance
     k = oracle.kernel_matrix(KERNELS[kernel], p, p).astype(float)
     np.fill_diagonal(k, 0.0)
     v = np.array([np.diag(row) - np.outer(row, row) for row in p]).reshape(n, -1)
@@ -760,8 +800,8 @@ def test_expectation_beside_moments(n, m, scale, dtype, kernel, level):
     expected = np.sum(k**2 * (v @ v.T))
     np.testing.assert_allclose(mean, expected, rtol=tolerance * max(1.0, magnitude / expected))
     np.testing.assert_allclose(magnitude, np.sum(k**2 * (p @ p.T)), rtol=tolerance)
-    alone, again = one.moments(second=True), two.moments_and_expectation()
-    assert again[1] == (mean, magnitude)
-    for found in (moments, again[0]):
+    alone, again = sweep_one(one, Moments(second=True)), sweep_one(two, both)
+    assert again.null_variance == (mean, magnitude)
+    for found in (moments, again):
         assert (found.total, found.sum_of_squares, found.trace) == (alone.total, alone.sum_of_squares, alone.trace)
         assert np.array_equal(found.row_sums, alone.row_sums)

@@ -31,6 +31,7 @@ from kcalib._pairs.backends.sorted_cuda import COLUMNS
 from kcalib._pairs.backends.sorted_line import SortedBackend
 from kcalib._pairs.dispatch import backend_for
 from kcalib._pairs.problem import Factor, PairProblem, Side, Term
+from kcalib._pairs.reductions import BlockSums, DenseRectangle, Moments, Products, QuadraticForms, sweep_one
 from kcalib.bandwidth import median_distance, median_of_entries
 from kcalib.lenses import TopLabel
 
@@ -75,12 +76,12 @@ def check(cupy, problem: PairProblem, columns=(1, 6), block_sizes=(2, 31)) -> No
     expected, found = both(problem)
     assert (found.name, found.threads) == ("sorted", None)
     n, n_right = len(problem.left.points), len(problem.columns.points)
-    sizes = np.abs(CpuBackend(problem).tile(slice(None), slice(None)))
+    sizes = np.abs(sweep_one(CpuBackend(problem), DenseRectangle()))
     rng = np.random.default_rng(n)
     with emulated_cupy.stays_on_device(1):
-        moments, only = found.moments(second=True), found.moments(rows=False)
+        moments, only = sweep_one(found, Moments(second=True)), sweep_one(found, Moments(rows=False))
     assert (only.total, only.row_sums) == (moments.total, None)
-    of_host = expected.moments(second=True)
+    of_host = sweep_one(expected, Moments(second=True))
     close(moments.total, of_host.total, sizes.sum())
     close(moments.row_sums, of_host.row_sums, sizes.sum(axis=1))
     close(moments.column_sums, of_host.column_sums, sizes.sum(axis=0))
@@ -88,22 +89,22 @@ def check(cupy, problem: PairProblem, columns=(1, 6), block_sizes=(2, 31)) -> No
     for count in columns:
         vectors = rng.normal(size=(n_right, count))
         with emulated_cupy.stays_on_device(1):
-            product = found.matmul(cupy.asarray(vectors))
-        close(product, expected.matmul(vectors), sizes @ np.abs(vectors))
+            product = sweep_one(found, Products(cupy.asarray(vectors)))
+        close(product, sweep_one(expected, Products(vectors)), sizes @ np.abs(vectors))
     if not problem.symmetric:
         return
     close(moments.trace, of_host.trace, np.trace(sizes))
     close(moments.diagonal, of_host.diagonal, np.diag(sizes))
     for size in (s for s in block_sizes if 2 <= s <= n):
         with emulated_cupy.stays_on_device(1):
-            blocks = found.block_sums(size)
-        close(blocks, expected.block_sums(size), sizes.max() * size**2)
+            blocks = sweep_one(found, BlockSums(size))
+        close(blocks, sweep_one(expected, BlockSums(size)), sizes.max() * size**2)
     explicit = rng.normal(size=(n, 3))
     kinds = [Weights(kind, n, 5, 3) for kind in ("rademacher", "gaussian", "multinomial")]
     for weights, w in [(explicit, explicit)] + [(k, k.values()) for k in kinds]:
         with emulated_cupy.stays_on_device(1):
-            forms = found.quadratic_forms(weights if w is not weights else cupy.asarray(w))
-        close(forms, expected.quadratic_forms(weights), np.sum(np.abs(w) * (sizes @ np.abs(w)), axis=0))
+            forms = sweep_one(found, QuadraticForms(weights if w is not weights else cupy.asarray(w)))
+        close(forms, sweep_one(expected, QuadraticForms(weights)), np.sum(np.abs(w) * (sizes @ np.abs(w)), axis=0))
 
 
 MANY_KERNELS = [name for name in PRODUCT_KERNELS if name not in ("exponential", "matern_2.5")]
@@ -156,14 +157,14 @@ def test_sums_carried_through_levels(cupy, n):
     y, p = softmax_problem(n, 2, seed=3)
     p[300:900] = p[200]
     expected, found = both(pair_problem(y, p, KERNELS["matern_2.5"]))
-    a, b = found.moments(), expected.moments()
+    a, b = sweep_one(found, Moments()), sweep_one(expected, Moments())
     # Terms of size 1 at most, of n samples.
     close(a.row_sums, b.row_sums, n)
     close(a.total, b.total, n * n)
     for size in (7, 500, 1050):
-        close(found.block_sums(size), expected.block_sums(size), size**2)
+        close(sweep_one(found, BlockSums(size)), sweep_one(expected, BlockSums(size)), size**2)
     vectors = np.random.default_rng(0).normal(size=(n, 2))
-    close(found.matmul(cupy.asarray(vectors)), expected.matmul(vectors), n)
+    close(sweep_one(found, Products(cupy.asarray(vectors))), sweep_one(expected, Products(vectors)), n)
 
 
 def test_targets_without_labels(cupy):
@@ -189,12 +190,12 @@ def test_huge_gaps_carry_nothing(cupy):
     found = both(PairProblem(Side(x, marks), None, kernel))[1]
     d = np.sqrt(5) * np.minimum(np.abs(x - x.T), 1e3) / 0.5
     h = np.exp(-d) * (1 + d + d * d / 3) * (marks @ marks.T)
-    close(found.moments().row_sums, h.sum(axis=1) - np.diag(h), np.abs(h).sum(axis=1))
-    close(found.matmul(cupy.asarray(marks)), h @ marks, np.abs(h) @ np.abs(marks))
+    close(sweep_one(found, Moments()).row_sums, h.sum(axis=1) - np.diag(h), np.abs(h).sum(axis=1))
+    close(sweep_one(found, Products(cupy.asarray(marks))), h @ marks, np.abs(h) @ np.abs(marks))
     weights = Weights("gaussian", 100, 3, 0)
     w = weights.values()
     scale = np.sum(np.abs(w) * (np.abs(h) @ np.abs(w)), axis=0)
-    close(found.quadratic_forms(weights), np.sum(w * (h @ w), axis=0), scale)
+    close(sweep_one(found, QuadraticForms(weights)), np.sum(w * (h @ w), axis=0), scale)
 
 
 @pytest.mark.parametrize("bandwidth", [1e-12, 1e-4, 1e12])
@@ -210,22 +211,22 @@ def test_samples_in_single_precision(cupy):
     problem = _packing.pack(prepare(y, p, dtype="float32"), KERNELS["exponential"], "delta").problem
     expected, found = both(problem)
     assert backend_for(found.problem).name == "sorted"
-    close(found.moments().row_sums, expected.moments().row_sums, 520)
+    close(sweep_one(found, Moments()).row_sums, sweep_one(expected, Moments()).row_sums, 520)
     vectors = np.random.default_rng(0).normal(size=(520, 2))
-    single = found.matmul(cupy.asarray(vectors, dtype="float32"), dtype="float32")
-    close(single, expected.matmul(vectors.astype(np.float32)), 520)
+    single = sweep_one(found, Products(cupy.asarray(vectors, dtype="float32"), dtype="float32"))
+    close(single, sweep_one(expected, Products(vectors.astype(np.float32))), 520)
 
 
 def test_weights_a_few_at_a_time_have_the_same_bits(cupy, monkeypatch):
     y, p = softmax_problem(100, 2)
     found = both(pair_problem(y, p, KERNELS["exponential"]))[1]
     weights = Weights("multinomial", 100, 11, 1)
-    forms = found.quadratic_forms(weights).get()
+    forms = sweep_one(found, QuadraticForms(weights)).get()
     monkeypatch.setattr(sorted_cuda, "WEIGHTS_BYTES", 1)
-    np.testing.assert_array_equal(found.quadratic_forms(weights).get(), forms)
-    assert found.quadratic_forms(Weights("gaussian", 100, 0, 1)).shape == (0,)
-    assert found.quadratic_forms(cupy.empty((100, 0))).shape == (0,)
-    assert found.matmul(cupy.empty((100, 0))).shape == (100, 0)
+    np.testing.assert_array_equal(sweep_one(found, QuadraticForms(weights)).get(), forms)
+    assert sweep_one(found, QuadraticForms(Weights("gaussian", 100, 0, 1))).shape == (0,)
+    assert sweep_one(found, QuadraticForms(cupy.empty((100, 0)))).shape == (0,)
+    assert sweep_one(found, Products(cupy.empty((100, 0)))).shape == (100, 0)
 
 
 def test_it_is_chosen_where_it_is_exact(cupy):
@@ -297,9 +298,11 @@ def test_calibration_test(cupy, method):
 def test_bits_do_not_depend_on_the_run(cupy):
     y, p = softmax_problem(600, 2)
     first, second = (both(pair_problem(y, p, KERNELS["exponential"]))[1] for _ in range(2))
-    assert first.moments(second=True).total == second.moments(second=True).total
+    assert sweep_one(first, Moments(second=True)).total == sweep_one(second, Moments(second=True)).total
     weights = Weights("rademacher", 600, 9, 4)
-    np.testing.assert_array_equal(first.quadratic_forms(weights).get(), second.quadratic_forms(weights).get())
+    np.testing.assert_array_equal(
+        sweep_one(first, QuadraticForms(weights)).get(), sweep_one(second, QuadraticForms(weights)).get()
+    )
 
 
 @pytest.mark.parametrize("places", PLACES)

@@ -24,6 +24,7 @@ from kcalib._packing.target_features import target_features
 from kcalib._pairs.backends.array_api import ArrayApiBackend
 from kcalib._pairs.backends.cuda import CudaBackend
 from kcalib._pairs.problem import Factor, PairProblem, Side, Term
+from kcalib._pairs.reductions import DenseRectangle, QuadraticForms, sweep_one
 from kcalib.distributions import (
     Distribution,
     Ensemble,
@@ -155,7 +156,9 @@ def test_covariances_of_many_dimensions_are_the_generic_operators_on_the_gpu(cup
         ArrayApiBackend(pack(prepare(*each), kernel, options["target_kernel"]).problem)
         for each in ((arrays[0], MultivariateNormal(*arrays[1:])), (y, predictions))
     ]
-    np.testing.assert_allclose(forms[1].quadratic_forms(weights).get(), forms[0].quadratic_forms(weights), rtol=1e-11)
+    np.testing.assert_allclose(
+        sweep_one(forms[1], QuadraticForms(weights)).get(), sweep_one(forms[0], QuadraticForms(weights)), rtol=1e-11
+    )
     with pytest.raises(ValueError, match="backend='cuda' cannot take this problem: normals with full covariances"):
         kcalib.skce.result(y, predictions, backend="cuda", **options)
 
@@ -196,13 +199,13 @@ class TestTable:
         table, at = self.table(), np.random.default_rng(1).integers(80, size=100)
         problem = self.problem(cupy, cupy.asarray(table), at)
         with emulated_cupy.stays_on_device():
-            found = CudaBackend(problem).tile(ALL, ALL)
-            generic = ArrayApiBackend(problem).tile(ALL, ALL)
+            found = sweep_one(CudaBackend(problem), DenseRectangle())
+            generic = sweep_one(ArrayApiBackend(problem), DenseRectangle())
         expected = np.exp(-0.7 * table[np.ix_(at, at)])
         np.testing.assert_allclose(found.get(), expected, rtol=1e-14)
         np.testing.assert_allclose(generic.get(), expected, rtol=1e-14)
         np.testing.assert_allclose(
-            ArrayApiBackend(self.problem(cupy, table, at)).tile(ALL, ALL).get(), expected, rtol=1e-14
+            sweep_one(ArrayApiBackend(self.problem(cupy, table, at)), DenseRectangle()).get(), expected, rtol=1e-14
         )
 
     def test_positions_are_checked(self, cupy):

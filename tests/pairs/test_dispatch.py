@@ -18,6 +18,7 @@ from kcalib._pairs.backends import digits
 from kcalib._pairs.backends.array_api import ArrayApiBackend
 from kcalib._pairs.dispatch import TABLE, backend_for, in_single_precision
 from kcalib._pairs.problem import PairProblem, Side
+from kcalib._pairs.reductions import BlockSums, DenseRectangle, Moments, Products, QuadraticForms, sweep_one
 from kcalib.kernels import Exponential, Gaussian, Kernel
 
 KERNEL = Exponential(bandwidth=0.5)
@@ -27,10 +28,10 @@ def problem_of(n: int, m: int, kernel: Kernel = KERNEL) -> PairProblem:
     return _packing.pack(prepare(*softmax_problem(n, m)), kernel, "delta").problem
 
 
-def test_rows_hold_operators_with_all_primitives():
+def test_rows_hold_backends_with_the_usual_reductions():
     for row in TABLE:
         assert row.backend.name == row.name
-        assert all(callable(getattr(row.backend, name)) for name in (*row.capability.primitives, "unsuitable"))
+        assert {Moments, BlockSums, Products, QuadraticForms, DenseRectangle} <= set(row.backend.reductions)
         assert row.backend.entry_cost >= 1
     assert [row.name for row in TABLE if row.backend.on_a_line] == ["sorted"]
     assert TABLE[-1].backend.unsuitable(problem_of(5, 3)) is None  # so that every problem has a backend
@@ -72,9 +73,9 @@ def test_single_precision_is_no_use_on_a_line():
 
 def test_generic_block_sums_make_no_backends(monkeypatch):
     backend = ArrayApiBackend(problem_of(40, 3))
-    expected = backend_for(backend.problem, backend="cpu").block_sums(2)
+    expected = sweep_one(backend_for(backend.problem, backend="cpu"), BlockSums(2))
     monkeypatch.setattr(ArrayApiBackend, "__init__", None)
-    np.testing.assert_allclose(backend.block_sums(2), expected, rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(sweep_one(backend, BlockSums(2)), expected, rtol=1e-12, atol=1e-15)
 
 
 def test_cupy_arrays_that_the_engine_cannot_take(monkeypatch):

@@ -8,8 +8,10 @@ from problems import instruction_sets
 
 import kcalib
 from kcalib import _native, _packing
+from kcalib._pairs.backends.compared_labels import label_forms
 from kcalib._pairs.backends.cpu import CpuBackend
 from kcalib._pairs.problem import PairProblem, Side
+from kcalib._pairs.reductions import DenseRectangle, sweep_one
 from kcalib.inference import exact
 from kcalib.kernels import Exponential, Gaussian, Linear
 
@@ -47,7 +49,7 @@ def labels_of(p: np.ndarray, draws: int) -> np.ndarray:
 
 def expected(backend: CpuBackend, p: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """By residuals; and what an entry that is off by 2^-20 of the largest changes, in all terms alike."""
-    k = np.asarray(backend.tile(slice(None), slice(None)), float)
+    k = np.asarray(sweep_one(backend, DenseRectangle()), float)
     np.fill_diagonal(k, 0.0)
     values, scales = [], []
     for y in labels.T:
@@ -66,7 +68,7 @@ def expected(backend: CpuBackend, p: np.ndarray, labels: np.ndarray) -> tuple[np
 def test_sums_of_drawn_labels(level, law, n, m, kernel):
     p = predictions(law, n, m)
     backend, labels = backend_of(p, kernel, level=level), labels_of(p, 35)
-    observed, found = backend.label_forms(p, labels[:, 5], [labels[:, :1], labels[:, 1:]])
+    observed, found = label_forms(backend, p, labels[:, 5], [labels[:, :1], labels[:, 1:]])
     values, bounds = expected(backend, p, labels)
     assert observed == found[5]
     assert (np.abs(found - values) <= bounds + 1e-15 * n * np.abs(values)).all()
@@ -78,29 +80,29 @@ def test_likely_labels_of_saturated_predictions_keep_all_digits():
     backend = backend_of(p, "exponential")
     labels = np.argmax(p, axis=1)[:, None]
     value, _ = expected(backend, p, labels)
-    np.testing.assert_allclose(backend.label_forms(p, labels[:, 0], [labels])[1], value, rtol=1e-6)
+    np.testing.assert_allclose(label_forms(backend, p, labels[:, 0], [labels])[1], value, rtol=1e-6)
 
 
 def test_the_same_bits_for_any_number_of_threads_and_draws_at_a_time():
     p = predictions("diffuse", 2100, 4)
     labels = labels_of(p, 70)
-    found = backend_of(p, "sum", threads=1).label_forms(p, labels[:, 0], [labels])[1]
+    found = label_forms(backend_of(p, "sum", threads=1), p, labels[:, 0], [labels])[1]
     np.testing.assert_array_equal(
-        backend_of(p, "sum", threads=3).label_forms(p, labels[:, 0], np.split(labels, 7, axis=1))[1], found
+        label_forms(backend_of(p, "sum", threads=3), p, labels[:, 0], np.split(labels, 7, axis=1))[1], found
     )
-    single = backend_of(p, "sum", "float32", threads=2).label_forms(p, labels[:, 0], [labels])[1]
+    single = label_forms(backend_of(p, "sum", "float32", threads=2), p, labels[:, 0], [labels])[1]
     np.testing.assert_allclose(single, found, rtol=0, atol=1e-4 * np.std(found))
 
 
 def test_kernels_that_are_zero_or_overflow():
     p = predictions("diffuse", 40, 3)
     labels = labels_of(p, 4)
-    assert (backend_of(p, "exponential").label_forms(1e-300 * p, labels[:, 0], [labels])[1] != 0).all()
+    assert (label_forms(backend_of(p, "exponential"), 1e-300 * p, labels[:, 0], [labels])[1] != 0).all()
     terms = _packing.pack_points(p, Linear(), "float64", threads=1).problem.kernel
     for size, value in ((1e-160, 0.0), (1e160, np.nan)):  # of points: products below and above all numbers
         backend = CpuBackend(PairProblem(Side(size * p, np.ones((40, 1))), None, terms))
         with np.errstate(invalid="ignore", over="ignore"):
-            np.testing.assert_array_equal(backend.label_forms(p, labels[:, 0], [labels])[1], np.full(4, value))
+            np.testing.assert_array_equal(label_forms(backend, p, labels[:, 0], [labels])[1], np.full(4, value))
 
 
 def test_an_entry_that_is_no_number_makes_none_of_it():
@@ -112,7 +114,7 @@ def test_an_entry_that_is_no_number_makes_none_of_it():
     backend = CpuBackend(PairProblem(Side(points, np.ones((40, 1))), None, terms))
     labels = labels_of(p, 4)
     with np.errstate(invalid="ignore", over="ignore"):
-        assert np.isnan(backend.label_forms(p, labels[:, 0], [labels])[1]).all()
+        assert np.isnan(label_forms(backend, p, labels[:, 0], [labels])[1]).all()
 
 
 def test_many_classes_take_no_matrix_of_classes():

@@ -24,8 +24,17 @@ from kcalib._backend.random import BinaryDraws, Weights, drawn_labels
 from kcalib._input.labels import prepare
 from kcalib._pairs.backends.cpu import CpuBackend
 from kcalib._pairs.backends.sorted_line import SortedBackend
-from kcalib._pairs.dispatch import backend_for, like
+from kcalib._pairs.dispatch import backend_for
 from kcalib._pairs.problem import PairProblem, Side
+from kcalib._pairs.reductions import (
+    BlockSums,
+    DenseRectangle,
+    LabelMatches,
+    Moments,
+    Products,
+    QuadraticForms,
+    sweep_one,
+)
 from kcalib.bandwidth import median_distance
 
 
@@ -38,14 +47,14 @@ def check_sums(kernel, y, p, tolerance=1e-13):
     h = np.asarray(oracle.h_matrix(kernel, y, p), float)
     off = h - np.diag(np.diag(h))
     backend = SortedBackend(pair_problem(y, p, kernel))
-    moments = backend.moments(second=True, rows=False)
+    moments = sweep_one(backend, Moments(second=True, rows=False))
     assert moments.row_sums is None
     # The oracle's target factor adds up terms of size 1.
     floor = 8 * float(np.finfo(np.longdouble).eps) * float(np.sum(oracle.kernel_matrix(kernel, p, p)))
     assert abs(moments.total - off.sum()) <= tolerance * np.abs(off).sum() + floor
     assert abs(moments.trace - np.trace(h)) <= tolerance * np.trace(h) + floor
     assert abs(moments.sum_of_squares - (off**2).sum()) <= 2 * tolerance * (off**2).sum() + floor
-    with_rows = backend.moments(second=True)
+    with_rows = sweep_one(backend, Moments(second=True))
     assert (with_rows.total, with_rows.trace) == (moments.total, moments.trace)
     assert with_rows.sum_of_squares == moments.sum_of_squares
 
@@ -91,16 +100,18 @@ def test_residuals_below_rounding_count_as_they_are():
     kernel = np.exp(-np.sqrt(2) * np.abs(p[:, 1] - p[:, 1:]) / 0.5)
     h = kernel * (residuals @ residuals.T)
     backend = SortedBackend(pair_problem(y, p, K.Exponential(bandwidth=0.5)))
-    moments = backend.moments(second=True, rows=False)
+    moments = sweep_one(backend, Moments(second=True, rows=False))
     off = h - np.diag(np.diag(h))
     assert moments.total == pytest.approx(off.sum(), rel=1e-13, abs=0)
     assert moments.trace == pytest.approx(np.trace(h), rel=1e-13, abs=0)
     assert moments.sum_of_squares == pytest.approx((off**2).sum(), rel=1e-13, abs=0)
-    np.testing.assert_allclose(backend.matmul(np.eye(4)), h, rtol=1e-13, atol=0)
+    np.testing.assert_allclose(sweep_one(backend, Products(np.eye(4))), h, rtol=1e-13, atol=0)
     weights = Weights("rademacher", 4, 9, 0)
     w = weights.values()
     expected = np.einsum("ib,ij,jb->b", w, h, w)
-    np.testing.assert_allclose(backend.quadratic_forms(weights), expected, rtol=0, atol=1e-13 * np.abs(h).sum())
+    np.testing.assert_allclose(
+        sweep_one(backend, QuadraticForms(weights)), expected, rtol=0, atol=1e-13 * np.abs(h).sum()
+    )
 
 
 @pytest.mark.parametrize("kernel", some(["exponential", "matern_2.5"], "exponential"))
@@ -108,10 +119,10 @@ def test_sums_carried_across_chunks(kernel):
     y, p = softmax_problem(20_011, 2, seed=3)
     p[5000:9000] = p[4000]
     problem = pair_problem(y, p, KERNELS[kernel])
-    found = SortedBackend(problem).moments(second=True)
-    expected = CpuBackend(problem).moments(second=True)
+    found = sweep_one(SortedBackend(problem), Moments(second=True))
+    expected = sweep_one(CpuBackend(problem), Moments(second=True))
     sizes = PairProblem(Side(problem.left.points, np.abs(problem.left.marks)), None, problem.kernel)
-    scale = CpuBackend(sizes).moments().row_sums
+    scale = sweep_one(CpuBackend(sizes), Moments()).row_sums
     assert abs(found.total - np.sum(expected.row_sums)) <= 1e-13 * scale.sum()
     assert (np.abs(found.row_sums - expected.row_sums) <= 1e-13 * scale).all()
     assert found.sum_of_squares == pytest.approx(expected.sum_of_squares, rel=1e-12)
@@ -122,11 +133,11 @@ def test_block_sums_are_those_of_the_blocks(size):
     y, p = softmax_problem(12_001, 2)
     p[2000:2500] = p[0]
     problem = pair_problem(y, p, KERNELS["matern_1.5"])
-    found = SortedBackend(problem).block_sums(size)
+    found = sweep_one(SortedBackend(problem), BlockSums(size))
     assert found.shape == (len(y) // size,)
     for b in {0, 1, len(found) // 2, len(found) - 1}:
         block = PairProblem(problem.left.take(slice(b * size, (b + 1) * size)), None, problem.kernel)
-        sums = CpuBackend(block).moments().row_sums
+        sums = sweep_one(CpuBackend(block), Moments()).row_sums
         assert abs(found[b] - sums.sum()) <= 1e-13 * 4 * size**2
 
 
@@ -140,7 +151,7 @@ def check_products(kernel, y, p, columns=COLUMNS):
     backend = SortedBackend(pair_problem(y, p, kernel))
     v = np.random.default_rng(0).normal(size=(len(y), max(columns)))
     for count in columns:
-        found = backend.matmul(v[:, :count])
+        found = sweep_one(backend, Products(v[:, :count]))
         assert found.shape == (len(y), count)
         size = np.abs(v[:, :count])
         assert (np.abs(found - h @ v[:, :count]) <= 1e-13 * (np.abs(h) @ size) + floor @ size).all()
@@ -186,8 +197,8 @@ def test_products_carried_across_tasks(n):
     problem = pair_problem(y, p, KERNELS["matern_2.5"])
     v = np.random.default_rng(n).normal(size=(n, 5))
     sizes = PairProblem(Side(problem.left.points, np.abs(problem.left.marks)), None, problem.kernel)
-    scale = CpuBackend(sizes).matmul(np.abs(v))
-    error = SortedBackend(problem).matmul(v) - CpuBackend(problem).matmul(v)
+    scale = sweep_one(CpuBackend(sizes), Products(np.abs(v)))
+    error = sweep_one(SortedBackend(problem), Products(v)) - sweep_one(CpuBackend(problem), Products(v))
     assert (np.abs(error) <= 1e-13 * scale).all()
 
 
@@ -195,15 +206,17 @@ def test_layouts_of_vectors():
     y, p = softmax_problem(500, 2)
     backend = SortedBackend(pair_problem(y, p, KERNELS["mixed"]))
     v = np.random.default_rng(0).normal(size=(500, 20))
-    expected = backend.matmul(v[:, :9].copy())
+    expected = sweep_one(backend, Products(v[:, :9].copy()))
     unaligned = np.frombuffer(b"\0" + v[:, :9].tobytes(), np.uint8)[1:].view(np.float64).reshape(500, 9)
     for same in (v[:, :9], np.asfortranarray(v[:, :9]), v[::-1, :9][::-1], v[:, 8::-1][:, ::-1], unaligned):
-        np.testing.assert_array_equal(backend.matmul(same), expected)
-    reverse = SortedBackend(pair_problem(y[::-1], p[::-1], KERNELS["mixed"])).matmul(v[::-1, :9])
+        np.testing.assert_array_equal(sweep_one(backend, Products(same)), expected)
+    reverse = sweep_one(SortedBackend(pair_problem(y[::-1], p[::-1], KERNELS["mixed"])), Products(v[::-1, :9]))
     np.testing.assert_allclose(reverse[::-1], expected, rtol=0, atol=1e-13 * np.abs(v).sum())
     integers = np.arange(500)[:, None] % 7
-    np.testing.assert_array_equal(backend.matmul(integers), backend.matmul(integers.astype(float)))
-    np.testing.assert_array_equal(backend.matmul(v, dtype="float32"), backend.matmul(v))
+    np.testing.assert_array_equal(
+        sweep_one(backend, Products(integers)), sweep_one(backend, Products(integers.astype(float)))
+    )
+    np.testing.assert_array_equal(sweep_one(backend, Products(v, dtype="float32")), sweep_one(backend, Products(v)))
 
 
 def test_samples_are_sorted_once(monkeypatch):
@@ -213,20 +226,22 @@ def test_samples_are_sorted_once(monkeypatch):
     monkeypatch.setattr(_native, "line_order", lambda *args: sorts.append(1) or line_order(*args))
     backend = SortedBackend(pair_problem(y, p, KERNELS["exponential"]))
     for _ in range(3):
-        backend.moments(second=True)
-        backend.matmul(np.ones((100, 2)))
-        backend.quadratic_forms(Weights("rademacher", 100, 5, 0))
-        backend.quadratic_forms(np.ones((100, 1)))
+        sweep_one(backend, Moments(second=True))
+        sweep_one(backend, Products(np.ones((100, 2))))
+        sweep_one(backend, QuadraticForms(Weights("rademacher", 100, 5, 0)))
+        sweep_one(backend, QuadraticForms(np.ones((100, 1))))
     assert len(sorts) == 1
     left = backend.problem.left
     at_same_points = PairProblem(Side(left.points, np.ones((100, 1))), None, backend.problem.kernel)
-    found = like(backend, at_same_points)
+    found = backend.like(at_same_points)
     alone = SortedBackend(at_same_points)
-    np.testing.assert_array_equal(found.matmul(np.eye(100)), alone.matmul(np.eye(100)))
+    np.testing.assert_array_equal(sweep_one(found, Products(np.eye(100))), sweep_one(alone, Products(np.eye(100))))
     assert len(sorts) == 2  # the latter alone
     elsewhere = PairProblem(Side(left.points[::-1].copy(), left.marks), None, backend.problem.kernel)
-    found = like(backend, elsewhere)
-    np.testing.assert_array_equal(found.matmul(np.eye(100)), SortedBackend(elsewhere).matmul(np.eye(100)))
+    found = backend.like(elsewhere)
+    np.testing.assert_array_equal(
+        sweep_one(found, Products(np.eye(100))), sweep_one(SortedBackend(elsewhere), Products(np.eye(100)))
+    )
 
 
 @pytest.mark.parametrize("kernel", ["exponential", "matern_2.5", "mixed"])
@@ -239,7 +254,7 @@ def test_bits_of_products_do_not_depend_on_the_number_of_threads(kernel):
 
     def everything(threads: int) -> list[bytes]:
         backend = SortedBackend(problem, threads=threads)
-        return [backend.matmul(v[:, :count]).tobytes() for count in (1, 16, 40)]
+        return [sweep_one(backend, Products(v[:, :count])).tobytes() for count in (1, 16, 40)]
 
     first = everything(1)
     assert all(everything(threads) == first for threads in (2, 3, 7))
@@ -253,10 +268,10 @@ def test_quadratic_forms(kernel, target, n, count):
     p[n // 2 :] = p[: n - n // 2]
     problem = pair_problem(y, p, KERNELS[kernel], target if target == "delta" else psd_matrix(2, 2))
     backend = SortedBackend(problem)
-    h = CpuBackend(problem).tile(slice(None), slice(None))
+    h = sweep_one(CpuBackend(problem), DenseRectangle())
 
     def check(weights, w):
-        found = backend.quadratic_forms(weights)
+        found = sweep_one(backend, QuadraticForms(weights))
         assert found.shape == (w.shape[1],)
         assert found.dtype == np.float64
         scale = np.einsum("ib,ij,jb->b", np.abs(w), np.abs(h), np.abs(w))
@@ -274,20 +289,20 @@ def test_quadratic_forms_of_many_samples():
     n = 40_000
     y, p = softmax_problem(n, 2)
     backend = SortedBackend(pair_problem(y, p, KERNELS["exponential"]))
-    found = backend.quadratic_forms(Weights("rademacher", n, 1030, 1))
+    found = sweep_one(backend, QuadraticForms(Weights("rademacher", n, 1030, 1)))
     some = Weights("rademacher", n, 1030, 1).values(1020, 1030)
-    products = np.einsum("ib,ib->b", some, backend.matmul(some))
-    scale = np.sum(np.abs(backend.matmul(np.ones((n, 1)))))
+    products = np.einsum("ib,ib->b", some, sweep_one(backend, Products(some)))
+    scale = np.sum(np.abs(sweep_one(backend, Products(np.ones((n, 1))))))
     assert (np.abs(found[1020:] - products) <= 1e-13 * scale).all()
-    np.testing.assert_array_equal(backend.quadratic_forms(Weights("rademacher", n, 10, 1)), found[:10])
+    np.testing.assert_array_equal(sweep_one(backend, QuadraticForms(Weights("rademacher", n, 10, 1))), found[:10])
 
 
 def test_quadratic_forms_of_no_replicates():
     y, p = softmax_problem(10, 2)
     backend = SortedBackend(pair_problem(y, p, KERNELS["exponential"]))
     for kind in ("rademacher", "gaussian", "multinomial"):
-        assert backend.quadratic_forms(Weights(kind, 10, 0, 1)).shape == (0,)
-    assert backend.quadratic_forms(np.empty((10, 0))).shape == (0,)
+        assert sweep_one(backend, QuadraticForms(Weights(kind, 10, 0, 1))).shape == (0,)
+    assert sweep_one(backend, QuadraticForms(np.empty((10, 0)))).shape == (0,)
 
 
 def of_unusual_rows(n, seed):
@@ -321,7 +336,7 @@ def test_totals_of_labels(kernel, n):
     residuals = np.stack([-p[:, 1], p[:, 0]], axis=1)
     labels = np.random.default_rng(n).integers(2, size=(n, 11), dtype=np.int32)
     problem = PairProblem(Side(p, np.ones((n, 1))), None, pair_problem(labels[:, 0], p, KERNELS[kernel]).kernel)
-    found = SortedBackend(problem, threads=2).label_totals(residuals[:, :, None], labels)
+    found = sweep_one(SortedBackend(problem, threads=2), LabelMatches(labels, residuals[:, :, None]))
     k = np.asarray(oracle.kernel_matrix(KERNELS[kernel], p, p), float)
     np.fill_diagonal(k, 0.0)
     marks = np.take_along_axis(residuals, labels.astype(int), axis=1)
@@ -338,8 +353,8 @@ def test_rectangular_problems(kernel, n, other):
     whole = pair_problem(y, p, KERNELS[kernel])
     problem = PairProblem(whole.left.take(slice(0, n)), whole.left.take(slice(n, None)), whole.kernel)
     backend = SortedBackend(problem)
-    h = CpuBackend(problem).tile(slice(None), slice(None))
-    moments = backend.moments(second=True)
+    h = sweep_one(CpuBackend(problem), DenseRectangle())
+    moments = sweep_one(backend, Moments(second=True))
     for found, expected, scale in (
         (moments.total, h.sum(), np.abs(h).sum()),
         (moments.row_sums, h.sum(axis=1), np.abs(h).sum(axis=1)),
@@ -348,10 +363,10 @@ def test_rectangular_problems(kernel, n, other):
     ):
         assert (np.abs(found - expected) <= 1e-12 * scale).all()
     assert moments.diagonal is None
-    assert backend.moments(rows=False).total == moments.total
+    assert sweep_one(backend, Moments(rows=False)).total == moments.total
     w = np.random.default_rng(0).normal(size=(other, 3))
-    assert (np.abs(backend.matmul(w) - h @ w) <= 1e-13 * (np.abs(h) @ np.abs(w) + 1)).all()
-    np.testing.assert_allclose(backend.tile([0], slice(None)), h[:1], rtol=1e-13)
+    assert (np.abs(sweep_one(backend, Products(w)) - h @ w) <= 1e-13 * (np.abs(h) @ np.abs(w) + 1)).all()
+    np.testing.assert_allclose(sweep_one(backend, DenseRectangle([0], slice(None))), h[:1], rtol=1e-13)
 
 
 def test_points_of_one_column():
@@ -362,7 +377,7 @@ def test_points_of_one_column():
     assert backend_for(problem).name == "sorted"
     h = np.exp(-np.abs(x - x.T) / 0.5) * (marks @ marks.T)
     scale = np.abs(h).sum(axis=1)
-    found = backend_for(problem).moments().row_sums
+    found = sweep_one(backend_for(problem), Moments()).row_sums
     assert (np.abs(found - (h.sum(axis=1) - np.diag(h))) <= 1e-13 * scale).all()
 
 
@@ -386,9 +401,9 @@ def test_rounded_to_single_precision(other):
     if not other:
         np.fill_diagonal(h, 0.0)
         np.fill_diagonal(size, 0.0)
-    moments = backend.moments(second=True)
+    moments = sweep_one(backend, Moments(second=True))
     assert (np.abs(moments.row_sums - h.sum(axis=1)) <= 1e-5 * size.sum(axis=1)).all()
-    assert abs(backend.moments(rows=False).total - h.sum()) <= 1e-5 * size.sum()
+    assert abs(sweep_one(backend, Moments(rows=False)).total - h.sum()) <= 1e-5 * size.sum()
     assert moments.sum_of_squares == pytest.approx(np.sum(h**2), rel=1e-5)
 
 
@@ -420,9 +435,9 @@ def test_problems_like_one_in_single_precision_are_on_its_line():
     v = np.random.default_rng(0).normal(size=(600, 3))
     expected = np.exp(-2 / bandwidth * np.linalg.norm(p[:, None] - p[None], axis=2))
     for points in (square.left.points, p):
-        found = like(backend, PairProblem(Side(points, np.ones_like(points[:, :1])), None, square.kernel))
+        found = backend.like(PairProblem(Side(points, np.ones_like(points[:, :1])), None, square.kernel))
         assert found.name == "sorted"
-        assert (np.abs(found.matmul(v) - expected @ v) <= 2e-5 * (expected @ np.abs(v))).all()
+        assert (np.abs(sweep_one(found, Products(v)) - expected @ v) <= 2e-5 * (expected @ np.abs(v))).all()
 
 
 @pytest.mark.parametrize("kernel", ["exponential", "mixed"])
@@ -432,12 +447,12 @@ def test_samples_in_single_precision(kernel):
     packed = [_packing.pack(prepare(y, p, dtype=dtype), KERNELS[kernel], "delta") for dtype in ("float32", "float64")]
     single, double = (backend_for(pack.problem) for pack in packed)
     assert single.name == "sorted"
-    expected = double.moments(second=True)
-    found = single.moments(second=True)
+    expected = sweep_one(double, Moments(second=True))
+    found = sweep_one(single, Moments(second=True))
     np.testing.assert_allclose(found.row_sums, expected.row_sums, rtol=0, atol=1e-6 * 600)
     assert found.total == pytest.approx(expected.total, rel=0, abs=1e-6 * 600**2)
     weights = Weights("rademacher", 600, 9, 0)
-    forms = single.quadratic_forms(weights), double.quadratic_forms(weights)
+    forms = sweep_one(single, QuadraticForms(weights)), sweep_one(double, QuadraticForms(weights))
     np.testing.assert_allclose(*forms, rtol=0, atol=1e-6 * 600**2)
 
 
@@ -452,11 +467,16 @@ def test_bits_do_not_depend_on_the_number_of_threads(kernel):
 
     def everything(threads: int) -> list[bytes]:
         backend = SortedBackend(problem, threads=threads)
-        moments = backend.moments(second=True)
+        moments = sweep_one(backend, Moments(second=True))
         numbers = [moments.total, moments.trace, moments.sum_of_squares]
-        arrays = [moments.row_sums, backend.block_sums(777), backend.matmul(w[:, :2]), backend.quadratic_forms(w)]
-        arrays += [backend.quadratic_forms(Weights(kind, n, 40, 1)) for kind in ("rademacher", "gaussian")]
-        arrays.append(SortedBackend(rectangular, threads=threads).matmul(w[20_000:, :1]))
+        arrays = [
+            moments.row_sums,
+            sweep_one(backend, BlockSums(777)),
+            sweep_one(backend, Products(w[:, :2])),
+            sweep_one(backend, QuadraticForms(w)),
+        ]
+        arrays += [sweep_one(backend, QuadraticForms(Weights(kind, n, 40, 1))) for kind in ("rademacher", "gaussian")]
+        arrays.append(sweep_one(SortedBackend(rectangular, threads=threads), Products(w[20_000:, :1])))
         arrays.append(np.array([*numbers, median_distance(p, threads=threads).value]))
         return [a.tobytes() for a in arrays]
 

@@ -9,6 +9,7 @@ cancel, literal sums over atoms. Marks are laid out as `Mixtures` says, by hand.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,7 +29,19 @@ from kcalib._pairs.backends.cpu import CpuBackend
 from kcalib._pairs.backends.cuda import CudaBackend
 from kcalib._pairs.backends.sorted_line import SortedBackend
 from kcalib._pairs.dispatch import backend_for
-from kcalib._pairs.problem import Factor, Mixtures, Moments, PairProblem, Side, Term
+from kcalib._pairs.problem import Factor, Mixtures, PairProblem, Side, Term
+from kcalib._pairs.reductions import (
+    BlockSums,
+    Counts,
+    DenseRectangle,
+    EntriesInRange,
+    Moments,
+    MomentSums,
+    Products,
+    QuadraticForms,
+    Reduction,
+    sweep_one,
+)
 
 LONG = np.longdouble
 ALL = slice(None)
@@ -52,21 +65,28 @@ class OnDevice:
         def side(one: Side | None) -> Side | None:
             return None if one is None else Side(*(cupy.asarray(a) for a in (one.points, one.marks)))
 
-        self.problem, self._moved = problem, cupy.asarray
+        self.problem = problem
         self._backend = CudaBackend(replace(problem, left=side(problem.left), right=side(problem.right)))
 
-    def moments(self, **options: Any) -> Moments:
-        found = self._backend.moments(**options)
-        rows, columns = (None if a is None else a.get() for a in (found.row_sums, found.column_sums))
-        return replace(found, row_sums=rows, column_sums=columns)
+    def sweep(self, reductions: Sequence[Reduction[Any]]) -> list[Any]:
+        return [self._on_host(result) for result in self._backend.sweep([self._moved(one) for one in reductions])]
 
-    def __getattr__(self, name: str) -> Any:
-        def call(*arrays: Any, **options: Any) -> np.ndarray:
-            moved = name in ("matmul", "quadratic_forms")
-            found = getattr(self._backend, name)(*(self._moved(a) if moved else a for a in arrays), **options)
-            return found if isinstance(found, np.ndarray) else found.get()
+    @staticmethod
+    def _moved(reduction: Reduction[Any]) -> Reduction[Any]:
+        import cupy
 
-        return call
+        if isinstance(reduction, Products):
+            return replace(reduction, vectors=cupy.asarray(reduction.vectors))
+        if isinstance(reduction, QuadraticForms):
+            return replace(reduction, weights=cupy.asarray(reduction.weights))
+        return reduction
+
+    @staticmethod
+    def _on_host(result: Any) -> Any:
+        if isinstance(result, MomentSums):
+            rows, columns = (None if a is None else a.get() for a in (result.row_sums, result.column_sums))
+            return replace(result, row_sums=rows, column_sums=columns)
+        return result.get() if hasattr(result, "get") else result
 
 
 def backend(level: str, problem: PairProblem) -> Any:
@@ -328,12 +348,12 @@ def case(request):
 
 class Primitives:
     def test_tile(self, level, case):
-        found = backend(level, case.problem).tile(ALL, ALL)
+        found = sweep_one(backend(level, case.problem), DenseRectangle())
         case.check(found, case.h, case.scale)
 
     def test_sums(self, level, case):
         found = backend(level, case.problem)
-        moments = found.moments(second=True, trace=False)
+        moments = sweep_one(found, Moments(second=True, trace=False))
         off, scale = case.h.copy(), case.scale.copy()
         if case.problem.symmetric:
             np.fill_diagonal(off, 0)
@@ -341,7 +361,7 @@ class Primitives:
         case.check(moments.column_sums, off.sum(axis=0), scale.sum(axis=0))
         squares = np.abs(moments.sum_of_squares - (off**2).sum())
         assert squares <= 3 * case.tolerance * (scale**2).sum()
-        total = found.moments(rows=False, trace=False).total
+        total = sweep_one(found, Moments(rows=False, trace=False)).total
         assert total == moments.total
         assert abs(total - off.sum()) <= case.tolerance * scale.sum()
 
@@ -349,8 +369,8 @@ class Primitives:
         w = np.random.default_rng(0).normal(size=(case.h.shape[1], 5))
         found = backend(level, case.problem)
         expected, scale = case.h @ w, case.scale @ np.abs(w)
-        case.check(found.matmul(w), expected, scale)
-        case.check(found.matmul(w, dtype="float32"), expected, scale, 194 * 2.0**-24)
+        case.check(sweep_one(found, Products(w)), expected, scale)
+        case.check(sweep_one(found, Products(w, dtype="float32")), expected, scale, 194 * 2.0**-24)
 
     def test_of_symmetric_problems(self, level, case):
         if not case.problem.symmetric:
@@ -358,20 +378,20 @@ class Primitives:
         n, found = len(case.h), backend(level, case.problem)
         w = np.random.default_rng(0).normal(size=(n, 35))
         expected, scale = np.sum(w * (case.h @ w), axis=0), np.sum(np.abs(w) * (case.scale @ np.abs(w)), axis=0)
-        case.check(found.quadratic_forms(w), expected, scale)
-        case.check(found.quadratic_forms(w, dtype="float32"), expected, scale, 2e-6)
+        case.check(sweep_one(found, QuadraticForms(w)), expected, scale)
+        case.check(sweep_one(found, QuadraticForms(w, dtype="float32")), expected, scale, 2e-6)
         for size in sorted({s for s in (2, n // 2, n) if 2 <= s <= n}):
             blocks = [slice(b * size, (b + 1) * size) for b in range(n // size)]
             expected = [case.h[b, b].sum() - np.trace(case.h[b, b]) for b in blocks]
             scale = [case.scale[b, b].sum() for b in blocks]
-            case.check(found.block_sums(size), np.array(expected), np.array(scale))
-        pairs = np.sort(found.tile(ALL, ALL)[np.triu_indices(n, 1)])
+            case.check(sweep_one(found, BlockSums(size)), np.array(expected), np.array(scale))
+        pairs = np.sort(sweep_one(found, DenseRectangle())[np.triu_indices(n, 1)])
         gaps = np.sort(np.argsort(np.diff(pairs))[-11:])
         thresholds = (pairs[gaps] + pairs[gaps + 1]) / 2 if len(pairs) > 1 else np.array([0.0])
         below = np.searchsorted(pairs, thresholds)
-        np.testing.assert_array_equal(found.counts(thresholds), below)
+        np.testing.assert_array_equal(sweep_one(found, Counts(thresholds)), below)
         inside = pairs[below[0] : below[-1]]
-        entries = np.sort(found.between(thresholds[0], thresholds[-1], len(inside)))
+        entries = np.sort(sweep_one(found, EntriesInRange(thresholds[0], thresholds[-1], len(inside))).values)
         np.testing.assert_allclose(entries, inside, rtol=0, atol=case.tolerance * float(case.scale.max()))
 
 
@@ -383,11 +403,11 @@ class TestPrimitives(Primitives):
     def test_any_number_of_threads_gives_the_same_bits(self, level, case):
         w = np.random.default_rng(0).normal(size=(case.h.shape[1], 3))
         one, *others = (CpuBackend(case.problem, level=level, threads=threads) for threads in (1, 2, 5))
-        moments, product = one.moments(trace=False), one.matmul(w)
+        moments, product = sweep_one(one, Moments(trace=False)), sweep_one(one, Products(w))
         for other in others:
-            np.testing.assert_array_equal(other.moments(trace=False).row_sums, moments.row_sums)
-            assert other.moments(rows=False, trace=False).total == moments.total
-            np.testing.assert_array_equal(other.matmul(w), product)
+            np.testing.assert_array_equal(sweep_one(other, Moments(trace=False)).row_sums, moments.row_sums)
+            assert sweep_one(other, Moments(rows=False, trace=False)).total == moments.total
+            np.testing.assert_array_equal(sweep_one(other, Products(w)), product)
 
 
 # Some seconds each to compile for the emulation: the others are slow.
@@ -439,17 +459,17 @@ def test_mmd_distances(level, name, dtype):
     d2 = squared_distances(mixtures, parts)
     # d^2 is off by a tolerance of its terms, of which each is at most the kernel of equal points.
     size = 4 * mixtures.n_terms * max(1.0, sum(t.coefficient for t in mixtures.kernel))
-    found = backend(level, points_problem(mixtures, parts, "gaussian", dtype)).tile(ALL, ALL)
+    found = sweep_one(backend(level, points_problem(mixtures, parts, "gaussian", dtype)), DenseRectangle())
     assert np.max(np.abs(found - np.exp(-d2))) <= TOLERANCE[dtype] * size
     found = backend(level, points_problem(mixtures, parts, "identity", dtype))
-    distances = found.tile(ALL, ALL)
+    distances = sweep_one(found, DenseRectangle())
     assert (distances >= 0).all()
     points = found.problem.left.points
     equal = (points[:, None] == points[None]).all(axis=2)
     assert equal.sum() > n
     np.testing.assert_array_equal(distances[equal], 0.0)
     np.testing.assert_allclose(distances**2, d2.astype(float), rtol=0, atol=TOLERANCE[dtype] * size)
-    sums = found.moments(trace=False).row_sums  # distances of one side with itself
+    sums = sweep_one(found, Moments(trace=False)).row_sums  # distances of one side with itself
     np.testing.assert_allclose(sums, distances.sum(axis=1), rtol=1e-14 if dtype == "float64" else 1e-6)
 
 
@@ -464,7 +484,7 @@ def test_mmd_distances_of_normals_keep_their_digits_where_predictions_are_nearly
     part = Part(np.ones(n), np.ones(n), m[:, 0], np.ones((n, 1)), m, s)
     mixtures = Mixtures("normal", d, 1)
     problem = points_problem(mixtures, [part], "identity")
-    found = backend(level, problem).tile(ALL, ALL)
+    found = sweep_one(backend(level, problem), DenseRectangle())
     h = problem.left.points[:, 2 + d : 2 + 2 * d]  # what rounding left of the variances
     with mpmath.workdps(60):
 
@@ -491,7 +511,7 @@ def test_mmd_distances_of_equal_covariances_keep_their_digits(level):
     s = np.broadcast_to(root @ root.T, (n, 1, d, d))
     part = Part(np.ones(n), np.ones(n), m, np.ones((n, 1)), m[:, None], s)
     problem = points_problem(Mixtures("normal_full", d, 1), [part], "identity")
-    found = backend(level, problem).tile(ALL, ALL)
+    found = sweep_one(backend(level, problem), DenseRectangle())
     twice = np.eye(d) + 4 * root @ root.T
     c = m[:, None] - m[None]
     q = np.einsum("ijk,kl,ijl->ij", c, np.linalg.inv(twice), c)
@@ -524,16 +544,16 @@ def test_distances_in_a_table(level, dtype, other):
     expected, size = k * (marks[:n] @ marks[columns].T), k * (np.abs(marks[:n]) @ np.abs(marks[columns].T))
     tolerance = {"float64": 1e-14, "float32": 1e-6}[dtype]
     found = backend(level, problem)
-    assert (np.abs(found.tile(ALL, ALL) - expected) <= tolerance * 5 * size).all()
+    assert (np.abs(sweep_one(found, DenseRectangle()) - expected) <= tolerance * 5 * size).all()
     w = rng.normal(size=(expected.shape[1], 2))
-    assert (np.abs(found.matmul(w) - expected @ w) <= 5 * tolerance * (size @ np.abs(w))).all()
+    assert (np.abs(sweep_one(found, Products(w)) - expected @ w) <= 5 * tolerance * (size @ np.abs(w))).all()
     transposed = backend(level, replace(problem, table=np.asfortranarray(table)))
-    np.testing.assert_array_equal(transposed.tile(ALL, ALL), found.tile(ALL, ALL))
+    np.testing.assert_array_equal(sweep_one(transposed, DenseRectangle()), sweep_one(found, DenseRectangle(ALL, ALL)))
     with pytest.raises(ValueError, match=r"positions in the table are .* expected 0 to 149"):
         backend(level, replace(problem, table=table[:150]))
     if not other:
         np.fill_diagonal(expected, 0)
-    assert abs(found.moments(trace=False).total - expected.sum()) <= 5 * tolerance * size.sum()
+    assert abs(sweep_one(found, Moments(trace=False)).total - expected.sum()) <= 5 * tolerance * size.sum()
 
 
 SCALES = (1.0, 1 + 2**-52, 1 - 2**-53, 1 + 1e-6, 0.5, 2.0, 1e-3, 1e3, 1e-15, 1e15, 0.9375, 1.07)
@@ -554,7 +574,7 @@ def test_laplace_products_keep_their_digits_for_any_scales(level):
     ones = [np.ones((len(points), 1)) for points in (rows, columns)]
     kernel = (Term(1.0, (Factor("identity", "dot"),)),)
     problem = PairProblem(Side(ones[0], left), Side(ones[1], right), kernel, Mixtures("laplace", 1, 1))
-    found = backend(level, problem).tile(ALL, ALL)
+    found = sweep_one(backend(level, problem), DenseRectangle())
     for i, (_, b) in enumerate(rows):
         for j, (delta, c) in enumerate(columns):
             expected = float(laplace_product(delta, b, c)) * (1 if c else -1)
@@ -578,7 +598,7 @@ def test_a_product_of_normals_by_hand():
     points = np.ones((2, 1))
     kernel = (Term(1.0, (Factor("identity", "dot"),)),)
     problem = PairProblem(Side(points, marks), None, kernel, Mixtures("normal", 1, 1))
-    found = CpuBackend(problem).tile(ALL, ALL)
+    found = sweep_one(CpuBackend(problem), DenseRectangle())
     own = 1 - 2 / np.sqrt(1.5) + 1 / np.sqrt(2)  # 2 (1/4 + 1/4) + 1
     other = 1 - 2 / np.sqrt(2.5) + 1 / np.sqrt(4)
     cross = np.exp(-1 / 1.5) / np.sqrt(1.5) + np.exp(-1 / 2.5) / np.sqrt(2.5)
@@ -621,7 +641,7 @@ def test_brackets_that_cancel_lose_nothing_to_the_kernels_exponent(level, narrow
         bracket = np.array([[float(a - b - c + d) for a, b, c, d in row] for row in parts])
         size = np.array([[float(sum(four)) for four in row] for row in parts])
     for scale in (1e-9, 0.3, 7.77, 119.3):
-        found = backend(level, kernel_problem(part, points, scale, slice(n // 2, n))).tile(ALL, ALL)
+        found = sweep_one(backend(level, kernel_problem(part, points, scale, slice(n // 2, n))), DenseRectangle())
         kernel = found[0, 0] / bracket[0, 0]
         assert kernel == pytest.approx(np.exp(-5 * scale), rel=1e-12)
         assert (np.abs(found / kernel - bracket) <= 1e-14 * size).all()
@@ -632,9 +652,9 @@ def test_weights_of_powers_of_two_and_none_give_the_same_bits(level):
     rng, n = np.random.default_rng(0), 150
     m, variance, points = rng.normal(size=n), rng.uniform(0.01, 1.5, n), rng.normal(size=(n, 2))
     part = normals_on_a_line(m + rng.normal(size=n), m, variance)
-    plain = backend(level, kernel_problem(part, points, 0.7)).tile(ALL, ALL)
+    plain = sweep_one(backend(level, kernel_problem(part, points, 0.7)), DenseRectangle())
     weighted = replace(part, u=2.0 ** rng.integers(-3, 4, n))
-    found = backend(level, kernel_problem(weighted, points, 0.7)).tile(ALL, ALL)
+    found = sweep_one(backend(level, kernel_problem(weighted, points, 0.7)), DenseRectangle())
     np.testing.assert_array_equal(found, plain * weighted.u[:, None] * weighted.u)
 
 
@@ -646,7 +666,7 @@ def test_normals_and_kernels_that_vanish(level):
     part = normals_on_a_line(y, y + 0.3, np.full(n, 0.2))
     points = np.stack([np.linspace(0, 40, n), np.zeros(n)], axis=1)
     for scale in (0.5, 10.0, 25.0, 1e6):
-        found = backend(level, kernel_problem(part, points, scale)).tile(ALL, ALL)
+        found = sweep_one(backend(level, kernel_problem(part, points, scale)), DenseRectangle())
         with mpmath.workdps(40):
             for i, j in np.ndindex(n, n):
                 kernel = mpmath.exp(-scale * abs(mpmath.mpf(points[i, 0]) - mpmath.mpf(points[j, 0])))
@@ -679,7 +699,7 @@ def test_numbers_of_any_size_give_numbers(level, name, dtype):
     size = mixtures.n_terms * max(1.0, sum(t.coefficient for t in mixtures.kernel))
     kernel = (Term(1.0, (Factor("exponential", "mmd", 1.0),)),)
     problem = PairProblem(Side(points, marks), None, kernel, mixtures, mixtures)
-    entries = backend(level, problem).tile(ALL, ALL)
+    entries = sweep_one(backend(level, problem), DenseRectangle())
     assert np.isfinite(entries).all()
     assert np.max(np.abs(entries)) <= 4 * size * (1 + 1e-6)
 
@@ -692,9 +712,9 @@ def test_which_backend_is_chosen():
     assert "distributions" in SortedBackend.unsuitable(case.problem)
     with pytest.raises(ValueError, match="backend='sorted' cannot take this problem: the predictions are distr"):
         backend_for(case.problem, backend="sorted")
-    generic = ArrayApiBackend(case.problem).tile(ALL, ALL)
-    np.testing.assert_allclose(chosen.tile(ALL, ALL), generic, rtol=0, atol=1e-12)
-    assert chosen.moments().trace == pytest.approx(np.trace(generic), rel=1e-12)
+    generic = sweep_one(ArrayApiBackend(case.problem), DenseRectangle())
+    np.testing.assert_allclose(sweep_one(chosen, DenseRectangle()), generic, rtol=0, atol=1e-12)
+    assert sweep_one(chosen, Moments()).trace == pytest.approx(np.trace(generic), rel=1e-12)
 
 
 def test_covariances_of_many_dimensions_are_the_generic_backends():

@@ -32,6 +32,16 @@ from kcalib._pairs.mixtures import (
     transformed,
 )
 from kcalib._pairs.problem import Factor, Family, Mixtures, PairProblem, PointFamily, Side, Term
+from kcalib._pairs.reductions import (
+    BlockSums,
+    Counts,
+    DenseRectangle,
+    EntriesInRange,
+    Moments,
+    Products,
+    QuadraticForms,
+    sweep_one,
+)
 from kcalib.distributions import Components
 from kcalib.kernels import Exponential, Gaussian, Linear, Matern, RationalQuadratic
 
@@ -472,21 +482,29 @@ def test_backend(family, metric):
     backend, h, atol = ArrayApiBackend(problem), literal_h(problem), 100 * EPS
     n = len(h)
     off = h - np.diag(np.diag(h))
-    moments = backend.moments(second=True)
-    np.testing.assert_allclose(backend.tile(slice(None), slice(2, 5)), h[:, 2:5], rtol=0, atol=atol)
-    np.testing.assert_allclose(backend.tile(np.array([3, 1]), np.array([0])), h[[3, 1]][:, [0]], rtol=0, atol=atol)
+    moments = sweep_one(backend, Moments(second=True))
+    np.testing.assert_allclose(
+        sweep_one(backend, DenseRectangle(slice(None), slice(2, 5))), h[:, 2:5], rtol=0, atol=atol
+    )
+    np.testing.assert_allclose(
+        sweep_one(backend, DenseRectangle(np.array([3, 1]), np.array([0]))), h[[3, 1]][:, [0]], rtol=0, atol=atol
+    )
     np.testing.assert_allclose(moments.row_sums, off.sum(axis=1), rtol=0, atol=n * atol)
     np.testing.assert_allclose(moments.diagonal, np.diag(h), rtol=0, atol=atol)
     assert float(moments.sum_of_squares) == pytest.approx((off**2).sum(), rel=1e-12)
     w = np.random.default_rng(0).normal(size=(n, 3))
-    np.testing.assert_allclose(backend.matmul(w), h @ w, rtol=0, atol=n * 4 * atol)
-    np.testing.assert_allclose(backend.quadratic_forms(w), np.sum(w * (h @ w), axis=0), rtol=0, atol=n * n * 4 * atol)
+    np.testing.assert_allclose(sweep_one(backend, Products(w)), h @ w, rtol=0, atol=n * 4 * atol)
+    np.testing.assert_allclose(
+        sweep_one(backend, QuadraticForms(w)), np.sum(w * (h @ w), axis=0), rtol=0, atol=n * n * 4 * atol
+    )
     blocks = [off[i : i + 4, i : i + 4].sum() for i in (0, 4)]
-    np.testing.assert_allclose(backend.block_sums(4), blocks, rtol=0, atol=16 * atol)
+    np.testing.assert_allclose(sweep_one(backend, BlockSums(4)), blocks, rtol=0, atol=16 * atol)
     pairs = np.sort(h[np.triu_indices(n, 1)])
     low, high = (pairs[3] + pairs[4]) / 2, (pairs[20] + pairs[21]) / 2
-    np.testing.assert_array_equal(backend.counts(np.array([low, high])), [4, 21])
-    np.testing.assert_allclose(np.sort(backend.between(low, high, 17)), pairs[4:21], rtol=0, atol=atol)
+    np.testing.assert_array_equal(sweep_one(backend, Counts(np.array([low, high]))), [4, 21])
+    np.testing.assert_allclose(
+        np.sort(sweep_one(backend, EntriesInRange(low, high, 17)).values), pairs[4:21], rtol=0, atol=atol
+    )
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "mmd", "table"])
@@ -494,11 +512,11 @@ def test_backend(family, metric):
 def test_rectangular_backend(family, metric):
     problem = problem_of(family, metric, 4, 5)
     backend, h = ArrayApiBackend(problem), literal_h(problem)
-    moments = backend.moments()
+    moments = sweep_one(backend, Moments())
     assert moments.diagonal is None
     np.testing.assert_allclose(moments.row_sums, h.sum(axis=1), rtol=0, atol=500 * EPS)
     np.testing.assert_allclose(moments.column_sums, h.sum(axis=0), rtol=0, atol=500 * EPS)
-    np.testing.assert_allclose(backend.tile(slice(None), slice(None)), h, rtol=0, atol=100 * EPS)
+    np.testing.assert_allclose(sweep_one(backend, DenseRectangle()), h, rtol=0, atol=100 * EPS)
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "mmd", "table"])
@@ -508,7 +526,12 @@ def test_float32(family, metric):
     double, single = (ArrayApiBackend(problem_of(family, metric, dtype=t)) for t in (np.float64, np.float32))
     every = slice(None)
     assert single.problem.left.marks.dtype == np.float32
-    np.testing.assert_allclose(single.tile(every, every), double.tile(every, every), rtol=0, atol=2e-5)
+    np.testing.assert_allclose(
+        sweep_one(single, DenseRectangle(every, every)),
+        sweep_one(double, DenseRectangle(every, every)),
+        rtol=0,
+        atol=2e-5,
+    )
 
 
 def _convert(library: str):
@@ -538,14 +561,12 @@ def test_libraries_agree(family, library):
     # JAX compiles every operation for every shape: one problem of one family, and one kernel, compiled as a whole.
     few = library == "jax"
     for metric in ["mmd"] * (family == "atoms") if few else ["mmd", "table"]:
-        expected = ArrayApiBackend(problem_of(family, metric)).tile(slice(None), slice(None))
+        expected = sweep_one(ArrayApiBackend(problem_of(family, metric)), DenseRectangle())
         found = ArrayApiBackend(problem_of(family, metric, convert=convert))
-        np.testing.assert_allclose(
-            arrays.to_host(found.tile(slice(None), slice(None))), expected, rtol=0, atol=100 * EPS
-        )
+        np.testing.assert_allclose(arrays.to_host(sweep_one(found, DenseRectangle())), expected, rtol=0, atol=100 * EPS)
         if not few:
             np.testing.assert_allclose(
-                arrays.to_host(found.moments().diagonal), np.diag(expected), rtol=0, atol=100 * EPS
+                arrays.to_host(sweep_one(found, Moments()).diagonal), np.diag(expected), rtol=0, atol=100 * EPS
             )
     components = random_components(family, 4, 2, 2)
     there = Components(family, *(None if a is None else convert(a) for a in _parts(components)))
@@ -598,7 +619,9 @@ def test_gradient(family, equal):
     def total(weights, locations, scales, y):
         components = Components(family, weights, locations, scales)
         points, marks = point_columns(components, scale), mark_columns(y, components, scale)
-        return ArrayApiBackend(PairProblem(Side(points, marks), None, terms, mixtures, mixtures)).moments().total
+        return sweep_one(
+            ArrayApiBackend(PairProblem(Side(points, marks), None, terms, mixtures, mixtures)), Moments()
+        ).total
 
     tensors = [None if a is None else torch.tensor(a) for a in (start.weights, start.locations, scales, y)]
     for t in tensors[1:3]:

@@ -19,6 +19,7 @@ from kcalib._pairs.backends.cpu import CpuBackend
 from kcalib._pairs.backends.cuda import CudaBackend
 from kcalib._pairs.dispatch import backend_for
 from kcalib._pairs.problem import Factor, Mixtures, PairProblem, Side, Term
+from kcalib._pairs.reductions import DenseRectangle, sweep_one
 from kcalib.distributions import NegativeBinomial, Poisson
 from kcalib.distributions import _staircases as staircases
 from kcalib.distributions._staircases import FEW, staircases_of, window_of
@@ -81,13 +82,13 @@ def test_distances(level, dtype, length):
 
 def entries(level: str, problem: PairProblem) -> np.ndarray:
     if level == "array-api":
-        return np.asarray(backend_for(problem, backend="array-api").tile(slice(None), slice(None)))
+        return np.asarray(sweep_one(backend_for(problem, backend="array-api"), DenseRectangle()))
     if level == EMULATED:
         with emulated_cupy.installed():
             return on_a_device(problem)
     if level == "cuda":
         return on_a_device(problem)
-    return np.asarray(CpuBackend(problem, level=level).tile(slice(None), slice(None)))
+    return np.asarray(sweep_one(CpuBackend(problem, level=level), DenseRectangle()))
 
 
 def on_a_device(problem: PairProblem) -> np.ndarray:
@@ -95,7 +96,7 @@ def on_a_device(problem: PairProblem) -> np.ndarray:
 
     side = Side(cupy.asarray(problem.left.points), cupy.asarray(problem.left.marks))
     there: Any = CudaBackend(PairProblem(side, None, problem.kernel, None, problem.predicted))
-    return np.asarray(there.tile(slice(None), slice(None)).get())
+    return np.asarray(sweep_one(there, DenseRectangle()).get())
 
 
 RATES = {

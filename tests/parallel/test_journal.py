@@ -139,7 +139,7 @@ def test_products_go_on(tmp_path, monkeypatch, seconds):
     class Watched(Stopping):
         def results(self, held, work, tiles, given, progress):
             for done in super().results(held, work, tiles, given, progress):
-                multiplied.append(work.primitive)
+                multiplied.append(work.name)
                 yield done
 
     def ckce(workers=None):
@@ -514,7 +514,7 @@ def test_threads_are_those_of_the_task(monkeypatch):
     class Looking(Serial):
         def results(self, held, work, tiles, given, progress):
             for done in super().results(held, work, tiles, given, progress):
-                seen.append((work.threads, held._kept[work.problem].cut(work.primitive)._backend.threads))
+                seen.append((work.threads, held._kept[work.problem].tiles(work.options).backend.threads))
                 yield done
 
     monkeypatch.setenv("OMP_NUM_THREADS", "7")

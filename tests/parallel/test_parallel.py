@@ -16,13 +16,13 @@ import pytest
 from problems import softmax_problem
 
 import kcalib
+from kcalib._pairs.tiles import Tile
 from kcalib.distributions import Normal
 from kcalib.estimators import ckce, skce
 from kcalib.inference import calibration_test, consistency
 from kcalib.kernels import Exponential, Gaussian, Linear
 from kcalib.methods import Consistency, Fourier
 from kcalib.parallel import Executor, Processes, Serial, TileError, backend, executor
-from kcalib.parallel.plan import Tile
 from kcalib.parallel.store import Done, Store
 
 KERNEL = Exponential(0.3)

@@ -33,8 +33,9 @@ def test_the_table_is_of_this_plan(script):
 
 def test_the_plan_is_that_of_a_problem(script):
     """Blocks and groups that the script works out are the core's."""
+    from kcalib._pairs.reductions import Moments
     from kcalib.parallel.work import Prepared
 
-    cut = Prepared(script.problem(20_000), "cpu", 1).cut("moments")
+    tiles = Prepared(script.problem(20_000), "cpu", 1).tiles(Moments())
     group = -(-20_000 // script.BLOCK)
-    assert (cut.block, cut.group) == (script.BLOCK, -(-group // script.GROUPS) * script.BLOCK)
+    assert (tiles.block, tiles.group) == (script.BLOCK, -(-group // script.GROUPS) * script.BLOCK)

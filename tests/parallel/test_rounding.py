@@ -9,7 +9,9 @@ from scipy.spatial.distance import cdist
 
 from kcalib import _packing
 from kcalib._input.labels import prepare
+from kcalib._pairs.backends.compared_labels import label_forms
 from kcalib._pairs.dispatch import backend_for
+from kcalib._pairs.reductions import LabelMatches, Moments, Products, QuadraticForms, sweep_one
 from kcalib.estimators.forecast_residuals import kernel_alone
 from kcalib.kernels import Exponential
 from kcalib.parallel import Serial, plan
@@ -44,21 +46,27 @@ def test_products_forms_and_sums(monkeypatch, n, m, saturated):
     vectors, weights = rng.normal(size=(n, 4)), rng.normal(size=(n, 3))
     vectors[:, 0], weights[:, 0] = 1.0, rng.poisson(size=n)  # sums of one sign, in which roundings add up
     one = backend_for(problem, threads=1)
-    whole = one.moments(second=True)
-    one_forms, one_single_forms = one.quadratic_forms(weights), one.quadratic_forms(weights, dtype="float32")
+    whole = sweep_one(one, Moments(second=True))
+    one_forms, one_single_forms = (
+        sweep_one(one, QuadraticForms(weights)),
+        sweep_one(one, QuadraticForms(weights, dtype="float32")),
+    )
     for largest in (plan.LARGEST_GROUP, 90):  # the second: as beyond a million samples, sums are merged within tiles
         monkeypatch.setattr(plan, "LARGEST_GROUP", largest)
         with opened(Serial(tile_size=192, threads=1)) as run:
             tiles = backend_for(problem, threads=1, parallel=run)
-            products, forms = tiles.matmul(vectors), tiles.quadratic_forms(weights)
-            sums = tiles.moments(second=True)
+            products, forms = sweep_one(tiles, Products(vectors)), sweep_one(tiles, QuadraticForms(weights))
+            sums = sweep_one(tiles, Moments(second=True))
             single, single_forms = (
-                f(v, dtype="float32") for f, v in ((tiles.matmul, vectors), (tiles.quadratic_forms, weights))
+                sweep_one(tiles, one_of(v, dtype="float32"))
+                for one_of, v in ((Products, vectors), (QuadraticForms, weights))
             )
-        assert np.all(np.abs(products - one.matmul(vectors)) <= BOUND * (sizes @ np.abs(vectors)))
+        assert np.all(np.abs(products - sweep_one(one, Products(vectors))) <= BOUND * (sizes @ np.abs(vectors)))
         magnitudes = np.sum(np.abs(weights) * (sizes @ np.abs(weights)), axis=0)
         assert np.all(np.abs(forms - one_forms) <= BOUND * magnitudes)
-        assert np.all(np.abs(single - one.matmul(vectors, dtype="float32")) <= SINGLE * (sizes @ np.abs(vectors)))
+        assert np.all(
+            np.abs(single - sweep_one(one, Products(vectors, dtype="float32"))) <= SINGLE * (sizes @ np.abs(vectors))
+        )
         assert np.all(np.abs(single_forms - one_single_forms) <= BOUND * magnitudes)  # of the same entries
         assert abs(sums.total - whole.total) <= BOUND * np.sum(sizes)
         assert np.all(np.abs(sums.row_sums - whole.row_sums) <= BOUND * np.sum(sizes, axis=1))
@@ -79,14 +87,17 @@ def test_comparisons_of_labels(monkeypatch, n, m, saturated):
     labels = np.where(rng.uniform(size=(n, 70)) < 0.1, rng.integers(m, size=(n, 70)), y[:, None]).astype(np.int32)
     one = backend_for(problem, threads=1)
     k = np.exp(-cdist(problem.left.points, problem.left.points) / BANDWIDTH)
-    observed, draws = one.label_forms(p, y, [labels])
+    observed, draws = label_forms(one, p, y, [labels])
     for largest in (plan.LARGEST_GROUP, 90):
         monkeypatch.setattr(plan, "LARGEST_GROUP", largest)
         with opened(Serial(tile_size=192, threads=1)) as run:
             tiles = backend_for(problem, threads=1, parallel=run)
-            np.testing.assert_array_equal(tiles.matches(labels), one.matches(labels))
-            products, found = tiles.rounded_products(p), tiles.label_forms(p, y, [labels[:, :7], labels[:, 7:]])
-        assert np.all(np.abs(products - one.rounded_products(p)) <= BOUND * (k @ p))
+            np.testing.assert_array_equal(sweep_one(tiles, LabelMatches(labels)), sweep_one(one, LabelMatches(labels)))
+            products, found = (
+                sweep_one(tiles, Products(p, rounded=True)),
+                label_forms(tiles, p, y, [labels[:, :7], labels[:, 7:]]),
+            )
+        assert np.all(np.abs(products - sweep_one(one, Products(p, rounded=True))) <= BOUND * (k @ p))
         size = np.sum(k @ p) + 2 * np.sum(k)  # of the sums that draws are differences of
         assert np.all(np.abs(np.append(found[1], found[0]) - np.append(draws, observed)) <= BOUND * size)
 
@@ -105,6 +116,8 @@ def test_operators_without_groups_hand_over_one_sum_of_a_tile():
     one = backend_for(problem, backend="array-api")
     with opened(Looking(tile_size=100)) as run:
         tiles = backend_for(problem, backend="array-api", parallel=run)
-        assert tiles.moments().total == pytest.approx(one.moments().total, rel=1e-12)
-        np.testing.assert_allclose(tiles.quadratic_forms(weights), one.quadratic_forms(weights), rtol=1e-12)
+        assert sweep_one(tiles, Moments()).total == pytest.approx(sweep_one(one, Moments()).total, rel=1e-12)
+        np.testing.assert_allclose(
+            sweep_one(tiles, QuadraticForms(weights)), sweep_one(one, QuadraticForms(weights)), rtol=1e-12
+        )
     assert seen == 2 * [((3, 3), 100)]

@@ -8,7 +8,7 @@ tensor of differences, besides O(n m).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,120 +17,59 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_choice
 from kcalib._backend.random import Weights, drawn_weights
+from kcalib._pairs.backends.base import Backend
 from kcalib._pairs.backends.device_mixtures import uploaded
-from kcalib._pairs.backends.diagonal import diagonal
 from kcalib._pairs.backends.digits import powers_of_two
 from kcalib._pairs.mixtures import inner_products, squared_mmd
-from kcalib._pairs.problem import Moments, PairProblem, Side
+from kcalib._pairs.problem import PairProblem, Side
 from kcalib._pairs.profiles import Distances, kernel_matrix, safe_root
+from kcalib._pairs.reductions import (
+    BlockSums,
+    Counts,
+    DenseRectangle,
+    EntriesInRange,
+    Moments,
+    MomentSums,
+    Products,
+    QuadraticForms,
+    RangeEntries,
+    Reduction,
+)
 
 STRIP_ELEMENTS = 2**22
 TILE_COLUMNS = 192  # products in float32 that are summed in it, as in the compiled core
 
 
-class ArrayApiBackend:
+class ArrayApiBackend(Backend):
     """H in strips of rows, each a few array operations."""
 
     name = "array-api"
-    threads = None
-    on_a_line = False
-    parallel = None
     entry_cost = 30.0
 
     def __init__(self, problem: PairProblem, *, reason: str = "") -> None:
-        self.problem = problem
-        self.reason = reason
-        self._xp = arrays.namespace(problem.left.points)
+        super().__init__(problem, reason=reason)
+        self.xp = arrays.namespace(problem.left.points)
 
-    @staticmethod
-    def unsuitable(problem: PairProblem) -> str | None:
-        """Nothing is."""
-        return None
+    def _results(self, reductions: Sequence[Reduction[Any]]) -> list[Any]:
+        results = [self.reductions[type(reduction)](self, reduction) for reduction in reductions]
+        in_strips = [result for result in results if isinstance(result, _InStrips)]
+        if in_strips:
+            for begin, h in self._strips(self.problem.left, self.problem.columns):
+                for sums in in_strips:
+                    sums.add(begin, h)
+        return [result.finish() if isinstance(result, _InStrips) else result for result in results]
 
-    def moments(self, second: bool = False, rows: bool = True, trace: bool = True) -> Moments:
-        xp, problem = self._xp, self.problem
-        sums, columns, squares = [], None, None
-        for begin, h in self._all_strips():
-            if problem.symmetric:
-                h = self._without_diagonal(h, begin)
-            else:
-                part = xp.sum(h, axis=0)
-                columns = part if columns is None else columns + part
-            sums.append(xp.sum(h, axis=1))
-            if second:
-                part = xp.sum(h * h)
-                squares = part if squares is None else squares + part
-        row_sums = xp.concat(sums)
-        total, squares = xp.sum(row_sums), None if squares is None else float(squares)
-        own = diagonal(problem) if trace and problem.symmetric else None
-        columns = row_sums if problem.symmetric else columns
-        return Moments(total, row_sums, columns, own, squares, None if own is None else xp.sum(own))
-
-    def block_sums(self, size: int) -> Array:
-        xp, left = self._xp, self.problem.left
+    def _block_sums(self, reduction: BlockSums) -> Array:
+        xp, left, size = self.xp, self.problem.left, reduction.size
         sums = []
         for begin in range(0, left.points.shape[0] // size * size, size):
             block = left.take(slice(begin, begin + size))
-            rows = [xp.sum(self._without_diagonal(h, first), axis=1) for first, h in self._strips(block, block)]
+            rows = [xp.sum(self.without_diagonal(h, first), axis=1) for first, h in self._strips(block, block)]
             sums.append(xp.sum(xp.concat(rows)))
         return xp.stack(sums)
 
-    def matmul(self, vectors: Array, *, dtype: str = "float64") -> Array:
-        xp = self._xp
-        vectors = xp.astype(vectors, xp.float64)
-        if check_choice("dtype", dtype, ("float64", "float32")) == "float64":
-            return xp.concat([h @ vectors for _, h in self._all_strips()])
-        scales = powers_of_two(xp.max(xp.abs(vectors), axis=0))
-        rounded = xp.astype(vectors / scales, xp.float32)
-        return xp.concat([self._single_product(h, rounded) for _, h in self._all_strips()]) * scales
-
-    def _single_product(self, h: Array, vectors: Array) -> Array:
-        """h @ vectors with products in float32, and sums over more than `TILE_COLUMNS` of them in float64."""
-        xp = self._xp
-        total: Any = 0.0
-        for begin in range(0, h.shape[1], TILE_COLUMNS):
-            part = slice(begin, min(h.shape[1], begin + TILE_COLUMNS))
-            product = xp.astype(h[:, part], xp.float32) @ vectors[part, :]
-            total = xp.astype(product, xp.float64) + total
-        return total
-
-    def quadratic_forms(self, weights: Array | Weights, *, dtype: str = "float64") -> Array:
-        xp = self._xp
-        if isinstance(weights, Weights):
-            weights = self._drawn(weights, dtype)
-        w = xp.astype(weights, getattr(xp, dtype))
-        total: Any = 0.0
-        for begin, h in self._all_strips():
-            products = xp.astype(h, w.dtype, copy=False) @ w
-            part = xp.sum(xp.astype(w[begin : begin + h.shape[0], :] * products, xp.float64), axis=0)
-            total = part + total
-        return total
-
-    def _drawn(self, weights: Weights, dtype: str) -> Array:
-        points = self.problem.left.points
-        if arrays.is_cuda(points):
-            return drawn_weights(weights, 0, weights.n_replicates, weights.n_replicates, dtype)
-        return arrays.like(weights.values(dtype=dtype), points, dtype=getattr(self._xp, dtype))
-
-    def counts(self, thresholds: np.ndarray) -> np.ndarray:
-        total = np.zeros(len(thresholds), dtype=np.int64)
-        for h in self._pairs():
-            below = [self._xp.count_nonzero(h < t) for t in thresholds.tolist()]
-            total += np.array([int(count) for count in below], dtype=np.int64)
-        return total
-
-    def between(self, low: float, high: float, count: int) -> np.ndarray:
-        low, high = float(low), float(high)
-        found = [arrays.to_host(h[(h >= low) & (h < high)]) for h in self._pairs()]
-        values = np.concatenate([np.empty(0), *found])
-        assert len(values) == count
-        return values
-
-    def tile(self, rows: Any, columns: Any) -> Array:
-        return self._entries(self.problem.left.take(rows), self.problem.columns.take(columns))
-
-    def _all_strips(self) -> Iterator[tuple[int, Array]]:
-        return self._strips(self.problem.left, self.problem.columns)
+    def _dense_rectangle(self, reduction: DenseRectangle) -> Array:
+        return self._entries(self.problem.left.take(reduction.rows), self.problem.columns.take(reduction.columns))
 
     def _strips(self, left: Side, right: Side) -> Iterator[tuple[int, Array]]:
         """The first row of each strip, and its entries."""
@@ -139,29 +78,154 @@ class ArrayApiBackend:
         for begin in range(0, n, step):
             yield begin, self._entries(left.take(slice(begin, min(n, begin + step))), right)
 
-    def _pairs(self) -> Iterator[Array]:
-        """Strips of H with infinity for pairs i >= j."""
-        xp = self._xp
-        for begin, h in self._all_strips():
-            rows = xp.arange(begin, begin + h.shape[0], device=arrays.device(h))
-            columns = xp.arange(h.shape[1], device=arrays.device(h))
-            yield xp.where(rows[:, None] < columns[None, :], h, xp.full_like(h, math.inf))
+    def without_diagonal(self, h: Array, begin: int) -> Array:
+        """A strip with zeros in the place of entries H_ii."""
+        rows, columns = self._indices(h, begin)
+        return self.xp.where(rows == columns, self.xp.zeros_like(h), h)
 
-    def _without_diagonal(self, h: Array, begin: int) -> Array:
-        xp, dev = self._xp, arrays.device(h)
-        rows = xp.arange(begin, begin + h.shape[0], device=dev)
-        columns = xp.arange(h.shape[1], device=dev)
-        return xp.where(rows[:, None] == columns[None, :], xp.zeros_like(h), h)
+    def above_diagonal(self, h: Array, begin: int) -> Array:
+        """A strip with infinity for pairs i >= j."""
+        rows, columns = self._indices(h, begin)
+        return self.xp.where(rows < columns, h, self.xp.full_like(h, math.inf))
+
+    def _indices(self, h: Array, begin: int) -> tuple[Array, Array]:
+        rows, columns = (
+            self.xp.arange(first, first + count, device=arrays.device(h))
+            for first, count in zip((begin, 0), h.shape, strict=True)
+        )
+        return rows[:, None], columns[None, :]
 
     def _entries(self, left: Side, right: Side) -> Array:
         """Dense H of two sides, computed in their dtype, returned in float64."""
         distances = _Distances(self.problem, left.points, right.points)
         kernel = kernel_matrix(self.problem.kernel, distances)
         if self.problem.target is None:
-            h = kernel * (left.marks @ self._xp.matrix_transpose(right.marks))
+            h = kernel * (left.marks @ self.xp.matrix_transpose(right.marks))
         else:
             h = kernel * inner_products(self.problem.target, left.marks, right.marks)
-        return self._xp.astype(h, self._xp.float64, copy=False)
+        return self.xp.astype(h, self.xp.float64, copy=False)
+
+
+class _InStrips:
+    """A reduction that adds strips."""
+
+    def __init__(self, backend: ArrayApiBackend, reduction: Any) -> None:
+        self.backend, self.xp, self.reduction = backend, backend.xp, reduction
+
+    def add(self, begin: int, h: Array) -> None:
+        """Add the strip of H that begins with a row."""
+        raise NotImplementedError
+
+    def finish(self) -> Any:
+        """Return the result."""
+        raise NotImplementedError
+
+
+class _Moments(_InStrips):
+    def __init__(self, backend: ArrayApiBackend, reduction: Moments) -> None:
+        super().__init__(backend, reduction)
+        self._rows: list[Array] = []
+        self._columns: Any = 0.0
+        self._squares: Any = 0.0
+
+    def add(self, begin: int, h: Array) -> None:
+        xp = self.xp
+        if self.backend.problem.symmetric:
+            h = self.backend.without_diagonal(h, begin)
+        else:
+            self._columns = xp.sum(h, axis=0) + self._columns
+        self._rows.append(xp.sum(h, axis=1))
+        if self.reduction.second:
+            self._squares = xp.sum(h * h) + self._squares
+
+    def finish(self) -> MomentSums:
+        rows = self.xp.concat(self._rows)
+        columns = rows if self.backend.problem.symmetric else self._columns
+        squares = float(self._squares) if self.reduction.second else None
+        return self.backend.moment_sums(self.reduction, self.xp.sum(rows), rows, columns, squares)
+
+
+class _Products(_InStrips):
+    def __init__(self, backend: ArrayApiBackend, reduction: Products) -> None:
+        super().__init__(backend, reduction)
+        xp, self._scales = self.xp, None
+        self._vectors = xp.astype(reduction.vectors, xp.float64)
+        if check_choice("dtype", reduction.dtype, ("float64", "float32")) == "float32":
+            self._scales = powers_of_two(xp.max(xp.abs(self._vectors), axis=0))
+            self._vectors = xp.astype(self._vectors / self._scales, xp.float32)
+        self._rows: list[Array] = []
+
+    def add(self, begin: int, h: Array) -> None:
+        self._rows.append(h @ self._vectors if self._scales is None else self._single_product(h))
+
+    def _single_product(self, h: Array) -> Array:
+        """h @ vectors with products in float32, and sums over more than `TILE_COLUMNS` of them in float64."""
+        xp = self.xp
+        total: Any = 0.0
+        for begin in range(0, h.shape[1], TILE_COLUMNS):
+            part = slice(begin, min(h.shape[1], begin + TILE_COLUMNS))
+            product = xp.astype(h[:, part], xp.float32) @ self._vectors[part, :]
+            total = xp.astype(product, xp.float64) + total
+        return total
+
+    def finish(self) -> Array:
+        products = self.xp.concat(self._rows)
+        return products if self._scales is None else products * self._scales
+
+
+class _QuadraticForms(_InStrips):
+    def __init__(self, backend: ArrayApiBackend, reduction: QuadraticForms) -> None:
+        super().__init__(backend, reduction)
+        weights = reduction.weights
+        if isinstance(weights, Weights):
+            weights = self._draw(weights, reduction.dtype)
+        self._weights = self.xp.astype(weights, getattr(self.xp, reduction.dtype))
+        self._total: Any = 0.0
+
+    def _draw(self, weights: Weights, dtype: str) -> Array:
+        points = self.backend.problem.left.points
+        if arrays.is_cuda(points):
+            return drawn_weights(weights, 0, weights.n_replicates, weights.n_replicates, dtype)
+        return arrays.like(weights.values(dtype=dtype), points, dtype=getattr(self.xp, dtype))
+
+    def add(self, begin: int, h: Array) -> None:
+        xp, w = self.xp, self._weights
+        products = xp.astype(h, w.dtype, copy=False) @ w
+        self._total = xp.sum(xp.astype(w[begin : begin + h.shape[0], :] * products, xp.float64), axis=0) + self._total
+
+    def finish(self) -> Array:
+        return self._total
+
+
+class _Counts(_InStrips):
+    def __init__(self, backend: ArrayApiBackend, reduction: Counts) -> None:
+        super().__init__(backend, reduction)
+        self._counts = np.zeros(len(reduction.thresholds), dtype=np.int64)
+
+    def add(self, begin: int, h: Array) -> None:
+        above = self.backend.above_diagonal(h, begin)
+        below = [self.xp.count_nonzero(above < t) for t in self.reduction.thresholds.tolist()]
+        self._counts += np.array([int(count) for count in below], dtype=np.int64)
+
+    def finish(self) -> np.ndarray:
+        return self._counts
+
+
+class _EntriesInRange(_InStrips):
+    def __init__(self, backend: ArrayApiBackend, reduction: EntriesInRange) -> None:
+        super().__init__(backend, reduction)
+        self._values = [np.empty(0)]
+        self._below = 0
+
+    def add(self, begin: int, h: Array) -> None:
+        low, high = float(self.reduction.low), float(self.reduction.high)
+        above = self.backend.above_diagonal(h, begin)
+        self._values.append(arrays.to_host(above[(above >= low) & (above < high)]))
+        self._below += int(self.xp.count_nonzero(above < low))
+
+    def finish(self) -> RangeEntries:
+        values = np.concatenate(self._values)
+        return RangeEntries(values[: self.reduction.count], len(values), self._below)
 
 
 class _Distances(Distances):
@@ -191,3 +255,14 @@ class _Distances(Distances):
             return xp.astype(table[rows[:, None], columns], self.left.dtype)
         rows, columns = (arrays.to_host(x[:, 0]).astype(np.intp) for x in (self.left, self.right))
         return arrays.like(self._problem.table[rows[:, None], columns], self.left, dtype=self.left.dtype)
+
+
+ArrayApiBackend.reductions = {
+    Moments: _Moments,
+    BlockSums: ArrayApiBackend._block_sums,
+    Products: _Products,
+    QuadraticForms: _QuadraticForms,
+    Counts: _Counts,
+    EntriesInRange: _EntriesInRange,
+    DenseRectangle: ArrayApiBackend._dense_rectangle,
+}

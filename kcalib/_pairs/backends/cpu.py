@@ -6,7 +6,7 @@ points, of mixtures, and from a table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,13 +18,29 @@ from kcalib._backend.options import check_choice
 from kcalib._backend.random import Weights
 from kcalib._backend.threads import TerminalProgress, resolve_threads
 from kcalib._pairs.backends.at_locations import AtLocations
-from kcalib._pairs.backends.compared_labels import label_forms
+from kcalib._pairs.backends.base import Backend, Progress, TileSweep
 from kcalib._pairs.backends.diagonal import diagonal
 from kcalib._pairs.backends.digits import sampled, spread_about
 from kcalib._pairs.backends.mixture_rows import bounded, check_positions, has_own_products, obstacle
 from kcalib._pairs.families import POINT_FAMILIES
-from kcalib._pairs.problem import Mixtures, Moments, PairProblem, Side, Term
+from kcalib._pairs.problem import Mixtures, PairProblem, Side, Term
 from kcalib._pairs.profiles import PROFILES
+from kcalib._pairs.reductions import (
+    BlockSums,
+    Counts,
+    DenseRectangle,
+    EntriesInRange,
+    LabelMatches,
+    Moments,
+    MomentSums,
+    NullSquares,
+    Part,
+    Products,
+    QuadraticForms,
+    RangeEntries,
+    Reduction,
+)
+from kcalib._pairs.tiles import Grid, Runs, Tile
 
 # The enum of src/include/kcalib/profiles.h.
 METRIC_NUMBERS = {"euclidean": 0, "cityblock": 1, "dot": 2, "mmd": 3, "table": 4}
@@ -37,24 +53,20 @@ SPREAD_OF_RESIDUALS = 0.1  # mean squared distance of points up to which residua
 SMALL_RESIDUALS = 0.1  # lengths up to which points would lose digits of theirs
 SORT_FROM = 128  # samples; fewer are swept in less time than sorting them takes
 LABELS = "int32"  # dtype of panels of labels
-IN_UNITS = "units"  # in place of the dtype of products: entries as comparisons of labels have them
 WEIGHTS_BYTES = 2**28  # of packed resampling weights in memory at a time
 
 
-class CpuBackend:
+class CpuBackend(Backend):
     """H in tiles, in parallel; the same bits for any number of threads."""
 
     name = "cpu"
-    on_a_line = False
-    parallel = None
-    entry_cost = 1.0
+    options = frozenset({"null_variance", "rounded"})
 
     def __init__(
         self, problem: PairProblem, *, threads: int | None = None, reason: str = "", level: str | None = None
     ) -> None:
-        self.problem = problem
-        self.reason = reason
-        self.threads = resolve_threads(threads)
+        super().__init__(problem, reason=reason)
+        self.threads: int = resolve_threads(threads)
         self._level = level  # instruction set; the tests force each
         # Whether sorting samples by label is worth it; both sides have labels in the core, or neither.
         self._worth_sorting = len(problem.left.points) >= SORT_FROM <= len(problem.columns.points)
@@ -68,28 +80,22 @@ class CpuBackend:
             self._by_labels,
         )
 
+    def like(self, problem: PairProblem) -> CpuBackend:
+        return CpuBackend(problem, threads=self.threads, reason=self.reason, level=self._level)
+
     @staticmethod
     def unsuitable(problem: PairProblem) -> str | None:
         """Why the problem is not one for this backend; None if it is."""
         return obstacle(problem)
 
-    def moments(self, second: bool = False, rows: bool = True, trace: bool = True) -> Moments:
-        return self._moments(second, rows, trace)[0]
-
-    def moments_and_expectation(self) -> tuple[Moments, tuple[float, float]]:
-        """`moments` with the sum of squares, and by the same sweep the mean of this over labels given the points.
-
-        Of symmetric problems of labels, whose residuals the marks are: sum_{i != j} k_ij^2 tr(V_i V_j), V_i = diag(x_i)
-        - x_i x_i^T. And the sum of k_ij^2 <x_i, x_j>, of which roundings are a share: where predictions are nearly
-        certain it is much larger. The moments have the bits that they have alone.
-        """
-        moments, expectation = self._moments(True, True, True, expected=True)
-        assert expectation is not None
-        return moments, expectation
+    def _moment_sums(self, reduction: Moments) -> MomentSums:
+        second = reduction.second or reduction.null_variance
+        moments, expected = self._moments(second, reduction.rows, reduction.trace, expected=reduction.null_variance)
+        return moments if expected is None else replace(moments, null_variance=NullSquares(*expected))
 
     def _moments(
         self, second: bool, rows: bool, trace: bool, expected: bool = False
-    ) -> tuple[Moments, tuple[float, float] | None]:
+    ) -> tuple[MomentSums, tuple[float, float] | None]:
         problem = self.problem
         left = self._prepared(problem.left)
         right = None if problem.right is None else self._prepared(problem.right)
@@ -108,30 +114,32 @@ class CpuBackend:
         column_sums = row_sums if right is None else right.restored(column_sums)
         if trace and right is None:
             return self._completed(total, row_sums, squares), expectation
-        return Moments(total, row_sums, column_sums, None, squares, None), expectation
+        return MomentSums(total, row_sums, column_sums, None, squares, None), expectation
 
-    def _completed(self, total: float, row_sums: np.ndarray | None, squares: float | None) -> Moments:
+    def _completed(self, total: float, row_sums: np.ndarray | None, squares: float | None) -> MomentSums:
         """Sums of a symmetric problem, with the diagonal."""
         own = diagonal(self.problem, self.threads)
-        return Moments(total, row_sums, row_sums, own, squares, float(np.sum(own)))
+        return MomentSums(total, row_sums, row_sums, own, squares, float(np.sum(own)))
 
-    def block_sums(self, size: int) -> np.ndarray:
+    def _block_sums(self, reduction: BlockSums) -> np.ndarray:
+        size = reduction.size
         return self._run(_native.block_sums, *self._prepared(self.problem.left, size).arrays, size=size)
 
-    def matmul(self, vectors: np.ndarray, *, dtype: str = "float64") -> np.ndarray:
-        problem = self.problem
-        single = check_choice("dtype", dtype, ("float64", "float32")) == "float32"
+    def _matmul(self, reduction: Products) -> np.ndarray:
+        problem, rounded = self.problem, reduction.rounded
+        single = check_choice("dtype", reduction.dtype, ("float64", "float32")) == "float32"
+        vectors = np.ascontiguousarray(reduction.vectors, dtype=np.float64)
         if vectors.shape[1] == 0:
             return np.empty((len(problem.left.points), 0))
-        left = self._prepared(problem.left)
-        right = left if problem.right is None else self._prepared(problem.right)
-        vectors = np.ascontiguousarray(vectors, dtype=np.float64)
-        arrays = *left.arrays, *right.arrays
-        return self._run(_native.matmul, *arrays, problem.symmetric, vectors=vectors, single=single)[0]
+        left = self._prepared(problem.left, sort=not rounded)
+        right = left if problem.right is None else self._prepared(problem.right, sort=not rounded)
+        arrays = *left.arrays, *right.arrays, problem.symmetric
+        products: np.ndarray = self._run(_native.matmul, *arrays, vectors=vectors, single=single, in_units=rounded)[0]
+        return products
 
-    def quadratic_forms(self, weights: np.ndarray | Weights, *, dtype: str = "float64") -> np.ndarray:
+    def _quadratic_forms(self, reduction: QuadraticForms) -> np.ndarray:
         side, forms = self._prepared(self.problem.left), [np.empty(0)]
-        for begin, end, panels in self._batches(weights, dtype, side.order):
+        for begin, end, panels in self._batches(reduction.weights, reduction.dtype, side.order):
             forms.append(self._forms(side, panels, end - begin))
         return np.concatenate(forms)
 
@@ -183,28 +191,12 @@ class CpuBackend:
         panel[:, : end - begin] = values
         return panel
 
-    def label_forms(
-        self, probabilities: np.ndarray, labels: np.ndarray, batches: Iterable[np.ndarray]
-    ) -> tuple[float, np.ndarray]:
-        """See `compared_labels.label_forms`."""
-        return label_forms(self, probabilities, labels, batches)
-
-    def rounded_products(self, vectors: np.ndarray) -> np.ndarray:
+    def _label_matches(self, reduction: LabelMatches) -> np.ndarray:
         side = self._prepared(self.problem.left, sort=False)
-        sides = *side.arrays, *side.arrays, True
-        found: np.ndarray = self._run(_native.matmul, *sides, vectors=vectors, single=False, in_units=True)[0]
-        return found
-
-    def matches(self, labels: np.ndarray, *others: np.ndarray) -> np.ndarray:
-        side = self._prepared(self.problem.left, sort=False)
-        wholes = [np.ascontiguousarray(some, dtype=LABELS) for some in (labels, *others)]
-        parts = [self._label_panels(some, 0, some.shape[1]) for some in wholes]
-        found = self._run(_native.matches, *side.arrays, panels=[panel for part in parts for panel in part])
-        sums, first = [], 0
-        for some, part in zip(wholes, parts, strict=True):
-            sums.append(found[first : first + len(part)].reshape(-1)[: some.shape[1]])
-            first += len(part)
-        return np.concatenate(sums)
+        labels = np.ascontiguousarray(reduction.labels, dtype=LABELS)
+        panels = self._label_panels(labels, 0, labels.shape[1])
+        sums: np.ndarray = self._run(_native.matches, *side.arrays, panels=panels).reshape(-1)[: labels.shape[1]]
+        return sums
 
     def _label_panels(self, labels: np.ndarray, begin: int, end: int) -> list[np.ndarray]:
         width = _native.labels_at_once(self._sweep())
@@ -214,9 +206,8 @@ class CpuBackend:
     def at_locations(self) -> AtLocations | None:
         return AtLocations.of(self.problem, self._run)
 
-    def counts(self, thresholds: np.ndarray) -> np.ndarray:
-        """Number of pairs i < j with H_ij below each threshold, shape and order of `thresholds`."""
-        side = self._prepared(self.problem.left)
+    def _counts(self, reduction: Counts) -> np.ndarray:
+        side, thresholds = self._prepared(self.problem.left), reduction.thresholds
         padded = np.full(-(-len(thresholds) // _native.THRESHOLDS) * _native.THRESHOLDS, -np.inf)
         padded[: len(thresholds)] = thresholds
         parts = [
@@ -224,21 +215,25 @@ class CpuBackend:
         ]
         return np.concatenate(parts)[: len(thresholds)]
 
-    def between(self, low: float, high: float, count: int) -> np.ndarray:
-        """The `count` entries H_ij, i < j, in [low, high), in no order."""
-        values, found, _ = self.some_between(low, high, count)
-        assert found == count
-        return values
+    def _entries_in_range(self, reduction: EntriesInRange) -> RangeEntries:
+        side, bounds = self._prepared(self.problem.left), {"low": reduction.low, "high": reduction.high}
+        return RangeEntries(*self._run(_native.between, *side.arrays, **bounds, most=reduction.count))
 
-    def some_between(self, low: float, high: float, most: int) -> tuple[np.ndarray, int, int]:
-        """So many of these entries, how many there are, and how many are below `low`: by one sweep."""
-        side = self._prepared(self.problem.left)
-        return self._run(_native.between, *side.arrays, low=low, high=high, most=most)
-
-    def tile(self, rows: Any, columns: Any) -> np.ndarray:
-        left, right = self.problem.left.take(rows), self.problem.columns.take(columns)
-        arrays = [a for side in (left, right) for a in self._prepared(side, sort=False).arrays]
+    def _dense_rectangle(self, reduction: DenseRectangle) -> np.ndarray:
+        sides = self.problem.left.take(reduction.rows), self.problem.columns.take(reduction.columns)
+        arrays = [a for side in sides for a in self._prepared(side, sort=False).arrays]
         return self._run(_native.entries, *arrays, False)
+
+    reductions = {
+        Moments: _moment_sums,
+        BlockSums: _block_sums,
+        Products: _matmul,
+        QuadraticForms: _quadratic_forms,
+        LabelMatches: _label_matches,
+        Counts: _counts,
+        EntriesInRange: _entries_in_range,
+        DenseRectangle: _dense_rectangle,
+    }
 
     def _one_product(self) -> tuple[bool, np.ndarray | None]:
         """Whether labels make one product of distances and target factors, and the centre of points that it is of.
@@ -297,11 +292,8 @@ class CpuBackend:
         _native.own_products(points, self._kernel, self._sweep(), own)
         return np.concatenate([points, own[:, None]], axis=1)
 
-    def cut(self, sort: bool = True) -> Cut:
-        """The problem prepared once, to be computed in rectangles; what compares labels does without `sort`."""
-        left = self._prepared(self.problem.left, sort=sort)
-        right = left if self.problem.right is None else self._prepared(self.problem.right, sort=sort)
-        return Cut(self, left, right)
+    def tiles(self, in_given_order: bool) -> CpuTiles:
+        return CpuTiles(self, sort=not in_given_order)
 
     def _sweep(self, progress: Callable[[float], None] | None = None, block: int = 0, group: int = 0) -> _native.Sweep:
         return _native.Sweep(self.threads, self._level, progress, block, group)
@@ -311,8 +303,6 @@ class CpuBackend:
             return function(*arrays_and_flags, kernel=self._kernel, sweep=self._sweep(progress), **options)
 
 
-# Totals, row sums, column sums, squares, expectations.
-Parts = tuple[np.ndarray, np.ndarray | None, np.ndarray | None, np.ndarray | None, np.ndarray | None]
 HostArrays = tuple[np.ndarray | None, np.ndarray | None, np.ndarray | None, np.ndarray | None]
 
 
@@ -357,140 +347,93 @@ class HostSide:
         return result
 
 
-class Cut:
-    """A problem whose sums come rectangle by rectangle: rows and columns are counted in the order of summation.
+class CpuTiles(TileSweep):
+    """A problem prepared once, to be swept in rectangles of whole groups of samples.
 
-    A sweep over all pairs adds up the pairs of two groups of `group` samples by themselves, and merges these sums in
-    order. Rectangles of whole groups that keep them apart make up the same sums, bit for bit.
+    A sweep over all pairs adds up the pairs of two groups by themselves, and merges these sums in order. Parts that
+    keep them apart make up the same sums, bit for bit.
     """
 
     apart = True
 
-    def __init__(self, backend: CpuBackend, left: HostSide, right: HostSide) -> None:
-        self._backend = backend
-        self.left, self.right = left, right
-        self.symmetric = backend.problem.symmetric
-        kernel, sweep = backend._kernel, backend._sweep()
-        block, blocks = _native.groups(*left.arrays, *right.arrays, self.symmetric, kernel, sweep)
-        self.block = block
-        self.group = block * blocks
+    def __init__(self, backend: CpuBackend, sort: bool) -> None:
+        self.backend: CpuBackend = backend
+        problem = backend.problem
+        self.left: HostSide = backend._prepared(problem.left, sort=sort)
+        self.right: HostSide = self.left if problem.right is None else backend._prepared(problem.right, sort=sort)
+        arguments = problem.symmetric, backend._kernel, backend._sweep()
+        self.block, blocks = _native.groups(*self.left.arrays, *self.right.arrays, *arguments)
+        self.group = self.block * blocks
         self._in_blocks: dict[int, HostSide] = {}
 
-    def moments(
-        self,
-        rows: range,
-        columns: range,
-        group: int,
-        *,
-        second: bool,
-        with_rows: bool,
-        apart: bool,
-        expected: bool = False,
-        progress: Callable[[float], None] | None = None,
-    ) -> Parts:
-        """Totals (a, b), row sums (b, rows), column sums (a, columns; None on the diagonal) and squares (a, b).
+    def prepare(self, reduction: Reduction[Any]) -> Any:
+        """Panels of weights and of labels may have columns of zeros at their ends."""
+        backend = self.backend
+        if isinstance(reduction, QuadraticForms):
+            return backend._panels(reduction.weights, 0, reduction.n_columns, reduction.dtype, self.left.order)
+        if isinstance(reduction, LabelMatches):
+            assert isinstance(reduction.labels, np.ndarray)
+            return backend._panels(reduction.labels, 0, reduction.labels.shape[1], LABELS, None)
+        return super().prepare(reduction)
 
-        Of the groups of `group` samples of rows a and of columns b; with `apart` False all are merged, and a = b = 1.
-        With `expected` also (a, b, 2) of what `moments_and_expectation` adds.
-        """
-        function = _native.moment_parts if apart else _native.moments
-        options = {"rows": with_rows, "second": second, "expected": expected}
-        found: Parts = self._of_part(function, rows, columns, group, progress, **options)
-        if apart:
-            return found
-        total, row_sums, column_sums, squares, expectation = found
-        row_parts, column_parts = (None if sums is None else sums[None, :] for sums in (row_sums, column_sums))
-        of_squares, of_expected = (None if sums is None else np.array([[sums]]) for sums in (squares, expectation))
-        return np.array([[total]]), row_parts, column_parts, of_squares, of_expected
+    def sweep(self, reduction: Reduction[Any], tile: Tile, grid: Grid | Runs, vectors: Any, progress: Progress) -> Part:
+        if isinstance(reduction, BlockSums):
+            return self._block_sums(reduction, tile, progress)
+        assert isinstance(grid, Grid)
+        if isinstance(reduction, Products):
+            return self._products(reduction, tile, vectors, progress)
+        left, right = self.left.part(tile.rows), self.right.part(tile.columns)
+        own = self.backend.problem.symmetric and tile.on_diagonal
+        sweep = self.backend._sweep(progress, self.block, grid.group // self.block)  # the same entries, to the bit
+        arguments = *left.arrays, *(left if own else right).arrays, own, self.backend._kernel, sweep
+        if isinstance(reduction, Moments):
+            return self._moments(reduction, grid, arguments)
+        options: Any = {"panels": vectors, "first_row": tile.row, "first_column": tile.column}
+        if isinstance(reduction, QuadraticForms):
+            sums = _native.quadratic_parts(*arguments, first_panel=vectors[0], **options)
+            return {"forms": self._of_groups(sums.reshape(*sums.shape[:2], -1), grid, reduction.n_columns)}
+        assert isinstance(reduction, LabelMatches) and isinstance(reduction.labels, np.ndarray)
+        sums = _native.match_parts(*arguments, **options)
+        return {"matches": self._of_groups(sums, grid, reduction.labels.shape[1])}
 
-    def matmul(
-        self,
-        rows: range,
-        columns: range,
-        vectors: np.ndarray,
-        *,
-        dtype: str,
-        both: bool,
-        progress: Callable[[float], None] | None = None,
-    ) -> tuple[np.ndarray, np.ndarray | None]:
-        """H[rows, columns] @ vectors[columns]; `both`: and H[rows, columns]^T @ vectors[rows], off the diagonal.
+    def _moments(self, reduction: Moments, grid: Grid, arguments: tuple[Any, ...]) -> Part:
+        """Totals (a, b), row sums (b, rows), column sums (a, columns; none on the diagonal) and squares (a, b), of the
+        groups of rows a and of columns b, and (a, b, 2) of what is expected; merged a = b = 1."""
+        second = reduction.second or reduction.null_variance
+        options: Any = {"rows": reduction.rows or second, "second": second, "expected": reduction.null_variance}
+        names = "totals", "rows", "columns", "squares", "null"
+        sums = (_native.moment_parts if grid.apart else _native.moments)(*arguments, **options)
+        part = {name: np.asarray(values) for name, values in zip(names, sums, strict=True) if values is not None}
+        if grid.apart:
+            return part
+        sides = ("rows", "columns")
+        return {name: values[None] if name in sides else values[None, None] for name, values in part.items()}
 
-        Of the dtype `IN_UNITS` with entries as `matches` has them.
-        """
-        own = self.symmetric and rows == columns
-        left, right = self.left.part(rows).gathered(), self.right.part(columns).gathered()
-        on_right = np.ascontiguousarray(vectors[columns.start : columns.stop])
-        on_left = np.ascontiguousarray(vectors[rows.start : rows.stop]) if both and not own else None
-        sweep = self._backend._sweep(progress, self.block, self.group // self.block)  # the same entries, to the bit
-        arguments = (*left.arrays, *right.arrays, own, self._backend._kernel, sweep)
-        how = dtype == "float32", on_left, dtype == IN_UNITS
-        return _native.matmul(*arguments, on_right, *how)
+    def _products(self, reduction: Products, tile: Tile, vectors: np.ndarray, progress: Progress) -> Part:
+        """H[rows, columns] @ vectors[columns], and off the diagonal H[rows, columns]^T @ vectors[rows]."""
+        symmetric, single = self.backend.problem.symmetric, reduction.dtype == "float32"
+        own = symmetric and tile.on_diagonal
+        left, right = self.left.part(tile.rows).gathered(), self.right.part(tile.columns).gathered()
+        on_right = np.ascontiguousarray(vectors[tile.column : tile.column_end])
+        on_left = np.ascontiguousarray(vectors[tile.row : tile.row_end]) if symmetric and not own else None
+        sweep = self.backend._sweep(progress, self.block, self.group // self.block)
+        arguments = *left.arrays, *right.arrays, own, self.backend._kernel, sweep, on_right, single, on_left
+        rows, columns = _native.matmul(*arguments, reduction.rounded)
+        return {"rows": rows[None]} if columns is None else {"rows": rows[None], "columns": columns[None]}
 
-    def weights(self, weights: np.ndarray | Weights, begin: int, end: int, dtype: str) -> list[np.ndarray]:
-        """Columns [begin, end) of weights as `forms` takes them, or, of the dtype `LABELS`, of labels for `matches`."""
-        return self._backend._panels(weights, begin, end, dtype, self.left.order)
-
-    def forms(
-        self,
-        rows: range,
-        columns: range,
-        group: int,
-        weights: list[np.ndarray],
-        *,
-        apart: bool,
-        progress: Callable[[float], None] | None = None,
-    ) -> np.ndarray:
-        """w[rows]^T H[rows, columns] w[columns], of the groups of `group` samples a and b: shape (a, b, weights).
-
-        With what `weights` returns, which may have columns of zeros at its end; with `apart` False a = b = 1.
-        """
-        options = {"first_panel": weights[0], "first_row": rows.start, "first_column": columns.start}
-        found = self._of_part(_native.quadratic_parts, rows, columns, group, progress, panels=weights, **options)
-        return self._merged(found.reshape(*found.shape[:2], -1), apart)
-
-    def matches(
-        self,
-        rows: range,
-        columns: range,
-        group: int,
-        labels: list[np.ndarray],
-        *,
-        apart: bool,
-        progress: Callable[[float], None] | None = None,
-    ) -> np.ndarray:
-        """The same of the sums of rounded entries over pairs i != j with equal labels, as `weights` returns these."""
-        options = {"first_row": rows.start, "first_column": columns.start}
-        found = self._of_part(_native.match_parts, rows, columns, group, progress, panels=labels, **options)
-        return self._merged(found, apart)
-
-    def block_sums(self, size: int, blocks: range, progress: Callable[[float], None] | None = None) -> np.ndarray:
-        """The sums of these of the consecutive diagonal blocks."""
+    def _block_sums(self, reduction: BlockSums, tile: Tile, progress: Progress) -> Part:
+        size, backend = reduction.size, self.backend
         if size not in self._in_blocks:
-            self._in_blocks[size] = self._backend._prepared(self._backend.problem.left, size)
-        part = self._in_blocks[size].part(range(blocks.start * size, blocks.stop * size)).gathered()
-        return _native.block_sums(
-            *part.arrays, kernel=self._backend._kernel, sweep=self._backend._sweep(progress), size=size
-        )
-
-    def _of_part(
-        self,
-        function: Any,
-        rows_of: range,
-        columns: range,
-        group: int,
-        progress: Callable[[float], None] | None,
-        **options: Any,
-    ) -> Any:
-        """What a function of the compiled core makes of a rectangle."""
-        own = self.symmetric and rows_of == columns
-        left = self.left.part(rows_of)
-        right = left if own else self.right.part(columns)
-        sweep = self._backend._sweep(progress, self.block, group // self.block)
-        return function(*left.arrays, *right.arrays, own, self._backend._kernel, sweep, **options)
+            self._in_blocks[size] = backend._prepared(backend.problem.left, size)
+        part = self._in_blocks[size].part(range(tile.row * size, tile.row_end * size)).gathered()
+        sums = _native.block_sums(*part.arrays, kernel=backend._kernel, sweep=backend._sweep(progress), size=size)
+        return {"rows": sums[None]}
 
     @staticmethod
-    def _merged(parts: np.ndarray, apart: bool) -> np.ndarray:
-        return parts if apart else compensated(parts.reshape(-1, parts.shape[2]))[None, None, :]
+    def _of_groups(sums: np.ndarray, grid: Grid, count: int) -> np.ndarray:
+        """The first `count` columns of sums of pairs of groups, merged unless they are kept apart."""
+        merged = sums if grid.apart else compensated(sums.reshape(-1, sums.shape[2]))[None, None, :]
+        return np.ascontiguousarray(merged[:, :, :count])
 
 
 def _arrays(side: HostSide | None) -> HostArrays:

@@ -24,6 +24,7 @@ from kcalib._backend.cuda import Program, struct, tensor_float
 from kcalib._backend.options import check_choice
 from kcalib._backend.random import Weights, drawn_weights
 from kcalib._pairs.backends import rectangles
+from kcalib._pairs.backends.base import Backend
 from kcalib._pairs.backends.cuda_layout import (
     FEATURES,
     LAYOUT,
@@ -44,12 +45,22 @@ from kcalib._pairs.backends.device_mixtures import (
     programs_of,
     table_of,
 )
-from kcalib._pairs.backends.diagonal import diagonal
 from kcalib._pairs.backends.digits import powers_of_two, spread
 from kcalib._pairs.backends.mixture_rows import bounded, has_own_products, obstacle
 from kcalib._pairs.backends.rectangles import Rectangle, free_memory, paced, within_memory
 from kcalib._pairs.families import POINT_FAMILIES
-from kcalib._pairs.problem import Mixtures, Moments, PairProblem, Side
+from kcalib._pairs.problem import Mixtures, PairProblem, Side
+from kcalib._pairs.reductions import (
+    BlockSums,
+    Counts,
+    DenseRectangle,
+    EntriesInRange,
+    Moments,
+    MomentSums,
+    Products,
+    QuadraticForms,
+    RangeEntries,
+)
 
 DIFFERENCES_UP_TO = 8  # features; beyond, squared distances are expanded
 # Unless points lie so close, in the mean of their squared distances, that most pairs would have to be computed anew:
@@ -80,18 +91,13 @@ WEIGHTS_BYTES = 2**33  # of weights at a time, if a quarter of the free memory i
 LARGE_BLOCK = 1024  # samples, from which the sum of a diagonal block is spread over many thread blocks
 
 
-class CudaBackend:
+class CudaBackend(Backend):
     """H in rectangles of tiles; the same bits from run to run."""
 
     name = "cuda"
-    threads = None
-    on_a_line = False
-    parallel = None
-    entry_cost = 1.0
 
     def __init__(self, problem: PairProblem, *, reason: str = "") -> None:
-        self.problem = problem
-        self.reason = reason
+        super().__init__(problem, reason=reason)
         self._xp = arrays.namespace(problem.left.points)
         self._dtype = "float32" if problem.left.points.dtype == self._xp.float32 else "float64"
         factors = [factor for term in problem.kernel for factor in term.factors]
@@ -146,57 +152,62 @@ class CudaBackend:
             self._programs[function, out] = pairs_program(self.problem, function, options, out)
         return self._programs[function, out]
 
-    def moments(self, second: bool = False, rows: bool = True, trace: bool = True) -> Moments:
-        problem, xp = self.problem, self._xp
-        rows = rows or second
+    def _moments(self, reduction: Moments) -> MomentSums:
         whole = Rectangle(0, self._left.n, 0, self._right.n)
+        rows, second = reduction.rows or reduction.second, reduction.second
         total, row_sums, column_sums, squares = within_memory(
             lambda shrink: self._sums(whole, rows, second, shrink), "the moments", whole.shape[0]
         )
-        own = diagonal(problem) if trace and problem.symmetric else None
-        return Moments(total, row_sums, column_sums, own, squares, None if own is None else float(xp.sum(own)))
+        return self.moment_sums(reduction, total, row_sums, column_sums, squares)
 
-    def block_sums(self, size: int) -> Array:
+    def _block_sums(self, reduction: BlockSums) -> Array:
+        size = reduction.size
         n = self._left.n // size * size
         if size >= LARGE_BLOCK:
             return within_memory(lambda shrink: self._large_block_sums(size, n, shrink), "sums over blocks", n)
         return within_memory(lambda shrink: self._small_block_sums(size, n), "sums over blocks", n)
 
-    def matmul(self, vectors: Array, *, dtype: str = "float64") -> Array:
-        single = check_choice("dtype", dtype, ("float64", "float32")) == "float32" and not tensor_float()
-        return within_memory(lambda shrink: self._product(vectors, single, shrink), "products with H", self._left.n)
+    def _products(self, reduction: Products) -> Array:
+        return within_memory(lambda shrink: self._product(reduction, shrink), "products with H", self._left.n)
 
-    def quadratic_forms(self, weights: Array | Weights, *, dtype: str = "float64") -> Array:
-        single = check_choice("dtype", dtype, ("float64", "float32")) == "float32" and not tensor_float()
-        return within_memory(lambda shrink: self._forms(weights, single, shrink), "quadratic forms", self._left.n)
+    def _quadratic_forms(self, reduction: QuadraticForms) -> Array:
+        single = _is_single(reduction.dtype)
+        return within_memory(
+            lambda shrink: self._forms(reduction.weights, single, shrink), "quadratic forms", self._left.n
+        )
 
-    def counts(self, thresholds: np.ndarray) -> np.ndarray:
+    def _counts(self, reduction: Counts) -> np.ndarray:
+        thresholds = reduction.thresholds
+
         def work(shrink: int) -> np.ndarray:
-            xp, counts = self._xp, []
+            xp, counts = self._xp, [np.empty(0, np.int64)]
             for begin in range(0, len(thresholds), THRESHOLDS):
                 part = np.full(THRESHOLDS, -np.inf)
                 part[: len(thresholds) - begin] = thresholds[begin : begin + THRESHOLDS]
-                found = xp.zeros(THRESHOLDS, dtype=xp.uint64)
-                self._look_at_pairs("kcalib_counts", shrink, xp.asarray(part), found)
-                counts.append(arrays.to_host(found).astype(np.int64))
-            return np.concatenate([np.empty(0, np.int64), *counts])[: len(thresholds)]
+                below = xp.zeros(THRESHOLDS, dtype=xp.uint64)
+                self._look_at_pairs("kcalib_counts", shrink, xp.asarray(part), below)
+                counts.append(arrays.to_host(below).astype(np.int64))
+            return np.concatenate(counts)[: len(thresholds)]
 
         return within_memory(work, "counts of entries", self._left.n)
 
-    def between(self, low: float, high: float, count: int) -> np.ndarray:
-        def work(shrink: int) -> np.ndarray:
+    def _entries_in_range(self, reduction: EntriesInRange) -> RangeEntries:
+        count, low = reduction.count, np.float64(reduction.low)
+
+        def work(shrink: int) -> RangeEntries:
             xp = self._xp
-            values, found = xp.empty(count, dtype=xp.float64), xp.zeros(1, dtype=xp.uint64)
-            bounds = np.float64(low), np.float64(high)
-            self._look_at_pairs("kcalib_between", shrink, *bounds, values, np.int64(count), found)
-            assert int(found[0]) == count
-            return arrays.to_host(values)
+            values, found = xp.empty(count, dtype=xp.float64), xp.zeros(2, dtype=xp.uint64)
+            self._look_at_pairs(
+                "kcalib_between", shrink, low, np.float64(reduction.high), values, np.int64(count), found
+            )
+            inside, below = (int(number) for number in found)
+            return RangeEntries(arrays.to_host(values[: min(count, inside)]), inside, below)
 
         return within_memory(work, f"{count} entries", self._left.n)
 
-    def tile(self, rows: Any, columns: Any) -> Array:
+    def _dense_rectangle(self, reduction: DenseRectangle) -> Array:
         def work(shrink: int) -> Array:
-            sides = zip((self.problem.left, self.problem.columns), (rows, columns), strict=True)
+            sides = zip((self.problem.left, self.problem.columns), (reduction.rows, reduction.columns), strict=True)
             left, right = (self._prepared(side.take(at)) for side, at in sides)
             whole = Rectangle(0, left.n, 0, right.n)
             out = self._xp.empty(whole.shape, dtype=self._xp.float64)
@@ -209,6 +220,16 @@ class CudaBackend:
             return out
 
         return within_memory(work, "a dense piece of H", self._left.n)
+
+    reductions = {
+        Moments: _moments,
+        BlockSums: _block_sums,
+        Products: _products,
+        QuadraticForms: _quadratic_forms,
+        Counts: _counts,
+        EntriesInRange: _entries_in_range,
+        DenseRectangle: _dense_rectangle,
+    }
 
     # Sums
 
@@ -305,8 +326,9 @@ class CudaBackend:
 
     # Products
 
-    def _product(self, vectors: Array, single: bool, shrink: int) -> Array:
-        xp, dtype = self._xp, "float32" if single else "float64"
+    def _product(self, reduction: Products, shrink: int) -> Array:
+        xp, vectors, single = self._xp, reduction.vectors, _is_single(reduction.dtype)
+        dtype = "float32" if single else "float64"
         n, n_right, count = self._left.n, self._right.n, int(vectors.shape[1])
         if count == 0:
             return xp.empty((n, 0), dtype=xp.float64)
@@ -490,6 +512,10 @@ def _cost(mixtures: Mixtures | None, columns: int) -> float:
     d = mixtures.n_dims
     pair = EPILOGUE_COST + 10 * d * (d if _native.FAMILIES[mixtures.family].matrices else 1)
     return mixtures.n_terms * (mixtures.n_components + 1) ** 2 * pair
+
+
+def _is_single(dtype: str) -> bool:
+    return check_choice("dtype", dtype, ("float64", "float32")) == "float32" and not tensor_float()
 
 
 def _padded(n: int, dtype: str) -> int:

@@ -8,11 +8,11 @@ rank, so H is a sum of such K between columns:
 
     H_ij = sum_t sum_r left_t[i, r] K_t[i, j] right_t[j, r]
 
-and every primitive is a few products with the K_t. Sums over the pairs of residuals of binary
+and every reduction is a few products with the K_t. Sums over the pairs of residuals of binary
 labels take less on the CPU: place and label of a sample follow from its residual, so these numbers are sorted
 and nothing else (`BinaryResiduals`). Rectangular problems put both sides on one line. CuPy arrays are sorted
-and scanned on their device (`sorted_cuda.DeviceOrder`). What looks at single entries (`tile`, `counts`,
-`between`) is the cpu backend's, of CuPy arrays the cuda backend's.
+and scanned on their device (`sorted_cuda.DeviceOrder`). What looks at single entries (counts, ranges, dense
+rectangles) is the cpu backend's, of CuPy arrays the cuda backend's.
 """
 
 from __future__ import annotations
@@ -31,11 +31,24 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.random import BinaryDraws, Weights
 from kcalib._backend.threads import TerminalProgress, resolve_threads
 from kcalib._pairs.backends import sorted_cuda
+from kcalib._pairs.backends.base import Backend
 from kcalib._pairs.backends.cpu import CpuBackend
 from kcalib._pairs.backends.cuda import CudaBackend
 from kcalib._pairs.backends.diagonal import diagonal
 from kcalib._pairs.backends.sorted_cuda import DeviceOrder
-from kcalib._pairs.problem import Factor, Moments, PairProblem, Side, Term
+from kcalib._pairs.problem import Factor, PairProblem, Side, Term
+from kcalib._pairs.reductions import (
+    BlockSums,
+    Counts,
+    DenseRectangle,
+    EntriesInRange,
+    LabelMatches,
+    Moments,
+    MomentSums,
+    Products,
+    QuadraticForms,
+    sweep_one,
+)
 
 POLYNOMIALS = {"exponential": (1.0,), "matern_3_2": (1.0, 1.0), "matern_5_2": (1.0, 1.0, 1.0 / 3.0)}
 WEIGHTS_AT_ONCE = 2**28  # bytes of resampling weights in memory
@@ -65,18 +78,16 @@ class LineTerm:
         )
 
 
-class SortedBackend:
+class SortedBackend(Backend):
     """H of a problem on a line, by sorting and recurrences; the same bits for any number of threads."""
 
     name = "sorted"
     on_a_line = True
-    parallel = None
-    entry_cost = 1.0
 
     def __init__(self, problem: PairProblem, *, threads: int | None = None, reason: str = "") -> None:
-        self.problem = problem
-        self.reason = reason
+        super().__init__(problem, reason=reason)
         self.threads = resolve_threads(threads) if arrays.is_host(problem.left.given) else None
+        self.options = frozenset() if self.threads is None else frozenset({"marks"})
         self._sorted_by: SortedBackend | None = None
 
     def like(self, problem: PairProblem) -> SortedBackend:
@@ -103,55 +114,53 @@ class SortedBackend:
                 return f"the two probabilities sum to 1 within {gap:.1g} only; pass those of the second class"
         return obstacle
 
-    def moments(self, second: bool = False, rows: bool = True, trace: bool = True) -> Moments:
+    def _moments(self, reduction: Moments) -> MomentSums:
         problem = self.problem
-        sums = self._sums_of_residuals(second)
-        if sums is not None and not rows:
-            return Moments(sums.total, None, None, None, sums.squares, sums.trace)
+        sums = self._sums_of_residuals(reduction.second)
+        if sums is not None and not reduction.rows:
+            return MomentSums(sums.total, None, None, None, sums.squares, sums.trace)
         order, terms = self._order, self._terms
         row_sums = column_sums = order.row_sums(terms)
         if not problem.symmetric:
             n_left = len(problem.left.points)
             swapped = [LineTerm(t.rate, t.polynomial, t.right, t.left) for t in terms]
             row_sums, column_sums = row_sums[:n_left], order.row_sums(swapped)[n_left:]
-        own = diagonal(problem, self.threads or 1) if trace and problem.symmetric else None
+        own = diagonal(problem, self.threads or 1) if reduction.trace and problem.symmetric else None
         if sums is None:
-            squares = float(sum(_total(order.row_sums([a * b])) for a in terms for b in terms)) if second else None
+            squares = None
+            if reduction.second:
+                squares = float(sum(_total(order.row_sums([a * b])) for a in terms for b in terms))
             sums = Sums(_total(row_sums), None if own is None else _total(own), squares)
-        if not rows:
-            return Moments(sums.total, None, None, None, sums.squares, sums.trace)
-        return Moments(sums.total, row_sums, column_sums, own, sums.squares, sums.trace)
+        if not reduction.rows:
+            return MomentSums(sums.total, None, None, None, sums.squares, sums.trace)
+        return MomentSums(sums.total, row_sums, column_sums, own, sums.squares, sums.trace)
 
-    def block_sums(self, size: int) -> Array:
+    def _block_sums(self, reduction: BlockSums) -> Array:
+        size = reduction.size
         order = self._sorted(size)
         rows = order.row_sums(self._terms_of(order, order.residuals))
         if arrays.is_host(rows):
             return rows.reshape(-1, size).sum(axis=1)
         return sorted_cuda.group_sums(rows, len(rows) // size, size)[:, 0]
 
-    def matmul(self, vectors: Array, *, dtype: str = "float64") -> Array:
-        """Always in float64, whatever `dtype` allows: reading and writing the vectors is what takes the time here.
+    def _products(self, reduction: Products) -> Array:
+        """In float64, whatever the dtype allows: reading and writing the vectors is what takes the time here.
 
         Samples are sorted by the first call that needs their order, and not again.
         """
         xp = arrays.namespace(self.problem.left.points)
-        vectors = xp.asarray(vectors, dtype=xp.float64)
+        vectors = xp.asarray(reduction.vectors, dtype=xp.float64)
         n_left = len(self.problem.left.points)
         first = 0 if self.problem.symmetric else n_left
         return self._order.product(self._terms, vectors, first=first, n_rows=n_left)
 
-    def counts(self, thresholds: np.ndarray) -> np.ndarray:
-        return self._dense.counts(thresholds)
-
-    def between(self, low: float, high: float, count: int) -> np.ndarray:
-        return self._dense.between(low, high, count)
-
-    def quadratic_forms(self, weights: Array | Weights, *, dtype: str = "float64") -> Array:
-        """Always in float64, whatever `dtype` allows: products are not what takes the time here."""
+    def _quadratic_forms(self, reduction: QuadraticForms) -> Array:
+        """In float64, whatever the dtype allows: products are not what takes the time here."""
+        weights = reduction.weights
         if weights.n_replicates == 0 if isinstance(weights, Weights) else weights.shape[1] == 0:
             xp = arrays.namespace(self.problem.left.points)
             return xp.empty(0, dtype=xp.float64)
-        signs = isinstance(weights, Weights) and weights.kind == "rademacher"
+        signs = isinstance(weights, Weights) and weights.kind == "rademacher" and weights.first == 0
         order = self._order
         terms = self._terms_of(order, order.residuals_for_totals) if signs else self._terms
         if isinstance(order, DeviceOrder):
@@ -173,14 +182,12 @@ class SortedBackend:
         parts = [forms(weights.values(begin, end, threads=self.threads), 0, end - begin) for begin, end in ranges]
         return np.concatenate(parts)
 
-    def label_totals(self, marks: np.ndarray, labels: np.ndarray | BinaryDraws) -> np.ndarray:
-        """sum_{i != j} H_ij <a_i, a_j> for each draw of labels 0 and 1, where a_i is `marks[i, label]`.
-
-        Symmetric problems in host memory. Labels are integers of shape (n, draws), or drawn where they are needed and
-        never stored but as bits, 64 bytes a sample and thread.
-        """
-        order = self._order
-        marks = marks[order.positions]
+    def _label_totals(self, reduction: LabelMatches) -> np.ndarray:
+        """Labels are 0 and 1, in host memory, or drawn where they are needed and never stored but as bits, 64 bytes a
+        sample and thread."""
+        order, labels = self._order, reduction.labels
+        assert reduction.marks is not None
+        marks = reduction.marks[order.positions]
         terms = [
             (t.rate, t.polynomial, _as_rows(*(_paired(t.left, marks[:, label]) for label in range(2))))
             for t in self._terms
@@ -192,14 +199,22 @@ class SortedBackend:
                 return _native.line_drawn_forms(order.places, order.positions, terms, *drawn, sweep)
             return _native.line_label_forms(order.places, order.positions, terms, labels, sweep)
 
-    def tile(self, rows: Any, columns: Any) -> Array:
-        return self._dense.tile(rows, columns)
-
-    @property
-    def _dense(self) -> CpuBackend | CudaBackend:
+    def _of_blocks(self, reduction: Counts | EntriesInRange | DenseRectangle) -> Any:
+        """What looks at single entries is computed where blocks of H are visited."""
         if arrays.is_host(self.problem.left.points):
-            return CpuBackend(self.problem, threads=self.threads)
-        return CudaBackend(self.problem)
+            return sweep_one(CpuBackend(self.problem, threads=self.threads), reduction)
+        return sweep_one(CudaBackend(self.problem), reduction)
+
+    reductions = {
+        Moments: _moments,
+        BlockSums: _block_sums,
+        Products: _products,
+        QuadraticForms: _quadratic_forms,
+        LabelMatches: _label_totals,
+        Counts: _of_blocks,
+        EntriesInRange: _of_blocks,
+        DenseRectangle: _of_blocks,
+    }
 
     @property
     def _has_binary_residuals(self) -> bool:

@@ -16,7 +16,7 @@ from kcalib._backend.options import SEED
 from kcalib._input.data import Data
 from kcalib._packing import Packed, TargetMatrix
 from kcalib._packing.packed import ANY_BANDWIDTH, name_of
-from kcalib._pairs.dispatch import Backend, Spread
+from kcalib._pairs.backends.base import Backend, Spread
 from kcalib.bandwidth import MedianDistance
 from kcalib.estimators.skce import describe
 from kcalib.kernels import Kernel

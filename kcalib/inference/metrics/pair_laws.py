@@ -30,6 +30,7 @@ from kcalib._packing import Packed
 from kcalib._packing.variance import RANK_WITH_COLUMNS, FiniteLaw, columns, finite_law
 from kcalib._pairs.dispatch import backend_for
 from kcalib._pairs.problem import PairProblem, Side
+from kcalib._pairs.reductions import DenseRectangle, sweep_one
 from kcalib.inference.metrics.measured import STRIP, labels_are_shared, without_own
 
 ENTRIES = 2**24  # of covariances in memory
@@ -107,7 +108,7 @@ def _by_draws(data: Sequence[Any], packed: Sequence[Packed], rows: np.ndarray) -
 def _entries(problem: PairProblem) -> np.ndarray:
     every = np.arange(int(problem.left.points.shape[0]))
     at = arrays.like(every, problem.left.points)
-    tile = arrays.to_host(backend_for(problem).tile(at, at)).astype(np.float64)
+    tile = arrays.to_host(sweep_one(backend_for(problem), DenseRectangle(at, at))).astype(np.float64)
     return np.asarray(without_own(tile, 0))
 
 
@@ -147,7 +148,7 @@ def _kernel_values(packed: Packed) -> Weights:
     backend = backend_for(replace(packed.problem, left=Side(points, ones), target=None))
 
     def values(rows: np.ndarray, columns: np.ndarray) -> Array:
-        return backend.tile(arrays.like(rows, points), arrays.like(columns, points))
+        return sweep_one(backend, DenseRectangle(arrays.like(rows, points), arrays.like(columns, points)))
 
     return values
 

@@ -20,9 +20,10 @@ from kcalib._backend.options import check_seed
 from kcalib._input.data import Data
 from kcalib._packing.features import FeatureProblem, MapOptions, features_of
 from kcalib._pairs import statistics
-from kcalib._pairs.dispatch import Backend, backend_for
+from kcalib._pairs.backends.base import Backend
+from kcalib._pairs.dispatch import backend_for
 from kcalib._pairs.feature_sums import feature_rows
-from kcalib._pairs.problem import Moments
+from kcalib._pairs.reductions import DenseRectangle, Moments, MomentSums, sweep_one
 from kcalib._pairs.statistics import Spread
 from kcalib.bandwidth import MAX_SAMPLES
 from kcalib.estimators.feature_moments import feature_moments
@@ -86,7 +87,7 @@ class _Summed:
     """Sums over the matrices H of all models, of the given kernel or of features, and some of their entries."""
 
     n: int
-    moments: list[Moments]
+    moments: list[MomentSums]
     entries: list[Entries]
     weights: list[Entries] | None  # values of the kernel on predictions, where they are those of features
     group_totals: list[Sequence[np.ndarray]] | None  # of each model by independent groups of features, of either kernel
@@ -118,11 +119,13 @@ def _by_pairs(together: Together, options: MetricOptions) -> _Summed:
 
     def entries(backend: Backend) -> Entries:
         points = backend.problem.left.points
-        return lambda rows, columns: backend.tile(arrays.like(rows, points), arrays.like(columns, points))
+        return lambda rows, columns: sweep_one(
+            backend, DenseRectangle(arrays.like(rows, points), arrays.like(columns, points))
+        )
 
     return _Summed(
         n=together.models[0].n,
-        moments=[_on_host_or_device(backend.moments(second=True)) for backend in backends],
+        moments=[_on_host_or_device(sweep_one(backend, Moments(second=True))) for backend in backends],
         entries=[entries(backend) for backend in backends],
         weights=None,
         group_totals=None,
@@ -197,15 +200,15 @@ class FeatureTiles:
         return self.values(rows, columns) * (self.marks[some] @ self.marks[others].T)
 
 
-def _on_host_or_device(m: Moments) -> Moments:
+def _on_host_or_device(m: MomentSums) -> MomentSums:
     rows, diagonal = (arrays.where_computed(a) for a in (m.row_sums, m.diagonal))
-    return Moments(float(m.total), rows, None, diagonal, m.sum_of_squares, float(m.trace))
+    return MomentSums(float(m.total), rows, None, diagonal, m.sum_of_squares, float(m.trace))
 
 
-def _minus(a: Moments, b: Moments, sum_of_squares: float) -> Moments:
+def _minus(a: MomentSums, b: MomentSums, sum_of_squares: float) -> MomentSums:
     """Those of H^A - H^B."""
     assert a.row_sums is not None and b.row_sums is not None
-    return Moments(a.total - b.total, a.row_sums - b.row_sums, None, None, sum_of_squares, None)
+    return MomentSums(a.total - b.total, a.row_sums - b.row_sums, None, None, sum_of_squares, None)
 
 
 def value_estimate(

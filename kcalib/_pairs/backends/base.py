@@ -1,0 +1,204 @@
+"""What all backends have in common: a problem, a sweep, and tiles of H for other machines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.random import Weights
+from kcalib._pairs.backends.diagonal import diagonal
+from kcalib._pairs.features import FeatureMap
+from kcalib._pairs.problem import PairProblem
+from kcalib._pairs.reductions import (
+    BlockSums,
+    Moments,
+    MomentSums,
+    NullSquares,
+    Part,
+    Products,
+    QuadraticForms,
+    Reduction,
+    sweep_one,
+)
+from kcalib._pairs.tiles import Grid, Runs, Tile
+
+Progress = Callable[[float], None] | None
+
+
+class Backend:
+    """A way to visit the matrix H of a pair problem; see ``kcalib/_pairs/problem.py``.
+
+    Parameters
+    ----------
+    problem : PairProblem
+        The problem.
+    reason : str
+        Why the backend was chosen, and what else results say of it.
+    """
+
+    name: str
+    on_a_line: bool = False  # points lie on a line, and sums and products take O(n log n)
+    entry_cost: float = 1.0  # an entry's time, relative to the compiled core's
+    reductions: Mapping[type[Reduction[Any]], Callable[[Any, Any], Any]]  # and what computes each
+    options: frozenset[str] = frozenset()  # of reductions, that not every backend has
+    threads: int | None = None  # at most; None where the array library decides
+    parallel: Spread | None = None  # what shares its sums out; None where they are computed here
+
+    def __init__(self, problem: PairProblem, *, reason: str = "") -> None:
+        self.problem = problem
+        self.reason = reason
+
+    @staticmethod
+    def unsuitable(problem: PairProblem) -> str | None:
+        """Why the problem is not one for this backend; None if it is."""
+        return None
+
+    def like(self, problem: PairProblem) -> Backend:
+        """Another problem, computed as this one is: by the same code, with as many threads, on the same machines."""
+        return type(self)(problem, reason=self.reason)
+
+    def obstacle(self, reduction: Reduction[Any]) -> str | None:
+        """Why the backend has no such reduction of its problem; None if it has."""
+        if type(reduction) not in self.reductions:
+            return "it has no such reduction"
+        if reduction.option is not None and reduction.option not in self.options:
+            return f"it has no option {reduction.option}"
+        return reduction.obstacle(self.problem)
+
+    def sweep(self, reductions: Sequence[Reduction[Any]]) -> list[Any]:
+        """Visit H, and return the result of each reduction.
+
+        Raises
+        ------
+        ValueError
+            If the backend lacks a reduction.
+        """
+        for reduction in reductions:
+            obstacle = self.obstacle(reduction)
+            if obstacle is not None:
+                raise ValueError(f"backend={self.name!r} cannot compute {type(reduction).__name__}: {obstacle}")
+        return self._results(reductions)
+
+    def _results(self, reductions: Sequence[Reduction[Any]]) -> list[Any]:
+        return [self.reductions[type(reduction)](self, reduction) for reduction in reductions]
+
+    def moment_sums(
+        self,
+        reduction: Moments,
+        total: Any,
+        row_sums: Array | None,
+        column_sums: Array | None,
+        squares: float | None,
+        null_squares: NullSquares | None = None,
+    ) -> MomentSums:
+        """Return the sums with what the reduction wants of the diagonal."""
+        own = trace = None
+        if reduction.trace and self.problem.symmetric:
+            own = diagonal(self.problem, self.threads or 1)
+            trace = arrays.namespace(own).sum(own)
+            if arrays.is_host(own) or arrays.is_cuda(own):
+                trace = float(trace)
+        return MomentSums(total, row_sums, column_sums, own, squares, trace, null_variance=null_squares)
+
+    def tiles(self, in_given_order: bool) -> TileSweep:
+        """Return what sweeps the problem in tiles, with samples in the order in which they are given, or in its own."""
+        return TileSweep(self)
+
+
+class GivenOrder:
+    """Samples in the order in which they were given."""
+
+    def sorted(self, values: Any) -> Any:
+        """Return values of the samples in the order of summation."""
+        return values
+
+    def restored(self, values: Any) -> Any:
+        """Return values that are in the order of summation in the user's."""
+        return values
+
+
+class TileSweep:
+    """A problem in tiles, each swept by itself; rows and columns are counted in the order of summation.
+
+    Here tiles are problems of their own, for backends whose sums have no order that tiles could keep.
+    """
+
+    block: int = 1  # samples of a block of the backend's order of summation
+    group: int = 1  # samples of a group of blocks
+    apart: bool = False  # whether a part has the sums of each pair of groups
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.left: Any = GivenOrder()
+        self.right: Any = self.left
+
+    def prepare(self, reduction: Reduction[Any]) -> Any:
+        """Return the vectors of a reduction in the order of summation, for all tiles; None without vectors."""
+        if isinstance(reduction, Products):
+            return np.ascontiguousarray(self.right.sorted(np.asarray(reduction.vectors, dtype=np.float64)))
+        if isinstance(reduction, QuadraticForms):
+            weights = reduction.weights
+            if isinstance(weights, Weights):
+                weights = weights.values(dtype=reduction.dtype, threads=self.backend.threads)
+            return self.left.sorted(np.asarray(weights, dtype=reduction.dtype))
+        return None
+
+    def sweep(self, reduction: Reduction[Any], tile: Tile, grid: Grid | Runs, vectors: Any, progress: Progress) -> Part:
+        """Return the part of a tile."""
+        rows, columns = tile.rows, tile.columns
+        if isinstance(reduction, BlockSums):
+            rows = range(tile.row * reduction.size, tile.row_end * reduction.size)
+            return {"rows": _on_host(sweep_one(self._part(rows, rows), reduction))[None]}
+        if isinstance(reduction, QuadraticForms):
+            products = self._product(Products(vectors, reduction.dtype), rows, columns)
+            of_rows = (vectors[tile.row : tile.row_end] * products).T
+            return {"forms": np.sum(np.ascontiguousarray(of_rows), axis=1)[None, None, :]}
+        own = self.backend.problem.symmetric and rows == columns
+        if isinstance(reduction, Products):
+            reduction = replace(reduction, vectors=vectors)
+            part = {"rows": self._product(reduction, rows, columns)[None]}
+            if self.backend.problem.symmetric and not own:
+                part["columns"] = self._product(reduction, columns, rows)[None]
+            return part
+        assert isinstance(reduction, Moments)
+        moments = sweep_one(self._part(rows, columns), replace(reduction, trace=False))
+        part = {"totals": np.array([[float(moments.total)]])}
+        if moments.sum_of_squares is not None:
+            part["squares"] = np.array([[float(moments.sum_of_squares)]])
+        if reduction.rows or reduction.second:
+            part["rows"] = _on_host(moments.row_sums)[None]
+            if not own:
+                part["columns"] = _on_host(moments.column_sums)[None]
+        return part
+
+    def _product(self, reduction: Products, rows: range, columns: range) -> np.ndarray:
+        part = self._part(rows, columns)
+        vectors = arrays.like(reduction.vectors[columns.start : columns.stop], part.problem.left.points, np.float64)
+        return _on_host(sweep_one(part, replace(reduction, vectors=vectors)))
+
+    def _part(self, rows: range, columns: range) -> Backend:
+        """Return the backend on a rectangle of H."""
+        problem = self.backend.problem
+        right = None
+        if not problem.symmetric or rows != columns:
+            right = problem.columns.take(slice(columns.start, columns.stop))
+        return self.backend.like(replace(problem, left=problem.left.take(slice(rows.start, rows.stop)), right=right))
+
+
+def _on_host(values: Any) -> np.ndarray:
+    return np.asarray(arrays.to_host(values), dtype=np.float64)
+
+
+class Spread(Protocol):
+    """Several machines: `kcalib.parallel` has it, of which this room knows nothing."""
+
+    def spread(self, backend: Backend) -> Backend:
+        """A backend with the same sums, computed there; or the same backend, where that is no use."""
+
+    def gram(self, backend: Backend, feature_map: FeatureMap, columns: np.ndarray) -> np.ndarray:
+        """`feature_sums.gram` of the points of such a backend."""

@@ -241,8 +241,6 @@ class DistributedBackend(Backend):
     def __init__(self, backend: Backend, run: Run) -> None:
         self.problem = backend.problem
         self.name, self.threads, self.entry_cost = backend.name, backend.threads, backend.entry_cost
-        self.reductions = backend.reductions
-        self.options = frozenset() if run.parallel.gpu else backend.options
         self.parallel: Run = run
         self._local = backend
 
@@ -261,6 +259,11 @@ class DistributedBackend(Backend):
             "backend": self.name,
             "data (fingerprint of labels, predictions and target kernel)": self._outline.key,
         }
+
+    def obstacle(self, reduction: Reduction[Any]) -> str | None:
+        if self.parallel.parallel.gpu and reduction.option is not None:
+            return f"GPUs have no option {reduction.option}"
+        return self._local.obstacle(reduction)
 
     def like(self, problem: PairProblem) -> Backend:
         return self.parallel.spread(self._local.like(problem))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -44,7 +44,7 @@ class Backend:
     name: str
     on_a_line: bool = False  # points lie on a line, and sums and products take O(n log n)
     entry_cost: float = 1.0  # an entry's time, relative to the compiled core's
-    reductions: Mapping[type[Reduction[Any]], Callable[[Any, Any], Any]]  # and what computes each
+    reductions: ClassVar[Mapping[type[Reduction[Any]], Callable[[Any, Any], Any]]]  # and what computes each
     options: frozenset[str] = frozenset()  # of reductions, that not every backend has
     threads: int | None = None  # at most; None where the array library decides
     parallel: Spread | None = None  # what shares its sums out; None where they are computed here

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -224,7 +224,7 @@ class CpuBackend(Backend):
         arrays = [a for side in sides for a in self._prepared(side, sort=False).arrays]
         return self._run(_native.entries, *arrays, False)
 
-    reductions = {
+    reductions: ClassVar = {
         Moments: _moment_sums,
         BlockSums: _block_sums,
         Products: _matmul,

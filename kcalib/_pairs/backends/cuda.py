@@ -13,7 +13,7 @@ it, as long as the memory suffices for the same rectangles.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -221,7 +221,7 @@ class CudaBackend(Backend):
 
         return within_memory(work, "a dense piece of H", self._left.n)
 
-    reductions = {
+    reductions: ClassVar = {
         Moments: _moments,
         BlockSums: _block_sums,
         Products: _products,

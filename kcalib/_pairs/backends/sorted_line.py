@@ -21,7 +21,7 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -205,7 +205,7 @@ class SortedBackend(Backend):
             return sweep_one(CpuBackend(self.problem, threads=self.threads), reduction)
         return sweep_one(CudaBackend(self.problem), reduction)
 
-    reductions = {
+    reductions: ClassVar = {
         Moments: _moments,
         BlockSums: _block_sums,
         Products: _products,

@@ -287,7 +287,7 @@ def test_a_profile_is_named_in_the_header_and_in_its_class_alone():
 
     header = (ROOT / "src/include/kcalib/profiles.h").read_text()
     public = (ROOT / "kcalib/kernels.py").read_text()
-    loops = [f for folder in ("src/cpu", "src/cuda") for f in (ROOT / folder).iterdir()]
+    loops = [f for folder in ("src/cpu", "src/cuda") for f in (ROOT / folder).rglob("*.*")]
     # sorted_line.py has the recurrences of the few profiles that have some, spectra.py the laws of their frequencies,
     # families say whose closed forms they have.
     some = [ROOT / "kcalib/_pairs" / name for name in ("backends/sorted_line.py", "spectra.py")]

@@ -12,7 +12,7 @@ from kcalib import kernels as K
 from kcalib._input.forecasts import prepare
 from kcalib._packing import forecasts, labels
 from kcalib._pairs.backends.array_api import ArrayApiBackend
-from kcalib._pairs.reductions import DenseRectangle, sweep_one
+from kcalib._pairs.reductions import DenseRectangle, Moments, sweep_one
 from kcalib.distributions import Laplace, MultivariateNormal, Normal, Poisson, Samples
 from kcalib.estimators.skce import PairOptions
 from kcalib.inference import task
@@ -191,15 +191,19 @@ def test_evaluate_packs_once_and_sweeps_once(name, estimator, method, monkeypatc
     def counting(make):
         def made(*arguments):
             backend = make(*arguments)
-            for name in {"moments", "moments_and_expectation"} & {*dir(backend)}:
-                sums = getattr(backend, name)
-                setattr(backend, name, lambda *a, sums=sums, **o: sweeps.append(0) or sums(*a, **o))
+            sweep = backend.sweep
+
+            def counted(reductions):
+                sweeps.extend(one for one in reductions if isinstance(one, Moments))
+                return sweep(reductions)
+
+            backend.sweep = counted
             return backend
 
         return made
 
     monkeypatch.setattr(PairOptions, "backend_for", counting(PairOptions.backend_for))
-    monkeypatch.setattr(task, "like", counting(task.like))
+    monkeypatch.setattr(task.Task, "backend_of", counting(task.Task.backend_of))
     result = kcalib.evaluate(y, prediction, estimator=estimator, method=method)
     assert len(packings) == 1
     # One sweep over the pairs, and for the spectrum of distributions but counts one with drawn targets.

@@ -9,9 +9,17 @@ from dataclasses import replace
 
 from kcalib._backend.options import SEED, OptionError
 from kcalib._command.arguments import STATE, given_kernel
-from kcalib._command.files import FileError
-from kcalib._command.files.csv import STDIN
-from kcalib._command.jobs import Failure, Job, check_no_states, collect_failures, make_jobs, read_data, reading_of
+from kcalib._command.files import STDIN, open_file
+from kcalib._command.jobs import (
+    Failure,
+    Job,
+    check_no_states,
+    collect_failures,
+    make_jobs,
+    read_data,
+    reading_of,
+    translate_errors,
+)
 from kcalib._command.kinds import check_options
 from kcalib._command.machine import comparison_csv, comparison_json
 from kcalib._command.method_options import flag
@@ -20,13 +28,12 @@ from kcalib._command.streamed import (
     add_rows,
     check_streaming,
     make_state,
-    open_source,
     option_of_forecasts,
     reads_in_chunks,
-    translate_errors,
 )
 from kcalib._command.streams import BAD_INPUT, DONE, write
 from kcalib._command.tables import comparison_report
+from kcalib._input.columns import FileError
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts
 from kcalib._input.parameters import PARAMETERS
@@ -105,7 +112,7 @@ def _compare_in_pieces(
     sources: dict[str, Source] = {}
     for job in jobs:
         with collect_failures(failures, job.file):
-            sources[job.model] = open_source(job.file, arguments)
+            sources[job.model] = open_file(job.file, vars(arguments))
             if sources[job.model].prediction is not None:
                 raise FileError(f"holds {Forecasts.noun}, which are compared at once; leave out --stream")
     if failures:

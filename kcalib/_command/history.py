@@ -18,11 +18,11 @@ from types import NoneType
 from typing import Any
 
 from kcalib._backend.files import endless, printable
-from kcalib._command.files import FileError
 from kcalib._command.jobs import Failure, Job, collect_failures, make_jobs
 from kcalib._command.machine import finite
 from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, write
 from kcalib._command.tables import format_pvalue, format_table, terminal_width, wrap_lines
+from kcalib._input.columns import FileError
 from kcalib.report import figures
 from kcalib.report.diagrams import require_matplotlib
 from kcalib.report.history import Release, draw_history

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,11 +13,12 @@ from typing import Any
 
 from kcalib._backend.files import printable
 from kcalib._backend.options import OptionError
-from kcalib._command import files
 from kcalib._command.arguments import STATE
+from kcalib._command.files import open_file
 from kcalib._command.kinds import Picture
 from kcalib._command.method_options import flag, owners
 from kcalib._command.streams import message_of, report
+from kcalib._input.columns import FileError
 from kcalib._input.data import Data
 from kcalib._input.parameters import PARAMETERS
 from kcalib.bandwidth import NoLengthScaleError
@@ -115,7 +117,7 @@ def _stem(file: str) -> str:
 def check_same_kind(noun: str, models: Sequence[Model], arguments: argparse.Namespace) -> None:
     """Refuse files of two kinds in one table of CSV."""
     if arguments.csv and models and noun != models[0].noun:
-        raise files.FileError(
+        raise FileError(
             f"holds {noun}, {models[0].model} holds {models[0].noun}; --csv prints one table: evaluate the files of "
             "each kind by themselves"
         )
@@ -127,23 +129,37 @@ def collect_failures(failures: list[Failure], file: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, TypeError, MemoryError, figures.PlotError, TileError) as error:
-        failures.append(Failure(printable(file), message_of(error).removeprefix(f"{printable(file)}: ")))
+        failures.append(Failure(printable(file), message_of(error).removeprefix(f"{printable(Path(file))}: ")))
         report(f"error: {failures[-1].file}: {failures[-1].message}")
 
 
 @contextmanager
 def read_data(job: Job, threads: int | None, reading: dict[str, Any]) -> Iterator[Data]:
     """Read and check a file, and name it in errors that the library raises later."""
-    content = files.read_predictions(job.path, **reading)
+    with translate_errors():
+        samples = open_file(str(job.path), reading)
+        data = samples.prepare(threads)
     try:
-        yield content.prepared(threads)
-    except files.FileError:
+        yield data
+    except FileError:
         raise
     except (ValueError, TypeError) as error:
         message = translate(error)
         if any(f"`{name}" in message for name in ("y_true", "y_pred", *PARAMETERS)):
-            message += f" ({content.origin})"
-        raise files.FileError(message) from None
+            message += f" ({samples.layout.describe()})"
+        raise FileError(message) from None
+
+
+@contextmanager
+def translate_errors() -> Iterator[None]:
+    """Raise errors of sources and states with the names that the command has for options."""
+    try:
+        yield
+    except FileError as error:
+        message = translate(error)
+        raise error if message == str(error) else FileError(message) from None
+    except (ValueError, TypeError) as error:
+        raise FileError(translate(error)) from None
 
 
 def translate(error: Exception) -> str:
@@ -156,6 +172,7 @@ def translate(error: Exception) -> str:
     elif isinstance(error, OptionError) and (error.option in owners() or error.option in OF_STATES):
         message = f"{flag(error.option)} {error.fault}"
     message = message.replace("normalise the rows", "divide the rows by their sums (--normalize)")
+    message = re.sub("pass the output of predict_proba.*", "name the predictions by --probs or --logits", message)
     if "pass classes=" in message:
         message += " (in an .npz file: an array `classes`)"
     return message

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kcalib._command.files import FileError
+from kcalib._input.columns import FileError
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification

@@ -15,7 +15,7 @@ from kcalib import streaming
 from kcalib._backend.files import printable
 from kcalib._command.arguments import STATE, given_kernel, given_options
 from kcalib._command.evaluate import write_results
-from kcalib._command.files import FileError
+from kcalib._command.files import open_file
 from kcalib._command.jobs import (
     Failure,
     Model,
@@ -24,6 +24,7 @@ from kcalib._command.jobs import (
     make_jobs,
     reading_of,
     translate,
+    translate_errors,
 )
 from kcalib._command.kinds import check_plotting
 from kcalib._command.method_options import flag
@@ -34,10 +35,9 @@ from kcalib._command.streamed import (
     make_state_for,
     model_of_state,
     noun_of,
-    open_source,
-    translate_errors,
 )
 from kcalib._command.streams import BAD_INPUT, DONE, message_of, write
+from kcalib._input.columns import FileError
 from kcalib._input.source import Source
 from kcalib.bandwidth import NoLengthScaleError
 from kcalib.streaming import CalibrationState, ComparisonState, ForecastState, GroupedState
@@ -51,7 +51,7 @@ def run_update(arguments: argparse.Namespace) -> int:
     failures: list[Failure] = []
     reading_of(arguments)  # usage errors
     with collect_failures(failures, arguments.file):
-        samples = open_source(arguments.file, arguments)
+        samples = open_file(arguments.file, vars(arguments))
         check_samples(samples, arguments)
         with collect_failures(failures, arguments.state), translate_errors():
             state, note = _load_or_make(samples, arguments)
@@ -160,7 +160,7 @@ def _kernels(samples: Source, arguments: argparse.Namespace) -> dict[str, Any]:
         if arguments.bandwidth_of.endswith(STATE):
             state = next(iter(_models_of(streaming.load(arguments.bandwidth_of)).values()))
         else:
-            others = open_source(arguments.bandwidth_of, arguments)
+            others = open_file(arguments.bandwidth_of, vars(arguments))
             few: dict[str, Any] = {"n_columns": 16, "n_resamples": 0}
             if others.prediction is None:
                 state = CalibrationState(others.n_classes, lens=arguments.lens, **few)

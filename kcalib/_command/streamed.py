@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from kcalib._backend.faults import shown_size
 from kcalib._command.arguments import GIVEN, STREAMED_FROM, given_kernel, given_options
-from kcalib._command.files import FileError
-from kcalib._command.files.csv import STDIN, stdin_part
-from kcalib._command.files.source import FileColumns
-from kcalib._command.jobs import Job, Model, check_same_kind, translate
+from kcalib._command.files import STDIN, open_file
+from kcalib._command.jobs import Job, Model, check_same_kind, translate, translate_errors
 from kcalib._command.kinds import check_dimensions, check_for_forecasts, picture_of_state
 from kcalib._command.method_options import flag
 from kcalib._command.streams import report
+from kcalib._input.columns import FileError
 from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification
 from kcalib._input.parameters import PARAMETERS
@@ -24,29 +22,11 @@ from kcalib._input.source import Source
 from kcalib.distributions import MultivariateNormal
 from kcalib.evaluation_results import ForecastEvaluation
 from kcalib.streaming import CalibrationState, ComparisonState, ForecastState, run
-from kcalib.streaming.sources.opening import file_parts
-from kcalib.streaming.sources.part import Wanted
-from kcalib.streaming.sources.parts import PartsSource
 
 State = TypeVar("State", bound=CalibrationState | ForecastState | ComparisonState)
 
 LOG_SECONDS = 60.0
 AnyState = CalibrationState | ForecastState  # of one model
-
-
-def open_source(file: str, arguments: argparse.Namespace) -> Source:
-    """Open a file, a folder, files that a pattern names, or standard input."""
-    named = {name: getattr(arguments, name) for name in PARAMETERS}
-    wanted = Wanted(
-        arguments.probs,
-        arguments.logits,
-        arguments.labels,
-        arguments.from_logits,
-        parameters=named,
-        columns=FileColumns,
-    )
-    parts = [stdin_part(wanted)] if file == str(STDIN) else file_parts([file], wanted)
-    return PartsSource(parts, normalize=arguments.normalize)
 
 
 def make_state_for(samples: Source, arguments: argparse.Namespace, **more: Any) -> AnyState:
@@ -132,7 +112,7 @@ def evaluate_in_chunks(job: Job, arguments: argparse.Namespace, models: Sequence
     """Evaluate the samples of a file chunk by chunk."""
     if getattr(arguments, "plot_classes", 0):
         raise FileError("--plot-classes draws from all samples at once; leave it out, or pass --no-stream")
-    samples = open_source(job.file, arguments)
+    samples = open_file(job.file, vars(arguments))
     check_same_kind(Classification.noun if samples.prediction is None else Forecasts.noun, models, arguments)
     if samples.prediction is not None and samples.n is not None:  # before the work, not after it
         check_dimensions(samples.read(0, 1)[1].n_dims, arguments)
@@ -165,18 +145,6 @@ def add_rows(state: State, samples: Source | Mapping[str, Source], arguments: ar
     if not state.n_samples:
         raise FileError("there are no rows, expected one for each sample")
     return state
-
-
-@contextmanager
-def translate_errors() -> Iterator[None]:
-    """Raise errors of sources and states with the names that the command has for options."""
-    try:
-        yield
-    except FileError as error:
-        message = translate(error)
-        raise error if message == str(error) else FileError(message) from None
-    except (ValueError, TypeError) as error:
-        raise FileError(translate(error)) from None
 
 
 def noun_of(state: AnyState) -> str:

@@ -1,7 +1,6 @@
 """Which of some named arrays or columns are the predictions, and which the labels: `choose` and `label_name`.
 
-The names that are found without an option are the same for files that the command reads whole
-(`_command.files`) and for sources that are read in pieces (`streaming.sources`).
+Sources of all formats (`streaming.sources`) and the command find the same names without an option.
 """
 
 from __future__ import annotations
@@ -61,6 +60,10 @@ class Columns:
 
     def otherwise(self) -> str:
         """Ends the message that no predictions are found."""
+        return ""
+
+    def nearest_file(self, name: str) -> str:
+        """End the message that there is no file of this name."""
         return ""
 
 

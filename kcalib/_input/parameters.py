@@ -1,8 +1,7 @@
 """Which of some named arrays or columns are the parameters of predicted distributions, and which the targets.
 
 `choose_forecasts` finds the parameters, `target_names` the targets; class probabilities and labels are found by
-`columns`. The names that are found without an option are the same for files that the command reads whole
-(`_command.files`) and for sources that are read in pieces (`streaming.sources`).
+`columns`. Sources of all formats (`streaming.sources`) and the command find the same names without an option.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ def test_logits_by_name_and_on_request(tmp_path, capsys, data):
         assert_same_numbers(load_json(capsys.readouterr().out)["models"][0], expected)
     assert main(["evaluate", str(tmp_path / "asked.npz")]) == 1
     message = error_line(capsys)
-    assert "for logits pass --from-logits" in message and "y_pred is array 'probs', y_true is array 'y'" in message
+    assert "for logits pass --from-logits" in message and "`probs[0, 0]` is " in message
 
 
 @pytest.mark.parametrize(
@@ -383,7 +383,7 @@ def test_compare_the_models_of_the_demo(capsys):
             {"classes": [2, 1, 0]},
             "the columns are the classes [2, 1, 0], but those of good [0, 1, 2]; write the same columns",
         ),
-        ({"prob": 2.0}, "`y_pred[0, 0]` is 2, expected a probability"),
+        ({"prob": 2.0}, "`probs[0, 0]` is 2, expected a probability"),
     ],
 )
 def test_files_that_cannot_be_compared(tmp_path, capsys, data, good, change, message):
@@ -525,19 +525,19 @@ def test_bad_files_do_not_stop_good_ones(tmp_path, capsys, good):
 @pytest.mark.parametrize(
     ("change", "fragments"),
     [
-        ({"labels": np.array([0, 1])}, ["`y_true` has 2 labels, `y_pred` 6 predictions", "y_true is array 'labels'"]),
-        ({"probs": np.full((6, 2), 0.4)}, ["`y_pred[0]` sums to 0.8", "--from-logits (y_pred is array 'probs'"]),
-        ({"probs": np.array([[0.5, 0.5]] * 3 + [[np.nan, 1]] * 3)}, ["`y_pred[3, 0]` is nan", "drop or repair"]),
-        ({"labels": np.array([0, 1, 0, 1, 0, 7])}, ["`y_true[5]` is 7, expected a label 0..1"]),
+        ({"labels": np.array([0, 1])}, ["array 'labels' has shape (2,), array 'probs' (6,)", "expected one label"]),
+        ({"probs": np.full((6, 2), 0.4)}, ["`probs[0]` sums to 0.8", "--from-logits"]),
+        ({"probs": np.array([[0.5, 0.5]] * 3 + [[np.nan, 1]] * 3)}, ["`probs[3, 0]` is nan", "drop or repair"]),
+        ({"labels": np.array([0, 1, 0, 1, 0, 7])}, ["`labels[5]` is 7, expected a label 0..1"]),
         ({"labels": np.array(["a", "b", "c"] * 2)}, ["holds 3 distinct strings", "an array `classes`"]),
-        ({"labels": np.array([0, 1, 0, np.nan, 0, 1])}, ["`y_true[3]` is nan"]),
+        ({"labels": np.array([0, 1, 0, np.nan, 0, 1])}, ["`labels[3]` is nan"]),
         ({"probs": np.array(["x"] * 6)}, ["holds strings"]),
         ({"probs": np.array([1j] * 6)}, ["is complex"]),
-        ({"probs": np.array([0, 1] * 3)}, ["array 'probs' holds whole numbers", "predicted labels"]),
+        ({"probs": np.array([0, 1] * 3)}, ["`probs` has dtype int64", "predicted labels", "--probs or --logits"]),
         ({"probs": np.array(0.5)}, ["array 'probs' is a single value"]),
         ({"probs": np.array([0.5]), "labels": np.array([1])}, ["at least 2"]),
-        ({"probs": np.zeros((0, 3)), "labels": np.zeros(0, int)}, ["`y_pred` is empty"]),
-        ({"probs": np.zeros((6, 0))}, ["at least one column"]),
+        ({"probs": np.zeros((0, 3)), "labels": np.zeros(0, int)}, ["there are no rows"]),
+        ({"probs": np.zeros((6, 0))}, ["have shape (6, 0)"]),
         ({"labels": np.array(["a", "b"] * 3, dtype=object)}, ["array 'labels' holds Python objects"]),
         ({"probs": np.array(["2020-01-01"] * 6, "M8[D]")}, ["datetime64"]),
         ({"classes": np.array(["a", "b", "c"]), "labels": np.array(["a", "b"] * 3)}, ["`classes` has shape (3,)"]),

@@ -172,7 +172,7 @@ def test_runs_of_several_sources(tmp_path, monkeypatch, data):
     found = run(state.copy(), dict(reversed(sources.items())), checkpoint=tmp_path / "c.kcalib", resume=True)
     assert found == state.copy().update(y, models) and found.rows == ((0, N),)
     for wrong, kind, message in (
-        (sources["a"], TypeError, "`source` is a PartsSource, expected a mapping of the models to their sources"),
+        (sources["a"], TypeError, "`source` is a ReaderSource, expected a mapping of the models to their sources"),
         ({"a": sources["a"]}, ValueError, r"`source` has the models \['a'\], the state \['a', 'b'\]; name them alike"),
     ):
         with pytest.raises(kind, match=message):

@@ -6,8 +6,8 @@ import csv
 
 import numpy as np
 import pytest
+from file_contents import error_of, read_contents
 
-from kcalib._command.files import FileError, FileForecasts, FilePredictions, read_predictions
 from kcalib._input.parameters import FAMILIES
 
 Y = np.array([0.5, -1.25, 3.0, 2.0, 0.0])
@@ -55,19 +55,10 @@ def write(folder, form, **columns):
 
 
 def assert_found(found, family, true=Y, **parameters):
-    assert isinstance(found, FileForecasts)
     assert found.family == family and found.parameters.keys() == parameters.keys()
     np.testing.assert_array_equal(found.y_true, true)
     for name, values in parameters.items():
         np.testing.assert_array_equal(found.parameters[name], values)
-
-
-def error_of(path, **options):
-    with pytest.raises(FileError) as caught:
-        read_predictions(path, **options)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
 
 
 # -- what is found
@@ -75,12 +66,9 @@ def error_of(path, **options):
 
 @pytest.mark.parametrize("form", WRITERS)
 def test_normal_by_every_format(tmp_path, form):
-    found = read_predictions(write(tmp_path, form, id=np.arange(5), y=Y, mean=MEAN, std=STD))
+    found = read_contents(write(tmp_path, form, id=np.arange(5), y=Y, mean=MEAN, std=STD))
     assert_found(found, "Normal", mean=MEAN, std=STD)
-    assert found.name == "m"
-    assert all(repr(name) in found.origin for name in ("y", "mean", "std"))
-    prediction = found.distribution()
-    assert type(prediction).__name__ == "Normal" and prediction.n == 5
+    assert all(repr(name) in found.description for name in ("y", "mean", "std"))
 
 
 @pytest.mark.parametrize("form", WRITERS)
@@ -90,9 +78,8 @@ def test_columns_of_vectors(tmp_path, form):
     else:
         columns = {f"{name}_{i}": PAIRS[:, i] + 9 * (name == "std") for name in ("y", "mean", "std") for i in (1, 0)}
         path = write(tmp_path, form, **columns)
-    found = read_predictions(path)
+    found = read_contents(path)
     assert_found(found, "Normal", PAIRS, mean=PAIRS, std=PAIRS + 9)
-    assert found.distribution().event_shape == (2,)
 
 
 @pytest.mark.parametrize("form", WRITERS)
@@ -102,55 +89,54 @@ def test_samples(tmp_path, form):
         path = write(tmp_path, form, y=Y, y_0=Y, y_1=Y, **{f"samples_{i}": SAMPLES[:, i] for i in range(3)})
     else:
         path = write(tmp_path, form, y=Y, samples=SAMPLES)
-    found = read_predictions(path)
+    found = read_contents(path)
     assert_found(found, "Samples", samples=SAMPLES)
-    assert found.distribution().size == 3
 
 
 def test_samples_of_vectors_and_lists(tmp_path):
     cube = np.arange(30.0).reshape(5, 3, 2)
-    assert_found(read_predictions(write_npz(tmp_path / "m.npz", y=PAIRS, samples=cube)), "Samples", PAIRS, samples=cube)
+    assert_found(read_contents(write_npz(tmp_path / "m.npz", y=PAIRS, samples=cube)), "Samples", PAIRS, samples=cube)
     path = write_parquet(tmp_path / "m.parquet", y=Y, samples=SAMPLES.tolist())
-    assert_found(read_predictions(path), "Samples", samples=SAMPLES)
+    assert_found(read_contents(path), "Samples", samples=SAMPLES)
 
 
 def test_counts(tmp_path):
     counts = np.arange(5)
     path = write_csv(tmp_path / "m.csv", target=counts, rate=[1, 2, 3, 4, 5])
-    assert_found(read_predictions(path), "Poisson", counts, rate=[1, 2, 3, 4, 5])
+    assert_found(read_contents(path), "Poisson", counts, rate=[1, 2, 3, 4, 5])
 
 
 def test_names_in_order_of_preference(tmp_path):
     for family, parameters in FAMILIES[:3]:
         for i in range(2):
             arrays = {names[i]: SAMPLES if option == "samples" else STD for option, names in parameters.items()}
-            found = read_predictions(write_npz(tmp_path / "m.npz", targets=Y, **arrays))
+            found = read_contents(write_npz(tmp_path / "m.npz", targets=Y, **arrays))
             assert_found(found, family, **{option: arrays[names[i]] for option, names in parameters.items()})
     # A complete family before an incomplete one, and normal distributions before samples.
     assert_found(
-        read_predictions(write_npz(tmp_path / "m.npz", y=Y, mean=MEAN, samples=SAMPLES)), "Samples", samples=SAMPLES
+        read_contents(write_npz(tmp_path / "m.npz", y=Y, mean=MEAN, samples=SAMPLES)), "Samples", samples=SAMPLES
     )
     path = write_npz(tmp_path / "m.npz", y=Y, mu=MEAN, std=STD, y_mean=MEAN + 1, samples=SAMPLES)
-    assert_found(read_predictions(path), "Normal", mean=MEAN + 1, std=STD)
-    assert_found(read_predictions(path, samples="samples"), "Samples", samples=SAMPLES)
+    assert_found(read_contents(path), "Normal", mean=MEAN + 1, std=STD)
+    assert_found(read_contents(path, samples="samples"), "Samples", samples=SAMPLES)
 
 
 def test_options_name_columns(tmp_path):
     path = write_npz(tmp_path / "m.npz", truth=Y, y_pred=MEAN, error=STD, draws=SAMPLES, std=STD + 1, intensity=STD)
-    assert_found(read_predictions(path, labels="truth", mean="y_pred"), "Normal", mean=MEAN, std=STD + 1)
-    assert_found(read_predictions(path, labels="truth", mean="y_pred", std="error"), "Normal", mean=MEAN, std=STD)
-    assert_found(read_predictions(path, labels="truth", samples="draws"), "Samples", samples=SAMPLES)
-    assert_found(read_predictions(path, labels="truth", rate="intensity"), "Poisson", rate=STD)
+    assert_found(read_contents(path, labels="truth", mean="y_pred"), "Normal", mean=MEAN, std=STD + 1)
+    assert_found(read_contents(path, labels="truth", mean="y_pred", std="error"), "Normal", mean=MEAN, std=STD)
+    assert_found(read_contents(path, labels="truth", samples="draws"), "Samples", samples=SAMPLES)
+    assert_found(read_contents(path, labels="truth", rate="intensity"), "Poisson", rate=STD)
     np.save(tmp_path / "targets.npy", Y)
-    found = read_predictions(path, labels=str(tmp_path / "targets.npy"), samples="draws")
+    found = read_contents(path, labels=str(tmp_path / "targets.npy"), samples="draws")
     assert_found(found, "Samples", samples=SAMPLES)
-    assert "targets.npy" in found.origin
+    assert "targets.npy" in found.description
     # A prefix of columns; a name itself goes before the columns that it begins.
     columns = {"y": Y, "m": MEAN, **{f"m_{i}": SAMPLES[:, i] for i in range(3)}, "s": STD}
     path = write_csv(tmp_path / "m.csv", **columns)
-    assert_found(read_predictions(path, mean="m", std="s"), "Normal", mean=MEAN, std=STD)
+    assert_found(read_contents(path, mean="m", std="s"), "Normal", mean=MEAN, std=STD)
     path = write_csv(tmp_path / "n.csv", **{name: values for name, values in columns.items() if name != "m"})
-    assert_found(read_predictions(path, samples="m"), "Samples", samples=SAMPLES)
+    assert_found(read_contents(path, samples="m"), "Samples", samples=SAMPLES)
 
 
 def test_class_probabilities_beside_distributions(tmp_path):
@@ -162,11 +148,11 @@ def test_class_probabilities_beside_distributions(tmp_path):
         "there are class probabilities or logits, array 'probs', and predicted distributions, Normal of array 'mean' "
         "and array 'std'; say which by --probs or --mean"
     )
-    assert isinstance(read_predictions(path, probs="probs"), FilePredictions)
-    assert_found(read_predictions(path, mean="mean"), "Normal", labels, mean=MEAN, std=STD)
+    assert read_contents(path, probs="probs").family is None
+    assert_found(read_contents(path, mean="mean"), "Normal", labels, mean=MEAN, std=STD)
     # What is no whole family of distributions does not matter beside class probabilities.
     path = write_npz(tmp_path / "n.npz", probs=p, mean=MEAN, y=labels)
-    assert isinstance(read_predictions(path), FilePredictions)
+    assert read_contents(path).family is None
     path = write_npz(tmp_path / "o.npz", logits=p, rate=MEAN, y=labels)
     assert "--logits or --rate" in error_of(path)
 
@@ -209,9 +195,9 @@ def test_values_that_are_no_numbers(tmp_path):
     path.write_text("y,mean_0,mean_2,std_0,std_1\n1,0.5,1,1,1\n")
     assert "mean_1 is missing" in error_of(path)
     path = write_npz(tmp_path / "m.npz", y=np.array(["a"] * 5), mean=MEAN, std=STD)
-    assert error_of(path) == "array 'y' holds strings, expected numbers"
+    assert error_of(path) == "`y` has dtype <U1, expected real numbers"
     path = write_npz(tmp_path / "m.npz", y=Y, mean=MEAN, std=STD.astype(complex))
-    assert error_of(path) == "array 'std' holds complex128, expected numbers"
+    assert error_of(path) == "`std` has dtype complex128, expected real numbers"
     path = write_parquet(tmp_path / "m.parquet", y=Y, mean=[0.5, None, 1.0, 1.0, 1.0], std=STD)
     assert "column 'mean' has no value in row 1" in error_of(path)
 

@@ -268,16 +268,16 @@ def test_files_of_both_kinds(tmp_path, capsys, good, classes, poor):
 @pytest.mark.parametrize(
     ("change", "fragments"),
     [
-        ({"std": [1, 1, -0.5, 1]}, ["`std[2]` is -0.5, expected a positive standard deviation", "std is array"]),
+        ({"std": [1, 1, -0.5, 1]}, ["`std[2]` is -0.5, expected a positive standard deviation"]),
         ({"std": [1, 1, 0, 1]}, ["`std[2]` is 0, expected a positive standard deviation"]),
         ({"mean": [0, np.nan, 0, 0]}, ["`mean[1]` is nan, expected a finite number; drop or repair"]),
-        ({"std": [1, 1, 1]}, ["`mean` has shape (4,) and `std` (3,)"]),
-        ({"y": [1, 2, 3]}, ["`y_true` has shape (3,), expected (4,)", "y_true is array 'y'"]),
-        ({"y": [1, 2, 3, np.inf]}, ["`y_true[3]` is inf"]),
+        ({"std": [1, 1, 1]}, ["array 'y' has shape (4,), array 'std' (3,)"]),
+        ({"y": [1, 2, 3]}, ["array 'y' has shape (3,), array 'mean' (4,)"]),
+        ({"y": [1, 2, 3, np.inf]}, ["`y[3]` is inf"]),
         ({"mean": None, "samples": [[0, 1], [0, 1], [0, np.nan], [1, 2]]}, ["`samples[2, 1]` is nan"]),
         ({"mean": None, "samples": [0, 1, 2, 3]}, ["`samples` has shape (4,), expected (n, S)"]),
         ({"mean": None, "rate": [1, 2, -3, 4]}, ["`rate[2]` is -3, expected a positive rate"]),
-        ({"mean": None, "rate": [1, 2, 3, 4], "y": [0, 1, 1.5, 2]}, ["`y_true[2]` is 1.5, expected a count"]),
+        ({"mean": None, "rate": [1, 2, 3, 4], "y": [0, 1, 1.5, 2]}, ["`y[2]` is 1.5, expected a count"]),
         ({"std": None}, ["there is array 'mean', but no array of std"]),
     ],
 )

@@ -36,7 +36,7 @@ from typing import Any
 
 import numpy as np
 
-from kcalib._command.files import read_predictions
+from kcalib._command.files import open_file
 from kcalib.distributions import Normal
 from kcalib.parallel import journal as journals
 from kcalib.streaming import CalibrationState, ComparisonState, ForecastState, GroupedState, load, source
@@ -257,9 +257,7 @@ def within_journal(content: bytes, change: Change, rng: Random) -> bytes:
 
 
 def at_once(path: Path) -> object:
-    found = read_predictions(path)
-    data = found.prepared(1)
-    return data.n
+    return open_file(str(path), {}).prepare(1).n
 
 
 def in_pieces(path: Path) -> object:

@@ -1,19 +1,19 @@
-"""Samples that are read in pieces: `source` opens what users name, a file for each format has its `Part`.
+"""Samples that are read in chunks: `source` opens what users name, a module for each format has its `Reader`.
 
-sliceable      two arrays, named arrays, structured arrays
-npy            .npy and .npz files
-stores         HDF5 files and folders of Zarr
-arrow          Parquet files, tables of Arrow, data sets of Hugging Face
-text           .csv and .tsv files: `lines` one by one, `fast_text` by pyarrow
-batches        iterators of pairs and of dictionaries
-parameters     predicted distributions, as arrays that are cut and joined
-part           what a part is, how its rows are read in order, the checks of their values
-parts          parts one after the other as a `Source`
-content        damage, text, what identifies a file
-opening        from what users name to parts
+layout         what the user asks for, and which names of a file that means
+reader         the base class of readers, and rows taken from blocks of any size
+named_arrays   pairs, mappings and other arrays that can be sliced
+npy            .npy and .npz files; `stored` finds the arrays in them
+stores         HDF5 files and Zarr folders
+tables         Parquet files, Arrow tables, data frames, Hugging Face data sets, structured arrays
+text           .csv and .tsv files
+batches        iterators of pairs or dictionaries
+reader_source  readers one after the other as a `Source`
+together       the sources of several models side by side
+opening        from what users name to readers
 """
 
 from kcalib.streaming.sources.opening import source
-from kcalib.streaming.sources.parts import PartsSource
+from kcalib.streaming.sources.reader_source import ReaderSource
 
-__all__ = ["PartsSource", "source"]
+__all__ = ["ReaderSource", "source"]

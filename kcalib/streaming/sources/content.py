@@ -1,12 +1,9 @@
-"""What files hold beneath their names: whether it is the format of the suffix, damage, text, and what identifies it.
-
-Called by the formats beside this file, and by those that the command reads whole (`_command.files`).
-"""
+"""What all formats need: checks before a file is opened, errors for damaged ones, and what identifies a file."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +12,19 @@ import numpy as np
 from kcalib._backend.files import endless, printable
 from kcalib._input.columns import FileError
 
-_MAGIC = {  # the second: an archive of nothing
-    ".npz": (b"PK\x03\x04", b"PK\x05\x06"),
+_MAGIC = {
+    ".npz": (b"PK\x03\x04", b"PK\x05\x06"),  # the second begins an empty archive
     ".npy": (b"\x93NUMPY",),
     ".parquet": (b"PAR1",),
     ".gz": (b"\x1f\x8b",),
     ".h5": (b"\x89HDF\r\n\x1a\n",),
     ".hdf5": (b"\x89HDF\r\n\x1a\n",),
 }
-_ENDS = 4096  # bytes at either end of a file that identify it
+_END_BYTES = 4096  # bytes at either end of a file that identify it
 
 
-def check_content(path: Path) -> None:
-    """The system's own error for a file that cannot be opened, ours for one that is nothing."""
+def check_file(path: Path) -> None:
+    """Check that there is a file which starts as its suffix says; the system's own error if it cannot be opened."""
     if path.is_dir():
         raise FileError("is a folder, expected a file; name the files in it")
     if (kind := endless(path)) is not None:
@@ -44,8 +41,9 @@ def check_content(path: Path) -> None:
         )
 
 
-def damaged(what: str, error: Exception) -> FileError:
-    if "allow_pickle" in str(error):
+def damage_error(what: str, error: Exception) -> FileError:
+    """Return the error to raise for a file whose library raised `error`."""
+    if "allow_pickle" in str(error) or "Python objects" in str(error):
         return FileError(
             f"{what} holds Python objects (dtype object), which are never unpickled here; "
             "save it as numbers or strings, such as array.astype(str)"
@@ -56,18 +54,12 @@ def damaged(what: str, error: Exception) -> FileError:
     return FileError(f"{what} is truncated or damaged ({reason}); write it again")
 
 
-def stacked(columns: list[np.ndarray], names: Sequence[str]) -> np.ndarray:
-    """One column as it is, several as the columns of a matrix."""
-    if len(columns) == 1:
-        return columns[0]
-    for column, name in zip(columns, names, strict=True):
-        if column.ndim != 1 or column.dtype.kind not in "biuf":
-            raise FileError(f"column {name!r} has dtype {column.dtype} and {column.ndim} axes, expected numbers")
-    return np.stack(columns, axis=1)
-
-
-def as_text(array: np.ndarray) -> np.ndarray:
-    """Bytes as text, other arrays as they are."""
+def decode_text(array: Any) -> Any:
+    """Return NumPy arrays of bytes, also as objects (as HDF5 has text), as arrays of text; other arrays unchanged."""
+    if not isinstance(array, np.ndarray):
+        return array
+    if array.dtype.kind == "O" and array.size and isinstance(array.flat[0], bytes):
+        array = array.astype(np.bytes_)
     if array.dtype.kind != "S":
         return array
     try:
@@ -76,37 +68,33 @@ def as_text(array: np.ndarray) -> np.ndarray:
         raise FileError(f"a label is not UTF-8 text: {error}") from None
 
 
-def library(name: str, what: str, extra: str) -> Any:
-    """A library that reads `what`, imported when it is needed."""
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise MissingLibrary(f"reading {what} needs {name.partition('.')[0]}; pip install 'kcalib[{extra}]'") from None
-
-
-class MissingLibrary(FileError, ImportError):
+class MissingLibraryError(FileError, ImportError):
     """A library that a format needs is not installed."""
 
 
-def identity(path: Path) -> Iterator[bytes]:
-    """What changes with a file: its name, its size, when it was changed, its first and last bytes."""
+def import_library(name: str, what: str, extra: str) -> Any:
+    """Import a library that reads `what`, or say how to install it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        message = f"reading {what} needs {name.partition('.')[0]}; pip install 'kcalib[{extra}]'"
+        raise MissingLibraryError(message) from None
+
+
+def file_identity(path: Path) -> Iterator[bytes]:
+    """Yield what changes with a file: its name, its size, when it was changed, its first and last bytes."""
     status = path.stat()
     yield f"{path.name} {status.st_size} {status.st_mtime_ns}".encode("utf-8", "surrogateescape")
     with open(path, "rb") as file:
-        yield file.read(_ENDS)
-        file.seek(max(0, status.st_size - _ENDS))
-        yield file.read(_ENDS)
+        yield file.read(_END_BYTES)
+        file.seek(max(0, status.st_size - _END_BYTES))
+        yield file.read(_END_BYTES)
 
 
-def normalized(pred: Any, logits: bool, what: str) -> np.ndarray:
-    """Rows of probabilities over their sums; a row without a positive sum stays, which the checks refuse."""
-    if (
-        logits
-        or not isinstance(pred, np.ndarray)
-        or pred.ndim != 2
-        or pred.shape[1] == 1
-        or pred.dtype.kind not in "iuf"
-    ):
+def normalize_rows(pred: Any, logits: bool, what: str) -> np.ndarray:
+    """Divide rows of probabilities by their sums; a row without a positive sum stays, which the checks refuse."""
+    is_matrix = isinstance(pred, np.ndarray) and pred.ndim == 2 and pred.shape[1] != 1 and pred.dtype.kind in "iuf"
+    if logits or not is_matrix:
         raise FileError(f"--normalize is for rows of probabilities, one for each class, not for {what}; leave it out")
     sums = pred.sum(axis=1, keepdims=True, dtype=np.float64)
     return np.divide(pred, sums, out=pred.astype(np.float64), where=(sums > 0) & np.isfinite(sums))

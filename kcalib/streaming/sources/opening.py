@@ -1,4 +1,4 @@
-"""`source`: from what users name to parts."""
+"""`source`: from what users name to readers; `FORMATS` has the reader of each suffix."""
 
 from __future__ import annotations
 
@@ -13,27 +13,35 @@ import numpy as np
 from kcalib._backend.files import printable
 from kcalib._input.columns import LABEL_NAMES, FileError
 from kcalib._input.source import Source
-from kcalib.streaming.sources.arrow import fragment_parts, frame_part, hugging_face_part, parquet_part, table_part
-from kcalib.streaming.sources.batches import BatchesPart
-from kcalib.streaming.sources.content import check_content
-from kcalib.streaming.sources.npy import npy_part, npz_part
-from kcalib.streaming.sources.part import Part, Wanted
-from kcalib.streaming.sources.parts import PartsSource
-from kcalib.streaming.sources.sliceable import FieldsPart, mapping, named_arrays, pair
-from kcalib.streaming.sources.stores import HDF5Part, ZarrPart, is_zarr
-from kcalib.streaming.sources.text import TextPart
+from kcalib.streaming.sources.batches import BatchesReader
+from kcalib.streaming.sources.content import check_file
+from kcalib.streaming.sources.layout import ReadOptions
+from kcalib.streaming.sources.named_arrays import mapping_reader, pair_reader
+from kcalib.streaming.sources.npy import npy_reader, npz_reader
+from kcalib.streaming.sources.reader import Reader
+from kcalib.streaming.sources.reader_source import ReaderSource
+from kcalib.streaming.sources.stores import hdf5_reader, is_zarr, zarr_group_reader, zarr_reader
+from kcalib.streaming.sources.tables import (
+    arrow_reader,
+    fragment_readers,
+    frame_reader,
+    hugging_face_reader,
+    parquet_reader,
+    structured_reader,
+)
+from kcalib.streaming.sources.text import text_reader
 
-FORMATS: dict[str, Callable[[Path, Wanted], Part]] = {
-    ".npy": npy_part,
-    ".npz": npz_part,
-    ".parquet": parquet_part,
-    ".csv": TextPart,
-    ".tsv": TextPart,
-    ".csv.gz": TextPart,
-    ".tsv.gz": TextPart,
-    ".h5": HDF5Part,
-    ".hdf5": HDF5Part,
-    ".zarr": ZarrPart,
+FORMATS: dict[str, Callable[[Path, ReadOptions], Reader]] = {
+    ".npy": npy_reader,
+    ".npz": npz_reader,
+    ".parquet": parquet_reader,
+    ".csv": text_reader,
+    ".tsv": text_reader,
+    ".csv.gz": text_reader,
+    ".tsv.gz": text_reader,
+    ".h5": hdf5_reader,
+    ".hdf5": hdf5_reader,
+    ".zarr": zarr_reader,
 }
 
 
@@ -55,17 +63,17 @@ def source(
     loc: str | None = None,
     scale: str | None = None,
 ) -> Source:
-    """Samples that are read in pieces, from files, arrays or batches.
+    """Open samples in files, arrays or batches, to read them in chunks.
 
     Parameters
     ----------
     data : path, list of paths, pair of arrays, mapping of arrays, table, iterable or function
-        Files: a path, one with wildcards (``"parts/*.npz"``), a folder, or a list of these; several files are read one
+        Files: a path, one with wildcards (``"folder/*.npz"``), a folder, or a list of these; several files are read one
         after the other, those of a wildcard or a folder, and of folders in it, in the order of their names. In a folder
         names that begin with "." or "_" are left out, and all files of known suffixes are of one format. `.npy`:
         predictions with the labels in a file beside it (``labels.npy``, or another of the names below), or an array
-        with fields; `.npz`: members are read in pieces, also compressed ones. `.parquet`: a batch after the other.
-        `.csv` and `.tsv`, also `.gz`: a header, and a sample a line; labels are a column, and ``n`` is not known.
+        with fields; `.npz`: named arrays, also compressed ones. `.parquet`: columns, or a column of lists.
+        `.csv` and `.tsv`, also `.gz`: a header, and a sample a line; ``n`` is not known.
         ``.h5``, ``.hdf5``: arrays, read only. `.zarr`: a group of arrays, of format 2 or 3.
 
         Arrays: a pair ``(y_true, y_pred)`` of arrays of any library, memory maps, or arrays of h5py or Zarr; a mapping
@@ -92,7 +100,7 @@ def source(
         Whether the predictions are logits, however they are named.
     classes : iterable, optional
         The label of each column; default 0..m-1, the suffixes of a family of columns, or an array ``classes`` of a
-        file of arrays. Labels that are strings need one of these: a piece does not show all of them.
+        file of arrays. Labels that are strings need one of these: a chunk does not show all of them.
 
     mean, std, samples, rate, dispersion, cov, scale_tril, loc, scale : str, optional
         Names of the arrays or columns of parameters of predicted distributions, or prefixes of families of columns
@@ -106,7 +114,7 @@ def source(
     -------
     Source
         With ``n``, ``n_classes``, ``prediction``, ``chunks``, ``read``, ``fingerprint`` and ``describe``.
-        Functions of kcalib that work in pieces take it in place of ``y_true``.
+        Functions of kcalib that work in chunks take it in place of ``y_true``.
 
     Raises
     ------
@@ -147,110 +155,99 @@ def source(
     >>> p.shape
     (100, 3)
     """
-    named = None if classes is None else tuple(np.asarray(list(classes)).tolist())
-    parameters = {
-        "mean": mean,
-        "std": std,
-        "samples": samples,
-        "rate": rate,
-        "dispersion": dispersion,
-        "cov": cov,
-        "scale_tril": scale_tril,
-        "loc": loc,
-        "scale": scale,
-    }
-    wanted = Wanted(probs, logits, labels, bool(from_logits), named, parameters)
-    return opened(data, wanted)
+    names = {"mean": mean, "std": std, "samples": samples, "rate": rate, "dispersion": dispersion, "cov": cov}
+    options = ReadOptions(
+        probs,
+        logits,
+        labels,
+        bool(from_logits),
+        classes=None if classes is None else tuple(np.asarray(list(classes)).tolist()),
+        parameters={**names, "scale_tril": scale_tril, "loc": loc, "scale": scale},
+    )
+    return open_source(data, options)
 
 
-def opened(data: Any, wanted: Wanted) -> PartsSource:
-    """The source of what is wanted of `data`."""
-    return PartsSource(parts_of(data, wanted), (opened, (data, wanted)))
+def open_source(data: Any, options: ReadOptions) -> ReaderSource:
+    """Open what `source` takes."""
+    return ReaderSource(_readers(data, options), (open_source, (data, options)))
 
 
-def parts_of(data: Any, wanted: Wanted) -> list[Part]:
-    """The parts of what `source` takes."""
+def _readers(data: Any, options: ReadOptions) -> list[Reader]:
     if _is_path(data):
-        return file_parts([data], wanted)
+        return _file_readers([data], options)
     if isinstance(data, (list, tuple)) and data and all(map(_is_path, data)):
-        return file_parts(data, wanted)
-    if (parts := _of_library(data, wanted)) is not None:
-        return parts
+        return _file_readers(data, options)
+    # Classes of libraries that need not be installed.
+    kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(data).__mro__}
+    if kinds & {("datasets", "Dataset"), ("datasets", "IterableDataset")}:
+        return [hugging_face_reader(data, options)]
+    if ("pyarrow", "Dataset") in kinds:
+        return fragment_readers(data, options)
+    if ("pyarrow", "Table") in kinds:
+        return [arrow_reader(data, options)]
+    if kinds & {("pandas", "DataFrame"), ("polars", "DataFrame"), ("polars", "LazyFrame")}:
+        return [frame_reader(data, options)]
+    if ("zarr", "Group") in kinds:
+        return [zarr_group_reader(data, options)]
     if isinstance(data, tuple) and len(data) == 2 and not any(isinstance(entry, Mapping) for entry in data):
-        return [pair(*data, wanted)]
+        return [pair_reader(*data, options)]
     if isinstance(data, np.ndarray) and data.dtype.names is not None:
-        return [FieldsPart(lambda start, stop: data[start:stop], data.dtype, len(data), wanted)]
+        return [structured_reader(data, options)]
     if hasattr(data, "shape"):
-        if wanted.labels is None or isinstance(wanted.labels, str):
+        if options.labels is None or isinstance(options.labels, str):
             raise TypeError("`data` is one array, expected (y_true, y_pred); pass both, or labels= with an array")
-        return [pair(wanted.labels, data, wanted)]
+        return [pair_reader(options.labels, data, options)]
     if isinstance(data, Mapping):
-        return [mapping(data, wanted)]
+        return [mapping_reader(data, options)]
     if callable(data):
-        return [BatchesPart(lambda: iter(data()), wanted, once=False)]
+        return [BatchesReader(lambda: iter(data()), options, is_resumable=True)]
     if isinstance(data, Iterable):
-        once = isinstance(data, Iterator)
-        return [BatchesPart(lambda: iter(data), wanted, once=once)]
+        return [BatchesReader(lambda: iter(data), options, is_resumable=not isinstance(data, Iterator))]
     raise TypeError(
         f"`data` is a {type(data).__name__}, expected paths, a pair (y_true, y_pred), a mapping of arrays, an iterable "
         "of batches, or a function that returns an iterator of them"
     )
 
 
-def _of_library(data: Any, wanted: Wanted) -> list[Part] | None:
-    """Objects of libraries that need not be there, told by their classes' names; None for others."""
-    kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(data).__mro__}
-    if kinds & {("datasets", "Dataset"), ("datasets", "IterableDataset")}:
-        return [hugging_face_part(data, wanted)]
-    if ("pyarrow", "Dataset") in kinds:
-        return fragment_parts(data, wanted)
-    if ("pyarrow", "Table") in kinds:
-        return [table_part(data, wanted)]
-    if kinds & {("pandas", "DataFrame"), ("polars", "DataFrame"), ("polars", "LazyFrame")}:
-        return [frame_part(data, wanted)]
-    if ("zarr", "Group") in kinds:
-        return [named_arrays("the group", sorted(data.array_keys()), data.__getitem__, wanted, "")]
-    return None
-
-
-def file_parts(paths: Iterable[Any], wanted: Wanted) -> list[Part]:
-    files = [file for path in paths for file in _files(Path(path))]
+def _file_readers(paths: Iterable[Any], options: ReadOptions) -> list[Reader]:
+    files = [file for path in paths for file in _find_files(Path(path))]
     formats = {".zarr" if file.is_dir() else suffix_of(file) for file in files}
     if len(formats) > 1:
         raise FileError(
             f"the files are of several formats, {', '.join(sorted(formats))}; expected one, name them by a wildcard "
             f"such as '*{min(formats)}'"
         )
-    return [_opened(file, wanted) for file in files]
+    (suffix,) = formats
+    readers = []
+    for file in files:
+        try:
+            if suffix != ".zarr":
+                check_file(file)
+            readers.append(FORMATS[suffix](file, options))
+        except FileError as error:
+            raise type(error)(f"{printable(file)}: {error}") from None
+    return readers
 
 
-def _opened(file: Path, wanted: Wanted) -> Part:
-    try:
-        if not file.is_dir():
-            check_content(file)
-        return FORMATS[".zarr" if file.is_dir() else suffix_of(file)](file, wanted)
-    except FileError as error:
-        raise type(error)(f"{printable(file)}: {error}") from None
-
-
-def _files(path: Path) -> list[Path]:
-    """The files that a path names: itself, those of a folder or of a wildcard, in the order of their names."""
+def _find_files(path: Path) -> list[Path]:
+    """Return the files that a path names: itself, those of a folder or of a wildcard, in the order of their names."""
     if is_zarr(path):
         return [path]
     if path.is_dir():
         stores = [folder for folder in path.rglob("*.zarr") if is_zarr(folder)]
-        files = (file for file in path.rglob("*") if _is_part(file.relative_to(path)) and file.is_file())
-        found = sorted(stores or files)
-        if not found:
+        files = sorted(
+            stores or (file for file in path.rglob("*") if _is_data(file.relative_to(path)) and file.is_file())
+        )
+        if not files:
             raise FileError(
                 f"{printable(path)}: the folder has no files of a known suffix ({', '.join(FORMATS)}); name others"
             )
-        return found
+        return files
     if not path.exists() and glob.has_magic(str(path)):
-        found = sorted(map(Path, glob.glob(str(path), recursive=True)))
-        if not found:
+        files = sorted(map(Path, glob.glob(str(path), recursive=True)))
+        if not files:
             raise FileError(f"{printable(path)}: no file has such a name; correct the pattern")
-        return found
+        return files
     path.stat()  # the system's own error if there is none
     if suffix_of(path) not in FORMATS:
         raise FileError(
@@ -260,7 +257,7 @@ def _files(path: Path) -> list[Path]:
     return [path]
 
 
-def _is_part(file: Path) -> bool:
+def _is_data(file: Path) -> bool:
     """Whether a file of a folder holds predictions: no hidden ones, no marks of jobs, no labels beside predictions."""
     if any(name.startswith((".", "_")) for name in file.parts):
         return False
@@ -268,7 +265,7 @@ def _is_part(file: Path) -> bool:
 
 
 def suffix_of(file: Path) -> str:
-    """The last suffix, with the one before if it says that the content is compressed."""
+    """Return the last suffix, with the one before if it says that the content is compressed."""
     last = file.suffix.lower()
     return Path(file.stem).suffix.lower() + last if last == ".gz" else last
 

@@ -1,79 +1,68 @@
-"""Files of named arrays that are cut into chunks: HDF5, read only, and folders of Zarr."""
+"""Named arrays that are stored in chunks: HDF5 files, read only, and Zarr folders."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from kcalib._input.columns import FileError
-from kcalib.streaming.sources.content import damaged, identity, library
-from kcalib.streaming.sources.part import Cursor, Part, Wanted
-from kcalib.streaming.sources.sliceable import ArraysPart, named_arrays
+from kcalib.streaming.sources.content import damage_error, file_identity, import_library
+from kcalib.streaming.sources.layout import ReadOptions
+from kcalib.streaming.sources.named_arrays import named_reader
+from kcalib.streaming.sources.reader import Reader
 
-ZARR_MARKS = ("zarr.json", ".zgroup", ".zarray")
 
+def hdf5_reader(path: Path, options: ReadOptions) -> Reader:
+    """Read arrays of an HDF5 file, which is open while it is read."""
+    h5py = import_library("h5py", "HDF5 files", "hdf5")
+    names: list[str] = []
 
-class HDF5Part(Part):
-    """Arrays of an HDF5 file, which is open while it is read."""
-
-    def __init__(self, path: Path, wanted: Wanted):
-        self.place, self._path, self._wanted = str(path), path, wanted
-        file, part = self._opened()
-        file.close()
-        self.n, self.n_columns, self.found = part.n, part.n_columns, part.found
-
-    def open(self, start: int) -> Cursor:
-        file, part = self._opened()
-        cursor = part.open(start)
-        cursor.closing = file.close
-        return cursor
-
-    def identity(self) -> Iterator[bytes]:
-        return identity(self._path)
-
-    def _opened(self) -> tuple[Any, ArraysPart]:
-        h5py = library("h5py", "HDF5 files", "hdf5")
+    @contextmanager
+    def open_arrays() -> Iterator[Callable[[str], Any]]:
         try:
-            file = h5py.File(self._path, "r")
+            file = h5py.File(path, "r")
         except OSError as error:
-            raise damaged("the file", error) from None
-        try:
-            names: list[str] = []
-            file.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
-            return file, named_arrays("the file", names, file.__getitem__, self._wanted, self.place)
-        except BaseException:
-            file.close()
-            raise
+            raise damage_error("the file", error) from None
+        with file:
+            yield file.__getitem__
+
+    with open_arrays() as get:
+        get("/").visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
+    return named_reader(options, names, open_arrays, place=str(path), identity=lambda: file_identity(path))
 
 
-class ZarrPart(ArraysPart):
-    """Arrays of a Zarr folder."""
+def zarr_reader(path: Path, options: ReadOptions) -> Reader:
+    """Read arrays of a Zarr folder."""
+    zarr = import_library("zarr", "Zarr folders", "zarr")
+    try:
+        group = zarr.open(str(path), mode="r")
+    except Exception as error:
+        raise damage_error("the folder", error) from None
+    if not hasattr(group, "array_keys"):
+        raise FileError("is one array, expected a group with arrays of predictions and labels; store both in one")
 
-    def __init__(self, path: Path, wanted: Wanted):
-        zarr = library("zarr", "Zarr folders", "zarr")
-        try:
-            group = zarr.open(str(path), mode="r")
-        except Exception as error:
-            raise damaged("the folder", error) from None
-        if not hasattr(group, "array_keys"):
-            raise FileError("is one array, expected a group with arrays of predictions and labels; store both in one")
-        names = sorted(group.array_keys())
-        part = named_arrays("the group", names, group.__getitem__, wanted, str(path))
-        self._path = path
-        super().__init__(part.true, part.pred, part.found, str(path))
-
-    def identity(self) -> Iterator[bytes]:
-        """The names, sizes and times of all files beneath the arrays, without a look into them."""
-        for array in self.found.names:
-            for folder, folders, files in os.walk(self._path / array):
+    def identity() -> Iterator[bytes]:
+        """Yield the names, sizes and times of all files that hold the arrays, without opening them."""
+        for array in reader.layout.names:
+            for folder, folders, files in os.walk(path / array):
                 folders.sort()
                 for name in sorted(files):
                     status = os.stat(os.path.join(folder, name))
-                    inside = Path(folder).relative_to(self._path) / name
+                    inside = Path(folder).relative_to(path) / name
                     yield f"{inside} {status.st_size} {status.st_mtime_ns}".encode("utf-8", "surrogateescape")
+
+    reader = zarr_group_reader(group, options, place=str(path), identity=identity)
+    return reader
+
+
+def zarr_group_reader(group: Any, options: ReadOptions, **where: Any) -> Reader:
+    """Read arrays of an open Zarr group."""
+    names = sorted(group.array_keys())
+    return named_reader(options, names, lambda: nullcontext(group.__getitem__), holder="the group", **where)
 
 
 def is_zarr(path: Path) -> bool:
-    return path.is_dir() and any((path / name).is_file() for name in ZARR_MARKS)
+    return path.is_dir() and any((path / name).is_file() for name in ("zarr.json", ".zgroup", ".zarray"))

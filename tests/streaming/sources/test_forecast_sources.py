@@ -163,7 +163,7 @@ def test_parts_one_after_the_other(tmp_path):
         np.savez(tmp_path / f"part-{number}.npz", y=Y[start:stop], mu=MEAN[start:stop], sigma=STD[start:stop])
     assert_rows(source(tmp_path), Y, Normal(MEAN, STD))
     np.savez(tmp_path / "part-3.npz", y=COUNTS, rate=STD)
-    with pytest.raises(ValueError, match=r"part-3.npz has Poisson as predictions, .*part-0.npz Normal"):
+    with pytest.raises(ValueError, match=r"part-3.npz has Poisson distributions, .*part-0.npz Normal"):
         source(tmp_path)
 
 
@@ -234,13 +234,13 @@ def test_what_is_wrong(tmp_path):
     np.save(tmp_path / "labels.npy", Y)
     message_of(tmp_path / "z.npy", "so std= names nothing; save predicted distributions as an .npz", std="s")
     some = Normal(MEAN, STD)
-    message_of((Y, Mixture(np.full((N, 2), 0.5), [some, some])), "the predictions are Mixture, which come in no pieces")
-    message_of((Y, Samples(DRAWS, np.full((N, 5), 0.2))), "Samples with weights, which come in no pieces")
-    message_of([(Y, some), (Y, Laplace(MEAN, STD))], "there are Laplace .* after Normal|other predictions")
+    message_of((Y, Mixture(np.full((N, 2), 0.5), [some, some])), "predictions are Mixture, which cannot be read")
+    message_of((Y, Samples(DRAWS, np.full((N, 5), 0.2))), "Samples with weights, which cannot be read in chunks")
+    message_of([(Y, some), (Y, Laplace(MEAN, STD))], "batch 1 has other predictions")
     message_of([(Y, some), (Y, np.full(N, 0.5))], "batch 1 has other predictions than the first one")
     message_of([(Y, some), (Y[:5], some)], r"batch 1 has targets of shape \(5,\) for parameters of 43 distributions")
     wide = Samples(np.concatenate([DRAWS, DRAWS], axis=1))
-    with pytest.raises(ValueError, match=r"shapes \[\(10,\)\] after Samples of \[\(5,\)\]"):
+    with pytest.raises(ValueError, match=r"`samples` has shape \(43, 10\) after \(43, 5\)"):
         source([(Y, Samples(DRAWS)), (Y, wide)]).read(0, 2 * N)
 
 

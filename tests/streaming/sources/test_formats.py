@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import importlib.util
 import json
 import os
 import subprocess
@@ -97,8 +98,6 @@ def test_text_that_is_wrong(tmp_path):
     message_of(path, "m.csv.gz: the file is truncated or damaged")
     path.write_text("p,y")
     message_of(path, "m.csv.gz: is not what its suffix says")
-    np.save(tmp_path / "y.npy", Y)
-    message_of(text(path), "labels of a text file .* are a column of it", labels=str(tmp_path / "y.npy"))
 
 
 # -- Parquet, Arrow
@@ -162,8 +161,6 @@ def test_parquet_that_is_wrong(tmp_path):
     message_of(written(path, pa.table({"p": short, "y": Y})), "column 'p' has 2 numbers in row 44, expected 3")
     message_of(written(path, pa.table({"p": [{"a": 1}] * N, "y": Y})), "column 'p' has type struct.*, expected numbers")
     message_of(written(path, pa.table(columns)), "m.parquet: there is no column of labels; the file has the columns")
-    np.save(tmp_path / "y.npy", Y)
-    message_of(path, "labels of a table .* are a column of it", labels=str(tmp_path / "y.npy"))
     path.write_bytes(path.read_bytes()[:-100])
     message_of(path, "m.parquet: the file is truncated or damaged")
     message_of(pa.table({"x": [1]}), "no column of predictions; the table has the columns 'x'")
@@ -176,6 +173,27 @@ def test_a_data_set_of_other_files_is_refused(tmp_path):
 
 
 # -- HDF5, Zarr
+
+
+def test_labels_in_a_file_of_their_own(tmp_path):
+    columns = {f"p{i}": P[:, i] for i in range(3)}
+    files = [text(tmp_path / "m.csv", P.tolist(), list(columns))]
+    if importlib.util.find_spec("pyarrow") is not None:
+        import pyarrow as pa
+
+        files.append(written(tmp_path / "m.parquet", pa.table(columns)))
+    labels = str(tmp_path / "y.npy")
+    for file in files:
+        n = None if file.suffix == ".csv" else N
+        np.save(labels, Y)
+        assert_rows(source(file, labels=labels), n=n)
+        first = source(file, labels=labels).fingerprint()
+        np.save(labels, Y[::-1])
+        assert source(file, labels=labels).fingerprint() != first
+        np.save(labels, Y[:-1])
+        message_of(file, "y.npy' are 56, and there are more than 56 rows of predictions", labels=labels)
+        np.save(labels, np.append(Y, 0))
+        message_of(file, "y.npy' are 58, and there are only 57 rows of predictions", labels=labels)
 
 
 def test_hdf5(tmp_path):

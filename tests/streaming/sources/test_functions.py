@@ -112,7 +112,7 @@ def plain(result):
 def test_the_bits_are_those_of_a_state(monkeypatch):
     state = state_of()
     for rows, data in ((65_536, (Y, Q)), (1000, batches(Q))):
-        monkeypatch.setattr("kcalib.streaming.sources.parts.CHUNK_ROWS", rows)
+        monkeypatch.setattr("kcalib.streaming.sources.reader_source.CHUNK_ROWS", rows)
         found, expected = kcalib.evaluate(source(data)), state.result()
         assert plain(found.skce) == plain(expected.skce) and plain(found.test) == plain(expected.test)
         left_out = ("skce", "test")

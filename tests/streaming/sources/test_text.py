@@ -10,27 +10,28 @@ import time
 
 import numpy as np
 import pytest
+from file_contents import read_contents
 
-from kcalib._command.files import FileError, read_predictions
+from kcalib._input.columns import FileError
 from kcalib.streaming import source
-from kcalib.streaming.sources import lines, text
-from kcalib.streaming.sources.fast_text import arrow_reader
+from kcalib.streaming.sources import text
+from kcalib.streaming.sources.text import import_arrow_csv
 
-needs_pyarrow = pytest.mark.skipif(arrow_reader() is None, reason="pyarrow is not installed")
+needs_pyarrow = pytest.mark.skipif(import_arrow_csv() is None, reason="pyarrow is not installed")
 
 
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of some lines, so that files of few lines have several."""
-    monkeypatch.setattr(text, "BLOCK", 48)
-    monkeypatch.setattr(text, "_LINES", 0)
+    monkeypatch.setattr(text, "BLOCK_BYTES", 48)
+    monkeypatch.setattr(text, "_HEADERS", 0)
 
 
 def both(monkeypatch, read):
     """What is read, or its error, with pyarrow and without."""
     found = []
-    for reader in (arrow_reader, lambda: None):
-        monkeypatch.setattr(text, "arrow_reader", reader)
+    for reader in (import_arrow_csv, lambda: None):
+        monkeypatch.setattr(text, "import_arrow_csv", reader)
         try:
             found.append(read())
         except FileError as error:
@@ -52,7 +53,7 @@ def assert_alike(monkeypatch, read):
 
 
 def whole(path, **options):
-    found = read_predictions(path, **options)
+    found = read_contents(path, **options)
     return found.y_pred, found.y_true, found.classes
 
 
@@ -108,7 +109,7 @@ def joined(chunks):
 @pytest.mark.parametrize("pyarrow", [False, pytest.param(True, marks=needs_pyarrow)])
 def test_place_of_a_cell_that_is_wrong(tmp_path, monkeypatch, small_blocks, pyarrow):
     if not pyarrow:
-        monkeypatch.setattr(text, "arrow_reader", lambda: None)
+        monkeypatch.setattr(text, "import_arrow_csv", lambda: None)
     path = tmp_path / "m.csv"
     good = "id,p_0,p_1,y\n" + "".join(f"{i},0.5,0.5,{i % 2}\n" for i in range(40)) + "\n"
     for line, match in {
@@ -121,7 +122,7 @@ def test_place_of_a_cell_that_is_wrong(tmp_path, monkeypatch, small_blocks, pyar
     }.items():
         path.write_bytes((good + line + "\n41,0.5,0.5,1\n").encode("utf-8", "surrogateescape"))
         with pytest.raises(FileError, match=match):
-            read_predictions(path)
+            read_contents(path)
         with pytest.raises(FileError, match="m.csv: " + match):
             list(source(path).chunks(9))
         with pytest.raises(FileError, match="m.csv: " + match):
@@ -132,7 +133,7 @@ def test_place_of_a_cell_that_is_wrong(tmp_path, monkeypatch, small_blocks, pyar
 @pytest.mark.parametrize("pyarrow", [False, pytest.param(True, marks=needs_pyarrow)])
 def test_any_row_can_be_the_first(tmp_path, monkeypatch, small_blocks, pyarrow):
     if not pyarrow:
-        monkeypatch.setattr(text, "arrow_reader", lambda: None)
+        monkeypatch.setattr(text, "import_arrow_csv", lambda: None)
     p = np.random.default_rng(0).dirichlet(np.ones(2), size=40)
     for end, blank in itertools.product(("\n", "\r\n"), ("", "\n")):
         lines_of = [",".join(map(repr, [*row.tolist(), i % 2])) for i, row in enumerate(p)]
@@ -159,9 +160,9 @@ def test_whole_numbers_at_the_end_are_probabilities(tmp_path, small_blocks):
 def test_fast_reading_does_not_import_pandas(tmp_path):
     (tmp_path / "m.csv").write_text("p,y\n" + "0.5,1\n0.25,0\n" * 100_000)
     code = (
-        "import sys; from kcalib._command.files import read_predictions; "
-        f"found = read_predictions({str(tmp_path / 'm.csv')!r}); "
-        "assert found.y_pred.shape == (200_000,) and 'pyarrow' in sys.modules; print('pandas' in sys.modules)"
+        "import sys; from kcalib.streaming import source; "
+        f"y, p = source({str(tmp_path / 'm.csv')!r}).read(0, 200_000); "
+        "assert p.shape == (200_000,) and 'pyarrow' in sys.modules; print('pandas' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
@@ -170,21 +171,21 @@ def test_fast_reading_does_not_import_pandas(tmp_path):
 @pytest.mark.parametrize("pyarrow", [False, pytest.param(True, marks=needs_pyarrow)])
 def test_thousands_of_columns_in_linear_time(tmp_path, monkeypatch, pyarrow):
     if not pyarrow:
-        monkeypatch.setattr(text, "arrow_reader", lambda: None)
+        monkeypatch.setattr(text, "import_arrow_csv", lambda: None)
     m = 21_843
     header = ",".join([*(f"probs_{i}" for i in range(m)), "y"])
     (tmp_path / "m.csv").write_text(header + "\n" + (",".join(["0.5"] * m) + ",7\n") * 2)
     begin = time.process_time()
-    found = read_predictions(tmp_path / "m.csv")
+    found = read_contents(tmp_path / "m.csv")
     assert found.y_pred.shape == (2, m) and found.y_true.tolist() == [7, 7]
     assert time.process_time() - begin < 3  # it was ten seconds
 
 
 def test_lines_without_end_are_refused(tmp_path, monkeypatch, small_blocks):
-    monkeypatch.setattr(lines, "LONGEST", 1000)
+    monkeypatch.setattr(text, "MOST_BYTES", 1000)
     (tmp_path / "m.csv").write_text("p,y\n0.5,1\n" + "0" * 2000)
     with pytest.raises(FileError, match=r"line \d or one after it has more than 1000 bytes"):
-        read_predictions(tmp_path / "m.csv")
+        read_contents(tmp_path / "m.csv")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
@@ -192,12 +193,12 @@ def test_pipes_and_devices_are_refused(tmp_path):
     """Opening a pipe that nobody writes to would wait forever."""
     for name in ("m.csv", "m.npz", "m.parquet"):
         os.mkfifo(tmp_path / name)
-        for read in (read_predictions, source):
+        for read in (read_contents, source):
             with pytest.raises(FileError, match="is a pipe, expected a file.* named -"):
                 read(tmp_path / name)
     (tmp_path / "n.csv").symlink_to("/dev/zero")
     with pytest.raises(FileError, match="is a device, expected a file"):
-        read_predictions(tmp_path / "n.csv")
+        read_contents(tmp_path / "n.csv")
 
 
 def test_names_of_files_are_shown_without_what_terminals_obey(tmp_path):

@@ -1,0 +1,52 @@
+"""Files that the command reads: names of options in messages, standard input, and `open_file`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kcalib._command.nearest import nearest_file
+from kcalib._input.columns import Columns
+from kcalib._input.parameters import PARAMETERS
+from kcalib.streaming.sources.layout import ReadOptions
+from kcalib.streaming.sources.opening import open_source
+from kcalib.streaming.sources.reader_source import ReaderSource
+from kcalib.streaming.sources.text import TextReader
+
+STDIN = Path("-")
+
+
+@dataclass(frozen=True)
+class FileColumns(Columns):
+    """The names of a file that the command was given."""
+
+    def spelled(self, option: str) -> str:
+        return f"--{option}".replace("_", "-")
+
+    def otherwise(self) -> str:
+        return (
+            "; for regression expected mean and std, samples, or rate; name them by --mean and --std, --samples, or "
+            "--rate, and Laplace distributions by --loc and --scale"
+        )
+
+    def nearest_file(self, name: str) -> str:
+        return nearest_file(name)
+
+
+def open_file(file: str, given: Mapping[str, Any]) -> ReaderSource:
+    """Open a file, a folder, files that a pattern names, or standard input; `given` are the options by their names."""
+    options = ReadOptions(
+        given.get("probs"),
+        given.get("logits"),
+        given.get("labels"),
+        bool(given.get("from_logits")),
+        bool(given.get("normalize")),
+        parameters={name: given.get(name) for name in PARAMETERS},
+        columns=FileColumns,
+    )
+    if file != str(STDIN):
+        return open_source(file, options)
+    return ReaderSource([TextReader(lambda: sys.stdin.buffer, options, file, is_resumable=False)])

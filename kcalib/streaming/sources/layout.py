@@ -1,0 +1,259 @@
+"""What to read of a file: `ReadOptions` is what the user says, `Layout` which names of the file that means.
+
+`Layout.prepare` is the only place where values are checked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import kcalib.distributions as distributions
+from kcalib._backend.arrays import Array
+from kcalib._input.columns import Columns, FileError, choose, label_name
+from kcalib._input.data import Data
+from kcalib._input.forecasts import Forecasts, prepare_forecasts
+from kcalib._input.labels import Classification, Names, prepare
+from kcalib._input.parameters import VECTORS, choose_forecasts, target_names
+from kcalib.distributions import Distribution
+from kcalib.streaming._families import FIELDS, OTHERS
+from kcalib.streaming.sources.content import decode_text, normalize_rows
+from kcalib.streaming.sources.stored import map_labels
+
+Y_TRUE, Y_PRED = "y_true", "y_pred"
+Block = dict[str, Any]  # arrays of some rows: "y_true", and "y_pred" or the parameters of distributions
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What the user says of the arrays or columns of a file."""
+
+    probs: str | None = None
+    logits: str | None = None
+    labels: Any = None
+    from_logits: bool = False
+    normalize: bool = False
+    classes: tuple[Any, ...] | None = None
+    parameters: Mapping[str, str | None] = field(default_factory=dict)  # names, by those of `_input.parameters`
+    columns: type[Columns] = Columns  # how messages spell these options
+
+    def layout(self, columns: Columns) -> Layout:
+        """Choose among the names of a file; a FileError says what is missing."""
+        stored = None if (file := label_file(self.labels)) is None else map_labels(file)
+        spelled = columns.spelled("from_logits").replace("=", "=True")
+        layout = Layout((), {}, columns.noun, stored_labels=stored, normalize=self.normalize, logits_option=spelled)
+        forecasts = None
+        if self.probs is None and self.logits is None and not self.from_logits:
+            forecasts = choose_forecasts(columns, self.parameters)
+        if forecasts is not None:
+            if self.classes is not None:
+                raise FileError(
+                    f"there are predicted distributions, {forecasts.described(columns)}, but "
+                    f"{columns.spelled('classes')} is for class probabilities; leave it out"
+                )
+            if self.normalize:
+                normalize_rows(None, False, forecasts.described(columns))
+            vectors = forecasts.family in VECTORS and len(forecasts.names["mean"]) > 1
+            targets = (str(file),) if file else target_names(columns, self._label_option(columns), vectors)
+            return dataclasses.replace(layout, targets=targets, predictions=forecasts.names, family=forecasts.family)
+        choice = choose(columns, self.probs, self.logits)
+        return dataclasses.replace(
+            layout,
+            targets=(str(file) if file else label_name(columns, self._label_option(columns)),),
+            predictions={Y_PRED: choice.names},
+            from_logits=self.from_logits or choice.logits,
+            classes=choice.classes if self.classes is None else self.classes,
+            has_class_columns=self.classes is None and choice.classes is not None,
+        )
+
+    def _label_option(self, columns: Columns) -> str | None:
+        if not (self.labels is None or isinstance(self.labels, (str, os.PathLike))):
+            raise TypeError(
+                f"`labels` is a {type(self.labels).__name__}, expected the name of one of the {columns.noun}s; an "
+                "array goes with an array of predictions"
+            )
+        return None if self.labels is None else os.fspath(self.labels)
+
+
+def label_file(labels: Any) -> Path | None:
+    """Return the .npy file that holds the labels, if that is what the option names."""
+    if isinstance(labels, (str, Path)) and str(labels).lower().endswith(".npy") and Path(labels).is_file():
+        return Path(labels)
+    return None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which arrays or columns are read, and what they mean."""
+
+    targets: tuple[str, ...]  # the name of the labels or targets, or several columns of targets that are vectors
+    predictions: Mapping[str, tuple[str, ...]]  # the names that make up "y_pred", or each parameter
+    noun: str = "array"
+    family: str | None = None  # of predicted distributions
+    from_logits: bool = False
+    normalize: bool = False  # divide rows of probabilities by their sums
+    classes: tuple[Any, ...] | None = None  # the label of each column of probabilities
+    has_class_columns: bool = False  # columns are named after the classes
+    stored_labels: np.memmap | None = field(default=None, compare=False)  # in a file of their own
+    distribution: Distribution | None = field(default=None, compare=False)  # of checked parameters
+    logits_option: str = "from_logits=True"
+
+    @classmethod
+    def of_distribution(cls, distribution: Distribution, target: str) -> Layout:
+        """Return the layout of distributions that come as such."""
+        fields = FIELDS.get(type(distribution))
+        weights = "" if fields is None or getattr(distribution, "weights", None) is None else " with weights"
+        if fields is None or weights:
+            kind = type(distribution).__name__
+            raise FileError(f"the predictions are {kind}{weights}, which cannot be read in chunks; {OTHERS}")
+        names = {name: (name,) for name in fields}
+        return cls((target,), names, "parameter", family=type(distribution).__name__, distribution=distribution)
+
+    @property
+    def groups(self) -> dict[str, tuple[str, ...]]:
+        """The names that make up each array which is read from the file."""
+        return dict(self.predictions) if self.stored_labels is not None else {Y_TRUE: self.targets, **self.predictions}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names that are read from the file."""
+        return tuple(dict.fromkeys(name for names in self.groups.values() for name in names))
+
+    def block(self, get: Callable[[str], np.ndarray]) -> Block:
+        """Return rows of columns, which `get` gives by name."""
+        return {key: stack_columns([get(name) for name in names], names) for key, names in self.groups.items()}
+
+    def count_columns(self, block: Mapping[str, Any]) -> int:
+        """Return how many numbers a prediction has, 0 for probabilities of shape (n,)."""
+        shapes = {name: tuple(map(int, block[name].shape)) for name in self.predictions}
+        if self.family is not None:
+            return sum(prod(shape[1:]) for shape in shapes.values())
+        shape = shapes[Y_PRED]
+        if len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] == 0):
+            raise FileError(
+                f"the predictions have shape {shape}, expected (n, m) probabilities, or (n,) for two classes"
+            )
+        return 0 if len(shape) == 1 else shape[1]
+
+    def check_lengths(self, block: Mapping[str, Any]) -> int:
+        """Return the number of rows, which all arrays must have."""
+        labels = block[Y_TRUE] if self.stored_labels is None else self.stored_labels
+        shape = tuple(labels.shape)
+        for key, names in self.predictions.items():
+            if len(shape) not in (1, 2) or not block[key].shape or shape[0] != block[key].shape[0]:
+                raise FileError(
+                    f"{self.noun} {_first_to_last(self.targets)!r} has shape {shape}, {self.noun} "
+                    f"{_first_to_last(names)!r} {tuple(block[key].shape)}; expected one "
+                    f"{'label' if self.family is None else 'target'} for each row of predictions"
+                )
+        return int(shape[0])
+
+    def with_classes(self, classes: np.ndarray, labels: np.dtype[Any]) -> Layout:
+        """Take the array `classes` of a file for the labels, if it is text as they are, or neither is."""
+        if self.classes is None and (classes.dtype.kind == "U") == (labels.kind in "SUO"):
+            return dataclasses.replace(self, classes=tuple(classes.tolist()))
+        return self
+
+    def prepare(self, block: Block, at: int = 0, *, is_whole: bool = False, threads: int | None = None) -> Data:
+        """Check rows from number `at` on; errors name the columns and the row of the file.
+
+        Labels that are text need names of classes, unless the block `is_whole`: has all samples of the source.
+        """
+        target, names = _first_to_last(self.targets), {key: _first_to_last(n) for key, n in self.predictions.items()}
+        true = decode_text(block[Y_TRUE])
+        if self.family is not None:
+            with self._located({**self.predictions, target: self.targets}, at):
+                values = {key: block[key] for key in self.predictions}
+                kind: Any = getattr(distributions, self.family)
+                pred = kind(**values) if self.distribution is None else self.distribution._with(**values)
+                return prepare_forecasts(true, pred, names=Names(target, " and ".join(names.values())))
+        if self.classes is None and not is_whole and isinstance(true, np.ndarray) and true.dtype.kind in "SUO":
+            row = next((i for i, label in enumerate(true.tolist()) if isinstance(label, (str, bytes))), 0)
+            raise FileError(
+                f"`{target}[{at + row}]` is {true.tolist()[row]!r}, and a chunk does not show all classes; pass "
+                "classes= with the label of each column"
+            )
+        if self.has_class_columns and isinstance(true, np.ndarray) and true.dtype.kind not in "SUO":
+            raise FileError(
+                f"{self.noun} {target!r} holds {true.dtype}, but the predictions are the {self.noun}s {names[Y_PRED]}, "
+                f"named after the classes; expected labels {', '.join(map(repr, (self.classes or ())[:5]))}, or "
+                "predictions numbered from 0"
+            )
+        pred = block[Y_PRED]
+        if self.normalize:
+            pred = block[Y_PRED] = normalize_rows(pred, self.from_logits, self.describe())
+        with self._located({names[Y_PRED]: self.predictions[Y_PRED], target: self.targets}, at):
+            return prepare(
+                true,
+                pred,
+                classes=self.classes,
+                from_logits=self.from_logits,
+                threads=threads,
+                names=Names(target, names[Y_PRED], self.logits_option),
+            )
+
+    def checked(self, block: Block, at: int, *, for_states: bool) -> tuple[Array, Any]:
+        """Return checked labels or targets, and predictions, as `Source.chunks` gives them.
+
+        With `for_states` probabilities on the host are a `Classification`, which a state does not check again.
+        """
+        data = self.prepare(block, at)
+        if isinstance(data, Forecasts):
+            return data.as_given()
+        assert isinstance(data, Classification)
+        if for_states and not self.from_logits and isinstance(data.probabilities, np.ndarray):
+            return data.labels, dataclasses.replace(data, classes=None)  # labels are numbers of columns
+        return data.labels, data.probabilities if self.from_logits else block[Y_PRED]
+
+    def describe(self) -> str:
+        targets = " to ".join(map(repr, dict.fromkeys((self.targets[0], self.targets[-1]))))
+        groups = {
+            name: " to ".join(map(repr, dict.fromkeys((names[0], names[-1]))))
+            for name, names in self.predictions.items()
+        }
+        if self.family is not None:
+            what = " and ".join(f"{name} in {names}" for name, names in groups.items())
+            return f"{self.family} distributions, {self.noun}s of {what}, targets in {targets}"
+        kind = "logits" if self.from_logits else "probabilities"
+        plural = "s" if len(self.predictions[Y_PRED]) > 1 else ""
+        return f"{kind} in {self.noun}{plural} {groups[Y_PRED]}, labels in {targets}"
+
+    @contextmanager
+    def _located(self, columns: Mapping[str, tuple[str, ...]], at: int) -> Iterator[None]:
+        """Name columns and rows of the file in errors, which speak of arrays and of rows of a block."""
+
+        def locate(match: re.Match[str]) -> str:
+            names, row, entry = columns[match[1]], int(match[2]) + at, match[3]
+            if entry is not None and len(names) > 1:
+                return f"`{names[int(entry)]}[{row}]"
+            return f"`{_first_to_last(names)}[{row}" + (f", {entry}]" if entry is not None else "]")
+
+        try:
+            yield
+        except (TypeError, ValueError) as error:
+            kind = TypeError if isinstance(error, TypeError) else FileError
+            names = "|".join(map(re.escape, columns))
+            raise kind(re.sub(rf"`({names})\[(\d+)(?:, (\d+))?\]", locate, str(error))) from None
+
+
+def _first_to_last(names: tuple[str, ...]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+
+
+def stack_columns(columns: Sequence[np.ndarray], names: Sequence[str]) -> np.ndarray:
+    """Return one column as it is, several as the columns of a matrix."""
+    if len(columns) == 1:
+        return columns[0]
+    for column, name in zip(columns, names, strict=True):
+        if column.ndim != 1 or column.dtype.kind not in "biuf":
+            raise FileError(f"column {name!r} has dtype {column.dtype} and {column.ndim} axes, expected numbers")
+    return np.stack(columns, axis=1)

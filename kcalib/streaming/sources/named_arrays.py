@@ -1,0 +1,138 @@
+"""Arrays that can be sliced by rows: of NumPy and other libraries, memory maps, and those that files hold by name."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._input.columns import CLASSES_NAME, FileError
+from kcalib._input.forecasts import FOREIGN
+from kcalib.distributions import Categorical, Distribution, as_distribution
+from kcalib.streaming.sources.content import damage_error, decode_text
+from kcalib.streaming.sources.layout import Y_PRED, Y_TRUE, Block, Layout, ReadOptions
+from kcalib.streaming.sources.reader import Reader
+
+Arrays = AbstractContextManager[Callable[[str], Any]]  # gives arrays by name, and closes their file
+
+
+class ArraysReader(Reader):
+    """Read named arrays; `open_arrays` opens them, each time that rows are read."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        open_arrays: Callable[[], Arrays],
+        place: str = "",
+        identity: Callable[[], Iterator[bytes]] | None = None,
+    ):
+        self.layout, self.place = layout, place
+        self._open, self._identity = open_arrays, identity
+        with open_arrays() as get:
+            block = {key: get(names[0]) for key, names in layout.groups.items()}
+            self.n = layout.check_lengths(block)
+            self.n_columns = layout.count_columns(block)
+
+    def blocks(self, start: int, rows: int) -> Iterator[Block]:
+        assert self.n is not None
+        with self._open() as get:
+            opened = {key: get(names[0]) for key, names in self.layout.groups.items()}
+            slices = {key: row_slices(array, start, rows) for key, array in opened.items()}
+            for first in range(start, self.n, rows):
+                try:
+                    block = {key: decode_text(next(pieces)) for key, pieces in slices.items()}
+                except Exception as error:  # of the library that reads them
+                    if not self.place or isinstance(error, FileError):
+                        raise
+                    stop = min(first + rows, self.n)
+                    raise damage_error(f"what there is between the rows {first} and {stop}", error) from None
+                for array in opened.values():
+                    release_pages(array)
+                yield block
+
+    def identity(self) -> Iterator[bytes]:
+        return super().identity() if self._identity is None else self._identity()
+
+
+def row_slices(array: Any, start: int, rows: int) -> Iterator[Any]:
+    """Yield `rows` rows of an array at a time, from row `start` on."""
+    if hasattr(array, "slices"):
+        yield from array.slices(start, rows)
+    else:
+        n = int(array.shape[0])
+        for first in range(start, n, rows):
+            piece = array[first : min(first + rows, n)]
+            yield np.array(piece) if isinstance(piece, np.memmap) else piece
+
+
+def release_pages(array: Any) -> None:
+    """Give back the pages of a memory map that have been copied; they count as memory of this process."""
+    base = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    mode = getattr(array, "mode", None)
+    if isinstance(base, mmap.mmap) and mode in ("r", "r+") and hasattr(mmap, "MADV_DONTNEED"):
+        base.madvise(mmap.MADV_DONTNEED)
+
+
+def named_reader(
+    options: ReadOptions,
+    names: Sequence[str],
+    open_arrays: Callable[[], Arrays],
+    *,
+    holder: str = "the file",
+    place: str = "",
+    identity: Callable[[], Iterator[bytes]] | None = None,
+) -> ArraysReader:
+    """Read predictions and labels among several arrays that have names."""
+    layout = options.layout(options.columns("array", tuple(names), holder=holder))
+    if CLASSES_NAME in names and layout.family is None:
+        with open_arrays() as get:
+            labels = get(layout.targets[0]) if layout.stored_labels is None else layout.stored_labels
+            classes = get(CLASSES_NAME)
+            classes = decode_text(np.asarray(next(row_slices(classes, 0, max(1, classes.shape[0])), ())))
+            layout = layout.with_classes(classes, np.dtype(labels.dtype))
+    return ArraysReader(layout, open_arrays, place, identity)
+
+
+def mapping_reader(data: Mapping[str, Any], options: ReadOptions) -> Reader:
+    """Read the arrays of a mapping."""
+    return named_reader(
+        options, [str(name) for name in data], lambda: nullcontext(lambda name: _sliceable(data[name], name)),
+        holder="the mapping",
+    )  # fmt: skip
+
+
+def pair_reader(true: Any, pred: Any, options: ReadOptions) -> Reader:
+    """Read labels or targets, and predictions, of which each is an array or distributions."""
+    pred, classes = as_predictions(pred, options.classes)
+    data = {Y_TRUE: _sliceable(true, Y_TRUE)}
+    if isinstance(pred, Distribution):
+        layout = Layout.of_distribution(pred, Y_TRUE)
+        data |= {name: getattr(pred, name) for name in layout.predictions}
+    else:
+        layout = Layout((Y_TRUE,), {Y_PRED: (Y_PRED,)}, from_logits=options.from_logits, classes=classes)
+        data[Y_PRED] = _sliceable(pred, Y_PRED)
+    return ArraysReader(layout, lambda: nullcontext(data.__getitem__))
+
+
+def as_predictions(pred: Any, classes: tuple[Any, ...] | None) -> tuple[Any, tuple[Any, ...] | None]:
+    """Return predictions as a `Distribution` or an array, with the names of classes that they may have."""
+    if type(pred).__module__.startswith(FOREIGN):
+        pred = as_distribution(pred)
+    if isinstance(pred, Categorical):
+        return pred.probabilities, classes if pred.classes is None else tuple(pred.classes)
+    return pred, classes
+
+
+def _sliceable(value: Any, name: str) -> Any:
+    """Return an array as it is, and what cannot be sliced by rows, such as lists and frames, as an array."""
+    if hasattr(value, "dtype") and hasattr(value, "shape") and not hasattr(value, "iloc"):
+        if len(value.shape) == 0:
+            raise FileError(f"`{name}` is a single value, expected an array")
+        return value
+    return arrays.as_array(value, name)

@@ -1,0 +1,277 @@
+"""`ReaderSource`: readers one after the other as one source, whose chunks do not depend on where files begin."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import singledispatch
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.options import check_integer
+from kcalib._input.columns import FileError
+from kcalib._input.data import Data
+from kcalib._input.labels import Classification
+from kcalib._input.source import REMEDY, Source, check_of_classes
+from kcalib.distributions import Distribution
+from kcalib.streaming._families import FIELDS
+from kcalib.streaming._options import SharedOptions, StateOptions
+from kcalib.streaming.comparison import ComparisonState
+from kcalib.streaming.forecasts import ForecastState
+from kcalib.streaming.sources.content import file_identity
+from kcalib.streaming.sources.layout import Block
+from kcalib.streaming.sources.reader import Reader, RowCursor
+from kcalib.streaming.sources.together import Together
+from kcalib.streaming.state import CalibrationState
+
+CHUNK_ROWS, CHUNK_VALUES = 65_536, 2**22  # most rows and most numbers of predictions of a chunk
+
+Rows = tuple[Any, Any]  # labels or targets, and predictions
+
+
+class ReaderSource(Source):
+    """Files, or one set of arrays or batches; `maker` is the function that makes it, and its arguments."""
+
+    def __init__(
+        self, readers: Sequence[Reader], maker: tuple[Callable[..., ReaderSource], tuple[Any, ...]] | None = None
+    ):
+        self._readers, self._maker = tuple(readers), maker
+        self._counts: dict[int, int] = {}  # rows of readers that had to be counted
+        # The number of columns of an empty file need not be known.
+        first = next((reader for reader in self._readers if reader.n_columns is not None), self._readers[0])
+        for reader in self._readers:
+            _check_same(reader, first)
+        self._n_columns, self.layout = first.n_columns, first.layout
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let other processes open the files again."""
+        if self._maker is None:
+            raise TypeError("only what kcalib.streaming.source returns can be pickled; open it by this function")
+        return self._maker
+
+    @property
+    def n(self) -> int | None:
+        counts = [reader.n for reader in self._readers]
+        return None if None in counts else sum(count for count in counts if count is not None)
+
+    @property
+    def prediction(self) -> str | None:
+        return self.layout.family
+
+    @property
+    def n_classes(self) -> int:
+        if self.prediction is not None:
+            raise ValueError(f"the source has {self.prediction} distributions, which have no classes")
+        return max(2, self.n_columns)
+
+    @property
+    def n_columns(self) -> int:
+        if self._n_columns is None:
+            raise FileError("there are no rows, expected one for each sample")
+        return max(1, self._n_columns)
+
+    def chunks(self, rows: int, start: int = 0) -> Iterator[Rows]:
+        rows, start = check_integer("rows", rows, 1), check_integer("start", start, 0)
+        return self._chunks(rows, start)
+
+    def chunks_for(self, options: SharedOptions, rows: int, start: int = 0) -> Iterator[Rows]:
+        """Yield the same for the `update` of a state with these options, which does not check a `Classification`."""
+        return self._chunks(rows, start, for_states=isinstance(options, StateOptions) and options.takes_checked)
+
+    def _chunks(self, rows: int, start: int, *, for_states: bool = False) -> Iterator[Rows]:
+        pieces: list[Rows] = []
+        count = 0
+        number, first = self._locate(start)
+        for reader in self._readers[number:]:
+            with _naming(reader):
+                cursor = RowCursor(reader, first, rows)
+            first = 0
+            try:
+                while True:
+                    with _naming(reader):
+                        at = cursor.at
+                        block = cursor.take(rows - count)
+                        if block is None:
+                            break
+                        pieces.append(reader.layout.checked(block, at, for_states=for_states))
+                    count += len(pieces[-1][0])
+                    if count == rows:
+                        yield _join_rows(pieces)
+                        pieces, count = [], 0
+            finally:
+                cursor.close()
+        if pieces:
+            yield _join_rows(pieces)
+
+    def read(self, start: int, stop: int) -> Rows:
+        start = check_integer("start", start, 0)
+        stop = check_integer("stop", stop, start + 1, hint=": a row beyond `start`")
+        chunks = self._chunks(stop - start, start)
+        try:
+            rows = next(chunks, None)
+        finally:
+            chunks.close()  # type: ignore[attr-defined]
+        count = 0 if rows is None else len(rows[0])
+        if rows is None or count < stop - start:
+            raise FileError(f"`stop` is {stop}, but there are {start + count} samples; read fewer")
+        return rows
+
+    def prepare(self, threads: int | None = None) -> Data:
+        """Read all samples of one file, and check them together."""
+        block = self.read_unchecked()
+        with _naming(self._readers[0]):
+            return self.layout.prepare(block, is_whole=True, threads=threads)
+
+    def read_unchecked(self) -> Block:
+        """Read all samples of one file as they are."""
+        if len(self._readers) > 1:
+            raise FileError(f"there are {len(self._readers)} files, which --stream reads as one; pass it, or name one")
+        (reader,) = self._readers
+        with _naming(reader):
+            cursor = RowCursor(reader, 0, reader.n or rows_of_chunks(self.n_columns))
+            block = cursor.take(reader.n or sys.maxsize)
+            if block is None:
+                raise FileError("there are no rows, expected one for each sample")
+            cursor.take(1)  # checks that there are not more labels
+            return block
+
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256()
+        for reader in self._readers:
+            with _naming(reader):
+                layout = reader.layout
+                what = f"{layout.describe()} {layout.classes}" + " over their sums" * layout.normalize
+                labels = [] if layout.stored_labels is None else file_identity(Path(str(layout.stored_labels.filename)))
+                for text in (what.encode("utf-8", "surrogateescape"), *reader.identity(), *labels):
+                    digest.update(len(text).to_bytes(8, "little"))
+                    digest.update(text)
+        return digest.hexdigest()
+
+    def describe(self) -> str:
+        first, last = self._readers[0].printable_place, self._readers[-1].printable_place
+        files = f"{len(self._readers)} files, {first} to {last}" if len(self._readers) > 1 else first
+        n = "unknown number of" if self.n is None else str(self.n)
+        classes = f", {self.n_classes} classes" if self.prediction is None else ""
+        return f"{files}{': ' if first else ''}{n} samples{classes}; {self.layout.describe()}"
+
+    def summed(self, **options: Any) -> CalibrationState | ForecastState:
+        state: CalibrationState | ForecastState
+        if self.prediction is None:
+            state = CalibrationState(self.n_classes, **options)
+        else:
+            check_of_classes(self.prediction, lens=options.pop("lens", None))
+            state = ForecastState(**options)
+        for true, pred in self.chunks_for(state.options, rows_of_chunks(self.n_columns)):
+            state.update(true, pred)
+        if not state.n_samples:
+            raise FileError(f"there are no samples in the source, {self.describe()}; pass one that has some")
+        return state
+
+    def summed_together(self, models: Mapping[str, Source], **options: Any) -> ComparisonState:
+        for name, model in models.items():
+            if model.prediction is not None:
+                raise ValueError(
+                    f"`y_true[{name!r}]` has {model.prediction} distributions, and only models of class probabilities "
+                    f"are compared in pieces; {REMEDY}"
+                )
+        together = Together(models)
+        state = ComparisonState(together.n_classes, together.names, **options)
+        for true, preds in together.chunks_for(state.options, rows_of_chunks(together.n_columns)):
+            state.update(true, preds)
+        return state
+
+    def _locate(self, row: int) -> tuple[int, int]:
+        """Return the number of the reader that has a row, and the number of the row in it."""
+        for number, reader in enumerate(self._readers):
+            if row == 0 or (number == len(self._readers) - 1 and reader.n is None):
+                return number, row
+            count = self._count(number)
+            if row < count:
+                return number, row
+            row -= count
+        if row == 0:
+            return len(self._readers), 0
+        raise FileError(f"`start` is {row} rows beyond the {self.n} samples there are")
+
+    def _count(self, number: int) -> int:
+        """Return the number of rows of a reader, all of which are read if it is not known."""
+        reader = self._readers[number]
+        if reader.n is None and number not in self._counts:
+            with _naming(reader):
+                cursor = RowCursor(reader, 0, CHUNK_ROWS)
+                while cursor.take(CHUNK_ROWS) is not None:
+                    pass
+                self._counts[number] = cursor.at
+        return self._counts[number] if reader.n is None else reader.n
+
+
+def rows_of_chunks(n_columns: int) -> int:
+    """Return how many rows to read at a time: enough for the work on them to be most of the time."""
+    return max(1, min(CHUNK_ROWS, CHUNK_VALUES // n_columns))
+
+
+def _check_same(reader: Reader, first: Reader) -> None:
+    """Check that two files hold the same."""
+
+    def contents(reader: Reader) -> tuple[str, ...]:
+        layout = reader.layout
+        n_columns = first.n_columns if reader.n_columns is None else reader.n_columns
+        return (
+            "class probabilities" if layout.family is None else f"{layout.family} distributions",
+            f"{n_columns} columns of predictions",
+            f"the classes {layout.classes}",
+            "logits" if layout.from_logits else "no logits",
+        )
+
+    for value, expected in zip(contents(reader), contents(first), strict=True):
+        if value != expected:
+            raise FileError(
+                f"{reader.printable_place} has {value}, {first.printable_place} {expected}; files of one source hold "
+                "the same"
+            )
+
+
+@contextmanager
+def _naming(reader: Reader) -> Iterator[None]:
+    """Name the file in errors."""
+    try:
+        yield
+    except (FileError, TypeError) as error:
+        if not reader.place:
+            raise
+        raise type(error)(f"{reader.printable_place}: {error}") from None
+
+
+def _join_rows(pieces: list[Rows]) -> Rows:
+    if len(pieces) == 1:
+        return pieces[0]
+    true, pred = zip(*pieces, strict=True)
+    return arrays.namespace(true[0]).concat(true, axis=0), _join_predictions(pred[0], pred)
+
+
+@singledispatch
+def _join_predictions(first: Any, pieces: Sequence[Any]) -> Any:
+    return arrays.namespace(first).concat(pieces, axis=0)
+
+
+@_join_predictions.register
+def _(first: Classification, pieces: Sequence[Classification]) -> Classification:
+    return dataclasses.replace(
+        first,
+        labels=np.concatenate([piece.labels for piece in pieces]),
+        probabilities=np.concatenate([piece.probabilities for piece in pieces]),
+        input_epsilon=min(piece.input_epsilon for piece in pieces),
+    )
+
+
+@_join_predictions.register
+def _(first: Distribution, pieces: Sequence[Distribution]) -> Distribution:
+    xp = arrays.namespace(getattr(first, FIELDS[type(first)][0]))
+    fields = {name: xp.concat([getattr(piece, name) for piece in pieces], axis=0) for name in FIELDS[type(first)]}
+    return first._with(**fields)

@@ -44,168 +44,51 @@ class Kernel:
         one_product: bool = True,
     ) -> None: ...
 
-def moments(
-    points: np.ndarray,
-    marks: np.ndarray | None,
-    labels: np.ndarray | None,
-    order: np.ndarray | None,
-    right_points: np.ndarray | None,
-    right_marks: np.ndarray | None,
-    right_labels: np.ndarray | None,
-    right_order: np.ndarray | None,
-    symmetric: bool,
-    kernel: Kernel,
-    sweep: Sweep,
-    rows: bool,
-    second: bool,
-    expected: bool = False,
-) -> tuple[float, np.ndarray | None, np.ndarray | None, float | None, tuple[float, float] | None]: ...
-def groups(
-    points: np.ndarray,
-    marks: np.ndarray | None,
-    labels: np.ndarray | None,
-    order: np.ndarray | None,
-    right_points: np.ndarray,
-    right_marks: np.ndarray | None,
-    right_labels: np.ndarray | None,
-    right_order: np.ndarray | None,
-    symmetric: bool,
-    kernel: Kernel,
-    sweep: Sweep,
-) -> tuple[int, int]: ...
-def moment_parts(
-    points: np.ndarray,
-    marks: np.ndarray | None,
-    labels: np.ndarray | None,
-    order: np.ndarray | None,
-    right_points: np.ndarray,
-    right_marks: np.ndarray | None,
-    right_labels: np.ndarray | None,
-    right_order: np.ndarray | None,
-    symmetric: bool,
-    kernel: Kernel,
-    sweep: Sweep,
-    rows: bool,
-    second: bool,
-    expected: bool = False,
-) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None, np.ndarray | None, np.ndarray | None]: ...
-def quadratic_forms(
-    points: np.ndarray,
-    marks: np.ndarray | None,
-    labels: np.ndarray | None,
-    order: np.ndarray | None,
-    kernel: Kernel,
-    sweep: Sweep,
-    panels: list[np.ndarray],
-    first_panel: np.ndarray,
-) -> np.ndarray: ...
-def matches(
-    points: np.ndarray,
-    marks: np.ndarray | None,
-    labels: np.ndarray | None,
-    order: np.ndarray | None,
-    kernel: Kernel,
-    sweep: Sweep,
-    panels: list[np.ndarray],
-) -> np.ndarray: ...
-def match_parts(
-    points: np.ndarray,
-    marks: np.ndarray | None,
-    labels: np.ndarray | None,
-    order: np.ndarray | None,
-    right_points: np.ndarray,
-    right_marks: np.ndarray | None,
-    right_labels: np.ndarray | None,
-    right_order: np.ndarray | None,
-    symmetric: bool,
-    kernel: Kernel,
-    sweep: Sweep,
-    panels: list[np.ndarray],
-    first_row: int,
-    first_column: int,
-) -> np.ndarray: ...
-def labels_at_once(sweep: Sweep) -> int: ...
-def quadratic_parts(
-    points: np.ndarray,
-    marks: np.ndarray | None,
-    labels: np.ndarray | None,
-    order: np.ndarray | None,
-    right_points: np.ndarray,
-    right_marks: np.ndarray | None,
-    right_labels: np.ndarray | None,
-    right_order: np.ndarray | None,
-    symmetric: bool,
-    kernel: Kernel,
-    sweep: Sweep,
-    panels: list[np.ndarray],
-    first_panel: np.ndarray,
-    first_row: int,
-    first_column: int,
-) -> np.ndarray: ...
-def weights_at_once(dtype: Any, sweep: Sweep) -> int: ...
+# Points, marks, labels and order of a side.
+Arrays = tuple[np.ndarray, np.ndarray | None, np.ndarray | None, np.ndarray | None]
+
+class Reduction: ...
+
+class Problem:
+    left: Arrays
+    right: Arrays
+    def __init__(self, kernel: Kernel, left: Arrays, right: Arrays | None = None) -> None: ...
+    def groups(self, sweep: Sweep) -> tuple[int, int]: ...
+    def sweep(self, reductions: list[Reduction], sweep: Sweep, merged: bool = True) -> list[Any]: ...
+    def block_sums(self, size: int, sweep: Sweep) -> np.ndarray: ...
+    def own_products(self, sweep: Sweep) -> np.ndarray: ...
+
+class Moments(Reduction):
+    def __init__(self, rows: bool = True, squares: bool = False, null_variance: bool = False) -> None: ...
+
+class QuadraticForms(Reduction):
+    def __init__(self, panels: list[np.ndarray], first_row: int = 0, first_column: int = 0) -> None: ...
+
+class LabelMatches(Reduction):
+    def __init__(self, panels: list[np.ndarray], first_row: int = 0, first_column: int = 0) -> None: ...
+
+class Products(Reduction):
+    def __init__(
+        self,
+        vectors: np.ndarray,
+        left_vectors: np.ndarray | None = None,
+        *,
+        single: bool = False,
+        rounded: bool = False,
+    ) -> None: ...
+
+class Counts(Reduction):
+    def __init__(self, thresholds: np.ndarray) -> None: ...
+
+class EntriesInRange(Reduction):
+    def __init__(self, low: float, high: float, most: int) -> None: ...
+
+class DenseRectangle(Reduction): ...
 
 THRESHOLDS: int
 
-def counts(
-    points: np.ndarray,
-    marks: np.ndarray | None,
-    labels: np.ndarray | None,
-    order: np.ndarray | None,
-    kernel: Kernel,
-    sweep: Sweep,
-    thresholds: np.ndarray,
-) -> np.ndarray: ...
-def between(
-    points: np.ndarray,
-    marks: np.ndarray | None,
-    labels: np.ndarray | None,
-    order: np.ndarray | None,
-    kernel: Kernel,
-    sweep: Sweep,
-    low: float,
-    high: float,
-    most: int,
-) -> tuple[np.ndarray, int, int]: ...
-def block_sums(
-    points: np.ndarray,
-    marks: np.ndarray | None,
-    labels: np.ndarray | None,
-    order: np.ndarray | None,
-    kernel: Kernel,
-    sweep: Sweep,
-    size: int,
-) -> np.ndarray: ...
-def matmul(
-    points: np.ndarray,
-    marks: np.ndarray | None,
-    labels: np.ndarray | None,
-    order: np.ndarray | None,
-    right_points: np.ndarray,
-    right_marks: np.ndarray | None,
-    right_labels: np.ndarray | None,
-    right_order: np.ndarray | None,
-    symmetric: bool,
-    kernel: Kernel,
-    sweep: Sweep,
-    vectors: np.ndarray,
-    single: bool,
-    left_vectors: np.ndarray | None = None,
-    in_units: bool = False,
-) -> tuple[np.ndarray, np.ndarray | None]: ...
-def entries(
-    points: np.ndarray,
-    marks: np.ndarray | None,
-    labels: np.ndarray | None,
-    order: np.ndarray | None,
-    right_points: np.ndarray,
-    right_marks: np.ndarray | None,
-    right_labels: np.ndarray | None,
-    right_order: np.ndarray | None,
-    symmetric: bool,
-    kernel: Kernel,
-    sweep: Sweep,
-) -> np.ndarray: ...
-def own_products(points: np.ndarray, kernel: Kernel, sweep: Sweep, out: np.ndarray) -> None: ...
+def weights_at_once(dtype: Any, sweep: Sweep) -> int: ...
+def labels_at_once(sweep: Sweep) -> int: ...
 def line_gap(points: np.ndarray, sweep: Sweep) -> float: ...
 def line_residuals(points: np.ndarray, labels: np.ndarray, sweep: Sweep) -> tuple[np.ndarray, int, float, float]: ...
 def line_total(

@@ -1,4 +1,4 @@
-# cython: freethreading_compatible=True
+# cython: freethreading_compatible=True, auto_pickle=False
 # Typed memoryviews in, one C++ call out, the GIL released: no maths and no policy. A file of native/ for each header of
 # cpu/ declares what it calls.
 # Called by kcalib/_pairs (pairs, line, features, locations), kcalib/regression (dirichlet), kcalib/_input/labels.py,
@@ -12,6 +12,7 @@
 
 from libc.stdint cimport int32_t, int64_t
 from libcpp cimport bool as cpp_bool
+from libcpp.memory cimport unique_ptr
 from libcpp.vector cimport vector
 from cpython.exc cimport PyErr_CheckSignals
 
@@ -25,8 +26,6 @@ cdef extern from *:
 
 version = KCALIB_VERSION.decode()
 
-
-ctypedef signed char signed_char
 
 ctypedef fused real:
     double

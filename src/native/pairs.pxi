@@ -60,10 +60,10 @@ cdef extern from "cpu/pairs/tile.h" namespace "kcalib" nogil:
         const Mixtures* predicted
         const double* table
         int64_t table_stride
-    cdef cppclass Side[T]:
-        const T* points
+    cdef cppclass CSide "kcalib::Side<void>":
+        const void* points
         int64_t n_features
-        const T* marks
+        const void* marks
         int64_t n_marks
         const int* labels
         const int* classes
@@ -75,48 +75,78 @@ cdef extern from "cpu/pairs/tile.h" namespace "kcalib" nogil:
 
 
 cdef extern from "cpu/pairs/sweep.h" namespace "kcalib" nogil:
-    cdef cppclass PairProblem[T]:
+    cdef cppclass CProblem "kcalib::AnyProblem":
         PairProgram program
-        Side[T] left
-        Side[T] right
+        CSide left
+        CSide right
         bint symmetric
+        bint single
     cdef struct Groups:
         int64_t block
         int64_t per_group
         int64_t rows
         int64_t columns
-    Groups c_groups "kcalib::groups_of"[T](const PairProblem[T]&, const Run&)
-    bint c_moment_parts "kcalib::moment_parts"[T](
-        const PairProblem[T]&, const Run&, double*, double*, double*, double*, double*) except +
-    bint c_moments "kcalib::moments"[T](
-        const PairProblem[T]&, const Run&, double*, double*, double*, double*, double*) except +
-    bint c_block_sums "kcalib::block_sums"[T](const PairProblem[T]&, const Run&, int64_t, double*) except +
-    cdef enum class Entries:
-        DOUBLE
-        SINGLE
-        IN_UNITS
-    bint c_matmul "kcalib::matmul"[T](
-        const PairProblem[T]&, const Run&, const double*, const double*, int64_t, Entries, double*, double*) except +
-    cdef cppclass LabelPanels:
-        const int* const* panels
-        int64_t count
-        int64_t length(const TileTable&)
-    bint c_match_parts "kcalib::match_parts"[T](
-        const PairProblem[T]&, const Run&, const LabelPanels&, int64_t, int64_t, double*) except +
-    bint c_matches "kcalib::matches"[T](const PairProblem[T]&, const Run&, const LabelPanels&, double*) except +
-    bint c_quadratic_parts "kcalib::quadratic_parts"[T, W](
-        const PairProblem[T]&, const Run&, const W* const*, int64_t, int64_t, int64_t, double*) except +
-    bint c_quadratic_forms "kcalib::quadratic_forms"[T, W](const PairProblem[T]&, const Run&, const W* const*, int64_t, double*) except +
+    cdef cppclass CReduction "kcalib::Reduction":
+        pass
+    Groups c_groups "kcalib::groups_of"(const CProblem&, const Run&)
+    bint c_sweep "kcalib::sweep"(const CProblem&, const Run&, CReduction**, int64_t) except +
+    bint c_own_products "kcalib::own_products"(const CProblem&, const Run&, void*) except +
+    void c_merge "kcalib::merge"(const Run&, const double*, int64_t, int64_t, double*)
     int64_t c_weights_at_once "kcalib::weights_at_once"(const TileTable&, int64_t size)
-    bint c_counts "kcalib::counts"[T](const PairProblem[T]&, const Run&, const double*, int64_t*) except +
-    bint c_between "kcalib::between"[T](const PairProblem[T]&, const Run&, double, double, double*, int64_t, int64_t*, int64_t*) except +
-    bint c_entries "kcalib::entries"[T](const PairProblem[T]&, const Run&, double*) except +
-    bint c_own_products "kcalib::own_products"[T](const PairProblem[T]&, const Run&, T*) except +
 
 
-ctypedef fused weight:
-    double
-    float
+cdef extern from "cpu/reductions/block_sums.h" namespace "kcalib" nogil:
+    bint c_sum_blocks "kcalib::sum_blocks"(const CProblem&, const Run&, int64_t, double*) except +
+
+
+cdef extern from "cpu/reductions/moments.h" namespace "kcalib" nogil:
+    cdef struct MomentParts:
+        double* totals
+        double* rows
+        double* columns
+        double* squares
+        double* expected
+    cdef cppclass CMoments "kcalib::Moments"(CReduction):
+        CMoments(const MomentParts&) except +
+
+
+cdef extern from "cpu/reductions/quadratic_forms.h" namespace "kcalib" nogil:
+    cdef cppclass CQuadraticForms "kcalib::QuadraticForms"[W](CReduction):
+        CQuadraticForms(const W* const*, int64_t, int64_t, int64_t, double*) except +
+
+
+cdef extern from "cpu/reductions/label_matches.h" namespace "kcalib" nogil:
+    cdef cppclass CLabelMatches "kcalib::LabelMatches"(CReduction):
+        CLabelMatches(const int* const*, int64_t, int64_t, int64_t, double*) except +
+
+
+cdef extern from "cpu/reductions/products.h" namespace "kcalib" nogil:
+    cdef struct ProductArrays:
+        const double* vectors
+        const double* left_vectors
+        double* out
+        double* column_out
+        int64_t stride
+        int64_t count
+    cdef cppclass CProducts "kcalib::Products"[W](CReduction):
+        CProducts(const ProductArrays&, bint) except +
+
+
+cdef extern from "cpu/reductions/counts.h" namespace "kcalib" nogil:
+    cdef cppclass CCounts "kcalib::Counts"(CReduction):
+        CCounts(const double*, int64_t*) except +
+
+
+cdef extern from "cpu/reductions/entries_in_range.h" namespace "kcalib" nogil:
+    cdef cppclass CEntriesInRange "kcalib::EntriesInRange"(CReduction):
+        CEntriesInRange(double, double, double*, int64_t) except +
+        int64_t inside()
+        int64_t below()
+
+
+cdef extern from "cpu/reductions/dense_rectangle.h" namespace "kcalib" nogil:
+    cdef cppclass CDenseRectangle "kcalib::DenseRectangle"(CReduction):
+        CDenseRectangle(double*) except +
 
 
 class FamilyOfDistributions(typing.NamedTuple):
@@ -219,21 +249,45 @@ cdef class Kernel:
         return Mixtures(family, n_dims, n_components, n_terms, kernel.program)
 
 
-cdef Side[real] one_side(
-    Kernel kernel, const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
-):
-    cdef Side[real] side
-    side.points = &points[0, 0]
+cdef void set_points(CSide* side, points) except *:
+    cdef const double[:, ::1] wide
+    cdef const float[:, ::1] narrow
+    side.n = points.shape[0]
     side.n_features = points.shape[1]
-    side.n_marks = points.shape[1]
+    if points.dtype == np.float32:
+        narrow = points
+        side.points = &narrow[0, 0]
+    else:
+        wide = points
+        side.points = &wide[0, 0]
+
+
+cdef void set_marks(CSide* side, points, marks) except *:
+    cdef const double[:, ::1] wide
+    cdef const float[:, ::1] narrow
     side.marks = NULL
-    side.labels = NULL
-    side.classes = NULL
+    side.n_marks = points.shape[1]
+    if marks is None:
+        return
+    side.n_marks = marks.shape[1]
+    if points.dtype == np.float32:
+        narrow = marks
+        side.marks = &narrow[0, 0]
+    else:
+        wide = marks
+        side.marks = &wide[0, 0]
+
+
+cdef void set_side(CSide* side, Kernel kernel, tuple arrays) except *:
+    points, marks, labels_or_none, order_or_none = arrays
+    cdef const int[::1] labels = labels_or_none
+    cdef const int64_t[::1] order = order_or_none
+    set_points(side, points)
+    set_marks(side, points, marks)
+    side.labels = side.classes = NULL
     side.centre = NULL
     side.order = NULL
-    if marks is not None:
-        side.n_marks = marks.shape[1]
-        side.marks = &marks[0, 0]
+    side.expecting = False
     if labels is not None and not kernel.one_product:
         side.classes = &labels[0]
     elif labels is not None:
@@ -242,363 +296,322 @@ cdef Side[real] one_side(
             side.centre = &kernel.centre[0]
     if order is not None:
         side.order = &order[0]
-    side.n = points.shape[0] if order is None else order.shape[0]
-    side.expecting = False
-    return side
+        side.n = order.shape[0]
 
 
-cdef PairProblem[real] pair_problem(
-    Kernel kernel,
-    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
-    const real[:, ::1] right_points, const real[:, ::1] right_marks, const int[::1] right_labels,
-    const int64_t[::1] right_order,
-    bint symmetric,
-):
-    cdef PairProblem[real] problem
-    problem.program = kernel.program
-    problem.symmetric = symmetric
-    problem.left = one_side[real](kernel, points, marks, labels, order)
-    problem.right = problem.left
-    if right_points is not None:
-        problem.right = one_side[real](kernel, right_points, right_marks, right_labels, right_order)
-    return problem
+cdef class Problem:
+    """A pair problem: its kernel, and the arrays (points, marks, labels, order) of each side, which it keeps.
 
-
-def moments(
-    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
-    const real[:, ::1] right_points, const real[:, ::1] right_marks, const int[::1] right_labels,
-    const int64_t[::1] right_order,
-    bint symmetric, Kernel kernel not None, Sweep sweep not None, bint rows, bint second,
-    bint expected=False,
-):
-    """Total; if `rows` row sums and column sums (rectangular problems); if `second`, with `rows`, the sum of squares.
-
-    If `expected`, with `second`, of points that are probabilities of labels: (expectation of the sum of squares given these,
-    sum of kernel^2 <x, x'>, beside which this is rounded); else None.
-
-    The samples are those that `order` names, all of them where it is None. Without `right_points` the right side is
-    the left one.
+    The samples are those that `order` names, all of them where it is None. Without a right side the problem is symmetric.
     """
-    cdef PairProblem[real] problem = pair_problem[real](
-        kernel, points, marks, labels, order, right_points, right_marks, right_labels, right_order, symmetric)
-    row_sums = np.empty(problem.left.n) if rows else None
-    column_sums = np.empty(problem.right.n) if rows and not symmetric else None
-    cdef double[::1] rows_view
-    cdef double[::1] columns_view
-    cdef double total = 0
-    cdef double squares = 0
-    cdef double[2] expectation
-    cdef double* rows_pointer = NULL
-    cdef double* columns_pointer = NULL
-    if row_sums is not None:
-        rows_view = row_sums
-        rows_pointer = &rows_view[0]
-    if column_sums is not None:
-        columns_view = column_sums
-        columns_pointer = &columns_view[0]
-    cdef double* expected_pointer = NULL
-    if expected:
-        problem.left.expecting = problem.right.expecting = True
-        expected_pointer = &expectation[0]
-    cdef bint finished
+
+    cdef CProblem problem
+    cdef readonly tuple left, right
+    cdef Kernel kernel
+
+    def __init__(self, Kernel kernel not None, tuple left not None, tuple right=None):
+        self.kernel, self.left, self.right = kernel, left, left if right is None else right
+        self.problem.program = kernel.program
+        self.problem.symmetric = right is None
+        self.problem.single = left[0].dtype == np.float32
+        set_side(&self.problem.left, kernel, self.left)
+        set_side(&self.problem.right, kernel, self.right)
+
+    def groups(self, Sweep sweep not None):
+        """How the pairs are cut: samples of a block, and blocks of a group; see src/cpu/sweep.h."""
+        cdef Groups groups = c_groups(self.problem, sweep.run)
+        return groups.block, groups.per_group
+
+    def sweep(self, list reductions not None, Sweep sweep not None, bint merged=True):
+        """The results of the reductions, of one sweep; without `merged` sums of pairs of groups as they are."""
+        cdef vector[CReduction*] pointers
+        cdef Groups groups = c_groups(self.problem, sweep.run)
+        cdef Reduction reduction
+        cdef bint finished
+        for reduction in reductions:
+            reduction.start(self, groups, sweep)
+            pointers.push_back(reduction.reduction.get())
+        with nogil:
+            finished = c_sweep(self.problem, sweep.run, pointers.data(), pointers.size())
+        sweep.raise_if_stopped(finished)
+        return [reduction.merged(sweep) if merged else reduction.parts() for reduction in reductions]
+
+    def block_sums(self, int64_t size, Sweep sweep not None):
+        """Sums over the pairs i != j of consecutive blocks of `size` samples; symmetric problems."""
+        result = np.empty(self.problem.left.n // size)
+        cdef double[::1] out = result
+        cdef bint finished
+        with nogil:
+            finished = c_sum_blocks(self.problem, sweep.run, size, &out[0])
+        sweep.raise_if_stopped(finished)
+        return result
+
+    def own_products(self, Sweep sweep not None):
+        """The product of each point with itself under the target kernel, for points that are mixtures."""
+        result = np.empty(self.problem.left.n, self.left[0].dtype)
+        cdef float[::1] narrow
+        cdef double[::1] wide
+        cdef void* out
+        cdef bint finished
+        if self.problem.single:
+            narrow = result
+            out = &narrow[0]
+        else:
+            wide = result
+            out = &wide[0]
+        with nogil:
+            finished = c_own_products(self.problem, sweep.run, out)
+        sweep.raise_if_stopped(finished)
+        return result
+
+
+cdef merged_parts(parts, int64_t count, Sweep sweep):
+    """The sums of `count` parts, which are added up in order."""
+    cdef const double[:, ::1] view = parts.reshape(count, -1)
+    result = np.empty(view.shape[1])
+    cdef double[::1] out = result
     with nogil:
-        finished = c_moments(
-            problem, sweep.run, &total, rows_pointer, columns_pointer, &squares if second else NULL, expected_pointer)
-    sweep.raise_if_stopped(finished)
-    return total, row_sums, column_sums, squares if second else None, (expectation[0], expectation[1]) if expected else None
-
-
-def groups(
-    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
-    const real[:, ::1] right_points, const real[:, ::1] right_marks, const int[::1] right_labels,
-    const int64_t[::1] right_order,
-    bint symmetric, Kernel kernel not None, Sweep sweep not None,
-):
-    """How the pairs are cut: rows of a block, and blocks of a group; see src/cpu/pairs/sweep.h."""
-    cdef PairProblem[real] problem = pair_problem[real](
-        kernel, points, marks, labels, order, right_points, right_marks, right_labels, right_order, symmetric)
-    cdef Groups found = c_groups(problem, sweep.run)
-    return found.block, found.per_group
-
-
-def moment_parts(
-    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
-    const real[:, ::1] right_points, const real[:, ::1] right_marks, const int[::1] right_labels,
-    const int64_t[::1] right_order,
-    bint symmetric, Kernel kernel not None, Sweep sweep not None, bint rows, bint second, bint expected=False,
-):
-    """The sums of `moments` by groups: totals and squares of shape (a, b), row sums (b, n), column sums (a, n right), and
-    (a, b, 2) of what is `expected`, of rectangles of symmetric problems, too."""
-    cdef PairProblem[real] problem = pair_problem[real](
-        kernel, points, marks, labels, order, right_points, right_marks, right_labels, right_order, symmetric)
-    cdef Groups found = c_groups(problem, sweep.run)
-    totals = np.empty((found.rows, found.columns))
-    squares = np.empty_like(totals) if second else None
-    row_parts = np.empty((found.columns, problem.left.n)) if rows else None
-    column_parts = np.empty((found.rows, problem.right.n)) if rows and not symmetric else None
-    expectations = np.empty((found.rows, found.columns, 2)) if expected else None
-    cdef double[:, :, ::1] expected_view
-    cdef double[:, ::1] totals_view = totals
-    cdef double[:, ::1] squares_view, rows_view, columns_view
-    cdef double* squares_pointer = NULL
-    cdef double* rows_pointer = NULL
-    cdef double* columns_pointer = NULL
-    if second:
-        squares_view = squares
-        squares_pointer = &squares_view[0, 0]
-    if rows:
-        rows_view = row_parts
-        rows_pointer = &rows_view[0, 0]
-    if column_parts is not None:
-        columns_view = column_parts
-        columns_pointer = &columns_view[0, 0]
-    cdef double* expected_pointer = NULL
-    if expected:
-        problem.left.expecting = problem.right.expecting = True
-        expected_view = expectations
-        expected_pointer = &expected_view[0, 0, 0]
-    cdef bint finished
-    with nogil:
-        finished = c_moment_parts(
-            problem, sweep.run, &totals_view[0, 0], rows_pointer, columns_pointer, squares_pointer, expected_pointer)
-    sweep.raise_if_stopped(finished)
-    return totals, row_parts, column_parts, squares, expectations
-
-
-def quadratic_forms(
-    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
-    Kernel kernel not None, Sweep sweep not None, list panels, const weight[:, ::1] first_panel,
-):
-    """w^T H w for each column w of the panels, shapes (n, weights_at_once), diagonal included."""
-    cdef PairProblem[real] problem = pair_problem[real](
-        kernel, points, marks, labels, order, points, marks, labels, order, True)
-    cdef vector[const weight*] pointers
-    cdef const weight[:, ::1] panel
-    for panel in panels:
-        pointers.push_back(&panel[0, 0])
-    result = np.empty((len(panels), c_weights_at_once(sweep.run.table[0], sizeof(weight))))
-    cdef double[:, ::1] out = result
-    cdef double* out_pointer = &out[0, 0]
-    cdef bint finished
-    with nogil:
-        finished = c_quadratic_forms(problem, sweep.run, pointers.data(), pointers.size(), out_pointer)
-    sweep.raise_if_stopped(finished)
+        c_merge(sweep.run, &view[0, 0], count, view.shape[1], &out[0])
     return result
 
 
-cdef LabelPanels label_panels(list panels, vector[const int*]& pointers):
-    cdef LabelPanels found
-    cdef const int[:, ::1] view
-    for panel in panels:
-        view = panel
-        pointers.push_back(&view[0, 0])
-    found.panels, found.count = pointers.data(), pointers.size()
-    return found
+cdef double* numbers(array) except? NULL:
+    """Where a C-contiguous array begins; NULL for None, and for none."""
+    cdef double[::1] view
+    if array is None or array.size == 0:
+        return NULL
+    view = array.reshape(-1)
+    return &view[0]
 
 
-def matches(
-    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
-    Kernel kernel not None, Sweep sweep not None, list panels,
-):
-    """Sums of H over the pairs i != j with equal labels, for each column of the panels, shape (n, labels_at_once)."""
-    cdef PairProblem[real] problem = pair_problem[real](
-        kernel, points, marks, labels, order, points, marks, labels, order, True)
-    cdef vector[const int*] pointers
-    cdef LabelPanels found = label_panels(panels, pointers)
-    result = np.empty((len(panels), sweep.run.table.labels_at_once))
-    cdef double[:, ::1] out = result
-    cdef double* out_pointer = &out[0, 0]
-    cdef bint finished
-    with nogil:
-        finished = c_matches(problem, sweep.run, found, out_pointer)
-    sweep.raise_if_stopped(finished)
-    return result
+cdef class Reduction:
+    """What a sweep keeps; see src/cpu/reductions/."""
+
+    cdef unique_ptr[CReduction] reduction
+
+    cdef start(self, Problem problem, const Groups& groups, Sweep sweep):
+        raise NotImplementedError
+
+    cdef parts(self):
+        """Sums of pairs of groups (a, b), or the result, where it needs no merging."""
+        raise NotImplementedError
+
+    cdef merged(self, Sweep sweep):
+        return self.parts()
 
 
-def match_parts(
-    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
-    const real[:, ::1] right_points, const real[:, ::1] right_marks, const int[::1] right_labels,
-    const int64_t[::1] right_order,
-    bint symmetric, Kernel kernel not None, Sweep sweep not None, list panels, int64_t first_row, int64_t first_column,
-):
-    """The sums of `matches` by groups, shape (a, b, columns), as `quadratic_parts` has those of forms."""
-    cdef PairProblem[real] problem = pair_problem[real](
-        kernel, points, marks, labels, order, right_points, right_marks, right_labels, right_order, symmetric)
-    cdef Groups groups = c_groups(problem, sweep.run)
-    cdef vector[const int*] pointers
-    cdef LabelPanels found = label_panels(panels, pointers)
-    result = np.empty((groups.rows, groups.columns, found.length(sweep.run.table[0])))
-    cdef double[:, :, ::1] out = result
-    cdef double* out_pointer = &out[0, 0, 0]
-    cdef bint finished
-    with nogil:
-        finished = c_match_parts(problem, sweep.run, found, first_row, first_column, out_pointer)
-    sweep.raise_if_stopped(finished)
-    return result
+cdef class Moments(Reduction):
+    """Total; row and column sums if `rows`; with these the sum of `squares`, and with that the null variance.
 
-
-def labels_at_once(Sweep sweep not None):
-    """Columns of a panel of labels."""
-    return sweep.run.table.labels_at_once
-
-
-def quadratic_parts(
-    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
-    const real[:, ::1] right_points, const real[:, ::1] right_marks, const int[::1] right_labels,
-    const int64_t[::1] right_order,
-    bint symmetric, Kernel kernel not None, Sweep sweep not None, list panels, const weight[:, ::1] first_panel,
-    int64_t first_row, int64_t first_column,
-):
-    """The sums of `quadratic_forms` by groups, shape (a, b, panels, weights_at_once), for rows and columns of H.
-
-    Their weights are the panels' rows from `first_row` and from `first_column` on.
+    Column sums are those of rectangular problems, else None. The null variance is of points that are probabilities of
+    labels: the expectation of the sum of squares given these, and the sum of kernel^2 <x, x'>, of which its roundings are a
+    share. Without merging totals and squares have shape (a, b), row sums (b, n), column sums (a, n right), and null
+    variances (a, b, 2).
     """
-    cdef PairProblem[real] problem = pair_problem[real](
-        kernel, points, marks, labels, order, right_points, right_marks, right_labels, right_order, symmetric)
-    cdef Groups found = c_groups(problem, sweep.run)
-    cdef vector[const weight*] pointers
-    cdef const weight[:, ::1] panel
-    for panel in panels:
-        pointers.push_back(&panel[0, 0])
-    result = np.empty((found.rows, found.columns, len(panels), c_weights_at_once(sweep.run.table[0], sizeof(weight))))
-    cdef double[:, :, :, ::1] out = result
-    cdef double* out_pointer = &out[0, 0, 0, 0]
-    cdef bint finished
-    with nogil:
-        finished = c_quadratic_parts(
-            problem, sweep.run, pointers.data(), pointers.size(), first_row, first_column, out_pointer)
-    sweep.raise_if_stopped(finished)
-    return result
+
+    cdef bint rows, squares, null_variance
+    cdef tuple arrays
+
+    def __init__(self, bint rows=True, bint squares=False, bint null_variance=False):
+        self.rows, self.squares, self.null_variance = rows, squares, null_variance
+
+    cdef start(self, Problem problem, const Groups& groups, Sweep sweep):
+        shape = groups.rows, groups.columns
+        self.arrays = (
+            np.empty(shape),
+            np.empty((groups.columns, problem.problem.left.n)) if self.rows else None,
+            np.empty((groups.rows, problem.problem.right.n)) if self.rows and not problem.problem.symmetric else None,
+            np.empty(shape) if self.squares else None,
+            np.empty((*shape, 2)) if self.null_variance else None,
+        )
+        cdef MomentParts parts
+        parts.totals, parts.rows, parts.columns = numbers(self.arrays[0]), numbers(self.arrays[1]), numbers(self.arrays[2])
+        parts.squares, parts.expected = numbers(self.arrays[3]), numbers(self.arrays[4])
+        self.reduction.reset(new CMoments(parts))
+
+    cdef parts(self):
+        return self.arrays
+
+    cdef merged(self, Sweep sweep):
+        totals, rows, columns, squares, expected = self.arrays
+        return (
+            merged_parts(totals, totals.size, sweep)[0],
+            None if rows is None else merged_parts(rows, len(rows), sweep),
+            None if columns is None else merged_parts(columns, len(columns), sweep),
+            None if squares is None else merged_parts(squares, squares.size, sweep)[0],
+            None if expected is None else tuple(merged_parts(expected, totals.size, sweep)),
+        )
 
 
-def weights_at_once(dtype, Sweep sweep not None):
-    """Columns of a panel of weights."""
-    cdef int64_t size = np.dtype(dtype).itemsize
-    return c_weights_at_once(sweep.run.table[0], size)
+cdef class QuadraticForms(Reduction):
+    """w^T H w for each column w of panels (n, weights_at_once) of one dtype, diagonal included.
+
+    Of rectangles the rows have the panels' rows from `first_row` on, the columns those from `first_column` on. Without
+    merging the shape is (a, b, columns of all panels).
+    """
+
+    cdef list panels
+    cdef int64_t first_row, first_column
+    cdef object forms
+    cdef vector[const double*] wide
+    cdef vector[const float*] narrow
+
+    def __init__(self, list panels not None, int64_t first_row=0, int64_t first_column=0):
+        cdef const double[:, ::1] wide
+        cdef const float[:, ::1] narrow
+        self.panels, self.first_row, self.first_column = panels, first_row, first_column
+        for panel in panels:
+            if panel.dtype == np.float32:
+                narrow = panel
+                self.narrow.push_back(&narrow[0, 0])
+            else:
+                wide = panel
+                self.wide.push_back(&wide[0, 0])
+
+    cdef start(self, Problem problem, const Groups& groups, Sweep sweep):
+        self.forms = np.empty((groups.rows, groups.columns, sum(panel.shape[1] for panel in self.panels)))
+        cdef double* out = numbers(self.forms)
+        if self.narrow.size():
+            self.reduction.reset(
+                new CQuadraticForms[float](self.narrow.data(), self.narrow.size(), self.first_row, self.first_column, out))
+        else:
+            self.reduction.reset(
+                new CQuadraticForms[double](self.wide.data(), self.wide.size(), self.first_row, self.first_column, out))
+
+    cdef parts(self):
+        return self.forms
+
+    cdef merged(self, Sweep sweep):
+        return merged_parts(self.forms, self.forms.shape[0] * self.forms.shape[1], sweep)
+
+
+cdef class LabelMatches(Reduction):
+    """Sums of H over the pairs i != j with equal labels, for each column of int32 panels (n, labels_at_once).
+
+    Entries are rounded, see src/cpu/reductions/label_matches.h. Rectangles, and shapes, as in `QuadraticForms`.
+    """
+
+    cdef list panels
+    cdef int64_t first_row, first_column
+    cdef object sums
+    cdef vector[const int*] pointers
+
+    def __init__(self, list panels not None, int64_t first_row=0, int64_t first_column=0):
+        cdef const int[:, ::1] view
+        self.panels, self.first_row, self.first_column = panels, first_row, first_column
+        for panel in panels:
+            view = panel
+            self.pointers.push_back(&view[0, 0])
+
+    cdef start(self, Problem problem, const Groups& groups, Sweep sweep):
+        self.sums = np.empty((groups.rows, groups.columns, sum(panel.shape[1] for panel in self.panels)))
+        self.reduction.reset(
+            new CLabelMatches(self.pointers.data(), self.pointers.size(), self.first_row, self.first_column, numbers(self.sums)))
+
+    cdef parts(self):
+        return self.sums
+
+    cdef merged(self, Sweep sweep):
+        return merged_parts(self.sums, self.sums.shape[0] * self.sums.shape[1], sweep)
+
+
+cdef class Products(Reduction):
+    """H @ vectors for `vectors` of shape (n right, c), and H^T @ left_vectors of shape (n, c), or None.
+
+    Rows of both are those of the points, whatever the order. `single`: in float32. `rounded` entries are
+    those of `LabelMatches`, in float64, of symmetric problems without the diagonal; others have the diagonal.
+    """
+
+    cdef const double[:, ::1] vectors
+    cdef const double[:, ::1] left_vectors
+    cdef bint single, rounded
+    cdef tuple arrays
+
+    def __init__(
+        self, const double[:, ::1] vectors not None, const double[:, ::1] left_vectors=None, *, bint single=False,
+        bint rounded=False,
+    ):
+        self.vectors, self.left_vectors = vectors, left_vectors
+        self.single, self.rounded = single, rounded
+
+    cdef start(self, Problem problem, const Groups& groups, Sweep sweep):
+        cdef ProductArrays arrays
+        cdef int64_t count = self.vectors.shape[1]
+        self.arrays = (
+            np.empty((problem.left[0].shape[0], count)),
+            None if self.left_vectors is None else np.empty((problem.right[0].shape[0], count)),
+        )
+        arrays.vectors = &self.vectors[0, 0]
+        arrays.left_vectors = NULL
+        if self.left_vectors is not None:
+            arrays.left_vectors = &self.left_vectors[0, 0]
+        arrays.out, arrays.column_out = numbers(self.arrays[0]), numbers(self.arrays[1])
+        arrays.stride = arrays.count = count
+        if self.single and not self.rounded:
+            self.reduction.reset(new CProducts[float](arrays, False))
+        else:
+            self.reduction.reset(new CProducts[double](arrays, self.rounded))
+
+    cdef parts(self):
+        return self.arrays
+
+
+cdef class Counts(Reduction):
+    """Number of pairs i < j with H_ij below each of the THRESHOLDS thresholds."""
+
+    cdef const double[::1] thresholds
+    cdef object counts
+
+    def __init__(self, const double[::1] thresholds not None):
+        self.thresholds = thresholds
+
+    cdef start(self, Problem problem, const Groups& groups, Sweep sweep):
+        self.counts = np.empty(N_THRESHOLDS, dtype=np.int64)
+        cdef int64_t[::1] out = self.counts
+        self.reduction.reset(new CCounts(&self.thresholds[0], &out[0]))
+
+    cdef parts(self):
+        return self.counts
+
+
+cdef class EntriesInRange(Reduction):
+    """The entries H_ij, i < j, in [low, high), `most` of them and in no order; how many there are, and are below."""
+
+    cdef double low, high
+    cdef object values
+
+    def __init__(self, double low, double high, int64_t most):
+        self.low, self.high, self.values = low, high, np.empty(most)
+
+    cdef start(self, Problem problem, const Groups& groups, Sweep sweep):
+        self.reduction.reset(new CEntriesInRange(self.low, self.high, numbers(self.values), self.values.size))
+
+    cdef parts(self):
+        cdef CEntriesInRange* reduction = <CEntriesInRange*>self.reduction.get()
+        return self.values[: min(reduction.inside(), self.values.size)], reduction.inside(), reduction.below()
+
+
+cdef class DenseRectangle(Reduction):
+    """H, of rectangular problems."""
+
+    cdef object matrix
+
+    cdef start(self, Problem problem, const Groups& groups, Sweep sweep):
+        self.matrix = np.empty((problem.problem.left.n, problem.problem.right.n))
+        self.reduction.reset(new CDenseRectangle(numbers(self.matrix)))
+
+    cdef parts(self):
+        return self.matrix
 
 
 THRESHOLDS = N_THRESHOLDS
 
 
-def counts(
-    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
-    Kernel kernel not None, Sweep sweep not None, const double[::1] thresholds,
-):
-    """Number of pairs i < j with H_ij below each of the THRESHOLDS thresholds."""
-    cdef PairProblem[real] problem = pair_problem[real](
-        kernel, points, marks, labels, order, points, marks, labels, order, True)
-    result = np.empty(N_THRESHOLDS, dtype=np.int64)
-    cdef int64_t[::1] out = result
-    cdef int64_t* out_pointer = &out[0]
-    cdef const double* thresholds_pointer = &thresholds[0]
-    cdef bint finished
-    with nogil:
-        finished = c_counts(problem, sweep.run, thresholds_pointer, out_pointer)
-    sweep.raise_if_stopped(finished)
-    return result
+def weights_at_once(dtype, Sweep sweep not None):
+    """Columns of a panel of weights."""
+    return c_weights_at_once(sweep.run.table[0], np.dtype(dtype).itemsize)
 
 
-def between(
-    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
-    Kernel kernel not None, Sweep sweep not None, double low, double high, int64_t most,
-):
-    """The entries H_ij, i < j, in [low, high), `most` of them and in no order; how many there are, and are below."""
-    cdef PairProblem[real] problem = pair_problem[real](
-        kernel, points, marks, labels, order, points, marks, labels, order, True)
-    result = np.empty(most)
-    cdef double[::1] out = result
-    cdef double* out_pointer = &out[0] if most else NULL
-    cdef int64_t found = 0
-    cdef int64_t below = 0
-    cdef bint finished
-    with nogil:
-        finished = c_between(problem, sweep.run, low, high, out_pointer, most, &found, &below)
-    sweep.raise_if_stopped(finished)
-    return result[:min(found, most)], found, below
-
-
-def block_sums(
-    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
-    Kernel kernel not None, Sweep sweep not None, int64_t size,
-):
-    """Sums over the pairs i != j of consecutive blocks of `size` samples."""
-    cdef PairProblem[real] problem = pair_problem[real](
-        kernel, points, marks, labels, order, points, marks, labels, order, True)
-    result = np.empty(points.shape[0] // size)
-    cdef double[::1] out = result
-    cdef double* out_pointer = &out[0]
-    cdef bint finished
-    with nogil:
-        finished = c_block_sums(problem, sweep.run, size, out_pointer)
-    sweep.raise_if_stopped(finished)
-    return result
-
-
-def matmul(
-    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
-    const real[:, ::1] right_points, const real[:, ::1] right_marks, const int[::1] right_labels,
-    const int64_t[::1] right_order,
-    bint symmetric, Kernel kernel not None, Sweep sweep not None, const double[:, ::1] vectors, bint single,
-    const double[:, ::1] left_vectors=None, bint in_units=False,
-):
-    """H @ vectors for `vectors` of shape (n right, c), which, as the result, the orders refer to; `single`: in float32.
-
-    `in_units`: the entries rounded as those of `matches`, of symmetric problems those off the diagonal.
-    And, of rectangular problems, H^T @ left_vectors of shape (n, c), None where these are.
-    """
-    cdef PairProblem[real] problem = pair_problem[real](
-        kernel, points, marks, labels, order, right_points, right_marks, right_labels, right_order, symmetric)
-    result = np.empty((points.shape[0], vectors.shape[1]))
-    columns = None if left_vectors is None else np.empty((right_points.shape[0], vectors.shape[1]))
-    cdef double[:, ::1] out = result
-    cdef double[:, ::1] column_out
-    cdef double* out_pointer = &out[0, 0]
-    cdef double* column_pointer = NULL
-    cdef const double* vectors_pointer = &vectors[0, 0]
-    cdef const double* left_pointer = NULL
-    cdef int64_t n_vectors = vectors.shape[1]
-    cdef Entries entries = Entries.DOUBLE
-    if in_units:
-        entries = Entries.IN_UNITS
-    elif single:
-        entries = Entries.SINGLE
-    if left_vectors is not None:
-        column_out = columns
-        column_pointer = &column_out[0, 0]
-        left_pointer = &left_vectors[0, 0]
-    cdef bint finished
-    with nogil:
-        finished = c_matmul(
-            problem, sweep.run, vectors_pointer, left_pointer, n_vectors, entries, out_pointer, column_pointer)
-    sweep.raise_if_stopped(finished)
-    return result, columns
-
-
-def entries(
-    const real[:, ::1] points, const real[:, ::1] marks, const int[::1] labels, const int64_t[::1] order,
-    const real[:, ::1] right_points, const real[:, ::1] right_marks, const int[::1] right_labels,
-    const int64_t[::1] right_order,
-    bint symmetric, Kernel kernel not None, Sweep sweep not None,
-):
-    """The dense H."""
-    cdef PairProblem[real] problem = pair_problem[real](
-        kernel, points, marks, labels, order, right_points, right_marks, right_labels, right_order, symmetric)
-    result = np.empty((points.shape[0], right_points.shape[0]))
-    cdef double[:, ::1] out = result
-    cdef double* out_pointer = &out[0, 0]
-    cdef bint finished
-    with nogil:
-        finished = c_entries(problem, sweep.run, out_pointer)
-    sweep.raise_if_stopped(finished)
-    return result
-
-
-def own_products(const real[:, ::1] points, Kernel kernel not None, Sweep sweep not None, real[::1] out):
-    """Writes the product of each point with itself under the target kernel, for points that are mixtures."""
-    cdef PairProblem[real] problem = pair_problem[real](
-        kernel, points, points, None, None, points, points, None, None, True)
-    cdef real* out_pointer = &out[0]
-    cdef bint finished
-    with nogil:
-        finished = c_own_products(problem, sweep.run, out_pointer)
-    sweep.raise_if_stopped(finished)
+def labels_at_once(Sweep sweep not None):
+    """Columns of a panel of labels."""
+    return sweep.run.table.labels_at_once

@@ -213,7 +213,7 @@ def test_a_call_inside_a_parallel_region_uses_one_thread():
     marks = np.ascontiguousarray(np.eye(2)[y] - p)
     kernel = _native.Kernel([(1.0, [(0, 0, 2.0, 0.0, 0.0)])])
     sweep = _native.Sweep(2, None, inside)
-    _native.moments(p, marks, None, None, p, marks, None, None, True, kernel, sweep, False, False)
+    _native.Problem(kernel, (p, marks, None, None)).sweep([_native.Moments(rows=False)], sweep)
     assert seen and set(seen) == {(1, 1, expected, expected)}
 
 
@@ -248,6 +248,7 @@ def test_bits_do_not_depend_on_affinity():
         os.sched_setaffinity(0, {cpus})
         from kcalib._pairs.backends.cpu import CpuBackend
         from kcalib._pairs.problem import Factor, PairProblem, Side, Term
+        from kcalib._pairs.reductions import BlockSums, Moments, Products
         from kcalib._backend.random import Weights
         rng = np.random.default_rng(0)
         p = rng.dirichlet(np.ones(4), size=1500)
@@ -257,8 +258,9 @@ def test_bits_do_not_depend_on_affinity():
         digests = set()
         for threads in (1, 2, 3, 7):
             backend = CpuBackend(problem, threads=threads)
-            moments = backend.moments(second=True)
-            arrays = [moments.row_sums, moments.sum_of_squares, backend.block_sums(300), backend.matmul(p[:, :3])]
+            some = [Moments(second=True), BlockSums(300), Products(p[:, :3])]
+            moments, *arrays = backend.sweep(some)
+            arrays += [moments.row_sums, moments.sum_of_squares]
             arrays += [Weights(kind, 1000, 50, 1).values(threads=threads) for kind in ("multinomial", "gaussian")]
             arrays += [kcalib.skce(y, p, threads=threads), kcalib.skce(y, p, threads=threads, dtype="float32")]
             digests.add(hashlib.sha256(b"".join(np.asarray(a).tobytes() for a in arrays)).hexdigest())
@@ -318,7 +320,7 @@ def test_a_large_block_is_stopped_within_a_strip_of_rows():
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        _native.block_sums(p, marks, None, None, kernel=kernel, sweep=_native.Sweep(1, None, stop), size=n)
+        _native.Problem(kernel, (p, marks, None, None)).block_sums(n, _native.Sweep(1, None, stop))
     strips = -(-n // 192)
     squares = np.array(shares) * (strips * (strips + 1) / 2)
     np.testing.assert_allclose(squares, np.round(squares), rtol=1e-12)
@@ -444,7 +446,7 @@ def test_progress_reaches_the_sweep(monkeypatch, capfd):
     sweep = _native.Sweep(2, None, seen.append)
     marks = np.ascontiguousarray(np.eye(2)[y] - p)
     kernel = _native.Kernel([(1.0, [(0, 0, 2.0, 0.0, 0.0)])])
-    _native.moments(p, marks, None, None, p, marks, None, None, True, kernel, sweep, False, False)
+    _native.Problem(kernel, (p, marks, None, None)).sweep([_native.Moments(rows=False)], sweep)
     assert seen and seen == sorted(seen) and 0 < seen[0] <= seen[-1] <= 1
 
     class Stop(Exception):
@@ -453,10 +455,9 @@ def test_progress_reaches_the_sweep(monkeypatch, capfd):
     def stop(done: float) -> None:
         raise Stop
 
+    problem = _native.Problem(kernel, (p, marks, None, None))
     with pytest.raises(Stop):
-        _native.moments(
-            p, marks, None, None, p, marks, None, None, True, kernel, _native.Sweep(2, None, stop), False, False
-        )
+        problem.sweep([_native.Moments(rows=False)], _native.Sweep(2, None, stop))
     assert capfd.readouterr().err == ""
 
 

@@ -260,7 +260,7 @@ def test_medians_of_a_few_hundred_samples_do_without_sorting_all_distances(kind,
     between, collected = CpuBackend.reductions[EntriesInRange], []
 
     def counted(self, reduction):
-        found = between(self, reduction)
+        found = yield from between(self, reduction)
         collected.append(len(found[0]))
         return found
 
@@ -297,7 +297,7 @@ def test_exact_medians_where_more_distances_are_in_between_than_may_be_collected
         return bandwidth.PairDistances.between(rng.normal(size=(225, 1)) * [1.5, 0, 0, 0], "euclidean", 1)
 
     def counted(self, reduction):
-        entries = between(self, reduction)
+        entries = yield from between(self, reduction)
         found.append((len(entries.values), entries.n_inside, reduction.count))
         return entries
 

@@ -593,7 +593,7 @@ def test_products_of_groups_of_blocks(level, n, other, blocks):
 def test_products_can_be_stopped():
     y, p = softmax_problem(40_000, 2)
     side = _packing.pack(prepare(y, p), KERNELS["exponential"], "delta").problem.left
-    arrays = [np.ascontiguousarray(side.points), np.ascontiguousarray(side.marks), None, None]
+    arrays = np.ascontiguousarray(side.points), np.ascontiguousarray(side.marks), None, None
     kernel = _native.Kernel([(1.0, [(0, 0, 2.0, 0.0, 0.0)])])
     seen = []
 
@@ -603,8 +603,9 @@ def test_products_can_be_stopped():
             raise KeyboardInterrupt
 
     start = time.thread_time()
+    products = _native.Products(np.ones((40_000, 20)))
     with pytest.raises(KeyboardInterrupt):
-        _native.matmul(*arrays, *arrays, True, kernel, _native.Sweep(3, None, stop), np.ones((40_000, 20)), False)
+        _native.Problem(kernel, arrays).sweep([products], _native.Sweep(3, None, stop))
     assert 0 < seen[0] < seen[1] < seen[2] < 1
     assert time.thread_time() - start < 2.0
 

@@ -6,20 +6,18 @@ points, of mixtures, and from a table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from kcalib import _native
-from kcalib._backend.compensated import compensated
 from kcalib._backend.options import check_choice
 from kcalib._backend.random import Weights
 from kcalib._backend.threads import TerminalProgress, resolve_threads
 from kcalib._pairs.backends.at_locations import AtLocations
 from kcalib._pairs.backends.base import Backend, Progress, TileSweep
-from kcalib._pairs.backends.diagonal import diagonal
 from kcalib._pairs.backends.digits import sampled, spread_about
 from kcalib._pairs.backends.mixture_rows import bounded, check_positions, has_own_products, obstacle
 from kcalib._pairs.families import POINT_FAMILIES
@@ -32,7 +30,6 @@ from kcalib._pairs.reductions import (
     EntriesInRange,
     LabelMatches,
     Moments,
-    MomentSums,
     NullSquares,
     Part,
     Products,
@@ -52,7 +49,7 @@ RESIDUAL_CLASSES_UNSORTED = 32
 SPREAD_OF_RESIDUALS = 0.1  # mean squared distance of points up to which residuals would lose its digits
 SMALL_RESIDUALS = 0.1  # lengths up to which points would lose digits of theirs
 SORT_FROM = 128  # samples; fewer are swept in less time than sorting them takes
-LABELS = "int32"  # dtype of panels of labels
+VECTORS_AT_ONCE = 256  # of one sweep: bounds what each thread adds up
 WEIGHTS_BYTES = 2**28  # of packed resampling weights in memory at a time
 
 
@@ -88,152 +85,135 @@ class CpuBackend(Backend):
         """Why the problem is not one for this backend; None if it is."""
         return obstacle(problem)
 
-    def _moment_sums(self, reduction: Moments) -> MomentSums:
-        second = reduction.second or reduction.null_variance
-        moments, expected = self._moments(second, reduction.rows, reduction.trace, expected=reduction.null_variance)
-        return moments if expected is None else replace(moments, null_variance=NullSquares(*expected))
+    def _results(self, reductions: Sequence[Reduction[Any]]) -> list[Any]:
+        """One sweep for all reductions that add samples in the same order, and more only for batches of columns."""
+        results: dict[int, Any] = {k: self.reductions[type(r)](self, r) for k, r in enumerate(reductions)}
+        for in_given_order in (False, True):
+            steps = {
+                k: results[k]
+                for k, reduction in enumerate(reductions)
+                if isinstance(results[k], Generator) and reduction.in_given_order == in_given_order
+            }
+            if steps:
+                results |= self._swept(steps, self._pairs(in_given_order))
+        return [results[k] for k in range(len(reductions))]
 
-    def _moments(
-        self, second: bool, rows: bool, trace: bool, expected: bool = False
-    ) -> tuple[MomentSums, tuple[float, float] | None]:
+    def _swept(self, steps: Mapping[int, Steps], pairs: HostPairs) -> dict[int, Any]:
+        """Sweep for what the steps ask for, until all have their results."""
+        results: dict[int, Any] = {}
+        wanted: dict[int, _native.Reduction] = {}
+
+        def advance(k: int, answer: Any) -> None:
+            wanted.pop(k, None)
+            try:
+                wanted[k] = steps[k].send(answer)
+            except StopIteration as end:
+                results[k] = end.value
+
+        for k, step in steps.items():
+            next(step)
+            advance(k, pairs)
+        problem = pairs.bind(self)
+        while wanted:
+            with TerminalProgress() as progress:
+                answers = problem.sweep(list(wanted.values()), self._sweep(progress))
+            for k, answer in zip(list(wanted), answers, strict=True):
+                advance(k, answer)
+        return results
+
+    def _pairs(self, in_given_order: bool) -> HostPairs:
         problem = self.problem
-        left = self._prepared(problem.left)
-        right = None if problem.right is None else self._prepared(problem.right)
-        with TerminalProgress() as progress:
-            total, row_sums, column_sums, squares, expectation = _native.moments(
-                *left.arrays,
-                *_arrays(right),
-                right is None,
-                self._kernel,
-                self._sweep(progress),
-                rows or second,
-                second,
-                expected,
-            )
-        row_sums = left.restored(row_sums)
-        column_sums = row_sums if right is None else right.restored(column_sums)
-        if trace and right is None:
-            return self._completed(total, row_sums, squares), expectation
-        return MomentSums(total, row_sums, column_sums, None, squares, None), expectation
+        left = self._prepared(problem.left, sort=not in_given_order)
+        right = None if problem.right is None else self._prepared(problem.right, sort=not in_given_order)
+        return HostPairs(left, right)
 
-    def _completed(self, total: float, row_sums: np.ndarray | None, squares: float | None) -> MomentSums:
-        """Sums of a symmetric problem, with the diagonal."""
-        own = diagonal(self.problem, self.threads)
-        return MomentSums(total, row_sums, row_sums, own, squares, float(np.sum(own)))
+    def _moment_steps(self, reduction: Moments) -> Steps:
+        pairs = yield None
+        total, rows, columns, squares, null = yield native_moments(reduction)
+        rows = pairs.left.restored(rows)
+        columns = rows if pairs.right is None else pairs.right.restored(columns)
+        return self.moment_sums(reduction, total, rows, columns, squares, None if null is None else NullSquares(*null))
 
-    def _block_sums(self, reduction: BlockSums) -> np.ndarray:
-        size = reduction.size
-        return self._run(_native.block_sums, *self._prepared(self.problem.left, size).arrays, size=size)
-
-    def _matmul(self, reduction: Products) -> np.ndarray:
-        problem, rounded = self.problem, reduction.rounded
-        single = check_choice("dtype", reduction.dtype, ("float64", "float32")) == "float32"
+    def _product_steps(self, reduction: Products) -> Steps:
+        yield None
         vectors = np.ascontiguousarray(reduction.vectors, dtype=np.float64)
-        if vectors.shape[1] == 0:
-            return np.empty((len(problem.left.points), 0))
-        left = self._prepared(problem.left, sort=not rounded)
-        right = left if problem.right is None else self._prepared(problem.right, sort=not rounded)
-        arrays = *left.arrays, *right.arrays, problem.symmetric
-        products: np.ndarray = self._run(_native.matmul, *arrays, vectors=vectors, single=single, in_units=rounded)[0]
+        products = np.empty((len(self.problem.left.points), vectors.shape[1]))
+        for begin in range(0, vectors.shape[1], VECTORS_AT_ONCE):
+            columns = slice(begin, begin + VECTORS_AT_ONCE)
+            products[:, columns], _ = yield native_products(reduction, vectors[:, columns])
         return products
 
-    def _quadratic_forms(self, reduction: QuadraticForms) -> np.ndarray:
-        side, forms = self._prepared(self.problem.left), [np.empty(0)]
-        for begin, end, panels in self._batches(reduction.weights, reduction.dtype, side.order):
-            forms.append(self._forms(side, panels, end - begin))
+    def _form_steps(self, reduction: QuadraticForms) -> Steps:
+        pairs = yield None
+        forms, n = [np.empty(0)], len(self.problem.left.points)
+        width = _native.weights_at_once(reduction.dtype, self._sweep())
+        at_once = max(1, WEIGHTS_BYTES // (n * width * np.dtype(reduction.dtype).itemsize)) * width
+        for batch in reduction.batches(at_once):
+            sums = yield _native.QuadraticForms(self._weight_panels(batch, pairs.left.order))
+            forms.append(sums[: batch.n_columns])
         return np.concatenate(forms)
 
-    def _forms(self, side: HostSide, panels: list[np.ndarray], count: int) -> np.ndarray:
-        found = self._run(_native.quadratic_forms, *side.arrays, panels=panels, first_panel=panels[0])
-        forms: np.ndarray = found.reshape(-1)[:count]
-        return forms
+    def _match_steps(self, reduction: LabelMatches) -> Steps:
+        yield None
+        sums = yield _native.LabelMatches(self._label_panels(reduction))
+        return sums[: np.asarray(reduction.labels).shape[1]]
 
-    def _batches(
-        self, weights: np.ndarray | Weights, dtype: str, order: np.ndarray | None
-    ) -> Iterator[tuple[int, int, list[np.ndarray]]]:
-        """Columns [begin, end) of the weights, some at a time, and these in panels, see `_panels`."""
-        n, count = weights.shape if isinstance(weights, np.ndarray) else (weights.n, weights.n_replicates)
+    def _count_steps(self, reduction: Counts) -> Steps:
+        yield None
+        thresholds, size = reduction.thresholds, _native.THRESHOLDS
+        padded = np.full(-(-len(thresholds) // size) * size, -np.inf)
+        padded[: len(thresholds)] = thresholds
+        counts = []
+        for part in padded.reshape(-1, size):
+            counts.append((yield _native.Counts(part)))
+        return np.concatenate(counts)[: len(thresholds)]
+
+    def _range_steps(self, reduction: EntriesInRange) -> Steps:
+        yield None
+        return RangeEntries(*(yield _native.EntriesInRange(reduction.low, reduction.high, reduction.count)))
+
+    def _block_sums(self, reduction: BlockSums) -> np.ndarray:
+        pairs = HostPairs(self._prepared(self.problem.left, reduction.size))
+        with TerminalProgress() as progress:
+            return pairs.bind(self).block_sums(reduction.size, self._sweep(progress))
+
+    def _dense_rectangle(self, reduction: DenseRectangle) -> np.ndarray:
+        sides = self.problem.left.take(reduction.rows), self.problem.columns.take(reduction.columns)
+        pairs = HostPairs(*(self._prepared(side, sort=False) for side in sides))
+        with TerminalProgress() as progress:
+            matrix: np.ndarray = pairs.bind(self).sweep([_native.DenseRectangle()], self._sweep(progress))[0]
+        return matrix
+
+    reductions: ClassVar = {
+        Moments: _moment_steps,
+        Products: _product_steps,
+        QuadraticForms: _form_steps,
+        LabelMatches: _match_steps,
+        Counts: _count_steps,
+        EntriesInRange: _range_steps,
+        BlockSums: _block_sums,
+        DenseRectangle: _dense_rectangle,
+    }
+
+    def _weight_panels(self, reduction: QuadraticForms, order: np.ndarray | None) -> list[np.ndarray]:
+        """The weights as the compiled core takes them at once, in that order of samples."""
+        weights, dtype = reduction.weights, reduction.dtype
         width = _native.weights_at_once(dtype, self._sweep())
-        at_once = max(1, WEIGHTS_BYTES // (n * width * np.dtype(dtype).itemsize)) * width
-        for begin in range(0, count, at_once):
-            end = min(count, begin + at_once)
-            yield begin, end, self._panels(weights, begin, end, dtype, order)
-
-    def _panels(
-        self, weights: np.ndarray | Weights, begin: int, end: int, dtype: str, order: np.ndarray | None
-    ) -> list[np.ndarray]:
-        """Columns [begin, end) of the weights, or of labels, as the compiled core takes them at once, in that order."""
-        if dtype == LABELS:
-            assert isinstance(weights, np.ndarray)
-            return self._label_panels(np.ascontiguousarray(weights, dtype=LABELS), begin, end)
-        width = _native.weights_at_once(dtype, self._sweep())
-        return [self._panel(weights, c, min(end, c + width), width, dtype, order) for c in range(begin, end, width)]
-
-    def _panel(
-        self,
-        weights: np.ndarray | Weights,
-        begin: int,
-        end: int,
-        width: int,
-        dtype: str,
-        order: np.ndarray | None = None,
-    ) -> np.ndarray:
-        """Columns [begin, end) of the weights, filled up to `width` with zeros."""
+        columns = (slice(c, min(reduction.n_columns, c + width)) for c in range(0, reduction.n_columns, width))
         if isinstance(weights, Weights):
-            values = weights.values(begin, end, dtype, threads=self.threads)
+            parts = (weights.values(c.start, c.stop, dtype, threads=self.threads) for c in columns)
         else:
-            values = weights[:, begin:end]
-        if order is not None:
-            values = values[order]
-        if end - begin == width:
-            return np.ascontiguousarray(values, dtype=dtype)
-        panel = np.zeros((len(values), width), dtype=dtype)
-        panel[:, : end - begin] = values
-        return panel
+            parts = (weights[:, c] for c in columns)
+        return [_panel(part if order is None else part[order], width, dtype) for part in parts]
 
-    def _label_matches(self, reduction: LabelMatches) -> np.ndarray:
-        side = self._prepared(self.problem.left, sort=False)
-        labels = np.ascontiguousarray(reduction.labels, dtype=LABELS)
-        panels = self._label_panels(labels, 0, labels.shape[1])
-        sums: np.ndarray = self._run(_native.matches, *side.arrays, panels=panels).reshape(-1)[: labels.shape[1]]
-        return sums
-
-    def _label_panels(self, labels: np.ndarray, begin: int, end: int) -> list[np.ndarray]:
+    def _label_panels(self, reduction: LabelMatches) -> list[np.ndarray]:
+        labels = np.asarray(reduction.labels)
         width = _native.labels_at_once(self._sweep())
-        return [self._panel(labels, c, min(end, c + width), width, LABELS) for c in range(begin, end, width)]
+        return [_panel(labels[:, c : c + width], width, "int32") for c in range(0, labels.shape[1], width)]
 
     @property
     def at_locations(self) -> AtLocations | None:
         return AtLocations.of(self.problem, self._run)
-
-    def _counts(self, reduction: Counts) -> np.ndarray:
-        side, thresholds = self._prepared(self.problem.left), reduction.thresholds
-        padded = np.full(-(-len(thresholds) // _native.THRESHOLDS) * _native.THRESHOLDS, -np.inf)
-        padded[: len(thresholds)] = thresholds
-        parts = [
-            self._run(_native.counts, *side.arrays, thresholds=part) for part in padded.reshape(-1, _native.THRESHOLDS)
-        ]
-        return np.concatenate(parts)[: len(thresholds)]
-
-    def _entries_in_range(self, reduction: EntriesInRange) -> RangeEntries:
-        side, bounds = self._prepared(self.problem.left), {"low": reduction.low, "high": reduction.high}
-        return RangeEntries(*self._run(_native.between, *side.arrays, **bounds, most=reduction.count))
-
-    def _dense_rectangle(self, reduction: DenseRectangle) -> np.ndarray:
-        sides = self.problem.left.take(reduction.rows), self.problem.columns.take(reduction.columns)
-        arrays = [a for side in sides for a in self._prepared(side, sort=False).arrays]
-        return self._run(_native.entries, *arrays, False)
-
-    reductions: ClassVar = {
-        Moments: _moment_sums,
-        BlockSums: _block_sums,
-        Products: _matmul,
-        QuadraticForms: _quadratic_forms,
-        LabelMatches: _label_matches,
-        Counts: _counts,
-        EntriesInRange: _entries_in_range,
-        DenseRectangle: _dense_rectangle,
-    }
 
     def _one_product(self) -> tuple[bool, np.ndarray | None]:
         """Whether labels make one product of distances and target factors, and the centre of points that it is of.
@@ -288,8 +268,7 @@ class CpuBackend(Backend):
         points = bounded(mixtures, points, 0)
         if not has_own_products(mixtures):
             return POINT_FAMILIES[mixtures.family].rows_apart(mixtures, points)
-        own = np.empty(len(points), points.dtype)
-        _native.own_products(points, self._kernel, self._sweep(), own)
+        own = HostPairs(HostSide(points, points, None, None)).bind(self).own_products(self._sweep())
         return np.concatenate([points, own[:, None]], axis=1)
 
     def tiles(self, in_given_order: bool) -> CpuTiles:
@@ -303,7 +282,28 @@ class CpuBackend(Backend):
             return function(*arrays_and_flags, kernel=self._kernel, sweep=self._sweep(progress), **options)
 
 
-HostArrays = tuple[np.ndarray | None, np.ndarray | None, np.ndarray | None, np.ndarray | None]
+# Asks for sweeps of native reductions, and returns a result: it gets the `HostPairs`, and then answers.
+Steps = Generator[Any, Any, Any]
+
+
+def native_moments(reduction: Moments) -> _native.Moments:
+    squares = reduction.second or reduction.null_variance
+    return _native.Moments(reduction.rows or squares, squares, reduction.null_variance)
+
+
+def native_products(reduction: Products, right: np.ndarray, left: np.ndarray | None = None) -> _native.Products:
+    single = check_choice("dtype", reduction.dtype, ("float64", "float32")) == "float32"
+    left = None if left is None else np.ascontiguousarray(left)
+    return _native.Products(np.ascontiguousarray(right), left, single=single, rounded=reduction.rounded)
+
+
+def _panel(values: np.ndarray, width: int, dtype: str) -> np.ndarray:
+    """Columns, filled up to `width` with zeros."""
+    if values.shape[1] == width:
+        return np.ascontiguousarray(values, dtype=dtype)
+    panel = np.zeros((len(values), width), dtype=dtype)
+    panel[:, : values.shape[1]] = values
+    return panel
 
 
 @dataclass(frozen=True)
@@ -347,6 +347,17 @@ class HostSide:
         return result
 
 
+@dataclass(frozen=True)
+class HostPairs:
+    """Both sides of a problem as the compiled core reads them; without a right side it is symmetric."""
+
+    left: HostSide
+    right: HostSide | None = None
+
+    def bind(self, backend: CpuBackend) -> _native.Problem:
+        return _native.Problem(backend._kernel, self.left.arrays, None if self.right is None else self.right.arrays)
+
+
 class CpuTiles(TileSweep):
     """A problem prepared once, to be swept in rectangles of whole groups of samples.
 
@@ -358,87 +369,65 @@ class CpuTiles(TileSweep):
 
     def __init__(self, backend: CpuBackend, sort: bool) -> None:
         self.backend: CpuBackend = backend
-        problem = backend.problem
-        self.left: HostSide = backend._prepared(problem.left, sort=sort)
-        self.right: HostSide = self.left if problem.right is None else backend._prepared(problem.right, sort=sort)
-        arguments = problem.symmetric, backend._kernel, backend._sweep()
-        self.block, blocks = _native.groups(*self.left.arrays, *self.right.arrays, *arguments)
+        pairs = backend._pairs(in_given_order=not sort)
+        self.left: HostSide = pairs.left
+        self.right: HostSide = pairs.left if pairs.right is None else pairs.right
+        self.block, blocks = pairs.bind(backend).groups(backend._sweep())
         self.group = self.block * blocks
         self._in_blocks: dict[int, HostSide] = {}
 
     def prepare(self, reduction: Reduction[Any]) -> Any:
         """Panels of weights and of labels may have columns of zeros at their ends."""
-        backend = self.backend
         if isinstance(reduction, QuadraticForms):
-            return backend._panels(reduction.weights, 0, reduction.n_columns, reduction.dtype, self.left.order)
+            return self.backend._weight_panels(reduction, self.left.order)
         if isinstance(reduction, LabelMatches):
-            assert isinstance(reduction.labels, np.ndarray)
-            return backend._panels(reduction.labels, 0, reduction.labels.shape[1], LABELS, None)
+            return self.backend._label_panels(reduction)
         return super().prepare(reduction)
 
     def sweep(self, reduction: Reduction[Any], tile: Tile, grid: Grid | Runs, vectors: Any, progress: Progress) -> Part:
         if isinstance(reduction, BlockSums):
             return self._block_sums(reduction, tile, progress)
         assert isinstance(grid, Grid)
-        if isinstance(reduction, Products):
-            return self._products(reduction, tile, vectors, progress)
         left, right = self.left.part(tile.rows), self.right.part(tile.columns)
+        native: _native.Reduction
         own = self.backend.problem.symmetric and tile.on_diagonal
+        if isinstance(reduction, Products):
+            left, right = left.gathered(), right.gathered()  # as the vectors are
+            transposed = vectors[tile.row : tile.row_end] if self.backend.problem.symmetric and not own else None
+            native = native_products(reduction, vectors[tile.column : tile.column_end], transposed)
+        elif isinstance(reduction, Moments):
+            native = native_moments(reduction)
+        else:
+            kind = _native.QuadraticForms if isinstance(reduction, QuadraticForms) else _native.LabelMatches
+            native = kind(vectors, tile.row, tile.column)
+        problem = HostPairs(left, None if own else right).bind(self.backend)
         sweep = self.backend._sweep(progress, self.block, grid.group // self.block)  # the same entries, to the bit
-        arguments = *left.arrays, *(left if own else right).arrays, own, self.backend._kernel, sweep
+        (sums,) = problem.sweep([native], sweep, merged=not grid.apart)
+        return self._part_of(reduction, sums, grid)
+
+    def _part_of(self, reduction: Reduction[Any], sums: Any, grid: Grid) -> Part:
+        """Sums of the groups of rows a and of columns b: totals and squares (a, b), row sums (b, rows), column sums
+        (a, columns; none on the diagonal), and (a, b, 2) of the null variance; merged a = b = 1."""
+        if isinstance(reduction, Products):
+            return {name: part[None] for name, part in zip(("rows", "columns"), sums, strict=True) if part is not None}
         if isinstance(reduction, Moments):
-            return self._moments(reduction, grid, arguments)
-        options: Any = {"panels": vectors, "first_row": tile.row, "first_column": tile.column}
+            names = ("totals", "rows", "columns", "squares", "null")
+            part = {name: np.asarray(v) for name, v in zip(names, sums, strict=True) if v is not None}
+            if grid.apart:
+                return part
+            return {name: v[None] if name in ("rows", "columns") else v[None, None] for name, v in part.items()}
+        sums = sums if grid.apart else sums[None, None]
         if isinstance(reduction, QuadraticForms):
-            sums = _native.quadratic_parts(*arguments, first_panel=vectors[0], **options)
-            return {"forms": self._of_groups(sums.reshape(*sums.shape[:2], -1), grid, reduction.n_columns)}
+            return {"forms": np.ascontiguousarray(sums[:, :, : reduction.n_columns])}
         assert isinstance(reduction, LabelMatches) and isinstance(reduction.labels, np.ndarray)
-        sums = _native.match_parts(*arguments, **options)
-        return {"matches": self._of_groups(sums, grid, reduction.labels.shape[1])}
-
-    def _moments(self, reduction: Moments, grid: Grid, arguments: tuple[Any, ...]) -> Part:
-        """Totals (a, b), row sums (b, rows), column sums (a, columns; none on the diagonal) and squares (a, b), of the
-        groups of rows a and of columns b, and (a, b, 2) of what is expected; merged a = b = 1."""
-        second = reduction.second or reduction.null_variance
-        options: Any = {"rows": reduction.rows or second, "second": second, "expected": reduction.null_variance}
-        names = "totals", "rows", "columns", "squares", "null"
-        sums = (_native.moment_parts if grid.apart else _native.moments)(*arguments, **options)
-        part = {name: np.asarray(values) for name, values in zip(names, sums, strict=True) if values is not None}
-        if grid.apart:
-            return part
-        sides = ("rows", "columns")
-        return {name: values[None] if name in sides else values[None, None] for name, values in part.items()}
-
-    def _products(self, reduction: Products, tile: Tile, vectors: np.ndarray, progress: Progress) -> Part:
-        """H[rows, columns] @ vectors[columns], and off the diagonal H[rows, columns]^T @ vectors[rows]."""
-        symmetric, single = self.backend.problem.symmetric, reduction.dtype == "float32"
-        own = symmetric and tile.on_diagonal
-        left, right = self.left.part(tile.rows).gathered(), self.right.part(tile.columns).gathered()
-        on_right = np.ascontiguousarray(vectors[tile.column : tile.column_end])
-        on_left = np.ascontiguousarray(vectors[tile.row : tile.row_end]) if symmetric and not own else None
-        sweep = self.backend._sweep(progress, self.block, self.group // self.block)
-        arguments = *left.arrays, *right.arrays, own, self.backend._kernel, sweep, on_right, single, on_left
-        rows, columns = _native.matmul(*arguments, reduction.rounded)
-        return {"rows": rows[None]} if columns is None else {"rows": rows[None], "columns": columns[None]}
+        return {"matches": np.ascontiguousarray(sums[:, :, : reduction.labels.shape[1]])}
 
     def _block_sums(self, reduction: BlockSums, tile: Tile, progress: Progress) -> Part:
         size, backend = reduction.size, self.backend
         if size not in self._in_blocks:
             self._in_blocks[size] = backend._prepared(backend.problem.left, size)
         part = self._in_blocks[size].part(range(tile.row * size, tile.row_end * size)).gathered()
-        sums = _native.block_sums(*part.arrays, kernel=backend._kernel, sweep=backend._sweep(progress), size=size)
-        return {"rows": sums[None]}
-
-    @staticmethod
-    def _of_groups(sums: np.ndarray, grid: Grid, count: int) -> np.ndarray:
-        """The first `count` columns of sums of pairs of groups, merged unless they are kept apart."""
-        merged = sums if grid.apart else compensated(sums.reshape(-1, sums.shape[2]))[None, None, :]
-        return np.ascontiguousarray(merged[:, :, :count])
-
-
-def _arrays(side: HostSide | None) -> HostArrays:
-    """Those of the right side, which has none where it is the left one."""
-    return (None, None, None, None) if side is None else side.arrays
+        return {"rows": HostPairs(part).bind(backend).block_sums(size, backend._sweep(progress))[None]}
 
 
 def _terms(terms: tuple[Term, ...]) -> list[tuple[float, list[tuple[int, int, float, float, float]]]]:

@@ -1,13 +1,13 @@
-// All pairs of a problem, cut into blocks and groups of blocks, and how sums of many parts are added up. Included by the
-// sweeps over all pairs (sweep.cpp) and by products with vectors (products.cpp).
+// All pairs of a problem, cut into blocks and groups of blocks. Included by the sweep over all pairs (sweep.cpp) and by its
+// reductions that have blocks of their own.
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <optional>
 
-#include "cpu/pairs/sweep.h"
+#include "cpu/pairs/compensated.h"
+#include "cpu/reductions/reduction.h"
 #include "cpu/simd/aligned.h"
 #include "cpu/simd/threads.h"
 
@@ -36,8 +36,6 @@ template <class T> int64_t block_rows(const PairProblem<T>& problem, int64_t n) 
   const bool few = n < 2048 || 192 * problem.left.n_marks * int64_t(sizeof(T)) > SECOND_LEVEL;
   return (few && sizeof(T) == sizeof(double)) || pair_work(problem, true) > LONG ? 96 : 192;
 }
-
-inline constexpr int64_t MAX_ROWS_AT_ONCE = 8;  // rows of a register tile, on any instruction set
 
 inline int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t round_up(int64_t a, int64_t b) { return ceil_divide(a, b) * b; }
@@ -78,6 +76,14 @@ template <class T> class PackedSide {
   const AlignedBuffer<T> buffer_;
 };
 
+template <class T> Groups groups_of(const PairProblem<T>& problem, const Run& run) {
+  constexpr int64_t MAX_GROUPS = 32;
+  const int64_t n = problem.left.n, n_right = problem.right.n, largest = std::max(n, n_right);
+  const int64_t block = run.block ? run.block : block_rows(problem, largest);
+  const int64_t per_group = run.block ? run.per_group : ceil_divide(ceil_divide(largest, block), MAX_GROUPS);
+  return {block, per_group, ceil_divide(n, block * per_group), ceil_divide(n_right, block * per_group)};
+}
+
 // All pairs of a problem, cut into blocks, and both sides packed by them.
 //
 // A task is a pair of groups of blocks (`Groups`) and has sums of its own, which are merged in order at the end. So no
@@ -116,13 +122,6 @@ template <class T> class Blocks {
         column_groups(groups_.columns) {}
 
   int64_t tasks() const { return row_groups * column_groups; }
-  // Those that a sweep has, one after the other: of symmetric problems a <= b of task a * column_groups + b.
-  int64_t own_tasks() const { return problem.symmetric ? row_groups * (row_groups + 1) / 2 : tasks(); }
-  int64_t own_place(int64_t task) const {
-    const int64_t a = task / column_groups;
-    return problem.symmetric ? task - a * (a + 1) / 2 : task;
-  }
-
   // Symmetric problems: i <= j.
   int64_t pairs_of_blocks() const { return problem.symmetric ? row_blocks * (row_blocks + 1) / 2 : row_blocks * column_blocks; }
 
@@ -139,66 +138,11 @@ template <class T> class Blocks {
             run_.table->roots_by_divider};
   }
 
-  BlockOfPairs<T> pairs_and_diagonal(int64_t i, int64_t j) const {
-    BlockOfPairs<T> block = pairs(i, j);
-    block.on_diagonal = false;
-    return block;
+  // The task of groups a of rows and b of columns.
+  Task task(int64_t a, int64_t b, int64_t turn, int thread) const {
+    return {a * column_groups + b, a, b, a * group, std::min(n, (a + 1) * group), b * group, std::min(n_right, (b + 1) * group),
+            turn, thread};
   }
-
-  // Calls visit(i, j) for all blocks, those of a row of blocks in order on one thread where rows are enough. False if stopped.
-  template <class Visit> bool for_each_block(int threads, Visit&& visit) const {
-    const int64_t columns = row_blocks < 4 * threads ? 1 : column_blocks, parts = ceil_divide(column_blocks, columns);
-    Watch watch(run_, row_blocks * column_blocks);
-    return parallel_tasks(watch, threads, row_blocks * parts, [&](int64_t task) {
-      for (int64_t k = 0; k < columns && !watch.stopped(); ++k) {
-        visit(task / parts, task % parts * columns + k);
-        watch.task_done();
-      }
-    });
-  }
-
-  // Calls, for each task, start(task), visit(task, i, j) for its blocks, symmetric problems: i <= j, and then
-  // finish(task, rows, columns). False if stopped.
-  template <class Start, class Visit, class Finish>
-  bool for_each(int threads, Start&& start, Visit&& visit, Finish&& finish) const {
-    const bool symmetric = problem.symmetric;
-    Watch watch(run_, pairs_of_blocks());
-    return parallel_tasks(watch, threads, tasks(), [&](int64_t task) {
-      const int64_t a = task / column_groups, b = task % column_groups;
-      if (symmetric && b < a) return;
-      const int64_t i_begin = a * groups_.per_group, i_end = std::min(row_blocks, i_begin + groups_.per_group);
-      const int64_t j_begin = b * groups_.per_group, j_end = std::min(column_blocks, j_begin + groups_.per_group);
-      start(task);
-      for (int64_t i = i_begin; i < i_end; ++i)
-        for (int64_t j = symmetric ? std::max(i, j_begin) : j_begin; j < j_end && !watch.stopped(); ++j) {
-          visit(task, i, j);
-          watch.task_done();
-        }
-      finish(task, Range{i_begin * block, std::min(n, i_end * block)}, Range{j_begin * block, std::min(n_right, j_end * block)});
-    });
-  }
-
-  struct Range {
-    int64_t begin, end;
-  };
 };
-
-// A sum of many parts, and what its roundings have lost of them (Knuth's two-sum): any order of the parts gives nearly the
-// same number. `TileTable::add_compensated` is the same for many sums, kcalib/parallel/reductions.py in Python.
-struct Compensated {
-  double sum = 0, lost = 0;
-
-  void add(double x) {
-    const double next = sum + x, added = next - sum;
-    lost += (sum - (next - added)) + (x - added);
-    sum = next;
-  }
-  double value() const { return std::isfinite(lost) ? sum + lost : sum; }
-};
-
-// sums[k] += lost[k], where sums have not overflown.
-inline void settle(double* sums, const double* lost, int64_t n) {
-  for (int64_t k = 0; k < n; ++k) sums[k] = Compensated{sums[k], lost[k]}.value();
-}
 
 }  // namespace kcalib

@@ -1,172 +1,175 @@
 #include "cpu/pairs/sweep.h"
 
 #include <algorithm>
-#include <atomic>
 #include <numeric>
+#include <optional>
 #include <type_traits>
 #include <vector>
 
-#include "cpu/pairs/task_sums.h"
+#include "cpu/pairs/blocks.h"
+#include "cpu/reductions/block_sums.h"
+#include "cpu/reductions/reduction.h"
 
 namespace kcalib {
-
-template <class T> Groups groups_of(const PairProblem<T>& problem, const Run& run) {
-  constexpr int64_t MAX_GROUPS = 32;
-  const int64_t n = problem.left.n, n_right = problem.right.n, largest = std::max(n, n_right);
-  const int64_t block = run.block ? run.block : block_rows(problem, largest);
-  const int64_t per_group = run.block ? run.per_group : ceil_divide(ceil_divide(largest, block), MAX_GROUPS);
-  return {block, per_group, ceil_divide(n, block * per_group), ceil_divide(n_right, block * per_group)};
-}
-
-template <class T>
-bool moment_parts(const PairProblem<T>& problem, const Run& run, double* totals, double* row_parts, double* column_parts,
-                  double* squares, double* expected) {
-  const Blocks<T> blocks(problem, run);
-  const int threads = blocks.threads();
-  MomentSums<T> sums(blocks, run, threads, {totals, row_parts, column_parts, squares, expected});
-  return blocks.for_each(
-      threads, [&](int64_t task) { sums.start(task); },
-      [&](int64_t, int64_t i, int64_t j) {
-        const BlockOfPairs<T> pairs = blocks.pairs(i, j);
-        BlockSums found = sums.of_block();
-        blocks.tile.sums(pairs, found);
-        sums.add(pairs, found);
-      },
-      [&](int64_t task, auto rows, auto columns) { sums.finish(task, rows, columns); });
-}
-
-template <class T>
-bool moments(const PairProblem<T>& problem, const Run& run, double* total, double* row_sums, double* column_sums,
-             double* squares, double* expected) {
-  const MergedMoments<T> merged(problem, run, row_sums, squares, expected);
-  const PartsOfMoments parts = merged.parts();
-  if (!moment_parts(problem, run, parts.totals, parts.rows, parts.columns, parts.squares, parts.expected)) return false;
-  merged.write(total, row_sums, column_sums, squares, expected);
-  return true;
-}
-
-int64_t weights_at_once(const TileTable& table, int64_t size) {
-  return size == sizeof(float) ? table.float32.weights_at_once : table.float64.weights_at_once;
-}
-
 namespace {
-template <class T, class W>
-bool forms_of(const Blocks<T>& blocks, const Run& run, const WeightPanels<W>& weights,
-              bool of_all_tasks, double* parts) {
-  const int threads = blocks.threads(double(weights.length(run)));
-  FormSums<T, W> sums(blocks, run, threads, weights, of_all_tasks, parts);
-  return blocks.for_each(
-      threads, [&](int64_t task) { sums.start(task); },
-      [&](int64_t task, int64_t i, int64_t j) {
-        const BlockOfPairs<T> pairs = blocks.pairs_and_diagonal(i, j);
-        if constexpr (std::is_same_v<decltype(sums.entries()), double*>)
-          blocks.tile.entries(pairs, sums.entries(), blocks.block);
-        else
-          blocks.tile.entries_single(pairs, sums.entries(), blocks.block);
-        sums.add(task, pairs);
-      },
-      [&](int64_t task, auto, auto) { sums.finish(task); });
-}
-}  // namespace
 
-template <class T, class W>
-bool quadratic_parts(const PairProblem<T>& problem, const Run& run, const W* const* panels, int64_t n_panels, int64_t first_row,
-                     int64_t first_column, double* parts) {
-  return forms_of(Blocks<T>(problem, run), run, WeightPanels<W>{panels, n_panels, first_row, first_column}, true, parts);
+template <class T> Side<T> typed(const Side<void>& side) {
+  return {static_cast<const T*>(side.points), side.n_features, static_cast<const T*>(side.marks), side.n_marks, side.labels,
+          side.classes, side.centre, side.order, side.n, side.expecting};
 }
 
-template <class T, class W>
-bool quadratic_forms(const PairProblem<T>& problem, const Run& run, const W* const* panels, int64_t n_panels, double* out) {
+// function(problem) for the problem in the type of its numbers.
+template <class Function> auto with_type(const AnyProblem& problem, Function&& function) {
+  const auto as = [&]<class T>(T) {
+    return function(PairProblem<T>{problem.program, typed<T>(problem.left), typed<T>(problem.right), problem.symmetric});
+  };
+  return problem.single ? as(float()) : as(double());
+}
+
+// All pairs of groups of rows and columns, in the order in which products are added to the results: a group of results is
+// added to once in every turn, and tasks that follow each other belong to different groups.
+class GroupOrder {
+ public:
+  struct Pair {
+    int64_t rows, columns, turn;
+  };
+
+  GroupOrder(bool symmetric, int64_t row_groups, int64_t column_groups)
+      : symmetric_(symmetric), turns_(column_groups), slots_(symmetric ? row_groups / 2 + 1 : row_groups) {}
+
+  int64_t places() const { return turns_ * slots_; }
+
+  // Symmetric problems: the pairs i <= j with i + j = turn (modulo the number of groups); nothing where there is none.
+  std::optional<Pair> operator[](int64_t place) const {
+    const int64_t turn = place / slots_, slot = place % slots_;
+    if (!symmetric_) return Pair{slot, turn, turn};
+    const bool below = slot <= turn / 2;
+    const int64_t i = below ? slot : turn - turn / 2 + slot;
+    const int64_t j = below ? turn - i : turn + turns_ - i;
+    return i <= j ? std::optional<Pair>(Pair{i, j, turn}) : std::nullopt;
+  }
+
+ private:
+  bool symmetric_;
+  int64_t turns_, slots_;
+};
+
+// Room for the entries of a block for each thread; its last rows are those of a register tile beyond the block's.
+template <class W> class EntryRoom {
+ public:
+  EntryRoom(bool is_needed, int64_t block, int64_t stride, int threads)
+      : size_(is_needed ? (block + MAX_ROWS_AT_ONCE) * stride : 0), entries_(size_ * threads) {
+    std::fill_n(entries_.get(), size_ * threads, W(0));
+  }
+  W* of_thread() const { return entries_.get() + size_ * thread_number(); }
+
+ private:
+  const int64_t size_;
+  const AlignedBuffer<W> entries_;
+};
+
+template <class T> struct Rooms {
+  using Other = std::conditional_t<std::is_same_v<T, double>, float, double>;
+  const int64_t stride;
+  const EntryRoom<T> own;
+  const EntryRoom<Other> converted;
+
+  Rooms(unsigned needs, int64_t block, int threads)
+      : stride(round_up(block, WIDEST_PANEL)),
+        own(needs & (ENTRIES | DOUBLE_ENTRIES | SINGLE_ENTRIES), block, stride, threads),
+        converted(needs & (std::is_same_v<T, double> ? SINGLE_ENTRIES : DOUBLE_ENTRIES), block, stride, threads) {}
+};
+
+template <class T> class TypedBlock final : public Block {
+ public:
+  TypedBlock(const Blocks<T>& blocks, int64_t i, int64_t j, const Rooms<T>& rooms)
+      : tile_(blocks.tile), pairs_(blocks.pairs(i, j)), room_(rooms.own.of_thread()), converted_(rooms.converted.of_thread()) {
+    row_begin = pairs_.row_begin;
+    row_end = pairs_.row_end;
+    column_begin = pairs_.column_begin;
+    column_end = pairs_.column_end;
+    on_diagonal = pairs_.on_diagonal;
+    stride = rooms.stride;
+  }
+
+  void add_sums(BlockSums& sums) const override { tile_.sums(pairs_, sums); }
+  double* entries() override { return entries_as<double>(tile_.to_double); }
+  float* entries_single() override { return entries_as<float>(tile_.to_single); }
+  void write_panels(double* out, int64_t panel_stride) override { tile_.panels(written(), out, panel_stride); }
+  void write_panels(float* out, int64_t panel_stride) override { tile_.panels_single(written(), out, panel_stride); }
+  void add_counts(const double* thresholds, int64_t* counts) override { tile_.counts(written(), thresholds, counts); }
+  int64_t write_between(double low, double high, double* out, int64_t* below) override {
+    return tile_.between(written(), low, high, out, below);
+  }
+
+ private:
+  WrittenBlock<T> written() {
+    if (!is_written_) {
+      BlockOfPairs<T> with_diagonal = pairs_;
+      with_diagonal.on_diagonal = false;
+      tile_.entries(with_diagonal, room_, stride);
+    }
+    is_written_ = true;
+    return {room_, stride, rows(), columns(), on_diagonal};
+  }
+  template <class W> W* entries_as(void (*convert)(const WrittenBlock<T>&, W*)) {
+    const WrittenBlock<T> own = written();
+    if constexpr (std::is_same_v<T, W>) {
+      return room_;
+    } else {
+      if (!is_converted_) convert(own, converted_);
+      is_converted_ = true;
+      return converted_;
+    }
+  }
+
+  const TileFunctions<T>& tile_;
+  const BlockOfPairs<T> pairs_;
+  T* const room_;
+  typename Rooms<T>::Other* const converted_;
+  bool is_written_ = false, is_converted_ = false;
+};
+
+template <class T> bool sweep_typed(PairProblem<T> problem, const Run& run, Reduction* const* begin, Reduction* const* end) {
+  unsigned needs = 0;
+  double work = 0;
+  for (auto reduction = begin; reduction < end; ++reduction) {
+    needs |= (*reduction)->needs();
+    work += (*reduction)->work();
+  }
+  problem.left.expecting = problem.right.expecting = needs & NULL_VARIANCE;
   const Blocks<T> blocks(problem, run);
-  const WeightPanels<W> weights{panels, n_panels, 0, 0};
-  const int64_t length = weights.length(run);
-  const AlignedBuffer<double> parts(blocks.own_tasks() * length);
-  if (!forms_of(blocks, run, weights, false, parts.get())) return false;
-  merge(run, parts, blocks.own_tasks(), length, out);
+  const GroupOrder order(problem.symmetric, blocks.row_groups, blocks.column_groups);
+  const int threads = int(std::min(int64_t(blocks.threads(work)), order.places()));
+  const Rooms<T> rooms(needs, blocks.block, threads);
+  const SweepShape shape{&run, threads, blocks.n, blocks.n_right, problem.left.order, problem.right.order, problem.symmetric,
+                         blocks.block, blocks.group, rooms.stride, blocks.row_groups, blocks.column_groups};
+  for (auto reduction = begin; reduction < end; ++reduction) (*reduction)->start(shape);
+  Watch watch(run, blocks.pairs_of_blocks());
+  // Tasks begin in order, for which products wait.
+  const bool is_finished = parallel_tasks(watch, threads, order.places(), [&](int64_t place) {
+    const auto pair = order[place];
+    if (!pair) return;
+    const Task task = blocks.task(pair->rows, pair->columns, pair->turn, thread_number());
+    for (auto reduction = begin; reduction < end; ++reduction) (*reduction)->start_task(task);
+    for (int64_t i = task.row_begin / blocks.block; i * blocks.block < task.row_end; ++i) {
+      const int64_t first = task.column_begin / blocks.block;
+      for (int64_t j = problem.symmetric ? std::max(i, first) : first; j * blocks.block < task.column_end && !watch.stopped(); ++j) {
+        TypedBlock<T> block(blocks, i, j, rooms);
+        for (auto reduction = begin; reduction < end; ++reduction) (*reduction)->add(task, block);
+        watch.task_done();
+      }
+    }
+    for (auto reduction = begin; reduction < end; ++reduction) (*reduction)->finish_task(task, watch);
+  });
+  if (!is_finished) return false;
+  for (auto reduction = begin; reduction < end; ++reduction) (*reduction)->finish();
   return true;
 }
 
-template <class T>
-bool match_parts(const PairProblem<T>& problem, const Run& run, const LabelPanels& labels, int64_t first_row, int64_t first_column,
-                 double* parts) {
-  const Blocks<T> blocks(problem, run);
-  const TileTable& table = *run.table;
-  const int64_t length = labels.length(table), block = blocks.block, room = (block + MAX_MATCH_ROWS) * block;
-  const int threads = blocks.threads(2.0 * double(length));
-  const AlignedBuffer<double> entries(room * threads), sums(2 * length * threads);  // as in `quadratic_parts`
-  const AlignedBuffer<int> units(room * threads);
-  std::fill_n(parts, blocks.tasks() * length, 0.0);
-  std::fill_n(entries.get(), room * threads, 0.0);
-  const auto own = [&] { return &sums[2 * length * thread_number()]; };
-  return blocks.for_each(
-      threads, [&](int64_t) { std::fill_n(own() + length, length, 0.0); },
-      [&](int64_t task, int64_t i, int64_t j) {
-        const BlockOfPairs<T> pairs = blocks.pairs_and_diagonal(i, j);
-        const MatchBlock of{first_row + pairs.row_begin, pairs.row_end - pairs.row_begin, first_column + pairs.column_begin,
-                            pairs.column_end - pairs.column_begin, problem.symmetric && i == j};
-        double* h = entries.get() + room * thread_number();
-        int* whole = units.get() + room * thread_number();
-        blocks.tile.entries(pairs, h, block);
-        const double unit = table.in_units(h, block, of.rows, of.columns, of.on_diagonal, whole);
-        std::fill_n(own(), length, 0.0);
-        const double times = problem.symmetric ? 2 * unit : unit;
-        table.matches(whole, block, of, labels.panels, labels.count, times, own());
-        table.add_compensated(own(), length, parts + task * length, own() + length);
-      },
-      [&](int64_t task, auto, auto) { settle(parts + task * length, own() + length, length); });
-}
-
-template <class T> bool matches(const PairProblem<T>& problem, const Run& run, const LabelPanels& labels, double* out) {
-  const Groups groups = groups_of(problem, run);
-  const int64_t tasks = groups.rows * groups.columns, length = labels.length(*run.table);
-  const AlignedBuffer<double> parts(tasks * length);
-  if (!match_parts(problem, run, labels, 0, 0, parts.get())) return false;
-  merge(run, parts, tasks, length, out);
-  return true;
-}
-
-template <class T>
-bool counts(const PairProblem<T>& problem, const Run& run, const double* thresholds, int64_t* counts) {
-  const Blocks<T> blocks(problem, run);
-  const AlignedBuffer<int64_t> parts(blocks.tasks() * THRESHOLDS);
-  std::fill_n(parts.get(), blocks.tasks() * THRESHOLDS, int64_t(0));
-  const bool finished = blocks.for_each(
-      blocks.threads(), [](int64_t) {},
-      [&](int64_t task, int64_t i, int64_t j) { blocks.tile.counts(blocks.pairs(i, j), thresholds, &parts[task * THRESHOLDS]); },
-      [](int64_t, auto, auto) {});
-  std::fill_n(counts, THRESHOLDS, int64_t(0));
-  for (int64_t k = 0; k < blocks.tasks() * THRESHOLDS; ++k) counts[k % THRESHOLDS] += parts[k];
-  return finished;
-}
-
-template <class T>
-bool between(const PairProblem<T>& problem, const Run& run, double low, double high, double* out, int64_t capacity,
-             int64_t* found, int64_t* below) {
-  const Blocks<T> blocks(problem, run);
-  const int threads = blocks.threads();
-  const int64_t room = blocks.block * blocks.block;
-  const AlignedBuffer<double> buffer(room * threads);
-  std::atomic<int64_t> filled{0};
-  std::atomic<int64_t> lower{0};
-  const bool finished = blocks.for_each(
-      threads, [](int64_t) {},
-      [&](int64_t, int64_t i, int64_t j) {
-        double* block = buffer.get() + room * thread_number();
-        int64_t own = 0;
-        const int64_t count = blocks.tile.between(blocks.pairs(i, j), low, high, block, room, &own);
-        lower.fetch_add(own);
-        const int64_t begin = filled.fetch_add(count);
-        if (begin < capacity) std::copy_n(block, std::min(count, capacity - begin), out + begin);
-      },
-      [](int64_t, auto, auto) {});
-  *found = filled.load();
-  *below = lower.load();
-  return finished;
-}
-
-template <class T> bool block_sums(const PairProblem<T>& problem, const Run& run, int64_t size, double* out) {
-  // A task is a strip of rows of one block against the columns from its own on: large
-  // blocks are shared between threads, small ones are dealt out in runs.
+template <class T> bool sum_blocks_typed(const PairProblem<T>& problem, const Run& run, int64_t size, double* out) {
+  // A task is a strip of rows of one block against the columns from its own on: large blocks are shared between threads,
+  // small ones are dealt out in runs.
   const int64_t n_blocks = problem.left.n / size, step = block_rows(problem, size);
   const int64_t strips = ceil_divide(size, step), tasks = n_blocks * strips;
   const TileFunctions<T>& tile = functions<T>(*run.table);
@@ -193,10 +196,10 @@ template <class T> bool block_sums(const PairProblem<T>& problem, const Run& run
     }
     parts[task] = 2 * sums.total;
   };
-  const bool finished = parallel_tasks(watch, threads, ceil_divide(tasks, run_length), [&](int64_t k) {
+  const bool is_finished = parallel_tasks(watch, threads, ceil_divide(tasks, run_length), [&](int64_t k) {
     for (int64_t task = k * run_length; task < std::min(tasks, (k + 1) * run_length) && !watch.stopped(); ++task) add_strip(task);
   });
-  if (!finished) return false;
+  if (!is_finished) return false;
   for (int64_t b = 0; b < n_blocks; ++b) {
     out[b] = 0;
     for (int64_t s = 0; s < strips; ++s) out[b] += parts[b * strips + s];
@@ -204,15 +207,7 @@ template <class T> bool block_sums(const PairProblem<T>& problem, const Run& run
   return true;
 }
 
-template <class T> bool entries(const PairProblem<T>& problem, const Run& run, double* out) {
-  const Blocks<T> blocks(problem, run);
-  return blocks.for_each_block(blocks.threads(), [&](int64_t i, int64_t j) {
-    const BlockOfPairs<T> pairs = blocks.pairs_and_diagonal(i, j);
-    blocks.tile.entries(pairs, out + pairs.row_begin * blocks.n_right + pairs.column_begin, blocks.n_right);
-  });
-}
-
-template <class T> bool own_products(const PairProblem<T>& problem, const Run& run, T* out) {
+template <class T> bool own_products_typed(const PairProblem<T>& problem, const Run& run, T* out) {
   const TileFunctions<T>& tile = functions<T>(*run.table);
   const Side<T>& side = problem.left;
   const int64_t step = 96, tasks = ceil_divide(side.n, step), packed_size = tile.packed_size(side, std::min(step, side.n));
@@ -230,6 +225,40 @@ template <class T> bool own_products(const PairProblem<T>& problem, const Run& r
   });
 }
 
+}  // namespace
+
+Groups groups_of(const AnyProblem& problem, const Run& run) {
+  return with_type(problem, [&](const auto& typed) { return groups_of(typed, run); });
+}
+
+bool sweep(const AnyProblem& problem, const Run& run, Reduction* const* reductions, int64_t count) {
+  return with_type(problem, [&](const auto& typed) { return sweep_typed(typed, run, reductions, reductions + count); });
+}
+
+bool sum_blocks(const AnyProblem& problem, const Run& run, int64_t size, double* out) {
+  return with_type(problem, [&](const auto& typed) { return sum_blocks_typed(typed, run, size, out); });
+}
+
+bool own_products(const AnyProblem& problem, const Run& run, void* out) {
+  return with_type(problem, [&]<class T>(const PairProblem<T>& typed) { return own_products_typed(typed, run, static_cast<T*>(out)); });
+}
+
+void merge(const Run& run, const double* parts, int64_t count, int64_t length, double* out) {
+  constexpr int64_t AT_ONCE = 512;
+  double lost[AT_ONCE];
+  for (int64_t k = 0; k < length; k += AT_ONCE) {
+    const int64_t size = std::min(AT_ONCE, length - k);
+    std::copy_n(parts + k, size, out + k);
+    std::fill_n(lost, size, 0.0);
+    for (int64_t g = 1; g < count; ++g) run.table->add_compensated(parts + g * length + k, size, out + k, lost);
+    settle(out + k, lost, size);
+  }
+}
+
+int64_t weights_at_once(const TileTable& table, int64_t size) {
+  return size == sizeof(float) ? table.float32.weights_at_once : table.float64.weights_at_once;
+}
+
 template <class T> double probe(const Run& run, Probe what, int64_t repetitions) {
   const auto once = functions<T>(*run.table).probe;
   const int threads = team_size(run, run.threads, double(repetitions) * 100);
@@ -245,24 +274,9 @@ template <class T> void evaluate(const Run& run, ScalarFunction f, const T* x, d
   functions<T>(*run.table).evaluate(f, x, T(a), n, out);
 }
 
-#define KCALIB_INSTANTIATE(T)                                                                        \
-  template Groups groups_of<T>(const PairProblem<T>&, const Run&);                                   \
-  template bool moments<T>(const PairProblem<T>&, const Run&, double*, double*, double*, double*, double*); \
-  template bool moment_parts<T>(const PairProblem<T>&, const Run&, double*, double*, double*, double*, double*); \
-  template bool block_sums<T>(const PairProblem<T>&, const Run&, int64_t, double*);                     \
-  template bool quadratic_parts<T>(const PairProblem<T>&, const Run&, const double* const*, int64_t, int64_t, int64_t, double*); \
-  template bool quadratic_parts<T>(const PairProblem<T>&, const Run&, const float* const*, int64_t, int64_t, int64_t, double*); \
-  template bool quadratic_forms<T>(const PairProblem<T>&, const Run&, const double* const*, int64_t, double*); \
-  template bool quadratic_forms<T>(const PairProblem<T>&, const Run&, const float* const*, int64_t, double*); \
-  template bool match_parts<T>(const PairProblem<T>&, const Run&, const LabelPanels&, int64_t, int64_t, double*); \
-  template bool matches<T>(const PairProblem<T>&, const Run&, const LabelPanels&, double*);          \
-  template bool counts<T>(const PairProblem<T>&, const Run&, const double*, int64_t*);                \
-  template bool between<T>(const PairProblem<T>&, const Run&, double, double, double*, int64_t, int64_t*, int64_t*); \
-  template bool entries<T>(const PairProblem<T>&, const Run&, double*);                              \
-  template bool own_products<T>(const PairProblem<T>&, const Run&, T*);                              \
-  template double probe<T>(const Run&, Probe, int64_t); \
-  template void evaluate<T>(const Run&, ScalarFunction, const T*, double, int64_t, T*);
-KCALIB_INSTANTIATE(double)
-KCALIB_INSTANTIATE(float)
+template double probe<double>(const Run&, Probe, int64_t);
+template double probe<float>(const Run&, Probe, int64_t);
+template void evaluate<double>(const Run&, ScalarFunction, const double*, double, int64_t, double*);
+template void evaluate<float>(const Run&, ScalarFunction, const float*, double, int64_t, float*);
 
 }  // namespace kcalib

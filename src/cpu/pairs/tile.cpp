@@ -9,7 +9,7 @@
 // AVX-512 must not be the copy that the linker keeps for everyone.
 //
 // panels.h packs samples, quantities.h has their distances, kernel_tile.h the profiles, mixture_kernels.cpp the target
-// factors of signed measures, visitors.h what is done with the entries, block_products.h what is done with a block of
+// factors of signed measures, visitors.h what is done with the entries, written_entries.h and block_products.h what is done with a block of
 // entries once it is written, match_kernels.h its sums over pairs with equal labels.
 #include "cpu/pairs/tile.h"
 
@@ -19,6 +19,7 @@
 #include "cpu/pairs/panels.h"
 #include "cpu/pairs/quantities.h"
 #include "cpu/pairs/visitors.h"
+#include "cpu/pairs/written_entries.h"
 
 namespace kcalib {
 namespace {
@@ -68,8 +69,7 @@ template <class V> __attribute__((noinline)) void expected_parts(const RegisterT
 }
 
 // Shows `visitor` every entry of the block, a row of a register tile at a time:
-//   start_panel();  row(r, i, j, h) with h[VECTORS] = H[i + r][j...] for r < ROWS;  end_tile(i);  end_panel(j).
-// A visitor OF_FACTORS has row(r, i, kernel, factor) instead, of which the entries are the products.
+//   start_panel();  row(r, i, kernel, factor), whose products are H[i + r][j...], for r < ROWS;  end_tile(i);  end_panel(j).
 // Columns outside, rows inside: a panel stays in cache. Rows beyond the block's last
 // (up to ROWS - 1) and columns beyond its last are shown as zeros. On the diagonal, tiles without a pair i < j are not
 // shown, and other pairs are zeros.
@@ -80,7 +80,7 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
   const int64_t panel_size = Panel<T>::size(right);
   const PairProgram& program = *block.program;
   const bool residual = left.labels;
-  const bool in_one_pass = Visitor::OF_FACTORS && residual && !block.on_diagonal && is_one_decay(program.kernel);
+  const bool in_one_pass = residual && !block.on_diagonal && is_one_decay(program.kernel);
   const bool joined = program.target && are_normals_on_a_line(*program.target) && is_one_decay(program.kernel);
 
   RowGroup<T> groups[MAX_BLOCK_ROWS / ROWS];
@@ -161,29 +161,22 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
       if constexpr (Visitor::EXPECTING) {
         expected_parts(tile, quantities.squared(EUCLIDEAN), products, dots);
       }
-      if constexpr (Visitor::OF_FACTORS)
-        if (in_one_pass) {
-          const Factor& factor = program.kernel.factors[program.kernel.terms[0].first_factor];
-          decays_of<true, V>(factor, quantities,
-                             [&](int r, const V* k) KCALIB_INLINE {
-                               visitor.row(r, i, k, target + r * VECTORS);
-                               if constexpr (Visitor::EXPECTING) visitor.squares(k, products + r * VECTORS, dots + r * VECTORS);
-                             });
-          visitor.end_tile(i);
-          continue;
-        }
+      if (in_one_pass) {
+        const Factor& factor = program.kernel.factors[program.kernel.terms[0].first_factor];
+        decays_of<true, V>(factor, quantities,
+                           [&](int r, const V* k) KCALIB_INLINE {
+                             visitor.row(r, i, k, target + r * VECTORS);
+                             if constexpr (Visitor::EXPECTING) visitor.squares(k, products + r * VECTORS, dots + r * VECTORS);
+                           });
+        visitor.end_tile(i);
+        continue;
+      }
       if (!have_kernel) kernel_values<V>(program.kernel, quantities, kernel);
       if (block.on_diagonal)
         keep_above<V>(i - j, kernel);
       const auto show = [&](int r, const V* factor) KCALIB_INLINE {
-        if constexpr (Visitor::OF_FACTORS) {
-          visitor.row(r, i, kernel + r * VECTORS, factor);
-          if constexpr (Visitor::EXPECTING) visitor.squares(kernel + r * VECTORS, products + r * VECTORS, dots + r * VECTORS);
-        } else {
-          V h[VECTORS];
-          for (int v = 0; v < VECTORS; ++v) h[v] = rounded(kernel[r * VECTORS + v] * factor[v]);
-          visitor.row(r, i, j, h);
-        }
+        visitor.row(r, i, kernel + r * VECTORS, factor);
+        if constexpr (Visitor::EXPECTING) visitor.squares(kernel + r * VECTORS, products + r * VECTORS, dots + r * VECTORS);
       };
       if (residual || program.target) {
 #pragma GCC unroll 6
@@ -202,9 +195,10 @@ template <class T, class Visitor> void add_sums(const BlockOfPairs<T>& block, Vi
   visitor.columns = block.column_end - block.column_begin;
   for_each_tile(block, visitor);
   for (const DoublePack& part : visitor.total) sums.total += sum_lanes(part);
-  if constexpr (Visitor::HAS_ROWS)
+  if constexpr (Visitor::HAS_ROWS) {
     for (int64_t i = 0; i < block.row_end - block.row_begin; ++i) sums.rows[i] += sum_lanes(visitor.row_sum[i]);
-  if constexpr (Visitor::HAS_SECOND) sums.squares += sum_lanes(visitor.square_sum);
+    sums.squares += sum_lanes(visitor.square_sum);
+  }
   if constexpr (Visitor::EXPECTING) {
     for (const DoublePack& part : visitor.expected) sums.expected_squares += sum_lanes(part);
     for (const DoublePack& part : visitor.magnitude) sums.magnitude += sum_lanes(part);
@@ -217,60 +211,14 @@ template <class Visitor, class T> void sums_as(const BlockOfPairs<T>& block, Blo
 }
 
 template <class T> void sums(const BlockOfPairs<T>& block, BlockSums& sums) {
-  if (!sums.rows) return sums_as<SumVisitor<T, false, false>>(block, sums);
-  if (!sums.second) return sums_as<SumVisitor<T, true, false>>(block, sums);
-  if (!sums.expected) return sums_as<SumVisitor<T, true, true>>(block, sums);
+  if (!sums.rows) return sums_as<SumVisitor<T, false>>(block, sums);
+  if (!sums.expected) return sums_as<SumVisitor<T, true>>(block, sums);
   sums_as<ExpectedSumVisitor<T>>(block, sums);
 }
 
-template <class T, class Out> void entries(const BlockOfPairs<T>& block, Out* out, int64_t stride) {
-  EntryVisitor<T, Out> visitor{out, stride, block.row_end - block.row_begin, block.column_end - block.column_begin};
+template <class T> void entries(const BlockOfPairs<T>& block, T* out, int64_t stride) {
+  EntryVisitor<T> visitor{out, stride};
   for_each_tile(block, visitor);
-}
-
-template <class T, class Out> void panels(const BlockOfPairs<T>& block, Out* out, int64_t stride) {
-  EntryPanels<T, Out> visitor{{out, stride}};
-  for_each_tile(block, visitor);
-  visitor.written.fill_up(block.row_end - block.row_begin);
-}
-
-template <class T> void counts(const BlockOfPairs<T>& block, const double* thresholds, int64_t* counts) {
-  using V = Pack<T>;
-  V threshold[THRESHOLDS];
-  Bits<V> count[THRESHOLDS] = {};
-  for (int t = 0; t < THRESHOLDS; ++t) threshold[t] = splat<V>(T(thresholds[t]));
-  const auto take = [&](V h) KCALIB_INLINE {
-#pragma GCC unroll 8
-    for (int t = 0; t < THRESHOLDS; ++t) count[t] -= h < threshold[t];
-  };
-  PairVisitor<T, decltype(take)> visitor{block, take};
-  for_each_tile(block, visitor);
-  for (int t = 0; t < THRESHOLDS; ++t)
-    for (int l = 0; l < LANES<V>; ++l) counts[t] += count[t][l];
-}
-
-template <class T>
-int64_t between(const BlockOfPairs<T>& block, double low, double high, double* out, int64_t capacity, int64_t* below) {
-  using V = Pack<T>;
-  int64_t found = 0;
-  Bits<V> count = {};
-  const auto take = [&](V h) KCALIB_INLINE {
-    const Bits<V> lower = h < T(low), inside = ~lower & (h < T(high));
-    count -= lower;
-    if (found + LANES<V> <= capacity) {
-      found += write_chosen(h, inside, out + found);
-      return;
-    }
-    for (int l = 0; l < LANES<V>; ++l)
-      if (inside[l]) {
-        if (found < capacity) out[found] = h[l];
-        ++found;
-      }
-  };
-  PairVisitor<T, decltype(take)> visitor{block, take};
-  for_each_tile(block, visitor);
-  for (int l = 0; l < LANES<V>; ++l) *below += count[l];
-  return found;
 }
 
 void add(const double* x, int64_t n, double* sums) {
@@ -357,10 +305,11 @@ template <class T> constexpr TileFunctions<T> table_of() {
           pack<T>,
           own_products<T>,
           sums<T>,
-          entries<T, double>,
-          entries<T, float>,
-          panels<T, double>,
-          panels<T, float>,
+          entries<T>,
+          convert<T, double>,
+          convert<T, float>,
+          write_panels<T, double>,
+          write_panels<T, float>,
           multiply<T>,
           counts<T>,
           between<T>,

@@ -62,11 +62,19 @@ template <class T> struct BlockOfPairs {
 // What is wanted of a block's entries, all added to what is there. Sums run over register tiles
 // in the entries' type, and over the tiles in float64.
 struct BlockSums {
-  double* rows;     // sums over columns; null: only the total is wanted
+  double* rows;     // sums over columns, and with them the sum of squares; null: only the total is wanted
   double* columns;  // sums over rows; may be null
-  bool second;      // sum the squares; needs rows
-  bool expected;    // and their expectation given the points; needs second, and sides that are `expecting`
+  bool expected;    // sum the expectation of squares given the points; needs rows, and sides that are `expecting`
   double total, squares, expected_squares, magnitude;  // the last: kernel^2 <x, x'>, beside which expected squares are rounded
+};
+
+constexpr int64_t WIDEST_PANEL = 64, MAX_ROWS_AT_ONCE = 8;  // columns of a panel, rows of a register tile: the most of all levels
+
+// Entries that `TileFunctions::entries` has written; `on_diagonal`: of pairs i < j alone.
+template <class T> struct WrittenBlock {
+  const T* h;
+  int64_t stride, rows, columns;
+  bool on_diagonal;
 };
 
 // A block of entries in panels, h[(p * stride + row) * width + lane], and the vectors to multiply it with. Vectors and
@@ -100,19 +108,20 @@ template <class T> struct TileFunctions {
   // out[i] = <P_i, P_i> under the target kernel, for the mixtures that the points of packed samples are.
   void (*own_products)(const Mixtures& mixtures, const Side<T>& side, int64_t samples, const T* packed, T* out);
   void (*sums)(const BlockOfPairs<T>& block, BlockSums& sums);
-  // Writes the block's entries to out[row * stride + column].
-  void (*entries)(const BlockOfPairs<T>& block, double* out, int64_t stride);
-  void (*entries_single)(const BlockOfPairs<T>& block, float* out, int64_t stride);
-  // Writes them, for `BlockProduct`, to panels of the width that functions of the type written have.
-  void (*panels)(const BlockOfPairs<T>& block, double* out, int64_t stride);
-  void (*panels_single)(const BlockOfPairs<T>& block, float* out, int64_t stride);
+  // Writes the block's entries to out[row * stride + column]: whole register tiles, with zeros beyond the last row and column.
+  // There is room for up to MAX_ROWS_AT_ONCE rows more, and `stride` is a multiple of WIDEST_PANEL.
+  void (*entries)(const BlockOfPairs<T>& block, T* out, int64_t stride);
+  // Copies them, rows as far apart; and, for `BlockProduct`, to panels of the width that functions of the type written have.
+  void (*to_double)(const WrittenBlock<T>& block, double* out);
+  void (*to_single)(const WrittenBlock<T>& block, float* out);
+  void (*panels)(const WrittenBlock<T>& block, double* out, int64_t stride);
+  void (*panels_single)(const WrittenBlock<T>& block, float* out, int64_t stride);
   // Adds both products. Sums of at most 96 terms, and those in each lane, are in T, all beyond them in float64.
   void (*multiply)(const BlockProduct<T>& block);
-  // Adds to counts[t] the number of entries below thresholds[t], t < THRESHOLDS; on the diagonal, of pairs i < j.
-  void (*counts)(const BlockOfPairs<T>& block, const double* thresholds, int64_t* counts);
-  // The entries (on the diagonal: of pairs i < j) in [low, high) are written to `out`, whose room
-  // is `capacity`; returns how many there are, and adds to `below` how many are below `low`.
-  int64_t (*between)(const BlockOfPairs<T>& block, double low, double high, double* out, int64_t capacity, int64_t* below);
+  // Adds to counts[t] the number of entries below thresholds[t], t < THRESHOLDS.
+  void (*counts)(const WrittenBlock<T>& block, const double* thresholds, int64_t* counts);
+  // Writes the entries in [low, high), returns how many there are, and adds to `below` how many are below `low`.
+  int64_t (*between)(const WrittenBlock<T>& block, double low, double high, double* out, int64_t* below);
   // Adds sum_ij w[i][c] h[i * stride + j] w[j][c] to out[p * weights_at_once + c] for the columns c of every
   // panel w = panels[p] of row-major weights; the rows of h are those from row_begin on, its columns alike.
   void (*quadratic)(const T* h, int64_t stride, int64_t row_begin, int64_t rows, int64_t column_begin, int64_t columns,

@@ -1,9 +1,10 @@
 // operator new, of which the k-th call after `arm(k)` fails: preloaded by tests/backend/test_no_memory.py.
+#include <atomic>
 #include <cstddef>
 #include <cstdlib>
 #include <new>
 
-static long failing = -1, seen = 0;
+static std::atomic<long> failing{-1}, seen{0};
 
 extern "C" void arm(long k) {
   seen = 0;
@@ -28,11 +29,11 @@ void *operator new(std::size_t size) { return made(size, plain); }
 void *operator new[](std::size_t size) { return made(size, plain); }
 void *operator new(std::size_t size, std::align_val_t a) { return made(size, static_cast<std::size_t>(a)); }
 void *operator new[](std::size_t size, std::align_val_t a) { return made(size, static_cast<std::size_t>(a)); }
-void backend delete(void *p) noexcept { std::free(p); }
-void backend delete[](void *p) noexcept { std::free(p); }
-void backend delete(void *p, std::size_t) noexcept { std::free(p); }
-void backend delete[](void *p, std::size_t) noexcept { std::free(p); }
-void backend delete(void *p, std::align_val_t) noexcept { std::free(p); }
-void backend delete[](void *p, std::align_val_t) noexcept { std::free(p); }
-void backend delete(void *p, std::size_t, std::align_val_t) noexcept { std::free(p); }
-void backend delete[](void *p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+void operator delete(void *p) noexcept { std::free(p); }
+void operator delete[](void *p) noexcept { std::free(p); }
+void operator delete(void *p, std::size_t) noexcept { std::free(p); }
+void operator delete[](void *p, std::size_t) noexcept { std::free(p); }
+void operator delete(void *p, std::align_val_t) noexcept { std::free(p); }
+void operator delete[](void *p, std::align_val_t) noexcept { std::free(p); }
+void operator delete(void *p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+void operator delete[](void *p, std::size_t, std::align_val_t) noexcept { std::free(p); }

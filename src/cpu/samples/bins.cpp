@@ -37,7 +37,8 @@ KCALIB_CLONES double norm_of_row(const double* gap, int64_t m, GapNorm norm) {
 // must be compared with. What is no number comes into the first bin.
 KCALIB_CLONES void bins_of(const double* x, int64_t count, double n_bins, std::int32_t* out) {
   constexpr double INTEGERS = 0x1.8p52;  // doubles of this size are integers: adding it rounds
-  const double last = n_bins - 1, reciprocal = 1 / n_bins;
+  const double last = n_bins - 1;
+  [[maybe_unused]] const double reciprocal = 1 / n_bins;
   for (int64_t i = 0; i < count; ++i) {
     const double edge = x[i] * n_bins + INTEGERS - INTEGERS;
 #ifdef KCALIB_FUSED

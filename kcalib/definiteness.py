@@ -8,9 +8,6 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-import numpy as np
-import scipy
-
 from kcalib import _packing
 from kcalib._backend import arrays, linalg
 from kcalib._backend.devices import on_their_gpu
@@ -93,7 +90,4 @@ def smallest_eigenvalue(
             problem = _packing.pack_points(points, kernel, "float64", threads=threads).problem
     backend = backend_for(problem, threads=threads)
     matrix = arrays.where_computed(sweep_one(backend, DenseRectangle(slice(0, n), slice(0, n))))
-    if not arrays.is_host(matrix):
-        return float(linalg.eigvalsh(matrix)[0])
-    matrix = np.array(matrix, dtype=np.float64)
-    return float(scipy.linalg.eigvalsh(matrix, subset_by_index=(0, 0), overwrite_a=True)[0])
+    return float(linalg.eigvalsh(matrix, overwrite=True)[0])

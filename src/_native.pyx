@@ -2,9 +2,8 @@
 # Typed memoryviews in, one C++ call out, the GIL released: no maths and no policy. A file of native/ for each header of
 # cpu/ declares what it calls.
 # Called by kcalib/_pairs (pairs, line, features, locations), kcalib/regression (dirichlet), kcalib/_input/labels.py,
-# kcalib/_packing/labels.py and kcalib/estimators (rows), kcalib/streaming (state), kcalib/_backend (threads, weights, tall,
-# symmetric),
-# kcalib/inference (tall, pair_laws).
+# kcalib/_packing/labels.py and kcalib/estimators (rows), kcalib/streaming (state), kcalib/_backend (threads, weights),
+# kcalib/inference (pair_laws).
 # Callers pass C-contiguous arrays of one dtype whose shapes agree. Numbers of samples are int64, as in NumPy; labels
 # beside points (both sides or neither) int32, for kernels of Euclidean distances only. Nothing here is kept between
 # calls but counters that are atomic, and a Sweep is of the call that made it: threads need no lock, and so no GIL.
@@ -39,8 +38,5 @@ include "native/line.pxi"
 include "native/dirichlet.pxi"
 include "native/features.pxi"
 include "native/rows.pxi"
-include "native/roots.pxi"
-include "native/tall.pxi"
-include "native/symmetric.pxi"
 include "native/pair_laws.pxi"
 include "native/state.pxi"

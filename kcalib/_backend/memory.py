@@ -16,7 +16,6 @@ from kcalib._backend.control_groups import MEMBERSHIP, MOUNTS, control_groups
 from kcalib._backend.faults import shown_size
 
 SMALL = 2**20  # bytes that are there: to ask the machine takes longer than what is done with them
-HUGE_PAGE = 2**21  # bytes
 
 
 def check_memory(needed: int, max_memory: Any, what: str, remedy: str, array: Any = None) -> None:
@@ -101,17 +100,3 @@ def available_memory_on_gpu(device: Any) -> int:
         available = int(device.mem_info[0]) + int(pool.free_bytes())
         limit = int(pool.get_limit())  # 0: none
         return min(available, max(0, limit - int(pool.used_bytes()))) if limit else available
-
-
-def whole_pages(rows: int, columns: int) -> np.ndarray:
-    """``np.empty((rows, columns))``, of large arrays from a boundary of huge pages on.
-
-    NumPy asks for huge pages. Those that an array begins and ends within it has in small ones: touching megabytes of
-    these for the first time takes longer than most of what is done with them.
-    """
-    n_bytes = 8 * rows * columns
-    if n_bytes < HUGE_PAGE:
-        return np.empty((rows, columns))
-    memory = np.empty(n_bytes + 2 * HUGE_PAGE, dtype=np.uint8)
-    begin = -memory.ctypes.data % HUGE_PAGE
-    return memory[begin : begin + n_bytes].view(np.float64).reshape(rows, columns)

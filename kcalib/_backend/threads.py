@@ -1,4 +1,4 @@
-"""How many threads a CPU backend may use, and progress of long sweeps."""
+"""How many threads a sweep and BLAS may use, and progress of long sweeps."""
 
 from __future__ import annotations
 
@@ -134,6 +134,33 @@ class TerminalProgress:
     def __exit__(self, *fault: object) -> None:
         if self._bar is not None:
             self._bar.close()
+
+
+_blas_lock = threading.RLock()
+if hasattr(os, "register_at_fork"):  # a forked process has neither the lock nor the limit of a thread that it lacks
+    os.register_at_fork(
+        before=_blas_lock.acquire, after_in_parent=_blas_lock.release, after_in_child=_blas_lock.release
+    )
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Limit BLAS to one thread, by ``with`` or as a decorator.
+
+    Limits are the process's with some libraries, the calling thread's with others. One Python thread at a time is
+    inside, so that each restores what was there before.
+    """
+    with _blas_lock, _blas().limit(limits=1):
+        yield
+
+
+@functools.cache
+def _blas() -> Any:
+    """Return threadpoolctl's controller of the BLAS libraries of NumPy and SciPy."""
+    import scipy.linalg  # noqa: F401  # loads SciPy's BLAS, which the controller would miss later
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController().select(user_api="blas")
 
 
 @contextmanager

@@ -223,7 +223,7 @@ def products_of(law: FiniteLaw, threads: int | None = None) -> np.ndarray:
     """tr(M V_i M V_j) of the pairs i != j, shape (n, n)."""
 
     def own_products(marks: np.ndarray) -> np.ndarray:
-        return linalg.cross_products(marks, marks, threads)
+        return linalg.matmul(marks, marks.T)
 
     p = arrays.to_host(law.probabilities)
     if law.root is not None or p.shape[1] <= RANK_WITH_COLUMNS:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from kcalib._backend import arrays
+from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.threads import resolve_threads
 from kcalib._input.forecasts import Forecasts
@@ -92,7 +92,7 @@ class ForecastFeatures(FeatureProblem):
         some = self._taken(rows)
         found = some.null_products()
         if found is None:
-            found = np.mean([(marks @ marks.T) ** 2 for marks in self._drawn_marks(rows, some)], axis=0)
+            found = np.mean([linalg.matmul(marks, marks.T) ** 2 for marks in self._drawn_marks(rows, some)], axis=0)
         return found
 
     def null_powers(self) -> tuple[np.ndarray, np.ndarray]:

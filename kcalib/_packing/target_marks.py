@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from kcalib._backend import arrays
+from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._input.forecasts import Forecasts
 from kcalib._packing.atoms import DRAWS, drawn_atoms
@@ -153,7 +153,7 @@ class RandomMarks(TargetMarks):
 
     def of_targets(self, y: np.ndarray) -> np.ndarray:
         """psi of targets, shape (N, d), less nothing, shape (N, r)."""
-        phases = (y - arrays.to_host(self.centre)) @ arrays.to_host(self.frequencies).T
+        phases = linalg.matmul(y - arrays.to_host(self.centre), arrays.to_host(self.frequencies).T)
         return np.concatenate([self.map.amplitudes * np.cos(phases), self.map.amplitudes * np.sin(phases)], axis=1)
 
     def null_products(self) -> np.ndarray | None:
@@ -180,7 +180,7 @@ class RandomMarks(TargetMarks):
                 both, turn = seen(v[f : f + 1, :] + sign * v)
                 covariance = (both - one - others - one * others) * turn * (a[f] * a)
                 parts = np.concatenate([covariance.real, covariance.imag], axis=1)
-                total += parts @ parts.T
+                total += linalg.matmul(parts, parts.T)
         return total / 2
 
     def take(self, rows: Array) -> RandomMarks:

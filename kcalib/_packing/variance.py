@@ -19,7 +19,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._input.data import Data
@@ -227,8 +226,6 @@ def expected_lengths(law: FiniteLaw) -> tuple[Array, Array]:
         square, first, second = 4 * float(law.narrow_root[1, 0]) ** 2, p[:, 0], p[:, 1]
         products = first * second
         return square * products, square**2 * products * (first**3 + second**3)
-    if law.root is None and arrays.is_host(p) and p.dtype == np.float64:
-        return _native.residual_lengths(np.ascontiguousarray(p), 1)
     top, others, rest = law.parts
     if law.root is None:  # R is the identity
         means = others - xp.astype(top, p.dtype) * rest

@@ -166,7 +166,7 @@ def _projections(d: int, count: int, random: np.random.Generator) -> np.ndarray:
     """Vectors r with E r r^T = I, shape (count, d): orthogonal ones of length sqrt d; all of d of them are a basis."""
     parts = []
     for begin in range(0, count, d):
-        parts.append(math.sqrt(d) * linalg.orthonormal(random.standard_normal((d, min(d, count - begin)))).T)
+        parts.append(math.sqrt(d) * linalg.orthonormalize(random.standard_normal((d, min(d, count - begin)))).T)
     return np.concatenate(parts)
 
 

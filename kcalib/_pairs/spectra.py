@@ -137,7 +137,7 @@ def _directions(columns: int, flat: bool, count: int, random: np.random.Generato
         normal = random.standard_normal((columns, min(room, count - begin)))
         if flat:
             normal -= normal.mean(axis=0)
-        parts.append(linalg.orthonormal(normal).T)
+        parts.append(linalg.orthonormalize(normal).T)
     return np.concatenate(parts)
 
 

@@ -12,7 +12,7 @@ from kcalib._backend.warnings import warn
 from kcalib._input.methods import Seeded
 from kcalib.estimators.ckce_low_rank import PivotedCholesky
 from kcalib.estimators.ckce_system import MethodResult, System
-from kcalib.solvers._solve import AutomaticSolver, solved
+from kcalib.solvers._solve import AutomaticSolver, solve_checked
 from kcalib.solvers.certificate import Certificate
 from kcalib.solvers.conjugate_gradient import ConjugateGradient
 from kcalib.solvers.ridge_system import Solver
@@ -59,14 +59,14 @@ def _certified(system: System, solver: Solver, tol: float) -> MethodResult:
     certificate = Certificate(system.matrix, right, system.shift, tol, system.epsilon, system.rounding_of_target)
     until_accepted = replace(solver, tol=None)
     try:
-        solution, verdict = solved(
+        solution, verdict = solve_checked(
             system.matrix, right, system.shift, until_accepted, judge=certificate, max_memory=system.max_memory
         )
     except ValueError as error:  # everything else is checked
         raise ValueError(
             f"{error} (n times `regularization` is the shift, {system.shift:.3g}: a larger one helps in any case)"
         ) from None
-    value, size, *_ = certificate.of(solution.values, verdict)
+    value, size, *_ = certificate.certify(solution.values, verdict)
     value = max(value, 0.0) if system.is_definite else value
     bound: float | None = size
     kind = "certificate"

@@ -137,7 +137,7 @@ def null_squares_of(problem: FeatureProblem) -> float:
         share = problem.n * (problem.n - 1) / (count * (count - 1))
     rows, weights = _subset(problem.null_lengths(reserve), reserve)
     phi = feature_rows(problem.map, _rows_of(problem.points, rows), threads=problem.threads)
-    entries = linalg.cross_products(phi, phi, problem.threads) ** 2
+    entries = linalg.matmul(phi, phi.T) ** 2
     entries *= problem.null_products(rows)
     np.fill_diagonal(entries, 0.0)
     return share * float(np.einsum("i,ij,j->", weights, entries, weights))

@@ -22,7 +22,7 @@ from functools import singledispatch
 
 import numpy as np
 
-from kcalib._backend import arrays
+from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
@@ -118,8 +118,8 @@ def feature_eigenvalue(problem: FeatureProblem) -> MeanEigenvalue:
     for begin in range(0, size, ROWS):
         some = xp.take(points, arrays.like(rows[begin : begin + ROWS], points), axis=0)
         phi = feature_rows(found, some, threads=problem.threads)
-        gram = gram + xp.matmul(phi.T, phi)
-    return MeanEigenvalue(float(np.linalg.eigvalsh(arrays.to_host(gram) / size)[-1]), supremum, size)
+        gram = gram + linalg.matmul(phi.T, phi)
+    return MeanEigenvalue(float(linalg.eigvalsh(arrays.to_host(gram) / size)[-1]), supremum, size)
 
 
 def feature_supremum(found: FeatureMap, *, has_bounded_points: bool) -> float | None:

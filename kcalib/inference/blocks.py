@@ -203,7 +203,7 @@ def _result(task: Task, seed: int, method: str, block_size: int, variance: str) 
         if variance == "conditional":
             log_pvalue = log_gamma_tail(estimate, spread**2, moments.skewness)
             if log_pvalue < FAR:
-                limit = limit_law(of_some(data, packed, backend.threads), block_size * estimate, n_blocks)
+                limit = limit_law(of_some(data, packed), block_size * estimate, n_blocks)
                 log_pvalue = max(log_pvalue, _log_far_tail(limit, block_size, estimate, spread))
         elif variance == "sample":
             log_pvalue = _log_student_tail(statistic, n_blocks - 1)

@@ -32,7 +32,7 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.memory import check_memory
 from kcalib.estimators.ckce_exact import VALUE_TOLERANCES
 from kcalib.estimators.ckce_low_rank import trace_bound
-from kcalib.solvers._solve import AutomaticSolver, solved
+from kcalib.solvers._solve import AutomaticSolver, solve_checked
 from kcalib.solvers.certificate import Certificate
 from kcalib.solvers.conjugate_gradient import is_good_factor
 from kcalib.solvers.kernel_operator import KernelMatrix
@@ -101,7 +101,7 @@ class CKCEExpansion:
     def pairs(self, strip: slice) -> Array:
         """B_ij <r_i, r_j> of so many of the `rows` and all of them."""
         r = self.residuals[arrays.like(self.rows, self.residuals)]
-        return self.weights[strip] * linalg.cross_products(r[strip], r, self.factor.matrix.threads)
+        return self.weights[strip] * linalg.matmul(r[strip], r.T)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,10 +143,10 @@ class SpectralFactor:
         cls, matrix: KernelMatrix, shift: float, rows: np.ndarray, entries: Array, rank: int, seed: int
     ) -> SpectralFactor:
         found = partial_cholesky(matrix, rank, seed=seed)
-        values, rotation = linalg.eigh(linalg.gram(found.factor, matrix.threads))
+        values, rotation = linalg.eigh(linalg.matmul(found.factor.T, found.factor))
         eigenvalues = arrays.to_host(values)
         kept = np.flatnonzero(eigenvalues > EPSILON * eigenvalues[-1])
-        vectors = linalg.combined(found.factor, rotation[:, arrays.like(kept, rotation)], matrix.threads)
+        vectors = linalg.matmul(found.factor, rotation[:, arrays.like(kept, rotation)])
         eigenvalues, some = eigenvalues[kept], vectors[arrays.like(rows, vectors)]
         diagonal = matrix.diagonal()
         xp = arrays.namespace(diagonal)
@@ -162,14 +162,14 @@ class SpectralFactor:
     def diagonal(self, power: int) -> Array:
         """The diagonal of K (K + s I)^{-power}, shape (n,)."""
         scales = arrays.like((self.eigenvalues + self.shift) ** -power, self.vectors)
-        squares = linalg.combined(self.vectors**2, scales[:, None], self.matrix.threads)[:, 0]
+        squares = linalg.matmul(self.vectors**2, scales[:, None])[:, 0]
         return squares + self._weight(power) * self.rest
 
     def tile(self, power: int) -> Array:
         """K (K + s I)^{-power} between the rows that are looked at, shape (rows, rows)."""
         weight, vectors = self._weight(power), self.some_vectors
         scales = arrays.like((self.eigenvalues + self.shift) ** -power - weight, vectors)
-        return linalg.cross_products(vectors * scales, vectors, self.matrix.threads) + weight * self.some_entries
+        return linalg.matmul(vectors * scales, vectors.T) + weight * self.some_entries
 
     def _weight(self, power: int) -> float:
         trace = float(arrays.namespace(self.rest).sum(self.rest))
@@ -187,10 +187,10 @@ def _of_rest(
     """<u_k, D u_k>, and the mean eigenvalue, from the pairs of some rows: of P, of the diagonal of D, and K between."""
     n, k, xp = matrix.n, len(own), arrays.namespace(own)
     of_samples, of_pairs = n / k, n * (n - 1) / max(1, k * (k - 1))
-    between = entries - linalg.cross_products(own, own, matrix.threads)
+    between = entries - linalg.matmul(own, own.T)
     i = xp.arange(k)
     between[i, i] = 0.0
-    images = linalg.inner_products(between.T, own, matrix.threads)
+    images = linalg.matmul(between, own)
     products = arrays.to_host(xp.sum(own * images, axis=0))
     inside = of_pairs * products + of_samples * arrays.to_host(xp.sum(own_rest[:, None] * own**2, axis=0))
     total = of_pairs * linalg.squared_norm(between) + of_samples * linalg.squared_norm(own_rest)
@@ -208,11 +208,10 @@ class _Smoothed:
 def _by_factor(factor: SpectralFactor, residuals: Array) -> _Smoothed:
     vectors, eigenvalues = factor.vectors, arrays.like(factor.eigenvalues, factor.vectors)
     shifted = (eigenvalues + factor.shift)[:, None]
-    threads = factor.matrix.threads
-    cross = linalg.inner_products(vectors, residuals, threads)
+    cross = linalg.matmul(vectors.T, residuals)
     solution = cross / shifted
-    z = (residuals - linalg.combined(vectors, solution, threads)) / factor.shift
-    b = linalg.combined(vectors, solution / shifted, threads)
+    z = (residuals - linalg.matmul(vectors, solution)) / factor.shift
+    b = linalg.matmul(vectors, solution / shifted)
     gram = arrays.namespace(vectors).diag(eigenvalues)
     equations = NormalEquations(gram, cross, linalg.squared_norm(residuals))
     diagonal = factor.matrix.diagonal()
@@ -226,7 +225,9 @@ def _by_solver(factor: SpectralFactor, residuals: Array, seed: int) -> _Smoothed
     matrix, shift, trace = factor.matrix, factor.shift, float(arrays.namespace(factor.rest).sum(factor.rest))
     known = factor.vectors if is_good_factor(len(factor.eigenvalues), matrix.n, trace, shift) else None
     certificate = Certificate(matrix, residuals, shift, VALUE_TOLERANCES["float64"])
-    solution, verdict = solved(matrix, residuals, shift, AutomaticSolver(seed=seed), judge=certificate, factor=known)
-    value, bound, *_ = certificate.of(solution.values, verdict)
-    second, _ = solved(matrix, solution.values, shift, AutomaticSolver(tol=TOLERANCE_OF_B, seed=seed), factor=known)
+    solver = AutomaticSolver(seed=seed)
+    solution, verdict = solve_checked(matrix, residuals, shift, solver, judge=certificate, factor=known)
+    value, bound, *_ = certificate.certify(solution.values, verdict)
+    solver = AutomaticSolver(tol=TOLERANCE_OF_B, seed=seed)
+    second, _ = solve_checked(matrix, solution.values, shift, solver, factor=known)
     return _Smoothed(solution.values, solution.values - shift * second.values, value, bound)

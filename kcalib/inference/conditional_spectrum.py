@@ -23,10 +23,8 @@ from functools import cached_property, singledispatch
 
 import numpy as np
 
-from kcalib import _native
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
-from kcalib._backend.memory import whole_pages
 from kcalib._input.data import Data
 from kcalib._packing import Packed
 from kcalib._packing.features import FeatureProblem, LabelFeatures, products_of
@@ -41,8 +39,6 @@ from kcalib.inference.eigenvalues import (
     FEWEST_RANDOM,
     LINE_BLOCK_SIZE,
     Hidden,
-    Started,
-    Together,
     of_residuals,
     products_with_diagonal,
 )
@@ -71,7 +67,7 @@ class Scalars:
 
     size = rank = columns = 1
 
-    def __init__(self, law: FiniteLaw, threads: int = 1) -> None:
+    def __init__(self, law: FiniteLaw) -> None:
         lengths = arrays.where_computed(expected_lengths(law)[0], np.float64)
         self._deviations = arrays.namespace(lengths).sqrt(lengths)[:, None]
 
@@ -89,17 +85,13 @@ class Vectors:
     that maps equal entries to the last axis leaves `rank` - 1 of them, which are narrow, and products fewer columns.
     """
 
-    def __init__(self, law: FiniteLaw, threads: int = 1) -> None:
+    def __init__(self, law: FiniteLaw) -> None:
         p = arrays.where_computed(law.probabilities, np.float64)
         self._law, self._p, self._deviations = law, p[:, :, None], arrays.namespace(p).sqrt(p)[:, :, None]
         self._root = None if law.root is None else arrays.like(law.narrow_root, p)
         self.size = int(p.shape[1])
         self.rank = self.size if self._root is None else int(self._root.shape[1])
         self._share = 1 / (math.sqrt(self.size) - 1)  # of the last entry, in the others
-        self.core: _native.CovarianceRoots | None = None
-        if self._root is None and arrays.is_host(p):
-            rows, deviations = (np.ascontiguousarray(a[:, :, 0]) for a in (self._p, self._deviations))
-            self.core = _native.CovarianceRoots(rows, deviations, np.argmax(rows, axis=1), threads)
 
     @cached_property
     def _top(self) -> Array:
@@ -114,10 +106,6 @@ class Vectors:
         """F_i x_i of vectors (n size, c): shape (n, columns c)."""
         xp = arrays.namespace(vectors)
         n, m, _ = self._p.shape
-        if self.core is not None:
-            out = whole_pages(n, (m - 1) * vectors.shape[1])
-            self.core.times(np.ascontiguousarray(vectors, dtype=np.float64), out)
-            return out
         found = self._deviations * vectors.reshape(n, m, -1)
         found -= self._p * found.sum(axis=1, keepdims=True)
         found = xp.where(self._top, 0.0, found)
@@ -132,14 +120,6 @@ class Vectors:
         """F_i^T z_i of vectors (n, columns c), or of these less a_i b_i for a (n, 1) and b like them: (n size, c)."""
         xp = arrays.namespace(vectors)
         n, m, _ = self._p.shape
-        if self.core is not None:
-            given = np.ascontiguousarray(vectors, dtype=np.float64)
-            out, own, marks = whole_pages(n * m, given.shape[1] // (m - 1)), None, None
-            if less is not None:
-                own, marks = (np.ascontiguousarray(a, dtype=np.float64) for a in less)
-                own = own.reshape(-1)
-            self.core.transposed_times(given, own, marks, out)
-            return out
         found = (vectors if less is None else vectors - less[0] * less[1]).reshape(n, self.columns, -1)
         found = self.widened(found) if self._root is None else xp.einsum("irc,mr->imc", found, self._root)
         found = found - xp.where(self._top, found, 0.0).sum(axis=1, keepdims=True)
@@ -156,7 +136,7 @@ class Vectors:
 def _hidden(task: Task, law: FiniteLaw) -> Hidden:
     backend, own = task.kernel_operator, task.kernel_diagonal[:, None]
     threads = backend.threads or 1
-    roots = (Scalars if law.rank == 1 else Vectors)(law, threads)
+    roots = (Scalars if law.rank == 1 else Vectors)(law)
     n, size = task.n, task.n * roots.size
     moments, lengths = task.null_moments, arrays.where_computed(expected_lengths(law)[0], np.float64)
     with_diagonal = products_with_diagonal(backend, moments.squares, task.kernel_diagonal * lengths)
@@ -173,55 +153,13 @@ def _hidden(task: Task, law: FiniteLaw) -> Hidden:
         xp.fill_diagonal(kernel, 0.0)
         units = xp.tile(xp.eye(roots.size), (n, 1))
         forms = xp.moveaxis(roots.forth(units).reshape(n, -1, roots.size), 2, 1).reshape(size, -1)
-        matrix = forms @ forms.T
+        matrix = linalg.matmul(forms, forms.T)
         matrix.reshape(n, roots.size, n, roots.size)[...] *= kernel[:, None, :, None]
         return matrix
 
     width = LINE_BLOCK_SIZE if backend.on_a_line else _width(roots)
     squares = moments.squares / (n - 1) ** 2
-    hidden = Hidden(size, n - 1.0, squares, product, stored, own, width, threads, _start(roots, own))
-    if isinstance(roots, Vectors) and roots.core is not None and hidden.start is not None:
-        start = _started(roots.core, n, roots.size, lambda marks: with_diagonal(marks) - own * marks)
-        return replace(hidden, started=start)
-    return hidden
-
-
-def _started(core: _native.CovarianceRoots, n: int, m: int, of_kernel: Callable[[Array], Array]) -> Started:
-    """The vectors L_i^T, and others beside them.
-
-    What L_i maps these to is V_i: of its entries those above the diagonal say the others. These have one sign: nothing
-    cancels in sums of them.
-    """
-    pairs = m * (m - 1) // 2
-    entries = np.empty((n, pairs))
-    core.covariances(entries)
-    gram = np.zeros((m, m))
-    gram[np.triu_indices(m, 1)] = entries.sum(axis=0)
-    gram += gram.T
-    np.fill_diagonal(gram, -gram.sum(axis=0))
-
-    def beside(vectors: np.ndarray) -> Together:
-        marks = whole_pages(n, pairs + (m - 1) * vectors.shape[1])
-        core.covariances(marks[:, :pairs])
-        core.times(vectors, marks[:, pairs:])
-        narrow = marks[:, pairs:].sum(axis=0).reshape(m - 1, -1)
-        total = narrow.sum(axis=0)
-        sums = np.vstack([narrow - total / (m - math.sqrt(m)), total / math.sqrt(m)])
-
-        def turned(matrix: np.ndarray) -> np.ndarray:
-            out = whole_pages(n * m, matrix.shape[1])
-            core.started_times(vectors, np.ascontiguousarray(matrix), out)
-            return out
-
-        def product(matrix: np.ndarray) -> np.ndarray:
-            products = of_kernel(marks)
-            out = whole_pages(n * m, matrix.shape[1])
-            core.products_times(np.ascontiguousarray(products), np.ascontiguousarray(matrix), out)
-            return out
-
-        return Together(sums, turned, product)
-
-    return Started(gram, beside)
+    return Hidden(size, n - 1.0, squares, product, stored, own, width, threads, _start(roots, own))
 
 
 def _width(roots: Scalars | Vectors) -> int:
@@ -250,7 +188,7 @@ def some_rows(n: int, m: int) -> np.ndarray:
     return np.sort(np.random.default_rng(SEED).choice(n, count, replace=False, shuffle=False))
 
 
-def of_some(data: Data, packed: Packed, threads: int | None = None) -> Hidden:
+def of_some(data: Data, packed: Packed) -> Hidden:
     """A between some of the samples, each in place of its share. On the host, O(rows^2 (m + features)) a product."""
     law = finite_law(data.take(_beside(some_rows(data.n, 1), data)), packed)
     rows = some_rows(data.n, 1 if law is None else int(law.probabilities.shape[1]))
@@ -262,7 +200,7 @@ def of_some(data: Data, packed: Packed, threads: int | None = None) -> Hidden:
     assert law is not None
     points = law.problem.left.points
     ones = arrays.namespace(points).ones_like(points[:, :1])
-    return _of_law(law, _entries(replace(law.problem, left=Side(points, ones))), data.n, threads)
+    return _of_law(law, _entries(replace(law.problem, left=Side(points, ones))), data.n)
 
 
 @singledispatch
@@ -285,9 +223,9 @@ def _(problem: ForecastFeatures, n: int) -> Hidden:
     if law is not None:
         law = problem.finite_law(rows)
         assert law is not None
-        return _of_law(law, linalg.cross_products(features, features, problem.threads), n, problem.threads)
+        return _of_law(law, linalg.matmul(features, features.T), n)
     marks = problem.drawn_marks(rows)
-    kernels, targets = (linalg.cross_products(a, a, problem.threads) for a in (features, marks))
+    kernels, targets = (linalg.matmul(a, a.T) for a in (features, marks))
     return _between(kernels * targets, len(rows), n)
 
 
@@ -300,7 +238,7 @@ def _(problem: LabelFeatures, n: int) -> Hidden:
     features = arrays.to_host(feature_rows(problem.map, law.problem.left.points, threads=problem.threads))
     if data.sample_weight is not None:
         features = features * arrays.to_host(data.sample_weight)[:, None]
-    return _of_law(law, linalg.cross_products(features, features, problem.threads), n, problem.threads)
+    return _of_law(law, linalg.matmul(features, features.T), n)
 
 
 def _beside(rows: np.ndarray, data: Data) -> Array:
@@ -312,15 +250,15 @@ def _entries(problem: PairProblem) -> np.ndarray:
     return arrays.to_host(tile).astype(np.float64)
 
 
-def _of_law(law: FiniteLaw, kernel: np.ndarray, n: int, threads: int | None) -> Hidden:
+def _of_law(law: FiniteLaw, kernel: np.ndarray, n: int) -> Hidden:
     """With the kernel's matrix between the samples of the law, which stand for n."""
     np.fill_diagonal(kernel, 0.0)
     law = FiniteLaw(arrays.to_host(law.probabilities), law.root, law.problem)
-    roots = (Scalars if law.rank == 1 else Vectors)(law, threads or 1)
+    roots = (Scalars if law.rank == 1 else Vectors)(law)
     size, scale = len(kernel) * roots.size, _scale(len(kernel), n)
 
     def product(vectors: Array) -> Array:
-        return roots.back(linalg.combined(kernel.T, roots.forth(vectors), threads))  # the kernel is symmetric
+        return roots.back(linalg.matmul(kernel.T, roots.forth(vectors)))  # the kernel is symmetric
 
     squares = float(np.sum(kernel**2 * products_of(law))) / scale**2
     width, start = _width(roots), _start(roots, kernel[:, :1])

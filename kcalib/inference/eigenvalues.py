@@ -17,17 +17,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import scipy
 
-from kcalib import _native
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
-from kcalib._backend.memory import whole_pages
 from kcalib._backend.random import Weights, weights_beside
-from kcalib._backend.threads import sweeping
 from kcalib._pairs.backends.base import Backend
 from kcalib._pairs.dispatch import in_single_precision
 from kcalib._pairs.profiles import PROFILES
@@ -44,7 +39,6 @@ INVARIANT = 1e-6  # of a product's length: what products in float32 do not resol
 CANCELLED = 1e-6  # of a squared length: less has lost digits by subtraction
 ROUGH = 1e-3  # relative error of an entry of H that products may have
 FAR_BELOW = 1e-3  # of the diagonal: rows of which products in float32 that hold it lose 6e-8 / 1e-3, a share of 6e-5
-STRIP = 1024  # rows that fit in the second-level cache
 MOST_FREEDOM = 1e6  # degrees of freedom with which a chi-square law differs from a normal one
 
 
@@ -109,23 +103,6 @@ class Eigenvalues:
 
 
 @dataclass(frozen=True)
-class Together:
-    """Vectors (S, x), S those of `Started`, times a matrix, and products of B with these."""
-
-    between: np.ndarray  # S^T x
-    turned: Callable[[np.ndarray], Array]  # (S, x) @ matrix
-    product: Callable[[np.ndarray], Array]  # B @ (S, x) @ matrix
-
-
-@dataclass(frozen=True)
-class Started:
-    """The vectors S of `Hidden.start`, or some that span the same space, of which products with B take less time."""
-
-    gram: np.ndarray  # S^T S
-    beside: Callable[[Array], Together]
-
-
-@dataclass(frozen=True)
 class Hidden:
     """A symmetric matrix A = B / scale, of which products are known."""
 
@@ -138,7 +115,6 @@ class Hidden:
     width: int  # columns of a product, for up to BLOCK_EIGENVALUES
     threads: int
     start: Callable[[], Array] | None = None  # about eigenvectors of the largest eigenvalues, fewer than the columns
-    started: Started | None = None
 
 
 def of_residuals(backend: Backend, moments: MomentSums, n: int) -> Hidden:
@@ -155,10 +131,7 @@ def of_residuals(backend: Backend, moments: MomentSums, n: int) -> Hidden:
 
     def product(vectors: Array) -> Array:
         found = with_diagonal(vectors)
-        if arrays.is_host(found):
-            found = np.require(found, requirements="W")
-        Rows(n, threads).subtract_scaled(found, diagonal, vectors)
-        return found
+        return found - diagonal * vectors
 
     def stored() -> Array:
         matrix = arrays.where_computed(sweep_one(backend, DenseRectangle(slice(0, n), slice(0, n)))) / (n - 1)
@@ -177,11 +150,7 @@ def of_residuals(backend: Backend, moments: MomentSums, n: int) -> Hidden:
 
 def full_spectrum(hidden: Hidden) -> Eigenvalues:
     """All eigenvalues, of the stored matrix; 16 bytes times its size, squared."""
-    matrix = hidden.stored()
-    if arrays.is_host(matrix):
-        values = scipy.linalg.eigvalsh(matrix, overwrite_a=True)
-    else:
-        values = arrays.to_host(linalg.eigvalsh(matrix))
+    values = arrays.to_host(linalg.eigvalsh(hidden.stored(), overwrite=True))
     return Eigenvalues(_by_magnitude(values), 0.0, 0.0, 0.0)
 
 
@@ -191,8 +160,7 @@ def leading_spectrum(hidden: Hidden, count: int, settled: Callable[[Eigenvalues]
     The space grows by a product with A until `settled`, which is asked after each from `FEWEST_PRODUCTS` on.
     """
     scale, squares = hidden.scale, hidden.squares
-    rows = Rows(hidden.size, hidden.threads)
-    new, sample, first_product = _first_block(rows, hidden, count)
+    new, sample = _first_block(hidden, count)
     blocks: list[Array] = []  # of an orthonormal basis
     projected = np.empty((0, 0))
     found = Eigenvalues(np.empty(0), squares, 0.0, 0.0, False)
@@ -200,9 +168,8 @@ def leading_spectrum(hidden: Hidden, count: int, settled: Callable[[Eigenvalues]
         if new.shape[1] == 0:  # the space is invariant
             break
         blocks.append(new)
-        vectors = hidden.product(new) if first_product is None else first_product()
-        first_product = None  # which holds on to what it was made from
-        inside, gram = rows.inner(blocks, vectors)
+        vectors = hidden.product(new)
+        inside, gram = _inner_products(blocks, vectors)
         old = len(projected)
         projected = np.block([[projected, inside[:old]], [inside[:old].T, inside[old:]]])
         outside = (gram - _gram(inside)) / scale**2
@@ -210,54 +177,26 @@ def leading_spectrum(hidden: Hidden, count: int, settled: Callable[[Eigenvalues]
             found = _from_krylov(projected / scale, outside, squares, sample, count)
             if settled(found):
                 break
-        new = _orthonormal(rows, vectors, blocks, inside, gram)
+        new = _orthonormalize(vectors, blocks, inside, gram)
         if new.shape[1] == 0 and step < FEWEST_PRODUCTS:  # nobody has asked
             found = _from_krylov(projected / scale, outside, squares, sample, count)
     return found
 
 
-def _first_block(rows: Rows, hidden: Hidden, count: int) -> tuple[Array, _Sample, Callable[[], Array] | None]:
-    """Orthonormal vectors: those to start with, and random ones orthogonal to them; their products with B, if known."""
+def _first_block(hidden: Hidden, count: int) -> tuple[Array, _Sample]:
+    """Return orthonormal vectors: those to start with, and random ones orthogonal to them."""
     width = min(hidden.size, max(hidden.width, -(-count * hidden.width // BLOCK_EIGENVALUES)))
-    if hidden.started is not None:
-        found = _first_of_started(rows, hidden, hidden.started, width)
-        if found is not None:
-            return found
     blocks: list[Array] = []
     if hidden.start is not None:
         vectors = hidden.start()
-        blocks.append(_orthonormal(rows, vectors, [], *rows.inner([], vectors)))
+        blocks.append(_orthonormalize(vectors, [], *_inner_products([], vectors)))
     fixed = sum(int(block.shape[1]) for block in blocks)
     if fixed < width:
-        vectors = _drawn(rows, hidden, width - fixed)
-        blocks.append(_orthonormal(rows, vectors, list(blocks), *rows.inner(blocks, vectors)))
+        weights = Weights("gaussian", hidden.size, width - fixed, 0)
+        vectors = weights_beside(hidden.beside, weights, threads=hidden.threads)
+        blocks.append(_orthonormalize(vectors, list(blocks), *_inner_products(blocks, vectors)))
     first = blocks[0] if len(blocks) == 1 else arrays.namespace(blocks[0]).concat(blocks, axis=1)
-    return first, _Sample(hidden.size, fixed, int(first.shape[1])), None
-
-
-def _drawn(rows: Rows, hidden: Hidden, count: int) -> Array:
-    return weights_beside(hidden.beside, Weights("gaussian", hidden.size, count, 0), threads=rows.threads)
-
-
-def _first_of_started(
-    rows: Rows, hidden: Hidden, started: Started, width: int
-) -> tuple[Array, _Sample, Callable[[], Array]] | None:
-    """The same; None where it takes a second round: roundings of products would grow with the vectors' coefficients."""
-    fixed, is_exact = _rotation(started.gram, float(np.max(np.diag(started.gram))))
-    count = width - fixed.shape[1]
-    if not is_exact or count <= 0:
-        return None
-    vectors = _drawn(rows, hidden, count)
-    together = started.beside(vectors)
-    inside = linalg.inner_products(fixed, together.between)
-    _, gram = rows.inner([], vectors)
-    drawn, is_exact = _rotation(gram - _gram(inside), float(np.max(np.diag(gram))))
-    if not is_exact:
-        return None
-    turned = -linalg.combined(fixed, linalg.combined(inside, drawn))
-    matrix = np.block([[fixed, turned], [np.zeros((count, fixed.shape[1])), drawn]])
-    first = together.turned(matrix)
-    return first, _Sample(hidden.size, fixed.shape[1], int(first.shape[1])), lambda: together.product(matrix)
+    return first, _Sample(hidden.size, fixed, int(first.shape[1]))
 
 
 def rounded(backend: Backend) -> Backend:
@@ -318,7 +257,7 @@ def _from_krylov(
     """
     values, vectors = linalg.eigh((projected + projected.T) / 2)
     last = vectors[-len(outside) :]
-    residuals = np.sqrt(np.maximum(0.0, np.einsum("ij,ij->j", last, linalg.combined(outside, last))))
+    residuals = np.sqrt(np.maximum(0.0, np.einsum("ij,ij->j", last, linalg.matmul(outside, last))))
     sizes, shares = np.abs(values), sample.shares(vectors)
     order = np.argsort(-sizes)
     leading = order[:count]
@@ -340,60 +279,14 @@ def _from_krylov(
     return with_rest(kept, values, with_rest(leading, grown, None) if sample.fixed else None)
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Algebra of matrices with n rows and few columns, by the compiled core: each is read from memory once.
-
-    The same bits for any number of threads; BLAS has only one for matrices as small. On a GPU matrices with n rows stay
-    there, and are multiplied whole; what is small is on the host.
-    """
-
-    n: int
-    threads: int
-
-    def inner(self, blocks: list[Array], vectors: Array) -> tuple[np.ndarray, np.ndarray]:
-        """Inner products of the columns of `blocks` with `vectors`, and of these with each other."""
-        if not arrays.is_host(vectors):
-            *found, own = (arrays.to_host(block.T @ vectors) for block in (*blocks, vectors))
-            return np.concatenate([np.empty((0, vectors.shape[1])), *found]), own
-        if vectors.shape[1] == 0:
-            return np.empty((sum(block.shape[1] for block in blocks), 0)), np.empty((0, 0))
-        with sweeping(self.threads) as sweep:
-            products = _native.inner_products_of_rows(
-                [_rows(block) for block in (*blocks, vectors) if block.size], sweep
-            )
-        return products[: -vectors.shape[1]], products[-vectors.shape[1] :]
-
-    def combined(self, blocks: list[Array], coefficients: list[np.ndarray]) -> Array:
-        """sum_k blocks[k] @ coefficients[k]."""
-        if not arrays.is_host(blocks[0]):
-            total: Any = 0.0
-            for block, matrix in zip(blocks, coefficients, strict=True):
-                total = total + block @ arrays.like(matrix, block)
-            return total
-        out = whole_pages(self.n, coefficients[0].shape[1])
-        if out.size:
-            with sweeping(self.threads) as sweep:
-                some = [_rows(block) for block in blocks if block.size]
-                _native.combined_rows(some, _rows(np.concatenate(coefficients)), sweep, out)
-        return out
-
-    def subtract_scaled(self, out: Array, scales: Array, vectors: Array) -> None:
-        """out -= scales * vectors."""
-        if not arrays.is_host(out):
-            out -= scales * vectors
-            return
-        for begin in range(0, self.n, STRIP):
-            rows = slice(begin, begin + STRIP)
-            out[rows] -= scales[rows] * vectors[rows]
+def _inner_products(blocks: list[Array], vectors: Array) -> tuple[np.ndarray, np.ndarray]:
+    """Return the inner products of the columns of `blocks` with `vectors`, and of these with each other."""
+    *inside, gram = (arrays.to_host(linalg.matmul(block.T, vectors)) for block in (*blocks, vectors))
+    return np.concatenate([np.empty((0, vectors.shape[1])), *inside]), gram
 
 
-def _rows(block: Array) -> np.ndarray:
-    return np.ascontiguousarray(block, dtype=np.float64)
-
-
-def _orthonormal(rows: Rows, vectors: Array, blocks: list[Array], inside: np.ndarray, gram: np.ndarray) -> Array:
-    """An orthonormal basis of what `vectors` add to that of `blocks`, whose inner products are given.
+def _orthonormalize(vectors: Array, blocks: list[Array], inside: np.ndarray, gram: np.ndarray) -> Array:
+    """Return an orthonormal basis of what `vectors` add to that of `blocks`, whose inner products are given.
 
     The Gram matrix of what they add follows from these; what it has lost by cancellation a second round
     brings back.
@@ -401,12 +294,15 @@ def _orthonormal(rows: Rows, vectors: Array, blocks: list[Array], inside: np.nda
     size = float(np.max(np.diag(gram), initial=0.0))
     while True:
         turned, is_exact = _rotation(gram - _gram(inside), size)
-        starts = np.cumsum([block.shape[1] for block in blocks])[:-1]
-        parts = np.split(-linalg.combined(inside, turned), starts) if blocks else []
-        vectors = rows.combined([vectors, *blocks], [turned, *parts])
+        vectors = linalg.matmul(vectors, arrays.beside(turned, vectors))
+        begin = 0
+        for block in blocks:
+            end = begin + block.shape[1]
+            vectors -= linalg.matmul(block, arrays.beside(linalg.matmul(inside[begin:end], turned), vectors))
+            begin = end
         if is_exact:
             return vectors
-        inside, gram = rows.inner(blocks, vectors)
+        inside, gram = _inner_products(blocks, vectors)
         size = 1.0
 
 
@@ -421,7 +317,7 @@ def _rotation(gram: np.ndarray, size: float) -> tuple[np.ndarray, bool]:
 
 
 def _gram(inside: np.ndarray) -> np.ndarray:
-    return np.asarray(linalg.inner_products(inside, inside))
+    return np.asarray(linalg.matmul(inside.T, inside))
 
 
 def _by_magnitude(values: np.ndarray) -> np.ndarray:

@@ -62,7 +62,7 @@ def _(
     # A_jt - sum_c p_c A_jc at the most probable label t.
     at_top = values[:, top]
     promised = at_top * xp.sum(improbable, axis=1)[None, :]
-    promised -= linalg.cross_products(values[:, of_class], improbable, backend.threads)
+    promised -= linalg.matmul(values[:, of_class], improbable.T)
     constant = xp.sum(kernel * promised, axis=1)
     if arrays.is_host(p):
         threads = backend.threads

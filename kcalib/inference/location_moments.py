@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kcalib._backend import arrays
+from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
@@ -40,7 +40,7 @@ def sample_covariance(n: int, backend: Backend) -> Covariance:
     xp = arrays.namespace(parts[0])
     z = xp.concatenate(parts, axis=1)
     deviations = z - xp.mean(z, axis=1, keepdims=True)
-    return Covariance(arrays.to_host(deviations @ deviations.T / (n - 1)), _largest(z))
+    return Covariance(arrays.to_host(linalg.matmul(deviations, deviations.T) / (n - 1)), _largest(z))
 
 
 def differences_and_covariance(
@@ -73,7 +73,7 @@ def covariance_given_predictions(
         drawn = there.with_targets(repeated.draw(seed, r))
         again = backend.like(drawn.problem)
         for _, z in blocks(again):
-            matrix += arrays.to_host(z @ z.T)
+            matrix += arrays.to_host(linalg.matmul(z, z.T))
             size = np.maximum(size, _largest(z))
     return Covariance(matrix / (count * data.n), size, is_drawn=True)
 
@@ -85,7 +85,7 @@ def _(data: Classification, locations: Classification, packed: Packed, backend: 
     covariance, size = np.zeros((n_locations, n_locations)), np.zeros(n_locations)
     for deviations, p, largest in _deviations(data, locations, packed, backend):
         weighted = (deviations * arrays.namespace(p).sqrt(p)).reshape(n_locations, -1)
-        covariance += arrays.to_host(weighted @ weighted.T)
+        covariance += arrays.to_host(linalg.matmul(weighted, weighted.T))
         size = np.maximum(size, largest)
     return Covariance(covariance / data.n, size)
 
@@ -107,7 +107,7 @@ def _(
         return found.fourth(directions @ directions.T) / data.n
     total = 0.0
     for deviations, p, _ in _deviations(data, locations, packed, backend):
-        turned = arrays.like(directions.T, p) @ deviations.reshape(len(directions), -1)
+        turned = linalg.matmul(arrays.like(directions.T, p), deviations.reshape(len(directions), -1))
         squares = arrays.namespace(p).sum(turned**2, axis=0).reshape(p.shape)
         total += float((p * squares**2).sum())
     return total / data.n
@@ -129,10 +129,11 @@ def _deviations(
     xp = arrays.namespace(probabilities)
     values, members = (arrays.like(a, probabilities) for a in (table, members))
     for rows, kernel in blocks(of_kernel_alone(packed, backend), table.shape[1]):
-        p = probabilities[rows, :].astype(np.float64) @ members
+        p = linalg.matmul(probabilities[rows, :].astype(np.float64), members)
         # What rounding, of float32 above all, left of a row's sum is a class of its own, as unlikely as it is.
         p = xp.concatenate([p, xp.maximum(0.0, 1.0 - xp.sum(p, axis=1, keepdims=True))], axis=1)
-        yield kernel[:, :, None] * (values[:, None, :] - (values @ p.T)[:, :, None]), p, _largest(kernel) * largest
+        deviations = values[:, None, :] - linalg.matmul(values, p.T)[:, :, None]
+        yield kernel[:, :, None] * deviations, p, _largest(kernel) * largest
 
 
 def _largest(z: Array) -> np.ndarray:

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from kcalib._backend import arrays
+from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_choice, check_integer
 from kcalib._backend.random import Weights, batches, weights_beside
@@ -243,4 +243,4 @@ def _count_products(vector: Array, weights: Weights, threads: int | None) -> np.
 def _products(vector: Array, weights: Weights, threads: int | None, of: Callable[[Array], Array]) -> np.ndarray:
     """`vector` times `of` the weights, one for each replicate."""
     drawn = batches(vector, weights, BATCH_BYTES, threads=threads)
-    return np.concatenate([arrays.to_host(vector @ of(values)) for _, _, values in drawn])
+    return np.concatenate([arrays.to_host(linalg.matmul(vector, of(values))) for _, _, values in drawn])

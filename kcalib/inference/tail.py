@@ -25,7 +25,8 @@ from typing import TypeVar
 import numpy as np
 import scipy
 
-from kcalib._backend import arrays
+from kcalib._backend import arrays, linalg
+from kcalib._backend.threads import one_blas_thread
 from kcalib._packing.variance import FiniteLaw, expected_lengths
 from kcalib._pairs.dispatch import backend_for
 from kcalib._pairs.problem import PairProblem, Side
@@ -159,7 +160,7 @@ class Directions:
         each = np.repeat(scales, roots.size, axis=0)
 
         def product(vectors: np.ndarray) -> np.ndarray:
-            return each * roots.back(kernel @ roots.forth(each * vectors))
+            return each * roots.back(linalg.matmul(kernel, roots.forth(each * vectors)))
 
         most = max(2, min(MOST_DIRECTIONS, DIRECTION_BYTES // (8 * n * m)))
         values, vectors = _largest(product, len(rows) * roots.size, most)
@@ -280,11 +281,12 @@ def _largest(product: Callable[[np.ndarray], np.ndarray], size: int, most: int) 
     if size <= STORED:
         matrix = product(np.eye(size))
         matrix, first = (matrix + matrix.T) / 2, max(0, size - most)
-        try:
-            values, vectors = scipy.linalg.eigh(matrix, subset_by_index=(first, size - 1))
-        except np.linalg.LinAlgError:  # LAPACK's search for some may fail where many are equal, as of equal predictions
-            values, vectors = scipy.linalg.eigh(matrix, driver="evd")
-            values, vectors = values[first:], vectors[:, first:]
+        with one_blas_thread():
+            try:
+                values, vectors = scipy.linalg.eigh(matrix, subset_by_index=(first, size - 1))
+            except np.linalg.LinAlgError:  # LAPACK's search may fail where many eigenvalues are equal
+                values, vectors = linalg.eigh(matrix)
+                values, vectors = values[first:], vectors[:, first:]
     else:
         operator = scipy.sparse.linalg.LinearOperator(
             (size, size), matvec=lambda v: product(v.reshape(-1, 1))[:, 0], dtype=np.float64
@@ -354,7 +356,7 @@ def _information(directions: Directions, tilts: np.ndarray, threads: int | None)
 def _tilted(directions: Directions, tilts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """<b, h>, shape (tilts, n, m), the tilted predictions, and log Z, shape (tilts,)."""
     p = directions.probabilities
-    logs = (tilts @ directions.values.T).reshape(-1, *p.shape)
+    logs = linalg.matmul(tilts, directions.values.T).reshape(-1, *p.shape)
     most = logs.max(axis=2, keepdims=True)
     tilted = p * np.exp(logs - most)
     sums = tilted.sum(axis=2, keepdims=True)

@@ -12,6 +12,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from kcalib._backend.threads import one_blas_thread
 from kcalib.recalibration._newton import Minimum, best_start, minimise
 from kcalib.recalibration._recalibrator import FLOOR, Given, OneVsRest, checked_flag
 from kcalib.recalibration._separation import warn_of_separation
@@ -66,6 +67,7 @@ class LogisticEach(OneVsRest):
         return sigmoid(predictors), sigmoid(-predictors)
 
 
+@one_blas_thread()
 def logistic(
     features: np.ndarray,
     targets: np.ndarray,

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kcalib._backend.threads import one_blas_thread
 from kcalib._backend.warnings import warn
 from kcalib.recalibration._newton import best_start, minimise
 from kcalib.recalibration._recalibrator import Given
@@ -205,6 +206,7 @@ class Full(Map):
         return np.concatenate([self.scores, np.ones((len(self.scores), 1))], axis=1)
 
 
+@one_blas_thread()
 def multinomial(model: Map) -> Multinomial:
     """The map of the lowest penalised mean log loss, from the best multiple of the scores on."""
     identity = model.identity

@@ -85,7 +85,7 @@ class Expansion:
         cls, problem: Problem, backend: KernelMatrix, factor: Array, pivots: Array, reason: str
     ) -> Expansion:
         """K = F F^T: psi(p) = W^T F(p), F(p) = L^{-1} k(pivots, p), L the pivots' rows of F, F^T F = W diag(l) W^T."""
-        spectrum = eigendecomposition(factor.T @ factor, overwrite=True)
+        spectrum = eigendecomposition(linalg.matmul(factor.T, factor), overwrite=True)
         kept, vectors = _kept(spectrum)
         pivots = arrays.beside(pivots, factor)
         root = arrays.namespace(factor).tril(factor[pivots])
@@ -95,7 +95,7 @@ class Expansion:
             landmarks=problem.points[pivots],
             map=linalg.solve_triangular(root, vectors, transposed=True),
             eigenvalues=kept,
-            cross=vectors.T @ (factor.T @ problem.residuals),
+            cross=linalg.matmul(vectors.T, linalg.matmul(factor.T, problem.residuals)),
             rounding=spectrum.rounding,
             n_truncated=len(pivots) - len(kept),
             method="low_rank",
@@ -123,7 +123,7 @@ class Expansion:
             landmarks=problem.points,
             map=vectors / roots,
             eigenvalues=kept,
-            cross=roots[:, None] * (vectors.T @ problem.residuals),
+            cross=roots[:, None] * linalg.matmul(vectors.T, problem.residuals),
             rounding=spectrum.rounding,
             n_truncated=problem.n - len(kept),
             method="dense",

@@ -24,7 +24,7 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.linalg import row_products
+from kcalib._backend.linalg import matmul, row_products
 from kcalib._input.labels import Classification, prepare
 from kcalib._packing import points_and_residuals
 from kcalib.lenses import Canonical, Lens
@@ -251,7 +251,7 @@ class CalibrationFunction(Parametrised):
         left = self._evaluated(points.beside(others.simplex))
         right = left if q is None else self._evaluated(others)
         core = self._core_beside(left)
-        return (left if core is None else left @ core) @ right.T
+        return matmul(left if core is None else matmul(left, core), right.T)
 
     def _tried(self, settings: Sequence[dict[str, Any]], train: Problem, validation: Problem) -> Iterator[Tried]:
         """Functions with these parameters in place of their own, fitted to `train`, and their risks on `validation`.
@@ -317,7 +317,7 @@ def as_given(values: Array, original: Any) -> Array:
 
 def diagonal(features: Array, core: Array | None) -> Array:
     """h(p_i, p_i), shape (n,)."""
-    return row_products(features, features if core is None else features @ core)
+    return row_products(features, features if core is None else matmul(features, core))
 
 
 def risk_of(residuals: Array, features: Array, core: Array | None) -> float:
@@ -325,12 +325,12 @@ def risk_of(residuals: Array, features: Array, core: Array | None) -> float:
     n, xp = len(residuals), arrays.namespace(residuals)
     if n < 2:
         raise ValueError(f"the risk needs at least 2 samples, there are {n}")
-    images = features if core is None else features @ core
+    images = features if core is None else matmul(features, core)
     # The sum of squares of h = Phi S Phi^T, from Phi^T Phi S where that is smaller.
-    square = images @ features.T if n <= features.shape[1] else features.T @ images
+    square = matmul(images, features.T) if n <= features.shape[1] else matmul(features.T, images)
     total = float(
-        xp.sum((residuals.T @ residuals) ** 2)
-        - 2 * xp.sum((residuals.T @ features) * (residuals.T @ images))
+        xp.sum(matmul(residuals.T, residuals) ** 2)
+        - 2 * xp.sum(matmul(residuals.T, features) * matmul(residuals.T, images))
         + xp.sum(square * square.T)
     )
     own = row_products(residuals, residuals) - row_products(features, images)

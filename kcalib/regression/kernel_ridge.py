@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from kcalib._backend import arrays
+from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.memory import check_memory
 from kcalib._backend.options import check_choice, check_integer
@@ -265,7 +265,9 @@ class UKKR(KernelRidge):
 
     def _keep(self, expansion: Expansion) -> None:
         self._landmarks_ = expansion.landmarks
-        self._coefficients_ = expansion.map @ (expansion.cross / (expansion.eigenvalues + self.shift_)[:, None])
+        self._coefficients_ = linalg.matmul(
+            expansion.map, expansion.cross / (expansion.eigenvalues + self.shift_)[:, None]
+        )
 
     def _beginning(self, problem: Problem) -> Array:
         return problem.points
@@ -366,12 +368,12 @@ class KKR(KernelRidge):
         if self._factors_ is None:
             return beginning
         vectors = self._factors_.columns[:, :, None] * self._expansion_.cross[:, None, :]
-        return beginning @ arrays.beside(vectors.reshape(len(vectors), -1), beginning)
+        return linalg.matmul(beginning, arrays.beside(vectors.reshape(len(vectors), -1), beginning))
 
     def _core(self) -> Array:
         expansion, factors = self._expansion_, self._factors_
         if factors is not None:
             xp = arrays.namespace(factors.signs)
             return xp.diag(xp.repeat(factors.signs, expansion.cross.shape[1]))
-        products = expansion.cross @ expansion.cross.T
+        products = linalg.matmul(expansion.cross, expansion.cross.T)
         return quotients(products, expansion.eigenvalues, expansion.eigenvalues, self.shift_)

@@ -1,18 +1,18 @@
-r"""Kernel ridge systems by block conjugate gradients: products with K only, O(n (rank + c)) memory.
+r"""Solve kernel ridge systems by block conjugate gradients: products with K only, O(n (rank + c)) memory.
 
-All columns share one Krylov space, so that c right sides take fewer products than one does: the breakdown-free block
-method of Ji and Li (2017), whose directions are an orthonormal basis, short of columns where these depend on each other
-(residuals of predictions always do: their rows sum to 0). The preconditioner is :math:`(F F^\top + s I)^{-1}` with
-:math:`F` from `pivoted_cholesky`.
+All columns share one Krylov space, so that c right sides take fewer products than a single one: this is the
+breakdown-free block method of Ji and Li (2017), whose directions are an orthonormal basis and have fewer columns where
+right sides are linearly dependent (rows of residuals sum to 0). The preconditioner is :math:`(F F^\top + s I)^{-1}`
+with :math:`F` from `pivoted_cholesky`.
 
-Products may be made in float32. Each leaves an error in the recurrence of the residual; these are added up, and before
-they count the residual is computed anew, in float64 (reliable updates: Sleijpen and van der Vorst 1996), while the
-directions go on. What is returned is a residual of float64 products, but for 1 % of what is asked for. By themselves
-("auto") the last products are in float32, when what is left of the residual is so small that their errors cannot count
-(inexact Krylov methods: Simoncini and Szyld 2003); some rows of each are checked. Called by `_solve`.
+Products may be in float32. Their errors in the recurrence of the residual are added up, and before they matter the
+residual is recomputed in float64 (reliable updates: Sleijpen and van der Vorst 1996), while the directions are kept.
+The returned residual is that of float64 products, to 1 % of the tolerance. With "auto" the last products are in
+float32, when the residual is so small that their errors cannot matter (inexact Krylov methods: Simoncini and Szyld
+2003); some rows of each are checked.
 
-Arrays of n rows stay where they are, in host memory or on a GPU, and so does the preconditioner. Matrices of the size
-of a block, whose factors choose directions and lengths, are the host's unless they are large.
+Arrays of n rows and the preconditioner stay in host memory or on their GPU. Matrices of the size of a block are on the
+host unless they are large.
 """
 
 from __future__ import annotations
@@ -31,53 +31,56 @@ from kcalib.solvers.kernel_operator import SymmetricOperator, shifted_product
 from kcalib.solvers.pivoted_cholesky import automatic_block, partial_cholesky
 from kcalib.solvers.ridge_system import (
     RidgeSystem,
-    Solved,
     Solver,
+    SolverResult,
     StoppingRule,
     Verdict,
     largest_ratio,
     relative_residual,
 )
 
-PRODUCT_ROUNDING = {"float64": 5e-16, "float32": 1e-7}  # of a product with K, relative to ||K|| and the vector's length
-KNOWN, NOISY = 0.01, 0.1  # share of a residual that rounding has: of one that is returned, or goes on
-# By which the residual must fall between two renewals, or else: the iteration ends, float64 takes over.
+PRODUCT_ROUNDING = {"float64": 5e-16, "float32": 1e-7}  # of a product with K, relative to ||K|| and the vector's norm
+# Largest share of rounding errors in a residual that is returned, and in one of the recurrence.
+KNOWN, NOISY = 0.01, 0.1
+# The residual must fall by this factor between two recomputations; else float64 ends, and float32 changes to float64.
 GAIN = {"float64": 0.5, "float32": 1e-4}
-CHECKED_ROWS, CHECK_SAFETY = 16, 4  # rows of a float32 product that are computed anew; for those that are not
-STALLED = 100  # iterations in which the residual finds no new minimum
-DEPENDENT = 1e-7  # length of a direction without what others have of it
-INDEFINITE = 1e-10  # negative curvature that is no rounding, relative to the largest
-GROUP_NUMBERS, GROUP_COLUMNS = 2**22, 64  # numbers in the columns solved at once; columns at least
+CHECKED_ROWS, CHECK_SAFETY = 16, 4  # rows of a float32 product that are checked; safety factor for the others
+STALLED = 100  # iterations without a new minimum of the residual
+DEPENDENT = 1e-7  # smallest norm of the part of a direction that is orthogonal to the others
+INDEFINITE = 1e-10  # negative curvature, relative to the largest, that is more than rounding
+GROUP_NUMBERS, GROUP_COLUMNS = 2**22, 64  # numbers, and columns at least, that are solved together
 BLOCK_ON_HOST = 64  # columns up to which LAPACK takes no longer than cuSOLVER, transfers included
-# The preconditioner's rank: n / RANK_SHARE, so that it costs less than it saves.
-RANK_SHARE, LARGEST_PRECONDITIONER = 50, 400
+RANK_SHARE, LARGEST_PRECONDITIONER = (
+    50,
+    400,
+)  # the preconditioner has rank n / 50, at most 400: it costs less than it saves
 SMALL_REMAINDER = 0.001  # trace(K - F F^T) / shift below which more columns save nothing
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConjugateGradient(Seeded, Solver):
-    """Exact to a tolerance, the kernel matrix never stored: ``"cg"`` of `kcalib.ckce` and `kcalib.solvers.solve`.
+    """Exact to a tolerance without storing the kernel matrix: ``"cg"`` of `kcalib.ckce` and `kcalib.solvers.solve`.
 
     Block conjugate gradients with a randomly pivoted Cholesky preconditioner. Each iteration takes one product of K
     with c vectors, a sweep over all pairs and n^2 c multiply-adds: O(n^2 m) for m classes. The better conditioned
-    K + s I, the fewer; hardly ten for the shift n^(3/4) of the CKCE. Memory O(n (rank + c)).
+    K + s I is, the fewer iterations: at most about ten for the shift n^(3/4) of the CKCE. Memory O(n (rank + c)).
 
     Parameters
     ----------
     tol : float, optional
-        Where to stop. In `kcalib.ckce` the largest error of the value, by its bound, relative to the value, or to 1e-6
-        of the largest possible one, if that is more; default 1e-8, for float32 1e-3. In `kcalib.solvers.solve` the
-        largest residual of a column, relative to the norm of its right side; default 1e-10, or, if there is an
-        ``accept``, none. With both, the one that is met first decides.
+        In `kcalib.ckce` the bound of the error of the value, relative to the value or to 1e-6 of the largest possible
+        one, whichever is larger; default 1e-8, for float32 1e-3. In `kcalib.solvers.solve` the largest residual of a
+        column, relative to the norm of its right side; default 1e-10, or none if there is an ``accept``. With both, the
+        iteration stops at the one that is met first.
     rank : int, optional
-        Columns of K in the preconditioner, 0 for none. By default n / 50, at most 400, and fewer where these make up
-        all of K but a small part of s.
+        Columns of K in the preconditioner, 0 for none. By default n / 50, at most 400, and fewer if these leave out
+        only a small part of s.
     products : {"auto", "float64", "float32"}
-        Arithmetic of the products with K. In "float32" the residual is computed anew in float64 whenever rounding
-        would count, so that the solution is as exact; the more iterations. "auto": float64, and float32 for last
-        products whose errors do not count.
+        Arithmetic of the products with K. With "float32" the residual is recomputed in float64 before rounding errors
+        matter: the solution is as exact, but takes more iterations. "auto": float64, and float32 for last products
+        whose errors do not matter.
     max_iterations : int
-        Iterations after which the best solution so far is returned, at least 1.
+        Iterations, at least 1, after which the best solution is returned.
     seed : int, optional
         Seed of the preconditioner's random pivots, at least 0. None draws one, which the result reports.
 
@@ -88,8 +91,8 @@ class ConjugateGradient(Seeded, Solver):
     >>> rng = np.random.default_rng(0)
     >>> p = rng.dirichlet(np.ones(5), size=500)
     >>> y = rng.integers(5, size=500)
-    >>> found = kcalib.ckce.result(y, p, method=kcalib.methods.ConjugateGradient(tol=1e-6))
-    >>> found.method, found.tol, found.error_bound < 1e-6 * found.value
+    >>> result = kcalib.ckce.result(y, p, method=kcalib.methods.ConjugateGradient(tol=1e-6))
+    >>> result.method, result.tol, result.error_bound < 1e-6 * result.value
     ('cg', 1e-06, True)
     """
 
@@ -111,25 +114,25 @@ class ConjugateGradient(Seeded, Solver):
         if self.rank is not None:
             check_integer("rank", self.rank, 0, n, ": there are no more samples")
 
-    def solve(self, system: RidgeSystem, reason: str) -> Solved:
+    def solve(self, system: RidgeSystem, reason: str) -> SolverResult:
         n, c = system.right_sides.shape
         most = automatic_rank(n) if self.rank is None else self.rank
-        memory = memory_of_cg(n, c, most, together=system.judge is not None)
+        memory = memory_of_cg(n, c, most, in_groups=system.judge is None)
         what = f"the vectors of conjugate gradients (n = {n}, rank {most}, {c} right sides)"
         system.check_memory(memory, what, "pass a smaller rank=, or fewer right sides at a time")
         preconditioner = self._preconditioner(system, most)
         rule = system.stopping_rule(self.tol)
         task = _Task(system.operator, system.shift, preconditioner, rule, self.products, self.max_iterations)
-        found = _by_groups(task, system.right_sides, c if system.judge is not None else columns_at_once(n))
-        return Solved(
-            found.values,
-            found.residuals,
-            found.converged,
-            found.verdict,
+        iterate = _solve_in_groups(task, system.right_sides, group_columns(n) if system.judge is None else c)
+        return SolverResult(
+            iterate.values,
+            iterate.residuals,
+            iterate.converged,
+            iterate.verdict,
             self.name,
             reason,
             memory,
-            found.iterations,
+            iterate.iterations,
             0 if preconditioner is None else preconditioner.rank,
         )
 
@@ -137,7 +140,7 @@ class ConjugateGradient(Seeded, Solver):
         if most == 0 or system.right_sides.shape[1] == 0:
             return None
         if system.factor is not None and self.rank is None:
-            return Preconditioner.of_factor(system.factor, system.shift, getattr(system.operator, "threads", None))
+            return Preconditioner.of_factor(system.factor, system.shift)
         tol = 0.0
         if self.rank is None:
             trace = float(arrays.namespace(system.right_sides).sum(system.operator.diagonal()))
@@ -150,55 +153,52 @@ class Preconditioner:
     """(F F^T + shift I)^{-1} = (I - F (shift I + F^T F)^{-1} F^T) / shift."""
 
     factor: Array  # F, shape (n, rank)
-    root: Array  # L^{-1} of shift I + F^T F = L L^T, lower
+    root: Array  # L of shift I + F^T F = L L^T
     shift: float
-    threads: int | None = None
 
     @classmethod
     def of(cls, operator: SymmetricOperator, shift: float, rank: int, tol: float, seed: int) -> Preconditioner:
-        factor = partial_cholesky(operator, rank, tol=tol, seed=seed).factor
-        return cls.of_factor(factor, shift, getattr(operator, "threads", None))
+        return cls.of_factor(partial_cholesky(operator, rank, tol=tol, seed=seed).factor, shift)
 
     @classmethod
-    def of_factor(cls, factor: Array, shift: float, threads: int | None) -> Preconditioner:
-        gram = linalg.gram(factor, threads)
+    def of_factor(cls, factor: Array, shift: float) -> Preconditioner:
+        gram = linalg.matmul(factor.T, factor)
         linalg.add_to_diagonal(gram, shift)
-        return cls(factor, linalg.inverse_root(gram), shift, threads)
+        return cls(factor, linalg.cholesky(gram), shift)
 
     @property
     def rank(self) -> int:
         return self.factor.shape[1]
 
     def __call__(self, vectors: Array) -> Array:
-        # By both roots: the inverse itself has lost twice as many digits where the shift is small.
-        half = linalg.combined(self.root, linalg.inner_products(self.factor, vectors, self.threads))
-        inner = linalg.inner_products(self.root, half)
-        return (vectors - linalg.combined(self.factor, inner, self.threads)) / self.shift
+        inner = linalg.cholesky_solve(self.root, linalg.matmul(self.factor.T, vectors))
+        return (vectors - linalg.matmul(self.factor, inner)) / self.shift
 
 
 def is_good_factor(rank: int, n: int, left_out: float, shift: float) -> bool:
-    """Whether a factor of so many columns, which leaves out so much of the trace, does for a preconditioner."""
+    """Return whether a factor of `rank` columns that leaves out `left_out` of the trace is a good preconditioner."""
     return rank >= automatic_rank(n) or left_out <= SMALL_REMAINDER * shift
 
 
 def automatic_rank(n: int) -> int:
-    """Columns of K in the preconditioner, at most."""
+    """Return the largest number of columns of K in the preconditioner."""
     return min(n, LARGEST_PRECONDITIONER, n // RANK_SHARE)
 
 
-def columns_at_once(n: int) -> int:
+def group_columns(n: int) -> int:
+    """Return the number of columns that are solved together."""
     return max(GROUP_COLUMNS, GROUP_NUMBERS // n)
 
 
-def memory_of_cg(n: int, c: int, rank: int, *, together: bool) -> int:
-    """Bytes: solution and residual, eight arrays of the size of the columns solved at once, the factor."""
-    columns = c if together else min(c, columns_at_once(n))
+def memory_of_cg(n: int, c: int, rank: int, *, in_groups: bool) -> int:
+    """Return the bytes of solution, residual, eight arrays of the columns that are solved together, and the factor."""
+    columns = min(c, group_columns(n)) if in_groups else c
     return 8 * n * (2 * c + 8 * columns + rank + 4 * automatic_block(rank))
 
 
 @dataclass(frozen=True)
 class _Task:
-    """What is iterated upon, but for the right sides."""
+    """The system without its right sides, and how to solve it."""
 
     operator: SymmetricOperator
     shift: float
@@ -207,15 +207,10 @@ class _Task:
     products: str
     max_iterations: int
 
-    @property
-    def threads(self) -> int | None:
-        threads: int | None = getattr(self.operator, "threads", None)
-        return threads
-
     def product(self, vectors: Array, dtype: str = "float64") -> Array:
         return shifted_product(self.operator, vectors, self.shift, dtype)
 
-    def preconditioned(self, residuals: Array) -> Array:
+    def precondition(self, residuals: Array) -> Array:
         return residuals if self.preconditioner is None else self.preconditioner(residuals)
 
 
@@ -230,93 +225,93 @@ class _Iterate:
     verdict: Verdict | None = None
 
 
-def _by_groups(task: _Task, right_sides: Array, at_once: int) -> _Iterate:
-    """The solution of all columns, so many together; a judge sees all, so that there is one group then."""
+def _solve_in_groups(task: _Task, right_sides: Array, width: int) -> _Iterate:
+    """Return the solution, computed `width` columns at a time; a judge must see all columns together."""
     n, c = right_sides.shape
     xp = arrays.namespace(right_sides)
-    found = _Iterate(xp.zeros((n, c)), xp.asarray(right_sides, copy=True), 0, True)
-    step = max(1, at_once)
+    total = _Iterate(xp.zeros((n, c)), xp.asarray(right_sides, copy=True), 0, True)
+    step = max(1, width)
     for begin in range(0, c, step):
         columns = slice(begin, min(c, begin + step))
-        part = _Iteration(task, right_sides[:, columns]).run()
-        found.values[:, columns], found.residuals[:, columns] = part.values, part.residuals
-        iterations, converged = max(found.iterations, part.iterations), found.converged and part.converged
-        found = replace(found, iterations=iterations, converged=converged, verdict=part.verdict)
-    return found
+        group = _Iteration(task, right_sides[:, columns]).run()
+        total.values[:, columns], total.residuals[:, columns] = group.values, group.residuals
+        iterations, converged = max(total.iterations, group.iterations), total.converged and group.converged
+        total = replace(total, iterations=iterations, converged=converged, verdict=group.verdict)
+    return total
 
 
 class _Iteration:
-    """Columns that are solved together."""
+    """The iteration of columns that are solved together."""
 
     def __init__(self, task: _Task, right_sides: Array) -> None:
         xp = arrays.namespace(right_sides)
         self.task = task
         self.products = "float64" if task.products == "auto" else task.products
-        self.may_round = task.products == "auto"  # products whose errors do not count
+        self.may_round = task.products == "auto"  # whether last products may be in float32
         self.right_sides = right_sides
         self.scales = linalg.column_norms(right_sides)
         self.values = xp.zeros_like(right_sides)
         self.residuals = xp.asarray(right_sides, copy=True)
-        self.largest = 0.0  # norm of K + s I, as far as seen
-        self.errors = np.zeros(len(self.scales))  # of the residuals, by rounding: at most about
+        self.largest = 0.0  # lower bound of the norm of K + s I
+        self.errors = np.zeros(len(self.scales))  # about the largest rounding errors of the residuals
         self.history: list[float] = []
         self.iterations = 0
         self._assess()
-        # Directions, their products with K + s I, and the inverse Cholesky root of both's.
+        # Directions, their products with K + s I, and the Cholesky root of the products' inner products with them.
         self.last: tuple[Array, Array, Array] | None = None
-        # The best of those whose residual was computed anew.
+        # The best iterate whose residual was recomputed.
         self.best = _Iterate(self.values, self.residuals, 0, False, self.verdict)
         self.best_relative = math.inf
-        self.last_relative = math.inf if self.products == "float64" else self.relative  # when last computed anew
+        self.last_relative = math.inf if self.products == "float64" else self.relative  # at the last recomputation
 
     def run(self) -> _Iterate:
-        while not (self.good and self._noise() <= KNOWN):
-            directions = self._directions()
+        while not (self.is_good and self._rounding_share() <= KNOWN):
+            directions = self._next_directions()
             stuck = directions is None or self._is_stalled()
             exhausted = self.iterations >= self.task.max_iterations
-            if stuck or exhausted or self._noise() > NOISY or self.good:
+            if stuck or exhausted or self._rounding_share() > NOISY or self.is_good:
                 gains = self._recompute()
-                if self.good:
+                if self.is_good:
                     break
                 if self.products == "float32" and not gains:
                     self.products, gains, stuck = "float64", True, True
                 if stuck:
-                    self._forget()
-                directions = self._directions()
+                    self._restart()
+                directions = self._next_directions()
                 if exhausted or not gains or directions is None:
                     return replace(self.best, iterations=self.iterations)
             assert directions is not None
             self._step(directions)
         return _Iterate(self.values, self.residuals, self.iterations, True, self.verdict)
 
-    def _directions(self) -> Array | None:
-        """An orthonormal basis of the next directions; None where there is none, or rounding has hidden it."""
-        news, threads = self.task.preconditioned(self.residuals), self.task.threads
+    def _next_directions(self) -> Array | None:
+        """Return an orthonormal basis of the next directions; None if there is none beyond rounding."""
+        news = self.task.precondition(self.residuals)
         if self.last is not None:
             directions, images, curvature = self.last
-            lengths = _solved_block(curvature, linalg.inner_products(images, news, threads))
-            news = news - linalg.combined(directions, arrays.beside(lengths, news), threads)
-        return _orthonormal(news, threads)
+            lengths = _solve_block(curvature, linalg.matmul(images.T, news))
+            news = news - linalg.matmul(directions, arrays.beside(lengths, news))
+        return _orthonormalize(news)
 
     def _step(self, directions: Array) -> None:
-        dtype, threads = self.products, self.task.threads
+        dtype = self.products
         images, rounding = self._images(directions)
-        matrix = _small(linalg.inner_products(directions, images, threads))
-        curvature = self._curvature(matrix)
+        matrix = _block_on_host(linalg.matmul(directions.T, images))
+        curvature = self._curvature_root(matrix)
         if curvature is None and dtype == "float32":
             self.products, dtype = "float64", "float64"
             images = self.task.product(directions)
-            matrix = _small(linalg.inner_products(directions, images, threads))
-            curvature = self._curvature(matrix)
+            matrix = _block_on_host(linalg.matmul(directions.T, images))
+            curvature = self._curvature_root(matrix)
         self.iterations += 1
         if curvature is None:
-            self._forget()
+            self._restart()
             self.history += STALLED * self.history[-1:]
             return
-        lengths = _solved_block(curvature, linalg.inner_products(directions, self.residuals, threads))
+        lengths = _solve_block(curvature, linalg.matmul(directions.T, self.residuals))
         steps = arrays.beside(lengths, directions)
-        self.values += linalg.combined(directions, steps, threads)
-        self.residuals -= linalg.combined(images, steps, threads)
+        self.values += linalg.matmul(directions, steps)
+        self.residuals -= linalg.matmul(images, steps)
         self.largest = max(self.largest, _spectral_norm(matrix))
         rounding = max(rounding, PRODUCT_ROUNDING[dtype] * self.largest)
         self.errors += rounding * linalg.column_norms(lengths)
@@ -324,41 +319,41 @@ class _Iteration:
         self._assess()
 
     def _images(self, directions: Array) -> tuple[Array, float]:
-        """(K + s I) P, and the size of its error where that was measured."""
+        """Return (K + s I) P, and the size of its error if that was measured, else 0."""
         task = self.task
-        # The residual will fall by as much as it just did, about, and lengths are at most its own over the shift.
+        # Expect the residual to fall as it just did; lengths are at most its norm over the shift.
         expected = self.history[-1] ** 2 / self.history[-2] if len(self.history) > 1 else math.inf
-        if self.may_round and expected <= self._aim():
+        if self.may_round and expected <= self._target():
             size = max(expected, self.task.rule.tol or 0.0)
             allowed = KNOWN / 2 * size - largest_ratio(self.errors, self.scales)
             lengths = self.relative / task.shift
             if PRODUCT_ROUNDING["float32"] * self.largest * lengths <= allowed:
                 images = task.product(directions, "float32")
-                error = self._error(directions, images)
+                error = self._measure_error(directions, images)
                 if error * lengths <= allowed:
                     return images, error
                 self.may_round = False
         return task.product(directions, self.products), 0.0
 
-    def _aim(self) -> float:
-        """The relative residual that is good enough, about; 0 where nobody says."""
+    def _target(self) -> float:
+        """Return about the relative residual that is good enough; 0 if unknown."""
         needed = 0.0 if self.verdict is None else self.verdict.needed
         return max(self.task.rule.tol or 0.0, self.relative * needed)
 
-    def _error(self, directions: Array, images: Array) -> float:
-        """The size of the error of a product, about, from some of its rows."""
+    def _measure_error(self, directions: Array, images: Array) -> float:
+        """Return about the norm of the error of a product, from some of its rows."""
         n = len(directions)
         rows = np.unique(np.linspace(0, n - 1, CHECKED_ROWS).astype(np.int64))
         at = arrays.like(rows, directions)
         tile = self.task.operator.tile(rows, slice(0, n))
-        exact = linalg.inner_products(tile.T, directions, self.task.threads) + self.task.shift * directions[at]
+        exact = linalg.matmul(tile, directions) + self.task.shift * directions[at]
         return CHECK_SAFETY * linalg.norm(exact - images[at]) * math.sqrt(n / len(rows))
 
-    def _curvature(self, matrix: Array) -> Array | None:
-        """L^-1 of P^T (K + s I) P = L L^T; None where rounding hides that it is positive."""
+    def _curvature_root(self, matrix: Array) -> Array | None:
+        """Return L of P^T (K + s I) P = L L^T; None where rounding hides that it is positive."""
         matrix = (matrix + matrix.T) / 2
         try:
-            return linalg.inverse_root(matrix)
+            return linalg.cholesky(matrix)
         except np.linalg.LinAlgError:
             values = arrays.to_host(linalg.eigvalsh(matrix))
         tolerance = INDEFINITE * max(abs(values[0]), values[-1], self.task.shift)
@@ -370,12 +365,12 @@ class _Iteration:
             "Gaussian() with metric='euclidean'), or a larger shift"
         )
 
-    def _forget(self) -> None:
-        """Start anew from the residual."""
+    def _restart(self) -> None:
+        """Forget the directions, and start again from the residual."""
         self.last, self.history = None, self.history[-1:]
 
     def _recompute(self) -> bool:
-        """The residual in float64; whether it has fallen enough since it was so computed before."""
+        """Recompute the residual in float64; return whether it fell enough since the last time."""
         self.residuals = self.right_sides - self.task.product(self.values)
         sizes = self.largest * linalg.column_norms(self.values)
         self.errors = PRODUCT_ROUNDING["float64"] * (sizes + self.scales)
@@ -388,13 +383,13 @@ class _Iteration:
         return gains
 
     def _assess(self) -> None:
-        """How large the residual is, and whether that is good enough: once for each."""
+        """Set the relative residual and whether it is good enough; call this once for each residual."""
         self.relative = relative_residual(self.residuals, self.scales)
         self.history.append(self.relative)
-        self.good, self.verdict = self.task.rule(self.values, self.residuals, self.relative)
+        self.is_good, self.verdict = self.task.rule(self.values, self.residuals, self.relative)
 
-    def _noise(self) -> float:
-        """Share of the residual, or of the tolerance that it has met, that may be rounding."""
+    def _rounding_share(self) -> float:
+        """Return the share of rounding errors in the residual, or in the tolerance if that is met."""
         error, size = largest_ratio(self.errors, self.scales), self.relative
         tol = self.task.rule.tol
         if tol is not None and size <= tol:
@@ -405,33 +400,32 @@ class _Iteration:
         return len(self.history) > STALLED and int(np.argmin(self.history)) < len(self.history) - STALLED
 
 
-def _orthonormal(vectors: Array, threads: int | None) -> Array | None:
-    """An orthonormal basis of the space of the columns, twice by their Gram matrix; None of zeros."""
+def _orthonormalize(vectors: Array) -> Array | None:
+    """Return an orthonormal basis of the space of the columns, twice by their Gram matrix; None for zeros."""
     for threshold in (DEPENDENT, 0.5):
         sizes = linalg.column_norms(vectors)
         some = np.flatnonzero(sizes > 0)
         if len(some) == 0:
             return None
         vectors = vectors[:, arrays.like(some, vectors)] / arrays.like(sizes[some], vectors)
-        found, rotation = linalg.eigh(_small(linalg.inner_products(vectors, vectors, threads)))
-        values = arrays.to_host(found)
+        values, rotation = linalg.eigh(_block_on_host(linalg.matmul(vectors.T, vectors)))
+        values = arrays.to_host(values)
         kept = np.flatnonzero(values > threshold**2 * values[-1])
         rotation = rotation[:, arrays.like(kept, rotation)] / arrays.like(np.sqrt(values[kept]), rotation)
-        vectors = linalg.combined(vectors, arrays.beside(rotation, vectors), threads)
+        vectors = linalg.matmul(vectors, arrays.beside(rotation, vectors))
     return vectors
 
 
-def _small(matrix: Array) -> Array:
-    """A matrix of the size of a block: on the host, unless it is large and on a GPU."""
+def _block_on_host(matrix: Array) -> Array:
+    """Return a matrix of the size of a block on the host, unless it is large and on a GPU."""
     return arrays.to_host(matrix) if len(matrix) <= BLOCK_ON_HOST else matrix
 
 
-def _solved_block(inverse: Array, right: Array) -> Array:
-    """(L L^T)^-1 right where L^-1 is, of the size of a block."""
-    right = arrays.to_host(right) if arrays.is_host(inverse) else right
-    return linalg.inner_products(inverse, linalg.combined(inverse, right))
+def _solve_block(root: Array, right: Array) -> Array:
+    """Return (L L^T)^-1 right, of the size of a block, on the device of L."""
+    return linalg.cholesky_solve(root, arrays.to_host(right) if arrays.is_host(root) else right)
 
 
 def _spectral_norm(matrix: Array) -> float:
-    """The spectral norm of a matrix that is symmetric to rounding."""
+    """Return the spectral norm of a matrix that is symmetric to rounding."""
     return float(np.max(np.abs(arrays.to_host(linalg.eigvalsh((matrix + matrix.T) / 2)))))

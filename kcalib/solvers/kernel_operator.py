@@ -1,9 +1,9 @@
-"""Matrices that the solvers take: symmetric, positive semi-definite, known by their products.
+"""Define the symmetric positive semi-definite matrices that solvers take, by their products.
 
-`KernelMatrix` is K_ij = k(x_i, x_j) of points, a pair problem whose marks are 1, and `KernelOperator` the same for
-users, which checks what it is given; `DenseOperator` is a matrix in memory. All, and whatever a user brings, have the
-members of `SymmetricOperator`. Solvers see NumPy arrays, or, for points and matrices on an NVIDIA GPU, CuPy arrays,
-which stay there. Points on other devices stay there too, but what goes to and from them are NumPy arrays.
+`KernelMatrix` is K_ij = k(x_i, x_j) of points, a pair problem whose features are 1; `KernelOperator` is the same for
+users and checks its arguments; `DenseOperator` is a matrix in memory. All of them, and operators of users, have the
+members of `SymmetricOperator`. Solvers see NumPy arrays, or CuPy arrays for points and matrices on an NVIDIA GPU.
+Points on other devices stay there, but vectors and products are NumPy arrays.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ ASYMMETRY = 1e-10  # of a dense matrix, relative to its largest entry
 
 
 class SymmetricOperator(Protocol):
-    """What the solvers need of a symmetric positive semi-definite matrix K; an object of any class may have it.
+    """What solvers need of a symmetric positive semi-definite matrix K; objects of any class may have it.
 
-    Arrays are NumPy arrays, or CuPy arrays where the right sides are on a GPU.
+    Arrays are NumPy arrays, or CuPy arrays if the right sides are on a GPU.
     """
 
     @property
     def n(self) -> int:
-        """Number of rows."""
+        """Return the number of rows."""
 
     def matmul(self, vectors: Array, dtype: str = "float64") -> Array:
-        """K @ vectors, float64, for float64 `vectors` of shape (n, c).
+        """Return K @ vectors, float64, for float64 `vectors` of shape (n, c).
 
-        In "float32" a relative error of about 1e-6 is allowed; an operator that gains nothing by it may ignore it.
+        With "float32" a relative error of about 1e-6 is allowed; an operator may ignore it.
         """
 
     def tile(self, rows: Any, columns: Any) -> Array:
-        """K[rows][:, columns], float64; each a slice or a NumPy array of integers."""
+        """Return K[rows][:, columns], float64; each is a slice or a NumPy array of integers."""
 
     def diagonal(self) -> Array:
-        """The diagonal of K, float64, shape (n,)."""
+        """Return the diagonal of K, float64, shape (n,)."""
 
 
 class KernelMatrix:
-    """K_ij = k(x_i, x_j), never stored; for callers that run on the GPU of the points already."""
+    """K_ij = k(x_i, x_j), never stored; callers make the GPU of the points the current one."""
 
     def __init__(
         self, packed: Packed, *, threads: int | None, backend: str | None, parallel: Spread | None = None
@@ -71,22 +71,22 @@ class KernelMatrix:
 
     @property
     def name(self) -> str:
-        """Which backend of the pair engine computes."""
+        """Return the name of the backend that computes."""
         return self._backend.name
 
     @property
     def reason(self) -> str:
-        """Why that one."""
+        """Return why that backend was chosen."""
         return self._backend.reason
 
     @property
     def threads(self) -> int | None:
-        """Threads used at most; None where the array library decides."""
+        """Return the largest number of threads; None if the array library decides."""
         return self._backend.threads
 
     @property
     def epsilon(self) -> float:
-        """Machine epsilon of the arithmetic that entries are made in."""
+        """Return the machine epsilon of the kernel's arithmetic."""
         return float(np.finfo(str(self._points.dtype).rpartition(".")[2]).eps)
 
     def matmul(self, vectors: Array, dtype: str = "float64") -> Array:
@@ -108,14 +108,14 @@ class KernelMatrix:
         return arrays.namespace(own).broadcast_to(own, (self.n,))
 
     def gram(self, feature_map: FeatureMap, points: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """See `feature_sums.gram`, of samples in host memory: where products are computed."""
+        """Return `feature_sums.gram` of samples in host memory, computed where products are."""
         if self._backend.parallel is not None:
             return self._backend.parallel.gram(self._backend, feature_map, columns)
         return gram(feature_map, points, columns, threads=self._threads)
 
     @property
     def reference(self) -> Array:
-        """An array that lies where vectors and tiles do."""
+        """Return an array on the device of vectors and tiles."""
         return self._points if self._on_gpu else np.empty(0)
 
     @property
@@ -128,7 +128,7 @@ class KernelMatrix:
 
     @cached_property
     def _single(self) -> Backend:
-        """The same in float32, points and kernel too, where that is of use."""
+        """Return the backend with points and kernel in float32, if that is faster."""
         return in_single_precision(self._backend)
 
     def __repr__(self) -> str:
@@ -142,7 +142,7 @@ class KernelOperator(KernelMatrix):
     def matmul(self, vectors: Array, dtype: str = "float64") -> Array:
         check_choice("dtype", dtype, ("float64", "float32"))
         if self._on_gpu:
-            check_beside(vectors, self._points, "the vectors to multiply", self)
+            check_same_device(vectors, self._points, "the vectors to multiply", self)
         return super().matmul(vectors, dtype)
 
     @on_their_gpu
@@ -166,7 +166,7 @@ class DenseOperator:
 
     @property
     def reference(self) -> Array:
-        """An array that lies where vectors and tiles do."""
+        """Return an array on the device of vectors and tiles."""
         return self.matrix
 
     def matmul(self, vectors: Array, dtype: str = "float64") -> Array:
@@ -192,7 +192,7 @@ def kernel_operator(
     threads: int | None = None,
     backend: str | None = None,
 ) -> KernelOperator:
-    """The matrix of a kernel between points, never stored, for `solve` and `pivoted_cholesky`.
+    """Return the matrix of a kernel between points, never stored, for `solve` and `pivoted_cholesky`.
 
     .. math:: K_{ij} = k(x_i, x_j)
 
@@ -202,10 +202,10 @@ def kernel_operator(
     Parameters
     ----------
     points : array_like, shape (n, m)
-        Predicted probabilities, or any other points. Of CuPy arrays and CUDA tensors all stays on their GPU: vectors,
-        tiles and diagonal are CuPy arrays.
+        Predicted probabilities, or any other points. For CuPy arrays and CUDA tensors vectors, tiles and diagonal are
+        CuPy arrays on their GPU.
     kernel : Kernel or None
-        One of `kcalib.kernels` (default `kcalib.kernels.Exponential`); bandwidths that are None are median distances.
+        One of `kcalib.kernels` (default `kcalib.kernels.Exponential`); the median distance replaces a bandwidth None.
     dtype : {"float64", "float32"}, optional
         Arithmetic of the kernel; float64 by default.
     threads : int, optional
@@ -249,17 +249,17 @@ def kernel_operator(
 
 
 def as_operator(operator: Any) -> SymmetricOperator:
-    """`operator` if it has the members, or the dense matrix that it is as one.
+    """Return an operator as it is, and a dense matrix as an operator.
 
     Raises
     ------
     TypeError, ValueError
-        If it is neither, or the matrix is not square, real, finite and symmetric.
+        If the argument is neither, or the matrix is not square, real, finite and symmetric.
     """
     missing = [name for name in MEMBERS if not hasattr(operator, name)]
     if missing and (isinstance(operator, (list, tuple)) or hasattr(operator, "shape")):
         matrix = arrays.as_array(operator, "operator")
-        return DenseOperator(_checked_matrix(matrix if arrays.is_cuda(matrix) else arrays.to_host(matrix)))
+        return DenseOperator(_check_matrix(matrix if arrays.is_cuda(matrix) else arrays.to_host(matrix)))
     if missing:
         raise TypeError(
             f"`operator` is of {type(operator)}, which lacks {', '.join(missing)}; pass a dense symmetric array, "
@@ -268,28 +268,22 @@ def as_operator(operator: Any) -> SymmetricOperator:
     return operator
 
 
-def where_vectors_lie(operator: SymmetricOperator) -> Array | None:
-    """An array on the device of the operator's vectors; None for one of the user's, which takes what it is given."""
+def reference_of(operator: SymmetricOperator) -> Array | None:
+    """Return an array on the device of the operator's vectors; None for an operator of the user's."""
     return operator.reference if isinstance(operator, (KernelMatrix, DenseOperator)) else None
 
 
 def shifted_product(operator: SymmetricOperator, vectors: Array, shift: float, dtype: str = "float64") -> Array:
-    """(K + shift I) vectors."""
-    found = operator.matmul(vectors, dtype)
-    check_beside(found, vectors, "a product with K", operator)
-    if not math.isfinite(float(arrays.namespace(vectors).sum(found))):
+    """Return (K + shift I) vectors."""
+    product = operator.matmul(vectors, dtype)
+    check_same_device(product, vectors, "a product with K", operator)
+    if not math.isfinite(float(arrays.namespace(vectors).sum(product))):
         raise ValueError(f"a product with K, {operator!r}, is not finite; check the operator's matmul")
-    return found + shift * vectors
+    return product + shift * vectors
 
 
-def check_beside(array: Array, reference: Array, what: str, operator: SymmetricOperator) -> None:
-    """Refuse an array in host memory beside one on a GPU, and one on a GPU beside one in host memory.
-
-    Raises
-    ------
-    TypeError
-        If one is on a GPU and the other is not.
-    """
+def check_same_device(array: Array, reference: Array, what: str, operator: SymmetricOperator) -> None:
+    """Raise a TypeError if only one of two arrays is on a GPU."""
     if arrays.is_cuda(array) != arrays.is_cuda(reference):
         expected = f"a CuPy array on {arrays.describe_device(reference)}"
         raise TypeError(
@@ -298,15 +292,15 @@ def check_beside(array: Array, reference: Array, what: str, operator: SymmetricO
         )
 
 
-def _checked_matrix(matrix: Array) -> Array:
+def _check_matrix(matrix: Array) -> Array:
     if matrix.dtype.kind not in "biuf":
         raise TypeError(f"`operator` has dtype {matrix.dtype}, expected real numbers")
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or len(matrix) == 0:
         raise ValueError(f"`operator` has shape {matrix.shape}, expected (n, n) with n >= 1")
     xp = arrays.namespace(matrix)
     matrix = xp.asarray(matrix, dtype=xp.float64)
-    at_once = 2**24 if arrays.is_cuda(matrix) else 2**20  # entries, so that nothing of the matrix's size is made
-    rows = max(1, at_once // len(matrix))
+    block = 2**24 if arrays.is_cuda(matrix) else 2**20  # entries; temporary arrays are smaller than the matrix
+    rows = max(1, block // len(matrix))
     bound = 0.0
     for begin in range(0, len(matrix), rows):
         strip = matrix[begin : begin + rows]

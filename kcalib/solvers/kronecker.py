@@ -271,10 +271,7 @@ def eigendecomposition(matrix: Array, *, overwrite: bool = False) -> Eigensystem
 
     It takes 3 n^2 numbers in all on the host, if `overwrite`.
     """
-    if not arrays.is_host(matrix):
-        return Eigensystem(*linalg.eigh(matrix))
-    values, vectors = scipy.linalg.eigh(matrix, driver="evd", check_finite=False, overwrite_a=overwrite)
-    return Eigensystem(values, vectors)
+    return Eigensystem(*linalg.eigh(matrix, overwrite=overwrite))
 
 
 def largest(values: Array) -> float:

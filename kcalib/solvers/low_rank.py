@@ -21,6 +21,7 @@ import scipy
 
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
+from kcalib._backend.threads import one_blas_thread
 from kcalib._pairs.features import FeatureMap
 from kcalib._pairs.problem import Term
 
@@ -47,8 +48,8 @@ class NormalEquations:
         cross: Any = 0.0
         squares = 0.0
         for features, right in blocks:
-            gram = gram + features.T @ features
-            cross = cross + features.T @ right
+            gram = gram + linalg.matmul(features.T, features)
+            cross = cross + linalg.matmul(features.T, right)
             squares += linalg.squared_norm(right)
         return cls(gram, cross, squares)
 
@@ -155,7 +156,7 @@ class FourierFeatures:
         begin = 0
         for w, amplitude in zip(self.frequencies, self.amplitudes, strict=True):
             middle, end = begin + w.shape[1], begin + 2 * w.shape[1]
-            angles = points @ arrays.beside(w, points)
+            angles = linalg.matmul(points, arrays.beside(w, points))
             _cos_and_sin(angles, amplitude / np.sqrt(w.shape[1]), out[:, begin:middle], out[:, middle:end])
             begin = end
         if self.linear:
@@ -217,7 +218,8 @@ class NystromFeatures:
         tile = operator.tile(drawn, drawn)
         matrix = arrays.to_host(tile)
         smallest = SMALLEST_PIVOT * float(np.max(np.diagonal(matrix)))
-        factor, pivots, rank, _ = scipy.linalg.lapack.dpstrf(matrix, tol=smallest, lower=1)
+        with one_blas_thread():
+            factor, pivots, rank, _ = scipy.linalg.lapack.dpstrf(matrix, tol=smallest, lower=1)
         self.landmarks = drawn[pivots[:rank] - 1]
         self.pivots = arrays.beside(np.diagonal(factor)[:rank] ** 2, tile)
         self._operator = operator

@@ -146,7 +146,7 @@ def partial_cholesky(
     own = _diagonal(operator)
     xp = arrays.namespace(own)
     trace, largest = float(xp.sum(own)), float(xp.max(own))
-    epsilon, threads = getattr(operator, "epsilon", EPSILON), getattr(operator, "threads", None)
+    epsilon = getattr(operator, "epsilon", EPSILON)
     rest, least = own.copy(), max(tol * trace, (ROUNDINGS if to_rounding else 1) * epsilon * trace)
     block = 1 if greedy else block_size or automatic_block(rank)
     factor, pivots = xp.empty((rank, operator.n)).T, np.empty(0, dtype=np.int64)  # column after column
@@ -158,7 +158,7 @@ def partial_cholesky(
         square = operator.tile(proposed, proposed)
         if count:
             at = xp.ascontiguousarray(known[rows]).T
-            square = square - linalg.inner_products(at, at, threads)
+            square = square - linalg.matmul(at.T, at)
         accepted, root = _accepted(arrays.to_host(square), epsilon * largest, random)
         if not accepted:  # of these rows rounding is left
             rest[rows] = 0.0
@@ -167,8 +167,8 @@ def partial_cholesky(
         rows = arrays.like(new, own)
         columns = operator.tile(new, slice(0, operator.n)).T
         if count:
-            columns = columns - linalg.combined(known, known[rows].T, threads)
-        columns = linalg.solve_triangular_rows(arrays.like(root, own), columns.T).T
+            columns = columns - linalg.matmul(known, known[rows].T)
+        columns = linalg.solve_triangular(arrays.like(root, own), columns.T).T
         factor[:, count : count + len(new)] = columns
         pivots = np.append(pivots, new)
         rest -= linalg.row_products(columns, columns)

@@ -1,8 +1,8 @@
-"""A kernel ridge system (K + s I) Z = B on checked data, when a solution of it is good enough, and what solvers return.
+"""Define kernel ridge systems (K + s I) Z = B on checked data, stopping rules, and the base class of solvers.
 
-A solution is good enough by its relative residual (`tol`), or because a *judge* that the caller passes says so. Each
-solution is judged once, and the verdict stays with it: who passes a judge gets back what it found. The solvers
-themselves are classes of their files: `cholesky`, `conjugate_gradient`, `_solve`.
+A solution is good enough by its relative residual (`tol`), or because a *judge* of the caller accepts it. A judge sees
+each solution once, and its verdict is returned with the solution. The solvers are in `cholesky`, `conjugate_gradient`
+and `_solve`.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from kcalib._backend.options import check_positive
 from kcalib._input.methods import Method
 from kcalib.solvers.kernel_operator import SymmetricOperator
 
-RESIDUAL_TOLERANCE = 1e-10  # relative residual, where neither `tol` nor a judge says when to stop
+RESIDUAL_TOLERANCE = 1e-10  # default of `tol` where there is no judge
 
 
 class Verdict(Protocol):
-    """What a judge has found about a solution."""
+    """What a judge returns about a solution."""
 
     @property
     def accepted(self) -> bool:
-        """Whether the solution is good enough."""
+        """Return whether the solution is good enough."""
 
     @property
     def needed(self) -> float:
-        """About the share of the residual that would be good enough; 0 where that is not known."""
+        """Return about the share of the residual that would be good enough; 0 if unknown."""
 
 
-Judge = Callable[[Array, Array], Verdict]  # of Z and the residual R = B - (K + s I) Z, neither of which it may change
+Judge = Callable[[Array, Array], Verdict]  # takes Z and the residual R = B - (K + s I) Z, and changes neither
 
 
 class Assessment(NamedTuple):
     """Whether a solution is good enough, and the judge's verdict if it was asked."""
 
-    good: bool
+    is_good: bool
     verdict: Verdict | None
 
 
 @dataclass(frozen=True)
 class StoppingRule:
-    """A solution is good enough if its relative residual is at most `tol`, or else if the judge accepts it."""
+    """Accept a solution whose relative residual is at most `tol`, or that the judge accepts."""
 
     tol: float | None
     judge: Judge | None
@@ -64,7 +64,7 @@ class StoppingRule:
 
 @dataclass(frozen=True)
 class RidgeSystem:
-    """(K + shift I) Z = B, all arguments checked."""
+    """The system (K + shift I) Z = B, with checked arguments."""
 
     operator: SymmetricOperator
     right_sides: Array  # B, float64, shape (n, c), where the operator's vectors lie
@@ -74,7 +74,7 @@ class RidgeSystem:
     factor: Array | None = None  # F, shape (n, rank), with K ~ F F^T, if the caller has one
 
     def stopping_rule(self, tol: float | None) -> StoppingRule:
-        """The judge and `tol`; without either the default tolerance."""
+        """Return the rule of the judge and `tol`; without either, of the default tolerance."""
         if tol is None and self.judge is None:
             tol = RESIDUAL_TOLERANCE
         return StoppingRule(tol, self.judge)
@@ -85,7 +85,7 @@ class RidgeSystem:
 
     @property
     def allowed_memory(self) -> float | None:
-        """Bytes that a solver may take, None where nobody knows."""
+        """Return the bytes that a solver may take; None if unknown."""
         if self.max_memory is not None:
             return self.max_memory
         return available_memory_on_gpu(self.right_sides.device) if self.on_gpu else available_memory()
@@ -95,16 +95,16 @@ class RidgeSystem:
 
 
 @dataclass(frozen=True, eq=False)
-class Solved:
-    """What a solver found."""
+class SolverResult:
+    """What a solver returns."""
 
     values: Array  # Z, shape (n, c)
     residuals: Array  # B - (K + shift I) Z, from products in float64
     converged: bool  # whether the stopping rule was met
-    verdict: Verdict | None  # of the judge, if it was asked about these values
+    verdict: Verdict | None  # the judge's, if it was asked about these values
     method: str
-    reason: str  # why that one
-    memory: int  # bytes needed at most, beyond what was given
+    reason: str  # why that method
+    memory: int  # bytes needed at most, beyond the arguments
     iterations: int = 0
     rank: int = 0  # of the preconditioner
 
@@ -120,11 +120,11 @@ class Solver(Method):
             check_positive("tol", self.tol)
 
     def check_size(self, n: int) -> None:
-        """Raise a ValueError if an option does not fit n samples; to be called before `solve`."""
+        """Raise a ValueError if an option does not fit n samples; call this before `solve`."""
 
     @abstractmethod
-    def solve(self, system: RidgeSystem, reason: str) -> Solved:
-        """The solution; `reason` is why this method was taken.
+    def solve(self, system: RidgeSystem, reason: str) -> SolverResult:
+        """Return the solution; `reason` says why this method was chosen.
 
         Raises
         ------
@@ -136,10 +136,10 @@ class Solver(Method):
 
 
 def relative_residual(residuals: Array, scales: np.ndarray) -> float:
-    """Largest residual of a column, relative to its right side, whose length is in `scales`; 0 for zeros."""
+    """Return the largest norm of a column relative to that of its right side, given by `scales`."""
     return largest_ratio(linalg.column_norms(residuals), scales)
 
 
 def largest_ratio(sizes: np.ndarray, scales: np.ndarray) -> float:
-    """Largest of `sizes` over `scales`, without those whose scale is 0."""
+    """Return the largest of `sizes` over `scales`, leaving out scales of 0."""
     return float(np.max(np.divide(sizes, scales, out=np.zeros_like(sizes), where=scales > 0), initial=0.0))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kcalib._backend import linalg
 from kcalib._backend.exact_sums import ExactSums
 from kcalib._input.labels import Classification
 from kcalib.estimators.binning import bin_numbers
@@ -110,6 +111,6 @@ def _normal(a: BinnedGaps, b: BinnedGaps, products: np.ndarray, n_replicates: in
     """Deviations of the means of all bins of A, and then of B, as those of many samples; shape (bins, R)."""
     means = np.concatenate([a.means, b.means])
     seconds = np.block([[np.diag(a.squares), products], [products.T, np.diag(b.squares)]])
-    values, vectors = np.linalg.eigh((seconds - np.outer(means, means)) / a.n)
+    values, vectors = linalg.eigh((seconds - np.outer(means, means)) / a.n)
     random = np.random.default_rng(seed).standard_normal((len(values), n_replicates))
     return np.asarray(vectors @ (np.sqrt(np.maximum(values, 0.0))[:, None] * random))

@@ -200,7 +200,7 @@ def test_certificate_bounds_the_error_of_any_solution():
                 z = exact + size * np.linalg.norm(exact) * rng.normal(size=(n, m)) / n
                 certificate = Certificate(matrix, right, shift, tol=1e-8)
                 residual = right - shift * z - k @ z
-                for value, bound, *_ in (certificate.anew(z), certificate.of(z, certificate(z, residual))):
+                for value, bound, *_ in (certificate.recompute(z), certificate.certify(z, certificate(z, residual))):
                     assert abs(value - expected) <= bound
                     assert size < 1e-10 or bound > 1e-12 * value
 
@@ -247,7 +247,7 @@ def test_certificate_of_a_residual_known_to_one_percent():
             shown = np.array(residual + 0.0099 * wrong, float)
             certificate = Certificate(matrix, right, shift, tol=1.0)
             verdict = certificate(z, shown)
-            assert verdict.accepted and certificate.of(z, verdict) is verdict and matrix.products == 0
+            assert verdict.accepted and certificate.certify(z, verdict) is verdict and matrix.products == 0
             assert abs(verdict.value - expected) <= verdict.bound
 
 

@@ -12,13 +12,12 @@ from few_events import FEW_EVENTS
 from problems import binomial_bounds, draw_labels, psd_matrix
 
 import kcalib
-from kcalib._backend.memory import HUGE_PAGE, whole_pages
 from kcalib._input.labels import prepare
 from kcalib._packing.variance import finite_law
 from kcalib.distributions import Normal, Poisson
 from kcalib.estimators.skce import PairOptions
 from kcalib.inference.conditional_spectrum import Vectors, conditional
-from kcalib.inference.eigenvalues import Eigenvalues, Hidden, Rows, full_spectrum, leading_spectrum
+from kcalib.inference.eigenvalues import Eigenvalues, Hidden, full_spectrum, leading_spectrum
 from kcalib.inference.spectrum import SETTLED_NARROW, limit_law
 from kcalib.inference.task import Task
 from kcalib.kernels import Exponential, Gaussian
@@ -86,21 +85,6 @@ def test_eigenvalues_are_those_of_the_dense_matrix(name, n, m, rank):
         assert leading.power_sum(power) == pytest.approx(np.sum(values**power), abs=accuracy * size)
 
 
-@pytest.mark.parametrize(("name", "n", "m"), [(name, n, m) for name, n, m in PROBLEMS if m > 2])
-def test_products_with_the_vectors_to_start_with(name, n, m):
-    """By fewer columns, beside the dense matrix: of these vectors and random ones in one."""
-    p, rng = predictions(name, n, m), np.random.default_rng(0)
-    found, expected = hidden(p, None), dense(p, None)
-    x, matrix = rng.standard_normal((n * m, 3)), rng.standard_normal((m + 3, 9))
-    vectors = np.concatenate([np.concatenate([np.diag(np.sqrt(q)) - np.outer(np.sqrt(q), q) for q in p]), x], axis=1)
-    start, both = vectors[:, :m], found.started.beside(x)
-    assert found.started.gram == pytest.approx(start.T @ start, rel=1e-13, abs=1e-15)
-    assert both.between == pytest.approx(start.T @ x, abs=1e-13)
-    assert both.turned(matrix) == pytest.approx(vectors @ matrix, abs=1e-13)
-    product = expected @ vectors @ matrix
-    assert both.product(matrix) / found.scale == pytest.approx(product, abs=1e-5 * np.abs(product).max())
-
-
 @pytest.mark.parametrize("share", [0.5, 1e-3, 1e-6, 1e-9])
 def test_of_a_rare_class_the_vectors_to_start_with_are_orthonormal(share):
     """And all that follow, however short the rare class's own is: then it takes a second round."""
@@ -110,15 +94,7 @@ def test_of_a_rare_class_the_vectors_to_start_with_are_orthonormal(share):
     found, expected = hidden(p, None), dense(p, None)
     blocks = []
 
-    def beside(x):
-        both = found.started.beside(x)
-        return replace(both, turned=lambda matrix: blocks.append(both.turned(matrix)) or blocks[-1])
-
-    observed = replace(
-        found,
-        product=lambda v: blocks.append(v) or found.product(v),
-        started=replace(found.started, beside=beside),
-    )
+    observed = replace(found, product=lambda v: blocks.append(v) or found.product(v))
     leading_spectrum(observed, 10, lambda _: False)
     assert len(blocks) > 2
     for block in blocks:
@@ -128,21 +104,6 @@ def test_of_a_rare_class_the_vectors_to_start_with_are_orthonormal(share):
     assert values[:2] == pytest.approx(every[np.argsort(-np.abs(every))][:2], rel=1e-4)
 
 
-@pytest.mark.parametrize(("n", "widths"), [(5, (2, 1)), (300, (14, 14, 14)), (1000, (3, 17)), (4100, (21, 70, 33))])
-def test_algebra_of_tall_matrices(n, widths):
-    rng = np.random.default_rng(n)
-    *blocks, vectors = (rng.standard_normal((n, width)) for width in widths)
-    weights = [rng.standard_normal((width, 19)) for width in widths]
-    alone, both = Rows(n, 1), Rows(n, 2)
-    inside, gram = both.inner(blocks, vectors)
-    assert inside == pytest.approx(np.concatenate(blocks, axis=1).T @ vectors, abs=1e-12 * n)
-    assert gram == pytest.approx(vectors.T @ vectors, abs=1e-12 * n) and np.array_equal(gram, gram.T)
-    combined = both.combined([*blocks, vectors], weights)
-    assert combined == pytest.approx(np.concatenate([*blocks, vectors], axis=1) @ np.concatenate(weights), abs=1e-12)
-    assert all(np.array_equal(a, b) for a, b in zip(alone.inner(blocks, vectors), (inside, gram), strict=True))
-    assert np.array_equal(alone.combined([*blocks, vectors], weights), combined)
-
-
 def test_a_space_that_the_first_product_does_not_leave():
     """That of the identity: nobody has asked for its eigenvalues by then."""
     n, asked = 300, []
@@ -150,16 +111,6 @@ def test_a_space_that_the_first_product_does_not_leave():
     values = leading_spectrum(found, 5, lambda known: asked.append(known) or False)
     assert values.leading == pytest.approx(np.ones(5)) and values.rest_squares == pytest.approx(n - 5)
     assert values.has_largest and not asked
-
-
-@pytest.mark.parametrize("rows", [1, 2**17 - 1, 2**18, 2**18 + 3])
-def test_arrays_of_whole_pages(rows):
-    """They begin with a page where they are as long, are as others, and do not share memory."""
-    first, second = (whole_pages(rows, 2) for _ in range(2))
-    first[...], second[...] = 1.0, 2.0
-    assert first.shape == (rows, 2) and first.dtype == np.float64 and first.flags.c_contiguous
-    assert rows < 2**17 or first.ctypes.data % HUGE_PAGE == 0
-    assert np.all(first == 1.0) and np.all(second == 2.0)
 
 
 @pytest.mark.parametrize("bandwidth", [0.15, 0.5])
@@ -207,14 +158,7 @@ def test_two_products_settle_a_pvalue_where_the_kernel_changes_slowly(reference,
     widths = []
 
     def counted(problem):
-        product, started = problem.product, problem.started
-
-        def beside(vectors):
-            both = started.beside(vectors)
-            return replace(both, product=lambda matrix: widths.append(matrix.shape[1]) or both.product(matrix))
-
-        own = None if started is None else replace(started, beside=beside)
-        return replace(problem, product=lambda v: widths.append(v.shape[1]) or product(v), started=own)
+        return replace(problem, product=lambda v: widths.append(v.shape[1]) or problem.product(v))
 
     p = predictions("diffuse", 400, 10)
     y = draw_labels(p, np.random.default_rng(0))
@@ -363,30 +307,23 @@ def test_no_digits_are_lost_where_predictions_are_saturated():
     assert np.allclose(back[:, 1], np.sqrt(1 - others) * others, rtol=1e-14, atol=0)
 
 
-@pytest.mark.parametrize("columns", [1, 3, 8, 21])
-def test_roots_in_the_compiled_core(columns):
-    """Beside the matrices L_i, and beside array algebra, which GPUs have; for saturated rows and sure ones, too."""
+def test_products_with_covariance_roots():
+    """Against the matrices L_i; of saturated and certain predictions, too."""
     rng = np.random.default_rng(5)
-    p = rng.dirichlet(np.full(4, 0.3), size=30_000)
+    p = rng.dirichlet(np.full(4, 0.3), size=200)
     p[:2] = [[1, 0, 0, 0], [0.25, 0.25, 0.25, 0.25]]
     p[2:50] = np.sort(10.0 ** rng.uniform(-14, -4, size=(48, 4)), axis=1)
     p[2:50, 3] = 1 - p[2:50, :3].sum(axis=1)
     task = Task(prepare(np.zeros(len(p), dtype=int), p), PairOptions(Exponential(bandwidth=0.5)))
-    law = finite_law(task.data, task.packed)
-    x, y = rng.standard_normal((len(p) * 4, columns)), rng.standard_normal((len(p) * 3, columns))
-    z, own, roots = y.reshape(len(p), -1), rng.random((len(p), 1)), Vectors(law, 2)
-    marks, back = roots.forth(x), roots.back(z, (own, z[::-1]))
+    roots = Vectors(finite_law(task.data, task.packed))
+    x, y, own = rng.standard_normal((800, 3)), rng.standard_normal((600, 3)), rng.random((200, 1))
+    z = y.reshape(200, -1)
     matrices = np.sqrt(p)[:, :, None] * np.eye(4) - p[:, :, None] * np.sqrt(p)[:, None, :]
-    assert np.allclose(reflected(marks, 4), matrices @ x.reshape(-1, 4, columns), rtol=0, atol=1e-14)
+    products = reflected(roots.forth(x), 4)
+    assert np.allclose(products, matrices @ x.reshape(-1, 4, 3), rtol=0, atol=1e-14)
     less = reflected(z - own * z[::-1], 4)
-    assert np.allclose(back.reshape(less.shape), matrices.transpose(0, 2, 1) @ less, rtol=0, atol=1e-14)
-    alone = Vectors(law, 1)
-    assert np.array_equal(alone.forth(x), marks) and np.array_equal(alone.back(z, (own, z[::-1])), back)
-    alone.core = None
-    again = alone.forth(x)
-    assert np.allclose(again, marks, rtol=0, atol=1e-14)
-    assert np.allclose(reflected(again, 4)[2:50], reflected(marks, 4)[2:50], rtol=1e-9, atol=1e-22)
-    assert np.allclose(alone.back(z, (own, z[::-1])), back, rtol=0, atol=1e-14)
+    expected = matrices.transpose(0, 2, 1) @ less
+    assert np.allclose(roots.back(z, (own, z[::-1])).reshape(less.shape), expected, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("reference", ["conditional", "residuals"])

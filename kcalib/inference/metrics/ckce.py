@@ -100,7 +100,7 @@ def _pair_squares(expansions: Sequence[CKCEExpansion], k: int) -> np.ndarray:
     for begin in range(0, k, STRIP):
         tiles = [without_own(expansion.pairs(slice(begin, begin + STRIP)), begin) for expansion in expansions]
         for i, tile in enumerate(tiles):
-            sums[i, i] += linalg.weighted_squares(tile)
+            sums[i, i] += linalg.squared_norm(tile)
         for i, j in itertools.combinations(range(len(tiles)), 2):
-            sums[i, j] += linalg.weighted_squares(tiles[i] - tiles[j])
+            sums[i, j] += linalg.squared_norm(tiles[i] - tiles[j])
     return sums / (k * (k - 1))

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import scipy
 
+from kcalib._backend import linalg
+
 SMALL = 20  # samples of a kind, so that their sum is not nearly normal
 MOST_SHARE = 0.1  # kinds, of samples: more take longer than samples do
 BYTES_AT_ONCE = 2**26
@@ -61,7 +63,7 @@ class Kinds:
             for other_row, other in zip(rows, apart, strict=True):
                 both = np.bincount(row * starts[-1] + other_row, own * other, minlength=covariance.size)
                 covariance += both.reshape(covariance.shape)
-        values, vectors = np.linalg.eigh(covariance)
+        values, vectors = linalg.eigh(covariance)
         return cls(n, counts, means, vectors * np.sqrt(np.maximum(values, 0.0)), starts[1:-1])
 
     def drawn(self, n_replicates: int, seed: int) -> Iterator[tuple[int, int, list[np.ndarray]]]:
@@ -72,4 +74,5 @@ class Kinds:
             end = min(n_replicates, begin + step)
             times = random.multinomial(self.n, self.counts / self.n, size=end - begin).T - self.counts[:, None]
             normal = random.standard_normal((len(self.deviations), end - begin))
-            yield begin, end, np.split(self.means @ times + self.deviations @ normal, self.starts)
+            changes = linalg.matmul(self.means, times) + linalg.matmul(self.deviations, normal)
+            yield begin, end, np.split(changes, self.starts)

@@ -178,13 +178,13 @@ class _Covariances:
     def traces(self, strip: slice) -> Array:
         """tr(M V_i M V_j) of the samples i of the strip and all j."""
         if self.entries is not None:
-            return linalg.cross_products(self.entries[strip], self.entries, self.threads)
+            return linalg.matmul(self.entries[strip], self.entries.T)
         every = arrays.namespace(self.p).arange(len(self.p))
         variances = self.p * (1 - self.p)
         variances[every, self.top] = self.p[every, self.top] * self.others.sum(axis=1)
-        own = linalg.cross_products(variances[strip], variances, self.threads)
-        cross = linalg.cross_products(self.p[strip], self.p, self.threads) ** 2
-        cross -= linalg.cross_products(self.p[strip] ** 2, self.p**2, self.threads)
+        own = linalg.matmul(variances[strip], variances.T)
+        cross = linalg.matmul(self.p[strip], self.p.T) ** 2
+        cross -= linalg.matmul(self.p[strip] ** 2, (self.p**2).T)
         return own + cross.clip(0.0, own)
 
     def of_differences(self, strip: slice, traces: Array, own: Array, other: Array, d: Array) -> float:
@@ -201,7 +201,7 @@ class _Covariances:
     def _forms(self, others: Array, top: Array, d: Array) -> Array:
         """d_j^T V_i d_j of some samples i and all j."""
         at_top = d[:, top].T
-        rest, first = others.sum(axis=1, keepdims=True), linalg.cross_products(others, d, self.threads)
+        rest, first = others.sum(axis=1, keepdims=True), linalg.matmul(others, d.T)
         means = first - at_top * rest
-        squares = linalg.cross_products(others, d**2, self.threads) - 2 * at_top * first + at_top**2 * rest
+        squares = linalg.matmul(others, (d**2).T) - 2 * at_top * first + at_top**2 * rest
         return (squares - means**2).clip(0.0, None)

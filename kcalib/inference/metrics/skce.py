@@ -193,11 +193,11 @@ class FeatureTiles:
 
     def values(self, rows: np.ndarray, columns: np.ndarray) -> Array:
         some, others = (arrays.like(np.searchsorted(self.rows, of), self.features) for of in (rows, columns))
-        return self.features[some] @ self.features[others].T
+        return linalg.matmul(self.features[some], self.features[others].T)
 
     def entries(self, rows: np.ndarray, columns: np.ndarray) -> Array:
         some, others = (arrays.like(np.searchsorted(self.rows, of), self.marks) for of in (rows, columns))
-        return self.values(rows, columns) * (self.marks[some] @ self.marks[others].T)
+        return self.values(rows, columns) * linalg.matmul(self.marks[some], self.marks[others].T)
 
 
 def _on_host_or_device(m: MomentSums) -> MomentSums:
@@ -269,5 +269,5 @@ def square_differences(models: Sequence[Entries], rows: np.ndarray) -> np.ndarra
         some = rows[begin : begin + STRIP]
         tiles = [without_own(entries(some, rows), begin) for entries in models]
         for i, j in itertools.combinations(range(len(models)), 2):
-            sums[i, j] += linalg.weighted_squares(tiles[i] - tiles[j])
+            sums[i, j] += linalg.squared_norm(tiles[i] - tiles[j])
     return sums / (len(rows) * (len(rows) - 1))

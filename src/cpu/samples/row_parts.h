@@ -1,5 +1,5 @@
-// Parts of the rows of predictions that threads take in turns, and what is done with one row. Included by strips.h,
-// median_variance.cpp and roots.cpp.
+// Parts of the rows of predictions that threads take in turns, and what is done with one row. Included by strips.h and
+// median_variance.cpp.
 #pragma once
 
 #include <algorithm>

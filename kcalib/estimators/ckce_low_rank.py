@@ -75,7 +75,7 @@ class Fourier(Approximation):
         points = problem.left.points if arrays.is_cuda(problem.left.points) else arrays.to_host(problem.left.points)
         points = arrays.namespace(points).asarray(points, dtype=np.float64)
         dimension = points.shape[1]
-        features = FourierFeatures.drawn(problem.kernel, dimension, self.n_features, self.drawn_seed, points)
+        features = FourierFeatures.draw(problem.kernel, dimension, self.n_features, self.drawn_seed, points)
         width = features.width(dimension)
         on_host = arrays.is_host(points)
         more = gram_numbers(width + system.columns, system.matrix.threads) if on_host else 0
@@ -84,7 +84,7 @@ class Fourier(Approximation):
             gram = system.matrix.gram
             equations = features.equations(arrays.compact(points, np.float64), system.residuals.take(slice(None)), gram)
         else:
-            equations = NormalEquations.summed(
+            equations = NormalEquations.from_blocks(
                 (features(points[rows]), system.residuals.take(rows))
                 for rows in row_blocks(system.n, width + system.columns, points)
             )
@@ -147,7 +147,7 @@ class Nystrom(Approximation):
                 kept[0] += linalg.squared_norm(block)
                 yield block, system.residuals.take(rows)
 
-        equations = NormalEquations.summed(blocks())
+        equations = NormalEquations.from_blocks(blocks())
         diagonal = system.matrix.diagonal()
         xp = arrays.namespace(diagonal)
         trace, largest = float(xp.sum(diagonal)), float(xp.max(diagonal))
@@ -203,7 +203,7 @@ class PivotedCholesky(Approximation):
             "choose a smaller `rank`, or method='nystrom' or 'fourier', which store no factor",
         )
         factor = partial_cholesky(system.matrix, rank, tol=left_out, seed=self.drawn_seed)
-        equations = NormalEquations.summed([(factor.factor, system.residuals.take(slice(None)))])
+        equations = NormalEquations.from_blocks([(factor.factor, system.residuals.take(slice(None)))])
         diagonal = system.matrix.diagonal()
         entry = ENTRY_ROUNDINGS * system.epsilon * float(arrays.namespace(diagonal).max(diagonal))
         rounding = rounding_bound(equations, system.shift, entry, _squared_pivots(factor))
@@ -225,7 +225,7 @@ def _monte_carlo_error(
         return None
     dimension = features.frequencies[0].shape[0]
     without = [
-        linalg.squared_norm(equations.scaled(features.without_group(g, groups, dimension)).solution(shift))
+        linalg.squared_norm(equations.rescale(features.without_group(g, groups, dimension)).solution(shift))
         for g in range(groups)
     ]
     bias, error = jackknife(value, np.array(without))
@@ -282,7 +282,7 @@ def rounding_bound(equations: NormalEquations, shift: float, entry: float, pivot
     pivots = np.maximum(pivots, entry / ENTRY_ROUNDINGS)
     solution = equations.solution(shift)
     z = math.sqrt(_z_squares(equations, solution, shift))
-    smoothed = equations.gram @ equations.solved(solution, shift)  # F^T K A^{-1} Z
+    smoothed = equations.gram @ equations.solve(solution, shift)  # F^T K A^{-1} Z
     sizes = 3 * linalg.column_norms(solution.T) + 2 * linalg.column_norms(smoothed.T)
     first = float(np.sum((sizes + entry / np.sqrt(pivots) * z) * (entry / np.sqrt(pivots)))) * z
     return first + 4 * np.finfo(np.float64).eps * linalg.squared_norm(solution)

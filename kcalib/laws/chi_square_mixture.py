@@ -1,20 +1,20 @@
-r"""The law of a weighted sum of squares of normal variables, exact in both tails.
+r"""Compute both tails of a weighted sum of squares of normal variables.
 
-Quadratic forms of normal vectors have it, and so do degenerate U-statistics in the limit. Its
-Laplace transform is known, so that for any :math:`s_0 > 0` left of the transform's first singularity
+Quadratic forms of normal vectors have this distribution, and degenerate U-statistics in the limit. Its Laplace
+transform is known: for any :math:`s_0 > 0` left of the transform's first singularity
 
 .. math:: P(Q > x) = \frac{1}{2 \pi i} \int_{s_0 - i\infty}^{s_0 + i\infty} e^{K(s) - s x} \frac{ds}{s}, \qquad
           K(s) = -\frac{1}{2} \sum_i \log(1 - 2 s w_i) + \frac{s^2 \tau}{2} .
 
-Through the saddlepoint of the whole integrand, the pole included, nothing cancels, and the factor
-:math:`e^{K(s_0) - s_0 x} / s_0` carries the size of the tail (Rice 1980). The path leaves the saddlepoint
+Along a path through the saddlepoint of the whole integrand, pole included, nothing cancels, and the factor
+:math:`e^{K(s_0) - s_0 x} / s_0` has the size of the tail (Rice 1980). The path leaves the saddlepoint
 on a hyperbola, :math:`s = s_0 + b\,(\sin\alpha\,(\cosh t - 1) + i \cos\alpha \sinh t)` with :math:`b`
 the width of the saddle. In :math:`t` the integrand is analytic in a strip whose width is bounded below,
 whatever the weights: the pole and the branch points are at least about :math:`b` away. So the trapezoidal
 rule converges geometrically, with steps that do not depend on the spread of the weights.
 
-`ChiSquareMixture._log_upper_tail`, called by `_law`, finds saddlepoints (`_saddlepoints`) and integrates
-along paths through them (`_integrals`).
+`ChiSquareMixture._log_upper_tail` finds saddlepoints (`_saddlepoints`) and integrates along paths through them
+(`_integrals`).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kcalib._backend.threads import one_blas_thread
 from kcalib.laws._law import Law, _plain, _real, _refuse
 
 TILT = math.pi / 8  # of the hyperbola: half of what exp(s^2) allows, so that both sides of the strip are as wide
@@ -247,6 +248,7 @@ class ChiSquareMixture(Law):
             [-weight for weight in self.weights], self.normal_variance, degrees_of_freedom=self.degrees_of_freedom
         )
 
+    @one_blas_thread()
     def _log_upper_tail(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         with np.errstate(over="ignore"):
             x = x / self._scale

@@ -1,12 +1,11 @@
-r"""Shifted Kronecker systems (A (x) B + s I) x = b, from decompositions of A and B: O(n^3), not O(n^6).
+r"""Solve shifted Kronecker systems (A (x) B + s I) x = b from decompositions of A and B: O(n^3), not O(n^6).
 
 For X, C with the entries of x, b in rows this is :math:`A X B^\top + s X = C`. Symmetric matrices are diagonalised,
 :math:`A = U \operatorname{diag}(l) U^\top`, :math:`B = V \operatorname{diag}(m) V^\top`, so that
-:math:`(U^\top X V)_{ij} = (U^\top C V)_{ij} / (l_i m_j + s)`; general ones take complex Schur forms, whose triangular
-system is solved column by column. Called by users; `kcalib.regression.KKR` takes `eigendecomposition`, `quotients` and
-`signed_factors`.
+:math:`(U^\top X V)_{ij} = (U^\top C V)_{ij} / (l_i m_j + s)`; general ones have complex Schur forms, whose triangular
+system is solved column by column. `kcalib.regression.KKR` uses `eigendecomposition`, `quotients` and `signed_factors`.
 
-Arrays on an NVIDIA GPU are decomposed there, and solutions stay there; Schur forms are on the host alone.
+Arrays on an NVIDIA GPU are decomposed there, and solutions stay there; Schur forms are on the host only.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ class KroneckerSolution(Summarized):
     """Solution of (A (x) B + s I) x = b, for one shift s or a path of them."""
 
     values: Array  #: x, float64, of the shape of b; for a path of shifts with one more axis before
-    shift: float | np.ndarray  #: s as given, float64
-    relative_residual: float | np.ndarray  #: norm of the residual over that of b, the largest of all b; for each shift
+    shift: float | np.ndarray  #: s, float64
+    relative_residual: float | np.ndarray  #: norm of the residual over that of b, the largest over all b; of each shift
     method: str  #: "eigendecompositions" or "schur"
-    truncated: tuple[int, int]  #: eigenvalues of A and of B below rounding, taken as 0
+    truncated: tuple[int, int]  #: numbers of eigenvalues of A and of B below rounding, which are replaced by 0
 
     def __repr__(self) -> str:
         return (
@@ -53,7 +52,7 @@ class Eigensystem(NamedTuple):
 
     @property
     def rounding(self) -> float:
-        """n eps l_max: eigenvalues of this size may be nothing but rounding."""
+        """Return n eps l_max: eigenvalues of this size may be rounding errors."""
         return len(self.values) * EPSILON * largest(arrays.namespace(self.values).abs(self.values))
 
 
@@ -65,33 +64,33 @@ class _Form(NamedTuple):
     triangle: Array | None = None
     n_truncated: int = 0
 
-    def beside(self, other: Array) -> _Form:
-        """The same of a symmetric matrix, on the GPU if `other` is there."""
+    def to_device_of(self, other: Array) -> _Form:
+        """Return the form of a symmetric matrix on the device of `other`."""
         return self._replace(values=arrays.beside(self.values, other), vectors=arrays.beside(self.vectors, other))
 
 
 class Kronecker:
-    """A (x) B in decomposed form; made by `kronecker`."""
+    """The decomposition of A (x) B that `kronecker` returns."""
 
     def __init__(self, left: Array, right: Array | None) -> None:
         self._left, self._right = left, left if right is None else right
         is_symmetric = _is_symmetric(left) and _is_symmetric(self._right)
-        self.method = "eigendecompositions" if is_symmetric else "schur"  #: which decompositions
+        self.method = "eigendecompositions" if is_symmetric else "schur"  #: the kind of decomposition
         if not is_symmetric:
             arrays.check_not_cuda(left, "the Schur form of a matrix that is not symmetric")
         decompose = _diagonal_form if is_symmetric else _triangular_form
-        one = decompose(left)
-        self._forms = one, one if right is None else decompose(right)
+        form = decompose(left)
+        self._forms = form, form if right is None else decompose(right)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """That of A (x) B."""
+        """Return the shape of A (x) B."""
         n = len(self._left) * len(self._right)
         return n, n
 
     @property
     def truncated(self) -> tuple[int, int]:
-        """Eigenvalues of A and of B below rounding, taken as 0."""
+        """Return how many eigenvalues of A and of B are below rounding and replaced by 0."""
         left, right = self._forms
         return left.n_truncated, right.n_truncated
 
@@ -99,16 +98,16 @@ class Kronecker:
     def solve(self, right_sides: Any, shift: Any) -> KroneckerSolution:
         r"""Solve (A (x) B + s I) x = b, for one shift or several.
 
-        Time for each shift and right side: O(n_a n_b (n_a + n_b)); memory that of the solutions, a few times.
+        Time for each shift and right side: O(n_a n_b (n_a + n_b)); memory a few times that of the solutions.
 
         Parameters
         ----------
         right_sides : array_like, shape (n_a n_b,), (n_a n_b, c) or (n_a, n_b)
             b; one vector, c vectors in columns, or one vector as the matrix C, ``C.reshape(-1)`` (row after row), of
-            the equation :math:`A X B^\top + s X = C`. If it, or A and B, are on an NVIDIA GPU, the others
-            are copied there.
+            the equation :math:`A X B^\top + s X = C`. If any of it, A and B is on an NVIDIA GPU, the others are copied
+            there.
         shift : float or array_like, shape (k,)
-            s, any finite number for which the system is regular; several are a path.
+            s, a finite number for which the system is regular; an array is a path of shifts.
 
         Returns
         -------
@@ -127,42 +126,42 @@ class Kronecker:
             to rounding, for one of the shifts.
         """
         n_a, n_b = len(self._left), len(self._right)
-        original, given = right_sides, _checked(right_sides, "right_sides")
-        if given.shape not in ((n_a * n_b,), (n_a, n_b)) and (given.ndim != 2 or len(given) != n_a * n_b):
+        original, array = right_sides, _check_array(right_sides, "right_sides")
+        if array.shape not in ((n_a * n_b,), (n_a, n_b)) and (array.ndim != 2 or len(array) != n_a * n_b):
             raise ValueError(
-                f"`right_sides` has shape {given.shape}, expected ({n_a * n_b},), ({n_a * n_b}, c) or ({n_a}, {n_b}), "
+                f"`right_sides` has shape {array.shape}, expected ({n_a * n_b},), ({n_a * n_b}, c) or ({n_a}, {n_b}), "
                 f"as A has {n_a} rows and B {n_b}"
             )
-        if arrays.is_host(given):
-            given = arrays.beside(given, self._left)
-        return self._beside(given)._path(original, given, shift)
+        if arrays.is_host(array):
+            array = arrays.beside(array, self._left)
+        return self._to_device_of(array)._solve_path(original, array, shift)
 
-    def _beside(self, array: Array) -> Kronecker:
-        """The same, on the GPU if the array is there."""
+    def _to_device_of(self, array: Array) -> Kronecker:
+        """Return the decomposition on the device of the array."""
         if arrays.is_host(array) or not arrays.is_host(self._left):
             return self
         if self.method == "schur":
             arrays.check_not_cuda(array, "a system with a matrix that is not symmetric")
         moved = copy.copy(self)
         moved._left, moved._right = (arrays.beside(matrix, array) for matrix in (self._left, self._right))
-        moved._forms = self._forms[0].beside(array), self._forms[1].beside(array)
+        moved._forms = self._forms[0].to_device_of(array), self._forms[1].to_device_of(array)
         return moved
 
-    def _path(self, original: Any, given: Array, shift: Any) -> KroneckerSolution:
-        """The solution for right sides that are where the matrices are."""
-        n_a, n_b, xp = len(self._left), len(self._right), arrays.namespace(given)
-        is_one = given.shape in ((n_a * n_b,), (n_a, n_b))
-        b = given.reshape(1, n_a, n_b) if is_one else given.T.reshape(given.shape[1], n_a, n_b)
-        shifts = _checked_shifts(shift)
+    def _solve_path(self, original: Any, right_sides: Array, shift: Any) -> KroneckerSolution:
+        """Return the solution for right sides on the device of the matrices."""
+        shape, n_a, n_b, xp = right_sides.shape, len(self._left), len(self._right), arrays.namespace(right_sides)
+        is_vector = shape in ((n_a * n_b,), (n_a, n_b))
+        b = right_sides.reshape(1, n_a, n_b) if is_vector else right_sides.T.reshape(shape[1], n_a, n_b)
+        shifts = _check_shifts(shift)
         for s in shifts:
             self._check_regular(float(s))
-        rotated = self._rotated(b)
-        path = xp.empty((len(shifts), *given.shape), dtype=xp.float64)
+        rotated = self._rotate(b)
+        path = xp.empty((len(shifts), *shape), dtype=xp.float64)
         residuals = np.empty(len(shifts))
         for k, s in enumerate(shifts):
-            x = self._solved(rotated, float(s))
-            residuals[k] = _relative(b - self._product(x) - s * x, b)
-            path[k] = (x if is_one else x.reshape(given.shape[::-1]).T).reshape(given.shape)
+            x = self._solve_rotated(rotated, float(s))
+            residuals[k] = _relative_norm(b - self._left @ x @ self._right.T - s * x, b)
+            path[k] = (x if is_vector else x.reshape(shape[::-1]).T).reshape(shape)
         is_path = not isinstance(shift, Real)
         values = path if is_path else path[0]
         if not arrays.is_host(values):
@@ -171,19 +170,16 @@ class Kronecker:
             return KroneckerSolution(values, shifts, residuals, self.method, self.truncated)
         return KroneckerSolution(values, float(shifts[0]), float(residuals[0]), self.method, self.truncated)
 
-    def _product(self, x: Array) -> Array:
-        return self._left @ x @ self._right.T
-
-    def _rotated(self, b: Array) -> Array:
-        """U^H C conj(V) of each matrix of the stack."""
+    def _rotate(self, b: Array) -> Array:
+        """Return U^H C conj(V) for each matrix C of the stack."""
         left, right = self._forms
         return left.vectors.conj().T @ b @ right.vectors.conj()
 
-    def _solved(self, rotated: Array, shift: float) -> Array:
+    def _solve_rotated(self, rotated: Array, shift: float) -> Array:
         left, right = self._forms
         if left.triangle is None or right.triangle is None:
             return left.vectors @ quotients(rotated, left.values, right.values, shift) @ right.vectors.T
-        y = _solved_triangles(rotated, left.triangle, right.triangle, shift)
+        y = _solve_triangles(rotated, left.triangle, right.triangle, shift)
         return np.ascontiguousarray((left.vectors @ y @ right.vectors.T).real)
 
     def _check_regular(self, shift: float) -> None:
@@ -198,11 +194,12 @@ class Kronecker:
         cancels = sums < 0.5 * (xp.abs(products) + abs(shift))
         singular = (sums == 0) | (cancels & (sums <= error))
         if bool(xp.any(singular)):
-            i, j = _first(singular)
+            i, j = _first_index(singular)
+            of_a, of_b = _format_eigenvalue(left[i].item()), _format_eigenvalue(right[j].item())
             raise ValueError(
-                f"A (x) B + shift I is singular: A and B have eigenvalues whose product {_shown(left[i].item())} times "
-                f"{_shown(right[j].item())} is minus the shift {shift:.6g}, to rounding; take a shift that is minus no "
-                "product of their eigenvalues, such as a positive one for positive semi-definite A and B"
+                f"A (x) B + shift I is singular: A and B have eigenvalues whose product {of_a} times {of_b} is minus "
+                f"the shift {shift:.6g}, to rounding; take a shift that is minus no product of their eigenvalues, such "
+                "as a positive one for positive semi-definite A and B"
             )
 
     def __repr__(self) -> str:
@@ -216,15 +213,15 @@ def kronecker(left: Any, right: Any = None) -> Kronecker:
     .. math:: (A \otimes B + s I)\, \operatorname{vec}(X) = \operatorname{vec}(C) \iff A X B^\top + s X = C
 
     with vec stacking rows, as ``C.reshape(-1)`` does. Symmetric A and B are diagonalised; eigenvalues below
-    :math:`n \epsilon |l|_{\max}` are rounding and taken as 0, as the result says. Otherwise complex Schur forms [1]_.
-    Time O(n_a^3 + n_b^3), memory O(n_a^2 + n_b^2); the Kronecker product is never formed.
+    :math:`n \epsilon |l|_{\max}` are replaced by 0, and counted in the result. Otherwise complex Schur forms are used
+    [1]_. Time O(n_a^3 + n_b^3), memory O(n_a^2 + n_b^2); the Kronecker product is never formed.
 
     Parameters
     ----------
     left : array_like, shape (n_a, n_a)
         A, real.
     right : array_like, shape (n_b, n_b), optional
-        B, real; A by default, which is decomposed once then. If one of A and B is on an NVIDIA GPU, the other is copied
+        B, real; A by default, which is then decomposed once. If one of A and B is on an NVIDIA GPU, the other is copied
         there.
 
     Returns
@@ -257,30 +254,27 @@ def kronecker(left: Any, right: Any = None) -> Kronecker:
     array([[0.1 , 0.1 , 0.1 , 0.1 ],
            [0.05, 0.05, 0.05, 0.05]])
     """
-    a = _checked_square(left, "left")
+    a = _check_square(left, "left")
     if right is None:
         return Kronecker(a, None)
-    b = _checked_square(right, "right")
+    b = _check_square(right, "right")
     if arrays.is_host(a):
         return Kronecker(arrays.beside(a, b), b)
     return Kronecker(a, arrays.beside(b, a))
 
 
 def eigendecomposition(matrix: Array, *, overwrite: bool = False) -> Eigensystem:
-    """Eigenvalues and eigenvectors of a symmetric matrix, by divide and conquer (LAPACK's or cuSOLVER's syevd).
-
-    It takes 3 n^2 numbers in all on the host, if `overwrite`.
-    """
+    """Decompose a symmetric matrix by divide and conquer (syevd); 3 n^2 numbers in all on the host with `overwrite`."""
     return Eigensystem(*linalg.eigh(matrix, overwrite=overwrite))
 
 
 def largest(values: Array) -> float:
-    """The largest of numbers >= 0; 0 if there are none."""
+    """Return the largest of numbers >= 0; 0 if there are none."""
     return float(arrays.namespace(values).max(values)) if values.size else 0.0
 
 
 def quotients(values: Array, left: Array, right: Array, shift: float) -> Array:
-    """values_ij / (l_i m_j + s), for a matrix or a stack of them."""
+    """Return values_ij / (l_i m_j + s), for a matrix or a stack of matrices."""
     divisors = left[:, None] * right[None, :]
     divisors += shift
     return values / divisors
@@ -294,7 +288,7 @@ class SignedFactors(NamedTuple):
 
 
 def signed_factors(values: Array, shift: float) -> SignedFactors:
-    r"""The matrix 1 / (l_i l_j + s) by a few columns, for ascending l > 0 and s > 0; rank some 100 at most.
+    r"""Factorise the matrix 1 / (l_i l_j + s) for ascending l > 0 and s > 0; its rank is about 100 at most.
 
     For any :math:`\lambda > 0`
 
@@ -333,7 +327,7 @@ def signed_factors(values: Array, shift: float) -> SignedFactors:
 
 
 def _running_maximum(values: Array) -> Array:
-    """The largest of the first 1, 2, ... numbers."""
+    """Return the largest of the first 1, 2, ... numbers."""
     if arrays.is_host(values):
         return np.maximum.accumulate(values)
     xp, step = arrays.namespace(values), 1
@@ -355,10 +349,10 @@ def _triangular_form(matrix: np.ndarray) -> _Form:
     return _Form(np.diagonal(triangle), vectors, triangle)
 
 
-def _solved_triangles(d: np.ndarray, left: np.ndarray, right: np.ndarray, shift: float) -> np.ndarray:
-    """Y of S Y T^T + s Y = D, a stack; S and T are upper triangular, so column j has columns of Y from the j-th on.
+def _solve_triangles(d: np.ndarray, left: np.ndarray, right: np.ndarray, shift: float) -> np.ndarray:
+    """Solve S Y T^T + s Y = D for a stack of matrices D, where S and T are upper triangular.
 
-    (T_jj S + s I) y_j = d_j - S sum_{k > j} T_jk y_k.
+    From the last column on, (T_jj S + s I) y_j = d_j - S sum_{k > j} T_jk y_k.
     """
     y = np.empty(d.shape, dtype=complex)
     identity = np.eye(len(left))
@@ -375,25 +369,25 @@ def _is_symmetric(matrix: Array) -> bool:
     return float(xp.max(xp.abs(matrix - matrix.T))) <= EPSILON * float(xp.max(xp.abs(matrix)))
 
 
-def _relative(residuals: Array, b: Array) -> float:
-    """Largest norm of a residual relative to its right side, those that are 0 aside."""
+def _relative_norm(residuals: Array, b: Array) -> float:
+    """Return the largest norm of a residual relative to its right side; absolute where that is 0."""
     xp = arrays.namespace(b)
-    sizes, given = (xp.sqrt(xp.sum(a * a, axis=(1, 2))) for a in (residuals, b))
-    return largest(sizes / xp.where(given > 0, given, 1.0))
+    norms, scales = (xp.sqrt(xp.sum(a * a, axis=(1, 2))) for a in (residuals, b))
+    return largest(norms / xp.where(scales > 0, scales, 1.0))
 
 
-def _first(mask: Array) -> tuple[int, ...]:
-    """Where the mask, true somewhere, is so first."""
+def _first_index(mask: Array) -> tuple[int, ...]:
+    """Return the index of the first true entry of a mask."""
     places = arrays.namespace(mask).nonzero(mask)
     return tuple(int(at[0]) for at in places)
 
 
-def _shown(value: complex) -> str:
+def _format_eigenvalue(value: complex) -> str:
     return f"{value.real:.6g}" if value.imag == 0 else f"({value:.6g})"
 
 
-def _checked(values: Any, name: str) -> Array:
-    """Real numbers as float64: a CuPy array, or on the host."""
+def _check_array(values: Any, name: str) -> Array:
+    """Return real numbers as float64, in a CuPy or a NumPy array."""
     array = arrays.as_array(values, name)
     if not arrays.is_cuda(array):
         array = np.asarray(arrays.to_host(array))
@@ -403,26 +397,26 @@ def _checked(values: Any, name: str) -> Array:
     array = xp.asarray(array, dtype=xp.float64)
     bad = ~xp.isfinite(array)
     if bool(xp.any(bad)):
-        at = _first(bad) if array.ndim else ()
+        at = _first_index(bad) if array.ndim else ()
         raise ValueError(f"`{name}{arrays.subscript(at)}` is {float(array[at])}, expected a finite number")
     return array
 
 
-def _checked_square(values: Any, name: str) -> Array:
-    matrix = _checked(values, name)
+def _check_square(values: Any, name: str) -> Array:
+    matrix = _check_array(values, name)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or len(matrix) == 0:
         raise ValueError(f"`{name}` has shape {tuple(matrix.shape)}, expected (n, n) with n >= 1")
     return matrix
 
 
-def _checked_shifts(shift: Any) -> np.ndarray:
+def _check_shifts(shift: Any) -> np.ndarray:
     if isinstance(shift, Real) and not isinstance(shift, (bool, np.bool_)):
         if not math.isfinite(shift):
             raise ValueError(f"`shift` is {shift}, expected a finite number")
         return np.array([float(shift)])
     if isinstance(shift, (bool, np.bool_, str)) or shift is None:
         raise TypeError(f"`shift` is {shift!r}, expected a number or several")
-    shifts = arrays.to_host(_checked(shift, "shift"))
+    shifts = arrays.to_host(_check_array(shift, "shift"))
     if shifts.ndim != 1 or len(shifts) == 0:
         raise ValueError(f"`shift` has shape {shifts.shape}, expected a number, or (k,) with k >= 1")
     return shifts

@@ -1,12 +1,10 @@
-r"""Partial Cholesky factorisation with pivots: K ~ F F^T from a few columns of K.
+r"""Factorise K ~ F F^T from a few columns of K, by a partial Cholesky factorisation with pivots.
 
 After k steps the residual :math:`K - F F^\top` is positive semi-definite, zero in the rows and columns of the pivots,
 and its diagonal is known. The next pivot is drawn with probability proportional to that diagonal ("random":
-RPCholesky), or is its largest entry ("greedy"). Random pivots are drawn a block at a time, as proposals from the
-diagonal that the block began with, and each is accepted with the probability that makes the pivots' law that of one at
-a time (`_accepted`). Columns and diagonal stay where K is, in host memory or on a GPU; drawn rows, and the square
-between those of a block, are the host's. Called by `conjugate_gradient`, which makes a preconditioner of it, and by
-users.
+RPCholesky), or is its largest entry ("greedy"). Random pivots are proposed a block at a time, from the diagonal at the
+beginning of the block, and accepted so that they have the distribution of pivots drawn one at a time
+(`_accept_proposals`). Columns and diagonal are on the device of K, pivots and the square matrix of a block on the host.
 """
 
 from __future__ import annotations
@@ -25,21 +23,22 @@ from kcalib._pairs.statistics import cumulative_sum
 from kcalib.report.summary import Summarized
 from kcalib.solvers.kernel_operator import SymmetricOperator, as_operator
 
-NEGATIVE = 1e-8  # entry of the residual's diagonal that shows an indefinite matrix, relative to the largest of K's
-NEGATIVE_ROUNDINGS = 100  # or this many roundings of K's entries, if that is more
+# An entry of the residual's diagonal below minus this, or minus this many epsilon, relative to the largest of K's
+# diagonal, shows that K is indefinite.
+NEGATIVE, NEGATIVE_ROUNDINGS = 1e-8, 100
 EPSILON = float(np.finfo(np.float64).eps)
-ROUNDINGS = 8  # the least trace of the residual that `to_rounding` asks for, in epsilon times that of K
-SMALL = 0.25  # the mean square of the newest columns that are small, in rank times epsilon times the trace
-NEWEST = 64  # columns whose mean it is
+# `to_rounding` stops at this trace of the residual, in epsilon times that of K, or where the newest columns have this
+# mean square, in rank times epsilon times the trace.
+ROUNDINGS, SMALL, NEWEST = 8, 0.25, 64
 
 
 @dataclass(frozen=True, eq=False)
 class LowRank(Summarized):
     """K ~ F F^T."""
 
-    factor: Array  #: F, float64, shape (n, rank); on the GPU where K is there
-    pivots: np.ndarray  #: rows of K that were taken, in order, shape (rank,), in host memory
-    trace_residual: float  #: trace(K - F F^T): the sum of the eigenvalues that are left out, at most
+    factor: Array  #: F, float64, shape (n, rank); on the GPU of K, if K is on one
+    pivots: np.ndarray  #: the chosen rows of K, in order, shape (rank,), in host memory
+    trace_residual: float  #: trace(K - F F^T), a bound of each eigenvalue of K - F F^T
     rank: int  #: columns of F
 
     def __repr__(self) -> str:
@@ -56,13 +55,13 @@ def pivoted_cholesky(
     block_size: int | None = None,
     seed: int = 0,
 ) -> LowRank:
-    r"""A low-rank approximation of a positive semi-definite matrix, from `rank` of its columns.
+    r"""Approximate a positive semi-definite matrix from `rank` of its columns.
 
     .. math:: K \approx F F^\top, \qquad 0 \preceq K - F F^\top, \qquad
               \lambda_{\max}(K - F F^\top) \le \operatorname{trace}(K - F F^\top)
 
     Time: `rank` columns of K (about 2 rank / n of a sweep over all pairs) and n rank^2 multiply-adds; memory n rank
-    numbers. The diagonal of K and these columns are all that is read.
+    numbers. Only the diagonal of K and these columns are computed.
 
     Parameters
     ----------
@@ -70,15 +69,15 @@ def pivoted_cholesky(
         K: what `kernel_operator` returns, a dense symmetric matrix, or any object with `n`, `matmul`, `tile` and
         `diagonal`.
     rank : int
-        Columns of F, from 0 to n. There are fewer where `tol` is reached before, or K has no larger rank.
+        Columns of F, from 0 to n. F has fewer if `tol` is reached earlier, or K has a smaller rank.
     tol : float
         Stop when trace(K - F F^T) is at most `tol` times trace(K); 0 <= tol < 1.
     pivoting : {"random", "greedy"}
-        How the next column is chosen: drawn with probability proportional to the residual's diagonal, or its largest
-        entry. Random pivots have the better bounds, and come in blocks; greedy ones need no seed.
+        The next column is drawn with probability proportional to the residual's diagonal, or is its largest entry.
+        Random pivots have better bounds and are computed in blocks; greedy ones need no seed.
     block_size : int, optional
-        Random pivots proposed at a time; a matter of speed alone. By default a tenth of `rank`, between 1 and 64.
-        Greedy pivots come one at a time: leave it out.
+        Random pivots that are proposed at a time, which matters for speed only. By default a tenth of `rank`, between 1
+        and 64. Greedy pivots come one at a time: leave it out.
     seed : int
         Seed of the random pivots.
 
@@ -106,8 +105,8 @@ def pivoted_cholesky(
     >>> from kcalib.kernels import Linear
     >>> from kcalib.solvers import kernel_operator, pivoted_cholesky
     >>> points = np.random.default_rng(0).dirichlet(np.ones(3), size=100)
-    >>> found = pivoted_cholesky(kernel_operator(points, Linear()), 10, tol=1e-12)
-    >>> found.rank, bool(np.allclose(found.factor @ found.factor.T, points @ points.T))
+    >>> low = pivoted_cholesky(kernel_operator(points, Linear()), 10, tol=1e-12)
+    >>> low.rank, bool(np.allclose(low.factor @ low.factor.T, points @ points.T))
     (3, True)
     """
     matrix = as_operator(operator)
@@ -120,10 +119,8 @@ def pivoted_cholesky(
         check_integer("block_size", block_size, 1)
         if pivoting == "greedy" and block_size > 1:
             raise ValueError(f"`block_size` is {block_size}, but greedy pivots come one at a time; leave it out")
-    found = partial_cholesky(matrix, rank, tol=tol, greedy=pivoting == "greedy", block_size=block_size, seed=seed)
-    if arrays.is_host(found.factor):
-        return found
-    return replace(found, factor=arrays.restored(found.factor, operator))
+    low = partial_cholesky(matrix, rank, tol=tol, greedy=pivoting == "greedy", block_size=block_size, seed=seed)
+    return low if arrays.is_host(low.factor) else replace(low, factor=arrays.restored(low.factor, operator))
 
 
 def partial_cholesky(
@@ -136,12 +133,12 @@ def partial_cholesky(
     seed: int = 0,
     to_rounding: bool = False,
 ) -> LowRank:
-    """`pivoted_cholesky` of checked arguments.
+    """Return `pivoted_cholesky` of checked arguments.
 
-    With `to_rounding` the end is where D = K - F F^T is small beside the rounding of an eigendecomposition of F^T F:
-    by its trace, or by the squares of the newest columns. As pivots are drawn in proportion to the diagonal, the mean
-    square of a column is ||D||_F^2 / trace(D), the mean of D's eigenvalues weighted by themselves; where these decay
-    slowly that is far less than the trace.
+    With `to_rounding` stop where D = K - F F^T is small relative to the rounding errors of an eigendecomposition of
+    F^T F: by its trace, or by the squares of the newest columns. As pivots are drawn in proportion to the diagonal, the
+    mean square of a column is ||D||_F^2 / trace(D), the mean of D's eigenvalues weighted by themselves, which is far
+    below the trace if these decay slowly.
     """
     own = _diagonal(operator)
     xp = arrays.namespace(own)
@@ -149,18 +146,18 @@ def partial_cholesky(
     epsilon = getattr(operator, "epsilon", EPSILON)
     rest, least = own.copy(), max(tol * trace, (ROUNDINGS if to_rounding else 1) * epsilon * trace)
     block = 1 if greedy else block_size or automatic_block(rank)
-    factor, pivots = xp.empty((rank, operator.n)).T, np.empty(0, dtype=np.int64)  # column after column
+    factor, pivots = xp.empty((rank, operator.n)).T, np.empty(0, dtype=np.int64)  # in column order
     random = np.random.default_rng(seed)
     while len(pivots) < rank and float(xp.sum(rest)) > least:
         count, size = len(pivots), min(block, rank - len(pivots))
-        proposed = np.array([int(xp.argmax(rest))]) if greedy else _drawn(rest, size, random)
+        proposed = np.array([int(xp.argmax(rest))]) if greedy else _draw_rows(rest, size, random)
         known, rows = factor[:, :count], arrays.like(proposed, own)
         square = operator.tile(proposed, proposed)
         if count:
             at = xp.ascontiguousarray(known[rows]).T
             square = square - linalg.matmul(at.T, at)
-        accepted, root = _accepted(arrays.to_host(square), epsilon * largest, random)
-        if not accepted:  # of these rows rounding is left
+        accepted, root = _accept_proposals(arrays.to_host(square), epsilon * largest, random)
+        if not accepted:  # the residuals of these rows are rounding errors
             rest[rows] = 0.0
             continue
         new = proposed[accepted]
@@ -173,7 +170,7 @@ def partial_cholesky(
         pivots = np.append(pivots, new)
         rest -= linalg.row_products(columns, columns)
         rest[rows] = 0.0
-        _check_rest(rest, max(NEGATIVE, NEGATIVE_ROUNDINGS * epsilon) * largest, operator)
+        _check_residual(rest, max(NEGATIVE, NEGATIVE_ROUNDINGS * epsilon) * largest, operator)
         xp.maximum(rest, 0.0, out=rest)
         newest = factor[:, max(0, len(pivots) - NEWEST) : len(pivots)]
         if to_rounding and linalg.squared_norm(newest) <= SMALL * len(pivots) * epsilon * trace * NEWEST:
@@ -184,7 +181,7 @@ def partial_cholesky(
 
 
 def automatic_block(rank: int) -> int:
-    """Pivots that are proposed at once."""
+    """Return the number of pivots that are proposed at a time."""
     return min(64, max(1, rank // 10))
 
 
@@ -202,19 +199,19 @@ def _diagonal(operator: SymmetricOperator) -> Array:
     return own
 
 
-def _drawn(weights: Array, count: int, random: np.random.Generator) -> np.ndarray:
-    """Rows drawn with probability proportional to `weights`, with replacement."""
+def _draw_rows(weights: Array, count: int, random: np.random.Generator) -> np.ndarray:
+    """Draw rows with probability proportional to `weights`, with replacement."""
     xp = arrays.namespace(weights)
     ladder = cumulative_sum(weights)
     places = xp.searchsorted(ladder, arrays.like(random.random(count), ladder) * ladder[-1], side="right")
     return np.minimum(arrays.to_host(places), int(xp.flatnonzero(weights)[-1]))
 
 
-def _accepted(square: np.ndarray, rounding: float, random: np.random.Generator) -> tuple[list[int], np.ndarray]:
-    """Which proposals become pivots, and the Cholesky factor of their part of the residual.
+def _accept_proposals(square: np.ndarray, rounding: float, random: np.random.Generator) -> tuple[list[int], np.ndarray]:
+    """Return which proposals become pivots, and the Cholesky factor of their part of the residual.
 
-    A proposal is accepted with the probability that its residual, after those accepted before it, has of what it was
-    when proposed: so the pivots have the law of pivots drawn one at a time. The first one is, unless it is rounding.
+    Accept a proposal with the ratio of its residual, given the pivots accepted before it, to its residual when it was
+    proposed: so pivots have the distribution of those drawn one at a time. Accept the first one unless it is rounding.
     """
     before = np.diag(square).copy()
     root, accepted = np.zeros_like(square), list[int]()
@@ -228,7 +225,7 @@ def _accepted(square: np.ndarray, rounding: float, random: np.random.Generator) 
     return accepted, root[np.ix_(accepted, range(len(accepted)))]
 
 
-def _check_rest(rest: Array, tolerance: float, operator: SymmetricOperator) -> None:
+def _check_residual(rest: Array, tolerance: float, operator: SymmetricOperator) -> None:
     worst = int(arrays.namespace(rest).argmin(rest))
     value = float(rest[worst])
     if value < -tolerance:

@@ -131,7 +131,7 @@ def test_the_trace_bound_by_its_definition():
             z = np.linalg.solve(f @ f.T + shift * np.eye(30), right)
             for lost in (1e-3, 0.4, 300.0):
                 first, second = np.sum(right**2) / shift**2, np.sum(z**2) * (1 + lost / (4 * shift))
-                equations = NormalEquations.summed([(f, right)])
+                equations = NormalEquations.from_blocks([(f, right)])
                 found = trace_bound(equations, equations.solution(shift), shift, lost)
                 assert found == pytest.approx(lost * min(first, second), rel=1e-7)
                 smaller.add(first < second)
@@ -350,27 +350,13 @@ def test_fourier_features_are_those_of_the_paper():
 def test_fourier_features_of_sums_scalings_and_products():
     kernel = 0.5 * Linear() + 2.0 * Gaussian(bandwidth=0.3) * Gaussian(bandwidth=0.6) + Gaussian(bandwidth=1.0)
     points = softmax_problem(20, 4)[1]
-    features = FourierFeatures.drawn(kernel.terms(), 4, 20_000, 0)(points)
+    features = FourierFeatures.draw(kernel.terms(), 4, 20_000, 0)(points)
     expected = np.array(oracle.kernel_matrix(kernel, points, points), float)
     # An entry is a mean of 20,000 cosines of deviation below 1, times 3: 5 deviations of the worst of 400.
     assert np.abs(features @ features.T - expected).max() < 5 * 3 / math.sqrt(20_000)
     linear = kcalib.ckce.result(*softmax_problem(40, 3), kernel=Linear(), method="fourier")
     assert linear.value == pytest.approx(kcalib.ckce(*softmax_problem(40, 3), kernel=Linear()), rel=1e-12)
     assert linear.error_bound == 0.0
-
-
-def test_cosines_and_sines():
-    """For angles of every size, near the poles of the tangent too."""
-    from kcalib.solvers.low_rank import _cos_and_sin
-
-    rng = np.random.default_rng(0)
-    sizes = [rng.normal(size=2000) * 10.0**e for e in range(-300, 16, 5)]
-    poles = np.pi * (2 * np.arange(-200, 200) + 1)
-    angles = np.concatenate([*sizes, poles, np.nextafter(poles, 0), poles * (1 + 1e-9), [0.0, -0.0]])[None, :]
-    cos, sin = np.empty_like(angles), np.empty_like(angles)
-    _cos_and_sin(angles.copy(), 0.7, cos, sin)
-    assert np.abs(cos - 0.7 * np.cos(angles)).max() < 2e-15
-    assert np.abs(sin - 0.7 * np.sin(angles)).max() < 2e-15
 
 
 @pytest.mark.grid
@@ -415,13 +401,14 @@ def test_streaming_equals_one_block(monkeypatch):
 def test_normal_equations_by_their_definition():
     rng = np.random.default_rng(0)
     f, b = rng.normal(size=(30, 4)), rng.normal(size=(30, 2))
-    whole = NormalEquations.summed([(f, b)])
+    whole = NormalEquations.from_blocks([(f, b)])
     expected = np.linalg.solve(f.T @ f + 0.7 * np.eye(4), f.T @ b)
     assert np.allclose(whole.solution(0.7), expected, rtol=1e-12)
     assert np.allclose(whole.solution(0.7), f.T @ np.linalg.solve(f @ f.T + 0.7 * np.eye(30), b), rtol=1e-11)
     scales = np.array([1.0, 0.0, 2.0, 0.5])
     assert np.allclose(
-        whole.scaled(scales).solution(0.7), NormalEquations.summed([(f[:, [0, 2, 3]] * [1, 2, 0.5], b)]).solution(0.7)
+        whole.rescale(scales).solution(0.7),
+        NormalEquations.from_blocks([(f[:, [0, 2, 3]] * [1, 2, 0.5], b)]).solution(0.7),
     )
 
 

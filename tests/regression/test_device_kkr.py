@@ -405,19 +405,19 @@ def test_fourier_features_and_normal_equations(cupy):
     points, right = rng.dirichlet(np.ones(4), size=150), rng.normal(size=(150, 3))
     terms = (Linear() + Gaussian(bandwidth=0.5)).terms()
     points_there, right_there = cupy.asarray(points), cupy.asarray(right)
-    host = FourierFeatures.drawn(terms, 4, 10, 3)
+    host = FourierFeatures.draw(terms, 4, 10, 3)
     scales = host.without_group(1, 5, 4)
     f = host(points)
-    expected = NormalEquations.summed([(f, right)])
-    for features in (host, FourierFeatures.drawn(terms, 4, 10, 3, points_there)):
+    expected = NormalEquations.from_blocks([(f, right)])
+    for features in (host, FourierFeatures.draw(terms, 4, 10, 3, points_there)):
         with emulated_cupy.stays_on_device():
             blocks = ((features(points_there[rows]), right_there[rows]) for rows in row_blocks(150, 27, points_there))
-            found = NormalEquations.summed(blocks)
-            solution, scaled = found.solution(0.3), found.scaled(scales).solution(0.3)
+            found = NormalEquations.from_blocks(blocks)
+            solution, scaled = found.solution(0.3), found.rescale(scales).solution(0.3)
         assert np.allclose(found.gram.get(), expected.gram, rtol=0, atol=1e-12)
         assert found.squares == pytest.approx(expected.squares, rel=1e-14)
         assert np.allclose(solution.get(), expected.solution(0.3), rtol=0, atol=1e-11)
-        assert np.allclose(scaled.get(), expected.scaled(scales).solution(0.3), rtol=0, atol=1e-11)
+        assert np.allclose(scaled.get(), expected.rescale(scales).solution(0.3), rtol=0, atol=1e-11)
 
 
 def test_blocks_are_larger_on_a_gpu(cupy):

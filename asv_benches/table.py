@@ -122,8 +122,8 @@ def limit(quick: bool) -> Iterator[Row]:
                 for value in found[1:]:
                     yield kept(f"skce,   {what}", value, kept_by_skce[dtype][m], at_least=True)
     for dtype in DTYPES:
-        for m in M if _native.Sweep(1).level.startswith("x86-64-v4") else ():
-            found = bench_limits.fractions_of_limit(["engine"], samples(m, quick), m, dtype, 1, rounds, "x86-64-v3")
+        for m in M if _native.cpu_levels()[0].startswith("v4") else ():
+            found = bench_limits.fractions_of_limit(["engine"], samples(m, quick), m, dtype, 1, rounds, "v3")
             what = f"engine, {dtype}, m = {m}, 1 thread, of AVX2's limit"
             yield kept(what, found[0], kept_by_avx2[dtype][m], at_least=True)
 
@@ -364,7 +364,7 @@ def machine() -> Iterator[str]:
     cpu = platform.processor() or platform.machine()
     with suppress(OSError):
         cpu = re.search(r"model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text())[1]
-    yield f"CPU: {cpu}, {AVAILABLE} for this process; instruction set: {_native.Sweep(1).level}"
+    yield f"CPU: {cpu}, {AVAILABLE} for this process; instruction level: {_native.cpu_levels()[0]}"
     compilers = re.findall(rb"(GCC: \([^)]*\) [\d.]+|clang version [\d.]+)", Path(_native.__file__).read_bytes())
     compiler = f", compiled by {compilers[-1].decode()}" if compilers else ""
     yield f"kcalib {kcalib.__version__}{compiler}; Python {platform.python_version()}"

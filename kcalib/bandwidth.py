@@ -3,8 +3,8 @@
 Called by `_packing` for kernels whose bandwidth is None, and by users. Distances are the entries of
 a pair problem whose kernel is the bare distance. They are never stored: sweeps count those below
 a few thresholds, which narrows the median down until the few left can be collected and sorted; for
-points on a line that takes O(n log n) (src/cpu/line/line_median.cpp; of CuPy arrays, src/cuda/places.cu). Distances of
-CuPy arrays are counted and sorted on their device, and a few numbers leave it.
+points on a line that takes O(n log n) (src/cpu/line/line_distances.cpp; of CuPy arrays, src/cuda/places.cu).
+Distances of CuPy arrays are counted and sorted on their device, and a few numbers leave it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import SEED, check_choice, check_integer, check_seed
-from kcalib._backend.threads import TerminalProgress, resolve_threads
+from kcalib._backend.threads import sweeping
 from kcalib._input.checks import check_points
 from kcalib._pairs.backends.base import Backend
 from kcalib._pairs.backends.sorted_cuda import SortedPlaces
@@ -215,16 +215,9 @@ def _is_on_a_line(points: Array) -> bool:
 
 
 def _median_on_a_line(points: Array, metric: str, threads: int | None) -> tuple[float, bool]:
-    """As `Distances.median`."""
-    if arrays.is_host(points):
-        places = np.append(np.asarray(points[:, -1], dtype=np.float64), np.inf)
-        # The caller's may have changed since they were checked: none is like the end, and no difference overflows.
-        np.nan_to_num(places[:-1].clip(-FAR, FAR, out=places[:-1]), copy=False)
-        places[:-1].sort()
-        with TerminalProgress() as progress:
-            median, of_positive = _native.line_median(places, _native.Sweep(resolve_threads(threads), None, progress))
-    else:
-        median, of_positive = LineDistances(SortedPlaces.of(points[:, -1])).median()
+    """Return the median and whether it is of the positive distances, as `Distances.median` does."""
+    places = HostPlaces(points[:, -1], threads) if arrays.is_host(points) else SortedPlaces.of(points[:, -1])
+    median, of_positive = LineDistances(places).median()
     if points.shape[1] == 1:
         return median / 2 if metric == "total_variation" else median, of_positive
     return median * {"euclidean": math.sqrt(2), "cityblock": 2.0, "total_variation": 1.0}[metric], of_positive
@@ -232,15 +225,15 @@ def _median_on_a_line(points: Array, metric: str, threads: int | None) -> tuple[
 
 FAR = np.finfo(np.float64).max / 4
 COLLECTED = 2**21  # distances that are in memory at once, and 32 more for each point
-SORTED = 2**14  # distances that are sorted before anybody knows which are needed
-LINE_COLLECTED = 2**20  # and 2 more for each point, on a line
+LINE_COLLECTED = 2**20  # and 2 more for each point, on a line on a GPU
+HOST_LINE_COLLECTED = 2**15  # and 4 more for each point, on a line in host memory
 DISTANCES = {  # the bare distance as a kernel, by metric
     "euclidean": (Term(1.0, (Factor("identity", "euclidean"),)),),
     "cityblock": (Term(1.0, (Factor("identity", "cityblock"),)),),
     "total_variation": (Term(0.5, (Factor("identity", "cityblock"),)),),
 }
-SAMPLE = 1448  # points whose distances say where to look first, an eighth of all if that is more; of few a quarter
-WIDTH = 0.02  # the quantile sought is one of theirs that is at most so far from it, nearly always
+SAMPLE = 1448  # points whose distances say where to look first
+HOST_LINE_SAMPLE = 256  # the same on a line in host memory
 # Quantiles of theirs around the one sought, where the first thresholds are.
 OFFSETS = np.array([-0.12, -0.03, -0.008, -0.002, 0.002, 0.008, 0.03, 0.12])
 
@@ -251,6 +244,7 @@ class Distances(ABC):
     n: int
     highest: float  # all are below, which is asked where they are too many to be collected at once
     room: int  # so many may be collected
+    sample_size = SAMPLE  # points in a subsample
 
     @abstractmethod
     def counts(self, thresholds: np.ndarray) -> np.ndarray:
@@ -261,8 +255,8 @@ class Distances(ABC):
         """The `count` distances in [low, high); NumPy arrays in no order, others ascending."""
 
     @abstractmethod
-    def some(self) -> Distances:
-        """Those of some of the points."""
+    def subsample(self) -> Distances:
+        """The distances between `sample_size` of the points."""
 
     @property
     def pairs(self) -> int:
@@ -301,15 +295,8 @@ class Distances(ABC):
 
     def _around(self, rank: int) -> tuple[int, Array]:
         """Distances of consecutive ranks, `rank` among them, as `collected` has them, and the lowest rank."""
-        return self._by_one_sweep(rank) or self._by_counts(rank)
-
-    def _by_one_sweep(self, rank: int) -> tuple[int, Array] | None:
-        """The same where it is known well enough where to look; None where it is not, or that was wrong."""
-        return None
-
-    def _by_counts(self, rank: int) -> tuple[int, Array]:
         low, high, below_low, below_high = 0.0, self.highest, 0, self.pairs
-        guesses = self._guesses(rank) if self.pairs > self.room and self.n > SAMPLE else np.empty(0)
+        guesses = self._guesses(rank) if self.pairs > self.room and self.n > self.sample_size else np.empty(0)
         while below_high - below_low > self.room:
             thresholds = guesses[(guesses > low) & (guesses < high)]
             guesses = np.empty(0)
@@ -326,12 +313,12 @@ class Distances(ABC):
         return below_low, self.collected(low, high, below_high - below_low)
 
     def _guesses(self, rank: int) -> np.ndarray:
-        """Distances near that of rank `rank`, from some of the points by the same way."""
-        some = self.some()
+        """Distances near that of rank `rank`: quantiles of the distances in a subsample."""
+        sample = self.subsample()
         fraction = (rank + 0.5) / self.pairs
-        start, values = some._around(int(fraction * some.pairs))
+        start, values = sample._around(int(fraction * sample.pairs))
         values = np.sort(values) if arrays.is_host(values) else values
-        ranks = (fraction + math.sqrt(SAMPLE / some.n) * OFFSETS) * some.pairs - start
+        ranks = (fraction + math.sqrt(SAMPLE / sample.n) * OFFSETS) * sample.pairs - start
         ranks = np.clip(ranks.astype(np.int64), 0, len(values) - 1)
         return np.unique(arrays.to_host(values[arrays.like(ranks, values)]))
 
@@ -366,63 +353,54 @@ class PairDistances(Distances):
     def collected(self, low: float, high: float, count: int) -> Array:
         return self._sorted if self._on_device else sweep_one(self.backend, EntriesInRange(low, high, count)).values
 
-    def _by_one_sweep(self, rank: int) -> tuple[int, Array] | None:
-        if self._on_device or self.pairs <= SORTED:
-            return None
-        some = self.some()
-        width = WIDTH * math.sqrt(SAMPLE / some.n)
-        fraction = (rank + 0.5) / self.pairs
-        start, values = some._around(int(fraction * some.pairs))
-        low, high = fraction - width, fraction + width
-        for _ in range(2):  # a second time where the first has shown how far they are off
-            if (high - low) * self.pairs > 0.9 * self.room:
-                return None
-            ranks = np.array([low, high]) * some.pairs - start
-            places = np.clip(ranks.astype(np.int64), 0, len(values) - 1)
-            values.partition(places)
-            begin, end = (float(values[place]) for place in places)
-            if begin == end:
-                return None
-            inside = EntriesInRange(begin, end, min(self.room, self.pairs))
-            collected, found, below = sweep_one(self.backend, inside)
-            if below <= rank < below + found:
-                return (below, collected) if found <= self.room else None
-            if rank < below:
-                low, high = low - 2 * (below - rank) / self.pairs - width / 2, low
-            else:
-                low, high = high, high + 2 * (rank - below - found) / self.pairs + width / 2
-        return None
-
-    def _spread(self, size: int) -> np.ndarray:
-        """So many points at all distances from the mean, on which most depends how far others are."""
-        points = arrays.to_host(self.backend.problem.left.points)
-        with np.errstate(over="ignore", invalid="ignore"):
-            apart = points - points.mean(axis=0)
-            order = np.argsort(np.einsum("ij,ij->i", apart, apart), kind="stable")
-        return order[(np.arange(size) * self.n + self.n // 2) // size]
-
     @cached_property
     def _sorted(self) -> Array:
         """All of them, on their device."""
         entries = _above_diagonal(sweep_one(self.backend, DenseRectangle()))
         return arrays.namespace(entries).sort(entries)
 
-    def some(self) -> PairDistances:
-        size = SAMPLE if self._on_device else min(max(SAMPLE, self.n // 8), self.n // 4)
+    def subsample(self) -> PairDistances:
         side = self.backend.problem.left
-        rows = np.random.default_rng(0).choice(self.n, size, replace=False) if self._on_device else self._spread(size)
-        rows = np.sort(rows)
+        rows = np.sort(np.random.default_rng(0).choice(self.n, self.sample_size, replace=False))
         problem = PairProblem(side.take(arrays.like(rows, side.points)), None, self.backend.problem.kernel)
-        return PairDistances(backend_for(problem, threads=self.backend.threads), size, self.highest)
+        return PairDistances(backend_for(problem, threads=self.backend.threads), self.sample_size, self.highest)
+
+
+class HostPlaces:
+    """Places on a line in host memory, with the methods of `SortedPlaces`."""
+
+    def __init__(self, places: np.ndarray, threads: int | None) -> None:
+        self.threads = threads
+        self.ends = np.append(np.asarray(places, dtype=np.float64), np.inf)  # ascending places, then infinity
+        # The caller's may have changed since they were checked: none is like the end, and no difference overflows.
+        np.nan_to_num(self.ends[:-1].clip(-FAR, FAR, out=self.ends[:-1]), copy=False)
+        self.ends[:-1].sort()
+        self.n = len(places)
+
+    def highest(self) -> float:
+        return float(self.ends[-2] - self.ends[0])
+
+    def some(self, count: int) -> HostPlaces:
+        """`count` of them, at equal steps in their order."""
+        return HostPlaces(self.ends[np.linspace(0, self.n - 1, count).astype(np.int64)], self.threads)
+
+    def counts(self, thresholds: np.ndarray) -> np.ndarray:
+        with sweeping(self.threads) as sweep:
+            return _native.line_counts(self.ends, thresholds, sweep)
+
+    def between(self, low: float, high: float, count: int) -> np.ndarray:
+        return _native.line_between(self.ends, low, high, count)
 
 
 class LineDistances(Distances):
-    """Between places on a line, on a GPU; compiled code has its own way on the CPU."""
+    """The distances between places on a line."""
 
-    def __init__(self, places: SortedPlaces) -> None:
+    def __init__(self, places: HostPlaces | SortedPlaces) -> None:
         self.places, self.n = places, places.n
         self.highest = float(np.nextafter(places.highest(), np.inf))
         self.room = 2 * places.n + LINE_COLLECTED
+        if isinstance(places, HostPlaces):
+            self.room, self.sample_size = 4 * places.n + HOST_LINE_COLLECTED, HOST_LINE_SAMPLE
 
     def counts(self, thresholds: np.ndarray) -> np.ndarray:
         return self.places.counts(thresholds)
@@ -430,8 +408,8 @@ class LineDistances(Distances):
     def collected(self, low: float, high: float, count: int) -> Array:
         return self.places.between(low, high, count)
 
-    def some(self) -> LineDistances:
-        return LineDistances(self.places.some(SAMPLE))
+    def subsample(self) -> LineDistances:
+        return LineDistances(self.places.some(self.sample_size))
 
 
 def _ranked(values: Array, *ranks: int) -> list[float]:

@@ -66,9 +66,7 @@ class Lens:
         labels, probabilities = (data.xp.concat(parts) for parts in zip(*strips, strict=True))
         if probabilities.shape[1] == 2:
             probabilities = _on_the_line(data.xp, probabilities)
-        return dataclasses.replace(
-            data, labels=labels, probabilities=probabilities, classes=None, lens=self, losses=None
-        )
+        return dataclasses.replace(data, labels=labels, given=probabilities, classes=None, lens=self, losses=None)
 
     def _check(self, m: int) -> None:
         """Raise if the lens is not one for `m` classes."""

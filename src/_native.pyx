@@ -10,7 +10,6 @@
 """The compiled core: sweeps over all pairs on the CPU."""
 
 from libc.stdint cimport int32_t, int64_t
-from libcpp cimport bool as cpp_bool
 from libcpp.memory cimport unique_ptr
 from libcpp.vector cimport vector
 from cpython.exc cimport PyErr_CheckSignals

@@ -125,7 +125,7 @@ class FractionOfLimit:
 class FractionOfLowerLimit:
     """The same with a lower instruction set, beside what the machine reaches with that."""
 
-    params = [("x86-64-v3", "baseline"), M, DTYPES]
+    params = [("v3", "baseline"), M, DTYPES]
     param_names = ["level", "m", "dtype"]
     unit = "1"
 

@@ -33,8 +33,6 @@ class Line:
         if name == "total":
             return total_of(self.backend(threads))
         if name == "median":
-            if not hasattr(kcalib._native, "line_median"):
-                raise NotImplementedError("this version has no median in O(n log n)")
             return lambda: kcalib.bandwidth.median_distance(self.p[:, None], max_samples=None, threads=threads)
         kernel = kcalib.kernels.Exponential(bandwidth=BANDWIDTH)
         return lambda: kcalib.skce(self.labels, self.p, kernel=kernel, threads=threads)

@@ -18,8 +18,8 @@ from kcalib._version import __version__
 
 @functools.cache
 def machine() -> str:
-    """The system, the processor's architecture, and the instruction set that the compiled core takes on it."""
-    return f"{platform.system()} {platform.machine()}, {_native.Sweep(1).level}"
+    """The system, the processor's architecture, and the instruction level that the compiled core runs at."""
+    return f"{platform.system()} {platform.machine()}, {_native.cpu_levels()[0]}"
 
 
 def versions() -> dict[str, str]:

@@ -18,7 +18,7 @@ from kcalib._backend.random import replicate_numbers
 from kcalib._input import labels
 from kcalib._input.checks import dtype_name, weights_of
 from kcalib._input.data import SAME_SAMPLES, Data
-from kcalib._input.labels import NAMES, READING, Names, Reading
+from kcalib._input.labels import NAMES, Names
 from kcalib.distributions import Categorical, Distribution, as_distribution
 from kcalib.distributions._checks import check_support, real_array
 from kcalib.distributions._distribution import take_rows
@@ -121,7 +121,6 @@ def prepare(
     threads: Any = None,
     lens: Any = None,
     names: Names = NAMES,
-    reading: Reading = READING,
 ) -> Data:
     """Check and normalise what all public functions take.
 
@@ -151,7 +150,6 @@ def prepare(
             threads=threads,
             lens=lens,
             names=names,
-            reading=reading,
         )
     for name, given in (("classes", classes is not None), ("from_logits", from_logits), ("lens", lens is not None)):
         if given:

@@ -1,7 +1,7 @@
 """From what users pass to checked arrays: every check on labels and predictions, every message.
 
 Each public metric calls `prepare` once and gets a `Classification`; nothing behind it
-checks again, unless it asked for that (`Later`). `_backend.arrays` says which arrays come to the
+checks again. `_backend.arrays` says which arrays come to the
 host. Their values are checked by one compiled pass (`_native`), which only says yes or no; the
 checks in the array's own library run for other arrays, and after a "no", to find the culprit and
 say what is wrong with it.
@@ -51,29 +51,29 @@ NAMES = Names()
 
 @dataclass(frozen=True)
 class Classification(Data):
-    """Checked labels and class probabilities; or those of `Later`, which nobody has looked at."""
+    """Checked labels and class probabilities."""
 
     # On the host C-contiguous, as compiled code reads them.
     labels: Array  # int64, values 0..m-1, shape: (n,)
-    probabilities: Array  # float64 (float32 where the library has no other), shape: (n, m)
+    # The predictions without a copy, shape (n, m): float64, or float32 where they came so and the arithmetic is in it.
+    # On the host those of the second of two classes alone, float64 of shape (n,), where they came so.
+    given: Array
     sample_weight: Array | None  # float64, shape: (n,)
     classes: tuple[Any, ...] | None  # the labels as the user wrote them; None for 0..m-1
     input_epsilon: float  # machine epsilon of the dtype the predictions came in; of logits the smallest normal number
     dtype: str = "float64"  # the pairwise arithmetic is in it
     lens: Lens = CANONICAL  # through which all of this is seen
     losses: Array | None = None  # of logits, -log softmax of each label, also where the softmax is 0; shape: (n,)
-    threads: int | None = None  # that make the rows of a column
+    threads: int | None = None  # that widen a column to rows
 
     noun = "class probabilities"
 
-    @property
-    def given(self) -> Array:
-        """The probabilities without a copy: in float32 where they came so and the arithmetic is in it.
-
-        Or those of the second of two classes alone, float64 of shape (n,) on the host, where they came so.
-        """
-        given: Array = self.__dict__["probabilities"]
-        return given
+    @cached_property
+    def probabilities(self) -> Array:
+        """The predictions as rows, shape (n, m): float64, or float32 where the library has no other."""
+        if self.given.ndim == 1:
+            return _native.completed(self.given, threads_for(self.given.size, self.threads))
+        return np.asarray(self.given, dtype=np.float64) if arrays.is_host(self.given) else self.given
 
     @property
     def xp(self) -> Any:
@@ -102,7 +102,7 @@ class Classification(Data):
         return dataclasses.replace(
             self,
             labels=take(self.labels, rows, axis=0),
-            probabilities=take(self.probabilities, rows, axis=0),
+            given=take(self.probabilities, rows, axis=0),
             sample_weight=None if self.sample_weight is None else take(self.sample_weight, rows, axis=0),
             losses=None if self.losses is None else take(self.losses, rows, axis=0),
         )
@@ -171,58 +171,6 @@ class Classification(Data):
         return {"n_classes": self.m, "prediction": None, "lens": str(self.lens)}
 
 
-class Widened:
-    """A field of rows that may come in float32 or as a column, and are rows of float64 from when they are asked for."""
-
-    def __get__(self, data: Classification | None, owner: type | None = None) -> Array:
-        if data is None:
-            raise AttributeError("probabilities are those of an object")
-        kept = data.__dict__
-        if "wide" not in kept:
-            given = kept["probabilities"]
-            if given.ndim == 1:
-                kept["wide"] = _native.completed(given, threads_for(given.size, data.threads))
-            else:
-                kept["wide"] = np.asarray(given, dtype=np.float64) if arrays.is_host(given) else given
-        return kept["wide"]
-
-    def __set__(self, data: Classification, rows: Array) -> None:
-        data.__dict__["probabilities"] = rows
-
-
-Classification.probabilities = Widened()
-
-
-class Reading:
-    """The labels and predictions of `prepare`, read where both are as nearly all are, and what is found on the way.
-
-    What is derived from it finds more than faults: memory is slower than what is computed of it. `found` is None where
-    the arrays were looked at in another way; it is of the arrays as they are, without a lens or weights.
-    """
-
-    found: Any = None
-
-    def labels(self, y_true: np.ndarray, y_pred: np.ndarray, tolerance: float, threads: int) -> np.ndarray | None:
-        """As `_native.labelled`."""
-        return _native.labelled(y_true, y_pred, tolerance, threads)
-
-
-class Later(Reading):
-    """Labels and predictions as they are, for who checks them while they are summed up.
-
-    `found` is the tolerance of rows then; it is None, and all is checked, where they are not as nearly all are.
-    """
-
-    def labels(self, y_true: np.ndarray, y_pred: np.ndarray, tolerance: float, threads: int) -> np.ndarray | None:
-        if not _native.usual(y_true, y_pred):
-            return None
-        self.found = tolerance
-        return y_true
-
-
-READING = Reading()
-
-
 def prepare(
     y_true: Any,
     y_pred: Any,
@@ -234,7 +182,6 @@ def prepare(
     threads: Any = None,
     lens: Any = None,
     names: Names = NAMES,
-    reading: Reading = READING,
 ) -> Classification:
     """Check and normalise the arguments that all metrics share.
 
@@ -259,8 +206,6 @@ def prepare(
         One of `kcalib.lenses`: what is returned is the problem it induces.
     names : Names
         What messages call the two arrays.
-    reading : Reading
-        What is to be found beside faults.
 
     Raises
     ------
@@ -272,33 +217,6 @@ def prepare(
     target = dtype_name(dtype)
     if not (lens is None or isinstance(lens, Lens)):
         raise TypeError(f"`lens` is {lens!r}, expected a lens such as kcalib.lenses.TopLabel()")
-    labels = None
-    if classes is None and from_logits is False and type(y_true) is type(y_pred) is np.ndarray and y_pred.ndim == 2:
-        tolerance = _tolerance(y_pred.shape[1], _FLOAT64_EPSILON)
-        read = READING if lens is not None or sample_weight is not None else reading
-        labels = read.labels(y_true, y_pred, tolerance, threads_for(y_pred.size, threads))  # the usual case
-    if labels is None:
-        labels, probabilities, called, epsilon, losses = _looked_at(
-            y_true, y_pred, classes, from_logits, sample_weight, target, threads, names
-        )
-    else:
-        probabilities, called, epsilon, losses = y_pred, None, _FLOAT64_EPSILON, None
-    weights = None if sample_weight is None else weights_of(sample_weight, labels.shape[0], probabilities)
-    data = Classification(labels, probabilities, weights, called, epsilon, target, losses=losses, threads=threads)
-    return data if lens is None else lens.induced(data)
-
-
-def _looked_at(
-    y_true: Any,
-    y_pred: Any,
-    classes: Any,
-    from_logits: Any,
-    sample_weight: Any,
-    target: str,
-    threads: Any,
-    names: Names,
-) -> tuple[Array, Array, tuple[Any, ...] | None, float, Array | None]:
-    """Labels, probabilities and classes of arrays of any kind, machine epsilon of predictions, and losses of logits."""
     y_true, y_pred, sample_weight = map(arrays.collected, (y_true, y_pred, sample_weight))
     check_dimensions(y_true, y_pred, names[:2])
     true = arrays.as_array(y_true, names.y_true)
@@ -331,7 +249,9 @@ def _looked_at(
     if from_logits:
         epsilon = float(arrays.namespace(probabilities).finfo(probabilities.dtype).smallest_normal)
         losses = losses_of_logits(pred, labels, probabilities, epsilon)
-    return labels, probabilities, called, epsilon, losses
+    weights = None if sample_weight is None else weights_of(sample_weight, n, probabilities)
+    data = Classification(labels, probabilities, weights, called, epsilon, target, losses=losses, threads=threads)
+    return data if lens is None else lens.induced(data)
 
 
 def _epsilon(y_pred: Any, pred: Array) -> float:

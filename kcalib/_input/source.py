@@ -164,7 +164,7 @@ def _(pred: Distribution, rows: slice) -> Distribution:
 @rows_of.register
 def _(pred: Classification, rows: slice) -> Classification:
     """Of predictions that are checked, which are without weights."""
-    return replace(pred, labels=pred.labels[rows], probabilities=pred.probabilities[rows, :])
+    return replace(pred, labels=pred.labels[rows], given=pred.probabilities[rows, :])
 
 
 def is_source(y_true: Any, y_pred: Any, name: str = "y_pred") -> TypeGuard[Source]:

@@ -24,7 +24,7 @@ from kcalib._backend.memory import check_memory
 from kcalib._backend.options import check_choice, check_integer
 from kcalib._backend.segments import Segments
 from kcalib._backend.threads import threads_for
-from kcalib._input.labels import READING, Classification, Reading
+from kcalib._input.labels import Classification
 from kcalib._pairs.statistics import group_sums, row_groups
 from kcalib.estimators.scores import top_label
 from kcalib.report.summary import Summarized
@@ -33,7 +33,6 @@ __all__ = ["ReliabilityBins"]
 
 N_BINS = 15  # everywhere, where a number of bins is not given
 MAX_BINS = 1_000_000
-FEW_SUMS = 2**18  # of columns and bins
 BINNINGS = ("uniform", "equal_mass", "median_variance")
 MIN_BIN_SIZE = 10
 COLUMNS_AT_ONCE = 8  # that are copied out of the rows: a cache line
@@ -180,53 +179,8 @@ class Columns(NamedTuple):
         return arrays.is_host(self.values)
 
 
-class TopLabels(Reading):
-    """`found`: what `top_label` returns."""
-
-    def labels(self, y_true: np.ndarray, y_pred: np.ndarray, tolerance: float, threads: int) -> np.ndarray | None:
-        read = _native.labelled_tops(y_true, y_pred, tolerance, threads)
-        if read is None:
-            return None
-        self.found = read[1:]
-        return read[0]
-
-
-class UniformBins(Reading):
-    """`found`: the sums of all columns in so many bins of equal width, as `_native.uniform_bins` has them.
-
-    Not of so many bins that their sums are large: these are made after the options have been looked at.
-    """
-
-    def __init__(self, n_bins: int) -> None:
-        self.n_bins = n_bins
-
-    def labels(self, y_true: np.ndarray, y_pred: np.ndarray, tolerance: float, threads: int) -> np.ndarray | None:
-        n, m = y_pred.shape
-        if self.n_bins > n or self.n_bins * m > FEW_SUMS:
-            return super().labels(y_true, y_pred, tolerance, threads)
-        read = _native.labelled_bins(y_true, y_pred, tolerance, threads, self.n_bins)
-        if read is None:
-            return None
-        self.found = read[1]
-        return read[0]
-
-
-def reading_for(notion: str, binning: Any, n_bins: Any) -> Reading:
-    """What to find of predictions, while they are checked, for the error of a notion.
-
-    Options have not been checked: with wrong ones what is found is of no use, and a fault in them is told later.
-    """
-    if notion == "top_label":
-        return TopLabels()
-    if isinstance(binning, str) and binning == "uniform" and type(n_bins) is int and 1 <= n_bins <= MAX_BINS:
-        return UniformBins(n_bins)
-    return READING
-
-
-def top_label_column(data: Classification, threads: Any = None, found: tuple[Array, Array] | None = None) -> Columns:
-    """`found`: the top labels, where they are known."""
-    tops = top_label(data, threads) if found is None else found
-    confidence, correct = (arrays.where_computed(a, np.float64) for a in tops)
+def top_label_column(data: Classification, threads: Any = None) -> Columns:
+    confidence, correct = (arrays.where_computed(a, np.float64) for a in top_label(data, threads))
     labels = correct.astype(np.int64)  # 1 or 0
     labels -= 1
     return Columns(confidence[:, None], labels, _weight(data))
@@ -252,7 +206,7 @@ def reliability_bins(data: Classification, n_bins: int) -> ReliabilityBins:
 def bin_edges(n_bins: int) -> np.ndarray:
     """The doubles that are nearest to 0, 1/n_bins, ..., 1, which all bins of equal width have.
 
-    `bins_of` in src/cpu/samples/bins.cpp has the same. Those of ``numpy.linspace`` are products, some the next double.
+    `find_bins` in src/cpu/samples/bins.cpp has the same. Those of ``numpy.linspace`` are products, some off by a unit.
     """
     return np.arange(n_bins + 1) / n_bins
 
@@ -264,12 +218,10 @@ def bin_numbers(confidence: Array, n_bins: int) -> Array:
     return xp.clip(xp.searchsorted(edges, confidence, side="left") - 1, 0, n_bins - 1)
 
 
-def column_bins(
-    columns: Columns, binning: Binning, threads: Any = None, sums: np.ndarray | None = None
-) -> tuple[ReliabilityBins, ...]:
-    """The bins of each column; `sums` are those of `UniformBins`, where they are known."""
+def column_bins(columns: Columns, binning: Binning, threads: Any = None) -> tuple[ReliabilityBins, ...]:
+    """Return the bins of each column."""
     if binning.rule == "uniform":
-        return bins_of_width(columns, binning, threads, sums)
+        return bins_of_width(columns, binning, threads)
     xp, hits = arrays.namespace(columns.values), _hits(columns)
     return tuple(over_columns(columns, lambda j, values: _sorted_bins(xp.sort(values), hits(j), binning), threads))
 
@@ -278,14 +230,10 @@ def _check_room(n_columns: int, n_bins: int) -> None:
     check_memory(48 * n_columns * n_bins, None, f"sums of {n_columns} x {n_bins} bins", "use fewer bins")
 
 
-def bins_of_width(
-    columns: Columns, binning: Binning, threads: Any, sums: np.ndarray | None
-) -> tuple[ReliabilityBins, ...]:
+def bins_of_width(columns: Columns, binning: Binning, threads: Any) -> tuple[ReliabilityBins, ...]:
     values, labels, weight = columns
     _check_room(values.shape[1], binning.n_bins)
-    if sums is not None:
-        entries, weights, hits = sums
-    elif columns.on_host:
+    if columns.on_host:
         team = threads_for(values.size, threads)
         entries, weights, hits = _native.uniform_bins(values, labels, weight, binning.n_bins, team)
     else:

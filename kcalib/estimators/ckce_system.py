@@ -105,7 +105,7 @@ def _where_solved(data: Classification) -> Classification:
     return replace(
         data,
         labels=np.ascontiguousarray(arrays.to_host(data.labels), dtype=np.int64),
-        probabilities=np.ascontiguousarray(arrays.to_host(data.probabilities), dtype=np.float64),
+        given=np.ascontiguousarray(arrays.to_host(data.probabilities), dtype=np.float64),
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from kcalib._backend.options import check_choice
 from kcalib._input.labels import prepare
-from kcalib.estimators.binning import N_BINS, reading_for
+from kcalib.estimators.binning import N_BINS
 from kcalib.estimators.ece import ECEResult, result_of_columns
 from kcalib.estimators.with_result import with_result
 from kcalib.lenses import Lens
@@ -75,11 +75,6 @@ def debiased_ece(
     check_choice("notion", notion, NOTIONS)
     if notion == "top_label" and class_weight is not None:
         raise ValueError("`class_weight` is given, but notion='top_label' has no such option; leave it out")
-    reading = reading_for(notion, binning, n_bins)
-    data = prepare(
-        y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, threads=threads, reading=reading
-    )
-    result = result_of_columns(
-        notion, data, "l2", binning, n_bins, min_bin_size, class_weight, threads, reading.found, debiased=True
-    )
+    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, threads=threads)
+    result = result_of_columns(notion, data, "l2", binning, n_bins, min_bin_size, class_weight, threads, debiased=True)
     return result if needs_result else result.value

@@ -22,7 +22,6 @@ from kcalib.estimators.binning import (
     ReliabilityBins,
     class_columns,
     column_bins,
-    reading_for,
     top_label_column,
 )
 from kcalib.estimators.with_result import with_result
@@ -166,7 +165,6 @@ def top_label_ece(
     >>> result.bins[0].weight.tolist(), result.bins[0].accuracy.round(4).tolist()
     ([0.0, 3.0], [0.0, 0.6667])
     """
-    reading = reading_for("top_label", binning, n_bins)
     data = prepare(
         y_true,
         y_pred,
@@ -175,9 +173,8 @@ def top_label_ece(
         lens=lens,
         sample_weight=sample_weight,
         threads=threads,
-        reading=reading,
     )
-    result = result_of_columns("top_label", data, norm, binning, n_bins, min_bin_size, None, threads, reading.found)
+    result = result_of_columns("top_label", data, norm, binning, n_bins, min_bin_size, None, threads)
     return result if needs_result else result.value
 
 
@@ -256,7 +253,6 @@ def class_wise_ece(
     >>> round(kcalib.class_wise_ece([0, 1, 0, 1], y_pred, binning="equal_mass", n_bins=2), 6)
     0.25
     """
-    reading = reading_for("class_wise", binning, n_bins)
     data = prepare(
         y_true,
         y_pred,
@@ -265,11 +261,8 @@ def class_wise_ece(
         lens=lens,
         sample_weight=sample_weight,
         threads=threads,
-        reading=reading,
     )
-    result = result_of_columns(
-        "class_wise", data, norm, binning, n_bins, min_bin_size, class_weight, threads, reading.found
-    )
+    result = result_of_columns("class_wise", data, norm, binning, n_bins, min_bin_size, class_weight, threads)
     return result if needs_result else result.value
 
 
@@ -282,10 +275,9 @@ def result_of_columns(
     min_bin_size: Any,
     class_weight: Any,
     threads: Any,
-    found: Any = None,
     debiased: bool = False,
 ) -> ECEResult:
-    """The error of the columns of a notion; `found` is what its `reading_for` has found."""
+    """Return the error of the columns of a notion."""
     check_choice("norm", norm, NORMS)
     threads = resolve_threads(threads)
     weights = None if notion == "top_label" else class_weights(class_weight, data.m, norm)
@@ -293,14 +285,13 @@ def result_of_columns(
     if by_risk:
         _check_risk(n_bins, data)
     how = Binning.checked(binning, 1 if by_risk else n_bins, min_bin_size, data)
-    sums = None if notion == "top_label" else found
-    columns = top_label_column(data, threads, found) if notion == "top_label" else class_columns(data)
+    columns = top_label_column(data, threads) if notion == "top_label" else class_columns(data)
     mixture = np.ones(1) if weights is None else weights
     risks = None
     if by_risk:
         risks = tuple(n_bins_by_risk(columns, how.rule, how.min_bin_size, mixture, threads))
         how = Binning(how.rule, min(risks, key=lambda risk: risk.value).n_bins, how.min_bin_size)
-    bins = column_bins(columns, how, threads, sums)
+    bins = column_bins(columns, how, threads)
     return result_of_bins(
         notion,
         bins,

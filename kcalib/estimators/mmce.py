@@ -14,7 +14,6 @@ from kcalib._pairs import statistics
 from kcalib._pairs.dispatch import backend_for
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib._pairs.reductions import Moments, sweep_one
-from kcalib.estimators.binning import TopLabels
 from kcalib.estimators.scores import top_label
 from kcalib.estimators.with_result import with_result
 from kcalib.kernels import Exponential, Kernel
@@ -114,7 +113,6 @@ def mmce(
     >>> kcalib.mmce([1], [0.2])
     0.8
     """
-    reading = TopLabels()
     data = prepare(
         y_true,
         y_pred,
@@ -123,11 +121,10 @@ def mmce(
         lens=lens,
         sample_weight=sample_weight,
         threads=threads,
-        reading=reading,
     )
     check_choice("estimator", estimator, ESTIMATORS)
     _check_samples(data, estimator)
-    confidence, correct = reading.found or top_label(data, threads)
+    confidence, correct = top_label(data, threads)
     marks = correct - confidence
     if estimator == "weighted":
         marks = marks / _group_sizes(data, correct)

@@ -11,7 +11,7 @@ import dataclasses
 import time
 from dataclasses import dataclass
 from functools import singledispatch
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,14 +19,12 @@ from kcalib import _packing
 from kcalib._backend import arrays
 from kcalib._backend.options import SEED, check_integer, check_seed
 from kcalib._input import labels as label_checks
-from kcalib._input.checks import dtype_name
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare
-from kcalib._input.labels import READING, Classification, Later, Names, Reading
+from kcalib._input.labels import Classification, Names
 from kcalib._packing import Packed
-from kcalib._pairs.backends.at_locations import MOST_LOCATIONS, AtLocations
+from kcalib._pairs.backends.at_locations import AtLocations
 from kcalib._pairs.backends.base import Backend
-from kcalib._pairs.backends.cpu import CpuBackend
 from kcalib._pairs.reductions import Moments, sweep_one
 from kcalib.estimators.skce import PairOptions, describe
 from kcalib.estimators.with_result import with_result
@@ -156,25 +154,9 @@ def ucme(
     start = time.perf_counter()
     options = PairOptions(kernel, target_kernel, backend, threads)
 
-    def found_by(reading: Reading) -> Differences | None:
-        data = prepare(
-            y_true,
-            y_pred,
-            classes=classes,
-            from_logits=from_logits,
-            lens=lens,
-            dtype=dtype,
-            threads=threads,
-            reading=reading,
-        )
-        quiet: Literal["ignore"] | None = None if reading.found is None else "ignore"  # nobody has looked at numbers
-        with np.errstate(over=quiet, invalid=quiet):
-            locations = locations_for(data, n_locations, test_predictions, test_labels, seed, from_logits)
-        return differences_at(data, options, locations, reading.found)
-
-    found = found_by(Later()) if _can_be_read_once(options, dtype) else None
-    # Where samples were not read once, or not found good, they are checked first, which says what is wrong.
-    data, locations, differences, packed, used = found or found_by(READING)  # type: ignore[misc]
+    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads)
+    locations = locations_for(data, n_locations, test_predictions, test_labels, seed, from_logits)
+    differences, packed, used = differences_at(data, options, locations)
     value = mean_square(differences)
     if not needs_result:
         return value
@@ -191,10 +173,8 @@ def ucme(
 
 
 class Differences(NamedTuple):
-    """Observed minus expected mean kernel value at each location, shape (J,), of what, and how it was computed."""
+    """Observed minus expected mean kernel value at each location, shape (J,), and how it was computed."""
 
-    data: Data
-    locations: Locations
     values: np.ndarray
     packed: Packed
     backend: Backend
@@ -294,7 +274,7 @@ def _given_labels(data: Classification, predictions: Any, labels: Any, from_logi
     )
     probabilities, labels = (arrays.beside(a, data.probabilities) for a in (given.probabilities, given.labels))
     probabilities = data.xp.astype(probabilities, data.probabilities.dtype, copy=False)
-    return dataclasses.replace(data, labels=labels, probabilities=probabilities, sample_weight=None, losses=None)
+    return dataclasses.replace(data, labels=labels, given=probabilities, sample_weight=None, losses=None)
 
 
 def mean_square(differences: np.ndarray) -> float:
@@ -302,39 +282,13 @@ def mean_square(differences: np.ndarray) -> float:
     return float(np.mean(differences * differences))
 
 
-def _can_be_read_once(options: PairOptions, dtype: Any) -> bool:
-    """Whether nothing looks at samples before they are summed, or gives a warning that comes again if they are bad.
-
-    No median of distances, no backend that asks whether they are what it takes, and no marks that labels, which nobody
-    has looked at, are indices of.
-    """
-    kernel = options.kernel
-    return (
-        isinstance(kernel, Kernel)
-        and not kernel.open_metrics()
-        and all(factor.is_positive_definite() for factor in kernel.factors())
-        and options.target_kernel is None
-        and options.backend in (None, CpuBackend.name)
-        and dtype_name(dtype) == "float64"
-    )
-
-
-def differences_at(
-    data: Data, options: PairOptions, locations: Locations, tolerance: float | None
-) -> Differences | None:
-    """The differences. With the `tolerance` of samples that nobody has looked at (`Later`) they are checked on the way:
-    None if some are not good, or if there is no such way."""
-    if tolerance is not None and locations.data.n > MOST_LOCATIONS:
-        return None
+def differences_at(data: Data, options: PairOptions, locations: Locations) -> Differences:
+    """Return the differences at the locations."""
     packed = _packing.pack_locations(
         data, locations.data, options.kernel, options.target_kernel, threads=options.threads
     )
     backend = options.backend_for(packed.problem)
-    if tolerance is None:
-        return Differences(data, locations, mean_differences(backend), packed, backend)
-    pass_over = at_locations(backend)
-    sums = None if pass_over is None else pass_over.sums_if_good(tolerance)
-    return None if sums is None else Differences(data, locations, sums / data.n, packed, backend)
+    return Differences(mean_differences(backend), packed, backend)
 
 
 def mean_differences(backend: Backend) -> np.ndarray:

@@ -69,7 +69,7 @@ class Labels(Scalable):
         return f"probabilities of {self.data.m} classes"
 
     def at(self, temperature: float) -> Classification:
-        return replace(self.data, probabilities=at_temperature(self.logits, temperature), losses=None)
+        return replace(self.data, given=at_temperature(self.logits, temperature), losses=None)
 
     def likelihood(self) -> Likelihood:
         logits, labels = arrays.where_computed(self.logits, np.float64), arrays.where_computed(self.data.labels)

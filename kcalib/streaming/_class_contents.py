@@ -112,7 +112,7 @@ class ClassContents(Contents):
         end = begin + (batch.n - begin) // size * size
         whole = None
         if end > begin:
-            blocks = replace(data, labels=data.labels[begin:end], probabilities=data.probabilities[begin:end, :])
+            blocks = replace(data, labels=data.labels[begin:end], given=data.probabilities[begin:end, :])
             whole = sums_beside(self.machine, blocks, batch.weights[begin:end], batch.first + begin)
         found = DeviceSums(tally_beside(data, batch.weights, self.options.n_bins), whole)
         wanted = self.sample.wanted(numbers)

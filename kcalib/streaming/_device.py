@@ -84,7 +84,7 @@ def sums_beside(machine: Machine, data: Classification, weights: Array, first: i
         part = replace(
             data,
             labels=data.labels[rows],
-            probabilities=data.probabilities[rows, :],
+            given=data.probabilities[rows, :],
             sample_weight=weights[rows],
         )
         parts.append(_sums_of_some(machine, part, first + begin))

@@ -64,7 +64,9 @@ cdef extern from "cpu/line/line.h" namespace "kcalib" nogil:
         const ProductRows&) except +
     bint c_line_forms "kcalib::line_forms"(
         const Line&, const int64_t*, const FormTerm*, int, bint, const FormWeights&, int64_t, const Run&, double*) except +
-    bint c_line_median "kcalib::line_median"(const double*, int64_t, const Run&, double*, cpp_bool*) except +
+    bint c_line_counts "kcalib::line_counts"(
+        const double*, int64_t, const double*, int64_t, const Run&, int64_t*) except +
+    int64_t c_line_between "kcalib::line_between"(const double*, int64_t, double, double, double*, int64_t)
 
 
 cdef LineKernel line_kernel(double rate, const double[::1] coefficients):
@@ -276,14 +278,25 @@ cdef forms_of(
     return result
 
 
-def line_median(const double[::1] places, Sweep sweep not None):
-    """Median distance of the pairs of all places but the last, which is infinite, and whether it is of the positive ones
-    alone; see src/cpu/line/line.h.
-    """
-    cdef double median = 0
-    cdef cpp_bool of_positive = False
+def line_counts(const double[::1] places, const double[::1] thresholds, Sweep sweep not None):
+    """How many distances of pairs of places are below each threshold; the last place is infinite."""
+    counts = np.empty(thresholds.shape[0], np.int64)
+    cdef int64_t[::1] out = counts
     cdef bint finished
     with nogil:
-        finished = c_line_median(&places[0], places.shape[0] - 1, sweep.run, &median, &of_positive)
+        finished = c_line_counts(
+            &places[0], places.shape[0] - 1, &thresholds[0], thresholds.shape[0], sweep.run, &out[0])
     sweep.raise_if_stopped(finished)
-    return median, bool(of_positive)
+    return counts
+
+
+def line_between(const double[::1] places, double low, double high, int64_t count):
+    """The `count` distances in [low, high), in no order; the last place is infinite."""
+    distances = np.empty(count)
+    cdef double[::1] out = distances
+    cdef int64_t found = 0
+    if count > 0:
+        with nogil:
+            found = c_line_between(&places[0], places.shape[0] - 1, low, high, &out[0], count)
+    assert found == count
+    return distances

@@ -12,7 +12,7 @@ cdef extern from "cpu/locations/locations.h" namespace "kcalib" nogil:
         const int64_t* classes
         int64_t n_locations
     bint c_location_sums "kcalib::location_sums"(
-        const LocatedSamples&, const LocationPoints&, const Run&, double*, double*, double*, const double*, cpp_bool*) except +
+        const LocatedSamples&, const LocationPoints&, const Run&, double*, double*, double*) except +
     bint c_location_fourth "kcalib::location_fourth"(
         const LocatedSamples&, const LocationPoints&, const double*, const Run&, double*) except +
 
@@ -39,14 +39,10 @@ cdef LocationPoints places(Kernel kernel, const double[:, ::1] points, const int
 
 def location_sums(
     const double[:, ::1] points, const int64_t[::1] classes, const double[:, ::1] p, const int64_t[::1] labels,
-    bint covariance, Kernel kernel not None, Sweep sweep not None, tolerance=None,
+    bint covariance, Kernel kernel not None, Sweep sweep not None,
 ):
     """Sums over samples of k_j ([y = c_j] - p_{c_j}) at each location j, (J,), and if `covariance` that of these values
-    for drawn y, (J, J), and the largest |k_j|, (J,).
-
-    Samples that nobody has looked at have a `tolerance`: None if some row is no distribution within it, or cannot quite
-    be said to be one, or some label none of 0..m-1.
-    """
+    for drawn y, (J, J), and the largest |k_j|, (J,)."""
     cdef LocatedSamples samples = located(p, labels)
     cdef LocationPoints at = places(kernel, points, classes)
     differences = np.empty(at.n_locations)
@@ -62,18 +58,12 @@ def location_sums(
         largest_view = largest
         matrix_pointer = &matrix_view[0, 0]
         largest_pointer = &largest_view[0]
-    cdef double given_tolerance = 0
-    cdef double* tolerance_pointer = NULL
-    if tolerance is not None:
-        given_tolerance = tolerance
-        tolerance_pointer = &given_tolerance
-    cdef cpp_bool good = True
     cdef bint finished
     with nogil:
         finished = c_location_sums(
-            samples, at, sweep.run, &differences_view[0], matrix_pointer, largest_pointer, tolerance_pointer, &good)
+            samples, at, sweep.run, &differences_view[0], matrix_pointer, largest_pointer)
     sweep.raise_if_stopped(finished)
-    return (differences, matrix, largest) if good else None
+    return differences, matrix, largest
 
 
 def location_fourth(

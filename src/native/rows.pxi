@@ -19,8 +19,8 @@ cdef extern from "cpu/samples/bins.h" namespace "kcalib" nogil:
     cpdef enum class GapNorm:
         CITYBLOCK
         EUCLIDEAN
-    bint c_top_labels "kcalib::top_labels"(const Predictions&, int, double*, double*, const double*)
-    bint c_uniform_bins "kcalib::uniform_bins"(const Predictions&, int64_t, int, double*, const double*) except +
+    void c_top_labels "kcalib::top_labels"(const Predictions&, int, double*, double*)
+    void c_uniform_bins "kcalib::uniform_bins"(const Predictions&, int64_t, int, double*) except +
     int64_t c_uniform_cells "kcalib::uniform_cells"(
         const Predictions&, int64_t, GapNorm, int, int64_t*, double*, double*) except +
     int64_t c_median_variance_cells "kcalib::median_variance_cells"(
@@ -100,94 +100,6 @@ cdef checked_labels(const number[::1] values, int64_t m, int threads):
     return labels if good else None
 
 
-FLOAT64, INT64 = np.dtype(np.float64), np.dtype(np.int64)
-
-
-cdef bint are_usual(true, pred, Predictions* data):
-    """Whether labels and rows, of m > 1 entries, are NumPy's as `classes` and `distributions` return them; `data` is
-    both then, as they are. `pred` has two dimensions."""
-    if true.dtype is not INT64 or pred.dtype is not FLOAT64 or true.ndim != 1:
-        return False
-    cdef const int64_t[:] y = true
-    cdef const double[:, :] p = pred
-    cdef int64_t n = p.shape[0], m = p.shape[1]
-    if n == 0 or m < 2 or y.shape[0] != n:
-        return False
-    if y.strides[0] != sizeof(int64_t) or p.strides[1] != sizeof(double) or p.strides[0] != m * <int64_t>sizeof(double):
-        return False
-    data.p, data.labels, data.weight, data.n, data.m = &p[0, 0], &y[0], <const double*>NULL, n, m
-    return (<size_t>data.p | <size_t>data.labels) % 8 == 0
-
-
-def usual(true, pred):
-    """Whether a label of each row and rows of two entries or more need no conversion; `pred` has two dimensions."""
-    cdef Predictions data
-    return are_usual(true, pred, &data)
-
-
-cdef labels_of(true, pred, int threads, Predictions* data):
-    """A copy of the labels 0..m-1, and in `data` where these and the rows are.
-
-    None if some label is another, or if the arrays are not the usual ones, which says nothing against them.
-    """
-    if not are_usual(true, pred, data):
-        return None
-    cdef const int64_t* called = data.labels
-    cdef int64_t n = data.n, m = data.m
-    labels = np.empty(n, INT64)
-    cdef int64_t[::1] out = labels
-    cdef int64_t* out_pointer = &out[0]
-    data.labels = out_pointer
-    cdef bint good
-    with nogil:
-        good = are_classes(called, n, m, threads, out_pointer)
-    return labels if good else None
-
-
-def labelled(true, pred, double tolerance, int threads):
-    """A copy of the labels 0..m-1 of rows of probabilities, where both are as nearly all are; None elsewhere.
-
-    `pred` has two dimensions. None says nothing against the arrays: it needs a closer look. As below.
-    """
-    cdef Predictions data
-    labels = labels_of(true, pred, threads, &data)
-    if labels is None:
-        return None
-    cdef bint good
-    with nogil:
-        good = are_distributions(data.p, data.n, data.m, tolerance, threads, <double*>NULL)
-    return labels if good else None
-
-
-def labelled_tops(true, pred, double tolerance, int threads):
-    """Such labels, and what `top_labels` finds of the rows, which are read once."""
-    cdef Predictions data
-    labels = labels_of(true, pred, threads, &data)
-    if labels is None:
-        return None
-    confidence, correct = np.empty(data.n), np.empty(data.n)
-    cdef double[::1] confidence_view = confidence
-    cdef double[::1] correct_view = correct
-    cdef bint good
-    with nogil:
-        good = c_top_labels(data, threads, &confidence_view[0], &correct_view[0], &tolerance)
-    return (labels, confidence, correct) if good else None
-
-
-def labelled_bins(true, pred, double tolerance, int threads, int64_t n_bins):
-    """Such labels, and what `uniform_bins` finds of the rows, which are read once."""
-    cdef Predictions data
-    labels = labels_of(true, pred, threads, &data)
-    if labels is None:
-        return None
-    sums = np.empty((3, data.m, n_bins))
-    cdef double[:, :, ::1] out = sums
-    cdef bint good
-    with nogil:
-        good = c_uniform_bins(data, n_bins, threads, &out[0, 0, 0], &tolerance)
-    return (labels, sums) if good else None
-
-
 def points_and_residuals(p, const int64_t[::1] labels, dtype, int threads):
     """The float64 rows p (themselves, if that is `dtype`) and onehot(labels) - p, both in `dtype`."""
     marks = np.empty(p.shape, dtype)
@@ -247,7 +159,7 @@ def top_labels(const double[:, ::1] p, const int64_t[::1] labels, int threads):
     cdef double[::1] confidence_view = confidence
     cdef double[::1] correct_view = correct
     with nogil:
-        c_top_labels(data, threads, &confidence_view[0], &correct_view[0], <const double*>NULL)
+        c_top_labels(data, threads, &confidence_view[0], &correct_view[0])
     return confidence, correct
 
 
@@ -259,7 +171,7 @@ def uniform_bins(
     sums = np.empty((3, data.m, n_bins))
     cdef double[:, :, ::1] out = sums
     with nogil:
-        c_uniform_bins(data, n_bins, threads, &out[0, 0, 0], <const double*>NULL)
+        c_uniform_bins(data, n_bins, threads, &out[0, 0, 0])
     return sums
 
 

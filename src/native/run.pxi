@@ -24,7 +24,7 @@ cdef extern from "cpu/pairs/tile.h" namespace "kcalib" nogil:
 
 
 cdef extern from "cpu/simd/cpu_level.h" namespace "kcalib" nogil:
-    const TileTable* tile_table(const char* level)
+    const TileTable* tile_table(size_t k) except +
 
 
 cdef extern from "cpu/simd/threads.h" namespace "kcalib" nogil:
@@ -66,8 +66,19 @@ cdef extern from "cpu/random/drawn_labels.h" namespace "kcalib" nogil:
         const double*, int64_t, int64_t, const double*, const int*, const int*, int64_t, double*, const Run&) except +
 
 
+def cpu_levels():
+    """The names of the instruction levels that may be used, the best first."""
+    names = []
+    while tile_table(len(names)) != NULL:
+        names.append(tile_table(len(names)).name.decode())
+    return tuple(names)
+
+
+cpu_levels()  # raises where the environment variable KCALIB_CPU_LEVEL is wrong
+
+
 cdef class Sweep:
-    """How to run: threads, instruction set (None: the best here), progress callback.
+    """How to run: threads, instruction level (None: the best here), progress callback.
 
     And of a rectangle of a larger problem the rows of that one's blocks, and the blocks of its groups; see `groups`.
     """
@@ -77,24 +88,13 @@ cdef class Sweep:
     cdef object error
 
     def __init__(self, int threads, level=None, progress=None, int64_t block=0, int64_t per_group=0):
-        cdef bytes name
-        cdef const char* wanted = NULL
-        if level is not None:
-            name = level.encode()
-            wanted = name
-        self.run.table = tile_table(wanted)
-        if self.run.table == NULL:
-            raise ValueError(f"this machine cannot run the instruction set {level!r}")
+        self.run.table = tile_table(0 if level is None else cpu_levels().index(level))
         self.run.threads = threads
         self.run.block, self.run.per_group = block, per_group
         self.run.poll = poll
         self.run.context = <void*>self
         self.progress = progress
         self.error = None
-
-    @property
-    def level(self):
-        return self.run.table.name.decode()
 
     cdef raise_if_stopped(self, bint finished):
         if not finished:

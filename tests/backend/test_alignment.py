@@ -59,9 +59,8 @@ def test_compiled_code_gets_aligned_arrays(name: str, monkeypatch: pytest.Monkey
         return call
 
     for attribute, value in vars(_native).items():
-        if attribute in ("labelled", "usual"):  # they look at alignment themselves, and leave such arrays to others
-            continue
         if type(value).__name__ in ("cython_function_or_method", "builtin_function_or_method", "fused_cython_function"):
             monkeypatch.setattr(_native, attribute, watched(value))
     assert CALLS[name](misaligned) == expected
-    assert seen and all(array.flags.aligned for array in seen)
+    assert seen or name == "median"  # whose arrays go to a class
+    assert all(array.flags.aligned for array in seen)

@@ -95,7 +95,7 @@ def test_weights_have_the_same_bits_on_every_instruction_set_and_for_any_threads
     for n, begin, end in ((1, 0, 1), (129, 0, 7), (1000, 3, 580), (70_001, 5, 22)):
         weights = Weights(kind, n, 1000, 7)
         expected = weights.values(begin, end, threads=1)
-        for level in instruction_sets():
+        for level in _native.cpu_levels():
             np.testing.assert_array_equal(weights_at(level, kind, n, begin, end, 7), expected)
         for threads in (2, 3, 7):
             np.testing.assert_array_equal(weights.values(begin, end, threads=threads), expected)
@@ -192,7 +192,7 @@ def test_the_far_tail_has_the_same_bits_in_packs(scalar_code):
     for seed, replicate, row in ((208, 23163177, 0), (214, 79942218, 1)):
         w = word("gaussian", seed, replicate, row)
         assert tail(w) < 2.0**-36
-        for level in instruction_sets():
+        for level in _native.cpu_levels():
             found = weights_at(level, "gaussian", row + 1, replicate, replicate + 1, seed)[row, 0]
             assert found == scalar_code.normal(w) and 6.6 < found < 8.3
 

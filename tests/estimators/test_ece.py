@@ -480,24 +480,6 @@ def test_what_is_found_while_rows_are_checked_is_what_is_found_afterwards(functi
         function(y, np.where(np.arange(2000)[:, None] < 1999, p, 0.2), **options)
 
 
-@pytest.mark.parametrize(
-    ("function", "second_pass"),
-    [
-        (kcalib.top_label_ece, "top_labels"),
-        (kcalib.debiased_ece, "top_labels"),
-        (kcalib.mmce, "top_labels"),
-        (kcalib.class_wise_ece, "uniform_bins"),
-    ],
-)
-def test_predictions_are_read_once(function, second_pass, monkeypatch):
-    y, p = softmax_problem(100, 4)
-    expected = function(y, p)
-    monkeypatch.setattr(_native, second_pass, None)
-    assert function(y, p) == expected
-    with pytest.raises(TypeError, match="not callable"):  # what is copied first is read again
-        function(y, np.asfortranarray(p))
-
-
 @pytest.mark.parametrize("function", [kcalib.top_label_ece, kcalib.class_wise_ece, kcalib.canonical_ece])
 def test_integer_weights_are_repeated_samples(function):
     y, p = softmax_problem(200, 3)

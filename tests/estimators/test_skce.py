@@ -16,8 +16,6 @@ from scipy.spatial.distance import pdist
 
 import kcalib
 from kcalib import bandwidth
-from kcalib._pairs.backends.cpu import CpuBackend
-from kcalib._pairs.reductions import EntriesInRange
 from kcalib.bandwidth import median_distance
 from kcalib.kernels import (
     MMD,
@@ -219,53 +217,14 @@ def test_exact_medians_come_from_counting(metric, case, monkeypatch):
     assert found.exact and found.n_samples == len(p) and found.seed is None
 
 
-@pytest.mark.parametrize(
-    ("width", "off", "sweeps", "counting"),
-    [(0.02, 0.0, 1, False), (1e-3, 0.01, 2, False), (1e-3, -0.01, 2, False), (1e-4, 0.4, 2, True)],
-)
-@pytest.mark.parametrize("threads", [1, 3])
-def test_exact_medians_by_one_sweep(width, off, sweeps, counting, threads, monkeypatch):
-    """Where some of the points say where to look, a second one where they are off, and by counting otherwise."""
-    p = np.random.default_rng(0).dirichlet(np.ones(4), size=900)
-    monkeypatch.setattr(bandwidth, "COLLECTED", 0)
-    monkeypatch.setattr(bandwidth, "SAMPLE", 200)
-    monkeypatch.setattr(bandwidth, "WIDTH", width)
-    some, between, asked = bandwidth.PairDistances.some, CpuBackend.reductions[EntriesInRange], []
-
-    def shifted(self):
-        """Points nearer the mean, or farther, than they should be."""
-        found = some(self)
-        center = p.mean(axis=0)
-        points = center + (1 + off) * (np.asarray(found.backend.problem.left.points) - center)
-        return bandwidth.PairDistances.between(points, "euclidean", threads)
-
-    def counted(self, reduction):
-        asked.append(len(self.problem.left.points) == len(p))
-        return between(self, reduction)
-
-    monkeypatch.setattr(bandwidth.PairDistances, "some", shifted)
-    monkeypatch.setitem(CpuBackend.reductions, EntriesInRange, counted)
-    if not counting:
-        monkeypatch.setattr(bandwidth.PairDistances, "_guesses", None)
-    found = median_distance(p, max_samples=None, threads=threads).value
-    distances = np.sqrt(((p[:, None] - p) ** 2).sum(-1))[np.triu_indices(len(p), 1)]
-    assert found == pytest.approx(np.median(distances), rel=0, abs=4e-16)
-    assert sum(asked) == sweeps
-
-
 @pytest.mark.parametrize("metric", ["euclidean", "cityblock"])
-@pytest.mark.parametrize("kind", ["diffuse", "peaked", "in order", "tied", "few places", "near and far"])
-def test_medians_of_a_few_hundred_samples_do_without_sorting_all_distances(kind, metric, monkeypatch):
+@pytest.mark.parametrize("collected", [None, 0])  # distances in memory at once: all, or only some
+@pytest.mark.parametrize("kind", ["diffuse", "peaked", "in order", "tied", "few places", "near and far", "clusters"])
+def test_medians_of_all_distances(kind, collected, metric, monkeypatch):
     rng = np.random.default_rng(5)
-    between, collected = CpuBackend.reductions[EntriesInRange], []
-
-    def counted(self, reduction):
-        found = yield from between(self, reduction)
-        collected.append(len(found[0]))
-        return found
-
-    monkeypatch.setitem(CpuBackend.reductions, EntriesInRange, counted)
-    for n in (181, 182, 400, 1000, 2000):  # the first has too few pairs
+    if collected is not None:
+        monkeypatch.setattr(bandwidth, "COLLECTED", collected)
+    for n in (181, 400, 2000):
         p = rng.dirichlet(np.full(5, {"diffuse": 50.0, "peaked": 0.05}.get(kind, 1.0)), size=n)
         if kind == "in order":
             p = np.sort(p, axis=0)
@@ -275,38 +234,11 @@ def test_medians_of_a_few_hundred_samples_do_without_sorting_all_distances(kind,
             p = np.eye(5)[rng.integers(5, size=n)]
         elif kind == "near and far":
             p[: n // 2] = p[0] + 1e-12 * rng.uniform(size=(n // 2, 5))
+        elif kind == "clusters":
+            p = np.eye(5)[rng.integers(5, size=n)] + 1e-3 * rng.normal(size=(n, 5))
         d = pdist(p, metric)
-        collected.clear()
-        found = median_distance(p, metric).value
-        assert found == pytest.approx(np.median(d) or np.median(d[d > 0]), rel=0, abs=4e-16)
-        if kind in ("diffuse", "peaked", "in order") and n > 181:
-            assert sum(collected) < len(d) // 2
-
-
-def test_exact_medians_where_more_distances_are_in_between_than_may_be_collected(monkeypatch):
-    """Some of the points are spread widely, all of them lie in four clusters."""
-    rng = np.random.default_rng(0)
-    p = np.eye(4)[rng.integers(4, size=900)] + 1e-3 * rng.normal(size=(900, 4))
-    monkeypatch.setattr(bandwidth, "COLLECTED", 0)
-    monkeypatch.setattr(bandwidth, "SAMPLE", 200)
-    some_of, between, found = bandwidth.PairDistances.some, CpuBackend.reductions[EntriesInRange], []
-
-    def some(self):
-        if self.n < len(p):
-            return some_of(self)
-        return bandwidth.PairDistances.between(rng.normal(size=(225, 1)) * [1.5, 0, 0, 0], "euclidean", 1)
-
-    def counted(self, reduction):
-        entries = yield from between(self, reduction)
-        found.append((len(entries.values), entries.n_inside, reduction.count))
-        return entries
-
-    monkeypatch.setattr(bandwidth.PairDistances, "some", some)
-    monkeypatch.setitem(CpuBackend.reductions, EntriesInRange, counted)
-    value = median_distance(p, max_samples=None).value
-    distances = np.sqrt(((p[:, None] - p) ** 2).sum(-1))[np.triu_indices(len(p), 1)]
-    assert value == pytest.approx(np.median(distances), rel=0, abs=4e-16)
-    assert any(size == most < count for size, count, most in found)
+        found = median_distance(p, metric, threads=1 + n % 2)
+        assert found.value == pytest.approx(np.median(d) or np.median(d[d > 0]), rel=0, abs=4e-16)
 
 
 def test_large_samples_take_the_median_of_a_seeded_subset():

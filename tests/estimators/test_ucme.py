@@ -13,7 +13,6 @@ from oracle import literal_differences
 from problems import KERNELS, locations, psd_matrix, softmax_problem
 
 import kcalib
-from kcalib import _native
 from kcalib.kernels import Exponential, Gaussian
 
 KERNEL = Exponential(bandwidth=0.5)
@@ -45,24 +44,6 @@ def test_many_samples_have_the_same_bits_for_any_number_of_threads(m):
     kernel = np.exp(-np.linalg.norm(at[:, None] - p, axis=2) / 0.5)
     expected = np.mean(kernel * ((y == chosen[:, None]) - p[:, chosen].T), axis=1)
     assert found[0].differences == pytest.approx(expected, abs=1e-14)
-
-
-def test_predictions_are_read_once(monkeypatch):
-    y, p = softmax_problem(300, 4)
-    given = locations(5, 4)
-    expected = kcalib.ucme(y, p, kernel=KERNEL), kcalib.ucme(y, p, kernel=KERNEL, **given)
-    labelled = _native.labelled
-
-    def of_few(y_true, y_pred, *options):
-        assert len(y_true) == 5, "the samples are read"
-        return labelled(y_true, y_pred, *options)
-
-    monkeypatch.setattr(_native, "labelled", of_few)
-    assert (kcalib.ucme(y, p, kernel=KERNEL), kcalib.ucme(y, p, kernel=KERNEL, **given)) == expected
-    # Whatever looks at samples before they are summed needs checked ones.
-    for options in ({}, {"kernel": KERNEL, "target_kernel": np.eye(4)}, {"kernel": KERNEL, "dtype": "float32"}):
-        with pytest.raises(AssertionError, match="the samples are read"):
-            kcalib.ucme(y, p, **options)
 
 
 @pytest.mark.parametrize("options", [{}, {"target_kernel": np.eye(3)}, {"dtype": "float32"}, {"backend": "array-api"}])

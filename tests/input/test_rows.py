@@ -240,28 +240,6 @@ def test_the_predicted_class_is_the_first_of_the_largest(m: int) -> None:
     assert m == 1 or 0 < correct.sum() < 2000
 
 
-@pytest.mark.parametrize("m", [2, 7, 8, 9, 16, 31, 100])
-def test_tops_and_bins_of_rows_that_are_read_once_are_those_of_checked_rows(m: int) -> None:
-    rng = np.random.default_rng(m)
-    p, y = rng.dirichlet(np.full(m, 0.3), size=300), rng.integers(0, m, 300)
-    tops = _native.labelled_tops(y, p, 1e-6, 2)
-    bins = _native.labelled_bins(y, p, 1e-6, 2, 15)
-    assert tops is not None and bins is not None
-    assert tops[0].tolist() == bins[0].tolist() == y.tolist() and not np.shares_memory(tops[0], y)
-    assert [found.tolist() for found in tops[1:]] == [found.tolist() for found in _native.top_labels(p, y, 1)]
-    assert bins[1].tobytes() == _native.uniform_bins(p, y, None, 15, 1).tobytes()
-    for i in (0, 150, 299):  # each place of a row is looked at, whichever row it is
-        for j in range(m):
-            for value in (np.nan, -1e-9, np.inf, p[i, j] + 3e-6):
-                wrong = p.copy()
-                wrong[i, j] = value
-                if value < 0:
-                    wrong[i, j - 1] += p[i, j] - value  # the sum is still 1
-                assert _native.labelled(y, wrong, 1e-6, 1) is None
-                assert _native.labelled_tops(y, wrong, 1e-6, 1) is None
-                assert _native.labelled_bins(y, wrong, 1e-6, 1, 15) is None
-
-
 def unaligned(array: np.ndarray) -> np.ndarray:
     """The same numbers, a byte off."""
     room = np.empty(array.nbytes + 1, np.uint8)[1:].view(array.dtype).reshape(array.shape)
@@ -287,22 +265,13 @@ WAYS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 @pytest.mark.parametrize("of_labels", WAYS)
 @pytest.mark.parametrize("of_rows", WAYS)
-def test_the_usual_arrays_are_looked_at_at_once(of_labels, of_rows, monkeypatch):
-    """Labels and predictions in one call, where they are as they end up: the same data and messages without it."""
+def test_arrays_of_any_layout_give_the_same_data_and_messages(of_labels, of_rows, by_numpy):
     good = rows(7, 70)
     wrong = {"sums": good * 1.01, "sign": good - 0.2, "nan": np.where(good > good.max() - 1e-9, np.nan, good)}
     for p in (good, *wrong.values()):
         for y in (labels_for(p), labels_for(p) + 1, labels_for(p) - 1):
             given = WAYS[of_labels](y), WAYS[of_rows](p)
-            found = outcome(*given)
-            with monkeypatch.context() as patch:
-                patch.setattr(_native, "labelled", lambda *arguments: None)
-                assert found == outcome(*given)
-    y = labels_for(good)
-    usual = _native.labelled(WAYS[of_labels](y), good, 1e-6, 1)
-    assert (usual is not None) == (of_labels in ("as they are", "column by column", "read only", "a class of its own"))
-    if usual is not None:
-        assert usual.tolist() == y.tolist() and not np.shares_memory(usual, y)
+            assert outcome(*given) == by_numpy(*given)
 
 
 def test_tolerance_of_the_usual_arrays_is_that_of_others():

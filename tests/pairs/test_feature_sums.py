@@ -239,7 +239,7 @@ def test_saturated_residuals_keep_their_digits():
 
 
 def test_large_phases():
-    """Heavy-tailed frequencies: the error of a feature is what rounding of its phase makes."""
+    """Heavy-tailed frequencies: without fused products a phase is off by half a unit in its last place."""
     rng = np.random.default_rng(0)
     w = 10.0 ** rng.uniform(0, 9, (64, 1)) * rng.choice([-1, 1], (64, 1))
     feature_map = FeatureMap(w, np.ones(64), np.zeros((0, 64, 1)), np.zeros((0, 64)), np.zeros(64, int))
@@ -247,7 +247,8 @@ def test_large_phases():
     found = feature_rows(feature_map, x)
     phases = x * w.T  # as rounded
     expected = np.concatenate([np.cos(phases.astype(np.longdouble)), np.sin(phases.astype(np.longdouble))], axis=1)
-    assert np.max(np.abs(found - expected)) < 3e-16
+    off = np.spacing(np.abs(np.tile(phases, 2))) / 2 if _native.cpu_levels()[0] == "baseline" else 0
+    assert (np.abs(found - expected) < 3e-16 + off).all()
     np.testing.assert_allclose((found**2).reshape(50, 2, 64).sum(axis=1), 1, rtol=1e-15)
 
 

@@ -484,14 +484,9 @@ def test_bits_do_not_depend_on_the_number_of_threads(kernel):
     assert all(everything(threads) == first for threads in (2, 3, 7))
 
 
-@pytest.mark.parametrize("level", [None, "x86-64-v3", "baseline"])
 @pytest.mark.parametrize("n", [1, 64, 300])
-def test_signs_and_labels_of_few_and_many_replicates(n, level):
+def test_signs_and_labels_of_few_and_many_replicates(n):
     """Bits come in runs of 8 to 64 replicates, and in tasks: all are the forms of the same weights as numbers."""
-    try:
-        _native.Sweep(1, level)
-    except ValueError:
-        pytest.skip(f"this machine has no {level}")
     rng = np.random.default_rng(n)
     places, positions = np.sort(rng.random(n)), rng.permutation(n)
     factors = rng.normal(size=(2, 1, n))
@@ -507,7 +502,7 @@ def test_signs_and_labels_of_few_and_many_replicates(n, level):
             tolerance = 1e-13 * np.abs(factors).sum() ** 2 * kernel.max()
             polynomial, of_labels = np.array(coefficients), []
             for threads in (1, 2, 3):
-                sweep = _native.Sweep(threads, level)
+                sweep = _native.Sweep(threads)
                 terms = [(3.0, polynomial, factors[:1])]
                 found = _native.line_forms(places, positions, terms, None, 3, count, sweep)
                 expected = (signed * (kernel @ signed)).sum(axis=0)
@@ -519,13 +514,9 @@ def test_signs_and_labels_of_few_and_many_replicates(n, level):
                 np.testing.assert_array_equal(of_labels[-1], of_labels[0])
 
 
-@pytest.mark.parametrize("level", [None, "x86-64-v3", "baseline"])
-def test_passes_over_few_and_many_samples(level):
+def test_passes_over_few_and_many_samples():
     """Residuals by label in the order of the samples, their sums, and the largest gap, of any number of samples."""
-    try:
-        sweep = _native.Sweep(2, level)
-    except ValueError:
-        pytest.skip(f"this machine has no {level}")
+    sweep = _native.Sweep(2)
     rng = np.random.default_rng(5)
     for n in (*range(1, 40), 8191, 20_000):
         q = 10 ** rng.uniform(-8, 0, n)
@@ -551,12 +542,9 @@ def test_passes_over_few_and_many_samples(level):
         _native.line_residuals(q, y[:3], sweep)
 
 
-@pytest.mark.parametrize("level", ["x86-64-v3", "baseline"])
+@pytest.mark.parametrize("level", _native.cpu_levels()[1:])
 def test_instruction_sets_agree(level):
-    try:
-        sweep = _native.Sweep(2, level)
-    except ValueError:
-        pytest.skip(f"this machine has no {level}")
+    sweep = _native.Sweep(2, level)
     y, p = softmax_problem(20_000, 2)
     places = np.sort(p[:, 1])
     positions = np.argsort(p[:, 1])
@@ -596,11 +584,25 @@ def test_instruction_sets_agree(level):
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 50, 701, 2400])
 def test_median_on_a_line(places, n):
     x = PLACES[places](np.random.default_rng(n), n)
-    sweep = _native.Sweep(2)
-    found, of_positive = _native.line_median(np.append(np.sort(x), np.inf), sweep)
-    assert found == brute_median(x)
+    if not np.ptp(x):
+        with pytest.raises(ValueError, match="identical rows only"):
+            median_distance(x[:, None])
+        return
+    found = median_distance(x[:, None])
+    assert found.value == brute_median(x)
     distances = np.abs(x[:, None] - x[None, :])[np.triu_indices(n, 1)]
-    assert of_positive == bool(np.median(distances) == 0 and distances.any())
+    assert found.of_positive == bool(np.median(distances) == 0)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_distances_on_a_line_are_counted_and_listed(threads):
+    x = np.append(np.sort(np.random.default_rng(0).integers(0, 500, 20_000) / 512), np.inf)
+    thresholds = np.array([1e-9, 0.25, 1 / 512, 0.1, 0.9, 2.0])
+    counts = _native.line_counts(x, thresholds, _native.Sweep(threads))
+    distances = (x[:-1][None, :] - x[:-1][:, None])[np.triu_indices(20_000, 1)]
+    assert counts.tolist() == [int((distances < t).sum()) for t in thresholds]
+    near = _native.line_between(x, 1 / 512, 3 / 512, int(((distances >= 1 / 512) & (distances < 3 / 512)).sum()))
+    assert np.bincount((near * 512).astype(int)).tolist() == [0, *(int((distances == k / 512).sum()) for k in (1, 2))]
 
 
 def test_median_distance_is_exact_on_a_line():
@@ -634,7 +636,7 @@ def test_ctrl_c_stops_every_loop():
     sweep = _native.Sweep(1, None, stop)
     many = np.append(np.cumsum(np.random.default_rng(0).random(12_000_000)), np.inf)
     with pytest.raises(Stop):
-        _native.line_median(many, sweep)
+        _native.line_counts(many, np.full(64, 1e3), sweep)
     n = 3_000_000
     _, p = on_a_grid(n, bits=52)
     places = np.append(np.sort(p[:, 1]), np.inf)

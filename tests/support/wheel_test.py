@@ -104,7 +104,7 @@ def main() -> None:
         check()
     python = f"{platform.python_implementation()} {platform.python_version()}{' without GIL' if no_gil else ''}"
     system = f"{platform.machine()}, {' '.join(filter(None, platform.libc_ver())) or platform.system()}"
-    build = f"threads by {_native.thread_library()}, {_native.Sweep(threads=1).level}"
+    build = f"threads by {_native.thread_library()}, {_native.cpu_levels()[0]}"
     print(f"kcalib {kcalib.__version__} ({build}) on {python}, {system}")
     print(f"NumPy {np.__version__}, SciPy {scipy.__version__}: right, in {time.perf_counter() - began:.1f} s")
 

@@ -46,19 +46,12 @@ class AtLocations:
     def sums(self, *, covariance: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Sums of the values; if `covariance` also of their covariances for labels drawn from p, and the largest
         |k_ji| of each location."""
-        found: tuple[np.ndarray, np.ndarray, np.ndarray] = self._summed(covariance, None)
-        return found
-
-    def sums_if_good(self, tolerance: float) -> np.ndarray | None:
-        """Sums of the values of samples that nobody has looked at; None if some row is no distribution within the
-        `tolerance` or some label is no class, and also for sums within rounding of the tolerance and for -0.0."""
-        found = self._summed(False, tolerance)
-        return None if found is None else found[0]
-
-    def _summed(self, covariance: bool, tolerance: float | None) -> Any:
         assert self.problem.right is not None
         labels = np.ascontiguousarray(self.problem.right.labels, dtype=np.int64)
-        return self.run(_native.location_sums, *self._arrays, labels, covariance, tolerance=tolerance)
+        found: tuple[np.ndarray, np.ndarray, np.ndarray] = self.run(
+            _native.location_sums, *self._arrays, labels, covariance
+        )
+        return found
 
     def fourth(self, gram: np.ndarray) -> float:
         """The sum over samples of E (v^T gram v)^2 for the values v of labels drawn from p."""

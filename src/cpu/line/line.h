@@ -82,9 +82,12 @@ struct FormWeights {
 bool line_forms(const Line& line, const int64_t* positions, const FormTerm* terms, int n_terms, bool diagonal,
                 const FormWeights& weights, int64_t n_replicates, const Run& run, double* out);
 
-// The median of the distances of all pairs of n points, ascending; if it is 0, of all pairs at another
-// distance, which of_positive says; 0 if there is none. places[n] is infinite.
-bool line_median(const double* places, int64_t n, const Run& run, double* median, bool* of_positive);
+// counts[k] = how many distances of pairs of n points, ascending, are below thresholds[k] > 0. places[n] is infinite.
+bool line_counts(const double* places, int64_t n, const double* thresholds, int64_t n_thresholds, const Run& run,
+                 int64_t* counts);
+
+// Writes the distances in [low, high), at most `room`, in no order, and returns how many it wrote.
+int64_t line_between(const double* places, int64_t n, double low, double high, double* out, int64_t room);
 
 // Chunks of a line, from n alone: they decide the order of summation.
 struct Chunks {

@@ -22,12 +22,11 @@ static_assert(PACKS % 2 == 0 && PACKS % CHAINS == 0);
 // is made of rows that are none is not used).
 struct Made {
   const V *squares, *distances, *products;
-  bool no_zeros, divider;
+  bool no_zeros;
   KCALIB_FN const V* squared(int) const { return squares; }
   KCALIB_FN const V* distance(int) const { return distances; }
   KCALIB_FN const V* dot() const { return products; }
   KCALIB_FN bool bounded() const { return no_zeros; }
-  KCALIB_FN bool roots_by_divider() const { return divider; }
 };
 
 template <int VALUE> struct Integer { static constexpr int value = VALUE; };
@@ -115,7 +114,7 @@ int64_t padded(int64_t n_locations) { return (n_locations + 1) / 2 * 2; }
 class Strip {
  public:
   static int64_t size(const TestLocations& at) {
-    return (FEATURES * PACKS + 6 * PACKS + padded(at.n_locations) * (7 * PACKS) + at.n_locations * (at.n_locations + 2)) * L;
+    return (FEATURES * PACKS + 4 * PACKS + padded(at.n_locations) * (7 * PACKS) + at.n_locations * (at.n_locations + 2)) * L;
   }
 
   Strip(const TestLocations& at, double* memory) : at_(at), places_(padded(at.n_locations)) {
@@ -126,8 +125,8 @@ class Strip {
       return found;
     };
     x_ = take(FEATURES * PACKS);
-    highest_ = take(PACKS), others_ = take(PACKS), total_ = take(PACKS), whole_ = take(PACKS);
-    labels_ = reinterpret_cast<Bits<V>*>(take(PACKS)), signs_ = reinterpret_cast<Bits<V>*>(take(PACKS));
+    highest_ = take(PACKS), others_ = take(PACKS), total_ = take(PACKS);
+    labels_ = reinterpret_cast<Bits<V>*>(take(PACKS));
     for (V*& each : quantities_) each = take(places_ * PACKS);
     kernel_ = take(places_ * PACKS), share_ = take(places_ * PACKS);
     first_ = take(places_ * PACKS), second_ = take(places_ * PACKS);
@@ -138,8 +137,8 @@ class Strip {
     if (is_one_decay(at.kernel)) smallest_ = 0x1p-1000;
   }
 
-  // `sums`: also what `add_covariances` and `fourth` need; `to_check`: also what `check` does.
-  void read(const double* p, int64_t count, bool sums, bool to_check) {
+  // `sums`: also what `add_covariances` and `fourth` need.
+  void read(const double* p, int64_t count, bool sums) {
     const int64_t m = at_.m;
     for (int v = 0; sums && v < PACKS; ++v) highest_[v] = others_[v] = V{};
     for (int64_t first = 0; first < m; first += FEATURES) {
@@ -151,7 +150,6 @@ class Strip {
           others_[v] += x < highest_[v] ? x : highest_[v];
           highest_[v] = x < highest_[v] ? highest_[v] : x;
         }
-      if (to_check) add_up(length, first > 0);
       // The next strip: while distances and kernels are made nothing else is read.
       const Prefetch ahead(p + count * m, m <= FEATURES ? SAMPLES * m * int64_t(sizeof(double)) : 0, places_ / 2 * 3);
       for (int64_t two = 0; 2 * two < at_.n_locations; ++two) {
@@ -177,19 +175,6 @@ class Strip {
       others_[v] += left > 0.0 ? left : V{};
       total_[v] = highest_[v] + others_[v];
     }
-  }
-
-  // Looks at the rows and labels that were added last.
-  void check(double tolerance) {
-    using Unsigned = unsigned long long __attribute__((vector_size(PACK_BYTES)));  // a negative one is large
-    for (int v = 0; v < PACKS; ++v)
-      bad_ |= (signs_[v] < 0) | ~(magnitude(whole_[v] - 1.0) <= tolerance) | (Unsigned(labels_[v]) >= uint64_t(at_.m));
-  }
-  // Whether all that `check` has looked at were distributions and classes.
-  bool all_good() const {
-    bool good = true;
-    for (int l = 0; l < L; ++l) good &= !bad_[l];
-    return good;
   }
 
   void clear_sums() {
@@ -299,23 +284,6 @@ class Strip {
   }
 
  private:
-  // A NaN makes a sum that is not near 1, and so does an entry above 1 beside others that are not negative. -0.0 is not told
-  // from negative numbers, which takes less time.
-  void add_up(int64_t length, bool more) {
-    V sum[PACKS] = {};
-    Bits<V> signs[PACKS] = {};
-    for (int v = 0; more && v < PACKS; ++v) sum[v] = whole_[v], signs[v] = signs_[v];
-    const V* x = x_;
-#pragma GCC unroll 1
-    for (int64_t k = 0; k < length; ++k, x += PACKS)
-#pragma GCC unroll 12
-      for (int v = 0; v < PACKS; ++v) {
-        sum[v] += x[v];
-        signs[v] |= to_bits(x[v]);
-      }
-    for (int v = 0; v < PACKS; ++v) whole_[v] = sum[v], signs_[v] = signs[v];
-  }
-
   // Where the quantities of two places stand: while these are made of all numbers at once, only two are at hand.
   KCALIB_FN int64_t at_hand(int64_t two) const { return at_.m > FEATURES ? two * TILE : 0; }
   // The place that fills up the last register tile has the numbers of the last location.
@@ -330,7 +298,7 @@ class Strip {
   }
   KCALIB_FN void make_kernels(int64_t two) {
     const int64_t from = at_hand(two);
-    Made made{quantities_[0] + from, quantities_[1] + from, quantities_[2] + from, smallest_ > 0, at_.roots_by_divider};
+    Made made{quantities_[0] + from, quantities_[1] + from, quantities_[2] + from, smallest_ > 0};
     kernel_values<V>(at_.kernel, made, kernel_ + two * TILE);
   }
 
@@ -362,35 +330,32 @@ class Strip {
   const int64_t places_;
   bool wanted_[TABLE + 1] = {};
   double smallest_ = 0;  // that squares start with: a root of it needs no care, and its decay is that of 0
-  V *x_, *highest_, *others_, *total_, *whole_, *quantities_[3], *kernel_, *share_, *first_, *second_, *sums_, *largest_;
-  Bits<V>*labels_, *signs_;
-  Bits<V> bad_{};
+  V *x_, *highest_, *others_, *total_, *quantities_[3], *kernel_, *share_, *first_, *second_, *sums_, *largest_;
+  Bits<V>* labels_;
 };
 
 int64_t memory(const TestLocations& locations) { return Strip::size(locations); }
 
-bool add(const TestLocations& locations, const double* p, const int64_t* labels, int64_t rows, const double* tolerance,
-         double* memory, const LocationSums& sums) {
+void add(const TestLocations& locations, const double* p, const int64_t* labels, int64_t rows, double* memory,
+         const LocationSums& sums) {
   Strip strip(locations, memory);
   strip.clear_sums();
   for (int64_t i = 0; i < rows; i += SAMPLES) {
     const int64_t count = rows - i < SAMPLES ? rows - i : SAMPLES;
-    strip.read(p + i * locations.m, count, sums.covariance, tolerance != nullptr);
+    strip.read(p + i * locations.m, count, sums.covariance);
     strip.add_differences(labels + i, count);
-    if (tolerance) strip.check(*tolerance);
     if (!sums.covariance) continue;
     strip.find_largest();
     strip.add_covariances();
   }
   strip.write_sums(sums);
-  return strip.all_good();
 }
 
 double fourth(const TestLocations& locations, const double* p, int64_t rows, const double* gram, double* memory) {
   Strip strip(locations, memory);
   double sum = 0;
   for (int64_t i = 0; i < rows; i += SAMPLES) {
-    strip.read(p + i * locations.m, rows - i < SAMPLES ? rows - i : SAMPLES, true, false);
+    strip.read(p + i * locations.m, rows - i < SAMPLES ? rows - i : SAMPLES, true);
     sum += strip.fourth(gram);
   }
   return sum;

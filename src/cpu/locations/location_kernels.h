@@ -17,7 +17,6 @@ struct TestLocations {
   int64_t n_locations, m;
   const int64_t *members, *starts;
   int64_t n_groups;
-  bool roots_by_divider;  // see `TileTable`
 };
 
 // With k_j = k(t_j, p) and c_j the class of location j, sums over samples, each added to what is there:
@@ -30,10 +29,8 @@ struct LocationSums {
 struct LocationFunctions {
   // Numbers of memory, aligned to a line of the cache, that the others take.
   int64_t (*memory)(const TestLocations& locations);
-  // With a `tolerance` (less rounding, `strict_tolerance` of rows.h) whether these rows are distributions within it, without
-  // -0.0, and their labels 0..m-1: if not, the sums mean nothing. Without it true.
-  bool (*add)(const TestLocations& locations, const double* p, const int64_t* labels, int64_t rows, const double* tolerance,
-              double* memory, const LocationSums& sums);
+  void (*add)(const TestLocations& locations, const double* p, const int64_t* labels, int64_t rows, double* memory,
+              const LocationSums& sums);
   // sum_i E (v^T gram v)^2 of the values v at the locations, for y drawn from p_i.
   double (*fourth)(const TestLocations& locations, const double* p, int64_t rows, const double* gram, double* memory);
 };

@@ -1,12 +1,10 @@
 #include "cpu/locations/locations.h"
 
 #include <algorithm>
-#include <atomic>
 #include <numeric>
 #include <vector>
 
 #include "cpu/simd/aligned.h"
-#include "cpu/samples/rows.h"
 #include "cpu/simd/threads.h"
 
 namespace kcalib {
@@ -21,7 +19,7 @@ int64_t part_of(const TestLocations& locations) {
 // The locations with their places sorted by class.
 class ByClass {
  public:
-  ByClass(const LocationPoints& points, int64_t m, const Run& run) : members_(points.n_locations) {
+  ByClass(const LocationPoints& points, int64_t m) : members_(points.n_locations) {
     std::iota(members_.begin(), members_.end(), int64_t(0));
     const auto of = [&](int64_t j) { return points.classes[j]; };
     std::stable_sort(members_.begin(), members_.end(), [&](int64_t a, int64_t b) { return of(a) < of(b); });
@@ -29,7 +27,7 @@ class ByClass {
       if (i == 0 || of(members_[i]) != of(members_[i - 1])) starts_.push_back(i);
     starts_.push_back(points.n_locations);
     locations = {points.kernel, points.points, points.classes, points.n_locations, m, members_.data(), starts_.data(),
-                 int64_t(starts_.size()) - 1, run.table->roots_by_divider};
+                 int64_t(starts_.size()) - 1};
   }
   TestLocations locations;
 
@@ -63,25 +61,18 @@ bool for_parts(const LocatedSamples& samples, const TestLocations& locations, co
 }  // namespace
 
 bool location_sums(const LocatedSamples& samples, const LocationPoints& points, const Run& run, double* differences,
-                   double* covariance, double* largest, const double* tolerance, bool* good) {
-  const ByClass by_class(points, samples.m, run);
+                   double* covariance, double* largest) {
+  const ByClass by_class(points, samples.m);
   const TestLocations& at = by_class.locations;
   const int64_t count = at.n_locations, size = covariance ? count * (count + 1) : count;
   // The largest values of parts are no sums.
   const int64_t length = part_of(at), parts = (samples.n + length - 1) / length;
   std::vector<double> sums(size), sizes(covariance ? parts * count : 0);
-  const double strict = tolerance ? strict_tolerance(*tolerance, samples.m) : 0;
-  std::atomic<bool> all_good{true};
   const bool finished = for_parts(samples, at, run, size, sums.data(), [&](int64_t part, int64_t begin, int64_t rows, double* own, double* memory) {
     const LocationSums out{own, covariance ? own + count : nullptr, covariance ? &sizes[part * count] : nullptr};
-    if (!all_good.load(std::memory_order_relaxed)) return;
-    if (!run.table->locations->add(at, samples.p + begin * samples.m, samples.labels + begin, rows,
-                                   tolerance ? &strict : nullptr, memory, out))
-      all_good.store(false, std::memory_order_relaxed);
+    run.table->locations->add(at, samples.p + begin * samples.m, samples.labels + begin, rows, memory, out);
   });
   if (!finished) return false;
-  *good = all_good.load();
-  if (!*good) return true;
   std::copy_n(sums.begin(), count, differences);
   if (!covariance) return true;
   for (int64_t j = 0; j < count; ++j)
@@ -93,7 +84,7 @@ bool location_sums(const LocatedSamples& samples, const LocationPoints& points, 
 
 bool location_fourth(const LocatedSamples& samples, const LocationPoints& points, const double* gram, const Run& run,
                      double* fourth) {
-  const ByClass by_class(points, samples.m, run);
+  const ByClass by_class(points, samples.m);
   const TestLocations& at = by_class.locations;
   return for_parts(samples, at, run, 1, fourth, [&](int64_t, int64_t begin, int64_t rows, double* own, double* memory) {
     *own = run.table->locations->fourth(at, samples.p + begin * samples.m, rows, gram, memory);

@@ -23,12 +23,8 @@ struct LocationPoints {
 };
 
 // Each returns false if it was stopped. Both halves of the covariance are written; it may be null, and `largest` then is.
-//
-// `tolerance`, unless null, is for samples that nobody has looked at: `good` says whether these are distributions within it
-// and classes, as `are_distributions` and `are_classes` do (rows.h), except that -0.0 is not good, either. If they are not,
-// nothing else is written.
 bool location_sums(const LocatedSamples& samples, const LocationPoints& points, const Run& run, double* differences,
-                   double* covariance, double* largest, const double* tolerance, bool* good);
+                   double* covariance, double* largest);
 bool location_fourth(const LocatedSamples& samples, const LocationPoints& points, const double* gram, const Run& run,
                      double* fourth);
 

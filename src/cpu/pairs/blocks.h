@@ -134,8 +134,7 @@ template <class T> class Blocks {
   // Rows [i * block, ...) against columns [j * block, ...).
   BlockOfPairs<T> pairs(int64_t i, int64_t j) const {
     return {&problem.program, &problem.left,  i * block, std::min(n, (i + 1) * block),       (rows_ ? *rows_ : columns_)[i],
-            &problem.right,  j * block,      std::min(n_right, (j + 1) * block), columns_[j], problem.symmetric && i == j,
-            run_.table->roots_by_divider};
+            &problem.right,  j * block,      std::min(n_right, (j + 1) * block), columns_[j], problem.symmetric && i == j};
   }
 
   // The task of groups a of rows and b of columns.

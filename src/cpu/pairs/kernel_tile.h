@@ -3,7 +3,7 @@
 //
 // `Quantities` has squared(metric) for metrics whose squares are at hand, distance(metric) for the others, and dot():
 // arrays of TILE packs. It is bounded() where all squared distances that matter are between 2^-1000 (float: 2^-120) and about
-// 2, and has the processor's roots_by_divider().
+// 2.
 #pragma once
 
 #include "kcalib/profiles.h"
@@ -33,16 +33,14 @@ template <class V> constexpr bool ROOTS_AHEAD = VECTORS == 4 || sizeof(Real<V>) 
 // finish(r, {exp(-scale d) of row r}) of distances d, of which squares are given if ROOT is true. BOUNDED: they are neither
 // tiny, nor is scale d beyond exp's range. A row's chains of instructions are interleaved: more than wait in the processor's
 // window of one after the other. What is done with them comes after all of them, as the compiler cannot know that stores are
-// elsewhere. One root of a row is the divider's, which has so much time beside all else, or all but one (`TileTable`).
+// elsewhere. One root of a row is the divider's, which has so much time beside all else.
 template <bool ROOT, bool BOUNDED, class V, class Finish>
-KCALIB_FN void decays(const V* d, Real<V> scale, bool roots_by_divider, Finish&& finish) {
+KCALIB_FN void decays(const V* d, Real<V> scale, Finish&& finish) {
   const Decay<V> decay(scale);
   const auto distances = [&](int r, V* out) KCALIB_INLINE {
     const V* given = d + r * VECTORS;
     if constexpr (!ROOT) {
       for (int v = 0; v < VECTORS; ++v) out[v] = given[v];
-    } else if (roots_by_divider) {
-      for (int v = 0; v < VECTORS; ++v) out[v] = v > 0 ? divider_root(given[v]) : positive_root<!BOUNDED>(given[v]);
     } else {
 #pragma GCC unroll 4
       for (int v = 0; v < VECTORS; ++v) out[v] = v == 3 ? divider_root(given[v]) : positive_root<!BOUNDED>(given[v]);
@@ -72,8 +70,8 @@ KCALIB_FN void decays_of(const Factor& factor, Quantities& quantities, Finish&& 
   const V* d2 = quantities.squared(factor.metric);
   // Distances up to 2 and squares up to 2, of points whose sums are 1 but for much more than rounding.
   if (quantities.bounded() && R(2.25) * R(factor.scale) < -Constants<R>::exp_low)
-    return decays<ROOT, true>(d2, R(factor.scale), quantities.roots_by_divider(), finish);
-  decays<ROOT, false>(d2, R(factor.scale), quantities.roots_by_divider(), finish);
+    return decays<ROOT, true>(d2, R(factor.scale), finish);
+  decays<ROOT, false>(d2, R(factor.scale), finish);
 }
 
 // Whether a kernel is exp(-scale d) and nothing else, whose values need not be stored.

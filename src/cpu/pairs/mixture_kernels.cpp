@@ -5,7 +5,6 @@
 // packs of a panel stay in registers.
 #include "cpu/pairs/kernel_tile.h"
 #include "cpu/pairs/mixture_kernels.h"
-#include "cpu/pairs/normals_on_a_line.h"
 
 namespace kcalib {
 namespace {
@@ -30,7 +29,6 @@ template <class V> class AtomQuantities {
  public:
   AtomQuantities(const PanelRows<R>& rows, const R* columns, int64_t n_dims) : rows_(rows), columns_(columns), n_dims_(n_dims) {}
   bool bounded() const { return false; }
-  bool roots_by_divider() const { return false; }
   const V* squared(int) {
     if (!have_squared_) accumulate<SquaredDifference, V>(rows_, columns_, n_dims_, storing(squared_));
     have_squared_ = true;
@@ -168,35 +166,13 @@ __attribute__((noinline)) void target_factors(const Mixtures& m, const Real<V>* 
   }
 }
 
-// False where a row has a part that weighs nothing: `target_factors` leaves it out.
-template <class T, class Decay>
-KCALIB_FN bool normal_targets(const T* const* rows, const T* columns, Decay decay, T* out) {
-  using V = Pack<T>;
-  if (are_all_ones<V>(rows, columns)) {
-    normals_on_a_line<true>(rows, columns, decay, reinterpret_cast<V*>(out));
-    return true;
-  }
-  for (int r = 0; r < ROWS; ++r)
-    if (rows[r][WIDTH<T>] == 0 || rows[r][3 * WIDTH<T>] == 0) return false;
-  normals_on_a_line<false>(rows, columns, decay, reinterpret_cast<V*>(out));
-  return true;
-}
-template <class T>
-bool targets_and_decay(const T* const* rows, const T* columns, const T* squares, T scale, T* powers, T* out) {
-  using V = Pack<T>;
-  const JoinedDecay<V> decay(reinterpret_cast<const V*>(squares), scale, reinterpret_cast<V*>(powers));
-  return normal_targets(rows, columns, decay, out);
-}
-
 template <class Family, class T> void targets_of(const Mixtures& m, const T* const* rows, const T* columns, T* out) {
   using V = Pack<T>;
   if constexpr (Family::OF_KERNEL) {
     atom_targets(m, rows, columns, out);
   } else if constexpr (!Family::DISTANCES_ALONE) {
-    if constexpr (Family::LINE) {
-      if (are_normals_on_a_line(m) && normal_targets(rows, columns, NoDecay<V>{}, out)) return;
+    if constexpr (Family::LINE)
       if (m.n_dims == 1) return target_factors<Family, 1, V>(m, rows, columns, out);
-    }
     target_factors<Family, 0, V>(m, rows, columns, out);
   }
 }
@@ -281,7 +257,7 @@ template <class T> void squared_mmd(const Mixtures& m, const T* const* rows, con
 #undef KCALIB_BY_FAMILY
 
 template <class T> constexpr MixtureFunctions<T> functions_of() {
-  return {targets<T>, targets_and_decay<T>, products<T>, squared_mmd<T>};
+  return {targets<T>, products<T>, squared_mmd<T>};
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "cpu/simd/aligned.h"
-#include "cpu/simd/clones.h"
+#include "cpu/simd/for_each_level.h"
 #include "cpu/simd/threads.h"
 
 namespace kcalib {
@@ -25,7 +25,7 @@ using Numbers = double __attribute__((vector_size(64), aligned(8), may_alias));
 inline const Numbers& pack_of(const double* at) { return *reinterpret_cast<const Numbers*>(at); }
 
 // (own - other)^2 traces + 2 other^2 forms, all of SAMPLES numbers, added up.
-KCALIB_CLONES double weighted(const double* own, const double* other, const double* traces, const Pack* forms) {
+KCALIB_PART double weighted_of(const double* own, const double* other, const double* traces, const Pack* forms) {
   Pack sum = {};
   for (int k = 0; k < PACKS; ++k) {
     const Pack w = pack_of(other + k * LANES), change = pack_of(own + k * LANES) - w;
@@ -33,10 +33,12 @@ KCALIB_CLONES double weighted(const double* own, const double* other, const doub
   }
   return ((sum[0] + sum[4]) + (sum[1] + sum[5])) + ((sum[2] + sum[6]) + (sum[3] + sum[7]));
 }
+KCALIB_FOR_EACH_LEVEL(double, weighted, (const double* own, const double* other, const double* traces, const Pack* forms),
+                      (own, other, traces, forms))
 
 // d_j^T V d_j of the block's samples j, with the law V of one sample: the variance of d_j, taken beside its value at the most
 // probable class, so that terms are as small as the other classes are rare.
-KCALIB_CLONES void forms_of(const double* d, int64_t m, const double* unlikely, int64_t top, Pack* forms) {
+KCALIB_PART void compute_forms_of(const double* d, int64_t m, const double* unlikely, int64_t top, Pack* forms) {
   Pack at_top[PACKS], mean[PACKS] = {}, square[PACKS] = {};
   for (int k = 0; k < PACKS; ++k) at_top[k] = pack_of(d + top * SAMPLES + k * LANES);
   for (int64_t c = 0; c < m; ++c)
@@ -50,11 +52,13 @@ KCALIB_CLONES void forms_of(const double* d, int64_t m, const double* unlikely, 
     forms[k] = form < 0.0 ? Pack{} : form;  // NaN stays
   }
 }
+KCALIB_FOR_EACH_LEVEL(void, compute_forms, (const double* d, int64_t m, const double* unlikely, int64_t top, Pack* forms),
+                      (d, m, unlikely, top, forms))
 
 double sum_of_row(const PairLaws& laws, int64_t i, const Block& block) {
   const int64_t m = laws.m, at = i * laws.n + block.begin;
   Pack forms[PACKS];
-  forms_of(block.d, m, laws.unlikely + i * m, int64_t(laws.top[i]), forms);
+  compute_forms(block.d, m, laws.unlikely + i * m, int64_t(laws.top[i]), forms);
   if (block.count == SAMPLES) return weighted(laws.own + at, laws.other + at, laws.traces + at, forms);
   double own[SAMPLES] = {}, other[SAMPLES] = {}, traces[SAMPLES] = {};
   std::copy_n(laws.own + at, block.count, own);

@@ -41,7 +41,6 @@ template <class V> struct RegisterTile {
   const int64_t* column_labels;  // of each pack, the label of all of its columns, -1 if they differ; with labels only
   int64_t common_label;          // of all columns
   T least_mark_norm;          // of the columns
-  bool roots_by_divider;
 };
 
 // The quantities of a tile's pairs that the kernel's factors ask for, each computed at
@@ -83,7 +82,6 @@ template <class V> class Quantities {
 
   // Between NEAR_OTHERS and 2: of predictions with other labels, which are probabilities.
   bool bounded() const { return bounded_; }
-  bool roots_by_divider() const { return tile_.roots_by_divider; }
 
   const V* squared(int metric) {
     if (have_squared_) return squared_;

@@ -81,7 +81,6 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
   const PairProgram& program = *block.program;
   const bool residual = left.labels;
   const bool in_one_pass = residual && !block.on_diagonal && is_one_decay(program.kernel);
-  const bool joined = program.target && are_normals_on_a_line(*program.target) && is_one_decay(program.kernel);
 
   RowGroup<T> groups[MAX_BLOCK_ROWS / ROWS];
   const int64_t n_groups = (rows + ROWS - 1) / ROWS, part_size = FEATURES_AT_ONCE * WIDTH<T>;
@@ -137,11 +136,9 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
     const Prefetch prefetch(panel.points + panel_size, (panel_size < part_size ? panel_size : part_size) * int64_t(sizeof(T)), groups_here);
     for (int64_t i = 0; i < rows_here; i += ROWS) {
       const RegisterTile<V> tile{groups[i / ROWS], panel, program, left, right, block.row_begin + i, block.column_begin + j,
-                                 block.row_end, block.column_end, column_labels, common_label, least_mark_norm,
-                                 block.roots_by_divider};
+                                 block.row_end, block.column_end, column_labels, common_label, least_mark_norm};
       Quantities<V> quantities(tile);
       V* target = targets[first ? i / ROWS : 0];  // one that stays in L1, if there is no part of the product yet
-      bool have_kernel = false;
       prefetch.step(i / ROWS);
       if (residual && right.centre) {
         accumulate<Product, V>(panel_rows(tile.rows.marks, first), panel.marks + first * WIDTH<T>,
@@ -150,13 +147,7 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
       } else if (residual) {
         quantities.from_residuals(first, row_parts[i / ROWS], target);
       } else if (program.target) {
-        if (joined) {
-          const Factor& factor = program.kernel.factors[program.kernel.terms[0].first_factor];
-          have_kernel = mixtures<T>().targets_and_decay(
-              tile.rows.marks, panel.marks, reinterpret_cast<const T*>(quantities.squared(factor.metric)), T(factor.scale),
-              reinterpret_cast<T*>(kernel), reinterpret_cast<T*>(target));
-        }
-        if (!have_kernel) mixtures<T>().targets(*program.target, tile.rows.marks, panel.marks, reinterpret_cast<T*>(target));
+        mixtures<T>().targets(*program.target, tile.rows.marks, panel.marks, reinterpret_cast<T*>(target));
       }
       if constexpr (Visitor::EXPECTING) {
         expected_parts(tile, quantities.squared(EUCLIDEAN), products, dots);
@@ -171,7 +162,7 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
         visitor.end_tile(i);
         continue;
       }
-      if (!have_kernel) kernel_values<V>(program.kernel, quantities, kernel);
+      kernel_values<V>(program.kernel, quantities, kernel);
       if (block.on_diagonal)
         keep_above<V>(i - j, kernel);
       const auto show = [&](int r, const V* factor) KCALIB_INLINE {

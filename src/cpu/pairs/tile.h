@@ -56,7 +56,6 @@ template <class T> struct BlockOfPairs {
   int64_t column_begin, column_end;
   const T* packed_columns;
   bool on_diagonal;         // of a symmetric problem: pairs i < j alone
-  bool roots_by_divider;    // see `TileTable`
 };
 
 // What is wanted of a block's entries, all added to what is there. Sums run over register tiles
@@ -165,8 +164,6 @@ struct TileTable {
   const DirichletTable* dirichlet;
   const FeatureTable* features;
   const LocationFunctions* locations;
-  // Most square roots beside other work come from the divider: the processor's multipliers have half a pack's width.
-  bool roots_by_divider = false;
 };
 
 template <class T> const TileFunctions<T>& functions(const TileTable& table);

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cpu/simd/aligned.h"
-#include "cpu/simd/clones.h"
 #include "cpu/features/feature_kernels.h"
+#include "cpu/simd/aligned.h"
+#include "cpu/simd/for_each_level.h"
 #include "cpu/simd/threads.h"
 
 namespace kcalib {
@@ -42,10 +42,13 @@ class DrawnRows {
 };
 
 // sums[j] += row[j] (values[j] - likely[j])
-KCALIB_CLONES void add_change(const double* row, const double* values, const double* likely, int64_t width, double* sums) {
+KCALIB_PART void add_change_of(const double* row, const double* values, const double* likely, int64_t width, double* sums) {
   for (int64_t j = 0; j < width; j += 8)
     for (int64_t l = j; l < j + 8; ++l) sums[l] += row[l] * (values[l] - likely[l]);
 }
+KCALIB_FOR_EACH_LEVEL(void, add_change,
+                      (const double* row, const double* values, const double* likely, int64_t width, double* sums),
+                      (row, values, likely, width, sums))
 
 }  // namespace
 

@@ -1,25 +1,24 @@
 #include "cpu/samples/bins.h"
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cmath>
 #include <numeric>
 #include <type_traits>
 #include <vector>
 
-#include "cpu/simd/clones.h"
-#include "cpu/samples/row_packs.h"
-#include "cpu/samples/rows.h"
-#include "cpu/samples/strips.h"
+#include "cpu/simd/for_each_level.h"
+#include "cpu/samples/row_parts.h"
 
-#ifdef KCALIB_CLONES_BY_HAND
+#ifdef KCALIB_X86_LEVELS
 #include <immintrin.h>
 #endif
 
 namespace kcalib {
+namespace {
+
 // In eight sums, so that additions need not wait for each other.
-KCALIB_CLONES double norm_of_row(const double* gap, int64_t m, GapNorm norm) {
+KCALIB_PART double norm_of_row_of(const double* gap, int64_t m, GapNorm norm) {
   double lanes[8] = {};
   int64_t j = 0;
   if (norm == GapNorm::CITYBLOCK)
@@ -35,154 +34,62 @@ KCALIB_CLONES double norm_of_row(const double* gap, int64_t m, GapNorm norm) {
 
 // Edge k is k / n_bins, whose result is the nearest double. The edge that is nearest to a value is the only one that it
 // must be compared with. What is no number comes into the first bin.
-KCALIB_CLONES void bins_of(const double* x, int64_t count, double n_bins, std::int32_t* out) {
+KCALIB_PART void find_bins_of(const double* x, int64_t count, double n_bins, std::int32_t* out) {
   constexpr double INTEGERS = 0x1.8p52;  // doubles of this size are integers: adding it rounds
   const double last = n_bins - 1;
-  [[maybe_unused]] const double reciprocal = 1 / n_bins;
   for (int64_t i = 0; i < count; ++i) {
     const double edge = x[i] * n_bins + INTEGERS - INTEGERS;
-#ifdef KCALIB_FUSED
-    // A quotient that is off by a unit at most is made the nearest by a reciprocal that is (Markstein 1990).
-    const double near = edge * reciprocal, quotient = __builtin_fma(__builtin_fma(-near, n_bins, edge), reciprocal, near);
-#else
-    const double quotient = edge / n_bins;
-#endif
-    double bin = x[i] <= quotient ? edge - 1 : edge;
+    double bin = x[i] <= edge / n_bins ? edge - 1 : edge;
     bin = bin > 0 ? bin : 0;
     out[i] = std::int32_t(bin < last ? bin : last);
   }
 }
 
-namespace {
-
-// Where entries are above the edge, in order; `places` has room for `count` and LANES more. Returns how many are.
-#ifdef KCALIB_CLONES_BY_HAND
-__attribute__((target("arch=x86-64-v4"))) int64_t places_above(const double* x, int64_t count, double edge, std::int32_t* places) {
-  const __m512d lowest = _mm512_set1_pd(edge);
-  __m256i here = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-  int64_t found = 0;
-  for (int64_t k = 0; k < count; k += LANES) {
-    const __mmask8 valid = __mmask8(count - k < LANES ? (1 << (count - k)) - 1 : 255);
-    const __mmask8 above = _mm512_mask_cmp_pd_mask(valid, _mm512_maskz_loadu_pd(valid, x + k), lowest, _CMP_GT_OQ);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(places + found), _mm256_maskz_compress_epi32(above, here));
-    found += __builtin_popcount(above);
-    here = _mm256_add_epi32(here, _mm256_set1_epi32(LANES));
-  }
-  return found;
-}
-__attribute__((target("default")))
-#endif
-int64_t places_above(const double* x, int64_t count, double edge, std::int32_t* places) {
-  int64_t found = 0;
-  for (int64_t k = 0; k < count; ++k) {
-    places[found] = std::int32_t(k);
-    found += x[k] > edge;
-  }
-  return found;
-}
-
 }  // namespace
 
-int64_t StripOfRows::find(const double* x, int64_t count, double n_bins) {
-  const int64_t found = places_above(x, count, 1 / n_bins, places.data());
-  sparse = found * LANES <= count;
-  if (!sparse) {
-    bins_of(x, count, n_bins, bins.data());
-    return found;
-  }
-  for (int64_t t = 0; t < found; ++t) values[std::size_t(t)] = x[places[std::size_t(t)]];
-  const int64_t whole = (found + LANES - 1) / LANES * LANES;  // a few numbers take longer one by one
-  std::fill(values.begin() + found, values.begin() + whole, 0.0);
-  bins_of(values.data(), whole, n_bins, bins.data());
-  return found;
-}
+KCALIB_FOR_EACH_LEVEL(double, norm_of_row, (const double* gap, int64_t m, GapNorm norm), (gap, m, norm))
+KCALIB_FOR_EACH_LEVEL(void, find_bins, (const double* x, int64_t count, double n_bins, std::int32_t* out), (x, count, n_bins, out))
 
 namespace {
 
+constexpr int64_t STRIP = 2048;  // numbers that the first-level cache holds beside others
+constexpr int64_t LANES = 8;     // numbers that are looked at together
 constexpr int64_t AHEAD = STRIP;  // numbers that are asked for in time: memory sends more than it does unasked
 constexpr int64_t MOST_PARTIALS = 64;     // copies of all sums, merged at the end
-constexpr int64_t PARTIAL_BYTES = 1 << 26;  // of all copies, unless one takes more
+constexpr int64_t PARTIAL_BYTES = 1L << 26;  // of all copies, unless one takes more
 
-// Of each row the largest number, and whether its first place is the label: 1 or 0. With CHECKED also whether all are
-// distributions, as `are_distributions` has it.
-template <int64_t WIDTH, bool CHECKED>
-KCALIB_PART bool find_tops(const double* x, const std::int64_t* labels, int64_t rows, int64_t m, double tolerance, double* highest, double* is_top) {
-  constexpr int64_t TOGETHER = 8;
-  using Numbers = Doubles<WIDTH>;
-  using Places = Integers<WIDTH>;
-  Places lanes{};
-  for (int64_t l = 0; l < WIDTH; ++l) lanes[l] = l;
-  const Places nowhere = Places{} + std::int64_t(m);
-  const Numbers rest = rest_of<WIDTH>(m);
-  Numbers lowest{};
-  bool good = true;
+// Of each row the largest number, and whether its first place is the label: 1 or 0.
+KCALIB_PART void find_tops_of(const double* x, const std::int64_t* labels, int64_t rows, int64_t m, double* highest,
+                              double* is_top) {
   for (int64_t i = 0; i < rows; ++i, x += m) {
-    Numbers largest = pack_at<WIDTH>(x), sum{};
-    Places place = lanes, here = lanes;
-    const auto look_at = [&](Numbers given, Places at) __attribute__((always_inline)) {
-      place = given > largest ? at : place;
-      largest = given > largest ? given : largest;
-      if constexpr (CHECKED) lowest = given < lowest ? given : lowest;
-    };
-    const auto add = [&](int64_t k) __attribute__((always_inline)) {
-      const Numbers given = pack_at<WIDTH>(x + k);
-      look_at(given, here);
-      if constexpr (CHECKED) sum += given;
-      here += WIDTH;
-    };
+    double lanes[LANES];
+    for (double& lane : lanes) lane = x[0];
     int64_t k = 0;
-    for (; k + TOGETHER <= m; k += TOGETHER) {
-      __builtin_prefetch(x + k + AHEAD);
-      for (int64_t l = 0; l < TOGETHER; l += WIDTH) add(k + l);
-    }
-    for (; k + WIDTH <= m; k += WIDTH) add(k);
-    const Numbers last = pack_at<WIDTH>(x + m - WIDTH);
-    look_at(last, lanes + std::int64_t(m - WIDTH));
-    if constexpr (CHECKED) good &= std::abs(total_of<WIDTH>(sum + last * rest) - 1) <= tolerance;
-    highest[i] = highest_of<WIDTH>(largest);
-    is_top[i] = lowest_of<WIDTH>(largest == Numbers{} + highest[i] ? place : nowhere) == labels[i];
-  }
-  for (int64_t l = 0; l < WIDTH; ++l) good &= lowest[l] >= 0;
-  return good;
-}
-
-void short_tops(const double* x, const std::int64_t* labels, int64_t rows, int64_t m, double* highest, double* is_top) {
-  for (int64_t i = 0; i < rows; ++i, x += m) {
-    int64_t place = 0;
-    for (int64_t k = 1; k < m; ++k) place = x[k] > x[place] ? k : place;
-    highest[i] = x[place];
-    is_top[i] = place == int64_t(labels[i]);
+    for (; k + LANES <= m; k += LANES)
+      for (int64_t l = 0; l < LANES; ++l) lanes[l] = x[k + l] > lanes[l] ? x[k + l] : lanes[l];
+    double largest = x[0];
+    for (const double lane : lanes) largest = lane > largest ? lane : largest;
+    for (; k < m; ++k) largest = x[k] > largest ? x[k] : largest;
+    int64_t places = 0;  // of the largest number, up to the label
+    if (x[labels[i]] == largest)
+      for (k = 0; k <= labels[i]; ++k) places += x[k] == largest;
+    highest[i] = largest;
+    is_top[i] = places == 1;
   }
 }
-
-template <int64_t WIDTH>
-KCALIB_PART bool long_tops_of(const double* x, const std::int64_t* labels, int64_t rows, int64_t m, double* highest, double* is_top) {
-  return find_tops<WIDTH, false>(x, labels, rows, m, 0, highest, is_top);
-}
-template <int64_t WIDTH>
-KCALIB_PART bool checked_tops_of(const double* x, const std::int64_t* labels, int64_t rows, int64_t m, double tolerance, double* highest,
-                                 double* is_top) {
-  return find_tops<WIDTH, true>(x, labels, rows, m, tolerance, highest, is_top);
-}
-KCALIB_FOR_EACH_WIDTH(long_tops, (const double* x, const std::int64_t* labels, int64_t rows, int64_t m, double* highest, double* is_top),
+KCALIB_FOR_EACH_LEVEL(void, find_tops,
+                      (const double* x, const std::int64_t* labels, int64_t rows, int64_t m, double* highest, double* is_top),
                       (x, labels, rows, m, highest, is_top))
-KCALIB_FOR_EACH_WIDTH(checked_tops,
-                      (const double* x, const std::int64_t* labels, int64_t rows, int64_t m, double tolerance, double* highest, double* is_top),
-                      (x, labels, rows, m, tolerance, highest, is_top))
 
-// Whether rows are distributions, where that is asked; what is found of others is of no use.
-bool tops_of_rows(const double* x, const std::int64_t* labels, int64_t rows, int64_t m, const double* tolerance, double* highest, double* is_top) {
-  if (m >= LONG_ROW) {
-    if (tolerance) return checked_tops(x, labels, rows, m, strict_tolerance(*tolerance, m), highest, is_top);
-    long_tops(x, labels, rows, m, highest, is_top);
-    return true;
-  }
-  if (tolerance && !are_few_distributions(x, rows, m, *tolerance)) return false;
-  short_tops(x, labels, rows, m, highest, is_top);
-  return true;
-}
+// Rows whose bins are found at once, a few numbers or a single row.
+int64_t rows_in_strip(int64_t m) { return std::max<int64_t>(1, STRIP / m); }
 
-// -- Bins of equal width ----------------------------------------------------------------------
+// Memory for one strip.
+struct Strip {
+  std::vector<std::int32_t> bins, places;
+  std::vector<double> values;
+  explicit Strip(int64_t m) : bins(std::size_t(rows_in_strip(m) * m + LANES)), places(bins.size()), values(bins.size()) {}
+};
 
 // Sums of some of the rows, each at bin * m + column. Without sample weights these are small integers, which
 // are counted faster than doubles are added; then the first bin has its entries in `low`, and what the other bins leave
@@ -208,7 +115,7 @@ struct Period {
   std::vector<std::int32_t> columns;
 };
 
-// sums[k] += x[k], of those from `k` on that are not above the edge; which ones are is said by bits.
+// sums[k] += x[k], of those from `k` on that are not above the edge; which ones are is said by bits. At most 64 numbers.
 KCALIB_PART std::uint64_t add_low_from(int64_t k, const double* x, int64_t count, double edge, double* sums) {
   std::uint64_t above = 0;
   for (; k < count; ++k) {
@@ -217,10 +124,8 @@ KCALIB_PART std::uint64_t add_low_from(int64_t k, const double* x, int64_t count
   }
   return above;
 }
-
-// The same of at most 64.
-#ifdef KCALIB_CLONES_BY_HAND
-__attribute__((target("arch=x86-64-v4"))) std::uint64_t add_low(const double* x, int64_t count, double edge, double* sums) {
+#ifdef KCALIB_X86_LEVELS
+KCALIB_V4 std::uint64_t add_low_v4(const double* x, int64_t count, double edge, double* sums) {
   const __m512d highest = _mm512_set1_pd(edge);
   std::uint64_t above = 0;
   int64_t k = 0;
@@ -233,7 +138,7 @@ __attribute__((target("arch=x86-64-v4"))) std::uint64_t add_low(const double* x,
   }
   return above | add_low_from(k, x, count, edge, sums);
 }
-__attribute__((target("arch=x86-64-v3"))) std::uint64_t add_low(const double* x, int64_t count, double edge, double* sums) {
+KCALIB_V3 std::uint64_t add_low_v3(const double* x, int64_t count, double edge, double* sums) {
   const __m256d highest = _mm256_set1_pd(edge);
   std::uint64_t above = 0;
   int64_t k = 0;
@@ -244,11 +149,11 @@ __attribute__((target("arch=x86-64-v3"))) std::uint64_t add_low(const double* x,
   }
   return above | add_low_from(k, x, count, edge, sums);
 }
-__attribute__((target("default")))
 #endif
-std::uint64_t add_low(const double* x, int64_t count, double edge, double* sums) {
+std::uint64_t add_low_of(const double* x, int64_t count, double edge, double* sums) {
   return add_low_from(0, x, count, edge, sums);
 }
+KCALIB_CHOOSE_LEVEL(std::uint64_t, add_low, (const double* x, int64_t count, double edge, double* sums), (x, count, edge, sums))
 
 // low[k % period] += the entries x[k] that are not above the edge. The others, in order, go to `above` and their columns to
 // `of_above`; returns how many these are.
@@ -269,8 +174,8 @@ int64_t split_at(const double* x, int64_t count, double edge, const Period& peri
 }
 
 template <class Weight>
-bool add_rows(const Predictions& data, int64_t n_bins, int64_t begin, int64_t end, const double* tolerance, const Period& period,
-              StripOfRows& strip, ColumnSums<Weight>& out) {
+void add_rows(const Predictions& data, int64_t n_bins, int64_t begin, int64_t end, const Period& period, Strip& strip,
+              ColumnSums<Weight>& out) {
   const int64_t m = data.m, length = rows_in_strip(m);
   double* const entries = out.entries.data();
   Weight* const weights = out.weights.data();
@@ -279,9 +184,8 @@ bool add_rows(const Predictions& data, int64_t n_bins, int64_t begin, int64_t en
   for (int64_t first = begin; first < end; first += length) {
     const int64_t rows = std::min(length, end - first);
     const double* const x = data.p + first * m;
-    if (tolerance && !are_few_distributions(x, rows, m, *tolerance)) return false;
     if constexpr (std::is_same_v<Weight, double>) {
-      bins_of(x, rows * m, double(n_bins), bins);
+      find_bins(x, rows * m, double(n_bins), bins);
       for (int64_t r = 0; r < rows; ++r) {
         const double weight = data.weight[first + r];
         for (int64_t j = 0, k = r * m; j < m; ++j, ++k) {
@@ -294,7 +198,7 @@ bool add_rows(const Predictions& data, int64_t n_bins, int64_t begin, int64_t en
       const int64_t found = split_at(x, rows * m, 1 / double(n_bins), period, out.low.data(), values, strip.places.data());
       const int64_t whole = ceil_divide(found, LANES) * LANES;  // a few numbers take longer one by one
       std::fill(values + found, values + whole, 0.0);
-      bins_of(values, whole, double(n_bins), bins);
+      find_bins(values, whole, double(n_bins), bins);
       for (int64_t t = 0; t < found; ++t) {
         entries[bins[t] * m + of_values[t]] += values[t];
         weights[bins[t] * m + of_values[t]] += 1;
@@ -303,30 +207,26 @@ bool add_rows(const Predictions& data, int64_t n_bins, int64_t begin, int64_t en
     const auto is_column = [&](int64_t r) { return data.labels[first + r] >= 0 && data.labels[first + r] < m; };
     const int64_t whole = ceil_divide(rows, LANES) * LANES;
     for (int64_t r = 0; r < whole; ++r) values[r] = r < rows && is_column(r) ? x[r * m + int64_t(data.labels[first + r])] : 0;
-    bins_of(values, whole, double(n_bins), bins);
+    find_bins(values, whole, double(n_bins), bins);
     for (int64_t r = 0; r < rows; ++r)
       if (is_column(r)) out.hits[std::size_t(bins[r] * m + int64_t(data.labels[first + r]))] += weight_of(data, first + r);
   }
-  return true;
 }
 
 template <class Weight>
-bool add_columns(const Predictions& data, int64_t n_bins, int threads, double* sums, const double* tolerance) {
+void add_columns(const Predictions& data, int64_t n_bins, int threads, double* sums) {
   const int64_t m = data.m, size = m * n_bins;
   const Period period(m);
   const int64_t room = std::max<int64_t>(1, PARTIAL_BYTES / ((3 * size + period.size) * 8));
   const int64_t parts = std::min({ceil_divide(data.n, rows_in_part(m)), MOST_PARTIALS, room});
   const ColumnSums<Weight> zeros(size, period.size);
   std::vector<ColumnSums<Weight>> found(std::size_t(parts), zeros);
-  const StripOfRows unknown(m);
-  std::vector<StripOfRows> strips(std::size_t(parts), unknown);
-  std::atomic<bool> good = true;
+  const Strip empty(m);
+  std::vector<Strip> strips(std::size_t(parts), empty);
   for_parts(data.n, ceil_divide(data.n, parts), 4.0 * double(data.n) * double(m), threads,
             [&](int64_t begin, int64_t end, int64_t part) {
-              if (!add_rows(data, n_bins, begin, end, tolerance, period, strips[std::size_t(part)], found[std::size_t(part)]))
-                good = false;
+              add_rows(data, n_bins, begin, end, period, strips[std::size_t(part)], found[std::size_t(part)]);
             });
-  if (!good) return false;
   std::fill_n(sums, 3 * size, 0.0);
   for (const ColumnSums<Weight>& part : found) {
     for (int64_t k = 0; k < period.size; ++k) sums[period.columns[std::size_t(k)] * n_bins] += part.low[std::size_t(k)];
@@ -344,26 +244,20 @@ bool add_columns(const Predictions& data, int64_t n_bins, int threads, double* s
       double* const counts = sums + size + j * n_bins;
       counts[0] = double(data.n) - std::accumulate(counts + 1, counts + n_bins, 0.0);
     }
-  return true;
 }
 
 }  // namespace
 
-bool top_labels(const Predictions& data, int threads, double* confidence, double* correct, const double* tolerance) {
-  const int64_t m = data.m, strip = rows_in_strip(m);
-  std::atomic<bool> good = true;
+void top_labels(const Predictions& data, int threads, double* confidence, double* correct) {
+  const int64_t m = data.m;
   for_parts(data.n, rows_in_part(m), 4.0 * double(data.n) * double(m), threads, [&](int64_t begin, int64_t end, int64_t) {
-    for (int64_t first = begin; first < end; first += strip) {
-      const int64_t rows = std::min(strip, end - first);
-      if (!tops_of_rows(data.p + first * m, data.labels + first, rows, m, tolerance, confidence + first, correct + first)) good = false;
-    }
+    find_tops(data.p + begin * m, data.labels + begin, end - begin, m, confidence + begin, correct + begin);
   });
-  return good;
 }
 
-bool uniform_bins(const Predictions& data, int64_t n_bins, int threads, double* sums, const double* tolerance) {
-  return data.weight ? add_columns<double>(data, n_bins, threads, sums, tolerance)
-                     : add_columns<std::uint32_t>(data, n_bins, threads, sums, tolerance);
+void uniform_bins(const Predictions& data, int64_t n_bins, int threads, double* sums) {
+  if (data.weight) add_columns<double>(data, n_bins, threads, sums);
+  else add_columns<std::uint32_t>(data, n_bins, threads, sums);
 }
 
 }  // namespace kcalib

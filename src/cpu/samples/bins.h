@@ -18,18 +18,15 @@ struct Predictions {
 };
 
 // confidence[i] = largest entry of row i; correct[i] = whether the first entry of that size is the label's, 1 or 0.
-//
-// With `tolerance` rows that nobody has looked at yet are checked as `are_distributions` does, by the same reading of
-// memory: false if one is refused, and what was found is of no use then. So does `uniform_bins`.
-bool top_labels(const Predictions& data, int threads, double* confidence, double* correct, const double* tolerance = nullptr);
+void top_labels(const Predictions& data, int threads, double* confidence, double* correct);
 
 // For each column j and bin b of `n_bins` of equal width, (edge b, edge b + 1] with 0 in the first, at j * n_bins + b
 // of three arrays (m x n_bins) in a row: sums of the weighted entries; of weights; of the weights of samples whose
 // label is j. Labels that are no column count nowhere. Edges are those of kcalib.estimators.binning.bin_edges.
-bool uniform_bins(const Predictions& data, int64_t n_bins, int threads, double* sums, const double* tolerance = nullptr);
+void uniform_bins(const Predictions& data, int64_t n_bins, int threads, double* sums);
 
 // out[i] = the bin of x[i], one of those above.
-void bins_of(const double* x, int64_t count, double n_bins, std::int32_t* out);
+void find_bins(const double* x, int64_t count, double n_bins, std::int32_t* out);
 
 enum class GapNorm { CITYBLOCK, EUCLIDEAN };
 

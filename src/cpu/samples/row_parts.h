@@ -1,5 +1,5 @@
-// Parts of the rows of predictions that threads take in turns, and what is done with one row. Included by strips.h and
-// median_variance.cpp.
+// Parts of the rows of predictions that threads take in turns, and what is done with one row. Included by bins.cpp,
+// cells.cpp and median_variance.cpp.
 #pragma once
 
 #include <algorithm>

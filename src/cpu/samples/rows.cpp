@@ -6,8 +6,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "cpu/simd/clones.h"
-#include "cpu/samples/row_packs.h"
+#include "cpu/simd/for_each_level.h"
 #include "cpu/simd/threads.h"
 
 namespace kcalib {
@@ -17,7 +16,7 @@ namespace {
 constexpr int64_t PART = 1 << 16;
 constexpr int64_t LINE = 64;  // bytes of a line of the cache
 constexpr int64_t STRIP = 1 << 11;  // entries that are read twice while they are in the first-level cache
-constexpr int64_t LANES = 16;  // entries that are looked at together
+constexpr int64_t LANES = 8;  // entries that are looked at together
 
 // pass(begin, end) for parts of the rows 0..n; whether all of them returned true.
 template <class Pass> bool for_parts(int64_t n, int64_t m, int threads, Pass pass) {
@@ -36,7 +35,6 @@ template <class Work> auto with_width(int64_t m, Work work) {
 }
 
 using Pair = double __attribute__((vector_size(16)));  // every machine has these
-using Flags = decltype(Pair{} < Pair{});
 constexpr int PAIRS = 4;  // independent sums: faster, and more accurate, than one
 
 Pair load(const double* x) { return Pair{x[0], x[1]}; }
@@ -46,9 +44,20 @@ double total(const Pair* sums) {
   return all[0] + all[1];
 }
 
+// In LANES sums, so that additions need not wait for each other.
+template <class T> KCALIB_PART double sum_of_row(const T* x, int64_t m) {
+  double sums[LANES]{};
+  int64_t k = 0;
+  for (; k + LANES <= m; k += LANES)
+    for (int64_t l = 0; l < LANES; ++l) sums[l] += double(x[k + l]);
+  double sum = ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+  for (; k < m; ++k) sum += double(x[k]);
+  return sum;
+}
+
 // A NaN makes a sum that is not near 1; so does an entry above 1 + tolerance: no sum of non-negative terms is below one of
-// them. Here a negative entry is looked for among those of all rows at once.
-template <class T> __attribute__((always_inline)) inline bool are_short_distributions(const T* x, int64_t rows, int64_t m, double tolerance) {
+// them.
+template <class T> KCALIB_PART bool are_rows_distributions_of(const T* x, int64_t rows, int64_t m, double tolerance) {
   T lowest[LANES]{};
   const int64_t size = rows * m;
   int64_t k = 0;
@@ -58,60 +67,16 @@ template <class T> __attribute__((always_inline)) inline bool are_short_distribu
   bool good = true;
   for (int64_t l = 0; l < LANES; ++l) good &= lowest[l] >= 0;
   for (int64_t i = 0; i < rows; ++i, x += m) {
-    // What comes next, of which nothing is read while sums are made.
     for (int64_t j = 0; j < m; j += LINE / int64_t(sizeof(T))) __builtin_prefetch(x + size + j);
-    double first = 0, second = 0;
-    for (k = 0; k + 2 <= m; k += 2) first += double(x[k]), second += double(x[k + 1]);
-    if (k < m) first += double(x[k]);
-    good &= std::abs(first + second - 1) <= tolerance;
+    good &= std::abs(sum_of_row(x, m) - 1) <= tolerance;
   }
   return good;
 }
-
-// Rows of LONG_ROW numbers or more. Their last pack has entries of the one before, which `rest` keeps out of the sum.
-template <int64_t WIDTH, class T> KCALIB_PART bool are_long_distributions(const T* x, int64_t rows, int64_t m, double tolerance) {
-  constexpr int64_t AHEAD = 8192 / int64_t(sizeof(T));  // is asked for: memory sends more than it does unasked
-  constexpr int64_t TOGETHER = 16;
-  using Sums = Doubles<WIDTH>;
-  const Sums rest = rest_of<WIDTH>(m);
-  Pack<WIDTH, T> lowest{}, lowest_too{};
-  bool good = true;
-  for (int64_t i = 0; i < rows; ++i, x += m) {
-    Sums sum{}, sum_too{};  // independent ones: faster, and more accurate
-    int64_t k = 0;
-    for (; k + TOGETHER <= m; k += TOGETHER) {
-      for (int64_t line = 0; line < TOGETHER; line += LINE / int64_t(sizeof(T))) __builtin_prefetch(x + k + line + AHEAD);
-      for (int64_t l = 0; l < TOGETHER; l += 2 * WIDTH) {
-        const auto first = pack_at<WIDTH>(x + k + l), second = pack_at<WIDTH>(x + k + l + WIDTH);
-        lowest = first < lowest ? first : lowest;
-        lowest_too = second < lowest_too ? second : lowest_too;
-        sum += __builtin_convertvector(first, Sums);
-        sum_too += __builtin_convertvector(second, Sums);
-      }
-    }
-    for (; k + WIDTH <= m; k += WIDTH) {
-      const auto next = pack_at<WIDTH>(x + k);
-      lowest = next < lowest ? next : lowest;
-      sum += __builtin_convertvector(next, Sums);
-    }
-    const auto end = pack_at<WIDTH>(x + m - WIDTH);
-    lowest_too = end < lowest_too ? end : lowest_too;
-    sum_too += __builtin_convertvector(end, Sums) * rest;
-    good &= std::abs(total_of<WIDTH>(sum + sum_too) - 1) <= tolerance;
-  }
-  for (int64_t l = 0; l < WIDTH; ++l) good &= (lowest[l] >= 0) & (lowest_too[l] >= 0);
-  return good;
-}
-
-template <int64_t WIDTH, class T> KCALIB_PART bool strip_is_good_of(const T* x, int64_t rows, int64_t m, double tolerance) {
-  return m < LONG_ROW ? are_short_distributions(x, rows, m, tolerance) : are_long_distributions<WIDTH>(x, rows, m, tolerance);
-}
-
-KCALIB_FOR_EACH_WIDTH(strip_is_good, (const double* x, int64_t rows, int64_t m, double tolerance), (x, rows, m, tolerance))
-KCALIB_FOR_EACH_WIDTH(strip_is_good, (const float* x, int64_t rows, int64_t m, double tolerance), (x, rows, m, tolerance))
+KCALIB_FOR_EACH_LEVEL(bool, are_rows_distributions, (const double* x, int64_t rows, int64_t m, double tolerance), (x, rows, m, tolerance))
+KCALIB_FOR_EACH_LEVEL(bool, are_rows_distributions, (const float* x, int64_t rows, int64_t m, double tolerance), (x, rows, m, tolerance))
 
 // Whether 0 <= p <= highest holds throughout. A count of those that are not is as wide as a double: it takes the same packs.
-template <class T> __attribute__((always_inline)) inline bool pairs_of(const T* p, int64_t n, double highest, double* out) {
+template <class T> KCALIB_PART bool complete_strip_of(const T* p, int64_t n, double highest, double* out) {
   std::int64_t bad = 0;
   for (int64_t i = 0; i < n; ++i) {
     const double given = double(p[i]), second = given > 1 ? 1 : given;
@@ -122,16 +87,17 @@ template <class T> __attribute__((always_inline)) inline bool pairs_of(const T* 
   return bad == 0;
 }
 
-KCALIB_CLONES bool are_within(const double* p, int64_t n, double highest) {
+KCALIB_PART bool are_within_of(const double* p, int64_t n, double highest) {
   std::int64_t bad = 0;
   for (int64_t i = 0; i < n; ++i) bad += (p[i] >= 0) & (p[i] <= highest) ? 0 : 1;
   return bad == 0;
 }
+KCALIB_FOR_EACH_LEVEL(bool, are_within, (const double* p, int64_t n, double highest), (p, n, highest))
 
-KCALIB_CLONES bool complete_strip(const double* p, int64_t n, double highest, double* out) { return pairs_of(p, n, highest, out); }
-KCALIB_CLONES bool complete_strip(const float* p, int64_t n, double highest, double* out) { return pairs_of(p, n, highest, out); }
+KCALIB_FOR_EACH_LEVEL(bool, complete_strip, (const double* p, int64_t n, double highest, double* out), (p, n, highest, out))
+KCALIB_FOR_EACH_LEVEL(bool, complete_strip, (const float* p, int64_t n, double highest, double* out), (p, n, highest, out))
 
-template <class T> __attribute__((always_inline)) inline bool classes_of(const T* labels, int64_t n, int64_t m, std::int64_t* out) {
+template <class T> KCALIB_PART bool classes_strip_of(const T* labels, int64_t n, int64_t m, std::int64_t* out) {
   std::int64_t bad = 0;
   for (int64_t i = 0; i < n; ++i) {
     const T given = labels[i];
@@ -143,9 +109,12 @@ template <class T> __attribute__((always_inline)) inline bool classes_of(const T
   return bad == 0;
 }
 
-KCALIB_CLONES bool classes_strip(const double* x, int64_t n, int64_t m, std::int64_t* out) { return classes_of(x, n, m, out); }
-KCALIB_CLONES bool classes_strip(const std::int64_t* x, int64_t n, int64_t m, std::int64_t* out) { return classes_of(x, n, m, out); }
-KCALIB_CLONES bool classes_strip(const std::int32_t* x, int64_t n, int64_t m, std::int64_t* out) { return classes_of(x, n, m, out); }
+#define KCALIB_CLASSES_STRIP(T) \
+  KCALIB_FOR_EACH_LEVEL(bool, classes_strip, (const T* x, int64_t n, int64_t m, std::int64_t* out), (x, n, m, out))
+KCALIB_CLASSES_STRIP(double)
+KCALIB_CLASSES_STRIP(std::int64_t)
+KCALIB_CLASSES_STRIP(std::int32_t)
+#undef KCALIB_CLASSES_STRIP
 
 template <class T> double square_norm(const T* x, int64_t m) {
   Pair sums[PAIRS]{};
@@ -159,17 +128,14 @@ template <class T> double square_norm(const T* x, int64_t m) {
 
 }  // namespace
 
-bool are_few_distributions(const double* p, int64_t rows, int64_t m, double tolerance) {
-  return strip_is_good(p, rows, m, strict_tolerance(tolerance, m));
-}
-
 template <class T> bool are_distributions(const T* p, int64_t n, int64_t m, double tolerance, int threads, double* out) {
-  const double strict = strict_tolerance(tolerance, m);
+  // Sums of the same m terms in two orders differ by less than what is taken off.
+  const double strict = tolerance - 2 * double(m) * std::numeric_limits<double>::epsilon();
   return with_width(m, [=](auto m) {
     return for_parts(n, m, threads, [=](int64_t begin, int64_t end) {
       const int64_t strip = std::max<int64_t>(1, STRIP / m);
       bool good = true;
-      for (int64_t i = begin; i < end; i += strip) good &= strip_is_good(p + i * m, std::min(end - i, strip), m, strict);
+      for (int64_t i = begin; i < end; i += strip) good &= are_rows_distributions(p + i * m, std::min(end - i, strip), m, strict);
       if (out)
         for (int64_t k = begin * m; k < end * m; ++k) out[k] = double(p[k]);
       return good;

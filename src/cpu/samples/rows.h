@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 
 namespace kcalib {
 
@@ -11,14 +10,6 @@ namespace kcalib {
 // `tolerance`, in whichever order it is taken. A "no" says nothing of where, and may be caused by a
 // sum within rounding of the tolerance. `out`, unless null, gets the rows as doubles.
 template <class T> bool are_distributions(const T* p, int64_t n, int64_t m, double tolerance, int threads, double* out);
-
-// What sums are compared with: those of the same m terms in two orders differ by less than what is taken off.
-inline double strict_tolerance(double tolerance, int64_t m) {
-  return tolerance - 2 * double(m) * std::numeric_limits<double>::epsilon();
-}
-
-// The same of a few rows, which are read by the calling thread, as a part of a pass that needs them for more.
-bool are_few_distributions(const double* p, int64_t rows, int64_t m, double tolerance);
 
 // Whether 0 <= p <= 1 + tolerance holds throughout. `out` (n x 2) gets the rows (1 - p, p).
 template <class T> bool complete_pairs(const T* p, int64_t n, double tolerance, int threads, double* out);

@@ -1,39 +1,68 @@
-// Chooses the instruction set at run time.
+// Chooses the instruction level at run time.
 #include "cpu/simd/cpu_level.h"
 
-#include <cstring>
+#include <algorithm>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "cpu/simd/for_each_level.h"
 
 namespace kcalib {
 
 extern const TileTable tile_baseline;
 #ifdef KCALIB_X86_LEVELS
-extern const TileTable tile_v3;
-extern const TileTable tile_v4;
+extern const TileTable tile_v3, tile_v4;
+#endif
 
 namespace {
 
-TileTable table_with_avx512() {
-  TileTable table = tile_v4;
-  // AMD's first processors with AVX-512, Zen 4, work on halves of its registers; those that came next have this instruction.
-  table.roots_by_divider = __builtin_cpu_is("amd") && !__builtin_cpu_supports("avx512vp2intersect");
-  return table;
-}
-
-}  // namespace
-#endif
-const TileTable* tile_table(const char* level) {
-  const bool best = level == nullptr;
+std::vector<const TileTable*> tables_of_processor() {
+  std::vector<const TileTable*> tables;
 #ifdef KCALIB_X86_LEVELS
   const bool has_v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool has_v4 = has_v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl");
-  static const TileTable tile_avx512 = table_with_avx512();
-  if (has_v4 && (best || !std::strcmp(level, tile_avx512.name))) return &tile_avx512;
-  if (has_v3 && (best || !std::strcmp(level, tile_v3.name))) return &tile_v3;
+  if (has_v4) tables.push_back(&tile_v4);
+  if (has_v3) tables.push_back(&tile_v3);
 #endif
-  if (best || !std::strcmp(level, tile_baseline.name)) return &tile_baseline;
-  return nullptr;
+  tables.push_back(&tile_baseline);
+  return tables;
+}
+
+std::vector<const TileTable*> allowed_tables() {
+  std::vector<const TileTable*> tables = tables_of_processor();
+  const char* const variable = std::getenv("KCALIB_CPU_LEVEL");
+  const std::string highest = variable ? variable : "";
+  if (highest.empty()) return tables;
+  const auto chosen = std::find_if(tables.begin(), tables.end(), [&](const TileTable* table) { return table->name == highest; });
+  if (chosen == tables.end()) {
+    std::string names;
+    for (const TileTable* table : tables) names += (names.empty() ? "" : ", ") + std::string(table->name);
+    throw std::invalid_argument("the environment variable KCALIB_CPU_LEVEL is '" + highest +
+                                "', expected a level that this processor has: " + names + "; unset it for the best of them");
+  }
+  tables.erase(tables.begin(), chosen);
+  return tables;
+}
+
+}  // namespace
+
+const TileTable* tile_table(std::size_t k) {
+  static const std::vector<const TileTable*> tables = allowed_tables();
+  return k < tables.size() ? tables[k] : nullptr;
+}
+
+CpuLevel cpu_level() {
+#ifdef KCALIB_X86_LEVELS
+  static const TileTable* const best = tile_table(0);
+  if (best == &tile_baseline) return CpuLevel::BASELINE;
+  return best == &tile_v3 ? CpuLevel::V3 : CpuLevel::V4;
+#else
+  return CpuLevel::BASELINE;
+#endif
 }
 
 }  // namespace kcalib

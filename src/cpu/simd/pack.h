@@ -267,26 +267,10 @@ template <class V> class Decay {
     const V n = shifted - ROUND<V>;
     return exp2_reduced(-(x * rate_) - n, n, shifted);
   }
-  // The same as 2^n 2^rest, n an integer: `power` is 2^n.
-  KCALIB_FN V split(V x, V& power) const {
-    x = at_most(x, most_);
-    const V shifted = C::round - x * rate_;
-    power = times_power_of_two(splat<V>(R(1)), shifted);
-    return -(x * rate_) - (shifted - C::round);
-  }
 
  private:
   const R rate_, most_;
 };
-
-// 2^x for x up to about 1, clamped to where exp_minus is.
-template <class V> KCALIB_FN V exp2_clamped(V x) {
-  using C = Constants<Real<V>>;
-  x = at_least(x, C::exp_low * C::inverse_ln2);
-  const V shifted = x + ROUND<V>;
-  const V n = shifted - ROUND<V>;
-  return exp2_reduced(x - n, n, shifted);
-}
 
 #if defined(__AVX512F__)
 template <class V> KCALIB_FN V exp_minus_by_table(V x) {

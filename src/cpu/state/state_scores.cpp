@@ -74,9 +74,9 @@ class Part {
   void add_strip(int64_t first, int64_t rows) {
     const int64_t m = rows_.m;
     const double* p = rows_.p + first * m;
-    bins_of(p, rows * m, double(n_bins_), bins_.data());
+    find_bins(p, rows * m, double(n_bins_), bins_.data());
     for (int64_t i = 0; i < rows; ++i) read(p + i * m, first + i, i);
-    bins_of(confidence_.data(), rows, double(n_bins_), top_bins_.data());
+    find_bins(confidence_.data(), rows, double(n_bins_), top_bins_.data());
     entries_.make(rows * m);
     squares_.make(rows * m);
     tops_.make(rows);

@@ -1,0 +1,83 @@
+"""KCALIB_CPU_LEVEL lowers the instruction level of the compiled core, of this process and of those that it starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from kcalib import _native
+
+# JSON keeps all digits of numbers.
+PROGRAM = """
+import json, subprocess, sys
+import numpy as np
+import kcalib
+from kcalib import _native
+
+rng = np.random.default_rng(0)
+p = rng.dirichlet(np.ones(12), size=700)
+y = rng.integers(0, 12, size=700)
+values = {
+    "skce": [kcalib.skce(y, p, threads=threads) for threads in (1, 3)],
+    "ece": [kcalib.class_wise_ece(y, p, threads=threads) for threads in (1, 3)],
+    "canonical": [kcalib.canonical_ece(y, p, n_bins=2, threads=threads) for threads in (1, 3)],
+    "median variance": [
+        kcalib.canonical_ece(y, p, binning="median_variance", threads=threads) for threads in (1, 3)
+    ],
+    "test": [kcalib.calibration_test(y, p, threads=threads).pvalue for threads in (1, 3)],
+}
+result = kcalib.skce.result(y, p)
+child = "from kcalib import _native; print(_native.cpu_levels()[0])"
+inherited = subprocess.check_output([sys.executable, "-P", "-c", child], text=True).strip()
+found = {"values": values, "levels": _native.cpu_levels(), "machine": result.machine, "inherited": inherited}
+print(json.dumps(found))
+"""
+
+
+def run_at(level: str, program: str) -> subprocess.CompletedProcess:
+    environment = os.environ | {"KCALIB_CPU_LEVEL": level}
+    return subprocess.run([sys.executable, "-P", "-c", program], env=environment, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, dict]:
+    found = {level: run_at(level, PROGRAM) for level in _native.cpu_levels()}
+    assert [done.stderr for done in found.values()] == [""] * len(found)
+    return {level: json.loads(done.stdout) for level, done in found.items()}
+
+
+def test_the_variable_chooses_the_highest_level(outcomes):
+    levels = list(_native.cpu_levels())
+    for level, outcome in outcomes.items():
+        assert outcome["levels"] == levels[levels.index(level) :]
+        assert outcome["machine"].endswith(f", {level}")
+        assert outcome["inherited"] == level
+
+
+def test_levels_agree_and_each_has_the_same_bits_for_any_threads(outcomes):
+    expected = next(iter(outcomes.values()))["values"]
+    for outcome in outcomes.values():
+        for name, (first, second) in outcome["values"].items():
+            assert first == second, name
+            assert first == pytest.approx(expected[name][0], rel=1e-12), name
+
+
+def test_an_empty_value_is_no_value():
+    done = run_at("", "from kcalib import _native; print(*_native.cpu_levels())")
+    assert _native.cpu_levels() == tuple(done.stdout.split()[-len(_native.cpu_levels()) :])
+
+
+@pytest.mark.parametrize("level", ["v5", "avx2", "V3", "neon" if "baseline" in _native.cpu_levels() else "v3"])
+def test_a_level_that_is_not_there_is_an_error(level):
+    done = run_at(level, "import kcalib; kcalib.skce([0, 1], [[0.5, 0.5], [0.2, 0.8]])")
+    assert done.returncode != 0
+    message = done.stderr.strip().splitlines()[-1]
+    assert f"KCALIB_CPU_LEVEL is '{level}', expected a level that this processor has: " in message
+    allowed = message.partition("has: ")[2].partition(";")[0].split(", ")
+    assert message.endswith("; unset it for the best of them")
+    for name in allowed:  # the remedy works
+        assert run_at(name, "import kcalib._native").returncode == 0

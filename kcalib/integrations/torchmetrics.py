@@ -30,12 +30,12 @@ from kcalib.estimators.reliability import ReliabilityDiagram
 from kcalib.evaluation_results import Evaluation
 from kcalib.kernels import Exponential, Kernel
 from kcalib.lenses import Canonical, Lens
-from kcalib.streaming._binned_results import diagram_of, ece_of
+from kcalib.streaming._classes.binned_results import diagram_of, ece_of
+from kcalib.streaming._classes.totals import BinTotals
 from kcalib.streaming._options import LARGEST_CLASSES, N_COLUMNS, SMALLEST_CLASSES, StateOptions
-from kcalib.streaming._rows import Rows
-from kcalib.streaming._sums import Machine
-from kcalib.streaming._tally import Extremes, Tally, tally_of
-from kcalib.streaming._totals import BinTotals
+from kcalib.streaming._row_sums.kernel_sums import Machine
+from kcalib.streaming._row_sums.rows import Rows
+from kcalib.streaming._row_sums.tally import Extremes, Tally, tally_of
 from kcalib.streaming.state import CalibrationState
 
 __all__ = ["ECE", "SKCE", "CalibrationTest", "Reliability"]
@@ -263,7 +263,7 @@ def _to_exact_sums(sums: Tensor) -> ExactSums:
 class _Binned(_Summed):
     """Base class of binned metrics, which share their tensors in a `MetricCollection`."""
 
-    cells: Tensor  # sums of `streaming._tally.CELLS`, shape (3, 1 + num_classes, n_bins, 5)
+    cells: Tensor  # sums of `streaming._row_sums.tally.CELLS`, shape (3, 1 + num_classes, n_bins, 5)
     counts: Tensor  # of the top label, shape (n_bins,)
     lowest: Tensor  # confidence in each bin, as the integers of the same bits, which have the same order
     highest: Tensor

@@ -2,8 +2,8 @@
 
 `Contents` has what all kinds of states share: which rows were seen, batches that wait, rows of open blocks, the sample
 of rows, merging. What is known of a row by itself (a tally), and what of a block of rows (sums, which a machine makes
-once the kernels have their bandwidths), is each kind's own: `_class_contents` of class probabilities,
-`_forecast_contents` of predicted distributions.
+once the kernels have their bandwidths), is each kind's own: `_classes.contents` of class probabilities,
+`_forecasts.contents` of predicted distributions.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._packing.packed import Medians
 from kcalib.bandwidth import NoLengthScaleError
+from kcalib.streaming._files.checks import check_rows, check_weight_sums, row_set
 from kcalib.streaming._options import SharedOptions
-from kcalib.streaming._restored import check_rows, check_weight_sums, row_set
-from kcalib.streaming._rows import OpenRows, Rows, RowSet
-from kcalib.streaming._sample import RowSample
+from kcalib.streaming._row_sums.rows import OpenRows, Rows, RowSet
+from kcalib.streaming._row_sums.sample import RowSample
 
 MOST_WAITING = 2048  # rows of batches that are added together
 FIRST_ROWS = 2000  # whose median distance is the bandwidth, where none is given

@@ -17,7 +17,7 @@ from kcalib._pairs.features import FeatureMap
 from kcalib.estimators.binning import MAX_BINS
 from kcalib.kernels import Kernel, RadialKernel
 from kcalib.lenses import Canonical, Lens
-from kcalib.streaming._rows import PARTS
+from kcalib.streaming._row_sums.rows import PARTS
 from kcalib.target_kernels import TargetKernel
 
 N_COLUMNS = 256

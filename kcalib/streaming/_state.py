@@ -14,9 +14,9 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.threads import resolve_threads
 from kcalib._input.checks import finite_weights
 from kcalib.streaming._contents import TOO_LARGE, Batch, Contents
+from kcalib.streaming._files.checks import LARGEST_WEIGHT
+from kcalib.streaming._files.saving import Saved
 from kcalib.streaming._options import SharedOptions
-from kcalib.streaming._restored import LARGEST_WEIGHT
-from kcalib.streaming._saved import Saved
 
 VALUES_AT_ONCE, ROWS_AT_ONCE = 2**24, 2**18  # of a batch; what is made of them takes less memory than a large batch
 

@@ -15,12 +15,12 @@ from kcalib._packing.labels import resolve
 from kcalib.bandwidth import NoLengthScaleError
 from kcalib.inference.compare import compared
 from kcalib.results import Comparison
-from kcalib.streaming._class_contents import ClassContents, induced
+from kcalib.streaming._classes.contents import ClassContents, induced
+from kcalib.streaming._classes.paired import PairSums, RowTerms
+from kcalib.streaming._classes.paired_metrics import METRICS, Compared
 from kcalib.streaming._contents import FIRST_ROWS, Batch, remedy_of_states, signed
+from kcalib.streaming._files.saving import Saved
 from kcalib.streaming._options import StateOptions
-from kcalib.streaming._paired import PairSums, RowTerms
-from kcalib.streaming._paired_metrics import METRICS, Compared
-from kcalib.streaming._saved import Saved
 from kcalib.streaming.state import CalibrationState
 
 __all__ = ["ComparisonState"]

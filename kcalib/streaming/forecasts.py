@@ -13,12 +13,12 @@ from kcalib._input.forecasts import FOREIGN, prepare_forecasts
 from kcalib.distributions import Categorical, Distribution, as_distribution
 from kcalib.kernels import Kernel
 from kcalib.streaming._contents import Batch
-from kcalib.streaming._families import Family
-from kcalib.streaming._forecast_contents import ForecastContents, ForecastFeatureTotals, ForecastTotals
-from kcalib.streaming._forecast_options import ForecastOptions
-from kcalib.streaming._forecast_results import ForecastResults
+from kcalib.streaming._forecasts.contents import ForecastContents, ForecastFeatureTotals, ForecastTotals
+from kcalib.streaming._forecasts.families import Family
+from kcalib.streaming._forecasts.options import ForecastOptions
+from kcalib.streaming._forecasts.results import ForecastResults
 from kcalib.streaming._options import N_COLUMNS
-from kcalib.streaming._rows import first_number
+from kcalib.streaming._row_sums.rows import first_number
 from kcalib.streaming._state import ModelState, checked_weights
 from kcalib.target_kernels import MahalanobisGaussian, TargetKernel
 

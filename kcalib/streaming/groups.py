@@ -11,8 +11,8 @@ from kcalib._backend import arrays
 from kcalib._backend.memory import check_memory
 from kcalib._backend.options import check_integer
 from kcalib.bandwidth import NoLengthScaleError
+from kcalib.streaming._files.saving import Saved
 from kcalib.streaming._options import StateOptions
-from kcalib.streaming._saved import Saved
 from kcalib.streaming.state import CalibrationState
 
 __all__ = ["GroupedState"]

@@ -6,8 +6,8 @@ import os
 from typing import Any
 
 from kcalib._backend.files import printable
-from kcalib.streaming._file import Content, read, unpacked
-from kcalib.streaming._saved import Saved
+from kcalib.streaming._files.format import Content, read, unpacked
+from kcalib.streaming._files.saving import Saved
 from kcalib.streaming.comparison import ComparisonState
 from kcalib.streaming.forecasts import ForecastState
 from kcalib.streaming.groups import GroupedState

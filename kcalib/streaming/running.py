@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 from kcalib._backend.files import printable
 from kcalib._backend.options import OptionError, check_integer, check_positive
 from kcalib._input.source import Source, rows_of
-from kcalib.streaming._file import Content, packed, read, unpacked, write
+from kcalib.streaming._files.format import Content, packed, read, unpacked, write
 from kcalib.streaming._progress import row_progress
-from kcalib.streaming._rows import PART
+from kcalib.streaming._row_sums.rows import PART
 from kcalib.streaming._signals import StopRequest, noted_signals
 from kcalib.streaming._state import ModelState
 from kcalib.streaming.comparison import ComparisonState

@@ -14,13 +14,13 @@ from kcalib._input.labels import Classification, Names, prepare
 from kcalib.estimators.binning import N_BINS
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
-from kcalib.streaming._class_contents import ClassContents
+from kcalib.streaming._classes.contents import ClassContents
+from kcalib.streaming._classes.results import Results
+from kcalib.streaming._classes.totals import BinTotals, Totals
 from kcalib.streaming._contents import Batch
 from kcalib.streaming._options import N_COLUMNS, StateOptions
-from kcalib.streaming._results import Results
-from kcalib.streaming._rows import first_number
+from kcalib.streaming._row_sums.rows import first_number
 from kcalib.streaming._state import ModelState, checked_weights
-from kcalib.streaming._totals import BinTotals, Totals
 from kcalib.target_kernels import TargetKernel
 
 __all__ = ["CalibrationState"]

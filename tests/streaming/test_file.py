@@ -28,9 +28,9 @@ from kcalib.kernels import (
     RationalQuadratic,
 )
 from kcalib.lenses import Canonical, ClassWise, Groups, TopK, TopLabel
-from kcalib.streaming import _file
-from kcalib.streaming._descriptions import CLASSES, UnknownError, described, restored
-from kcalib.streaming._file import Content, packed, unpacked
+from kcalib.streaming._files import format as state_file
+from kcalib.streaming._files.descriptions import CLASSES, UnknownError, described, restored
+from kcalib.streaming._files.format import Content, packed, unpacked
 
 CONTENT = Content(
     "something",
@@ -230,20 +230,20 @@ def test_what_is_no_state(tmp_path, data, message):
     path = tmp_path / "a.kcalib"
     path.write_bytes(data)
     with pytest.raises(ValueError, match=message) as caught:
-        _file.read(path)
+        state_file.read(path)
     assert str(caught.value).startswith(str(path))
 
 
 def test_read_and_write(tmp_path):
     path = tmp_path / "a.kcalib"
-    _file.write(path, packed(CONTENT))
-    assert _file.read(path) == packed(CONTENT) and os.listdir(tmp_path) == ["a.kcalib"]
+    state_file.write(path, packed(CONTENT))
+    assert state_file.read(path) == packed(CONTENT) and os.listdir(tmp_path) == ["a.kcalib"]
     with pytest.raises(ValueError, match=r"is a folder, expected a file with a state$"):
-        _file.read(tmp_path)
+        state_file.read(tmp_path)
     with pytest.raises(ValueError, match=r"is a folder, expected the name of a file$"):
-        _file.write(tmp_path, b"")
+        state_file.write(tmp_path, b"")
     with pytest.raises(FileNotFoundError, match="the state was not saved"):
-        _file.write(tmp_path / "no" / "a.kcalib", b"")
+        state_file.write(tmp_path / "no" / "a.kcalib", b"")
 
 
 def test_links_and_rights_stay(tmp_path):
@@ -251,7 +251,7 @@ def test_links_and_rights_stay(tmp_path):
     path.write_bytes(b"old")
     path.chmod(0o640)
     link.symlink_to(path)
-    _file.write(link, b"new")
+    state_file.write(link, b"new")
     assert link.is_symlink() and path.read_bytes() == b"new"
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
@@ -283,7 +283,7 @@ def test_a_full_disk_keeps_the_old_file(tmp_path, monkeypatch, fault):
     else:
         monkeypatch.setattr(files.os, fault, full)
     with pytest.raises(OSError, match=r"No space left on device, the state was not saved.*a\.kcalib") as caught:
-        _file.write(path, b"new")
+        state_file.write(path, b"new")
     assert caught.value.errno == errno.ENOSPC
     assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["a.kcalib"]
 
@@ -303,7 +303,7 @@ def test_a_device_that_is_full(tmp_path, monkeypatch):
 
     monkeypatch.setattr(files.os, "open", to_full)
     with pytest.raises(OSError, match="No space left on device"):
-        _file.write(path, bytes(100))
+        state_file.write(path, bytes(100))
     assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["a.kcalib"]
 
 
@@ -313,7 +313,7 @@ def test_an_interrupt_while_saving_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(files.os, "fsync", stopped)
     with pytest.raises(KeyboardInterrupt):
-        _file.write(tmp_path / "a.kcalib", b"new")
+        state_file.write(tmp_path / "a.kcalib", b"new")
     assert os.listdir(tmp_path) == []
 
 
@@ -321,7 +321,7 @@ def test_an_interrupt_while_saving_leaves_nothing(tmp_path, monkeypatch):
 def test_a_pipe_or_a_device_is_not_replaced(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ValueError, match="pipe is a device or a pipe, expected the name of a file"):
-        _file.write(tmp_path / "pipe", b"state")
+        state_file.write(tmp_path / "pipe", b"state")
     assert (tmp_path / "pipe").is_fifo() and len(list(tmp_path.iterdir())) == 1
 
 
@@ -331,15 +331,15 @@ def test_what_killed_processes_left_is_removed_and_what_is_being_written_is_not(
         child = os.fork()
         if child == 0:
             setattr(os, where, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-            _file.write(path, b"half")
+            state_file.write(path, b"half")
         os.waitpid(child, 0)
         left.append(len(os.listdir(tmp_path)))
     assert left == [1, 1]  # the second has removed what the first one left
     descriptor, living = files._begun(path)
     (tmp_path / ".b.kcalib.0123456789ab.part").touch()
-    _file.write(path, b"new")
+    state_file.write(path, b"new")
     assert sorted(os.listdir(tmp_path)) == sorted([".b.kcalib.0123456789ab.part", living.name, "a.kcalib"])
     os.close(descriptor)
-    _file.write(path, b"newer")
+    state_file.write(path, b"newer")
     assert sorted(os.listdir(tmp_path)) == [".b.kcalib.0123456789ab.part", "a.kcalib"]
     assert path.read_bytes() == b"newer"

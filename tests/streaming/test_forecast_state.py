@@ -26,7 +26,7 @@ from kcalib.distributions import (
 )
 from kcalib.kernels import MMD, Exponential, Gaussian, Linear
 from kcalib.streaming import CalibrationState, ForecastState
-from kcalib.streaming._forecast_scores import most_probable
+from kcalib.streaming._forecasts.scores import most_probable
 from kcalib.target_kernels import Draws, MahalanobisGaussian
 
 N = 2300

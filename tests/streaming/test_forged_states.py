@@ -15,7 +15,7 @@ import pytest
 from kcalib.distributions import MultivariateNormal, Normal
 from kcalib.kernels import Exponential
 from kcalib.streaming import CalibrationState, ForecastState
-from kcalib.streaming._file import DIGEST, MAGIC, PROLOGUE, VERSION, Content, _digest, packed, unpacked
+from kcalib.streaming._files.format import DIGEST, MAGIC, PROLOGUE, VERSION, Content, _digest, packed, unpacked
 
 RNG = np.random.default_rng(0)
 N = 40

@@ -22,7 +22,7 @@ from kcalib.kernels import (
 )
 from kcalib.lenses import Canonical, ClassWise, Groups, TopK, TopLabel
 from kcalib.streaming import CalibrationState, ForecastState
-from kcalib.streaming._file import Content, packed, unpacked
+from kcalib.streaming._files.format import Content, packed, unpacked
 
 KERNELS = [
     None,

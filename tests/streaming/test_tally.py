@@ -7,8 +7,8 @@ import pytest
 
 from kcalib._backend.exact_sums import ExactSums
 from kcalib.estimators.binning import bin_numbers
-from kcalib.streaming._rows import Rows
-from kcalib.streaming._tally import CELLS, tally_of
+from kcalib.streaming._row_sums.rows import Rows
+from kcalib.streaming._row_sums.tally import CELLS, tally_of
 
 
 @pytest.mark.parametrize("weighted", [False, True])

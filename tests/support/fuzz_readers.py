@@ -40,7 +40,7 @@ from kcalib._command.files import open_file
 from kcalib.distributions import Normal
 from kcalib.parallel import journal as journals
 from kcalib.streaming import CalibrationState, ComparisonState, ForecastState, GroupedState, load, source
-from kcalib.streaming import _file as state_file
+from kcalib.streaming._files import format as state_file
 from kcalib.streaming.opening import state_of
 
 N = 40  # rows of a file

@@ -25,7 +25,7 @@ from kcalib._input.forecasts import Forecasts, prepare_forecasts
 from kcalib._input.labels import Classification, Names, prepare
 from kcalib._input.parameters import VECTORS, choose_forecasts, target_names
 from kcalib.distributions import Distribution
-from kcalib.streaming._families import FIELDS, OTHERS
+from kcalib.streaming._forecasts.families import FIELDS, OTHERS
 from kcalib.streaming.sources.content import decode_text, normalize_rows
 from kcalib.streaming.sources.stored import map_labels
 

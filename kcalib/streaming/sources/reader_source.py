@@ -20,7 +20,7 @@ from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._input.source import REMEDY, Source, check_of_classes
 from kcalib.distributions import Distribution
-from kcalib.streaming._families import FIELDS
+from kcalib.streaming._forecasts.families import FIELDS
 from kcalib.streaming._options import SharedOptions, StateOptions
 from kcalib.streaming.comparison import ComparisonState
 from kcalib.streaming.forecasts import ForecastState

@@ -12,6 +12,7 @@ from kcalib._input.labels import Classification
 from kcalib._packing.labels import resolve
 from kcalib.kernels import Kernel
 from kcalib.lenses import Canonical, Lens
+from kcalib.streaming._classes.totals import BinTotals, Totals
 from kcalib.streaming._contents import (
     MOST_WAITING,
     TOO_FEW,
@@ -24,13 +25,12 @@ from kcalib.streaming._contents import (
     remedy_of_states,
     signed,
 )
-from kcalib.streaming._device import DeviceSums, sums_beside, tally_beside
 from kcalib.streaming._options import StateOptions
-from kcalib.streaming._rows import OpenRows, Rows, RowSet, no_rows
-from kcalib.streaming._sample import RowSample
-from kcalib.streaming._sums import KernelSums, Machine, block_size
-from kcalib.streaming._tally import SCORES, Tally, tally_of
-from kcalib.streaming._totals import BinTotals, Totals
+from kcalib.streaming._row_sums.device import DeviceSums, sums_beside, tally_beside
+from kcalib.streaming._row_sums.kernel_sums import KernelSums, Machine, block_size
+from kcalib.streaming._row_sums.rows import OpenRows, Rows, RowSet, no_rows
+from kcalib.streaming._row_sums.sample import RowSample
+from kcalib.streaming._row_sums.tally import SCORES, Tally, tally_of
 
 SUM_TOLERANCE = 1e-2  # of probabilities in low precision, of thousands of classes
 SAMPLE, DRAWN_SAMPLE = 256, 4096  # rows that are kept, without and with draws of labels

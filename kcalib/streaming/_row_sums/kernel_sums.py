@@ -18,7 +18,7 @@ from kcalib._backend.threads import sweeping
 from kcalib._pairs.feature_sums import compiled
 from kcalib._pairs.features import FeatureMap
 from kcalib.streaming._options import StateOptions
-from kcalib.streaming._rows import Rows
+from kcalib.streaming._row_sums.rows import Rows
 
 BLOCK, DRAWN_BLOCK = 2**7, 2**12  # rows of a block, without and with draws of labels
 

@@ -26,8 +26,8 @@ from kcalib.inference.metrics.binned_gaps import BinnedGaps, estimate_of
 from kcalib.lenses import Canonical, ClassWise, Lens, TopLabel
 from kcalib.report.summary import Summarized
 from kcalib.results import ConfidenceInterval
-from kcalib.streaming._tally import CELLS
-from kcalib.streaming._totals import BinTotals
+from kcalib.streaming._classes.totals import BinTotals
+from kcalib.streaming._row_sums.tally import CELLS
 
 N_REPLICATES = 4000  # of the bins' deviations
 

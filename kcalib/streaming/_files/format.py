@@ -23,7 +23,7 @@ import numpy as np
 
 from kcalib._backend.files import endless, printable, write_whole
 from kcalib._version import __version__
-from kcalib.streaming._descriptions import UnknownError, described, restored
+from kcalib.streaming._files.descriptions import UnknownError, described, restored
 
 MAGIC = b"\x89KCALIB\n"
 VERSION = 1

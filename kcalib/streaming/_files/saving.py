@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from kcalib._backend.files import printable
-from kcalib.streaming._file import Content, packed, read, unpacked, write
+from kcalib.streaming._files.format import Content, packed, read, unpacked, write
 
 
 class Saved(ABC):

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from kcalib.streaming._rows import PART, PARTS, Rows, RowSet
+from kcalib.streaming._row_sums.rows import PART, PARTS, Rows, RowSet
 
 LARGEST_WEIGHT = 2.0**18
 _ROUNDING = 1e-9

@@ -25,10 +25,10 @@ from kcalib._packing.target_marks import RandomMarks, RandomTile, closed_marks
 from kcalib._pairs.feature_sums import mark_sums
 from kcalib.distributions import Distribution
 from kcalib.distributions._counts import Counts
-from kcalib.streaming._forecast_options import ForecastOptions
-from kcalib.streaming._forecast_scores import ForecastScores, scores_of_block
-from kcalib.streaming._rows import Rows
-from kcalib.streaming._sums import largest_length, power_of_two
+from kcalib.streaming._forecasts.options import ForecastOptions
+from kcalib.streaming._forecasts.scores import ForecastScores, scores_of_block
+from kcalib.streaming._row_sums.kernel_sums import largest_length, power_of_two
+from kcalib.streaming._row_sums.rows import Rows
 
 BLOCK = 2**10  # rows of a block
 MARKS_AT_ONCE = 2**9  # columns of marks of drawn targets that are added up together

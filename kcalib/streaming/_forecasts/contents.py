@@ -10,14 +10,14 @@ import numpy as np
 from kcalib._backend.exact_sums import ExactSums
 from kcalib._input.forecasts import Forecasts, prepare_forecasts
 from kcalib._packing.forecasts import open_metrics
+from kcalib.streaming._classes.totals import FeatureTotals, RowTotals
 from kcalib.streaming._contents import TOO_FEW, Contents, check_weights, joined, numbers_of, remedy_of_states, signed
-from kcalib.streaming._families import Family
-from kcalib.streaming._forecast_options import ForecastOptions
-from kcalib.streaming._forecast_scores import SHARES, WIDE, ForecastScores, scores_of_block
-from kcalib.streaming._forecast_sums import BLOCK, ForecastMachine, ForecastSums, blocks_of
-from kcalib.streaming._rows import OpenRows, Rows, RowSet, no_rows
-from kcalib.streaming._sample import RowSample
-from kcalib.streaming._totals import FeatureTotals, RowTotals
+from kcalib.streaming._forecasts.families import Family
+from kcalib.streaming._forecasts.options import ForecastOptions
+from kcalib.streaming._forecasts.scores import SHARES, WIDE, ForecastScores, scores_of_block
+from kcalib.streaming._forecasts.sums import BLOCK, ForecastMachine, ForecastSums, blocks_of
+from kcalib.streaming._row_sums.rows import OpenRows, Rows, RowSet, no_rows
+from kcalib.streaming._row_sums.sample import RowSample
 
 SAMPLE = 1024  # rows that are kept
 WEIGHTS = ("weight", "weight_squared")

@@ -18,9 +18,9 @@ from kcalib._packing.target_marks import n_columns_beside, spanning, target_map
 from kcalib._pairs.features import FeatureMap
 from kcalib.estimators.binning import MAX_BINS
 from kcalib.kernels import VECTOR_METRICS, Kernel
-from kcalib.streaming._families import FIELDS, KINDS, Family
+from kcalib.streaming._forecasts.families import FIELDS, KINDS, Family
 from kcalib.streaming._options import SharedOptions
-from kcalib.streaming._rows import PARTS
+from kcalib.streaming._row_sums.rows import PARTS
 from kcalib.target_kernels import Draws, MahalanobisGaussian
 
 MOST_RESAMPLES = 2**20

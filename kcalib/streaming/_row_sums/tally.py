@@ -17,7 +17,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.exact_sums import ExactSums
 from kcalib._backend.threads import sweeping
-from kcalib.streaming._rows import Rows
+from kcalib.streaming._row_sums.rows import Rows
 
 # In the order of src/cpu/state/state_scores.cpp; all but the first two are times the row's weight.
 SCORES = (

@@ -38,8 +38,8 @@ from kcalib.inference.verdict import ErrorBound, Measured, bound_or_none
 from kcalib.kernels import Kernel
 from kcalib.laws import ChiSquareMixture
 from kcalib.results import CalibrationTestResult, FewErrors, SKCEResult
+from kcalib.streaming._classes.totals import FeatureTotals, Totals
 from kcalib.streaming._options import SharedOptions, StateOptions
-from kcalib.streaming._totals import FeatureTotals, Totals
 
 ERRORS = 2.0  # standard errors of a sample's sum that are not taken for what it lacks
 METHOD = Features.name

@@ -1,7 +1,7 @@
 """Sums over rows where the rows are: by functions of the array API, for arrays on a GPU, where the sums stay.
 
-`tally_beside` and `sums_beside` make of rows on a device what `_tally` and `_sums` make of those on the host, the same
-but for rounding. `DeviceSums` are added up on the device, and come to the host when they are asked for.
+`tally_beside` and `sums_beside` make of rows on a device what `tally` and `kernel_sums` make of those on the host,
+the same but for rounding. `DeviceSums` are added up on the device, and come to the host when they are asked for.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from kcalib._pairs.feature_sums import feature_rows
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib.estimators.binning import bin_numbers
 from kcalib.estimators.scores import log_losses, square_residuals, top_label
-from kcalib.streaming._sums import BLOCK, DRAWN_BLOCK, DrawnSums, KernelSums, Machine
-from kcalib.streaming._tally import CELLS, Extremes, Tally
+from kcalib.streaming._row_sums.kernel_sums import BLOCK, DRAWN_BLOCK, DrawnSums, KernelSums, Machine
+from kcalib.streaming._row_sums.tally import CELLS, Extremes, Tally
 
 ROWS_AT_ONCE = 2**18  # probabilities of rows whose features are in memory at once
 CHANGES_AT_ONCE = 2**23  # numbers of what draws change in a block, in memory at once

@@ -13,7 +13,7 @@ from kcalib.evaluation_results import Evaluation
 from kcalib.inference.verdict import check_tolerance
 from kcalib.lenses import Lens
 from kcalib.results import CalibrationTestResult, ConfidenceInterval, SKCEResult
-from kcalib.streaming._binned_results import (
+from kcalib.streaming._classes.binned_results import (
     Scores,
     decomposition_of,
     diagram_of,
@@ -21,9 +21,9 @@ from kcalib.streaming._binned_results import (
     ece_of,
     scores_of,
 )
-from kcalib.streaming._kernel_results import LabelResults
+from kcalib.streaming._classes.kernel_results import LabelResults
+from kcalib.streaming._classes.totals import BinTotals, Totals
 from kcalib.streaming._options import StateOptions
-from kcalib.streaming._totals import BinTotals, Totals
 
 
 class Results(ABC):

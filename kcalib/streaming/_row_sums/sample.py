@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kcalib.streaming._rows import Rows
+from kcalib.streaming._row_sums.rows import Rows
 
 
 def hashes(numbers: np.ndarray, seed: int) -> np.ndarray:

@@ -41,11 +41,11 @@ from kcalib.inference.metrics.skce import (
     value_estimate,
 )
 from kcalib.results import ConfidenceInterval
-from kcalib.streaming._binned_results import N_REPLICATES, gaps_of, scores_of
-from kcalib.streaming._kernel_results import LabelResults, sum_about_mean
+from kcalib.streaming._classes.binned_results import N_REPLICATES, gaps_of, scores_of
+from kcalib.streaming._classes.kernel_results import LabelResults, sum_about_mean
+from kcalib.streaming._classes.paired import LOSSES, PairSums, ece_difference
+from kcalib.streaming._classes.totals import Totals
 from kcalib.streaming._options import StateOptions
-from kcalib.streaming._paired import LOSSES, PairSums, ece_difference
-from kcalib.streaming._totals import Totals
 
 SHARED = (
     "kernel",

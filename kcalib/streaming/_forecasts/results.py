@@ -25,10 +25,10 @@ from kcalib.inference.verdict import check_tolerance, off_quantiles, off_spread
 from kcalib.kernels import Kernel
 from kcalib.laws import ChiSquareMixture
 from kcalib.results import CalibrationTestResult, FewErrors, SKCEResult
-from kcalib.streaming._forecast_contents import ForecastFeatureTotals, ForecastTotals
-from kcalib.streaming._forecast_options import ForecastOptions
-from kcalib.streaming._forecast_scores import scores_there_are
-from kcalib.streaming._kernel_results import KernelResults, metrics_of
+from kcalib.streaming._classes.kernel_results import KernelResults, metrics_of
+from kcalib.streaming._forecasts.contents import ForecastFeatureTotals, ForecastTotals
+from kcalib.streaming._forecasts.options import ForecastOptions
+from kcalib.streaming._forecasts.scores import scores_there_are
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,1 @@
+"""States of class probabilities: what they hold, and results from their totals."""

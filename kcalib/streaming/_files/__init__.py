@@ -1,0 +1,1 @@
+"""States as files: their format, and the checks of what is read."""

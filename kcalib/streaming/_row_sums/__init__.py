@@ -1,0 +1,1 @@
+"""Sums over rows, which rows a state has seen, and a sample of them."""

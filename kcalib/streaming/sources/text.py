@@ -162,25 +162,19 @@ class TextReader(Reader):
             return None
         numbers = np.empty((len(table), len(columns)))
         for i, name in enumerate(columns):
-            _fill(numbers[:, i], table.column(name).chunks)
+            numbers[:, i] = _as_numpy(table.column(name).combine_chunks())
         if not np.isfinite(numbers.sum()) and not np.all(np.isfinite(numbers)):
             return None
         if self._may_be_labels and np.all(numbers == np.rint(numbers)):  # how they are written says what they are
             return None
         if self._labels is None:
             return numbers, None
-        chunks = table.column(names[self._labels]).chunks
-        texts = [[cell.strip() for cell in chunk.dictionary.to_pylist()] for chunk in chunks]
-        if any("" in text for text in texts):
+        column = table.column(names[self._labels]).combine_chunks()
+        texts = [cell.strip() for cell in column.dictionary.to_pylist()]
+        if "" in texts:
             return None
-        places = np.empty(len(table), np.int64)
-        _fill(places, [chunk.indices for chunk in chunks])
-        begin = 0
-        for chunk, text in zip(chunks, texts, strict=True):
-            to = np.asarray([cells.setdefault(cell, len(cells)) for cell in text], np.int64)
-            places[begin : begin + len(chunk)] = to[places[begin : begin + len(chunk)]]
-            begin += len(chunk)
-        return numbers, places
+        places = np.asarray([cells.setdefault(cell, len(cells)) for cell in texts], np.int64)
+        return numbers, places[_as_numpy(column.indices)]
 
     def _parse_by_cells(self, block: bytes, cells: dict[str, int], number: int) -> tuple[np.ndarray, np.ndarray | None]:
         """Return numbers and places of labels in lines behind line `number`."""
@@ -325,13 +319,9 @@ def import_arrow_csv() -> Any | None:
         return None
 
 
-def _fill(values: np.ndarray, chunks: Sequence[Any]) -> None:
-    """Copy chunks of Arrow, without pandas, which pyarrow's own way imports."""
-    begin = 0
-    for chunk in chunks:
-        if len(chunk):
-            values[begin : begin + len(chunk)] = np.from_dlpack(chunk)
-        begin += len(chunk)
+def _as_numpy(array: Any) -> np.ndarray:
+    """Return an array of Arrow without pandas, which pyarrow's own way imports."""
+    return np.from_dlpack(array) if len(array) else np.empty(0, np.int64)
 
 
 class Labels:

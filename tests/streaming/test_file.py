@@ -335,7 +335,7 @@ def test_what_killed_processes_left_is_removed_and_what_is_being_written_is_not(
         os.waitpid(child, 0)
         left.append(len(os.listdir(tmp_path)))
     assert left == [1, 1]  # the second has removed what the first one left
-    descriptor, living = files._begun(path)
+    descriptor, living = files._create_unfinished(path)
     (tmp_path / ".b.kcalib.0123456789ab.part").touch()
     state_file.write(path, b"new")
     assert sorted(os.listdir(tmp_path)) == sorted([".b.kcalib.0123456789ab.part", living.name, "a.kcalib"])

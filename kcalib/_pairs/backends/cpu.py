@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import GeneratorType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -87,16 +88,15 @@ class CpuBackend(Backend):
 
     def _results(self, reductions: Sequence[Reduction[Any]]) -> list[Any]:
         """One sweep for all reductions that add samples in the same order, and more only for batches of columns."""
-        results: dict[int, Any] = {k: self.reductions[type(r)](self, r) for k, r in enumerate(reductions)}
-        for in_given_order in (False, True):
-            steps = {
-                k: results[k]
-                for k, reduction in enumerate(reductions)
-                if isinstance(results[k], Generator) and reduction.in_given_order == in_given_order
-            }
-            if steps:
-                results |= self._swept(steps, self._pairs(in_given_order))
-        return [results[k] for k in range(len(reductions))]
+        results = [self.reductions[type(reduction)](self, reduction) for reduction in reductions]
+        orders: dict[bool, dict[int, Steps]] = {}
+        for k, (reduction, result) in enumerate(zip(reductions, results, strict=True)):
+            if isinstance(result, GeneratorType):
+                orders.setdefault(reduction.in_given_order, {})[k] = result
+        for in_given_order, steps in orders.items():
+            for k, result in self._swept(steps, self._pairs(in_given_order)).items():
+                results[k] = result
+        return results
 
     def _swept(self, steps: Mapping[int, Steps], pairs: HostPairs) -> dict[int, Any]:
         """Sweep for what the steps ask for, until all have their results."""

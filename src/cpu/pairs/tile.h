@@ -119,7 +119,8 @@ template <class T> struct TileFunctions {
   void (*multiply)(const BlockProduct<T>& block);
   // Adds to counts[t] the number of entries below thresholds[t], t < THRESHOLDS.
   void (*counts)(const WrittenBlock<T>& block, const double* thresholds, int64_t* counts);
-  // Writes the entries in [low, high), returns how many there are, and adds to `below` how many are below `low`.
+  // Writes the entries in [low, high), returns how many there are, and adds to `below` how many are below `low`. Up to
+  // WIDEST_PANEL numbers behind them are overwritten.
   int64_t (*between)(const WrittenBlock<T>& block, double low, double high, double* out, int64_t* below);
   // Adds sum_ij w[i][c] h[i * stride + j] w[j][c] to out[p * weights_at_once + c] for the columns c of every
   // panel w = panels[p] of row-major weights; the rows of h are those from row_begin on, its columns alike.

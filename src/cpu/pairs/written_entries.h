@@ -57,6 +57,22 @@ template <class T> void counts(const WrittenBlock<T>& block, const double* thres
     for (int l = 0; l < LANES<V>; ++l) counts[t] += count[t][l];
 }
 
+// Writes the chosen lanes one after the other, and returns how many; up to a pack's lanes behind them are overwritten.
+#if defined(__AVX512F__)
+KCALIB_FN int write_chosen(DoublePack x, Bits<DoublePack> chosen, double* out) {
+  const __mmask8 lanes = _mm512_movepi64_mask(__m512i(chosen));
+  _mm512_storeu_pd(out, _mm512_maskz_compress_pd(lanes, __m512d(x)));
+  return __builtin_popcount(lanes);
+}
+#endif
+template <class V> KCALIB_FN int write_chosen(V x, Bits<V> chosen, double* out) {
+  int count = 0;
+  if (__builtin_expect(any(chosen), 0))
+    for (int l = 0; l < LANES<V>; ++l)
+      if (chosen[l]) out[count++] = x[l];
+  return count;
+}
+
 template <class T> int64_t between(const WrittenBlock<T>& block, double low, double high, double* out, int64_t* below) {
   using V = Pack<T>;
   int64_t n_inside = 0;
@@ -64,9 +80,7 @@ template <class T> int64_t between(const WrittenBlock<T>& block, double low, dou
   for_each_pair(block, [&](V h) KCALIB_INLINE {
     const Bits<V> lower = h < T(low), inside = ~lower & (h < T(high));
     count -= lower;
-    if (__builtin_expect(any(inside), 0))
-      for (int l = 0; l < LANES<V>; ++l)
-        if (inside[l]) out[n_inside++] = h[l];
+    n_inside += write_chosen(h, inside, out + n_inside);
   });
   for (int l = 0; l < LANES<V>; ++l) *below += count[l];
   return n_inside;

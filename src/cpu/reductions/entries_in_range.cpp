@@ -5,7 +5,7 @@
 namespace kcalib {
 
 void EntriesInRange::start(const SweepShape& shape) {
-  room_ = shape.block * shape.block;
+  room_ = shape.block * shape.block + WIDEST_PANEL;
   of_threads_.emplace(room_ * shape.threads);
 }
 

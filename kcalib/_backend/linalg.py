@@ -98,9 +98,11 @@ def eigvalsh(matrix: Array, *, overwrite: bool = False) -> Array:
     return arrays.namespace(matrix).linalg.eigvalsh(matrix)
 
 
-@one_blas_thread()
 def orthonormalize(columns: np.ndarray) -> np.ndarray:
-    """Return Q of columns = Q R, where R has a positive diagonal, of independent columns on the host."""
+    """Return Q of columns = Q R, where R has a positive diagonal, of independent columns on the host.
+
+    Callers limit the threads of BLAS around all of their calls.
+    """
     orthogonal, triangle = np.linalg.qr(columns)
     return np.asarray(orthogonal * np.copysign(1.0, np.diag(triangle)))
 

@@ -21,11 +21,13 @@ MOST_THREADS = 4096
 
 
 def resolve_threads(threads: Any = None) -> int:
-    """Return the number of threads: `threads` if given, else OMP_NUM_THREADS or all processors, capped by
-    the CPUs of the affinity mask and of the control group, shared with the sweeps that other
-    Python threads are running."""
+    """Return the number of threads of a sweep: `threads`, or by default OMP_NUM_THREADS or all processors.
+
+    The default is at most the CPUs of the affinity mask and of the control group, divided by the number of sweeps that
+    Python threads run at once.
+    """
     if threads is not None:
-        return _startable(check_integer("threads", threads, 1, MOST_THREADS))
+        return _check_startable(check_integer("threads", threads, 1, MOST_THREADS))
     allowed = _native.max_threads()
     if allowed == 1:
         return 1
@@ -33,12 +35,12 @@ def resolve_threads(threads: Any = None) -> int:
 
 
 def processors() -> int:
-    """CPUs of the affinity mask, or of the control group."""
+    """Return the number of CPUs of the affinity mask, or of the control group if that is smaller."""
     return min(_affinity(), _cgroup_quota())
 
 
-def _startable(threads: int) -> int:
-    """So many, if more than there are CPUs can be started: OpenMP would end the process at a limit of the system's."""
+def _check_startable(threads: int) -> int:
+    """Return `threads` if so many can be started; OpenMP would end the process at a limit of the system."""
     if threads <= _affinity():
         return threads
     over, started = threading.Event(), []
@@ -62,7 +64,7 @@ def _startable(threads: int) -> int:
 
 
 def _native_threads() -> int:
-    """Threads that compiled code has started: OpenMP's wait for the next sweep."""
+    """Return the number of threads that compiled code has started; those of OpenMP wait for the next sweep."""
     try:
         return max(0, len(os.listdir("/proc/self/task")) - threading.active_count())
     except OSError:  # no Linux
@@ -77,16 +79,16 @@ def _affinity() -> int:
 
 @functools.cache
 def _cgroup_quota(mounts: Path = MOUNTS, membership: Path = MEMBERSHIP) -> int:
-    """CPUs of the smallest quota of the process's control group and those above it, rounded up.
+    """Return the CPUs of the smallest quota of the process's control group and those above it, rounded up.
 
-    Read once in a process: the files take longer than a small sweep.
+    The files are read once in a process: this takes longer than a small sweep.
     """
     quota = min(map(_own_quota, control_groups("cpu", mounts, membership)), default=math.inf)
     return sys.maxsize if quota == math.inf else max(1, math.ceil(quota))
 
 
 def _own_quota(group: Path) -> float:
-    """CPUs of one control group's own quota; inf if it has none."""
+    """Return the CPUs of one control group's quota; inf if it has none."""
     for files in (["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]):  # version 2, 1
         try:
             quota, period = " ".join((group / file).read_text() for file in files).split()
@@ -97,7 +99,7 @@ def _own_quota(group: Path) -> float:
 
 
 class ProgressBar:
-    """A share of work done on a terminal, from two seconds on; silent anywhere else."""
+    """Show the share of work that is done, on a terminal, if the work takes more than two seconds."""
 
     def __init__(self, label: str = "kcalib", stream: TextIO | None = None, delay: float = 2.0):
         self._label = label
@@ -122,7 +124,7 @@ class ProgressBar:
 
 
 class TerminalProgress:
-    """A progress bar if standard error is a terminal, else None; cleared at the end."""
+    """Give a progress bar if standard error is a terminal, else None; clear it at the end."""
 
     def __init__(self, label: str = "kcalib") -> None:
         stream = sys.stderr
@@ -165,11 +167,11 @@ def _blas() -> Any:
 
 @contextmanager
 def sweeping(threads: Any = None) -> Iterator[_native.Sweep]:
-    """A sweep with so many threads, and its progress on a terminal."""
+    """Give a sweep with a number of threads, and show its progress on a terminal."""
     with TerminalProgress() as progress:
         yield _native.Sweep(resolve_threads(threads), None, progress)
 
 
 def threads_for(values: int, threads: Any) -> int:
-    """Threads for one pass over that many values: few are done before a second thread is awake."""
+    """Return the threads for one pass over `values` numbers; few take less time than a thread takes to wake."""
     return resolve_threads(threads) if values > 100_000 else 1

@@ -20,6 +20,7 @@ from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.memory import check_memory
 from kcalib._backend.options import LARGEST_KEY
+from kcalib._backend.threads import one_blas_thread
 from kcalib._pairs.problem import Term
 from kcalib._pairs.spectra import Domain, frequencies, without_features
 
@@ -162,6 +163,7 @@ def _group(
     return np.concatenate(w), np.concatenate(a), np.concatenate(r, axis=1), np.concatenate(o, axis=1)
 
 
+@one_blas_thread()
 def _projections(d: int, count: int, random: np.random.Generator) -> np.ndarray:
     """Vectors r with E r r^T = I, shape (count, d): orthogonal ones of length sqrt d; all of d of them are a basis."""
     parts = []

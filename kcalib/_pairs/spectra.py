@@ -1,7 +1,7 @@
-"""Frequencies of radial factors: a positive definite profile is the characteristic function of its spectral law.
+"""Draw frequencies of radial factors: a positive definite profile is the characteristic function of its spectral law.
 
-With w drawn from it E cos <w, x - x'> is the factor. Every profile of Euclidean distances is a mixture of Gaussians
-over their scales, so that w is a direction, uniform on the sphere, times a radius that depends on the mixing law:
+For w drawn from that law the factor is E cos <w, x - x'>. Every profile of Euclidean distances is a mixture of
+Gaussians over their scales: w is a direction, uniform on the sphere, times a radius that depends on the mixing law:
 
     gaussian exp(-s d^2)                                        |w|^2 = 2 s chi2_d
     exponential, matern of r = s d, smoothness nu               |w|^2 = s^2 chi2_d / chi2_{2 nu}
@@ -10,9 +10,9 @@ over their scales, so that w is a direction, uniform on the sphere, times a radi
     gamma_rational_quadratic (1 + (s d)^a / b)^-b               gamma_exponential of scale s (G / b)^(1/a), G ~ Gamma(b)
     cosine cos(pi s d), on a line                               |w| = pi s
 
-Those of cityblock distances that are positive definite are mixtures of products of exponentials: the entries of w are
-Cauchy variables times a common one. Directions of one draw are orthogonal as long as there is room, and quantiles
-stratified; each frequency by itself has the spectral law. `features` calls `frequencies`.
+Positive definite factors of cityblock distances are mixtures of products of exponentials: the entries of w are Cauchy
+variables times a common one. Directions are drawn orthogonal to each other in groups of the dimension, and quantiles
+are stratified; each single frequency has the spectral law.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ import numpy as np
 import scipy
 
 from kcalib._backend import linalg
+from kcalib._backend.threads import one_blas_thread
 from kcalib._pairs.problem import Factor
 from kcalib._pairs.profiles import PROFILES
 
 SMOOTHNESS = {"exponential": 0.5, "matern_3_2": 1.5, "matern_5_2": 2.5}
-# Heavy tails end here: whatever is closer than that in units of the points is equal for the features of a frequency.
-LARGEST_FREQUENCY = 1e12
+LARGEST_FREQUENCY = 1e12  # cuts heavy tails off
 
 
 class Domain:
-    """Where points lie: vectors of `columns` entries, whose sums differ by `spread` at most.
+    """The set of points: vectors of `columns` entries, whose sums differ by `spread` at most.
 
-    Along the vector of ones points of equal sums do not differ. Frequencies have no part of it where that changes no
-    factor by more than `NEGLIGIBLE`: the dimension is less by one, and predictions of two classes are on a line.
+    Points of equal sums do not differ along the vector of ones. Frequencies are orthogonal to it if that changes no
+    factor by more than `NEGLIGIBLE`: the dimension is smaller by one, and predictions of two classes are on a line.
     """
 
     NEGLIGIBLE = 1e-6
@@ -53,7 +53,7 @@ class Domain:
 
 
 def frequencies(factor: Factor, domain: Domain, count: int, random: np.random.Generator) -> np.ndarray:
-    """`count` frequencies of a radial factor, shape (count, columns).
+    """Draw frequencies of a radial factor, shape (count, columns).
 
     Raises
     ------
@@ -64,20 +64,20 @@ def frequencies(factor: Factor, domain: Domain, count: int, random: np.random.Ge
     dimension = domain.dimension(rate)
     if factor.metric == "cityblock":
         if dimension > 1:
-            return _products(factor, domain.columns, count, random)
-        # On a line two classes are sqrt 2 farther apart than in the Euclidean distance, numbers as far.
+            return _draw_products(factor, domain.columns, count, random)
+        # On a line cityblock distances are Euclidean ones times the root of the number of columns.
         stretch = math.sqrt(domain.columns)
         of_square = PROFILES[factor.profile].of_square
         factor = replace(factor, metric="euclidean", scale=factor.scale * (stretch**2 if of_square else stretch))
-    if factor.metric != "euclidean" or not _definite(factor, dimension):
+    if factor.metric != "euclidean" or not _is_definite(factor, dimension):
         raise ValueError(without_features(factor))
-    directions = _directions(domain.columns, domain.is_flat(rate), count, random)
-    radii = np.exp(np.minimum(_log_radii(factor, dimension, count, random), math.log(LARGEST_FREQUENCY)))
+    directions = _draw_directions(domain.columns, domain.is_flat(rate), count, random)
+    radii = np.exp(np.minimum(_draw_log_radii(factor, dimension, count, random), math.log(LARGEST_FREQUENCY)))
     return directions * radii[:, None]
 
 
 def scales(factor: Factor, count: int, random: np.random.Generator) -> np.ndarray:
-    """Lengths r with E exp(-r^2 d^2 / 2) the factor of the distance d, shape (count,): its law as a mixture.
+    """Draw lengths r, shape (count,), such that the factor of the distance d is E exp(-r^2 d^2 / 2).
 
     Raises
     ------
@@ -101,11 +101,11 @@ def scales(factor: Factor, count: int, random: np.random.Generator) -> np.ndarra
 
 
 def without_features(factor: Factor) -> str:
-    """What to say of a factor that is not known to be the mean of features."""
-    name = {"table": "a table of distances", "identity": "a bare distance"}
-    what = name.get(factor.metric) or name.get(factor.profile) or f"{factor.metric} distances"
+    """Return the message for a factor that has no random features."""
+    names = {"table": "a table of distances", "identity": "a bare distance"}
+    name = names.get(factor.metric) or names.get(factor.profile) or f"{factor.metric} distances"
     return (
-        f"`kernel` has the factor {factor.profile!r} of {what}, which is not known to be positive definite there and "
+        f"`kernel` has the factor {factor.profile!r} of {name}, which is not known to be positive definite there and "
         "has no random features; use Exponential() or another kernel with metric='euclidean' (predicted distributions: "
         "metric='wasserstein' of a family with points, or 'mmd'), or an estimator and a test of all pairs: "
         "estimator='unbiased', method='exact'"
@@ -113,36 +113,37 @@ def without_features(factor: Factor) -> str:
 
 
 def _rate(factor: Factor) -> float:
-    """The factor changes by about this times a distance."""
+    """Return about the slope of a factor."""
     return math.sqrt(2 * factor.scale) if PROFILES[factor.profile].of_square else factor.scale
 
 
-def _definite(factor: Factor, dimension: int) -> bool:
+def _is_definite(factor: Factor, dimension: int) -> bool:
     known = PROFILES[factor.profile].positive_definite
     return known == "EVERYWHERE" or (known == "ON_A_LINE" and dimension == 1)
 
 
 def stratified(count: int, columns: int, random: np.random.Generator) -> np.ndarray:
-    """Numbers in (0, 1), shape (count, columns): a column has one in each of `count` equal parts, in random order."""
+    """Draw numbers in (0, 1), shape (count, columns), one in each of `count` equal parts in each column."""
     places = np.stack([random.permutation(count) for _ in range(columns)], axis=1)
     # An end of (0, 1) would have an infinite quantile.
     return np.clip((places + random.random((count, columns))) / count, 2.0**-54, 1 - 2.0**-53)
 
 
-def _directions(columns: int, flat: bool, count: int, random: np.random.Generator) -> np.ndarray:
-    """Unit vectors, uniform on the sphere, as many at a time orthogonal to each other as there is room for."""
-    room = columns - 1 if flat else columns
+@one_blas_thread()
+def _draw_directions(columns: int, is_flat: bool, count: int, random: np.random.Generator) -> np.ndarray:
+    """Draw unit vectors, uniform on the sphere and orthogonal to each other in groups of the dimension."""
+    dimension = columns - 1 if is_flat else columns
     parts = []
-    for begin in range(0, count, room):
-        normal = random.standard_normal((columns, min(room, count - begin)))
-        if flat:
+    for begin in range(0, count, dimension):
+        normal = random.standard_normal((columns, min(dimension, count - begin)))
+        if is_flat:
             normal -= normal.mean(axis=0)
         parts.append(linalg.orthonormalize(normal).T)
     return np.concatenate(parts)
 
 
-def _log_radii(factor: Factor, dimension: int, count: int, random: np.random.Generator) -> np.ndarray:
-    """Logarithms of lengths of frequencies of a Euclidean factor."""
+def _draw_log_radii(factor: Factor, dimension: int, count: int, random: np.random.Generator) -> np.ndarray:
+    """Draw logarithms of lengths of frequencies of a factor of Euclidean distances."""
     profile, log_scale = factor.profile, math.log(factor.scale)
     if profile == "cosine":
         return np.full(count, math.log(math.pi) + log_scale)
@@ -161,8 +162,8 @@ def _log_radii(factor: Factor, dimension: int, count: int, random: np.random.Gen
     return log_scale + mixing + (math.log(4) + stable + half_chi) / 2
 
 
-def _products(factor: Factor, columns: int, count: int, random: np.random.Generator) -> np.ndarray:
-    """Frequencies of a factor of cityblock distances."""
+def _draw_products(factor: Factor, columns: int, count: int, random: np.random.Generator) -> np.ndarray:
+    """Draw frequencies of a factor of cityblock distances."""
     if factor.profile == "exponential":
         log_scale: float | np.ndarray = 0.0
     elif factor.profile in ("gamma_exponential", "gamma_rational_quadratic") and factor.a <= 1:
@@ -178,20 +179,20 @@ def _products(factor: Factor, columns: int, count: int, random: np.random.Genera
 
 
 def _log_mixing(factor: Factor, uniform: np.ndarray) -> np.ndarray:
-    """Logarithms of what the scale of a gamma-exponential factor is multiplied by."""
+    """Return logarithms of quantiles of what multiplies the scale of a gamma-exponential factor."""
     if factor.profile == "gamma_exponential":
         return np.zeros_like(uniform)
     return (_log_gamma(factor.b, uniform) - math.log(factor.b)) / factor.a
 
 
 def _student(dimension: int, smoothness: float, uniform: np.ndarray) -> np.ndarray:
-    """log sqrt(chi2_d / chi2_{2 nu}): the ratio is (1 - B) / B of B ~ Beta(nu, d / 2)."""
+    """Return quantiles of log sqrt(chi2_d / chi2_{2 nu}); the ratio is (1 - B) / B for B ~ Beta(nu, d / 2)."""
     beta = scipy.special.betaincinv(smoothness, dimension / 2, uniform)
     return (np.log1p(-np.minimum(beta, 1 - 2.0**-53)) - np.log(np.maximum(beta, np.finfo(float).tiny))) / 2
 
 
 def _log_gamma(shape: float, uniform: np.ndarray) -> np.ndarray:
-    """Logarithms of quantiles of Gamma(shape), which may be below the smallest number."""
+    """Return logarithms of quantiles of Gamma(shape), which may underflow."""
     quantile = scipy.special.gammaincinv(shape, uniform)
     # Near 0 the distribution function is x^shape / Gamma(shape + 1).
     near_zero = (np.log(uniform) + scipy.special.gammaln(shape + 1)) / shape
@@ -199,7 +200,7 @@ def _log_gamma(shape: float, uniform: np.ndarray) -> np.ndarray:
 
 
 def _log_stable(index: float, angle: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-    """Logarithms of positive stable variables, E exp(-t A) = exp(-t^index), 0 < index <= 1 (Kanter 1975)."""
+    """Return logarithms of positive stable variables, E exp(-t A) = exp(-t^index), 0 < index <= 1 (Kanter 1975)."""
     if index == 1:
         return np.zeros_like(angle)
     theta = math.pi * angle

@@ -11,8 +11,6 @@ import re
 import sys
 from typing import Any
 
-EXTRAS = "'kcalib[cuda13]' (or 'kcalib[cuda12]' for drivers of CUDA 12 and for GPUs older than Turing)"
-REPORT = "please report this message to the authors of kcalib"
 _LIBRARIES = r"(?:lib|cuda)?(nvrtc|cudart|cublasLt|cublas|cusolver|cusparse|curand|cufft|nvJitLink)\w*[.\w-]*"
 
 
@@ -30,12 +28,15 @@ def imported_cupy(what: str, remedy: str) -> Any:
         if error.name != "cupy":
             raise
         raise ImportError(
-            f"{what}, for which kcalib needs CuPy; pip install {EXTRAS}, or {remedy}", name="cupy"
+            f"{what}, for which kcalib needs CuPy; pip install 'kcalib[cuda13]' (older drivers and GPUs: "
+            f"'kcalib[cuda12]'), or {remedy}",
+            name="cupy",
         ) from None
     except ImportError as error:
         raise ImportError(
             f"{what}, for which kcalib needs CuPy, which cannot be imported ({_told(error)}); "
-            f"pip uninstall all packages called cupy, then pip install {EXTRAS}, or {remedy}",
+            "pip uninstall all packages called cupy, then pip install 'kcalib[cuda13]' (older drivers and GPUs: "
+            f"'kcalib[cuda12]'), or {remedy}",
             name="cupy",
         ) from error
     return cupy
@@ -81,7 +82,8 @@ def explained(error: Exception, gpu: int) -> Exception | None:
     if missing and loading and name != "CUDARuntimeError":
         return ImportError(
             f"CuPy {_cupy_version()} does not find a library of the CUDA version that it is for ({_told(error)}); "
-            f"pip uninstall all packages called cupy, then pip install {EXTRAS}",
+            "pip uninstall all packages called cupy, then pip install 'kcalib[cuda13]' (older drivers and GPUs: "
+            "'kcalib[cuda12]')",
             name="cupy",
         )
     if origin == "builtins":
@@ -107,7 +109,7 @@ def explained(error: Exception, gpu: int) -> Exception | None:
     if "NoKernelImageForDevice" in text or "NO_BINARY_FOR_GPU" in text:
         return RuntimeError(
             f"CuPy {_cupy_version()} has no code for {described_gpu(gpu)}; pip uninstall all packages called cupy, "
-            f"then pip install --upgrade {EXTRAS}, or pass arrays on the CPU"
+            "then pip install --upgrade 'kcalib[cuda13]' (older GPUs: 'kcalib[cuda12]'), or pass arrays on the CPU"
         )
     if "cudaErrorNoDevice" in text or "NO_DEVICE" in text:
         return RuntimeError(
@@ -117,7 +119,7 @@ def explained(error: Exception, gpu: int) -> Exception | None:
     if name in ("CUDARuntimeError", "CUDADriverError"):
         return RuntimeError(
             f"{described_gpu(gpu)} failed: {_told(error)}; Python must be started anew, as nothing more can be "
-            f"computed there; if it happens again with CUDA_LAUNCH_BLOCKING=1 in the environment, {REPORT}"
+            f"computed there; if it happens again with CUDA_LAUNCH_BLOCKING=1 in the environment, report this message"
         )
     return None
 
@@ -154,7 +156,8 @@ def _not_compiled(error: Any, gpu: int) -> RuntimeError:
     if "kcalib" not in getattr(error, "source", ""):
         return RuntimeError(
             f"CuPy {_cupy_version()} cannot compile a kernel of its own ({message}); CUDA's headers may be missing or "
-            f"of another version: pip uninstall all packages called cupy, then pip install {EXTRAS}"
+            "of another version: pip uninstall all packages called cupy, then pip install 'kcalib[cuda13]' (older "
+            "drivers and GPUs: 'kcalib[cuda12]')"
         )
     import cupy
 
@@ -162,8 +165,8 @@ def _not_compiled(error: Any, gpu: int) -> RuntimeError:
     return RuntimeError(
         f"a kernel of kcalib does not compile for {described_gpu(gpu)} of compute capability "
         f"{int(cupy.cuda.Device(gpu).compute_capability) / 10} with CuPy {_cupy_version()} and CUDA "
-        f"{_version('runtimeGetVersion')}: {message} (options {options}); {REPORT}, and bring the arrays to the CPU "
-        "meanwhile"
+        f"{_version('runtimeGetVersion')}: {message} (options {options}); report this message, and bring the arrays to "
+        "the CPU meanwhile"
     )
 
 

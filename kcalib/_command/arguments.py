@@ -14,7 +14,7 @@ from kcalib._backend.files import printable
 from kcalib._backend.options import SEED
 from kcalib._command import method_options
 from kcalib._command.nearest import nearest
-from kcalib._command.parallel import FORMS, workers
+from kcalib._command.parallel import workers
 from kcalib._command.streams import BAD_INPUT, DONE, INTERRUPTED, MISCALIBRATED, SAVED, USAGE
 from kcalib._input import columns, parameters
 from kcalib._input.forecasts import Forecasts
@@ -432,7 +432,8 @@ def _add_workers(parser: Parser) -> None:
     pairs = parser.add_argument_group("all pairs of samples, on several processes or machines")
     pairs.add_argument(
         "--parallel", metavar="WORKERS", type=workers,
-        help=f"who computes: {FORMS}; --checkpoint FILE then keeps finished tiles, from which --resume goes on",
+        help="who computes: processes:N, dask://HOST:PORT, dask (a cluster of this machine), or mpi; --checkpoint FILE "
+        "then keeps finished tiles, from which --resume goes on",
     )  # fmt: skip
 
 

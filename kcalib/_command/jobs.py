@@ -27,20 +27,7 @@ from kcalib.parallel.transport import TileError
 from kcalib.report import figures
 from kcalib.streaming.sources.opening import suffix_of
 
-# What the command calls options of lenses; it calls those of methods as `flag` does.
-OF_LENSES = {
-    "index": "the column of --lens class-wise",
-    "k": "the number of --lens top-k",
-    "groups": "--lens groups",
-}
 OF_STATES = ("rows", "checkpoint", "tolerance", "n_columns", "n_resamples", "n_bins", "seed", "parallel")
-
-# Where a length scale comes from that predictions do not give.
-SCALES = {
-    "classes": "give one by --bandwidth",
-    "predictions": "evaluate reads all of them with --no-stream, update takes that of others by --bandwidth-of",
-    "targets": "in Python kcalib.skce and kcalib.calibration_test take a target_kernel that has one",
-}
 
 # Parameters that go first, of which one names the predictions, and those that go beside one of them.
 SINGLE = ("mean", "samples", "rate", "loc")
@@ -166,9 +153,15 @@ def translate(error: Exception) -> str:
     """Return the message of an error of the library with the names that the command has for options."""
     message = str(error)
     if isinstance(error, NoLengthScaleError):
-        message = f"{error.fault}; {SCALES[error.of]}"
-    elif isinstance(error, OptionError) and error.option in OF_LENSES:
-        message = f"{OF_LENSES[error.option]} {error.fault}"
+        remedies = {
+            "classes": "give one by --bandwidth",
+            "predictions": "evaluate reads all of them with --no-stream, update takes that of others by --bandwidth-of",
+            "targets": "in Python kcalib.skce and kcalib.calibration_test take a target_kernel that has one",
+        }
+        message = f"{error.fault}; {remedies[error.of]}"
+    elif isinstance(error, OptionError) and error.option in ("index", "k", "groups"):
+        option = {"index": "the column of --lens class-wise", "k": "the number of --lens top-k"}
+        message = f"{option.get(error.option, '--lens groups')} {error.fault}"
     elif isinstance(error, OptionError) and (error.option in owners() or error.option in OF_STATES):
         message = f"{flag(error.option)} {error.fault}"
     message = message.replace("normalise the rows", "divide the rows by their sums (--normalize)")

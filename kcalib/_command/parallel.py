@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from kcalib.parallel import Parallel
     from kcalib.parallel.backend import Run
 
-FORMS = "processes:N, dask://HOST:PORT, dask (a cluster of this machine), or mpi"
-
 
 def workers(text: str) -> tuple[str, str | int | None]:
     """Return the kind of workers that the user names, and how many or where."""
@@ -31,7 +29,7 @@ def workers(text: str) -> tuple[str, str | int | None]:
         return kind, f"tcp:{rest}"
     if text in ("dask", "mpi"):
         return kind, None
-    raise argparse.ArgumentTypeError(f"{text!r}, expected {FORMS}")
+    raise argparse.ArgumentTypeError(f"{text!r}, expected processes:N, dask://HOST:PORT, dask or mpi")
 
 
 def check_parallel(arguments: argparse.Namespace) -> None:

@@ -57,7 +57,8 @@ def run_update(arguments: argparse.Namespace) -> int:
             state, note = _load_or_make(samples, arguments)
         if not failures:
             rows = state.n_samples
-            with translate_errors(), _update_errors(arguments.state):
+            remedy = "already; --resume skips them if they are the same, --part or --first-row number others apart"
+            with translate_errors(), _errors_of_rows(remedy, arguments.state):
                 feed(
                     state, samples, note, Path(arguments.state),
                     resume=arguments.resume, checkpoint_seconds=arguments.checkpoint_every, log_seconds=LOG_SECONDS,
@@ -70,8 +71,8 @@ def run_update(arguments: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _update_errors(state: str) -> Iterator[None]:
-    """Name the file in errors of a run, and the remedy for rows that come twice."""
+def _errors_of_rows(remedy: str, state: str = "") -> Iterator[None]:
+    """Add the remedy to errors of rows that come twice, and the name of a state that cannot be written."""
     try:
         yield
     except OSError as error:
@@ -82,9 +83,7 @@ def _update_errors(state: str) -> Iterator[None]:
         rows, is_repeated, _ = str(error).partition(" added already")
         if not is_repeated:
             raise
-        raise FileError(
-            f"{rows} added already; --resume skips them if they are the same, --part or --first-row number others apart"
-        ) from None
+        raise FileError(f"{rows} added {remedy}") from None
 
 
 def _load_or_make(samples: Source, arguments: argparse.Namespace) -> tuple[AnyState, Note]:
@@ -185,21 +184,6 @@ def _kernels(samples: Source, arguments: argparse.Namespace) -> dict[str, Any]:
         raise FileError(f"--bandwidth-of {arguments.bandwidth_of}: {reason}") from None
 
 
-@contextmanager
-def _merge_errors() -> Iterator[None]:
-    """Add the remedy to errors of states with the same rows."""
-    try:
-        yield
-    except ValueError as error:
-        rows, is_repeated, _ = str(error).partition(" added already")
-        if not is_repeated:
-            raise FileError(translate(error)) from None
-        raise FileError(
-            f"{rows} added by a file before it already; name each state once, and make those of different samples by "
-            "`kcalib update` with a --part K of their own"
-        ) from None
-
-
 def run_merge(arguments: argparse.Namespace) -> int:
     failures: list[Failure] = []
     merged: Any = None
@@ -215,7 +199,11 @@ def run_merge(arguments: argparse.Namespace) -> int:
                 if type(state) is not type(merged):
                     kinds = f"a {type(state).__name__}, the first one is a {type(merged).__name__}"
                     raise FileError(f"is {kinds}; merge states of one kind")
-                with _merge_errors():
+                remedy = (
+                    "by a file before it already; name each state once, and make those of different samples by "
+                    "`kcalib update` with a --part K of their own"
+                )
+                with translate_errors(), _errors_of_rows(remedy):
                     merged.merge(state)
     if failures or merged is None:
         return BAD_INPUT

@@ -214,50 +214,6 @@ def address(array: Any) -> int:
 # NumPy's own variety.
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param(np.asfortranarray, id="fortran"),
-        pytest.param(lambda a: np.repeat(a, 2, axis=-1)[..., ::2], id="strided"),
-        pytest.param(lambda a: np.ascontiguousarray(a[::-1])[::-1], id="reversed"),
-        pytest.param(lambda a: a.astype(a.dtype.newbyteorder(">")), id="big-endian"),
-        pytest.param(lambda a: a.astype(np.longdouble), id="longdouble"),
-        pytest.param(lambda a: a.astype(object), id="object"),
-        pytest.param(lambda a: np.ma.masked_array(a, mask=np.zeros(a.shape, dtype=bool)), id="masked-array"),
-        pytest.param(lambda a: a.tolist(), id="list"),
-        pytest.param(lambda a: tuple(map(tuple, a.tolist())) if a.ndim == 2 else tuple(a.tolist()), id="tuple"),
-        pytest.param(list, id="list-of-arrays"),
-        pytest.param(lambda a: np.broadcast_to(a, (1, *a.shape))[0], id="read-only"),
-    ],
-)
-def test_numpy_layouts_and_dtypes_do_not_change_a_bit(change: Any, make_problem: MakeProblem) -> None:
-    y, p = make_problem(40, 3)
-    w = np.random.default_rng(2).uniform(size=40)
-    for estimator in ("unbiased", "biased"):
-        expected = kcalib.skce(y, p, estimator=estimator, sample_weight=w)
-        assert kcalib.skce(change(y), change(p), estimator=estimator, sample_weight=change(w)) == expected
-    assert kcalib.evaluate(change(y), change(p)).verdict == kcalib.evaluate(y, p).verdict
-
-
-def test_inputs_are_not_written_to(make_problem: MakeProblem) -> None:
-    y, p = make_problem(40, 3)
-    logits = np.log(p)
-    before = y.copy(), p.copy(), logits.copy()
-    kcalib.evaluate(y, p)
-    kcalib.skce(y, p, sample_weight=np.ones(40), target_kernel=np.eye(3))
-    kcalib.skce(y, logits, from_logits=True)
-    for array, copy in zip((y, p, logits), before, strict=True):
-        assert np.array_equal(array, copy)
-
-
-def test_every_other_column_renormalised(make_problem: MakeProblem) -> None:
-    y, p = make_problem(40, 6)
-    part = p[:, ::2] / p[:, ::2].sum(axis=1, keepdims=True)
-    wide = np.zeros((40, 6))
-    wide[:, ::2] = part
-    assert kcalib.skce(y // 2, wide[:, ::2]) == kcalib.skce(y // 2, part)
-
-
 @pytest.mark.parametrize("label_dtype", ["int8", "uint8", "int16", "int32", "uint64", "float32", "float64"])
 def test_labels_of_every_numeric_dtype(label_dtype: str, make_problem: MakeProblem) -> None:
     y, p = make_problem(40, 3)

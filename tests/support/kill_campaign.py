@@ -1,16 +1,13 @@
 """Kill a checkpointed run at random moments, resume it, and compare the bits of the end with an undisturbed run's.
 
-    python tests/support/kill_campaign.py [KILLS] [SEED] [classes | distributions]
-
-`campaign` is called by a test with few kills. Runs are children by `fork`, so that most of their time is the run.
+`campaign` is called by tests, by a slow one with many kills. Runs are children by `fork`, so that most of their time is
+the run.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
-import tempfile
 import time
 import traceback
 from pathlib import Path
@@ -74,15 +71,3 @@ def campaign(kills: int, seed: int, folder: Path, kind: str = "classes") -> tupl
         checkpoint.unlink()
         done += 1
     return done, left
-
-
-if __name__ == "__main__":
-    kills, seed = (int(argument) for argument in (sys.argv[1:] + ["1000", "0"][len(sys.argv) - 1 :])[:2])
-    kind = (sys.argv[3:] or ["classes"])[0]
-    with tempfile.TemporaryDirectory() as folder:
-        start = time.perf_counter()
-        done, left = campaign(kills, seed, Path(folder), kind)
-    print(
-        f"{kills} kills, {done} runs that came to their end with the bits of the undisturbed one, "
-        f"{left} kills while a file was being written, {time.perf_counter() - start:.0f} s"
-    )

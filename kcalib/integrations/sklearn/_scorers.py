@@ -19,12 +19,6 @@ from kcalib.integrations._measures import MEASURES, did_you_mean
 
 __all__ = ["scorer", "scorer_names"]
 
-NOT_OPTIONS = {
-    "sample_weight": "pass it to `cross_validate`, with metadata routing, or to the scorer when it is called",
-    "classes": "the estimator's `classes_` are taken",
-    "parallel": "pass n_jobs= to `cross_validate`",
-}
-
 
 def scorer_names() -> list[str]:
     """The names that `scorer` takes.
@@ -103,7 +97,12 @@ def scorer(name: str, *, response: Callable[[Any, Any], Any] | None = None, **op
             f"`response` is {response!r}, expected a function of (estimator, X) that gives class probabilities, or one "
             "of kcalib.distributions"
         )
-    MEASURES[name].check(options, NOT_OPTIONS)
+    refused = {
+        "sample_weight": "pass it to `cross_validate`, with metadata routing, or to the scorer when it is called",
+        "classes": "the estimator's `classes_` are taken",
+        "parallel": "pass n_jobs= to `cross_validate`",
+    }
+    MEASURES[name].check(options, refused)
     return CalibrationScorer(name, response, options)
 
 

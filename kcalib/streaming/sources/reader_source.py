@@ -265,7 +265,7 @@ def _(first: Classification, pieces: Sequence[Classification]) -> Classification
     return dataclasses.replace(
         first,
         labels=np.concatenate([piece.labels for piece in pieces]),
-        probabilities=np.concatenate([piece.probabilities for piece in pieces]),
+        given=np.concatenate([piece.given for piece in pieces]),
         input_epsilon=min(piece.input_epsilon for piece in pieces),
     )
 

@@ -1,6 +1,6 @@
-"""Laws of test statistics, with both tails to relative accuracy, in the manner of `scipy.stats`.
+"""Provide laws of test statistics with relative accuracy in both tails, in the manner of `scipy.stats`.
 
-Objects with `cdf`, `sf`, their logarithms and their inverses `ppf` and `isf`, of numbers and arrays.
+Laws have `cdf`, `sf`, their logarithms and their inverses `ppf` and `isf`, for numbers and arrays.
 """
 
 from kcalib.laws.chi_square_mixture import ChiSquareMixture

@@ -1,9 +1,8 @@
-"""What the laws have in common: both tails, logarithms and quantiles from one function.
+"""Define the base class of laws: both tails, their logarithms and quantiles from one function.
 
-A law gives the logarithm of its upper tail for x at or above its mean (`_log_upper_tail`), and
-the law of the negated variable (`_mirrored`). All else follows: the smaller tail at x comes from
-the one or the other with its relative accuracy, the larger one is its complement, and quantiles
-are roots of the logarithm of a tail.
+A subclass gives the logarithm of its upper tail for x at or above its mean (`_log_upper_tail`), and the law of the
+negated variable (`_mirrored`). The smaller tail at x comes from one of them with its relative accuracy, the larger one
+is its complement, and quantiles are roots of the logarithm of a tail.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-MAX_STEPS = 400  # of a quantile's search; a dozen is usual
-SLACK = 4 * np.finfo(float).eps  # rounding of a logarithm of a tail, relative
+MAX_STEPS = 400  # steps of the search for a quantile, which usually takes a dozen
+SLACK = 4 * np.finfo(float).eps  # relative rounding error of the logarithm of a tail
 
 
 class Law:
@@ -22,25 +21,25 @@ class Law:
 
     @property
     def _centre(self) -> float:
-        """The mean."""
+        """Return the mean."""
         raise NotImplementedError
 
     @property
     def support(self) -> tuple[float, float]:
-        """Ends of the support; they may be infinite."""
+        """Return the ends of the support, which may be infinite."""
         raise NotImplementedError
 
     @property
     def _mirrored(self) -> Law:
-        """The law of the negated variable."""
+        """Return the law of the negated variable."""
         raise NotImplementedError
 
     def _log_upper_tail(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Logarithm of the upper tail and hazard rate, for finite x from the mean to below the support's upper end."""
+        """Return the log of the upper tail and the hazard rate, from the mean to below the upper end of the support."""
         raise NotImplementedError
 
     def sf(self, x: Any) -> Any:
-        """Survival function, the probability of a value above `x`.
+        """Return the survival function, the probability of a value above `x`.
 
         Parameters
         ----------
@@ -64,10 +63,9 @@ class Law:
         return _plain(np.where(upper, np.exp(log_tail), -np.expm1(log_tail)))
 
     def cdf(self, x: Any) -> Any:
-        """Distribution function, the probability of a value of at most `x`.
+        """Return the distribution function, the probability of a value of at most `x`.
 
-        Parameters, accuracy and errors are those of `sf`: small values of this tail, too, have
-        relative accuracy.
+        Parameters, accuracy and errors are those of `sf`: small values of this tail have relative accuracy, too.
 
         Parameters
         ----------
@@ -83,7 +81,7 @@ class Law:
         return _plain(np.where(upper, -np.expm1(log_tail), np.exp(log_tail)))
 
     def logsf(self, x: Any) -> Any:
-        """Natural logarithm of the survival function, also where `sf` underflows.
+        """Return the natural logarithm of the survival function, also where `sf` underflows.
 
         Parameters
         ----------
@@ -99,7 +97,7 @@ class Law:
         return _plain(np.where(upper, log_tail, _log_complement(log_tail)))
 
     def logcdf(self, x: Any) -> Any:
-        """Natural logarithm of the distribution function, also where `cdf` underflows.
+        """Return the natural logarithm of the distribution function, also where `cdf` underflows.
 
         Parameters
         ----------
@@ -115,7 +113,7 @@ class Law:
         return _plain(np.where(upper, _log_complement(log_tail), log_tail))
 
     def isf(self, q: Any) -> Any:
-        """Upper quantile, the inverse of `sf`.
+        """Return the upper quantile, the inverse of `sf`.
 
         Parameters
         ----------
@@ -144,7 +142,7 @@ class Law:
         return _plain(x)
 
     def ppf(self, q: Any) -> Any:
-        """Lower quantile, the inverse of `cdf`.
+        """Return the lower quantile, the inverse of `cdf`.
 
         Parameters
         ----------
@@ -159,7 +157,7 @@ class Law:
         return 0.0 - self._mirrored.isf(q)
 
     def _smaller_tail(self, x: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Logarithm of the tail on the far side of `x` from the mean, and whether it is the upper one."""
+        """Return the logarithm of the tail beyond `x` as seen from the mean, and whether it is the upper tail."""
         x = _real("x", x)
         _refuse("x", x, np.isnan(x), "expected a number; drop or replace NaN before the call")
         upper = x >= self._centre
@@ -171,17 +169,17 @@ class Law:
         return log_tail, upper
 
     def _extended_log_upper_tail(self, x: np.ndarray) -> np.ndarray:
-        """`_log_upper_tail`, and -inf from the support's upper end on."""
+        """Return `_log_upper_tail`, and -inf from the support's upper end on."""
         log_tail = np.full(x.shape, -math.inf)
         inside = x < self.support[1]
         log_tail[inside] = np.minimum(self._log_upper_tail(x[inside])[0], 0.0)
         return log_tail
 
     def _upper_quantile(self, log_q: float) -> float:
-        """The point from the mean on where the logarithm of the upper tail is `log_q`.
+        """Return the point above the mean where the logarithm of the upper tail is `log_q`.
 
-        Newton's method on that logarithm, within a bracket, in a variable in which the tail is nearly a
-        straight line: x itself, and near a finite end of the support the logarithm of the distance from it.
+        Use Newton's method within a bracket, in a variable in which that logarithm is nearly a straight line: x, or
+        near a finite end of the support the logarithm of the distance from it.
         """
         end = self.support[1]
         y = low = self._centre if math.isinf(end) else 0.0
@@ -196,7 +194,7 @@ class Law:
                 step = excess / (hazard * slope)
                 if abs(excess) <= SLACK * max(1.0, -log_q) or abs(step * slope) <= SLACK * abs(x):
                     return x
-            else:  # a step too far, or a quantile that rounds to the end
+            else:  # the step was too long, or the quantile rounds to the end
                 excess = step = -math.inf
             low, high = (y, high) if excess > 0 else (low, y)
             y = y + step if low < y + step < high else (low + high) / 2
@@ -205,7 +203,7 @@ class Law:
         raise ArithmeticError(f"no quantile found in {MAX_STEPS} steps for {self}")
 
     def _place(self, y: float) -> tuple[float, float]:
-        """x and dx/dy, where x = y without a finite end, else x = end - (end - mean) exp(-y / (end - mean))."""
+        """Return x and dx/dy: x = y without a finite end, else x = end - (end - mean) exp(-y / (end - mean))."""
         end = self.support[1]
         reach = end - self._centre
         if math.isinf(end):
@@ -229,11 +227,11 @@ def _refuse(name: str, array: np.ndarray, wrong: np.ndarray, rule: str) -> None:
 
 
 def _plain(array: np.ndarray) -> Any:
-    """A number for a shape without axes."""
+    """Return an array without axes as a number."""
     return array if array.ndim else float(array)
 
 
 def _log_complement(log_p: np.ndarray) -> np.ndarray:
-    """log(1 - p)."""
+    """Return log(1 - p)."""
     with np.errstate(divide="ignore"):
         return np.where(log_p > -0.7, np.log(-np.expm1(log_p)), np.log1p(-np.exp(log_p)))

@@ -1,4 +1,4 @@
-"""Kernel ridge systems (K + s I) Z = B with a matrix K that is never stored, and shifted Kronecker systems.
+"""Solve kernel ridge systems (K + s I) Z = B with a matrix K that is never stored, and shifted Kronecker systems.
 
     kernel_operator    K_ij = k(x_i, x_j), by the pair engine     kernel_operator.py
     solve              Z, by one of two methods                   _solve.py
@@ -10,7 +10,7 @@
                        random features, sums over the samples     low_rank.py
     kronecker          (A (x) B + s I) x = b of dense A and B     kronecker.py
 
-Whatever has a product with vectors, tiles and a diagonal is an operator; so is a dense matrix.
+An operator is any object with a product with vectors, tiles and a diagonal, or a dense matrix.
 """
 
 from kcalib.solvers._solve import ConvergenceWarning, Solution, solve

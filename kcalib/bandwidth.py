@@ -236,6 +236,8 @@ SAMPLE = 1448  # points whose distances say where to look first
 HOST_LINE_SAMPLE = 256  # the same on a line in host memory
 # Quantiles of theirs around the one sought, where the first thresholds are.
 OFFSETS = np.array([-0.12, -0.03, -0.008, -0.002, 0.002, 0.008, 0.03, 0.12])
+# Parts of the range between two thresholds, around the place where the rank is expected, where the next ones are.
+NEAR = np.array([-1 / 64, -1 / 1024, 1 / 1024, 1 / 64])
 
 
 class Distances(ABC):
@@ -297,9 +299,13 @@ class Distances(ABC):
         """Distances of consecutive ranks, `rank` among them, as `collected` has them, and the lowest rank."""
         low, high, below_low, below_high = 0.0, self.highest, 0, self.pairs
         guesses = self._guesses(rank) if self.pairs > self.room and self.n > self.sample_size else np.empty(0)
+        is_smooth = guesses.size > 0  # the distances between two thresholds are spread evenly, more or less
         while below_high - below_low > self.room:
             thresholds = guesses[(guesses > low) & (guesses < high)]
-            guesses = np.empty(0)
+            guesses, before = np.empty(0), below_high - below_low
+            if thresholds.size == 0 and is_smooth:
+                expected = low + (high - low) * ((rank - below_low) / before + NEAR)
+                thresholds = expected[(expected > low) & (expected < high)]
             if thresholds.size == 0:
                 thresholds = _spaced(low, high, len(OFFSETS))
             if thresholds.size == 0:  # neighbouring numbers: all are `low`
@@ -310,6 +316,7 @@ class Distances(ABC):
                 else:
                     high, below_high = float(threshold), count
                     break
+            is_smooth &= 2 * (below_high - below_low) <= before
         return below_low, self.collected(low, high, below_high - below_low)
 
     def _guesses(self, rank: int) -> np.ndarray:
@@ -318,7 +325,8 @@ class Distances(ABC):
         fraction = (rank + 0.5) / self.pairs
         start, values = sample._around(int(fraction * sample.pairs))
         values = np.sort(values) if arrays.is_host(values) else values
-        ranks = (fraction + math.sqrt(SAMPLE / sample.n) * OFFSETS) * sample.pairs - start
+        offsets = OFFSETS if self.sample_size == SAMPLE else OFFSETS[2:6]  # steps along a line leave little to chance
+        ranks = (fraction + math.sqrt(SAMPLE / sample.n) * offsets) * sample.pairs - start
         ranks = np.clip(ranks.astype(np.int64), 0, len(values) - 1)
         return np.unique(arrays.to_host(values[arrays.like(ranks, values)]))
 
@@ -413,10 +421,15 @@ class LineDistances(Distances):
 
 
 def _ranked(values: Array, *ranks: int) -> list[float]:
-    """Those of `ranks` among numbers as `Distances.collected` has them; NumPy arrays are partly sorted by it."""
-    if arrays.is_host(values):
-        values.partition(ranks)
-    return [float(values[rank]) for rank in ranks]
+    """The numbers of a rank, or of it and the next, among those that `Distances.collected` returns.
+
+    NumPy arrays are partly sorted by it: for one rank at a time, which NumPy does several times faster than for two.
+    """
+    if not arrays.is_host(values):
+        return [float(values[rank]) for rank in ranks]
+    first = ranks[0]
+    values.partition(first)
+    return [float(values[first] if rank == first else values[first + 1 :].min()) for rank in ranks]
 
 
 def _spaced(low: float, high: float, count: int) -> np.ndarray:

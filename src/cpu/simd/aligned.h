@@ -12,16 +12,12 @@
 
 namespace kcalib {
 
-// Where large numbers begin. Where they need not be at a huge page glibc has room for them in what was freed, mostly of the same
-// call before, which the kernel does not clear again.
-enum class Begin { LINE, HUGE_PAGE };
-
 // Uninitialised numbers, aligned to a line of the cache.
 template <class T> class AlignedBuffer {
  public:
-  explicit AlignedBuffer(int64_t size, Begin begin = Begin::HUGE_PAGE)
+  explicit AlignedBuffer(int64_t size)
       : bytes_(sizeof(T) * std::size_t(std::max<int64_t>(size, 1))),
-        alignment_(std::align_val_t(bytes_ < HUGE_PAGE || begin == Begin::LINE ? 64 : HUGE_PAGE)),
+        alignment_(std::align_val_t(bytes_ < HUGE_PAGE ? 64 : HUGE_PAGE)),
         data_(static_cast<T*>(::operator new(bytes_, alignment_))) {
 #ifdef MADV_HUGEPAGE
     // Touching fresh memory page by page takes longer than packing into it.

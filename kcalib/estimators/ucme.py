@@ -23,7 +23,6 @@ from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.labels import Classification, Names
 from kcalib._packing import Packed
-from kcalib._pairs.backends.at_locations import AtLocations
 from kcalib._pairs.backends.base import Backend
 from kcalib._pairs.reductions import Moments, sweep_one
 from kcalib.estimators.skce import PairOptions, describe
@@ -274,7 +273,7 @@ def _given_labels(data: Classification, predictions: Any, labels: Any, from_logi
     )
     probabilities, labels = (arrays.beside(a, data.probabilities) for a in (given.probabilities, given.labels))
     probabilities = data.xp.astype(probabilities, data.probabilities.dtype, copy=False)
-    return dataclasses.replace(data, labels=labels, given=probabilities, sample_weight=None, losses=None)
+    return dataclasses.replace(data, labels=labels, probabilities=probabilities, sample_weight=None, losses=None)
 
 
 def mean_square(differences: np.ndarray) -> float:
@@ -293,12 +292,5 @@ def differences_at(data: Data, options: PairOptions, locations: Locations) -> Di
 
 def mean_differences(backend: Backend) -> np.ndarray:
     """Row means of H, locations against samples."""
-    found = at_locations(backend)
-    sums = sweep_one(backend, Moments()).row_sums if found is None else found.sums(covariance=False)[0]
+    sums = sweep_one(backend, Moments()).row_sums
     return arrays.to_host(sums).astype(np.float64) / backend.problem.columns.points.shape[0]
-
-
-def at_locations(backend: Backend) -> AtLocations | None:
-    """What sums at the locations in one pass, where the backend has it for its problem."""
-    found: AtLocations | None = getattr(backend, "at_locations", None)
-    return found

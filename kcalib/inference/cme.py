@@ -27,7 +27,7 @@ from kcalib.inference.events import warn_if_few
 from kcalib.inference.location_draws import drawn_differences
 from kcalib.inference.location_moments import (
     Covariance,
-    differences_and_covariance,
+    covariance_given_predictions,
     fourth_moment,
     sample_covariance,
 )
@@ -193,10 +193,11 @@ class CME(CalibrationMethod):
         )
         backend = options.backend_for(packed.problem)
         given_predictions = self.reference in GIVEN_PREDICTIONS
+        differences = mean_differences(backend)
         if given_predictions:
-            differences, covariance = differences_and_covariance(data, locations.data, packed, backend, seed)
+            covariance = covariance_given_predictions(data, locations.data, packed, backend, seed)
         else:
-            differences, covariance = mean_differences(backend), sample_covariance(data.n, backend)
+            covariance = sample_covariance(data.n, backend)
         whitening = Whitening.of(covariance, data.dtype)
         value = float(whitening.forms(differences[:, None], data.n)[0])
         if not given_predictions and math.isinf(value):

@@ -19,9 +19,8 @@ from kcalib._packing import Packed
 from kcalib._pairs.backends.base import Backend
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib._pairs.reductions import DenseRectangle, sweep_one
-from kcalib.estimators.ucme import at_locations, mean_differences
 
-BLOCK_ELEMENTS = 2**20  # of a dense block of samples
+BLOCK_ELEMENTS = 2**17  # of a dense block of samples
 DRAWS, DRAWS_FOR_A_PAIR = 20_000, 200  # of targets for a covariance: at least so many, and for each pair of locations
 DRAWS_AT_ONCE = 2**13
 
@@ -41,17 +40,6 @@ def sample_covariance(n: int, backend: Backend) -> Covariance:
     z = xp.concatenate(parts, axis=1)
     deviations = z - xp.mean(z, axis=1, keepdims=True)
     return Covariance(arrays.to_host(linalg.matmul(deviations, deviations.T) / (n - 1)), _largest(z))
-
-
-def differences_and_covariance(
-    data: Data, locations: Data, packed: Packed, backend: Backend, seed: int
-) -> tuple[np.ndarray, Covariance]:
-    """Mean differences at the locations, and the covariance given the predictions; in one pass where there is one."""
-    found = at_locations(backend)
-    if found is None:
-        return mean_differences(backend), covariance_given_predictions(data, locations, packed, backend, seed)
-    sums, matrix, largest = found.sums(covariance=True)
-    return sums / data.n, Covariance(matrix / data.n, largest)
 
 
 @singledispatch
@@ -83,6 +71,16 @@ def _(data: Classification, locations: Classification, packed: Packed, backend: 
     """In closed form, from the probabilities of all labels."""
     n_locations = packed.problem.left.points.shape[0]
     covariance, size = np.zeros((n_locations, n_locations)), np.zeros(n_locations)
+    if packed.target.root is None:
+        classes = arrays.to_host(locations.labels)
+        for kernel, own in _own_classes(data, classes, packed, backend):
+            xp, p = arrays.namespace(kernel), own.p
+            alike = kernel * xp.sqrt(p * ((1 - p) ** 2 + p * own.rest))
+            apart = kernel * p * xp.sqrt(2 - own.total)
+            products = [arrays.to_host(z @ z.T) for z in (alike, apart)]
+            covariance += np.where(classes[:, None] == classes, products[0], -products[1])
+            size = np.maximum(size, _largest(kernel))
+        return Covariance(covariance / data.n, size)
     for deviations, p, largest in _deviations(data, locations, packed, backend):
         weighted = (deviations * arrays.namespace(p).sqrt(p)).reshape(n_locations, -1)
         covariance += arrays.to_host(linalg.matmul(weighted, weighted.T))
@@ -102,15 +100,59 @@ def fourth_moment(
 def _(
     data: Classification, locations: Classification, packed: Packed, backend: Backend, directions: np.ndarray
 ) -> float:
-    found = at_locations(backend)
-    if found is not None:
-        return found.fourth(directions @ directions.T) / data.n
     total = 0.0
+    if packed.target.root is None:
+        classes, gram = arrays.to_host(locations.labels), directions @ directions.T
+        for kernel, own in _own_classes(data, classes, packed, backend):
+            xp, p = arrays.namespace(kernel), own.p
+            expected = kernel * p
+            turned = arrays.like(gram, p) @ expected
+            of_others = xp.sum(expected * turned, axis=0)
+            total += float((own.others * of_others**2).sum())
+            for label in np.unique(classes):
+                mine = np.flatnonzero(classes == label)
+                some = kernel[mine]
+                form = xp.sum(some * (arrays.like(gram[np.ix_(mine, mine)], p) @ some - 2 * turned[mine]), axis=0)
+                total += float((p[mine[0]] * (form + of_others) ** 2).sum())
+        return total / data.n
     for deviations, p, _ in _deviations(data, locations, packed, backend):
         turned = linalg.matmul(arrays.like(directions.T, p), deviations.reshape(len(directions), -1))
         squares = arrays.namespace(p).sum(turned**2, axis=0).reshape(p.shape)
         total += float((p * squares**2).sum())
     return total / data.n
+
+
+class OwnClasses(NamedTuple):
+    """Probabilities that some samples give the classes of the locations."""
+
+    p: Array  # shape: (J, samples)
+    rest: Array  # of all other labels, and what rounding left of a row's sum; shape: (J, samples)
+    others: Array  # of the labels that no location has; shape: (samples,)
+    total: Array  # of all labels
+
+
+def _own_classes(
+    data: Classification, classes: np.ndarray, packed: Packed, backend: Backend
+) -> Iterator[tuple[Array, OwnClasses]]:
+    """The kernel between locations of these classes and some samples at a time, and what these give the classes.
+
+    For the Kronecker delta: values at location j are k_ji (1(y_i = c_j) - p_i,c_j). Small probabilities are added up,
+    and never differences of large ones.
+    """
+    labels, place = np.unique(classes, return_inverse=True)
+    without = 1.0 - np.eye(len(labels))
+    probabilities = arrays.where_computed(data.probabilities)
+    xp = arrays.namespace(probabilities)
+    elsewhere = np.setdiff1d(np.arange(data.m), labels)
+    for rows, kernel in blocks(of_kernel_alone(packed, backend)):
+        p = probabilities[rows, :].astype(np.float64)
+        row_sums = xp.sum(p, axis=1)
+        # What rounding, of float32 above all, left of a row's sum is a class of its own, as unlikely as it is.
+        others = xp.sum(p[:, elsewhere], axis=1) + xp.maximum(0.0, 1.0 - row_sums)
+        own = p[:, labels].T
+        rest = arrays.like(without, p) @ own + others
+        kernel = arrays.beside(kernel, p)
+        yield kernel, OwnClasses(own[place], rest[place], others, xp.maximum(1.0, row_sums))
 
 
 def _deviations(

@@ -17,7 +17,6 @@ from kcalib import _native
 from kcalib._backend.options import check_choice
 from kcalib._backend.random import Weights
 from kcalib._backend.threads import TerminalProgress, resolve_threads
-from kcalib._pairs.backends.at_locations import AtLocations
 from kcalib._pairs.backends.base import Backend, Progress, TileSweep
 from kcalib._pairs.backends.digits import sampled, spread_about
 from kcalib._pairs.backends.mixture_rows import bounded, check_positions, has_own_products, obstacle
@@ -211,10 +210,6 @@ class CpuBackend(Backend):
         width = _native.labels_at_once(self._sweep())
         return [_panel(labels[:, c : c + width], width, "int32") for c in range(0, labels.shape[1], width)]
 
-    @property
-    def at_locations(self) -> AtLocations | None:
-        return AtLocations.of(self.problem, self._run)
-
     def _one_product(self) -> tuple[bool, np.ndarray | None]:
         """Whether labels make one product of distances and target factors, and the centre of points that it is of.
 
@@ -276,10 +271,6 @@ class CpuBackend(Backend):
 
     def _sweep(self, progress: Callable[[float], None] | None = None, block: int = 0, group: int = 0) -> _native.Sweep:
         return _native.Sweep(self.threads, self._level, progress, block, group)
-
-    def _run(self, function: Any, *arrays_and_flags: Any, **options: Any) -> Any:
-        with TerminalProgress() as progress:
-            return function(*arrays_and_flags, kernel=self._kernel, sweep=self._sweep(progress), **options)
 
 
 # Asks for sweeps of native reductions, and returns a result: it gets the `HostPairs`, and then answers.

@@ -1,7 +1,7 @@
 # cython: freethreading_compatible=True, auto_pickle=False
 # Typed memoryviews in, one C++ call out, the GIL released: no maths and no policy. A file of native/ for each header of
 # cpu/ declares what it calls.
-# Called by kcalib/_pairs (pairs, line, features, locations), kcalib/regression (dirichlet), kcalib/_input/labels.py,
+# Called by kcalib/_pairs (pairs, line, features), kcalib/regression (dirichlet), kcalib/_input/labels.py,
 # kcalib/_packing/labels.py and kcalib/estimators (rows), kcalib/streaming (state), kcalib/_backend (threads, weights),
 # kcalib/inference (pair_laws).
 # Callers pass C-contiguous arrays of one dtype whose shapes agree. Numbers of samples are int64, as in NumPy; labels
@@ -32,7 +32,6 @@ ctypedef fused real:
 
 include "native/run.pxi"
 include "native/pairs.pxi"
-include "native/locations.pxi"
 include "native/line.pxi"
 include "native/dirichlet.pxi"
 include "native/features.pxi"

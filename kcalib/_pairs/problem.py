@@ -7,8 +7,8 @@ Nearly everything kcalib computes is a reduction over a matrix that is never sto
 with *points* x (what the prediction kernel k sees) and *marks* a, b (what the target
 kernel sees). Where the target kernel has infinite rank <a, b> is the inner product of two signed
 measures, of which the marks are the parameters: `Mixtures`. `_packing` builds a `PairProblem` from
-checked user input, `_pairs.dispatch` picks a backend for it, and the backends in `_pairs.backends/` return
-`Moments` and the like. Nothing in here knows about user objects, devices or threads.
+checked user input, `_pairs.dispatch` picks a backend for it, and the backends in `_pairs.backends/` sweep
+it for reductions. Nothing in here knows about user objects, devices or threads.
 """
 
 from __future__ import annotations

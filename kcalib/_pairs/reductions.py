@@ -135,9 +135,9 @@ class Reduction(Generic[R]):
         """Which of its options not every backend has; None if it is not used."""
         return None
 
-    def start(self, grid: Grid | Runs) -> Merge | None:
-        """Return what merges the parts of tiles; None where H is too small a part of the work for tiles."""
-        return None
+    def start(self, grid: Grid | Runs) -> Merge:
+        """Return what merges the parts of tiles, of reductions that take many pairs."""
+        raise NotImplementedError
 
     def finish(self, merge: Merge, tiled: Tiled) -> R:
         """Return the result of merged parts."""

@@ -273,7 +273,7 @@ def _given_labels(data: Classification, predictions: Any, labels: Any, from_logi
     )
     probabilities, labels = (arrays.beside(a, data.probabilities) for a in (given.probabilities, given.labels))
     probabilities = data.xp.astype(probabilities, data.probabilities.dtype, copy=False)
-    return dataclasses.replace(data, labels=labels, probabilities=probabilities, sample_weight=None, losses=None)
+    return dataclasses.replace(data, labels=labels, given=probabilities, sample_weight=None, losses=None)
 
 
 def mean_square(differences: np.ndarray) -> float:

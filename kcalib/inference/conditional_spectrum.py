@@ -134,7 +134,7 @@ class Vectors:
 
 
 def _hidden(task: Task, law: FiniteLaw) -> Hidden:
-    backend, own = task.kernel_operator, task.kernel_diagonal[:, None]
+    backend, own = task.kernel_backend, task.kernel_diagonal[:, None]
     threads = backend.threads or 1
     roots = (Scalars if law.rank == 1 else Vectors)(law)
     n, size = task.n, task.n * roots.size

@@ -185,7 +185,7 @@ def _totals_of_labels(task: Task, data: Classification, batches: Iterable[Array]
     p = arrays.where_computed(data.probabilities)
     if _compares_labels(task, data):
         p = _without_subnormal(p).astype(np.float64, copy=False)
-        observed, draws = label_forms(task.kernel_operator, p, arrays.to_host(data.labels), batches)
+        observed, draws = label_forms(task.kernel_backend, p, arrays.to_host(data.labels), batches)
         return draws + (float(task.moments.total) - observed)  # draws of the observed labels are ties
     root = arrays.like(_root(task, data), p)
     xp = arrays.namespace(p)
@@ -205,12 +205,12 @@ def _compares_labels(task: Task, data: Classification) -> bool:
     """Whether statistics come from comparisons of labels: False where there is no such way, or no use of it."""
     if data.m < FEWEST_COMPARED or task.packed.target.root is not None:
         return False
-    return task.kernel_operator.obstacle(LabelMatches(np.empty((0, 0), np.int32))) is None
+    return task.kernel_backend.obstacle(LabelMatches(np.empty((0, 0), np.int32))) is None
 
 
 def _on_a_line(task: Task, data: Classification) -> Callable[[np.ndarray | BinaryDraws], np.ndarray] | None:
     """What has the statistics of labels of two classes on a line; None where there is no such way."""
-    p, backend = data.probabilities, task.kernel_operator
+    p, backend = data.probabilities, task.kernel_backend
     labels = np.empty((0, 0), np.int32)
     if data.m != 2 or backend.obstacle(LabelMatches(labels, np.empty((0, 2, 1)))) is not None:
         return None

@@ -21,7 +21,7 @@ def by_forms(task: Task, marks: Iterable[Array], rank: int) -> np.ndarray:
     """sum_{i != j} K_ij <a_i, a_j> for each draw of marks a; each batch has `rank` columns for a draw."""
     draws = []
     for batch in marks:
-        totals = quadratic_forms(task.kernel_operator, batch) - _own_forms(task.kernel_diagonal, batch)
+        totals = quadratic_forms(task.kernel_backend, batch) - _own_forms(task.kernel_diagonal, batch)
         draws.append(arrays.to_host(totals.reshape(-1, rank).sum(axis=1)))
     return np.concatenate(draws)
 

@@ -99,7 +99,7 @@ class Task:
         return statistics.unbiased(self.moments, self.n)
 
     @cached_property
-    def kernel_operator(self) -> Backend:
+    def kernel_backend(self) -> Backend:
         """The kernel's matrix K: that of the problem with marks 1."""
         points = self.packed.problem.left.points
         ones = arrays.namespace(points).ones_like(points[:, :1])
@@ -107,7 +107,7 @@ class Task:
 
     @cached_property
     def kernel_diagonal(self) -> Array:
-        backend = self.kernel_operator
+        backend = self.kernel_backend
         return arrays.where_computed(diagonal(backend.problem, backend.threads or 1))
 
     @property

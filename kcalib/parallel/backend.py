@@ -138,7 +138,6 @@ class Run:
         """Compute the tiles of the work, but for those that the journal has, and add their parts up."""
         work = self._planned(work, reduction)
         merge = reduction.start(work.grid)
-        assert merge is not None
         key, cost = work.fingerprint(__version__), work.grid.work
         tiles = work.grid.tiles()
         self.tiles += len(tiles)

@@ -33,6 +33,7 @@ from kcalib._pairs.reductions import (
     Counts,
     DenseRectangle,
     EntriesInRange,
+    LabelMatches,
     Moments,
     Products,
     QuadraticForms,
@@ -82,7 +83,7 @@ def in_tiles(backend):
     return run.spread(backend)
 
 
-OPERATORS = {f"cpu-{level}": lambda p, level=level: CpuBackend(p, level=level) for level in instruction_sets()}
+BACKENDS = {f"cpu-{level}": lambda p, level=level: CpuBackend(p, level=level) for level in instruction_sets()}
 CONVERSIONS = {
     "array-api-strict": _strict,
     "array-api-torch": _torch,
@@ -93,20 +94,20 @@ CONVERSIONS = {
     "sorted_line-cuda": _cupy,
     "sorted_line-emulated": emulated_cupy.asarray,
 }
-OPERATORS |= {
+BACKENDS |= {
     "array-api-numpy": ArrayApiBackend,
     "array-api-strict": lambda p: ArrayApiBackend(_map(p, _strict)),
     "array-api-torch": lambda p: ArrayApiBackend(_map(p, _torch)),
     "array-api-jax": lambda p: ArrayApiBackend(_map(p, _jax)),
 }
 # H in tiles, of one group of blocks each.
-OPERATORS |= {
+BACKENDS |= {
     "parallel-cpu": lambda p: in_tiles(CpuBackend(p)),
     "parallel-array-api": lambda p: in_tiles(ArrayApiBackend(p)),
 }
-WITHOUT_GPU = list(OPERATORS)
-OPERATORS["cuda-emulated"] = lambda p: CudaBackend(_map(p, emulated_cupy.asarray))
-OPERATORS["cuda"] = lambda p: CudaBackend(_map(p, _cupy))
+WITHOUT_GPU = list(BACKENDS)
+BACKENDS["cuda-emulated"] = lambda p: CudaBackend(_map(p, emulated_cupy.asarray))
+BACKENDS["cuda"] = lambda p: CudaBackend(_map(p, _cupy))
 ON_A_LINE = {
     "sorted": SortedBackend,
     "sorted_line-emulated": lambda p: SortedBackend(_map(p, emulated_cupy.asarray)),
@@ -216,15 +217,20 @@ FEW = (
 )
 
 
-class Contract:
-    """What every backend does with a symmetric problem."""
+def made(backend: str, case: Case):
+    """The backend of that name for the problem of the case."""
+    return (BACKENDS | ON_A_LINE)[backend](case.problem)
 
-    def test_tile(self, backend, case):
-        tile = sweep_one((OPERATORS | ON_A_LINE)[backend](case.problem), DenseRectangle())
+
+class Contract:
+    """What every backend does with a symmetric problem: each reduction, and several in one sweep."""
+
+    def test_dense_rectangle(self, backend, case):
+        tile = sweep_one(made(backend, case), DenseRectangle())
         case.check(tile, case.h, case.scale)
 
     def test_moments(self, backend, case):
-        moments = sweep_one((OPERATORS | ON_A_LINE)[backend](case.problem), Moments(second=True))
+        moments = sweep_one(made(backend, case), Moments(second=True))
         off = case.h - np.diag(np.diag(case.h))
         scale = case.scale.sum(axis=1)
         case.check(moments.row_sums, off.sum(axis=1), scale)
@@ -232,9 +238,9 @@ class Contract:
         square_scale = float((case.scale**2).sum())
         case.check(np.asarray(moments.sum_of_squares), np.asarray((off**2).sum()), square_scale)
 
-    def test_matmul(self, backend, case):
+    def test_products(self, backend, case):
         w = np.random.default_rng(0).normal(size=(len(case.h), 5))
-        found = (OPERATORS | ON_A_LINE)[backend](case.problem)
+        found = made(backend, case)
         expected, scale = case.h @ w, case.scale @ np.abs(w)
         case.check(sweep_one(found, Products(_like(case, backend, w))), expected, scale)
         single = arrays.to_host(sweep_one(found, Products(_like(case, backend, w), dtype="float32")))
@@ -243,7 +249,7 @@ class Contract:
         assert (error <= (case.tolerance + SINGLE) * scale).all()
 
     def test_total_has_the_same_bits_with_and_without_rows(self, backend, case):
-        found = (OPERATORS | ON_A_LINE)[backend](case.problem)
+        found = made(backend, case)
         moments, total = sweep_one(found, Moments(second=True)), sweep_one(found, Moments(rows=False)).total
         assert float(total) == float(moments.total)
         off = case.h - np.diag(np.diag(case.h))
@@ -254,14 +260,14 @@ class Contract:
         w = np.random.default_rng(0).normal(size=(len(case.h), 35))
         h, scale, size = np.asarray(case.h, float), np.asarray(case.scale, float), np.abs(w)
         expected, scale = np.sum(w * (h @ w), axis=0), np.sum(size * (scale @ size), axis=0)
-        found = (OPERATORS | ON_A_LINE)[backend](case.problem)
+        found = made(backend, case)
         case.check(sweep_one(found, QuadraticForms(_like(case, backend, w))), expected, scale)
         single = arrays.to_host(sweep_one(found, QuadraticForms(_like(case, backend, w), dtype="float32")))
         # Entries, weights and partial sums rounded to float32.
         assert (np.abs(single - expected) <= (case.tolerance + 2e-6) * scale).all()
 
-    def test_counts_and_between(self, backend, case):
-        found = (OPERATORS | ON_A_LINE)[backend](case.problem)
+    def test_counts_and_entries_in_range(self, backend, case):
+        found = made(backend, case)
         n = len(case.h)
         pairs = np.sort(arrays.to_host(sweep_one(found, DenseRectangle()))[np.triu_indices(n, 1)])
         # Thresholds in the middle of wide gaps, so that rounding cannot move an entry across.
@@ -271,16 +277,56 @@ class Contract:
         np.testing.assert_array_equal(sweep_one(found, Counts(thresholds)), below)
         low, high = thresholds[0], thresholds[-1]
         inside = pairs[below[0] : below[-1]]
-        entries = np.sort(sweep_one(found, EntriesInRange(low, high, len(inside))).values)
-        np.testing.assert_allclose(entries, inside, rtol=0, atol=case.tolerance * float(case.scale.max()))
+        entries = sweep_one(found, EntriesInRange(low, high, len(inside)))
+        atol = case.tolerance * float(case.scale.max())
+        np.testing.assert_allclose(np.sort(entries.values), inside, rtol=0, atol=atol)
+        assert (entries.n_inside, entries.n_below) == (len(inside), below[0])
+        some = sweep_one(found, EntriesInRange(low, high, len(inside) // 2))
+        assert (len(some.values), *some[1:]) == (len(inside) // 2, *entries[1:])
 
     def test_block_sums(self, backend, case):
         n = len(case.h)
         for size in sorted({s for s in (2, 3, n // 2, n) if 2 <= s <= n}):
-            found = sweep_one((OPERATORS | ON_A_LINE)[backend](case.problem), BlockSums(size))
+            found = sweep_one(made(backend, case), BlockSums(size))
             blocks = [slice(b * size, (b + 1) * size) for b in range(n // size)]
             expected = [case.h[b, b].sum() - np.trace(case.h[b, b]) for b in blocks]
             case.check(found, np.array(expected), np.array([case.scale[b, b].sum() for b in blocks]))
+
+    def test_label_matches(self, backend, case):
+        """Of labels alone, or of two labels with marks; what a backend has not is refused."""
+        found, n = made(backend, case), len(case.h)
+        rng = np.random.default_rng(2)
+        labels = rng.integers(2, size=(n, 3)).astype(np.int32)
+        off = np.asarray(case.h - np.diag(np.diag(case.h)), float)
+        scale = np.asarray(case.scale, float)
+        marks = rng.normal(size=(n, 2, 2))
+        some = np.stack([marks[np.arange(n), column] for column in labels.T])
+        for reduction, products, rounding in (
+            (LabelMatches(labels), labels.T[:, :, None] == labels.T[:, None, :], 2.0**-20 * np.abs(off).max()),
+            (LabelMatches(labels, marks), some @ some.transpose(0, 2, 1), 0.0),
+        ):
+            if found.obstacle(reduction) is not None:
+                with pytest.raises(ValueError, match=r"cannot compute LabelMatches: it has no (such|option)"):
+                    found.sweep([reduction])
+                continue
+            error = np.abs(sweep_one(found, reduction) - np.sum(off * products, axis=(1, 2)))
+            assert (error <= np.sum((case.tolerance * scale + rounding) * np.abs(products), axis=(1, 2))).all()
+
+    def test_many_reductions_in_one_sweep(self, backend, case):
+        """Each has the bits that it has alone."""
+        found, rng = made(backend, case), np.random.default_rng(1)
+        vectors, weights = (_like(case, backend, rng.normal(size=(len(case.h), k))) for k in (2, 3))
+        reductions = [
+            QuadraticForms(weights), Moments(second=True), Counts(np.array([0.0])), Products(vectors),
+            DenseRectangle(slice(0, 1), slice(None)), BlockSums(len(case.h)),
+        ]  # fmt: skip
+        forms, moments, *others = found.sweep(reductions)
+        alone = [sweep_one(found, reduction) for reduction in reductions]
+        for one, other in zip(
+            [forms, moments.row_sums, *others], [alone[0], alone[1].row_sums, *alone[2:]], strict=True
+        ):
+            np.testing.assert_array_equal(arrays.to_host(one), arrays.to_host(other))
+        assert (float(moments.total), moments.sum_of_squares) == (float(alone[1].total), alone[1].sum_of_squares)
 
 
 def _like(case: Case, backend: str, w: np.ndarray):
@@ -418,7 +464,7 @@ RECTANGULAR += [
 class TestRectangular:
     def test_all(self, backend, dtype, n, other, m):
         case = Case("linear+gaussian", "matrix", n, m, dtype, other=other)
-        found = (OPERATORS | ON_A_LINE)[backend](case.problem)
+        found = made(backend, case)
         case.check(sweep_one(found, DenseRectangle()), case.h, case.scale)
         moments = sweep_one(found, Moments(second=True))
         case.check(moments.row_sums, case.h.sum(axis=1), case.scale.sum(axis=1))
@@ -429,6 +475,9 @@ class TestRectangular:
         single = arrays.to_host(sweep_one(found, Products(_like(case, backend, w), dtype="float32")))
         error = np.abs(np.asarray(single - case.h @ w, float))
         assert (error <= (case.tolerance + SINGLE) * (case.scale @ np.abs(w))).all()
+        for reduction in (BlockSums(1), QuadraticForms(w), Counts(np.zeros(1)), EntriesInRange(0.0, 1.0, 1)):
+            with pytest.raises(ValueError, match="rows and columns of H are not the same samples"):
+                found.sweep([reduction])
 
 
 @pytest.mark.parametrize("level", instruction_sets())
@@ -448,12 +497,12 @@ def test_rectangular_sides_have_labels_both_or_neither(level, n, other, unlabell
     case.check(sweep_one(backend, DenseRectangle()), case.h, case.scale)
 
 
-@pytest.mark.parametrize("backend", OPERATORS)
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_tile_takes_index_arrays(backend):
     case = Case("exponential", "delta", 40, 4, "float64")
     rows, columns = np.array([5, 1, 39]), np.array([0, 5])
     rows, columns = (_like(case, backend, i) for i in (rows, columns))
-    tile = sweep_one((OPERATORS | ON_A_LINE)[backend](case.problem), DenseRectangle(rows, columns))
+    tile = sweep_one(made(backend, case), DenseRectangle(rows, columns))
     case.check(tile, case.h[np.ix_([5, 1, 39], [0, 5])], case.scale[np.ix_([5, 1, 39], [0, 5])])
 
 

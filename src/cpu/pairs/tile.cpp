@@ -316,11 +316,10 @@ extern const WeightTable KCALIB_WEIGHTS;
 extern const LineFunctions KCALIB_LINE;
 extern const DirichletTable KCALIB_DIRICHLET;
 extern const FeatureTable KCALIB_FEATURES;
-extern const LocationFunctions KCALIB_LOCATIONS;
 extern const TileTable KCALIB_TABLE;
 const TileTable KCALIB_TABLE = {
     KCALIB_LEVEL_NAME, table_of<double>(), table_of<float>(), in_units, round_panels, matches, LABELS, add, add_compensated,
-    &KCALIB_WEIGHTS, &KCALIB_LINE, &KCALIB_DIRICHLET, &KCALIB_FEATURES, &KCALIB_LOCATIONS,
+    &KCALIB_WEIGHTS, &KCALIB_LINE, &KCALIB_DIRICHLET, &KCALIB_FEATURES,
 };
 
 }  // namespace kcalib

@@ -10,7 +10,6 @@
 #include "kcalib/mixtures.h"
 #include "kcalib/profiles.h"
 #include "cpu/line/line_kernels.h"
-#include "cpu/locations/location_kernels.h"
 #include "cpu/random/weights.h"
 
 namespace kcalib {
@@ -164,7 +163,6 @@ struct TileTable {
   const LineFunctions* line;
   const DirichletTable* dirichlet;
   const FeatureTable* features;
-  const LocationFunctions* locations;
 };
 
 template <class T> const TileFunctions<T>& functions(const TileTable& table);

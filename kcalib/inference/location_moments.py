@@ -111,9 +111,10 @@ def _(
             total += float((own.others * of_others**2).sum())
             for label in np.unique(classes):
                 mine = np.flatnonzero(classes == label)
-                some = kernel[mine]
-                form = xp.sum(some * (arrays.like(gram[np.ix_(mine, mine)], p) @ some - 2 * turned[mine]), axis=0)
-                total += float((p[mine[0]] * (form + of_others) ** 2).sum())
+                at = arrays.like(mine, p)
+                some = kernel[at]
+                form = xp.sum(some * (arrays.like(gram[np.ix_(mine, mine)], p) @ some - 2 * turned[at]), axis=0)
+                total += float((p[int(mine[0])] * (form + of_others) ** 2).sum())
         return total / data.n
     for deviations, p, _ in _deviations(data, locations, packed, backend):
         turned = linalg.matmul(arrays.like(directions.T, p), deviations.reshape(len(directions), -1))
@@ -140,17 +141,18 @@ def _own_classes(
     and never differences of large ones.
     """
     labels, place = np.unique(classes, return_inverse=True)
-    without = 1.0 - np.eye(len(labels))
     probabilities = arrays.where_computed(data.probabilities)
     xp = arrays.namespace(probabilities)
+    without = 1.0 - xp.eye(len(labels))
     elsewhere = np.setdiff1d(np.arange(data.m), labels)
+    labels, place, elsewhere = (arrays.like(at, probabilities) for at in (labels, place, elsewhere))
     for rows, kernel in blocks(of_kernel_alone(packed, backend)):
         p = probabilities[rows, :].astype(np.float64)
         row_sums = xp.sum(p, axis=1)
         # What rounding, of float32 above all, left of a row's sum is a class of its own, as unlikely as it is.
         others = xp.sum(p[:, elsewhere], axis=1) + xp.maximum(0.0, 1.0 - row_sums)
         own = p[:, labels].T
-        rest = arrays.like(without, p) @ own + others
+        rest = without @ own + others
         kernel = arrays.beside(kernel, p)
         yield kernel, OwnClasses(own[place], rest[place], others, xp.maximum(1.0, row_sums))
 

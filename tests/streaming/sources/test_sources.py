@@ -12,6 +12,8 @@ import zipfile
 import numpy as np
 import pytest
 
+import kcalib
+from kcalib.kernels import Exponential
 from kcalib.streaming import Source, source
 from kcalib.streaming.sources import ReaderSource
 
@@ -121,6 +123,13 @@ FILES = {
 @pytest.mark.parametrize("name", FILES)
 def test_files(tmp_path, name):
     assert_rows(source(FILES[name](tmp_path)))
+
+
+def test_sums_over_several_files_are_those_of_one(tmp_path):
+    """Chunks go on from one file to the next."""
+    kernel = Exponential(0.4)
+    files, arrays = (kcalib.evaluate(source(data), kernel=kernel) for data in (_parts(tmp_path), (Y, P)))
+    assert (files.n_samples, files.brier_score, files.skce.value) == (N, arrays.brier_score, arrays.skce.value)
 
 
 def _batches():

@@ -17,8 +17,6 @@ template <class T> const DirichletFunctions<T>& dirichlet(const Run& run) {
   else return run.table->dirichlet->float32;
 }
 
-int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // Training samples in groups of the rows of a register tile; the last group is filled up with samples that
 // are infinitely far.
 template <class T> class PackedTraining {

@@ -17,8 +17,6 @@ constexpr int64_t AHEAD = 32;  // points between asking memory for a sample's la
 constexpr int64_t BIT_BYTES = int64_t(1) << 31;  // of labels, at most, unless a single thread needs more
 constexpr int MOST = SampleWeights::MOST;
 
-int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // Labels of all samples in MOST draws; a sample's are one cache line. Numbers come draw by draw, and are read in the
 // order of the line, which is any.
 using BitLine = Word[8];

@@ -22,8 +22,6 @@ namespace {
 constexpr int64_t LANES_AT_ONCE = 32;  // columns that are read together: 4 lines of the cache of each sample
 constexpr int64_t STRIPS = 32;  // of a task
 
-int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 class Buffer {
  public:
   explicit Buffer(int64_t size) : values_(static_cast<double*>(::operator new(sizeof(double) * size, alignment))) {}

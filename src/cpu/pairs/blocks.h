@@ -37,7 +37,6 @@ template <class T> int64_t block_rows(const PairProblem<T>& problem, int64_t n) 
   return (few && sizeof(T) == sizeof(double)) || pair_work(problem, true) > LONG ? 96 : 192;
 }
 
-inline int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t round_up(int64_t a, int64_t b) { return ceil_divide(a, b) * b; }
 
 // One side, packed block by block: all of them, or, if each is used once, by the thread that uses it.

@@ -9,8 +9,6 @@
 namespace kcalib {
 namespace {
 
-int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 template <class T> const WeightFunctions<T>& weight_functions(const WeightTable& table) {
   if constexpr (sizeof(T) == 8) return table.float64;
   else return table.float32;

@@ -54,7 +54,7 @@ namespace {
 
 constexpr int64_t STRIP = 2048;  // numbers that the first-level cache holds beside others
 constexpr int64_t LANES = 8;     // numbers that are looked at together
-constexpr int64_t AHEAD = STRIP;  // numbers that are asked for in time: memory sends more than it does unasked
+[[maybe_unused]] constexpr int64_t AHEAD = STRIP;  // numbers that are asked for in time: memory sends more than it does unasked
 constexpr int64_t MOST_PARTIALS = 64;     // copies of all sums, merged at the end
 constexpr int64_t PARTIAL_BYTES = 1L << 26;  // of all copies, unless one takes more
 

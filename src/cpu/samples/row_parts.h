@@ -12,8 +12,6 @@ namespace kcalib {
 
 constexpr int64_t PART = 1 << 16;  // entries that a thread takes at a time: half a megabyte
 
-inline int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 inline int64_t rows_in_part(int64_t m) { return std::max<int64_t>(1, PART / m); }
 
 inline int team_of(int threads, int64_t tasks, double work) { return team_size({nullptr, threads, nullptr, nullptr}, tasks, work); }

@@ -116,8 +116,8 @@ int max_threads() {
   // As OpenMP's runtimes do, which read it once.
   static const int count = [] {
     const char* text = std::getenv("OMP_NUM_THREADS");
-    const long wanted = text ? std::strtol(text, nullptr, 10) : 0;
-    return wanted > 0 ? int(std::min(wanted, 1L << 16)) : std::max(1, int(std::thread::hardware_concurrency()));
+    const int wanted = text ? std::atoi(text) : 0;
+    return wanted > 0 ? wanted : std::max(1, int(std::thread::hardware_concurrency()));
   }();
   return count;
 #endif

@@ -34,6 +34,8 @@ int max_threads();
 int count_running_sweeps();  // in this process, by all its threads
 void register_fork_handler();
 
+inline int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
 // The number of the thread that runs a task, below `threads` of `parallel_tasks`: 0 is the calling thread.
 int thread_number();
 

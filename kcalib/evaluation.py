@@ -20,8 +20,6 @@ from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.labels import Classification
 from kcalib._input.source import (
-    AT_ONCE,
-    REMEDY,
     check_left_to_source,
     check_not_for_sums,
     check_of_classes,
@@ -199,7 +197,11 @@ def evaluate(
         check_left_to_source(classes, from_logits)
         check_not_for_sums(block_size=block_size)
         if estimator not in ("auto", FEATURES):
-            raise OptionError("estimator", f"is {estimator!r}, which {AT_ONCE}; use estimator='features', {REMEDY}")
+            raise OptionError(
+                "estimator",
+                f"is {estimator!r}, which reads all samples at once; use estimator='features', or pass the "
+                "samples themselves: y, p = source.read(0, n)",
+            )
         check_of_classes(y_true.prediction, n_bins=n_bins)
         given = {**state_options(n_bins=n_bins), **sums_of(method)}
         state = y_true.summed(kernel=kernel, lens=lens, seed=seed, threads=threads, **given)

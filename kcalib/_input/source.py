@@ -21,9 +21,6 @@ if TYPE_CHECKING:  # of them the results of few calls are made
     from kcalib.evaluation_results import Evaluation, ForecastEvaluation
     from kcalib.results import CalibrationTestResult, Comparison, SKCEResult
 
-AT_ONCE = "reads all samples at once"
-REMEDY = "or pass the samples themselves: y, p = source.read(0, n)"
-
 
 class Summed(Protocol):
     """Sums over all samples of a source, as `kcalib.streaming.CalibrationState` has them."""

@@ -72,10 +72,10 @@ def _binomial_low(count: np.ndarray, share: np.ndarray, tail: float) -> np.ndarr
     """The largest number, up to the expectation, that at most `tail` of the binomial law lies below."""
     inside = (share > 0) & (share < 1)
     p = np.where(inside, share, 0.5)
-    found = np.maximum(np.ceil(scipy.special.bdtrik(tail, count, p)), 0.0)
-    below = scipy.special.bdtr(np.maximum(found - 1, 0.0), count.astype(np.int64), p)
-    found -= (found > 0) & (below > tail)
-    return np.minimum(np.where(inside, found, count * share), np.floor(count * share))
+    least = np.maximum(np.ceil(scipy.special.bdtrik(tail, count, p)), 0.0)
+    below = scipy.special.bdtr(np.maximum(least - 1, 0.0), count.astype(np.int64), p)
+    least -= (least > 0) & (below > tail)
+    return np.minimum(np.where(inside, least, count * share), np.floor(count * share))
 
 
 def _count_limits(probabilities: Array, tail: float) -> np.ndarray:
@@ -195,7 +195,7 @@ def resampled_band(sample: Sample, group: Array, draws: Draws) -> Band:
         event = arrays.beside(numbers.uniform(n), sample.confidence) >= 1 - sample.confidence[rows]
         weight = sample.weight[rows]
         sums = group_sums(group[rows], n_groups, weight, weight * event)
-        total, hits = (arrays.to_host(one) for one in sums)
+        total, hits = (arrays.to_host(array) for array in sums)
         np.divide(hits, total, out=values[:, replicate], where=total > 0)
     values.sort(axis=1)  # what is not there comes last
     count = np.count_nonzero(~np.isnan(values), axis=1)

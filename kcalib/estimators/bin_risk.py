@@ -85,19 +85,19 @@ class _Grid:
             return self._uniform
         if self._finest.rule == "equal_mass":
             places = self._places[n]
-            found = np.where(places > 0, np.inf, -np.inf)
+            upper_edges = np.where(places > 0, np.inf, -np.inf)
             inside = (places > 0) & (places <= n)
-            found[inside] = arrays.to_host(ascending[arrays.like(places[inside] - 1, ascending)])
+            upper_edges[inside] = arrays.to_host(ascending[arrays.like(places[inside] - 1, ascending)])
         else:
             edges = self._finest.median_variance_edges(ascending)
-            found = np.full(len(self._uniform), np.inf)
+            upper_edges = np.full(len(self._uniform), np.inf)
             begin = 0
             for b in self.numbers:
                 inner = np.sort(edges[: b - 1])
-                found[begin] = -np.inf
-                found[begin + 1 : begin + 1 + len(inner)] = inner
+                upper_edges[begin] = -np.inf
+                upper_edges[begin + 1 : begin + 1 + len(inner)] = inner
                 begin += b + 1
-        return np.where(found < float(ascending[-1]), found, np.inf)
+        return np.where(upper_edges < float(ascending[-1]), upper_edges, np.inf)
 
 
 class _Sorted(NamedTuple):
@@ -141,9 +141,11 @@ class _Sorted(NamedTuple):
             ends = values.searchsorted(bounds, side="right")
             low, high = ends[grid.low], ends[grid.low + 1]
             return high - low, self.sums[high] - self.sums[low], self.squares[high] - self.squares[low]
-        found = []
-        for one in np.split(bounds, grid.begins[1:] + np.arange(1, len(grid.numbers))):
-            ends = arrays.to_host(arrays.namespace(values).searchsorted(values, arrays.like(one, values), side="right"))
-            found.append((np.diff(ends), *sums_up_to(ends[1:], self.sums, self.squares)))
-        count, sums, squares = (np.concatenate(column) for column in zip(*found, strict=True))
+        columns = []
+        for edges in np.split(bounds, grid.begins[1:] + np.arange(1, len(grid.numbers))):
+            ends = arrays.to_host(
+                arrays.namespace(values).searchsorted(values, arrays.like(edges, values), side="right")
+            )
+            columns.append((np.diff(ends), *sums_up_to(ends[1:], self.sums, self.squares)))
+        count, sums, squares = (np.concatenate(column) for column in zip(*columns, strict=True))
         return count, sums, squares

@@ -135,10 +135,10 @@ class Binning:
 
         The recursion of `median_variance_cells` in src/cpu/samples/bins.h; here every cell is a slice.
         """
-        xp, made = arrays.namespace(ascending), itertools.count()
+        xp, counter = arrays.namespace(ascending), itertools.count()
 
         def cell(begin: int, end: int) -> tuple[float, int, int, int]:
-            return -float(xp.var(ascending[begin:end], correction=1)), next(made), begin, end
+            return -float(xp.var(ascending[begin:end], correction=1)), next(counter), begin, end
 
         def can_be_split(begin: int, end: int) -> bool:
             return end - begin >= 2 * self.min_bin_size
@@ -281,7 +281,7 @@ def _sorted_bins(ascending: Array, hits: Array, binning: Binning) -> Reliability
 def sums_up_to(ends: np.ndarray, *values: Array) -> list[np.ndarray]:
     """Sums of arrays on a device between these ends, on the host."""
     bins = Segments.of_runs(arrays.like(np.diff(ends, prepend=0), values[0]))
-    return [arrays.to_host(bins.sums(one)) for one in values]
+    return [arrays.to_host(bins.sums(values_of_bins)) for values_of_bins in values]
 
 
 def _ends(ascending: Array, edges: np.ndarray) -> np.ndarray:
@@ -334,8 +334,8 @@ def simplex_bins(columns: Columns, binning: Binning, metric: str, threads: Any =
         return _device_simplex_bins(columns, binning, metric)
     team = threads_for(values.size, threads)
     if binning.rule == "median_variance":
-        found = _native.median_variance_cells(values, labels, binning.n_bins, binning.min_bin_size, metric, team)
-        return SimplexBins(*found)
+        cells = _native.median_variance_cells(values, labels, binning.n_bins, binning.min_bin_size, metric, team)
+        return SimplexBins(*cells)
     return SimplexBins(*_native.uniform_cells(values, labels, weight, binning.n_bins, metric, team))
 
 

@@ -270,10 +270,10 @@ def _terms(p: Array, events: Array, weight: Array, group: Array) -> _Terms:
     terms = np.zeros(6)
     for k in range(p.shape[1]):
         p_k, e_k = p[:, k], events[:, k]
-        mean_p, mean_e = (found / sums for found in group_sums(group, n_groups, weight * p_k, weight * e_k))
+        mean_p, mean_e = (totals / sums for totals in group_sums(group, n_groups, weight * p_k, weight * e_k))
         overall = xp.sum(weight * e_k) / total
         within_p, within_e = p_k - mean_p[group], e_k - mean_e[group]
-        found = (
+        totals = (
             xp.sum(sums * (mean_p - mean_e) ** 2) / total,
             xp.sum(sums * (mean_e - overall) ** 2) / total,
             overall * (1 - overall),
@@ -281,6 +281,6 @@ def _terms(p: Array, events: Array, weight: Array, group: Array) -> _Terms:
             2 * xp.sum(weight * within_e * within_p) / total,
             xp.sum(sums * mean_e * (1 - mean_e) * loss) / total,
         )
-        terms += found if arrays.is_host(p) else arrays.to_host(xp.stack(found))
+        terms += totals if arrays.is_host(p) else arrays.to_host(xp.stack(totals))
     rel, res, unc, variance, covariance, noise = (float(term) for term in terms)
     return _Terms(rel, res, unc, variance, covariance, noise, n_groups, int(xp.sum(size == 1)))

@@ -169,13 +169,13 @@ def _gaps(columns: Columns, bins: SimplexBins, distance: Callable[[Array, Array]
     (sums,) = group_sums(bins.number, n_bins, values * weight[:, None])
     (hits,) = group_sums(bins.number * m + labels, n_bins * m, weight)
     divisor = xp.where(bins.weight > 0, bins.weight, 1.0)[:, None]
-    found = xp.asarray(distance(sums / divisor, xp.reshape(hits, (n_bins, m)) / divisor), dtype=xp.float64)
-    if found.shape != (n_bins,) or not bool(xp.all(found >= 0)):
+    distances = xp.asarray(distance(sums / divisor, xp.reshape(hits, (n_bins, m)) / divisor), dtype=xp.float64)
+    if distances.shape != (n_bins,) or not bool(xp.all(distances >= 0)):
         raise ValueError(
-            f"`distance` returned an array of shape {tuple(found.shape)}, expected one number >= 0 for each of "
+            f"`distance` returned an array of shape {tuple(distances.shape)}, expected one number >= 0 for each of "
             f"{n_bins} bins, shape ({n_bins},); it is called with the means of all bins at once, shape ({n_bins}, {m})"
         )
-    return xp.where(bins.weight > 0, found, 0.0)
+    return xp.where(bins.weight > 0, distances, 0.0)
 
 
 def _kullback_leibler(predictions: Array, labels: Array) -> Array:

@@ -194,11 +194,11 @@ def ckce(
     packed = kernel_alone(packed)
     matrix = KernelMatrix(packed, threads=threads, backend=backend, parallel=parallel)
     system = System(data.dtype, residuals, packed, matrix, shift, max_memory)
-    found = exact_value(system, chosen) if isinstance(chosen, Solver) else chosen.estimate(system)
+    outcome = exact_value(system, chosen) if isinstance(chosen, Solver) else chosen.estimate(system)
     if not needs_result:
-        return found.value
+        return outcome.value
     return CKCEResult(
-        **found._asdict(),
+        **outcome._asdict(),
         regularization=shift / data.n,
         n_samples=data.n,
         **describe(data, packed, matrix),

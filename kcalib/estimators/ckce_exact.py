@@ -39,10 +39,10 @@ def exact_value(system: System, solver: Solver) -> MethodResult:
     solver.check_size(system.n)
     tol = VALUE_TOLERANCES[system.dtype] if solver.tol is None else float(solver.tol)
     if isinstance(solver, AutomaticSolver) and _is_smooth_on_a_line(system):
-        found = PivotedCholesky(rank=LINE_RANK, seed=solver.seed).estimate_until(system, LINE_ROUNDING)
-        if found.error_bound is not None and found.error_bound <= tol * found.value:
-            reason = f"on a line K has the numerical rank {found.rank}: exact to the bound"
-            return found._replace(method_reason=reason, tol=tol)
+        estimate = PivotedCholesky(rank=LINE_RANK, seed=solver.seed).estimate_until(system, LINE_ROUNDING)
+        if estimate.error_bound is not None and estimate.error_bound <= tol * estimate.value:
+            reason = f"on a line K has the numerical rank {estimate.rank}: exact to the bound"
+            return estimate._replace(method_reason=reason, tol=tol)
     return _certified(system, solver, tol)
 
 

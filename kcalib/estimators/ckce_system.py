@@ -72,7 +72,7 @@ def _of_classes(first: Classification, *others: Classification) -> Kernel:
 
 @default_kernel.register(Forecasts)
 def _of_distributions(first: Forecasts, *others: Forecasts) -> Kernel:
-    pointed = all(one.prediction.wasserstein_points() is not None for one in (first, *others))
+    pointed = all(model.prediction.wasserstein_points() is not None for model in (first, *others))
     return Gaussian(metric="wasserstein" if pointed else "mmd")
 
 

@@ -320,11 +320,11 @@ def result_of_bins(
 
     `remedy` is what the caller can do about bins of a single sample.
     """
-    square, values = None, np.array([one.error(norm) for one in bins])
+    square, values = None, np.array([column.error(norm) for column in bins])
     value = _mean(values, mixture, norm)
     if debiased:
         _check_sizes(bins, notion, remedy)
-        squares = np.array([one.debiased_square() for one in bins])
+        squares = np.array([column.debiased_square() for column in bins])
         square = float(mixture @ squares)
         value, values = max(0.0, square) ** 0.5, np.sqrt(np.maximum(squares, 0.0))
     by_class = notion == "class_wise"
@@ -334,7 +334,7 @@ def result_of_bins(
         norm=norm,
         distance=None,
         square=square,
-        n_occupied=sum(one.n_occupied for one in bins),
+        n_occupied=sum(column.n_occupied for column in bins),
         bins=bins,
         class_values=tuple(values.tolist()) if by_class else None,
         class_weight=tuple(mixture.tolist()) if by_class else None,
@@ -370,10 +370,10 @@ def _check_risk(n_bins: str, data: Classification) -> None:
 
 
 def _check_sizes(bins: tuple[ReliabilityBins, ...], notion: str, remedy: str) -> None:
-    for k, one in enumerate(bins):
-        alone = np.flatnonzero(one.weight == 1)
+    for k, column in enumerate(bins):
+        alone = np.flatnonzero(column.weight == 1)
         if len(alone):
-            low, high = one.edges[alone[0] : alone[0] + 2]
+            low, high = column.edges[alone[0] : alone[0] + 2]
             where = f" of class {k}" if notion == "class_wise" else ""
             raise ValueError(
                 f"bin ({low:.6g}, {high:.6g}]{where} holds a single sample, whose noise cannot be estimated; {remedy}"

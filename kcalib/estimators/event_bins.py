@@ -140,7 +140,7 @@ class Bins:
         w = sample.weight
         count = arrays.to_host(arrays.namespace(index).bincount(index, minlength=n_bins))
         terms = (w, w * sample.confidence, w * sample.event)
-        sums = [arrays.to_host(found) for found in group_sums(index, n_bins, *terms)]
+        sums = [arrays.to_host(totals) for totals in group_sums(index, n_bins, *terms)]
         share = np.where(count > 0, sums[0], np.nan)
         lowest, highest = np.full(n_bins, np.nan), np.full(n_bins, np.nan)
         if arrays.is_host(index):
@@ -151,5 +151,5 @@ class Bins:
             ascending = arrays.namespace(index).sort(sample.confidence)
             first, last = (arrays.like(at[filled], index) for at in (ends - count, ends - 1))
             lowest[filled], highest[filled] = (arrays.to_host(ascending[at]) for at in (first, last))
-        effective = arrays.to_host(effective_numbers(index, w, *(arrays.like(one, w) for one in (count, sums[0]))))
+        effective = arrays.to_host(effective_numbers(index, w, *(arrays.like(array, w) for array in (count, sums[0]))))
         return cls(count, sums[0], effective, sums[1] / share, sums[2] / share, lowest, highest)

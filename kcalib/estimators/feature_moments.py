@@ -70,18 +70,18 @@ def feature_moments(problem: FeatureProblem, *, second: bool = True, drawn: np.n
     what the law given the predictions says: half the mean square of `drawn`, sums of drawn targets, where these are at
     hand, or else the formula, on a subset of the pairs. Weighted samples have none.
     """
-    found, points, marks = problem.map, problem.points, problem.marks
-    sums, own = mark_sums(found, points, marks, threads=problem.threads)
+    feature_map, points, marks = problem.map, problem.points, problem.marks
+    sums, own = mark_sums(feature_map, points, marks, threads=problem.threads)
     squares = arrays.to_host(sums * sums)
-    per_group = np.zeros((found.n_groups, squares.shape[1]))
-    np.add.at(per_group, np.tile(found.groups, 2), squares)
+    per_group = np.zeros((feature_map.n_groups, squares.shape[1]))
+    np.add.at(per_group, np.tile(feature_map.groups, 2), squares)
     per_group, own = _by_mark_groups(problem, per_group, own)
     totals = per_group - own
     total, trace = float(np.sum(totals)), float(np.sum(own))
-    groups = found.n_groups * np.sum(totals, axis=1), totals.shape[1] * np.sum(totals, axis=0)
+    groups = feature_map.n_groups * np.sum(totals, axis=1), totals.shape[1] * np.sum(totals, axis=0)
     if not second:
         return FeatureMoments(total, None, None, None, None, trace, *groups, None)
-    forms, diagonal = row_forms(found, points, marks, sums, threads=problem.threads)
+    forms, diagonal = row_forms(feature_map, points, marks, sums, threads=problem.threads)
     row_sums = forms - diagonal
     if problem.data.sample_weight is not None:
         return FeatureMoments(total, row_sums, row_sums, diagonal, None, trace, *groups, None)
@@ -94,15 +94,15 @@ def feature_moments(problem: FeatureProblem, *, second: bool = True, drawn: np.n
 
 def _by_mark_groups(problem: FeatureProblem, squares: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Squares of sums, of groups of features by columns of marks, and what is to be taken off; by groups of both."""
-    groups, found = problem.mark_groups, problem.map
+    groups, feature_map = problem.mark_groups, problem.map
     if groups is None:
         return np.sum(squares, axis=1, keepdims=True), own[:, None]
     by_columns = groups[:, None] == np.arange(groups.max() + 1)
     xp, marks = arrays.namespace(problem.marks), problem.marks
-    if len(found.projections):
+    if len(feature_map.projections):
         columns = [arrays.like(np.flatnonzero(chosen), marks) for chosen in by_columns.T]
         parts = [
-            mark_sums(found, problem.points, xp.take(marks, some, axis=1), threads=problem.threads)[1]
+            mark_sums(feature_map, problem.points, xp.take(marks, some, axis=1), threads=problem.threads)[1]
             for some in columns
         ]
         return squares @ by_columns, np.stack(parts, axis=1)

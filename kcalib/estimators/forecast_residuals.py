@@ -70,9 +70,9 @@ def residuals_of(packed: Packed, *, threads: int | None, max_memory: float | Non
         )
     if problem.target is None:
         return Residuals(arrays.where_computed(problem.left.marks, np.float64), 0.0)
-    one = (Term(1.0, (Factor("gaussian", "euclidean"),)),)  # at distance 0
+    constant = (Term(1.0, (Factor("gaussian", "euclidean"),)),)  # at distance 0
     nowhere = 0 * problem.left.marks[:, :1]
-    alone = replace(problem, left=Side(nowhere, problem.left.marks), kernel=one, predicted=None, table=None)
+    alone = replace(problem, left=Side(nowhere, problem.left.marks), kernel=constant, predicted=None, table=None)
     gram = KernelMatrix(replace(packed, problem=alone), threads=threads, backend=None)
     n, rank = gram.n, min(gram.n, FIRST_RANK)
     xp = arrays.namespace(gram.reference)
@@ -87,9 +87,9 @@ def residuals_of(packed: Packed, *, threads: int | None, max_memory: float | Non
             "take fewer samples, or a target kernel of larger bandwidth, whose factor has fewer columns",
             gram.reference,
         )
-        found = partial_cholesky(gram, rank, tol=LEFT, seed=seed)
-        if rank == n or found.trace_residual <= LEFT * trace or found.rank < rank:
-            return Residuals(found.factor, max(0.0, found.trace_residual))
+        cholesky = partial_cholesky(gram, rank, tol=LEFT, seed=seed)
+        if rank == n or cholesky.trace_residual <= LEFT * trace or cholesky.rank < rank:
+            return Residuals(cholesky.factor, max(0.0, cholesky.trace_residual))
         rank = min(n, 2 * rank)
 
 

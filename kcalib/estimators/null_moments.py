@@ -48,8 +48,8 @@ def null_moments(data: Data, packed: Packed, backend: Backend) -> NullMoments:
     """
     law = finite_law(data, packed)
     if law is None:
-        found = np.mean(list(_drawn(data, packed, backend)), axis=0)
-        return NullMoments(float(found[0]), float(found[1]), False)
+        means = np.mean(list(_drawn(data, packed, backend)), axis=0)
+        return NullMoments(float(means[0]), float(means[1]), False)
     return _of_law(law, backend)
 
 
@@ -108,7 +108,7 @@ def effective_events(data: Data, packed: Packed) -> float:
     parts = finite_parts(data, packed)
     if parts is None:
         drawn = [_with_drawn(data, packed, replicate) for replicate in range(n_draws(data.n))]
-        lengths = [diagonal(one.problem) for one in drawn]
+        lengths = [diagonal(problem_of_draw.problem) for problem_of_draw in drawn]
         second, fourth = sum(total(own) for own in lengths), sum(total(own * own) for own in lengths)
         return second**2 / (len(drawn) * fourth) if fourth > 0 else 0.0
     second = fourth = 0.0

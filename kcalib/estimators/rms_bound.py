@@ -108,8 +108,8 @@ def feature_eigenvalue(problem: FeatureProblem) -> MeanEigenvalue:
     NoBoundError
         If the feature kernel is not bounded.
     """
-    found, points, n = problem.map, problem.points, problem.n
-    supremum = feature_supremum(found, has_bounded_points=points_are_bounded(problem.data))
+    feature_map, points, n = problem.map, problem.points, problem.n
+    supremum = feature_supremum(feature_map, has_bounded_points=points_are_bounded(problem.data))
     if supremum is None:
         raise NoBoundError(f"the kernel {problem.packed.kernel} has no known supremum")
     size, xp = min(n, MOST_WITH_FEATURES), arrays.namespace(points)
@@ -117,7 +117,7 @@ def feature_eigenvalue(problem: FeatureProblem) -> MeanEigenvalue:
     gram: Array | float = 0.0
     for begin in range(0, size, ROWS):
         some = xp.take(points, arrays.like(rows[begin : begin + ROWS], points), axis=0)
-        phi = feature_rows(found, some, threads=problem.threads)
+        phi = feature_rows(feature_map, some, threads=problem.threads)
         gram = gram + linalg.matmul(phi.T, phi)
     return MeanEigenvalue(float(linalg.eigvalsh(arrays.to_host(gram) / size)[-1]), supremum, size)
 

@@ -23,8 +23,6 @@ from kcalib._input.checks import dtype_name
 from kcalib._input.data import Data
 from kcalib._input.forecasts import prepare
 from kcalib._input.source import (
-    AT_ONCE,
-    REMEDY,
     Source,
     check_left_to_source,
     check_not_for_sums,
@@ -328,7 +326,11 @@ def _of_source(
         return source.summed(lens=lens, n_resamples=0, **kernels, **state_options(**checked)).skce()
     _check_has_no_features(estimator, n_columns, seed)
     if estimator not in ("block", "linear"):
-        raise OptionError("estimator", f"is {estimator!r}, which {AT_ONCE}; use estimator='features', {REMEDY}")
+        raise OptionError(
+            "estimator",
+            f"is {estimator!r}, which reads all samples at once; use estimator='features', or pass the "
+            "samples themselves: y, p = source.read(0, n)",
+        )
 
     def prepared(true: Any, pred: Any) -> Data:
         return prepare(true, pred, lens=lens, dtype=dtype, threads=options.threads)

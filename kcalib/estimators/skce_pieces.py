@@ -68,12 +68,12 @@ def blocks_of_source(
         data = prepared(true[:used], rows_of(pred, slice(used)))
         if first is None:
             some = data.take(np.arange(min(FIRST, used)))
-            found = packed(some, kernel, None)
-            kernel, target = found.kernel, found.target.given
-            sources = [*map(name_of, found.medians)]
-            sources += [f"{name_of(median)} of one draw of each" for median in found.target.medians]
+            packed_first = packed(some, kernel, None)
+            kernel, target = packed_first.kernel, packed_first.target.given
+            sources = [*map(name_of, packed_first.medians)]
+            sources += [f"{name_of(median)} of one draw of each" for median in packed_first.target.medians]
             from_first = f"{' and '.join(sources)} of the first {some.n} samples" if sources else ""
-            if any(one.value == 0 for one in found.medians):  # others may differ
+            if any(one.value == 0 for one in packed_first.medians):  # others may differ
                 from_first = f"no median: the first {some.n} predictions are identical"
         estimate = estimated(data, packed(data, kernel, target), size)
         count = used // size

@@ -29,8 +29,6 @@ from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.labels import Classification
 from kcalib._input.methods import resolved
 from kcalib._input.source import (
-    AT_ONCE,
-    REMEDY,
     check_left_to_source,
     check_not_for_sums,
     is_source,
@@ -259,7 +257,11 @@ def sums_of(method: str | CalibrationMethod) -> dict[str, Any]:
     if isinstance(chosen, Auto):
         return {}
     if not isinstance(chosen, Features):
-        raise OptionError("method", f"is {chosen.name!r}, which {AT_ONCE}; use method='features', {REMEDY}")
+        raise OptionError(
+            "method",
+            f"is {chosen.name!r}, which reads all samples at once; use method='features', or pass the "
+            "samples themselves: y, p = source.read(0, n)",
+        )
     draws = None if isinstance(method, str) else chosen.n_resamples  # a name leaves them to the sums
     return state_options(n_columns=chosen.n_columns, n_resamples=draws)
 
@@ -341,8 +343,8 @@ def _work(data: Data, task: Task) -> Work:
 @_work.register
 def _(data: Classification, task: Task) -> Work:
     rank = data.m if task.packed.target.root is None else task.packed.target.root.shape[1]
-    one = float(data.n) * (data.n + MARK_COST) * rank
-    return Work(f"{data.n} samples of {data.m} classes", "labels", one, LABELS_WORK)
+    multiply_adds = float(data.n) * (data.n + MARK_COST) * rank
+    return Work(f"{data.n} samples of {data.m} classes", "labels", multiply_adds, LABELS_WORK)
 
 
 @_work.register

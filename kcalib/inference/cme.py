@@ -151,28 +151,28 @@ class CME(CalibrationMethod):
         if self.reference not in ("auto", "draws"):
             needed = events.LOCATIONS if self.reference == "conditional" else events.LOCATIONS_OF_RESIDUALS
             warn_if_few(task, f"method='cme' with reference={self.reference!r}", needed)
-        found = self.outcome(task.data, task.options, seed)
+        outcome = self.outcome(task.data, task.options, seed)
         law = {
-            "draws": f"{found.n_resamples} draws from the predictions",
-            "F": f"Hotelling's F law with {found.rank} and {task.n - found.rank} degrees of freedom",
-            "chi2": f"asymptotic chi-square law with {found.rank} degrees of freedom",
-            "conditional": f"chi-square law with {found.rank} degrees of freedom, covariance of the predictions",
-        }[found.reference]
-        if found.open_events is not None:
-            law += f", which leave about {found.open_events:.2g} events open"
+            "draws": f"{outcome.n_resamples} draws from the predictions",
+            "F": f"Hotelling's F law with {outcome.rank} and {task.n - outcome.rank} degrees of freedom",
+            "chi2": f"asymptotic chi-square law with {outcome.rank} degrees of freedom",
+            "conditional": f"chi-square law with {outcome.rank} degrees of freedom, covariance of the predictions",
+        }[outcome.reference]
+        if outcome.open_events is not None:
+            law += f", which leave about {outcome.open_events:.2g} events open"
         return task.result(
             method=self.name,
-            statistic=found.statistic,
-            log_pvalue=found.log_pvalue,
-            pvalue=found.pvalue,
-            pvalue_from={"draws": "draws", "conditional": "law"}.get(found.reference),
-            estimate=found.estimate,
+            statistic=outcome.statistic,
+            log_pvalue=outcome.log_pvalue,
+            pvalue=outcome.pvalue,
+            pvalue_from={"draws": "draws", "conditional": "law"}.get(outcome.reference),
+            estimate=outcome.estimate,
             null_law=law,
             estimator="UCME",
-            n_locations=found.n_locations,
-            n_resamples=found.n_resamples,
-            seed=found.seed,
-            **found.description,
+            n_locations=outcome.n_locations,
+            n_resamples=outcome.n_resamples,
+            seed=outcome.seed,
+            **outcome.description,
         )
 
     def outcome(self, data: Data, options: PairOptions, seed: int) -> CMEOutcome:
@@ -298,16 +298,16 @@ class Whitening:
         """Of columns of `differences`, shape (J, count); infinite where one that is not 0 has no variance."""
         excluded = np.any(np.abs(differences[~self.variable]) > self.limit[~self.variable, None], axis=0)
         units = differences[self.variable] / self.scale[self.variable, None]
-        found = n * np.sum((self.roots.T @ units) ** 2, axis=0) if len(units) else np.zeros(differences.shape[1])
-        return np.where(excluded, math.inf, found)
+        statistics = n * np.sum((self.roots.T @ units) ** 2, axis=0) if len(units) else np.zeros(differences.shape[1])
+        return np.where(excluded, math.inf, statistics)
 
     @property
     def directions(self) -> np.ndarray:
         """S^{-1/2} of values at the locations, shape (J, rank)."""
-        found = np.zeros((len(self.scale), self.rank))
+        factors = np.zeros((len(self.scale), self.rank))
         if self.variable.any():
-            found[self.variable] = self.roots / self.scale[self.variable, None]
-        return found
+            factors[self.variable] = self.roots / self.scale[self.variable, None]
+        return factors
 
     def worst(self, differences: np.ndarray) -> int:
         """The location with the largest of the differences, shape (J,), that S gives no variance."""
@@ -324,8 +324,8 @@ def _open_events(data: Data, locations: Data, packed: Packed, backend: Backend, 
     fourth = fourth_moment(data, locations, packed, backend, whitening.directions)
     if fourth is None or ALONE * (fourth - r * (r + 2)) > data.n:
         return None
-    found = data.n * min(1.0, r * (r + 2) / fourth)
-    return found if found >= ENOUGH_EVENTS else None
+    n_open = data.n * min(1.0, r * (r + 2) / fourth)
+    return n_open if n_open >= ENOUGH_EVENTS else None
 
 
 def _referred(value: float, rank: int, n: int, reference: str) -> tuple[float, float]:

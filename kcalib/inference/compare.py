@@ -34,8 +34,6 @@ from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.labels import Classification
 from kcalib._input.source import (
-    AT_ONCE,
-    REMEDY,
     Source,
     check_left_to_source,
     check_not_for_sums,
@@ -316,7 +314,11 @@ def _of_sources(
     if len(sources) < 2:
         raise ValueError(f"`y_true` has {len(sources)} sources, expected two or more to compare")
     if metric not in IN_PIECES:
-        raise OptionError("metric", f"is {metric!r}, which {AT_ONCE}; use one of {', '.join(IN_PIECES)}, {REMEDY}")
+        raise OptionError(
+            "metric",
+            f"is {metric!r}, which reads all samples at once; use one of {', '.join(IN_PIECES)}, or pass the samples "
+            "themselves: y, p = source.read(0, n)",
+        )
     check_not_for_sums(
         n_resamples=options.n_resamples,
         dtype=None if dtype_name(options.dtype) == "float64" else options.dtype,

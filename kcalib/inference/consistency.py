@@ -143,22 +143,22 @@ class Consistency(CalibrationMethod):
         check_from_logits(self.from_logits, self.test_predictions)
 
     def test(self, task: Task, seed: int) -> CalibrationTestResult:
-        found = self.outcome(task.data, task.options, seed)
-        redrawn = "predictions and labels" if found.resample_predictions else "labels"
+        outcome = self.outcome(task.data, task.options, seed)
+        redrawn = "predictions and labels" if outcome.resample_predictions else "labels"
         return task.result(
             method=self.name,
-            statistic=found.estimate,
-            log_pvalue=math.log(found.pvalue),
-            pvalue=found.pvalue,
-            estimate=found.estimate,
-            null_law=f"{found.n_resamples} replicates of {redrawn}",
+            statistic=outcome.estimate,
+            log_pvalue=math.log(outcome.pvalue),
+            pvalue=outcome.pvalue,
+            estimate=outcome.estimate,
+            null_law=f"{outcome.n_resamples} replicates of {redrawn}",
             pvalue_from="draws",
-            estimator=ESTIMATORS.get(found.estimator, found.estimator),
-            n_resamples=found.n_resamples,
-            n_locations=None if found.locations is None else found.locations["n_locations"],
-            seed=found.seed,
-            **task.blocks(found.block_size),
-            **(found.description or {}),
+            estimator=ESTIMATORS.get(outcome.estimator, outcome.estimator),
+            n_resamples=outcome.n_resamples,
+            n_locations=None if outcome.locations is None else outcome.locations["n_locations"],
+            seed=outcome.seed,
+            **task.blocks(outcome.block_size),
+            **(outcome.description or {}),
         )
 
     def outcome(self, data: Data, options: PairOptions, seed: int) -> ConsistencyOutcome:

@@ -152,14 +152,14 @@ def residual_bound(kernel_bound: float, matrix: np.ndarray | None, m: int, norms
     """B = 2^(1 + 1/p - 1/q) sup |k| ||M||_(p,q); without `norms` the smallest of those that are known."""
     matrix = np.eye(m) if matrix is None else matrix
     pairs = [check_norms(norms)] if norms is not None else list(itertools.product(NORMS, repeat=2))
-    found = [(2 ** (1 + 1 / p - 1 / q) * norm) for p, q in pairs if (norm := induced_norm(matrix, p, q)) is not None]
-    if not found:
+    bounds = [(2 ** (1 + 1 / p - 1 / q) * norm) for p, q in pairs if (norm := induced_norm(matrix, p, q)) is not None]
+    if not bounds:
         p, q = pairs[0]
         raise ValueError(
             f"`norms` is {(p, q)}: this norm of a matrix that is not diagonal is not known in closed form; "
             "use p = 1, q = inf, p = q = 2, or leave it out"
         )
-    return kernel_bound * min(found)
+    return kernel_bound * min(bounds)
 
 
 def forecast_bound(kernel_bound: float, packed: Packed, norms: Any) -> float:

@@ -134,9 +134,9 @@ def law_of_draws(
     # Both are differences of |S|^2, which is the sum of total and trace, and of the trace.
     as_large = int(np.sum(drawn >= total - TIE * (abs(total) + trace)))
     pvalue = (1 + as_large) / (1 + len(drawn))
-    found = NullLaw.of_draws(pvalue, description, drawn / (n - 1))
+    null_law = NullLaw.of_draws(pvalue, description, drawn / (n - 1))
     statistic = total / (n - 1)
-    return beyond_draws(found, statistic, drawn / (n - 1), events=events, law=lambda: law(statistic))
+    return beyond_draws(null_law, statistic, drawn / (n - 1), events=events, law=lambda: law(statistic))
 
 
 def _result(

@@ -86,10 +86,10 @@ class Gamma(AllPairs):
             if variance == 0:
                 return degenerate(total)
             if hidden.size <= STORED_UP_TO:
-                found = full_spectrum(hidden)
+                spectrum = full_spectrum(hidden)
             else:
-                found = leading_spectrum(hidden, N_EIGENVALUES, lambda found: True)
-            skewness = max(0.0, found.skewness)
+                spectrum = leading_spectrum(hidden, N_EIGENVALUES, lambda spectrum: True)
+            skewness = max(0.0, spectrum.skewness)
         described = f"gamma law of standard deviation {math.sqrt(variance):.4g} and skewness {skewness:.4g}, {of}"
         return NullLaw(log_gamma_tail(statistic, variance, skewness), described)
 

@@ -104,10 +104,10 @@ class Measured:
         many classes see little of an error that they all share.
         """
         rejected = self.test.pvalue < self.level
-        found = direction(n, accuracy, confidence)
-        if found and not rejected and beyond_chance(n, accuracy, confidence, self.level):
-            return f"no evidence by the SKCE, but {', '.join(found)}"
-        return self.verdict(found)
+        words = direction(n, accuracy, confidence)
+        if words and not rejected and beyond_chance(n, accuracy, confidence, self.level):
+            return f"no evidence by the SKCE, but {', '.join(words)}"
+        return self.verdict(words)
 
     def forecast_verdict(self, reasons: Callable[[float], list[str]]) -> str:
         """Of predicted distributions, with what is off by more than so many standard errors.
@@ -115,10 +115,10 @@ class Measured:
         Where the SKCE finds nothing, a reason has to stand by itself, at the level over two of them.
         """
         rejected = self.test.pvalue < self.level
-        found = reasons(2.0 if rejected else -float(scipy.special.ndtri(self.level / 4)))
-        if found and not rejected:
-            return f"no evidence by the SKCE, but {', '.join(found)}"
-        return self.verdict(found)
+        words = reasons(2.0 if rejected else -float(scipy.special.ndtri(self.level / 4)))
+        if words and not rejected:
+            return f"no evidence by the SKCE, but {', '.join(words)}"
+        return self.verdict(words)
 
 
 def shown_at_least(value: float) -> str:

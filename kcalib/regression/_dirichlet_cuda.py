@@ -75,10 +75,10 @@ def class_shares(
         grid = -(-(end - begin) // TILE), groups
         arguments = products, some, count, *samples, own, np.int64(per_group), sums, floors
         compiled.launch("kcalib_class_sums", grid, arguments)
-        found = shares[begin:end], log_sums[begin:end]
+        outputs = shares[begin:end], log_sums[begin:end]
         sizes = np.int64(n_training), np.int64(per_group), np.int64(groups), np.int64(n_classes)
         grid = compiled.blocks(end - begin), 1
-        compiled.launch("kcalib_class_shares", grid, (sums, floors, count, labels, *sizes, *found))
+        compiled.launch("kcalib_class_shares", grid, (sums, floors, count, labels, *sizes, *outputs))
         if n > step:
             cupy.cuda.get_current_stream().synchronize()
         if progress is not None:

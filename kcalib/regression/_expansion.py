@@ -65,11 +65,11 @@ class Expansion:
         points = arrays.namespace(problem.points).ascontiguousarray(problem.points)
         backend = KernelMatrix(pack_points(points, kernel, "float64", elsewhere=True), threads=None, backend=None)
         most = _largest_rank(points, max_memory)
-        found = _factor(backend, most, arrays.is_host(points))
-        if found.rank < most:
-            reason = f"a factor of rank {found.rank} is the kernel matrix of {problem.n} samples to rounding"
-            return cls._of_factor(problem, backend, found.factor, found.pivots, reason)
-        del found
+        cholesky = _factor(backend, most, arrays.is_host(points))
+        if cholesky.rank < most:
+            reason = f"a factor of rank {cholesky.rank} is the kernel matrix of {problem.n} samples to rounding"
+            return cls._of_factor(problem, backend, cholesky.factor, cholesky.pivots, reason)
+        del cholesky
         reason = f"the kernel matrix of {problem.n} samples has no rank below {most}"
         check_memory(
             (24 if arrays.is_host(points) else 40) * problem.n**2,
@@ -144,10 +144,10 @@ def _factor(backend: KernelMatrix, most: int, on_host: bool) -> LowRank:
     the same pivots, if the last block of these was a whole one.
     """
     for rank in () if on_host else [rank for rank in RANKS_ON_GPU if rank < most]:
-        found = partial_cholesky(backend, rank, to_rounding=True)
-        if found.rank <= rank - automatic_block(rank):
-            return found
-        del found
+        cholesky = partial_cholesky(backend, rank, to_rounding=True)
+        if cholesky.rank <= rank - automatic_block(rank):
+            return cholesky
+        del cholesky
     return partial_cholesky(backend, most, to_rounding=True)
 
 

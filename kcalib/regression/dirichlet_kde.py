@@ -46,10 +46,6 @@ ORIENTATIONS = ("training", "query")
 POWERS = {"l1": 1, "l2": 2}  # p of each norm
 Progress = Callable[[float], None]
 
-AT_THE_END = (
-    "the likelihood of the predictions is highest at the end of the bandwidths tried, {:g}, which says nothing of "
-    "calibration: a single prediction of 0 or 1 does that; pass bandwidth='loo_risk', or a number"
-)
 SMALLEST = 2.0**-1022  # the smallest normal number: what the logarithm of a smaller probability is taken of
 ROUNDING = 10.0  # bandwidths are above so many machine epsilons: exponents are of the size of 1 / bandwidth
 
@@ -156,7 +152,12 @@ class Bandwidth:
         if bandwidth == "likelihood":
             best = max(BANDWIDTHS, key=lambda b: log_likelihoods[b])
             if best in (BANDWIDTHS[0], BANDWIDTHS[-1]):
-                warn(AT_THE_END.format(best), UserWarning)
+                warn(
+                    f"the likelihood of the predictions is highest at the end of the bandwidths tried, {best:g}, which "
+                    "says nothing of calibration: a single prediction of 0 or 1 does that; pass bandwidth='loo_risk', "
+                    "or a number",
+                    UserWarning,
+                )
             return cls(best, f"best leave-one-out log-likelihood of {len(BANDWIDTHS)}", log_likelihoods)
         best = min(BANDWIDTHS, key=lambda b: risks[b])
         return cls(best, f"best leave-one-out risk of {len(BANDWIDTHS)}", risks)
@@ -297,8 +298,8 @@ class DirichletKDE(CalibrationFunction):
         check_choice("orientation", self.orientation, ORIENTATIONS)
         check_choice("dtype", self.dtype, DTYPES)
         self._ratio = Ratio.of(problem, self.orientation, self.dtype, self.threads)
-        found = Bandwidth.found(self._ratio, problem, self.bandwidth)
-        self.bandwidth_, self.criteria_ = found.value, found.criteria
+        choice = Bandwidth.found(self._ratio, problem, self.bandwidth)
+        self.bandwidth_, self.criteria_ = choice.value, choice.criteria
 
     def _features(self, problem: Problem) -> Array:
         return _phi(problem, self._ratio.beside(problem.simplex).shares(problem.simplex, self.bandwidth_))
@@ -389,9 +390,9 @@ def kde_calibration_error(
     lens = Canonical() if lens is None else lens
     problem = Problem.of(data, lens)
     ratio = Ratio.of(problem, orientation, data.dtype, threads)
-    found = Bandwidth.found(ratio, problem, bandwidth)
+    choice = Bandwidth.found(ratio, problem, bandwidth)
     with TerminalProgress() as progress:
-        shares, log_likelihood = ratio.leave_one_out(found.value, progress)
+        shares, log_likelihood = ratio.leave_one_out(choice.value, progress)
     xp = arrays.namespace(shares)
     value = float(xp.mean(xp.sum(xp.abs(_phi(problem, shares)) ** POWERS[norm], axis=1)))
     if not needs_result:
@@ -399,8 +400,8 @@ def kde_calibration_error(
     return KDEResult(
         value=value,
         norm=norm,
-        bandwidth=found.value,
-        bandwidth_source=found.source,
+        bandwidth=choice.value,
+        bandwidth_source=choice.source,
         log_likelihood=log_likelihood,
         orientation=orientation,
         lens=str(lens),

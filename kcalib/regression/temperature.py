@@ -88,11 +88,11 @@ class TemperatureCalibration(CalibrationFunction):
         self.temperature_ = self._found.temperature
 
     def _warn_of_fit(self) -> None:
-        found = self._found
-        if found.at_bound:
+        search = self._found
+        if search.at_bound:
             warn(
-                f"the risk gets lower up to the bound T = {found.temperature:g}, which was taken ({found.before:.6g} "
-                f"at T = 1, {found.after:.6g} there): a temperature is no model of these errors, or samples are few; "
+                f"the risk gets lower up to the bound T = {search.temperature:g}, which was taken ({search.before:.6g} "
+                f"at T = 1, {search.after:.6g} there): a temperature is no model of these errors, or samples are few; "
                 "pass temperature=, or another estimation function, such as kcalib.regression.BinnedCalibration",
                 TemperatureBoundWarning,
             )
@@ -127,16 +127,16 @@ def lowest(risk: Callable[[float], float], low: float, high: float, points: int)
     The best of a grid, then Brent's method around it. T = 1 is on the grid if it is between the bounds, and wins ties.
     """
     grid = np.linspace(np.log(low), np.log(high), points)
-    one = int(np.argmin(np.abs(grid)))
+    start = int(np.argmin(np.abs(grid)))
     if grid[0] < 0 < grid[-1]:
-        grid[one] = 0.0
+        grid[start] = 0.0
     risks = np.array([risk(t) for t in grid])
-    best = one if risks[one] <= risks.min() else int(np.argmin(risks))
+    best = start if risks[start] <= risks.min() else int(np.argmin(risks))
     around = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
     refined = scipy.optimize.minimize_scalar(risk, bounds=around, method="bounded", options={"xatol": 1e-6})
     place, value = (refined.x, refined.fun) if refined.fun < risks[best] else (grid[best], risks[best])
     for end in (0, -1):  # where all probabilities are 0 or 1 the function does not change any more
-        if place != 0 and risks[end] - value <= ROUNDING * max(abs(value), abs(risks[one])):
+        if place != 0 and risks[end] - value <= ROUNDING * max(abs(value), abs(risks[start])):
             place, value = grid[end], risks[end]
     return float(place), float(value), len(grid) + int(refined.nfev)
 

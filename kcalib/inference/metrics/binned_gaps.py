@@ -87,10 +87,10 @@ class BinnedGaps:
         n, b = self.n, len(self.counts)
         share = self.counts / n
         within = np.sqrt(np.maximum(self.squares - self.means**2 / share, 0.0) / n)
-        found = within[:, None] * random.standard_normal((b, n_replicates))
+        sums_of_bins = within[:, None] * random.standard_normal((b, n_replicates))
         numbers = np.sqrt(share / n)[:, None] * random.standard_normal((b, n_replicates))
         numbers -= share[:, None] * numbers.sum(axis=0)
-        return found + (self.means / share)[:, None] * numbers
+        return sums_of_bins + (self.means / share)[:, None] * numbers
 
     def unseen(self, among: np.ndarray, tail: float) -> float:
         """By how much the ECE may be otherwise for labels of a kind that the bins `among`, 0 or 1, do not hold."""
@@ -128,8 +128,8 @@ def bounded(
     beyond = int((1 - confidence_level) / 2 * (replicates + 1) * (1 + 1e-12))  # at least 1, by Options.check
     exceeding = min(int(np.sum(high >= value)), int(np.sum(low <= value)))
     pvalue = min(1.0, 2 * (1 + exceeding) / (1 + replicates))
-    found = value - float(high[-beyond]), value - float(low[beyond - 1]), pvalue
-    return decided(value, error, found, n, confidence_level, limits, RESOLUTION)
+    limits_and_pvalue = value - float(high[-beyond]), value - float(low[beyond - 1]), pvalue
+    return decided(value, error, limits_and_pvalue, n, confidence_level, limits, RESOLUTION)
 
 
 def estimate_of(

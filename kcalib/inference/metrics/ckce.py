@@ -41,12 +41,14 @@ def ckce(data: Sequence[Data], confidence_level: float, options: MetricOptions) 
     kernel = default_kernel(*data) if options.kernel is None else options.kernel
     together = Together.of(data, kernel, options)
     matrices = [
-        KernelMatrix(kernel_alone(one), threads=options.threads, backend=options.backend, parallel=options.parallel)
-        for one in together.packed
+        KernelMatrix(
+            kernel_alone(packed_model), threads=options.threads, backend=options.backend, parallel=options.parallel
+        )
+        for packed_model in together.packed
     ]
     residuals = [
-        residual_rows(one, packed, threads=options.threads, seed=seed).take(slice(None))
-        for one, packed in zip(data, together.packed, strict=True)
+        residual_rows(packed_model, packed, threads=options.threads, seed=seed).take(slice(None))
+        for packed_model, packed in zip(data, together.packed, strict=True)
     ]
     expansions = [
         CKCEExpansion.of(matrix, of_model, n * regularization, rows, seed=seed)

@@ -73,14 +73,14 @@ class _Gaps:
     def differing(self, other: _Gaps) -> Array:
         """1 for bins that do not hold the same gaps of the same samples in the other model, otherwise 0, shape (b,)."""
         differ = (self.bins != other.bins) | (self.gaps != other.gaps)
-        found = self.xp.isin(self.occupied, self.xp.concatenate([self.bins[differ], other.bins[differ]]))
-        return found.astype(np.float64)
+        is_changed = self.xp.isin(self.occupied, self.xp.concatenate([self.bins[differ], other.bins[differ]]))
+        return is_changed.astype(np.float64)
 
 
 def ece(data: Sequence[Classification], confidence_level: float, options: MetricOptions) -> Measured:
     n_bins = N_BINS if options.n_bins is None else int(options.n_bins)
     seed = check_seed(options.seed)
-    models = [_Gaps.of(one, n_bins) for one in data]
+    models = [_Gaps.of(data_of_model, n_bins) for data_of_model in data]
     pairs = list(itertools.combinations(models, 2))
     n_resamples = options.n_resamples
     if n_resamples is None:  # the smallest p-value, adjusted, is then half the level

@@ -69,7 +69,7 @@ class Measured:
 
 def labels_are_shared(models: Sequence[Data]) -> bool:
     """Whether the lens asks all models about the same labels, and not each about the classes that it predicts."""
-    return not any(isinstance(one.lens, (TopLabel, TopK)) for one in models)
+    return not any(isinstance(model.lens, (TopLabel, TopK)) for model in models)
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,12 @@ class Together:
 
     @classmethod
     def of(cls, models: Sequence[Data], kernel: Kernel | None, options: MetricOptions) -> Together:
-        found = _packing.pack_alike(
+        packed_alike = _packing.pack_alike(
             *models, kernel=kernel, target_kernel=options.target_kernel, threads=options.threads
         )
-        sources = [_source(found.medians)] if found.medians else []
-        sources += [f"on targets: {_source(found.target_medians)}"] if found.target_medians else []
-        return cls(models, found.packed, "; ".join(sources) or "given")
+        sources = [_source(packed_alike.medians)] if packed_alike.medians else []
+        sources += [f"on targets: {_source(packed_alike.target_medians)}"] if packed_alike.target_medians else []
+        return cls(models, packed_alike.packed, "; ".join(sources) or "given")
 
     def described(self, backend: Backend | KernelMatrix) -> dict[str, Any]:
         """The fields of `Comparison` that say what was compared, by which kernels; `backend` is that of the first."""
@@ -122,14 +122,14 @@ def joined(separator: str, names: Iterable[str | None]) -> str | None:
 
 def _source(medians: Mapping[str, Sequence[MedianDistance]]) -> str:
     sources = []
-    for found in medians.values():
-        samples = {"all samples" if m.exact else f"{m.n_samples} samples drawn with seed {m.seed}": None for m in found}
+    for alike in medians.values():
+        samples = {"all samples" if m.exact else f"{m.n_samples} samples drawn with seed {m.seed}": None for m in alike}
         of = " or ".join(samples)
-        if found[0].value == 0:
+        if alike[0].value == 0:
             sources.append(ANY_BANDWIDTH)
             continue
-        names = " or ".join(dict.fromkeys(name_of(m) for m in found))
-        sources.append(f"median over {len(found)} models of the {names} of {of}")
+        names = " or ".join(dict.fromkeys(name_of(m) for m in alike))
+        sources.append(f"median over {len(alike)} models of the {names} of {of}")
     return "; ".join(dict.fromkeys(sources))
 
 

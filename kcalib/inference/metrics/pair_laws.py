@@ -55,11 +55,11 @@ def pair_variances(
     lens that asks about the predicted class) the laws of the two say no more than Cauchy and Schwarz do.
     """
     laws = _finite_laws(data, packed, rows)
-    found = _by_draws(data, packed, rows) if laws is None else _by_laws(laws, packed, rows, weights, threads)
+    covariance = _by_draws(data, packed, rows) if laws is None else _by_laws(laws, packed, rows, weights, threads)
     if labels_are_shared(data):
-        return np.maximum(found, found.T)
-    deviations = np.sqrt(np.diag(found))
-    return (deviations[:, None] - deviations) ** 2 + np.diag(np.diag(found))
+        return np.maximum(covariance, covariance.T)
+    deviations = np.sqrt(np.diag(covariance))
+    return (deviations[:, None] - deviations) ** 2 + np.diag(np.diag(covariance))
 
 
 def has_finite_laws(data: Sequence[Data], packed: Sequence[Packed]) -> bool:
@@ -69,17 +69,17 @@ def has_finite_laws(data: Sequence[Data], packed: Sequence[Packed]) -> bool:
 
 def _finite_laws(data: Sequence[Data], packed: Sequence[Packed], rows: np.ndarray) -> list[FiniteLaw] | None:
     """Of these samples, with the same values (counts have those of the widest law)."""
-    found = []
-    for one, own in zip(data, packed, strict=True):
-        law = finite_law(one.take(arrays.like(rows, one.reference)), own)
+    laws = []
+    for model, own in zip(data, packed, strict=True):
+        law = finite_law(model.take(arrays.like(rows, model.reference)), own)
         if law is None:
             return None
-        found.append(replace(law, probabilities=arrays.where_computed(law.probabilities).astype(np.float64)))
-    widest = max(found, key=lambda law: int(law.probabilities.shape[1]))
+        laws.append(replace(law, probabilities=arrays.where_computed(law.probabilities).astype(np.float64)))
+    widest = max(laws, key=lambda law: int(law.probabilities.shape[1]))
     m = int(widest.probabilities.shape[1])
     xp = arrays.namespace(widest.probabilities)
     wide = []
-    for law in found:
+    for law in laws:
         n, own_m = law.probabilities.shape
         p = xp.concatenate([law.probabilities, xp.zeros((n, m - own_m))], axis=1) if own_m < m else law.probabilities
         wide.append(replace(law, probabilities=p, root=widest.root))
@@ -90,19 +90,19 @@ def _by_draws(data: Sequence[Any], packed: Sequence[Packed], rows: np.ndarray) -
     """Entry (i, j): the variance of H^i - H^j if targets are drawn from model i, of predicted distributions."""
     rows = rows[:: -(-len(rows) // DRAWN_SAMPLES)]
     at = arrays.like(rows, data[0].reference)
-    data, packed = [one.take(at) for one in data], [one.taken(at) for one in packed]
-    found = np.zeros((len(data), len(data)))
+    data, packed = [model.take(at) for model in data], [model.taken(at) for model in packed]
+    covariance = np.zeros((len(data), len(data)))
     for i, law in enumerate(data):
         sums = squares = np.zeros((len(data), len(rows), len(rows)))
         for replicate in range(DRAWS):
             y = law.draw(DRAW_SEED, replicate).y
-            drawn = [own.with_targets(one.with_targets(y)) for one, own in zip(data, packed, strict=True)]
-            entries = np.stack([_entries(one.problem) for one in drawn])
+            drawn = [own.with_targets(model.with_targets(y)) for model, own in zip(data, packed, strict=True)]
+            entries = np.stack([_entries(model.problem) for model in drawn])
             entries = np.where(np.arange(len(data))[:, None, None] == i, entries[i], entries[i] - entries)
             sums, squares = sums + entries, squares + entries**2
         variances = np.maximum(squares - sums**2 / DRAWS, 0.0) / (DRAWS - 1)
-        found[i] = variances.sum(axis=(1, 2)) / (len(rows) * (len(rows) - 1))
-    return found
+        covariance[i] = variances.sum(axis=(1, 2)) / (len(rows) * (len(rows) - 1))
+    return covariance
 
 
 def _entries(problem: PairProblem) -> np.ndarray:
@@ -126,9 +126,9 @@ def _by_laws(
         laws = [replace(law, probabilities=law.probabilities[some]) for law in laws]
         rows = rows[some]
     if weights is None:
-        weights = [_kernel_values(one) for one in packed]
+        weights = [_kernel_values(model) for model in packed]
     covariances = [_Covariances.of(law, threads) for law in laws]
-    found = np.zeros((len(laws), len(laws)))
+    covariance = np.zeros((len(laws), len(laws)))
     for begin in range(0, len(rows), STRIP):
         strip = slice(begin, begin + STRIP)
         tiles = [without_own(weight(rows[strip], rows), begin) for weight in weights]
@@ -136,10 +136,10 @@ def _by_laws(
             traces = law.traces(strip)
             for j, other in enumerate(covariances):
                 if i == j:
-                    found[i, i] += linalg.weighted_squares(tiles[i], traces)
+                    covariance[i, i] += linalg.weighted_squares(tiles[i], traces)
                 else:
-                    found[i, j] += law.of_differences(strip, traces, tiles[i], tiles[j], law.p - other.p)
-    return found / (len(rows) * (len(rows) - 1))
+                    covariance[i, j] += law.of_differences(strip, traces, tiles[i], tiles[j], law.p - other.p)
+    return covariance / (len(rows) * (len(rows) - 1))
 
 
 def _kernel_values(packed: Packed) -> Weights:

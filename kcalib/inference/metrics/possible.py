@@ -73,12 +73,12 @@ def possibilities(
             change = first - others[0] if others else first
             change = change - change[every, observed[combination[0]]][:, None]
             sums[combination].add(change, [laws[i] for i in combination])
-    found = {combination: one.possible() for combination, one in sums.items() if not one.is_settled()}
+    possible = {combination: total.possible() for combination, total in sums.items() if not total.is_settled()}
     for i, j in pairs(n_models):  # where targets are not shared one may change without the other, or with it
-        if not shared and (i,) in found and (j,) in found:
-            a, b = found[i,], found[j,]
-            found[i, j] = Possible(a.most + b.least, a.least + b.most, 0.0, min(a.events, b.events))
-    return found
+        if not shared and (i,) in possible and (j,) in possible:
+            a, b = possible[i,], possible[j,]
+            possible[i, j] = Possible(a.most + b.least, a.least + b.most, 0.0, min(a.events, b.events))
+    return possible
 
 
 class _Sums:

@@ -41,12 +41,12 @@ MOST_COUNTS = 2000  # of larger ones the spread at hand has to do
 
 def brier(data: Sequence[Classification], confidence_level: float, options: MetricOptions) -> Measured:
     scale = 0.5 if data[0].m == 2 else 1.0
-    losses = [scale * arrays.where_computed(square_residuals(one)) for one in data]
+    losses = [scale * arrays.where_computed(square_residuals(model)) for model in data]
     return means(losses, confidence_level, *brier_law(data))
 
 
 def log_loss(data: Sequence[Classification], confidence_level: float, options: MetricOptions) -> Measured:
-    losses = [arrays.where_computed(log_losses(one)) for one in data]
+    losses = [arrays.where_computed(log_losses(model)) for model in data]
     limits, possible = log_loss_law(data)
     largest = max(float(values.max()) for values in losses)  # of logits it can be more than a probability's
     return means(losses, confidence_level, limits._replace(high=max(limits.high, largest)), possible)
@@ -64,10 +64,10 @@ def brier_law(data: Sequence[Classification]) -> tuple[ConfidenceInterval, Possi
 
 def log_loss_law(data: Sequence[Classification]) -> tuple[ConfidenceInterval, Possibilities]:
     """The same of the log loss."""
-    largest = max(-math.log(one.input_epsilon) for one in data)
+    largest = max(-math.log(model.input_epsilon) for model in data)
 
-    def by_label(one: Classification, p: Array) -> Array:
-        return -arrays.namespace(p).log(p.clip(one.input_epsilon, 1.0))
+    def by_label(model: Classification, p: Array) -> Array:
+        return -arrays.namespace(p).log(p.clip(model.input_epsilon, 1.0))
 
     return ConfidenceInterval(0.0, largest), _of_labels(data, by_label)
 
@@ -83,32 +83,32 @@ def log_score(data: Sequence[Forecasts], confidence_level: float, options: Metri
 def _scores(
     data: Sequence[Forecasts], score: Callable[[Forecasts], Array], confidence_level: float, limits: ConfidenceInterval
 ) -> Measured:
-    measured = means([score(one) for one in data], confidence_level, limits, _of_counts(data, score))
-    return replace(measured, described={"prediction": joined(", ", (one.describe()["prediction"] for one in data))})
+    measured = means([score(model) for model in data], confidence_level, limits, _of_counts(data, score))
+    return replace(measured, described={"prediction": joined(", ", (model.describe()["prediction"] for model in data))})
 
 
 def _of_labels(data: Sequence[Classification], by_label: Callable[[Classification, Array], Array]) -> Possibilities:
     """`by_label` gives losses, but for a constant of each row, from probabilities; both of shape (rows, m)."""
 
     def table(rows: slice) -> Table:
-        labels = [arrays.where_computed(one.labels[rows]) for one in data]
-        laws = [arrays.where_computed(one.probabilities[rows, :]).astype(np.float64) for one in data]
-        return Table([by_label(one, p) for one, p in zip(data, laws, strict=True)], laws, labels)
+        labels = [arrays.where_computed(model.labels[rows]) for model in data]
+        laws = [arrays.where_computed(model.probabilities[rows, :]).astype(np.float64) for model in data]
+        return Table([by_label(model, p) for model, p in zip(data, laws, strict=True)], laws, labels)
 
     return possibilities(data[0].n, len(data), data[0].m, table, shared=labels_are_shared(data))
 
 
 def _of_counts(data: Sequence[Forecasts], score: Callable[[Forecasts], Array]) -> Possibilities | None:
     """Of the counts 0, 1, ... that a model holds possible, or that have occurred; None unless all predict counts."""
-    if not all(isinstance(one.prediction, (Poisson, NegativeBinomial)) for one in data):
+    if not all(isinstance(model.prediction, (Poisson, NegativeBinomial)) for model in data):
         return None
-    largest = max(float(arrays.where_computed(_counts(one).quantile(LARGEST_COUNT)).max()) for one in data)
+    largest = max(float(arrays.where_computed(_counts(model).quantile(LARGEST_COUNT)).max()) for model in data)
     m = int(max(largest, float(arrays.where_computed(data[0].y).max()))) + 1
     if m > MOST_COUNTS:
         return None
 
-    def of_model(one: Forecasts, some: Array) -> tuple[Array, Array]:
-        part = one.take(some)
+    def of_model(model: Forecasts, some: Array) -> tuple[Array, Array]:
+        part = model.take(some)
         law = arrays.where_computed(_counts(part).pmf_table())[:, :m]
         xp = arrays.namespace(law)
         law = xp.concatenate([law, xp.zeros((part.n, m - law.shape[1]))], axis=1)
@@ -117,7 +117,7 @@ def _of_counts(data: Sequence[Forecasts], score: Callable[[Forecasts], Array]) -
 
     def table(rows: slice) -> Table:
         some = arrays.like(np.arange(rows.start, rows.stop), data[0].reference)
-        losses, laws = zip(*(of_model(one, some) for one in data), strict=True)
+        losses, laws = zip(*(of_model(model, some) for model in data), strict=True)
         observed = arrays.where_computed(data[0].y[rows, 0]).astype(np.int64)
         return Table(losses, laws, [observed] * len(data))
 
@@ -183,9 +183,9 @@ def mean_estimate(
     if possible is not None:
         error = max(error, math.sqrt(possible.variance / n))
     if few is not None:
-        found = certainty.by_signs(few, confidence_level, resolution)
+        limits_and_pvalue = certainty.by_signs(few, confidence_level, resolution)
     else:
-        found = certainty.by_student(mean, error, n - 1, confidence_level)
+        limits_and_pvalue = certainty.by_student(mean, error, n - 1, confidence_level)
     other = None
     if abs(mean) <= resolution and possible is not None and float(possible.most.max() + possible.least.max()) == 0:
         return Estimate(mean, error, ConfidenceInterval(mean, mean), 1.0)  # the same predictions
@@ -194,8 +194,12 @@ def mean_estimate(
     elif possible is None and not spread and abs(mean) > resolution:
         other = certainty.by_share(mean, n, confidence_level, limits, order=1)
     if other is not None:
-        found = min(found[0], other[0]), max(found[1], other[1]), max(found[2], other[2])
-    return certainty.decided(mean, error, found, n, confidence_level, limits, resolution)
+        limits_and_pvalue = (
+            min(limits_and_pvalue[0], other[0]),
+            max(limits_and_pvalue[1], other[1]),
+            max(limits_and_pvalue[2], other[2]),
+        )
+    return certainty.decided(mean, error, limits_and_pvalue, n, confidence_level, limits, resolution)
 
 
 def _unseen(mean: float, n: int, confidence_level: float, possible: Possible) -> tuple[float, float, float]:

@@ -104,14 +104,14 @@ class _Summed:
 
 def added_by_groups(mine: Sequence[np.ndarray], others: Sequence[np.ndarray] | None, n: int) -> Added | None:
     """From totals of the groups for either kernel, of a model, or of two; None where no features were drawn."""
-    found = None
+    total = None
     for k, totals in enumerate(mine):
         values = totals if others is None else totals - others[k]
         if len(values) > 1:
             error = float(np.std(values, ddof=1)) / math.sqrt(len(values)) / (n * (n - 1))
-            one = Added(error, len(values) - 1)
-            found = one if found is None else Added(*one.to(found.error, found.df))
-    return found
+            part = Added(error, len(values) - 1)
+            total = part if total is None else Added(*part.to(total.error, total.df))
+    return total
 
 
 def _by_pairs(together: Together, options: MetricOptions) -> _Summed:
@@ -144,10 +144,10 @@ def _by_features(
         return None
     problems: list[FeatureProblem] = []
     try:
-        for one, packed in zip(data, together.packed, strict=True):
+        for model, packed in zip(data, together.packed, strict=True):
             first = problems[0] if problems else None
             own = MapOptions(seed=seed, threads=options.threads, beside=first)
-            problems.append(features_of(one, packed, own))
+            problems.append(features_of(model, packed, own))
     except (ValueError, NotImplementedError):
         return None
     about = problems[0].described()
@@ -155,14 +155,14 @@ def _by_features(
     is_shared = all(problem.map is problems[0].map for problem in problems)
     # Embeddings of distributions have coordinates of their own.
     whose = "the same for all models" if is_shared else "drawn for each model"
-    found = [feature_moments(problem) for problem in problems]
+    moments = [feature_moments(problem) for problem in problems]
     tiles = [FeatureTiles.of(problem, rows) for problem in problems]
     return _Summed(
         n=data[0].n,
-        moments=[_on_host_or_device(one) for one in found],
-        entries=[one.entries for one in tiles],
-        weights=[one.values for one in tiles],
-        group_totals=[(one.group_totals, one.mark_group_totals) for one in found],
+        moments=[_on_host_or_device(model) for model in moments],
+        entries=[model.entries for model in tiles],
+        weights=[model.values for model in tiles],
+        group_totals=[(model.group_totals, model.mark_group_totals) for model in moments],
         estimator=f"unbiased estimator by {n_columns} random features of the kernel, {whose}",
         described=together.described(backend)
         | {name: about[name] for name in ("backend", "backend_reason", "n_columns")},
@@ -171,8 +171,8 @@ def _by_features(
 
 def _backends(together: Together, options: MetricOptions) -> list[Backend]:
     return [
-        backend_for(one.problem, backend=options.backend, threads=options.threads, parallel=options.parallel)
-        for one in together.packed
+        backend_for(model.problem, backend=options.backend, threads=options.threads, parallel=options.parallel)
+        for model in together.packed
     ]
 
 

@@ -18,7 +18,7 @@ from kcalib._backend.options import check_integer
 from kcalib._input.columns import FileError
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
-from kcalib._input.source import REMEDY, Source, check_of_classes
+from kcalib._input.source import Source, check_of_classes
 from kcalib.distributions import Distribution
 from kcalib.streaming._forecasts.families import FIELDS
 from kcalib.streaming._options import SharedOptions, StateOptions
@@ -178,7 +178,7 @@ class ReaderSource(Source):
             if model.prediction is not None:
                 raise ValueError(
                     f"`y_true[{name!r}]` has {model.prediction} distributions, and only models of class probabilities "
-                    f"are compared in pieces; {REMEDY}"
+                    "are compared in pieces; or pass the samples themselves: y, p = source.read(0, n)"
                 )
         together = Together(models)
         state = ComparisonState(together.n_classes, together.names, **options)

@@ -279,7 +279,7 @@ def _of_drawn(data: Data, packed: Packed, backend: Backend, size: int, replicate
     drawn, used = packed.with_targets(data.draw(SEED, replicate)), data.n // size * size
     again = backend.like(drawn.problem)
     pairs, sums = block_estimates(again, 2), sweep_one(again, BlockSums(size))
-    largest = max(float(arrays.namespace(found).max(abs(array))) for array in (pairs, sums))
+    largest = max(float(arrays.namespace(array).max(abs(array))) for array in (pairs, sums))
     unit = math.ldexp(0.5, math.frexp(largest)[1])  # a power of 2
     pairs, sums = pairs / unit, sums / unit
     square, fourth = (statistics.total(pairs**power) / pairs.shape[0] for power in (2, 4))

@@ -13,9 +13,9 @@
     debiased_ece       binned errors without the part of noise     estimators/debiased_ece.py
     mmce               maximum mean calibration error              estimators/mmce.py
     brier_score, log_loss   proper scores                          estimators/scores.py
-    crps               score of distributions, and of vectors      estimators/crps.py
-    log_score, pinball_loss   scores of distributions              estimators/forecast_scores.py
-    pit_values, quantile_calibration   where targets lie           estimators/quantile_calibration.py
+    crps               score of distributions, and of vectors      estimators/forecasts/crps.py
+    log_score, pinball_loss   scores of distributions              estimators/forecasts/scores.py
+    pit_values, quantile_calibration   where targets lie           estimators/forecasts/quantile_calibration.py
     brier_decomposition     calibration and sharpness in the Brier score   estimators/brier.py
     evaluate           all of these at once, with a verdict        evaluation.py
     regression         estimation functions, chosen by a risk      regression/
@@ -149,12 +149,12 @@ if TYPE_CHECKING:
     from kcalib.estimators.brier import BrierDecomposition, brier_decomposition
     from kcalib.estimators.canonical_ece import canonical_ece
     from kcalib.estimators.ckce import ToleranceWarning, ckce, jkce
-    from kcalib.estimators.crps import crps
     from kcalib.estimators.debiased_ece import debiased_ece
     from kcalib.estimators.ece import ECEResult, class_wise_ece, top_label_ece
-    from kcalib.estimators.forecast_scores import log_score, pinball_loss
+    from kcalib.estimators.forecasts.crps import crps
+    from kcalib.estimators.forecasts.quantile_calibration import QuantileCalibration, pit_values, quantile_calibration
+    from kcalib.estimators.forecasts.scores import log_score, pinball_loss
     from kcalib.estimators.mmce import MMCEResult, mmce
-    from kcalib.estimators.quantile_calibration import QuantileCalibration, pit_values, quantile_calibration
     from kcalib.estimators.reliability import ReliabilityDiagram, reliability
     from kcalib.estimators.scores import brier_score, log_loss
     from kcalib.estimators.skce import skce
@@ -189,12 +189,12 @@ else:  # to a type checker names are unknown that are not there
         "estimators.brier": "BrierDecomposition brier_decomposition",
         "estimators.canonical_ece": "canonical_ece",
         "estimators.ckce": "ToleranceWarning ckce jkce",
-        "estimators.crps": "crps",
+        "estimators.forecasts.crps": "crps",
         "estimators.debiased_ece": "debiased_ece",
         "estimators.ece": "ECEResult class_wise_ece top_label_ece",
-        "estimators.forecast_scores": "log_score pinball_loss",
+        "estimators.forecasts.scores": "log_score pinball_loss",
         "estimators.mmce": "MMCEResult mmce",
-        "estimators.quantile_calibration": "QuantileCalibration pit_values quantile_calibration",
+        "estimators.forecasts.quantile_calibration": "QuantileCalibration pit_values quantile_calibration",
         "estimators.reliability": "ReliabilityDiagram reliability",
         "estimators.scores": "brier_score log_loss",
         "estimators.skce": "skce",

@@ -29,10 +29,10 @@ from kcalib._input.source import (
 from kcalib._pairs.backends.base import Spread
 from kcalib.distributions import Categorical, Distribution
 from kcalib.estimators.binning import MAX_BINS, N_BINS, reliability_bins
-from kcalib.estimators.crps import crps_values
-from kcalib.estimators.forecast_quantities import LEVELS, has_density, mean_of, means_of, quantiles_of
-from kcalib.estimators.forecast_scores import log_score_values, pinball_values
-from kcalib.estimators.quantile_calibration import curve_of, is_continuous, pit_of
+from kcalib.estimators.forecasts.crps import crps_values
+from kcalib.estimators.forecasts.quantile_calibration import curve_of, is_continuous, pit_of
+from kcalib.estimators.forecasts.quantities import LEVELS, has_density, mean_of, means_of, quantiles_of
+from kcalib.estimators.forecasts.scores import log_score_values, pinball_values
 from kcalib.estimators.scores import accuracy_of, brier_score_of, log_loss_of, top_label, weighted_mean
 from kcalib.estimators.skce import FEATURES
 from kcalib.evaluation_results import INTERVAL, Evaluation, ForecastEvaluation

@@ -12,8 +12,8 @@ from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification
 from kcalib.estimators.binning import N_BINS
-from kcalib.estimators.forecast_quantities import LEVELS
-from kcalib.estimators.quantile_calibration import QuantileCalibration, curve_of
+from kcalib.estimators.forecasts.quantile_calibration import QuantileCalibration, curve_of
+from kcalib.estimators.forecasts.quantities import LEVELS
 from kcalib.estimators.reliability import ClassDiagram, ReliabilityDiagram, diagram_of, worst_classes_of
 from kcalib.lenses import Canonical, TopLabel
 from kcalib.report import figures

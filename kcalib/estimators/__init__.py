@@ -8,10 +8,7 @@
     reliability   reliability diagrams with confidence and consistency bands
     event_bins, bands   bins of a diagram, and where their frequencies may lie
     scores   proper scores: Brier score, log loss
-    crps     CRPS and energy score of predicted distributions
-    forecast_scores   log score and pinball loss of predicted distributions
-    quantile_calibration   PIT values and quantile calibration curves
-    forecast_quantities   what scores ask of predicted distributions
+    forecasts   scores and quantile calibration of predicted distributions
     brier    calibration and sharpness in the Brier score
 
 Each public function checks its input once (`kcalib._input.labels.prepare`) and calls functions of

@@ -20,8 +20,8 @@ from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.labels import Classification
 from kcalib.distributions import Categorical
-from kcalib.estimators.crps import crps_values
-from kcalib.estimators.forecast_scores import log_score_values
+from kcalib.estimators.forecasts.crps import crps_values
+from kcalib.estimators.forecasts.scores import log_score_values
 from kcalib.estimators.scores import log_losses, square_residuals
 from kcalib.inference.compare import compare, compared
 from kcalib.inference.metrics.scores import means

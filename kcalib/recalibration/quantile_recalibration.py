@@ -10,7 +10,7 @@ from kcalib._backend import arrays
 from kcalib._backend.options import check_integer
 from kcalib._input.forecasts import Forecasts
 from kcalib.distributions import Distribution, Samples
-from kcalib.estimators.quantile_calibration import pit_values
+from kcalib.estimators.forecasts.quantile_calibration import pit_values
 from kcalib.recalibration._forecasts import ForecastRecalibrator
 
 __all__ = ["QuantileRecalibration"]

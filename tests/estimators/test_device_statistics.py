@@ -24,7 +24,8 @@ from kcalib import lenses as L
 from kcalib._backend import arrays
 from kcalib._pairs import statistics
 from kcalib.distributions import poisson
-from kcalib.estimators import binning, forecast_quantities, scores
+from kcalib.estimators import binning, scores
+from kcalib.estimators.forecasts import quantities
 from kcalib.recalibration import (
     BetaCalibration,
     DirichletCalibration,
@@ -179,7 +180,7 @@ def test_bad_parameters_are_named(cupy):
 
 # -- scores of distributions -------------------------------------------------------------------
 
-LEVELS = len(forecast_quantities.LEVELS)
+LEVELS = len(quantities.LEVELS)
 SCORES: dict[str, Callable[..., Any]] = {
     "crps": kcalib.crps,
     "weighted": lambda y, d: kcalib.crps(y, d, sample_weight=W[: len(y)]),
@@ -526,7 +527,7 @@ def test_numbers_of_an_evaluation_of_distributions(cupy, name):
         if data.n_dims == 1:
             found = evaluation._of_numbers(data, 3)
             return tuple(found.values())
-        errors = data.y - forecast_quantities.means_of(data)
+        errors = data.y - quantities.means_of(data)
         return evaluation._spread(data, errors)
 
     with stays_on_device(at_most=LEVELS):

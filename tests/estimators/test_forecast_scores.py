@@ -28,9 +28,9 @@ from kcalib.distributions import (
     PowerExponential,
     Samples,
 )
-from kcalib.estimators import crps, quantile_calibration
-from kcalib.estimators.crps import crps_values
-from kcalib.estimators.forecast_quantities import forecasts_of
+from kcalib.estimators.forecasts import crps, quantile_calibration
+from kcalib.estimators.forecasts.crps import crps_values
+from kcalib.estimators.forecasts.quantities import forecasts_of
 
 Y = np.array([0.3, -4.0, 2.5, 100.0])
 MEAN = np.array([0.1, 0.5, 2.5, -3.0])

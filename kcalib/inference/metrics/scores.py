@@ -19,8 +19,8 @@ from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification
 from kcalib._pairs import statistics
 from kcalib.distributions import NegativeBinomial, Poisson
-from kcalib.estimators.crps import crps_values
-from kcalib.estimators.forecast_scores import log_score_values
+from kcalib.estimators.forecasts.crps import crps_values
+from kcalib.estimators.forecasts.scores import log_score_values
 from kcalib.estimators.scores import log_losses, square_residuals
 from kcalib.inference.metrics import certainty
 from kcalib.inference.metrics.measured import (

@@ -17,8 +17,8 @@ from kcalib._packing.variance import finite_parts
 from kcalib._pairs.dispatch import backend_for
 from kcalib.estimators import rms_bound
 from kcalib.estimators.few_errors import few_of
-from kcalib.estimators.forecast_quantities import LEVELS
-from kcalib.estimators.quantile_calibration import QuantileCalibration, check_band, curve_at, is_continuous
+from kcalib.estimators.forecasts.quantile_calibration import QuantileCalibration, check_band, curve_at, is_continuous
+from kcalib.estimators.forecasts.quantities import LEVELS
 from kcalib.estimators.rms_bound import MeanEigenvalue
 from kcalib.evaluation_results import INTERVAL, ForecastEvaluation
 from kcalib.inference.verdict import check_tolerance, off_quantiles, off_spread

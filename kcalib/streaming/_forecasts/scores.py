@@ -15,10 +15,10 @@ from kcalib._backend.exact_sums import ExactSums
 from kcalib._backend.wide_sums import WideSums
 from kcalib._input.forecasts import Forecasts
 from kcalib.distributions import Distribution, NegativeBinomial
-from kcalib.estimators.crps import crps_values
-from kcalib.estimators.forecast_quantities import LEVELS, has_density, means_of, quantiles_of
-from kcalib.estimators.forecast_scores import log_score_values, pinball_values
-from kcalib.estimators.quantile_calibration import PIT_STREAM, pit_at
+from kcalib.estimators.forecasts.crps import crps_values
+from kcalib.estimators.forecasts.quantile_calibration import PIT_STREAM, pit_at
+from kcalib.estimators.forecasts.quantities import LEVELS, has_density, means_of, quantiles_of
+from kcalib.estimators.forecasts.scores import log_score_values, pinball_values
 from kcalib.evaluation_results import INTERVAL
 
 TAIL = (1 - INTERVAL) / 2

@@ -20,7 +20,7 @@ from kcalib._backend.special import special
 from kcalib._input.forecasts import Forecasts
 from kcalib._pairs.problem import Components
 from kcalib.distributions import Distribution, NegativeBinomial, Poisson
-from kcalib.estimators.forecast_quantities import (
+from kcalib.estimators.forecasts.quantities import (
     atoms_of,
     cdf_at,
     components_of,

@@ -1,7 +1,7 @@
 """Scores of predicted distributions by their densities and quantiles: log score and pinball loss.
 
 Public functions check their input and call functions of checked data, which `kcalib.evaluation` and
-`kcalib.inference.compare` call, too. The CRPS is `kcalib.estimators.crps`.
+`kcalib.inference.compare` call, too. The CRPS is `kcalib.estimators.forecasts.crps`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.special import brought
 from kcalib._input.forecasts import Forecasts
 from kcalib.distributions import Distribution
-from kcalib.estimators.forecast_quantities import (
+from kcalib.estimators.forecasts.quantities import (
     LEVELS,
     checked_levels,
     event_of,

@@ -1,7 +1,7 @@
 """What scores ask of predicted distributions and targets: numbers, quantiles, components, draws; all in float64.
 
 `forecasts_of` checks the input of functions that are for distributions only. A distribution of the user's own, of which
-nothing but draws is known, is taken as `N_DRAWS` of them. Called by `crps`, `forecast_scores`, `quantile_calibration`
+nothing but draws is known, is taken as `N_DRAWS` of them. Called by `crps`, `scores`, `quantile_calibration`
 and `kcalib.evaluation`. All is on a GPU for CuPy arrays, otherwise on the host.
 """
 

@@ -22,7 +22,7 @@ from kcalib._input.forecasts import Forecasts
 from kcalib.distributions import Distribution
 from kcalib.estimators.bands import Band
 from kcalib.estimators.binning import bin_edges
-from kcalib.estimators.forecast_quantities import LEVELS, cdf_at, checked_levels, forecasts_of, numbers_of, samples_of
+from kcalib.estimators.forecasts.quantities import LEVELS, cdf_at, checked_levels, forecasts_of, numbers_of, samples_of
 from kcalib.report import diagrams
 from kcalib.report.summary import Summarized
 

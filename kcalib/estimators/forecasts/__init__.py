@@ -1,0 +1,7 @@
+"""Scores and quantile calibration of predicted distributions.
+
+crps     CRPS and energy score
+scores   log score and pinball loss
+quantile_calibration   PIT values and quantile calibration curves
+quantities   means, quantiles and distribution functions that the others need
+"""

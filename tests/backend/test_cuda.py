@@ -279,7 +279,7 @@ def test_long_work_waits_for_signals_and_shows_progress(emulation, monkeypatch):
     used = emulation.get_default_memory_pool().used_bytes()
     monkeypatch.setattr(emulation.cuda, "get_current_stream", Interrupted)
     for work in (
-        backend.moments,
+        lambda: sweep_one(backend, Moments()),
         lambda: sweep_one(backend, Counts(np.zeros(1))),
         lambda: sweep_one(backend, DenseRectangle()),
     ):

@@ -368,7 +368,7 @@ class TestFaults:
         message = (
             r"^a kernel of kcalib does not compile for GPU 0 \(emulated GPU\) of compute capability 9\.0 with CuPy "
             r"14\.2\.0 and CUDA 13\.0: kcalib\.cu:1.*error.* "
-            r"\(options -DKCALIB_THREADS=256 -DKCALIB_REAL=double\); please report"
+            r"\(options -DKCALIB_THREADS=256 -DKCALIB_REAL=double\); report this message"
         )
         with pytest.raises(RuntimeError, match=message):
             call(cupy.eye(2))

@@ -331,7 +331,7 @@ def test_options_name_columns(tmp_path, capsys):
 
 def test_help_names_everything(capsys):
     for command in ("evaluate", "compare"):
-        assert main([command, "--help"]) == 0
+        assert main([command, "--help-all"]) == 0
         out = capsys.readouterr().out
         for text in ("--mean", "--std", "--samples", "--rate", "mean, y_mean, mu; std, y_std, sigma", "y_samples"):
             assert text in out

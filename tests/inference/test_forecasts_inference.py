@@ -114,10 +114,9 @@ class TestBlocks:
         y, prediction = w21(40, 1, 3)
         order = np.random.default_rng(9).permutation(40)
         options = {"kernel": Exponential(bandwidth=1.0), "target_kernel": Gaussian(bandwidth=0.1)}
-        options["method"] = kcalib.methods.Block(block_size=5)
-        seeded = kcalib.calibration_test(y, prediction, seed=9, **options)
-        by_hand = kcalib.calibration_test(y[order], prediction.take(order), **options)
-        assert seeded.estimate == pytest.approx(by_hand.estimate, rel=1e-12)
+        result = kcalib.calibration_test(y, prediction, seed=9, method=kcalib.methods.Block(block_size=5), **options)
+        expected = kcalib.skce(y[order], prediction.take(order), estimator="block", block_size=5, **options)
+        assert result.estimate == pytest.approx(expected, rel=1e-12)
 
 
 class TestDistributionFree:

@@ -6,10 +6,6 @@
 // never produce denormals. NaN stays NaN, if it has no payload, which arithmetic gives none.
 #pragma once
 
-#ifndef __CUDACC__
-#include <cstdint>
-#endif
-
 #ifndef KCALIB_FN
 #ifdef __CUDACC__
 #define KCALIB_FN __device__ __forceinline__
@@ -19,10 +15,6 @@
 #endif
 
 namespace kcalib {
-#ifdef __CUDACC__
-using int64_t = long long;  // NVRTC has no <cstdint>
-#endif
-
 // The anonymous namespace keeps each instruction set's copy private to its
 // translation unit: the linker must never merge the AVX-512 one into another.
 namespace {

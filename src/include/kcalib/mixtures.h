@@ -51,13 +51,13 @@ template <int FAMILY> struct FamilyOf;
 KCALIB_FAMILIES(KCALIB_FAMILY_OF)
 #undef KCALIB_FAMILY_OF
 
-KCALIB_FN constexpr int64_t component_columns(int family, int64_t d) {
+KCALIB_FN constexpr long long component_columns(int family, long long d) {
 #define KCALIB_COLUMNS_OF(NAME, Type) case NAME: return Type::columns(d);
   switch (family) { KCALIB_FAMILIES(KCALIB_COLUMNS_OF) }
 #undef KCALIB_COLUMNS_OF
   return 0;
 }
-KCALIB_FN constexpr int64_t component_columns(const Mixtures& m) { return component_columns(m.family, m.n_dims); }
+KCALIB_FN constexpr long long component_columns(const Mixtures& m) { return component_columns(m.family, m.n_dims); }
 
 }  // namespace
 }  // namespace kcalib

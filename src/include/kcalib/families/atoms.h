@@ -10,7 +10,7 @@ namespace kcalib {
 namespace {
 
 struct Atoms : AnyFamily {
-  KCALIB_FN static constexpr int64_t columns(int64_t d) { return 1 + d; }
+  KCALIB_FN static constexpr long long columns(long long d) { return 1 + d; }
   static constexpr bool OF_KERNEL = true;
 };
 

@@ -64,7 +64,7 @@ template <class V> KCALIB_FN V laplace_between(V delta, V b, V inverse_b, V c, V
 template <class V> KCALIB_FN V laplace_scale(V b) { return at_least(b, Bounds<Real<V>>::tiny); }
 
 struct Laplace : AnyFamily {
-  KCALIB_FN static constexpr int64_t columns(int64_t) { return 3; }
+  KCALIB_FN static constexpr long long columns(long long) { return 3; }
   static constexpr double BOUND_SINGLE = 0x1p39;
   static constexpr int MAX_DIMS = 1;
   static constexpr double COST = 4;  // branches of the formula

@@ -10,7 +10,7 @@ namespace kcalib {
 namespace {
 
 struct Normal : AnyFamily {
-  KCALIB_FN static constexpr int64_t columns(int64_t d) { return 2 + 3 * d; }
+  KCALIB_FN static constexpr long long columns(long long d) { return 2 + 3 * d; }
   static constexpr bool LINE = true;
   static constexpr Single SINGLE = Single::APART;
 

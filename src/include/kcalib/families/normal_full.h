@@ -25,7 +25,7 @@ KCALIB_FN void sum_of_squares(Difference c, Triangle w, int d, V* q) {
 }
 
 struct NormalFull : AnyFamily {
-  KCALIB_FN static constexpr int64_t columns(int64_t d) { return 2 + d + d * (d + 1); }
+  KCALIB_FN static constexpr long long columns(long long d) { return 2 + d + d * (d + 1); }
   static constexpr int MAX_DIMS = 16;
   static constexpr double COST = 2.5;  // a factorisation
   static constexpr bool MATRICES = true;

@@ -15,7 +15,7 @@ namespace kcalib {
 namespace {
 
 struct Staircases : AnyFamily {
-  KCALIB_FN static constexpr int64_t columns(int64_t d) { return 2 + d; }
+  KCALIB_FN static constexpr long long columns(long long d) { return 2 + d; }
   static constexpr Single SINGLE = Single::APART;
   static constexpr bool DISTANCES_ALONE = true;
   static constexpr double COST = 8;

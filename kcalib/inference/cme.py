@@ -3,7 +3,7 @@
 The way of the data: test locations and their mean differences (`kcalib.estimators.ucme`) -> a covariance of these, of
 the samples or of the predictions (`kcalib.inference.location_moments`) -> the quadratic form that both give
 (`Whitening`) -> its rank among those of drawn labels (`kcalib.inference.location_draws`), or the logarithm of its tail
-(`kcalib.inference.log_tails`), where the predictions leave enough events open for it (`_open_events`).
+(`kcalib.laws._log_tails`), where the predictions leave enough events open for it (`_open_events`).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from kcalib.inference.location_moments import (
     fourth_moment,
     sample_covariance,
 )
-from kcalib.inference.log_tails import log_sf_chi2, log_sf_f
 from kcalib.inference.quadratic import MAX_RESAMPLES, N_RESAMPLES
 from kcalib.inference.task import CalibrationMethod, Task
+from kcalib.laws._log_tails import log_sf_chi2, log_sf_f
 from kcalib.results import CalibrationTestResult
 
 REFERENCES = ("auto", "draws", "conditional", "F", "chi2")

@@ -10,11 +10,11 @@ from kcalib._backend.options import check_choice
 from kcalib.inference import events
 from kcalib.inference.conditional_spectrum import conditional
 from kcalib.inference.eigenvalues import full_spectrum, leading_spectrum
-from kcalib.inference.log_tails import log_sf_chi2
 from kcalib.inference.quadratic import REFERENCES, AllPairs, NullLaw, degenerate
 from kcalib.inference.spectrum import N_EIGENVALUES, STORED_UP_TO
 from kcalib.inference.task import Task
 from kcalib.laws import PearsonCurve
+from kcalib.laws._log_tails import log_sf_chi2
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 Samples that do not fit into memory
 ===================================
 
-A state of a few megabytes takes the predictions in pieces, on several machines if need be, and gives the same
+A state of a few megabytes takes the predictions in chunks, on several machines if need be, and gives the same
 numbers, bit for bit, in whichever order the parts are added up.
 """
 

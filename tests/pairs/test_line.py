@@ -596,13 +596,18 @@ def test_median_on_a_line(places, n):
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_distances_on_a_line_are_counted_and_listed(threads):
-    x = np.append(np.sort(np.random.default_rng(0).integers(0, 500, 20_000) / 512), np.inf)
+    n = 20_000
+    places = np.sort(np.random.default_rng(0).integers(0, 500, n))
+    x = np.append(places / 512, np.inf)
+    in_place = np.bincount(places, minlength=500)
+    pairs = np.correlate(in_place, in_place, "full")[499:]  # that are k / 512 apart
+    pairs[0] = (pairs[0] - n) // 2
+    distances = np.arange(500) / 512
     thresholds = np.array([1e-9, 0.25, 1 / 512, 0.1, 0.9, 2.0])
     counts = _native.line_counts(x, thresholds, _native.Sweep(threads))
-    distances = (x[:-1][None, :] - x[:-1][:, None])[np.triu_indices(20_000, 1)]
-    assert counts.tolist() == [int((distances < t).sum()) for t in thresholds]
-    near = _native.line_between(x, 1 / 512, 3 / 512, int(((distances >= 1 / 512) & (distances < 3 / 512)).sum()))
-    assert np.bincount((near * 512).astype(int)).tolist() == [0, *(int((distances == k / 512).sum()) for k in (1, 2))]
+    assert counts.tolist() == [int(pairs[distances < t].sum()) for t in thresholds]
+    near = _native.line_between(x, 1 / 512, 3 / 512, int(pairs[1] + pairs[2]))
+    assert np.bincount((near * 512).astype(int)).tolist() == [0, *pairs[1:3].tolist()]
 
 
 def test_median_distance_is_exact_on_a_line():

@@ -400,11 +400,21 @@ class TestFaults:
         faults.check_gpu.cache_clear()
 
 
+class NoCuPy:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] == "cupy":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
 @pytest.mark.parametrize("library", ["torch", "jax"])
 def test_without_cupy(library, monkeypatch):
     stand_ins = pytest.importorskip("cuda_stand_ins")
     tensor = (stand_ins.CudaTensor if library == "torch" else stand_ins.CudaJaxArray).of(np.eye(2))
-    monkeypatch.setitem(sys.modules, "cupy", None)  # as if it were not installed
+    # As if it were not installed; array_api_compat takes None in sys.modules for the module.
+    for name in [name for name in sys.modules if name.partition(".")[0] == "cupy"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [NoCuPy, *sys.meta_path])
     remedy = r"pass y_pred\.cpu\(\)" if library == "torch" else "bring .* to the CPU"
     message = (
         r"^`y_pred` is on cuda:0, for which kcalib needs CuPy; pip install 'kcalib\[cuda13\]' "

@@ -54,9 +54,9 @@ def main(folder: str, what: str, journal: str | None = None) -> None:
     y, p = samples() if rank == 0 else (None, None)
     mpi.PIECE = 1000  # so that messages have several pieces
     if what == "killed" and rank == 1:
-        at_tile(10, lambda: os.kill(os.getpid(), signal.SIGKILL))
+        at_tile(2, lambda: os.kill(os.getpid(), signal.SIGKILL))
     if what == "failing" and rank == 1:
-        at_tile(3, fail)
+        at_tile(1, fail)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         parallel = kcalib.parallel.MPI(threads=64 if what == "crowded" else 1, journal=journal, tile_size=TILE)

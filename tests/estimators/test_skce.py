@@ -514,3 +514,17 @@ def test_seconds_are_those_of_the_call(from_source, options):
     before = time.perf_counter()
     found = kcalib.skce.result(*arguments, kernel=Exponential(bandwidth=0.5), **options)
     assert 0 < found.seconds < time.perf_counter() - before
+
+
+@pytest.mark.parametrize("law", ["diffuse", "tied", "two clusters", "certain"])
+def test_median_is_exact_wherever_few_points_say_to_look(law):
+    """For 1025 to some 2000 samples the search begins at quantiles of 256 points, which ties and clusters may belie."""
+    rng = np.random.default_rng(1)
+    p = {
+        "diffuse": rng.dirichlet(np.ones(4), 1500),
+        "tied": np.array([[0.5, 0.3, 0.2], [0.1, 0.2, 0.7], [0.3, 0.4, 0.3]])[rng.integers(3, size=1500)],
+        "two clusters": np.repeat(np.eye(3)[:2], [700, 800], axis=0),
+        "certain": np.eye(3)[rng.integers(3, size=1500)],
+    }[law]
+    distances = pdist(p)
+    assert median_distance(p, "euclidean").value == pytest.approx(np.median(distances), rel=1e-12)

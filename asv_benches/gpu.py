@@ -83,7 +83,7 @@ def calls(n: int, classes: tuple[int, ...]) -> Iterator[tuple[str, Callable[...,
     """What is compared: a name, and a function of the library's asarray."""
     import kcalib
 
-    kernel, one = kcalib.kernels.Exponential(bandwidth=BANDWIDTH), kcalib.kernels.Gaussian(bandwidth=BANDWIDTH)
+    kernel, gaussian = (kind(bandwidth=BANDWIDTH) for kind in (kcalib.kernels.Exponential, kcalib.kernels.Gaussian))
 
     def overconfident(m: int) -> tuple[np.ndarray, np.ndarray]:
         labels, p = predictions(n, m)
@@ -107,7 +107,7 @@ def calls(n: int, classes: tuple[int, ...]) -> Iterator[tuple[str, Callable[...,
             yield f"test, {method}, m = {m}", call(kcalib.calibration_test, method=method, kernel=kernel, **options)
         yield f"ucme, m = {m}", call(kcalib.ucme.result, kernel=kernel, seed=0)
         for method in ("cholesky", "cg", "pivoted_cholesky"):
-            yield f"ckce, {method}, m = {m}", call(kcalib.ckce.result, kernel=one, method=method)
+            yield f"ckce, {method}, m = {m}", call(kcalib.ckce.result, kernel=gaussian, method=method)
         yield f"kde, m = {m}", call(kcalib.kde_calibration_error.result, bandwidth=0.1)
         yield f"top-label ECE, m = {m}", call(kcalib.top_label_ece)
         yield f"Brier score, m = {m}", call(kcalib.brier_score)
@@ -149,11 +149,11 @@ def accuracy(report: Report, n: int, classes: tuple[int, ...], only: str) -> Non
 def tests(report: Report, rehearse: bool) -> None:
     selected = ["tests/backend/test_cuda.py", "-m", "not slow"] if rehearse else ["-m", "gpu"]
     command = [sys.executable, "-P", "-m", "pytest", "-q", "--no-header", *selected]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    last = found.stdout.strip().splitlines()[-1] if found.stdout.strip() else found.stderr[-500:]
-    report.add(f"Tests: {' '.join(command[3:])}: {last}  {report.check(found.returncode == 0)}")
-    if found.returncode:
-        print(found.stdout[-6000:])
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    last = result.stdout.strip().splitlines()[-1] if result.stdout.strip() else result.stderr[-500:]
+    report.add(f"Tests: {' '.join(command[3:])}: {last}  {report.check(result.returncode == 0)}")
+    if result.returncode:
+        print(result.stdout[-6000:])
     report.add()
 
 
@@ -164,9 +164,9 @@ def sanitizer(report: Report) -> None:
         return
     for tool in ("memcheck", "racecheck", "initcheck", "synccheck"):
         command = [program, "--tool", tool, "--error-exitcode", "9", sys.executable, "-P", "-c", SMALL]
-        found = subprocess.run(command, capture_output=True, text=True, check=False)
-        last = [line for line in found.stdout.splitlines() if "SUMMARY" in line] or found.stderr.splitlines()[-1:]
-        report.add(f"compute-sanitizer {tool}: {' '.join(last)}  {report.check(found.returncode == 0)}")
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        last = [line for line in result.stdout.splitlines() if "SUMMARY" in line] or result.stderr.splitlines()[-1:]
+        report.add(f"compute-sanitizer {tool}: {' '.join(last)}  {report.check(result.returncode == 0)}")
     report.add()
 
 

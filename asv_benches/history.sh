@@ -23,23 +23,23 @@ for file in folder.glob("*/*-*.json"):
     for name, (values, params, *_) in json.loads(file.read_text())["results"].items():
         for value, case in zip(values or [], itertools.product(*params)):
             if value is not None and value == value:
-                for place, one in zip(seen.setdefault(name, [set() for _ in params]), case):
-                    place.add(one)
+                for values_seen, parameter in zip(seen.setdefault(name, [set() for _ in params]), case):
+                    values_seen.add(parameter)
 listed = json.loads((folder / "benchmarks.json").read_text())
-kept = {name: about for name, about in listed.items() if name in seen or name == "version"}
-for name, places in seen.items():
-    params = kept[name]["params"]
-    kept[name]["params"] = [[one for one in all_ if one in place] for all_, place in zip(params, places)]
-(folder / "benchmarks.json").write_text(json.dumps(kept, indent=1) + "\n")
+measured = {name: about for name, about in listed.items() if name in seen or name == "version"}
+for name, values_seen in seen.items():
+    params = measured[name]["params"]
+    measured[name]["params"] = [[v for v in every if v in some] for every, some in zip(params, values_seen)]
+(folder / "benchmarks.json").write_text(json.dumps(measured, indent=1) + "\n")
 PYTHON
     ;;
   publish)
     asv --config history.conf.json publish --no-pull --html-dir "$folder"
     python3 - "$folder/regressions.json" <<'PYTHON'
 import json, sys
-found = json.load(open(sys.argv[1]))["regressions"]
-print(f"{len(found)} regressions")
-for name, _, _, _, last, best, jumps in found:
+regressions = json.load(open(sys.argv[1]))["regressions"]
+print(f"{len(regressions)} regressions")
+for name, _, _, _, last, best, jumps in regressions:
     print(f"  {name}: {last:.4g}, {last / best - 1:.0%} above the best, {best:.4g}; {len(jumps)} steps up")
 PYTHON
     ;;

@@ -31,14 +31,12 @@ import numpy as np
 import scipy
 from benchmarks import (
     bench_ckce,
-    bench_diffuse,
     bench_distributions,
     bench_ece,
     bench_import,
     bench_kde,
     bench_limits,
     bench_line,
-    bench_median,
     bench_peers,
     bench_regression,
     bench_resampling,
@@ -60,9 +58,7 @@ class Row:
     value: float
     bar: float
     at_least: bool = False  # the bar; otherwise at most
-    kept: bool = (
-        False  # nobody asked for the bar: it was set, with some room, by what versions reached on the machines measured
-    )
+    is_from_measurements: bool = False  # nobody asked for the bar: it was set, with some room, by what versions reached
 
     @property
     def verdict(self) -> str:
@@ -70,11 +66,11 @@ class Row:
 
     @property
     def limit(self) -> str:
-        return f"{'>=' if self.at_least else '<='} {self.bar:.3g}{'*' if self.kept else ''}"
+        return f"{'>=' if self.at_least else '<='} {self.bar:.3g}{'*' if self.is_from_measurements else ''}"
 
 
-def kept(what: str, value: float, bar: float, at_least: bool = False) -> Row:
-    return Row(what, value, bar, at_least, kept=True)
+def measured_row(what: str, value: float, bar: float, at_least: bool = False) -> Row:
+    return Row(what, value, bar, at_least, is_from_measurements=True)
 
 
 def threads_label(threads: int) -> str:
@@ -103,11 +99,11 @@ def limit(quick: bool) -> Iterator[Row]:
         "float64": {2: 0.90, 10: 0.88, 100: 0.70, 1000: 0.75},
         "float32": {2: 0.80, 10: 0.80, 100: 0.70, 1000: 0.75},
     }
-    kept_by_skce = {
+    bars_of_skce = {
         "float64": {2: 0.85, 10: 0.80, 100: 0.65, 1000: 0.63},
         "float32": {2: 0.75, 10: 0.65, 100: 0.65, 1000: 0.60},
     }
-    kept_by_avx2 = {
+    bars_of_avx2 = {
         "float64": {2: 0.90, 10: 0.90, 100: 0.85, 1000: 0.77},
         "float32": {2: 0.82, 10: 0.80, 100: 0.77, 1000: 0.77},
     }
@@ -116,32 +112,24 @@ def limit(quick: bool) -> Iterator[Row]:
         for name, n, m in cases(quick):
             for threads in thread_counts():
                 calls = bench_limits.CALLS[:1] if quick else bench_limits.CALLS
-                found = bench_limits.fractions_of_limit(calls, n, m, dtype, threads, rounds)
+                values = bench_limits.fractions_of_limit(calls, n, m, dtype, threads, rounds)
                 what = f"{dtype}, {name}, {threads_label(threads)}"
-                yield Row(f"engine, {what}", found[0], bars[dtype][m], at_least=True)
-                for value in found[1:]:
-                    yield kept(f"skce,   {what}", value, kept_by_skce[dtype][m], at_least=True)
+                yield Row(f"engine, {what}", values[0], bars[dtype][m], at_least=True)
+                for value in values[1:]:
+                    yield measured_row(f"skce,   {what}", value, bars_of_skce[dtype][m], at_least=True)
     for dtype in DTYPES:
         for m in M if _native.cpu_levels()[0].startswith("v4") else ():
-            found = bench_limits.fractions_of_limit(["engine"], samples(m, quick), m, dtype, 1, rounds, "v3")
+            values = bench_limits.fractions_of_limit(["engine"], samples(m, quick), m, dtype, 1, rounds, "v3")
             what = f"engine, {dtype}, m = {m}, 1 thread, of AVX2's limit"
-            yield kept(what, found[0], kept_by_avx2[dtype][m], at_least=True)
-
-
-def diffuse(quick: bool) -> Iterator[Row]:
-    """A sweep of the engine, m = 1000, float64: time over that of peaked predictions"""
-    for n in (1000,) if quick else (3000, 10_000):
-        for threads in thread_counts():
-            for kind, value in bench_diffuse.over_peaked(n, threads, 3 if n > 3000 or quick else ROUNDS).items():
-                yield Row(f"{kind}, n = {n}, {threads_label(threads)}", value, 1.1)
+            yield measured_row(what, values[0], bars_of_avx2[dtype][m], at_least=True)
 
 
 def speedup(quick: bool) -> Iterator[Row]:
     """Wall time of the engine with one thread over that with two"""
     for dtype in DTYPES:
         for name, n, m in cases(quick) if AVAILABLE >= 2 else ():
-            found = bench_limits.speedup(n, m, dtype, 3 if quick else ROUNDS)
-            yield Row(f"{dtype}, {name}", found, 1.9, at_least=True)
+            values = bench_limits.speedup(n, m, dtype, 3 if quick else ROUNDS)
+            yield Row(f"{dtype}, {name}", values, 1.9, at_least=True)
 
 
 def calls(quick: bool) -> Iterator[Row]:
@@ -151,15 +139,15 @@ def calls(quick: bool) -> Iterator[Row]:
     value = 1e3 * bench_import.seconds_of_import("", processes)
     yield Row("import kcalib after NumPy and SciPy, milliseconds", value, 20)
     value = 1e3 * bench_import.seconds_of_import(bench_import.FIRST_CALL, processes)
-    yield kept("import kcalib and a first call after NumPy and SciPy, milliseconds", value, 45)
+    yield measured_row("import kcalib and a first call after NumPy and SciPy, milliseconds", value, 45)
 
 
 def forms(quick: bool) -> Iterator[Row]:
     """w^T H w for 1000 Rademacher weights, n = 10,000 (--quick: 3000), m = 10: time over that of as large a dgemm"""
     for threads in thread_counts():
         case = bench_resampling.Forms(3000 if quick else 10_000, threads)
-        found = case.over_product(DTYPES, threads, 3)
-        for dtype, value, bar in zip(DTYPES, found, (1.3, 0.65), strict=True):
+        values = case.over_product(DTYPES, threads, 3)
+        for dtype, value, bar in zip(DTYPES, values, (1.3, 0.65), strict=True):
             yield Row(f"{dtype} over float64 dgemm, {threads_label(threads)}", value, bar)
     yield Row("largest deviation of a float32 draw, standard deviations", case.deviation(), 1e-5)
 
@@ -169,8 +157,8 @@ def line(quick: bool) -> Iterator[Row]:
     n = 1_000_000 if quick else 10_000_000
     case = bench_line.Line(n)
     for threads in thread_counts():
-        found = case.over_sort(["total", "skce"], threads, 3 if quick else 5)
-        for name, value in zip(("total of the backend", "skce"), found, strict=True):
+        values = case.over_sort(["total", "skce"], threads, 3 if quick else 5)
+        for name, value in zip(("total of the backend", "skce"), values, strict=True):
             yield Row(f"{name}, n = {n:.0e}, {threads_label(threads)}", value, 2)
     n = 100_000 if quick else 1_000_000
     case = bench_line.Line(n)
@@ -184,12 +172,12 @@ def median(quick: bool) -> Iterator[Row]:
     """Exact median of all distances: time over that of one sweep of the engine, float64"""
     for m in M:
         for threads in thread_counts():
-            value = bench_median.over_sweep(samples(m, quick), m, threads, 3 if quick else ROUNDS)
+            value = bench_limits.median_over_sweep(samples(m, quick), m, threads, 3 if quick else ROUNDS)
             yield Row(f"m = {m}, n = {samples(m, quick)}, {threads_label(threads)}", value, 3)
-    n, m = bench_median.DEFAULT, bench_median.CLASSES
+    n, m = 2000, 10  # as many samples as the default bandwidth is taken from at most
     for threads in thread_counts():
-        value = bench_median.over_sweep(n, m, threads, 3 if quick else ROUNDS)
-        yield kept(f"m = {m}, n = {n}, of the default bandwidth, {threads_label(threads)}", value, 4)
+        value = bench_limits.median_over_sweep(n, m, threads, 3 if quick else ROUNDS)
+        yield measured_row(f"m = {m}, n = {n}, of the default bandwidth, {threads_label(threads)}", value, 4)
 
 
 def peers(quick: bool) -> Iterator[Row]:
@@ -197,11 +185,11 @@ def peers(quick: bool) -> Iterator[Row]:
     n = 3000 if quick else 10_000
     names = [name for name in bench_peers.IMPLEMENTATIONS if name != "numpy_dense"]
     for threads in thread_counts():
-        found = bench_peers.nanoseconds_per_pair(n, threads, 3, names)
-        ours, label = found.pop("kcalib"), threads_label(threads)
-        yield kept(f"kcalib, {label}", ours, min(found.values()) / 2)
-        for name, value in found.items():
-            yield kept(f"{name}, {label}", value, 2 * ours, at_least=True)
+        values = bench_peers.nanoseconds_per_pair(n, threads, 3, names)
+        ours, label = values.pop("kcalib"), threads_label(threads)
+        yield measured_row(f"kcalib, {label}", ours, min(values.values()) / 2)
+        for name, value in values.items():
+            yield measured_row(f"{name}, {label}", value, 2 * ours, at_least=True)
 
 
 # Sweeps over the pairs of 5000 samples that a test takes, at most.
@@ -226,27 +214,29 @@ def tests(quick: bool) -> Iterator[Row]:
     n, rounds = (2000, 3) if quick else (bench_tests.N, 5)
     for threads in thread_counts():
         label = threads_label(threads)
-        found = bench_tests.bootstrap_speedup(threads, n, rounds=1 if quick else 3)
-        yield Row(f"NumPy with stored H over bootstrap, {label}", found, 70, at_least=True)
+        values = bench_tests.bootstrap_speedup(threads, n, rounds=1 if quick else 3)
+        yield Row(f"NumPy with stored H over bootstrap, {label}", values, 70, at_least=True)
         bench_tests.check_spectrum(threads)
         bench_tests.check_drawn_labels(threads)
         # Of the residuals: the spectrum when 0.3 was asked for. The law given the predictions has m times as many rows;
         # its bar is younger than the last measurement on a machine with AMX.
-        found = bench_tests.over_bootstrap("residuals", threads, n, rounds)
-        yield Row(f"spectrum of the residuals over bootstrap, {label}", found, 0.3)
-        yield kept(f"spectrum over bootstrap, {label}", bench_tests.over_bootstrap("spectrum", threads, n, rounds), 0.8)
+        values = bench_tests.over_bootstrap("residuals", threads, n, rounds)
+        yield Row(f"spectrum of the residuals over bootstrap, {label}", values, 0.3)
+        yield measured_row(
+            f"spectrum over bootstrap, {label}", bench_tests.over_bootstrap("spectrum", threads, n, rounds), 0.8
+        )
         yield Row(f"exact over bootstrap, {label}", bench_tests.over_bootstrap("exact", threads, n, rounds), 2)
-        found = bench_tests.compare_over_skce(threads, n, 3)
-        yield kept(f"compare of three models over three skce, {label}", found, 4.5 if threads == 1 else 6.5)
-        found = bench_tests.compare_over_ckce(threads, n, 3)
-        yield Row(f"compare of three models over three ckce, {label}", found, 3)
+        values = bench_tests.compare_over_skce(threads, n, 3)
+        yield measured_row(f"compare of three models over three skce, {label}", values, 4.5 if threads == 1 else 6.5)
+        values = bench_tests.compare_over_ckce(threads, n, 3)
+        yield Row(f"compare of three models over three ckce, {label}", values, 3)
     for method, bar in IN_SWEEPS.items():
         value = bench_tests.over_sweep(method, thread_counts()[-1], n)
-        yield kept(f"{method}, in sweeps over the pairs, {threads_label(thread_counts()[-1])}", value, bar)
+        yield measured_row(f"{method}, in sweeps over the pairs, {threads_label(thread_counts()[-1])}", value, bar)
     n = 10_000 if quick else 20_000
     for method, bar in (("bootstrap", 120), ("spectrum", 270)):
         half, whole = (bench_tests.bytes_beyond_input(method, k, thread_counts()[-1]) for k in (n // 2, n))
-        yield kept(f"{method}, n = {n}, megabytes beyond the input", whole / 1e6, bar)
+        yield measured_row(f"{method}, n = {n}, megabytes beyond the input", whole / 1e6, bar)
         yield Row(f"{method}, n = {n}, the same over that of half the samples", whole / half, 3)  # 4 if quadratic
     n = 100_000 if quick else bench_tests.BINARY
     for threads in thread_counts():
@@ -254,14 +244,16 @@ def tests(quick: bool) -> Iterator[Row]:
         for what, value in parts.items():
             bar = {"test": 1, "spectrum": 2.2, "median": 0.14, "moments": 0.12}[what]
             what_in_full = f"binary, n = {n:.0e}, {what}, {threads_label(threads)}, seconds"
-            yield Row(what_in_full, value, bar, kept=what != "test")
+            yield Row(what_in_full, value, bar, is_from_measurements=what != "test")
     n = 100_000 if quick else bench_tests.LOCATED
     for name, counts, bar in (("ucme", thread_counts(), 5), ("cme", thread_counts()[-1:], 20)):
         for threads in counts:
             (value,) = bench_tests.locations_over_sum([name], threads, n)
             yield Row(f"{name} over np.sum of the predictions, n = {n:.0e}, {threads_label(threads)}", value, bar)
     for count, bar in ((20, 1), (1000, 3)):
-        yield kept(f"tail of {count} weights, milliseconds", 1e3 * bench_tests.seconds_per_pvalue(count, 3.0), bar)
+        yield measured_row(
+            f"tail of {count} weights, milliseconds", 1e3 * bench_tests.seconds_per_pvalue(count, 3.0), bar
+        )
 
 
 def ckce(quick: bool) -> Iterator[Row]:
@@ -277,13 +269,13 @@ def ckce(quick: bool) -> Iterator[Row]:
         n = 10_000 if quick else bench_solvers.MANY
         value = bench_solvers.sweeps_after_preconditioner(n, threads)
         yield Row(f"cg after its preconditioner, in sweeps over the pairs, n = {n}, {label}", value, 3.6)
-        n = bench_ckce.FOURIER[0]
+        n = bench_ckce.FOURIER
         value = bench_ckce.fourier_over_gram(n, threads)
         yield Row(f"fourier over the GEMM of its Gram matrix, n = {n}, {label}", value, 3)
     n = 20_000 if quick else bench_solvers.MANY
     seconds, megabytes = bench_ckce.seconds_and_memory(n, thread_counts()[-1])
     label = threads_label(thread_counts()[-1])
-    yield kept(f"cg, n = {n}, {label}, seconds", seconds, 5)
+    yield measured_row(f"cg, n = {n}, {label}, seconds", seconds, 5)
     yield Row(f"cg, n = {n}, {label}, megabytes of the whole process", megabytes, 1000)
 
 
@@ -297,9 +289,9 @@ def regression(quick: bool) -> Iterator[Row]:
             yield Row(what, value, 1000, at_least=True)
     n = 1000 if quick else 3000
     for threads in thread_counts():
-        found = bench_regression.simplex_over_dense(n, threads)
-        for name, value in zip(bench_regression.FUNCTIONS, found, strict=True):
-            yield kept(f"{name} over eigh, m = 10, n = {n}, {threads_label(threads)}", value, 2)
+        values = bench_regression.simplex_over_dense(n, threads)
+        for name, value in zip(bench_regression.FUNCTIONS, values, strict=True):
+            yield measured_row(f"{name} over eigh, m = 10, n = {n}, {threads_label(threads)}", value, 2)
 
 
 def kde(quick: bool) -> Iterator[Row]:
@@ -310,11 +302,13 @@ def kde(quick: bool) -> Iterator[Row]:
             ratio, label = bench_kde.Ratio(n, m, threads), f"m = {m}, {threads_label(threads)}"
             for name, what in (("numpy_dense", "n x n matrices"), ("numpy_strips", "strips in the cache")):
                 value = ratio.over_kcalib(name, rounds=1)
-                yield kept(f"NumPy, {what}, over kcalib, {label}", value, 3, at_least=True)
+                yield measured_row(f"NumPy, {what}, over kcalib, {label}", value, 3, at_least=True)
     for dtype in DTYPES:
         for m in (2, *bench_kde.CLASSES):
             value = bench_kde.fraction_of_limit(n, m, dtype, 1, rounds=3)
-            yield kept(f"fraction of the machine's limit, {dtype}, m = {m}, 1 thread", value, 0.55, at_least=True)
+            yield measured_row(
+                f"fraction of the machine's limit, {dtype}, m = {m}, 1 thread", value, 0.55, at_least=True
+            )
 
 
 def ece(quick: bool) -> Iterator[Row]:
@@ -327,7 +321,7 @@ def ece(quick: bool) -> Iterator[Row]:
     n = 100_000 if quick else bench_ece.MMCE_SAMPLES
     for threads in thread_counts():
         value = bench_ece.mmce_over_sort(n, threads, 3)
-        yield kept(f"mmce, n = {n:.0e}, {threads_label(threads)}", value, 12.5 if threads == 1 else 9)
+        yield measured_row(f"mmce, n = {n:.0e}, {threads_label(threads)}", value, 12.5 if threads == 1 else 9)
 
 
 def distributions(quick: bool) -> Iterator[Row]:
@@ -342,10 +336,12 @@ def distributions(quick: bool) -> Iterator[Row]:
             value = bench_distributions.numpy_over_engine("broadcast", n, d, threads, rounds=1)
             what = f"NumPy, arrays (rows, n, d), over kcalib, d = {d}, {label}"
             asked = d > 1 or threads > 1
-            yield Row(what, value, 60 if asked else 30, at_least=True, kept=not asked)
+            yield Row(what, value, 60 if asked else 30, at_least=True, is_from_measurements=not asked)
             value = bench_distributions.numpy_over_engine("in the cache", n, d, threads, rounds=1)
             bar = (7 if d == 1 else 19) * threads
-            yield kept(f"NumPy, pairs i < j, in the cache, over kcalib, d = {d}, {label}", value, bar, at_least=True)
+            yield measured_row(
+                f"NumPy, pairs i < j, in the cache, over kcalib, d = {d}, {label}", value, bar, at_least=True
+            )
     for family in bench_distributions.FAMILIES:
         for k in bench_distributions.COMPONENTS:
             value = bench_distributions.mixture_over_single(family, 3000, 1, k, 1, 3)
@@ -355,7 +351,7 @@ def distributions(quick: bool) -> Iterator[Row]:
 SECTIONS = {
     f.__name__: f
     for f in (
-        limit, diffuse, speedup, calls, forms, line, median, peers, tests, ckce, regression, kde, ece, distributions,
+        limit, speedup, calls, forms, line, median, peers, tests, ckce, regression, kde, ece, distributions,
     )
 }  # fmt: skip
 

@@ -9,7 +9,7 @@ import numpy as np
 from .common import BANDWIDTH, PAUSE, THREADS, alternated, cached_predictions, limited_blas, ratios, require
 
 CLASSES, FEATURES = 10, 100
-FOURIER, MOST = (100_000, 1_000_000), 100_000
+FOURIER = 100_000  # samples
 METHODS = ("auto", "cholesky", "cg", "fourier", "nystrom", "pivoted_cholesky")
 
 
@@ -66,39 +66,3 @@ def seconds_and_memory(n, threads):
     done = subprocess.run([sys.executable, "-c", program], cwd=folder, check=True, capture_output=True, text=True)
     seconds, megabytes = done.stdout.split()
     return float(seconds), float(megabytes)
-
-
-class FourierOverGram:
-    """Random Fourier features in the time of the product F^T F of features that are stored."""
-
-    params = [FOURIER, THREADS]
-    param_names = ["n", "threads"]
-    unit = "1"
-    timeout = 600
-
-    def setup_cache(self):
-        pass
-
-    def track_ratio(self, n, threads):
-        return fourier_over_gram(n, threads)
-
-
-class ManySamples:
-    """Conjugate gradients for many samples."""
-
-    params = [THREADS]
-    param_names = ["threads"]
-    timeout = 1200
-
-    def setup_cache(self):
-        pass
-
-    def track_seconds(self, threads):
-        return seconds_and_memory(MOST, threads)[0]
-
-    track_seconds.unit = "s"
-
-    def track_peak_memory(self, threads):
-        return seconds_and_memory(MOST, threads)[1]
-
-    track_peak_memory.unit = "MB"

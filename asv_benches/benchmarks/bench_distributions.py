@@ -179,31 +179,3 @@ class Sweep:
 
     def time_total(self, family, components, dtype, threads):
         self.total()
-
-
-class FractionOfLimit:
-    """Limit time over measured time: 1 where nothing but exps, roots and multiply-adds took time."""
-
-    params = [DIMENSIONS, DTYPES, THREADS]
-    param_names = ["d", "dtype", "threads"]
-    unit = "1"
-
-    def setup_cache(self):
-        pass
-
-    def track_fraction_of_limit(self, d, dtype, threads):
-        return fraction_of_limit(N, d, dtype, threads)
-
-
-class NumpyOverEngine:
-    """Time of NumPy over that of the engine."""
-
-    params = [list(NUMPY), DIMENSIONS, THREADS]
-    param_names = ["version", "d", "threads"]
-    unit = "1"
-
-    def setup_cache(self):
-        pass
-
-    def track_numpy_over_engine(self, version, d, threads):
-        return numpy_over_engine(version, N, d, threads)

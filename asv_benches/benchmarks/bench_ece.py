@@ -6,7 +6,7 @@ doubles, on one thread, too.
 
 import numpy as np
 
-from .common import ROUNDS, SEED, THREADS, cached_predictions, ratios, require
+from .common import ROUNDS, SEED, cached_predictions, ratios, require
 
 N, CLASSES = 1_000_000, 100
 MMCE_SAMPLES = 10_000_000
@@ -52,29 +52,3 @@ def mmce_over_sort(n, threads, rounds=ROUNDS):
     p = rng.random(n)
     labels = (rng.random(n) < p).astype(np.int64)
     return ratios([lambda: mmce(labels, p, threads=threads)], lambda: np.sort(p), threads, rounds)[0]
-
-
-class Binned:
-    params = [list(CASES), THREADS]
-    param_names = ["case", "threads"]
-    unit = "sums"
-    timeout = 600
-
-    def setup_cache(self):
-        pass
-
-    def track_time_over_sum(self, case, threads):
-        return over_sum(case, N, CLASSES, threads)
-
-
-class MMCE:
-    params = [(100_000, MMCE_SAMPLES), THREADS]
-    param_names = ["n", "threads"]
-    unit = "sorts"
-    timeout = 600
-
-    def setup_cache(self):
-        pass
-
-    def track_time_over_sort(self, n, threads):
-        return mmce_over_sort(n, threads)

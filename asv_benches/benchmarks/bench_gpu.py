@@ -2,7 +2,7 @@
 
 The limits are those of bench_limits.py and bench_kde.py: what the exponentials, square roots and multiply-adds of all
 pairs would take, each at the rate that the device reaches on it alone; multiply-adds at the rate of its vector units
-or of cuBLAS, whichever is higher. asv skips all of this where there is no GPU; `asv_benches/gpu.py` prints a table.
+or of cuBLAS, whichever is higher. `asv_benches/gpu.py` prints a table.
 """
 
 import functools
@@ -21,7 +21,7 @@ SKCE = [(n, m, dtype) for n in (100_000, 1_000_000) for m in (10, 1000) for dtyp
 
 
 def cupy_module():
-    """CuPy with a device, or NotImplementedError (asv skips the benchmark)."""
+    """CuPy with a device, or NotImplementedError."""
     try:
         import cupy
 
@@ -136,42 +136,3 @@ class KdeCase(Case):
 
     def limit(self):
         return 2 * self.pairs * (1 / vector_rate("exp", "float64") + self.m / fma_rate("float64"))
-
-
-class Skce:
-    params = [(100_000, 1_000_000), (10, 1000), DTYPES]
-    param_names = ["n", "m", "dtype"]
-    number = 1
-    repeat = (2, 5, 30.0)
-    timeout = 300
-
-    def setup(self, n, m, dtype):
-        self.case = SkceCase(n, m, dtype)
-        self.case.run()
-
-    def time_skce(self, n, m, dtype):
-        self.case.run()
-
-    def track_fraction_of_limit(self, n, m, dtype):
-        return self.case.limit() / seconds_of(self.case.run, 3)
-
-
-class Others:
-    """Bootstrap with 1000 resamples, CKCE by conjugate gradients, and the Dirichlet kernels, at n = 100,000."""
-
-    params = [("bootstrap", "ckce", "kde")]
-    param_names = ["what"]
-    number = 1
-    repeat = (2, 5, 30.0)
-    timeout = 300
-    cases = {"bootstrap": BootstrapCase, "ckce": CkceCase, "kde": KdeCase}
-
-    def setup(self, what):
-        self.case = self.cases[what](100_000, 10)
-        self.case.run()
-
-    def time_call(self, what):
-        self.case.run()
-
-    def track_fraction_of_limit(self, what):
-        return self.case.limit() / seconds_of(self.case.run, 3)

@@ -1,7 +1,6 @@
 """The Dirichlet kernel density ratio at all samples, from all samples, beside NumPy with as many threads.
 
     numpy_dense      the formula on whole n x n matrices
-    numpy_by_class   as published for more than 60 classes: a log-sum-exp of an n x n matrix for each class
     numpy_strips     the formula for strips of predictions, whose temporaries stay in the cache
 
 And beside the machine's own limit: the exponentials and multiply-adds alone.
@@ -9,7 +8,7 @@ And beside the machine's own limit: the exponentials and multiply-adds alone.
 
 import numpy as np
 
-from .common import PAUSE, THREADS, alternated, cached_predictions, limited_blas, ratios, require
+from .common import PAUSE, alternated, cached_predictions, limited_blas, ratios, require
 
 CLASSES = (10, 100)
 SAMPLES = 10_000
@@ -42,14 +41,6 @@ class Ratio:
     def numpy_dense(self):
         return self.numpy_strips(len(self.p))
 
-    def numpy_by_class(self):
-        from scipy.special import logsumexp
-
-        log_weights = np.log(self.p) @ (self.p / BANDWIDTH).T + log_normalisers_of(self.p)
-        total = logsumexp(log_weights, axis=1)
-        masks = [np.where(self.labels == k, 0.0, -np.inf) for k in range(self.p.shape[1])]
-        return np.stack([np.exp(logsumexp(log_weights + mask, axis=1) - total) for mask in masks], axis=1)
-
     def numpy_strips(self, strip=STRIP):
         p, powers = self.p, (self.p / BANDWIDTH).T.copy()
         log_normalisers, classes = log_normalisers_of(p), np.eye(p.shape[1])[self.labels]
@@ -69,9 +60,6 @@ class Ratio:
         with limited_blas(self.threads):
             return ratios([getattr(self, name)], self.kcalib, self.threads, rounds, pause=PAUSE)[0]
 
-    def seconds(self, rounds=3):
-        return float(np.median(alternated([self.kcalib], self.threads, rounds)))
-
 
 def fraction_of_limit(n, m, dtype, threads, rounds=5):
     """Time of the exponentials and multiply-adds alone, at the machine's own rate, over that of the ratio."""
@@ -88,33 +76,3 @@ def fraction_of_limit(n, m, dtype, threads, rounds=5):
     times = alternated((ratio.kcalib, probe("fma"), probe("exp")), threads, rounds)
     limit = n * n * (m * times[:, 1] / counts["fma"] + times[:, 2] / counts["exp"])
     return float(np.median(limit / times[:, 0]))
-
-
-class NumPyOverKDE:
-    """Times of NumPy over ours."""
-
-    params = [CLASSES, THREADS, ("numpy_dense", "numpy_by_class", "numpy_strips")]
-    param_names = ["m", "threads", "implementation"]
-    unit = "times"
-    timeout = 600
-
-    def setup_cache(self):
-        pass
-
-    def setup(self, m, threads, implementation):
-        self.ratio = Ratio(3000, m, threads)
-
-    def track_speedup(self, m, threads, implementation):
-        return self.ratio.over_kcalib(implementation)
-
-
-class FractionOfLimit:
-    params = [(2, *CLASSES), ("float64", "float32"), THREADS]
-    param_names = ["m", "dtype", "threads"]
-    unit = "fraction"
-
-    def setup_cache(self):
-        pass
-
-    def track_fraction(self, m, dtype, threads):
-        return fraction_of_limit(SAMPLES, m, dtype, threads)

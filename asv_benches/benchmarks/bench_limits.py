@@ -10,19 +10,15 @@ The engine is the sweep with its packing (`moments` of the cpu backend), public 
 function `kcalib.skce` with all its checks. By name: binary problems need no sweep at all.
 """
 
-import time
-
 import numpy as np
 
 from .common import (
     BANDWIDTH,
-    DTYPES,
     ROUNDS,
-    THREADS,
-    M,
     alternated,
     cached_predictions,
     pair_problem,
+    ratios,
     require,
     seconds_of,
     total_of,
@@ -53,29 +49,6 @@ class Probe:
         return 1 / (seconds_of(self, self.threads) / self.elements)
 
 
-class Rates:
-    """Peak rate of each operation; fma counts one multiply and one add as one element."""
-
-    params = [("fma", "exp", "sqrt"), DTYPES, THREADS]
-    param_names = ["operation", "dtype", "threads"]
-    unit = "1e9/s"
-
-    def setup_cache(self):
-        pass
-
-    def setup(self, operation, dtype, threads):
-        require("_native.probe")
-
-    def track_rate(self, operation, dtype, threads):
-        return rate(operation, dtype, threads)
-
-
-def rate(operation, dtype, threads):
-    """In 1e9 elements per second."""
-    probe = Probe(operation, dtype, threads)
-    return max(probe.rate() for _ in range(ROUNDS)) / 1e9
-
-
 def samples(m):
     return 10_000 if m < 1000 else 3000
 
@@ -103,71 +76,14 @@ def fractions_of_limit(calls, n, m, dtype, threads, rounds=ROUNDS, level=None):
 
 def speedup(n, m, dtype, rounds=ROUNDS):
     """Wall time of the engine with one thread over that with two."""
-    one, two = (sweep_of("engine", n, m, dtype, threads) for threads in (1, 2))
-    times = alternated([one, two], 2, rounds)
+    sweeps = [sweep_of("engine", n, m, dtype, threads) for threads in (1, 2)]
+    times = alternated(sweeps, 2, rounds)
     return float(np.median(times[:, 0] / times[:, 1]))
 
 
-class FractionOfLimit:
-    """Limit time over measured time: 1 where nothing but exps, square roots and multiply-adds took time."""
-
-    params = [M, DTYPES, THREADS, CALLS]
-    param_names = ["m", "dtype", "threads", "call"]
-    unit = "1"
-
-    def setup_cache(self):
-        pass
-
-    def track_fraction_of_limit(self, m, dtype, threads, call):
-        return fractions_of_limit([call], samples(m), m, dtype, threads)[0]
-
-
-class FractionOfLowerLimit:
-    """The same with a lower instruction set, beside what the machine reaches with that."""
-
-    params = [("v3", "baseline"), M, DTYPES]
-    param_names = ["level", "m", "dtype"]
-    unit = "1"
-
-    def setup_cache(self):
-        pass
-
-    def track_fraction_of_limit(self, level, m, dtype):
-        return fractions_of_limit(["engine"], samples(m), m, dtype, 1, level=level)[0]
-
-
-class Pairs:
-    """Millions of pairs per second of wall time."""
-
-    params = [M, DTYPES, THREADS]
-    param_names = ["m", "dtype", "threads"]
-    unit = "1e6/s"
-
-    def setup_cache(self):
-        pass
-
-    def track_pairs_per_second(self, m, dtype, threads):
-        call = sweep_of("public", samples(m), m, dtype, threads)
-        call()
-        best = min(wall_seconds(call) for _ in range(ROUNDS))
-        return samples(m) * (samples(m) - 1) / 2 / best / 1e6
-
-
-class Speedup:
-    """By two threads."""
-
-    params = [M, DTYPES]
-    param_names = ["m", "dtype"]
-    unit = "1"
-
-    def setup_cache(self):
-        pass
-
-    def track_speedup(self, m, dtype):
-        return speedup(samples(m), m, dtype)
-
-
-def wall_seconds(function):
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
+def median_over_sweep(n, m, threads, rounds=ROUNDS):
+    """Time of the exact median of all pairwise distances over that of the engine's sweep, float64."""
+    median_distance = require("bandwidth.median_distance").bandwidth.median_distance
+    _, p = cached_predictions(n, m)
+    sweep = sweep_of("engine", n, m, "float64", threads)
+    return ratios([lambda: median_distance(p, max_samples=None, threads=threads)], sweep, threads, rounds)[0]

@@ -8,8 +8,6 @@ import numpy as np
 from .common import BANDWIDTH, ROUNDS, SEED, THREADS, backend_of, pair_problem, ratios, require, sweep_one, total_of
 
 REPLICATES = 1000
-VECTORS = (1, 16)
-CALLS = ("total", "skce", "median")
 
 
 class Line:
@@ -28,12 +26,10 @@ class Line:
         return backend_of("sorted", pair_problem(self.labels, self.p), threads)
 
     def call(self, name, threads):
-        """The backend's total, the public `kcalib.skce`, or the exact median of all distances."""
+        """The backend's total, or the public `kcalib.skce`."""
         kcalib = require("skce", "kernels.Exponential", "_pairs.backends.sorted_line")
         if name == "total":
             return total_of(self.backend(threads))
-        if name == "median":
-            return lambda: kcalib.bandwidth.median_distance(self.p[:, None], max_samples=None, threads=threads)
         kernel = kcalib.kernels.Exponential(bandwidth=BANDWIDTH)
         return lambda: kcalib.skce(self.labels, self.p, kernel=kernel, threads=threads)
 
@@ -46,27 +42,6 @@ class Line:
         weights = require("_backend.random.Weights")._backend.random.Weights("rademacher", self.n, replicates, SEED)
         backend = self.backend(threads)
         return ratios([lambda: sweep_one(backend, "QuadraticForms", weights)], self.sort, threads, rounds)[0]
-
-    def products_over_sort(self, count, threads, rounds=ROUNDS):
-        """Time of H @ V for `count` columns, of samples that have been sorted, over that of the sort."""
-        backend = self.backend(threads)
-        vectors = np.random.default_rng(SEED).standard_normal((self.n, count))
-        return ratios([lambda: sweep_one(backend, "Products", vectors)], self.sort, threads, rounds)[0]
-
-
-class Binary:
-    params = [(100_000, 10_000_000), THREADS, CALLS]
-    param_names = ["n", "threads", "call"]
-    unit = "sorts"
-
-    def setup_cache(self):
-        pass
-
-    def setup(self, n, threads, call):
-        self.line = Line(n)
-
-    def track_time_over_sort(self, n, threads, call):
-        return self.line.over_sort([call], threads)[0]
 
 
 class BinaryReplicates:
@@ -84,20 +59,3 @@ class BinaryReplicates:
 
     def track_time_over_sort(self, n, threads):
         return self.line.replicates_over_sort(threads)
-
-
-class BinaryProducts:
-    """What a block method for eigenvalues calls again and again; `ratios` warms up, and so sorts before."""
-
-    params = [(100_000, 1_000_000), THREADS, VECTORS]
-    param_names = ["n", "threads", "vectors"]
-    unit = "sorts"
-
-    def setup_cache(self):
-        pass
-
-    def setup(self, n, threads, vectors):
-        self.line = Line(n)
-
-    def track_time_over_sort(self, n, threads, vectors):
-        return self.line.products_over_sort(vectors, threads)

@@ -19,13 +19,10 @@ from .common import (
     BANDWIDTH,
     PAUSE,
     ROUNDS,
-    THREADS,
     alternated,
     cached_predictions,
     limited_blas,
-    load_predictions,
     require,
-    save_predictions,
 )
 
 TILE = 256
@@ -158,36 +155,11 @@ def implementation(name, threads, sample):
 def nanoseconds_per_pair(n, threads, rounds=ROUNDS, names=IMPLEMENTATIONS):
     """{name: ns per pair i < j} of those that run here, ten classes: medians over rounds of turns."""
     data = cached_predictions(n, 10)
-    found = {}
+    functions = {}
     for name in names:
         with contextlib.suppress(NotImplementedError):
-            found[name] = implementation(name, threads, (data[0][:1000], data[1][:1000]))
+            functions[name] = implementation(name, threads, (data[0][:1000], data[1][:1000]))
     with limited_blas(threads):
-        calls = [lambda f=f: f(*data) for f in found.values()]
+        calls = [lambda f=f: f(*data) for f in functions.values()]
         times = alternated(calls, threads, rounds, warm=False, pause=PAUSE)
-    return dict(zip(found, (np.median(times, axis=0) / (n * (n - 1) / 2) * 1e9).tolist()))
-
-
-class Peers:
-    """Unbiased SKCE, exponential kernel, ten classes, float64."""
-
-    params = [(2000, 10_000), IMPLEMENTATIONS, THREADS]
-    param_names = ["n", "implementation", "threads"]
-    repeat = (3, 7, 10.0)
-    number = 1
-    timeout = 600  # KeOps compiles
-
-    def setup_cache(self):
-        save_predictions((n, 10) for n in self.params[0])
-
-    def setup(self, n, implementation_name, threads):
-        self.labels, self.p = load_predictions(n, 10)
-        self.function = implementation(implementation_name, threads, (self.labels[:1000], self.p[:1000]))
-        self.limits = limited_blas(threads)
-
-    def teardown(self, n, implementation_name, threads):
-        if hasattr(self, "limits"):
-            self.limits.restore_original_limits()
-
-    def time_skce(self, n, implementation_name, threads):
-        self.function(self.labels, self.p)
+    return dict(zip(functions, (np.median(times, axis=0) / (n * (n - 1) / 2) * 1e9).tolist()))

@@ -1,16 +1,15 @@
 """Calibration errors by kernel ridge regression: a path of 18 regularizations, decomposition, fits and risks included.
 
 Beside what the literal formulas need first, an eigendecomposition of the dense kernel matrix (NumPy's). For top-label
-confidences that is extrapolated from 4000 samples, by the cube of the number.
+confidences that is extrapolated from fewer samples, by the cube of the number.
 """
 
 import numpy as np
 
-from .common import PAUSE, THREADS, alternated, cached_predictions, limited_blas, require
+from .common import PAUSE, alternated, cached_predictions, limited_blas, require
 
 CLASSES = 10
-LINE, LINE_DENSE = 25_000, 4000  # samples; of the eigendecomposition that is extrapolated
-SIMPLEX = 8000
+LINE = 25_000  # samples
 VALIDATION = 2000
 FUNCTIONS = ("KKR", "UKKR")
 
@@ -62,36 +61,3 @@ def simplex_over_dense(n, threads, rounds=1):
         functions = [lambda: np.linalg.eigh(matrix), *(path.run for path in paths)]
         times = alternated(functions, threads, rounds, warm=False, pause=PAUSE)
     return np.median(times[:, 1:] / times[:, :1], axis=0).tolist()
-
-
-class Line:
-    """Confidences: how many times faster than the extrapolated eigendecomposition."""
-
-    params = [FUNCTIONS, THREADS]
-    param_names = ["function", "threads"]
-    unit = "1"
-    timeout = 600
-
-    def setup_cache(self):
-        pass
-
-    def track_dense_over_path(self, function, threads):
-        return dense_over_line(function, LINE, LINE_DENSE, threads)
-
-
-class Simplex:
-    """All classes: the path in the time of one eigendecomposition."""
-
-    params = [(2000, SIMPLEX), THREADS]
-    param_names = ["n", "threads"]
-    unit = "1"
-    timeout = 1200
-
-    def setup_cache(self):
-        pass
-
-    def track_kkr_over_dense(self, n, threads):
-        return simplex_over_dense(n, threads)[0]
-
-    def track_ukkr_over_dense(self, n, threads):
-        return simplex_over_dense(n, threads)[1]

@@ -7,11 +7,9 @@ an n/2 x n matrix with an n x B one, by BLAS, float64, with as many threads.
 import numpy as np
 
 from .common import (
-    DTYPES,
     PAUSE,
     ROUNDS,
     SEED,
-    THREADS,
     backend_of,
     cached_predictions,
     limited_blas,
@@ -23,7 +21,6 @@ from .common import (
 
 CLASSES = 10
 REPLICATES = 1000
-SIZES = (2000, 10_000)
 
 
 class Forms:
@@ -54,35 +51,3 @@ class Forms:
         """Largest difference between a draw in float32 and in float64, in standard deviations of the draws."""
         double, single = self.values("float64"), self.values("float32")
         return float(np.max(np.abs(single - double)) / np.std(double))
-
-
-class QuadraticForms:
-    params = [SIZES, DTYPES, THREADS]
-    param_names = ["n", "dtype", "threads"]
-    unit = "1"
-
-    def setup_cache(self):
-        pass
-
-    def setup(self, n, dtype, threads):
-        self.forms = Forms(n, threads)
-
-    def track_time_over_dgemm(self, n, dtype, threads):
-        return self.forms.over_product([dtype], threads)[0]
-
-
-class Deviation:
-    """The distance of float32 draws from float64 ones."""
-
-    params = [SIZES]
-    param_names = ["n"]
-    unit = "standard deviations"
-
-    def setup_cache(self):
-        pass
-
-    def setup(self, n):
-        self.forms = Forms(n, max(THREADS))
-
-    def track_deviation_of_float32(self, n):
-        return self.forms.deviation()

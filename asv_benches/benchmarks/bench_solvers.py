@@ -7,11 +7,11 @@ the preconditioner, is timed by itself.
 
 import numpy as np
 
-from .common import PAUSE, THREADS, alternated, cached_predictions, limited_blas, ratios, require
+from .common import PAUSE, alternated, cached_predictions, limited_blas, ratios, require
 
 CLASSES = 10
 BANDWIDTH = 0.5
-DENSE, MIDDLE, MANY, MOST = 5000, 10_000, 50_000, 100_000
+DENSE, MIDDLE, MANY = 5000, 10_000, 50_000
 
 
 class System:
@@ -74,48 +74,3 @@ def sweeps_after_preconditioner(n, threads):
         functions = (system.sweep, lambda: system.preconditioner(rank), lambda: system.solve("cg"))
         times = alternated(functions, threads, 1, warm=False, pause=PAUSE)
     return float(np.median((times[:, 2] - times[:, 1]) / times[:, 0]))
-
-
-class DenseOverLiteral:
-    """Our dense factorisation in the time of the literal formula."""
-
-    params = [THREADS]
-    param_names = ["threads"]
-    unit = "1"
-    timeout = 600
-
-    def setup_cache(self):
-        pass
-
-    def track_ratio(self, threads):
-        return dense_over_literal(DENSE, threads)
-
-
-class ConjugateGradientsOverDense:
-    """Conjugate gradients, preconditioner included, in the time of our dense factorisation."""
-
-    params = [(2000, DENSE, MIDDLE), THREADS]
-    param_names = ["n", "threads"]
-    unit = "1"
-    timeout = 600
-
-    def setup_cache(self):
-        pass
-
-    def track_ratio(self, n, threads):
-        return cg_over_dense(n, threads)
-
-
-class ManySamples:
-    """Conjugate gradients without their preconditioner, in sweeps over all pairs."""
-
-    params = [THREADS]
-    param_names = ["threads"]
-    unit = "1"
-    timeout = 1200
-
-    def setup_cache(self):
-        pass
-
-    def track_sweeps_after_preconditioner(self, threads):
-        return sweeps_after_preconditioner(MANY, threads)

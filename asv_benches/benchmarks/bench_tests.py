@@ -180,29 +180,6 @@ class TestMethods:
         run_test(*self.data, method, threads)
 
 
-class OverPlain:
-    """The bootstrap beside plain NumPy, and the spectrum and drawn labels beside the bootstrap."""
-
-    params = [THREADS]
-    param_names = ["threads"]
-    unit = "1"
-    timeout = 1200
-
-    def setup_cache(self):
-        pass
-
-    def track_numpy_over_bootstrap(self, threads):
-        return bootstrap_speedup(threads)
-
-    def track_spectrum_over_bootstrap(self, threads):
-        check_spectrum(threads)
-        return over_bootstrap("spectrum", threads)
-
-    def track_exact_over_bootstrap(self, threads):
-        check_drawn_labels(threads)
-        return over_bootstrap("exact", threads)
-
-
 PEAK = """
 import re, sys
 sys.path.insert(0, {folder!r})
@@ -229,37 +206,6 @@ def bytes_beyond_input(method, n, threads):
         save_predictions([(n, CLASSES)])
         done = subprocess.run([sys.executable, "-P", "-c", program], check=True, capture_output=True, text=True)
     return int(done.stdout)
-
-
-class MemoryOfTests:
-    """Beyond the input."""
-
-    params = [(10_000, 20_000), ("bootstrap", "spectrum")]
-    param_names = ["n", "method"]
-    unit = "bytes"
-
-    def setup_cache(self):
-        pass
-
-    def track_bytes_beyond_input(self, n, method):
-        return bytes_beyond_input(method, n, max(THREADS))
-
-
-class BinaryForecasts:
-    """A million binary forecasts: the test with all defaults, "spectrum", its median heuristic, its sums over pairs."""
-
-    params = [("test", "spectrum", "median", "moments"), THREADS]
-    param_names = ["what", "threads"]
-    unit = "seconds"
-
-    def setup_cache(self):
-        pass
-
-    def setup(self, what, threads):
-        self.parts = BinaryParts(BINARY, threads)
-
-    def track_seconds(self, what, threads):
-        return self.parts.seconds(3)[what]
 
 
 class BinaryParts:
@@ -289,20 +235,6 @@ class BinaryParts:
         return dict(zip(calls, np.median(times, axis=0).tolist()))
 
 
-class CompareModels:
-    """Three models, beside the SKCE and its standard error of three models."""
-
-    params = [THREADS]
-    param_names = ["threads"]
-    unit = "1"
-
-    def setup_cache(self):
-        pass
-
-    def track_time_over_skce(self, threads):
-        return compare_over_skce(threads)
-
-
 def compare_over_skce(threads, n=N, rounds=9):
     kcalib = require("compare", "skce", "kernels.Exponential")
     kernel = kcalib.kernels.Exponential(bandwidth=BANDWIDTH)
@@ -317,20 +249,6 @@ def compare_over_skce(threads, n=N, rounds=9):
     assert np.allclose([model.value for model in compare().models], skces(), rtol=1e-9, atol=1e-12)
     with limited_blas(threads):
         return ratios([compare], skces, threads, rounds)[0]
-
-
-class CompareModelsByCKCE:
-    """Three models, beside the CKCE of three models, which has no standard error."""
-
-    params = [(2000, N), THREADS]
-    param_names = ["n", "threads"]
-    unit = "1"
-
-    def setup_cache(self):
-        pass
-
-    def track_time_over_ckce(self, n, threads):
-        return compare_over_ckce(threads, n)
 
 
 def compare_over_ckce(threads, n=N, rounds=9):
@@ -385,22 +303,6 @@ def check_ucme(kcalib, kernel, threads):
     at, chosen = np.array(ours.test_predictions), np.array(ours.test_labels)
     differences = np.mean(kernel_matrix(at, p) * residuals(labels, p)[:, chosen].T, axis=1)
     assert abs(np.mean(differences**2) - ours.value) <= 1e-12, (np.mean(differences**2), ours.value)
-
-
-class Tails:
-    """One tail probability of sum_i w_i chi2_1."""
-
-    params = [(20, 1000), (1.0, 5.0)]
-    param_names = ["weights", "deviations"]
-
-    def setup_cache(self):
-        pass
-
-    def setup(self, weights, deviations):
-        self.call = tail(weights, deviations)
-
-    def time_sf(self, weights, deviations):
-        self.call()
 
 
 def tail(count, deviations):

@@ -1,8 +1,7 @@
-"""Distances between predicted distributions: pairs a second, and shortest paths beside linear programmes.
+"""Distances between predicted distributions: pairs a second.
 
 Tables of Bures distances (d dimensions), of mixtures in three dimensions whose K components have equal weights, of
-those with other weights, and of samples of 50 numbers and of 50 vectors; on one thread. Coupling costs of both solvers
-agree before they are timed.
+those with other weights, and of samples of 50 numbers and of 50 vectors; on one thread.
 """
 
 import numpy as np
@@ -44,21 +43,6 @@ def pairs_a_second(problem):
     return n * (n - 1) / 2 / float(np.median(times))
 
 
-def programmes_over_paths(K):
-    """Time of HiGHS on block-diagonal linear programmes over that of shortest paths, for half a block of pairs."""
-    transport = require("distributions.transport").distributions.transport
-    rng, pairs = np.random.default_rng([SEED, K]), 2**17 // K**2
-    x, y = rng.standard_normal((2, pairs, K, 3))
-    costs = np.sum((x[:, :, None] - y[:, None]) ** 2, axis=3)
-    costs /= np.max(costs, axis=(1, 2), keepdims=True)
-    weights, others = rng.dirichlet(np.ones(K), size=(2, pairs))
-    ways = [lambda: transport._shortest_paths(costs, weights, others)]
-    ways.append(lambda: transport._linear_programmes(costs, weights, others))
-    np.testing.assert_allclose(ways[0](), ways[1](), atol=1e-8)
-    times = alternated(ways, 1, rounds=3)
-    return float(np.median(times[:, 1] / times[:, 0]))
-
-
 class Tables:
     params = tuple(PROBLEMS)
     param_names = ["problem"]
@@ -67,13 +51,3 @@ class Tables:
 
     def track_pairs_a_second(self, problem):
         return pairs_a_second(problem)
-
-
-class Couplings:
-    params = (4, 10, 20)
-    param_names = ["K"]
-    unit = "1"
-    timeout = 300
-
-    def track_programmes_over_paths(self, K):
-        return programmes_over_paths(K)

@@ -23,7 +23,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import SEED, check_choice, check_integer, check_seed
-from kcalib._backend.threads import sweeping
+from kcalib._backend.threads import run_options
 from kcalib._input.checks import check_points
 from kcalib._pairs.backends.base import Backend
 from kcalib._pairs.backends.sorted_cuda import SortedPlaces
@@ -346,10 +346,10 @@ class PairDistances(Distances):
     def between(cls, points: Array, metric: str, threads: int | None) -> PairDistances:
         xp = arrays.namespace(points)
         if arrays.is_host(points):
-            points, marks = np.ascontiguousarray(points), np.ones((len(points), 1), points.dtype)
+            points, features = np.ascontiguousarray(points), np.ones((len(points), 1), points.dtype)
         else:
-            marks = xp.ones_like(points[:, :1])
-        backend = backend_for(PairProblem(Side(points, marks), None, DISTANCES[metric]), threads=threads)
+            features = xp.ones_like(points[:, :1])
+        backend = backend_for(PairProblem(Side(points, features), None, DISTANCES[metric]), threads=threads)
         found = cls(backend, int(points.shape[0]), math.inf)
         if found.pairs > found.room:  # else all are collected at once
             widths = xp.max(points, axis=0) - xp.min(points, axis=0)
@@ -405,8 +405,8 @@ class HostPlaces:
         return HostPlaces(self.ends[np.linspace(0, self.n - 1, count).astype(np.int64)], self.threads)
 
     def counts(self, thresholds: np.ndarray) -> np.ndarray:
-        with sweeping(self.threads) as sweep:
-            return _native.line_counts(self.ends, thresholds, sweep)
+        with run_options(self.threads) as options:
+            return _native.line_counts(self.ends, thresholds, options)
 
     def between(self, low: float, high: float, count: int) -> np.ndarray:
         return _native.line_between(self.ends, low, high, count)

@@ -1,4 +1,4 @@
-"""Kernels on targets (class labels): what turns residuals into marks.
+"""Kernels on targets (class labels): what turns residuals into features.
 
 With the Kronecker delta the target factor of a pair is <e_i, e_j>, e = one-hot(y) - p the
 residuals. With a positive semi-definite matrix M over the classes, that is with the

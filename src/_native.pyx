@@ -6,7 +6,7 @@
 # kcalib/inference (pair_laws).
 # Callers pass C-contiguous arrays of one dtype whose shapes agree. Numbers of samples are int64, as in NumPy; labels
 # beside points (both sides or neither) int32, for kernels of Euclidean distances only. Nothing here is kept between
-# calls but counters that are atomic, and a Sweep is of the call that made it: threads need no lock, and so no GIL.
+# calls but counters that are atomic, and a RunOptions is of the call that made it: threads need no lock, and so no GIL.
 """The compiled core: sweeps over all pairs on the CPU."""
 
 from libc.stdint cimport int32_t, int64_t

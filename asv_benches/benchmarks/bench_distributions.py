@@ -54,10 +54,10 @@ def problem_of(family, n, d, k, dtype="float64"):
         component = [1 / np.sqrt(sums.prod(axis=1, keepdims=True)) / k, data.mean, h, i]
     else:
         component = [data.mean, data.variance] if family == "laplace" else [data.mean]
-    marks = [ones, ones, data.y, *[ones / k, *component] * k]
+    features = [ones, ones, data.y, *[ones / k, *component] * k]
     gaussian = problem.Term(1.0, (problem.Factor("gaussian", "euclidean", 1.0),))
     mixtures = problem.Mixtures(family, d, k, 1, (gaussian,) if family == "atoms" else ())
-    side = problem.Side(data.points.astype(dtype), np.concatenate(marks, axis=1).astype(dtype))
+    side = problem.Side(data.points.astype(dtype), np.concatenate(features, axis=1).astype(dtype))
     kernel = problem.Term(1.0, (problem.Factor("exponential", "euclidean", RATE),))
     return problem.PairProblem(side, None, (kernel,), mixtures)
 

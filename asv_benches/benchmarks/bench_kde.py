@@ -64,12 +64,12 @@ class Ratio:
 def fraction_of_limit(n, m, dtype, threads, rounds=5):
     """Time of the exponentials and multiply-adds alone, at the machine's own rate, over that of the ratio."""
     native = require("_native.probe")._native
-    sweep, ratio = native.Sweep(threads), Ratio(n, m, threads, dtype)
+    options, ratio = native.RunOptions(threads), Ratio(n, m, threads, dtype)
     counts = {}
 
     def probe(what):
         def run():
-            counts[what] = native.probe(what, dtype, 200_000, sweep)
+            counts[what] = native.probe(what, dtype, 200_000, options)
 
         return run
 

@@ -32,10 +32,10 @@ class Probe:
     """Elements per second of one operation on `threads` threads, by default with all that the processor has."""
 
     def __init__(self, what, dtype, threads, level=None):
-        kcalib = require("_native.probe", "_native.Sweep")
+        kcalib = require("_native.probe", "_native.RunOptions")
         self.arguments, self.threads = (what, dtype), threads
         try:
-            self.native, self.sweep = kcalib._native, kcalib._native.Sweep(threads, level)
+            self.native, self.sweep = kcalib._native, kcalib._native.RunOptions(threads, level)
         except ValueError as error:
             raise NotImplementedError(f"{level} does not run here") from error
         self.repetitions = 1000

@@ -55,27 +55,29 @@ def in_turns(functions: dict[str, Callable[[], Any]], repeat: int) -> dict[str, 
     return {name: statistics.median(times[name] for times in rounds[1:]) for name in functions}
 
 
-def numpy_sums(frequencies: np.ndarray, amplitudes: np.ndarray, p: np.ndarray, marks: np.ndarray) -> np.ndarray:
+def numpy_sums(
+    frequencies: np.ndarray, amplitudes: np.ndarray, p: np.ndarray, target_features: np.ndarray
+) -> np.ndarray:
     """Cosines and sines of phases, a tile of rows at a time."""
-    total = np.zeros((2 * len(amplitudes), marks.shape[1]))
+    total = np.zeros((2 * len(amplitudes), target_features.shape[1]))
     for first in range(0, len(p), 4096):
         phases = p[first : first + 4096] @ frequencies.T
         tile = np.concatenate([amplitudes * np.cos(phases), amplitudes * np.sin(phases)], axis=1)
-        total += tile.T @ marks[first : first + 4096]
+        total += tile.T @ target_features[first : first + 4096]
     return total
 
 
 def sums(threads: int, repeat: int) -> None:
     y, p = predictions(N, CLASSES)
-    marks = np.eye(CLASSES)[y] - p
+    target_features = np.eye(CLASSES)[y] - p
     features = feature_map(KERNEL.terms(), p, COLUMNS, 0)
-    ours, _ = feature_sums.mark_sums(features, p, marks, threads=threads)
-    theirs = numpy_sums(features.frequencies, features.amplitudes, p, marks)
+    ours, _ = feature_sums.sum_products(features, p, target_features, threads=threads)
+    theirs = numpy_sums(features.frequencies, features.amplitudes, p, target_features)
     assert np.allclose(ours, theirs, rtol=0, atol=1e-8 * N)
     times = in_turns(
         {
-            "kcalib": lambda: feature_sums.mark_sums(features, p, marks, threads=threads),
-            "NumPy": lambda: numpy_sums(features.frequencies, features.amplitudes, p, marks),
+            "kcalib": lambda: feature_sums.sum_products(features, p, target_features, threads=threads),
+            "NumPy": lambda: numpy_sums(features.frequencies, features.amplitudes, p, target_features),
         },
         repeat,
     )
@@ -144,7 +146,9 @@ def two_features(x: np.ndarray, y: np.ndarray, columns: int, seed: int, threads:
     features = feature_map(kernel.terms(), x, columns, seed)
     signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(len(x), 1 + DRAWS_OF_PAIRS))
     signs[:, 0] = 1.0
-    sums, _ = feature_sums.mark_sums(features, np.concatenate([x, y]), np.concatenate([signs, -signs]), threads=threads)
+    sums, _ = feature_sums.sum_products(
+        features, np.concatenate([x, y]), np.concatenate([signs, -signs]), threads=threads
+    )
     statistics_of_draws = (sums * sums).sum(axis=0)  # but for a constant
     return np.mean(statistics_of_draws >= statistics_of_draws[0]) <= LEVEL * (1 + 1e-9)
 

@@ -35,9 +35,9 @@ def statistics_of_draws(k: np.ndarray, p: np.ndarray, rng: np.random.Generator) 
     found = []
     for _ in range(DRAWS // AT_ONCE):
         labels = drawn_labels(np.tile(p, (AT_ONCE, 1)), rng).reshape(AT_ONCE, n)
-        marks = np.eye(m)[labels.T] - p[:, None]  # (n, draws, m)
-        products = (k @ marks.reshape(n, -1)).reshape(marks.shape)
-        found.append((marks * products).sum(axis=(0, 2)) / (n - 1))
+        features = np.eye(m)[labels.T] - p[:, None]  # (n, draws, m)
+        products = (k @ features.reshape(n, -1)).reshape(features.shape)
+        found.append((features * products).sum(axis=(0, 2)) / (n - 1))
     return np.concatenate(found)
 
 

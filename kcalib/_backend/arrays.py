@@ -310,7 +310,7 @@ def restored(array: Array, original: Any) -> Array:
     return like(array, original)
 
 
-def beside(array: Array, reference: Array) -> Array:
+def asarray_like(array: Array, reference: Array) -> Array:
     """`array`, of any library on any device, as one of the reference's library on its device.
 
     Raises

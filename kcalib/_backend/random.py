@@ -23,7 +23,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.cuda import Program
 from kcalib._backend.options import check_choice, check_integer
-from kcalib._backend.threads import sweeping
+from kcalib._backend.threads import run_options
 
 # The enum WeightKind of src/include/kcalib/resampling.h.
 KINDS = {"multinomial": 0, "rademacher": 1, "gaussian": 2}
@@ -69,8 +69,8 @@ class Weights:
         begin = check_integer("begin", begin, 0, end)
         out = np.empty((self.n, end - begin), dtype=check_choice("dtype", dtype, ("float64", "float32")))
         if out.size:
-            with sweeping(threads) as sweep:
-                _native.fill_weights(KINDS[self.kind], self.seed, self.first + begin, out, sweep)
+            with run_options(threads) as options:
+                _native.fill_weights(KINDS[self.kind], self.seed, self.first + begin, out, options)
         return out
 
     def part(self, begin: int, end: int) -> Weights:
@@ -81,9 +81,9 @@ class Weights:
         """``vector @ values()`` of counts ("multinomial"), which are drawn, and never stored."""
         out = np.empty(self.n_replicates)
         if out.size:
-            with sweeping(threads) as sweep:
+            with run_options(threads) as options:
                 _native.count_products(
-                    self.seed, self.first, np.ascontiguousarray(vector, dtype=np.float64), out, sweep
+                    self.seed, self.first, np.ascontiguousarray(vector, dtype=np.float64), out, options
                 )
         return out
 
@@ -262,8 +262,8 @@ def drawn_labels(
     for begin in range(0, n_draws, at_once):
         labels = np.empty((n, min(at_once, n_draws - begin)), dtype=np.int32)
         if labels.size:
-            with sweeping(threads) as sweep:
-                _native.draw_labels(cumulative, *key, begin * n, labels, sweep)
+            with run_options(threads) as options:
+                _native.draw_labels(cumulative, *key, begin * n, labels, options)
         yield labels
 
 
@@ -278,8 +278,8 @@ class BinaryDraws:
     @classmethod
     def of(cls, probabilities: np.ndarray, n_draws: int, seed: int, *, threads: Any = None) -> BinaryDraws:
         """Those that `drawn_labels` gives."""
-        with sweeping(threads) as sweep:
-            thresholds = _native.label_thresholds(np.ascontiguousarray(probabilities, dtype=np.float64), sweep)
+        with run_options(threads) as options:
+            thresholds = _native.label_thresholds(np.ascontiguousarray(probabilities, dtype=np.float64), options)
         return cls(thresholds, _key(np.random.Philox(seed)), n_draws)
 
 

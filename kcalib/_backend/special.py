@@ -26,7 +26,7 @@ def special(array: Array) -> Any:
 
 def beside_computed(array: Array, reference: Array) -> Array:
     """`array` where `where_computed` has the reference."""
-    return arrays.beside(array, reference if arrays.is_cuda(reference) else np.empty(0))
+    return arrays.asarray_like(array, reference if arrays.is_cuda(reference) else np.empty(0))
 
 
 def brought(values: Array, reference: Array) -> Array:

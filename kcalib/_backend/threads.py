@@ -166,10 +166,10 @@ def _blas() -> Any:
 
 
 @contextmanager
-def sweeping(threads: Any = None) -> Iterator[_native.Sweep]:
+def run_options(threads: Any = None) -> Iterator[_native.RunOptions]:
     """Give a sweep with a number of threads, and show its progress on a terminal."""
     with TerminalProgress() as progress:
-        yield _native.Sweep(resolve_threads(threads), None, progress)
+        yield _native.RunOptions(resolve_threads(threads), None, progress)
 
 
 def threads_for(values: int, threads: Any) -> int:

@@ -62,7 +62,7 @@ def finite_weights(sample_weight: Any, n: int, reference: Array) -> Array:
         raise TypeError(f"`sample_weight` has dtype {weights.dtype}, expected numbers")
     if tuple(weights.shape) != (n,):
         raise ValueError(f"`sample_weight` has shape {tuple(weights.shape)}, expected ({n},): one weight a sample")
-    weights = arrays.beside(weights, reference)
+    weights = arrays.asarray_like(weights, reference)
     xp = arrays.namespace(weights)
     weights = arrays.cast(xp, weights, "float64")
     reject(

@@ -77,7 +77,7 @@ class Forecasts(Data):
 
     def redraw(self, seed: int, replicate: int) -> tuple[Array, Forecasts]:
         rows = replicate_numbers(seed, replicate, self.reference).integers(self.n, self.n)
-        rows = arrays.beside(rows, self.reference)
+        rows = arrays.asarray_like(rows, self.reference)
         return rows, self.take(rows).draw(seed, replicate)
 
     def as_given(self) -> tuple[Any, Any]:
@@ -178,7 +178,7 @@ def _targets(y_true: Any, prediction: Distribution, name: str) -> Array:
             f"`{name}` has shape {tuple(y.shape)}, expected {shape}: one target for each of the {prediction.n} "
             f"predictions of {type(prediction).__name__}"
         )
-    y = arrays.beside(y, _array_of(prediction))
+    y = arrays.asarray_like(y, _array_of(prediction))
     check_support(y, prediction.support, name)
     return arrays.namespace(y).reshape(y, (prediction.n, prediction.n_dims))
 

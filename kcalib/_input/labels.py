@@ -109,7 +109,7 @@ class Classification(Data):
 
     def with_targets(self, targets: Array) -> Classification:
         """The same predictions with other labels, integers 0..m-1, shape (n,)."""
-        labels = arrays.beside(targets, self.labels)
+        labels = arrays.asarray_like(targets, self.labels)
         return dataclasses.replace(self, labels=self.xp.astype(labels, self.labels.dtype, copy=False), losses=None)
 
     @cached_property
@@ -128,7 +128,7 @@ class Classification(Data):
         rows, uniform = self.uniforms(seed, replicate, redraw=True)
         assert rows is not None
         labels = draw_labels(self.cumulative, uniform, rows)
-        rows = arrays.beside(rows, self.reference)
+        rows = arrays.asarray_like(rows, self.reference)
         return rows, self.take(rows).with_targets(labels)
 
     def uniforms(self, seed: int, replicate: int, *, redraw: bool = False) -> tuple[Array | None, Array]:
@@ -239,7 +239,7 @@ def prepare(
     n, m = int(probabilities.shape[0]), 2 if probabilities.ndim == 1 else int(probabilities.shape[1])
     labels, called = _labels(true, n, m, classes, threads, names)
     check_frames(y_true, y_pred, sample_weight, called, m, names[:2])
-    labels = arrays.beside(labels, probabilities)
+    labels = arrays.asarray_like(labels, probabilities)
     if arrays.is_host(labels):
         labels = arrays.compact(labels, np.int64)
     else:

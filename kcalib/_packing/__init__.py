@@ -1,10 +1,10 @@
-"""From checked data to a pair problem: points, marks, and the kernel's normal form.
+"""From checked data to a pair problem: points, features, and the kernel's normal form.
 
 The only room that knows both user objects (kernels, target kernels) and `PairProblem`. `packed` has what all kinds of
 data share, `labels` and `forecasts` each kind's own way; of predicted distributions `prediction_points` has what the
-kernel on predictions sees, `target_factors` what the marks say, `target_features` finite features of target kernels.
+kernel on predictions sees, `target_factors` what the features say, `finite_rank` finite features of target kernels.
 `features` has random features of class labels' kernels, `forecast_features` those of predicted distributions, whose
-marks are in `target_marks`, with expectations by `characteristic`; those of counts in states are along
+features are in `target_features`, with expectations by `characteristic`; those of counts in states are along
 `quantile_paths`. `variance` has the law of H under calibration.
 """
 

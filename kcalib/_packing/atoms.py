@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from kcalib import _native
 from kcalib._backend import arrays
-from kcalib._packing.target_features import TargetFeatures
+from kcalib._packing.finite_rank import FiniteRankFeatures
 from kcalib._pairs.problem import Mixtures, Term
 from kcalib.distributions import Components, Distribution
 from kcalib.target_kernels import Draws
@@ -35,6 +35,6 @@ def mixtures_of(components: Components, terms: tuple[Term, ...], groups: Groups)
     return Mixtures(components.family, d, count, len(groups), kernel)
 
 
-def is_exact(found: TargetFeatures) -> bool:
+def is_exact(found: FiniteRankFeatures) -> bool:
     """Whether the features are the kernel but for a few roundings, also at targets far from all others."""
     return found.exact or found.error_bound <= NEARLY_EXACT * found.map.largest

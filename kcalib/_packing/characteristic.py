@@ -46,7 +46,7 @@ def centred(prediction: Distribution, means: Array, frequencies: Array) -> Compl
     assert components is not None
     if components.scales is not None and components.weights.shape[1] == 1:  # whose mean is the one of the component
         xp = arrays.namespace(means)
-        scales = xp.astype(arrays.beside(components.scales, means), xp.float64, copy=False)
+        scales = xp.astype(arrays.asarray_like(components.scales, means), xp.float64, copy=False)
         damping = _damping(components.family, scales, xp.matrix_transpose(frequencies))[:, 0, :]
         return damping, xp.zeros_like(damping)
     return centred_mixtures(components, means, frequencies)
@@ -57,7 +57,7 @@ def centred_mixtures(components: Components, means: Array, frequencies: Array) -
     xp, v = arrays.namespace(means), arrays.namespace(means).matrix_transpose(frequencies)
 
     def beside(array: Array) -> Array:
-        return xp.astype(arrays.beside(array, means), xp.float64, copy=False)
+        return xp.astype(arrays.asarray_like(array, means), xp.float64, copy=False)
 
     weights, locations = beside(components.weights), beside(components.locations)
     real, imaginary = shifts(locations - means[:, None, :], v)  # (n, K, F)
@@ -100,7 +100,7 @@ def _of_counts(mean: Array, dispersion: Array | None, v: Array) -> Complex:
     if dispersion is None:
         return _expm1(-mean * loss, mean * (sine - v))
     # (1 + z)^(-1/dispersion) e^(-i v mean), z = dispersion mean (1 - e^(iv)) = a - i b.
-    dispersion = xp.astype(arrays.beside(dispersion, mean), xp.float64, copy=False)
+    dispersion = xp.astype(arrays.asarray_like(dispersion, mean), xp.float64, copy=False)
     ratio = dispersion * mean
     a, b = ratio * loss, ratio * sine
     real = -0.5 * xp.log1p(2 * a + (a * a + b * b)) / dispersion

@@ -1,7 +1,7 @@
 """From a packed problem to random features of its kernel: near-linear sums in place of those of all pairs.
 
-A `FeatureProblem` has the map phi, points and marks of the samples, and what the law under calibration needs: sums of
-drawn targets. `features_of` makes one of checked data and what packing has found; kinds of data register for it, class
+A `FeatureProblem` has the map phi, points and target features of the samples, and sums of drawn targets for the null
+distribution. `features_of` makes one from checked data and a packed problem; kinds of data register for it, class
 labels here. `estimators.feature_moments` takes its sums.
 """
 
@@ -32,7 +32,7 @@ from kcalib.target_kernels import TargetKernel
 
 @dataclass(frozen=True, eq=False)
 class FeatureProblem(ABC):
-    """phi, and samples with a point and a vector of marks each.
+    """phi, and samples with a point and a vector of target features each.
 
     The feature kernel's H_ij = <phi(x_i), phi(x_j)> <a_i, a_j> is a kernel's as any other; over maps its mean is H.
     """
@@ -57,12 +57,12 @@ class FeatureProblem(ABC):
 
     @property
     @abstractmethod
-    def marks(self) -> Array:
+    def target_features(self) -> Array:
         """Of the observed targets, shape (n, r), times the samples' weights."""
 
     @property
-    def mark_groups(self) -> np.ndarray | None:
-        """Which independent group of random features of the target kernel a column of marks is of; None: all are exact.
+    def target_groups(self) -> np.ndarray | None:
+        """The independent group of random features that each column of target features belongs to; None: all are exact.
 
         H times the part of <a_i, a_j> that one of H groups has is unbiased for the target factor.
         """
@@ -177,7 +177,7 @@ def _(data: Classification, packed: Packed, options: MapOptions) -> FeatureProbl
 
 @dataclass(frozen=True, eq=False)
 class LabelFeatures(FeatureProblem):
-    """Of class labels: points are the predictions, marks the residuals onehot(y) - p times the target matrix's root."""
+    """Features of class labels: points are predictions, target features residuals times the target matrix's root."""
 
     targets: ClassVar[str] = "labels"
 
@@ -188,8 +188,8 @@ class LabelFeatures(FeatureProblem):
         return self.packed.problem.left.points
 
     @property
-    def marks(self) -> Array:
-        return self.packed.problem.left.marks
+    def target_features(self) -> Array:
+        return self.packed.problem.left.features
 
     def drawn_totals(self, n_draws: int, seed: int, first: int = 0) -> np.ndarray:
         return drawn_label_totals(
@@ -222,12 +222,12 @@ class LabelFeatures(FeatureProblem):
 def products_of(law: FiniteLaw, threads: int | None = None) -> np.ndarray:
     """tr(M V_i M V_j) of the pairs i != j, shape (n, n)."""
 
-    def own_products(marks: np.ndarray) -> np.ndarray:
-        return linalg.matmul(marks, marks.T)
+    def own_products(target_features: np.ndarray) -> np.ndarray:
+        return linalg.matmul(target_features, target_features.T)
 
     p = arrays.to_host(law.probabilities)
     if law.root is not None or p.shape[1] <= RANK_WITH_COLUMNS:
-        return np.asarray(sum(own_products(marks) for marks in map(arrays.to_host, columns(law))))
+        return np.asarray(sum(own_products(target_features) for target_features in map(arrays.to_host, columns(law))))
     # As in `expected_squares`, entry by entry: the difference lies between 0 and the products of the diagonals.
     top, _, rest = (arrays.to_host(part) for part in law.parts)
     diagonal = p * np.where(top, rest, p.max(axis=1, keepdims=True) + rest - p)

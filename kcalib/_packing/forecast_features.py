@@ -1,7 +1,7 @@
 """Random features of predicted distributions: H_ij = <phi_i, phi_j> <a_i, a_j>, for sums in linear time.
 
 The kernel on predictions has random features phi of vectors (`prediction_points.vectors`), the target kernel few
-columns of marks a (`target_marks`). Both are drawn independently of each other, so that the product's mean is the
+columns of target features a (`target_features`). Both are drawn independently, so that the product's mean is the
 product of the kernels, and its standard error comes from groups of both. Registered for `features.features_of`.
 """
 
@@ -23,9 +23,16 @@ from kcalib._packing.features import FeatureProblem, MapOptions, drawn_map, feat
 from kcalib._packing.packed import Packed
 from kcalib._packing.prediction_points import Vectors, vectors
 from kcalib._packing.target_factors import TargetFactor
-from kcalib._packing.target_marks import ExactMarks, RandomMarks, TargetMarks, Tile, slices, target_marks
+from kcalib._packing.target_features import (
+    ExactTargetFeatures,
+    RandomTargetFeatures,
+    TargetFeatures,
+    Tile,
+    make_target_features,
+    slices,
+)
 from kcalib._packing.variance import FiniteLaw, expected_lengths, finite_law
-from kcalib._pairs.feature_sums import feature_rows, mark_sums
+from kcalib._pairs.feature_sums import feature_rows, sum_products
 from kcalib._pairs.features import FeatureMap
 from kcalib.kernels import MMD
 
@@ -39,15 +46,15 @@ class ForecastFeatures(FeatureProblem):
 
     data: Forecasts
     vectors: Vectors
-    target: TargetMarks
+    target: TargetFeatures
 
     @property
     def points(self) -> Array:
         return self.vectors.values
 
     @cached_property
-    def marks(self) -> Array:
-        parts = ((rows, self.target.tile(rows).marks(self.data.y[rows, :])) for rows in self._tiles())
+    def target_features(self) -> Array:
+        parts = ((rows, self.target.tile(rows).target_features(self.data.y[rows, :])) for rows in self._tiles())
         if arrays.is_host(self.points):
             found = np.empty((self.n, self.target.n_columns))
             for rows, part in parts:
@@ -55,10 +62,10 @@ class ForecastFeatures(FeatureProblem):
         else:
             found = self.data.xp.concat([part for _, part in parts])
         weight = self.data.sample_weight
-        return found if weight is None else found * arrays.beside(weight, found)[:, None]
+        return found if weight is None else found * arrays.asarray_like(weight, found)[:, None]
 
     @property
-    def mark_groups(self) -> np.ndarray:
+    def target_groups(self) -> np.ndarray:
         return self.target.groups
 
     def drawn_totals(self, n_draws: int, seed: int, first: int = 0) -> np.ndarray:
@@ -82,7 +89,13 @@ class ForecastFeatures(FeatureProblem):
         some = self._taken(rows)
         found = some.null_lengths()
         if found is None:
-            found = np.mean([np.sum(marks * marks, axis=1) for marks in self._drawn_marks(rows, some)], axis=0)
+            found = np.mean(
+                [
+                    np.sum(target_features * target_features, axis=1)
+                    for target_features in self._draw_target_features(rows, some)
+                ],
+                axis=0,
+            )
         return found
 
     def null_products(self, rows: np.ndarray) -> np.ndarray:
@@ -92,7 +105,13 @@ class ForecastFeatures(FeatureProblem):
         some = self._taken(rows)
         found = some.null_products()
         if found is None:
-            found = np.mean([linalg.matmul(marks, marks.T) ** 2 for marks in self._drawn_marks(rows, some)], axis=0)
+            found = np.mean(
+                [
+                    linalg.matmul(target_features, target_features.T) ** 2
+                    for target_features in self._draw_target_features(rows, some)
+                ],
+                axis=0,
+            )
         return found
 
     def null_powers(self) -> tuple[np.ndarray, np.ndarray]:
@@ -101,12 +120,15 @@ class ForecastFeatures(FeatureProblem):
         if law is not None:
             squares, fourths = (arrays.to_host(part) for part in expected_lengths(law))
             return squares, fourths
-        drawn = [np.sum(marks * marks, axis=1) for marks in self._drawn_marks(rows, self._taken(rows))]
+        drawn = [
+            np.sum(target_features * target_features, axis=1)
+            for target_features in self._draw_target_features(rows, self._taken(rows))
+        ]
         return self.null_lengths(rows), np.mean(np.square(drawn), axis=0)
 
-    def drawn_marks(self, rows: np.ndarray) -> np.ndarray:
+    def draw_target_features(self, rows: np.ndarray) -> np.ndarray:
         """Of a set of targets drawn from the predictions of these rows, shape (rows, columns)."""
-        return next(self._drawn_marks(rows, self._taken(rows)))
+        return next(self._draw_target_features(rows, self._taken(rows)))
 
     def described(self) -> dict[str, Any]:
         found = super().described() | {"target_factor": self.target.route}
@@ -118,25 +140,25 @@ class ForecastFeatures(FeatureProblem):
         return slices(self.n, self.target.n_columns)
 
     def _law(self, rows: np.ndarray) -> FiniteLaw | None:
-        """Of counts whose marks are exact."""
-        return self.finite_law(rows) if isinstance(self.target, ExactMarks) else None
+        """Of counts whose target features are exact."""
+        return self.finite_law(rows) if isinstance(self.target, ExactTargetFeatures) else None
 
     def finite_law(self, rows: np.ndarray) -> FiniteLaw | None:
         """Of counts that are not too large."""
         law = finite_law(self.data.take(arrays.like(rows, self.data.y)), self.packed)
-        if law is None or not isinstance(self.target, RandomMarks):
+        if law is None or not isinstance(self.target, RandomTargetFeatures):
             return law
         counts = np.arange(law.probabilities.shape[1], dtype=np.float64)
         return replace(law, root=self.target.of_targets(counts[:, None]))
 
-    def _taken(self, rows: np.ndarray) -> TargetMarks:
+    def _taken(self, rows: np.ndarray) -> TargetFeatures:
         return self.target.take(arrays.like(rows, self.data.y))
 
-    def _drawn_marks(self, rows: np.ndarray, some: TargetMarks) -> Iterator[np.ndarray]:
+    def _draw_target_features(self, rows: np.ndarray, some: TargetFeatures) -> Iterator[np.ndarray]:
         """Of targets drawn from these predictions."""
         part, tile = self.data.take(arrays.like(rows, self.data.y)), some.tile(slice(0, len(rows)))
         for replicate in range(NULL_DRAWS):
-            yield arrays.to_host(tile.marks(part.draw(NULL_SEED, replicate).y))
+            yield arrays.to_host(tile.target_features(part.draw(NULL_SEED, replicate).y))
 
     def _totals(self, draws: Sequence[Array]) -> np.ndarray:
         """sum_{i != j} H_ij of targets of shape (n, d) for each draw."""
@@ -150,12 +172,12 @@ class ForecastFeatures(FeatureProblem):
                 tile, some = self.target.tile(rows), points[rows, :]
 
                 def of_draw(y: Array, tile: Tile = tile, rows: slice = rows) -> tuple[Array, Array]:
-                    marks = tile.marks(y[rows, :])
-                    return marks, xp.sum(marks * marks, axis=1)
+                    target_features = tile.target_features(y[rows, :])
+                    return target_features, xp.sum(target_features * target_features, axis=1)
 
                 each = list(pool.map(of_draw, draws)) if workers > 1 else [of_draw(y) for y in draws]
-                marks = xp.concat([one for one, _ in each], axis=1)
-                sums = mark_sums(found, some, marks, threads=self.threads)[0] + sums
+                target_features = xp.concat([one for one, _ in each], axis=1)
+                sums = sum_products(found, some, target_features, threads=self.threads)[0] + sums
                 sizes = _square_sizes(found, some)
                 own = xp.stack([xp.sum(sizes * squares) for _, squares in each]) + own
         squares = xp.sum(xp.reshape(sums * sums, (found.n_columns, count, r)), axis=(0, 2))
@@ -172,7 +194,7 @@ def _(data: Forecasts, packed: Packed, options: MapOptions) -> FeatureProblem:
         found = drawn_map(points.terms, points.values, options.n_columns, options.seed)
     else:
         found = options.beside.map
-    target = target_marks(data, packed.target, found.n_columns, options.seed)
+    target = make_target_features(data, packed.target, found.n_columns, options.seed)
     return ForecastFeatures(data, packed, found, options.seed, options.threads, points, target)
 
 

@@ -3,7 +3,7 @@
 resolve          both kernels with bandwidths as numbers, the same for all models that are compared
 PredictionPoints what the kernel on predictions has distances of: parameters, Wasserstein points, parameters of
                  mixtures (metric "mmd"), or positions in a table of distances
-TargetFactor     marks, which say what was observed minus what was predicted
+TargetFactor     features, which say what was observed minus what was predicted
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _pack_locations(
 
 
 def prediction_kernel_problem(prediction: Distribution, kernel: Kernel | None, threads: int | None) -> PairProblem:
-    """K_ij = k(P_i, P_j), without targets: all marks are 1."""
+    """K_ij = k(P_i, P_j), without targets: all features are 1."""
     expected = prediction.expected_value()
     data = Forecasts(expected, prediction, None)
     resolved = resolve([data], kernel, Gaussian(bandwidth=1.0), threads, elsewhere=False)

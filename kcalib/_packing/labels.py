@@ -1,4 +1,4 @@
-"""From class labels and probabilities to a pair problem: points, marks, and the kernel's normal form."""
+"""From class labels and probabilities to a pair problem: points, features, and the kernel's normal form."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEFAULT = Exponential()  # kernel, with the median heuristic
 
 @dataclass(frozen=True)
 class TargetMatrix(Target):
-    """Marks of class labels: residuals onehot(y) - p, times the root R of the target kernel's matrix M = R R^T."""
+    """Features of class labels: residuals onehot(y) - p, times the root R of the target kernel's matrix M = R R^T."""
 
     root: np.ndarray | None = None  # shape (m, rank); None for the Kronecker delta
 
@@ -95,7 +95,7 @@ def _pack_locations(
 def pack_points(
     points: Array, kernel: Kernel | None, dtype: str, *, threads: int | None = None, elsewhere: bool = False
 ) -> Packed:
-    """K_ij = k(x_i, x_j) of checked points, shape (n, m): all marks are 1."""
+    """K_ij = k(x_i, x_j) of checked points, shape (n, m): all features are 1."""
     m = int(points.shape[1])
     resolved, medians = resolve([points], check_kernel(kernel, m), threads, elsewhere=elsewhere)
     xp = arrays.namespace(points)
@@ -159,21 +159,21 @@ def sample_side(data: Classification, root: np.ndarray | None, threads: int | No
     dtype = getattr(data.xp, data.dtype)
     if root is None and data.sample_weight is None:
         return _residual_side(data, dtype, threads)
-    points, marks = points_and_residuals(data, threads=threads)
+    points, features = points_and_residuals(data, threads=threads)
     if root is not None:
-        marks = marks @ arrays.like(root, marks, dtype=marks.dtype)
+        features = features @ arrays.like(root, features, dtype=features.dtype)
     if data.sample_weight is not None:
-        marks = marks * data.xp.astype(data.sample_weight, marks.dtype)[:, None]
-    return Side(*(data.xp.astype(a, dtype, copy=False) for a in (points, marks)))
+        features = features * data.xp.astype(data.sample_weight, features.dtype)[:, None]
+    return Side(*(data.xp.astype(a, dtype, copy=False) for a in (points, features)))
 
 
 def _location_side(locations: Classification, root: np.ndarray | None) -> Side:
     xp, points = locations.xp, locations.probabilities
     columns = xp.arange(locations.m, device=arrays.device(points))
-    marks = xp.astype(locations.labels[:, None] == columns[None, :], points.dtype)
+    features = xp.astype(locations.labels[:, None] == columns[None, :], points.dtype)
     if root is not None:
-        marks = marks @ arrays.like(root, marks, dtype=marks.dtype)
-    return Side(*(xp.astype(a, getattr(xp, locations.dtype), copy=False) for a in (points, marks)))
+        features = features @ arrays.like(root, features, dtype=features.dtype)
+    return Side(*(xp.astype(a, getattr(xp, locations.dtype), copy=False) for a in (points, features)))
 
 
 def _residual_side(data: Classification, dtype: Any, threads: int | None) -> Side:

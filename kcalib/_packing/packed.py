@@ -33,10 +33,12 @@ def name_of(median: MedianDistance) -> str:
 
 
 class Target(ABC):
-    """What the marks of a problem are: the kernel on targets, and the way to its expectations."""
+    """What the features of a problem are: the kernel on targets, and the way to its expectations."""
 
     root: np.ndarray | None  # linear map R of targets (of labels: of one-hot rows) before all else; None: the identity
-    mixtures: Mixtures | None  # what a row of marks says; None: marks are vectors, and factors their inner products
+    mixtures: (
+        Mixtures | None
+    )  # what a row of features says; None: features are vectors, and factors their inner products
     medians: tuple[MedianDistance, ...]  # where a bandwidth on targets came from the median heuristic
     route: str | None  # how its expectations under predictions were found; None where there is nothing to find
 
@@ -119,10 +121,10 @@ class Packed:
         """The problem of data with the same predictions, in the same order, and other targets."""
         return self._with_samples(self.target.side(data, self.problem.columns.points, threads), self.target)
 
-    def with_marks_of(self, data: Data, *, threads: int | None = None) -> Packed:
-        """Points as they are, with the marks of other predictions and targets."""
+    def with_features_of(self, data: Data, *, threads: int | None = None) -> Packed:
+        """Points as they are, with the features of other predictions and targets."""
         points, target = self.problem.columns.points, self.target.beside(data)
-        return self._with_samples(Side(points, target.side(data, points, threads).marks), target)
+        return self._with_samples(Side(points, target.side(data, points, threads).features), target)
 
     def redrawn(self, data: Data, n_groups: int) -> Iterator[Packed]:
         """The problem with other draws in place of predictions that draws stand for; of others there is none."""

@@ -14,12 +14,12 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.warnings import IndefiniteKernelWarning, warn
 from kcalib._packing.atoms import DRAWS, FEWEST_ATOMS, NEARLY_EXACT, TARGET_SEED, drawn_atoms, is_exact, mixtures_of
-from kcalib._packing.target_features import (
+from kcalib._packing.finite_rank import (
     FEATURES_PER_EVALUATION,
     LARGEST_RANK,
-    FeatureMap,
+    FiniteRankMap,
     feature_map,
-    target_features,
+    finite_rank_features,
 )
 from kcalib._pairs import mixtures
 from kcalib._pairs.backends.device_mixtures import uploaded
@@ -49,7 +49,7 @@ class PredictionPoints:
     table: Array | None = None  # float64; beside `values` on a GPU, else on the host
     window: Window | None = None  # of counts: `values` are their distribution functions there
     drawn: bool = False  # whether draws stand for the predictions
-    features: FeatureMap | None = None  # `values` are means of these, with the distances of the metric
+    features: FiniteRankMap | None = None  # `values` are means of these, with the distances of the metric
 
     @classmethod
     def of(cls, prediction: Distribution, kernel: Kernel) -> PredictionPoints:
@@ -153,9 +153,9 @@ class PredictionPoints:
     def beside(self, other: Distribution) -> Array:
         """The points of other predictions of the family, for rows against these columns."""
         if self.window is not None and isinstance(other, Counts):
-            return arrays.beside(staircases_of(other, self.window), self.values)
+            return arrays.asarray_like(staircases_of(other, self.window), self.values)
         if self.table is not None:
-            return arrays.beside(_positions(other), self.values)
+            return arrays.asarray_like(_positions(other), self.values)
         if self.features is not None and isinstance(self.prediction, Counts):
             table = other._tabulated() if isinstance(other, Counts) else None
             if table is None:
@@ -183,7 +183,7 @@ class PredictionPoints:
             if found is None or found.shape[1] != self.values.shape[1]:
                 raise ValueError(_other_family(self.prediction, other))
             values = found
-        return arrays.beside(values, self.values)
+        return arrays.asarray_like(values, self.values)
 
     def _within_reach(self, means: Array, errors: Array) -> Array:
         """Means of features, refused where these leave out what the predictions `self` have no weight near."""
@@ -369,18 +369,18 @@ def _mmd_columns(components: Components, terms: tuple[Term, ...]) -> tuple[Array
     return mixtures.point_columns(components, groups), mixtures_of(components, terms, groups)
 
 
-def _mean_features(components: Components, terms: tuple[Term, ...]) -> tuple[FeatureMap, Array] | None:
+def _mean_features(components: Components, terms: tuple[Term, ...]) -> tuple[FiniteRankMap, Array] | None:
     """Means of features of the atoms; None where the kernel has too many features to be exact."""
     size = int(components.weights.shape[1])
     if size < FEWEST_ATOMS:
         return None
     limit = min(LARGEST_RANK, FEATURES_PER_EVALUATION * size**2)
     y = components.locations[:, 0, :]
-    found = target_features(y, components.locations, components.weights, terms, max_rank=limit, only_exact=True)
+    found = finite_rank_features(y, components.locations, components.weights, terms, max_rank=limit, only_exact=True)
     return None if found is None or not is_exact(found) else (found.map, found.means)
 
 
-def _count_features(prediction: Distribution, terms: tuple[Term, ...]) -> tuple[FeatureMap, Array] | None:
+def _count_features(prediction: Distribution, terms: tuple[Term, ...]) -> tuple[FiniteRankMap, Array] | None:
     """Means of features of the counts; None of others, and where the kernel has too many features to be exact."""
     table = prediction._tabulated() if isinstance(prediction, Counts) else None
     if table is None:
@@ -394,7 +394,7 @@ def _count_features(prediction: Distribution, terms: tuple[Term, ...]) -> tuple[
     return (found, arrays.like(means, table)) if is_exact else None
 
 
-def _means_of_counts(features: FeatureMap, table: Array) -> tuple[Array, Array]:
+def _means_of_counts(features: FiniteRankMap, table: Array) -> tuple[Array, Array]:
     counts = arrays.namespace(table).arange(table.shape[1], dtype=np.float64)[:, None]
     return features.means(counts, arrays.where_computed(table, np.float64))
 

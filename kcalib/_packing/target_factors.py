@@ -1,4 +1,4 @@
-"""What was observed minus what was predicted: marks of targets beside predicted distributions.
+"""What was observed minus what was predicted: features of targets beside predicted distributions.
 
 In closed form where the target kernel has one for the family (`kcalib._pairs.mixtures`); by features of the kernel
 where these are exact; by sums over atoms; else by draws.
@@ -18,8 +18,8 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._input.forecasts import Forecasts
 from kcalib._packing.atoms import DRAWS, FEWEST_ATOMS, Groups, drawn_atoms, is_exact, mixtures_of
+from kcalib._packing.finite_rank import LARGEST_RANK, FiniteRankMap, count_features, finite_rank_features
 from kcalib._packing.packed import Target
-from kcalib._packing.target_features import LARGEST_RANK, FeatureMap, count_features, target_features
 from kcalib._pairs import mixtures
 from kcalib._pairs.problem import Mixtures, Side, Term
 from kcalib._pairs.profiles import PROFILES, kernel_supremum
@@ -34,13 +34,13 @@ COVER = 2**13  # targets that features are good for, if draws stand for the pred
 
 @dataclass(frozen=True)
 class TargetFactor(Target):
-    """Marks of targets beside predictions."""
+    """Features of targets beside predictions."""
 
     kernel: Any  # on targets, with bandwidths as numbers
     route: str  # how its expectations were found
     supremum: float | None  # the kernel's; None if it has none that is known
-    components: Components | None  # after the linear map `root`; None: the marks are vectors, differences of
-    features: FeatureMap | None  # these and
+    components: Components | None  # after the linear map `root`; None: the features are vectors, differences of
+    map: FiniteRankMap | None  # of these and
     means: Array | None  # their means under the predictions, shape (n, rank)
     groups: Groups  # coefficient and scale of each group of columns
     mixtures: Mixtures | None
@@ -63,7 +63,7 @@ class TargetFactor(Target):
         return dataclasses.replace(self, components=components, means=means)
 
     def side(self, data: Forecasts, points: Array, threads: int | None) -> Side:
-        return side_of(data, points, self.marks(data.y, data.sample_weight))
+        return side_of(data, points, self.features(data.y, data.sample_weight))
 
     def beside(self, data: Forecasts) -> TargetFactor:
         given = self.kernel if self.draws is None else self.draws
@@ -77,27 +77,27 @@ class TargetFactor(Target):
         for replicate in range(n_groups):
             yield _by_draws(data, self.draws, replicate, size)
 
-    def marks(self, y: Array, weight: Array | None = None) -> Array:
+    def features(self, y: Array, weight: Array | None = None) -> Array:
         """Targets, shape (n, d), beside the predictions."""
         if self.components is None:
             assert self.means is not None
-            marks = self.observed(y) - self.means
-            return marks if weight is None else marks * arrays.beside(weight, marks)[:, None]
+            features = self.observed(y) - self.means
+            return features if weight is None else features * arrays.asarray_like(weight, features)[:, None]
         components = self.components
         if weight is not None:
-            weight = arrays.beside(weight, components.weights)
-        return mixtures.mark_columns(self._seen(y, components.locations), components, self.groups, weight)
+            weight = arrays.asarray_like(weight, components.weights)
+        return mixtures.feature_columns(self._seen(y, components.locations), components, self.groups, weight)
 
     def observed(self, y: Array) -> Array:
         """Targets with no prediction beside them."""
         if self.components is None:
-            assert self.features is not None and self.means is not None
-            return arrays.like(self.features.points(self._seen(y, self.means))[0], self.means)
+            assert self.map is not None and self.means is not None
+            return arrays.like(self.map.points(self._seen(y, self.means))[0], self.means)
         return mixtures.location_columns(self._seen(y, self.components.locations), self.components, self.groups)
 
     def _seen(self, y: Array, like: Array) -> Array:
         """Targets as the kernel's normal form sees them."""
-        y = arrays.namespace(like).astype(arrays.beside(y, like), like.dtype)
+        y = arrays.namespace(like).astype(arrays.asarray_like(y, like), like.dtype)
         return y if self.root is None else y @ arrays.like(self.root, y, dtype=y.dtype)
 
 
@@ -150,10 +150,10 @@ def _of_atoms(
     size, groups = int(components.weights.shape[1]), ((1.0, 1.0),)
     if size >= FEWEST_ATOMS and _positive_definite(terms):
         like = components.locations
-        y = arrays.namespace(like).astype(arrays.beside(data.y, like), like.dtype)
+        y = arrays.namespace(like).astype(arrays.asarray_like(data.y, like), like.dtype)
         y = y if root is None else y @ arrays.like(root, like, dtype=like.dtype)
         cover = None if draws is None else _drawn_targets(data, size, root, like)
-        found = target_features(y, components.locations, components.weights, terms, cover=cover, only_exact=True)
+        found = finite_rank_features(y, components.locations, components.weights, terms, cover=cover, only_exact=True)
         if found is not None and found.cheaper and is_exact(found):
             name = f"features of rank {found.rank}, error below {found.error_bound:.1g}"
             name = f"{draws_name}, {name}" if draws_name else name
@@ -262,10 +262,10 @@ def _taken(components: Components, rows: Any) -> Components:
     )
 
 
-def side_of(data: Forecasts, points: Array, marks: Array) -> Side:
+def side_of(data: Forecasts, points: Array, features: Array) -> Side:
     xp = data.xp
     dtype = getattr(xp, data.dtype)
-    return Side(*(xp.astype(compact(a), dtype, copy=False) for a in (points, marks)))
+    return Side(*(xp.astype(compact(a), dtype, copy=False) for a in (points, features)))
 
 
 def compact(array: Array) -> Array:

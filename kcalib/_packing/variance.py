@@ -1,10 +1,10 @@
-r"""The variance of the SKCE under calibration, as pair problems whose marks know no label.
+r"""The variance of the SKCE under calibration, as pair problems whose features know no label.
 
 Given the predictions of a calibrated model its targets are independent draws, and with residuals e_i and V_i = Cov(e_i)
 
     E sum_{i != j} H_ij^2 = sum_{i != j} k_ij^2 tr(M V_i M V_j),    V = diag(p) - p p^T for probabilities p, M = R R^T
 
-k^2 is a kernel in normal form again (`squared`), and the trace an inner product of marks, the entries of U = R^T V R.
+k^2 is a kernel in normal form (`squared`), and the trace an inner product of features, the entries of U = R^T V R.
 Products of factors, on a line too, are what every backend computes. `estimators.null_moments` takes the sums of all
 pairs, and `inference.blocks` those within blocks.
 """
@@ -43,11 +43,11 @@ Total = Callable[[PairProblem], float]  # sums of the entries off the diagonal, 
 
 @dataclass(frozen=True)
 class FiniteLaw:
-    """Targets of finitely many values: value c of sample i has the probability p_ic, and the mark (R^T e)."""
+    """Targets of finitely many values: value c of sample i has the probability p_ic, and the features R^T e."""
 
     probabilities: Array  # shape (n, m)
     root: np.ndarray | None  # R, shape (m, r); None for the identity
-    problem: PairProblem  # of the predictions; its marks say nothing here
+    problem: PairProblem  # of the predictions; its features say nothing here
 
     @property
     def parts(self) -> tuple[Array, Array, Array]:
@@ -78,12 +78,12 @@ class FiniteLaw:
         m = int(self.probabilities.shape[1])
         return 1 if m == 2 else m if self.root is None else int(self.root.shape[1])
 
-    def with_marks(self, marks: Array, *factors: Factor) -> PairProblem:
-        """k^2 times the factors, between samples with these marks."""
+    def with_features(self, features: Array, *factors: Factor) -> PairProblem:
+        """k^2 times the factors, between samples with these features."""
         terms = tuple(replace(t, factors=t.factors + factors) for t in squared(self.problem.kernel))
         points = self.problem.left.points
-        marks = arrays.namespace(points).astype(marks, points.dtype, copy=False)
-        return replace(self.problem, left=Side(points, marks), kernel=terms, target=None)
+        features = arrays.namespace(points).astype(features, points.dtype, copy=False)
+        return replace(self.problem, left=Side(points, features), kernel=terms, target=None)
 
 
 @singledispatch
@@ -105,12 +105,12 @@ def _(data: Forecasts, packed: Packed) -> FiniteLaw | None:
     target, prediction = packed.target, data.prediction
     if not isinstance(prediction, (Poisson, NegativeBinomial)):
         return None
-    if not isinstance(target, TargetFactor) or target.features is None or target.draws is not None:
+    if not isinstance(target, TargetFactor) or target.map is None or target.draws is not None:
         return None
     table = prediction.pmf_table()
     atoms = arrays.namespace(table).arange(table.shape[1], dtype=table.dtype, device=arrays.device(table))
-    root = arrays.to_host(target.features.points(atoms[:, None])[0])
-    return FiniteLaw(arrays.beside(table, packed.problem.left.points), root, packed.problem)
+    root = arrays.to_host(target.map.points(atoms[:, None])[0])
+    return FiniteLaw(arrays.asarray_like(table, packed.problem.left.points), root, packed.problem)
 
 
 def finite_parts(data: DataT, packed: Packed) -> Iterator[tuple[DataT, FiniteLaw]] | None:
@@ -154,9 +154,9 @@ def expected_squares(law: FiniteLaw, total: Total) -> tuple[float, bool]:
     xp, p = arrays.namespace(law.probabilities), law.probabilities
     top, _, rest = law.parts
     most = xp.max(p, axis=1, keepdims=True)
-    own = total(law.with_marks(p * xp.where(top, rest, most + rest - p)))
-    products = total(law.with_marks(xp.ones_like(p[:, :1]), DOT, DOT))
-    squares = total(law.with_marks(p * p))
+    own = total(law.with_features(p * xp.where(top, rest, most + rest - p)))
+    products = total(law.with_features(xp.ones_like(p[:, :1]), DOT, DOT))
+    squares = total(law.with_features(p * p))
     cross = min(max(products - squares, 0.0), own)
     if ROUNDING * products <= DIGITS * own:
         return own + cross, True
@@ -166,7 +166,7 @@ def expected_squares(law: FiniteLaw, total: Total) -> tuple[float, bool]:
 
 
 def _by_columns(law: FiniteLaw, total: Total) -> float:
-    return math.fsum(total(law.with_marks(marks)) for marks in columns(law))
+    return math.fsum(total(law.with_features(features)) for features in columns(law))
 
 
 def columns(law: FiniteLaw) -> Iterator[Array]:
@@ -222,7 +222,7 @@ def expected_lengths(law: FiniteLaw) -> tuple[Array, Array]:
     """E |R^T e|^2 and E |R^T e|^4 of each sample, shape (n,)."""
     p = law.probabilities
     xp = arrays.namespace(p)
-    if p.shape[1] == 2:  # the mark is -p_1 or p_0 times the length of that of the residual (-1, 1)
+    if p.shape[1] == 2:  # the feature is -p_1 or p_0 times the length of that of the residual (-1, 1)
         square, first, second = 4 * float(law.narrow_root[1, 0]) ** 2, p[:, 0], p[:, 1]
         products = first * second
         return square * products, square**2 * products * (first**3 + second**3)

@@ -139,8 +139,8 @@ def in_single_precision(backend: Backend) -> Backend:
     use = "float32" in ROWS[backend.name].capability.dtypes and problem.predicted is None
     if not use or side.points.dtype == xp.float32:
         return backend
-    points, marks = (xp.astype(a, xp.float32) for a in (side.points, side.marks))
-    single = replace(problem, left=Side(points, marks, side.labels))
+    points, features = (xp.astype(a, xp.float32) for a in (side.points, side.features))
+    single = replace(problem, left=Side(points, features, side.labels))
     return backend.like(single)
 
 

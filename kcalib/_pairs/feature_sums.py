@@ -16,7 +16,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.compensated import CompensatedSums
 from kcalib._backend.random import cumulative_sums, draw_labels, replicate_numbers
-from kcalib._backend.threads import resolve_threads, sweeping
+from kcalib._backend.threads import resolve_threads, run_options
 from kcalib._pairs.features import FeatureMap
 
 TILE_ELEMENTS = 2**22  # numbers of a tile's features, or of its residuals
@@ -25,24 +25,24 @@ LABELS = 2**25  # that are drawn at a time on a device
 LEAST_ROWS, MOST_PARTS, PARTS_BYTES = 2**10, 64, 2**25  # of Gram matrices: rows of a part, parts, and those in memory
 
 
-def mark_sums(
-    feature_map: FeatureMap, points: Array, marks: Array, *, threads: int | None = None
+def sum_products(
+    feature_map: FeatureMap, points: Array, target_features: Array, *, threads: int | None = None
 ) -> tuple[Array, np.ndarray]:
     """The sums of phi(x_i) (x) a_i, shape (n_columns, r), and of |phi_g(x_i)|^2 |a_i|^2 over each group g's columns.
 
-    `points` are (n, d), `marks` (n, r); the second result has shape (n_groups,). In float64 throughout.
+    `points` are (n, d), `target_features` (n, r); the second result has shape (n_groups,). In float64 throughout.
     """
     if arrays.is_host(points):
-        points, marks = _of_one_dtype(points, marks)
-        with sweeping(threads) as sweep:
-            sums, by_frequency = compiled(feature_map).mark_sums(points, marks, sweep)
+        points, target_features = _of_one_dtype(points, target_features)
+        with run_options(threads) as options:
+            sums, by_frequency = compiled(feature_map).sum_products(points, target_features, options)
         return sums, _by_group(feature_map, by_frequency)
     arrays.check_no_threads(points, threads)
     tiles = _Tiles(feature_map, points)
     xp = tiles.xp
     total, own = 0.0, 0.0
-    for rows in tiles.slices(feature_map.n_columns + marks.shape[1]):
-        tile = xp.astype(marks[rows, :], xp.float64)
+    for rows in tiles.slices(feature_map.n_columns + target_features.shape[1]):
+        tile = xp.astype(target_features[rows, :], xp.float64)
         features = tiles.features(points[rows, :])
         part = xp.matmul(xp.matrix_transpose(features), tile)
         weights = xp.sum(tile * tile, axis=1)
@@ -76,8 +76,8 @@ def gram(feature_map: FeatureMap, points: np.ndarray, columns: np.ndarray, *, th
     step = rows * _parts_at_once(width, threads)
     for begin in range(0, n, step):
         some = slice(begin, begin + step)
-        with sweeping(threads) as sweep:
-            parts = compiled(feature_map).gram_parts(points[some], columns[some], rows, sweep)
+        with run_options(threads) as options:
+            parts = compiled(feature_map).gram_parts(points[some], columns[some], rows, options)
         for part in parts:
             sums.add(0, width, part)
     sums.settle()
@@ -85,19 +85,19 @@ def gram(feature_map: FeatureMap, points: np.ndarray, columns: np.ndarray, *, th
 
 
 def row_forms(
-    feature_map: FeatureMap, points: Array, marks: Array, sums: Array, *, threads: int | None = None
+    feature_map: FeatureMap, points: Array, target_features: Array, sums: Array, *, threads: int | None = None
 ) -> tuple[Array, Array]:
-    """<phi(x_i) (x) a_i, sums> and |phi(x_i)|^2 |a_i|^2 for every row, both of shape (n,); `sums` as of `mark_sums`."""
+    """Return <phi(x_i) (x) a_i, sums> and |phi(x_i)|^2 |a_i|^2 for every row; `sums` are from `sum_products`."""
     if arrays.is_host(points):
-        points, marks = _of_one_dtype(points, marks)
-        with sweeping(threads) as sweep:
-            return compiled(feature_map).row_forms(points, marks, arrays.compact(sums, np.float64), sweep)
+        points, target_features = _of_one_dtype(points, target_features)
+        with run_options(threads) as options:
+            return compiled(feature_map).row_forms(points, target_features, arrays.compact(sums, np.float64), options)
     arrays.check_no_threads(points, threads)
     tiles = _Tiles(feature_map, points)
     xp = tiles.xp
     forms, own = [], []
-    for rows in tiles.slices(feature_map.n_columns + marks.shape[1]):
-        tile = xp.astype(marks[rows, :], xp.float64)
+    for rows in tiles.slices(feature_map.n_columns + target_features.shape[1]):
+        tile = xp.astype(target_features[rows, :], xp.float64)
         forms.append(xp.sum(xp.matmul(tiles.features(points[rows, :]), sums) * tile, axis=1))
         own.append(xp.sum(tiles.square_sizes(points[rows, :]), axis=1) * xp.sum(tile * tile, axis=1))
     return xp.concat(forms), xp.concat(own)
@@ -148,8 +148,8 @@ def drawn_label_totals(
         probabilities = arrays.compact(probabilities, np.float64)
         (points,) = _of_one_dtype(points)
         root = None if root is None else arrays.compact(root, np.float64)
-        with sweeping(threads) as sweep:
-            return compiled(feature_map).drawn_label_totals(points, probabilities, root, seed, first, n_draws, sweep)
+        with run_options(threads) as options:
+            return compiled(feature_map).drawn_label_totals(points, probabilities, root, seed, first, n_draws, options)
     arrays.check_no_threads(points, threads)
     tiles = _Tiles(feature_map, points)
     xp = tiles.xp
@@ -165,13 +165,13 @@ def drawn_label_totals(
         sums, own = 0.0, 0.0
         for rows in tiles.slices(feature_map.n_columns + m * len(replicates)):
             p = xp.astype(probabilities[rows, :], xp.float64)
-            labels = xp.stack([arrays.beside(labels[rows], points) for labels in drawn], axis=1)
-            marks = xp.astype(labels[:, :, None] == classes, xp.float64) - p[:, None, :]
-            marks = marks if factor is None else xp.matmul(marks, factor)
-            flat = xp.reshape(marks, (p.shape[0], -1))
+            labels = xp.stack([arrays.asarray_like(labels[rows], points) for labels in drawn], axis=1)
+            target_features = xp.astype(labels[:, :, None] == classes, xp.float64) - p[:, None, :]
+            target_features = target_features if factor is None else xp.matmul(target_features, factor)
+            flat = xp.reshape(target_features, (p.shape[0], -1))
             sums = xp.matmul(xp.matrix_transpose(tiles.features(points[rows, :])), flat) + sums
             weights = xp.sum(tiles.square_sizes(points[rows, :]), axis=1)
-            own = xp.sum(weights[:, None] * xp.sum(marks * marks, axis=2), axis=0) + own
+            own = xp.sum(weights[:, None] * xp.sum(target_features * target_features, axis=2), axis=0) + own
         squares = xp.sum(xp.reshape(sums * sums, (feature_map.n_columns, len(replicates), -1)), axis=(0, 2))
         totals.append(arrays.to_host(squares - own))
     return np.concatenate(totals)
@@ -181,8 +181,8 @@ def feature_rows(feature_map: FeatureMap, points: Array, *, threads: int | None 
     """phi of every row of `points`, shape (n, n_columns), float64, beside the points: for parts of the data only."""
     if arrays.is_host(points):
         (points,) = _of_one_dtype(points)
-        with sweeping(threads) as sweep:
-            return compiled(feature_map).rows(points, sweep)
+        with run_options(threads) as options:
+            return compiled(feature_map).rows(points, options)
     return _Tiles(feature_map, points).features(points)
 
 

@@ -1,7 +1,7 @@
 """Inner products of signed mixtures under a target kernel: the closed forms behind `_pairs.problem.Mixtures`.
 
-`mark_columns`, `location_columns` and `point_columns` write the parameters of mixtures as rows of numbers (in float64:
-whoever wants float32 rounds the rows, once), `inner_products` gives the target factors of all pairs of such rows,
+`feature_columns`, `location_columns` and `point_columns` write the parameters of mixtures as rows of float64
+(whoever wants float32 rounds the rows, once), `inner_products` gives the target factors of all pairs of such rows,
 `own_products` those of each row with itself, `squared_mmd` the squared MMD distances of predictions. All in array API
 functions, so that they run, and are differentiable, in every array library: the formulas of each family are in
 `_pairs.families`, and for the compiled core in src/include/kcalib/families/. `_packing` calls the first three,
@@ -33,7 +33,7 @@ Scale = float | Sequence[tuple[float, float]]
 
 
 def closed_form(family: Family, kernel: Sequence[Term], n_dims: int) -> tuple[tuple[float, float], ...] | None:
-    """What `mark_columns` takes as the scale of a target kernel in normal form; None: there is no closed form.
+    """What `feature_columns` takes as the scale of a target kernel in normal form; None: there is no closed form.
 
     Sums and products of Gaussian kernels for normals, of exponential ones for Laplace distributions; all kernels
     for atoms, which have no scale: theirs is in `Mixtures.kernel`.
@@ -50,8 +50,8 @@ def closed_form(family: Family, kernel: Sequence[Term], n_dims: int) -> tuple[tu
     return tuple(scales)
 
 
-def mark_columns(y: Array, components: Components, scale: Scale, weight: Array | None = None) -> Array:
-    """Rows of `Mixtures` marks for targets of shape (n, d); `weight` scales the measures.
+def feature_columns(y: Array, components: Components, scale: Scale, weight: Array | None = None) -> Array:
+    """Rows of `Mixtures` features for targets of shape (n, d); `weight` scales the measures.
 
     l = exp(-scale |y - y'|^2) for normals, exp(-scale |y - y'|) for Laplace distributions; atoms: scale 1. For a sum
     of kernels there are as many groups of columns as pairs in `scale`.
@@ -62,7 +62,7 @@ def mark_columns(y: Array, components: Components, scale: Scale, weight: Array |
 
 
 def location_columns(y: Array, like: Components, scale: Scale, weight: Array | None = None) -> Array:
-    """Rows of marks that are observations alone, delta_y, beside those of `mark_columns` with components `like`."""
+    """Rows of features that are observations alone, delta_y, to be multiplied with `feature_columns` of `like`."""
     xp, n, d, count = arrays.namespace(y), y.shape[0], y.shape[1], int(like.weights.shape[1])
     nothing = padded(Components(like.family, *_nothing(like, n, d, 0)), count)
     u = xp.ones_like(y[:, :1]) if weight is None else weight[:, None]
@@ -136,26 +136,28 @@ def _columns(components: Components, scale: float, factor: float = 1.0) -> Array
 
 
 def inner_products(mixtures: Mixtures, left: Array, right: Array) -> Array:
-    """Target factors of all pairs of rows of marks, shape (n, n right), in their dtype; in bounded memory."""
-    return _in_blocks(mixtures, FAMILIES[mixtures.family].of_marks, left, right)
+    """Target factors of all pairs of rows of features, shape (n, n right), in their dtype; in bounded memory."""
+    return _in_blocks(mixtures, FAMILIES[mixtures.family].feature_products, left, right)
 
 
-def own_products(mixtures: Mixtures, marks: Array) -> Array:
+def own_products(mixtures: Mixtures, features: Array) -> Array:
     """Target factors of the rows with themselves, shape (n,), float64; in bounded memory."""
-    xp = arrays.namespace(marks)
-    of_marks = FAMILIES[mixtures.family].of_marks
-    return _over_rows(mixtures, lambda rows: of_marks(mixtures, rows, rows), xp.astype(marks, xp.float64, copy=False))
+    xp = arrays.namespace(features)
+    feature_products = FAMILIES[mixtures.family].feature_products
+    return _over_rows(
+        mixtures, lambda rows: feature_products(mixtures, rows, rows), xp.astype(features, xp.float64, copy=False)
+    )
 
 
 def point_products(mixtures: Mixtures, left: Array, right: Array) -> Array:
     """E l(Z_i, Z'_j) of all pairs of rows of points, shape (n, n right), in their dtype; in bounded memory."""
-    return _in_blocks(mixtures, POINT_FAMILIES[mixtures.family].of_points, left, right)
+    return _in_blocks(mixtures, POINT_FAMILIES[mixtures.family].point_products, left, right)
 
 
 def own_point_products(mixtures: Mixtures, points: Array) -> Array:
     """Those of the rows with themselves, shape (n,)."""
-    of_points = POINT_FAMILIES[mixtures.family].of_points
-    return _over_rows(mixtures, lambda rows: of_points(mixtures, rows, rows), points)
+    point_products = POINT_FAMILIES[mixtures.family].point_products
+    return _over_rows(mixtures, lambda rows: point_products(mixtures, rows, rows), points)
 
 
 def squared_mmd(mixtures: Mixtures, left: Array, right: Array) -> Array:
@@ -200,7 +202,7 @@ def _described(components: Components, terms: tuple[Term, ...]) -> tuple[Mixture
 
 
 def _predictions(components: Components, scale: Scale) -> Array:
-    """Rows of marks that are predictions alone, -P."""
+    """Rows of features that are predictions alone, -P."""
     xp = arrays.namespace(components.locations)
     y = xp.zeros_like(components.locations[:, 0, :])
     u = xp.ones_like(y[:, :1])

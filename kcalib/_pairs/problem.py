@@ -4,9 +4,9 @@ Nearly everything kcalib computes is a reduction over a matrix that is never sto
 
     H_ij = k(x_i, x'_j) * <a_i, b_j>
 
-with *points* x (what the prediction kernel k sees) and *marks* a, b (what the target
+with *points* x (what the prediction kernel k sees) and *features* a, b (what the target
 kernel sees). Where the target kernel has infinite rank <a, b> is the inner product of two signed
-measures, of which the marks are the parameters: `Mixtures`. `_packing` builds a `PairProblem` from
+measures, of which the features are the parameters: `Mixtures`. `_packing` builds a `PairProblem` from
 checked user input, `_pairs.dispatch` picks a backend for it, and the backends in `_pairs.backends/` sweep
 it for reductions. Nothing in here knows about user objects, devices or threads.
 """
@@ -81,9 +81,9 @@ class Components:
 
 @dataclass(frozen=True)
 class Mixtures:
-    r"""What a row of marks (or of points, for the metric "mmd") says if it is not a vector.
+    r"""What a row of features (or of points, for the metric "mmd") says if it is not a vector.
 
-    A row of marks is the signed measure u (c delta_y - sum_k w_k P_k): what was observed minus what was predicted,
+    A row of features is the signed measure u (c delta_y - sum_k w_k P_k): what was observed minus what was predicted,
     and the target factor of two rows is the inner product of their embeddings under the target kernel, with
     f(P, P') = E l(Z, Z') of independent Z ~ P and Z' ~ P':
 
@@ -92,7 +92,7 @@ class Mixtures:
     The kernel's length scale is divided out in packing (`kcalib._pairs.mixtures` does it), so that l has none. With d
     = `n_dims` the columns of a row are
 
-        marks:        u, c, y[d], then every component's columns; points have the components alone
+        features:        u, c, y[d], then every component's columns; points have the components alone
 
     and those of a component, beginning with w, are said in the family's header (src/include/kcalib/families/).
     Components of weight 0 fill up shorter mixtures. A sum of `n_terms` kernels l_t has as many such groups of
@@ -100,7 +100,7 @@ class Mixtures:
     weights).
 
     Points of the family "staircases" are distribution functions of counts, in the place of one component in so many
-    dimensions, and their distances 2-Wasserstein distances; it has no marks.
+    dimensions, and their distances 2-Wasserstein distances; it has no features.
     """
 
     family: PointFamily
@@ -114,8 +114,8 @@ class Mixtures:
         return _native.FAMILIES[self.family].component_columns(self.n_dims)
 
     @property
-    def mark_columns(self) -> int:
-        """Columns of marks; those of points are less the 2 + d of each term's observation."""
+    def feature_columns(self) -> int:
+        """Columns of features; those of points are less the 2 + d of each term's observation."""
         return self.n_terms * (2 + self.n_dims + self.n_components * self.component_columns)
 
     @property
@@ -124,10 +124,10 @@ class Mixtures:
 
 
 class Side:
-    """One side of a pair problem: points, shape (n, n_features), and marks, shape (n, n_marks), of the same dtype.
+    """One side of a pair problem: points (n, n_coordinates) and features (n, n_features), of the same dtype.
 
-    With `labels`, shape (n,), the marks are the residuals onehot(labels) - points, which a backend may
-    use to have distances and target factors from one product, or without the marks: these may be
+    With `labels`, shape (n,), the features are the residuals onehot(labels) - points, which a backend may
+    use to have distances and target factors from one product, or without the features: these may be
     given as a function, which is called when they are first asked for. `exact`: float32 points are the
     predictions, which have not been rounded to it. `seconds`: points are (1 - c, c) with these c, shape (n,), in
     host memory; they may be a function then, too.
@@ -136,7 +136,7 @@ class Side:
     def __init__(
         self,
         points: Array | Callable[[], Array],
-        marks: Array | Callable[[], Array],
+        features: Array | Callable[[], Array],
         labels: Array | None = None,
         *,
         exact: bool = False,
@@ -145,7 +145,7 @@ class Side:
         self.labels = labels
         self.seconds = seconds
         self._points = points
-        self._marks = marks
+        self._features = features
         self._exact = exact
 
     @property
@@ -160,29 +160,29 @@ class Side:
         return self.points if self.seconds is None else self.seconds
 
     @property
-    def n_features(self) -> int:
+    def n_coordinates(self) -> int:
         return int(self.points.shape[1]) if self.seconds is None else 2
 
     @property
-    def marks(self) -> Array:
-        if callable(self._marks):
-            self._marks = self._marks()
-        return self._marks
+    def features(self) -> Array:
+        if callable(self._features):
+            self._features = self._features()
+        return self._features
 
     @property
-    def marks_follow(self) -> bool:
-        """Whether points and labels say what the marks are, to the last bit."""
+    def has_residual_features(self) -> bool:
+        """Whether points and labels say what the features are, to the last bit."""
         return self.labels is not None and (self._exact or self.given.dtype == np.float64)
 
     def parts(self) -> tuple[Any, Any, Any]:
-        """Points, marks and labels for another machine; None for marks that follow from the others."""
-        return self.points, None if self.marks_follow else self.marks, self.labels
+        """Points, features and labels for another machine; None for features that follow from the others."""
+        return self.points, None if self.has_residual_features else self.features, self.labels
 
     @classmethod
-    def of(cls, points: Array, marks: Array | None, labels: Array | None) -> Side:
+    def of(cls, points: Array, features: Array | None, labels: Array | None) -> Side:
         """The side that has these `parts`."""
-        if marks is not None:
-            return cls(points, marks, labels)
+        if features is not None:
+            return cls(points, features, labels)
         numbers, dtype = np.asarray(labels, dtype=np.int64), str(points.dtype)
         wide = np.asarray(points, dtype=np.float64)
         return cls(points, lambda: _native.points_and_residuals(wide, numbers, dtype, 1)[1], labels, exact=True)
@@ -191,11 +191,11 @@ class Side:
         """The side restricted to `rows` (a slice or an integer array)."""
         if isinstance(rows, slice):
             labels = None if self.labels is None else self.labels[rows]
-            return Side(self.points[rows, :], self.marks[rows, :], labels, exact=self._exact)
+            return Side(self.points[rows, :], self.features[rows, :], labels, exact=self._exact)
         take = arrays.namespace(self.points).take
         labels = None if self.labels is None else take(self.labels, rows, axis=0)
         points = take(self.points, rows, axis=0)
-        return Side(points, lambda: take(self.marks, rows, axis=0), labels, exact=self._exact)
+        return Side(points, lambda: take(self.features, rows, axis=0), labels, exact=self._exact)
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ class PairProblem:
     left: Side
     right: Side | None
     kernel: tuple[Term, ...]  # the sum of these terms
-    target: Mixtures | None = None  # what the marks are; None: vectors, and <a, b> their inner product
+    target: Mixtures | None = None  # what the features are; None: vectors, and <a, b> their inner product
     predicted: Mixtures | None = None  # what the points are, for the metric "mmd"; None: vectors
     # Metric "table": distance of left point x to right point x' is table[int(x), int(x')]; float64, of NumPy or CuPy.
     table: Any = None
@@ -221,7 +221,7 @@ class PairProblem:
 
     @property
     def multiply_adds(self) -> float:
-        """That an entry takes, about: of its points, and of the columns, or parts, of its marks."""
+        """That an entry takes, about: of its points, and of the columns, or parts, of its features."""
         cost = float(self.left.points.shape[1] + EXPONENTIAL_COST)
         for mixtures in (self.target, self.predicted):
             if mixtures is not None:
@@ -231,5 +231,5 @@ class PairProblem:
                 one = d + EXPONENTIAL_COST * max(1, len(mixtures.kernel))
                 cost += pairs * one * family.cost
         if self.target is None:
-            cost += float((self.left.marks if self.left.labels is None else self.left.points).shape[1])
+            cost += float((self.left.features if self.left.labels is None else self.left.points).shape[1])
         return cost

@@ -192,7 +192,7 @@ class Moments(Reduction[MomentSums]):
     trace : bool
         Compute the diagonal and its sum, of symmetric problems.
     null_variance : bool
-        Keep `NullSquares`, of symmetric problems whose marks are the residuals of labels; with `second`.
+        Keep `NullSquares`, of symmetric problems whose features are the residuals of labels; with `second`.
     """
 
     second: bool = False
@@ -325,19 +325,19 @@ class LabelMatches(Reduction[np.ndarray]):
     ----------
     labels : array of integers, shape (n, draws), or BinaryDraws
         A labelling in each column.
-    marks : array, shape (n, 2, r), optional
-        a_i is marks[i, label]. Without them it is the unit vector of the label, so that pairs with equal labels count,
-        and entries are rounded to units in whose sums nothing is rounded: equal labellings have equal sums.
+    features : array, shape (n, 2, r), optional
+        a_i is features[i, label]. Without them it is the unit vector of the label, so that pairs with equal labels
+        count, and entries are rounded to units in whose sums nothing is rounded: equal labellings have equal sums.
     """
 
     labels: np.ndarray | BinaryDraws
-    marks: np.ndarray | None = None
+    features: np.ndarray | None = None
 
     needs_symmetry: ClassVar[bool] = True
 
     @property
     def option(self) -> str | None:
-        return "rounded" if self.marks is None else "marks"
+        return "rounded" if self.features is None else "features"
 
     @property
     def in_given_order(self) -> bool:

@@ -62,7 +62,7 @@ def parameters_of(**given: Array) -> tuple[Array, ...]:
     name = next(name for name, array in given.items() if array is largest)
     found = []
     for other, array in given.items():
-        array = arrays.beside(array, largest)
+        array = arrays.asarray_like(array, largest)
         if array.ndim == 0 and largest.ndim:
             array = arrays.namespace(largest).zeros_like(largest) + array
         if tuple(array.shape) != tuple(largest.shape):
@@ -134,7 +134,7 @@ def events(y: Any, reference: Array, n: int, event_shape: tuple[int, ...], name:
         array = arrays.namespace(array).reshape(array, shape)
     if tuple(array.shape) != shape:
         raise ValueError(f"`{name}` has shape {tuple(array.shape)}, expected {shape}: one target for each prediction")
-    return arrays.beside(array, reference)
+    return arrays.asarray_like(array, reference)
 
 
 def numbers(y: Any, reference: Array, n: int, event_shape: tuple[int, ...], method: str) -> Array:

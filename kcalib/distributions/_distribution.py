@@ -330,7 +330,7 @@ def take_rows(array: Array, rows: Any) -> Array:
             f"`rows` has dtype {rows.dtype} and {rows.ndim} dimensions, expected a slice or a row of integers; "
             "for a mask pass numpy.flatnonzero(mask)"
         )
-    taken = arrays.namespace(array).take(array, arrays.beside(rows, array), axis=0)
+    taken = arrays.namespace(array).take(array, arrays.asarray_like(rows, array), axis=0)
     return read_only(taken)
 
 

@@ -111,13 +111,13 @@ def _broadcast(build: Callable[..., Distribution], event_dims: int = 0, **values
     given = {name: arrays.as_array(value, name) for name, value in values.items()}
     reference = max(given.values(), key=lambda array: (not arrays.is_host(array), array.ndim))
     xp = arrays.namespace(reference)
-    shared = xp.broadcast_arrays(*(arrays.beside(array, reference) for array in given.values()))
+    shared = xp.broadcast_arrays(*(arrays.asarray_like(array, reference) for array in given.values()))
     return _Parameters(build, dict(zip(given, shared, strict=True)), dict.fromkeys(given, event_dims))
 
 
 def _covariances(mean: Any, cov: Any) -> _Parameters:
     mean, cov = arrays.as_array(mean, "mean"), arrays.as_array(cov, "cov")
-    cov = arrays.beside(cov, mean)
+    cov = arrays.asarray_like(cov, mean)
     d, xp = mean.shape[-1], arrays.namespace(mean)
     batch = np.broadcast_shapes(tuple(mean.shape[:-1]), tuple(cov.shape[:-2]))
     given = {"mean": xp.broadcast_to(mean, (*batch, d)), "cov": xp.broadcast_to(cov, (*batch, d, d))}

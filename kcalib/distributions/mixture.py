@@ -75,7 +75,7 @@ class Mixture(Density, Quantiles):
         members = _members(components, "components")
         first = members[0].expected_value()
         weights = weight_rows(weights, "weights", (members[0].n, len(members)), "component")
-        object.__setattr__(self, "weights", read_only(arrays.beside(weights, first)))
+        object.__setattr__(self, "weights", read_only(arrays.asarray_like(weights, first)))
         object.__setattr__(self, "members", members)
 
     @property

@@ -69,7 +69,7 @@ class Samples(Family, Quantiles):
             )
         if weights is not None:
             weights = weight_rows(weights, "weights", tuple(samples.shape[:2]), "sample")
-            weights = read_only(arrays.beside(weights, samples))
+            weights = read_only(arrays.asarray_like(weights, samples))
         object.__setattr__(self, "samples", read_only(samples))
         object.__setattr__(self, "weights", weights)
 

@@ -191,8 +191,8 @@ def resampled_band(sample: Sample, group: Array, draws: Draws) -> Band:
     values = np.full((n_groups, draws.n_resamples), np.nan)
     for replicate in range(draws.n_resamples):
         numbers = replicate_numbers(draws.seed, replicate, sample.confidence)
-        rows = arrays.beside(numbers.integers(n, n), group)
-        event = arrays.beside(numbers.uniform(n), sample.confidence) >= 1 - sample.confidence[rows]
+        rows = arrays.asarray_like(numbers.integers(n, n), group)
+        event = arrays.asarray_like(numbers.uniform(n), sample.confidence) >= 1 - sample.confidence[rows]
         weight = sample.weight[rows]
         sums = group_sums(group[rows], n_groups, weight, weight * event)
         total, hits = (arrays.to_host(array) for array in sums)

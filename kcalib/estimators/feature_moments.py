@@ -18,7 +18,7 @@ from kcalib._packing.features import FeatureProblem
 from kcalib._packing.variance import DOT
 from kcalib._pairs import statistics
 from kcalib._pairs.dispatch import backend_for
-from kcalib._pairs.feature_sums import feature_rows, mark_sums, row_forms
+from kcalib._pairs.feature_sums import feature_rows, row_forms, sum_products
 from kcalib._pairs.problem import PairProblem, Side, Term
 from kcalib._pairs.reductions import Moments, MomentSums, sweep_one
 
@@ -34,7 +34,9 @@ class FeatureMoments(MomentSums):
     """Sums over the H of a feature kernel."""
 
     group_totals: np.ndarray  # of the kernels of the groups, shape: (n_groups,); their mean is the total
-    mark_group_totals: np.ndarray  # the same of the groups of features of the target kernel, one if marks are exact
+    target_group_totals: (
+        np.ndarray
+    )  # the same of the groups of features of the target kernel, one if target features are exact
     null_squares: float | None  # E sum_{i != j} H_ij^2 under calibration, given the predictions; as the sum of squares
 
     @property
@@ -57,7 +59,7 @@ class FeatureMoments(MomentSums):
         """Variance of the mean of the groups of either kernel, and its degrees of freedom."""
         return [
             (float(np.var(totals, ddof=1)) / len(totals), len(totals) - 1.0)
-            for totals in (self.group_totals, self.mark_group_totals)
+            for totals in (self.group_totals, self.target_group_totals)
             if len(totals) > 1
         ]
 
@@ -70,18 +72,18 @@ def feature_moments(problem: FeatureProblem, *, second: bool = True, drawn: np.n
     what the law given the predictions says: half the mean square of `drawn`, sums of drawn targets, where these are at
     hand, or else the formula, on a subset of the pairs. Weighted samples have none.
     """
-    feature_map, points, marks = problem.map, problem.points, problem.marks
-    sums, own = mark_sums(feature_map, points, marks, threads=problem.threads)
+    feature_map, points, target_features = problem.map, problem.points, problem.target_features
+    sums, own = sum_products(feature_map, points, target_features, threads=problem.threads)
     squares = arrays.to_host(sums * sums)
     per_group = np.zeros((feature_map.n_groups, squares.shape[1]))
     np.add.at(per_group, np.tile(feature_map.groups, 2), squares)
-    per_group, own = _by_mark_groups(problem, per_group, own)
+    per_group, own = _by_target_groups(problem, per_group, own)
     totals = per_group - own
     total, trace = float(np.sum(totals)), float(np.sum(own))
     groups = feature_map.n_groups * np.sum(totals, axis=1), totals.shape[1] * np.sum(totals, axis=0)
     if not second:
         return FeatureMoments(total, None, None, None, None, trace, *groups, None)
-    forms, diagonal = row_forms(feature_map, points, marks, sums, threads=problem.threads)
+    forms, diagonal = row_forms(feature_map, points, target_features, sums, threads=problem.threads)
     row_sums = forms - diagonal
     if problem.data.sample_weight is not None:
         return FeatureMoments(total, row_sums, row_sums, diagonal, None, trace, *groups, None)
@@ -92,22 +94,24 @@ def feature_moments(problem: FeatureProblem, *, second: bool = True, drawn: np.n
     )
 
 
-def _by_mark_groups(problem: FeatureProblem, squares: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Squares of sums, of groups of features by columns of marks, and what is to be taken off; by groups of both."""
-    groups, feature_map = problem.mark_groups, problem.map
+def _by_target_groups(problem: FeatureProblem, squares: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Squares of sums, by groups of features and of target features, and what is to be taken off."""
+    groups, feature_map = problem.target_groups, problem.map
     if groups is None:
         return np.sum(squares, axis=1, keepdims=True), own[:, None]
     by_columns = groups[:, None] == np.arange(groups.max() + 1)
-    xp, marks = arrays.namespace(problem.marks), problem.marks
+    xp, target_features = arrays.namespace(problem.target_features), problem.target_features
     if len(feature_map.projections):
-        columns = [arrays.like(np.flatnonzero(chosen), marks) for chosen in by_columns.T]
+        columns = [arrays.like(np.flatnonzero(chosen), target_features) for chosen in by_columns.T]
         parts = [
-            mark_sums(feature_map, problem.points, xp.take(marks, some, axis=1), threads=problem.threads)[1]
+            sum_products(feature_map, problem.points, xp.take(target_features, some, axis=1), threads=problem.threads)[
+                1
+            ]
             for some in columns
         ]
         return squares @ by_columns, np.stack(parts, axis=1)
     # |phi|^2 is the same for all samples.
-    lengths = arrays.to_host(xp.sum(marks * marks, axis=0)) @ by_columns
+    lengths = arrays.to_host(xp.sum(target_features * target_features, axis=0)) @ by_columns
     return squares @ by_columns, np.outer(own, lengths / max(float(np.sum(lengths)), SMALLEST))
 
 
@@ -120,8 +124,8 @@ def sum_of_squares_of(problem: FeatureProblem, diagonal: np.ndarray) -> float:
     """sum_{i != j} H_ij^2, from some of the pairs of many samples: by a sweep over these of the features' products."""
     rows, weights = _subset(diagonal, np.arange(problem.n))
     phi = feature_rows(problem.map, _rows_of(problem.points, rows), threads=problem.threads)
-    marks = _rows_of(problem.marks, rows) * np.sqrt(weights)[:, None]
-    products = PairProblem(Side(phi, marks), None, (Term(1.0, (DOT,)),))
+    target_features = _rows_of(problem.target_features, rows) * np.sqrt(weights)[:, None]
+    products = PairProblem(Side(phi, target_features), None, (Term(1.0, (DOT,)),))
     squares = sweep_one(backend_for(products, threads=problem.threads), Moments(second=True)).sum_of_squares
     assert squares is not None
     return squares
@@ -130,7 +134,7 @@ def sum_of_squares_of(problem: FeatureProblem, diagonal: np.ndarray) -> float:
 def null_squares_of(problem: FeatureProblem) -> float:
     """Its expectation under calibration, given the predictions, in the same way."""
     random = np.random.default_rng(SEED)
-    count = min(RESERVE, max(ALL_PAIRS, RESERVE_ELEMENTS // problem.marks.shape[1]))
+    count = min(RESERVE, max(ALL_PAIRS, RESERVE_ELEMENTS // problem.target_features.shape[1]))
     reserve, share = np.arange(problem.n), 1.0
     if problem.n > count:
         reserve = np.sort(random.choice(problem.n, count, replace=False))

@@ -97,6 +97,6 @@ def _(data: Forecasts, packed: Packed) -> int | None:
 
 
 def _differing(targets: Array, probabilities: Array) -> int:
-    xp, targets = arrays.namespace(probabilities), arrays.beside(targets, probabilities)
+    xp, targets = arrays.namespace(probabilities), arrays.asarray_like(targets, probabilities)
     likely = xp.astype(xp.argmax(probabilities, axis=1), targets.dtype)
     return int(xp.sum(xp.astype(targets != likely, xp.int64)))

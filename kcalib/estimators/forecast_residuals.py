@@ -3,7 +3,7 @@ r"""Residuals of predicted distributions as vectors: a factor of the matrix of t
 With class labels the residuals are the rows of E, and the CKCE is :math:`\operatorname{tr}(B E E^\top)` for a matrix
 B of the kernel on predictions. With distributions
 :math:`G_{ij} = \langle \delta_{y_i} - P_i, \delta_{y_j} - P_j\rangle` takes the place of :math:`E E^\top`:
-`residuals_of` gives :math:`F F^\top = G`, from marks that are vectors, or by a pivoted Cholesky factorisation until
+`residuals_of` gives :math:`F F^\top = G`, from features that are vectors, or by a pivoted Cholesky factorisation until
 what is left has no size. On an NVIDIA GPU F stays there. Called by `kcalib.estimators.ckce` and
 `kcalib.inference.compare`.
 """
@@ -69,10 +69,10 @@ def residuals_of(packed: Packed, *, threads: int | None, max_memory: float | Non
             "kcalib.distributions.Samples of the draws, if they are the prediction"
         )
     if problem.target is None:
-        return Residuals(arrays.where_computed(problem.left.marks, np.float64), 0.0)
+        return Residuals(arrays.where_computed(problem.left.features, np.float64), 0.0)
     constant = (Term(1.0, (Factor("gaussian", "euclidean"),)),)  # at distance 0
-    nowhere = 0 * problem.left.marks[:, :1]
-    alone = replace(problem, left=Side(nowhere, problem.left.marks), kernel=constant, predicted=None, table=None)
+    nowhere = 0 * problem.left.features[:, :1]
+    alone = replace(problem, left=Side(nowhere, problem.left.features), kernel=constant, predicted=None, table=None)
     gram = KernelMatrix(replace(packed, problem=alone), threads=threads, backend=None)
     n, rank = gram.n, min(gram.n, FIRST_RANK)
     xp = arrays.namespace(gram.reference)
@@ -94,7 +94,7 @@ def residuals_of(packed: Packed, *, threads: int | None, max_memory: float | Non
 
 
 def kernel_alone(packed: Packed) -> Packed:
-    """K_ij = k(P_i, P_j): the same problem with marks of 1."""
+    """K_ij = k(P_i, P_j): the same problem with features of 1."""
     points = packed.problem.left.points
     ones = arrays.namespace(points).ones_like(points[:, :1])
     return replace(packed, problem=replace(packed.problem, left=Side(points, ones), target=None))

@@ -125,14 +125,14 @@ def mmce(
     check_choice("estimator", estimator, ESTIMATORS)
     _check_samples(data, estimator)
     confidence, correct = top_label(data, threads)
-    marks = correct - confidence
+    residuals = correct - confidence
     if estimator == "weighted":
-        marks = marks / _group_sizes(data, correct)
+        residuals = residuals / _group_sizes(data, correct)
     elif data.sample_weight is not None:
-        marks = marks * data.sample_weight
+        residuals = residuals * data.sample_weight
     kernel = Exponential(bandwidth=WIDTH) if kernel is None else kernel
     packed = _packing.pack_points(confidence[:, None], kernel, "float64", threads=threads)
-    problem = PairProblem(Side(packed.problem.left.points, marks[:, None]), None, packed.problem.kernel)
+    problem = PairProblem(Side(packed.problem.left.points, residuals[:, None]), None, packed.problem.kernel)
     backend = backend_for(problem, threads=threads)
     moments = sweep_one(backend, Moments(rows=False, trace=estimator != "unbiased"))
     if estimator == "weighted":

@@ -43,8 +43,9 @@ class NullMoments:
 def null_moments(data: Data, packed: Packed, backend: Backend) -> NullMoments:
     """The moments of the packed problem, on the backend that computes its sums.
 
-    Time of labels: a sweep over the pairs with m (m + 1) / 2 marks a sample, from 17 classes on three with at most m;
-    with a target matrix of rank r, r (r + 1) / 2 marks. Of other targets some sweeps with their marks. Memory O(n m).
+    Time of labels: a sweep over the pairs with m (m + 1) / 2 features a sample, from 17 classes on three with at most
+    m; with a target matrix of rank r, r (r + 1) / 2 features. Of other targets some sweeps with their features.
+    Memory O(n m).
     """
     law = finite_law(data, packed)
     if law is None:
@@ -73,7 +74,7 @@ def moments_and_null_moments(
 
 
 def _are_residuals(problem: PairProblem) -> bool:
-    """Whether marks are residuals of the points, and these the law's probabilities, in all digits, mostly uncertain.
+    """Whether features are residuals of the points, and these the law's probabilities, in all digits, mostly uncertain.
 
     Of rows that were rounded, and sum to 1 but about, the law takes the largest probability from the others.
     """
@@ -95,8 +96,8 @@ def _of_law(law: FiniteLaw, backend: Backend) -> NullMoments:
 
 def _trace(law: FiniteLaw, backend: Backend) -> float:
     points = law.problem.left.points
-    marks = arrays.namespace(points).sqrt(expected_lengths(law)[0])[:, None]
-    return total(diagonal(PairProblem(Side(points, marks), None, law.problem.kernel), backend.threads or 1))
+    features = arrays.namespace(points).sqrt(expected_lengths(law)[0])[:, None]
+    return total(diagonal(PairProblem(Side(points, features), None, law.problem.kernel), backend.threads or 1))
 
 
 def effective_events(data: Data, packed: Packed) -> float:

@@ -93,7 +93,7 @@ def mean_eigenvalue(data: Data, packed: Packed, backend: Backend) -> MeanEigenva
     size = n if backend.on_a_line else min(n, _most_samples(problem))
     points = problem.left.points
     if size < n:
-        points = arrays.namespace(points).take(points, arrays.beside(data.order(SEED)[:size], points), axis=0)
+        points = arrays.namespace(points).take(points, arrays.asarray_like(data.order(SEED)[:size], points), axis=0)
     side = Side(points, arrays.namespace(points).ones_like(points[:, :1]))
     alone = replace(problem, left=side, target=None)
     backend = backend.like(alone)
@@ -199,7 +199,7 @@ def _largest(backend: Backend, n: int) -> float:
     vector = arrays.where_computed(arrays.namespace(points).ones_like(points[:, :1]), np.float64)
     least = math.inf
     for _ in range(MOST_PRODUCTS):
-        product = arrays.where_computed(sweep_one(backend, Products(arrays.beside(vector, points)))) / n
+        product = arrays.where_computed(sweep_one(backend, Products(arrays.asarray_like(vector, points)))) / n
         least = min(least, float((product / vector).max()))
         reached = float((vector * product).sum()) / float((vector * vector).sum())
         if least <= (1 + CONVERGED) * reached:

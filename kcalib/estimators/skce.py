@@ -207,7 +207,7 @@ def skce(
     For predicted distributions the target kernel has random features, too, 64 columns or more, independent of the
     others; their expected values are in closed form for all radial target kernels, by the characteristic functions of
     normal, Laplace, Poisson and negative binomial distributions, mixtures and samples, and means over draws for other
-    families. Samples and counts keep exact marks where these have few columns. ``target_factor`` says which, and
+    families. Samples and counts keep exact features where these have few columns. ``target_factor`` says which, and
     ``features_standard_error`` is of both kernels. With the metric "mmd" distances are those of at most 128 features
     of mean embeddings; ``backend_reason`` has a bound of what they are off.
 
@@ -470,7 +470,7 @@ def biased_block_estimates(backend: Backend, block_size: int) -> Array:
     """The estimate of each block with the pairs of a sample with itself."""
     sums = sweep_one(backend, BlockSums(block_size))
     xp, used = arrays.namespace(sums), len(sums) * block_size
-    own = arrays.beside(diagonal(backend.problem, backend.threads or 1)[:used], sums)
+    own = arrays.asarray_like(diagonal(backend.problem, backend.threads or 1)[:used], sums)
     return (sums + xp.sum(xp.reshape(own, (-1, block_size)), axis=1)) / block_size**2
 
 

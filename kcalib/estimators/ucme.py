@@ -271,7 +271,7 @@ def _given_labels(data: Classification, predictions: Any, labels: Any, from_logi
     given = label_checks.prepare(
         labels, predictions, classes=data.classes, from_logits=from_logits, dtype=data.dtype, names=NAMES
     )
-    probabilities, labels = (arrays.beside(a, data.probabilities) for a in (given.probabilities, given.labels))
+    probabilities, labels = (arrays.asarray_like(a, data.probabilities) for a in (given.probabilities, given.labels))
     probabilities = data.xp.astype(probabilities, data.probabilities.dtype, copy=False)
     return dataclasses.replace(data, labels=labels, given=probabilities, sample_weight=None, losses=None)
 

@@ -263,8 +263,8 @@ def _null_moments(data: Data, packed: Packed, backend: Backend, size: int) -> Bl
             return statistics.total(sweep_one(again, BlockSums(size)))
 
         points = law.problem.left.points
-        marks = data.xp.sqrt(expected_lengths(law)[0])[:, None]
-        own = diagonal(PairProblem(Side(points, marks), None, packed.problem.kernel), backend.threads or 1)
+        features = data.xp.sqrt(expected_lengths(law)[0])[:, None]
+        own = diagonal(PairProblem(Side(points, features), None, packed.problem.kernel), backend.threads or 1)
         squares, trace = expected_squares(law, within_blocks)[0], statistics.total(own[:used])
     if squares == 0:
         return BlockMoments(0.0, 0.0, math.inf)

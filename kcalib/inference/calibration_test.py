@@ -60,7 +60,7 @@ __all__ = ["calibration_test"]
 # takes longer. Where the kernel has no features it is `PATIENCE` times as many.
 LABELS_WORK, TARGETS_WORK = 3e11, 2e10
 PATIENCE = 10
-MARK_COST = 500  # of a label's mark, which is drawn, beside the products with it
+DRAW_COST = 500  # of drawn features of a label, relative to a product with them
 FEW_DRAWS = 199  # where 999 would take longer
 ON_A_LINE, FEW_DRAWS_ON_A_LINE = 100_000, 10_000_000  # samples with 999 draws, and with fewer
 
@@ -343,7 +343,7 @@ def _work(data: Data, task: Task) -> Work:
 @_work.register
 def _(data: Classification, task: Task) -> Work:
     rank = data.m if task.packed.target.root is None else task.packed.target.root.shape[1]
-    multiply_adds = float(data.n) * (data.n + MARK_COST) * rank
+    multiply_adds = float(data.n) * (data.n + DRAW_COST) * rank
     return Work(f"{data.n} samples of {data.m} classes", "labels", multiply_adds, LABELS_WORK)
 
 

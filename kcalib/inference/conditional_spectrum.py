@@ -45,7 +45,7 @@ from kcalib.inference.eigenvalues import (
 from kcalib.inference.task import Task
 
 MOST_ROWS, ROW_CLASSES, FEWEST_ROWS = 2048, 2**17, 128  # of the features' matrix; fewer of many classes
-# Numbers in a mark up to which a group of the largest eigenvalues is started with. A vector takes a column for each:
+# Features of a sample up to which a group of the largest eigenvalues is started with. A vector takes a column for each:
 # of more the groups would take products of as many columns as their square.
 STARTED_UP_TO, FEWEST_COLUMNS = 16, 8
 SEED = 0  # of drawn targets: what comes from them is a function of the predictions
@@ -142,8 +142,8 @@ def _hidden(task: Task, law: FiniteLaw) -> Hidden:
     with_diagonal = products_with_diagonal(backend, moments.squares, task.kernel_diagonal * lengths)
 
     def product(vectors: Array) -> Array:
-        marks = roots.forth(vectors)
-        return roots.back(with_diagonal(marks), (own, marks))
+        target_features = roots.forth(vectors)
+        return roots.back(with_diagonal(target_features), (own, target_features))
 
     def stored() -> Array:
         kernel = arrays.where_computed(sweep_one(backend, DenseRectangle(slice(0, n), slice(0, n))), np.float64) / (
@@ -163,7 +163,7 @@ def _hidden(task: Task, law: FiniteLaw) -> Hidden:
 
 
 def _width(roots: Scalars | Vectors) -> int:
-    """Columns of a product; of vectors each takes as many of the kernel's matrix as marks have numbers."""
+    """Columns of a product; of vectors each takes as many of the kernel's matrix as target features have numbers."""
     if roots.rank == 1 or roots.rank > STARTED_UP_TO:
         return BLOCK_SIZE
     return max(FEWEST_COLUMNS, roots.rank + FEWEST_RANDOM)
@@ -224,8 +224,8 @@ def _(problem: ForecastFeatures, n: int) -> Hidden:
         law = problem.finite_law(rows)
         assert law is not None
         return _of_law(law, linalg.matmul(features, features.T), n)
-    marks = problem.drawn_marks(rows)
-    kernels, targets = (linalg.matmul(a, a.T) for a in (features, marks))
+    target_features = problem.draw_target_features(rows)
+    kernels, targets = (linalg.matmul(a, a.T) for a in (features, target_features))
     return _between(kernels * targets, len(rows), n)
 
 

@@ -139,12 +139,12 @@ def of_residuals(backend: Backend, moments: MomentSums, n: int) -> Hidden:
         return matrix
 
     def start() -> Array:
-        return arrays.where_computed(backend.problem.left.marks, np.float64)
+        return arrays.where_computed(backend.problem.left.features, np.float64)
 
     width = LINE_BLOCK_SIZE if backend.on_a_line else BLOCK_SIZE
     # On a line there is one such vector; with seven random ones beside it more products were needed than with eight.
     vectors = backend.problem.target is None and not backend.on_a_line
-    few = vectors and backend.problem.left.marks.shape[1] <= width - FEWEST_RANDOM
+    few = vectors and backend.problem.left.features.shape[1] <= width - FEWEST_RANDOM
     return Hidden(n, n - 1.0, squares, product, stored, diagonal, width, threads, start if few else None)
 
 
@@ -221,7 +221,7 @@ def products_with_diagonal(backend: Backend, squares: float, diagonal: Array) ->
     chosen, dtype = (backend, "float64") if lost else (rounded(backend), "float32")
     points = chosen.problem.left.points
     return lambda vectors: arrays.where_computed(
-        sweep_one(chosen, Products(arrays.beside(vectors, points), dtype=dtype))
+        sweep_one(chosen, Products(arrays.asarray_like(vectors, points), dtype=dtype))
     )
 
 
@@ -294,11 +294,11 @@ def _orthonormalize(vectors: Array, blocks: list[Array], inside: np.ndarray, gra
     size = float(np.max(np.diag(gram), initial=0.0))
     while True:
         turned, is_exact = _rotation(gram - _gram(inside), size)
-        vectors = linalg.matmul(vectors, arrays.beside(turned, vectors))
+        vectors = linalg.matmul(vectors, arrays.asarray_like(turned, vectors))
         begin = 0
         for block in blocks:
             end = begin + block.shape[1]
-            vectors -= linalg.matmul(block, arrays.beside(linalg.matmul(inside[begin:end], turned), vectors))
+            vectors -= linalg.matmul(block, arrays.asarray_like(linalg.matmul(inside[begin:end], turned), vectors))
             begin = end
         if is_exact:
             return vectors

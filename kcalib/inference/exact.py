@@ -1,10 +1,10 @@
 """The exact test: the statistic of labels, or targets, drawn from the predictions.
 
 Given the predictions of a calibrated model its labels are independent draws from them, so that the law of the
-statistic is known at any n. With marks 1 the matrix of the pair problem is the kernel's, K, and the statistic of drawn
-labels is a sum of quadratic forms of K, one for each column of their marks: one product serves many draws
+statistic is known at any n. With features 1 the matrix of the pair problem is the kernel's, K, and the statistic of
+drawn labels is a sum of quadratic forms of K, one for each column of their features: one product serves many draws
 (`forms.by_forms`). Without a matrix between the labels a comparison of two labels takes the place of their products
-where the backend has it (`label_forms`). Where the marks are no vectors each draw takes a sweep over the pairs
+where the backend has it (`label_forms`). Where the features are no vectors each draw takes a sweep over the pairs
 (`_by_sweeps`).
 """
 
@@ -150,7 +150,7 @@ def _(data: Classification, task: Task, count: int, seed: int) -> Tail | None:
 
 def _times(task: Task, count: int) -> int:
     """Tilted draws for each draw: more where they take little time."""
-    one = LINE_WORK * task.n if task.backend.on_a_line else task.n**2 * task.packed.problem.left.marks.shape[1]
+    one = LINE_WORK * task.n if task.backend.on_a_line else task.n**2 * task.packed.problem.left.features.shape[1]
     return max(1, min(MOST_TILTED, int(TILTED_WORK / (one * count))))
 
 
@@ -191,14 +191,14 @@ def _totals_of_labels(task: Task, data: Classification, batches: Iterable[Array]
     xp = arrays.namespace(p)
     n, rank, means = task.n, root.shape[1], _without_subnormal(p) @ root
 
-    def marks() -> Iterator[Array]:
+    def features() -> Iterator[Array]:
         for labels in batches:
-            # Rows of a table are the marks of labels.
+            # Rows of a table are the features of labels.
             drawn = xp.take(root, labels, axis=0)
             drawn -= means[:, None, :]
             yield drawn.reshape(n, -1)
 
-    return by_forms(task, marks(), rank)
+    return by_forms(task, features(), rank)
 
 
 def _compares_labels(task: Task, data: Classification) -> bool:
@@ -216,12 +216,12 @@ def _on_a_line(task: Task, data: Classification) -> Callable[[np.ndarray | Binar
         return None
     root = _root(task, data)
     if _has_residuals_on_a_line(task, data):
-        length = float(np.linalg.norm(root[1] - root[0]))  # of the mark of the residual (-1, 1)
+        length = float(np.linalg.norm(root[1] - root[0]))  # of the features of the residual (-1, 1)
         first, second = 0.5 * (p[:, 0] + (1 - p[:, 1])), 0.5 * (p[:, 1] + (1 - p[:, 0]))
-        marks = length * np.stack([-second, first], axis=1)[:, :, None]
+        features = length * np.stack([-second, first], axis=1)[:, :, None]
     else:
-        marks = (np.eye(2) - p[:, None, :]) @ root
-    return lambda labels: sweep_one(backend, LabelMatches(labels, marks))
+        features = (np.eye(2) - p[:, None, :]) @ root
+    return lambda labels: sweep_one(backend, LabelMatches(labels, features))
 
 
 def _has_residuals_on_a_line(task: Task, data: Classification) -> bool:
@@ -236,19 +236,19 @@ def _without_subnormal(p: Array) -> Array:
 
 
 def _vector_draws(task: Task, data: Data, count: int, seed: int) -> np.ndarray:
-    """Statistics of drawn targets whose marks are vectors, as of classes."""
-    rank = task.packed.problem.left.marks.shape[1]
+    """Statistics of drawn targets whose features are vectors, as of classes."""
+    rank = task.packed.problem.left.features.shape[1]
     at_once = draws_at_once(task.n, rank)
 
-    def marks() -> Iterator[Array]:
+    def features() -> Iterator[Array]:
         for begin in range(0, count, at_once):
             some = range(begin, min(count, begin + at_once))
-            found = [task.packed.with_targets(data.draw(seed, r)).problem.left.marks for r in some]
+            found = [task.packed.with_targets(data.draw(seed, r)).problem.left.features for r in some]
             found = [arrays.where_computed(m) for m in found]
             xp = arrays.namespace(found[0])
             yield xp.concatenate([xp.asarray(m, dtype=xp.float64) for m in found], axis=1)
 
-    return by_forms(task, marks(), rank)
+    return by_forms(task, features(), rank)
 
 
 def _by_sweeps(task: Task, data: Data, count: int, seed: int) -> np.ndarray:

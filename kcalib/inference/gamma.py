@@ -42,8 +42,8 @@ class Gamma(AllPairs):
     -----
     Assumes that so many events decide the statistic that only their covariances count. Time: a few passes over the
     pairs, O(n^2 m) each (for binary problems with exponential and Matern kernels O(n log n)), where predictions are
-    nearly certain, in float32, and for rows that sum to 1 but about, one of them with m (m + 1) / 2 marks a sample for
-    up to 16 classes; memory O(n m). Nothing is random.
+    nearly certain, in float32, and for rows that sum to 1 but about, one of them with m (m + 1) / 2 features a sample
+    for up to 16 classes; memory O(n m). Nothing is random.
     The gamma approximation of [1]_.
 
     References

@@ -10,7 +10,7 @@ import numpy as np
 from kcalib import _native
 from kcalib._backend import arrays, linalg
 from kcalib._backend.random import drawn_labels
-from kcalib._backend.threads import sweeping
+from kcalib._backend.threads import run_options
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._packing import Packed
@@ -54,7 +54,7 @@ def _(
     p = arrays.where_computed(data.probabilities)
     xp = arrays.namespace(p)
     kernels = [kernel for _, kernel in blocks(of_kernel_alone(packed, backend))]
-    kernel = arrays.beside(xp.concatenate(kernels, axis=1), p)
+    kernel = arrays.asarray_like(xp.concatenate(kernels, axis=1), p)
     values, of_class = arrays.like(values, p), arrays.like(groups, p)
     likely = xp.argmax(p, axis=1)
     top = of_class[likely]
@@ -102,5 +102,5 @@ class _Changes(NamedTuple):
 
     def sums(self, labels: np.ndarray, threads: int | None) -> np.ndarray:
         """Of labels (n, draws): shape (J, draws)."""
-        with sweeping(threads) as sweep:
-            return _native.changed_sums(self.kernel, self.values, self.likely, labels, sweep)[:, : self.n_locations].T
+        with run_options(threads) as options:
+            return _native.changed_sums(self.kernel, self.values, self.likely, labels, options)[:, : self.n_locations].T

@@ -153,7 +153,7 @@ def _own_classes(
         others = xp.sum(p[:, elsewhere], axis=1) + xp.maximum(0.0, 1.0 - row_sums)
         own = p[:, labels].T
         rest = without @ own + others
-        kernel = arrays.beside(kernel, p)
+        kernel = arrays.asarray_like(kernel, p)
         yield kernel, OwnClasses(own[place], rest[place], others, xp.maximum(1.0, row_sums))
 
 
@@ -199,7 +199,7 @@ def blocks(backend: Backend, width: int = 1) -> Iterator[tuple[slice, Array]]:
 
 
 def of_kernel_alone(packed: Packed, backend: Backend) -> Backend:
-    """k(p_j, p_i): the same problem with marks of 1."""
+    """k(p_j, p_i): the same problem with features of 1."""
     left, right = (Side(s.points, _ones(s.points)) for s in (packed.problem.left, packed.problem.columns))
     problem = PairProblem(left, right, packed.problem.kernel)  # of class probabilities
     return backend.like(problem)

@@ -127,5 +127,5 @@ def degenerate(total: float = 0.0) -> NullLaw:
 def quadratic_forms(backend: Backend, weights: Weights | Array) -> Array:
     """w^T H w for each column w, in float32."""
     if not isinstance(weights, Weights):
-        weights = arrays.beside(weights, backend.problem.left.points)
+        weights = arrays.asarray_like(weights, backend.problem.left.points)
     return arrays.where_computed(sweep_one(backend, QuadraticForms(weights, dtype="float32")))

@@ -186,10 +186,10 @@ class Multiplier(AllPairs):
             return from_draws(task, self._of_drawn_targets(task, seed), f"{described}, given the predictions")
         rank = finite.rank
         weights = Weights(self.multipliers, finite.probabilities.shape[0] * finite.probabilities.shape[1], count, seed)
-        marks = _multiplied_roots(
+        features = _multiplied_roots(
             finite, weights, draws_at_once(task.n, max(rank, finite.probabilities.shape[1])), task
         )
-        return from_draws(task, by_forms(task, marks, rank), f"{described}, given the predictions")
+        return from_draws(task, by_forms(task, features, rank), f"{described}, given the predictions")
 
     def _of_drawn_targets(self, task: Task, seed: int) -> np.ndarray:
         """Draws with multipliers of the residuals of some sets of drawn targets."""
@@ -214,7 +214,7 @@ def _multiplied(task: Task, packed: Packed, weights: Weights) -> np.ndarray:
 
 
 def _multiplied_roots(finite: FiniteLaw, weights: Weights, at_once: int, task: Task) -> Iterator[Array]:
-    """R^T L_i g_i, some draws at a time: as marks, shape (n, draws * rank)."""
+    """R^T L_i g_i, some draws at a time: as features, shape (n, draws * rank)."""
     p = arrays.where_computed(finite.probabilities)
     finite = replace(finite, probabilities=p)
     xp, (top, _, rest) = arrays.namespace(p), finite.parts

@@ -166,9 +166,9 @@ class Directions:
         values, vectors = _largest(product, len(rows) * roots.size, most)
         if len(values) == 0:
             return None
-        marks = roots.forth(each * vectors)
-        sums = sweep_one(backend, Products(marks))
-        sums[rows] -= own * marks
+        features = roots.forth(each * vectors)
+        sums = sweep_one(backend, Products(features))
+        sums[rows] -= own * features
         found = sums.reshape(n, -1, len(values))
         root = law.narrow_root
         if law.root is not None or m == 2:

@@ -100,7 +100,7 @@ class Task:
 
     @cached_property
     def kernel_backend(self) -> Backend:
-        """The kernel's matrix K: that of the problem with marks 1."""
+        """The kernel's matrix K: that of the problem with features 1."""
         points = self.packed.problem.left.points
         ones = arrays.namespace(points).ones_like(points[:, :1])
         return self.backend_of(replace(self.packed.problem, left=Side(points, ones), target=None))

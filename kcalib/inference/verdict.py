@@ -277,7 +277,7 @@ def _error_bound(task: Task, test: CalibrationTestResult, level: float) -> Error
         problem = task.feature_problems[-1]
         # What the features add to the error is none of the feature kernel's; but features of targets have a diameter
         # that is not known.
-        of_features = problem.mark_groups is None
+        of_features = problem.target_groups is None
     if of_features:
         largest = rms_bound.feature_eigenvalue(problem)
     else:

@@ -1,8 +1,8 @@
 """What a worker was sent and keeps, and what transports to other processes call there.
 
 A problem goes in parts, an array each, by their fingerprints: problems that have an array in common (H and the kernel's
-matrix have their points, sweeps over drawn targets all but their marks) bring it to a worker once. What the last sweeps
-did not need is dropped.
+matrix have their points, sweeps over drawn targets all but their features) bring it to a worker once. What the last
+sweeps did not need is dropped.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ class Gram(Reduction[np.ndarray]):
     def part(self, tile: Tile, points: np.ndarray, threads: int, progress: Progress) -> Part:
         """Return the part of a tile, by the order of summation of `_pairs.feature_sums`."""
         rows = slice(tile.row * self.rows, tile.row_end * self.rows)
-        some, sweep = arrays.compact(points[rows], np.float64), _native.Sweep(threads, None, progress)
-        return {"rows": compiled(self.feature_map).gram_parts(some, self.columns[rows], self.rows, sweep)}
+        some, options = arrays.compact(points[rows], np.float64), _native.RunOptions(threads, None, progress)
+        return {"rows": compiled(self.feature_map).gram_parts(some, self.columns[rows], self.rows, options)}
 
 
 class GramMerge(Merge):
@@ -148,9 +148,9 @@ def _to_gpu(side: Side, order: Any) -> Side:
     """Return samples on this machine's GPU, in that order."""
     import cupy
 
-    points, marks = (cupy.asarray(order.sorted(np.asarray(values))) for values in (side.points, side.marks))
+    points, features = (cupy.asarray(order.sorted(np.asarray(values))) for values in (side.points, side.features))
     labels = None if side.labels is None else cupy.asarray(order.sorted(np.asarray(side.labels)))
-    return Side(points, marks, labels)
+    return Side(points, features, labels)
 
 
 def _backend_on_gpu(problem: PairProblem) -> Backend:

@@ -73,6 +73,6 @@ class SKCECriterion:
         return 2 * deviation / math.sqrt(n) / curvature
 
     def _backend(self, log_temperature: float) -> Backend:
-        """That of the points at T = 1, and the marks of the scaled predictions."""
-        packed = self.packed.with_marks_of(self.given.at(math.exp(log_temperature)), threads=self.threads)
+        """That of the points at T = 1, and the features of the scaled predictions."""
+        packed = self.packed.with_features_of(self.given.at(math.exp(log_temperature)), threads=self.threads)
         return backend_for(packed.problem, threads=self.threads)

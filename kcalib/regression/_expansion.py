@@ -87,7 +87,7 @@ class Expansion:
         """K = F F^T: psi(p) = W^T F(p), F(p) = L^{-1} k(pivots, p), L the pivots' rows of F, F^T F = W diag(l) W^T."""
         spectrum = eigendecomposition(linalg.matmul(factor.T, factor), overwrite=True)
         kept, vectors = _kept(spectrum)
-        pivots = arrays.beside(pivots, factor)
+        pivots = arrays.asarray_like(pivots, factor)
         root = arrays.namespace(factor).tril(factor[pivots])
         return cls(
             n_samples=problem.n,
@@ -167,6 +167,6 @@ def kernel_products(points: Array, landmarks: Array, kernel: Kernel, vectors: Ar
     xp = arrays.namespace(points)
     if len(landmarks) == 0:
         return xp.zeros((len(points), vectors.shape[1]))
-    landmarks, vectors = (arrays.beside(a, points) for a in (landmarks, vectors))
+    landmarks, vectors = (arrays.asarray_like(a, points) for a in (landmarks, vectors))
     left, right = (Side(xp.ascontiguousarray(a), xp.ones((len(a), 1))) for a in (points, landmarks))
     return sweep_one(backend_for(PairProblem(left, right, kernel.terms())), Products(xp.ascontiguousarray(vectors)))

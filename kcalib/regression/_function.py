@@ -64,14 +64,16 @@ class Problem:
         return cls(simplex, residuals, labels, lens.is_scalar)
 
     def take(self, rows: np.ndarray) -> Problem:
-        rows = arrays.beside(rows, self.simplex)
+        rows = arrays.asarray_like(rows, self.simplex)
         return Problem(self.simplex[rows], self.residuals[rows], self.labels[rows], self.is_scalar)
 
     def beside(self, other: Array) -> Problem:
         """The same, on the GPU if `other` is there."""
         if arrays.is_host(other):
             return self
-        simplex, residuals, labels = (arrays.beside(a, other) for a in (self.simplex, self.residuals, self.labels))
+        simplex, residuals, labels = (
+            arrays.asarray_like(a, other) for a in (self.simplex, self.residuals, self.labels)
+        )
         return Problem(simplex, residuals, labels, self.is_scalar)
 
 
@@ -282,7 +284,7 @@ class CalibrationFunction(Parametrised):
 
     def _core_beside(self, features: Array) -> Array | None:
         core = self._core()
-        return None if core is None else arrays.beside(core, features)
+        return None if core is None else arrays.asarray_like(core, features)
 
     def _squared_error(self, problem: Problem) -> float:
         features = self._evaluated(problem)
@@ -291,7 +293,7 @@ class CalibrationFunction(Parametrised):
 
     def _risk(self, problem: Problem) -> float:
         features = self._evaluated(problem)
-        return risk_of(arrays.beside(problem.residuals, features), features, self._core_beside(features))
+        return risk_of(arrays.asarray_like(problem.residuals, features), features, self._core_beside(features))
 
     def _problem(self, y_true: Any, y_pred: Any, classes: Any, from_logits: bool) -> Problem:
         lens = self._lens()

@@ -113,8 +113,8 @@ class BinnedCalibration(CalibrationFunction):
         self.gaps_ = np.where(self.counts_[:, None] > 0, means, arrays.to_host(gaps.mean(axis=0)))
 
     def _features(self, problem: Problem) -> Array:
-        return arrays.beside(self.gaps_, problem.points)[self._bins(problem)]
+        return arrays.asarray_like(self.gaps_, problem.points)[self._bins(problem)]
 
     def _bins(self, problem: Problem) -> Array:
-        edges = arrays.beside(self.edges_, problem.points)
+        edges = arrays.asarray_like(self.edges_, problem.points)
         return arrays.namespace(edges).searchsorted(edges, problem.points[:, -1], side="left")

@@ -289,7 +289,7 @@ class SquaredCalibrationErrorCV(Parametrised):
         split = self._split(problem.n)
         candidates = candidates_of(self.estimators, lens, problem.points.shape[1], len(split.without(0)))
         searches = _searched(candidates, problem, split, progress)
-        folds = [arrays.beside(fold, problem.residuals) for fold in split.folds]
+        folds = [arrays.asarray_like(fold, problem.residuals) for fold in split.folds]
         null_risks = np.array([null_risk_of(problem.residuals[fold]) for fold in folds])
         winner = min(searches, key=lambda search: search.risk)
         # Only now, so that an interrupted fit changes nothing.

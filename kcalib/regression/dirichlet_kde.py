@@ -73,7 +73,7 @@ class Ratio:
         """The same, on the GPU if `other` is there."""
         if arrays.is_host(other) or not arrays.is_host(self.simplex):
             return self
-        simplex, labels, order = (arrays.beside(a, other) for a in (self.simplex, self.labels, self.order))
+        simplex, labels, order = (arrays.asarray_like(a, other) for a in (self.simplex, self.labels, self.order))
         return Ratio(simplex, labels, order, self.orientation, self.dtype, self.threads)
 
     def shares(self, simplex: Array, bandwidth: float) -> Array:
@@ -119,8 +119,8 @@ class Ratio:
             return _native.log_normalisers(powers, self._sweep(None))
         return log_normalisers(powers)
 
-    def _sweep(self, progress: Progress | None) -> _native.Sweep:
-        return _native.Sweep(resolve_threads(self.threads), None, progress)
+    def _sweep(self, progress: Progress | None) -> _native.RunOptions:
+        return _native.RunOptions(resolve_threads(self.threads), None, progress)
 
 
 def _information(simplex: Array) -> Array:

@@ -368,7 +368,7 @@ class KKR(KernelRidge):
         if self._factors_ is None:
             return beginning
         vectors = self._factors_.columns[:, :, None] * self._expansion_.cross[:, None, :]
-        return linalg.matmul(beginning, arrays.beside(vectors.reshape(len(vectors), -1), beginning))
+        return linalg.matmul(beginning, arrays.asarray_like(vectors.reshape(len(vectors), -1), beginning))
 
     def _core(self) -> Array:
         expansion, factors = self._expansion_, self._factors_

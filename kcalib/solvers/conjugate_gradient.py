@@ -290,7 +290,7 @@ class _Iteration:
         if self.last is not None:
             directions, images, curvature = self.last
             lengths = _solve_block(curvature, linalg.matmul(images.T, news))
-            news = news - linalg.matmul(directions, arrays.beside(lengths, news))
+            news = news - linalg.matmul(directions, arrays.asarray_like(lengths, news))
         return _orthonormalize(news)
 
     def _step(self, directions: Array) -> None:
@@ -309,7 +309,7 @@ class _Iteration:
             self.history += STALLED * self.history[-1:]
             return
         lengths = _solve_block(curvature, linalg.matmul(directions.T, self.residuals))
-        steps = arrays.beside(lengths, directions)
+        steps = arrays.asarray_like(lengths, directions)
         self.values += linalg.matmul(directions, steps)
         self.residuals -= linalg.matmul(images, steps)
         self.largest = max(self.largest, _spectral_norm(matrix))
@@ -412,7 +412,7 @@ def _orthonormalize(vectors: Array) -> Array | None:
         values = arrays.to_host(values)
         kept = np.flatnonzero(values > threshold**2 * values[-1])
         rotation = rotation[:, arrays.like(kept, rotation)] / arrays.like(np.sqrt(values[kept]), rotation)
-        vectors = linalg.matmul(vectors, arrays.beside(rotation, vectors))
+        vectors = linalg.matmul(vectors, arrays.asarray_like(rotation, vectors))
     return vectors
 
 

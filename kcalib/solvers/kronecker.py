@@ -66,7 +66,9 @@ class _Form(NamedTuple):
 
     def to_device_of(self, other: Array) -> _Form:
         """Return the form of a symmetric matrix on the device of `other`."""
-        return self._replace(values=arrays.beside(self.values, other), vectors=arrays.beside(self.vectors, other))
+        return self._replace(
+            values=arrays.asarray_like(self.values, other), vectors=arrays.asarray_like(self.vectors, other)
+        )
 
 
 class Kronecker:
@@ -133,7 +135,7 @@ class Kronecker:
                 f"as A has {n_a} rows and B {n_b}"
             )
         if arrays.is_host(array):
-            array = arrays.beside(array, self._left)
+            array = arrays.asarray_like(array, self._left)
         return self._to_device_of(array)._solve_path(original, array, shift)
 
     def _to_device_of(self, array: Array) -> Kronecker:
@@ -143,7 +145,7 @@ class Kronecker:
         if self.method == "schur":
             arrays.check_not_cuda(array, "a system with a matrix that is not symmetric")
         moved = copy.copy(self)
-        moved._left, moved._right = (arrays.beside(matrix, array) for matrix in (self._left, self._right))
+        moved._left, moved._right = (arrays.asarray_like(matrix, array) for matrix in (self._left, self._right))
         moved._forms = self._forms[0].to_device_of(array), self._forms[1].to_device_of(array)
         return moved
 
@@ -259,8 +261,8 @@ def kronecker(left: Any, right: Any = None) -> Kronecker:
         return Kronecker(a, None)
     b = _check_square(right, "right")
     if arrays.is_host(a):
-        return Kronecker(arrays.beside(a, b), b)
-    return Kronecker(a, arrays.beside(b, a))
+        return Kronecker(arrays.asarray_like(a, b), b)
+    return Kronecker(a, arrays.asarray_like(b, a))
 
 
 def eigendecomposition(matrix: Array, *, overwrite: bool = False) -> Eigensystem:

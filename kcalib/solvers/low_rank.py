@@ -129,7 +129,7 @@ class FourierFeatures:
                 scale = sum(f.scale for f in term.factors)
                 normal = random.standard_normal((dimension, n_frequencies))
                 frequency = np.sqrt(2 * scale) * normal
-                frequencies.append(frequency if points is None else arrays.beside(frequency, points))
+                frequencies.append(frequency if points is None else arrays.asarray_like(frequency, points))
                 amplitudes.append(float(np.sqrt(term.coefficient)))
             elif kinds == {("identity", "dot")} and len(term.factors) == 1:
                 linear += term.coefficient
@@ -155,7 +155,7 @@ class FourierFeatures:
         begin = 0
         for w, amplitude in zip(self.frequencies, self.amplitudes, strict=True):
             middle, end = begin + w.shape[1], begin + 2 * w.shape[1]
-            angles = linalg.matmul(points, arrays.beside(w, points))
+            angles = linalg.matmul(points, arrays.asarray_like(w, points))
             out[:, begin:middle], out[:, middle:end] = xp.cos(angles), xp.sin(angles)
             out[:, begin:end] *= amplitude / np.sqrt(w.shape[1])
             begin = end
@@ -205,9 +205,9 @@ class NystromFeatures:
         with one_blas_thread():
             factor, pivots, rank, _ = scipy.linalg.lapack.dpstrf(matrix, tol=smallest, lower=1)
         self.landmarks = drawn[pivots[:rank] - 1]
-        self.pivots = arrays.beside(np.diagonal(factor)[:rank] ** 2, tile)
+        self.pivots = arrays.asarray_like(np.diagonal(factor)[:rank] ** 2, tile)
         self._operator = operator
-        self._factor = arrays.beside(factor[:rank, :rank], tile)
+        self._factor = arrays.asarray_like(factor[:rank, :rank], tile)
 
     @property
     def rank(self) -> int:

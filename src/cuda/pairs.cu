@@ -4,14 +4,14 @@
 // what it defines:
 //
 //   KCALIB_TILE, KCALIB_LANES, KCALIB_FEATURES, KCALIB_THREADS   the sizes below
-//   KCALIB_REAL          double or float: the type of points, marks and entries
+//   KCALIB_REAL          double or float: the type of points, features and entries
 //   KCALIB_EXPRESSION    the kernel as an expression of factor<Profile::name, METRIC>(f) and coefficient(t)
 //   KCALIB_QUANTITIES    which quantities of a pair it needs: a sum of SQUARES, CITYBLOCKS, DOTS
 //   KCALIB_DIFFERENCES   squared distances are sums of squared differences (few features), not expansions
-//   KCALIB_RESIDUALS     marks are residuals onehot(label) - point: one product gives distance and target factor (1: of
+//   KCALIB_RESIDUALS     features are residuals onehot(label) - point: one product gives distance and target factor (1: of
 //                        FEATURES classes at most; 2: of any number)
 //   KCALIB_GRAM          inner products are not computed here, but read from matrices that cuBLAS has filled
-//   KCALIB_TARGET        marks are rows of mixtures (kcalib/_pairs/problem.py) of this family, of KCALIB_TARGET_DIMS dimensions
+//   KCALIB_TARGET        features are rows of mixtures (kcalib/_pairs/problem.py) of this family, of KCALIB_TARGET_DIMS dimensions
 //                        (0: any); the atoms' kernel is KCALIB_TARGET_EXPRESSION. mixtures.cuh is pasted before then
 //   KCALIB_PREDICTED     the same for points, whose squared MMD distances are the squares of the kernel
 //   KCALIB_TABLE         points are positions in a table, whose numbers are the cityblock distances of the kernel
@@ -117,9 +117,9 @@ __device__ void for_each_feature(Panels& panels, const T* left, const T* right, 
 }
 
 __device__ __noinline__ T squared_difference(const Problem& problem, long long i, long long j) {
-  const T *x = problem.left.points + i * problem.n_features, *y = problem.right.points + j * problem.n_features;
+  const T *x = problem.left.points + i * problem.n_coordinates, *y = problem.right.points + j * problem.n_coordinates;
   T sum = 0;
-  for (long long k = 0; k < problem.n_features; ++k) sum += (x[k] - y[k]) * (x[k] - y[k]);
+  for (long long k = 0; k < problem.n_coordinates; ++k) sum += (x[k] - y[k]) * (x[k] - y[k]);
   return sum;
 }
 
@@ -128,11 +128,11 @@ struct Sample {
   int at;  // within its side: of fewer than 2^31 samples, as n^2 pairs take longer than anyone waits
   bool inside;
   int label;
-  T point_norm, mark_norm;
+  T point_norm, feature_norm;
   KCALIB_FN void read(const Side& side, long long i) {
     inside = i < side.n;
     at = int(inside ? i : side.n - 1);
-    if constexpr (RESIDUALS) label = side.labels[at], mark_norm = side.norms[2LL * at + 1];
+    if constexpr (RESIDUALS) label = side.labels[at], feature_norm = side.norms[2LL * at + 1];
     if constexpr (RESIDUALS || EXPANDED) point_norm = side.norms[2LL * at];
   }
 };
@@ -172,7 +172,7 @@ __device__ void entries(const Problem& problem, Panels& panels, long long row, l
     }
 #else
   if constexpr (((QUANTITIES & SQUARES) && DIFFERENCES) || (QUANTITIES & CITYBLOCKS) || DOTS_HERE)
-    for_each_feature(panels, left.points, right.points, problem, problem.n_features, row, column,
+    for_each_feature(panels, left.points, right.points, problem, problem.n_coordinates, row, column,
                      [&](int r, int c, T x, T y) {
                        const T d = x - y;
                        if constexpr ((QUANTITIES & SQUARES) && DIFFERENCES) squares[r][c] += d * d;
@@ -181,14 +181,14 @@ __device__ void entries(const Problem& problem, Panels& panels, long long row, l
                      });
 #endif
 #ifdef KCALIB_TARGET
-  for_each_row<SPAN>(left.marks, left.stride, left.n, row + ty, right.marks, right.stride, right.n, column + tx, LANES,
+  for_each_row<SPAN>(left.features, left.stride, left.n, row + ty, right.features, right.stride, right.n, column + tx, LANES,
                      [&](auto one, auto others, int r) {
                        target_factors<TargetPair, KCALIB_TARGET, KCALIB_TARGET_DIMS>(
                            problem.target, problem.program, one, others, target[r]);
                      });
 #else
   if constexpr (!GRAM)
-    for_each_feature(panels, left.marks, right.marks, problem, problem.n_marks, row, column,
+    for_each_feature(panels, left.features, right.features, problem, problem.n_features, row, column,
                      [&](int r, int c, T x, T y) { target[r][c] += x * y; });
 #endif
   Sample rows[SPAN], columns[SPAN];
@@ -204,7 +204,7 @@ __device__ void entries(const Problem& problem, Panels& panels, long long row, l
 #pragma unroll
       for (int c = 0; c < SPAN; ++c) {
         const long long at = (rows[r].at - left.begin) * stride + (columns[c].at - right.begin);
-        target[r][c] = problem.marks_gram[at];
+        target[r][c] = problem.features_gram[at];
         if constexpr ((QUANTITIES & DOTS) || EXPANDED) dot[r][c] = problem.points_gram[at];
       }
   }
@@ -220,10 +220,10 @@ __device__ void entries(const Problem& problem, Panels& panels, long long row, l
           crossed = panels.rows[b.label][ty + LANES * (r / PACK)].at[r % PACK] +
                     panels.columns[a.label][tx + LANES * (c / PACK)].at[c % PACK];
         else
-          crossed = left.marks[a.at * problem.n_marks + b.label] + right.marks[b.at * problem.n_marks + a.label];
+          crossed = left.features[a.at * problem.n_features + b.label] + right.features[b.at * problem.n_features + a.label];
         // As in cpu/pairs/quantities.h, without branches, as most warps have pairs of both kinds.
         const bool same = a.label == b.label;
-        const T norms = same ? a.mark_norm + b.mark_norm : a.point_norm + b.point_norm;
+        const T norms = same ? a.feature_norm + b.feature_norm : a.point_norm + b.point_norm;
         pair.squares = T(2) * ((same ? T(0) : crossed) - target[r][c]) + norms;
         if (pair.squares < (same ? norms * T(NEAR) : T(NEAR_OTHERS)))
           pair.squares = squared_difference(problem, a.at, b.at);

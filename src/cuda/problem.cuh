@@ -6,7 +6,7 @@ namespace {
 
 // One side of a pair problem, row-major; norms are |x|^2 and |e|^2 of each row.
 struct Side {
-  const KCALIB_REAL *points, *marks, *norms;
+  const KCALIB_REAL *points, *features, *norms;
   const int* labels;
   long long stride;    // of mixtures, which are transposed: column k of sample i is at k * stride + i
   long long begin, n;  // the rectangle's samples: begin, ..., n - 1
@@ -20,13 +20,13 @@ struct MixtureNumbers {
 
 struct Problem {
   Side left, right;
-  long long n_features, n_marks;
+  long long n_coordinates, n_features;
   const double* program;  // coefficients of terms, then scale and shapes of each factor
   long long n_terms;
   MixtureNumbers target, predicted;
   const double* table;
   long long table_columns;
-  const KCALIB_REAL *marks_gram, *points_gram;  // inner products of the rectangle's samples, row by row
+  const KCALIB_REAL *features_gram, *points_gram;  // inner products of the rectangle's samples, row by row
 };
 
 template <class S> struct Instance { static constexpr S of{}; };

@@ -20,14 +20,14 @@ extern "C" __global__ void kcalib_merge(const double* parts, long long count, lo
 }
 
 // norms[2 i] = |x_i|^2, norms[2 i + 1] = |e_i|^2.
-extern "C" __global__ void kcalib_norms(const T* points, long long n_features, const T* marks, long long n_marks, long long n,
+extern "C" __global__ void kcalib_norms(const T* points, long long n_coordinates, const T* features, long long n_features, long long n,
                                         T* norms) {
   const long long i = blockIdx.x * (long long)THREADS + threadIdx.x;
   if (i >= n) return;
   T sum = 0;
-  for (long long k = 0; k < n_features; ++k) sum += points[i * n_features + k] * points[i * n_features + k];
+  for (long long k = 0; k < n_coordinates; ++k) sum += points[i * n_coordinates + k] * points[i * n_coordinates + k];
   norms[2 * i] = sum;
   sum = 0;
-  for (long long k = 0; k < n_marks; ++k) sum += marks[i * n_marks + k] * marks[i * n_marks + k];
+  for (long long k = 0; k < n_features; ++k) sum += features[i * n_features + k] * features[i * n_features + k];
   norms[2 * i + 1] = sum;
 }

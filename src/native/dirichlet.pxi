@@ -17,7 +17,7 @@ cdef extern from "cpu/dirichlet/dirichlet.h" namespace "kcalib" nogil:
 
 def class_shares(
     const real[:, ::1] queries, const real[:, ::1] training, const real[::1] offsets, const int[::1] labels,
-    int64_t n_classes, bint leave_one_out, Sweep sweep not None,
+    int64_t n_classes, bint leave_one_out, RunOptions options not None,
 ):
     """Each class's part of the weights exp(-<training_i, query_j> - offset_i), shape (queries, n_classes), and the
     logarithms of their sums.
@@ -36,17 +36,17 @@ def class_shares(
     cdef double[::1] log_sums_view = log_sums
     cdef bint finished
     with nogil:
-        finished = c_class_shares(problem, sweep.run, &shares_view[0, 0], &log_sums_view[0])
-    sweep.raise_if_stopped(finished)
+        finished = c_class_shares(problem, options.run, &shares_view[0, 0], &log_sums_view[0])
+    options.raise_if_stopped(finished)
     return shares, log_sums
 
 
-def log_normalisers(const double[:, ::1] x, Sweep sweep not None):
+def log_normalisers(const double[:, ::1] x, RunOptions options not None):
     """log Gamma(m + sum_k x_ik) - sum_k log Gamma(1 + x_ik) for each row of x >= 0, shape (n, m)."""
     result = np.empty(x.shape[0])
     cdef double[::1] out = result
     cdef bint finished
     with nogil:
-        finished = c_log_normalisers(&x[0, 0], x.shape[0], x.shape[1], sweep.run, &out[0])
-    sweep.raise_if_stopped(finished)
+        finished = c_log_normalisers(&x[0, 0], x.shape[0], x.shape[1], options.run, &out[0])
+    options.raise_if_stopped(finished)
     return result

@@ -7,7 +7,7 @@ cdef extern from "cpu/features/features.h" namespace "kcalib" nogil:
         const double* projections
         const double* offsets
         int64_t n_frequencies
-        int64_t n_features
+        int64_t n_coordinates
         int64_t n_factors
     cdef cppclass DrawnLabels:
         const double* probabilities
@@ -19,7 +19,7 @@ cdef extern from "cpu/features/features.h" namespace "kcalib" nogil:
         unsigned long long first
         int64_t n_draws
         unsigned long long first_row
-    bint c_mark_sums "kcalib::mark_sums"[T](
+    bint c_sum_products "kcalib::sum_products"[T](
         const FeatureMap&, const T*, const T*, int64_t, int64_t, const Run&, double*, double*) except +
     bint c_row_forms "kcalib::row_forms"[T](
         const FeatureMap&, const T*, const T*, int64_t, int64_t, const double*, const Run&, double*, double*) except +
@@ -42,7 +42,7 @@ cdef class Features:
         cdef const double[:, :, ::1] v = projections
         cdef const double[:, ::1] c = offsets
         self.kept = w, a, v, c
-        self.map.n_frequencies, self.map.n_features, self.map.n_factors = w.shape[0], w.shape[1], v.shape[0]
+        self.map.n_frequencies, self.map.n_coordinates, self.map.n_factors = w.shape[0], w.shape[1], v.shape[0]
         self.map.frequencies = &w[0, 0] if w.shape[0] else NULL
         self.map.amplitudes = &a[0] if w.shape[0] else NULL
         self.map.projections = NULL
@@ -50,35 +50,35 @@ cdef class Features:
         if self.map.n_factors:
             self.map.projections, self.map.offsets = &v[0, 0, 0], &c[0, 0]
 
-    def mark_sums(self, const real[:, ::1] points, const real[:, ::1] marks, Sweep sweep not None):
-        """The sums of phi(x_i) (x) a_i, shape (2F, marks), and of |a_i|^2 times a frequency's two squares, shape (F,)."""
-        cdef int64_t n = points.shape[0], n_marks = marks.shape[1]
-        sums, own = np.empty((2 * self.map.n_frequencies, n_marks)), np.empty(self.map.n_frequencies)
+    def sum_products(self, const real[:, ::1] points, const real[:, ::1] target_features, RunOptions options not None):
+        """The sums of phi(x_i) (x) a_i, shape (2F, r), and of |a_i|^2 times a frequency's two squares, shape (F,)."""
+        cdef int64_t n = points.shape[0], rank = target_features.shape[1]
+        sums, own = np.empty((2 * self.map.n_frequencies, rank)), np.empty(self.map.n_frequencies)
         cdef double[:, ::1] sums_view = sums
         cdef double[::1] own_view = own
         cdef bint finished
         with nogil:
-            finished = c_mark_sums(
-                self.map, &points[0, 0], &marks[0, 0], n, n_marks, sweep.run, &sums_view[0, 0], &own_view[0])
-        sweep.raise_if_stopped(finished)
+            finished = c_sum_products(
+                self.map, &points[0, 0], &target_features[0, 0], n, rank, options.run, &sums_view[0, 0], &own_view[0])
+        options.raise_if_stopped(finished)
         return sums, own
 
     def row_forms(
-        self, const real[:, ::1] points, const real[:, ::1] marks, const double[:, ::1] sums, Sweep sweep not None,
+        self, const real[:, ::1] points, const real[:, ::1] target_features, const double[:, ::1] sums, RunOptions options not None,
     ):
         """<phi(x_i) (x) a_i, sums> and |phi(x_i)|^2 |a_i|^2, both (n,)."""
-        cdef int64_t n = points.shape[0], n_marks = marks.shape[1]
+        cdef int64_t n = points.shape[0], rank = target_features.shape[1]
         forms, own = np.empty(n), np.empty(n)
         cdef double[::1] forms_view = forms
         cdef double[::1] own_view = own
         cdef bint finished
         with nogil:
             finished = c_row_forms(
-                self.map, &points[0, 0], &marks[0, 0], n, n_marks, &sums[0, 0], sweep.run, &forms_view[0], &own_view[0])
-        sweep.raise_if_stopped(finished)
+                self.map, &points[0, 0], &target_features[0, 0], n, rank, &sums[0, 0], options.run, &forms_view[0], &own_view[0])
+        options.raise_if_stopped(finished)
         return forms, own
 
-    def gram_parts(self, const double[:, ::1] points, const double[:, ::1] columns, int64_t part_rows, Sweep sweep not None):
+    def gram_parts(self, const double[:, ::1] points, const double[:, ::1] columns, int64_t part_rows, RunOptions options not None):
         """The sums of z_i (x) z_i, z_i = (phi(x_i), columns_i), of parts of so many rows, shape (parts, w, w)."""
         cdef int64_t n = points.shape[0], n_columns = columns.shape[1], width = 2 * self.map.n_frequencies + n_columns
         result = np.empty((-(-n // part_rows), width, width))
@@ -86,23 +86,23 @@ cdef class Features:
         cdef bint finished
         with nogil:
             finished = c_gram_parts(
-                self.map, &points[0, 0], &columns[0, 0], n, n_columns, part_rows, sweep.run, &out[0, 0, 0])
-        sweep.raise_if_stopped(finished)
+                self.map, &points[0, 0], &columns[0, 0], n, n_columns, part_rows, options.run, &out[0, 0, 0])
+        options.raise_if_stopped(finished)
         return result
 
-    def rows(self, const real[:, ::1] points, Sweep sweep not None):
+    def rows(self, const real[:, ::1] points, RunOptions options not None):
         """phi(x_i), shape (n, 2F)."""
         result = np.empty((points.shape[0], 2 * self.map.n_frequencies))
         cdef double[:, ::1] out = result
         cdef bint finished
         with nogil:
-            finished = c_feature_rows(self.map, &points[0, 0], points.shape[0], sweep.run, &out[0, 0])
-        sweep.raise_if_stopped(finished)
+            finished = c_feature_rows(self.map, &points[0, 0], points.shape[0], options.run, &out[0, 0])
+        options.raise_if_stopped(finished)
         return result
 
     def drawn_label_totals(
         self, const real[:, ::1] points, const double[:, ::1] probabilities, const double[:, ::1] root,
-        unsigned long long seed, unsigned long long first, int64_t n_draws, Sweep sweep not None,
+        unsigned long long seed, unsigned long long first, int64_t n_draws, RunOptions options not None,
     ):
         """|S R|^2 - sum_i |phi(x_i)|^2 |R^T e_i|^2 for each draw of labels, shape (n_draws,); `root` may be None."""
         cdef DrawnLabels labels
@@ -116,6 +116,6 @@ cdef class Features:
         cdef double[::1] out = result
         cdef bint finished
         with nogil:
-            finished = c_drawn_label_totals(self.map, &points[0, 0], labels, sweep.run, &out[0])
-        sweep.raise_if_stopped(finished)
+            finished = c_drawn_label_totals(self.map, &points[0, 0], labels, options.run, &out[0])
+        options.raise_if_stopped(finished)
         return result

@@ -34,10 +34,10 @@ cdef extern from "cpu/line/line.h" namespace "kcalib" nogil:
     bint c_line_total "kcalib::line_total"(const Residuals&, const LineKernel&, bint, const Run&, double*) except +
     cdef cppclass Samples:
         const double* points
-        int64_t n_features
+        int64_t n_coordinates
         int64_t n
         int64_t block
-    cdef cppclass Marks:
+    cdef cppclass SortedResiduals:
         const int64_t* labels
         double* values
         double off_line
@@ -45,7 +45,7 @@ cdef extern from "cpu/line/line.h" namespace "kcalib" nogil:
         double worst
     bint c_line_keys "kcalib::line_keys"(const Samples&, const Run&, unsigned long long*) except +
     bint c_line_order "kcalib::line_order"(
-        const unsigned long long*, const Samples&, const Run&, int64_t*, double*, Marks*) except +
+        const unsigned long long*, const Samples&, const Run&, int64_t*, double*, SortedResiduals*) except +
     cdef cppclass ProductTerm:
         LineKernel kernel
         const double* left
@@ -85,23 +85,23 @@ cdef Line line_of(const double[::1] places, int64_t block):
     return line
 
 
-def line_gap(const double[:, ::1] points, Sweep sweep not None):
+def line_gap(const double[:, ::1] points, RunOptions options not None):
     """Largest |p + q - 1| of the points (p, q)."""
     cdef double largest = 0
     cdef bint finished
     with nogil:
-        finished = c_line_gap(&points[0, 0], points.shape[0], sweep.run, &largest)
-    sweep.raise_if_stopped(finished)
+        finished = c_line_gap(&points[0, 0], points.shape[0], options.run, &largest)
+    options.raise_if_stopped(finished)
     return largest
 
 
-def line_residuals(points, const int64_t[::1] labels, Sweep sweep not None):
+def line_residuals(points, const int64_t[::1] labels, RunOptions options not None):
     """Sizes of the residuals: label 0, two infinities, label 1; number of zeros; off_line and square_norms.
 
     points: shape (n, 2), or (n,) where their second coordinates are all there is.
     """
-    cdef int64_t n = labels.shape[0], n_features = points.ndim
-    if points.shape != (n, 2)[:n_features]:
+    cdef int64_t n = labels.shape[0], n_coordinates = points.ndim
+    if points.shape != (n, 2)[:n_coordinates]:
         raise ValueError(f"points of shape {points.shape} for {n} labels")
     cdef const double[::1] values = points.reshape(-1)
     sizes = np.empty(n + 2)
@@ -112,14 +112,14 @@ def line_residuals(points, const int64_t[::1] labels, Sweep sweep not None):
     cdef bint finished
     with nogil:
         finished = c_line_residuals(
-            &values[0], n_features, &labels[0], n, sweep.run, &out[0], &n_zeros, &off_line, &square_norms)
-    sweep.raise_if_stopped(finished)
+            &values[0], n_coordinates, &labels[0], n, options.run, &out[0], &n_zeros, &off_line, &square_norms)
+    options.raise_if_stopped(finished)
     return sizes, n_zeros, off_line, square_norms
 
 
 def line_total(
     const double[::1] sizes, int64_t n_zeros, double rate, const double[::1] coefficients, bint squared,
-    Sweep sweep not None,
+    RunOptions options not None,
 ):
     """Sums over the pairs i < j of k(x_i, x_j) r_i r_j and of its size; see src/cpu/line/line.h."""
     cdef Residuals residuals
@@ -130,27 +130,27 @@ def line_total(
     cdef double[2] total
     cdef bint finished
     with nogil:
-        finished = c_line_total(residuals, kernel, squared, sweep.run, total)
-    sweep.raise_if_stopped(finished)
+        finished = c_line_total(residuals, kernel, squared, options.run, total)
+    options.raise_if_stopped(finished)
     return total[0], total[1]
 
 
-def line_order(const double[:, ::1] points, const int64_t[::1] labels, int64_t block, Sweep sweep not None):
+def line_order(const double[:, ::1] points, const int64_t[::1] labels, int64_t block, RunOptions options not None):
     """Samples sorted by their last coordinates, within blocks: positions and places.
 
-    And, unless `labels` is None, marks of the sorted samples, and off_line, square_norms and worst.
+    And, unless `labels` is None, residuals of the sorted samples, and off_line, square_norms and worst.
     """
     cdef Samples samples
     samples.points = &points[0, 0]
-    samples.n_features = points.shape[1]
+    samples.n_coordinates = points.shape[1]
     samples.n = points.shape[0]
     samples.block = block
     keys = np.empty(samples.n, dtype=np.uint64)
     cdef unsigned long long[::1] keys_view = keys
     cdef bint finished
     with nogil:
-        finished = c_line_keys(samples, sweep.run, &keys_view[0])
-    sweep.raise_if_stopped(finished)
+        finished = c_line_keys(samples, options.run, &keys_view[0])
+    options.raise_if_stopped(finished)
     keys.sort()
     positions = np.empty(samples.n, dtype=np.int64)
     places = np.empty(samples.n)
@@ -158,20 +158,20 @@ def line_order(const double[:, ::1] points, const int64_t[::1] labels, int64_t b
     cdef int64_t[::1] positions_view = positions
     cdef double[::1] out = places
     cdef double[::1] residuals_view = residuals
-    cdef Marks marks
-    marks.labels = NULL
+    cdef SortedResiduals sorted
+    sorted.labels = NULL
     if labels is not None:
-        marks.labels = &labels[0]
-        marks.values = &residuals_view[0]
+        sorted.labels = &labels[0]
+        sorted.values = &residuals_view[0]
     with nogil:
-        finished = c_line_order(&keys_view[0], samples, sweep.run, &positions_view[0], &out[0], &marks)
-    sweep.raise_if_stopped(finished)
-    return positions, places, residuals, marks.off_line, marks.square_norms, marks.worst
+        finished = c_line_order(&keys_view[0], samples, options.run, &positions_view[0], &out[0], &sorted)
+    options.raise_if_stopped(finished)
+    return positions, places, residuals, sorted.off_line, sorted.square_norms, sorted.worst
 
 
 def line_product(
     const double[::1] places, const int64_t[::1] positions, int64_t block, terms, bint diagonal,
-    const double[:, :] vectors, int64_t first, int64_t n_rows, Sweep sweep not None,
+    const double[:, :] vectors, int64_t first, int64_t n_rows, RunOptions options not None,
 ):
     """H @ vectors of samples within blocks, a row for each of the first n_rows positions; with H_ii if `diagonal`.
 
@@ -206,14 +206,14 @@ def line_product(
     cdef bint finished
     with nogil:
         finished = c_line_product(
-            line, &positions[0], all_terms.data(), <int>all_terms.size(), diagonal, rows, n_vectors, sweep.run, products)
-    sweep.raise_if_stopped(finished)
+            line, &positions[0], all_terms.data(), <int>all_terms.size(), diagonal, rows, n_vectors, options.run, products)
+    options.raise_if_stopped(finished)
     return result
 
 
 def line_forms(
     const double[::1] places, const int64_t[::1] positions, terms, const double[:, ::1] weights,
-    unsigned long long seed, int64_t n_replicates, Sweep sweep not None,
+    unsigned long long seed, int64_t n_replicates, RunOptions options not None,
 ):
     """w^T H w for the columns w of `weights` or, where these are None, for Rademacher weights of `seed`.
 
@@ -223,11 +223,11 @@ def line_forms(
     source.seed = seed
     if weights is not None:
         source.values = &weights[0, 0]
-    return forms_of(places, positions, terms, True, source, n_replicates, sweep)
+    return forms_of(places, positions, terms, True, source, n_replicates, options)
 
 
 def line_label_forms(
-    const double[::1] places, const int64_t[::1] positions, terms, const int[:, ::1] labels, Sweep sweep not None,
+    const double[::1] places, const int64_t[::1] positions, terms, const int[:, ::1] labels, RunOptions options not None,
 ):
     """sum_{i != j} H_ij, with the factor of each sample that its label chooses, for the columns of `labels`, 0 and 1.
 
@@ -235,24 +235,24 @@ def line_label_forms(
     """
     cdef FormWeights source
     source.labels = &labels[0, 0]
-    return forms_of(places, positions, terms, False, source, labels.shape[1], sweep)
+    return forms_of(places, positions, terms, False, source, labels.shape[1], options)
 
 
 def line_drawn_forms(
     const double[::1] places, const int64_t[::1] positions, terms, const unsigned long long[::1] thresholds,
-    unsigned long long key0, unsigned long long key1, int64_t n_draws, Sweep sweep not None,
+    unsigned long long key0, unsigned long long key1, int64_t n_draws, RunOptions options not None,
 ):
     """The same for labels that are drawn, with what `label_thresholds` returns."""
     cdef LabelDraws draws
     draws.thresholds, draws.n, draws.key0, draws.key1 = &thresholds[0], thresholds.shape[0], key0, key1
     cdef FormWeights source
     source.draws = &draws
-    return forms_of(places, positions, terms, False, source, n_draws, sweep)
+    return forms_of(places, positions, terms, False, source, n_draws, options)
 
 
 cdef forms_of(
     const double[::1] places, const int64_t[::1] positions, terms, bint diagonal, const FormWeights& source,
-    int64_t n_replicates, Sweep sweep,
+    int64_t n_replicates, RunOptions options,
 ):
     result = np.empty(n_replicates)
     cdef double[::1] out = result
@@ -272,21 +272,21 @@ cdef forms_of(
     cdef bint finished
     with nogil:
         finished = c_line_forms(
-            line, &positions[0], all_terms.data(), <int>all_terms.size(), diagonal, source, n_replicates, sweep.run,
+            line, &positions[0], all_terms.data(), <int>all_terms.size(), diagonal, source, n_replicates, options.run,
             &out[0])
-    sweep.raise_if_stopped(finished)
+    options.raise_if_stopped(finished)
     return result
 
 
-def line_counts(const double[::1] places, const double[::1] thresholds, Sweep sweep not None):
+def line_counts(const double[::1] places, const double[::1] thresholds, RunOptions options not None):
     """How many distances of pairs of places are below each threshold; the last place is infinite."""
     counts = np.empty(thresholds.shape[0], np.int64)
     cdef int64_t[::1] out = counts
     cdef bint finished
     with nogil:
         finished = c_line_counts(
-            &places[0], places.shape[0] - 1, &thresholds[0], thresholds.shape[0], sweep.run, &out[0])
-    sweep.raise_if_stopped(finished)
+            &places[0], places.shape[0] - 1, &thresholds[0], thresholds.shape[0], options.run, &out[0])
+    options.raise_if_stopped(finished)
     return counts
 
 

@@ -21,7 +21,7 @@ def pair_law_sums(
     const double[:, ::1] unlikely,
     const int64_t[::1] top,
     const double[:, ::1] d,
-    Sweep sweep not None,
+    RunOptions options not None,
 ):
     """Of each row the sum of (own - other)^2 traces + 2 other^2 d_j^T V_i d_j over all columns j; none is empty.
 
@@ -37,6 +37,6 @@ def pair_law_sums(
     cdef double* out_pointer = &out[0]
     cdef bint finished
     with nogil:
-        finished = c_pair_law_sums(laws, sweep.run, out_pointer)
-    sweep.raise_if_stopped(finished)
+        finished = c_pair_law_sums(laws, options.run, out_pointer)
+    options.raise_if_stopped(finished)
     return result

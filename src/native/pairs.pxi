@@ -62,9 +62,9 @@ cdef extern from "cpu/pairs/tile.h" namespace "kcalib" nogil:
         int64_t table_stride
     cdef cppclass CSide "kcalib::Side<void>":
         const void* points
+        int64_t n_coordinates
+        const void* features
         int64_t n_features
-        const void* marks
-        int64_t n_marks
         const int* labels
         const int* classes
         const double* centre
@@ -206,7 +206,7 @@ cdef class Terms:
 
 
 cdef class Kernel:
-    """What is computed of points and marks: the terms of the kernel, what marks (`target`) and points (`predicted`)
+    """What is computed of points and features: the terms of the kernel, what features (`target`) and points (`predicted`)
     are, if not vectors, as (family, n_dims, n_components, n_terms, kernel terms), and a table of distances. Of sides with
     labels also whether distances and target factors come from `one_product`, and the centre about which points are
     packed for it; None: residuals are."""
@@ -253,7 +253,7 @@ cdef void set_points(CSide* side, points) except *:
     cdef const double[:, ::1] wide
     cdef const float[:, ::1] narrow
     side.n = points.shape[0]
-    side.n_features = points.shape[1]
+    side.n_coordinates = points.shape[1]
     if points.dtype == np.float32:
         narrow = points
         side.points = &narrow[0, 0]
@@ -262,28 +262,28 @@ cdef void set_points(CSide* side, points) except *:
         side.points = &wide[0, 0]
 
 
-cdef void set_marks(CSide* side, points, marks) except *:
+cdef void set_features(CSide* side, points, features) except *:
     cdef const double[:, ::1] wide
     cdef const float[:, ::1] narrow
-    side.marks = NULL
-    side.n_marks = points.shape[1]
-    if marks is None:
+    side.features = NULL
+    side.n_features = points.shape[1]
+    if features is None:
         return
-    side.n_marks = marks.shape[1]
+    side.n_features = features.shape[1]
     if points.dtype == np.float32:
-        narrow = marks
-        side.marks = &narrow[0, 0]
+        narrow = features
+        side.features = &narrow[0, 0]
     else:
-        wide = marks
-        side.marks = &wide[0, 0]
+        wide = features
+        side.features = &wide[0, 0]
 
 
 cdef void set_side(CSide* side, Kernel kernel, tuple arrays) except *:
-    points, marks, labels_or_none, order_or_none = arrays
+    points, features, labels_or_none, order_or_none = arrays
     cdef const int[::1] labels = labels_or_none
     cdef const int64_t[::1] order = order_or_none
     set_points(side, points)
-    set_marks(side, points, marks)
+    set_features(side, points, features)
     side.labels = side.classes = NULL
     side.centre = NULL
     side.order = NULL
@@ -300,7 +300,7 @@ cdef void set_side(CSide* side, Kernel kernel, tuple arrays) except *:
 
 
 cdef class Problem:
-    """A pair problem: its kernel, and the arrays (points, marks, labels, order) of each side, which it keeps.
+    """A pair problem: its kernel, and the arrays (points, features, labels, order) of each side, which it keeps.
 
     The samples are those that `order` names, all of them where it is None. Without a right side the problem is symmetric.
     """
@@ -317,36 +317,36 @@ cdef class Problem:
         set_side(&self.problem.left, kernel, self.left)
         set_side(&self.problem.right, kernel, self.right)
 
-    def groups(self, Sweep sweep not None):
+    def groups(self, RunOptions options not None):
         """How the pairs are cut: samples of a block, and blocks of a group; see src/cpu/sweep.h."""
-        cdef Groups groups = c_groups(self.problem, sweep.run)
+        cdef Groups groups = c_groups(self.problem, options.run)
         return groups.block, groups.per_group
 
-    def sweep(self, list reductions not None, Sweep sweep not None, bint merged=True):
+    def sweep(self, list reductions not None, RunOptions options not None, bint merged=True):
         """The results of the reductions, of one sweep; without `merged` sums of pairs of groups as they are."""
         cdef vector[CReduction*] pointers
-        cdef Groups groups = c_groups(self.problem, sweep.run)
+        cdef Groups groups = c_groups(self.problem, options.run)
         cdef Reduction reduction
         cdef bint finished
         for reduction in reductions:
-            reduction.start(self, groups, sweep)
+            reduction.start(self, groups, options)
             pointers.push_back(reduction.reduction.get())
         with nogil:
-            finished = c_sweep(self.problem, sweep.run, pointers.data(), pointers.size())
-        sweep.raise_if_stopped(finished)
-        return [reduction.merged(sweep) if merged else reduction.parts() for reduction in reductions]
+            finished = c_sweep(self.problem, options.run, pointers.data(), pointers.size())
+        options.raise_if_stopped(finished)
+        return [reduction.merged(options) if merged else reduction.parts() for reduction in reductions]
 
-    def block_sums(self, int64_t size, Sweep sweep not None):
+    def block_sums(self, int64_t size, RunOptions options not None):
         """Sums over the pairs i != j of consecutive blocks of `size` samples; symmetric problems."""
         result = np.empty(self.problem.left.n // size)
         cdef double[::1] out = result
         cdef bint finished
         with nogil:
-            finished = c_sum_blocks(self.problem, sweep.run, size, &out[0])
-        sweep.raise_if_stopped(finished)
+            finished = c_sum_blocks(self.problem, options.run, size, &out[0])
+        options.raise_if_stopped(finished)
         return result
 
-    def own_products(self, Sweep sweep not None):
+    def own_products(self, RunOptions options not None):
         """The product of each point with itself under the target kernel, for points that are mixtures."""
         result = np.empty(self.problem.left.n, self.left[0].dtype)
         cdef float[::1] narrow
@@ -360,18 +360,18 @@ cdef class Problem:
             wide = result
             out = &wide[0]
         with nogil:
-            finished = c_own_products(self.problem, sweep.run, out)
-        sweep.raise_if_stopped(finished)
+            finished = c_own_products(self.problem, options.run, out)
+        options.raise_if_stopped(finished)
         return result
 
 
-cdef merged_parts(parts, int64_t count, Sweep sweep):
+cdef merged_parts(parts, int64_t count, RunOptions options):
     """The sums of `count` parts, which are added up in order."""
     cdef const double[:, ::1] view = parts.reshape(count, -1)
     result = np.empty(view.shape[1])
     cdef double[::1] out = result
     with nogil:
-        c_merge(sweep.run, &view[0, 0], count, view.shape[1], &out[0])
+        c_merge(options.run, &view[0, 0], count, view.shape[1], &out[0])
     return result
 
 
@@ -389,14 +389,14 @@ cdef class Reduction:
 
     cdef unique_ptr[CReduction] reduction
 
-    cdef start(self, Problem problem, const Groups& groups, Sweep sweep):
+    cdef start(self, Problem problem, const Groups& groups, RunOptions options):
         raise NotImplementedError
 
     cdef parts(self):
         """Sums of pairs of groups (a, b), or the result, where it needs no merging."""
         raise NotImplementedError
 
-    cdef merged(self, Sweep sweep):
+    cdef merged(self, RunOptions options):
         return self.parts()
 
 
@@ -415,7 +415,7 @@ cdef class Moments(Reduction):
     def __init__(self, bint rows=True, bint squares=False, bint null_variance=False):
         self.rows, self.squares, self.null_variance = rows, squares, null_variance
 
-    cdef start(self, Problem problem, const Groups& groups, Sweep sweep):
+    cdef start(self, Problem problem, const Groups& groups, RunOptions options):
         shape = groups.rows, groups.columns
         self.arrays = (
             np.empty(shape),
@@ -432,14 +432,14 @@ cdef class Moments(Reduction):
     cdef parts(self):
         return self.arrays
 
-    cdef merged(self, Sweep sweep):
+    cdef merged(self, RunOptions options):
         totals, rows, columns, squares, expected = self.arrays
         return (
-            merged_parts(totals, totals.size, sweep)[0],
-            None if rows is None else merged_parts(rows, len(rows), sweep),
-            None if columns is None else merged_parts(columns, len(columns), sweep),
-            None if squares is None else merged_parts(squares, squares.size, sweep)[0],
-            None if expected is None else tuple(merged_parts(expected, totals.size, sweep)),
+            merged_parts(totals, totals.size, options)[0],
+            None if rows is None else merged_parts(rows, len(rows), options),
+            None if columns is None else merged_parts(columns, len(columns), options),
+            None if squares is None else merged_parts(squares, squares.size, options)[0],
+            None if expected is None else tuple(merged_parts(expected, totals.size, options)),
         )
 
 
@@ -468,7 +468,7 @@ cdef class QuadraticForms(Reduction):
                 wide = panel
                 self.wide.push_back(&wide[0, 0])
 
-    cdef start(self, Problem problem, const Groups& groups, Sweep sweep):
+    cdef start(self, Problem problem, const Groups& groups, RunOptions options):
         self.forms = np.empty((groups.rows, groups.columns, sum(panel.shape[1] for panel in self.panels)))
         cdef double* out = numbers(self.forms)
         if self.narrow.size():
@@ -481,8 +481,8 @@ cdef class QuadraticForms(Reduction):
     cdef parts(self):
         return self.forms
 
-    cdef merged(self, Sweep sweep):
-        return merged_parts(self.forms, self.forms.shape[0] * self.forms.shape[1], sweep)
+    cdef merged(self, RunOptions options):
+        return merged_parts(self.forms, self.forms.shape[0] * self.forms.shape[1], options)
 
 
 cdef class LabelMatches(Reduction):
@@ -503,7 +503,7 @@ cdef class LabelMatches(Reduction):
             view = panel
             self.pointers.push_back(&view[0, 0])
 
-    cdef start(self, Problem problem, const Groups& groups, Sweep sweep):
+    cdef start(self, Problem problem, const Groups& groups, RunOptions options):
         self.sums = np.empty((groups.rows, groups.columns, sum(panel.shape[1] for panel in self.panels)))
         self.reduction.reset(
             new CLabelMatches(self.pointers.data(), self.pointers.size(), self.first_row, self.first_column, numbers(self.sums)))
@@ -511,8 +511,8 @@ cdef class LabelMatches(Reduction):
     cdef parts(self):
         return self.sums
 
-    cdef merged(self, Sweep sweep):
-        return merged_parts(self.sums, self.sums.shape[0] * self.sums.shape[1], sweep)
+    cdef merged(self, RunOptions options):
+        return merged_parts(self.sums, self.sums.shape[0] * self.sums.shape[1], options)
 
 
 cdef class Products(Reduction):
@@ -534,7 +534,7 @@ cdef class Products(Reduction):
         self.vectors, self.left_vectors = vectors, left_vectors
         self.single, self.rounded = single, rounded
 
-    cdef start(self, Problem problem, const Groups& groups, Sweep sweep):
+    cdef start(self, Problem problem, const Groups& groups, RunOptions options):
         cdef ProductArrays arrays
         cdef int64_t count = self.vectors.shape[1]
         self.arrays = (
@@ -565,7 +565,7 @@ cdef class Counts(Reduction):
     def __init__(self, const double[::1] thresholds not None):
         self.thresholds = thresholds
 
-    cdef start(self, Problem problem, const Groups& groups, Sweep sweep):
+    cdef start(self, Problem problem, const Groups& groups, RunOptions options):
         self.counts = np.empty(N_THRESHOLDS, dtype=np.int64)
         cdef int64_t[::1] out = self.counts
         self.reduction.reset(new CCounts(&self.thresholds[0], &out[0]))
@@ -583,7 +583,7 @@ cdef class EntriesInRange(Reduction):
     def __init__(self, double low, double high, int64_t most):
         self.low, self.high, self.values = low, high, np.empty(most)
 
-    cdef start(self, Problem problem, const Groups& groups, Sweep sweep):
+    cdef start(self, Problem problem, const Groups& groups, RunOptions options):
         self.reduction.reset(new CEntriesInRange(self.low, self.high, numbers(self.values), self.values.size))
 
     cdef parts(self):
@@ -596,7 +596,7 @@ cdef class DenseRectangle(Reduction):
 
     cdef object matrix
 
-    cdef start(self, Problem problem, const Groups& groups, Sweep sweep):
+    cdef start(self, Problem problem, const Groups& groups, RunOptions options):
         self.matrix = np.empty((problem.problem.left.n, problem.problem.right.n))
         self.reduction.reset(new CDenseRectangle(numbers(self.matrix)))
 
@@ -607,11 +607,11 @@ cdef class DenseRectangle(Reduction):
 THRESHOLDS = N_THRESHOLDS
 
 
-def weights_at_once(dtype, Sweep sweep not None):
+def weights_at_once(dtype, RunOptions options not None):
     """Columns of a panel of weights."""
-    return c_weights_at_once(sweep.run.table[0], np.dtype(dtype).itemsize)
+    return c_weights_at_once(options.run.table[0], np.dtype(dtype).itemsize)
 
 
-def labels_at_once(Sweep sweep not None):
+def labels_at_once(RunOptions options not None):
     """Columns of a panel of labels."""
-    return sweep.run.table.labels_at_once
+    return options.run.table.labels_at_once

@@ -102,23 +102,23 @@ cdef checked_labels(const number[::1] values, int64_t m, int threads):
 
 def points_and_residuals(p, const int64_t[::1] labels, dtype, int threads):
     """The float64 rows p (themselves, if that is `dtype`) and onehot(labels) - p, both in `dtype`."""
-    marks = np.empty(p.shape, dtype)
-    if marks.dtype == np.float64:
-        write_residuals[double](p, labels, threads, None, marks)
-        return p, marks
+    out = np.empty(p.shape, dtype)
+    if out.dtype == np.float64:
+        write_residuals[double](p, labels, threads, None, out)
+        return p, out
     points = np.empty(p.shape, dtype)
-    write_residuals[float](p, labels, threads, points, marks)
-    return points, marks
+    write_residuals[float](p, labels, threads, points, out)
+    return points, out
 
 
 cdef write_residuals(
-    const double[:, ::1] p, const int64_t[::1] labels, int threads, real[:, ::1] points, real[:, ::1] marks,
+    const double[:, ::1] p, const int64_t[::1] labels, int threads, real[:, ::1] points, real[:, ::1] out,
 ):
     cdef real* points_pointer = NULL
     if points is not None:
         points_pointer = &points[0, 0]
     with nogil:
-        c_residuals(&p[0, 0], &labels[0], p.shape[0], p.shape[1], threads, points_pointer, &marks[0, 0])
+        c_residuals(&p[0, 0], &labels[0], p.shape[0], p.shape[1], threads, points_pointer, &out[0, 0])
 
 
 def square_norms(vectors, int threads):

@@ -77,7 +77,7 @@ def cpu_levels():
 cpu_levels()  # raises where the environment variable KCALIB_CPU_LEVEL is wrong
 
 
-cdef class Sweep:
+cdef class RunOptions:
     """How to run: threads, instruction level (None: the best here), progress callback.
 
     And of a rectangle of a larger problem the rows of that one's blocks, and the blocks of its groups; see `groups`.
@@ -104,19 +104,19 @@ cdef class Sweep:
 
 cdef int poll(void* context, double done) noexcept with gil:
     # Python's signal handlers run here: Ctrl-C stops a sweep.
-    cdef Sweep sweep = <Sweep>context
+    cdef RunOptions options = <RunOptions>context
     try:
         PyErr_CheckSignals()
-        if sweep.progress is not None:
-            sweep.progress(done)
+        if options.progress is not None:
+            options.progress(done)
     except BaseException as error:
-        sweep.error = error
+        options.error = error
         return 1
     return 0
 
 
 def fill_weights(
-    int kind, unsigned long long seed, unsigned long long first_replicate, real[:, ::1] out, Sweep sweep not None,
+    int kind, unsigned long long seed, unsigned long long first_replicate, real[:, ::1] out, RunOptions options not None,
 ):
     """Writes the weights of the rows in replicates from `first_replicate` on; out not empty."""
     cdef real* out_pointer = &out[0, 0]
@@ -124,13 +124,13 @@ def fill_weights(
     cdef int64_t n_replicates = out.shape[1]
     cdef bint finished
     with nogil:
-        finished = c_fill_weights(<WeightKind>kind, seed, first_replicate, n_replicates, n, out_pointer, sweep.run)
-    sweep.raise_if_stopped(finished)
+        finished = c_fill_weights(<WeightKind>kind, seed, first_replicate, n_replicates, n, out_pointer, options.run)
+    options.raise_if_stopped(finished)
 
 
 def count_products(
     unsigned long long seed, unsigned long long first_replicate, const double[::1] vector, double[::1] out,
-    Sweep sweep not None,
+    RunOptions options not None,
 ):
     """Writes the products of `vector` with the counts of draws in replicates from `first_replicate` on; out not empty."""
     cdef double* out_pointer = &out[0]
@@ -139,13 +139,13 @@ def count_products(
     cdef int64_t n_replicates = out.shape[0]
     cdef bint finished
     with nogil:
-        finished = c_count_products(seed, first_replicate, n_replicates, n, vector_pointer, out_pointer, sweep.run)
-    sweep.raise_if_stopped(finished)
+        finished = c_count_products(seed, first_replicate, n_replicates, n, vector_pointer, out_pointer, options.run)
+    options.raise_if_stopped(finished)
 
 
 def draw_labels(
     const double[:, ::1] cumulative, unsigned long long key0, unsigned long long key1, unsigned long long first,
-    int[:, ::1] out, Sweep sweep not None,
+    int[:, ::1] out, RunOptions options not None,
 ):
     """Writes labels (n, draws), drawn by NumPy's Philox numbers from `first` on, draw after draw; out not empty."""
     cdef const double* sums = &cumulative[0, 0]
@@ -155,35 +155,35 @@ def draw_labels(
     cdef int64_t n_draws = out.shape[1]
     cdef bint finished
     with nogil:
-        finished = c_draw_labels(sums, n, m, key0, key1, first, n_draws, out_pointer, sweep.run)
-    sweep.raise_if_stopped(finished)
+        finished = c_draw_labels(sums, n, m, key0, key1, first, n_draws, out_pointer, options.run)
+    options.raise_if_stopped(finished)
 
 
-def label_thresholds(const double[:, ::1] probabilities, Sweep sweep not None):
+def label_thresholds(const double[:, ::1] probabilities, RunOptions options not None):
     """What labels of rows of two probabilities are drawn by, shape (n,); see src/cpu/random/drawn_labels.h."""
     result = np.empty(probabilities.shape[0], dtype=np.uint64)
     cdef unsigned long long[::1] out = result
     cdef bint finished
     with nogil:
-        finished = c_label_thresholds(&probabilities[0, 0], probabilities.shape[0], sweep.run, &out[0])
-    sweep.raise_if_stopped(finished)
+        finished = c_label_thresholds(&probabilities[0, 0], probabilities.shape[0], options.run, &out[0])
+    options.raise_if_stopped(finished)
     return result
 
 
-def label_sums(const double[:, ::1] table, const int[:, ::1] labels, Sweep sweep not None):
+def label_sums(const double[:, ::1] table, const int[:, ::1] labels, RunOptions options not None):
     """sum_i table[i, labels[i, d]] of each draw d; labels not empty."""
     result = np.empty(labels.shape[1])
     cdef double[::1] out = result
     cdef double* out_pointer = &out[0]
     with nogil:
         c_label_sums(
-            &table[0, 0], table.shape[0], table.shape[1], &labels[0, 0], labels.shape[1], out_pointer, sweep.run)
+            &table[0, 0], table.shape[0], table.shape[1], &labels[0, 0], labels.shape[1], out_pointer, options.run)
     return result
 
 
 def changed_sums(
     const double[:, ::1] rows, const double[:, ::1] values, const int[::1] likely, const int[:, ::1] labels,
-    Sweep sweep not None,
+    RunOptions options not None,
 ):
     """sum_i rows[i] (values[labels[i, d]] - values[likely[i]]) of each draw d, shape (draws, columns); not empty.
 
@@ -197,27 +197,27 @@ def changed_sums(
     cdef bint finished
     with nogil:
         finished = c_changed_sums(
-            &rows[0, 0], n, width, &values[0, 0], &likely[0], &labels[0, 0], n_draws, &out[0, 0], sweep.run)
-    sweep.raise_if_stopped(finished)
+            &rows[0, 0], n, width, &values[0, 0], &likely[0], &labels[0, 0], n_draws, &out[0, 0], options.run)
+    options.raise_if_stopped(finished)
     return result
 
 
-def probe(str what, dtype, int64_t repetitions, Sweep sweep not None):
+def probe(str what, dtype, int64_t repetitions, RunOptions options not None):
     """Number of elements on which `what` ("fma", "exp", "sqrt") was done, all threads together."""
     cdef Probe operation = {"fma": Probe.FMA, "exp": Probe.EXP, "sqrt": Probe.SQRT}[what]
     cdef bint single = np.dtype(dtype) == np.float32
     cdef double elements
     with nogil:
         if single:
-            elements = c_probe[float](sweep.run, operation, repetitions)
+            elements = c_probe[float](options.run, operation, repetitions)
         else:
-            elements = c_probe[double](sweep.run, operation, repetitions)
+            elements = c_probe[double](options.run, operation, repetitions)
     return elements
 
 
-def evaluate(str function, const real[::1] x, real[::1] out, Sweep sweep not None, double a=1.0):
+def evaluate(str function, const real[::1] x, real[::1] out, RunOptions options not None, double a=1.0):
     """Writes a function of x to out: the name of a `ScalarFunction` in lower case; "power" is x^a."""
-    c_evaluate(sweep.run, ScalarFunction[function.upper()], &x[0], a, x.shape[0], &out[0])
+    c_evaluate(options.run, ScalarFunction[function.upper()], &x[0], a, x.shape[0], &out[0])
 
 
 def thread_library():

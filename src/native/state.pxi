@@ -55,7 +55,7 @@ cdef ExactSums exact_sums(pair):
 
 def state_scores(
     const double[:, ::1] p, const int64_t[::1] labels, const double[::1] weight, int64_t n_bins, double epsilon,
-    scores, cells, int64_t[::1] counts, double[::1] lowest, double[::1] highest, Sweep sweep not None,
+    scores, cells, int64_t[::1] counts, double[::1] lowest, double[::1] highest, RunOptions options not None,
 ):
     """Adds the rows to `scores` and `cells`, pairs of int64 arrays (high, low) in one dimension, and to the others."""
     cdef Predictions data = predictions(p, labels, weight)
@@ -64,13 +64,13 @@ def state_scores(
     tally.scores, tally.cells = exact_sums(scores), exact_sums(cells)
     tally.counts, tally.lowest, tally.highest = &counts[0], &lowest[0], &highest[0]
     with nogil:
-        finished = c_state_scores(data, n_bins, epsilon, sweep.run, tally)
-    sweep.raise_if_stopped(finished)
+        finished = c_state_scores(data, n_bins, epsilon, options.run, tally)
+    options.raise_if_stopped(finished)
 
 
 def state_sums(
     Features features not None, const double[:, ::1] p, const int64_t[::1] labels, const double[::1] weights,
-    const double[:, ::1] root, const int64_t[::1] ends, sums, own, null_own, Sweep sweep not None,
+    const double[:, ::1] root, const int64_t[::1] ends, sums, own, null_own, RunOptions options not None,
 ):
     """Adds the tiles of rows up to each of `ends` to sums as those above; `root` may be None."""
     cdef StateRows rows
@@ -83,13 +83,13 @@ def state_sums(
         rows.root, rows.rank = &root[0, 0], root.shape[1]
     out.sums, out.own, out.null_own = exact_sums(sums), exact_sums(own), exact_sums(null_own)
     with nogil:
-        finished = c_state_sums(features.map, rows, &ends[0], ends.shape[0], sweep.run, out)
-    sweep.raise_if_stopped(finished)
+        finished = c_state_sums(features.map, rows, &ends[0], ends.shape[0], options.run, out)
+    options.raise_if_stopped(finished)
 
 
 def drawn_block_sums(
     Features features not None, const double[:, ::1] p, const double[:, ::1] root, unsigned long long seed,
-    int64_t n_draws, const int64_t[::1] first_rows, base, base_own, changes, changes_own, Sweep sweep not None,
+    int64_t n_draws, const int64_t[::1] first_rows, base, base_own, changes, changes_own, RunOptions options not None,
 ):
     """Adds draws of labels of blocks of rows, as many for each of `first_rows`, to sums as those above."""
     cdef DrawnLabels labels
@@ -104,5 +104,5 @@ def drawn_block_sums(
     out.base, out.base_own = exact_sums(base), exact_sums(base_own)
     out.changes, out.changes_own = exact_sums(changes), exact_sums(changes_own)
     with nogil:
-        finished = c_drawn_block_sums(features.map, labels, &first_rows[0], first_rows.shape[0], sweep.run, out)
-    sweep.raise_if_stopped(finished)
+        finished = c_drawn_block_sums(features.map, labels, &first_rows[0], first_rows.shape[0], options.run, out)
+    options.raise_if_stopped(finished)

@@ -62,14 +62,14 @@ def test_values_that_are_anything_are_not_followed_out_of_their_array(n: int) ->
         group, weight, gap = _native.uniform_cells(p, labels, None, 10, "euclidean", 1)
         assert sorted(set(group)) == list(range(len(weight))) and gap.shape == weight.shape
         assert _native.uniform_bins(p, labels, None, 10, 1)[1].sum() == n * m
-    sweep = _native.Sweep(1)
+    options = _native.RunOptions(1)
     points = odd_rows(n, 2)
     for block in {n, min(n, 7), 1}:
-        positions, places, *_ = _native.line_order(points, labels, block, sweep)
+        positions, places, *_ = _native.line_order(points, labels, block, options)
         assert sorted(positions) == list(range(n)) and np.isfinite(places).all()
         assert all(positions // block == np.arange(n) // block)
     for given in (points, points[:, 1].copy()):
-        sizes = _native.line_residuals(given, labels, sweep)[0]
+        sizes = _native.line_residuals(given, labels, options)[0]
         assert np.isinf(sizes).sum() == 2 and not np.isnan(sizes).any()
     assert _native.completed(points[:, 0].copy(), 1).shape == (n, 2)
     if n > 2:

@@ -59,7 +59,7 @@ def _on_gpu(problem: PairProblem) -> CudaBackend:
 
     def side(s):
         labels = None if s.labels is None else cupy.asarray(s.labels)
-        return type(s)(cupy.asarray(s.points), cupy.asarray(s.marks), labels)
+        return type(s)(cupy.asarray(s.points), cupy.asarray(s.features), labels)
 
     right = None if problem.right is None else side(problem.right)
     return CudaBackend(dataclasses.replace(problem, left=side(problem.left), right=right))
@@ -378,7 +378,7 @@ def test_all_fields_of_a_struct_are_filled():
 
 def test_a_struct_has_pointers_and_numbers(emulation):
     points = emulation.asarray([1.0, 2.0])
-    side = {"points": points, "marks": None, "norms": None, "labels": None, "stride": 7, "begin": 8, "n": 9}
+    side = {"points": points, "features": None, "norms": None, "labels": None, "stride": 7, "begin": 8, "n": 9}
     found = struct(np.dtype([("one", cuda_layout.SIDE), ("count", np.int64)]), {"one": side, "count": 3})
     assert found.tobytes() == np.array([points.data.ptr, 0, 0, 0, 7, 8, 9, 3], dtype=np.int64).tobytes()
 

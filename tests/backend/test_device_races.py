@@ -98,8 +98,8 @@ def mixtures(cupy: Any) -> Arrays:
     random, normals = rng(), Mixtures("normal", 2, 2, 1)
     columns = normals.component_columns
     parameters = [random.uniform(0.5, 1.5, (70, 2 * columns)) for _ in range(2)]
-    marks = np.concatenate([np.ones((70, 2)), random.normal(size=(70, 2)), parameters[0]], axis=1)
-    side = Side(cupy.asarray(parameters[1]), cupy.asarray(marks))
+    features = np.concatenate([np.ones((70, 2)), random.normal(size=(70, 2)), parameters[0]], axis=1)
+    side = Side(cupy.asarray(parameters[1]), cupy.asarray(features))
     kernel = (Term(1.0, (Factor("exponential", "mmd", 0.5),)),)
     found = sweep_one(CudaBackend(PairProblem(side, None, kernel, target=normals, predicted=normals)), Moments())
     return [found.total, found.row_sums]

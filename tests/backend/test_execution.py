@@ -210,10 +210,10 @@ def test_a_call_inside_a_parallel_region_uses_one_thread():
     def inside(done: float) -> None:
         seen.append((_native.max_threads(), resolve_threads(), kcalib.skce(*small), kcalib.skce(*small, threads=2)))
 
-    marks = np.ascontiguousarray(np.eye(2)[y] - p)
+    features = np.ascontiguousarray(np.eye(2)[y] - p)
     kernel = _native.Kernel([(1.0, [(0, 0, 2.0, 0.0, 0.0)])])
-    sweep = _native.Sweep(2, None, inside)
-    _native.Problem(kernel, (p, marks, None, None)).sweep([_native.Moments(rows=False)], sweep)
+    options = _native.RunOptions(2, None, inside)
+    _native.Problem(kernel, (p, features, None, None)).sweep([_native.Moments(rows=False)], options)
     assert seen and set(seen) == {(1, 1, expected, expected)}
 
 
@@ -232,8 +232,8 @@ def test_concurrent_calls_share_the_threads(monkeypatch):
         if running == 3:
             raise Enough
         out = np.empty((2**21, 64), dtype=np.float32)
-        sweep = _native.Sweep(1, None, lambda done: sweep_within_sweep(running + 1))
-        _native.fill_weights(KINDS["gaussian"], 0, 0, out, sweep)
+        options = _native.RunOptions(1, None, lambda done: sweep_within_sweep(running + 1))
+        _native.fill_weights(KINDS["gaussian"], 0, 0, out, options)
 
     with pytest.raises(Enough):
         sweep_within_sweep(0)
@@ -310,7 +310,7 @@ def test_a_large_block_is_stopped_within_a_strip_of_rows():
     """Which of slow pairs takes minutes: the share that is done is counted by squares of 192 samples, not by strips."""
     n = 60_000
     y, p = softmax_problem(n, 2)
-    marks = np.ascontiguousarray(np.eye(2)[y] - p)
+    features = np.ascontiguousarray(np.eye(2)[y] - p)
     kernel = _native.Kernel([(1.0, [(0, 0, 2.0, 0.0, 0.0)])])
     shares = []
 
@@ -320,7 +320,7 @@ def test_a_large_block_is_stopped_within_a_strip_of_rows():
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        _native.Problem(kernel, (p, marks, None, None)).block_sums(n, _native.Sweep(1, None, stop))
+        _native.Problem(kernel, (p, features, None, None)).block_sums(n, _native.RunOptions(1, None, stop))
     strips = -(-n // 192)
     squares = np.array(shares) * (strips * (strips + 1) / 2)
     np.testing.assert_allclose(squares, np.round(squares), rtol=1e-12)
@@ -335,7 +335,7 @@ def test_weights_stop_when_asked(kind):
     out = np.empty((2**21, 64), dtype=np.float32)  # touched only until it stops
     start = time.thread_time()
     with pytest.raises(KeyboardInterrupt):
-        _native.fill_weights(KINDS[kind], 0, 0, out, _native.Sweep(1, None, stop))
+        _native.fill_weights(KINDS[kind], 0, 0, out, _native.RunOptions(1, None, stop))
     assert time.thread_time() - start < 1.0
 
 
@@ -350,7 +350,7 @@ def test_changed_sums_stop_within_a_part():
     n, draws = 8192, 1024
     labels, rows = np.ones((n, draws), dtype=np.int32), np.ones((n, 512))
     with pytest.raises(KeyboardInterrupt):
-        _native.changed_sums(rows, rows[:2], np.zeros(n, dtype=np.int32), labels, _native.Sweep(1, None, stop))
+        _native.changed_sums(rows, rows[:2], np.zeros(n, dtype=np.int32), labels, _native.RunOptions(1, None, stop))
     assert shares[0] < 1
 
 
@@ -443,10 +443,10 @@ def test_progress_reaches_the_sweep(monkeypatch, capfd):
         assert bar is None
     seen: list[float] = []
     y, p = softmax_problem(40_000, 2)
-    sweep = _native.Sweep(2, None, seen.append)
-    marks = np.ascontiguousarray(np.eye(2)[y] - p)
+    options = _native.RunOptions(2, None, seen.append)
+    features = np.ascontiguousarray(np.eye(2)[y] - p)
     kernel = _native.Kernel([(1.0, [(0, 0, 2.0, 0.0, 0.0)])])
-    _native.Problem(kernel, (p, marks, None, None)).sweep([_native.Moments(rows=False)], sweep)
+    _native.Problem(kernel, (p, features, None, None)).sweep([_native.Moments(rows=False)], options)
     assert seen and seen == sorted(seen) and 0 < seen[0] <= seen[-1] <= 1
 
     class Stop(Exception):
@@ -455,9 +455,9 @@ def test_progress_reaches_the_sweep(monkeypatch, capfd):
     def stop(done: float) -> None:
         raise Stop
 
-    problem = _native.Problem(kernel, (p, marks, None, None))
+    problem = _native.Problem(kernel, (p, features, None, None))
     with pytest.raises(Stop):
-        problem.sweep([_native.Moments(rows=False)], _native.Sweep(2, None, stop))
+        problem.sweep([_native.Moments(rows=False)], _native.RunOptions(2, None, stop))
     assert capfd.readouterr().err == ""
 
 

@@ -28,7 +28,7 @@ LEVELS = instruction_sets()
 
 def evaluate(function: str, x: np.ndarray, level: str, a: float = 1.0) -> np.ndarray:
     out = np.empty_like(x)
-    _native.evaluate(function, x, out, _native.Sweep(1, level), a)
+    _native.evaluate(function, x, out, _native.RunOptions(1, level), a)
     return out
 
 

@@ -59,7 +59,7 @@ def literal(kind: str, n: int, replicates: range, seed: int) -> np.ndarray:
 
 def weights_at(level: str, kind: str, n: int, begin: int, end: int, seed: int, dtype: type = np.float64) -> np.ndarray:
     out = np.empty((n, end - begin), dtype)
-    _native.fill_weights(KINDS[kind], seed, begin, out, _native.Sweep(1, level))
+    _native.fill_weights(KINDS[kind], seed, begin, out, _native.RunOptions(1, level))
     return out
 
 

@@ -668,8 +668,8 @@ class TestCounts:
             estimator="biased",
         )
         target = np.exp(-((counts[:, None] - counts) ** 2) / 8)
-        marks = np.eye(200)[y.astype(int)] - table
-        expected = np.mean(np.exp(-np.maximum(squares, 0) / (2 * 0.5**2)) * (marks @ target @ marks.T))
+        features = np.eye(200)[y.astype(int)] - table
+        expected = np.mean(np.exp(-np.maximum(squares, 0) / (2 * 0.5**2)) * (features @ target @ features.T))
         assert found == pytest.approx(expected, rel=1e-10)
 
     def test_skce_with_exact_wasserstein_distances(self) -> None:
@@ -681,9 +681,9 @@ class TestCounts:
         kernel = Exponential(bandwidth=1.0, metric=MixtureWasserstein(2))
         found = kcalib.skce(y, prediction, kernel=kernel, **options)
         counts = np.arange(120.0)
-        marks = np.eye(120)[y] - scipy.stats.poisson.pmf(counts, rates[:, None])
+        features = np.eye(120)[y] - scipy.stats.poisson.pmf(counts, rates[:, None])
         weights = np.exp(-wasserstein_distance(prediction))
-        factors = weights * (marks @ np.exp(-((counts[:, None] - counts) ** 2) / 8) @ marks.T)
+        factors = weights * (features @ np.exp(-((counts[:, None] - counts) ** 2) / 8) @ features.T)
         np.fill_diagonal(factors, 0)
         assert found == pytest.approx(factors.sum() / (30 * 29), rel=1e-9)
         by_default = kcalib.skce(y, prediction, kernel=Exponential(bandwidth=1.0, metric="wasserstein"), **options)

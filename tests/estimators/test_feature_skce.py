@@ -44,9 +44,9 @@ def literal_features(found, points):
     return phi
 
 
-def dense(found, points, marks):
+def dense(found, points, target_features):
     phi = literal_features(found, points)
-    return (phi @ phi.T) * (marks @ marks.T), phi
+    return (phi @ phi.T) * (target_features @ target_features.T), phi
 
 
 @pytest.mark.parametrize("kernel", [None, Gaussian(0.3), Linear() + Matern(0.5), Linear() * Exponential(0.4)], ids=str)
@@ -59,9 +59,9 @@ def test_sums_are_those_of_the_dense_feature_kernel(kernel, matrix, weighted):
     data = prepare(y, p, sample_weight=weights)
     found = feature_problem(data, kernel, target, n_columns=48, seed=3)
     residuals = np.eye(4)[y] - p
-    marks = residuals @ (np.eye(4) if target is None else np.linalg.cholesky(target + 1e-15 * np.eye(4)))
-    marks = marks if weights is None else marks * weights[:, None]
-    h, phi = dense(found.map, p, marks)
+    target_features = residuals @ (np.eye(4) if target is None else np.linalg.cholesky(target + 1e-15 * np.eye(4)))
+    target_features = target_features if weights is None else target_features * weights[:, None]
+    h, phi = dense(found.map, p, target_features)
     off = h - np.diag(np.diag(h))
     moments = feature_moments(found)
     scale = np.trace(h)
@@ -71,7 +71,7 @@ def test_sums_are_those_of_the_dense_feature_kernel(kernel, matrix, weighted):
     np.testing.assert_allclose(moments.diagonal, np.diag(h), rtol=1e-11, atol=1e-15)
     for group, total in enumerate(moments.group_totals):
         columns = np.tile(found.map.groups == group, 2)
-        own = N_GROUPS * (phi[:, columns] @ phi[:, columns].T) * (marks @ marks.T)
+        own = N_GROUPS * (phi[:, columns] @ phi[:, columns].T) * (target_features @ target_features.T)
         assert total == pytest.approx(own.sum() - np.trace(own), abs=1e-11 * scale)
     options = {"kernel": kernel, "target_kernel": target, "estimator": "features", "n_columns": 48, "seed": 3}
     value = kcalib.skce(y, p, sample_weight=weights, **options)

@@ -342,7 +342,7 @@ def test_residuals_are_made_where_they_are_packed(m, monkeypatch):
         return kcalib.ucme(y, p, kernel=kernel), blocks
 
     with monkeypatch.context() as patched:
-        patched.setattr("kcalib._pairs.problem.Side.marks_follow", property(lambda side: False))
+        patched.setattr("kcalib._pairs.problem.Side.has_residual_features", property(lambda side: False))
         kept = values()
     monkeypatch.setattr("kcalib._packing.labels.points_and_residuals", None)
     one_pass, blocks = values()

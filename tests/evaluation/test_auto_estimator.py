@@ -72,7 +72,7 @@ def test_the_bound_from_features_is_near_that_of_all_pairs():
 @pytest.mark.grid
 @pytest.mark.parametrize("family", ["normal", pytest.param("counts", marks=pytest.mark.grid)])
 def test_bounds_of_distributions_by_features(family):
-    """Marks of counts are exact, so that the bound is one for the feature kernel; those of normals are random."""
+    """Features of counts are exact, so that the bound is one for the feature kernel; those of normals are random."""
     rng = np.random.default_rng(1)
     if family == "normal":
         mean = rng.normal(size=2500)

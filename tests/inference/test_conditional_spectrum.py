@@ -154,7 +154,7 @@ def test_far_tails_of_equal_entries(name):
 
 @pytest.mark.parametrize("reference", ["conditional", "residuals"])
 def test_two_products_settle_a_pvalue_where_the_kernel_changes_slowly(reference, monkeypatch):
-    """Of as many columns as random vectors alone take more of; and of fewer for marks with few numbers."""
+    """Of as many columns as random vectors alone take more of; and of fewer for features with few numbers."""
     widths = []
 
     def counted(problem):
@@ -299,9 +299,9 @@ def test_no_digits_are_lost_where_predictions_are_saturated():
     roots = Vectors(finite_law(task.data, task.packed))
     likely = np.tile([[0.0], [1.0], [0.0]], (10, 1))
     others = p[:, 0].astype(np.longdouble) + p[:, 2]
-    marks = reflected(roots.forth(likely), 3)[:, :, 0]
-    assert np.allclose(marks[:, 1], np.sqrt(1 - others) * others, rtol=1e-14, atol=0)
-    assert np.allclose(marks[:, 0], -np.sqrt(1 - others) * p[:, 0], rtol=1e-14, atol=0)
+    features = reflected(roots.forth(likely), 3)[:, :, 0]
+    assert np.allclose(features[:, 1], np.sqrt(1 - others) * others, rtol=1e-14, atol=0)
+    assert np.allclose(features[:, 0], -np.sqrt(1 - others) * p[:, 0], rtol=1e-14, atol=0)
     narrow = np.tile([-1 / 3, 2 / 3], (10, 1)) - 1 / 3 / (np.sqrt(3) - 1)  # of (0, 1, 0) less its mean
     back = roots.back(narrow).reshape(10, 3)  # the transpose
     assert np.allclose(back[:, 1], np.sqrt(1 - others) * others, rtol=1e-14, atol=0)

@@ -127,7 +127,7 @@ def test_errors_of_features_have_the_freedom_of_both_kernels_groups():
     problem = feature_problem(prepare(y, prediction), None, None, result.n_columns, 0)
     moments = feature_moments(problem)
     parts = [(np.var(totals, ddof=1) / len(totals), len(totals) - 1) for totals in
-             (moments.group_totals, moments.mark_group_totals)]  # fmt: skip
+             (moments.group_totals, moments.target_group_totals)]  # fmt: skip
     squares = sum(variance**2 / freedom for variance, freedom in parts)
     assert result.features_freedom == pytest.approx(sum(variance for variance, _ in parts) ** 2 / squares)
     assert min(freedom for _, freedom in parts) < result.features_freedom
@@ -285,7 +285,7 @@ from kcalib.kernels import Exponential
 n, m, columns, draws = map(int, sys.argv[1:])
 p = np.random.default_rng(0).dirichlet(np.full(m, 0.05), size=n)
 found = feature_problem(prepare(p.argmax(axis=1), p), Exponential(0.5), None, columns, 0)
-found.marks
+found.target_features
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 found.drawn_totals(draws, 0)
 feature_moments(found, second=False)

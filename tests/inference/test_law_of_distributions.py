@@ -44,9 +44,9 @@ def normal_totals(mean: np.ndarray, deviation: np.ndarray, k: np.ndarray, draws:
     for _ in range(draws):
         y = mean[:, None] + deviation[:, None] * rng.normal(size=(KINDS, EACH))
         phases = y[:, :, None] * v
-        marks = (np.concatenate([np.cos(phases), np.sin(phases)], axis=2) - expected[:, None, :]) * a
-        sums = marks.sum(axis=1)
-        totals.append(np.sum(k * (sums @ sums.T)) - np.sum(marks**2))
+        features = (np.concatenate([np.cos(phases), np.sin(phases)], axis=2) - expected[:, None, :]) * a
+        sums = features.sum(axis=1)
+        totals.append(np.sum(k * (sums @ sums.T)) - np.sum(features**2))
     return np.array(totals)
 
 

@@ -65,8 +65,8 @@ class Enumerated:
         np.fill_diagonal(k, 0.0)
         e = np.eye(m)[self.labels] - p
         root = np.eye(m) if matrix is None else np.linalg.cholesky(matrix + 1e-15 * np.eye(m))
-        marks = e @ root
-        self.totals = np.einsum("yia,ij,yja->y", marks, k, marks)
+        features = e @ root
+        self.totals = np.einsum("yia,ij,yja->y", features, k, features)
         task = Task(prepare(np.zeros(n, dtype=int), p), PairOptions(KERNEL, matrix))
         self.law = finite_law(task.data, task.packed)
         self.directions = Directions.of(self.law, 1)

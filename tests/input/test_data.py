@@ -157,8 +157,8 @@ def test_rows_of_a_column_are_made_where_they_are_asked_for(monkeypatch: pytest.
         np.testing.assert_array_equal(column.take(some).probabilities, rows[some])
         np.testing.assert_array_equal(column.probabilities, rows)
     side, whole = sample_side(prepare_classes(y, q), None, 1), sample_side(prepare_classes(y, rows), None, 1)
-    assert np.shares_memory(side.seconds, q) and side.marks_follow and whole.seconds is None
-    np.testing.assert_array_equal(side.marks, whole.marks)
+    assert np.shares_memory(side.seconds, q) and side.has_residual_features and whole.seconds is None
+    np.testing.assert_array_equal(side.features, whole.features)
     for options in ({"dtype": "float32"}, {"sample_weight": np.ones(len(q))}):
         assert sample_side(prepare_classes(y, q, **options), None, 1).seconds is None
     kernel = kcalib.kernels.Matern(bandwidth=0.3, nu=1.5)
@@ -192,10 +192,10 @@ def test_float32_rows_that_are_swept_in_float32_are_not_copied(m: int, kind: str
     for options in ({"dtype": None}, {"sample_weight": np.ones(200)}):
         assert prepare_classes(labels, single, **({"dtype": "float32"} | options)).given.dtype == np.float64
     sides = [sample_side(prepare_classes(labels, x, dtype="float32"), None, 1) for x in (single, wide)]
-    assert [side.marks_follow for side in sides] == [True, False]
+    assert [side.has_residual_features for side in sides] == [True, False]
     for side in (sides[0], sides[0].take(slice(None)), sides[0].take(np.arange(200)), Side.of(*sides[0].parts())):
-        assert side.marks_follow
-        np.testing.assert_array_equal(side.marks, sides[1].marks)
+        assert side.has_residual_features
+        np.testing.assert_array_equal(side.features, sides[1].features)
     for estimator in ("biased", "block"):
         options = {"kernel": kcalib.kernels.Exponential(bandwidth=0.5), "estimator": estimator, "dtype": "float32"}
         assert kcalib.skce(labels, single, **options) == kcalib.skce(labels, wide, **options)

@@ -211,11 +211,11 @@ def test_residuals_are_exact_and_rounded_last(m: int, values: int) -> None:
     e = -p
     e[np.arange(len(p)), y] += 1
     for threads in THREADS:
-        points, marks = _packing.points_and_residuals(data, threads=threads)
-        assert points is p and marks.tobytes() == e.tobytes()
-        points, marks = _packing.points_and_residuals(data, "float32", threads=threads)
+        points, features = _packing.points_and_residuals(data, threads=threads)
+        assert points is p and features.tobytes() == e.tobytes()
+        points, features = _packing.points_and_residuals(data, "float32", threads=threads)
         assert points.tobytes() == p.astype(np.float32).tobytes()
-        assert marks.tobytes() == e.astype(np.float32).tobytes()
+        assert features.tobytes() == e.astype(np.float32).tobytes()
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])

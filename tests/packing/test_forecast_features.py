@@ -1,4 +1,4 @@
-"""Random features of distributions: marks and sums as literal ones, unbiased, exact under calibration."""
+"""Random features of distributions: target features and sums as literal ones, unbiased, exact under calibration."""
 
 import math
 
@@ -11,9 +11,9 @@ from grid import some
 
 import kcalib
 from kcalib._input.forecasts import prepare
-from kcalib._packing import ForecastFeatures, forecast_features, prediction_points, target_marks
+from kcalib._packing import ForecastFeatures, forecast_features, prediction_points, target_features
 from kcalib._packing.features import feature_problem
-from kcalib._packing.target_marks import n_columns_beside
+from kcalib._packing.target_features import n_columns_beside
 from kcalib._pairs.feature_sums import feature_rows
 from kcalib.distributions import (
     Beta,
@@ -67,8 +67,8 @@ def problem(y, prediction, seed=0, n_columns=48, kernel=None, target_kernel=None
 def dense(found, y=None):
     """H of the feature kernel, entry by entry, with targets y."""
     phi = feature_rows(found.map, found.points)
-    marks = found.marks if y is None else found.target.tile(slice(0, found.n)).marks(y)
-    return (phi @ phi.T) * (marks @ marks.T)
+    target_features = found.target_features if y is None else found.target.tile(slice(0, found.n)).target_features(y)
+    return (phi @ phi.T) * (target_features @ target_features.T)
 
 
 def without_diagonal(h):
@@ -76,9 +76,9 @@ def without_diagonal(h):
 
 
 @pytest.mark.parametrize("name", some(FAMILIES, "normal", "laplace", "poisson", "mixture", "samples"))
-def test_random_marks_are_those_of_the_features(name, monkeypatch):
+def test_random_target_features_are_those_of_the_kernel(name, monkeypatch):
     """psi(y) - E psi(Z) with expectations summed over nodes, up to a rotation that all products are without."""
-    monkeypatch.setattr(target_marks, "EXACT_RANK", 0)
+    monkeypatch.setattr(target_features, "EXACT_RANK", 0)
     prediction, nodes, accuracy = FAMILIES[name]
     found = problem(targets(name), prediction, target_kernel=Matern(1.3), n_columns=256)
     frequencies, amplitudes = found.target.map.frequencies, np.tile(found.target.map.amplitudes, 2)
@@ -92,7 +92,7 @@ def test_random_marks_are_those_of_the_features(name, monkeypatch):
     expected = literal @ literal.T
     rough = np.abs(frequencies).max() * 0.05  # of the nodes, for features that oscillate faster than they are apart
     atol = max(accuracy, 1e-12) if name.startswith(("samples", "poisson", "negative")) else max(accuracy, rough)
-    np.testing.assert_allclose(found.marks @ found.marks.T, expected, atol=atol * expected.max())
+    np.testing.assert_allclose(found.target_features @ found.target_features.T, expected, atol=atol * expected.max())
 
 
 @pytest.mark.parametrize("name", PREDICTIONS)
@@ -110,7 +110,7 @@ def test_sums(name):
     expected = [without_diagonal(dense(found, found.data.draw(7, 2 + r).y)) for r in range(5)]
     np.testing.assert_allclose(totals, expected, rtol=0, atol=1e-12 * scale)
     assert np.mean(moments.group_totals) == pytest.approx(moments.total, abs=1e-12 * scale)
-    assert np.mean(moments.mark_group_totals) == pytest.approx(moments.total, abs=1e-12 * scale)
+    assert np.mean(moments.target_group_totals) == pytest.approx(moments.total, abs=1e-12 * scale)
 
 
 def test_groups_of_both_kernels():
@@ -119,17 +119,17 @@ def test_groups_of_both_kernels():
         found = problem(drawn(prediction, 3), prediction, kernel=one)
         moments, phi = feature_moments(found), feature_rows(found.map, found.points)
         for g in range(4):
-            some = found.marks[:, found.mark_groups == g]
+            some = found.target_features[:, found.target_groups == g]
             h = 4 * (phi @ phi.T) * (some @ some.T)
-            assert moments.mark_group_totals[g] == pytest.approx(without_diagonal(h), abs=1e-12 * np.trace(h))
-        assert len(moments.mark_group_totals) == 4
+            assert moments.target_group_totals[g] == pytest.approx(without_diagonal(h), abs=1e-12 * np.trace(h))
+        assert len(moments.target_group_totals) == 4
 
 
 def test_tiles_threads_and_batches(monkeypatch):
     prediction = PREDICTIONS["mixture"]
     y = drawn(prediction, 3)
     expected = problem(y, prediction).drawn_totals(9, 0)
-    monkeypatch.setattr(target_marks, "TILE_ELEMENTS", 2**12)
+    monkeypatch.setattr(target_features, "TILE_ELEMENTS", 2**12)
     tiled = problem(y, prediction)
     np.testing.assert_allclose(tiled.drawn_totals(9, 0), expected, atol=1e-12 * np.abs(expected).max())
     assert (tiled.drawn_totals(9, 0) == problem(y, prediction, threads=3).drawn_totals(9, 0)).all()
@@ -185,7 +185,7 @@ def test_moments_under_calibration(name):
     rows = np.array([3, 0, 17, 17, 39])
     lengths, products, count = found.null_lengths(rows), found.null_products(rows), 1000
     tile = found.target.take(rows).tile(slice(0, 5))
-    draws = [tile.marks(found.data.take(rows).draw(11, r).y) for r in range(count)]
+    draws = [tile.target_features(found.data.take(rows).draw(11, r).y) for r in range(count)]
     squares = np.array([np.sum(a * a, axis=1) for a in draws])
     pairs = np.array([(a @ a.T) ** 2 for a in draws])
     by_draws = forecast_features.NULL_DRAWS if name in ("samples", "beta", "dirichlet", "power exponential") else 1e9
@@ -272,12 +272,12 @@ def test_nearly_certain_predictions_keep_their_digits():
     std = 1e-9
     options = {"kernel": Exponential(1.0, metric="wasserstein"), "target_kernel": Gaussian(1.0), "n_columns": 48}
     found = problem(mean + std * z, Normal(mean, std), **options)
-    # To first order in std the marks are std z times the derivatives of the features at the means.
+    # To first order in std the target features are std z times the derivatives of the features at the means.
     v, a = found.target.map.frequencies[:, 0], found.target.map.amplitudes
     phases = np.outer(mean - mean.mean(), v)
     step = (mean + std * z) - mean  # what is left of the draw in float64
     slopes = np.concatenate([-a * v * np.sin(phases), a * v * np.cos(phases)], axis=1) * step[:, None]
-    np.testing.assert_allclose(found.marks, slopes, rtol=0, atol=1e-7 * std)
+    np.testing.assert_allclose(found.target_features, slopes, rtol=0, atol=1e-7 * std)
 
 
 @pytest.mark.grid

@@ -125,17 +125,17 @@ def test_samples_stand_on_the_right_of_locations(case, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["labels", "normal", "features"])
-def test_marks_of_other_predictions_on_the_same_points(name):
+def test_features_of_other_predictions_on_the_same_points(name):
     y, prediction, *kernels = CASES[name]
     packed, other = _packing.pack(prepare(y, prediction), *kernels), prepare(y, _flipped(prediction))
-    found = packed.with_marks_of(other)
+    found = packed.with_features_of(other)
     np.testing.assert_array_equal(found.problem.left.points, packed.problem.left.points)
-    marks = _packing.pack(other, *kernels).problem.left.marks
+    features = _packing.pack(other, *kernels).problem.left.features
     if found.problem.target is None and name == "features":  # another basis
-        marks, ours = marks @ marks.T, found.problem.left.marks @ found.problem.left.marks.T
-        np.testing.assert_allclose(ours, marks, atol=1e-11)
+        features, ours = features @ features.T, found.problem.left.features @ found.problem.left.features.T
+        np.testing.assert_allclose(ours, features, atol=1e-11)
     else:
-        np.testing.assert_array_equal(found.problem.left.marks, marks)
+        np.testing.assert_array_equal(found.problem.left.features, features)
 
 
 def _flipped(prediction):

@@ -71,7 +71,7 @@ def _map(problem: PairProblem, convert) -> PairProblem:
     def side(s: Side | None) -> Side | None:
         if s is None:
             return None
-        return Side(convert(s.points), convert(s.marks), None if s.labels is None else convert(s.labels))
+        return Side(convert(s.points), convert(s.features), None if s.labels is None else convert(s.labels))
 
     return PairProblem(side(problem.left), side(problem.right), problem.kernel)
 
@@ -293,17 +293,17 @@ class Contract:
             case.check(found, np.array(expected), np.array([case.scale[b, b].sum() for b in blocks]))
 
     def test_label_matches(self, backend, case):
-        """Of labels alone, or of two labels with marks; what a backend has not is refused."""
+        """Of labels alone, or of two labels with features; what a backend has not is refused."""
         found, n = made(backend, case), len(case.h)
         rng = np.random.default_rng(2)
         labels = rng.integers(2, size=(n, 3)).astype(np.int32)
         off = np.asarray(case.h - np.diag(np.diag(case.h)), float)
         scale = np.asarray(case.scale, float)
-        marks = rng.normal(size=(n, 2, 2))
-        some = np.stack([marks[np.arange(n), column] for column in labels.T])
+        features = rng.normal(size=(n, 2, 2))
+        some = np.stack([features[np.arange(n), column] for column in labels.T])
         for reduction, products, rounding in (
             (LabelMatches(labels), labels.T[:, :, None] == labels.T[:, None, :], 2.0**-20 * np.abs(off).max()),
-            (LabelMatches(labels, marks), some @ some.transpose(0, 2, 1), 0.0),
+            (LabelMatches(labels, features), some @ some.transpose(0, 2, 1), 0.0),
         ):
             if found.obstacle(reduction) is not None:
                 with pytest.raises(ValueError, match=r"cannot compute LabelMatches: it has no (such|option)"):
@@ -423,7 +423,7 @@ def test_sorted_line_carries_sums_across_chunks(kernel):
     scan, sweep = SortedBackend(problem), CpuBackend(problem)
     found, expected = sweep_one(scan, Moments(second=True)), sweep_one(sweep, Moments(second=True))
     # A row sum is right to the rounding of the sum of its terms' sizes.
-    absolute = PairProblem(Side(problem.left.points, np.abs(problem.left.marks)), None, problem.kernel)
+    absolute = PairProblem(Side(problem.left.points, np.abs(problem.left.features)), None, problem.kernel)
     scale = sweep_one(CpuBackend(absolute), Moments()).row_sums
     assert (np.abs(found.row_sums - expected.row_sums) <= 1e-13 * scale).all()
     assert found.sum_of_squares == pytest.approx(expected.sum_of_squares, rel=1e-12)
@@ -442,7 +442,7 @@ def test_sorted_line_is_chosen_where_it_is_exact():
     for name in KERNELS:
         expected = "sorted" if name in LINE_KERNELS else "cpu"
         assert backend_for(PairProblem(side, None, terms[name])).name == expected
-    off = Side(side.points + np.array([0.0, 1e-12]), side.marks)
+    off = Side(side.points + np.array([0.0, 1e-12]), side.features)
     assert backend_for(PairProblem(off, None, terms["exponential"])).name == "cpu"
     with pytest.raises(ValueError, match="the two probabilities sum to 1 within 1e-12 only; pass those of the second"):
         backend_for(PairProblem(off, None, terms["exponential"]), backend="sorted")
@@ -488,7 +488,7 @@ def test_rectangular_sides_have_labels_both_or_neither(level, n, other, unlabell
     case = Case("exponential", "delta", n, 10, "float64", other=other)
     left, right = case.problem.left, case.problem.columns
     if unlabelled:
-        right = Side(right.points, right.marks)
+        right = Side(right.points, right.features)
     backend = CpuBackend(PairProblem(left, right, case.problem.kernel), level=level)
     moments = sweep_one(backend, Moments())
     case.check(moments.row_sums, case.h.sum(axis=1), case.scale.sum(axis=1))
@@ -642,7 +642,7 @@ def test_products_of_groups_of_blocks(level, n, other, blocks):
 def test_products_can_be_stopped():
     y, p = softmax_problem(40_000, 2)
     side = _packing.pack(prepare(y, p), KERNELS["exponential"], "delta").problem.left
-    arrays = np.ascontiguousarray(side.points), np.ascontiguousarray(side.marks), None, None
+    arrays = np.ascontiguousarray(side.points), np.ascontiguousarray(side.features), None, None
     kernel = _native.Kernel([(1.0, [(0, 0, 2.0, 0.0, 0.0)])])
     seen = []
 
@@ -654,7 +654,7 @@ def test_products_can_be_stopped():
     start = time.thread_time()
     products = _native.Products(np.ones((40_000, 20)))
     with pytest.raises(KeyboardInterrupt):
-        _native.Problem(kernel, arrays).sweep([products], _native.Sweep(3, None, stop))
+        _native.Problem(kernel, arrays).sweep([products], _native.RunOptions(3, None, stop))
     assert 0 < seen[0] < seen[1] < seen[2] < 1
     assert time.thread_time() - start < 2.0
 
@@ -810,8 +810,10 @@ def test_generic_is_differentiable_at_coinciding_points():
     terms = _packing.pack(prepare(y, p), KERNELS["exponential"], "delta").problem.kernel
 
     def loss(points):
-        marks = torch.nn.functional.one_hot(torch.from_numpy(y), 3) - points
-        return torch.sum(sweep_one(ArrayApiBackend(PairProblem(Side(points, marks), None, terms)), Moments()).row_sums)
+        features = torch.nn.functional.one_hot(torch.from_numpy(y), 3) - points
+        return torch.sum(
+            sweep_one(ArrayApiBackend(PairProblem(Side(points, features), None, terms)), Moments()).row_sums
+        )
 
     points = torch.tensor(p, requires_grad=True)
     loss(points).backward()

@@ -51,7 +51,7 @@ def on_device(side: Side | None) -> Side | None:
         return None
     asarray = sys.modules["cupy"].asarray
     labels = None if side.labels is None else asarray(side.labels)
-    return Side(*(asarray(a) for a in (side.points, side.marks)), labels)
+    return Side(*(asarray(a) for a in (side.points, side.features)), labels)
 
 
 def both(problem: PairProblem) -> tuple[SortedBackend, SortedBackend]:
@@ -168,7 +168,7 @@ def test_sums_carried_through_levels(cupy, n):
 
 
 def test_targets_without_labels(cupy):
-    """A matrix of target values: marks of rank 2, as of weighted samples."""
+    """A matrix of target values: features of rank 2, as of weighted samples."""
     y, p = softmax_problem(90, 2)
     check(cupy, pair_problem(y, p, KERNELS["exponential"], psd_matrix(2, 2)))
 
@@ -185,13 +185,13 @@ def test_rectangular_problems(cupy, n, other):
 def test_huge_gaps_carry_nothing(cupy):
     """Points of one column in two clusters so far apart that decays are 0, and powers of distances infinite."""
     x = np.concatenate([np.linspace(0.0, 3.0, 40), 1e200 + np.zeros(30), 1e300 * np.ones(30)])[:, None]
-    marks = np.random.default_rng(0).normal(size=(100, 2))
+    features = np.random.default_rng(0).normal(size=(100, 2))
     kernel = pair_problem(*softmax_problem(5, 2), K.Matern(bandwidth=0.5, nu=2.5)).kernel
-    found = both(PairProblem(Side(x, marks), None, kernel))[1]
+    found = both(PairProblem(Side(x, features), None, kernel))[1]
     d = np.sqrt(5) * np.minimum(np.abs(x - x.T), 1e3) / 0.5
-    h = np.exp(-d) * (1 + d + d * d / 3) * (marks @ marks.T)
+    h = np.exp(-d) * (1 + d + d * d / 3) * (features @ features.T)
     close(sweep_one(found, Moments()).row_sums, h.sum(axis=1) - np.diag(h), np.abs(h).sum(axis=1))
-    close(sweep_one(found, Products(cupy.asarray(marks))), h @ marks, np.abs(h) @ np.abs(marks))
+    close(sweep_one(found, Products(cupy.asarray(features))), h @ features, np.abs(h) @ np.abs(features))
     weights = Weights("gaussian", 100, 3, 0)
     w = weights.values()
     scale = np.sum(np.abs(w) * (np.abs(h) @ np.abs(w)), axis=0)
@@ -240,7 +240,7 @@ def test_it_is_chosen_where_it_is_exact(cupy):
     assert backend_for(few).name == "cuda"
     assert backend_for(few, backend="sorted").name == "sorted"
     assert backend_for(PairProblem(side, None, pair_problem(y, p, KERNELS["gaussian"]).kernel)).name == "cuda"
-    off = PairProblem(Side(side.points + cupy.asarray([0.0, 1e-12]), side.marks), None, kernel)
+    off = PairProblem(Side(side.points + cupy.asarray([0.0, 1e-12]), side.features), None, kernel)
     assert backend_for(off).name == "cuda"
     with pytest.raises(ValueError, match="backend='sorted' cannot take this problem: the two probabilities"):
         backend_for(off, backend="sorted")

@@ -20,7 +20,7 @@ from kcalib import target_kernels as TK
 from kcalib._backend.random import Weights
 from kcalib._input.forecasts import prepare
 from kcalib._packing import pack
-from kcalib._packing.target_features import target_features
+from kcalib._packing.finite_rank import finite_rank_features
 from kcalib._pairs.backends.array_api import ArrayApiBackend
 from kcalib._pairs.backends.cuda import CudaBackend
 from kcalib._pairs.problem import Factor, PairProblem, Side, Term
@@ -169,15 +169,15 @@ def test_target_features(cupy, kernel):
     x = numbers()
     y, atoms = x.y[:, None], x.samples[:, :, None]
     weights = np.random.default_rng(0).dirichlet(np.ones(5), size=N)
-    expected = target_features(y, atoms, weights, kernel.terms(), max_rank=300)
+    expected = finite_rank_features(y, atoms, weights, kernel.terms(), max_rank=300)
     with emulated_cupy.stays_on_device(at_most=300**2):
-        found = target_features(*(cupy.asarray(a) for a in (y, atoms, weights)), kernel.terms(), max_rank=300)
+        found = finite_rank_features(*(cupy.asarray(a) for a in (y, atoms, weights)), kernel.terms(), max_rank=300)
     assert found.exact == expected.exact == (kernel is GAUSSIAN)
-    marks, bounds, means = (a.get() for a in (found.marks, found.row_bounds, found.means))
-    difference = np.abs(marks @ marks.T - expected.marks @ expected.marks.T)
+    features, bounds, means = (a.get() for a in (found.features, found.row_bounds, found.means))
+    difference = np.abs(features @ features.T - expected.features @ expected.features.T)
     assert (difference <= np.outer(bounds, bounds) + np.outer(expected.row_bounds, expected.row_bounds)).all()
     assert found.error_bound == pytest.approx(expected.error_bound, rel=0.5)
-    assert means.shape == marks.shape
+    assert means.shape == features.shape
     new = np.array([[0.3], [100.0]])
     phi, errors = found.map.points(cupy.asarray(new))
     own = np.sum(phi.get() ** 2, axis=1)
@@ -188,8 +188,8 @@ class TestTable:
     kernel = (Term(1.0, (Factor("exponential", "table", 0.7),)),)
 
     def problem(self, cupy: Any, table: Any, at: np.ndarray) -> PairProblem:
-        positions, marks = cupy.asarray(at[:, None].astype(np.float64)), cupy.ones((len(at), 1))
-        return PairProblem(Side(positions, marks), None, self.kernel, table=table)
+        positions, features = cupy.asarray(at[:, None].astype(np.float64)), cupy.ones((len(at), 1))
+        return PairProblem(Side(positions, features), None, self.kernel, table=table)
 
     def table(self) -> np.ndarray:
         places = np.random.default_rng(0).normal(size=(80, 2))

@@ -61,7 +61,7 @@ def test_in_single_precision(name):
     backend = backend_for(problem_of(40, 3), backend=name)
     single = in_single_precision(backend)
     assert single.name == name and single.threads == backend.threads
-    assert single.problem.left.points.dtype == np.float32 == single.problem.left.marks.dtype
+    assert single.problem.left.points.dtype == np.float32 == single.problem.left.features.dtype
     assert single.problem.left.labels is backend.problem.left.labels
     assert in_single_precision(single) is single
 

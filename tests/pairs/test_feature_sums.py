@@ -16,7 +16,7 @@ from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._input.labels import prepare
 from kcalib._pairs import feature_sums
-from kcalib._pairs.feature_sums import compiled, drawn_label_totals, feature_rows, gram, mark_sums, row_forms
+from kcalib._pairs.feature_sums import compiled, drawn_label_totals, feature_rows, gram, row_forms, sum_products
 from kcalib._pairs.features import FeatureMap
 
 LEVELS = instruction_sets()
@@ -48,9 +48,9 @@ def literal_features(feature_map: FeatureMap, points: np.ndarray) -> np.ndarray:
     return np.stack(cosines + sines, axis=1)
 
 
-def literal_total(features: np.ndarray, marks: np.ndarray) -> np.longdouble:
+def literal_total(features: np.ndarray, target_features: np.ndarray) -> np.longdouble:
     """The sum over pairs i != j of <phi_i, phi_j> <a_i, a_j>."""
-    h = (features @ features.T) * (marks @ marks.T)
+    h = (features @ features.T) * (target_features @ target_features.T)
     np.fill_diagonal(h, 0)
     return h.sum()
 
@@ -88,26 +88,28 @@ SIZES = [(1, 2), (7, 3), (90, 2), (300, 10), (129, 17), (40, 130), (30, 1000)]
 def test_sums_and_rows(n, r, factors):
     rng = np.random.default_rng(n)
     feature_map = any_map(13, 4, factors, n_groups=3)
-    points, marks = rng.random((n, 4)), rng.normal(size=(n, r))
+    points, target_features = rng.random((n, 4)), rng.normal(size=(n, r))
     phi = literal_features(feature_map, points)
     np.testing.assert_allclose(feature_rows(feature_map, points), phi.astype(float), rtol=0, atol=1e-11)
 
-    sums, own = mark_sums(feature_map, points, marks)
-    scale = np.abs(phi).T @ np.abs(marks)
-    assert np.max(np.abs(sums - phi.T @ marks) / scale) < 1e-12
+    sums, own = sum_products(feature_map, points, target_features)
+    scale = np.abs(phi).T @ np.abs(target_features)
+    assert np.max(np.abs(sums - phi.T @ target_features) / scale) < 1e-12
     by_column = np.concatenate([feature_map.groups] * 2)
-    expected = [((phi[:, by_column == g] ** 2).sum(axis=1) * (marks**2).sum(axis=1)).sum() for g in range(3)]
+    expected = [((phi[:, by_column == g] ** 2).sum(axis=1) * (target_features**2).sum(axis=1)).sum() for g in range(3)]
     np.testing.assert_allclose(own, np.array(expected, dtype=float), rtol=1e-12)
 
-    forms, own_rows = row_forms(feature_map, points, marks, sums)
+    forms, own_rows = row_forms(feature_map, points, target_features, sums)
     error, sizes = (
-        np.abs(forms - ((phi @ sums) * marks).sum(axis=1)),
-        ((np.abs(phi) @ scale) * np.abs(marks)).sum(axis=1),
+        np.abs(forms - ((phi @ sums) * target_features).sum(axis=1)),
+        ((np.abs(phi) @ scale) * np.abs(target_features)).sum(axis=1),
     )
     assert np.max(error / sizes) < 1e-12
-    np.testing.assert_allclose(own_rows, ((phi**2).sum(axis=1) * (marks**2).sum(axis=1)).astype(float), rtol=1e-12)
+    np.testing.assert_allclose(
+        own_rows, ((phi**2).sum(axis=1) * (target_features**2).sum(axis=1)).astype(float), rtol=1e-12
+    )
     total = (sums**2).sum() - own.sum()
-    assert abs(total - literal_total(phi, marks)) < 1e-12 * ((sums**2).sum() + own.sum())
+    assert abs(total - literal_total(phi, target_features)) < 1e-12 * ((sums**2).sum() + own.sum())
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -119,7 +121,7 @@ def test_gram_matrices(level, n, frequencies, columns, factors):
     feature_map, points, beside = any_map(frequencies, 4, factors), rng.random((n, 4)), rng.normal(size=(n, columns))
     z = beside if not frequencies else np.concatenate([literal_features(feature_map, points), beside], axis=1)
     rows = 300
-    parts = compiled(feature_map).gram_parts(points, beside, rows, _native.Sweep(1, level))
+    parts = compiled(feature_map).gram_parts(points, beside, rows, _native.RunOptions(1, level))
     assert len(parts) == -(-n // rows)
     for k, part in enumerate(parts):
         some = z[k * rows : (k + 1) * rows]
@@ -145,9 +147,9 @@ def test_totals_of_drawn_labels(name, n, m):
     phi = literal_features(feature_map, p)
     found = drawn_label_totals(feature_map, p, 4, 5, first=3)
     for r, total in enumerate(found):
-        marks = residuals(data.draw(5, 3 + r).labels, p)
-        scale = (phi**2).sum(axis=1) @ (marks**2).sum(axis=1) + ((phi.T @ marks) ** 2).sum()
-        assert abs(total - literal_total(phi, marks)) < 1e-12 * scale
+        target_features = residuals(data.draw(5, 3 + r).labels, p)
+        scale = (phi**2).sum(axis=1) @ (target_features**2).sum(axis=1) + ((phi.T @ target_features) ** 2).sum()
+        assert abs(total - literal_total(phi, target_features)) < 1e-12 * scale
 
 
 @pytest.mark.parametrize(("m", "rank"), [(2, 1), (2, 2), (6, 1), (6, 3), (6, 6), (140, 3)])
@@ -168,14 +170,14 @@ def test_threads_do_not_change_bits(n, m, factors):
     """As many as there are rows for, and with tiles, parts and draws that do not divide evenly."""
     rng = np.random.default_rng(m)
     p = np.concatenate([problem("sparse", n // 2, m), problem("diffuse", n - n // 2, m)])
-    feature_map, marks = any_map(21, m, factors, n_groups=4), rng.normal(size=(n, 3))
+    feature_map, target_features = any_map(21, m, factors, n_groups=4), rng.normal(size=(n, 3))
     root = rng.normal(size=(m, 2))
-    sums, own = mark_sums(feature_map, p, marks, threads=1)
-    forms, own_rows = row_forms(feature_map, p, marks, sums, threads=1)
+    sums, own = sum_products(feature_map, p, target_features, threads=1)
+    forms, own_rows = row_forms(feature_map, p, target_features, sums, threads=1)
     totals, matrix = (drawn_label_totals(feature_map, p, 150, 5, root=r, threads=1) for r in (None, root))
     for threads in (2, 5):  # that make features each, and together
-        found = mark_sums(feature_map, p, marks, threads=threads)
-        rows = row_forms(feature_map, p, marks, sums, threads=threads)
+        found = sum_products(feature_map, p, target_features, threads=threads)
+        rows = row_forms(feature_map, p, target_features, sums, threads=threads)
         drawn = [drawn_label_totals(feature_map, p, 150, 5, root=r, threads=threads) for r in (None, root)]
         for one, other in zip((*found, *rows, *drawn), (sums, own, forms, own_rows, totals, matrix), strict=True):
             np.testing.assert_array_equal(one, other)
@@ -198,19 +200,19 @@ def test_draws_do_not_depend_on_those_beside_them(m):
 def test_instruction_sets(level, factors):
     rng = np.random.default_rng(0)
     for n, m in ((1, 2), (300, 10), (40, 70)):
-        p, marks, root = problem("sparse", n, m), rng.normal(size=(n, 13)), rng.normal(size=(m, 5))
+        p, target_features, root = problem("sparse", n, m), rng.normal(size=(n, 13)), rng.normal(size=(m, 5))
         feature_map = any_map(13, m, factors)
         parts = feature_map.frequencies, feature_map.amplitudes, feature_map.projections, feature_map.offsets
-        features, sweep = _native.Features(*parts), _native.Sweep(2, level)
+        features, options = _native.Features(*parts), _native.RunOptions(2, level)
         phi = literal_features(feature_map, p).astype(float)
-        np.testing.assert_allclose(features.rows(p, sweep), phi, rtol=0, atol=1e-12 * max(1, np.abs(phi).max()))
-        sums, own = features.mark_sums(p, marks, sweep)
-        forms, own_rows = features.row_forms(p, marks, sums, sweep)
+        np.testing.assert_allclose(features.rows(p, options), phi, rtol=0, atol=1e-12 * max(1, np.abs(phi).max()))
+        sums, own = features.sum_products(p, target_features, options)
+        forms, own_rows = features.row_forms(p, target_features, sums, options)
         squares = (phi**2).reshape(n, 2, -1).sum(axis=1)
-        sizes = (marks**2).sum(axis=1)
+        sizes = (target_features**2).sum(axis=1)
         for found, expected in (
-            (sums, phi.T @ marks), (own, squares.T @ sizes),
-            (forms, ((phi @ sums) * marks).sum(axis=1)), (own_rows, squares.sum(axis=1) * sizes),
+            (sums, phi.T @ target_features), (own, squares.T @ sizes),
+            (forms, ((phi @ sums) * target_features).sum(axis=1)), (own_rows, squares.sum(axis=1) * sizes),
         ):  # fmt: skip
             np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 * max(1e-3, np.abs(expected).max()))
         for matrix in (None, root):
@@ -219,7 +221,7 @@ def test_instruction_sets(level, factors):
             ]
             expected = [float(literal_total(phi, e)) for e in drawn]
             scale = max(((phi.T @ e) ** 2).sum() + squares.sum(axis=1) @ (e**2).sum(axis=1) for e in drawn)
-            found = features.drawn_label_totals(p, p, matrix, 3, 0, 5, sweep)
+            found = features.drawn_label_totals(p, p, matrix, 3, 0, 5, options)
             np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 * scale)
 
 
@@ -232,8 +234,10 @@ def test_saturated_residuals_keep_their_digits():
     assert sum((labels == p.argmax(axis=1)).all() for labels in drawn) >= 3  # where all residuals are small
     exact = [[Fraction(value) for value in row] for row in p.tolist()]
     for labels, found in zip(drawn, drawn_label_totals(still, p, 6, 2), strict=True):
-        marks = [[int(k == y) - v for k, v in enumerate(row)] for y, row in zip(labels.tolist(), exact, strict=True)]
-        pairs = itertools.permutations(marks, 2)
+        target_features = [
+            [int(k == y) - v for k, v in enumerate(row)] for y, row in zip(labels.tolist(), exact, strict=True)
+        ]
+        pairs = itertools.permutations(target_features, 2)
         total = sum((a * b for one, other in pairs for a, b in zip(one, other, strict=True)), Fraction(0))
         assert abs(Fraction(found) - total) <= Fraction(1e-13) * abs(total)
 
@@ -256,7 +260,7 @@ def totals_of(seed: int) -> list[float]:
     p = problem("diffuse", 4000, 4)
     return [
         *drawn_label_totals(any_map(24, 4), p, 130, seed, threads=2),
-        *mark_sums(any_map(24, 4), p, p, threads=2)[1],
+        *sum_products(any_map(24, 4), p, p, threads=2)[1],
     ]
 
 
@@ -272,7 +276,7 @@ def test_processes_and_threads():
 
 
 INTERRUPTED = {
-    "sums": lambda feature_map, p: mark_sums(feature_map, p, p, threads=2),
+    "sums": lambda feature_map, p: sum_products(feature_map, p, p, threads=2),
     "rows": lambda feature_map, p: row_forms(feature_map, p, p, np.zeros((feature_map.n_columns, 3)), threads=2),
     "draws": lambda feature_map, p: drawn_label_totals(feature_map, p, 500, 0, threads=2),
 }
@@ -288,7 +292,7 @@ def test_interrupt_stops_within_a_second(what):
 def test_threads_on_a_gpu(cupy):
     p = cupy.asarray(problem("diffuse", 20, 3))
     for call in (
-        lambda: mark_sums(any_map(4, 3), p, p, threads=2),
+        lambda: sum_products(any_map(4, 3), p, p, threads=2),
         lambda: row_forms(any_map(4, 3), p, p, cupy.zeros((8, 3)), threads=2),
         lambda: drawn_label_totals(any_map(4, 3), p, 2, 0, threads=2),
     ):
@@ -299,17 +303,19 @@ def test_threads_on_a_gpu(cupy):
 def test_float32_points():
     rng = np.random.default_rng(0)
     p = rng.dirichlet(np.ones(4), 100).astype(np.float32)
-    marks = rng.normal(size=(100, 4))
+    target_features = rng.normal(size=(100, 4))
     feature_map = any_map(10, 4)
     for found, expected in zip(
-        mark_sums(feature_map, p, marks), mark_sums(feature_map, p.astype(float), marks), strict=True
+        sum_products(feature_map, p, target_features),
+        sum_products(feature_map, p.astype(float), target_features),
+        strict=True,
     ):
         assert found.dtype == np.float64
         np.testing.assert_array_equal(found, expected)
-    single, some = marks.astype(np.float32), np.ones((20, 4))
-    found = *mark_sums(feature_map, p, single), *row_forms(feature_map, p, single, some)
-    marks = single.astype(float)
-    expected = *mark_sums(feature_map, p, marks), *row_forms(feature_map, p, marks, some)
+    single, some = target_features.astype(np.float32), np.ones((20, 4))
+    found = *sum_products(feature_map, p, single), *row_forms(feature_map, p, single, some)
+    target_features = single.astype(float)
+    expected = *sum_products(feature_map, p, target_features), *row_forms(feature_map, p, target_features, some)
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(one, other)
     np.testing.assert_array_equal(
@@ -333,13 +339,13 @@ def test_on_devices(xp):
     """Everything on each array library, where its arrays are."""
     p = problem("sparse", 200, 5)
     root = np.random.default_rng(0).normal(size=(5, 2))
-    marks = np.random.default_rng(1).normal(size=(200, 3))
+    target_features = np.random.default_rng(1).normal(size=(200, 3))
     feature_map = any_map(10, 5, factors=1)
-    there, marks_there = (arrays.as_array(xp.asarray(a), "p") for a in (p, marks))
-    sums, own = mark_sums(feature_map, p, marks)
-    forms, own_rows = row_forms(feature_map, p, marks, sums)
-    found, found_own = mark_sums(feature_map, there, marks_there)
-    rows = row_forms(feature_map, there, marks_there, found)
+    there, target_features_there = (arrays.as_array(xp.asarray(a), "p") for a in (p, target_features))
+    sums, own = sum_products(feature_map, p, target_features)
+    forms, own_rows = row_forms(feature_map, p, target_features, sums)
+    found, found_own = sum_products(feature_map, there, target_features_there)
+    rows = row_forms(feature_map, there, target_features_there, found)
     assert arrays.library(found) == arrays.library(rows[0]) == arrays.library(there)
     for one, other in ((found, sums), (found_own, own), (rows[0], forms), (rows[1], own_rows)):
         np.testing.assert_allclose(arrays.to_host(one), other, rtol=1e-12, atol=1e-12 * np.abs(other).max())

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import kcalib
-from kcalib._pairs.feature_sums import feature_rows, mark_sums
+from kcalib._pairs.feature_sums import feature_rows, sum_products
 from kcalib._pairs.features import N_GROUPS, FeatureMap, default_columns, feature_map
 from kcalib._pairs.problem import Factor, Term
 from kcalib._pairs.profiles import PROFILES, Distances, kernel_matrix
@@ -120,12 +120,12 @@ def test_groups_are_independent_and_have_the_kernel_for_a_mean_each(kernel, n_co
 def test_estimates_vary_less_than_with_independent_frequencies(m, kernel, share):
     rng = np.random.default_rng(1)
     points = rng.dirichlet(np.full(m, 0.5), size=300)
-    marks = np.eye(m)[points.argmax(axis=1)] - points  # of a model that is under-confident
+    target_features = np.eye(m)[points.argmax(axis=1)] - points  # of a model that is under-confident
 
     def spread(maps):
         totals = []
         for found in maps:
-            sums, own = mark_sums(found, points, marks)
+            sums, own = sum_products(found, points, target_features)
             totals.append(np.sum(sums**2) - np.sum(own))
         return np.var(totals)
 

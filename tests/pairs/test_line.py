@@ -121,7 +121,7 @@ def test_sums_carried_across_chunks(kernel):
     problem = pair_problem(y, p, KERNELS[kernel])
     found = sweep_one(SortedBackend(problem), Moments(second=True))
     expected = sweep_one(CpuBackend(problem), Moments(second=True))
-    sizes = PairProblem(Side(problem.left.points, np.abs(problem.left.marks)), None, problem.kernel)
+    sizes = PairProblem(Side(problem.left.points, np.abs(problem.left.features)), None, problem.kernel)
     scale = sweep_one(CpuBackend(sizes), Moments()).row_sums
     assert abs(found.total - np.sum(expected.row_sums)) <= 1e-13 * scale.sum()
     assert (np.abs(found.row_sums - expected.row_sums) <= 1e-13 * scale).all()
@@ -196,7 +196,7 @@ def test_products_carried_across_tasks(n):
     p[3000:3500] = p[17]
     problem = pair_problem(y, p, KERNELS["matern_2.5"])
     v = np.random.default_rng(n).normal(size=(n, 5))
-    sizes = PairProblem(Side(problem.left.points, np.abs(problem.left.marks)), None, problem.kernel)
+    sizes = PairProblem(Side(problem.left.points, np.abs(problem.left.features)), None, problem.kernel)
     scale = sweep_one(CpuBackend(sizes), Products(np.abs(v)))
     error = sweep_one(SortedBackend(problem), Products(v)) - sweep_one(CpuBackend(problem), Products(v))
     assert (np.abs(error) <= 1e-13 * scale).all()
@@ -237,7 +237,7 @@ def test_samples_are_sorted_once(monkeypatch):
     alone = SortedBackend(at_same_points)
     np.testing.assert_array_equal(sweep_one(found, Products(np.eye(100))), sweep_one(alone, Products(np.eye(100))))
     assert len(sorts) == 2  # the latter alone
-    elsewhere = PairProblem(Side(left.points[::-1].copy(), left.marks), None, backend.problem.kernel)
+    elsewhere = PairProblem(Side(left.points[::-1].copy(), left.features), None, backend.problem.kernel)
     found = backend.like(elsewhere)
     np.testing.assert_array_equal(
         sweep_one(found, Products(np.eye(100))), sweep_one(SortedBackend(elsewhere), Products(np.eye(100)))
@@ -324,9 +324,9 @@ def test_labels_drawn_as_bits_are_the_drawn_labels(n):
     terms = [(3.0, polynomial, given) for polynomial in (np.ones(1), np.array([1.0, 2.0]))]
     places = np.sort(p[:, 1])
     for threads in (1, 2):
-        sweep = _native.Sweep(threads)
-        drawn = _native.line_drawn_forms(places, order, terms, of_bits.thresholds, *of_bits.key, draws, sweep)
-        assert np.array_equal(drawn, _native.line_label_forms(places, order, terms, labels, sweep))
+        options = _native.RunOptions(threads)
+        drawn = _native.line_drawn_forms(places, order, terms, of_bits.thresholds, *of_bits.key, draws, options)
+        assert np.array_equal(drawn, _native.line_label_forms(places, order, terms, labels, options))
 
 
 @pytest.mark.parametrize("kernel", LINE_KERNELS)
@@ -339,9 +339,9 @@ def test_totals_of_labels(kernel, n):
     found = sweep_one(SortedBackend(problem, threads=2), LabelMatches(labels, residuals[:, :, None]))
     k = np.asarray(oracle.kernel_matrix(KERNELS[kernel], p, p), float)
     np.fill_diagonal(k, 0.0)
-    marks = np.take_along_axis(residuals, labels.astype(int), axis=1)
-    expected = np.einsum("id,ij,jd->d", marks, k, marks)
-    sizes = np.einsum("id,ij,jd->d", abs(marks), k, abs(marks))
+    features = np.take_along_axis(residuals, labels.astype(int), axis=1)
+    expected = np.einsum("id,ij,jd->d", features, k, features)
+    sizes = np.einsum("id,ij,jd->d", abs(features), k, abs(features))
     assert np.all(abs(found - expected) <= 1e-13 * sizes)
 
 
@@ -371,11 +371,11 @@ def test_rectangular_problems(kernel, n, other):
 
 def test_points_of_one_column():
     rng = np.random.default_rng(0)
-    x, marks = rng.normal(size=(700, 1)), rng.normal(size=(700, 3))
+    x, features = rng.normal(size=(700, 1)), rng.normal(size=(700, 3))
     kernel = pair_problem(*softmax_problem(5, 2), K.Exponential(bandwidth=0.5)).kernel
-    problem = PairProblem(Side(x, marks), None, kernel)
+    problem = PairProblem(Side(x, features), None, kernel)
     assert backend_for(problem).name == "sorted"
-    h = np.exp(-np.abs(x - x.T) / 0.5) * (marks @ marks.T)
+    h = np.exp(-np.abs(x - x.T) / 0.5) * (features @ features.T)
     scale = np.abs(h).sum(axis=1)
     found = sweep_one(backend_for(problem), Moments()).row_sums
     assert (np.abs(found - (h.sum(axis=1) - np.diag(h))) <= 1e-13 * scale).all()
@@ -414,7 +414,7 @@ def test_single_precision_off_the_line():
 
     def chosen(bandwidth: float, shift: float = 0.0) -> str:
         problem = _packing.pack(data, K.Exponential(bandwidth=bandwidth), "delta").problem
-        side = Side(problem.left.points + np.array([0.0, shift], np.float32), problem.left.marks)
+        side = Side(problem.left.points + np.array([0.0, shift], np.float32), problem.left.features)
         return backend_for(PairProblem(side, None, problem.kernel)).name
 
     assert chosen(0.1) == "sorted"
@@ -502,13 +502,13 @@ def test_signs_and_labels_of_few_and_many_replicates(n):
             tolerance = 1e-13 * np.abs(factors).sum() ** 2 * kernel.max()
             polynomial, of_labels = np.array(coefficients), []
             for threads in (1, 2, 3):
-                sweep = _native.Sweep(threads)
+                options = _native.RunOptions(threads)
                 terms = [(3.0, polynomial, factors[:1])]
-                found = _native.line_forms(places, positions, terms, None, 3, count, sweep)
+                found = _native.line_forms(places, positions, terms, None, 3, count, options)
                 expected = (signed * (kernel @ signed)).sum(axis=0)
                 np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
                 both = [(3.0, polynomial, factors)]
-                of_labels.append(_native.line_label_forms(places, positions, both, labels, sweep))
+                of_labels.append(_native.line_label_forms(places, positions, both, labels, options))
                 expected = (chosen * (kernel @ chosen)).sum(axis=0) - own
                 np.testing.assert_allclose(of_labels[-1], expected, rtol=0, atol=tolerance)
                 np.testing.assert_array_equal(of_labels[-1], of_labels[0])
@@ -516,7 +516,7 @@ def test_signs_and_labels_of_few_and_many_replicates(n):
 
 def test_passes_over_few_and_many_samples():
     """Residuals by label in the order of the samples, their sums, and the largest gap, of any number of samples."""
-    sweep = _native.Sweep(2)
+    options = _native.RunOptions(2)
     rng = np.random.default_rng(5)
     for n in (*range(1, 40), 8191, 20_000):
         q = 10 ** rng.uniform(-8, 0, n)
@@ -524,8 +524,8 @@ def test_passes_over_few_and_many_samples():
         y = rng.integers(0, 2, n)
         p = np.ascontiguousarray(p)
         pairs = p.astype(np.longdouble)
-        assert abs(_native.line_gap(p, sweep) - np.abs(pairs.sum(axis=1) - 1).max()) <= 3e-16
-        sizes, n_zeros, off, norms = _native.line_residuals(p, y, sweep)
+        assert abs(_native.line_gap(p, options) - np.abs(pairs.sum(axis=1) - 1).max()) <= 3e-16
+        sizes, n_zeros, off, norms = _native.line_residuals(p, y, options)
         residuals = np.eye(2)[y] - pairs
         expected = np.abs(residuals[:, 1] - residuals[:, 0]) / 2
         assert n_zeros == (y == 0).sum() and sizes[n_zeros] == np.inf == -sizes[n_zeros + 1]
@@ -534,22 +534,22 @@ def test_passes_over_few_and_many_samples():
         np.testing.assert_allclose(found, by_label, rtol=0, atol=3e-16)
         np.testing.assert_allclose(off, float(np.abs(residuals.sum(axis=1)).sum() / 2), rtol=1e-5, atol=2e-16 * n)
         np.testing.assert_allclose(norms, float((residuals**2).sum()), rtol=1e-12, atol=1e-15)
-        column = _native.line_residuals(q, y, sweep)
-        of_rows = _native.line_residuals(np.stack([1 - q, q], axis=1), y, sweep)
+        column = _native.line_residuals(q, y, options)
+        of_rows = _native.line_residuals(np.stack([1 - q, q], axis=1), y, options)
         np.testing.assert_array_equal(column[0], of_rows[0])
         assert column[1:] == of_rows[1:]
     with pytest.raises(ValueError, match="for 3 labels"):
-        _native.line_residuals(q, y[:3], sweep)
+        _native.line_residuals(q, y[:3], options)
 
 
 @pytest.mark.parametrize("level", _native.cpu_levels()[1:])
 def test_instruction_sets_agree(level):
-    sweep = _native.Sweep(2, level)
+    options = _native.RunOptions(2, level)
     y, p = softmax_problem(20_000, 2)
     places = np.sort(p[:, 1])
     positions = np.argsort(p[:, 1])
-    sizes, zeros, off, norms = _native.line_residuals(p, y, sweep)
-    of_best = _native.line_residuals(p, y, _native.Sweep(2))
+    sizes, zeros, off, norms = _native.line_residuals(p, y, options)
+    of_best = _native.line_residuals(p, y, _native.RunOptions(2))
     np.testing.assert_array_equal(sizes, of_best[0])
     np.testing.assert_allclose((zeros, off, norms), of_best[1:], rtol=1e-13)
     sizes[:zeros].sort()
@@ -557,11 +557,11 @@ def test_instruction_sets_agree(level):
     factors = np.random.default_rng(0).normal(size=(1, 20_000))
     signed = np.stack([factors, -factors])
     for polynomial in (np.ones(1), np.ones(2), np.ones(3), np.ones(5)):
-        best = _native.Sweep(2)
-        found, expected = (_native.line_total(sizes, zeros, 3.0, polynomial, False, s) for s in (sweep, best))
+        best = _native.RunOptions(2)
+        found, expected = (_native.line_total(sizes, zeros, 3.0, polynomial, False, s) for s in (options, best))
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13 * expected[1])
         forms = [
-            _native.line_forms(places, positions, [(3.0, polynomial, signed)], None, 7, 50, s) for s in (sweep, best)
+            _native.line_forms(places, positions, [(3.0, polynomial, signed)], None, 7, 50, s) for s in (options, best)
         ]
         np.testing.assert_allclose(*forms, rtol=0, atol=1e-13 * np.abs(factors).sum() ** 2)
         draws = BinaryDraws.of(p, 21, 7)
@@ -569,13 +569,13 @@ def test_instruction_sets_agree(level):
             _native.line_drawn_forms(
                 places, positions, [(3.0, polynomial, signed)], draws.thresholds, *draws.key, 21, s
             )
-            for s in (sweep, best)
+            for s in (options, best)
         ]
         np.testing.assert_allclose(*drawn, rtol=0, atol=1e-13 * np.abs(factors).sum() ** 2)
         terms = [(3.0, polynomial, factors.T.copy(), factors.T.copy())]
         v = np.random.default_rng(1).normal(size=(20_000, 11))
         products = [
-            _native.line_product(places, positions, 20_000, terms, True, v, 0, 20_000, s) for s in (sweep, best)
+            _native.line_product(places, positions, 20_000, terms, True, v, 0, 20_000, s) for s in (options, best)
         ]
         np.testing.assert_allclose(*products, rtol=0, atol=1e-13 * 4 * np.abs(factors).max() ** 2 * np.abs(v).sum())
 
@@ -604,7 +604,7 @@ def test_distances_on_a_line_are_counted_and_listed(threads):
     pairs[0] = (pairs[0] - n) // 2
     distances = np.arange(500) / 512
     thresholds = np.array([1e-9, 0.25, 1 / 512, 0.1, 0.9, 2.0])
-    counts = _native.line_counts(x, thresholds, _native.Sweep(threads))
+    counts = _native.line_counts(x, thresholds, _native.RunOptions(threads))
     assert counts.tolist() == [int(pairs[distances < t].sum()) for t in thresholds]
     near = _native.line_between(x, 1 / 512, 3 / 512, int(pairs[1] + pairs[2]))
     assert np.bincount((near * 512).astype(int)).tolist() == [0, *pairs[1:3].tolist()]
@@ -638,10 +638,10 @@ def test_ctrl_c_stops_every_loop():
     def stop(done: float) -> None:
         raise Stop
 
-    sweep = _native.Sweep(1, None, stop)
+    options = _native.RunOptions(1, None, stop)
     many = np.append(np.cumsum(np.random.default_rng(0).random(12_000_000)), np.inf)
     with pytest.raises(Stop):
-        _native.line_counts(many, np.full(64, 1e3), sweep)
+        _native.line_counts(many, np.full(64, 1e3), options)
     n = 3_000_000
     _, p = on_a_grid(n, bits=52)
     places = np.append(np.sort(p[:, 1]), np.inf)
@@ -650,11 +650,11 @@ def test_ctrl_c_stops_every_loop():
     of_bits = [(1.0, np.ones(3), np.stack([factors, -factors]))]
     for weights, count in ((None, 512), (np.ones((n, 8)), 8)):
         with pytest.raises(Stop):
-            _native.line_forms(places[:-1], positions, of_bits, weights, 0, count, sweep)
+            _native.line_forms(places[:-1], positions, of_bits, weights, 0, count, options)
     with pytest.raises(Stop):
-        _native.line_drawn_forms(places[:-1], positions, of_bits, np.zeros(n, np.uint64), 1, 2, 4096, sweep)
+        _native.line_drawn_forms(places[:-1], positions, of_bits, np.zeros(n, np.uint64), 1, 2, 4096, options)
     with pytest.raises(Stop):
-        _native.line_label_forms(places[:-1], positions, of_bits, np.zeros((n, 128), np.int32), sweep)
+        _native.line_label_forms(places[:-1], positions, of_bits, np.zeros((n, 128), np.int32), options)
     terms = [(1.0, np.ones(3), factors.T.copy(), factors.T.copy())]
     with pytest.raises(Stop):
-        _native.line_product(places[:-1], positions, n, terms, True, np.ones((n, 16)), 0, n, sweep)
+        _native.line_product(places[:-1], positions, n, terms, True, np.ones((n, 16)), 0, n, options)

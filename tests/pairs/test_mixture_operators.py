@@ -1,9 +1,9 @@
-"""The compiled engine on problems whose marks (or points) are mixtures, or whose distances are in a table.
+"""The compiled engine on problems whose features (or points) are mixtures, or whose distances are in a table.
 
 families x numbers of components, dimensions and terms x dtypes x instruction sets (below the one that this machine
 takes only the problems of `FEW`, all with `-m "not slow"`), each primitive, against the textbook definitions: Gaussian
 integrals of means and covariances in extended precision, partial fractions of Laplace scales with more digits than they
-cancel, literal sums over atoms. Marks are laid out as `Mixtures` says, by hand.
+cancel, literal sums over atoms. Features are laid out as `Mixtures` says, by hand.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from kcalib._pairs.reductions import (
 LONG = np.longdouble
 ALL = slice(None)
 # Relative to the sum of the sizes of the parts' products. In float64: an exponent up to 700 with a few roundings makes
-# 1e-12. In float32 exponents that matter are below 20, rounded a few times, as the marks are: 20 * 8 * 6e-8 = 1e-5.
+# 1e-12. In float32 exponents that matter are below 20, rounded a few times, as the features are: 20 * 8 * 6e-8 = 1e-5.
 TOLERANCE = {"float64": 1e-12, "float32": 2e-5}
 EMULATED = "cuda-emulated"
 ON_GPU = pytest.param("cuda", marks=pytest.mark.gpu)
@@ -63,7 +63,7 @@ class OnDevice:
         import cupy  # or the emulation
 
         def side(one: Side | None) -> Side | None:
-            return None if one is None else Side(*(cupy.asarray(a) for a in (one.points, one.marks)))
+            return None if one is None else Side(*(cupy.asarray(a) for a in (one.points, one.features)))
 
         self.problem = problem
         self._backend = CudaBackend(replace(problem, left=side(problem.left), right=side(problem.right)))
@@ -166,7 +166,7 @@ def component_columns(family: str, part: Part) -> np.ndarray:
     return np.concatenate(columns, axis=2).reshape(len(part.u), -1)
 
 
-def mark_columns(family: str, parts: list[Part]) -> np.ndarray:
+def feature_columns(family: str, parts: list[Part]) -> np.ndarray:
     rows = [[p.u[:, None], p.c[:, None], p.y, component_columns(family, p)] for p in parts]
     return np.concatenate([column for row in rows for column in row], axis=1)
 
@@ -263,7 +263,7 @@ class Case:
         if weights == "ones":
             parts = [replace(part, u=np.ones_like(part.u)) for part in parts]
         points = rng.normal(size=(n + other, 2))
-        side = Side(points.astype(dtype), mark_columns(mixtures.family, parts).astype(dtype))
+        side = Side(points.astype(dtype), feature_columns(mixtures.family, parts).astype(dtype))
         left, right = slice(0, n), slice(n, None) if other else slice(0, n)
         kernel = (Term(1.0, (Factor("exponential", "euclidean", 0.5),)),)
         self.problem = PairProblem(side.take(left), side.take(right) if other else None, kernel, mixtures)
@@ -431,7 +431,7 @@ class TestPrimitivesOnAGPU(Primitives):
 
 
 def points_problem(mixtures: Mixtures, parts: list[Part], profile: str, dtype: str = "float64") -> PairProblem:
-    """Points that are mixtures, all marks 1."""
+    """Points that are mixtures, all features 1."""
     points = np.concatenate([component_columns(mixtures.family, part) for part in parts], axis=1).astype(dtype)
     kernel = (Term(1.0, (Factor(profile, "mmd", 1.0),)),)
     return PairProblem(Side(points, np.ones((len(points), 1), dtype)), None, kernel, None, mixtures)
@@ -529,9 +529,9 @@ def test_distances_in_a_table(level, dtype, other):
     wide = np.full((300, 400), np.nan)
     wide[:, :300] = table
     table = wide[:, :300]  # rows with a stride
-    at, marks = rng.integers(300, size=150), rng.normal(size=(150, 3))
+    at, features = rng.integers(300, size=150), rng.normal(size=(150, 3))
     n = 150 - other
-    side = Side(at[:, None].astype(dtype), marks.astype(dtype))
+    side = Side(at[:, None].astype(dtype), features.astype(dtype))
     kernel = (
         Term(0.5, (Factor("matern_5_2", "table", 0.7), Factor("gaussian", "table", 0.2))),
         Term(1.0, (Factor("exponential", "table", 0.4),)),
@@ -541,7 +541,7 @@ def test_distances_in_a_table(level, dtype, other):
     columns = slice(n, None) if other else slice(0, n)
     d = table[np.ix_(at[:n], at[columns])]
     k = 0.5 * (1 + 0.7 * d + (0.7 * d) ** 2 / 3) * np.exp(-0.7 * d - 0.2 * d * d) + np.exp(-0.4 * d)
-    expected, size = k * (marks[:n] @ marks[columns].T), k * (np.abs(marks[:n]) @ np.abs(marks[columns].T))
+    expected, size = k * (features[:n] @ features[columns].T), k * (np.abs(features[:n]) @ np.abs(features[columns].T))
     tolerance = {"float64": 1e-14, "float32": 1e-6}[dtype]
     found = backend(level, problem)
     assert (np.abs(sweep_one(found, DenseRectangle()) - expected) <= tolerance * 5 * size).all()
@@ -594,10 +594,10 @@ def test_the_oracle_of_laplace_products_is_the_mean_of_the_kernel():
 
 def test_a_product_of_normals_by_hand():
     """y = 0, P = N(0, 1/4) and y' = 1, P' = N(1, 3/4), no weights: A = 1 + 2 (1/4 + 3/4) = 3, others 3/2 and 5/2."""
-    marks = np.array([[1.0, 1, 0, 1, 1.5**-0.5, 0, 1.0, 1 / 1.5], [1.0, 1, 1, 1, 2.5**-0.5, 1, 2.0, 1 / 2.5]])
+    features = np.array([[1.0, 1, 0, 1, 1.5**-0.5, 0, 1.0, 1 / 1.5], [1.0, 1, 1, 1, 2.5**-0.5, 1, 2.0, 1 / 2.5]])
     points = np.ones((2, 1))
     kernel = (Term(1.0, (Factor("identity", "dot"),)),)
-    problem = PairProblem(Side(points, marks), None, kernel, Mixtures("normal", 1, 1))
+    problem = PairProblem(Side(points, features), None, kernel, Mixtures("normal", 1, 1))
     found = sweep_one(CpuBackend(problem), DenseRectangle())
     own = 1 - 2 / np.sqrt(1.5) + 1 / np.sqrt(2)  # 2 (1/4 + 1/4) + 1
     other = 1 - 2 / np.sqrt(2.5) + 1 / np.sqrt(4)
@@ -613,7 +613,7 @@ def normals_on_a_line(y: np.ndarray, m: np.ndarray, variance: np.ndarray) -> Par
 
 def kernel_problem(part: Part, points: np.ndarray, scale: float, columns: slice | None = None) -> PairProblem:
     """All rows beside each other, or the first of them beside `columns`."""
-    side = Side(points, mark_columns("normal", [part]))
+    side = Side(points, feature_columns("normal", [part]))
     kernel = (Term(1.0, (Factor("exponential", "euclidean", scale),)),)
     left, right = (side, None) if columns is None else (side.take(slice(0, columns.start)), side.take(columns))
     return PairProblem(left, right, kernel, Mixtures("normal", 1, 1))
@@ -694,11 +694,11 @@ def test_numbers_of_any_size_give_numbers(level, name, dtype):
         if mixtures.family == "laplace":
             part.s[2::4] = 0
         parts.append(part)
-    marks = mark_columns(mixtures.family, parts).astype(dtype)
+    features = feature_columns(mixtures.family, parts).astype(dtype)
     points = np.concatenate([component_columns(mixtures.family, part) for part in parts], axis=1).astype(dtype)
     size = mixtures.n_terms * max(1.0, sum(t.coefficient for t in mixtures.kernel))
     kernel = (Term(1.0, (Factor("exponential", "mmd", 1.0),)),)
-    problem = PairProblem(Side(points, marks), None, kernel, mixtures, mixtures)
+    problem = PairProblem(Side(points, features), None, kernel, mixtures, mixtures)
     entries = sweep_one(backend(level, problem), DenseRectangle())
     assert np.isfinite(entries).all()
     assert np.max(np.abs(entries)) <= 4 * size * (1 + 1e-6)
@@ -720,7 +720,7 @@ def test_which_backend_is_chosen():
 def test_covariances_of_many_dimensions_are_the_generic_backends():
     mixtures = Mixtures("normal_full", 17, 1)
     part = random_part("normal_full", 3, 17, 1, np.random.default_rng(0))
-    side = Side(part.y, mark_columns("normal_full", [part]))
+    side = Side(part.y, feature_columns("normal_full", [part]))
     problem = PairProblem(side, None, (Term(1.0, (Factor("exponential", "euclidean", 0.5),)),), mixtures)
     chosen = backend_for(problem)
     assert chosen.name == "array-api"
@@ -731,7 +731,7 @@ def test_covariances_of_many_dimensions_are_the_generic_backends():
 
 def test_bounded_rows_keep_their_weights():
     mixtures = Mixtures("laplace", 1, 2, 2)
-    rows = np.full((1, mixtures.mark_columns), 2.0**125)
+    rows = np.full((1, mixtures.feature_columns), 2.0**125)
     bounded = mixture_rows.bounded(mixtures, rows, 3)
     weights = [0, 1, 3, 6, 9, 10, 12, 15]
     np.testing.assert_array_equal(np.flatnonzero(bounded[0] == 2.0**125), weights)

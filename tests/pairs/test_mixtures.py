@@ -21,9 +21,9 @@ from kcalib._pairs.families.laplace import laplace_at_point, laplace_between
 from kcalib._pairs.mixtures import (
     closed_form,
     expectation,
+    feature_columns,
     inner_products,
     location_columns,
-    mark_columns,
     own_products,
     padded,
     pair_expectation,
@@ -205,8 +205,8 @@ def test_atoms_by_hand():
     """y = 0 and 1, ensembles {0, 1} and {1, 3}, l = 1 / (1 + |y - y'|^2): averages of 1, 1/2, 1/5, 1/10."""
     components = Components("atoms", np.full((2, 2), 0.5), np.array([[[0.0], [1.0]], [[1.0], [3.0]]]), None)
     kernel = RationalQuadratic(bandwidth=math.sqrt(0.5), alpha=1.0)
-    marks = mark_columns(np.array([[0.0], [1.0]]), components, 1.0)
-    found = inner_products(Mixtures("atoms", 1, 2, kernel=kernel.terms()), marks, marks)
+    features = feature_columns(np.array([[0.0], [1.0]]), components, 1.0)
+    found = inner_products(Mixtures("atoms", 1, 2, kernel=kernel.terms()), features, features)
     between = 0.5 - (0.5 + 1) / 2 - (0.5 + 0.1) / 2 + (0.5 + 0.1 + 1 + 0.2) / 4
     own = 1 - (1 + 0.5) + (1 + 0.5) / 2
     np.testing.assert_allclose(found[0], [own, between], rtol=0, atol=8 * EPS)
@@ -297,12 +297,12 @@ def test_location_columns(family):
     y, z, weight = rng.normal(size=(4, d)), rng.normal(size=(3, d)), rng.uniform(1, 2, size=4)
     scale = closed_form(family, kernel.terms(), d)
     mixtures = Mixtures(family, d, 2, len(scale), kernel.terms() if family == "atoms" else ())
-    marks, locations = mark_columns(y, components, scale, weight), location_columns(z, components, scale)
-    assert marks.shape == (4, mixtures.mark_columns) and locations.shape == (3, mixtures.mark_columns)
+    features, locations = feature_columns(y, components, scale, weight), location_columns(z, components, scale)
+    assert features.shape == (4, mixtures.feature_columns) and locations.shape == (3, mixtures.feature_columns)
     function = kernels_of(family)[1][1]
     direct = np.array([[function(a - b) for b in y] for a in z])
     expected = weight * (direct - expectation(components, z, kernel.terms()).T)
-    np.testing.assert_allclose(inner_products(mixtures, locations, marks), expected, rtol=0, atol=50 * EPS)
+    np.testing.assert_allclose(inner_products(mixtures, locations, features), expected, rtol=0, atol=50 * EPS)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -313,14 +313,14 @@ def test_blocks(family, monkeypatch):
     d = components.locations.shape[2]
     scale, y = closed_form(family, kernel.terms(), d), np.random.default_rng(0).normal(size=(13, d))
     described = Mixtures(family, d, 2, 1, kernel.terms() if family == "atoms" else ())
-    marks, points = mark_columns(y, components, scale), point_columns(components, scale)
+    features, points = feature_columns(y, components, scale), point_columns(components, scale)
     assert points.shape[1] == described.point_columns
-    whole = inner_products(described, marks, marks), squared_mmd(described, points, points)
-    np.testing.assert_allclose(own_products(described, marks), np.diag(whole[0]), rtol=0, atol=20 * EPS)
+    whole = inner_products(described, features, features), squared_mmd(described, points, points)
+    np.testing.assert_allclose(own_products(described, features), np.diag(whole[0]), rtol=0, atol=20 * EPS)
     monkeypatch.setattr(mixtures, "BLOCK_ELEMENTS", 100)
-    np.testing.assert_allclose(inner_products(described, marks, marks), whole[0], rtol=0, atol=20 * EPS)
+    np.testing.assert_allclose(inner_products(described, features, features), whole[0], rtol=0, atol=20 * EPS)
     np.testing.assert_allclose(squared_mmd(described, points, points), whole[1], rtol=0, atol=20 * EPS)
-    np.testing.assert_allclose(own_products(described, marks), np.diag(whole[0]), rtol=0, atol=20 * EPS)
+    np.testing.assert_allclose(own_products(described, features), np.diag(whole[0]), rtol=0, atol=20 * EPS)
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -426,14 +426,14 @@ def test_no_closed_form():
 
 
 def problem_of(family: str, metric: str, n: int = 9, other: int = 0, dtype=np.float64, convert=None) -> PairProblem:
-    """Marks of mixtures of two, under a kernel of distances of the given metric."""
+    """Features of mixtures of two, under a kernel of distances of the given metric."""
     convert = (lambda a: a) if convert is None else convert
     kernel = kernels_of(family)[-1][0]
     components = random_components(family, n + other, 2, 2, seed=3)
     d = components.locations.shape[2]
     rng = np.random.default_rng(4)
     y, scale = rng.normal(size=(n + other, d)), closed_form(family, kernel.terms(), d)
-    marks = mark_columns(y, components, scale, rng.uniform(0.5, 1.5, size=n + other))
+    features = feature_columns(y, components, scale, rng.uniform(0.5, 1.5, size=n + other))
     target = Mixtures(family, d, 2, len(scale), kernel.terms() if family == "atoms" else ())
     predicted = table = None
     if metric == "mmd":
@@ -446,12 +446,12 @@ def problem_of(family: str, metric: str, n: int = 9, other: int = 0, dtype=np.fl
         points = np.arange(n + other, dtype=float)[:, None]
     else:
         points = rng.normal(size=(n + other, 3))
-    points, marks = (convert(a.astype(dtype)) for a in (points, marks))
+    points, features = (convert(a.astype(dtype)) for a in (points, features))
     terms = (
         Term(0.7, (Factor("exponential", metric, 0.9),)),
         Term(0.3, (Factor("gaussian", metric, 0.2), Factor("matern_3_2", metric, 1.1))),
     )
-    side = Side(points, marks)
+    side = Side(points, features)
     left, right = (side.take(slice(0, n)), side.take(slice(n, None))) if other else (side, None)
     return PairProblem(left, right, terms, target, predicted, table)
 
@@ -470,7 +470,7 @@ def literal_h(problem: PairProblem) -> np.ndarray:
         else:
             d = np.linalg.norm(x - z)
         k = 0.7 * math.exp(-0.9 * d) + 0.3 * math.exp(-0.2 * d * d) * (1 + 1.1 * d) * math.exp(-1.1 * d)
-        h[i, j] = k * inner_products(problem.target, left.marks[i : i + 1], right.marks[j : j + 1])[0, 0]
+        h[i, j] = k * inner_products(problem.target, left.features[i : i + 1], right.features[j : j + 1])[0, 0]
     return h
 
 
@@ -525,7 +525,7 @@ def test_float32(family, metric):
     """Columns rounded once and entries in float32: errors of some roundings of sums of 16 terms of size 4."""
     double, single = (ArrayApiBackend(problem_of(family, metric, dtype=t)) for t in (np.float64, np.float32))
     every = slice(None)
-    assert single.problem.left.marks.dtype == np.float32
+    assert single.problem.left.features.dtype == np.float32
     np.testing.assert_allclose(
         sweep_one(single, DenseRectangle(every, every)),
         sweep_one(double, DenseRectangle(every, every)),
@@ -618,9 +618,9 @@ def test_gradient(family, equal):
 
     def total(weights, locations, scales, y):
         components = Components(family, weights, locations, scales)
-        points, marks = point_columns(components, scale), mark_columns(y, components, scale)
+        points, features = point_columns(components, scale), feature_columns(y, components, scale)
         return sweep_one(
-            ArrayApiBackend(PairProblem(Side(points, marks), None, terms, mixtures, mixtures)), Moments()
+            ArrayApiBackend(PairProblem(Side(points, features), None, terms, mixtures, mixtures)), Moments()
         ).total
 
     tensors = [None if a is None else torch.tensor(a) for a in (start.weights, start.locations, scales, y)]
@@ -654,8 +654,8 @@ def test_mixtures_of_normals_by_monte_carlo():
     kernel, scale = Gaussian(bandwidth=1.1), 1 / (2 * 1.1**2)
     rng = np.random.default_rng(12)
     y = rng.normal(size=(n, 2))
-    marks = mark_columns(y, components, scale)
-    exact = inner_products(Mixtures("normal", 2, 3), marks, marks)
+    features = feature_columns(y, components, scale)
+    exact = inner_products(Mixtures("normal", 2, 3), features, features)
     chosen = np.array([rng.choice(3, size=draws, p=w) for w in components.weights])
     rows = np.arange(n)[:, None]
     noise = rng.normal(size=(n, draws, 2)) * np.sqrt(components.scales[rows, chosen])

@@ -94,7 +94,7 @@ def entries(level: str, problem: PairProblem) -> np.ndarray:
 def on_a_device(problem: PairProblem) -> np.ndarray:
     import cupy
 
-    side = Side(cupy.asarray(problem.left.points), cupy.asarray(problem.left.marks))
+    side = Side(cupy.asarray(problem.left.points), cupy.asarray(problem.left.features))
     there: Any = CudaBackend(PairProblem(side, None, problem.kernel, None, problem.predicted))
     return np.asarray(sweep_one(there, DenseRectangle()).get())
 
@@ -187,8 +187,8 @@ def test_locations_of_other_counts():
     every = survival(Poisson(np.append(rates, [2.0, 150.0])), 400)
     k = np.exp(-np.sqrt(literal(every[-2:], every[:-2])).astype(float))
     counts = np.arange(401.0)
-    marks = np.eye(401)[y] - scipy.stats.poisson.pmf(counts, rates[:, None])
-    factors = np.exp(-((np.array([[1.0], [140.0]]) - counts) ** 2) / 8) @ marks.T
+    features = np.eye(401)[y] - scipy.stats.poisson.pmf(counts, rates[:, None])
+    factors = np.exp(-((np.array([[1.0], [140.0]]) - counts) ** 2) / 8) @ features.T
     assert found == pytest.approx(np.mean(np.mean(k * factors, axis=1) ** 2), rel=1e-9)
     with pytest.raises(ValueError, match="counts so far from those of `y_pred` that no table holds"):
         kcalib.ucme(y, Poisson(rates), **(at | {"test_predictions": Poisson([2.0, 1e9])}), **options)

@@ -387,7 +387,7 @@ def test_a_gpu_among_processors(m):
         assert again.pvalue == tested.pvalue
         drawn = kcalib.calibration_test(y, p, kernel=KERNEL, method="exact", seed=1, parallel=workers)
         assert drawn.log_pvalue == pytest.approx(by_comparisons.log_pvalue, rel=1e-4)  # labels are not compared
-        assert int(re.search(r"(\d+) on GPUs", drawn.backend_reason)[1]) > int(on_gpus)  # those of marks, too
+        assert int(re.search(r"(\d+) on GPUs", drawn.backend_reason)[1]) > int(on_gpus)  # those of features, too
         assert (
             kcalib.ckce(y, p, method=Fourier(seed=1), parallel=workers) == fourier
         )  # no sum over pairs: on processors

@@ -40,8 +40,8 @@ def samples(n, m, saturated):
 )
 def test_products_forms_and_sums(monkeypatch, n, m, saturated):
     problem = _packing.pack(prepare(*samples(n, m, saturated)), Exponential(BANDWIDTH), None).problem
-    points, marks = problem.left.points, np.abs(problem.left.marks)
-    sizes = np.exp(-cdist(points, points) / BANDWIDTH) * (marks @ marks.T)  # of what is added up for each entry
+    points, features = problem.left.points, np.abs(problem.left.features)
+    sizes = np.exp(-cdist(points, points) / BANDWIDTH) * (features @ features.T)  # of what is added up for each entry
     rng = np.random.default_rng(1)
     vectors, weights = rng.normal(size=(n, 4)), rng.normal(size=(n, 3))
     vectors[:, 0], weights[:, 0] = 1.0, rng.poisson(size=n)  # sums of one sign, in which roundings add up

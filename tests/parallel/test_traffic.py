@@ -65,7 +65,7 @@ def test_samples_go_to_each_process_once(workers):
 
 @pytest.mark.slow
 def test_points_go_once_where_targets_are_drawn():
-    """A sweep for each of 99 draws of the targets: what is sent is a column of marks or two."""
+    """A sweep for each of 99 draws of the targets: what is sent is a column of features or two."""
     rng = np.random.default_rng(0)
     mean, n = rng.normal(size=900), 900
     y, p = rng.normal(mean), Normal(mean, np.ones(n))

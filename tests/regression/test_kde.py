@@ -226,9 +226,9 @@ def test_every_instruction_set(level, dtype, m):
     queries, training = (rng.exponential(size=(n, m)).astype(dtype) for n in (45, 333))
     offsets = rng.normal(size=333).astype(dtype)
     labels = np.sort(rng.integers(0, 60, size=333)).astype(np.int32)
-    sweep = _native.Sweep(2, level)
+    options = _native.RunOptions(2, level)
     for left, leave_one_out in ((queries, False), (training, True)):
-        shares, log_sums = _native.class_shares(left, training, offsets, labels, 61, leave_one_out, sweep)
+        shares, log_sums = _native.class_shares(left, training, offsets, labels, 61, leave_one_out, options)
         costs = left.astype(float) @ training.T.astype(float) + offsets
         if leave_one_out:
             np.fill_diagonal(costs, np.inf)
@@ -247,7 +247,7 @@ def test_log_normalisers():
     x = np.array([0.0, 1e-300, 1e-9, 0.3, 1.0, 2.5, 7.9999999, 8.0, 8.5, 31.0, 1e3, 1e7, 1e14])
     for level in instruction_sets():
         for rows in (np.column_stack((x, x[::-1])), np.tile(x, (2, 1))):
-            found = _native.log_normalisers(np.ascontiguousarray(rows), _native.Sweep(1, level))
+            found = _native.log_normalisers(np.ascontiguousarray(rows), _native.RunOptions(1, level))
             for row, value in zip(rows, found, strict=True):
                 with mpmath.workdps(40):
                     terms = [mpmath.loggamma(1 + mpmath.mpf(v)) for v in row.tolist()]

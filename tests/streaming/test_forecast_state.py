@@ -186,7 +186,7 @@ def literal(state, prediction, y):
     phases = y[:, None] * machine.frequencies[:, 0]
     drawn = z[:, :, None] * machine.frequencies[:, 0]
     amplitudes = machine.target_map.amplitudes
-    marks = np.concatenate(
+    target_features = np.concatenate(
         [
             amplitudes * (np.cos(phases) - np.cos(drawn).mean(axis=1)),
             amplitudes * (np.sin(phases) - np.sin(drawn).mean(axis=1)),
@@ -197,7 +197,7 @@ def literal(state, prediction, y):
     angles = points @ machine.map.frequencies.T
     a = machine.map.amplitudes * machine.feature_unit
     phi = np.concatenate([a * np.cos(angles), a * np.sin(angles)], axis=1)
-    h = (phi @ phi.T) * (marks @ marks.T)
+    h = (phi @ phi.T) * (target_features @ target_features.T)
     n = len(y)
     return (h.sum() - np.trace(h)) / (n * (n - 1))
 

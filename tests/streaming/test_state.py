@@ -145,7 +145,7 @@ def test_sums_are_those_of_all_samples_at_once(m, lens, kernel, matrix, kind):
     moments = feature_moments(found, second=False)
     assert totals.own.sum() == pytest.approx(moments.trace, rel=1e-12)
     np.testing.assert_allclose(totals.drawn, found.drawn_totals(3, 0), atol=1e-12 * n * abs(totals.own.sum()))
-    lengths = float(np.sum(found.null_lengths(np.arange(n)))) * moments.trace / float(np.sum(found.marks**2))
+    lengths = float(np.sum(found.null_lengths(np.arange(n)))) * moments.trace / float(np.sum(found.target_features**2))
     if not len(totals.map.projections):  # |phi|^2 is the same for all
         assert totals.null_own == pytest.approx(lengths, rel=1e-11)
     for metric, name in ((kcalib.log_loss, "log_loss"), (kcalib.brier_score, "square_residual")):

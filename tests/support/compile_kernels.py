@@ -58,7 +58,7 @@ def kernel(*metrics: str, profiles: Iterable[str] = PROFILES) -> tuple[Term, ...
 
 
 EVERYTHING = kernel("euclidean", "cityblock", "dot")
-# Features, marks, whether these are residuals, and the kernel.
+# Coordinates, features, whether these are residuals, and the kernel.
 VECTORS: dict[str, tuple[int, int, bool, Any]] = {
     "one": (10, 10, True, kernel("euclidean", profiles=("exponential",))),
     "cityblock": (20, 20, True, kernel("cityblock", profiles=("exponential",))),
@@ -80,20 +80,20 @@ FAMILIES = {
 
 
 def vectors(shape: str, dtype: str) -> CudaBackend:
-    features, n_marks, residuals, terms = VECTORS[shape]
-    points, marks = (emulated_cupy.asarray(np.eye(2, k), dtype=dtype) for k in (features, n_marks))
+    n_coordinates, n_features, residuals, terms = VECTORS[shape]
+    points, features = (emulated_cupy.asarray(np.eye(2, k), dtype=dtype) for k in (n_coordinates, n_features))
     labels = emulated_cupy.asarray([0, 1]) if residuals else None
-    return CudaBackend(PairProblem(Side(points, marks, labels), None, terms))
+    return CudaBackend(PairProblem(Side(points, features, labels), None, terms))
 
 
 def mixtures(what: str, family: Any, dims: int, dtype: str) -> CudaBackend:
-    """A problem whose marks ("target") or points ("predicted") are mixtures of two components, or of one."""
+    """A problem whose features ("target") or points ("predicted") are mixtures of two components, or of one."""
     of_atoms = EVERYTHING if _native.FAMILIES[family].of_kernel else ()
     found = Mixtures(family, dims, 2 if family in CLOSED_FORMS else 1, 1, of_atoms)
-    sizes = (3, found.mark_columns) if what == "target" else (found.point_columns, 3)
-    points, marks = (emulated_cupy.asarray([[0.5] * k] * 2, dtype=dtype) for k in sizes)
+    sizes = (3, found.feature_columns) if what == "target" else (found.point_columns, 3)
+    points, features = (emulated_cupy.asarray([[0.5] * k] * 2, dtype=dtype) for k in sizes)
     terms = kernel("euclidean" if what == "target" else "mmd", profiles=("exponential",))
-    return CudaBackend(PairProblem(Side(points, marks), None, terms, **{what: found}))
+    return CudaBackend(PairProblem(Side(points, features), None, terms, **{what: found}))
 
 
 def table(dtype: str) -> CudaBackend:

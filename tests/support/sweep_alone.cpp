@@ -27,7 +27,7 @@ int main() {
   const Factor factor{int(Profile::exponential), EUCLIDEAN, 1, 0, 0};
   const Term term{1, 0, 1};
   Side<void> side{};
-  side.points = x.data(), side.n_features = d, side.marks = ones.data(), side.n_marks = 1, side.n = n;
+  side.points = x.data(), side.n_coordinates = d, side.features = ones.data(), side.n_features = 1, side.n = n;
   AnyProblem problem{};
   problem.program.kernel = {&term, 1, &factor};
   problem.left = problem.right = side;

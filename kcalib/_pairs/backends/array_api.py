@@ -187,9 +187,9 @@ class ArrayApiBackend(Backend):
         distances = _Distances(self.problem, left.points, right.points)
         kernel = kernel_matrix(self.problem.kernel, distances)
         if self.problem.target is None:
-            h = kernel * (left.marks @ self._xp.matrix_transpose(right.marks))
+            h = kernel * (left.features @ self._xp.matrix_transpose(right.features))
         else:
-            h = kernel * inner_products(self.problem.target, left.marks, right.marks)
+            h = kernel * inner_products(self.problem.target, left.features, right.features)
         return self._xp.astype(h, self._xp.float64, copy=False)
 
 

@@ -1,4 +1,4 @@
-"""Sums of H over many labellings by comparisons of labels, in place of products of their marks."""
+"""Sums of H over many labellings by comparisons of labels, in place of products of their features."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def label_forms(
 ) -> tuple[float, np.ndarray]:
     """sum_{i != j} H_ij <e_i, e_j>, e = onehot(y) - p, of labels y, and of others in batches (n, draws).
 
-    Of a symmetric problem with marks 1, float64 `probabilities`.
+    Of a symmetric problem with features 1, float64 `probabilities`.
 
     With d = onehot(y) - onehot(t) and a = onehot(t) - p for the most probable labels t the sum is that of
     H_ij (1(y_i = y_j) - 1(t_i = t_j)), less 2 <d, H p>, plus <a, H a>: a comparison of a pair in place of m
@@ -24,7 +24,7 @@ def label_forms(
     a power of two, the same ones throughout, whose sums by labels have no rounding in a block.
     """
     n, m = probabilities.shape
-    sweep = _native.Sweep(backend.threads or 1, None, None)
+    options = _native.RunOptions(backend.threads or 1, None, None)
     likely, errors = np.argmax(probabilities, axis=1), -probabilities
     errors[np.arange(n), likely] += 1
     # Those given come with the first batch: a sweep of their own takes as long as a hundred draws.
@@ -42,6 +42,6 @@ def label_forms(
             parts = []
         else:
             (matches,) = backend.sweep([LabelMatches(some)])
-        totals.append(matches - first - 2 * _native.label_sums(table, some, sweep) + of_likely)
+        totals.append(matches - first - 2 * _native.label_sums(table, some, options) + of_likely)
     found = np.concatenate(totals)
     return float(found[1]), found[2:]

@@ -115,7 +115,7 @@ class CpuBackend(Backend):
         problem = pairs.bind(self)
         while wanted:
             with TerminalProgress() as progress:
-                answers = problem.sweep(list(wanted.values()), self._sweep(progress))
+                answers = problem.sweep(list(wanted.values()), self._run_options(progress))
             for k, answer in zip(list(wanted), answers, strict=True):
                 advance(k, answer)
         return results
@@ -145,7 +145,7 @@ class CpuBackend(Backend):
     def _form_steps(self, reduction: QuadraticForms) -> Steps:
         pairs = yield None
         forms, n = [np.empty(0)], len(self.problem.left.points)
-        width = _native.weights_at_once(reduction.dtype, self._sweep())
+        width = _native.weights_at_once(reduction.dtype, self._run_options())
         at_once = max(1, WEIGHTS_BYTES // (n * width * np.dtype(reduction.dtype).itemsize)) * width
         for batch in reduction.batches(at_once):
             sums = yield _native.QuadraticForms(self._weight_panels(batch, pairs.left.order))
@@ -174,13 +174,13 @@ class CpuBackend(Backend):
     def _block_sums(self, reduction: BlockSums) -> np.ndarray:
         pairs = HostPairs(self._prepared(self.problem.left, reduction.size))
         with TerminalProgress() as progress:
-            return pairs.bind(self).block_sums(reduction.size, self._sweep(progress))
+            return pairs.bind(self).block_sums(reduction.size, self._run_options(progress))
 
     def _dense_rectangle(self, reduction: DenseRectangle) -> np.ndarray:
         sides = self.problem.left.take(reduction.rows), self.problem.columns.take(reduction.columns)
         pairs = HostPairs(*(self._prepared(side, sort=False) for side in sides))
         with TerminalProgress() as progress:
-            matrix: np.ndarray = pairs.bind(self).sweep([_native.DenseRectangle()], self._sweep(progress))[0]
+            matrix: np.ndarray = pairs.bind(self).sweep([_native.DenseRectangle()], self._run_options(progress))[0]
         return matrix
 
     reductions: ClassVar = {
@@ -197,7 +197,7 @@ class CpuBackend(Backend):
     def _weight_panels(self, reduction: QuadraticForms, order: np.ndarray | None) -> list[np.ndarray]:
         """The weights as the compiled core takes them at once, in that order of samples."""
         weights, dtype = reduction.weights, reduction.dtype
-        width = _native.weights_at_once(dtype, self._sweep())
+        width = _native.weights_at_once(dtype, self._run_options())
         columns = (slice(c, min(reduction.n_columns, c + width)) for c in range(0, reduction.n_columns, width))
         if isinstance(weights, Weights):
             parts = (weights.values(c.start, c.stop, dtype, threads=self.threads) for c in columns)
@@ -207,7 +207,7 @@ class CpuBackend(Backend):
 
     def _label_panels(self, reduction: LabelMatches) -> list[np.ndarray]:
         labels = np.asarray(reduction.labels)
-        width = _native.labels_at_once(self._sweep())
+        width = _native.labels_at_once(self._run_options())
         return [_panel(labels[:, c : c + width], width, "int32") for c in range(0, labels.shape[1], width)]
 
     def _one_product(self) -> tuple[bool, np.ndarray | None]:
@@ -241,13 +241,13 @@ class CpuBackend(Backend):
             points = self._predictions(self.problem.predicted, points)
         if self.problem.target is not None:
             first = 2 + self.problem.target.n_dims
-            marks = bounded(self.problem.target, np.ascontiguousarray(side.marks), first)
-            return HostSide(points, marks, None, None)
+            features = bounded(self.problem.target, np.ascontiguousarray(side.features), first)
+            return HostSide(points, features, None, None)
         sort = sort and self._worth_sorting and (block is None or block >= SORT_FROM)
         enough = m >= (RESIDUAL_CLASSES if sort else RESIDUAL_CLASSES_UNSORTED)
         if not (self._by_labels and enough):
-            if self._by_labels or not side.marks_follow:
-                return HostSide(points, np.ascontiguousarray(side.marks), None, None)
+            if self._by_labels or not side.has_residual_features:
+                return HostSide(points, np.ascontiguousarray(side.features), None, None)
             return HostSide(points, None, np.ascontiguousarray(side.labels, dtype=np.int32), None)
         labels = np.ascontiguousarray(side.labels, dtype=np.int32)
         order = None
@@ -255,22 +255,24 @@ class CpuBackend(Backend):
             keys = labels.astype(np.uint16) if m <= 2**16 else labels  # which NumPy sorts by radix
             order = np.argsort(keys, kind="stable") if block is None else np.lexsort((keys, np.arange(n) // block))
         # Points that were rounded to float32 have lost digits that small residuals have.
-        marks = None if side.marks_follow else np.ascontiguousarray(side.marks)
-        return HostSide(points, marks, labels, order)
+        features = None if side.has_residual_features else np.ascontiguousarray(side.features)
+        return HostSide(points, features, labels, order)
 
     def _predictions(self, mixtures: Mixtures, points: np.ndarray) -> np.ndarray:
         """Points of the metric "mmd" as the compiled core reads them: with their products with themselves."""
         points = bounded(mixtures, points, 0)
         if not has_own_products(mixtures):
             return POINT_FAMILIES[mixtures.family].rows_apart(mixtures, points)
-        own = HostPairs(HostSide(points, points, None, None)).bind(self).own_products(self._sweep())
+        own = HostPairs(HostSide(points, points, None, None)).bind(self).own_products(self._run_options())
         return np.concatenate([points, own[:, None]], axis=1)
 
     def tiles(self, in_given_order: bool) -> CpuTiles:
         return CpuTiles(self, sort=not in_given_order)
 
-    def _sweep(self, progress: Callable[[float], None] | None = None, block: int = 0, group: int = 0) -> _native.Sweep:
-        return _native.Sweep(self.threads, self._level, progress, block, group)
+    def _run_options(
+        self, progress: Callable[[float], None] | None = None, block: int = 0, group: int = 0
+    ) -> _native.RunOptions:
+        return _native.RunOptions(self.threads, self._level, progress, block, group)
 
 
 # Asks for sweeps of native reductions, and returns a result: it gets the `HostPairs`, and then answers.
@@ -302,28 +304,28 @@ class HostSide:
     """A side as the compiled core reads it; see `Side` in src/cpu/pairs/tile.h."""
 
     points: np.ndarray
-    marks: np.ndarray | None
+    features: np.ndarray | None
     labels: np.ndarray | None
     order: np.ndarray | None
 
     @property
     def arrays(self) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None, np.ndarray | None]:
-        return self.points, self.marks, self.labels, self.order
+        return self.points, self.features, self.labels, self.order
 
     def part(self, rows: range) -> HostSide:
         """Some of the samples, counted in the order of the sweep."""
         at = slice(rows.start, rows.stop)
         if self.order is not None:
             return replace(self, order=self.order[at])
-        marks, labels = (None if values is None else values[at] for values in (self.marks, self.labels))
-        return HostSide(self.points[at], marks, labels, None)
+        features, labels = (None if values is None else values[at] for values in (self.features, self.labels))
+        return HostSide(self.points[at], features, labels, None)
 
     def gathered(self) -> HostSide:
         """The samples in the order of the sweep."""
         if self.order is None:
             return self
-        marks, labels = (None if values is None else values[self.order] for values in (self.marks, self.labels))
-        return HostSide(self.points[self.order], marks, labels, None)
+        features, labels = (None if values is None else values[self.order] for values in (self.features, self.labels))
+        return HostSide(self.points[self.order], features, labels, None)
 
     def sorted(self, values: np.ndarray) -> np.ndarray:
         """Values of the samples in the order of the sweep."""
@@ -363,7 +365,7 @@ class CpuTiles(TileSweep):
         pairs = backend._pairs(in_given_order=not sort)
         self.left: HostSide = pairs.left
         self.right: HostSide = pairs.left if pairs.right is None else pairs.right
-        self.block, blocks = pairs.bind(backend).groups(backend._sweep())
+        self.block, blocks = pairs.bind(backend).groups(backend._run_options())
         self.group = self.block * blocks
         self._in_blocks: dict[int, HostSide] = {}
 
@@ -392,8 +394,10 @@ class CpuTiles(TileSweep):
             kind = _native.QuadraticForms if isinstance(reduction, QuadraticForms) else _native.LabelMatches
             native = kind(vectors, tile.row, tile.column)
         problem = HostPairs(left, None if own else right).bind(self.backend)
-        sweep = self.backend._sweep(progress, self.block, grid.group // self.block)  # the same entries, to the bit
-        (sums,) = problem.sweep([native], sweep, merged=not grid.apart)
+        options = self.backend._run_options(
+            progress, self.block, grid.group // self.block
+        )  # the same entries, to the bit
+        (sums,) = problem.sweep([native], options, merged=not grid.apart)
         return self._part_of(reduction, sums, grid)
 
     def _part_of(self, reduction: Reduction[Any], sums: Any, grid: Grid) -> Part:
@@ -418,7 +422,7 @@ class CpuTiles(TileSweep):
         if size not in self._in_blocks:
             self._in_blocks[size] = backend._prepared(backend.problem.left, size)
         part = self._in_blocks[size].part(range(tile.row * size, tile.row_end * size)).gathered()
-        return {"rows": HostPairs(part).bind(backend).block_sums(size, backend._sweep(progress))[None]}
+        return {"rows": HostPairs(part).bind(backend).block_sums(size, backend._run_options(progress))[None]}
 
 
 def _terms(terms: tuple[Term, ...]) -> list[tuple[float, list[tuple[int, int, float, float, float]]]]:

@@ -1,10 +1,10 @@
 """The GPU backend: compiles src/cuda/pairs.cu for a problem and launches it.
 
-Points and marks are CuPy arrays and stay on their device; only sums come back. What is compiled is the text of one
+Points and features are CuPy arrays and stay on their device; only sums come back. What is compiled is the text of one
 function for the wanted combination (type, kernel as an expression, which quantities): `cuda_layout`.
 
 H passes by in rectangles, one launch each, which bound the memory and the time between two looks at Python's signals.
-Sums are taken in the launch; products leave their rectangle of H in memory, and cuBLAS multiplies it. Of many marks
+Sums are taken in the launch; products leave their rectangle of H in memory, and cuBLAS multiplies it. Of many features
 cuBLAS computes the inner products, too, which the launch then reads. Partial sums are added up in an order that is
 a function of the sizes alone; the bits of cuBLAS are the same from run to run on one model of GPU with one version of
 it, as long as the memory suffices for the same rectangles.
@@ -72,7 +72,7 @@ SPREAD_OF_RESIDUALS, SPREAD = 0.1, 0.02
 # multiprocessor for them, a second product m / 2 in float64 and m / 4 in float32: it is the better one in between.
 GATHERED_FROM = 64
 
-# From this many marks (or points) on their inner products come from cuBLAS. On paper, for an H200: in the register
+# From this many features (or points) on their inner products come from cuBLAS. On paper, for an H200: in the register
 # tile a pair takes m / 17e12 s of float64 vector arithmetic, of which reading shared memory leaves 65 %; cuBLAS has
 # the tensor cores, m / 33e12 s at 80 %, and 16 bytes a pair are written and read again at 4.8e12 a second. They are
 # even at m = 63. In float32, where TF32 would leave 3 digits, both have 33e12 and 8 bytes: even at m = 110.
@@ -105,7 +105,7 @@ class CudaBackend(Backend):
         n = max(len(problem.left.points), len(problem.columns.points))
         if n >= 2**31:  # pairs.cu counts samples in 32 bits
             raise ValueError(f"backend='cuda' takes fewer than 2**31 samples, `y_pred` has {n}; pass a part of them")
-        features, marks = int(problem.left.points.shape[1]), int(problem.left.marks.shape[1])
+        coordinates, features = int(problem.left.points.shape[1]), int(problem.left.features.shape[1])
         labelled = all(side.labels is not None for side in (problem.left, problem.columns)) and problem.target is None
         many_features = "euclidean" in metrics and features > DIFFERENCES_UP_TO
         apart, size = spread(problem.left.points) if many_features else (0.0, 0.0)
@@ -116,7 +116,7 @@ class CudaBackend(Backend):
         self._dots = self._expanded or "dot" in metrics
         vectors = problem.target is None and problem.predicted is None and problem.table is None
         differences = "euclidean" in metrics and not self._expanded and not self._residuals
-        many = max(marks, features if self._dots else 0) >= GRAM_FROM
+        many = max(features, coordinates if self._dots else 0) >= GRAM_FROM
         self._gram = vectors and many and not (self._dtype == "float32" and tensor_float())
         quantities = {QUANTITIES[metric] for metric in metrics}
         self._options = (
@@ -134,8 +134,8 @@ class CudaBackend(Backend):
         self._table = table_of(problem)
         numbers, self._mixtures = programs_of(problem)
         self._numbers = self._xp.asarray(numbers)
-        self._sizes = (np.int64(features), np.int64(marks))
-        self._cost = EPILOGUE_COST + _cost(problem.predicted, features) + _cost(problem.target, marks)
+        self._sizes = (np.int64(coordinates), np.int64(features))
+        self._cost = EPILOGUE_COST + _cost(problem.predicted, coordinates) + _cost(problem.target, features)
         self._left = self._prepared(problem.left)
         self._right = self._left if problem.right is None else self._prepared(problem.right)
 
@@ -424,17 +424,17 @@ class CudaBackend(Backend):
         target, predicted = self.problem.target, self.problem.predicted
         points = xp.ascontiguousarray(side.points) if predicted is None else self._predictions(predicted, side.points)
         if target is None:
-            marks = xp.ascontiguousarray(side.marks)
+            features = xp.ascontiguousarray(side.features)
         else:
-            marks = xp.ascontiguousarray(bounded(target, side.marks, 2 + target.n_dims).T)
+            features = xp.ascontiguousarray(bounded(target, side.features, 2 + target.n_dims).T)
         labels = xp.asarray(side.labels, dtype=xp.int32) if self._residuals else None
         norms = None
         if self._residuals or self._expanded:
             n = len(side.points)
             norms = xp.empty((n, 2), dtype=points.dtype)
-            arguments = (points, self._sizes[0], marks, self._sizes[1], np.int64(n), norms)
+            arguments = (points, self._sizes[0], features, self._sizes[1], np.int64(n), norms)
             self._sums_program.launch("kcalib_norms", (self._sums_program.blocks(n), 1), arguments)
-        return DeviceSide(len(side.points), points, marks, norms, labels)
+        return DeviceSide(len(side.points), points, features, norms, labels)
 
     def _predictions(self, mixtures: Mixtures, points: Array) -> Array:
         """Points of the metric "mmd" as pairs.cu reads them: with their products with themselves."""
@@ -453,7 +453,7 @@ class CudaBackend(Backend):
     def _gram_of(
         self, whole: Rectangle, shrink: int, entry_bytes: int = 0
     ) -> tuple[int, tuple[Array | None, Array | None]]:
-        """Rows and columns of a rectangle that is stored, and memory for its inner products of marks and of points."""
+        """Rows and columns of a stored rectangle, and memory for its inner products of features and of points."""
         itemsize = 4 if self._dtype == "float32" else 8
         matrices = (self._gram, self._gram and self._dots)
         size = entry_bytes + itemsize * sum(matrices)
@@ -461,15 +461,15 @@ class CudaBackend(Backend):
         while strip > TILE * STRIP_GROUP and size * strip**2 > free_memory() // 2:
             strip //= 2
         rows, columns = (min(strip, size) for size in whole.shape)
-        marks, points = (self._xp.empty(rows * columns, dtype=self._dtype) if want else None for want in matrices)
-        return strip, (marks, points)
+        features, points = (self._xp.empty(rows * columns, dtype=self._dtype) if want else None for want in matrices)
+        return strip, (features, points)
 
     def _inner_products(
         self, gram: tuple[Array | None, Array | None], part: Rectangle, left: DeviceSide, right: DeviceSide
     ) -> tuple[Array | None, Array | None]:
         """Inner products of the rectangle's samples, by cuBLAS, in the memory of `gram`; None where there is none."""
         rows, columns = slice(part.row, part.row_end), slice(part.column, part.column_end)
-        for out, a, b in zip(gram, (left.marks, left.points), (right.marks, right.points), strict=True):
+        for out, a, b in zip(gram, (left.features, left.points), (right.features, right.points), strict=True):
             if out is not None:
                 out = out[: part.shape[0] * part.shape[1]].reshape(part.shape)
                 self._xp.matmul(a[rows], b[columns].T, out=out)
@@ -492,14 +492,14 @@ class CudaBackend(Backend):
         values = {
             "left": left.fields(part.row, part.row_end),
             "right": right.fields(part.column, part.column_end),
-            "n_features": self._sizes[0],
-            "n_marks": self._sizes[1],
+            "n_coordinates": self._sizes[0],
+            "n_features": self._sizes[1],
             "program": self._numbers,
             "n_terms": len(self.problem.kernel),
             **self._mixtures,
             "table": self._table,
             "table_columns": 0 if self._table is None else int(self._table.shape[1]),
-            "marks_gram": inner[0],
+            "features_gram": inner[0],
             "points_gram": inner[1],
         }
         self.program(name, out).launch(name, grid, (struct(PROBLEM, values), *arguments))

@@ -26,22 +26,22 @@ SIZES = defined(TILE=TILE, LANES=LANES, FEATURES=FEATURES, THRESHOLDS=THRESHOLDS
 # What pairs.cu is passed: the structs of problem.cuh.
 POINTER, SIZE = np.uintp, np.int64
 SIDE = np.dtype(
-    [(name, POINTER) for name in ("points", "marks", "norms", "labels")]
+    [(name, POINTER) for name in ("points", "features", "norms", "labels")]
     + [(name, SIZE) for name in ("stride", "begin", "n")]
 )
 PROBLEM = np.dtype(
     [
         ("left", SIDE),
         ("right", SIDE),
+        ("n_coordinates", SIZE),
         ("n_features", SIZE),
-        ("n_marks", SIZE),
         ("program", POINTER),
         ("n_terms", SIZE),
         ("target", MIXTURE_NUMBERS),
         ("predicted", MIXTURE_NUMBERS),
         ("table", POINTER),
         ("table_columns", SIZE),
-        ("marks_gram", POINTER),
+        ("features_gram", POINTER),
         ("points_gram", POINTER),
     ]
 )
@@ -66,13 +66,13 @@ def sums_program(real: str) -> Program:
 class DeviceSide:
     """A side as pairs.cu reads it."""
 
-    def __init__(self, n: int, points: Array, marks: Array, norms: Array | None, labels: Array | None) -> None:
+    def __init__(self, n: int, points: Array, features: Array, norms: Array | None, labels: Array | None) -> None:
         self.n = n
-        self.points, self.marks, self.norms, self.labels = points, marks, norms, labels
+        self.points, self.features, self.norms, self.labels = points, features, norms, labels
 
     def fields(self, begin: int, end: int) -> dict[str, Any]:
         """The fields of `Side` in problem.cuh, with the samples [begin, end) of a rectangle."""
-        arrays = {"points": self.points, "marks": self.marks, "norms": self.norms, "labels": self.labels}
+        arrays = {"points": self.points, "features": self.features, "norms": self.norms, "labels": self.labels}
         return {**arrays, "stride": self.n, "begin": begin, "n": end}
 
 

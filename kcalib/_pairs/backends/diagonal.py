@@ -20,8 +20,8 @@ def diagonal(problem: PairProblem, threads: int = 1) -> Array:
             value = value * (square_norms(problem.left.points, threads) if dot else PROFILES[factor.profile].at_zero)
         kernel = kernel + value
     if problem.target is not None:
-        return kernel * own_products(problem.target, problem.left.marks)
-    return kernel * square_norms(problem.left.marks, threads)
+        return kernel * own_products(problem.target, problem.left.features)
+    return kernel * square_norms(problem.left.features, threads)
 
 
 def square_norms(vectors: Array, threads: int) -> Array:

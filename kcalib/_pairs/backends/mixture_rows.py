@@ -28,7 +28,7 @@ def obstacle(problem: PairProblem) -> str | None:
 
 
 def bounded(mixtures: Mixtures, rows: Array, first: int) -> Array:
-    """Marks or points with parameters within the family's bound; `first`: a term's columns before its components'.
+    """Features or points with parameters within the family's bound; `first`: a term's columns before its components'.
 
     Parameters beyond it, in units of the target kernel's length scale, are as good as the bound, whose products neither
     overflow nor vanish: the factors are then smaller than what rounding leaves of others.

@@ -3,7 +3,7 @@ r"""The backend for points on a line: O(n log n) instead of O(n^2), and exact.
 Binary problems are this case: two predictions (1 - c, c) and (1 - c', c') are sqrt(2) |c - c'|
 apart (cityblock: 2 |c - c'|). A product of exponential and Matern profiles is then
 exp(-s |c - c'|) times a polynomial in |c - c'|, and after sorting, K @ v is a recurrence from
-the left and one from the right (src/cpu/line/line_product.cpp). Marks and inner products <x, x'> have finite
+the left and one from the right (src/cpu/line/line_product.cpp). Features and inner products <x, x'> have finite
 rank, so H is a sum of such K between columns:
 
     H_ij = sum_t sum_r left_t[i, r] K_t[i, j] right_t[j, r]
@@ -87,7 +87,7 @@ class SortedBackend(Backend):
     def __init__(self, problem: PairProblem, *, threads: int | None = None, reason: str = "") -> None:
         super().__init__(problem, reason=reason)
         self.threads = resolve_threads(threads) if arrays.is_host(problem.left.given) else None
-        self.options = frozenset() if self.threads is None else frozenset({"marks"})
+        self.options = frozenset() if self.threads is None else frozenset({"features"})
         self._sorted_by: SortedBackend | None = None
 
     def like(self, problem: PairProblem) -> SortedBackend:
@@ -106,7 +106,7 @@ class SortedBackend(Backend):
     def unsuitable(problem: PairProblem) -> str | None:
         """Why the problem is not one for this backend; None if it is."""
         obstacle = _without_sums(problem)
-        if obstacle is None and problem.left.n_features == 2:
+        if obstacle is None and problem.left.n_coordinates == 2:
             # Off the line by more than rounding, distances would lose digits: each is off by twice the gap.
             sides = (side for side in (problem.left, problem.right) if side is not None and side.seconds is None)
             gap = max((off_line(side.points) for side in sides), default=0.0)
@@ -169,8 +169,8 @@ class SortedBackend(Backend):
 
         def forms(values: np.ndarray | None, seed: int, count: int) -> np.ndarray:
             with TerminalProgress() as progress:
-                sweep = _native.Sweep(self.threads or 1, None, progress)
-                return _native.line_forms(order.places, order.positions, packed, values, seed, count, sweep)
+                options = _native.RunOptions(self.threads or 1, None, progress)
+                return _native.line_forms(order.places, order.positions, packed, values, seed, count, options)
 
         if not isinstance(weights, Weights):
             values = np.ascontiguousarray(weights, dtype=np.float64)
@@ -186,18 +186,18 @@ class SortedBackend(Backend):
         """Labels are 0 and 1, in host memory, or drawn where they are needed and never stored but as bits, 64 bytes a
         sample and thread."""
         order, labels = self._order, reduction.labels
-        assert reduction.marks is not None
-        marks = reduction.marks[order.positions]
+        assert reduction.features is not None
+        features = reduction.features[order.positions]
         terms = [
-            (t.rate, t.polynomial, _as_rows(*(_paired(t.left, marks[:, label]) for label in range(2))))
+            (t.rate, t.polynomial, _as_rows(*(_paired(t.left, features[:, label]) for label in range(2))))
             for t in self._terms
         ]
         with TerminalProgress() as progress:
-            sweep = _native.Sweep(self.threads or 1, None, progress)
+            options = _native.RunOptions(self.threads or 1, None, progress)
             if isinstance(labels, BinaryDraws):
                 drawn = labels.thresholds, *labels.key, labels.n_draws
-                return _native.line_drawn_forms(order.places, order.positions, terms, *drawn, sweep)
-            return _native.line_label_forms(order.places, order.positions, terms, labels, sweep)
+                return _native.line_drawn_forms(order.places, order.positions, terms, *drawn, options)
+            return _native.line_label_forms(order.places, order.positions, terms, labels, options)
 
     def _of_blocks(self, reduction: Counts | EntriesInRange | DenseRectangle) -> Any:
         """What looks at single entries is computed where blocks of H are visited."""
@@ -220,7 +220,7 @@ class SortedBackend(Backend):
     def _has_binary_residuals(self) -> bool:
         """Whether H_ij is 2 k(x_i, x_j) r_i r_j with a kernel of distances and the residuals of binary labels."""
         left = self.problem.left
-        if self.problem.right is not None or left.labels is None or left.n_features != 2:
+        if self.problem.right is not None or left.labels is None or left.n_coordinates != 2:
             return False
         # Residuals in float32 were rounded after the subtraction, not before.
         return left.given.dtype == arrays.namespace(left.given).float64 and not self._has_dot
@@ -259,25 +259,25 @@ class SortedBackend(Backend):
         return Order.of(points[:n], labels, block or n, self.threads)
 
     def _terms_of(self, order: Order | DeviceOrder, residuals: Array | None) -> list[LineTerm]:
-        """H between the sorted samples, as terms; with `residuals`, if there are any, for marks.
+        """H between the sorted samples, as terms; with `residuals`, if there are any, for features.
 
-        A rectangular H is between samples of the left, whose right marks are 0, and those of the right, whose
-        left marks are.
+        A rectangular H is between samples of the left, whose right features are 0, and those of the right, whose
+        left features are.
         """
         left, right = self.problem.left, self.problem.right
         zeros_like = arrays.namespace(left.points).zeros_like
-        marks = residuals
-        if marks is None:
-            marks = left.marks if right is None else _concatenated(left.marks, zeros_like(right.marks))
-            marks = _float64(marks[order.positions])
-        columns = marks
+        features = residuals
+        if features is None:
+            features = left.features if right is None else _concatenated(left.features, zeros_like(right.features))
+            features = _float64(features[order.positions])
+        columns = features
         if right is not None:
-            columns = _float64(_concatenated(zeros_like(left.marks), right.marks)[order.positions])
+            columns = _float64(_concatenated(zeros_like(left.features), right.features)[order.positions])
         points = left.points[:0]
         if self._has_dot:
             points = left.points if right is None else _concatenated(left.points, right.points)
             points = points[order.positions]
-        return [_line_term(term, _float64(points), marks, columns) for term in self.problem.kernel]
+        return [_line_term(term, _float64(points), features, columns) for term in self.problem.kernel]
 
 
 @dataclass(frozen=True)
@@ -307,8 +307,8 @@ class BinaryResiduals:
     def sorted(cls, side: Side, threads: int) -> BinaryResiduals:
         labels, points = np.ascontiguousarray(side.labels, dtype=np.int64), np.ascontiguousarray(side.given)
         with TerminalProgress() as progress:
-            sweep = _native.Sweep(threads, None, progress)
-            sizes, n_zeros, off, square_norms = _native.line_residuals(points, labels, sweep)
+            options = _native.RunOptions(threads, None, progress)
+            sizes, n_zeros, off, square_norms = _native.line_residuals(points, labels, options)
         parts = (sizes[:n_zeros], sizes[n_zeros + 2 :])
         if threads > 1 and len(sizes) >= SORT_IN_THREADS_FROM:
             with ThreadPoolExecutor(2) as pool:
@@ -320,7 +320,7 @@ class BinaryResiduals:
 
     def sums(self, kernel: tuple[Term, ...], second: bool) -> Sums | None:
         """None if what is off the line counts."""
-        terms = [_radial(term, n_features=2) for term in kernel]
+        terms = [_radial(term, n_coordinates=2) for term in kernel]
         total, size = np.sum([self._pair_sums(*term, squared=False) for term in terms], axis=0)
         highest = sum(term.coefficient for term in kernel)
         left_out = 2 * highest * self.off_line**2
@@ -334,8 +334,8 @@ class BinaryResiduals:
 
     def _pair_sums(self, rate: float, polynomial: np.ndarray, *, squared: bool) -> tuple[float, float]:
         with TerminalProgress() as progress:
-            sweep = _native.Sweep(self.threads, None, progress)
-            return _native.line_total(self.sizes, self.n_zeros, rate, polynomial, squared, sweep)
+            options = _native.RunOptions(self.threads, None, progress)
+            return _native.line_total(self.sizes, self.n_zeros, rate, polynomial, squared, options)
 
 
 @dataclass(frozen=True)
@@ -357,8 +357,8 @@ class Order:
         points = np.ascontiguousarray(points, dtype=np.float64)
         labels = None if labels is None else np.ascontiguousarray(labels, dtype=np.int64)
         with TerminalProgress() as progress:
-            sweep = _native.Sweep(threads, None, progress)
-            positions, places, values, off, norms, worst = _native.line_order(points, labels, block, sweep)
+            options = _native.RunOptions(threads, None, progress)
+            positions, places, values, off, norms, worst = _native.line_order(points, labels, block, options)
         residuals = None if values is None else values[:, None]
         in_entries = residuals if worst**2 <= EPSILON else None
         in_totals = residuals if 2 * off**2 <= EPSILON * norms else None
@@ -379,19 +379,19 @@ class Order:
             vectors = np.ascontiguousarray(vectors)
         packed = [(t.rate, t.polynomial, t.left, t.right) for t in terms]
         with TerminalProgress() as progress:
-            sweep = _native.Sweep(self.threads, None, progress)
+            options = _native.RunOptions(self.threads, None, progress)
             return _native.line_product(
-                self.places, self.positions, self.block, packed, vectors is not None, vectors, first, n_rows, sweep
+                self.places, self.positions, self.block, packed, vectors is not None, vectors, first, n_rows, options
             )
 
 
 def _without_sums(problem: PairProblem) -> str | None:
     """Why the problem has no sums in O(n log n), if two probabilities sum to 1; None if it has."""
-    n_features = problem.left.n_features
+    n_coordinates = problem.left.n_coordinates
     if problem.target is not None or problem.predicted is not None or problem.table is not None:
         return "the predictions are distributions, not probabilities of two classes"
-    if n_features > 2:
-        return f"the points have {n_features} coordinates, not one or two that sum to 1"
+    if n_coordinates > 2:
+        return f"the points have {n_coordinates} coordinates, not one or two that sum to 1"
     for term in problem.kernel:
         radial = [f for f in term.factors if f.metric != "dot"]
         if not radial or any(f.profile not in POLYNOMIALS for f in radial):
@@ -412,8 +412,8 @@ def off_line(points: Array) -> float:
     """Largest |p + q - 1| of points (p, q)."""
     if not arrays.is_host(points):
         return sorted_cuda.off_line(points)
-    sweep = _native.Sweep(resolve_threads())
-    return _native.line_gap(np.ascontiguousarray(points, dtype=np.float64), sweep)
+    options = _native.RunOptions(resolve_threads())
+    return _native.line_gap(np.ascontiguousarray(points, dtype=np.float64), options)
 
 
 def _total(values: Array) -> float:
@@ -448,21 +448,21 @@ def _line_term(term: Term, points: Array, left: Array, right: Array) -> LineTerm
     return LineTerm(rate, polynomial, left, right)
 
 
-def _radial(term: Term, n_features: int) -> tuple[float, np.ndarray]:
+def _radial(term: Term, n_coordinates: int) -> tuple[float, np.ndarray]:
     """Rate and polynomial of the factors that see distances, in units of the last coordinate."""
     rate, polynomial = 0.0, np.array([term.coefficient])
     for factor in term.factors:
         if factor.metric != "dot":
-            scale = factor.scale * _unit(factor, n_features)
+            scale = factor.scale * _unit(factor, n_coordinates)
             rate += scale
             base = np.array(POLYNOMIALS[factor.profile])
             polynomial = np.convolve(polynomial, base * scale ** np.arange(len(base)))
     return rate, polynomial
 
 
-def _unit(factor: Factor, n_features: int) -> float:
+def _unit(factor: Factor, n_coordinates: int) -> float:
     """Distance of two points whose last coordinates are 1 apart."""
-    if n_features == 1:
+    if n_coordinates == 1:
         return 1.0
     return math.sqrt(2.0) if factor.metric == "euclidean" else 2.0
 

@@ -29,13 +29,13 @@ class PointFamily(ABC):
         """Elements of the temporaries for a pair of rows."""
 
     @abstractmethod
-    def of_points(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
+    def point_products(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
         """Inner products of the embedded distributions of rows of points, of mixtures sum_kl w_k w'_l f(P_k, P'_l)."""
 
     def squared_between(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
         """Squared distances of the embedded, of rows of points with their products with themselves before them."""
         xp = arrays.namespace(left)
-        squared = left[..., 0] + right[..., 0] - 2 * self.of_points(mixtures, left[..., 1:], right[..., 1:])
+        squared = left[..., 0] + right[..., 0] - 2 * self.point_products(mixtures, left[..., 1:], right[..., 1:])
         nothing = (squared <= 0) | xp.all(left == right, axis=-1)
         return xp.where(nothing, xp.zeros_like(squared), squared)
 
@@ -45,7 +45,7 @@ class PointFamily(ABC):
 
 
 class Family(PointFamily):
-    """What `_pairs.mixtures` asks for of points and marks."""
+    """What `_pairs.mixtures` asks for of points and features."""
 
     name: ClassVar[problem.Family]
     profile: ClassVar[str | None]  # the target kernels that have closed forms; None: all of them
@@ -69,8 +69,8 @@ class Family(PointFamily):
         """Family and scales of Z R for Z of the components; `diagonal`: whether R is."""
 
     @abstractmethod
-    def of_marks(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
-        """Target factors of rows of marks."""
+    def feature_products(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
+        """Target factors of rows of features."""
 
 
 class ClosedForms(Family):
@@ -96,7 +96,7 @@ class ClosedForms(Family):
 
     # Sums over parts
 
-    def of_marks(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
+    def feature_products(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
         total: Any = 0.0
         for (u, c, y, p), (v, e, z, q) in zip(
             self._measures(mixtures, left), self._measures(mixtures, right), strict=True
@@ -112,7 +112,7 @@ class ClosedForms(Family):
             total = total + u * v * between
         return total
 
-    def of_points(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
+    def point_products(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
         total: Any = 0.0
         for p, q in zip(self.groups(mixtures, left), self.groups(mixtures, right), strict=True):
             for one in p:
@@ -129,7 +129,7 @@ class ClosedForms(Family):
     def _measures(self, mixtures: Mixtures, rows: Array) -> Iterator[tuple[Array, Array, Array, list[Any]]]:
         """u, c, y (d, ...) and the components, term by term."""
         columns, d = arrays.namespace(rows).moveaxis(rows, -1, 0), mixtures.n_dims
-        width = mixtures.mark_columns // mixtures.n_terms
+        width = mixtures.feature_columns // mixtures.n_terms
         for t in range(mixtures.n_terms):
             term = columns[t * width : (t + 1) * width, ...]
             yield term[0, ...], term[1, ...], term[2 : 2 + d, ...], self._components(mixtures, term[2 + d :, ...])

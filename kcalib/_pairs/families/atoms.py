@@ -34,22 +34,22 @@ class Atoms(Family):
     def elements(self, n_dims: int, n_components: int) -> int:
         return 2 * (n_components + 1) ** 2
 
-    def of_marks(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
-        return _between_atoms(mixtures, left, right, marks=True)
+    def feature_products(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
+        return _between_atoms(mixtures, left, right, features=True)
 
-    def of_points(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
-        return _between_atoms(mixtures, left, right, marks=False)
+    def point_products(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
+        return _between_atoms(mixtures, left, right, features=False)
 
 
-def _between_atoms(mixtures: Mixtures, left: Array, right: Array, *, marks: bool) -> Array:
+def _between_atoms(mixtures: Mixtures, left: Array, right: Array, *, features: bool) -> Array:
     """All atoms of a row at once, an observation being one of them."""
     xp, d = arrays.namespace(left), mixtures.n_dims
     weights, atoms = [], []
     for rows in (left, right):
-        start = 2 + d if marks else 0
+        start = 2 + d if features else 0
         groups = xp.reshape(rows[..., start:], (*rows.shape[:-1], mixtures.n_components, 1 + d))
         w, z = groups[..., 0], groups[..., 1:]
-        if marks:
+        if features:
             w = rows[..., :1] * xp.concat([rows[..., 1:2], -w], axis=-1)
             z = xp.concat([rows[..., None, 2:start], z], axis=-2)
         weights.append(w)

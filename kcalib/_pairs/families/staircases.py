@@ -25,7 +25,7 @@ class Staircases(PointFamily):
     def elements(self, n_dims: int, n_components: int) -> int:
         return COPIES * n_dims
 
-    def of_points(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
+    def point_products(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
         """E X X', the counts as numbers."""
         lengths, n, others = _together(left, right)
         return arrays.namespace(lengths).sum(lengths * (n + left[..., :1]) * (others + right[..., :1]), axis=-1)

@@ -73,8 +73,8 @@ class BinnedGaps:
         By the binomial law of the mean confidence, which has at least the variance of that of the confidences.
         """
         # Models have different draws, which do not depend on their order.
-        mark = zlib.crc32(self.counts.astype(np.int64).tobytes() + np.round(self.confidences, 6).tobytes())
-        random = np.random.default_rng((seed, mark))
+        digest = zlib.crc32(self.counts.astype(np.int64).tobytes() + np.round(self.confidences, 6).tobytes())
+        random = np.random.default_rng((seed, digest))
         counts, shares = (of[self.rare][:, None] for of in (self.counts, self.confidences.clip(0.0, 1.0)))
         right = random.binomial(counts.astype(np.int64), shares, (len(counts), n_replicates))
         return (right - counts * shares) / self.n

@@ -24,7 +24,7 @@ import numpy as np
 from kcalib import _native
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
-from kcalib._backend.threads import sweeping
+from kcalib._backend.threads import run_options
 from kcalib._input.data import Data
 from kcalib._packing import Packed
 from kcalib._packing.variance import RANK_WITH_COLUMNS, FiniteLaw, columns, finite_law
@@ -192,9 +192,9 @@ class _Covariances:
         d = d if self.root is None else (d @ self.root) @ self.root.T
         others, top = self.others[strip], self.top[strip]
         if arrays.is_host(traces):
-            with sweeping(self.threads) as sweep:
+            with run_options(self.threads) as options:
                 traces, own, other, others, d = map(np.ascontiguousarray, (traces, own, other, others, d))
-                return float(np.sum(_native.pair_law_sums(traces, own, other, others, top, d, sweep)))
+                return float(np.sum(_native.pair_law_sums(traces, own, other, others, top, d, options)))
         both = linalg.weighted_squares(own - other, traces)
         return both + 2 * linalg.weighted_squares(other, self._forms(others, top, d))
 

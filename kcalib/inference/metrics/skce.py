@@ -162,7 +162,7 @@ def _by_features(
         moments=[_on_host_or_device(model) for model in moments],
         entries=[model.entries for model in tiles],
         weights=[model.values for model in tiles],
-        group_totals=[(model.group_totals, model.mark_group_totals) for model in moments],
+        group_totals=[(model.group_totals, model.target_group_totals) for model in moments],
         estimator=f"unbiased estimator by {n_columns} random features of the kernel, {whose}",
         described=together.described(backend)
         | {name: about[name] for name in ("backend", "backend_reason", "n_columns")},
@@ -182,22 +182,22 @@ class FeatureTiles:
 
     rows: np.ndarray  # ascending
     features: Array  # shape (rows, columns)
-    marks: Array
+    target_features: Array
 
     @classmethod
     def of(cls, problem: FeatureProblem, rows: np.ndarray) -> FeatureTiles:
-        points, marks = (arrays.where_computed(a) for a in (problem.points, problem.marks))
+        points, target_features = (arrays.where_computed(a) for a in (problem.points, problem.target_features))
         at = arrays.like(rows, points)
         features = arrays.where_computed(feature_rows(problem.map, points[at], threads=problem.threads))
-        return cls(rows, features, marks[at].astype(np.float64))
+        return cls(rows, features, target_features[at].astype(np.float64))
 
     def values(self, rows: np.ndarray, columns: np.ndarray) -> Array:
         some, others = (arrays.like(np.searchsorted(self.rows, of), self.features) for of in (rows, columns))
         return linalg.matmul(self.features[some], self.features[others].T)
 
     def entries(self, rows: np.ndarray, columns: np.ndarray) -> Array:
-        some, others = (arrays.like(np.searchsorted(self.rows, of), self.marks) for of in (rows, columns))
-        return self.values(rows, columns) * linalg.matmul(self.marks[some], self.marks[others].T)
+        some, others = (arrays.like(np.searchsorted(self.rows, of), self.target_features) for of in (rows, columns))
+        return self.values(rows, columns) * linalg.matmul(self.target_features[some], self.target_features[others].T)
 
 
 def _on_host_or_device(m: MomentSums) -> MomentSums:

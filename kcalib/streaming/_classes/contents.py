@@ -167,7 +167,7 @@ class ClassContents(Contents):
         machine, sums = final.machine, final.sums
         assert machine is not None and sums is not None
         rows = final.sample.rows
-        unit, weighted = machine.feature_unit * machine.mark_unit, found.n_weighted > 0
+        unit, weighted = machine.feature_unit * machine.target_unit, found.n_weighted > 0
         classes = final.options.classes if isinstance(final.options.lens, Canonical) else None
         weights = rows.weights if weighted else None
         sample = Classification(rows.targets, rows.predictions, weights, classes, 2.0**-52, lens=final.options.lens)

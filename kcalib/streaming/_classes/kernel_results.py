@@ -106,15 +106,15 @@ class KernelResults(ABC):
         totals = self.totals
         squares = np.zeros((totals.map.n_groups, totals.own.shape[1]))
         groups = np.tile(totals.map.groups, 2)
-        for column, of_marks in enumerate(self.by_mark_groups(totals.sums**2)):
-            np.add.at(squares[:, column], groups, of_marks)
+        for column, sums in enumerate(self.by_target_groups(totals.sums**2)):
+            np.add.at(squares[:, column], groups, sums)
         found = squares - totals.own
         total, trace = float(np.sum(found)), float(np.sum(totals.own))
-        by_features, by_marks = found.shape[0] * np.sum(found, axis=1), found.shape[1] * np.sum(found, axis=0)
-        return FeatureMoments(total, None, None, None, None, trace, by_features, by_marks, None)
+        by_features, by_targets = found.shape[0] * np.sum(found, axis=1), found.shape[1] * np.sum(found, axis=0)
+        return FeatureMoments(total, None, None, None, None, trace, by_features, by_targets, None)
 
-    def by_mark_groups(self, squares: np.ndarray) -> list[np.ndarray]:
-        """Sums over the columns of each independent group of marks."""
+    def by_target_groups(self, squares: np.ndarray) -> list[np.ndarray]:
+        """Sums over the columns of each independent group of target features."""
         return [np.sum(squares, axis=1)]
 
     @property
@@ -129,7 +129,9 @@ class KernelResults(ABC):
     def rows(self) -> tuple[np.ndarray, np.ndarray]:
         """Of the sample: sums of H over the other rows, and H_ii; shape (rows,)."""
         problem = self.problem
-        forms, own = row_forms(problem.map, problem.points, problem.marks, self.totals.sums, threads=self.threads)
+        forms, own = row_forms(
+            problem.map, problem.points, problem.target_features, self.totals.sums, threads=self.threads
+        )
         return forms - own, own
 
     @cached_property

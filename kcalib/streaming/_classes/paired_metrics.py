@@ -103,7 +103,7 @@ def skce(compared: Compared, confidence_level: float) -> Measured:
     laws = pair_variances(compared.samples, packed, rows, weights, threads=compared.threads) * n * (n - 1)
     most = largest_entry(packed[0])
     largest = math.sqrt(max(one.spread.sum_of_squares for one in models) / (n * (n - 1)))
-    groups = [[one.moments.group_totals, one.moments.mark_group_totals] for one in models]
+    groups = [[one.moments.group_totals, one.moments.target_group_totals] for one in models]
 
     def value(i: int) -> Estimate:
         one = models[i]

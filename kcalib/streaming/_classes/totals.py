@@ -33,7 +33,9 @@ class FeatureTotals(RowTotals):
     )  # whose median distance the bandwidth is; None: it was given; below 0: they are identical
     map: FeatureMap  # of the kernel
     sums: np.ndarray  # sum phi(p_i) (x) a_i, shape (n_columns, r)
-    own: np.ndarray  # sum |phi_g(p_i)|^2 |a_ih|^2 of each group of features and of marks, shape (n_groups, n_groups')
+    own: (
+        np.ndarray
+    )  # sum |phi_g(p_i)|^2 |a_ih|^2 of each group of features and of target features, shape (n_groups, n_groups')
     null_own: float  # sum w_i^2 |phi(p_i)|^2 E |a_i|^2 of targets drawn from the predictions
     drawn: np.ndarray | None  # sum_{i != j} H_ij of drawn targets, shape (n_resamples,); None without draws or weighted
     sample: Data  # the rows of smallest hashes, all of few, in the order of their numbers

@@ -199,7 +199,7 @@ class ForecastContents(Contents):
         final = self.final(threads)
         options, machine, sums, rows = final.options, final.machine, final.sums, final.sample.rows
         assert machine is not None and sums is not None and options.kernel is not None
-        unit, weighted = machine.feature_unit * machine.mark_unit, found.n_weighted > 0
+        unit, weighted = machine.feature_unit * machine.target_unit, found.n_weighted > 0
         lengths = machine.group_lengths
         prediction = options.family.distribution(rows.predictions)
         return ForecastFeatureTotals(
@@ -208,7 +208,7 @@ class ForecastContents(Contents):
             bandwidth_rows=final.bandwidth_rows or None,
             map=options.map(),
             sums=sums.sums.to_float() * unit,
-            own=np.outer(lengths, sums.mark_squares.to_float()) * unit**2,
+            own=np.outer(lengths, sums.target_squares.to_float()) * unit**2,
             null_own=float(np.sum(lengths)) * float(sums.null_squares.to_float()) * unit**2,
             drawn=None if sums.drawn is None or weighted else machine.drawn_totals(sums.drawn),
             sample=Forecasts(rows.targets, prediction, rows.weights if weighted else None),

@@ -14,7 +14,7 @@ from kcalib._packing.forecasts import chosen, open_metrics, resolve
 from kcalib._packing.packed import Medians
 from kcalib._packing.prediction_points import PredictionPoints
 from kcalib._packing.quantile_paths import QuantilePaths, has_paths
-from kcalib._packing.target_marks import n_columns_beside, spanning, target_map
+from kcalib._packing.target_features import n_columns_beside, spanning, target_map
 from kcalib._pairs.features import FeatureMap
 from kcalib.estimators.binning import MAX_BINS
 from kcalib.kernels import VECTOR_METRICS, Kernel
@@ -140,9 +140,9 @@ class ForecastOptions(SharedOptions):
             If a kernel is none for this family, or has no random features.
         """
         data = Forecasts(np.zeros((1, family.row.n_dims)), family.row, None)
-        of_points = family.row.wasserstein_points() is not None
+        has_wasserstein_points = family.row.wasserstein_points() is not None
         wanted = self.kernel is None or any(factor.metric == "wasserstein" for factor in self.kernel.factors())
-        if wanted and not of_points:
+        if wanted and not has_wasserstein_points:
             given = "not given" if self.kernel is None else str(self.kernel)
             raise ValueError(
                 f"`kernel` is {given}, but Wasserstein distances of {family.name} are not those of points; pass "

@@ -48,11 +48,13 @@ class DistributionResults(KernelResults):
         route = points.route if machine.paths is None else "2-Wasserstein, of all quantiles, along random paths"
         packed = replace(packed, distances=route)
         vectors = Vectors(machine.points(totals.sample.prediction), points.terms(totals.kernel))
-        marks = machine.marks(totals.sample.prediction)
-        return ForecastFeatures(totals.sample, packed, totals.map, self.options.seed, self.threads, vectors, marks)
+        target_features = machine.target_features(totals.sample.prediction)
+        return ForecastFeatures(
+            totals.sample, packed, totals.map, self.options.seed, self.threads, vectors, target_features
+        )
 
-    def by_mark_groups(self, squares: np.ndarray) -> list[np.ndarray]:
-        groups = self.totals.machine.mark_groups
+    def by_target_groups(self, squares: np.ndarray) -> list[np.ndarray]:
+        groups = self.totals.machine.target_groups
         return [np.sum(squares[:, groups == group], axis=1) for group in range(groups.max() + 1)]
 
     def few_errors(self) -> FewErrors | None:

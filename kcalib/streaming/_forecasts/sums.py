@@ -1,4 +1,4 @@
-"""Sums over rows of predicted distributions, block by block: of scores, and of features and marks.
+"""Sums over rows of predicted distributions, block by block: of scores, and of features and target features.
 
 A block is 1024 rows by their numbers. Its rows are added up in float64, in a fixed order, and the sums of blocks are
 added exactly. `ForecastMachine` makes them for kernels whose bandwidths are known.
@@ -21,8 +21,8 @@ from kcalib._backend.random import replicate_numbers
 from kcalib._backend.threads import resolve_threads
 from kcalib._input.forecasts import Forecasts
 from kcalib._packing.prediction_points import PredictionPoints, points_in
-from kcalib._packing.target_marks import RandomMarks, RandomTile, closed_marks
-from kcalib._pairs.feature_sums import mark_sums
+from kcalib._packing.target_features import RandomTargetFeatures, RandomTile, closed_target_features
+from kcalib._pairs.feature_sums import sum_products
 from kcalib.distributions import Distribution
 from kcalib.distributions._counts import Counts
 from kcalib.streaming._forecasts.options import ForecastOptions
@@ -31,7 +31,7 @@ from kcalib.streaming._row_sums.kernel_sums import largest_length, power_of_two
 from kcalib.streaming._row_sums.rows import Rows
 
 BLOCK = 2**10  # rows of a block
-MARKS_AT_ONCE = 2**9  # columns of marks of drawn targets that are added up together
+COLUMNS_AT_ONCE = 2**9  # columns of target features of drawn targets that are added up together
 SMALLEST_UNIFORM = 2.0**-64  # quantiles at 0 are infinite
 
 
@@ -57,10 +57,10 @@ class DrawnTargets:
 
 @dataclass(frozen=True, eq=False)
 class ForecastSums:
-    """Of features and marks in the units of the `ForecastMachine`."""
+    """Of features and target features in the units of the `ForecastMachine`."""
 
     sums: ExactSums  # sum phi (x) a, shape (n_columns, r)
-    mark_squares: ExactSums  # sum |a_h|^2 of each independent group h of marks
+    target_squares: ExactSums  # sum |a_h|^2 of each independent group h of target features
     null_squares: ExactSums  # sum w^2 E |a|^2 of targets drawn from the predictions
     scores: ForecastScores
     drawn: DrawnTargets | None
@@ -68,7 +68,7 @@ class ForecastSums:
     def __add__(self, other: ForecastSums) -> ForecastSums:
         return ForecastSums(
             self.sums + other.sums,
-            self.mark_squares + other.mark_squares,
+            self.target_squares + other.target_squares,
             self.null_squares + other.null_squares,
             self.scores + other.scores,
             None if self.drawn is None or other.drawn is None else self.drawn + other.drawn,
@@ -88,25 +88,25 @@ class ForecastSums:
         drawn = None
         if self.drawn is not None:
             drawn = DrawnTargets(*(ExactSums.of_named(f"drawn_{name}", arrays) for name in ("sums", "squares")))
-        sums, mark_squares, null_squares = (ExactSums.of_named(name, arrays) for name in EXACT)
-        return ForecastSums(sums, mark_squares, null_squares, self.scores.restored(arrays), drawn)
+        sums, target_squares, null_squares = (ExactSums.of_named(name, arrays) for name in EXACT)
+        return ForecastSums(sums, target_squares, null_squares, self.scores.restored(arrays), drawn)
 
 
-EXACT = ("sums", "mark_squares", "null_squares")
+EXACT = ("sums", "target_squares", "null_squares")
 
 
 class BlockSums(NamedTuple):
     """Of a block of rows, in float64."""
 
     sums: np.ndarray
-    mark_squares: np.ndarray
+    target_squares: np.ndarray
     null_squares: np.ndarray
     scores: ForecastScores
     drawn: list[tuple[slice, np.ndarray, np.ndarray]]  # which draws, and their sums and squares
 
 
 class ForecastMachine:
-    """What makes sums of blocks; features and marks are divided by powers of two, so that these are about 1.
+    """What makes sums of blocks; features and target features are divided by powers of two, so that these are about 1.
 
     Parameters
     ----------
@@ -126,12 +126,12 @@ class ForecastMachine:
         self.feature_unit = power_of_two(largest_length(found))
         self.map = replace(found, amplitudes=found.amplitudes / self.feature_unit)
         self.target_map, self.frequencies = options.target_map(found.n_columns)
-        # No mark is longer than the features of two targets.
-        self.mark_unit = power_of_two(2 * float(np.linalg.norm(self.target_map.amplitudes)))
-        self.mark_groups = np.tile(self.target_map.groups, 2)
+        # No vector of target features is longer than the features of two targets.
+        self.target_unit = power_of_two(2 * float(np.linalg.norm(self.target_map.amplitudes)))
+        self.target_groups = np.tile(self.target_map.groups, 2)
 
     def zeros(self) -> ForecastSums:
-        columns, r, draws = self.map.n_columns, len(self.mark_groups), self.options.n_resamples
+        columns, r, draws = self.map.n_columns, len(self.target_groups), self.options.n_resamples
         what = f"the sums of {draws} draws of targets, of {columns} by {r} features each"
         check_memory(16 * draws * columns * r, None, what, "make the state with fewer `n_resamples` or `n_columns`")
         return ForecastSums(
@@ -147,7 +147,7 @@ class ForecastMachine:
         drawn = None if sums.drawn is None else sums.drawn.copy()
         new = replace(sums, drawn=None)
         for block in self._blocks(pieces):
-            found, squares, null = map(ExactSums.of, (block.sums, block.mark_squares, block.null_squares))
+            found, squares, null = map(ExactSums.of, (block.sums, block.target_squares, block.null_squares))
             new = new + ForecastSums(found, squares, null, block.scores, None)
             for draws, of_draws, lengths in block.drawn:
                 assert drawn is not None
@@ -174,14 +174,16 @@ class ForecastMachine:
         data = Forecasts(rows.targets, prediction, None)
         scores = scores_of_block(data, rows.weights, rows.numbers, options.n_bins, options.seed)
         points = self.points(prediction)
-        tile = self.marks(prediction).tile(slice(None))
+        tile = self.target_features(prediction).tile(slice(None))
         assert isinstance(tile, RandomTile)
-        marks = tile.marks(rows.targets) * (rows.weights / self.mark_unit)[:, None]
-        squares = np.bincount(self.mark_groups, np.sum(marks * marks, axis=0), self.target_map.n_groups)
-        amplitudes = self.target_map.amplitudes / self.mark_unit
+        target_features = tile.target_features(rows.targets) * (rows.weights / self.target_unit)[:, None]
+        squares = np.bincount(
+            self.target_groups, np.sum(target_features * target_features, axis=0), self.target_map.n_groups
+        )
+        amplitudes = self.target_map.amplitudes / self.target_unit
         lengths = -(tile.real * (2 + tile.real) + tile.imaginary**2) @ amplitudes**2
         return BlockSums(
-            self._summed(points, marks),
+            self._summed(points, target_features),
             squares,
             np.asarray(np.sum(rows.weights**2 * lengths)),
             scores,
@@ -192,20 +194,20 @@ class ForecastMachine:
         self, rows: Rows, prediction: Distribution, points: np.ndarray, tile: RandomTile
     ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
         """Targets of draw r of row i come from the numbers from i k on, k of them, of the stream (seed, r)."""
-        n_draws, r, per_row = self.options.n_resamples, len(self.mark_groups), prediction._uniforms
+        n_draws, r, per_row = self.options.n_resamples, len(self.target_groups), prediction._uniforms
         assert per_row is not None
-        at_once = max(1, MARKS_AT_ONCE // r)
+        at_once = max(1, COLUMNS_AT_ONCE // r)
         begin, places = int(rows.numbers[0]) // BLOCK * BLOCK * per_row, rows.numbers % BLOCK
         for first in range(0, n_draws, at_once):
             draws = range(first, min(first + at_once, n_draws))
-            marks = []
+            target_features = []
             for draw in draws:
                 uniform = replicate_numbers(self.options.seed, draw, points, begin).uniform(BLOCK * per_row)
                 uniform = np.reshape(uniform, (BLOCK, 1, per_row))[places]
                 y = prediction._draws(np.clip(uniform, SMALLEST_UNIFORM, None))
-                marks.append(tile.marks(np.reshape(y, rows.targets.shape)) / self.mark_unit)
-            sums = self._summed(points, np.concatenate(marks, axis=1)).reshape(-1, len(draws), r)
-            squares = np.array([np.sum(one * one) for one in marks])
+                target_features.append(tile.target_features(np.reshape(y, rows.targets.shape)) / self.target_unit)
+            sums = self._summed(points, np.concatenate(target_features, axis=1)).reshape(-1, len(draws), r)
+            squares = np.array([np.sum(one * one) for one in target_features])
             yield slice(draws.start, draws.stop), np.moveaxis(sums, 1, 0), squares
 
     def points(self, prediction: Distribution) -> np.ndarray:
@@ -215,9 +217,9 @@ class ForecastMachine:
         assert isinstance(prediction, Counts)
         return self.paths.of(prediction)
 
-    def _summed(self, points: np.ndarray, marks: np.ndarray) -> np.ndarray:
+    def _summed(self, points: np.ndarray, target_features: np.ndarray) -> np.ndarray:
         if self.paths is None:
-            return np.asarray(mark_sums(self.map, points, marks, threads=1)[0])
+            return np.asarray(sum_products(self.map, points, target_features, threads=1)[0])
         # Frequencies see their own entries: those of a group at a time.
         parts = []
         for group in range(self.map.n_groups):
@@ -227,14 +229,16 @@ class ForecastMachine:
                 projections=self.map.projections[:, own][:, :, own], offsets=self.map.offsets[:, own],
                 groups=np.zeros(int(own.sum()), dtype=np.int64),
             )  # fmt: skip
-            sums = mark_sums(part, np.ascontiguousarray(points[:, own]), marks, threads=1)[0]
-            parts.append(np.reshape(sums, (2, -1, marks.shape[1])))
+            sums = sum_products(part, np.ascontiguousarray(points[:, own]), target_features, threads=1)[0]
+            parts.append(np.reshape(sums, (2, -1, target_features.shape[1])))
         return np.concatenate(parts, axis=1).reshape(self.map.n_columns, -1)
 
-    def marks(self, prediction: Distribution) -> RandomMarks:
+    def target_features(self, prediction: Distribution) -> RandomTargetFeatures:
         """Of some predictions. The centre of phases is 0: it must be that of all states."""
         means = np.asarray(prediction.expected_value(), dtype=np.float64)
-        return closed_marks(prediction, self.target_map, means, np.zeros((1, means.shape[1])), self.frequencies)
+        return closed_target_features(
+            prediction, self.target_map, means, np.zeros((1, means.shape[1])), self.frequencies
+        )
 
     @property
     def group_lengths(self) -> np.ndarray:
@@ -247,7 +251,7 @@ class ForecastMachine:
         for high, low in zip(drawn.sums.high, drawn.sums.low, strict=True):
             totals.append(float(np.sum(ExactSums(high, low).to_float() ** 2)))
         own = float(np.sum(self.group_lengths)) * drawn.squares.to_float()
-        return (np.array(totals) - own) * (self.feature_unit * self.mark_unit) ** 2
+        return (np.array(totals) - own) * (self.feature_unit * self.target_unit) ** 2
 
 
 def blocks_of(rows: Rows) -> Iterator[Rows]:

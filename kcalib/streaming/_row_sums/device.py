@@ -94,11 +94,11 @@ def sums_beside(machine: Machine, data: Classification, weights: Array, first: i
 def _sums_of_some(machine: Machine, data: Classification, first: int) -> KernelSums:
     xp, p, weights = data.xp, data.probabilities, data.sample_weight
     phi = feature_rows(machine.map, p)
-    marks = sample_side(data, machine.root, None).marks
+    target_features = sample_side(data, machine.root, None).features
     half = phi.shape[1] // 2
     squares = phi[:, :half] ** 2 + phi[:, half:] ** 2
     norms = xp.sum(squares, axis=1)
-    own = squares * xp.sum(marks * marks, axis=1)[:, None]
+    own = squares * xp.sum(target_features * target_features, axis=1)[:, None]
     law = FiniteLaw(xp.where(p > 0, p, xp.zeros_like(p)), machine.root, PairProblem(Side(p, p[:, :1]), None, ()))
     null_own = norms * weights * weights * expected_lengths(law)[0]
 
@@ -106,7 +106,7 @@ def _sums_of_some(machine: Machine, data: Classification, first: int) -> KernelS
         return xp.reshape(array, (-1, BLOCK, *array.shape[1:]))
 
     return KernelSums(
-        ExactSums.over_rows(xp.matmul(xp.matrix_transpose(in_tiles(phi)), in_tiles(marks))),
+        ExactSums.over_rows(xp.matmul(xp.matrix_transpose(in_tiles(phi)), in_tiles(target_features))),
         ExactSums.over_rows(xp.sum(in_tiles(own), axis=1)),
         ExactSums.over_rows(xp.sum(in_tiles(null_own), axis=1)),
         _drawn(machine, p, phi, norms, first) if machine.options.n_resamples else None,
@@ -122,7 +122,7 @@ def _drawn(machine: Machine, p: Array, phi: Array, norms: Array, first: int) -> 
     base_costs = norms * _lengths(machine, base)
     cumulative, options = cumulative_sums(p), machine.options
     uniforms = (replicate_numbers(options.seed, r, p, first).uniform(n) for r in range(options.n_resamples))
-    labels = xp.stack([arrays.beside(draw_labels(cumulative, one), p) for one in uniforms], axis=1)
+    labels = xp.stack([arrays.asarray_like(draw_labels(cumulative, one), p) for one in uniforms], axis=1)
     at_once = max(1, CHANGES_AT_ONCE // (DRAWN_BLOCK * m))
     parts = []
     for begin in range(0, n, DRAWN_BLOCK):

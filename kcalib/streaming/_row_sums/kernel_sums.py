@@ -1,4 +1,4 @@
-"""Sums over rows that need the kernel: of features and marks, block by block.
+"""Sums over rows that need the kernel: of features and target features, block by block.
 
 A block of rows is added up in float64, in a fixed order, and the sums of blocks are added exactly; which rows are a
 block depends on their numbers alone. `Machine` makes the sums of a block for a kernel whose bandwidths are known.
@@ -14,7 +14,7 @@ import numpy as np
 
 from kcalib import _native
 from kcalib._backend.exact_sums import ExactSums
-from kcalib._backend.threads import sweeping
+from kcalib._backend.threads import run_options
 from kcalib._pairs.feature_sums import compiled
 from kcalib._pairs.features import FeatureMap
 from kcalib.streaming._options import StateOptions
@@ -98,7 +98,7 @@ class KernelSums:
 
 
 class Machine:
-    """What makes sums of blocks; features and marks are divided by powers of two, so that these are about 1.
+    """What makes sums of blocks; features and target features are divided by powers of two, so that these are about 1.
 
     Parameters
     ----------
@@ -115,8 +115,8 @@ class Machine:
         found, root = options.map(m), options.root()
         self.feature_unit = power_of_two(largest_length(found))
         self.map = replace(found, amplitudes=found.amplitudes / self.feature_unit)
-        self.mark_unit = 1.0 if root is None else power_of_two(float(np.max(np.linalg.norm(root, axis=1))))
-        self.root = None if root is None else np.ascontiguousarray(root / self.mark_unit)
+        self.target_unit = 1.0 if root is None else power_of_two(float(np.max(np.linalg.norm(root, axis=1))))
+        self.root = None if root is None else np.ascontiguousarray(root / self.target_unit)
         self.rank = m if root is None else root.shape[1]
         self._features = compiled(self.map)
 
@@ -140,7 +140,7 @@ class Machine:
         for rows in pieces:
             tiles = rows.numbers // BLOCK
             ends = np.append(np.flatnonzero(np.diff(tiles)) + 1, len(tiles))
-            with sweeping(self.threads) as sweep:
+            with run_options(self.threads) as options:
                 _native.state_sums(
                     self._features,
                     rows.predictions,
@@ -151,25 +151,27 @@ class Machine:
                     new.sums.flat(),
                     new.own.flat(),
                     new.null_own.flat(),
-                    sweep,
+                    options,
                 )
                 if drawn is not None:
-                    self._add_drawn(rows, drawn, sweep)
+                    self._add_drawn(rows, drawn, options)
         return new
 
-    def _add_drawn(self, rows: Rows, sums: DrawnSums, sweep: _native.Sweep) -> None:
+    def _add_drawn(self, rows: Rows, sums: DrawnSums, options: _native.RunOptions) -> None:
         """Add draws of labels; of an incomplete block rows that are not there are sure of a label, and add nothing."""
         blocks, starts = np.unique(rows.numbers // DRAWN_BLOCK, return_index=True)
         if len(rows.numbers) == len(blocks) * DRAWN_BLOCK:
-            self._add_drawn_blocks(blocks, rows.predictions, sums, sweep)
+            self._add_drawn_blocks(blocks, rows.predictions, sums, options)
             return
         for block, begin, end in zip(blocks, starts, [*starts[1:], len(rows.numbers)], strict=True):
             p = np.zeros((DRAWN_BLOCK, self.m))
             p[:, 0] = 1.0
             p[rows.numbers[begin:end] % DRAWN_BLOCK] = rows.predictions[begin:end]
-            self._add_drawn_blocks(np.array([block]), p, sums, sweep)
+            self._add_drawn_blocks(np.array([block]), p, sums, options)
 
-    def _add_drawn_blocks(self, blocks: np.ndarray, p: np.ndarray, sums: DrawnSums, sweep: _native.Sweep) -> None:
+    def _add_drawn_blocks(
+        self, blocks: np.ndarray, p: np.ndarray, sums: DrawnSums, options: _native.RunOptions
+    ) -> None:
         _native.drawn_block_sums(
             self._features,
             p,
@@ -181,13 +183,13 @@ class Machine:
             sums.base_own.flat(),
             sums.changes.flat(),
             sums.changes_own.flat(),
-            sweep,
+            options,
         )
 
     def total(self, sums: ExactSums, own: ExactSums) -> float:
         """sum_{i != j} H_ij of the labels as they are, from what `KernelSums` has under these names."""
         found = sums.to_float()
-        unit = self.feature_unit * self.mark_unit
+        unit = self.feature_unit * self.target_unit
         return (float(np.sum(found * found)) - float(np.sum(own.to_float()))) * unit**2
 
     def drawn_totals(self, drawn: DrawnSums) -> np.ndarray:
@@ -200,7 +202,7 @@ class Machine:
             sums = sums if self.root is None else sums @ self.root
             totals.append(float(np.sum(sums * sums)))
         own = (drawn.base_own + drawn.changes_own).to_float()
-        return (np.array(totals) - own) * (self.feature_unit * self.mark_unit) ** 2
+        return (np.array(totals) - own) * (self.feature_unit * self.target_unit) ** 2
 
 
 def largest_length(found: FeatureMap) -> float:

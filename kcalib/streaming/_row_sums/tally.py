@@ -16,7 +16,7 @@ from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.exact_sums import ExactSums
-from kcalib._backend.threads import sweeping
+from kcalib._backend.threads import run_options
 from kcalib.streaming._row_sums.rows import Rows
 
 # In the order of src/cpu/state/state_scores.cpp; all but the first two are times the row's weight.
@@ -111,7 +111,7 @@ def tally_of(rows: Rows, n_bins: int, epsilon: float, threads: int | None) -> Ta
     total = Tally.empty(rows.predictions.shape[1], n_bins)
     n_weighted = int(np.count_nonzero(rows.weights != 1))
     weights = rows.weights if n_weighted else None
-    with sweeping(threads) as sweep:
+    with run_options(threads) as options:
         _native.state_scores(
             rows.predictions,
             rows.targets,
@@ -121,6 +121,6 @@ def tally_of(rows: Rows, n_bins: int, epsilon: float, threads: int | None) -> Ta
             total.scores.flat(),
             total.cells.flat(),
             *total.extremes,
-            sweep,
+            options,
         )
     return replace(total, n_weighted=n_weighted)

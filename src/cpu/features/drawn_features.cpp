@@ -58,8 +58,8 @@ template <class T> class Tile {
         stride_(rows),
         norm_(map.constant_norm()),
         phi_(map.size() * (rows + 1) * COLUMNS),
-        points_(rows * map_.n_features),
-        marks_(marks_size(rows, labels.m, table_.marks_at_once)),
+        points_(rows * map_.n_coordinates),
+        target_features_(blocks_size(rows, labels.m, table_.block_columns)),
         base_(rows * labels.m),
         cumulative_(rows * labels.m),
         costs_(rows * labels.m),
@@ -75,7 +75,7 @@ template <class T> class Tile {
   void make(const T* points, int64_t begin, Share share) {
     for (int64_t g = share.begin; g < share.end; ++g) {
       const int64_t first = g * ROW_STEP, from = std::min(begin + first, labels_.n);
-      const int64_t end = std::min(from + ROW_STEP, labels_.n), d = map_.n_features;
+      const int64_t end = std::min(from + ROW_STEP, labels_.n), d = map_.n_coordinates;
       double* x = points_.get() + first * d;
       widened(points, d, from, end, ROW_STEP, x);
       for (int64_t i = first; i < first + ROW_STEP; ++i) norms_[i] = map_.n_factors ? 0 : norm_;
@@ -95,7 +95,7 @@ template <class T> class Tile {
   // S0 += the base residuals' products, for a share of the panels.
   void add_base(Share panels, double* sums) const {
     for (int64_t p = panels.begin; p < panels.end; ++p)
-      table_.add_products(panel(p), marks_.get(), stride_, labels_.m, sums + p * labels_.m * COLUMNS);
+      table_.add_products(panel(p), target_features_.get(), stride_, labels_.m, sums + p * labels_.m * COLUMNS);
   }
   double base_cost(int64_t rows) const {
     double sum = 0;
@@ -125,7 +125,7 @@ template <class T> class Tile {
 
   // Row i of the tile is row `row` of the predictions, or none, which draws label 0 and is left out later.
   void read(int64_t i, int64_t row) {
-    const int64_t m = labels_.m, at_once = table_.marks_at_once;
+    const int64_t m = labels_.m, at_once = table_.block_columns;
     double* base = base_.get() + i * m;
     const bool lanes = m <= LANE_CLASSES;
     double* sums = cumulative_.get() + (lanes ? i / 8 * m * 8 + i % 8 : i * m);
@@ -158,7 +158,7 @@ template <class T> class Tile {
         for (int64_t k = 0; k < m; ++k) costs_[i * m + k] = offset - 2 * p[k];
       }
     }
-    pack_row(base, i, stride_, m, int(at_once), marks_.get());
+    pack_row(base, i, stride_, m, int(at_once), target_features_.get());
   }
 
   // costs and base costs of ROW_STEP rows for a matrix M: with d = delta_label - delta_likely, or delta_label,
@@ -189,7 +189,7 @@ template <class T> class Tile {
   const FeatureTable& table_;
   const int64_t stride_;
   const double norm_;
-  const AlignedBuffer<double> phi_, points_, marks_, base_, cumulative_, costs_, totals_, highest_, norms_, base_costs_;
+  const AlignedBuffer<double> phi_, points_, target_features_, base_, cumulative_, costs_, totals_, highest_, norms_, base_costs_;
   const AlignedBuffer<unsigned> likely_;
 };
 
@@ -445,10 +445,10 @@ bool drawn_label_totals(const FeatureMap& map, const T* points, const DrawnLabel
   const FeatureTable& table = *run.table->features;
   const int64_t panels = packed.size(), m = labels.m, rank = labels.rank, sums_size = m * COLUMNS;
   const int64_t n_roots = labels.root ? threads_of(packed, labels, run) : 0;
-  const AlignedBuffer<double> packed_root(labels.root ? marks_size(m, rank, table.marks_at_once) : 0);
+  const AlignedBuffer<double> packed_root(labels.root ? blocks_size(m, rank, table.block_columns) : 0);
   const AlignedBuffer<double> rooted(n_roots * rank * COLUMNS);
   if (labels.root)
-    for (int64_t k = 0; k < m; ++k) pack_row(labels.root + k * rank, k, m, rank, table.marks_at_once, packed_root.get());
+    for (int64_t k = 0; k < m; ++k) pack_row(labels.root + k * rank, k, m, rank, table.block_columns, packed_root.get());
   const auto finish = [&](int64_t draw, const auto& changes, const double* base, double base_cost, double cost) {
     double total = 0;
     for (int64_t p = 0; p < panels; ++p) {

@@ -14,29 +14,29 @@ constexpr int PACKS = FREQUENCIES / L;       // of a panel's cosines
 constexpr int PHASES = PACKS > 8 ? PACKS : 8;  // packs at a time
 constexpr int PHASE_ROWS = PHASES / PACKS;
 
-// Products of marks are made for so many at a time with two packs of columns: what the registers hold.
+// Products of target features are made for so many at a time with two packs of columns: what the registers hold.
 #if defined(__AVX512F__) || defined(__aarch64__)
-constexpr int MARKS = 10, FORM_ROWS = 8;
+constexpr int BLOCK_COLUMNS = 10, FORM_ROWS = 8;
 #elif defined(__AVX2__)
-constexpr int MARKS = 6, FORM_ROWS = 4;
+constexpr int BLOCK_COLUMNS = 6, FORM_ROWS = 4;
 #else
-constexpr int MARKS = 4, FORM_ROWS = 4;
+constexpr int BLOCK_COLUMNS = 4, FORM_ROWS = 4;
 #endif
 constexpr int STEP = 2 * L;  // columns of two packs
 
 // <point, direction> for PHASE_ROWS points and the directions of a panel.
-KCALIB_FN void inner_products(const double* points, int64_t n_features, const double* directions, V* out) {
+KCALIB_FN void inner_products(const double* points, int64_t n_coordinates, const double* directions, V* out) {
   for (int i = 0; i < PHASES; ++i) out[i] = V{};
-  for (int64_t k = 0; k < n_features; ++k) {
+  for (int64_t k = 0; k < n_coordinates; ++k) {
     V w[PACKS];
     for (int p = 0; p < PACKS; ++p) w[p] = load<V>(directions + k * FREQUENCIES + p * L);
 #pragma GCC unroll 8
-    for (int i = 0; i < PHASES; ++i) out[i] += points[i / PACKS * n_features + k] * w[i % PACKS];
+    for (int i = 0; i < PHASES; ++i) out[i] += points[i / PACKS * n_coordinates + k] * w[i % PACKS];
   }
 }
 
 void features(const FeaturePanels& map, int64_t panel, const double* points, int64_t rows, double* out) {
-  const int64_t d = map.n_features, size = d * FREQUENCIES;
+  const int64_t d = map.n_coordinates, size = d * FREQUENCIES;
   for (int64_t row = 0; row < rows; row += PHASE_ROWS) {
     V phases[PHASES], sizes[PHASES];
     inner_products(points + row * d, d, map.frequencies + panel * size, phases);
@@ -57,16 +57,16 @@ void features(const FeaturePanels& map, int64_t panel, const double* points, int
   }
 }
 
-template <int COUNT> void products(const double* phi, const double* marks, int64_t rows, double* sums) {
+template <int COUNT> void products(const double* phi, const double* target_features, int64_t rows, double* sums) {
   for (int c = 0; c < COLUMNS; c += STEP) {
     V total[2 * COUNT] = {};
     for (int64_t row = 0; row < rows; ++row) {
       const V a = load<V>(phi + row * COLUMNS + c), b = load<V>(phi + row * COLUMNS + c + L);
 #pragma GCC unroll 10
       for (int j = 0; j < COUNT; ++j) {
-        const double mark = marks[row * MARKS + j];
-        total[2 * j] += mark * a;
-        total[2 * j + 1] += mark * b;
+        const double target = target_features[row * BLOCK_COLUMNS + j];
+        total[2 * j] += target * a;
+        total[2 * j + 1] += target * b;
       }
     }
 #pragma GCC unroll 10
@@ -78,32 +78,32 @@ template <int COUNT> void products(const double* phi, const double* marks, int64
   }
 }
 
-template <int COUNT = MARKS>
-KCALIB_FN void last_products(int64_t count, const double* phi, const double* marks, int64_t rows, double* sums) {
-  if (count == COUNT) return products<COUNT>(phi, marks, rows, sums);
-  if constexpr (COUNT > 1) last_products<COUNT - 1>(count, phi, marks, rows, sums);
+template <int COUNT = BLOCK_COLUMNS>
+KCALIB_FN void last_products(int64_t count, const double* phi, const double* target_features, int64_t rows, double* sums) {
+  if (count == COUNT) return products<COUNT>(phi, target_features, rows, sums);
+  if constexpr (COUNT > 1) last_products<COUNT - 1>(count, phi, target_features, rows, sums);
 }
 
-void add_products(const double* phi, const double* marks, int64_t rows, int64_t n_marks, double* sums) {
-  for (; n_marks > MARKS; n_marks -= MARKS, marks += rows * MARKS, sums += MARKS * COLUMNS)
-    products<MARKS>(phi, marks, rows, sums);
-  last_products(n_marks, phi, marks, rows, sums);
+void add_products(const double* phi, const double* target_features, int64_t rows, int64_t rank, double* sums) {
+  for (; rank > BLOCK_COLUMNS; rank -= BLOCK_COLUMNS, target_features += rows * BLOCK_COLUMNS, sums += BLOCK_COLUMNS * COLUMNS)
+    products<BLOCK_COLUMNS>(phi, target_features, rows, sums);
+  last_products(rank, phi, target_features, rows, sums);
 }
 
-void add_forms(const double* phi, const double* marks, int64_t rows, int64_t n_marks, const double* sums, double* forms) {
+void add_forms(const double* phi, const double* target_features, int64_t rows, int64_t rank, const double* sums, double* forms) {
   for (int64_t row = 0; row < rows; row += FORM_ROWS)
     for (int c = 0; c < COLUMNS; c += STEP) {
       V total[2 * FORM_ROWS] = {};
-      for (int64_t first = 0; first < n_marks; first += MARKS) {
-        const double* block = marks + (first * rows + row * MARKS);
-        const int64_t count = n_marks - first < MARKS ? n_marks - first : MARKS;
+      for (int64_t first = 0; first < rank; first += BLOCK_COLUMNS) {
+        const double* block = target_features + (first * rows + row * BLOCK_COLUMNS);
+        const int64_t count = rank - first < BLOCK_COLUMNS ? rank - first : BLOCK_COLUMNS;
         for (int64_t j = 0; j < count; ++j) {
           const double* of = sums + (first + j) * COLUMNS + c;
           const V a = load<V>(of), b = load<V>(of + L);
 #pragma GCC unroll 8
           for (int i = 0; i < FORM_ROWS; ++i) {
-            total[2 * i] += block[i * MARKS + j] * a;
-            total[2 * i + 1] += block[i * MARKS + j] * b;
+            total[2 * i] += block[i * BLOCK_COLUMNS + j] * a;
+            total[2 * i + 1] += block[i * BLOCK_COLUMNS + j] * b;
           }
         }
       }
@@ -270,7 +270,7 @@ double square_of_sums(double* x, const double* y, int64_t n) {
 
 extern const FeatureTable KCALIB_FEATURES;
 const FeatureTable KCALIB_FEATURES = {
-    MARKS, features, add_products, add_forms, add_squares, add_norms, uniforms, labels,
+    BLOCK_COLUMNS, features, add_products, add_forms, add_squares, add_norms, uniforms, labels,
     merge_runs<true>, merge_runs<false>, merge_singles<true>, merge_singles<false>, multiply, square_of_sums,
 };
 

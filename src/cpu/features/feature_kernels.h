@@ -2,8 +2,8 @@
 // feature_kernels.cpp is compiled once for each, as tile.cpp is.
 //
 // Features lie in panels of FREQUENCIES frequencies: a row of a panel is their cosines, then their sines. Sums over the
-// rows lie in the same panels: sums[mark * COLUMNS + column]. Marks lie in blocks of `marks_at_once` columns, with zeros
-// behind the last: marks[(block * rows + row) * marks_at_once + column].
+// rows lie in the same panels: sums[target * COLUMNS + column]. Target features lie in blocks of `block_columns` columns, with zeros
+// behind the last: target_features[(block * rows + row) * block_columns + column].
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ constexpr int64_t LANE_CLASSES = 256;  // up to so many classes labels are drawn
 
 // A feature map in panels; behind its frequencies the last panel is filled up with amplitudes 0.
 struct FeaturePanels {
-  int64_t n_panels, n_features, n_factors;
-  const double* frequencies;  // frequencies[(panel * n_features + k) * FREQUENCIES + lane]
+  int64_t n_panels, n_coordinates, n_factors;
+  const double* frequencies;  // frequencies[(panel * n_coordinates + k) * FREQUENCIES + lane]
   const double* amplitudes;   // amplitudes[panel * FREQUENCIES + lane]
   const double* projections;  // those of factor l are as the frequencies, from l * n_panels panels on
   const double* offsets;      // as the amplitudes
@@ -54,13 +54,13 @@ constexpr int64_t NEAR_CLASSES = 128, LOOK_AHEAD = 8;
 constexpr int64_t MOST_ROWS = 256;  // of a tile
 
 struct FeatureTable {
-  int marks_at_once;
+  int block_columns;
   // out[row * COLUMNS + column] = a panel of the features of `rows` rows of points, row-major.
   void (*features)(const FeaturePanels& map, int64_t panel, const double* points, int64_t rows, double* out);
-  // sums += sum_row phi[row] (x) marks[row].
-  void (*add_products)(const double* phi, const double* marks, int64_t rows, int64_t n_marks, double* sums);
-  // The lanes of forms[row * FREQUENCIES ...] += <phi[row] (x) marks[row], sums>, to be added up.
-  void (*add_forms)(const double* phi, const double* marks, int64_t rows, int64_t n_marks, const double* sums, double* forms);
+  // sums += sum_row phi[row] (x) target_features[row].
+  void (*add_products)(const double* phi, const double* target_features, int64_t rows, int64_t rank, double* sums);
+  // The lanes of forms[row * FREQUENCIES ...] += <phi[row] (x) target_features[row], sums>, to be added up.
+  void (*add_forms)(const double* phi, const double* target_features, int64_t rows, int64_t rank, const double* sums, double* forms);
   // squares[lane] += sum_row weights[row] (cosine^2 + sine^2).
   void (*add_squares)(const double* phi, const double* weights, int64_t rows, double* squares);
   // norms[row] += |phi[row]|^2.

@@ -1,4 +1,4 @@
-// Feature maps, points and marks packed as feature_kernels.h takes them. Included by features.cpp and drawn_features.cpp.
+// Feature maps, points and target features packed as feature_kernels.h takes them. Included by features.cpp and drawn_features.cpp.
 #pragma once
 
 #include <algorithm>
@@ -17,22 +17,22 @@ class PackedMap {
   explicit PackedMap(const FeatureMap& map)
       : map_(map),
         n_panels_(rounded_up(map.n_frequencies, FREQUENCIES) / FREQUENCIES),
-        frequencies_(n_panels_ * FREQUENCIES * map.n_features),
+        frequencies_(n_panels_ * FREQUENCIES * map.n_coordinates),
         amplitudes_(n_panels_ * FREQUENCIES),
-        projections_(map.n_factors * n_panels_ * FREQUENCIES * map.n_features),
+        projections_(map.n_factors * n_panels_ * FREQUENCIES * map.n_coordinates),
         offsets_(map.n_factors * n_panels_ * FREQUENCIES) {
-    pack(map.frequencies, map.n_features, frequencies_.get());
+    pack(map.frequencies, map.n_coordinates, frequencies_.get());
     pack(map.amplitudes, 1, amplitudes_.get());
     const int64_t padded = n_panels_ * FREQUENCIES;
     for (int64_t l = 0; l < map.n_factors; ++l) {
-      pack(map.projections + l * map.n_frequencies * map.n_features, map.n_features,
-           projections_.get() + l * padded * map.n_features);
+      pack(map.projections + l * map.n_frequencies * map.n_coordinates, map.n_coordinates,
+           projections_.get() + l * padded * map.n_coordinates);
       pack(map.offsets + l * map.n_frequencies, 1, offsets_.get() + l * padded);
     }
   }
 
   FeaturePanels panels() const {
-    return {n_panels_,         map_.n_features,    map_.n_factors, frequencies_.get(),
+    return {n_panels_,         map_.n_coordinates,    map_.n_factors, frequencies_.get(),
             amplitudes_.get(), projections_.get(), offsets_.get()};
   }
   int64_t size() const { return n_panels_; }
@@ -81,13 +81,13 @@ template <class T> void widened(const T* values, int64_t width, int64_t begin, i
   std::fill_n(out + (end - begin) * width, (rows - (end - begin)) * width, 0.0);
 }
 
-// Marks of a tile of so many rows, and the size of the buffer they take.
-inline int64_t marks_size(int64_t rows, int64_t n_marks, int at_once) { return rows * rounded_up(n_marks, at_once); }
-template <class T> void pack_row(const T* marks, int64_t row, int64_t rows, int64_t n_marks, int at_once, double* out) {
-  for (int64_t first = 0; first < n_marks; first += at_once) {
+// Target features of a tile of so many rows, and the size of the buffer they take.
+inline int64_t blocks_size(int64_t rows, int64_t rank, int at_once) { return rows * rounded_up(rank, at_once); }
+template <class T> void pack_row(const T* target_features, int64_t row, int64_t rows, int64_t rank, int at_once, double* out) {
+  for (int64_t first = 0; first < rank; first += at_once) {
     double* to = out + first * rows + row * at_once;
-    const int64_t count = std::min(n_marks - first, int64_t(at_once));
-    std::copy_n(marks + first, count, to);
+    const int64_t count = std::min(rank - first, int64_t(at_once));
+    std::copy_n(target_features + first, count, to);
     std::fill_n(to + count, at_once - count, 0.0);
   }
 }

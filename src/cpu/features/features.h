@@ -17,19 +17,19 @@ namespace kcalib {
 // sines. Row-major: frequencies (F x d), projections (L x F x d), offsets (L x F).
 struct FeatureMap {
   const double *frequencies, *amplitudes, *projections, *offsets;
-  int64_t n_frequencies, n_features, n_factors;
+  int64_t n_frequencies, n_coordinates, n_factors;
 };
 
 // Each returns false if `poll` stopped it; the results are then incomplete.
 
-// sums (2F x n_marks) = sum_i phi(x_i) (x) a_i, and own (F) = sum_i |a_i|^2 times the squares of a frequency's two columns.
+// sums (2F x rank) = sum_i phi(x_i) (x) a_i, and own (F) = sum_i |a_i|^2 times the squares of a frequency's two columns.
 template <class T>
-bool mark_sums(const FeatureMap& map, const T* points, const T* marks, int64_t n, int64_t n_marks, const Run& run, double* sums,
+bool sum_products(const FeatureMap& map, const T* points, const T* target_features, int64_t n, int64_t rank, const Run& run, double* sums,
                double* own);
 
 // forms (n) = <phi(x_i) (x) a_i, sums>, own (n) = |phi(x_i)|^2 |a_i|^2.
 template <class T>
-bool row_forms(const FeatureMap& map, const T* points, const T* marks, int64_t n, int64_t n_marks, const double* sums,
+bool row_forms(const FeatureMap& map, const T* points, const T* target_features, int64_t n, int64_t rank, const double* sums,
                const Run& run, double* forms, double* own);
 
 // out (n x 2F) = phi(x_i).

@@ -57,7 +57,7 @@ struct ResidualSums {
 
 }  // namespace
 
-bool line_residuals(const double* points, int64_t n_features, const int64_t* labels, int64_t n, const Run& run, double* sizes,
+bool line_residuals(const double* points, int64_t n_coordinates, const int64_t* labels, int64_t n, const Run& run, double* sizes,
                     int64_t* n_zeros, double* off_line, double* square_norms) {
   const Chunks chunks(n);
   const LineFunctions& functions = *run.table->line;
@@ -79,8 +79,8 @@ bool line_residuals(const double* points, int64_t n_features, const int64_t* lab
   parallel_tasks(watch, threads, chunks.count, [&](int64_t chunk) {
     const int64_t begin = chunks.begin(chunk);
     double sums[2];
-    const auto residuals = n_features == 1 ? functions.residuals_of_seconds : functions.residuals;
-    residuals(points + n_features * begin, labels + begin, chunks.end(chunk) - begin, sizes + (begin - ones[chunk]),
+    const auto residuals = n_coordinates == 1 ? functions.residuals_of_seconds : functions.residuals;
+    residuals(points + n_coordinates * begin, labels + begin, chunks.end(chunk) - begin, sizes + (begin - ones[chunk]),
               sizes + *n_zeros + 2 + ones[chunk], sums);
     off[chunk] = sums[0];
     squares[chunk] = sums[1];
@@ -168,7 +168,7 @@ bool line_keys(const Samples& samples, const Run& run, Word* keys) {
 }
 
 bool line_order(const Word* keys, const Samples& samples, const Run& run, int64_t* positions, double* places,
-                Marks* marks) {
+                SortedResiduals* sorted) {
   const int64_t n = samples.n, block = samples.block;
   const Chunks chunks(n);
   const KeyLayout layout(n, block);
@@ -185,8 +185,8 @@ bool line_order(const Word* keys, const Samples& samples, const Run& run, int64_
       bool ascending = true;
       do {
         const int64_t ahead = std::min(end + AHEAD, n - 1), sample = layout.sample(keys[ahead], ahead, block);
-        __builtin_prefetch(samples.points + sample * samples.n_features);
-        if (marks->labels) __builtin_prefetch(marks->labels + sample);
+        __builtin_prefetch(samples.points + sample * samples.n_coordinates);
+        if (sorted->labels) __builtin_prefetch(sorted->labels + sample);
         positions[end] = layout.sample(keys[end], end, block);
         places[end] = contained(samples.place(positions[end]));
         ascending = ascending && (end == begin || places[end - 1] <= places[end]);
@@ -198,10 +198,10 @@ bool line_order(const Word* keys, const Samples& samples, const Run& run, int64_
         std::sort(run_of_equals.begin(), run_of_equals.end());
         for (int64_t i = begin; i < end; ++i) std::tie(places[i], positions[i]) = run_of_equals[std::size_t(i - begin)];
       }
-      for (int64_t i = begin; marks->labels && i < end; ++i) {
-        const int64_t at = positions[i], label = marks->labels[at];
+      for (int64_t i = begin; sorted->labels && i < end; ++i) {
+        const int64_t at = positions[i], label = sorted->labels[at];
         const Residual residual(samples.points + 2 * at, label);
-        marks->values[i] = std::sqrt(2.0) * (label ? residual.size() : -residual.size());
+        sorted->values[i] = std::sqrt(2.0) * (label ? residual.size() : -residual.size());
         part.add(residual);
       }
       begin = end;
@@ -209,8 +209,8 @@ bool line_order(const Word* keys, const Samples& samples, const Run& run, int64_
     sums.set(chunk, part);
     watch.task_done();
   });
-  sums.write(&marks->off_line, &marks->square_norms);
-  marks->worst = *std::max_element(sums.worst.begin(), sums.worst.end());
+  sums.write(&sorted->off_line, &sorted->square_norms);
+  sorted->worst = *std::max_element(sums.worst.begin(), sums.worst.end());
   return !watch.stopped();
 }
 

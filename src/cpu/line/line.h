@@ -18,8 +18,8 @@ namespace kcalib {
 bool line_gap(const double* points, int64_t n, const Run& run, double* largest);
 
 // Sizes of the residuals of the n points (1 - c, c) as `Residuals` has them, but not sorted. A point that rounding puts off the line has the residual r of the nearest on it, and
-// <e, e'> = 2 r r' + 2 d d'. off_line = sum |d|, square_norms = sum <e, e>. n_features: 2, or 1 where points are c alone.
-bool line_residuals(const double* points, int64_t n_features, const int64_t* labels, int64_t n, const Run& run, double* sizes,
+// <e, e'> = 2 r r' + 2 d d'. off_line = sum |d|, square_norms = sum <e, e>. n_coordinates: 2, or 1 where points are c alone.
+bool line_residuals(const double* points, int64_t n_coordinates, const int64_t* labels, int64_t n, const Run& run, double* sizes,
                     int64_t* n_zeros, double* off_line, double* square_norms);
 
 // Sums over the pairs i < j of k(x_i, x_j) r_i r_j, and of its size (`squared`: r_i^2 r_j^2, twice).
@@ -28,8 +28,8 @@ bool line_total(const Residuals& residuals, const LineKernel& kernel, bool squar
 // Samples in the user's order: row-major points, whose last coordinate is the place on the line, in blocks.
 struct Samples {
   const double* points;
-  int64_t n_features, n, block;
-  double place(int64_t i) const { return points[i * n_features + n_features - 1]; }
+  int64_t n_coordinates, n, block;
+  double place(int64_t i) const { return points[i * n_coordinates + n_coordinates - 1]; }
 };
 
 // Keys that sort as the places do within blocks of consecutive samples: number of the block, place
@@ -37,16 +37,16 @@ struct Samples {
 bool line_keys(const Samples& samples, const Run& run, Word* keys);
 
 // Signed residuals of sorted samples, as `line_residuals` has them; of n points (1 - c, c).
-struct Marks {
+struct SortedResiduals {
   const int64_t* labels;  // null: not wanted
   double* values;  // sqrt(2) r
   double off_line, square_norms;
   double worst;  // largest |d| / r
 };
 
-// From the sorted keys, the samples sorted by place, equal ones by number; their places and marks.
+// From the sorted keys, the samples sorted by place, equal ones by number; their places and residuals.
 bool line_order(const Word* keys, const Samples& samples, const Run& run, int64_t* positions, double* places,
-                Marks* marks);
+                SortedResiduals* sorted);
 
 // Points ascending within blocks (the last may be shorter); points of different blocks do not see each other.
 struct Line {

@@ -23,7 +23,7 @@ inline double mixture_work(const Mixtures* m) {
 // Operations that a pair takes, about; of the entries alone, or with what is asked beside them.
 template <class T> double pair_work(const PairProblem<T>& problem, bool of_entries = false) {
   const double products = problem.left.expecting && !of_entries ? 3 : 1;
-  const double vectors = double(problem.left.n_features) * products + double(problem.left.n_marks) + 20.0;
+  const double vectors = double(problem.left.n_coordinates) * products + double(problem.left.n_features) + 20.0;
   return vectors + mixture_work(problem.program.target) + mixture_work(problem.program.predicted);
 }
 
@@ -33,7 +33,7 @@ template <class T> double pair_work(const PairProblem<T>& problem, bool of_entri
 template <class T> int64_t block_rows(const PairProblem<T>& problem, int64_t n) {
   constexpr int64_t SECOND_LEVEL = 1 << 20;  // bytes of it for rows
   constexpr double LONG = 2e4;            // operations of a pair: microseconds
-  const bool few = n < 2048 || 192 * problem.left.n_marks * int64_t(sizeof(T)) > SECOND_LEVEL;
+  const bool few = n < 2048 || 192 * problem.left.n_features * int64_t(sizeof(T)) > SECOND_LEVEL;
   return (few && sizeof(T) == sizeof(double)) || pair_work(problem, true) > LONG ? 96 : 192;
 }
 
@@ -51,7 +51,7 @@ template <class T> class PackedSide {
         buffer_(stride_ * (used_once ? run.threads : ceil_divide(side.n, block))) {
     if (used_once) return;
     const int64_t blocks = ceil_divide(side.n, block);
-    const double work = 200 + 10.0 * double(side.n_features * (side.expecting ? 3 : 1) + side.n_marks);  // of a sample, with its share of fresh memory
+    const double work = 200 + 10.0 * double(side.n_coordinates * (side.expecting ? 3 : 1) + side.n_features);  // of a sample, with its share of fresh memory
     const int threads = team_size(run, blocks, double(side.n) * work);
     parallel_tasks(threads, blocks, [&](int64_t j) { pack(j, buffer_.get() + j * stride_); });
   }

@@ -10,44 +10,44 @@
 namespace kcalib {
 namespace {
 
-// WIDTH samples, one in each lane: points (not with labels: see `repair`), marks, |x|^2 and,
+// WIDTH samples, one in each lane: points (not with labels: see `repair`), features, |x|^2 and,
 // with labels, |e|^2 and the labels (as integers of the lane's size). With a centre c the points x about it are in the
-// place of the marks, and behind the labels is what x lacks of a target factor: see `both_from`. Of a side that is `expecting`
+// place of the features, and behind the labels is what x lacks of a target factor: see `both_from`. Of a side that is `expecting`
 // |x|^2 / 2, and x, x / 2 - x^2 and x once more come last.
 template <class T> struct Panel {
   const T* points;
-  const T* marks;
+  const T* features;
   const T* point_norms;
-  const T* mark_norms;
+  const T* feature_norms;
   const T* labels;
   const T* offsets;
   const T *half_norms, *squares;
-  int64_t n_features, n_marks;
+  int64_t n_coordinates, n_features;
 
   Panel(const Side<T>& side, const T* packed)
       : points(packed),
-        marks(packed + (side.labels ? 0 : side.n_features * WIDTH<T>)),
-        point_norms(marks + side.n_marks * WIDTH<T>),
-        mark_norms(point_norms + WIDTH<T>),
-        labels(mark_norms + WIDTH<T>),
+        features(packed + (side.labels ? 0 : side.n_coordinates * WIDTH<T>)),
+        point_norms(features + side.n_features * WIDTH<T>),
+        feature_norms(point_norms + WIDTH<T>),
+        labels(feature_norms + WIDTH<T>),
         offsets(labels + WIDTH<T>),
         half_norms(packed + size_without_squares(side)),
         squares(half_norms + WIDTH<T>),
-        n_features(side.n_features),
-        n_marks(side.n_marks) {}
+        n_coordinates(side.n_coordinates),
+        n_features(side.n_features) {}
   static int64_t size_without_squares(const Side<T>& side) {
-    return (side.labels ? side.n_marks + (side.centre ? 4 : 3) : side.n_features + side.n_marks + 1) * WIDTH<T>;
+    return (side.labels ? side.n_features + (side.centre ? 4 : 3) : side.n_coordinates + side.n_features + 1) * WIDTH<T>;
   }
   static int64_t size(const Side<T>& side) {
-    return size_without_squares(side) + (side.expecting ? (1 + 3 * side.n_features) * WIDTH<T> : 0);
+    return size_without_squares(side) + (side.expecting ? (1 + 3 * side.n_coordinates) * WIDTH<T> : 0);
   }
 };
 
 // ROWS lanes of panels that follow each other, from lane `first` on.
 template <class T> struct RowGroup {
-  const T *points[ROWS], *marks[ROWS], *squares[ROWS];
-  T point_norms[ROWS], mark_norms[ROWS], offsets[ROWS], half_norms[ROWS];  // offsets: with a centre only
-  T least_mark_norm;
+  const T *points[ROWS], *features[ROWS], *squares[ROWS];
+  T point_norms[ROWS], feature_norms[ROWS], offsets[ROWS], half_norms[ROWS];  // offsets: with a centre only
+  T least_feature_norm;
   int64_t labels[ROWS], common_label;  // -1 if they differ
 
   void look_at(const Side<T>& side, const T* packed, int64_t first) {
@@ -60,14 +60,14 @@ template <class T> struct RowGroup {
         lane = 0;
       }
       points[r] = panel.points + lane;
-      marks[r] = panel.marks + lane;
+      features[r] = panel.features + lane;
       squares[r] = panel.squares + lane;
       point_norms[r] = panel.point_norms[lane];
-      mark_norms[r] = side.labels ? panel.mark_norms[lane] : T(0);
+      feature_norms[r] = side.labels ? panel.feature_norms[lane] : T(0);
       offsets[r] = side.centre ? panel.offsets[lane] : T(0);
       half_norms[r] = side.expecting ? panel.half_norms[lane] : T(0);
       labels[r] = side.labels ? __builtin_bit_cast(typename Lane<T>::bits, panel.labels[lane]) : 0;
-      least_mark_norm = r && least_mark_norm < mark_norms[r] ? least_mark_norm : mark_norms[r];
+      least_feature_norm = r && least_feature_norm < feature_norms[r] ? least_feature_norm : feature_norms[r];
       common_label = r == 0 || labels[r] == common_label ? labels[r] : -1;
     }
   }
@@ -157,7 +157,7 @@ KCALIB_FN void pack_rows(const Side<T>& side, int64_t first, int64_t valid, cons
   }
 }
 
-// Lanes beyond the last sample are zeros: their marks make every entry zero.
+// Lanes beyond the last sample are zeros: their features make every entry zero.
 template <class T> void pack(const Side<T>& side, int64_t begin, int64_t end, T* packed) {
   const auto same = [](auto x, int64_t) { return x; };
   const auto about_centre = [&](auto x, int64_t k) KCALIB_INLINE {
@@ -167,57 +167,57 @@ template <class T> void pack(const Side<T>& side, int64_t begin, int64_t end, T*
   for (int64_t p = 0; p < panels_of<T>(end - begin); ++p) {
     const int64_t first = begin + p * WIDTH<T>, valid = end - first < WIDTH<T> ? end - first : WIDTH<T>;
     if (!side.labels) {
-      pack_rows(side, first, valid, side.points, side.n_features, packed, same);
-      packed += side.n_features * WIDTH<T>;
+      pack_rows(side, first, valid, side.points, side.n_coordinates, packed, same);
+      packed += side.n_coordinates * WIDTH<T>;
     }
-    T* marks = packed;
-    packed += side.n_marks * WIDTH<T>;
+    T* features = packed;
+    packed += side.n_features * WIDTH<T>;
     if (side.centre)
-      pack_rows(side, first, valid, side.points, side.n_features, marks, about_centre);
-    else if (side.marks)
-      pack_rows(side, first, valid, side.marks, side.n_marks, marks, same);
+      pack_rows(side, first, valid, side.points, side.n_coordinates, features, about_centre);
+    else if (side.features)
+      pack_rows(side, first, valid, side.features, side.n_features, features, same);
     else
-      pack_rows(side, first, valid, side.points, side.n_features, marks, [](auto x, int64_t) { return -x; });
-    T *point_norms = packed, *mark_norms = packed + WIDTH<T>, *labels = packed + 2 * WIDTH<T>, *offsets = packed + 3 * WIDTH<T>;
+      pack_rows(side, first, valid, side.points, side.n_coordinates, features, [](auto x, int64_t) { return -x; });
+    T *point_norms = packed, *feature_norms = packed + WIDTH<T>, *labels = packed + 2 * WIDTH<T>, *offsets = packed + 3 * WIDTH<T>;
     packed += (!side.labels ? 1 : side.centre ? 4 : 3) * WIDTH<T>;
     for (T* number = point_norms; number < packed; ++number) *number = T(0);
     if (side.expecting) {
-      const int64_t size = side.n_features * WIDTH<T>;
+      const int64_t size = side.n_coordinates * WIDTH<T>;
       for (int64_t j = 0; j < WIDTH<T>; ++j)
-        packed[j] = j < valid ? T(0.5) * square_norm(side.points + side.row(first + j) * side.n_features, side.n_features) : T(0);
+        packed[j] = j < valid ? T(0.5) * square_norm(side.points + side.row(first + j) * side.n_coordinates, side.n_coordinates) : T(0);
       packed += WIDTH<T>;
-      pack_rows(side, first, valid, side.points, side.n_features, packed, same);
-      pack_rows(side, first, valid, side.points, side.n_features, packed + size, [](auto x, int64_t) { return T(0.5) * x - x * x; });
+      pack_rows(side, first, valid, side.points, side.n_coordinates, packed, same);
+      pack_rows(side, first, valid, side.points, side.n_coordinates, packed + size, [](auto x, int64_t) { return T(0.5) * x - x * x; });
       __builtin_memcpy(packed + 2 * size, packed, size * sizeof(T));
       packed += 3 * size;
     }
     for (int64_t j = 0; j < valid; ++j) {
       const int64_t row = side.row(first + j);
-      const T* point = side.points + row * side.n_features;
+      const T* point = side.points + row * side.n_coordinates;
       if (!side.labels) {
-        point_norms[j] = square_norm(point, side.n_features);
-        if (side.classes) marks[side.classes[row] * WIDTH<T> + j] = T(1) - point[side.classes[row]];
+        point_norms[j] = square_norm(point, side.n_coordinates);
+        if (side.classes) features[side.classes[row] * WIDTH<T> + j] = T(1) - point[side.classes[row]];
         continue;
       }
       const int label = side.labels[row];
       T own, others;
-      if (side.marks) {
-        const T* residual = side.marks + row * side.n_marks;
+      if (side.features) {
+        const T* residual = side.features + row * side.n_features;
         own = residual[label];
-        others = square_norm(residual, label) + square_norm(residual + label + 1, side.n_marks - label - 1);
+        others = square_norm(residual, label) + square_norm(residual + label + 1, side.n_features - label - 1);
       } else {
         own = T(1) - point[label];
-        others = square_norm(point, label) + square_norm(point + label + 1, side.n_features - label - 1);
-        if (!side.centre) marks[label * WIDTH<T> + j] = own;
+        others = square_norm(point, label) + square_norm(point + label + 1, side.n_coordinates - label - 1);
+        if (!side.centre) features[label * WIDTH<T> + j] = own;
       }
       if (side.centre) {
-        const AboutCentre<T> about(point, side.centre, side.n_features);
+        const AboutCentre<T> about(point, side.centre, side.n_coordinates);
         point_norms[j] = about.square_norm;
         offsets[j] = about.product - T(side.centre[label]);
       } else {
         point_norms[j] = others + (T(1) - own) * (T(1) - own);
       }
-      mark_norms[j] = others + own * own;
+      feature_norms[j] = others + own * own;
       labels[j] = __builtin_bit_cast(T, typename Lane<T>::bits(label));
     }
   }

@@ -20,7 +20,7 @@ template <> const MixtureFunctions<float>& mixtures<float>() { return KCALIB_MIX
 // Up to this many features the squared distance comes from differences; beyond it
 // from |x|^2 + |x'|^2 - 2 x.x', with pairs nearer than NEAR recomputed by differences,
 // because the expansion loses their digits (identical rows: 2e-8 in the distance).
-constexpr int64_t DIRECT_FEATURES = 8;
+constexpr int64_t DIRECT_COORDINATES = 8;
 constexpr double NEAR = 1e-3;
 // For pairs of different labels, whose distance from residuals is a sum of at most four: those no nearer than this are not
 // NEAR whatever the terms are; of diffuse predictions terms are small, too, and so may be the distance.
@@ -40,7 +40,7 @@ template <class V> struct RegisterTile {
   int64_t row_end, column_end;   // where the block ends
   const int64_t* column_labels;  // of each pack, the label of all of its columns, -1 if they differ; with labels only
   int64_t common_label;          // of all columns
-  T least_mark_norm;          // of the columns
+  T least_feature_norm;          // of the columns
 };
 
 // The quantities of a tile's pairs that the kernel's factors ask for, each computed at
@@ -52,14 +52,14 @@ template <class V> class Quantities {
   explicit Quantities(const RegisterTile<V>& tile) : tile_(tile) {}
 
   const V* dot() {
-    if (!have_dot_) accumulate<Product, V>(panel_rows(tile_.rows.points), tile_.columns.points, tile_.columns.n_features, storing(dot_));
+    if (!have_dot_) accumulate<Product, V>(panel_rows(tile_.rows.points), tile_.columns.points, tile_.columns.n_coordinates, storing(dot_));
     have_dot_ = true;
     return dot_;
   }
 
   const V* cityblock() {
     if (!have_distance_)
-      accumulate<AbsoluteDifference, V>(panel_rows(tile_.rows.points), tile_.columns.points, tile_.columns.n_features, storing(distance_));
+      accumulate<AbsoluteDifference, V>(panel_rows(tile_.rows.points), tile_.columns.points, tile_.columns.n_coordinates, storing(distance_));
     have_distance_ = true;
     return distance_;
   }
@@ -92,13 +92,13 @@ template <class V> class Quantities {
       mixtures<R>().squared_mmd(*tile_.program.predicted, rows.points, columns.points, reinterpret_cast<R*>(squared_));
       return squared_;
     }
-    if (columns.n_features <= DIRECT_FEATURES) {
-      accumulate<SquaredDifference, V>(panel_rows(rows.points), columns.points, columns.n_features, storing(squared_));
+    if (columns.n_coordinates <= DIRECT_COORDINATES) {
+      accumulate<SquaredDifference, V>(panel_rows(rows.points), columns.points, columns.n_coordinates, storing(squared_));
       return squared_;
     }
     V column_norm[VECTORS], nearest[VECTORS] = {};  // below 0: some pair is near
     for (int v = 0; v < VECTORS; ++v) column_norm[v] = load<V>(columns.point_norms + v * LANES<V>);
-    accumulate<Product, V>(panel_rows(rows.points), columns.points, columns.n_features, [&](int r, const V* dot) KCALIB_INLINE {
+    accumulate<Product, V>(panel_rows(rows.points), columns.points, columns.n_coordinates, [&](int r, const V* dot) KCALIB_INLINE {
       for (int v = 0; v < VECTORS; ++v) {
         const V norms = rows.point_norms[r] + column_norm[v];
         const V d2 = norms - R(2) * dot[v];
@@ -122,7 +122,7 @@ template <class V> class Quantities {
     const auto& rows = tile_.rows;
     const auto& columns = tile_.columns;
     const auto multiply = [&](auto&& finish) KCALIB_INLINE {
-      accumulate<Product, V>(panel_rows(rows.marks, first), columns.marks + first * WIDTH<R>, columns.n_marks - first, finish,
+      accumulate<Product, V>(panel_rows(rows.features, first), columns.features + first * WIDTH<R>, columns.n_features - first, finish,
                              first ? target : nullptr);
     };
     if (rows.common_label < 0 || tile_.common_label < 0 || rows.common_label == tile_.common_label) {
@@ -130,7 +130,7 @@ template <class V> class Quantities {
       return squared_from(target);
     }
     have_squared_ = true;
-    const R* crossed = columns.marks + rows.common_label * WIDTH<R>;
+    const R* crossed = columns.features + rows.common_label * WIDTH<R>;
     V column_part[VECTORS], nearest[VECTORS];
     for (int v = 0; v < VECTORS; ++v) {
       column_part[v] = R(2) * load<V>(crossed + v * LANES<V>) + load<V>(columns.point_norms + v * LANES<V>);
@@ -173,12 +173,12 @@ template <class V> class Quantities {
         squared_[r * VECTORS + v] = d2;
       };
       if (others) {
-        const V column_part = offset - load<V>(columns.marks + rows.common_label * WIDTH<R> + lane);
+        const V column_part = offset - load<V>(columns.features + rows.common_label * WIDTH<R> + lane);
 #pragma GCC unroll 6
         for (int r = 0; r < ROWS; ++r) {
           V& t = target[r * VECTORS + v];
           distances(r, t);
-          t += column_part + (rows.offsets[r] - rows.marks[r][tile_.common_label * WIDTH<R>]);
+          t += column_part + (rows.offsets[r] - rows.features[r][tile_.common_label * WIDTH<R>]);
         }
       } else {
         const Bits<V> labels = to_bits(load<V>(columns.labels + lane));
@@ -186,15 +186,15 @@ template <class V> class Quantities {
         for (int r = 0; r < ROWS; ++r) {
           V& t = target[r * VECTORS + v];
           distances(r, t);
-          const V other = label < 0 ? gather<V>(rows.marks[r], labels * WIDTH<R>) : splat<V>(rows.marks[r][label * WIDTH<R>]);
-          const V crossed = load<V>(columns.marks + rows.labels[r] * WIDTH<R> + lane) + other;
+          const V other = label < 0 ? gather<V>(rows.features[r], labels * WIDTH<R>) : splat<V>(rows.features[r][label * WIDTH<R>]);
+          const V crossed = load<V>(columns.features + rows.labels[r] * WIDTH<R> + lane) + other;
           const V hit = labels == typename Lane<R>::bits(rows.labels[r]) ? splat<V>(R(1)) : V{};
           t = (t - crossed) + ((offset + rows.offsets[r]) + hit);
         }
       }
     }
     if (__builtin_expect(any(lowest(near) < R(0)), 0)) repair_expanded();
-    if (__builtin_expect(rows.least_mark_norm * tile_.least_mark_norm < R(SMALL_TARGETS), 0)) repair_targets(target);
+    if (__builtin_expect(rows.least_feature_norm * tile_.least_feature_norm < R(SMALL_TARGETS), 0)) repair_targets(target);
   }
 
  private:
@@ -216,7 +216,7 @@ template <class V> class Quantities {
 #pragma GCC unroll 1
     for (int v = 0; v < VECTORS; ++v) {
       const int lane = v * LANES<V>;
-      const V mark_norm = load<V>(columns.mark_norms + lane), point_norm = load<V>(columns.point_norms + lane);
+      const V feature_norm = load<V>(columns.feature_norms + lane), point_norm = load<V>(columns.point_norms + lane);
       const int64_t label = tile_.column_labels[v];
       if (label >= 0) {
 #pragma GCC unroll 6
@@ -224,12 +224,12 @@ template <class V> class Quantities {
           V& d2 = squared_[r * VECTORS + v];
           const V t = target[r * VECTORS + v];
           if (rows.labels[r] == label) {
-            const V norms = rows.mark_norms[r] + mark_norm;
+            const V norms = rows.feature_norms[r] + feature_norm;
             d2 = norms - R(2) * t;
             near[v] = lower(d2 - norms * R(NEAR), near[v]);
           } else {
-            const V other = load<V>(columns.marks + rows.labels[r] * WIDTH<R> + lane);
-            d2 = R(2) * (other + rows.marks[r][label * WIDTH<R>] - t) + (point_norm + rows.point_norms[r]);
+            const V other = load<V>(columns.features + rows.labels[r] * WIDTH<R> + lane);
+            d2 = R(2) * (other + rows.features[r][label * WIDTH<R>] - t) + (point_norm + rows.point_norms[r]);
             nearest[v] = lower(d2, nearest[v]);
           }
         }
@@ -238,8 +238,8 @@ template <class V> class Quantities {
         for (int r = 0; r < ROWS; ++r) {
           V& d2 = squared_[r * VECTORS + v];
           const V t = target[r * VECTORS + v];
-          const V crossed = gather<V>(rows.marks[r], labels * WIDTH<R>) + load<V>(columns.marks + rows.labels[r] * WIDTH<R> + lane);
-          const V norms = rows.mark_norms[r] + mark_norm;
+          const V crossed = gather<V>(rows.features[r], labels * WIDTH<R>) + load<V>(columns.features + rows.labels[r] * WIDTH<R> + lane);
+          const V norms = rows.feature_norms[r] + feature_norm;
           const auto same = labels == typename Lane<R>::bits(rows.labels[r]);
           d2 = same ? norms - R(2) * t : R(2) * (crossed - t) + (rows.point_norms[r] + point_norm);
           near[v] = lower(same ? d2 - norms * R(NEAR) : V{}, near[v]);
@@ -266,7 +266,7 @@ template <class V> class Quantities {
     const auto& rows = tile_.rows;
     for (int r = 0; r < ROWS; ++r)
       for (int v = 0; v < VECTORS; ++v) {
-        const V product = rows.mark_norms[r] * load<V>(tile_.columns.mark_norms + v * LANES<V>);
+        const V product = rows.feature_norms[r] * load<V>(tile_.columns.feature_norms + v * LANES<V>);
         const auto small = product < R(SMALL_TARGETS);
         if (!any(small)) continue;
         for (int l = 0; l < LANES<V>; ++l) {
@@ -279,8 +279,8 @@ template <class V> class Quantities {
 
   // <e, e'>, in which no 1 - p is the difference of terms.
   R residual_product(int64_t i, int64_t j) const {
-    const int64_t length = tile_.left.n_features;
-    if (tile_.left.marks) return product(tile_.left.marks + i * length, tile_.right.marks + j * length, length);
+    const int64_t length = tile_.left.n_coordinates;
+    if (tile_.left.features) return product(tile_.left.features + i * length, tile_.right.features + j * length, length);
     const R* x = tile_.left.points + i * length;
     const R* y = tile_.right.points + j * length;
     const int64_t a = tile_.left.labels[i], b = tile_.right.labels[j], low = a < b ? a : b, high = a < b ? b : a;
@@ -309,15 +309,15 @@ template <class V> class Quantities {
       if (!any(nearest[v] < R(NEAR_OTHERS)) && !(near && any(near[v] < R(0)))) continue;
       const int lane = v * LANES<V>;
       const Bits<V> labels = to_bits(load<V>(columns.labels + lane));
-      const V mark_norms = load<V>(columns.mark_norms + lane), point_norms = load<V>(columns.point_norms + lane);
+      const V feature_norms = load<V>(columns.feature_norms + lane), point_norms = load<V>(columns.point_norms + lane);
       const int64_t label = tile_.column_labels[v];
       for (int r = 0; r < ROWS; ++r) {
         V& d2 = squared_[r * VECTORS + v];
         const auto same = labels == typename Lane<R>::bits(rows.labels[r]);
-        const V norms = rows.mark_norms[r] + mark_norms;
+        const V norms = rows.feature_norms[r] + feature_norms;
         if (!any(d2 < (same ? norms * R(NEAR) : splat<V>(R(NEAR_OTHERS))))) continue;
-        const V other = label < 0 ? gather<V>(rows.marks[r], labels * WIDTH<R>) : splat<V>(rows.marks[r][label * WIDTH<R>]);
-        const V crossed = load<V>(columns.marks + rows.labels[r] * WIDTH<R> + lane) + other;
+        const V other = label < 0 ? gather<V>(rows.features[r], labels * WIDTH<R>) : splat<V>(rows.features[r][label * WIDTH<R>]);
+        const V crossed = load<V>(columns.features + rows.labels[r] * WIDTH<R> + lane) + other;
         const V others = (rows.point_norms[r] + point_norms) - R(2) * crossed;
         const auto close = d2 < (same ? norms : others) * R(NEAR);
         if (!any(close)) continue;
@@ -332,7 +332,7 @@ template <class V> class Quantities {
   }
 
   R squared_difference(int64_t i, int64_t j) const {
-    const int64_t length = tile_.left.n_features;
+    const int64_t length = tile_.left.n_coordinates;
     const R* x = tile_.left.points + i * length;
     const R* y = tile_.right.points + j * length;
     if (x == y) return 0;  // a sample and itself, in blocks on the diagonal
@@ -352,7 +352,7 @@ template <class V> class Quantities {
     V even{}, odd{};
     const R* row = tile_.rows.points[r];
     const R* column = tile_.columns.points + v * LANES<V>;
-    const int64_t length = tile_.columns.n_features;
+    const int64_t length = tile_.columns.n_coordinates;
     int64_t k = 0;
     for (; k + 1 < length; k += 2) {
       even = SquaredDifference::step<V>(even, row[k * WIDTH<R>], load<V>(column + k * WIDTH<R>));

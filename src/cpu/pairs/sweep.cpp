@@ -14,7 +14,7 @@ namespace kcalib {
 namespace {
 
 template <class T> Side<T> typed(const Side<void>& side) {
-  return {static_cast<const T*>(side.points), side.n_features, static_cast<const T*>(side.marks), side.n_marks, side.labels,
+  return {static_cast<const T*>(side.points), side.n_coordinates, static_cast<const T*>(side.features), side.n_features, side.labels,
           side.classes, side.centre, side.order, side.n, side.expecting};
 }
 

@@ -55,7 +55,7 @@ template <class V> __attribute__((noinline)) void expected_parts(const RegisterT
   using T = Real<V>;
   const auto& rows = tile.rows;
   const auto& columns = tile.columns;
-  const int64_t m = columns.n_features;
+  const int64_t m = columns.n_coordinates;
   accumulate<Product, V>(panel_rows(rows.squares, m), columns.squares, 2 * m, storing(products));
   V half_norms[VECTORS];
   for (int v = 0; v < VECTORS; ++v) half_norms[v] = load<V>(columns.half_norms + v * LANES<V>);
@@ -95,7 +95,7 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
     const int64_t groups_here = (rows_here + ROWS - 1) / ROWS;
     visitor.start_panel();
     int64_t column_labels[VECTORS] = {}, common_label = -1, first = 0;
-    T least_mark_norm{};
+    T least_feature_norm{};
     if (residual) {
       for (int v = 0; v < VECTORS; ++v) {
         const Bits<V> labels = to_bits(load<V>(panel.labels + v * LANES<V>));
@@ -105,30 +105,30 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
       for (int v = 1; v < VECTORS; ++v)
         if (column_labels[v] != column_labels[0]) common_label = -1;
       if (right.centre) {
-        least_mark_norm = panel.mark_norms[0];
+        least_feature_norm = panel.feature_norms[0];
         for (int l = 1; l < WIDTH<T>; ++l)
-          least_mark_norm = panel.mark_norms[l] < least_mark_norm ? panel.mark_norms[l] : least_mark_norm;
+          least_feature_norm = panel.feature_norms[l] < least_feature_norm ? panel.feature_norms[l] : least_feature_norm;
       } else if (common_label >= 0 && common_label != parts_of) {
         parts_of = common_label;
         for (int64_t g = 0; g < n_groups; ++g)
           for (int r = 0; r < ROWS; ++r)
-            row_parts[g][r] = groups[g].point_norms[r] + T(2) * groups[g].marks[r][parts_of * WIDTH<T>];
+            row_parts[g][r] = groups[g].point_norms[r] + T(2) * groups[g].features[r][parts_of * WIDTH<T>];
       }
       // All of the product but the last features, whose part of the panel then is at hand.
-      for (; first + FEATURES_AT_ONCE < panel.n_marks; first += FEATURES_AT_ONCE) {
-        const T* part = panel.marks + first * WIDTH<T>;
+      for (; first + FEATURES_AT_ONCE < panel.n_features; first += FEATURES_AT_ONCE) {
+        const T* part = panel.features + first * WIDTH<T>;
         const int64_t share = WIDTH<T> * int64_t(sizeof(T)) / groups_here;  // bytes of the next part, for a feature of a group
         for (int64_t g = 0; g < groups_here; ++g) {
           // Feature by feature: many lines at once would be in the way of the rows, which come from the second level.
           const char* next = reinterpret_cast<const char*>(part + part_size) + g * share * FEATURES_AT_ONCE;
-          const auto rows = g + 1 < groups_here ? panel_rows(groups[g + 1].marks, first)
-                                                : panel_rows(groups[0].marks, first + FEATURES_AT_ONCE);
+          const auto rows = g + 1 < groups_here ? panel_rows(groups[g + 1].features, first)
+                                                : panel_rows(groups[0].features, first + FEATURES_AT_ONCE);
           const auto ahead = [=](int64_t k) KCALIB_INLINE {
             __builtin_prefetch(next + k * share);
             __builtin_prefetch(rows.at[0] + k * WIDTH<T>);
             __builtin_prefetch(rows.at[ROWS - 1] + k * WIDTH<T>);
           };
-          accumulate<Product, V>(panel_rows(groups[g].marks, first), part, FEATURES_AT_ONCE, storing(targets[g]),
+          accumulate<Product, V>(panel_rows(groups[g].features, first), part, FEATURES_AT_ONCE, storing(targets[g]),
                                  first ? targets[g] : nullptr, ahead);
         }
       }
@@ -136,18 +136,18 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
     const Prefetch prefetch(panel.points + panel_size, (panel_size < part_size ? panel_size : part_size) * int64_t(sizeof(T)), groups_here);
     for (int64_t i = 0; i < rows_here; i += ROWS) {
       const RegisterTile<V> tile{groups[i / ROWS], panel, program, left, right, block.row_begin + i, block.column_begin + j,
-                                 block.row_end, block.column_end, column_labels, common_label, least_mark_norm};
+                                 block.row_end, block.column_end, column_labels, common_label, least_feature_norm};
       Quantities<V> quantities(tile);
       V* target = targets[first ? i / ROWS : 0];  // one that stays in L1, if there is no part of the product yet
       prefetch.step(i / ROWS);
       if (residual && right.centre) {
-        accumulate<Product, V>(panel_rows(tile.rows.marks, first), panel.marks + first * WIDTH<T>,
-                               panel.n_marks - first, storing(target), first ? target : nullptr);
+        accumulate<Product, V>(panel_rows(tile.rows.features, first), panel.features + first * WIDTH<T>,
+                               panel.n_features - first, storing(target), first ? target : nullptr);
         quantities.both_from(target);
       } else if (residual) {
         quantities.from_residuals(first, row_parts[i / ROWS], target);
       } else if (program.target) {
-        mixtures<T>().targets(*program.target, tile.rows.marks, panel.marks, reinterpret_cast<T*>(target));
+        mixtures<T>().targets(*program.target, tile.rows.features, panel.features, reinterpret_cast<T*>(target));
       }
       if constexpr (Visitor::EXPECTING) {
         expected_parts(tile, quantities.squared(EUCLIDEAN), products, dots);
@@ -173,7 +173,7 @@ template <class T, class Visitor> KCALIB_FN void for_each_tile(const BlockOfPair
 #pragma GCC unroll 6
         for (int r = 0; r < ROWS; ++r) show(r, target + r * VECTORS);
       } else {
-        accumulate<Product, V>(panel_rows(tile.rows.marks), panel.marks, panel.n_marks, show);
+        accumulate<Product, V>(panel_rows(tile.rows.features), panel.features, panel.n_features, show);
       }
       visitor.end_tile(i);
     }

@@ -14,18 +14,18 @@
 
 namespace kcalib {
 
-// One side of a pair problem: row-major points (n x n_features) and marks (n x n_marks), of which
+// One side of a pair problem: row-major points (n x n_coordinates) and features (n x n_features), of which
 // sample i is row order[i] (null: i).
-// With `labels` (of the rows; else null; both sides or neither) the marks are the residuals
+// With `labels` (of the rows; else null; both sides or neither) the features are the residuals
 // onehot(labels) - points, and computed where they are null. One product then gives distances and target factors, for
 // Euclidean kernels only: that of the residuals, or of the points about `centre` if there is one (both sides or neither).
-// With `classes` instead, which are labels, too, marks are the residuals where they are null, and have a product of their own.
+// With `classes` instead, which are labels, too, features are the residuals where they are null, and have a product of their own.
 // `expecting`: points are probabilities, of which sums want the expected squares of target factors (`ExpectedSumVisitor`).
 template <class T> struct Side {
   const T* points;
+  int64_t n_coordinates;
+  const T* features;
   int64_t n_features;
-  const T* marks;
-  int64_t n_marks;
   const int* labels;
   const int* classes;
   const double* centre;
@@ -36,10 +36,10 @@ template <class T> struct Side {
   int64_t row(int64_t i) const { return order ? order[i] : i; }
 };
 
-// What points and marks mean, and what is computed of them.
+// What points and features mean, and what is computed of them.
 struct PairProgram {
   KernelProgram kernel;
-  const Mixtures* target;     // what the marks are; null: vectors. Not with labels.
+  const Mixtures* target;     // what the features are; null: vectors. Not with labels.
   const Mixtures* predicted;  // what the points are, for the metric MMD
   const double* table;        // metric TABLE: distances of samples, by their points, which are positions
   int64_t table_stride;

@@ -169,13 +169,13 @@ template <class T> bool are_classes(const T* labels, int64_t n, int64_t m, int t
 }
 
 template <class T>
-void residuals(const double* p, const std::int64_t* labels, int64_t n, int64_t m, int threads, T* points, T* marks) {
+void residuals(const double* p, const std::int64_t* labels, int64_t n, int64_t m, int threads, T* points, T* out) {
   with_width(m, [=](auto m) {
     return for_parts(n, m, threads, [=](int64_t begin, int64_t end) {
-      for (int64_t k = begin * m; k < end * m; ++k) marks[k] = T(-p[k]);
+      for (int64_t k = begin * m; k < end * m; ++k) out[k] = T(-p[k]);
       for (int64_t i = begin; i < end; ++i) {
         const int64_t own = i * m + int64_t(labels[i]);
-        marks[own] = T(1 - p[own]);
+        out[own] = T(1 - p[own]);
       }
       if (points)
         for (int64_t k = begin * m; k < end * m; ++k) points[k] = T(p[k]);

@@ -19,9 +19,9 @@ bool are_probabilities(const double* p, int64_t n, double tolerance, int threads
 // another thread or process may write into those of the caller.
 template <class T> bool are_classes(const T* labels, int64_t n, int64_t m, int threads, std::int64_t* out);
 
-// marks = onehot(labels) - p, taken in double and then rounded; `points`, unless null, gets p rounded.
+// out = onehot(labels) - p, taken in double and then rounded; `points`, unless null, gets p rounded.
 template <class T>
-void residuals(const double* p, const std::int64_t* labels, int64_t n, int64_t m, int threads, T* points, T* marks);
+void residuals(const double* p, const std::int64_t* labels, int64_t n, int64_t m, int threads, T* points, T* out);
 
 // out[i] = |v_i|^2, in double.
 template <class T> void square_norms(const T* v, int64_t n, int64_t m, int threads, double* out);

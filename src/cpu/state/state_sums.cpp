@@ -20,9 +20,9 @@ class Tiles {
         norm_(map.constant_norm()),
         size_(rows.rank * COLUMNS),
         points_(STATE_TILE * rows.m),
-        marks_(marks_size(STATE_TILE, rows.rank, table_.marks_at_once)),
+        target_features_(blocks_size(STATE_TILE, rows.rank, table_.block_columns)),
         residual_(rows.m),
-        mark_(rows.rank),
+        feature_(rows.rank),
         mean_(rows.rank),
         squares_(STATE_TILE),
         lengths_(STATE_TILE),
@@ -41,7 +41,7 @@ class Tiles {
   void add(int64_t begin, int64_t end) {
     const int64_t rows = rounded_up(end - begin, ROW_STEP);
     widened(rows_.p, rows_.m, begin, end, rows, points_.get());
-    std::fill_n(marks_.get(), marks_size(rows, rows_.rank, table_.marks_at_once), 0.0);
+    std::fill_n(target_features_.get(), blocks_size(rows, rows_.rank, table_.block_columns), 0.0);
     std::fill_n(squares_.get(), rows, 0.0);
     std::fill_n(lengths_.get(), rows, 0.0);
     for (int64_t i = 0; begin + i < end; ++i) read(begin + i, i, rows);
@@ -49,7 +49,7 @@ class Tiles {
     for (int64_t p = 0; p < map_.n_panels; ++p) {
       table_.features(map_, p, points_.get(), rows, phi_.get());
       std::fill_n(panel_.get(), size_, 0.0);
-      table_.add_products(phi_.get(), marks_.get(), rows, rows_.rank, panel_.get());
+      table_.add_products(phi_.get(), target_features_.get(), rows, rows_.rank, panel_.get());
       add_exactly(panel_.get(), size_, {found_.sums.high + p * size_, found_.sums.low + p * size_});
       if (!map_.n_factors) continue;
       double lanes[FREQUENCIES] = {}, null_lanes[FREQUENCIES] = {};
@@ -86,7 +86,7 @@ class Tiles {
   }
 
  private:
-  // Marks of row i of the tile, of `rows` rows.
+  // Target features of row i of the tile, of `rows` rows.
   void read(int64_t row, int64_t i, int64_t rows) {
     const int64_t m = rows_.m, rank = rows_.rank, label = rows_.labels[row];
     const double *p = rows_.p + row * m, *root = rows_.root;
@@ -96,15 +96,15 @@ class Tiles {
       residual_[k] = double(k == label) - p[k];
       if (p[k] > p[top]) top = k;
     }
-    double* mark = root ? mark_.get() : residual_.get();
-    if (root) combine(residual_.get(), mark);
+    double* feature = root ? feature_.get() : residual_.get();
+    if (root) combine(residual_.get(), feature);
     double square = 0;
     for (int64_t r = 0; r < rank; ++r) {
-      mark[r] *= weight;
-      square += mark[r] * mark[r];
+      feature[r] *= weight;
+      square += feature[r] * feature[r];
     }
     squares_[i] = square;
-    pack_row(mark, i, rows, rank, table_.marks_at_once, marks_.get());
+    pack_row(feature, i, rows, rank, table_.block_columns, target_features_.get());
     lengths_[i] = weight * weight * expected_length(p, top);
   }
 
@@ -150,7 +150,7 @@ class Tiles {
   const FeatureTable& table_;
   const double norm_;
   const int64_t size_;  // numbers of a panel's sums
-  const AlignedBuffer<double> points_, marks_, residual_, mark_, mean_, squares_, lengths_, phi_, panel_, own_;
+  const AlignedBuffer<double> points_, target_features_, residual_, feature_, mean_, squares_, lengths_, phi_, panel_, own_;
   std::vector<std::int64_t> words_;
   StateSums found_;
 };

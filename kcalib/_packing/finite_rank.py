@@ -1,0 +1,368 @@
+r"""Features of finite rank for predictions that target kernels have no closed form for.
+
+A prediction that puts weights on atoms (samples, counts, quasi-Monte-Carlo draws) has the target factor
+
+    <delta_y - sum_s w_s delta_{z_s}, delta_y' - sum_t w'_t delta_{z'_t}>
+
+under a target kernel l. With features phi, l(x, x') = <phi(x), phi(x')> up to a small error, this is the inner product
+of the vectors phi(y) - sum_s w_s phi(z_s): features for any backend, R multiplications for a pair of rows instead of
+(S + 1)^2 kernel evaluations. phi comes from a partial Cholesky factorisation over all points,
+phi(x) = L^(-1) l(P, x) with pivots P and L L^T = l(P, P), which is exact to rounding where l is smooth beside the
+points' distances (a Gaussian kernel in one dimension: some tens of features for any number of points).
+
+The residual l(x, x') - <phi(x), phi(x')> is itself a positive semi-definite kernel, so that its diagonal bounds the
+error of every target factor, by Cauchy and Schwarz. Called by `_packing.forecasts`. Nothing is larger than a block
+besides the points and the features. Everything is on the host, but for CuPy arrays: these stay on their GPU, which only
+numbers of a pivot and the matrix of the pivots leave.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import scipy
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.memory import check_memory
+from kcalib._pairs import mixtures
+from kcalib._pairs.problem import Mixtures, Term
+from kcalib._pairs.profiles import Distances, kernel_matrix
+
+KernelOfPoints = tuple[Term, ...] | Mixtures
+
+EPSILON = float(np.finfo(np.float64).eps)
+TOLERANCE = 1e-14  # largest diagonal of the residual, relative to that of the kernel: exact to rounding
+LARGEST_RANK = 1024
+# Features that take about as long, for a pair of rows, as an evaluation of the kernel (an exponential).
+FEATURES_PER_EVALUATION = 16
+# Pivots are taken in rounds, each over all points, until no residual exceeds this share of the round before: a pivot
+# divides by the root of its residual, which must not be far below that of other points, or roundings would grow.
+ROUND = 1e-3
+NEGATIVE = 1e-6  # entry of the residual's diagonal that shows an indefinite kernel, relative to the kernel's largest
+PASSES = 4  # over all points, at most
+SLACK = 8  # between the residual where pivots stop, and that of all points in the end
+SAMPLE = 4096  # points that the first pivots come from
+BLOCK_ELEMENTS = 2**19
+FEWEST, MOST = 256, 4096  # points of a block
+ROUNDINGS = 8  # an entry of phi phi^T has these and one for each feature, in epsilon times the kernel's largest value
+
+
+@dataclass(frozen=True, eq=False)
+class FiniteRankMap:
+    """phi(x) = L^(-1) l(P, x) of a kernel l in normal form, or of mean embeddings: points are then rows of mixtures."""
+
+    kernel: KernelOfPoints
+    pivots: Array  # P, shape: (R, d)
+    root: Array  # L, lower triangular, shape: (R, R)
+    largest: float  # value of l on the diagonal
+
+    @property
+    def rank(self) -> int:
+        """Number of features R."""
+        return len(self.pivots)
+
+    @property
+    def rounding(self) -> float:
+        """The rounding of an entry of phi phi^T, and of the residual: what is less than that is noise."""
+        return (self.rank + ROUNDINGS) * EPSILON * self.largest
+
+    def features(self, points: Array) -> tuple[Array, Array]:
+        """phi, shape (n, R), and the residual's diagonal, shape (n,), of all points at once."""
+        xp, own = arrays.namespace(points), _diagonal(self.kernel, points)
+        if not self.rank:
+            return xp.empty((len(points), 0)), own
+        phi = _solved(self.root, _matrix(self.kernel, points, self.pivots).T).T
+        residual = own - xp.einsum("ij,ij->i", phi, phi)
+        lowest = float(residual.min()) if len(residual) else 0.0
+        if lowest < -NEGATIVE * self.largest:
+            raise ValueError(
+                "the target kernel is not positive definite: the residual of its partial Cholesky factorisation has "
+                f"{lowest:.3g} in the diagonal; take one that is, such as Exponential(), or one with "
+                "metric='euclidean'"
+            )
+        # What is below 0 is rounding, of pivots that are nearly dependent, and as wrong as what is above.
+        return phi, xp.abs(residual)
+
+    def points(self, points: Any) -> tuple[Array, Array]:
+        """phi of points of shape (n, d), and bounds on |delta_x - its image|: the residual's roots, shape (n,)."""
+        points = _computed(points)
+        xp = arrays.namespace(points)
+        phi, errors = xp.empty((len(points), self.rank)), xp.empty(len(points))
+        for part in _parts(len(points), self.step):
+            phi[part], residual = self.features(points[part])
+            errors[part] = xp.sqrt(residual + self.rounding)
+        return phi, errors
+
+    def means(self, atoms: Any, weights: Any = None) -> tuple[Array, Array]:
+        """sum_s w_is phi(z_is), shape (n, R), and bounds on their distances from the mean embeddings, shape (n,).
+
+        `atoms` and `weights` are as in `finite_rank_features`. The Euclidean distance of two rows is the MMD distance
+        of two predictions, up to the sum of their bounds.
+        """
+        atoms = _computed(atoms)
+        weights = None if weights is None else _computed(weights)
+        xp = arrays.namespace(atoms)
+        if atoms.ndim == 2:
+            assert weights is not None
+            phi, errors = self.points(atoms)
+            return weights @ phi, xp.abs(weights) @ errors
+        n, size, d = atoms.shape
+        means, bounds = xp.empty((n, self.rank)), xp.empty(n)
+        for part in _parts(n, max(1, self.step // size)):
+            some = atoms[part]
+            phi, residual = self.features(some.reshape(-1, d))
+            phi, errors = phi.reshape(*some.shape[:2], self.rank), xp.sqrt(residual + self.rounding)
+            errors = errors.reshape(some.shape[:2])
+            if weights is None:
+                means[part], bounds[part] = phi.mean(axis=1), errors.mean(axis=1)
+            else:
+                means[part] = xp.einsum("is,isr->ir", weights[part], phi)
+                bounds[part] = xp.einsum("is,is->i", xp.abs(weights[part]), errors)
+        return means, bounds
+
+    @property
+    def step(self) -> int:
+        """Points of a block."""
+        return max(FEWEST, min(MOST, BLOCK_ELEMENTS // max(1, self.rank)))
+
+
+@dataclass(frozen=True, eq=False)
+class FiniteRankFeatures:
+    """Features phi(y_i) - sum_s w_is phi(z_is) of predictions that put weights on atoms."""
+
+    map: FiniteRankMap
+    features: Array  # float64, shape: (n, R)
+    means: Array  # sum_s w_is phi(z_is), float64, shape: (n, R); their distances are those of the MMD
+    row_bounds: Array  # the target factor of rows i and j is off by row_bounds[i] * row_bounds[j] at most
+    mean_bounds: Array  # the MMD distance of rows i and j is off by mean_bounds[i] + mean_bounds[j] at most
+    cover_bound: float  # |delta_x - its image| is less than this for all points of `cover`
+    exact: bool  # to rounding: the tolerance was reached before the largest rank
+    kernel_evaluations: int  # that atoms would take instead, for a pair of rows: (S + 1)^2
+
+    @property
+    def rank(self) -> int:
+        """Number of features."""
+        return self.map.rank
+
+    @property
+    def error_bound(self) -> float:
+        """No target factor of two of the rows is off by more than this; nor is one with targets of `cover`."""
+        return max(float(self.row_bounds.max()), self.cover_bound + float(self.mean_bounds.max())) ** 2
+
+    @property
+    def cheaper(self) -> bool:
+        """Whether a pair of rows is likely to take less time than with atoms on the pair engine."""
+        return self.rank <= FEATURES_PER_EVALUATION * self.kernel_evaluations
+
+
+def finite_rank_features(
+    y: Array,
+    atoms: Array,
+    weights: Array | None,
+    kernel: Sequence[Term],
+    *,
+    cover: Array | None = None,
+    tolerance: float = TOLERANCE,
+    max_rank: int | None = None,
+    max_memory: int | None = None,
+    only_exact: bool = False,
+) -> FiniteRankFeatures | None:
+    """Features and mean embeddings of finite rank.
+
+    Parameters
+    ----------
+    y : array, shape (n, d)
+        Targets.
+    atoms : array, shape (n, S, d) or (N, d)
+        What the predictions put weight on; two axes: the same atoms for all rows (counts: `count_features`).
+    weights : array, shape (n, S) or (n, N), optional
+        Weights of the atoms; None: 1 / S each, for atoms of three axes.
+    kernel : sequence of Term
+        The target kernel in normal form, bandwidths resolved; positive definite.
+    cover : array, shape (N, d), optional
+        Other targets that the features are to be good for, such as those that tests draw.
+    tolerance : float
+        Largest diagonal of the residual kernel over all points, relative to the kernel's. Factors are then off by 4
+        times that and some roundings, at most; `error_bound` says by how much.
+    max_rank : int, optional
+        Stop at so many features. By default 1024, or fewer where atoms on the pair engine would be faster.
+    max_memory : int, optional
+        Bytes that features and means may take.
+    only_exact : bool
+        None is returned, early, where `max_rank` features do not suffice for a sample of the points.
+
+    Returns
+    -------
+    FiniteRankFeatures or None
+        Where `exact` is false the caller has the choice between the error and atoms on the pair engine.
+
+    Raises
+    ------
+    ValueError
+        If the kernel turns out to be indefinite.
+    MemoryError
+        If features and means take more than `max_memory`, or than there is.
+
+    Notes
+    -----
+    Time: about N R^2 multiply-adds and 2 N R kernel evaluations for N points altogether and rank R. Memory: two
+    arrays of n R numbers, R^2 and blocks.
+    """
+    kernel, atoms, targets = tuple(kernel), _computed(atoms), _computed(y)
+    xp = arrays.namespace(targets)
+    targets = xp.astype(targets, xp.float64, copy=False)
+    evaluations = (atoms.shape[-2] + 1) ** 2
+    others = targets[:0] if cover is None else _computed(cover)
+    points = xp.concat([targets, atoms.reshape(-1, atoms.shape[-1]), others])
+    limit = min(len(points), LARGEST_RANK, FEATURES_PER_EVALUATION * evaluations) if max_rank is None else max_rank
+    found = feature_map(points, kernel, tolerance=tolerance, max_rank=limit, only_exact=only_exact)
+    if found is None:
+        return None
+    check_memory(
+        16 * len(targets) * found.rank,
+        max_memory,
+        f"{found.rank} target features of {len(targets)} predictions",
+        "pass fewer samples, or a wider bandwidth for the target kernel",
+        points,
+    )
+    phi, errors = found.points(targets)
+    means, bounds = found.means(atoms, weights)
+    row_bounds = errors + bounds
+    total = 1.0 if weights is None else float(xp.abs(_computed(weights)).sum(axis=1).max())
+    least = SLACK * max(tolerance * found.largest, found.rounding) + found.rounding
+    cover_bound = float(found.points(others)[1].max()) if len(others) else 0.0
+    exact = float(row_bounds.max()) <= (1 + total) * math.sqrt(least) and cover_bound <= math.sqrt(least)
+    features, means = arrays.like(phi - means, y), arrays.like(means, y)
+    return FiniteRankFeatures(found, features, means, row_bounds, bounds, cover_bound, exact, evaluations)
+
+
+def count_features(y: Array, probabilities: Array, kernel: Sequence[Term], **options: Any) -> FiniteRankFeatures | None:
+    """`finite_rank_features` of counts 0, 1, ..., N with probabilities of shape (n, N + 1); `y` may exceed N.
+
+    Mass beyond N is left out, as if the prediction had a smaller total: what that is, the caller knows.
+    """
+    atoms = np.arange(probabilities.shape[1], dtype=np.float64)[:, None]
+    if arrays.is_cuda(y):
+        atoms, probabilities = arrays.like(atoms, y), arrays.asarray_like(probabilities, y)
+    return finite_rank_features(y, atoms, probabilities, kernel, **options)
+
+
+def feature_map(
+    points: Array,
+    kernel: KernelOfPoints,
+    *,
+    tolerance: float = TOLERANCE,
+    max_rank: int = LARGEST_RANK,
+    only_exact: bool = False,
+) -> FiniteRankMap | None:
+    """phi with a residual of at most `tolerance` (or rounding) at all points of shape (N, d), if `max_rank` allows it.
+
+    Pivots come from a sample of the points, and then from those that it left a residual at. None: `only_exact`, and
+    `max_rank` is too small for the sample.
+    """
+    xp, diagonal = arrays.namespace(points), _diagonal(kernel, points)
+    largest = float(diagonal.max())
+    found = FiniteRankMap(kernel, points[:0], xp.empty((0, 0)), largest)
+    absolute, stride = tolerance * largest, -(-len(points) // SAMPLE)
+    found, residual = _refined(found, points[::stride], diagonal[::stride], absolute, max_rank)
+    if only_exact and float(residual.max()) > max(absolute, found.rounding) * SLACK:
+        return None
+    # Pivots that ordering leaves out as noise may be missed by points beside them: look at all points again.
+    for _ in range(PASSES):
+        residual = xp.empty(len(points))
+        for part in _parts(len(points), found.step):
+            residual[part] = found.features(points[part])[1]
+        if float(residual.max()) <= SLACK * max(absolute, found.rounding) or found.rank >= max_rank:
+            break
+        found = _refined(found, points, residual, absolute, max_rank)[0]
+    return found
+
+
+def _refined(
+    found: FiniteRankMap, points: Array, residual: Array, tolerance: float, max_rank: int
+) -> tuple[FiniteRankMap, Array]:
+    """More pivots, until no residual is above `tolerance`; these are upper bounds, and fall as pivots are found."""
+    xp, residual, level = arrays.namespace(points), residual.copy(), float(residual.max())
+    while level > (least := max(tolerance, found.rounding)) and found.rank < max_rank:
+        level = max(ROUND * level, least)
+        left = xp.nonzero(residual > level)[0]
+        count = -(-len(left) // found.step)
+        for b in range(count):
+            if found.rank >= max_rank:
+                break
+            rows = left[b::count]  # from all over the points
+            found, residual[rows] = _extended(found, points[rows], level, max_rank)
+        found = _ordered(found, tolerance)
+        level = min(level, float(residual.max()))
+    return found, residual
+
+
+def _extended(found: FiniteRankMap, block: Array, level: float, max_rank: int) -> tuple[FiniteRankMap, Array]:
+    """Pivots of a block until none of its residuals is above `level`, and the residuals."""
+    xp, (phi, residual) = arrays.namespace(block), found.features(block)
+    rank, rows = found.rank, list[int]()
+    room = xp.empty((max(16, 2 * rank), len(block))).T  # column by column
+    room[:, :rank] = phi
+    while rank < max_rank:
+        at = int(residual.argmax())
+        pivot = float(residual[at])
+        if pivot <= max(level, (rank + ROUNDINGS) * EPSILON * found.largest):
+            break
+        if rank == room.shape[1]:
+            room = xp.concat([room, xp.empty_like(room)], axis=1)
+        column = _matrix(found.kernel, block, block[at : at + 1])[:, 0] - room[:, :rank] @ room[at, :rank]
+        room[:, rank] = column / math.sqrt(pivot)
+        residual = xp.maximum(residual - room[:, rank] ** 2, 0.0)
+        residual[at] = 0.0
+        rows.append(at)
+        rank += 1
+    if not rows:
+        return found, residual
+    root = xp.zeros((rank, rank))  # row i is phi of pivot i
+    root[: found.rank, : found.rank] = found.root
+    root[found.rank :] = xp.tril(room[rows, :rank], found.rank)
+    return replace(found, pivots=xp.concat([found.pivots, block[rows]]), root=root), residual
+
+
+def _ordered(found: FiniteRankMap, tolerance: float) -> FiniteRankMap:
+    """The same span by pivots in descending order, and L anew: the best order for rounding."""
+    square = arrays.to_host(_matrix(found.kernel, found.pivots, found.pivots))
+    root, places, rank, _ = scipy.linalg.lapack.dpstrf(square, tol=max(tolerance, found.rounding) / 4, lower=1)
+    chosen = arrays.like(places[:rank] - 1, found.pivots)
+    return replace(found, pivots=found.pivots[chosen], root=arrays.like(np.tril(root)[:rank, :rank], found.pivots))
+
+
+def _computed(array: Array) -> Array:
+    """CuPy arrays as they are, others on the host."""
+    return array if arrays.is_cuda(array) else arrays.to_host(array)
+
+
+def _solved(root: Array, right: Array) -> Array:
+    """root^-1 right; `right` is overwritten where it can be."""
+    if arrays.is_host(root):
+        return scipy.linalg.solve_triangular(root, right, lower=True, overwrite_b=True, check_finite=False)
+    from kcalib._backend import linalg
+
+    return linalg.solve_triangular(root, right)
+
+
+def _parts(n: int, step: int) -> Iterator[slice]:
+    for begin in range(0, n, step):
+        yield slice(begin, min(n, begin + step))
+
+
+def _matrix(kernel: KernelOfPoints, left: Array, right: Array) -> Array:
+    if isinstance(kernel, Mixtures):
+        return mixtures.point_products(kernel, left, right)
+    return kernel_matrix(kernel, Distances(left, right))
+
+
+def _diagonal(kernel: KernelOfPoints, points: Array) -> Array:
+    if isinstance(kernel, Mixtures):
+        return mixtures.own_point_products(kernel, points)
+    return kernel_matrix(kernel, Distances(points[:, None, :], points[:, None, :]))[:, 0, 0]

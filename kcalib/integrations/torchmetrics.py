@@ -61,23 +61,7 @@ class _Calibration(Metric, ABC):
         self._in_forward = False
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Add a batch, and return the value of it alone.
-
-        Parameters
-        ----------
-        *args, **kwargs
-            As of `update`.
-
-        Returns
-        -------
-        Tensor or dict of Tensor
-            As of `compute`; NaN where a batch has too few samples, as the last of an epoch may.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As of `update`.
-        """
+        # As in torchmetrics; the value of a batch of too few samples, such as the last of an epoch, is NaN.
         self._in_forward = True
         try:
             return super().forward(*args, **kwargs)
@@ -113,54 +97,18 @@ class _Calibration(Metric, ABC):
         """Add checked samples."""
 
     def plot(self, val: Any = None, ax: Any = None) -> Any:
-        """Draw values as torchmetrics does.
-
-        Parameters
-        ----------
-        val : Tensor or sequence of Tensor, optional
-            What `forward` or `compute` has returned; by default that of `compute`.
-        ax : matplotlib.axes.Axes, optional
-            Where to draw.
-
-        Returns
-        -------
-        tuple
-            Figure and axes.
-        """
         return self._plot(val, ax)
 
     def set_dtype(self, dst_type: str | torch.dtype) -> _Calibration:
-        """Return values of another type; sums stay integers.
-
-        Parameters
-        ----------
-        dst_type : str or torch.dtype
-            Of what `compute` returns. Default: float64, on devices that have it.
-
-        Returns
-        -------
-        Metric
-            The metric itself.
-
-        Raises
-        ------
-        ValueError
-            If the type has no fractions.
-        """
+        # The type of what `compute` returns; sums stay integers.
         dtype = torch.empty(0).type(dst_type).dtype
         if not dtype.is_floating_point:
             raise ValueError(f"`dst_type` is {dtype}, expected a floating point one, such as torch.float32")
         self._result_dtype, self._computed = dtype, None
         return self
 
-    def __prepare_scriptable__(self) -> Any:
-        raise TypeError(
-            f"{type(self).__name__} cannot be scripted: its sums are made by compiled code of kcalib; script the model "
-            "alone, and update the metric outside"
-        )
-
     def _prepare(self, preds: Tensor, target: Tensor) -> Classification | None:
-        """Check samples and return them in rows on the host; None if there are none."""
+        """Check samples and return them as rows on the host; None if there are none."""
         preds, target = preds.detach().cpu(), target.detach().cpu()
         has_columns = preds.ndim == target.ndim + 1
         if not has_columns and (preds.shape != target.shape or self.num_classes > 2):
@@ -171,8 +119,8 @@ class _Calibration(Metric, ABC):
         preds = preds.movedim(1, -1).reshape(-1, preds.shape[1]) if has_columns else preds.reshape(-1)
         target = target.reshape(-1)
         if self.ignore_index is not None:
-            kept = target != self.ignore_index
-            preds, target = preds[kept], target[kept]
+            is_used = target != self.ignore_index
+            preds, target = preds[is_used], target[is_used]
         if not len(target):
             return None
         if target.dtype == torch.bool:
@@ -206,43 +154,24 @@ class _Calibration(Metric, ABC):
 class _Summed(_Calibration):
     """Base class of metrics whose tensors torchmetrics adds up, with a digest of the options."""
 
-    made_with: Tensor  # options by which sums differ
+    digest: Tensor  # of the options by which sums differ
 
     def _add_options(self, **options: Any) -> None:
         """Add the digest before further tensors, so that these are not merged where options differ."""
-        self._shared = options
-        text = re.sub(" at 0x[0-9a-f]+", "", repr(options))  # of classes of the user's own
-        digest = hashlib.sha256(text.encode()).digest()
-        self.add_state("made_with", torch.tensor(int.from_bytes(digest[:7])), _check_same_options)
+        self._sum_options = options
+        text = re.sub(" at 0x[0-9a-f]+", "", repr(options))  # addresses in the names of the user's own classes
+        digest = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7])
+        self.add_state("digest", torch.tensor(digest), _check_same_options)
 
     def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
-        """Add the samples of another metric.
-
-        Parameters
-        ----------
-        incoming_state : Metric or dict
-            Of the same class and with the same options, or the `metric_state` of one.
-
-        Raises
-        ------
-        ValueError
-            If it is something else, or if an option differs.
-        """
-        if isinstance(incoming_state, _Summed):
-            for name, mine in self._shared.items():
-                theirs = incoming_state._shared.get(name, mine)
-                if mine != theirs:
-                    raise ValueError(
-                        f"`{name}` is {mine} in one metric and {theirs} in the other; make them with the same options"
-                    )
         super().merge_state(incoming_state)
         self._computed = None  # torchmetrics would return the value of before
 
     def _check_options(self) -> None:
-        if int(self.made_with) != int(self._defaults["made_with"]):
+        if int(self.digest) != int(self._defaults["digest"]):
             raise ValueError(
                 "the sums were loaded from a metric with other options, expected "
-                + ", ".join(f"{name}={value}" for name, value in self._shared.items())
+                + ", ".join(f"{name}={value}" for name, value in self._sum_options.items())
             )
 
     def _sums(self, sums: ExactSums) -> Tensor:
@@ -316,18 +245,13 @@ class ECE(_Binned):
     norm : {"l1", "l2", "max"}
         As in `kcalib.top_label_ece`.
     notion : {"top_label", "class_wise"}
-        Of which error.
+        Which of the two errors.
     from_logits : bool
         Apply a softmax to the predictions.
     ignore_index : int, optional
         A label whose samples are left out.
     **kwargs
         Of ``torchmetrics.Metric``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an option is not as above.
 
     Notes
     -----
@@ -361,7 +285,7 @@ class ECE(_Binned):
         self.norm, self.notion = check_choice("norm", norm, NORMS), check_choice("notion", notion, NOTIONS)
 
     def compute(self) -> Tensor:
-        """The error of all samples so far.
+        """Return the error of all samples so far.
 
         Returns
         -------
@@ -385,11 +309,6 @@ class Reliability(_Binned):
     num_classes, n_bins, from_logits, ignore_index, **kwargs
         As of `ECE`.
 
-    Raises
-    ------
-    TypeError, ValueError
-        If an option is not as there.
-
     Examples
     --------
     >>> import torch
@@ -401,7 +320,7 @@ class Reliability(_Binned):
     """
 
     def compute(self) -> dict[str, Tensor]:
-        """Of the top label, in each bin.
+        """Return the diagram of the top label.
 
         Returns
         -------
@@ -422,7 +341,7 @@ class Reliability(_Binned):
         return {name: self._tensor(getattr(diagram, name)) for name in ("confidence", "frequency", "weight")}
 
     def diagram(self, **options: Any) -> ReliabilityDiagram:
-        """The diagram of the samples of all processes, with its bands.
+        """Return the diagram of the samples of all processes, with its bands.
 
         Parameters
         ----------
@@ -433,11 +352,6 @@ class Reliability(_Binned):
         -------
         ReliabilityDiagram
             As there.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As there.
         """
         options = {"lens": None, "confidence_level": 0.95, "bands": None, "simultaneous": False} | options
         with self.sync_context(dist_sync_fn=self.dist_sync_fn):
@@ -447,20 +361,7 @@ class Reliability(_Binned):
         return diagram_of(totals, **options)
 
     def plot(self, val: ReliabilityDiagram | None = None, ax: Any = None) -> Any:
-        """Draw the diagram.
-
-        Parameters
-        ----------
-        val : ReliabilityDiagram, optional
-            What `diagram` has returned; by default that of the samples so far.
-        ax : matplotlib.axes.Axes, optional
-            Where to draw.
-
-        Returns
-        -------
-        tuple
-            Figure and axes.
-        """
+        # As in torchmetrics, with a diagram as value; by default that of the samples so far.
         axes = (val or self.diagram()).plot(ax)
         return axes.figure, axes
 
@@ -485,11 +386,6 @@ class SKCE(_Summed):
         Of the features.
     **kwargs
         Of ``torchmetrics.Metric``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an option is not as above.
 
     Notes
     -----
@@ -539,14 +435,14 @@ class SKCE(_Summed):
             part=0,
         )
         self._machine: Machine | None = None
-        of_sums = ("n_classes", "kernel", "lens", "n_columns", "seed")
-        self._add_options(**{name: getattr(self.options, name) for name in of_sums})
-        empty = self._compiled().zeros()
+        names = ("n_classes", "kernel", "lens", "n_columns", "seed")
+        self._add_options(**{name: getattr(self.options, name) for name in names})
+        empty = self._make_machine().zeros()
         self.add_state("sums", self._sums(empty.sums), "sum")
         self.add_state("own", self._sums(empty.own), "sum")
         self.add_state("n", torch.zeros((), dtype=torch.int64), "sum")
 
-    def _compiled(self) -> Machine:
+    def _make_machine(self) -> Machine:
         if self._machine is None:
             self._machine = Machine(self.options, self.options.seen_row().m, None)
         return self._machine
@@ -555,30 +451,27 @@ class SKCE(_Summed):
         return {**super().__getstate__(), "_machine": None}  # it holds compiled code's memory
 
     def _add(self, data: Classification) -> None:
-        machine, seen = self._compiled(), self.options.lens.induced(data)
+        machine, seen = self._make_machine(), self.options.lens.induced(data)
         rows = Rows(np.arange(seen.n), np.ascontiguousarray(seen.probabilities), seen.labels, np.ones(seen.n))
         added = machine.plus(machine.zeros(), [rows])
         self.sums, self.own = self.sums + self._sums(added.sums), self.own + self._sums(added.own)
         self.n = self.n + seen.n
 
     def compute(self) -> Tensor:
-        """The estimate from all samples so far.
+        """Return the estimate from all samples so far, of which there are to be at least two.
 
         Returns
         -------
         Tensor
             Of no dimension; it may be negative.
-
-        Raises
-        ------
-        ValueError
-            If there are fewer than two samples.
         """
         self._check_options()
         n = int(self.n)
         if n < 2:
             return self._nan_or_raise(f"the SKCE needs at least 2 samples, and there is {n}; call update() with more")
-        return self._tensor(self._compiled().total(_to_exact_sums(self.sums), _to_exact_sums(self.own)) / (n * (n - 1)))
+        return self._tensor(
+            self._make_machine().total(_to_exact_sums(self.sums), _to_exact_sums(self.own)) / (n * (n - 1))
+        )
 
 
 class CalibrationTest(_Calibration):
@@ -595,11 +488,6 @@ class CalibrationTest(_Calibration):
         the process.
     **kwargs
         Of ``torchmetrics.Metric``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an option is not as above.
 
     Notes
     -----
@@ -640,58 +528,41 @@ class CalibrationTest(_Calibration):
     ) -> None:
         super().__init__(num_classes, from_logits, ignore_index, **kwargs)
         _check_bandwidth(kernel)
-        self._of_state: dict[str, Any] = {
-            "kernel": kernel,
-            "n_columns": n_columns,
-            "n_bins": n_bins,
-            "lens": lens,
-            "n_resamples": n_resamples,
-            "seed": seed,
-        }
+        self._state_options = {"kernel": kernel, "n_columns": n_columns, "n_bins": n_bins, "lens": lens}
+        self._state_options |= {"n_resamples": n_resamples, "seed": seed}
         self.part = part
-        self._state = self._empty()
+        self._state = self._make_empty()
         self.add_state("packed", [], None)
 
-    def _empty(self) -> CalibrationState:
+    def _make_empty(self) -> CalibrationState:
         part = self.part
         if part is None:
             distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
             part = torch.distributed.get_rank() if distributed else 0
-        return CalibrationState(self.num_classes, part=part, **self._of_state)
+        return CalibrationState(self.num_classes, part=part, **self._state_options)
 
     @property
     def packed(self) -> list[Tensor]:
-        """The bytes of the state, which torchmetrics gathers, copies and keeps."""
+        """Return the bytes of the state, which torchmetrics gathers, copies and keeps."""
         return [torch.frombuffer(bytearray(self._state.to_bytes()), dtype=torch.uint8).to(self.device)]
 
     @packed.setter
     def packed(self, tensors: Sequence[Tensor]) -> None:
         states = [CalibrationState.from_bytes(tensor.to("cpu", torch.uint8).numpy().tobytes()) for tensor in tensors]
-        self._state = sum(states[1:], states[0]) if states else self._empty()
+        self._state = sum(states[1:], states[0]) if states else self._make_empty()
 
     @property
     def state(self) -> CalibrationState:
-        """The state of the samples of this process: a copy."""
+        """Return a copy of the state of the samples of this process."""
         return self._state.copy()
 
     def _add(self, data: Classification) -> None:
         if not self._state.n_samples:
-            self._state = self._empty()  # the process may have got its rank since
+            self._state = self._make_empty()  # the process may have got its rank since
         self._state.update(data.labels, data)
 
     def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
-        """Add the samples of another metric.
-
-        Parameters
-        ----------
-        incoming_state : CalibrationTest or dict
-            With the same options but for another `part`, or the `metric_state` of one.
-
-        Raises
-        ------
-        ValueError
-            If it is something else, if an option differs, or if a row is in both.
-        """
+        # As in torchmetrics; both metrics have the same options, but for another `part`.
         if isinstance(incoming_state, CalibrationTest):
             incoming_state = incoming_state.metric_state
         if not isinstance(incoming_state, dict) or "packed" not in incoming_state:
@@ -703,22 +574,16 @@ class CalibrationTest(_Calibration):
         self._computed = None
 
     def reset(self) -> None:
-        """Forget all samples."""
         super().reset()
-        self._state = self._empty()
+        self._state = self._make_empty()
 
     def compute(self) -> Tensor:
-        """The p-value of all samples so far.
+        """Return the p-value of all samples so far, of which there are to be at least two.
 
         Returns
         -------
         Tensor
             Of no dimension.
-
-        Raises
-        ------
-        ValueError
-            If there are fewer than two samples.
         """
         n = self._state.n_samples
         if n < 2:
@@ -726,7 +591,7 @@ class CalibrationTest(_Calibration):
         return self._tensor(self._state.calibration_test().pvalue)
 
     def evaluation(self, *, level: float = 0.05, tolerance: float | None = None) -> Evaluation:
-        """All that the state says of the samples of all processes.
+        """Evaluate the samples of all processes.
 
         Parameters
         ----------
@@ -737,11 +602,6 @@ class CalibrationTest(_Calibration):
         -------
         Evaluation
             As there, with the SKCE, its standard error, the test and a verdict.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As there.
         """
         with self.sync_context(dist_sync_fn=self.dist_sync_fn):
             return self._state.result(level=level, tolerance=tolerance)

@@ -134,13 +134,6 @@ def test_low_precision_is_taken(metric_class, options, reference, dtype, samples
     assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(values_of(again), values_of(value)))
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
-@pytest.mark.parametrize("metric_class, options, reference", CASES)
-def test_scripting_is_refused(metric_class, options, reference):
-    with pytest.raises(TypeError, match=r"cannot be scripted: .*; script the model alone"):
-        torch.jit.script(metric_class(M, **options))
-
-
 @pytest.mark.parametrize("metric_class, options, reference", CASES)
 def test_states_are_moved_saved_and_loaded(metric_class, options, reference, samples):
     preds, target = samples
@@ -186,34 +179,29 @@ def test_merging_the_same_rows_of_a_test_is_refused(samples):
 
 
 @pytest.mark.parametrize(
-    "one, other, option",
+    "first, second",
     [
-        (SKCE(M, n_columns=64), SKCE(M, n_columns=64, seed=1), "`seed` is 0 in one metric and 1 in the other"),
-        (
-            SKCE(M, n_columns=64),
-            SKCE(M, n_columns=64, kernel=Exponential(2.0)),
-            r"`kernel` is Exponential\(bandwidth=1",
-        ),
-        (ECE(M), ECE(M, n_bins=10), "`n_bins` is 15 in one metric and 10 in the other"),
+        (SKCE(M, n_columns=64), SKCE(M, n_columns=64, seed=1)),
+        (SKCE(M, n_columns=64), SKCE(M, n_columns=64, kernel=Exponential(2.0))),
+        (ECE(M), ECE(M, n_bins=10)),
     ],
     ids=["seed", "kernel", "n_bins"],
 )
-def test_sums_of_other_options_do_not_add_up(one, other, option, samples):
-    one, other = one.clone(), other.clone()
-    for metric in (one, other):
+def test_sums_of_other_options_do_not_add_up(first, second, samples):
+    first, second = first.clone(), second.clone()
+    for metric in (first, second):
         metric.update(samples[0][0], samples[1][0])
-    before = one.compute()
-    with pytest.raises(ValueError, match=f"{option}.*; make them with the same options"):
-        one.merge_state(other)
-    with pytest.raises(ValueError, match="the metrics have different options, whose sums do not add up"):
-        one.merge_state(other.metric_state)
-    one._computed = None
-    assert one.compute() == before
-    other.persistent(True)
-    one.load_state_dict(other.state_dict())
-    one._computed = None
+    before = first.compute()
+    for incoming in (second, second.metric_state):
+        with pytest.raises(ValueError, match="the metrics have different options, whose sums do not add up; make"):
+            first.merge_state(incoming)
+    first._computed = None
+    assert first.compute() == before
+    second.persistent(True)
+    first.load_state_dict(second.state_dict())
+    first._computed = None
     with pytest.raises(ValueError, match="the sums were loaded from a metric with other options, expected n_classes=3"):
-        one.compute()
+        first.compute()
 
 
 @pytest.mark.parametrize("metric_class, options, reference", [CASES[0], CASES[1], CASES[3]])  # a test has no sums

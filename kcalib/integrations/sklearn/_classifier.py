@@ -18,7 +18,13 @@ from sklearn.utils.validation import (
     has_fit_parameter,
 )
 
-from kcalib.integrations.sklearn._methods import check_labels, fit_recalibrator, make_recalibrator, two_columns
+from kcalib.integrations.sklearn._methods import (
+    RecalibratorMixin,
+    check_labels,
+    fit_recalibrator,
+    make_recalibrator,
+    two_columns,
+)
 from kcalib.recalibration import Recalibrator
 
 try:
@@ -36,7 +42,7 @@ class Pair(NamedTuple):
     recalibrator: Recalibrator
 
 
-class RecalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
+class RecalibratedClassifier(RecalibratorMixin, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     """A classifier whose predicted probabilities are recalibrated, as by scikit-learn's ``CalibratedClassifierCV``.
 
     The classifier is fitted to parts of the samples and predicts the others; the recalibration is fitted to these
@@ -97,7 +103,7 @@ class RecalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator)
     >>> round(model[-1].pairs_[0].recalibrator.temperature_, 1)
     3.7
     >>> plain = GaussianNB().fit(X[:1000], y[:1000])
-    >>> [round(kcalib.top_label_ece(y[1000:], one.predict_proba(X[1000:])), 3) for one in (plain, model)]
+    >>> [round(kcalib.top_label_ece(y[1000:], m.predict_proba(X[1000:])), 3) for m in (plain, model)]
     [0.132, 0.021]
     """
 
@@ -168,7 +174,7 @@ class RecalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator)
         return isinstance(self.estimator, FrozenEstimator) or (isinstance(self.cv, str) and self.cv == "prefit")
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Recalibrated probabilities.
+        """Predict recalibrated probabilities.
 
         Parameters
         ----------
@@ -181,27 +187,11 @@ class RecalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator)
             Probabilities in the order of `classes_`.
         """
         check_is_fitted(self)
-        each = []
+        probabilities = []
         for estimator, recalibrator in self.pairs_:
             p, are_logits = predictions(estimator, X, self.classes_)
-            each.append(recalibrator.transform(p, from_logits=are_logits))
-        return np.asarray(each[0] if len(each) == 1 else np.mean(each, axis=0))
-
-    def predict(self, X: Any) -> np.ndarray:
-        """The most probable class.
-
-        Parameters
-        ----------
-        X : array_like or sparse matrix, shape (n, features)
-            As the classifier takes it.
-
-        Returns
-        -------
-        ndarray, shape (n,)
-            Labels.
-        """
-        p = self.predict_proba(X)
-        return np.asarray(self.classes_[np.argmax(p, axis=1)])
+            probabilities.append(recalibrator.transform(p, from_logits=are_logits))
+        return np.mean(probabilities, axis=0) if len(probabilities) > 1 else np.asarray(probabilities[0])
 
     def _fit_to_prefit(self, X: Any, encoded: np.ndarray, sample_weight: Any, classes: np.ndarray) -> None:
         check_is_fitted(self.estimator)
@@ -209,10 +199,17 @@ class RecalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator)
         self.pairs_ = [Pair(self.estimator, fit_recalibrator(self.method, p, encoded, sample_weight, are_logits))]
 
     def _fit_to_folds(
-        self, X: Any, y: Any, encoded: np.ndarray, sample_weight: Any, classes: np.ndarray, given: Any, of_split: Any
+        self,
+        X: Any,
+        y: Any,
+        encoded: np.ndarray,
+        sample_weight: Any,
+        classes: np.ndarray,
+        fit_params: Any,
+        of_splitter: Any,
     ) -> None:
         folds = check_cv(self.cv, y, classifier=True)
-        k = folds.get_n_splits(X, y, **of_split)
+        k = folds.get_n_splits(X, y, **of_splitter)
         fewest = int(np.argmin(np.bincount(encoded)))
         count = int(np.bincount(encoded)[fewest])
         if count < k and (self.cv is None or isinstance(self.cv, int)):
@@ -220,9 +217,9 @@ class RecalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator)
                 f"class {classes.tolist()[fewest]!r} has {count} of the {len(y)} samples, fewer than the {k} folds; "
                 "pass a lower cv=, or more samples"
             )
-        splits = list(folds.split(X, y, **of_split))
+        splits = list(folds.split(X, y, **of_splitter))
         fits = Parallel(n_jobs=self.n_jobs)(
-            delayed(_fit_fold)(self.estimator, X, y, train, test, given, classes) for train, test in splits
+            delayed(_fit_fold)(self.estimator, X, y, train, test, fit_params, classes) for train, test in splits
         )
         weights = [None if sample_weight is None else sample_weight[test] for _, test in splits]
         if self.ensemble:
@@ -239,27 +236,26 @@ class RecalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator)
             None if sample_weight is None else sample_weight[left_out],
             fits[0][2],
         )
-        self.pairs_ = [Pair(clone(self.estimator).fit(X, y, **given), recalibrator)]
+        self.pairs_ = [Pair(clone(self.estimator).fit(X, y, **fit_params), recalibrator)]
 
     def _route(self, sample_weight: Any, fit_params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the arguments of the classifier's `fit` and of the splitter."""
         if _routing_enabled():
             routed = process_routing(self, "fit", sample_weight=sample_weight, **fit_params)
             return routed.estimator.fit, routed.splitter.split
-        given = dict(fit_params)
         if sample_weight is not None and not self.is_prefit:
             if has_fit_parameter(self.estimator, "sample_weight"):
-                given["sample_weight"] = sample_weight
+                fit_params = {**fit_params, "sample_weight": sample_weight}
             else:
                 warnings.warn(
                     f"{type(self.estimator).__name__}.fit takes no sample_weight: only the recalibration is weighted",
                     UserWarning,
                     stacklevel=3,
                 )
-        return given, {}
+        return fit_params, {}
 
     def get_metadata_routing(self) -> MetadataRouter:
-        """Where metadata of `fit` go: to itself, to the classifier, to the splitter.
+        """Say where metadata of `fit` go: to itself, to the classifier, to the splitter.
 
         Returns
         -------
@@ -287,7 +283,7 @@ class RecalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator)
 
 
 def predictions(estimator: Any, X: Any, classes: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Predictions of all classes, shape (n, m), and whether they are logits.
+    """Return predictions of all classes, shape (n, m), and whether they are logits.
 
     Classes that the estimator did not see have the probability 0.
     """
@@ -319,9 +315,9 @@ def predictions(estimator: Any, X: Any, classes: np.ndarray) -> tuple[np.ndarray
 
 
 def _fit_fold(
-    estimator: Any, X: Any, y: Any, train: np.ndarray, test: np.ndarray, given: dict[str, Any], classes: np.ndarray
+    estimator: Any, X: Any, y: Any, train: np.ndarray, test: np.ndarray, fit_params: dict[str, Any], classes: np.ndarray
 ) -> tuple[Any, np.ndarray, bool]:
     """Fit a classifier to the training part, and predict the other."""
-    own = _check_method_params(X, given, indices=train)
-    fitted = clone(estimator).fit(_safe_indexing(X, train), _safe_indexing(y, train), **own)
+    params = _check_method_params(X, fit_params, indices=train)
+    fitted = clone(estimator).fit(_safe_indexing(X, train), _safe_indexing(y, train), **params)
     return fitted, *predictions(fitted, _safe_indexing(X, test), classes)

@@ -98,13 +98,10 @@ class ReliabilityDisplay:
         *,
         pos_label: Any = None,
         lens: Lens | None = None,
-        evaluation: Any = None,
         name: str | None = None,
-        ax: Any = None,
-        histogram: bool | None = None,
         **options: Any,
     ) -> ReliabilityDisplay:
-        """Of fitted classifiers.
+        """Draw the diagrams of fitted classifiers.
 
         Parameters
         ----------
@@ -118,7 +115,7 @@ class ReliabilityDisplay:
             Of a binary problem the class whose probability is shown. Default: the second of ``classes_``.
         lens : Lens, optional
             What is shown instead, as in `kcalib.reliability`.
-        evaluation, name, ax, histogram, **options
+        name, **options
             As in `from_predictions`; `name` is that of the estimator's class by default.
 
         Returns
@@ -167,10 +164,7 @@ class ReliabilityDisplay:
             classes=classes,
             pos_label=pos_label,
             lens=lens,
-            evaluation=evaluation,
             name=None if several else next(iter(models)),
-            ax=ax,
-            histogram=histogram,
             **options,
         )
 
@@ -189,7 +183,7 @@ class ReliabilityDisplay:
         histogram: bool | None = None,
         **options: Any,
     ) -> ReliabilityDisplay:
-        """Of labels and predicted probabilities.
+        """Draw the diagrams of predicted probabilities.
 
         Parameters
         ----------
@@ -237,21 +231,19 @@ class ReliabilityDisplay:
         models = dict(y_pred) if several else {"model" if name is None else name: y_pred}
         if not models:
             raise ValueError("there is no model to show")
-        evaluations = evaluation
         if evaluation is not None and not isinstance(evaluation, Mapping):
             if several:
                 raise TypeError("`evaluation` is one result for several models, expected a dictionary by their names")
-            evaluations = {next(iter(models)): evaluation}
+            evaluation = {next(iter(models)): evaluation}
         if pos_label is not None:
             are_logits = bool(options.get("from_logits", False))
             y_true, models = _of_class(pos_label, y_true, models, classes, lens, are_logits)
             classes, lens = None, Canonical()
         diagrams = {
-            model: reliability(y_true, p, lens=_lens_for(p) if lens is None else lens, classes=classes, **options)
+            model: reliability(y_true, p, lens=lens or _default_lens(p), classes=classes, **options)
             for model, p in models.items()
         }
-        display = cls(diagrams, pos_label=pos_label, evaluations=evaluations)
-        return display.plot(ax=ax, histogram=histogram)
+        return cls(diagrams, pos_label=pos_label, evaluations=evaluation).plot(ax=ax, histogram=histogram)
 
     def plot(self, ax: Any = None, *, name: str | None = None, histogram: bool | None = None) -> ReliabilityDisplay:
         """Draw the diagrams.
@@ -279,23 +271,19 @@ class ReliabilityDisplay:
         below = drawing.axes_below(ax) if histogram else None
         first = sum(line.get_gid() == MODEL for line in ax.lines)
         colors = COLORS_ON_DARK if drawing.Tones.of(ax).is_dark else COLORS
-        self.line_, explained = [], []
+        self.line_, handles = [], []
         for number, (model, diagram) in enumerate(self.diagrams.items(), start=first):
             color = colors[number % len(colors)]
-            explained = drawing.draw_diagram(ax, self._shown(diagram, first), color)
+            if diagram.binning != "isotonic" and first + len(self.diagrams) > 1:  # grey bands would hide each other
+                diagram = replace(diagram, consistency_band=None)
+            handles = drawing.draw_diagram(ax, diagram, color)
             label = self._label(model, name)
             self.line_ += ax.plot([], [], color=color, marker="o", markersize=4, linewidth=0.8, label=label, gid=MODEL)
             if below is not None:
                 drawing.draw_histogram(below, diagram, color, outlined=len(self.diagrams) > 1)
         self.ax_, self.histogram_ax_, self.figure_ = ax, below, ax.figure
-        self._finish(explained if first + len(self.diagrams) == 1 else [])
+        self._finish(handles if first + len(self.diagrams) == 1 else [])
         return self
-
-    def _shown(self, diagram: ReliabilityDiagram, n_before: int) -> ReliabilityDiagram:
-        """Grey bands of several models would hide each other."""
-        if diagram.binning == "isotonic" or len(self.diagrams) + n_before == 1:
-            return diagram
-        return replace(diagram, consistency_band=None)
 
     def _label(self, model: str, name: str | None) -> str:
         label = model if name is None else name
@@ -304,10 +292,10 @@ class ReliabilityDisplay:
         evaluation = self.evaluations[model]
         return f"{label}: ECE {evaluation.top_label_ece:.3f}, {evaluation.verdict.partition(':')[0]}"
 
-    def _finish(self, explained: list[Any]) -> None:
-        """Legend and labels of the axes."""
-        handles = [line for line in self.ax_.lines if line.get_gid() == MODEL]
-        drawing.explain(self.ax_, [*handles, *explained])
+    def _finish(self, handles: list[Any]) -> None:
+        """Draw the legend and the labels of the axes."""
+        models = [line for line in self.ax_.lines if line.get_gid() == MODEL]
+        drawing.explain(self.ax_, [*models, *handles])
         of_class = "" if self.pos_label is None else f" (positive class: {self.pos_label})"
         lens = next(iter(self.diagrams.values())).lens
         labels = (f"mean predicted probability{of_class}", f"fraction of positives{of_class}")
@@ -342,15 +330,15 @@ def _is_binary(p: Any) -> bool:
     return len(shape) < 2 or shape[1] < 3
 
 
-def _lens_for(p: Any) -> Lens:
+def _default_lens(p: Any) -> Lens:
     return Canonical() if _is_binary(p) else TopLabel()
 
 
 def _of_class(
     pos_label: Any, y_true: Any, models: dict[str, Any], classes: Any, lens: Lens | None, are_logits: bool
 ) -> tuple[np.ndarray, dict[str, Any]]:
-    """Whether a sample is of the class, and the probabilities that it is, or their log-odds."""
-    given, y_true = y_true, np.asarray(y_true)
+    """Return whether each sample is of the class, and the probabilities that it is, or their log-odds."""
+    labels, y_true = y_true, np.asarray(y_true)
     known = np.unique(y_true) if classes is None else np.asarray(classes)
     if lens is not None:
         raise ValueError("`pos_label` and `lens` both say what is shown; leave one out")
@@ -366,7 +354,7 @@ def _of_class(
     column = known.tolist().index(pos_label)
     of_class = {}
     for name, p in models.items():
-        check_frames(given, p, None, known.tolist(), 2, ("y_true", "y_pred"))
+        check_frames(labels, p, None, known.tolist(), 2, ("y_true", "y_pred"))
         p = np.asarray(p)
         if p.ndim < 2 or p.shape[1] == 1:
             of_class[name] = p.reshape(-1)

@@ -25,6 +25,26 @@ METHODS: dict[str, type[Recalibrator]] = {
 }
 
 
+class RecalibratorMixin:
+    """Labels from the recalibrated probabilities of an estimator."""
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Predict the most probable class.
+
+        Parameters
+        ----------
+        X : array_like
+            As in `predict_proba`.
+
+        Returns
+        -------
+        ndarray, shape (n,)
+            Labels.
+        """
+        p = self.predict_proba(X)  # type: ignore[attr-defined]
+        return np.asarray(self.classes_[np.argmax(p, axis=1)])  # type: ignore[attr-defined]
+
+
 def make_recalibrator(method: Any) -> Recalibrator:
     """Return a new recalibrator that is not fitted, by its name or as a clone."""
     if isinstance(method, Recalibrator):

@@ -10,12 +10,12 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from kcalib._input.frames import check_frames
-from kcalib.integrations.sklearn._methods import check_labels, fit_recalibrator, two_columns
+from kcalib.integrations.sklearn._methods import RecalibratorMixin, check_labels, fit_recalibrator, two_columns
 
 __all__ = ["ProbabilityRecalibrator"]
 
 
-class ProbabilityRecalibrator(ClassifierMixin, BaseEstimator):
+class ProbabilityRecalibrator(RecalibratorMixin, ClassifierMixin, BaseEstimator):
     """Recalibration of predicted probabilities, as a classifier whose features are the predictions.
 
     For predictions that a model has made, here or elsewhere, and as the last step of a ``Pipeline`` after a transformer
@@ -82,7 +82,7 @@ class ProbabilityRecalibrator(ClassifierMixin, BaseEstimator):
         TypeError, ValueError
             If `X` holds no probabilities, or not one column for each class; if a parameter is wrong.
         """
-        given, X = X, self._predictions(X, reset=True)
+        raw, X = X, self._predictions(X, reset=True)
         y = check_labels(y)
         sklearn.utils.validation.check_consistent_length(X, y, sample_weight)
         self.classes_ = np.unique(y) if self.classes is None else np.asarray(self.classes)
@@ -96,7 +96,7 @@ class ProbabilityRecalibrator(ClassifierMixin, BaseEstimator):
             )
         if len(np.unique(self.classes_)) < m:
             raise ValueError(f"`classes` is {self.classes_.tolist()}, expected a different label for each column")
-        check_frames(y, given, sample_weight, self.classes_.tolist(), m, ("y", "X"))
+        check_frames(y, raw, sample_weight, self.classes_.tolist(), m, ("y", "X"))
         order = np.argsort(self.classes_)
         encoded = order[np.minimum(np.searchsorted(self.classes_, y, sorter=order), m - 1)]
         unknown = np.flatnonzero(self.classes_[encoded] != y)
@@ -108,7 +108,7 @@ class ProbabilityRecalibrator(ClassifierMixin, BaseEstimator):
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Recalibrated probabilities.
+        """Predict recalibrated probabilities.
 
         Parameters
         ----------
@@ -124,24 +124,8 @@ class ProbabilityRecalibrator(ClassifierMixin, BaseEstimator):
         X = self._predictions(X, reset=False)
         return np.asarray(self.recalibrator_.transform(X, from_logits=self.from_logits))
 
-    def predict(self, X: Any) -> np.ndarray:
-        """The most probable class.
-
-        Parameters
-        ----------
-        X : array_like, shape (n, m), or (n, 1) for a binary problem
-            Predictions, as in `fit`.
-
-        Returns
-        -------
-        ndarray, shape (n,)
-            Labels.
-        """
-        p = self.predict_proba(X)
-        return np.asarray(self.classes_[np.argmax(p, axis=1)])
-
     def _predictions(self, X: Any, reset: bool) -> np.ndarray:
-        """With a column for each class."""
+        """Check features, and return predictions with a column for each class."""
         options = {"dtype": [np.float64, np.float32], "reset": reset}
         if hasattr(sklearn.utils.validation, "validate_data"):
             p = sklearn.utils.validation.validate_data(self, X, **options)

@@ -21,7 +21,7 @@ __all__ = ["scorer", "scorer_names"]
 
 
 def scorer_names() -> list[str]:
-    """The names that `scorer` takes.
+    """Return the names that `scorer` takes.
 
     Returns
     -------
@@ -32,7 +32,7 @@ def scorer_names() -> list[str]:
 
 
 def scorer(name: str, *, response: Callable[[Any, Any], Any] | None = None, **options: Any) -> Any:
-    """A measure of calibration, or a proper score, as a scorer of scikit-learn.
+    """Make a scorer of scikit-learn from a measure of calibration or a proper score.
 
     Greater is better, as everywhere there: scores are minus the error, but for "calibration_test", whose score is the
     p-value. That tells whether a model is calibrated; to choose among models take an error or a proper score, since the
@@ -119,7 +119,7 @@ class CalibrationScorer(_BaseScorer):
         return f"scorer({', '.join([repr(self._name), *(f'{name}={value!r}' for name, value in options.items())])})"
 
     def set_score_request(self, **kwargs: Any) -> CalibrationScorer:
-        """As of scikit-learn's own scorers; weights that the function does not take are refused here.
+        """Request metadata, as of scikit-learn's own scorers; refuse weights that the function does not take.
 
         Parameters
         ----------
@@ -151,16 +151,16 @@ class CalibrationScorer(_BaseScorer):
         if "sample_weight" in kwargs:
             self._check_takes_weights()
         y_pred = self._predict(method_caller, estimator, X)
-        given = {**self._kwargs, **kwargs}
+        options = {**self._kwargs, **kwargs}
         if isinstance(y_pred, Distribution):
-            return self._sign * measure(y_true, y_pred, **given)
+            return self._sign * measure(y_true, y_pred, **options)
         if measure.of_distributions:
             raise TypeError(
                 f"{self._name} is of predicted distributions, but {type(estimator).__name__} predicts class "
                 "probabilities; use 'brier_score' or 'log_loss'"
             )
         classes = getattr(estimator, "classes_", None)  # what has a response need not have any
-        return self._sign * measure(y_true, y_pred, classes=classes, **given)
+        return self._sign * measure(y_true, y_pred, classes=classes, **options)
 
     def _predict(self, method_caller: Any, estimator: Any, X: Any) -> Any:
         if self._response is not None:

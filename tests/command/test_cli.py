@@ -19,10 +19,6 @@ from kcalib._command import evaluate
 from kcalib._command.arguments import parser
 from kcalib._command.cli import main
 
-CALIBRATED = {"forest_temperature", "logistic", "mlp"}
-MISCALIBRATED = {"forest", "gaussian_nb", "multinomial_nb"}
-FAST = ["--method", "exact", "--resamples", "99"]  # tests/test_readme.py has the demo with all defaults
-
 
 @pytest.fixture(autouse=True)
 def wide_terminal(monkeypatch):
@@ -30,15 +26,15 @@ def wide_terminal(monkeypatch):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def evaluated_once():
-    """What the command asks `evaluation_of` about the same predictions with the same options is computed once."""
-    found, whole = {}, evaluate.evaluation_of
+def cache_evaluations():
+    """Compute what the command asks `evaluation_of` about the same predictions with the same options once."""
+    results, whole = {}, evaluate.evaluation_of
 
     def evaluation_of(data, **options):
         key = (data.labels.tobytes(), data.probabilities.tobytes(), data.probabilities.shape, repr(options))
-        if key not in found:
-            found[key] = whole(data, **options)
-        return found[key]
+        if key not in results:
+            results[key] = whole(data, **options)
+        return results[key]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluate, "evaluation_of", evaluation_of)
@@ -96,36 +92,26 @@ def error_line(capsys):
 # -- numbers
 
 
-@pytest.mark.parametrize("form", ["npz", "structured", "npy", "csv", "csv names", "parquet", "parquet list"])
+@pytest.mark.parametrize("form", ["npz", "npy", "csv", "parquet"])
 def test_every_format_gives_the_numbers_of_evaluate(tmp_path, capsys, data, form):
     y, p = data
-    names = np.array(["cat", "dog", "eel"])
-    path = tmp_path / f"m.{'npy' if form == 'structured' else form.split()[0]}"
+    path = tmp_path / f"m.{form}"
     if form == "npz":
         np.savez(path, y=y, y_prob=p)
     elif form == "npy":
         np.save(path, p)
         np.save(tmp_path / "y_true.npy", y)
-    elif form == "structured":
-        array = np.zeros(len(y), [("target", "i8"), *((f"p_{i}", "f8") for i in range(3))])
-        array["target"] = y
-        for i in range(3):
-            array[f"p_{i}"] = p[:, i]
-        np.save(path, array)
-    elif form.startswith("csv"):
-        named = form == "csv names"
+    elif form == "csv":
+        names = np.array(["cat", "dog", "eel"])
         with open(path, "w", newline="") as file:
             writer = csv.writer(file)
-            writer.writerow(["y_true", *(f"prob_{x}" for x in (names if named else range(3)))])
-            writer.writerows(
-                [names[label] if named else label, *map(repr, map(float, row))] for label, row in zip(y, p, strict=True)
-            )
+            writer.writerow(["y_true", *(f"prob_{name}" for name in names)])
+            writer.writerows([names[label], *map(repr, map(float, row))] for label, row in zip(y, p, strict=True))
     else:
         pa = pytest.importorskip("pyarrow")
         import pyarrow.parquet as pq
 
-        columns = {"probs": p.tolist()} if "list" in form else {f"probs_{i}": p[:, i] for i in range(3)}
-        pq.write_table(pa.table({**columns, "label": y}), path)
+        pq.write_table(pa.table({"probs": p.tolist(), "label": y}), path)
     assert main(["evaluate", str(path), "--json"]) == 0
     (entry,) = load_json(capsys.readouterr().out)["models"]
     assert (entry["model"], entry["file"]) == ("m", str(path))
@@ -244,7 +230,7 @@ def test_narrow_terminal(capsys, monkeypatch, good, poor):
 
 def test_narrow_terminal_with_more_models_than_fit(tmp_path, capsys, monkeypatch, good):
     monkeypatch.setenv("COLUMNS", "80")
-    models = sorted(CALIBRATED | MISCALIBRATED)
+    models = ["forest", "forest_temperature", "gaussian_nb", "logistic", "mlp", "multinomial_nb"]
     for name in models:
         os.link(good, tmp_path / f"{name}.npz")
     assert main(["evaluate", *(str(tmp_path / f"{name}.npz") for name in models)]) == 0
@@ -264,28 +250,6 @@ def test_models_of_one_name_are_told_apart(tmp_path, capsys, data):
     np.savez(tmp_path / "n.npz", y=data[0], p=data[1])
     assert main(["evaluate", *paths, str(tmp_path / "n.npz"), "--json"]) == 0
     assert [entry["model"] for entry in load_json(capsys.readouterr().out)["models"]] == [*paths, "n"]
-
-
-# -- demo
-
-
-@pytest.mark.grid
-def test_demo_separates_calibrated_from_miscalibrated_models(capsys):
-    asked = ["demo", "--level", "0.0083", *FAST, "--fail-if-miscalibrated"]  # 0.05 over all six
-    assert main([*asked, "--json"]) == 3
-    result = load_json(capsys.readouterr().out)
-    verdicts = {entry["model"]: entry["verdict"] for entry in result["models"]}
-    assert {name for name, verdict in verdicts.items() if verdict.startswith("no evidence")} == CALIBRATED
-    assert {name for name, verdict in verdicts.items() if verdict.startswith("miscalibrated")} == MISCALIBRATED
-    assert "under-confident" in verdicts["forest"] and "over-confident" in verdicts["gaussian_nb"]
-    assert result["errors"] == []
-    assert all(entry["n_samples"] == 1797 and entry["n_classes"] == 10 for entry in result["models"])
-    assert all(os.path.basename(entry["file"]) == f"digits_{entry['model']}.npz" for entry in result["models"])
-    assert main(asked) == 3
-    table = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in table[1:7]] == sorted(verdicts)
-    assert {line.split()[0] for line in table[1:7] if "  miscalibrated" in line} == MISCALIBRATED
-    assert any(line.startswith("verdict at level 0.0083: exact test of all pairs, 99 draws") for line in table)
 
 
 # -- compare
@@ -314,9 +278,9 @@ def test_compare_has_the_numbers_of_the_library(capsys, good, poor, options, arg
     assert result["errors"] == [] and result["files"] == {"good": good, "poor": poor}
     entry = result["comparison"]
     assert entry["ranking"] == list(expected.ranking) == ["good", "poor"]
-    for found, model in zip(entry["models"], expected.models, strict=True):
-        assert found["value"] == model.value
-        assert found["confidence_interval"] == model.confidence_interval._asdict()
+    for printed, model in zip(entry["models"], expected.models, strict=True):
+        assert printed["value"] == model.value
+        assert printed["confidence_interval"] == model.confidence_interval._asdict()
     assert entry["differences"][0]["pvalue_holm"] == expected.differences[0].pvalue_holm
     for name in ("metric", "kernel", "n_bins", "n_resamples", "seed", "confidence_level", "n_samples"):
         assert entry[name] == getattr(expected, name)
@@ -355,19 +319,6 @@ def test_compare_has_no_infinity_in_json(tmp_path, capsys):
     assert pair["confidence_interval"] == {"low": None, "high": None} and not pair["distinguishable"]
     assert main(["compare", *files, "--metric", "log_score"]) == 0
     assert "[-inf, inf]" in capsys.readouterr().out
-
-
-@pytest.mark.grid
-def test_compare_the_models_of_the_demo(capsys):
-    folder = os.path.join(os.path.dirname(kcalib.__file__), "data")
-    files = [os.path.join(folder, f"digits_{name}.npz") for name in sorted(CALIBRATED | MISCALIBRATED)]
-    assert main(["compare", *files, "--json"]) == 0
-    comparison = load_json(capsys.readouterr().out)["comparison"]
-    assert {name.removeprefix("digits_") for name in comparison["ranking"][:3]} == CALIBRATED
-    for d in comparison["differences"]:
-        calibrated = [name.removeprefix("digits_") in CALIBRATED for name in (d["first"], d["second"])]
-        if any(calibrated):
-            assert d["distinguishable"] == (not all(calibrated))
 
 
 @pytest.mark.parametrize(
@@ -530,17 +481,9 @@ def test_bad_files_do_not_stop_good_ones(tmp_path, capsys, good):
         ({"probs": np.array([[0.5, 0.5]] * 3 + [[np.nan, 1]] * 3)}, ["`probs[3, 0]` is nan", "drop or repair"]),
         ({"labels": np.array([0, 1, 0, 1, 0, 7])}, ["`labels[5]` is 7, expected a label 0..1"]),
         ({"labels": np.array(["a", "b", "c"] * 2)}, ["holds 3 distinct strings", "an array `classes`"]),
-        ({"labels": np.array([0, 1, 0, np.nan, 0, 1])}, ["`labels[3]` is nan"]),
-        ({"probs": np.array(["x"] * 6)}, ["holds strings"]),
-        ({"probs": np.array([1j] * 6)}, ["is complex"]),
         ({"probs": np.array([0, 1] * 3)}, ["`probs` has dtype int64", "predicted labels", "--probs or --logits"]),
         ({"probs": np.array(0.5)}, ["array 'probs' is a single value"]),
-        ({"probs": np.array([0.5]), "labels": np.array([1])}, ["at least 2"]),
         ({"probs": np.zeros((0, 3)), "labels": np.zeros(0, int)}, ["there are no rows"]),
-        ({"probs": np.zeros((6, 0))}, ["have shape (6, 0)"]),
-        ({"labels": np.array(["a", "b"] * 3, dtype=object)}, ["array 'labels' holds Python objects"]),
-        ({"probs": np.array(["2020-01-01"] * 6, "M8[D]")}, ["datetime64"]),
-        ({"classes": np.array(["a", "b", "c"]), "labels": np.array(["a", "b"] * 3)}, ["`classes` has shape (3,)"]),
     ],
 )  # fmt: skip
 def test_what_kcalib_itself_rejects(tmp_path, capsys, change, fragments):
@@ -563,17 +506,10 @@ def test_block_size_of_too_few_samples(capsys, good):
     ("options", "fragment"),
     [
         (["--level", "2"], "argument --level: '2', expected a number between 0 and 1"),
-        (["--level", "nan"], "argument --level: 'nan'"),
-        (["--level", "x"], "argument --level: 'x'"),
         (["--tolerance", "1"], "argument --tolerance: '1', expected a number from 0 to below 1"),
-        (["--tolerance", "-0.1"], "argument --tolerance: '-0.1'"),
-        (["--tolerance", "nan"], "argument --tolerance: 'nan'"),
-        (["--tolerance", "1%"], "argument --tolerance: '1%'"),
         (["--threads", "0"], "argument --threads: '0', expected an integer at least 1"),
-        (["--threads", "1.5"], "argument --threads"),
         (["--seed", "-1"], "argument --seed: '-1', expected an integer at least 0"),
         (["--bins", "0"], "argument --bins: '0', expected an integer between 1 and 10000"),
-        (["--bins", "1000000000000"], "argument --bins"),
         (["--block-size", "1"], "argument --block-size"),
         (["--estimator", "best"], "argument --estimator: invalid choice: 'best'"),
         (["--plot", "out.jpeg"], "argument --plot: 'out.jpeg', expected a file name that ends in .png, .pdf, .svg"),
@@ -736,12 +672,11 @@ def test_file_names_that_are_no_text(tmp_path, good):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
-@pytest.mark.parametrize("options", [[], ["--help"]])
-def test_broken_pipe(good, options):
+def test_broken_pipe(good):
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "kcalib", "evaluate", good, *options],
+        [sys.executable, "-P", "-m", "kcalib", "evaluate", good],
         stdout=write,
         stderr=subprocess.PIPE,
         timeout=120,
@@ -769,10 +704,7 @@ def test_version_and_help_load_no_extras():
         "import sys\nfrom kcalib._command.cli import main\nmain(['--version']); main(['--help'])\n"
         "assert not {'matplotlib', 'pyarrow', 'pandas'} & set(sys.modules), sorted(sys.modules)"
     )
-    assert (
-        subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, timeout=120, check=False).returncode
-        == 0
-    )
+    subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, timeout=120, check=True)
 
 
 NASTY = "a\x1b[31m\nb"

@@ -19,22 +19,22 @@ import kcalib
 from kcalib import _native
 
 rng = np.random.default_rng(0)
-p = rng.dirichlet(np.ones(12), size=700)
-y = rng.integers(0, 12, size=700)
+p = rng.dirichlet(np.ones(12), size=400)
+y = rng.integers(0, 12, size=400)
 values = {
     "skce": [kcalib.skce(y, p, threads=threads) for threads in (1, 3)],
     "ece": [kcalib.class_wise_ece(y, p, threads=threads) for threads in (1, 3)],
-    "canonical": [kcalib.canonical_ece(y, p, n_bins=2, threads=threads) for threads in (1, 3)],
-    "median variance": [
-        kcalib.canonical_ece(y, p, binning="median_variance", threads=threads) for threads in (1, 3)
+    "canonical": [kcalib.canonical_ece(y, p, binning="median_variance", threads=threads) for threads in (1, 3)],
+    "test": [
+        kcalib.calibration_test(y, p, method=kcalib.methods.Exact(n_resamples=19), seed=0, threads=threads).pvalue
+        for threads in (1, 3)
     ],
-    "test": [kcalib.calibration_test(y, p, threads=threads).pvalue for threads in (1, 3)],
 }
 result = kcalib.skce.result(y, p)
 child = "from kcalib import _native; print(_native.cpu_levels()[0])"
 inherited = subprocess.check_output([sys.executable, "-P", "-c", child], text=True).strip()
-found = {"values": values, "levels": _native.cpu_levels(), "machine": result.machine, "inherited": inherited}
-print(json.dumps(found))
+outcome = {"values": values, "levels": _native.cpu_levels(), "machine": result.machine, "inherited": inherited}
+print(json.dumps(outcome))
 """
 
 
@@ -45,9 +45,9 @@ def run_at(level: str, program: str) -> subprocess.CompletedProcess:
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, dict]:
-    found = {level: run_at(level, PROGRAM) for level in _native.cpu_levels()}
-    assert [done.stderr for done in found.values()] == [""] * len(found)
-    return {level: json.loads(done.stdout) for level, done in found.items()}
+    processes = {level: run_at(level, PROGRAM) for level in _native.cpu_levels()}
+    assert {process.stderr for process in processes.values()} == {""}
+    return {level: json.loads(process.stdout) for level, process in processes.items()}
 
 
 def test_the_variable_chooses_the_highest_level(outcomes):
@@ -71,9 +71,9 @@ def test_an_empty_value_is_no_value():
     assert _native.cpu_levels() == tuple(done.stdout.split()[-len(_native.cpu_levels()) :])
 
 
-@pytest.mark.parametrize("level", ["v5", "avx2", "V3", "neon" if "baseline" in _native.cpu_levels() else "v3"])
+@pytest.mark.parametrize("level", ["avx2", "neon" if "baseline" in _native.cpu_levels() else "v3"])
 def test_a_level_that_is_not_there_is_an_error(level):
-    done = run_at(level, "import kcalib; kcalib.skce([0, 1], [[0.5, 0.5], [0.2, 0.8]])")
+    done = run_at(level, "import kcalib._native")
     assert done.returncode != 0
     message = done.stderr.strip().splitlines()[-1]
     assert f"KCALIB_CPU_LEVEL is '{level}', expected a level that this processor has: " in message

@@ -16,6 +16,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from grid import some
 from interrupts import stops_within_a_second
 from problems import named_method, softmax_problem
 
@@ -47,6 +48,14 @@ def test_threads_follow_environment_then_affinity_then_argument():
         assert run_python(later, OMP_NUM_THREADS="4") == "1 5"
 
 
+def write_groups(folder, groups: dict[str, dict[str, str]], membership: str) -> None:
+    for group, files in groups.items():
+        (folder / "mounts" / group).mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / "mounts" / group / name).write_text(text + "\n")
+    (folder / "cgroup").write_text(membership)
+
+
 @pytest.mark.parametrize(
     ("groups", "membership", "expected"),
     [
@@ -68,63 +77,37 @@ def test_threads_follow_environment_then_affinity_then_argument():
     ],
 )
 def test_threads_follow_the_control_group(groups, membership, expected, tmp_path):
-    for group, files in groups.items():
-        (tmp_path / "mounts" / group).mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
-            (tmp_path / "mounts" / group / name).write_text(text + "\n")
-    (tmp_path / "cgroup").write_text(membership)
+    write_groups(tmp_path, groups, membership)
     assert threads._cgroup_quota(tmp_path / "mounts", tmp_path / "cgroup") == (expected or sys.maxsize)
     assert threads._cgroup_quota(tmp_path / "mounts", tmp_path / "absent") == sys.maxsize
+
+
+def version_2(limit: str, usage: int, cache: int = 0) -> dict[str, str]:
+    return {"memory.max": limit, "memory.current": str(usage), "memory.stat": f"anon 1\ninactive_file {cache}"}
+
+
+def version_1(limit: str, usage: int, cache: int) -> dict[str, str]:
+    statistics = f"inactive_file 3\ntotal_inactive_file {cache}"
+    return {"memory.limit_in_bytes": limit, "memory.usage_in_bytes": str(usage), "memory.stat": statistics}
 
 
 @pytest.mark.parametrize(
     ("groups", "membership", "expected"),
     [
         # version 2: the group's limit less its usage, caches given back; of one above; none
-        ({"a": {"memory.max": "100", "memory.current": "40", "memory.stat": "anon 1"}}, "0::/a", 60),
-        ({"a": {"memory.max": "100", "memory.current": "90", "memory.stat": "anon 1\ninactive_file 40"}}, "0::/a", 50),
-        (
-            {
-                "a/b": {"memory.max": "max", "memory.current": "90", "memory.stat": "anon 0"},
-                "a": {"memory.max": "1000", "memory.current": "990", "memory.stat": "anon 0"},
-            },
-            "0::/a/b",
-            10,
-        ),
-        ({"a": {"memory.max": "100", "memory.current": "130", "memory.stat": "anon 0"}}, "0::/a", 0),
-        ({"a": {"memory.max": "max", "memory.current": "1", "memory.stat": "anon 0"}}, "0::/a", None),
+        ({"a": version_2("100", 40)}, "0::/a", 60),
+        ({"a": version_2("100", 90, cache=40)}, "0::/a", 50),
+        ({"a/b": version_2("max", 90), "a": version_2("1000", 990)}, "0::/a/b", 10),
+        ({"a": version_2("100", 130)}, "0::/a", 0),
+        ({"a": version_2("max", 1)}, "0::/a", None),
         # version 1, inside a container too; its "no limit" is a number
-        (
-            {
-                "memory": {
-                    "memory.limit_in_bytes": "500",
-                    "memory.usage_in_bytes": "400",
-                    "memory.stat": "inactive_file 3\ntotal_inactive_file 100",
-                }
-            },
-            "4:memory:/docker/1\n0::/",
-            200,
-        ),
-        (
-            {
-                "memory/a": {
-                    "memory.limit_in_bytes": "9223372036854771712",
-                    "memory.usage_in_bytes": "1",
-                    "memory.stat": "anon 0",
-                }
-            },
-            "4:memory:/a",
-            None,
-        ),
-        ({"cpu/a": {"memory.max": "1", "memory.current": "0", "memory.stat": "anon 0"}}, "4:cpu:/a", None),
+        ({"memory": version_1("500", 400, cache=100)}, "4:memory:/docker/1\n0::/", 200),
+        ({"memory/a": version_1("9223372036854771712", 1, cache=0)}, "4:memory:/a", None),
+        ({"cpu/a": version_2("1", 0)}, "4:cpu:/a", None),
     ],
 )
 def test_memory_is_what_the_control_group_leaves(groups, membership, expected, tmp_path, monkeypatch):
-    for group, files in groups.items():
-        (tmp_path / "mounts" / group).mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
-            (tmp_path / "mounts" / group / name).write_text(text + "\n")
-    (tmp_path / "cgroup").write_text(membership)
+    write_groups(tmp_path, groups, membership)
     monkeypatch.setattr(memory, "_left_on_machine", lambda: 2**50)
     found = memory.available_memory(tmp_path / "mounts", tmp_path / "cgroup")
     assert found == (2**50 if expected is None else expected)
@@ -146,7 +129,7 @@ def test_threads_are_checked(threads):
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("method", some(["fork", "forkserver", "spawn"], "fork", "spawn"))
 def test_forked_and_spawned_children_compute(method):
     """OpenMP's threads do not survive a fork: the child must not wait for them."""
     if method not in multiprocessing.get_all_start_methods():
@@ -157,17 +140,7 @@ def test_forked_and_spawned_children_compute(method):
     with concurrent.futures.ProcessPoolExecutor(2, mp_context=context) as pool:
         values = [pool.submit(kcalib.skce, y, p, threads=2) for _ in range(2)]
         assert [value.result(timeout=60) for value in values] == [expected, expected]
-
-
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_pool_of_forked_processes():
-    if "fork" not in multiprocessing.get_all_start_methods():
-        pytest.skip("no fork here")
-    y, p = softmax_problem(1500, 3)
-    expected = kcalib.skce(y, p, threads=2)
-    with multiprocessing.get_context("fork").Pool(2) as pool:
-        assert pool.starmap_async(kcalib.skce, [(y, p)] * 3).get(timeout=60) == [expected] * 3
-        assert pool.apply_async(resolve_threads).get(timeout=60) == 1
+        assert method != "fork" or pool.submit(resolve_threads).result(timeout=60) == 1
 
 
 @pytest.mark.parametrize("backend", ["loky", "threading"])
@@ -181,23 +154,6 @@ def test_joblib_workers_compute(backend):
             assert joblib.Parallel()(joblib.delayed(resolve_threads)() for _ in range(2)) == [1, 1]
     if backend == "loky":
         joblib.externals.loky.get_reusable_executor().shutdown()
-
-
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_dataloader_workers_compute():
-    data = pytest.importorskip("torch.utils.data")
-    problems = [softmax_problem(1000 + 10 * i, 3, seed=i) for i in range(4)]
-    expected = [kcalib.skce(y, p, threads=2) for y, p in problems]
-
-    class Values(data.Dataset):
-        def __len__(self) -> int:
-            return len(problems)
-
-        def __getitem__(self, i: int) -> float:
-            return kcalib.skce(*problems[i], threads=2)
-
-    loader = data.DataLoader(Values(), batch_size=None, num_workers=2, multiprocessing_context="fork", timeout=60)
-    assert list(loader) == expected
 
 
 def test_a_call_inside_a_parallel_region_uses_one_thread():
@@ -267,7 +223,7 @@ def test_bits_do_not_depend_on_affinity():
         print(*digests)
     """
     cpus = sorted(os.sched_getaffinity(0))
-    masks = [{cpus[0]}, {cpus[-1]}, set(cpus)]
+    masks = [{cpus[-1]}, set(cpus)]
     found = {run_python(code.replace("{cpus}", str(mask))) for mask in masks}
     assert len(found) == 1 and " " not in found.pop()
 

@@ -38,6 +38,11 @@ def range_of_exp(dtype: type) -> tuple[float, float]:
 
 @functools.cache
 def arguments(function: str, dtype: type) -> np.ndarray:
+    """Every second of the candidates, of powers every sixth, since there are six exponents: mpmath is slow."""
+    return np.ascontiguousarray(candidates(function, dtype)[:: 6 if function == "power" else 2])
+
+
+def candidates(function: str, dtype: type) -> np.ndarray:
     """Numbers all over the function's range, and more of them where it is hardest."""
     rng = np.random.default_rng(0)
     low, high = range_of_exp(dtype)
@@ -119,7 +124,7 @@ def test_scalar_functions_are_right_to_1_5_ulp(function, dtype, level):
         if function == "power":
             low, high = range_of_exp(dtype)
             errors = errors[[low < float(mpmath.log(y)) < high for y in reference]]
-        assert len(errors) > 900
+        assert len(errors) > (150 if function == "power" else 450)
         # one_minus_exp: a difference of 1/2 and at most 0.21, each rounded.
         assert errors.max() <= {"square_root": 1.0, "one_minus_exp": 2.5}.get(function, 1.5)
 

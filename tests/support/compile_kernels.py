@@ -2,7 +2,8 @@
 
     python -P tests/support/compile_kernels.py  the list
     python -P tests/support/compile_kernels.py --all  compiles it for sm_70, sm_80, sm_90; warnings are errors
-    python -P tests/support/compile_kernels.py --in-turn  compiles each for one of them, the next for the next
+    python -P tests/support/compile_kernels.py --in-turn  compiles each for one of them, in turn: each fourth to machine
+                                                          code, the others to assembly text, which takes a quarter
     python -P tests/support/compile_kernels.py --all residuals  what has that in its name
 
 A program is a function x the type of numbers x what distances come from x where inner products come from, with the
@@ -160,14 +161,15 @@ def named(part: str = "") -> dict[str, Program]:
 def compile_for(program: Program, architecture: str) -> float:
     """Seconds that it takes."""
     start = time.perf_counter()
-    assert nvrtc.cubin(program.source, program.every_option, architecture)[:4] == b"\x7fELF"
+    code = nvrtc.cubin(program.source, program.every_option, architecture)
+    assert code[:4] == b"\x7fELF" if architecture.startswith("sm_") else b".target" in code
     return time.perf_counter() - start
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--all", action="store_true", help="compile them, not only list them")
-    parser.add_argument("--in-turn", action="store_true", help="compile each for one architecture, in turn")
+    parser.add_argument("--in-turn", action="store_true", help="compile each for one architecture, few to machine code")
     parser.add_argument("--jobs", type=int, default=1, help="compilations at a time")
     parser.add_argument("part", nargs="?", default="", help="only programs with this in their names")
     arguments = parser.parse_args()
@@ -175,7 +177,8 @@ def main() -> None:
     start = time.perf_counter()
     wanted = dict.fromkeys(found, ARCHITECTURES if arguments.all else ())
     if arguments.in_turn:
-        wanted = {name: (ARCHITECTURES[i % len(ARCHITECTURES)],) for i, name in enumerate(found)}
+        in_turn = itertools.cycle((kind, a) for a in ARCHITECTURES for kind in ("sm", *["compute"] * 3))
+        wanted = {name: (f"{kind}_{a.removeprefix('sm_')}",) for name, (kind, a) in zip(found, in_turn)}
     pieces = [(program, a) for name, program in found.items() for a in wanted[name]]
     with ThreadPoolExecutor(arguments.jobs) as pool:  # NVRTC does not hold Python's lock
         compiled = pool.map(lambda one: compile_for(*one), pieces)

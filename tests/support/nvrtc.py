@@ -21,7 +21,10 @@ def library() -> ctypes.CDLL:
 
 
 def cubin(source: str, options: tuple[str, ...], architecture: str) -> bytes:
-    """The machine code; an AssertionError with the compiler's messages if there are any."""
+    """Compile to the machine code of "sm_90", or to the assembly text (PTX) of "compute_90", which takes a quarter.
+
+    Messages of the compiler are an AssertionError.
+    """
     nvrtc, program = library(), ctypes.c_void_p()
     assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kcalib.cu", 0, None, None) == 0
     # CuPy adds the last two.
@@ -37,8 +40,9 @@ def cubin(source: str, options: tuple[str, ...], architecture: str) -> bytes:
         line for line in log.value.decode().splitlines() if line.strip() and "are deprecated and may" not in line
     ]
     assert not failed and not messages, "\n".join(messages)[:4000]
-    nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
+    kind = "CUBIN" if architecture.startswith("sm_") else "PTX"
+    getattr(nvrtc, f"nvrtcGet{kind}Size")(program, ctypes.byref(size))
     code = ctypes.create_string_buffer(size.value)
-    assert nvrtc.nvrtcGetCUBIN(program, code) == 0
+    assert getattr(nvrtc, f"nvrtcGet{kind}")(program, code) == 0
     nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
     return code.raw

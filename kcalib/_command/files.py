@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
-from collections.abc import Mapping
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from kcalib._command.nearest import nearest_file
 from kcalib._input.columns import Columns
@@ -49,4 +53,23 @@ def open_file(file: str, given: Mapping[str, Any]) -> ReaderSource:
     )
     if file != str(STDIN):
         return open_source(file, options)
-    return ReaderSource([TextReader(lambda: sys.stdin.buffer, options, file, is_resumable=False)])
+    copy = tempfile.TemporaryFile()  # noqa: SIM115  # standard input can be read once, its copy again
+    shutil.copyfileobj(sys.stdin.buffer, copy)
+    copy.flush()
+
+    def open_copy() -> IO[bytes]:
+        opened = os.fdopen(os.dup(copy.fileno()), "rb")
+        opened.seek(0)
+        return opened
+
+    def identity() -> Iterator[bytes]:
+        with open_copy() as opened:
+            yield opened.read(2**20)
+
+    try:
+        samples = ReaderSource([TextReader(open_copy, options, file, ",", identity)])
+    except BaseException:
+        copy.close()
+        raise
+    weakref.finalize(samples, copy.close)
+    return samples

@@ -55,8 +55,9 @@ class Columns:
         return "" if found is None else f"; did you mean {found!r}?"
 
     def spelled(self, option: str) -> str:
-        """How the user writes an option; messages do so, too."""
-        return f"{option}="
+        """Return an option as the user writes it, for messages."""
+        is_own = option in ("probs", "logits", "labels", "classes", "from_logits")
+        return f"{option}=" if is_own else f"parameters={{{option!r}: ...}}"
 
     def otherwise(self) -> str:
         """Ends the message that no predictions are found."""

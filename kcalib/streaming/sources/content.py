@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,14 @@ def check_file(path: Path) -> None:
             f"is not what its suffix says: it starts with {start!r}, a {path.suffix} file with {magics[0]!r}; "
             "write it again, or give it the suffix of its format"
         )
+
+
+def check_unique(header: Sequence[str], names: Sequence[str]) -> None:
+    """Check that columns which are read have names that no other column has."""
+    count = Counter(header)
+    for name in names:
+        if count[name] != 1:
+            raise FileError(f"{count[name]} columns have the name {name!r}; rename all but one")
 
 
 def damage_error(what: str, error: Exception) -> FileError:

@@ -12,6 +12,7 @@ import numpy as np
 
 from kcalib._backend.files import printable
 from kcalib._input.columns import LABEL_NAMES, FileError
+from kcalib._input.parameters import PARAMETERS
 from kcalib._input.source import Source
 from kcalib.streaming.sources.batches import BatchesReader
 from kcalib.streaming.sources.content import check_file
@@ -53,15 +54,7 @@ def source(
     logits: str | None = None,
     from_logits: bool = False,
     classes: Iterable[Any] | None = None,
-    mean: str | None = None,
-    std: str | None = None,
-    samples: str | None = None,
-    rate: str | None = None,
-    dispersion: str | None = None,
-    cov: str | None = None,
-    scale_tril: str | None = None,
-    loc: str | None = None,
-    scale: str | None = None,
+    parameters: Mapping[str, str] | None = None,
 ) -> Source:
     """Open samples in files, arrays or batches, to read them in chunks.
 
@@ -101,12 +94,12 @@ def source(
     classes : iterable, optional
         The label of each column; default 0..m-1, the suffixes of a family of columns, or an array ``classes`` of a
         file of arrays. Labels that are strings need one of these: a chunk does not show all of them.
-
-    mean, std, samples, rate, dispersion, cov, scale_tril, loc, scale : str, optional
+    parameters : mapping of str to str, optional
         Names of the arrays or columns of parameters of predicted distributions, or prefixes of families of columns
-        (``mean_0``, ``mean_1``, ... for targets that are vectors); `labels` then names the targets. They say what the
-        distributions are: mean and std `kcalib.distributions.Normal`, samples ``Samples``, rate ``Poisson``, mean and
-        dispersion ``NegativeBinomial``, mean and cov or scale_tril ``MultivariateNormal``, loc and scale ``Laplace``.
+        (``mean_0``, ``mean_1``, ... for targets that are vectors), by the parameter, as in
+        ``{"mean": "forecast", "std": "spread"}``; `labels` then names the targets. They say what the distributions are:
+        mean and std `kcalib.distributions.Normal`, samples ``Samples``, rate ``Poisson``, mean and dispersion
+        ``NegativeBinomial``, mean and cov or scale_tril ``MultivariateNormal``, loc and scale ``Laplace``.
         Default: if there are no class probabilities, the first of these, but for Laplace, that there are all parameters
         of, by the names that they have here, or "y_mean", "mu", "y_std", "sigma", "y_samples", "y_rate".
 
@@ -155,14 +148,16 @@ def source(
     >>> p.shape
     (100, 3)
     """
-    names = {"mean": mean, "std": std, "samples": samples, "rate": rate, "dispersion": dispersion, "cov": cov}
+    unknown = sorted(set(parameters or {}) - set(PARAMETERS))
+    if unknown:
+        raise ValueError(f"`parameters` has the key {unknown[0]!r}, expected keys among {', '.join(PARAMETERS)}")
     options = ReadOptions(
         probs,
         logits,
         labels,
         bool(from_logits),
         classes=None if classes is None else tuple(np.asarray(list(classes)).tolist()),
-        parameters={**names, "scale_tril": scale_tril, "loc": loc, "scale": scale},
+        parameters=dict(parameters or {}),
     )
     return open_source(data, options)
 

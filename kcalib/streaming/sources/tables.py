@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,13 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._input.columns import FileError
-from kcalib.streaming.sources.content import damage_error, decode_text, file_identity, import_library
+from kcalib.streaming.sources.content import (
+    check_unique,
+    damage_error,
+    decode_text,
+    file_identity,
+    import_library,
+)
 from kcalib.streaming.sources.layout import Block, ReadOptions
 from kcalib.streaming.sources.named_arrays import row_slices
 from kcalib.streaming.sources.reader import Reader, block_bytes
@@ -59,14 +64,6 @@ class TableReader(Reader):
         if self.n is not None:
             return super().identity()
         return (text for block in self.blocks(0, _FIRST_ROWS) for text in block_bytes(block))
-
-
-def check_unique(header: Sequence[str], names: Sequence[str]) -> None:
-    """Check that columns which are read have names that no other column has."""
-    count = Counter(header)
-    for name in names:
-        if count[name] != 1:
-            raise FileError(f"{count[name]} columns have the name {name!r}; rename all but one")
 
 
 def structured_reader(data: np.ndarray, options: ReadOptions) -> Reader:

@@ -40,8 +40,13 @@ COVARIANCES = FACTORS @ FACTORS.swapaxes(1, 2)
 # Arrays by names, options, and what they are.
 CASES = {
     "normal": ({"y": Y, "mean": MEAN, "std": STD}, {}, Y, Normal(MEAN, STD)),
-    "named": ({"truth": Y, "a": MEAN, "b": STD}, {"labels": "truth", "mean": "a", "std": "b"}, Y, Normal(MEAN, STD)),
-    "laplace": ({"y": Y, "loc": MEAN, "scale": STD}, {"loc": "loc"}, Y, Laplace(MEAN, STD)),
+    "named": (
+        {"truth": Y, "a": MEAN, "b": STD},
+        {"labels": "truth", "parameters": {"mean": "a", "std": "b"}},
+        Y,
+        Normal(MEAN, STD),
+    ),
+    "laplace": ({"y": Y, "loc": MEAN, "scale": STD}, {"parameters": {"loc": "loc"}}, Y, Laplace(MEAN, STD)),
     "poisson": ({"y": COUNTS.astype(int), "rate": STD}, {}, COUNTS, Poisson(STD)),
     "counts": ({"y": COUNTS, "mean": STD, "dispersion": STD + 1}, {}, COUNTS, NegativeBinomial(STD, STD + 1)),
 }
@@ -211,19 +216,29 @@ def message_of(data, match, **options):
 def test_what_is_wrong(tmp_path):
     path = tmp_path / "m.npz"
     np.savez(path, y=Y, mean=MEAN)
-    message_of(path, r"m.npz: there is array 'mean', but no array of std; .* expected one of std, .* name it by std=")
-    message_of(path, r"m.npz: there is array 'mean', but no array of scale; .* name it by scale=", loc="mean")
-    message_of(path, "there is no array 'z', as mean= says", mean="z")
-    message_of(path, "mean= and samples= are of different families", mean="mean", samples="y")
+    message_of(
+        path,
+        r"m.npz: there is array .mean., but no array of std; .* expected one of std, .* name it by parameters={'std': ...}",
+    )
+    message_of(
+        path,
+        r"m.npz: there is array .mean., but no array of scale; .* name it by parameters={'scale'",
+        parameters={"loc": "mean"},
+    )
+    message_of(path, "there is no array 'z', as parameters={'mean': ...} says", parameters={"mean": "z"})
+    message_of(path, "are of different families of distributions", parameters={"mean": "mean", "samples": "y"})
+    message_of(path, "`parameters` has the key 'sd', expected keys among mean, std", parameters={"sd": "y"})
     np.savez(path, y=Y, mean=MEAN, std=STD, probs=np.full((N, 2), 0.5))
-    message_of(path, "class probabilities .* and predicted distributions, .* say which by probs= or mean=")
-    message_of(path, "classes= is for class probabilities; leave it out", mean="mean", classes=[0, 1])
+    message_of(
+        path, "class probabilities .* and predicted distributions, .* say which by probs= or parameters={'mean': ...}"
+    )
+    message_of(path, "classes= is for class probabilities; leave it out", parameters={"mean": "mean"}, classes=[0, 1])
     np.savez(path, y=Y, mean=MEAN, std=STD[:-1])
     message_of(path, r"array 'y' has shape \(43,\), array 'std' \(42,\); expected one target for each row")
     bad = STD.copy()
     bad[23] = -1
     np.savez(path, y=Y, mean=MEAN, sd=bad)
-    message_of(path, r"m.npz: `sd\[23\]` is -1, expected a positive standard deviation", std="sd")
+    message_of(path, r"m.npz: `sd\[23\]` is -1, expected a positive standard deviation", parameters={"std": "sd"})
     table = COLUMNS["vectors"][0]
     message_of(write_csv(tmp_path / "m.csv", {**table, "std_1": bad}), r"m.csv: `std_1\[23\]` is -1, expected a pos")
     target = Y.copy()
@@ -232,7 +247,7 @@ def test_what_is_wrong(tmp_path):
     message_of({"y": Y, "rate": STD}, r"`y\[0\]` is .* a count")
     np.save(tmp_path / "z.npy", Y)
     np.save(tmp_path / "labels.npy", Y)
-    message_of(tmp_path / "z.npy", "so std= names nothing; save predicted distributions as an .npz", std="s")
+    message_of(tmp_path / "z.npy", "so parameters={'std': ...} names nothing; save predicted", parameters={"std": "s"})
     some = Normal(MEAN, STD)
     message_of((Y, Mixture(np.full((N, 2), 0.5), [some, some])), "predictions are Mixture, which cannot be read")
     message_of((Y, Samples(DRAWS, np.full((N, 5), 0.2))), "Samples with weights, which cannot be read in chunks")

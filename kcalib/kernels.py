@@ -2,11 +2,10 @@ r"""Kernels on predictions.
 
 A kernel object says what is computed: a profile, a metric on the probability simplex (or between
 predicted distributions), a bandwidth. Kernels add, multiply and scale: ``Linear() + Gaussian(bandwidth=0.4)`` is
-equation 8 of the CKCE paper. ``bandwidth=None`` stands for the median heuristic, resolved
-from the data by `kcalib.bandwidth`; results report the kernel that was used.
+equation 8 of the CKCE paper. ``bandwidth=None`` stands for the median heuristic, resolved from the data by
+`kcalib.bandwidth`; results report the kernel that was used.
 
-With :math:`d` the distance of two predictions in the kernel's metric and :math:`\nu` its
-bandwidth:
+With :math:`d` the distance of two predictions in the kernel's metric and :math:`\nu` its bandwidth:
 
 ======================== ==========================================================
 `Exponential`            :math:`e^{-d/\nu}` (Laplacian kernel)
@@ -40,7 +39,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from kcalib._backend.options import as_float
 from kcalib._pairs.problem import Factor, Metric, Term
@@ -177,11 +176,11 @@ class Kernel:
         return self * other
 
     def open_metrics(self) -> tuple[Any, ...]:
-        """The metrics of the radial kernels whose bandwidth is None, each once."""
+        """Return the metrics of the radial kernels whose bandwidth is None, each once."""
         return tuple(dict.fromkeys(factor.metric for factor in self.factors() if factor.bandwidth is None))
 
     def resolve(self, bandwidths: Mapping[Any, float]) -> Kernel:
-        """This kernel with every bandwidth that is None replaced by that of its metric; see `open_metrics`."""
+        """Return this kernel with every bandwidth that is None replaced by that of its metric; see `open_metrics`."""
 
         def resolved(kernel: RadialKernel) -> RadialKernel:
             if kernel.bandwidth is not None:
@@ -192,23 +191,23 @@ class Kernel:
 
     @property
     def bound(self) -> float | None:
-        """Supremum of :math:`|k(p, q)|` over class probabilities, which bounds of p-values need; None: there is none.
+        """Return the supremum of :math:`|k(p, q)|` over class probabilities, for bounds of p-values; None without one.
 
         That of radial kernels is 1, whatever their bandwidth and metric, as that of inner products of probabilities.
         """
-        alike = self.mapped(lambda kernel: dataclasses.replace(kernel, bandwidth=1.0, metric="euclidean"))
-        return kernel_supremum(alike.terms(), has_bounded_points=True)
+        euclidean = self.mapped(lambda kernel: dataclasses.replace(kernel, bandwidth=1.0, metric="euclidean"))
+        return kernel_supremum(euclidean.terms(), has_bounded_points=True)
 
     def mapped(self, change: Callable[[RadialKernel], RadialKernel]) -> Kernel:
-        """This kernel with every radial kernel in it changed."""
+        """Return this kernel with every radial kernel in it changed."""
         raise _no_kernel(self)
 
     def terms(self) -> tuple[Term, ...]:
-        """Normal form: the kernel is the sum of these terms. All bandwidths must be numbers."""
+        """Return the normal form: the terms whose sum the kernel is. All bandwidths must be numbers."""
         raise _no_kernel(self)
 
     def factors(self) -> tuple[RadialKernel, ...]:
-        """The radial kernels that this kernel is made of."""
+        """Return the radial kernels that this kernel is made of."""
         raise _no_kernel(self)
 
 
@@ -220,7 +219,21 @@ def _no_kernel(kernel: Kernel) -> TypeError:
 
 
 @dataclass(frozen=True)
-class Sum(Kernel):
+class _Pair(Kernel):
+    """Base class of kernels that are made of two."""
+
+    left: Kernel
+    right: Kernel
+
+    def mapped(self, change: Callable[[RadialKernel], RadialKernel]) -> Self:
+        return type(self)(self.left.mapped(change), self.right.mapped(change))
+
+    def factors(self) -> tuple[RadialKernel, ...]:
+        return self.left.factors() + self.right.factors()
+
+
+@dataclass(frozen=True)
+class Sum(_Pair):
     r"""The sum of two kernels, written ``left + right``.
 
     .. math:: k(p, q) = k_1(p, q) + k_2(p, q)
@@ -237,24 +250,15 @@ class Sum(Kernel):
     Sum(left=Linear(), right=Exponential(bandwidth=None, metric='euclidean'))
     """
 
-    left: Kernel
-    right: Kernel
-
-    def mapped(self, change: Callable[[RadialKernel], RadialKernel]) -> Sum:
-        return Sum(self.left.mapped(change), self.right.mapped(change))
-
     def terms(self) -> tuple[Term, ...]:
         return self.left.terms() + self.right.terms()
-
-    def factors(self) -> tuple[RadialKernel, ...]:
-        return self.left.factors() + self.right.factors()
 
     def __str__(self) -> str:
         return f"{self.left} + {self.right}"
 
 
 @dataclass(frozen=True)
-class Product(Kernel):
+class Product(_Pair):
     r"""The product of two kernels, written ``left * right``.
 
     .. math:: k(p, q) = k_1(p, q)\, k_2(p, q)
@@ -271,21 +275,12 @@ class Product(Kernel):
     Product(left=Linear(), right=Exponential(bandwidth=None, metric='euclidean'))
     """
 
-    left: Kernel
-    right: Kernel
-
-    def mapped(self, change: Callable[[RadialKernel], RadialKernel]) -> Product:
-        return Product(self.left.mapped(change), self.right.mapped(change))
-
     def terms(self) -> tuple[Term, ...]:
         return tuple(
             Term(a.coefficient * b.coefficient, a.factors + b.factors)
             for a in self.left.terms()
             for b in self.right.terms()
         )
-
-    def factors(self) -> tuple[RadialKernel, ...]:
-        return self.left.factors() + self.right.factors()
 
     def __str__(self) -> str:
         return " * ".join(f"({k})" if isinstance(k, Sum) else str(k) for k in (self.left, self.right))
@@ -342,8 +337,7 @@ class Linear(Kernel):
 
     Examples
     --------
-    Equation 8 of the CKCE paper, and the same two samples as in `Exponential`, with
-    <p, q> = 0.44:
+    Equation 8 of the CKCE paper, and the two samples of `Exponential`, with <p, q> = 0.44:
 
     >>> import kcalib
     >>> from kcalib.kernels import Gaussian, Linear
@@ -396,8 +390,8 @@ class RadialKernel(Kernel):
             object.__setattr__(self, "metric", MMD())
         known = (*VECTOR_METRICS, "wasserstein")
         if not (isinstance(self.metric, (MMD, MixtureWasserstein)) or self.metric in known):
-            shown = ", ".join(map(repr, (*known, "mmd")))
-            raise ValueError(f"`metric` is {self.metric!r}, expected one of {shown}, or MMD(), or MixtureWasserstein()")
+            names = ", ".join(map(repr, (*known, "mmd")))
+            raise ValueError(f"`metric` is {self.metric!r}, expected one of {names}, or MMD(), or MixtureWasserstein()")
 
     def mapped(self, change: Callable[[RadialKernel], RadialKernel]) -> RadialKernel:
         return change(self)
@@ -418,12 +412,12 @@ class RadialKernel(Kernel):
         return (self,)
 
     def is_positive_definite(self) -> bool:
-        """Whether the kernel is known to be positive definite in every dimension."""
+        """Return whether the kernel is known to be positive definite in every dimension."""
         everywhere = PROFILES[self.profile].positive_definite == "EVERYWHERE"
         return everywhere and (self.metric == "euclidean" or isinstance(self.metric, MMD))
 
     def why_indefinite(self) -> str:
-        """What to say of a kernel that is not known to be positive definite."""
+        """Return why the kernel is not known to be positive definite."""
         if PROFILES[self.profile].positive_definite == "ON_A_LINE":
             return f"{type(self).__name__} is not positive definite, but on a line only"
         known = "Exponential, and GammaExponential and GammaRationalQuadratic with gamma <= 1,"
@@ -436,12 +430,12 @@ class RadialKernel(Kernel):
         return ()
 
     def __str__(self) -> str:
-        shown = [
-            f"{f.name}={_shown(getattr(self, f.name))}"
+        arguments = [
+            f"{f.name}={_format(getattr(self, f.name))}"
             for f in dataclasses.fields(self)
             if f.name == "bandwidth" or getattr(self, f.name) != f.default
         ]
-        return f"{type(self).__name__}({', '.join(shown)})"
+        return f"{type(self).__name__}({', '.join(arguments)})"
 
 
 @dataclass(frozen=True)
@@ -459,8 +453,7 @@ class Exponential(RadialKernel):
 
     Examples
     --------
-    Two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16, so that the estimate is
-    -0.16 k(p, q):
+    Of two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16 the estimate is -0.16 k(p, q):
 
     >>> import kcalib
     >>> from kcalib.kernels import Exponential
@@ -490,8 +483,7 @@ class Gaussian(RadialKernel):
 
     Examples
     --------
-    Two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16, so that the estimate is
-    -0.16 k(p, q):
+    Of two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16 the estimate is -0.16 k(p, q):
 
     >>> import kcalib
     >>> from kcalib.kernels import Gaussian
@@ -524,8 +516,7 @@ class GammaExponential(RadialKernel):
 
     Examples
     --------
-    Two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16, so that the estimate is
-    -0.16 k(p, q):
+    Of two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16 the estimate is -0.16 k(p, q):
 
     >>> import kcalib
     >>> from kcalib.kernels import GammaExponential
@@ -568,8 +559,7 @@ class Matern(RadialKernel):
 
     Examples
     --------
-    Two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16, so that the estimate is
-    -0.16 k(p, q):
+    Of two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16 the estimate is -0.16 k(p, q):
 
     >>> import kcalib
     >>> from kcalib.kernels import Matern
@@ -610,8 +600,7 @@ class RationalQuadratic(RadialKernel):
 
     Examples
     --------
-    Two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16, so that the estimate is
-    -0.16 k(p, q):
+    Of two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16 the estimate is -0.16 k(p, q):
 
     >>> import kcalib
     >>> from kcalib.kernels import RationalQuadratic
@@ -655,8 +644,7 @@ class GammaRationalQuadratic(RadialKernel):
 
     Examples
     --------
-    Two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16, so that the estimate is
-    -0.16 k(p, q):
+    Of two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16 the estimate is -0.16 k(p, q):
 
     >>> import kcalib
     >>> from kcalib.kernels import GammaRationalQuadratic
@@ -698,8 +686,7 @@ class Cosine(RadialKernel):
 
     Examples
     --------
-    Two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16, so that the estimate is
-    -0.16 k(p, q):
+    Of two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16 the estimate is -0.16 k(p, q):
 
     >>> import kcalib
     >>> from kcalib.kernels import Cosine
@@ -711,7 +698,7 @@ class Cosine(RadialKernel):
     profile: ClassVar[str] = "cosine"
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     return str(value) if isinstance(value, (MMD, MixtureWasserstein)) else repr(value)
@@ -725,7 +712,7 @@ def _gamma(value: float) -> float:
 
 
 def _in_range(name: str, value: float, remedy: str = "", low: float = SMALLEST, high: float = LARGEST) -> float:
-    """`value` as a float in [low, high]: there no square or product leaves the range of float32."""
+    """Return `value` as a float in [low, high]: there no square or product leaves the range of float32."""
     ending = f"; {remedy}" if remedy else ""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"`{name}` is {value!r}, expected a positive number{ending}")

@@ -1,4 +1,4 @@
-"""Checks of the parameters of distributions; each family calls them when it is made."""
+"""Check the parameters of distributions, and the targets and probabilities that their methods take."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LARGEST = 1e15
 
 
 def real_array(value: Any, name: str) -> Array:
-    """`value` as float64 numbers, finite and at most `LARGEST` in size."""
+    """Return `value` as float64 numbers, finite and at most `LARGEST` in size."""
     array = arrays.as_array(value, name)
     if kind_of(array) not in "biuf":
         raise TypeError(f"`{name}` has dtype {array.dtype}, expected real numbers")
@@ -39,58 +39,50 @@ def real_array(value: Any, name: str) -> Array:
     return arrays.compact(array, array.dtype) if arrays.is_host(array) else array
 
 
-def positive_array(value: Any, name: str, what: str) -> Array:
-    """`value` as float64 numbers from 1 / `LARGEST` to `LARGEST`."""
+def positive_array(value: Any, name: str, expected: str) -> Array:
+    """Return `value` as float64 numbers from 1 / `LARGEST` to `LARGEST`."""
     array = real_array(value, name)
     reject(
         array,
         array < 1 / LARGEST,
         lambda at, x: (
-            f"`{name}{at}` is {x:.6g}, expected {what}, at least {1 / LARGEST:.0e}; "
+            f"`{name}{at}` is {x:.6g}, expected {expected}, at least {1 / LARGEST:.0e}; "
             "clip it to the smallest scale that means something, or drop such predictions"
         ),
     )
     return array
 
 
-def parameters_of(**given: Array) -> tuple[Array, ...]:
-    """Arrays of the same shape, in the first one's library; a number stands for as many as the others have.
+def broadcast_parameters(**parameters: Array) -> dict[str, Array]:
+    """Return arrays of one shape, in the library of the largest; a number stands for as many as the others have.
 
-    What was brought to NumPy comes back as views that cannot be written to.
+    NumPy arrays are views that cannot be written to.
     """
-    largest = max(given.values(), key=lambda array: array.ndim)
-    name = next(name for name, array in given.items() if array is largest)
-    found = []
-    for other, array in given.items():
+    name, largest = max(parameters.items(), key=lambda item: item[1].ndim)
+    shared = {}
+    for key, array in parameters.items():
         array = arrays.asarray_like(array, largest)
         if array.ndim == 0 and largest.ndim:
             array = arrays.namespace(largest).zeros_like(largest) + array
         if tuple(array.shape) != tuple(largest.shape):
             raise ValueError(
-                f"`{name}` has shape {tuple(largest.shape)} and `{other}` {tuple(array.shape)}, expected the same "
+                f"`{name}` has shape {tuple(largest.shape)} and `{key}` {tuple(array.shape)}, expected the same "
                 "shape; a single number may stand for all"
             )
-        found.append(read_only(array))
-    return tuple(found)
+        shared[key] = read_only(array)
+    return shared
 
 
 def read_only(array: Array) -> Array:
+    """Return a view that cannot be written to, of a NumPy array; others unchanged."""
     if arrays.is_host(array):
         array = array.view()
         array.flags.writeable = False
     return array
 
 
-def check_rows(array: Array, name: str) -> None:
-    """Shape (n,), for numbers, or (n, d), for vectors."""
-    if array.ndim not in (1, 2) or (array.ndim == 2 and array.shape[1] == 0):
-        raise ValueError(
-            f"`{name}` has shape {tuple(array.shape)}, expected (n,), or (n, d) for predictions of vectors"
-        )
-
-
-def check_numbers(array: Array, name: str) -> None:
-    """Shape (n,)."""
+def check_one_dimension(array: Array, name: str) -> None:
+    """Raise a ValueError unless the shape is (n,)."""
     if array.ndim != 1:
         remedy = f"; reshape it by {name}.reshape(-1)" if array.ndim == 2 and array.shape[1] == 1 else ""
         raise ValueError(
@@ -98,16 +90,16 @@ def check_numbers(array: Array, name: str) -> None:
         )
 
 
-def weight_rows(weights: Any, name: str, shape: tuple[int, ...], what: str) -> Array:
-    """Weights >= 0 of this shape whose rows sum to 1; what rounding has left is divided out."""
+def normalized_weights(weights: Any, name: str, shape: tuple[int, ...], what: str) -> Array:
+    """Return weights >= 0 of this shape whose rows sum to 1 within 1e-6, divided by their sums."""
     array = real_array(weights, name)
+    xp = arrays.namespace(array)
     if array.ndim == 1 and tuple(array.shape) == shape[1:]:
-        array = arrays.namespace(array).zeros((shape[0], 1), dtype=array.dtype, **_device(array)) + array[None, :]
+        array = xp.broadcast_to(array[None, :], shape)
     if tuple(array.shape) != shape:
         raise ValueError(
             f"`{name}` has shape {tuple(array.shape)}, expected {shape} or {shape[1:]}: one weight for each {what}"
         )
-    xp = arrays.namespace(array)
     reject(
         array,
         array < 0,
@@ -122,12 +114,8 @@ def weight_rows(weights: Any, name: str, shape: tuple[int, ...], what: str) -> A
     return array / sums[:, None]
 
 
-def _device(array: Array) -> dict[str, Any]:
-    return {} if arrays.is_host(array) else {"device": arrays.device(array)}
-
-
-def events(y: Any, reference: Array, n: int, event_shape: tuple[int, ...], name: str = "y") -> Array:
-    """Targets of shape (n, *event_shape), beside the distributions' arrays; for numbers (n,) and (n, 1) are one."""
+def check_targets(y: Any, reference: Array, n: int, event_shape: tuple[int, ...], name: str = "y") -> Array:
+    """Return targets of shape (n, *event_shape) beside the reference; for numbers (n,) and (n, 1) are the same."""
     array = real_array(y, name)
     shape = (n, *event_shape)
     if event_shape in ((), (1,)) and tuple(array.shape) in ((n,), (n, 1)):
@@ -137,26 +125,18 @@ def events(y: Any, reference: Array, n: int, event_shape: tuple[int, ...], name:
     return arrays.asarray_like(array, reference)
 
 
-def numbers(y: Any, reference: Array, n: int, event_shape: tuple[int, ...], method: str) -> Array:
-    """Numbers of shape (n,) or (n, k), where the distributions' array is computed with."""
-    if event_shape not in ((), (1,)):
-        raise ValueError(
-            f"`{method}` is for predictions of numbers, these are of vectors of {event_shape[0]} entries; "
-            "make a distribution of each entry"
-        )
+def check_numbers(y: Any, reference: Array, n: int, event_shape: tuple[int, ...]) -> Array:
+    """Return numbers of shape (n,) or (n, k) where the reference is computed with."""
+    _check_predicts_numbers("cdf", event_shape)
     array = beside_computed(real_array(y, "y"), reference)
     if array.ndim not in (1, 2) or array.shape[0] != n:
         raise ValueError(f"`y` has shape {tuple(array.shape)}, expected ({n},), or ({n}, k) for k numbers each")
     return array
 
 
-def probability_row(probability: Any, reference: Array, event_shape: tuple[int, ...]) -> Array:
-    """Probabilities above 0 and below 1, shape (1, m), where the distributions' array is computed with."""
-    if event_shape not in ((), (1,)):
-        raise ValueError(
-            f"`quantile` is for predictions of numbers, these are of vectors of {event_shape[0]} entries; "
-            "make a distribution of each entry"
-        )
+def check_probabilities(probability: Any, reference: Array, event_shape: tuple[int, ...]) -> Array:
+    """Return probabilities above 0 and below 1, shape (1, m), where the reference is computed with."""
+    _check_predicts_numbers("quantile", event_shape)
     array = np.atleast_1d(arrays.to_host(real_array(probability, "probability")))
     if array.ndim != 1:
         raise ValueError(f"`probability` has shape {array.shape}, expected a number or (m,)")
@@ -168,13 +148,16 @@ def probability_row(probability: Any, reference: Array, event_shape: tuple[int, 
     return brought(array[None, :], reference)
 
 
-def column_for(array: Array, y: Array) -> Array:
-    """A parameter of shape (n,) or (n, 1) as it meets numbers y of shape (n,) or (n, k)."""
-    column = arrays.where_computed(array).reshape(-1)
-    return column[:, None] if y.ndim == 2 else column
+def _check_predicts_numbers(method: str, event_shape: tuple[int, ...]) -> None:
+    if event_shape not in ((), (1,)):
+        raise ValueError(
+            f"`{method}` is for predictions of numbers, these are of vectors of {event_shape[0]} entries; "
+            "make a distribution of each entry"
+        )
 
 
 def check_size(size: Any) -> int:
+    """Return a number of draws, at least 1."""
     if isinstance(size, (bool, np.bool_)) or not isinstance(size, (int, np.integer)):
         raise TypeError(f"`size` is {size!r}, expected an integer: the number of draws from each prediction")
     if size < 1:

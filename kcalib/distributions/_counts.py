@@ -9,19 +9,16 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import scipy
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.devices import methods_on_their_gpu
 from kcalib._backend.memory import check_memory
 from kcalib._backend.special import brought, special
 from kcalib._pairs.problem import Components
-from kcalib.distributions._checks import check_support, events, numbers, probability_row
-from kcalib.distributions._distribution import Density, Family, Quantiles, choose, row_blocks
+from kcalib.distributions._distribution import Density, Quantiles, choose, row_blocks
 from kcalib.distributions._saddle_point import deviance, stirling_error
 
 _WIDEST = 2**15  # counts that are summed one by one
@@ -32,20 +29,14 @@ _NO_PROBABILITY = 1e-20  # of a count: what rounding leaves of all the mass is p
 CELLS = 128  # of the quantile functions that stand for the distributions in Wasserstein distances
 
 
-@methods_on_their_gpu
-class Counts(Family, Density, Quantiles):
+class Counts(Density, Quantiles):
     """Distributions on 0, 1, 2, ... with a mean and a dispersion: variance = mean + dispersion mean^2."""
 
     support = "count"
-    _uniforms = 1
 
     @abstractmethod
     def _shapes(self) -> tuple[Array, Array]:
         """Means and dispersions, shape (n, 1), as `where_computed` has them."""
-
-    def parameters(self) -> Array:
-        """Means and standard deviations side by side."""
-        return arrays.namespace(self._first).concat([self.expected_value(), self.standard_deviation()], axis=1)
 
     def wasserstein_points(self) -> Array:
         """Quantiles at the midpoints of 128 cells of equal probability, over the root of 128.
@@ -112,14 +103,11 @@ class Counts(Family, Density, Quantiles):
         counts = xp.arange(table.shape[1], dtype=table.dtype)
         return Components("atoms", table, xp.broadcast_to(counts[None, :, None], (*table.shape, 1)), None)
 
-    def log_density(self, y: Any) -> Array:
-        y = arrays.where_computed(events(y, self._first, self.n, ()))
-        check_support(y, "count")
+    def _log_density(self, y: Array) -> Array:
         mean, dispersion = self._shapes()
-        return self._like(log_pmf(y, mean[:, 0], dispersion[:, 0]))
+        return log_pmf(y, mean[:, 0], dispersion[:, 0])
 
-    def cdf(self, y: Any) -> Array:
-        y = numbers(y, self._first, self.n, (), "cdf")
+    def _cdf(self, y: Array) -> Array:
         xp = arrays.namespace(y)
         columns = xp.floor(y.reshape(self.n, -1))
         rows = xp.broadcast_to(xp.arange(self.n)[:, None], columns.shape)
@@ -133,12 +121,11 @@ class Counts(Family, Density, Quantiles):
     def _upper(self, k: Array, rows: Array) -> Array:
         """P(Z > k), to relative accuracy."""
 
-    def quantile(self, probability: Any) -> Array:
-        row = probability_row(probability, self._first, ())
-        xp = arrays.namespace(row)
-        return self._searched(xp.broadcast_to(row, (self.n, row.shape[1])), xp.arange(self.n))
+    def _quantile(self, p: Array) -> Array:
+        xp = arrays.namespace(p)
+        return self._search_quantiles(xp.broadcast_to(p, (self.n, p.shape[1])), xp.arange(self.n))
 
-    def _searched(self, p: Array, rows: Array) -> Array:
+    def _search_quantiles(self, p: Array, rows: Array) -> Array:
         """Quantiles of these rows, as the tails have them; p: (n rows, m)."""
         flat, at_rows = p.reshape(-1), arrays.namespace(p).repeat(rows, p.shape[1])
 
@@ -161,14 +148,14 @@ class Counts(Family, Density, Quantiles):
         xp = arrays.namespace(p)
         p, rows = xp.broadcast_to(p, (self.n, p.shape[1])), xp.arange(self.n)
         if not arrays.is_host(p):
-            return self._searched(p, rows)
+            return self._search_quantiles(p, rows)
         # What uniform numbers of 53 bits cannot reach has mass 1e-20 at either end.
         bounds = self._guess(np.full((self.n, 1), -9.3), rows), self._guess(np.full((self.n, 1), 9.3), rows)
         first = smallest(lambda k, at: self._lower(k, at) >= 1e-20, bounds[0])
         width = smallest(lambda k, at: self._upper(k, at) <= 1e-20, bounds[1]) - first + 1
         result = np.empty(p.shape)
         wide = rows[width > _WIDEST]
-        result[wide] = self._searched(p[wide], wide)
+        result[wide] = self._search_quantiles(p[wide], wide)
         order = np.argsort(width)[: self.n - wide.size]  # rows of nearly the same width together
         done = 0
         while done < order.size:
@@ -196,12 +183,6 @@ class Counts(Family, Density, Quantiles):
         skewed = (1 + 2 * dispersion * mean) * (z * z - 1) / 6  # skewness times standard deviation: its numerator
         xp = arrays.namespace(z)
         return xp.maximum(xp.floor(mean + xp.sqrt(variance) * z + skewed), 0.0).reshape(-1)
-
-    def _draws(self, uniforms: Array) -> Array:
-        return self._like(self._inverse_cdf(brought(uniforms, self._first)[:, :, 0]))
-
-    def _like(self, values: Array) -> Array:
-        return arrays.like(values, self._first, dtype=self._first.dtype)
 
 
 def smallest(reached: Callable[[Array, Array], Array], guess: Array) -> Array:

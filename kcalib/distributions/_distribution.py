@@ -1,10 +1,12 @@
-"""The base of all predicted distributions, and the closed forms that they can offer.
+"""Define the base of all predicted distributions, and what the families of kcalib share.
 
-A `Distribution` holds n distributions of one family, one for each sample, as arrays of parameters. What
-kcalib needs of them is little: mixture `components` that a target kernel has closed forms for, or draws
-(`sample`, `quasi_sample`); and points whose distances are those of the distributions (`parameters`,
-`wasserstein_points`). `kcalib._input.forecasts` takes targets and a distribution as input, `kcalib._packing` asks
-for the rest.
+A `Distribution` holds n distributions of one family, one for each sample, as arrays of parameters. What kcalib needs of
+them is little: mixture `components` that a target kernel has closed forms for, or draws (`sample`, `quasi_sample`); and
+points whose distances are those of the distributions (`parameters`, `wasserstein_points`).
+
+A family of kcalib is a dataclass of arrays that derives from `Family`, and from `Density` and `Quantiles` where it has
+these. It sets its arrays by `_set`, and defines `expected_value`, `standard_deviation`, and of the formulas
+`_log_density`, `_cdf` and `_inverse_cdf` those that there are; draws follow from the last one.
 """
 
 from __future__ import annotations
@@ -14,17 +16,30 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Self, cast
 
+import numpy as np
+
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array, kind_of
 from kcalib._backend.devices import methods_on_their_gpu, on_their_gpu
+from kcalib._backend.memory import check_memory
+from kcalib._backend.special import brought
 from kcalib._pairs.problem import Components
-from kcalib.distributions._checks import check_size, read_only
-from kcalib.distributions._quasi import sobol_points
+from kcalib.distributions._checks import (
+    broadcast_parameters,
+    check_numbers,
+    check_one_dimension,
+    check_probabilities,
+    check_size,
+    check_support,
+    check_targets,
+    read_only,
+)
 
 __all__ = ["Components", "Distribution"]
 
 _MOMENT_DRAWS = 1024
 _BLOCK = 2**21  # numbers drawn at a time
+_SOBOL_BITS = 30  # of scipy.stats.qmc.Sobol's points
 
 
 class Distribution:
@@ -81,21 +96,21 @@ class Distribution:
 
     @property
     def n(self) -> int:
-        """Number of samples."""
+        """Return the number of samples."""
         raise NotImplementedError(f"{type(self).__name__} has no `n`; a distribution of your own defines it")
 
     @property
     def event_shape(self) -> tuple[int, ...]:
-        """Shape of a target: () for numbers, (d,) for vectors."""
+        """Return the shape of a target: () for numbers, (d,) for vectors."""
         raise NotImplementedError(f"{type(self).__name__} has no `event_shape`; a distribution of your own defines it")
 
     @property
     def n_dims(self) -> int:
-        """Number d of entries of a target; 1 for numbers."""
+        """Return the number d of entries of a target; 1 for numbers."""
         return self.event_shape[0] if self.event_shape else 1
 
     def take(self, rows: Any) -> Distribution:
-        """Those of some samples.
+        """Return the distributions of some samples.
 
         Parameters
         ----------
@@ -110,7 +125,7 @@ class Distribution:
         raise NotImplementedError(f"{type(self).__name__} has no `take`; a distribution of your own defines it")
 
     def sample(self, size: int, *, seed: int = 0) -> Array:
-        """Independent draws.
+        """Draw independently.
 
         Parameters
         ----------
@@ -133,7 +148,7 @@ class Distribution:
 
     @on_their_gpu
     def quasi_sample(self, size: int, *, seed: int = 0) -> Array:
-        """Draws for averages: randomised quasi Monte Carlo points where the family has them, else `sample`.
+        """Draw for averages: randomised quasi Monte Carlo points where the family has them, else `sample`.
 
         The points are a scrambled Sobol set (scipy.stats.qmc) with a digital shift of its own for each distribution,
         mapped by quantile functions and linear maps. Every point has the distribution, so averages have no bias, and
@@ -164,24 +179,24 @@ class Distribution:
         return self._draws(sobol_points(self.n, check_size(size), self._uniforms, seed))
 
     def _draws(self, uniforms: Array) -> Array:
-        """Draws, shape (n, size, *event_shape), from uniform numbers, shape (n, size, `_uniforms`)."""
+        """Return draws, shape (n, size, *event_shape), from uniform numbers, shape (n, size, `_uniforms`)."""
         raise NotImplementedError
 
     def components(self) -> Components | None:
-        """The distributions as mixtures that target kernels have closed forms for; None: there are none."""
+        """Return the distributions as mixtures that target kernels have closed forms for; None: there are none."""
         return None
 
     def parameters(self) -> Array | None:
-        """Parameters, shape (n, p), whose Euclidean and cityblock distances make sense; None: there are none."""
+        """Return parameters, shape (n, p), whose Euclidean and cityblock distances make sense; None: there are none."""
         return None
 
     def wasserstein_points(self) -> Array | None:
-        """Points, shape (n, p), whose Euclidean distance is the 2-Wasserstein distance; None: there are none."""
+        """Return points, shape (n, p), whose Euclidean distance is the 2-Wasserstein one; None: there are none."""
         return None
 
     @on_their_gpu
     def expected_value(self) -> Array:
-        """Expected values, shape (n, d).
+        """Return expected values, shape (n, d).
 
         Without a closed form the average of 1024 draws of `quasi_sample`.
 
@@ -194,7 +209,7 @@ class Distribution:
 
     @on_their_gpu
     def standard_deviation(self) -> Array:
-        """Standard deviations of the entries, shape (n, d).
+        """Return standard deviations of the entries, shape (n, d).
 
         Without a closed form that of 1024 draws of `quasi_sample`.
 
@@ -216,29 +231,45 @@ class Distribution:
             deviations.append(xp.std(draws, axis=1))
         return xp.concat(means, axis=0), xp.concat(deviations, axis=0)
 
-    def _taken(self, rows: Any, *names: str) -> Self:
-        """A copy with these arrays restricted to `rows`, without checks that were made before."""
-        return self._with(**{name: take_rows(getattr(self, name), rows) for name in names})
-
     def _with(self, **fields: Any) -> Self:
+        """Return a copy with other fields, which are not checked."""
         new = copy.copy(self)
         for name, value in fields.items():
             object.__setattr__(new, name, value)
         return new
 
 
-@methods_on_their_gpu
 class Family(Distribution):
-    """Base of the families that are dataclasses of arrays, or None, with a row for each sample."""
+    """Base of the families that are frozen dataclasses of arrays, or None, with a row for each sample.
+
+    Their constructors and public methods run on the GPU of their arrays.
+    """
 
     _event_axis: ClassVar[int] = 1  # where the shape of a target begins in the first array
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        methods_on_their_gpu(cls)
+
+    def _set(self, **parameters: Array) -> None:
+        """Set parameters of numbers, shape (n,); a single number may stand for all."""
+        self._set_fields(**broadcast_parameters(**parameters))
+        check_one_dimension(self._first, self._names()[0])
+
+    def _set_fields(self, **fields: Any) -> None:
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    def _names(self) -> list[str]:
+        return [field.name for field in dataclasses.fields(cast(Any, self)) if getattr(self, field.name) is not None]
 
     @property
     def _first(self) -> Array:
         return getattr(self, self._names()[0])
 
-    def _names(self) -> list[str]:
-        return [field.name for field in dataclasses.fields(cast(Any, self)) if getattr(self, field.name) is not None]
+    @property
+    def _uniforms(self) -> int:  # type: ignore[override]
+        return self.n_dims
 
     @property
     def n(self) -> int:
@@ -249,14 +280,40 @@ class Family(Distribution):
         return tuple(int(size) for size in self._first.shape[self._event_axis :])
 
     def take(self, rows: Any) -> Self:
-        return self._taken(rows, *self._names())
+        return self._with(**{name: take_rows(getattr(self, name), rows) for name in self._names()})
+
+    @on_their_gpu
+    def parameters(self) -> Array | None:
+        """Return means and standard deviations side by side."""
+        return arrays.namespace(self._first).concat([self.expected_value(), self.standard_deviation()], axis=1)
+
+    @on_their_gpu
+    def sample(self, size: int, *, seed: int = 0) -> Array:
+        uniforms = np.random.default_rng(seed).uniform(size=(self.n, check_size(size), self._uniforms))
+        return self._draws(_clip_to_open(uniforms))
+
+    def _draws(self, uniforms: Array) -> Array:
+        return self._like(self._inverse_cdf(brought(uniforms, self._first)[:, :, 0]))
+
+    def _inverse_cdf(self, p: Array) -> Array:
+        """Return quantiles, shape (n, m), of probabilities, shape (1, m) or (n, m)."""
+        raise NotImplementedError
+
+    def _like(self, values: Array) -> Array:
+        """Return computed values in the library and dtype of the parameters."""
+        return arrays.like(values, self._first, dtype=self._first.dtype)
+
+    def _columns(self, y: Array) -> tuple[Array, ...]:
+        """Return parameters of shape (n,) or (n, 1) as they meet numbers y of shape (n,) or (n, k)."""
+        flat = (arrays.where_computed(getattr(self, name)).reshape(-1) for name in self._names())
+        return tuple(column[:, None] if y.ndim == 2 else column for column in flat)
 
 
-class Density(Distribution):
-    """Families that have a density, or probabilities of counts."""
+class Density(Family):
+    """Base of families that have a density, or probabilities of counts."""
 
     def log_density(self, y: Any) -> Array:
-        """Logarithm of the density, or of the probability of counts, at one target for each sample.
+        """Return the logarithm of the density, or of the probability of counts, at one target for each sample.
 
         Parameters
         ----------
@@ -273,14 +330,20 @@ class Density(Distribution):
         ValueError
             If a target is not finite, not where the distributions can have any, or if the shape is wrong.
         """
+        y = arrays.where_computed(check_targets(y, self._first, self.n, self.event_shape))
+        check_support(y, self.support)
+        return self._like(self._log_density(y))
+
+    def _log_density(self, y: Array) -> Array:
+        """Return log densities, shape (n,), at checked targets, shape (n, *event_shape)."""
         raise NotImplementedError
 
 
-class Quantiles(Distribution):
-    """Families of numbers that have a distribution function."""
+class Quantiles(Family):
+    """Base of families of numbers that have a distribution function."""
 
     def cdf(self, y: Any) -> Array:
-        """Probabilities of numbers up to y.
+        """Return the probabilities of numbers up to y.
 
         Parameters
         ----------
@@ -297,10 +360,10 @@ class Quantiles(Distribution):
         ValueError
             If a number is not finite, if the shape is wrong, or for predictions of vectors.
         """
-        raise NotImplementedError
+        return self._cdf(check_numbers(y, self._first, self.n, self.event_shape))
 
     def quantile(self, probability: Any) -> Array:
-        """Smallest numbers with a `cdf` of at least the probabilities.
+        """Return the smallest numbers with a `cdf` of at least the probabilities.
 
         Parameters
         ----------
@@ -317,11 +380,50 @@ class Quantiles(Distribution):
         ValueError
             If a probability is out of range, or for predictions of vectors.
         """
+        return self._quantile(check_probabilities(probability, self._first, self.event_shape))
+
+    def _cdf(self, y: Array) -> Array:
+        """Return P(Z <= y) for checked numbers, shape (n,) or (n, k)."""
+        return self._tails(y)[0]
+
+    def _tails(self, y: Array) -> tuple[Array, Array]:
+        """Return P(Z <= y) and P(Z > y), both to relative accuracy, in families that mixtures have as components."""
         raise NotImplementedError
+
+    def _quantile(self, p: Array) -> Array:
+        """Return quantiles, shape (n, m), of checked probabilities, shape (1, m)."""
+        return self._inverse_cdf(p)
+
+
+def sobol_points(n: int, size: int, n_dims: int, seed: int) -> np.ndarray:
+    """Return n sets of `size` points, shape (n, size, n_dims), all above 0 and below 1.
+
+    One scrambled Sobol set (Matousek's linear scrambling), shifted digitally for each distribution. Every point is
+    uniform in the cube, so averages over a set have no bias, and the sets of two distributions are independent given
+    the scrambling, so averages over pairs of points of two distributions have none either.
+    """
+    import scipy.stats.qmc  # takes longer to import than all of kcalib
+
+    check_memory(
+        n * size * n_dims * 24, None, f"{size} draws from each of {n} predictions", "take fewer draws, or fewer rows"
+    )
+    rng = np.random.default_rng(seed)
+    points = scipy.stats.qmc.Sobol(n_dims, scramble=True, seed=rng).random_base2((size - 1).bit_length())[:size]
+    digits = (points * 2.0**_SOBOL_BITS).astype(np.uint32)
+    shifts = rng.integers(2**_SOBOL_BITS, size=(n, 1, n_dims), dtype=np.uint32)
+    shifted = (digits[None, :, :] ^ shifts).astype(np.float64)
+    shifted += rng.uniform(size=(n, 1, n_dims))  # digits beyond the last
+    shifted *= 2.0**-_SOBOL_BITS
+    return _clip_to_open(shifted)
+
+
+def _clip_to_open(points: np.ndarray) -> np.ndarray:
+    """Clip uniform numbers in place to above 0 and below 1."""
+    return np.clip(points, 2.0**-64, 1 - 2.0**-53, out=points)
 
 
 def take_rows(array: Array, rows: Any) -> Array:
-    """`array[rows]` along the first axis, for a slice or an integer array, in any array library."""
+    """Return `array[rows]` along the first axis, for a slice or an integer array, in any array library."""
     if isinstance(rows, slice):
         return array[rows, ...]
     rows = arrays.as_array(rows, "rows")
@@ -330,25 +432,24 @@ def take_rows(array: Array, rows: Any) -> Array:
             f"`rows` has dtype {rows.dtype} and {rows.ndim} dimensions, expected a slice or a row of integers; "
             "for a mask pass numpy.flatnonzero(mask)"
         )
-    taken = arrays.namespace(array).take(array, arrays.asarray_like(rows, array), axis=0)
-    return read_only(taken)
+    return read_only(arrays.namespace(array).take(array, arrays.asarray_like(rows, array), axis=0))
 
 
 def choose(mask: Array, first: Callable[[Any], Array], second: Callable[[Any], Array]) -> Array:
-    """first(positions) where the mask holds, else second(positions), neither evaluated elsewhere."""
+    """Return first(positions) where the mask holds, else second(positions), neither evaluated elsewhere."""
     xp = arrays.namespace(mask)
     if xp.all(mask):
         return first(...)
     if not xp.any(mask):
         return second(...)
     yes, no = xp.nonzero(mask), xp.nonzero(~mask)
-    found = first(yes)
-    result = xp.empty(mask.shape, dtype=found.dtype)
-    result[yes], result[no] = found, second(no)
+    values = first(yes)
+    result = xp.empty(mask.shape, dtype=values.dtype)
+    result[yes], result[no] = values, second(no)
     return result
 
 
 def row_blocks(n: int, width: int) -> Iterator[slice]:
-    """Slices of rows that have about as many numbers, where a row has `width`."""
+    """Return slices of rows that have about as many numbers, where a row has `width`."""
     step = max(_BLOCK // width, 1)
     return (slice(start, min(start + step, n)) for start in range(0, n, step))

@@ -1,4 +1,4 @@
-"""Distributions of other libraries as those of kcalib: `as_distribution`.
+"""Read distributions of other libraries as those of kcalib: `as_distribution`.
 
 They are known by the names of their classes and modules and read by their parameters, so none of the libraries is
 imported here. Parameters are broadcast as those libraries do, then the family checks them.
@@ -32,7 +32,7 @@ __all__ = ["as_distribution"]
 
 @on_their_gpu
 def as_distribution(predictions: Any) -> Distribution:
-    """A distribution object of another library as one of kcalib's, by its parameters.
+    """Return a distribution object of another library as one of kcalib's, by its parameters.
 
     Of these libraries:
 
@@ -70,8 +70,8 @@ def as_distribution(predictions: Any) -> Distribution:
     if isinstance(predictions, Distribution):
         return predictions
     if _key(predictions) in _MIXTURES:
-        return _mixture(predictions)
-    return _parameters(predictions).distribution()
+        return _read_mixture(predictions)
+    return _read(predictions).distribution()
 
 
 @dataclass(frozen=True)
@@ -100,19 +100,19 @@ class _Parameters:
             )
         return self.build(**arrays)
 
-    def of_component(self, k: int) -> _Parameters:
-        """With position k of the last dimension of the batch."""
+    def take_component(self, k: int) -> _Parameters:
+        """Return the parameters at position k of the last dimension of the batch."""
         at = (*(slice(None),) * (len(self.batch_shape) - 1), k, ...)
         return replace(self, arrays={name: array[at] for name, array in self.arrays.items()})
 
 
 def _broadcast(build: Callable[..., Distribution], event_dims: int = 0, **values: Any) -> _Parameters:
-    """Parameters of the same shape, whose last dimensions are those of events."""
-    given = {name: arrays.as_array(value, name) for name, value in values.items()}
-    reference = max(given.values(), key=lambda array: (not arrays.is_host(array), array.ndim))
+    """Return parameters of the same shape, whose last dimensions are those of events."""
+    parameters = {name: arrays.as_array(value, name) for name, value in values.items()}
+    reference = max(parameters.values(), key=lambda array: (not arrays.is_host(array), array.ndim))
     xp = arrays.namespace(reference)
-    shared = xp.broadcast_arrays(*(arrays.asarray_like(array, reference) for array in given.values()))
-    return _Parameters(build, dict(zip(given, shared, strict=True)), dict.fromkeys(given, event_dims))
+    shared = xp.broadcast_arrays(*(arrays.asarray_like(array, reference) for array in parameters.values()))
+    return _Parameters(build, dict(zip(parameters, shared, strict=True)), dict.fromkeys(parameters, event_dims))
 
 
 def _covariances(mean: Any, cov: Any) -> _Parameters:
@@ -120,15 +120,12 @@ def _covariances(mean: Any, cov: Any) -> _Parameters:
     cov = arrays.asarray_like(cov, mean)
     d, xp = mean.shape[-1], arrays.namespace(mean)
     batch = np.broadcast_shapes(tuple(mean.shape[:-1]), tuple(cov.shape[:-2]))
-    given = {"mean": xp.broadcast_to(mean, (*batch, d)), "cov": xp.broadcast_to(cov, (*batch, d, d))}
-    return _Parameters(MultivariateNormal, given, {"mean": 1, "cov": 2})
+    shared = {"mean": xp.broadcast_to(mean, (*batch, d)), "cov": xp.broadcast_to(cov, (*batch, d, d))}
+    return _Parameters(MultivariateNormal, shared, {"mean": 1, "cov": 2})
 
 
-# SciPy
-
-
-def _of_frozen(frozen: Any) -> _Parameters:
-    """The parameters of a frozen univariate distribution of scipy.stats."""
+def _read_frozen(frozen: Any) -> _Parameters:
+    """Return the parameters of a frozen univariate distribution of scipy.stats."""
     name = frozen.dist.name
     shapes, loc, scale = frozen.dist._parse_args(*frozen.args, **frozen.kwds)
     if name in ("poisson", "nbinom", "beta") and (np.any(np.asarray(loc) != 0) or np.any(np.asarray(scale) != 1)):
@@ -136,141 +133,126 @@ def _of_frozen(frozen: Any) -> _Parameters:
             f"`predictions` is scipy.stats.{name} with loc={loc} and scale={scale}, expected loc=0 and scale=1; "
             "shift and scale the targets instead"
         )
-    if name == "norm":
-        return _broadcast(Normal, mean=loc, std=scale)
-    if name == "laplace":
-        return _broadcast(Laplace, loc=loc, scale=scale)
-    if name == "gennorm":  # exp(-|z|^beta) is exp(-|z / 2^(-1 / beta)|^beta / 2)
-        beta = np.asarray(shapes[0], dtype=np.float64)
-        return _broadcast(PowerExponential, loc=loc, scale=scale * 2 ** (-1 / beta), shape=beta / 2)
-    if name == "poisson":
-        return _broadcast(Poisson, rate=shapes[0])
-    if name == "nbinom":
-        return _broadcast(NegativeBinomial.from_number_and_probability, n=shapes[0], p=shapes[1])
-    if name == "beta":
-        return _broadcast(Beta, a=shapes[0], b=shapes[1])
+    match name:
+        case "norm":
+            return _broadcast(Normal, mean=loc, std=scale)
+        case "laplace":
+            return _broadcast(Laplace, loc=loc, scale=scale)
+        case "gennorm":  # exp(-|z|^beta) is exp(-|z / 2^(-1 / beta)|^beta / 2)
+            beta = np.asarray(shapes[0], dtype=np.float64)
+            return _broadcast(PowerExponential, loc=loc, scale=scale * 2 ** (-1 / beta), shape=beta / 2)
+        case "poisson":
+            return _broadcast(Poisson, rate=shapes[0])
+        case "nbinom":
+            return _broadcast(NegativeBinomial.from_number_and_probability, n=shapes[0], p=shapes[1])
+        case "beta":
+            return _broadcast(Beta, a=shapes[0], b=shapes[1])
     raise _unknown(f"scipy.stats.{name}")
 
 
-# torch.distributions, NumPyro and TensorFlow Probability (TFP)
+def _float64(d: Any, name: str) -> Array:
+    return arrays.where_computed(arrays.as_array(getattr(d, name), name), np.float64)
 
 
-def _normal(d: Any) -> _Parameters:
-    return _broadcast(Normal, mean=d.loc, std=d.scale)
-
-
-def _laplace(d: Any) -> _Parameters:
-    return _broadcast(Laplace, loc=d.loc, scale=d.scale)
-
-
-def _poisson(d: Any) -> _Parameters:
-    rate = d.rate if d.rate is not None else _exponentials(d.log_rate, "log_rate")
-    return _broadcast(Poisson, rate=rate)
-
-
-def _exponentials(value: Any, name: str) -> Array:
-    array = arrays.where_computed(arrays.as_array(value, name), np.float64)
+def _exponential(d: Any, name: str) -> Array:
+    array = _float64(d, name)
     return arrays.namespace(array).exp(array)
 
 
-def _negative_binomial(d: Any) -> _Parameters:
-    """Counts of successes of odds exp(logits) before `total_count` failures."""
-    count = arrays.where_computed(arrays.as_array(d.total_count, "total_count"), np.float64)
+def _read_poisson(d: Any) -> _Parameters:
+    return _broadcast(Poisson, rate=d.rate if d.rate is not None else _exponential(d, "log_rate"))
+
+
+def _read_negative_binomial(d: Any) -> _Parameters:
+    """Return the parameters of counts of successes of odds exp(logits) before `total_count` failures."""
+    count = _float64(d, "total_count")
     if getattr(d, "logits", None) is not None:
-        odds = _exponentials(d.logits, "logits")
+        odds = _exponential(d, "logits")
     else:
-        probs = arrays.where_computed(arrays.as_array(d.probs, "probs"), np.float64)
+        probs = _float64(d, "probs")
         odds = probs / (1 - probs)
     return _broadcast(NegativeBinomial, mean=count * odds, dispersion=1 / count)
 
 
-def _gamma_poisson(d: Any) -> _Parameters:
-    """NumPyro's: Poisson with a Gamma(concentration, rate) distributed rate."""
-    concentration, rate = (
-        arrays.where_computed(arrays.as_array(getattr(d, name), name), np.float64) for name in ("concentration", "rate")
-    )
-    return _broadcast(NegativeBinomial, mean=concentration / rate, dispersion=1 / concentration)
+def _read_gamma_poisson(d: Any) -> _Parameters:
+    """Return the parameters of NumPyro's Poisson with a Gamma(concentration, rate) distributed rate."""
+    concentration = _float64(d, "concentration")
+    return _broadcast(NegativeBinomial, mean=concentration / _float64(d, "rate"), dispersion=1 / concentration)
 
 
-def _categorical(d: Any) -> _Parameters:
+def _read_categorical(d: Any) -> _Parameters:
     probs = d.probs if getattr(d, "probs", None) is not None else d.probs_parameter()
     return _broadcast(Categorical, 1, probabilities=probs)
 
 
-def _beta(d: Any) -> _Parameters:
-    return _broadcast(Beta, a=d.concentration1, b=d.concentration0)
-
-
-def _dirichlet(d: Any) -> _Parameters:
-    return _broadcast(Dirichlet, 1, alpha=d.concentration)
-
-
-def _multivariate_normal(d: Any) -> _Parameters:
-    return _covariances(d.loc, d.covariance_matrix)
-
-
-def _independent(d: Any) -> _Parameters:
+def _read_independent(d: Any) -> _Parameters:
     base = getattr(d, "base_dist", None)  # TFP: distribution
-    parameters = _parameters(d.distribution if base is None else base)
+    parameters = _read(d.distribution if base is None else base)
     count = int(d.reinterpreted_batch_ndims)
     if count == 0:
         return parameters
     if count == 1 and parameters.build is Normal and parameters.event_dims["mean"] == 0:
         return replace(parameters, event_dims={"mean": 1, "std": 1})
     if count == 1 and parameters.batch_shape[-1:] == (1,):
-        return parameters.of_component(0)
+        return parameters.take_component(0)
     raise ValueError(
         f"`predictions` has {count} dimension(s) of shape {parameters.batch_shape[-count:]} of independent entries in "
         "each event, expected one dimension of normal distributions; predict vectors by Normal or by draws: Samples"
     )
 
 
-def _mixture(d: Any) -> Distribution:
+def _read_mixture(d: Any) -> Distribution:
     mixing, component = _MIXTURES[_key(d)]
-    weights = _parameters(getattr(d, mixing)).arrays["probabilities"]
-    parameters = _parameters(getattr(d, component))
+    weights = _read(getattr(d, mixing)).arrays["probabilities"]
+    parameters = _read(getattr(d, component))
     if parameters.batch_shape == ():
         raise ValueError("the components of `predictions` have the batch shape (), expected (n, K) or (K,)")
     n_components = parameters.batch_shape[-1]
     if weights.ndim == 2 and weights.shape[0] == 1:
         weights = weights[0, :]
-    return Mixture(weights, [parameters.of_component(k).distribution() for k in range(n_components)])
+    return Mixture(weights, [parameters.take_component(k).distribution() for k in range(n_components)])
 
 
-_READERS: dict[tuple[str, str], Callable[[Any], _Parameters]] = {
-    ("scipy", "rv_continuous_frozen"): _of_frozen,
-    ("scipy", "rv_discrete_frozen"): _of_frozen,
-    ("scipy", "multivariate_normal_frozen"): lambda d: _covariances(d.mean, d.cov),
-    ("scipy", "dirichlet_frozen"): lambda d: _broadcast(Dirichlet, 1, alpha=d.alpha),
-    ("scipy", "Normal"): lambda d: _broadcast(Normal, mean=d.mu, std=d.sigma),
-    ("torch", "Categorical"): _categorical,
-    ("numpyro", "CategoricalProbs"): _categorical,
-    ("numpyro", "CategoricalLogits"): _categorical,
-    ("tensorflow_probability", "Categorical"): _categorical,
-    ("torch", "NegativeBinomial"): _negative_binomial,
-    ("tensorflow_probability", "NegativeBinomial"): _negative_binomial,
-    ("torch", "MultivariateNormal"): _multivariate_normal,
-    ("numpyro", "MultivariateNormal"): _multivariate_normal,
-    ("torch", "LowRankMultivariateNormal"): _multivariate_normal,
-    ("numpyro", "LowRankMultivariateNormal"): _multivariate_normal,
-    ("tensorflow_probability", "MultivariateNormalDiag"): lambda d: _broadcast(
-        Normal, 1, mean=d.mean(), std=d.stddev()
+_Reader = Callable[[Any], _Parameters]
+_SCIPY: dict[str, _Reader] = {
+    "rv_continuous_frozen": _read_frozen,
+    "rv_discrete_frozen": _read_frozen,
+    "multivariate_normal_frozen": lambda d: _covariances(d.mean, d.cov),
+    "dirichlet_frozen": lambda d: _broadcast(Dirichlet, 1, alpha=d.alpha),
+    "Normal": lambda d: _broadcast(Normal, mean=d.mu, std=d.sigma),
+}
+_ALL: dict[str, _Reader] = {
+    "Normal": lambda d: _broadcast(Normal, mean=d.loc, std=d.scale),
+    "Laplace": lambda d: _broadcast(Laplace, loc=d.loc, scale=d.scale),
+    "Poisson": _read_poisson,
+    "Beta": lambda d: _broadcast(Beta, a=d.concentration1, b=d.concentration0),
+    "Dirichlet": lambda d: _broadcast(Dirichlet, 1, alpha=d.concentration),
+    "Independent": _read_independent,
+}
+_TORCH = _ALL | {
+    "Categorical": _read_categorical,
+    "NegativeBinomial": _read_negative_binomial,
+    **dict.fromkeys(
+        ("MultivariateNormal", "LowRankMultivariateNormal"), lambda d: _covariances(d.loc, d.covariance_matrix)
     ),
 }
-for _library in ("torch", "numpyro", "tensorflow_probability"):
-    for _name, _reader in (
-        ("Normal", _normal),
-        ("Laplace", _laplace),
-        ("Poisson", _poisson),
-        ("Beta", _beta),
-        ("Dirichlet", _dirichlet),
-        ("Independent", _independent),
-    ):
-        _READERS[_library, _name] = _reader
-for _name in ("GammaPoisson", "NegativeBinomial2", "NegativeBinomialProbs", "NegativeBinomialLogits"):
-    _READERS["numpyro", _name] = _gamma_poisson
-for _name in ("MultivariateNormalTriL", "MultivariateNormalFullCovariance", "MultivariateNormalLinearOperator"):
-    _READERS["tensorflow_probability", _name] = lambda d: _covariances(d.mean(), d.covariance())
+_NUMPYRO = _ALL | {
+    **{name: _TORCH[name] for name in ("MultivariateNormal", "LowRankMultivariateNormal")},
+    **dict.fromkeys(("CategoricalProbs", "CategoricalLogits"), _read_categorical),
+    **dict.fromkeys(
+        ("GammaPoisson", "NegativeBinomial2", "NegativeBinomialProbs", "NegativeBinomialLogits"), _read_gamma_poisson
+    ),
+}
+_TFP = _ALL | {
+    "Categorical": _read_categorical,
+    "NegativeBinomial": _read_negative_binomial,
+    "MultivariateNormalDiag": lambda d: _broadcast(Normal, 1, mean=d.mean(), std=d.stddev()),
+    **dict.fromkeys(
+        ("MultivariateNormalTriL", "MultivariateNormalFullCovariance", "MultivariateNormalLinearOperator"),
+        lambda d: _covariances(d.mean(), d.covariance()),
+    ),
+}
+_READERS = {"scipy": _SCIPY, "torch": _TORCH, "numpyro": _NUMPYRO, "tensorflow_probability": _TFP}
 
 # The names of the attributes that hold the weights and the components.
 _MIXTURES = {
@@ -278,20 +260,20 @@ _MIXTURES = {
     ("numpyro", "MixtureSameFamily"): ("mixing_distribution", "component_distribution"),
     ("tensorflow_probability", "MixtureSameFamily"): ("mixture_distribution", "components_distribution"),
 }
-_LIBRARIES = {library for library, _ in _READERS}
 
 
 def _key(d: Any) -> tuple[str, str]:
-    """Library and name of the class; for a class that a user derived, those of the library's class."""
+    """Return library and name of the class; of a class that a user derived those of the library's class."""
     for cls in type(d).__mro__:
         library = cls.__module__.partition(".")[0]
-        if library in _LIBRARIES:
+        if library in _READERS:
             return library, cls.__name__
     return "", ""
 
 
-def _parameters(d: Any) -> _Parameters:
-    reader = _READERS.get(_key(d))
+def _read(d: Any) -> _Parameters:
+    library, name = _key(d)
+    reader = _READERS.get(library, {}).get(name)
     if reader is None:
         raise _unknown(f"{type(d).__module__}.{type(d).__qualname__}")
     return reader(d)

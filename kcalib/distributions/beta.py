@@ -9,28 +9,16 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.devices import methods_on_their_gpu
-from kcalib._backend.special import brought, special
-from kcalib.distributions._checks import (
-    check_numbers,
-    check_size,
-    check_support,
-    column_for,
-    events,
-    numbers,
-    parameters_of,
-    positive_array,
-    probability_row,
-)
-from kcalib.distributions._distribution import Density, Family, Quantiles
+from kcalib._backend.special import special
+from kcalib.distributions._checks import check_size, positive_array
+from kcalib.distributions._distribution import Density, Quantiles
 from kcalib.distributions._saddle_point import log_dirichlet
 
 __all__ = ["Beta"]
 
 
-@methods_on_their_gpu
 @dataclass(frozen=True, eq=False)
-class Beta(Family, Density, Quantiles):
+class Beta(Density, Quantiles):
     r"""Beta distributions, with density proportional to :math:`y^{a - 1} (1 - y)^{b - 1}` from 0 to 1.
 
     Parameters
@@ -66,17 +54,9 @@ class Beta(Family, Density, Quantiles):
     b: Array
 
     support = "unit"
-    _uniforms = 1
 
     def __init__(self, a: Any, b: Any) -> None:
-        a, b = parameters_of(a=positive_array(a, "a", "a positive shape"), b=positive_array(b, "b", "a positive shape"))
-        check_numbers(a, "a")
-        object.__setattr__(self, "a", a)
-        object.__setattr__(self, "b", b)
-
-    def parameters(self) -> Array:
-        """Means and standard deviations side by side."""
-        return arrays.namespace(self.a).concat([self.expected_value(), self.standard_deviation()], axis=1)
+        self._set(a=positive_array(a, "a", "a positive shape"), b=positive_array(b, "b", "a positive shape"))
 
     def expected_value(self) -> Array:
         return (self.a / (self.a + self.b))[:, None]
@@ -88,30 +68,15 @@ class Beta(Family, Density, Quantiles):
 
     def sample(self, size: int, *, seed: int = 0) -> Array:
         arrays.check_not_cuda(self.a, "independent draws from Beta distributions")
-        rng = np.random.default_rng(seed)
         a, b = (arrays.to_host(array)[:, None] for array in (self.a, self.b))
-        return self._like(rng.beta(a, b, size=(self.n, check_size(size))))
+        return self._like(np.random.default_rng(seed).beta(a, b, size=(self.n, check_size(size))))
 
-    def _draws(self, uniforms: Array) -> Array:
-        return self._like(self._inverse_cdf(brought(uniforms, self.a)[:, :, 0]))
-
-    def _like(self, values: Array) -> Array:
-        return arrays.like(values, self.a, dtype=self.a.dtype)
-
-    def log_density(self, y: Any) -> Array:
-        y = arrays.where_computed(events(y, self.a, self.n, ()))
-        check_support(y, "unit")
+    def _log_density(self, y: Array) -> Array:
         xp = arrays.namespace(y)
-        shapes = xp.stack([arrays.where_computed(self.a), arrays.where_computed(self.b)], axis=1)
-        return self._like(log_dirichlet(shapes, xp.stack([y, 1 - y], axis=1)))
+        return log_dirichlet(xp.stack(self._columns(y), axis=1), xp.stack([y, 1 - y], axis=1))
 
-    def cdf(self, y: Any) -> Array:
-        y = numbers(y, self.a, self.n, (), "cdf")
-        inside = arrays.namespace(y).clip(y, 0.0, 1.0)
-        return special(y).betainc(column_for(self.a, y), column_for(self.b, y), inside)
-
-    def quantile(self, probability: Any) -> Array:
-        return self._inverse_cdf(probability_row(probability, self.a, ()))
+    def _cdf(self, y: Array) -> Array:
+        return special(y).betainc(*self._columns(y), arrays.namespace(y).clip(y, 0.0, 1.0))
 
     def _inverse_cdf(self, p: Array) -> Array:
-        return special(p).betaincinv(column_for(self.a, p), column_for(self.b, p), p)
+        return special(p).betaincinv(*self._columns(p), p)

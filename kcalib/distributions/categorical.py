@@ -9,20 +9,17 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.devices import methods_on_their_gpu
 from kcalib._backend.special import beside_computed, brought
 from kcalib._input.checks import reject
 from kcalib._input.labels import Names, prepare
-from kcalib.distributions._checks import check_size, read_only
-from kcalib.distributions._distribution import Distribution, take_rows
-from kcalib.distributions._quasi import random_points
+from kcalib.distributions._checks import read_only
+from kcalib.distributions._distribution import Family, take_rows
 
 __all__ = ["Categorical"]
 
 
-@methods_on_their_gpu
 @dataclass(frozen=True, eq=False)
-class Categorical(Distribution):
+class Categorical(Family):
     r"""Class probabilities, as functions of kcalib also take them without this class.
 
     Parameters
@@ -54,24 +51,18 @@ class Categorical(Distribution):
     classes: tuple[Any, ...] | None
 
     support = "class"
-    _uniforms = 1
 
     def __init__(self, probabilities: Any, classes: Any = None) -> None:
         array = arrays.as_array(probabilities, "probabilities")
         names = None if classes is None else arrays.to_host(arrays.as_array(classes, "classes"))
         n = array.shape[0] if array.ndim else 0
         labels = np.zeros(n, dtype=np.int64) if names is None or names.size == 0 else np.resize(names, n)
-        found = prepare(labels, array, classes=names, names=Names(y_pred="probabilities"))
-        object.__setattr__(self, "probabilities", read_only(array))
-        object.__setattr__(self, "classes", None if names is None else found.classes)
-
-    @property
-    def n(self) -> int:
-        return int(self.probabilities.shape[0])
+        checked = prepare(labels, array, classes=names, names=Names(y_pred="probabilities"))
+        self._set_fields(probabilities=read_only(array), classes=None if names is None else checked.classes)
 
     @property
     def n_classes(self) -> int:
-        """Number m of classes."""
+        """Return the number m of classes."""
         binary = self.probabilities.ndim == 1 or self.probabilities.shape[1] == 1
         return 2 if binary else int(self.probabilities.shape[1])
 
@@ -84,7 +75,7 @@ class Categorical(Distribution):
         return self._with(probabilities=take_rows(self.probabilities, rows))
 
     def parameters(self) -> Array:
-        """The probabilities of all classes, shape (n, m), float64."""
+        """Return the probabilities of all classes, shape (n, m), float64."""
         p = self.probabilities
         xp = arrays.namespace(p)
         p = arrays.cast(xp, p, "float64", or_else="float32")
@@ -92,9 +83,6 @@ class Categorical(Distribution):
             second = xp.reshape(p, (-1,))
             return xp.stack([1 - second, second], axis=1)
         return p
-
-    def sample(self, size: int, *, seed: int = 0) -> Array:
-        return self._draws(random_points(self.n, check_size(size), 1, seed))
 
     def _draws(self, uniforms: Array) -> Array:
         uniforms = brought(uniforms, self.probabilities)
@@ -107,7 +95,7 @@ class Categorical(Distribution):
         return arrays.like(positions, self.probabilities)
 
     def log_density(self, y: Any) -> Array:
-        """Logarithm of the probability of one class for each sample.
+        """Return the logarithm of the probability of one class for each sample.
 
         Parameters
         ----------
@@ -138,6 +126,6 @@ class Categorical(Distribution):
             lambda at, x: f"`y{at}` is {x}, expected the position of a class, 0 to {self.n_classes - 1}",
         )
         xp = arrays.namespace(p)
-        chosen = p[xp.arange(self.n), labels]
-        logs = xp.where(chosen > 0, xp.log(xp.where(chosen > 0, chosen, 1.0)), -np.inf)
+        p = p[xp.arange(self.n), labels]
+        logs = xp.where(p > 0, xp.log(xp.where(p > 0, p, 1.0)), -np.inf)
         return arrays.like(logs, self.probabilities)

@@ -7,19 +7,16 @@ from typing import Any
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.devices import methods_on_their_gpu
 from kcalib._backend.special import betainccinv, brought, special
-from kcalib.distributions._checks import check_size, check_support, events, positive_array, read_only
-from kcalib.distributions._distribution import Density, Family, choose
-from kcalib.distributions._quasi import random_points
+from kcalib.distributions._checks import positive_array, read_only
+from kcalib.distributions._distribution import Density, choose
 from kcalib.distributions._saddle_point import log_dirichlet
 
 __all__ = ["Dirichlet"]
 
 
-@methods_on_their_gpu
 @dataclass(frozen=True, eq=False)
-class Dirichlet(Family, Density):
+class Dirichlet(Density):
     r"""Dirichlet distributions, with density proportional to :math:`\prod_i y_i^{\alpha_i - 1}` on the simplex.
 
     Parameters
@@ -61,15 +58,11 @@ class Dirichlet(Family, Density):
         alpha = positive_array(alpha, "alpha", "a positive concentration")
         if alpha.ndim != 2 or alpha.shape[1] < 2:
             raise ValueError(f"`alpha` has shape {tuple(alpha.shape)}, expected (n, d) with d >= 2")
-        object.__setattr__(self, "alpha", read_only(alpha))
+        self._set_fields(alpha=read_only(alpha))
 
     @property
     def _uniforms(self) -> int:  # type: ignore[override]
         return self.n_dims - 1
-
-    def parameters(self) -> Array:
-        """Means and standard deviations of the entries side by side."""
-        return arrays.namespace(self.alpha).concat([self.expected_value(), self.standard_deviation()], axis=1)
 
     def expected_value(self) -> Array:
         return self.alpha / arrays.namespace(self.alpha).sum(self.alpha, axis=1, keepdims=True)
@@ -80,33 +73,25 @@ class Dirichlet(Family, Density):
         mean = self.alpha / total
         return xp.sqrt(mean * ((total - self.alpha) / total) / (total + 1))
 
-    def sample(self, size: int, *, seed: int = 0) -> Array:
-        return self._draws(random_points(self.n, check_size(size), self._uniforms, seed))
-
     def _draws(self, uniforms: Array) -> Array:
         alpha, uniforms = arrays.where_computed(self.alpha), brought(uniforms, self.alpha)
         xp = arrays.namespace(alpha)
-        after = xp.cumsum(alpha[:, ::-1], axis=1)[:, ::-1]  # of an entry and those after it
-        draws, left = xp.empty((*uniforms.shape[:2], self.n_dims)), xp.ones(uniforms.shape[:2])
+        tails = xp.cumsum(alpha[:, ::-1], axis=1)[:, ::-1]  # of an entry and those after it
+        draws, remainder = xp.empty((*uniforms.shape[:2], self.n_dims)), xp.ones(uniforms.shape[:2])
         for i in range(self.n_dims - 1):
-            share, rest = _shares(alpha[:, i : i + 1], after[:, i + 1 : i + 2], uniforms[:, :, i])
-            draws[:, :, i] = left * share
-            left = left * rest
-        draws[:, :, -1] = left
+            share, rest = _draw_shares(alpha[:, i : i + 1], tails[:, i + 1 : i + 2], uniforms[:, :, i])
+            draws[:, :, i] = remainder * share
+            remainder = remainder * rest
+        draws[:, :, -1] = remainder
         return self._like(draws)
 
-    def _like(self, values: Array) -> Array:
-        return arrays.like(values, self.alpha, dtype=self.alpha.dtype)
-
-    def log_density(self, y: Any) -> Array:
-        y = arrays.where_computed(events(y, self.alpha, self.n, self.event_shape))
-        check_support(y, "simplex")
+    def _log_density(self, y: Array) -> Array:
         shares = y / arrays.namespace(y).sum(y, axis=1, keepdims=True)
-        return self._like(log_dirichlet(arrays.where_computed(self.alpha), shares))
+        return log_dirichlet(arrays.where_computed(self.alpha), shares)
 
 
-def _shares(first: Array, others: Array, u: Array) -> tuple[Array, Array]:
-    """Quantiles of a Beta distribution and 1 less these, both to relative accuracy."""
+def _draw_shares(first: Array, others: Array, u: Array) -> tuple[Array, Array]:
+    """Return quantiles of a Beta distribution and 1 less these, both to relative accuracy."""
     xp = arrays.namespace(u)
     first, others = xp.broadcast_to(first, u.shape), xp.broadcast_to(others, u.shape)
     share = special(u).betaincinv(first, others, u)

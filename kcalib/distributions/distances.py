@@ -1,10 +1,4 @@
-r"""Tables of distances between predicted distributions: Wasserstein ones, of mixtures too, and MMD.
-
-    wasserstein_distance   by points whose Euclidean distance it is, or by `mixture_distances`
-    mmd_distance           under a Gaussian kernel, by `_pairs.mixtures`
-
-These are for users; a table takes n^2 numbers.
-"""
+"""Return tables of distances between predicted distributions to users: Wasserstein and MMD."""
 
 from __future__ import annotations
 
@@ -23,7 +17,7 @@ from kcalib._pairs.problem import Components, Mixtures
 from kcalib.distributions._counts import Counts
 from kcalib.distributions._distribution import Distribution
 from kcalib.distributions._tables import check_table, euclidean_table
-from kcalib.distributions.mixture_distances import alike, wasserstein_table
+from kcalib.distributions.mixture_distances import match_components, wasserstein_table
 from kcalib.kernels import Gaussian
 
 __all__ = ["mmd_distance", "wasserstein_distance"]
@@ -38,7 +32,7 @@ def wasserstein_distance(
     max_memory: float | None = None,
     threads: int | None = None,
 ) -> Array:
-    r"""Wasserstein distances between predicted distributions.
+    r"""Compute Wasserstein distances between predicted distributions.
 
     Between two normal, two Laplace, or two other distributions that are one component each it is the 2-Wasserstein
     distance :math:`W_2`. Between mixtures it is the distance of [2]_ and [3]_ (equation D.2 of [1]_, with
@@ -122,16 +116,17 @@ def wasserstein_distance(
     if other is not None:
         _check_distribution("other", other)
     order = _check_order(order)
-    sides = [_counted(one) for one in (prediction, other) if one is not None]
-    if (counted := [one for one in sides if one is not None]) and len(counted) == len(sides):
-        return wasserstein_table(*counted, order=order, max_memory=max_memory, threads=threads)
-    points, components = _points(prediction, other), prediction.components()
+    sides = [side for side in (prediction, other) if side is not None]
+    atoms = [side._atoms() for side in sides if isinstance(side, Counts)]
+    if len(atoms) == len(sides) and all(side is not None for side in atoms):  # distances of counts are finite sums
+        return wasserstein_table(*atoms, order=order, max_memory=max_memory, threads=threads)  # type: ignore[arg-type]
+    points, components = _wasserstein_points(prediction, other), prediction.components()
     if points is not None and (order == 2 or (components is not None and components.weights.shape[1] == 1)):
         return euclidean_table(*points, max_memory, threads)
     if points is not None and components is None:
         raise ValueError(f"`order` is {order}, expected 2: of {type(prediction).__name__} there is no other distance")
-    components = _needed_components("prediction", prediction)
-    others = None if other is None else _needed_components("other", other)
+    components = _check_components("prediction", prediction)
+    others = None if other is None else _check_components("other", other)
     return wasserstein_table(components, others, order=order, max_memory=max_memory, threads=threads)
 
 
@@ -139,7 +134,7 @@ def wasserstein_distance(
 def mmd_distance(
     prediction: Distribution, other: Distribution | None = None, *, bandwidth: float, max_memory: float | None = None
 ) -> Array:
-    r"""MMD distances between predicted distributions, under a Gaussian kernel.
+    r"""Compute MMD distances between predicted distributions, under a Gaussian kernel.
 
     .. math:: \mathrm{MMD}^2(P, P') = E\, l(Z_1, Z_2) - 2 E\, l(Z, Z') + E\, l(Z'_1, Z'_2),
               \quad l(y, y') = \exp(-|y - y'|^2 / (2\,\mathrm{bandwidth}^2))
@@ -198,8 +193,8 @@ def mmd_distance(
     if other is not None:
         _check_distribution("other", other)
     bandwidth = check_positive("bandwidth", bandwidth)
-    others = None if other is None else _needed_components("other", other)
-    sides = alike(_needed_components("prediction", prediction), others)
+    others = None if other is None else _check_components("other", other)
+    sides = match_components(_check_components("prediction", prediction), others)
     terms = Gaussian(bandwidth=bandwidth).terms()
     scale = mixtures.closed_form(sides[0].family, terms, sides[0].locations.shape[2])
     if scale is None:
@@ -212,9 +207,9 @@ def mmd_distance(
     count = max(int(side.weights.shape[1]) for side in sides)
     sides = [mixtures.padded(side, count) for side in sides]
     family, d = sides[0].family, int(sides[0].locations.shape[2])
-    described = Mixtures(family, d, count, len(scale), terms if family == "atoms" else ())
+    space = Mixtures(family, d, count, len(scale), terms if family == "atoms" else ())
     rows = [mixtures.point_columns(side, scale) for side in sides]
-    squares = arrays.where_computed(mixtures.squared_mmd(described, rows[0], arrays.asarray_like(rows[-1], rows[0])))
+    squares = arrays.where_computed(mixtures.squared_mmd(space, rows[0], arrays.asarray_like(rows[-1], rows[0])))
     return arrays.namespace(squares).sqrt(squares)
 
 
@@ -232,7 +227,7 @@ def _check_order(order: Any) -> float:
     return number
 
 
-def _needed_components(name: str, distribution: Distribution) -> Components:
+def _check_components(name: str, distribution: Distribution) -> Components:
     components = distribution.components()
     if components is None:
         raise TypeError(
@@ -242,15 +237,10 @@ def _needed_components(name: str, distribution: Distribution) -> Components:
     return components
 
 
-def _counted(distribution: Distribution) -> Components | None:
-    """Counts as atoms, whose distances are finite sums; None where they are too many."""
-    return distribution._atoms() if isinstance(distribution, Counts) else None
-
-
-def _points(prediction: Distribution, other: Distribution | None) -> tuple[Any, Any] | None:
-    """Points of both whose Euclidean distance is W_2, if they lie in one space."""
+def _wasserstein_points(prediction: Distribution, other: Distribution | None) -> tuple[Any, Any] | None:
+    """Return points of both whose Euclidean distance is W_2, if they lie in one space; None for the others if none."""
     points = prediction.wasserstein_points()
     if points is None or other is None:
-        return None if points is None else (points, points)
+        return None if points is None else (points, None)
     others = other.wasserstein_points() if type(other) is type(prediction) else None
     return None if others is None or others.shape[1] != points.shape[1] else (points, others)

@@ -10,12 +10,10 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.devices import methods_on_their_gpu
 from kcalib._backend.special import brought
 from kcalib._pairs.problem import Components
-from kcalib.distributions._checks import check_size, events, numbers, probability_row, read_only, weight_rows
-from kcalib.distributions._distribution import Density, Distribution, Quantiles, row_blocks
-from kcalib.distributions._quasi import random_points
+from kcalib.distributions._checks import normalized_weights, read_only
+from kcalib.distributions._distribution import Density, Distribution, Quantiles, row_blocks, take_rows
 from kcalib.distributions.laplace import Laplace
 from kcalib.distributions.multivariate_normal import MultivariateNormal
 from kcalib.distributions.normal import Normal
@@ -23,7 +21,6 @@ from kcalib.distributions.normal import Normal
 __all__ = ["Ensemble", "Mixture"]
 
 
-@methods_on_their_gpu
 @dataclass(frozen=True, eq=False)
 class Mixture(Density, Quantiles):
     r"""Mixtures of K components of one family.
@@ -69,18 +66,13 @@ class Mixture(Density, Quantiles):
     """
 
     weights: Array
-    members: tuple[Distribution, ...]
+    members: tuple[Any, ...]
 
     def __init__(self, weights: Any, components: Sequence[Distribution]) -> None:
-        members = _members(components, "components")
+        members = _check_members(components, "components")
         first = members[0].expected_value()
-        weights = weight_rows(weights, "weights", (members[0].n, len(members)), "component")
-        object.__setattr__(self, "weights", read_only(arrays.asarray_like(weights, first)))
-        object.__setattr__(self, "members", members)
-
-    @property
-    def n(self) -> int:
-        return self.members[0].n
+        weights = normalized_weights(weights, "weights", (members[0].n, len(members)), "component")
+        self._set_fields(weights=read_only(arrays.asarray_like(weights, first)), members=members)
 
     @property
     def event_shape(self) -> tuple[int, ...]:
@@ -88,20 +80,23 @@ class Mixture(Density, Quantiles):
 
     @property
     def _uniforms(self) -> int:  # type: ignore[override]
-        return 1 + max(member._uniforms or 0 for member in self.members)
+        return 1 + max(member._uniforms for member in self.members)
 
     def take(self, rows: Any) -> Mixture:
-        return self._taken(rows, "weights")._with(members=tuple(member.take(rows) for member in self.members))
+        members = tuple(member.take(rows) for member in self.members)
+        return self._with(weights=take_rows(self.weights, rows), members=members)
+
+    def parameters(self) -> None:
+        """Return None: there are none."""
 
     def components(self) -> Components:
-        parts = [_components(member) for member in self.members]
+        components: list[Any] = [member.components() for member in self.members]
         xp = arrays.namespace(self.weights)
-        weights = [self.weights[:, k : k + 1] * part.weights for k, part in enumerate(parts)]
         return Components(
-            parts[0].family,
-            xp.concat(weights, axis=1),
-            xp.concat([part.locations for part in parts], axis=1),
-            xp.concat([part.scales for part in parts], axis=1),
+            components[0].family,
+            xp.concat([self.weights[:, k : k + 1] * c.weights for k, c in enumerate(components)], axis=1),
+            xp.concat([c.locations for c in components], axis=1),
+            xp.concat([c.scales for c in components], axis=1),
         )
 
     def expected_value(self) -> Array:
@@ -118,56 +113,47 @@ class Mixture(Density, Quantiles):
         mean = xp.sum(weights * means, axis=1)
         return mean, xp.sqrt(xp.sum(weights * (stds**2 + (means - mean[:, None, :]) ** 2), axis=1))
 
-    def sample(self, size: int, *, seed: int = 0) -> Array:
-        return self._draws(random_points(self.n, check_size(size), self._uniforms, seed))
-
     def _draws(self, uniforms: Array) -> Array:
-        """The first number chooses the component, the others make the draw from it."""
+        """Return draws: the first number chooses the component, the others make the draw from it."""
         xp, uniforms = arrays.namespace(self.weights), brought(uniforms, self.weights)
         upper = arrays.namespace(uniforms).cumsum(arrays.where_computed(self.weights), axis=1)
         # Rounding may leave the last sum below 1, or components of weight 0 after it.
         upper[upper >= upper[:, -1:]] = np.inf
-        found: Any = None
+        chosen: Any = None
         for k in reversed(range(len(self.members))):
             member = self.members[k]
-            draws = member._draws(uniforms[:, :, 1 : 1 + (member._uniforms or 0)])
+            draws = member._draws(uniforms[:, :, 1 : 1 + member._uniforms])
             below = arrays.like(uniforms[:, :, 0] < upper[:, k : k + 1], self.weights)
             for _ in self.event_shape:
                 below = below[..., None]
-            found = draws if found is None else xp.where(below, draws, found)
-        return found
+            chosen = draws if chosen is None else xp.where(below, draws, chosen)
+        return chosen
 
-    def log_density(self, y: Any) -> Array:
-        xp = arrays.namespace(self.weights)
-        y = events(y, self.weights, self.n, self.event_shape)
-        logs = xp.stack([member.log_density(y) for member in self.members], axis=1)  # type: ignore[attr-defined]
-        highest = xp.max(xp.where(self.weights > 0, logs, xp.zeros_like(logs) - xp.inf), axis=1, keepdims=True)
-        powers = xp.exp(xp.where(self.weights > 0, logs - highest, xp.zeros_like(logs)))
-        return highest[:, 0] + xp.log(xp.sum(self.weights * powers, axis=1))
-
-    def cdf(self, y: Any) -> Array:
-        return self._tails(numbers(y, self.weights, self.n, self.event_shape, "cdf"))[0]
+    def _log_density(self, y: Array) -> Array:
+        xp, weights = arrays.namespace(y), arrays.where_computed(self.weights)
+        logs = xp.stack([member._log_density(y) for member in self.members], axis=1)
+        highest = xp.max(xp.where(weights > 0, logs, -xp.inf), axis=1, keepdims=True)
+        powers = xp.exp(xp.where(weights > 0, logs - highest, 0.0))
+        return highest[:, 0] + xp.log(xp.sum(weights * powers, axis=1))
 
     def _tails(self, y: Array) -> tuple[Array, Array]:
-        """P(Z <= y) and P(Z > y), both to relative accuracy."""
         weights, xp = arrays.where_computed(self.weights), arrays.namespace(y)
         lower, upper = xp.zeros(y.shape), xp.zeros(y.shape)
         for k, member in enumerate(self.members):
             weight = weights[:, k : k + 1] if y.ndim == 2 else weights[:, k]
-            below, above = member._tails(y)  # type: ignore[attr-defined]
-            lower += weight * below
-            upper += weight * above
+            tails = member._tails(y)
+            lower += weight * tails[0]
+            upper += weight * tails[1]
         return lower, upper
 
-    def quantile(self, probability: Any) -> Array:
-        p = probability_row(probability, self.weights, self.event_shape)
+    def _quantile(self, p: Array) -> Array:
         return arrays.namespace(p).concat([self.take(rows)._inverse_cdf(p) for rows in row_blocks(self.n, p.shape[1])])
 
     def _inverse_cdf(self, p: Array) -> Array:
         xp = arrays.namespace(p)
         p = xp.broadcast_to(p, (self.n, p.shape[1]))
         # The quantile lies between those of the components that have weight.
-        bounds = xp.stack([member._inverse_cdf(p) for member in self.members])  # type: ignore[attr-defined]
+        bounds = xp.stack([member._inverse_cdf(p) for member in self.members])
         weighted = arrays.where_computed(self.weights).T[:, :, None] > 0
         low = xp.min(xp.where(weighted, bounds, np.inf), axis=0)
         high = xp.max(xp.where(weighted, bounds, -np.inf), axis=0)
@@ -185,7 +171,6 @@ class Mixture(Density, Quantiles):
             low = xp.where(reached, low, middle)
 
 
-@methods_on_their_gpu
 class Ensemble(Mixture):
     r"""Mixtures with equal weights, such as the predictions of the members of a deep ensemble.
 
@@ -212,11 +197,11 @@ class Ensemble(Mixture):
     """
 
     def __init__(self, members: Sequence[Distribution]) -> None:
-        members = _members(members, "members")
+        members = _check_members(members, "members")
         super().__init__(np.full(len(members), 1 / len(members)), members)
 
 
-def _members(members: Any, name: str) -> tuple[Distribution, ...]:
+def _check_members(members: Any, name: str) -> tuple[Distribution, ...]:
     if isinstance(members, Distribution) or not isinstance(members, Sequence):
         raise TypeError(f"`{name}` is of type {type(members).__name__}, expected a list of distributions")
     if len(members) == 0:
@@ -229,36 +214,29 @@ def _members(members: Any, name: str) -> tuple[Distribution, ...]:
                 f"a Mixture of these{remedy}"
             )
     first = members[0]
-    family, place = _family(first), _place(first)
     for k, member in enumerate(members):
-        if _family(member) is not family:
+        label, first_label = f"`{name}[{k}]`", f"`{name}[0]`"
+        family, expected = _family_of(member).__name__, _family_of(first).__name__
+        if family != expected:
+            raise ValueError(f"{label} is {family} and {first_label} {expected}, expected components of one family")
+        place, expected = _describe_place(member), _describe_place(first)
+        if place != expected:
             raise ValueError(
-                f"`{name}[{k}]` is {_family(member).__name__} and `{name}[0]` {family.__name__}, expected components "
-                "of one family"
-            )
-        if _place(member) != place:
-            raise ValueError(
-                f"the arrays of `{name}[{k}]` are {_place(member)} and those of `{name}[0]` {place}, expected all in "
-                "one array library on one device; move them"
+                f"the arrays of {label} are {place} and those of {first_label} {expected}, expected all in one array "
+                "library on one device; move them"
             )
         if (member.n, member.event_shape) != (first.n, first.event_shape):
             raise ValueError(
-                f"`{name}[{k}]` has {member.n} predictions of shape {member.event_shape} and `{name}[0]` {first.n} of "
+                f"{label} has {member.n} predictions of shape {member.event_shape} and {first_label} {first.n} of "
                 f"shape {first.event_shape}, expected as many of the same shape"
             )
     return tuple(members)
 
 
-def _family(member: Distribution) -> type:
-    return _family(member.members[0]) if isinstance(member, Mixture) else type(member)
+def _family_of(member: Distribution) -> type:
+    return _family_of(member.members[0]) if isinstance(member, Mixture) else type(member)
 
 
-def _place(member: Distribution) -> str:
+def _describe_place(member: Distribution) -> str:
     array = member.expected_value()
     return f"{arrays.library(array)} arrays on {arrays.describe_device(array)}"
-
-
-def _components(member: Distribution) -> Components:
-    components = member.components()
-    assert components is not None  # of all families that `_members` lets through
-    return components

@@ -10,19 +10,17 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.devices import methods_on_their_gpu
 from kcalib._backend.special import beside_computed, brought, special
 from kcalib._input.checks import reject
 from kcalib._pairs.problem import Components
-from kcalib.distributions._checks import LARGEST, check_size, events, read_only, real_array
-from kcalib.distributions._distribution import Density, Family
+from kcalib.distributions._checks import LARGEST, check_size, read_only, real_array
+from kcalib.distributions._distribution import Density
 
 __all__ = ["MultivariateNormal"]
 
 
-@methods_on_their_gpu
 @dataclass(frozen=True, eq=False)
-class MultivariateNormal(Family, Density):
+class MultivariateNormal(Density):
     r"""Normal distributions of vectors, with covariances.
 
     Parameters
@@ -77,21 +75,17 @@ class MultivariateNormal(Family, Density):
             )
         if scale_tril is None:
             matrices = _matrices(cov, "cov", mean)
-            matrices, factors = _factorised(matrices)
+            matrices, factors = _factorize(matrices)
         else:
-            factors = _checked_factors(_matrices(scale_tril, "scale_tril", mean))
+            factors = _check_factors(_matrices(scale_tril, "scale_tril", mean))
             matrices = factors @ factors.swapaxes(-1, -2)
         n, d = mean.shape
         for name, array in (("cov", matrices), ("scale_tril", factors)):
             xp = arrays.namespace(array)
             array = xp.broadcast_to(array, (n, d, d)) if array.ndim == 2 else array
             array = arrays.like(xp.ascontiguousarray(array), mean, dtype=mean.dtype)
-            object.__setattr__(self, name, read_only(array))
-        object.__setattr__(self, "mean", read_only(mean))
-
-    @property
-    def _uniforms(self) -> int:  # type: ignore[override]
-        return self.n_dims
+            self._set_fields(**{name: read_only(array)})
+        self._set_fields(mean=read_only(mean))
 
     def components(self) -> Components:
         xp = arrays.namespace(self.mean)
@@ -99,7 +93,7 @@ class MultivariateNormal(Family, Density):
         return Components("normal_full", weights, self.mean[:, None, :], self.cov[:, None, :, :])
 
     def parameters(self) -> Array:
-        """Means, and lower triangles of the covariances, row by row.
+        """Return means, and lower triangles of the covariances, row by row.
 
         Off the diagonal times the root of 2, so that distances of covariances are those of Frobenius' norm.
         """
@@ -116,20 +110,20 @@ class MultivariateNormal(Family, Density):
         return xp.stack([xp.sqrt(self.cov[:, i, i]) for i in range(self.n_dims)], axis=1)
 
     def sample(self, size: int, *, seed: int = 0) -> Array:
-        return self._scaled(np.random.default_rng(seed).standard_normal((self.n, check_size(size), self.n_dims)))
+        shape = self.n, check_size(size), self.n_dims
+        return self._scale_draws(np.random.default_rng(seed).standard_normal(shape))
 
     def _draws(self, uniforms: Array) -> Array:
         u = brought(uniforms, self.mean)
-        return self._scaled(special(u).ndtri(u))
+        return self._scale_draws(special(u).ndtri(u))
 
-    def _scaled(self, z: Array) -> Array:
+    def _scale_draws(self, z: Array) -> Array:
         xp = arrays.namespace(self.mean)
-        z = arrays.like(z, self.mean, dtype=self.mean.dtype)
-        return self.mean[:, None, :] + xp.matmul(z, xp.matrix_transpose(self.scale_tril))
+        return self.mean[:, None, :] + xp.matmul(self._like(z), xp.matrix_transpose(self.scale_tril))
 
-    def log_density(self, y: Any) -> Array:
-        xp, factors = arrays.namespace(self.mean), self.scale_tril
-        centred = events(y, self.mean, self.n, self.event_shape) - self.mean
+    def _log_density(self, y: Array) -> Array:
+        xp, factors = arrays.namespace(y), arrays.where_computed(self.scale_tril)
+        centred = y - arrays.where_computed(self.mean)
         solved: list[Array] = []
         total: Any = -0.5 * math.log(2 * math.pi) * self.n_dims
         for i in range(self.n_dims):  # forward substitution
@@ -142,7 +136,7 @@ class MultivariateNormal(Family, Density):
 
 
 def _matrices(value: Any, name: str, mean: Array) -> Array:
-    """Matrices of shape (n, d, d), or (d, d) for all, where those means are computed with."""
+    """Return matrices of shape (n, d, d), or (d, d) for all, where the means are computed with."""
     n, d = mean.shape
     array = arrays.where_computed(beside_computed(real_array(value, name), mean), np.float64)
     if tuple(array.shape) not in ((n, d, d), (d, d)):
@@ -156,8 +150,8 @@ def _matrices(value: Any, name: str, mean: Array) -> Array:
     return array
 
 
-def _factorised(cov: Array) -> tuple[Array, Array]:
-    """The symmetric parts and their Cholesky factors."""
+def _factorize(cov: Array) -> tuple[Array, Array]:
+    """Return the symmetric parts and their Cholesky factors."""
     xp = arrays.namespace(cov)
     largest = xp.max(xp.abs(cov), axis=(-2, -1), keepdims=True)
     asymmetry = xp.abs(cov - cov.swapaxes(-1, -2))
@@ -176,17 +170,17 @@ def _factorised(cov: Array) -> tuple[Array, Array]:
     reject(smallest, smallest <= limit, lambda at, x: f"`cov{at}` has the smallest eigenvalue {x:.6g}, {remedy}")
     try:
         factors = xp.linalg.cholesky(cov)
-        is_found = arrays.is_host(cov) or bool(xp.all(xp.isfinite(factors)))  # cuSOLVER reports by NaN
+        is_definite = arrays.is_host(cov) or bool(xp.all(xp.isfinite(factors)))  # cuSOLVER reports by NaN
     except np.linalg.LinAlgError:
-        is_found = False
-    if is_found:
+        is_definite = False
+    if is_definite:
         return cov, factors
     worst = int(xp.argmin(smallest / eigenvalues[..., -1]))  # within rounding of a singular matrix
     index = f"[{worst}]" if cov.ndim == 3 else ""
     raise ValueError(f"`cov{index}` has the smallest eigenvalue {float(smallest.reshape(-1)[worst]):.6g}, {remedy}")
 
 
-def _checked_factors(factors: Array) -> Array:
+def _check_factors(factors: Array) -> Array:
     d = factors.shape[-1]
     diagonal = brought(np.eye(d, dtype=bool), factors)
     upper = brought(np.triu(np.ones((d, d), dtype=bool), 1), factors)

@@ -9,17 +9,16 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.devices import methods_on_their_gpu, on_their_gpu
+from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.special import betaincc, special
 from kcalib._input.checks import reject
-from kcalib.distributions._checks import LARGEST, check_numbers, check_size, parameters_of, positive_array, real_array
+from kcalib.distributions._checks import LARGEST, broadcast_parameters, check_size, positive_array, real_array
 from kcalib.distributions._counts import Counts
 from kcalib.distributions._distribution import choose
 
 __all__ = ["NegativeBinomial"]
 
 
-@methods_on_their_gpu
 @dataclass(frozen=True, eq=False)
 class NegativeBinomial(Counts):
     r"""Negative binomial distributions of counts, by mean and dispersion.
@@ -59,26 +58,20 @@ class NegativeBinomial(Counts):
     dispersion: Array
 
     def __init__(self, mean: Any, dispersion: Any) -> None:
-        mean, dispersion = parameters_of(
+        self._set(
             mean=positive_array(mean, "mean", "a positive mean"),
             dispersion=positive_array(dispersion, "dispersion", "a positive dispersion (for 0 use Poisson)"),
         )
-        check_numbers(mean, "mean")
         reject(
-            dispersion,
-            dispersion * mean > LARGEST,
-            lambda at, x: (
-                f"`dispersion{at}` is {x:.6g}, more than {LARGEST:.0e} over the mean {float(mean[at_index(at)]):.6g}; "
-                "clip it, or drop such predictions"
-            ),
+            self.dispersion,
+            self.dispersion * self.mean > LARGEST,
+            lambda at, x: f"`dispersion{at}` is {x:.6g}, more than {LARGEST:.0e} over `mean{at}`; clip it, or drop it",
         )
-        object.__setattr__(self, "mean", mean)
-        object.__setattr__(self, "dispersion", dispersion)
 
     @classmethod
     @on_their_gpu
     def from_number_and_probability(cls, n: Any, p: Any) -> NegativeBinomial:
-        """Distributions of the number of failures before the n-th success, as ``scipy.stats.nbinom`` has them.
+        """Make distributions of the number of failures before the n-th success, as ``scipy.stats.nbinom`` has them.
 
         Parameters
         ----------
@@ -98,7 +91,7 @@ class NegativeBinomial(Counts):
             ~((probability > 0) & (probability < 1)),
             lambda at, x: f"`p{at}` is {x:.6g}, expected a probability above 0 and below 1; clip it",
         )
-        number, probability = parameters_of(n=number, p=probability)
+        number, probability = broadcast_parameters(n=number, p=probability).values()
         return cls(number * (1 - probability) / probability, 1 / number)
 
     def expected_value(self) -> Array:
@@ -136,9 +129,5 @@ class NegativeBinomial(Counts):
 
 
 def _betainc(a: Array, b: Array, x: Array, complement: Array) -> Array:
-    """I_x(a, b), for arguments as `betaincc` has them."""
+    """Return I_x(a, b), for arguments as `betaincc` has them."""
     return special(x).betainc(a, b, x)
-
-
-def at_index(at: str) -> int:
-    return int(at.strip("[]"))

@@ -10,28 +10,16 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.devices import methods_on_their_gpu
 from kcalib._backend.special import brought, special
 from kcalib._pairs.problem import Components
-from kcalib.distributions._checks import (
-    check_rows,
-    check_size,
-    column_for,
-    events,
-    numbers,
-    parameters_of,
-    positive_array,
-    probability_row,
-    real_array,
-)
-from kcalib.distributions._distribution import Density, Family, Quantiles
+from kcalib.distributions._checks import broadcast_parameters, check_size, positive_array, real_array
+from kcalib.distributions._distribution import Density, Quantiles
 
 __all__ = ["Normal"]
 
 
-@methods_on_their_gpu
 @dataclass(frozen=True, eq=False)
-class Normal(Family, Density, Quantiles):
+class Normal(Density, Quantiles):
     r"""Normal distributions of numbers, or of vectors with independent entries.
 
     Parameters
@@ -64,28 +52,21 @@ class Normal(Family, Density, Quantiles):
     std: Array
 
     def __init__(self, mean: Any, std: Any) -> None:
-        mean, std = parameters_of(
+        fields = broadcast_parameters(
             mean=real_array(mean, "mean"), std=positive_array(std, "std", "a positive standard deviation")
         )
-        check_rows(mean, "mean")
-        object.__setattr__(self, "mean", mean)
-        object.__setattr__(self, "std", std)
-
-    @property
-    def _uniforms(self) -> int:  # type: ignore[override]
-        return self.n_dims
+        shape = tuple(fields["mean"].shape)
+        if len(shape) not in (1, 2) or shape[1:] == (0,):
+            raise ValueError(f"`mean` has shape {shape}, expected (n,), or (n, d) for predictions of vectors")
+        self._set_fields(**fields)
 
     def components(self) -> Components:
         xp, shape = arrays.namespace(self.mean), (self.n, 1, self.n_dims)
         mean, std = xp.reshape(self.mean, shape), xp.reshape(self.std, shape)
         return Components("normal", xp.ones_like(mean[:, :, 0]), mean, std * std)
 
-    def parameters(self) -> Array:
-        """Means and standard deviations side by side."""
-        return arrays.namespace(self.mean).concat([self.expected_value(), self.standard_deviation()], axis=1)
-
     def wasserstein_points(self) -> Array:
-        """The `parameters`: W2 of two is the distance of these (Widmann et al. 2021, appendix D.1)."""
+        """Return the `parameters`: W2 of two is the distance of these (Widmann et al. 2021, appendix D.1)."""
         return self.parameters()
 
     def expected_value(self) -> Array:
@@ -95,33 +76,27 @@ class Normal(Family, Density, Quantiles):
         return arrays.namespace(self.std).reshape(self.std, (self.n, self.n_dims))
 
     def sample(self, size: int, *, seed: int = 0) -> Array:
-        rng = np.random.default_rng(seed)
-        return self._scaled(rng.standard_normal((self.n, check_size(size), *self.event_shape)))
+        shape = self.n, check_size(size), *self.event_shape
+        return self._scale_draws(np.random.default_rng(seed).standard_normal(shape))
 
     def _draws(self, uniforms: Array) -> Array:
         u = brought(uniforms, self.mean)
-        return self._scaled(special(u).ndtri(u).reshape(*u.shape[:2], *self.event_shape))
+        return self._scale_draws(special(u).ndtri(u).reshape(*u.shape[:2], *self.event_shape))
 
-    def _scaled(self, z: Array) -> Array:
-        return self.mean[:, None, ...] + self.std[:, None, ...] * arrays.like(z, self.mean, dtype=self.mean.dtype)
+    def _scale_draws(self, z: Array) -> Array:
+        return self.mean[:, None, ...] + self.std[:, None, ...] * self._like(z)
 
-    def log_density(self, y: Any) -> Array:
-        xp = arrays.namespace(self.mean)
-        r = (events(y, self.mean, self.n, self.event_shape) - self.mean) / self.std
-        terms = -0.5 * r * r - xp.log(self.std) - 0.5 * math.log(2 * math.pi)
+    def _log_density(self, y: Array) -> Array:
+        xp, mean, std = arrays.namespace(y), arrays.where_computed(self.mean), arrays.where_computed(self.std)
+        z = (y - mean) / std
+        terms = -0.5 * z * z - xp.log(std) - 0.5 * math.log(2 * math.pi)
         return terms if terms.ndim == 1 else xp.sum(terms, axis=1)
 
-    def cdf(self, y: Any) -> Array:
-        return self._tails(numbers(y, self.mean, self.n, self.event_shape, "cdf"))[0]
-
     def _tails(self, y: Array) -> tuple[Array, Array]:
-        """P(Z <= y) and P(Z > y), both to relative accuracy."""
-        z = (y - column_for(self.mean, y)) / column_for(self.std, y)
+        mean, std = self._columns(y)
+        z = (y - mean) / std
         return special(z).ndtr(z), special(z).ndtr(-z)
 
-    def quantile(self, probability: Any) -> Array:
-        return self._inverse_cdf(probability_row(probability, self.mean, self.event_shape))
-
     def _inverse_cdf(self, p: Array) -> Array:
-        z = special(p).ndtri(p)
-        return column_for(self.mean, z) + column_for(self.std, z) * z
+        mean, std = self._columns(p)
+        return mean + std * special(p).ndtri(p)

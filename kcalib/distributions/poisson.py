@@ -10,9 +10,8 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.cuda import Program
-from kcalib._backend.devices import methods_on_their_gpu
 from kcalib._backend.special import special
-from kcalib.distributions._checks import check_numbers, check_size, parameters_of, positive_array
+from kcalib.distributions._checks import check_size, positive_array
 from kcalib.distributions._counts import Counts
 
 __all__ = ["Poisson"]
@@ -25,7 +24,6 @@ def poisson_program() -> Program:
     return Program(("cuda/poisson.cu",), ("-fmad=false",), threads=1)
 
 
-@methods_on_their_gpu
 @dataclass(frozen=True, eq=False)
 class Poisson(Counts):
     r"""Poisson distributions of counts.
@@ -59,9 +57,7 @@ class Poisson(Counts):
     rate: Array
 
     def __init__(self, rate: Any) -> None:
-        (rate,) = parameters_of(rate=positive_array(rate, "rate", "a positive rate"))
-        check_numbers(rate, "rate")
-        object.__setattr__(self, "rate", rate)
+        self._set(rate=positive_array(rate, "rate", "a positive rate"))
 
     def expected_value(self) -> Array:
         return self.rate[:, None]
@@ -72,11 +68,11 @@ class Poisson(Counts):
     def sample(self, size: int, *, seed: int = 0) -> Array:
         size, rng = check_size(size), np.random.default_rng(seed)
         if arrays.is_cuda(self.rate):
-            return self._drawn(size, rng)
+            return self._sample_on_gpu(size, rng)
         return self._like(rng.poisson(arrays.to_host(self.rate)[:, None], size=(self.n, size)))
 
-    def _drawn(self, size: int, rng: np.random.Generator) -> Array:
-        """As NumPy's generator, on a GPU: from its uniform numbers, of which many are brought there at a time."""
+    def _sample_on_gpu(self, size: int, rng: np.random.Generator) -> Array:
+        """Draw as NumPy's generator does, from its uniform numbers, many of which are brought to the GPU at a time."""
         xp, n_draws = arrays.namespace(self.rate), self.n * size
         # On average a draw takes 1 more than its rate below 10, and less than 3 from there on.
         each = float(xp.mean(xp.where(self.rate < 10, self.rate + 1, 3.0)))

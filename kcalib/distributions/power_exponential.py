@@ -10,31 +10,16 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.devices import methods_on_their_gpu
-from kcalib._backend.special import brought, special
+from kcalib._backend.special import special
 from kcalib._input.checks import reject
-from kcalib.distributions._checks import (
-    check_numbers,
-    check_size,
-    column_for,
-    events,
-    numbers,
-    parameters_of,
-    positive_array,
-    probability_row,
-    real_array,
-)
-from kcalib.distributions._distribution import Density, Family, Quantiles, choose
-from kcalib.distributions._quasi import random_points
+from kcalib.distributions._checks import positive_array, real_array
+from kcalib.distributions._distribution import Density, Quantiles, choose
 
 __all__ = ["PowerExponential"]
 
-LOWEST_SHAPE, HIGHEST_SHAPE = 0.1, 100.0
 
-
-@methods_on_their_gpu
 @dataclass(frozen=True, eq=False)
-class PowerExponential(Family, Density, Quantiles):
+class PowerExponential(Density, Quantiles):
     r"""Power exponential distributions, with tails between Laplace's and a uniform distribution's.
 
     The density is proportional to :math:`\exp(-|(y - loc) / scale|^{2\, shape} / 2)`, as of Gómez et al. (1998):
@@ -75,30 +60,22 @@ class PowerExponential(Family, Density, Quantiles):
     scale: Array
     shape: Array
 
-    _uniforms = 1
-
     def __init__(self, loc: Any, scale: Any, shape: Any) -> None:
-        loc, scale, shape = parameters_of(
+        self._set(
             loc=real_array(loc, "loc"),
             scale=positive_array(scale, "scale", "a positive scale"),
             shape=real_array(shape, "shape"),
         )
-        check_numbers(loc, "loc")
         reject(
-            shape,
-            (shape < LOWEST_SHAPE) | (shape > HIGHEST_SHAPE),
-            lambda at, x: (
-                f"`shape{at}` is {x:.6g}, expected one from {LOWEST_SHAPE} to {HIGHEST_SHAPE:.0f}; clip it to these"
-            ),
+            self.shape,
+            (self.shape < 0.1) | (self.shape > 100),
+            lambda at, x: f"`shape{at}` is {x:.6g}, expected one from 0.1 to 100; clip it to these",
         )
-        object.__setattr__(self, "loc", loc)
-        object.__setattr__(self, "scale", scale)
-        object.__setattr__(self, "shape", shape)
 
     def parameters(self) -> Array:
-        """Means, standard deviations and shapes side by side."""
-        parts = [self.expected_value(), self.standard_deviation(), self.shape[:, None]]
-        return arrays.namespace(self.loc).concat(parts, axis=1)
+        """Return means, standard deviations and shapes side by side."""
+        columns = [self.expected_value(), self.standard_deviation(), self.shape[:, None]]
+        return arrays.namespace(self.loc).concat(columns, axis=1)
 
     def expected_value(self) -> Array:
         return self.loc[:, None]
@@ -109,40 +86,27 @@ class PowerExponential(Family, Density, Quantiles):
         log_variance = inverse * math.log(2) + gammaln(1.5 * inverse) - gammaln(0.5 * inverse)
         return (self.scale * self._like(xp.exp(0.5 * log_variance)))[:, None]
 
-    def sample(self, size: int, *, seed: int = 0) -> Array:
-        return self._draws(random_points(self.n, check_size(size), 1, seed))
-
-    def _draws(self, uniforms: Array) -> Array:
-        return self._like(self._inverse_cdf(brought(uniforms, self.loc)[:, :, 0]))
-
-    def _like(self, values: Array) -> Array:
-        return arrays.like(values, self.loc, dtype=self.loc.dtype)
-
-    def log_density(self, y: Any) -> Array:
-        y = arrays.where_computed(events(y, self.loc, self.n, ()))
-        xp, scale, shape = arrays.namespace(y), arrays.where_computed(self.scale), arrays.where_computed(self.shape)
+    def _log_density(self, y: Array) -> Array:
+        xp, (_, scale, shape) = arrays.namespace(y), self._columns(y)
         k = 0.5 / shape
         constant = xp.log(shape) - xp.log(scale) - k * math.log(2) - special(k).gammaln(k)
-        return self._like(constant - self._exponents(y)[1])
+        return constant - self._exponents(y)[1]
 
-    def cdf(self, y: Any) -> Array:
-        y = numbers(y, self.loc, self.n, (), "cdf")
+    def _cdf(self, y: Array) -> Array:
         z, exponents = self._exponents(y)
-        nearer = 0.5 * special(y).gammaincc(0.5 / column_for(self.shape, y), exponents)
+        nearer = 0.5 * special(y).gammaincc(0.5 / self._columns(y)[2], exponents)
         return arrays.namespace(y).where(z < 0, nearer, 1 - nearer)
 
     def _exponents(self, y: Array) -> tuple[Array, Array]:
-        """Standardised targets z and |z|^(2 shape) / 2."""
-        z = (y - column_for(self.loc, y)) / column_for(self.scale, y)
+        """Return standardised targets z and |z|^(2 shape) / 2."""
+        loc, scale, shape = self._columns(y)
+        z = (y - loc) / scale
         with np.errstate(over="ignore"):  # to inf: the density is 0
-            return z, 0.5 * arrays.namespace(y).abs(z) ** (2 * column_for(self.shape, y))
-
-    def quantile(self, probability: Any) -> Array:
-        return self._inverse_cdf(probability_row(probability, self.loc, ()))
+            return z, 0.5 * arrays.namespace(y).abs(z) ** (2 * shape)
 
     def _inverse_cdf(self, p: Array) -> Array:
-        xp, functions = arrays.namespace(p), special(p)
-        k = xp.broadcast_to(0.5 / column_for(self.shape, p), (self.n, p.shape[1]))
+        xp, functions, (loc, scale, shape) = arrays.namespace(p), special(p), self._columns(p)
+        k = xp.broadcast_to(0.5 / shape, (self.n, p.shape[1]))
         tails = xp.broadcast_to(2 * xp.minimum(p, 1 - p), k.shape)
         # 1 - tails is exact where it is small.
         t = choose(
@@ -151,4 +115,4 @@ class PowerExponential(Family, Density, Quantiles):
             lambda i: functions.gammaincinv(k[i], 1 - tails[i]),
         )
         z = xp.copysign((2 * t) ** k, p - 0.5)
-        return column_for(self.loc, p) + column_for(self.scale, p) * z
+        return loc + scale * z

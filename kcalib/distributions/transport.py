@@ -1,22 +1,19 @@
-"""Optimal transport between few points: the cheapest couplings of many pairs of weight vectors at once.
+"""Solve optimal transport between few points: the cheapest couplings of many pairs of weight vectors at once.
 
 `cheapest` finds for each of P pairs the least sum_kl c_kl x_kl over couplings x >= 0 with row sums w and column sums
 v. What is fastest depends on the weights:
 
-    K = 1 or L = 1           one coupling                                    _only_coupling
-    equal weights, K = L     an assignment                                   _permutations, _assignments
-    K = 2 or L = 2           a fractional knapsack                           _knapsack
-    up to `SEARCHED` of them shortest paths, certified by a lower bound      _shortest_paths
-    more                     linear programmes                               _linear_programmes
+    K = 1 or L = 1           the only coupling
+    K = 2 or L = 2           a fractional knapsack
+    equal weights, K = L     an assignment
+    up to `SEARCHED` weights shortest paths, certified by a lower bound
+    more                     linear programmes
 
-Each of the last two is there for what the other does not solve. `line_costs` needs no search: on a line quantiles are
-coupled. Called by `distances`. Costs are in [0, 1] here.
+Each of the last two solves what the other does not. `line_costs` needs no search: on a line quantiles are coupled.
+Costs are in [0, 1] here.
 """
 
 from __future__ import annotations
-
-import itertools
-from typing import Literal
 
 import numpy as np
 import scipy
@@ -24,79 +21,45 @@ import scipy
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 
-Way = Literal["only_coupling", "permutations", "assignments", "knapsack", "shortest_paths", "linear_programmes"]
-
-PERMUTED = 3  # size of assignments up to which trying all permutations is fastest
 SEARCHED = 32  # size up to which shortest paths are faster than linear programmes
 NO_MASS = 1e-15  # weights are sums of few numbers up to 1: less is rounding
-GAP = 1e-12  # between the cost found and the lower bound, where the largest cost is 1
+GAP = 1e-12  # between the computed cost and the lower bound, where the largest cost is 1
 TOLERANCE = 1e-10  # of linear programmes, HiGHS's least
-AT_ONCE = 2**14  # variables of one linear programme
-
-
-def way(K: int, L: int, equal_weights: bool) -> Way:
-    """How `cheapest` finds the couplings."""
-    if min(K, L) == 1:
-        return "only_coupling"
-    if equal_weights:
-        return "permutations" if K <= PERMUTED else "assignments"
-    if min(K, L) == 2:
-        return "knapsack"
-    return "shortest_paths" if max(K, L) <= SEARCHED else "linear_programmes"
+PROGRAMME_SIZE = 2**14  # variables of one linear programme
 
 
 def cheapest(costs: np.ndarray, weights: np.ndarray, others: np.ndarray, equal_weights: bool) -> np.ndarray:
-    """Least costs, shape (P,).
+    """Return least costs, shape (P,).
 
     Parameters
     ----------
     costs : shape (P, K, L)
-    weights, others : shapes (P, K) and (P, L), positive; rows sum to 1
+    weights, others : shapes (P, K) and (P, L), at least 0; rows sum to 1
     equal_weights : whether K = L and all weights are 1 / K
     """
     _, K, L = costs.shape
-    match way(K, L, equal_weights):
-        case "only_coupling":
-            return _only_coupling(costs, weights, others)
-        case "permutations":
-            return _permutations(costs)
-        case "assignments":
-            return _assignments(costs)
-        case "knapsack":
-            if K > 2:
-                return _knapsack(np.swapaxes(costs, 1, 2), others, weights)
-            return _knapsack(costs, weights, others)
-        case "shortest_paths":
-            ways = (_shortest_paths, _linear_programmes)
-        case "linear_programmes":
-            ways = (_linear_programmes, _shortest_paths)
-    found = ways[0](costs, weights, others)
-    missing = np.isnan(found)
+    if min(K, L) == 1:
+        return np.einsum("pkl,pk,pl->p", costs, weights, others)
+    if K == 2:
+        return _knapsack(costs, weights, others)
+    if L == 2:
+        return _knapsack(np.swapaxes(costs, 1, 2), others, weights)
+    if equal_weights:
+        solve = scipy.optimize.linear_sum_assignment
+        return np.array([pair[solve(pair)].sum() for pair in costs]) / K
+    solvers = [_shortest_paths, _linear_programmes]
+    first, second = solvers if max(K, L) <= SEARCHED else solvers[::-1]
+    least = first(costs, weights, others)
+    missing = np.isnan(least)
     if np.any(missing):
-        found[missing] = ways[1](costs[missing], weights[missing], others[missing])
-    if np.any(np.isnan(found)):
+        least[missing] = second(costs[missing], weights[missing], others[missing])
+    if np.any(np.isnan(least)):
         raise RuntimeError("optimal transport between components was not solved; please report these weights")
-    return found
-
-
-def _only_coupling(costs: np.ndarray, weights: np.ndarray, others: np.ndarray) -> np.ndarray:
-    return np.einsum("pkl,pk,pl->p", costs, weights, others)
-
-
-def _permutations(costs: np.ndarray) -> np.ndarray:
-    K = costs.shape[1]
-    rows = range(K)
-    sums = [np.sum(costs[:, rows, chosen], axis=1) for chosen in itertools.permutations(rows)]
-    return np.min(sums, axis=0) / K
-
-
-def _assignments(costs: np.ndarray) -> np.ndarray:
-    solve = scipy.optimize.linear_sum_assignment
-    return np.array([pair[solve(pair)].sum() for pair in costs]) / costs.shape[1]
+    return least
 
 
 def _knapsack(costs: np.ndarray, weights: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """K = 2: the first row takes the columns that it has the advantage at, up to its weight."""
+    """Return least costs for K = 2: the first row takes the columns that it has the advantage at, up to its weight."""
     gains = costs[:, 0] - costs[:, 1]
     order = np.argsort(gains, axis=1, kind="stable")
     sorted_weights = np.take_along_axis(others, order, axis=1)
@@ -108,7 +71,7 @@ def _knapsack(costs: np.ndarray, weights: np.ndarray, others: np.ndarray) -> np.
 
 
 def line_costs(points: Array, weights: Array, others: Array, other_weights: Array, order: float) -> Array:
-    """Least costs |x - y|^order between points on a line, shape (P,); on the host, or of CuPy arrays.
+    """Return least costs |x - y|^order between points on a line, shape (P,); on the host, or of CuPy arrays.
 
     `points` and `weights` have shape (P, K), those of the others (P, L); the points ascend.
     """
@@ -128,13 +91,13 @@ def line_costs(points: Array, weights: Array, others: Array, other_weights: Arra
 
 
 def _shortest_paths(costs: np.ndarray, weights: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """NaN where the cost found and a lower bound of all couplings' costs do not agree."""
-    found, bound = _between_bounds(costs, weights, others)
-    return np.where(np.abs(found - bound) <= GAP, found, np.nan)
+    """Return least costs; NaN where a cost and a lower bound of all couplings' costs do not agree."""
+    spent, bound = _bounds(costs, weights, others)
+    return np.where(np.abs(spent - bound) <= GAP, spent, np.nan)
 
 
-def _between_bounds(costs: np.ndarray, weights: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Costs of couplings, and lower bounds of all couplings' costs.
+def _bounds(costs: np.ndarray, weights: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return costs of couplings, and lower bounds of all couplings' costs.
 
     Successive shortest paths, in all pairs side by side: mass flows from rows with some left to columns with room,
     along shortest paths of the residual graph, until none is left. Lengths are reduced costs, c_kl + r_k - s_l >= 0,
@@ -164,16 +127,16 @@ def _between_bounds(costs: np.ndarray, weights: np.ndarray, others: np.ndarray) 
 
 
 def _fill_from_nearest(C: np.ndarray, left: np.ndarray, room: np.ndarray, flow: np.ndarray) -> None:
-    """Every column takes from its nearest row what that has: optimal for the mass that it moves."""
+    """Let every column take from its nearest row what that has: optimal for the mass that it moves."""
     nearest, at = np.argmin(C, axis=0), np.arange(C.shape[2])
     for column, row in enumerate(nearest):
         amount = np.minimum(left[row, at], room[column])
         flow[row, column, at] = amount
-        left[row, at] = _less(left[row, at], amount)
-        room[column] = _less(room[column], amount)
+        left[row, at] = _subtract(left[row, at], amount)
+        room[column] = _subtract(room[column], amount)
 
 
-def _less(mass: np.ndarray, amount: np.ndarray) -> np.ndarray:
+def _subtract(mass: np.ndarray, amount: np.ndarray) -> np.ndarray:
     rest = mass - amount
     return np.where(rest > NO_MASS, rest, 0.0)
 
@@ -187,7 +150,7 @@ def _augment(
     s: np.ndarray,
     active: np.ndarray,
 ) -> None:
-    """The shortest paths to all columns, by Bellman and Ford, and as much mass along them as they can take.
+    """Find the shortest paths to all columns, by Bellman and Ford, and send as much mass along them as they can take.
 
     Along all of them, not the shortest only: with their lengths added to the potentials all of them have length 0.
     """
@@ -219,7 +182,7 @@ def _send(
     row_before: np.ndarray,
     column_before: np.ndarray,
 ) -> None:
-    """Mass to a column of some pairs, along their paths: first backward, for how much, then the same way again."""
+    """Send mass to a column of some pairs, along their paths: first backward, for how much, then the same way again."""
     path, amount, column, walking = [], room[goal, pairs], np.full(len(pairs), goal), np.full(len(pairs), True)
     for _ in left:  # a path passes no row twice
         row = row_before[column, pairs]
@@ -233,18 +196,18 @@ def _send(
             break
         column = np.where(walking, previous, column)
     amount[walking] = 0.0  # no path, by rounding: the bound will miss
-    room[goal, pairs] = _less(room[goal, pairs], amount)
+    room[goal, pairs] = _subtract(room[goal, pairs], amount)
     for on, row, column, previous in path:
         flow[row, column, pairs] += np.where(on, amount, 0.0)
         first, later = on & (previous < 0), on & (previous >= 0)
         for mass, at in ((left, (row[first], pairs[first])), (flow, (row[later], previous[later], pairs[later]))):
-            mass[at] = _less(mass[at], amount[first if mass is left else later])
+            mass[at] = _subtract(mass[at], amount[first if mass is left else later])
 
 
-def _shorten(distances: np.ndarray, before: np.ndarray, from_there: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Put in the distances by way of others that are shorter, and which others; whether there was one, shape (P,)."""
+def _shorten(distances: np.ndarray, before: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Put in shorter distances by way of other nodes, and which nodes; return whether there was one, shape (P,)."""
     shortened = np.zeros(distances.shape, dtype=bool)
-    for number, (start, length) in enumerate(zip(from_there, lengths, strict=True)):
+    for number, (start, length) in enumerate(zip(starts, lengths, strict=True)):
         through = start + length
         nearer = through < distances
         np.copyto(distances, through, where=nearer)
@@ -254,24 +217,24 @@ def _shorten(distances: np.ndarray, before: np.ndarray, from_there: np.ndarray, 
 
 
 def _linear_programmes(costs: np.ndarray, weights: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """By SciPy's HiGHS, several pairs as one sparse block-diagonal programme; NaN for those it does not solve."""
+    """Return least costs by SciPy's HiGHS, several pairs as one sparse programme; NaN where it does not solve one."""
     sparse = scipy.sparse
     P, K, L = costs.shape
     sums = sparse.vstack(
         [sparse.kron(sparse.eye(K), np.ones((1, L))), sparse.kron(np.ones((1, K)), sparse.eye(L))], format="csr"
-    )[:-1]  # the last is that of the others less those: with it rounding could make them contradictory
-    least, step = np.full(P, np.nan), max(1, AT_ONCE // (K * L))
+    )[:-1]  # the last sum follows from the others: with it rounding could make them contradictory
+    least, step = np.full(P, np.nan), max(1, PROGRAMME_SIZE // (K * L))
     for begin in range(0, P, step):
         c = costs[begin : begin + step]
         totals = np.concatenate([weights[begin : begin + step], others[begin : begin + step, :-1]], axis=1)
-        found = scipy.optimize.linprog(
+        solution = scipy.optimize.linprog(
             c.ravel(),
             A_eq=sparse.kron(sparse.eye(len(c)), sums, format="csr"),
             b_eq=totals.ravel(),
             method="highs-ds",
             options={"primal_feasibility_tolerance": TOLERANCE, "dual_feasibility_tolerance": TOLERANCE},
         )
-        if found.status == 0:
-            coupling = np.maximum(found.x.reshape(c.shape), 0.0)
+        if solution.status == 0:
+            coupling = np.maximum(solution.x.reshape(c.shape), 0.0)
             least[begin : begin + step] = np.sum(coupling * c, axis=(1, 2))
     return least

@@ -5,9 +5,9 @@
     KKR, UKKR                kernel ridge regression                       kernel_ridge.py
     TemperatureCalibration   predictions at another temperature            temperature.py
     SquaredCalibrationErrorCV   chooses among them by risk, and estimates   cross_validation.py
-                             what it found, and its risks                  _choice.py
-                             which names and grids it knows                _candidates.py
-                             what all estimation functions share           _function.py
+                             its results                                   _choice.py
+                             names and grids                               _candidates.py
+                             the base of estimation functions              _function.py
 
 An estimation function h(p, p') is fitted to labels and predictions; the mean of h(p, p) estimates the squared
 calibration error, and its risk on other samples says how far to trust it.

@@ -1,4 +1,4 @@
-"""The estimation functions that `cross_validation` tries: their names, and the settings of each.
+"""Make the candidates that `cross_validation` tries: estimation functions by name, and the settings of each.
 
 The default grids are those of Gruber and Bach, appendix B, with the kernel and the ridge of the code behind their
 tables.
@@ -10,7 +10,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -23,26 +23,23 @@ from kcalib.regression.kernel_ridge import KKR, UKKR, KernelRidge
 from kcalib.regression.temperature import TemperatureCalibration
 
 Grid = Mapping[str, Iterable[Any]]
-
-
-class Named(NamedTuple):
-    make: Callable[[Lens], Any]  # a CalibrationFunction
-    grid: Callable[[Any, int], Grid]  # for that function, and so many samples to fit
-
-
-def _regularizations(function: KernelRidge, n: int) -> Grid:
-    return {"regularization": function.regularization_grid(n, convention="code")}
-
-
 PUBLISHED = Gaussian(bandwidth=0.5**0.5)  # exp(-|p - p'|^2)
-
-BY_NAME = {
-    "bins": Named(lambda lens: BinnedCalibration(lens=lens), lambda function, n: {"n_bins": range(5, 101, 5)}),
-    "temperature": Named(lambda lens: TemperatureCalibration(lens=lens), lambda function, n: {}),
-    "kde": Named(lambda lens: DirichletKDE(lens=lens), lambda function, n: {"bandwidth": BANDWIDTHS}),
-    "kkr": Named(lambda lens: KKR(kernel=PUBLISHED, lens=lens), _regularizations),
-    "ukkr": Named(lambda lens: UKKR(kernel=PUBLISHED, lens=lens), _regularizations),
+NAMES: dict[str, Callable[[Lens], CalibrationFunction]] = {
+    "bins": lambda lens: BinnedCalibration(lens=lens),
+    "temperature": lambda lens: TemperatureCalibration(lens=lens),
+    "kde": lambda lens: DirichletKDE(lens=lens),
+    "kkr": lambda lens: KKR(kernel=PUBLISHED, lens=lens),
+    "ukkr": lambda lens: UKKR(kernel=PUBLISHED, lens=lens),
 }
+
+
+def default_grid(function: CalibrationFunction, n: int) -> Grid:
+    """Return the grid of a function that is fitted to n samples."""
+    if isinstance(function, KernelRidge):
+        return {"regularization": function.regularization_grid(n, convention="code")}
+    if isinstance(function, DirichletKDE):
+        return {"bandwidth": BANDWIDTHS}
+    return {"n_bins": range(5, 101, 5)} if isinstance(function, BinnedCalibration) else {}
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,7 @@ class Candidate:
     settings: tuple[dict[str, Any], ...]
 
     def groups(self) -> list[list[int]]:
-        """Numbers of settings that share work; each setting alone for functions that share none."""
+        """Return numbers of settings that share work; each setting alone for functions that share none."""
         path = self.function._path
         groups: dict[Any, list[int]] = {}
         for number, setting in enumerate(self.settings):
@@ -63,18 +60,18 @@ class Candidate:
         return list(groups.values())
 
 
-def candidates_of(estimators: Any, lens: Lens, n_columns: int, n_fit: int) -> list[Candidate]:
-    """What the user's `estimators` stand for; None for all that apply to points of so many columns.
+def make_candidates(estimators: Any, lens: Lens, n_columns: int, n_fit: int) -> list[Candidate]:
+    """Return what the user's `estimators` stand for; None for all that apply to points of so many columns.
 
     A fold's functions are fitted to about `n_fit` samples.
     """
     if estimators is None:
-        estimators = [name for name in BY_NAME if name != "bins" or n_columns <= 2]
+        estimators = [name for name in NAMES if name != "bins" or n_columns <= 2]
     elif isinstance(estimators, (str, CalibrationFunction)) or _is_pair(estimators):
         estimators = [estimators]
     elif not isinstance(estimators, Sequence) or not estimators:
-        raise TypeError(f"`estimators` is {estimators!r}, expected one estimator or a list of them: {_EXPECTED}")
-    candidates = [_candidate(estimator, lens, n_fit) for estimator in estimators]
+        raise _wrong_estimator(estimators, "`estimators` is")
+    candidates = [_make_candidate(estimator, lens, n_fit) for estimator in estimators]
     names = [candidate.name for candidate in candidates]
     for name in names:
         if names.count(name) > 1:
@@ -82,43 +79,41 @@ def candidates_of(estimators: Any, lens: Lens, n_columns: int, n_fit: int) -> li
     return candidates
 
 
-_EXPECTED = (
-    f"a name ({', '.join(map(repr, BY_NAME))}), an estimation function of kcalib.regression, or a pair of such a "
-    "function and a grid"
-)
-
-
 def _is_pair(estimator: Any) -> bool:
     return isinstance(estimator, tuple) and len(estimator) == 2 and isinstance(estimator[0], CalibrationFunction)
 
 
-def _candidate(estimator: Any, lens: Lens, n_fit: int) -> Candidate:
-    if isinstance(estimator, str):
-        if estimator not in BY_NAME:
-            raise ValueError(f"`estimators` has {estimator!r}, expected {_EXPECTED}")
-        named = BY_NAME[estimator]
-        function = named.make(lens)
-        return Candidate(estimator, function, _settings(named.grid(function, n_fit), function))
+def _wrong_estimator(estimator: Any, start: str = "`estimators` has") -> Exception:
+    return (ValueError if isinstance(estimator, str) else TypeError)(
+        f"{start} {estimator!r}, expected a name ({', '.join(map(repr, NAMES))}), an estimation function of "
+        "kcalib.regression, a pair of such a function and a grid, or a list of these"
+    )
+
+
+def _make_candidate(estimator: Any, lens: Lens, n_fit: int) -> Candidate:
+    if isinstance(estimator, str) and estimator in NAMES:
+        function = NAMES[estimator](lens)
+        return Candidate(estimator, function, _expand_grid(default_grid(function, n_fit), function))
     function, grid = estimator if _is_pair(estimator) else (estimator, {})
     if not isinstance(function, CalibrationFunction):
-        raise TypeError(f"`estimators` has {estimator!r}, expected {_EXPECTED}")
+        raise _wrong_estimator(estimator)
     usual = inspect.signature(type(function)).parameters["lens"].default
     if function.lens not in (None, usual, lens):
         raise ValueError(f"`estimators` has {function!r}, but `lens` is {lens!r}; give the lens once, as `lens`")
-    return Candidate(repr(function), function.clone().set_params(lens=lens), _settings(grid, function))
+    return Candidate(repr(function), function.clone().set_params(lens=lens), _expand_grid(grid, function))
 
 
-def _settings(grid: Any, function: CalibrationFunction) -> tuple[dict[str, Any], ...]:
-    """All combinations of a grid's values, or of several grids', as scikit-learn's ParameterGrid has them."""
-    parts = [grid] if isinstance(grid, Mapping) else grid
-    if not isinstance(parts, Sequence) or not all(isinstance(part, Mapping) for part in parts):
+def _expand_grid(grid: Any, function: CalibrationFunction) -> tuple[dict[str, Any], ...]:
+    """Return all combinations of the values of a grid, or of several, as scikit-learn's ParameterGrid does."""
+    grids = [grid] if isinstance(grid, Mapping) else grid
+    if not isinstance(grids, Sequence) or not all(isinstance(part, Mapping) for part in grids):
         raise TypeError(f"the grid of {function!r} is {grid!r}, expected a dictionary of lists, or a list of these")
-    if not parts:
+    if not grids:
         raise ValueError(f"the grid of {function!r} is empty; leave it out to try {function!r} as it is")
-    return tuple(setting for part in parts for setting in _combinations(part, function))
+    return tuple(setting for part in grids for setting in _combine(part, function))
 
 
-def _combinations(grid: Grid, function: CalibrationFunction) -> Iterator[dict[str, Any]]:
+def _combine(grid: Grid, function: CalibrationFunction) -> Iterator[dict[str, Any]]:
     lists = []
     for name, values in grid.items():
         known = [key for key in function.get_params() if key != "lens"]

@@ -1,11 +1,4 @@
-"""What the cross-validation found: each estimator with its risk and its estimate, and the one that was chosen.
-
-    EstimatorRisk                   one estimator; `entry_of` makes it of the numbers of the folds
-    SquaredCalibrationErrorResult   the chosen one beside all; `result_of` makes it of entries, `mean_over_classes` of
-                                    the results of all classes
-
-Called by `kcalib.regression.cross_validation`.
-"""
+"""Define results of the cross-validation: each estimator with its risk and its estimate, and the chosen one."""
 
 from __future__ import annotations
 
@@ -75,22 +68,19 @@ class SquaredCalibrationErrorResult(Summarized):
         return self.value
 
     def _summary(self) -> Summary:
-        """The table of all estimators, by rising risk."""
+        """Return the table of all estimators, by rising risk."""
         header = ["estimator", "parameters", "squared error", "std. error", "risk minus null", "std. error"]
         rows = []
         for entry in self.estimators:
-            shown = ", ".join(f"{k}={v:.3g}" if isinstance(v, float) else f"{k}={v}" for k, v in _items(entry))
+            items = (entry.parameters or {}).items()
+            parameters = ", ".join(f"{k}={v:.3g}" if isinstance(v, float) else f"{k}={v}" for k, v in items)
             numbers = (entry.value, entry.standard_error, entry.risk_minus_null, entry.risk_minus_null_standard_error)
-            rows.append([entry.estimator, shown, *(f"{number:.2e}" for number in numbers)])
+            rows.append([entry.estimator, parameters, *(f"{number:.2e}" for number in numbers)])
         what = f"{type(self).__name__}: {self._brief()}; {self.n_samples} samples, {self.lens}"
         return Summary(what, rows, [True, True, False, False, False, False], header)
 
 
-def _items(entry: EstimatorRisk) -> list[tuple[str, Any]]:
-    return [] if entry.parameters is None else list(entry.parameters.items())
-
-
-def entry_of(
+def make_entry(
     name: str, parameters: dict[str, Any] | None, values: np.ndarray, risks: np.ndarray, null_risks: np.ndarray
 ) -> EstimatorRisk:
     value = float(np.mean(values))
@@ -116,9 +106,7 @@ def _standard_error(values: np.ndarray) -> float:
     return float(np.std(values, ddof=1) / math.sqrt(len(values)))
 
 
-def result_of(
-    entries: list[EstimatorRisk], null_risks: np.ndarray, **what_was_done: Any
-) -> SquaredCalibrationErrorResult:
+def make_result(entries: list[EstimatorRisk], null_risks: np.ndarray, **fields: Any) -> SquaredCalibrationErrorResult:
     entries = sorted(entries, key=lambda entry: entry.risk)
     first = entries[0]
     return SquaredCalibrationErrorResult(
@@ -135,22 +123,22 @@ def result_of(
         risk_minus_null_standard_error=first.risk_minus_null_standard_error,
         estimators=tuple(entries),
         fold_null_risks=tuple(null_risks.tolist()),
-        **what_was_done,
+        **fields,
     )
 
 
-def mean_over_classes(
+def average_over_classes(
     results: Sequence[SquaredCalibrationErrorResult], seconds: float
 ) -> SquaredCalibrationErrorResult:
-    """Fold by fold the means over classes; the folds are the same samples for every class."""
+    """Return the means over classes, fold by fold; the folds are the same samples for every class."""
     null_risks = np.mean([result.fold_null_risks for result in results], axis=0)
     entries = []
     for name in (entry.estimator for entry in results[0].estimators):
         same = [entry for result in results for entry in result.estimators if entry.estimator == name]
-        values, risks = (np.mean([getattr(e, of) for e in same], axis=0) for of in ("fold_values", "fold_risks"))
-        entries.append(entry_of(name, None, values, risks, null_risks))
+        values, risks = (np.mean([getattr(e, key) for e in same], axis=0) for key in ("fold_values", "fold_risks"))
+        entries.append(make_entry(name, None, values, risks, null_risks))
     sizes = {name: getattr(results[0], name) for name in ("n_samples", "n_tuning", "n_test", "n_folds", "seed")}
-    return result_of(
+    return make_result(
         entries,
         null_risks,
         lens=f"mean over ClassWise(0..{len(results) - 1})",

@@ -24,7 +24,7 @@ SUMS_BYTES = 2**28  # of the sums of a launch
 
 
 def program(dtype: str) -> Program:
-    """All that is ever compiled: costs and weights are in "float64" or "float32"."""
+    """Return what is compiled: costs and weights are in "float64" or "float32"."""
     real = f"-DKCALIB_REAL={'float' if dtype == 'float32' else 'double'}"
     return Program(FILES, (real, *defined(TILE=TILE, LANES=LANES)))
 
@@ -41,12 +41,11 @@ def class_shares(
     leave_one_out: bool,
     progress: Callable[[float], None] | None,
 ) -> tuple[Array, Array]:
-    """Each class's part of the weights exp(-<training_i, query_j> - offset_i), shape (queries, n_classes), and the
-    logarithms of their sums.
+    """Return each class's part of the weights, shape (queries, n_classes), and the logarithms of their sums.
 
-    The labels are int32 and ascend. `leave_one_out`: the queries are the training samples, and do not see themselves.
-    Queries pass some at a time, which are waited for, so that it can be interrupted. Their results do not depend on
-    each other, but for the rounding of inner products by cuBLAS.
+    Weights are exp(-<training_i, query_j> - offset_i). The labels are int32 and ascend. With `leave_one_out` the
+    queries are the training samples, and do not see themselves. Queries pass some at a time, which are waited for, so
+    that it can be interrupted. Their results do not depend on each other, but for rounding by cuBLAS.
     """
     import cupy
 
@@ -69,11 +68,11 @@ def class_shares(
         count, own = np.int64(end - begin), np.int64(begin if leave_one_out else -n)
         sums = xp.zeros((places, end - begin), dtype=xp.float64)
         floors = xp.full((places, end - begin), 1e30, dtype=xp.float64)
-        some = queries[begin:end]
-        products = xp.ascontiguousarray(some @ training.T) if by_cublas else None
+        block = queries[begin:end]
+        products = xp.ascontiguousarray(block @ training.T) if by_cublas else None
         samples = training, offsets, labels, np.int64(n_training), np.int64(n_features)
         grid = -(-(end - begin) // TILE), groups
-        arguments = products, some, count, *samples, own, np.int64(per_group), sums, floors
+        arguments = products, block, count, *samples, own, np.int64(per_group), sums, floors
         compiled.launch("kcalib_class_sums", grid, arguments)
         outputs = shares[begin:end], log_sums[begin:end]
         sizes = np.int64(n_training), np.int64(per_group), np.int64(groups), np.int64(n_classes)
@@ -87,7 +86,7 @@ def class_shares(
 
 
 def log_normalisers(x: Array) -> Array:
-    """log Gamma(m + sum_k x_ik) - sum_k log Gamma(1 + x_ik) for each row of float64 x >= 0, shape (n, m)."""
+    """Return log Gamma(m + sum_k x_ik) - sum_k log Gamma(1 + x_ik) for each row of float64 x >= 0, shape (n, m)."""
     xp = arrays.namespace(x)
     (n, m), out = x.shape, xp.empty(len(x), dtype=xp.float64)
     arguments = (xp.ascontiguousarray(x), np.int64(n), np.int64(m), out)
@@ -96,6 +95,6 @@ def log_normalisers(x: Array) -> Array:
 
 
 def _rows(n_training: int, n_features: int, places: int) -> int:
-    """Queries of a launch."""
+    """Return the queries of a launch."""
     by_work = max(FEWEST_ROWS, WORK // (n_training * (n_features + 30)))
     return max(TILE, min(by_work, SUMS_BYTES // (16 * places)) // TILE * TILE)

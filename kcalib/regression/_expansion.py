@@ -1,4 +1,4 @@
-r"""The kernel matrix of training samples as a sum of few products: what kernel ridge regression starts from.
+r"""Expand the kernel matrix of training samples in few products: what kernel ridge regression starts from.
 
 `Expansion.of` finds features of a prediction that reproduce the kernel between training samples, and between these and
 others, and are orthogonal over the training samples:
@@ -25,9 +25,8 @@ from kcalib.kernels import Kernel
 from kcalib.regression._function import Problem
 from kcalib.solvers.kernel_operator import KernelMatrix
 from kcalib.solvers.kronecker import Eigensystem, eigendecomposition
-from kcalib.solvers.pivoted_cholesky import LowRank, automatic_block, partial_cholesky
+from kcalib.solvers.pivoted_cholesky import partial_cholesky
 
-RANKS_ON_GPU = (1024, 8192)  # of factors that are tried before larger ones
 LOW_RANK = 0.7  # of the samples: up to this rank the factorisation is faster than an eigendecomposition of K
 NEGATIVE = 1e-8  # eigenvalue that shows an indefinite kernel, relative to the largest
 
@@ -53,7 +52,7 @@ class Expansion:
 
     @classmethod
     def of(cls, problem: Problem, kernel: Kernel, max_memory: float | None) -> Expansion:
-        """The expansion of training samples.
+        """Return the expansion of training samples.
 
         Raises
         ------
@@ -65,7 +64,7 @@ class Expansion:
         points = arrays.namespace(problem.points).ascontiguousarray(problem.points)
         backend = KernelMatrix(pack_points(points, kernel, "float64", elsewhere=True), threads=None, backend=None)
         most = _largest_rank(points, max_memory)
-        cholesky = _factor(backend, most, arrays.is_host(points))
+        cholesky = partial_cholesky(backend, most, to_rounding=True)
         if cholesky.rank < most:
             reason = f"a factor of rank {cholesky.rank} is the kernel matrix of {problem.n} samples to rounding"
             return cls._of_factor(problem, backend, cholesky.factor, cholesky.pivots, reason)
@@ -84,9 +83,12 @@ class Expansion:
     def _of_factor(
         cls, problem: Problem, backend: KernelMatrix, factor: Array, pivots: Array, reason: str
     ) -> Expansion:
-        """K = F F^T: psi(p) = W^T F(p), F(p) = L^{-1} k(pivots, p), L the pivots' rows of F, F^T F = W diag(l) W^T."""
+        """Return the expansion for K = F F^T and F^T F = W diag(l) W^T.
+
+        psi(p) = W^T F(p) with F(p) = L^{-1} k(pivots, p), L the pivots' rows of F.
+        """
         spectrum = eigendecomposition(linalg.matmul(factor.T, factor), overwrite=True)
-        kept, vectors = _kept(spectrum)
+        kept, vectors = _drop_rounding(spectrum)
         pivots = arrays.asarray_like(pivots, factor)
         root = arrays.namespace(factor).tril(factor[pivots])
         return cls(
@@ -104,10 +106,10 @@ class Expansion:
 
     @classmethod
     def _of_matrix(cls, problem: Problem, backend: KernelMatrix, reason: str) -> Expansion:
-        """K = Q diag(l) Q^T: psi(p) = diag(l)^{-1/2} Q^T k(samples, p)."""
-        everyone = slice(0, problem.n)
+        """Return psi for K = Q diag(l) Q^T: psi(p) = diag(l)^{-1/2} Q^T k(samples, p)."""
+        rows = slice(0, problem.n)
         # Its transpose is the same matrix in the order of LAPACK, which writes the eigenvectors over it.
-        spectrum = eigendecomposition(backend.tile(everyone, everyone).T, overwrite=True)
+        spectrum = eigendecomposition(backend.tile(rows, rows).T, overwrite=True)
         smallest, most = float(spectrum.values[0]), float(spectrum.values[-1])
         if smallest < -NEGATIVE * most:
             raise ValueError(
@@ -115,7 +117,7 @@ class Expansion:
                 f"{smallest:.3g}, and `kernel` is {backend.kernel}; take one that is positive definite, "
                 "such as Gaussian() with metric='euclidean'"
             )
-        kept, vectors = _kept(spectrum)
+        kept, vectors = _drop_rounding(spectrum)
         roots = arrays.namespace(kept).sqrt(kept)
         return cls(
             n_samples=problem.n,
@@ -131,28 +133,17 @@ class Expansion:
         )
 
 
-def _kept(spectrum: Eigensystem) -> tuple[Array, Array]:
-    """Eigenvalues above rounding, and their eigenvectors."""
+def _drop_rounding(spectrum: Eigensystem) -> tuple[Array, Array]:
+    """Return eigenvalues above rounding, and their eigenvectors."""
     first = int(arrays.namespace(spectrum.values).sum(spectrum.values <= spectrum.rounding))
     return spectrum.values[first:], spectrum.vectors[:, first:]
 
 
-def _factor(backend: KernelMatrix, most: int, on_host: bool) -> LowRank:
-    """A factor of the kernel matrix, to rounding, of rank `most` where there is no lower one.
-
-    Memory of the host is taken as it is filled, that of a GPU at once: there small factors are tried first. They have
-    the same pivots, if the last block of these was a whole one.
-    """
-    for rank in () if on_host else [rank for rank in RANKS_ON_GPU if rank < most]:
-        cholesky = partial_cholesky(backend, rank, to_rounding=True)
-        if cholesky.rank <= rank - automatic_block(rank):
-            return cholesky
-        del cholesky
-    return partial_cholesky(backend, most, to_rounding=True)
-
-
 def _largest_rank(points: Array, max_memory: float | None) -> int:
-    """Up to which a factor is tried: it, Gram matrix, eigenvectors and map are 8 (n r + 4 r^2) < 32 n r bytes."""
+    """Return the largest rank of a factor that is tried.
+
+    Factor, Gram matrix, eigenvectors and map are 8 (n r + 4 r^2) < 32 n r bytes.
+    """
     n = len(points)
     most = int(LOW_RANK * n)
     if max_memory is not None:
@@ -163,7 +154,7 @@ def _largest_rank(points: Array, max_memory: float | None) -> int:
 
 
 def kernel_products(points: Array, landmarks: Array, kernel: Kernel, vectors: Array) -> Array:
-    """k(points, landmarks) @ vectors, where the points are; the matrix is not stored."""
+    """Return k(points, landmarks) @ vectors, where the points are; the matrix is not stored."""
     xp = arrays.namespace(points)
     if len(landmarks) == 0:
         return xp.zeros((len(points), vectors.shape[1]))

@@ -1,4 +1,4 @@
-r"""What all calibration-error estimation functions share: parameters, checks, evaluation, risk.
+r"""Define what all calibration-error estimation functions share: parameters, checks, evaluation, risk.
 
 A function h(p, p') estimates :math:`\langle e(p), e(p') \rangle`, e(p) the expected residual of a sample with the
 prediction p, so that h(p, p) estimates the squared calibration error there. All functions of this package have the form
@@ -49,7 +49,7 @@ class Problem:
 
     @property
     def points(self) -> Array:
-        """What kernels and bins see, shape (n, m), or (n, 1): the confidences."""
+        """Return what kernels and bins see, shape (n, m), or (n, 1): the confidences."""
         return self.simplex[:, 1:] if self.is_scalar else self.simplex
 
     @classmethod
@@ -67,8 +67,8 @@ class Problem:
         rows = arrays.asarray_like(rows, self.simplex)
         return Problem(self.simplex[rows], self.residuals[rows], self.labels[rows], self.is_scalar)
 
-    def beside(self, other: Array) -> Problem:
-        """The same, on the GPU if `other` is there."""
+    def to_device_of(self, other: Array) -> Problem:
+        """Return the same problem, on the GPU if `other` is there."""
         if arrays.is_host(other):
             return self
         simplex, residuals, labels = (
@@ -77,7 +77,9 @@ class Problem:
         return Problem(simplex, residuals, labels, self.is_scalar)
 
 
-class Tried(NamedTuple):
+class Trial(NamedTuple):
+    """A fitted function and its risk on other samples."""
+
     function: Any  # CalibrationFunction
     risk: float
 
@@ -86,7 +88,7 @@ class Parametrised:
     """Parameters in the manner of scikit-learn: the arguments of the constructor, stored as they are."""
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters of the constructor by name, as scikit-learn has them.
+        """Return the parameters of the constructor by name, as scikit-learn does.
 
         Parameters
         ----------
@@ -98,7 +100,7 @@ class Parametrised:
         dict
             Names and values.
         """
-        return {name: getattr(self, name) for name in self._parameter_names()}
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
 
     def set_params(self, **params: Any) -> Any:
         """Set parameters by name; what was fitted is forgotten.
@@ -113,7 +115,7 @@ class Parametrised:
         object
             Itself.
         """
-        known = self._parameter_names()
+        known = self.get_params()
         for name in params:
             if name not in known:
                 raise ValueError(f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(known)}")
@@ -124,7 +126,7 @@ class Parametrised:
         return self
 
     def clone(self) -> Any:
-        """One with the same parameters that is not fitted.
+        """Return an object with the same parameters that is not fitted.
 
         Returns
         -------
@@ -135,12 +137,8 @@ class Parametrised:
 
     def __repr__(self) -> str:
         defaults = inspect.signature(type(self)).parameters
-        shown = [f"{k}={v!r}" for k, v in self.get_params().items() if v is not defaults[k].default]
-        return f"{type(self).__name__}({', '.join(shown)})"
-
-    @classmethod
-    def _parameter_names(cls) -> tuple[str, ...]:
-        return tuple(inspect.signature(cls).parameters)
+        changed = [f"{k}={v!r}" for k, v in self.get_params().items() if v is not defaults[k].default]
+        return f"{type(self).__name__}({', '.join(changed)})"
 
 
 class CalibrationFunction(Parametrised):
@@ -148,7 +146,7 @@ class CalibrationFunction(Parametrised):
 
     lens: Lens | None
 
-    # Functions that `_tried` yields for settings of this parameter alone share what is large.
+    # Functions that `_try_settings` yields for settings of this parameter alone share what is large.
     _path: ClassVar[str | None] = None
 
     @on_their_gpu
@@ -171,7 +169,7 @@ class CalibrationFunction(Parametrised):
 
     @on_their_gpu
     def h(self, p: Any, q: Any = None, *, from_logits: bool = False) -> Array:
-        """The function of all pairs of predictions.
+        """Return the function of all pairs of predictions.
 
         Parameters
         ----------
@@ -186,11 +184,11 @@ class CalibrationFunction(Parametrised):
             The values h(p_i, q_j); an array on the GPU if the predictions are there, or what the function was fitted
             to.
         """
-        return as_given(self._values(p, q, from_logits), p)
+        return restore(self._values(p, q, from_logits), p)
 
     @on_their_gpu
     def squared_error(self, y_pred: Any, *, from_logits: bool = False) -> float:
-        """The estimated squared calibration error of predictions (Gruber and Bach, equation 21).
+        """Return the estimated squared calibration error of predictions (Gruber and Bach, equation 21).
 
         Parameters
         ----------
@@ -207,7 +205,7 @@ class CalibrationFunction(Parametrised):
 
     @on_their_gpu
     def risk(self, y_true: Any, y_pred: Any, *, classes: Any = None, from_logits: bool = False) -> float:
-        """How wrong the function is: its mean squared error, up to a constant (Gruber and Bach, equation 20).
+        """Return how wrong the function is: its mean squared error, up to a constant (Gruber and Bach, equation 20).
 
         Parameters
         ----------
@@ -223,46 +221,46 @@ class CalibrationFunction(Parametrised):
         self._check_fitted()
         return self._risk(self._problem(y_true, y_pred, classes, from_logits))
 
-    # What a subclass has.
+    # Hooks of subclasses.
 
     def _fit(self, problem: Problem) -> None:
         """Set what is fitted, in attributes whose names end with an underscore."""
         raise NotImplementedError
 
     def _features(self, problem: Problem) -> Array:
-        """phi of each prediction, shape (n, r), where the predictions are; residuals and labels are not to be read.
+        """Return phi of each prediction, shape (n, r), where the predictions are, without its residuals and labels.
 
         What was fitted may be on the host, with predictions on a GPU.
         """
         raise NotImplementedError
 
     def _core(self) -> Array | None:
-        """S, shape (r, r), symmetric; None for the identity."""
+        """Return S, shape (r, r), symmetric; None for the identity."""
         return None
 
     def _warn_of_fit(self) -> None:
-        """Of what was fitted; not called for functions that a cross-validation tries and leaves."""
+        """Warn of a fit; not called for functions that a cross-validation tries and leaves."""
 
     # Also for the cross-validation.
 
     def _values(self, p: Any, q: Any, from_logits: bool) -> Array:
-        """`h` as a NumPy or CuPy array."""
+        """Return `h` as a NumPy or CuPy array."""
         self._check_fitted()
         points = self._points(p, from_logits, "p")
-        others = points if q is None else self._points(q, from_logits, "q").beside(points.simplex)
-        left = self._evaluated(points.beside(others.simplex))
-        right = left if q is None else self._evaluated(others)
+        others = points if q is None else self._points(q, from_logits, "q").to_device_of(points.simplex)
+        left = self._evaluate(points.to_device_of(others.simplex))
+        right = left if q is None else self._evaluate(others)
         core = self._core_beside(left)
         return matmul(left if core is None else matmul(left, core), right.T)
 
-    def _tried(self, settings: Sequence[dict[str, Any]], train: Problem, validation: Problem) -> Iterator[Tried]:
-        """Functions with these parameters in place of their own, fitted to `train`, and their risks on `validation`.
+    def _try_settings(self, settings: Sequence[dict[str, Any]], train: Problem, validation: Problem) -> Iterator[Trial]:
+        """Yield functions with these parameters, fitted to `train`, and their risks on `validation`.
 
         A subclass may share work between the settings.
         """
         for setting in settings:
             function = self.clone().set_params(**setting)._fit_checked(train)
-            yield Tried(function, function._risk(validation))
+            yield Trial(function, function._risk(validation))
 
     def _fit_checked(self, problem: Problem) -> Any:
         self._fit(problem)
@@ -270,29 +268,29 @@ class CalibrationFunction(Parametrised):
         return self
 
     def _set_sizes(self, problem: Problem) -> None:
-        """With this, a function counts as fitted."""
+        """Set the sizes by which a function counts as fitted."""
         self.n_classes_, self.n_samples_ = problem.simplex.shape[1], problem.n
         self._place_ = problem.simplex[:0].copy()  # empty: where the function was fitted
 
-    def _evaluated(self, problem: Problem) -> Array:
+    def _evaluate(self, problem: Problem) -> Array:
         if problem.simplex.shape[1] != self.n_classes_:
             raise ValueError(
                 f"the predictions have {problem.simplex.shape[1]} classes, {type(self).__name__} was fitted to "
                 f"{self.n_classes_}; evaluate predictions of the same classes"
             )
-        return self._features(problem.beside(self._place_))
+        return self._features(problem.to_device_of(self._place_))
 
     def _core_beside(self, features: Array) -> Array | None:
         core = self._core()
         return None if core is None else arrays.asarray_like(core, features)
 
     def _squared_error(self, problem: Problem) -> float:
-        features = self._evaluated(problem)
+        features = self._evaluate(problem)
         own = diagonal(features, self._core_beside(features))
         return float(arrays.namespace(own).mean(own))
 
     def _risk(self, problem: Problem) -> float:
-        features = self._evaluated(problem)
+        features = self._evaluate(problem)
         return risk_of(arrays.asarray_like(problem.residuals, features), features, self._core_beside(features))
 
     def _problem(self, y_true: Any, y_pred: Any, classes: Any, from_logits: bool) -> Problem:
@@ -312,18 +310,18 @@ class CalibrationFunction(Parametrised):
             raise ValueError(f"this {type(self).__name__} is not fitted; call fit(y_true, y_pred) first")
 
 
-def as_given(values: Array, original: Any) -> Array:
-    """Values on a GPU in the library of the predictions that they are of; NumPy arrays on the host."""
+def restore(values: Array, original: Any) -> Array:
+    """Return values on a GPU in the library of their predictions, and NumPy arrays unchanged."""
     return values if arrays.is_host(values) else arrays.restored(values, original)
 
 
 def diagonal(features: Array, core: Array | None) -> Array:
-    """h(p_i, p_i), shape (n,)."""
+    """Return h(p_i, p_i), shape (n,)."""
     return row_products(features, features if core is None else matmul(features, core))
 
 
 def risk_of(residuals: Array, features: Array, core: Array | None) -> float:
-    """Mean over i != j of (<e_i, e_j> - phi_i^T S phi_j)^2, in O(n (m + r)^2): norms of sums over samples."""
+    """Return the mean over i != j of (<e_i, e_j> - phi_i^T S phi_j)^2 in O(n (m + r)^2), by norms of sums."""
     n, xp = len(residuals), arrays.namespace(residuals)
     if n < 2:
         raise ValueError(f"the risk needs at least 2 samples, there are {n}")
@@ -340,5 +338,5 @@ def risk_of(residuals: Array, features: Array, core: Array | None) -> float:
 
 
 def null_risk_of(residuals: Array) -> float:
-    """The risk of h = 0."""
+    """Return the risk of h = 0."""
     return risk_of(residuals, residuals[:, :0], None)

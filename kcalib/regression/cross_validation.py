@@ -1,7 +1,4 @@
-"""Which estimator of the calibration error, with which parameters: the pipeline of Gruber and Bach, section 3.2.2.
-
-    squared_calibration_error   one call; also the mean over classes
-    SquaredCalibrationErrorCV   the same as an estimator in the manner of scikit-learn
+"""Choose an estimator of the calibration error, and its parameters: the pipeline of Gruber and Bach, section 3.2.2.
 
 Part of the samples tune: each candidate of `_candidates`, an estimation function with parameters, is fitted to all
 folds but one and has its risk on that one. The functions of the lowest mean risk, one of each fold, together estimate
@@ -27,9 +24,9 @@ from kcalib._backend.options import SEED, check_integer, check_seed
 from kcalib._backend.threads import TerminalProgress
 from kcalib._input.labels import prepare
 from kcalib.lenses import Canonical, ClassWise, Lens
-from kcalib.regression._candidates import Candidate, candidates_of
-from kcalib.regression._choice import SquaredCalibrationErrorResult, entry_of, mean_over_classes, result_of
-from kcalib.regression._function import CalibrationFunction, Parametrised, Problem, as_given, null_risk_of
+from kcalib.regression._candidates import Candidate, make_candidates
+from kcalib.regression._choice import SquaredCalibrationErrorResult, average_over_classes, make_entry, make_result
+from kcalib.regression._function import CalibrationFunction, Parametrised, Problem, null_risk_of, restore
 
 Progress = Callable[[float], None]
 
@@ -50,7 +47,7 @@ def squared_calibration_error(
     classes: Any = None,
     from_logits: bool = False,
 ) -> SquaredCalibrationErrorResult:
-    """Squared calibration error by the estimator of the lowest risk.
+    """Estimate the squared calibration error by the estimator of the lowest risk.
 
     Estimators differ, and so do their parameters. The risk says which to trust:
     `kcalib.regression.SquaredCalibrationErrorCV`, which this calls, has it by cross-validation, and estimates with the
@@ -111,7 +108,7 @@ def squared_calibration_error(
             cv = SquaredCalibrationErrorCV(estimators, lens=ClassWise(k), **options)
             share = None if bar is None else partial(_show, bar, k, m)
             results.append(cv._fit(y_true, y_pred, classes, from_logits, share).result_)
-    return mean_over_classes(results, time.perf_counter() - start)
+    return average_over_classes(results, time.perf_counter() - start)
 
 
 def _show(bar: Progress, k: int, m: int, done: float) -> None:
@@ -242,7 +239,7 @@ class SquaredCalibrationErrorCV(Parametrised):
 
     @on_their_gpu
     def h(self, p: Any, q: Any = None, *, from_logits: bool = False) -> Array:
-        """The ensemble's function of all pairs of predictions: the mean of those of the folds.
+        """Return the ensemble's function of all pairs of predictions: the mean over folds.
 
         Parameters
         ----------
@@ -257,11 +254,11 @@ class SquaredCalibrationErrorCV(Parametrised):
             The values; an array on the GPU if the predictions are there, or what was fitted.
         """
         functions = self._ensemble()
-        return as_given(sum(f._values(p, q, from_logits) for f in functions) / len(functions), p)
+        return restore(sum(f._values(p, q, from_logits) for f in functions) / len(functions), p)
 
     @on_their_gpu
     def squared_error(self, y_pred: Any, *, from_logits: bool = False) -> float:
-        """The squared calibration error on other predictions, by the ensemble.
+        """Return the squared calibration error on other predictions, by the ensemble.
 
         Parameters
         ----------
@@ -287,15 +284,15 @@ class SquaredCalibrationErrorCV(Parametrised):
         lens = Canonical() if self.lens is None else self.lens
         problem = Problem.of(prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens), lens)
         split = self._split(problem.n)
-        candidates = candidates_of(self.estimators, lens, problem.points.shape[1], len(split.without(0)))
-        searches = _searched(candidates, problem, split, progress)
+        candidates = make_candidates(self.estimators, lens, problem.points.shape[1], len(split.without(0)))
+        searches = _search_all(candidates, problem, split, progress)
         folds = [arrays.asarray_like(fold, problem.residuals) for fold in split.folds]
         null_risks = np.array([null_risk_of(problem.residuals[fold]) for fold in folds])
         winner = min(searches, key=lambda search: search.risk)
         # Only now, so that an interrupted fit changes nothing.
-        self.result_ = result_of(
+        self.result_ = make_result(
             [
-                entry_of(s.candidate.name, s.candidate.settings[s.best], s.values, s.risks[s.best], null_risks)
+                make_entry(s.candidate.name, s.candidate.settings[s.best], s.values, s.risks[s.best], null_risks)
                 for s in searches
             ],
             null_risks,
@@ -347,7 +344,7 @@ class Split(NamedTuple):
     seed: int | None  # of the permutation; None where the samples kept their order
 
     def without(self, k: int) -> np.ndarray:
-        """The rows of all folds but the k-th."""
+        """Return the rows of all folds but the k-th."""
         return np.concatenate([fold for number, fold in enumerate(self.folds) if number != k])
 
 
@@ -363,7 +360,7 @@ class Search(NamedTuple):
         return float(self.risks[self.best].mean())
 
 
-def _searched(
+def _search_all(
     candidates: Sequence[Candidate], problem: Problem, split: Split, progress: Progress | None
 ) -> list[Search]:
     fits = sum(len(candidate.settings) for candidate in candidates) * len(split.folds)
@@ -382,15 +379,15 @@ def _searched(
 
 
 def _search(candidate: Candidate, problem: Problem, split: Split, advance: Callable[[], None]) -> Search:
-    """The risks of all settings; only functions of the best so far and of the group at hand are kept."""
+    """Return the risks of all settings; only functions of the best so far and of the group at hand are kept."""
     risks = np.full((len(candidate.settings), len(split.folds)), np.inf)
     best, functions = 0, []
     for group in candidate.groups():
         settings = [candidate.settings[i] for i in group]
         fitted: dict[int, list[CalibrationFunction]] = {i: [] for i in group}
         for k, fold in enumerate(split.folds):
-            tried = candidate.function._tried(settings, problem.take(split.without(k)), problem.take(fold))
-            for i, (function, risk) in zip(group, tried, strict=True):
+            trials = candidate.function._try_settings(settings, problem.take(split.without(k)), problem.take(fold))
+            for i, (function, risk) in zip(group, trials, strict=True):
                 risks[i, k] = risk
                 fitted[i].append(function)
                 advance()
@@ -402,7 +399,7 @@ def _search(candidate: Candidate, problem: Problem, split: Split, advance: Calla
 
 
 def _cv_results(searches: Sequence[Search], null_risks: np.ndarray) -> dict[str, Any]:
-    """A row for each setting, with the keys of scikit-learn's GridSearchCV as far as they fit."""
+    """Return a row for each setting, with the keys of scikit-learn's GridSearchCV as far as they fit."""
     settings = [setting for search in searches for setting in search.candidate.settings]
     risks = np.concatenate([search.risks for search in searches])
     names = [search.candidate.name for search in searches for _ in search.candidate.settings]

@@ -69,20 +69,20 @@ class Ratio:
         labels = problem.labels[order].astype(np.int32)
         return cls(problem.simplex[order], labels, order, orientation, dtype, threads)
 
-    def beside(self, other: Array) -> Ratio:
-        """The same, on the GPU if `other` is there."""
+    def to_device_of(self, other: Array) -> Ratio:
+        """Return the same ratio, on the GPU if `other` is there."""
         if arrays.is_host(other) or not arrays.is_host(self.simplex):
             return self
         simplex, labels, order = (arrays.asarray_like(a, other) for a in (self.simplex, self.labels, self.order))
         return Ratio(simplex, labels, order, self.orientation, self.dtype, self.threads)
 
     def shares(self, simplex: Array, bandwidth: float) -> Array:
-        """Shape (number of queries, m); rows sum to 1."""
+        """Return the shares, shape (number of queries, m); rows sum to 1."""
         with TerminalProgress() as progress:
             return self._shares(simplex, bandwidth, False, progress)[0]
 
     def leave_one_out(self, bandwidth: float, progress: Progress | None) -> tuple[Array, float]:
-        """Shares at the training samples from all others, in the order given, and the mean of their log densities."""
+        """Return shares at the training samples from all others, and the mean of their log densities."""
         n, xp = len(self.simplex), arrays.namespace(self.simplex)
         if n < 2:
             raise ValueError(f"leave-one-out needs at least 2 samples, there are {n}; pass a number as `bandwidth`")
@@ -96,7 +96,7 @@ class Ratio:
     def _shares(
         self, queries: Array, bandwidth: float, leave_one_out: bool, progress: Progress | None
     ) -> tuple[Array, Array]:
-        """The shares, and the logarithms of the sums of weights."""
+        """Return the shares, and the logarithms of the sums of weights."""
         offsets = arrays.namespace(queries).zeros(len(self.simplex), dtype=self.dtype)
         if self.orientation == "training":
             powers = self.simplex / bandwidth
@@ -104,12 +104,12 @@ class Ratio:
             left, right = _information(queries), powers
         else:
             left, right = queries / bandwidth, _information(self.simplex)
-        problem = self._packed(left), self._packed(right), offsets, self.labels, self.simplex.shape[1], leave_one_out
+        problem = self._pack(left), self._pack(right), offsets, self.labels, self.simplex.shape[1], leave_one_out
         if arrays.is_host(left):
             return _native.class_shares(*problem, self._sweep(progress))
         return class_shares(*problem, progress)
 
-    def _packed(self, values: Array) -> Array:
+    def _pack(self, values: Array) -> Array:
         if arrays.is_host(values):  # denormals take long there, and their products vanish
             values[np.abs(values) < np.finfo(self.dtype).tiny] = 0.0
         return values.astype(self.dtype, copy=False)
@@ -124,22 +124,22 @@ class Ratio:
 
 
 def _information(simplex: Array) -> Array:
-    """-log p."""
+    """Return -log p."""
     xp = arrays.namespace(simplex)
     return -xp.log(xp.maximum(simplex, SMALLEST))
 
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """A bandwidth, and how it was found."""
+    """A bandwidth, and where it is from."""
 
     value: float
     source: str
     criteria: dict[float, float] | None  # of each bandwidth tried; None if it was given
 
     @classmethod
-    def found(cls, ratio: Ratio, problem: Problem, bandwidth: Any) -> Bandwidth:
-        """`bandwidth` if it is a number; otherwise the one of BANDWIDTHS that is best by the criterion it names."""
+    def choose(cls, ratio: Ratio, problem: Problem, bandwidth: Any) -> Bandwidth:
+        """Return `bandwidth` if it is a number, else the best of BANDWIDTHS by the criterion it names."""
         if not isinstance(bandwidth, str):
             return cls(_check_bandwidth(bandwidth, ratio.dtype), "given", None)
         check_choice("bandwidth", bandwidth, CRITERIA)
@@ -164,7 +164,7 @@ class Bandwidth:
 
 
 def _show_share(bar: Progress, sweeps: int, done: float) -> None:
-    """The share of all bandwidths that is done, after so many sweeps and a part of the next."""
+    """Show the share of all bandwidths that is done, after so many sweeps and a part of the next."""
     bar((sweeps + done) / len(BANDWIDTHS))
 
 
@@ -183,7 +183,7 @@ def _check_bandwidth(bandwidth: Any, dtype: str) -> float:
 
 
 def _phi(problem: Problem, shares: Array) -> Array:
-    """p - r(p), shape (n, m); of a scalar lens c - r(c), shape (n, 1), from the smaller one of c and 1 - c."""
+    """Return p - r(p), shape (n, m); of a scalar lens c - r(c), shape (n, 1), from the smaller one of c and 1 - c."""
     difference = problem.simplex - shares
     if not problem.is_scalar:
         return difference
@@ -298,11 +298,11 @@ class DirichletKDE(CalibrationFunction):
         check_choice("orientation", self.orientation, ORIENTATIONS)
         check_choice("dtype", self.dtype, DTYPES)
         self._ratio = Ratio.of(problem, self.orientation, self.dtype, self.threads)
-        choice = Bandwidth.found(self._ratio, problem, self.bandwidth)
+        choice = Bandwidth.choose(self._ratio, problem, self.bandwidth)
         self.bandwidth_, self.criteria_ = choice.value, choice.criteria
 
     def _features(self, problem: Problem) -> Array:
-        return _phi(problem, self._ratio.beside(problem.simplex).shares(problem.simplex, self.bandwidth_))
+        return _phi(problem, self._ratio.to_device_of(problem.simplex).shares(problem.simplex, self.bandwidth_))
 
 
 @with_result
@@ -320,7 +320,7 @@ def kde_calibration_error(
     dtype: Any = None,
     threads: int | None = None,
 ) -> float | KDEResult:
-    r"""Calibration error by Dirichlet kernel densities, each sample seen by all others.
+    r"""Estimate the calibration error by Dirichlet kernel densities, each sample seen by all others.
 
     The mean over samples of the p-th power of the distance, in the p-norm, between the prediction and the shares of
     the labels near it. It is a plug-in estimate: biased upwards, positive for calibrated models, and
@@ -390,7 +390,7 @@ def kde_calibration_error(
     lens = Canonical() if lens is None else lens
     problem = Problem.of(data, lens)
     ratio = Ratio.of(problem, orientation, data.dtype, threads)
-    choice = Bandwidth.found(ratio, problem, bandwidth)
+    choice = Bandwidth.choose(ratio, problem, bandwidth)
     with TerminalProgress() as progress:
         shares, log_likelihood = ratio.leave_one_out(choice.value, progress)
     xp = arrays.namespace(shares)

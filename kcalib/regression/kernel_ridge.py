@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from kcalib._backend import arrays, linalg
+from kcalib._backend import linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.memory import check_memory
 from kcalib._backend.options import check_choice, check_integer
@@ -25,13 +25,12 @@ from kcalib._backend.warnings import warn
 from kcalib.kernels import Gaussian, Kernel
 from kcalib.lenses import Lens
 from kcalib.regression._expansion import Expansion, kernel_products
-from kcalib.regression._function import CalibrationFunction, Problem, Tried, risk_of
-from kcalib.solvers.kronecker import SignedFactors, largest, quotients, signed_factors
+from kcalib.regression._function import CalibrationFunction, Problem, Trial, risk_of
+from kcalib.solvers.kronecker import largest, quotients
 
 __all__ = ["KKR", "UKKR", "RegularizationWarning"]
 
 SMALLEST, LARGEST = 1e-100, 1e100  # regularization: no square or quotient leaves the range of float64
-FACTORED_FROM = 100  # rank; S is then taken as a sum of fewer squares, where they are fewer
 CONVENTIONS = ("printed", "code")
 
 
@@ -62,7 +61,7 @@ class KernelRidge(CalibrationFunction):
         self.max_memory = max_memory
 
     def regularization_grid(self, n_samples: int, *, convention: str = "printed") -> list[float]:
-        r"""Values of `regularization` to choose from for so many training samples, largest first.
+        r"""Return values of `regularization` to choose from for so many training samples, largest first.
 
         Parameters
         ----------
@@ -98,10 +97,10 @@ class KernelRidge(CalibrationFunction):
                 RegularizationWarning,
             )
 
-    def _tried(self, settings: Sequence[dict[str, Any]], train: Problem, validation: Problem) -> Iterator[Tried]:
-        """A path of regularizations shares a decomposition, and what evaluation begins with.
+    def _try_settings(self, settings: Sequence[dict[str, Any]], train: Problem, validation: Problem) -> Iterator[Trial]:
+        """Share a decomposition, and what evaluation begins with, on a path of regularizations.
 
-        Without warnings: `truncation_matters_` of each function says what `fit` would.
+        Give no warnings: `truncation_matters_` of each function says what `fit` would.
         """
         others: dict[str, Any] | None = None
         for setting in settings:
@@ -113,17 +112,17 @@ class KernelRidge(CalibrationFunction):
             function._take(expansion, shift)
             function._set_sizes(train)
             if is_new:
-                beginning = function._beginning(validation)
-            yield Tried(function, risk_of(validation.residuals, function._from(beginning), function._core()))
+                prepared = function._prepare_features(validation)
+            yield Trial(function, risk_of(validation.residuals, function._make_features(prepared), function._core()))
 
     def _features(self, problem: Problem) -> Array:
-        return self._from(self._beginning(problem))
+        return self._make_features(self._prepare_features(problem))
 
     def _others(self) -> dict[str, Any]:
         return {name: value for name, value in self.get_params().items() if name != "regularization"}
 
     def _shift(self, n: int) -> float:
-        """s, for n training samples."""
+        """Return s for n training samples."""
         value = self.regularization
         if value is None:
             return self._default * n**self._power_of_code
@@ -141,7 +140,7 @@ class KernelRidge(CalibrationFunction):
         return Expansion.of(problem, kernel, self.max_memory)
 
     def _take(self, expansion: Expansion, shift: float) -> None:
-        """Be fitted: with this expansion and shift."""
+        """Set what is fitted, from an expansion and a shift."""
         self.kernel_ = expansion.kernel
         self.method_, self.method_reason_ = expansion.method, expansion.reason
         self.rank_, self.n_truncated_ = expansion.rank, expansion.n_truncated
@@ -151,22 +150,20 @@ class KernelRidge(CalibrationFunction):
         self.truncation_matters_ = is_truncated and shift < self._rounding_of_shift(expansion)
         self._keep(expansion)
 
-    # What KKR and UKKR differ in.
-
     def _rounding_of_shift(self, expansion: Expansion) -> float:
-        """The size of what the shift is added to at the eigenvalues that are left out."""
+        """Return the size of what the shift is added to at the eigenvalues that are left out."""
         raise NotImplementedError
 
     def _keep(self, expansion: Expansion) -> None:
-        """What evaluation needs."""
+        """Keep what evaluation needs."""
         raise NotImplementedError
 
-    def _beginning(self, problem: Problem) -> Any:
-        """What the features of all functions of a path are made from."""
+    def _prepare_features(self, problem: Problem) -> Any:
+        """Return what the features of all functions of a path are made from."""
         raise NotImplementedError
 
-    def _from(self, beginning: Any) -> Array:
-        """Features, shape (n', .)."""
+    def _make_features(self, prepared: Any) -> Array:
+        """Return features, shape (n', .)."""
         raise NotImplementedError
 
 
@@ -269,12 +266,12 @@ class UKKR(KernelRidge):
             expansion.map, expansion.cross / (expansion.eigenvalues + self.shift_)[:, None]
         )
 
-    def _beginning(self, problem: Problem) -> Array:
+    def _prepare_features(self, problem: Problem) -> Array:
         return problem.points
 
-    def _from(self, beginning: Array) -> Array:
-        """G, shape (n', m)."""
-        return kernel_products(beginning, self._landmarks_, self.kernel_, self._coefficients_)
+    def _make_features(self, prepared: Array) -> Array:
+        """Return G, shape (n', m)."""
+        return kernel_products(prepared, self._landmarks_, self.kernel_, self._coefficients_)
 
 
 class KKR(KernelRidge):
@@ -345,14 +342,9 @@ class KKR(KernelRidge):
 
     def _keep(self, expansion: Expansion) -> None:
         self._expansion_ = expansion  # shared by the functions of a path
-        self._factors_: SignedFactors | None = None
-        if expansion.rank > FACTORED_FROM:
-            factors = signed_factors(expansion.eigenvalues, self.shift_)
-            if 2 * len(factors.signs) * expansion.cross.shape[1] <= expansion.rank:
-                self._factors_ = factors
 
-    def _beginning(self, problem: Problem) -> Array:
-        """psi, shape (n', r)."""
+    def _prepare_features(self, problem: Problem) -> Array:
+        """Return psi, shape (n', r)."""
         expansion = self._expansion_
         check_memory(
             16 * problem.n * expansion.rank,
@@ -363,17 +355,10 @@ class KKR(KernelRidge):
         )
         return kernel_products(problem.points, expansion.landmarks, expansion.kernel, expansion.map)
 
-    def _from(self, beginning: Array) -> Array:
-        """psi, or with S = sum_k (+-1) (b_k c) (b_k c)^T the features psi^T (b_k c), fewer."""
-        if self._factors_ is None:
-            return beginning
-        vectors = self._factors_.columns[:, :, None] * self._expansion_.cross[:, None, :]
-        return linalg.matmul(beginning, arrays.asarray_like(vectors.reshape(len(vectors), -1), beginning))
+    def _make_features(self, prepared: Array) -> Array:
+        return prepared
 
     def _core(self) -> Array:
-        expansion, factors = self._expansion_, self._factors_
-        if factors is not None:
-            xp = arrays.namespace(factors.signs)
-            return xp.diag(xp.repeat(factors.signs, expansion.cross.shape[1]))
+        expansion = self._expansion_
         products = linalg.matmul(expansion.cross, expansion.cross.T)
         return quotients(products, expansion.eigenvalues, expansion.eigenvalues, self.shift_)

@@ -83,13 +83,13 @@ class TemperatureCalibration(CalibrationFunction):
         self.lens = lens
 
     def _fit(self, problem: Problem) -> None:
-        given = self.temperature
-        self._found = _fitted(problem) if given is None else Fitted(check_positive("temperature", given))
-        self.temperature_ = self._found.temperature
+        value = self.temperature
+        self._search = _search(problem) if value is None else Search(check_positive("temperature", value))
+        self.temperature_ = self._search.temperature
 
     def _warn_of_fit(self) -> None:
-        search = self._found
-        if search.at_bound:
+        search = self._search
+        if search.is_at_bound:
             warn(
                 f"the risk gets lower up to the bound T = {search.temperature:g}, which was taken ({search.before:.6g} "
                 f"at T = 1, {search.after:.6g} there): a temperature is no model of these errors, or samples are few; "
@@ -101,28 +101,28 @@ class TemperatureCalibration(CalibrationFunction):
         return _gaps(problem, self.temperature_)
 
 
-class Fitted(NamedTuple):
+class Search(NamedTuple):
     """A temperature, with the risks at 1 and there."""
 
     temperature: float
-    at_bound: bool = False
+    is_at_bound: bool = False
     before: float = math.nan
     after: float = math.nan
 
 
-def _fitted(problem: Problem) -> Fitted:
-    """The temperature of lowest risk, 1 if none is lower."""
+def _search(problem: Problem) -> Search:
+    """Return the temperature of lowest risk, 1 if none is lower."""
 
     def risk(log_temperature: float) -> float:
         return risk_of(problem.residuals, _gaps(problem, np.exp(log_temperature)), None)
 
     place, after, _ = lowest(risk, LOWEST, HIGHEST, points=41)
     bound = bound_at(place, (LOWEST, HIGHEST))
-    return Fitted(math.exp(place)) if bound is None else Fitted(bound, True, risk(0.0), after)
+    return Search(math.exp(place)) if bound is None else Search(bound, True, risk(0.0), after)
 
 
 def lowest(risk: Callable[[float], float], low: float, high: float, points: int) -> tuple[float, float, int]:
-    """Where a function of log(T) is lowest, its value there, and how often it was evaluated.
+    """Return where a function of log(T) is lowest, its value there, and how often it was evaluated.
 
     The best of a grid, then Brent's method around it. T = 1 is on the grid if it is between the bounds, and wins ties.
     """
@@ -142,12 +142,12 @@ def lowest(risk: Callable[[float], float], low: float, high: float, points: int)
 
 
 def bound_at(place: float, bounds: tuple[float, float]) -> float | None:
-    """The bound that the logarithm of a temperature is at."""
+    """Return the bound that the logarithm of a temperature is at."""
     return next((bound for bound in bounds if abs(place - np.log(bound)) <= AT_BOUND), None)
 
 
 def _gaps(problem: Problem, temperature: float) -> Array:
-    """p - softmax(log(p) / T), shape (n, m); with a scalar lens that of the second column, shape (n, 1)."""
+    """Return p - softmax(log(p) / T), shape (n, m); with a scalar lens that of the second column, shape (n, 1)."""
     p = problem.simplex
     q = at_temperature(logits_of(p), temperature)
     if not problem.is_scalar:
@@ -157,14 +157,14 @@ def _gaps(problem: Problem, temperature: float) -> Array:
 
 
 def logits_of(p: Array) -> Array:
-    """Logarithms of probabilities, shape (n, m), the highest of each row 0."""
+    """Return logarithms of probabilities, shape (n, m), the highest of each row 0."""
     xp = arrays.namespace(p)
     with np.errstate(divide="ignore"):
         return xp.log(p / xp.max(p, axis=1, keepdims=True))
 
 
 def at_temperature(logits: Array, temperature: float) -> Array:
-    """softmax(logits / T) of the rows; the highest logit of each is 0."""
+    """Return softmax(logits / T) of the rows; the highest logit of each is 0."""
     xp = arrays.namespace(logits)
     q = xp.exp(logits / temperature)
     return q / xp.sum(q, axis=1, keepdims=True)

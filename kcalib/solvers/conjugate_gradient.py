@@ -27,13 +27,12 @@ from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_choice, check_integer
 from kcalib._input.methods import Seeded
-from kcalib.solvers.kernel_operator import SymmetricOperator, shifted_product
+from kcalib.solvers.kernel_operator import shifted_product
 from kcalib.solvers.pivoted_cholesky import automatic_block, partial_cholesky
 from kcalib.solvers.ridge_system import (
     RidgeSystem,
     Solver,
     SolverResult,
-    StoppingRule,
     Verdict,
     largest_ratio,
     relative_residual,
@@ -48,12 +47,8 @@ CHECKED_ROWS, CHECK_SAFETY = 16, 4  # rows of a float32 product that are checked
 STALLED = 100  # iterations without a new minimum of the residual
 DEPENDENT = 1e-7  # smallest norm of the part of a direction that is orthogonal to the others
 INDEFINITE = 1e-10  # negative curvature, relative to the largest, that is more than rounding
-GROUP_NUMBERS, GROUP_COLUMNS = 2**22, 64  # numbers, and columns at least, that are solved together
 BLOCK_ON_HOST = 64  # columns up to which LAPACK takes no longer than cuSOLVER, transfers included
-RANK_SHARE, LARGEST_PRECONDITIONER = (
-    50,
-    400,
-)  # the preconditioner has rank n / 50, at most 400: it costs less than it saves
+RANK_SHARE, LARGEST_PRECONDITIONER = 50, 400  # the rank is n / 50, at most 400: it costs less than it saves
 SMALL_REMAINDER = 0.001  # trace(K - F F^T) / shift below which more columns save nothing
 
 
@@ -117,13 +112,11 @@ class ConjugateGradient(Seeded, Solver):
     def solve(self, system: RidgeSystem, reason: str) -> SolverResult:
         n, c = system.right_sides.shape
         most = automatic_rank(n) if self.rank is None else self.rank
-        memory = memory_of_cg(n, c, most, in_groups=system.judge is None)
+        memory = memory_of_cg(n, c, most)
         what = f"the vectors of conjugate gradients (n = {n}, rank {most}, {c} right sides)"
         system.check_memory(memory, what, "pass a smaller rank=, or fewer right sides at a time")
         preconditioner = self._preconditioner(system, most)
-        rule = system.stopping_rule(self.tol)
-        task = _Task(system.operator, system.shift, preconditioner, rule, self.products, self.max_iterations)
-        iterate = _solve_in_groups(task, system.right_sides, group_columns(n) if system.judge is None else c)
+        iterate = _Iteration(self, system, preconditioner).run()
         return SolverResult(
             iterate.values,
             iterate.residuals,
@@ -140,12 +133,13 @@ class ConjugateGradient(Seeded, Solver):
         if most == 0 or system.right_sides.shape[1] == 0:
             return None
         if system.factor is not None and self.rank is None:
-            return Preconditioner.of_factor(system.factor, system.shift)
+            return Preconditioner.of(system.factor, system.shift)
         tol = 0.0
         if self.rank is None:
             trace = float(arrays.namespace(system.right_sides).sum(system.operator.diagonal()))
             tol = min(0.5, SMALL_REMAINDER * system.shift / trace) if trace > 0 else 0.0
-        return Preconditioner.of(system.operator, system.shift, most, tol, self.drawn_seed)
+        factor = partial_cholesky(system.operator, most, tol=tol, seed=self.drawn_seed).factor
+        return Preconditioner.of(factor, system.shift)
 
 
 @dataclass(frozen=True)
@@ -157,11 +151,7 @@ class Preconditioner:
     shift: float
 
     @classmethod
-    def of(cls, operator: SymmetricOperator, shift: float, rank: int, tol: float, seed: int) -> Preconditioner:
-        return cls.of_factor(partial_cholesky(operator, rank, tol=tol, seed=seed).factor, shift)
-
-    @classmethod
-    def of_factor(cls, factor: Array, shift: float) -> Preconditioner:
+    def of(cls, factor: Array, shift: float) -> Preconditioner:
         gram = linalg.matmul(factor.T, factor)
         linalg.add_to_diagonal(gram, shift)
         return cls(factor, linalg.cholesky(gram), shift)
@@ -185,38 +175,14 @@ def automatic_rank(n: int) -> int:
     return min(n, LARGEST_PRECONDITIONER, n // RANK_SHARE)
 
 
-def group_columns(n: int) -> int:
-    """Return the number of columns that are solved together."""
-    return max(GROUP_COLUMNS, GROUP_NUMBERS // n)
-
-
-def memory_of_cg(n: int, c: int, rank: int, *, in_groups: bool) -> int:
-    """Return the bytes of solution, residual, eight arrays of the columns that are solved together, and the factor."""
-    columns = min(c, group_columns(n)) if in_groups else c
-    return 8 * n * (2 * c + 8 * columns + rank + 4 * automatic_block(rank))
-
-
-@dataclass(frozen=True)
-class _Task:
-    """The system without its right sides, and how to solve it."""
-
-    operator: SymmetricOperator
-    shift: float
-    preconditioner: Preconditioner | None
-    rule: StoppingRule
-    products: str
-    max_iterations: int
-
-    def product(self, vectors: Array, dtype: str = "float64") -> Array:
-        return shifted_product(self.operator, vectors, self.shift, dtype)
-
-    def precondition(self, residuals: Array) -> Array:
-        return residuals if self.preconditioner is None else self.preconditioner(residuals)
+def memory_of_cg(n: int, c: int, rank: int) -> int:
+    """Return the bytes of ten arrays of all columns and of the factor."""
+    return 8 * n * (10 * c + rank + 4 * automatic_block(rank))
 
 
 @dataclass(frozen=True)
 class _Iterate:
-    """Solutions of some columns, with residuals of float64 products."""
+    """A solution, with residuals of float64 products."""
 
     values: Array
     residuals: Array
@@ -225,29 +191,16 @@ class _Iterate:
     verdict: Verdict | None = None
 
 
-def _solve_in_groups(task: _Task, right_sides: Array, width: int) -> _Iterate:
-    """Return the solution, computed `width` columns at a time; a judge must see all columns together."""
-    n, c = right_sides.shape
-    xp = arrays.namespace(right_sides)
-    total = _Iterate(xp.zeros((n, c)), xp.asarray(right_sides, copy=True), 0, True)
-    step = max(1, width)
-    for begin in range(0, c, step):
-        columns = slice(begin, min(c, begin + step))
-        group = _Iteration(task, right_sides[:, columns]).run()
-        total.values[:, columns], total.residuals[:, columns] = group.values, group.residuals
-        iterations, converged = max(total.iterations, group.iterations), total.converged and group.converged
-        total = replace(total, iterations=iterations, converged=converged, verdict=group.verdict)
-    return total
-
-
 class _Iteration:
-    """The iteration of columns that are solved together."""
+    """The iteration for all columns of a system."""
 
-    def __init__(self, task: _Task, right_sides: Array) -> None:
+    def __init__(self, method: ConjugateGradient, system: RidgeSystem, preconditioner: Preconditioner | None) -> None:
+        right_sides = system.right_sides
         xp = arrays.namespace(right_sides)
-        self.task = task
-        self.products = "float64" if task.products == "auto" else task.products
-        self.may_round = task.products == "auto"  # whether last products may be in float32
+        self.operator, self.shift, self.preconditioner = system.operator, system.shift, preconditioner
+        self.rule, self.max_iterations = system.stopping_rule(method.tol), method.max_iterations
+        self.products = "float64" if method.products == "auto" else method.products
+        self.may_round = method.products == "auto"  # whether last products may be in float32
         self.right_sides = right_sides
         self.scales = linalg.column_norms(right_sides)
         self.values = xp.zeros_like(right_sides)
@@ -268,7 +221,7 @@ class _Iteration:
         while not (self.is_good and self._rounding_share() <= KNOWN):
             directions = self._next_directions()
             stuck = directions is None or self._is_stalled()
-            exhausted = self.iterations >= self.task.max_iterations
+            exhausted = self.iterations >= self.max_iterations
             if stuck or exhausted or self._rounding_share() > NOISY or self.is_good:
                 gains = self._recompute()
                 if self.is_good:
@@ -284,9 +237,12 @@ class _Iteration:
             self._step(directions)
         return _Iterate(self.values, self.residuals, self.iterations, True, self.verdict)
 
+    def _product(self, vectors: Array, dtype: str = "float64") -> Array:
+        return shifted_product(self.operator, vectors, self.shift, dtype)
+
     def _next_directions(self) -> Array | None:
         """Return an orthonormal basis of the next directions; None if there is none beyond rounding."""
-        news = self.task.precondition(self.residuals)
+        news = self.residuals if self.preconditioner is None else self.preconditioner(self.residuals)
         if self.last is not None:
             directions, images, curvature = self.last
             lengths = _solve_block(curvature, linalg.matmul(images.T, news))
@@ -300,7 +256,7 @@ class _Iteration:
         curvature = self._curvature_root(matrix)
         if curvature is None and dtype == "float32":
             self.products, dtype = "float64", "float64"
-            images = self.task.product(directions)
+            images = self._product(directions)
             matrix = _block_on_host(linalg.matmul(directions.T, images))
             curvature = self._curvature_root(matrix)
         self.iterations += 1
@@ -320,33 +276,32 @@ class _Iteration:
 
     def _images(self, directions: Array) -> tuple[Array, float]:
         """Return (K + s I) P, and the size of its error if that was measured, else 0."""
-        task = self.task
         # Expect the residual to fall as it just did; lengths are at most its norm over the shift.
         expected = self.history[-1] ** 2 / self.history[-2] if len(self.history) > 1 else math.inf
         if self.may_round and expected <= self._target():
-            size = max(expected, self.task.rule.tol or 0.0)
+            size = max(expected, self.rule.tol or 0.0)
             allowed = KNOWN / 2 * size - largest_ratio(self.errors, self.scales)
-            lengths = self.relative / task.shift
+            lengths = self.relative / self.shift
             if PRODUCT_ROUNDING["float32"] * self.largest * lengths <= allowed:
-                images = task.product(directions, "float32")
+                images = self._product(directions, "float32")
                 error = self._measure_error(directions, images)
                 if error * lengths <= allowed:
                     return images, error
                 self.may_round = False
-        return task.product(directions, self.products), 0.0
+        return self._product(directions, self.products), 0.0
 
     def _target(self) -> float:
         """Return about the relative residual that is good enough; 0 if unknown."""
         needed = 0.0 if self.verdict is None else self.verdict.needed
-        return max(self.task.rule.tol or 0.0, self.relative * needed)
+        return max(self.rule.tol or 0.0, self.relative * needed)
 
     def _measure_error(self, directions: Array, images: Array) -> float:
         """Return about the norm of the error of a product, from some of its rows."""
         n = len(directions)
         rows = np.unique(np.linspace(0, n - 1, CHECKED_ROWS).astype(np.int64))
         at = arrays.like(rows, directions)
-        tile = self.task.operator.tile(rows, slice(0, n))
-        exact = linalg.matmul(tile, directions) + self.task.shift * directions[at]
+        tile = self.operator.tile(rows, slice(0, n))
+        exact = linalg.matmul(tile, directions) + self.shift * directions[at]
         return CHECK_SAFETY * linalg.norm(exact - images[at]) * math.sqrt(n / len(rows))
 
     def _curvature_root(self, matrix: Array) -> Array | None:
@@ -356,12 +311,12 @@ class _Iteration:
             return linalg.cholesky(matrix)
         except np.linalg.LinAlgError:
             values = arrays.to_host(linalg.eigvalsh(matrix))
-        tolerance = INDEFINITE * max(abs(values[0]), values[-1], self.task.shift)
+        tolerance = INDEFINITE * max(abs(values[0]), values[-1], self.shift)
         if values[0] > -tolerance or self.products != "float64":
             return None
         raise ValueError(
             f"K + shift I is not positive definite: a vector has p^T (K + shift I) p / p^T p = {values[0]:.3g}, and K "
-            f"is {self.task.operator!r}; take a kernel that is positive definite (such as Exponential(), or "
+            f"is {self.operator!r}; take a kernel that is positive definite (such as Exponential(), or "
             "Gaussian() with metric='euclidean'), or a larger shift"
         )
 
@@ -371,7 +326,7 @@ class _Iteration:
 
     def _recompute(self) -> bool:
         """Recompute the residual in float64; return whether it fell enough since the last time."""
-        self.residuals = self.right_sides - self.task.product(self.values)
+        self.residuals = self.right_sides - self._product(self.values)
         sizes = self.largest * linalg.column_norms(self.values)
         self.errors = PRODUCT_ROUNDING["float64"] * (sizes + self.scales)
         self._assess()
@@ -386,12 +341,12 @@ class _Iteration:
         """Set the relative residual and whether it is good enough; call this once for each residual."""
         self.relative = relative_residual(self.residuals, self.scales)
         self.history.append(self.relative)
-        self.is_good, self.verdict = self.task.rule(self.values, self.residuals, self.relative)
+        self.is_good, self.verdict = self.rule(self.values, self.residuals, self.relative)
 
     def _rounding_share(self) -> float:
         """Return the share of rounding errors in the residual, or in the tolerance if that is met."""
         error, size = largest_ratio(self.errors, self.scales), self.relative
-        tol = self.task.rule.tol
+        tol = self.rule.tol
         if tol is not None and size <= tol:
             size = tol
         return error / size if error > 0 and size > 0 else math.inf if error > 0 else 0.0
@@ -404,14 +359,14 @@ def _orthonormalize(vectors: Array) -> Array | None:
     """Return an orthonormal basis of the space of the columns, twice by their Gram matrix; None for zeros."""
     for threshold in (DEPENDENT, 0.5):
         sizes = linalg.column_norms(vectors)
-        some = np.flatnonzero(sizes > 0)
-        if len(some) == 0:
+        columns = np.flatnonzero(sizes > 0)
+        if len(columns) == 0:
             return None
-        vectors = vectors[:, arrays.like(some, vectors)] / arrays.like(sizes[some], vectors)
+        vectors = vectors[:, arrays.like(columns, vectors)] / arrays.like(sizes[columns], vectors)
         values, rotation = linalg.eigh(_block_on_host(linalg.matmul(vectors.T, vectors)))
         values = arrays.to_host(values)
-        kept = np.flatnonzero(values > threshold**2 * values[-1])
-        rotation = rotation[:, arrays.like(kept, rotation)] / arrays.like(np.sqrt(values[kept]), rotation)
+        first = int(np.argmax(values > threshold**2 * values[-1]))
+        rotation = rotation[:, first:] / arrays.like(np.sqrt(values[first:]), rotation)
         vectors = linalg.matmul(vectors, arrays.asarray_like(rotation, vectors))
     return vectors
 

@@ -3,7 +3,7 @@ r"""Solve shifted Kronecker systems (A (x) B + s I) x = b from decompositions of
 For X, C with the entries of x, b in rows this is :math:`A X B^\top + s X = C`. Symmetric matrices are diagonalised,
 :math:`A = U \operatorname{diag}(l) U^\top`, :math:`B = V \operatorname{diag}(m) V^\top`, so that
 :math:`(U^\top X V)_{ij} = (U^\top C V)_{ij} / (l_i m_j + s)`; general ones have complex Schur forms, whose triangular
-system is solved column by column. `kcalib.regression.KKR` uses `eigendecomposition`, `quotients` and `signed_factors`.
+system is solved column by column. `kcalib.regression.KKR` uses `eigendecomposition` and `quotients`.
 
 Arrays on an NVIDIA GPU are decomposed there, and solutions stay there; Schur forms are on the host only.
 """
@@ -280,63 +280,6 @@ def quotients(values: Array, left: Array, right: Array, shift: float) -> Array:
     divisors = left[:, None] * right[None, :]
     divisors += shift
     return values / divisors
-
-
-class SignedFactors(NamedTuple):
-    """B and signs with B diag(signs) B^T = 1 / (l_i l_j + s)."""
-
-    columns: Array  # B, shape (r, K)
-    signs: Array  # 1.0 and -1.0 in turn, shape (K,)
-
-
-def signed_factors(values: Array, shift: float) -> SignedFactors:
-    r"""Factorise the matrix 1 / (l_i l_j + s) for ascending l > 0 and s > 0; its rank is about 100 at most.
-
-    For any :math:`\lambda > 0`
-
-    .. math:: \frac{1}{xy + s} = \frac{\lambda^2 + s}{(\lambda x + s)(\lambda y + s)} - \frac{t(x)\, t(y)}{xy + s},
-              \qquad t(x) = \frac{\sqrt{s}\, (x - \lambda)}{\lambda x + s}
-
-    so that with one :math:`\lambda` after the other
-
-    .. math:: \frac{1}{xy + s} = \sum_k (-1)^k (\lambda_k^2 + s)\, a_k(x)\, a_k(y)
-              + (-1)^K \frac{T_K(x) T_K(y)}{xy + s}, \qquad
-              a_k(x) = \frac{T_k(x)}{\lambda_k x + s}, \qquad T_k(x) = \prod_{q < k} t_q(x) .
-
-    Each :math:`\lambda` is the l at which the last term, times :math:`l_i l_j`, is largest in the diagonal, which keeps
-    the terms small. The end is where :math:`l_i l_j` times the last term is below epsilon times the largest
-    :math:`l_i l_j / (l_i l_j + s)`, for all i, j.
-    """
-    xp = arrays.namespace(values)
-    root, most = math.sqrt(shift), float(values[-1]) ** 2 / (float(values[-1]) ** 2 + shift)
-    # xy / (xy + s) is at most 1 and xy / s, the first of which is less for y from s / x on.
-    crossing = xp.searchsorted(values, shift / values)
-    own = values / xp.sqrt(values * values + shift)
-    rest = xp.ones_like(values)  # T_k
-    zero = xp.zeros_like(values[:1])
-    columns = list[Array]()
-    while len(columns) < len(values):
-        size = xp.abs(rest)
-        above = xp.concatenate((_running_maximum(size[::-1])[::-1], zero))
-        below = xp.concatenate((zero, _running_maximum(size * values)))
-        if float(xp.max(size * xp.maximum(above[crossing], below[crossing] * (values / shift)))) <= EPSILON * most:
-            break
-        node = float(values[xp.argmax(size * own)])
-        divisor = node * values + shift
-        columns.append(rest * (math.hypot(node, root) / divisor))
-        rest = rest * (root * (values - node) / divisor)
-    return SignedFactors(xp.stack(columns, axis=1), arrays.like((-1.0) ** np.arange(len(columns)), values))
-
-
-def _running_maximum(values: Array) -> Array:
-    """Return the largest of the first 1, 2, ... numbers."""
-    if arrays.is_host(values):
-        return np.maximum.accumulate(values)
-    xp, step = arrays.namespace(values), 1
-    while step < len(values):
-        values = xp.concatenate((values[:step], xp.maximum(values[step:], values[:-step])))
-        step *= 2
-    return values
 
 
 def _diagonal_form(matrix: Array) -> _Form:

@@ -138,8 +138,8 @@ def test_tails_keep_their_digits():
     )
 
 
-@pytest.mark.parametrize("mean", [1e-12, 0.3, 17.0, 1000.0, 1e6])
-@pytest.mark.parametrize("dispersion", [0.0, 1e-15, 1e-9, 1e-3, 0.05, 0.07, 1.0, 300.0])
+@pytest.mark.parametrize("mean", [1e-12, 0.3, 17.0, 1e6])
+@pytest.mark.parametrize("dispersion", [0.0, 1e-15, 1e-3, 0.07, 300.0])
 def test_probabilities_of_counts_to_full_accuracy(mean, dispersion):
     """From Poisson's law to heavy tails, where differences of log-gamma functions lose all digits."""
     d = NegativeBinomial([mean], [dispersion]) if dispersion else Poisson([mean])
@@ -454,16 +454,13 @@ def test_draws_have_the_distribution(distribution, quasi):
     assert scipy.stats.kstest(u, "uniform", axis=1).pvalue.min() > 1e-5
 
 
-@pytest.mark.parametrize("seed", [0, 1])
 @everything
-def test_quasi_draws_have_smaller_errors(distribution, seed):
-    """Means over 1024 points: well within the standard error of as many independent draws."""
-    size = 1024
-    draws = host_draws(distribution, size, seed, quasi=True)
+def test_quasi_draws_have_smaller_errors(distribution):
+    """Means over 1024 points: well within the standard error of as many independent draws; any number of them."""
+    draws = host_draws(distribution, 1024, 0, quasi=True)
     error = np.abs(draws.mean(axis=1) - distribution.expected_value())
-    assert (error <= 0.5 * distribution.standard_deviation() / math.sqrt(size) + 1e-12).all()
-    if size & 1 == 0:
-        assert host_draws(distribution, 37, seed, quasi=True).shape[1] == 37
+    assert (error <= 0.5 * distribution.standard_deviation() / math.sqrt(1024) + 1e-12).all()
+    assert host_draws(distribution, 37, 0, quasi=True).shape[1] == 37
 
 
 def test_quasi_draws_have_no_bias_in_pairs():
@@ -560,11 +557,11 @@ def test_fields_and_arrays_cannot_be_changed(distribution):
 
 
 @everything
-@pytest.mark.parametrize("size", [0, -1, 1.0, True, "many"])
-def test_bad_sizes(distribution, size):
-    for draw in (distribution.sample, distribution.quasi_sample):
-        with pytest.raises((TypeError, ValueError), match="`size` is .*, expected (an integer|at least 1 draw)"):
-            draw(size)
+def test_bad_sizes(distribution):
+    for size in (0, -1, 1.0, True, "many"):
+        for draw in (distribution.sample, distribution.quasi_sample):
+            with pytest.raises((TypeError, ValueError), match="`size` is .*, expected (an integer|at least 1 draw)"):
+                draw(size)
 
 
 def on_device(values: Any) -> Any:
@@ -591,29 +588,24 @@ DEVICE: dict[str, tuple[Callable[[Callable], Distribution], Any]] = {
 }  # fmt: skip
 
 
+def computed(distribution: Distribution, y: Any) -> dict[str, Any]:
+    """What the methods of a distribution return in the library of its parameters."""
+    names = ("expected_value", "standard_deviation", "parameters", "wasserstein_points")
+    values = {name: getattr(distribution, name)() for name in names}
+    values |= {name: getattr(distribution, name)(4, seed=1) for name in ("sample", "quasi_sample")}
+    for label, given in (("all", distribution), ("taken", distribution.take([1, 0]))):
+        components = given.components()
+        if components is not None:
+            values |= {f"{label} {part}": getattr(components, part) for part in ("weights", "locations", "scales")}
+    return values if y is None else values | {"log_density": distribution.log_density(y)}
+
+
 @pytest.mark.parametrize("name", DEVICE)
 def test_arrays_on_another_device_stay_there(name):
     make, y = DEVICE[name]
     there, here = make(on_device), make(np.asarray)
-    found = {
-        method: getattr(there, method)()
-        for method in ("expected_value", "standard_deviation", "parameters", "wasserstein_points")
-    }
-    found |= {"sample": there.sample(4, seed=1), "quasi_sample": there.quasi_sample(4, seed=1)}
-    expected = {
-        method: getattr(here, method)() if "sample" not in method else getattr(here, method)(4, seed=1)
-        for method in found
-    }
-    if there.components() is not None:
-        for part in ("weights", "locations", "scales"):
-            found[part], expected[part] = getattr(there.components(), part), getattr(here.components(), part)
-    if y is not None:
-        found["log_density"], expected["log_density"] = there.log_density(y), here.log_density(y)
-        found["there"], expected["there"] = there.log_density(on_device(y)), here.log_density(y)
-    if there.take([1, 0]).components() is not None:
-        found["taken"] = there.take([1, 0]).components().locations
-        expected["taken"] = here.take([1, 0]).components().locations
-    for method, array in found.items():
+    values, expected = computed(there, None if y is None else on_device(y)), computed(here, y)
+    for method, array in values.items():
         if expected[method] is None:
             assert array is None
             continue
@@ -655,139 +647,72 @@ def test_tensors_become_numpy():
     assert isinstance(mixed.sample(2), np.ndarray)
 
 
-def unlike(make: Callable[[], Any], error: type, message: str) -> Any:
-    return pytest.param(make, error, message, id=message[:50])
+SIGNS = np.array([np.ones((2, 2)), [[1.0, 1.0], [1.0, -1 / 3]], np.ones((2, 2))])  # one matrix is indefinite
+WRONG_VALUES: dict[str, Callable[[], Any]] = {
+    r"`std\[1\]` is 0, expected a positive standard dev": lambda: Normal([0.0, 1.0], [1.0, 0.0]),
+    r"`mean\[1\]` is nan, expected a finite number": lambda: Normal([0.0, np.nan], 1.0),
+    r"`mean` has shape \(2,\) and `std` \(3,\)": lambda: Normal([0.0, 1.0], [1.0, 2.0, 3.0]),
+    r"`mean` has shape \(\), expected \(n,\), or": lambda: Normal(0.0, 1.0),
+    "`mean` is empty, expected at least one prediction": lambda: Normal([], []),
+    r"`mean\[0\]` is 1e\+16, expected at most 1e\+15 in size; rescale": lambda: Normal([1e16], [1.0]),
+    "`cdf` is for predictions of numbers, these are of": lambda: Normal(VECTORS, 1.0).cdf(VECTORS),
+    "`quantile` is for predictions of numbers": lambda: Normal(VECTORS, 1.0).quantile(0.5),
+    r"`probability\[1\]` is 1, expected .* below 1": lambda: Normal(MEAN, 1.0).quantile([0.5, 1.0]),
+    r"`probability` has shape \(1, 1\), expected a num": lambda: Normal(MEAN, 1.0).quantile([[0.5]]),
+    r"`y` has shape \(1,\), expected \(3,\): one tar": lambda: Normal(MEAN, 1.0).log_density([0.0]),
+    r"`y` has shape \(1,\), expected \(3,\), or \(3, k\)": lambda: Normal(MEAN, 1.0).cdf([0.0]),
+    r"`y\[1\]` is nan, expected a finite number": lambda: Normal(MEAN, 1.0).cdf([0.0, np.nan, 1]),
+    r"`scale\[0\]` is -1, expected a positive scale": lambda: Laplace([0.0], [-1.0]),
+    r"`loc` has shape \(1, 1\).*reshape it by loc.reshape\(-1\)": lambda: Laplace([[0.0]], [[1.0]]),
+    r"`cov` has shape \(3, 2\).*variances.*Normal": lambda: MultivariateNormal(VECTORS, VECTORS),
+    r"`mean` has shape \(3,\), expected \(n, d\); for numbers": lambda: MultivariateNormal(MEAN, COV),
+    r"`cov\[1\]` has the smallest eigenvalue -1, expected a pos": lambda: MultivariateNormal(VECTORS, COV * SIGNS),
+    "`cov` has the smallest eigenvalue (-?[0-9.e-]+|0),": lambda: MultivariateNormal(VECTORS, [[1.0, 1.0], [1.0, 1.0]]),
+    r"`cov\[0, 1\]` is 0.5 and differs from the entry a": lambda: MultivariateNormal(VECTORS, [[1.0, 0.5], [0.4, 1.0]]),
+    r"`scale_tril\[0, 1\]` is 0.5, expected ": lambda: MultivariateNormal(VECTORS, scale_tril=[[1.0, 0.5], [0.5, 1.0]]),
+    r"`scale_tril\[1, 1\]` is -1, expected ": lambda: MultivariateNormal(VECTORS, scale_tril=[[1.0, 0.0], [0.5, -1.0]]),
+    r"`weights\[0\]` sums to 1.1, expected 1 within": lambda: Mixture([0.5, 0.6], [Normal(MEAN, 1.0)] * 2),
+    r"`weights\[0, 0\]` is -0.5, expected a weight": lambda: Mixture([-0.5, 1.5], [Normal(MEAN, 1.0)] * 2),
+    r"`weights` has shape \(1,\), expected \(3, 2\) or": lambda: Mixture([1.0], [Normal(MEAN, 1.0)] * 2),
+    r"`components\[1\]` is Laplace and `componen": lambda: Mixture([0.5, 0.5], [Normal(MEAN, 1.0), Laplace(MEAN, 1.0)]),
+    r"`members\[1\]` has 3 predictions of shape \(2,\) an": lambda: Ensemble([Normal(MEAN, 1.0), Normal(VECTORS, 1.0)]),
+    r"`members\[1\]` are array_api_strict arrays ": lambda: Ensemble([Normal(MEAN, 1.0), Normal(on_device(MEAN), 1.0)]),
+    "`members` is empty": lambda: Ensemble([]),
+    r"`samples` has shape \(2,\), expected \(n, S\), or": lambda: Samples([1.0, 2.0]),
+    r"`samples\[0, 1\]` is nan, expected a finite number": lambda: Samples([[1.0, np.nan]]),
+    r"`weights\[0\]` sums to 0.9, expected 1 within 1e-6": lambda: Samples([[1.0, 2.0]], [0.5, 0.4]),
+    "`cdf` is for predictions of numbers": lambda: SAMPLES["vectors"].cdf([0.0] * 3),
+    r"`shape\[0\]` is 0.01, expected one from 0.1 to 100; clip": lambda: PowerExponential([0.0], 1.0, 0.01),
+    r"`b\[0\]` is 0, expected a positive shape": lambda: Beta([1.0], [0.0]),
+    r"`y\[0\]` is 1.5, expected a number from 0 to 1": lambda: Beta([1.0], 2.0).log_density([1.5]),
+    r"`alpha` has shape \(2,\), expected \(n, d\) with d >= 2": lambda: Dirichlet([1.0, 2.0]),
+    r"`alpha` has shape \(2, 1\)": lambda: Dirichlet([[1.0], [2.0]]),
+    r"`alpha\[0, 1\]` is -2, expected a positive concentration": lambda: Dirichlet([[1.0, -2.0]]),
+    r"`y\[0\]` sums to 1.1, expected 1 within": lambda: Dirichlet([[1.0, 2.0]]).log_density([[0.5, 0.6]]),
+    r"`rate\[1\]` is 0, expected a positive rate": lambda: Poisson([1.0, 0.0]),
+    r"`y\[0\]` is 1.5, expected a count": lambda: Poisson([1.0]).log_density([1.5]),
+    r"`y\[0\]` is -1, expected a count": lambda: Poisson([1.0]).log_density([-1]),
+    r"`dispersion` is 0, expected a pos.*\(for 0 use Poisson\)": lambda: NegativeBinomial([1.0], 0.0),
+    r"`dispersion\[0\]` is 1e\+10, more than 1e\+15 over": lambda: NegativeBinomial([1e10], 1e10),
+    r"`p\[0\]` is 1, expected a prob": lambda: NegativeBinomial.from_number_and_probability([1.0], [1.0]),
+    r"`probabilities\[0\]` sums to 1.1, expected 1": lambda: Categorical([[0.5, 0.6]]),
+    r"`classes` has shape \(1,\).*column of `probabilities`": lambda: Categorical([[0.5, 0.5]], ["a"]),
+    r"`y\[0\]` is 2, expected the position of": lambda: Categorical([[0.5, 0.5]]).log_density([2]),
+    r"`y` has shape \(1,\) and dtype float64": lambda: Categorical([[0.5, 0.5]]).log_density([0.5]),
+}
+WRONG_TYPES: dict[str, Callable[[], Any]] = {
+    "`mean` has dtype <U1, expected real numbers": lambda: Normal(["a"], [1.0]),
+    "neither of `cov` and `scale_tril` given.*use Normal": lambda: MultivariateNormal(VECTORS),
+    "both of `cov` and `scale_tril` given": lambda: MultivariateNormal(VECTORS, COV, COV),
+    "`members` is of type Normal, expected a list of dist": lambda: Ensemble(Normal(MEAN, 1.0)),
+    r"`members\[0\]` is of type Samples.*put all samples": lambda: Ensemble([SAMPLES["samples"]]),
+}
 
 
-BAD = [
-    unlike(lambda: Normal([0.0, 1.0], [1.0, 0.0]), ValueError, r"`std\[1\]` is 0, expected a positive standard dev"),
-    unlike(lambda: Normal([0.0, np.nan], 1.0), ValueError, r"`mean\[1\]` is nan, expected a finite number"),
-    unlike(lambda: Normal([0.0, 1.0], [1.0, 2.0, 3.0]), ValueError, r"`mean` has shape \(2,\) and `std` \(3,\)"),
-    unlike(lambda: Normal(0.0, 1.0), ValueError, r"`mean` has shape \(\), expected \(n,\), or"),
-    unlike(lambda: Normal([], []), ValueError, "`mean` is empty, expected at least one prediction"),
-    unlike(lambda: Normal(["a"], [1.0]), TypeError, "`mean` has dtype <U1, expected real numbers"),
-    unlike(
-        lambda: Normal([1e16], [1.0]), ValueError, r"`mean\[0\]` is 1e\+16, expected at most 1e\+15 in size; rescale"
-    ),
-    unlike(lambda: Normal(VECTORS, 1.0).cdf(VECTORS), ValueError, "`cdf` is for predictions of numbers, these are of"),
-    unlike(lambda: Normal(VECTORS, 1.0).quantile(0.5), ValueError, "`quantile` is for predictions of numbers"),
-    unlike(lambda: Normal(MEAN, 1.0).quantile([0.5, 1.0]), ValueError, r"`probability\[1\]` is 1, expected .* below 1"),
-    unlike(
-        lambda: Normal(MEAN, 1.0).quantile([[0.5]]), ValueError, r"`probability` has shape \(1, 1\), expected a num"
-    ),
-    unlike(lambda: Normal(MEAN, 1.0).log_density([0.0]), ValueError, r"`y` has shape \(1,\), expected \(3,\): one tar"),
-    unlike(lambda: Normal(MEAN, 1.0).cdf([0.0]), ValueError, r"`y` has shape \(1,\), expected \(3,\), or \(3, k\)"),
-    unlike(lambda: Normal(MEAN, 1.0).cdf([0.0, np.nan, 1]), ValueError, r"`y\[1\]` is nan, expected a finite number"),
-    unlike(lambda: Laplace([0.0], [-1.0]), ValueError, r"`scale\[0\]` is -1, expected a positive scale"),
-    unlike(lambda: Laplace([[0.0]], [[1.0]]), ValueError, r"`loc` has shape \(1, 1\).*reshape it by loc.reshape\(-1\)"),
-    unlike(lambda: MultivariateNormal(VECTORS), TypeError, "neither of `cov` and `scale_tril` given.*use Normal"),
-    unlike(lambda: MultivariateNormal(VECTORS, COV, COV), TypeError, "both of `cov` and `scale_tril` given"),
-    unlike(lambda: MultivariateNormal(VECTORS, VECTORS), ValueError, r"`cov` has shape \(3, 2\).*variances.*Normal"),
-    unlike(
-        lambda: MultivariateNormal(MEAN, COV), ValueError, r"`mean` has shape \(3,\), expected \(n, d\); for numbers"
-    ),
-    unlike(
-        lambda: MultivariateNormal(VECTORS, np.array([np.eye(2), [[1.0, 2.0], [2.0, 1.0]], np.eye(2)])),
-        ValueError,
-        r"`cov\[1\]` has the smallest eigenvalue -1, expected a positive definite matrix; add",
-    ),
-    unlike(
-        lambda: MultivariateNormal(VECTORS, [[1.0, 1.0], [1.0, 1.0]]),
-        ValueError,
-        r"`cov` has the smallest eigenvalue (-?[0-9.e-]+|0), expected a positive definite",
-    ),
-    unlike(
-        lambda: MultivariateNormal(VECTORS, [[1.0, 0.5], [0.4, 1.0]]),
-        ValueError,
-        r"`cov\[0, 1\]` is 0.5 and differs from the entry across the diagonal",
-    ),
-    unlike(
-        lambda: MultivariateNormal(VECTORS, scale_tril=[[1.0, 0.5], [0.5, 1.0]]),
-        ValueError,
-        r"`scale_tril\[0, 1\]` is 0.5, expected 0 above the diagonal; for covariance matrices pass cov=",
-    ),
-    unlike(
-        lambda: MultivariateNormal(VECTORS, scale_tril=[[1.0, 0.0], [0.5, -1.0]]),
-        ValueError,
-        r"`scale_tril\[1, 1\]` is -1, expected a positive number on the diagonal",
-    ),
-    unlike(
-        lambda: Mixture([0.5, 0.6], [Normal(MEAN, 1.0)] * 2),
-        ValueError,
-        r"`weights\[0\]` sums to 1.1, expected 1 within",
-    ),
-    unlike(
-        lambda: Mixture([-0.5, 1.5], [Normal(MEAN, 1.0)] * 2),
-        ValueError,
-        r"`weights\[0, 0\]` is -0.5, expected a weight",
-    ),
-    unlike(
-        lambda: Mixture([1.0], [Normal(MEAN, 1.0)] * 2), ValueError, r"`weights` has shape \(1,\), expected \(3, 2\) or"
-    ),
-    unlike(
-        lambda: Mixture([0.5, 0.5], [Normal(MEAN, 1.0), Laplace(MEAN, 1.0)]),
-        ValueError,
-        r"`components\[1\]` is Laplace and `components\[0\]` Normal, expected components of one family",
-    ),
-    unlike(
-        lambda: Ensemble([Normal(MEAN, 1.0), Normal(VECTORS, 1.0)]),
-        ValueError,
-        r"`members\[1\]` has 3 predictions of shape \(2,\) and `members\[0\]` 3 of shape \(\)",
-    ),
-    unlike(
-        lambda: Ensemble([Normal(MEAN, 1.0), Normal(on_device(MEAN), 1.0)]),
-        ValueError,
-        r"`members\[1\]` are array_api_strict arrays on .*device1.* `members\[0\]` numpy arrays on cpu, expected all",
-    ),
-    unlike(lambda: Ensemble([]), ValueError, "`members` is empty"),
-    unlike(lambda: Ensemble(Normal(MEAN, 1.0)), TypeError, "`members` is of type Normal, expected a list of dist"),
-    unlike(lambda: Ensemble([SAMPLES["samples"]]), TypeError, r"`members\[0\]` is of type Samples.*put all samples"),
-    unlike(lambda: Samples([1.0, 2.0]), ValueError, r"`samples` has shape \(2,\), expected \(n, S\), or"),
-    unlike(lambda: Samples([[1.0, np.nan]]), ValueError, r"`samples\[0, 1\]` is nan, expected a finite number"),
-    unlike(
-        lambda: Samples([[1.0, 2.0]], [0.5, 0.4]), ValueError, r"`weights\[0\]` sums to 0.9, expected 1 within 1e-6"
-    ),
-    unlike(lambda: SAMPLES["vectors"].cdf([0.0] * 3), ValueError, "`cdf` is for predictions of numbers"),
-    unlike(
-        lambda: PowerExponential([0.0], 1.0, 0.01),
-        ValueError,
-        r"`shape\[0\]` is 0.01, expected one from 0.1 to 100; clip",
-    ),
-    unlike(lambda: Beta([1.0], [0.0]), ValueError, r"`b\[0\]` is 0, expected a positive shape"),
-    unlike(lambda: Beta([1.0], 2.0).log_density([1.5]), ValueError, r"`y\[0\]` is 1.5, expected a number from 0 to 1"),
-    unlike(lambda: Dirichlet([1.0, 2.0]), ValueError, r"`alpha` has shape \(2,\), expected \(n, d\) with d >= 2"),
-    unlike(lambda: Dirichlet([[1.0], [2.0]]), ValueError, r"`alpha` has shape \(2, 1\)"),
-    unlike(lambda: Dirichlet([[1.0, -2.0]]), ValueError, r"`alpha\[0, 1\]` is -2, expected a positive concentration"),
-    unlike(
-        lambda: Dirichlet([[1.0, 2.0]]).log_density([[0.5, 0.6]]),
-        ValueError,
-        r"`y\[0\]` sums to 1.1, expected 1 within",
-    ),
-    unlike(lambda: Poisson([1.0, 0.0]), ValueError, r"`rate\[1\]` is 0, expected a positive rate"),
-    unlike(lambda: Poisson([1.0]).log_density([1.5]), ValueError, r"`y\[0\]` is 1.5, expected a count"),
-    unlike(lambda: Poisson([1.0]).log_density([-1]), ValueError, r"`y\[0\]` is -1, expected a count"),
-    unlike(
-        lambda: NegativeBinomial([1.0], 0.0), ValueError, r"`dispersion` is 0, expected a pos.*\(for 0 use Poisson\)"
-    ),
-    unlike(lambda: NegativeBinomial([1e10], 1e10), ValueError, r"`dispersion\[0\]` is 1e\+10, more than 1e\+15 over"),
-    unlike(
-        lambda: NegativeBinomial.from_number_and_probability([1.0], [1.0]),
-        ValueError,
-        r"`p\[0\]` is 1, expected a prob",
-    ),
-    unlike(lambda: Categorical([[0.5, 0.6]]), ValueError, r"`probabilities\[0\]` sums to 1.1, expected 1"),
-    unlike(
-        lambda: Categorical([[0.5, 0.5]], ["a"]), ValueError, r"`classes` has shape \(1,\).*column of `probabilities`"
-    ),
-    unlike(lambda: Categorical([[0.5, 0.5]]).log_density([2]), ValueError, r"`y\[0\]` is 2, expected the position of"),
-    unlike(lambda: Categorical([[0.5, 0.5]]).log_density([0.5]), ValueError, r"`y` has shape \(1,\) and dtype float64"),
-]
-
-
-@pytest.mark.parametrize("make, error, message", BAD)
-def test_bad_input(make, error, message):
-    with pytest.raises(error, match=message):
-        make()
+@pytest.mark.parametrize("message", [*WRONG_VALUES, *WRONG_TYPES])
+def test_bad_input(message):
+    with pytest.raises(ValueError if message in WRONG_VALUES else TypeError, match=message):
+        (WRONG_VALUES | WRONG_TYPES)[message]()
 
 
 @pytest.mark.grid

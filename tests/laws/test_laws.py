@@ -6,6 +6,7 @@ laws, whose tail is a sum of exponentials by partial fractions, with or without 
 
 from __future__ import annotations
 
+import functools
 import math
 import pickle
 
@@ -25,12 +26,15 @@ DEVIATIONS = np.array([0.0, 0.01, 0.3, 1, 3, 10, 30, 400, 1400])  # how far from
 def paired_log_tail(weights, x, variance=0.0, digits=900):
     """log P(Q > x) where Q has each of the distinct `weights` twice, and a normal part."""
     with mpmath.workdps(digits):
-        weights, x, variance = [mpmath.mpf(w) for w in weights], mpmath.mpf(x), mpmath.mpf(variance)
-        total = mpmath.mpf(0)
-        for i, w in enumerate(weights):
-            share = mpmath.fprod(w / (w - other) for j, other in enumerate(weights) if j != i)
-            total += share * exponential_tail(w, x, variance)
-        return float(mpmath.log(total))
+        x, variance = mpmath.mpf(x), mpmath.mpf(variance)
+        return float(mpmath.log(sum(s * exponential_tail(w, x, variance) for w, s in shares(tuple(weights), digits))))
+
+
+@functools.cache
+def shares(weights, digits):
+    """Weights, and the shares of exponential laws in the law of their sum."""
+    exact = [mpmath.mpf(w) for w in weights]
+    return [(w, mpmath.fprod(w / (w - v) for j, v in enumerate(exact) if j != i)) for i, w in enumerate(exact)]
 
 
 def exponential_tail(weight, x, variance):
@@ -99,7 +103,7 @@ def paired_support(weights):
 
 @pytest.mark.parametrize("dominant", [1.0, -1.0])
 def test_one_dominant_weight_and_many_tiny_ones(dominant):
-    weights = [dominant, *(1e-4 * (1 + np.arange(100) / 100))]
+    weights = [dominant, *(1e-4 * (1 + np.arange(25) / 25))]
     law = ChiSquareMixture(np.repeat(weights, 2))
     deviation = np.sqrt(law.var)
     assert_log_tails_close(law, law.mean + deviation, paired_log_tail(weights, law.mean + deviation), upper=True)
@@ -107,7 +111,7 @@ def test_one_dominant_weight_and_many_tiny_ones(dominant):
     assert_log_tails_close(law, x, paired_log_tail([-w for w in weights], -x), upper=False)
 
 
-@pytest.mark.parametrize("pvalue", [0.5, 2e-5, 5e-10, 1e-15, 1e-20, 1e-100, 1e-300])
+@pytest.mark.parametrize("pvalue", [0.5, 5e-10, 1e-100, 1e-300])
 @pytest.mark.parametrize("weights", [[5.0, 3.0, 2.0, 1.0], [1.0, -2.0, 0.5]])
 def test_quantiles_of_small_probabilities(weights, pvalue):
     law = ChiSquareMixture(np.repeat(weights, 2))
@@ -147,25 +151,17 @@ def test_odd_degrees_of_freedom_by_convolution(weights):
     """One more square, by quadrature over a normal variable of the closed form for two of each weight."""
     paired, single = [0.5, -0.3], weights
     law = ChiSquareMixture([*np.repeat(paired, 2), *single[:1]])
-    with mpmath.workdps(40):
-        for x in [-3.0, 0.2, 4.0, 30.0]:
+    with mpmath.workdps(25):
+        for x in [-3.0, 0.2, 30.0]:
 
             def integrand(z, x=x):
-                tail = mpmath.exp(mpmath.mpf(paired_log_tail_exact(paired, x - single[0] * z * z)))
+                tail = sum(s * exponential_tail(w, x - single[0] * z * z, 0) for w, s in shares(tuple(paired), 25))
                 return tail * mpmath.exp(-z * z / 2)
 
             kink = mpmath.sqrt(x / single[0]) if x > 0 else mpmath.mpf(0)
             edges = sorted({mpmath.mpf(0), kink, kink + 2, kink + 6, kink + 14})
             expected = mpmath.quad(integrand, edges) * mpmath.sqrt(2 / mpmath.pi)
             assert law.sf(x) == pytest.approx(float(expected), rel=1e-13), x
-
-
-def paired_log_tail_exact(weights, x):
-    total = mpmath.mpf(0)
-    for i, w in enumerate(weights):
-        share = mpmath.fprod(mpmath.mpf(w) / (mpmath.mpf(w) - other) for j, other in enumerate(weights) if j != i)
-        total += share * exponential_tail(mpmath.mpf(w), x, 0)
-    return mpmath.log(total)
 
 
 def ruben_tail(weights, x, terms):
@@ -185,7 +181,7 @@ def ruben_tail(weights, x, terms):
     return total
 
 
-@pytest.mark.parametrize("pvalue", [0.3, 2e-5, 5e-10, 1e-15, 1e-20, 1e-100])
+@pytest.mark.parametrize("pvalue", [0.3, 5e-10, 1e-100])
 def test_single_weights_by_a_series_of_chi_square_laws(pvalue):
     weights = [1.0, 0.8, 0.7, 0.65, 0.6]
     law = ChiSquareMixture(weights)
@@ -524,7 +520,7 @@ def test_a_path_that_is_outgrown_bends_the_other_way(monkeypatch):
     monkeypatch.setattr(chi_square_mixture, "_trapezoidal", noted)
     found = law.logsf(x)
     assert len(paths) == 2
-    with mpmath.workdps(40):
+    with mpmath.workdps(25):
         parts = [(mpmath.mpf(w), mpmath.mpf(d)) for w, d in zip(weights, freedom, strict=True)]
 
         def exponent(s):  # of E exp(s Q), times exp(-s x)

@@ -216,13 +216,13 @@ def test_highest_likelihood_of_targets(name):
     """Against the literal likelihood: the density to a power, over its integral."""
     case = FAMILIES[name]
     rng = np.random.default_rng(3)
-    prediction = case.make(80, rng)
+    prediction = case.make(16, rng)
     y = case.draw(prediction, 1.7, rng)
-    weight = rng.exponential(size=80)
+    weight = rng.exponential(size=16)
 
     def loss(log_temperature: float) -> float:
         q = fixed(np.exp(log_temperature), prediction, y).transform(prediction)
-        one_by_one = [case.log_density(q.take(slice(i, i + 1)), y[i : i + 1]) for i in range(80)]
+        one_by_one = [case.log_density(q.take(slice(i, i + 1)), y[i : i + 1]) for i in range(16)]
         return -np.average(np.ravel(one_by_one), weights=weight)
 
     scaling = TemperatureScaling().fit(y, prediction, sample_weight=weight)
@@ -279,7 +279,7 @@ def test_interval_covers_one_for_calibrated_predictions(name):
     case = FAMILIES[name]
     rng = np.random.default_rng(6)
     covered = []
-    times = 100 if name in ("beta", "dirichlet") else 200
+    times = 80
     for _ in range(times):
         prediction = case.make(200, rng)
         low, high = TemperatureScaling().fit(case.draw(prediction, 1.0, rng), prediction).confidence_interval_
@@ -291,11 +291,11 @@ def test_interval_covers_one_for_calibrated_predictions(name):
 
 def test_interval_covers_one_for_calibrated_labels():
     covered = []
-    for seed in range(200):
+    for seed in range(60):
         y, p, _ = labels_at(1.0, n=200, m=3, seed=seed, scale=1.5)
         low, high = TemperatureScaling(confidence_level=0.9).fit(y, p).confidence_interval_
         covered.append(low <= 1 <= high)
-    low, high = binomial_bounds(200, 0.9)
+    low, high = binomial_bounds(60, 0.9)
     assert low - 0.015 <= np.mean(covered) <= high
 
 
@@ -367,10 +367,10 @@ def test_skce_finds_a_known_temperature_of_targets(name):
     case = FAMILIES[name]
     rng = np.random.default_rng(8)
     exact = name in ("normal", "normal vectors", "covariances", "laplace")
-    prediction = case.make(200 if exact else 60, rng)
+    prediction = case.make(200 if exact else 40, rng)
     y = case.draw(prediction, 2.0, rng)
     # Few draws, for a short time.
-    kernels = {} if exact else {"kernel": Exponential(metric="euclidean"), "target_kernel": Draws(n_draws=16)}
+    kernels = {} if exact else {"kernel": Exponential(metric="euclidean"), "target_kernel": Draws(n_draws=8)}
     scaling = TemperatureScaling(criterion="skce", **kernels).fit(y, prediction)
     error = scaling.standard_error_ / scaling.temperature_
     assert 0.01 < error < 0.5
@@ -413,7 +413,7 @@ def test_weights_count_samples_in_the_skce():
 
 def test_skce_does_not_run_away():
     """Balanced classes, where uniform predictions are calibrated: a kernel that sees scaled predictions ends there."""
-    for seed in range(10):
+    for seed in range(4):
         rng = np.random.default_rng(seed)
         logits = 3 * rng.normal(size=(150, 3))
         y = draw_labels(special.softmax(logits / 2, axis=1), rng)

@@ -280,9 +280,9 @@ def test_settings_that_share_work_are_tried_together(make_problem: MakeProblem, 
     class Sharing(Watched):
         _path = "scale"
 
-        def _tried(self, settings: Any, train: Problem, validation: Problem) -> Any:
+        def _try_settings(self, settings: Any, train: Problem, validation: Problem) -> Any:
             asked.append(list(settings))
-            return super()._tried(settings, train, validation)
+            return super()._try_settings(settings, train, validation)
 
     y, p = make_problem(40, 3)
     grid = {"scale": [0.2, 0.1], "lens": [None]}
@@ -348,8 +348,8 @@ class TestErrors:
         ("parameters", "error", "message"),
         [
             ({"estimators": "bin"}, ValueError, r"`estimators` has 'bin', expected a name \('bins', "),
-            ({"estimators": []}, TypeError, r"`estimators` is \[\], expected one estimator or a list"),
-            ({"estimators": 3}, TypeError, r"`estimators` is 3, expected one estimator or a list"),
+            ({"estimators": []}, TypeError, r"`estimators` is \[\], expected a name .* or a list of these"),
+            ({"estimators": 3}, TypeError, r"`estimators` is 3, expected a name .* or a list of these"),
             ({"estimators": [3]}, TypeError, r"`estimators` has 3, expected a name"),
             ({"estimators": ["bins", "bins"]}, ValueError, r"`estimators` has bins twice"),
             ({"estimators": (BinnedCalibration(), 3)}, TypeError, r"the grid of BinnedCalibration\(\) is 3"),

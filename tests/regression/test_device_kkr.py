@@ -21,13 +21,10 @@ from kcalib.regression import (
     DirichletKDE,
     SquaredCalibrationErrorCV,
     TemperatureCalibration,
-    _expansion,
 )
 from kcalib.regression import _dirichlet_cuda as dirichlet
 from kcalib.solvers import kernel_operator, kronecker
-from kcalib.solvers.kronecker import signed_factors
 from kcalib.solvers.low_rank import FourierFeatures, NormalEquations, NystromFeatures, row_blocks
-from kcalib.solvers.pivoted_cholesky import partial_cholesky
 
 ARCHITECTURES = ("sm_70", "sm_80", "sm_90")
 EPSILON = 2.0**-52
@@ -251,19 +248,6 @@ def test_rank_of_confidences_at_many_samples(cupy, make_problem: MakeProblem):
     assert error == pytest.approx(expected.squared_error(p), rel=1e-9)
 
 
-@pytest.mark.parametrize("ranks", [(50,), (20, 25), (16, 22)])
-def test_factors_grow_on_a_gpu(cupy, monkeypatch, ranks, make_problem: MakeProblem):
-    """As large as memory allows at the end, and with the pivots of the host; blocks are of one here."""
-    for module in (vars(_expansion), partial_cholesky.__globals__):
-        monkeypatch.setitem(module, "automatic_block", lambda rank: 1)
-    y, p = make_problem(120, 3)
-    expected = KKR(1e-5, lens=TopLabel()).fit(y, p)
-    assert 5 < expected.rank_ < 22
-    monkeypatch.setattr(_expansion, "RANKS_ON_GPU", ranks)
-    found = KKR(1e-5, lens=TopLabel()).fit(cupy.asarray(y), cupy.asarray(p))
-    assert np.array_equal(found._expansion_.landmarks.get(), expected._expansion_.landmarks)
-
-
 @pytest.mark.parametrize("lens", [None, TopLabel()])
 def test_cross_validation(cupy, lens, make_problem: MakeProblem):
     y, p = make_problem(70, 3)
@@ -385,16 +369,6 @@ def test_kronecker_refuses(cupy):
         kronecker(cupy.asarray([[1.0, 0.0], [np.nan, 1.0]]))
     with pytest.raises(TypeError, match="`right_sides` has dtype complex128"):
         kronecker(cupy.asarray(symmetric)).solve(cupy.ones(4) * 1j, 1.0)
-
-
-def test_signed_factors(cupy):
-    values = np.sort(np.exp(np.random.default_rng(0).uniform(-9, 9, size=300)))
-    for shift in (1e-6, 1.0, 1e6):
-        expected = signed_factors(values, shift)
-        with emulated_cupy.stays_on_device():
-            found = signed_factors(cupy.asarray(values), shift)
-        assert np.allclose(found.columns.get(), expected.columns, rtol=1e-13, atol=0)
-        assert np.array_equal(found.signs.get(), expected.signs)
 
 
 # Low-rank features

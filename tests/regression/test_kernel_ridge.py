@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import warnings
-from pathlib import Path
 
 import mpmath
 import numpy as np
@@ -16,8 +14,7 @@ from problems import duplicates_problem, softmax_problem
 from kcalib._backend import arrays
 from kcalib.kernels import Exponential, Gaussian, Linear
 from kcalib.lenses import ClassWise, TopLabel
-from kcalib.regression import KKR, UKKR, RegularizationWarning, _expansion, kernel_ridge
-from kcalib.regression._function import Problem
+from kcalib.regression import KKR, UKKR, RegularizationWarning, _expansion
 from kcalib.solvers import kernel_operator
 from kcalib.solvers.pivoted_cholesky import partial_cholesky
 
@@ -180,23 +177,6 @@ def test_low_rank_is_the_dense_path(function, lens, gamma, monkeypatch):
     assert low.risk(y, p) == pytest.approx(dense.risk(y, p), rel=1e-9)
 
 
-@pytest.mark.parametrize("regularization", [1e-7, 1e-5, 1e-2, 1e3])
-def test_sums_of_squares_are_the_quotients(regularization, monkeypatch):
-    """Two classes and a kernel of high rank: S is then a sum of fewer squares than the rank."""
-    y, p = softmax_problem(600, 2, 0, scale=4.0)
-    _, q = softmax_problem(40, 2, 1)
-    kernel = Exponential(bandwidth=0.5)
-    squares = KKR(regularization, kernel=kernel).fit(y, p)
-    assert squares._core().shape[0] <= squares.rank_ / 2
-    monkeypatch.setattr(kernel_ridge, "FACTORED_FROM", 10**9)
-    quotients = KKR(regularization, kernel=kernel).fit(y, p)
-    assert quotients._core().shape[0] == quotients.rank_
-    expected = quotients.h(q)
-    assert np.allclose(squares.h(q), expected, rtol=0, atol=1e-11 * np.abs(expected).max())
-    assert squares.squared_error(q) == pytest.approx(quotients.squared_error(q), rel=1e-9)
-    assert squares.risk(y, p) == pytest.approx(quotients.risk(y, p), rel=1e-9)
-
-
 # A path of regularizations
 
 
@@ -211,7 +191,7 @@ def test_a_path_takes_one_decomposition(function, kernel, monkeypatch):
     real = _expansion.Expansion.of
     monkeypatch.setattr(_expansion.Expansion, "of", lambda *a: calls.append(1) or real(*a))
     path = [1e-6, 1e-3, 1.0]
-    tried = list(given._tried([{"regularization": value} for value in path], train, validation))
+    tried = list(given._try_settings([{"regularization": value} for value in path], train, validation))
     assert len(calls) == 1
     for value, (fitted, risk) in zip(path, tried, strict=True):
         alone = function(value, kernel=kernel).fit(y[:100], p[:100])
@@ -221,7 +201,7 @@ def test_a_path_takes_one_decomposition(function, kernel, monkeypatch):
         assert (fitted.n_samples_, fitted.n_classes_) == (100, 3)
     calls.clear()
     settings = [{"regularization": r, "kernel": k} for k in (Gaussian(bandwidth=2.0), SHARP) for r in path]
-    risks = [risk for _, risk in given._tried(settings, train, validation)]
+    risks = [risk for _, risk in given._try_settings(settings, train, validation)]
     assert len(calls) == 2
     assert risks == [function(**s).fit(y[:100], p[:100]).risk(y[100:], p[100:]) for s in settings]
     assert len(set(risks)) == 6
@@ -229,7 +209,7 @@ def test_a_path_takes_one_decomposition(function, kernel, monkeypatch):
 
 def test_functions_of_a_path_share_what_is_large():
     problem = KKR()._problem(*softmax_problem(200, 3, 0), None, False)
-    tried = list(KKR()._tried([{"regularization": r} for r in (1e-3, 1.0)], problem, problem))
+    tried = list(KKR()._try_settings([{"regularization": r} for r in (1e-3, 1.0)], problem, problem))
     first, second = (function._expansion_ for function, _ in tried)
     assert first is second
     light = UKKR()._fit_checked(problem)
@@ -276,7 +256,7 @@ def test_regularization_below_rounding_is_stable_and_said():
     assert fitted.squared_error(p) == pytest.approx(sane.squared_error(p), rel=0.1)
     assert fitted.squared_error(p) > 0
     problem = fitted._problem(y, p, None, False)
-    tried = list(KKR(lens=TopLabel())._tried([{"regularization": regularization}], problem, problem))
+    tried = list(KKR(lens=TopLabel())._try_settings([{"regularization": regularization}], problem, problem))
     assert tried[0].function.truncation_matters_  # without a warning
 
 
@@ -312,7 +292,7 @@ def test_extreme_regularizations_are_finite(function, kernel):
     y, p = softmax_problem(300, 2, 0)
     problem = function()._problem(y, p, None, False)
     settings = [{"regularization": r, "kernel": kernel} for r in (1e-100, 1.0, 1e100)]
-    tried = list(function()._tried(settings, problem, problem))
+    tried = list(function()._try_settings(settings, problem, problem))
     assert np.all(np.isfinite([risk for _, risk in tried]))
     assert np.all(np.abs(tried[2].function.h(p[:5])) < 1e-20)
 
@@ -426,7 +406,7 @@ def test_bad_regularization(function):
             function(value).fit(y, p)
     problem = function()._problem(y, p, None, False)
     with pytest.raises(ValueError, match="`regularization` is 0"):
-        list(function()._tried([{"regularization": 1.0}, {"regularization": 0}], problem, problem))
+        list(function()._try_settings([{"regularization": 1.0}, {"regularization": 0}], problem, problem))
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
@@ -460,37 +440,3 @@ def test_indefinite_kernels_are_refused(most, monkeypatch):
         warnings.simplefilter("ignore")
         with pytest.raises(ValueError, match=r"not positive semi-definite.*take .* positive definite"):
             UKKR(kernel=kernel).fit(np.zeros(200, dtype=int), p)
-
-
-# Real data
-
-FOLDER = os.environ.get("KCALIB_DATA")
-
-
-@pytest.mark.skipif(not FOLDER, reason="KCALIB_DATA does not name a folder of predictions")
-@pytest.mark.parametrize(
-    ("function", "lens", "exponent", "expected"),
-    [
-        (KKR, TopLabel(), -11, 5.3671),
-        (UKKR, TopLabel(), -8, 5.3698),
-        pytest.param(KKR, None, -4, 4.4582, marks=pytest.mark.grid),
-        pytest.param(UKKR, None, -3.5, 4.4552, marks=pytest.mark.grid),
-    ],
-)
-def test_table_of_resnet_110(function, lens, exponent, expected):
-    """Square roots of the risk times 100: means over five folds of the first 80 % of a permutation, in float64."""
-    path = Path(FOLDER or "") / "cifar10_resnet110_kull2019.npz"
-    if not path.is_file():
-        pytest.skip(f"{path.name} is not in KCALIB_DATA")
-    with np.load(path) as data:
-        y, logits = data["labels"], data["logits"].astype(np.float64)
-    rows = np.random.RandomState(0).permutation(len(y))[: int(0.8 * len(y))]  # as published
-    given = function(kernel=Gaussian(bandwidth=0.5**0.5), lens=lens)
-    problem: Problem = given._problem(y[rows], logits[rows], None, True)
-    roots = []
-    for fold in np.array_split(np.arange(len(rows)), 5):
-        train = problem.take(np.setdiff1d(np.arange(len(rows)), fold))
-        grid = given.regularization_grid(train.n, convention="code")
-        setting = min(grid, key=lambda v: abs(np.log10(v / grid[0]) - (exponent - given._exponents[lens is None][0])))
-        roots += [risk**0.5 for _, risk in given._tried([{"regularization": setting}], train, problem.take(fold))]
-    assert 100 * np.mean(roots) == pytest.approx(expected, abs=5.0001e-5)

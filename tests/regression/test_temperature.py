@@ -66,14 +66,14 @@ def test_risk_is_lowest_at_the_true_temperature():
         y, logits = simulated(seed)
         logs.append(np.log(0.3 / TemperatureCalibration().fit(y, logits, from_logits=True).temperature_))
     assert abs(np.mean(logs)) < 0.010 + 4 * 0.131 / np.sqrt(20)
-    thetas = np.linspace(0.5, 1.5, 11)
-    risks = np.zeros(11)
-    for seed in range(30):
+    thetas = np.linspace(0.6, 1.4, 5)
+    risks = np.zeros(5)
+    for seed in range(12):
         y, logits = simulated(seed)
         for k, theta in enumerate(thetas):
             function = TemperatureCalibration(0.3 / theta).fit(y, logits, from_logits=True)
             risks[k] += function.risk(y, logits, from_logits=True)
-    assert thetas[np.argmin(risks)] == 1.0
+    assert np.argmin(risks) == 2
 
 
 def test_one_hot_predictions_say_nothing():

@@ -1,4 +1,4 @@
-"""Shifted Kronecker systems against dense solves, and in higher precision; signed factors; limits and errors."""
+"""Shifted Kronecker systems against dense solves, and in higher precision; limits and errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import scipy.linalg
 
 from kcalib._backend import arrays
 from kcalib.solvers import kronecker
-from kcalib.solvers.kronecker import signed_factors
 
 EPSILON = 2.0**-52
 
@@ -185,31 +184,3 @@ def test_array_libraries(xp):
     else:
         assert type(found) is np.ndarray
         assert np.array_equal(found, expected)
-
-
-# 1 / (l_i l_j + s) as a signed sum of squares
-
-
-def test_signed_factor_of_one_value():
-    factors = signed_factors(np.array([3.0]), 7.0)
-    assert factors.signs.tolist() == [1.0]
-    assert factors.columns[0, 0] ** 2 == pytest.approx(1 / 16, rel=1e-15)
-
-
-@pytest.mark.parametrize("shift", [1e-20, 1e-6, 1e-3, 1.0, 1e3, 1e6, 1e17])
-@pytest.mark.parametrize("smallest", [1e-8, 1e-3, 5e3])
-def test_signed_factors_are_the_matrix_to_rounding(smallest, shift):
-    largest = 5e3
-    values = np.sort(np.exp(np.random.default_rng(0).uniform(np.log(smallest), np.log(largest), size=700)))
-    values[[0, -1]] = smallest, largest
-    columns, signs = signed_factors(values, shift)
-    assert columns.shape[1] <= 150
-    assert np.array_equal(signs, (-1.0) ** np.arange(len(signs)))
-    weights = values[:, None] * values
-    divisors = weights + shift
-    error = np.abs((columns * signs) @ columns.T - 1 / divisors) * weights
-    # The last term is below epsilon; a sum rounds by epsilon for each of its terms.
-    terms = np.max((values[:, None] * columns) ** 2)
-    exact = np.max(weights / divisors)
-    assert error.max() <= 4 * EPSILON * (exact + columns.shape[1] * terms)
-    assert terms <= 100 * exact  # so that nothing is lost

@@ -86,7 +86,7 @@ class UserOperator:
 
 
 @pytest.mark.parametrize("shift", some([1e-3, 1.0, 1e3], 1e-3))
-@pytest.mark.parametrize("method", some(METHODS, "cholesky", "cg", "cg_single"))
+@pytest.mark.parametrize("method", some(METHODS, "cholesky", "cg"))
 @pytest.mark.parametrize("name", DEFINITE_KERNELS)
 def test_solutions_are_those_of_a_dense_solve(name, method, shift):
     """|dZ| <= |R| / s, as (K + s I)^-1 has norm 1 / s at most; tol is that of R relative to B, for each column."""
@@ -315,19 +315,6 @@ def test_a_block_needs_fewer_products_than_a_column():
     assert solve(operator, b, 1.0, method=ConjugateGradient(rank=0)).iterations <= 0.6 * alone
 
 
-def test_columns_in_groups(monkeypatch):
-    from kcalib.solvers import conjugate_gradient
-
-    p, _ = residuals(150, 3)
-    b = np.random.default_rng(1).normal(size=(150, 11))
-    operator = UserOperator(dense(EQUATION_8, p))
-    monkeypatch.setattr(conjugate_gradient, "group_columns", lambda n: 4)
-    found = solve(operator, b, 1.0, method=ConjugateGradient(tol=1e-11))
-    assert found.converged and operator.products > 2 * found.iterations
-    exact = np.linalg.solve(operator.matrix + np.eye(150), b)
-    assert (np.linalg.norm(found.values - exact, axis=0) <= 1e-11 * np.linalg.norm(b, axis=0)).all()
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_accept_decides(method):
     p, b = residuals(300, 3)
@@ -464,14 +451,14 @@ def test_greedy_pivots_are_the_largest():
 
 @pytest.mark.parametrize("block_size", [1, 4])
 def test_random_pivots_have_their_law(block_size):
-    """The first two pivots of three rows, in 1500 draws: P(i, j) = d_i / tr K times that of j in what i leaves."""
+    """The first two pivots of three rows, in 500 draws: P(i, j) = d_i / tr K times that of j in what i leaves."""
     matrix = np.array([[2.0, 1.2, 0.3], [1.2, 1.0, 0.1], [0.3, 0.1, 0.5]])
-    draws = [pivoted_cholesky(matrix, 2, block_size=block_size, seed=s).pivots for s in range(1500)]
+    draws = [pivoted_cholesky(matrix, 2, block_size=block_size, seed=s).pivots for s in range(500)]
     for i in range(3):
         left = np.diag(matrix - np.outer(matrix[i], matrix[i]) / matrix[i, i])
         for j in set(range(3)) - {i}:
             expected = matrix[i, i] / 3.5 * left[j] / (left.sum() - left[i])
-            low, high = binomial_bounds(1500, expected)
+            low, high = binomial_bounds(500, expected)
             assert low <= np.mean([tuple(d) == (i, j) for d in draws]) <= high
 
 

@@ -152,7 +152,7 @@ class ComparisonState(Saved):
         return self
 
     def _terms(self, batch: Batch) -> RowTerms:
-        return RowTerms.of(induced(batch.to_host(), self.options.lens), self.options.n_bins)
+        return RowTerms.of(induced(batch, self.options.lens), self.options.n_bins)
 
     def _added(self, batches: dict[str, Batch]) -> dict[str, CalibrationState]:
         """The states with their batches; the rows that the common bandwidth comes from are added before others."""

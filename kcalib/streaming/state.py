@@ -36,9 +36,7 @@ class CalibrationState(Results, ModelState):
 
     from which the SKCE follows. Sums are added exactly: with a given bandwidth they have the same bits for any batches
     of the same rows, any order of merging, and any number of threads. Batches are of NumPy, PyTorch, JAX, CuPy and
-    whatever else `kcalib.skce` takes. Of at least 2048 rows on an NVIDIA GPU the sums of whole blocks are made there,
-    the same but for rounding, and stay there until they are asked for; smaller batches and rows of other blocks come to
-    the host.
+    whatever else `kcalib.skce` takes. They come to the host.
 
     Rows have numbers. A state counts them as they come, from ``part * 2**40`` on; processes that know nothing of each
     other take different parts, or say with `first_row` where a batch is. A row that comes twice is refused. Rows are
@@ -197,8 +195,7 @@ class CalibrationState(Results, ModelState):
     def _add_some(self, batch: Batch, rows: np.ndarray) -> CalibrationState:
         """Some of the samples, with numbers of this state."""
         first = first_number(self._contents.seen, self.options.part, None, len(rows))
-        xp, at = arrays.namespace(batch.targets), arrays.like(rows, batch.targets)
-        return self._add(batch.each(lambda part: xp.take(part, at, axis=0), first))
+        return self._add(batch.each(lambda part: part[rows], first))
 
     def __repr__(self) -> str:
         options = self.options
@@ -224,8 +221,7 @@ def _checked(y_pred: Any, y_true: Any, sample_weight: Any, options: StateOptions
     data = _prepared(y_true, y_pred, options, threads)
     weights = checked_weights(sample_weight, data.n, data.reference)
     p = data.xp.astype(data.probabilities, data.xp.float64, copy=False)
-    batch = Batch(0, data.labels, p, weights, data.input_epsilon)
-    return batch if arrays.is_cuda(p) else batch.to_host()
+    return Batch(0, data.labels, p, weights, data.input_epsilon).to_host()
 
 
 @_checked.register

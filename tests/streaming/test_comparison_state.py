@@ -283,16 +283,6 @@ def test_models_that_are_as_good_are_told_apart_rarely(name, metric):
     assert found <= scipy.stats.binom.ppf(1 - 1e-3, count, 1 - level)
 
 
-@pytest.mark.parametrize("kernel", [None, KERNEL])
-def test_batches_on_a_gpu(cupy, kernel):
-    y, models = problem(2100)
-    expected = state_of(y, models, kernel=kernel, pieces=2)
-    on_gpu = {name: cupy.asarray(p) for name, p in models.items()}
-    found = state_of(cupy.asarray(y), on_gpu, kernel=kernel, pieces=2)
-    for metric in METRICS:
-        near(found.result(metric), expected.result(metric), 1e-9)
-
-
 def test_options_are_those_of_a_state():
     state = ComparisonState(3, n_bins=7, seed=4, threads=1, part=2)
     expected = CalibrationState(3, n_bins=7, seed=4, part=2, n_resamples=0)

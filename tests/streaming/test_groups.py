@@ -190,14 +190,3 @@ def test_no_memory_for_further_groups(monkeypatch):
     monkeypatch.setattr(groups, "check_memory", lambda needed, *a: exec("raise MemoryError(str(needed))"))
     with pytest.raises(MemoryError, match=str(3 * 16 * 32 * 3 * 10)):
         GroupedState(3, **OPTIONS).update(y, p, group=group)
-
-
-@pytest.mark.parametrize("kernel", [None, KERNEL])
-def test_batches_on_a_gpu(cupy, kernel):
-    y, p, group = problem(2100)
-    expected = of_batches(y, p, group, 2, kernel=kernel)
-    numbers = np.unique(group, return_inverse=True)[1]
-    found = of_batches(cupy.asarray(y), cupy.asarray(p), cupy.asarray(numbers), 2, kernel=kernel)
-    for name, one in zip(expected.groups, found.groups.values(), strict=True):
-        assert one.skce().value == pytest.approx(expected.groups[name].skce().value, rel=1e-10)
-    assert found.total.n_samples == 2100

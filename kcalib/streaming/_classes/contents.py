@@ -1,4 +1,4 @@
-"""What a state of class probabilities holds: its rows are seen through a lens, and sums may be on a GPU."""
+"""What a state of class probabilities holds: sums of its rows, which are seen through a lens."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ from typing import Self
 
 import numpy as np
 
-from kcalib._backend import arrays
 from kcalib._input.labels import Classification
 from kcalib._packing.labels import resolve
 from kcalib.kernels import Kernel
 from kcalib.lenses import Canonical, Lens
 from kcalib.streaming._classes.totals import BinTotals, Totals
 from kcalib.streaming._contents import (
-    MOST_WAITING,
     TOO_FEW,
-    TOO_LARGE,
     Batch,
     Contents,
     check_weights,
@@ -26,7 +23,6 @@ from kcalib.streaming._contents import (
     signed,
 )
 from kcalib.streaming._options import StateOptions
-from kcalib.streaming._row_sums.device import DeviceSums, sums_beside, tally_beside
 from kcalib.streaming._row_sums.kernel_sums import KernelSums, Machine, block_size
 from kcalib.streaming._row_sums.rows import OpenRows, Rows, RowSet, no_rows
 from kcalib.streaming._row_sums.sample import RowSample
@@ -45,7 +41,6 @@ class ClassContents(Contents):
     machine: Machine | None
     sums: KernelSums | None
     m: int  # classes of the problem that the lens induces
-    beside: DeviceSums | None  # of rows on a GPU, beside them
 
     @classmethod
     def empty(cls, options: StateOptions, threads: int | None) -> ClassContents:
@@ -63,7 +58,6 @@ class ClassContents(Contents):
             machine=machine,
             sums=None if machine is None else machine.zeros(),
             m=m,
-            beside=None,
         )
 
     def check_values(self, rows: Rows) -> None:
@@ -72,57 +66,6 @@ class ClassContents(Contents):
             raise ValueError("there are rows whose predictions are no probabilities")
         if labels.min() < 0 or labels.max() >= self.m:
             raise ValueError(f"there are labels beyond 0 to {self.m - 1}")
-
-    def plus(self, batch: Batch, threads: int | None) -> Self:
-        if arrays.is_host(batch.predictions):
-            return super().plus(batch, threads)
-        if batch.n < MOST_WAITING or self.machine is None:
-            return super().plus(batch.to_host(), threads)  # small, or to be held
-        if self.tally.is_full:
-            raise ValueError(TOO_LARGE)
-        return replace(self, seen=self.seen.plus(batch.first, batch.first + batch.n))._plus_beside(batch, threads)
-
-    def settled(self, threads: int | None) -> Self:
-        """With the batches that wait, and the sums that are on a GPU."""
-        new = self._without_waiting(threads)
-        if new.beside is None:
-            return new
-        tally, sums = new.tally + new.beside.tally.to_host(), new.sums
-        if new.beside.sums is not None and sums is not None:
-            sums = sums + new.beside.sums.to_host()
-        return replace(new, beside=None, tally=tally, sums=sums)
-
-    def _plus_beside(self, batch: Batch, threads: int | None) -> Self:
-        """With a batch on a GPU, whose whole blocks are added up there; `seen` has it already."""
-        if self.beside is not None and arrays.gpu_of(self.beside.tally.extremes.counts) != arrays.gpu_of(batch.targets):
-            self = self.settled(threads)
-        if self.beside is not None and self.beside.tally.is_full:
-            raise ValueError(TOO_LARGE)
-        assert self.machine is not None
-        data = induced(batch, self.options.lens)
-        numbers = np.arange(batch.first, batch.first + batch.n)
-
-        def brought(places: np.ndarray) -> Rows:
-            at = arrays.like(places, batch.targets)
-            parts = (data.probabilities, data.labels, batch.weights)
-            return Rows(numbers[places], *(arrays.to_host(data.xp.take(part, at, axis=0)) for part in parts))
-
-        size = self.opened.size
-        begin = min(-batch.first % size, batch.n)
-        end = begin + (batch.n - begin) // size * size
-        whole = None
-        if end > begin:
-            blocks = replace(data, labels=data.labels[begin:end], given=data.probabilities[begin:end, :])
-            whole = sums_beside(self.machine, blocks, batch.weights[begin:end], batch.first + begin)
-        found = DeviceSums(tally_beside(data, batch.weights, self.options.n_bins), whole)
-        wanted = self.sample.wanted(numbers)
-        sample = self.sample.plus(brought(wanted)) if wanted.size else self.sample
-        new = replace(self, beside=found if self.beside is None else self.beside + found, sample=sample)
-        for places in (np.arange(begin), np.arange(end, batch.n)):
-            if places.size:
-                complete, opened = new.opened.split(brought(places))
-                new = replace(new, opened=opened)._with_blocks(complete)
-        return new
 
     def _rows_of_waiting(self) -> Rows:
         labels, p, weights = joined(self.waiting)

@@ -50,9 +50,6 @@ class DrawnSums:
     def copy(self) -> DrawnSums:
         return DrawnSums(*(part.copy() for part in vars(self).values()))
 
-    def to_host(self) -> DrawnSums:
-        return DrawnSums(*(part.to_host() for part in vars(self).values()))
-
     def __add__(self, other: DrawnSums) -> DrawnSums:
         return DrawnSums(
             self.base + other.base,
@@ -70,10 +67,6 @@ class KernelSums:
     own: ExactSums  # sum |a|^2 times the squares of a frequency's two columns, shape (n_frequencies,)
     null_own: ExactSums  # sum w^2 |phi|^2 E |R^T e|^2 of labels drawn from the predictions
     drawn: DrawnSums | None
-
-    def to_host(self) -> KernelSums:
-        drawn = None if self.drawn is None else self.drawn.to_host()
-        return KernelSums(self.sums.to_host(), self.own.to_host(), self.null_own.to_host(), drawn)
 
     def __add__(self, other: KernelSums) -> KernelSums:
         return KernelSums(

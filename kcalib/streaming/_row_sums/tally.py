@@ -13,8 +13,6 @@ from typing import NamedTuple
 import numpy as np
 
 from kcalib import _native
-from kcalib._backend import arrays
-from kcalib._backend.arrays import Array
 from kcalib._backend.exact_sums import ExactSums
 from kcalib._backend.threads import run_options
 from kcalib.streaming._row_sums.rows import Rows
@@ -36,9 +34,9 @@ CELLS = ("weight", "probability", "hit", "probability_squared", "probability_hit
 class Extremes(NamedTuple):
     """Of the top label's confidence in each bin, shape (n_bins,)."""
 
-    counts: Array  # int64: rows
-    lowest: Array  # infinite where there are none
-    highest: Array  # -infinite there
+    counts: np.ndarray  # int64: rows
+    lowest: np.ndarray  # infinite where there are none
+    highest: np.ndarray  # -infinite there
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,21 +85,16 @@ class Tally:
         scores, cells = (ExactSums.of_named(name, arrays) for name in ("scores", "cells"))
         return Tally(int(arrays["n_weighted"]), scores, cells, extremes)
 
-    def to_host(self) -> Tally:
-        extremes = Extremes(*map(arrays.to_host, self.extremes))
-        return Tally(self.n_weighted, self.scores.to_host(), self.cells.to_host(), extremes)
-
     def __add__(self, other: Tally) -> Tally:
         mine, theirs = self.extremes, other.extremes
-        xp = arrays.namespace(mine.counts)
         return Tally(
             self.n_weighted + other.n_weighted,
             self.scores + other.scores,
             self.cells + other.cells,
             Extremes(
                 mine.counts + theirs.counts,
-                xp.minimum(mine.lowest, theirs.lowest),
-                xp.maximum(mine.highest, theirs.highest),
+                np.minimum(mine.lowest, theirs.lowest),
+                np.maximum(mine.highest, theirs.highest),
             ),
         )
 

@@ -218,7 +218,7 @@ def test_what_is_wrong(tmp_path):
     np.savez(path, y=Y, mean=MEAN)
     message_of(
         path,
-        r"m.npz: there is array .mean., but no array of std; .* expected one of std, .* name it by parameters={'std': ...}",
+        r"m.npz: there is array .mean., but no array of std; .* one of std, .* name it by parameters={'std': ...}",
     )
     message_of(
         path,

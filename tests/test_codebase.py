@@ -125,13 +125,13 @@ def test_a_fork_beside_a_first_result_has_results():
         import os, signal, sys, threading, time, scipy.special, scipy.stats, kcalib
         class Slow:
             def find_spec(self, name, path=None, target=None):
-                time.sleep(0.5 * name.startswith("kcalib"))
+                time.sleep(0.2 * name.startswith("kcalib"))
         kcalib.skce([0, 1, 1], [0.2, 0.6, 0.9])
         sys.meta_path.insert(0, Slow())
         call = lambda: kcalib.skce.result([0, 1, 1], [0.2, 0.6, 0.9])
         thread = threading.Thread(target=call)
         thread.start()
-        time.sleep(0.2)
+        time.sleep(0.1)
         if os.fork() == 0:
             signal.alarm(10)
             os._exit(0 if call().value < 0 else 1)

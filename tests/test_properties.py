@@ -8,7 +8,7 @@ import pytest
 from grid import some
 
 FEW = {
-    "finite or clear": 150, "of distributions": 30, "containers": 50, "samples": 50, "classes": 50, "threads": 30,
+    "finite or clear": 100, "of distributions": 30, "containers": 50, "samples": 50, "classes": 50, "threads": 30,
     "float32": 30, "extended precision": 30, "pieces": 15,
 }  # fmt: skip
 

@@ -156,8 +156,8 @@ def test_pictures_keep_their_numbers_and_take_the_colours_of_the_page():
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name, power in (("good", 1.0), ("sure", 3.0)):
-        y, p = problem(power=power)
+    for name, n, power in (("good", 200, 1.0), ("sure", 200, 3.0), ("few", 120, 3.0)):
+        y, p = problem(n, power)
         np.savez(f"{name}.npz", labels=y, probs=p)
     return tmp_path
 
@@ -171,8 +171,8 @@ def report(capsys, *files, code=0):
 
 @pytest.mark.grid
 def test_the_report_of_two_models(folder, capsys):
-    said = report(capsys, "good.npz", "sure.npz", "--plot-classes", "2")
-    assert re.fullmatch(r"out.html: 2 models, \d+ KiB\n", said.out) and said.err == ""
+    printed = report(capsys, "good.npz", "sure.npz", "--plot-classes", "2")
+    assert re.fullmatch(r"out.html: 2 models, \d+ KiB\n", printed.out) and printed.err == ""
     text = checked((folder / "out.html").read_text())
     y, sure = problem(power=3.0)
     expected = kcalib.evaluate(y, sure)
@@ -184,12 +184,12 @@ def test_the_report_of_two_models(folder, capsys):
     choice = choose(y, sure)
     gain = choice.comparison.difference("chosen", "as given").difference
     assert f"sure : {choice.name} recalibration lowers the log loss by {-gain:.3g}" in text
-    given = choose(*problem())
-    assert given.comparison.difference("chosen", "as given").confidence_interval.high >= 0
-    said = "no recalibration has a lower log loss; that of the choice changes by"
-    if given.name != "as given":
-        said = f"{given.name} recalibration has the lowest log loss, but whether the choice lowers it is not seen"
-    assert f"good : {said}" in text and not re.search(r"-0\b(?!\.)", text[text.index("Can it be repaired?") :])
+    no_gain = choose(*problem())
+    assert no_gain.comparison.difference("chosen", "as given").confidence_interval.high >= 0
+    finding = "no recalibration has a lower log loss; that of the choice changes by"
+    if no_gain.name != "as given":
+        finding = f"{no_gain.name} recalibration has the lowest log loss, but whether the choice lowers it is not seen"
+    assert f"good : {finding}" in text and not re.search(r"-0\b(?!\.)", text[text.index("Can it be repaired?") :])
     assert "kcalib report good.npz sure.npz --plot-classes 2 -o out.html" in text
     worst = np.argmax(kcalib.class_wise_ece.result(y, sure).class_values)
     assert f"class {worst}" in text
@@ -282,7 +282,7 @@ def test_names_of_files_are_text(folder, capsys):
         (("good.npz", "-o", "out.pdf"), 2, "expected a file name that ends in .html"),
         (("good.npz", "nothing.npz", "-o", "out.html"), 1, "nothing.npz: No such file"),
         (
-            ("good.npz", "-o", "none/out.html", "--method", "linear", "--plot-classes", "0"),
+            ("few.npz", "-o", "none/out.html", "--method", "linear", "--plot-classes", "0"),
             1,
             "none/out.html: No such file",
         ),
@@ -296,7 +296,7 @@ def test_errors_leave_no_page(folder, capsys, arguments, code, message):
 
 
 def test_the_exit_code_of_a_miscalibrated_model(folder, capsys):
-    report(capsys, "sure.npz", "--fail-if-miscalibrated", "--method", "features", "--plot-classes", "0", code=3)
+    report(capsys, "few.npz", "--fail-if-miscalibrated", "--method", "features", "--plot-classes", "0", code=3)
 
 
 @pytest.mark.grid

@@ -22,7 +22,7 @@ from kcalib._pairs.statistics import ScoreVariance, disjoint_pairs
 from kcalib._version import __version__
 from kcalib.lenses import Canonical
 from kcalib.report import laws
-from kcalib.report.summary import Summarized, Summary, aligned
+from kcalib.report.summary import Summarized, Summary, align
 
 __all__ = [
     "CKCEResult",
@@ -453,7 +453,7 @@ class Comparison(Computed):
 
     def model_lines(self) -> list[str]:
         """The models as lines of a table, best first."""
-        return aligned(self._model_rows(self.ranking), MODEL_COLUMNS)
+        return align(self._model_rows(self.ranking), MODEL_COLUMNS)
 
     def _model_rows(self, names: Sequence[str]) -> list[list[str]]:
         rows = [["rank", "model", self.metric, "std. error", self._level(), "not distinguishable from"]]
@@ -472,7 +472,7 @@ class Comparison(Computed):
             told_apart = "" if d.distinguishable else "not distinguishable"
             pvalues = (f"{d.pvalue:.2g}", f"{d.pvalue_holm:.2g}")
             rows.append([first, second, f"{d.difference:.3g}", _shown(d.confidence_interval), *pvalues, told_apart])
-        return aligned(rows, [True, True, False, True, False, False, True])
+        return align(rows, [True, True, False, True, False, False, True])
 
     def remarks(self) -> list[str]:
         """What was done, a line for each thing."""

@@ -13,9 +13,8 @@ from typing import Any, NoReturn
 from kcalib._backend.files import printable
 from kcalib._backend.options import SEED
 from kcalib._command import method_options
-from kcalib._command.nearest import nearest
-from kcalib._command.parallel import workers
-from kcalib._command.streams import BAD_INPUT, DONE, INTERRUPTED, MISCALIBRATED, SAVED, USAGE
+from kcalib._command.parallel import parse_workers
+from kcalib._command.streams import BAD_INPUT, DONE, INTERRUPTED, MISCALIBRATED, SAVED, USAGE, suggest
 from kcalib._input import columns, parameters
 from kcalib._input.forecasts import Forecasts
 from kcalib._version import __version__
@@ -32,7 +31,7 @@ from kcalib.report.diagrams import SCALES
 STREAMED_FROM = 2**30  # bytes of the files that are read together
 STATE = ".kcalib"  # suffix of states
 # Options of `CalibrationState` that have the same name here; a bandwidth is one of the kernel.
-GIVEN = ("n_columns", "n_resamples", "n_bins", "lens", "seed")
+STATE_OPTIONS = ("n_columns", "n_resamples", "n_bins", "lens", "seed")
 
 # Options that --help shows; --help-all shows the others, too.
 COMMON = {
@@ -82,7 +81,7 @@ names, in order of preference:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose --help shows common options, and whose errors suggest the nearest name and are safe to print."""
+    """A parser whose --help shows common options, and whose errors suggest a similar name and are safe to print."""
 
     commands: Any
     shows_all = False
@@ -115,18 +114,18 @@ class Parser(argparse.ArgumentParser):
         first = next(iter(sys.argv[1:] if args is None else args), "").partition("=")[0]
         own = self._option_string_actions
         if first.startswith("-") and not any(option.startswith(first) for option in own):  # not "COMMAND is required"
-            self.error(f"unrecognized arguments: {first}{nearest(first, own) or '; options come after the COMMAND'}")
+            self.error(f"unrecognized arguments: {first}{suggest(first, own) or '; options come after the COMMAND'}")
         arguments, unknown = self.parse_known_args(args, namespace)
         if unknown:  # an error of the subcommand, which knows its options
             command = self.commands.choices[arguments.command]
-            suggestion = nearest(unknown[0].partition("=")[0], command._option_string_actions)
+            suggestion = suggest(unknown[0].partition("=")[0], command._option_string_actions)
             command.error(f"unrecognized arguments: {' '.join(unknown)}{suggestion}")
         return arguments
 
     def error(self, message: str) -> NoReturn:
         choice = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message)
         if choice is not None:
-            message += nearest(choice[1], re.findall(r"\w[\w-]*", choice[2]))
+            message += suggest(choice[1], re.findall(r"\w[\w-]*", choice[2]))
         super().error(printable(message))
 
 
@@ -431,7 +430,7 @@ def _add_streaming(parser: Parser) -> None:
 def _add_workers(parser: Parser) -> None:
     pairs = parser.add_argument_group("all pairs of samples, on several processes or machines")
     pairs.add_argument(
-        "--parallel", metavar="WORKERS", type=workers,
+        "--parallel", metavar="WORKERS", type=parse_workers,
         help="who computes: processes:N, dask://HOST:PORT, dask (a cluster of this machine), or mpi; --checkpoint FILE "
         "then keeps finished tiles, from which --resume goes on",
     )  # fmt: skip
@@ -609,7 +608,7 @@ def _lens(text: str) -> Lens:
         raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
     raise argparse.ArgumentTypeError(
         f"{text!r}, expected canonical, top-label, class-wise:COLUMN, top-k:K or groups:0,1/2,3,4"
-        f"{nearest(name, ('canonical', 'top-label', 'class-wise', 'top-k', 'groups'))}"
+        f"{suggest(name, ('canonical', 'top-label', 'class-wise', 'top-k', 'groups'))}"
     )
 
 
@@ -620,11 +619,11 @@ def _picture(text: str) -> Path:
     return path
 
 
-def given_kernel(arguments: argparse.Namespace) -> Kernel | None:
+def make_kernel(arguments: argparse.Namespace) -> Kernel | None:
     """Return the kernel with the bandwidth that is given, if one is."""
     return None if arguments.bandwidth is None else Exponential(bandwidth=arguments.bandwidth)
 
 
-def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
+def get_state_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the options of `CalibrationState` that the user has named."""
-    return {name: value for name in GIVEN if (value := getattr(arguments, name)) is not None}
+    return {name: value for name in STATE_OPTIONS if (value := getattr(arguments, name)) is not None}

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kcalib._backend.options import SEED, OptionError
-from kcalib._command.arguments import STATE, given_kernel
+from kcalib._command.arguments import STATE, make_kernel
 from kcalib._command.files import STDIN, open_file
 from kcalib._command.jobs import (
     Failure,
     Job,
     check_no_states,
+    check_reading,
     collect_failures,
     make_jobs,
     read_data,
-    reading_of,
     translate_errors,
 )
 from kcalib._command.kinds import check_options
@@ -45,7 +45,7 @@ from kcalib.lenses import Canonical
 from kcalib.results import Comparison
 from kcalib.streaming import ComparisonState, load
 
-OF_SAMPLES = (
+SAMPLE_OPTIONS = (
     "probs", "logits", "labels", "from_logits", *PARAMETERS, "lens", "bandwidth", "n_bins", "n_resamples", "n_columns",
     "seed", "part", "stream", "checkpoint", "rows", "resume", "checkpoint_every", "threads", "parallel",
 )  # fmt: skip
@@ -80,7 +80,7 @@ def _compare_at_once(
     models: dict[str, Data] = {}
     for job in jobs:
         with collect_failures(failures, job.file):
-            with read_data(job, arguments.threads, reading_of(arguments)) as data:
+            with read_data(job, arguments.threads, check_reading(arguments)) as data:
                 whole[job.model] = data
                 check_options(data, arguments)
                 models[job.model] = arguments.lens.induced(data)
@@ -119,7 +119,7 @@ def _compare_in_pieces(
         return None
     with collect_failures(failures, "compare"), translate_errors():
         first = next(iter(sources.values()))
-        kernel, part = given_kernel(arguments), arguments.part or 0
+        kernel, part = make_kernel(arguments), arguments.part or 0
         state = make_state(
             ComparisonState, first, arguments, models=tuple(sources), kernel=kernel, part=part, n_resamples=0
         )
@@ -130,7 +130,7 @@ def _compare_in_pieces(
 
 def _compare_state(job: Job, arguments: argparse.Namespace, failures: list[Failure]) -> Comparison | None:
     """Compare the models of a state, as --checkpoint leaves one, or `kcalib merge` makes one of several."""
-    given = [name for name in OF_SAMPLES if getattr(arguments, name) not in (None, False, Canonical(), SEED, 0.0)]
+    given = [name for name in SAMPLE_OPTIONS if getattr(arguments, name) not in (None, False, Canonical(), SEED, 0.0)]
     if given:
         arguments.usage_error(f"{flag(given[0])} is for predictions, and {job.file} is a state, which has its own")
     if arguments.metric not in IN_PIECES:
@@ -174,7 +174,7 @@ def _options(arguments: argparse.Namespace, jobs: Sequence[Job], in_pieces: bool
         arguments.usage_error("--columns is for samples that are read in pieces; leave it out, or pass --stream")
     given = {name: getattr(arguments, name) for name in ("n_bins", "n_resamples", "seed", "parallel")}
     # Sums of all metrics are added up in pieces, by threads.
-    options = MetricOptions(kernel=given_kernel(arguments), threads=None if in_pieces else arguments.threads, **given)
+    options = MetricOptions(kernel=make_kernel(arguments), threads=None if in_pieces else arguments.threads, **given)
     try:
         check_metric_options(options, arguments.metric, arguments.confidence_level)
     except OptionError as error:

@@ -9,21 +9,21 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from kcalib._command.arguments import given_kernel
+from kcalib._command.arguments import make_kernel
 from kcalib._command.jobs import (
     Failure,
     Job,
     Model,
     check_no_states,
+    check_reading,
     check_same_kind,
     collect_failures,
     make_jobs,
     read_data,
-    reading_of,
 )
-from kcalib._command.kinds import check_options, check_plotting, picture_of
+from kcalib._command.kinds import check_options, check_plotting, draw_data
 from kcalib._command.machine import evaluations_csv, evaluations_json
-from kcalib._command.method_options import join_names, method_of, owners
+from kcalib._command.method_options import join_names, make_method, owners
 from kcalib._command.parallel import check_parallel, open_parallel, with_workers
 from kcalib._command.streamed import check_streaming, evaluate_in_chunks, option_that_needs_all, reads_in_chunks
 from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, write
@@ -39,7 +39,7 @@ def run_evaluate(arguments: argparse.Namespace) -> int:
     check_no_states(jobs, arguments)
     if arguments.checkpoint is not None and len(arguments.files) > 1:
         arguments.usage_error(f"--checkpoint is for one file, and there are {len(arguments.files)}")
-    reading = reading_of(arguments)
+    reading = check_reading(arguments)
     if arguments.parallel is None:
         check_streaming(arguments, option_that_needs_all(arguments))
         return _run(arguments, jobs, reading)
@@ -66,7 +66,7 @@ def _run(arguments: argparse.Namespace, jobs: Sequence[Job], reading: dict[str, 
     # The demo has no options of streams.
     unable = None if arguments.stream is not None else option_that_needs_all(arguments)
     streams = [arguments.parallel is None and reads_in_chunks([job], arguments, unable) for job in jobs]
-    options = {} if all(streams) else options_of(arguments)
+    options = {} if all(streams) else make_options(arguments)
     models: list[Model] = []
     failures: list[Failure] = []
 
@@ -77,7 +77,11 @@ def _run(arguments: argparse.Namespace, jobs: Sequence[Job], reading: dict[str, 
             if in_pieces:
                 models.append(evaluate_in_chunks(job, arguments, models))
                 continue
-            models.append(_evaluated(job, arguments, reading, options, models))
+            with read_data(job, arguments.threads, reading) as data:
+                check_same_kind(data.noun, models, arguments)
+                check_options(data, arguments)
+                seen = arguments.lens.induced(data)
+                models.append(evaluate_data(job, arguments, seen, options, drawn=arguments.plot is not None))
     return write_results(models, failures, arguments)
 
 
@@ -85,7 +89,7 @@ def write_results(models: Sequence[Model], failures: list[Failure], arguments: a
     """Write pictures and numbers of models, and return the exit code."""
     if arguments.plot is not None and models:
         with collect_failures(failures, str(arguments.plot)):
-            panels = [panel for model in models for panel in panels_of(model)]
+            panels = [panel for model in models for panel in make_panels(model)]
             figures.plot_reliability(panels, arguments.plot, arguments.theme or "light")
 
     if arguments.json:
@@ -101,9 +105,9 @@ def write_results(models: Sequence[Model], failures: list[Failure], arguments: a
     return DONE
 
 
-def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
+def make_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return what `evaluation_of` takes, or refuse an option that does not go with the others."""
-    estimator, method = arguments.estimator or "auto", method_of(arguments)
+    estimator, method = arguments.estimator or "auto", make_method(arguments)
     methods = owners()["block_size"]
     if arguments.block_size is not None and estimator != "block" and type(method) not in methods:
         arguments.usage_error(
@@ -113,7 +117,7 @@ def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
     return {
         "level": arguments.level,
         "tolerance": arguments.tolerance,
-        "kernel": given_kernel(arguments),
+        "kernel": make_kernel(arguments),
         "estimator": estimator,
         "method": method,
         "block_size": arguments.block_size if estimator == "block" else None,
@@ -123,29 +127,16 @@ def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _evaluated(
-    job: Job,
-    arguments: argparse.Namespace,
-    reading: dict[str, Any],
-    options: dict[str, Any],
-    models: Sequence[Model],
-) -> Model:
-    with read_data(job, arguments.threads, reading) as data:
-        check_same_kind(data.noun, models, arguments)
-        check_options(data, arguments)
-        return evaluate_data(job, arguments, arguments.lens.induced(data), options, drawn=arguments.plot is not None)
-
-
 def evaluate_data(
     job: Job, arguments: argparse.Namespace, data: Data, options: dict[str, Any], *, drawn: bool
 ) -> Model:
     """Evaluate checked data that are seen through the lens, with a picture if `drawn`."""
     with open_parallel(arguments.parallel) as run:
         evaluation = evaluation_of(data, **options, parallel=run)
-    return Model(job.model, job.file, data.noun, evaluation, picture_of(data, arguments) if drawn else None)
+    return Model(job.model, job.file, data.noun, evaluation, draw_data(data, arguments) if drawn else None)
 
 
-def panels_of(model: Model) -> list[figures.Panel]:
+def make_panels(model: Model) -> list[figures.Panel]:
     """Return the diagram of a model, and those of its classes."""
     assert model.picture is not None
     e, style = model.evaluation, model.picture.style

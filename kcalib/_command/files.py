@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from kcalib._command.nearest import nearest_file
+from kcalib._command.streams import suggest_file
 from kcalib._input.columns import Columns
 from kcalib._input.parameters import PARAMETERS
 from kcalib.streaming.sources.layout import ReadOptions
@@ -36,8 +36,8 @@ class FileColumns(Columns):
             "--rate, and Laplace distributions by --loc and --scale"
         )
 
-    def nearest_file(self, name: str) -> str:
-        return nearest_file(name)
+    def suggest_file(self, name: str) -> str:
+        return suggest_file(name)
 
 
 def open_file(file: str, given: Mapping[str, Any]) -> ReaderSource:

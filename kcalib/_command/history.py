@@ -19,7 +19,7 @@ from typing import Any
 
 from kcalib._backend.files import endless, printable
 from kcalib._command.jobs import Failure, Job, collect_failures, make_jobs
-from kcalib._command.machine import finite
+from kcalib._command.machine import to_json
 from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, write
 from kcalib._command.tables import format_pvalue, format_table, terminal_width, wrap_lines
 from kcalib._input.columns import FileError
@@ -201,7 +201,7 @@ def _remarks(model: str, releases: Sequence[Release]) -> Iterator[str]:
 
 def _json(models: Mapping[str, Sequence[Release]]) -> str:
     content = {model: [dataclasses.asdict(release) for release in releases] for model, releases in models.items()}
-    return json.dumps(finite({"models": content}), indent=2, allow_nan=False) + "\n"
+    return to_json({"models": content})
 
 
 def _csv(models: Mapping[str, Sequence[Release]]) -> str:

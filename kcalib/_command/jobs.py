@@ -17,7 +17,7 @@ from kcalib._command.arguments import STATE
 from kcalib._command.files import open_file
 from kcalib._command.kinds import Picture
 from kcalib._command.method_options import flag, owners
-from kcalib._command.streams import message_of, report
+from kcalib._command.streams import format_error, report
 from kcalib._input.columns import FileError
 from kcalib._input.data import Data
 from kcalib._input.parameters import PARAMETERS
@@ -27,11 +27,11 @@ from kcalib.parallel.transport import TileError
 from kcalib.report import figures
 from kcalib.streaming.sources.opening import suffix_of
 
-OF_STATES = ("rows", "checkpoint", "tolerance", "n_columns", "n_resamples", "n_bins", "seed", "parallel")
+RENAMED_OPTIONS = ("rows", "checkpoint", "tolerance", "n_columns", "n_resamples", "n_bins", "seed", "parallel")
 
-# Parameters that go first, of which one names the predictions, and those that go beside one of them.
-SINGLE = ("mean", "samples", "rate", "loc")
-BESIDE = {"std": "mean", "dispersion": "mean", "cov": "mean", "scale_tril": "mean", "scale": "loc"}
+# Parameters that name a family of distributions, and the one that each further parameter needs.
+FIRST_PARAMETERS = ("mean", "samples", "rate", "loc")
+SECOND_PARAMETERS = {"std": "mean", "dispersion": "mean", "cov": "mean", "scale_tril": "mean", "scale": "loc"}
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,12 @@ class Failure:
     message: str
 
 
-def reading_of(arguments: argparse.Namespace) -> dict[str, Any]:
+def check_reading(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the options that say what to read, or refuse some that do not go together."""
     names = ("probs", "logits", "labels", "from_logits", "normalize", *PARAMETERS)
     reading = {name: getattr(arguments, name) for name in names}
-    for second, first in BESIDE.items():
-        for option in ("probs", "logits", *SINGLE):
+    for second, first in SECOND_PARAMETERS.items():
+        for option in ("probs", "logits", *FIRST_PARAMETERS):
             if option != first and reading[second] is not None and reading[option] is not None:
                 arguments.usage_error(f"{flag(second)} goes with {flag(first)}, not with {flag(option)}; leave it out")
     for option in PARAMETERS:
@@ -116,7 +117,7 @@ def collect_failures(failures: list[Failure], file: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, TypeError, MemoryError, figures.PlotError, TileError) as error:
-        failures.append(Failure(printable(file), message_of(error).removeprefix(f"{printable(Path(file))}: ")))
+        failures.append(Failure(printable(file), format_error(error).removeprefix(f"{printable(Path(file))}: ")))
         report(f"error: {failures[-1].file}: {failures[-1].message}")
 
 
@@ -162,7 +163,7 @@ def translate(error: Exception) -> str:
     elif isinstance(error, OptionError) and error.option in ("index", "k", "groups"):
         option = {"index": "the column of --lens class-wise", "k": "the number of --lens top-k"}
         message = f"{option.get(error.option, '--lens groups')} {error.fault}"
-    elif isinstance(error, OptionError) and (error.option in owners() or error.option in OF_STATES):
+    elif isinstance(error, OptionError) and (error.option in owners() or error.option in RENAMED_OPTIONS):
         message = f"{flag(error.option)} {error.fault}"
     message = message.replace("normalise the rows", "divide the rows by their sums (--normalize)")
     message = re.sub("pass the output of predict_proba.*", "name the predictions by --probs or --logits", message)

@@ -74,7 +74,7 @@ def check_plotting(arguments: argparse.Namespace) -> None:
             arguments.usage_error(f"{option} is for --plot OUT, which is not given; leave it out")
 
 
-def picture_of(data: Data, arguments: argparse.Namespace) -> Picture:
+def draw_data(data: Data, arguments: argparse.Namespace) -> Picture:
     """Return what is drawn of checked data."""
     if isinstance(data, Forecasts):
         levels = np.asarray(LEVELS)
@@ -88,7 +88,7 @@ def picture_of(data: Data, arguments: argparse.Namespace) -> Picture:
     return Picture(diagram, _reliability_style(arguments), tuple(classes))
 
 
-def picture_of_state(state: CalibrationState | ForecastState, arguments: argparse.Namespace) -> Picture:
+def draw_state(state: CalibrationState | ForecastState, arguments: argparse.Namespace) -> Picture:
     """Return what is drawn of a state."""
     if isinstance(state, ForecastState):
         return Picture(state.quantile_calibration(), figures.QUANTILES)

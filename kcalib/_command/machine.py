@@ -26,7 +26,7 @@ def comparison_json(comparison: Comparison | None, jobs: Sequence[Job], failures
         "comparison": None if comparison is None else dataclasses.asdict(comparison),
         "errors": [dataclasses.asdict(failure) for failure in failures],
     }
-    return json.dumps(finite(content), indent=2, allow_nan=False) + "\n"
+    return to_json(content)
 
 
 def comparison_csv(comparison: Comparison) -> str:
@@ -67,7 +67,7 @@ def evaluations_json(models: Iterable[Model], failures: Iterable[Failure], argum
         ],
         "errors": [dataclasses.asdict(failure) for failure in failures],
     }
-    return json.dumps(finite(content), indent=2, allow_nan=False) + "\n"
+    return to_json(content)
 
 
 def _interval(model: Model) -> ConfidenceInterval | None:
@@ -76,14 +76,18 @@ def _interval(model: Model) -> ConfidenceInterval | None:
     return test.confidence_interval(1 - level) if test.has_interval else None
 
 
-def finite(value: Any) -> Any:
+def to_json(content: Any) -> str:
+    return json.dumps(without_infinity(content), indent=2, allow_nan=False) + "\n"
+
+
+def without_infinity(value: Any) -> Any:
     """Replace infinity and NaN by None for JSON, and name the limits of intervals."""
     if isinstance(value, ConfidenceInterval):
         value = value._asdict()
     if isinstance(value, dict):
-        return {key: finite(entry) for key, entry in value.items()}
+        return {key: without_infinity(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
-        return [finite(entry) for entry in value]
+        return [without_infinity(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -1,7 +1,7 @@
 """Options of `--method`, from the fields of the classes of `kcalib.methods`.
 
 `add_options` gives the parser an option for each field of a class that a word or a number can fill, with the text of
-the class's docstring; `method_of` makes the object of what was given.
+the class's docstring; `make_method` makes the object of what was given.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _default(name: str, classes: Sequence[type[CalibrationMethod]]) -> str:
     return "" if default is None else f" (default: {default}{''.join(others)})"
 
 
-def method_of(arguments: argparse.Namespace) -> CalibrationMethod:
+def make_method(arguments: argparse.Namespace) -> CalibrationMethod:
     """Return the method with the options that are given, or refuse those that it does not take."""
     (cls,) = (cls for cls in METHODS if cls.name == arguments.method)
     given = {name: getattr(arguments, name, None) for name in owners()}

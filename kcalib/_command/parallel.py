@@ -13,14 +13,14 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from kcalib._backend.files import printable
-from kcalib._command.streams import BAD_INPUT, INTERRUPTED, SAVED, message_of, report
+from kcalib._command.streams import BAD_INPUT, INTERRUPTED, SAVED, format_error, report
 
 if TYPE_CHECKING:
     from kcalib.parallel import Parallel
     from kcalib.parallel.backend import Run
 
 
-def workers(text: str) -> tuple[str, str | int | None]:
+def parse_workers(text: str) -> tuple[str, str | int | None]:
     """Return the kind of workers that the user names, and how many or where."""
     kind, _, rest = text.partition(":")
     if kind == "processes" and rest.isdecimal() and int(rest) > 0:
@@ -52,19 +52,22 @@ def with_workers(arguments: argparse.Namespace, run: Callable[[], int]) -> int:
     try:
         arguments.parallel = _transport(arguments)
     except (ImportError, RuntimeError) as error:
-        report(f"error: {message_of(error)}")
+        report(f"error: {format_error(error)}")
         return BAD_INPUT
     try:
         return _run_and_report(arguments.parallel, arguments.checkpoint, arguments.resume, run)
     finally:
-        if kind == "mpi":
-            _leave_mpi()
+        if kind == "mpi":  # which kills all ranks if one exits with another code than 0, unless it is finalized
+            from mpi4py import MPI
+
+            if not MPI.Is_finalized():
+                MPI.Finalize()
 
 
 def _run_and_report(transport: Parallel, journal: Path | None, resume: bool, run: Callable[[], int]) -> int:
     from kcalib.parallel import RankError
 
-    def checked() -> int:
+    def check_and_run() -> int:
         if journal is not None and journal.exists() and not resume:
             report(f"error: {printable(str(journal))} exists; go on from it by --resume, or remove it")
             return BAD_INPUT
@@ -73,7 +76,7 @@ def _run_and_report(transport: Parallel, journal: Path | None, resume: bool, run
     stopped = SAVED if journal is not None else INTERRUPTED
     try:
         with _signals(transport.leads):
-            return transport.agreed(checked)
+            return transport.agreed(check_and_run)
     except RankError:  # the first rank says why
         return stopped
     except KeyboardInterrupt as stop:
@@ -84,14 +87,6 @@ def _run_and_report(transport: Parallel, journal: Path | None, resume: bool, run
             where = printable(str(journal))
             report(f"{why}: finished tiles are in {where}; the same command with --resume goes on from there")
         return stopped
-
-
-def _leave_mpi() -> None:
-    """Finalize MPI, which kills all ranks if one exits with another code than 0."""
-    from mpi4py import MPI
-
-    if not MPI.Is_finalized():
-        MPI.Finalize()
 
 
 def open_parallel(transport: Parallel | None) -> AbstractContextManager[Run | None]:

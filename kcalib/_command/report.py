@@ -6,18 +6,18 @@ import argparse
 import shlex
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from html import escape
 
 import numpy as np
 
 from kcalib._backend.files import printable, write_whole
-from kcalib._command.arguments import given_kernel
-from kcalib._command.evaluate import evaluate_data, options_of, panels_of
-from kcalib._command.jobs import Failure, Model, check_no_states, collect_failures, make_jobs, read_data, reading_of
+from kcalib._command.arguments import make_kernel
+from kcalib._command.evaluate import evaluate_data, make_options, make_panels
+from kcalib._command.jobs import Failure, Model, check_no_states, check_reading, collect_failures, make_jobs, read_data
 from kcalib._command.kinds import check_options
-from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, message_of, write
+from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, format_error, write
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification
@@ -26,7 +26,7 @@ from kcalib.inference.metrics.measured import MetricOptions
 from kcalib.recalibration import Choice, choose
 from kcalib.report import evaluations
 from kcalib.report.diagrams import require_matplotlib
-from kcalib.report.figures import Panel, captions_of, draw_panels
+from kcalib.report.figures import Panel, draw_panels, make_captions
 from kcalib.report.laws import draw_intervals
 from kcalib.report.page import Section, document, paragraph, row, svg, table
 from kcalib.results import Comparison
@@ -35,21 +35,12 @@ MOST_PANELS = 30  # of all models, so that a page stays below a megabyte
 N_CLASSES = 8  # that have a diagram
 
 
-@dataclass(frozen=True)
-class Repair:
-    """The gain of recalibration, or why it is not known."""
-
-    choice: Choice | None
-    n_samples: int
-    reasons: tuple[str, ...]  # or what the fits warned of
-
-
 def run_report(arguments: argparse.Namespace) -> int:
     jobs = list(make_jobs(arguments.files))
     check_no_states(jobs, arguments)
     if arguments.output.suffix.lower() not in (".html", ".htm"):
         arguments.usage_error(f"--output is {str(arguments.output)!r}, expected a file name that ends in .html")
-    reading, options = reading_of(arguments), options_of(arguments)
+    reading, options = check_reading(arguments), make_options(arguments)
     wanted = N_CLASSES if arguments.plot_classes is None else arguments.plot_classes
     n_classes = min(wanted, max(0, MOST_PANELS // len(jobs) - 1))
     drawing = argparse.Namespace(**vars(arguments) | {"plot_classes": n_classes})
@@ -93,24 +84,20 @@ def _page(models: Sequence[Model], seen: Mapping[str, Data], arguments: argparse
 
 
 def _diagrams(models: Sequence[Model]) -> Section:
-    panels = {model.model: panels_of(model) for model in models}
+    panels = {model.model: make_panels(model) for model in models}
     parts = [_row([some[0] for some in panels.values()])]
     for name, (_, *classes) in panels.items():
         if classes:
             which = "classes" if len(classes) > 1 else "class"
             parts.append(paragraph(f"{name}: the {which} whose probabilities are off most", "small"))
-            parts.append(_row([_short(panel, name) for panel in classes]))
+            parts.append(_row([replace(panel, model=panel.model.removeprefix(f"{name}: ")) for panel in classes]))
     drawn = [panel for some in panels.values() for panel in some]
-    return Section("Where is it off?", [*parts, *(paragraph(text, "small") for text in captions_of(drawn))])
+    return Section("Where is it off?", [*parts, *(paragraph(text, "small") for text in make_captions(drawn))])
 
 
 def _row(panels: Sequence[Panel]) -> str:
     """Return a picture of each, which narrow pages put below each other."""
     return row([svg(partial(draw_panels, [panel], captioned=False), f"diagram of {panel.model}") for panel in panels])
-
-
-def _short(panel: Panel, model: str) -> Panel:
-    return replace(panel, model=panel.model.removeprefix(f"{model}: "))
 
 
 def _comparisons(seen: Mapping[str, Data], arguments: argparse.Namespace) -> Section:
@@ -124,7 +111,7 @@ def _comparisons(seen: Mapping[str, Data], arguments: argparse.Namespace) -> Sec
                 parts.append(paragraph(f"The models are not compared: {reason}", "small"))
                 return Section("Which is better?", parts)
         for metric in ("skce", "crps" if isinstance(first, Forecasts) else "brier_score"):
-            kernel = given_kernel(arguments) if metric == "skce" else None
+            kernel = make_kernel(arguments) if metric == "skce" else None
             options = MetricOptions(kernel=kernel, threads=arguments.threads, seed=arguments.seed)
             comparison = comparison_of(seen, metric, 1 - arguments.level, options)
             parts += _comparison(comparison)
@@ -151,11 +138,10 @@ def _comparison(comparison: Comparison) -> list[str]:
 def _repairs(seen: Mapping[str, Data], arguments: argparse.Namespace) -> Section:
     parts = []
     for name, data in seen.items():
-        repair = _repair(data, arguments.seed)
-        if repair.choice is None:
-            parts.append(paragraph(f"{name}: no recalibration was tried: {'; '.join(repair.reasons)}", "small"))
+        choice, n_samples, reasons = _choose_recalibrator(data, arguments.seed)
+        if choice is None:
+            parts.append(paragraph(f"{name}: no recalibration was tried: {'; '.join(reasons)}", "small"))
             continue
-        choice = repair.choice
         gain = choice.comparison.difference("chosen", "as given")
         low, high = (limit + 0.0 for limit in gain.confidence_interval)  # of no change 0, and not -0
         score = choice.score.replace("_", " ")
@@ -170,16 +156,16 @@ def _repairs(seen: Mapping[str, Data], arguments: argparse.Namespace) -> Section
             )
         parts.append(
             f"<p><strong>{escape(name)}</strong>: {escape(what)}, 95 % interval of the change {low:.3g} to {high:.3g}, "
-            f"in a {choice.n_folds}-fold cross-validation of the choice on {repair.n_samples:,} samples.</p>"
+            f"in a {choice.n_folds}-fold cross-validation of the choice on {n_samples:,} samples.</p>"
         )
         rows = [[m, f"{choice.comparison.model(m).value:.5g}"] for m in choice.comparison.ranking]
         parts.append(table(["predictions", score], rows))
-        parts += [paragraph(reason, "small") for reason in repair.reasons]
+        parts += [paragraph(reason, "small") for reason in reasons]
     return Section("Can it be repaired?", parts)
 
 
-def _repair(data: Data, seed: int) -> Repair:
-    """Choose a recalibrator by at most 500,000 probabilities of 10,000 samples, or say why none can be chosen."""
+def _choose_recalibrator(data: Data, seed: int) -> tuple[Choice | None, int, list[str]]:
+    """Choose by at most 500,000 probabilities of 10,000 samples; return the number of samples and warnings, too."""
     n = min(data.n, 10_000)
     if isinstance(data, Classification):
         n = min(n, max(1000, 500_000 // data.m))
@@ -189,7 +175,7 @@ def _repair(data: Data, seed: int) -> Repair:
         try:
             choice = choose(*data.take(rows).as_given(), seed=seed)
         except (ValueError, TypeError, NotImplementedError) as error:
-            return Repair(None, n, (message_of(error),))
+            return None, n, [format_error(error)]
     # Fits to different folds warn of the same, with other numbers.
     kinds = {warning.category: str(warning.message) for warning in warned}
-    return Repair(choice, n, tuple(kinds.values()))
+    return choice, n, list(kinds.values())

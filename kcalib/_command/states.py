@@ -13,16 +13,16 @@ from typing import Any
 
 from kcalib import streaming
 from kcalib._backend.files import printable
-from kcalib._command.arguments import STATE, given_kernel, given_options
+from kcalib._command.arguments import STATE, get_state_options, make_kernel
 from kcalib._command.evaluate import write_results
 from kcalib._command.files import open_file
 from kcalib._command.jobs import (
     Failure,
     Model,
+    check_reading,
     check_same_kind,
     collect_failures,
     make_jobs,
-    reading_of,
     translate,
     translate_errors,
 )
@@ -32,11 +32,11 @@ from kcalib._command.streamed import (
     LOG_SECONDS,
     AnyState,
     check_samples,
+    evaluate_state,
+    get_noun,
     make_state_for,
-    model_of_state,
-    noun_of,
 )
-from kcalib._command.streams import BAD_INPUT, DONE, message_of, write
+from kcalib._command.streams import BAD_INPUT, DONE, format_error, write
 from kcalib._input.columns import FileError
 from kcalib._input.source import Source
 from kcalib.bandwidth import NoLengthScaleError
@@ -49,7 +49,7 @@ FIRST_ROWS = 2000  # of other predictions, whose median distance is the bandwidt
 
 def run_update(arguments: argparse.Namespace) -> int:
     failures: list[Failure] = []
-    reading_of(arguments)  # usage errors
+    check_reading(arguments)  # usage errors
     with collect_failures(failures, arguments.file):
         samples = open_file(arguments.file, vars(arguments))
         check_samples(samples, arguments)
@@ -134,7 +134,7 @@ def _check_options(state: AnyState, samples: Source, arguments: argparse.Namespa
     own, other = _kind(options), _kind(samples)
     if own not in (other, "None distributions"):  # a state without rows has no family yet
         raise FileError(f"is a state of {own}, but {arguments.file} holds predictions of {other}")
-    for name, value in given_options(arguments).items():
+    for name, value in get_state_options(arguments).items():
         if getattr(options, name) != value:
             raise FileError(f"has {flag(name)} {getattr(options, name)}, not {value}; leave {flag(name)} out")
     for name, kernel in _kernels(samples, arguments).items():
@@ -154,7 +154,7 @@ def _kind(holder: Any) -> str:
 def _kernels(samples: Source, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the kernels whose bandwidths are given, as a number or by a file."""
     if arguments.bandwidth_of is None:
-        return {"kernel": given_kernel(arguments)}
+        return {"kernel": make_kernel(arguments)}
     try:
         if arguments.bandwidth_of.endswith(STATE):
             state = next(iter(_models_of(streaming.load(arguments.bandwidth_of)).values()))
@@ -180,7 +180,7 @@ def _kernels(samples: Source, arguments: argparse.Namespace) -> dict[str, Any]:
         names = ("kernel", "target_kernel") if samples.prediction is not None else ("kernel",)
         return {name: getattr(options, name) for name in names}
     except (OSError, ValueError, TypeError) as error:
-        reason = message_of(error) if isinstance(error, OSError) else translate(error)
+        reason = format_error(error) if isinstance(error, OSError) else translate(error)
         raise FileError(f"--bandwidth-of {arguments.bandwidth_of}: {reason}") from None
 
 
@@ -224,9 +224,9 @@ def run_show(arguments: argparse.Namespace) -> int:
     for job in make_jobs(arguments.files) if not failures else ():
         with collect_failures(failures, job.file), translate_errors():
             for name, state in _models_of(streaming.load(job.path)).items():
-                check_same_kind(noun_of(state), models, arguments)
+                check_same_kind(get_noun(state), models, arguments)
                 model = f"{job.model}: {name}" if name else job.model
-                models.append(model_of_state(state, replace(job, model=printable(model)), arguments))
+                models.append(evaluate_state(state, replace(job, model=printable(model)), arguments))
                 seeds.add(state.options.seed)
     arguments.seed = seeds.pop() if len(seeds) == 1 else None
     return write_results(models, failures, arguments)

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from kcalib._backend.faults import shown_size
-from kcalib._command.arguments import GIVEN, STREAMED_FROM, given_kernel, given_options
+from kcalib._command.arguments import STATE_OPTIONS, STREAMED_FROM, get_state_options, make_kernel
 from kcalib._command.files import STDIN, open_file
 from kcalib._command.jobs import Job, Model, check_same_kind, translate, translate_errors
-from kcalib._command.kinds import check_dimensions, check_for_forecasts, picture_of_state
+from kcalib._command.kinds import check_dimensions, check_for_forecasts, draw_state
 from kcalib._command.method_options import flag
 from kcalib._command.streams import report
 from kcalib._input.columns import FileError
@@ -32,9 +32,8 @@ AnyState = CalibrationState | ForecastState  # of one model
 def make_state_for(samples: Source, arguments: argparse.Namespace, **more: Any) -> AnyState:
     """Make an empty state of the kind that the samples need."""
     check_samples(samples, arguments)
-    if samples.prediction is None:
-        return make_state(CalibrationState, samples, arguments, **more)
-    return make_state(ForecastState, samples, arguments, **more)
+    kind: type[AnyState] = CalibrationState if samples.prediction is None else ForecastState
+    return make_state(kind, samples, arguments, **more)
 
 
 def check_samples(samples: Source, arguments: argparse.Namespace) -> None:
@@ -51,18 +50,16 @@ def check_samples(samples: Source, arguments: argparse.Namespace) -> None:
 
 def make_state(kind: type[State], samples: Source, arguments: argparse.Namespace, **more: Any) -> State:
     """Make an empty state with the options that are given."""
-    options = {name: value for name, value in given_options(arguments).items() if name not in more}
-    make: Any = kind
+    options = get_state_options(arguments) | more | {"threads": arguments.threads}
+    if samples.prediction is None:
+        options["n_classes"] = samples.n_classes
+    else:
+        options.pop("lens", None)
     try:
-        if samples.prediction is not None:
-            options.pop("lens", None)
-            state: State = make(**options, **more, threads=arguments.threads)
-        else:
-            state = make(samples.n_classes, **options, **more, threads=arguments.threads)
-        return state
+        return kind(**options)
     except ValueError as error:
         message = translate(error)
-        for name in GIVEN:
+        for name in STATE_OPTIONS:
             message = message.replace(f"`{name}`", flag(name))
         arguments.usage_error(message)
         raise AssertionError("unreachable: a usage error ends the command") from None
@@ -88,8 +85,7 @@ def check_streaming(arguments: argparse.Namespace, unable: str | None) -> None:
                 arguments.usage_error(f"--{name} is for samples that are read in pieces, not for --no-stream")
             arguments.stream = True
     if arguments.checkpoint is None and (arguments.resume or arguments.checkpoint_every):
-        given = "--resume" if arguments.resume else "--checkpoint-every"
-        arguments.usage_error(f"{given} needs --checkpoint FILE")
+        arguments.usage_error(f"{'--resume' if arguments.resume else '--checkpoint-every'} needs --checkpoint FILE")
     if arguments.stream and unable is not None:
         arguments.usage_error(f"{unable} needs all samples at once; leave it out, or --stream")
 
@@ -116,11 +112,11 @@ def evaluate_in_chunks(job: Job, arguments: argparse.Namespace, models: Sequence
     check_same_kind(Classification.noun if samples.prediction is None else Forecasts.noun, models, arguments)
     if samples.prediction is not None and samples.n is not None:  # before the work, not after it
         check_dimensions(samples.read(0, 1)[1].n_dims, arguments)
-    state = make_state_for(samples, arguments, kernel=given_kernel(arguments))
+    state = make_state_for(samples, arguments, kernel=make_kernel(arguments))
     if job.path == STDIN and arguments.checkpoint is not None:
         raise FileError("standard input cannot be read again, so there is no --checkpoint; write it to a file")
     with translate_errors():
-        return model_of_state(add_rows(state, samples, arguments), job, arguments)
+        return evaluate_state(add_rows(state, samples, arguments), job, arguments)
 
 
 def add_rows(state: State, samples: Source | Mapping[str, Source], arguments: argparse.Namespace) -> State:
@@ -147,19 +143,13 @@ def add_rows(state: State, samples: Source | Mapping[str, Source], arguments: ar
     return state
 
 
-def noun_of(state: AnyState) -> str:
+def get_noun(state: AnyState) -> str:
     return Forecasts.noun if isinstance(state, ForecastState) else Classification.noun
 
 
-def model_of_state(state: AnyState, job: Job, arguments: argparse.Namespace) -> Model:
+def evaluate_state(state: AnyState, job: Job, arguments: argparse.Namespace) -> Model:
     evaluation = state.result(level=arguments.level, tolerance=arguments.tolerance)
     if isinstance(evaluation, ForecastEvaluation):
         check_dimensions(evaluation.n_dims, arguments)
-    picture = None if arguments.plot is None else picture_of_state(state, arguments)
-    return Model(
-        job.model,
-        job.file,
-        noun_of(state),
-        evaluation,
-        picture,
-    )
+    picture = None if arguments.plot is None else draw_state(state, arguments)
+    return Model(job.model, job.file, get_noun(state), evaluation, picture)

@@ -1,22 +1,25 @@
-"""Exit codes, and what is written to standard output and standard error."""
+"""Exit codes, what is written to standard output and standard error, and suggestions for unknown words."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from kcalib._backend.files import printable
-from kcalib._command.nearest import nearest_file
+from kcalib._backend.options import most_like
 
 DONE, BAD_INPUT, USAGE, MISCALIBRATED, SAVED, INTERRUPTED = 0, 1, 2, 3, 75, 130  # 75: EX_TEMPFAIL
 
 
-def message_of(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """Return the message of an error in one line."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     if isinstance(error, FileNotFoundError) and isinstance(error.filename, str):
-        text += nearest_file(error.filename)
+        text += suggest_file(error.filename)
     text = "; ".join([text, *getattr(error, "__notes__", ())])
     if isinstance(error, MemoryError):
         text = f"not enough memory ({text})" if text else "not enough memory"
@@ -39,7 +42,7 @@ def write(text: str) -> bool:
         # Python flushes again when it ends: give it something to flush into.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
-            report(f"error: standard output: {message_of(error)}")
+            report(f"error: standard output: {format_error(error)}")
             return False
     return True
 
@@ -47,3 +50,22 @@ def write(text: str) -> bool:
 def _encodable(text: str, stream: Any) -> str:
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """Return the end of a message that suggests the most similar known word, if there is one."""
+    match = most_like(word, known)
+    return "" if match is None else f"; did you mean {match}?"
+
+
+def suggest_file(name: str) -> str:
+    """Return the same for a missing file, among at most 20,000 files of its folder."""
+    path = Path(name)
+    try:
+        with os.scandir(path.parent) as entries:
+            files = [entry.name for entry in islice(entries, 20_000)]
+    except FileNotFoundError:
+        return f"; there is no folder {str(path.parent)!r}"
+    except OSError:
+        return ""
+    return suggest(path.name, files)

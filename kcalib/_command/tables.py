@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from kcalib._command.jobs import Model
 from kcalib.lenses import Canonical
-from kcalib.report.summary import aligned
+from kcalib.report.summary import align
 from kcalib.results import CalibrationTestResult, Comparison
 
 TEXTS = ("model", "predicted", "release", "evaluated", "verdict")  # columns that are no numbers
@@ -23,12 +23,12 @@ def evaluations_report(models: Sequence[Model], arguments: argparse.Namespace) -
     """Return a table for each kind of model, and below it what was done."""
     width = terminal_width()
     kind = operator.attrgetter("noun")
-    kinds = [list(some) for _, some in itertools.groupby(sorted(models, key=kind), kind)]
+    kinds = [list(group) for _, group in itertools.groupby(sorted(models, key=kind), kind)]
     return "\n".join(
-        format_table([_row(model) for model in some], width)
+        format_table([_row(model) for model in group], width)
         + "\n"
-        + "".join(line + "\n" for line in _remarks(some, arguments, min(width, 120)))
-        for some in kinds
+        + "".join(line + "\n" for line in _remarks(group, arguments, min(width, 120)))
+        for group in kinds
     )
 
 
@@ -52,10 +52,12 @@ def _row(model: Model) -> dict[str, str]:
 def format_table(rows: Sequence[dict[str, str]], width: int) -> str:
     """Return a table with a row for each model, or on a narrow terminal with a column for each, as many as fit."""
     headers = list(rows[0])
-    wide = aligned([headers, *(list(row.values()) for row in rows)], [header in TEXTS for header in headers])
+    wide = align([headers, *(list(row.values()) for row in rows)], [header in TEXTS for header in headers])
     if max(map(len, wide)) <= width:
         return "\n".join(wide) + "\n"
-    columns = [_column(list(row.values())) for row in rows]
+    columns = []
+    for *cells, verdict in (list(row.values()) for row in rows):  # the verdict on several lines
+        columns.append([*cells, *textwrap.wrap(verdict, max(16, *map(len, cells)), break_long_words=False)])
     widths = [max(map(len, column)) + len(GAP) for column in columns]
     room = width - max(map(len, headers))
     if max(widths) > room:
@@ -69,15 +71,10 @@ def format_table(rows: Sequence[dict[str, str]], width: int) -> str:
         group = columns[start:stop]
         length = max(map(len, group))
         group = [[*headers, *[""] * (length - len(headers))], *(c + [""] * (length - len(c)) for c in group)]
-        lines = aligned(list(zip(*group, strict=True)), [True] + [False] * (stop - start))
+        lines = align(list(zip(*group, strict=True)), [True] + [False] * (stop - start))
         parts.append("\n".join(lines) + "\n")
         start = stop
     return "\n".join(parts)
-
-
-def _column(cells: list[str]) -> list[str]:
-    """Stack the cells of a model, the verdict on several lines."""
-    return [*cells[:-1], *textwrap.wrap(cells[-1], max(16, *map(len, cells[:-1])), break_long_words=False)]
 
 
 def _remarks(models: Sequence[Model], arguments: argparse.Namespace, width: int) -> list[str]:
@@ -116,14 +113,14 @@ def _remarks(models: Sequence[Model], arguments: argparse.Namespace, width: int)
 def _tests(tests: Sequence[CalibrationTestResult]) -> Iterator[str]:
     """Describe the tests, once for each method."""
     for method in dict.fromkeys(test.method for test in tests):
-        some = [test for test in tests if test.method == method]
+        group = [test for test in tests if test.method == method]
         what = "all samples" if method == "features" else "all pairs"
-        blocks = sorted({test.block_size for test in some if test.block_size is not None})
+        blocks = sorted({test.block_size for test in group if test.block_size is not None})
         if blocks:
             sizes = str(blocks[0]) if len(blocks) == 1 else f"{blocks[0]} to {blocks[-1]}"
-            yield f"{method} test, blocks of {sizes} samples, permuted with seed {some[0].seed}"
-        elif some[0].n_resamples is not None:
-            yield f"{method} test of {what}, {some[0].n_resamples} draws with seed {some[0].seed}"
+            yield f"{method} test, blocks of {sizes} samples, permuted with seed {group[0].seed}"
+        elif group[0].n_resamples is not None:
+            yield f"{method} test of {what}, {group[0].n_resamples} draws with seed {group[0].seed}"
         else:
             yield f"{method} test of {what}"
 

@@ -63,7 +63,7 @@ class Columns:
         """Ends the message that no predictions are found."""
         return ""
 
-    def nearest_file(self, name: str) -> str:
+    def suggest_file(self, name: str) -> str:
         """End the message that there is no file of this name."""
         return ""
 

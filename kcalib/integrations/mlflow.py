@@ -9,14 +9,14 @@ import numpy as np
 from mlflow.models import make_metric
 
 import kcalib
-from kcalib._command.machine import finite
+from kcalib._command.machine import without_infinity
 from kcalib.integrations._measures import measure_of_classes
 
 __all__ = ["artifacts", "metric"]
 
 
 def metric(name: str = "skce", **options: Any) -> Any:
-    """A measure as an extra metric.
+    """Make an extra metric from a measure.
 
     Predictions are a column of probabilities of the second of two classes, or of rows of class probabilities, as
     ``list(p)`` makes them.
@@ -61,7 +61,7 @@ def metric(name: str = "skce", **options: Any) -> Any:
 
 
 def artifacts(eval_df: Any, builtin_metrics: Any, artifacts_dir: Any, **options: Any) -> dict[str, Any]:
-    """`kcalib.evaluate` as JSON, as the command writes it, and the reliability diagram as a picture.
+    """Write `kcalib.evaluate` as JSON, as the command does, and draw the reliability diagram.
 
     Parameters
     ----------
@@ -89,13 +89,13 @@ def artifacts(eval_df: Any, builtin_metrics: Any, artifacts_dir: Any, **options:
     y_true, y_pred = np.asarray(eval_df["target"]), _rows(eval_df["prediction"])
     shared = {name: options[name] for name in ("classes", "from_logits", "lens", "n_bins") if name in options}
     return {
-        "kcalib_evaluation": finite(asdict(kcalib.evaluate(y_true, y_pred, **options))),
+        "kcalib_evaluation": without_infinity(asdict(kcalib.evaluate(y_true, y_pred, **options))),
         "kcalib_reliability": kcalib.reliability(y_true, y_pred, **shared).plot().figure,
     }
 
 
 def _rows(predictions: Any) -> np.ndarray:
-    """Numbers as they are, rows one below the other."""
+    """Stack rows; leave numbers as they are."""
     values = np.asarray(predictions)
     if values.dtype != object:
         return values

@@ -528,7 +528,7 @@ class CalibrationTest(_Calibration):
     ) -> None:
         super().__init__(num_classes, from_logits, ignore_index, **kwargs)
         _check_bandwidth(kernel)
-        self._state_options = {"kernel": kernel, "n_columns": n_columns, "n_bins": n_bins, "lens": lens}
+        self._state_options: dict[str, Any] = {"kernel": kernel, "n_columns": n_columns, "n_bins": n_bins, "lens": lens}
         self._state_options |= {"n_resamples": n_resamples, "seed": seed}
         self.part = part
         self._state = self._make_empty()

@@ -82,7 +82,7 @@ class Tones:
 def plot_diagram(
     diagram: Any, ax: Any, labels: tuple[str, str], color: Any, histogram: bool, legend: bool, scale: str
 ) -> Any:
-    """`kcalib.ReliabilityDiagram.plot`; `labels` are those of the two axes."""
+    """Draw what `kcalib.ReliabilityDiagram.plot` returns; `labels` are those of the two axes."""
     check_choice("scale", scale, SCALES)
     below = "density" if scale == "logit" else "share"
     draw, draw_below = partial(draw_diagram, scale=scale), partial(draw_histogram, scale=scale)
@@ -90,7 +90,7 @@ def plot_diagram(
 
 
 def plot_quantiles(curve: Any, ax: Any, color: Any, histogram: bool, legend: bool) -> Any:
-    """`kcalib.QuantileCalibration.plot`."""
+    """Draw what `kcalib.QuantileCalibration.plot` returns."""
     labels = ("predicted quantile level", "observed coverage", "share")
     return _plot(curve, ax, labels, color, draw_quantiles, draw_pit if histogram else None, legend)
 
@@ -107,25 +107,25 @@ def _plot(
     """Draw both diagrams in the cell of `ax`; `draw` returns the handles of the legend."""
     require_matplotlib()
     ax = new_figure(4.6, 5.9).add_subplot() if ax is None else ax
-    below = None if draw_below is None else axes_below(ax)
+    below = None if draw_below is None else split_axes(ax)
     color = Tones.of(ax).verdict(False) if color is None else color
     handles = draw(ax, diagram, color)
     if legend:
-        explain(ax, handles)
+        draw_legend(ax, handles)
     if draw_below is not None:
         draw_below(below, diagram, color)
-    name_axes(ax, below, labels)
+    label_axes(ax, below, labels)
     return ax
 
 
-def explain(ax: Any, handles: Sequence[Any]) -> None:
-    """A legend above the diagram, where no data are."""
+def draw_legend(ax: Any, handles: Sequence[Any]) -> None:
+    """Draw a legend above the diagram, where no data are."""
     place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2}
     ax.legend(handles=handles, **place, fontsize=8.5, frameon=False)
 
 
-def name_axes(ax: Any, below: Any, labels: tuple[str, str, str]) -> None:
-    """Labels of a diagram, and of the histogram below it if there is one."""
+def label_axes(ax: Any, below: Any, labels: tuple[str, str, str]) -> None:
+    """Label the axes of a diagram, and of the histogram below it if there is one."""
     ax.set_ylabel(labels[1])
     if below is None:
         ax.set_xlabel(labels[0])
@@ -145,8 +145,8 @@ def new_figure(width: float, height: float, layout: Any = "constrained", dpi: fl
     return figure
 
 
-def axes_below(ax: Any) -> Any:
-    """Axes in the lower part of the cell that `ax` fills; it keeps the upper one."""
+def split_axes(ax: Any) -> Any:
+    """Add axes in the lower part of the cell that `ax` fills; `ax` keeps the upper one."""
     cell = ax.get_subplotspec()
     if cell is None:
         raise ValueError("`ax` is no cell of a grid, as of `subplots`, that can be split; pass histogram=False")
@@ -156,7 +156,7 @@ def axes_below(ax: Any) -> Any:
 
 
 def draw_diagram(axes: Any, diagram: Any, color: Any, scale: str = "linear") -> list[Any]:
-    """Consistency band, diagonal, points with confidence intervals; isotonic regression has a line for each block."""
+    """Draw band, diagonal and points with confidence intervals; of isotonic regression a line for each block."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -167,18 +167,18 @@ def draw_diagram(axes: Any, diagram: Any, color: Any, scale: str = "linear") -> 
     draw = _draw_regression if diagram.binning == "isotonic" else _draw_bins
     draw(axes, diagram, color, tones.grey(BAND), span)
     axes.set(xlim=span, ylim=span)
-    bare(axes, tones)
+    simplify_axes(axes, tones)
     for axis in (axes.xaxis, axes.yaxis):
         set_ticks(axis, scale, span)
 
     level = f"{100 * diagram.confidence_level:g} %"
     kind = ", all bins at once" if diagram.simultaneous else ""
-    explained: list[Any] = []
+    handles: list[Any] = []
     if diagram.consistency_band is not None:
-        explained.append(Patch(color=tones.grey(BAND), label=f"{level} consistency band{kind}"))
+        handles.append(Patch(color=tones.grey(BAND), label=f"{level} consistency band{kind}"))
     if diagram.confidence_band is not None:
-        explained.append(Line2D([], [], color=color, linewidth=1.2, label=f"{level} confidence interval{kind}"))
-    return explained
+        handles.append(Line2D([], [], color=color, linewidth=1.2, label=f"{level} confidence interval{kind}"))
+    return handles
 
 
 def _span(diagram: Any, scale: str) -> tuple[float, float]:
@@ -212,12 +212,6 @@ def set_ticks(axis: Any, scale: str, span: tuple[float, float]) -> None:
     axis.set_ticks([], minor=True)
 
 
-def _opacity(diagram: Any, used: np.ndarray) -> np.ndarray:
-    """Return the opacity of the points, which fades those of few samples."""
-    share = diagram.weight[used] / np.sum(diagram.weight)
-    return np.clip(share * np.count_nonzero(used) / SPARSE, FAINTEST, 1)
-
-
 def _draw_bins(axes: Any, diagram: Any, color: Any, band: Any, span: tuple[float, float]) -> None:
     from matplotlib.collections import LineCollection
     from matplotlib.colors import to_rgb
@@ -228,7 +222,8 @@ def _draw_bins(axes: Any, diagram: Any, color: Any, band: Any, span: tuple[float
         low, high = (np.clip(limit[used], *span) for limit in diagram.consistency_band)
         left, width = _bars(diagram, used, x, span)
         axes.bar(left, high - low, width, low, align="edge", color=band, linewidth=0, zorder=1)
-    opacity = _opacity(diagram, used)
+    share = diagram.weight[used] / np.sum(diagram.weight)
+    opacity = np.clip(share * np.count_nonzero(used) / SPARSE, FAINTEST, 1)  # fades points of few samples
     colors = [(*to_rgb(color), alpha) for alpha in opacity]
     if diagram.confidence_band is not None:
         low, high = (np.clip(limit[used], *span) for limit in diagram.confidence_band)
@@ -236,7 +231,6 @@ def _draw_bins(axes: Any, diagram: Any, color: Any, band: Any, span: tuple[float
     points = np.stack((x, y), axis=1)
     links = [(*to_rgb(color), 0.45 * alpha) for alpha in np.minimum(opacity[1:], opacity[:-1])]
     axes.add_collection(LineCollection(list(pairwise(points)), colors=links, linewidths=0.8, zorder=3))
-    share = diagram.weight[used] / np.sum(diagram.weight)
     axes.scatter(x, y, 10 + 50 * share, color=colors, zorder=4, clip_on=False)
 
 
@@ -262,14 +256,13 @@ def _draw_regression(axes: Any, diagram: Any, color: Any, band: Any, span: tuple
     axes.plot(x.T, y.T, color=color, linewidth=2.6, solid_capstyle="round", zorder=4)
 
 
-def overconfidence(diagram: Any) -> float:
-    """Mean confidence minus mean frequency."""
-    gaps = diagram.weight * (diagram.confidence - diagram.frequency)
-    return float(np.nansum(gaps) / np.sum(diagram.weight))
+def is_overconfident(diagram: Any) -> bool:
+    """Say whether the mean confidence is above the mean frequency."""
+    return bool(np.nansum(diagram.weight * (diagram.confidence - diagram.frequency)) > 0)
 
 
 def draw_histogram(axes: Any, diagram: Any, color: Any, scale: str = "linear", *, outlined: bool = False) -> None:
-    """Share of the samples in bins of equal width; on a logit scale their density, from the diagram's bins.
+    """Draw the share of the samples in bins of equal width; on a logit scale their density, from the diagram's bins.
 
     Outlines, of equal widths, do not hide those of other models.
     """
@@ -294,11 +287,11 @@ def draw_histogram(axes: Any, diagram: Any, color: Any, scale: str = "linear", *
         axes.bar(left, heights, width, align="edge", color=color, edgecolor=tones.paper, linewidth=0.5)
     axes.set(xscale=scale, xlim=span, ylim=(0, 1))
     set_ticks(axes.xaxis, scale, span)
-    bare(axes, tones)
+    simplify_axes(axes, tones)
 
 
 def draw_quantiles(axes: Any, curve: Any, color: Any) -> list[Any]:
-    """Consistency band, diagonal, observed coverage of the quantiles."""
+    """Draw the consistency band, the diagonal, and the observed coverage of the quantiles."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -308,7 +301,7 @@ def draw_quantiles(axes: Any, curve: Any, color: Any) -> list[Any]:
     axes.plot(curve.levels, curve.coverage, color=color, linewidth=0.8, alpha=0.6, zorder=3)
     axes.scatter(curve.levels, curve.coverage, 14, color=color, zorder=4, clip_on=False)
     axes.set(xlim=(0, 1), ylim=(0, 1))
-    bare(axes, tones)
+    simplify_axes(axes, tones)
     axes.set_xticks(*TICKS)
     axes.set_yticks(*TICKS)
     kind = ", all levels at once" if curve.simultaneous else ""
@@ -319,12 +312,12 @@ def draw_quantiles(axes: Any, curve: Any, color: Any) -> list[Any]:
 
 
 def is_below(curve: Any) -> bool:
-    """Whether more of the curve is below the diagonal, so that there is room above it."""
+    """Say whether more of the curve is below the diagonal, so that there is room above it."""
     return bool(np.mean(curve.coverage - curve.levels) < 0)
 
 
 def draw_pit(axes: Any, curve: Any, color: Any) -> None:
-    """Shares of PIT values in bins of equal width, and a band of what they are for a calibrated model.
+    """Draw the shares of PIT values in bins of equal width, and a band of those of a calibrated model.
 
     Each share is then binomial, as the values are independent and uniform; the band holds for each bin by itself.
     """
@@ -344,17 +337,17 @@ def draw_pit(axes: Any, curve: Any, color: Any) -> None:
     axes.axhline(1 / count, color=tones.grey(DIAGONAL), linewidth=1, linestyle=(0, (4, 3)), zorder=2)
     axes.set(xlim=(0, 1), ylim=(0, max(2.5 / count, 1.05 * float(np.max(curve.histogram)), 1.05 * high)))
     axes.set_xticks(*TICKS)
-    bare(axes, tones)
+    simplify_axes(axes, tones)
 
 
 def _diagonal(axes: Any, span: Sequence[float], tones: Tones) -> None:
-    """Straight on either scale; another model may have drawn it already."""
+    """Draw the diagonal, straight on either scale, unless another model has drawn it already."""
     if not any(line.get_gid() == "diagonal" and tuple(line.get_xdata()) == tuple(span) for line in axes.lines):
         axes.plot(span, span, color=tones.grey(DIAGONAL), linewidth=1, linestyle=(0, (4, 3)), zorder=2, gid="diagonal")
 
 
-def bare(axes: Any, tones: Tones) -> None:
-    """A faint grid, small numbers, and no box."""
+def simplify_axes(axes: Any, tones: Tones) -> None:
+    """Leave a faint grid, small numbers, and no box."""
     axes.grid(color=tones.grey(GRID), linewidth=0.6)
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=8.5, length=3)

@@ -18,7 +18,7 @@ TEXTS = ("model", "predicted")
 
 
 def page_of(evaluation: Any, beside: Sequence[Any]) -> str:
-    """`ModelEvaluation.to_html`."""
+    """Write the page that `ModelEvaluation.to_html` returns."""
     models = {"model": evaluation}
     shown = Section("Beside it", [part for result in beside for part in _of_result(result)])
     sections = [numbers(models), *([shown] if beside else []), tests(models), repeated(models, None)]
@@ -26,7 +26,7 @@ def page_of(evaluation: Any, beside: Sequence[Any]) -> str:
 
 
 def _of_result(result: Any) -> list[str]:
-    """Any result of kcalib: as it is printed, and its picture where it has one."""
+    """Show any result of kcalib as it is printed, and its picture where it has one."""
     try:
         pictures = [svg(result.plot, type(result).__name__)] if hasattr(result, "plot") else []
     except ValueError:  # a test that has drawn nothing
@@ -35,34 +35,33 @@ def _of_result(result: Any) -> list[str]:
 
 
 def verdicts(models: Mapping[str, Any]) -> list[str]:
-    """A paragraph of HTML for each model."""
-    return [_verdict(name, evaluation) for name, evaluation in models.items()]
-
-
-def _verdict(name: str, evaluation: Any) -> str:
-    tone = "bad" if evaluation.miscalibrated else "good"
-    test = evaluation.test
-    sure = f"p = {test.pvalue:.2g}, {evaluation.n_samples:,} samples"
-    if test.has_interval:
-        low, high = test.confidence_interval()
-        sure += f", SKCE {evaluation.skce.value:.2g}, 95 % interval {low:.2g} to {high:.2g}"
-    return f'<strong>{escape(name)}: <span class="{tone}">{escape(evaluation.verdict)}</span></strong> ({escape(sure)})'
+    """Write a paragraph of HTML for each model."""
+    paragraphs = []
+    for name, evaluation in models.items():
+        tone, test = "bad" if evaluation.miscalibrated else "good", evaluation.test
+        reason = f"p = {test.pvalue:.2g}, {evaluation.n_samples:,} samples"
+        if test.has_interval:
+            low, high = test.confidence_interval()
+            reason += f", SKCE {evaluation.skce.value:.2g}, 95 % interval {low:.2g} to {high:.2g}"
+        verdict = f'<span class="{tone}">{escape(evaluation.verdict)}</span>'
+        paragraphs.append(f"<strong>{escape(name)}: {verdict}</strong> ({escape(reason)})")
+    return paragraphs
 
 
 def numbers(models: Mapping[str, Any]) -> Section:
-    """A table for each kind of predictions."""
+    """Write a table for each kind of predictions."""
     kinds: dict[tuple[str, ...], dict[str, Any]] = {}
     for name, evaluation in models.items():
         kinds.setdefault(tuple(evaluation.columns()), {})[name] = evaluation
     parts = []
     for group in kinds.values():
-        rows = [{"model": name, **evaluation.columns(), **_tested(evaluation)} for name, evaluation in group.items()]
+        rows = [{"model": name, **e.columns(), **_format_skce(e)} for name, e in group.items()]
         parts.append(table(list(rows[0]), [list(row.values()) for row in rows], TEXTS))
         parts += [paragraph(text, "small") for text in dict.fromkeys(t for e in group.values() for t in e.remarks())]
     return Section("Numbers", parts)
 
 
-def _tested(evaluation: Any) -> dict[str, str]:
+def _format_skce(evaluation: Any) -> dict[str, str]:
     error = evaluation.skce.standard_error
     return {
         "SKCE": f"{evaluation.skce.value:.2e}",
@@ -72,7 +71,7 @@ def _tested(evaluation: Any) -> dict[str, str]:
 
 
 def tests(models: Mapping[str, Any]) -> Section:
-    """The law of each test under calibration, where draws show it, and what was done."""
+    """Draw the null distribution of each test, where there are draws, and say what was done."""
     parts = []
     for name, evaluation in models.items():
         test = evaluation.test
@@ -83,7 +82,7 @@ def tests(models: Mapping[str, Any]) -> Section:
 
 
 def repeated(models: Mapping[str, Any], command: str | None) -> Section:
-    """What was computed, with which versions, and how to do it again."""
+    """Say what was computed, with which versions, and how to do it again."""
     lines = [] if command is None else [command, ""]
     lines.append(", ".join([*(f"{name} {version}" for name, version in versions().items()), machine()]))
     for name, evaluation in models.items():

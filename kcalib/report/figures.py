@@ -24,8 +24,8 @@ from kcalib.report.diagrams import (
     draw_pit,
     draw_quantiles,
     is_below,
+    is_overconfident,
     new_figure,
-    overconfidence,
     require_matplotlib,
 )
 
@@ -39,7 +39,6 @@ PANEL_SIZE = (3.1, 4.35)  # inches
 DPI = 160
 MOST_PIXELS = 60_000  # of one side; the renderer ends at 2**16
 CAPTION = 0.75  # from the paper, 0, to the text, 1
-UPPER_LEFT, LOWER_RIGHT = (0.04, 0.96, "left", "top"), (0.96, 0.04, "right", "bottom")
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Style:
     labels: tuple[str, str, str]  # of the axes: below, at the left, and at the left of the histogram
     draw: Callable[[Any, Any, str], Any]  # axes, diagram, color
     draw_below: Callable[[Any, Any, str], None]  # the same for the histogram
-    corner: Callable[[Panel], tuple[float, float, str, str]]  # for the notes: position and alignment
+    is_empty_above: Callable[[Panel], bool]  # whether the notes have room in the upper left corner
     margin: float = 0.62  # inches at the left of a panel, for the numbers of its axis
 
 
@@ -68,27 +67,12 @@ class Panel:
 
 
 def plot_reliability(panels: Sequence[Panel], path: str | os.PathLike[str], theme: str = "light") -> None:
-    """Draw a reliability diagram and a histogram of confidences for each model, or quantile calibration curves.
-
-    Parameters
-    ----------
-    panels : sequence of Panel
-        At least one, drawn in rows of at most `MOST_COLUMNS`.
-    path : path-like
-        File to write, with one of `SUFFIXES`.
-    theme : str
-        One of `THEMES`.
-
-    Raises
-    ------
-    PlotError
-        If matplotlib is missing, or the file cannot be written.
-    """
+    """Draw the panels in rows into a file with one of `SUFFIXES`; a PlotError says why that cannot be done."""
     save(lambda: draw_panels(panels), path, theme)
 
 
 def save(draw: Callable[[], Any], path: str | os.PathLike[str], theme: str) -> None:
-    """Write the figure that `draw` returns, whole or not at all; raises as `plot_reliability`."""
+    """Write the figure that `draw` returns, whole or not at all."""
     require_matplotlib()
     import matplotlib.style
 
@@ -105,17 +89,17 @@ def save(draw: Callable[[], Any], path: str | os.PathLike[str], theme: str) -> N
         raise PlotError(f"cannot write the picture: {error}") from None
 
 
-def captions_of(panels: Sequence[Panel]) -> list[str]:
-    """What is drawn, a line for each kind of diagrams."""
+def make_captions(panels: Sequence[Panel]) -> list[str]:
+    """Say what is drawn, a line for each kind of diagrams."""
     kinds = dict.fromkeys((panel.style.what, panel.style.caption) for panel in panels)
     return [text if len(kinds) == 1 else f"{what}: {text}" for what, text in kinds]
 
 
 def draw_panels(panels: Sequence[Panel], *, captioned: bool = True) -> Any:
-    """A figure of them, in rows."""
+    """Draw the panels in rows, and return the figure."""
     rows = math.ceil(len(panels) / MOST_COLUMNS)
     columns = math.ceil(len(panels) / rows)
-    captions = captions_of(panels) if captioned else ()
+    captions = make_captions(panels) if captioned else ()
     caption = [line for text in captions for line in textwrap.wrap(text, 48 * columns)]
     margin = max(panel.style.margin for panel in panels)
     width = PANEL_SIZE[0] * columns + margin - 0.27
@@ -150,12 +134,13 @@ def _draw_panel(diagram: Any, histogram: Any, panel: Panel) -> None:
     color = tones.verdict(panel.miscalibrated)
     panel.style.draw(diagram, panel.diagram, color)
     diagram.tick_params(labelbottom=False)
-    diagram.set_title(_shortened(panel.model), fontsize=10, fontweight="bold", pad=19, parse_math=False)
+    diagram.set_title(_shorten(panel.model), fontsize=10, fontweight="bold", pad=19, parse_math=False)
     diagram.annotate(
         panel.verdict, (0.5, 1), (0, 5), "axes fraction", "offset points",
         ha="center", va="bottom", fontsize=8.5, color=color, parse_math=False,
     )  # fmt: skip
-    x, y, horizontal, vertical = panel.style.corner(panel)
+    corner = (0.04, 0.96, "left", "top") if panel.style.is_empty_above(panel) else (0.96, 0.04, "right", "bottom")
+    x, y, horizontal, vertical = corner
     diagram.text(
         x, y, "\n".join(panel.notes), transform=diagram.transAxes, ha=horizontal, va=vertical, fontsize=8.5,
         linespacing=1.25, zorder=5, parse_math=False,
@@ -165,15 +150,6 @@ def _draw_panel(diagram: Any, histogram: Any, panel: Panel) -> None:
     histogram.set_xlabel(panel.style.labels[0])
 
 
-def _reliability_corner(panel: Panel) -> tuple[float, float, str, str]:
-    over = panel.miscalibrated and overconfidence(panel.diagram) > 0
-    return UPPER_LEFT if over else LOWER_RIGHT
-
-
-def _quantile_corner(panel: Panel) -> tuple[float, float, str, str]:
-    return UPPER_LEFT if is_below(panel.diagram) else LOWER_RIGHT
-
-
 RELIABILITY = Style(
     what="Classes",
     caption="points: accuracy in a bin, faint if it has few samples, with its 95 % confidence interval; grey: 95 % of "
@@ -181,7 +157,7 @@ RELIABILITY = Style(
     labels=("confidence", "accuracy", "share"),
     draw=draw_diagram,
     draw_below=draw_histogram,
-    corner=_reliability_corner,
+    is_empty_above=lambda panel: panel.miscalibrated and is_overconfident(panel.diagram),
 )
 RELIABILITY_ON_LOGITS = replace(
     RELIABILITY,
@@ -198,11 +174,11 @@ QUANTILES = Style(
     labels=("predicted quantile level", "coverage", "share"),
     draw=draw_quantiles,
     draw_below=draw_pit,
-    corner=_quantile_corner,
+    is_empty_above=lambda panel: is_below(panel.diagram),
 )
 
 
-def _shortened(name: str, length: int = 28) -> str:
-    """Both ends of a long name: models often differ in the last letters only."""
+def _shorten(name: str, length: int = 28) -> str:
+    """Return both ends of a long name: models often differ in the last letters only."""
     half = (length - 3) // 2
     return name if len(name) <= length else f"{name[:half]}...{name[-half:]}"

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kcalib.report.diagrams import DIAGONAL, Tones, bare, new_figure
+from kcalib.report.diagrams import DIAGONAL, Tones, new_figure, simplify_axes
 from kcalib.report.figures import CAPTION
 
 WIDTH, HEIGHT = 8.6, 2.5  # inches of a model
@@ -39,7 +39,7 @@ class Release:
 
 
 def draw_history(models: Mapping[str, Sequence[Release]], scores: Mapping[str, tuple[str, str]]) -> Any:
-    """A figure with a row for each model; `scores` has the number beside its SKCE, and its label."""
+    """Draw a row for each model; `scores` has the number next to its SKCE, and its label."""
     figure = new_figure(WIDTH, HEIGHT * len(models) + 0.2, dpi=160)
     axes = figure.subplots(len(models), 2, squeeze=False)
     for (left, right), (model, releases) in zip(axes, models.items(), strict=True):
@@ -63,7 +63,7 @@ def draw_history(models: Mapping[str, Sequence[Release]], scores: Mapping[str, t
             turned = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if len("".join(names)) > LONG else {}
             ax.set_xticks(range(0, len(releases), step), names, fontsize=8, parse_math=False, **turned)
             ax.margins(x=0.06)
-            bare(ax, tones)
+            simplify_axes(ax, tones)
     caption = "orange: verdict 'miscalibrated'; blue: no evidence against calibration, or within the tolerance"
     figure.supxlabel(caption, fontsize=8, color=tones.grey(CAPTION))
     return figure

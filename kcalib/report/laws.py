@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from kcalib.report.diagrams import BAND, DIAGONAL, Tones, bare, new_figure
+from kcalib.report.diagrams import BAND, DIAGONAL, Tones, new_figure, simplify_axes
 
 UPPER = 0.95  # of calibrated models are below this mark
 SEEN = 1e-3  # of the width of the law, that is a pixel or so
@@ -17,7 +17,7 @@ ROOM = 0.22  # of the width of the axes, for the text of a mark
 
 
 def draw_law(test: Any, axes: Any = None) -> Any:
-    """What the statistic of calibrated models is, by the draws of a test, and where the observed one lies: the axes."""
+    """Draw the null distribution of a test by its draws, and the observed statistic; return the axes."""
     axes = new_figure(6.2, 2.1).add_subplot() if axes is None else axes
     tones = Tones.of(axes)
     quantiles = np.asarray(test.null_quantiles)[::2]
@@ -43,7 +43,7 @@ def draw_law(test: Any, axes: Any = None) -> Any:
             text, (x, 1), (-3 if right else 3, -14 if turned else -2), ("data", "axes fraction"), "offset points",
             ha="right" if right else "left", va="top", fontsize=8.5, color=tone or tones.grey(DIAGONAL),
         )  # fmt: skip
-    bare(axes, tones)
+    simplify_axes(axes, tones)
     return axes
 
 
@@ -53,18 +53,18 @@ def _bars(quantiles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     A statistic of few values, such as that of saturated predictions, has many equal quantiles; if all are there is one
     edge, and no bar.
     """
-    least, kept = SEEN * float(np.ptp(quantiles)), [0]
+    least, distinct = SEEN * float(np.ptp(quantiles)), [0]
     for i, quantile in enumerate(quantiles):
-        if quantile - quantiles[kept[-1]] > least:
-            kept.append(i)
-    edges, counts = quantiles[kept], np.diff([*kept[:-1], len(quantiles) - 1])
-    if len(kept) > 1:
+        if quantile - quantiles[distinct[-1]] > least:
+            distinct.append(i)
+    edges, counts = quantiles[distinct], np.diff([*distinct[:-1], len(quantiles) - 1])
+    if len(distinct) > 1:
         edges[-1] = quantiles[-1]
-    return edges, counts[: len(kept) - 1] / (len(quantiles) - 1) / np.diff(edges)
+    return edges, counts[: len(distinct) - 1] / (len(quantiles) - 1) / np.diff(edges)
 
 
 def draw_intervals(comparison: Any, axes: Any = None) -> Any:
-    """The value of each model with its interval, best first: the axes."""
+    """Draw the value of each model with its interval, best first; return the axes."""
     names = comparison.ranking
     axes = new_figure(6.2, 0.75 + 0.3 * len(names)).add_subplot() if axes is None else axes
     tones = Tones.of(axes)
@@ -74,5 +74,5 @@ def draw_intervals(comparison: Any, axes: Any = None) -> Any:
         axes.plot([model.value], [row], "o", color=tones.verdict(False), markersize=5)
     axes.set_yticks(range(len(names)), names, parse_math=False)
     axes.set(ylim=(len(names) - 0.5, -0.5), xlabel=comparison.metric)
-    bare(axes, tones)
+    simplify_axes(axes, tones)
     return axes

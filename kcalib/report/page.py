@@ -58,7 +58,7 @@ class Section:
 
 
 def document(title: str, lead: Sequence[str], sections: Sequence[Section]) -> str:
-    """The page; `lead` are paragraphs of HTML that are read first."""
+    """Write the page; `lead` are paragraphs of HTML that are read first."""
     body = [f"<h1>{escape(title)}</h1>", '<div class="lead">', *(f"<p>{text}</p>" for text in lead), "</div>"]
     for section in sections:
         body += ["<section>", f"<h2>{escape(section.title)}</h2>", *section.parts, "</section>"]
@@ -74,12 +74,12 @@ def document(title: str, lead: Sequence[str], sections: Sequence[Section]) -> st
 
 
 def paragraph(text: str, style: str = "") -> str:
-    """Of plain text."""
+    """Write a paragraph of plain text."""
     return f"<p{f' class={chr(34)}{style}{chr(34)}' if style else ''}>{escape(text)}</p>"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], texts: Sequence[str] = ()) -> str:
-    """Of plain text; the columns whose headers are in `texts` hold no numbers."""
+    """Write a table of plain text; the columns whose headers are in `texts` hold no numbers."""
 
     def cells(row: Sequence[str], tag: str) -> str:
         marked = (' class="text"' if name in texts else "" for name in header)
@@ -90,7 +90,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], texts: Sequence[
 
 
 def row(pictures: Sequence[str]) -> str:
-    """Pictures beside each other, as many as the page is wide."""
+    """Put pictures side by side, as many as the page is wide."""
     return f'<div class="row">{"".join(pictures)}</div>'
 
 
@@ -99,7 +99,7 @@ def preformatted(text: str) -> str:
 
 
 def svg(draw: Callable[[], Any], label: str) -> str:
-    """The figure of what `draw` returns, as a part of the page; `label` is read to those who do not see it."""
+    """Write the figure of what `draw` returns as a part of the page; `label` is read to those who do not see it."""
     require_matplotlib()
     import matplotlib
     import matplotlib.style
@@ -120,7 +120,7 @@ def svg(draw: Callable[[], Any], label: str) -> str:
 
 
 def _tag(text: str, variables: Mapping[str, str]) -> str:
-    """With the fonts and colours of the page, and tenths of a point, which do."""
+    """Give a tag the fonts and colours of the page, and round numbers to tenths of a point."""
     text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", text)
     text = re.sub(r" font-family: [^;\"]*;?", "", text)
     text = re.sub(r' transform="rotate\(-0 [^"]*\)"', "", text)
@@ -131,7 +131,7 @@ def _tag(text: str, variables: Mapping[str, str]) -> str:
 
 
 def _variables() -> dict[str, str]:
-    """What a light picture has, as matplotlib writes it, and the page's name for it."""
+    """Return the names on the page of the colours of a light picture, as matplotlib writes them."""
     from matplotlib.colors import to_hex
 
     greys = {BAND: "band", DIAGONAL: "diagonal", GRID: "grid", CAPTION: "caption"}

@@ -30,7 +30,7 @@ class Summary:
 
     def text(self) -> str:
         rows = [self.header, *self.rows] if self.header else self.rows
-        return "\n".join(map(cut, (self.title, *aligned(rows, self.is_text), *self.notes)))
+        return "\n".join(map(cut, (self.title, *align(rows, self.is_text), *self.notes)))
 
     def html(self) -> str:
         parts = [f'<table style="{TABLE}"><caption style="{TITLE}">{_safe(self.title)}</caption>']
@@ -71,11 +71,11 @@ class Summarized:
         further = [name for name in names if name not in rows]
         notes = () if not further else (f"and {', '.join(further)}",)
         return Summary(
-            type(self).__name__, [[name, shown(getattr(self, name))] for name in rows], [True, True], notes=notes
+            type(self).__name__, [[name, format_value(getattr(self, name))] for name in rows], [True, True], notes=notes
         )
 
     def _brief(self) -> str:
-        """A few words, in the summary of another result."""
+        """Describe the result in a few words, for the summary of another one."""
         value, error = getattr(self, "value", None), getattr(self, "standard_error", None)
         if not isinstance(value, float):
             return type(self).__name__
@@ -92,22 +92,22 @@ class Summarized:
         printer.text(str(self))
 
 
-def shown(value: Any) -> str:
-    """The value of a field in at most a line."""
+def format_value(value: Any) -> str:
+    """Format the value of a field in at most a line."""
     if isinstance(value, Summarized):
         return value._brief()
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, tuple):
-        return _shown_tuple(value)
+        return _format_tuple(value)
     if isinstance(value, Mapping):
-        return ", ".join(f"{name}={shown(entry)}" for name, entry in value.items())
+        return ", ".join(f"{name}={format_value(entry)}" for name, entry in value.items())
     shape = getattr(value, "shape", None)
     return str(value) if shape is None else f"array of shape {tuple(shape)}"
 
 
 def _is_same(first: Any, second: Any) -> bool:
-    """Equality of fields, arrays entry by entry; NaN is equal to NaN there."""
+    """Compare fields, arrays entry by entry; NaN is equal to NaN there."""
     if isinstance(first, tuple) and isinstance(second, tuple):
         return len(first) == len(second) and all(map(_is_same, first, second))
     if not (hasattr(first, "dtype") and hasattr(second, "dtype")):
@@ -118,17 +118,17 @@ def _is_same(first: Any, second: Any) -> bool:
 
 
 def _is_long(value: Any) -> bool:
-    """Whether it is an array, or several."""
+    """Say whether it is an array, or several."""
     return hasattr(value, "shape") or (isinstance(value, tuple) and any(map(_is_long, value)))
 
 
-def _shown_tuple(value: tuple[Any, ...]) -> str:
+def _format_tuple(value: tuple[Any, ...]) -> str:
     if hasattr(value, "low") and isinstance(value.low, float):
         return f"[{value[0]:.4g}, {value[1]:.4g}]"
     if value and all(isinstance(entry, Summarized) for entry in value):
         return f"{len(value)} of {type(value[0]).__name__}"
     dots = ", ..." if len(value) > MOST_VALUES else ""
-    return f"({', '.join(map(shown, value[:MOST_VALUES]))}{dots})"
+    return f"({', '.join(map(format_value, value[:MOST_VALUES]))}{dots})"
 
 
 def cut(line: str) -> str:
@@ -141,8 +141,8 @@ def _safe(text: str) -> str:
     return escape(cut(text))
 
 
-def aligned(rows: Sequence[Sequence[str]], is_text: Sequence[bool]) -> list[str]:
-    """Lines of one length at most, texts to the left and numbers to the right."""
+def align(rows: Sequence[Sequence[str]], is_text: Sequence[bool]) -> list[str]:
+    """Return lines with texts to the left of their columns and numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(

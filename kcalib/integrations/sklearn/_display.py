@@ -268,7 +268,7 @@ class ReliabilityDisplay:
             import matplotlib.pyplot as plt
 
             _, ax = plt.subplots(figsize=(4.6, 5.9), layout="constrained")
-        below = drawing.axes_below(ax) if histogram else None
+        below = drawing.split_axes(ax) if histogram else None
         first = sum(line.get_gid() == MODEL for line in ax.lines)
         colors = COLORS_ON_DARK if drawing.Tones.of(ax).is_dark else COLORS
         self.line_, handles = [], []
@@ -295,12 +295,12 @@ class ReliabilityDisplay:
     def _finish(self, handles: list[Any]) -> None:
         """Draw the legend and the labels of the axes."""
         models = [line for line in self.ax_.lines if line.get_gid() == MODEL]
-        drawing.explain(self.ax_, [*models, *handles])
+        drawing.draw_legend(self.ax_, [*models, *handles])
         of_class = "" if self.pos_label is None else f" (positive class: {self.pos_label})"
         lens = next(iter(self.diagrams.values())).lens
         labels = (f"mean predicted probability{of_class}", f"fraction of positives{of_class}")
         x, y = ("confidence", "accuracy") if lens == str(TopLabel()) else labels
-        drawing.name_axes(self.ax_, self.histogram_ax_, (x, y, "share"))
+        drawing.label_axes(self.ax_, self.histogram_ax_, (x, y, "share"))
 
     def _check_evaluation(self, name: str, evaluation: Any) -> None:
         if not isinstance(evaluation, Evaluation):

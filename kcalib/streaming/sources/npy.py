@@ -61,7 +61,7 @@ def _find_labels(path: Path, options: ReadOptions) -> Path:
         columns = options.columns("array", ())
         how, tried = columns.spelled("labels"), ""
         if options.labels is not None:
-            tried = f" (there is no file {str(options.labels)!r}{columns.nearest_file(str(options.labels))})"
+            tried = f" (there is no file {str(options.labels)!r}{columns.suggest_file(str(options.labels))})"
         raise FileError(
             f"the array has no labels{tried}; name a file by {how}{'' if how.endswith('=') else ' '}FILE.npy, "
             f"or put one of {', '.join(file.name for file in beside)} beside it"

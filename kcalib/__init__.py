@@ -30,7 +30,7 @@
     laws               chi-square mixtures, Pearson curves         laws/
     solvers            kernel ridge systems                        solvers/
     methods            methods with options, for `method=`         methods.py
-    parallel           several machines, for `parallel=`           parallel/
+    parallel           several machines, for `backend=`            parallel/
 
 The way of the data, down once and up once: a public function checks its input (`_input.labels`),
 packs it into a pair problem (`_packing`, `_pairs.problem`), asks `_pairs.dispatch` for a backend

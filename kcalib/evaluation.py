@@ -26,7 +26,7 @@ from kcalib._input.source import (
     is_source,
     state_options,
 )
-from kcalib._pairs.backends.base import Spread
+from kcalib._pairs.backends.base import Workers
 from kcalib.distributions import Categorical, Distribution
 from kcalib.estimators.binning import MAX_BINS, N_BINS, reliability_bins
 from kcalib.estimators.forecasts.crps import crps_values
@@ -84,7 +84,7 @@ def evaluate(
     from_logits: bool = False,
     lens: Lens | None = None,
     threads: int | None = None,
-    parallel: Any = None,
+    backend: Any = None,
 ) -> Evaluation | ForecastEvaluation:
     """Familiar scores, the SKCE and a test of calibration, with a verdict.
 
@@ -93,9 +93,9 @@ def evaluate(
 
     Parameters
     ----------
-    y_true, y_pred, kernel, classes, from_logits, threads, parallel
+    y_true, y_pred, kernel, classes, from_logits, threads, backend
         As in `kcalib.skce`. Of a source all numbers are those of a `kcalib.streaming.CalibrationState`: `estimator` and
-        `method` are "auto" or "features". With `parallel` "auto" sums all pairs, and a source is read at once.
+        `method` are "auto" or "features". With `backend` "auto" sums all pairs; by workers a source is read at once.
     estimator : {"auto", "unbiased", "biased", "block", "linear", "features"}
         Of the SKCE, as in `kcalib.skce`. "auto", the default, is what the test rests on: "unbiased" where that sums
         all pairs, or if that takes about a second, else "features".
@@ -195,7 +195,7 @@ def evaluate(
     seed = check_seed(seed, LARGEST_SEED)
     if is_source(y_true, y_pred):
         check_left_to_source(classes, from_logits)
-        check_not_for_sums(block_size=block_size)
+        check_not_for_sums(block_size=block_size, backend=backend)
         if estimator not in ("auto", FEATURES):
             raise OptionError(
                 "estimator",
@@ -216,7 +216,7 @@ def evaluate(
         "block_size": block_size,
         "seed": seed,
         "threads": threads,
-        "parallel": parallel,
+        "backend": backend,
     }
     return evaluation_of(data, n_bins=n_bins, **options)
 
@@ -234,7 +234,7 @@ def evaluation_of(
     n_bins: int | None,
     seed: int,
     threads: int | None,
-    parallel: Spread | None = None,
+    backend: str | Workers | None = None,
 ) -> Evaluation | ForecastEvaluation:
     """`evaluate` of checked data."""
     raise NotImplementedError(type(data))
@@ -253,10 +253,10 @@ def _(
     n_bins: int | None,
     seed: int,
     threads: int | None,
-    parallel: Spread | None = None,
+    backend: str | Workers | None = None,
 ) -> Evaluation:
     n_bins = N_BINS if n_bins is None else check_integer("n_bins", n_bins, 1, MAX_BINS)
-    measured = measure(data, kernel, estimator, method, block_size, seed, threads, level, tolerance, parallel)
+    measured = measure(data, kernel, estimator, method, block_size, seed, threads, level, tolerance, backend)
     accuracy = accuracy_of(data)
     confidence = weighted_mean(data, top_label(data)[0])
     return Evaluation(
@@ -286,13 +286,13 @@ def _(
     n_bins: int | None,
     seed: int,
     threads: int | None,
-    parallel: Spread | None = None,
+    backend: str | Workers | None = None,
 ) -> ForecastEvaluation:
     if n_bins is not None:
         raise ValueError(
             f"`n_bins` is for class probabilities, but `y_pred` is {type(data.prediction).__name__}; leave it out"
         )
-    measured = measure(data, kernel, estimator, method, block_size, seed, threads, level, tolerance, parallel)
+    measured = measure(data, kernel, estimator, method, block_size, seed, threads, level, tolerance, backend)
     errors = arrays.where_computed(data.y) - means_of(data)
     has_a_density = has_density(data.prediction)
     numbers = _of_numbers(data, seed) if data.n_dims == 1 else {}

@@ -372,7 +372,7 @@ class Comparison(Computed):
     seed: int | None  #: of the bootstrap, of random features or of a subset of samples; None if nothing was random
     dtype: str | None  #: arithmetic of the sweep over pairs; None without
     backend: str | None  #: which backend computed the first model; None without kernel
-    backend_reason: str | None  #: and why that one; with `parallel` who computed how many tiles, of all models
+    backend_reason: str | None  #: and why that one; by workers who computed how many tiles, of all models
     threads: int | None  #: threads used at most; None where no backend has any
     seconds: float = field(compare=False)  #: wall time
 

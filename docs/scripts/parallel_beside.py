@@ -53,8 +53,8 @@ def scaling(n, repetitions):
     pools = {workers: ProcessPoolExecutor(workers) for workers in (1, 2)}
     ways = {
         "one machine, 1 thread": {"threads": 1},
-        "tiles, 1 thread": {"parallel": Serial(threads=1)},
-        **{f"pool, {k} x 1 thread": {"parallel": Executor(pool, threads=1)} for k, pool in pools.items()},
+        "tiles, 1 thread": {"backend": Serial(threads=1)},
+        **{f"pool, {k} x 1 thread": {"backend": Executor(pool, threads=1)} for k, pool in pools.items()},
         "one machine, 2 threads": {"threads": 2},
     }
     seconds, used = {way: [] for way in ways}, {way: [] for way in ways}
@@ -83,7 +83,7 @@ def scaling(n, repetitions):
 
 def call(n, journal, start):
     y, p = predictions(n)
-    value = kcalib.skce(y, p, kernel=KERNEL, parallel=Processes(2, journal=journal))  # a standard error takes more
+    value = kcalib.skce(y, p, kernel=KERNEL, backend=Processes(2, journal=journal))  # a standard error takes more
     print(f"  {time.time() - start:6.1f} s after its start: SKCE {value.hex()} = {value:.6e}")
 
 
@@ -136,7 +136,7 @@ def begun(n, seconds):
         workers, start = Begun(2, journal=os.path.join(folder, "tiles.journal")), time.perf_counter()
         object.__setattr__(workers, "ends", start + seconds)
         try:
-            kcalib.skce(y, p, kernel=KERNEL, parallel=workers)
+            kcalib.skce(y, p, kernel=KERNEL, backend=workers)
         except Enough as enough:
             count, tiles, first, of_tiles, whole = enough.args
     one = statistics.median(rates + [rate() for _ in range(3)])

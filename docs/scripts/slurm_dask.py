@@ -21,5 +21,5 @@ if __name__ == "__main__":
         threads = int(os.environ.get("SLURM_CPUS_PER_TASK", "1"))
         parallel = kcalib.parallel.Dask(client, threads=threads, journal=f"{file}.journal")
         with np.load(file) as samples:
-            result = kcalib.skce.result(samples["labels"], samples["probs"], parallel=parallel)
+            result = kcalib.skce.result(samples["labels"], samples["probs"], backend=parallel)
         print(f"SKCE {result.value:.3e}, standard error {result.standard_error:.1e}; {result.backend_reason}")

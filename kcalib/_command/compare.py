@@ -88,7 +88,7 @@ def _compare_at_once(
     comparison = None
     if not failures:
         with collect_failures(failures, "compare"), open_parallel(arguments.parallel) as run:
-            shared = replace(options, parallel=run)
+            shared = replace(options, backend=run)
             comparison = comparison_of(models, arguments.metric, arguments.confidence_level, shared)
     return _write(comparison, jobs, failures, arguments)
 
@@ -172,9 +172,14 @@ def _options(arguments: argparse.Namespace, jobs: Sequence[Job], in_pieces: bool
         arguments.usage_error(f"{twice[0]} is given twice")
     if arguments.n_columns is not None and not in_pieces:
         arguments.usage_error("--columns is for samples that are read in pieces; leave it out, or pass --stream")
-    given = {name: getattr(arguments, name) for name in ("n_bins", "n_resamples", "seed", "parallel")}
+    given = {name: getattr(arguments, name) for name in ("n_bins", "n_resamples", "seed")}
     # Sums of all metrics are added up in pieces, by threads.
-    options = MetricOptions(kernel=make_kernel(arguments), threads=None if in_pieces else arguments.threads, **given)
+    options = MetricOptions(
+        kernel=make_kernel(arguments),
+        threads=None if in_pieces else arguments.threads,
+        backend=arguments.parallel,
+        **given,
+    )
     try:
         check_metric_options(options, arguments.metric, arguments.confidence_level)
     except OptionError as error:

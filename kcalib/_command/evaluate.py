@@ -132,7 +132,7 @@ def evaluate_data(
 ) -> Model:
     """Evaluate checked data that are seen through the lens, with a picture if `drawn`."""
     with open_parallel(arguments.parallel) as run:
-        evaluation = evaluation_of(data, **options, parallel=run)
+        evaluation = evaluation_of(data, **options, backend=run)
     return Model(job.model, job.file, data.noun, evaluation, draw_data(data, arguments) if drawn else None)
 
 

@@ -27,7 +27,7 @@ from kcalib.parallel.transport import TileError
 from kcalib.report import figures
 from kcalib.streaming.sources.opening import suffix_of
 
-RENAMED_OPTIONS = ("rows", "checkpoint", "tolerance", "n_columns", "n_resamples", "n_bins", "seed", "parallel")
+RENAMED_OPTIONS = ("rows", "checkpoint", "tolerance", "n_columns", "n_resamples", "n_bins", "seed", "backend")
 
 # Parameters that name a family of distributions, and the one that each further parameter needs.
 FIRST_PARAMETERS = ("mean", "samples", "rate", "loc")

@@ -28,7 +28,7 @@ WORD = re.compile(r'"(\w+)"')
 
 def flag(name: str) -> str:
     """Return the option that stands for a parameter in Python."""
-    return "--" + name.removeprefix("n_").replace("_", "-")
+    return "--parallel" if name == "backend" else "--" + name.removeprefix("n_").replace("_", "-")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_choice
 from kcalib._native import FAMILIES
 from kcalib._pairs.backends.array_api import ArrayApiBackend
-from kcalib._pairs.backends.base import Backend, Spread
+from kcalib._pairs.backends.base import Backend, Workers
 from kcalib._pairs.backends.cpu import CpuBackend
 from kcalib._pairs.backends.cuda import CudaBackend
 from kcalib._pairs.backends.sorted_line import SortedBackend
@@ -99,11 +99,10 @@ NEEDS: dict[Place, tuple[str, str]] = {
 def backend_for(
     problem: PairProblem,
     *,
-    backend: str | None = None,
+    backend: str | Workers | None = None,
     threads: int | None = None,
-    parallel: Spread | None = None,
 ) -> Backend:
-    """The backend for `problem`, or the one named `backend`; with `parallel` its sums are shared out.
+    """Return the backend for `problem`, the one named `backend`, or one whose sums `backend`, the workers, compute.
 
     Raises
     ------
@@ -111,11 +110,12 @@ def backend_for(
         If `backend` is unknown or cannot take the problem's arrays, or if `threads` is
         given to a backend that has none.
     """
-    chosen = _backend_here(problem, backend, threads)
-    return chosen if parallel is None else parallel.spread(chosen)
+    if isinstance(backend, Workers):
+        return backend.spread(_local_backend(problem, None, threads))
+    return _local_backend(problem, backend, threads)
 
 
-def _backend_here(problem: PairProblem, backend: str | None, threads: int | None) -> Backend:
+def _local_backend(problem: PairProblem, backend: str | None, threads: int | None) -> Backend:
     place = _place(problem.left.given)
     if backend is None:
         row, reason = _choice(problem, place)

@@ -52,8 +52,7 @@ def ckce(
     lens: Lens | None = None,
     dtype: Any = None,
     threads: int | None = None,
-    backend: str | None = None,
-    parallel: Any = None,
+    backend: Any = None,
 ) -> float | CKCEResult:
     r"""Conditional kernel calibration error of predicted class probabilities, or of predicted distributions.
 
@@ -63,7 +62,7 @@ def ckce(
 
     Parameters
     ----------
-    y_true, y_pred, classes, from_logits, lens, dtype, backend
+    y_true, y_pred, classes, from_logits, lens, dtype
         As in `kcalib.skce`, but without sources of samples. On NVIDIA GPUs everything is done there; of arrays on other
         devices the residuals are copied to the host.
     kernel : Kernel, optional
@@ -86,9 +85,9 @@ def ckce(
     threads : int, optional
         As in `kcalib.skce`, for products with the kernel matrix. Factorisations use the threads of NumPy's and SciPy's
         BLAS.
-    parallel : optional
-        Where products with the kernel matrix are computed, as in `kcalib.skce`, and the sums of "fourier"; solvers run
-        here. Not of "nystrom" and "pivoted_cholesky".
+    backend : optional
+        Who computes products with the kernel matrix, as in `kcalib.skce`, and the sums of "fourier"; solvers run here.
+        Workers are not for "nystrom" and "pivoted_cholesky".
 
     Returns
     -------
@@ -101,7 +100,7 @@ def ckce(
         As `kcalib.skce` for its arguments; if `regularization` is not positive and finite, or so small that
         the shifted kernel matrix is singular or its rounding shows; if the kernel is indefinite beyond it; if
         there is no such method, an option of it does not fit the samples, or "fourier" has no features of the kernel;
-        if `parallel` is given for "nystrom" or "pivoted_cholesky".
+        if workers are given for "nystrom" or "pivoted_cholesky".
     MemoryError
         If the method takes more memory than `max_memory`, or than there is.
 
@@ -182,7 +181,7 @@ def ckce(
     start = time.perf_counter()
     chosen = resolved(method, CKCE_METHODS)
     if isinstance(chosen, Approximation) and not chosen.is_shared_out:
-        check_not_parallel(parallel, f"method={chosen.name!r}", "leave it out, or use method='cg'")
+        check_not_parallel(backend, f"method={chosen.name!r}", "leave it out, or use method='cg'")
     if max_memory is not None:
         check_max_memory(max_memory)
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads)
@@ -192,7 +191,7 @@ def ckce(
     seed = chosen.drawn_seed if isinstance(chosen, Seeded) else 0
     residuals = residual_rows(data, packed, threads=threads, max_memory=max_memory, seed=seed)
     packed = kernel_alone(packed)
-    matrix = KernelMatrix(packed, threads=threads, backend=backend, parallel=parallel)
+    matrix = KernelMatrix(packed, threads=threads, backend=backend)
     system = System(data.dtype, residuals, packed, matrix, shift, max_memory)
     outcome = exact_value(system, chosen) if isinstance(chosen, Solver) else chosen.estimate(system)
     if not needs_result:
@@ -222,8 +221,7 @@ def jkce(
     lens: Lens | None = None,
     dtype: Any = None,
     threads: int | None = None,
-    backend: str | None = None,
-    parallel: Any = None,
+    backend: Any = None,
 ) -> float | SKCEResult:
     r"""Joint kernel calibration error of predicted class probabilities, or of predicted distributions.
 
@@ -232,7 +230,7 @@ def jkce(
 
     Parameters
     ----------
-    y_true, y_pred, target_kernel, classes, from_logits, lens, dtype, threads, backend, parallel
+    y_true, y_pred, target_kernel, classes, from_logits, lens, dtype, threads, backend
         As in `kcalib.skce`.
     kernel : Kernel, optional
         Kernel on predictions. Default: ``Linear() + Gaussian()`` with the median heuristic; for distributions as in
@@ -275,7 +273,7 @@ def jkce(
     check_choice("estimator", estimator, ("unbiased", "biased"))
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads)
     kernel = default_kernel(data) if kernel is None else kernel
-    options = PairOptions(kernel, target_kernel, backend, threads, parallel)
+    options = PairOptions(kernel, target_kernel, backend, threads)
     if not needs_result:
         return value_of(data, options, estimator, None)
     return estimate(data, options, estimator, None)

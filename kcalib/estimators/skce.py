@@ -32,7 +32,7 @@ from kcalib._input.source import (
 from kcalib._packing import Packed
 from kcalib._packing.features import FeatureProblem, check_columns, feature_problem
 from kcalib._pairs import statistics
-from kcalib._pairs.backends.base import Backend, Spread
+from kcalib._pairs.backends.base import Backend, Workers
 from kcalib._pairs.backends.diagonal import diagonal
 from kcalib._pairs.dispatch import backend_for
 from kcalib._pairs.problem import PairProblem
@@ -76,8 +76,7 @@ def skce(
     lens: Lens | None = None,
     dtype: Any = None,
     threads: int | None = None,
-    backend: str | None = None,
-    parallel: Any = None,
+    backend: Any = None,
 ) -> float | SKCEResult:
     r"""Squared kernel calibration error of predicted class probabilities, or of predicted distributions.
 
@@ -135,12 +134,12 @@ def skce(
     threads : int, optional
         Threads on the CPU, at least 1. Default: OMP_NUM_THREADS, at most the CPUs this process
         may use. The result is the same bit for bit for any number.
-    backend : {"sorted", "cpu", "cuda", "array-api"}, optional
-        Who computes sums over pairs; chosen from the arrays by default. "features" has none.
-    parallel : kcalib.parallel.Parallel, concurrent.futures.Executor or distributed.Client, optional
-        Where sums over pairs are computed: processes, or a cluster; with the same bits for up to a million samples, and
-        to within rounding beyond. A source of samples is then for all estimators but "features": it is read at once.
-        Arrays are those of the CPU; `threads` is then of what is computed here. Not for "features".
+    backend : {"sorted", "cpu", "cuda", "array-api"}, Parallel, Executor or Client, optional
+        Who computes sums over pairs; chosen from the arrays by default. An object of `kcalib.parallel`, a
+        concurrent.futures.Executor or a distributed.Client computes them by processes, or on a cluster; with the same
+        bits for up to a million samples, and to within rounding beyond. A source of samples is then read at once, so
+        that all estimators take it. Arrays are those of the CPU; `threads` is then of what is computed here. Not for
+        "features".
 
     Returns
     -------
@@ -261,7 +260,7 @@ def skce(
     >>> round(result.value, 6), result.target_factor
     (-0.254551, 'closed form (normal)')
     """
-    options = PairOptions(kernel, target_kernel, backend, threads, parallel)
+    options = PairOptions(kernel, target_kernel, backend, threads)
     if is_source(y_true, y_pred):
         check_left_to_source(classes, from_logits)
         check_not_for_sums(sample_weight=sample_weight)
@@ -280,7 +279,7 @@ def skce(
     check_choice("estimator", estimator, ALL)
     if estimator == FEATURES:
         check_has_blocks(estimator, block_size)
-        check_not_parallel(parallel, "estimator='features'")
+        check_not_parallel(backend, "estimator='features'")
         return _features(data, options, n_columns, seed, needs_result)
     _check_has_no_features(estimator, n_columns, seed)
     if needs_result:
@@ -294,13 +293,12 @@ class PairOptions:
 
     kernel: Kernel | None = None
     target_kernel: TargetKernel = None
-    backend: str | None = None
+    backend: str | Workers | None = None
     threads: int | None = None
-    parallel: Spread | None = None
 
     def backend_for(self, problem: PairProblem) -> Backend:
         """Who computes the sums of a problem."""
-        return backend_for(problem, backend=self.backend, threads=self.threads, parallel=self.parallel)
+        return backend_for(problem, backend=self.backend, threads=self.threads)
 
 
 N_GROUPS = 8  # the spread of estimates from so many sets of draws is the standard error that is due to draws
@@ -536,10 +534,10 @@ def _check_has_no_features(estimator: str, n_columns: int | None, seed: int | No
             raise OptionError(name, f"is {value}, but estimator={estimator!r} has none; use estimator='features'")
 
 
-def check_not_parallel(parallel: Spread | None, what: str, remedy: str = "leave it out") -> None:
-    """Refuse to share out what takes no sums over pairs."""
-    if parallel is not None:
-        raise OptionError("parallel", f"is given, but {what} takes linear time and no sums over pairs; {remedy}")
+def check_not_parallel(backend: str | Workers | None, what: str, remedy: str = "leave it out") -> None:
+    """Refuse workers for what takes no sums over pairs."""
+    if isinstance(backend, Workers):
+        raise OptionError("backend", f"is given, but {what} takes linear time and no sums over pairs; {remedy}")
 
 
 def check_has_blocks(estimator: str, block_size: int | None) -> None:

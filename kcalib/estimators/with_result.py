@@ -31,7 +31,7 @@ class Estimator(Protocol[P, R_co]):
 def with_result(function: Callable[Concatenate[bool, P], float | R]) -> Estimator[P, R]:
     """Make an estimator of `function`, which returns a result if its first argument is True, else a float.
 
-    A call runs on the GPU of its array arguments, and in parallel if there is a parameter of this name.
+    A call runs on the GPU of its array arguments, and by workers if `backend` is an object of `kcalib.parallel`.
     """
     value, result = _partial(function, False), _partial(function, True)
     result.__qualname__ += ".result"
@@ -51,6 +51,6 @@ def _partial(function: Any, needs_result: bool) -> Any:
     (first, _), *parameters = inspect.signature(function).parameters.items()
     call.__annotations__ = {**function.__annotations__, "return": returns}
     del call.__annotations__[first]
-    public: Any = in_parallel(call) if "parallel" in call.__annotations__ else call
+    public: Any = in_parallel(call) if "backend" in call.__annotations__ else call
     public.__signature__ = inspect.Signature([parameter for _, parameter in parameters], return_annotation=returns)
     return public

@@ -35,7 +35,7 @@ from kcalib._input.source import (
     state_options,
 )
 from kcalib._packing.features import MapOptions, features_of
-from kcalib._pairs.backends.base import Spread
+from kcalib._pairs.backends.base import Workers
 from kcalib.estimators.skce import PairOptions, check_not_parallel
 from kcalib.inference.blocks import Block, Linear
 from kcalib.inference.cme import CME
@@ -80,8 +80,7 @@ def calibration_test(
     dtype: Any = None,
     seed: int | None = None,
     threads: int | None = None,
-    backend: str | None = None,
-    parallel: Any = None,
+    backend: Any = None,
 ) -> CalibrationTestResult:
     r"""Test the hypothesis that the model is calibrated.
 
@@ -90,10 +89,10 @@ def calibration_test(
 
     Parameters
     ----------
-    y_true, y_pred, kernel, target_kernel, classes, from_logits, lens, dtype, threads, backend, parallel
+    y_true, y_pred, kernel, target_kernel, classes, from_logits, lens, dtype, threads, backend
         As in `kcalib.skce`, distributions included: what is said of labels is then said of targets. A source is for
         "features" alone, which is "auto" then: by these names with the draws that a state has by default (of
-        distributions none), by an object with those of the object. With `parallel` "auto" sums all pairs, and a source
+        distributions none), by an object with those of the object. By workers "auto" sums all pairs, and a source
         is read at once; a journal keeps the sums, and none of the products with H of which eigenvalues are made.
     method : str or one of `kcalib.methods`
         Which test; see the table in the Notes: by name, with the defaults of the method, or an object with its options,
@@ -232,9 +231,9 @@ def calibration_test(
         check_not_for_sums(dtype=None if dtype_name(dtype) == "float64" else dtype, backend=backend)
         options = {"kernel": kernel, "target_kernel": target_kernel, "lens": lens, "threads": threads}
         return y_true.summed(**options, seed=check_seed(seed, LARGEST_SEED), **sums_of(method)).calibration_test()
-    check_shared_out(method, parallel)
+    check_shared_out(method, backend)
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads)
-    return run(Task(data, PairOptions(kernel, target_kernel, backend, threads, parallel)), method, seed)
+    return run(Task(data, PairOptions(kernel, target_kernel, backend, threads)), method, seed)
 
 
 def run(task: Task, method: str | CalibrationMethod, seed: int | None) -> CalibrationTestResult:
@@ -244,11 +243,11 @@ def run(task: Task, method: str | CalibrationMethod, seed: int | None) -> Calibr
     return dataclasses.replace(chosen.test(task, check_seed(seed, LARGEST_SEED)), seconds=time.perf_counter() - start)
 
 
-def check_shared_out(method: str | CalibrationMethod, parallel: Spread | None) -> None:
+def check_shared_out(method: str | CalibrationMethod, backend: str | Workers | None) -> None:
     """Refuse to share out a method that sums over no pairs."""
     chosen = resolved(method, METHODS)
     if isinstance(chosen, Features):
-        check_not_parallel(parallel, f"method={chosen.name!r}")
+        check_not_parallel(backend, f"method={chosen.name!r}")
 
 
 def sums_of(method: str | CalibrationMethod) -> dict[str, Any]:
@@ -322,10 +321,10 @@ def _choice(task: Task) -> tuple[CalibrationMethod, str]:
     few = f"{work.drawn} drawn {FEW_DRAWS} times"
     if on_a_line and n <= FEW_DRAWS_ON_A_LINE:
         return Exact(FEW_DRAWS), f"{work.size} lie on a line: all pairs in O(n log n), {few}"
-    if task.options.backend is not None:
+    if isinstance(task.options.backend, Workers):
+        but = "but workers compute them"
+    elif task.options.backend is not None:
         but = f"but backend={task.options.backend!r} asks for them"
-    elif task.options.parallel is not None:
-        but = "but `parallel` shares them out"
     elif _has_features(task):
         return Features(), f"{work.size} are too many for all pairs: random features of the kernel"
     else:

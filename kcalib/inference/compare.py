@@ -74,8 +74,7 @@ def compare(
     lens: Lens | None = None,
     dtype: Any = None,
     threads: int | None = None,
-    backend: str | None = None,
-    parallel: Any = None,
+    backend: Any = None,
 ) -> Comparison:
     r"""Compare models on the same samples: values, paired differences, and a ranking.
 
@@ -120,9 +119,9 @@ def compare(
     classes, from_logits, lens, threads
         As in `kcalib.skce`, the same for all models. Each model is seen through a lens by itself: with
         `kcalib.lenses.TopLabel` each is asked about the class that it predicts.
-    dtype, backend, parallel
-        As in `kcalib.skce`: `dtype` for "skce" only, the others for "skce" and "ckce", which with them sum all pairs
-        for any n.
+    dtype, backend
+        As in `kcalib.skce`: `dtype` for "skce" only, `backend` for "skce" and "ckce", which with it sum all pairs for
+        any n.
 
     Returns
     -------
@@ -267,7 +266,6 @@ def compare(
     given = {
         "kernel": kernel, "target_kernel": target_kernel, "regularization": regularization, "n_bins": n_bins,
         "n_resamples": n_resamples, "seed": seed, "dtype": dtype, "threads": threads, "backend": backend,
-        "parallel": parallel,
     }  # fmt: skip
     options = MetricOptions(**given)
     check_options(options, metric, confidence_level)
@@ -319,12 +317,12 @@ def _of_sources(
             f"is {metric!r}, which reads all samples at once; use one of {', '.join(IN_PIECES)}, or pass the samples "
             "themselves: y, p = source.read(0, n)",
         )
+    check_not_parallel(options.backend, "a comparison of sources")
     check_not_for_sums(
         n_resamples=options.n_resamples,
         dtype=None if dtype_name(options.dtype) == "float64" else options.dtype,
         backend=options.backend,
     )
-    check_not_parallel(options.parallel, "a comparison of sources")
     given = state_options(n_bins=options.n_bins, seed=check_seed(options.seed))
     kernels = {"kernel": options.kernel, "target_kernel": options.target_kernel}
     first = next(iter(sources.values()))
@@ -456,10 +454,9 @@ class Metric:
 
 
 BOTH = (Classification, Forecasts)
-WHO = ("backend", "parallel")
 METRICS = {
-    "skce": Metric(skce, frozenset({"kernel", "target_kernel", "seed", "dtype", "threads", *WHO}), BOTH),
-    "ckce": Metric(ckce, frozenset({"kernel", "target_kernel", "regularization", "seed", "threads", *WHO}), BOTH),
+    "skce": Metric(skce, frozenset({"kernel", "target_kernel", "seed", "dtype", "threads", "backend"}), BOTH),
+    "ckce": Metric(ckce, frozenset({"kernel", "target_kernel", "regularization", "seed", "threads", "backend"}), BOTH),
     "ece": Metric(ece, frozenset({"n_bins", "n_resamples", "seed", "threads"})),
     "brier_score": Metric(scores.brier, frozenset()),
     "log_loss": Metric(scores.log_loss, frozenset()),

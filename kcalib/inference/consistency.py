@@ -264,7 +264,7 @@ def _check_kernels(estimator: Estimator, options: PairOptions) -> None:
     name = estimator if isinstance(estimator, str) else "callable"
     of_pairs = ", ".join(repr(other) for other in ESTIMATORS if other != "ece")
     remedy = f"leave it out, or use kcalib.methods.Consistency with one of {of_pairs}"
-    check_not_parallel(options.parallel, f"method='consistency' with estimator={name!r}", remedy)
+    check_not_parallel(options.backend, f"method='consistency' with estimator={name!r}", remedy)
     delta = options.target_kernel is None or (
         isinstance(options.target_kernel, str) and options.target_kernel == "delta"
     )

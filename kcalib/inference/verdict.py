@@ -17,7 +17,7 @@ import scipy
 
 from kcalib._backend.options import SEED
 from kcalib._input.data import Data
-from kcalib._pairs.backends.base import Spread
+from kcalib._pairs.backends.base import Workers
 from kcalib.estimators import rms_bound
 from kcalib.estimators.feature_moments import feature_moments
 from kcalib.estimators.rms_bound import RISK_SHARE, MeanEigenvalue, NoBoundError
@@ -186,12 +186,12 @@ def measure(
     threads: int | None,
     level: float,
     tolerance: float | None,
-    parallel: Spread | None = None,
+    backend: str | Workers | None = None,
 ) -> Measured:
     """Estimate, test and bound from one packed problem; of estimates over all pairs from one sweep."""
     if estimator in ("auto", FEATURES):
-        check_shared_out(method, parallel)
-    task = Task(data, PairOptions(kernel, threads=threads, parallel=parallel))
+        check_shared_out(method, backend)
+    task = Task(data, PairOptions(kernel, backend=backend, threads=threads))
     test = run(task, method, seed)
     bound = bound_or_none(
         lambda: _error_bound(task, test, level),
@@ -240,7 +240,7 @@ def _estimated(
 
 def _sums_all_pairs(task: Task, test: CalibrationTestResult) -> bool:
     """Whether the test has summed all pairs, or that takes little time, or the kernel has no features."""
-    if test.variance_slope is not None or task.backend.on_a_line or task.options.parallel is not None:
+    if test.variance_slope is not None or task.backend.on_a_line or task.options.backend is not None:
         return True
     if task.n**2 / 2 * task.packed.problem.multiply_adds <= PAIRS_WORK:
         return True

@@ -1,6 +1,6 @@
 """Exact sums over pairs on several processes or machines: where they are computed, and how they go on after a stop.
 
-Functions that sum over pairs take ``parallel=``, an object of one of these classes:
+Functions that sum over pairs take ``backend=``, an object of one of these classes:
 
 .. code-block:: none
 

@@ -1,4 +1,4 @@
-"""The argument ``parallel=`` of public functions: an object of `Parallel`, or what can be made one.
+"""The argument ``backend=`` of public functions, where it is an object of `Parallel`, or can be made one.
 
 `in_parallel` opens transport and journal for a call, and closes them after it; the function gets a `Run`, which goes
 down to `_pairs.dispatch.backend_for` as it is.
@@ -22,8 +22,8 @@ ALL = 2**62  # samples, where nobody knows how many there are
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def as_parallel(parallel: Any) -> Parallel:
-    """The transport that a user means.
+def as_parallel(backend: Any) -> Parallel:
+    """Return the transport that a user means.
 
     Raises
     ------
@@ -36,19 +36,19 @@ def as_parallel(parallel: Any) -> Parallel:
     from kcalib.parallel.executor import Executor
     from kcalib.parallel.transport import Parallel
 
-    if isinstance(parallel, Parallel):
-        return parallel
-    if isinstance(parallel, futures.Executor):
-        return Executor(parallel)
-    if is_client(parallel):
-        return Dask(parallel)
+    if isinstance(backend, Parallel):
+        return backend
+    if isinstance(backend, futures.Executor):
+        return Executor(backend)
+    if is_client(backend):
+        return Dask(backend)
     expected = (
-        "expected an object of kcalib.parallel, such as Processes(workers=4), a concurrent.futures.Executor, or a "
-        "client of Dask"
+        "expected the name of a backend, an object of kcalib.parallel, such as Processes(workers=4), a "
+        "concurrent.futures.Executor, or a client of Dask"
     )
-    if isinstance(parallel, type) and issubclass(parallel, Parallel):
-        raise TypeError(f"`parallel` is the class {parallel.__name__}; pass an object, {parallel.__name__}(...)")
-    raise TypeError(f"`parallel` is {parallel!r}, {expected}")
+    if isinstance(backend, type) and issubclass(backend, Parallel):
+        raise TypeError(f"`backend` is the class {backend.__name__}; pass an object, {backend.__name__}(...)")
+    raise TypeError(f"`backend` is {backend!r}, {expected}")
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def opened(transport: Parallel) -> Iterator[Run]:
 
 
 def in_parallel(function: F) -> F:
-    """Open what ``parallel=`` says for a call of `function`; without the argument nothing happens.
+    """Open what ``backend=`` says for a call of `function`; nothing happens if that is a name, or left out.
 
     A source of labels and predictions, its first argument, is then read at once. Where the transport has the arguments
     already, as Dask has arrays of its workers, the call is made there.
@@ -75,20 +75,22 @@ def in_parallel(function: F) -> F:
     Raises
     ------
     TypeError
-        If `parallel` is none of `kcalib.parallel`, nor made one.
+        If `backend` is neither a name, nor one of `kcalib.parallel`, nor made one.
     ValueError
         If the source was changed in the meantime.
     """
 
     @functools.wraps(function)
-    def call(*args: Any, parallel: Any = None, **kwargs: Any) -> Any:
-        if parallel is None:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        backend = kwargs.get("backend")
+        if backend is None or isinstance(backend, str):
             return function(*args, **kwargs)
+        del kwargs["backend"]
         from kcalib.parallel.backend import Run
 
-        if isinstance(parallel, Run):  # a call within a call
-            return _called(function, parallel, *args, **kwargs)
-        transport = as_parallel(parallel)
+        if isinstance(backend, Run):  # a call within a call
+            return _called(function, backend, *args, **kwargs)
+        transport = as_parallel(backend)
         there = transport.elsewhere([*args, *kwargs.values()])
         if there is not None:
             return there(call, *args, **kwargs)
@@ -106,12 +108,12 @@ def _called(function: Callable[..., Any], run: Run, *args: Any, **kwargs: Any) -
     """The call, with all samples of a source."""
     source = args[0] if args else kwargs.get("y_true")
     if not isinstance(source, Source):
-        return function(*args, parallel=run, **kwargs)
+        return function(*args, backend=run, **kwargs)
     kwargs.pop("y_true", None)
     is_source(source, args[1] if len(args) > 1 else kwargs.pop("y_pred", None))
     check_left_to_source(kwargs.pop("classes", None), kwargs.pop("from_logits", None))
     before = source.fingerprint()
-    found = function(*_samples(source), *args[2:], parallel=run, **kwargs)
+    found = function(*_samples(source), *args[2:], backend=run, **kwargs)
     if source.fingerprint() != before:
         raise ValueError(
             f"{source.describe()} was changed while it was read and summed: the result would be of neither; call "

@@ -19,7 +19,7 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.options import check_choice
 from kcalib._backend.threads import TerminalProgress
-from kcalib._pairs.backends.base import Backend, Progress
+from kcalib._pairs.backends.base import Backend, Progress, Workers
 from kcalib._pairs.feature_sums import gram_rows
 from kcalib._pairs.features import FeatureMap
 from kcalib._pairs.problem import PairProblem
@@ -52,7 +52,7 @@ STATE_SECONDS = 30.0  # between two states of products
 COLUMNS_KEPT, BYTES_KEPT = 64, 2**28
 
 
-class Run:
+class Run(Workers):
     """A call on a transport."""
 
     def __init__(self, parallel: Parallel) -> None:
@@ -86,8 +86,8 @@ class Run:
         problem = backend.problem
         if not arrays.is_host(problem.left.points):
             raise ValueError(
-                f"`parallel` takes arrays in host memory, these are on {arrays.describe_device(problem.left.points)}; "
-                "bring them to the CPU, or leave parallel=None"
+                f"workers take arrays in host memory, these are on {arrays.describe_device(problem.left.points)}; "
+                "bring them to the CPU, or leave backend=None"
             )
         if backend.on_a_line:
             return _with_reason(backend, "in O(n log n) there is nothing to share out")
@@ -109,7 +109,7 @@ class Run:
     def described(self) -> str:
         """What was done."""
         if not self.tiles:
-            return "`parallel` had nothing to share out, as no sum over pairs was needed"
+            return "workers had nothing to compute, as no sum over pairs was needed"
         kept = f", {self.resumed} of them from the journal" if self.resumed else ""
         gpus = f", {self.on_gpus} on GPUs" if self.parallel.gpu else ""
         moved = ""

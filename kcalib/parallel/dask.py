@@ -90,7 +90,7 @@ class Dask(Parallel):
     >>> import kcalib
     >>> from distributed import Client, LocalCluster  # doctest: +SKIP
     >>> client = Client(LocalCluster(n_workers=2, threads_per_worker=1))  # doctest: +SKIP
-    >>> kcalib.skce(y, p, parallel=kcalib.parallel.Dask(client))  # doctest: +SKIP
+    >>> kcalib.skce(y, p, backend=kcalib.parallel.Dask(client))  # doctest: +SKIP
     """
 
     client: Any = None
@@ -147,9 +147,9 @@ class Dask(Parallel):
         Parameters
         ----------
         function : callable
-            Of kcalib, with an argument ``parallel``, such as `kcalib.skce`.
+            Of kcalib, with an argument ``backend``, such as `kcalib.skce`.
         *args, **kwargs
-            Its arguments without ``parallel``. Dask arrays, also in a dictionary, become arrays on the worker, which
+            Its arguments without ``backend``. Dask arrays, also in a dictionary, become arrays on the worker, which
             holds all samples, as all workers do; a journal is a path there, and progress is in its log.
 
         Returns
@@ -160,7 +160,7 @@ class Dask(Parallel):
         Raises
         ------
         TypeError
-            If `parallel` is given.
+            If `backend` is given.
         RuntimeError
             If the call is lost with the scheduler, or with the workers that made it or held its arrays.
         Exception
@@ -168,8 +168,8 @@ class Dask(Parallel):
         """
         from distributed import CancelledError, Event, KilledWorker
 
-        if "parallel" in kwargs:
-            raise TypeError("`parallel` is given to a call that is made in parallel already; leave it out")
+        if "backend" in kwargs:
+            raise TypeError("`backend` is given to a call that is made in parallel already; leave it out")
         held, failed = self.open(), True
         stop = Event(f"kcalib-stop-{uuid.uuid4().hex[:8]}", client=held.client)
 
@@ -298,7 +298,7 @@ def _call_there(
     from distributed import Event, worker_client
 
     with worker_client() as client, kept() as told:
-        made = function(*args, parallel=_There(client, stop=Event(stop, client=client), **options), **kwargs)
+        made = function(*args, backend=_There(client, stop=Event(stop, client=client), **options), **kwargs)
     return made, told
 
 

@@ -212,7 +212,7 @@ class Executor(OnPool):
     >>> y, p = rng.integers(3, size=500), rng.dirichlet(np.ones(3), size=500)
     >>> with ThreadPoolExecutor(2) as pool:
     ...     workers = kcalib.parallel.Executor(pool, tile_size=192)
-    ...     kcalib.skce(y, p, parallel=workers) == kcalib.skce(y, p)
+    ...     kcalib.skce(y, p, backend=workers) == kcalib.skce(y, p)
     True
     """
 

@@ -93,7 +93,7 @@ class MPI(Parallel):
     >>> import kcalib
     >>> from mpi4py import MPI  # doctest: +SKIP
     >>> y, p = load() if MPI.COMM_WORLD.rank == 0 else (None, None)  # doctest: +SKIP
-    >>> kcalib.skce(y, p, parallel=kcalib.parallel.MPI(journal="tiles.journal"))  # doctest: +SKIP
+    >>> kcalib.skce(y, p, backend=kcalib.parallel.MPI(journal="tiles.journal"))  # doctest: +SKIP
     """
 
     comm: Any = None

@@ -33,7 +33,7 @@ class Serial(Parallel):
     >>> p = rng.dirichlet(np.ones(3), size=500)
     >>> y = rng.integers(3, size=500)
     >>> one = kcalib.skce(y, p, kernel=Exponential(0.5))
-    >>> kcalib.skce(y, p, kernel=Exponential(0.5), parallel=kcalib.parallel.Serial(tile_size=192)) == one
+    >>> kcalib.skce(y, p, kernel=Exponential(0.5), backend=kcalib.parallel.Serial(tile_size=192)) == one
     True
     """
 

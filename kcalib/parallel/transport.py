@@ -1,6 +1,6 @@
 """What a transport is: who computes tiles, and how they get there and back. `Parallel` is the base of all.
 
-A transport is an object with its options, which a user passes as ``parallel=``. Transports know nothing of sums: they
+A transport is an object with its options, which a user passes as ``backend=``. Transports know nothing of sums: they
 bring a `Work`, with what it needs, and a tile to a worker, which calls `store.run_tile`, and hand back what it returns,
 in any order. The order of summation, the journal and progress are those of `backend.DistributedBackend`.
 """
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Parallel(ABC):
-    """Base of all that ``parallel=`` takes.
+    """Base of all transports, which functions take as ``backend=``.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ class Parallel(ABC):
         Returns
         -------
         callable or None
-            It takes the function and its arguments without ``parallel``; None where arguments are here.
+            It takes the function and its arguments without ``backend``; None where arguments are here.
         """
         return None
 

@@ -20,7 +20,7 @@ from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_choice
 from kcalib._input.checks import check_points
 from kcalib._packing import Packed, pack_points
-from kcalib._pairs.backends.base import Backend, Spread
+from kcalib._pairs.backends.base import Backend, Workers
 from kcalib._pairs.backends.diagonal import diagonal
 from kcalib._pairs.dispatch import backend_for, in_single_precision
 from kcalib._pairs.feature_sums import gram
@@ -58,11 +58,9 @@ class SymmetricOperator(Protocol):
 class KernelMatrix:
     """K_ij = k(x_i, x_j), never stored; callers make the GPU of the points the current one."""
 
-    def __init__(
-        self, packed: Packed, *, threads: int | None, backend: str | None, parallel: Spread | None = None
-    ) -> None:
+    def __init__(self, packed: Packed, *, threads: int | None, backend: str | Workers | None) -> None:
         self.kernel = packed.kernel
-        self._backend = backend_for(packed.problem, backend=backend, threads=threads, parallel=parallel)
+        self._backend = backend_for(packed.problem, backend=backend, threads=threads)
         self._threads = threads
 
     @property

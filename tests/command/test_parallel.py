@@ -132,7 +132,7 @@ def test_compare(tmp_path, capsys, metric):
         out = capsys.readouterr()
         return json.loads(out.out)["comparison"] if code == 0 else out.err
 
-    one = kcalib.compare(y, {"right": p, "other": np.roll(p, 1, axis=1)}, metric=metric, parallel=Serial())
+    one = kcalib.compare(y, {"right": p, "other": np.roll(p, 1, axis=1)}, metric=metric, backend=Serial())
     shared = ["--parallel", "processes:2", "--checkpoint", str(tmp_path / "tiles")]
     first, again = compared(*shared), compared(*shared, "--resume")
     for found in first, again:

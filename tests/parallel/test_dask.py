@@ -84,7 +84,7 @@ class Then(Dask):
 
 
 def test_the_bits_of_one_machine(client, one):
-    found = kcalib.skce.result(Y, P, **OPTIONS, parallel=Dask(client, tile_size=TILE))
+    found = kcalib.skce.result(Y, P, **OPTIONS, backend=Dask(client, tile_size=TILE))
     assert numbers(found) == one
     assert "Dask cluster tcp://127.0.0.1" in found.backend_reason
     assert not client.futures  # nothing is left behind
@@ -92,20 +92,20 @@ def test_the_bits_of_one_machine(client, one):
 
 def test_a_bare_client(client):
     y, p = softmax_problem(6000, 3, seed=1)  # enough to be shared out
-    found = kcalib.skce.result(y, p, **OPTIONS, parallel=client)
+    found = kcalib.skce.result(y, p, **OPTIONS, backend=client)
     assert "Dask cluster" in found.backend_reason
     assert found.value == kcalib.skce(y, p, kernel=KERNEL)
 
 
 def test_an_address(cluster, one):
     address = cluster.scheduler_address
-    assert numbers(kcalib.skce.result(Y, P, **OPTIONS, parallel=Dask(address, tile_size=TILE))) == one
+    assert numbers(kcalib.skce.result(Y, P, **OPTIONS, backend=Dask(address, tile_size=TILE))) == one
 
 
 def test_a_cluster_for_the_call(one):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
-        assert numbers(kcalib.skce.result(Y, P, **OPTIONS, parallel=Dask(tile_size=TILE))) == one
+        assert numbers(kcalib.skce.result(Y, P, **OPTIONS, backend=Dask(tile_size=TILE))) == one
 
 
 def test_other_numbers_of_workers(one):
@@ -116,7 +116,7 @@ def test_other_numbers_of_workers(one):
             warnings.catch_warnings(),
         ):
             warnings.simplefilter("ignore", RuntimeWarning)  # more of them than processors
-            assert numbers(kcalib.skce.result(Y, P, **OPTIONS, parallel=Dask(client, tile_size=TILE))) == one
+            assert numbers(kcalib.skce.result(Y, P, **OPTIONS, backend=Dask(client, tile_size=TILE))) == one
 
 
 def test_chunks_of_dask_arrays_stay_on_workers(client, one, monkeypatch):
@@ -128,12 +128,12 @@ def test_chunks_of_dask_arrays_stay_on_workers(client, one, monkeypatch):
     for name in ("__array__", "compute"):
         monkeypatch.setattr(da.Array, name, refused)
     parallel = Dask(client, tile_size=TILE)
-    assert numbers(kcalib.skce.result(y, p, **OPTIONS, parallel=parallel)) == one
-    assert numbers(kcalib.skce.result(Y, y_pred=p, **OPTIONS, parallel=parallel)) == one
-    compared = kcalib.compare(y, {"a": p, "b": 1 - (1 - p)}, kernel=KERNEL, parallel=parallel)
+    assert numbers(kcalib.skce.result(y, p, **OPTIONS, backend=parallel)) == one
+    assert numbers(kcalib.skce.result(Y, y_pred=p, **OPTIONS, backend=parallel)) == one
+    compared = kcalib.compare(y, {"a": p, "b": 1 - (1 - p)}, kernel=KERNEL, backend=parallel)
     assert "Dask cluster" in compared.backend_reason
     with pytest.raises(ValueError, match="estimator") as caught:
-        kcalib.skce(Y, p, estimator="none", parallel=parallel)
+        kcalib.skce(Y, p, estimator="none", backend=parallel)
     left = [key for key in client.futures if not key.startswith("_call_there")]
     assert caught.value.__traceback__ and not left  # who keeps the error keeps no arrays on workers
 
@@ -154,7 +154,7 @@ def test_warnings_of_a_call_on_a_worker_reach_its_user(client):
         kcalib.calibration_test(np.zeros(200, dtype=int), p, kernel=KERNEL, method="spectrum")
     y = da.zeros(200, dtype=int, chunks=50)
     with pytest.warns(kcalib.AntiConservativeWarning) as found:
-        kcalib.calibration_test(y, p, kernel=KERNEL, method="spectrum", parallel=Dask(client))
+        kcalib.calibration_test(y, p, kernel=KERNEL, method="spectrum", backend=Dask(client))
     assert [str(each.message) for each in found] == [str(each.message) for each in one]
     assert found[0].filename == __file__
 
@@ -171,12 +171,12 @@ def test_a_tile_that_finds_too_little_memory_is_tried_again(one, times):
         client.register_plugin(greedy_tile.GreedyTile(times))
         parallel = Dask(client, tile_size=TILE)
         if times == 1:
-            assert numbers(kcalib.skce.result(Y, P, **OPTIONS, parallel=parallel)) == one
+            assert numbers(kcalib.skce.result(Y, P, **OPTIONS, backend=parallel)) == one
             return
         for p in P, da.from_array(P):
             client.register_plugin(greedy_tile.GreedyTile(times), name=f"for {type(p)}")
             with pytest.raises(kcalib.parallel.TileError, match="failed 3 times, .* by MemoryError: no room"):
-                kcalib.skce.result(Y, p, **OPTIONS, parallel=parallel)
+                kcalib.skce.result(Y, p, **OPTIONS, backend=parallel)
 
 
 def test_a_call_on_a_worker_is_given_up(client, monkeypatch):
@@ -198,7 +198,7 @@ def interrupted(future):
 
 def test_executor_of_a_client(client, one):
     with client.get_executor() as executor:
-        assert numbers(kcalib.skce.result(Y, P, **OPTIONS, parallel=executor_of(executor))) == one
+        assert numbers(kcalib.skce.result(Y, P, **OPTIONS, backend=executor_of(executor))) == one
 
 
 def executor_of(executor):
@@ -209,7 +209,7 @@ def executor_of(executor):
 def test_workers_are_killed_or_preempted(client, one, workers, how):
     """One of two: its tiles go to the other. Both: all samples are lost, and scattered again."""
     parallel = Then(client, 20, lambda: kill(client, workers, how))
-    assert numbers(kcalib.skce.result(Y, P, **OPTIONS, parallel=parallel)) == one
+    assert numbers(kcalib.skce.result(Y, P, **OPTIONS, backend=parallel)) == one
 
 
 def test_a_worker_comes_late(one, monkeypatch):
@@ -217,7 +217,7 @@ def test_a_worker_comes_late(one, monkeypatch):
     with started(0) as cluster, distributed.Client(cluster) as client, ThreadPoolExecutor(1) as later:
         later.submit(lambda: (time.sleep(3), cluster.scale(1)))
         with pytest.warns(RuntimeWarning, match="has no workers since .* waits for them: start some, or interrupt it"):
-            assert numbers(kcalib.skce.result(Y, P, **OPTIONS, parallel=Dask(client, tile_size=TILE))) == one
+            assert numbers(kcalib.skce.result(Y, P, **OPTIONS, backend=Dask(client, tile_size=TILE))) == one
 
 
 def test_the_worker_of_a_call_comes_late(one, monkeypatch):
@@ -228,8 +228,7 @@ def test_the_worker_of_a_call_comes_late(one, monkeypatch):
         later.submit(lambda: (time.sleep(3), cluster.scale(1)))
         with pytest.warns(RuntimeWarning, match="has no workers since"):
             assert (
-                numbers(kcalib.skce.result(Y, da.from_array(P), **OPTIONS, parallel=Dask(client, tile_size=TILE)))
-                == one
+                numbers(kcalib.skce.result(Y, da.from_array(P), **OPTIONS, backend=Dask(client, tile_size=TILE))) == one
             )
 
 
@@ -257,7 +256,7 @@ def test_a_tile_that_kills_its_workers(one, tmp_path):
         client.register_plugin(deadly_tile.DeadlyTile())
         parallel = Dask(client, tile_size=TILE, journal=tmp_path / "tiles")
         with pytest.raises(kcalib.parallel.TileError, match=r"workers.*memory is the usual reason") as caught:
-            kcalib.skce.result(Y, P, **OPTIONS, parallel=parallel)
+            kcalib.skce.result(Y, P, **OPTIONS, backend=parallel)
     assert "the same call goes on from there" in caught.value.__notes__[0]
 
 
@@ -267,9 +266,9 @@ def test_the_scheduler_is_lost_and_another_transport_goes_on(one, tmp_path):
     with distributed.Client(cluster) as client:
         parallel = Then(client, 30, cluster.close, journal=journal)
         with pytest.raises(kcalib.parallel.TileError, match="scheduler .* is lost") as caught:
-            kcalib.skce.result(Y, P, **OPTIONS, parallel=parallel)
+            kcalib.skce.result(Y, P, **OPTIONS, backend=parallel)
     assert str(journal) in caught.value.__notes__[0]
-    found = kcalib.skce.result(Y, P, **OPTIONS, parallel=Processes(2, journal=journal, tile_size=TILE))
+    found = kcalib.skce.result(Y, P, **OPTIONS, backend=Processes(2, journal=journal, tile_size=TILE))
     assert numbers(found) == one
     assert "from the journal" in found.backend_reason
 
@@ -279,7 +278,7 @@ def test_errors_of_tiles_are_raised_and_the_rest_is_cancelled(client):
         raise ValueError("on the way")
 
     with pytest.raises(ValueError, match="on the way"):
-        kcalib.skce.result(Y, P, **OPTIONS, parallel=Then(client, 5, act))
+        kcalib.skce.result(Y, P, **OPTIONS, backend=Then(client, 5, act))
     deadline = time.monotonic() + 60
     while client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)):
         assert time.monotonic() < deadline
@@ -296,27 +295,27 @@ def test_threads_are_passed_and_more_than_processors_warned_of(one, monkeypatch)
         parallel = Dask(client, threads=processors, tile_size=1500)
         with warnings.catch_warnings():
             warnings.simplefilter("error", RuntimeWarning)
-            assert numbers(kcalib.skce.result(Y, P, **OPTIONS, parallel=parallel)) == one
+            assert numbers(kcalib.skce.result(Y, P, **OPTIONS, backend=parallel)) == one
         (after,) = client.run(os.listdir, "/proc/self/task").values()
         assert len(after) - len(before) >= processors - 1
         with pytest.warns(RuntimeWarning, match=f"1 tasks of {processors + 1} threads .* for {processors} processors"):
-            kcalib.skce.result(Y, P, **OPTIONS, parallel=Dask(client, threads=processors + 1, tile_size=1500))
+            kcalib.skce.result(Y, P, **OPTIONS, backend=Dask(client, threads=processors + 1, tile_size=1500))
 
 
 def test_what_is_no_client():
     with pytest.raises(TypeError, match="`client` is a int, expected a distributed.Client"):
         Dask(7)
     with pytest.raises(OSError, match="no Dask scheduler answers at nonsense"):
-        kcalib.skce(Y, P, parallel=Dask("nonsense"))
-    with pytest.raises(TypeError, match="`parallel` is given to a call"):
-        Dask("nonsense").call(kcalib.skce, Y, P, parallel=None)
+        kcalib.skce(Y, P, backend=Dask("nonsense"))
+    with pytest.raises(TypeError, match="`backend` is given to a call"):
+        Dask("nonsense").call(kcalib.skce, Y, P, backend=None)
 
 
 def test_a_closed_client(cluster):
     with distributed.Client(cluster) as client:
         pass
     with pytest.raises(RuntimeError, match="`client` is closed; pass one that is connected"):
-        kcalib.skce(Y, P, parallel=client)
+        kcalib.skce(Y, P, backend=client)
 
 
 def test_ctrl_c(tmp_path):
@@ -331,7 +330,7 @@ def test_ctrl_c(tmp_path):
         "    p = rng.dirichlet(np.ones(10), size=200_000)\n"
         "    y = rng.integers(10, size=200_000)\n"
         f"    parallel = Dask(journal={str(tmp_path / 'tiles')!r})\n"
-        "    kcalib.skce(y, p, kernel=kcalib.kernels.Exponential(1.0), parallel=parallel)\n"
+        "    kcalib.skce(y, p, kernel=kcalib.kernels.Exponential(1.0), backend=parallel)\n"
     )
     run = subprocess.Popen([sys.executable, str(program)], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120

@@ -17,7 +17,7 @@ def test_loky():
     pool = loky.get_reusable_executor(2)
     try:
         parallel = kcalib.parallel.Executor(pool, workers=2, tile_size=300)
-        found = kcalib.skce.result(y, p, kernel=Exponential(0.3), parallel=parallel)
+        found = kcalib.skce.result(y, p, kernel=Exponential(0.3), backend=parallel)
     finally:
         pool.shutdown()
     one = kcalib.skce.result(y, p, kernel=Exponential(0.3))

@@ -84,7 +84,7 @@ def test_a_rank_that_is_killed_and_a_journal(problem, tmp_path):
     (y, p), kernel, tile = problem
     journal = tmp_path / "tiles"
     calls("killed", str(journal), check=False)
-    found = kcalib.skce.result(y, p, kernel=kernel, parallel=Serial(journal=journal, tile_size=tile))
+    found = kcalib.skce.result(y, p, kernel=kernel, backend=Serial(journal=journal, tile_size=tile))
     assert found.value == kcalib.skce(y, p, kernel=kernel)
     assert "from the journal" in found.backend_reason
 
@@ -111,7 +111,7 @@ def test_executor_of_mpi4py(problem, tmp_path):
         "    y, p = mpi_calls.samples()\n"
         "    with MPIPoolExecutor() as pool:\n"
         f"        parallel = kcalib.parallel.Executor(pool, workers=2, tile_size={tile})\n"
-        "        print(json.dumps([kcalib.skce(y, p, kernel=mpi_calls.KERNEL, parallel=parallel)]))\n"
+        "        print(json.dumps([kcalib.skce(y, p, kernel=mpi_calls.KERNEL, backend=parallel)]))\n"
     )
     output, _ = program("mpi4py.futures", str(path), ranks=3)
     assert json.loads(output) == [kcalib.skce(y, p, kernel=kernel)]

@@ -38,10 +38,10 @@ def numbers(result):
 def test_bits_of_one_machine(n, m, size):
     y, p = softmax_problem(n, m, seed=1)
     one = kcalib.skce.result(y, p, kernel=KERNEL)
-    tiles = kcalib.skce.result(y, p, kernel=KERNEL, parallel=Serial(tile_size=size))
+    tiles = kcalib.skce.result(y, p, kernel=KERNEL, backend=Serial(tile_size=size))
     assert numbers(tiles) == numbers(one)
     assert "in parallel" in tiles.backend_reason
-    assert kcalib.skce(y, p, kernel=KERNEL, parallel=Serial(tile_size=size)) == one.value
+    assert kcalib.skce(y, p, kernel=KERNEL, backend=Serial(tile_size=size)) == one.value
 
 
 @pytest.mark.parametrize("workers", [1, 2, 7])
@@ -49,7 +49,7 @@ def test_any_executor(workers):
     y, p = softmax_problem(1500, 5, seed=2)
     one = kcalib.skce.result(y, p, kernel=KERNEL)
     with ThreadPoolExecutor(workers) as pool:
-        found = kcalib.skce.result(y, p, kernel=KERNEL, parallel=Executor(executor=pool, tile_size=200))
+        found = kcalib.skce.result(y, p, kernel=KERNEL, backend=Executor(executor=pool, tile_size=200))
     assert numbers(found) == numbers(one)
 
 
@@ -58,7 +58,7 @@ def test_estimators(estimator):
     y, p = softmax_problem(1200, 4, seed=3)
     options = {"kernel": Gaussian(0.4), "estimator": estimator}
     one = kcalib.skce.result(y, p, **options)
-    found = kcalib.skce.result(y, p, **options, parallel=Serial(tile_size=300))
+    found = kcalib.skce.result(y, p, **options, backend=Serial(tile_size=300))
     assert numbers(found) == numbers(one)
 
 
@@ -66,7 +66,7 @@ def test_estimators(estimator):
 def test_tests_of_calibration(method):
     y, p = softmax_problem(400, 5, seed=1)
     one = kcalib.calibration_test(y, p, method=method, seed=1)
-    found = kcalib.calibration_test(y, p, method=method, seed=1, parallel=TILES)
+    found = kcalib.calibration_test(y, p, method=method, seed=1, backend=TILES)
     assert found.estimate == one.estimate
     if method == "exact":  # labels are compared, here and there
         assert found.log_pvalue == one.log_pvalue
@@ -77,9 +77,9 @@ def test_tests_of_calibration(method):
 def test_auto_takes_all_pairs():
     y, p = softmax_problem(7000, 4, seed=1)
     with pytest.raises(Asked):
-        kcalib.calibration_test(y, p, parallel=Asking())
+        kcalib.calibration_test(y, p, backend=Asking())
     with pytest.raises(Asked):
-        kcalib.evaluate(y, p, parallel=Asking())
+        kcalib.evaluate(y, p, backend=Asking())
 
 
 class Counting(Serial):
@@ -119,9 +119,9 @@ def test_parallel_is_never_ignored(function, argument, choice):
     linear = choice.estimator == "ece" or callable(choice.estimator) if isinstance(choice, Consistency) else None
     submitted.clear()
     options = {argument: choice} | ({"kernel": KERNEL} if choice == "ckce" else {})  # of which no factor is exact
-    call = functools.partial(getattr(kcalib, function), *samples, **options, parallel=Counting(tile_size=96))
+    call = functools.partial(getattr(kcalib, function), *samples, **options, backend=Counting(tile_size=96))
     if linear or (linear is None and (function, choice) in OF_NO_PAIRS):
-        with pytest.raises(ValueError, match=r"`parallel` (is given, but|has no meaning for) .*leave it out"):
+        with pytest.raises(ValueError, match=r"`backend` (is given, but|has no meaning for) .*leave it out"):
             call()
         assert not submitted
     else:
@@ -134,9 +134,9 @@ def test_what_could_be_parallel_is_named():
     with pytest.raises(
         ValueError, match=r"estimator='ece' takes .* with one of 'unbiased', 'biased', 'block', 'linear'"
     ):
-        kcalib.calibration_test(y, p, method="consistency", parallel=TILES)
+        kcalib.calibration_test(y, p, method="consistency", backend=TILES)
     with pytest.raises(ValueError, match="method='nystrom' takes linear time .* or use method='cg'"):
-        kcalib.ckce(y, p, method="nystrom", parallel=TILES)
+        kcalib.ckce(y, p, method="nystrom", backend=TILES)
 
 
 class Asked(Exception):
@@ -152,7 +152,7 @@ class Asking(Serial):
 def test_ckce(method):
     y, p = softmax_problem(400, 5, seed=1)
     one = kcalib.ckce.result(y, p, method=method)
-    found = kcalib.ckce.result(y, p, method=method, parallel=TILES)
+    found = kcalib.ckce.result(y, p, method=method, backend=TILES)
     assert found.value == pytest.approx(one.value, rel=1e-12)
 
 
@@ -165,7 +165,7 @@ def test_fourier_features(tmp_path, kernel):
     for workers in (1, 2, 7):
         with ThreadPoolExecutor(workers) as pool:
             parallel = Executor(pool, tile_size=2048 if workers == 2 else 1)
-            found = kcalib.ckce.result(y, p, kernel=kernel, method=method, parallel=parallel)
+            found = kcalib.ckce.result(y, p, kernel=kernel, method=method, backend=parallel)
         assert (found.value, found.error_bound) == (one.value, one.error_bound)
         assert f"in parallel: {3 if workers == 2 else 5} tiles, ThreadPoolExecutor" in found.backend_reason
 
@@ -175,9 +175,9 @@ def test_fourier_features(tmp_path, kernel):
             raise Asked
 
     with pytest.raises(Asked):
-        kcalib.ckce(y, p, kernel=kernel, method=method, parallel=Half(journal=tmp_path / "tiles"))
+        kcalib.ckce(y, p, kernel=kernel, method=method, backend=Half(journal=tmp_path / "tiles"))
     found = kcalib.ckce.result(
-        y, p, kernel=kernel, method=method, parallel=Serial(journal=tmp_path / "tiles", threads=2)
+        y, p, kernel=kernel, method=method, backend=Serial(journal=tmp_path / "tiles", threads=2)
     )
     assert (found.value, found.error_bound) == (one.value, one.error_bound)
     assert "5 tiles, 2 of them from the journal" in found.backend_reason
@@ -188,18 +188,18 @@ def test_compare(metric):
     y, p = softmax_problem(300, 5, seed=1)
     models = {"right": p, "other": np.roll(p, 1, axis=0)}
     (one,) = kcalib.compare(y, models, metric=metric).differences
-    (found,) = kcalib.compare(y, models, metric=metric, parallel=TILES).differences
+    (found,) = kcalib.compare(y, models, metric=metric, backend=TILES).differences
     assert found.difference == pytest.approx(one.difference, rel=1e-12)
     assert found.standard_error == pytest.approx(one.standard_error, rel=1e-12)
-    result = kcalib.compare(y, models, metric=metric, parallel=TILES)
+    result = kcalib.compare(y, models, metric=metric, backend=TILES)
     assert re.search(r"in parallel: \d+ tiles, this process, \d+ threads?", result.backend_reason)
     assert "parallel" not in kcalib.compare(y, models, metric=metric).backend_reason
 
 
 def test_evaluate_and_jkce():
     y, p = softmax_problem(300, 5, seed=1)
-    assert kcalib.evaluate(y, p, parallel=TILES).skce.value == kcalib.evaluate(y, p).skce.value
-    assert kcalib.jkce(y, p, parallel=TILES) == kcalib.jkce(y, p)
+    assert kcalib.evaluate(y, p, backend=TILES).skce.value == kcalib.evaluate(y, p).skce.value
+    assert kcalib.jkce(y, p, backend=TILES) == kcalib.jkce(y, p)
 
 
 @pytest.mark.parametrize("kernel", [None, Gaussian(metric="mmd")])
@@ -208,13 +208,13 @@ def test_distributions(kernel):
     mean, scale = rng.normal(size=300), rng.uniform(0.5, 2, 300)
     y, p = rng.normal(mean, scale), Normal(mean, scale)
     one = kcalib.skce.result(y, p, kernel=kernel)
-    assert numbers(kcalib.skce.result(y, p, kernel=kernel, parallel=TILES)) == numbers(one)
+    assert numbers(kcalib.skce.result(y, p, kernel=kernel, backend=TILES)) == numbers(one)
 
 
 def test_weights_in_float32():
     y, p = softmax_problem(400, 5, seed=1)
     options = {"sample_weight": np.random.default_rng(0).uniform(size=400), "dtype": "float32"}
-    assert kcalib.skce(y, p, **options, parallel=TILES) == kcalib.skce(y, p, **options)
+    assert kcalib.skce(y, p, **options, backend=TILES) == kcalib.skce(y, p, **options)
 
 
 @pytest.mark.parametrize("rare", [1e-4, 1e-8])
@@ -225,12 +225,12 @@ def test_saturated_predictions(rare):
     p[np.arange(500), np.argmin(p, axis=1)] = 1 - p.sum(axis=1)
     y = np.where(rng.uniform(size=500) < 0.02, 3, np.argmax(p, axis=1))
     one = kcalib.skce.result(y, p, kernel=KERNEL)
-    assert numbers(kcalib.skce.result(y, p, kernel=KERNEL, parallel=TILES)) == numbers(one)
+    assert numbers(kcalib.skce.result(y, p, kernel=KERNEL, backend=TILES)) == numbers(one)
 
 
 def test_processes():
     y, p = softmax_problem(1500, 5, seed=2)
-    found = kcalib.skce.result(y, p, kernel=KERNEL, parallel=Processes(workers=2, tile_size=400))
+    found = kcalib.skce.result(y, p, kernel=KERNEL, backend=Processes(workers=2, tile_size=400))
     assert numbers(found) == numbers(kcalib.skce.result(y, p, kernel=KERNEL))
     assert "2 processes of 1 thread" in found.backend_reason
 
@@ -252,23 +252,23 @@ def test_more_threads_than_processors(monkeypatch, workers, threads, remedy):
     y, p = softmax_problem(300, 3, seed=0)
     monkeypatch.setattr(Processes, "_started", lambda self: ThreadPoolExecutor(1))
     with pytest.warns(RuntimeWarning, match=rf"of {threads} threads? share 4 processors.*fewer: {remedy}$") as caught:
-        kcalib.skce(y, p, parallel=Processes(workers, threads=threads))
+        kcalib.skce(y, p, backend=Processes(workers, threads=threads))
     assert caught[0].filename == __file__
 
 
 def test_on_a_line_and_few_samples_stay_here():
     y, p = softmax_problem(600, 2, seed=0)
-    found = kcalib.skce.result(y, p, kernel=KERNEL, parallel=Serial())
+    found = kcalib.skce.result(y, p, kernel=KERNEL, backend=Serial())
     assert found.backend == "sorted"
     assert "nothing to share out" in found.backend_reason
-    few = kcalib.skce.result(*softmax_problem(20, 4, seed=0), parallel=Serial())
+    few = kcalib.skce.result(*softmax_problem(20, 4, seed=0), backend=Serial())
     assert "too few samples" in few.backend_reason
 
 
 def test_a_source(tmp_path):
     y, p = softmax_problem(1200, 4, seed=3)
     one = kcalib.skce(y, p, kernel=KERNEL)
-    options = {"kernel": KERNEL, "parallel": Serial(tile_size=300)}
+    options = {"kernel": KERNEL, "backend": Serial(tile_size=300)}
     assert kcalib.skce(kcalib.streaming.source((y, p)), **options) == one
     assert kcalib.skce(y_true=kcalib.streaming.source((y, p)), **options) == one
     result = kcalib.evaluate(y_true=kcalib.streaming.source((y, p)), **options)
@@ -279,11 +279,11 @@ def test_a_source_of_unknown_length():
     y, p = softmax_problem(600, 4, seed=3)
     batches = kcalib.streaming.source((y[rows], p[rows]) for rows in np.split(np.arange(600), 3))
     assert batches.n is None
-    assert kcalib.skce(batches, kernel=KERNEL, parallel=TILES) == kcalib.skce(y, p, kernel=KERNEL)
+    assert kcalib.skce(batches, kernel=KERNEL, backend=TILES) == kcalib.skce(y, p, kernel=KERNEL)
     mean = np.random.default_rng(0).normal(size=600)
     prediction = Normal(mean, np.ones(600))
     batches = kcalib.streaming.source((mean[::-1][rows], prediction.take(rows)) for rows in np.split(np.arange(600), 3))
-    assert kcalib.skce(batches, parallel=TILES) == kcalib.skce(mean[::-1], prediction)
+    assert kcalib.skce(batches, backend=TILES) == kcalib.skce(mean[::-1], prediction)
 
 
 class Late(ThreadPoolExecutor):
@@ -309,7 +309,7 @@ def test_a_worker_that_is_late():
     y, p = softmax_problem(800, 4, seed=0)
     returned.clear()
     with Late(3) as pool:
-        found = kcalib.skce.result(y, p, kernel=KERNEL, parallel=Executor(pool, tile_size=192))
+        found = kcalib.skce.result(y, p, kernel=KERNEL, backend=Executor(pool, tile_size=192))
     assert returned.is_set()
     assert numbers(found) == numbers(kcalib.skce.result(y, p, kernel=KERNEL))
 
@@ -329,10 +329,10 @@ def test_progress_over_all_workers(monkeypatch, tmp_path, kind):
         options = {"tile_size": 288, "journal": tmp_path / "tiles" if kind == "journal" else None}
         if kind == "journal":
             with pytest.raises(Asked):
-                kcalib.skce(y, p, kernel=KERNEL, parallel=Half(**options))
+                kcalib.skce(y, p, kernel=KERNEL, backend=Half(**options))
             seen.clear()
         workers = Executor(pool, **options) if kind == "executor" else Serial(**options)
-        kcalib.skce(y, p, kernel=KERNEL, parallel=workers)
+        kcalib.skce(y, p, kernel=KERNEL, backend=workers)
     assert seen == sorted(seen) and seen[-1] == pytest.approx(1, rel=1e-12)
     assert seen[0] <= (0.3 if kind == "journal" else 0.08)
 
@@ -342,23 +342,22 @@ def test_an_executor_that_is_shut_down():
     with ThreadPoolExecutor(1) as pool:
         pass
     with pytest.raises(TileError, match="found no workers, as the executor takes none: cannot schedule"):
-        kcalib.skce(y, p, parallel=Executor(pool, tile_size=96))
+        kcalib.skce(y, p, backend=Executor(pool, tile_size=96))
 
 
 def test_what_is_no_transport():
     y, p = softmax_problem(50, 3, seed=0)
-    with pytest.raises(TypeError, match="`parallel` is 4, expected an object of kcalib.parallel"):
-        kcalib.skce(y, p, parallel=4)
-    with pytest.raises(TypeError, match="`parallel` is the class Serial; pass an object"):
-        kcalib.skce(y, p, parallel=Serial)
-    with pytest.raises(ValueError, match="`parallel` is given, but estimator='features' takes linear time"):
-        kcalib.skce(y, p, estimator="features", parallel=Serial())
+    with pytest.raises(TypeError, match="`backend` is 4, expected the name of a backend, an object of kcalib.parallel"):
+        kcalib.skce(y, p, backend=4)
+    with pytest.raises(TypeError, match="`backend` is the class Serial; pass an object"):
+        kcalib.skce(y, p, backend=Serial)
+    with pytest.raises(ValueError, match="`backend` is given, but estimator='features' takes linear time"):
+        kcalib.skce(y, p, estimator="features", backend=Serial())
     for function in (kcalib.calibration_test, kcalib.evaluate):
-        with pytest.raises(ValueError, match="`parallel` is given, but method='features' takes linear time"):
-            function(y, p, method="features", parallel=Serial())
-    assert kcalib.evaluate(y, p, method="features", estimator="biased", parallel=Serial()).skce.estimator == "biased"
-    with pytest.raises(ValueError, match="`parallel` is given, but a comparison of sources takes linear time"):
-        kcalib.compare({name: kcalib.streaming.source((y, p)) for name in "ab"}, parallel=Serial())
+        with pytest.raises(ValueError, match="`backend` is given, but method='features' takes linear time"):
+            function(y, p, method="features", backend=Serial())
+    with pytest.raises(ValueError, match="`backend` is given, but a comparison of sources takes linear time"):
+        kcalib.compare({name: kcalib.streaming.source((y, p)) for name in "ab"}, backend=Serial())
     with pytest.raises(ValueError, match="threads"):
         Serial(threads=0)
 
@@ -377,20 +376,18 @@ def test_a_gpu_among_processors(m):
     fourier = kcalib.ckce(y, p, method=Fourier(seed=1))
     with emulated_cupy.installed():
         workers = Mixed(tile_size=96, gpu=True)
-        found = kcalib.skce.result(y, p, kernel=KERNEL, parallel=workers)
+        found = kcalib.skce.result(y, p, kernel=KERNEL, backend=workers)
         assert numbers(found) == pytest.approx(numbers(one), rel=1e-12)
         tiles, on_gpus = re.search(r"(\d+) tiles, (\d+) on GPUs", found.backend_reason).groups()
         assert 2 * int(on_gpus) == int(tiles)
-        blocks = kcalib.skce(y, p, kernel=KERNEL, estimator="block", block_size=20, parallel=workers)
+        blocks = kcalib.skce(y, p, kernel=KERNEL, estimator="block", block_size=20, backend=workers)
         assert blocks == pytest.approx(block, rel=1e-12)
-        again = kcalib.calibration_test(y, p, kernel=KERNEL, method="bootstrap", seed=1, parallel=workers)
+        again = kcalib.calibration_test(y, p, kernel=KERNEL, method="bootstrap", seed=1, backend=workers)
         assert again.pvalue == tested.pvalue
-        drawn = kcalib.calibration_test(y, p, kernel=KERNEL, method="exact", seed=1, parallel=workers)
+        drawn = kcalib.calibration_test(y, p, kernel=KERNEL, method="exact", seed=1, backend=workers)
         assert drawn.log_pvalue == pytest.approx(by_comparisons.log_pvalue, rel=1e-4)  # labels are not compared
         assert int(re.search(r"(\d+) on GPUs", drawn.backend_reason)[1]) > int(on_gpus)  # those of features, too
-        assert (
-            kcalib.ckce(y, p, method=Fourier(seed=1), parallel=workers) == fourier
-        )  # no sum over pairs: on processors
+        assert kcalib.ckce(y, p, method=Fourier(seed=1), backend=workers) == fourier  # no sum over pairs: on processors
     with pytest.raises(TypeError, match="`gpu` is 2, expected True or False"):
         Serial(gpu=2)
 

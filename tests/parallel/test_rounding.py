@@ -54,7 +54,7 @@ def test_products_forms_and_sums(monkeypatch, n, m, saturated):
     for largest in (plan.LARGEST_GROUP, 90):  # the second: as beyond a million samples, sums are merged within tiles
         monkeypatch.setattr(plan, "LARGEST_GROUP", largest)
         with opened(Serial(tile_size=192, threads=1)) as run:
-            tiles = backend_for(problem, threads=1, parallel=run)
+            tiles = backend_for(problem, threads=1, backend=run)
             products, forms = sweep_one(tiles, Products(vectors)), sweep_one(tiles, QuadraticForms(weights))
             sums = sweep_one(tiles, Moments(second=True))
             single, single_forms = (
@@ -91,7 +91,7 @@ def test_comparisons_of_labels(monkeypatch, n, m, saturated):
     for largest in (plan.LARGEST_GROUP, 90):
         monkeypatch.setattr(plan, "LARGEST_GROUP", largest)
         with opened(Serial(tile_size=192, threads=1)) as run:
-            tiles = backend_for(problem, threads=1, parallel=run)
+            tiles = backend_for(problem, threads=1, backend=run)
             np.testing.assert_array_equal(sweep_one(tiles, LabelMatches(labels)), sweep_one(one, LabelMatches(labels)))
             products, found = (
                 sweep_one(tiles, Products(p, rounded=True)),
@@ -115,7 +115,7 @@ def test_operators_without_groups_hand_over_one_sum_of_a_tile():
     weights = np.random.default_rng(0).normal(size=(300, 2))
     one = backend_for(problem, backend="array-api")
     with opened(Looking(tile_size=100)) as run:
-        tiles = backend_for(problem, backend="array-api", parallel=run)
+        tiles = run.spread(one)
         assert sweep_one(tiles, Moments()).total == pytest.approx(sweep_one(one, Moments()).total, rel=1e-12)
         np.testing.assert_allclose(
             sweep_one(tiles, QuadraticForms(weights)), sweep_one(one, QuadraticForms(weights)), rtol=1e-12

@@ -117,7 +117,7 @@ def test_jobs_of_dask(folder):
         distributed.Client(cluster) as client,
     ):  # fmt: skip
         cluster.scale(2)
-        found = kcalib.skce.result(y, p, parallel=kcalib.parallel.Dask(client, tile_size=1000))
+        found = kcalib.skce.result(y, p, backend=kcalib.parallel.Dask(client, tile_size=1000))
         workers = client.run(os.getenv, "SLURM_JOB_ID")
     assert len(set(workers.values())) >= 1 and None not in workers.values()
     assert found.value == kcalib.skce.result(y, p).value

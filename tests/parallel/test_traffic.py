@@ -53,12 +53,12 @@ def test_samples_go_to_each_process_once(workers):
     y, p = softmax_problem(N, M, seed=1)
     with Weighed(workers) as pool:
         parallel = Executor(pool, tile_size=TILE)
-        found = kcalib.skce.result(y, p, kernel=KERNEL, parallel=parallel)
+        found = kcalib.skce.result(y, p, kernel=KERNEL, backend=parallel)
         said = SENT.search(found.backend_reason)
         assert SAMPLES <= sum(pool.brought) / workers <= SAMPLES * (2 - 1 / workers) + 5000
         assert float(said["bytes"]) * 1e6 == pytest.approx(SAMPLES, rel=0.01 if workers == 1 else 1.0)
         pool.brought.clear()
-        kcalib.calibration_test(y, p, kernel=KERNEL, method="distribution_free", parallel=parallel)
+        kcalib.calibration_test(y, p, kernel=KERNEL, method="distribution_free", backend=parallel)
         assert sum(pool.brought) == 0  # the same matrix, which is there
         assert max(pool.tasks) < TASK
 
@@ -70,7 +70,7 @@ def test_points_go_once_where_targets_are_drawn():
     mean, n = rng.normal(size=900), 900
     y, p = rng.normal(mean), Normal(mean, np.ones(n))
     with Weighed(1) as pool:
-        kcalib.calibration_test(y, p, method=kcalib.methods.Exact(99), seed=0, parallel=Executor(pool, tile_size=400))
+        kcalib.calibration_test(y, p, method=kcalib.methods.Exact(99), seed=0, backend=Executor(pool, tile_size=400))
     assert len(pool.brought) >= 100
     assert (
         sum(size > max(pool.brought) - n * 8 for size in pool.brought) <= 2
@@ -82,7 +82,7 @@ def test_a_worker_that_keeps_nothing_gets_all_with_the_tile():
     """As where each task has a process of its own."""
     y, p = softmax_problem(600, 4, seed=1)
     with Forgetful(2) as pool:
-        found = kcalib.skce(y, p, kernel=KERNEL, parallel=Executor(pool, tile_size=200))
+        found = kcalib.skce(y, p, kernel=KERNEL, backend=Executor(pool, tile_size=200))
     assert found == kcalib.skce(y, p, kernel=KERNEL)
 
 
@@ -104,7 +104,7 @@ def test_what_a_worker_asked_for_that_is_gone_is_not_sent_with_every_tile():
     """One asks, and is replaced before it gets anything."""
     y, p = softmax_problem(600, 4, seed=1)
     with Replaced(1) as pool:
-        found = kcalib.skce(y, p, kernel=KERNEL, parallel=Executor(pool, tile_size=100))
+        found = kcalib.skce(y, p, kernel=KERNEL, backend=Executor(pool, tile_size=100))
     assert found == kcalib.skce(y, p, kernel=KERNEL)
     assert pool.calls.count(deliver) == ATTEMPTS < pool.calls.count(run_tile)
 
@@ -125,7 +125,7 @@ def test_a_worker_that_gets_what_another_asked_for_says_what_it_lacks():
     """The problem, of one that has its arrays, by one that has nothing."""
     y, p = softmax_problem(600, 4, seed=1)
     with Split(1) as pool:
-        found = kcalib.skce(y, p, kernel=KERNEL, parallel=Executor(pool, tile_size=100))
+        found = kcalib.skce(y, p, kernel=KERNEL, backend=Executor(pool, tile_size=100))
     assert found == kcalib.skce(y, p, kernel=KERNEL)
     assert [len(keys) for keys in pool.lacked] == [3, 0]
 
@@ -159,7 +159,7 @@ def test_what_the_last_sweeps_did_not_need_is_dropped():
 
 def test_nothing_is_sent_within_a_process():
     y, p = softmax_problem(600, 4, seed=1)
-    found = kcalib.skce.result(y, p, parallel=Serial(tile_size=200))
+    found = kcalib.skce.result(y, p, backend=Serial(tile_size=200))
     assert "sent" not in found.backend_reason
 
 
@@ -173,7 +173,7 @@ def test_samples_go_to_each_worker_of_dask_once():
         distributed.Client(cluster) as client,
     ):
         parallel = Dask(client, tile_size=TILE)
-        found = kcalib.skce.result(y, p, kernel=KERNEL, parallel=parallel)
+        found = kcalib.skce.result(y, p, kernel=KERNEL, backend=parallel)
         assert float(SENT.search(found.backend_reason)["bytes"]) * 1e6 == pytest.approx(SAMPLES, rel=0.01)
-        blocks = kcalib.skce.result(y, p, kernel=KERNEL, estimator="block", parallel=parallel)
+        blocks = kcalib.skce.result(y, p, kernel=KERNEL, estimator="block", backend=parallel)
         assert float(SENT.search(blocks.backend_reason)["bytes"]) * 1e6 == pytest.approx(SAMPLES, rel=0.01)

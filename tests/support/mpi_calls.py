@@ -60,15 +60,15 @@ def main(folder: str, what: str, journal: str | None = None) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         parallel = kcalib.parallel.MPI(threads=64 if what == "crowded" else 1, journal=journal, tile_size=TILE)
-        found = kcalib.skce.result(y, p, kernel=KERNEL, parallel=parallel)
+        found = kcalib.skce.result(y, p, kernel=KERNEL, backend=parallel)
         value = found.value
         if what == "calls":
-            blocks = kcalib.skce.result(y, p, kernel=KERNEL, estimator="block", parallel=parallel)
-            test = kcalib.calibration_test(y, p, kernel=KERNEL, method="spectrum", parallel=parallel)
+            blocks = kcalib.skce.result(y, p, kernel=KERNEL, estimator="block", backend=parallel)
+            test = kcalib.calibration_test(y, p, kernel=KERNEL, method="spectrum", backend=parallel)
             say(found.backend_reason)
             say(value, blocks.value, blocks.standard_error, test.statistic)
             try:
-                kcalib.skce(y, p, kernel="none", parallel=parallel)
+                kcalib.skce(y, p, kernel="none", backend=parallel)
             except Exception as error:
                 say(type(error).__name__, str(error))
         else:

@@ -34,16 +34,16 @@ def numbers(parallel: Any, *, root: bool = True) -> dict[str, list[float]]:
     found = {}
     for estimator in ("unbiased", "biased", "block"):
         options = {"kernel": KERNEL, "estimator": estimator}
-        one = kcalib.skce.result(y, p, **options, parallel=parallel)
+        one = kcalib.skce.result(y, p, **options, backend=parallel)
         found[estimator] = [one.value, one.standard_error, one.null_standard_error]
     for name, method in (("exact", Exact(99)), ("bootstrap", Bootstrap(99)), ("spectrum", "spectrum")):
-        test = kcalib.calibration_test(y, p, kernel=KERNEL, method=method, seed=1, parallel=parallel)
+        test = kcalib.calibration_test(y, p, kernel=KERNEL, method=method, seed=1, backend=parallel)
         found[name] = [test.estimate, test.log_pvalue]
     for name, method in (("ckce by cg", "cg"), ("ckce by fourier", Fourier(n_features=20, seed=1))):
-        one = kcalib.ckce.result(y, p, method=method, parallel=parallel)
+        one = kcalib.ckce.result(y, p, method=method, backend=parallel)
         found[name] = [one.value, one.error_bound]
     for name in ("skce", "ckce"):
-        (pair,) = kcalib.compare(y, models, metric=name, parallel=parallel).differences
+        (pair,) = kcalib.compare(y, models, metric=name, backend=parallel).differences
         found[f"comparison by {name}"] = [pair.difference, pair.standard_error]
     return {name: [-1.0 if value is None else float(value) for value in values] for name, values in found.items()}
 

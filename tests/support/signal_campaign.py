@@ -78,7 +78,7 @@ def checkpointed(folder: Path) -> None:
 
 
 def journalled(folder: Path) -> Any:
-    return kcalib.skce(*problem(2500, 3), kernel=KERNEL, parallel=Serial(journal=folder / "run.journal", tile_size=192))
+    return kcalib.skce(*problem(2500, 3), kernel=KERNEL, backend=Serial(journal=folder / "run.journal", tile_size=192))
 
 
 @functools.cache

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -47,7 +48,7 @@ class Backend:
     reductions: ClassVar[Mapping[type[Reduction[Any]], Callable[[Any, Any], Any]]]  # and what computes each
     options: frozenset[str] = frozenset()  # of reductions, that not every backend has
     threads: int | None = None  # at most; None where the array library decides
-    parallel: Spread | None = None  # what shares its sums out; None where they are computed here
+    parallel: Workers | None = None  # what shares its sums out; None where they are computed here
 
     def __init__(self, problem: PairProblem, *, reason: str = "") -> None:
         self.problem = problem
@@ -194,11 +195,13 @@ def _on_host(values: Any) -> np.ndarray:
     return np.asarray(arrays.to_host(values), dtype=np.float64)
 
 
-class Spread(Protocol):
-    """Several machines: `kcalib.parallel` has it, of which this room knows nothing."""
+class Workers(ABC):
+    """Processes or machines that compute sums over pairs; `kcalib.parallel` derives the class that does."""
 
+    @abstractmethod
     def spread(self, backend: Backend) -> Backend:
         """A backend with the same sums, computed there; or the same backend, where that is no use."""
 
+    @abstractmethod
     def gram(self, backend: Backend, feature_map: FeatureMap, columns: np.ndarray) -> np.ndarray:
         """`feature_sums.gram` of the points of such a backend."""

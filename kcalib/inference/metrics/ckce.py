@@ -41,9 +41,7 @@ def ckce(data: Sequence[Data], confidence_level: float, options: MetricOptions) 
     kernel = default_kernel(*data) if options.kernel is None else options.kernel
     together = Together.of(data, kernel, options)
     matrices = [
-        KernelMatrix(
-            kernel_alone(packed_model), threads=options.threads, backend=options.backend, parallel=options.parallel
-        )
+        KernelMatrix(kernel_alone(packed_model), threads=options.threads, backend=options.backend)
         for packed_model in together.packed
     ]
     residuals = [

@@ -16,7 +16,7 @@ from kcalib._backend.options import SEED
 from kcalib._input.data import Data
 from kcalib._packing import Packed, TargetMatrix
 from kcalib._packing.packed import ANY_BANDWIDTH, name_of
-from kcalib._pairs.backends.base import Backend, Spread
+from kcalib._pairs.backends.base import Backend, Workers
 from kcalib.bandwidth import MedianDistance
 from kcalib.estimators.skce import describe
 from kcalib.kernels import Kernel
@@ -42,8 +42,7 @@ class MetricOptions:
     seed: int | None = SEED
     dtype: Any = None
     threads: int | None = None
-    backend: str | None = None
-    parallel: Spread | None = None
+    backend: str | Workers | None = None
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,7 @@ def _by_features(
     """Of one map for all models; None where all pairs take about a second, or the kernel has no features."""
     backend = _backends(together, options)[0]
     work = data[0].n ** 2 / 2 * backend.problem.multiply_adds  # as `evaluate` asks, by the same limit
-    if options.backend is not None or options.parallel is not None or backend.on_a_line or work <= PAIRS_WORK:
+    if options.backend is not None or backend.on_a_line or work <= PAIRS_WORK:
         return None
     problems: list[FeatureProblem] = []
     try:
@@ -170,10 +170,7 @@ def _by_features(
 
 
 def _backends(together: Together, options: MetricOptions) -> list[Backend]:
-    return [
-        backend_for(model.problem, backend=options.backend, threads=options.threads, parallel=options.parallel)
-        for model in together.packed
-    ]
+    return [backend_for(model.problem, backend=options.backend, threads=options.threads) for model in together.packed]
 
 
 @dataclass(frozen=True)

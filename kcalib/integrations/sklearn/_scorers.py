@@ -100,7 +100,6 @@ def scorer(name: str, *, response: Callable[[Any, Any], Any] | None = None, **op
     refused = {
         "sample_weight": "pass it to `cross_validate`, with metadata routing, or to the scorer when it is called",
         "classes": "the estimator's `classes_` are taken",
-        "parallel": "pass n_jobs= to `cross_validate`",
     }
     MEASURES[name].check(options, refused)
     return CalibrationScorer(name, response, options)

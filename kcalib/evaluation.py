@@ -15,16 +15,14 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.options import LARGEST_SEED, SEED, OptionError, check_fraction, check_integer, check_seed
+from kcalib._backend.options import LARGEST_SEED, SEED, check_fraction, check_integer, check_seed
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.labels import Classification
 from kcalib._input.source import (
     check_left_to_source,
     check_not_for_sums,
-    check_of_classes,
     is_source,
-    state_options,
 )
 from kcalib._pairs.backends.base import Workers
 from kcalib.distributions import Categorical, Distribution
@@ -34,7 +32,6 @@ from kcalib.estimators.forecasts.quantile_calibration import curve_of, is_contin
 from kcalib.estimators.forecasts.quantities import LEVELS, has_density, mean_of, means_of, quantiles_of
 from kcalib.estimators.forecasts.scores import log_score_values, pinball_values
 from kcalib.estimators.scores import accuracy_of, brier_score_of, log_loss_of, top_label, weighted_mean
-from kcalib.estimators.skce import FEATURES
 from kcalib.evaluation_results import INTERVAL, Evaluation, ForecastEvaluation
 from kcalib.inference.calibration_test import sums_of
 from kcalib.inference.task import CalibrationMethod
@@ -75,10 +72,7 @@ def evaluate(
     level: float = 0.05,
     tolerance: float | None = None,
     kernel: Kernel | None = None,
-    estimator: str = "auto",
     method: str | CalibrationMethod = "auto",
-    block_size: int | None = None,
-    n_bins: int | None = None,
     seed: int | None = SEED,
     classes: Any = None,
     from_logits: bool = False,
@@ -94,11 +88,8 @@ def evaluate(
     Parameters
     ----------
     y_true, y_pred, kernel, classes, from_logits, threads, backend
-        As in `kcalib.skce`. Of a source all numbers are those of a `kcalib.streaming.CalibrationState`: `estimator` and
-        `method` are "auto" or "features". With `backend` "auto" sums all pairs; by workers a source is read at once.
-    estimator : {"auto", "unbiased", "biased", "block", "linear", "features"}
-        Of the SKCE, as in `kcalib.skce`. "auto", the default, is what the test rests on: "unbiased" where that sums
-        all pairs, or if that takes about a second, else "features".
+        As in `kcalib.skce`. Of a source all numbers are those of a `kcalib.streaming.CalibrationState`: `method` is
+        "auto" or "features". With `backend` "auto" sums all pairs; by workers a source is read at once.
     level : float
         Level of the verdict, in (0, 1): a calibrated model is called miscalibrated with
         about this probability.
@@ -106,11 +97,8 @@ def evaluate(
         At least 0, below 1: a root mean square calibration error that does not matter. The verdict is then whether the
         model is off by more, which is so if ``rms_error_lower`` is larger. Default: whether it is calibrated.
     method : str or one of `kcalib.methods`
-        The test, as in `kcalib.calibration_test`.
-    block_size : int, optional
-        Samples in a block of the SKCE estimate, if `estimator` is "block"; those of a test belong to its method.
-    n_bins : int, optional
-        Bins of the top-label ECE of class probabilities; default 15.
+        The test, as in `kcalib.calibration_test`. The estimate of the SKCE is the one that it rests on; else that over
+        all pairs, or by random features where all pairs would take more than about a second.
     seed : int, optional
         Seed of what the test draws, of randomised PIT values, and of the order of samples in blocks. None draws one,
         which the result reports.
@@ -195,30 +183,20 @@ def evaluate(
     seed = check_seed(seed, LARGEST_SEED)
     if is_source(y_true, y_pred):
         check_left_to_source(classes, from_logits)
-        check_not_for_sums(block_size=block_size, backend=backend)
-        if estimator not in ("auto", FEATURES):
-            raise OptionError(
-                "estimator",
-                f"is {estimator!r}, which reads all samples at once; use estimator='features', or pass the "
-                "samples themselves: y, p = source.read(0, n)",
-            )
-        check_of_classes(y_true.prediction, n_bins=n_bins)
-        given = {**state_options(n_bins=n_bins), **sums_of(method)}
-        state = y_true.summed(kernel=kernel, lens=lens, seed=seed, threads=threads, **given)
+        check_not_for_sums(backend=backend)
+        state = y_true.summed(kernel=kernel, lens=lens, seed=seed, threads=threads, **sums_of(method))
         return state.result(level=level, tolerance=tolerance)
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, threads=threads)
     options: dict[str, Any] = {
         "level": level,
         "tolerance": tolerance,
         "kernel": kernel,
-        "estimator": estimator,
         "method": method,
-        "block_size": block_size,
         "seed": seed,
         "threads": threads,
         "backend": backend,
     }
-    return evaluation_of(data, n_bins=n_bins, **options)
+    return evaluation_of(data, **options)
 
 
 @singledispatch
@@ -228,13 +206,11 @@ def evaluation_of(
     level: float,
     tolerance: float | None,
     kernel: Kernel | None,
-    estimator: str,
     method: str,
-    block_size: int | None,
-    n_bins: int | None,
     seed: int,
     threads: int | None,
     backend: str | Workers | None = None,
+    n_bins: int | None = None,
 ) -> Evaluation | ForecastEvaluation:
     """`evaluate` of checked data."""
     raise NotImplementedError(type(data))
@@ -247,16 +223,14 @@ def _(
     level: float,
     tolerance: float | None,
     kernel: Kernel | None,
-    estimator: str,
     method: str | CalibrationMethod,
-    block_size: int | None,
-    n_bins: int | None,
     seed: int,
     threads: int | None,
     backend: str | Workers | None = None,
+    n_bins: int | None = None,
 ) -> Evaluation:
     n_bins = N_BINS if n_bins is None else check_integer("n_bins", n_bins, 1, MAX_BINS)
-    measured = measure(data, kernel, estimator, method, block_size, seed, threads, level, tolerance, backend)
+    measured = measure(data, kernel, method, seed, threads, level, tolerance, backend)
     accuracy = accuracy_of(data)
     confidence = weighted_mean(data, top_label(data)[0])
     return Evaluation(
@@ -280,19 +254,13 @@ def _(
     level: float,
     tolerance: float | None,
     kernel: Kernel | None,
-    estimator: str,
     method: str | CalibrationMethod,
-    block_size: int | None,
-    n_bins: int | None,
     seed: int,
     threads: int | None,
     backend: str | Workers | None = None,
+    n_bins: int | None = None,
 ) -> ForecastEvaluation:
-    if n_bins is not None:
-        raise ValueError(
-            f"`n_bins` is for class probabilities, but `y_pred` is {type(data.prediction).__name__}; leave it out"
-        )
-    measured = measure(data, kernel, estimator, method, block_size, seed, threads, level, tolerance, backend)
+    measured = measure(data, kernel, method, seed, threads, level, tolerance, backend)
     errors = arrays.where_computed(data.y) - means_of(data)
     has_a_density = has_density(data.prediction)
     numbers = _of_numbers(data, seed) if data.n_dims == 1 else {}

@@ -1,4 +1,4 @@
-"""Methods with options, for functions that take ``method=``: a string for the defaults, an object for the options.
+"""Methods, estimators and metrics with options: functions take a string for the defaults, or such an object.
 
 .. code-block:: none
 
@@ -7,6 +7,8 @@
                                         DistributionFree
     kcalib.ckce, kcalib.solvers.solve   AutomaticSolver, Cholesky, ConjugateGradient
     kcalib.ckce                         Fourier, Nystrom, PivotedCholesky
+    kcalib.skce                         BlockEstimator, FeatureEstimator
+    kcalib.compare                      SKCE, CKCE, ECE
 
 Each class checks its options when it is made.
 """
@@ -14,6 +16,7 @@ Each class checks its options when it is made.
 # Each class stands in the file of what it does.
 
 from kcalib.estimators.ckce_low_rank import Fourier, Nystrom, PivotedCholesky
+from kcalib.estimators.skce import BlockEstimator, FeatureEstimator
 from kcalib.inference.blocks import Block, Linear
 from kcalib.inference.cme import CME
 from kcalib.inference.consistency import Consistency
@@ -21,6 +24,9 @@ from kcalib.inference.distribution_free import DistributionFree
 from kcalib.inference.exact import Exact
 from kcalib.inference.features import Features
 from kcalib.inference.gamma import Gamma
+from kcalib.inference.metrics.ckce import CKCE
+from kcalib.inference.metrics.ece import ECE
+from kcalib.inference.metrics.skce import SKCE
 from kcalib.inference.resampling import Bootstrap, Multiplier
 from kcalib.inference.spectrum import Pearson, Spectrum
 from kcalib.solvers._solve import AutomaticSolver
@@ -28,15 +34,20 @@ from kcalib.solvers.cholesky import Cholesky
 from kcalib.solvers.conjugate_gradient import ConjugateGradient
 
 __all__ = [
+    "CKCE",
     "CME",
+    "ECE",
+    "SKCE",
     "AutomaticSolver",
     "Block",
+    "BlockEstimator",
     "Bootstrap",
     "Cholesky",
     "ConjugateGradient",
     "Consistency",
     "DistributionFree",
     "Exact",
+    "FeatureEstimator",
     "Features",
     "Fourier",
     "Gamma",

@@ -94,7 +94,9 @@ def test_alpha_is_no_level():
 
 Y, P = np.arange(40) % 3, np.random.default_rng(0).dirichlet(np.ones(3), size=40)
 SEEDED = {
-    "compare": lambda seed: kcalib.compare(Y, {"a": P, "b": P[:, ::-1]}, metric="ece", n_resamples=99, seed=seed),
+    "compare": lambda seed: kcalib.compare(
+        Y, {"a": P, "b": P[:, ::-1]}, metric=kcalib.methods.ECE(n_resamples=99), seed=seed
+    ),
     "evaluate": lambda seed: kcalib.evaluate(Y, P, method="bootstrap", seed=seed).test,
     "test": lambda seed: kcalib.calibration_test(Y, P, method="bootstrap", seed=seed),
     **{
@@ -102,10 +104,11 @@ SEEDED = {
         for method in ("block", "linear", "exact", "features", "multiplier", "cme")
     },
     "test, source": lambda seed: kcalib.calibration_test(kcalib.streaming.source((Y, P)), seed=seed),
-    "evaluate, block estimator": lambda seed: kcalib.evaluate(Y, P, estimator="block", seed=seed).skce,
     "evaluate, source": lambda seed: kcalib.evaluate(kcalib.streaming.source((Y, P)), seed=seed).skce,
-    "skce": lambda seed: kcalib.skce.result(Y, P, estimator="features", seed=seed),
-    "skce, source": lambda seed: kcalib.skce.result(kcalib.streaming.source((Y, P)), estimator="features", seed=seed),
+    "skce": lambda seed: kcalib.skce.result(Y, P, estimator=kcalib.methods.FeatureEstimator(seed=seed)),
+    "skce, source": lambda seed: kcalib.skce.result(
+        kcalib.streaming.source((Y, P)), estimator=kcalib.methods.FeatureEstimator(seed=seed)
+    ),
     "ucme": lambda seed: kcalib.ucme.result(Y, P, seed=seed),
     **{
         f"ckce, {cls.__name__}": lambda seed, cls=cls: kcalib.ckce.result(Y, P, method=cls(seed=seed))
@@ -118,7 +121,7 @@ SEEDED = {
     "quantile_calibration": lambda seed: kcalib.quantile_calibration(
         Y, Samples(np.random.default_rng(0).normal(size=(40, 5))), seed=seed
     ),
-    "reliability": lambda seed: kcalib.reliability(Y, P, binning="isotonic", n_resamples=99, seed=seed),
+    "reliability": lambda seed: kcalib.reliability(Y, P, binning="isotonic", seed=seed),
     "squared_calibration_error": lambda seed: kcalib.squared_calibration_error(
         Y, P, estimators="temperature", seed=seed
     ),
@@ -195,3 +198,22 @@ def test_what_others_are_made_of_is_refused(name):
     y, p = [0, 1, 1], [[0.5, 0.5], [0.4, 0.6], [0.1, 0.9]]
     with pytest.raises(TypeError, match=f"^{name} .*pass (one|a kernel) such as kcalib"):
         kcalib.skce(y, p, **{"lens" if name == "Lens" else "kernel": base()})
+
+
+PUBLIC_FUNCTIONS = {
+    f"{module.__name__}.{name}": value
+    for module in (kcalib, *(getattr(kcalib, name) for name in kcalib.__all__))
+    if inspect.ismodule(module)
+    for name in getattr(module, "__all__", ())
+    if callable(value := getattr(module, name))
+}
+
+
+def test_no_public_function_has_more_than_twelve_parameters():
+    counts = {
+        name: len(inspect.signature(value).parameters)
+        for name, value in PUBLIC_FUNCTIONS.items()
+        if not inspect.isclass(value)
+    }
+    assert len(counts) > 30
+    assert {name: count for name, count in counts.items() if count > 12} == {}

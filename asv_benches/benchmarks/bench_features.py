@@ -22,7 +22,11 @@ class FeatureTests:
 
     def time_estimate(self, threads):
         self.kcalib.skce(
-            self.y, self.p, kernel=self.kernel, estimator="features", n_columns=COLUMNS, seed=SEED, threads=threads
+            self.y,
+            self.p,
+            kernel=self.kernel,
+            estimator=self.kcalib.methods.FeatureEstimator(n_columns=COLUMNS, seed=SEED),
+            threads=threads,
         )
 
     def time_test(self, threads):

@@ -241,7 +241,8 @@ def compare_over_skce(threads, n=N, rounds=9):
     labels, p = cached_predictions(n, CLASSES)
     models = {str(a): p**a / np.sum(p**a, axis=1, keepdims=True) for a in (1.0, 1.2, 1.5)}
     options = {"kernel": kernel, "threads": threads}
-    compare = partial(kcalib.compare, labels, models, **options)
+    metric = kcalib.methods.SKCE(kernel=kernel)
+    compare = partial(kcalib.compare, labels, models, metric=metric, threads=threads)
 
     def skces():
         return [kcalib.skce.result(labels, q, **options).value for q in models.values()]
@@ -257,7 +258,8 @@ def compare_over_ckce(threads, n=N, rounds=9):
     labels, p = cached_predictions(n, CLASSES)
     models = {str(a): p**a / np.sum(p**a, axis=1, keepdims=True) for a in (1.0, 1.2, 1.5)}
     options = {"kernel": kernel, "threads": threads}
-    compare = partial(kcalib.compare, labels, models, metric="ckce", **options)
+    metric = kcalib.methods.CKCE(kernel=kernel)
+    compare = partial(kcalib.compare, labels, models, metric=metric, threads=threads)
 
     def ckces():
         return [kcalib.ckce(labels, q, **options) for q in models.values()]

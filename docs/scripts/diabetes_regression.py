@@ -107,7 +107,7 @@ def main() -> None:
     y, models = predictions()
     print(table(y, models))
     print()
-    print(kcalib.compare(y, models, **KERNELS))
+    print(kcalib.compare(y, models, metric=kcalib.methods.SKCE(**KERNELS)))
     if given.output is not None:
         figure(y, models).savefig(given.output / "diabetes_quantiles.png", dpi=80)
 

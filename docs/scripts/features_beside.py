@@ -95,7 +95,11 @@ def test(threads: int, repeat: int) -> None:
                 y, p, kernel=KERNEL, method=method, seed=0, threads=threads
             ),
             "features, estimate": lambda: kcalib.skce(
-                y, p, kernel=KERNEL, estimator="features", n_columns=COLUMNS, seed=0, threads=threads
+                y,
+                p,
+                kernel=KERNEL,
+                estimator=kcalib.methods.FeatureEstimator(n_columns=COLUMNS, seed=0),
+                threads=threads,
             ),
         },
         repeat,

@@ -93,7 +93,7 @@ def locations(d: int, seed: int) -> dict[str, object]:
     rng = np.random.default_rng([d, seed])
     mean = rng.uniform(size=(N_LOCATIONS, d))
     targets = rng.normal(0, DEVIATION, size=(N_LOCATIONS, d))
-    return {"test_predictions": Normal(mean, np.full((N_LOCATIONS, d), DEVIATION)), "test_labels": targets}
+    return {"locations": (targets, Normal(mean, np.full((N_LOCATIONS, d), DEVIATION)))}
 
 
 def estimate(name: str, y: np.ndarray, prediction: Normal) -> float:

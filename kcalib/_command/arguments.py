@@ -19,7 +19,6 @@ from kcalib._input import columns, parameters
 from kcalib._input.forecasts import Forecasts
 from kcalib._version import __version__
 from kcalib.estimators.binning import N_BINS
-from kcalib.estimators.skce import ESTIMATORS, FEATURES
 from kcalib.inference.calibration_test import METHODS
 from kcalib.inference.compare import METRICS
 from kcalib.inference.metrics.ece import N_RESAMPLES
@@ -211,9 +210,9 @@ def _add_compare(commands: Any) -> Parser:
     output.add_argument("--csv", action="store_true", help="print CSV instead of tables: the models, then the pairs")
     computed = compare.add_argument_group("what to compute")
     computed.add_argument(
-        "--metric", choices=tuple(METRICS), default="skce",
+        "--metric", choices=[metric.name for metric in METRICS], default="skce",
         help="what to compare the models by (default: %(default)s);"
-        f" of regression files {', '.join(name for name, metric in METRICS.items() if Forecasts in metric.kinds)}",
+        f" of regression files {', '.join(metric.name for metric in METRICS if Forecasts in metric.kinds)}",
     )  # fmt: skip
     computed.add_argument(
         "--confidence-level", metavar="FLOAT", type=LEVEL, default=0.95, help="of the intervals (default: %(default)s)"
@@ -496,14 +495,6 @@ def _add_computed(parser: Parser) -> None:
     computed.add_argument(
         "--method", choices=[m.name for m in METHODS], default="auto", help="test of calibration (default: %(default)s)"
     )
-    computed.add_argument(
-        "--estimator", choices=(*ESTIMATORS, FEATURES),
-        help="estimator of the SKCE, and of tests that take one (default: that of the test)",
-    )  # fmt: skip
-    computed.add_argument(
-        "--block-size", metavar="INT", type=integer(2),
-        help="samples in a block, for --method block and --estimator block (default: about the square root of n)",
-    )  # fmt: skip
     _add_bins(computed, "bins of the ECE and of reliability diagrams")
     _add_bandwidth(computed, "the median distance")
     _add_threads(computed)

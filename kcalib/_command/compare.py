@@ -38,9 +38,10 @@ from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts
 from kcalib._input.parameters import PARAMETERS
 from kcalib._input.source import Source
-from kcalib.inference.compare import IN_PIECES, comparison_of
+from kcalib.inference.compare import IN_PIECES, METRICS, comparison_of
 from kcalib.inference.compare import check_options as check_metric_options
-from kcalib.inference.metrics.measured import MetricOptions
+from kcalib.inference.metrics.ece import ECE
+from kcalib.inference.metrics.measured import Metric, SharedOptions
 from kcalib.lenses import Canonical
 from kcalib.results import Comparison
 from kcalib.streaming import ComparisonState, load
@@ -61,19 +62,23 @@ def run_compare(arguments: argparse.Namespace) -> int:
         arguments.usage_error(f"--bandwidth is for --metric skce, not for {arguments.metric}; leave it out")
     if arguments.parallel is not None:
         check_parallel(arguments)
-        options = _options(arguments, jobs, in_pieces=False)
-        return with_workers(arguments, lambda: _compare_at_once(jobs, arguments, options, failures))
+        metric, options = _options(arguments, jobs, in_pieces=False)
+        return with_workers(arguments, lambda: _compare_at_once(jobs, arguments, metric, options, failures))
     unable = _option_that_needs_all(arguments)
     _check_pieces(arguments, jobs, unable)
     in_pieces = reads_in_chunks(jobs, arguments, unable)
-    options = _options(arguments, jobs, in_pieces)
+    metric, options = _options(arguments, jobs, in_pieces)
     if in_pieces:
         return _write(_compare_in_pieces(jobs, arguments, failures), jobs, failures, arguments)
-    return _compare_at_once(jobs, arguments, options, failures)
+    return _compare_at_once(jobs, arguments, metric, options, failures)
 
 
 def _compare_at_once(
-    jobs: Sequence[Job], arguments: argparse.Namespace, options: MetricOptions, failures: list[Failure]
+    jobs: Sequence[Job],
+    arguments: argparse.Namespace,
+    metric: Metric,
+    options: SharedOptions,
+    failures: list[Failure],
 ) -> int:
     """Compare files that are read whole, and return the exit code."""
     whole: dict[str, Data] = {}  # as in the files, not seen through the lens
@@ -89,7 +94,7 @@ def _compare_at_once(
     if not failures:
         with collect_failures(failures, "compare"), open_parallel(arguments.parallel) as run:
             shared = replace(options, backend=run)
-            comparison = comparison_of(models, arguments.metric, arguments.confidence_level, shared)
+            comparison = comparison_of(models, metric, arguments.confidence_level, shared)
     return _write(comparison, jobs, failures, arguments)
 
 
@@ -163,7 +168,7 @@ def _option_that_needs_all(arguments: argparse.Namespace) -> str | None:
     return option_of_forecasts(arguments)
 
 
-def _options(arguments: argparse.Namespace, jobs: Sequence[Job], in_pieces: bool) -> MetricOptions:
+def _options(arguments: argparse.Namespace, jobs: Sequence[Job], in_pieces: bool) -> tuple[Metric, SharedOptions]:
     """Return the options of the comparison, or refuse those that the metric does not have."""
     if len(jobs) < 2:
         arguments.usage_error("expected at least two files to compare, or a state of several models")
@@ -172,19 +177,21 @@ def _options(arguments: argparse.Namespace, jobs: Sequence[Job], in_pieces: bool
         arguments.usage_error(f"{twice[0]} is given twice")
     if arguments.n_columns is not None and not in_pieces:
         arguments.usage_error("--columns is for samples that are read in pieces; leave it out, or pass --stream")
-    given = {name: getattr(arguments, name) for name in ("n_bins", "n_resamples", "seed")}
+    (metric,) = (cls for cls in METRICS if cls.name == arguments.metric)
+    given = {"kernel": make_kernel(arguments), "n_bins": arguments.n_bins, "n_resamples": arguments.n_resamples}
+    own = {name: value for name, value in given.items() if value is not None}
+    for name in own.keys() - vars(metric).keys():
+        fault = f"has no meaning for the metric {metric.name!r}, only for {ECE.name!r}; leave it out"
+        arguments.usage_error(f"{flag(name)} {fault}")
     # Sums of all metrics are added up in pieces, by threads.
-    options = MetricOptions(
-        kernel=make_kernel(arguments),
-        threads=None if in_pieces else arguments.threads,
-        backend=arguments.parallel,
-        **given,
-    )
+    threads = None if in_pieces else arguments.threads
+    options = SharedOptions(arguments.seed, threads, arguments.parallel)
     try:
-        check_metric_options(options, arguments.metric, arguments.confidence_level)
+        chosen = metric(**own)
+        check_metric_options(options, chosen, arguments.confidence_level)
     except OptionError as error:
         arguments.usage_error(f"{flag(error.option)} {error.fault}")
-    return options
+    return chosen, options
 
 
 def _check_same_samples(data: Data, name: str, first: Data) -> None:

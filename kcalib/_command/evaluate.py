@@ -23,7 +23,7 @@ from kcalib._command.jobs import (
 )
 from kcalib._command.kinds import check_options, check_plotting, draw_data
 from kcalib._command.machine import evaluations_csv, evaluations_json
-from kcalib._command.method_options import join_names, make_method, owners
+from kcalib._command.method_options import make_method
 from kcalib._command.parallel import check_parallel, open_parallel, with_workers
 from kcalib._command.streamed import check_streaming, evaluate_in_chunks, option_that_needs_all, reads_in_chunks
 from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, write
@@ -107,20 +107,11 @@ def write_results(models: Sequence[Model], failures: list[Failure], arguments: a
 
 def make_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return what `evaluation_of` takes, or refuse an option that does not go with the others."""
-    estimator, method = arguments.estimator or "auto", make_method(arguments)
-    methods = owners()["block_size"]
-    if arguments.block_size is not None and estimator != "block" and type(method) not in methods:
-        arguments.usage_error(
-            f"--block-size is for --estimator block or --method {join_names(methods)}, not for --estimator {estimator} "
-            f"with --method {method.name}; leave it out"
-        )
     return {
         "level": arguments.level,
         "tolerance": arguments.tolerance,
         "kernel": make_kernel(arguments),
-        "estimator": estimator,
-        "method": method,
-        "block_size": arguments.block_size if estimator == "block" else None,
+        "method": make_method(arguments),
         "n_bins": arguments.n_bins,
         "seed": arguments.seed,
         "threads": arguments.threads,

@@ -187,7 +187,7 @@ def _remarks(model: str, releases: Sequence[Release]) -> Iterator[str]:
             yield f"{model}: {what} since {after.name}"
     varies: dict[str, tuple[list[Any], str]] = {
         "kernels": ([r.kernel for r in releases], "SKCEs are comparable for one kernel: give evaluate --bandwidth"),
-        "estimators": ([r.estimator for r in releases], "give evaluate --estimator"),
+        "estimators": ([r.estimator for r in releases], "give evaluate --method"),
         "levels": ([r.level for r in releases], "verdicts are comparable at one level: give evaluate --level"),
         "numbers of samples": ([r.numbers["n_samples"] for r in releases], "small errors show in large samples only"),
         "versions of kcalib": ([r.kcalib for r in releases], "see its changelog"),

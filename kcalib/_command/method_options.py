@@ -19,8 +19,8 @@ from kcalib._backend.options import OptionError
 from kcalib.inference.calibration_test import METHODS
 from kcalib.inference.task import CalibrationMethod
 
-# Options of the other numbers, too: they are given to all that have them.
-SHARED = ("estimator", "block_size", "n_bins")
+# An option of the other numbers, too: it is given to all that have it.
+SHARED = ("n_bins",)
 # An option of what is read from files, where no test locations are.
 OF_FILES = ("from_logits",)
 WORD = re.compile(r'"(\w+)"')

@@ -22,7 +22,9 @@ from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification
 from kcalib.inference.compare import comparison_of
-from kcalib.inference.metrics.measured import MetricOptions
+from kcalib.inference.metrics.measured import SharedOptions
+from kcalib.inference.metrics.scores import CRPS, BrierScore
+from kcalib.inference.metrics.skce import SKCE
 from kcalib.recalibration import Choice, choose
 from kcalib.report import evaluations
 from kcalib.report.diagrams import require_matplotlib
@@ -110,9 +112,8 @@ def _comparisons(seen: Mapping[str, Data], arguments: argparse.Namespace) -> Sec
             if reason is not None:
                 parts.append(paragraph(f"The models are not compared: {reason}", "small"))
                 return Section("Which is better?", parts)
-        for metric in ("skce", "crps" if isinstance(first, Forecasts) else "brier_score"):
-            kernel = make_kernel(arguments) if metric == "skce" else None
-            options = MetricOptions(kernel=kernel, threads=arguments.threads, seed=arguments.seed)
+        for metric in (SKCE(make_kernel(arguments)), CRPS() if isinstance(first, Forecasts) else BrierScore()):
+            options = SharedOptions(threads=arguments.threads, seed=arguments.seed)
             comparison = comparison_of(seen, metric, 1 - arguments.level, options)
             parts += _comparison(comparison)
     return Section("Which is better?", parts)

@@ -94,8 +94,6 @@ def option_that_needs_all(arguments: argparse.Namespace) -> str | None:
     """Return an option that takes all samples at once, if one is given."""
     if arguments.method not in ("auto", "features"):
         return f"--method {arguments.method}"
-    if arguments.estimator not in (None, "features"):
-        return f"--estimator {arguments.estimator}"
     return None
 
 

@@ -144,8 +144,8 @@ class PredictionPoints:
         window = window_of(self.prediction, other)
         if window is None:
             raise ValueError(
-                "`test_predictions` have counts so far from those of `y_pred` that no table holds their Wasserstein "
-                "distances; pass predictions with means like those of `y_pred`, or a kernel with metric='mmd'"
+                "the predictions of `locations` have counts so far from those of `y_pred` that no table holds their "
+                "Wasserstein distances; pass such with means like those of `y_pred`, or a kernel with metric='mmd'"
             )
         values = staircases_of(self.prediction, window)
         return dataclasses.replace(self, values=values, predicted=_staircases(window), window=window)
@@ -171,7 +171,7 @@ class PredictionPoints:
             components = _mmd_components(other)
             if components.weights.shape[1] > self.predicted.n_components:
                 raise ValueError(
-                    f"`test_predictions` have {components.weights.shape[1]} components, `y_pred` has "
+                    f"the predictions of `locations` have {components.weights.shape[1]} components, `y_pred` has "
                     f"{self.predicted.n_components}; expected at most as many"
                 )
             components = mixtures.padded(components, self.predicted.n_components)
@@ -190,8 +190,8 @@ class PredictionPoints:
         assert self.features is not None
         if float(errors.max()) ** 2 > REACH * self.features.largest:
             raise ValueError(
-                "`test_predictions` have probability where no prediction of `y_pred` has any: of their MMD distances "
-                "the features that `y_pred` needs know nothing; pass predictions among those of `y_pred`"
+                "the predictions of `locations` have probability where no prediction of `y_pred` has any: of their MMD "
+                "distances the features that `y_pred` needs know nothing; pass predictions among those of `y_pred`"
             )
         return arrays.like(means, self.values)
 
@@ -261,7 +261,7 @@ def vectors(prediction: Distribution, kernel: Kernel, problem: PairProblem) -> V
 
 def _other_family(prediction: Distribution, other: Distribution) -> str:
     return (
-        f"`test_predictions` are of {type(other).__name__} and have no distance to those of `y_pred`, "
+        f"the predictions of `locations` are of {type(other).__name__} and have no distance to those of `y_pred`, "
         f"{type(prediction).__name__}, that the kernel could take; expected the same family and sizes"
     )
 

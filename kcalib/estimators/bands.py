@@ -1,8 +1,8 @@
 """Limits of frequencies in bins: where those of the true model are, and where those of a calibrated one would be.
 
 `clopper_pearson` gives confidence limits. Consistency limits, if labels are drawn from the predictions, are exact
-(`exact_band`, by the Poisson binomial law `count_law`), or order statistics of draws (`drawn_band`, `isotonic_band`;
-`resampled_band` if the predictions are drawn, too). Called by `reliability`.
+(`exact_band`, by the Poisson binomial law `count_law`), or order statistics of draws (`drawn_band`, `isotonic_band`).
+Called by `reliability`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import scipy
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.memory import check_memory
-from kcalib._backend.random import drawn_labels, replicate_numbers
+from kcalib._backend.random import drawn_labels
 from kcalib._backend.segments import Segments
-from kcalib._pairs.statistics import cumulative_sum, group_sums
+from kcalib._pairs.statistics import cumulative_sum
 from kcalib.estimators.event_bins import Bins, Sample, by_confidence
 
+N_RESAMPLES = 999
 MAX_POINTS = 1000  # of the bands of isotonic regression
 BATCH_ELEMENTS, DEVICE_ELEMENTS = 2**18, 2**24  # drawn labels in memory at a time
 SHORT = 40  # laws of fewer values are multiplied without a Fourier transform
@@ -122,22 +123,12 @@ class Draws(NamedTuple):
     rank: int  # the lowest and the highest `rank` - 1 values lie outside
 
     @classmethod
-    def checked(cls, n_resamples: int | None, seed: int | None, tail: float, n_values: int, beside: Array) -> Draws:
-        assert n_resamples is not None and seed is not None
-        rank = int(tail * (n_resamples + 1) + 1e-9)
-        if rank < 1:
-            raise ValueError(
-                f"`n_resamples` is {n_resamples}, expected at least {int(np.ceil(1 / tail - 1e-9)) - 1} for limits "
-                f"that a calibrated model leaves with a probability of {tail:.2g} on each side"
-            )
-        check_memory(
-            16 * n_values * n_resamples,
-            None,
-            f"{n_resamples} draws of {n_values} frequencies",
-            "use fewer n_bins or n_resamples",
-            beside,
-        )
-        return cls(n_resamples, seed, rank)
+    def of(cls, seed: int, tail: float, n_values: int, reference: Array) -> Draws:
+        """As many draws as limits with `tail` on either side need, at least `N_RESAMPLES`."""
+        n_resamples = max(N_RESAMPLES, int(np.ceil(1 / tail - 1e-9)) - 1)
+        what = f"{n_resamples} draws of {n_values} frequencies"
+        check_memory(16 * n_values * n_resamples, None, what, "use fewer n_bins, or a lower level", reference)
+        return cls(n_resamples, seed, int(tail * (n_resamples + 1) + 1e-9))
 
 
 def isotonic_band(sample: Sample, draws: Draws) -> tuple[np.ndarray, Band]:
@@ -180,30 +171,6 @@ def drawn_band(
     else:
         values = xp.sort(values, axis=1)
     return Band(*(np.array(arrays.to_host(values[:, rank])) for rank in (lowest, highest)))
-
-
-def resampled_band(sample: Sample, group: Array, draws: Draws) -> Band:
-    """Order statistics of the frequencies in groups of samples that are drawn with replacement, with a label each.
-
-    Of the draws in which a group has samples; [0, 1] where these are too few for the ranks.
-    """
-    n, n_groups = len(group), int(arrays.namespace(group).max(group)) + 1
-    values = np.full((n_groups, draws.n_resamples), np.nan)
-    for replicate in range(draws.n_resamples):
-        numbers = replicate_numbers(draws.seed, replicate, sample.confidence)
-        rows = arrays.asarray_like(numbers.integers(n, n), group)
-        event = arrays.asarray_like(numbers.uniform(n), sample.confidence) >= 1 - sample.confidence[rows]
-        weight = sample.weight[rows]
-        sums = group_sums(group[rows], n_groups, weight, weight * event)
-        total, hits = (arrays.to_host(array) for array in sums)
-        np.divide(hits, total, out=values[:, replicate], where=total > 0)
-    values.sort(axis=1)  # what is not there comes last
-    count = np.count_nonzero(~np.isnan(values), axis=1)
-    share = draws.rank / (draws.n_resamples + 1)
-    rank = (share * (count + 1) + 1e-9).astype(np.int64)
-    row, enough = np.arange(n_groups), rank >= 1
-    low = np.where(enough, values[row, np.maximum(rank - 1, 0)], 0.0)
-    return Band(low, np.where(enough, values[row, np.maximum(count - rank, 0)], 1.0))
 
 
 def _summing(group: Array) -> Callable[[Array], Array]:

@@ -13,7 +13,6 @@ import time
 from typing import Any
 
 from kcalib import _packing
-from kcalib._backend.memory import check_max_memory
 from kcalib._backend.options import check_choice, check_within
 from kcalib._input.forecasts import prepare
 from kcalib._input.methods import Method, Seeded, resolved
@@ -46,7 +45,6 @@ def ckce(
     target_kernel: TargetKernel = None,
     regularization: float | None = None,
     method: str | Method = "auto",
-    max_memory: float | None = None,
     classes: Any = None,
     from_logits: bool = False,
     lens: Lens | None = None,
@@ -80,8 +78,6 @@ def ckce(
         Gaussian kernels), "nystrom" (random landmarks), "pivoted_cholesky" (randomly pivoted, incomplete). With options
         an object of `kcalib.methods`: ``AutomaticSolver``, ``Cholesky``, ``ConjugateGradient``, ``Fourier``,
         ``Nystrom``, ``PivotedCholesky``.
-    max_memory : float, optional
-        Bytes that the method may take. Default: what the machine, or the arrays' GPU, has available.
     threads : int, optional
         As in `kcalib.skce`, for products with the kernel matrix. Factorisations use the threads of NumPy's and SciPy's
         BLAS.
@@ -102,7 +98,7 @@ def ckce(
         there is no such method, an option of it does not fit the samples, or "fourier" has no features of the kernel;
         if workers are given for "nystrom" or "pivoted_cholesky".
     MemoryError
-        If the method takes more memory than `max_memory`, or than there is.
+        If the method takes more memory than the machine, or the arrays' GPU, has available.
 
     Warns
     -----
@@ -182,17 +178,15 @@ def ckce(
     chosen = resolved(method, CKCE_METHODS)
     if isinstance(chosen, Approximation) and not chosen.is_shared_out:
         check_not_parallel(backend, f"method={chosen.name!r}", "leave it out, or use method='cg'")
-    if max_memory is not None:
-        check_max_memory(max_memory)
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads)
     shift = data.n * _regularization(regularization, data.n)
     kernel = default_kernel(data) if kernel is None else kernel
     packed = _packing.pack(data, kernel, target_kernel, threads=threads)
     seed = chosen.drawn_seed if isinstance(chosen, Seeded) else 0
-    residuals = residual_rows(data, packed, threads=threads, max_memory=max_memory, seed=seed)
+    residuals = residual_rows(data, packed, threads=threads, seed=seed)
     packed = kernel_alone(packed)
     matrix = KernelMatrix(packed, threads=threads, backend=backend)
-    system = System(data.dtype, residuals, packed, matrix, shift, max_memory)
+    system = System(data.dtype, residuals, packed, matrix, shift)
     outcome = exact_value(system, chosen) if isinstance(chosen, Solver) else chosen.estimate(system)
     if not needs_result:
         return outcome.value

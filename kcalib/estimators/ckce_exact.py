@@ -48,9 +48,7 @@ def exact_value(system: System, solver: Solver) -> MethodResult:
 
 def _is_smooth_on_a_line(system: System) -> bool:
     profiles = {factor.profile for term in system.packed.problem.kernel for factor in term.factors}
-    needed = 8 * system.n * (LINE_RANK + system.columns)
-    has_room = system.max_memory is None or needed <= system.max_memory
-    return system.residuals.is_binary and system.n > LINE_RANK and profiles <= SMOOTH and has_room
+    return system.residuals.is_binary and system.n > LINE_RANK and profiles <= SMOOTH
 
 
 def _certified(system: System, solver: Solver, tol: float) -> MethodResult:
@@ -59,9 +57,7 @@ def _certified(system: System, solver: Solver, tol: float) -> MethodResult:
     certificate = Certificate(system.matrix, right, system.shift, tol, system.epsilon, system.rounding_of_target)
     until_accepted = replace(solver, tol=None)
     try:
-        solution, verdict = solve_checked(
-            system.matrix, right, system.shift, until_accepted, judge=certificate, max_memory=system.max_memory
-        )
+        solution, verdict = solve_checked(system.matrix, right, system.shift, until_accepted, judge=certificate)
     except ValueError as error:  # everything else is checked
         raise ValueError(
             f"{error} (n times `regularization` is the shift, {system.shift:.3g}: a larger one helps in any case)"

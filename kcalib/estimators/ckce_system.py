@@ -77,25 +77,19 @@ def _of_distributions(first: Forecasts, *others: Forecasts) -> Kernel:
 
 
 @functools.singledispatch
-def residual_rows(
-    data: Data, packed: Packed, *, threads: int | None, max_memory: float | None = None, seed: int = 0
-) -> ClassResiduals | Residuals:
+def residual_rows(data: Data, packed: Packed, *, threads: int | None, seed: int = 0) -> ClassResiduals | Residuals:
     """E of packed data; of distributions it is a factor, whose pivots `seed` draws."""
     raise NotImplementedError(type(data))
 
 
 @residual_rows.register(Classification)
-def _residuals_of_labels(
-    data: Classification, packed: Packed, *, threads: int | None, max_memory: float | None = None, seed: int = 0
-) -> ClassResiduals:
+def _residuals_of_labels(data: Classification, packed: Packed, *, threads: int | None, seed: int = 0) -> ClassResiduals:
     return ClassResiduals(_where_solved(data), packed.target.root)
 
 
 @residual_rows.register(Forecasts)
-def _residuals_of_targets(
-    data: Forecasts, packed: Packed, *, threads: int | None, max_memory: float | None = None, seed: int = 0
-) -> Residuals:
-    return residuals_of(packed, threads=threads, max_memory=max_memory, seed=seed)
+def _residuals_of_targets(data: Forecasts, packed: Packed, *, threads: int | None, seed: int = 0) -> Residuals:
+    return residuals_of(packed, threads=threads, seed=seed)
 
 
 def _where_solved(data: Classification) -> Classification:
@@ -118,7 +112,6 @@ class System:
     packed: Packed  # on the user's device
     matrix: KernelMatrix  # K, which takes and returns arrays where the residuals are
     shift: float
-    max_memory: float | None
 
     @property
     def n(self) -> int:
@@ -145,7 +138,7 @@ class System:
 
     def check_memory(self, numbers: int, what: str, remedy: str) -> int:
         """Bytes of so many numbers, if they may be taken."""
-        check_memory(8 * numbers, self.max_memory, what, remedy, self.matrix.reference)
+        check_memory(8 * numbers, None, what, remedy, self.matrix.reference)
         return 8 * numbers
 
 

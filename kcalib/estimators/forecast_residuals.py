@@ -49,7 +49,7 @@ class Residuals:
         return self.lost + 4 * 2.0**-52 * linalg.squared_norm(self.rows)
 
 
-def residuals_of(packed: Packed, *, threads: int | None, max_memory: float | None = None, seed: int = 0) -> Residuals:
+def residuals_of(packed: Packed, *, threads: int | None, seed: int = 0) -> Residuals:
     """The residuals of a packed problem of distributions.
 
     Raises
@@ -82,7 +82,7 @@ def residuals_of(packed: Packed, *, threads: int | None, max_memory: float | Non
     while True:
         check_memory(
             24 * n * rank,
-            max_memory,
+            None,
             f"{rank} columns of residuals of {n} samples",
             "take fewer samples, or a target kernel of larger bandwidth, whose factor has fewer columns",
             gram.reference,

@@ -13,7 +13,7 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.options import LARGEST_KEY, SEED, check_choice, check_integer, check_seed
+from kcalib._backend.options import LARGEST_KEY, SEED, check_choice, check_seed
 from kcalib._input.labels import Classification, prepare
 from kcalib._pairs.statistics import group_sums
 from kcalib.estimators.bands import (
@@ -24,7 +24,6 @@ from kcalib.estimators.bands import (
     drawn_band,
     exact_band,
     isotonic_band,
-    resampled_band,
 )
 from kcalib.estimators.binning import bin_edges
 from kcalib.estimators.ece import result_of_columns
@@ -36,7 +35,6 @@ from kcalib.report.summary import Summarized
 __all__ = ["Band", "ReliabilityDiagram", "reliability"]
 
 BANDS = ("both", "confidence", "consistency")
-DEFAULT_RESAMPLES = 999
 HISTOGRAM_BINS = 20
 HIGHEST_LEVEL = 1 - 1e-6  # tails of exact laws have an absolute error of 1e-11 for a million samples in a bin
 
@@ -136,8 +134,6 @@ def reliability(
     confidence_level: float = 0.95,
     bands: str | None = None,
     simultaneous: bool = False,
-    resample_predictions: bool = False,
-    n_resamples: int | None = None,
     seed: int | None = SEED,
     sample_weight: Any = None,
     classes: Any = None,
@@ -169,14 +165,9 @@ def reliability(
         Widen the bands so that with probability `confidence_level` no bin lies outside of its own: by the
         Sidak correction, which is exact for bins, since they are independent given the predictions. Not
         for "isotonic".
-    resample_predictions : bool
-        Draw the samples of the consistency bands again, too, with replacement, as [5]_ does: bands of another sample
-        of the same size from the same model, whose bins hold other predictions, and wider ones. Not for "isotonic".
-    n_resamples : int, optional
-        Draws for the consistency bands of "isotonic", of weighted samples, and with `resample_predictions`; default
-        999. All others are exact.
     seed : int, optional
-        Of these draws, 0 to 2**64 - 1. None draws one, which the diagram reports.
+        Of the draws for the consistency bands of "isotonic" and of weighted samples, 0 to 2**64 - 1; all others are
+        exact. None draws one, which the diagram reports.
     sample_weight : array_like, shape (n,), optional
         Non-negative weights. Samples of weight 0 are left out.
 
@@ -189,7 +180,7 @@ def reliability(
     ------
     TypeError, ValueError
         As `kcalib.skce` for its arguments; if an argument is out of range; if an option is given that has no effect;
-        if the lens leaves more than one probability; if `n_resamples` is too small for the level.
+        if the lens leaves more than one probability.
     NotImplementedError
         For "isotonic" on a GPU.
     MemoryError
@@ -251,8 +242,6 @@ def reliability(
         confidence_level=confidence_level,
         bands=bands,
         simultaneous=simultaneous,
-        resample_predictions=resample_predictions,
-        n_resamples=n_resamples,
         seed=seed,
     )
 
@@ -265,8 +254,6 @@ def diagram_of(
     confidence_level: float = 0.95,
     bands: str | None = None,
     simultaneous: bool = False,
-    resample_predictions: bool = False,
-    n_resamples: int | None = None,
     seed: int | None = SEED,
 ) -> ReliabilityDiagram:
     """`reliability` of checked data."""
@@ -274,29 +261,22 @@ def diagram_of(
     level = check_level(confidence_level)
     has_confidence, has_consistency = check_bands(bands, binning, simultaneous)
     sample = Sample.of(data)
-    if not isinstance(resample_predictions, (bool, np.bool_)):
-        raise TypeError(f"`resample_predictions` is {resample_predictions!r}, expected True or False")
-    if resample_predictions and (binning == "isotonic" or not has_consistency):
-        raise ValueError(
-            "`resample_predictions` is True, but there is no consistency band of bins; leave it out, or use "
-            "binning='uniform' with bands='both'"
-        )
-    is_drawn = has_consistency and (binning == "isotonic" or data.sample_weight is not None or resample_predictions)
-    n_resamples, seed = _check_draws(is_drawn, n_resamples, seed)
+    is_drawn = has_consistency and (binning == "isotonic" or data.sample_weight is not None)
+    seed = _check_seed(is_drawn, seed)
 
     edges, index = cut(sample, binning, n_bins)
     bins = Bins.of(sample, index, len(edges) - 1)
     filled = np.flatnonzero(bins.count)
     tail = tail_of(level, len(filled) if simultaneous else 1)
-    points, consistency = bins.confidence, None
-    if binning == "isotonic":
-        points, consistency = isotonic_band(sample, Draws.checked(n_resamples, seed, tail, MAX_POINTS, index))
+    points, consistency, draws = bins.confidence, None, None
+    if seed is not None:
+        draws = Draws.of(seed, tail, MAX_POINTS if binning == "isotonic" else len(filled), index)
+    if draws is not None and binning == "isotonic":
+        points, consistency = isotonic_band(sample, draws)
     elif has_consistency:
-        if is_drawn:
-            draws = Draws.checked(n_resamples, seed, tail, len(filled), index)
+        if draws is not None:
             position = arrays.namespace(index).searchsorted(arrays.like(filled, index), index)
-            band = resampled_band if resample_predictions else drawn_band
-            limits = band(sample, position, draws)
+            limits = drawn_band(sample, position, draws)
         else:
             limits = exact_band(sample, index, filled, bins.count, tail)
         consistency = Band(*(np.full(len(bins.count), np.nan) for _ in range(2)))
@@ -320,8 +300,8 @@ def diagram_of(
         n_bins=len(edges) - 1,
         confidence_level=level,
         simultaneous=simultaneous,
-        consistency_method=_method(is_drawn, bool(resample_predictions)) if has_consistency else None,
-        n_resamples=n_resamples,
+        consistency_method=("resampling" if is_drawn else "exact") if has_consistency else None,
+        n_resamples=None if draws is None else draws.n_resamples,
         seed=seed,
         lens=str(data.lens),
         n_samples=data.n,
@@ -355,10 +335,6 @@ def worst_classes_of(data: Classification, count: int, n_bins: int, binning: str
     ]
 
 
-def _method(is_drawn: bool, resample_predictions: bool) -> str:
-    return "resampling predictions" if resample_predictions else "resampling" if is_drawn else "exact"
-
-
 def tail_of(level: float, n_bands: int) -> float:
     """What every band leaves on either side, so that so many hold at once (by Sidak's correction)."""
     return float(-np.expm1(np.log(level) / n_bands) if n_bands > 1 else 1 - level) / 2
@@ -388,15 +364,13 @@ def check_bands(bands: str | None, binning: str, simultaneous: Any) -> tuple[boo
     return bands != "consistency", bands != "confidence"
 
 
-def _check_draws(is_drawn: bool, n_resamples: Any, seed: Any) -> tuple[int | None, int | None]:
-    """Both with their defaults; None where nothing is drawn."""
+def _check_seed(is_drawn: bool, seed: Any) -> int | None:
+    """The seed of the draws; None where nothing is drawn."""
     if is_drawn:
-        n_resamples = check_integer("n_resamples", DEFAULT_RESAMPLES if n_resamples is None else n_resamples, 1, 2**32)
-        return n_resamples, check_seed(seed, LARGEST_KEY)
-    for name, value, default in (("n_resamples", n_resamples, None), ("seed", seed, SEED)):
-        if value is not None and value != default:
-            raise ValueError(
-                f"`{name}` is {value!r}, but nothing is drawn: labels are for the consistency bands of "
-                "binning='isotonic', of weighted samples and with resample_predictions=True only; leave it out"
-            )
-    return None, None
+        return check_seed(seed, LARGEST_KEY)
+    if seed is not None and seed != SEED:
+        raise ValueError(
+            f"`seed` is {seed!r}, but nothing is drawn: labels are for the consistency bands of binning='isotonic' and "
+            "of weighted samples only; leave it out"
+        )
+    return None

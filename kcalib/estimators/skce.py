@@ -22,6 +22,7 @@ from kcalib._backend.options import LARGEST_SEED, SEED, OptionError, check_choic
 from kcalib._input.checks import dtype_name
 from kcalib._input.data import Data
 from kcalib._input.forecasts import prepare
+from kcalib._input.methods import Method
 from kcalib._input.source import (
     Source,
     check_left_to_source,
@@ -58,6 +59,63 @@ PAIRED = (*ESTIMATORS, BIASED_BLOCK)
 ALL = (*PAIRED, FEATURES)
 
 
+@dataclass(frozen=True)
+class BlockEstimator(Method):
+    """The mean of the estimates of consecutive blocks.
+
+    Parameters
+    ----------
+    block_size : int, optional
+        Samples in a block, 2..n; default: the integer square root of n, at least 2. Samples after the last full block
+        are not used.
+    biased : bool
+        Include the pairs of a sample with itself, as "biased_block" does.
+
+    Examples
+    --------
+    >>> import kcalib
+    >>> y, p = [0, 1, 1, 0, 1], [0.2, 0.7, 0.9, 0.4, 0.6]
+    >>> kcalib.skce.result(y, p, estimator=kcalib.methods.BlockEstimator(block_size=2)).n_samples_used
+    4
+    """
+
+    block_size: int | None = None
+    biased: bool = False
+
+    def __post_init__(self) -> None:
+        if self.block_size is not None:
+            check_integer("block_size", self.block_size, 2)
+
+
+@dataclass(frozen=True)
+class FeatureEstimator(Method):
+    """The estimate over all pairs of a kernel of random features, in linear time.
+
+    Parameters
+    ----------
+    n_columns : int, optional
+        Columns of random features, a multiple of 16; default: 60 times the eighth root of n, which is 256 for 100,000
+        samples.
+    seed : int, optional
+        Decides the random features; None draws one, which the result reports.
+
+    Examples
+    --------
+    >>> import kcalib
+    >>> y, p = [0, 1, 1, 0, 1], [0.2, 0.7, 0.9, 0.4, 0.6]
+    >>> kcalib.skce.result(y, p, estimator=kcalib.methods.FeatureEstimator(n_columns=32, seed=7)).seed
+    7
+    """
+
+    n_columns: int | None = None
+    seed: int | None = SEED
+
+    def __post_init__(self) -> None:
+        check_columns(self.n_columns)
+        if self.seed is not None:
+            check_seed(self.seed, LARGEST_SEED)
+
+
 @with_result
 def skce(
     needs_result: bool,
@@ -66,10 +124,7 @@ def skce(
     *,
     kernel: Kernel | None = None,
     target_kernel: TargetKernel = None,
-    estimator: str = "unbiased",
-    block_size: int | None = None,
-    n_columns: int | None = None,
-    seed: int | None = SEED,
+    estimator: str | Method = "unbiased",
     sample_weight: Any = None,
     classes: Any = None,
     from_logits: bool = False,
@@ -105,20 +160,12 @@ def skce(
         `kcalib.target_kernels.MahalanobisGaussian`, "delta" (counts), or `kcalib.target_kernels.Draws` of one. Default:
         `kcalib.kernels.Gaussian` (for Laplace distributions `kcalib.kernels.Exponential`), with the median distance of
         one draw from every prediction for a bandwidth: a function of the predictions alone.
-    estimator : {"unbiased", "biased", "block", "biased_block", "linear", "features"}
+    estimator : {"unbiased", "biased", "block", "biased_block", "linear", "features"} or estimator
         "unbiased" is a U-statistic over all pairs (may be negative); "biased" includes the pairs
         of a sample with itself (never negative); "block" averages the unbiased estimates of
         consecutive blocks, "biased_block" the biased ones; "linear" is "block" with blocks of two; "features" is the
         U-statistic over all pairs of a kernel of random features, which is `kernel` on average, in linear time: for
-        many samples.
-    block_size : int, optional
-        Samples in a block, 2..n, for "block" and "biased_block" only; default: the integer square root of n, at
-        least 2. Samples after the last full block are not used.
-    n_columns : int, optional
-        Columns of random features, a multiple of 16, for "features" only; default: 60 times the eighth root of n,
-        which is 256 for 100,000 samples.
-    seed : int, optional
-        Decides the random features, for "features" only; None draws one, which the result reports.
+        many samples. With options an object of `kcalib.methods`: ``BlockEstimator``, ``FeatureEstimator``.
     sample_weight : array_like, shape (n,), optional
         Non-negative weights, for "unbiased", "biased" and "features". Without block estimators: a block's
         weight in their average is not defined.
@@ -155,9 +202,8 @@ def skce(
     ValueError
         If a value is wrong: NaN, probabilities outside [0, 1], rows that do not sum to 1,
         labels outside 0..m-1, shapes or lengths that disagree, swapped arguments, too few
-        samples, a block size outside 2..n, an option that the estimator does not have,
-        an indefinite `target_kernel`; for "features" a kernel that is not known to be positive definite; for a source
-        without bandwidth, if its first predictions are identical.
+        samples, a block size outside 2..n, an indefinite `target_kernel`; for "features" a kernel that is not known to
+        be positive definite; for a source without bandwidth, if its first predictions are identical.
     MemoryError
         If there is no memory for a packed copy of the input.
 
@@ -264,7 +310,7 @@ def skce(
     if is_source(y_true, y_pred):
         check_left_to_source(classes, from_logits)
         check_not_for_sums(sample_weight=sample_weight)
-        result = _of_source(y_true, options, estimator, block_size, n_columns, seed, lens, dtype)
+        result = _of_source(y_true, options, estimator, lens, dtype)
         return result if needs_result else result.value
     data = prepare(
         y_true,
@@ -276,15 +322,22 @@ def skce(
         dtype=dtype,
         threads=threads,
     )
-    check_choice("estimator", estimator, ALL)
-    if estimator == FEATURES:
-        check_has_blocks(estimator, block_size)
+    name, block_size = name_and_block_size(estimator)
+    if name == FEATURES:
         check_not_parallel(backend, "estimator='features'")
-        return _features(data, options, n_columns, seed, needs_result)
-    _check_has_no_features(estimator, n_columns, seed)
+        return _features(data, options, estimator, needs_result)
     if needs_result:
-        return estimate(data, options, estimator, block_size)
-    return value_of(data, options, estimator, block_size)
+        return estimate(data, options, name, block_size)
+    return value_of(data, options, name, block_size)
+
+
+def name_and_block_size(estimator: str | Method) -> tuple[str, int | None]:
+    """Return the name of a checked estimator, and the samples in a block if these are given."""
+    if isinstance(estimator, BlockEstimator):
+        return BIASED_BLOCK if estimator.biased else "block", estimator.block_size
+    if isinstance(estimator, FeatureEstimator):
+        return FEATURES, None
+    return check_choice("estimator", estimator, ALL), None
 
 
 @dataclass(frozen=True)
@@ -305,28 +358,19 @@ N_GROUPS = 8  # the spread of estimates from so many sets of draws is the standa
 
 
 def _of_source(
-    source: Source,
-    options: PairOptions,
-    estimator: str,
-    block_size: int | None,
-    n_columns: int | None,
-    seed: int | None,
-    lens: Lens | None,
-    dtype: Any,
+    source: Source, options: PairOptions, estimator: str | Method, lens: Lens | None, dtype: Any
 ) -> SKCEResult:
     """The SKCE of samples that are read in pieces: from sums of features, or block by block."""
-    check_choice("estimator", estimator, (*ESTIMATORS, FEATURES))
-    check_has_blocks(estimator, block_size)
-    if estimator == FEATURES:
+    name, block_size = name_and_block_size(estimator)
+    if name == FEATURES:
         check_not_for_sums(dtype=None if dtype_name(dtype) == "float64" else dtype)
-        checked = feature_options(options, n_columns, seed)
+        checked = feature_options(options, *_columns_and_seed(estimator))
         kernels = {"kernel": options.kernel, "target_kernel": options.target_kernel}
         return source.summed(lens=lens, n_resamples=0, **kernels, **state_options(**checked)).skce()
-    _check_has_no_features(estimator, n_columns, seed)
-    if estimator not in ("block", "linear"):
+    if name not in ("block", "linear"):
         raise OptionError(
             "estimator",
-            f"is {estimator!r}, which reads all samples at once; use estimator='features', or pass the "
+            f"is {name!r}, which reads all samples at once; use estimator='features', or pass the "
             "samples themselves: y, p = source.read(0, n)",
         )
 
@@ -339,9 +383,9 @@ def _of_source(
 
     def estimated(data: Data, packed: Packed, size: int) -> SKCEResult:
         backend = options.backend_for(packed.problem)
-        return estimate_of(data, packed, backend, estimator, size)
+        return estimate_of(data, packed, backend, name, size)
 
-    size = 2 if estimator == "linear" else block_size
+    size = 2 if name == "linear" else block_size
     return blocks_of_source(source, size, options.kernel, prepared, packed, estimated)
 
 
@@ -491,11 +535,14 @@ def feature_options(options: PairOptions, n_columns: int | None, seed: int | Non
     return {"n_columns": check_columns(n_columns), "seed": check_seed(seed, LARGEST_SEED), "threads": options.threads}
 
 
-def _features(
-    data: Data, options: PairOptions, n_columns: int | None, seed: int | None, needs_result: bool
-) -> float | SKCEResult:
+def _columns_and_seed(estimator: str | Method) -> tuple[int | None, int | None]:
+    chosen = estimator if isinstance(estimator, FeatureEstimator) else FeatureEstimator()
+    return chosen.n_columns, chosen.seed
+
+
+def _features(data: Data, options: PairOptions, estimator: str | Method, needs_result: bool) -> float | SKCEResult:
     start = time.perf_counter()
-    checked = feature_options(options, n_columns, seed)
+    checked = feature_options(options, *_columns_and_seed(estimator))
     _check_samples(data, FEATURES)
     problem = feature_problem(data, options.kernel, options.target_kernel, **checked)
     moments = feature_moments(problem, second=needs_result)
@@ -526,12 +573,6 @@ def features_estimate_of(problem: FeatureProblem, moments: FeatureMoments) -> SK
         dtype=data.dtype,
         seconds=time.perf_counter() - start,
     )
-
-
-def _check_has_no_features(estimator: str, n_columns: int | None, seed: int | None) -> None:
-    for name, value, defaults in (("n_columns", n_columns, (None,)), ("seed", seed, (None, SEED))):
-        if value not in defaults:
-            raise OptionError(name, f"is {value}, but estimator={estimator!r} has none; use estimator='features'")
 
 
 def check_not_parallel(backend: str | Workers | None, what: str, remedy: str = "leave it out") -> None:

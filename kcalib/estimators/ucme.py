@@ -36,7 +36,7 @@ __all__ = ["ucme"]
 
 DEFAULT_LOCATIONS = 10
 MAX_LOCATIONS = 100_000
-NAMES = Names("test_labels", "test_predictions")
+NAMES = Names("locations[0]", "locations[1]")
 
 
 @with_result
@@ -45,9 +45,7 @@ def ucme(
     y_true: Any,
     y_pred: Any,
     *,
-    n_locations: int | None = None,
-    test_predictions: Any = None,
-    test_labels: Any = None,
+    locations: int | tuple[Any, Any] = DEFAULT_LOCATIONS,
     seed: int | None = SEED,
     kernel: Kernel | None = None,
     target_kernel: TargetKernel = None,
@@ -56,7 +54,7 @@ def ucme(
     lens: Lens | None = None,
     dtype: Any = None,
     threads: int | None = None,
-    backend: str | None = None,
+    backend: Any = None,
 ) -> float | UCMEResult:
     r"""Unnormalised calibration mean embedding statistic of predicted class probabilities or distributions.
 
@@ -71,16 +69,13 @@ def ucme(
     ----------
     y_true, y_pred, kernel, target_kernel, classes, from_logits, lens, dtype, threads, backend
         As in `kcalib.skce`, distributions included. The median heuristic takes `y_pred` alone.
-    n_locations : int, optional
-        Number J of random test locations, 1 to 100,000; default 10. Only without `test_predictions`.
-    test_predictions : array_like, shape (J, m) or (J,), or Distribution, optional
-        The predictions of the test locations, in the form of `y_pred` (of its family); with a lens, probabilities of
-        the induced problem. Choose them without looking at `y_true`.
-    test_labels : array_like, shape (J,) or (J, m), optional
-        The labels of the test locations, in the form of `y_true`; with a lens, classes of the induced
-        problem, 0, 1, ... With `test_predictions` only.
+    locations : int or pair of array_like
+        Number J of random test locations, 1 to 100,000. Or given ones, a pair of labels, shape (J,) or (J, m), and
+        predictions, shape (J, m) or (J,), or a distribution, in the form of `y_true` and `y_pred` (of its family);
+        with a lens, classes 0, 1, ... and probabilities of the induced problem. Choose them without looking at
+        `y_true`.
     seed : int, optional
-        Seed of random locations; None draws one, which the result reports. Only without `test_predictions`.
+        Seed of random locations; None draws one, which the result reports. Only without given locations.
 
     Returns
     -------
@@ -91,10 +86,9 @@ def ucme(
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.skce` for its arguments, and for `test_predictions` and `test_labels` as for `y_pred` and `y_true`;
-        if only one of these two is given, if they have another number of classes than
-        `y_pred` (with a lens, than the induced problem), if they are given with a lens and `from_logits`, or if
-        `n_locations` or `seed` is given beside them or out of range.
+        As `kcalib.skce` for its arguments, and for given locations as for `y_true` and `y_pred`; if these have another
+        number of classes than `y_pred` (with a lens, than the induced problem), if they are given with a lens and
+        `from_logits`, if `seed` is given beside them, or if a number is out of range.
 
     Warns
     -----
@@ -134,35 +128,33 @@ def ucme(
 
     >>> import kcalib
     >>> from kcalib.kernels import Exponential
-    >>> where = {"test_predictions": [[0.5, 0.5]], "test_labels": [0]}
-    >>> value = kcalib.ucme([0], [[0.8, 0.2]], kernel=Exponential(bandwidth=1.0), **where)
+    >>> value = kcalib.ucme([0], [[0.8, 0.2]], kernel=Exponential(bandwidth=1.0), locations=([0], [[0.5, 0.5]]))
     >>> round(value, 6)
     0.017122
-    >>> kcalib.ucme.result([0, 1, 1], [0.2, 0.6, 0.9], n_locations=4).n_locations
+    >>> kcalib.ucme.result([0, 1, 1], [0.2, 0.6, 0.9], locations=4).n_locations
     4
 
     A normal distribution N(0, 1), the target 0, and the location (N(0, 1), 0): (1 - 1 / sqrt(2))^2.
 
     >>> from kcalib.distributions import Normal
     >>> from kcalib.kernels import Gaussian
-    >>> where = {"test_predictions": Normal([0.0], [1.0]), "test_labels": [0.0]}
+    >>> where = ([0.0], Normal([0.0], [1.0]))
     >>> options = {"kernel": Exponential(bandwidth=1.0), "target_kernel": Gaussian(bandwidth=1.0)}
-    >>> round(kcalib.ucme([0.0], Normal([0.0], [1.0]), **options, **where), 6)
+    >>> round(kcalib.ucme([0.0], Normal([0.0], [1.0]), locations=where, **options), 6)
     0.085786
     """
     start = time.perf_counter()
     options = PairOptions(kernel, target_kernel, backend, threads)
-
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads)
-    locations = locations_for(data, n_locations, test_predictions, test_labels, seed, from_logits)
-    differences, packed, used = differences_at(data, options, locations)
+    chosen = locations_for(data, locations, seed, from_logits)
+    differences, packed, used = differences_at(data, options, chosen)
     value = mean_square(differences)
     if not needs_result:
         return value
     return UCMEResult(
         value=value,
         differences=tuple(differences.tolist()),
-        **locations.described(),
+        **chosen.described(),
         n_samples=data.n,
         **describe(data, packed, used),
         dtype=data.dtype,
@@ -197,36 +189,24 @@ class Locations:
         }
 
 
-def locations_for(
-    data: Data,
-    n_locations: int | None,
-    test_predictions: Any,
-    test_labels: Any,
-    seed: int | None,
-    from_logits: bool = False,
-) -> Locations:
+def locations_for(data: Data, locations: Any, seed: int | None, from_logits: bool = False) -> Locations:
     """The test locations that the user gave, or random ones."""
-    check_locations(n_locations, test_predictions, test_labels)
-    if test_predictions is None:
-        count = DEFAULT_LOCATIONS if n_locations is None else n_locations
+    check_locations(locations)
+    if not isinstance(locations, tuple):
         seed = check_seed(seed)
-        return Locations(_random(data, count, seed), seed)
+        return Locations(_random(data, locations, seed), seed)
     if seed is not None and seed != SEED:
-        raise ValueError(f"`seed` is {seed!r}, but `test_predictions` are given; leave one of the two out")
-    return Locations(_given(data, test_predictions, test_labels, from_logits), None)
+        raise ValueError(f"`seed` is {seed!r}, but `locations` are given; leave one of the two out")
+    labels, predictions = locations
+    return Locations(_given(data, labels, predictions, from_logits), None)
 
 
-def check_locations(n_locations: int | None, test_predictions: Any, test_labels: Any) -> None:
-    """Refuse a number that is none, and locations of which a half is missing or that are given twice."""
-    if n_locations is not None:
-        check_integer("n_locations", n_locations, 1, MAX_LOCATIONS)
-    if (test_predictions is None) != (test_labels is None):
-        given, missing = ("test_labels", "test_predictions")[:: 1 if test_predictions is None else -1]
-        raise ValueError(f"`{given}` is given without `{missing}`; a test location needs both, or pass neither")
-    if test_predictions is not None and n_locations is not None:
-        raise ValueError(
-            f"`n_locations` is {n_locations!r}, but `test_predictions` are given; leave one of the two out"
-        )
+def check_locations(locations: Any) -> None:
+    """Refuse what is neither a number nor a pair of labels and predictions."""
+    if not isinstance(locations, tuple):
+        check_integer("locations", locations, 1, MAX_LOCATIONS)
+    elif len(locations) != 2:
+        raise ValueError(f"`locations` has {len(locations)} entries, expected a pair of labels and predictions")
 
 
 def _random(data: Data, count: int, seed: int) -> Data:
@@ -237,35 +217,35 @@ def _random(data: Data, count: int, seed: int) -> Data:
 
 
 @singledispatch
-def _given(data: Data, predictions: Any, labels: Any, from_logits: bool) -> Data:
+def _given(data: Data, labels: Any, predictions: Any, from_logits: bool) -> Data:
     """Checked locations of the kind of the data, in their array library and on their device."""
     raise NotImplementedError(type(data))
 
 
 @_given.register(Forecasts)
-def _given_targets(data: Forecasts, predictions: Any, labels: Any, from_logits: bool) -> Data:
+def _given_targets(data: Forecasts, labels: Any, predictions: Any, from_logits: bool) -> Data:
     given = prepare(labels, predictions, from_logits=from_logits, dtype=data.dtype, names=NAMES)
     if given.target_size != data.target_size:
         shown = given.describe()["prediction"] or given.noun
         raise ValueError(
-            f"`test_predictions` are {shown}, but `y_pred` is {type(data.prediction).__name__} for targets of "
+            f"`locations` have predictions {shown}, but `y_pred` is {type(data.prediction).__name__} for targets of "
             f"dimension {data.n_dims}; expected distributions of the same family"
         )
     return given
 
 
 @_given.register(Classification)
-def _given_labels(data: Classification, predictions: Any, labels: Any, from_logits: bool) -> Data:
+def _given_labels(data: Classification, labels: Any, predictions: Any, from_logits: bool) -> Data:
     shape = arrays.as_array(predictions, NAMES.y_pred).shape
     columns = 2 if len(shape) == 1 or tuple(shape[1:]) == (1,) else int(shape[1]) if len(shape) == 2 else None
     seen = "" if data.lens == Canonical() else f" through {data.lens}"
     if columns is not None and columns != data.m:
         raise ValueError(
-            f"`test_predictions` has {columns} classes, `y_pred` has {data.m}{seen}; expected the same classes"
+            f"`locations[1]` has {columns} classes, `y_pred` has {data.m}{seen}; expected the same classes"
         )
     if seen and from_logits:
         raise ValueError(
-            f"`test_predictions` are given with from_logits=True, but{seen} they are probabilities; "
+            f"`locations` are given with from_logits=True, but{seen} they are probabilities; "
             "pass probabilities for `y_pred`, too"
         )
     given = label_checks.prepare(

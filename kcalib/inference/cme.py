@@ -21,7 +21,7 @@ from kcalib._input.data import Data
 from kcalib._packing import Packed
 from kcalib._pairs.backends.base import Backend
 from kcalib.estimators.skce import PairOptions, describe
-from kcalib.estimators.ucme import check_locations, locations_for, mean_differences, mean_square
+from kcalib.estimators.ucme import DEFAULT_LOCATIONS, check_locations, locations_for, mean_differences, mean_square
 from kcalib.inference import events
 from kcalib.inference.events import warn_if_few
 from kcalib.inference.location_draws import drawn_differences
@@ -58,13 +58,9 @@ class CME(CalibrationMethod):
 
     Parameters
     ----------
-    n_locations : int, optional
-        Number J of random test locations, by default 10: predictions of samples, each with a label drawn from it, by
-        the ``seed`` of `kcalib.calibration_test`.
-    test_predictions : array_like, shape (J, m), or Distribution, optional
-        Given locations in place of random ones: their predictions.
-    test_labels : array_like, shape (J,), optional
-        The labels of given locations, or their targets.
+    locations : int or pair of array_like
+        Number J of random test locations, predictions of samples, each with a label drawn from it, by the ``seed`` of
+        `kcalib.calibration_test`. Or given ones, a pair of labels and predictions, as in `kcalib.ucme`.
     reference : {"auto", "draws", "conditional", "F", "chi2"}
         The covariance of the mean values, and the law. With :math:`z_i` the J values of sample i and :math:`\bar z`
         their mean, the statistic is :math:`Q = n \bar z^\top S^{-1} \bar z`. "auto", "draws" and "conditional" take for
@@ -80,7 +76,7 @@ class CME(CalibrationMethod):
         Number R of draws, at least 1: the p-value is (1 + number of draws at least as large) / (1 + R). If it is given,
         "auto" draws. Default: 999.
     from_logits : bool
-        `test_predictions` holds logits.
+        Given `locations` hold logits.
 
     Warns
     -----
@@ -122,15 +118,13 @@ class CME(CalibrationMethod):
     >>> rng = np.random.default_rng(1)
     >>> p = rng.uniform(size=1000)
     >>> y = rng.uniform(size=1000) < p
-    >>> method = kcalib.methods.CME(test_predictions=[0.2, 0.8], test_labels=[1, 1])
+    >>> method = kcalib.methods.CME(locations=([1, 1], [0.2, 0.8]))
     >>> result = kcalib.calibration_test(y, p, method=method)
     >>> result.n_locations, result.pvalue > 0.05
     (2, True)
     """
 
-    n_locations: int | None = None
-    test_predictions: Any = None
-    test_labels: Any = None
+    locations: int | tuple[Any, Any] = DEFAULT_LOCATIONS
     reference: str = "auto"
     n_resamples: int | None = None
     from_logits: bool = False
@@ -144,8 +138,8 @@ class CME(CalibrationMethod):
             if self.reference not in ("auto", "draws"):
                 rule = f"but reference={self.reference!r} draws nothing; leave it out"
                 raise OptionError("n_resamples", f"is {self.n_resamples}, {rule}")
-        check_locations(self.n_locations, self.test_predictions, self.test_labels)
-        check_from_logits(self.from_logits, self.test_predictions)
+        check_locations(self.locations)
+        check_from_logits(self.from_logits, self.locations)
 
     def test(self, task: Task, seed: int) -> CalibrationTestResult:
         if self.reference not in ("auto", "draws"):
@@ -177,15 +171,8 @@ class CME(CalibrationMethod):
 
     def outcome(self, data: Data, options: PairOptions, seed: int) -> CMEOutcome:
         """The test of checked data; locations, and draws from distributions, come from `seed`."""
-        given = self.test_predictions is not None
-        locations = locations_for(
-            data,
-            self.n_locations,
-            self.test_predictions,
-            self.test_labels,
-            None if given else seed,
-            self.from_logits,
-        )
+        given = isinstance(self.locations, tuple)
+        locations = locations_for(data, self.locations, None if given else seed, self.from_logits)
         if self.reference not in GIVEN_PREDICTIONS:
             _check_sizes(data.n, locations.data.n, self.reference)
         packed = _packing.pack_locations(
@@ -254,15 +241,15 @@ class CMEOutcome:
     description: dict[str, Any]  # `kcalib.estimators.skce.describe`
 
 
-def check_from_logits(from_logits: bool, test_predictions: Any) -> None:
-    """Refuse a word on test predictions where none are given."""
-    if from_logits and test_predictions is None:
-        raise ValueError("`from_logits` is True, but no `test_predictions` are given; it is for these, leave it out")
+def check_from_logits(from_logits: bool, locations: Any) -> None:
+    """Refuse a word on predictions of locations where none are given."""
+    if from_logits and not isinstance(locations, tuple):
+        raise ValueError("`from_logits` is True, but no `locations` are given; it is for these, leave it out")
 
 
 def _check_sizes(n: int, n_locations: int, reference: str) -> None:
     if n <= n_locations:
-        remedy = f"use fewer (n_locations below {n}), or " if n > 1 else "use "
+        remedy = f"use fewer (locations below {n}), or " if n > 1 else "use "
         raise ValueError(
             f"reference={reference!r} needs more samples than test locations, `y_true` has {n} for "
             f"{n_locations} locations; {remedy}reference='conditional'"

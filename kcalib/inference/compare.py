@@ -1,8 +1,8 @@
 """Comparison of models on the same samples: which one is calibrated better, and is that more than chance?
 
     compare          checks the input and calls
-    comparison_of    the same for checked data, also called by the command: it asks a row of `METRICS`
-    METRICS          one function for each metric (`metrics`): each model's value, each pair's difference (`Measured`)
+    comparison_of    the same for checked data, also called by the command
+    METRICS          a class for each metric (`metrics`): each model's value, each pair's difference (`Measured`)
     _ranked          multiplicity correction and ranking, for all metrics
 
 Samples are paired: a difference of two models is itself an estimate from n independent samples, so that its
@@ -12,10 +12,8 @@ standard error takes into account how the two vary together.
 from __future__ import annotations
 
 import itertools
-import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kcalib._backend.devices import on_their_gpu
@@ -23,34 +21,28 @@ from kcalib._backend.options import (
     LARGEST_KEY,
     SEED,
     OptionError,
-    check_choice,
     check_fraction,
     check_integer,
     check_seed,
-    check_within,
 )
 from kcalib._input.checks import dtype_name
 from kcalib._input.data import Data
-from kcalib._input.forecasts import Forecasts, prepare
-from kcalib._input.labels import Classification
+from kcalib._input.forecasts import prepare
+from kcalib._input.methods import resolved
 from kcalib._input.source import (
     Source,
     check_left_to_source,
     check_not_for_sums,
-    state_options,
 )
-from kcalib.estimators.binning import MAX_BINS
 from kcalib.estimators.skce import check_not_parallel
-from kcalib.inference.metrics import scores
-from kcalib.inference.metrics.ckce import ckce
-from kcalib.inference.metrics.ece import ece
-from kcalib.inference.metrics.measured import Estimate, Measured, MetricOptions
-from kcalib.inference.metrics.skce import skce
-from kcalib.kernels import Kernel
+from kcalib.inference.metrics.ckce import CKCE
+from kcalib.inference.metrics.ece import ECE
+from kcalib.inference.metrics.measured import Estimate, Measured, Metric, SharedOptions
+from kcalib.inference.metrics.scores import CRPS, BrierScore, LogLoss, LogScore
+from kcalib.inference.metrics.skce import SKCE
 from kcalib.lenses import Lens
 from kcalib.parallel.argument import in_parallel
 from kcalib.results import Comparison, ModelDifference, ModelValue
-from kcalib.target_kernels import TargetKernel
 
 __all__ = ["compare"]
 
@@ -61,18 +53,12 @@ def compare(
     y_true: Any,
     y_preds: Mapping[str, Any] | None = None,
     *,
-    metric: str = "skce",
+    metric: str | Metric = "skce",
     confidence_level: float = 0.95,
-    kernel: Kernel | None = None,
-    target_kernel: TargetKernel | None = None,
-    regularization: float | None = None,
-    n_bins: int | None = None,
-    n_resamples: int | None = None,
     seed: int | None = SEED,
     classes: Any = None,
     from_logits: bool = False,
     lens: Lens | None = None,
-    dtype: Any = None,
     threads: int | None = None,
     backend: Any = None,
 ) -> Comparison:
@@ -87,31 +73,15 @@ def compare(
     y_preds : mapping of str to array_like, shape (n, m) or (n,), or Distribution
         Two or more models by name: the predicted probabilities of the same samples in the same order, or the predicted
         distributions, whose families may differ.
-    metric : {"skce", "ckce", "ece", "brier_score", "log_loss", "crps", "log_score"}
+    metric : {"skce", "ckce", "ece", "brier_score", "log_loss", "crps", "log_score"} or metric
         What is compared; lower is better for all of them. "skce": the unbiased estimate of `kcalib.skce`; "ckce":
         `kcalib.ckce` without its bias, see the notes; "ece": `kcalib.top_label_ece`; "brier_score", "log_loss", and of
         distributions, beside "skce" and "ckce", "crps" and "log_score": the functions of these names. These
-        four measure calibration and sharpness together.
+        four measure calibration and sharpness together. With options, such as a kernel, an object of
+        `kcalib.methods`: ``SKCE``, ``CKCE``, ``ECE``.
     confidence_level : float
         Level of the intervals, in (0, 1). Models are told apart if the p-value of their difference, adjusted
         for the number of pairs, is at most 1 minus this.
-    kernel : Kernel, optional
-        "skce" and "ckce". The one kernel on predictions of all models, since values under different kernels cannot be
-        compared. Default: `kcalib.kernels.Exponential`, for "ckce" ``Linear() + Gaussian()``. A bandwidth that is not
-        given is the median over the models of the median distance between a model's predictions (the bandwidth that
-        `kcalib.skce` and `kcalib.ckce` would take); models with identical predictions only have none and are left out
-        of it.
-    target_kernel : optional
-        "skce" and "ckce", as in `kcalib.skce`, and the same for all models; of distributions a bandwidth that is not
-        given is the median over the models of the one that `kcalib.skce` would take.
-    regularization : float, optional
-        "ckce" only, as in `kcalib.ckce`: positive; default :math:`n^{-1/4}`.
-    n_bins : int, optional
-        "ece" only. Number of bins, 1 to 1,000,000; default 15.
-    n_resamples : int, optional
-        "ece" only. Replicates of the bootstrap, at least 2 / (1 - confidence_level) - 1. p-values are at least
-        2 / (n_resamples + 1), before they are adjusted for the number of pairs; default 2000, or 4 times that
-        number over 1 - confidence_level if this is more.
     seed : int, optional
         "ece": of the bootstrap. "skce": of random features, and of the subset of 2000 samples (if n is larger) from
         which part of the standard error is estimated. "ckce": of pivots, and of such a subset of 1000 samples. None
@@ -119,9 +89,8 @@ def compare(
     classes, from_logits, lens, threads
         As in `kcalib.skce`, the same for all models. Each model is seen through a lens by itself: with
         `kcalib.lenses.TopLabel` each is asked about the class that it predicts.
-    dtype, backend
-        As in `kcalib.skce`: `dtype` for "skce" only, `backend` for "skce" and "ckce", which with it sum all pairs for
-        any n.
+    backend : optional
+        As in `kcalib.skce`, for "skce" and "ckce", which with it sum all pairs for any n.
 
     Returns
     -------
@@ -135,8 +104,8 @@ def compare(
     TypeError
         If `y_preds` is no mapping or a name is no string; as `kcalib.skce` for its arguments.
     ValueError
-        If there are fewer than two models or four samples, if models differ in shape, if `confidence_level`, `metric`,
-        `regularization`, `n_bins`, `n_resamples` or `seed` is out of range, if an option is given that the metric does
+        If there are fewer than two models or four samples, if models differ in shape, if `confidence_level`, `metric`
+        or `seed` is out of range, if an option is given that the metric does
         not have; as `kcalib.skce` and `kcalib.ckce` for their arguments, the message naming the model.
     MemoryError
         If the "ckce" of a model takes more memory than there is.
@@ -262,16 +231,11 @@ def compare(
     >>> kcalib.compare(sources, metric="brier_score").ranking
     ('right', 'less')
     """
-    check_choice("metric", metric, tuple(METRICS))
-    given = {
-        "kernel": kernel, "target_kernel": target_kernel, "regularization": regularization, "n_bins": n_bins,
-        "n_resamples": n_resamples, "seed": seed, "dtype": dtype, "threads": threads, "backend": backend,
-    }  # fmt: skip
-    options = MetricOptions(**given)
-    check_options(options, metric, confidence_level)
+    chosen, options = resolved(metric, METRICS, "metric"), SharedOptions(seed, threads, backend)
+    check_options(options, chosen, confidence_level)
     if y_preds is None:
         check_left_to_source(classes, from_logits)
-        return _of_sources(_sources(y_true), metric, confidence_level, options, lens)
+        return _of_sources(_sources(y_true), chosen, confidence_level, options, lens)
     if not isinstance(y_preds, Mapping):
         raise TypeError(f"`y_preds` is a {type(y_preds).__name__}, expected a mapping of names to predictions")
     models: dict[str, Data] = {}
@@ -279,13 +243,12 @@ def compare(
         if not isinstance(name, str):
             raise TypeError(f"`y_preds` has the key {name!r}, expected names that are strings")
         try:
-            models[str(name)] = prepare(
-                y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads
-            )
+            checks = {"classes": classes, "from_logits": from_logits, "lens": lens, "threads": threads}
+            models[str(name)] = prepare(y_true, y_pred, dtype=chosen.dtype, **checks)
         except (TypeError, ValueError) as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"`y_preds[{name!r}]`: {error}") from None
-    return comparison_of(models, metric, confidence_level, options)
+    return comparison_of(models, chosen, confidence_level, options)
 
 
 def _sources(models: Any) -> dict[str, Source]:
@@ -306,47 +269,45 @@ def _sources(models: Any) -> dict[str, Source]:
 
 
 def _of_sources(
-    sources: dict[str, Source], metric: str, confidence_level: float, options: MetricOptions, lens: Lens | None
+    sources: dict[str, Source], metric: Metric, confidence_level: float, options: SharedOptions, lens: Lens | None
 ) -> Comparison:
     """`compare` of samples that are read in pieces."""
     if len(sources) < 2:
         raise ValueError(f"`y_true` has {len(sources)} sources, expected two or more to compare")
-    if metric not in IN_PIECES:
+    if metric.name not in IN_PIECES:
         raise OptionError(
             "metric",
-            f"is {metric!r}, which reads all samples at once; use one of {', '.join(IN_PIECES)}, or pass the samples "
-            "themselves: y, p = source.read(0, n)",
+            f"is {metric.name!r}, which reads all samples at once; use one of {', '.join(IN_PIECES)}, or pass the "
+            "samples themselves: y, p = source.read(0, n)",
         )
     check_not_parallel(options.backend, "a comparison of sources")
-    check_not_for_sums(
-        n_resamples=options.n_resamples,
-        dtype=None if dtype_name(options.dtype) == "float64" else options.dtype,
-        backend=options.backend,
-    )
-    given = state_options(n_bins=options.n_bins, seed=check_seed(options.seed))
-    kernels = {"kernel": options.kernel, "target_kernel": options.target_kernel}
+    dtype = None if dtype_name(metric.dtype) == "float64" else metric.dtype
+    check_not_for_sums(n_resamples=getattr(metric, "n_resamples", None), dtype=dtype, backend=options.backend)
+    own = {name: getattr(metric, name) for name in ("kernel", "target_kernel", "n_bins") if hasattr(metric, name)}
+    shared = {"lens": lens, "seed": check_seed(options.seed), "threads": options.threads}
     first = next(iter(sources.values()))
-    state = first.summed_together(sources, lens=lens, n_resamples=0, threads=options.threads, **kernels, **given)
-    return state.result(metric, confidence_level=confidence_level)
+    state = first.summed_together(sources, n_resamples=0, **shared, **own)
+    return state.result(metric.name, confidence_level=confidence_level)
 
 
 IN_PIECES = ("skce", "ece", "brier_score", "log_loss")  # metrics that sums over samples have
 
 
 def comparison_of(
-    models: Mapping[str, Data], metric: str, confidence_level: float, options: MetricOptions
+    models: Mapping[str, Data], metric: Metric, confidence_level: float, options: SharedOptions
 ) -> Comparison:
     """`compare` of checked data."""
     start = time.perf_counter()
     _check_models(models)
     data = list(models.values())
-    row = METRICS[metric]
-    if type(data[0]) not in row.kinds:
-        (kind,) = row.kinds
-        others = ", ".join(repr(name) for name, other in METRICS.items() if type(data[0]) in other.kinds)
-        raise ValueError(f"metric={metric!r} is for {kind.noun}, but `y_preds` are {data[0].noun}; use one of {others}")
-    measured = row.measure(data, confidence_level, options)
-    return compared(tuple(models), metric, confidence_level, measured, data[0], data[0].n, start)
+    if type(data[0]) not in metric.kinds:
+        (kind,) = metric.kinds
+        others = ", ".join(repr(other.name) for other in METRICS if type(data[0]) in other.kinds)
+        raise ValueError(
+            f"metric={metric.name!r} is for {kind.noun}, but `y_preds` are {data[0].noun}; use one of {others}"
+        )
+    measured = metric.measure(data, confidence_level, options)
+    return compared(tuple(models), metric.name, confidence_level, measured, data[0], data[0].n, start)
 
 
 def compared(
@@ -444,45 +405,20 @@ def _ranked(
         )
 
 
-@dataclass(frozen=True)
-class Metric:
-    """A row of the table of metrics."""
-
-    measure: Callable[[Sequence[Any], float, MetricOptions], Measured]
-    options: frozenset[str]  # the fields of `MetricOptions` that it has
-    kinds: tuple[type[Data], ...] = (Classification,)  # the data that it can measure
+METRICS: tuple[type[Metric], ...] = (SKCE, CKCE, ECE, BrierScore, LogLoss, CRPS, LogScore)
 
 
-BOTH = (Classification, Forecasts)
-METRICS = {
-    "skce": Metric(skce, frozenset({"kernel", "target_kernel", "seed", "dtype", "threads", "backend"}), BOTH),
-    "ckce": Metric(ckce, frozenset({"kernel", "target_kernel", "regularization", "seed", "threads", "backend"}), BOTH),
-    "ece": Metric(ece, frozenset({"n_bins", "n_resamples", "seed", "threads"})),
-    "brier_score": Metric(scores.brier, frozenset()),
-    "log_loss": Metric(scores.log_loss, frozenset()),
-    "crps": Metric(scores.crps, frozenset(), (Forecasts,)),
-    "log_score": Metric(scores.log_score, frozenset(), (Forecasts,)),
-}
-
-
-def check_options(options: MetricOptions, metric: str, confidence_level: Any) -> None:
+def check_options(options: SharedOptions, metric: Metric, confidence_level: Any) -> None:
     """No option that the metric does not have, none out of range."""
     check_fraction("confidence_level", confidence_level)
-    given = {name: value for name, value in vars(options).items() if value is not None}
+    metric.check(confidence_level)
+    given = {name for name, value in vars(options).items() if value is not None}
     if options.seed == SEED:
-        del given["seed"]
-    for name in given:
-        if name not in METRICS[metric].options:
-            having = [repr(other) for other, row in METRICS.items() if name in row.options]
-            raise OptionError(
-                name, f"has no meaning for the metric {metric!r}, only for {', '.join(having)}; leave it out"
-            )
-    if options.regularization is not None:
-        check_within("regularization", options.regularization, 1e-100, 1e100, "; leave it out for n**-0.25")
-    if options.n_bins is not None:
-        check_integer("n_bins", options.n_bins, 1, MAX_BINS)
+        given.remove("seed")
+    for name in sorted(given.difference(metric.shared_options)):
+        having = [repr(other.name) for other in METRICS if name in other.shared_options]
+        raise OptionError(
+            name, f"has no meaning for the metric {metric.name!r}, only for {', '.join(having)}; leave it out"
+        )
     if options.seed is not None:
         check_integer("seed", options.seed, 0, LARGEST_KEY)
-    if options.n_resamples is not None:
-        least = math.ceil(2 / (1 - confidence_level) * (1 - 1e-12)) - 1
-        check_integer("n_resamples", options.n_resamples, least, 2**32, f" at the confidence level {confidence_level}")

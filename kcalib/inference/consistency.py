@@ -21,7 +21,7 @@ from kcalib._input.labels import Classification
 from kcalib.estimators.binning import MAX_BINS, N_BINS
 from kcalib.estimators.skce import ESTIMATORS as SKCE_ESTIMATORS
 from kcalib.estimators.skce import PairOptions, check_estimator, check_not_parallel
-from kcalib.estimators.ucme import check_locations, locations_for
+from kcalib.estimators.ucme import DEFAULT_LOCATIONS, check_locations, locations_for
 from kcalib.inference.cme import check_from_logits
 from kcalib.inference.replicates import (
     Draws,
@@ -41,7 +41,7 @@ ESTIMATORS = {"ece": "top-label ECE", **{name: f"{name} SKCE" for name in SKCE_E
 OPTIONS = {
     "ece": ("n_bins",),
     "block": ("block_size",),
-    "ucme": ("n_locations", "test_predictions", "test_labels", "from_logits"),
+    "ucme": ("locations", "from_logits"),
 }
 # Estimates that differ by less, relative to the largest, are equal but for rounding.
 ROUNDING = {"float64": 1e-12, "float32": 1e-5}
@@ -60,7 +60,7 @@ class Consistency(CalibrationMethod):
     Parameters
     ----------
     estimator : {"ece", "unbiased", "biased", "block", "linear", "ucme"} or callable, optional
-        `kcalib.top_label_ece`, one of the estimators of `kcalib.skce`, `kcalib.ucme`, or a function
+        What is tested: `kcalib.top_label_ece`, one of the estimators of `kcalib.skce`, `kcalib.ucme`, or a function
         ``estimator(y_true, y_pred) -> float`` of labels 0..m-1, shape (n,), and probabilities, shape (n, m), as they
         look through the lens, in the array library of the data (NumPy on the CPU), that is larger for worse
         calibration. For distributions it gets targets, shape (n,) or (n, d), and a distribution. Default: "ece"; for
@@ -74,10 +74,10 @@ class Consistency(CalibrationMethod):
         For "ece": number of bins, 1 to 1,000,000; default 15.
     block_size : int, optional
         For "block": as in `kcalib.skce`.
-    n_locations, test_predictions, test_labels : optional
+    locations : optional
         For "ucme": as in `kcalib.ucme`. All replicates have the same locations.
     from_logits : bool
-        For "ucme": `test_predictions` holds logits.
+        For "ucme": given `locations` hold logits.
 
     Notes
     -----
@@ -120,9 +120,7 @@ class Consistency(CalibrationMethod):
     resample_predictions: bool = True
     n_bins: int | None = None
     block_size: int | None = None
-    n_locations: int | None = None
-    test_predictions: Any = None
-    test_labels: Any = None
+    locations: int | tuple[Any, Any] | None = None
     from_logits: bool = False
 
     name: ClassVar[str] = "consistency"
@@ -139,8 +137,9 @@ class Consistency(CalibrationMethod):
             check_integer("n_bins", self.n_bins, 1, MAX_BINS)
         if self.block_size is not None:
             check_integer("block_size", self.block_size, 2)
-        check_locations(self.n_locations, self.test_predictions, self.test_labels)
-        check_from_logits(self.from_logits, self.test_predictions)
+        if self.locations is not None:
+            check_locations(self.locations)
+        check_from_logits(self.from_logits, self.locations)
 
     def test(self, task: Task, seed: int) -> CalibrationTestResult:
         outcome = self.outcome(task.data, task.options, seed)
@@ -205,9 +204,8 @@ class Consistency(CalibrationMethod):
             return binned(data, N_BINS if self.n_bins is None else int(self.n_bins))
         kernels = options.kernel, options.target_kernel
         if estimator == "ucme":
-            given = self.test_predictions is not None
-            where = self.n_locations, self.test_predictions, self.test_labels
-            locations = locations_for(data, *where, None if given else seed, self.from_logits)
+            where = DEFAULT_LOCATIONS if self.locations is None else self.locations
+            locations = locations_for(data, where, None if isinstance(where, tuple) else seed, self.from_logits)
             packed = _packing.pack_locations(data, locations.data, *kernels, threads=options.threads)
             return PairStatistic(data, options, packed, ucme_of, {"locations": locations.described()})
         size = check_estimator(data, estimator, self.block_size)

@@ -25,7 +25,6 @@ from kcalib.estimators.skce import (
     FEATURES,
     PairOptions,
     check_estimator,
-    check_has_blocks,
     estimate_of,
     features_draws_error,
     features_estimate_of,
@@ -179,9 +178,7 @@ def off_spread(gap: float, error: float, quantile: float) -> list[str]:
 def measure(
     data: Data,
     kernel: Kernel | None,
-    estimator: str,
     method: str | CalibrationMethod,
-    block_size: int | None,
     seed: int,
     threads: int | None,
     level: float,
@@ -189,8 +186,7 @@ def measure(
     backend: str | Workers | None = None,
 ) -> Measured:
     """Estimate, test and bound from one packed problem; of estimates over all pairs from one sweep."""
-    if estimator in ("auto", FEATURES):
-        check_shared_out(method, backend)
+    check_shared_out(method, backend)
     task = Task(data, PairOptions(kernel, backend=backend, threads=threads))
     test = run(task, method, seed)
     bound = bound_or_none(
@@ -198,7 +194,7 @@ def measure(
         tolerance,
         "leave it out, or use the default method and a bounded kernel",
     )
-    return Measured(_estimated(task, test, estimator, block_size, seed), test, bound, level, tolerance)
+    return Measured(_estimated(task, test, seed), test, bound, level, tolerance)
 
 
 def bound_or_none(find: Callable[[], ErrorBound], tolerance: float | None, remedy: str) -> ErrorBound | None:
@@ -214,28 +210,16 @@ def bound_or_none(find: Callable[[], ErrorBound], tolerance: float | None, remed
         return None
 
 
-def _estimated(
-    task: Task, test: CalibrationTestResult, estimator: str, block_size: int | None, seed: int
-) -> SKCEResult:
-    """The estimate; "auto" is that of the test, or one of as little work."""
-    data = task.data
-    if estimator == "auto":
-        check_has_blocks(estimator, block_size)
-        if test.n_columns is not None:
-            return _of_test(task, test)
-        estimator = "unbiased" if _sums_all_pairs(task, test) else FEATURES
-    if estimator == FEATURES:
-        check_has_blocks(estimator, block_size)
+def _estimated(task: Task, test: CalibrationTestResult, seed: int) -> SKCEResult:
+    """The estimate that the test rests on, or one of as little work."""
+    if test.n_columns is not None:
+        return _of_test(task, test)
+    if not _sums_all_pairs(task, test):
         problem = task.features(None, seed)
         return features_estimate_of(problem, feature_moments(problem))
-    block_size = check_estimator(data, estimator, block_size)
-    if block_size is None:
-        null = task.null_moments if data.n > 1 else None
-        return estimate_of(data, task.packed, task.backend, estimator, None, moments=task.moments, null=null)
-    # Blocks of the estimate are formed in the same order as those of the test.
-    packed = task.packed.taken(data.order(seed))
-    estimate = estimate_of(data.permuted(seed), packed, task.ordered(seed), estimator, block_size)
-    return dataclasses.replace(estimate, seed=seed)
+    check_estimator(task.data, "unbiased", None)
+    null = task.null_moments if task.n > 1 else None
+    return estimate_of(task.data, task.packed, task.backend, "unbiased", None, moments=task.moments, null=null)
 
 
 def _sums_all_pairs(task: Task, test: CalibrationTestResult) -> bool:

@@ -87,7 +87,7 @@ def artifacts(eval_df: Any, builtin_metrics: Any, artifacts_dir: Any, **options:
     if "target" not in eval_df:
         raise ValueError("the evaluation has no labels; pass targets= to mlflow.models.evaluate")
     y_true, y_pred = np.asarray(eval_df["target"]), _rows(eval_df["prediction"])
-    shared = {name: options[name] for name in ("classes", "from_logits", "lens", "n_bins") if name in options}
+    shared = {name: options[name] for name in ("classes", "from_logits", "lens") if name in options}
     return {
         "kcalib_evaluation": without_infinity(asdict(kcalib.evaluate(y_true, y_pred, **options))),
         "kcalib_reliability": kcalib.reliability(y_true, y_pred, **shared).plot().figure,

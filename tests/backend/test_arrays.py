@@ -17,7 +17,7 @@ from kcalib._backend import arrays
 METRICS = {
     "unbiased": kcalib.skce,
     "biased": lambda y, p: kcalib.skce(y, p, estimator="biased"),
-    "block": lambda y, p: kcalib.skce(y, p, estimator="block", block_size=7),
+    "block": lambda y, p: kcalib.skce(y, p, estimator=kcalib.methods.BlockEstimator(block_size=7)),
     "brier_score": kcalib.brier_score,
     "log_loss": kcalib.log_loss,
     "top_label_ece": kcalib.top_label_ece,

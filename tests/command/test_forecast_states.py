@@ -68,7 +68,7 @@ def usage_error(capsys, *arguments):
 @FEW_EVENTS
 def test_in_pieces_and_at_once_say_the_same(capsys):
     pieces = shown(capsys, "evaluate", "reg.npz", "--stream")
-    whole = shown(capsys, "evaluate", "reg.npz", "--no-stream", "--estimator", "features", "--method", "features")
+    whole = shown(capsys, "evaluate", "reg.npz", "--no-stream", "--method", "features")
     for name in ("n_samples", "prediction", "rmse", "crps", "log_score", "interval_coverage"):
         assert pieces[name] == whole[name] or abs(pieces[name] / whole[name] - 1) < 1e-12, name
     other = shown(capsys, "evaluate", "loc.npz", "--stream", "--loc", "loc")

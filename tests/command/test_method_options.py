@@ -19,7 +19,7 @@ from kcalib._command.method_options import flag
 from kcalib.inference.calibration_test import METHODS
 
 # Fields that no word or number can fill, and the option of arrays of test locations that goes with them.
-NO_OPTIONS = {"test_predictions", "test_labels", "norms", "from_logits"}
+NO_OPTIONS = {"norms", "from_logits"}
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_every_field_is_an_option(capsys, monkeypatch, command):
     text = " ".join(capsys.readouterr().out.partition("options of --method:\n")[2].split())
     fields = {field.name for cls in METHODS for field in dataclasses.fields(cls)}
     assert len(fields) >= 14
-    for name in fields - NO_OPTIONS - {"estimator", "block_size", "n_bins"}:
+    for name in fields - NO_OPTIONS - {"n_bins"}:
         names = ", ".join(cls.name for cls in METHODS if name in {field.name for field in dataclasses.fields(cls)})
         assert re.search(rf"{flag(name)}(, --no-[a-z-]+| \S+) {names}: \w+", text)
     assert (
@@ -64,18 +64,13 @@ def test_every_field_is_an_option(capsys, monkeypatch, command):
         ("pearson --eigenvalues all", methods.Pearson(n_eigenvalues="all"), {}),
         ("block --block-size 7 --variance second_moment", methods.Block(block_size=7, variance="second_moment"), {}),
         ("linear --variance second_moment", methods.Linear(variance="second_moment"), {}),
-        (
-            "block --block-size 7 --estimator block",
-            methods.Block(block_size=7),
-            {"estimator": "block", "block_size": 7},
-        ),
         ("distribution_free --bound 2.5", methods.DistributionFree(bound=2.5), {}),
-        ("distribution_free --estimator biased", methods.DistributionFree(estimator="biased"), {"estimator": "biased"}),
-        ("cme --locations 3 --reference F", methods.CME(n_locations=3, reference="F"), {}),
+        ("distribution_free --estimator biased", methods.DistributionFree(estimator="biased"), {}),
+        ("cme --locations 3 --reference F", methods.CME(locations=3, reference="F"), {}),
         (
             "consistency --resamples 19 --no-resample-predictions --bins 4",
             methods.Consistency(n_resamples=19, resample_predictions=False, n_bins=4),
-            {"n_bins": 4},
+            {},
         ),
     ],
 )
@@ -107,8 +102,7 @@ def test_options_make_the_object(capsys, data, file, options, method, others):
         ("--method distribution_free --bound -1", "`bound` is -1.0, expected a positive number"),
         (
             "--block-size 9",
-            "--block-size is for --estimator block or --method consistency, block or distribution_free, not for "
-            "--estimator auto with --method auto; leave it out",
+            "--block-size is for --method consistency, block or distribution_free, not for auto; leave it out",
         ),
         ("--method distribution_free --block-size 9", "--block-size is 9, but estimator='unbiased' has no block size"),
     ],

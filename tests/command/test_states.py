@@ -226,9 +226,8 @@ def test_usage(folder, capsys):
         capsys, "evaluate", "all.npz", "parts/0.npz", "--checkpoint", "c"
     )
     assert "not for --no-stream" in usage_error(capsys, "evaluate", "all.npz", "--no-stream", "--rows", "1:3")
-    for option in (["--method", "exact"], ["--estimator", "biased"]):
-        message = usage_error(capsys, "evaluate", "all.npz", "--stream", *option)
-        assert f"{' '.join(option)} needs all samples at once" in message
+    message = usage_error(capsys, "evaluate", "all.npz", "--stream", "--method", "exact")
+    assert "--method exact needs all samples at once" in message
 
 
 def test_evaluate_in_pieces_says_what_the_state_says(folder, capsys, data):
@@ -253,7 +252,7 @@ def test_large_files_are_streamed_and_it_is_said(folder, capsys, monkeypatch):
     assert re.fullmatch(
         r"kcalib: all.npz: .* are read in pieces, as --stream says; --no-stream reads them at once\n", err
     )
-    for options in (["--no-stream", "--method", "block"], ["--method", "block"], ["--estimator", "block"]):
+    for options in (["--no-stream", "--method", "block"], ["--method", "block"]):
         ran("evaluate", "all.npz", *options, "--json")
         out, err = capsys.readouterr()
         assert err == "" and numbers(out)["test"]["method"] != "features"

@@ -687,8 +687,7 @@ class TestCounts:
         options = {
             "kernel": Exponential(bandwidth=0.5, metric=MMD(1.0)),
             "target_kernel": Gaussian(bandwidth=2.0),
-            "test_labels": [1.0, 2.0],
         }
-        assert kcalib.ucme(y, prediction, test_predictions=make(near), **options) >= 0
-        with pytest.raises(ValueError, match="`test_predictions` have probability where no prediction of `y_pred` has"):
-            kcalib.ucme(y, prediction, test_predictions=make(far), **options)
+        assert kcalib.ucme(y, prediction, locations=([1.0, 2.0], make(near)), **options) >= 0
+        with pytest.raises(ValueError, match="of `locations` have probability where no prediction of `y_pred` has"):
+            kcalib.ucme(y, prediction, locations=([1.0, 2.0], make(far)), **options)

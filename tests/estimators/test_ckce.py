@@ -496,7 +496,6 @@ def test_labels_logits_and_classes():
         ({"method": "fourier", "kernel": Exponential(bandwidth=1.0)}, "neither linear nor Gaussian"),
         ({"method": "fourier", "kernel": Linear() * Gaussian(bandwidth=1.0)}, "neither linear nor Gaussian"),
         ({"method": "fourier", "regularization": 1e-12}, "below 1e-10 of the trace"),
-        ({"max_memory": 0}, "`max_memory` is 0"),
         ({"target_kernel": [[1.0, 2.0, 0], [2.0, 1.0, 0], [0, 0, 1]]}, "positive semi-definite"),
         ({"backend": "gpu"}, "`backend` is 'gpu'"),
     ],
@@ -543,20 +542,11 @@ def test_a_name_is_a_method_with_its_defaults(method):
         kcalib.ckce(y, p, method=METHODS[method])
 
 
-@pytest.mark.parametrize(
-    "options", [{"regularization": "1"}, {"regularization": True}, {"method": 3}, {"max_memory": "1"}]
-)
+@pytest.mark.parametrize("options", [{"regularization": "1"}, {"regularization": True}, {"method": 3}])
 def test_wrong_types_are_named(options):
     y, p = softmax_problem(30, 3)
     with pytest.raises(TypeError, match="expected (a|one of)"):
         kcalib.ckce(y, p, **options)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_memory_is_refused(method):
-    y, p = softmax_problem(200, 3)
-    with pytest.raises(MemoryError, match="allowed by `max_memory`"):
-        kcalib.ckce(y, p, method=method, max_memory=10_000)
 
 
 def test_unreachable_tolerance_keeps_value_and_bound():

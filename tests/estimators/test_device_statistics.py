@@ -374,7 +374,7 @@ CLASSES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         kcalib.reliability,
         {"binning": "equal_mass", "sample_weight": W, "bands": "confidence", "simultaneous": True},
     ),
-    "reliability, drawn labels": (kcalib.reliability, {"sample_weight": W, "n_resamples": 99, "seed": 5}),
+    "reliability, drawn labels": (kcalib.reliability, {"sample_weight": W, "seed": 5}),
     "decomposition": (kcalib.brier_decomposition, {}),
     "decomposition, cells": (kcalib.brier_decomposition, {"grouping": "canonical", "n_bins": 4}),
     "decomposition, weights": (kcalib.brier_decomposition, {"sample_weight": W, "binning": "equal_mass"}),

@@ -73,7 +73,8 @@ def test_sums_are_those_of_the_dense_feature_kernel(kernel, matrix, weighted):
         columns = np.tile(found.map.groups == group, 2)
         own = N_GROUPS * (phi[:, columns] @ phi[:, columns].T) * (target_features @ target_features.T)
         assert total == pytest.approx(own.sum() - np.trace(own), abs=1e-11 * scale)
-    options = {"kernel": kernel, "target_kernel": target, "estimator": "features", "n_columns": 48, "seed": 3}
+    estimator = kcalib.methods.FeatureEstimator(n_columns=48, seed=3)
+    options = {"kernel": kernel, "target_kernel": target, "estimator": estimator}
     value = kcalib.skce(y, p, sample_weight=weights, **options)
     w = np.ones(len(y)) if weights is None else weights
     assert value == pytest.approx(off.sum() / (w.sum() ** 2 - (w**2).sum()), abs=1e-12)
@@ -94,13 +95,17 @@ def test_the_mean_over_seeds_is_the_estimate_of_all_pairs():
     y, p = problem(200)
     kernel = Exponential(0.4)
     exact = kcalib.skce(y, p, kernel=kernel)
-    values = [kcalib.skce(y, p, kernel=kernel, estimator="features", n_columns=32, seed=seed) for seed in range(200)]
+    values = [
+        kcalib.skce(y, p, kernel=kernel, estimator=kcalib.methods.FeatureEstimator(n_columns=32, seed=seed))
+        for seed in range(200)
+    ]
     error = np.std(values, ddof=1) / math.sqrt(len(values))
     assert abs(np.mean(values) - exact) < 4 * error
     assert error < 0.02 * exact
     # The error that each estimate says that features add is right on average.
     said = [
-        kcalib.skce.result(y, p, kernel=kernel, estimator="features", n_columns=32, seed=seed) for seed in range(50)
+        kcalib.skce.result(y, p, kernel=kernel, estimator=kcalib.methods.FeatureEstimator(n_columns=32, seed=seed))
+        for seed in range(50)
     ]
     mean_square = np.mean([result.features_standard_error**2 for result in said])
     # A chi-square variable with 199 degrees of freedom over one with 7 * 50.
@@ -129,7 +134,7 @@ def test_result_says_what_was_done():
 def test_seed_and_columns_decide_the_features():
     y, p = problem(100)
     values = {
-        kcalib.skce(y, p, estimator="features", n_columns=columns, seed=seed)
+        kcalib.skce(y, p, estimator=kcalib.methods.FeatureEstimator(n_columns=columns, seed=seed))
         for columns in (16, 32) for seed in (0, 1, 0)
     }  # fmt: skip
     assert len(values) == 4
@@ -145,7 +150,7 @@ def test_few_samples(n):
 
 def test_lens_dtype_and_classes():
     y, p = problem(150)
-    options = {"estimator": "features", "seed": 1, "n_columns": 32}
+    options = {"estimator": kcalib.methods.FeatureEstimator(seed=1, n_columns=32)}
     top = kcalib.skce(y, p, lens=lenses.TopLabel(), **options)
     called = (y == p.argmax(axis=1)).astype(int)
     assert top == pytest.approx(kcalib.skce(called, p.max(axis=1), **options), rel=1e-12)
@@ -239,13 +244,7 @@ def test_many_classes_beyond_the_columns_of_the_covariances():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"estimator": "features", "block_size": 5}, "`block_size` is 5, but estimator='features' has no block size"),
         ({"estimator": "features", "backend": "cpu"}, "`backend` is 'cpu', but features take no sums"),
-        ({"estimator": "features", "n_columns": 40}, "`n_columns` is 40, expected a multiple of 16.*; 32 would do"),
-        ({"estimator": "features", "n_columns": 8}, "`n_columns` is 8, expected an integer between 16"),
-        ({"estimator": "features", "seed": -1}, "`seed` is -1, expected an integer between 0"),
-        ({"estimator": "unbiased", "n_columns": 16}, "`n_columns` is 16, but estimator='unbiased' has none"),
-        ({"estimator": "block", "seed": 3}, "`seed` is 3, but estimator='block' has none; use estimator='features'"),
         ({"estimator": "feature"}, "`estimator` is 'feature', expected one of .*'linear', .*'features'"),
         ({"estimator": "features", "kernel": Gaussian(metric="cityblock")}, "'gaussian' of cityblock.*use Exponential"),
         ({"estimator": "features", "kernel": Cosine(0.5)}, "'cosine' of euclidean.*method='exact'"),
@@ -259,6 +258,19 @@ def test_what_does_not_fit_is_refused(options, message):
         kcalib.skce(y, p, **options)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_columns": 40}, "`n_columns` is 40, expected a multiple of 16.*; 32 would do"),
+        ({"n_columns": 8}, "`n_columns` is 8, expected an integer between 16"),
+        ({"seed": -1}, "`seed` is -1, expected an integer between 0"),
+    ],
+)
+def test_options_are_checked_at_once(options, message):
+    with pytest.raises(ValueError, match=message):
+        kcalib.methods.FeatureEstimator(**options)
+
+
 def test_too_few_samples_are_refused_and_identical_predictions_are_not():
     with pytest.raises(ValueError, match="estimator='features' needs at least 2 samples, `y_true` has 1"):
         kcalib.skce([0], [[0.5, 0.5]], kernel=Exponential(1.0), estimator="features")
@@ -268,4 +280,4 @@ def test_too_few_samples_are_refused_and_identical_predictions_are_not():
     with pytest.raises(TypeError, match="`n_columns` is 2.5, expected an integer"):
         check_columns(2.5)
     with pytest.raises(OptionError, match="seed"):
-        kcalib.skce([0, 1, 1], [0.2, 0.3, 0.5], estimator="features", seed=2**63)
+        kcalib.skce([0, 1, 1], [0.2, 0.3, 0.5], estimator=kcalib.methods.FeatureEstimator(seed=2**63))

@@ -108,8 +108,7 @@ class TestFamilies:
                 prediction,
                 kernel=kernel,
                 target_kernel=target(bandwidth=1.3),
-                estimator=estimator,
-                **({"block_size": 3} if estimator == "block" else {}),
+                estimator=kcalib.methods.BlockEstimator(block_size=3) if estimator == "block" else estimator,
             )
             assert found == pytest.approx(value, abs=accuracy * np.abs(g).max() + 1e-9)
 
@@ -142,8 +141,7 @@ class TestFamilies:
             prediction,
             kernel=Exponential(bandwidth=1e12, metric=MMD(bandwidth=1.0)),
             target_kernel=target(bandwidth=1.3),
-            test_predictions=prediction.take(np.array([1, 4])),
-            test_labels=y[[1, 4]],
+            locations=(y[[1, 4]], prediction.take(np.array([1, 4]))),
         )
         np.testing.assert_allclose(result.differences, differences, atol=accuracy + 1e-9)
         assert result.n_locations == 2 and result.seed is None
@@ -400,11 +398,9 @@ class TestErrors:
 
     def test_locations_of_another_family(self):
         with pytest.raises(ValueError, match="expected the same family"):
-            kcalib.ucme(self.y, self.prediction, test_predictions=Samples([[0.0, 1.0, 2.0]]), test_labels=[0.0])
+            kcalib.ucme(self.y, self.prediction, locations=([0.0], Samples([[0.0, 1.0, 2.0]])))
         with pytest.raises(ValueError, match="expected distributions of the same family"):
-            kcalib.ucme(
-                self.y, self.prediction, test_predictions=Normal([[0.0, 1.0]], [[1.0, 1.0]]), test_labels=[[0.0, 1.0]]
-            )
+            kcalib.ucme(self.y, self.prediction, locations=([[0.0, 1.0]], Normal([[0.0, 1.0]], [[1.0, 1.0]])))
 
     def test_identical_predictions(self):
         same = Normal(np.zeros(N), np.ones(N))
@@ -413,7 +409,7 @@ class TestErrors:
         for kernel in (Exponential(bandwidth=0.01, metric="wasserstein"), Exponential(metric="mmd")):
             assert kcalib.skce(self.y, same, kernel=kernel) == pytest.approx(found.value, rel=1e-12)
         with pytest.raises(ValueError, match="identical rows only"):  # test locations elsewhere
-            kcalib.ucme(self.y, same, test_predictions=Normal([1.0], [1.0]), test_labels=[0.0])
+            kcalib.ucme(self.y, same, locations=([0.0], Normal([1.0], [1.0])))
 
     def test_matrices(self):
         with pytest.raises(ValueError, match="positive semi-definite"):

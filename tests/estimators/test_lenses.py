@@ -225,14 +225,16 @@ def test_tests_of_float32_predictions_take_the_line(lens):
 
 METRICS = {
     "skce": lambda y, p, **o: kcalib.skce.result(y, p, **o),
-    "skce block": lambda y, p, **o: kcalib.skce.result(y, p, estimator="block", block_size=9, **o),
+    "skce block": lambda y, p, **o: kcalib.skce.result(
+        y, p, estimator=kcalib.methods.BlockEstimator(block_size=9), **o
+    ),
     "skce float32": lambda y, p, **o: kcalib.skce(y, p, estimator="biased", dtype="float32", **o),
     "skce weights": lambda y, p, **o: kcalib.skce(y, p, sample_weight=np.arange(len(y)) % 3, **o),
     "jkce": lambda y, p, **o: kcalib.jkce.result(y, p, **o),
     "ckce": lambda y, p, **o: kcalib.ckce.result(y, p, **o),
     "ckce fourier": lambda y, p, **o: kcalib.ckce(y, p, method=kcalib.methods.Fourier(n_features=20), **o),
     "ucme": lambda y, p, **o: kcalib.ucme.result(y, p, **o),
-    "evaluate": lambda y, p, **o: kcalib.evaluate(y, p, n_bins=5, **o),
+    "evaluate": lambda y, p, **o: kcalib.evaluate(y, p, **o),
     "brier_score": kcalib.brier_score,
     "log_loss": kcalib.log_loss,
     "top_label_ece": lambda y, p, **o: kcalib.top_label_ece(y, p, n_bins=4, **o),
@@ -248,7 +250,7 @@ TESTS: dict[str, dict[str, Any]] = {
     "block": {"block_size": 6},
     "linear": {},
     "distribution_free": {"estimator": "biased"},
-    "cme": {"n_locations": 4},
+    "cme": {"locations": 4},
     "consistency": {"n_resamples": 49, "resample_predictions": False},
 }
 
@@ -307,7 +309,12 @@ def test_models_are_compared_by_their_own_top_labels(make_problem):
     assert [m.value for m in result.models] == pytest.approx([loss.mean() for loss in losses], rel=1e-12)
     paired = scipy.stats.ttest_rel(*losses)
     assert result.difference("a", "b").pvalue == pytest.approx(paired.pvalue, rel=1e-10)
-    by_skce = kcalib.compare(y, {"a": a, "b": b}, lens=TopLabel(), kernel=kcalib.kernels.Exponential(bandwidth=0.2))
+    by_skce = kcalib.compare(
+        y,
+        {"a": a, "b": b},
+        lens=TopLabel(),
+        metric=kcalib.methods.SKCE(kernel=kcalib.kernels.Exponential(bandwidth=0.2)),
+    )
     for model, p in zip(by_skce.models, (a, b), strict=True):
         value = kcalib.skce(y, p, lens=TopLabel(), kernel=kcalib.kernels.Exponential(bandwidth=0.2))
         assert model.value == pytest.approx(value, rel=1e-12)
@@ -348,7 +355,7 @@ def test_kernels_on_labels_are_between_the_numbers_of_induced_classes(make_probl
 
 def test_test_locations_are_of_the_induced_problem(make_problem):
     y, p = make_problem(70, 5)
-    locations = {"test_predictions": [0.4, 0.6, 0.9], "test_labels": [1, 0, 1]}
+    locations = {"locations": ([1, 0, 1], [0.4, 0.6, 0.9])}
     induced = seen(y, p, TopLabel())
     assert kcalib.ucme(y, p, lens=TopLabel(), **locations) == kcalib.ucme(*induced, **locations)
     resampling = {"n_resamples": 19, "resample_predictions": False}
@@ -359,10 +366,10 @@ def test_test_locations_are_of_the_induced_problem(make_problem):
         options = {"method": method, "seed": 0}
         result = kcalib.calibration_test(y, p, lens=TopLabel(), **options)
         assert numbers(result) == numbers(kcalib.calibration_test(*induced, **options))
-    with pytest.raises(ValueError, match=r"`test_predictions` has 5 classes, `y_pred` has 2 through TopLabel\(\)"):
-        kcalib.ucme(y, p, lens=TopLabel(), test_predictions=p[:2], test_labels=y[:2])
-    with pytest.raises(ValueError, match=r"`test_labels\[1\]` is 4, expected a label 0..1"):
-        kcalib.ucme(y, p, lens=TopLabel(), test_predictions=[0.4, 0.6], test_labels=[1, 4])
+    with pytest.raises(ValueError, match=r"`locations\[1\]` has 5 classes, `y_pred` has 2 through TopLabel\(\)"):
+        kcalib.ucme(y, p, lens=TopLabel(), locations=(y[:2], p[:2]))
+    with pytest.raises(ValueError, match=r"`locations\[0\]\[1\]` is 4, expected a label 0..1"):
+        kcalib.ucme(y, p, lens=TopLabel(), locations=([1, 4], [0.4, 0.6]))
     message = r"from_logits=True, but through TopLabel\(\) they are probabilities"
     with pytest.raises(ValueError, match=message):
         kcalib.ucme(y, np.log(p), from_logits=True, lens=TopLabel(), **locations)

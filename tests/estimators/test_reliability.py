@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import struct
 import sys
@@ -76,11 +75,11 @@ def test_equal_mass_bins_differ_by_one_sample_at_most():
 def test_isotonic_by_hand():
     # Pool adjacent violators: 1 and 0 at 0.2 and 0.4 become 1/2; the tie at 0.7 has 2/3; 0.9 has 1.
     y, p = [0, 1, 0, 1, 0, 1, 1], [0.1, 0.2, 0.4, 0.7, 0.7, 0.7, 0.9]
-    d = kcalib.reliability(y, p, binning="isotonic", n_resamples=39, **BINARY)
+    d = kcalib.reliability(y, p, binning="isotonic", **BINARY)
     assert d.count.tolist() == [1, 2, 3, 1]
     np.testing.assert_allclose(d.frequency, [0, 1 / 2, 2 / 3, 1])
     assert d.edges.tolist() == [0, 0.1, 0.4, 0.7, 1] and d.points.tolist() == [0.1, 0.2, 0.4, 0.7, 0.9]
-    assert d.confidence_band is None and (d.n_resamples, d.seed, d.consistency_method) == (39, 0, "resampling")
+    assert d.confidence_band is None and (d.n_resamples, d.seed, d.consistency_method) == (999, 0, "resampling")
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -89,7 +88,7 @@ def test_isotonic_agrees_with_scikit_learn(weighted):
     y, p = binary_problem(500, seed=3, power=2.0)
     p = p.round(2)  # ties
     w = np.random.default_rng(1).uniform(0.5, 2, size=500) if weighted else None
-    d = kcalib.reliability(y, p, binning="isotonic", n_resamples=39, sample_weight=w, **BINARY)
+    d = kcalib.reliability(y, p, binning="isotonic", sample_weight=w, **BINARY)
     expected = isotonic.IsotonicRegression().fit_transform(p, y, sample_weight=w)
     np.testing.assert_allclose(d.frequency[np.searchsorted(d.edges[1:-1], p)], expected, rtol=1e-12, atol=1e-15)
 
@@ -197,14 +196,14 @@ def test_coverage_of_the_bands_of_bins(simultaneous):
 
 @pytest.mark.parametrize("kind", ["weights", "isotonic"])
 def test_coverage_of_drawn_bands(kind):
-    """Exact for any number of draws: here 19 for a level of 0.9, with labels and draws both anew."""
+    """With labels and draws both anew."""
     rng = np.random.default_rng(6)
-    p, trials = rng.beta(2, 2, size=60).round(2), 400
+    p, trials = rng.beta(2, 2, size=60).round(2), 100
     options = {"binning": "isotonic"} if kind == "isotonic" else {"n_bins": 4, "sample_weight": rng.uniform(size=60)}
     outside = []
     for seed in range(trials):
         y = (rng.uniform(size=60) < p).astype(int)
-        d = kcalib.reliability(y, p, confidence_level=0.9, n_resamples=19, seed=seed, **options, **BINARY)
+        d = kcalib.reliability(y, p, confidence_level=0.9, seed=seed, **options, **BINARY)
         value = d.frequency
         if kind == "isotonic":
             value = d.frequency[np.searchsorted(d.edges[1:-1], d.points)]
@@ -225,7 +224,7 @@ def test_bands_notice_miscalibration():
 
 def test_drawn_bands_depend_on_the_seed_alone():
     y, p = binary_problem(150)
-    options = {"binning": "isotonic", "n_resamples": 99, **BINARY}
+    options = {"binning": "isotonic", **BINARY}
     first = kcalib.reliability(y, p, seed=1, **options).consistency_band
     np.testing.assert_array_equal(kcalib.reliability(y, p, seed=1, **options).consistency_band, first)
     order = np.random.default_rng(0).permutation(150)
@@ -235,7 +234,7 @@ def test_drawn_bands_depend_on_the_seed_alone():
 
 def test_isotonic_band_has_at_most_a_thousand_points():
     y, p = binary_problem(3000)
-    d = kcalib.reliability(y, p, binning="isotonic", n_resamples=39, **BINARY)
+    d = kcalib.reliability(y, p, binning="isotonic", **BINARY)
     assert len(d.points) == 1000 and d.points[0] == p.min() and d.points[-1] == p.max()
     assert np.all(np.diff(d.consistency_band.low) >= 0) and np.all(np.diff(d.consistency_band.high) >= 0)
 
@@ -281,10 +280,7 @@ def test_errors():
     for level in (0, 1, 1.5, "high"):
         fails("`confidence_level` is .*, expected a number between 0 and 0.999999", confidence_level=level)
     fails("`seed` is 3, but nothing is drawn", seed=3)
-    fails("`n_resamples` is 99, but nothing is drawn", n_resamples=99)
-    fails("`n_resamples` is 38, expected at least 39 for limits", binning="isotonic", n_resamples=38)
     fails("`seed` is -1, expected an integer between 0", binning="isotonic", seed=-1)
-    fails("`n_resamples` is 99, but nothing is drawn", sample_weight=np.ones(50), bands="confidence", n_resamples=99)
 
 
 def test_plots(tmp_path):
@@ -356,71 +352,3 @@ def test_forecasts_of_rain():
         assert np.all(np.diff(d.frequency) > 0)
         outside[name] = np.mean((curve < d.consistency_band.low) | (curve > d.consistency_band.high))
     assert outside["p_ENS"] > 0.3 and max(v for name, v in outside.items() if name != "p_ENS") < 0.3
-
-
-# -- predictions drawn again, too -------------------------------------------------------------------
-
-
-def test_resampled_predictions_are_those_of_the_literal_bootstrap():
-    """Of another generator, by loops: quantiles of 4000 draws have standard errors of about .01."""
-    y, p = binary_problem(150)
-    d = kcalib.reliability(y, p, n_bins=4, resample_predictions=True, n_resamples=3999, **BINARY)
-    assert (d.consistency_method, d.n_resamples) == ("resampling predictions", 3999)
-    rng = np.random.default_rng(5)
-    frequencies = np.full((4000, 4), np.nan)
-    for row in frequencies:
-        drawn = p[rng.integers(len(p), size=len(p))]
-        event, bins = rng.uniform(size=len(p)) < drawn, np.ceil(drawn * 4).astype(int) - 1
-        for b in set(bins):
-            row[b] = event[bins == b].mean()
-    for found, share in zip(d.consistency_band, (0.025, 0.975), strict=True):
-        assert found == pytest.approx(np.nanquantile(frequencies, share, axis=0), abs=0.03)
-    given = kcalib.reliability(y, p, n_bins=4, **BINARY).consistency_band
-    wider = np.mean(d.consistency_band.high - d.consistency_band.low) / np.mean(given.high - given.low)
-    assert 0.97 < wider < 1.3
-
-
-@pytest.mark.slow
-def test_resampled_bands_hold_those_of_new_samples():
-    """Frequencies of 300 new calibrated samples of 20 from the same model, in bins that hold any, at the level .9."""
-    inside = total = 0
-    for seed in range(300):
-        y, p = binary_problem(20, seed=2 * seed)
-        d = kcalib.reliability(
-            y, p, n_bins=2, resample_predictions=True, n_resamples=99, seed=seed, confidence_level=0.9,
-            bands="consistency", **BINARY,
-        )  # fmt: skip
-        other = kcalib.reliability(*binary_problem(20, seed=2 * seed + 1), n_bins=2, bands="consistency", **BINARY)
-        used = (d.count > 0) & (other.count > 0)
-        low, high = d.consistency_band
-        inside += np.count_nonzero(((low <= other.frequency) & (other.frequency <= high))[used])
-        total += np.count_nonzero(used)
-    assert inside / total > 0.9 - 4 * math.sqrt(0.09 / total) - 0.05  # the sample stands for the model: not exact
-
-
-def test_bins_that_draws_leave_empty_have_a_band():
-    d = kcalib.reliability([0, 1, 1], [0.1, 0.9, 0.95], n_bins=2, resample_predictions=True, n_resamples=99, **BINARY)
-    assert all(np.all((band >= 0) & (band <= 1)) for band in d.consistency_band)
-    one = kcalib.reliability([1], [0.9], n_bins=2, resample_predictions=True, n_resamples=99, **BINARY)
-    assert np.isnan(one.consistency_band.low[0]) and one.consistency_band.high[1] == 1
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"resample_predictions": 1}, TypeError, "`resample_predictions` is 1, expected True or False"),
-        ({"resample_predictions": True, "binning": "isotonic"}, ValueError, "there is no consistency band of bins"),
-        ({"resample_predictions": True, "bands": "confidence"}, ValueError, "there is no consistency band of bins"),
-    ],
-)
-def test_resampling_is_refused_where_there_is_nothing_to_draw(options, error, message):
-    with pytest.raises(error, match=message):
-        kcalib.reliability(*binary_problem(30), **BINARY, **options)
-
-
-def test_the_fewest_draws_of_a_band_are_its_limits():
-    """Of 39 the least and the largest have 2.5 % beyond them each, for bins that all draws hold."""
-    y, p = binary_problem(150)
-    options = {"n_bins": 2, "resample_predictions": True, "seed": 0, **BINARY}
-    few = kcalib.reliability(y, p, n_resamples=39, **options).consistency_band
-    assert np.all(few.low > 0.05) and np.all(few.high < 0.95)

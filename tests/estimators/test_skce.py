@@ -111,7 +111,7 @@ def test_estimators_agree_with_the_oracle(kernel, problem):
         found = kcalib.skce(y, p, estimator=estimator, **options)
         assert found == pytest.approx(expected, rel=1e-12, abs=floor), estimator
     for size in {2, max(2, n // 3), n}:
-        found = kcalib.skce(y, p, estimator="block", block_size=size, **options)
+        found = kcalib.skce(y, p, estimator=kcalib.methods.BlockEstimator(block_size=size), **options)
         assert found == pytest.approx(oracle.block(h, size), rel=1e-12, abs=floor)
 
 
@@ -178,7 +178,7 @@ def test_perfect_predictions_give_zero():
 
 def test_results_say_what_was_done():
     y, p = softmax_problem(100, 4)
-    result = kcalib.skce.result(y, p, estimator="block", block_size=30, threads=1)
+    result = kcalib.skce.result(y, p, estimator=kcalib.methods.BlockEstimator(block_size=30), threads=1)
     assert (result.n_samples, result.n_samples_used, result.n_classes, result.block_size) == (100, 90, 4, 30)
     assert (result.backend, result.threads, result.target_kernel) == ("cpu", 1, "delta")
     assert result.backend_reason == "the arrays are in host memory"
@@ -397,9 +397,10 @@ def test_target_kernels_are_checked(matrix, message):
             {"estimator": "jackknife"},
             "`estimator` is 'jackknife', expected one of 'unbiased', 'biased'",
         ),
-        ({"estimator": "block", "block_size": 1}, "`block_size` is 1, expected an integer between 2 and 20"),
-        ({"estimator": "block", "block_size": 21}, "`block_size` is 21, expected an integer between 2 and 20"),
-        ({"block_size": 5}, "`block_size` is 5, but estimator='unbiased' has no block size"),
+        (
+            {"estimator": kcalib.methods.BlockEstimator(block_size=21)},
+            "`block_size` is 21, expected an integer between 2 and 20",
+        ),
         ({"backend": "opencl"}, "`backend` is 'opencl', expected one of 'sorted', 'cpu', 'cuda', 'array-api'"),
         ({"backend": "array-api", "threads": 2}, "`threads` has no effect on backend='array-api'"),
         ({"backend": "sorted"}, "backend='sorted' cannot take this problem: the points have 3 coordinates"),
@@ -434,7 +435,7 @@ def test_identical_predictions_need_no_bandwidth():
     assert found.bandwidth_source == "any: the distances of all predictions are 0, so the value does not depend on it"
     assert kcalib.skce(y, p, kernel=Exponential() + Exponential(metric="cityblock")) == pytest.approx(2 * found.value)
     assert kcalib.skce([0], [0.3], estimator="biased") == pytest.approx(0.18)
-    assert kcalib.skce(kcalib.streaming.source((y, p)), estimator="block", block_size=2) == -0.5
+    assert kcalib.skce(kcalib.streaming.source((y, p)), estimator=kcalib.methods.BlockEstimator(block_size=2)) == -0.5
 
 
 def test_a_median_of_positive_distances_says_so():
@@ -454,7 +455,9 @@ def test_biased_blocks_are_means_of_biased_estimates(kind, m):
     for size in (2, 7, 47):
         blocks = [slice(k, k + size) for k in range(0, 47 - size + 1, size)]
         expected = [kcalib.skce(y[rows], p[rows], estimator="biased", **options) for rows in blocks]
-        found = kcalib.skce.result(y, p, estimator="biased_block", block_size=size, **options)
+        found = kcalib.skce.result(
+            y, p, estimator=kcalib.methods.BlockEstimator(block_size=size, biased=True), **options
+        )
         assert found.value == pytest.approx(np.mean(expected), rel=1e-12)
         assert found.estimator == "biased_block" and found.n_samples_used == len(blocks) * size
         if len(blocks) > 1:
@@ -504,7 +507,7 @@ def test_median_with_the_diagonal_of_ties_and_bad_options():
         median_distance(p, diagonal=1)
 
 
-IN_PIECES = [{"estimator": "block", "block_size": 8}, {"estimator": "features"}]
+IN_PIECES = [{"estimator": kcalib.methods.BlockEstimator(block_size=8)}, {"estimator": "features"}]
 
 
 @pytest.mark.parametrize("from_source, options", [(False, {}), *itertools.product([False, True], IN_PIECES)])

@@ -28,9 +28,11 @@ def test_two_samples_by_hand():
     first = (np.exp(-0.3 * root) * 0.2 + np.exp(-0.1 * root) * 0.6) / 2
     second = -(np.exp(-0.2 * root) * 0.2 + np.exp(-0.6 * root) * 0.6) / 2
     result = kcalib.ucme.result(
-        [0, 0], [[0.8, 0.2], [0.4, 0.6]], kernel=Exponential(bandwidth=1.0),
-        test_predictions=[[0.5, 0.5], [1.0, 0.0]], test_labels=[0, 1],
-    )  # fmt: skip
+        [0, 0],
+        [[0.8, 0.2], [0.4, 0.6]],
+        kernel=Exponential(bandwidth=1.0),
+        locations=([0, 1], [[0.5, 0.5], [1.0, 0.0]]),
+    )
     assert result.differences == pytest.approx((first, second), rel=1e-14)
     assert result.value == pytest.approx((first**2 + second**2) / 2, rel=1e-14)
 
@@ -73,10 +75,10 @@ def test_bad_predictions_are_told_of_without_warnings():
     y, p = softmax_problem(50, 3)
     p[0] = [1.7e308, 1.7e308, np.inf]  # of one of the locations
     with np.errstate(all="raise"), pytest.raises(ValueError, match=r"`y_pred\[0, 2\]` is inf"):
-        kcalib.ucme(y, p, kernel=KERNEL, n_locations=50)
+        kcalib.ucme(y, p, kernel=KERNEL, locations=50)
 
 
-@pytest.mark.parametrize("options", [{}, {"backend": "array-api"}, {"n_locations": 65}])
+@pytest.mark.parametrize("options", [{}, {"backend": "array-api"}, {"locations": 65}])
 def test_a_warning_is_given_once(options):
     y, p = softmax_problem(50, 3)
     kernel = Gaussian(bandwidth=0.5, metric="cityblock")
@@ -95,12 +97,12 @@ def test_bad_predictions_are_not_an_operators_fault(row):
     p = np.full((600, 2), 0.5)
     p[3] = row
     with pytest.raises(ValueError, match=r"`y_pred\[3, 0\]` is .*expected a"):
-        kcalib.ucme(np.zeros(600, int), p, kernel=KERNEL, backend="sorted", n_locations=600)
+        kcalib.ucme(np.zeros(600, int), p, kernel=KERNEL, backend="sorted", locations=600)
 
 
 def test_matrix_by_hand():
     """M e for e = (0.2, -0.2) and M = [[2, 1], [1, 3]] is (0.2, -0.4); the kernel is 1 at distance 0."""
-    given = {"test_predictions": [[0.8, 0.2], [0.8, 0.2]], "test_labels": [0, 1]}
+    given = {"locations": ([0, 1], [[0.8, 0.2], [0.8, 0.2]])}
     matrix = [[2.0, 1.0], [1.0, 3.0]]
     result = kcalib.ucme.result([0], [[0.8, 0.2]], kernel=KERNEL, target_kernel=matrix, **given)
     assert result.differences == pytest.approx((0.2, -0.4), rel=1e-14)
@@ -114,7 +116,7 @@ def test_agrees_with_the_oracle(name, m, rank):
     y, p = softmax_problem(60, m, scale=1.0)
     matrix = None if rank is None else psd_matrix(m, rank)
     given = locations(7, m)
-    expected = literal_differences(KERNELS[name], y, p, given["test_labels"], given["test_predictions"], matrix)
+    expected = literal_differences(KERNELS[name], y, p, *given["locations"], matrix)
     target = "delta" if matrix is None else matrix
     # Terms are at most the kernel (3.5) times |M e|; with 12 features distances come from products.
     tolerance = 3.5 * (1.0 if matrix is None else 2 * np.abs(matrix).max()) * np.finfo(float).eps
@@ -151,7 +153,7 @@ def test_array_libraries(xp, m):
     np.testing.assert_allclose(result.differences, expected.astype(float), rtol=0, atol=1e-14)
     given = locations(5, m)
     there = kcalib.ucme(
-        xp.asarray(y), xp.asarray(p), kernel=KERNEL, **{name: xp.asarray(a) for name, a in given.items()}
+        xp.asarray(y), xp.asarray(p), kernel=KERNEL, locations=tuple(map(xp.asarray, given["locations"]))
     )
     beside = kcalib.ucme(xp.asarray(y), xp.asarray(p), kernel=KERNEL, **given)
     assert there == beside == pytest.approx(kcalib.ucme(y, p, kernel=KERNEL, **given), rel=1e-12)
@@ -164,7 +166,7 @@ def test_float32(xp, m):
     given = locations(6, m)
     result = kcalib.ucme.result(xp.asarray(y), xp.asarray(p), kernel=KERNEL, dtype="float32", **given)
     exact = p.astype(float)
-    expected = literal_differences(KERNEL, y, exact, given["test_labels"], given["test_predictions"])
+    expected = literal_differences(KERNEL, y, exact, *given["locations"])
     # The distance is rounded to float32 before it is divided by 0.5: a few times eps.
     np.testing.assert_allclose(result.differences, expected.astype(float), rtol=0, atol=16 * np.finfo("f4").eps)
     assert result.dtype == "float32"
@@ -172,7 +174,7 @@ def test_float32(xp, m):
 
 def test_random_locations_are_drawn_as_documented():
     y, p = softmax_problem(30, 4)
-    result = kcalib.ucme.result(y, p, n_locations=8, seed=3)
+    result = kcalib.ucme.result(y, p, locations=8, seed=3)
     rng = np.random.default_rng(3)
     rows = rng.choice(30, 8, replace=False)
     u = rng.uniform(size=8)
@@ -180,9 +182,9 @@ def test_random_locations_are_drawn_as_documented():
     assert result.test_predictions == tuple(map(tuple, p[rows].tolist()))
     assert result.test_labels == tuple(labels)
     assert (result.seed, result.n_locations) == (3, 8)
-    assert kcalib.ucme(y, p, n_locations=8, seed=3) == result.value != kcalib.ucme(y, p, n_locations=8, seed=4)
+    assert kcalib.ucme(y, p, locations=8, seed=3) == result.value != kcalib.ucme(y, p, locations=8, seed=4)
     assert kcalib.ucme.result(y, p).n_locations == 10
-    more = kcalib.ucme.result(y, p, n_locations=40)  # more than samples: with replacement
+    more = kcalib.ucme.result(y, p, locations=40)  # more than samples: with replacement
     assert more.n_locations == 40 and len(set(more.test_predictions)) <= 30
 
 
@@ -195,7 +197,7 @@ def test_random_locations_do_not_depend_on_the_labels():
 def test_random_locations_have_labels_of_positive_probability():
     p = np.zeros((200, 5))
     p[:, 1] = p[:, 3] = 0.5
-    result = kcalib.ucme.result(np.full(200, 1), p, kernel=KERNEL, n_locations=200)
+    result = kcalib.ucme.result(np.full(200, 1), p, kernel=KERNEL, locations=200)
     assert set(result.test_labels) == {1, 3}
 
 
@@ -203,24 +205,25 @@ def test_locations_take_the_forms_of_the_data():
     y, p = softmax_problem(40, 2)
     given = locations(6, 2)
     expected = kcalib.ucme(y, p, kernel=KERNEL, **given)
-    second = {**given, "test_predictions": given["test_predictions"][:, 1]}
+    labels, predictions = given["locations"]
+    second = {"locations": (labels, predictions[:, 1])}
     # 1 - p is rounded.
     assert kcalib.ucme(y, p[:, 1], kernel=KERNEL, **second) == pytest.approx(expected, rel=1e-12)
-    one_hot = {**given, "test_labels": np.eye(2)[given["test_labels"]]}
+    one_hot = {"locations": (np.eye(2)[labels], predictions)}
     assert kcalib.ucme(y, p, kernel=KERNEL, **one_hot) == expected
-    logits = {**given, "test_predictions": np.log(given["test_predictions"])}
+    logits = {"locations": (labels, np.log(predictions))}
     assert kcalib.ucme(y, np.log(p), kernel=KERNEL, from_logits=True, **logits) == pytest.approx(expected, rel=1e-12)
     names = np.array(["no", "yes"])
-    strings = {**given, "test_labels": names[given["test_labels"]]}
+    strings = {"locations": (names[labels], predictions)}
     result = kcalib.ucme.result(names[y], p, kernel=KERNEL, **strings)
     assert result.value == expected
-    assert result.test_labels == tuple(strings["test_labels"].tolist())
+    assert result.test_labels == tuple(names[labels].tolist())
     assert result.seed is None
 
 
 def test_one_location_and_one_class_of_locations_suffice():
     y, p = softmax_problem(1, 3)
-    value = kcalib.ucme(y, p, kernel=KERNEL, n_locations=1)
+    value = kcalib.ucme(y, p, kernel=KERNEL, locations=1)
     assert value >= 0
     right = np.eye(3)[[0, 1, 2]]
     assert kcalib.ucme([0, 1, 2], right, kernel=KERNEL) == 0.0
@@ -254,8 +257,8 @@ def test_order_of_n_under_calibration():
     for seed in range(400):
         y, p = softmax_problem(30, 3, seed=rng.integers(2**31) + seed, scale=1.0)
         values.append(30 * kcalib.ucme(y, p, kernel=KERNEL, **given))
-        k = np.exp(-np.linalg.norm(given["test_predictions"][:, None] - p[None], axis=2) / 0.5)
-        share = p[:, given["test_labels"]].T
+        k = np.exp(-np.linalg.norm(given["locations"][1][:, None] - p[None], axis=2) / 0.5)
+        share = p[:, given["locations"][0]].T
         means.append(np.mean(k**2 * share * (1 - share)))
     difference = np.array(values) - np.array(means)
     assert abs(difference.mean()) < 4 * difference.std(ddof=1) / np.sqrt(400)
@@ -274,50 +277,43 @@ P3 = [[0.2, 0.3, 0.5], [0.1, 0.1, 0.8]]
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"n_locations": 0}, ValueError, "`n_locations` is 0, expected an integer between 1 and 100000"),
-        ({"n_locations": 2.5}, TypeError, "`n_locations` is 2.5, expected an integer"),
+        ({"locations": 0}, ValueError, "`locations` is 0, expected an integer between 1 and 100000"),
+        ({"locations": 2.5}, TypeError, "`locations` is 2.5, expected an integer"),
         ({"seed": -1}, ValueError, "`seed` is -1, expected an integer at least 0"),
         ({"seed": "x"}, TypeError, "`seed` is 'x', expected an integer"),
-        ({"test_labels": [0]}, ValueError, "`test_labels` is given without `test_predictions`"),
-        ({"test_predictions": P3}, ValueError, "`test_predictions` is given without `test_labels`"),
         (
-            {"test_predictions": P3, "test_labels": [0, 1], "seed": 1},
+            {"locations": ([0, 1], P3), "seed": 1},
             ValueError,
-            "`seed` is 1, but `test_predictions` are given",
+            "`seed` is 1, but `locations` are given",
         ),
         (
-            {"test_predictions": P3, "test_labels": [0, 1], "n_locations": 2},
+            {"locations": ([0], [[0.5, 0.5]])},
             ValueError,
-            "`n_locations` is 2, but `test_predictions` are given",
+            r"`locations\[1\]` has 2 classes, `y_pred` has 3",
         ),
         (
-            {"test_predictions": [[0.5, 0.5]], "test_labels": [0]},
+            {"locations": ([0, 1], [0.5, 0.5])},
             ValueError,
-            "`test_predictions` has 2 classes, `y_pred` has 3",
+            r"`locations\[1\]` has 2 classes, `y_pred` has 3",
         ),
         (
-            {"test_predictions": [0.5, 0.5], "test_labels": [0, 1]},
+            {"locations": ([0], [[0.5, 0.5, 0.5]])},
             ValueError,
-            "`test_predictions` has 2 classes, `y_pred` has 3",
+            r"`locations\[1\]\[0\]` sums to 1.5, expected 1",
         ),
         (
-            {"test_predictions": [[0.5, 0.5, 0.5]], "test_labels": [0]},
+            {"locations": ([0], [[np.nan, 0.5, 0.5]])},
             ValueError,
-            r"`test_predictions\[0\]` sums to 1.5, expected 1",
+            r"`locations\[1\]\[0, 0\]` is nan, expected a finite probability",
         ),
         (
-            {"test_predictions": [[np.nan, 0.5, 0.5]], "test_labels": [0]},
+            {"locations": ([0, 3], P3)},
             ValueError,
-            r"`test_predictions\[0, 0\]` is nan, expected a finite probability",
+            r"`locations\[0\]\[1\]` is 3, expected a label 0..2",
         ),
-        (
-            {"test_predictions": P3, "test_labels": [0, 3]},
-            ValueError,
-            r"`test_labels\[1\]` is 3, expected a label 0..2",
-        ),
-        ({"test_predictions": P3, "test_labels": [0]}, ValueError, "`test_labels` has 1 labels, `test_predictions` 2"),
-        ({"test_predictions": "x", "test_labels": [0]}, (TypeError, ValueError), "`test_predictions`"),
-        ({"test_predictions": [], "test_labels": []}, ValueError, "`test_predictions` is empty|`test_predictions` has"),
+        ({"locations": ([0], P3)}, ValueError, r"`locations\[0\]` has 1 labels, `locations\[1\]` 2"),
+        ({"locations": ([0], "x")}, (TypeError, ValueError), r"`locations\[1\]`"),
+        ({"locations": ([], [])}, ValueError, r"`locations\[1\]` (is empty|has)"),
         ({"kernel": "rbf"}, TypeError, "`kernel` is 'rbf', expected a kernel"),
         ({"backend": "opencl"}, ValueError, "`backend` is 'opencl', expected one of"),
     ],

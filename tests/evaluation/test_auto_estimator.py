@@ -22,7 +22,7 @@ def test_all_pairs():
 
 def test_features_of_the_test():
     e = kcalib.evaluate(Y, P, method="features", seed=5, threads=1)
-    own = kcalib.skce.result(Y, P, estimator="features", seed=5, threads=1)
+    own = kcalib.skce.result(Y, P, estimator=kcalib.methods.FeatureEstimator(seed=5), threads=1)
     for name in ("value", "features_standard_error", "n_columns", "seed", "estimator", "kernel", "backend", "threads"):
         assert getattr(e.skce, name) == getattr(own, name)
     assert e.skce.standard_error == e.test.standard_error == pytest.approx(own.standard_error, rel=0.3)
@@ -43,17 +43,6 @@ def test_features_where_pairs_take_long(monkeypatch):
     with pytest.warns(kcalib.IndefiniteKernelWarning):
         e = kcalib.evaluate(Y, P, method="block", kernel=Cosine(bandwidth=0.5), threads=1)
     assert e.skce.estimator == "unbiased" and e.rms_error_lower is None
-
-
-def test_estimators_by_name():
-    e = kcalib.evaluate(Y, P, estimator="features", threads=1)
-    assert e.skce.value == kcalib.skce(Y, P, estimator="features", threads=1) and e.skce.estimator == "features"
-    assert kcalib.evaluate(Y, P, method="features", estimator="unbiased").skce.estimator == "unbiased"
-    for estimator in ("auto", "features", "unbiased"):
-        with pytest.raises(ValueError, match=f"`block_size` is 5, but estimator='{estimator}' has no block size"):
-            kcalib.evaluate(Y, P, estimator=estimator, block_size=5)
-    with pytest.raises(ValueError, match="`estimator` is 'best', expected"):
-        kcalib.evaluate(Y, P, estimator="best")
 
 
 @pytest.mark.grid

@@ -160,16 +160,13 @@ def test_the_usual_evaluation_of_classes():
     y, p = [0, 1, 1, 0, 1, 0], [[0.5, 0.5], [0.25, 0.75], [0.5, 0.5], [0.75, 0.25], [0.5, 0.5], [1.0, 0.0]]
     e = kcalib.evaluate(y, p)
     assert isinstance(e, kcalib.Evaluation)
-    assert kcalib.evaluate(y, p, n_bins=15).top_label_ece == e.top_label_ece
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n_bins": 15}, "`n_bins` is for class probabilities, but `y_pred` is Normal; leave it out"),
         ({"classes": [0, 1]}, "`classes` is for class probabilities"),
         ({"level": 2}, "`level` is 2, expected a number between 0 and 1"),
-        ({"block_size": 5}, "`block_size` is 5, but estimator='auto' has no block size"),
     ],
 )
 def test_bad_options(options, message):

@@ -298,7 +298,7 @@ def test_diabetes():
     y, models = diabetes.predictions(seed=1)
     fitted_errors, in_folds = models["trees, fitted errors"], models["trees, errors in folds"]
     assert np.array_equal(fitted_errors.mean, in_folds.mean)
-    comparison = kcalib.compare(y, models, **diabetes.KERNELS)
+    comparison = kcalib.compare(y, models, metric=kcalib.methods.SKCE(**diabetes.KERNELS))
     assert comparison.ranking[-1] == "trees, fitted errors"
     difference = comparison.difference("trees, errors in folds", "trees, fitted errors")
     assert difference.confidence_interval.high < 0 and difference.pvalue_holm < 0.01

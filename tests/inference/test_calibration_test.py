@@ -662,7 +662,7 @@ def test_a_kernel_without_a_bound():
         methods.Exact(n_resamples=5),
         methods.Block(),
         methods.DistributionFree(estimator="linear"),
-        methods.CME(n_locations=3),
+        methods.CME(locations=3),
         methods.Consistency("unbiased", n_resamples=5),
         methods.Consistency("ucme", n_resamples=5, resample_predictions=False),
     ],
@@ -719,18 +719,18 @@ def test_a_name_is_the_method_with_its_defaults(cls):
 
 def test_cme_is_that_of_its_file():
     y, p = softmax_problem(60, 3)
-    for options in ({}, {"reference": "conditional"}, {"reference": "F", "n_locations": 4}, {"reference": "chi2"}):
+    for options in ({}, {"reference": "conditional"}, {"reference": "F", "locations": 4}, {"reference": "chi2"}):
         result = kcalib.calibration_test(y, p, method=methods.CME(**options), seed=3, kernel=KERNEL)
         expected = methods.CME(**options).outcome(prepare(y, p), PairOptions(KERNEL), 3)
         assert (result.pvalue, result.statistic) == (expected.pvalue, expected.statistic)
-        assert result.estimate == kcalib.ucme(y, p, seed=3, kernel=KERNEL, n_locations=result.n_locations)
+        assert result.estimate == kcalib.ucme(y, p, seed=3, kernel=KERNEL, locations=result.n_locations)
         assert (result.method, result.estimator, result.seed) == ("cme", "UCME", 3)
         assert result.n_locations == options.get("n_locations", 10)
-    given = {"test_predictions": np.log(p[:2]) + 3.0, "test_labels": [0, 2]}
+    given = {"locations": ([0, 2], np.log(p[:2]) + 3.0)}
     method = methods.CME(from_logits=True, reference="conditional", **given)
     logits = kcalib.calibration_test(y, np.log(p), method=method, from_logits=True, kernel=KERNEL)
     assert logits.seed is None and logits.n_locations == 2
-    expected = kcalib.ucme(y, p, kernel=KERNEL, test_predictions=p[:2], test_labels=[0, 2])
+    expected = kcalib.ucme(y, p, kernel=KERNEL, locations=([0, 2], p[:2]))
     assert logits.estimate == pytest.approx(expected, rel=1e-9)
     with pytest.raises(ValueError, match="there is no confidence interval for the UCME with method='cme'"):
         result.confidence_interval()

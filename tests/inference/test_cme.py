@@ -46,7 +46,7 @@ def run(y, p, kernel=KERNEL, target_kernel="delta", dtype=None, backend=None, re
 
 def literal_values(kernel, y, p, given, m_matrix=None):
     """The n values z_i, each the literal difference of one sample, shape (n, J)."""
-    labels, points = given["test_labels"], given["test_predictions"]
+    labels, points = given["locations"]
     rows = [literal_differences(kernel, y[i : i + 1], p[i : i + 1], labels, points, m_matrix) for i in range(len(y))]
     return np.array(rows).astype(float)
 
@@ -56,7 +56,7 @@ def test_two_samples_one_location_by_hand():
     z1, z2 = 0.2 * math.exp(-0.3 * math.sqrt(2)), 0.6 * math.exp(-0.1 * math.sqrt(2))
     mean, variance = (z1 + z2) / 2, (z1 - z2) ** 2 / 2
     statistic = 2 * mean**2 / variance
-    given = {"test_predictions": [[0.5, 0.5]], "test_labels": [0]}
+    given = {"locations": ([0], [[0.5, 0.5]])}
     result = run([0, 0], [[0.8, 0.2], [0.4, 0.6]], Exponential(bandwidth=1.0), **given)
     assert result.statistic == pytest.approx(statistic, rel=1e-12)
     assert result.pvalue == pytest.approx(1 - 2 / math.pi * math.atan(math.sqrt(statistic)), rel=1e-12)
@@ -112,8 +112,8 @@ def test_conditional_covariance_is_that_over_all_labels(rank):
 @pytest.mark.parametrize("reference", cme.REFERENCES)
 def test_array_libraries(xp, reference):
     y, p = softmax_problem(60, 4, scale=1.0)
-    host = run(y, p, reference=reference, n_locations=6)
-    result = run(xp.asarray(y), xp.asarray(p), reference=reference, n_locations=6)
+    host = run(y, p, reference=reference, locations=6)
+    result = run(xp.asarray(y), xp.asarray(p), reference=reference, locations=6)
     assert result.description["backend"] == xp.backend
     assert result.statistic == pytest.approx(host.statistic, rel=1e-9)
     assert result.pvalue == pytest.approx(host.pvalue, rel=1e-8)
@@ -154,7 +154,7 @@ def test_drawn_labels_have_the_differences_of_these_labels(n_locations, rank):
     y, p = softmax_problem(9000, 4)
     matrix = None if rank is None else psd_matrix(4, rank)
     data = prepare(y, p)
-    places = cme.locations_for(data, n_locations, None, None, 0)
+    places = cme.locations_for(data, n_locations, 0)
     found = []
     for threads in (1, 2):
         options = PairOptions(Exponential(bandwidth=0.5), matrix, None, threads)
@@ -173,10 +173,10 @@ def test_drawn_labels_have_the_differences_of_these_labels(n_locations, rank):
 
 def test_outcome_is_plain():
     y, p = softmax_problem(40, 3)
-    result = run(np.array(["a", "b", "c"])[y], p, n_locations=3, seed=5)
+    result = run(np.array(["a", "b", "c"])[y], p, locations=3, seed=5)
     assert pickle.loads(pickle.dumps(result)) == result
     assert set(result.test_labels) <= {"a", "b", "c"} and result.seed == 5
-    assert run(y, p, n_locations=3, seed=6).statistic != result.statistic
+    assert run(y, p, locations=3, seed=6).statistic != result.statistic
 
 
 # The tails
@@ -267,7 +267,7 @@ def test_conditional_keeps_its_level(predictions, bandwidth, n_locations):
 def whitened(p, n_locations):
     """What the test has for predictions, and where their locations are."""
     data, options = prepare(np.zeros(len(p), int), p), PairOptions(KERNEL, threads=1)
-    places = cme.locations_for(data, n_locations, None, None, 0)
+    places = cme.locations_for(data, n_locations, 0)
     packed = _packing.pack_locations(data, places.data, KERNEL, None, threads=1)
     about = data, places.data, packed, options.backend_for(packed.problem)
     return cme.Whitening.of(location_moments.covariance_given_predictions(*about, 0), "float64"), about
@@ -367,16 +367,16 @@ def test_many_open_events_take_the_law():
     rng = np.random.default_rng(2)
     p = rng.dirichlet(np.ones(4), size=12_000)
     y = draw_labels(p, rng)
-    method = CME(n_locations=3)
+    method = CME(locations=3)
     result = kcalib.calibration_test(y, p, method=method, kernel=KERNEL, seed=1)
     assert (result.pvalue_from, result.n_resamples, result.seed) == ("law", None, 1)
     assert re.fullmatch(
         r"chi-square law with 3 degrees of freedom, covariance of the predictions, which leave about \S+ events open",
         result.null_law,
     )
-    same = kcalib.calibration_test(y, p, method=CME(n_locations=3, reference="conditional"), kernel=KERNEL, seed=1)
+    same = kcalib.calibration_test(y, p, method=CME(locations=3, reference="conditional"), kernel=KERNEL, seed=1)
     assert (same.pvalue, same.statistic) == (result.pvalue, result.statistic)
-    for asked in (CME(n_locations=3, n_resamples=999), CME(n_locations=3, reference="draws")):
+    for asked in (CME(locations=3, n_resamples=999), CME(locations=3, reference="draws")):
         drawn = kcalib.calibration_test(y, p, method=asked, kernel=KERNEL, seed=1)
         assert (drawn.pvalue_from, drawn.n_resamples, drawn.statistic) == ("draws", 999, result.statistic)
         assert abs(drawn.pvalue - result.pvalue) < 4 * math.sqrt(result.pvalue * (1 - result.pvalue) / 999)
@@ -386,7 +386,7 @@ def test_a_certain_prediction_that_is_wrong_is_drawn():
     """Q is infinite; its draws say no more than 1 / (R + 1)."""
     p = np.random.default_rng(0).dirichlet(np.ones(3), size=4000)
     p[:1000] = [1.0, 0.0, 0.0]
-    given = {"test_predictions": [[1.0, 0.0, 0.0]], "test_labels": [0]}
+    given = {"locations": ([0], [[1.0, 0.0, 0.0]])}
     kernel = kcalib.kernels.Gaussian(bandwidth=1e-3)
     y = (np.arange(4000) < 1000).astype(int)
     result = kcalib.calibration_test(y, p, method=CME(n_resamples=None, **given), kernel=kernel, seed=0)
@@ -422,7 +422,7 @@ def test_power(reference):
 def test_duplicated_locations_count_once():
     y, p = softmax_problem(60, 3, scale=1.0)
     given = locations(4, 3)
-    twice = {name: np.concatenate([a, a[:2]]) for name, a in given.items()}
+    twice = {"locations": tuple(np.concatenate([a, a[:2]]) for a in given["locations"])}
     for reference in cme.REFERENCES:
         once, again = (run(y, p, reference=reference, **g) for g in (given, twice))
         assert (again.rank, again.n_locations) == (4, 6)
@@ -439,7 +439,7 @@ def test_one_hot_and_right_is_calibrated(reference):
 def test_rounded_rows_are_no_evidence():
     """Rows (1 - 1e-7, 0, 0), as float32 networks write them, and right in all of 1000 samples."""
     p = np.tile(np.array([1 - 1e-7, 0, 0], dtype=np.float32), (1000, 1))
-    given = {"test_predictions": [[1.0, 0.0, 0.0]], "test_labels": [0]}
+    given = {"locations": ([0], [[1.0, 0.0, 0.0]])}
     result = run(np.zeros(1000, dtype=int), p, reference="conditional", **given)
     # No error among 1000 samples of probability 1.2e-7 each: Q = n r^2 / (r (1 - r)), r = 2^-23.
     assert result.statistic == pytest.approx(1000 * 2.0**-23, rel=1e-3)
@@ -448,7 +448,7 @@ def test_rounded_rows_are_no_evidence():
 
 def test_certain_and_wrong_has_p_value_zero():
     p = np.eye(3)[np.zeros(30, dtype=int)]
-    given = {"test_predictions": [[1.0, 0.0, 0.0]], "test_labels": [0]}
+    given = {"locations": ([0], [[1.0, 0.0, 0.0]])}
     result = run(np.ones(30, dtype=int), p, reference="conditional", **given)
     assert (result.statistic, result.pvalue, result.log_pvalue) == (math.inf, 0.0, -math.inf)
     with pytest.raises(ValueError, match="the values at test location 0 are the same, and not 0, for all 30 samples"):
@@ -459,7 +459,7 @@ def test_label_that_never_occurs():
     """Equal predictions: the second location sees -0.1 in every sample; a calibrated model must not get p = 0."""
     p = np.tile([0.5, 0.4, 0.1], (12, 1))
     y = np.arange(12) % 2
-    given = {"test_predictions": p[:2], "test_labels": [0, 2]}
+    given = {"locations": ([0, 2], p[:2])}
     with pytest.raises(ValueError, match="test location 1 are the same, and not 0.*use reference='conditional'"):
         run(y, p, **given)
     result = run(y, p, reference="conditional", **given)
@@ -477,8 +477,8 @@ def test_too_few_samples(reference):
     )
     with pytest.raises(ValueError, match=message):
         run(y, p, reference=reference)
-    assert run(y, p, reference="conditional", n_locations=20).pvalue > 0
-    assert 0 < run(y, p, reference=reference, n_locations=9).pvalue <= 1
+    assert run(y, p, reference="conditional", locations=20).pvalue > 0
+    assert 0 < run(y, p, reference=reference, locations=9).pvalue <= 1
     with pytest.raises(ValueError, match="`y_true` has 1 for 10 locations; use reference='conditional'"):
         run(y[:1], p[:1], reference=reference)
 
@@ -489,12 +489,10 @@ def test_too_few_samples(reference):
         ({"reference": "t"}, "`reference` is 't', expected one of 'auto', 'draws', 'conditional', 'F', 'chi2'"),
         ({"n_resamples": 0}, "`n_resamples` is 0, expected an integer between 1"),
         ({"n_resamples": 99, "reference": "F"}, "`n_resamples` is 99, but reference='F' draws nothing; leave it out"),
-        ({"n_locations": 0}, "`n_locations` is 0, expected an integer between 1"),
-        ({"n_locations": 100_001}, "`n_locations` is 100001, expected an integer between 1 and 100000"),
-        ({"test_labels": [0]}, "`test_labels` is given without `test_predictions`"),
-        ({"test_predictions": [[0.5, 0.5]]}, "`test_predictions` is given without `test_labels`"),
-        ({**locations(2, 3), "n_locations": 2}, "`n_locations` is 2, but `test_predictions` are given; leave one"),
-        ({"from_logits": True}, "`from_logits` is True, but no `test_predictions` are given; it is for these"),
+        ({"locations": 0}, "`locations` is 0, expected an integer between 1"),
+        ({"locations": 100_001}, "`locations` is 100001, expected an integer between 1 and 100000"),
+        ({"locations": ([0],)}, "`locations` has 1 entries, expected a pair of labels and predictions"),
+        ({"from_logits": True}, "`from_logits` is True, but no `locations` are given; it is for these"),
     ],
 )
 def test_messages(options, message):
@@ -506,15 +504,16 @@ def test_messages(options, message):
 def test_logits_are_not_distributions():
     rng = np.random.default_rng(0)
     prediction = kcalib.distributions.Normal(rng.normal(size=20), np.ones(20))
-    method = CME(test_predictions=prediction.take(np.arange(2)), test_labels=[0.0, 1.0], from_logits=True)
-    with pytest.raises(ValueError, match="`from_logits` is for class probabilities, but `test_predictions` is Normal"):
+    method = CME(locations=([0.0, 1.0], prediction.take(np.arange(2))), from_logits=True)
+    with pytest.raises(ValueError, match="`from_logits` is for class probabilities, but `locations\\[1\\]` is Normal"):
         kcalib.calibration_test(rng.normal(size=20), prediction, method=method)
 
 
 def test_given_logits():
     y, p = softmax_problem(30, 3)
     given = locations(4, 3)
-    logits = {**given, "test_predictions": np.log(given["test_predictions"]) + 1.0}
+    labels, predictions = given["locations"]
+    logits = {"locations": (labels, np.log(predictions) + 1.0)}
     assert run(y, p, from_logits=True, **logits).statistic == pytest.approx(run(y, p, **given).statistic, rel=1e-9)
 
 
@@ -529,5 +528,5 @@ def test_warning_points_at_the_users_line():
 
 def test_one_draw_is_a_test():
     y, p = softmax_problem(30, 3)
-    found = kcalib.calibration_test(y, p, method=CME(n_locations=3, n_resamples=1), kernel=Exponential(bandwidth=0.5))
+    found = kcalib.calibration_test(y, p, method=CME(locations=3, n_resamples=1), kernel=Exponential(bandwidth=0.5))
     assert found.pvalue in (0.5, 1.0)

@@ -32,7 +32,16 @@ from kcalib.kernels import Exponential, Gaussian, Linear
 from kcalib.report.summary import cut
 from kcalib.results import ConfidenceInterval
 
-OF_CLASSES = [name for name, metric in METRICS.items() if Classification in metric.kinds]
+OF_CLASSES = [metric.name for metric in METRICS if Classification in metric.kinds]
+
+
+def metric_with(name, **options):
+    """The metric of this name with options; a kernel only if it has one."""
+    (cls,) = (metric for metric in METRICS if metric.name == name)
+    if name not in ("skce", "ckce"):
+        options.pop("kernel", None)
+    return cls(**options)
+
 
 KERNEL = Exponential(bandwidth=0.5)
 CKCE_KERNEL = Linear() + Gaussian(bandwidth=0.5)
@@ -61,7 +70,9 @@ def test_values_are_those_of_the_estimators():
     }
     assert {*expected, "ckce"} == set(OF_CLASSES)  # that one has a bias, which is removed
     for metric, function in expected.items():
-        result = kcalib.compare(y, models, metric=metric, **({"kernel": KERNEL} if metric == "skce" else {}))
+        result = kcalib.compare(
+            y, models, metric=metric_with(metric, **({"kernel": KERNEL} if metric == "skce" else {}))
+        )
         for name, p in models.items():
             assert result.model(name).value == pytest.approx(function(p), rel=1e-12)
         assert result.ranking == tuple(sorted(models, key=lambda name: function(models[name])))
@@ -79,11 +90,16 @@ def test_binary_brier_score_and_options_reach_the_metrics():
     options = {"classes": ["no", "yes"], "from_logits": True}
     result = kcalib.compare(y, logits, metric="brier_score", **options)
     assert result.model("b").value == pytest.approx(kcalib.brier_score(y, logits["b"], **options), rel=1e-12)
-    result = kcalib.compare(y, logits, metric="ece", n_bins=7, seed=5, n_resamples=99, **options)
+    result = kcalib.compare(y, logits, metric=kcalib.methods.ECE(n_bins=7, n_resamples=99), seed=5, **options)
     expected = kcalib.top_label_ece(y, logits["b"], n_bins=7, **options)
     assert result.model("b").value == pytest.approx(expected, rel=1e-12)
     assert (result.n_bins, result.seed, result.n_resamples) == (7, 5, 99)
-    result = kcalib.compare(y, logits, kernel=KERNEL, target_kernel=np.diag([1.0, 3.0]), dtype="float32", **options)
+    result = kcalib.compare(
+        y,
+        logits,
+        metric=kcalib.methods.SKCE(kernel=KERNEL, target_kernel=np.diag([1.0, 3.0]), dtype="float32"),
+        **options,
+    )
     expected = kcalib.skce.result(
         y, logits["b"], kernel=KERNEL, target_kernel=np.diag([1.0, 3.0]), dtype="float32", **options
     )
@@ -134,7 +150,7 @@ def test_skce_intervals_by_hand():
     y, models = three_models(9)
     n, q = 9, scipy.stats.t(8).isf(0.05)
     h = {name: oracle.h_matrix(KERNEL, y, p).astype(float) for name, p in models.items()}
-    result = kcalib.compare(y, models, kernel=KERNEL, confidence_level=0.9)
+    result = kcalib.compare(y, models, metric=kcalib.methods.SKCE(kernel=KERNEL), confidence_level=0.9)
     off = ~np.eye(n, dtype=bool)
     for d in result.differences:
         difference = h[d.first] - h[d.second]
@@ -205,7 +221,7 @@ def test_ckce_intervals_by_hand(target_kernel):
     n, q = 9, scipy.stats.t(8).isf(0.05)
     options = {"kernel": CKCE_KERNEL, "regularization": 0.3}
     options |= {} if target_kernel is None else {"target_kernel": target_kernel}
-    result = kcalib.compare(y, models, metric="ckce", confidence_level=0.9, **options)
+    result = kcalib.compare(y, models, metric=kcalib.methods.CKCE(**options), confidence_level=0.9)
     assert (result.regularization, result.kernel) == (0.3, str(CKCE_KERNEL))
     matrix = np.eye(3) if target_kernel is None else target_kernel
     literal = {name: literal_ckce(y, p, 0.3, matrix) for name, p in models.items()}
@@ -246,7 +262,7 @@ def test_ckce_of_calibrated_models_has_no_bias():
     for labels in itertools.product(range(3), repeat=4):
         share = np.prod(p[np.arange(4), labels])
         models = {"calibrated": p, "other": np.roll(p, 1, axis=0)}
-        result = kcalib.compare(np.array(labels), models, metric="ckce", kernel=CKCE_KERNEL)
+        result = kcalib.compare(np.array(labels), models, metric=kcalib.methods.CKCE(kernel=CKCE_KERNEL))
         mean += share * result.model("calibrated").value
         plug_in += share * kcalib.ckce(np.array(labels), p, kernel=CKCE_KERNEL)
     assert abs(mean) < 1e-15 < 0.01 < plug_in
@@ -257,7 +273,7 @@ def test_ckce_by_a_factor_of_small_rank(monkeypatch, m):
     """Beside a factor that is K: what is left out hardly matters, although it has a part of the bias."""
     y, p = softmax_problem(600, m, scale=1.0)
     models = {"a": p, "b": powered(p, 1.5)}
-    options = {"metric": "ckce", "kernel": CKCE_KERNEL}
+    options = {"metric": kcalib.methods.CKCE(kernel=CKCE_KERNEL)}
     low = kcalib.compare(y, models, **options)
     monkeypatch.setattr(ckce_expansion, "RANK", 600)
     exact = kcalib.compare(y, models, **options)
@@ -269,7 +285,7 @@ def test_ckce_by_a_factor_of_small_rank(monkeypatch, m):
 def test_ckce_by_the_pairs_of_some_samples(monkeypatch):
     y, p = softmax_problem(800, 5, scale=1.0)
     models = {"a": p, "b": powered(p, 1.2)}
-    options = {"metric": "ckce", "kernel": CKCE_KERNEL}
+    options = {"metric": kcalib.methods.CKCE(kernel=CKCE_KERNEL)}
     whole = kcalib.compare(y, models, **options)
     monkeypatch.setattr(metrics.ckce, "CKCE_SAMPLES", 400)
     first, second, again = (kcalib.compare(y, models, seed=seed, **options) for seed in (1, 2, 1))
@@ -284,7 +300,7 @@ def test_ckce_by_the_pairs_of_some_samples(monkeypatch):
 def test_ckce_enlarges_the_factor_where_the_regularization_is_small(monkeypatch):
     y, p = softmax_problem(300, 10, scale=1.0)
     models = {"a": p, "b": powered(p, 1.5)}
-    options = {"metric": "ckce", "kernel": CKCE_KERNEL, "regularization": 1e-3}
+    options = {"metric": kcalib.methods.CKCE(kernel=CKCE_KERNEL, regularization=1e-3)}
     monkeypatch.setattr(ckce_expansion, "RANK", 5)
     low = kcalib.compare(y, models, **options)
     monkeypatch.setattr(ckce_expansion, "RANK", 300)
@@ -353,7 +369,7 @@ def test_ece_intervals_by_hand(monkeypatch):
     monkeypatch.setattr(metrics.binned_gaps, "EVENTS", 0)  # bins of rare events have draws of their own
     monkeypatch.setattr(metrics.ece, "WEIGHTS_AT_ONCE", 8 * n * 50)
     y, models = three_models(n)
-    result = kcalib.compare(y, models, metric="ece", n_bins=n_bins, n_resamples=replicates, seed=3)
+    result = kcalib.compare(y, models, metric=kcalib.methods.ECE(n_bins=n_bins, n_resamples=replicates), seed=3)
     counts = Weights("multinomial", n, replicates, 3).values()
     low = {name: np.zeros((n_bins, replicates)) for name in models}
     high = {name: np.zeros((n_bins, replicates)) for name in models}
@@ -404,7 +420,9 @@ def test_confidences_that_rounding_puts_above_one():
     p = np.tile([1 + 1e-9, 0.0], (60, 1))
     p[30:] = [0.995, 0.005]
     flat = np.tile([0.6, 0.4], (60, 1))
-    found = kcalib.compare(np.zeros(60, dtype=int), {"sure": p, "flat": flat}, metric="ece", n_bins=5, seed=0)
+    found = kcalib.compare(
+        np.zeros(60, dtype=int), {"sure": p, "flat": flat}, metric=kcalib.methods.ECE(n_bins=5), seed=0
+    )
     assert found.models[0].value == pytest.approx(0.0025, abs=1e-8)
 
 
@@ -451,9 +469,11 @@ def test_one_bandwidth_for_all_models():
     assert result.bandwidth_source == "median over 3 models of the median euclidean distance of all samples"
     for name, p in models.items():
         assert result.model(name).value == pytest.approx(kcalib.skce(y, p, kernel=kernel), rel=1e-12)
-    assert kcalib.compare(y, models, kernel=kernel).bandwidth_source == "given"
-    assert kcalib.compare(y, models, kernel=Linear()).kernel == "Linear()"
-    given = kcalib.compare(y, models, kernel=Gaussian(metric="euclidean") + Exponential(metric="cityblock"))
+    assert kcalib.compare(y, models, metric=kcalib.methods.SKCE(kernel=kernel)).bandwidth_source == "given"
+    assert kcalib.compare(y, models, metric=kcalib.methods.SKCE(kernel=Linear())).kernel == "Linear()"
+    given = kcalib.compare(
+        y, models, metric=kcalib.methods.SKCE(kernel=Gaussian(metric="euclidean") + Exponential(metric="cityblock"))
+    )
     assert "cityblock" in given.bandwidth_source and "euclidean" in given.bandwidth_source
 
 
@@ -491,9 +511,11 @@ def test_subset_of_many_samples(monkeypatch):
     """Squares of differences from 400 of 800 samples: the standard errors hardly change, the estimates not at all."""
     y, p = softmax_problem(800, 3, scale=1.0)
     models = {"a": p, "b": powered(p, 1.2)}
-    whole = kcalib.compare(y, models, kernel=KERNEL)
+    whole = kcalib.compare(y, models, metric=kcalib.methods.SKCE(kernel=KERNEL))
     monkeypatch.setattr(metrics.skce, "MAX_SAMPLES", 400)
-    first, second, again = (kcalib.compare(y, models, kernel=KERNEL, seed=seed) for seed in (1, 2, 1))
+    first, second, again = (
+        kcalib.compare(y, models, metric=kcalib.methods.SKCE(kernel=KERNEL), seed=seed) for seed in (1, 2, 1)
+    )
     assert (whole.seed, first.seed, second.seed) == (None, 1, 2)
     assert first.differences == again.differences != second.differences
     for some in (first, second):
@@ -515,11 +537,9 @@ def test_same_bits_for_any_number_of_threads(metric):
 @pytest.mark.parametrize("metric", OF_CLASSES)
 def test_array_libraries(xp, metric):
     y, models = three_models(60)
-    options = {"kernel": KERNEL} if metric in ("skce", "ckce") else {}
-    expected = kcalib.compare(y, models, metric=metric, **options)
-    result = kcalib.compare(
-        xp.asarray(y), {name: xp.asarray(p) for name, p in models.items()}, metric=metric, **options
-    )
+    metric = metric_with(metric, kernel=KERNEL)
+    expected = kcalib.compare(y, models, metric=metric)
+    result = kcalib.compare(xp.asarray(y), {name: xp.asarray(p) for name, p in models.items()}, metric=metric)
     for a, b in zip(result.models + result.differences, expected.models + expected.differences, strict=True):
         assert a.confidence_interval == pytest.approx(b.confidence_interval, rel=1e-8, abs=1e-12)
 
@@ -541,8 +561,8 @@ def test_result_is_plain_python():
 def test_result_is_plain_python_for_numpy_options():
     y, models = three_models(50)
     models = {np.str_(name): p for name, p in models.items()}
-    options = {"n_bins": np.int64(5), "n_resamples": np.int32(199), "seed": np.uint8(3)}
-    result = kcalib.compare(y, models, metric="ece", confidence_level=np.float64(0.9), **options)
+    metric = kcalib.methods.ECE(n_bins=np.int64(5), n_resamples=np.int32(199))
+    result = kcalib.compare(y, models, metric=metric, confidence_level=np.float64(0.9), seed=np.uint8(3))
     fields = dataclasses.asdict(result)
     assert {type(fields[name]) for name in ("n_bins", "n_resamples", "seed")} == {int}
     assert type(result.confidence_level) is float and {type(name) for name in result.ranking} == {str}
@@ -563,7 +583,7 @@ def test_differences_by_name():
 
 def test_table():
     y, models = three_models()
-    result = kcalib.compare(y, models, metric="ece", n_resamples=199)
+    result = kcalib.compare(y, models, metric=kcalib.methods.ECE(n_resamples=199))
     what, header, *rows = str(result).splitlines()
     assert re.split("  +", header.strip()) == [
         "rank", "model", "ece", "std. error", "95 % interval", "not distinguishable from",
@@ -605,8 +625,8 @@ def test_one_hot_and_right(metric):
     y = np.arange(40) % 3
     right = np.eye(3)[y]
     wrong = np.eye(3)[(y + 1) % 3]
-    options = {"kernel": KERNEL} if metric in ("skce", "ckce") else {}
-    result = kcalib.compare(y, {"right": right, "as right": right, "wrong": wrong}, metric=metric, **options)
+    models = {"right": right, "as right": right, "wrong": wrong}
+    result = kcalib.compare(y, models, metric=metric_with(metric, kernel=KERNEL))
     entry = result.model("right")
     assert (entry.value, entry.standard_error, entry.confidence_interval.low) == (0.0, 0.0, 0.0)
     unseen = 1 - 0.025 ** (1 / 40)
@@ -639,7 +659,7 @@ def test_four_equal_differences_exclude_nothing(metric):
     y, models = np.array([0, 1, 1, 0]), {"a": np.array([0.2, 0.8, 0.8, 0.2]), "b": np.array([0.4, 0.6, 0.6, 0.4])}
     options = {"kernel": KERNEL} if metric == "skce" else {}
     options |= {"kernel": CKCE_KERNEL, "regularization": 0.5} if metric == "ckce" else {}
-    result = kcalib.compare(y, models, metric=metric, **options)
+    result = kcalib.compare(y, models, metric=metric_with(metric, **options))
     (d,) = result.differences
     assert d.pvalue >= 1 / 8 and not d.distinguishable
     assert d.confidence_interval == pytest.approx((-RANGES[metric], RANGES[metric]))
@@ -674,7 +694,9 @@ def test_pvalues_never_vanish():
     y = np.zeros(3000, dtype=int)
     models = {"right": np.tile([1.0, 0.0], (3000, 1)), "wrong": np.tile([0.0, 1.0], (3000, 1))}
     for metric in ("brier_score", "log_loss", "skce"):
-        (d,) = kcalib.compare(y, models, metric=metric, **({"kernel": KERNEL} if metric == "skce" else {})).differences
+        (d,) = kcalib.compare(
+            y, models, metric=metric_with(metric, **({"kernel": KERNEL} if metric == "skce" else {}))
+        ).differences
         assert 0 < d.pvalue < 1e-300 and d.distinguishable
         assert d.confidence_interval.low < d.confidence_interval.high
 
@@ -691,10 +713,10 @@ def test_more_replicates_for_more_pairs():
 def test_kernel_that_may_be_indefinite():
     y, models = three_models(20)
     with pytest.warns(kcalib.IndefiniteKernelWarning, match="cityblock"):
-        kcalib.compare(y, models, kernel=Gaussian(metric="cityblock"))
+        kcalib.compare(y, models, metric=kcalib.methods.SKCE(kernel=Gaussian(metric="cityblock")))
     indefinite = pytest.raises(ValueError, match="K is not positive semi-definite")
     with pytest.warns(kcalib.IndefiniteKernelWarning, match="cityblock"), indefinite:
-        kcalib.compare(y, models, metric="ckce", kernel=Gaussian(metric="cityblock"))
+        kcalib.compare(y, models, metric=kcalib.methods.CKCE(kernel=Gaussian(metric="cityblock")))
 
 
 def test_four_samples_are_enough():
@@ -769,27 +791,35 @@ def test_variances_of_pairs_of_counts(monkeypatch):
 def test_features_for_many_samples(monkeypatch):
     """The same map for all models, and what it adds to the error, from its independent groups."""
     y, models = three_models(300)
-    pairs = kcalib.compare(y, models, kernel=KERNEL)
+    pairs = kcalib.compare(y, models, metric=kcalib.methods.SKCE(kernel=KERNEL))
     assert (pairs.n_columns, pairs.backend) == (None, "cpu")
     monkeypatch.setattr(metrics.skce, "PAIRS_WORK", 0)
-    result = kcalib.compare(y, models, kernel=KERNEL, seed=5)
+    result = kcalib.compare(y, models, metric=kcalib.methods.SKCE(kernel=KERNEL), seed=5)
     assert (result.n_columns, result.seed, result.backend) == (128, 5, "features")
     assert "128 random features" in result.estimator
     for name, p in models.items():
-        one = kcalib.skce.result(y, p, kernel=KERNEL, estimator="features", seed=5)
+        one = kcalib.skce.result(y, p, kernel=KERNEL, estimator=kcalib.methods.FeatureEstimator(seed=5))
         entry = result.model(name)
         assert entry.value == pytest.approx(one.value, rel=1e-9)
         assert entry.standard_error == pytest.approx(one.standard_error, rel=1e-3)
-    assert kcalib.compare(y, models, kernel=KERNEL, seed=5, threads=2).differences == result.differences
+    assert (
+        kcalib.compare(y, models, metric=kcalib.methods.SKCE(kernel=KERNEL), seed=5, threads=2).differences
+        == result.differences
+    )
     # All pairs were asked for by their backend; inner products are features of themselves.
-    assert kcalib.compare(y, models, kernel=KERNEL, backend="array-api").n_columns is None
-    linear = kcalib.compare(y, models, kernel=Linear())
+    assert kcalib.compare(y, models, metric=kcalib.methods.SKCE(kernel=KERNEL), backend="array-api").n_columns is None
+    linear = kcalib.compare(y, models, metric=kcalib.methods.SKCE(kernel=Linear()))
     assert linear.n_columns == 6
-    for a, b in zip(linear.differences, kcalib.compare(y, models, kernel=Linear(), backend="cpu").differences):
+    for a, b in zip(
+        linear.differences,
+        kcalib.compare(y, models, metric=kcalib.methods.SKCE(kernel=Linear()), backend="cpu").differences,
+    ):
         assert (a.difference, a.standard_error) == pytest.approx((b.difference, b.standard_error), rel=1e-9)
     # A kernel that has none is summed over all pairs, whatever they take.
     with pytest.warns(kcalib.IndefiniteKernelWarning):
-        assert kcalib.compare(y, models, kernel=Gaussian(metric="cityblock")).n_columns is None
+        assert (
+            kcalib.compare(y, models, metric=kcalib.methods.SKCE(kernel=Gaussian(metric="cityblock"))).n_columns is None
+        )
 
 
 @pytest.mark.grid
@@ -797,16 +827,19 @@ def test_differences_by_features_are_those_of_the_given_kernel(monkeypatch):
     """Over draws of the map: no bias, and the part of the error that the groups say."""
     y, models = three_models(300)
     models = {"sharp": models["sharp"], "sharper": powered(models["sharp"], 1.2)}
-    exact = kcalib.compare(y, models, kernel=KERNEL).differences[0]
+    exact = kcalib.compare(y, models, metric=kcalib.methods.SKCE(kernel=KERNEL)).differences[0]
     monkeypatch.setattr(metrics.skce, "PAIRS_WORK", 0)
-    found = [kcalib.compare(y, models, kernel=KERNEL, seed=seed).differences[0] for seed in range(40)]
+    found = [
+        kcalib.compare(y, models, metric=kcalib.methods.SKCE(kernel=KERNEL), seed=seed).differences[0]
+        for seed in range(40)
+    ]
     errors = np.array([d.difference for d in found]) - exact.difference
     added = np.array([d.standard_error**2 - exact.standard_error**2 for d in found])
     assert abs(errors.mean()) < 4 * errors.std() / np.sqrt(40)
     assert errors.std() < 0.5 * exact.standard_error
     # Paired: with a map for each model the difference would have the errors of both.
-    options = {"kernel": KERNEL, "estimator": "features"}
-    own = [np.std([kcalib.skce(y, p, seed=s, **options) for s in range(40)]) for p in models.values()]
+    estimators = [kcalib.methods.FeatureEstimator(seed=seed) for seed in range(40)]
+    own = [np.std([kcalib.skce(y, p, kernel=KERNEL, estimator=one) for one in estimators]) for p in models.values()]
     assert errors.std() < 0.9 * np.hypot(*own)
     assert np.mean(added) > -0.05 * exact.standard_error**2
 
@@ -839,21 +872,18 @@ def test_unknown_metric_lists_what_there_is():
         kcalib.compare([0, 1], {}, metric="mce")
 
 
-OPTIONS = {
-    "kernel": KERNEL, "target_kernel": "delta", "regularization": 0.2, "n_bins": 15, "n_resamples": 2000, "seed": 1,
-    "dtype": "float64", "threads": 1, "backend": "cpu",
-}  # fmt: skip
+OPTIONS = {"seed": 1, "threads": 1, "backend": "cpu"}
 
 
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("name", OPTIONS)
 def test_no_option_is_ignored(metric, name):
     y, models = three_models(20)
-    if name in METRICS[metric].options:
-        kcalib.compare(y, models, metric=metric, **{name: OPTIONS[name]})
+    if name in metric.shared_options:
+        kcalib.compare(y, models, metric=metric.name, **{name: OPTIONS[name]})
     else:
-        with pytest.raises(ValueError, match=f"`{name}` has no meaning for the metric '{metric}', only for '"):
-            kcalib.compare(y, models, metric=metric, **{name: OPTIONS[name]})
+        with pytest.raises(ValueError, match=f"`{name}` has no meaning for the metric '{metric.name}', only for '"):
+            kcalib.compare(y, models, metric=metric.name, **{name: OPTIONS[name]})
 
 
 @pytest.mark.parametrize(
@@ -870,19 +900,14 @@ def test_no_option_is_ignored(metric, name):
         ({"y_true": [0, 1, 2, 0]}, ValueError, r"`y_preds\['a'\]`: `y_true\[2\]` is 2"),
         ({"confidence_level": 95}, ValueError, "`confidence_level` is 95, expected a number between 0 and 1"),
         ({"confidence_level": "x"}, ValueError, "`confidence_level` is 'x'"),
-        ({"metric": "ece", "n_resamples": 0}, ValueError, "`n_resamples` is 0, expected an integer between 39 and"),
-        ({"metric": "ece", "n_resamples": 38}, ValueError, "`n_resamples` is 38, .* at the confidence level 0.95"),
-        ({"metric": "ece", "n_resamples": 2.5}, TypeError, "`n_resamples` is 2.5, expected an integer"),
-        ({"metric": "ece", "n_bins": 0}, ValueError, "`n_bins` is 0, expected an integer between 1"),
-        ({"metric": "ckce", "regularization": 0}, ValueError, "`regularization` is 0, expected a positive"),
-        ({"metric": "ckce", "regularization": np.nan}, ValueError, "`regularization` is nan, expected a positive"),
-        ({"metric": "ckce", "regularization": "x"}, TypeError, "`regularization` is 'x', expected a positive number"),
-        ({"metric": "ckce", "kernel": "gaussian"}, TypeError, "`kernel` is 'gaussian', expected a kernel"),
+        ({"metric": kcalib.methods.ECE(n_resamples=38)}, ValueError, "`n_resamples` is 38, .* confidence level 0.95"),
+        ({"metric": kcalib.methods.CKCE(kernel="gaussian")}, TypeError, "`kernel` is 'gaussian', expected a kernel"),
         ({"metric": "ckce", "backend": "fast"}, ValueError, "`backend` is 'fast'"),
         ({"seed": -1}, ValueError, "`seed` is -1, expected an integer between 0"),
-        ({"kernel": "gaussian"}, TypeError, "`kernel` is 'gaussian', expected a kernel"),
+        ({"metric": kcalib.methods.SKCE}, TypeError, r"`metric` is the class SKCE; pass an object, SKCE\(\)"),
+        ({"metric": kcalib.methods.SKCE("gaussian")}, TypeError, "`kernel` is 'gaussian', expected a kernel"),
         ({"backend": "fast"}, ValueError, "`backend` is 'fast'"),
-        ({"dtype": "int8"}, ValueError, r"`y_preds\['a'\]`: `dtype` is 'int8'"),
+        ({"metric": kcalib.methods.SKCE(dtype="int8")}, ValueError, r"`y_preds\['a'\]`: `dtype` is 'int8'"),
     ],
 )  # fmt: skip
 def test_bad_input(change, error, message):
@@ -892,6 +917,26 @@ def test_bad_input(change, error, message):
         arguments["y_preds"]["b"] = change["b"]
     with pytest.raises(error, match=message):
         kcalib.compare(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: kcalib.methods.ECE(n_resamples=0), ValueError, "`n_resamples` is 0, expected an integer between 1"),
+        (lambda: kcalib.methods.ECE(n_resamples=2.5), TypeError, "`n_resamples` is 2.5, expected an integer"),
+        (lambda: kcalib.methods.ECE(n_bins=0), ValueError, "`n_bins` is 0, expected an integer between 1"),
+        (lambda: kcalib.methods.CKCE(regularization=0), ValueError, "`regularization` is 0, expected a positive"),
+        (
+            lambda: kcalib.methods.CKCE(regularization=np.nan),
+            ValueError,
+            "`regularization` is nan, expected a positive",
+        ),
+        (lambda: kcalib.methods.CKCE(regularization="x"), TypeError, "`regularization` is 'x', expected a positive"),
+    ],
+)
+def test_options_of_metrics_are_checked_at_once(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
 
 
 def test_too_few_samples():
@@ -1005,10 +1050,10 @@ def simulated(world: World, metric: str, n: int, repetitions: int) -> tuple[dict
     rng = np.random.default_rng(2024)
     truth = {name: world.value(metric, name, n) for name in world.models}
     options = {
-        "skce": {"kernel": KERNEL, "threads": 1},
-        "ckce": {"kernel": CKCE_KERNEL, "threads": 1},
-        "ece": {"n_resamples": 199, "threads": 1},
-        "brier_score": {},
+        "skce": {"metric": kcalib.methods.SKCE(kernel=KERNEL), "threads": 1},
+        "ckce": {"metric": kcalib.methods.CKCE(kernel=CKCE_KERNEL), "threads": 1},
+        "ece": {"metric": kcalib.methods.ECE(n_resamples=199), "threads": 1},
+        "brier_score": {"metric": "brier_score"},
     }[metric]
     covered: dict = {}
     pvalues: dict = {}
@@ -1016,7 +1061,7 @@ def simulated(world: World, metric: str, n: int, repetitions: int) -> tuple[dict
         y, models = world.sample(n, rng)
         if metric in ("skce", "ece"):
             options["seed"] = i
-        result = kcalib.compare(y, models, metric=metric, **options)
+        result = kcalib.compare(y, models, **options)
         for entry in result.models:
             low, high = entry.confidence_interval
             covered.setdefault(entry.model, []).append(low - 1e-12 <= truth[entry.model] <= high + 1e-12)
@@ -1108,7 +1153,7 @@ def test_plain_ckce_would_tell_calibrated_models_apart():
     for _ in range(30):
         y, models = world.sample(100, rng)
         plain = [kcalib.ckce(y, models[name], kernel=CKCE_KERNEL) for name in ("true", "coarse")]
-        result = kcalib.compare(y, models, metric="ckce", kernel=CKCE_KERNEL).difference("true", "coarse")
+        result = kcalib.compare(y, models, metric=kcalib.methods.CKCE(kernel=CKCE_KERNEL)).difference("true", "coarse")
         differences.append((plain[0] - plain[1], result.difference))
     plain, unbiased = np.mean(differences, axis=0) / (np.std(differences, axis=0, ddof=1) / np.sqrt(30))
     assert abs(plain) > 6 and abs(unbiased) < 4
@@ -1128,10 +1173,10 @@ def coarse(p: np.ndarray) -> np.ndarray:
 
 def check_levels(law: Law, metric: str, repetitions: int) -> None:
     rng, pvalues = np.random.default_rng(1), []
-    options = {"n_resamples": 199} if metric == "ece" else {}
+    chosen = metric_with(metric, **({"n_resamples": 199} if metric == "ece" else {}))
     for _ in range(repetitions):
         y, p = law.calibrated(rng)
-        d = kcalib.compare(y, {"fine": p, "coarse": coarse(p)}, metric=metric, threads=1, **options).differences[0]
+        d = kcalib.compare(y, {"fine": p, "coarse": coarse(p)}, metric=chosen, threads=1).differences[0]
         pvalues.append(d.pvalue)
         assert d.pvalue <= 0.05 or d.confidence_interval.low - 1e-12 <= 0 <= d.confidence_interval.high + 1e-12
     for alpha in (0.01, 0.05, 0.1):
@@ -1202,7 +1247,9 @@ def test_with_mmd_distances_features_are_not_shared(monkeypatch):
     mean = rng.normal(size=60)
     models = {"wide": Normal(mean, np.full(60, 1.5)), "narrow": Normal(mean, np.full(60, 0.5))}
     monkeypatch.setattr(metrics.skce, "PAIRS_WORK", 0)
-    found = kcalib.compare(mean + rng.normal(size=60), models, kernel=Exponential(metric="mmd"), seed=0)
+    found = kcalib.compare(
+        mean + rng.normal(size=60), models, metric=kcalib.methods.SKCE(kernel=Exponential(metric="mmd")), seed=0
+    )
     assert found.estimator.endswith("random features of the kernel, drawn for each model")
 
 
@@ -1239,8 +1286,8 @@ def test_what_other_labels_would_do_is_the_same_in_blocks(monkeypatch, shared):
 def test_the_fewest_replicates_of_a_limit():
     """Of 39 replicates one on either side is 2.5 % of 40."""
     y, models = three_models(60)
-    assert kcalib.compare(y, models, metric="ece", n_resamples=39).n_resamples == 39
+    assert kcalib.compare(y, models, metric=kcalib.methods.ECE(n_resamples=39)).n_resamples == 39
     with pytest.raises(ValueError, match="`n_resamples` is 38, expected an integer between 39 and .* level 0.95"):
-        kcalib.compare(y, models, metric="ece", n_resamples=38)
+        kcalib.compare(y, models, metric=kcalib.methods.ECE(n_resamples=38))
     with pytest.raises(ValueError, match="`n_resamples` is 198, expected an integer between 199 and .* level 0.99"):
-        kcalib.compare(y, models, metric="ece", n_resamples=198, confidence_level=0.99)
+        kcalib.compare(y, models, metric=kcalib.methods.ECE(n_resamples=198), confidence_level=0.99)

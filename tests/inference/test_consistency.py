@@ -66,7 +66,7 @@ def test_agrees_with_a_literal_loop(estimator, resample):
     metric = METRICS.get(estimator)
     if metric is None:  # UCME; the same locations for all replicates
         where = kcalib.ucme.result(y, p, kernel=KERNEL, seed=11)
-        given = {"test_predictions": where.test_predictions, "test_labels": where.test_labels}
+        given = {"locations": (where.test_labels, where.test_predictions)}
 
         def metric(y, p):
             return kcalib.ucme(y, p, kernel=KERNEL, **given)
@@ -281,9 +281,8 @@ def test_indefinite_kernel_warns_once():
         ({"estimator": "biased", "n_bins": 3}, ValueError, "`n_bins` is 3, but estimator='biased' has no such option"),
         ({"estimator": "unbiased", "block_size": 3}, ValueError, "`block_size` is 3, but estimator='unbiased'"),
         ({"estimator": "block", "block_size": 30}, ValueError, "`block_size` is 30, expected an integer between 2"),
-        ({"n_locations": 3}, ValueError, "`n_locations` is 3, but estimator='ece' has no such option"),
-        ({"estimator": "ucme", "n_locations": 0}, ValueError, "`n_locations` is 0, expected"),
-        ({"estimator": "ucme", "test_labels": [0]}, ValueError, "`test_labels` is given without `test_predictions`"),
+        ({"locations": 3}, ValueError, "`locations` is 3, but estimator='ece' has no such option"),
+        ({"estimator": "ucme", "locations": 0}, ValueError, "`locations` is 0, expected"),
         ({"estimator": lambda y, p: math.nan}, ValueError, "`estimator` returned nan for the data, expected a finite"),
         ({"estimator": lambda y, p: "x"}, TypeError, "`estimator` returned 'x' for the data, expected a number"),
         ({"estimator": lambda y, p: 1.0, "n_bins": 5}, ValueError, "`n_bins` is 5, but estimator='callable'"),
@@ -302,7 +301,7 @@ def test_messages(options, error, message):
         ({"estimator": "biased", "n_bins": 3}, "`n_bins` is 3, but estimator='biased' has no such option"),
         ({"n_bins": 0}, "`n_bins` is 0, expected an integer between 1 and 1000000"),
         ({"estimator": "block", "block_size": 1}, "`block_size` is 1, expected an integer at least 2"),
-        ({"estimator": "ucme", "from_logits": True}, "`from_logits` is True, but no `test_predictions` are given"),
+        ({"estimator": "ucme", "from_logits": True}, "`from_logits` is True, but no `locations` are given"),
         ({"estimator": "ece", "from_logits": True}, "`from_logits` is True, but estimator='ece' has no such option"),
     ],
 )
@@ -320,7 +319,7 @@ def test_message_names_the_replicate():
 
 def test_given_locations():
     y, p = softmax_problem(20, 3)
-    given = {"test_predictions": p[:2], "test_labels": [0, 1]}
+    given = {"locations": ([0, 1], p[:2])}
     result = run(y, p, estimator="ucme", kernel=KERNEL, n_resamples=5, **given)
     assert result.estimate == kcalib.ucme(y, p, kernel=KERNEL, **given)
     assert result.locations["test_labels"] == (0, 1) and result.locations["seed"] is None

@@ -148,10 +148,10 @@ METHODS = {
     "distribution_free": {"method": "distribution_free"},
     "distribution_free, block": {"method": kcalib.methods.DistributionFree(estimator="block")},
     "distribution_free, biased": {"method": kcalib.methods.DistributionFree(estimator="biased")},
-    "cme": {"method": kcalib.methods.CME(n_locations=4, **DRAWS)},
+    "cme": {"method": kcalib.methods.CME(locations=4, **DRAWS)},
     "cme, conditional": {"method": kcalib.methods.CME(reference="conditional")},
     "cme, F": {"method": kcalib.methods.CME(reference="F")},
-    "cme, chi2": {"method": kcalib.methods.CME(reference="chi2", n_locations=4)},
+    "cme, chi2": {"method": kcalib.methods.CME(reference="chi2", locations=4)},
     "consistency, ece": {"method": kcalib.methods.Consistency(n_resamples=19), "kernel": None},
     "consistency, labels": {"method": kcalib.methods.Consistency(resample_predictions=False, **DRAWS), "kernel": None},
     "consistency, unbiased": {"method": kcalib.methods.Consistency(estimator="unbiased", n_resamples=3)},
@@ -218,7 +218,7 @@ def test_binary_problems_and_the_choice_of_a_method(cupy):
     for options in (
         {"method": "auto"},
         {"method": kcalib.methods.Bootstrap(**DRAWS)},
-        {"method": kcalib.methods.CME(n_locations=2, **DRAWS)},
+        {"method": kcalib.methods.CME(locations=2, **DRAWS)},
     ):
         expected = kcalib.calibration_test(y, p, seed=2, kernel=KERNEL, **options)
         with emulated_cupy.stays_on_device(999 if options["method"] == "auto" else 69):
@@ -241,11 +241,11 @@ def test_ucme_and_smallest_eigenvalue(cupy):
 
 
 METRICS = {
-    "skce": {"kernel": KERNEL},
-    "ckce": {"kernel": K.Linear() + K.Gaussian(bandwidth=0.5)},
-    "ece": {"n_resamples": 99},
-    "brier_score": {},
-    "log_loss": {},
+    "skce": kcalib.methods.SKCE(kernel=KERNEL),
+    "ckce": kcalib.methods.CKCE(kernel=K.Linear() + K.Gaussian(bandwidth=0.5)),
+    "ece": kcalib.methods.ECE(n_resamples=99),
+    "brier_score": "brier_score",
+    "log_loss": "log_loss",
 }
 
 
@@ -259,7 +259,7 @@ def test_compare(cupy, metric):
     y, p = softmax_problem(N, M, seed=4, scale=1.0)
     q = softmax_problem(N, M, seed=5, scale=1.0)[1]
     models = {"right": p, "half": (p + q) / 2, "again": p}
-    options = {"metric": metric, **METRICS[metric]}
+    options = {"metric": METRICS[metric]}
     expected = kcalib.compare(y, models, **options)
     with emulated_cupy.stays_on_device(100**2 if metric == "ckce" else N - 1):  # the square of a factor's rank
         found = kcalib.compare(cupy.asarray(y), {k: cupy.asarray(v) for k, v in models.items()}, **options)
@@ -287,10 +287,10 @@ def test_compare_by_features(cupy, monkeypatch):
 def test_compare_ece_with_more_bins_than_threads_of_a_block(cupy):
     y, p = softmax_problem(N, 2, seed=6, scale=1.0)
     models = {"a": p, "b": 0.9 * p + 0.05}
-    expected = kcalib.compare(y, models, metric="ece", n_bins=5000, n_resamples=39)
+    expected = kcalib.compare(y, models, metric=kcalib.methods.ECE(n_bins=5000, n_resamples=39))
     with emulated_cupy.stays_on_device(6 * N):  # six sums of each bin
         models = {k: cupy.asarray(v) for k, v in models.items()}
-        found = kcalib.compare(cupy.asarray(y), models, metric="ece", n_bins=5000, n_resamples=39)
+        found = kcalib.compare(cupy.asarray(y), models, metric=kcalib.methods.ECE(n_bins=5000, n_resamples=39))
     np.testing.assert_allclose(_numbers(found)[1], _numbers(expected)[1], rtol=1e-10)
     assert found.differences[0].pvalue == expected.differences[0].pvalue
 
@@ -302,8 +302,8 @@ NORMALS = {
     "multiplier": {"method": kcalib.methods.Multiplier(**DRAWS)},
     "block": {"method": "block"},
     "distribution_free": {"method": "distribution_free"},
-    "cme": {"method": kcalib.methods.CME(n_locations=3, **DRAWS)},
-    "cme, conditional": {"method": kcalib.methods.CME(n_locations=3, reference="conditional")},
+    "cme": {"method": kcalib.methods.CME(locations=3, **DRAWS)},
+    "cme, conditional": {"method": kcalib.methods.CME(locations=3, reference="conditional")},
     "cme, F": {"method": kcalib.methods.CME(reference="F")},
     "consistency": {"method": kcalib.methods.Consistency(n_resamples=3, resample_predictions=False)},
 }

@@ -26,7 +26,7 @@ CONDITIONAL = {
     "pearson": methods.Pearson(),
     "block": methods.Block(),
     "linear": methods.Linear(),
-    "cme": methods.CME(reference="conditional", n_locations=4),
+    "cme": methods.CME(reference="conditional", locations=4),
 }
 PUBLISHED = {
     "gamma": methods.Gamma("residuals"),
@@ -37,8 +37,8 @@ PUBLISHED = {
     "block": methods.Block(variance="sample"),
     "block, second moment": methods.Block(variance="second_moment"),
     "linear": methods.Linear("sample"),
-    "cme, F": methods.CME(reference="F", n_locations=4),
-    "cme, chi2": methods.CME(reference="chi2", n_locations=4),
+    "cme, F": methods.CME(reference="F", locations=4),
+    "cme, chi2": methods.CME(reference="chi2", locations=4),
 }
 VALID = {
     "exact": methods.Exact(99),

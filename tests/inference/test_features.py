@@ -162,7 +162,7 @@ def test_result_is_that_of_the_estimator_and_the_draws():
     y, p = problem()
     method = Features(n_columns=32, n_resamples=99)
     result = kcalib.calibration_test(y, p, method=method, seed=5, threads=1)
-    estimate = kcalib.skce.result(y, p, estimator="features", n_columns=32, seed=5)
+    estimate = kcalib.skce.result(y, p, estimator=kcalib.methods.FeatureEstimator(n_columns=32, seed=5))
     assert result.estimate == estimate.value and result.statistic == len(y) * result.estimate
     assert result.features_standard_error == estimate.features_standard_error
     assert (result.method, result.method_reason) == ("features", "asked for by name")
@@ -207,14 +207,10 @@ def test_draws_are_those_of_the_data_by_brute_force():
     for target in (None, np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 0.5], [0.0, 0.5, 1.0]])):
         data = prepare(y, p)
         found = feature_problem(data, Exponential(0.4), target, 32, 1)
-        totals = [
-            kcalib.skce(
-                np.asarray(data.draw(9, r).labels), p, kernel=Exponential(0.4), target_kernel=target,
-                estimator="features", n_columns=32, seed=1,
-            )
-            * (40 * 39)
-            for r in range(6)
-        ]  # fmt: skip
+        features = kcalib.methods.FeatureEstimator(n_columns=32, seed=1)
+        options = {"kernel": Exponential(0.4), "target_kernel": target, "estimator": features}
+        drawn = [np.asarray(data.draw(9, r).labels) for r in range(6)]
+        totals = [kcalib.skce(labels, p, **options) * (40 * 39) for labels in drawn]
         np.testing.assert_allclose(found.drawn_totals(6, 9), totals, rtol=1e-10, atol=1e-12)
 
 

@@ -55,7 +55,7 @@ class TestLevels:
     @pytest.mark.grid
     def test_cme(self):
         low, high = binomial_bounds(100, 0.1)
-        assert low - 0.03 <= np.mean(pvalues("cme", 60, 100, n_locations=3) <= 0.1) <= high + 0.05
+        assert low - 0.03 <= np.mean(pvalues("cme", 60, 100, locations=3) <= 0.1) <= high + 0.05
 
     def test_distribution_free(self):
         assert np.all(pvalues("distribution_free", 60, 50) > 0.1)
@@ -115,7 +115,9 @@ class TestBlocks:
         order = np.random.default_rng(9).permutation(40)
         options = {"kernel": Exponential(bandwidth=1.0), "target_kernel": Gaussian(bandwidth=0.1)}
         result = kcalib.calibration_test(y, prediction, seed=9, method=kcalib.methods.Block(block_size=5), **options)
-        expected = kcalib.skce(y[order], prediction.take(order), estimator="block", block_size=5, **options)
+        expected = kcalib.skce(
+            y[order], prediction.take(order), estimator=kcalib.methods.BlockEstimator(block_size=5), **options
+        )
         assert result.estimate == pytest.approx(expected, rel=1e-12)
 
 
@@ -159,7 +161,7 @@ class TestCME:
     def test_references(self):
         """From the covariance of the samples: Hotelling's law allows for its error, the asymptotic one does not."""
         low, high = binomial_bounds(100, 0.1)
-        hotelling, asymptotic = (pvalues("cme", 200, 100, n_locations=2, reference=r) for r in ("F", "chi2"))
+        hotelling, asymptotic = (pvalues("cme", 200, 100, locations=2, reference=r) for r in ("F", "chi2"))
         assert low - 0.03 <= np.mean(hotelling <= 0.1) <= high + 0.05
         assert np.all(hotelling >= asymptotic)
 
@@ -168,7 +170,7 @@ class TestCME:
         from scipy import integrate, stats
 
         y, prediction = np.array([0.3, -0.5, 0.8]), Normal([0.0, 0.5, 1.0], [1.0, 1.5, 0.7])
-        where = {"test_predictions": Normal([0.2], [1.0]), "test_labels": [0.4]}
+        where = {"locations": ([0.4], Normal([0.2], [1.0]))}
         options = {"kernel": Exponential(bandwidth=1.0), "target_kernel": Gaussian(bandwidth=1.0)}
         result = kcalib.calibration_test(y, prediction, method=kcalib.methods.CME(**where), seed=0, **options)
         values, variances = [], []

@@ -270,8 +270,9 @@ def test_evaluate_is_its_parts():
     assert result.test.pvalue == kcalib.calibration_test(y, p, seed=3).pvalue
     assert result.accuracy == np.mean(p.argmax(axis=1) == y)
     order = np.random.default_rng(3).permutation(500)
-    block = kcalib.evaluate(y, p, seed=3, estimator="block", method=kcalib.methods.Block(block_size=20), block_size=20)
-    assert block.skce.value == kcalib.skce(y[order], p[order], estimator="block", block_size=20)
+    block = kcalib.evaluate(y, p, seed=3, method=kcalib.methods.Block(block_size=20))
+    expected = kcalib.skce(y[order], p[order], estimator=kcalib.methods.BlockEstimator(block_size=20))
+    assert block.test.estimate == expected and block.skce.value == kcalib.skce(y, p)
     assert block.test.block_size == 20
 
 

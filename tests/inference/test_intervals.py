@@ -216,7 +216,9 @@ def test_few_errors(seen):
         assert dataclasses.asdict(result)["few_errors"]["seen"] == seen
     assert kcalib.FewErrors(3, 0.1, 3, 2.0).upper_limit(0.1) == 2.0
     other = p**2 / (p**2).sum(axis=1, keepdims=True)
-    model = kcalib.compare(y, {"a": p, "b": other}, metric="skce", kernel=Exponential(bandwidth=0.5)).models[0]
+    model = kcalib.compare(
+        y, {"a": p, "b": other}, metric=kcalib.methods.SKCE(kernel=Exponential(bandwidth=0.5))
+    ).models[0]
     assert model.confidence_interval.high >= few.upper_limit(0.025) * (1 - 1e-12)
 
 

@@ -76,11 +76,11 @@ def test_labels_have_names_and_artifacts_options(run):
 def test_the_picture_has_the_options_of_the_evaluation():
     y, p = samples(3)
     rows = pd.DataFrame({"prediction": list(np.log(p)), "target": y})
-    found = artifacts(rows, {}, "", from_logits=True, n_bins=4)
-    assert found["kcalib_evaluation"]["top_label_ece"] == pytest.approx(kcalib.evaluate(y, p, n_bins=4).top_label_ece)
+    found = artifacts(rows, {}, "", from_logits=True)
+    assert found["kcalib_evaluation"]["top_label_ece"] == pytest.approx(kcalib.evaluate(y, p).top_label_ece)
     picture = found["kcalib_reliability"].axes[0]
     points = max((len(one.get_offsets()) for one in picture.collections), default=0)
-    assert points == np.count_nonzero(kcalib.reliability(y, p, n_bins=4).count)
+    assert points == np.count_nonzero(kcalib.reliability(y, p).count)
 
 
 def test_a_model_is_a_function_that_returns_rows(run):

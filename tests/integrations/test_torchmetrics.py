@@ -53,7 +53,9 @@ def ece_by_hand(preds, target, n_bins=15):
 
 
 def skce_in_memory(preds, target):
-    return kcalib.skce(target.numpy(), preds.numpy(), kernel=KERNEL, estimator="features", n_columns=64, seed=0)
+    return kcalib.skce(
+        target.numpy(), preds.numpy(), kernel=KERNEL, estimator=kcalib.methods.FeatureEstimator(n_columns=64, seed=0)
+    )
 
 
 def pvalue_in_memory(preds, target):

@@ -258,7 +258,9 @@ def test_a_matrix_in_place_of_a_bandwidth():
     exact = kcalib.skce(y, prediction, target_kernel=target)
     values = np.array(
         [
-            kcalib.skce(y, prediction, target_kernel=target, estimator="features", n_columns=32, seed=s)
+            kcalib.skce(
+                y, prediction, target_kernel=target, estimator=kcalib.methods.FeatureEstimator(n_columns=32, seed=s)
+            )
             for s in range(40)
         ]
     )

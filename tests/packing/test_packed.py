@@ -177,9 +177,8 @@ def test_bandwidth_of_results_is_the_median():
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("estimator", ["unbiased", pytest.param("biased", marks=pytest.mark.grid), "block"])
 @pytest.mark.parametrize("method", ["spectrum", "block"])
-def test_evaluate_packs_once_and_sweeps_once(name, estimator, method, monkeypatch):
+def test_evaluate_packs_once_and_sweeps_once(name, method, monkeypatch):
     y, prediction, *_ = CASES[name]
     packings, sweeps = [], []
     originals = {module: module.resolve for module in (labels, forecasts)}
@@ -204,23 +203,22 @@ def test_evaluate_packs_once_and_sweeps_once(name, estimator, method, monkeypatc
 
     monkeypatch.setattr(PairOptions, "backend_for", counting(PairOptions.backend_for))
     monkeypatch.setattr(task.Task, "backend_of", counting(task.Task.backend_of))
-    result = kcalib.evaluate(y, prediction, estimator=estimator, method=method)
+    result = kcalib.evaluate(y, prediction, method=method)
     assert len(packings) == 1
     # One sweep over the pairs, and for the spectrum of distributions but counts one with drawn targets.
     of_the_law = (
         method == "spectrum" and isinstance(prediction, kcalib.distributions.Distribution) and name != "features"
     )
-    assert len(sweeps) == (estimator != "block" or method == "spectrum") + of_the_law
+    assert len(sweeps) == 1 + of_the_law
     assert result.skce.bandwidth == result.test.bandwidth
     assert dataclasses.asdict(result.skce)["kernel"] == result.test.kernel
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("estimator", ["unbiased", "biased"])
-def test_estimates_of_evaluate_are_those_of_skce(name, estimator):
+def test_estimates_of_evaluate_are_those_of_skce(name):
     y, prediction, *_ = CASES[name]
-    expected = kcalib.skce.result(y, prediction, estimator=estimator)
-    found = kcalib.evaluate(y, prediction, estimator=estimator, method="gamma").skce
+    expected = kcalib.skce.result(y, prediction)
+    found = kcalib.evaluate(y, prediction, method="gamma").skce
     assert dataclasses.replace(found, seconds=0.0) == dataclasses.replace(expected, seconds=0.0)
 
 

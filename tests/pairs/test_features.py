@@ -219,7 +219,9 @@ def test_a_map_beyond_memory_is_refused_before_it_is_drawn(monkeypatch):
     with pytest.raises(MemoryError, match=message):
         feature_map(Exponential(0.3).terms(), POINTS["vectors"], 10**9, 0)
     with pytest.raises(MemoryError, match=message):
-        kcalib.skce([0, 1], np.eye(2, 3), kernel=Gaussian(0.3), estimator="features", n_columns=10**9)
+        kcalib.skce(
+            [0, 1], np.eye(2, 3), kernel=Gaussian(0.3), estimator=kcalib.methods.FeatureEstimator(n_columns=10**9)
+        )
 
 
 def test_default_columns_grow_slowly():

@@ -182,7 +182,7 @@ def test_locations_of_other_counts():
     rng = np.random.default_rng(0)
     rates = rng.uniform(1, 4, 40)
     y, options = rng.poisson(rates), {"kernel": WASSERSTEIN, "target_kernel": Gaussian(2.0)}
-    at = {"test_predictions": Poisson([2.0, 150.0]), "test_labels": [1.0, 140.0]}
+    at = {"locations": ([1.0, 140.0], Poisson([2.0, 150.0]))}
     found = kcalib.ucme(y, Poisson(rates), **at, **options)
     every = survival(Poisson(np.append(rates, [2.0, 150.0])), 400)
     k = np.exp(-np.sqrt(literal(every[-2:], every[:-2])).astype(float))
@@ -191,7 +191,7 @@ def test_locations_of_other_counts():
     factors = np.exp(-((np.array([[1.0], [140.0]]) - counts) ** 2) / 8) @ features.T
     assert found == pytest.approx(np.mean(np.mean(k * factors, axis=1) ** 2), rel=1e-9)
     with pytest.raises(ValueError, match="counts so far from those of `y_pred` that no table holds"):
-        kcalib.ucme(y, Poisson(rates), **(at | {"test_predictions": Poisson([2.0, 1e9])}), **options)
+        kcalib.ucme(y, Poisson(rates), locations=([1.0, 140.0], Poisson([2.0, 1e9])), **options)
 
 
 def test_results_say_how_distances_are_found():

@@ -130,7 +130,9 @@ def test_chunks_of_dask_arrays_stay_on_workers(client, one, monkeypatch):
     parallel = Dask(client, tile_size=TILE)
     assert numbers(kcalib.skce.result(y, p, **OPTIONS, backend=parallel)) == one
     assert numbers(kcalib.skce.result(Y, y_pred=p, **OPTIONS, backend=parallel)) == one
-    compared = kcalib.compare(y, {"a": p, "b": 1 - (1 - p)}, kernel=KERNEL, backend=parallel)
+    compared = kcalib.compare(
+        y, {"a": p, "b": 1 - (1 - p)}, metric=kcalib.methods.SKCE(kernel=KERNEL), backend=parallel
+    )
     assert "Dask cluster" in compared.backend_reason
     with pytest.raises(ValueError, match="estimator") as caught:
         kcalib.skce(Y, p, estimator="none", backend=parallel)

@@ -109,9 +109,11 @@ def test_with_another_transport(tmp_path):
 
 def test_blocks_and_forms(tmp_path):
     rng = np.random.default_rng(0)
-    found, stops = interrupted(tmp_path / "blocks", rng, lambda w: skce(w, estimator="block", block_size=40), 3)
+    found, stops = interrupted(
+        tmp_path / "blocks", rng, lambda w: skce(w, estimator=kcalib.methods.BlockEstimator(block_size=40)), 3
+    )
     assert stops
-    assert found.value == skce(estimator="block", block_size=40).value
+    assert found.value == skce(estimator=kcalib.methods.BlockEstimator(block_size=40)).value
     y, p = problem()
 
     def test(workers=None):

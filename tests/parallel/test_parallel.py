@@ -370,7 +370,7 @@ def test_a_gpu_among_processors(m):
 
     y, p = softmax_problem(250, m, seed=1)
     one = kcalib.skce.result(y, p, kernel=KERNEL)
-    block = kcalib.skce(y, p, kernel=KERNEL, estimator="block", block_size=20)
+    block = kcalib.skce(y, p, kernel=KERNEL, estimator=kcalib.methods.BlockEstimator(block_size=20))
     tested = kcalib.calibration_test(y, p, kernel=KERNEL, method="bootstrap", seed=1)
     by_comparisons = kcalib.calibration_test(y, p, kernel=KERNEL, method="exact", seed=1)
     fourier = kcalib.ckce(y, p, method=Fourier(seed=1))
@@ -380,7 +380,9 @@ def test_a_gpu_among_processors(m):
         assert numbers(found) == pytest.approx(numbers(one), rel=1e-12)
         tiles, on_gpus = re.search(r"(\d+) tiles, (\d+) on GPUs", found.backend_reason).groups()
         assert 2 * int(on_gpus) == int(tiles)
-        blocks = kcalib.skce(y, p, kernel=KERNEL, estimator="block", block_size=20, backend=workers)
+        blocks = kcalib.skce(
+            y, p, kernel=KERNEL, estimator=kcalib.methods.BlockEstimator(block_size=20), backend=workers
+        )
         assert blocks == pytest.approx(block, rel=1e-12)
         again = kcalib.calibration_test(y, p, kernel=KERNEL, method="bootstrap", seed=1, backend=workers)
         assert again.pvalue == tested.pvalue

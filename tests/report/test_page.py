@@ -218,7 +218,9 @@ def test_a_bandwidth_is_that_of_all_sections(folder, capsys):
     assert set(re.findall(r"bandwidth=([\d.]+)\)", text)) == {"0.25"}
     y, sure = problem(power=3.0)
     kernel = kcalib.kernels.Exponential(bandwidth=0.25)
-    difference = kcalib.compare(y, {"good": problem()[1], "sure": sure}, kernel=kernel).difference("good", "sure")
+    difference = kcalib.compare(
+        y, {"good": problem()[1], "sure": sure}, metric=kcalib.methods.SKCE(kernel=kernel)
+    ).difference("good", "sure")
     assert f"good less sure {difference.difference:.3g}" in text
 
 

@@ -155,7 +155,7 @@ def test_scores_are_those_in_memory(name):
     prediction, y, kernels = problem(name)
     state = ForecastState(**kernels, n_columns=16, seed=3).update(y[:90], prediction.take(slice(0, 90)))
     found = state.update(y[90:], prediction.take(slice(90, None))).result()
-    expected = kcalib.evaluate(y, prediction, kernel=kernels["kernel"], estimator="linear", method="linear", seed=3)
+    expected = kcalib.evaluate(y, prediction, kernel=kernels["kernel"], method="linear", seed=3)
     for score in SCORES:
         value, wanted = getattr(found, score), getattr(expected, score)
         assert value == wanted or value == pytest.approx(wanted, rel=1e-12), score
@@ -170,10 +170,12 @@ def test_scores_are_those_in_memory(name):
 def test_the_skce_is_that_in_memory(name):
     prediction, y, kernels = problem(name)
     state = ForecastState(**kernels, n_columns=32).update(y, prediction)
-    wanted = kcalib.skce(y, prediction, **kernels, estimator="features", n_columns=32)
+    wanted = kcalib.skce(y, prediction, **kernels, estimator=kcalib.methods.FeatureEstimator(n_columns=32))
     assert state.skce().value == pytest.approx(wanted, rel=1e-11, abs=1e-16)
     weighted = ForecastState(**kernels, n_columns=32).update(y, prediction, W[: len(y)])
-    wanted = kcalib.skce(y, prediction, **kernels, estimator="features", n_columns=32, sample_weight=W[: len(y)])
+    wanted = kcalib.skce(
+        y, prediction, **kernels, estimator=kcalib.methods.FeatureEstimator(n_columns=32), sample_weight=W[: len(y)]
+    )
     assert weighted.skce().value == pytest.approx(wanted, rel=1e-11, abs=1e-16)
     assert weighted.skce().standard_error is None
 
@@ -420,7 +422,7 @@ def test_target_kernels_of_matrices():
     prediction, y, _ = problem("multivariate normal", 60)
     options = {"kernel": Exponential(1.0), "target_kernel": MahalanobisGaussian([[2.0, 0.5], [0.5, 1.0]])}
     state = ForecastState(**options, n_columns=16).update(y, prediction)
-    wanted = kcalib.skce(y, prediction, **options, estimator="features", n_columns=16)
+    wanted = kcalib.skce(y, prediction, **options, estimator=kcalib.methods.FeatureEstimator(n_columns=16))
     assert state.skce().value == pytest.approx(wanted, rel=1e-11)
     assert ForecastState.from_bytes(state.to_bytes()) == state
 

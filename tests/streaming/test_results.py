@@ -76,7 +76,7 @@ def near(one, other, tolerance=1e-12):
 def test_all_results_are_those_of_samples_in_memory(name):
     y, p = problem(name)
     state, method = state_of(y, p), kcalib.methods.Features(n_columns=64, n_resamples=99)
-    expected = kcalib.skce.result(y, p, kernel=KERNEL, estimator="features", n_columns=64)
+    expected = kcalib.skce.result(y, p, kernel=KERNEL, estimator=kcalib.methods.FeatureEstimator(n_columns=64))
     assert state.skce().value == pytest.approx(expected.value, rel=1e-12, abs=1e-18)
     if len(y) <= 256:  # which a state without draws keeps
         mine = state_of(y, p, n_resamples=0).skce()
@@ -174,7 +174,7 @@ def test_weights():
     for rows in np.array_split(np.arange(len(y)), 4):
         state.update(y[rows], p[rows], w[rows])
     options = {"sample_weight": w}
-    value = kcalib.skce(y, p, kernel=KERNEL, estimator="features", n_columns=64, **options)
+    value = kcalib.skce(y, p, kernel=KERNEL, estimator=kcalib.methods.FeatureEstimator(n_columns=64), **options)
     assert state.skce().value == pytest.approx(value, rel=1e-10) and state.skce().standard_error is None
     assert float(state.top_label_ece()) == pytest.approx(kcalib.top_label_ece(y, p, **options), rel=1e-12)
     scores = state.scores()
@@ -352,7 +352,7 @@ def test_a_state_of_more_rows_than_it_keeps():
     rng = np.random.default_rng(5)
     p = rng.dirichlet(np.ones(3), size=4500)
     y = drawn_labels(p**0.7 / (p**0.7).sum(axis=1, keepdims=True), rng)
-    expected = kcalib.skce.result(y, p, kernel=KERNEL, estimator="features", n_columns=64)
+    expected = kcalib.skce.result(y, p, kernel=KERNEL, estimator=kcalib.methods.FeatureEstimator(n_columns=64))
     method = kcalib.methods.Features(n_columns=64, n_resamples=99)
     in_memory = kcalib.calibration_test(y, p, kernel=KERNEL, method=method, seed=0)
     for n_resamples, tolerance in ((0, 0.25), (99, 0.2)):
@@ -506,7 +506,7 @@ def test_bins_and_scores_need_no_bandwidth(p):
     np.testing.assert_array_equal(state.reliability().count, given.reliability().count)
     assert state.kernel is None
     if len(p) > 1:
-        found, expected = state.result(), kcalib.evaluate(y, p, method="features", estimator="features")
+        found, expected = state.result(), kcalib.evaluate(y, p, method="features")
         assert found.skce.value == pytest.approx(expected.skce.value, rel=1e-12)
         assert found.skce.bandwidth_source == expected.skce.bandwidth_source
         assert found.skce.bandwidth_source.startswith("any: the distances of all predictions are 0")

@@ -138,7 +138,7 @@ def test_sums_are_those_of_all_samples_at_once(m, lens, kernel, matrix, kind):
     totals = state.update(y, p)._totals()
     value = (float(np.sum(totals.sums**2)) - totals.own.sum()) / (n * (n - 1))
     options = {"kernel": kernel, "target_kernel": matrix, "lens": lens}
-    expected = kcalib.skce(y, p, **options, estimator="features", n_columns=64)
+    expected = kcalib.skce(y, p, **options, estimator=kcalib.methods.FeatureEstimator(n_columns=64))
     size = abs(totals.own.sum()) / (n * (n - 1))
     assert abs(value - expected) <= 1e-12 * max(abs(expected), size)
     found = feature_problem(prepare(y, p, lens=lens), kernel, matrix, 64)
@@ -200,7 +200,9 @@ def test_weights_of_one_are_no_weights_and_zeros_leave_sums_as_they_are():
     weighted = CalibrationState(3, **options).update(y[:100], p[:100], w[:100]).update(y[100:], p[100:], w[100:])
     totals = weighted._totals()
     assert totals.drawn is None and totals.n_weighted == 200
-    expected = kcalib.skce(y, p, kernel=KERNEL, sample_weight=w, estimator="features", n_columns=16)
+    expected = kcalib.skce(
+        y, p, kernel=KERNEL, sample_weight=w, estimator=kcalib.methods.FeatureEstimator(n_columns=16)
+    )
     total, squares = totals.scores["weight"], totals.scores["weight_squared"]
     assert (np.sum(totals.sums**2) - totals.own.sum()) / (total**2 - squares) == pytest.approx(expected, rel=1e-12)
     assert weighted.update([0], p[:1], [0.0])._totals().scores["weight"] == total
@@ -212,7 +214,9 @@ def test_weights_without_digits_are_refused(scale):
     y, p = problem(50, 3)
     w = np.random.default_rng(0).uniform(size=50)
     options = {"kernel": KERNEL, "n_columns": 16}
-    expected = kcalib.skce(y, p, kernel=KERNEL, sample_weight=w, estimator="features", n_columns=16)
+    expected = kcalib.skce(
+        y, p, kernel=KERNEL, sample_weight=w, estimator=kcalib.methods.FeatureEstimator(n_columns=16)
+    )
     small = CalibrationState(3, **options).update(y, p, 1e-5 * w)
     assert small.skce().value == pytest.approx(expected, rel=1e-11)
     state = CalibrationState(3, **options).update(y, p, scale * w)
@@ -473,7 +477,7 @@ def test_predictions_in_float32_have_the_map_of_those_in_float64():
     same(states[0], parts)
     totals = parts._totals()
     value = (float(np.sum(totals.sums**2)) - totals.own.sum()) / (400 * 399)
-    expected = kcalib.skce(y, p, kernel=kernel, estimator="features", n_columns=256)
+    expected = kcalib.skce(y, p, kernel=kernel, estimator=kcalib.methods.FeatureEstimator(n_columns=256))
     assert value == pytest.approx(expected, rel=1e-11, abs=1e-12 * totals.own.sum() / 400)
 
 

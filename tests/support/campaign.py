@@ -249,18 +249,18 @@ WEIGHTED = {  # functions that take `sample_weight`
     "brier_score": kcalib.brier_score,
     "log_loss": kcalib.log_loss,
     "brier_decomposition": kcalib.brier_decomposition,
-    "reliability": lambda y, p, **o: kcalib.reliability(y, p, n_resamples=99, **o),
+    "reliability": lambda y, p, **o: kcalib.reliability(y, p, **o),
 }
 UNWEIGHTED = {
     "skce, block": lambda y, p, **o: kcalib.skce(y, p, estimator="block", kernel=KERNEL, **o),
     "skce, linear": lambda y, p, **o: kcalib.skce(y, p, estimator="linear", kernel=KERNEL, **o),
     "skce, features": lambda y, p, **o: kcalib.skce(
-        y, p, estimator="features", n_columns=16, kernel=KERNEL, seed=0, **o
+        y, p, estimator=kcalib.methods.FeatureEstimator(n_columns=16, seed=0), kernel=KERNEL, **o
     ),
     "skce, top label": lambda y, p, **o: kcalib.skce(y, p, lens=lenses.TopLabel(), **o),
     "ckce": lambda y, p, **o: kcalib.ckce.result(y, p, **o),
     "jkce": lambda y, p, **o: kcalib.jkce.result(y, p, **o),
-    "ucme": lambda y, p, **o: kcalib.ucme.result(y, p, n_locations=3, **o),
+    "ucme": lambda y, p, **o: kcalib.ucme.result(y, p, locations=3, **o),
     "debiased_ece": lambda y, p, **o: kcalib.debiased_ece(y, p, n_bins=3, **o),
     "kde_calibration_error": lambda y, p, **o: kcalib.kde_calibration_error.result(y, p, bandwidth=BANDWIDTH, **o),
     "test, exact": _quick(methods.Exact(n_resamples=19), kernel=KERNEL),
@@ -268,11 +268,13 @@ UNWEIGHTED = {
     "test, spectrum": _quick("spectrum", kernel=KERNEL),
     "test, block": _quick(methods.Block(block_size=4)),
     "test, features": _quick(methods.Features(n_columns=16, n_resamples=19)),
-    "test, cme": _quick(methods.CME(n_locations=2, n_resamples=19)),
+    "test, cme": _quick(methods.CME(locations=2, n_resamples=19)),
     "test, distribution free": _quick("distribution_free"),
     "evaluate": lambda y, p, **o: kcalib.evaluate(y, p, method="gamma", **o),
     "compare": lambda y, p, **o: kcalib.compare(y, {"a": p, "b": p}, metric="brier_score", **o),
-    "compare, skce": lambda y, p, **o: kcalib.compare(y, {"a": p, "b": p}, kernel=KERNEL, **o),
+    "compare, skce": lambda y, p, **o: kcalib.compare(
+        y, {"a": p, "b": p}, metric=kcalib.methods.SKCE(kernel=KERNEL), **o
+    ),
     "state": _state,
     "state, paired": _paired_state,
     "state, groups": _grouped_state,
@@ -594,7 +596,7 @@ OF_DISTRIBUTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "pit_values": kcalib.pit_values,
     "quantile_calibration": kcalib.quantile_calibration,
     "skce": lambda y, q: kcalib.skce(y, q, kernel=Exponential(metric="mmd"), target_kernel=Gaussian(1.0)),
-    "skce, features": lambda y, q: kcalib.skce(y, q, estimator="features", n_columns=16, seed=0),
+    "skce, features": lambda y, q: kcalib.skce(y, q, estimator=kcalib.methods.FeatureEstimator(n_columns=16, seed=0)),
     "state": lambda y, q: ForecastState(n_columns=16, n_bins=3).update(y, q).quantile_calibration(),
     "test": lambda y, q: kcalib.calibration_test(y, q, method="gamma"),
 }

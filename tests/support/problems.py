@@ -144,4 +144,4 @@ PLACES = {
 
 def locations(count: int, m: int, seed: int = 5) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
-    return {"test_predictions": rng.dirichlet(np.ones(m), count), "test_labels": rng.integers(m, size=count)}
+    return {"locations": (rng.integers(m, size=count), rng.dirichlet(np.ones(m), count))}

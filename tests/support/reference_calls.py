@@ -50,6 +50,7 @@ Call = tuple[str, Callable[[], Any]]
 # For each renamed argument of a public function its name before, and the values that had other names.
 RENAMED: dict[str, tuple[str, dict[str, str]]] = {
     "backend": ("operator", {"cpu": "openmp", "array-api": "generic", "sorted": "sorted_scan"}),
+    "locations": ("n_locations", {}),
 }
 # The present word for each old one, in the names of saved calls and fields.
 PRESENT_WORDS = {before: now for now, (before, _) in RENAMED.items()} | {
@@ -78,6 +79,9 @@ class PublicFunction:
         """Give each argument the name that the installed version knows."""
         translated = {}
         for name, value in kwargs.items():
+            if name == "locations" and name not in self.parameters and isinstance(value, tuple):
+                translated["test_labels"], translated["test_predictions"] = value
+                continue
             before, values = RENAMED.get(name, (name, {}))
             if name not in self.parameters and before in self.parameters:
                 translated[before] = values.get(value, value) if isinstance(value, str) else value
@@ -111,9 +115,16 @@ def by(method: str, **options: Any) -> dict[str, Any]:
     """The argument that asks for a method, by its name or with options."""
     if not options:
         return {"method": method}
-    names = {"rank": "n_landmarks"} if method == "nystrom" else {}
     (cls,) = (one for one in vars(kcalib.methods).values() if getattr(one, "name", None) == method)
+    names = {"rank": "n_landmarks"} if method == "nystrom" else {}
+    names |= {} if hasattr(cls, "n_locations") else {"n_locations": "locations"}
     return {"method": cls(**{names.get(k, k): v for k, v in options.items()})}
+
+
+def chosen(argument: str, name: str, before: dict[str, Any], **options: Any) -> dict[str, Any]:
+    """An object of `kcalib.methods` for an argument; what stood for it before, where there is no such class."""
+    cls = getattr(kcalib.methods, name, None)
+    return before | options if cls is None else {argument: cls(**options)}
 
 
 def call(name: str, function: Any, *args: Any, **options: Any) -> Call:
@@ -240,7 +251,8 @@ def skce_calls() -> Iterator[Call]:
         )
         yield call(f"skce(matrix of rank {rank}, float32)", kcalib.skce.result, y, p, target_kernel=a, dtype="float32")
     for size in (2, 7, 50, 100):
-        yield call(f"skce(blocks of {size})", kcalib.skce.result, y, p, estimator="block", block_size=size)
+        blocks = chosen("estimator", "BlockEstimator", {"estimator": "block"}, block_size=size)
+        yield call(f"skce(blocks of {size})", kcalib.skce.result, y, p, **blocks)
     for name, lens in all_lenses().items():
         for estimator in ("unbiased", "block"):
             yield call(f"skce({name}, {estimator})", kcalib.skce.result, y, p, lens=lens, estimator=estimator)
@@ -275,9 +287,9 @@ def ucme_calls() -> Iterator[Call]:
             yield call(f"ucme({n} x {m}, seed {seed})", kcalib.ucme.result, y, p, seed=seed)
     y, p = classes(200, 3)
     other_y, other_p = classes(5, 3)
-    yield call("ucme(given locations)", kcalib.ucme.result, y, p, test_predictions=other_p, test_labels=other_y)
+    yield call("ucme(given locations)", kcalib.ucme.result, y, p, locations=(other_y, other_p))
     for name, kernel in kernels().items():
-        yield call(f"ucme({name})", kcalib.ucme.result, y, p, kernel=kernel, n_locations=7, seed=3)
+        yield call(f"ucme({name})", kcalib.ucme.result, y, p, kernel=kernel, locations=7, seed=3)
     for family in ("Normal", "Laplace", "Poisson", "MultivariateNormal"):
         yield f"ucme({family})", lambda f=family: kcalib.ucme.result(*forecasts()[f], seed=0)
 
@@ -417,8 +429,10 @@ def compare_calls() -> Iterator[Call]:
             classes(LARGE, 3)[0], {"a": classes(LARGE, 3)[1], "b": _softmax(0.7 * np.log(classes(LARGE, 3)[1]))}
         ),
     )
-    yield call("compare(ece, 7 bins)", kcalib.compare, y, models, metric="ece", n_bins=7, n_resamples=199)
-    yield call("compare(ckce, regularization)", kcalib.compare, y, models, metric="ckce", regularization=0.03)
+    ece = chosen("metric", "ECE", {"metric": "ece"}, n_bins=7, n_resamples=199)
+    ckce = chosen("metric", "CKCE", {"metric": "ckce"}, regularization=0.03)
+    yield call("compare(ece, 7 bins)", kcalib.compare, y, models, **ece)
+    yield call("compare(ckce, regularization)", kcalib.compare, y, models, **ckce)
     target, normal = forecasts()["Normal"]
     distributions = {"normal": normal, "laplace": forecasts()["Laplace"][1], "mixture": forecasts()["Mixture"][1]}
     for metric in ("skce", "crps", "log_score"):
@@ -476,7 +490,6 @@ def evaluate_calls() -> Iterator[Call]:
         yield f"evaluate({n} x {m})", lambda n=n, m=m: kcalib.evaluate(*classes(n, m))
     for method in ("spectrum", "block", "bootstrap"):
         yield f"evaluate({method})", lambda a=method: kcalib.evaluate(*classes(200, 10), method=a, seed=4)
-    yield "evaluate(block estimator)", lambda: kcalib.evaluate(*classes(200, 10), estimator="block", n_bins=7)
     yield "evaluate(saturated)", lambda: kcalib.evaluate(*saturated(200, 5))
     for name, lens in all_lenses().items():
         yield f"evaluate({name})", lambda lens=lens: kcalib.evaluate(*classes(200, 10), lens=lens)

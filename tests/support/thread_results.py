@@ -25,8 +25,8 @@ def results(threads: int) -> dict[str, float]:
     return {
         "skce": kcalib.skce(y, p, threads=threads),
         "float32": kcalib.skce(y, p, dtype="float32", threads=threads),
-        "blocks": kcalib.skce(y, p, estimator="block", block_size=2, threads=threads),
-        "features": kcalib.skce(y, p, estimator="features", n_columns=64, seed=0, threads=threads),
+        "blocks": kcalib.skce(y, p, estimator=kcalib.methods.BlockEstimator(block_size=2), threads=threads),
+        "features": kcalib.skce(y, p, estimator=kcalib.methods.FeatureEstimator(n_columns=64, seed=0), threads=threads),
         "line": kcalib.skce(b, c, threads=threads),
         "ckce": kcalib.ckce(y[:1000], p[:1000], threads=threads),
         "default test": kcalib.calibration_test(y, p, seed=0, threads=threads).statistic,

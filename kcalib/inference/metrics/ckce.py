@@ -5,12 +5,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from kcalib._backend import linalg
-from kcalib._backend.options import check_seed
+from kcalib._backend.options import check_seed, check_within
 from kcalib._input.data import Data
+from kcalib._input.forecasts import Forecasts
+from kcalib._input.labels import Classification
 from kcalib._pairs import statistics
 from kcalib.estimators.ckce_system import default_kernel, residual_rows
 from kcalib.estimators.forecast_residuals import kernel_alone
@@ -20,26 +24,65 @@ from kcalib.inference.metrics.measured import (
     STRIP,
     Estimate,
     Measured,
-    MetricOptions,
+    Metric,
+    SharedOptions,
     Together,
     largest_residual,
     subset,
     without_own,
 )
 from kcalib.inference.metrics.pair_laws import has_finite_laws, pair_variances
+from kcalib.kernels import Kernel
 from kcalib.results import ConfidenceInterval
 from kcalib.solvers.kernel_operator import KernelMatrix
+from kcalib.target_kernels import TargetKernel
 
 CKCE_SAMPLES = 1000  # pairs of so many stand for all pairs
 
 
-def ckce(data: Sequence[Data], confidence_level: float, options: MetricOptions) -> Measured:
-    n = data[0].n
-    regularization = float(n**-0.25 if options.regularization is None else options.regularization)
-    seed = check_seed(options.seed)
+@dataclass(frozen=True, eq=False)
+class CKCE(Metric):
+    """`kcalib.ckce` without its bias.
+
+    Parameters
+    ----------
+    kernel, target_kernel : optional
+        As in `SKCE`; the default kernel is ``Linear() + Gaussian()``.
+    regularization : float, optional
+        As in `kcalib.ckce`: positive; default :math:`n^{-1/4}`.
+
+    Examples
+    --------
+    >>> import kcalib
+    >>> y, models = [0, 1, 1, 0], {"a": [0.2, 0.8, 0.9, 0.2], "b": [0.4, 0.6, 0.6, 0.4]}
+    >>> kcalib.compare(y, models, metric=kcalib.methods.CKCE(regularization=0.5)).regularization
+    0.5
+    """
+
+    kernel: Kernel | None = None
+    target_kernel: TargetKernel = None
+    regularization: float | None = None
+
+    name: ClassVar[str] = "ckce"
+    kinds: ClassVar[tuple[type[Data], ...]] = (Classification, Forecasts)
+    shared_options: ClassVar[tuple[str, ...]] = ("seed", "threads", "backend")
+
+    def __post_init__(self) -> None:
+        if self.regularization is not None:
+            check_within("regularization", self.regularization, 1e-100, 1e100, "; leave it out for n**-0.25")
+
+    def measure(self, data: Sequence[Data], confidence_level: float, options: SharedOptions) -> Measured:
+        regularization = float(data[0].n ** -0.25 if self.regularization is None else self.regularization)
+        kernel = default_kernel(*data) if self.kernel is None else self.kernel
+        together = Together.of(data, kernel, self.target_kernel, options.threads)
+        return _measure(data, together, regularization, confidence_level, options)
+
+
+def _measure(
+    data: Sequence[Data], together: Together, regularization: float, confidence_level: float, options: SharedOptions
+) -> Measured:
+    n, seed = data[0].n, check_seed(options.seed)
     rows, _ = subset(n, CKCE_SAMPLES, seed)
-    kernel = default_kernel(*data) if options.kernel is None else options.kernel
-    together = Together.of(data, kernel, options)
     matrices = [
         KernelMatrix(kernel_alone(packed_model), threads=options.threads, backend=options.backend)
         for packed_model in together.packed

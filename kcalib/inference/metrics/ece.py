@@ -7,22 +7,22 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.options import check_seed
+from kcalib._backend.options import check_integer, check_seed
 from kcalib._backend.random import Weights, batches
 from kcalib._backend.segments import Segments
 from kcalib._input.labels import Classification
-from kcalib.estimators.binning import N_BINS, bin_numbers
+from kcalib.estimators.binning import MAX_BINS, N_BINS, bin_numbers
 from kcalib.estimators.scores import top_label
 from kcalib.inference.metrics.binned_gaps import ERROR_LIMITS, BinnedGaps, bounded
 from kcalib.inference.metrics.kinds import Kinds
-from kcalib.inference.metrics.measured import Measured, MetricOptions
+from kcalib.inference.metrics.measured import Measured, Metric, SharedOptions
 from kcalib.results import ConfidenceInterval
 
 N_RESAMPLES = 2000  # unless another number is given
@@ -77,12 +77,58 @@ class _Gaps:
         return is_changed.astype(np.float64)
 
 
-def ece(data: Sequence[Classification], confidence_level: float, options: MetricOptions) -> Measured:
-    n_bins = N_BINS if options.n_bins is None else int(options.n_bins)
+@dataclass(frozen=True)
+class ECE(Metric):
+    """`kcalib.top_label_ece`.
+
+    Parameters
+    ----------
+    n_bins : int
+        Number of bins, 1 to 1,000,000.
+    n_resamples : int, optional
+        Replicates of the bootstrap, at least 2 / (1 - confidence_level) - 1. p-values are at least
+        2 / (n_resamples + 1), before they are adjusted for the number of pairs; default 2000, or 4 times that
+        number over 1 - confidence_level if this is more.
+
+    Examples
+    --------
+    >>> import kcalib
+    >>> y, models = [0, 1, 1, 0], {"a": [0.2, 0.8, 0.9, 0.2], "b": [0.4, 0.6, 0.6, 0.4]}
+    >>> kcalib.compare(y, models, metric=kcalib.methods.ECE(n_bins=5)).n_bins
+    5
+    """
+
+    n_bins: int = N_BINS
+    n_resamples: int | None = None
+
+    name: ClassVar[str] = "ece"
+    shared_options: ClassVar[tuple[str, ...]] = ("seed", "threads")
+
+    def __post_init__(self) -> None:
+        check_integer("n_bins", self.n_bins, 1, MAX_BINS)
+        if self.n_resamples is not None:
+            check_integer("n_resamples", self.n_resamples, 1, 2**32)
+
+    def check(self, confidence_level: float) -> None:
+        if self.n_resamples is not None:
+            least = math.ceil(2 / (1 - confidence_level) * (1 - 1e-12)) - 1
+            hint = f" at the confidence level {confidence_level}"
+            check_integer("n_resamples", self.n_resamples, least, 2**32, hint)
+
+    def measure(self, data: Sequence[Classification], confidence_level: float, options: SharedOptions) -> Measured:
+        return _measure(data, int(self.n_bins), self.n_resamples, confidence_level, options)
+
+
+def _measure(
+    data: Sequence[Classification],
+    n_bins: int,
+    n_resamples: int | None,
+    confidence_level: float,
+    options: SharedOptions,
+) -> Measured:
     seed = check_seed(options.seed)
     models = [_Gaps.of(data_of_model, n_bins) for data_of_model in data]
     pairs = list(itertools.combinations(models, 2))
-    n_resamples = options.n_resamples
     if n_resamples is None:  # the smallest p-value, adjusted, is then half the level
         n_resamples = max(N_RESAMPLES, math.ceil(4 * len(pairs) / (1 - confidence_level)))
     weights = Weights("multinomial", data[0].n, n_resamples, seed)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import SEED
 from kcalib._input.data import Data
+from kcalib._input.labels import Classification
+from kcalib._input.methods import Method
 from kcalib._packing import Packed, TargetMatrix
 from kcalib._packing.packed import ANY_BANDWIDTH, name_of
 from kcalib._pairs.backends.base import Backend, Workers
@@ -31,18 +34,27 @@ STRIP = 64  # samples whose pairs with all others are in memory at once
 
 
 @dataclass(frozen=True)
-class MetricOptions:
-    """The options that not every metric has, as the user wrote them, or their defaults."""
+class SharedOptions:
+    """The options of a comparison that several metrics have, as the user wrote them, or their defaults."""
 
-    kernel: Kernel | None = None
-    target_kernel: TargetKernel | None = None
-    regularization: float | None = None
-    n_bins: int | None = None
-    n_resamples: int | None = None
     seed: int | None = SEED
-    dtype: Any = None
     threads: int | None = None
     backend: str | Workers | None = None
+
+
+class Metric(Method):
+    """Base of what `kcalib.compare` compares models by."""
+
+    kinds: ClassVar[tuple[type[Data], ...]] = (Classification,)  # of data that it can measure
+    shared_options: ClassVar[tuple[str, ...]] = ()  # the fields of `SharedOptions` that it has
+    dtype: Any = None  # of the arithmetic of pairs
+
+    @abstractmethod
+    def measure(self, data: Sequence[Any], confidence_level: float, options: SharedOptions) -> Measured:
+        """Return the value of each model, and the difference of each pair."""
+
+    def check(self, confidence_level: float) -> None:
+        """Refuse options that are too small for the level."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +92,10 @@ class Together:
     source: str
 
     @classmethod
-    def of(cls, models: Sequence[Data], kernel: Kernel | None, options: MetricOptions) -> Together:
-        packed_alike = _packing.pack_alike(
-            *models, kernel=kernel, target_kernel=options.target_kernel, threads=options.threads
-        )
+    def of(
+        cls, models: Sequence[Data], kernel: Kernel | None, target_kernel: TargetKernel, threads: int | None
+    ) -> Together:
+        packed_alike = _packing.pack_alike(*models, kernel=kernel, target_kernel=target_kernel, threads=threads)
         sources = [_source(packed_alike.medians)] if packed_alike.medians else []
         sources += [f"on targets: {_source(packed_alike.target_medians)}"] if packed_alike.target_medians else []
         return cls(models, packed_alike.packed, "; ".join(sources) or "given")

@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification
 from kcalib._pairs import statistics
@@ -28,7 +30,8 @@ from kcalib.inference.metrics.measured import (
     ROUNDINGS,
     Estimate,
     Measured,
-    MetricOptions,
+    Metric,
+    SharedOptions,
     joined,
     labels_are_shared,
 )
@@ -39,17 +42,29 @@ LARGEST_COUNT = 1 - 1e-15  # counts up to its quantile stand for all
 MOST_COUNTS = 2000  # of larger ones the spread at hand has to do
 
 
-def brier(data: Sequence[Classification], confidence_level: float, options: MetricOptions) -> Measured:
-    scale = 0.5 if data[0].m == 2 else 1.0
-    losses = [scale * arrays.where_computed(square_residuals(model)) for model in data]
-    return means(losses, confidence_level, *brier_law(data))
+@dataclass(frozen=True)
+class BrierScore(Metric):
+    """`kcalib.brier_score`."""
+
+    name: ClassVar[str] = "brier_score"
+
+    def measure(self, data: Sequence[Any], confidence_level: float, options: SharedOptions) -> Measured:
+        scale = 0.5 if data[0].m == 2 else 1.0
+        losses = [scale * arrays.where_computed(square_residuals(model)) for model in data]
+        return means(losses, confidence_level, *brier_law(data))
 
 
-def log_loss(data: Sequence[Classification], confidence_level: float, options: MetricOptions) -> Measured:
-    losses = [arrays.where_computed(log_losses(model)) for model in data]
-    limits, possible = log_loss_law(data)
-    largest = max(float(values.max()) for values in losses)  # of logits it can be more than a probability's
-    return means(losses, confidence_level, limits._replace(high=max(limits.high, largest)), possible)
+@dataclass(frozen=True)
+class LogLoss(Metric):
+    """`kcalib.log_loss`."""
+
+    name: ClassVar[str] = "log_loss"
+
+    def measure(self, data: Sequence[Any], confidence_level: float, options: SharedOptions) -> Measured:
+        losses = [arrays.where_computed(log_losses(model)) for model in data]
+        limits, possible = log_loss_law(data)
+        largest = max(float(values.max()) for values in losses)  # of logits it can be more than a probability's
+        return means(losses, confidence_level, limits._replace(high=max(limits.high, largest)), possible)
 
 
 def brier_law(data: Sequence[Classification]) -> tuple[ConfidenceInterval, Possibilities]:
@@ -72,12 +87,26 @@ def log_loss_law(data: Sequence[Classification]) -> tuple[ConfidenceInterval, Po
     return ConfidenceInterval(0.0, largest), _of_labels(data, by_label)
 
 
-def crps(data: Sequence[Forecasts], confidence_level: float, options: MetricOptions) -> Measured:
-    return _scores(data, crps_values, confidence_level, ConfidenceInterval(0.0, math.inf))
+@dataclass(frozen=True)
+class CRPS(Metric):
+    """`kcalib.crps`."""
+
+    name: ClassVar[str] = "crps"
+    kinds: ClassVar[tuple[type[Data], ...]] = (Forecasts,)
+
+    def measure(self, data: Sequence[Any], confidence_level: float, options: SharedOptions) -> Measured:
+        return _scores(data, crps_values, confidence_level, ConfidenceInterval(0.0, math.inf))
 
 
-def log_score(data: Sequence[Forecasts], confidence_level: float, options: MetricOptions) -> Measured:
-    return _scores(data, log_score_values, confidence_level, ConfidenceInterval(-math.inf, math.inf))
+@dataclass(frozen=True)
+class LogScore(Metric):
+    """`kcalib.log_score`."""
+
+    name: ClassVar[str] = "log_score"
+    kinds: ClassVar[tuple[type[Data], ...]] = (Forecasts,)
+
+    def measure(self, data: Sequence[Any], confidence_level: float, options: SharedOptions) -> Measured:
+        return _scores(data, log_score_values, confidence_level, ConfidenceInterval(-math.inf, math.inf))
 
 
 def _scores(

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_seed
 from kcalib._input.data import Data
+from kcalib._input.forecasts import Forecasts
+from kcalib._input.labels import Classification
 from kcalib._packing.features import FeatureProblem, MapOptions, features_of
 from kcalib._pairs import statistics
 from kcalib._pairs.backends.base import Backend
@@ -36,7 +38,8 @@ from kcalib.inference.metrics.measured import (
     STRIP,
     Estimate,
     Measured,
-    MetricOptions,
+    Metric,
+    SharedOptions,
     Together,
     largest_entry,
     subset,
@@ -44,13 +47,54 @@ from kcalib.inference.metrics.measured import (
 )
 from kcalib.inference.metrics.pair_laws import pair_variances
 from kcalib.inference.verdict import PAIRS_WORK
+from kcalib.kernels import Kernel
 from kcalib.results import ConfidenceInterval, FewErrors
+from kcalib.target_kernels import TargetKernel
 
 Entries = Callable[[np.ndarray, np.ndarray], Array]  # of rows and columns
 
 
-def skce(data: Sequence[Data], confidence_level: float, options: MetricOptions) -> Measured:
-    together = Together.of(data, options.kernel, options)
+@dataclass(frozen=True, eq=False)
+class SKCE(Metric):
+    """The unbiased estimate of `kcalib.skce`.
+
+    Parameters
+    ----------
+    kernel : Kernel, optional
+        The one kernel on predictions of all models, since values under different kernels cannot be compared. Default:
+        `kcalib.kernels.Exponential`. A bandwidth that is not given is the median over the models of the median distance
+        between a model's predictions (the bandwidth that `kcalib.skce` would take); models with identical predictions
+        only have none and are left out of it.
+    target_kernel : optional
+        As in `kcalib.skce`, and the same for all models; of distributions a bandwidth that is not given is the median
+        over the models of the one that `kcalib.skce` would take.
+    dtype : {"float64", "float32"}, optional
+        As in `kcalib.skce`.
+
+    Examples
+    --------
+    >>> import kcalib
+    >>> y, models = [0, 1, 1, 0], {"a": [0.2, 0.8, 0.9, 0.2], "b": [0.4, 0.6, 0.6, 0.4]}
+    >>> metric = kcalib.methods.SKCE(kernel=kcalib.kernels.Gaussian(bandwidth=0.5))
+    >>> kcalib.compare(y, models, metric=metric).kernel
+    'Gaussian(bandwidth=0.5)'
+    """
+
+    kernel: Kernel | None = None
+    target_kernel: TargetKernel = None
+    dtype: Any = None
+
+    name: ClassVar[str] = "skce"
+    kinds: ClassVar[tuple[type[Data], ...]] = (Classification, Forecasts)
+    shared_options: ClassVar[tuple[str, ...]] = ("seed", "threads", "backend")
+
+    def measure(self, data: Sequence[Data], confidence_level: float, options: SharedOptions) -> Measured:
+        return _measure(
+            data, Together.of(data, self.kernel, self.target_kernel, options.threads), confidence_level, options
+        )
+
+
+def _measure(data: Sequence[Data], together: Together, confidence_level: float, options: SharedOptions) -> Measured:
     n, seed = data[0].n, check_seed(options.seed)
     rows, drawn = subset(n, MAX_SAMPLES, seed)
     summed = _by_features(data, together, rows, options, seed) or _by_pairs(together, options)
@@ -114,7 +158,7 @@ def added_by_groups(mine: Sequence[np.ndarray], others: Sequence[np.ndarray] | N
     return total
 
 
-def _by_pairs(together: Together, options: MetricOptions) -> _Summed:
+def _by_pairs(together: Together, options: SharedOptions) -> _Summed:
     backends = _backends(together, options)
 
     def entries(backend: Backend) -> Entries:
@@ -135,7 +179,7 @@ def _by_pairs(together: Together, options: MetricOptions) -> _Summed:
 
 
 def _by_features(
-    data: Sequence[Data], together: Together, rows: np.ndarray, options: MetricOptions, seed: int
+    data: Sequence[Data], together: Together, rows: np.ndarray, options: SharedOptions, seed: int
 ) -> _Summed | None:
     """Of one map for all models; None where all pairs take about a second, or the kernel has no features."""
     backend = _backends(together, options)[0]
@@ -169,7 +213,7 @@ def _by_features(
     )
 
 
-def _backends(together: Together, options: MetricOptions) -> list[Backend]:
+def _backends(together: Together, options: SharedOptions) -> list[Backend]:
     return [backend_for(model.problem, backend=options.backend, threads=options.threads) for model in together.packed]
 
 

@@ -21,13 +21,13 @@ from kcalib.estimators.binning import reliability_bins
 from kcalib.estimators.scores import log_loss_of
 from kcalib.inference.metrics import scores
 from kcalib.inference.metrics.binned_gaps import estimate_of
-from kcalib.inference.metrics.ece import ece
+from kcalib.inference.metrics.ece import ECE
 from kcalib.inference.metrics.measured import (
     EPSILON,
     ROUNDINGS,
     Estimate,
     Measured,
-    MetricOptions,
+    SharedOptions,
     largest_entry,
     subset,
 )
@@ -139,7 +139,7 @@ def top_label_ece(compared: Compared, confidence_level: float) -> Measured:
     found = [gaps_of(one.cells[0], n) for one in compared.totals]
     values = [gaps.ece for gaps in found]
     if compared.has_all(values, lambda one: reliability_bins(one, options.n_bins).ece):
-        return ece(compared.samples, confidence_level, MetricOptions(n_bins=options.n_bins, seed=options.seed))
+        return ECE(options.n_bins).measure(compared.samples, confidence_level, SharedOptions(seed=options.seed))
     used = [np.flatnonzero(one.cells[0, :, 0] > 0) for one in compared.totals]
     n_replicates = max(N_REPLICATES, math.ceil(4 * len(compared.pairs) / (1 - confidence_level)))
 
@@ -164,7 +164,7 @@ def brier(compared: Compared, confidence_level: float) -> Measured:
     half = 0.5 if compared.samples[0].m == 2 else 1.0
     limits, possible = scores.brier_law(compared.samples)
     if compared.n <= compared.totals[0].sample.n:
-        return scores.brier(compared.samples, confidence_level, MetricOptions())
+        return scores.BrierScore().measure(compared.samples, confidence_level, SharedOptions())
     return _means(compared, "brier_score", half, confidence_level, limits, possible)
 
 
@@ -172,7 +172,7 @@ def log_loss(compared: Compared, confidence_level: float) -> Measured:
     limits, possible = scores.log_loss_law(compared.samples)
     values = [scores_of(one).log_loss.value for one in compared.totals]
     if compared.has_all(values, log_loss_of):
-        return scores.log_loss(compared.samples, confidence_level, MetricOptions())
+        return scores.LogLoss().measure(compared.samples, confidence_level, SharedOptions())
     return _means(compared, "log_loss", 1.0, confidence_level, limits, possible)
 
 

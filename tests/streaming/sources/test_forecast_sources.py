@@ -281,14 +281,18 @@ KERNELS = {"kernel": Exponential(1.0, metric="wasserstein"), "target_kernel": Ga
 def test_functions_of_a_source_are_those_in_memory():
     pred = Normal(MEAN, STD)
     samples = source((Y, pred))
-    for options in ({"estimator": "block"}, {"estimator": "linear"}, {"estimator": "features", "n_columns": 64}):
+    for options in (
+        {"estimator": "block"},
+        {"estimator": "linear"},
+        {"estimator": kcalib.methods.FeatureEstimator(64)},
+    ):
         options |= KERNELS
         assert abs(kcalib.skce(Y, pred, **options) - kcalib.skce(samples, **options)) < 1e-12
     with pytest.raises(
         ValueError, match="`estimator` is 'unbiased', which reads all samples at once; use estimator='f"
     ):
         kcalib.skce(samples)
-    inside = kcalib.evaluate(Y, pred, kernel=KERNELS["kernel"], estimator="features", method="features")
+    inside = kcalib.evaluate(Y, pred, kernel=KERNELS["kernel"], method="features")
     pieces = kcalib.evaluate(samples, kernel=KERNELS["kernel"])
     assert pieces.n_samples == N and pieces.prediction == "Normal"
     for name in ("rmse", "crps", "log_score", "pit_mean", "interval_coverage", "quantile_calibration_error"):
@@ -301,8 +305,8 @@ def test_kernel_on_targets_of_pieces_is_that_of_the_first(monkeypatch):
     """A median of each piece would make other estimates of them."""
     monkeypatch.setattr(skce_pieces, "PIECE", 12)
     pred = Normal(MEAN, STD)
-    found = kcalib.skce.result(source((Y, pred)), estimator="block", block_size=4)
-    first = kcalib.skce.result(Y[:12], pred.take(slice(12)), estimator="block", block_size=4)
+    found = kcalib.skce.result(source((Y, pred)), estimator=kcalib.methods.BlockEstimator(4))
+    first = kcalib.skce.result(Y[:12], pred.take(slice(12)), estimator=kcalib.methods.BlockEstimator(4))
     kernels = {"kernel": Exponential(first.bandwidth, metric="wasserstein")}
     blocks = [
         kcalib.skce(Y[i : i + 4], pred.take(slice(i, i + 4)), target_kernel=on_targets(first), **kernels)
@@ -319,10 +323,6 @@ def on_targets(result):
 
 def test_options_that_are_not_for_distributions():
     samples = source((Y, Normal(MEAN, STD)))
-    with pytest.raises(
-        ValueError, match="`n_bins` is for class probabilities, but the source has Normal distributions"
-    ):
-        kcalib.evaluate(samples, n_bins=10)
     for function in (
         kcalib.evaluate,
         kcalib.calibration_test,

@@ -12,6 +12,7 @@ import pytest
 import kcalib
 from kcalib._backend.options import SEED
 from kcalib.kernels import Exponential, Gaussian
+from kcalib.methods import ECE
 from kcalib.streaming import CalibrationState, source
 
 RNG = np.random.default_rng(3)
@@ -34,11 +35,13 @@ def batches(p, size=301):
 @pytest.mark.parametrize("size", [2, 7, 54, 2203])
 def test_blocks_are_those_of_all_samples(monkeypatch, lens, size):
     """In pieces of whole blocks, whatever their number."""
-    whole = kcalib.skce.result(Y, Q, estimator="block", block_size=size, kernel=KERNEL, lens=lens)
+    whole = kcalib.skce.result(Y, Q, estimator=kcalib.methods.BlockEstimator(block_size=size), kernel=KERNEL, lens=lens)
     for piece in (100, 65_536):
         monkeypatch.setattr("kcalib.estimators.skce_pieces.PIECE", piece)
         for data in ((Y, Q), batches(Q)):
-            found = kcalib.skce.result(source(data), estimator="block", block_size=size, kernel=KERNEL, lens=lens)
+            found = kcalib.skce.result(
+                source(data), estimator=kcalib.methods.BlockEstimator(block_size=size), kernel=KERNEL, lens=lens
+            )
             assert found.value == pytest.approx(whole.value, rel=1e-12)
             if size == 2203:
                 assert found.standard_error is whole.standard_error is None
@@ -80,7 +83,10 @@ def test_a_bandwidth_that_is_not_given_is_that_of_the_first_samples():
 
 def test_blocks_of_identical_predictions():
     y, p = np.arange(2400) % 3, np.tile([0.2, 0.3, 0.5], (2400, 1))
-    whole, found = (kcalib.skce.result(*data, estimator="block", block_size=40) for data in ((y, p), (source((y, p)),)))
+    whole, found = (
+        kcalib.skce.result(*data, estimator=kcalib.methods.BlockEstimator(block_size=40))
+        for data in ((y, p), (source((y, p)),))
+    )
     assert found.value == pytest.approx(whole.value, rel=1e-12)
     assert found.bandwidth_source == "no median: the first 2000 predictions are identical"
 
@@ -89,9 +95,9 @@ def test_blocks_need_a_size_where_the_number_of_samples_is_not_known():
     with pytest.raises(ValueError, match="`block_size` is None, but how many samples there are is not known .*give it"):
         kcalib.skce(source(batches(Q)), estimator="block")
     with pytest.raises(ValueError, match="there are 2203 samples, expected at least the 5000 of a block"):
-        kcalib.skce(source(batches(Q)), estimator="block", block_size=5000)
+        kcalib.skce(source(batches(Q)), estimator=kcalib.methods.BlockEstimator(block_size=5000))
     with pytest.raises(ValueError, match="`block_size` is 5000, expected an integer between 2 and 2203"):
-        kcalib.skce(source((Y, Q)), estimator="block", block_size=5000)
+        kcalib.skce(source((Y, Q)), estimator=kcalib.methods.BlockEstimator(block_size=5000))
 
 
 # -- sums
@@ -131,13 +137,15 @@ def test_features():
 def test_options_reach_the_state():
     options = {"kernel": Gaussian(0.3), "lens": kcalib.lenses.TopLabel(), "seed": 5}
     samples = source((Y, Q))
-    found = kcalib.skce.result(samples, estimator="features", n_columns=64, **options)
+    kernel_and_lens = {name: options[name] for name in ("kernel", "lens")}
+    features = kcalib.methods.FeatureEstimator(n_columns=64, seed=5)
+    found = kcalib.skce.result(samples, estimator=features, **kernel_and_lens)
     assert plain(found) == plain(state_of(n_columns=64, n_resamples=0, **options).skce())
     method = kcalib.methods.Features(n_columns=64, n_resamples=99)
     state = state_of(n_columns=64, n_resamples=99, **options)
     assert plain(kcalib.calibration_test(samples, method=method, **options)) == plain(state.calibration_test())
-    state = state_of(n_bins=7, **options)
-    found = kcalib.evaluate(samples, level=0.01, tolerance=0.1, n_bins=7, method="features", **options)
+    state = state_of(**options)
+    found = kcalib.evaluate(samples, level=0.01, tolerance=0.1, method="features", **options)
     expected = state.result(level=0.01, tolerance=0.1)
     assert (found.top_label_ece, found.verdict) == (expected.top_label_ece, expected.verdict)
     assert (found.level, found.tolerance, found.skce.value) == (0.01, 0.1, expected.skce.value)
@@ -163,7 +171,7 @@ def test_sums_agree_with_all_samples_at_once():
     assert found.brier_score == pytest.approx(kcalib.brier_score(Y, Q), rel=1e-12)
     assert found.top_label_ece == pytest.approx(kcalib.top_label_ece(Y, Q), rel=1e-12)
     assert found.accuracy == np.mean(Q.argmax(axis=1) == Y)
-    features = kcalib.skce(Y, Q, estimator="features", n_columns=256, kernel=KERNEL)
+    features = kcalib.skce(Y, Q, estimator=kcalib.methods.FeatureEstimator(n_columns=256), kernel=KERNEL)
     assert found.skce.value == pytest.approx(features, rel=1e-12)
 
 
@@ -214,8 +222,6 @@ def test_estimators_that_read_all_samples(estimator):
     )
     with pytest.raises(ValueError, match=match):
         kcalib.skce(source((Y, Q)), estimator=estimator)
-    with pytest.raises(ValueError, match=match):
-        kcalib.evaluate(source((Y, Q)), estimator=estimator)
 
 
 def test_methods_that_read_all_samples():
@@ -254,12 +260,10 @@ def test_what_is_no_pair_and_no_source(call, match):
         (lambda s: kcalib.skce(s, sample_weight=np.ones(N)), "`sample_weight` is .* have no such option"),
         (lambda s: kcalib.skce(s, estimator="features", dtype="float32"), "`dtype` is 'float32', but sums over"),
         (lambda s: kcalib.skce(s, estimator="features", backend="cpu"), "`backend` is 'cpu', but features"),
-        (lambda s: kcalib.skce(s, estimator="features", block_size=5), "`block_size` is 5, but estimator='features'"),
-        (lambda s: kcalib.skce(s, estimator="block", n_columns=64), "`n_columns` is 64, but estimator='block'"),
         (lambda s: kcalib.calibration_test(s, backend="cpu"), "`backend` is 'cpu', but sums over a source"),
-        (lambda s: kcalib.evaluate(s, block_size=7), "`block_size` is 7, but sums over a source have no such option"),
+        (lambda s: kcalib.evaluate(s, backend="cpu"), "`backend` is 'cpu', but sums over a source have no such option"),
         (lambda s: kcalib.compare({"a": s}), "`y_true` has 1 sources, expected two or more"),
-        (lambda s: kcalib.compare({"a": s, "b": s}, metric="ece", n_resamples=3000), "`n_resamples` is 3000, but sums"),
+        (lambda s: kcalib.compare({"a": s, "b": s}, metric=ECE(n_resamples=3000)), "`n_resamples` is 3000, but sums"),
     ],
 )  # fmt: skip
 def test_options_that_sums_do_not_have(call, match):

@@ -319,16 +319,6 @@ def test_a_cell_that_the_largest_variance_does_not_split_is_split_by_the_next():
     assert number[5] != number[99]
 
 
-def test_canonical_ece_of_rounded_predictions():
-    """Rounding to two digits changes the error by no more than itself."""
-    rng = np.random.default_rng(0)
-    p = rng.dirichlet([0.03, 0.03, 0.03], 20_000)
-    y = np.array([rng.choice(3, p=row**0.5 / np.sum(row**0.5)) for row in p])
-    options = {"binning": "median_variance", "n_bins": 200}
-    exact, of_rounded = (kcalib.canonical_ece(*problem, **options) for problem in ((y, p), rounded(y, p)))
-    assert exact > 0.02 and of_rounded == pytest.approx(exact, abs=0.01)
-
-
 def test_canonical_ece_with_median_variance_bins():
     y, p = softmax_problem(200, 3)
     lists = median_variance_lists(p, 12, 10)
@@ -338,17 +328,6 @@ def test_canonical_ece_with_median_variance_bins():
     assert result.value == pytest.approx(total, rel=1e-12)
     assert (result.n_bins, result.n_occupied, result.min_bin_size) == (12, 12, 10)
     assert sorted(np.bincount(result.bin_number)) == sorted(map(len, lists))
-
-
-def test_one_column_has_the_median_variance_bins_of_a_one_column_simplex():
-    """Two implementations: of a sorted line, and of rows."""
-    rng = np.random.default_rng(0)
-    c = np.concatenate([rng.uniform(size=500), np.repeat(0.25, 60)])
-    number, count = cells(c[:, None], 12, 15, 1)
-    edges = Binning("median_variance", 12, 15).edges(np.sort(c))
-    same = np.searchsorted(edges[1:-1], c)
-    assert count == len(edges) - 1 == 12
-    assert len(np.unique(number * 100 + same)) == count
 
 
 # -- edges of uniform bins ------------------------------------------------------------------------
@@ -453,31 +432,6 @@ def test_same_bits_for_any_number_of_threads(m):
         lambda t: kcalib.mmce(y, p, threads=t),
     ):
         assert len({call(threads) for threads in (1, 2, 7)}) == 1
-
-
-@pytest.mark.parametrize(
-    ("function", "options"),
-    [
-        (kcalib.mmce, {}),
-        *itertools.product(
-            [kcalib.top_label_ece, kcalib.class_wise_ece, kcalib.debiased_ece],
-            [{}, {"n_bins": 40}, {"binning": "equal_mass"}, {"n_bins": "risk"}],
-        ),
-        (kcalib.top_label_ece, {"n_bins": 3000}),
-        (kcalib.class_wise_ece, {"n_bins": 3000}),
-    ],
-)
-def test_what_is_found_while_rows_are_checked_is_what_is_found_afterwards(function, options):
-    """Rows that lie column by column are copied before anything is found of them."""
-    rng = np.random.default_rng(3)
-    p = rng.dirichlet(np.full(11, 0.5), size=2000)
-    y = rng.integers(0, 11, size=2000)
-    assert function(y, p, **options) == function(y, np.asfortranarray(p), **options)
-    if options == {"n_bins": 40} and function is not kcalib.debiased_ece:  # which has no weights
-        weights = np.ones(2000)
-        assert function(y, p, **options) == pytest.approx(function(y, p, sample_weight=weights, **options), rel=1e-12)
-    with pytest.raises(ValueError, match=r"y_pred\[1999\]"):  # whatever options are
-        function(y, np.where(np.arange(2000)[:, None] < 1999, p, 0.2), **options)
 
 
 @pytest.mark.parametrize("function", [kcalib.top_label_ece, kcalib.class_wise_ece, kcalib.canonical_ece])
@@ -631,24 +585,6 @@ def test_torchmetrics(norm):
     assert bins.error(norm) == pytest.approx(float(theirs), abs=1e-6)
 
 
-def left_closed_error(c, hits, n_bins):
-    """The formula of torchmetrics: [a, b), and a bin for 1 alone."""
-    numbers = np.searchsorted(np.linspace(0, 1, n_bins + 1), c, side="right") - 1
-    return sum(abs(np.sum(hits[numbers == b] - c[numbers == b])) for b in np.unique(numbers)) / len(c)
-
-
-def test_where_left_closed_bins_differ():
-    # 0.5 is in (0, 0.5] here and in [0.5, 1) there; 1 has a bin of its own there.
-    y, p = np.array([0, 1, 1]), np.array([[0.5, 0.5], [0.4, 0.6], [0.0, 1.0]])
-    c, hits = p.max(axis=1), p.argmax(axis=1) == y
-    assert kcalib.top_label_ece(y, p, n_bins=2) == pytest.approx((0.5 + 0.4) / 3)
-    assert left_closed_error(c, hits, 2) == pytest.approx((0.5 + 0.4) / 3)
-    y = np.array([1, 1, 0])  # wrong, right, wrong
-    hits = p.argmax(axis=1) == y
-    assert kcalib.top_label_ece(y, p, n_bins=2) == pytest.approx((0.5 + 0.6) / 3)
-    assert left_closed_error(c, hits, 2) == pytest.approx((0.1 + 1) / 3)
-
-
 def test_verified_calibration():
     """Kumar et al.'s formula with their bins: chunks of ceil(n / bins) sorted samples."""
     y, p = softmax_problem(450, 3)  # 15 bins of 30
@@ -740,11 +676,6 @@ def test_risk_needs_ten_samples():
         kcalib.top_label_ece(Y[:9], P[:9], n_bins="risk")
 
 
-def test_equal_mass_risk_tries_no_more_bins_than_samples_of_other_folds():
-    result = kcalib.top_label_ece.result(Y, P, n_bins="risk", binning="equal_mass")
-    assert [risk.n_bins for risk in result.risks] == [5, 10, 15]
-
-
 def test_wrong_options_are_told_before_sums_that_are_too_many():
     p = np.random.default_rng(0).dirichlet(np.ones(1000), size=4)
     for wrong in ({"norm": "l3"}, {"min_bin_size": 3}, {"class_weight": "z"}):
@@ -758,13 +689,6 @@ def test_too_many_sums_are_refused():
     p = np.full((2, 2000), 1 / 2000)
     with pytest.raises(MemoryError, match="sums of 2000 x 1000000 bins take 89.4 GiB of memory"):
         kcalib.class_wise_ece([0, 1], p, n_bins=1_000_000)
-
-
-def test_reliability_bins_of_top_label():
-    y, p = softmax_problem(100, 3)
-    bins = binning.reliability_bins(prepare(y, p), 10)
-    assert bins.ece == kcalib.top_label_ece(y, p, n_bins=10)
-    assert bins.n_occupied == np.count_nonzero(bins.weight)
 
 
 # -- distances between means in bins -----------------------------------------------------------------
@@ -818,13 +742,3 @@ def test_distances_that_are_none_are_refused(distance):
         kcalib.canonical_ece([0, 1, 1], [[0.2, 0.8], [0.6, 0.4], [0.5, 0.5]], distance=distance)
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_a_cell_that_several_tasks_add_up(threads):
-    """Beyond a quarter of a million entries a cell's residuals are summed in parts."""
-    rng = np.random.default_rng(0)
-    p = rng.dirichlet(np.ones(40), size=20_000)
-    y, w = rng.integers(40, size=20_000), rng.uniform(size=20_000)
-    residuals = w[:, None] * (np.eye(40)[y] - p)
-    expected = np.abs(residuals.sum(axis=0)).sum() / 2 / w.sum()
-    found = kcalib.canonical_ece(y, p, n_bins=1, sample_weight=w, norm="l1", threads=threads)
-    assert found == pytest.approx(expected, rel=1e-12)

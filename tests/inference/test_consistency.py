@@ -87,18 +87,6 @@ def test_agrees_with_a_literal_loop(estimator, resample):
     assert pickle.loads(pickle.dumps(result)) == result
 
 
-def test_two_samples_by_hand():
-    """p = (1/4, 3/4) twice with both labels 0: one bin, its gap is 3/4, which has probability 1/16."""
-    y, p = [0, 0], [[0.25, 0.75], [0.25, 0.75]]
-    for resample in (False, True):  # the predictions are equal: nothing changes
-        result = run(y, p, n_resamples=5000, resample_predictions=resample)
-        assert result.estimate == 0.75
-        low, high = binomial_bounds(5000, 1 / 16)
-        assert low <= (5001 * result.pvalue - 1) / 5000 <= high
-        # (3/4, 1/4, 1/4) with probabilities 1/16, 6/16, 9/16
-        assert result.null_mean == pytest.approx(0.28125, abs=4 * 0.13 / np.sqrt(5000))
-
-
 def test_a_function_of_the_user():
     y, p = softmax_problem(50, 3)
     seen = []
@@ -131,19 +119,6 @@ def test_array_libraries(xp, estimator, resample):
     assert result.null_mean == pytest.approx(host.null_mean, rel=1e-10, abs=1e-15)
 
 
-def test_a_function_gets_arrays_of_the_library(xp):
-    y, p = softmax_problem(20, 3)
-    kinds = set()
-
-    def spread(labels, probabilities):
-        kinds.add((type(labels), type(probabilities)))
-        return 0.0
-
-    run(xp.asarray(y), xp.asarray(p), estimator=spread, n_resamples=3, resample_predictions=True)
-    here = type(xp.asarray(p)) if not xp.on_host else np.ndarray
-    assert kinds == {(here, here)}
-
-
 def test_seed_and_threads():
     y, p = softmax_problem(200, 3)
     options = {"estimator": "unbiased", "kernel": KERNEL, "n_resamples": 20}
@@ -161,17 +136,6 @@ def test_batches_change_nothing(monkeypatch):
     whole = run(y, p, n_resamples=25, n_bins=10)
     monkeypatch.setattr(replicates, "BATCH_ELEMENTS", 300)
     assert run(y, p, n_resamples=25, n_bins=10) == whole
-
-
-def test_bandwidth_is_that_of_the_data():
-    y, p = softmax_problem(60, 3)
-    median = kcalib.bandwidth.median_distance(p).value
-    given = run(
-        y, p, estimator="biased", kernel=Exponential(bandwidth=median), n_resamples=20, resample_predictions=True
-    )
-    heuristic = run(y, p, estimator="biased", n_resamples=20, resample_predictions=True)
-    assert heuristic.null_mean == given.null_mean
-    assert "median euclidean distance" in heuristic.description["bandwidth_source"]
 
 
 @pytest.mark.parametrize("estimator", ["unbiased", "ucme"])
@@ -223,16 +187,6 @@ def level(n_bins, resample, repetitions, estimator="ece"):
 
 
 @pytest.mark.grid
-def test_resampled_predictions_reject_too_often():
-    """As documented, and as W19 (section 7.2) found: the more, the fewer samples a bin has."""
-    repetitions = 100
-    shares = {n_bins: level(n_bins, True, repetitions) for n_bins in (200, 1000)}
-    for alpha in (0.05, 0.1):
-        assert shares[200][alpha] > binomial_bounds(repetitions, alpha)[1]
-        assert shares[1000][alpha] > 0.95
-
-
-@pytest.mark.grid
 @pytest.mark.parametrize("n_bins", [pytest.param(15, marks=pytest.mark.slow), 1000])
 def test_kept_predictions_keep_the_level(n_bins):
     """Exact for every n and estimator: with R = 99 a level of k/100 is attained, ties apart."""
@@ -251,16 +205,6 @@ def test_warning():
         warnings.simplefilter("error")
         Consistency(n_resamples=5, resample_predictions=False).outcome(prepare(y, p), PairOptions(), 0)
     assert issubclass(kcalib.AntiConservativeWarning, UserWarning)
-
-
-def test_indefinite_kernel_warns_once():
-    y, p = softmax_problem(20, 3)
-    kernel = kcalib.kernels.Gaussian(bandwidth=0.5, metric="cityblock")
-    for estimator in ("unbiased", "ucme"):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            run(y, p, estimator=estimator, kernel=kernel, n_resamples=5)
-        assert [w.category for w in caught] == [kcalib.IndefiniteKernelWarning]
 
 
 # Messages

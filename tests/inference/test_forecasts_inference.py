@@ -343,8 +343,6 @@ class TestCKCE:
             kcalib.ckce(self.y, self.prediction, target_kernel=Draws())
         with pytest.raises(ValueError, match="method='fourier' needs points with a Euclidean distance"):
             kcalib.ckce(targets("mixture"), FAMILIES["mixture"][0], method="fourier")
-        with pytest.raises(MemoryError, match="columns of residuals"):
-            kcalib.ckce(self.y, self.prediction, max_memory=100)
 
 
 class TestKernels:

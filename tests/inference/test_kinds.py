@@ -63,7 +63,7 @@ def test_samples_of_small_kinds_are_drawn_one_by_one():
 
 def test_intervals_are_those_of_drawing_samples(monkeypatch):
     y, models = three(dirichlet(5, 0.5), 6000, seed=1)
-    options = {"metric": "ece", "seed": 0, "n_resamples": 4000}
+    options = {"metric": kcalib.methods.ECE(n_resamples=4000), "seed": 0}
     rows = kcalib.compare(y, models, **options)
     monkeypatch.setattr(ece, "BY_KINDS", 0)
     monkeypatch.setattr(ece, "batches", None)  # samples are not drawn

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 from fractions import Fraction
@@ -740,5 +739,3 @@ def test_divergence_of_what_was_impossible_is_infinite():
 def test_distances_that_are_none_are_refused(distance):
     with pytest.raises(ValueError, match="`distance` returned an array of shape .* expected one number >= 0"):
         kcalib.canonical_ece([0, 1, 1], [[0.2, 0.8], [0.6, 0.4], [0.5, 0.5]], distance=distance)
-
-

@@ -327,5 +327,3 @@ def test_probabilities_whose_powers_underflow(method, tiny):
             assert 0 <= result.pvalue <= 1 and not np.isnan(result.log_pvalue)
             if y[1] == 0:
                 assert result.pvalue <= (1 / 1000 if method == "exact" else 1e-50)
-
-

@@ -101,8 +101,11 @@ def test_parts_into_states_that_add_up(folder, capsys):
     with np.load("reg.npz") as file:
         order = np.concatenate([np.arange(k, N, 3) for k in range(3)])
         y, pred = file["y"][order], Normal(file["mean"][order], file["std"][order])
-    kernels = {"kernel": state.kernel, "target_kernel": state.target_kernel, "n_columns": 256}
-    assert abs(state.skce().value - kcalib.skce(y, pred, estimator="features", **kernels)) < 1e-12
+    kernels = {"kernel": state.kernel, "target_kernel": state.target_kernel}
+    assert (
+        abs(state.skce().value - kcalib.skce(y, pred, estimator=kcalib.methods.FeatureEstimator(256), **kernels))
+        < 1e-12
+    )
     ran("show", "all.kcalib", "--plot", "x.svg")
     assert "Normal" in capsys.readouterr().out and "<svg" in (folder / "x.svg").read_text()
     # Bandwidths of other predictions are those of their first rows.

@@ -172,6 +172,7 @@ class Features:
         first: int,
         n_draws: int,
         options: RunOptions,
+        cells: tuple[np.ndarray, np.ndarray, float, np.ndarray, np.ndarray] | None = None,
     ) -> np.ndarray: ...
 
 def distributions(rows: np.ndarray, tolerance: float, threads: int, widen: bool = True) -> np.ndarray | None: ...

@@ -17,6 +17,7 @@ Each class checks its options when it is made.
 
 from kcalib.estimators.ckce_low_rank import Fourier, Nystrom, PivotedCholesky
 from kcalib.estimators.skce import BlockEstimator, FeatureEstimator
+from kcalib.inference.adaptive import Adaptive
 from kcalib.inference.blocks import Block, Linear
 from kcalib.inference.cme import CME
 from kcalib.inference.consistency import Consistency
@@ -38,6 +39,7 @@ __all__ = [
     "CME",
     "ECE",
     "SKCE",
+    "Adaptive",
     "AutomaticSolver",
     "Block",
     "BlockEstimator",

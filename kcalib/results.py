@@ -22,7 +22,7 @@ from kcalib._pairs.statistics import ScoreVariance, disjoint_pairs
 from kcalib._version import __version__
 from kcalib.lenses import Canonical
 from kcalib.report import laws
-from kcalib.report.summary import Summarized, Summary, align
+from kcalib.report.summary import Summarized, Summary, align, format_pvalue
 
 __all__ = [
     "CKCEResult",
@@ -115,6 +115,19 @@ class SKCEResult(Computed):
         return self.value
 
 
+@dataclass(frozen=True)
+class TestBlock(Summarized):
+    """One of the statistics that the adaptive test combines."""
+
+    __test__ = False  # pytest collects classes by their names
+
+    name: str  #: "temperature", "bias", "classes", "top label", "kernel" or "fine kernel"
+    statistic: float  #: large for one kind of error
+    pvalue: float  #: of this statistic alone, by its rank among the draws
+    approximate_pvalue: float  #: what is combined, by a gamma law with the moments of the draws
+    finding: str  #: what a large value says
+
+
 @dataclass(frozen=True, kw_only=True)
 class CalibrationTestResult(Computed):
     """A test of the hypothesis that the model is calibrated.
@@ -138,6 +151,8 @@ class CalibrationTestResult(Computed):
     null_law: str  #: what the p-value rests on
     #: "draws", "tilted draws" or "law" beyond them (of "cme" in their place); None of methods without draws
     pvalue_from: str | None = None
+    blocks: tuple[TestBlock, ...] | None = None  #: the statistics that "adaptive" combines
+    finding: str | None = None  #: what the most significant of them says
     #: of the draws of `statistic` under calibration, in float32: least, 39 quantiles, largest; None without draws
     null_quantiles: tuple[float, ...] | None = field(default=None, repr=False)
     estimator: str  #: what `estimate` is
@@ -172,7 +187,7 @@ class CalibrationTestResult(Computed):
     seconds: float = field(compare=False)  #: wall time
 
     def _brief(self) -> str:
-        return f"p-value {self.pvalue:.2g}, {self.method}"
+        return f"p-value {format_pvalue(self.pvalue)}, {self.method}"
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the law of the statistic under calibration, as draws have found it, and the observed statistic.
@@ -470,7 +485,7 @@ class Comparison(Computed):
         for first, second in itertools.combinations(self.ranking, 2):
             d = self.difference(first, second)
             told_apart = "" if d.distinguishable else "not distinguishable"
-            pvalues = (f"{d.pvalue:.2g}", f"{d.pvalue_holm:.2g}")
+            pvalues = (format_pvalue(d.pvalue), format_pvalue(d.pvalue_holm))
             rows.append([first, second, f"{d.difference:.3g}", _shown(d.confidence_interval), *pvalues, told_apart])
         return align(rows, [True, True, False, True, False, False, True])
 

@@ -27,11 +27,12 @@ from kcalib._command.method_options import make_method
 from kcalib._command.parallel import check_parallel, open_parallel, with_workers
 from kcalib._command.streamed import check_streaming, evaluate_in_chunks, option_that_needs_all, reads_in_chunks
 from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, write
-from kcalib._command.tables import evaluations_report, format_pvalue
+from kcalib._command.tables import evaluations_report
 from kcalib._input.data import Data
 from kcalib.evaluation import evaluation_of
 from kcalib.inference.verdict import shown_at_least
 from kcalib.report import figures
+from kcalib.report.summary import format_pvalue
 
 
 def run_evaluate(arguments: argparse.Namespace) -> int:

@@ -21,11 +21,12 @@ from kcalib._backend.files import endless, printable
 from kcalib._command.jobs import Failure, Job, collect_failures, make_jobs
 from kcalib._command.machine import to_json
 from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, write
-from kcalib._command.tables import format_pvalue, format_table, terminal_width, wrap_lines
+from kcalib._command.tables import format_table, terminal_width, wrap_lines
 from kcalib._input.columns import FileError
 from kcalib.report import figures
 from kcalib.report.diagrams import require_matplotlib
 from kcalib.report.history import Release, draw_history
+from kcalib.report.summary import format_pvalue
 
 # Numbers of a model apart from its SKCE, by their names in JSON: the header, and how a table shows them.
 NUMBERS = {

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from kcalib._command.jobs import Model
 from kcalib.lenses import Canonical
-from kcalib.report.summary import align
+from kcalib.report.summary import align, format_pvalue
 from kcalib.results import CalibrationTestResult, Comparison
 
 TEXTS = ("model", "predicted", "release", "evaluated", "verdict")  # columns that are no numbers
@@ -133,7 +133,3 @@ def comparison_report(comparison: Comparison) -> str:
 
 def wrap_lines(remarks: Sequence[str], width: int) -> list[str]:
     return [line for remark in remarks for line in textwrap.wrap(remark, width, subsequent_indent="  ")]
-
-
-def format_pvalue(pvalue: float) -> str:
-    return f"{pvalue:.2g}" if pvalue > 0 else "<1e-300"

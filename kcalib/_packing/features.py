@@ -25,6 +25,7 @@ from kcalib._packing.packed import Packed, pack
 from kcalib._packing.variance import RANK_WITH_COLUMNS, FiniteLaw, columns, expected_lengths, finite_law
 from kcalib._pairs.feature_sums import drawn_label_totals
 from kcalib._pairs.features import N_GROUPS, FeatureMap, default_columns, feature_map
+from kcalib._pairs.label_cells import DrawnCells
 from kcalib._pairs.problem import Term
 from kcalib.kernels import Kernel
 from kcalib.target_kernels import TargetKernel
@@ -191,7 +192,7 @@ class LabelFeatures(FeatureProblem):
     def target_features(self) -> Array:
         return self.packed.problem.left.features
 
-    def drawn_totals(self, n_draws: int, seed: int, first: int = 0) -> np.ndarray:
+    def drawn_totals(self, n_draws: int, seed: int, first: int = 0, cells: DrawnCells | None = None) -> np.ndarray:
         return drawn_label_totals(
             self.map,
             self.data.probabilities,
@@ -201,6 +202,7 @@ class LabelFeatures(FeatureProblem):
             points=self.points,
             threads=self.threads,
             first=first,
+            cells=cells,
         )
 
     def null_lengths(self, rows: np.ndarray) -> np.ndarray:

@@ -18,6 +18,7 @@ from kcalib._backend.compensated import CompensatedSums
 from kcalib._backend.random import cumulative_sums, draw_labels, replicate_numbers
 from kcalib._backend.threads import resolve_threads, run_options
 from kcalib._pairs.features import FeatureMap
+from kcalib._pairs.label_cells import DrawnCells
 
 TILE_ELEMENTS = 2**22  # numbers of a tile's features, or of its residuals
 SUMS_BYTES = 2**26  # of the sums of draws that are made at a time on a device
@@ -113,6 +114,7 @@ def drawn_label_totals(
     points: Array | None = None,
     threads: int | None = None,
     first: int = 0,
+    cells: DrawnCells | None = None,
 ) -> np.ndarray:
     """|S|^2 - sum_i |phi(x_i)|^2 |R^T e_i|^2 with S = sum_i phi(x_i) (x) R^T e_i, of drawn labels, shape (n_draws,).
 
@@ -140,6 +142,8 @@ def drawn_label_totals(
         At most so many.
     first : int
         The number of the first draw.
+    cells : DrawnCells, optional
+        What the same labels are counted in.
     """
     if n_draws == 0:
         return np.empty(0)
@@ -149,7 +153,10 @@ def drawn_label_totals(
         (points,) = _of_one_dtype(points)
         root = None if root is None else arrays.compact(root, np.float64)
         with run_options(threads) as options:
-            return compiled(feature_map).drawn_label_totals(points, probabilities, root, seed, first, n_draws, options)
+            into = None if cells is None else cells.compiled()
+            return compiled(feature_map).drawn_label_totals(
+                points, probabilities, root, seed, first, n_draws, options, into
+            )
     arrays.check_no_threads(points, threads)
     tiles = _Tiles(feature_map, points)
     xp = tiles.xp
@@ -162,6 +169,9 @@ def drawn_label_totals(
     for begin in range(first, first + n_draws, at_once):
         replicates = range(begin, min(begin + at_once, first + n_draws))
         drawn = [draw_labels(cumulative, replicate_numbers(seed, r, probabilities).uniform(n)) for r in replicates]
+        if cells is not None:
+            columns = [arrays.beside(labels, points) for labels in drawn]
+            cells.add(begin - first, probabilities, xp.stack(columns, axis=1))
         sums, own = 0.0, 0.0
         for rows in tiles.slices(feature_map.n_columns + m * len(replicates)):
             p = xp.astype(probabilities[rows, :], xp.float64)

@@ -37,6 +37,7 @@ from kcalib._input.source import (
 from kcalib._packing.features import MapOptions, features_of
 from kcalib._pairs.backends.base import Workers
 from kcalib.estimators.skce import PairOptions, check_not_parallel
+from kcalib.inference.adaptive import Adaptive
 from kcalib.inference.blocks import Block, Linear
 from kcalib.inference.cme import CME
 from kcalib.inference.consistency import Consistency
@@ -288,6 +289,7 @@ class Auto(CalibrationMethod):
 
 METHODS: tuple[type[CalibrationMethod], ...] = (
     Auto,
+    Adaptive,
     Exact,
     Features,
     Spectrum,

@@ -13,6 +13,7 @@ from typing import Any
 from kcalib._backend.provenance import machine, versions
 from kcalib.report.laws import draw_law
 from kcalib.report.page import Section, document, paragraph, preformatted, row, svg, table
+from kcalib.report.summary import format_pvalue
 
 TEXTS = ("model", "predicted")
 
@@ -39,7 +40,7 @@ def verdicts(models: Mapping[str, Any]) -> list[str]:
     paragraphs = []
     for name, evaluation in models.items():
         tone, test = "bad" if evaluation.miscalibrated else "good", evaluation.test
-        reason = f"p = {test.pvalue:.2g}, {evaluation.n_samples:,} samples"
+        reason = f"p = {format_pvalue(test.pvalue)}, {evaluation.n_samples:,} samples"
         if test.has_interval:
             low, high = test.confidence_interval()
             reason += f", SKCE {evaluation.skce.value:.2g}, 95 % interval {low:.2g} to {high:.2g}"
@@ -66,7 +67,7 @@ def _format_skce(evaluation: Any) -> dict[str, str]:
     return {
         "SKCE": f"{evaluation.skce.value:.2e}",
         "std. error": "-" if error is None else f"{error:.2e}",
-        "p-value": f"{evaluation.test.pvalue:.2g}",
+        "p-value": format_pvalue(evaluation.test.pvalue),
     }
 
 

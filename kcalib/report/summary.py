@@ -70,9 +70,11 @@ class Summarized:
         rows = [name for name in self._shown or names if name in names][:MOST_ROWS]
         further = [name for name in names if name not in rows]
         notes = () if not further else (f"and {', '.join(further)}",)
-        return Summary(
-            type(self).__name__, [[name, format_value(getattr(self, name))] for name in rows], [True, True], notes=notes
-        )
+        return Summary(type(self).__name__, [[name, self._entry(name)] for name in rows], [True, True], notes=notes)
+
+    def _entry(self, name: str) -> str:
+        value = getattr(self, name)
+        return "<1e-300" if name == "pvalue" and value < 1e-300 else format_value(value)
 
     def _brief(self) -> str:
         """Describe the result in a few words, for the summary of another one."""
@@ -104,6 +106,11 @@ def format_value(value: Any) -> str:
         return ", ".join(f"{name}={format_value(entry)}" for name, entry in value.items())
     shape = getattr(value, "shape", None)
     return str(value) if shape is None else f"array of shape {tuple(shape)}"
+
+
+def format_pvalue(pvalue: float) -> str:
+    """Format a p-value, which is never 0."""
+    return f"{pvalue:.2g}" if pvalue >= 1e-300 else "<1e-300"
 
 
 def _is_same(first: Any, second: Any) -> bool:

@@ -67,7 +67,11 @@ template <class T> class Tile {
         highest_(rows),
         norms_(rows),
         base_costs_(rows),
-        likely_(rows) {
+        log_scores_(labels.cells && has_tables() ? rows * labels.m : 0),
+        likely_(rows),
+        cells_(labels.cells && has_tables() ? rows * labels.m : 0),
+        tops_(labels.cells ? rows : 0),
+        top_cells_(labels.cells ? rows : 0) {
     for (int64_t p = 0; p < map_.n_panels; ++p) std::fill_n(phi(p) + rows * COLUMNS, COLUMNS, 0.0);
   }
 
@@ -119,6 +123,19 @@ template <class T> class Tile {
     return (sums[0] + sums[1]) + (sums[2] + sums[3]);
   }
 
+  // Count the labels of the rows, whose predictions are p, in the cells of a draw, and add their probabilities' logarithms.
+  void count(const unsigned* labels, const double* p, int64_t rows, int64_t draw) const {
+    const LabelCells& to = *labels_.cells;
+    int64_t* counts = to.counts + draw * (labels_.m * to.n_bins + to.n_top_bins);
+    double sum = to.log_scores[draw];
+    for (int64_t i = 0; i < rows; ++i) {
+      const int64_t entry = i * labels_.m + labels[i];
+      ++counts[has_tables() ? cells_[entry] : cell(labels[i], p[entry])];
+      sum += has_tables() ? log_scores_[entry] : log_score(p[entry]);
+      counts[top_cells_[i]] += labels[i] == tops_[i];
+    }
+    to.log_scores[draw] = sum;
+  }
 
  private:
   double* phi(int64_t p) const { return phi_.get() + p * (stride_ + 1) * COLUMNS; }
@@ -145,6 +162,7 @@ template <class T> class Tile {
       }
       totals_[i] = total;
       highest_[i] = std::nextafter(total, 0.0);
+      if (labels_.cells) find_cells(i, p, top);
       const bool likely = p[top] >= 0.5 || m == 2;
       likely_[i] = likely ? unsigned(top) : NO_CLASS;
       for (int64_t k = 0; k < m; ++k) base[k] = -p[k];
@@ -159,6 +177,27 @@ template <class T> class Tile {
       }
     }
     pack_row(base, i, stride_, m, int(at_once), target_features_.get());
+  }
+
+  bool has_tables() const { return labels_.m <= LANE_CLASSES / 2; }  // of more classes few entries are drawn
+  static unsigned bin(const double* edges, int64_t n_edges, double value) {
+    unsigned below = 0;
+    for (int64_t e = 0; e < n_edges; ++e) below += edges[e] <= value;
+    return below;
+  }
+  unsigned cell(int64_t k, double p) const {
+    const int64_t n_edges = labels_.cells->n_bins - 1;
+    return unsigned(k * (n_edges + 1)) + bin(labels_.cells->edges + k * n_edges, n_edges, p);
+  }
+  double log_score(double p) const { return std::log(std::max(p, labels_.cells->floor)); }
+  void find_cells(int64_t i, const double* p, int64_t top) {
+    const LabelCells& to = *labels_.cells;
+    for (int64_t k = 0; has_tables() && k < labels_.m; ++k) {
+      cells_[i * labels_.m + k] = cell(k, p[k]);
+      log_scores_[i * labels_.m + k] = log_score(p[k]);
+    }
+    tops_[i] = unsigned(top);
+    top_cells_[i] = unsigned(labels_.m * to.n_bins) + bin(to.top_edges, to.n_top_bins - 1, p[top]);
   }
 
   // costs and base costs of ROW_STEP rows for a matrix M: with d = delta_label - delta_likely, or delta_label,
@@ -189,8 +228,8 @@ template <class T> class Tile {
   const FeatureTable& table_;
   const int64_t stride_;
   const double norm_;
-  const AlignedBuffer<double> phi_, points_, target_features_, base_, cumulative_, costs_, totals_, highest_, norms_, base_costs_;
-  const AlignedBuffer<unsigned> likely_;
+  const AlignedBuffer<double> phi_, points_, target_features_, base_, cumulative_, costs_, totals_, highest_, norms_, base_costs_, log_scores_;
+  const AlignedBuffer<unsigned> likely_, cells_, tops_, top_cells_;
 };
 
 // Rows of a tile by their class, as the kernels add them, for each of some draws.
@@ -298,6 +337,7 @@ class Additions {
     }
     return tile.cost_of(labels_.get(), rows);
   }
+  const unsigned* labels() const { return labels_.get(); }
   void add(const FeatureTable& table, const DrawnLabels& from, const double* phi, int64_t place, double* sums) const {
     added_.merge<true>(table, phi, place, sums);
     if (takes(from)) taken_.merge<false>(table, phi, place, sums);
@@ -396,6 +436,7 @@ bool sum_draws(const PackedMap& packed, const T* points, const DrawnLabels& labe
         for (int64_t k = d; k < end; ++k) {
           const Word draw = labels.first + Word(first + k);
           costs[k] += list.list(table, tile, labels, draw, begin, rows, k - d);
+          if (labels.cells) tile.count(list.labels(), labels.probabilities + begin * m, rows, first + k);
         }
         for (int64_t p = 0; p < panels; ++p)
           for (int64_t k = d; k < end; ++k) list.add(table, labels, tile.panel(p), k - d, sums_of(p, k));

@@ -1,0 +1,289 @@
+r"""The blocks of the adaptive test, and bounds of the tails of their sums.
+
+`kcalib.inference.adaptive` calls `null_blocks`, which computes each statistic of the observed labels and of labels that
+are drawn from the predictions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import singledispatch
+from typing import Any
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._input.data import Data
+from kcalib._input.labels import Classification
+from kcalib._packing.features import FeatureProblem, MapOptions, features_of
+from kcalib._pairs.features import default_columns
+from kcalib._pairs.label_cells import CellSums, LabelCells
+from kcalib._pairs.reductions import MomentSums
+from kcalib.estimators.feature_moments import FeatureMoments, feature_moments, features_standard_error
+from kcalib.estimators.skce import describe
+from kcalib.inference.task import Task
+
+FEW_DRAWS, MANY_DRAWS = 199, 999
+MANY_DRAWS_WORK = 1e6  # entries of the predictions up to which many labels are drawn
+N_BINS, N_BINS_OF_TWO, N_TOP_BINS = 10, 15, 15
+FLOOR = 1e-12  # of probabilities whose logarithms are taken
+LEAST_VARIANCE = 0.5  # of a cell: of fewer expected events a label would be too large an outlier
+LEAST_BANDWIDTH, LEAST_FINE_BANDWIDTH, FINE = 0.05, 0.02, 8.0
+FINE_COLUMNS = 0.25  # of the columns, for the fine kernel
+PAIRS_WORK = 2e9  # multiply-adds of a sum over all pairs, for the estimate
+LEAST_SCORE_VARIANCE = 1e-20  # of a sample: below it all probabilities are equal, 0 or 1, but for rounding
+N_LARGEST = 3  # cells of a block whose tails are bounded: those with the largest deviations
+NEWTON_STEPS = 8
+LARGEST_THETA = 500.0  # exp of it is finite
+
+
+@dataclass(frozen=True)
+class Block:
+    """A statistic that is large for one kind of error."""
+
+    name: str
+    statistics: np.ndarray  # of the observed labels, then of each draw
+    finding: Callable[[], str]  # what a large value says
+    log_bound: Callable[[], float]  # of the logarithm of a p-value that is valid by itself
+    is_impossible: bool = False  # a calibrated model has no such labels, whatever the statistic
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Moments for the SKCE that is reported, and what the result says of them."""
+
+    moments: MomentSums
+    null_squares: float
+    features_error: float | None
+    fields: dict[str, Any]
+
+
+@singledispatch
+def null_blocks(data: Data, task: Task, n_draws: int, n_columns: int | None, seed: int) -> tuple[list[Block], Estimate]:
+    """Return the blocks of checked data, and the estimate of the SKCE."""
+    raise NotImplementedError(f"method='adaptive' is for class probabilities; use method='auto' for {data.noun}")
+
+
+@null_blocks.register
+def _(
+    data: Classification, task: Task, n_draws: int | None, n_columns: int | None, seed: int
+) -> tuple[list[Block], Estimate]:
+    p = data.probabilities
+    n_draws = n_draws or (MANY_DRAWS if data.n * data.m <= MANY_DRAWS_WORK else FEW_DRAWS)
+    cells = LabelCells.of(p, N_BINS_OF_TWO if data.m == 2 else N_BINS, N_TOP_BINS, FLOOR)
+    drawn = cells.zeros(n_draws)
+    by_features = data.n**2 * data.m > PAIRS_WORK and task.options.backend is None
+    kernels, estimate = kernel_blocks(task, n_draws, n_columns, seed, by_features=by_features, cells=drawn)
+    observed = cells.count(p, data.labels[:, None])
+    return _label_blocks(data, cells, _joined(observed, drawn.sums), *cells.null_moments(p)) + kernels, estimate
+
+
+def kernel_blocks(
+    task: Task, n_draws: int, n_columns: int | None, seed: int, *, by_features: bool, **drawn: Any
+) -> tuple[list[Block], Estimate]:
+    """Return the SKCE by random features at two bandwidths, and the one that is reported.
+
+    `drawn` are further arguments for the draws of the wider kernel.
+    """
+    options = MapOptions(n_columns or default_columns(task.n), seed, task.options.threads)
+    given = features_of(task.data, task.packed, options)
+    wide = _rescaled(given, 1.0, LEAST_BANDWIDTH)
+    fine_columns = 16 * max(1, round(FINE_COLUMNS * wide.map.n_columns / 16))
+    fine_options = replace(options, n_columns=fine_columns, seed=seed + 1)
+    fine = _rescaled(features_of(task.data, task.packed, fine_options), FINE, LEAST_FINE_BANDWIDTH)
+    totals = wide.drawn_totals(n_draws, seed, **drawn)
+    moments = feature_moments(wide, second=by_features and wide is given, drawn=totals)
+    fine_totals = float(feature_moments(fine, second=False).total), *fine.drawn_totals(n_draws, seed)
+    blocks = [
+        Block(name, np.asarray(values), lambda: "an error that only the kernel sees", lambda: 0.0)
+        for name, values in (("kernel", (float(moments.total), *totals)), ("fine kernel", fine_totals))
+    ]
+    if not by_features:
+        return blocks, _pairs_estimate(task)
+    return blocks, _features_estimate(given, moments if wide is given else feature_moments(given))
+
+
+def _rescaled(problem: FeatureProblem, divisor: float, least: float) -> FeatureProblem:
+    """Return the problem with the kernel at its bandwidth over `divisor`, at least `least`."""
+    bandwidth = problem.packed.described()["bandwidth"]
+    factor = divisor if bandwidth is None else bandwidth / max(bandwidth / divisor, least)
+    if factor == 1:
+        return problem
+    return replace(problem, map=replace(problem.map, frequencies=problem.map.frequencies * factor))
+
+
+def _pairs_estimate(task: Task) -> Estimate:
+    fields = {"estimator": "unbiased SKCE", "threads": task.backend.threads}
+    described = describe(task.data, task.packed, task.backend)
+    return Estimate(task.moments, task.null_moments.squares, None, fields | described)
+
+
+def _features_estimate(problem: FeatureProblem, moments: FeatureMoments) -> Estimate:
+    assert moments.null_squares is not None
+    fields = {"estimator": "unbiased SKCE of random features", "features_freedom": moments.error_freedom}
+    error = features_standard_error(moments, problem.n)
+    return Estimate(moments, moments.null_squares, error, fields | problem.described())
+
+
+def _joined(observed: CellSums, drawn: CellSums) -> CellSums:
+    """Return the observed sums, then those of the draws."""
+    return CellSums(
+        np.concatenate([observed.classes, drawn.classes]),
+        np.concatenate([observed.top, drawn.top]),
+        np.concatenate([observed.log_score, drawn.log_score]),
+    )
+
+
+def _label_blocks(
+    data: Classification, cells: LabelCells, sums: CellSums, mean: CellSums, variance: CellSums
+) -> list[Block]:
+    """Return the blocks of sums over cells."""
+    score = sums.log_score - mean.log_score
+    residuals, top_residuals = sums.classes - mean.classes, sums.top - mean.top
+    biases = np.sum(residuals, axis=-1)
+    bias_variances = np.sum(variance.classes, axis=-1)
+    names = data.classes if data.classes is not None else tuple(range(data.m))
+    taken = arrays.namespace(data.probabilities).take_along_axis(data.probabilities, data.labels[:, None], axis=1)
+    impossible = np.flatnonzero(arrays.to_host(taken[:, 0]) == 0)
+
+    def says_temperature() -> str:
+        if impossible.size:
+            return f"the label of sample {impossible[0]} (counted from 0) has probability 0"
+        return "over-confident" if score[0] < 0 else "under-confident"
+
+    def says_bias() -> str:
+        k = int(np.argmax(biases[0] ** 2 / np.maximum(bias_variances, LEAST_VARIANCE)))
+        return f"class {names[k]!r} predicted too {'often' if biases[0, k] < 0 else 'rarely'}"
+
+    def says_classes() -> str:
+        k, b = np.unravel_index(np.argmax(_squares(residuals[0], variance.classes)), variance.classes.shape)
+        low = 0.0 if b == 0 else cells.edges[k, b - 1]
+        high = 1.0 if b == cells.edges.shape[1] else cells.edges[k, b]
+        side = "high" if residuals[0, k, b] < 0 else "low"
+        return f"probabilities of class {names[k]!r} from {low:.2g} to {high:.2g} too {side}"
+
+    def says_top() -> str:
+        b = int(np.argmax(_squares(top_residuals[0], variance.top)))
+        low = 0.0 if b == 0 else cells.top_edges[b - 1]
+        high = 1.0 if b == len(cells.top_edges) else cells.top_edges[b]
+        side = "high" if top_residuals[0, b] < 0 else "low"
+        return f"largest probabilities from {low:.2g} to {high:.2g} too {side}"
+
+    def score_bound() -> float:
+        if impossible.size:
+            return -math.inf
+        return math.log(2) + _score_tail(data, float(score[0]), float(variance.log_score))
+
+    def bias_bound() -> float:
+        squares = _squares(biases[0], bias_variances)
+        tails = [binomial_tail(_entries(data, k), biases[0, k]) for k in np.argsort(-squares)[:N_LARGEST]]
+        return math.log(2 * squares.size) + min(tails)
+
+    def classes_bound() -> float:
+        squares = _squares(residuals[0], variance.classes)
+        tails = []
+        for place in np.argsort(-squares, axis=None)[:N_LARGEST]:
+            k, b = np.unravel_index(place, squares.shape)
+            p = _entries(data, int(k))
+            tails.append(binomial_tail(p[_bins(p, cells.edges[k]) == b], residuals[0, k, b]))
+        return math.log(2 * squares.size) + min(tails)
+
+    def top_bound() -> float:
+        squares = _squares(top_residuals[0], variance.top)
+        p = arrays.to_host(arrays.namespace(data.probabilities).max(data.probabilities, axis=1))
+        bins = _bins(p, cells.top_edges)
+        tails = [binomial_tail(p[bins == b], top_residuals[0, b]) for b in np.argsort(-squares)[:N_LARGEST]]
+        return math.log(2 * squares.size) + min(tails)
+
+    return [
+        Block(
+            "temperature",
+            score**2 / variance.log_score
+            if variance.log_score > LEAST_SCORE_VARIANCE * data.n
+            else np.zeros_like(score),
+            says_temperature,
+            score_bound,
+            impossible.size > 0,
+        ),
+        Block("bias", np.sum(_squares(biases, bias_variances), axis=-1), says_bias, bias_bound),
+        Block("classes", np.sum(_squares(residuals, variance.classes), axis=(-2, -1)), says_classes, classes_bound),
+        Block("top label", np.sum(_squares(top_residuals, variance.top), axis=-1), says_top, top_bound),
+    ]
+
+
+def _squares(residuals: np.ndarray, variances: np.ndarray) -> np.ndarray:
+    return np.asarray(residuals**2 / np.maximum(variances, LEAST_VARIANCE))
+
+
+def _entries(data: Classification, k: int) -> np.ndarray:
+    return np.asarray(arrays.to_host(data.probabilities[:, k]), dtype=np.float64)
+
+
+def _bins(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    return np.searchsorted(edges, values, side="right")
+
+
+def binomial_tail(p: np.ndarray, residual: float) -> float:
+    """Return Chernoff's bound of log P(sum of labels - p as far on this side), of independent labels."""
+    p = 1 - p if residual < 0 else p
+    p = p[p > 0]
+
+    def cumulants(theta: float) -> tuple[float, float, float]:
+        # Of log(1 - p + p exp(theta)) - theta p, in terms that do not overflow.
+        grown = p / (p + (1 - p) * math.exp(-theta))
+        values = theta * (1 - p) + np.log(p + (1 - p) * math.exp(-theta))
+        return float(np.sum(values)), float(np.sum(grown - p)), float(np.sum(grown * (1 - grown)))
+
+    return chernoff(cumulants, abs(residual), float(np.sum(p * (1 - p))))
+
+
+def _score_tail(data: Classification, score: float, variance: float) -> float:
+    """Return Chernoff's bound of log P(the centred sum of log probabilities as far on this side)."""
+    sign = 1.0 if score > 0 else -1.0
+
+    def cumulants(theta: float) -> tuple[float, float, float]:
+        sums = np.zeros(3)
+        step = max(1, 2**20 // data.m)
+        for begin in range(0, data.n, step):
+            p = np.asarray(arrays.to_host(data.probabilities[begin : begin + step, :]), dtype=np.float64)
+            values = sign * np.log(np.maximum(p, FLOOR))
+            values -= np.sum(p * values, axis=1, keepdims=True)
+            largest = np.max(np.where(p > 0, values, -np.inf), axis=1, keepdims=True)
+            weights = p * np.exp(theta * (values - largest))
+            total = np.sum(weights, axis=1, keepdims=True)
+            weights /= total
+            means = np.sum(weights * values, axis=1, keepdims=True)
+            sums += (
+                float(np.sum(theta * largest + np.log(total))),
+                float(np.sum(means)),
+                float(np.sum(weights * (values - means) ** 2)),
+            )
+        return float(sums[0]), float(sums[1]), float(sums[2])
+
+    return chernoff(cumulants, abs(score), variance)
+
+
+def chernoff(cumulants: Callable[[float], tuple[float, float, float]], value: float, variance: float) -> float:
+    """Return a bound of log P(X >= value): the least K(theta) - theta value that Newton steps find.
+
+    Parameters
+    ----------
+    cumulants : callable
+        The cumulant generating function K of X and its first two derivatives, at theta.
+    value : float
+        At least 0.
+    variance : float
+        Of X.
+    """
+    if value <= 0 or variance <= 0:
+        return 0.0
+    best, theta = 0.0, min(value / variance, LARGEST_THETA)
+    for _ in range(NEWTON_STEPS):
+        k, mean, spread = cumulants(theta)
+        best = min(best, k - theta * value)
+        if not spread > 0 or abs(mean - value) <= 1e-6 * value:
+            break
+        theta = min(theta + max(-theta / 2, min((value - mean) / spread, theta)), LARGEST_THETA)
+    return best

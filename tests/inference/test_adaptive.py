@@ -1,0 +1,260 @@
+"""The adaptive test: its blocks by hand, its level, what it sees, and how far below the draws it goes."""
+
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+
+import kcalib
+from kcalib.distributions import MultivariateNormal, Normal, Poisson
+from kcalib.methods import Adaptive
+
+
+def drawn_labels(p, rng):
+    return (p.cumsum(axis=1)[:, :-1] <= rng.uniform(size=(len(p), 1))).sum(axis=1)
+
+
+def tempered(p, power):
+    q = p**power
+    return q / q.sum(axis=1, keepdims=True)
+
+
+def test_blocks_by_hand():
+    rng = np.random.default_rng(0)
+    n, m = 60, 3
+    p = rng.dirichlet(np.ones(m), size=n)
+    y = drawn_labels(p, rng)
+    result = kcalib.calibration_test(y, p, method=Adaptive(n_resamples=19), seed=0)
+    statistics = {block.name: block.statistic for block in result.blocks}
+    assert list(statistics) == ["temperature", "bias", "classes", "top label", "kernel", "fine kernel"]
+
+    score = variance = 0.0
+    for i in range(n):
+        log_p = [math.log(p[i, c]) for c in range(m)]
+        mean = sum(p[i, c] * log_p[c] for c in range(m))
+        score += log_p[y[i]] - mean
+        variance += sum(p[i, c] * (log_p[c] - mean) ** 2 for c in range(m))
+    assert statistics["temperature"] == pytest.approx(score**2 / variance, rel=1e-12)
+
+    bias = 0.0
+    for c in range(m):
+        residual = sum(float(y[i] == c) - p[i, c] for i in range(n))
+        bias += residual**2 / sum(p[i, c] * (1 - p[i, c]) for i in range(n))
+    assert statistics["bias"] == pytest.approx(bias, rel=1e-12)
+
+    def in_bins(values, hits, n_bins):
+        edges = [sorted(values)[math.ceil(k * (n - 1) / n_bins)] for k in range(1, n_bins)]
+        residuals, variances = np.zeros(n_bins), np.zeros(n_bins)
+        for value, hit in zip(values, hits, strict=True):
+            b = sum(edge <= value for edge in edges)
+            residuals[b] += hit - value
+            variances[b] += value * (1 - value)
+        return sum(r**2 / max(v, 0.5) for r, v in zip(residuals, variances, strict=True))
+
+    classes = sum(in_bins(p[:, c], (y == c).astype(float), 10) for c in range(m))
+    assert statistics["classes"] == pytest.approx(classes, rel=1e-12)
+    top = in_bins(p.max(axis=1), (y == p.argmax(axis=1)).astype(float), 15)
+    assert statistics["top label"] == pytest.approx(top, rel=1e-12)
+    features = kcalib.calibration_test(y, p, method=kcalib.methods.Features(n_resamples=19), seed=0)
+    assert statistics["kernel"] / (n - 1) == pytest.approx(features.statistic, rel=1e-9)
+    assert result.estimate == pytest.approx(kcalib.skce(y, p), rel=1e-12)
+
+
+def rare(rng, n):
+    return np.stack([1 - (q := rng.uniform(0, 0.02, size=n)), q], axis=1)
+
+
+def rounded(rng, n):
+    u = rng.integers(0, 11, size=n) / 10
+    return np.stack([1 - u, u], axis=1)
+
+
+def saturated(rng, n):
+    logits = 12 * rng.normal(size=(n, 5))
+    q = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return q / q.sum(axis=1, keepdims=True)
+
+
+def constant(rng, n):
+    return np.tile([0.2, 0.3, 0.5], (n, 1))
+
+
+@pytest.mark.parametrize("law", [rare, rounded, saturated, constant])
+@pytest.mark.parametrize("n", [12, 100])
+def test_level(law, n):
+    count, pvalues = 200, []
+    for number in range(count):
+        rng = np.random.default_rng([number, n])
+        p = law(rng, n)
+        pvalues.append(kcalib.calibration_test(drawn_labels(p, rng), p, method=Adaptive(39), seed=number).pvalue)
+    for level in (0.025, 0.05, 0.2, 0.5):
+        assert np.sum(np.array(pvalues) <= level) <= scipy.stats.binom.isf(1e-4, count, level)
+
+
+@pytest.mark.parametrize("predicted", ["normal", "counts", "vectors"])
+def test_level_of_distributions(predicted):
+    count, n, pvalues = 60, 30, []
+    for number in range(count):
+        rng = np.random.default_rng([number, 1])
+        if predicted == "counts":
+            rate = rng.gamma(1.0, size=n)
+            y, prediction = rng.poisson(rate), Poisson(rate)
+        elif predicted == "normal":
+            mean, scale = rng.normal(size=n), rng.uniform(0.5, 2, size=n)
+            y, prediction = rng.normal(mean, scale), Normal(mean, scale)
+        else:
+            mean = rng.normal(size=(n, 2))
+            y, prediction = mean + rng.normal(size=(n, 2)), MultivariateNormal(mean, np.tile(np.eye(2), (n, 1, 1)))
+        pvalues.append(kcalib.calibration_test(y, prediction, method=Adaptive(19, 16), seed=number).pvalue)
+    for level in (0.05, 0.2, 0.5):
+        assert np.sum(np.array(pvalues) <= level) <= scipy.stats.binom.isf(1e-4, count, level)
+
+
+def test_power_where_the_kernel_is_blind():
+    rejected, by_kernel = 0, 0
+    for number in range(40):
+        rng = np.random.default_rng(number)
+        p = rng.dirichlet(np.full(10, 0.3), size=300)
+        y = drawn_labels(tempered(p, 0.65), rng)
+        rejected += kcalib.calibration_test(y, p, method="adaptive", seed=number).pvalue <= 0.05
+        by_kernel += kcalib.calibration_test(y, p, method=kcalib.methods.Exact(199), seed=number).pvalue <= 0.05
+    assert rejected >= 38
+    assert by_kernel <= 20
+
+
+def classes_of(p, power, rng):
+    return drawn_labels(tempered(p, power), rng)
+
+
+@pytest.mark.parametrize(
+    ("expected", "change"),
+    [
+        ("over-confident", lambda p: tempered(p, 0.7)),
+        ("under-confident", lambda p: tempered(p, 1.5)),
+        ("class 'b' predicted too often", lambda p: p * [1, 0.75, 1] + [0.125, 0, 0.125] * p[:, 1:2]),
+    ],
+)
+def test_findings(expected, change):
+    rng = np.random.default_rng(3)
+    p = rng.dirichlet(np.full(3, 2.0), size=4000)
+    y = np.array(["a", "b", "c"])[drawn_labels(change(p), rng)]
+    result = kcalib.calibration_test(y, p, method="adaptive", seed=0)
+    assert result.pvalue < 0.01
+    assert expected in {block.finding for block in result.blocks if block.approximate_pvalue < 1e-4}
+    if "confident" in expected:
+        assert result.finding == expected
+
+
+def test_findings_of_distributions():
+    rng = np.random.default_rng(4)
+    mean = rng.normal(size=1500)
+    y = rng.normal(mean, 1.0)
+    for prediction, expected in (
+        (Normal(mean, np.full(1500, 0.8)), "over-confident"),
+        (Normal(mean, np.full(1500, 1.25)), "under-confident"),
+        (Normal(mean + 0.2, np.ones(1500)), "predictions too high"),
+    ):
+        result = kcalib.calibration_test(y, prediction, method=Adaptive(99, 16), seed=0)
+        assert result.pvalue < 0.001
+        assert expected in {block.finding for block in result.blocks[:2] if block.approximate_pvalue < 1e-4}
+
+
+def test_bound_is_above_the_exact_tail():
+    # Six coins: the bound of the p-value is above the exact one, over all labels at least as far.
+    p = np.array([0.05, 0.1, 0.1, 0.2, 0.15, 0.1])
+    y = np.ones(6, dtype=int)
+    result = kcalib.calibration_test(y, p, method=Adaptive(n_resamples=19), seed=0)
+    rows = np.stack([1 - p, p], axis=1)
+    log_p = np.log(rows)
+    centred = log_p - np.sum(rows * log_p, axis=1, keepdims=True)
+
+    def score(labels):
+        return sum(centred[i, k] for i, k in enumerate(labels))
+
+    observed = abs(score(y))
+    exact = sum(
+        math.prod(rows[i, k] for i, k in enumerate(labels))
+        for labels in itertools.product((0, 1), repeat=6)
+        if abs(score(labels)) >= observed * (1 - 1e-12)
+    )
+    assert result.pvalue_from == "bound"
+    assert exact < result.pvalue < 1 / 20
+
+
+@pytest.mark.parametrize("n", [2000, 8000])
+def test_bound_against_the_normal_law(n):
+    """Chernoff's bound of a sum with variance V at z deviations is near exp(-z^2 / 2), less what skewness adds."""
+    rng = np.random.default_rng(5)
+    u = rng.uniform(0.3, 0.7, size=n)
+    y = rng.uniform(size=n) < u - 0.08
+    result = kcalib.calibration_test(y, u, method="adaptive", seed=0)
+    z = np.sum(y - u) / np.sqrt(np.sum(u * (1 - u)))
+    assert result.pvalue_from == "bound"
+    assert result.log_pvalue == pytest.approx(-(z**2) / 2 + math.log(2 * 2 * 6), rel=0.05)
+    assert result.log_pvalue >= scipy.stats.norm.logsf(abs(z))
+
+
+def test_evidence_grows_and_is_never_shown_as_zero():
+    rng = np.random.default_rng(6)
+    p = saturated(rng, 8000)
+    y = drawn_labels(tempered(p, 0.2), rng)
+    results = [kcalib.calibration_test(y[:n], p[:n], method="adaptive", seed=0) for n in (500, 2000, 8000)]
+    logarithms = [result.log_pvalue for result in results]
+    assert logarithms[0] > logarithms[1] > logarithms[2] > -math.inf
+    assert logarithms[2] < -750
+    assert results[2].pvalue == 0
+    assert "<1e-300" in str(results[2])
+
+
+def test_label_of_probability_zero():
+    p = np.tile([0.5, 0.5, 0.0], (30, 1))
+    y = np.arange(30) % 2
+    assert kcalib.calibration_test(y, p, method="adaptive", seed=0).pvalue > 0.05
+    y[17] = 2
+    result = kcalib.calibration_test(y, p, method="adaptive", seed=0)
+    assert result.log_pvalue == -math.inf
+    assert result.finding == "the label of sample 17 (counted from 0) has probability 0"
+
+
+@pytest.mark.parametrize("m", [2, 7, 200])
+def test_same_bits_for_any_number_of_threads(m):
+    rng = np.random.default_rng(7)
+    p = rng.dirichlet(np.full(m, 0.5), size=900)
+    y = drawn_labels(p, rng)
+    one, two = (
+        kcalib.calibration_test(y, p, method=Adaptive(n_resamples=130), seed=1, threads=threads) for threads in (1, 2)
+    )
+    assert dataclasses.replace(one, threads=None) == dataclasses.replace(two, threads=None)
+
+
+def test_counts_of_drawn_labels():
+    """What compiled code counts are the labels that a state and the test by features draw, in the bins of NumPy."""
+    rng = np.random.default_rng(8)
+    for m in (2, 9, 150):
+        p = rng.dirichlet(np.full(m, 0.4), size=333)
+        y = drawn_labels(p, rng)
+        few, many = (kcalib.calibration_test(y, p, method=Adaptive(n), seed=2) for n in (19, 39))
+        assert [block.statistic for block in few.blocks] == [block.statistic for block in many.blocks]
+        # The mean over many draws of each sum is 0, so that statistics have their means under calibration.
+        assert 0 < few.pvalue <= 1
+
+
+@pytest.mark.parametrize("lens", [kcalib.lenses.TopLabel(), kcalib.lenses.ClassWise(1)])
+def test_lenses(lens):
+    rng = np.random.default_rng(9)
+    p = rng.dirichlet(np.full(4, 0.5), size=2000)
+    result = kcalib.calibration_test(drawn_labels(tempered(p, 0.6), rng), p, method="adaptive", lens=lens, seed=0)
+    assert result.pvalue < 1e-3
+    assert result.n_classes == 2
+
+
+def test_bad_options():
+    with pytest.raises(ValueError, match="n_columns"):
+        Adaptive(n_columns=10)
+    with pytest.raises(ValueError, match="n_resamples"):
+        Adaptive(n_resamples=0)
+    with pytest.raises(ValueError, match="needs at least 2 samples"):
+        kcalib.calibration_test([1], [0.4], method="adaptive")

@@ -2,9 +2,9 @@
 
 .. code-block:: none
 
-    kcalib.calibration_test             Exact, Features, Spectrum; other questions: CME, Consistency; for comparison
-                                        with the literature: Bootstrap, Multiplier, Pearson, Gamma, Block, Linear,
-                                        DistributionFree
+    kcalib.calibration_test             Adaptive, Exact, Features, Spectrum; other questions: CME, Consistency; for
+                                        comparison with the literature: Bootstrap, Multiplier, Pearson, Gamma, Block,
+                                        Linear, DistributionFree
     kcalib.ckce, kcalib.solvers.solve   AutomaticSolver, Cholesky, ConjugateGradient
     kcalib.ckce                         Fourier, Nystrom, PivotedCholesky
     kcalib.skce                         BlockEstimator, FeatureEstimator

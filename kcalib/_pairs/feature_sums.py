@@ -170,7 +170,7 @@ def drawn_label_totals(
         replicates = range(begin, min(begin + at_once, first + n_draws))
         drawn = [draw_labels(cumulative, replicate_numbers(seed, r, probabilities).uniform(n)) for r in replicates]
         if cells is not None:
-            columns = [arrays.beside(labels, points) for labels in drawn]
+            columns = [arrays.asarray_like(labels, points) for labels in drawn]
             cells.add(begin - first, probabilities, xp.stack(columns, axis=1))
         sums, own = 0.0, 0.0
         for rows in tiles.slices(feature_map.n_columns + m * len(replicates)):

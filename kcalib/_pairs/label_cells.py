@@ -91,7 +91,7 @@ class LabelCells:
         draws = int(labels.shape[1])
         counts, log_scores = np.zeros((draws, self.size)), np.zeros(draws)
         for rows, p, codes, top_codes in self._chunks(probabilities):
-            of_rows = arrays.beside(labels[rows, :], p)
+            of_rows = arrays.asarray_like(labels[rows, :], p)
             top = p.argmax(axis=1)
             for b in range(draws):
                 label = of_rows[:, b : b + 1]

@@ -61,9 +61,11 @@ class Estimate:
 
 
 @singledispatch
-def null_blocks(data: Data, task: Task, n_draws: int, n_columns: int | None, seed: int) -> tuple[list[Block], Estimate]:
+def null_blocks(
+    data: Data, task: Task, n_draws: int | None, n_columns: int | None, seed: int
+) -> tuple[list[Block], Estimate]:
     """Return the blocks of checked data, and the estimate of the SKCE."""
-    raise NotImplementedError(f"method='adaptive' is for class probabilities; use method='auto' for {data.noun}")
+    raise NotImplementedError(type(data))
 
 
 @null_blocks.register

@@ -37,17 +37,17 @@ def _(
 
 def _pit_blocks(data: Forecasts, n_draws: int, seed: int) -> list[Block]:
     n = data.n
-    sums = []
+    rows = []
     for draw in range(-1, n_draws):
         # Draw -1 are the observed targets; each has numbers of its own for what counts and samples are randomised with.
         uniform = np.random.Generator(np.random.Philox(key=np.array([seed, 2**63 + draw + 1], dtype=np.uint64)))
         targets = data if draw < 0 else data.draw(seed, draw)
         pit = np.clip(arrays.to_host(pit_at(targets, uniform.uniform(size=n))), FLOOR, 1 - FLOOR)
         scores = scipy.special.ndtri(pit)
-        counts = np.bincount(np.minimum((pit * N_BINS).astype(int), N_BINS - 1), minlength=N_BINS)
-        outside = [np.sum(np.abs(pit - 0.5) > coverage / 2) for coverage in COVERAGES]
-        sums.append(np.concatenate([[np.sum(scores), np.sum(scores**2)], counts, outside]))
-    biases, squares, counts, outside = np.split(np.array(sums), [1, 2, 2 + N_BINS], axis=1)
+        in_bins = np.bincount(np.minimum((pit * N_BINS).astype(int), N_BINS - 1), minlength=N_BINS)
+        n_outside = [np.sum(np.abs(pit - 0.5) > coverage / 2) for coverage in COVERAGES]
+        rows.append(np.concatenate([[np.sum(scores), np.sum(scores**2)], in_bins, n_outside]))
+    biases, squares, counts, outside = np.split(np.array(rows), [1, 2, 2 + N_BINS], axis=1)
     bias, spread = biases[:, 0], squares[:, 0] - n
     histogram, tails = counts - n / N_BINS, outside - n * (1 - np.array(COVERAGES))
     tail_variances = n * np.array(COVERAGES) * (1 - np.array(COVERAGES))

@@ -144,6 +144,7 @@ def calibration_test(
     ================= =================================== ===================================== ========================
     method            statistic                           law under calibration                 time
     ================= =================================== ===================================== ========================
+    adaptive          six statistics                      labels drawn from the predictions     O(n c (m + R))
     exact             n SKCE, all pairs                   labels drawn from the predictions     O(R n^2)
     features          n SKCE, c columns of features       labels drawn from the predictions     O(n c (m + R))
     spectrum          n SKCE                              :math:`\sum_i l_i (\chi^2_1 - 1)`     3 to 12 passes
@@ -158,7 +159,7 @@ def calibration_test(
     distribution_free SKCE                                an inequality: valid, and loose       as the estimator's
     ================= =================================== ===================================== ========================
 
-    The first three are enough for most; the others ask other questions, or are here for comparison with the literature.
+    The first four are enough for most; the others ask other questions, or are here for comparison with the literature.
     All laws are those given the predictions: no label counts. "spectrum", "multiplier", "pearson" and "gamma" have a
     field `reference`, "block" and "linear" a `variance`, by which the residuals at hand take the place of the
     predictions, as published; "bootstrap" knows only these. Where errors are rare such a law has seen none, and rejects
@@ -289,9 +290,9 @@ class Auto(CalibrationMethod):
 
 METHODS: tuple[type[CalibrationMethod], ...] = (
     Auto,
-    Adaptive,
     Exact,
     Features,
+    Adaptive,
     Spectrum,
     CME,
     Consistency,

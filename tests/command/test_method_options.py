@@ -89,8 +89,8 @@ def test_options_make_the_object(capsys, data, file, options, method, others):
     [
         (
             "--method spectrum --resamples 9",
-            "--resamples is for --method exact, features, cme, consistency, bootstrap or multiplier, not for spectrum; "
-            "leave it out",
+            "--resamples is for --method exact, features, adaptive, cme, consistency, bootstrap or multiplier, not for "
+            "spectrum; leave it out",
         ),
         ("--reference F", "--reference is for --method spectrum, cme, multiplier, pearson or gamma, not for auto"),
         ("--no-resample-predictions", "--resample-predictions is for --method consistency, not for auto; leave it out"),

@@ -89,5 +89,5 @@ def smallest_eigenvalue(
         else:
             problem = _packing.pack_points(points, kernel, "float64", threads=threads).problem
     backend = backend_for(problem, threads=threads)
-    matrix = arrays.where_computed(sweep_one(backend, DenseRectangle(slice(0, n), slice(0, n))))
+    matrix = arrays.to_compute_device(sweep_one(backend, DenseRectangle(slice(0, n), slice(0, n))))
     return float(linalg.eigvalsh(matrix, overwrite=True)[0])

@@ -261,7 +261,7 @@ def _(
     n_bins: int | None = None,
 ) -> ForecastEvaluation:
     measured = measure(data, kernel, method, seed, threads, level, tolerance, backend)
-    errors = arrays.where_computed(data.y) - means_of(data)
+    errors = arrays.to_compute_device(data.y) - means_of(data)
     has_a_density = has_density(data.prediction)
     numbers = _of_numbers(data, seed) if data.n_dims == 1 else {}
     if numbers:
@@ -305,7 +305,7 @@ def _of_numbers(data: Forecasts, seed: int) -> dict[str, float]:
 
 def _spread(data: Forecasts, errors: Array) -> tuple[float, float]:
     """How much squared errors of vectors are above their variances on average, and the standard error of that."""
-    std, xp = arrays.where_computed(data.prediction.standard_deviation()), arrays.namespace(errors)
+    std, xp = arrays.to_compute_device(data.prediction.standard_deviation()), arrays.namespace(errors)
     if data.n < 2 or not xp.all(std > 0):
         return 0.0, math.inf
     squares = xp.mean((errors / std) ** 2, axis=1)

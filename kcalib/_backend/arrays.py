@@ -15,7 +15,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from kcalib._backend.faults import imported_cupy
+from kcalib._backend.faults import import_cupy
 
 Array = Any
 
@@ -39,9 +39,9 @@ def as_array(value: Any, name: str) -> Array:
     """
     if type(value) is np.ndarray and value.dtype.kind in "biufcU":  # the usual case
         return value if value.flags.aligned else value.copy()
-    value = collected(value)
+    value = compute_lazy(value)
     if library(value) == "xarray" and hasattr(value, "dims") and hasattr(value, "data"):
-        value = collected(value.data)  # of a DataArray, in whichever library it is
+        value = compute_lazy(value.data)  # of a DataArray, in whichever library it is
     elif library(value) == "pyarrow":
         value = _with_rows(value, name)
     if hasattr(value, "todense"):
@@ -78,7 +78,7 @@ def as_array(value: Any, name: str) -> Array:
     return _without_bfloat16(array if array.flags.aligned else array.copy())
 
 
-def collected(value: Any) -> Any:
+def compute_lazy(value: Any) -> Any:
     """What is still to be computed, computed: a Dask array as its chunks' library has it, a LazyFrame of polars."""
     if type(value) is np.ndarray or value is None:
         return value
@@ -139,7 +139,7 @@ def _to_cupy(value: Array, name: str) -> Array:
         _check_on_one_gpu(value, name)
     where = str(device(value))
     remedy = f"pass {name}.cpu()" if library(value) == "torch" else f"bring `{name}` to the CPU"
-    cupy = imported_cupy(f"`{name}` is on {where}", remedy)
+    cupy = import_cupy(f"`{name}` is on {where}", remedy)
     dtype = str(value.dtype).removeprefix("torch.")
     if "float" in dtype and dtype not in _CUPY_FLOATS:  # bfloat16 and smaller ones, which are exact in float32
         value = value.float() if library(value) == "torch" else value.astype("float32")
@@ -233,7 +233,7 @@ def check_not_cuda(array: Array, what: str) -> None:
         )
 
 
-def where_computed(array: Array, dtype: Any = None) -> Array:
+def to_compute_device(array: Array, dtype: Any = None) -> Array:
     """CuPy arrays as they are, others on the host; in a dtype of NumPy, if given, as compiled code reads it."""
     if is_cuda(array):
         return array if dtype is None else namespace(array).astype(array, dtype, copy=False)
@@ -247,7 +247,7 @@ def check_no_threads(array: Array, threads: Any) -> None:
         raise ValueError(f"`threads` has no effect on arrays on {describe_device(array)}; leave it out")
 
 
-def compact(array: np.ndarray, dtype: Any) -> np.ndarray:
+def as_compact(array: np.ndarray, dtype: Any) -> np.ndarray:
     """`array` as compiled code reads it: C-contiguous, aligned, in `dtype`; itself if it is that already."""
     if array.dtype == dtype and array.flags.c_contiguous and array.flags.aligned:
         return array
@@ -291,7 +291,7 @@ def like(values: Any, reference: Array, dtype: Any = None) -> Array:
     return namespace(reference).asarray(values, dtype=dtype, device=device(reference))
 
 
-def restored(array: Array, original: Any) -> Array:
+def to_original_library(array: Array, original: Any) -> Array:
     """`array`, computed from ``as_array(original)``, in the library of `original`; NumPy for lists, frames and Dask."""
     name = library(original)
     if is_cuda(array):

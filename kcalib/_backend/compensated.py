@@ -14,7 +14,7 @@ import numpy as np
 State = dict[str, np.ndarray]
 
 
-def compensated(parts: Iterable[Any]) -> Any:
+def compensated_sum(parts: Iterable[Any]) -> Any:
     """The sum of numbers, or arrays, one after the other."""
     total: Any = 0.0
     lost: Any = 0.0

@@ -42,7 +42,7 @@ class Program:
     @property
     def every_option(self) -> tuple[str, ...]:
         """What is passed to the compiler."""
-        return (*OPTIONS, *defined(THREADS=self.threads), *self.options)
+        return (*OPTIONS, *define(THREADS=self.threads), *self.options)
 
     def blocks(self, count: int) -> int:
         """How many blocks have at least `count` threads."""
@@ -57,7 +57,7 @@ class Program:
         module.get_function(name)(grid, (self.threads,), filled)
 
 
-def defined(**numbers: int) -> tuple[str, ...]:
+def define(**numbers: int) -> tuple[str, ...]:
     """Options of the compiler that define numbers, so that they are written down once: KCALIB_TILE for TILE."""
     return tuple(f"-DKCALIB_{name}={number}" for name, number in numbers.items())
 

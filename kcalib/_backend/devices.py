@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from kcalib._backend import arrays
-from kcalib._backend.faults import check_gpu, explained, imported_cupy
+from kcalib._backend.faults import check_gpu, explain_error, import_cupy
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -74,13 +74,13 @@ def methods_on_their_gpu(cls: type[T]) -> type[T]:
 def _run(function: Callable[..., Any], place: Place, args: Any, kwargs: Any) -> Any:
     gpu = place.gpu
     remedy = f"pass {place.label}.cpu()" if arrays.library(place.array) == "torch" else "bring the arrays to the CPU"
-    cupy = imported_cupy(f"`{place.label}` is on cuda:{gpu}", remedy)
+    cupy = import_cupy(f"`{place.label}` is on cuda:{gpu}", remedy)
     try:
         with cupy.cuda.Device(gpu):
             check_gpu(gpu)
             return function(*args, **kwargs)
     except Exception as error:
-        fault = explained(error, gpu)
+        fault = explain_error(error, gpu)
         if fault is None:
             raise
         _release_memory(error, cupy, gpu)

@@ -107,13 +107,13 @@ class ExactSums:
         """What sums of `limbs` stand for."""
         return cls._joined(*limbs)
 
-    def named(self, name: str) -> dict[str, np.ndarray]:
+    def to_arrays(self, name: str) -> dict[str, np.ndarray]:
         """The two arrays by their names in a file; of sums on the host."""
         return {f"{name}_high": self.high, f"{name}_low": self.low}
 
     @classmethod
-    def of_named(cls, name: str, arrays: Mapping[str, np.ndarray]) -> ExactSums:
-        """What `named` has returned."""
+    def from_arrays(cls, name: str, arrays: Mapping[str, np.ndarray]) -> ExactSums:
+        """What `to_arrays` has returned."""
         return cls(arrays[f"{name}_high"], arrays[f"{name}_low"])
 
     def to_float(self) -> np.ndarray:

@@ -1,6 +1,6 @@
 """What goes wrong on GPUs, each in one sentence with the remedy: no CuPy, the wrong one, no memory, a broken kernel.
 
-CuPy, the driver and the compiler say it in many ways; `explained` knows them, by names and texts, since CuPy itself
+CuPy, the driver and the compiler say it in many ways; `explain_error` knows them, by names and texts, since CuPy itself
 may be what cannot be imported. Called by `arrays` when it needs CuPy, and by `devices` around every public function.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 _LIBRARIES = r"(?:lib|cuda)?(nvrtc|cudart|cublasLt|cublas|cusolver|cusparse|curand|cufft|nvJitLink)\w*[.\w-]*"
 
 
-def imported_cupy(what: str, remedy: str) -> Any:
+def import_cupy(what: str, remedy: str) -> Any:
     """CuPy, for an array of another library; `what`: "`y_pred` is on cuda:0"; `remedy`: "pass y_pred.cpu()".
 
     Raises
@@ -34,7 +34,7 @@ def imported_cupy(what: str, remedy: str) -> Any:
         ) from None
     except ImportError as error:
         raise ImportError(
-            f"{what}, for which kcalib needs CuPy, which cannot be imported ({_told(error)}); "
+            f"{what}, for which kcalib needs CuPy, which cannot be imported ({_tell(error)}); "
             "pip uninstall all packages called cupy, then pip install 'kcalib[cuda13]' (older drivers and GPUs: "
             f"'kcalib[cuda12]'), or {remedy}",
             name="cupy",
@@ -61,17 +61,17 @@ def check_gpu(gpu: int) -> None:
     capability = int(cupy.cuda.Device(gpu).compute_capability)
     if capability < 70:
         raise RuntimeError(
-            f"{described_gpu(gpu)} has compute capability {capability / 10}, kcalib needs 7.0 (Volta) or newer; "
+            f"{describe_gpu(gpu)} has compute capability {capability / 10}, kcalib needs 7.0 (Volta) or newer; "
             "bring the arrays to the CPU, such as by cupy.asnumpy(y_pred) or y_pred.cpu()"
         )
     if capability < 75 and cupy.cuda.runtime.runtimeGetVersion() >= 13000:
         raise RuntimeError(
-            f"{described_gpu(gpu)} has compute capability {capability / 10}, for which CUDA 13 no longer compiles; "
+            f"{describe_gpu(gpu)} has compute capability {capability / 10}, for which CUDA 13 no longer compiles; "
             "pip uninstall cupy-cuda13x, then pip install 'kcalib[cuda12]'"
         )
 
 
-def explained(error: Exception, gpu: int) -> Exception | None:
+def explain_error(error: Exception, gpu: int) -> Exception | None:
     """What to raise instead of an error of CuPy's, of CUDA's libraries or of the compiler; None for other errors."""
     kind, text = type(error), str(error)
     name, origin = kind.__name__, kind.__module__.partition(".")[0]
@@ -81,7 +81,7 @@ def explained(error: Exception, gpu: int) -> Exception | None:
     loading = isinstance(error, (ImportError, OSError, RuntimeError)) or "nvrtc-builtins" in text
     if missing and loading and name != "CUDARuntimeError":
         return ImportError(
-            f"CuPy {_cupy_version()} does not find a library of the CUDA version that it is for ({_told(error)}); "
+            f"CuPy {_cupy_version()} does not find a library of the CUDA version that it is for ({_tell(error)}); "
             "pip uninstall all packages called cupy, then pip install 'kcalib[cuda13]' (older drivers and GPUs: "
             "'kcalib[cuda12]')",
             name="cupy",
@@ -108,7 +108,7 @@ def explained(error: Exception, gpu: int) -> Exception | None:
         )
     if "NoKernelImageForDevice" in text or "NO_BINARY_FOR_GPU" in text:
         return RuntimeError(
-            f"CuPy {_cupy_version()} has no code for {described_gpu(gpu)}; pip uninstall all packages called cupy, "
+            f"CuPy {_cupy_version()} has no code for {describe_gpu(gpu)}; pip uninstall all packages called cupy, "
             "then pip install --upgrade 'kcalib[cuda13]' (older GPUs: 'kcalib[cuda12]'), or pass arrays on the CPU"
         )
     if "cudaErrorNoDevice" in text or "NO_DEVICE" in text:
@@ -118,13 +118,13 @@ def explained(error: Exception, gpu: int) -> Exception | None:
         )
     if name in ("CUDARuntimeError", "CUDADriverError"):
         return RuntimeError(
-            f"{described_gpu(gpu)} failed: {_told(error)}; Python must be started anew, as nothing more can be "
+            f"{describe_gpu(gpu)} failed: {_tell(error)}; Python must be started anew, as nothing more can be "
             f"computed there; if it happens again with CUDA_LAUNCH_BLOCKING=1 in the environment, report this message"
         )
     return None
 
 
-def described_gpu(gpu: int) -> str:
+def describe_gpu(gpu: int) -> str:
     """``GPU 0 (NVIDIA H200)``."""
     try:
         import cupy
@@ -140,10 +140,10 @@ def _out_of_memory(text: str, gpu: int) -> MemoryError:
         import cupy
 
         with cupy.cuda.Device(gpu) as device:
-            free = f", {shown_size(device.mem_info[0])} of {shown_size(device.mem_info[1])} were free"
+            free = f", {format_size(device.mem_info[0])} of {format_size(device.mem_info[1])} were free"
     except Exception:  # a failed device does not say
         free = ""
-    amount = f"{shown_size(int(asked[1].replace(',', '')))} more were needed" if asked else "an allocation failed"
+    amount = f"{format_size(int(asked[1].replace(',', '')))} more were needed" if asked else "an allocation failed"
     return MemoryError(
         f"GPU {gpu} has too little memory: {amount}{free}; free what other arrays take "
         "(PyTorch: torch.cuda.empty_cache(); JAX: XLA_PYTHON_CLIENT_PREALLOCATE=false in the environment), pass fewer "
@@ -163,7 +163,7 @@ def _not_compiled(error: Any, gpu: int) -> RuntimeError:
 
     options = " ".join(option for option in error.options if option.startswith("-DKCALIB"))
     return RuntimeError(
-        f"a kernel of kcalib does not compile for {described_gpu(gpu)} of compute capability "
+        f"a kernel of kcalib does not compile for {describe_gpu(gpu)} of compute capability "
         f"{int(cupy.cuda.Device(gpu).compute_capability) / 10} with CuPy {_cupy_version()} and CUDA "
         f"{_version('runtimeGetVersion')}: {message} (options {options}); report this message, and bring the arrays to "
         "the CPU meanwhile"
@@ -175,7 +175,7 @@ def _first_error(text: str) -> str:
     return next((line for line in lines if "error" in line), lines[0] if lines else "no message")[:300]
 
 
-def _told(error: Exception) -> str:
+def _tell(error: Exception) -> str:
     """The line of a message that says what is wrong; CuPy's own frame theirs with rulers and advice."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip(" =-")]
     telling = [line for line in lines if re.search(r"[A-Z]\w*Error:|lib\w+\.so", line)]
@@ -197,6 +197,6 @@ def _version(function: str) -> str:
     return f"{version // 1000}.{version % 1000 // 10}" if version else ""
 
 
-def shown_size(size: int) -> str:
+def format_size(size: int) -> str:
     """Bytes as people read them."""
     return f"{size / 2**30:.3g} GiB" if size >= 2**30 else f"{size / 2**20:.3g} MiB"

@@ -29,7 +29,7 @@ def printable(text: Any) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in str(text))
 
 
-def endless(path: Any) -> str | None:
+def describe_special_file(path: Any) -> str | None:
     """Return the kind of a pipe, device or socket, which reading might never end; None for files.
 
     Raises

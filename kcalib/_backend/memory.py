@@ -13,7 +13,7 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.control_groups import MEMBERSHIP, MOUNTS, control_groups
-from kcalib._backend.faults import shown_size
+from kcalib._backend.faults import format_size
 
 SMALL = 2**20  # bytes that are there: to ask the machine takes longer than what is done with them
 
@@ -42,7 +42,7 @@ def check_memory(needed: int, max_memory: Any, what: str, remedy: str, array: An
         where = f" on GPU {array.device.id}" if on_gpu else ""
         source = "available" if max_memory is None else "allowed by `max_memory`"
         raise MemoryError(
-            f"{what} take {shown_size(needed)} of memory{where}, {shown_size(limit)} are {source}; {remedy}"
+            f"{what} take {format_size(needed)} of memory{where}, {format_size(limit)} are {source}; {remedy}"
         )
 
 

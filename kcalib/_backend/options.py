@@ -84,7 +84,7 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     return value
 
 
-def most_like(word: str, known: Iterable[str]) -> str | None:
+def find_similar(word: str, known: Iterable[str]) -> str | None:
     """Return the known word most similar to an unknown one, or one that contains it."""
     import difflib  # after a mistype only
 

@@ -32,6 +32,6 @@ def versions() -> dict[str, str]:
     }
 
 
-def now() -> str:
+def utc_time() -> str:
     """UTC to the second, as in RFC 3339."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

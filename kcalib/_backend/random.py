@@ -88,13 +88,13 @@ class Weights:
         return out
 
 
-def weights_beside(
+def make_weights(
     reference: Array, weights: Weights, begin: int = 0, end: int | None = None, *, threads: Any = None
 ) -> Array:
     """`weights.values(begin, end)`, float64, shape (n, end - begin): a CuPy array if `reference` is one, or NumPy's."""
     end = weights.n_replicates if end is None else end
     if arrays.is_cuda(reference):
-        return drawn_weights(weights, begin, end, end - begin, "float64")
+        return draw_on_device(weights, begin, end, end - begin, "float64")
     return weights.values(begin, end, threads=threads)
 
 
@@ -105,10 +105,10 @@ def batches(
     step = max(1, n_bytes // (8 * weights.n))
     for begin in range(0, weights.n_replicates, step):
         end = min(begin + step, weights.n_replicates)
-        yield begin, end, weights_beside(reference, weights, begin, end, threads=threads)
+        yield begin, end, make_weights(reference, weights, begin, end, threads=threads)
 
 
-def drawn_weights(weights: Weights, begin: int, end: int, width: int, dtype: str, rows: int | None = None) -> Array:
+def draw_on_device(weights: Weights, begin: int, end: int, width: int, dtype: str, rows: int | None = None) -> Array:
     """Weights of replicates [begin, end), made on the current device, shape (n, width): the last columns are zeros.
 
     With `rows` >= n the shape is (rows, width), and the last rows are zeros, too.
@@ -240,7 +240,7 @@ def thresholds(totals: Array, uniform: Array) -> Array:
     return xp.minimum(shares, xp.nextafter(totals, xp.zeros_like(totals)), out=shares)
 
 
-def drawn_labels(
+def draw_label_batches(
     probabilities: Array, n_draws: int, seed: int, *, at_once: int, threads: Any = None
 ) -> Iterator[Array]:
     """Labels drawn from the rows of `probabilities`, shape (n, draws), `at_once` draws at a time.
@@ -277,7 +277,7 @@ class BinaryDraws:
 
     @classmethod
     def of(cls, probabilities: np.ndarray, n_draws: int, seed: int, *, threads: Any = None) -> BinaryDraws:
-        """Those that `drawn_labels` gives."""
+        """Those that `draw_label_batches` gives."""
         with run_options(threads) as options:
             thresholds = _native.label_thresholds(np.ascontiguousarray(probabilities, dtype=np.float64), options)
         return cls(thresholds, _key(np.random.Philox(seed)), n_draws)

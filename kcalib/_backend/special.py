@@ -24,13 +24,13 @@ def special(array: Array) -> Any:
     return cupyx.scipy.special
 
 
-def beside_computed(array: Array, reference: Array) -> Array:
-    """`array` where `where_computed` has the reference."""
+def asarray_on_device_of(array: Array, reference: Array) -> Array:
+    """`array` where `to_compute_device` has the reference."""
     return arrays.asarray_like(array, reference if arrays.is_cuda(reference) else np.empty(0))
 
 
-def brought(values: Array, reference: Array) -> Array:
-    """Host `values`, such as random numbers, where `where_computed` has the reference."""
+def to_device_of(values: Array, reference: Array) -> Array:
+    """Host `values`, such as random numbers, where `to_compute_device` has the reference."""
     if arrays.is_cuda(reference) and arrays.is_host(values):
         return arrays.like(values, reference)
     return values

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-Told = list[tuple[str, type[Warning]]]
-_kept: ContextVar[Told | None] = ContextVar("_kept", default=None)
+WarningRecords = list[tuple[str, type[Warning]]]
+_records: ContextVar[WarningRecords | None] = ContextVar("_records", default=None)
 
 
 class IndefiniteKernelWarning(UserWarning):
@@ -41,9 +41,9 @@ class AntiConservativeWarning(UserWarning):
 
 
 def warn(message: str, category: type[Warning]) -> None:
-    """``warnings.warn`` for the first caller outside kcalib; or for `kept`."""
-    if (told := _kept.get()) is not None:
-        told.append((message, category))
+    """``warnings.warn`` for the first caller outside kcalib; or for `record_warnings`."""
+    if (records := _records.get()) is not None:
+        records.append((message, category))
         return
     level, frame = 2, sys._getframe(1)
     # `functools` calls the functions that are registered for a type, `contextlib` those that are a context.
@@ -54,11 +54,11 @@ def warn(message: str, category: type[Warning]) -> None:
 
 
 @contextmanager
-def kept() -> Iterator[Told]:
+def record_warnings() -> Iterator[WarningRecords]:
     """Warnings of a call whose user is elsewhere, in the order in which they come."""
-    told: Told = []
-    token = _kept.set(told)
+    records: WarningRecords = []
+    token = _records.set(records)
     try:
-        yield told
+        yield records
     finally:
-        _kept.reset(token)
+        _records.reset(token)

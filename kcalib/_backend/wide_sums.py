@@ -46,14 +46,14 @@ class WideSums:
         """The nearest float64 numbers; infinite where a term is, or the sum is too large."""
         return np.array([np.inf if k else _rounded(n) for n, k in zip(self.numbers, self.infinite, strict=True)])
 
-    def named(self, name: str) -> dict[str, np.ndarray]:
+    def to_arrays(self, name: str) -> dict[str, np.ndarray]:
         """Arrays by their names in a file."""
         digits = np.array([_digits(number) for number in self.numbers], dtype=np.int64).reshape(-1, N_DIGITS)
         return {f"{name}_digits": digits, f"{name}_infinite": np.array(self.infinite, dtype=np.int64)}
 
     @classmethod
-    def of_named(cls, name: str, arrays: Mapping[str, np.ndarray]) -> WideSums:
-        """What `named` has returned."""
+    def from_arrays(cls, name: str, arrays: Mapping[str, np.ndarray]) -> WideSums:
+        """What `to_arrays` has returned."""
         numbers = tuple(_number(digits) for digits in arrays[f"{name}_digits"].tolist())
         return cls(numbers, tuple(arrays[f"{name}_infinite"].tolist()))
 

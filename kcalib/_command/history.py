@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import NoneType
 from typing import Any
 
-from kcalib._backend.files import endless, printable
+from kcalib._backend.files import describe_special_file, printable
 from kcalib._command.jobs import Failure, Job, collect_failures, make_jobs
 from kcalib._command.machine import to_json
 from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, write
@@ -71,7 +71,7 @@ def run_history(arguments: argparse.Namespace) -> int:
 
 def _read(job: Job) -> list[tuple[str, Release]]:
     """Return the models of a file."""
-    if (kind := endless(job.path)) is not None:
+    if (kind := describe_special_file(job.path)) is not None:
         raise FileError(f"is {kind}, not a file; give what `kcalib evaluate --json` prints into one")
     try:
         content = json.loads(job.path.read_bytes())

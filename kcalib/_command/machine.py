@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kcalib._backend.files import printable
-from kcalib._backend.provenance import machine, now, versions
+from kcalib._backend.provenance import machine, utc_time, versions
 from kcalib._command.jobs import Failure, Job, Model
 from kcalib._version import __version__
 from kcalib.evaluation_results import Evaluation
@@ -50,7 +50,7 @@ def comparison_csv(comparison: Comparison) -> str:
 def evaluations_json(models: Iterable[Model], failures: Iterable[Failure], arguments: argparse.Namespace) -> str:
     content = {
         "kcalib": __version__,
-        "time": now(),
+        "time": utc_time(),
         "machine": machine(),
         "versions": versions(),
         "level": arguments.level,

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from kcalib._backend.faults import shown_size
+from kcalib._backend.faults import format_size
 from kcalib._command.arguments import STATE_OPTIONS, STREAMED_FROM, get_state_options, make_kernel
 from kcalib._command.files import STDIN, open_file
 from kcalib._command.jobs import Job, Model, check_same_kind, translate, translate_errors
@@ -73,7 +73,7 @@ def reads_in_chunks(files: Sequence[Job], arguments: argparse.Namespace, unable:
     if size <= STREAMED_FROM or unable is not None:
         return False
     names = ", ".join(job.file for job in files)
-    report(f"{names}: {shown_size(size)} are read in pieces, as --stream says; --no-stream reads them at once")
+    report(f"{names}: {format_size(size)} are read in pieces, as --stream says; --no-stream reads them at once")
     return True
 
 

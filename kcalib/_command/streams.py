@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kcalib._backend.files import printable
-from kcalib._backend.options import most_like
+from kcalib._backend.options import find_similar
 
 DONE, BAD_INPUT, USAGE, MISCALIBRATED, SAVED, INTERRUPTED = 0, 1, 2, 3, 75, 130  # 75: EX_TEMPFAIL
 
@@ -54,7 +54,7 @@ def _encodable(text: str, stream: Any) -> str:
 
 def suggest(word: str, known: Iterable[str]) -> str:
     """Return the end of a message that suggests the most similar known word, if there is one."""
-    match = most_like(word, known)
+    match = find_similar(word, known)
     return "" if match is None else f"; did you mean {match}?"
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kcalib._backend.options import most_like
+from kcalib._backend.options import find_similar
 
 # Names recognised without an option; the first that a file has is used.
 PROBABILITY_NAMES = ("probs", "probabilities", "y_prob", "y_proba", "prob", "proba", "y_pred", "predictions", "p")
@@ -51,7 +51,7 @@ class Columns:
         if families and self.noun == "column":
             prefixes = (re.sub(r"[_.]?\d+$", "", one) for one in self.names)
             known += [prefix for prefix in prefixes if prefix not in ("", name)]
-        found = most_like(name, known)
+        found = find_similar(name, known)
         return "" if found is None else f"; did you mean {found!r}?"
 
     def spelled(self, option: str) -> str:

@@ -217,7 +217,7 @@ def prepare(
     target = dtype_name(dtype)
     if not (lens is None or isinstance(lens, Lens)):
         raise TypeError(f"`lens` is {lens!r}, expected a lens such as kcalib.lenses.TopLabel()")
-    y_true, y_pred, sample_weight = map(arrays.collected, (y_true, y_pred, sample_weight))
+    y_true, y_pred, sample_weight = map(arrays.compute_lazy, (y_true, y_pred, sample_weight))
     check_dimensions(y_true, y_pred, names[:2])
     true = arrays.as_array(y_true, names.y_true)
     pred = arrays.as_array(y_pred, names.y_pred)
@@ -241,7 +241,7 @@ def prepare(
     check_frames(y_true, y_pred, sample_weight, called, m, names[:2])
     labels = arrays.asarray_like(labels, probabilities)
     if arrays.is_host(labels):
-        labels = arrays.compact(labels, np.int64)
+        labels = arrays.as_compact(labels, np.int64)
     else:
         xp = arrays.namespace(probabilities)
         labels = xp.astype(labels, xp.int64, copy=False)
@@ -317,7 +317,7 @@ def _probabilities(
     binary = is_column(pred)
     tolerance = _tolerance(2 if binary else pred.shape[1], epsilon)
     if arrays.is_host(pred):
-        pred = arrays.compact(pred, np.float32 if pred.dtype == np.float32 else np.float64)
+        pred = arrays.as_compact(pred, np.float32 if pred.dtype == np.float32 else np.float64)
         widen = widen or (pred.dtype == np.float32 and target != "float32")
         checked = _native.distributions(pred, tolerance, threads_for(pred.size, threads), widen)
         if checked is not None:
@@ -482,7 +482,7 @@ def _integer_labels(true: Array, m: int, threads: Any, names: Names) -> Array:
         reject(true, beyond, lambda at, x: f"`{names.y_true}{at}` is {x}, expected a label 0..{m - 1}; {remedy}")
     if arrays.is_host(true) and true.dtype.itemsize <= 8:  # a long double may lose a fraction
         exact = np.float64 if true.dtype.kind == "f" else np.int32 if true.dtype == np.int32 else np.int64
-        true = arrays.compact(true, exact)
+        true = arrays.as_compact(true, exact)
         checked = _native.classes(true, m, threads_for(true.size, threads))
         if checked is not None:
             return checked

@@ -246,13 +246,13 @@ def vectors(prediction: Distribution, kernel: Kernel, problem: PairProblem) -> V
         assert isinstance(space, MMD)
         components = _mmd_components(prediction)
         atoms, weights = (
-            arrays.where_computed(array, np.float64) for array in (components.locations, components.weights)
+            arrays.to_compute_device(array, np.float64) for array in (components.locations, components.weights)
         )
         found = feature_map(atoms.reshape(-1, atoms.shape[2]), _gaussian(space), max_rank=rank)
         assert found is not None
         values, errors = found.means(atoms, weights)
     else:
-        rows = arrays.where_computed(points, np.float64)
+        rows = arrays.to_compute_device(points, np.float64)
         found = feature_map(rows, problem.predicted, max_rank=rank)
         assert found is not None
         values, errors = found.points(rows)
@@ -386,7 +386,7 @@ def _count_features(prediction: Distribution, terms: tuple[Term, ...]) -> tuple[
     if table is None:
         return None
     counts = arrays.namespace(table).arange(table.shape[1], dtype=np.float64)[:, None]
-    found = feature_map(arrays.where_computed(counts, np.float64), terms, max_rank=LARGEST_RANK, only_exact=True)
+    found = feature_map(arrays.to_compute_device(counts, np.float64), terms, max_rank=LARGEST_RANK, only_exact=True)
     if found is None:
         return None
     means, errors = _means_of_counts(found, table)
@@ -396,7 +396,7 @@ def _count_features(prediction: Distribution, terms: tuple[Term, ...]) -> tuple[
 
 def _means_of_counts(features: FiniteRankMap, table: Array) -> tuple[Array, Array]:
     counts = arrays.namespace(table).arange(table.shape[1], dtype=np.float64)[:, None]
-    return features.means(counts, arrays.where_computed(table, np.float64))
+    return features.means(counts, arrays.to_compute_device(table, np.float64))
 
 
 def _table(left: Distribution, right: Distribution | None, space: Space) -> Array:

@@ -92,7 +92,9 @@ def row_forms(
     if arrays.is_host(points):
         points, target_features = _of_one_dtype(points, target_features)
         with run_options(threads) as options:
-            return compiled(feature_map).row_forms(points, target_features, arrays.compact(sums, np.float64), options)
+            return compiled(feature_map).row_forms(
+                points, target_features, arrays.as_compact(sums, np.float64), options
+            )
     arrays.check_no_threads(points, threads)
     tiles = _Tiles(feature_map, points)
     xp = tiles.xp
@@ -149,9 +151,9 @@ def drawn_label_totals(
         return np.empty(0)
     points = probabilities if points is None else points
     if arrays.is_host(points):
-        probabilities = arrays.compact(probabilities, np.float64)
+        probabilities = arrays.as_compact(probabilities, np.float64)
         (points,) = _of_one_dtype(points)
-        root = None if root is None else arrays.compact(root, np.float64)
+        root = None if root is None else arrays.as_compact(root, np.float64)
         with run_options(threads) as options:
             into = None if cells is None else cells.compiled()
             return compiled(feature_map).drawn_label_totals(
@@ -199,13 +201,13 @@ def feature_rows(feature_map: FeatureMap, points: Array, *, threads: int | None 
 def compiled(feature_map: FeatureMap) -> _native.Features:
     """The map as compiled code takes it."""
     parts = feature_map.frequencies, feature_map.amplitudes, feature_map.projections, feature_map.offsets
-    return _native.Features(*(arrays.compact(part, np.float64) for part in parts))
+    return _native.Features(*(arrays.as_compact(part, np.float64) for part in parts))
 
 
 def _of_one_dtype(*values: np.ndarray) -> tuple[np.ndarray, ...]:
     """As compiled code reads them: in float32 if all are."""
     dtype = np.float32 if all(one.dtype == np.float32 for one in values) else np.float64
-    return tuple(arrays.compact(one, dtype) for one in values)
+    return tuple(arrays.as_compact(one, dtype) for one in values)
 
 
 def _by_group(feature_map: FeatureMap, by_frequency: np.ndarray) -> np.ndarray:

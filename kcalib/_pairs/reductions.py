@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from kcalib._backend.arrays import Array
-from kcalib._backend.compensated import CompensatedSums, State, compensated
+from kcalib._backend.compensated import CompensatedSums, State, compensated_sum
 from kcalib._backend.random import BinaryDraws, Weights
 from kcalib._pairs.problem import PairProblem
 from kcalib._pairs.tiles import Grid, Runs, Tile
@@ -96,7 +96,7 @@ class Merge:
         """Add up the groups: all tiles were added."""
         for name, matrix in self._groups.items():
             if name not in self.sums:
-                self.sums[name] = np.asarray(compensated(matrix.reshape(-1, *matrix.shape[2:])))
+                self.sums[name] = np.asarray(compensated_sum(matrix.reshape(-1, *matrix.shape[2:])))
         for sums in self._sides.values():
             sums.settle()
 

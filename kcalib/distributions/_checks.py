@@ -8,7 +8,7 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array, cast, kind_of
-from kcalib._backend.special import beside_computed, brought
+from kcalib._backend.special import asarray_on_device_of, to_device_of
 from kcalib._input.checks import reject
 
 # Squares, products of two and sums of these must stay in the range of numbers, in float32 too where that is asked for.
@@ -36,7 +36,7 @@ def real_array(value: Any, name: str) -> Array:
             f"`{name}{at}` is {x:.3g}, expected at most {LARGEST:.0e} in size; rescale targets and predictions"
         ),
     )
-    return arrays.compact(array, array.dtype) if arrays.is_host(array) else array
+    return arrays.as_compact(array, array.dtype) if arrays.is_host(array) else array
 
 
 def positive_array(value: Any, name: str, expected: str) -> Array:
@@ -128,7 +128,7 @@ def check_targets(y: Any, reference: Array, n: int, event_shape: tuple[int, ...]
 def check_numbers(y: Any, reference: Array, n: int, event_shape: tuple[int, ...]) -> Array:
     """Return numbers of shape (n,) or (n, k) where the reference is computed with."""
     _check_predicts_numbers("cdf", event_shape)
-    array = beside_computed(real_array(y, "y"), reference)
+    array = asarray_on_device_of(real_array(y, "y"), reference)
     if array.ndim not in (1, 2) or array.shape[0] != n:
         raise ValueError(f"`y` has shape {tuple(array.shape)}, expected ({n},), or ({n}, k) for k numbers each")
     return array
@@ -145,7 +145,7 @@ def check_probabilities(probability: Any, reference: Array, event_shape: tuple[i
         ~((array > 0) & (array < 1)),
         lambda at, x: f"`probability{at}` is {x:.6g}, expected a number above 0 and below 1; leave it out or clip it",
     )
-    return brought(array[None, :], reference)
+    return to_device_of(array[None, :], reference)
 
 
 def _check_predicts_numbers(method: str, event_shape: tuple[int, ...]) -> None:

@@ -16,7 +16,7 @@ import scipy
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.memory import check_memory
-from kcalib._backend.special import brought, special
+from kcalib._backend.special import special, to_device_of
 from kcalib._pairs.problem import Components
 from kcalib.distributions._distribution import Density, Quantiles, choose, row_blocks
 from kcalib.distributions._saddle_point import deviance, stirling_error
@@ -36,7 +36,7 @@ class Counts(Density, Quantiles):
 
     @abstractmethod
     def _shapes(self) -> tuple[Array, Array]:
-        """Means and dispersions, shape (n, 1), as `where_computed` has them."""
+        """Means and dispersions, shape (n, 1), as `to_compute_device` has them."""
 
     def wasserstein_points(self) -> Array:
         """Quantiles at the midpoints of 128 cells of equal probability, over the root of 128.
@@ -45,7 +45,7 @@ class Counts(Density, Quantiles):
         that of points, so kernels that need a Euclidean distance have one exactly. What it leaves out is the shape
         of the tails beyond 1/256. `wasserstein_distance`, and kernels on predictions, take finite sums.
         """
-        p = brought((np.arange(CELLS) + 0.5) / CELLS, self._first)
+        p = to_device_of((np.arange(CELLS) + 0.5) / CELLS, self._first)
         return self._like(self._inverse_cdf(p[None, :]) / math.sqrt(CELLS))
 
     def pmf_table(self, tolerance: float = 1e-15) -> Array:

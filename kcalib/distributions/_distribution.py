@@ -22,7 +22,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array, kind_of
 from kcalib._backend.devices import methods_on_their_gpu, on_their_gpu
 from kcalib._backend.memory import check_memory
-from kcalib._backend.special import brought
+from kcalib._backend.special import to_device_of
 from kcalib._pairs.problem import Components
 from kcalib.distributions._checks import (
     broadcast_parameters,
@@ -293,7 +293,7 @@ class Family(Distribution):
         return self._draws(_clip_to_open(uniforms))
 
     def _draws(self, uniforms: Array) -> Array:
-        return self._like(self._inverse_cdf(brought(uniforms, self._first)[:, :, 0]))
+        return self._like(self._inverse_cdf(to_device_of(uniforms, self._first)[:, :, 0]))
 
     def _inverse_cdf(self, p: Array) -> Array:
         """Return quantiles, shape (n, m), of probabilities, shape (1, m) or (n, m)."""
@@ -305,7 +305,7 @@ class Family(Distribution):
 
     def _columns(self, y: Array) -> tuple[Array, ...]:
         """Return parameters of shape (n,) or (n, 1) as they meet numbers y of shape (n,) or (n, k)."""
-        flat = (arrays.where_computed(getattr(self, name)).reshape(-1) for name in self._names())
+        flat = (arrays.to_compute_device(getattr(self, name)).reshape(-1) for name in self._names())
         return tuple(column[:, None] if y.ndim == 2 else column for column in flat)
 
 
@@ -330,7 +330,7 @@ class Density(Family):
         ValueError
             If a target is not finite, not where the distributions can have any, or if the shape is wrong.
         """
-        y = arrays.where_computed(check_targets(y, self._first, self.n, self.event_shape))
+        y = arrays.to_compute_device(check_targets(y, self._first, self.n, self.event_shape))
         check_support(y, self.support)
         return self._like(self._log_density(y))
 

@@ -16,7 +16,7 @@ import scipy
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.memory import check_memory
-from kcalib._backend.special import beside_computed
+from kcalib._backend.special import asarray_on_device_of
 from kcalib._backend.threads import TerminalProgress, resolve_threads
 
 BLOCK = 2**17  # numbers in the largest arrays of one block of pairs
@@ -75,8 +75,8 @@ def fill_table(
 
 def euclidean_table(points: Any, others: Any | None, max_memory: Any, threads: int | None) -> Array:
     """Return the Euclidean distances between points, or between points and others."""
-    left = arrays.where_computed(points, np.float64)
-    right = left if others is None else arrays.where_computed(beside_computed(others, left), np.float64)
+    left = arrays.to_compute_device(points, np.float64)
+    right = left if others is None else arrays.to_compute_device(asarray_on_device_of(others, left), np.float64)
     xp = arrays.namespace(left)
 
     def compute_distances(rows: slice, columns: slice) -> Array:

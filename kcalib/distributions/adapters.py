@@ -151,7 +151,7 @@ def _read_frozen(frozen: Any) -> _Parameters:
 
 
 def _float64(d: Any, name: str) -> Array:
-    return arrays.where_computed(arrays.as_array(getattr(d, name), name), np.float64)
+    return arrays.to_compute_device(arrays.as_array(getattr(d, name), name), np.float64)
 
 
 def _exponential(d: Any, name: str) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.special import beside_computed, brought
+from kcalib._backend.special import asarray_on_device_of, to_device_of
 from kcalib._input.checks import reject
 from kcalib._input.labels import Names, prepare
 from kcalib.distributions._checks import read_only
@@ -85,9 +85,9 @@ class Categorical(Family):
         return p
 
     def _draws(self, uniforms: Array) -> Array:
-        uniforms = brought(uniforms, self.probabilities)
+        uniforms = to_device_of(uniforms, self.probabilities)
         xp = arrays.namespace(uniforms)
-        upper = xp.cumsum(arrays.where_computed(self.parameters()), axis=1)
+        upper = xp.cumsum(arrays.to_compute_device(self.parameters()), axis=1)
         upper[upper >= upper[:, -1:]] = np.inf  # rounding may leave the last sum below 1
         positions = xp.zeros(uniforms.shape[:2], dtype=np.int64)
         for k in range(self.n_classes - 1):
@@ -113,13 +113,13 @@ class Categorical(Family):
             If the shape is wrong, or a number is not the position of a class.
         """
         labels = arrays.as_array(y, "y")
-        p = arrays.where_computed(self.parameters())
+        p = arrays.to_compute_device(self.parameters())
         if tuple(labels.shape) != (self.n,) or arrays.kind_of(labels) not in "iu":
             raise ValueError(
                 f"`y` has shape {tuple(labels.shape)} and dtype {labels.dtype}, expected integers of shape ({self.n},)"
                 ": the position of a class for each prediction"
             )
-        labels = beside_computed(labels, p)
+        labels = asarray_on_device_of(labels, p)
         reject(
             labels,
             (labels < 0) | (labels >= self.n_classes),

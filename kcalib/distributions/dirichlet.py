@@ -7,7 +7,7 @@ from typing import Any
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.special import betainccinv, brought, special
+from kcalib._backend.special import betainccinv, special, to_device_of
 from kcalib.distributions._checks import positive_array, read_only
 from kcalib.distributions._distribution import Density, choose
 from kcalib.distributions._saddle_point import log_dirichlet
@@ -74,7 +74,7 @@ class Dirichlet(Density):
         return xp.sqrt(mean * ((total - self.alpha) / total) / (total + 1))
 
     def _draws(self, uniforms: Array) -> Array:
-        alpha, uniforms = arrays.where_computed(self.alpha), brought(uniforms, self.alpha)
+        alpha, uniforms = arrays.to_compute_device(self.alpha), to_device_of(uniforms, self.alpha)
         xp = arrays.namespace(alpha)
         tails = xp.cumsum(alpha[:, ::-1], axis=1)[:, ::-1]  # of an entry and those after it
         draws, remainder = xp.empty((*uniforms.shape[:2], self.n_dims)), xp.ones(uniforms.shape[:2])
@@ -87,7 +87,7 @@ class Dirichlet(Density):
 
     def _log_density(self, y: Array) -> Array:
         shares = y / arrays.namespace(y).sum(y, axis=1, keepdims=True)
-        return log_dirichlet(arrays.where_computed(self.alpha), shares)
+        return log_dirichlet(arrays.to_compute_device(self.alpha), shares)
 
 
 def _draw_shares(first: Array, others: Array, u: Array) -> tuple[Array, Array]:

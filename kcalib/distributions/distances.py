@@ -209,7 +209,7 @@ def mmd_distance(
     family, d = sides[0].family, int(sides[0].locations.shape[2])
     space = Mixtures(family, d, count, len(scale), terms if family == "atoms" else ())
     rows = [mixtures.point_columns(side, scale) for side in sides]
-    squares = arrays.where_computed(mixtures.squared_mmd(space, rows[0], arrays.asarray_like(rows[-1], rows[0])))
+    squares = arrays.to_compute_device(mixtures.squared_mmd(space, rows[0], arrays.asarray_like(rows[-1], rows[0])))
     return arrays.namespace(squares).sqrt(squares)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.special import brought
+from kcalib._backend.special import to_device_of
 from kcalib._pairs.problem import Components
 from kcalib.distributions._checks import normalized_weights, read_only
 from kcalib.distributions._distribution import Density, Distribution, Quantiles, row_blocks, take_rows
@@ -115,8 +115,8 @@ class Mixture(Density, Quantiles):
 
     def _draws(self, uniforms: Array) -> Array:
         """Return draws: the first number chooses the component, the others make the draw from it."""
-        xp, uniforms = arrays.namespace(self.weights), brought(uniforms, self.weights)
-        upper = arrays.namespace(uniforms).cumsum(arrays.where_computed(self.weights), axis=1)
+        xp, uniforms = arrays.namespace(self.weights), to_device_of(uniforms, self.weights)
+        upper = arrays.namespace(uniforms).cumsum(arrays.to_compute_device(self.weights), axis=1)
         # Rounding may leave the last sum below 1, or components of weight 0 after it.
         upper[upper >= upper[:, -1:]] = np.inf
         chosen: Any = None
@@ -130,14 +130,14 @@ class Mixture(Density, Quantiles):
         return chosen
 
     def _log_density(self, y: Array) -> Array:
-        xp, weights = arrays.namespace(y), arrays.where_computed(self.weights)
+        xp, weights = arrays.namespace(y), arrays.to_compute_device(self.weights)
         logs = xp.stack([member._log_density(y) for member in self.members], axis=1)
         highest = xp.max(xp.where(weights > 0, logs, -xp.inf), axis=1, keepdims=True)
         powers = xp.exp(xp.where(weights > 0, logs - highest, 0.0))
         return highest[:, 0] + xp.log(xp.sum(weights * powers, axis=1))
 
     def _tails(self, y: Array) -> tuple[Array, Array]:
-        weights, xp = arrays.where_computed(self.weights), arrays.namespace(y)
+        weights, xp = arrays.to_compute_device(self.weights), arrays.namespace(y)
         lower, upper = xp.zeros(y.shape), xp.zeros(y.shape)
         for k, member in enumerate(self.members):
             weight = weights[:, k : k + 1] if y.ndim == 2 else weights[:, k]
@@ -154,10 +154,10 @@ class Mixture(Density, Quantiles):
         p = xp.broadcast_to(p, (self.n, p.shape[1]))
         # The quantile lies between those of the components that have weight.
         bounds = xp.stack([member._inverse_cdf(p) for member in self.members])
-        weighted = arrays.where_computed(self.weights).T[:, :, None] > 0
+        weighted = arrays.to_compute_device(self.weights).T[:, :, None] > 0
         low = xp.min(xp.where(weighted, bounds, np.inf), axis=0)
         high = xp.max(xp.where(weighted, bounds, -np.inf), axis=0)
-        scales = xp.stack([arrays.where_computed(member.standard_deviation()) for member in self.members])
+        scales = xp.stack([arrays.to_compute_device(member.standard_deviation()) for member in self.members])
         finest = 1e-15 * xp.min(xp.where(weighted, scales, np.inf), axis=0)
         while True:
             tolerance = xp.maximum(1e-12 * xp.maximum(xp.abs(low), xp.abs(high)), finest)

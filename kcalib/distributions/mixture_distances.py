@@ -18,7 +18,7 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.special import beside_computed
+from kcalib._backend.special import asarray_on_device_of
 from kcalib._input.checks import reject
 from kcalib._pairs.problem import Components
 from kcalib.distributions._tables import fill_table
@@ -102,7 +102,7 @@ class _Mixtures:
         """Return the components beside the reference."""
 
         def check_finite(name: str) -> Array:
-            array = arrays.where_computed(beside_computed(getattr(components, name), reference), np.float64)
+            array = arrays.to_compute_device(asarray_on_device_of(getattr(components, name), reference), np.float64)
             reject(
                 array,
                 ~arrays.namespace(array).isfinite(array),

@@ -10,7 +10,7 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.special import beside_computed, brought, special
+from kcalib._backend.special import asarray_on_device_of, special, to_device_of
 from kcalib._input.checks import reject
 from kcalib._pairs.problem import Components
 from kcalib.distributions._checks import LARGEST, check_size, read_only, real_array
@@ -114,7 +114,7 @@ class MultivariateNormal(Density):
         return self._scale_draws(np.random.default_rng(seed).standard_normal(shape))
 
     def _draws(self, uniforms: Array) -> Array:
-        u = brought(uniforms, self.mean)
+        u = to_device_of(uniforms, self.mean)
         return self._scale_draws(special(u).ndtri(u))
 
     def _scale_draws(self, z: Array) -> Array:
@@ -122,8 +122,8 @@ class MultivariateNormal(Density):
         return self.mean[:, None, :] + xp.matmul(self._like(z), xp.matrix_transpose(self.scale_tril))
 
     def _log_density(self, y: Array) -> Array:
-        xp, factors = arrays.namespace(y), arrays.where_computed(self.scale_tril)
-        centred = y - arrays.where_computed(self.mean)
+        xp, factors = arrays.namespace(y), arrays.to_compute_device(self.scale_tril)
+        centred = y - arrays.to_compute_device(self.mean)
         solved: list[Array] = []
         total: Any = -0.5 * math.log(2 * math.pi) * self.n_dims
         for i in range(self.n_dims):  # forward substitution
@@ -138,7 +138,7 @@ class MultivariateNormal(Density):
 def _matrices(value: Any, name: str, mean: Array) -> Array:
     """Return matrices of shape (n, d, d), or (d, d) for all, where the means are computed with."""
     n, d = mean.shape
-    array = arrays.where_computed(beside_computed(real_array(value, name), mean), np.float64)
+    array = arrays.to_compute_device(asarray_on_device_of(real_array(value, name), mean), np.float64)
     if tuple(array.shape) not in ((n, d, d), (d, d)):
         remedy = (
             "; for variances of independent entries use Normal(mean, numpy.sqrt(variances)) with vectors"
@@ -182,8 +182,8 @@ def _factorize(cov: Array) -> tuple[Array, Array]:
 
 def _check_factors(factors: Array) -> Array:
     d = factors.shape[-1]
-    diagonal = brought(np.eye(d, dtype=bool), factors)
-    upper = brought(np.triu(np.ones((d, d), dtype=bool), 1), factors)
+    diagonal = to_device_of(np.eye(d, dtype=bool), factors)
+    upper = to_device_of(np.triu(np.ones((d, d), dtype=bool), 1), factors)
     reject(
         factors,
         (factors != 0) & upper,

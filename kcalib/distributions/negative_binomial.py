@@ -108,7 +108,7 @@ class NegativeBinomial(Counts):
         return self._like(rng.poisson(rates))
 
     def _shapes(self) -> tuple[np.ndarray, np.ndarray]:
-        mean, dispersion = (arrays.where_computed(a, np.float64)[:, None] for a in (self.mean, self.dispersion))
+        mean, dispersion = (arrays.to_compute_device(a, np.float64)[:, None] for a in (self.mean, self.dispersion))
         return mean, dispersion
 
     def _lower(self, k: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -118,7 +118,7 @@ class NegativeBinomial(Counts):
         return self._tail(k, rows, _betainc, betaincc)
 
     def _tail(self, k: np.ndarray, rows: np.ndarray, of_failure: Any, of_success: Any) -> np.ndarray:
-        mean, dispersion = arrays.where_computed(self.mean)[rows], arrays.where_computed(self.dispersion)[rows]
+        mean, dispersion = arrays.to_compute_device(self.mean)[rows], arrays.to_compute_device(self.dispersion)[rows]
         size, ratio = 1 / dispersion, dispersion * mean
         # The smaller of the two probabilities is the one that is known to relative accuracy.
         return choose(

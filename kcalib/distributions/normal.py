@@ -10,7 +10,7 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.special import brought, special
+from kcalib._backend.special import special, to_device_of
 from kcalib._pairs.problem import Components
 from kcalib.distributions._checks import broadcast_parameters, check_size, positive_array, real_array
 from kcalib.distributions._distribution import Density, Quantiles
@@ -80,14 +80,14 @@ class Normal(Density, Quantiles):
         return self._scale_draws(np.random.default_rng(seed).standard_normal(shape))
 
     def _draws(self, uniforms: Array) -> Array:
-        u = brought(uniforms, self.mean)
+        u = to_device_of(uniforms, self.mean)
         return self._scale_draws(special(u).ndtri(u).reshape(*u.shape[:2], *self.event_shape))
 
     def _scale_draws(self, z: Array) -> Array:
         return self.mean[:, None, ...] + self.std[:, None, ...] * self._like(z)
 
     def _log_density(self, y: Array) -> Array:
-        xp, mean, std = arrays.namespace(y), arrays.where_computed(self.mean), arrays.where_computed(self.std)
+        xp, mean, std = arrays.namespace(y), arrays.to_compute_device(self.mean), arrays.to_compute_device(self.std)
         z = (y - mean) / std
         terms = -0.5 * z * z - xp.log(std) - 0.5 * math.log(2 * math.pi)
         return terms if terms.ndim == 1 else xp.sum(terms, axis=1)

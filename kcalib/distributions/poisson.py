@@ -95,11 +95,11 @@ class Poisson(Counts):
         return out
 
     def _shapes(self) -> tuple[np.ndarray, np.ndarray]:
-        rate = arrays.where_computed(self.rate, np.float64)[:, None]
+        rate = arrays.to_compute_device(self.rate, np.float64)[:, None]
         return rate, arrays.namespace(rate).zeros_like(rate)
 
     def _lower(self, k: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        return special(k).gammaincc(k + 1, arrays.where_computed(self.rate)[rows])
+        return special(k).gammaincc(k + 1, arrays.to_compute_device(self.rate)[rows])
 
     def _upper(self, k: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        return special(k).gammainc(k + 1, arrays.where_computed(self.rate)[rows])
+        return special(k).gammainc(k + 1, arrays.to_compute_device(self.rate)[rows])

@@ -81,7 +81,7 @@ class PowerExponential(Density, Quantiles):
         return self.loc[:, None]
 
     def standard_deviation(self) -> Array:
-        inverse = 1 / arrays.where_computed(self.shape)
+        inverse = 1 / arrays.to_compute_device(self.shape)
         xp, gammaln = arrays.namespace(inverse), special(inverse).gammaln
         log_variance = inverse * math.log(2) + gammaln(1.5 * inverse) - gammaln(0.5 * inverse)
         return (self.scale * self._like(xp.exp(0.5 * log_variance)))[:, None]

@@ -9,7 +9,7 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.special import brought
+from kcalib._backend.special import to_device_of
 from kcalib._pairs.problem import Components
 from kcalib.distributions._checks import normalized_weights, read_only, real_array
 from kcalib.distributions._distribution import Quantiles, row_blocks
@@ -107,7 +107,7 @@ class Samples(Quantiles):
         return xp.sqrt(xp.sum(components.weights[:, :, None] * centred**2, axis=1))
 
     def _draws(self, uniforms: Array) -> Array:
-        u, values = brought(uniforms, self.samples)[:, :, 0], arrays.where_computed(self.samples)
+        u, values = to_device_of(uniforms, self.samples)[:, :, 0], arrays.to_compute_device(self.samples)
         xp = arrays.namespace(values)
         if self.weights is None:
             # Along the sorted values, so that points spread evenly over (0, 1) are spread over them.
@@ -126,15 +126,15 @@ class Samples(Quantiles):
         return arrays.namespace(first).argsort(first, axis=1)
 
     def _cumulative(self) -> tuple[Array, Array]:
-        """Return the order of the values and cumulative weights in it, as `where_computed` has the values."""
-        order = self._order(arrays.where_computed(self.samples))
+        """Return the order of the values and cumulative weights in it, as `to_compute_device` has the values."""
+        order = self._order(arrays.to_compute_device(self.samples))
         xp = arrays.namespace(order)
-        cumulative = xp.cumsum(xp.take_along_axis(arrays.where_computed(self._weight_rows()), order, axis=1), axis=1)
+        cumulative = xp.cumsum(xp.take_along_axis(arrays.to_compute_device(self._weight_rows()), order, axis=1), axis=1)
         return order, cumulative
 
     def _cdf(self, y: Array) -> Array:
         xp, columns = arrays.namespace(y), y.reshape(self.n, -1)
-        samples = arrays.where_computed(self.samples).reshape(self.n, self.size)
+        samples = arrays.to_compute_device(self.samples).reshape(self.n, self.size)
         if self.weights is None:
             return (_search_rows(xp.sort(samples, axis=1), columns, "right") / self.size).reshape(y.shape)
         order, cumulative = self._cumulative()
@@ -146,7 +146,7 @@ class Samples(Quantiles):
     def _quantile(self, p: Array) -> Array:
         xp = arrays.namespace(p)
         p = xp.broadcast_to(p, (self.n, p.shape[1]))
-        samples = arrays.where_computed(self.samples).reshape(self.n, self.size)
+        samples = arrays.to_compute_device(self.samples).reshape(self.n, self.size)
         if self.weights is None:
             # k / S >= p: the first k for which this holds as it is computed in `cdf`.
             k = xp.ceil(p * self.size).astype(np.int64)

@@ -16,7 +16,7 @@ import scipy
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.memory import check_memory
-from kcalib._backend.random import drawn_labels
+from kcalib._backend.random import draw_label_batches
 from kcalib._backend.segments import Segments
 from kcalib._pairs.statistics import cumulative_sum
 from kcalib.estimators.event_bins import Bins, Sample, by_confidence
@@ -161,7 +161,7 @@ def drawn_band(
     probabilities = xp.stack((1 - confidence, confidence), axis=1)
     at_once = max(1, (BATCH_ELEMENTS if is_host else DEVICE_ELEMENTS) // len(group))
     parts = []
-    for labels in drawn_labels(probabilities, draws.n_resamples, draws.seed, at_once=at_once):
+    for labels in draw_label_batches(probabilities, draws.n_resamples, draws.seed, at_once=at_once):
         frequencies = sums(weight * labels) / totals
         parts.append(frequencies if fitted is None else fitted(frequencies))
     values = xp.concat(parts, axis=1)

@@ -180,7 +180,7 @@ class Columns(NamedTuple):
 
 
 def top_label_column(data: Classification, threads: Any = None) -> Columns:
-    confidence, correct = (arrays.where_computed(a, np.float64) for a in top_label(data, threads))
+    confidence, correct = (arrays.to_compute_device(a, np.float64) for a in top_label(data, threads))
     labels = correct.astype(np.int64)  # 1 or 0
     labels -= 1
     return Columns(confidence[:, None], labels, _weight(data))
@@ -188,14 +188,14 @@ def top_label_column(data: Classification, threads: Any = None) -> Columns:
 
 def class_columns(data: Classification) -> Columns:
     return Columns(
-        arrays.where_computed(data.probabilities, np.float64),
-        arrays.where_computed(data.labels, np.int64),
+        arrays.to_compute_device(data.probabilities, np.float64),
+        arrays.to_compute_device(data.labels, np.int64),
         _weight(data),
     )
 
 
 def _weight(data: Classification) -> Array | None:
-    return None if data.sample_weight is None else arrays.where_computed(data.sample_weight, np.float64)
+    return None if data.sample_weight is None else arrays.to_compute_device(data.sample_weight, np.float64)
 
 
 def reliability_bins(data: Classification, n_bins: int) -> ReliabilityBins:

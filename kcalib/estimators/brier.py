@@ -236,11 +236,14 @@ class _Part(NamedTuple):
 
 
 def _parts(data: Classification, grouping: str, binning: str, n_bins: int | None) -> Iterator[_Part]:
-    p, labels = arrays.where_computed(data.probabilities, np.float64), arrays.where_computed(data.labels, np.int64)
+    p, labels = (
+        arrays.to_compute_device(data.probabilities, np.float64),
+        arrays.to_compute_device(data.labels, np.int64),
+    )
     xp = arrays.namespace(p)
     weight = xp.ones_like(p[:, 0])
     if data.sample_weight is not None:
-        weight = arrays.where_computed(data.sample_weight, np.float64)
+        weight = arrays.to_compute_device(data.sample_weight, np.float64)
         used = weight > 0
         p, labels, weight = p[used], labels[used], weight[used]
     events = xp.astype(labels[:, None] == arrays.like(np.arange(data.m), labels), p.dtype)

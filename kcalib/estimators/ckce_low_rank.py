@@ -82,7 +82,9 @@ class Fourier(Approximation):
         memory = _check_memory_of_features(system, width, "n_features", more)
         if on_host:
             gram = system.matrix.gram
-            equations = features.equations(arrays.compact(points, np.float64), system.residuals.take(slice(None)), gram)
+            equations = features.equations(
+                arrays.as_compact(points, np.float64), system.residuals.take(slice(None)), gram
+            )
         else:
             equations = NormalEquations.from_blocks(
                 (features(points[rows]), system.residuals.take(rows))

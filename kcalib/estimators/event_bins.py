@@ -48,12 +48,12 @@ class Sample:
                 f"`lens` is {data.lens}, which leaves {data.m} classes, expected one that leaves two; "
                 "pass lens=kcalib.lenses.TopLabel() or lens=kcalib.lenses.ClassWise(k)"
             )
-        second = arrays.where_computed(data.probabilities[:, 1], np.float64)
+        second = arrays.to_compute_device(data.probabilities[:, 1], np.float64)
         xp = arrays.namespace(second)
-        confidence, event = xp.minimum(second, 1.0), arrays.where_computed(data.labels, np.float64)
+        confidence, event = xp.minimum(second, 1.0), arrays.to_compute_device(data.labels, np.float64)
         if data.sample_weight is None:
             return cls(confidence, event, xp.ones_like(second))
-        weight = arrays.where_computed(data.sample_weight, np.float64)
+        weight = arrays.to_compute_device(data.sample_weight, np.float64)
         used = weight > 0
         return cls(confidence[used], event[used], weight[used])
 

@@ -41,7 +41,7 @@ def few_errors(data: Data, packed: Packed) -> FewErrors | None:
     def expected() -> float:
         parts = finite_parts(data, packed)
         assert parts is not None
-        sums = [arrays.where_computed(law.parts[2], np.float64).sum() for _, law in parts]
+        sums = [arrays.to_compute_device(law.parts[2], np.float64).sum() for _, law in parts]
         return float(sum(sums)) / data.n
 
     return few_of(seen, data.n, lambda: effective_events(data, packed), expected, data, packed)

@@ -69,7 +69,7 @@ def residuals_of(packed: Packed, *, threads: int | None, seed: int = 0) -> Resid
             "kcalib.distributions.Samples of the draws, if they are the prediction"
         )
     if problem.target is None:
-        return Residuals(arrays.where_computed(problem.left.features, np.float64), 0.0)
+        return Residuals(arrays.to_compute_device(problem.left.features, np.float64), 0.0)
     constant = (Term(1.0, (Factor("gaussian", "euclidean"),)),)  # at distance 0
     nowhere = 0 * problem.left.features[:, :1]
     alone = replace(problem, left=Side(nowhere, problem.left.features), kernel=constant, predicted=None, table=None)

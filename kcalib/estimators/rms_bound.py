@@ -192,14 +192,14 @@ def _largest(backend: Backend, n: int) -> float:
     factors = [f for term in backend.problem.kernel for f in term.factors]
     if any(f.profile == "cosine" or (f.metric == "dot" and backend.problem.predicted is not None) for f in factors):
         moments = sweep_one(backend, Moments(second=True))
-        own = arrays.where_computed(moments.diagonal)
+        own = arrays.to_compute_device(moments.diagonal)
         assert moments.sum_of_squares is not None
         return math.sqrt(moments.sum_of_squares + float((own * own).sum())) / n
     points = backend.problem.left.points
-    vector = arrays.where_computed(arrays.namespace(points).ones_like(points[:, :1]), np.float64)
+    vector = arrays.to_compute_device(arrays.namespace(points).ones_like(points[:, :1]), np.float64)
     least = math.inf
     for _ in range(MOST_PRODUCTS):
-        product = arrays.where_computed(sweep_one(backend, Products(arrays.asarray_like(vector, points)))) / n
+        product = arrays.to_compute_device(sweep_one(backend, Products(arrays.asarray_like(vector, points)))) / n
         least = min(least, float((product / vector).max()))
         reached = float((vector * product).sum()) / float((vector * vector).sum())
         if least <= (1 + CONVERGED) * reached:

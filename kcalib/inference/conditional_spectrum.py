@@ -68,7 +68,7 @@ class Scalars:
     size = rank = columns = 1
 
     def __init__(self, law: FiniteLaw) -> None:
-        lengths = arrays.where_computed(expected_lengths(law)[0], np.float64)
+        lengths = arrays.to_compute_device(expected_lengths(law)[0], np.float64)
         self._deviations = arrays.namespace(lengths).sqrt(lengths)[:, None]
 
     def forth(self, vectors: Array) -> Array:
@@ -86,7 +86,7 @@ class Vectors:
     """
 
     def __init__(self, law: FiniteLaw) -> None:
-        p = arrays.where_computed(law.probabilities, np.float64)
+        p = arrays.to_compute_device(law.probabilities, np.float64)
         self._law, self._p, self._deviations = law, p[:, :, None], arrays.namespace(p).sqrt(p)[:, :, None]
         self._root = None if law.root is None else arrays.like(law.narrow_root, p)
         self.size = int(p.shape[1])
@@ -95,7 +95,7 @@ class Vectors:
 
     @cached_property
     def _top(self) -> Array:
-        return arrays.where_computed(self._law.parts[0])[:, :, None]
+        return arrays.to_compute_device(self._law.parts[0])[:, :, None]
 
     @property
     def columns(self) -> int:
@@ -138,7 +138,7 @@ def _hidden(task: Task, law: FiniteLaw) -> Hidden:
     threads = backend.threads or 1
     roots = (Scalars if law.rank == 1 else Vectors)(law)
     n, size = task.n, task.n * roots.size
-    moments, lengths = task.null_moments, arrays.where_computed(expected_lengths(law)[0], np.float64)
+    moments, lengths = task.null_moments, arrays.to_compute_device(expected_lengths(law)[0], np.float64)
     with_diagonal = products_with_diagonal(backend, moments.squares, task.kernel_diagonal * lengths)
 
     def product(vectors: Array) -> Array:
@@ -146,7 +146,7 @@ def _hidden(task: Task, law: FiniteLaw) -> Hidden:
         return roots.back(with_diagonal(target_features), (own, target_features))
 
     def stored() -> Array:
-        kernel = arrays.where_computed(sweep_one(backend, DenseRectangle(slice(0, n), slice(0, n))), np.float64) / (
+        kernel = arrays.to_compute_device(sweep_one(backend, DenseRectangle(slice(0, n), slice(0, n))), np.float64) / (
             n - 1
         )
         xp = arrays.namespace(kernel)

@@ -22,7 +22,7 @@ import numpy as np
 
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
-from kcalib._backend.random import Weights, weights_beside
+from kcalib._backend.random import Weights, make_weights
 from kcalib._pairs.backends.base import Backend
 from kcalib._pairs.dispatch import in_single_precision
 from kcalib._pairs.profiles import PROFILES
@@ -124,7 +124,7 @@ def of_residuals(backend: Backend, moments: MomentSums, n: int) -> Hidden:
     tests reject too rarely; measured by docs/scripts/w19_experiments.py.)
     """
     assert moments.sum_of_squares is not None and moments.trace is not None
-    diagonal = arrays.where_computed(moments.diagonal)[:, None]
+    diagonal = arrays.to_compute_device(moments.diagonal)[:, None]
     threads = backend.threads or 1
     squares = moments.sum_of_squares / (n - 1) ** 2
     with_diagonal = products_with_diagonal(backend, moments.sum_of_squares, diagonal)
@@ -134,12 +134,12 @@ def of_residuals(backend: Backend, moments: MomentSums, n: int) -> Hidden:
         return found - diagonal * vectors
 
     def stored() -> Array:
-        matrix = arrays.where_computed(sweep_one(backend, DenseRectangle(slice(0, n), slice(0, n)))) / (n - 1)
+        matrix = arrays.to_compute_device(sweep_one(backend, DenseRectangle(slice(0, n), slice(0, n)))) / (n - 1)
         arrays.namespace(matrix).fill_diagonal(matrix, 0.0)
         return matrix
 
     def start() -> Array:
-        return arrays.where_computed(backend.problem.left.features, np.float64)
+        return arrays.to_compute_device(backend.problem.left.features, np.float64)
 
     width = LINE_BLOCK_SIZE if backend.on_a_line else BLOCK_SIZE
     # On a line there is one such vector; with seven random ones beside it more products were needed than with eight.
@@ -193,7 +193,7 @@ def _first_block(hidden: Hidden, count: int) -> tuple[Array, _Sample]:
     fixed = sum(int(block.shape[1]) for block in blocks)
     if fixed < width:
         weights = Weights("gaussian", hidden.size, width - fixed, 0)
-        vectors = weights_beside(hidden.beside, weights, threads=hidden.threads)
+        vectors = make_weights(hidden.beside, weights, threads=hidden.threads)
         blocks.append(_orthonormalize(vectors, list(blocks), *_inner_products(blocks, vectors)))
     first = blocks[0] if len(blocks) == 1 else arrays.namespace(blocks[0]).concat(blocks, axis=1)
     return first, _Sample(hidden.size, fixed, int(first.shape[1]))
@@ -220,7 +220,7 @@ def products_with_diagonal(backend: Backend, squares: float, diagonal: Array) ->
     lost = squares <= FAR_BELOW**2 * float(arrays.namespace(diagonal).sum(diagonal * diagonal))
     chosen, dtype = (backend, "float64") if lost else (rounded(backend), "float32")
     points = chosen.problem.left.points
-    return lambda vectors: arrays.where_computed(
+    return lambda vectors: arrays.to_compute_device(
         sweep_one(chosen, Products(arrays.asarray_like(vectors, points), dtype=dtype))
     )
 

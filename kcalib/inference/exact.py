@@ -20,7 +20,7 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_integer
-from kcalib._backend.random import BinaryDraws, drawn_labels
+from kcalib._backend.random import BinaryDraws, draw_label_batches
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._packing.variance import finite_law
@@ -140,7 +140,7 @@ def _(data: Classification, task: Task, count: int, seed: int) -> Tail | None:
     assert law is not None
 
     def totals(batches: Iterable[np.ndarray]) -> np.ndarray:
-        p = arrays.where_computed(data.probabilities)
+        p = arrays.to_compute_device(data.probabilities)
         return _totals_of_labels(task, data, (arrays.like(labels, p) for labels in batches))
 
     labels, threads = arrays.to_host(data.labels), task.backend.threads
@@ -165,7 +165,7 @@ def _draws(data: Data, task: Task, count: int, seed: int) -> tuple[str, np.ndarr
 @_draws.register
 def _(data: Classification, task: Task, count: int, seed: int) -> tuple[str, np.ndarray]:
     """Many draws of labels at a time."""
-    p = _without_subnormal(arrays.where_computed(data.probabilities))
+    p = _without_subnormal(arrays.to_compute_device(data.probabilities))
     on_a_line = _on_a_line(task, data)
     if on_a_line is not None:
         return "labels", on_a_line(BinaryDraws.of(p, count, seed, threads=task.backend.threads))
@@ -173,7 +173,7 @@ def _(data: Classification, task: Task, count: int, seed: int) -> tuple[str, np.
         at_once = max(1, LABELS_BYTES // (8 * task.n))
     else:
         at_once = draws_at_once(task.n, _root(task, data).shape[1])
-    drawn = drawn_labels(p, count, seed, at_once=at_once, threads=task.backend.threads)
+    drawn = draw_label_batches(p, count, seed, at_once=at_once, threads=task.backend.threads)
     return "labels", _totals_of_labels(task, data, drawn)
 
 
@@ -182,7 +182,7 @@ def _totals_of_labels(task: Task, data: Classification, batches: Iterable[Array]
     on_a_line = _on_a_line(task, data)
     if on_a_line is not None:
         return np.concatenate([on_a_line(np.ascontiguousarray(labels, dtype=np.int32)) for labels in batches])
-    p = arrays.where_computed(data.probabilities)
+    p = arrays.to_compute_device(data.probabilities)
     if _compares_labels(task, data):
         p = _without_subnormal(p).astype(np.float64, copy=False)
         observed, draws = label_forms(task.kernel_backend, p, arrays.to_host(data.labels), batches)
@@ -228,7 +228,7 @@ def _has_residuals_on_a_line(task: Task, data: Classification) -> bool:
     """Whether residuals are (-r, r) to rounding of float64; what was rounded to float32 is on a line, too."""
     if data.m != 2 or not task.backend.on_a_line:
         return False
-    return off_line(arrays.where_computed(data.probabilities)) <= ON_THE_LINE
+    return off_line(arrays.to_compute_device(data.probabilities)) <= ON_THE_LINE
 
 
 def _without_subnormal(p: Array) -> Array:
@@ -244,7 +244,7 @@ def _vector_draws(task: Task, data: Data, count: int, seed: int) -> np.ndarray:
         for begin in range(0, count, at_once):
             some = range(begin, min(count, begin + at_once))
             found = [task.packed.with_targets(data.draw(seed, r)).problem.left.features for r in some]
-            found = [arrays.where_computed(m) for m in found]
+            found = [arrays.to_compute_device(m) for m in found]
             xp = arrays.namespace(found[0])
             yield xp.concatenate([xp.asarray(m, dtype=xp.float64) for m in found], axis=1)
 

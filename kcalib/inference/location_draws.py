@@ -9,7 +9,7 @@ import numpy as np
 
 from kcalib import _native
 from kcalib._backend import arrays, linalg
-from kcalib._backend.random import drawn_labels
+from kcalib._backend.random import draw_label_batches
 from kcalib._backend.threads import run_options
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
@@ -51,7 +51,7 @@ def _(
 ) -> np.ndarray:
     """Beside those of the most probable labels, so that nothing is lost where all others are improbable."""
     values, groups = values_of_classes(locations, packed)
-    p = arrays.where_computed(data.probabilities)
+    p = arrays.to_compute_device(data.probabilities)
     xp = arrays.namespace(p)
     kernels = [kernel for _, kernel in blocks(of_kernel_alone(packed, backend))]
     kernel = arrays.asarray_like(xp.concatenate(kernels, axis=1), p)
@@ -68,12 +68,12 @@ def _(
         threads = backend.threads
         at_once = max(1, min(LABELS_AT_ONCE // data.n, SUMS_AT_ONCE // len(values)))
         changes = _Changes.of(kernel, values[:, of_class], likely)
-        batches = drawn_labels(p, count, seed, at_once=at_once, threads=threads)
+        batches = draw_label_batches(p, count, seed, at_once=at_once, threads=threads)
         return (
             np.concatenate([constant[:, None] + changes.sums(labels, threads) for labels in batches], axis=1) / data.n
         )
     found = []
-    for labels in drawn_labels(p, count, seed, at_once=max(1, BLOCK_ELEMENTS // data.n)):
+    for labels in draw_label_batches(p, count, seed, at_once=max(1, BLOCK_ELEMENTS // data.n)):
         drawn = of_class[labels]
         changed = drawn != top[:, None]
         sums = constant[:, None] - (kernel * at_top) @ changed.astype(np.float64)

@@ -141,7 +141,7 @@ def _own_classes(
     and never differences of large ones.
     """
     labels, place = np.unique(classes, return_inverse=True)
-    probabilities = arrays.where_computed(data.probabilities)
+    probabilities = arrays.to_compute_device(data.probabilities)
     xp = arrays.namespace(probabilities)
     without = 1.0 - xp.eye(len(labels))
     elsewhere = np.setdiff1d(np.arange(data.m), labels)
@@ -169,7 +169,7 @@ def _deviations(
     members = (groups[:, None] == np.arange(table.shape[1])).astype(np.float64)
     table = np.append(table, np.zeros((len(table), 1)), axis=1)
     largest = np.max(np.abs(table), axis=1)
-    probabilities = arrays.where_computed(data.probabilities)
+    probabilities = arrays.to_compute_device(data.probabilities)
     xp = arrays.namespace(probabilities)
     values, members = (arrays.like(a, probabilities) for a in (table, members))
     for rows, kernel in blocks(of_kernel_alone(packed, backend), table.shape[1]):
@@ -194,7 +194,9 @@ def blocks(backend: Backend, width: int = 1) -> Iterator[tuple[slice, Array]]:
         rows = slice(begin, min(n, begin + step))
         yield (
             rows,
-            arrays.where_computed(sweep_one(backend, DenseRectangle(slice(0, n_locations), rows))).astype(np.float64),
+            arrays.to_compute_device(sweep_one(backend, DenseRectangle(slice(0, n_locations), rows))).astype(
+                np.float64
+            ),
         )
 
 

@@ -128,4 +128,4 @@ def quadratic_forms(backend: Backend, weights: Weights | Array) -> Array:
     """w^T H w for each column w, in float32."""
     if not isinstance(weights, Weights):
         weights = arrays.asarray_like(weights, backend.problem.left.points)
-    return arrays.where_computed(sweep_one(backend, QuadraticForms(weights, dtype="float32")))
+    return arrays.to_compute_device(sweep_one(backend, QuadraticForms(weights, dtype="float32")))

@@ -135,14 +135,14 @@ class TopLabelECE:
     """`kcalib.top_label_ece`: the sum over bins of |sum of (correct - confidence)|, over n."""
 
     def __init__(self, data: Classification, n_bins: int) -> None:
-        p = arrays.where_computed(data.probabilities).astype(np.float64, copy=False)
+        p = arrays.to_compute_device(data.probabilities).astype(np.float64, copy=False)
         self._xp = xp = arrays.namespace(p)
         everyone, predicted = xp.arange(data.n), xp.argmax(p, axis=1)
         cumulative = cumulative_sums(p)
         self._data, self._n_bins = data, n_bins
         self._confidence = p[everyone, predicted]
         self._bin = bin_numbers(self._confidence, n_bins)
-        self._correct = predicted == arrays.where_computed(data.labels)
+        self._correct = predicted == arrays.to_compute_device(data.labels)
         # A uniform number gives the predicted class from here to there.
         self._from = xp.where(predicted > 0, cumulative[everyone, predicted - 1], 0.0)
         self._to, self._totals = cumulative[everyone, predicted], cumulative[:, -1]

@@ -15,7 +15,7 @@ import numpy as np
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_choice, check_integer
-from kcalib._backend.random import Weights, batches, weights_beside
+from kcalib._backend.random import Weights, batches, make_weights
 from kcalib._packing import Packed
 from kcalib._packing.variance import FiniteLaw, finite_law
 from kcalib._pairs.backends.diagonal import diagonal
@@ -93,20 +93,20 @@ class Bootstrap(AllPairs):
         n, count = task.n, int(self.n_resamples)
         counts = Weights("multinomial", n, count, seed)
         (forms,) = task.sweep(QuadraticForms(counts, dtype="float32"))
-        forms = arrays.to_host(arrays.where_computed(forms))
+        forms = arrays.to_host(arrays.to_compute_device(forms))
         linear = _count_products(_subtracted(task.moments), counts, task.options.threads)
         mean = float(_row_means(task.moments).mean())
         return from_draws(task, forms - linear + n**2 * mean, f"{count} Arcones-Gine bootstrap resamples")
 
 
 def _row_means(moments: MomentSums) -> Array:
-    own = arrays.where_computed(moments.diagonal)
-    return (arrays.where_computed(moments.row_sums) + own) / len(own)
+    own = arrays.to_compute_device(moments.diagonal)
+    return (arrays.to_compute_device(moments.row_sums) + own) / len(own)
 
 
 def _subtracted(moments: MomentSums) -> Array:
     """The vector v with c^T H~ c - c^T diag H~ = c^T H c - c^T v + n^2 mean, for counts c, which sum to n."""
-    own, row_means = arrays.where_computed(moments.diagonal), _row_means(moments)
+    own, row_means = arrays.to_compute_device(moments.diagonal), _row_means(moments)
     mean = float(row_means.mean())
     return 2 * len(own) * row_means + (own - 2 * row_means + mean)
 
@@ -207,7 +207,7 @@ def _multiplied(task: Task, packed: Packed, weights: Weights) -> np.ndarray:
     """sum_{i != j} w_i w_j H_ij for each replicate of the weights."""
     backend = task.backend_of(packed.problem)
     forms = arrays.to_host(quadratic_forms(backend, weights))
-    own = arrays.where_computed(diagonal(packed.problem, backend.threads or 1))
+    own = arrays.to_compute_device(diagonal(packed.problem, backend.threads or 1))
     if weights.kind == "rademacher":
         return forms - float(own.sum())
     return forms - _products(own, weights, task.options.threads, lambda w: w**2)
@@ -215,14 +215,14 @@ def _multiplied(task: Task, packed: Packed, weights: Weights) -> np.ndarray:
 
 def _multiplied_roots(finite: FiniteLaw, weights: Weights, at_once: int, task: Task) -> Iterator[Array]:
     """R^T L_i g_i, some draws at a time: as features, shape (n, draws * rank)."""
-    p = arrays.where_computed(finite.probabilities)
+    p = arrays.to_compute_device(finite.probabilities)
     finite = replace(finite, probabilities=p)
     xp, (top, _, rest) = arrays.namespace(p), finite.parts
     n, m = p.shape
     root, most = arrays.like(finite.narrow_root, p), xp.max(p, axis=1, keepdims=True)
     for begin in range(0, weights.n_replicates, at_once):
         end = min(weights.n_replicates, begin + at_once)
-        g = weights_beside(p, weights, begin, end, threads=task.options.threads).reshape(n, m, end - begin)
+        g = make_weights(p, weights, begin, end, threads=task.options.threads).reshape(n, m, end - begin)
         scaled = xp.sqrt(p)[:, :, None] * g
         of_top, of_others = (xp.where(mask[:, :, None], scaled, 0.0).sum(axis=1) for mask in (top, ~top))
         # sqrt(p) g - p <sqrt(p), g>, in which nothing cancels where p is near 1.

@@ -108,7 +108,7 @@ class Task:
     @cached_property
     def kernel_diagonal(self) -> Array:
         backend = self.kernel_backend
-        return arrays.where_computed(diagonal(backend.problem, backend.threads or 1))
+        return arrays.to_compute_device(diagonal(backend.problem, backend.threads or 1))
 
     @property
     def null_moments(self) -> NullMoments:

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 import kcalib
-from kcalib._backend.options import most_like
+from kcalib._backend.options import find_similar
 
 
 @dataclass(frozen=True)
@@ -105,5 +105,5 @@ def check_options(options: Mapping[str, Any], owner: str, known: list[str], refu
 
 def did_you_mean(word: str, words: list[str]) -> str:
     """Return the end of a message that suggests the most similar word."""
-    match = most_like(word, words)
+    match = find_similar(word, words)
     return "" if match is None else f", did you mean {match!r}?"

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from kcalib._backend.warnings import Told, kept, warn
+from kcalib._backend.warnings import WarningRecords, record_warnings, warn
 from kcalib._pairs.backends.base import Progress
 from kcalib._pairs.tiles import Tile
 from kcalib._version import __version__
@@ -294,10 +294,10 @@ def _submitted(
 
 def _call_there(
     function: Callable[..., T], options: Mapping[str, Any], stop: str, *args: Any, **kwargs: Any
-) -> tuple[T, Told]:
+) -> tuple[T, WarningRecords]:
     from distributed import Event, worker_client
 
-    with worker_client() as client, kept() as told:
+    with worker_client() as client, record_warnings() as told:
         made = function(*args, backend=_There(client, stop=Event(stop, client=client), **options), **kwargs)
     return made, told
 

@@ -30,7 +30,7 @@ class ForecastRecalibrator(Recalibrator):
         arrays.check_not_cuda(data.y, type(self).__name__)
         weight = np.ones(data.n)
         if data.sample_weight is not None:
-            weight = arrays.where_computed(data.sample_weight, np.float64)
+            weight = arrays.to_compute_device(data.sample_weight, np.float64)
         used = np.flatnonzero(weight > 0)
         given = data if len(used) == data.n else data.take(used)
         self._fit(given, weight[used] / weight[used].mean())

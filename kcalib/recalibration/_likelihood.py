@@ -97,27 +97,27 @@ def likelihood_of(prediction: Distribution, y: Array, weight: Array) -> Likeliho
 
 @likelihood_of.register
 def _(prediction: Normal, y: Array, weight: np.ndarray) -> Likelihood:
-    r = arrays.where_computed((y - prediction.expected_value()) / prediction.standard_deviation(), np.float64)
+    r = arrays.to_compute_device((y - prediction.expected_value()) / prediction.standard_deviation(), np.float64)
     return _of_energies(prediction, y, 0.5 * (r * r).sum(axis=1), prediction.n_dims / 2, weight)
 
 
 @likelihood_of.register
 def _(prediction: MultivariateNormal, y: Array, weight: np.ndarray) -> Likelihood:
-    factors, gaps = (arrays.where_computed(a, np.float64) for a in (prediction.scale_tril, y - prediction.mean))
+    factors, gaps = (arrays.to_compute_device(a, np.float64) for a in (prediction.scale_tril, y - prediction.mean))
     r = arrays.namespace(factors).linalg.solve(factors, gaps[:, :, None])[:, :, 0]
     return _of_energies(prediction, y, 0.5 * (r * r).sum(axis=1), prediction.n_dims / 2, weight)
 
 
 @likelihood_of.register
 def _(prediction: Laplace, y: Array, weight: np.ndarray) -> Likelihood:
-    energy = arrays.where_computed(abs(y[:, 0] - prediction.loc) / prediction.scale, np.float64)
+    energy = arrays.to_compute_device(abs(y[:, 0] - prediction.loc) / prediction.scale, np.float64)
     return _of_energies(prediction, y, energy, 1.0, weight)
 
 
 @likelihood_of.register
 def _(prediction: PowerExponential, y: Array, weight: np.ndarray) -> Likelihood:
-    z = arrays.where_computed((y[:, 0] - prediction.loc) / prediction.scale, np.float64)
-    xp, shape = arrays.namespace(z), arrays.where_computed(prediction.shape, np.float64)
+    z = arrays.to_compute_device((y[:, 0] - prediction.loc) / prediction.scale, np.float64)
+    xp, shape = arrays.namespace(z), arrays.to_compute_device(prediction.shape, np.float64)
     with np.errstate(over="ignore"):
         energy = 0.5 * abs(z) ** (2 * shape)
     reject(
@@ -130,15 +130,15 @@ def _(prediction: PowerExponential, y: Array, weight: np.ndarray) -> Likelihood:
 
 @likelihood_of.register
 def _(prediction: Beta, y: Array, weight: np.ndarray) -> Likelihood:
-    first, a, b = (arrays.where_computed(values, np.float64) for values in (y[:, 0], prediction.a, prediction.b))
+    first, a, b = (arrays.to_compute_device(values, np.float64) for values in (y[:, 0], prediction.a, prediction.b))
     xp = arrays.namespace(a)
     return _of_shares(xp.stack([a, b], axis=1), xp.stack([first, 1 - first], axis=1), weight)
 
 
 @likelihood_of.register
 def _(prediction: Dirichlet, y: Array, weight: np.ndarray) -> Likelihood:
-    shares = arrays.where_computed(y, np.float64)
-    alpha = arrays.where_computed(prediction.alpha, np.float64)
+    shares = arrays.to_compute_device(y, np.float64)
+    alpha = arrays.to_compute_device(prediction.alpha, np.float64)
     return _of_shares(alpha, shares / shares.sum(axis=1, keepdims=True), weight)
 
 
@@ -151,7 +151,7 @@ def _of_energies(prediction: Any, y: Array, energy: Array, shape: Any, weight: A
         return -shape * math.log(beta), -shape / beta, shape / beta**2
 
     targets = arrays.namespace(y).reshape(y, (prediction.n, *prediction.event_shape))
-    at_one = xp.where(weight > 0, -arrays.where_computed(prediction.log_density(targets), np.float64), 0.0)
+    at_one = xp.where(weight > 0, -arrays.to_compute_device(prediction.log_density(targets), np.float64), 0.0)
     return Likelihood(-energy, at_one - energy, cumulant, weight, shape)
 
 

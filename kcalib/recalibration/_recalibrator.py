@@ -139,11 +139,11 @@ class Given:
     @classmethod
     def of(cls, data: Classification, y_pred: Any, from_logits: bool) -> Given:
         """Samples with a weight."""
-        p = arrays.where_computed(data.probabilities, np.float64)
-        labels = arrays.where_computed(data.labels, np.int64)
+        p = arrays.to_compute_device(data.probabilities, np.float64)
+        labels = arrays.to_compute_device(data.labels, np.int64)
         weight = np.ones(data.n)
         if data.sample_weight is not None:
-            weight = arrays.where_computed(data.sample_weight, np.float64)
+            weight = arrays.to_compute_device(data.sample_weight, np.float64)
         used = weight > 0
         logits = two_columns(y_pred)[used] if from_logits else None
         weight = weight[used] / weight[used].mean()
@@ -211,7 +211,7 @@ class ClassRecalibrator(Recalibrator):
         self, y_true: Any, y_pred: Any, *, sample_weight: Any = None, classes: Any = None, from_logits: bool = False
     ) -> Self:
         self._check_parameters()
-        y_pred = arrays.collected(y_pred)
+        y_pred = arrays.compute_lazy(y_pred)
         if isinstance(y_pred, Categorical):
             y_pred, classes = unwrapped(y_pred, classes, from_logits)
         self._check_no_distribution(y_pred)
@@ -226,7 +226,7 @@ class ClassRecalibrator(Recalibrator):
     @on_their_gpu
     def transform(self, y_pred: Any, *, from_logits: bool = False) -> Any:
         self._check_fitted()
-        y_pred = arrays.collected(y_pred)
+        y_pred = arrays.compute_lazy(y_pred)
         if isinstance(y_pred, Categorical):
             p, classes = unwrapped(y_pred, None, from_logits)
             return Categorical(self.transform(p), classes)
@@ -316,7 +316,7 @@ def normalised(scores: np.ndarray) -> np.ndarray:
 
 def two_columns(y_pred: Any) -> np.ndarray:
     """Logits of all classes on the host, float64; where there is one column the first class has the logit 0."""
-    logits = arrays.where_computed(arrays.as_array(y_pred, "y_pred"), np.float64)
+    logits = arrays.to_compute_device(arrays.as_array(y_pred, "y_pred"), np.float64)
     if logits.ndim == 1 or logits.shape[1] == 1:
         second = logits.reshape(-1)
         logits = np.stack((np.zeros_like(second), second), axis=1)
@@ -351,7 +351,7 @@ def returned(q: Array, y_pred: Any) -> Array:
         q = arrays.namespace(q).reshape(q[:, 1], tuple(array.shape))
     if kind_of(array) == "f":
         q = arrays.namespace(q).astype(q, array.dtype, copy=False)
-    return arrays.restored(q, y_pred)
+    return arrays.to_original_library(q, y_pred)
 
 
 def checked_floor(floor: Any, others: str = "") -> float:

@@ -72,7 +72,7 @@ class Labels(Scalable):
         return replace(self.data, given=at_temperature(self.logits, temperature), losses=None)
 
     def likelihood(self) -> Likelihood:
-        logits, labels = arrays.where_computed(self.logits, np.float64), arrays.where_computed(self.data.labels)
+        logits, labels = arrays.to_compute_device(self.logits, np.float64), arrays.to_compute_device(self.data.labels)
         return of_labels(logits, labels, _weights(self.data, self.data.probabilities[:, 0]))
 
     def made_possible(self, floor: float | None) -> tuple[Labels, float | None]:
@@ -148,8 +148,8 @@ def family_of(prediction: Distribution) -> str:
 def _weights(data: Data, targets: Array) -> Array:
     """Weights of the samples, which are 1 unless others were given, where the targets are computed with."""
     if data.sample_weight is not None:
-        return arrays.where_computed(data.sample_weight, np.float64)
-    computed = arrays.where_computed(targets, np.float64)
+        return arrays.to_compute_device(data.sample_weight, np.float64)
+    computed = arrays.to_compute_device(targets, np.float64)
     return arrays.namespace(computed).ones_like(computed)
 
 

@@ -65,7 +65,7 @@ class SKCECriterion:
         if n < 2 or curvature <= 0:
             return None
         below, _, above = (
-            arrays.where_computed(m.row_sums, np.float64) + arrays.where_computed(m.diagonal, np.float64)
+            arrays.to_compute_device(m.row_sums, np.float64) + arrays.to_compute_device(m.diagonal, np.float64)
             for m in moments
         )
         slopes = (above - below) / (2 * STEP * n)

@@ -241,7 +241,7 @@ class Labelled(ABC):
 
     def losses(self, rows: np.ndarray, predictions: Any, score: str) -> np.ndarray:
         """Of predictions for some samples, one for each."""
-        return arrays.where_computed(self.scores[score](prepare(self.y[rows], predictions)), np.float64)
+        return arrays.to_compute_device(self.scores[score](prepare(self.y[rows], predictions)), np.float64)
 
     def total(self, rows: np.ndarray, predictions: Any, score: str) -> float:
         """The sum of these, with weights."""
@@ -326,20 +326,20 @@ def samples_of(data: Data, y_pred: Any, from_logits: bool) -> Labelled:
 @samples_of.register
 def _(data: Classification, y_pred: Any, from_logits: bool) -> Labelled:
     arrays.check_not_cuda(data.probabilities, "a choice of recalibrators")
-    predictions = two_columns(y_pred) if from_logits else arrays.where_computed(data.probabilities, np.float64)
-    return WithLabels(arrays.where_computed(data.labels, np.int64), predictions, from_logits, _weight_of(data))
+    predictions = two_columns(y_pred) if from_logits else arrays.to_compute_device(data.probabilities, np.float64)
+    return WithLabels(arrays.to_compute_device(data.labels, np.int64), predictions, from_logits, _weight_of(data))
 
 
 @samples_of.register
 def _(data: Forecasts, y_pred: Any, from_logits: bool) -> Labelled:
     arrays.check_not_cuda(data.y, "a choice of recalibrators")
     y, prediction = data.as_given()
-    return WithTargets(arrays.where_computed(y, np.float64), prediction, False, _weight_of(data))
+    return WithTargets(arrays.to_compute_device(y, np.float64), prediction, False, _weight_of(data))
 
 
 def _weight_of(data: Data) -> np.ndarray | None:
     weight = data.sample_weight
-    return None if weight is None else arrays.where_computed(weight, np.float64)
+    return None if weight is None else arrays.to_compute_device(weight, np.float64)
 
 
 @functools.singledispatch

@@ -97,7 +97,7 @@ class QuantileRecalibration(ForecastRecalibrator):
             )
 
     def _fit(self, given: Forecasts, weight: np.ndarray) -> None:
-        pit = arrays.where_computed(pit_values(*given.as_given(), seed=self.seed), np.float64)
+        pit = arrays.to_compute_device(pit_values(*given.as_given(), seed=self.seed), np.float64)
         order = np.argsort(pit, kind="stable")
         self.pit_ = np.clip(pit[order], 0.0, 1.0)
         self.levels_ = np.cumsum(weight[order]) / (len(pit) + 1)

@@ -118,10 +118,10 @@ class ScaleCalibration(ForecastRecalibrator):
 def standardised(prediction: Any, y: Any) -> np.ndarray:
     """(y - mean) / standard deviation, shape (n, d); of correlated normal distributions by their Cholesky factors."""
     if isinstance(prediction, MultivariateNormal):
-        factors, gaps = (arrays.where_computed(a, np.float64) for a in (prediction.scale_tril, y - prediction.mean))
+        factors, gaps = (arrays.to_compute_device(a, np.float64) for a in (prediction.scale_tril, y - prediction.mean))
         return np.asarray(np.linalg.solve(factors, gaps[:, :, None])[:, :, 0])
     mean, deviation = prediction.expected_value(), prediction.standard_deviation()
-    gaps, unit = arrays.where_computed(y - mean, np.float64), arrays.where_computed(deviation, np.float64)
+    gaps, unit = arrays.to_compute_device(y - mean, np.float64), arrays.to_compute_device(deviation, np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(gaps / unit)
 

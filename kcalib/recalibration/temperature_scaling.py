@@ -196,7 +196,7 @@ class TemperatureScaling(Recalibrator):
         floor = None if self.floor is None else checked_floor(self.floor, ", or None")
         if self.criterion == "likelihood":
             _check_unused(kernel=self.kernel, target_kernel=self.target_kernel)
-        y_pred = arrays.collected(y_pred)
+        y_pred = arrays.compute_lazy(y_pred)
         if isinstance(y_pred, Categorical):
             y_pred, classes = unwrapped(y_pred, classes, from_logits)
         elif isinstance(y_pred, Distribution) and tempered.dispatch(type(y_pred)) is tempered.dispatch(object):
@@ -226,7 +226,7 @@ class TemperatureScaling(Recalibrator):
     @on_their_gpu
     def transform(self, y_pred: Any, *, from_logits: bool = False) -> Any:
         self._check_fitted()
-        y_pred = arrays.collected(y_pred)
+        y_pred = arrays.compute_lazy(y_pred)
         if isinstance(y_pred, Categorical):
             p, classes = unwrapped(y_pred, None, from_logits)
             return Categorical(self.transform(p), classes)

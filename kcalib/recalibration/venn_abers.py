@@ -115,7 +115,7 @@ class VennAbers(OneVsRest):
             As `transform`.
         """
         self._check_fitted()
-        y_pred = arrays.collected(y_pred)
+        y_pred = arrays.compute_lazy(y_pred)
         if isinstance(y_pred, Categorical):
             y_pred, _ = unwrapped(y_pred, None, from_logits)
         _, given = self._unlabelled(y_pred, from_logits)

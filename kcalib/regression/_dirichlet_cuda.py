@@ -11,7 +11,7 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.cuda import Program, defined, tensor_float
+from kcalib._backend.cuda import Program, define, tensor_float
 
 FILES = ("include/kcalib/math.h", "include/kcalib/log_gamma.h", "cuda/dirichlet.cu")
 TILE, LANES = 64, 16  # of a block: queries, also of training samples, and rows or columns of its threads
@@ -26,7 +26,7 @@ SUMS_BYTES = 2**28  # of the sums of a launch
 def program(dtype: str) -> Program:
     """Return what is compiled: costs and weights are in "float64" or "float32"."""
     real = f"-DKCALIB_REAL={'float' if dtype == 'float32' else 'double'}"
-    return Program(FILES, (real, *defined(TILE=TILE, LANES=LANES)))
+    return Program(FILES, (real, *define(TILE=TILE, LANES=LANES)))
 
 
 PROGRAMS = {dtype: program(dtype) for dtype in ("float64", "float32")}

@@ -55,8 +55,8 @@ class Problem:
     @classmethod
     def of(cls, data: Classification, lens: Lens) -> Problem:
         points, residuals = points_and_residuals(data)
-        simplex, residuals = (arrays.where_computed(a, np.float64) for a in (points, residuals))
-        labels = arrays.where_computed(data.labels, np.int64)
+        simplex, residuals = (arrays.to_compute_device(a, np.float64) for a in (points, residuals))
+        labels = arrays.to_compute_device(data.labels, np.int64)
         if lens.is_scalar:
             # 1 - c is the other probability: a difference would have lost its digits.
             right = arrays.namespace(simplex).where(labels == 1, simplex[:, 0], -simplex[:, 1])
@@ -312,7 +312,7 @@ class CalibrationFunction(Parametrised):
 
 def restore(values: Array, original: Any) -> Array:
     """Return values on a GPU in the library of their predictions, and NumPy arrays unchanged."""
-    return values if arrays.is_host(values) else arrays.restored(values, original)
+    return values if arrays.is_host(values) else arrays.to_original_library(values, original)
 
 
 def diagonal(features: Array, core: Array | None) -> Array:

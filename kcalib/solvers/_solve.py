@@ -279,7 +279,7 @@ def _make_judge(accept: Callable[[Array, Array], bool], right_sides: Any) -> Jud
 
 def _restore(array: Array, right_sides: Any) -> Array:
     """Return an array on a GPU in the library of the right sides, and NumPy arrays unchanged."""
-    return array if arrays.is_host(array) else arrays.restored(array, right_sides)
+    return array if arrays.is_host(array) else arrays.to_original_library(array, right_sides)
 
 
 def _describe_place(array: Array) -> str:

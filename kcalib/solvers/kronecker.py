@@ -167,7 +167,7 @@ class Kronecker:
         is_path = not isinstance(shift, Real)
         values = path if is_path else path[0]
         if not arrays.is_host(values):
-            values = arrays.restored(values, original)
+            values = arrays.to_original_library(values, original)
         if is_path:
             return KroneckerSolution(values, shifts, residuals, self.method, self.truncated)
         return KroneckerSolution(values, float(shifts[0]), float(residuals[0]), self.method, self.truncated)

@@ -171,7 +171,9 @@ class FourierFeatures:
         no_factors = np.empty((0, count, points.shape[1])), np.empty((0, count))
         columns = right if self.linear is None else np.concatenate([self.linear * points, right], axis=1)
         feature_map = FeatureMap(frequencies, sizes, *no_factors, np.zeros(count, dtype=np.int64))
-        return NormalEquations.from_gram(gram(feature_map, points, arrays.compact(columns, np.float64)), right.shape[1])
+        return NormalEquations.from_gram(
+            gram(feature_map, points, arrays.as_compact(columns, np.float64)), right.shape[1]
+        )
 
     def without_group(self, group: int, n_groups: int, dimension: int) -> np.ndarray:
         """Return scales of features that leave out every `n_groups`-th frequency and weight the others up."""

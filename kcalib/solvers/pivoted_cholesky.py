@@ -120,7 +120,7 @@ def pivoted_cholesky(
         if pivoting == "greedy" and block_size > 1:
             raise ValueError(f"`block_size` is {block_size}, but greedy pivots come one at a time; leave it out")
     low = partial_cholesky(matrix, rank, tol=tol, greedy=pivoting == "greedy", block_size=block_size, seed=seed)
-    return low if arrays.is_host(low.factor) else replace(low, factor=arrays.restored(low.factor, operator))
+    return low if arrays.is_host(low.factor) else replace(low, factor=arrays.to_original_library(low.factor, operator))
 
 
 def partial_cholesky(

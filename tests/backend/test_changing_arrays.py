@@ -13,7 +13,7 @@ from libraries import library
 
 from kcalib import _native
 from kcalib._backend import arrays
-from kcalib._backend.random import cumulative_sums, draw_labels, drawn_labels
+from kcalib._backend.random import cumulative_sums, draw_label_batches, draw_labels
 from kcalib._input.labels import prepare
 from kcalib.bandwidth import _median_on_a_line
 
@@ -84,7 +84,7 @@ def test_labels_drawn_from_rows_that_are_anything_are_classes(m: int) -> None:
     with np.errstate(all="ignore"):
         cumulative = cumulative_sums(p)
         drawn = [draw_labels(cumulative, np.full(300, u)) for u in (0.0, 0.5, 1 - 2.0**-53)]
-        drawn += list(drawn_labels(p, 20, 0, at_once=16, threads=1))
+        drawn += list(draw_label_batches(p, 20, 0, at_once=16, threads=1))
     for labels in drawn:
         assert labels.min() >= 0 and labels.max() < m
 

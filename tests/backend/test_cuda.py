@@ -21,7 +21,7 @@ from kcalib import _packing
 from kcalib import kernels as K
 from kcalib._backend import threads
 from kcalib._backend.cuda import OPTIONS, Program, layout_check, struct
-from kcalib._backend.random import KINDS, Weights, drawn_weights, weights_program
+from kcalib._backend.random import KINDS, Weights, draw_on_device, weights_program
 from kcalib._backend.segments import segments_program
 from kcalib._input.labels import prepare
 from kcalib._pairs.backends import cuda, cuda_layout, rectangles
@@ -93,7 +93,7 @@ def test_weights_compile(dtype, architecture):
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_have_the_bits_of_the_compiled_core(cupy, kind, dtype):
     weights = Weights(kind, 1000, 140, 2**63 + 12345)
-    found = drawn_weights(weights, 61, 135, 80, dtype).get()
+    found = draw_on_device(weights, 61, 135, 80, dtype).get()
     np.testing.assert_array_equal(found[:, :74], weights.values(61, 135, dtype))
     assert not found[:, 74:].any()
 

@@ -18,10 +18,10 @@ import pytest
 from problems import KERNELS, softmax_problem
 
 from kcalib import _packing
-from kcalib._backend.random import KINDS, RandomNumbers, Weights, drawn_labels
+from kcalib._backend.random import KINDS, RandomNumbers, Weights, draw_label_batches
 from kcalib._backend.segments import Segments
 from kcalib._input.labels import prepare
-from kcalib._pairs.backends.cuda import CudaBackend, drawn_weights
+from kcalib._pairs.backends.cuda import CudaBackend, draw_on_device
 from kcalib._pairs.backends.sorted_cuda import SortedPlaces, group_sums
 from kcalib._pairs.backends.sorted_line import SortedBackend
 from kcalib._pairs.problem import Factor, Mixtures, PairProblem, Side, Term
@@ -131,7 +131,7 @@ def random_numbers(cupy: Any) -> Arrays:
     _, p = softmax_problem(300, 5)
     generator = np.random.Generator(np.random.Philox(3))
     integers = RandomNumbers(generator, cupy.asarray(p)).integers(3 * 2**29, 700)  # half as many again are refused
-    return [integers, *drawn_labels(cupy.asarray(p), 4, 3, at_once=3)]
+    return [integers, *draw_label_batches(cupy.asarray(p), 4, 3, at_once=3)]
 
 
 def poisson_draws(cupy: Any) -> Arrays:
@@ -140,7 +140,7 @@ def poisson_draws(cupy: Any) -> Arrays:
 
 def weights(cupy: Any) -> Arrays:
     return [
-        drawn_weights(Weights(kind, 300, 5, 3), 1, 4, 4, dtype) for kind in KINDS for dtype in ("float64", "float32")
+        draw_on_device(Weights(kind, 300, 5, 3), 1, 4, 4, dtype) for kind in KINDS for dtype in ("float64", "float32")
     ]
 
 

@@ -61,14 +61,14 @@ class TestOtherLibraries:
         original = tensor(np.zeros(3), 1)
         with cupy.cuda.Device(1):
             result = cupy.asarray([[1.0, 2.0], [3.0, 4.0]])
-            back = arrays.restored(result, original)
+            back = arrays.to_original_library(result, original)
             assert type(back) is type(original)
             assert back.__dlpack_device__() == (2, 1)
             assert back.on_host().tolist() == [[1, 2], [3, 4]]
             if type(back).__name__ == "CudaTensor":  # the other stand-in copies
                 assert back.on_host().ctypes.data == result._a.ctypes.data
-            assert arrays.restored(result.T, original).on_host().tolist() == [[1, 3], [2, 4]]
-            assert arrays.restored(result, result) is result
+            assert arrays.to_original_library(result.T, original).on_host().tolist() == [[1, 3], [2, 4]]
+            assert arrays.to_original_library(result, result) is result
 
     def test_bfloat16_becomes_float32_in_its_library(self, cupy, tensor):
         y, p = softmax_problem(30, 3)
@@ -679,7 +679,7 @@ class TestRealGPU:
         }
         assert array.data.ptr == address[library]()
         with array.device:
-            back = arrays.restored(array * 2, original)
+            back = arrays.to_original_library(array * 2, original)
         assert type(back) is type(original)
         assert arrays.to_host(back).tolist() == [[0, 2, 4], [6, 8, 10]]
         assert cupy.cuda.Device().id == before

@@ -15,7 +15,7 @@ from problems import instruction_sets
 from scipy import stats
 
 from kcalib import _native
-from kcalib._backend.random import KINDS, Weights, drawn_labels
+from kcalib._backend.random import KINDS, Weights, draw_label_batches
 
 HEADERS = Path(__file__).parents[2] / "src/include"
 SEEDS = (2**32 + 5, 2**64 - 1)
@@ -323,5 +323,5 @@ def test_drawn_labels_are_those_of_numpy(n, m, draws):
     p[0] = np.eye(m)[m - 1]
     expected = labels_by_numpy(p, draws, 11)
     for at_once, threads, rows in ((draws, 1, p), (5, 3, p), (1, 2, np.asfortranarray(p))):
-        found = np.concatenate([*drawn_labels(rows, draws, 11, at_once=at_once, threads=threads)], axis=1)
+        found = np.concatenate([*draw_label_batches(rows, draws, 11, at_once=at_once, threads=threads)], axis=1)
         np.testing.assert_array_equal(found, expected)

@@ -18,7 +18,7 @@ def test_sums_are_exact_in_any_order():
         forth = forth + WideSums.of(row)
     for row in values[::-1]:
         back = WideSums.of(row) + back
-    assert forth == back == WideSums.of_named("a", forth.named("a"))
+    assert forth == back == WideSums.from_arrays("a", forth.to_arrays("a"))
     exact = [sum(map(Fraction, column)) for column in values.T.tolist()]
     assert forth.to_float().tolist() == [float(one) for one in exact]
 

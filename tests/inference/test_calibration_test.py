@@ -21,7 +21,7 @@ from problems import before_permutation, named_method, psd_matrix, softmax_probl
 
 import kcalib
 from kcalib import _packing, methods
-from kcalib._backend.random import Weights, drawn_labels
+from kcalib._backend.random import Weights, draw_label_batches
 from kcalib._input.labels import prepare
 from kcalib.estimators.skce import PairOptions
 from kcalib.inference import calibration_test, distribution_free
@@ -76,20 +76,20 @@ def test_exact_is_the_share_of_drawn_labels():
         result = kcalib.calibration_test(
             y, p, method=methods.Exact(n_resamples=49), seed=7, kernel=KERNEL, target_kernel=target
         )
-        (labels,) = drawn_labels(p, 49, 7, at_once=100)
+        (labels,) = draw_label_batches(p, 49, 7, at_once=100)
         draws = [oracle.unbiased(dense(column, p, matrix=m_matrix)) for column in labels.T]
         assert result.pvalue == pytest.approx((1 + np.sum(draws >= np.float64(result.estimate))) / 50)
 
 
 def test_drawn_labels_have_the_predicted_shares_and_do_not_depend_on_the_batch():
     p = np.array([[0.2, 0.0, 0.5, 0.3], [0.0, 1.0, 0.0, 0.0]])
-    labels = np.concatenate(list(drawn_labels(p, 4000, 5, at_once=4000)), axis=1)
+    labels = np.concatenate(list(draw_label_batches(p, 4000, 5, at_once=4000)), axis=1)
     for shares, row in zip(p, labels, strict=True):
         counts = np.bincount(row, minlength=4)
         for share, count in zip(shares, counts, strict=True):
             low, high = scipy.stats.binom(4000, share).interval(1 - 1e-5) if 0 < share < 1 else (4000 * share,) * 2
             assert low <= count <= high
-    again = np.concatenate(list(drawn_labels(p, 4000, 5, at_once=7)), axis=1)
+    again = np.concatenate(list(draw_label_batches(p, 4000, 5, at_once=7)), axis=1)
     assert np.array_equal(labels, again)
 
 

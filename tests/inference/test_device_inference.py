@@ -18,10 +18,10 @@ from kcalib._backend.random import (
     Weights,
     batches,
     cumulative_sums,
+    draw_label_batches,
     draw_labels,
-    drawn_labels,
+    make_weights,
     philox_program,
-    weights_beside,
 )
 from kcalib._backend.segments import Segments, segments_program
 from kcalib.distributions import Normal
@@ -88,9 +88,9 @@ def test_other_generators_come_from_the_host(cupy):
 def test_drawn_labels_are_those_of_the_host(cupy, m):
     _, p = softmax_problem(270, m, seed=m)
     p[::7] = np.eye(m)[np.arange(270)[::7] % m]  # of probability 0 none is drawn
-    expected = np.concatenate(list(drawn_labels(p, 11, 4, at_once=11)), axis=1)
+    expected = np.concatenate(list(draw_label_batches(p, 11, 4, at_once=11)), axis=1)
     with emulated_cupy.stays_on_device(0):
-        found = list(drawn_labels(cupy.asarray(p), 11, 4, at_once=4))
+        found = list(draw_label_batches(cupy.asarray(p), 11, 4, at_once=4))
     np.testing.assert_array_equal(np.concatenate([labels.get() for labels in found], axis=1), expected)
 
 
@@ -110,8 +110,8 @@ def test_labels_at_the_steps_of_the_cumulative_sums(cupy):
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_are_those_of_the_host(cupy, kind):
     weights = Weights(kind, 70, 11, 8)
-    np.testing.assert_array_equal(weights_beside(cupy.zeros(1), weights, 2, 5).get(), weights.values(2, 5))
-    assert isinstance(weights_beside(np.zeros(1), weights), np.ndarray)
+    np.testing.assert_array_equal(make_weights(cupy.zeros(1), weights, 2, 5).get(), weights.values(2, 5))
+    assert isinstance(make_weights(np.zeros(1), weights), np.ndarray)
     parts = [(begin, end, part.get()) for begin, end, part in batches(cupy.zeros(1), weights, 4 * 8 * 70)]
     assert [part[:2] for part in parts] == [(0, 4), (4, 8), (8, 11)]
     np.testing.assert_array_equal(np.concatenate([part[2] for part in parts], axis=1), weights.values())

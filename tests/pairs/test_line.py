@@ -20,7 +20,7 @@ from problems import (
 
 from kcalib import _native, _packing
 from kcalib import kernels as K
-from kcalib._backend.random import BinaryDraws, Weights, drawn_labels
+from kcalib._backend.random import BinaryDraws, Weights, draw_label_batches
 from kcalib._input.labels import prepare
 from kcalib._pairs.backends.cpu import CpuBackend
 from kcalib._pairs.backends.sorted_line import SortedBackend
@@ -318,7 +318,7 @@ def test_labels_drawn_as_bits_are_the_drawn_labels(n):
     """A label that is another one changes the totals, also where the residual of the right one is 0."""
     p = of_unusual_rows(n, 0)
     draws, order = 19, np.argsort(p[:, 1], kind="stable")
-    labels = np.concatenate(list(drawn_labels(p, draws, 3, at_once=7)), axis=1)
+    labels = np.concatenate(list(draw_label_batches(p, draws, 3, at_once=7)), axis=1)
     of_bits = BinaryDraws.of(p, draws, 3)
     given = np.stack([-p[order, 1], p[order, 0]])[:, None, :]
     terms = [(3.0, polynomial, given) for polynomial in (np.ones(1), np.array([1.0, 2.0]))]

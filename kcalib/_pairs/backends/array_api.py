@@ -16,7 +16,7 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_choice
-from kcalib._backend.random import Weights, drawn_weights
+from kcalib._backend.random import Weights, draw_on_device
 from kcalib._pairs.backends.base import Backend
 from kcalib._pairs.backends.device_mixtures import uploaded
 from kcalib._pairs.backends.digits import powers_of_two
@@ -108,7 +108,7 @@ class ArrayApiBackend(Backend):
         xp, weights, points = self._xp, reduction.weights, self.problem.left.points
         dtype = getattr(xp, reduction.dtype)
         if isinstance(weights, Weights) and arrays.is_cuda(points):
-            weights = drawn_weights(weights, 0, weights.n_replicates, weights.n_replicates, reduction.dtype)
+            weights = draw_on_device(weights, 0, weights.n_replicates, weights.n_replicates, reduction.dtype)
         elif isinstance(weights, Weights):
             weights = arrays.like(weights.values(dtype=reduction.dtype), points, dtype=dtype)
         w = xp.astype(weights, dtype)

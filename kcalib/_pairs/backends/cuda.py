@@ -22,7 +22,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.cuda import Program, struct, tensor_float
 from kcalib._backend.options import check_choice
-from kcalib._backend.random import Weights, drawn_weights
+from kcalib._backend.random import Weights, draw_on_device
 from kcalib._pairs.backends import rectangles
 from kcalib._pairs.backends.base import Backend
 from kcalib._pairs.backends.cuda_layout import (
@@ -414,7 +414,7 @@ class CudaBackend(Backend):
 
     def _weights(self, weights: Array | Weights, begin: int, end: int, dtype: str) -> Array:
         if isinstance(weights, Weights):
-            return drawn_weights(weights, begin, end, end - begin, dtype, _padded(weights.n, dtype))
+            return draw_on_device(weights, begin, end, end - begin, dtype, _padded(weights.n, dtype))
         return self._panel(self._xp.asarray(weights[:, begin:end]), dtype)
 
     # Launches

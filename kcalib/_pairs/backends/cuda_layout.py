@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from kcalib._backend.arrays import Array
-from kcalib._backend.cuda import Program, defined, layout_check
+from kcalib._backend.cuda import Program, define, layout_check
 from kcalib._pairs.backends.device_mixtures import MIXTURE_NUMBERS, mixture_files
 from kcalib._pairs.problem import PairProblem
 
@@ -22,7 +22,7 @@ FUNCTIONS = {
 }
 # Rows and columns of a tile, threads along each of them, features in shared memory and counts at a time.
 TILE, LANES, FEATURES, THRESHOLDS = 64, 16, 16, 8
-SIZES = defined(TILE=TILE, LANES=LANES, FEATURES=FEATURES, THRESHOLDS=THRESHOLDS)
+SIZES = define(TILE=TILE, LANES=LANES, FEATURES=FEATURES, THRESHOLDS=THRESHOLDS)
 # What pairs.cu is passed: the structs of problem.cuh.
 POINTER, SIZE = np.uintp, np.int64
 SIDE = np.dtype(

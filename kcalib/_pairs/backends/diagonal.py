@@ -27,7 +27,7 @@ def diagonal(problem: PairProblem, threads: int = 1) -> Array:
 def square_norms(vectors: Array, threads: int) -> Array:
     """|v_i|^2 of the rows, float64; `threads` on the host."""
     if arrays.is_host(vectors):
-        return _native.square_norms(arrays.compact(vectors, vectors.dtype), threads)
+        return _native.square_norms(arrays.as_compact(vectors, vectors.dtype), threads)
     xp = arrays.namespace(vectors)
     vectors = xp.astype(vectors, xp.float64, copy=False)
     return xp.sum(vectors * vectors, axis=1)

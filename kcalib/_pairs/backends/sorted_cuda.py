@@ -17,8 +17,8 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._backend.cuda import Program, defined
-from kcalib._backend.random import Weights, drawn_weights
+from kcalib._backend.cuda import Program, define
+from kcalib._backend.random import Weights, draw_on_device
 
 CHUNK, PIECE, THRESHOLDS = 32, 32, 8  # what a thread has: points or nodes, numbers, and counts
 COLUMNS = 4  # of a thread, where there are several
@@ -42,11 +42,11 @@ class LineTerm(Protocol):
 
 def scan_program(degree: int, columns: int) -> Program:
     """What scans polynomials of a degree, `columns` columns a thread."""
-    return Program(("include/kcalib/math.h", "cuda/line.cu"), defined(DEGREE=degree, COLUMNS=columns, CHUNK=CHUNK))
+    return Program(("include/kcalib/math.h", "cuda/line.cu"), define(DEGREE=degree, COLUMNS=columns, CHUNK=CHUNK))
 
 
 def places_program() -> Program:
-    return Program(("include/kcalib/math.h", "cuda/places.cu"), defined(PIECE=PIECE, THRESHOLDS=THRESHOLDS))
+    return Program(("include/kcalib/math.h", "cuda/places.cu"), define(PIECE=PIECE, THRESHOLDS=THRESHOLDS))
 
 
 def off_line(points: Array) -> float:
@@ -137,7 +137,7 @@ class DeviceOrder:
             return self._forms(terms, xp.ascontiguousarray(xp.asarray(weights, dtype=xp.float64)))
         step = max(COLUMNS, WEIGHTS_BYTES // (8 * n) // COLUMNS * COLUMNS)
         ranges = [(b, min(b + step, weights.n_replicates)) for b in range(0, weights.n_replicates, step)]
-        parts = [self._forms(terms, drawn_weights(weights, b, e, e - b, "float64")) for b, e in ranges]
+        parts = [self._forms(terms, draw_on_device(weights, b, e, e - b, "float64")) for b, e in ranges]
         return xp.concat(parts)
 
     def _forms(self, terms: Sequence[LineTerm], values: Array) -> Array:

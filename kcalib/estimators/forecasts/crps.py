@@ -253,13 +253,13 @@ def _crps_of_counts(data: Forecasts, prediction: Poisson | NegativeBinomial) -> 
     """
     y = targets_of(data)[:, 0]
     xp = arrays.namespace(y)
-    f = xp.exp(arrays.where_computed(prediction.log_density(data.y[:, 0])))
+    f = xp.exp(arrays.to_compute_device(prediction.log_density(data.y[:, 0])))
     if isinstance(prediction, Poisson):
-        m = arrays.where_computed(prediction.rate)
+        m = arrays.to_compute_device(prediction.rate)
         a = xp.zeros_like(m)
         half = m * (special(m).i0e(2 * m) + special(m).i1e(2 * m))
     else:
-        m, a = arrays.where_computed(prediction.mean), arrays.where_computed(prediction.dispersion)
+        m, a = arrays.to_compute_device(prediction.mean), arrays.to_compute_device(prediction.dispersion)
         half = _half_gap_of_negative_binomial(m, a)
     return (y - m) * (2 * cdf_at(data, y) - 1) + 2 * m * (1 + a * y) * f - half
 

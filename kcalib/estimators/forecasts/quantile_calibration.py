@@ -17,7 +17,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import SEED, check_fraction, check_integer, check_seed
-from kcalib._backend.special import brought
+from kcalib._backend.special import to_device_of
 from kcalib._input.forecasts import Forecasts
 from kcalib.distributions import Distribution
 from kcalib.estimators.bands import Band
@@ -190,7 +190,7 @@ def pit_of(data: Forecasts, seed: int) -> Array:
 def pit_at(data: Forecasts, uniform: np.ndarray) -> Array:
     """The same from these uniform numbers, which those of counts and samples are randomised with, shape (n,)."""
     y, prediction = numbers_of(data, "PIT values are"), data.prediction
-    xp, uniform = arrays.namespace(y), brought(uniform, y)
+    xp, uniform = arrays.namespace(y), to_device_of(uniform, y)
     atoms = samples_of(data)
     if atoms is not None:
         size = 1 / xp.sum(atoms.weights**2, axis=1)  # S for equal weights
@@ -215,7 +215,7 @@ def curve_of(
     ascending = xp.sort(pit)
     return curve_at(
         levels,
-        arrays.to_host(xp.searchsorted(ascending, brought(levels, pit), side="right")) / n,
+        arrays.to_host(xp.searchsorted(ascending, to_device_of(levels, pit), side="right")) / n,
         _histogram(ascending) / n,
         n,
         confidence_level,

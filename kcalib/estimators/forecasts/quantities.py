@@ -39,7 +39,7 @@ def mean_of(data: Forecasts, values: Array) -> float:
     xp = arrays.namespace(values)
     if data.sample_weight is None:
         return float(xp.mean(values))
-    weights = arrays.where_computed(data.sample_weight)
+    weights = arrays.to_compute_device(data.sample_weight)
     used = weights > 0  # a score may be infinite
     values, weights = values[used], weights[used]
     return float(xp.sum(values * weights) / xp.sum(weights))
@@ -47,7 +47,7 @@ def mean_of(data: Forecasts, values: Array) -> float:
 
 def means_of(data: Forecasts) -> Array:
     """Means of the predictions, shape (n, d)."""
-    return arrays.where_computed(data.prediction.expected_value(), np.float64)
+    return arrays.to_compute_device(data.prediction.expected_value(), np.float64)
 
 
 def has_density(prediction: Distribution) -> bool:
@@ -80,11 +80,11 @@ def cdf_at(data: Forecasts, x: Array) -> Array:
     """P(Z <= x) at one number for each sample, shape (n,)."""
     prediction: Any = data.prediction
     shape = (data.n, *prediction.event_shape)
-    return arrays.where_computed(prediction.cdf(arrays.like(x.reshape(shape), data.y, data.y.dtype))).reshape(-1)
+    return arrays.to_compute_device(prediction.cdf(arrays.like(x.reshape(shape), data.y, data.y.dtype))).reshape(-1)
 
 
 def targets_of(data: Forecasts) -> Array:
-    return arrays.where_computed(data.y, np.float64)
+    return arrays.to_compute_device(data.y, np.float64)
 
 
 def event_of(data: Forecasts) -> Any:
@@ -97,7 +97,7 @@ def components_of(prediction: Distribution) -> Components | None:
     if c is None:
         return None
     fields = (c.weights, c.locations, c.scales)
-    return Components(c.family, *(None if a is None else arrays.where_computed(a, np.float64) for a in fields))
+    return Components(c.family, *(None if a is None else arrays.to_compute_device(a, np.float64) for a in fields))
 
 
 def draws_of(data: Forecasts) -> Array:
@@ -110,7 +110,7 @@ def draws_of(data: Forecasts) -> Array:
         data.y,
     )
     draws = data.prediction.quasi_sample(N_DRAWS, seed=DRAW_SEED)
-    return arrays.where_computed(draws, np.float64).reshape(data.n, N_DRAWS, data.n_dims)
+    return arrays.to_compute_device(draws, np.float64).reshape(data.n, N_DRAWS, data.n_dims)
 
 
 def samples_of(data: Forecasts) -> Components | None:
@@ -124,7 +124,7 @@ def samples_of(data: Forecasts) -> Components | None:
 def quantiles_of(data: Forecasts, levels: np.ndarray) -> Array:
     """inf {x: F(x) >= level}, shape (n, k)."""
     if hasattr(data.prediction, "quantile"):
-        return arrays.where_computed(data.prediction.quantile(levels), np.float64)
+        return arrays.to_compute_device(data.prediction.quantile(levels), np.float64)
     draws = draws_of(data)[:, :, 0]
     if not arrays.is_host(draws):
         return Samples(draws).quantile(levels)

@@ -13,7 +13,7 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.special import brought
+from kcalib._backend.special import to_device_of
 from kcalib._input.forecasts import Forecasts
 from kcalib.distributions import Distribution
 from kcalib.estimators.forecasts.quantities import (
@@ -107,11 +107,11 @@ def log_score_values(data: Forecasts) -> Array:
             "log score; use kcalib.crps, or fit a density to the samples"
         )
     prediction: Any = data.prediction
-    return -arrays.where_computed(prediction.log_density(event_of(data)), np.float64)
+    return -arrays.to_compute_device(prediction.log_density(event_of(data)), np.float64)
 
 
 def pinball_values(data: Forecasts, levels: np.ndarray) -> Array:
     """Pinball loss of each sample, averaged over levels, shape (n,)."""
     y = numbers_of(data, "the pinball loss is")[:, None]
-    gap, levels, xp = y - quantiles_of(data, levels), brought(levels, y), arrays.namespace(y)
+    gap, levels, xp = y - quantiles_of(data, levels), to_device_of(levels, y), arrays.namespace(y)
     return xp.mean(xp.where(gap > 0, levels * gap, (levels - 1) * gap), axis=1)

@@ -42,7 +42,7 @@ class _Gaps:
 
     @classmethod
     def of(cls, data: Classification, n_bins: int) -> _Gaps:
-        confidence, correct = (arrays.where_computed(a).astype(np.float64) for a in top_label(data))
+        confidence, correct = (arrays.to_compute_device(a).astype(np.float64) for a in top_label(data))
         xp = arrays.namespace(confidence)
         bins, gaps, n = bin_numbers(confidence, n_bins), correct - confidence, data.n
         occupied, position = xp.unique(bins, return_inverse=True)

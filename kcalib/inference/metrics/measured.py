@@ -155,7 +155,7 @@ def without_own(tile: Array, begin: int) -> Array:
 
     They are written to the tile given, where it can be.
     """
-    tile = arrays.where_computed(tile)
+    tile = arrays.to_compute_device(tile)
     tile = np.require(tile, np.float64, "W") if arrays.is_host(tile) else tile.astype(np.float64, copy=False)
     own = arrays.namespace(tile).arange(tile.shape[0])
     tile[own, begin + own] = 0.0

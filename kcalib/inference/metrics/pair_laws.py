@@ -74,7 +74,7 @@ def _finite_laws(data: Sequence[Data], packed: Sequence[Packed], rows: np.ndarra
         law = finite_law(model.take(arrays.like(rows, model.reference)), own)
         if law is None:
             return None
-        laws.append(replace(law, probabilities=arrays.where_computed(law.probabilities).astype(np.float64)))
+        laws.append(replace(law, probabilities=arrays.to_compute_device(law.probabilities).astype(np.float64)))
     widest = max(laws, key=lambda law: int(law.probabilities.shape[1]))
     m = int(widest.probabilities.shape[1])
     xp = arrays.namespace(widest.probabilities)

@@ -50,7 +50,7 @@ class BrierScore(Metric):
 
     def measure(self, data: Sequence[Any], confidence_level: float, options: SharedOptions) -> Measured:
         scale = 0.5 if data[0].m == 2 else 1.0
-        losses = [scale * arrays.where_computed(square_residuals(model)) for model in data]
+        losses = [scale * arrays.to_compute_device(square_residuals(model)) for model in data]
         return means(losses, confidence_level, *brier_law(data))
 
 
@@ -61,7 +61,7 @@ class LogLoss(Metric):
     name: ClassVar[str] = "log_loss"
 
     def measure(self, data: Sequence[Any], confidence_level: float, options: SharedOptions) -> Measured:
-        losses = [arrays.where_computed(log_losses(model)) for model in data]
+        losses = [arrays.to_compute_device(log_losses(model)) for model in data]
         limits, possible = log_loss_law(data)
         largest = max(float(values.max()) for values in losses)  # of logits it can be more than a probability's
         return means(losses, confidence_level, limits._replace(high=max(limits.high, largest)), possible)
@@ -120,8 +120,8 @@ def _of_labels(data: Sequence[Classification], by_label: Callable[[Classificatio
     """`by_label` gives losses, but for a constant of each row, from probabilities; both of shape (rows, m)."""
 
     def table(rows: slice) -> Table:
-        labels = [arrays.where_computed(model.labels[rows]) for model in data]
-        laws = [arrays.where_computed(model.probabilities[rows, :]).astype(np.float64) for model in data]
+        labels = [arrays.to_compute_device(model.labels[rows]) for model in data]
+        laws = [arrays.to_compute_device(model.probabilities[rows, :]).astype(np.float64) for model in data]
         return Table([by_label(model, p) for model, p in zip(data, laws, strict=True)], laws, labels)
 
     return possibilities(data[0].n, len(data), data[0].m, table, shared=labels_are_shared(data))
@@ -131,23 +131,23 @@ def _of_counts(data: Sequence[Forecasts], score: Callable[[Forecasts], Array]) -
     """Of the counts 0, 1, ... that a model holds possible, or that have occurred; None unless all predict counts."""
     if not all(isinstance(model.prediction, (Poisson, NegativeBinomial)) for model in data):
         return None
-    largest = max(float(arrays.where_computed(_counts(model).quantile(LARGEST_COUNT)).max()) for model in data)
-    m = int(max(largest, float(arrays.where_computed(data[0].y).max()))) + 1
+    largest = max(float(arrays.to_compute_device(_counts(model).quantile(LARGEST_COUNT)).max()) for model in data)
+    m = int(max(largest, float(arrays.to_compute_device(data[0].y).max()))) + 1
     if m > MOST_COUNTS:
         return None
 
     def of_model(model: Forecasts, some: Array) -> tuple[Array, Array]:
         part = model.take(some)
-        law = arrays.where_computed(_counts(part).pmf_table())[:, :m]
+        law = arrays.to_compute_device(_counts(part).pmf_table())[:, :m]
         xp = arrays.namespace(law)
         law = xp.concatenate([law, xp.zeros((part.n, m - law.shape[1]))], axis=1)
-        losses = [arrays.where_computed(score(part.with_targets(0 * part.y + count))) for count in range(m)]
+        losses = [arrays.to_compute_device(score(part.with_targets(0 * part.y + count))) for count in range(m)]
         return xp.stack(losses, axis=1), law
 
     def table(rows: slice) -> Table:
         some = arrays.like(np.arange(rows.start, rows.stop), data[0].reference)
         losses, laws = zip(*(of_model(model, some) for model in data), strict=True)
-        observed = arrays.where_computed(data[0].y[rows, 0]).astype(np.int64)
+        observed = arrays.to_compute_device(data[0].y[rows, 0]).astype(np.int64)
         return Table(losses, laws, [observed] * len(data))
 
     return possibilities(data[0].n, len(data), m, table)
@@ -162,7 +162,7 @@ def means(
     losses: Sequence[Array], confidence_level: float, limits: ConfidenceInterval, possible: Possibilities | None
 ) -> Measured:
     """Of losses of each model, shape (n,), which are between the limits."""
-    losses = [arrays.where_computed(values).astype(np.float64, copy=False) for values in losses]
+    losses = [arrays.to_compute_device(values).astype(np.float64, copy=False) for values in losses]
     width = limits.high - limits.low
     of_differences = ConfidenceInterval(-width, width)
     values, differences = [], []

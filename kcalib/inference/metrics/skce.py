@@ -227,9 +227,9 @@ class FeatureTiles:
 
     @classmethod
     def of(cls, problem: FeatureProblem, rows: np.ndarray) -> FeatureTiles:
-        points, target_features = (arrays.where_computed(a) for a in (problem.points, problem.target_features))
+        points, target_features = (arrays.to_compute_device(a) for a in (problem.points, problem.target_features))
         at = arrays.like(rows, points)
-        features = arrays.where_computed(feature_rows(problem.map, points[at], threads=problem.threads))
+        features = arrays.to_compute_device(feature_rows(problem.map, points[at], threads=problem.threads))
         return cls(rows, features, target_features[at].astype(np.float64))
 
     def values(self, rows: np.ndarray, columns: np.ndarray) -> Array:
@@ -242,7 +242,7 @@ class FeatureTiles:
 
 
 def _on_host_or_device(m: MomentSums) -> MomentSums:
-    rows, diagonal = (arrays.where_computed(a) for a in (m.row_sums, m.diagonal))
+    rows, diagonal = (arrays.to_compute_device(a) for a in (m.row_sums, m.diagonal))
     return MomentSums(float(m.total), rows, None, diagonal, m.sum_of_squares, float(m.trace))
 
 

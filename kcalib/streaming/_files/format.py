@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kcalib._backend.files import endless, printable, write_whole
+from kcalib._backend.files import describe_special_file, printable, write_whole
 from kcalib._version import __version__
 from kcalib.streaming._files.descriptions import UnknownError, described, restored
 
@@ -118,7 +118,7 @@ def read(path: Any) -> bytes:
     name = printable(os.fspath(path))
     if os.path.isdir(path):
         raise ValueError(f"{name} is a folder, expected a file with a state")
-    if (kind := endless(path)) is not None:
+    if (kind := describe_special_file(path)) is not None:
         raise ValueError(f"{name} is {kind}, expected a file with a state")
     with open(path, "rb") as file:
         start = file.read(PROLOGUE.size)

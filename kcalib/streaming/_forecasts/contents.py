@@ -63,11 +63,11 @@ class WeightTally:
         return weight, squares
 
     def arrays(self) -> dict[str, np.ndarray]:
-        return {"counts": np.array([self.n, self.n_weighted], dtype=np.int64), **self.weights.named("weights")}
+        return {"counts": np.array([self.n, self.n_weighted], dtype=np.int64), **self.weights.to_arrays("weights")}
 
     def restored(self, arrays: Any) -> WeightTally:
         n, n_weighted = arrays["counts"].tolist()
-        return WeightTally(n, n_weighted, ExactSums.of_named("weights", arrays))
+        return WeightTally(n, n_weighted, ExactSums.from_arrays("weights", arrays))
 
 
 @dataclass(frozen=True, eq=False)

@@ -51,14 +51,14 @@ class ForecastScores:
         )
 
     def arrays(self) -> dict[str, np.ndarray]:
-        found = self.wide.named("scores")
+        found = self.wide.to_arrays("scores")
         for name in ("shares", "coverage", "histogram"):
-            found |= getattr(self, name).named(name)
+            found |= getattr(self, name).to_arrays(name)
         return found
 
     def restored(self, arrays: Mapping[str, np.ndarray]) -> ForecastScores:
-        parts = (ExactSums.of_named(name, arrays) for name in ("shares", "coverage", "histogram"))
-        return ForecastScores(WideSums.of_named("scores", arrays), *parts)
+        parts = (ExactSums.from_arrays(name, arrays) for name in ("shares", "coverage", "histogram"))
+        return ForecastScores(WideSums.from_arrays("scores", arrays), *parts)
 
 
 def scores_of_block(

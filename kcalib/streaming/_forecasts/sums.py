@@ -78,17 +78,17 @@ class ForecastSums:
         """By the names that a file has for them."""
         found = self.scores.arrays()
         for name in EXACT:
-            found |= getattr(self, name).named(name)
+            found |= getattr(self, name).to_arrays(name)
         if self.drawn is not None:
-            found |= self.drawn.sums.named("drawn_sums") | self.drawn.squares.named("drawn_squares")
+            found |= self.drawn.sums.to_arrays("drawn_sums") | self.drawn.squares.to_arrays("drawn_squares")
         return found
 
     def restored(self, arrays: Mapping[str, np.ndarray]) -> ForecastSums:
         """Of the same sizes, what `arrays` has returned."""
         drawn = None
         if self.drawn is not None:
-            drawn = DrawnTargets(*(ExactSums.of_named(f"drawn_{name}", arrays) for name in ("sums", "squares")))
-        sums, target_squares, null_squares = (ExactSums.of_named(name, arrays) for name in EXACT)
+            drawn = DrawnTargets(*(ExactSums.from_arrays(f"drawn_{name}", arrays) for name in ("sums", "squares")))
+        sums, target_squares, null_squares = (ExactSums.from_arrays(name, arrays) for name in EXACT)
         return ForecastSums(sums, target_squares, null_squares, self.scores.restored(arrays), drawn)
 
 

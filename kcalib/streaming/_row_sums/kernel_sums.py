@@ -44,7 +44,7 @@ class DrawnSums:
     def arrays(self) -> dict[str, np.ndarray]:
         found: dict[str, np.ndarray] = {}
         for name, value in vars(self).items():
-            found |= value.named(f"drawn_{name}")
+            found |= value.to_arrays(f"drawn_{name}")
         return found
 
     def copy(self) -> DrawnSums:
@@ -78,15 +78,15 @@ class KernelSums:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """By the names that a file has for them."""
-        found = self.sums.named("sums") | self.own.named("own") | self.null_own.named("null_own")
+        found = self.sums.to_arrays("sums") | self.own.to_arrays("own") | self.null_own.to_arrays("null_own")
         return found if self.drawn is None else found | self.drawn.arrays()
 
     def restored(self, arrays: Mapping[str, np.ndarray]) -> KernelSums:
         """Of the same sizes, what `arrays` has returned."""
-        sums, own, null_own = (ExactSums.of_named(name, arrays) for name in ("sums", "own", "null_own"))
+        sums, own, null_own = (ExactSums.from_arrays(name, arrays) for name in ("sums", "own", "null_own"))
         drawn = None
         if self.drawn is not None:
-            drawn = DrawnSums(*(ExactSums.of_named(f"drawn_{name}", arrays) for name in vars(self.drawn)))
+            drawn = DrawnSums(*(ExactSums.from_arrays(f"drawn_{name}", arrays) for name in vars(self.drawn)))
         return KernelSums(sums, own, null_own, drawn)
 
 

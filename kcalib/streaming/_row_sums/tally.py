@@ -77,12 +77,12 @@ class Tally:
         """By the names that a file has for them."""
         extremes = {f"confidence_{name}": values for name, values in self.extremes._asdict().items()}
         n_weighted = {"n_weighted": np.array(self.n_weighted, dtype=np.int64)}
-        return n_weighted | extremes | self.scores.named("scores") | self.cells.named("cells")
+        return n_weighted | extremes | self.scores.to_arrays("scores") | self.cells.to_arrays("cells")
 
     def restored(self, arrays: Mapping[str, np.ndarray]) -> Tally:
         """Of the same sizes, what `arrays` has returned."""
         extremes = Extremes(*(arrays[f"confidence_{name}"] for name in Extremes._fields))
-        scores, cells = (ExactSums.of_named(name, arrays) for name in ("scores", "cells"))
+        scores, cells = (ExactSums.from_arrays(name, arrays) for name in ("scores", "cells"))
         return Tally(int(arrays["n_weighted"]), scores, cells, extremes)
 
     def __add__(self, other: Tally) -> Tally:

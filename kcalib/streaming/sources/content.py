@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from kcalib._backend.files import endless, printable
+from kcalib._backend.files import describe_special_file, printable
 from kcalib._input.columns import FileError
 
 _MAGIC = {
@@ -28,7 +28,7 @@ def check_file(path: Path) -> None:
     """Check that there is a file which starts as its suffix says; the system's own error if it cannot be opened."""
     if path.is_dir():
         raise FileError("is a folder, expected a file; name the files in it")
-    if (kind := endless(path)) is not None:
+    if (kind := describe_special_file(path)) is not None:
         raise FileError(f"is {kind}, expected a file; the command reads CSV from standard input, which is named -")
     with open(path, "rb") as file:
         start = file.read(8)

@@ -145,7 +145,7 @@ def arrow_reader(table: Any, options: ReadOptions) -> Reader:
 def frame_reader(data: Any, options: ReadOptions) -> Reader:
     """Read a DataFrame of pandas or polars; a LazyFrame is collected."""
     pyarrow = import_library("pyarrow", "data frames", "parquet")
-    data = arrays.collected(data)
+    data = arrays.compute_lazy(data)
     if arrays.library(data) == "polars":
         return arrow_reader(data.to_arrow(), options)
     return arrow_reader(pyarrow.Table.from_pandas(data, preserve_index=False), options)

@@ -1,4 +1,4 @@
-"""The median heuristic: bandwidths from pairwise distances.
+"""Compute bandwidths by the median heuristic: from pairwise distances.
 
 Called by `_packing` for kernels whose bandwidth is None, and by users. Distances are the entries of
 a pair problem whose kernel is the bare distance. They are never stored: sweeps count those below
@@ -41,7 +41,7 @@ MAX_SAMPLES = 2000
 
 @dataclass(frozen=True)
 class MedianDistance(Summarized):
-    """The median of pairwise distances, and how it was found."""
+    """The median of pairwise distances, and which distances were taken."""
 
     value: float  # of identical points and of a single one, which users do not get to see, 0
     metric: str
@@ -62,7 +62,7 @@ def median_distance(
     seed: int | None = SEED,
     threads: int | None = None,
 ) -> MedianDistance:
-    """Median of the distances between predictions, the default bandwidth of every kernel.
+    """Return the median of the distances between predictions, the default bandwidth of every kernel.
 
     The median is over all pairs i < j, pairs at distance 0 included; if it is 0, it is the
     median of the positive distances, and the result says so. With more than `max_samples` predictions it is taken
@@ -111,16 +111,16 @@ def median_distance(
     if not isinstance(diagonal, (bool, np.bool_)):
         raise TypeError(f"`diagonal` is {diagonal!r}, expected True or False")
     points = check_points(arrays.as_array(y_pred, "y_pred"), "y_pred")
-    found = median_of_points(
+    median = median_of_points(
         points, metric, diagonal=bool(diagonal), max_samples=max_samples, seed=check_seed(seed), threads=threads
     )
-    if found.value == 0:
-        raise NoLengthScaleError(found.n_samples)
-    return found
+    if median.value == 0:
+        raise NoLengthScaleError(median.n_samples)
+    return median
 
 
 class NoLengthScaleError(ValueError):
-    """Why n predictions that have no positive distance give no bandwidth; `fault` is without the remedy.
+    """Says why n predictions that have no positive distance give no bandwidth; `fault` is without the remedy.
 
     `of` is "classes", "predictions" that are distributions, or the "targets" that are drawn from these.
     """
@@ -149,7 +149,7 @@ def median_of_points(
     seed: int = 0,
     threads: int | None = None,
 ) -> MedianDistance:
-    """`median_distance` of checked points; 0 where there is no positive distance."""
+    """Return `median_distance` of checked points; 0 where there is no positive distance."""
     n = int(points.shape[0])
     if n < 2:
         return MedianDistance(0.0, metric, n, True, None, diagonal=diagonal)
@@ -157,17 +157,17 @@ def median_of_points(
     if not diagonal and _is_on_a_line(points):
         median, of_positive = _median_on_a_line(points, metric, threads)
         return MedianDistance(median, metric, n, True, None, of_positive)
-    subset = max_samples is not None and n > max_samples
-    if subset:
-        chosen = np.sort(np.random.default_rng(seed).choice(n, max_samples, replace=False))
-        points = arrays.namespace(points).take(points, arrays.like(chosen, points), axis=0)
-        n = len(chosen)
+    is_subset = max_samples is not None and n > max_samples
+    if is_subset:
+        rows = np.sort(np.random.default_rng(seed).choice(n, max_samples, replace=False))
+        points = arrays.namespace(points).take(points, arrays.like(rows, points), axis=0)
+        n = len(rows)
     median, of_positive = PairDistances.between(points, metric, threads).median(n if diagonal else 0)
-    return MedianDistance(median, metric, n, not subset, seed if subset else None, of_positive, diagonal)
+    return MedianDistance(median, metric, n, not is_subset, seed if is_subset else None, of_positive, diagonal)
 
 
 def median_of_entries(problem: PairProblem, name: str) -> MedianDistance:
-    """The median of the entries H_ij, i < j, of a symmetric problem whose kernel is a bare distance called `name`.
+    """Return the median of the entries H_ij, i < j, of a symmetric problem whose kernel is the distance `name`.
 
     For distances that are no vectors': those of at most `MAX_SAMPLES` samples, all of which are in memory at once. 0
     where there is no positive one.
@@ -175,9 +175,9 @@ def median_of_entries(problem: PairProblem, name: str) -> MedianDistance:
     n = int(problem.left.points.shape[0])
     if n < 2:
         return MedianDistance(0.0, name, n, True, None)
-    subset = n > MAX_SAMPLES
+    is_subset = n > MAX_SAMPLES
     rows = np.arange(n)
-    if subset:
+    if is_subset:
         rows = np.sort(np.random.default_rng(0).choice(n, MAX_SAMPLES, replace=False))
     rows = arrays.like(rows, problem.left.points)
     distances = _above_diagonal(sweep_one(backend_for(problem), DenseRectangle(rows, rows)))
@@ -190,11 +190,11 @@ def median_of_entries(problem: PairProblem, name: str) -> MedianDistance:
     of_positive = positive.size > 0
     if of_positive:
         value = _middle(arrays.namespace(positive).sort(positive))
-    return MedianDistance(value, name, int(rows.shape[0]), not subset, 0 if subset else None, of_positive)
+    return MedianDistance(value, name, int(rows.shape[0]), not is_subset, 0 if is_subset else None, of_positive)
 
 
 def _above_diagonal(entries: Array) -> Array:
-    """The entries H_ij, i < j, of a square of them; float64 of CuPy arrays, which stay on their device."""
+    """Return the entries H_ij, i < j, of a square; float64 of CuPy arrays, which stay on their device."""
     if not arrays.is_cuda(entries):
         return arrays.to_host(entries)[np.triu_indices(entries.shape[0], 1)]
     xp = arrays.namespace(entries)
@@ -203,7 +203,7 @@ def _above_diagonal(entries: Array) -> Array:
 
 
 def _middle(ascending: Array) -> float:
-    """The median of sorted numbers."""
+    """Return the median of sorted numbers."""
     n = len(ascending)
     return 0.5 * (float(ascending[(n - 1) // 2]) + float(ascending[n // 2]))
 
@@ -251,22 +251,22 @@ class Distances(ABC):
 
     @abstractmethod
     def counts(self, thresholds: np.ndarray) -> np.ndarray:
-        """How many are below each threshold."""
+        """Return how many are below each threshold."""
 
     @abstractmethod
-    def collected(self, low: float, high: float, count: int) -> Array:
-        """The `count` distances in [low, high); NumPy arrays in no order, others ascending."""
+    def collect(self, low: float, high: float, count: int) -> Array:
+        """Return the `count` distances in [low, high); NumPy arrays in no order, others ascending."""
 
     @abstractmethod
     def subsample(self) -> Distances:
-        """The distances between `sample_size` of the points."""
+        """Return the distances between `sample_size` of the points."""
 
     @property
     def pairs(self) -> int:
         return self.n * (self.n - 1) // 2
 
     def median(self, n_zeros: int = 0) -> tuple[float, bool]:
-        """The median of all distances, or, if it is 0, of the positive ones; and whether it is of these.
+        """Return the median of all distances, or, if it is 0, of the positive ones; and whether it is of these.
 
         With `n_zeros` that of a table with so many zeros in its diagonal, and each distance twice.
         """
@@ -277,7 +277,7 @@ class Distances(ABC):
         return (0.0, False) if zeros == self.pairs else (self.middle(zeros), True)
 
     def middle(self, first: int) -> float:
-        """Median of the distances of rank `first` and up."""
+        """Return the median of the distances of rank `first` and up."""
         return self._mean((first + self.pairs - 1) // 2, (first + self.pairs) // 2)
 
     def _middle_with(self, n_zeros: int) -> float:
@@ -288,16 +288,16 @@ class Distances(ABC):
         return self._mean(low, high)
 
     def _mean(self, low: int, high: int) -> float:
-        """Mean of the distances of two ranks, equal or neighbours."""
+        """Return the mean of the distances of two ranks, equal or neighbours."""
         start, values = self._around(low)
         if high - start < len(values):
-            return 0.5 * sum(_ranked(values, low - start, high - start))
-        lower = _ranked(values, low - start)
+            return 0.5 * sum(_pick_ranks(values, low - start, high - start))
+        lower = _pick_ranks(values, low - start)
         start, values = self._around(high)
-        return 0.5 * sum(lower + _ranked(values, high - start))
+        return 0.5 * sum(lower + _pick_ranks(values, high - start))
 
     def _around(self, rank: int) -> tuple[int, Array]:
-        """Distances of consecutive ranks, `rank` among them, as `collected` has them, and the lowest rank."""
+        """Return distances of consecutive ranks, `rank` among them, as `collect` has them, and the lowest rank."""
         low, high, below_low, below_high = 0.0, self.highest, 0, self.pairs
         guesses = self._guesses(rank) if self.pairs > self.room and self.n > self.sample_size else np.empty(0)
         is_smooth = guesses.size > 0  # the distances between two thresholds are spread evenly, more or less
@@ -308,7 +308,7 @@ class Distances(ABC):
                 expected = low + (high - low) * ((rank - below_low) / before + NEAR)
                 thresholds = expected[(expected > low) & (expected < high)]
             if thresholds.size == 0:
-                thresholds = _spaced(low, high, len(OFFSETS))
+                thresholds = _space(low, high, len(OFFSETS))
             if thresholds.size == 0:  # neighbouring numbers: all are `low`
                 return rank, np.full(min(2, below_high - rank), low)
             for threshold, count in zip(thresholds, self.counts(thresholds).tolist(), strict=True):
@@ -318,10 +318,10 @@ class Distances(ABC):
                     high, below_high = float(threshold), count
                     break
             is_smooth &= 2 * (below_high - below_low) <= before
-        return below_low, self.collected(low, high, below_high - below_low)
+        return below_low, self.collect(low, high, below_high - below_low)
 
     def _guesses(self, rank: int) -> np.ndarray:
-        """Distances near that of rank `rank`: quantiles of the distances in a subsample."""
+        """Return distances near that of rank `rank`: quantiles of the distances in a subsample."""
         sample = self.subsample()
         fraction = (rank + 0.5) / self.pairs
         start, values = sample._around(int(fraction * sample.pairs))
@@ -350,16 +350,16 @@ class PairDistances(Distances):
         else:
             features = xp.ones_like(points[:, :1])
         backend = backend_for(PairProblem(Side(points, features), None, DISTANCES[metric]), threads=threads)
-        found = cls(backend, int(points.shape[0]), math.inf)
-        if found.pairs > found.room:  # else all are collected at once
+        distances = cls(backend, int(points.shape[0]), math.inf)
+        if distances.pairs > distances.room:  # else all are collected at once
             widths = xp.max(points, axis=0) - xp.min(points, axis=0)
-            found.highest = max(2.0 * float(xp.sum(widths)), sys.float_info.min)
-        return found
+            distances.highest = max(2.0 * float(xp.sum(widths)), sys.float_info.min)
+        return distances
 
     def _around(self, rank: int) -> tuple[int, Array]:
         # An eighth of all distances is left to partition if the quantiles of few points are right within 6 %.
         if not self._on_device and self.n > 4 * FEW_POINTS and self.pairs <= self.room:
-            sample = np.sort(self.subsample(FEW_POINTS).collected(0.0, math.inf, math.comb(FEW_POINTS, 2)))
+            sample = np.sort(self.subsample(FEW_POINTS).collect(0.0, math.inf, math.comb(FEW_POINTS, 2)))
             ends = np.clip([rank / self.pairs - 0.06, rank / self.pairs + 0.06], 0, 1) * (len(sample) - 1)
             low, high = sample[ends.astype(np.int64)].tolist()
             distances = sweep_one(self.backend, EntriesInRange(low, high, self.pairs // 4))
@@ -370,12 +370,12 @@ class PairDistances(Distances):
     def counts(self, thresholds: np.ndarray) -> np.ndarray:
         return sweep_one(self.backend, Counts(thresholds))
 
-    def collected(self, low: float, high: float, count: int) -> Array:
+    def collect(self, low: float, high: float, count: int) -> Array:
         return self._sorted if self._on_device else sweep_one(self.backend, EntriesInRange(low, high, count)).values
 
     @cached_property
     def _sorted(self) -> Array:
-        """All of them, on their device."""
+        """Return all of them, on their device."""
         entries = _above_diagonal(sweep_one(self.backend, DenseRectangle()))
         return arrays.namespace(entries).sort(entries)
 
@@ -401,7 +401,7 @@ class HostPlaces:
         return float(self.ends[-2] - self.ends[0])
 
     def some(self, count: int) -> HostPlaces:
-        """`count` of them, at equal steps in their order."""
+        """Return `count` of them, at equal steps in their order."""
         return HostPlaces(self.ends[np.linspace(0, self.n - 1, count).astype(np.int64)], self.threads)
 
     def counts(self, thresholds: np.ndarray) -> np.ndarray:
@@ -425,15 +425,15 @@ class LineDistances(Distances):
     def counts(self, thresholds: np.ndarray) -> np.ndarray:
         return self.places.counts(thresholds)
 
-    def collected(self, low: float, high: float, count: int) -> Array:
+    def collect(self, low: float, high: float, count: int) -> Array:
         return self.places.between(low, high, count)
 
     def subsample(self) -> LineDistances:
         return LineDistances(self.places.some(self.sample_size))
 
 
-def _ranked(values: Array, *ranks: int) -> list[float]:
-    """The numbers of a rank, or of it and the next, among those that `Distances.collected` returns.
+def _pick_ranks(values: Array, *ranks: int) -> list[float]:
+    """Return the numbers of a rank, or of it and the next, among those that `Distances.collect` returns.
 
     NumPy arrays are partly sorted by it: for one rank at a time, which NumPy does several times faster than for two.
     """
@@ -444,8 +444,8 @@ def _ranked(values: Array, *ranks: int) -> list[float]:
     return [float(values[first] if rank == first else values[first + 1 :].min()) for rank in ranks]
 
 
-def _spaced(low: float, high: float, count: int) -> np.ndarray:
-    """At most `count` numbers between two: evenly spaced if these are of one size, else in their representation."""
+def _space(low: float, high: float, count: int) -> np.ndarray:
+    """Return up to `count` numbers between two: evenly spaced if these are of one size, else by representation."""
     if high < 4 * low:
         numbers = np.linspace(low, high, count + 2)
     else:

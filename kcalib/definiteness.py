@@ -1,4 +1,4 @@
-"""Is a kernel on predictions positive definite? The smallest eigenvalue of its matrix, on request.
+"""Compute the smallest eigenvalue of a kernel matrix, which says whether a kernel is positive definite.
 
 For kernels that come with an `IndefiniteKernelWarning`: distances that are not those of a Hilbert space.
 """
@@ -26,7 +26,7 @@ __all__ = ["smallest_eigenvalue"]
 def smallest_eigenvalue(
     y_pred: Any, kernel: Kernel | None = None, *, max_memory: float | None = None, threads: int | None = None
 ) -> float:
-    r"""Smallest eigenvalue of the matrix of a kernel between predictions.
+    r"""Return the smallest eigenvalue of the matrix of a kernel between predictions.
 
     .. math:: \lambda_{\min}(K), \qquad K_{ij} = k(P_i, P_j)
 
@@ -75,13 +75,12 @@ def smallest_eigenvalue(
     """
     if isinstance(y_pred, Categorical):
         y_pred = y_pred.parameters()
-    distributed = isinstance(y_pred, Distribution)
-    points = None if distributed else check_points(arrays.as_array(y_pred, "y_pred"), "y_pred")
+    points = None if isinstance(y_pred, Distribution) else check_points(arrays.as_array(y_pred, "y_pred"), "y_pred")
     n = y_pred.n if points is None else int(points.shape[0])
     if n == 0:
         raise ValueError("`y_pred` has no rows, expected at least one")
-    beside = y_pred.parameters() if points is None else points
-    check_memory(16 * n * n, max_memory, f"the kernel matrix of {n} predictions", "take fewer of them", beside)
+    reference = y_pred.parameters() if points is None else points
+    check_memory(16 * n * n, max_memory, f"the kernel matrix of {n} predictions", "take fewer of them", reference)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", IndefiniteKernelWarning)  # the question is being answered
         if points is None:

@@ -1,10 +1,9 @@
 """Kernels on targets (class labels): what turns residuals into features.
 
-With the Kronecker delta the target factor of a pair is <e_i, e_j>, e = one-hot(y) - p the
-residuals. With a positive semi-definite matrix M over the classes, that is with the
-matrix-valued kernel k M (Widmann et al. 2019, definition 1), it is e_i^T M e_j, the inner
-product of e R for M = R R^T. `_packing` multiplies the residuals by R. A kernel between numbers is
-such a matrix for classes that are numbers; `_packing` makes it.
+With the Kronecker delta the target factor of a pair is <e_i, e_j>, e = one-hot(y) - p the residuals. With a positive
+semi-definite matrix M over the classes, that is with the matrix-valued kernel k M (Widmann et al. 2019, definition 1),
+it is e_i^T M e_j, the inner product of e R for M = R R^T. `_packing` multiplies the residuals by R. A kernel between
+numbers is such a matrix for classes that are numbers; `_packing` makes it.
 
 For predicted distributions (`kcalib.distributions`) a target kernel is one of `kcalib.kernels`, with targets for
 points, or one of those here. `_packing.forecasts` looks for a way to its expectations.
@@ -19,6 +18,7 @@ import numpy as np
 
 from kcalib._backend.arrays import as_array, to_host
 from kcalib._backend.options import LARGEST_SEED, check_integer
+from kcalib._input.checks import reject
 from kcalib.kernels import Kernel
 
 __all__ = ["Draws", "MahalanobisGaussian"]
@@ -72,7 +72,7 @@ class MahalanobisGaussian:
 
     @property
     def root(self) -> np.ndarray:
-        """L with A = L L^T, shape (d, rank); diagonal if A is."""
+        """Return L with A = L L^T, shape (d, rank); diagonal if A is."""
         matrix = np.array(self.matrix)
         diagonal = np.diagonal(matrix)
         if np.array_equal(matrix, np.diag(diagonal)):
@@ -135,7 +135,7 @@ def matrix_root(
     name: str = "target_kernel",
     rows: str = "one row per class (with a lens, of the induced problem)",
 ) -> np.ndarray | None:
-    """R of shape (m, rank) with M = R R^T; None for the Kronecker delta.
+    """Return R of shape (m, rank) with M = R R^T; None for the Kronecker delta.
 
     Raises
     ------
@@ -161,9 +161,7 @@ def matrix_root(
     matrix = matrix.astype(np.float64)
     if matrix.shape != (n_classes, n_classes):
         raise ValueError(f"`{name}` has shape {matrix.shape}, expected ({n_classes}, {n_classes}): {rows}")
-    if not np.isfinite(matrix).all():
-        i, j = np.argwhere(~np.isfinite(matrix))[0]
-        raise ValueError(f"`{name}[{i}, {j}]` is {matrix[i, j]}, expected a finite number")
+    reject(matrix, ~np.isfinite(matrix), lambda at, x: f"`{name}{at}` is {x}, expected a finite number")
     asymmetry = np.abs(matrix - matrix.T)
     largest = np.abs(matrix).max()
     if not 1e-15 <= largest <= 1e15:
@@ -182,5 +180,5 @@ def matrix_root(
         raise ValueError(
             f"`{name}` has the eigenvalue {values[0]:.6g}, expected a positive semi-definite, non-zero matrix"
         )
-    kept = values > rounding
-    return vectors[:, kept] * np.sqrt(values[kept])
+    first = int(np.argmax(values > rounding))
+    return vectors[:, first:] * np.sqrt(values[first:])

@@ -1,4 +1,4 @@
-"""What Poisson and negative binomial distributions share: a Poisson law is a negative binomial one of dispersion 0.
+"""Define the base of Poisson and negative binomial distributions: a Poisson law is one of dispersion 0.
 
 `log_pmf` is in the saddle-point form of `_saddle_point`, written in the mean and the dispersion so that it holds for
 dispersions down to 0.
@@ -24,7 +24,7 @@ from kcalib.distributions._saddle_point import deviance, stirling_error
 _WIDEST = 2**15  # counts that are summed one by one
 _BLOCK = 2**19
 LARGEST_COUNT = 20_000  # probabilities of larger counts are not tabulated
-WORKING_ROWS = 24  # of the table's length, which its computation takes beside it
+WORKING_ROWS = 24  # of the table's length, which its computation takes besides
 _NO_PROBABILITY = 1e-20  # of a count: what rounding leaves of all the mass is put on the largest count above that
 CELLS = 128  # of the quantile functions that stand for the distributions in Wasserstein distances
 
@@ -36,10 +36,10 @@ class Counts(Density, Quantiles):
 
     @abstractmethod
     def _shapes(self) -> tuple[Array, Array]:
-        """Means and dispersions, shape (n, 1), as `to_compute_device` has them."""
+        """Return means and dispersions, shape (n, 1), as `to_compute_device` has them."""
 
     def wasserstein_points(self) -> Array:
-        """Quantiles at the midpoints of 128 cells of equal probability, over the root of 128.
+        """Return quantiles at the midpoints of 128 cells of equal probability, over the root of 128.
 
         Their Euclidean distance approximates the 2-Wasserstein distance, that of the quantile functions in L2; it is
         that of points, so kernels that need a Euclidean distance have one exactly. What it leaves out is the shape
@@ -49,7 +49,7 @@ class Counts(Density, Quantiles):
         return self._like(self._inverse_cdf(p[None, :]) / math.sqrt(CELLS))
 
     def pmf_table(self, tolerance: float = 1e-15) -> Array:
-        """Probabilities of 0, 1, ..., N for a common N.
+        """Return probabilities of 0, 1, ..., N for a common N.
 
         Parameters
         ----------
@@ -88,13 +88,13 @@ class Counts(Density, Quantiles):
         return self._like(table)
 
     def _tabulated(self) -> Array | None:
-        """`pmf_table`, whose sums are exact to rounding; None where there are too many counts for it."""
+        """Return `pmf_table`, whose sums are exact to rounding; None where there are too many counts for it."""
         parameters = self.expected_value(), self.standard_deviation()
         largest, spread = (float(arrays.namespace(a).max(a)) for a in parameters)
         return None if largest + 10 * spread > LARGEST_COUNT else self.pmf_table()
 
     def _atoms(self) -> Components | None:
-        """The distributions as weights of counts; None where these are too many."""
+        """Return the distributions as weights of counts; None where these are too many."""
         table = self._tabulated()
         if table is None:
             return None
@@ -115,18 +115,18 @@ class Counts(Density, Quantiles):
 
     @abstractmethod
     def _lower(self, k: Array, rows: Array) -> Array:
-        """P(Z <= k) for counts k >= 0 of these rows, to relative accuracy."""
+        """Return P(Z <= k) for counts k >= 0 of these rows, to relative accuracy."""
 
     @abstractmethod
     def _upper(self, k: Array, rows: Array) -> Array:
-        """P(Z > k), to relative accuracy."""
+        """Return P(Z > k), to relative accuracy."""
 
     def _quantile(self, p: Array) -> Array:
         xp = arrays.namespace(p)
         return self._search_quantiles(xp.broadcast_to(p, (self.n, p.shape[1])), xp.arange(self.n))
 
     def _search_quantiles(self, p: Array, rows: Array) -> Array:
-        """Quantiles of these rows, as the tails have them; p: (n rows, m)."""
+        """Return quantiles of these rows, as the tails have them; p: (n rows, m)."""
         flat, at_rows = p.reshape(-1), arrays.namespace(p).repeat(rows, p.shape[1])
 
         def reached(k: Array, at: Array) -> Array:
@@ -141,7 +141,7 @@ class Counts(Density, Quantiles):
         return smallest(reached, self._guess(special(p).ndtri(p), rows)).reshape(p.shape)
 
     def _inverse_cdf(self, p: Array) -> Array:
-        """Quantiles, shape (n, m), of probabilities (1, m) or (n, m): those of probabilities within 1e-12 of these.
+        """Return quantiles, shape (n, m), of probabilities within 1e-12 of p, shape (1, m) or (n, m).
 
         From sums of probabilities in order, where these are not too many; that is many times faster than a search.
         """
@@ -169,7 +169,7 @@ class Counts(Density, Quantiles):
         return result
 
     def _sums(self, first: Array, width: int, rows: Array) -> Array:
-        """Cumulative probabilities of counts from the first ones on, by the ratios of neighbours."""
+        """Return cumulative probabilities of counts from the first ones on, by the ratios of neighbours."""
         mean, dispersion = (shape[rows] for shape in self._shapes())
         k = first[:, None] + np.arange(width)
         terms = (mean / (1 + dispersion * mean)) * ((1 + dispersion * (k - 1)) / np.maximum(k, 1.0))
@@ -177,7 +177,7 @@ class Counts(Density, Quantiles):
         return np.cumsum(np.cumprod(terms, axis=1), axis=1)
 
     def _guess(self, z: Array, rows: Array) -> Array:
-        """Quantiles of rows at the levels of normal quantiles z, by the Cornish-Fisher expansion, flat."""
+        """Return quantiles of rows at the levels of normal quantiles z, by the Cornish-Fisher expansion, flat."""
         mean, dispersion = (shape[rows] for shape in self._shapes())
         variance = mean * (1 + dispersion * mean)
         skewed = (1 + 2 * dispersion * mean) * (z * z - 1) / 6  # skewness times standard deviation: its numerator
@@ -186,7 +186,7 @@ class Counts(Density, Quantiles):
 
 
 def smallest(reached: Callable[[Array, Array], Array], guess: Array) -> Array:
-    """The smallest counts for which `reached(count, position)`, monotone in the count.
+    """Return the smallest counts for which `reached(count, position)`, monotone in the count.
 
     By doubling steps away from the guess, then bisection.
     """
@@ -209,7 +209,7 @@ def smallest(reached: Callable[[Array, Array], Array], guess: Array) -> Array:
 
 
 def log_pmf(k: Array, mean: Array, dispersion: Array) -> Array:
-    """log P(Z = k) for counts k."""
+    """Return log P(Z = k) for counts k."""
     xp = arrays.namespace(mean)
     k, mean, dispersion = xp.broadcast_arrays(k, mean, dispersion)
     # With size = 1 / dispersion: P(k) = size / total * Binomial(size; total, 1 / spread), total = size + k.
@@ -223,9 +223,9 @@ def log_pmf(k: Array, mean: Array, dispersion: Array) -> Array:
     if xp.any(over):
         size = 1 / xp.where(over, dispersion, 1.0)
         total = size + k
-        part = stirling_error(total) - stirling_error(size) - deviance(size, total / spread, gap)
-        result = xp.where(over, result + part, result)
-        none = xp.where(over, -xp.log1p(dispersion * mean) * size, -mean)
+        rest = stirling_error(total) - stirling_error(size) - deviance(size, total / spread, gap)
+        result = xp.where(over, result + rest, result)
+        at_zero = xp.where(over, -xp.log1p(dispersion * mean) * size, -mean)
     else:
-        none = -mean
-    return xp.where(k == 0, none, result)
+        at_zero = -mean
+    return xp.where(k == 0, at_zero, result)

@@ -1,4 +1,4 @@
-"""Loader's saddle-point form of densities made of gamma functions: it has no differences of large terms.
+"""Compute densities made of gamma functions in Loader's saddle-point form: without differences of large terms.
 
 Loader, Fast and accurate computation of binomial probabilities, 2000. The probabilities of counts (`_counts`) and the
 densities of Beta and Dirichlet distributions are in it.
@@ -18,7 +18,7 @@ SMALLEST = float(np.finfo(np.float64).smallest_subnormal)
 
 
 def log_dirichlet(alpha: Array, x: Array) -> Array:
-    """Logarithm of Dirichlet densities, shape (n,), at points x >= 0 whose rows sum to 1; alpha and x: (n, d).
+    """Return log densities of Dirichlet laws, shape (n,), at points x >= 0 whose rows sum to 1; alpha and x: (n, d).
 
     Where x has zeros the limit: -inf if any alpha there is above 1, else inf if any is below 1.
     """
@@ -36,7 +36,7 @@ def log_dirichlet(alpha: Array, x: Array) -> Array:
 
 
 def deviance(x: Array, m: Array, difference: Array) -> Array:
-    """x log(x / m) - x + m, where x - m is `difference`."""
+    """Return x log(x / m) - x + m, where x - m is `difference`."""
     xp = arrays.namespace(difference)
     with np.errstate(over="ignore"):
         t, ratio = difference / m, x / m
@@ -53,7 +53,7 @@ def deviance(x: Array, m: Array, difference: Array) -> Array:
 
 
 def stirling_error(x: Array) -> Array:
-    """log Gamma(x + 1) less Stirling's approximation, for x > 0."""
+    """Return log Gamma(x + 1) less Stirling's approximation, for x > 0."""
     xp = arrays.namespace(x)
     large = xp.maximum(x, 16.0)
     r = 1 / (large * large)

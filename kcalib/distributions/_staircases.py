@@ -1,4 +1,4 @@
-"""Distribution functions of counts in tables, of which squared 2-Wasserstein distances are finite sums.
+"""Tabulate distribution functions of counts, whose squared 2-Wasserstein distances are finite sums.
 
 Rows are those of the family "staircases" (`_pairs.families.staircases`): each distribution has a window of counts, as
 long as all others', that holds all but 1e-17 of its probability at either end. Windows lie about the means, unless
@@ -19,7 +19,7 @@ from kcalib.distributions._counts import WORKING_ROWS, Counts, log_pmf, smallest
 from kcalib.distributions._distribution import row_blocks
 
 NOTHING = 1e-17  # probability beyond a window
-NORMAL_QUANTILE = 8.5  # of that
+NORMAL_QUANTILE = 8.5  # of `NOTHING`
 LAST = 1e-18  # probability, relative to the first one of a row, below which a row ends
 FEW = 64  # counts up to which windows begin at 0: SHORT of src/include/kcalib/families/staircases.h
 MOST = 4096  # counts of a window
@@ -35,12 +35,12 @@ class Window:
 
     @property
     def length(self) -> int:
-        """How many probabilities P(X > k) are not 1 or 0."""
+        """Return how many probabilities P(X > k) are not 1 or 0."""
         return self.below + self.above
 
 
 def window_of(*predictions: Counts) -> Window | None:
-    """The window of all predictions together; None where it is so long that tables are no way."""
+    """Return the window of all predictions together; None where it is too long for tables."""
     largest, below, above = 0.0, 0.0, 0.0
     for counts in predictions:
         low, centre, high = _ends(counts)
@@ -48,18 +48,18 @@ def window_of(*predictions: Counts) -> Window | None:
         below, above = max(below, float((centre - low).max())), max(above, float((high - centre).max()))
     if largest <= FEW:
         return Window(False, 0, max(int(largest), 1))
-    found = Window(True, int(below), max(int(above), FEW + 1 - int(below)))  # the length says which of both it is
-    return found if found.length <= MOST else None
+    window = Window(True, int(below), max(int(above), FEW + 1 - int(below)))  # longer than `FEW`, as centred ones are
+    return window if window.length <= MOST else None
 
 
 def is_long(counts: Counts) -> np.ndarray:
-    """Which predictions have more than half of `MOST` counts on a side of the mean: all others have one window."""
+    """Return which predictions have more than half of `MOST` counts on a side of the mean: others have one window."""
     low, centre, high = map(arrays.to_host, _ends(counts))
     return np.asarray((centre - low > MOST // 2) | (high - centre > MOST // 2))
 
 
 def _ends(counts: Counts) -> tuple[Array, Array, Array]:
-    """The first count and the last one that matter, and the rounded mean between these."""
+    """Return the first and the last count that matter, and the rounded mean between these."""
     mean = counts._shapes()[0]
     xp, rows = arrays.namespace(mean), arrays.namespace(mean).arange(counts.n)
     ends = [counts._guess(xp.full(mean.shape, z), rows) for z in (-NORMAL_QUANTILE, NORMAL_QUANTILE)]
@@ -69,7 +69,7 @@ def _ends(counts: Counts) -> tuple[Array, Array, Array]:
 
 
 def staircases_of(counts: Counts, window: Window) -> Array:
-    """First count, P(X > k) of the counts k of the window, and 0.
+    """Return the first count, P(X > k) of the counts k of the window, and 0.
 
     Raises
     ------
@@ -91,8 +91,8 @@ def staircases_of(counts: Counts, window: Window) -> Array:
     for rows in row_blocks(counts.n, 16 * length):
         k = table[rows, :1] + xp.arange(length + 1, dtype=table.dtype)
         p = xp.where(k < 0, 0.0, xp.exp(log_pmf(xp.maximum(k, 0.0), mean[rows], dispersion[rows])))
-        # Of the two tails the smaller one is known to relative accuracy; the sums begin at its end.
+        # The smaller tail is known to relative accuracy; the sums begin at its end.
         lower, upper = cumulative_sums(p)[:, :-1], cumulative_sums(p[:, ::-1])[:, -2::-1]
-        found = xp.where(lower < 0.5, 1 - lower, upper)
-        table[rows, 1:-1] = xp.where(found < LAST * found[:, :1], 0.0, found)
+        tail = xp.where(lower < 0.5, 1 - lower, upper)
+        table[rows, 1:-1] = xp.where(tail < LAST * tail[:, :1], 0.0, tail)
     return counts._like(table)

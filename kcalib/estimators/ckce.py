@@ -26,7 +26,7 @@ from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
 from kcalib.results import CKCEResult, SKCEResult
 from kcalib.solvers._solve import SOLVERS
-from kcalib.solvers.kernel_operator import KernelMatrix
+from kcalib.solvers.kernel_operator import KernelOperator
 from kcalib.solvers.ridge_system import Solver
 from kcalib.target_kernels import TargetKernel
 
@@ -185,7 +185,7 @@ def ckce(
     seed = chosen.drawn_seed if isinstance(chosen, Seeded) else 0
     residuals = residual_rows(data, packed, threads=threads, seed=seed)
     packed = kernel_alone(packed)
-    matrix = KernelMatrix(packed, threads=threads, backend=backend)
+    matrix = KernelOperator(packed, threads=threads, backend=backend)
     system = System(data.dtype, residuals, packed, matrix, shift)
     outcome = exact_value(system, chosen) if isinstance(chosen, Solver) else chosen.estimate(system)
     if not needs_result:

@@ -62,15 +62,15 @@ def _certified(system: System, solver: Solver, tol: float) -> MethodResult:
         raise ValueError(
             f"{error} (n times `regularization` is the shift, {system.shift:.3g}: a larger one helps in any case)"
         ) from None
-    value, size, *_ = certificate.certify(solution.values, verdict)
-    value = max(value, 0.0) if system.is_definite else value
-    bound: float | None = size
+    certified = certificate.certify(solution.values, verdict)
+    value = max(certified.value, 0.0) if system.is_definite else certified.value
+    bound: float | None = certified.bound
     kind = "certificate"
     if not system.is_definite:
         bound, kind = None, "none: the kernel is not known to be positive definite"
-    elif size > certificate.aim(value):
+    elif certified.bound > certificate.aim(value):
         warn(
-            f"the value {value:.6g} has the error bound {size:.2g}, larger than `tol` {tol:g} times the value; "
+            f"the value {value:.6g} has the error bound {certified.bound:.2g}, larger than `tol` {tol:g} times it; "
             "enlarge `tol` or `regularization`",
             ToleranceWarning,
         )

@@ -24,7 +24,7 @@ from kcalib._input.methods import Seeded
 from kcalib._packing import Packed
 from kcalib.estimators.forecast_residuals import Residuals, residuals_of
 from kcalib.kernels import Gaussian, Kernel, Linear
-from kcalib.solvers.kernel_operator import KernelMatrix
+from kcalib.solvers.kernel_operator import KernelOperator
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class System:
     dtype: str  # arithmetic of the entries of K
     residuals: ClassResiduals | Residuals  # E, whose rows are taken from it
     packed: Packed  # on the user's device
-    matrix: KernelMatrix  # K, which takes and returns arrays where the residuals are
+    matrix: KernelOperator  # K, which takes and returns arrays where the residuals are
     shift: float
 
     @property

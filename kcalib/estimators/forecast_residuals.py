@@ -21,7 +21,7 @@ from kcalib._backend.memory import check_memory
 from kcalib._packing import Packed
 from kcalib._packing.target_factors import TargetFactor
 from kcalib._pairs.problem import Factor, Side, Term
-from kcalib.solvers.kernel_operator import KernelMatrix
+from kcalib.solvers.kernel_operator import KernelOperator
 from kcalib.solvers.pivoted_cholesky import partial_cholesky
 
 FIRST_RANK = 128
@@ -73,7 +73,7 @@ def residuals_of(packed: Packed, *, threads: int | None, seed: int = 0) -> Resid
     constant = (Term(1.0, (Factor("gaussian", "euclidean"),)),)  # at distance 0
     nowhere = 0 * problem.left.features[:, :1]
     alone = replace(problem, left=Side(nowhere, problem.left.features), kernel=constant, predicted=None, table=None)
-    gram = KernelMatrix(replace(packed, problem=alone), threads=threads, backend=None)
+    gram = KernelOperator(replace(packed, problem=alone), threads=threads, backend=None)
     n, rank = gram.n, min(gram.n, FIRST_RANK)
     xp = arrays.namespace(gram.reference)
     trace = float(xp.sum(gram.diagonal()))

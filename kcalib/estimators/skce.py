@@ -48,7 +48,7 @@ from kcalib.results import SKCEResult
 from kcalib.target_kernels import TargetKernel
 
 if TYPE_CHECKING:  # for sums over pairs no system is solved
-    from kcalib.solvers.kernel_operator import KernelMatrix
+    from kcalib.solvers.kernel_operator import KernelOperator
 
 __all__ = ["skce"]
 
@@ -516,7 +516,7 @@ def biased_block_estimates(backend: Backend, block_size: int) -> Array:
     return (sums + xp.sum(xp.reshape(own, (-1, block_size)), axis=1)) / block_size**2
 
 
-def describe(data: Data, packed: Packed, backend: Backend | KernelMatrix) -> dict[str, Any]:
+def describe(data: Data, packed: Packed, backend: Backend | KernelOperator) -> dict[str, Any]:
     """What every result says about how it was computed."""
     return {
         **data.describe(),

@@ -35,7 +35,7 @@ from kcalib.estimators.ckce_low_rank import trace_bound
 from kcalib.solvers._solve import AutomaticSolver, solve_checked
 from kcalib.solvers.certificate import Certificate
 from kcalib.solvers.conjugate_gradient import is_good_factor
-from kcalib.solvers.kernel_operator import KernelMatrix
+from kcalib.solvers.kernel_operator import KernelOperator
 from kcalib.solvers.low_rank import SMALLEST_SHIFT, NormalEquations
 from kcalib.solvers.pivoted_cholesky import partial_cholesky
 
@@ -60,7 +60,9 @@ class CKCEExpansion:
     weights: Array  # B_ij between these, shape (rows, rows)
 
     @classmethod
-    def of(cls, matrix: KernelMatrix, residuals: Array, shift: float, rows: np.ndarray, *, seed: int) -> CKCEExpansion:
+    def of(
+        cls, matrix: KernelOperator, residuals: Array, shift: float, rows: np.ndarray, *, seed: int
+    ) -> CKCEExpansion:
         """The expansion for the kernel matrix K, the residuals E, shape (n, c), and n lambda.
 
         Pairs of `rows` stand for all pairs.
@@ -114,7 +116,7 @@ class SpectralFactor:
     entries of D are weighted with the number that gives this trace.
     """
 
-    matrix: KernelMatrix
+    matrix: KernelOperator
     shift: float
     vectors: Array  # P, shape (n, rank)
     eigenvalues: np.ndarray  # of P P^T, shape (rank,)
@@ -126,7 +128,7 @@ class SpectralFactor:
     is_exact: bool  # whether D is rounding
 
     @classmethod
-    def of(cls, matrix: KernelMatrix, shift: float, rows: np.ndarray, *, seed: int) -> SpectralFactor:
+    def of(cls, matrix: KernelOperator, shift: float, rows: np.ndarray, *, seed: int) -> SpectralFactor:
         """A factor of as many columns as it takes; D is looked at between `rows`."""
         rank, entries = min(matrix.n, RANK), None
         while True:
@@ -140,7 +142,7 @@ class SpectralFactor:
 
     @classmethod
     def _of_rank(
-        cls, matrix: KernelMatrix, shift: float, rows: np.ndarray, entries: Array, rank: int, seed: int
+        cls, matrix: KernelOperator, shift: float, rows: np.ndarray, entries: Array, rank: int, seed: int
     ) -> SpectralFactor:
         found = partial_cholesky(matrix, rank, seed=seed)
         values, rotation = linalg.eigh(linalg.matmul(found.factor.T, found.factor))
@@ -182,7 +184,7 @@ class SpectralFactor:
 
 
 def _of_rest(
-    matrix: KernelMatrix, own: Array, eigenvalues: np.ndarray, own_rest: Array, entries: Array, trace: float
+    matrix: KernelOperator, own: Array, eigenvalues: np.ndarray, own_rest: Array, entries: Array, trace: float
 ) -> tuple[np.ndarray, float]:
     """<u_k, D u_k>, and the mean eigenvalue, from the pairs of some rows: of P, of the diagonal of D, and K between."""
     n, k, xp = matrix.n, len(own), arrays.namespace(own)
@@ -227,7 +229,8 @@ def _by_solver(factor: SpectralFactor, residuals: Array, seed: int) -> _Smoothed
     certificate = Certificate(matrix, residuals, shift, VALUE_TOLERANCES["float64"])
     solver = AutomaticSolver(seed=seed)
     solution, verdict = solve_checked(matrix, residuals, shift, solver, judge=certificate, factor=known)
-    value, bound, *_ = certificate.certify(solution.values, verdict)
+    certified = certificate.certify(solution.values, verdict)
     solver = AutomaticSolver(tol=TOLERANCE_OF_B, seed=seed)
     second, _ = solve_checked(matrix, solution.values, shift, solver, factor=known)
-    return _Smoothed(solution.values, solution.values - shift * second.values, value, bound)
+    b = solution.values - shift * second.values
+    return _Smoothed(solution.values, b, certified.value, certified.bound)

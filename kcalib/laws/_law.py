@@ -60,7 +60,7 @@ class Law:
             If `x` has NaN.
         """
         log_tail, upper = self._smaller_tail(x)
-        return _plain(np.where(upper, np.exp(log_tail), -np.expm1(log_tail)))
+        return _as_number(np.where(upper, np.exp(log_tail), -np.expm1(log_tail)))
 
     def cdf(self, x: Any) -> Any:
         """Return the distribution function, the probability of a value of at most `x`.
@@ -78,7 +78,7 @@ class Law:
             Of the shape of `x`; a float for a number.
         """
         log_tail, upper = self._smaller_tail(x)
-        return _plain(np.where(upper, -np.expm1(log_tail), np.exp(log_tail)))
+        return _as_number(np.where(upper, -np.expm1(log_tail), np.exp(log_tail)))
 
     def logsf(self, x: Any) -> Any:
         """Return the natural logarithm of the survival function, also where `sf` underflows.
@@ -94,7 +94,7 @@ class Law:
             Of the shape of `x`; a float for a number; ``-inf`` from the support's upper end on.
         """
         log_tail, upper = self._smaller_tail(x)
-        return _plain(np.where(upper, log_tail, _log_complement(log_tail)))
+        return _as_number(np.where(upper, log_tail, _log_complement(log_tail)))
 
     def logcdf(self, x: Any) -> Any:
         """Return the natural logarithm of the distribution function, also where `cdf` underflows.
@@ -110,7 +110,7 @@ class Law:
             Of the shape of `x`; a float for a number; ``-inf`` up to the support's lower end.
         """
         log_tail, upper = self._smaller_tail(x)
-        return _plain(np.where(upper, _log_complement(log_tail), log_tail))
+        return _as_number(np.where(upper, _log_complement(log_tail), log_tail))
 
     def isf(self, q: Any) -> Any:
         """Return the upper quantile, the inverse of `sf`.
@@ -133,13 +133,13 @@ class Law:
             If `q` has NaN or a number outside [0, 1].
         """
         q = _real("q", q)
-        _refuse("q", q, ~((q >= 0) & (q <= 1)), "expected probabilities in [0, 1]")
+        _reject("q", q, ~((q >= 0) & (q <= 1)), "expected probabilities in [0, 1]")
         small = q <= math.exp(self._log_upper_tail(np.array([self._centre]))[0][0])
         x = np.empty(q.shape)
         with np.errstate(divide="ignore"):
             x[small] = [self._upper_quantile(log_q) for log_q in np.log(q[small])]
             x[~small] = [0.0 - self._mirrored._upper_quantile(log_q) for log_q in np.log1p(-q[~small])]
-        return _plain(x)
+        return _as_number(x)
 
     def ppf(self, q: Any) -> Any:
         """Return the lower quantile, the inverse of `cdf`.
@@ -159,7 +159,7 @@ class Law:
     def _smaller_tail(self, x: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return the logarithm of the tail beyond `x` as seen from the mean, and whether it is the upper tail."""
         x = _real("x", x)
-        _refuse("x", x, np.isnan(x), "expected a number; drop or replace NaN before the call")
+        _reject("x", x, np.isnan(x), "expected a number; drop or replace NaN before the call")
         upper = x >= self._centre
         log_tail = np.empty(x.shape)
         if upper.any():
@@ -219,15 +219,15 @@ def _real(name: str, values: Any) -> np.ndarray:
     return array.astype(np.float64)
 
 
-def _refuse(name: str, array: np.ndarray, wrong: np.ndarray, rule: str) -> None:
+def _reject(name: str, array: np.ndarray, wrong: np.ndarray, rule: str) -> None:
     if wrong.any():
         index = tuple(int(i) for i in np.argwhere(wrong)[0])
         place = f"[{', '.join(map(str, index))}]" if index else ""
         raise ValueError(f"`{name}{place}` is {array[index]}, {rule}")
 
 
-def _plain(array: np.ndarray) -> Any:
-    """Return an array without axes as a number."""
+def _as_number(array: np.ndarray) -> Any:
+    """Return an array, or the number of an array without axes."""
     return array if array.ndim else float(array)
 
 

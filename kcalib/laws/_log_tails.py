@@ -1,4 +1,4 @@
-"""Logarithms of the tails of F and chi-square laws, also where they underflow; for the p-values of `cme`."""
+"""Compute logarithms of the tails of F and chi-square laws, also where they underflow; for the p-values of `cme`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_TERMS = 1_000_000
 
 
 def log_sf_f(x: float, d1: float, d2: float) -> float:
-    """log P(F(d1, d2) > x), x >= 0, also where the probability underflows.
+    """Return log P(F(d1, d2) > x), x >= 0, also where the probability underflows.
 
     The tail is the regularised incomplete beta function I_w(d2/2, d1/2), w = d2 / (d2 + d1 x).
     """
@@ -26,7 +26,7 @@ def log_sf_f(x: float, d1: float, d2: float) -> float:
 
 
 def _beta_coefficient(k: int, a: float, b: float, w: float) -> float:
-    """Numerator k of the continued fraction of I_w(a, b) (DLMF 8.17.22)."""
+    """Return numerator k of the continued fraction of I_w(a, b) (DLMF 8.17.22)."""
     if k == 0:
         return 1.0
     h = k // 2
@@ -36,7 +36,7 @@ def _beta_coefficient(k: int, a: float, b: float, w: float) -> float:
 
 
 def log_sf_chi2(x: float, d: float) -> float:
-    """log P(chi2_d > x), x >= 0, also where the probability underflows."""
+    """Return log P(chi2_d > x), x >= 0, also where the probability underflows."""
     direct = float(scipy.special.chdtrc(d, x))
     if direct > SMALLEST_DIRECT:
         return math.log(direct)
@@ -46,7 +46,7 @@ def log_sf_chi2(x: float, d: float) -> float:
 
 
 def _continued_fraction(term: Callable[[int], tuple[float, float]]) -> float:
-    """a_0 / (b_0 + a_1 / (b_1 + ...)) for term(k) = (b_k, a_k) by Lentz's method."""
+    """Return a_0 / (b_0 + a_1 / (b_1 + ...)) for term(k) = (b_k, a_k) by Lentz's method."""
     b, a = term(0)
     value, c, d = a / b, math.inf, 1 / b
     for k in range(1, MAX_TERMS):

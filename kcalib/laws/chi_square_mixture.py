@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kcalib._backend.threads import one_blas_thread
-from kcalib.laws._law import Law, _plain, _real, _refuse
+from kcalib.laws._law import Law, _as_number, _real, _reject
 
 TILT = math.pi / 8  # of the hyperbola: half of what exp(s^2) allows, so that both sides of the strip are as wide
 FIRST_STEP = 0.2
@@ -144,8 +144,8 @@ class ChiSquareMixture(Law):
             raise ValueError(f"`weights` has shape {array.shape}, expected (k,)")
         if variance.ndim != 0:
             raise ValueError(f"`normal_variance` has shape {variance.shape}, expected a number")
-        _refuse("weights", array, ~np.isfinite(array), "expected finite numbers")
-        _refuse(
+        _reject("weights", array, ~np.isfinite(array), "expected finite numbers")
+        _reject(
             "normal_variance", variance, ~(np.isfinite(variance) & (variance >= 0)), "expected a finite number >= 0"
         )
         if not (array.any() or variance):
@@ -153,7 +153,7 @@ class ChiSquareMixture(Law):
         freedom = _real("degrees_of_freedom", degrees_of_freedom)
         if freedom.shape not in ((), array.shape):
             raise ValueError(f"`degrees_of_freedom` has shape {freedom.shape}, expected () or {array.shape}")
-        _refuse("degrees_of_freedom", freedom, ~(np.isfinite(freedom) & (freedom >= 1)), "expected finite numbers >= 1")
+        _reject("degrees_of_freedom", freedom, ~(np.isfinite(freedom) & (freedom >= 1)), "expected finite numbers >= 1")
         object.__setattr__(self, "weights", tuple(array.tolist()))
         object.__setattr__(self, "normal_variance", float(variance))
         object.__setattr__(self, "degrees_of_freedom", tuple(np.broadcast_to(freedom, array.shape).tolist()))
@@ -162,33 +162,33 @@ class ChiSquareMixture(Law):
 
     @property
     def mean(self) -> float:
-        """Expectation, the sum of the weights times their degrees of freedom."""
+        """Return the expectation, the sum of the weights times their degrees of freedom."""
         return self._scale * self._cumulant(1)
 
     @property
     def var(self) -> float:
-        """Variance, twice the sum of the squared weights times their degrees of freedom, and the normal part's."""
+        """Return the variance: twice the squared weights times their degrees of freedom, and the normal part's."""
         return self._scale * self._scale * self._scaled_variance
 
     @property
     def skewness(self) -> float:
-        """Third cumulant over the variance to the power 3/2."""
+        """Return the third cumulant over the variance to the power 3/2."""
         return self._cumulant(3) / self._scaled_variance**1.5
 
     @property
     def kurtosis(self) -> float:
-        """Excess kurtosis, 0 for a normal law: fourth cumulant over the squared variance."""
+        """Return the excess kurtosis, 0 for a normal law: fourth cumulant over the squared variance."""
         return self._cumulant(4) / self._scaled_variance**2
 
     @property
     def support(self) -> tuple[float, float]:
-        """Ends of the support: 0 where all weights have one sign and there is no normal part, else infinite."""
+        """Return the ends of the support: 0 if all weights have one sign and there is no normal part, else infinite."""
         low = -math.inf if self.normal_variance or min(self.weights) < 0 else 0.0
         high = math.inf if self.normal_variance or max(self.weights) > 0 else 0.0
         return low, high
 
     def rvs(self, size: int | tuple[int, ...] | None = None, rng: Any = None) -> Any:
-        """Random numbers with this law.
+        """Draw random numbers with this law.
 
         Parameters
         ----------
@@ -203,18 +203,18 @@ class ChiSquareMixture(Law):
             Of shape `size`; a float for None.
         """
         rng = np.random.default_rng(rng)
-        weights, counts = self._different
+        weights, counts = self._distinct_weights
         values = math.sqrt(self.normal_variance) * rng.standard_normal(() if size is None else size)
         for weight, count in zip(weights, counts):
             values = values + weight * rng.chisquare(count, size)
-        return _plain(np.asarray(values))
+        return _as_number(np.asarray(values))
 
     @property
     def _centre(self) -> float:
         return self.mean
 
     def _cumulant(self, order: int) -> float:
-        """The cumulant of the squares alone, of Q / scale."""
+        """Return the cumulant of the squares alone, of Q / scale."""
         factor = 2.0 ** (order - 1) * math.factorial(order - 1)
         return factor * math.fsum(
             count * (weight / self._scale) ** order for weight, count in zip(self.weights, self.degrees_of_freedom)
@@ -229,14 +229,14 @@ class ChiSquareMixture(Law):
         return max(*map(abs, self.weights), math.sqrt(self.normal_variance), 0.0)
 
     @property
-    def _different(self) -> tuple[np.ndarray, np.ndarray]:
-        """Different weights, and degrees of freedom of each."""
+    def _distinct_weights(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return different weights, and degrees of freedom of each."""
         weights, index = np.unique(self.weights, return_inverse=True)
         return weights, np.bincount(index, self.degrees_of_freedom, minlength=len(weights))
 
     @cached_property
     def _spectrum(self) -> Spectrum:
-        weights, counts = self._different
+        weights, counts = self._distinct_weights
         weights = weights / self._scale
         kept = weights != 0
         deviation = math.sqrt(self.normal_variance) / self._scale
@@ -259,7 +259,7 @@ class ChiSquareMixture(Law):
         rows = max(1, CHUNK // (BLOCK * max(1, self._spectrum.weights.size)))
         for first in range(0, finite.size, rows):
             chunk = finite[first : first + rows]
-            point, log_power = self._not_too_near_the_end(x[chunk])
+            point, log_power = self._move_from_end(x[chunk])
             saddle = _saddlepoints(self._spectrum, point)
             integral, mean_s = _integrals(self._spectrum, saddle, point)
             log_tail[chunk] = saddle.log_factor + np.log(integral) + log_power
@@ -267,9 +267,11 @@ class ChiSquareMixture(Law):
                 hazard[chunk] = mean_s / self._scale
         return log_tail, hazard
 
-    def _not_too_near_the_end(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """`x`, and 0. But where the reciprocal overflows a point farther from the support's end 0, and
-        the logarithm of the ratio of the tails there, which go with the power d/2 for d degrees of freedom.
+    def _move_from_end(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return `x` and 0, or where the reciprocal overflows a point farther from the support's end 0.
+
+        There the second value is the logarithm of the ratio of the tails, which go with the power d/2 for d degrees of
+        freedom.
         """
         near = (x > -UNDERFLOW) & (self.support[1] == 0)
         log_ratio = np.log(np.where(near, -x, UNDERFLOW)) - math.log(UNDERFLOW)
@@ -277,7 +279,7 @@ class ChiSquareMixture(Law):
 
 
 def _saddlepoints(spectrum: Spectrum, x: np.ndarray) -> Saddle:
-    """Near the points s0 > 0 where K'(s) - x - 1/s is 0, which grows from minus to plus infinity.
+    """Return points near s0 > 0, where K'(s) - x - 1/s is 0, which grows from minus to plus infinity.
 
     Searched in log(r), s = r / (1 + 2 w r) with w the largest weight: then 1 - 2 s w_i is
     (1 + 2 r (w - w_i)) / (1 + 2 r w), which keeps its accuracy next to the singularity.
@@ -304,7 +306,7 @@ def _saddlepoints(spectrum: Spectrum, x: np.ndarray) -> Saddle:
 
 
 def _brackets(spectrum: Spectrum, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Values of r below and above the saddlepoint's."""
+    """Return values of r below and above the saddlepoint's."""
     weights, counts, deviation, largest = spectrum
     size = np.abs(x)
     positive, negative = counts @ np.maximum(weights, 0), counts @ np.maximum(-weights, 0)
@@ -390,7 +392,7 @@ def _trapezoidal(saddle: Saddle, tilt: np.ndarray, counts: np.ndarray) -> tuple[
 
 
 def _sums_to_the_end(sums: Any, step: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-    """Sums over t = step, 2 step, ... until the integrand is negligible, its largest absolute value, how many."""
+    """Return sums over t = step, 2 step, ... until the integrand is negligible, its largest size, and how many."""
     total, moment, largest, end = np.zeros(1), np.zeros(1), np.ones(1), 0
     while end * step < FARTHEST:
         part, part_moment, height, last = sums((np.arange(BLOCK) + end + 1) * step)
@@ -401,7 +403,7 @@ def _sums_to_the_end(sums: Any, step: float) -> tuple[np.ndarray, np.ndarray, np
 
 
 def _sums(saddle: Saddle, tilt: np.ndarray, counts: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Sums of Im(f ds/dt) and Im(f s ds/dt) over `t`, largest |f|, and the larger summand at the last t."""
+    """Return sums of Im(f ds/dt) and Im(f s ds/dt) over `t`, largest |f|, and the larger summand at the last t."""
     sine, cosine, width = np.sin(tilt)[:, None], np.cos(tilt)[:, None], saddle.width[:, None]
     z = width * (sine * (np.cosh(t) - 1) + 1j * cosine * np.sinh(t))
     dz = width * (sine * np.sinh(t) + 1j * cosine * np.cosh(t))

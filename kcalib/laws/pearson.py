@@ -1,4 +1,4 @@
-r"""Pearson's system of curves: the law with given mean, variance, skewness and kurtosis.
+r"""Compute laws of Pearson's system of curves, by mean, variance, skewness and kurtosis.
 
 All members at once, without a case for each type. In standard units a density :math:`f` of the system
 solves
@@ -117,12 +117,12 @@ class PearsonCurve(Law):
 
     @property
     def var(self) -> float:
-        """Variance, as given."""
+        """Return the variance."""
         return self.variance
 
     @property
     def kind(self) -> str:
-        """Type of the curve: "normal", "I" (II included), "III", "IV", "V", "VI" or "VII"."""
+        """Return the type of the curve: "normal", "I" (II included), "III", "IV", "V", "VI" or "VII"."""
         p, r = self._shape
         if not p:
             return "normal" if not r else ("I" if r < 0 else "VII")
@@ -133,7 +133,7 @@ class PearsonCurve(Law):
 
     @property
     def support(self) -> tuple[float, float]:
-        """Ends of the support; they may be infinite."""
+        """Return the ends of the support, which may be infinite."""
         return -self._mirrored._upper_end, self._upper_end
 
     @property
@@ -154,7 +154,7 @@ class PearsonCurve(Law):
 
     @property
     def _shape(self) -> tuple[float, float]:
-        """p and r."""
+        """Return p and r."""
         size = 4 * self.kurtosis + 12 - 3 * self.skewness**2
         return self.skewness * (self.kurtosis + 6) / size, (2 * self.kurtosis - 3 * self.skewness**2) / size
 
@@ -170,7 +170,7 @@ class PearsonCurve(Law):
 
 
 def _roots(p: float, r: float) -> tuple[complex, complex]:
-    """alpha and beta in 1 + p z + r z^2 = (1 - alpha z)(1 - beta z); the larger real one first."""
+    """Return alpha and beta in 1 + p z + r z^2 = (1 - alpha z)(1 - beta z); the larger real one first."""
     discriminant = p * p - 4 * r
     if discriminant < 0:
         alpha = complex(-p / 2, math.sqrt(-discriminant) / 2)
@@ -182,13 +182,13 @@ def _roots(p: float, r: float) -> tuple[complex, complex]:
 
 
 def _end(p: float, r: float) -> float:
-    """Upper end of the support in standard units."""
+    """Return the upper end of the support in standard units."""
     alpha = _roots(p, r)[0]
     return math.inf if isinstance(alpha, complex) or alpha <= 0 else 1 / alpha
 
 
 def _tail_integral(z: float, p: float, r: float) -> tuple[float, float]:
-    """Logarithms of the integral of exp(h) from `z` >= 0 to the upper end, and of exp(h(z)).
+    """Return logarithms of the integral of exp(h) from `z` >= 0 to the upper end, and of exp(h(z)).
 
     With u = z + w E / (E + w), E = end - z, the range becomes w > 0, and w = L exp(pi/2 sinh(t))
     makes the summands of the trapezoidal rule vanish at a double exponential rate. L is
@@ -224,12 +224,12 @@ def _tail_integral(z: float, p: float, r: float) -> tuple[float, float]:
 
 
 def _trapezoidal(log_summands: Any) -> float:
-    """Logarithm of the integral over the real line of exp(log_summands(t)), doubly exponential at both ends."""
+    """Return the log of the integral over the real line of exp(log_summands(t)), doubly exponential at both ends."""
     t = np.arange(-4.5, FARTHEST, FIRST_STEP)
     values = log_summands(t)
-    kept = t[values > values.max() + NEGLIGIBLE]
-    low, step = kept[0] - FIRST_STEP, FIRST_STEP
-    count = math.ceil((kept[-1] + FIRST_STEP - low) / step)
+    range_of_t = t[values > values.max() + NEGLIGIBLE]
+    low, step = range_of_t[0] - FIRST_STEP, FIRST_STEP
+    count = math.ceil((range_of_t[-1] + FIRST_STEP - low) / step)
     log_sum = np.logaddexp.reduce(values)
     agreement = AGREEMENT + ROUNDING * abs(log_sum)
     for _ in range(MAX_HALVINGS):
@@ -242,7 +242,7 @@ def _trapezoidal(log_summands: Any) -> float:
 
 
 def _log_density(u: np.ndarray, log_gap: np.ndarray, p: float, r: float) -> np.ndarray:
-    """h(u); `log_gap` is the logarithm of the distance from the upper end, if that is finite."""
+    """Return h(u); `log_gap` is the logarithm of the distance from the upper end, if that is finite."""
     alpha, beta = _roots(p, r)
     first, second, between = alpha * u, beta * u, np.emath.sqrt(p * p - 4 * r) * u
     if _end(p, r) < math.inf:
@@ -258,7 +258,7 @@ def _log_density(u: np.ndarray, log_gap: np.ndarray, p: float, r: float) -> np.n
 def _divided_difference(
     first: np.ndarray, second: np.ndarray, between: np.ndarray, log_first: np.ndarray, log_second: np.ndarray
 ) -> np.ndarray:
-    """The slope of psi(y) = -log(1 - y) / y between two points below 1 or complex; their difference and logs are given.
+    """Return the slope of psi(y) = -log(1 - y) / y between two points below 1 or complex.
 
     From the values where the points are apart, else by Gauss's rule: for its integral representation,
     the integral over [0, 1] of s / ((1 - s y1)(1 - s y2)), near 0, or for the mean of psi' between the points.

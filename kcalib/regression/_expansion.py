@@ -23,7 +23,7 @@ from kcalib._pairs.problem import PairProblem, Side
 from kcalib._pairs.reductions import Products, sweep_one
 from kcalib.kernels import Kernel
 from kcalib.regression._function import Problem
-from kcalib.solvers.kernel_operator import KernelMatrix
+from kcalib.solvers.kernel_operator import KernelOperator
 from kcalib.solvers.kronecker import Eigensystem, eigendecomposition
 from kcalib.solvers.pivoted_cholesky import partial_cholesky
 
@@ -62,7 +62,7 @@ class Expansion:
             If neither way fits in memory.
         """
         points = arrays.namespace(problem.points).ascontiguousarray(problem.points)
-        backend = KernelMatrix(pack_points(points, kernel, "float64", elsewhere=True), threads=None, backend=None)
+        backend = KernelOperator(pack_points(points, kernel, "float64", elsewhere=True), threads=None, backend=None)
         most = _largest_rank(points, max_memory)
         cholesky = partial_cholesky(backend, most, to_rounding=True)
         if cholesky.rank < most:
@@ -81,7 +81,7 @@ class Expansion:
 
     @classmethod
     def _of_factor(
-        cls, problem: Problem, backend: KernelMatrix, factor: Array, pivots: Array, reason: str
+        cls, problem: Problem, backend: KernelOperator, factor: Array, pivots: Array, reason: str
     ) -> Expansion:
         """Return the expansion for K = F F^T and F^T F = W diag(l) W^T.
 
@@ -105,7 +105,7 @@ class Expansion:
         )
 
     @classmethod
-    def _of_matrix(cls, problem: Problem, backend: KernelMatrix, reason: str) -> Expansion:
+    def _of_matrix(cls, problem: Problem, backend: KernelOperator, reason: str) -> Expansion:
         """Return psi for K = Q diag(l) Q^T: psi(p) = diag(l)^{-1/2} Q^T k(samples, p)."""
         rows = slice(0, problem.n)
         # Its transpose is the same matrix in the order of LAPACK, which writes the eigenvectors over it.

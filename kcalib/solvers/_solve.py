@@ -10,8 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import numpy as np
-
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
@@ -22,7 +20,13 @@ from kcalib._input.methods import Seeded, resolved
 from kcalib.report.summary import Summarized
 from kcalib.solvers.cholesky import Cholesky, memory_of_cholesky
 from kcalib.solvers.conjugate_gradient import ConjugateGradient
-from kcalib.solvers.kernel_operator import SymmetricOperator, as_operator, reference_of
+from kcalib.solvers.kernel_operator import (
+    SymmetricOperator,
+    as_numpy_or_cupy,
+    as_operator,
+    check_real,
+    reference_of,
+)
 from kcalib.solvers.ridge_system import Judge, RidgeSystem, Solver, SolverResult, Verdict, relative_residual
 
 CHOLESKY_UP_TO = 1000  # samples; for more conjugate gradients are faster, unless the shift is very small
@@ -234,15 +238,13 @@ def solve_checked(
         converged=result.converged,
     )
     if not solution.converged:
-        _warn_not_converged(solution, system.stopping_rule(solver.tol).tol, solver)
+        _warn_not_converged(solution, system.resolve_tolerance(solver.tol), solver)
     return solution, result.verdict
 
 
 def _check_right_sides(right_sides: Any, operator: SymmetricOperator, n: int) -> Array:
     """Return a NumPy or CuPy array, float64, on the device of the operator's vectors."""
-    array = arrays.as_array(right_sides, "right_sides")
-    if not arrays.is_cuda(array):
-        array = arrays.to_host(array)
+    array = as_numpy_or_cupy(right_sides, "right_sides")
     reference = reference_of(operator)
     if reference is not None and arrays.is_cuda(reference) != arrays.is_cuda(array):
         remedy = "pass cupy.asarray(right_sides)" if arrays.is_cuda(reference) else "pass cupy.asnumpy(right_sides)"
@@ -250,31 +252,15 @@ def _check_right_sides(right_sides: Any, operator: SymmetricOperator, n: int) ->
             f"`right_sides` are {_describe_place(array)}, but K, {operator!r}, is {_describe_place(reference)}; "
             f"{remedy}, or bring K there"
         )
-    if array.dtype.kind not in "biuf":
-        raise TypeError(f"`right_sides` has dtype {array.dtype}, expected real numbers")
+    array = check_real(array, "right_sides")
     if array.ndim not in (1, 2) or len(array) != n:
         raise ValueError(f"`right_sides` has shape {array.shape}, expected ({n},) or ({n}, c), as K has {n} rows")
-    xp = arrays.namespace(array)
-    array = xp.ascontiguousarray(array, dtype=xp.float64)
-    finite = xp.isfinite(array)
-    if not bool(xp.all(finite)):
-        flat = int(xp.argmin(xp.reshape(finite, (-1,))))
-        at = tuple(int(i) for i in np.unravel_index(flat, array.shape))
-        raise ValueError(f"`right_sides{arrays.subscript(at)}` is {float(array[at])}, expected a finite number")
-    return array
-
-
-@dataclass(frozen=True)
-class _UserVerdict:
-    """What a user's `accept` returned."""
-
-    accepted: bool
-    needed: float = 0.0
+    return arrays.namespace(array).ascontiguousarray(array)
 
 
 def _make_judge(accept: Callable[[Array, Array], bool], right_sides: Any) -> Judge:
     """Return the judge that passes arrays of the user's library to `accept`."""
-    return lambda z, r: _UserVerdict(bool(accept(_restore(z, right_sides), _restore(r, right_sides))))
+    return lambda z, r: Verdict(bool(accept(_restore(z, right_sides), _restore(r, right_sides))))
 
 
 def _restore(array: Array, right_sides: Any) -> Array:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
@@ -20,13 +20,12 @@ SMALLEST_VALUE = 1e-6  # relative to the largest possible; `tol` is relative to 
 BLOCK_COLUMNS = 64  # columns that are multiplied by K at a time
 
 
-class CertifiedValue(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class CertifiedValue(Verdict):
     """The value of a solution, a bound of its error, and whether a solver may stop there."""
 
     value: float
     bound: float
-    accepted: bool
-    needed: float = 0.0  # about the share of the residual that would be good enough
 
 
 class Certificate:
@@ -68,7 +67,8 @@ class Certificate:
         bound = self._bound(value, norm, (1 + KNOWN) * size) + (rounding + KNOWN * size) * norm
         aim = self.aim(value)
         is_accepted = bound <= aim or size <= rounding
-        return CertifiedValue(value, bound, is_accepted, min(1.0, aim / bound) if bound > 0 else 0.0)
+        needed = min(1.0, aim / bound) if bound > 0 else 0.0
+        return CertifiedValue(is_accepted, needed, value=value, bound=bound)
 
     def aim(self, value: float) -> float:
         """Return the largest error that is good enough."""
@@ -89,7 +89,7 @@ class Certificate:
             squares += linalg.squared_norm(self._right[:, columns] - self._shift * z[:, columns] - product)
         norm = linalg.norm(z)
         bound = self._bound(value, norm, math.sqrt(squares)) + self._rounding * norm**2
-        return CertifiedValue(value, bound, bound <= self.aim(value))
+        return CertifiedValue(bound <= self.aim(value), value=value, bound=bound)
 
     def _column_blocks(self) -> Iterator[slice]:
         for begin in range(0, self._right.shape[1], BLOCK_COLUMNS):

@@ -49,7 +49,7 @@ class Cholesky(Solver):
         values = solve_dense(operator, right_sides, system.shift)
         residuals = right_sides - shifted_product(operator, values, system.shift)
         relative = relative_residual(residuals, linalg.column_norms(right_sides))
-        is_good, verdict = system.stopping_rule(self.tol)(values, residuals, relative)
+        is_good, verdict = system.assess(self.tol, values, residuals, relative)
         return SolverResult(values, residuals, is_good, verdict, self.name, reason, memory)
 
 

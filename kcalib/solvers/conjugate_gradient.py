@@ -198,7 +198,8 @@ class _Iteration:
         right_sides = system.right_sides
         xp = arrays.namespace(right_sides)
         self.operator, self.shift, self.preconditioner = system.operator, system.shift, preconditioner
-        self.rule, self.max_iterations = system.stopping_rule(method.tol), method.max_iterations
+        self.system, self.tol = system, system.resolve_tolerance(method.tol)
+        self.max_iterations = method.max_iterations
         self.products = "float64" if method.products == "auto" else method.products
         self.may_round = method.products == "auto"  # whether last products may be in float32
         self.right_sides = right_sides
@@ -279,7 +280,7 @@ class _Iteration:
         # Expect the residual to fall as it just did; lengths are at most its norm over the shift.
         expected = self.history[-1] ** 2 / self.history[-2] if len(self.history) > 1 else math.inf
         if self.may_round and expected <= self._target():
-            size = max(expected, self.rule.tol or 0.0)
+            size = max(expected, self.tol or 0.0)
             allowed = KNOWN / 2 * size - largest_ratio(self.errors, self.scales)
             lengths = self.relative / self.shift
             if PRODUCT_ROUNDING["float32"] * self.largest * lengths <= allowed:
@@ -293,7 +294,7 @@ class _Iteration:
     def _target(self) -> float:
         """Return about the relative residual that is good enough; 0 if unknown."""
         needed = 0.0 if self.verdict is None else self.verdict.needed
-        return max(self.rule.tol or 0.0, self.relative * needed)
+        return max(self.tol or 0.0, self.relative * needed)
 
     def _measure_error(self, directions: Array, images: Array) -> float:
         """Return about the norm of the error of a product, from some of its rows."""
@@ -341,14 +342,13 @@ class _Iteration:
         """Set the relative residual and whether it is good enough; call this once for each residual."""
         self.relative = relative_residual(self.residuals, self.scales)
         self.history.append(self.relative)
-        self.is_good, self.verdict = self.rule(self.values, self.residuals, self.relative)
+        self.is_good, self.verdict = self.system.assess(self.tol, self.values, self.residuals, self.relative)
 
     def _rounding_share(self) -> float:
         """Return the share of rounding errors in the residual, or in the tolerance if that is met."""
         error, size = largest_ratio(self.errors, self.scales), self.relative
-        tol = self.rule.tol
-        if tol is not None and size <= tol:
-            size = tol
+        if self.tol is not None and size <= self.tol:
+            size = self.tol
         return error / size if error > 0 and size > 0 else math.inf if error > 0 else 0.0
 
     def _is_stalled(self) -> bool:

@@ -1,9 +1,8 @@
 """Define the symmetric positive semi-definite matrices that solvers take, by their products.
 
-`KernelMatrix` is K_ij = k(x_i, x_j) of points, a pair problem whose features are 1; `KernelOperator` is the same for
-users and checks its arguments; `DenseOperator` is a matrix in memory. All of them, and operators of users, have the
-members of `SymmetricOperator`. Solvers see NumPy arrays, or CuPy arrays for points and matrices on an NVIDIA GPU.
-Points on other devices stay there, but vectors and products are NumPy arrays.
+`KernelOperator` is K_ij = k(x_i, x_j) of points, a pair problem whose features are 1; `DenseOperator` is a matrix in
+memory. Both, and operators of users, have the members of `SymmetricOperator`. Solvers see NumPy arrays, or CuPy arrays
+for points and matrices on an NVIDIA GPU. Points on other devices stay there, but vectors and products are NumPy arrays.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_choice
-from kcalib._input.checks import check_points
+from kcalib._input.checks import check_points, reject
 from kcalib._packing import Packed, pack_points
 from kcalib._pairs.backends.base import Backend, Workers
 from kcalib._pairs.backends.diagonal import diagonal
@@ -55,8 +54,8 @@ class SymmetricOperator(Protocol):
         """Return the diagonal of K, float64, shape (n,)."""
 
 
-class KernelMatrix:
-    """K_ij = k(x_i, x_j), never stored; callers make the GPU of the points the current one."""
+class KernelOperator:
+    """K_ij = k(x_i, x_j), never stored; made by `kernel_operator`."""
 
     def __init__(self, packed: Packed, *, threads: int | None, backend: str | Workers | None) -> None:
         self.kernel = packed.kernel
@@ -87,12 +86,17 @@ class KernelMatrix:
         """Return the machine epsilon of the kernel's arithmetic."""
         return float(np.finfo(str(self._points.dtype).rpartition(".")[2]).eps)
 
+    @on_their_gpu
     def matmul(self, vectors: Array, dtype: str = "float64") -> Array:
+        check_choice("dtype", dtype, ("float64", "float32"))
+        if self._on_gpu:
+            check_same_device(vectors, self._points, "the vectors to multiply", self)
         backend = self._single if dtype == "float32" else self._backend
         if self._on_gpu:
             return sweep_one(backend, Products(vectors, dtype))
         return arrays.to_host(sweep_one(backend, Products(arrays.like(vectors, self._points), dtype)))
 
+    @on_their_gpu
     def tile(self, rows: Any, columns: Any) -> Array:
         rows, columns = (i if isinstance(i, slice) else arrays.like(i, self._points) for i in (rows, columns))
         tile = sweep_one(self._backend, DenseRectangle(rows, columns))
@@ -100,6 +104,7 @@ class KernelMatrix:
             return arrays.namespace(tile).astype(tile, np.float64, copy=False)
         return np.asarray(arrays.to_host(tile), dtype=np.float64)
 
+    @on_their_gpu
     def diagonal(self) -> Array:
         own = diagonal(self._backend.problem, self.threads or 1)
         own = own if self._on_gpu else arrays.to_host(own)
@@ -131,25 +136,6 @@ class KernelMatrix:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.n} points, {self.kernel}, {self.name}>"
-
-
-class KernelOperator(KernelMatrix):
-    """K_ij = k(x_i, x_j), never stored; made by `kernel_operator`."""
-
-    @on_their_gpu
-    def matmul(self, vectors: Array, dtype: str = "float64") -> Array:
-        check_choice("dtype", dtype, ("float64", "float32"))
-        if self._on_gpu:
-            check_same_device(vectors, self._points, "the vectors to multiply", self)
-        return super().matmul(vectors, dtype)
-
-    @on_their_gpu
-    def tile(self, rows: Any, columns: Any) -> Array:
-        return super().tile(rows, columns)
-
-    @on_their_gpu
-    def diagonal(self) -> Array:
-        return super().diagonal()
 
 
 class DenseOperator:
@@ -256,8 +242,7 @@ def as_operator(operator: Any) -> SymmetricOperator:
     """
     missing = [name for name in MEMBERS if not hasattr(operator, name)]
     if missing and (isinstance(operator, (list, tuple)) or hasattr(operator, "shape")):
-        matrix = arrays.as_array(operator, "operator")
-        return DenseOperator(_check_matrix(matrix if arrays.is_cuda(matrix) else arrays.to_host(matrix)))
+        return DenseOperator(_check_matrix(as_numpy_or_cupy(operator, "operator")))
     if missing:
         raise TypeError(
             f"`operator` is of {type(operator)}, which lacks {', '.join(missing)}; pass a dense symmetric array, "
@@ -268,7 +253,7 @@ def as_operator(operator: Any) -> SymmetricOperator:
 
 def reference_of(operator: SymmetricOperator) -> Array | None:
     """Return an array on the device of the operator's vectors; None for an operator of the user's."""
-    return operator.reference if isinstance(operator, (KernelMatrix, DenseOperator)) else None
+    return operator.reference if isinstance(operator, (KernelOperator, DenseOperator)) else None
 
 
 def shifted_product(operator: SymmetricOperator, vectors: Array, shift: float, dtype: str = "float64") -> Array:
@@ -290,35 +275,36 @@ def check_same_device(array: Array, reference: Array, what: str, operator: Symme
         )
 
 
+def as_numpy_or_cupy(values: Any, name: str) -> Array:
+    """Return a CuPy array of what is on an NVIDIA GPU, else a NumPy array."""
+    array = arrays.as_array(values, name)
+    return array if arrays.is_cuda(array) else arrays.to_host(array)
+
+
+def check_real(array: Array, name: str) -> Array:
+    """Return finite real numbers as float64."""
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"`{name}` has dtype {array.dtype}, expected real numbers")
+    xp = arrays.namespace(array)
+    array = xp.asarray(array, dtype=xp.float64)
+    reject(array, ~xp.isfinite(array), lambda at, x: f"`{name}{at}` is {x}, expected a finite number")
+    return array
+
+
 def _check_matrix(matrix: Array) -> Array:
-    if matrix.dtype.kind not in "biuf":
-        raise TypeError(f"`operator` has dtype {matrix.dtype}, expected real numbers")
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or len(matrix) == 0:
         raise ValueError(f"`operator` has shape {matrix.shape}, expected (n, n) with n >= 1")
+    matrix = check_real(matrix, "operator")
     xp = arrays.namespace(matrix)
-    matrix = xp.asarray(matrix, dtype=xp.float64)
-    block = 2**24 if arrays.is_cuda(matrix) else 2**20  # entries; temporary arrays are smaller than the matrix
-    rows = max(1, block // len(matrix))
-    bound = 0.0
-    for begin in range(0, len(matrix), rows):
-        strip = matrix[begin : begin + rows]
-        finite = xp.isfinite(strip)
-        if not bool(xp.all(finite)):
-            i, j = _position(xp.argmin(xp.reshape(finite, (-1,))), strip)
-            raise ValueError(f"`operator[{begin + i}, {j}]` is {float(strip[i, j])}, expected a finite number")
-        bound = max(bound, float(xp.max(xp.abs(strip))))
+    bound = max(float(xp.max(matrix)), -float(xp.min(matrix)))
+    rows = max(1, (2**24 if arrays.is_cuda(matrix) else 2**20) // len(matrix))  # of temporary arrays
     for begin in range(0, len(matrix), rows):
         asymmetry = xp.abs(matrix[begin : begin + rows] - matrix[:, begin : begin + rows].T)
         if float(xp.max(asymmetry)) > ASYMMETRY * bound:
-            i, j = _position(xp.argmax(xp.reshape(asymmetry, (-1,))), asymmetry)
+            i, j = divmod(int(xp.argmax(asymmetry)), len(matrix))
             i += begin
             raise ValueError(
                 f"`operator[{i}, {j}]` is {float(matrix[i, j])} but `operator[{j}, {i}]` is {float(matrix[j, i])}, "
                 "expected a symmetric matrix; symmetrise it by (K + K.T) / 2"
             )
     return matrix
-
-
-def _position(flat: Array, matrix: Array) -> tuple[int, int]:
-    i, j = divmod(int(flat), int(matrix.shape[1]))
-    return i, j

@@ -23,6 +23,7 @@ from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib.report.summary import Summarized
+from kcalib.solvers.kernel_operator import as_numpy_or_cupy, check_real
 
 EPSILON = float(np.finfo(np.float64).eps)
 
@@ -128,7 +129,7 @@ class Kronecker:
             to rounding, for one of the shifts.
         """
         n_a, n_b = len(self._left), len(self._right)
-        original, array = right_sides, _check_array(right_sides, "right_sides")
+        original, array = right_sides, check_real(as_numpy_or_cupy(right_sides, "right_sides"), "right_sides")
         if array.shape not in ((n_a * n_b,), (n_a, n_b)) and (array.ndim != 2 or len(array) != n_a * n_b):
             raise ValueError(
                 f"`right_sides` has shape {array.shape}, expected ({n_a * n_b},), ({n_a * n_b}, c) or ({n_a}, {n_b}), "
@@ -196,7 +197,7 @@ class Kronecker:
         cancels = sums < 0.5 * (xp.abs(products) + abs(shift))
         singular = (sums == 0) | (cancels & (sums <= error))
         if bool(xp.any(singular)):
-            i, j = _first_index(singular)
+            i, j = (int(places[0]) for places in xp.nonzero(singular))
             of_a, of_b = _format_eigenvalue(left[i].item()), _format_eigenvalue(right[j].item())
             raise ValueError(
                 f"A (x) B + shift I is singular: A and B have eigenvalues whose product {of_a} times {of_b} is minus "
@@ -321,34 +322,12 @@ def _relative_norm(residuals: Array, b: Array) -> float:
     return largest(norms / xp.where(scales > 0, scales, 1.0))
 
 
-def _first_index(mask: Array) -> tuple[int, ...]:
-    """Return the index of the first true entry of a mask."""
-    places = arrays.namespace(mask).nonzero(mask)
-    return tuple(int(at[0]) for at in places)
-
-
 def _format_eigenvalue(value: complex) -> str:
     return f"{value.real:.6g}" if value.imag == 0 else f"({value:.6g})"
 
 
-def _check_array(values: Any, name: str) -> Array:
-    """Return real numbers as float64, in a CuPy or a NumPy array."""
-    array = arrays.as_array(values, name)
-    if not arrays.is_cuda(array):
-        array = np.asarray(arrays.to_host(array))
-    if array.dtype.kind not in "biuf":
-        raise TypeError(f"`{name}` has dtype {array.dtype}, expected real numbers")
-    xp = arrays.namespace(array)
-    array = xp.asarray(array, dtype=xp.float64)
-    bad = ~xp.isfinite(array)
-    if bool(xp.any(bad)):
-        at = _first_index(bad) if array.ndim else ()
-        raise ValueError(f"`{name}{arrays.subscript(at)}` is {float(array[at])}, expected a finite number")
-    return array
-
-
 def _check_square(values: Any, name: str) -> Array:
-    matrix = _check_array(values, name)
+    matrix = check_real(as_numpy_or_cupy(values, name), name)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or len(matrix) == 0:
         raise ValueError(f"`{name}` has shape {tuple(matrix.shape)}, expected (n, n) with n >= 1")
     return matrix
@@ -361,7 +340,7 @@ def _check_shifts(shift: Any) -> np.ndarray:
         return np.array([float(shift)])
     if isinstance(shift, (bool, np.bool_, str)) or shift is None:
         raise TypeError(f"`shift` is {shift!r}, expected a number or several")
-    shifts = arrays.to_host(_check_array(shift, "shift"))
+    shifts = arrays.to_host(check_real(as_numpy_or_cupy(shift, "shift"), "shift"))
     if shifts.ndim != 1 or len(shifts) == 0:
         raise ValueError(f"`shift` has shape {shifts.shape}, expected a number, or (k,) with k >= 1")
     return shifts

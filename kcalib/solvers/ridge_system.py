@@ -1,4 +1,4 @@
-"""Define kernel ridge systems (K + s I) Z = B on checked data, stopping rules, and the base class of solvers.
+"""Define kernel ridge systems (K + s I) Z = B on checked data, and the base class of solvers.
 
 A solution is good enough by its relative residual (`tol`), or because a *judge* of the caller accepts it. A judge sees
 each solution once, and its verdict is returned with the solution. The solvers are in `cholesky`, `conjugate_gradient`
@@ -10,7 +10,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -24,42 +23,15 @@ from kcalib.solvers.kernel_operator import SymmetricOperator
 RESIDUAL_TOLERANCE = 1e-10  # default of `tol` where there is no judge
 
 
-class Verdict(Protocol):
+@dataclass(frozen=True)
+class Verdict:
     """What a judge returns about a solution."""
 
-    @property
-    def accepted(self) -> bool:
-        """Return whether the solution is good enough."""
-
-    @property
-    def needed(self) -> float:
-        """Return about the share of the residual that would be good enough; 0 if unknown."""
+    accepted: bool  # whether it is good enough
+    needed: float = 0.0  # about the share of the residual that would be good enough; 0 if unknown
 
 
 Judge = Callable[[Array, Array], Verdict]  # takes Z and the residual R = B - (K + s I) Z, and changes neither
-
-
-class Assessment(NamedTuple):
-    """Whether a solution is good enough, and the judge's verdict if it was asked."""
-
-    is_good: bool
-    verdict: Verdict | None
-
-
-@dataclass(frozen=True)
-class StoppingRule:
-    """Accept a solution whose relative residual is at most `tol`, or that the judge accepts."""
-
-    tol: float | None
-    judge: Judge | None
-
-    def __call__(self, values: Array, residuals: Array, relative: float) -> Assessment:
-        if self.tol is not None and relative <= self.tol:
-            return Assessment(True, None)
-        if self.judge is None:
-            return Assessment(False, None)
-        verdict = self.judge(values, residuals)
-        return Assessment(verdict.accepted, verdict)
 
 
 @dataclass(frozen=True)
@@ -73,11 +45,19 @@ class RidgeSystem:
     max_memory: float | None
     factor: Array | None = None  # F, shape (n, rank), with K ~ F F^T, if the caller has one
 
-    def stopping_rule(self, tol: float | None) -> StoppingRule:
-        """Return the rule of the judge and `tol`; without either, of the default tolerance."""
-        if tol is None and self.judge is None:
-            tol = RESIDUAL_TOLERANCE
-        return StoppingRule(tol, self.judge)
+    def resolve_tolerance(self, tol: float | None) -> float | None:
+        """Return `tol`, or the default if there is no judge either."""
+        return RESIDUAL_TOLERANCE if tol is None and self.judge is None else tol
+
+    def assess(
+        self, tol: float | None, values: Array, residuals: Array, relative: float
+    ) -> tuple[bool, Verdict | None]:
+        """Return whether a solution is good enough by `tol` or the judge, and the verdict of the judge if asked."""
+        tol = self.resolve_tolerance(tol)
+        if tol is not None and relative <= tol:
+            return True, None
+        verdict = None if self.judge is None else self.judge(values, residuals)
+        return verdict is not None and verdict.accepted, verdict
 
     @property
     def on_gpu(self) -> bool:
@@ -100,7 +80,7 @@ class SolverResult:
 
     values: Array  # Z, shape (n, c)
     residuals: Array  # B - (K + shift I) Z, from products in float64
-    converged: bool  # whether the stopping rule was met
+    converged: bool  # whether they are good enough
     verdict: Verdict | None  # the judge's, if it was asked about these values
     method: str
     reason: str  # why that method

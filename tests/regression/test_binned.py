@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import pickle
 
 import numpy as np
 import pytest
-from libraries import Library, MakeProblem
+from libraries import MakeProblem
 
 import kcalib
-from kcalib.lenses import Canonical, ClassWise, TopLabel
+from kcalib.lenses import Canonical, ClassWise
 from kcalib.regression import BinnedCalibration
 
 
@@ -119,24 +118,3 @@ def test_what_cannot_be_done(make_problem: MakeProblem):
 def test_more_bins_than_samples_take_the_gap_of_all():
     function = BinnedCalibration(100).fit([0, 1], [[0.9, 0.1], [0.7, 0.3]])
     assert function.h([[0.55, 0.45]])[0, 0] == pytest.approx((0.8 - 0.5) ** 2, rel=1e-13)
-
-
-def test_parameters_clone_pickle(make_problem: MakeProblem):
-    y, p = make_problem(30, 3)
-    function = BinnedCalibration(7).fit(y, p)
-    assert repr(function) == "BinnedCalibration(n_bins=7)"
-    assert np.array_equal(pickle.loads(pickle.dumps(function)).h(p), function.h(p))
-    base = pytest.importorskip("sklearn.base")
-    assert base.clone(function).get_params() == {"n_bins": 7, "binning": "uniform", "lens": TopLabel()}
-    assert function.set_params(n_bins=2) is function
-    with pytest.raises(ValueError, match="not fitted"):
-        function.h(p)
-
-
-def test_array_libraries(xp: Library, make_problem: MakeProblem):
-    y, p = make_problem(40, 3)
-    function = BinnedCalibration(5).fit(xp.asarray(y), xp.asarray(p))
-    # On a GPU sums are made in another order.
-    rounding = 1e-13 if xp.backend == "cuda" else 0
-    assert np.allclose(function.gaps_, BinnedCalibration(5).fit(y, p).gaps_, rtol=rounding, atol=rounding)
-    assert type(function.squared_error(xp.asarray(p))) is float

@@ -11,7 +11,7 @@ import pytest
 import scipy.stats
 from grid import some
 from interrupts import stops_within_a_second
-from libraries import Library, MakeProblem
+from libraries import MakeProblem
 from problems import instruction_sets
 
 import kcalib
@@ -59,31 +59,6 @@ def literal_shares(
 def shares_of(kde: DirichletKDE, queries: np.ndarray) -> np.ndarray:
     """r(q) = q - phi(q)."""
     return queries - kde._evaluate(kde._points(queries, False, "queries"))
-
-
-@pytest.mark.parametrize("orientation", ORIENTATIONS)
-@pytest.mark.parametrize("bandwidth", [1e-3, 0.05, 0.7])
-def test_literal_sums(orientation, bandwidth, make_problem: MakeProblem):
-    """In float64 with math.lgamma, as the formula stands; its own rounding is that of terms of up to 1e4."""
-    y, p = make_problem(37, 3)
-    _, queries = make_problem(11, 3, seed=1)
-    expected = np.zeros_like(queries)
-    for j, q in enumerate(queries):
-        logs = []
-        for x in p:
-            centre, place = (x, q) if orientation == "training" else (q, x)
-            logs.append(
-                math.lgamma(1 / bandwidth + 3)
-                + math.fsum(
-                    c / bandwidth * math.log(t) - math.lgamma(c / bandwidth + 1)
-                    for c, t in zip(centre, place, strict=True)
-                )
-            )
-        weights = [math.exp(value - max(logs)) for value in logs]
-        for label, weight in zip(y, weights, strict=True):
-            expected[j, label] += weight / math.fsum(weights)
-    found = shares_of(DirichletKDE(bandwidth, orientation=orientation).fit(y, p), queries)
-    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-13)
 
 
 def test_scipy_dirichlet(make_problem: MakeProblem):
@@ -367,15 +342,6 @@ def test_confidence_of_one_keeps_its_complement():
     assert np.allclose(phi[:2, 0], shares[:2, 0] - p[:2, 0], rtol=1e-9)
 
 
-def test_parameters():
-    kde = DirichletKDE(0.1, orientation="query", threads=2)
-    parameters = {"bandwidth": 0.1, "orientation": "query", "lens": None, "dtype": "float64", "threads": 2}
-    assert kde.get_params() == parameters and kde.clone().get_params() == parameters
-    assert repr(kde) == "DirichletKDE(bandwidth=0.1, orientation='query', threads=2)"
-    sklearn = pytest.importorskip("sklearn.base")
-    assert sklearn.clone(kde).get_params() == parameters
-
-
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
@@ -412,15 +378,6 @@ def test_extreme_bandwidths(make_problem: MakeProblem):
     shares = shares_of(DirichletKDE(1e300).fit(y, p), p)
     assert np.allclose(shares, np.bincount(y, minlength=3) / 20, rtol=1e-13)
     assert np.array_equal(shares_of(DirichletKDE(1e-10).fit(y, p), p) > 0.5, np.eye(3)[y] == 1)
-
-
-def test_every_array_library(xp: Library, make_problem: MakeProblem):
-    y, p = make_problem(40, 3)
-    reference = DirichletKDE(0.05).fit(y, p)
-    kde = DirichletKDE(0.05).fit(xp.asarray(y), xp.asarray(p))
-    assert kde.squared_error(xp.asarray(p)) == pytest.approx(reference.squared_error(p), rel=1e-13)
-    found = kcalib.kde_calibration_error(xp.asarray(y), xp.asarray(p), bandwidth=0.05)
-    assert found == pytest.approx(kcalib.kde_calibration_error(y, p, bandwidth=0.05), rel=1e-13)
 
 
 def test_interrupt_stops_a_long_sweep_within_a_second(make_problem: MakeProblem):

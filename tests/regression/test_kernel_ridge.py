@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import warnings
 
 import mpmath
@@ -11,7 +10,6 @@ import oracle
 import pytest
 from problems import duplicates_problem, softmax_problem
 
-from kcalib._backend import arrays
 from kcalib.kernels import Exponential, Gaussian, Linear
 from kcalib.lenses import ClassWise, TopLabel
 from kcalib.regression import KKR, UKKR, RegularizationWarning, _expansion
@@ -360,36 +358,6 @@ def test_float32_and_other_inputs(function):
     assert np.array_equal(named.h(p[:5]), exact)
     logits = function(1e-3).fit(y, np.log(p), from_logits=True)
     assert np.allclose(logits.h(np.log(p[:5]), from_logits=True), exact, rtol=0, atol=1e-10)
-
-
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_array_libraries(function, xp):
-    y, p = softmax_problem(30, 3, 0)
-    expected = function(1e-3).fit(y, p)
-    fitted = function(1e-3).fit(xp.asarray(y), xp.asarray(p))
-    assert np.allclose(arrays.to_host(fitted.h(xp.asarray(p))), expected.h(p), rtol=0, atol=1e-12)
-    assert fitted.risk(xp.asarray(y), xp.asarray(p)) == pytest.approx(expected.risk(y, p), rel=1e-10)
-
-
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_parameters_clone_and_pickle(function):
-    given = function(1e-3, kernel=SHARP, lens=TopLabel(), max_memory=1e9)
-    assert given.get_params() == {
-        "regularization": 1e-3,
-        "kernel": SHARP,
-        "lens": TopLabel(),
-        "max_memory": 1e9,
-    }
-    y, p = softmax_problem(30, 3, 0)
-    fitted = given.fit(y, p)
-    assert fitted is given
-    again = pickle.loads(pickle.dumps(fitted))
-    assert np.array_equal(again.h(p), fitted.h(p))
-    sklearn = pytest.importorskip("sklearn.base")
-    copy = sklearn.clone(fitted)
-    assert copy.get_params() == given.get_params()
-    with pytest.raises(ValueError, match=f"this {function.__name__} is not fitted; call fit"):
-        copy.h(p)
 
 
 # Errors

@@ -1,13 +1,18 @@
-"""What all calibration-error estimation functions share: the risk, evaluation, parameters."""
+"""What all calibration-error estimation functions share: the risk, evaluation, parameters, array libraries."""
 
 from __future__ import annotations
 
 import math
+import pickle
 
 import numpy as np
 import pytest
+from libraries import Library, MakeProblem
 
+from kcalib._backend import arrays
+from kcalib.kernels import Gaussian
 from kcalib.lenses import ClassWise, Lens, TopLabel
+from kcalib.regression import KKR, UKKR, BinnedCalibration, DirichletKDE, TemperatureCalibration
 from kcalib.regression._function import CalibrationFunction, Problem, null_risk_of, risk_of
 
 
@@ -77,23 +82,55 @@ def test_confidence_near_one_keeps_its_complement():
     assert problem.residuals[0, 0] == 1e-20
 
 
-def test_parameters_and_clone():
-    function = Given(lens=TopLabel())
-    assert function.get_params() == {"core": None, "lens": TopLabel()}
-    assert repr(function) == "Given(lens=TopLabel())"
-    assert function.set_params(lens=None).lens is None
-    with pytest.raises(ValueError, match="has no parameter 'bandwidth'; it has core, lens"):
-        function.set_params(bandwidth=1)
-    fitted = function.fit(*drawn(5, 3, 0))
-    with pytest.raises(ValueError, match="not fitted"):
-        fitted.clone().h(np.ones((1, 1)))
-    sklearn = pytest.importorskip("sklearn.base")
-    assert sklearn.clone(fitted).get_params() == fitted.get_params()
-
-
 def test_evaluation_of_other_classes_is_an_error():
     function = Given().fit(*drawn(5, 3, 0))
     with pytest.raises(ValueError, match="2 classes, Given was fitted to 3"):
         function.squared_error(np.array([[0.5, 0.5]]))
     with pytest.raises(ValueError, match="at least 2 samples"):
         function.risk(*drawn(1, 3, 0))
+
+
+FUNCTIONS = {
+    "BinnedCalibration(n_bins=7)": BinnedCalibration(7),
+    "TemperatureCalibration()": TemperatureCalibration(),
+    "DirichletKDE(bandwidth=0.1, orientation='query', threads=2)": DirichletKDE(0.1, orientation="query", threads=2),
+    **{
+        f"{kind.__name__}(regularization=0.001, kernel={kernel!r}, lens=TopLabel(), max_memory=1000000000.0)": kind(
+            1e-3, kernel=kernel, lens=TopLabel(), max_memory=1e9
+        )
+        for kind in (KKR, UKKR)
+        for kernel in [Gaussian(bandwidth=0.2)]
+    },
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS, ids=lambda name: name.partition("(")[0])
+def test_parameters_clone_and_pickle(name, make_problem: MakeProblem):
+    function = FUNCTIONS[name]
+    assert repr(function) == name
+    y, p = make_problem(30, 3)
+    fitted = function.clone()
+    assert fitted.fit(y, p) is fitted and fitted.get_params() == function.get_params()
+    assert np.array_equal(pickle.loads(pickle.dumps(fitted)).h(p), fitted.h(p))
+    for copy in (fitted.clone(), fitted.set_params(lens=fitted.lens)):
+        with pytest.raises(ValueError, match=f"this {type(function).__name__} is not fitted; call fit"):
+            copy.h(p)
+    with pytest.raises(ValueError, match="has no parameter 'scale'; it has "):
+        function.set_params(scale=1)
+    base = pytest.importorskip("sklearn.base")
+    assert base.clone(function).get_params() == function.get_params()
+
+
+@pytest.mark.parametrize("name", FUNCTIONS, ids=lambda name: name.partition("(")[0])
+def test_every_array_library(xp: Library, name, make_problem: MakeProblem):
+    function = FUNCTIONS[name].clone()
+    if hasattr(function, "threads"):
+        function.set_params(threads=None)
+    y, p = make_problem(40, 3)
+    expected = function.clone().fit(y, p)
+    found = function.fit(xp.asarray(y), xp.asarray(p))
+    error = found.squared_error(xp.asarray(p))
+    # Temperatures are searched to 1e-6; on a GPU sums are made in another order.
+    assert type(error) is float and error == pytest.approx(expected.squared_error(p), rel=1e-6, abs=1e-12)
+    assert np.allclose(arrays.to_host(found.h(xp.asarray(p))), expected.h(p), rtol=1e-6, atol=1e-12)
+    assert found.risk(xp.asarray(y), xp.asarray(p)) == pytest.approx(expected.risk(y, p), rel=1e-8)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pickle
-
 import numpy as np
 import pytest
-from libraries import Library, MakeProblem
+from libraries import MakeProblem
 
 from kcalib.lenses import ClassWise, TopLabel
 from kcalib.recalibration import TemperatureBoundWarning
@@ -111,18 +109,3 @@ def test_errors():
     with pytest.raises(ValueError, match="at least 2 samples, there are 1"):
         TemperatureCalibration().fit([0], [0.2])
     assert TemperatureCalibration(2).fit([0], [0.2]).temperature_ == 2.0
-
-
-def test_parameters_clone_pickle(make_problem: MakeProblem):
-    y, p = make_problem(30, 3)
-    function = TemperatureCalibration().fit(y, p)
-    assert np.array_equal(pickle.loads(pickle.dumps(function)).h(p), function.h(p))
-    base = pytest.importorskip("sklearn.base")
-    assert base.clone(function).get_params() == {"temperature": None, "lens": None}
-    assert not hasattr(function.clone(), "temperature_")
-
-
-def test_array_libraries(xp: Library, make_problem: MakeProblem):
-    y, p = make_problem(40, 3)
-    function = TemperatureCalibration().fit(xp.asarray(y), xp.asarray(p))
-    assert function.temperature_ == pytest.approx(TemperatureCalibration().fit(y, p).temperature_, rel=1e-9)

@@ -34,7 +34,7 @@ from kcalib.inference.metrics.measured import (
 from kcalib.inference.metrics.pair_laws import has_finite_laws, pair_variances
 from kcalib.kernels import Kernel
 from kcalib.results import ConfidenceInterval
-from kcalib.solvers.kernel_operator import KernelMatrix
+from kcalib.solvers.kernel_operator import KernelOperator
 from kcalib.target_kernels import TargetKernel
 
 CKCE_SAMPLES = 1000  # pairs of so many stand for all pairs
@@ -84,7 +84,7 @@ def _measure(
     n, seed = data[0].n, check_seed(options.seed)
     rows, _ = subset(n, CKCE_SAMPLES, seed)
     matrices = [
-        KernelMatrix(kernel_alone(packed_model), threads=options.threads, backend=options.backend)
+        KernelOperator(kernel_alone(packed_model), threads=options.threads, backend=options.backend)
         for packed_model in together.packed
     ]
     residuals = [

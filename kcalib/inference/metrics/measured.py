@@ -25,7 +25,7 @@ from kcalib.estimators.skce import describe
 from kcalib.kernels import Kernel
 from kcalib.lenses import TopK, TopLabel
 from kcalib.results import ConfidenceInterval
-from kcalib.solvers.kernel_operator import KernelMatrix
+from kcalib.solvers.kernel_operator import KernelOperator
 from kcalib.target_kernels import TargetKernel
 
 EPSILON = float(np.finfo(np.float64).eps)
@@ -100,7 +100,7 @@ class Together:
         sources += [f"on targets: {_source(packed_alike.target_medians)}"] if packed_alike.target_medians else []
         return cls(models, packed_alike.packed, "; ".join(sources) or "given")
 
-    def described(self, backend: Backend | KernelMatrix) -> dict[str, Any]:
+    def described(self, backend: Backend | KernelOperator) -> dict[str, Any]:
         """The fields of `Comparison` that say what was compared, by which kernels; `backend` is that of the first."""
         described = describe(self.models[0], self.packed[0], backend)
         families = (one.describe()["prediction"] for one in self.models)

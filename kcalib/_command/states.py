@@ -171,12 +171,12 @@ def _kernels(samples: Source, arguments: argparse.Namespace) -> dict[str, Any]:
             raise FileError(f"is of {_kind(state.options)}, {arguments.file} of {_kind(samples)}; name one of the same")
         if not state.n_samples:
             raise FileError("there are no rows, whose median distance it would be; name another file, or --bandwidth")
-        contents = state._contents.settled(None).fixed(None, elsewhere=True)
-        if contents.bandwidth_rows < 0:  # identical predictions have none for others
+        accumulator = state._accumulator.flush(None).fix_bandwidths(None, elsewhere=True)
+        if accumulator.bandwidth_rows < 0:  # identical predictions have none for others
             raise NoLengthScaleError(
-                -contents.bandwidth_rows, of="classes" if samples.prediction is None else "predictions"
+                -accumulator.bandwidth_rows, of="classes" if samples.prediction is None else "predictions"
             )
-        options = contents.options
+        options = accumulator.options
         names = ("kernel", "target_kernel") if samples.prediction is not None else ("kernel",)
         return {name: getattr(options, name) for name in names}
     except (OSError, ValueError, TypeError) as error:

@@ -35,7 +35,7 @@ from kcalib.streaming._classes.totals import BinTotals
 from kcalib.streaming._options import LARGEST_CLASSES, N_COLUMNS, SMALLEST_CLASSES, StateOptions
 from kcalib.streaming._row_sums.kernel_sums import Machine
 from kcalib.streaming._row_sums.rows import Rows
-from kcalib.streaming._row_sums.tally import Extremes, Tally, tally_of
+from kcalib.streaming._row_sums.score_sums import Extremes, ScoreSums, sum_scores
 from kcalib.streaming.state import CalibrationState
 
 __all__ = ["ECE", "SKCE", "CalibrationTest", "Reliability"]
@@ -192,7 +192,7 @@ def _to_exact_sums(sums: Tensor) -> ExactSums:
 class _Binned(_Summed):
     """Base class of binned metrics, which share their tensors in a `MetricCollection`."""
 
-    cells: Tensor  # sums of `streaming._row_sums.tally.CELLS`, shape (3, 1 + num_classes, n_bins, 5)
+    cells: Tensor  # sums of `streaming._row_sums.score_sums.CELLS`, shape (3, 1 + num_classes, n_bins, 5)
     counts: Tensor  # of the top label, shape (n_bins,)
     lowest: Tensor  # confidence in each bin, as the integers of the same bits, which have the same order
     highest: Tensor
@@ -209,16 +209,18 @@ class _Binned(_Summed):
         super().__init__(num_classes, from_logits, ignore_index, **kwargs)
         self.n_bins = check_integer("n_bins", n_bins, 1, MAX_BINS)
         self._add_options(n_classes=self.num_classes, n_bins=self.n_bins)
-        empty = Tally.empty(self.num_classes, self.n_bins)
+        empty = ScoreSums.empty(self.num_classes, self.n_bins)
         self.add_state("cells", self._sums(empty.cells), "sum")
         for (name, values), reduced in zip(empty.extremes._asdict().items(), ("sum", "min", "max"), strict=True):
             self.add_state(name, torch.from_numpy(values.view(np.int64).copy()), reduced)
 
     def _add(self, data: Classification) -> None:
         rows = Rows(np.empty(0, np.int64), data.probabilities, data.labels, np.ones(data.n))
-        tally = tally_of(rows, self.n_bins, data.input_epsilon, None)
-        counts, lowest, highest = (torch.from_numpy(part.view(np.int64)).to(self.device) for part in tally.extremes)
-        self.cells = self.cells + self._sums(tally.cells)
+        score_sums = sum_scores(rows, self.n_bins, data.input_epsilon, None)
+        counts, lowest, highest = (
+            torch.from_numpy(part.view(np.int64)).to(self.device) for part in score_sums.extremes
+        )
+        self.cells = self.cells + self._sums(score_sums.cells)
         self.counts = self.counts + counts
         self.lowest, self.highest = torch.minimum(self.lowest, lowest), torch.maximum(self.highest, highest)
 
@@ -453,7 +455,7 @@ class SKCE(_Summed):
     def _add(self, data: Classification) -> None:
         machine, seen = self._make_machine(), self.options.lens.induced(data)
         rows = Rows(np.arange(seen.n), np.ascontiguousarray(seen.probabilities), seen.labels, np.ones(seen.n))
-        added = machine.plus(machine.zeros(), [rows])
+        added = machine.add(machine.zeros(), [rows])
         self.sums, self.own = self.sums + self._sums(added.sums), self.own + self._sums(added.own)
         self.n = self.n + seen.n
 

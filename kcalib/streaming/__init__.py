@@ -9,8 +9,8 @@
     source             samples in files, arrays and batches             sources/
     run                a source into a state, with checkpoints          running.py
 
-A state holds ``Contents`` (`_contents`), sums instead of samples; `_state` is the base class. `_row_sums` has sums,
-`_classes` and `_forecasts` what each kind of prediction needs, and compute the results that
+A state holds an ``Accumulator`` (`_accumulator`), sums instead of samples; `_state` is the base class. `_row_sums` has
+sums, `_classes` and `_forecasts` what each kind of prediction needs, and compute the results that
 `kcalib.evaluate` returns. `_files` saves and loads states.
 """
 
@@ -19,7 +19,7 @@ from kcalib.streaming._classes.binned_results import Score, Scores
 from kcalib.streaming.comparison import ComparisonState
 from kcalib.streaming.forecasts import ForecastState
 from kcalib.streaming.groups import GroupedState
-from kcalib.streaming.opening import load
+from kcalib.streaming.loading import load
 from kcalib.streaming.predictions import PredictionSample
 from kcalib.streaming.running import RunStopped, run
 from kcalib.streaming.sources import source

@@ -24,7 +24,7 @@ N_COLUMNS = 256
 N_RESAMPLES = 199
 DRAWN_BYTES = 2**26  # of the sums of all draws; a state with more has none unless it is asked for
 SMALLEST_CLASSES, LARGEST_CLASSES = 2, 2**20
-COUNTED_APART = ("part",)  # options that states may differ in
+MAY_DIFFER = ("part",)  # options that states may differ in
 
 
 class SharedOptions(ABC):
@@ -36,7 +36,7 @@ class SharedOptions(ABC):
 
     @classmethod
     @abstractmethod
-    def restored(cls, **known: Any) -> Self:
+    def from_file(cls, **known: Any) -> Self:
         """Options that come from a file, checked."""
 
     def with_kernels_of(self, other: SharedOptions) -> Self:
@@ -47,7 +47,7 @@ class SharedOptions(ABC):
         """The first option that differs, said in a sentence; None if there is none."""
         for field in fields(self):  # type: ignore[arg-type]
             name, mine, theirs = field.name, getattr(self, field.name), getattr(other, field.name)
-            if name in COUNTED_APART or mine == theirs or (name in self.KERNELS and _may_be_same(mine, theirs)):
+            if name in MAY_DIFFER or mine == theirs or (name in self.KERNELS and _may_be_same(mine, theirs)):
                 continue
             remedy = self._remedy(name)
             return f"`{name}` is {_described(mine)} in one state and {_described(theirs)} in the other; {remedy}"
@@ -127,7 +127,7 @@ class StateOptions(SharedOptions):
         return self.classes is None and not self.from_logits
 
     @classmethod
-    def restored(cls, **known: Any) -> StateOptions:
+    def from_file(cls, **known: Any) -> StateOptions:
         return cls.checked(**known)
 
     def seen_row(self) -> Classification:

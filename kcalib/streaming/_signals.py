@@ -27,7 +27,7 @@ class StopRequest:
 
 
 @contextmanager
-def noted_signals() -> Iterator[StopRequest]:
+def note_signals() -> Iterator[StopRequest]:
     """Note SIGTERM and SIGINT while the body runs; the handlers before are restored.
 
     Only the main thread can have handlers; in another one nothing is ever noted. A signal that is ignored, as shells

@@ -13,7 +13,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.threads import resolve_threads
 from kcalib._input.checks import finite_weights
-from kcalib.streaming._contents import TOO_LARGE, Batch, Contents
+from kcalib.streaming._accumulator import TOO_LARGE, Accumulator, Batch
 from kcalib.streaming._files.checks import LARGEST_WEIGHT
 from kcalib.streaming._files.saving import Saved
 from kcalib.streaming._options import SharedOptions
@@ -24,9 +24,9 @@ VALUES_AT_ONCE, ROWS_AT_ONCE = 2**24, 2**18  # of a batch; what is made of them 
 class ModelState(Saved):
     """Of one model: options, and contents that are replaced as a whole."""
 
-    _CONTENTS: ClassVar[type[Contents]]
+    _ACCUMULATOR: ClassVar[type[Accumulator]]
     _OPTIONS: ClassVar[type[SharedOptions]]
-    _contents: Any  # of the class `_CONTENTS`
+    _accumulator: Any  # of the class `_ACCUMULATOR`
     _threads: int | None
 
     @property
@@ -43,25 +43,25 @@ class ModelState(Saved):
         if threads is not None:
             resolve_threads(threads)
         self._threads = threads
-        self._contents = self._CONTENTS.empty(options, threads)
+        self._accumulator = self._ACCUMULATOR.empty(options, threads)
 
     @property
     def n_samples(self) -> int:
         """The number of rows so far."""
-        return len(self._contents.seen)
+        return len(self._accumulator.row_set)
 
     @property
     def rows(self) -> tuple[tuple[int, int], ...]:
         """The numbers of the rows, as intervals [start, stop) in ascending order."""
-        intervals: tuple[tuple[int, int], ...] = self._contents.seen.intervals
+        intervals: tuple[tuple[int, int], ...] = self._accumulator.row_set.intervals
         return intervals
 
     def _add(self, batch: Batch) -> Self:
-        contents = self._contents
+        accumulator = self._accumulator
         step = max(1, min(ROWS_AT_ONCE, VALUES_AT_ONCE // max(1, batch.predictions.shape[1])))
         for begin in range(0, batch.n, step):
-            contents = contents.plus(batch.taken(begin, begin + step), self._threads)
-        self._contents = contents
+            accumulator = accumulator.add(batch.take(begin, begin + step), self._threads)
+        self._accumulator = accumulator
         return self
 
     def merge(self, other: Self) -> Self:
@@ -91,48 +91,48 @@ class ModelState(Saved):
         """
         if not isinstance(other, type(self)):
             raise TypeError(f"`other` is {type(other).__name__}, expected a {type(self).__name__}")
-        self._contents = self._contents.merged(other._contents, self._threads)
+        self._accumulator = self._accumulator.merge(other._accumulator, self._threads)
         return self
 
     def __add__(self, other: Self) -> Self:
         if not isinstance(other, type(self)):
             return NotImplemented
-        first, second = sorted((self, other), key=lambda state: state._contents.options.part)
+        first, second = sorted((self, other), key=lambda state: state._accumulator.options.part)
         return first.copy().merge(second)
 
     def copy(self) -> Self:
         """Another state with the same rows."""
-        return self._with(self._contents, self._threads)
+        return self._with(self._accumulator, self._threads)
 
     def __reduce__(self) -> tuple[Any, ...]:
         arrays = self._arrays()
-        return type(self)._from, (self._contents.options, arrays, self._threads)
+        return type(self)._from, (self._accumulator.options, arrays, self._threads)
 
     def _arrays(self) -> dict[str, np.ndarray]:
-        found: dict[str, np.ndarray] = self._settled().arrays()
+        found: dict[str, np.ndarray] = self._flush().to_arrays()
         return found
 
-    def _settled(self) -> Any:
-        self._contents = self._contents.settled(self._threads)
-        return self._contents
+    def _flush(self) -> Any:
+        self._accumulator = self._accumulator.flush(self._threads)
+        return self._accumulator
 
     def _content(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         arrays = self._arrays()
-        return dict(vars(self._contents.options)), arrays
+        return dict(vars(self._accumulator.options)), arrays
 
     @classmethod
-    def _restored(cls, options: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
+    def _from_content(cls, options: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
         known = {field.name: options[field.name] for field in fields(cls._OPTIONS)}  # type: ignore[arg-type]
-        return cls._from(cls._OPTIONS.restored(**known), arrays)
+        return cls._from(cls._OPTIONS.from_file(**known), arrays)
 
     @classmethod
     def _from(cls, options: SharedOptions, arrays: Mapping[str, np.ndarray], threads: int | None = None) -> Self:
-        return cls._with(cls._CONTENTS.of(options, arrays, threads), threads)
+        return cls._with(cls._ACCUMULATOR.of(options, arrays, threads), threads)
 
     @classmethod
-    def _with(cls, contents: Contents, threads: int | None) -> Self:
+    def _with(cls, accumulator: Accumulator, threads: int | None) -> Self:
         state = cls.__new__(cls)
-        state._contents, state._threads = contents, threads
+        state._accumulator, state._threads = accumulator, threads
         return state
 
 

@@ -15,10 +15,10 @@ from kcalib._packing.labels import resolve
 from kcalib.bandwidth import NoLengthScaleError
 from kcalib.inference.compare import compared
 from kcalib.results import Comparison
-from kcalib.streaming._classes.contents import ClassContents, induced
-from kcalib.streaming._classes.paired import PairSums, RowTerms
-from kcalib.streaming._classes.paired_metrics import METRICS, Compared
-from kcalib.streaming._contents import FIRST_ROWS, Batch, remedy_of_states, signed
+from kcalib.streaming._accumulator import FIRST_ROWS, Batch, explain_bandwidths, sign_row_count
+from kcalib.streaming._classes.accumulator import ClassAccumulator, induced
+from kcalib.streaming._classes.pair_metrics import METRICS, Compared
+from kcalib.streaming._classes.pair_sums import PairSums, RowTerms
 from kcalib.streaming._files.saving import Saved
 from kcalib.streaming._options import StateOptions
 from kcalib.streaming.state import CalibrationState
@@ -148,22 +148,22 @@ class ComparisonState(Saved):
         terms = {name: self._terms(batch) for name, batch in batches.items()}
         n_bins = self.options.n_bins
         pairs = {(a, b): sums + PairSums.of(terms[a], terms[b], n_bins) for (a, b), sums in self._pairs.items()}
-        self._states, self._pairs = self._added(batches), pairs
+        self._states, self._pairs = self._add_batches(batches), pairs
         return self
 
     def _terms(self, batch: Batch) -> RowTerms:
         return RowTerms.of(induced(batch, self.options.lens), self.options.n_bins)
 
-    def _added(self, batches: dict[str, Batch]) -> dict[str, CalibrationState]:
+    def _add_batches(self, batches: dict[str, Batch]) -> dict[str, CalibrationState]:
         """The states with their batches; the rows that the common bandwidth comes from are added before others."""
         states = {name: state.copy() for name, state in self._states.items()}
         n = next(iter(batches.values())).n
         held = HELD - self.n_samples
         if self.options.kernel.open_metrics() and n >= held:
             if held > 0:
-                states = {name: state._add(batches[name].taken(0, held)) for name, state in states.items()}
+                states = {name: state._add(batches[name].take(0, held)) for name, state in states.items()}
             states = self._with_common(states, HELD)
-            batches = {name: batch.taken(max(held, 0), n) for name, batch in batches.items()}
+            batches = {name: batch.take(max(held, 0), n) for name, batch in batches.items()}
         return {name: state._add(batches[name]) if batches[name].n else state for name, state in states.items()}
 
     def _with_common(self, states: Mapping[str, CalibrationState], rows: int) -> dict[str, CalibrationState]:
@@ -171,14 +171,18 @@ class ComparisonState(Saved):
         kernel = next(iter(states.values())).options.kernel
         if not kernel.open_metrics():
             return {name: state.copy() for name, state in states.items()}
-        points = [state._contents.first_points()[:HELD] for state in states.values()]
-        with remedy_of_states():
+        points = [state._accumulator.first_points()[:HELD] for state in states.values()]
+        with explain_bandwidths():
             common, medians = resolve(points, kernel, self._threads, elsewhere=rows < HELD)
 
-        def known(contents: ClassContents) -> ClassContents:
-            return contents.settled(self._threads).with_kernel(common, signed(min(rows, HELD), medians), self._threads)
+        def with_common_kernel(accumulator: ClassAccumulator) -> ClassAccumulator:
+            return accumulator.flush(self._threads).with_kernel(
+                common, sign_row_count(min(rows, HELD), medians), self._threads
+            )
 
-        return {name: state._with(known(state._contents), self._threads) for name, state in states.items()}
+        return {
+            name: state._with(with_common_kernel(state._accumulator), self._threads) for name, state in states.items()
+        }
 
     def merge(self, other: ComparisonState) -> ComparisonState:
         """Add all rows of another state of the same models; an error leaves both as they were.
@@ -272,11 +276,11 @@ class ComparisonState(Saved):
             for place, state in enumerate(self._states.values())
         }
         for place, sums in enumerate(self._pairs.values()):
-            parts |= {f"pair {place} {name}": array for name, array in sums.arrays().items()}
+            parts |= {f"pair {place} {name}": array for name, array in sums.to_arrays().items()}
         return {"models": self.models}, parts
 
     @classmethod
-    def _restored(cls, options: dict[str, Any], arrays: dict[str, np.ndarray]) -> ComparisonState:
+    def _from_content(cls, options: dict[str, Any], arrays: dict[str, np.ndarray]) -> ComparisonState:
         models = options["models"]
         states = {
             name: CalibrationState.from_bytes(arrays[f"model {place}"].tobytes()) for place, name in enumerate(models)

@@ -12,8 +12,8 @@ from kcalib._backend.options import SEED
 from kcalib._input.forecasts import FOREIGN, prepare_forecasts
 from kcalib.distributions import Categorical, Distribution, as_distribution
 from kcalib.kernels import Kernel
-from kcalib.streaming._contents import Batch
-from kcalib.streaming._forecasts.contents import ForecastContents, ForecastFeatureTotals, ForecastTotals
+from kcalib.streaming._accumulator import Batch
+from kcalib.streaming._forecasts.accumulator import ForecastAccumulator, ForecastFeatureTotals, ForecastTotals
 from kcalib.streaming._forecasts.families import Family
 from kcalib.streaming._forecasts.options import ForecastOptions
 from kcalib.streaming._forecasts.results import ForecastResults
@@ -113,9 +113,9 @@ class ForecastState(ForecastResults, ModelState):
     """
 
     _kind: ClassVar[str] = "forecast"
-    _CONTENTS = ForecastContents
+    _ACCUMULATOR = ForecastAccumulator
     _OPTIONS = ForecastOptions
-    _contents: ForecastContents
+    _accumulator: ForecastAccumulator
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class ForecastState(ForecastResults, ModelState):
     @property
     def options(self) -> ForecastOptions:
         """The options of the state."""
-        return self._contents.options
+        return self._accumulator.options
 
     @property
     def kernel(self) -> Kernel | None:
@@ -203,22 +203,22 @@ class ForecastState(ForecastResults, ModelState):
             )
         family = Family.of(prediction)
         if _is_empty(y_true, prediction, sample_weight):
-            first = first_number(self._contents.seen, self.options.part, first_row, 0)
+            first = first_number(self._accumulator.row_set, self.options.part, first_row, 0)
             none = np.empty((0, prediction.n_dims)), np.empty((0, family.n_columns)), np.empty(0)
             return Batch(first, *none, 0.0), family
         data = prepare_forecasts(y_true, prediction)
         weights = checked_weights(sample_weight, data.n, data.y)
-        first = first_number(self._contents.seen, self.options.part, first_row, data.n)
+        first = first_number(self._accumulator.row_set, self.options.part, first_row, data.n)
         y = arrays.to_host(data.y).astype(np.float64, copy=False)
         return Batch(first, y, family.columns(prediction), arrays.to_host(weights), 0.0), family
 
     def _add_of_family(self, batch: Batch, family: Family) -> ForecastState:
-        before = self._contents
+        before = self._accumulator
         try:
-            self._contents = before.of_family(family, self._threads)
+            self._accumulator = before.of_family(family, self._threads)
             return self._add(batch)
         except BaseException:
-            self._contents = before
+            self._accumulator = before
             raise
 
     def __repr__(self) -> str:
@@ -227,10 +227,10 @@ class ForecastState(ForecastResults, ModelState):
         return f"ForecastState({of}): {self.n_samples} samples"
 
     def _totals(self) -> ForecastFeatureTotals:
-        return self._contents.totals(self._threads)
+        return self._accumulator.totals(self._threads)
 
     def _score_totals(self) -> ForecastTotals:
-        return self._contents.score_totals(self._threads)
+        return self._accumulator.score_totals(self._threads)
 
 
 def _is_empty(y_true: Any, prediction: Distribution, sample_weight: Any) -> bool:

@@ -86,7 +86,7 @@ class GroupedState(Saved):
         """The state of each group by its name, in ascending order, numbers first: copies, with the total's kernel."""
         whole = self._total
         with suppress(NoLengthScaleError):  # it stays open
-            whole = whole._settled_kernel()
+            whole = whole._with_kernel_of_rows()
         return {name: self._groups[name]._with_kernel_of(whole) for name in sorted(self._groups, key=_order)}
 
     def update(self, y_true: Any, y_pred: Any, sample_weight: Any = None, *, group: Any) -> GroupedState:
@@ -199,7 +199,7 @@ class GroupedState(Saved):
         return {"names": tuple(names), "max_groups": self.max_groups}, parts
 
     @classmethod
-    def _restored(cls, options: dict[str, Any], arrays: dict[str, np.ndarray]) -> GroupedState:
+    def _from_content(cls, options: dict[str, Any], arrays: dict[str, np.ndarray]) -> GroupedState:
         state = cls.__new__(cls)
         state.max_groups = options["max_groups"]
         total, empty = (CalibrationState.from_bytes(arrays[name].tobytes()) for name in ("total", "empty"))

@@ -77,13 +77,13 @@ class PredictionSample:
         self._from_logits = from_logits
         self._part = check_integer("part", part, 0, PARTS - 1)
         seed, size = check_integer("seed", seed, 0, LARGEST_SEED), check_integer("size", size, 2, 2**20)
-        self._seen = RowSet()
+        self._row_set = RowSet()
         self._sample = RowSample.empty(size, seed, no_rows(induced_row(self._n_classes, self._lens).m))
 
     @property
     def n_samples(self) -> int:
         """The number of rows so far."""
-        return len(self._seen)
+        return len(self._row_set)
 
     def update(self, y_pred: Any, *, first_row: int | None = None) -> PredictionSample:
         """Add a batch of predictions; an error leaves the sample as it was.
@@ -112,11 +112,11 @@ class PredictionSample:
         data = prepare(labels, y_pred, from_logits=self._from_logits)
         if data.m != self._n_classes:
             raise ValueError(f"`y_pred` has {data.m} classes, but the sample is of n_classes={self._n_classes}")
-        first = first_number(self._seen, self._part, first_row, data.n)
-        seen = self._seen.plus(first, first + data.n)
+        first = first_number(self._row_set, self._part, first_row, data.n)
+        seen = self._row_set.add(first, first + data.n)
         p = np.asarray(arrays.to_host(self._lens.induced(data).probabilities), dtype=np.float64)
         rows = Rows(np.arange(first, first + data.n), p, labels, np.ones(data.n))
-        self._seen, self._sample = seen, self._sample.plus(rows)
+        self._row_set, self._sample = seen, self._sample.add(rows)
         return self
 
     def merge(self, other: PredictionSample) -> PredictionSample:
@@ -153,7 +153,7 @@ class PredictionSample:
                 raise ValueError(
                     f"`{name}` is {mine} in one sample and {theirs} in the other; make them with the same options"
                 )
-        self._seen, self._sample = self._seen.union(other._seen), self._sample.union(other._sample)
+        self._row_set, self._sample = self._row_set.union(other._row_set), self._sample.union(other._sample)
         return self
 
     def __add__(self, other: PredictionSample) -> PredictionSample:

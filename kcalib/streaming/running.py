@@ -19,21 +19,21 @@ from typing import Any, TypeVar
 from kcalib._backend.files import printable
 from kcalib._backend.options import OptionError, check_integer, check_positive
 from kcalib._input.source import Source, rows_of
-from kcalib.streaming._files.format import Content, packed, read, unpacked, write
+from kcalib.streaming._files.format import Content, pack_content, read, unpack, write
 from kcalib.streaming._progress import row_progress
 from kcalib.streaming._row_sums.rows import PART
-from kcalib.streaming._signals import StopRequest, noted_signals
+from kcalib.streaming._signals import StopRequest, note_signals
 from kcalib.streaming._state import ModelState
 from kcalib.streaming.comparison import ComparisonState
 from kcalib.streaming.forecasts import ForecastState
-from kcalib.streaming.opening import state_of
-from kcalib.streaming.sources.together import Together, chunks_for
+from kcalib.streaming.loading import state_of
+from kcalib.streaming.sources.model_sources import ModelSources, chunks_for
 from kcalib.streaming.state import CalibrationState
 
 AnyState = CalibrationState | ForecastState | ComparisonState
 S = TypeVar("S", bound=ModelState)
 State = TypeVar("State", bound=AnyState)
-Samples = Source | Together
+Samples = Source | ModelSources
 
 CHUNK_ROWS = 65536
 CHUNK_VALUES = 2**22  # most numbers of predictions of a chunk
@@ -204,7 +204,7 @@ def _samples(state: AnyState, source: Any) -> Samples:
             raise TypeError(f"`source` is a {type(source).__name__}, expected a mapping of the models to their sources")
         if source.keys() != set(state.models):
             raise ValueError(f"`source` has the models {list(source)}, the state {list(state.models)}; name them alike")
-        return Together({name: source[name] for name in state.models})
+        return ModelSources({name: source[name] for name in state.models})
     if not isinstance(source, Source):
         raise TypeError(f"`source` is a {type(source).__name__}, expected what kcalib.streaming.source returns")
     return source
@@ -213,12 +213,12 @@ def _samples(state: AnyState, source: Any) -> Samples:
 def loaded(path: Path) -> tuple[Any, Note | None]:
     """The state of a file, and the note of the run that left it."""
     name = printable(path)
-    content = unpacked(read(path), name)
+    content = unpack(read(path), name)
     return state_of(content, name), None if content.run is None else Note.of(content.run)
 
 
 def _save(state: AnyState, path: Path, note: Note) -> None:
-    write(path, packed(Content(state._kind, *state._content(), asdict(note))))
+    write(path, pack_content(Content(state._kind, *state._content(), asdict(note))))
 
 
 def next_row(state: ModelState) -> int:
@@ -291,7 +291,7 @@ def feed(
     begin = row = _place(state, note) if resume else note.begin
     finished = note.end is not None and begin >= note.end
     with ExitStack() as stack:
-        stop = stack.enter_context(noted_signals()) if path is not None else StopRequest()
+        stop = stack.enter_context(note_signals()) if path is not None else StopRequest()
         total = None if note.end is None else note.end - note.begin
         progress = stack.enter_context(row_progress(total, log_seconds))
         saver = _Saver(state, note, path, checkpoint_seconds)
@@ -324,7 +324,7 @@ def _place(state: AnyState, note: Note) -> int:
 
 
 def _chunks(source: Samples, state: AnyState, rows: int, start: int) -> Iterator[tuple[Any, Any]]:
-    if isinstance(source, Together):
+    if isinstance(source, ModelSources):
         return source.chunks_for(state.options, rows, start)
     return chunks_for(source, state.options, rows, start)
 

@@ -14,10 +14,10 @@ from kcalib._input.labels import Classification, Names, prepare
 from kcalib.estimators.binning import N_BINS
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
-from kcalib.streaming._classes.contents import ClassContents
+from kcalib.streaming._accumulator import Batch
+from kcalib.streaming._classes.accumulator import ClassAccumulator
 from kcalib.streaming._classes.results import Results
 from kcalib.streaming._classes.totals import BinTotals, Totals
-from kcalib.streaming._contents import Batch
 from kcalib.streaming._options import N_COLUMNS, StateOptions
 from kcalib.streaming._row_sums.rows import first_number
 from kcalib.streaming._state import ModelState, checked_weights
@@ -98,9 +98,9 @@ class CalibrationState(Results, ModelState):
     """
 
     _kind: ClassVar[str] = "calibration"
-    _CONTENTS = ClassContents
+    _ACCUMULATOR = ClassAccumulator
     _OPTIONS = StateOptions
-    _contents: ClassContents
+    _accumulator: ClassAccumulator
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class CalibrationState(Results, ModelState):
     @property
     def options(self) -> StateOptions:
         """The options of the state."""
-        return self._contents.options
+        return self._accumulator.options
 
     @property
     def kernel(self) -> Kernel | None:
@@ -178,34 +178,36 @@ class CalibrationState(Results, ModelState):
     def _batch(self, y_true: Any, y_pred: Any, sample_weight: Any = None, first_row: int | None = None) -> Batch:
         """The samples, checked."""
         found = _checked(y_pred, y_true, sample_weight, self.options, self._threads)
-        return found._replace(first=first_number(self._contents.seen, self.options.part, first_row, found.n))
+        return found._replace(first=first_number(self._accumulator.row_set, self.options.part, first_row, found.n))
 
-    def _settled_kernel(self) -> CalibrationState:
+    def _with_kernel_of_rows(self) -> CalibrationState:
         """A copy whose bandwidths are those of the rows so far, where none are known yet."""
-        return self._with(self._contents.settled(self._threads).fixed(self._threads, elsewhere=True), self._threads)
+        return self._with(
+            self._accumulator.flush(self._threads).fix_bandwidths(self._threads, elsewhere=True), self._threads
+        )
 
     def _with_kernel_of(self, other: CalibrationState) -> CalibrationState:
         """A copy with the bandwidths of another state, where that knows them and this one does not."""
-        theirs = other._contents
+        theirs = other._accumulator
         if other.kernel is None:
             return self.copy()
-        mine = self._contents.settled(self._threads)
+        mine = self._accumulator.flush(self._threads)
         return self._with(mine.with_kernel(other.kernel, theirs.bandwidth_rows, self._threads), self._threads)
 
     def _add_some(self, batch: Batch, rows: np.ndarray) -> CalibrationState:
         """Some of the samples, with numbers of this state."""
-        first = first_number(self._contents.seen, self.options.part, None, len(rows))
-        return self._add(batch.each(lambda part: part[rows], first))
+        first = first_number(self._accumulator.row_set, self.options.part, None, len(rows))
+        return self._add(batch.map_arrays(lambda part: part[rows], first))
 
     def __repr__(self) -> str:
         options = self.options
         return f"CalibrationState(n_classes={options.n_classes}, kernel={options.kernel}): {self.n_samples} samples"
 
     def _totals(self) -> Totals:
-        return self._contents.totals(self._threads)
+        return self._accumulator.totals(self._threads)
 
     def _bin_totals(self) -> BinTotals:
-        return self._contents.bin_totals(self._threads)
+        return self._accumulator.bin_totals(self._threads)
 
 
 NAMES = Names(from_logits="from_logits=True (an option of the state)")

@@ -75,24 +75,6 @@ def test_an_interrupted_call_goes_on(tmp_path):
     assert "from the journal" in found.backend_reason
 
 
-@pytest.mark.slow
-def test_interrupted_two_hundred_times(tmp_path):
-    """Of any number of threads, and the file cut off anywhere."""
-    path, rng, stops, y_p = tmp_path / "run.journal", np.random.default_rng(1), 0, problem(9000)
-    while True:
-        try:
-            left = int(rng.integers(1, 6))
-            workers = Stopping(journal=path, tile_size=SIZE, left=left, threads=int(rng.integers(1, 4)))
-            found = skce(workers, y_p=y_p)
-            break
-        except KeyboardInterrupt:
-            stops += 1
-            if rng.uniform() < 0.3:
-                os.truncate(path, path.stat().st_size - int(rng.integers(1, 1000)))
-    assert stops >= 200
-    assert numbers(found) == numbers(skce(y_p=y_p))
-
-
 def test_with_another_transport(tmp_path):
     path = tmp_path / "run.journal"
     with pytest.raises(KeyboardInterrupt):
@@ -131,10 +113,9 @@ def test_blocks_and_forms(tmp_path):
     assert found.log_pvalue == exact().log_pvalue
 
 
-@pytest.mark.parametrize("seconds", [0.0, 30.0])
-def test_products_go_on(tmp_path, monkeypatch, seconds):
+def test_products_go_on(tmp_path, monkeypatch):
     """Where they were within a product, and from one to the next."""
-    monkeypatch.setattr(backend, "STATE_SECONDS", seconds)
+    monkeypatch.setattr(backend, "STATE_SECONDS", 0.0)
     y, p = problem(1600)
     multiplied = []
 
@@ -150,18 +131,16 @@ def test_products_go_on(tmp_path, monkeypatch, seconds):
 
     once = ckce(Watched(left=-1, tile_size=SIZE))
     n_tiles, stops = len(multiplied), 0
-    tiles_of_product = 45
     multiplied.clear()
     while True:
         try:
-            left = 10 if seconds == 0 else tiles_of_product + 10
-            found = ckce(Watched(left=left, journal=tmp_path / "tiles", tile_size=SIZE))
+            found = ckce(Watched(left=30, journal=tmp_path / "tiles", tile_size=SIZE))
             break
         except KeyboardInterrupt:
             stops += 1
     assert found == once
-    assert stops >= n_tiles // left - 1 > 1
-    assert len(multiplied) <= n_tiles + stops * (1 if seconds == 0 else 10)
+    assert stops >= n_tiles // 30 - 1 > 1
+    assert len(multiplied) <= n_tiles + stops
     monkeypatch.setattr(backend, "STATE_SECONDS", 30.0)
     monkeypatch.setattr(backend, "COLUMNS_KEPT", 5)  # the first product
     monkeypatch.setattr(backend, "BYTES_KEPT", 0)
@@ -218,7 +197,7 @@ def test_states_that_are_outdated_are_left_out(tmp_path, monkeypatch):
 
 def test_the_file_stays_small(tmp_path, monkeypatch):
     monkeypatch.setattr(journal, "ROOM", 10_000)
-    path, y_p = tmp_path / "run.journal", problem(5000)
+    path, y_p = tmp_path / "run.journal", problem(3700)
     sizes = []
 
     class Watched(Serial):
@@ -228,8 +207,8 @@ def test_the_file_stays_small(tmp_path, monkeypatch):
                 sizes.append(path.stat().st_size)
 
     assert numbers(skce(Watched(journal=path, tile_size=SIZE), y_p=y_p)) == numbers(skce(y_p=y_p))
-    assert len(sizes) > 300
-    assert max(sizes) < 40 * 5000 + 20_000
+    assert len(sizes) > 200
+    assert max(sizes) < 40 * 3700 + 20_000
     assert not list(tmp_path.glob(".*"))
     found, stops = interrupted(tmp_path / "other", np.random.default_rng(0), lambda w: skce(w, y_p=y_p), most=120)
     assert stops > 3
@@ -310,14 +289,6 @@ def test_records_of_another_hand_are_refused(tmp_path, record, more):
     with pytest.raises(JournalError, match="is not as kcalib writes a journal, although its checksums are right; rem"):
         Journal(path)
     assert path.read_bytes().endswith(journal._digest(body))  # as it was
-
-
-def test_text_that_is_none_is_refused(tmp_path):
-    path = tmp_path / "run.journal"
-    body = journal.LENGTHS.pack(1, 1) + b"\xff"
-    path.write_bytes(journal.MAGIC + body + journal._digest(body))
-    with pytest.raises(JournalError, match="although its checksums are right"):
-        Journal(path)
 
 
 @pytest.mark.skipif(journal.fcntl is None, reason="locks of files are POSIX's")
@@ -545,7 +516,7 @@ def test_slow_pairs_are_shared_out_sooner_and_are_fewer_in_a_tile():
             plans.append(work.grid)
             return super().results(held, work, tiles, given, progress)
 
-    for n, parts in ((900, 1), (900, 8)):
+    for n, parts in ((600, 1), (600, 16)):
         members = [Normal(rng.normal(size=n), rng.uniform(0.5, 2, size=n)) for _ in range(parts)]
         prediction = Mixture(np.full((n, parts), 1 / parts), members)
         sample = rng.normal(size=n), prediction

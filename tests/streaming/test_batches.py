@@ -71,9 +71,9 @@ def test_batches_on_a_gpu_give_the_same_bits(cupy):
     expected.update(Y, P, W)
     found.update(cupy.asarray(Y), cupy.asarray(P), cupy.asarray(W))
     same(expected, found)
-    before = found._contents
+    before = found._accumulator
     p = cupy.asarray(P)
     for call in (lambda: found.update(Y, p * np.nan), lambda: found.update(Y, p, first_row=100)):
         with pytest.raises(ValueError, match="nan|added already"):
             call()
-    assert found._contents is before
+    assert found._accumulator is before

@@ -30,7 +30,7 @@ from kcalib.kernels import (
 from kcalib.lenses import Canonical, ClassWise, Groups, TopK, TopLabel
 from kcalib.streaming._files import format as state_file
 from kcalib.streaming._files.descriptions import CLASSES, UnknownError, described, restored
-from kcalib.streaming._files.format import Content, packed, unpacked
+from kcalib.streaming._files.format import Content, pack_content, unpack
 
 CONTENT = Content(
     "something",
@@ -110,7 +110,7 @@ def test_classes_of_users_cannot_be_described():
         pass
 
     with pytest.raises(TypeError, match=r"`kernel` is .*Mine\(.*of the class .*Mine, which is none of kcalib's"):
-        packed(Content("x", {"kernel": Linear() + Mine()}, {}))
+        pack_content(Content("x", {"kernel": Linear() + Mine()}, {}))
 
 
 def test_unknown_class():
@@ -119,7 +119,7 @@ def test_unknown_class():
 
 
 def test_contents_come_back():
-    found = unpacked(packed(CONTENT), "it")
+    found = unpack(pack_content(CONTENT), "it")
     assert found.kind == CONTENT.kind and found.options == CONTENT.options
     assert found.arrays.keys() == CONTENT.arrays.keys()
     for name, array in CONTENT.arrays.items():
@@ -135,12 +135,12 @@ def test_equal_contents_have_equal_bytes():
     swapped = backwards._replace(
         arrays={name: array.astype(array.dtype.newbyteorder(">")) for name, array in backwards.arrays.items()}
     )
-    assert packed(CONTENT) == packed(backwards) == packed(swapped)
+    assert pack_content(CONTENT) == pack_content(backwards) == pack_content(swapped)
 
 
 def test_layout():
     """What the module's text says, read by other means."""
-    data = packed(CONTENT)
+    data = pack_content(CONTENT)
     magic, version, header_size, total = struct.unpack_from("<8sIIQ", data)
     assert (magic, version, total) == (b"\x89KCALIB\n", 1, len(data))
     header = json.loads(data[24 : 24 + header_size])
@@ -155,7 +155,7 @@ def test_layout():
 
 def written_otherwise(version=1, **changes):
     """A file with another header, with the checksum that it should have."""
-    data = packed(CONTENT)
+    data = pack_content(CONTENT)
     size = struct.unpack_from("<I", data, 12)[0]
     header = json.loads(data[24 : 24 + size]) | changes
     text = json.dumps(header).encode()
@@ -166,7 +166,7 @@ def written_otherwise(version=1, **changes):
 
 
 def test_unknown_entries_of_the_header_are_skipped():
-    found = unpacked(written_otherwise(further={"a": [1, 2]}), "it")
+    found = unpack(written_otherwise(further={"a": [1, 2]}), "it")
     assert found.options == CONTENT.options and found.arrays.keys() == CONTENT.arrays.keys()
 
 
@@ -175,10 +175,10 @@ def test_later_version():
         r"^state\.kcalib was written by kcalib 9\.9 in format 3, but this version, .*, reads format 1; update kcalib$"
     )
     with pytest.raises(ValueError, match=message):
-        unpacked(written_otherwise(version=3, library="9.9"), "state.kcalib")
+        unpack(written_otherwise(version=3, library="9.9"), "state.kcalib")
     options = {"kernel": {"class": "kernels.Newer", "bandwidth": 1.0}}
     with pytest.raises(ValueError, match=r"by kcalib 9\.9 and has an option of the class kernels\.Newer.*update"):
-        unpacked(written_otherwise(library="9.9", options=options), "state.kcalib")
+        unpack(written_otherwise(library="9.9", options=options), "state.kcalib")
 
 
 @pytest.mark.parametrize(
@@ -199,22 +199,22 @@ def test_later_version():
 )
 def test_a_header_that_makes_no_sense(changes):
     with pytest.raises(ValueError, match="it is not as kcalib writes a state, although its checksum is right"):
-        unpacked(written_otherwise(**changes), "it")
+        unpack(written_otherwise(**changes), "it")
 
 
 def test_truncated_and_flipped():
     """Every truncation and every changed byte is refused, in a sentence that names the file."""
-    data, random = packed(CONTENT), np.random.default_rng(0)
+    data, random = pack_content(CONTENT), np.random.default_rng(0)
     for end in [*range(1, 60), *random.integers(60, len(data), size=100)]:
         with pytest.raises(ValueError, match=r"^it is truncated: it has \d+ bytes"):
-            unpacked(data[:end], "it")
+            unpack(data[:end], "it")
     for at in [*range(60), *random.integers(60, len(data), size=200)]:
         flipped = bytearray(data)
         flipped[at] ^= int(random.integers(1, 256))
         with pytest.raises(ValueError, match="^it is (damaged|truncated|not a state)"):
-            unpacked(bytes(flipped), "it")
+            unpack(bytes(flipped), "it")
     with pytest.raises(ValueError, match="^it is damaged"):
-        unpacked(data + b"\0", "it")
+        unpack(data + b"\0", "it")
 
 
 @pytest.mark.parametrize(
@@ -236,8 +236,8 @@ def test_what_is_no_state(tmp_path, data, message):
 
 def test_read_and_write(tmp_path):
     path = tmp_path / "a.kcalib"
-    state_file.write(path, packed(CONTENT))
-    assert state_file.read(path) == packed(CONTENT) and os.listdir(tmp_path) == ["a.kcalib"]
+    state_file.write(path, pack_content(CONTENT))
+    assert state_file.read(path) == pack_content(CONTENT) and os.listdir(tmp_path) == ["a.kcalib"]
     with pytest.raises(ValueError, match=r"is a folder, expected a file with a state$"):
         state_file.read(tmp_path)
     with pytest.raises(ValueError, match=r"is a folder, expected the name of a file$"):

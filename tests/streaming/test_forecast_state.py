@@ -182,7 +182,7 @@ def test_the_skce_is_that_in_memory(name):
 
 def literal(state, prediction, y):
     """sum_{i != j} k(i, j) <a_i, a_j> / (n (n - 1)) with the maps of the state, and expectations by 4000 quantiles."""
-    machine = state._contents.machine
+    machine = state._accumulator.machine
     levels = (np.arange(4000) + 0.5) / 4000
     z = prediction.quantile(levels)
     phases = y[:, None] * machine.frequencies[:, 0]

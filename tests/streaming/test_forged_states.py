@@ -15,7 +15,7 @@ import pytest
 from kcalib.distributions import MultivariateNormal, Normal
 from kcalib.kernels import Exponential
 from kcalib.streaming import CalibrationState, ForecastState
-from kcalib.streaming._files.format import DIGEST, MAGIC, PROLOGUE, VERSION, Content, _digest, packed, unpacked
+from kcalib.streaming._files.format import DIGEST, MAGIC, PROLOGUE, VERSION, Content, _digest, pack_content, unpack
 
 RNG = np.random.default_rng(0)
 N = 40
@@ -30,11 +30,11 @@ VECTORS = ForecastState(n_columns=16, kernel=Exponential(1.0)).update(
 
 def forged(state, *, options=None, **arrays):
     """The bytes of a state with other entries, and a checksum that is right."""
-    content = unpacked(state.to_bytes(), "it")
+    content = unpack(state.to_bytes(), "it")
     found = {name: array.copy() for name, array in content.arrays.items()}
     for name, (place, value) in arrays.items():
         found[name][place] = value
-    return packed(content._replace(arrays=found, options=content.options | (options or {})))
+    return pack_content(content._replace(arrays=found, options=content.options | (options or {})))
 
 
 @pytest.mark.parametrize(
@@ -70,12 +70,12 @@ def test_forged_contents_are_refused(state, change, match):
 
 
 def test_rows_that_lack_a_part_are_refused():
-    content = unpacked(CLASSES.to_bytes(), "it")
+    content = unpack(CLASSES.to_bytes(), "it")
     arrays = content.arrays | {"sample_targets": content.arrays["sample_targets"][:-1]}
     with pytest.raises(
         ValueError, match=f"sample rows have {N} numbers, {N} predictions, {N - 1} targets, {N} weights"
     ):
-        CalibrationState.from_bytes(packed(content._replace(arrays=arrays)))
+        CalibrationState.from_bytes(pack_content(content._replace(arrays=arrays)))
 
 
 def test_mutated_files_end_in_values_or_one_line(tmp_path: Path):
@@ -110,8 +110,8 @@ def test_inputs_that_end_otherwise_are_kept(tmp_path: Path, monkeypatch: pytest.
 def test_the_time_of_reading_is_linear():
     """A state of groups is an array for each; once all bytes were copied for each of them, here 30 GB."""
     found = {f"array {i}": np.full(3, i) for i in range(1000)} | {"large": np.zeros(2**22)}
-    data, start = packed(Content("of groups", {}, found)), time.process_time()
-    again = unpacked(data, "it").arrays
+    data, start = pack_content(Content("of groups", {}, found)), time.process_time()
+    again = unpack(data, "it").arrays
     assert time.process_time() - start < 2
     assert again.keys() == found.keys() and all(np.array_equal(again[name], found[name]) for name in found)
 
@@ -124,4 +124,4 @@ def test_numbers_beyond_those_of_the_machine_are_refused(name, value):
     words = json.dumps(header).encode().ljust(256)
     body = PROLOGUE.pack(MAGIC, VERSION, len(words), PROLOGUE.size + len(words) + 64 + DIGEST) + words + bytes(64)
     with pytest.raises(ValueError, match="not as kcalib writes a state, although its checksum is right"):
-        unpacked(body + _digest(body), "it")
+        unpack(body + _digest(body), "it")

@@ -22,7 +22,7 @@ from kcalib.kernels import (
 )
 from kcalib.lenses import Canonical, ClassWise, Groups, TopK, TopLabel
 from kcalib.streaming import CalibrationState, ForecastState
-from kcalib.streaming._files.format import Content, packed, unpacked
+from kcalib.streaming._files.format import Content, pack_content, unpack
 
 KERNELS = [
     None,
@@ -111,28 +111,12 @@ def test_equal_states_have_equal_bytes():
         hash(whole)
 
 
-def test_every_change_of_a_file_is_refused(tmp_path):
-    y, p = problem(60, 3)
-    state = CalibrationState(3, kernel=Exponential(0.3), n_columns=16, n_resamples=2).update(y % 3, p)
-    data, random, path = state.to_bytes(), np.random.default_rng(0), tmp_path / "a.kcalib"
-    for _ in range(150):
-        changed = bytearray(data)
-        at = int(random.integers(len(data)))
-        if random.random() < 0.5:
-            changed = changed[:at]
-        else:
-            changed[at] ^= int(random.integers(1, 256))
-        path.write_bytes(changed)
-        with pytest.raises(ValueError, match=r"a\.kcalib (is (empty|truncated|damaged|not a state)|was written by)"):
-            kcalib.streaming.load(path)
-
-
 def changed(state, **changes):
     """The file of another content, with the right checksum."""
-    content = unpacked(state.to_bytes(), "it")
+    content = unpack(state.to_bytes(), "it")
     for name, change in changes.items():
         content = content._replace(**{name: change(getattr(content, name))})
-    return packed(Content(*content))
+    return pack_content(Content(*content))
 
 
 def test_what_later_versions_may_add():

@@ -17,7 +17,7 @@ from kcalib._packing.features import feature_problem
 from kcalib.estimators.feature_moments import feature_moments
 from kcalib.kernels import Cosine, Exponential, Gaussian, Linear
 from kcalib.streaming import CalibrationState
-from kcalib.streaming._row_sums.tally import CELLS
+from kcalib.streaming._row_sums.score_sums import CELLS
 
 KERNEL = Exponential(0.3)
 

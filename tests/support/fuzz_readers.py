@@ -41,7 +41,7 @@ from kcalib.distributions import Normal
 from kcalib.parallel import journal as journals
 from kcalib.streaming import CalibrationState, ComparisonState, ForecastState, GroupedState, load, source
 from kcalib.streaming._files import format as state_file
-from kcalib.streaming.opening import state_of
+from kcalib.streaming.loading import state_of
 
 N = 40  # rows of a file
 BATCH, REPORT = 50_000, 200  # inputs of a child, and of a line that it writes
@@ -273,7 +273,7 @@ def a_state(path: Path) -> object:
 
 
 def a_state_of_bytes(content: bytes) -> object:
-    state_of(state_file.unpacked(content, "it"), "it").to_bytes()
+    state_of(state_file.unpack(content, "it"), "it").to_bytes()
     return None
 
 

@@ -27,7 +27,7 @@ from kcalib.lenses import Canonical, ClassWise, Lens, TopLabel
 from kcalib.report.summary import Summarized
 from kcalib.results import ConfidenceInterval
 from kcalib.streaming._classes.totals import BinTotals
-from kcalib.streaming._row_sums.tally import CELLS
+from kcalib.streaming._row_sums.score_sums import CELLS
 
 N_REPLICATES = 4000  # of the bins' deviations
 

@@ -11,7 +11,7 @@ from kcalib._input.labels import Classification
 from kcalib._pairs.features import FeatureMap
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
-from kcalib.streaming._row_sums.tally import Extremes
+from kcalib.streaming._row_sums.score_sums import Extremes
 
 
 @dataclass(frozen=True, eq=False)

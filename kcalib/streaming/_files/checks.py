@@ -1,7 +1,7 @@
 """What arrays of a file must be beyond types and shapes, so that whoever reads a state can rely on them.
 
 A checksum tells damage, not intent: numbers that are used as indices, or that results divide by, are looked at here,
-once, when a state is read (`Contents.of`).
+once, when a state is read (`Accumulator.of`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def row_set(intervals: Iterable[tuple[int, int]]) -> RowSet:
     return RowSet(tuple(starts), tuple(stops))
 
 
-def check_rows(rows: Rows, seen: RowSet, what: str) -> None:
+def check_rows(rows: Rows, row_set: RowSet, what: str) -> None:
     """Refuse rows that are not among those seen, lack a part, or have weights that there are none of."""
     numbers, weights = rows.numbers, rows.weights
     if len({len(part) for part in rows}) > 1:
@@ -46,7 +46,7 @@ def check_rows(rows: Rows, seen: RowSet, what: str) -> None:
         return
     if np.any(np.diff(numbers) <= 0):
         raise ValueError(f"the {what} rows are not in ascending order")
-    starts, stops = np.array(seen.starts, np.int64), np.array(seen.stops, np.int64)
+    starts, stops = np.array(row_set.starts, np.int64), np.array(row_set.stops, np.int64)
     place = np.searchsorted(starts, numbers, side="right") - 1
     if np.any(place < 0) or np.any(numbers >= stops[np.maximum(place, 0)]):
         raise ValueError(f"the {what} rows are not among those that the state has seen")

@@ -41,7 +41,7 @@ class Content(NamedTuple):
     run: dict[str, Any] | None = None  # plain values about the run that wrote it, which are no part of the state
 
 
-def packed(content: Content) -> bytes:
+def pack_content(content: Content) -> bytes:
     """The bytes of the file; equal contents have equal ones.
 
     Raises
@@ -73,7 +73,7 @@ def packed(content: Content) -> bytes:
     return whole + _digest(whole)
 
 
-def unpacked(data: bytes, name: str) -> Content:
+def unpack(data: bytes, name: str) -> Content:
     """What the bytes hold; `name` is what messages call them.
 
     Raises

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from kcalib._backend.files import printable
-from kcalib.streaming._files.format import Content, packed, read, unpacked, write
+from kcalib.streaming._files.format import Content, pack_content, read, unpack, write
 
 
 class Saved(ABC):
@@ -23,7 +23,7 @@ class Saved(ABC):
 
     @classmethod
     @abstractmethod
-    def _restored(cls, options: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
+    def _from_content(cls, options: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
         """The state of these; names that it does not know are skipped."""
 
     @abstractmethod
@@ -46,7 +46,7 @@ class Saved(ABC):
         TypeError
             If the kernel or the lens is of a class of your own: what it is cannot be written.
         """
-        return packed(Content(self._kind, *self._content()))
+        return pack_content(Content(self._kind, *self._content()))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -71,7 +71,7 @@ class Saved(ABC):
         """
         if not isinstance(data, (bytes, bytearray, memoryview)):
             raise TypeError(f"`data` is a {type(data).__name__}, expected bytes")
-        return cls._of_content(unpacked(bytes(data), "`data`"), "`data`")
+        return cls._of_content(unpack(bytes(data), "`data`"), "`data`")
 
     def save(self, path: Any) -> None:
         """Write the state to a file, whole or not at all.
@@ -116,7 +116,7 @@ class Saved(ABC):
             or if it is a folder.
         """
         name = printable(os.fspath(path))
-        return cls._of_content(unpacked(read(path), name), name)
+        return cls._of_content(unpack(read(path), name), name)
 
     @classmethod
     def _of_content(cls, content: Content, name: str) -> Self:
@@ -127,7 +127,7 @@ class Saved(ABC):
                 "reads every kind"
             )
         try:
-            return cls._restored(content.options, content.arrays)
+            return cls._from_content(content.options, content.arrays)
         except (KeyError, TypeError, ValueError) as error:
             fault = f"there is no {error}" if isinstance(error, KeyError) else str(error)
             raise ValueError(f"{name} is not as kcalib writes a state: {fault}") from None

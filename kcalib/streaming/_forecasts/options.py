@@ -96,7 +96,7 @@ class ForecastOptions(SharedOptions):
         )
 
     @classmethod
-    def restored(cls, **known: Any) -> ForecastOptions:
+    def from_file(cls, **known: Any) -> ForecastOptions:
         prediction, sizes = known.pop("prediction"), known.pop("sizes")
         options = cls.checked(**known)
         if prediction is None:

@@ -26,7 +26,7 @@ from kcalib.kernels import Kernel
 from kcalib.laws import ChiSquareMixture
 from kcalib.results import CalibrationTestResult, FewErrors, SKCEResult
 from kcalib.streaming._classes.kernel_results import KernelResults, metrics_of
-from kcalib.streaming._forecasts.contents import ForecastFeatureTotals, ForecastTotals
+from kcalib.streaming._forecasts.accumulator import ForecastFeatureTotals, ForecastTotals
 from kcalib.streaming._forecasts.options import ForecastOptions
 from kcalib.streaming._forecasts.scores import scores_there_are
 
@@ -67,7 +67,7 @@ class DistributionResults(KernelResults):
         def expected() -> float:
             return sum(float(np.sum(law.parts[2])) for _, law in parts) / data.n
 
-        seen = round(self.totals.scores["beside_likely"])
+        seen = round(self.totals.scores["not_most_probable"])
         return few_of(seen, self.n, lambda: self.effective_events, expected, data, packed)
 
     def law(self, statistic: float) -> ChiSquareMixture:

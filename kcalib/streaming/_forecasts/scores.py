@@ -25,7 +25,7 @@ TAIL = (1 - INTERVAL) / 2
 # Times the row's weight. Of vectors the last two: the mean square of standardised errors, and the square of that.
 WIDE = ("square_error", "crps", "log_score", "pinball_loss", "interval_width", "standardised", "standardised_squared")
 # Between 0 and 1; of counts whether it is another one than the most probable, of vectors whether an entry is certain.
-SHARES = ("pit", "covered", "beside_likely", "without_spread")
+SHARES = ("pit", "covered", "not_most_probable", "without_spread")
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,13 +50,13 @@ class ForecastScores:
             self.histogram + other.histogram,
         )
 
-    def arrays(self) -> dict[str, np.ndarray]:
+    def to_arrays(self) -> dict[str, np.ndarray]:
         found = self.wide.to_arrays("scores")
         for name in ("shares", "coverage", "histogram"):
             found |= getattr(self, name).to_arrays(name)
         return found
 
-    def restored(self, arrays: Mapping[str, np.ndarray]) -> ForecastScores:
+    def from_arrays(self, arrays: Mapping[str, np.ndarray]) -> ForecastScores:
         parts = (ExactSums.from_arrays(name, arrays) for name in ("shares", "coverage", "histogram"))
         return ForecastScores(WideSums.from_arrays("scores", arrays), *parts)
 
@@ -78,7 +78,7 @@ def scores_of_block(
         values["interval_width"] = limits[:, 1] - limits[:, 0]
         shares = {"pit": pit, "covered": ((pit >= TAIL) & (pit <= 1 - TAIL)).astype(np.float64)}
         if data.prediction.support == "count":
-            shares["beside_likely"] = (data.y[:, 0] != most_probable(data.prediction)).astype(np.float64)
+            shares["not_most_probable"] = (data.y[:, 0] != most_probable(data.prediction)).astype(np.float64)
         coverage = weights @ (pit[:, None] <= np.asarray(LEVELS))
         histogram = np.histogram(pit, n_bins, (0, 1), weights=weights)[0]
     else:

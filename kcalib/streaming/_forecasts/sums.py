@@ -74,22 +74,22 @@ class ForecastSums:
             None if self.drawn is None or other.drawn is None else self.drawn + other.drawn,
         )
 
-    def arrays(self) -> dict[str, np.ndarray]:
+    def to_arrays(self) -> dict[str, np.ndarray]:
         """By the names that a file has for them."""
-        found = self.scores.arrays()
+        found = self.scores.to_arrays()
         for name in EXACT:
             found |= getattr(self, name).to_arrays(name)
         if self.drawn is not None:
             found |= self.drawn.sums.to_arrays("drawn_sums") | self.drawn.squares.to_arrays("drawn_squares")
         return found
 
-    def restored(self, arrays: Mapping[str, np.ndarray]) -> ForecastSums:
+    def from_arrays(self, arrays: Mapping[str, np.ndarray]) -> ForecastSums:
         """Of the same sizes, what `arrays` has returned."""
         drawn = None
         if self.drawn is not None:
             drawn = DrawnTargets(*(ExactSums.from_arrays(f"drawn_{name}", arrays) for name in ("sums", "squares")))
         sums, target_squares, null_squares = (ExactSums.from_arrays(name, arrays) for name in EXACT)
-        return ForecastSums(sums, target_squares, null_squares, self.scores.restored(arrays), drawn)
+        return ForecastSums(sums, target_squares, null_squares, self.scores.from_arrays(arrays), drawn)
 
 
 EXACT = ("sums", "target_squares", "null_squares")
@@ -142,7 +142,7 @@ class ForecastMachine:
             DrawnTargets(ExactSums.zeros(draws, columns, r), ExactSums.zeros(draws)) if draws else None,
         )
 
-    def plus(self, sums: ForecastSums, pieces: Iterable[Rows]) -> ForecastSums:
+    def add(self, sums: ForecastSums, pieces: Iterable[Rows]) -> ForecastSums:
         """With rows of blocks: each piece is ascending, and has all the rows there are of its blocks."""
         drawn = None if sums.drawn is None else sums.drawn.copy()
         new = replace(sums, drawn=None)
@@ -258,4 +258,4 @@ def blocks_of(rows: Rows) -> Iterator[Rows]:
     """The rows of each block, of ascending ones."""
     ends = np.append(np.flatnonzero(np.diff(rows.numbers // BLOCK)) + 1, len(rows.numbers))
     for begin, end in zip(np.append(0, ends[:-1]).tolist(), ends.tolist(), strict=True):
-        yield rows.taken(slice(begin, end))
+        yield rows.take(slice(begin, end))

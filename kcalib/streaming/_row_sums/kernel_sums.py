@@ -41,7 +41,7 @@ class DrawnSums:
     changes: ExactSums  # shape (n_resamples, n_columns, m)
     changes_own: ExactSums  # sum |phi|^2 (|R^T e|^2 - |R^T base|^2), shape (n_resamples,)
 
-    def arrays(self) -> dict[str, np.ndarray]:
+    def to_arrays(self) -> dict[str, np.ndarray]:
         found: dict[str, np.ndarray] = {}
         for name, value in vars(self).items():
             found |= value.to_arrays(f"drawn_{name}")
@@ -76,12 +76,12 @@ class KernelSums:
             None if self.drawn is None or other.drawn is None else self.drawn + other.drawn,
         )
 
-    def arrays(self) -> dict[str, np.ndarray]:
+    def to_arrays(self) -> dict[str, np.ndarray]:
         """By the names that a file has for them."""
         found = self.sums.to_arrays("sums") | self.own.to_arrays("own") | self.null_own.to_arrays("null_own")
-        return found if self.drawn is None else found | self.drawn.arrays()
+        return found if self.drawn is None else found | self.drawn.to_arrays()
 
-    def restored(self, arrays: Mapping[str, np.ndarray]) -> KernelSums:
+    def from_arrays(self, arrays: Mapping[str, np.ndarray]) -> KernelSums:
         """Of the same sizes, what `arrays` has returned."""
         sums, own, null_own = (ExactSums.from_arrays(name, arrays) for name in ("sums", "own", "null_own"))
         drawn = None
@@ -126,7 +126,7 @@ class Machine:
         own = ExactSums.zeros(len(self.map.frequencies))
         return KernelSums(ExactSums.zeros(columns, self.rank), own, ExactSums.zeros(), drawn)
 
-    def plus(self, sums: KernelSums, pieces: Iterable[Rows]) -> KernelSums:
+    def add(self, sums: KernelSums, pieces: Iterable[Rows]) -> KernelSums:
         """With rows of blocks: each piece is ascending, and has all the rows there are of its blocks."""
         drawn = None if sums.drawn is None else sums.drawn.copy()
         new = KernelSums(sums.sums.copy(), sums.own.copy(), sums.null_own.copy(), drawn)

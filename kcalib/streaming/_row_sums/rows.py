@@ -28,24 +28,24 @@ class Rows(NamedTuple):
     targets: np.ndarray  # labels, int64, shape (n,), or numbers and vectors, float64, shape (n, d)
     weights: np.ndarray  # float64, shape (n,)
 
-    def taken(self, which: slice | np.ndarray) -> Rows:
+    def take(self, which: slice | np.ndarray) -> Rows:
         return Rows(*(part[which] for part in self))
 
-    def copied(self) -> Rows:
+    def copy(self) -> Rows:
         return Rows(*(part.copy() for part in self))
 
     @classmethod
-    def joined(cls, pieces: list[Rows]) -> Rows:
+    def join(cls, pieces: list[Rows]) -> Rows:
         """All of them in ascending order."""
         if len(pieces) > 1:
             pieces = [cls(*(np.concatenate(parts) for parts in zip(*pieces, strict=True)))]
         (rows,) = pieces
         if len(rows.numbers) > 1 and np.any(rows.numbers[1:] < rows.numbers[:-1]):
-            rows = rows.taken(np.argsort(rows.numbers))
+            rows = rows.take(np.argsort(rows.numbers))
         return rows
 
 
-def shown(number: int) -> str:
+def format_row_number(number: int) -> str:
     """A row number as the user knows it."""
     part, row = divmod(number, PART)
     return f"{row}" if part == 0 else f"{row} of part {part}"
@@ -70,7 +70,7 @@ class RowSet:
         place = bisect_right(self.stops, limit)
         return self.stops[place - 1] if place else None
 
-    def plus(self, start: int, stop: int) -> RowSet:
+    def add(self, start: int, stop: int) -> RowSet:
         """With the rows of one more interval, of which none is there."""
         if self.stops and self.stops[-1] == start:  # the usual case
             return RowSet(self.starts, (*self.stops[:-1], stop))
@@ -101,11 +101,11 @@ class RowSet:
         return RowSet(tuple(starts), tuple(stops))
 
 
-def first_number(seen: RowSet, part: int, first_row: Any, n: int) -> int:
+def first_number(row_set: RowSet, part: int, first_row: Any, n: int) -> int:
     """The number of the first of n rows: of `first_row` of the part, or behind the last row of the part so far."""
     begin = part * PART
     if first_row is None:
-        last = seen.stop_below(begin + PART)
+        last = row_set.stop_below(begin + PART)
         first = begin if last is None else max(last, begin)
     else:
         first = begin + check_integer("first_row", first_row, 0, PART - 1, ": a row of the part")
@@ -117,7 +117,11 @@ def first_number(seen: RowSet, part: int, first_row: Any, n: int) -> int:
 
 
 def _seen(start: int, stop: int) -> str:
-    which = f"row {shown(start)} was" if stop == start + 1 else f"rows {shown(start)} to {shown(stop - 1)} were"
+    which = (
+        f"row {format_row_number(start)} was"
+        if stop == start + 1
+        else f"rows {format_row_number(start)} to {format_row_number(stop - 1)} were"
+    )
     return (
         f"{which} added already; give every process a `part=` of its own, pass `first_row=` where batches are "
         "numbered, and do not add the same batch or state twice"
@@ -149,15 +153,15 @@ class OpenRows:
         for k in np.flatnonzero(full & ~np.append(False, full[:-1])).tolist():
             beyond = np.flatnonzero(~full[k:])
             last = int(ends[-1]) if not beyond.size else int(begins[k + int(beyond[0])])
-            whole.append(rows.taken(slice(int(begins[k]), last)))
+            whole.append(rows.take(slice(int(begins[k]), last)))
         for k in np.flatnonzero(~full).tolist():
-            here, block = rows.taken(slice(int(begins[k]), int(ends[k]))), int(blocks[begins[k]])
+            here, block = rows.take(slice(int(begins[k]), int(ends[k]))), int(blocks[begins[k]])
             before = pieces.get(block, ())
             if len(before) >= MOST_PIECES:
-                before = (Rows.joined(list(before)),)
-            pieces[block] = (*before, here.copied())
+                before = (Rows.join(list(before)),)
+            pieces[block] = (*before, here.copy())
             if complete and _count(pieces[block]) == self.size:
-                whole.append(Rows.joined(list(pieces.pop(block))))
+                whole.append(Rows.join(list(pieces.pop(block))))
         return whole, replace(self, pieces=pieces)
 
     def union(self, other: OpenRows) -> OpenRows:
@@ -171,20 +175,20 @@ class OpenRows:
         whole, pieces = [], {}
         for block, here in self.pieces.items():
             if _count(here) == self.size:
-                whole.append(Rows.joined(list(here)))
+                whole.append(Rows.join(list(here)))
             else:
                 pieces[block] = here
         return whole, replace(self, pieces=pieces)
 
     def rows(self) -> Rows:
         """All that are open."""
-        return Rows.joined([self.nothing, *(piece for here in self.pieces.values() for piece in here)])
+        return Rows.join([self.nothing, *(piece for here in self.pieces.values() for piece in here)])
 
     def of(self, rows: Rows) -> OpenRows:
         """Of these instead, in ascending order."""
         starts = np.flatnonzero(np.diff(rows.numbers // self.size, prepend=-1)).tolist()
         ends = [*starts[1:], len(rows.numbers)][: len(starts)]  # none of no rows
-        found = (rows.taken(slice(begin, end)) for begin, end in zip(starts, ends, strict=True))
+        found = (rows.take(slice(begin, end)) for begin, end in zip(starts, ends, strict=True))
         return replace(self, pieces={int(one.numbers[0]) // self.size: (one,) for one in found})
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from kcalib.streaming._row_sums.rows import Rows
 
 
-def hashes(numbers: np.ndarray, seed: int) -> np.ndarray:
+def hash_rows(numbers: np.ndarray, seed: int) -> np.ndarray:
     """64 bits for each row, well mixed: those of SplitMix64 at the number, in a sequence that starts at the seed."""
     with np.errstate(over="ignore"):
         x = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + _mixed(np.array(seed, dtype=np.uint64))
@@ -38,30 +38,30 @@ class RowSample:
     @classmethod
     def of(cls, size: int, seed: int, rows: Rows) -> RowSample:
         """The best of these rows."""
-        found = hashes(rows.numbers, seed)
+        found = hash_rows(rows.numbers, seed)
         highest = 2**64 - 1
         if len(found) >= size:
             best = np.argpartition(found, size - 1)[:size]
             highest = int(found[best].max())
-            rows = rows.taken(np.sort(best))
+            rows = rows.take(np.sort(best))
         order = np.argsort(rows.numbers, kind="stable")
-        return cls(size, seed, rows.taken(order), highest)
+        return cls(size, seed, rows.take(order), highest)
 
     def wanted(self, numbers: np.ndarray) -> np.ndarray:
         """Which of these rows may belong to it: their places."""
-        found = hashes(numbers, self.seed)
+        found = hash_rows(numbers, self.seed)
         below = np.flatnonzero(found < np.uint64(self.highest))
         if below.size > self.size:
             below = np.sort(below[np.argpartition(found[below], self.size - 1)[: self.size]])
         return below
 
-    def plus(self, rows: Rows) -> RowSample:
+    def add(self, rows: Rows) -> RowSample:
         """With those of some more rows that belong to it."""
         wanted = self.wanted(rows.numbers)
         if not wanted.size:
             return self
         # Hashes of different numbers differ: the map is one to one.
-        return RowSample.of(self.size, self.seed, Rows.joined([self.rows, rows.taken(wanted)]))
+        return RowSample.of(self.size, self.seed, Rows.join([self.rows, rows.take(wanted)]))
 
     def union(self, other: RowSample) -> RowSample:
-        return self.plus(other.rows)
+        return self.add(other.rows)

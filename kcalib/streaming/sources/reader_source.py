@@ -26,8 +26,8 @@ from kcalib.streaming.comparison import ComparisonState
 from kcalib.streaming.forecasts import ForecastState
 from kcalib.streaming.sources.content import file_identity
 from kcalib.streaming.sources.layout import Block
+from kcalib.streaming.sources.model_sources import ModelSources
 from kcalib.streaming.sources.reader import Reader, RowCursor
-from kcalib.streaming.sources.together import Together
 from kcalib.streaming.state import CalibrationState
 
 CHUNK_ROWS, CHUNK_VALUES = 65_536, 2**22  # most rows and most numbers of predictions of a chunk
@@ -180,7 +180,7 @@ class ReaderSource(Source):
                     f"`y_true[{name!r}]` has {model.prediction} distributions, and only models of class probabilities "
                     "are compared in pieces; or pass the samples themselves: y, p = source.read(0, n)"
                 )
-        together = Together(models)
+        together = ModelSources(models)
         state = ComparisonState(together.n_classes, together.names, **options)
         for true, preds in together.chunks_for(state.options, rows_of_chunks(together.n_columns)):
             state.update(true, preds)

@@ -11,48 +11,48 @@ from kcalib._input.labels import Classification
 from kcalib._packing.labels import resolve
 from kcalib.kernels import Kernel
 from kcalib.lenses import Canonical, Lens
-from kcalib.streaming._classes.totals import BinTotals, Totals
-from kcalib.streaming._contents import (
+from kcalib.streaming._accumulator import (
     TOO_FEW,
+    Accumulator,
     Batch,
-    Contents,
     check_weights,
-    joined,
-    numbers_of,
-    remedy_of_states,
-    signed,
+    explain_bandwidths,
+    join_batches,
+    number_rows,
+    sign_row_count,
 )
+from kcalib.streaming._classes.totals import BinTotals, Totals
 from kcalib.streaming._options import StateOptions
 from kcalib.streaming._row_sums.kernel_sums import KernelSums, Machine, block_size
 from kcalib.streaming._row_sums.rows import OpenRows, Rows, RowSet, no_rows
 from kcalib.streaming._row_sums.sample import RowSample
-from kcalib.streaming._row_sums.tally import SCORES, Tally, tally_of
+from kcalib.streaming._row_sums.score_sums import SCORES, ScoreSums, sum_scores
 
 SUM_TOLERANCE = 1e-2  # of probabilities in low precision, of thousands of classes
 SAMPLE, DRAWN_SAMPLE = 256, 4096  # rows that are kept, without and with draws of labels
 
 
 @dataclass(frozen=True, eq=False)
-class ClassContents(Contents):
+class ClassAccumulator(Accumulator):
     """Of a state of class probabilities."""
 
     options: StateOptions
-    tally: Tally
+    row_sums: ScoreSums
     machine: Machine | None
     sums: KernelSums | None
     m: int  # classes of the problem that the lens induces
 
     @classmethod
-    def empty(cls, options: StateOptions, threads: int | None) -> ClassContents:
+    def empty(cls, options: StateOptions, threads: int | None) -> ClassAccumulator:
         m = options.seen_row().m
         machine = None if options.kernel.open_metrics() else Machine(options, m, threads)
         nothing = no_rows(m)
         return cls(
             options=options,
-            seen=RowSet(),
-            waiting=(),
-            tally=Tally.empty(m, options.n_bins),
-            opened=OpenRows(block_size(options), nothing, {}),
+            row_set=RowSet(),
+            pending_batches=(),
+            row_sums=ScoreSums.empty(m, options.n_bins),
+            open_rows=OpenRows(block_size(options), nothing, {}),
             sample=RowSample.empty(DRAWN_SAMPLE if options.n_resamples else SAMPLE, options.seed, nothing),
             bandwidth_rows=0,
             machine=machine,
@@ -67,21 +67,21 @@ class ClassContents(Contents):
         if labels.min() < 0 or labels.max() >= self.m:
             raise ValueError(f"there are labels beyond 0 to {self.m - 1}")
 
-    def _rows_of_waiting(self) -> Rows:
-        labels, p, weights = joined(self.waiting)
-        data = self.options.lens.induced(Classification(labels, p, None, None, self.waiting[0].epsilon))
-        return Rows(numbers_of(self.waiting), np.ascontiguousarray(data.probabilities), data.labels, weights)
+    def _join_pending_batches(self) -> Rows:
+        labels, p, weights = join_batches(self.pending_batches)
+        data = self.options.lens.induced(Classification(labels, p, None, None, self.pending_batches[0].epsilon))
+        return Rows(number_rows(self.pending_batches), np.ascontiguousarray(data.probabilities), data.labels, weights)
 
-    def _tally_of(self, rows: Rows, epsilon: float, threads: int | None) -> Tally:
-        return tally_of(rows, self.options.n_bins, epsilon, threads)
+    def _sum_row_scores(self, rows: Rows, epsilon: float, threads: int | None) -> ScoreSums:
+        return sum_scores(rows, self.options.n_bins, epsilon, threads)
 
-    def fixed(self, threads: int | None, *, elsewhere: bool = False) -> Self:
+    def fix_bandwidths(self, threads: int | None, *, elsewhere: bool = False) -> Self:
         if self.machine is not None:
             return self
         points = self.first_points()
-        with remedy_of_states():
+        with explain_bandwidths():
             kernel, medians = resolve([points], self.options.kernel, threads, elsewhere=elsewhere)
-        return self.with_kernel(kernel, signed(len(points), medians), threads)
+        return self.with_kernel(kernel, sign_row_count(len(points), medians), threads)
 
     def first_points(self) -> np.ndarray:
         """The predictions that the bandwidths come from."""
@@ -92,21 +92,23 @@ class ClassContents(Contents):
         if self.machine is not None:
             return self
         options = replace(self.options, kernel=kernel)
-        return self.known(options, Machine(options, self.m, threads), bandwidth_rows)
+        return self.with_bandwidths(options, Machine(options, self.m, threads), bandwidth_rows)
 
     def bin_totals(self, threads: int | None) -> BinTotals:
         """What is known without a kernel."""
-        n, tally = self.check_some(), self.settled(threads).tally
-        scores = dict(zip(SCORES, tally.scores.to_float().tolist(), strict=True))
-        check_weights(n, tally.n_weighted, scores["weight_squared"])
-        return BinTotals(n, tally.n_weighted, scores, tally.cells.to_float(), tally.extremes, self.options.lens)
+        n, row_sums = self.check_not_empty(), self.flush(threads).row_sums
+        scores = dict(zip(SCORES, row_sums.scores.to_float().tolist(), strict=True))
+        check_weights(n, row_sums.n_weighted, scores["weight_squared"])
+        return BinTotals(
+            n, row_sums.n_weighted, scores, row_sums.cells.to_float(), row_sums.extremes, self.options.lens
+        )
 
     def totals(self, threads: int | None) -> Totals:
         """With the rows of open blocks; of two rows at least where the kernel is not known."""
         found = self.bin_totals(threads)
         if self.machine is None and found.n < 2:
             raise ValueError(TOO_FEW)
-        final = self.final(threads)
+        final = self.finalize(threads)
         machine, sums = final.machine, final.sums
         assert machine is not None and sums is not None
         rows = final.sample.rows

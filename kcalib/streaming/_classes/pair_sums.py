@@ -63,7 +63,7 @@ class PairSums:
     def __add__(self, other: PairSums) -> PairSums:
         return PairSums(self.squares + other.squares, self.products + other.products, self.differing + other.differing)
 
-    def arrays(self) -> dict[str, np.ndarray]:
+    def to_arrays(self) -> dict[str, np.ndarray]:
         return {
             "squares_high": self.squares.high,
             "squares_low": self.squares.low,

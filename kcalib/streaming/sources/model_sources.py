@@ -1,4 +1,4 @@
-"""`Together`: the sources of several models side by side, whose labels must be the same; for comparisons."""
+"""`ModelSources`: the sources of several models side by side, whose labels must be the same; for comparisons."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kcalib.streaming._options import SharedOptions
 SAME = "models are compared on the same samples"
 
 
-class Together:
+class ModelSources:
     """What a run asks of samples; the predictions of a chunk are those of each model by its name."""
 
     def __init__(self, models: Mapping[str, Source]):

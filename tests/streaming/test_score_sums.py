@@ -8,7 +8,7 @@ import pytest
 from kcalib._backend.exact_sums import ExactSums
 from kcalib.estimators.binning import bin_numbers
 from kcalib.streaming._row_sums.rows import Rows
-from kcalib.streaming._row_sums.tally import CELLS, tally_of
+from kcalib.streaming._row_sums.score_sums import CELLS, sum_scores
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -19,7 +19,7 @@ def test_cells_are_the_exact_sums_of_their_terms(n, m, n_bins, weighted):
     p[: n // 3] = np.round(p[: n // 3] * 5) / 5
     labels = rng.integers(m, size=n)
     w = rng.exponential(size=n) if weighted else np.ones(n)
-    found = tally_of(Rows(np.arange(n), p, labels, w), n_bins, 2.0**-52, 2)
+    found = sum_scores(Rows(np.arange(n), p, labels, w), n_bins, 2.0**-52, 2)
     top = p.argmax(axis=1)
     values = np.concatenate([p[np.arange(n), top][:, None], p], axis=1)
     hits = np.concatenate([(top == labels)[:, None], labels[:, None] == np.arange(m)], axis=1) * 1.0
@@ -39,7 +39,7 @@ def test_threads_do_not_matter():
     rng = np.random.default_rng(1)
     n, m = 60_000, 4
     rows = Rows(np.arange(n), rng.dirichlet(np.ones(m), size=n), rng.integers(m, size=n), np.ones(n))
-    one, other = (tally_of(rows, 15, 2.0**-52, threads) for threads in (1, 3))
+    one, other = (sum_scores(rows, 15, 2.0**-52, threads) for threads in (1, 3))
     for name in ("scores", "cells"):
         a, b = getattr(one, name), getattr(other, name)
         assert np.array_equal(a.high, b.high) and np.array_equal(a.low, b.low)

@@ -43,7 +43,7 @@ from kcalib.inference.metrics.skce import (
 from kcalib.results import ConfidenceInterval
 from kcalib.streaming._classes.binned_results import N_REPLICATES, gaps_of, scores_of
 from kcalib.streaming._classes.kernel_results import LabelResults, sum_about_mean
-from kcalib.streaming._classes.paired import LOSSES, PairSums, ece_difference
+from kcalib.streaming._classes.pair_sums import LOSSES, PairSums, ece_difference
 from kcalib.streaming._classes.totals import Totals
 from kcalib.streaming._options import StateOptions
 

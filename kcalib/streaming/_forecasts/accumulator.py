@@ -10,8 +10,16 @@ import numpy as np
 from kcalib._backend.exact_sums import ExactSums
 from kcalib._input.forecasts import Forecasts, prepare_forecasts
 from kcalib._packing.forecasts import open_metrics
+from kcalib.streaming._accumulator import (
+    TOO_FEW,
+    Accumulator,
+    check_weights,
+    explain_bandwidths,
+    join_batches,
+    number_rows,
+    sign_row_count,
+)
 from kcalib.streaming._classes.totals import FeatureTotals, RowTotals
-from kcalib.streaming._contents import TOO_FEW, Contents, check_weights, joined, numbers_of, remedy_of_states, signed
 from kcalib.streaming._forecasts.families import Family
 from kcalib.streaming._forecasts.options import ForecastOptions
 from kcalib.streaming._forecasts.scores import SHARES, WIDE, ForecastScores, scores_of_block
@@ -43,7 +51,7 @@ class ForecastFeatureTotals(ForecastTotals, FeatureTotals):
 
 
 @dataclass(frozen=True, eq=False)
-class WeightTally:
+class WeightSums:
     """Of rows by themselves."""
 
     n: int
@@ -54,44 +62,44 @@ class WeightTally:
     def is_full(self) -> bool:
         return self.weights.is_large()
 
-    def __add__(self, other: WeightTally) -> WeightTally:
-        return WeightTally(self.n + other.n, self.n_weighted + other.n_weighted, self.weights + other.weights)
+    def __add__(self, other: WeightSums) -> WeightSums:
+        return WeightSums(self.n + other.n, self.n_weighted + other.n_weighted, self.weights + other.weights)
 
     def weight_sums(self) -> tuple[float, float]:
         """Sums of weights and of their squares."""
         weight, squares = self.weights.to_float().tolist()
         return weight, squares
 
-    def arrays(self) -> dict[str, np.ndarray]:
+    def to_arrays(self) -> dict[str, np.ndarray]:
         return {"counts": np.array([self.n, self.n_weighted], dtype=np.int64), **self.weights.to_arrays("weights")}
 
-    def restored(self, arrays: Any) -> WeightTally:
+    def from_arrays(self, arrays: Any) -> WeightSums:
         n, n_weighted = arrays["counts"].tolist()
-        return WeightTally(n, n_weighted, ExactSums.from_arrays("weights", arrays))
+        return WeightSums(n, n_weighted, ExactSums.from_arrays("weights", arrays))
 
 
 @dataclass(frozen=True, eq=False)
-class ForecastContents(Contents):
+class ForecastAccumulator(Accumulator):
     """Of a state of predicted distributions."""
 
     options: ForecastOptions
-    tally: WeightTally
+    row_sums: WeightSums
     machine: ForecastMachine | None
     sums: ForecastSums | None
     target_rows: int  # as `bandwidth_rows`, of the target kernel
 
     @classmethod
-    def empty(cls, options: ForecastOptions, threads: int | None) -> ForecastContents:
+    def empty(cls, options: ForecastOptions, threads: int | None) -> ForecastAccumulator:
         nothing = no_rows(0, 0)
         if options.prediction is not None:
             nothing = no_rows(options.family.n_columns, options.family.row.n_dims)
         machine = ForecastMachine(options, threads) if options.has_bandwidths else None
         return cls(
             options=options,
-            seen=RowSet(),
-            waiting=(),
-            tally=WeightTally(0, 0, ExactSums.zeros(len(WEIGHTS))),
-            opened=OpenRows(BLOCK, nothing, {}),
+            row_set=RowSet(),
+            pending_batches=(),
+            row_sums=WeightSums(0, 0, ExactSums.zeros(len(WEIGHTS))),
+            open_rows=OpenRows(BLOCK, nothing, {}),
             sample=RowSample.empty(SAMPLE, options.seed, nothing),
             bandwidth_rows=0,
             machine=machine,
@@ -99,7 +107,7 @@ class ForecastContents(Contents):
             target_rows=0,
         )
 
-    def of_family(self, family: Family, threads: int | None) -> ForecastContents:
+    def of_family(self, family: Family, threads: int | None) -> ForecastAccumulator:
         """For predictions of this family.
 
         Raises
@@ -109,21 +117,21 @@ class ForecastContents(Contents):
         """
         known = self.options.prediction
         if known is None:
-            return ForecastContents.empty(self.options.of_family(family), threads)
+            return ForecastAccumulator.empty(self.options.of_family(family), threads)
         if self.options.family != family:
             raise ValueError(
                 f"`y_pred` is {family}, but the state is of {self.options.family}; make a state for each family"
             )
         return self
 
-    def merged(self, other: Contents, threads: int | None) -> Self:
-        assert isinstance(other, ForecastContents)
+    def merge(self, other: Accumulator, threads: int | None) -> Self:
+        assert isinstance(other, ForecastAccumulator)
         if other.options.prediction is None or self.options.prediction is None:
             return self._merged_with_none(other, threads)
-        new = super().merged(other, threads)
+        new = super().merge(other, threads)
         return replace(new, target_rows=max(self.target_rows, other.target_rows))
 
-    def _merged_with_none(self, other: ForecastContents, threads: int | None) -> Any:
+    def _merged_with_none(self, other: ForecastAccumulator, threads: int | None) -> Any:
         """One of both has no rows, and no family yet."""
         if self.options.prediction == other.options.prediction:
             different = self.options.difference(other.options)
@@ -131,35 +139,37 @@ class ForecastContents(Contents):
                 raise ValueError(different)
             return self
         if other.options.prediction is None:
-            return self.merged(other.of_family(self.options.family, threads), threads)
-        return self.of_family(other.options.family, threads).merged(other, threads)
+            return self.merge(other.of_family(self.options.family, threads), threads)
+        return self.of_family(other.options.family, threads).merge(other, threads)
 
-    def _rows_of_waiting(self) -> Rows:
-        targets, predictions, weights = joined(self.waiting)
-        return Rows(numbers_of(self.waiting), predictions, targets, weights)
+    def _join_pending_batches(self) -> Rows:
+        targets, predictions, weights = join_batches(self.pending_batches)
+        return Rows(number_rows(self.pending_batches), predictions, targets, weights)
 
-    def _tally_of(self, rows: Rows, epsilon: float, threads: int | None) -> WeightTally:
+    def _sum_row_scores(self, rows: Rows, epsilon: float, threads: int | None) -> WeightSums:
         weights = rows.weights
         both = ExactSums.over_rows(np.stack([weights, weights * weights], axis=1))
-        return WeightTally(len(weights), int(np.count_nonzero(weights != 1)), both)
+        return WeightSums(len(weights), int(np.count_nonzero(weights != 1)), both)
 
-    def fixed(self, threads: int | None, *, elsewhere: bool = False) -> Self:
+    def fix_bandwidths(self, threads: int | None, *, elsewhere: bool = False) -> Self:
         if self.machine is not None:
             return self
         first = self.first_rows()
         assert self.options.kernel is not None
         n, of_kernel, of_target = len(first.numbers), self.options.kernel.open_metrics(), self._open_target
-        with remedy_of_states():
+        with explain_bandwidths():
             options, medians = self.options.resolved(first.predictions, threads, elsewhere)
-        new = self.known(options, ForecastMachine(options, threads), signed(n, medians) if of_kernel else 0)
+        new = self.with_bandwidths(
+            options, ForecastMachine(options, threads), sign_row_count(n, medians) if of_kernel else 0
+        )
         return replace(new, target_rows=n if of_target else 0)
 
     @property
     def _open_target(self) -> bool:
         return bool(open_metrics(self.options.target_kernel))
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        return super().arrays() | {"target_rows": np.array(self.target_rows, dtype=np.int64)}
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        return super().to_arrays() | {"target_rows": np.array(self.target_rows, dtype=np.int64)}
 
     @classmethod
     def of(cls, options: Any, arrays: Any, threads: int | None) -> Self:
@@ -171,20 +181,20 @@ class ForecastContents(Contents):
 
     def score_totals(self, threads: int | None) -> ForecastTotals:
         """What is known without a kernel."""
-        n, settled = self.check_some(), self.settled(threads)
-        tally, options = settled.tally, settled.options
-        weights = dict(zip(WEIGHTS, tally.weights.to_float().tolist(), strict=True))
-        check_weights(n, tally.n_weighted, weights["weight_squared"])
+        n, settled = self.check_not_empty(), self.flush(threads)
+        row_sums, options = settled.row_sums, settled.options
+        weights = dict(zip(WEIGHTS, row_sums.weights.to_float().tolist(), strict=True))
+        check_weights(n, row_sums.n_weighted, weights["weight_squared"])
         scores = ForecastScores.zeros(options.n_bins) if settled.sums is None else settled.sums.scores
-        if settled.opened.pieces:
-            for rows in blocks_of(settled.opened.rows()):
+        if settled.open_rows.pieces:
+            for rows in blocks_of(settled.open_rows.rows()):
                 data = Forecasts(rows.targets, options.family.distribution(rows.predictions), None)
                 scores = scores + scores_of_block(data, rows.weights, rows.numbers, options.n_bins, options.seed)
         wide = dict(zip(WIDE, scores.wide.to_float().tolist(), strict=True))
         shares = dict(zip(SHARES, scores.shares.to_float().tolist(), strict=True))
         return ForecastTotals(
             n,
-            tally.n_weighted,
+            row_sums.n_weighted,
             weights | wide | shares,
             scores.coverage.to_float(),
             scores.histogram.to_float(),
@@ -196,7 +206,7 @@ class ForecastContents(Contents):
         found = self.score_totals(threads)
         if found.n < 2:
             raise ValueError(TOO_FEW)
-        final = self.final(threads)
+        final = self.finalize(threads)
         options, machine, sums, rows = final.options, final.machine, final.sums, final.sample.rows
         assert machine is not None and sums is not None and options.kernel is not None
         unit, weighted = machine.feature_unit * machine.target_unit, found.n_weighted > 0

@@ -1,9 +1,9 @@
 """All that a state holds: what changes is replaced, so that nothing is ever half-added.
 
-`Contents` has what all kinds of states share: which rows were seen, batches that wait, rows of open blocks, the sample
-of rows, merging. What is known of a row by itself (a tally), and what of a block of rows (sums, which a machine makes
-once the kernels have their bandwidths), is each kind's own: `_classes.contents` of class probabilities,
-`_forecasts.contents` of predicted distributions.
+`Accumulator` has what all kinds of states share: the numbers of their rows, pending batches, rows of open blocks, the
+sample of rows, merging. Each kind adds sums of single rows (`row_sums`) and sums of blocks of rows (`sums`), which a
+machine makes once the kernels have their bandwidths: `_classes.accumulator` for class probabilities,
+`_forecasts.accumulator` for predicted distributions.
 """
 
 from __future__ import annotations
@@ -55,25 +55,25 @@ class Batch(NamedTuple):
     def parts(self) -> tuple[Array, Array, Array]:
         return self.targets, self.predictions, self.weights
 
-    def each(self, change: Callable[[Array], Array], first: int | None = None) -> Batch:
+    def map_arrays(self, change: Callable[[Array], Array], first: int | None = None) -> Batch:
         """With all parts changed, and another first number."""
         targets, predictions, weights = map(change, self.parts)
         return Batch(self.first if first is None else first, targets, predictions, weights, self.epsilon)
 
-    def copied(self) -> Batch:
-        return self.each(lambda part: part.copy())
+    def copy(self) -> Batch:
+        return self.map_arrays(lambda part: part.copy())
 
     def to_host(self) -> Batch:
-        return self.each(arrays.to_host)
+        return self.map_arrays(arrays.to_host)
 
-    def taken(self, begin: int, end: int) -> Batch:
+    def take(self, begin: int, end: int) -> Batch:
         """Rows [begin, end) of the batch, as many as there are."""
         rows = slice(begin, min(end, self.n))
-        return self.each(lambda part: part[rows, ...], self.first + begin)
+        return self.map_arrays(lambda part: part[rows, ...], self.first + begin)
 
 
 @contextmanager
-def remedy_of_states() -> Iterator[None]:
+def explain_bandwidths() -> Iterator[None]:
     """Predictions that have no median distance: what can be done where there is a state."""
     try:
         yield
@@ -89,12 +89,12 @@ class Part(Protocol):
 
     def __add__(self, other: Any) -> Any: ...
 
-    def arrays(self) -> dict[str, np.ndarray]: ...
+    def to_arrays(self) -> dict[str, np.ndarray]: ...
 
-    def restored(self, arrays: Mapping[str, np.ndarray]) -> Any: ...
+    def from_arrays(self, arrays: Mapping[str, np.ndarray]) -> Any: ...
 
 
-class RowTally(Part, Protocol):
+class RowSums(Part, Protocol):
     """What is known of rows without a kernel."""
 
     @property
@@ -111,18 +111,18 @@ class BlockMachine(Protocol):
 
     def zeros(self) -> Any: ...
 
-    def plus(self, sums: Any, pieces: Iterable[Rows]) -> Any: ...
+    def add(self, sums: Any, pieces: Iterable[Rows]) -> Any: ...
 
 
 @dataclass(frozen=True, eq=False)
-class Contents(ABC):
+class Accumulator(ABC):
     """Of a state."""
 
     options: SharedOptions
-    seen: RowSet  # those of batches that wait are among them
-    waiting: tuple[Batch, ...]  # of one epsilon; none while the kernel is not known
-    tally: Any  # a RowTally
-    opened: OpenRows
+    row_set: RowSet  # those of batches that wait are among them
+    pending_batches: tuple[Batch, ...]  # of one epsilon; none while the kernel is not known
+    row_sums: Any  # a RowSums
+    open_rows: OpenRows
     sample: RowSample
     # Whose median distance the bandwidth is, below 0 where they are identical; 0 where it was given, or is not known.
     bandwidth_rows: int
@@ -135,7 +135,7 @@ class Contents(ABC):
         """Of a state without rows."""
 
     @abstractmethod
-    def fixed(self, threads: int | None, *, elsewhere: bool = False) -> Self:
+    def fix_bandwidths(self, threads: int | None, *, elsewhere: bool = False) -> Self:
         """With the median heuristic for the bandwidths, on the rows of smallest numbers; all are open.
 
         Identical ones have no median: an error where the kernel will see others `elsewhere`, and else a bandwidth that
@@ -147,50 +147,47 @@ class Contents(ABC):
         """Refuse predictions and targets that are none, of rows from a file."""
 
     @abstractmethod
-    def _rows_of_waiting(self) -> Rows:
+    def _join_pending_batches(self) -> Rows:
         """The batches that wait as rows, in the order in which they came."""
 
     @abstractmethod
-    def _tally_of(self, rows: Rows, epsilon: float, threads: int | None) -> RowTally: ...
+    def _sum_row_scores(self, rows: Rows, epsilon: float, threads: int | None) -> RowSums: ...
 
-    def plus(self, batch: Batch, threads: int | None) -> Self:
+    def add(self, batch: Batch, threads: int | None) -> Self:
         """With a batch on the host; a small one waits for others, with which it takes less time."""
-        if self.tally.is_full:
+        if self.row_sums.is_full:
             raise ValueError(TOO_LARGE)
-        seen = self.seen.plus(batch.first, batch.first + batch.n)
-        waiting = sum(one.n for one in self.waiting) + batch.n
+        seen = self.row_set.add(batch.first, batch.first + batch.n)
+        waiting = sum(one.n for one in self.pending_batches) + batch.n
         small = batch.n < MOST_WAITING and self.machine is not None
-        if small and not (self.waiting and self.waiting[0].epsilon != batch.epsilon):
-            new = replace(self, seen=seen, waiting=(*self.waiting, batch.copied()))
-            return new if waiting < MOST_WAITING else new._without_waiting(threads)
-        return replace(self._without_waiting(threads), seen=seen, waiting=(batch,))._without_waiting(threads)
+        if small and not (self.pending_batches and self.pending_batches[0].epsilon != batch.epsilon):
+            new = replace(self, row_set=seen, pending_batches=(*self.pending_batches, batch.copy()))
+            return new if waiting < MOST_WAITING else new.flush(threads)
+        return replace(self.flush(threads), row_set=seen, pending_batches=(batch,)).flush(threads)
 
-    def settled(self, threads: int | None) -> Self:
-        """With the batches that wait."""
-        return self._without_waiting(threads)
-
-    def _without_waiting(self, threads: int | None) -> Self:
-        if not self.waiting:
+    def flush(self, threads: int | None) -> Self:
+        """Add up the pending batches."""
+        if not self.pending_batches:
             return self
-        rows, epsilon = Rows.joined([self._rows_of_waiting()]), self.waiting[0].epsilon
-        before, n = self.tally.n, len(rows.numbers)
-        tally = self.tally + self._tally_of(rows, epsilon, threads)
-        new = replace(self, waiting=(), tally=tally, sample=self.sample.plus(rows))
+        rows, epsilon = Rows.join([self._join_pending_batches()]), self.pending_batches[0].epsilon
+        before, n = self.row_sums.n, len(rows.numbers)
+        row_sums = self.row_sums + self._sum_row_scores(rows, epsilon, threads)
+        new = replace(self, pending_batches=(), row_sums=row_sums, sample=self.sample.add(rows))
         if new.machine is None:
             held = min(n, max(FIRST_ROWS - before, 0))  # merged states may hold more
             if held:
-                _, opened = self.opened.split(rows.taken(slice(0, held)), complete=False)
-                new = replace(new, opened=opened)
+                _, opened = self.open_rows.split(rows.take(slice(0, held)), complete=False)
+                new = replace(new, open_rows=opened)
             if before + held < FIRST_ROWS:
                 return new
-            new, rows = new.fixed(threads), rows.taken(slice(held, n))
+            new, rows = new.fix_bandwidths(threads), rows.take(slice(held, n))
             if held == n:
                 return new
-        whole, opened = new.opened.split(rows)
-        return replace(new, opened=opened)._with_blocks(whole)
+        whole, opened = new.open_rows.split(rows)
+        return replace(new, open_rows=opened)._with_blocks(whole)
 
-    def merged(self, other: Contents, threads: int | None) -> Self:
-        """With all rows of another state's contents.
+    def merge(self, other: Accumulator, threads: int | None) -> Self:
+        """With all rows of another state's accumulator.
 
         While neither knows its bandwidth, nor does what they are together, however many rows that are open it has: it
         must not depend on which states are merged first.
@@ -198,65 +195,70 @@ class Contents(ABC):
         different = self.options.difference(other.options)
         if different is not None:
             raise ValueError(different)
-        self, other = self.settled(threads), other.settled(threads)
+        self, other = self.flush(threads), other.flush(threads)
         known = self if self.machine is not None else other
         new = replace(
             self,
             options=self.options.with_kernels_of(known.options),
-            seen=self.seen.union(other.seen),
-            tally=self.tally + other.tally,
-            opened=self.opened.union(other.opened),
+            row_set=self.row_set.union(other.row_set),
+            row_sums=self.row_sums + other.row_sums,
+            open_rows=self.open_rows.union(other.open_rows),
             sample=self.sample.union(other.sample),
             bandwidth_rows=max(self.bandwidth_rows, other.bandwidth_rows, key=abs),
             machine=known.machine,
             sums=known.sums if self.sums is None or other.sums is None else self.sums + other.sums,
         )
-        if new.tally.is_full:
+        if new.row_sums.is_full:
             raise ValueError(TOO_LARGE)
         if new.machine is None:
             return new
-        blocks, opened = new.opened.closed()
-        return replace(new, opened=opened)._with_blocks(blocks)
+        blocks, opened = new.open_rows.closed()
+        return replace(new, open_rows=opened)._with_blocks(blocks)
 
     def first_rows(self) -> Rows:
         """Those that the bandwidths come from."""
-        return self.settled(None).opened.rows().taken(slice(0, FIRST_ROWS))
+        return self.flush(None).open_rows.rows().take(slice(0, FIRST_ROWS))
 
-    def known(self, options: Any, machine: BlockMachine, bandwidth_rows: int) -> Self:
+    def with_bandwidths(self, options: Any, machine: BlockMachine, bandwidth_rows: int) -> Self:
         """With options whose kernels have their bandwidths, medians of so many rows."""
-        blocks, opened = self.opened.closed()
+        blocks, opened = self.open_rows.closed()
         new = replace(
-            self, options=options, opened=opened, bandwidth_rows=bandwidth_rows, machine=machine, sums=machine.zeros()
+            self,
+            options=options,
+            open_rows=opened,
+            bandwidth_rows=bandwidth_rows,
+            machine=machine,
+            sums=machine.zeros(),
         )
         return new._with_blocks(blocks)
 
-    def final(self, threads: int | None) -> Self:
+    def finalize(self, threads: int | None) -> Self:
         """With the sums of rows of open blocks, and bandwidths from what rows there are: for results."""
-        new = self.settled(threads).fixed(threads)
-        return new._with_blocks([new.opened.rows()]) if new.opened.pieces else new
+        new = self.flush(threads).fix_bandwidths(threads)
+        return new._with_blocks([new.open_rows.rows()]) if new.open_rows.pieces else new
 
     def _with_blocks(self, pieces: list[Rows]) -> Self:
         if not pieces:
             return self
         assert self.machine is not None and self.sums is not None
-        return replace(self, sums=self.machine.plus(self.sums, pieces))
+        return replace(self, sums=self.machine.add(self.sums, pieces))
 
-    def check_some(self) -> int:
+    def check_not_empty(self) -> int:
         """The number of rows, which is not 0."""
-        if not len(self.seen):
+        if not len(self.row_set):
             raise ValueError("there are no samples yet; add some by update or merge")
-        return len(self.seen)
+        return len(self.row_set)
 
-    def arrays(self) -> dict[str, np.ndarray]:
+    def to_arrays(self) -> dict[str, np.ndarray]:
         """All but the options, with fixed types: equal where the states are. No batch may wait."""
-        assert not self.waiting
+        assert not self.pending_batches
         return {
-            "rows": np.array(self.seen.intervals, dtype=np.int64).reshape(-1, 2),
+            "rows": np.array(self.row_set.intervals, dtype=np.int64).reshape(-1, 2),
             "bandwidth_rows": np.array(self.bandwidth_rows, dtype=np.int64),
-            **dict(zip(_names("open"), self.opened.rows(), strict=True)),
+            **dict(zip(_names("open"), self.open_rows.rows(), strict=True)),
             **dict(zip(_names("sample"), self.sample.rows, strict=True)),
-            **self.tally.arrays(),
-            **({} if self.sums is None else self.sums.arrays()),
+            **self.row_sums.to_arrays(),
+            **({} if self.sums is None else self.sums.to_arrays()),
         }
 
     @classmethod
@@ -269,7 +271,7 @@ class Contents(ABC):
             If the arrays are not those of a state with these options.
         """
         empty = cls.empty(options, threads)
-        _check_like(arrays, empty.arrays())
+        _check_like(arrays, empty.to_arrays())
 
         seen = row_set(arrays["rows"].tolist())
 
@@ -280,22 +282,22 @@ class Contents(ABC):
                 empty.check_values(found)
             return found
 
-        tally = empty.tally.restored(arrays)
-        if tally.n != len(seen):
-            raise ValueError(f"there are sums of {tally.n} rows, but {len(seen)} were seen")
-        check_weight_sums(tally.n, tally.n_weighted, *tally.weight_sums())
+        row_sums = empty.row_sums.from_arrays(arrays)
+        if row_sums.n != len(seen):
+            raise ValueError(f"there are sums of {row_sums.n} rows, but {len(seen)} were seen")
+        check_weight_sums(row_sums.n, row_sums.n_weighted, *row_sums.weight_sums())
         return replace(
             empty,
-            seen=seen,
-            tally=tally,
-            opened=empty.opened.of(rows("open")),
+            row_set=seen,
+            row_sums=row_sums,
+            open_rows=empty.open_rows.of(rows("open")),
             sample=RowSample.of(empty.sample.size, options.seed, rows("sample")),
             bandwidth_rows=int(arrays["bandwidth_rows"]),
-            sums=None if empty.sums is None else empty.sums.restored(arrays),
+            sums=None if empty.sums is None else empty.sums.from_arrays(arrays),
         )
 
 
-def signed(n: int, medians: Medians) -> int:
+def sign_row_count(n: int, medians: Medians) -> int:
     """What `bandwidth_rows` is of n rows with these medians."""
     return -n if any(found[0].value == 0 for found in medians.values()) else n
 
@@ -309,13 +311,13 @@ def check_weights(n: int, n_weighted: int, squares: float) -> None:
         )
 
 
-def numbers_of(waiting: Iterable[Batch]) -> np.ndarray:
+def number_rows(waiting: Iterable[Batch]) -> np.ndarray:
     return np.concatenate([np.arange(one.first, one.first + one.n) for one in waiting])
 
 
-def joined(waiting: tuple[Batch, ...]) -> tuple[np.ndarray, ...]:
+def join_batches(pending_batches: tuple[Batch, ...]) -> tuple[np.ndarray, ...]:
     """Targets, predictions and weights of batches on the host."""
-    parts = [one.parts for one in waiting]
+    parts = [batch.parts for batch in pending_batches]
     return parts[0] if len(parts) == 1 else tuple(map(np.concatenate, zip(*parts, strict=True)))
 
 

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from kcalib._backend.files import printable
-from kcalib.streaming._files.format import Content, read, unpacked
+from kcalib.streaming._files.format import Content, read, unpack
 from kcalib.streaming._files.saving import Saved
 from kcalib.streaming.comparison import ComparisonState
 from kcalib.streaming.forecasts import ForecastState
@@ -48,7 +48,7 @@ def load(path: Any) -> Any:
     True
     """
     name = printable(os.fspath(path))
-    return state_of(unpacked(read(path), name), name)
+    return state_of(unpack(read(path), name), name)
 
 
 def state_of(content: Content, name: str) -> Any:

@@ -40,7 +40,7 @@ class Extremes(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Tally:
+class ScoreSums:
     """What is known of the rows without a kernel."""
 
     n_weighted: int  # rows whose weight is not 1
@@ -49,7 +49,7 @@ class Tally:
     extremes: Extremes
 
     @classmethod
-    def empty(cls, m: int, n_bins: int) -> Tally:
+    def empty(cls, m: int, n_bins: int) -> ScoreSums:
         ends = np.full(n_bins, np.inf)
         return cls(
             0,
@@ -73,21 +73,21 @@ class Tally:
         """Whether sums are so large that no more can be added."""
         return self.scores.is_large()
 
-    def arrays(self) -> dict[str, np.ndarray]:
+    def to_arrays(self) -> dict[str, np.ndarray]:
         """By the names that a file has for them."""
         extremes = {f"confidence_{name}": values for name, values in self.extremes._asdict().items()}
         n_weighted = {"n_weighted": np.array(self.n_weighted, dtype=np.int64)}
         return n_weighted | extremes | self.scores.to_arrays("scores") | self.cells.to_arrays("cells")
 
-    def restored(self, arrays: Mapping[str, np.ndarray]) -> Tally:
+    def from_arrays(self, arrays: Mapping[str, np.ndarray]) -> ScoreSums:
         """Of the same sizes, what `arrays` has returned."""
         extremes = Extremes(*(arrays[f"confidence_{name}"] for name in Extremes._fields))
         scores, cells = (ExactSums.from_arrays(name, arrays) for name in ("scores", "cells"))
-        return Tally(int(arrays["n_weighted"]), scores, cells, extremes)
+        return ScoreSums(int(arrays["n_weighted"]), scores, cells, extremes)
 
-    def __add__(self, other: Tally) -> Tally:
+    def __add__(self, other: ScoreSums) -> ScoreSums:
         mine, theirs = self.extremes, other.extremes
-        return Tally(
+        return ScoreSums(
             self.n_weighted + other.n_weighted,
             self.scores + other.scores,
             self.cells + other.cells,
@@ -99,9 +99,9 @@ class Tally:
         )
 
 
-def tally_of(rows: Rows, n_bins: int, epsilon: float, threads: int | None) -> Tally:
+def sum_scores(rows: Rows, n_bins: int, epsilon: float, threads: int | None) -> ScoreSums:
     """Of some rows, in one compiled pass; probabilities of labels are raised to `epsilon` for the log loss."""
-    total = Tally.empty(rows.predictions.shape[1], n_bins)
+    total = ScoreSums.empty(rows.predictions.shape[1], n_bins)
     n_weighted = int(np.count_nonzero(rows.weights != 1))
     weights = rows.weights if n_weighted else None
     with run_options(threads) as options:

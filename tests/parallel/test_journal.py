@@ -210,7 +210,7 @@ def test_the_file_stays_small(tmp_path, monkeypatch):
     assert len(sizes) > 200
     assert max(sizes) < 40 * 3700 + 20_000
     assert not list(tmp_path.glob(".*"))
-    found, stops = interrupted(tmp_path / "other", np.random.default_rng(0), lambda w: skce(w, y_p=y_p), most=120)
+    found, stops = interrupted(tmp_path / "other", np.random.default_rng(0), lambda w: skce(w, y_p=y_p), most=60)
     assert stops > 3
     assert numbers(found) == numbers(skce(y_p=y_p))
 

@@ -124,8 +124,8 @@ def evaluate(
         ``rms_error_lower`` is certified: but for a probability of `level` the calibration error is larger, as a root
         mean square over predictions of total variation distances. That of a prediction is the largest difference
         between what it says of an event and the probability that the event then has; of two classes the error of either
-        probability. It is near the truth where the error has one sign, and far below it where it differs between
-        classes and confidences: through a lens such as `kcalib.lenses.TopLabel` it can be larger, and holds for all
+        probability. It is near the truth where a temperature or shifts of the classes explain the error, and may be far
+        below it elsewhere: through a lens such as `kcalib.lenses.TopLabel` it can be larger, and holds for all
         classes, too. Without assumptions there is no upper bound.
 
     Raises
@@ -145,7 +145,13 @@ def evaluate(
 
     so that the root of (lower limit of the SKCE) / (lambda D) is a lower limit of the error. Lambda is the largest
     eigenvalue of the kernel's mean operator: at most that of K / n for some samples plus its sampling error, by
-    McDiarmid's inequality.
+    McDiarmid's inequality. For class probabilities, where the test rejects, the bound is the larger of this one and of
+
+    .. math:: \\sqrt{\\mathbb{E}\\, \\mathrm{TV}(p)^2} \\ge \\frac{\\mathbb{E} \\langle f(p), e \\rangle}
+              {\\sqrt{\\mathbb{E}\\, (\\max_c f_c(p) - \\min_c f_c(p))^2}},
+
+    each at half the level. f comes from a temperature, or temperature and shifts of the classes, that are fitted to
+    earlier folds of the samples than those the mean is of. ``rms_error_from`` says which bound it is.
 
     Examples
     --------

@@ -17,6 +17,7 @@ import scipy
 
 from kcalib._backend.options import SEED
 from kcalib._input.data import Data
+from kcalib._input.labels import Classification
 from kcalib._pairs.backends.base import Workers
 from kcalib.estimators import rms_bound
 from kcalib.estimators.feature_moments import feature_moments
@@ -30,6 +31,7 @@ from kcalib.estimators.skce import (
     features_estimate_of,
 )
 from kcalib.evaluation_results import INTERVAL
+from kcalib.inference.adaptive.witness import witness_bound
 from kcalib.inference.calibration_test import check_shared_out, run
 from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.kernels import Kernel
@@ -45,6 +47,7 @@ class ErrorBound:
     rms_error_lower: float  # holds with the probability 1 - level
     kernel_eigenvalue: float  # lambda, at most
     n_eigenvalue_samples: int  # from so many samples
+    rms_error_from: str = "kernel"  # or "fitted map": which of two bounds is the larger
 
     @classmethod
     def of(
@@ -266,4 +269,9 @@ def _error_bound(task: Task, test: CalibrationTestResult, level: float) -> Error
         largest = rms_bound.feature_eigenvalue(problem)
     else:
         largest = rms_bound.mean_eigenvalue(task.data, task.packed, task.backend)
-    return ErrorBound.of(test, largest, diameter, level, of_features)
+    if not isinstance(task.data, Classification) or test.pvalue >= level:
+        return ErrorBound.of(test, largest, diameter, level, of_features)
+    bound, fitted = ErrorBound.of(test, largest, diameter, level / 2, of_features), witness_bound(task.data, level / 2)
+    if bound.rms_error_lower >= fitted:
+        return bound
+    return dataclasses.replace(bound, rms_error_lower=fitted, rms_error_from="fitted map")

@@ -4,7 +4,7 @@ Each block is a statistic of sums of the residuals :math:`e_i`, large for one ki
 classes' shares, of a class's or of the largest probability in bins, and errors that kernels see. All blocks are
 computed of the observed labels and of the same labels drawn from the predictions; their approximate p-values are
 combined by the harmonic mean, and the combined value is ranked among those of the draws.
-`kcalib.inference.adaptive_blocks` makes the blocks.
+`kcalib.inference.adaptive.blocks` makes the blocks.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import scipy
 from kcalib._backend.options import check_integer
 from kcalib._packing.features import check_columns
 from kcalib._pairs import statistics
-from kcalib.inference import adaptive_forecasts  # noqa: F401 - registers the blocks of distributions
-from kcalib.inference.adaptive_blocks import Block, Estimate, null_blocks
+from kcalib.inference.adaptive import forecast_blocks  # noqa: F401 - registers the blocks of distributions
+from kcalib.inference.adaptive.blocks import Block, Estimate, null_blocks
 from kcalib.inference.quadratic import MAX_RESAMPLES, N_QUANTILES
 from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.results import CalibrationTestResult, TestBlock

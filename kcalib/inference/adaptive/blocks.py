@@ -1,7 +1,7 @@
 r"""The blocks of the adaptive test, and bounds of the tails of their sums.
 
-`kcalib.inference.adaptive` calls `null_blocks`, which computes each statistic of the observed labels and of labels that
-are drawn from the predictions.
+`kcalib.inference.adaptive.method` calls `null_blocks`, which computes each statistic of the observed labels and of
+labels that are drawn from the predictions.
 """
 
 from __future__ import annotations

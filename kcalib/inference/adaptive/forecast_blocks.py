@@ -15,7 +15,7 @@ import scipy
 from kcalib._backend import arrays
 from kcalib._input.forecasts import Forecasts
 from kcalib.estimators.forecasts.quantile_calibration import pit_at
-from kcalib.inference.adaptive_blocks import FEW_DRAWS, Block, Estimate, binomial_tail, kernel_blocks, null_blocks
+from kcalib.inference.adaptive.blocks import FEW_DRAWS, Block, Estimate, binomial_tail, kernel_blocks, null_blocks
 from kcalib.inference.task import Task
 
 N_BINS = 10

@@ -192,15 +192,15 @@ def smallest(reached: Callable[[Array, Array], Array], guess: Array) -> Array:
     """
     xp = arrays.namespace(guess)
     low, high = xp.full(guess.shape, -1.0), xp.full(guess.shape, np.inf)
-    bracketed = xp.zeros(guess.shape, dtype=bool)  # below as well as above
+    has_lower = xp.zeros(guess.shape, dtype=bool)  # below as well as above
     at, active, step = guess.copy(), xp.arange(guess.size), 1.0
     while active.size:
         ok = reached(at[active], active)
         high[active[ok]] = at[active[ok]]
         low[active[~ok]] = at[active[~ok]]
-        bracketed[active[~ok]] = True
+        has_lower[active[~ok]] = True
         below, above = low[active], high[active]
-        down = xp.where(bracketed[active], xp.floor(below / 2 + above / 2), xp.maximum(above - step, 0.0))
+        down = xp.where(has_lower[active], xp.floor(below / 2 + above / 2), xp.maximum(above - step, 0.0))
         at[active] = xp.where(xp.isinf(above), below + step, down)
         step *= 2
         # Beyond 2^53 neighbours are further apart than 1.
@@ -219,13 +219,13 @@ def log_pmf(k: Array, mean: Array, dispersion: Array) -> Array:
     gap = (mean - k) / spread  # size less its expectation total / spread, and minus that of k
     result = -stirling_error(positive) - deviance(positive, mean * per_size / spread, -gap)
     result += -0.5 * xp.log(2 * math.pi * positive) - 0.5 * xp.log(per_size)
-    over = dispersion > 0
-    if xp.any(over):
-        size = 1 / xp.where(over, dispersion, 1.0)
+    is_over = dispersion > 0
+    if xp.any(is_over):
+        size = 1 / xp.where(is_over, dispersion, 1.0)
         total = size + k
         rest = stirling_error(total) - stirling_error(size) - deviance(size, total / spread, gap)
-        result = xp.where(over, result + rest, result)
-        at_zero = xp.where(over, -xp.log1p(dispersion * mean) * size, -mean)
+        result = xp.where(is_over, result + rest, result)
+        at_zero = xp.where(is_over, -xp.log1p(dispersion * mean) * size, -mean)
     else:
         at_zero = -mean
     return xp.where(k == 0, at_zero, result)

@@ -46,10 +46,10 @@ def deviance(x: Array, m: Array, difference: Array) -> Array:
         series = (1 if j % 2 == 0 else -1) / (j * (j - 1)) + small * series
     # Rounding of x / m is multiplied by x below, that of t by little.
     middle = xp.where((t > -0.9) & (t < 1), t, 0.0)
-    near = m * ((1 + middle) * xp.log1p(middle) - middle)
+    moderate = m * ((1 + middle) * xp.log1p(middle) - middle)
     logarithm = xp.where(xp.isinf(ratio), xp.log(x) - xp.log(m), xp.log(ratio))
-    far = xp.where(middle == t, near, x * logarithm - difference)
-    return xp.where(small == t, m * small * small * series, far)
+    large = xp.where(middle == t, moderate, x * logarithm - difference)
+    return xp.where(small == t, m * small * small * series, large)
 
 
 def stirling_error(x: Array) -> Array:

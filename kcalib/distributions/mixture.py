@@ -119,15 +119,15 @@ class Mixture(Density, Quantiles):
         upper = arrays.namespace(uniforms).cumsum(arrays.to_compute_device(self.weights), axis=1)
         # Rounding may leave the last sum below 1, or components of weight 0 after it.
         upper[upper >= upper[:, -1:]] = np.inf
-        chosen: Any = None
+        result: Any = None
         for k in reversed(range(len(self.members))):
             member = self.members[k]
             draws = member._draws(uniforms[:, :, 1 : 1 + member._uniforms])
             below = arrays.like(uniforms[:, :, 0] < upper[:, k : k + 1], self.weights)
             for _ in self.event_shape:
                 below = below[..., None]
-            chosen = draws if chosen is None else xp.where(below, draws, chosen)
-        return chosen
+            result = draws if result is None else xp.where(below, draws, result)
+        return result
 
     def _log_density(self, y: Array) -> Array:
         xp, weights = arrays.namespace(y), arrays.to_compute_device(self.weights)
@@ -154,11 +154,11 @@ class Mixture(Density, Quantiles):
         p = xp.broadcast_to(p, (self.n, p.shape[1]))
         # The quantile lies between those of the components that have weight.
         bounds = xp.stack([member._inverse_cdf(p) for member in self.members])
-        weighted = arrays.to_compute_device(self.weights).T[:, :, None] > 0
-        low = xp.min(xp.where(weighted, bounds, np.inf), axis=0)
-        high = xp.max(xp.where(weighted, bounds, -np.inf), axis=0)
+        has_weight = arrays.to_compute_device(self.weights).T[:, :, None] > 0
+        low = xp.min(xp.where(has_weight, bounds, np.inf), axis=0)
+        high = xp.max(xp.where(has_weight, bounds, -np.inf), axis=0)
         scales = xp.stack([arrays.to_compute_device(member.standard_deviation()) for member in self.members])
-        finest = 1e-15 * xp.min(xp.where(weighted, scales, np.inf), axis=0)
+        finest = 1e-15 * xp.min(xp.where(has_weight, scales, np.inf), axis=0)
         while True:
             tolerance = xp.maximum(1e-12 * xp.maximum(xp.abs(low), xp.abs(high)), finest)
             if not xp.any(high - low > tolerance):

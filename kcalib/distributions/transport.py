@@ -63,11 +63,11 @@ def _knapsack(costs: np.ndarray, weights: np.ndarray, others: np.ndarray) -> np.
     gains = costs[:, 0] - costs[:, 1]
     order = np.argsort(gains, axis=1, kind="stable")
     sorted_weights = np.take_along_axis(others, order, axis=1)
-    before = np.cumsum(sorted_weights, axis=1) - sorted_weights
-    taken = np.clip(weights[:, :1] - before, 0.0, sorted_weights)
+    start = np.cumsum(sorted_weights, axis=1) - sorted_weights
+    amounts = np.clip(weights[:, :1] - start, 0.0, sorted_weights)
     # The costs of both rows apart, as what the gains cancel can be most of them.
     first, second = (np.take_along_axis(costs[:, k], order, axis=1) for k in (0, 1))
-    return np.sum(taken * first + (sorted_weights - taken) * second, axis=1)
+    return np.sum(amounts * first + (sorted_weights - amounts) * second, axis=1)
 
 
 def line_costs(points: Array, weights: Array, others: Array, other_weights: Array, order: float) -> Array:
@@ -83,17 +83,17 @@ def line_costs(points: Array, weights: Array, others: Array, other_weights: Arra
     ends = xp.take_along_axis(ends, ranks, axis=1)
     ends[:, 1:] -= ends[:, :-1].copy()  # lengths between them
     # Below the end of that rank lie so many ends of either side: the next point of each is the one there.
-    passed = xp.cumsum(ranks < K, axis=1) - (ranks < K)
-    other_passed = xp.cumsum(ranks >= K, axis=1) - (ranks >= K)
-    x = xp.take_along_axis(points, xp.minimum(passed, K - 1), axis=1)
-    y = xp.take_along_axis(others, xp.minimum(other_passed, others.shape[1] - 1), axis=1)
+    place = xp.cumsum(ranks < K, axis=1) - (ranks < K)
+    other_place = xp.cumsum(ranks >= K, axis=1) - (ranks >= K)
+    x = xp.take_along_axis(points, xp.minimum(place, K - 1), axis=1)
+    y = xp.take_along_axis(others, xp.minimum(other_place, others.shape[1] - 1), axis=1)
     return xp.sum(ends * xp.abs(x - y) ** order, axis=1)
 
 
 def _shortest_paths(costs: np.ndarray, weights: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Return least costs; NaN where a cost and a lower bound of all couplings' costs do not agree."""
-    spent, bound = _bounds(costs, weights, others)
-    return np.where(np.abs(spent - bound) <= GAP, spent, np.nan)
+    totals, bound = _bounds(costs, weights, others)
+    return np.where(np.abs(totals - bound) <= GAP, totals, np.nan)
 
 
 def _bounds(costs: np.ndarray, weights: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -103,37 +103,37 @@ def _bounds(costs: np.ndarray, weights: np.ndarray, others: np.ndarray) -> tuple
     along shortest paths of the residual graph, until none is left. Lengths are reduced costs, c_kl + r_k - s_l >= 0,
     which potentials r and s keep at 0 where mass flows. The pairs are the last axis of all arrays in here.
     """
-    C, left, room = (np.array(np.moveaxis(a, 0, -1), order="C") for a in (costs, weights, others))  # copies
+    C, supply, demand = (np.array(np.moveaxis(a, 0, -1), order="C") for a in (costs, weights, others))  # copies
     K, L, P = C.shape
     flow, r, s = np.zeros((K, L, P)), np.zeros((K, P)), np.min(C, axis=0)
-    _fill_from_nearest(C, left, room, flow)
-    spent, highest = np.full(P, np.inf), np.zeros((K, P))
+    _fill_from_nearest(C, supply, demand, flow)
+    totals, highest = np.full(P, np.inf), np.zeros((K, P))
     at = np.arange(P)  # the pairs that still are in the arrays
     for _ in range(4 * (K + L)):
-        active = (np.max(left, axis=0) > 0) & (np.max(room, axis=0) > 0)
+        active = (np.max(supply, axis=0) > 0) & (np.max(demand, axis=0) > 0)
         if np.count_nonzero(active) <= 0.75 * len(at):
-            done = ~active
-            spent[at[done]] = np.sum(flow[:, :, done] * C[:, :, done], axis=(0, 1))
-            highest[:, at[done]] = r[:, done]
+            is_done = ~active
+            totals[at[is_done]] = np.sum(flow[:, :, is_done] * C[:, :, is_done], axis=(0, 1))
+            highest[:, at[is_done]] = r[:, is_done]
             at = at[active]
             if not len(at):
                 break
-            C, left, room, flow, r, s = (array[..., active] for array in (C, left, room, flow, r, s))
+            C, supply, demand, flow, r, s = (array[..., active] for array in (C, supply, demand, flow, r, s))
             active = active[active]
-        _augment(C, left, room, flow, r, s, active)
+        _augment(C, supply, demand, flow, r, s, active)
     prices = np.min(highest[:, None] + np.moveaxis(costs, 0, -1), axis=0)
     bound = np.sum(prices * others.T, axis=0) - np.sum(highest * weights.T, axis=0)
-    return spent, bound
+    return totals, bound
 
 
-def _fill_from_nearest(C: np.ndarray, left: np.ndarray, room: np.ndarray, flow: np.ndarray) -> None:
+def _fill_from_nearest(C: np.ndarray, supply: np.ndarray, demand: np.ndarray, flow: np.ndarray) -> None:
     """Let every column take from its nearest row what that has: optimal for the mass that it moves."""
     nearest, at = np.argmin(C, axis=0), np.arange(C.shape[2])
     for column, row in enumerate(nearest):
-        amount = np.minimum(left[row, at], room[column])
+        amount = np.minimum(supply[row, at], demand[column])
         flow[row, column, at] = amount
-        left[row, at] = _subtract(left[row, at], amount)
-        room[column] = _subtract(room[column], amount)
+        supply[row, at] = _subtract(supply[row, at], amount)
+        demand[column] = _subtract(demand[column], amount)
 
 
 def _subtract(mass: np.ndarray, amount: np.ndarray) -> np.ndarray:
@@ -143,8 +143,8 @@ def _subtract(mass: np.ndarray, amount: np.ndarray) -> np.ndarray:
 
 def _augment(
     C: np.ndarray,
-    left: np.ndarray,
-    room: np.ndarray,
+    supply: np.ndarray,
+    demand: np.ndarray,
     flow: np.ndarray,
     r: np.ndarray,
     s: np.ndarray,
@@ -155,7 +155,7 @@ def _augment(
     Along all of them, not the shortest only: with their lengths added to the potentials all of them have length 0.
     """
     K, L, P = C.shape
-    to_row, column_before = np.where(left > 0, 0.0, np.inf), np.full((K, P), -1)
+    to_row, column_before = np.where(supply > 0, 0.0, np.inf), np.full((K, P), -1)
     to_column, row_before = np.full((L, P), np.inf), np.full((L, P), -1)
     forward = np.maximum(C + r[:, None] - s, 0.0)  # below 0 by rounding only
     backward = np.swapaxes(np.where(flow > 0, 0.0, np.inf), 0, 1)
@@ -168,40 +168,40 @@ def _augment(
     r += np.where(active, to_row, 0.0)
     s += np.where(active, to_column, 0.0)
     for goal in range(L):
-        pairs = np.flatnonzero(active & (room[goal] > 0))
+        pairs = np.flatnonzero(active & (demand[goal] > 0))
         if len(pairs):
-            _send(goal, pairs, left, room, flow, row_before, column_before)
+            _send(goal, pairs, supply, demand, flow, row_before, column_before)
 
 
 def _send(
     goal: int,
     pairs: np.ndarray,
-    left: np.ndarray,
-    room: np.ndarray,
+    supply: np.ndarray,
+    demand: np.ndarray,
     flow: np.ndarray,
     row_before: np.ndarray,
     column_before: np.ndarray,
 ) -> None:
     """Send mass to a column of some pairs, along their paths: first backward, for how much, then the same way again."""
-    path, amount, column, walking = [], room[goal, pairs], np.full(len(pairs), goal), np.full(len(pairs), True)
-    for _ in left:  # a path passes no row twice
+    path, amount, column, walking = [], demand[goal, pairs], np.full(len(pairs), goal), np.full(len(pairs), True)
+    for _ in supply:  # a path passes no row twice
         row = row_before[column, pairs]
         previous = column_before[row, pairs]
         path.append((walking, row, column, previous))
         starts = previous < 0
-        available = np.where(starts, left[row, pairs], flow[row, previous, pairs])
+        available = np.where(starts, supply[row, pairs], flow[row, previous, pairs])
         amount = np.where(walking, np.minimum(amount, available), amount)
         walking = walking & ~starts
         if not np.any(walking):
             break
         column = np.where(walking, previous, column)
     amount[walking] = 0.0  # no path, by rounding: the bound will miss
-    room[goal, pairs] = _subtract(room[goal, pairs], amount)
+    demand[goal, pairs] = _subtract(demand[goal, pairs], amount)
     for on, row, column, previous in path:
         flow[row, column, pairs] += np.where(on, amount, 0.0)
         first, later = on & (previous < 0), on & (previous >= 0)
-        for mass, at in ((left, (row[first], pairs[first])), (flow, (row[later], previous[later], pairs[later]))):
-            mass[at] = _subtract(mass[at], amount[first if mass is left else later])
+        for mass, at in ((supply, (row[first], pairs[first])), (flow, (row[later], previous[later], pairs[later]))):
+            mass[at] = _subtract(mass[at], amount[first if mass is supply else later])
 
 
 def _shorten(distances: np.ndarray, before: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:

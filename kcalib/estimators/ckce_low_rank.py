@@ -284,7 +284,7 @@ def rounding_bound(equations: NormalEquations, shift: float, entry: float, pivot
     pivots = np.maximum(pivots, entry / ENTRY_ROUNDINGS)
     solution = equations.solution(shift)
     z = math.sqrt(_z_squares(equations, solution, shift))
-    smoothed = equations.gram @ equations.solve(solution, shift)  # F^T K A^{-1} Z
+    smoothed = equations.gram @ equations.solution(shift, solution)  # F^T K A^{-1} Z
     sizes = 3 * linalg.column_norms(solution.T) + 2 * linalg.column_norms(smoothed.T)
     first = float(np.sum((sizes + entry / np.sqrt(pivots) * z) * (entry / np.sqrt(pivots)))) * z
     return first + 4 * np.finfo(np.float64).eps * linalg.squared_norm(solution)

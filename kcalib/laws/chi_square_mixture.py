@@ -238,9 +238,9 @@ class ChiSquareMixture(Law):
     def _spectrum(self) -> Spectrum:
         weights, counts = self._distinct_weights
         weights = weights / self._scale
-        kept = weights != 0
+        is_nonzero = weights != 0
         deviation = math.sqrt(self.normal_variance) / self._scale
-        return Spectrum(weights[kept], counts[kept], deviation, max(weights.max(initial=0.0), 0.0))
+        return Spectrum(weights[is_nonzero], counts[is_nonzero], deviation, max(weights.max(initial=0.0), 0.0))
 
     @cached_property
     def _mirrored(self) -> ChiSquareMixture:

@@ -116,9 +116,9 @@ def _expand_grid(grid: Any, function: CalibrationFunction) -> tuple[dict[str, An
 def _combine(grid: Grid, function: CalibrationFunction) -> Iterator[dict[str, Any]]:
     lists = []
     for name, values in grid.items():
-        known = [key for key in function.get_params() if key != "lens"]
-        if name not in known:
-            raise ValueError(f"the grid of {function!r} has {name!r}; its parameters are {', '.join(known)}")
+        names = [key for key in function.get_params() if key != "lens"]
+        if name not in names:
+            raise ValueError(f"the grid of {function!r} has {name!r}; its parameters are {', '.join(names)}")
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise TypeError(f"the grid of {function!r} has {name}={values!r}, expected a list of values to try")
         lists.append(list(values.tolist() if isinstance(values, np.ndarray) else values))

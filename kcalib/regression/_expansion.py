@@ -88,7 +88,7 @@ class Expansion:
         psi(p) = W^T F(p) with F(p) = L^{-1} k(pivots, p), L the pivots' rows of F.
         """
         spectrum = eigendecomposition(linalg.matmul(factor.T, factor), overwrite=True)
-        kept, vectors = _drop_rounding(spectrum)
+        eigenvalues, vectors = _drop_rounding(spectrum)
         pivots = arrays.asarray_like(pivots, factor)
         root = arrays.namespace(factor).tril(factor[pivots])
         return cls(
@@ -96,10 +96,10 @@ class Expansion:
             kernel=backend.kernel,
             landmarks=problem.points[pivots],
             map=linalg.solve_triangular(root, vectors, transposed=True),
-            eigenvalues=kept,
+            eigenvalues=eigenvalues,
             cross=linalg.matmul(vectors.T, linalg.matmul(factor.T, problem.residuals)),
             rounding=spectrum.rounding,
-            n_truncated=len(pivots) - len(kept),
+            n_truncated=len(pivots) - len(eigenvalues),
             method="low_rank",
             reason=reason,
         )
@@ -117,17 +117,17 @@ class Expansion:
                 f"{smallest:.3g}, and `kernel` is {backend.kernel}; take one that is positive definite, "
                 "such as Gaussian() with metric='euclidean'"
             )
-        kept, vectors = _drop_rounding(spectrum)
-        roots = arrays.namespace(kept).sqrt(kept)
+        eigenvalues, vectors = _drop_rounding(spectrum)
+        roots = arrays.namespace(eigenvalues).sqrt(eigenvalues)
         return cls(
             n_samples=problem.n,
             kernel=backend.kernel,
             landmarks=problem.points,
             map=vectors / roots,
-            eigenvalues=kept,
+            eigenvalues=eigenvalues,
             cross=roots[:, None] * linalg.matmul(vectors.T, problem.residuals),
             rounding=spectrum.rounding,
-            n_truncated=problem.n - len(kept),
+            n_truncated=problem.n - len(eigenvalues),
             method="dense",
             reason=reason,
         )

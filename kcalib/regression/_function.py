@@ -115,10 +115,10 @@ class Parametrised:
         object
             Itself.
         """
-        known = self.get_params()
+        names = self.get_params()
         for name in params:
-            if name not in known:
-                raise ValueError(f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(known)}")
+            if name not in names:
+                raise ValueError(f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(names)}")
         for name, value in params.items():
             setattr(self, name, value)
         for fitted in [name for name in vars(self) if name.endswith("_")]:

@@ -42,6 +42,7 @@ class KernelRidge(CalibrationFunction):
     """What `KKR` and `UKKR` share: parameters, one decomposition for a path of regularizations."""
 
     _path: ClassVar[str | None] = "regularization"
+    _shares_features: ClassVar[bool]  # whether features do not depend on the regularization
     _default: ClassVar[float]  # the default regularization, times a power of n
     _power_of_shift: ClassVar[int]  # the shift is regularization times n to this power
     _power_of_code: ClassVar[float]  # the published code's shift is 10^a times n to this power
@@ -98,7 +99,7 @@ class KernelRidge(CalibrationFunction):
             )
 
     def _try_settings(self, settings: Sequence[dict[str, Any]], train: Problem, validation: Problem) -> Iterator[Trial]:
-        """Share a decomposition, and what evaluation begins with, on a path of regularizations.
+        """Share a decomposition, and features where these are the same, on a path of regularizations.
 
         Give no warnings: `truncation_matters_` of each function says what `fit` would.
         """
@@ -111,12 +112,9 @@ class KernelRidge(CalibrationFunction):
                 others, expansion = function._others(), function._expansion(train)
             function._take(expansion, shift)
             function._set_sizes(train)
-            if is_new:
-                prepared = function._prepare_features(validation)
-            yield Trial(function, risk_of(validation.residuals, function._make_features(prepared), function._core()))
-
-    def _features(self, problem: Problem) -> Array:
-        return self._make_features(self._prepare_features(problem))
+            if is_new or not self._shares_features:
+                features = function._features(validation)
+            yield Trial(function, risk_of(validation.residuals, features, function._core()))
 
     def _others(self) -> dict[str, Any]:
         return {name: value for name, value in self.get_params().items() if name != "regularization"}
@@ -156,14 +154,6 @@ class KernelRidge(CalibrationFunction):
 
     def _keep(self, expansion: Expansion) -> None:
         """Keep what evaluation needs."""
-        raise NotImplementedError
-
-    def _prepare_features(self, problem: Problem) -> Any:
-        """Return what the features of all functions of a path are made from."""
-        raise NotImplementedError
-
-    def _make_features(self, prepared: Any) -> Array:
-        """Return features, shape (n', .)."""
         raise NotImplementedError
 
 
@@ -253,7 +243,7 @@ class UKKR(KernelRidge):
     0.02
     """
 
-    _default = 1e-3
+    _shares_features, _default = False, 1e-3
     _power_of_shift, _power_of_code = 1, 0.75
     _exponents = tuple(float(-i) for i in range(1, 10)), tuple(4.5 - 0.5 * i for i in range(1, 19))
 
@@ -266,12 +256,9 @@ class UKKR(KernelRidge):
             expansion.map, expansion.cross / (expansion.eigenvalues + self.shift_)[:, None]
         )
 
-    def _prepare_features(self, problem: Problem) -> Array:
-        return problem.points
-
-    def _make_features(self, prepared: Array) -> Array:
+    def _features(self, problem: Problem) -> Array:
         """Return G, shape (n', m)."""
-        return kernel_products(prepared, self._landmarks_, self.kernel_, self._coefficients_)
+        return kernel_products(problem.points, self._landmarks_, self.kernel_, self._coefficients_)
 
 
 class KKR(KernelRidge):
@@ -333,7 +320,7 @@ class KKR(KernelRidge):
     0.04
     """
 
-    _default = 1e-4
+    _shares_features, _default = True, 1e-4
     _power_of_shift, _power_of_code = 2, 1.5
     _exponents = tuple(float(1 - 2 * i) for i in range(1, 10)), tuple(float(9 - i) for i in range(1, 19))
 
@@ -343,7 +330,7 @@ class KKR(KernelRidge):
     def _keep(self, expansion: Expansion) -> None:
         self._expansion_ = expansion  # shared by the functions of a path
 
-    def _prepare_features(self, problem: Problem) -> Array:
+    def _features(self, problem: Problem) -> Array:
         """Return psi, shape (n', r)."""
         expansion = self._expansion_
         check_memory(
@@ -354,9 +341,6 @@ class KKR(KernelRidge):
             array=problem.points,
         )
         return kernel_products(problem.points, expansion.landmarks, expansion.kernel, expansion.map)
-
-    def _make_features(self, prepared: Array) -> Array:
-        return prepared
 
     def _core(self) -> Array:
         expansion = self._expansion_

@@ -286,8 +286,8 @@ def quotients(values: Array, left: Array, right: Array, shift: float) -> Array:
 def _diagonal_form(matrix: Array) -> _Form:
     spectrum = eigendecomposition(matrix)
     xp = arrays.namespace(matrix)
-    kept = xp.abs(spectrum.values) > spectrum.rounding
-    return _Form(xp.where(kept, spectrum.values, 0.0), spectrum.vectors, n_truncated=int(xp.sum(~kept)))
+    is_large = xp.abs(spectrum.values) > spectrum.rounding
+    return _Form(xp.where(is_large, spectrum.values, 0.0), spectrum.vectors, n_truncated=int(xp.sum(~is_large)))
 
 
 def _triangular_form(matrix: np.ndarray) -> _Form:

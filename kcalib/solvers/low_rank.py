@@ -58,18 +58,16 @@ class NormalEquations:
         width = len(gram) - columns
         return cls(gram[:width, :width], gram[:width, width:], float(np.trace(gram[width:, width:])))
 
-    def solution(self, shift: float) -> Array:
-        """Return (F^T F + shift I)^{-1} F^T B = F^T (F F^T + shift I)^{-1} B, shape (r, c).
+    def solution(self, shift: float, right_sides: Array | None = None) -> Array:
+        """Return (F^T F + shift I)^{-1} right_sides, shape (r, c); by default of F^T B.
+
+        That is F^T (F F^T + shift I)^{-1} B.
 
         Raises
         ------
         ValueError
             If `shift` is lost in the rounding of F^T F.
         """
-        return self.solve(self.cross, shift)
-
-    def solve(self, right_sides: Array, shift: float) -> Array:
-        """Return (F^T F + shift I)^{-1} right_sides for r rows; raise as `solution` does."""
         xp = arrays.namespace(self.gram)
         trace = float(xp.trace(self.gram))
         if shift < SMALLEST_SHIFT * trace:
@@ -79,14 +77,14 @@ class NormalEquations:
                 "method='cholesky'"
             )
         shifted = self.gram + shift * xp.eye(len(self.gram))
-        return linalg.cholesky_solve(linalg.cholesky(shifted), right_sides)
+        return linalg.cholesky_solve(linalg.cholesky(shifted), self.cross if right_sides is None else right_sides)
 
     def rescale(self, scales: np.ndarray) -> NormalEquations:
         """Return the sums for features times `scales`, which are on the host; leave out features of scale 0."""
-        kept = np.flatnonzero(scales)
-        factors, kept = arrays.like(scales[kept], self.gram), arrays.like(kept, self.gram)
-        gram = self.gram[kept[:, None], kept] * (factors[:, None] * factors)
-        return NormalEquations(gram, self.cross[kept] * factors[:, None], self.squares)
+        columns = np.flatnonzero(scales)
+        factors, columns = arrays.like(scales[columns], self.gram), arrays.like(columns, self.gram)
+        gram = self.gram[columns[:, None], columns] * (factors[:, None] * factors)
+        return NormalEquations(gram, self.cross[columns] * factors[:, None], self.squares)
 
 
 def row_blocks(n: int, width: int, array: Array | None = None) -> Iterator[slice]:
@@ -177,8 +175,8 @@ class FourierFeatures:
 
     def without_group(self, group: int, n_groups: int, dimension: int) -> np.ndarray:
         """Return scales of features that leave out every `n_groups`-th frequency and weight the others up."""
-        kept = np.arange(self.n_frequencies) % n_groups != group
-        scales = np.where(kept, np.sqrt(self.n_frequencies / max(1, kept.sum())), 0.0)
+        is_kept = np.arange(self.n_frequencies) % n_groups != group
+        scales = np.where(is_kept, np.sqrt(self.n_frequencies / max(1, is_kept.sum())), 0.0)
         linear = [np.ones(dimension)] if self.linear else []
         return np.concatenate([scales] * (2 * len(self.frequencies)) + linear)
 

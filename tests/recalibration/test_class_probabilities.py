@@ -224,19 +224,6 @@ def test_platt_as_scikit_learn():
     assert np.allclose(ours, theirs.predict_proba(x)[:, 1], atol=1e-5)
 
 
-def test_isotonic_as_a_calibrated_classifier_of_scikit_learn():
-    """Three classes, each against the others, divided by their sum."""
-    pytest.importorskip("sklearn", minversion="1.6")
-    from sklearn import calibration, datasets, frozen, naive_bayes
-
-    x, y = datasets.load_iris(return_X_y=True)
-    x = x[:, :2]
-    model = naive_bayes.GaussianNB().fit(x[::3], y[::3])
-    theirs = calibration.CalibratedClassifierCV(frozen.FrozenEstimator(model), method="isotonic").fit(x, y)
-    ours = IsotonicCalibration(smoothing=0.0).fit_transform(y, model.predict_proba(x))
-    assert np.allclose(ours, theirs.predict_proba(x), atol=1e-12)
-
-
 def literal_platt(y, p, k):
     """Of class k, by another optimiser and from probabilities."""
     hits = y == k

@@ -262,15 +262,6 @@ def test_cross_validation(cupy, lens, make_problem: MakeProblem):
         assert a.risk == pytest.approx(b.risk, rel=1e-6) and a.value == pytest.approx(b.value, rel=1e-5)
 
 
-def test_ensemble_of_cross_validation(cupy, make_problem: MakeProblem):
-    y, p = make_problem(60, 3)
-    there = [cupy.asarray(a) for a in (y, p)]
-    options = [(DirichletKDE(), {"bandwidth": [0.1]})]
-    expected, found = SquaredCalibrationErrorCV(options).fit(y, p), SquaredCalibrationErrorCV(options).fit(*there)
-    assert np.allclose(found.h(there[1]).get(), expected.h(p), rtol=0, atol=1e-13)
-    assert found.squared_error(there[1]) == pytest.approx(expected.squared_error(p), rel=1e-12)
-
-
 @pytest.mark.parametrize("function", FUNCTIONS[::2], ids=repr)
 def test_functions_and_predictions_meet_on_the_gpu(cupy, function, make_problem: MakeProblem):
     """Fitted on either side, evaluated on the other; nothing is brought to the host for it."""

@@ -53,10 +53,10 @@ def on_their_gpu(function: F) -> F:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if {"cupy", "torch", "jax"} & sys.modules.keys():
-            given = dict(zip(names, args, strict=False)) | kwargs
-            places = [place for name, value in given.items() for place in _places(value, name, name, _DEPTH)]
+            arguments = dict(zip(names, args, strict=False)) | kwargs
+            places = [place for name, value in arguments.items() for place in _places(value, name, name, _DEPTH)]
             if places:
-                _check_places(places, given)
+                _check_places(places, arguments)
                 return _run(function, places[0], args, kwargs)
         return function(*args, **kwargs)
 
@@ -98,7 +98,7 @@ def _release_memory(error: BaseException | None, cupy: Any, gpu: int) -> None:
             cupy.get_default_memory_pool().free_all_blocks()
 
 
-def _check_places(places: list[Place], given: dict[str, Any]) -> None:
+def _check_places(places: list[Place], arguments: dict[str, Any]) -> None:
     first = next((place for place in places if place.argument in ("y_pred", "y_preds")), places[0])
     for place in places:
         if place.gpu != first.gpu:
@@ -108,7 +108,7 @@ def _check_places(places: list[Place], given: dict[str, Any]) -> None:
             )
     others = [place for place in places if place.argument != "self"]
     for name in ("y_pred", "y_preds"):
-        for label, value in _entries(given.get(name), name):
+        for label, value in _entries(arguments.get(name), name):
             kind: Any = type(value)
             if others and _what(kind) != "object" and not any(p.label.startswith(label) for p in places):
                 raise ValueError(

@@ -2,7 +2,7 @@
 
 A sum is (high * 2**56 + low) * 2**-80 with two int64 numbers, 0 <= low < 2**56. A number is cut at 2**-80 towards zero,
 and integers are added from there on, so that sums below 2**39 are exact beside that. src/cpu/state/exact_sums.h has
-the same in C. `streaming` adds with it what batches, processes and machines have found.
+the same in C. `streaming` adds up batches, processes and machines with it.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ class ExactSums:
 
     @classmethod
     def zeros(cls, *shape: int) -> ExactSums:
-        """On the host."""
+        """Return sums of nothing, on the host."""
         return cls(np.zeros(shape, np.int64), np.zeros(shape, np.int64))
 
     @classmethod
     def of(cls, values: Array) -> ExactSums:
-        """Float64 numbers below 2**38 in size, each by itself."""
-        return cls._carried(*_cut(values))
+        """Convert float64 numbers below 2**38 in size, each by itself."""
+        return cls._carry(*_cut(values))
 
     @classmethod
     def over_rows(cls, values: Array) -> ExactSums:
-        """The sums over the first axis."""
+        """Add up over the first axis."""
         xp, parts = arrays.namespace(values), []
         for begin in range(0, max(1, values.shape[0]), AT_ONCE):
             high, low = _cut(values[begin : begin + AT_ONCE, ...])
             halves = xp.sum(low >> HALF, axis=0), xp.sum(low & _mask(HALF), axis=0)
-            parts.append(cls._joined(xp.sum(high, axis=0), *halves))
+            parts.append(cls._join(xp.sum(high, axis=0), *halves))
         return reduce(add, parts)
 
     @classmethod
     def by_group(cls, values: Array, groups: Array, n_groups: int) -> ExactSums:
-        """The sums over the rows of each group, shape (n_groups, c); `groups` are 0..n_groups-1, shape (n,)."""
+        """Add up the rows of each group, shape (n_groups, c); `groups` are 0..n_groups-1, shape (n,)."""
         xp, parts, width = arrays.namespace(values), [], values.shape[1]
         columns = xp.arange(width, device=arrays.device(values))
         for begin in range(0, max(1, values.shape[0]), AT_ONCE):
@@ -66,23 +66,23 @@ class ExactSums:
                 )
                 for piece in (high >> HALF, high & _mask(HALF), low >> HALF, low & _mask(HALF))
             ]
-            top, bottom, upper, lower = (xp.reshape(one, (n_groups, width)) for one in sums)
-            parts.append(cls._joined((top << HALF) + bottom, upper, lower))
+            top, bottom, upper, lower = (xp.reshape(part, (n_groups, width)) for part in sums)
+            parts.append(cls._join((top << HALF) + bottom, upper, lower))
         return reduce(add, parts)
 
     @classmethod
-    def _joined(cls, high: Array, upper: Array, lower: Array) -> ExactSums:
-        """From sums of the two halves of what is low."""
+    def _join(cls, high: Array, upper: Array, lower: Array) -> ExactSums:
+        """Combine high parts with sums of the two halves of the low parts."""
         upper = upper + (lower >> HALF)
-        return cls._carried(high + (upper >> HALF), ((upper & _mask(HALF)) << HALF) + (lower & _mask(HALF)))
+        return cls._carry(high + (upper >> HALF), ((upper & _mask(HALF)) << HALF) + (lower & _mask(HALF)))
 
     @classmethod
-    def _carried(cls, high: Array, low: Array) -> ExactSums:
-        found = cls(high + (low >> LOW_BITS), low & LOW_MASK)
-        return found if not isinstance(found.high, np.generic) else cls(np.asarray(found.high), np.asarray(found.low))
+    def _carry(cls, high: Array, low: Array) -> ExactSums:
+        high, low = high + (low >> LOW_BITS), low & LOW_MASK
+        return cls(np.asarray(high), np.asarray(low)) if isinstance(high, np.generic) else cls(high, low)
 
     def __add__(self, other: ExactSums) -> ExactSums:
-        return self._carried(self.high + other.high, self.low + other.low)
+        return self._carry(self.high + other.high, self.low + other.low)
 
     def copy(self) -> ExactSums:
         return ExactSums(self.high.copy(), self.low.copy())
@@ -91,7 +91,7 @@ class ExactSums:
         return ExactSums(arrays.to_host(self.high), arrays.to_host(self.low))
 
     def flat(self) -> tuple[np.ndarray, np.ndarray]:
-        """High and low in one dimension, the same memory: what compiled code adds to."""
+        """Return high and low in one dimension, in the same memory: compiled code adds to them."""
         return self.high.reshape(-1), self.low.reshape(-1)
 
     def reshape(self, *shape: int) -> ExactSums:
@@ -99,37 +99,37 @@ class ExactSums:
         return ExactSums(xp.reshape(self.high, shape), xp.reshape(self.low, shape))
 
     def limbs(self) -> Array:
-        """Three int64 numbers each, shape (3, ...), that may be added up as they are, 2**35 times; on the host."""
+        """Return three int64 numbers each, shape (3, ...), that may be added up 2**35 times, on the host."""
         return np.stack([self.high, self.low >> HALF, self.low & _mask(HALF)])
 
     @classmethod
     def of_limbs(cls, limbs: np.ndarray) -> ExactSums:
-        """What sums of `limbs` stand for."""
-        return cls._joined(*limbs)
+        """Return the sums that added `limbs` stand for."""
+        return cls._join(*limbs)
 
     def to_arrays(self, name: str) -> dict[str, np.ndarray]:
-        """The two arrays by their names in a file; of sums on the host."""
+        """Return the two arrays by their names in a file, of sums on the host."""
         return {f"{name}_high": self.high, f"{name}_low": self.low}
 
     @classmethod
     def from_arrays(cls, name: str, arrays: Mapping[str, np.ndarray]) -> ExactSums:
-        """What `to_arrays` has returned."""
+        """Return the sums that `to_arrays` has written."""
         return cls(arrays[f"{name}_high"], arrays[f"{name}_low"])
 
     def to_float(self) -> np.ndarray:
-        """The nearest float64 numbers, up to one unit in the last place; of sums on the host."""
+        """Return the nearest float64 numbers, up to one unit in the last place, of sums on the host."""
         up = self.low >> (LOW_BITS - 1)  # so that a small negative sum is not the difference of two large ones
         high, low = self.high + up, self.low - (up << LOW_BITS)
         return np.asarray(high.astype(np.float64) * 2.0**-24 + low.astype(np.float64) * 2.0**-80)
 
     def is_large(self) -> bool:
-        """Whether a sum is beyond 2**37: the next addition could be beyond what is represented."""
+        """Say whether a sum is beyond 2**37: the next addition might not be representable."""
         xp = arrays.namespace(self.high)
         return bool(xp.any(xp.abs(self.high) >= 2**61))
 
 
 def _cut(values: Array) -> tuple[Array, Array]:
-    """High and low, towards zero: |low| < 2**56."""
+    """Split numbers into high and low parts, towards zero: |low| < 2**56."""
     xp = arrays.namespace(values)
     scaled = values * 2.0**24
     whole = xp.trunc(scaled)

@@ -21,8 +21,8 @@ SMALL = 2**20  # bytes that are there: to ask the machine takes longer than what
 def check_memory(needed: int, max_memory: Any, what: str, remedy: str, array: Any = None) -> None:
     """Refuse `needed` bytes above `max_memory`, or by default above what the machine has available.
 
-    Beside an `array` on a GPU that is what this GPU has free, and what CuPy holds there for further arrays. On the host
-    nobody is asked for a MiB.
+    With an `array` on a GPU the memory of this GPU counts: free memory, and CuPy's pool for further arrays. On the host
+    up to a MiB is not checked.
 
     Raises
     ------

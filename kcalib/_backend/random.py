@@ -161,7 +161,7 @@ class RandomNumbers:
     def uniform(self, count: int) -> Array:
         """``generator.random(count)``."""
         if not self._counted:
-            return self._brought(self._generator.random(count))
+            return self._to_device(self._generator.random(count))
         import cupy
 
         out = cupy.empty(count, dtype=cupy.float64)
@@ -172,7 +172,7 @@ class RandomNumbers:
     def integers(self, high: int, count: int) -> Array:
         """``generator.integers(high, size=count)``, for `high` from 1 to 2**32 - 1."""
         if not self._counted:
-            return self._brought(self._generator.integers(high, size=count))
+            return self._to_device(self._generator.integers(high, size=count))
         import cupy
 
         assert not self._half_left
@@ -181,19 +181,19 @@ class RandomNumbers:
         refused = count * ((2**32 - high) % high) / 2**32  # expected number of half words that give none
         size = count + math.ceil(refused + 10 * math.sqrt(refused)) + 32
         while True:
-            found = cupy.empty(size, dtype=cupy.int64)
-            self._launch("kcalib_integers", size, np.int64(size), np.uint64(high), found)
-            number = cupy.cumsum(found >= 0, dtype=cupy.int64)
+            numbers = cupy.empty(size, dtype=cupy.int64)
+            self._launch("kcalib_integers", size, np.int64(size), np.uint64(high), numbers)
+            number = cupy.cumsum(numbers >= 0, dtype=cupy.int64)
             taken = int(cupy.searchsorted(number, cupy.asarray([count]))[0]) + 1 if count else 0
             if taken <= size:
                 break
             size *= 2
         self._position += (taken + 1) // 2
         self._half_left = taken % 2 == 1
-        found = found[:taken]
-        return found[found >= 0]
+        numbers = numbers[:taken]
+        return numbers[numbers >= 0]
 
-    def _brought(self, numbers: np.ndarray) -> Array:
+    def _to_device(self, numbers: np.ndarray) -> Array:
         return arrays.like(numbers, self._reference) if arrays.is_cuda(self._reference) else numbers
 
     def _launch(self, name: str, count: int, *arguments: Any) -> None:

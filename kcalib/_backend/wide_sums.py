@@ -30,11 +30,11 @@ class WideSums:
 
     @classmethod
     def of(cls, values: np.ndarray) -> WideSums:
-        """Numbers above minus infinity, shape (count,), each by itself."""
-        found = np.asarray(values, dtype=np.float64)
-        assert not np.any(np.isnan(found) | (found == -np.inf))
-        infinite = np.isinf(found)
-        return cls(tuple(map(_scaled, np.where(infinite, 0.0, found).tolist())), tuple(map(int, infinite)))
+        """Convert numbers above minus infinity, shape (count,), each by itself."""
+        values = np.asarray(values, dtype=np.float64)
+        assert not np.any(np.isnan(values) | (values == -np.inf))
+        infinite = np.isinf(values)
+        return cls(tuple(map(_scale, np.where(infinite, 0.0, values).tolist())), tuple(map(int, infinite)))
 
     def __add__(self, other: WideSums) -> WideSums:
         return WideSums(
@@ -43,27 +43,27 @@ class WideSums:
         )
 
     def to_float(self) -> np.ndarray:
-        """The nearest float64 numbers; infinite where a term is, or the sum is too large."""
-        return np.array([np.inf if k else _rounded(n) for n, k in zip(self.numbers, self.infinite, strict=True)])
+        """Return the nearest float64 numbers; infinite where a term is, or the sum is too large."""
+        return np.array([np.inf if k else _round(n) for n, k in zip(self.numbers, self.infinite, strict=True)])
 
     def to_arrays(self, name: str) -> dict[str, np.ndarray]:
-        """Arrays by their names in a file."""
+        """Return the arrays by their names in a file."""
         digits = np.array([_digits(number) for number in self.numbers], dtype=np.int64).reshape(-1, N_DIGITS)
         return {f"{name}_digits": digits, f"{name}_infinite": np.array(self.infinite, dtype=np.int64)}
 
     @classmethod
     def from_arrays(cls, name: str, arrays: Mapping[str, np.ndarray]) -> WideSums:
-        """What `to_arrays` has returned."""
+        """Return the sums that `to_arrays` has written."""
         numbers = tuple(_number(digits) for digits in arrays[f"{name}_digits"].tolist())
         return cls(numbers, tuple(arrays[f"{name}_infinite"].tolist()))
 
 
-def _scaled(value: float) -> int:
+def _scale(value: float) -> int:
     numerator, denominator = value.as_integer_ratio()
     return numerator << (UNIT_BITS - denominator.bit_length() + 1)
 
 
-def _rounded(number: int) -> float:
+def _round(number: int) -> float:
     try:
         return number / (1 << UNIT_BITS)
     except OverflowError:
@@ -71,12 +71,12 @@ def _rounded(number: int) -> float:
 
 
 def _digits(number: int) -> list[int]:
-    """Ascending; the last one has the sign."""
-    found = []
+    """Return the digits of a number, ascending; the last has the sign."""
+    digits = []
     for _ in range(N_DIGITS - 1):
-        found.append(number & MASK)
+        digits.append(number & MASK)
         number >>= DIGIT_BITS
-    return [*found, number]
+    return [*digits, number]
 
 
 def _number(digits: list[int]) -> int:

@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     try:
         arguments = parser().parse_args(argv)
-        arguments.given = list(sys.argv[1:] if argv is None else argv)
+        arguments.command_line = list(sys.argv[1:] if argv is None else argv)
         code = COMMANDS[arguments.command](arguments)
     except SystemExit as stop:  # --help, --version and usage errors
         code = stop.code if isinstance(stop.code, int) else USAGE

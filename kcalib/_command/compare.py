@@ -135,9 +135,9 @@ def _compare_in_pieces(
 
 def _compare_state(job: Job, arguments: argparse.Namespace, failures: list[Failure]) -> Comparison | None:
     """Compare the models of a state, as --checkpoint leaves one, or `kcalib merge` makes one of several."""
-    given = [name for name in SAMPLE_OPTIONS if getattr(arguments, name) not in (None, False, Canonical(), SEED, 0.0)]
-    if given:
-        arguments.usage_error(f"{flag(given[0])} is for predictions, and {job.file} is a state, which has its own")
+    options = [name for name in SAMPLE_OPTIONS if getattr(arguments, name) not in (None, False, Canonical(), SEED, 0.0)]
+    if options:
+        arguments.usage_error(f"{flag(options[0])} is for predictions, and {job.file} is a state, which has its own")
     if arguments.metric not in IN_PIECES:
         arguments.usage_error(f"--metric {arguments.metric} needs all samples; a state has {', '.join(IN_PIECES)}")
     with collect_failures(failures, job.file), translate_errors():

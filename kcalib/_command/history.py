@@ -208,7 +208,9 @@ def _json(models: Mapping[str, Sequence[Release]]) -> str:
 def _csv(models: Mapping[str, Sequence[Release]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    numbers = [name for name in NUMBERS if any(name in release.numbers for some in models.values() for release in some)]
+    numbers = [
+        name for name in NUMBERS if any(name in release.numbers for releases in models.values() for release in releases)
+    ]
     writer.writerow([
         "model", "release", "time", "kcalib", "machine", *numbers, "skce", "skce_standard_error", "low", "high",
         "pvalue", "kernel", "estimator", "level", "miscalibrated", "verdict",

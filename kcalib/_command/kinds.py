@@ -52,15 +52,15 @@ def check_dimensions(n_dims: int, arguments: argparse.Namespace) -> None:
 
 def check_for_forecasts(arguments: argparse.Namespace) -> None:
     """Refuse options of class probabilities."""
-    given = {
+    is_given = {
         "--lens": arguments.lens not in (None, Canonical()),
         "--bins": arguments.n_bins is not None,
         "--bandwidth": getattr(arguments, "bandwidth", None) is not None,
         "--axes": getattr(arguments, "axes", None) is not None,
         "--plot-classes": bool(getattr(arguments, "plot_classes", 0)),
     }
-    for option, is_given in given.items():
-        if is_given:
+    for option, is_used in is_given.items():
+        if is_used:
             raise FileError(f"holds {Forecasts.noun}, but {option} is for class probabilities; leave it out")
 
 

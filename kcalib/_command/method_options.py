@@ -1,7 +1,7 @@
 """Options of `--method`, from the fields of the classes of `kcalib.methods`.
 
 `add_options` gives the parser an option for each field of a class that a word or a number can fill, with the text of
-the class's docstring; `make_method` makes the object of what was given.
+the class's docstring; `make_method` makes the object from the user's options.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ def _default(name: str, classes: Sequence[type[CalibrationMethod]]) -> str:
 def make_method(arguments: argparse.Namespace) -> CalibrationMethod:
     """Return the method with the options that are given, or refuse those that it does not take."""
     (cls,) = (cls for cls in METHODS if cls.name == arguments.method)
-    given = {name: getattr(arguments, name, None) for name in owners()}
-    given = {name: value for name, value in given.items() if value is not None}
-    for name in given:
+    options = {name: getattr(arguments, name, None) for name in owners()}
+    options = {name: value for name, value in options.items() if value is not None}
+    for name in options:
         classes = owners()[name]
         if cls not in classes and name not in SHARED:
             arguments.usage_error(
                 f"{flag(name)} is for --method {join_names(classes)}, not for {cls.name}; leave it out"
             )
     try:
-        return cls(**{name: value for name, value in given.items() if cls in owners()[name]})
+        return cls(**{name: value for name, value in options.items() if cls in owners()[name]})
     except OptionError as error:
         arguments.usage_error(f"{flag(error.option)} {error.fault}")
     except (TypeError, ValueError) as error:

@@ -34,13 +34,13 @@ def parse_workers(text: str) -> tuple[str, str | int | None]:
 
 def check_parallel(arguments: argparse.Namespace) -> None:
     """Refuse options that do not go with workers."""
-    for name, given in (
+    for name, is_given in (
         ("--stream", arguments.stream),
         ("--rows", arguments.rows),
         ("--checkpoint-every", arguments.checkpoint_every),
         ("--part", getattr(arguments, "part", None) is not None),
     ):
-        if given:
+        if is_given:
             arguments.usage_error(f"{name} is for sums over a file in pieces, --parallel for all pairs; leave one out")
     if arguments.resume and arguments.checkpoint is None:
         arguments.usage_error("--resume needs --checkpoint FILE")

@@ -43,8 +43,8 @@ def run_report(arguments: argparse.Namespace) -> int:
     if arguments.output.suffix.lower() not in (".html", ".htm"):
         arguments.usage_error(f"--output is {str(arguments.output)!r}, expected a file name that ends in .html")
     reading, options = check_reading(arguments), make_options(arguments)
-    wanted = N_CLASSES if arguments.plot_classes is None else arguments.plot_classes
-    n_classes = min(wanted, max(0, MOST_PANELS // len(jobs) - 1))
+    n_classes = N_CLASSES if arguments.plot_classes is None else arguments.plot_classes
+    n_classes = min(n_classes, max(0, MOST_PANELS // len(jobs) - 1))
     drawing = argparse.Namespace(**vars(arguments) | {"plot_classes": n_classes})
     failures: list[Failure] = []
     models: list[Model] = []
@@ -77,7 +77,7 @@ def _page(models: Sequence[Model], seen: Mapping[str, Data], arguments: argparse
         evaluations.tests(evaluated),
         _comparisons(seen, arguments),
         _repairs(seen, arguments),
-        evaluations.repeated(evaluated, "kcalib " + shlex.join(arguments.given)),
+        evaluations.repeated(evaluated, "kcalib " + shlex.join(arguments.command_line)),
     ]
     what = models[0].model if len(models) == 1 else f"{len(models)} models"
     return document(
@@ -87,13 +87,13 @@ def _page(models: Sequence[Model], seen: Mapping[str, Data], arguments: argparse
 
 def _diagrams(models: Sequence[Model]) -> Section:
     panels = {model.model: make_panels(model) for model in models}
-    parts = [_row([some[0] for some in panels.values()])]
+    parts = [_row([first for first, *_ in panels.values()])]
     for name, (_, *classes) in panels.items():
         if classes:
             which = "classes" if len(classes) > 1 else "class"
             parts.append(paragraph(f"{name}: the {which} whose probabilities are off most", "small"))
             parts.append(_row([replace(panel, model=panel.model.removeprefix(f"{name}: ")) for panel in classes]))
-    drawn = [panel for some in panels.values() for panel in some]
+    drawn = [panel for group in panels.values() for panel in group]
     return Section("Where is it off?", [*parts, *(paragraph(text, "small") for text in make_captions(drawn))])
 
 

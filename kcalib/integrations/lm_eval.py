@@ -22,7 +22,7 @@ PREFIX = "kcalib_"
 
 
 def predictions(samples: Iterable[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
-    """Labels and class probabilities of logged samples.
+    """Return labels and class probabilities of logged samples.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def predictions(samples: Iterable[Mapping[str, Any]]) -> tuple[np.ndarray, np.nd
             f"`samples` is a {type(samples).__name__}, expected the samples of one task, one after the other: "
             'results["samples"][task], or map(json.loads, open(file)) of a file that --log_samples has written'
         )
-    return _stacked([_label_and_probabilities(number, sample) for number, sample in enumerate(samples)])
+    return _stack([_label_and_probabilities(number, sample) for number, sample in enumerate(samples)])
 
 
 def _label_and_probabilities(number: int, sample: Mapping[str, Any]) -> tuple[int, np.ndarray]:
@@ -73,12 +73,12 @@ def _label_and_probabilities(number: int, sample: Mapping[str, Any]) -> tuple[in
     responses = sample["filtered_resps"]
     if not all(isinstance(pair, Sequence) and not isinstance(pair, str) and len(pair) == 2 for pair in responses):
         raise ValueError(f"`samples[{number}]` has no log-likelihoods of choices; its task is not of multiple choice")
-    target, asked = sample["target"], _arguments(sample)
-    half = len(asked) // 2
-    alone = [("", choice) for _, choice in asked[:half]]
-    if any(context for context, _ in asked[:half]) and asked[half:] == alone:  # of the metric acc_mutual_info
-        asked, responses = asked[:half], responses[:half]
-    choices = [choice.strip() for _, choice in asked]
+    target, requests = sample["target"], _arguments(sample)
+    half = len(requests) // 2
+    alone = [("", choice) for _, choice in requests[:half]]
+    if any(context for context, _ in requests[:half]) and requests[half:] == alone:  # of the metric acc_mutual_info
+        requests, responses = requests[:half], responses[:half]
+    choices = [choice.strip() for _, choice in requests]
     place = choices.index(target.strip()) if isinstance(target, str) and target.strip() in choices else target
     try:
         place = int(place)
@@ -110,7 +110,7 @@ def _softmax(values: Sequence[float]) -> np.ndarray:
     return np.asarray(powers / np.sum(powers))
 
 
-def _stacked(pairs: Sequence[tuple[int, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+def _stack(pairs: Sequence[tuple[int, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
     if not pairs:
         raise ValueError("`samples` is empty; pass those of a task, logged with log_samples=True")
     rows = np.zeros((len(pairs), max(len(p) for _, p in pairs)))
@@ -155,8 +155,8 @@ class CalibratedTask(ConfigurableTask):
             "filtered_resps": results[: len(choices)],
             "arguments": [("", choice) for choice in choices],
         }
-        wanted = [name for name in self._metric_fn_list if name.startswith(PREFIX)]
-        return results_of_host | dict.fromkeys(wanted, _label_and_probabilities(0, sample))
+        names = [name for name in self._metric_fn_list if name.startswith(PREFIX)]
+        return results_of_host | dict.fromkeys(names, _label_and_probabilities(0, sample))
 
 
 def _register(name: str) -> None:
@@ -164,7 +164,7 @@ def _register(name: str) -> None:
 
     @register_aggregation(PREFIX + name)  # type: ignore[untyped-decorator, unused-ignore]
     def aggregated(items: Sequence[tuple[int, np.ndarray]]) -> float:
-        return measure(*_stacked(items))
+        return measure(*_stack(items))
 
     @register_metric(
         metric=PREFIX + name,

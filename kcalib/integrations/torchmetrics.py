@@ -83,10 +83,10 @@ class _Calibration(Metric, ABC):
         TypeError, ValueError
             As `kcalib.skce` for its arguments; if one is no tensor.
         """
-        for name, given in (("preds", preds), ("target", target)):
-            if not isinstance(given, Tensor):
+        for name, argument in (("preds", preds), ("target", target)):
+            if not isinstance(argument, Tensor):
                 raise TypeError(
-                    f"`{name}` is a {type(given).__name__}, expected a torch.Tensor; pass torch.as_tensor({name})"
+                    f"`{name}` is a {type(argument).__name__}, expected a torch.Tensor; pass torch.as_tensor({name})"
                 )
         data = self._prepare(preds, target)
         if data is not None:

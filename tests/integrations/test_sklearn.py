@@ -309,14 +309,6 @@ def test_wrapping_is_fitting_to_what_was_left_out() -> None:
     np.testing.assert_allclose(several.predict_proba(x), means, rtol=1e-9, atol=1e-12)
 
 
-def test_recalibration_helps_on_other_samples() -> None:
-    x, y = make_classification(3000, n_informative=3, random_state=0)
-    plain = GaussianNB().fit(x[:1500], y[:1500])
-    repaired = RecalibratedClassifier(GaussianNB()).fit(x[:1500], y[:1500])
-    for name in ("log_loss", "skce", "top_label_ece"):
-        assert scorer(name)(repaired, x[1500:], y[1500:]) > scorer(name)(plain, x[1500:], y[1500:])
-
-
 def test_a_fitted_classifier_is_kept() -> None:
     x, y = binary()
     model = GaussianNB().fit(x[:150], y[:150])
@@ -518,15 +510,6 @@ def test_display_on_dark_axes_has_colours_that_are_seen(pyplot: Any) -> None:
         assert [text.get_text() for text in below.get_yticklabels()] == ["0", "0.5", "1"]
         assert not below.spines["top"].get_visible() and len(below.patches) == 7
         assert not any(outline.get_fill() for outline in below.patches)
-
-
-def test_display_of_one_class_by_a_lens(pyplot: Any) -> None:
-    x, y = wine()
-    p = GaussianNB().fit(x, y).predict_proba(x)
-    display = ReliabilityDisplay.from_predictions(y, p, lens=ClassWise(1), binning="isotonic")
-    expected = kcalib.reliability(y, p, lens=ClassWise(1), binning="isotonic")
-    np.testing.assert_array_equal(display.diagrams["model"].frequency, expected.frequency)
-    assert display.histogram_ax_.get_xlabel() == "mean predicted probability"
 
 
 def test_display_of_logits_of_both_classes(pyplot: Any) -> None:

@@ -239,7 +239,7 @@ def test_concurrent_calls_do_not_disturb_each_other():
 def test_interrupt_stops_a_long_sweep_within_a_second():
     y, p = softmax_problem(400_000, 2)
     kernel = kcalib.kernels.Exponential(bandwidth=0.5)
-    for options in ({}, {"estimator": "block", "block_size": 200_000}):
+    for options in ({}, {"estimator": kcalib.methods.BlockEstimator(200_000)}):
         stops_within_a_second(partial(kcalib.skce, y, p, kernel=kernel, backend="cpu", **options))
 
 

@@ -243,7 +243,7 @@ def test_error_of_draws():
     """As that of all pairs, and not below the spread of estimates with draws from other seeds."""
     prediction = PREDICTIONS["normal"]
     y = drawn(prediction, 5) + 0.3
-    options = {"estimator": "features", "n_columns": 256}
+    options = {"estimator": kcalib.methods.FeatureEstimator(256)}
     results = [kcalib.skce.result(y, prediction, target_kernel=Draws(n_draws=16, seed=s), **options) for s in range(12)]
     pairs = [kcalib.skce.result(y, prediction, target_kernel=Draws(n_draws=16, seed=s)) for s in range(12)]
     said, expected = (np.mean([r.draws_standard_error for r in some]) for some in (results, pairs))

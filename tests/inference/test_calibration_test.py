@@ -715,6 +715,7 @@ def test_cme_is_that_of_its_file():
         result.confidence_interval()
 
 
+@pytest.mark.grid
 def test_exact_and_consistency_with_labels_only_agree():
     """The same law by two ways: quadratic forms of the kernel matrix, and the estimate of each replicate."""
     y, p = softmax_problem(50, 3, seed=5)

@@ -258,9 +258,9 @@ def rejections(model, predictions, kernel, n_locations, reference, repetitions, 
     ids=["W19", "three classes", "binary"],
 )
 def test_conditional_keeps_its_level(predictions, bandwidth, n_locations):
-    shares = rejections("M1", predictions, Exponential(bandwidth=bandwidth), n_locations, "conditional", 1000)
+    shares = rejections("M1", predictions, Exponential(bandwidth=bandwidth), n_locations, "conditional", 400)
     for alpha, share in shares.items():
-        low, high = binomial_bounds(1000, alpha)
+        low, high = binomial_bounds(400, alpha)
         assert low <= share <= high, f"type I error {share} at level {alpha}"
 
 
@@ -412,8 +412,8 @@ def test_small_samples_reject_too_often_as_documented():
 def test_power(reference):
     """W19's M2 and M3."""
     for model in ("M2", "M3"):
-        shares = rejections(model, lambda rng: w19_predictions(250, rng), KERNEL, 10, reference, 200)
-        assert shares[0.05] > binomial_bounds(200, 0.9)[0]
+        shares = rejections(model, lambda rng: w19_predictions(250, rng), KERNEL, 10, reference, 60)
+        assert shares[0.05] > binomial_bounds(60, 0.9)[0]
 
 
 # Limits

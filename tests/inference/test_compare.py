@@ -1091,7 +1091,7 @@ def check_world(name: str, metric: str, n: int, repetitions: int, level: float =
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == "general" else [pytest.mark.grid]) for n in WORLDS])
 @pytest.mark.parametrize(("metric", "n"), [("skce", 100), pytest.param("ece", 200, marks=pytest.mark.grid)])
 def test_coverage_and_type_one_error(name, metric, n):
-    check_world(name, metric, n, 300)
+    check_world(name, metric, n, 120)
 
 
 @pytest.mark.parametrize(
@@ -1099,7 +1099,7 @@ def test_coverage_and_type_one_error(name, metric, n):
     [pytest.param(n, marks=[] if n == "general" else [pytest.mark.grid]) for n in CKCE_WORLDS],
 )
 def test_ckce_coverage_and_type_one_error(name):
-    check_world(name, "ckce", 100, 100)
+    check_world(name, "ckce", 100, 50)
 
 
 @pytest.mark.grid
@@ -1146,6 +1146,7 @@ def test_ckce_of_many_data_sets(name, n, level, repetitions):
     check_world(name, "ckce", n, repetitions, level)
 
 
+@pytest.mark.grid
 def test_plain_ckce_would_tell_calibrated_models_apart():
     """Why the bias is removed: with ten classes it is many standard errors, and not the same for two models."""
     world, rng = CKCE_WORLDS["ten classes"], np.random.default_rng(0)
@@ -1230,7 +1231,7 @@ def test_rare_counts_that_have_not_been_seen(metric):
     assert d.standard_error == pytest.approx(np.sqrt(max(variances) / 40), rel=1e-6)
 
 
-@pytest.mark.parametrize("n", [20, 200, 3000])
+@pytest.mark.parametrize("n", [20, 200, pytest.param(3000, marks=pytest.mark.grid)])
 def test_levels_of_losses_with_rare_events(n):
     """Most samples hold no event at all: then all differences but some tiny ones have the same sign."""
     rng = np.random.default_rng(0)

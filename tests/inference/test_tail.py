@@ -115,7 +115,7 @@ def test_the_level_holds_far_below_one_over_the_draws(name, n, m):
     xi, count = every.directions.sums(every.labels.T), 9
     levels = 10.0 ** -np.arange(1.0, 7.0)
     shares = []
-    for seed in range(80):
+    for seed in range(40):
         proposal = Proposal.of(every.directions, seed, 64, 1)
         rows, weights = every.drawn(proposal, count, seed)
         own = np.exp(proposal.log_weights(xi))
@@ -212,15 +212,15 @@ def test_the_result_says_where_the_number_is_from():
 def test_the_same_everywhere(name, n, m, xp):
     """Draws do not depend on the array library, nor on the threads."""
     y, p = far(name, n, m, 1)
-    expected = kcalib.calibration_test(y, p, method=methods.Exact(n_resamples=99), seed=3, kernel=KERNEL, threads=1)
+    options = {"method": methods.Exact(n_resamples=99), "kernel": KERNEL}
+    expected = kcalib.calibration_test(y, p, seed=3, threads=1, **options)
     assert expected.pvalue_from == "tilted draws" and expected.pvalue < 1e-2
-    again = kcalib.calibration_test(y, p, method=methods.Exact(n_resamples=99), seed=3, kernel=KERNEL, threads=2)
-    assert (again.log_pvalue, again.null_law) == (expected.log_pvalue, expected.null_law)
-    other = kcalib.calibration_test(y, p, method=methods.Exact(n_resamples=99), seed=4, kernel=KERNEL)
-    assert other.log_pvalue != expected.log_pvalue
-    found = kcalib.calibration_test(
-        xp.asarray(y), xp.asarray(p), method=methods.Exact(n_resamples=99), seed=3, kernel=KERNEL
-    )
+    if xp.name == "numpy":
+        again = kcalib.calibration_test(y, p, seed=3, threads=2, **options)
+        assert (again.log_pvalue, again.null_law) == (expected.log_pvalue, expected.null_law)
+        assert kcalib.calibration_test(y, p, seed=4, **options).log_pvalue != expected.log_pvalue
+        return
+    found = kcalib.calibration_test(xp.asarray(y), xp.asarray(p), seed=3, **options)
     assert found.log_pvalue == pytest.approx(expected.log_pvalue, rel=1e-12)
     assert found.null_law == expected.null_law
 

@@ -337,7 +337,7 @@ def test_memory_is_linear_in_n():
         kcalib.skce(y[:100], p[:100], kernel=kernel)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         kcalib.skce.result(y, p, kernel=kernel)
-        kcalib.skce(y, p, kernel=kernel, estimator="block", block_size=10_000)
+        kcalib.skce(y, p, kernel=kernel, estimator=kcalib.methods.BlockEstimator(10_000))
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     """
     grown = int(run_python(code)) / (1024 if sys.platform == "darwin" else 1)

@@ -118,7 +118,10 @@ def test_parallel_is_never_ignored(function, argument, choice):
     samples = (y, {"a": p, "b": np.roll(p, 1, axis=0)}) if function == "compare" else (y, p)
     linear = choice.estimator == "ece" or callable(choice.estimator) if isinstance(choice, Consistency) else None
     submitted.clear()
-    options = {argument: choice} | ({"kernel": KERNEL} if choice == "ckce" else {})  # of which no factor is exact
+    kernel = {"kernel": KERNEL} if choice == "ckce" else {}  # of which no factor is exact
+    options = (
+        {"metric": kcalib.methods.CKCE(**kernel)} if kernel and function == "compare" else {argument: choice} | kernel
+    )
     call = functools.partial(getattr(kcalib, function), *samples, **options, backend=Counting(tile_size=96))
     if linear or (linear is None and (function, choice) in OF_NO_PAIRS):
         with pytest.raises(ValueError, match=r"`backend` (is given, but|has no meaning for) .*leave it out"):

@@ -36,11 +36,11 @@ def state_of(y, models, pieces=5, **options):
     return state
 
 
-def features_in_memory(y, models, monkeypatch, **options):
+def features_in_memory(y, models, monkeypatch, *, kernel, lens=None):
     """`compare` by random features, of any number of samples."""
     monkeypatch.setattr("kcalib.inference.metrics.skce.PAIRS_WORK", 0.0)
     monkeypatch.setattr("kcalib._packing.features.default_columns", lambda n: 64)
-    return kcalib.compare(y, models, metric="skce", **options)
+    return kcalib.compare(y, models, metric=kcalib.methods.SKCE(kernel=kernel), lens=lens)
 
 
 def near(mine, theirs, tolerance, limits=None):

@@ -56,7 +56,7 @@ calls = {
     "ties on a line": lambda: kcalib.skce(ties > 0.5, ties[::-1]),
     "canonical": lambda: kcalib.canonical_ece(y, p, n_bins=3),
     "Dirichlet": lambda: kcalib.kde_calibration_error(y, p, bandwidth=0.1),
-    "features": lambda: kcalib.skce(y, p, estimator="features", n_columns=32, seed=0),
+    "features": lambda: kcalib.skce(y, p, estimator=kcalib.methods.FeatureEstimator(32)),
     "mixtures": lambda: kcalib.skce(mean, mixture, kernel=Exponential(metric="mmd")),
     "state": state,
 }

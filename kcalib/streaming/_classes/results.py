@@ -129,7 +129,7 @@ class Results(ABC):
         >>> y, p = [0, 1, 1, 0, 1], [0.2, 0.3, 0.7, 0.6, 0.9]
         >>> kernel = kcalib.kernels.Exponential(0.5)
         >>> state = kcalib.streaming.CalibrationState(2, kernel=kernel, n_columns=64).update(y, p)
-        >>> value = kcalib.skce(y, p, kernel=kernel, estimator="features", n_columns=64)
+        >>> value = kcalib.skce(y, p, kernel=kernel, estimator=kcalib.methods.FeatureEstimator(64))
         >>> abs(state.skce().value - value) < 1e-15
         True
         """

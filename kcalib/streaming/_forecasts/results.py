@@ -215,7 +215,7 @@ class ForecastResults(ABC):
         >>> y, prediction = mean + rng.normal(size=500), Normal(mean, np.ones(500))
         >>> kernels = {"kernel": Exponential(1.0, metric="wasserstein"), "target_kernel": Gaussian(1.0)}
         >>> state = kcalib.streaming.ForecastState(**kernels, n_columns=64).update(y, prediction)
-        >>> value = kcalib.skce(y, prediction, **kernels, estimator="features", n_columns=64)
+        >>> value = kcalib.skce(y, prediction, **kernels, estimator=kcalib.methods.FeatureEstimator(64))
         >>> abs(state.skce().value - value) < 1e-15
         True
         """

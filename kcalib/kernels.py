@@ -455,10 +455,8 @@ class Exponential(RadialKernel):
     --------
     Of two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16 the estimate is -0.16 k(p, q):
 
-    >>> import kcalib
-    >>> from kcalib.kernels import Exponential
-    >>> value = kcalib.skce([0, 1], [[0.8, 0.2], [0.4, 0.6]], kernel=Exponential(bandwidth=1.0))
-    >>> round(value / -0.16, 6)
+    >>> from kcalib import kernels, skce
+    >>> round(skce([0, 1], [[0.8, 0.2], [0.4, 0.6]], kernel=kernels.Exponential(bandwidth=1.0)) / -0.16, 6)
     0.567971
     """
 
@@ -485,10 +483,8 @@ class Gaussian(RadialKernel):
     --------
     Of two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16 the estimate is -0.16 k(p, q):
 
-    >>> import kcalib
-    >>> from kcalib.kernels import Gaussian
-    >>> value = kcalib.skce([0, 1], [[0.8, 0.2], [0.4, 0.6]], kernel=Gaussian(bandwidth=1.0))
-    >>> round(value / -0.16, 6)
+    >>> from kcalib import kernels, skce
+    >>> round(skce([0, 1], [[0.8, 0.2], [0.4, 0.6]], kernel=kernels.Gaussian(bandwidth=1.0)) / -0.16, 6)
     0.852144
     """
 
@@ -518,10 +514,9 @@ class GammaExponential(RadialKernel):
     --------
     Of two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16 the estimate is -0.16 k(p, q):
 
-    >>> import kcalib
-    >>> from kcalib.kernels import GammaExponential
-    >>> value = kcalib.skce([0, 1], [[0.8, 0.2], [0.4, 0.6]], kernel=GammaExponential(bandwidth=1.0, gamma=1.5))
-    >>> round(value / -0.16, 6)
+    >>> from kcalib import kernels, skce
+    >>> k = kernels.GammaExponential(bandwidth=1.0, gamma=1.5)
+    >>> round(skce([0, 1], [[0.8, 0.2], [0.4, 0.6]], kernel=k) / -0.16, 6)
     0.653467
     """
 
@@ -561,10 +556,8 @@ class Matern(RadialKernel):
     --------
     Of two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16 the estimate is -0.16 k(p, q):
 
-    >>> import kcalib
-    >>> from kcalib.kernels import Matern
-    >>> value = kcalib.skce([0, 1], [[0.8, 0.2], [0.4, 0.6]], kernel=Matern(bandwidth=1.0, nu=2.5))
-    >>> round(value / -0.16, 6)
+    >>> from kcalib import kernels, skce
+    >>> round(skce([0, 1], [[0.8, 0.2], [0.4, 0.6]], kernel=kernels.Matern(bandwidth=1.0, nu=2.5)) / -0.16, 6)
     0.789845
     """
 
@@ -602,10 +595,9 @@ class RationalQuadratic(RadialKernel):
     --------
     Of two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16 the estimate is -0.16 k(p, q):
 
-    >>> import kcalib
-    >>> from kcalib.kernels import RationalQuadratic
-    >>> value = kcalib.skce([0, 1], [[0.8, 0.2], [0.4, 0.6]], kernel=RationalQuadratic(bandwidth=1.0, alpha=2.0))
-    >>> round(value / -0.16, 6)
+    >>> from kcalib import kernels, skce
+    >>> k = kernels.RationalQuadratic(bandwidth=1.0, alpha=2.0)
+    >>> round(skce([0, 1], [[0.8, 0.2], [0.4, 0.6]], kernel=k) / -0.16, 6)
     0.857339
     """
 
@@ -688,10 +680,8 @@ class Cosine(RadialKernel):
     --------
     Of two samples with d = 0.4 sqrt(2) and <e_1, e_2> = -0.16 the estimate is -0.16 k(p, q):
 
-    >>> import kcalib
-    >>> from kcalib.kernels import Cosine
-    >>> value = kcalib.skce([0, 1], [[0.8, 0.2], [0.4, 0.6]], kernel=Cosine(bandwidth=1.0))
-    >>> round(value / -0.16, 6)
+    >>> from kcalib import kernels, skce
+    >>> round(skce([0, 1], [[0.8, 0.2], [0.4, 0.6]], kernel=kernels.Cosine(bandwidth=1.0)) / -0.16, 6)
     -0.204895
     """
 

@@ -36,7 +36,7 @@ def components(n, d, K, equal_weights):
 
 
 def pairs_a_second(problem):
-    table = require("distributions.mixture_distances").distributions.mixture_distances.wasserstein_table
+    table = require("distributions._distances.mixtures").distributions._distances.mixtures.wasserstein_table
     n, *shape = PROBLEMS[problem]
     data = components(n, *shape)
     times = alternated([lambda: table(data, threads=1)], 1, rounds=5)

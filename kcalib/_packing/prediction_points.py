@@ -27,8 +27,8 @@ from kcalib._pairs.problem import Factor, Metric, Mixtures, PairProblem, Side, T
 from kcalib.bandwidth import MedianDistance, median_of_entries, median_of_points
 from kcalib.distributions import Components, Distribution
 from kcalib.distributions._counts import CELLS, Counts
+from kcalib.distributions._distances.mixtures import wasserstein_table
 from kcalib.distributions._staircases import Window, staircases_of, window_of
-from kcalib.distributions.mixture_distances import wasserstein_table
 from kcalib.kernels import MMD, VECTOR_METRICS, Gaussian, Kernel, MixtureWasserstein, RadialKernel
 
 Space = str | MMD | MixtureWasserstein

@@ -81,15 +81,6 @@ def read_only(array: Array) -> Array:
     return array
 
 
-def check_one_dimension(array: Array, name: str) -> None:
-    """Raise a ValueError unless the shape is (n,)."""
-    if array.ndim != 1:
-        remedy = f"; reshape it by {name}.reshape(-1)" if array.ndim == 2 and array.shape[1] == 1 else ""
-        raise ValueError(
-            f"`{name}` has shape {tuple(array.shape)}, expected (n,): these are predictions of numbers{remedy}"
-        )
-
-
 def normalized_weights(weights: Any, name: str, shape: tuple[int, ...], what: str) -> Array:
     """Return weights >= 0 of this shape whose rows sum to 1 within 1e-6, divided by their sums."""
     array = real_array(weights, name)

@@ -27,7 +27,6 @@ from kcalib._pairs.problem import Components
 from kcalib.distributions._checks import (
     broadcast_parameters,
     check_numbers,
-    check_one_dimension,
     check_probabilities,
     check_size,
     check_support,
@@ -254,7 +253,12 @@ class Family(Distribution):
     def _set(self, **parameters: Array) -> None:
         """Set parameters of numbers, shape (n,); a single number may stand for all."""
         self._set_fields(**broadcast_parameters(**parameters))
-        check_one_dimension(self._first, self._names()[0])
+        array, name = self._first, self._names()[0]
+        if array.ndim != 1:
+            remedy = f"; reshape it by {name}.reshape(-1)" if array.ndim == 2 and array.shape[1] == 1 else ""
+            raise ValueError(
+                f"`{name}` has shape {tuple(array.shape)}, expected (n,): these are predictions of numbers{remedy}"
+            )
 
     def _set_fields(self, **fields: Any) -> None:
         for name, value in fields.items():

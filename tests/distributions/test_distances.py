@@ -22,12 +22,11 @@ from kcalib.distributions import (
     Normal,
     Poisson,
     Samples,
-    _tables,
     mmd_distance,
-    transport,
     wasserstein_distance,
 )
-from kcalib.distributions.mixture_distances import wasserstein_table
+from kcalib.distributions._distances import tables, transport
+from kcalib.distributions._distances.mixtures import wasserstein_table
 from kcalib.kernels import MMD, Exponential, Gaussian, MixtureWasserstein
 
 
@@ -411,7 +410,7 @@ class TestMMD:
 class TestOptions:
     @pytest.mark.parametrize("kind", ["euclidean", "bures", "assignment", "general", "line"])
     def test_threads_do_not_change_bits(self, kind, monkeypatch):
-        monkeypatch.setattr(_tables, "BLOCK", 2**9)  # several blocks
+        monkeypatch.setattr(tables, "BLOCK", 2**9)  # several blocks
         rng = np.random.default_rng(0)
         prediction = {
             "euclidean": lambda: Normal(rng.standard_normal(60), rng.gamma(2.0, size=60)),
@@ -435,8 +434,8 @@ class TestOptions:
             def __exit__(self, *_):
                 return None
 
-        monkeypatch.setattr(_tables, "TerminalProgress", Bar)
-        monkeypatch.setattr(_tables, "BLOCK", 2**6)
+        monkeypatch.setattr(tables, "TerminalProgress", Bar)
+        monkeypatch.setattr(tables, "BLOCK", 2**6)
         prediction = Samples(np.random.default_rng(0).standard_normal((30, 4, 2)))
         wasserstein_distance(prediction)
         wasserstein_distance(Normal(np.arange(30.0), np.ones(30)))

@@ -343,7 +343,7 @@ def test_distances_of_other_orders_and_under_kernels(cupy):
     negative = cupy.asarray(-np.ones((2, 1, 1, 1)) * np.eye(2))
     components = D.Components("normal_full", cupy.ones((2, 1)), cupy.zeros((2, 1, 2)), negative)
     with pytest.raises(ValueError, match=r"^`scales\[0, 0\]` of components has the eigenvalue .*, expected a positive"):
-        D.mixture_distances.wasserstein_table(components)
+        D._distances.mixtures.wasserstein_table(components)
 
 
 # -- class probabilities -----------------------------------------------------------------------

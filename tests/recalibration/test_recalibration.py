@@ -602,19 +602,6 @@ def test_few_samples():
 # Input, output, and the manner of scikit-learn.
 
 
-def test_binary_shapes():
-    y, p, logits = labels_at(0.5, m=2)
-    scaling = TemperatureScaling().fit(y, p)
-    second = TemperatureScaling().fit(y, p[:, 1])
-    margin = logits[:, 1] - logits[:, 0]
-    assert second.temperature_ == pytest.approx(scaling.temperature_, rel=1e-12)
-    assert TemperatureScaling().fit(y, margin, from_logits=True).temperature_ == pytest.approx(scaling.temperature_)
-    q = scaling.transform(p)
-    assert np.allclose(second.transform(p[:, 1]), q[:, 1], rtol=1e-12)
-    assert second.transform(p[:, 1:]).shape == (400, 1)
-    assert np.allclose(second.transform(margin, from_logits=True), q[:, 1], rtol=1e-12)
-
-
 def test_array_libraries(xp: Library):
     y, p, _ = labels_at(2.0, n=60)
     scaling = TemperatureScaling().fit(xp.asarray(y), xp.asarray(p))
@@ -651,13 +638,6 @@ def test_frames_and_names():
     assert np.array_equal(scaling.transform(pandas.DataFrame(p, columns=names)), scaling.transform(p))
     other = TemperatureScaling().fit(names[y], p[:, ::-1], classes=names[::-1])
     assert other.temperature_ == pytest.approx(scaling.temperature_, rel=1e-12)
-
-
-def test_scikit_learn_clones_it():
-    base = pytest.importorskip("sklearn.base")
-    scaling = TemperatureScaling(confidence_level=0.9)
-    assert base.clone(scaling).get_params() == scaling.get_params()
-    assert repr(scaling) == "TemperatureScaling(confidence_level=0.9)"
 
 
 def test_other_predictions_than_fitted():

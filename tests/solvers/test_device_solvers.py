@@ -188,18 +188,6 @@ def test_ckce_is_that_of_numpy_arrays(cupy, method, m):
         assert found.error_bound == pytest.approx(expected.error_bound, rel=0.05)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
-def test_ckce_in_float32(cupy, problem, method):
-    """Entries are rounded to float32, in another order: 1e-7 each, divided by pivots in what is approximate."""
-    y, p, _ = problem
-    options = {"kernel": PAPER, "method": METHODS[method], "dtype": "float32"}
-    expected = kcalib.ckce.result(y, p, **options)
-    found = kcalib.ckce.result(cupy.asarray(y), cupy.asarray(p), **options)
-    assert found.backend == "cuda" and found.dtype == "float32"
-    assert found.value == pytest.approx(expected.value, rel=1e-6 if method in ("auto", "cholesky", "cg") else 1e-4)
-
-
 @pytest.mark.parametrize(
     "method", ["pivoted_cholesky", *(pytest.param(m, marks=pytest.mark.slow) for m in ("cholesky", "cg", "nystrom"))]
 )

@@ -21,8 +21,8 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.special import asarray_on_device_of
 from kcalib._input.checks import reject
 from kcalib._pairs.problem import Components
-from kcalib.distributions._tables import fill_table
-from kcalib.distributions.transport import cheapest, line_costs
+from kcalib.distributions._distances.tables import fill_table
+from kcalib.distributions._distances.transport import cheapest, line_costs
 
 EQUAL = 1e-13  # weights that differ by less are equal: so little mass hardly costs
 PSD = 1e-10  # a covariance's eigenvalues may be negative by that share of the largest: rounding

@@ -1,0 +1,1 @@
+"""Compute tables of distances between predicted distributions; called by `distances` and by `kcalib._packing`."""

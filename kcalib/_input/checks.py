@@ -35,7 +35,7 @@ def reject(array: Array, bad: Array, message: Callable[[str, Any], str]) -> None
 
 
 def check_points(points: Array, name: str) -> Array:
-    """Finite numbers of shape (n, m), as float64 where the library has it."""
+    """Check finite numbers of shape (n, m); as float64 where the library has it."""
     if arrays.kind_of(points) not in "biuf":
         raise TypeError(f"`{name}` has dtype {points.dtype}, expected numbers")
     if points.ndim != 2 or points.shape[1] == 0:
@@ -56,7 +56,7 @@ def check_points(points: Array, name: str) -> Array:
 
 
 def finite_weights(sample_weight: Any, n: int, reference: Array) -> Array:
-    """Finite weights >= 0, all of which may be 0: those of a part of the samples."""
+    """Check finite weights >= 0 of a part of the samples, which may all be 0."""
     weights = arrays.as_array(sample_weight, "sample_weight")
     if arrays.kind_of(weights) not in "biuf":
         raise TypeError(f"`sample_weight` has dtype {weights.dtype}, expected numbers")
@@ -74,7 +74,7 @@ def finite_weights(sample_weight: Any, n: int, reference: Array) -> Array:
 
 
 def weights_of(sample_weight: Any, n: int, reference: Array) -> Array:
-    """Those of all samples."""
+    """Check the weights of all samples."""
     weights = finite_weights(sample_weight, n, reference)
     highest = float(arrays.namespace(weights).max(weights))
     if not 1e-15 < highest < 1e15:  # products of two must neither vanish nor overflow in float32

@@ -79,11 +79,7 @@ def choose(source: Columns, probs: str | None, logits: str | None) -> Choice:
         if name is not None:
             choice = _match(source, name, are_logits, by_option=True)
             if choice is None:
-                families = "" if source.noun != "column" else f" and no columns {name}_0, {name}_1, ..."
-                raise FileError(
-                    f"there is no {source.noun} {name!r}{families}, as {source.spelled(option)} says; "
-                    f"{source.inventory()}{source.meant(name)}"
-                )
+                raise no_such_columns(source, name, option)
             return choice
     choice = choose_by_names(source)
     if choice is not None:
@@ -93,6 +89,15 @@ def choose(source: Columns, probs: str | None, logits: str | None) -> Choice:
         f"there is no {source.noun} of predictions; {source.inventory()}, expected one of "
         f"{', '.join(PROBABILITY_NAMES + LOGIT_NAMES)}{families}; name it by "
         f"{source.spelled('probs')} or {source.spelled('logits')}{source.otherwise()}"
+    )
+
+
+def no_such_columns(source: Columns, name: str, option: str) -> FileError:
+    """Return the error for an option that names no array or columns."""
+    families = "" if source.noun != "column" else f" and no columns {name}_0, {name}_1, ..."
+    return FileError(
+        f"there is no {source.noun} {name!r}{families}, as {source.spelled(option)} says; {source.inventory()}"
+        f"{source.meant(name)}"
     )
 
 
@@ -106,7 +111,7 @@ def choose_by_names(source: Columns) -> Choice | None:
 
 
 def _match(source: Columns, name: str, logits: bool, *, by_option: bool) -> Choice | None:
-    """`name` itself or a family of columns with that prefix.
+    """Return `name` itself or a family of columns with that prefix.
 
     Without an option a numbered family goes first: a column `prob` beside `prob_0`, `prob_1`
     is likely the probability of the predicted class.

@@ -18,9 +18,6 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib.lenses import Lens
 
-# Ends the messages of `Data.mismatch`.
-SAME_SAMPLES = "; models are compared on the same samples in the same order"
-
 
 class Data(ABC):
     """Checked samples, predictions with a target each, in one array library on one device; immutable."""
@@ -57,47 +54,47 @@ class Data(ABC):
 
     @abstractmethod
     def take(self, rows: Array) -> Self:
-        """The samples `rows`, in this order; some may be there several times."""
+        """Return the samples `rows`, in this order; some may be repeated."""
 
     def order(self, seed: int) -> Array:
-        """``numpy.random.default_rng(seed).permutation(n)``, beside the samples."""
+        """Return ``numpy.random.default_rng(seed).permutation(n)``, on the device of the samples."""
         return arrays.like(np.random.default_rng(seed).permutation(self.n), self.reference)
 
     def permuted(self, seed: int) -> Self:
-        """The samples in the order of `order`."""
+        """Return the samples in the order of `order`."""
         return self.take(self.order(seed))
 
     @abstractmethod
     def with_targets(self, targets: Array) -> Self:
-        """The same predictions with other targets, in the form in which they are kept here."""
+        """Return the same predictions with other targets, in the form in which they are kept here."""
 
     @abstractmethod
     def draw(self, seed: int, replicate: int) -> Self:
-        """The same predictions with a target drawn from each, as if they were calibrated.
+        """Draw a target from each prediction, as if these were calibrated.
 
         A pure function of seed and replicate, with the same numbers for every array library.
         """
 
     @abstractmethod
     def draw_by(self, generator: np.random.Generator) -> Self:
-        """The same with the next numbers of a generator."""
+        """Draw the same with the next numbers of a generator."""
 
     @abstractmethod
     def redraw(self, seed: int, replicate: int) -> tuple[Array, Self]:
-        """Samples drawn with replacement, n of them, and their predictions with a target drawn from each."""
+        """Draw n samples with replacement, and a target from each of their predictions."""
 
     @abstractmethod
     def as_given(self) -> tuple[Any, Any]:
-        """Targets and predictions in the form in which a function of the user takes them."""
+        """Return targets and predictions in the form in which a function of the user takes them."""
 
     @abstractmethod
     def listed(self) -> tuple[tuple[Any, ...], tuple[tuple[float, ...], ...]]:
-        """Targets and predictions as plain Python values, in the form in which results show them."""
+        """Return targets and predictions as plain Python values, in the form in which results show them."""
 
     @abstractmethod
     def mismatch(self, other: Self, name: str) -> str | None:
-        """How the samples differ from those of another model, which is called `name`; None if they are the same."""
+        """Return how the samples differ from those of the model called `name`; None if they are the same."""
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """The fields of a result that say what was predicted: `n_classes`, `prediction` and `lens`."""
+        """Return the fields of a result that say what was predicted: `n_classes`, `prediction` and `lens`."""

@@ -17,7 +17,7 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.random import replicate_numbers
 from kcalib._input import labels
 from kcalib._input.checks import dtype_name, weights_of
-from kcalib._input.data import SAME_SAMPLES, Data
+from kcalib._input.data import Data
 from kcalib._input.labels import NAMES, Names
 from kcalib.distributions import Categorical, Distribution, as_distribution
 from kcalib.distributions._checks import check_support, real_array
@@ -61,7 +61,7 @@ class Forecasts(Data):
         )
 
     def with_targets(self, targets: Array) -> Forecasts:
-        """The same predictions with other targets, shape (n, d)."""
+        """Return the same predictions with other targets, shape (n, d)."""
         return dataclasses.replace(self, y=targets)
 
     def draw(self, seed: int, replicate: int) -> Forecasts:
@@ -91,7 +91,10 @@ class Forecasts(Data):
 
     def mismatch(self, other: Forecasts, name: str) -> str | None:
         if (self.n, self.n_dims) != (other.n, other.n_dims):
-            return f"{self.size}, but {name} has {other.n} and {other.n_dims}{SAME_SAMPLES}"
+            return (
+                f"{self.size}, but {name} has {other.n} and {other.n_dims}; models are compared on the same samples in "
+                "the same order"
+            )
         mine, others = arrays.to_host(self.y), arrays.to_host(other.y)
         differing = np.argwhere(mine != others)
         if not differing.size:
@@ -99,7 +102,8 @@ class Forecasts(Data):
         i, entry = (int(k) for k in differing[0])
         return (
             f"the target of sample {i} (counted from 0) is {mine[i, entry]:.6g}, but in {name} "
-            f"{others[i, entry]:.6g} ({len(np.unique(differing[:, 0]))} targets differ){SAME_SAMPLES}"
+            f"{others[i, entry]:.6g} ({len(np.unique(differing[:, 0]))} targets differ); models are compared on the "
+            "same samples in the same order"
         )
 
     def describe(self) -> dict[str, Any]:
@@ -162,14 +166,14 @@ def prepare(
 def prepare_forecasts(
     y_true: Any, y_pred: Distribution, *, sample_weight: Any = None, dtype: Any = None, names: Names = NAMES
 ) -> Forecasts:
-    """`prepare` for functions that are for distributions of numbers and vectors only."""
+    """Check targets and distributions of numbers or vectors."""
     y = _targets(y_true, y_pred, names.y_true)
     weights = None if sample_weight is None else weights_of(sample_weight, y_pred.n, y)
     return Forecasts(y, y_pred, weights, dtype_name(dtype))
 
 
 def _targets(y_true: Any, prediction: Distribution, name: str) -> Array:
-    """Targets of shape (n, d), beside the predictions."""
+    """Check targets; shape (n, d), on the device of the predictions."""
     y, shape = real_array(y_true, name), (prediction.n, *prediction.event_shape)
     if prediction.event_shape == () and tuple(y.shape) == (prediction.n, 1):
         shape = (prediction.n, 1)
@@ -184,7 +188,7 @@ def _targets(y_true: Any, prediction: Distribution, name: str) -> Array:
 
 
 def _array_of(prediction: Distribution) -> Array:
-    """An array in the library and on the device of the predictions."""
+    """Return an array in the library and on the device of the predictions."""
     parameters = prediction.parameters()
     if parameters is not None:
         return parameters

@@ -120,16 +120,13 @@ def _index(values: Any) -> Any:
     """The index of a Series or a DataFrame of pandas, of the first dimension in xarray, of what has one; else None."""
     if _is_labelled(values):
         index = values.indexes.get(values.dims[0]) if values.dims else None
-        return index if index is None or list(index) != list(range(len(index))) else _count(len(index))
+        if index is None or list(index) != list(range(len(index))):
+            return index
+        import pandas  # which xarray is made on
+
+        return pandas.RangeIndex(len(index))  # of rows that nobody named
     index = getattr(values, "index", None)
     return index if index is not None and not callable(index) and hasattr(index, "equals") else None
-
-
-def _count(n: int) -> Any:
-    """The index of rows that nobody named."""
-    import pandas  # which xarray is made on
-
-    return pandas.RangeIndex(n)
 
 
 def _is_count(index: Any) -> bool:
@@ -138,7 +135,7 @@ def _is_count(index: Any) -> bool:
 
 
 def _columns(frame: Any, m: int) -> tuple[Any, ...]:
-    """The names of m columns; none for what is no frame."""
+    """Return the names of m columns; none for what is no frame."""
     if arrays.is_host(frame):
         return ()
     if _is_labelled(frame):
@@ -153,7 +150,7 @@ def _columns(frame: Any, m: int) -> tuple[Any, ...]:
 
 
 def _texts(names: Sequence[Any]) -> list[str]:
-    """Names as they are written: a column "2" is the label 2."""
+    """Return names as they are written: a column "2" is the label 2."""
     return [str(name) for name in names]
 
 

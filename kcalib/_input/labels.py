@@ -24,7 +24,7 @@ from kcalib._backend.random import RandomNumbers, cumulative_sums, draw_labels, 
 from kcalib._backend.threads import threads_for
 from kcalib._backend.warnings import GradientWarning, warn
 from kcalib._input.checks import dtype_name, is_column, reject, weights_of
-from kcalib._input.data import SAME_SAMPLES, Data
+from kcalib._input.data import Data
 from kcalib._input.frames import check_dimensions, check_frames
 from kcalib._input.logits import losses_of_logits, softmax, warn_of_probabilities
 from kcalib.lenses import CANONICAL, Lens
@@ -108,7 +108,7 @@ class Classification(Data):
         )
 
     def with_targets(self, targets: Array) -> Classification:
-        """The same predictions with other labels, integers 0..m-1, shape (n,)."""
+        """Return the same predictions with other labels, integers 0..m-1, shape (n,)."""
         labels = arrays.asarray_like(targets, self.labels)
         return dataclasses.replace(self, labels=self.xp.astype(labels, self.labels.dtype, copy=False), losses=None)
 
@@ -150,7 +150,10 @@ class Classification(Data):
 
     def mismatch(self, other: Classification, name: str) -> str | None:
         if (self.n, self.m) != (other.n, other.m):
-            return f"{self.size}, but {name} has {other.n} and {other.m}{SAME_SAMPLES}"
+            return (
+                f"{self.size}, but {name} has {other.n} and {other.m}; models are compared on the same samples in "
+                "the same order"
+            )
         classes, expected = (tuple(range(one.m)) if one.classes is None else one.classes for one in (self, other))
         if classes != expected:
             return (
@@ -164,7 +167,8 @@ class Classification(Data):
         i = int(differing[0])
         return (
             f"the label of sample {i} (counted from 0) is {classes[mine[i]]}, but in {name} "
-            f"{classes[others[i]]} ({differing.size} labels differ){SAME_SAMPLES}"
+            f"{classes[others[i]]} ({differing.size} labels differ); models are compared on the same samples "
+            "in the same order"
         )
 
     def describe(self) -> dict[str, Any]:
@@ -255,7 +259,7 @@ def prepare(
 
 
 def _epsilon(y_pred: Any, pred: Array) -> float:
-    """Machine epsilon of the dtype that the predictions came in; of float64 for integers."""
+    """Return the machine epsilon of the dtype that the predictions came in; of float64 for integers."""
     if arrays.is_host(pred) and pred.dtype == np.float64:
         return _FLOAT64_EPSILON
     if "bfloat16" in str(getattr(y_pred, "dtype", "")):  # on the CPU `pred` is float32 by now
@@ -265,7 +269,7 @@ def _epsilon(y_pred: Any, pred: Array) -> float:
 
 
 def _check_swapped(true: Array, pred: Array, names: Names) -> None:
-    """The order is (y_true, y_pred); say so where the two are plainly the other way round."""
+    """Refuse arguments that are plainly swapped."""
     if arrays.kind_of(true) != "f" or arrays.kind_of(pred) not in "iubU" or not is_column(pred):
         return
     if is_column(true):
@@ -362,7 +366,7 @@ def _probabilities(
 
 
 def _tolerance(m: int, epsilon: float) -> float:
-    """Of sums of m probabilities: rounding of the entries, and of their sum in float32."""
+    """Return the tolerance of sums of m probabilities: rounding of the entries, and of their sum in float32."""
     return max(1e-6, 4 * epsilon, 2 * _FLOAT32_EPSILON * math.sqrt(m))
 
 
@@ -451,7 +455,7 @@ def _is_one_hot(array: Array) -> bool:
 
 
 def _positions(true: Array, called: np.ndarray, names: Names) -> Array:
-    """Where in `called` the labels are; beside the labels."""
+    """Return the positions of the labels in `called`."""
     if (called.dtype.kind == "U") != (arrays.kind_of(true) == "U"):
         raise TypeError(
             f"`classes` holds {called.dtype} and `{names.y_true}` {true.dtype}, expected labels of one type"
@@ -475,7 +479,7 @@ def _positions(true: Array, called: np.ndarray, names: Names) -> Array:
 
 
 def _integer_labels(true: Array, m: int, threads: Any, names: Names) -> Array:
-    """Labels that must be 0..m-1 as int64: a copy, since they are indices, and the caller's may change meanwhile."""
+    """Check labels 0..m-1; a copy as int64, since they are indices and the caller's array may change."""
     remedy = f"pass classes= with the label of each of the {m} columns of `{names.y_pred}`"
     if (arrays.is_host(true) or arrays.is_cuda(true)) and true.dtype == np.uint64:
         beyond = true > np.uint64(2**63 - 1)

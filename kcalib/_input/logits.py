@@ -15,7 +15,7 @@ SUM_TOLERANCE = 1e-3  # of rows that are probabilities, in half precision, too
 
 
 def softmax(xp: Any, logits: Array, name: str) -> Array:
-    """Softmax of the rows; for one column the sigmoid. -inf is a logit (probability 0)."""
+    """Return the softmax of the rows; for one column the sigmoid. -inf is a logit (probability 0)."""
     reject(
         logits,
         xp.isnan(logits) | (logits == xp.inf),
@@ -35,7 +35,7 @@ def softmax(xp: Any, logits: Array, name: str) -> Array:
 
 
 def losses_of_logits(logits: Array, labels: Array, probabilities: Array, epsilon: float) -> Array:
-    """-log of the softmax of each label: the gap to the highest logit, less the log of the highest probability."""
+    """Return -log softmax of each label: the gap to the highest logit, less the log of the highest probability."""
     xp = arrays.namespace(probabilities)
     logits = xp.astype(logits, probabilities.dtype, copy=False)
     if is_column(logits):
@@ -48,7 +48,7 @@ def losses_of_logits(logits: Array, labels: Array, probabilities: Array, epsilon
 
 
 def warn_of_probabilities(xp: Any, logits: Array, name: str, option: str) -> None:
-    """A softmax of probabilities is a valid prediction, but hardly what was meant."""
+    """Warn of logits that are probabilities."""
     if is_column(logits):
         return
     first = logits[: min(LOOKED_AT, int(logits.shape[0])), :]

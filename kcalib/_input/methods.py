@@ -39,7 +39,7 @@ M = TypeVar("M", bound=Method)
 
 
 def resolved(method: Any, classes: Sequence[type[M]], argument: str = "method") -> M:
-    """The method that `argument` names, or is; `classes` are those that the function takes.
+    """Return the method that `argument` names, or is, of the `classes` that the function takes.
 
     Raises
     ------

@@ -16,6 +16,7 @@ from kcalib._input.columns import (
     choose_by_names,
     label_name,
     named,
+    no_such_columns,
     numbered_family,
 )
 
@@ -98,11 +99,7 @@ def _parameter(source: Columns, option: str, names: tuple[str, ...], given: str 
             return some
     if given is None:
         return None
-    families = "" if source.noun != "column" else f" and no columns {given}_0, {given}_1, ..."
-    raise FileError(
-        f"there is no {source.noun} {given!r}{families}, as {source.spelled(option)} says; {source.inventory()}"
-        f"{source.meant(given)}"
-    )
+    raise no_such_columns(source, given, option)
 
 
 def _array_or_columns(source: Columns, name: str, *, exact_first: bool) -> tuple[str, ...] | None:
@@ -114,7 +111,7 @@ def _array_or_columns(source: Columns, name: str, *, exact_first: bool) -> tuple
 
 
 def target_names(source: Columns, labels: str | None, vectors: bool) -> tuple[str, ...]:
-    """The targets: a name, or columns y_0, y_1, ..., which go first if predictions are columns of vectors."""
+    """Return the names of the targets; columns y_0, y_1, ... go first if predictions are columns of vectors."""
     for name in LABEL_NAMES if labels is None else (labels,):
         some = _array_or_columns(source, name, exact_first=labels is not None or not vectors)
         if some is not None:

@@ -63,7 +63,7 @@ class Source(ABC):
 
     @abstractmethod
     def chunks(self, rows: int, start: int = 0) -> Iterator[tuple[Any, Any]]:
-        """Labels or targets, and predictions, from `start` on, `rows` at a time, fewer in the last chunk.
+        """Yield labels or targets, and predictions, from `start` on, `rows` at a time, fewer in the last chunk.
 
         Nothing is read ahead: a chunk is read when it is asked for, and only this one is held.
 
@@ -92,64 +92,34 @@ class Source(ABC):
 
     @abstractmethod
     def read(self, start: int, stop: int) -> tuple[Any, Any]:
-        """Labels and predictions of the samples `start` to `stop` - 1.
+        """Return labels and predictions of the samples `start` to `stop` - 1, ``0 <= start < stop``.
 
-        Parameters
-        ----------
-        start, stop : int
-            ``0 <= start < stop``.
-
-        Returns
-        -------
-        y_true : array, shape (stop - start,) or (stop - start, d)
-            As `chunks` has them.
-        y_pred : array, shape (stop - start, m) or (stop - start,), or Distribution
-            The same; functions of kcalib that read all samples at once take both.
-
-        Raises
-        ------
-        ValueError
-            As `chunks`, and if there are fewer than `stop` samples.
+        As `chunks` yields them; a ValueError as there, and if there are fewer than `stop` samples.
         """
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """A text that is the same for the same samples, and another after a file was changed; cheap.
+        """Return a text that differs after a file was changed, without reading everything.
 
-        It is made of what can be looked at without reading everything: sizes, times of the last change, headers, the
-        beginnings and the ends of files, some rows of arrays.
+        It comes from sizes, times of the last change, headers, beginnings and ends of files, and some rows of arrays.
         """
 
     @abstractmethod
     def describe(self) -> str:
-        """What is read, in words."""
+        """Return what is read, in words."""
 
     @abstractmethod
     def summed(self, **options: Any) -> Summed:
-        """Sums over all samples, in pieces.
-
-        Parameters
-        ----------
-        **options
-            Those of `kcalib.streaming.CalibrationState`, or of `kcalib.streaming.ForecastState`.
-        """
+        """Return sums over all samples, chunk by chunk; options are those of the state."""
 
     @abstractmethod
     def summed_together(self, models: Mapping[str, Source], **options: Any) -> SummedTogether:
-        """The same of several models with the same labels.
-
-        Parameters
-        ----------
-        models : mapping of str to Source
-            By name; this source is one of them.
-        **options
-            Those of `kcalib.streaming.ComparisonState`.
-        """
+        """Return the same for several models by name, of which this is one, with the same labels."""
 
 
 @singledispatch
 def rows_of(pred: Any, rows: slice) -> Any:
-    """Some rows of predictions that a source has given."""
+    """Return some rows of predictions that a source has given."""
     return pred[rows]
 
 
@@ -160,7 +130,7 @@ def _(pred: Distribution, rows: slice) -> Distribution:
 
 @rows_of.register
 def _(pred: Classification, rows: slice) -> Classification:
-    """Of predictions that are checked, which are without weights."""
+    """Return rows of checked predictions, which have no weights."""
     return replace(pred, labels=pred.labels[rows], given=pred.probabilities[rows, :])
 
 
@@ -176,7 +146,7 @@ def is_source(y_true: Any, y_pred: Any, name: str = "y_pred") -> TypeGuard[Sourc
 
 
 def check_left_to_source(classes: Any, from_logits: Any) -> None:
-    """What a source knows is not said again."""
+    """Refuse options that a source has."""
     for name, value in {"classes": classes, "from_logits": from_logits or None}.items():
         if value is not None:
             raise OptionError(name, f"is {value!r}, but a source has its own; pass it to kcalib.streaming.source")
@@ -199,5 +169,5 @@ def check_not_for_sums(**options: Any) -> None:
 
 
 def state_options(**options: Any) -> dict[str, Any]:
-    """Those that are given."""
+    """Return the options that are given."""
     return {name: value for name, value in options.items() if value is not None}

@@ -5,10 +5,8 @@ Shared by the kernel on predictions (`prediction_points`) and that on targets (`
 
 from __future__ import annotations
 
-from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._packing.finite_rank import FiniteRankFeatures
-from kcalib._pairs.problem import Mixtures, Term
 from kcalib.distributions import Components, Distribution
 from kcalib.target_kernels import Draws
 
@@ -22,17 +20,11 @@ Groups = tuple[tuple[float, float], ...]
 
 
 def drawn_atoms(prediction: Distribution, size: int, seed: int) -> Components:
-    """The predictions replaced by draws from them."""
+    """Return the predictions replaced by draws from them."""
     draws = prediction.quasi_sample(size, seed=seed)
     xp = arrays.namespace(draws)
     atoms = xp.reshape(xp.astype(draws, xp.float64), (prediction.n, size, prediction.n_dims))
     return Components("atoms", xp.full_like(atoms[:, :, 0], 1 / size), atoms, None)
-
-
-def mixtures_of(components: Components, terms: tuple[Term, ...], groups: Groups) -> Mixtures:
-    d, count = int(components.locations.shape[2]), int(components.weights.shape[1])
-    kernel = terms if _native.FAMILIES[components.family].of_kernel else ()
-    return Mixtures(components.family, d, count, len(groups), kernel)
 
 
 def is_exact(found: FiniteRankFeatures) -> bool:

@@ -28,7 +28,7 @@ def law_of(prediction: Distribution) -> str | None:
 
 
 def centred(prediction: Distribution, means: Array, frequencies: Array) -> Complex:
-    """E exp(i <v, Z - m>) - 1 of predictions that `law_of` knows, shape (n, F).
+    """Return E exp(i <v, Z - m>) - 1 of predictions that `law_of` knows, shape (n, F).
 
     Parameters
     ----------
@@ -53,23 +53,23 @@ def centred(prediction: Distribution, means: Array, frequencies: Array) -> Compl
 
 
 def centred_mixtures(components: Components, means: Array, frequencies: Array) -> Complex:
-    """The same of mixtures: sum_k w_k (D_k exp(i <v, m_k - m>) - 1), with D_k the centred functions of components."""
+    """Return the same of mixtures, sum_k w_k (D_k exp(i <v, m_k - m>) - 1), D_k centred functions of components."""
     xp, v = arrays.namespace(means), arrays.namespace(means).matrix_transpose(frequencies)
 
-    def beside(array: Array) -> Array:
+    def as_float64(array: Array) -> Array:
         return xp.astype(arrays.asarray_like(array, means), xp.float64, copy=False)
 
-    weights, locations = beside(components.weights), beside(components.locations)
+    weights, locations = as_float64(components.weights), as_float64(components.locations)
     real, imaginary = shifts(locations - means[:, None, :], v)  # (n, K, F)
     if components.scales is not None:
-        less = _damping(components.family, beside(components.scales), v)  # D - 1
+        less = _damping(components.family, as_float64(components.scales), v)  # D - 1
         real, imaginary = real + less * (1 + real), imaginary + less * imaginary
     w = weights[:, None, :]
     return xp.matmul(w, real)[:, 0, :], xp.matmul(w, imaginary)[:, 0, :]
 
 
 def shifts(differences: Array, transposed: Array) -> Complex:
-    """exp(i <v, x>) - 1 of differences x, shape (..., d), for frequencies as columns, shape (d, F).
+    """Return exp(i <v, x>) - 1 of differences x, shape (..., d), for frequencies as columns, shape (d, F).
 
     By the tangent t of half the angle, exp(i a) = (1 + i t)^2 / (1 + t^2): to relative accuracy where a is small.
     """
@@ -93,7 +93,7 @@ def _damping(family: str, scales: Array, v: Array) -> Array:
 
 
 def _of_counts(mean: Array, dispersion: Array | None, v: Array) -> Complex:
-    """Of Poisson laws, exp(mean (e^(iv) - 1 - iv)) - 1, and of negative binomial ones."""
+    """Return that of Poisson laws, exp(mean (e^(iv) - 1 - iv)) - 1, or of negative binomial ones."""
     xp = arrays.namespace(mean)
     half = xp.sin(0.5 * v)
     loss, sine = 2 * half * half, xp.sin(v)  # 1 - cos v
@@ -108,7 +108,7 @@ def _of_counts(mean: Array, dispersion: Array | None, v: Array) -> Complex:
 
 
 def _expm1(real: Array, angle: Array) -> Complex:
-    """exp(real + i angle) - 1."""
+    """Return exp(real + i angle) - 1."""
     xp = arrays.namespace(real)
     half = xp.sin(0.5 * angle)
     less, drop = -2 * half * half, xp.expm1(real)  # cos(angle) - 1, exp(real) - 1

@@ -71,15 +71,15 @@ class FeatureProblem(ABC):
 
     @abstractmethod
     def drawn_totals(self, n_draws: int, seed: int, first: int = 0) -> np.ndarray:
-        """sum_{i != j} H_ij of targets drawn from the predictions, those of `data.draw(seed, first + b)`."""
+        """Return sum_{i != j} H_ij of the targets of `data.draw(seed, first + b)` for each draw b."""
 
     def redrawn(self, n_groups: int) -> Iterator[FeatureProblem]:
-        """The problem with other draws in place of predictions that draws stand for; of others there is none."""
+        """Yield the problem with other draws in place of predictions that draws stand for; of others none."""
         yield from ()
 
     @abstractmethod
     def null_lengths(self, rows: np.ndarray) -> np.ndarray:
-        """E |a_i|^2 of targets drawn from the predictions of these rows, without weights, shape (rows,)."""
+        """Return E |a_i|^2 of targets drawn from the predictions of these rows, without weights, shape (rows,)."""
 
     @abstractmethod
     def null_products(self, rows: np.ndarray) -> np.ndarray:
@@ -90,7 +90,7 @@ class FeatureProblem(ABC):
         """E |a_i|^2 and E |a_i|^4 of all targets drawn from the predictions, without weights, shape (n,) each."""
 
     def described(self) -> dict[str, Any]:
-        """What every result says about how it was computed."""
+        """Return the fields of results that say how they were computed."""
         where = "in host memory" if arrays.is_host(self.points) else f"on {arrays.describe_device(self.points)}"
         return {
             **self.data.describe(),
@@ -104,16 +104,16 @@ class FeatureProblem(ABC):
 
 @dataclass(frozen=True)
 class MapOptions:
-    """What decides a map of features, beside the kernel and the sizes."""
+    """Options of a map of features of a kernel."""
 
     n_columns: int | None = None  # None: `default_columns(n)`; or as `check_columns` returns it
     seed: int = SEED
     threads: int | None = None
-    beside: FeatureProblem | None = None  # that of another model with the same kernel, for the same map
+    reference: FeatureProblem | None = None  # of another model with the same kernel, for the same map
 
 
 def check_columns(n_columns: Any) -> int | None:
-    """Columns of a map: a multiple of twice the number of groups; None for the default."""
+    """Check the columns of a map: a multiple of twice the number of groups; None for the default."""
     if n_columns is None:
         return None
     step = 2 * N_GROUPS
@@ -134,14 +134,14 @@ def feature_problem(
     seed: int = SEED,
     threads: int | None = None,
 ) -> FeatureProblem:
-    """Checked data with a map of their kernel."""
+    """Return checked data with a map of their kernel."""
     packed = pack(data, kernel, target_kernel, threads=threads)
     return features_of(data, packed, MapOptions(n_columns, seed, threads))
 
 
 @singledispatch
 def features_of(data: Data, packed: Packed, options: MapOptions) -> FeatureProblem:
-    """The same of data that are packed. The map depends on seed, kernel and sizes alone.
+    """Return the same of packed data; the map depends on seed, kernel and sizes alone.
 
     Raises
     ------
@@ -152,13 +152,13 @@ def features_of(data: Data, packed: Packed, options: MapOptions) -> FeatureProbl
 
 
 def drawn_map(terms: Sequence[Term], points: Array, n_columns: int | None, seed: int) -> FeatureMap:
-    """A map of a kernel in normal form, on points of which distances are vectors'."""
+    """Return a map of a kernel in normal form, on points of which distances are vectors'."""
     seed = check_integer("seed", seed, 0, LARGEST_SEED)
     return feature_map(terms, points, n_columns or default_columns(int(points.shape[0])), seed)
 
 
 def class_map(terms: Sequence[Term], n_classes: int, n_columns: int, seed: int) -> FeatureMap:
-    """A map of a kernel in normal form on probabilities of the classes: the same for all predictions.
+    """Return a map of a kernel in normal form on probabilities of the classes: the same for all predictions.
 
     A corner of the simplex stands for these; roundings of a row's sum, which it may have, are of no account.
     """
@@ -168,11 +168,11 @@ def class_map(terms: Sequence[Term], n_classes: int, n_columns: int, seed: int) 
 @features_of.register
 def _(data: Classification, packed: Packed, options: MapOptions) -> FeatureProblem:
     arrays.check_no_threads(packed.problem.left.points, options.threads)
-    if options.beside is None:
+    if options.reference is None:
         n_columns = options.n_columns or default_columns(data.n)
         found = class_map(packed.problem.kernel, data.m, n_columns, options.seed)
     else:
-        found = options.beside.map
+        found = options.reference.map
     return LabelFeatures(data, packed, found, options.seed, options.threads)
 
 
@@ -222,7 +222,7 @@ class LabelFeatures(FeatureProblem):
 
 
 def products_of(law: FiniteLaw, threads: int | None = None) -> np.ndarray:
-    """tr(M V_i M V_j) of the pairs i != j, shape (n, n)."""
+    """Return tr(M V_i M V_j) of the pairs i != j, shape (n, n)."""
 
     def own_products(target_features: np.ndarray) -> np.ndarray:
         return linalg.matmul(target_features, target_features.T)

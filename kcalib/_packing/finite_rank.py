@@ -72,7 +72,7 @@ class FiniteRankMap:
         return (self.rank + ROUNDINGS) * EPSILON * self.largest
 
     def features(self, points: Array) -> tuple[Array, Array]:
-        """phi, shape (n, R), and the residual's diagonal, shape (n,), of all points at once."""
+        """Return phi, shape (n, R), and the residual's diagonal, shape (n,), of all points at once."""
         xp, own = arrays.namespace(points), _diagonal(self.kernel, points)
         if not self.rank:
             return xp.empty((len(points), 0)), own
@@ -172,7 +172,7 @@ def finite_rank_features(
     max_memory: int | None = None,
     only_exact: bool = False,
 ) -> FiniteRankFeatures | None:
-    """Features and mean embeddings of finite rank.
+    """Return features and mean embeddings of finite rank.
 
     Parameters
     ----------
@@ -242,7 +242,7 @@ def finite_rank_features(
 
 
 def count_features(y: Array, probabilities: Array, kernel: Sequence[Term], **options: Any) -> FiniteRankFeatures | None:
-    """`finite_rank_features` of counts 0, 1, ..., N with probabilities of shape (n, N + 1); `y` may exceed N.
+    """Return features of counts 0, 1, ..., N with probabilities of shape (n, N + 1); `y` may exceed N.
 
     Mass beyond N is left out, as if the prediction had a smaller total: what that is, the caller knows.
     """
@@ -286,7 +286,7 @@ def feature_map(
 def _refined(
     found: FiniteRankMap, points: Array, residual: Array, tolerance: float, max_rank: int
 ) -> tuple[FiniteRankMap, Array]:
-    """More pivots, until no residual is above `tolerance`; these are upper bounds, and fall as pivots are found."""
+    """Add pivots until no residual, of which each pivot lowers the bounds, is above `tolerance`."""
     xp, residual, level = arrays.namespace(points), residual.copy(), float(residual.max())
     while level > (least := max(tolerance, found.rounding)) and found.rank < max_rank:
         level = max(ROUND * level, least)
@@ -303,7 +303,7 @@ def _refined(
 
 
 def _extended(found: FiniteRankMap, block: Array, level: float, max_rank: int) -> tuple[FiniteRankMap, Array]:
-    """Pivots of a block until none of its residuals is above `level`, and the residuals."""
+    """Add pivots of a block until none of its residuals is above `level`; return the residuals, too."""
     xp, (phi, residual) = arrays.namespace(block), found.features(block)
     rank, rows = found.rank, list[int]()
     room = xp.empty((max(16, 2 * rank), len(block))).T  # column by column
@@ -330,7 +330,7 @@ def _extended(found: FiniteRankMap, block: Array, level: float, max_rank: int) -
 
 
 def _ordered(found: FiniteRankMap, tolerance: float) -> FiniteRankMap:
-    """The same span by pivots in descending order, and L anew: the best order for rounding."""
+    """Return the same span by pivots in descending order, which rounds least."""
     square = arrays.to_host(_matrix(found.kernel, found.pivots, found.pivots))
     root, places, rank, _ = scipy.linalg.lapack.dpstrf(square, tol=max(tolerance, found.rounding) / 4, lower=1)
     chosen = arrays.like(places[:rank] - 1, found.pivots)
@@ -338,12 +338,12 @@ def _ordered(found: FiniteRankMap, tolerance: float) -> FiniteRankMap:
 
 
 def _computed(array: Array) -> Array:
-    """CuPy arrays as they are, others on the host."""
+    """Return CuPy arrays as they are, others on the host."""
     return array if arrays.is_cuda(array) else arrays.to_host(array)
 
 
 def _solved(root: Array, right: Array) -> Array:
-    """root^-1 right; `right` is overwritten where it can be."""
+    """Return root^-1 right; `right` may be overwritten."""
     if arrays.is_host(root):
         return scipy.linalg.solve_triangular(root, right, lower=True, overwrite_b=True, check_finite=False)
     from kcalib._backend import linalg

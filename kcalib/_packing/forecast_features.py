@@ -7,7 +7,7 @@ product of the kernels, and its standard error comes from groups of both. Regist
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -69,7 +69,7 @@ class ForecastFeatures(FeatureProblem):
         return self.target.groups
 
     def drawn_totals(self, n_draws: int, seed: int, first: int = 0) -> np.ndarray:
-        """Tiles of samples are outermost: a tile's features and expectations serve all draws of a batch."""
+        """Sum tile after tile: a tile's features and expectations serve all draws of a batch."""
         sums = 8 * self.target.n_columns * self.map.n_columns
         at_once = max(1, min(DRAWS_BYTES // (8 * self.n * self.data.n_dims), DRAWS_BYTES // sums))
         totals = []
@@ -86,33 +86,15 @@ class ForecastFeatures(FeatureProblem):
         law = self._law(rows)
         if law is not None:
             return arrays.to_host(expected_lengths(law)[0])
-        some = self._taken(rows)
-        found = some.null_lengths()
-        if found is None:
-            found = np.mean(
-                [
-                    np.sum(target_features * target_features, axis=1)
-                    for target_features in self._draw_target_features(rows, some)
-                ],
-                axis=0,
-            )
-        return found
+        found = self._taken(rows).null_lengths()
+        return self._mean_over_draws(rows, _square_lengths) if found is None else found
 
     def null_products(self, rows: np.ndarray) -> np.ndarray:
         law = self._law(rows)
         if law is not None:
             return products_of(law)
-        some = self._taken(rows)
-        found = some.null_products()
-        if found is None:
-            found = np.mean(
-                [
-                    linalg.matmul(target_features, target_features.T) ** 2
-                    for target_features in self._draw_target_features(rows, some)
-                ],
-                axis=0,
-            )
-        return found
+        found = self._taken(rows).null_products()
+        return self._mean_over_draws(rows, lambda a: linalg.matmul(a, a.T) ** 2) if found is None else found
 
     def null_powers(self) -> tuple[np.ndarray, np.ndarray]:
         rows = np.arange(self.n)
@@ -120,15 +102,14 @@ class ForecastFeatures(FeatureProblem):
         if law is not None:
             squares, fourths = (arrays.to_host(part) for part in expected_lengths(law))
             return squares, fourths
-        drawn = [
-            np.sum(target_features * target_features, axis=1)
-            for target_features in self._draw_target_features(rows, self._taken(rows))
-        ]
-        return self.null_lengths(rows), np.mean(np.square(drawn), axis=0)
+        return self.null_lengths(rows), self._mean_over_draws(rows, lambda a: _square_lengths(a) ** 2)
+
+    def _mean_over_draws(self, rows: np.ndarray, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        return np.asarray(np.mean([function(drawn) for drawn in self._draw_target_features(rows)], axis=0))
 
     def draw_target_features(self, rows: np.ndarray) -> np.ndarray:
-        """Of a set of targets drawn from the predictions of these rows, shape (rows, columns)."""
-        return next(self._draw_target_features(rows, self._taken(rows)))
+        """Return features of targets drawn from the predictions of these rows, shape (rows, columns)."""
+        return next(self._draw_target_features(rows))
 
     def described(self) -> dict[str, Any]:
         found = super().described() | {"target_factor": self.target.route}
@@ -140,11 +121,11 @@ class ForecastFeatures(FeatureProblem):
         return slices(self.n, self.target.n_columns)
 
     def _law(self, rows: np.ndarray) -> FiniteLaw | None:
-        """Of counts whose target features are exact."""
+        """Return the law of counts whose target features are exact."""
         return self.finite_law(rows) if isinstance(self.target, ExactTargetFeatures) else None
 
     def finite_law(self, rows: np.ndarray) -> FiniteLaw | None:
-        """Of counts that are not too large."""
+        """Return the law of counts that are not too large."""
         law = finite_law(self.data.take(arrays.like(rows, self.data.y)), self.packed)
         if law is None or not isinstance(self.target, RandomTargetFeatures):
             return law
@@ -154,14 +135,14 @@ class ForecastFeatures(FeatureProblem):
     def _taken(self, rows: np.ndarray) -> TargetFeatures:
         return self.target.take(arrays.like(rows, self.data.y))
 
-    def _draw_target_features(self, rows: np.ndarray, some: TargetFeatures) -> Iterator[np.ndarray]:
-        """Of targets drawn from these predictions."""
-        part, tile = self.data.take(arrays.like(rows, self.data.y)), some.tile(slice(0, len(rows)))
+    def _draw_target_features(self, rows: np.ndarray) -> Iterator[np.ndarray]:
+        """Yield features of targets drawn from these predictions."""
+        part, tile = self.data.take(arrays.like(rows, self.data.y)), self._taken(rows).tile(slice(0, len(rows)))
         for replicate in range(NULL_DRAWS):
             yield arrays.to_host(tile.target_features(part.draw(NULL_SEED, replicate).y))
 
     def _totals(self, draws: Sequence[Array]) -> np.ndarray:
-        """sum_{i != j} H_ij of targets of shape (n, d) for each draw."""
+        """Return sum_{i != j} H_ij of targets of shape (n, d) for each draw."""
         points, found = self.points, self.map
         xp, r, count = arrays.namespace(points), self.target.n_columns, len(draws)
         sums: Any = 0.0
@@ -186,20 +167,24 @@ class ForecastFeatures(FeatureProblem):
 
 @features_of.register
 def _(data: Forecasts, packed: Packed, options: MapOptions) -> FeatureProblem:
-    """With MMD distances the map is not that of another model: embeddings have coordinates of their own."""
+    """Return features of distributions; with MMD distances each model has a map, as embeddings have own coordinates."""
     assert isinstance(packed.target, TargetFactor)
     points = vectors(data.prediction, packed.kernel, packed.problem)
     arrays.check_no_threads(points.values, options.threads)
-    if options.beside is None or any(isinstance(one.metric, MMD) for one in packed.kernel.factors()):
+    if options.reference is None or any(isinstance(one.metric, MMD) for one in packed.kernel.factors()):
         found = drawn_map(points.terms, points.values, options.n_columns, options.seed)
     else:
-        found = options.beside.map
+        found = options.reference.map
     target = make_target_features(data, packed.target, found.n_columns, options.seed)
     return ForecastFeatures(data, packed, found, options.seed, options.threads, points, target)
 
 
+def _square_lengths(vectors: np.ndarray) -> np.ndarray:
+    return np.asarray(np.sum(vectors * vectors, axis=1))
+
+
 def _square_sizes(found: FeatureMap, points: Array) -> Array:
-    """|phi(x)|^2 of the rows."""
+    """Return |phi(x)|^2 of the rows."""
     xp = arrays.namespace(points)
     if not len(found.projections):
         return xp.full_like(xp.astype(points[:, 0], xp.float64), float(np.sum(found.amplitudes**2)))

@@ -60,8 +60,8 @@ def _pack_alike(
     for one, points in zip(models, found.points, strict=True):
         target = dataclasses.replace(target_factor(one, found.target_kernel), medians=of_targets)
         side, terms = target.side(one, points.values, threads), points.terms(found.kernel)
-        said, definite = str(found.kernel), points.is_definite(found.kernel)
-        problem = PairProblem(side, None, terms, target.mixtures, points.predicted, points.table, said)
+        definite, shown = points.is_definite(found.kernel), str(found.kernel)
+        problem = PairProblem(side, None, terms, target.mixtures, points.predicted, points.table, shown)
         packed.append(Packed(problem, found.kernel, medians, target, definite, points.route))
     return Alike(tuple(packed), found.medians, found.target_medians)
 
@@ -82,7 +82,7 @@ def _pack_locations(
     points = found.points[0].reaching(locations.prediction)
     target = dataclasses.replace(target_factor(data, found.target_kernel), medians=of_targets)
     right = target.side(data, points.values, threads)
-    left = side_of(data, points.beside(locations.prediction), target.observed(locations.y))
+    left = side_of(data, points.points_of(locations.prediction), target.observed(locations.y))
     table = points.table_between(locations.prediction)
     problem = PairProblem(
         left, right, points.terms(found.kernel), target.mixtures, points.predicted, table, str(found.kernel)
@@ -91,7 +91,7 @@ def _pack_locations(
 
 
 def prediction_kernel_problem(prediction: Distribution, kernel: Kernel | None, threads: int | None) -> PairProblem:
-    """K_ij = k(P_i, P_j), without targets: all features are 1."""
+    """Return K_ij = k(P_i, P_j), without targets: all features are 1."""
     expected = prediction.expected_value()
     data = Forecasts(expected, prediction, None)
     resolved = resolve([data], kernel, Gaussian(bandwidth=1.0), threads, elsewhere=False)
@@ -112,7 +112,7 @@ def resolve(
     *,
     elsewhere: bool,
 ) -> Resolved:
-    """Both kernels; a bandwidth that is not given is the median over the models of a median distance.
+    """Return both kernels; a bandwidth that is not given is the median over the models of a median distance.
 
     With `elsewhere` the kernel on predictions will see others, too, so that identical ones are an error.
     That on targets is a function of the predictions alone, so that tests that draw targets from them are exact.
@@ -151,7 +151,7 @@ def resolve(
 
 @contextmanager
 def no_scale_of(what: str) -> Iterator[None]:
-    """Errors of the median heuristic say what has no length scale."""
+    """Name in errors of the median heuristic what has no length scale."""
     try:
         yield
     except NoLengthScaleError as error:
@@ -159,7 +159,7 @@ def no_scale_of(what: str) -> Iterator[None]:
 
 
 def chosen(models: Sequence[Forecasts], kernel: Kernel | None, target_kernel: TargetKernel) -> tuple[Kernel, Any]:
-    """Both kernels as they are given, checked, or the defaults; bandwidths may be open."""
+    """Check both kernels, or return the defaults; bandwidths may be open."""
     target = _checked_target(models, target_kernel)
     kernel = _default_kernel(models) if kernel is None else kernel
     if not isinstance(kernel, Kernel):
@@ -197,18 +197,18 @@ def _default_kernel(models: Sequence[Forecasts]) -> Kernel:
 
 
 def _first(model: Forecasts) -> Distribution:
-    """One of the predictions, which says what all can."""
+    """Return one of the predictions, which says what all can."""
     return model.prediction.take(arrays.like(np.arange(min(1, model.n)), model.reference))
 
 
 def default_target_kernel(models: Sequence[Forecasts]) -> Kernel:
-    """Gaussian; for Laplace distributions, which have closed forms with it, exponential."""
+    """Return a Gaussian kernel, or for Laplace distributions an exponential one, which has closed forms."""
     components = [model.prediction.components() for model in models]
     return Exponential() if all(c is not None and c.family == "laplace" for c in components) else Gaussian()
 
 
 def _checked_target(models: Sequence[Forecasts], target_kernel: TargetKernel) -> Any:
-    """The kernel on targets as the user wrote it, or the default."""
+    """Return the kernel on targets as the user wrote it, or the default."""
     if isinstance(target_kernel, Draws):
         return dataclasses.replace(target_kernel, kernel=_checked_target(models, target_kernel.kernel))
     if target_kernel is None:
@@ -244,7 +244,7 @@ def _checked_target(models: Sequence[Forecasts], target_kernel: TargetKernel) ->
 
 
 def open_metrics(target: Any) -> tuple[str, ...]:
-    """The metrics of a kernel on targets whose bandwidth is not given."""
+    """Return the metrics of a kernel on targets whose bandwidth is not given."""
     if isinstance(target, Draws):
         return open_metrics(target.kernel)
     return () if isinstance(target, MahalanobisGaussian) else target.open_metrics()

@@ -15,7 +15,7 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.threads import threads_for
 from kcalib._backend.warnings import IndefiniteKernelWarning, warn
 from kcalib._input.labels import Classification
-from kcalib._packing.packed import Alike, Packed, Target, medians_of, pack_alike, pack_locations
+from kcalib._packing.packed import Alike, Packed, Target, check_coefficients, medians_of, pack_alike, pack_locations
 from kcalib._pairs.backends.array_api import ArrayApiBackend
 from kcalib._pairs.problem import PairProblem, Side, Term
 from kcalib._pairs.reductions import DenseRectangle, sweep_one
@@ -43,7 +43,7 @@ class TargetMatrix(Target):
     def take(self, rows: Array) -> TargetMatrix:
         return self
 
-    def beside(self, data: Classification) -> TargetMatrix:
+    def of_predictions(self, data: Classification) -> TargetMatrix:
         return self
 
     def side(self, data: Classification, points: Array, threads: int | None) -> Side:
@@ -72,7 +72,9 @@ def _pack_alike(
     target, terms = DELTA if root is None else TargetMatrix(root), _terms(resolved)
     definite = _is_definite(facts, m)
     own = () if others else _first(medians)
-    problems = [PairProblem(sample_side(one, target.root, threads), None, terms, said=resolved) for one in models]
+    problems = [
+        PairProblem(sample_side(one, target.root, threads), None, terms, kernel_repr=resolved) for one in models
+    ]
     return Alike(tuple([Packed(problem, resolved, own, target, definite) for problem in problems]), medians)
 
 
@@ -88,24 +90,24 @@ def _pack_locations(
     resolved, medians = resolve([data.probabilities], check_kernel(kernel, data.m), threads, elsewhere=True)
     target = TargetMatrix(target_root(target_kernel, data))
     left, right = _location_side(locations, target.root), sample_side(data, target.root, threads)
-    problem = PairProblem(left, right, _terms(resolved), said=resolved)
+    problem = PairProblem(left, right, _terms(resolved), kernel_repr=resolved)
     return Packed(problem, resolved, _first(medians), target, _is_definite(_facts(resolved), data.m))
 
 
 def pack_points(
     points: Array, kernel: Kernel | None, dtype: str, *, threads: int | None = None, elsewhere: bool = False
 ) -> Packed:
-    """K_ij = k(x_i, x_j) of checked points, shape (n, m): all features are 1."""
+    """Return K_ij = k(x_i, x_j) of checked points, shape (n, m): all features are 1."""
     m = int(points.shape[1])
     resolved, medians = resolve([points], check_kernel(kernel, m), threads, elsewhere=elsewhere)
     xp = arrays.namespace(points)
     points = xp.astype(points, getattr(xp, dtype), copy=False)
-    problem = PairProblem(Side(points, xp.ones_like(points[:, :1])), None, _terms(resolved), said=resolved)
+    problem = PairProblem(Side(points, xp.ones_like(points[:, :1])), None, _terms(resolved), kernel_repr=resolved)
     return Packed(problem, resolved, _first(medians), TargetMatrix(), _is_definite(_facts(resolved), m))
 
 
 def target_root(target_kernel: TargetKernel, data: Classification) -> np.ndarray | None:
-    """R of the matrix R R^T over the classes, shape (m, rank); None for the Kronecker delta."""
+    """Return R of the matrix R R^T over the classes, shape (m, rank); None for the Kronecker delta."""
     if target_kernel is None:
         return None
     if not isinstance(target_kernel, Kernel):
@@ -155,7 +157,7 @@ def _first(medians: dict[str, list[MedianDistance]]) -> tuple[MedianDistance, ..
 
 
 def sample_side(data: Classification, root: np.ndarray | None, threads: int | None) -> Side:
-    """Predictions, and the residuals times `root` and the samples' weights."""
+    """Return predictions, and the residuals times `root` and the samples' weights."""
     dtype = getattr(data.xp, data.dtype)
     if root is None and data.sample_weight is None:
         return _residual_side(data, dtype, threads)
@@ -190,7 +192,7 @@ def _residual_side(data: Classification, dtype: Any, threads: int | None) -> Sid
 
 
 def check_kernel(kernel: Any, m: int) -> Kernel:
-    """The kernel to use (default: exponential with the median heuristic)."""
+    """Return the kernel to use (default: exponential with the median heuristic)."""
     if kernel is None:
         return DEFAULT
     if not isinstance(kernel, Kernel):
@@ -231,7 +233,7 @@ class _Facts(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def _facts(kernel: Kernel) -> _Facts:
-    """Kept, as the same kernel comes many times, and few samples take less time than the questions."""
+    """Return the facts of a kernel, cached: for few samples finding them takes most of the time."""
     factors = kernel.factors()
     misfits = tuple(factor for factor in factors if factor.metric not in VECTOR_METRICS)
     indefinite = tuple(factor for factor in factors if not factor.is_positive_definite())
@@ -240,21 +242,14 @@ def _facts(kernel: Kernel) -> _Facts:
 
 @functools.lru_cache(maxsize=64)
 def _terms(kernel: Kernel) -> tuple[Term, ...]:
-    """The kernel's normal form; its coefficients must fit float32."""
-    terms = kernel.terms()
-    for term in terms:
-        if not 1e-30 <= term.coefficient <= 1e30:
-            raise ValueError(
-                f"`kernel` has a term scaled by {term.coefficient:.3g}, expected scales between 1e-30 and 1e30 after "
-                "multiplying out; rescale the kernel"
-            )
-    return terms
+    """Return the kernel's normal form."""
+    return check_coefficients(kernel.terms())
 
 
 def points_and_residuals(
     data: Classification, dtype: str | None = None, *, threads: int | None = None
 ) -> tuple[Array, Array]:
-    """p and one-hot(y) - p, shape (n, m), in `dtype` or that of p.
+    """Return p and one-hot(y) - p, shape (n, m), in `dtype` or that of p.
 
     The residuals are rounded last: 1 - p would lose the digits of a small one in float32.
     """

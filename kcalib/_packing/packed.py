@@ -16,29 +16,42 @@ import numpy as np
 
 from kcalib._backend.arrays import Array
 from kcalib._input.data import Data
-from kcalib._pairs.problem import Mixtures, PairProblem, Side
+from kcalib._pairs.problem import Mixtures, PairProblem, Side, Term
 from kcalib.bandwidth import MedianDistance, NoLengthScaleError
 from kcalib.kernels import LARGEST, SMALLEST, Kernel
 from kcalib.target_kernels import TargetKernel
 
 Medians = Mapping[str, Sequence[MedianDistance]]  # by metric, of the models that have one; of all where none has
-ANY_BANDWIDTH = "any: the distances of all predictions are 0, so the value does not depend on it"
 
 
 def name_of(median: MedianDistance) -> str:
-    """What it is, in words."""
+    """Return the name of a median in results."""
     if median.of_positive:
         return f"median of the positive {median.metric} distances"
     return f"median {median.metric} distance"
+
+
+def describe_any_bandwidth() -> str:
+    """Return the source of a bandwidth, for results, where all predictions are the same."""
+    return "any: the distances of all predictions are 0, so the value does not depend on it"
+
+
+def check_coefficients(terms: tuple[Term, ...]) -> tuple[Term, ...]:
+    """Return the terms of a kernel on predictions, whose coefficients must fit float32."""
+    for term in terms:
+        if not 1e-30 <= term.coefficient <= 1e30:
+            raise ValueError(
+                f"`kernel` has a term scaled by {term.coefficient:.3g}, expected scales between 1e-30 and 1e30 after "
+                "multiplying out; rescale the kernel"
+            )
+    return terms
 
 
 class Target(ABC):
     """What the features of a problem are: the kernel on targets, and the way to its expectations."""
 
     root: np.ndarray | None  # linear map R of targets (of labels: of one-hot rows) before all else; None: the identity
-    mixtures: (
-        Mixtures | None
-    )  # what a row of features says; None: features are vectors, and factors their inner products
+    mixtures: Mixtures | None  # what a row of features says; None: features are vectors
     medians: tuple[MedianDistance, ...]  # where a bandwidth on targets came from the median heuristic
     route: str | None  # how its expectations under predictions were found; None where there is nothing to find
 
@@ -59,18 +72,18 @@ class Target(ABC):
 
     @abstractmethod
     def take(self, rows: Array) -> Self:
-        """The same for some of the predictions."""
+        """Return the same for some of the predictions."""
 
     @abstractmethod
-    def beside(self, data: Any) -> Self:
-        """The same for other predictions."""
+    def of_predictions(self, data: Any) -> Self:
+        """Return the same for other predictions."""
 
     @abstractmethod
     def side(self, data: Any, points: Array, threads: int | None) -> Side:
-        """Samples, whose predictions have these points."""
+        """Return the side of samples whose predictions have these points."""
 
     def redrawn(self, data: Any, n_groups: int) -> Iterator[Self]:
-        """The same from other draws, where expectations come from draws."""
+        """Yield the same from other draws, where expectations come from draws."""
         yield from ()
 
 
@@ -92,11 +105,11 @@ class Packed:
         return found.pop() if len(found) == 1 else None
 
     def described(self) -> dict[str, Any]:
-        """What every result says about the kernels."""
+        """Return the fields of results that say what the kernels are."""
         sources = [
             f"{name_of(m)} of " + ("all samples" if m.exact else f"{m.n_samples} samples drawn with seed {m.seed}")
             if m.value > 0
-            else ANY_BANDWIDTH
+            else describe_any_bandwidth()
             for m in self.medians
         ]
         sources += [
@@ -114,25 +127,25 @@ class Packed:
         }
 
     def taken(self, rows: Array) -> Packed:
-        """The problem of some of the samples, in the order of `rows`."""
+        """Return the problem of some of the samples, in the order of `rows`."""
         return self._with_samples(self.problem.columns.take(rows), self.target.take(rows))
 
     def with_targets(self, data: Data, *, threads: int | None = None) -> Packed:
-        """The problem of data with the same predictions, in the same order, and other targets."""
+        """Return the problem of data with the same predictions, in the same order, and other targets."""
         return self._with_samples(self.target.side(data, self.problem.columns.points, threads), self.target)
 
     def with_features_of(self, data: Data, *, threads: int | None = None) -> Packed:
-        """Points as they are, with the features of other predictions and targets."""
-        points, target = self.problem.columns.points, self.target.beside(data)
+        """Return the problem with the same points and the features of other predictions and targets."""
+        points, target = self.problem.columns.points, self.target.of_predictions(data)
         return self._with_samples(Side(points, target.side(data, points, threads).features), target)
 
     def redrawn(self, data: Data, n_groups: int) -> Iterator[Packed]:
-        """The problem with other draws in place of predictions that draws stand for; of others there is none."""
+        """Yield the problem with other draws in place of predictions that draws stand for; of others none."""
         for target in self.target.redrawn(data, n_groups):
             yield replace(self, target=target).with_targets(data)
 
     def _with_samples(self, side: Side, target: Target) -> Packed:
-        """Samples are the columns: in a problem with test locations they are on the right."""
+        """Return the problem of other samples: the columns, which with test locations are on the right."""
         old, mixtures = self.problem, target.mixtures
         left, right = (side, None) if old.symmetric else (old.left, side)
         return replace(self, problem=replace(old, left=left, right=right, target=mixtures), target=target)
@@ -154,12 +167,12 @@ class Alike:
 def pack_alike(
     first: Data, *others: Data, kernel: Kernel | None, target_kernel: TargetKernel, threads: int | None = None
 ) -> Alike:
-    """H of each model, with the same kernels: a bandwidth that is not given is a median over the models."""
+    """Pack each model with the same kernels; a bandwidth that is not given is a median over the models."""
     raise NotImplementedError(type(first))
 
 
 def pack(data: Data, kernel: Kernel | None, target_kernel: TargetKernel, *, threads: int | None = None) -> Packed:
-    """H of checked data.
+    """Pack checked data.
 
     Of class labels H_ij = k(p_i, p_j) e_i^T M e_j, with residuals e = onehot(y) - p, which are scaled by the samples'
     weights. Of predicted distributions H_ij = k(P_i, P_j) <delta_{y_i} - P_i, delta_{y_j} - P_j>, see `Mixtures`.
@@ -171,7 +184,7 @@ def pack(data: Data, kernel: Kernel | None, target_kernel: TargetKernel, *, thre
 def pack_locations(
     data: Data, locations: Any, kernel: Kernel | None, target_kernel: TargetKernel, *, threads: int | None = None
 ) -> Packed:
-    """Test locations T_j on the left, samples on the right: what of sample i is seen from T_j.
+    """Pack test locations T_j on the left and samples on the right.
 
     Of class labels H_ji = k(p_T, p_i) onehot(y_T)^T M e_i, of predicted distributions
     H_ji = k(P_T, P_i) <delta_{y_T}, delta_{y_i} - P_i>.
@@ -187,7 +200,7 @@ def medians_of(
     *,
     elsewhere: bool,
 ) -> float:
-    """The bandwidth that the models share: the median of their medians, which are kept in `found` under `name`.
+    """Return the bandwidth that the models share: the median of their medians, which are kept in `found` under `name`.
 
     A model of identical predictions has none. If no model has one, a kernel between the predictions of a model is the
     same at every bandwidth, and 1 is taken; an error if the kernel sees points `elsewhere`, too.

@@ -13,7 +13,7 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.warnings import IndefiniteKernelWarning, warn
-from kcalib._packing.atoms import DRAWS, FEWEST_ATOMS, NEARLY_EXACT, TARGET_SEED, drawn_atoms, is_exact, mixtures_of
+from kcalib._packing.atoms import DRAWS, FEWEST_ATOMS, NEARLY_EXACT, TARGET_SEED, drawn_atoms, is_exact
 from kcalib._packing.finite_rank import (
     FEATURES_PER_EVALUATION,
     LARGEST_RANK,
@@ -21,6 +21,7 @@ from kcalib._packing.finite_rank import (
     feature_map,
     finite_rank_features,
 )
+from kcalib._packing.packed import check_coefficients
 from kcalib._pairs import mixtures
 from kcalib._pairs.backends.device_mixtures import uploaded
 from kcalib._pairs.problem import Factor, Metric, Mixtures, PairProblem, Side, Term
@@ -53,7 +54,7 @@ class PredictionPoints:
 
     @classmethod
     def of(cls, prediction: Distribution, kernel: Kernel) -> PredictionPoints:
-        """For a kernel whose MMD metrics have bandwidths."""
+        """Return the points for a kernel whose MMD metrics have bandwidths."""
         space = _space(prediction, kernel)
         _check_definite(prediction, kernel, space)
         if isinstance(space, MMD):
@@ -110,23 +111,14 @@ class PredictionPoints:
         return on_a_line or all(_as_vectors(factor).is_positive_definite() for factor in kernel.factors())
 
     def terms(self, kernel: Kernel) -> tuple[Term, ...]:
-        """The kernel's normal form, with bandwidths as numbers."""
-        metric: Metric | None = "table" if self.table is not None else None if self.predicted is None else "mmd"
-        terms = kernel.mapped(_as_vectors).terms()
-        for term in terms:
-            if not 1e-30 <= term.coefficient <= 1e30:
-                raise ValueError(
-                    f"`kernel` has a term scaled by {term.coefficient:.3g}, expected scales between 1e-30 and 1e30 "
-                    "after multiplying out; rescale the kernel"
-                )
-        if metric is None:
+        """Return the kernel's normal form, with bandwidths as numbers."""
+        terms = check_coefficients(kernel.mapped(_as_vectors).terms())
+        if self.table is None and self.predicted is None:
             return terms
-        return tuple(
-            Term(t.coefficient, tuple(dataclasses.replace(f, metric=metric) for f in t.factors)) for t in terms
-        )
+        return _with_metric(terms, "mmd" if self.table is None else "table")
 
     def median(self, metric: Any, threads: int | None) -> MedianDistance:
-        """The median heuristic."""
+        """Return the median heuristic."""
         if self.predicted is None and self.table is None:
             vectors = metric if isinstance(metric, str) and metric in VECTOR_METRICS else "euclidean"
             return dataclasses.replace(median_of_points(self.values, vectors, threads=threads), metric=str(metric))
@@ -137,7 +129,7 @@ class PredictionPoints:
         return median_of_entries(problem, str(metric))
 
     def reaching(self, other: Distribution) -> PredictionPoints:
-        """The points in the window of counts that holds those of other predictions, too."""
+        """Return the points in the window of counts that holds those of other predictions, too."""
         if self.window is None or not isinstance(other, Counts):
             return self
         assert isinstance(self.prediction, Counts)
@@ -150,8 +142,8 @@ class PredictionPoints:
         values = staircases_of(self.prediction, window)
         return dataclasses.replace(self, values=values, predicted=_staircases(window), window=window)
 
-    def beside(self, other: Distribution) -> Array:
-        """The points of other predictions of the family, for rows against these columns."""
+    def points_of(self, other: Distribution) -> Array:
+        """Return the points of other predictions of the family, for rows of a problem whose columns these are."""
         if self.window is not None and isinstance(other, Counts):
             return arrays.asarray_like(staircases_of(other, self.window), self.values)
         if self.table is not None:
@@ -186,7 +178,7 @@ class PredictionPoints:
         return arrays.asarray_like(values, self.values)
 
     def _within_reach(self, means: Array, errors: Array) -> Array:
-        """Means of features, refused where these leave out what the predictions `self` have no weight near."""
+        """Refuse means of features of predictions that have weight where those of `self` have none."""
         assert self.features is not None
         if float(errors.max()) ** 2 > REACH * self.features.largest:
             raise ValueError(
@@ -196,12 +188,12 @@ class PredictionPoints:
         return arrays.like(means, self.values)
 
     def table_between(self, other: Distribution) -> Array | None:
-        """The table of distances of other predictions, in rows, and these."""
+        """Return the table of distances of other predictions, in rows, and these."""
         return None if self.table is None else _table(other, self.prediction, self.space)
 
 
 def points_in(space: Space, prediction: Distribution) -> Array:
-    """Of predictions that have points in a space of vectors, "parameters" or "wasserstein"."""
+    """Return the points of predictions in a space of vectors, "parameters" or "wasserstein"."""
     values = prediction.parameters() if space == "parameters" else prediction.wasserstein_points()
     assert values is not None
     return values
@@ -217,7 +209,7 @@ class Vectors:
 
 
 def vectors(prediction: Distribution, kernel: Kernel, problem: PairProblem) -> Vectors:
-    """The points of a packed problem as vectors.
+    """Return the points of a packed problem as vectors.
 
     MMD distances are those of mean embeddings, of which the vectors are some features: images in the span of the
     embeddings of some predictions, or of their atoms. So are Wasserstein distances of counts, of quantile functions.
@@ -236,10 +228,7 @@ def vectors(prediction: Distribution, kernel: Kernel, problem: PairProblem) -> V
         )
     if problem.predicted is None:
         return Vectors(points, problem.kernel)
-    terms = tuple(
-        Term(t.coefficient, tuple(dataclasses.replace(f, metric="euclidean") for f in t.factors))
-        for t in problem.kernel
-    )
+    terms = _with_metric(problem.kernel, "euclidean")
     rank = max(FEWEST_VECTORS, min(MOST_VECTORS, VECTOR_ELEMENTS // prediction.n))
     if problem.predicted.family == "atoms":
         (space,) = {factor.metric for factor in kernel.factors()}
@@ -259,6 +248,10 @@ def vectors(prediction: Distribution, kernel: Kernel, problem: PairProblem) -> V
     return Vectors(arrays.like(values, points), terms, 2 * float(errors.max()))
 
 
+def _with_metric(terms: tuple[Term, ...], metric: Metric) -> tuple[Term, ...]:
+    return tuple(Term(t.coefficient, tuple(dataclasses.replace(f, metric=metric) for f in t.factors)) for t in terms)
+
+
 def _other_family(prediction: Distribution, other: Distribution) -> str:
     return (
         f"the predictions of `locations` are of {type(other).__name__} and have no distance to those of `y_pred`, "
@@ -275,7 +268,7 @@ def _as_vectors(kernel: RadialKernel) -> RadialKernel:
 
 
 def _space(prediction: Distribution, kernel: Kernel) -> Space:
-    """The one space that all factors of the kernel have their distances in."""
+    """Return the one space that all factors of the kernel have their distances in."""
     name = type(prediction).__name__
     wanted: dict[Space, str] = {}
     for factor in kernel.factors():
@@ -323,17 +316,16 @@ def _check_definite(prediction: Distribution, kernel: Kernel, space: Space) -> N
     if isinstance(space, MixtureWasserstein):
         if space.order == 2 and isinstance(prediction, Counts):  # the distance of quantile functions in L2
             return
-        for factor in kernel.factors():
-            components = prediction.components()
-            single = components is not None and components.weights.shape[1] == 1
-            reason = (
-                "the Wasserstein distance between normal distributions with full covariances is not the distance of "
-                "a Hilbert space in 2 or more dimensions"
-                if single
-                else "a transport distance between mixtures is not that of a Hilbert space"
-            )
-            warn_indefinite(f"{factor}", reason)
-            return
+        components = prediction.components()
+        single = components is not None and components.weights.shape[1] == 1
+        reason = (
+            "the Wasserstein distance between normal distributions with full covariances is not the distance of a "
+            "Hilbert space in 2 or more dimensions"
+            if single
+            else "a transport distance between mixtures is not that of a Hilbert space"
+        )
+        warn_indefinite(str(next(iter(kernel.factors()))), reason)
+        return
     dimension, distances = math.inf, "MMD distances"
     if space == "wasserstein" and isinstance(prediction, Counts):
         distances = "Wasserstein distances of counts"
@@ -343,7 +335,7 @@ def _check_definite(prediction: Distribution, kernel: Kernel, space: Space) -> N
         distances = f"{dimension} {'coordinates' if space == 'wasserstein' else 'parameters'}"
     for factor in kernel.factors():
         if dimension > 1 and not _as_vectors(factor).is_positive_definite():
-            warn_indefinite(f"{factor}", f"for {distances} {factor.why_indefinite()}")
+            warn_indefinite(str(factor), f"for {distances} {factor.why_indefinite()}")
 
 
 def _gaussian(space: MMD) -> tuple[Term, ...]:
@@ -351,7 +343,7 @@ def _gaussian(space: MMD) -> tuple[Term, ...]:
 
 
 def _mmd_components(prediction: Distribution) -> Components:
-    """What the MMD is taken between: mixtures with a closed form under a Gaussian kernel, or draws."""
+    """Return the mixtures that the MMD is taken between: closed forms under a Gaussian kernel, or draws."""
     components = prediction.components()
     if components is not None and not _is_drawn(prediction):
         return components
@@ -366,11 +358,11 @@ def _is_drawn(prediction: Distribution) -> bool:
 def _mmd_columns(components: Components, terms: tuple[Term, ...]) -> tuple[Array, Mixtures]:
     groups = mixtures.closed_form(components.family, terms, int(components.locations.shape[2]))
     assert groups is not None
-    return mixtures.point_columns(components, groups), mixtures_of(components, terms, groups)
+    return mixtures.point_columns(components, groups), mixtures.description(components, terms, groups)
 
 
 def _mean_features(components: Components, terms: tuple[Term, ...]) -> tuple[FiniteRankMap, Array] | None:
-    """Means of features of the atoms; None where the kernel has too many features to be exact."""
+    """Return means of features of the atoms; None where the kernel has too many features to be exact."""
     size = int(components.weights.shape[1])
     if size < FEWEST_ATOMS:
         return None
@@ -419,7 +411,7 @@ def _transported(prediction: Distribution) -> Components | None:
 
 
 def _positions(prediction: Distribution) -> Array:
-    """Rows, and columns, of the table of distances."""
+    """Return rows, and columns, of the table of distances."""
     positions = np.arange(prediction.n, dtype=np.float64)[:, None]
     components = prediction.components()
     return positions if components is None else arrays.like(positions, components.locations)

@@ -105,7 +105,7 @@ class QuantilePaths:
         return np.ascontiguousarray(np.concatenate(parts, axis=1))
 
     def of(self, counts: Counts) -> np.ndarray:
-        """xi of predictions for every path, shape (n, F)."""
+        """Return xi of predictions for every path, shape (n, F)."""
         found = np.empty((counts.n, self._table.shape[1]))
         long = is_long(counts)
         if np.any(long):
@@ -123,7 +123,7 @@ class QuantilePaths:
         return found
 
     def weights(self, first: np.ndarray, above: np.ndarray) -> Any:
-        """Of the rows of the table in c B(1) + sum_k B(s_k): a sparse array, shape (n, rows of the table)."""
+        """Return the weights of rows of the table in c B(1) + sum_k B(s_k), a sparse array (n, rows of the table)."""
         certain = above >= 1
         row, _ = np.nonzero((above > 0) & ~certain)
         s = above[(above > 0) & ~certain]
@@ -154,14 +154,14 @@ class QuantilePaths:
         return scipy.sparse.csr_array(entries, shape=(len(first), CELLS + 1 + POOL * (STEPS + 1)))
 
     def _by_quantiles(self, counts: Counts) -> np.ndarray:
-        """Of distributions of many counts: one quantile for each cell of the table."""
+        """Return xi of distributions of many counts, by a quantile for each cell of the table."""
         p = 1 - (np.arange(CELLS) + 0.5) / CELLS
         steps = np.diff(self._table[: CELLS + 1], axis=0)
         return np.asarray(arrays.to_host(counts._inverse_cdf(arrays.like(p[None, :], counts._first))) @ steps)
 
 
 def _mixed(cells: np.ndarray, level: int, seed: int) -> np.ndarray:
-    """Bits that look random (the finaliser of splitmix64)."""
+    """Return bits that look random, by the finaliser of splitmix64."""
     z = cells + np.uint64((seed * 0x9E3779B97F4A7C15 + (level + 1) * 0xD1B54A32D192ED03) % 2**64)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,4 +1,4 @@
-"""What was observed minus what was predicted: features of targets beside predicted distributions.
+"""Features of targets: what was observed minus what was predicted by distributions.
 
 In closed form where the target kernel has one for the family (`kcalib._pairs.mixtures`); by features of the kernel
 where these are exact; by sums over atoms; else by draws.
@@ -17,7 +17,7 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._input.forecasts import Forecasts
-from kcalib._packing.atoms import DRAWS, FEWEST_ATOMS, Groups, drawn_atoms, is_exact, mixtures_of
+from kcalib._packing.atoms import DRAWS, FEWEST_ATOMS, Groups, drawn_atoms, is_exact
 from kcalib._packing.finite_rank import LARGEST_RANK, FiniteRankMap, count_features, finite_rank_features
 from kcalib._packing.packed import Target
 from kcalib._pairs import mixtures
@@ -34,16 +34,16 @@ COVER = 2**13  # targets that features are good for, if draws stand for the pred
 
 @dataclass(frozen=True)
 class TargetFactor(Target):
-    """Features of targets beside predictions."""
+    """Features of targets: what was observed minus what was predicted."""
 
     kernel: Any  # on targets, with bandwidths as numbers
     route: str  # how its expectations were found
     supremum: float | None  # the kernel's; None if it has none that is known
-    components: Components | None  # after the linear map `root`; None: the features are vectors, differences of
-    map: FiniteRankMap | None  # of these and
-    means: Array | None  # their means under the predictions, shape (n, rank)
-    groups: Groups  # coefficient and scale of each group of columns
-    mixtures: Mixtures | None
+    components: Components | None = None  # after the linear map `root`; None: the features are vectors, differences of
+    map: FiniteRankMap | None = None  # images of targets and
+    means: Array | None = None  # their means under the predictions, shape (n, rank)
+    groups: Groups = ((1.0, 1.0),)  # coefficient and scale of each group of columns
+    mixtures: Mixtures | None = None
     root: np.ndarray | None = None  # targets are seen as y @ root
     draws: Draws | None = None  # what the expectations come from, if not from the family itself
     asked_for_draws: bool = False  # by the user; else there is no other way for all pairs
@@ -65,12 +65,12 @@ class TargetFactor(Target):
     def side(self, data: Forecasts, points: Array, threads: int | None) -> Side:
         return side_of(data, points, self.features(data.y, data.sample_weight))
 
-    def beside(self, data: Forecasts) -> TargetFactor:
+    def of_predictions(self, data: Forecasts) -> TargetFactor:
         given = self.kernel if self.draws is None else self.draws
         return dataclasses.replace(target_factor(data, given), medians=self.medians)
 
     def redrawn(self, data: Forecasts, n_groups: int) -> Iterator[TargetFactor]:
-        """From `n_groups` other sets of draws, together as many as it has: for its standard error."""
+        """Yield the same from `n_groups` other sets of draws, together as many as it has, for its standard error."""
         if self.draws is None:
             return
         size = max(1, self.draws.n_draws // n_groups)
@@ -78,7 +78,7 @@ class TargetFactor(Target):
             yield _by_draws(data, self.draws, replicate, size)
 
     def features(self, y: Array, weight: Array | None = None) -> Array:
-        """Targets, shape (n, d), beside the predictions."""
+        """Return the features of targets, shape (n, d)."""
         if self.components is None:
             assert self.means is not None
             features = self.observed(y) - self.means
@@ -86,23 +86,24 @@ class TargetFactor(Target):
         components = self.components
         if weight is not None:
             weight = arrays.asarray_like(weight, components.weights)
-        return mixtures.feature_columns(self._seen(y, components.locations), components, self.groups, weight)
+        return mixtures.feature_columns(_mapped(y, self.root, components.locations), components, self.groups, weight)
 
     def observed(self, y: Array) -> Array:
-        """Targets with no prediction beside them."""
+        """Return the features of targets without predictions."""
         if self.components is None:
             assert self.map is not None and self.means is not None
-            return arrays.like(self.map.points(self._seen(y, self.means))[0], self.means)
-        return mixtures.location_columns(self._seen(y, self.components.locations), self.components, self.groups)
+            return arrays.like(self.map.points(_mapped(y, self.root, self.means))[0], self.means)
+        return mixtures.location_columns(_mapped(y, self.root, self.components.locations), self.components, self.groups)
 
-    def _seen(self, y: Array, like: Array) -> Array:
-        """Targets as the kernel's normal form sees them."""
-        y = arrays.namespace(like).astype(arrays.asarray_like(y, like), like.dtype)
-        return y if self.root is None else y @ arrays.like(self.root, y, dtype=y.dtype)
+
+def _mapped(y: Array, root: np.ndarray | None, like: Array) -> Array:
+    """Return targets after the linear map, as the kernel's normal form sees them."""
+    y = arrays.namespace(like).astype(arrays.asarray_like(y, like), like.dtype)
+    return y if root is None else y @ arrays.like(root, y, dtype=y.dtype)
 
 
 def target_factor(data: Forecasts, target_kernel: Any) -> TargetFactor:
-    """The way to the expectations of the target kernel, whose bandwidths are numbers."""
+    """Return features of a target kernel whose bandwidths are numbers."""
     if isinstance(target_kernel, Draws):
         return dataclasses.replace(_by_draws(data, target_kernel), asked_for_draws=True)
     root, terms = normal_form(target_kernel)
@@ -117,20 +118,9 @@ def target_factor(data: Forecasts, target_kernel: Any) -> TargetFactor:
     groups = None if components is None else mixtures.closed_form(components.family, terms, data.n_dims)
     if components is None or groups is None:
         return _by_draws(data, dataclasses.replace(DRAWS, kernel=target_kernel))
-    components = _seen(components, root)
-    described = mixtures_of(components, terms, groups)
-    name = f"closed form ({components.family})"
-    return TargetFactor(
-        target_kernel,
-        name,
-        _supremum(terms),
-        components,
-        None,
-        None,
-        groups,
-        described,
-        root,
-    )
+    components, name = _seen(components, root), f"closed form ({components.family})"
+    described = mixtures.description(components, terms, groups)
+    return TargetFactor(target_kernel, name, _supremum(terms), components, groups=groups, mixtures=described, root=root)
 
 
 def _of_atoms(
@@ -142,47 +132,26 @@ def _of_atoms(
     draws_name: str,
     draws: Draws | None = None,
 ) -> TargetFactor:
-    """Sums over atoms; by features of the kernel where these are exact to rounding, and less work.
+    """Return sums over atoms, by features of the kernel where these are exact to rounding and less work.
 
     Exact for all targets that a test draws, which are atoms but where draws stand for the predictions: then they are
     others, and features that know the observed targets alone would make these look special.
     """
-    size, groups = int(components.weights.shape[1]), ((1.0, 1.0),)
+    size = int(components.weights.shape[1])
     if size >= FEWEST_ATOMS and _positive_definite(terms):
         like = components.locations
-        y = arrays.namespace(like).astype(arrays.asarray_like(data.y, like), like.dtype)
-        y = y if root is None else y @ arrays.like(root, like, dtype=like.dtype)
+        y = _mapped(data.y, root, like)
         cover = None if draws is None else _drawn_targets(data, size, root, like)
         found = finite_rank_features(y, components.locations, components.weights, terms, cover=cover, only_exact=True)
         if found is not None and found.cheaper and is_exact(found):
             name = f"features of rank {found.rank}, error below {found.error_bound:.1g}"
             name = f"{draws_name}, {name}" if draws_name else name
             return TargetFactor(
-                kernel,
-                name,
-                _supremum(terms),
-                None,
-                found.map,
-                found.means,
-                groups,
-                None,
-                root,
-                draws,
+                kernel, name, _supremum(terms), map=found.map, means=found.means, root=root, draws=draws
             )
-    described = mixtures_of(components, terms, groups)
+    described = mixtures.description(components, terms, ((1.0, 1.0),))
     name = draws_name or "sums over atoms"
-    return TargetFactor(
-        kernel,
-        name,
-        _supremum(terms),
-        components,
-        None,
-        None,
-        groups,
-        described,
-        root,
-        draws,
-    )
+    return TargetFactor(kernel, name, _supremum(terms), components, mixtures=described, root=root, draws=draws)
 
 
 def _drawn_targets(data: Forecasts, size: int, root: np.ndarray | None, like: Array) -> Array | None:
@@ -195,7 +164,7 @@ def _drawn_targets(data: Forecasts, size: int, root: np.ndarray | None, like: Ar
 
 
 def _of_counts(data: Forecasts, kernel: Any, terms: tuple[Term, ...]) -> TargetFactor | None:
-    """Features on the counts that have probability; None where the kernel has too many to be exact."""
+    """Return features on the counts that have probability; None where the kernel has too many to be exact."""
     assert isinstance(data.prediction, (Poisson, NegativeBinomial))
     if isinstance(kernel, MahalanobisGaussian) or not _positive_definite(terms):
         return None
@@ -206,16 +175,7 @@ def _of_counts(data: Forecasts, kernel: Any, terms: tuple[Term, ...]) -> TargetF
     if found is None or not is_exact(found):
         return None
     name = f"counts to {table.shape[1] - 1}, features of rank {found.rank}, error below {found.error_bound:.1g}"
-    return TargetFactor(
-        kernel,
-        name,
-        _supremum(terms),
-        None,
-        found.map,
-        found.means,
-        ((1.0, 1.0),),
-        None,
-    )
+    return TargetFactor(kernel, name, _supremum(terms), map=found.map, means=found.means)
 
 
 def _positive_definite(terms: tuple[Term, ...]) -> bool:
@@ -227,7 +187,7 @@ _supremum = partial(kernel_supremum, has_bounded_points=False)  # targets may be
 
 
 def _by_draws(data: Forecasts, draws: Draws, replicate: int | None = None, size: int | None = None) -> TargetFactor:
-    """The predictions replaced by means over draws."""
+    """Return the predictions replaced by means over draws."""
     root, terms = normal_form(draws.kernel)
     seed = draws.seed if replicate is None else seed_of(draws.seed, replicate)
     components = _seen(drawn_atoms(data.prediction, draws.n_draws if size is None else size, seed), root)
@@ -236,7 +196,7 @@ def _by_draws(data: Forecasts, draws: Draws, replicate: int | None = None, size:
 
 
 def _seen(components: Components, root: np.ndarray | None) -> Components:
-    """The distributions of Z @ root."""
+    """Return the distributions of Z @ root."""
     if root is None:
         return components
     like = components.locations
@@ -244,12 +204,12 @@ def _seen(components: Components, root: np.ndarray | None) -> Components:
 
 
 def seed_of(*key: int) -> int:
-    """A seed of its own for each key."""
+    """Return a seed of its own for each key."""
     return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def normal_form(target_kernel: Any) -> tuple[np.ndarray | None, tuple[Term, ...]]:
-    """The linear map of targets, and the kernel's normal form after it."""
+    """Return the linear map of targets, and the kernel's normal form after it."""
     if isinstance(target_kernel, MahalanobisGaussian):
         return target_kernel.root, Gaussian(bandwidth=1.0).terms()
     return None, target_kernel.terms()

@@ -28,13 +28,12 @@ from kcalib.target_kernels import Draws
 
 GROUPS = 4  # of random features of the target kernel, independent of each other
 FEWEST = 64  # columns of them: with half as many the error of the estimate is mostly theirs
-RANDOM_FEATURES = "random features, expectations"  # how results call them
 EXACT_RANK = 1  # exact target features have at most so many times as many columns as random ones would have
 TILE_ELEMENTS = 2**21  # numbers of a tile
 
 
 def n_columns_beside(n_columns: int, n_dims: int) -> int:
-    """Columns of random features of the target kernel beside `n_columns` of the other: fewer on a line."""
+    """Return the number of columns for the target kernel where the other has `n_columns`: fewer on a line."""
     step = 2 * GROUPS
     return max(FEWEST, n_columns // (8 if n_dims == 1 else 4) // step * step)
 
@@ -44,7 +43,7 @@ class Tile(ABC):
 
     @abstractmethod
     def target_features(self, y: Array) -> Array:
-        """Of targets of shape (rows, d), float64, shape (rows, r)."""
+        """Return the features of targets of shape (rows, d), float64, shape (rows, r)."""
 
 
 class TargetFeatures(ABC):
@@ -63,22 +62,22 @@ class TargetFeatures(ABC):
 
     @abstractmethod
     def tile(self, rows: slice) -> Tile:
-        """The samples of these rows, for the target features of any targets."""
+        """Return the samples of these rows, for the target features of any targets."""
 
     @abstractmethod
     def take(self, rows: Array) -> TargetFeatures:
-        """Of some of the samples."""
+        """Return the features of some of the samples."""
 
     def redrawn(self, data: Forecasts, n_groups: int) -> Iterator[TargetFeatures]:
-        """From other draws, in as many groups, where expectations come from draws; else none."""
+        """Yield features from other draws, in as many groups, where expectations come from draws."""
         yield from ()
 
     def null_lengths(self) -> np.ndarray | None:
-        """E |a_i|^2 of targets drawn from the predictions, shape (n,); None where draws have to tell."""
+        """Return E |a_i|^2 of targets drawn from the predictions, shape (n,); None where draws have to tell."""
         return None
 
     def null_products(self) -> np.ndarray | None:
-        """E <a_i, a_j>^2 of targets drawn from the predictions, i != j, shape (n, n); or None."""
+        """Return E <a_i, a_j>^2 of targets drawn from the predictions, i != j, shape (n, n); or None."""
         return None
 
 
@@ -152,7 +151,7 @@ class RandomTargetFeatures(TargetFeatures):
         return np.asarray(-(real * (2 + real) + imaginary * imaginary) @ self.map.amplitudes**2)
 
     def of_targets(self, y: np.ndarray) -> np.ndarray:
-        """psi of targets, shape (N, d), less nothing, shape (N, r)."""
+        """Return psi of targets, shape (N, d), without expectations, shape (N, r)."""
         phases = linalg.matmul(y - arrays.to_host(self.centre), arrays.to_host(self.frequencies).T)
         return np.concatenate([self.map.amplitudes * np.cos(phases), self.map.amplitudes * np.sin(phases)], axis=1)
 
@@ -166,7 +165,7 @@ class RandomTargetFeatures(TargetFeatures):
         xp = arrays.namespace(self.means)
 
         def seen(frequencies: Array) -> tuple[np.ndarray, np.ndarray]:
-            """E exp(i <v, Z - m>) - 1, and exp(i <v, m>)."""
+            """Return E exp(i <v, Z - m>) - 1, and exp(i <v, m>)."""
             real, imaginary = (arrays.to_host(part) for part in centred(self.prediction, self.means, frequencies))
             phases = arrays.to_host(xp.matmul(self.means - self.centre, xp.matrix_transpose(frequencies)))
             return real + 1j * imaginary, np.exp(1j * phases)
@@ -212,7 +211,7 @@ class RandomTile(Tile):
 
 
 def make_target_features(data: Forecasts, factor: TargetFactor, n_columns: int, seed: int) -> TargetFeatures:
-    """Exact ones where they are few, else random ones from the seed, beside `n_columns` features of the other kernel.
+    """Return exact features where they are few, else random ones; `n_columns` are those of the other kernel.
 
     Raises
     ------
@@ -231,17 +230,17 @@ def make_target_features(data: Forecasts, factor: TargetFactor, n_columns: int, 
         return closed_target_features(data.prediction, found, means, centre, frequencies)
     draws = DRAWS if factor.draws is None else factor.draws
     expected = _by_draws(data, draws.n_draws, draws.seed, means, frequencies)
-    route = f"{columns} {RANDOM_FEATURES} by {draws.n_draws} draws from each prediction, seed {draws.seed}"
+    route = f"{columns} random features, expectations by {draws.n_draws} draws from each prediction, seed {draws.seed}"
     return RandomTargetFeatures(found, data.prediction, means, centre, frequencies, route, draws, expected)
 
 
 def closed_target_features(
     prediction: Distribution, found: FeatureMap, means: Array, centre: Array, frequencies: Array
 ) -> RandomTargetFeatures:
-    """By a map of the target kernel, of distributions whose characteristic function `law_of` knows."""
+    """Return random features of distributions whose characteristic function `law_of` knows."""
     law = law_of(prediction)
     how = "sums over atoms" if law == "atoms" else f"characteristic functions ({law})"
-    route = f"{found.n_columns} {RANDOM_FEATURES} by {how}"
+    route = f"{found.n_columns} random features, expectations by {how}"
     return RandomTargetFeatures(found, prediction, means, centre, frequencies, route, None, None)
 
 
@@ -272,7 +271,7 @@ def target_map(prediction: Distribution, kernel: Any, columns: int, seed: int) -
 
 
 def spanning(d: int) -> np.ndarray:
-    """Points that may be anywhere: their sums differ."""
+    """Return points that stand for all vectors: their sums differ."""
     return np.concatenate([np.zeros((1, d)), np.full((1, d), 1e15)])
 
 
@@ -288,7 +287,7 @@ def _by_draws(data: Forecasts, size: int, seed: int, means: Array, frequencies: 
 
 
 def slices(n: int, width: int) -> Iterator[slice]:
-    """Rows 0..n-1 in tiles, of `width` numbers a row."""
+    """Yield rows 0..n-1 in tiles, of `width` numbers a row."""
     step = max(1, TILE_ELEMENTS // max(1, width))
     for begin in range(0, n, step):
         yield slice(begin, min(begin + step, n))

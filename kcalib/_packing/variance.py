@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import singledispatch
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 
@@ -79,7 +79,7 @@ class FiniteLaw:
         return 1 if m == 2 else m if self.root is None else int(self.root.shape[1])
 
     def with_features(self, features: Array, *factors: Factor) -> PairProblem:
-        """k^2 times the factors, between samples with these features."""
+        """Return k^2 times the factors, between samples with these features."""
         terms = tuple(replace(t, factors=t.factors + factors) for t in squared(self.problem.kernel))
         points = self.problem.left.points
         features = arrays.namespace(points).astype(features, points.dtype, copy=False)
@@ -88,7 +88,7 @@ class FiniteLaw:
 
 @singledispatch
 def finite_law(data: Data, packed: Packed) -> FiniteLaw | None:
-    """The law of the targets under calibration, given the predictions; None where it has no finite form here."""
+    """Return the law of the targets under calibration, given the predictions; None where it has no finite form here."""
     return None
 
 
@@ -114,24 +114,19 @@ def _(data: Forecasts, packed: Packed) -> FiniteLaw | None:
 
 
 def finite_parts(data: DataT, packed: Packed) -> Iterator[tuple[DataT, FiniteLaw]] | None:
-    """The data and their law, some samples at a time: tables of many counts are never whole; None as `finite_law`."""
-    if finite_law(data.take(arrays.like(np.arange(min(1, data.n)), data.reference)), packed) is None:
+    """Return the data and their law, some samples at a time: tables of counts are never whole. None as `finite_law`."""
+
+    def part(begin: int, end: int) -> DataT:
+        return data.take(arrays.like(np.arange(begin, min(data.n, end)), data.reference))
+
+    if finite_law(part(0, 1), packed) is None:
         return None
-    return _parts(data, packed)
-
-
-def _parts(data: DataT, packed: Packed) -> Iterator[tuple[DataT, FiniteLaw]]:
-    for begin in range(0, data.n, ROWS_AT_ONCE):
-        part = data
-        if data.n > ROWS_AT_ONCE:
-            part = data.take(arrays.like(np.arange(begin, min(data.n, begin + ROWS_AT_ONCE)), data.reference))
-        law = finite_law(part, packed)
-        assert law is not None
-        yield part, law
+    parts = [data] if data.n <= ROWS_AT_ONCE else (part(k, k + ROWS_AT_ONCE) for k in range(0, data.n, ROWS_AT_ONCE))
+    return ((some, cast(FiniteLaw, finite_law(some, packed))) for some in parts)
 
 
 def squared(terms: tuple[Term, ...]) -> tuple[Term, ...]:
-    """The square of a kernel in normal form, multiplied out."""
+    """Return the square of a kernel in normal form, multiplied out."""
     found = []
     for i, a in enumerate(terms):
         found.append(Term(a.coefficient**2, tuple(f for factor in a.factors for f in _squared(factor))))
@@ -170,7 +165,7 @@ def _by_columns(law: FiniteLaw, total: Total) -> float:
 
 
 def columns(law: FiniteLaw) -> Iterator[Array]:
-    """Entries of U = R^T V R, each pair off the diagonal once, times the root of 2: <U, U'> is their inner product.
+    """Yield entries of U = R^T V R, with those off the diagonal once, times the root of 2: <U, U'> is their product.
 
     With the most probable value t of a row, R is taken beside its row t: terms of U are then as small as the errors
     of the prediction are rare.
@@ -201,7 +196,7 @@ def columns(law: FiniteLaw) -> Iterator[Array]:
 
 
 def _columns_of_identity(law: FiniteLaw) -> Iterator[Array]:
-    """Of U = V: p_a (1 - p_a), and the root of 2 times -p_a p_b, in which nothing cancels."""
+    """Yield those of U = V, p_a (1 - p_a) and the root of 2 times -p_a p_b, in which nothing cancels."""
     xp = arrays.namespace(law.probabilities)
     top, others, rest = law.parts
     p = xp.where(top, 1 - rest, others)
@@ -219,7 +214,7 @@ def _columns_of_identity(law: FiniteLaw) -> Iterator[Array]:
 
 
 def expected_lengths(law: FiniteLaw) -> tuple[Array, Array]:
-    """E |R^T e|^2 and E |R^T e|^4 of each sample, shape (n,)."""
+    """Return E |R^T e|^2 and E |R^T e|^4 of each sample, shape (n,)."""
     p = law.probabilities
     xp = arrays.namespace(p)
     if p.shape[1] == 2:  # the feature is -p_1 or p_0 times the length of that of the residual (-1, 1)

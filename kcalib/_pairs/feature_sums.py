@@ -54,7 +54,7 @@ def sum_products(
 
 
 def gram_rows(n: int) -> int:
-    """The rows of a part of n, whose sums `gram` adds up: it decides the order of summation."""
+    """Return the rows of a part of n, whose sums `gram` adds up: it decides the order of summation."""
     return max(LEAST_ROWS, -(-n // MOST_PARTS))
 
 
@@ -68,7 +68,7 @@ def _parts_at_once(width: int, threads: int | None) -> int:
 
 
 def gram(feature_map: FeatureMap, points: np.ndarray, columns: np.ndarray, *, threads: int | None = None) -> np.ndarray:
-    """The sum of z_i (x) z_i, z_i = (phi(x_i), columns_i), shape (w, w), of float64 arrays in host memory.
+    """Return the sum of z_i (x) z_i, z_i = (phi(x_i), columns_i), shape (w, w), of float64 arrays in host memory.
 
     The same for any number of threads; `kcalib.parallel` has the same of parts.
     """
@@ -126,26 +126,8 @@ def drawn_label_totals(
     Time O(n columns draws), of confident predictions less. Memory O(columns m draws), at most about 64 MB: where all
     draws take more (from 32 draws on for 1000 classes, 256 columns), they go in batches; features are made for each.
 
-    Parameters
-    ----------
-    feature_map : FeatureMap
-        Of the points.
-    probabilities : array, shape (n, m)
-        Rows sum to 1.
-    n_draws : int
-        How many draws.
-    seed : int
-        From 0 to 2**64 - 1.
-    root : array, shape (m, r), optional
-        R of the target kernel's matrix R R^T; None for the Kronecker delta.
-    points : array, shape (n, d), optional
-        What the kernel sees; None: the probabilities.
-    threads : int, optional
-        At most so many.
-    first : int
-        The number of the first draw.
-    cells : DrawnCells, optional
-        What the same labels are counted in.
+    `root` is R of the target kernel's matrix R R^T, (m, r), None for the Kronecker delta; `points` what the kernel
+    sees, by default the probabilities; `cells` what the same labels are counted in.
     """
     if n_draws == 0:
         return np.empty(0)
@@ -190,7 +172,7 @@ def drawn_label_totals(
 
 
 def feature_rows(feature_map: FeatureMap, points: Array, *, threads: int | None = None) -> Array:
-    """phi of every row of `points`, shape (n, n_columns), float64, beside the points: for parts of the data only."""
+    """Return phi of every row of `points`, shape (n, n_columns), float64: for parts of the data only."""
     if arrays.is_host(points):
         (points,) = _of_one_dtype(points)
         with run_options(threads) as options:
@@ -199,13 +181,13 @@ def feature_rows(feature_map: FeatureMap, points: Array, *, threads: int | None 
 
 
 def compiled(feature_map: FeatureMap) -> _native.Features:
-    """The map as compiled code takes it."""
+    """Return the map as compiled code takes it."""
     parts = feature_map.frequencies, feature_map.amplitudes, feature_map.projections, feature_map.offsets
     return _native.Features(*(arrays.as_compact(part, np.float64) for part in parts))
 
 
 def _of_one_dtype(*values: np.ndarray) -> tuple[np.ndarray, ...]:
-    """As compiled code reads them: in float32 if all are."""
+    """Return arrays as compiled code reads them: in float32 if all are."""
     dtype = np.float32 if all(one.dtype == np.float32 for one in values) else np.float64
     return tuple(arrays.as_compact(one, dtype) for one in values)
 
@@ -231,7 +213,7 @@ class _Tiles:
         )
 
     def slices(self, width: int) -> Iterator[slice]:
-        """Rows 0..n-1 in tiles of at most `TILE_ELEMENTS` numbers, `width` a row."""
+        """Yield rows 0..n-1 in tiles of at most `TILE_ELEMENTS` numbers, `width` a row."""
         step = max(1, TILE_ELEMENTS // width)
         for begin in range(0, self._n, step):
             yield slice(begin, min(begin + step, self._n))
@@ -244,7 +226,7 @@ class _Tiles:
         return xp.concat([factors * xp.cos(phases), factors * xp.sin(phases)], axis=1)
 
     def square_sizes(self, points: Array) -> Array:
-        """The squares of the rows' features, cosine and sine of a frequency together, shape (n, F)."""
+        """Return the squares of the rows' features, cosine and sine of a frequency together, shape (n, F)."""
         factors = self._factors(self.xp.astype(points, self.xp.float64))
         return self.xp.broadcast_to(factors * factors, (points.shape[0], factors.shape[1]))
 

@@ -68,7 +68,7 @@ class FeatureMap:
 
 
 def default_columns(n: int) -> int:
-    """Columns of features for n samples: 256 for 1e5, growing with the eighth root of n; multiples of 16."""
+    """Return the columns of features for n samples: 256 for 1e5, growing with the eighth root of n; multiples of 16."""
     step = 2 * N_GROUPS
     return step * max(1, round(COLUMNS_PER_ROOT * n**0.125 / step))
 
@@ -128,7 +128,7 @@ def _domain(points: Array) -> Domain:
 
 
 def _mean_square(terms: Sequence[Term], points: Array) -> float:
-    """The mean of |x|^2, of inner products alone, to few digits: the same of every array library."""
+    """Return the mean of |x|^2, of inner products alone, to few digits: the same of every array library."""
     if not any(factor.metric == "dot" for term in terms for factor in term.factors):
         return 1.0
     xp = arrays.namespace(points)
@@ -142,7 +142,7 @@ def _is_linear(term: Term) -> bool:
 def _group(
     terms: Sequence[Term], domain: Domain, squares: float, count: int, n_dots: int, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Frequencies, amplitudes, projections and offsets of a group, whose kernel has the mean k."""
+    """Return frequencies, amplitudes, projections and offsets of a group, whose kernel has the mean k."""
     d = domain.columns
     sizes = [term.coefficient * squares ** sum(f.metric == "dot" for f in term.factors) for term in terms]
     limits = [d if _is_linear(term) else count for term in terms]
@@ -173,14 +173,14 @@ def _projections(d: int, count: int, random: np.random.Generator) -> np.ndarray:
 
 
 def term_shares(terms: Sequence[Term], count: int, random: np.random.Generator) -> list[tuple[int, float]]:
-    """The same of terms without inner products."""
+    """Return the shares of terms without inner products."""
     return _shares([term.coefficient for term in terms], [count] * len(terms), count, random)
 
 
 def _shares(
     sizes: Sequence[float], limits: Sequence[int], count: int, random: np.random.Generator
 ) -> list[tuple[int, float]]:
-    """Frequencies of each term, `count` together, about as their sizes are, and the weight of one.
+    """Return frequencies of each term, `count` together, about as their sizes are, and the weight of one.
 
     A term's number times its weight is 1 on average, and always if there are as many frequencies as terms. With
     `limits` frequencies a term is exact and needs no more.

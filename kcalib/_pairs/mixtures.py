@@ -33,7 +33,7 @@ Scale = float | Sequence[tuple[float, float]]
 
 
 def closed_form(family: Family, kernel: Sequence[Term], n_dims: int) -> tuple[tuple[float, float], ...] | None:
-    """What `feature_columns` takes as the scale of a target kernel in normal form; None: there is no closed form.
+    """Return the scale of a target kernel in normal form for `feature_columns`; None: there is no closed form.
 
     Sums and products of Gaussian kernels for normals, of exponential ones for Laplace distributions; all kernels
     for atoms, which have no scale: theirs is in `Mixtures.kernel`.
@@ -51,7 +51,7 @@ def closed_form(family: Family, kernel: Sequence[Term], n_dims: int) -> tuple[tu
 
 
 def feature_columns(y: Array, components: Components, scale: Scale, weight: Array | None = None) -> Array:
-    """Rows of `Mixtures` features for targets of shape (n, d); `weight` scales the measures.
+    """Return rows of `Mixtures` features for targets of shape (n, d); `weight` scales the measures.
 
     l = exp(-scale |y - y'|^2) for normals, exp(-scale |y - y'|) for Laplace distributions; atoms: scale 1. For a sum
     of kernels there are as many groups of columns as pairs in `scale`.
@@ -61,16 +61,16 @@ def feature_columns(y: Array, components: Components, scale: Scale, weight: Arra
     return _rows(y, components, scale, u, xp.ones_like(u))
 
 
-def location_columns(y: Array, like: Components, scale: Scale, weight: Array | None = None) -> Array:
+def location_columns(y: Array, like: Components, scale: Scale) -> Array:
     """Rows of features that are observations alone, delta_y, to be multiplied with `feature_columns` of `like`."""
     xp, n, d, count = arrays.namespace(y), y.shape[0], y.shape[1], int(like.weights.shape[1])
     nothing = padded(Components(like.family, *_nothing(like, n, d, 0)), count)
-    u = xp.ones_like(y[:, :1]) if weight is None else weight[:, None]
+    u = xp.ones_like(y[:, :1])
     return _rows(y, nothing, scale, u, xp.ones_like(u))
 
 
 def point_columns(components: Components, scale: Scale) -> Array:
-    """Rows of `Mixtures` points, for the metric "mmd" under the kernel that `scale` says."""
+    """Return rows of `Mixtures` points, for the metric "mmd" under the kernel that `scale` says."""
     xp, n = arrays.namespace(components.locations), components.locations.shape[0]
     groups = [
         xp.reshape(_columns(components, scale, coefficient**0.5), (n, -1)) for coefficient, scale in _pairs_of(scale)
@@ -79,7 +79,7 @@ def point_columns(components: Components, scale: Scale) -> Array:
 
 
 def padded(components: Components, n_components: int) -> Components:
-    """The same mixtures with components of weight 0 added to them."""
+    """Return the same mixtures with additional components of weight 0."""
     n, count, d = components.locations.shape
     if count == n_components:
         return components
@@ -109,7 +109,7 @@ def _pairs_of(scale: Scale) -> Sequence[tuple[float, float]]:
 
 
 def _nothing(like: Components, n: int, d: int, count: int) -> tuple[Array, Array, Array | None]:
-    """Weights 0, locations and scales of `count` components."""
+    """Return weights 0, locations and scales of `count` components."""
     xp, array = arrays.namespace(like.locations), like.locations
     kind: Any = {"dtype": array.dtype, "device": arrays.device(array)}
     locations = xp.zeros((n, count, d), **kind)
@@ -126,7 +126,7 @@ def _rows(y: Array, components: Components, scale: Scale, u: Array, c: Array) ->
 
 
 def _columns(components: Components, scale: float, factor: float = 1.0) -> Array:
-    """The columns of the components, shape (n, K, columns), their weights times `factor`."""
+    """Return the columns of the components, shape (n, K, columns), their weights times `factor`."""
     family, w = FAMILIES[components.family], components.weights[:, :, None]
     w = w if factor == 1 else factor * w
     return family.columns(w, family.unit(scale) * components.locations, components.scales, scale)
@@ -136,12 +136,12 @@ def _columns(components: Components, scale: float, factor: float = 1.0) -> Array
 
 
 def inner_products(mixtures: Mixtures, left: Array, right: Array) -> Array:
-    """Target factors of all pairs of rows of features, shape (n, n right), in their dtype; in bounded memory."""
+    """Return target factors of all pairs of rows of features, shape (n, n right), in their dtype; in bounded memory."""
     return _in_blocks(mixtures, FAMILIES[mixtures.family].feature_products, left, right)
 
 
 def own_products(mixtures: Mixtures, features: Array) -> Array:
-    """Target factors of the rows with themselves, shape (n,), float64; in bounded memory."""
+    """Return target factors of the rows with themselves, shape (n,), float64; in bounded memory."""
     xp = arrays.namespace(features)
     feature_products = FAMILIES[mixtures.family].feature_products
     return _over_rows(
@@ -150,29 +150,31 @@ def own_products(mixtures: Mixtures, features: Array) -> Array:
 
 
 def point_products(mixtures: Mixtures, left: Array, right: Array) -> Array:
-    """E l(Z_i, Z'_j) of all pairs of rows of points, shape (n, n right), in their dtype; in bounded memory."""
+    """Return E l(Z_i, Z'_j) of all pairs of rows of points, shape (n, n right), in their dtype; in bounded memory."""
     return _in_blocks(mixtures, POINT_FAMILIES[mixtures.family].point_products, left, right)
 
 
 def own_point_products(mixtures: Mixtures, points: Array) -> Array:
-    """Those of the rows with themselves, shape (n,)."""
+    """Return the products of the rows with themselves, shape (n,)."""
     point_products = POINT_FAMILIES[mixtures.family].point_products
     return _over_rows(mixtures, lambda rows: point_products(mixtures, rows, rows), points)
 
 
 def squared_mmd(mixtures: Mixtures, left: Array, right: Array) -> Array:
-    """Squared MMD distances of all pairs of rows of points, shape (n, n right), in their dtype.
+    """Return squared MMD distances of all pairs of rows of points, shape (n, n right), in their dtype.
 
     For single normals of independent entries, or of equal covariances, and for counts to rounding, however close they
     are. Otherwise with the rounding of f(P, P) + f(P', P') - 2 f(P, P'), never negative, and 0 for equal parameters.
     """
-    own = [own_point_products(mixtures, points)[:, None] for points in (left, right)]
-    squared_between = POINT_FAMILIES[mixtures.family].squared_between
-    return _in_blocks(mixtures, squared_between, _beside(own[0], left), _beside(own[1], right))
+    sides = (
+        arrays.namespace(points).concat([own_point_products(mixtures, points)[:, None], points], axis=1)
+        for points in (left, right)
+    )
+    return _in_blocks(mixtures, POINT_FAMILIES[mixtures.family].squared_between, *sides)
 
 
 def expectation(components: Components, y: Array, terms: tuple[Term, ...]) -> Array:
-    """E l(Z_i, y_j), Z_i of the i-th distribution, for all i and j, shape (n, n targets), in closed form.
+    """Return E l(Z_i, y_j), Z_i of the i-th distribution, for all i and j, shape (n, n targets), in closed form.
 
     Gaussian kernels for normals, exponential ones for Laplace distributions, all kernels for atoms; sums and
     multiples of these. Widmann et al. 2021, appendix D. Time and memory: n times the number of targets.
@@ -183,7 +185,7 @@ def expectation(components: Components, y: Array, terms: tuple[Term, ...]) -> Ar
 
 
 def pair_expectation(components: Components, other: Components, terms: tuple[Term, ...]) -> Array:
-    """E l(Z_i, Z'_j) of independent Z_i and Z'_j, for all i and j, as `expectation`; both of one family."""
+    """Return E l(Z_i, Z'_j) of independent Z_i and Z'_j, for all i and j, as `expectation`; both of one family."""
     if components.family != other.family:
         raise ValueError(f"`other` is of the family {other.family!r}, expected {components.family!r} too")
     count = max(components.weights.shape[1], other.weights.shape[1])
@@ -192,36 +194,37 @@ def pair_expectation(components: Components, other: Components, terms: tuple[Ter
     return inner_products(mixtures, _predictions(components, scale), _predictions(other, scale))
 
 
+def description(components: Components, terms: tuple[Term, ...], scale: Sequence[tuple[float, float]]) -> Mixtures:
+    """Return what rows of columns of the components are."""
+    d, count = int(components.locations.shape[2]), int(components.weights.shape[1])
+    kernel = terms if _native.FAMILIES[components.family].of_kernel else ()
+    return Mixtures(components.family, d, count, len(scale), kernel)
+
+
 def _described(components: Components, terms: tuple[Term, ...]) -> tuple[Mixtures, Scale]:
-    d = components.locations.shape[2]
-    scale = closed_form(components.family, terms, d)
+    scale = closed_form(components.family, terms, int(components.locations.shape[2]))
     if scale is None:
         raise ValueError(f"`terms` are {terms}, which have no closed form for the family {components.family!r}")
-    kernel = terms if _native.FAMILIES[components.family].of_kernel else ()
-    return Mixtures(components.family, d, int(components.weights.shape[1]), len(scale), kernel), scale
+    return description(components, terms, scale), scale
 
 
 def _predictions(components: Components, scale: Scale) -> Array:
-    """Rows of features that are predictions alone, -P."""
+    """Return rows of features that are predictions alone, -P."""
     xp = arrays.namespace(components.locations)
     y = xp.zeros_like(components.locations[:, 0, :])
     u = xp.ones_like(y[:, :1])
     return _rows(y, components, scale, u, xp.zeros_like(u))
 
 
-def _beside(column: Array, rows: Array) -> Array:
-    return arrays.namespace(rows).concat([column, rows], axis=1)
-
-
 def _elements(mixtures: Mixtures) -> int:
-    """Elements of the temporaries for a pair of rows."""
+    """Return the number of elements of the temporaries for a pair of rows."""
     return POINT_FAMILIES[mixtures.family].elements(mixtures.n_dims, mixtures.n_components)
 
 
 def _in_blocks(
     mixtures: Mixtures, function: Callable[[Mixtures, Array, Array], Array], left: Array, right: Array
 ) -> Array:
-    """`function` of all pairs of rows, shape (n, n right), a block at a time."""
+    """Apply `function` to all pairs of rows, shape (n, n right), a block at a time."""
     xp, n, m, pairs = arrays.namespace(left), left.shape[0], right.shape[0], BLOCK_ELEMENTS // _elements(mixtures)
     columns = max(1, min(m, pairs))
     rows = max(1, min(n, pairs // columns))

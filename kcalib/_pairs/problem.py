@@ -175,12 +175,12 @@ class Side:
         return self.labels is not None and (self._exact or self.given.dtype == np.float64)
 
     def parts(self) -> tuple[Any, Any, Any]:
-        """Points, features and labels for another machine; None for features that follow from the others."""
+        """Return points, features and labels for another machine; None for features that follow from the others."""
         return self.points, None if self.has_residual_features else self.features, self.labels
 
     @classmethod
     def of(cls, points: Array, features: Array | None, labels: Array | None) -> Side:
-        """The side that has these `parts`."""
+        """Return the side that has these `parts`."""
         if features is not None:
             return cls(points, features, labels)
         numbers, dtype = np.asarray(labels, dtype=np.int64), str(points.dtype)
@@ -188,7 +188,7 @@ class Side:
         return cls(points, lambda: _native.points_and_residuals(wide, numbers, dtype, 1)[1], labels, exact=True)
 
     def take(self, rows: Any) -> Side:
-        """The side restricted to `rows` (a slice or an integer array)."""
+        """Return the side restricted to `rows` (a slice or an integer array)."""
         if isinstance(rows, slice):
             labels = None if self.labels is None else self.labels[rows]
             return Side(self.points[rows, :], self.features[rows, :], labels, exact=self._exact)
@@ -209,7 +209,7 @@ class PairProblem:
     predicted: Mixtures | None = None  # what the points are, for the metric "mmd"; None: vectors
     # Metric "table": distance of left point x to right point x' is table[int(x), int(x')]; float64, of NumPy or CuPy.
     table: Any = None
-    said: Any = field(default=None, compare=False)  # the kernel, which messages show as users write it
+    kernel_repr: Any = field(default=None, compare=False)  # the kernel, which messages show as users write it
 
     @property
     def symmetric(self) -> bool:

@@ -41,7 +41,7 @@ class Distances:
         return self._known[metric]
 
     def products(self) -> Array:
-        """Inner products of the rows."""
+        """Return inner products of the rows."""
         return self.left @ arrays.namespace(self.left).matrix_transpose(self.right)
 
     def _squared(self, metric: str) -> Array:
@@ -58,7 +58,7 @@ class Distances:
         raise ValueError(f"unknown metric {metric!r}")
 
     def _over_features(self, step: Callable[[Array], Array]) -> Array:
-        """sum_k step(x_ik - x'_jk), by differences: exact for near-duplicates. A few features at a time."""
+        """Return sum_k step(x_ik - x'_jk), a few coordinates at a time: exact for near-duplicates."""
         xp = arrays.namespace(self.left)
         features, pairs = self.left.shape[-1], 1
         for size, other in zip(self.left.shape[:-2], self.right.shape[:-2], strict=True):
@@ -77,7 +77,7 @@ class Distances:
 
 
 def safe_root(squares: Array) -> Array:
-    """Square roots, and 0 at 0 and below, with no infinite slope there."""
+    """Return square roots, and 0 at 0 and below, with no infinite slope there."""
     xp = arrays.namespace(squares)
     positive = xp.where(squares > 0, squares, xp.ones_like(squares))
     return xp.where(squares > 0, xp.sqrt(positive), xp.zeros_like(squares))
@@ -95,7 +95,7 @@ def log1p(x: Array) -> Array:
 
 
 def power(x: Array, exponent: float) -> Array:
-    """Powers of x >= 0, with no infinite slope at 0."""
+    """Return powers of x >= 0, with no infinite slope at 0."""
     xp = arrays.namespace(x)
     positive = xp.where(x > 0, x, xp.ones_like(x))
     return xp.where(x > 0, positive**exponent, xp.zeros_like(x))
@@ -106,7 +106,7 @@ def quadratic(x: Array, c: float) -> Array:
 
 
 def cos_pi(x: Array) -> Array:
-    """As a sine of the distance to the nearest odd half, which is exact where the cosine is small."""
+    """Return the cosine as a sine of the distance to the nearest odd half, exact where it is small."""
     xp = arrays.namespace(x)
     return xp.sin(math.pi * (0.5 - xp.abs(x - 2 * xp.round(x / 2))))
 
@@ -126,7 +126,7 @@ class Profile:
     value: Callable[[Array, float, float], Array]  # of scale * distance (or its square) and the shapes
 
     def exponent(self, factor: Factor) -> float:
-        """A change r of the argument changes the profile by r to this power, at most."""
+        """Return the power of r that bounds the change of the profile where its argument changes by r."""
         return min(1.0, factor.a) if self.slope == "a" else 1.0
 
 
@@ -147,7 +147,7 @@ def kernel_supremum(terms: Sequence[Term], *, has_bounded_points: bool) -> float
 
 
 def kernel_matrix(terms: Sequence[Term], distances: Distances) -> Array:
-    """k(x_i, x'_j), in the points' dtype."""
+    """Return k(x_i, x'_j), in the points' dtype."""
     kernel: Any = None
     for term in terms:
         product: Any = None

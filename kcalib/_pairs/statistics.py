@@ -25,7 +25,7 @@ _HASH_SEED = 0
 
 
 def unbiased(moments: MomentSums, n: int, sample_weight: Array | None = None) -> float:
-    """sum_{i != j} H_ij / (n (n - 1)); weighted: over sum_{i != j} w_i w_j, with the w in H."""
+    """Return sum_{i != j} H_ij / (n (n - 1)); weighted: over sum_{i != j} w_i w_j, with the w in H."""
     if sample_weight is None:
         return float(moments.total) / (n * (n - 1))
     # sum_{i != j} w_i w_j without the cancellation of W^2 - sum w^2.
@@ -34,20 +34,20 @@ def unbiased(moments: MomentSums, n: int, sample_weight: Array | None = None) ->
 
 
 def biased(moments: MomentSums, n: int, sample_weight: Array | None = None) -> float:
-    """sum_{i, j} H_ij / n^2, never negative for a positive definite kernel."""
+    """Return sum_{i, j} H_ij / n^2, never negative for a positive definite kernel."""
     assert moments.trace is not None  # as everywhere here, the problem is symmetric
     return float(moments.total + moments.trace) / (n if sample_weight is None else total(sample_weight)) ** 2
 
 
 def standard_error(moments: MomentSums, null_squares: float | None = None) -> float | None:
-    """Standard error of the unbiased estimate; None below four samples. See `Spread`."""
+    """Return the standard error of the unbiased estimate; None below four samples. See `Spread`."""
     if moments.row_sums is None or moments.sum_of_squares is None or moments.row_sums.shape[0] < 4:
         return None
     return spread_of(moments).standard_error(null_squares)
 
 
 def null_standard_error(null_squares: float, n: int) -> float:
-    """Standard error of the unbiased estimate under calibration, given the predictions."""
+    """Return the standard error of the unbiased estimate under calibration, given the predictions."""
     return math.sqrt(2 * null_squares) / (n * (n - 1))
 
 
@@ -58,7 +58,7 @@ class ScoreVariance(NamedTuple):
     constant: float
 
     def upper_limit(self, value: float, quantile: float) -> float:
-        """The t above `value` with t - value = quantile * SE(t)."""
+        """Return the t above `value` with t - value = quantile * SE(t)."""
         # The larger root of (t - value)^2 = quantile^2 (slope t + constant); below 0 the variance is the constant.
         half = quantile**2 * self.slope / 2
         constant = quantile**2 * self.constant
@@ -66,7 +66,7 @@ class ScoreVariance(NamedTuple):
         return root if root >= 0 else value + math.sqrt(constant)
 
     def lower_limit(self, value: float, tail: float) -> float:
-        """The t that the estimate exceeds by as much as from `value` on with a probability of about `tail`.
+        """Return the t that the estimate exceeds by as much as from `value` on with a probability of about `tail`.
 
         The variance at the limit, not at the estimate, and the estimate's skewness: under calibration by the largest
         quantile of gamma laws, of which chi-square mixtures have at most about that, elsewhere by that of the square
@@ -116,7 +116,7 @@ class Spread(NamedTuple):
     square_scores: float  # of the rows' sums with the diagonal, over n
 
     def standard_error(self, null_squares: float | None = None) -> float:
-        """The root of the variance.
+        """Return the root of the variance.
 
         Both terms are estimated without bias from row sums and the sum of squares; z1 is 0 under
         calibration, where its estimate can be negative and is set to 0: there the standard error
@@ -127,7 +127,7 @@ class Spread(NamedTuple):
         return math.sqrt((4 * (self.n - 2) * z1 + 2 * z2) / (self.n * (self.n - 1)))
 
     def score_variance(self, null_squares: float | None = None) -> ScoreVariance:
-        """The variance with z1 proportional to t, for limits of score intervals.
+        """Return the variance with z1 proportional to t, for limits of score intervals.
 
         z1 = <g, S g> and t = |g|^2 for the mean embedding g of the residuals and their covariance S, so that z1 / t is
         a mean of S's eigenvalues. It is taken at the plug-in g, where t is the biased estimate, which is positive. The
@@ -139,7 +139,7 @@ class Spread(NamedTuple):
         return ScoreVariance(4 * (n - 2) * eigenvalue / (n * (n - 1)), constant)
 
     def generous_standard_error(self, null_squares: float | None = None) -> float:
-        """As `standard_error`, with z1 by the jackknife: for intervals that must hold near calibration, too.
+        """Return the standard error with z1 by the jackknife, for intervals that must hold near calibration, too.
 
         The jackknife's z1 is too large by about z2 / (n - 2) and never negative. `standard_error` has no such excess,
         but is too small whenever the estimate errs towards 0, as the two are correlated, and intervals miss too often.
@@ -149,7 +149,7 @@ class Spread(NamedTuple):
         return math.sqrt(jackknife + 2 * self._components(null_squares)[1] / (n * (n - 1)))
 
     def _components(self, null_squares: float | None = None) -> tuple[float, float]:
-        """z1 and z2, at least 0, and the latter at least what it is under calibration."""
+        """Return z1 and z2, at least 0, and the latter at least what it is under calibration."""
         n, squares = self.n, self.sum_of_squares
         pairs = n * (n - 1)
         # Products h_ij h_kl with four distinct indices: an unbiased estimate of (E h)^2.
@@ -159,7 +159,7 @@ class Spread(NamedTuple):
 
 
 def spread_of(moments: MomentSums) -> Spread:
-    """From all rows."""
+    """Return the spread of all rows of H."""
     rows, squares = moments.row_sums, moments.sum_of_squares
     assert rows is not None and squares is not None
     n = int(rows.shape[0])
@@ -173,18 +173,8 @@ def spread_of(moments: MomentSums) -> Spread:
     )
 
 
-def score_variance(moments: MomentSums, null_squares: float | None = None) -> ScoreVariance:
-    """See `Spread`."""
-    return spread_of(moments).score_variance(null_squares)
-
-
-def generous_standard_error(moments: MomentSums, null_squares: float | None = None) -> float:
-    """See `Spread`."""
-    return spread_of(moments).generous_standard_error(null_squares)
-
-
 def mean_and_standard_error(values: Array) -> tuple[float, float | None]:
-    """Mean of block estimates and its standard error (ddof 1); None for one block."""
+    """Return the mean of block estimates and its standard error (ddof 1); None for one block."""
     count = values.shape[0]
     mean = total(values) / count
     if count < 2:
@@ -194,7 +184,7 @@ def mean_and_standard_error(values: Array) -> tuple[float, float | None]:
 
 
 def disjoint_pairs(n: int, block_size: int | None) -> int:
-    """Pairs without a common sample among all (None), or among those within blocks."""
+    """Return pairs without a common sample among all (None), or among those within blocks."""
     return n // 2 if block_size is None else n // block_size * (block_size // 2)
 
 
@@ -205,7 +195,7 @@ def total(values: Any) -> float:
 
 
 def cumulative_sum(values: Array) -> Array:
-    """Sums of the first 1, 2, ... numbers, shape (n,)."""
+    """Return sums of the first 1, 2, ... numbers, shape (n,)."""
     if arrays.is_host(values):
         return np.cumsum(values)  # cumulative_sum only since NumPy 2.1
     # A device's own scan adds floating-point numbers in the order in which its blocks happen to finish.
@@ -231,7 +221,7 @@ def _host_sums(group: np.ndarray, n_groups: int, values: np.ndarray) -> np.ndarr
 
 
 def row_groups(rows: Array) -> tuple[Array, int]:
-    """Numbers of the groups of equal rows of integers, shape (n,), in the order of their first rows; how many.
+    """Return numbers of the groups of equal rows of integers, shape (n,), in the order of their first rows; how many.
 
     On a device; rows are compared by 128 bits of a hash.
     """

@@ -145,7 +145,7 @@ def _result(
     n, of_features, squares = task.n, features_standard_error(moments, task.n), moments.null_squares
     assert squares is not None
     estimate, of_samples = statistics.unbiased(moments, n), statistics.standard_error(moments, squares)
-    variance = statistics.score_variance(moments, squares) if n >= 4 else None
+    variance = statistics.spread_of(moments).score_variance(squares) if n >= 4 else None
     return task.result(
         method=Features.name,
         statistic=n * estimate,

@@ -81,7 +81,7 @@ class AllPairs(CalibrationMethod):
             warn_if_few(task, f"method={self.name!r}", self.fewest_events)
         found = self.law(task, seed if self.is_random else 0)
         squares = task.null_moments.squares
-        variance = statistics.score_variance(task.moments, squares) if data.n >= 4 else None
+        variance = statistics.spread_of(task.moments).score_variance(squares) if data.n >= 4 else None
         return task.result(
             method=self.name,
             statistic=data.n * task.estimate,

@@ -253,7 +253,7 @@ class DistributedBackend(Backend):
         return {
             "version of kcalib": __version__,
             "number of samples": str(len(points)),
-            "kernel": str(self.problem.said or self.problem.kernel),
+            "kernel": str(self.problem.kernel_repr or self.problem.kernel),
             "dtype": str(points.dtype),
             "backend": self.name,
             "data (fingerprint of labels, predictions and target kernel)": self._outline.key,

@@ -56,15 +56,15 @@ class Backend:
 
     @staticmethod
     def unsuitable(problem: PairProblem) -> str | None:
-        """Why the problem is not one for this backend; None if it is."""
+        """Return why the problem is not one for this backend; None if it is."""
         return None
 
     def like(self, problem: PairProblem) -> Backend:
-        """Another problem, computed as this one is: by the same code, with as many threads, on the same machines."""
+        """Return the backend of another problem: the same code, threads and machines."""
         return type(self)(problem, reason=self.reason)
 
     def obstacle(self, reduction: Reduction[Any]) -> str | None:
-        """Why the backend has no such reduction of its problem; None if it has."""
+        """Return why the backend has no such reduction of its problem; None if it has."""
         if type(reduction) not in self.reductions:
             return "it has no such reduction"
         if reduction.option is not None and reduction.option not in self.options:
@@ -200,8 +200,8 @@ class Workers(ABC):
 
     @abstractmethod
     def spread(self, backend: Backend) -> Backend:
-        """A backend with the same sums, computed there; or the same backend, where that is no use."""
+        """Return a backend with the same sums, computed there; or the same backend, where that is no use."""
 
     @abstractmethod
     def gram(self, backend: Backend, feature_map: FeatureMap, columns: np.ndarray) -> np.ndarray:
-        """`feature_sums.gram` of the points of such a backend."""
+        """Return `feature_sums.gram` of the points of such a backend."""

@@ -14,7 +14,7 @@ from kcalib._pairs.reductions import LabelMatches, Products
 def label_forms(
     backend: Backend, probabilities: np.ndarray, labels: np.ndarray, batches: Iterable[np.ndarray]
 ) -> tuple[float, np.ndarray]:
-    """sum_{i != j} H_ij <e_i, e_j>, e = onehot(y) - p, of labels y, and of others in batches (n, draws).
+    """Return sum_{i != j} H_ij <e_i, e_j>, e = onehot(y) - p, of labels y, and of others in batches (n, draws).
 
     Of a symmetric problem with features 1, float64 `probabilities`.
 

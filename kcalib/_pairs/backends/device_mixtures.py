@@ -43,12 +43,12 @@ MIXTURE_NUMBERS = np.dtype(
 
 
 def mixture_files(problem: PairProblem) -> tuple[str, ...]:
-    """What is pasted before pairs.cu."""
+    """Return the files that are pasted before pairs.cu."""
     return () if problem.target is None and problem.predicted is None else HEADERS
 
 
 def mixture_definitions(problem: PairProblem) -> tuple[str, ...]:
-    """Options of the compiler."""
+    """Return the options of the compiler."""
     options = []
     for name, mixtures in (("TARGET", problem.target), ("PREDICTED", problem.predicted)):
         if mixtures is not None:
@@ -62,7 +62,7 @@ def mixture_definitions(problem: PairProblem) -> tuple[str, ...]:
 
 
 def expression(kernel: Sequence[Term]) -> str:
-    """A kernel as pairs.cu computes it, of factors numbered through the terms."""
+    """Return a kernel as pairs.cu computes it, of factors numbered through the terms."""
     terms, number = [], 0
     for t, term in enumerate(kernel):
         product = [f"coefficient({t})"]
@@ -74,13 +74,13 @@ def expression(kernel: Sequence[Term]) -> str:
 
 
 def program(kernel: Sequence[Term]) -> list[float]:
-    """The numbers of that expression: coefficients, then scale and shapes of each factor."""
+    """Return the numbers of that expression: coefficients, then scale and shapes of each factor."""
     numbers = [t.coefficient for t in kernel]
     return numbers + [number for t in kernel for f in t.factors for number in (f.scale, f.a, f.b)]
 
 
 def programs_of(problem: PairProblem) -> tuple[np.ndarray, dict[str, dict[str, int]]]:
-    """The programs of the kernel and of the atoms' kernels, and `MixtureNumbers` of "target" and "predicted"."""
+    """Return the programs of the kernel and of the atoms' kernels, and `MixtureNumbers` of "target" and "predicted"."""
     programs, numbers = program(problem.kernel), {}
     for name, mixtures in (("target", problem.target), ("predicted", problem.predicted)):
         values = (0, 0, 0, 0, 0)
@@ -93,7 +93,7 @@ def programs_of(problem: PairProblem) -> tuple[np.ndarray, dict[str, dict[str, i
 
 
 def table_of(problem: PairProblem) -> Array | None:
-    """The table of distances on the device of the points, its rows one behind the other."""
+    """Return the table of distances on the device of the points, its rows one behind the other."""
     if problem.table is None:
         return None
     check_positions(problem, problem.table)
@@ -103,7 +103,7 @@ def table_of(problem: PairProblem) -> Array | None:
 
 
 def uploaded(table: Array, reference: Array) -> Array:
-    """A table of distances beside the reference, a CuPy array.
+    """Return a table of distances beside the reference, a CuPy array.
 
     Raises
     ------

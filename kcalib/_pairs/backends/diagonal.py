@@ -11,7 +11,7 @@ from kcalib._pairs.profiles import PROFILES
 
 
 def diagonal(problem: PairProblem, threads: int = 1) -> Array:
-    """H_ii = k(x_i, x_i) <a_i, a_i>, float64."""
+    """Return H_ii = k(x_i, x_i) <a_i, a_i>, float64."""
     kernel: float | Array = 0.0
     for term in problem.kernel:
         value: float | Array = term.coefficient
@@ -25,7 +25,7 @@ def diagonal(problem: PairProblem, threads: int = 1) -> Array:
 
 
 def square_norms(vectors: Array, threads: int) -> Array:
-    """|v_i|^2 of the rows, float64; `threads` on the host."""
+    """Return |v_i|^2 of the rows, float64; `threads` on the host."""
     if arrays.is_host(vectors):
         return _native.square_norms(arrays.as_compact(vectors, vectors.dtype), threads)
     xp = arrays.namespace(vectors)

@@ -11,19 +11,19 @@ SAMPLES = 64  # points that are looked at, at most
 
 
 def powers_of_two(sizes: Array) -> Array:
-    """The power of two below each size (1 for 0), which brings it into the range of float32."""
+    """Return the power of two below each size (1 for 0), which brings it into the range of float32."""
     xp = arrays.namespace(sizes)
     positive = xp.where(sizes > 0, sizes, xp.ones_like(sizes))
     return xp.pow(2.0 * xp.ones_like(sizes), xp.clip(xp.floor(xp.log2(positive)), -1000.0, 1000.0))
 
 
 def sampled(points: Array) -> slice:
-    """The rows that are looked at."""
+    """Return the rows that are looked at."""
     return slice(None, None, -(-points.shape[0] // SAMPLES))
 
 
 def spread(points: Array) -> tuple[float, float]:
-    """The mean squared distance of some of the points, 2 (mean |x|^2 - |mean x|^2), and their mean square.
+    """Return the mean squared distance of some of the points, 2 (mean |x|^2 - |mean x|^2), and their mean square.
 
     Distances from residuals are sums of terms of size 1, those from an expansion of terms as large as the squares:
     where all points are near each other on that scale, most pairs would have to be computed anew by differences.
@@ -36,7 +36,7 @@ def spread(points: Array) -> tuple[float, float]:
 
 
 def spread_about(points: np.ndarray) -> tuple[float, np.ndarray]:
-    """The mean squared distance of these points, and their mean."""
+    """Return the mean squared distance of these points, and their mean."""
     some = np.asarray(points, dtype=np.float64)
     centre = some.mean(axis=0)
     return 2 * float(np.sum((some - centre) ** 2)) / len(some), centre

@@ -17,7 +17,7 @@ from kcalib._pairs.problem import Mixtures, PairProblem
 
 
 def obstacle(problem: PairProblem) -> str | None:
-    """What the engines have no formulas for; None: nothing."""
+    """Return what the engines have no formulas for, or None."""
     for mixtures in (problem.target, problem.predicted):
         if mixtures is None:
             continue
@@ -56,7 +56,7 @@ def has_own_products(mixtures: Mixtures) -> bool:
 
 
 def check_positions(problem: PairProblem, table: Any) -> None:
-    """That points are rows and columns of the table of distances.
+    """Check that points are rows and columns of the table of distances.
 
     Raises
     ------

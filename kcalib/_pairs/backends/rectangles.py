@@ -32,7 +32,7 @@ class Rectangle(NamedTuple):
         return self.row_end - self.row, self.column_end - self.column
 
     def parts(self, rows: int, columns: int, symmetric: bool) -> Iterator[Rectangle]:
-        """Rectangles of `rows` by `columns`, row after row; if `symmetric`, without those below its diagonal."""
+        """Yield rectangles of `rows` by `columns`, row after row; if `symmetric`, none below its diagonal."""
         for row in range(self.row, self.row_end, rows):
             first = (row - self.row) // columns * columns if symmetric else 0
             for column in range(self.column + first, self.column_end, columns):
@@ -41,7 +41,7 @@ class Rectangle(NamedTuple):
 
 @contextmanager
 def paced(whole: Rectangle, cost: float, symmetric: bool = False) -> Iterator[Callable[[Rectangle, float], None]]:
-    """A function to tell which part is launched and what a pair of it costs, of `cost` in all.
+    """Yield a function to tell which part is launched and what a pair of it costs, of `cost` in all.
 
     After `LAUNCH_COST` it waits until that is done, for signals to be handled, and shows progress.
     """
@@ -68,7 +68,7 @@ def paced(whole: Rectangle, cost: float, symmetric: bool = False) -> Iterator[Ca
 
 
 def within_memory(work: Callable[[int], R], what: str, n: int) -> R:
-    """work(1), and where that needs more memory than the GPU has, again with workspaces 1/4, 1/16 as large.
+    """Return work(1), or with too little memory on the GPU that with workspaces 1/4, 1/16 as large.
 
     Raises
     ------
@@ -91,7 +91,7 @@ def within_memory(work: Callable[[int], R], what: str, n: int) -> R:
 
 
 def free_memory() -> int:
-    """Bytes that arrays on the current device can take."""
+    """Return the bytes that arrays on the current device can take."""
     import cupy
 
     return available_memory_on_gpu(cupy.cuda.Device())

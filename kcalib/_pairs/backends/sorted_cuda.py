@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -27,17 +27,28 @@ HALF_THE_DIGITS = 2.0**-26
 EPSILON = float(np.finfo(np.float64).eps)
 
 
-class LineTerm(Protocol):
-    """What `sorted_line.LineTerm` has, of sorted points."""
+@dataclass(frozen=True)
+class LineTerm:
+    """left (exp(-rate d) polynomial(d)) right^T with d the distance on the line."""
 
-    @property
-    def rate(self) -> float: ...
-    @property
-    def polynomial(self) -> np.ndarray: ...
-    @property
-    def left(self) -> Array: ...
-    @property
-    def right(self) -> Array: ...
+    rate: float
+    polynomial: np.ndarray  # coefficients, lowest first
+    left: Array  # shape: (n, r)
+    right: Array  # shape: (n, r)
+
+    def __mul__(self, other: LineTerm) -> LineTerm:
+        """Return the product of the two entry by entry."""
+        return LineTerm(
+            self.rate + other.rate,
+            np.convolve(self.polynomial, other.polynomial),
+            column_products(self.left, other.left),
+            column_products(self.right, other.right),
+        )
+
+
+def column_products(a: Array, b: Array) -> Array:
+    """Return the products of each column of a with each of b."""
+    return arrays.namespace(a).reshape(a[:, :, None] * b[:, None, :], (len(a), -1))
 
 
 def scan_program(degree: int, columns: int) -> Program:
@@ -50,7 +61,7 @@ def places_program() -> Program:
 
 
 def off_line(points: Array) -> float:
-    """Largest |p + q - 1| of points (p, q)."""
+    """Return the largest |p + q - 1| of points (p, q)."""
     xp = arrays.namespace(points)
     p, q = (xp.astype(points[:, k], xp.float64, copy=False) for k in (0, 1))
     return float(xp.max(xp.abs(1 - xp.maximum(p, q) - xp.minimum(p, q))))  # 1 - x is exact for the larger of the two
@@ -131,7 +142,7 @@ class DeviceOrder:
         return out
 
     def forms(self, terms: Sequence[LineTerm], weights: Array | Weights) -> Array:
-        """w^T H w of terms with the same factors on both sides, for each column w."""
+        """Return w^T H w of terms with the same factors on both sides, for each column w."""
         xp, n = arrays.namespace(self.places), len(self.places)
         if not isinstance(weights, Weights):
             return self._forms(terms, xp.ascontiguousarray(xp.asarray(weights, dtype=xp.float64)))
@@ -222,16 +233,16 @@ class SortedPlaces:
         return len(self.places)
 
     def highest(self) -> float:
-        """The largest distance."""
+        """Return the largest distance."""
         return float(self.places[-1] - self.places[0])
 
     def some(self, count: int) -> SortedPlaces:
-        """`count` of them, at equal steps in their order."""
+        """Return `count` of them, at equal steps in their order."""
         at = np.linspace(0, self.n - 1, count).astype(np.int64)
         return SortedPlaces(self.places[arrays.like(at, self.places)])
 
     def counts(self, thresholds: np.ndarray) -> np.ndarray:
-        """Number of distances below each threshold."""
+        """Return the number of distances below each threshold."""
         xp, found = arrays.namespace(self.places), []
         for begin in range(0, len(thresholds), THRESHOLDS):
             part = np.zeros(THRESHOLDS)
@@ -242,7 +253,7 @@ class SortedPlaces:
         return np.concatenate([np.empty(0, np.int64), *found])[: len(thresholds)]
 
     def between(self, low: float, high: float, count: int) -> Array:
-        """The `count` distances in [low, high), ascending."""
+        """Return the `count` distances in [low, high), ascending."""
         xp = arrays.namespace(self.places)
         values, found = xp.empty(count, dtype=xp.float64), xp.zeros(1, dtype=xp.uint64)
         self._launch("kcalib_line_distances", np.float64(low), np.float64(high), np.int64(count), found, values)

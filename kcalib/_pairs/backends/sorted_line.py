@@ -35,7 +35,7 @@ from kcalib._pairs.backends.base import Backend
 from kcalib._pairs.backends.cpu import CpuBackend
 from kcalib._pairs.backends.cuda import CudaBackend
 from kcalib._pairs.backends.diagonal import diagonal
-from kcalib._pairs.backends.sorted_cuda import DeviceOrder
+from kcalib._pairs.backends.sorted_cuda import DeviceOrder, LineTerm, column_products
 from kcalib._pairs.problem import Factor, PairProblem, Side, Term
 from kcalib._pairs.reductions import (
     BlockSums,
@@ -59,25 +59,6 @@ ON_THE_LINE_SINGLE = 2 * float(np.finfo(np.float32).eps)  # in float32
 OFF_IN_BANDWIDTHS = 1e-5  # by what is off the line, distances in float32 may be off by so much of a bandwidth
 
 
-@dataclass(frozen=True)
-class LineTerm:
-    """left (exp(-rate d) polynomial(d)) right^T with d the distance on the line."""
-
-    rate: float
-    polynomial: np.ndarray  # coefficients, lowest first
-    left: Array  # shape: (n, r)
-    right: Array  # shape: (n, r)
-
-    def __mul__(self, other: LineTerm) -> LineTerm:
-        """The product of the two entry by entry."""
-        return LineTerm(
-            self.rate + other.rate,
-            np.convolve(self.polynomial, other.polynomial),
-            _paired(self.left, other.left),
-            _paired(self.right, other.right),
-        )
-
-
 class SortedBackend(Backend):
     """H of a problem on a line, by sorting and recurrences; the same bits for any number of threads."""
 
@@ -91,7 +72,7 @@ class SortedBackend(Backend):
         self._sorted_by: SortedBackend | None = None
 
     def like(self, problem: PairProblem) -> SortedBackend:
-        """Another problem of these predictions, with a kernel made of this one.
+        """Return the backend of another problem of these predictions, with a kernel made of this one.
 
         They are on the line as they are here, also with a narrower kernel or before they were rounded to float32.
         Samples at the same points are sorted once for both.
@@ -104,7 +85,7 @@ class SortedBackend(Backend):
 
     @staticmethod
     def unsuitable(problem: PairProblem) -> str | None:
-        """Why the problem is not one for this backend; None if it is."""
+        """Return why the problem is not one for this backend; None if it is."""
         obstacle = _without_sums(problem)
         if obstacle is None and problem.left.n_coordinates == 2:
             # Off the line by more than rounding, distances would lose digits: each is off by twice the gap.
@@ -118,7 +99,7 @@ class SortedBackend(Backend):
         problem = self.problem
         sums = self._sums_of_residuals(reduction.second)
         if sums is not None and not reduction.rows:
-            return MomentSums(sums.total, None, None, None, sums.squares, sums.trace)
+            return sums
         order, terms = self._order, self._terms
         row_sums = column_sums = order.row_sums(terms)
         if not problem.symmetric:
@@ -130,10 +111,10 @@ class SortedBackend(Backend):
             squares = None
             if reduction.second:
                 squares = float(sum(_total(order.row_sums([a * b])) for a in terms for b in terms))
-            sums = Sums(_total(row_sums), None if own is None else _total(own), squares)
+            sums = MomentSums(_total(row_sums), None, None, None, squares, None if own is None else _total(own))
         if not reduction.rows:
-            return MomentSums(sums.total, None, None, None, sums.squares, sums.trace)
-        return MomentSums(sums.total, row_sums, column_sums, own, sums.squares, sums.trace)
+            return sums
+        return replace(sums, row_sums=row_sums, column_sums=column_sums, diagonal=own)
 
     def _block_sums(self, reduction: BlockSums) -> Array:
         size = reduction.size
@@ -144,7 +125,7 @@ class SortedBackend(Backend):
         return sorted_cuda.group_sums(rows, len(rows) // size, size)[:, 0]
 
     def _products(self, reduction: Products) -> Array:
-        """In float64, whatever the dtype allows: reading and writing the vectors is what takes the time here.
+        """Multiply in float64, whatever the dtype allows: reading and writing vectors takes the time.
 
         Samples are sorted by the first call that needs their order, and not again.
         """
@@ -155,7 +136,7 @@ class SortedBackend(Backend):
         return self._order.product(self._terms, vectors, first=first, n_rows=n_left)
 
     def _quadratic_forms(self, reduction: QuadraticForms) -> Array:
-        """In float64, whatever the dtype allows: products are not what takes the time here."""
+        """Compute in float64, whatever the dtype allows: products take little of the time."""
         weights = reduction.weights
         if weights.n_replicates == 0 if isinstance(weights, Weights) else weights.shape[1] == 0:
             xp = arrays.namespace(self.problem.left.points)
@@ -189,7 +170,7 @@ class SortedBackend(Backend):
         assert reduction.features is not None
         features = reduction.features[order.positions]
         terms = [
-            (t.rate, t.polynomial, _as_rows(*(_paired(t.left, features[:, label]) for label in range(2))))
+            (t.rate, t.polynomial, _as_rows(*(column_products(t.left, features[:, label]) for label in range(2))))
             for t in self._terms
         ]
         with TerminalProgress() as progress:
@@ -200,7 +181,7 @@ class SortedBackend(Backend):
             return _native.line_label_forms(order.places, order.positions, terms, labels, options)
 
     def _of_blocks(self, reduction: Counts | EntriesInRange | DenseRectangle) -> Any:
-        """What looks at single entries is computed where blocks of H are visited."""
+        """Compute reductions of single entries on a backend that visits blocks of H."""
         if arrays.is_host(self.problem.left.points):
             return sweep_one(CpuBackend(self.problem, threads=self.threads), reduction)
         return sweep_one(CudaBackend(self.problem), reduction)
@@ -229,7 +210,7 @@ class SortedBackend(Backend):
     def _has_dot(self) -> bool:
         return any(factor.metric == "dot" for term in self.problem.kernel for factor in term.factors)
 
-    def _sums_of_residuals(self, second: bool) -> Sums | None:
+    def _sums_of_residuals(self, second: bool) -> MomentSums | None:
         if not self._has_binary_residuals or self.threads is None:
             return None
         return BinaryResiduals.sorted(self.problem.left, self.threads).sums(self.problem.kernel, second)
@@ -249,7 +230,7 @@ class SortedBackend(Backend):
         return self._terms_of(self._order, self._order.residuals)
 
     def _sorted(self, block: int | None) -> Order | DeviceOrder:
-        """The samples sorted by their place on the line, all or within whole blocks."""
+        """Return the samples sorted by their place on the line, all or within whole blocks."""
         left, right = self.problem.left, self.problem.right
         points = left.points if right is None else _concatenated(left.points, right.points)
         n = len(points) if block is None else len(points) // block * block
@@ -259,7 +240,7 @@ class SortedBackend(Backend):
         return Order.of(points[:n], labels, block or n, self.threads)
 
     def _terms_of(self, order: Order | DeviceOrder, residuals: Array | None) -> list[LineTerm]:
-        """H between the sorted samples, as terms; with `residuals`, if there are any, for features.
+        """Return H between the sorted samples, as terms; with `residuals`, if there are any, for features.
 
         A rectangular H is between samples of the left, whose right features are 0, and those of the right, whose
         left features are.
@@ -278,15 +259,6 @@ class SortedBackend(Backend):
             points = left.points if right is None else _concatenated(left.points, right.points)
             points = points[order.positions]
         return [_line_term(term, _float64(points), features, columns) for term in self.problem.kernel]
-
-
-@dataclass(frozen=True)
-class Sums:
-    """The numbers among the `Moments`."""
-
-    total: float
-    trace: float | None
-    squares: float | None
 
 
 @dataclass(frozen=True)
@@ -318,8 +290,8 @@ class BinaryResiduals:
                 part.sort()
         return cls(sizes, n_zeros, off, square_norms, threads)
 
-    def sums(self, kernel: tuple[Term, ...], second: bool) -> Sums | None:
-        """None if what is off the line counts."""
+    def sums(self, kernel: tuple[Term, ...], second: bool) -> MomentSums | None:
+        """Return the moments without rows; None if what is off the line counts."""
         terms = [_radial(term, n_coordinates=2) for term in kernel]
         total, size = np.sum([self._pair_sums(*term, squared=False) for term in terms], axis=0)
         highest = sum(term.coefficient for term in kernel)
@@ -330,7 +302,7 @@ class BinaryResiduals:
             squares = 8 * float(np.sum([self._pair_sums(*product, squared=True)[0] for product in products]))
         if left_out > EPSILON * min(4 * size, math.inf if squares is None else math.sqrt(squares)):
             return None
-        return Sums(4 * float(total), highest * self.square_norms, squares)
+        return MomentSums(4 * float(total), None, None, None, squares, highest * self.square_norms)
 
     def _pair_sums(self, rate: float, polynomial: np.ndarray, *, squared: bool) -> tuple[float, float]:
         with TerminalProgress() as progress:
@@ -353,7 +325,7 @@ class Order:
 
     @classmethod
     def of(cls, points: np.ndarray, labels: np.ndarray | None, block: int, threads: int) -> Order:
-        """The order of the last coordinates; of residuals if there are labels."""
+        """Sort samples by their last coordinates, with residuals if there are labels."""
         points = np.ascontiguousarray(points, dtype=np.float64)
         labels = None if labels is None else np.ascontiguousarray(labels, dtype=np.int64)
         with TerminalProgress() as progress:
@@ -365,11 +337,11 @@ class Order:
         return cls(positions, places, block, threads, in_entries, in_totals)
 
     def row_sums(self, terms: list[LineTerm]) -> np.ndarray:
-        """Row sums of H without its diagonal, within blocks, in the user's order."""
+        """Return row sums of H without its diagonal, within blocks, in the user's order."""
         return self.product(terms, None, first=0, n_rows=len(self.positions))[:, 0]
 
     def product(self, terms: list[LineTerm], vectors: np.ndarray | None, *, first: int, n_rows: int) -> np.ndarray:
-        """H @ vectors of the samples from the number `first` on, the rows of the first `n_rows` samples.
+        """Return H @ vectors of the samples from the number `first` on, the rows of the first `n_rows` samples.
 
         Without vectors: sums of rows, from which the diagonal is left out.
         """
@@ -386,7 +358,7 @@ class Order:
 
 
 def _without_sums(problem: PairProblem) -> str | None:
-    """Why the problem has no sums in O(n log n), if two probabilities sum to 1; None if it has."""
+    """Return why the problem has no sums in O(n log n), if two probabilities sum to 1; None if it has."""
     n_coordinates = problem.left.n_coordinates
     if problem.target is not None or problem.predicted is not None or problem.table is not None:
         return "the predictions are distributions, not probabilities of two classes"
@@ -400,7 +372,7 @@ def _without_sums(problem: PairProblem) -> str | None:
 
 
 def _largest_gap(problem: PairProblem) -> float:
-    """How far from 1 the sum of two probabilities may be."""
+    """Return how far from 1 the sum of two probabilities may be."""
     given = problem.left.given
     if given.dtype == arrays.namespace(given).float64:
         return ON_THE_LINE
@@ -409,7 +381,7 @@ def _largest_gap(problem: PairProblem) -> float:
 
 
 def off_line(points: Array) -> float:
-    """Largest |p + q - 1| of points (p, q)."""
+    """Return the largest |p + q - 1| of points (p, q)."""
     if not arrays.is_host(points):
         return sorted_cuda.off_line(points)
     options = _native.RunOptions(resolve_threads())
@@ -427,7 +399,7 @@ def _concatenated(first: Array, second: Array) -> Array:
 
 
 def _as_rows(*columns: np.ndarray) -> np.ndarray:
-    """Columns of factors as compiled code reads them, shape (len(columns), rank, n)."""
+    """Return columns of factors as compiled code reads them, shape (len(columns), rank, n)."""
     if len(columns) == 1:  # of one column not even copied
         return np.ascontiguousarray(columns[0].T)[None]
     return np.ascontiguousarray(np.stack([each.T for each in columns]))
@@ -443,13 +415,13 @@ def _line_term(term: Term, points: Array, left: Array, right: Array) -> LineTerm
     for factor in term.factors:
         if factor.metric == "dot":
             same = left is right
-            left = _paired(left, points)
-            right = left if same else _paired(right, points)
+            left = column_products(left, points)
+            right = left if same else column_products(right, points)
     return LineTerm(rate, polynomial, left, right)
 
 
 def _radial(term: Term, n_coordinates: int) -> tuple[float, np.ndarray]:
-    """Rate and polynomial of the factors that see distances, in units of the last coordinate."""
+    """Return the rate and polynomial of the factors that see distances, in units of the last coordinate."""
     rate, polynomial = 0.0, np.array([term.coefficient])
     for factor in term.factors:
         if factor.metric != "dot":
@@ -461,12 +433,7 @@ def _radial(term: Term, n_coordinates: int) -> tuple[float, np.ndarray]:
 
 
 def _unit(factor: Factor, n_coordinates: int) -> float:
-    """Distance of two points whose last coordinates are 1 apart."""
+    """Return the distance of two points whose last coordinates are 1 apart."""
     if n_coordinates == 1:
         return 1.0
     return math.sqrt(2.0) if factor.metric == "euclidean" else 2.0
-
-
-def _paired(a: Array, b: Array) -> Array:
-    """Products of each column of a with each of b."""
-    return arrays.namespace(a).reshape(a[:, :, None] * b[:, None, :], (len(a), -1))

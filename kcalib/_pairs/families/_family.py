@@ -26,7 +26,7 @@ class PointFamily(ABC):
 
     @abstractmethod
     def elements(self, n_dims: int, n_components: int) -> int:
-        """Elements of the temporaries for a pair of rows."""
+        """Return the number of elements of the temporaries for a pair of rows."""
 
     @abstractmethod
     def point_products(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
@@ -40,7 +40,7 @@ class PointFamily(ABC):
         return xp.where(nothing, xp.zeros_like(squared), squared)
 
     def rows_apart(self, mixtures: Mixtures, points: Array) -> Array:
-        """Points of single components as `apart` of the family's header reads them; NumPy's or CuPy's."""
+        """Return points of single components as `apart` of the family's header reads them; NumPy's or CuPy's."""
         return points
 
 
@@ -54,23 +54,23 @@ class Family(PointFamily):
 
     @abstractmethod
     def unit(self, scale: float) -> float:
-        """What locations are multiplied by, so that the kernel has no length scale."""
+        """Return what locations are multiplied by, so that the kernel has no length scale."""
 
     @abstractmethod
     def columns(self, w: Array, m: Array, scales: Array, scale: float) -> Array:
-        """A component's columns, shape (n, K, columns), of weights (n, K, 1), locations in units, and scales."""
+        """Return a component's columns, shape (n, K, columns), of weights (n, K, 1), locations in units, and scales."""
 
     @abstractmethod
     def scales_of_nothing(self, like: Array) -> Array | None:
-        """Scales for components of weight 0, whose locations are `like`, shape (n, K, d)."""
+        """Return scales for components of weight 0, whose locations are `like`, shape (n, K, d)."""
 
     @abstractmethod
     def transformed(self, components: Components, root: Array, diagonal: bool) -> tuple[problem.Family, Array | None]:
-        """Family and scales of Z R for Z of the components; `diagonal`: whether R is."""
+        """Return family and scales of Z R for Z of the components; `diagonal`: whether R is."""
 
     @abstractmethod
     def feature_products(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
-        """Target factors of rows of features."""
+        """Return target factors of rows of features."""
 
 
 class ClosedForms(Family):
@@ -80,19 +80,19 @@ class ClosedForms(Family):
 
     @abstractmethod
     def component(self, columns: Array, n_dims: int) -> Any:
-        """A component's columns by name."""
+        """Return a component's columns by name."""
 
     @abstractmethod
     def points(self, y: Array, z: Array) -> Array:
-        """l(y, z), shapes (d, ...)."""
+        """Return l(y, z), shapes (d, ...)."""
 
     @abstractmethod
     def component_point(self, one: Any, y: Array) -> Array:
-        """w E l(Z, y) of a component."""
+        """Return w E l(Z, y) of a component."""
 
     @abstractmethod
     def components(self, one: Any, other: Any) -> Array:
-        """w w' E l(Z, Z') of two components."""
+        """Return w w' E l(Z, Z') of two components."""
 
     # Sums over parts
 
@@ -121,13 +121,13 @@ class ClosedForms(Family):
         return total
 
     def groups(self, mixtures: Mixtures, rows: Array) -> Iterator[list[Any]]:
-        """The components of points, term by term."""
+        """Return the components of points, term by term."""
         columns, width = arrays.namespace(rows).moveaxis(rows, -1, 0), mixtures.point_columns // mixtures.n_terms
         for t in range(mixtures.n_terms):
             yield self._components(mixtures, columns[t * width : (t + 1) * width, ...])
 
     def _measures(self, mixtures: Mixtures, rows: Array) -> Iterator[tuple[Array, Array, Array, list[Any]]]:
-        """u, c, y (d, ...) and the components, term by term."""
+        """Return u, c, y (d, ...) and the components, term by term."""
         columns, d = arrays.namespace(rows).moveaxis(rows, -1, 0), mixtures.n_dims
         width = mixtures.feature_columns // mixtures.n_terms
         for t in range(mixtures.n_terms):
@@ -156,6 +156,6 @@ class GaussianForms(ClosedForms):
 
 
 def ordered(a: Array, b: Array) -> tuple[Array, Array]:
-    """The larger and the smaller, with the derivative of one of the two where they are equal."""
+    """Return the larger and the smaller, with the derivative of one of the two where they are equal."""
     xp = arrays.namespace(a)
     return xp.where(a >= b, a, b), xp.where(a >= b, b, a)

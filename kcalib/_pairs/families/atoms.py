@@ -42,7 +42,7 @@ class Atoms(Family):
 
 
 def _between_atoms(mixtures: Mixtures, left: Array, right: Array, *, features: bool) -> Array:
-    """All atoms of a row at once, an observation being one of them."""
+    """Return products of all atoms of rows at once, an observation being one of them."""
     xp, d = arrays.namespace(left), mixtures.n_dims
     weights, atoms = [], []
     for rows in (left, right):

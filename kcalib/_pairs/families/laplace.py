@@ -60,7 +60,7 @@ class Laplace(ClosedForms):
 
 
 def laplace_at_point(distance: Array, b: Array) -> Array:
-    """E exp(-|Z - y|), Z ~ Laplace(m, b), |m - y| = `distance`.
+    """Return E exp(-|Z - y|), Z ~ Laplace(m, b), |m - y| = `distance`.
 
     With R >= S the sorted {1, b} it is (R exp(-D/R) - S exp(-D/S)) / (R^2 - S^2), here as a sum of positive terms.
     """
@@ -71,7 +71,7 @@ def laplace_at_point(distance: Array, b: Array) -> Array:
 
 
 def laplace_between(distance: Array, b: Array, other: Array) -> Array:
-    r"""E exp(-|Z - Z'|), Z ~ Laplace(m, b), Z' ~ Laplace(m', b'), |m - m'| = `distance`.
+    r"""Return E exp(-|Z - Z'|), Z ~ Laplace(m, b), Z' ~ Laplace(m', b'), |m - m'| = `distance`.
 
     With R >= S >= T the sorted {1, b, b'} it is the second divided difference of r^3 exp(-D/r) in r^2, up to sign.
     As a sum of positive terms: E1(p) = (1 - exp(-p)) / p, E2(p, q) = int_0^1 int_0^s exp(-...) its divided
@@ -96,7 +96,7 @@ def laplace_between(distance: Array, b: Array, other: Array) -> Array:
 
 
 def _e1(p: Array) -> Array:
-    """(1 - exp(-p)) / p for p >= 0."""
+    """Return (1 - exp(-p)) / p for p >= 0."""
     xp, small = arrays.namespace(p), p < SERIES_E1
     near, far = xp.where(small, p, xp.zeros_like(p)), xp.where(small, xp.ones_like(p), p)
     series = xp.ones_like(near)
@@ -106,7 +106,7 @@ def _e1(p: Array) -> Array:
 
 
 def _e2(p: Array, q: Array, between: Array) -> Array:
-    """(E1(p) - exp(-p) E1(q - p)) / q for q >= p >= 0, q - p = `between`."""
+    """Return (E1(p) - exp(-p) E1(q - p)) / q for q >= p >= 0, q - p = `between`."""
     xp, small = arrays.namespace(p), q < SERIES_E2
     near, farthest = (xp.where(small, a, xp.zeros_like(a)) for a in (p, q))
     power, symmetric, factorial = xp.ones_like(near), xp.ones_like(near), 2.0

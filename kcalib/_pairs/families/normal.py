@@ -58,7 +58,7 @@ class Normal(GaussianForms):
         return one.w * other.w * f
 
     def rows_apart(self, mixtures: Mixtures, points: Array) -> Array:
-        """Columns w, r, m, h, 1 / (2 h), with r = w prod (2 h)^(-1/4)."""
+        """Return columns w, r, m, h, 1 / (2 h), with r = w prod (2 h)^(-1/4)."""
         xp, d, width = arrays.namespace(points), mixtures.n_dims, mixtures.component_columns
         points = points.copy()
         for begin in range(0, points.shape[1], width):

@@ -75,7 +75,7 @@ class NormalFull(GaussianForms):
         return super().squared_between(mixtures, left, right)
 
     def _squared_between_single(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
-        """What covariances make, f(P, P) + f(P', P') - 2 |A|^(-1/2), and what means add: 2 |A|^(-1/2) (1 - exp(-q)).
+        """Return f(P, P) + f(P', P') - 2 |A|^(-1/2), from covariances, plus 2 |A|^(-1/2) (1 - exp(-q)), from means.
 
         Neither is negative. For equal covariances the first is 0 and the second has no cancellation.
         """
@@ -90,7 +90,7 @@ class NormalFull(GaussianForms):
 
 
 def eliminated(d: int, triangle: Array, r: Array) -> tuple[Array, Array]:
-    """|A|^(-1/2) and r^T A^(-1) r by elimination, column after column: r is a further row of A."""
+    """Return |A|^(-1/2) and r^T A^(-1) r by elimination, column after column: r is a further row of A."""
     xp = arrays.namespace(r)
     places = [max(i, j) * (max(i, j) + 1) // 2 + min(i, j) for i in range(d) for j in range(d)]
     a = xp.reshape(xp.take(triangle, arrays.like(places, r), axis=0), (d, d, *triangle.shape[1:]))
@@ -112,7 +112,7 @@ def _identity(like: Array, d: int) -> Array:
 
 
 def _inverse(root: Array) -> Array:
-    """Inverses of lower triangular matrices, shape (..., d, d), row by row."""
+    """Return inverses of lower triangular matrices, shape (..., d, d), row by row."""
     xp, d = arrays.namespace(root), root.shape[-1]
     rows = xp.zeros_like(root[..., :0, :])
     unit = xp.zeros_like(root) + _identity(root, d)

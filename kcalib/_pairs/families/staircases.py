@@ -26,7 +26,7 @@ class Staircases(PointFamily):
         return COPIES * n_dims
 
     def point_products(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
-        """E X X', the counts as numbers."""
+        """Return E X X', the counts as numbers."""
         lengths, n, others = _together(left, right)
         return arrays.namespace(lengths).sum(lengths * (n + left[..., :1]) * (others + right[..., :1]), axis=-1)
 
@@ -38,7 +38,7 @@ class Staircases(PointFamily):
 
 
 def _together(left: Array, right: Array) -> tuple[Array, Array, Array]:
-    """Between levels where N or N' has a step: how far these are from each other, N and N', from 1 down to 0."""
+    """Return the lengths between levels where N or N' has a step, N and N', from 1 down to 0."""
     xp = arrays.namespace(left)
     a, b = xp.broadcast_arrays(left[..., 1:], right[..., 1:])
     below = -xp.concat([a, b], axis=-1)
@@ -51,7 +51,7 @@ def _together(left: Array, right: Array) -> tuple[Array, Array, Array]:
 
 
 def _sums(numbers: Array) -> Array:
-    """Of the first 1, 2, ... along the last axis; `cumulative_sum` is not everywhere."""
+    """Return cumulative sums along the last axis; `cumulative_sum` is not everywhere."""
     xp, step = arrays.namespace(numbers), 1
     while step < numbers.shape[-1]:
         numbers = xp.concat([numbers[..., :step], numbers[..., step:] + numbers[..., :-step]], axis=-1)

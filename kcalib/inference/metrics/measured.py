@@ -18,7 +18,7 @@ from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._input.methods import Method
 from kcalib._packing import Packed, TargetMatrix
-from kcalib._packing.packed import ANY_BANDWIDTH, name_of
+from kcalib._packing.packed import describe_any_bandwidth, name_of
 from kcalib._pairs.backends.base import Backend, Workers
 from kcalib.bandwidth import MedianDistance
 from kcalib.estimators.skce import describe
@@ -137,7 +137,7 @@ def _source(medians: Mapping[str, Sequence[MedianDistance]]) -> str:
         samples = {"all samples" if m.exact else f"{m.n_samples} samples drawn with seed {m.seed}": None for m in alike}
         of = " or ".join(samples)
         if alike[0].value == 0:
-            sources.append(ANY_BANDWIDTH)
+            sources.append(describe_any_bandwidth())
             continue
         names = " or ".join(dict.fromkeys(name_of(m) for m in alike))
         sources.append(f"median over {len(alike)} models of the {names} of {of}")

@@ -190,7 +190,7 @@ def _by_features(
     try:
         for model, packed in zip(data, together.packed, strict=True):
             first = problems[0] if problems else None
-            own = MapOptions(seed=seed, threads=options.threads, beside=first)
+            own = MapOptions(seed=seed, threads=options.threads, reference=first)
             problems.append(features_of(model, packed, own))
     except (ValueError, NotImplementedError):
         return None

@@ -20,7 +20,7 @@ import numpy as np
 
 from kcalib._packing import pack
 from kcalib._packing.features import FeatureProblem, LabelFeatures
-from kcalib._packing.packed import ANY_BANDWIDTH
+from kcalib._packing.packed import describe_any_bandwidth
 from kcalib._pairs import statistics
 from kcalib._pairs.feature_sums import feature_rows, row_forms
 from kcalib._pairs.statistics import Spread
@@ -249,7 +249,11 @@ class KernelResults(ABC):
             [] if rows is None else [f"median {metrics_of(self.totals.kernel)} distance of the first {rows} samples"]
         )
         if rows is not None and rows < 0:
-            sources = [ANY_BANDWIDTH if -rows == self.n else f"no median: the first {-rows} predictions are identical"]
+            sources = [
+                describe_any_bandwidth()
+                if -rows == self.n
+                else f"no median: the first {-rows} predictions are identical"
+            ]
         sources += self.target_sources()
         fields["bandwidth_source"] = "; ".join(sources) or "given"
         return fields | {

@@ -14,10 +14,10 @@ from problems import (
     PLACES,
     PRODUCT_KERNELS,
     brute_median,
-    duplicates_problem,
     on_a_grid,
     psd_matrix,
     softmax_problem,
+    unusual_samples,
 )
 
 import kcalib
@@ -135,19 +135,7 @@ def test_kernels(cupy, kernel):
     "samples", some(["ties", "one label", "one place", "two places", "certain", "duplicates"], "ties", "one label")
 )
 def test_unusual_samples(cupy, samples):
-    y, p = duplicates_problem(150, 2) if samples == "duplicates" else softmax_problem(150, 2)
-    if samples == "ties":
-        p[:, 1] = np.round(p[:, 1] * 8) / 8
-        p[:, 0] = 1 - p[:, 1]
-    elif samples == "one label":
-        y[:] = 0
-    elif samples == "one place":
-        p[:] = p[0]
-    elif samples == "two places":
-        p[:] = np.where(y[:, None] == 1, [0.25, 0.75], [1.0, 0.0])
-    elif samples == "certain":  # residuals below rounding, of which only one of two coordinates is left
-        p[:100] = np.where(y[:100, None] == 1, [1e-20, 1.0], [1.0, 1e-22])
-    check(cupy, pair_problem(y, p, KERNELS["exponential"]), columns=(2,))
+    check(cupy, pair_problem(*unusual_samples(samples, 150), KERNELS["exponential"]), columns=(2,))
 
 
 @pytest.mark.grid

@@ -10,7 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from interrupts import stops_within_a_second
-from problems import instruction_sets
+from problems import instruction_sets, saturated_predictions
 
 from kcalib import _native
 from kcalib._backend import arrays
@@ -65,15 +65,8 @@ PREDICTIONS = {
     "sparse": lambda rng, n, m: rng.dirichlet(np.full(m, 0.1), n),
     "tied": lambda rng, n, m: rng.dirichlet(np.ones(m), 3)[rng.integers(3, size=n)],
     "one-hot": lambda rng, n, m: np.where(rng.random((n, 1)) < 0.5, np.eye(m)[rng.integers(m, size=n)], 1 / m),
-    "saturated": lambda rng, n, m: saturated(rng, n, m),
+    "saturated": saturated_predictions,
 }
-
-
-def saturated(rng: np.random.Generator, n: int, m: int) -> np.ndarray:
-    e = 10 ** rng.uniform(-8, -4, n)
-    p = np.repeat(e[:, None], m, axis=1)
-    p[np.arange(n), rng.integers(m, size=n)] = 1 - (m - 1) * e
-    return p
 
 
 def problem(name: str, n: int, m: int, seed: int = 0) -> np.ndarray:
@@ -81,35 +74,6 @@ def problem(name: str, n: int, m: int, seed: int = 0) -> np.ndarray:
 
 
 SIZES = [(1, 2), (7, 3), (90, 2), (300, 10), (129, 17), (40, 130), (30, 1000)]
-
-
-@pytest.mark.parametrize("factors", [0, 2])
-@pytest.mark.parametrize(("n", "r"), [(1, 1), (3, 2), (65, 7), (1100, 10), (200, 40)])
-def test_sums_and_rows(n, r, factors):
-    rng = np.random.default_rng(n)
-    feature_map = any_map(13, 4, factors, n_groups=3)
-    points, target_features = rng.random((n, 4)), rng.normal(size=(n, r))
-    phi = literal_features(feature_map, points)
-    np.testing.assert_allclose(feature_rows(feature_map, points), phi.astype(float), rtol=0, atol=1e-11)
-
-    sums, own = sum_products(feature_map, points, target_features)
-    scale = np.abs(phi).T @ np.abs(target_features)
-    assert np.max(np.abs(sums - phi.T @ target_features) / scale) < 1e-12
-    by_column = np.concatenate([feature_map.groups] * 2)
-    expected = [((phi[:, by_column == g] ** 2).sum(axis=1) * (target_features**2).sum(axis=1)).sum() for g in range(3)]
-    np.testing.assert_allclose(own, np.array(expected, dtype=float), rtol=1e-12)
-
-    forms, own_rows = row_forms(feature_map, points, target_features, sums)
-    error, sizes = (
-        np.abs(forms - ((phi @ sums) * target_features).sum(axis=1)),
-        ((np.abs(phi) @ scale) * np.abs(target_features)).sum(axis=1),
-    )
-    assert np.max(error / sizes) < 1e-12
-    np.testing.assert_allclose(
-        own_rows, ((phi**2).sum(axis=1) * (target_features**2).sum(axis=1)).astype(float), rtol=1e-12
-    )
-    total = (sums**2).sum() - own.sum()
-    assert abs(total - literal_total(phi, target_features)) < 1e-12 * ((sums**2).sum() + own.sum())
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -197,9 +161,9 @@ def test_draws_do_not_depend_on_those_beside_them(m):
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("factors", [0, 2])
-def test_instruction_sets(level, factors):
+def test_sums_and_rows(level, factors):
     rng = np.random.default_rng(0)
-    for n, m in ((1, 2), (300, 10), (40, 70)):
+    for n, m in ((1, 2), (300, 10), (40, 70), (1100, 4)):
         p, target_features, root = problem("sparse", n, m), rng.normal(size=(n, 13)), rng.normal(size=(m, 5))
         feature_map = any_map(13, m, factors)
         parts = feature_map.frequencies, feature_map.amplitudes, feature_map.projections, feature_map.offsets
@@ -210,11 +174,18 @@ def test_instruction_sets(level, factors):
         forms, own_rows = features.row_forms(p, target_features, sums, options)
         squares = (phi**2).reshape(n, 2, -1).sum(axis=1)
         sizes = (target_features**2).sum(axis=1)
-        for found, expected in (
-            (sums, phi.T @ target_features), (own, squares.T @ sizes),
-            (forms, ((phi @ sums) * target_features).sum(axis=1)), (own_rows, squares.sum(axis=1) * sizes),
-        ):  # fmt: skip
-            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 * max(1e-3, np.abs(expected).max()))
+        total, size = (sums**2).sum() - own.sum(), (sums**2).sum() + own.sum()
+        for found, expected, scale in (
+            (sums, phi.T @ target_features, np.abs(phi).T @ np.abs(target_features)),
+            (own, squares.T @ sizes, squares.T @ sizes),
+            (forms, ((phi @ sums) * target_features).sum(axis=1), np.abs(phi @ np.abs(sums)).max()),
+            (own_rows, squares.sum(axis=1) * sizes, squares.sum(axis=1) * sizes),
+            (total, float(literal_total(phi, target_features)), size),
+        ):
+            assert (np.abs(found - expected) <= 1e-11 * np.maximum(scale, 1e-3 * np.max(np.abs(expected)))).all()
+        by_group = sum_products(feature_map, p, target_features)[1]
+        expected = np.bincount(feature_map.groups, squares.T @ sizes)
+        np.testing.assert_allclose(by_group, expected, rtol=1e-11)
         for matrix in (None, root):
             drawn = [
                 residuals(prepare(np.zeros(n, int), p).draw(3, r).labels, p, matrix).astype(float) for r in range(5)
@@ -227,7 +198,7 @@ def test_instruction_sets(level, factors):
 
 def test_saturated_residuals_keep_their_digits():
     """Totals of residuals from 1e-8 on in exact fractions: of one frequency 0, for which phi = (a, 0) is exact."""
-    p = saturated(np.random.default_rng(0), 60, 4)
+    p = saturated_predictions(np.random.default_rng(0), 60, 4)
     still = FeatureMap(np.zeros((1, 4)), np.ones(1), np.zeros((0, 1, 4)), np.zeros((0, 1)), np.zeros(1, int))
     data = prepare(np.zeros(60, int), p)
     drawn = [data.draw(2, r).labels for r in range(6)]

@@ -4,7 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from problems import instruction_sets
+from problems import instruction_sets, saturated_predictions
 
 import kcalib
 from kcalib import _native, _packing
@@ -24,10 +24,7 @@ def predictions(law: str, n: int, m: int) -> np.ndarray:
         return rng.dirichlet(np.ones(m), size=n)
     if law == "tied":
         return rng.dirichlet(np.full(m, 0.5), size=3)[rng.integers(3, size=n)]
-    errors = 10.0 ** rng.uniform(-8, -4, size=n)
-    p = np.full((n, m), 1.0) * (9 * errors / (m - 1))[:, None]
-    p[np.arange(n), rng.integers(m, size=n)] = 1 - 9 * errors
-    return p
+    return saturated_predictions(rng, n, m)
 
 
 def backend_of(p: np.ndarray, kernel: str, dtype: str = "float64", **options: object) -> CpuBackend:

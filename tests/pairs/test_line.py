@@ -12,10 +12,10 @@ from problems import (
     PLACES,
     PRODUCT_KERNELS,
     brute_median,
-    duplicates_problem,
     on_a_grid,
     psd_matrix,
     softmax_problem,
+    unusual_samples,
 )
 
 from kcalib import _native, _packing
@@ -68,20 +68,7 @@ def test_sums(kernel, n):
 @pytest.mark.parametrize("order", ["sorted", "reversed", "one label", "ties", "one place", "two places", "duplicates"])
 @pytest.mark.parametrize("kernel", ["exponential", "matern_2.5", "mixed"])
 def test_sums_of_unusual_samples(order, kernel):
-    y, p = duplicates_problem(300, 2) if order == "duplicates" else softmax_problem(300, 2)
-    if order in ("sorted", "reversed"):
-        by_place = np.argsort(p[:, 1])[:: 1 if order == "sorted" else -1]
-        y, p = y[by_place], p[by_place]
-    elif order == "one label":
-        y[:] = 1
-    elif order == "ties":
-        p[:, 1] = np.round(p[:, 1] * 8) / 8
-        p[:, 0] = 1 - p[:, 1]
-    elif order == "one place":
-        p[:] = p[0]
-    elif order == "two places":
-        p[:] = np.where(y[:, None] == 1, [0.25, 0.75], [1.0, 0.0])
-    check_sums(KERNELS[kernel], y, p)
+    check_sums(KERNELS[kernel], *unusual_samples(order, 300))
 
 
 @pytest.mark.parametrize("bandwidth", [1e-12, 1e-9, 1e-4, 1e4, 1e12])
@@ -166,19 +153,7 @@ def test_products(kernel, n):
 @pytest.mark.parametrize("samples", ["ties", "one label", "one place", "two places", "certain"])
 @pytest.mark.parametrize("kernel", ["exponential", "matern_2.5", "linear * matern_2.5 + exponential"])
 def test_products_of_unusual_samples(samples, kernel):
-    y, p = softmax_problem(150, 2)
-    if samples == "ties":
-        p[:, 1] = np.round(p[:, 1] * 8) / 8
-        p[:, 0] = 1 - p[:, 1]
-    elif samples == "one label":
-        y[:] = 0
-    elif samples == "one place":
-        p[:] = p[0]
-    elif samples == "two places":
-        p[:] = np.where(y[:, None] == 1, [0.25, 0.75], [1.0, 0.0])
-    else:  # residuals below rounding, of which only one of two coordinates is left
-        p[:100] = np.where(y[:100, None] == 1, [1e-20, 1.0], [1.0, 1e-22])
-    check_products(PRODUCT_KERNELS[kernel], y, p, columns=(1, 9))
+    check_products(PRODUCT_KERNELS[kernel], *unusual_samples(samples, 150), columns=(1, 9))
 
 
 @pytest.mark.parametrize("bandwidth", [1e-12, 1e-4, 1e12])
@@ -242,22 +217,6 @@ def test_samples_are_sorted_once(monkeypatch):
     np.testing.assert_array_equal(
         sweep_one(found, Products(np.eye(100))), sweep_one(SortedBackend(elsewhere), Products(np.eye(100)))
     )
-
-
-@pytest.mark.parametrize("kernel", ["exponential", "matern_2.5", "mixed"])
-def test_bits_of_products_do_not_depend_on_the_number_of_threads(kernel):
-    n = 12_000
-    y, p = softmax_problem(n, 2)
-    p[1000:3000] = p[10]
-    problem = pair_problem(y, p, KERNELS[kernel])
-    v = np.random.default_rng(0).normal(size=(n, 40))
-
-    def everything(threads: int) -> list[bytes]:
-        backend = SortedBackend(problem, threads=threads)
-        return [sweep_one(backend, Products(v[:, :count])).tobytes() for count in (1, 16, 40)]
-
-    first = everything(1)
-    assert all(everything(threads) == first for threads in (2, 3, 7))
 
 
 @pytest.mark.parametrize("target", ["delta", "matrix"])
@@ -463,19 +422,16 @@ def test_bits_do_not_depend_on_the_number_of_threads(kernel):
     p[1000:3000] = p[10]
     problem = pair_problem(y, p, KERNELS[kernel])
     rectangular = PairProblem(problem.left.take(slice(0, 20_000)), problem.left.take(slice(20_000, n)), problem.kernel)
-    w = np.random.default_rng(0).normal(size=(n, 9))
+    w = np.random.default_rng(0).normal(size=(n, 40))
 
     def everything(threads: int) -> list[bytes]:
         backend = SortedBackend(problem, threads=threads)
         moments = sweep_one(backend, Moments(second=True))
         numbers = [moments.total, moments.trace, moments.sum_of_squares]
-        arrays = [
-            moments.row_sums,
-            sweep_one(backend, BlockSums(777)),
-            sweep_one(backend, Products(w[:, :2])),
-            sweep_one(backend, QuadraticForms(w)),
-        ]
-        arrays += [sweep_one(backend, QuadraticForms(Weights(kind, n, 40, 1))) for kind in ("rademacher", "gaussian")]
+        forms = [w[:, :9], *(Weights(kind, n, 40, 1) for kind in ("rademacher", "gaussian"))]
+        arrays = [moments.row_sums, sweep_one(backend, BlockSums(777))]
+        arrays += [sweep_one(backend, Products(w[:, :count])) for count in (1, 2, 16, 40)]
+        arrays += [sweep_one(backend, QuadraticForms(weights)) for weights in forms]
         arrays.append(sweep_one(SortedBackend(rectangular, threads=threads), Products(w[20_000:, :1])))
         arrays.append(np.array([*numbers, median_distance(p, threads=threads).value]))
         return [a.tobytes() for a in arrays]

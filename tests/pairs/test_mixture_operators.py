@@ -1,9 +1,10 @@
-"""The compiled engine on problems whose features (or points) are mixtures, or whose distances are in a table.
+"""Backends on problems whose features (or points) are mixtures, or whose distances are in a table.
 
 families x numbers of components, dimensions and terms x dtypes x instruction sets (below the one that this machine
-takes only the problems of `FEW`, all with `-m "not slow"`), each primitive, against the textbook definitions: Gaussian
-integrals of means and covariances in extended precision, partial fractions of Laplace scales with more digits than they
-cancel, literal sums over atoms. Features are laid out as `Mixtures` says, by hand.
+takes, and for array operations on NumPy, only the problems of `FEW`, all with `-m "not slow"`), each primitive,
+against the textbook definitions: Gaussian integrals of means and covariances in extended precision, partial fractions
+of Laplace scales with more digits than they cancel, literal sums over atoms. Features are laid out by hand, as
+`Mixtures` says.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ ALL = slice(None)
 # Relative to the sum of the sizes of the parts' products. In float64: an exponent up to 700 with a few roundings makes
 # 1e-12. In float32 exponents that matter are below 20, rounded a few times, as the features are: 20 * 8 * 6e-8 = 1e-5.
 TOLERANCE = {"float64": 1e-12, "float32": 2e-5}
-EMULATED = "cuda-emulated"
+EMULATED, GENERIC = "cuda-emulated", "array-api"
 ON_GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 FIRST, *FURTHER = instruction_sets()
 DEVICES = [pytest.param(EMULATED, marks=pytest.mark.slow), ON_GPU]
@@ -90,6 +91,8 @@ class OnDevice:
 
 
 def backend(level: str, problem: PairProblem) -> Any:
+    if level == GENERIC:
+        return ArrayApiBackend(problem)
     return OnDevice(problem) if level in (EMULATED, "cuda") else CpuBackend(problem, level=level)
 
 
@@ -396,11 +399,15 @@ class Primitives:
 
 
 @pytest.mark.parametrize(
-    ("level", "case"), cells(instruction_sets(), CASES, in_full=instruction_sets()[:1], few=FEW), indirect=["case"]
+    ("level", "case"),
+    cells([*FIRST_AND_FURTHER, GENERIC], CASES, in_full=instruction_sets()[:1], few=FEW),
+    indirect=["case"],
 )
 class TestPrimitives(Primitives):
     @pytest.mark.grid
     def test_any_number_of_threads_gives_the_same_bits(self, level, case):
+        if level == GENERIC:
+            pytest.skip("no threads")
         w = np.random.default_rng(0).normal(size=(case.h.shape[1], 3))
         one, *others = (CpuBackend(case.problem, level=level, threads=threads) for threads in (1, 2, 5))
         moments, product = sweep_one(one, Moments(trace=False)), sweep_one(one, Products(w))
@@ -474,7 +481,7 @@ def test_mmd_distances(level, name, dtype):
 
 
 @pytest.mark.parametrize("d", [1, 3, 20])
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", [*LEVELS, GENERIC])
 def test_mmd_distances_of_normals_keep_their_digits_where_predictions_are_nearly_the_same(level, d):
     rng = np.random.default_rng(d)
     m, s = rng.normal(size=(1, 1, d)), np.exp(rng.normal(size=(1, 1, d)))
@@ -502,7 +509,7 @@ def test_mmd_distances_of_normals_keep_their_digits_where_predictions_are_nearly
                 assert abs(found[i, j] - float(mpmath.sqrt(d2))) <= 1e-12 * float(mpmath.sqrt(d2)) + 4e-16
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", [*LEVELS, GENERIC])
 def test_mmd_distances_of_equal_covariances_keep_their_digits(level):
     """d^2 = 2 |2 H|^(-1/2) (1 - exp(-q)) with q = c^T (2 H)^(-1) c."""
     d, n = 3, 8
@@ -712,9 +719,6 @@ def test_which_backend_is_chosen():
     assert "distributions" in SortedBackend.unsuitable(case.problem)
     with pytest.raises(ValueError, match="backend='sorted' cannot take this problem: the predictions are distr"):
         backend_for(case.problem, backend="sorted")
-    generic = sweep_one(ArrayApiBackend(case.problem), DenseRectangle())
-    np.testing.assert_allclose(sweep_one(chosen, DenseRectangle()), generic, rtol=0, atol=1e-12)
-    assert sweep_one(chosen, Moments()).trace == pytest.approx(np.trace(generic), rel=1e-12)
 
 
 def test_covariances_of_many_dimensions_are_the_generic_backends():

@@ -29,6 +29,7 @@ import hypothesis
 import numpy as np
 import oracle
 from hypothesis import strategies as st
+from problems import saturated_predictions
 
 import kcalib
 from kcalib import distributions as D
@@ -50,13 +51,6 @@ def _rows(p: np.ndarray) -> np.ndarray:
 
 def _soft(rng: np.random.Generator, n: int, m: int) -> np.ndarray:
     return rng.dirichlet(np.ones(m), size=n)
-
-
-def _saturated(rng: np.random.Generator, n: int, m: int) -> np.ndarray:
-    e = 10.0 ** rng.uniform(-8, -4, size=n)
-    p = np.tile(e[:, None], (1, m))
-    p[np.arange(n), rng.integers(m, size=n)] = 1 - (m - 1) * e
-    return p
 
 
 def _one_hot(rng: np.random.Generator, n: int, m: int) -> np.ndarray:
@@ -88,9 +82,8 @@ def _tiny(rng: np.random.Generator, n: int, m: int) -> np.ndarray:
     return _rows(10.0 ** rng.uniform(-320, 0, size=(n, m)) + np.eye(m)[rng.integers(m, size=n)])
 
 
-PREDICTIONS = {
-    f.__name__[1:]: f for f in (_soft, _saturated, _one_hot, _rounded, _tied, _identical, _uniform, _rare, _tiny)
-}
+PREDICTIONS = {f.__name__[1:]: f for f in (_soft, _one_hot, _rounded, _tied, _identical, _uniform, _rare, _tiny)}
+PREDICTIONS["saturated"] = saturated_predictions
 WRONG_PROBABILITIES = (
     np.nan, np.inf, -np.inf, -1e-3, 1 + 1e-3, 1 + 1e-7, 2.0, 1e160, 1e300, -1e-300, -0.0, 5e-324, 1e-310,
 )  # fmt: skip

@@ -142,6 +142,34 @@ PLACES = {
 }
 
 
+def saturated_predictions(rng: np.random.Generator, n: int, m: int) -> np.ndarray:
+    """Probabilities near 0 and 1: errors from 1e-8 to 1e-4."""
+    e = 10.0 ** rng.uniform(-8, -4, size=n)
+    p = np.repeat(e[:, None], m, axis=1)
+    p[np.arange(n), rng.integers(m, size=n)] = 1 - (m - 1) * e
+    return p
+
+
+def unusual_samples(name: str, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Samples of two classes in unusual orders, with few places, or with residuals below rounding."""
+    y, p = duplicates_problem(n, 2) if name == "duplicates" else softmax_problem(n, 2)
+    if name in ("sorted", "reversed"):
+        by_place = np.argsort(p[:, 1])[:: 1 if name == "sorted" else -1]
+        y, p = y[by_place], p[by_place]
+    elif name == "one label":
+        y[:] = 1
+    elif name == "ties":
+        p[:, 1] = np.round(p[:, 1] * 8) / 8
+        p[:, 0] = 1 - p[:, 1]
+    elif name == "one place":
+        p[:] = p[0]
+    elif name == "two places":
+        p[:] = np.where(y[:, None] == 1, [0.25, 0.75], [1.0, 0.0])
+    elif name == "certain":  # of two coordinates of a residual one is left
+        p[:100] = np.where(y[:100, None] == 1, [1e-20, 1.0], [1.0, 1e-22])
+    return y, p
+
+
 def locations(count: int, m: int, seed: int = 5) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     return {"locations": (rng.integers(m, size=count), rng.dirichlet(np.ones(m), count))}

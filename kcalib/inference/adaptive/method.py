@@ -189,7 +189,7 @@ def _finding(blocks: tuple[TestBlock, ...]) -> str:
 def _described(task: Task, estimate: Estimate) -> dict[str, object]:
     """Return the fields of the SKCE, which is reported beside the blocks."""
     moments, squares, n = estimate.moments, estimate.null_squares, task.n
-    variance = statistics.score_variance(moments, squares) if n >= 4 else None
+    variance = statistics.spread_of(moments).score_variance(squares) if n >= 4 else None
     error = statistics.standard_error(moments, squares)
     if error is not None and estimate.features_error is not None:
         error = math.hypot(error, estimate.features_error)

@@ -110,8 +110,7 @@ class LabelCells:
             means = (p * logarithms).sum(axis=1)
             variances = (p * (logarithms - means[:, None]) ** 2).sum(axis=1)
             log_moments += float(means.sum()), float(variances.sum())
-        mean, variance = (self.sums_of(*both) for both in zip(moments, log_moments, strict=True))
-        return mean, variance
+        return self.sums_of(moments[0], log_moments[0]), self.sums_of(moments[1], log_moments[1])
 
     def _chunks(self, probabilities: Array) -> Iterator[tuple[slice, Array, Array, Array]]:
         """Yield rows, their probabilities, and the numbers of the cells of these and of the largest; NumPy or CuPy."""

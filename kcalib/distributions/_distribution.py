@@ -91,7 +91,7 @@ class Distribution:
 
     support: ClassVar[str] = "real"
     # How many uniform numbers a draw takes, in families whose draws are functions of these.
-    _uniforms: int | None = None
+    _n_uniforms: int | None = None
 
     @property
     def n(self) -> int:
@@ -173,12 +173,12 @@ class Distribution:
         MemoryError
             If there is no memory for them; they take 24 n size d bytes while they are made.
         """
-        if self._uniforms is None:
+        if self._n_uniforms is None:
             return self.sample(size, seed=seed)
-        return self._draws(sobol_points(self.n, check_size(size), self._uniforms, seed))
+        return self._draw_from(sobol_points(self.n, check_size(size), self._n_uniforms, seed))
 
-    def _draws(self, uniforms: Array) -> Array:
-        """Return draws, shape (n, size, *event_shape), from uniform numbers, shape (n, size, `_uniforms`)."""
+    def _draw_from(self, uniforms: Array) -> Array:
+        """Return draws, shape (n, size, *event_shape), from uniform numbers, shape (n, size, `_n_uniforms`)."""
         raise NotImplementedError
 
     def components(self) -> Components | None:
@@ -272,7 +272,7 @@ class Family(Distribution):
         return getattr(self, self._names()[0])
 
     @property
-    def _uniforms(self) -> int:  # type: ignore[override]
+    def _n_uniforms(self) -> int:  # type: ignore[override]
         return self.n_dims
 
     @property
@@ -293,10 +293,10 @@ class Family(Distribution):
 
     @on_their_gpu
     def sample(self, size: int, *, seed: int = 0) -> Array:
-        uniforms = np.random.default_rng(seed).uniform(size=(self.n, check_size(size), self._uniforms))
-        return self._draws(_clip_to_open(uniforms))
+        uniforms = np.random.default_rng(seed).uniform(size=(self.n, check_size(size), self._n_uniforms))
+        return self._draw_from(_clip_to_open(uniforms))
 
-    def _draws(self, uniforms: Array) -> Array:
+    def _draw_from(self, uniforms: Array) -> Array:
         return self._like(self._inverse_cdf(to_device_of(uniforms, self._first)[:, :, 0]))
 
     def _inverse_cdf(self, p: Array) -> Array:

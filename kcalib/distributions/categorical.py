@@ -84,7 +84,7 @@ class Categorical(Family):
             return xp.stack([1 - second, second], axis=1)
         return p
 
-    def _draws(self, uniforms: Array) -> Array:
+    def _draw_from(self, uniforms: Array) -> Array:
         uniforms = to_device_of(uniforms, self.probabilities)
         xp = arrays.namespace(uniforms)
         upper = xp.cumsum(arrays.to_compute_device(self.parameters()), axis=1)

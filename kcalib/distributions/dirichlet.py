@@ -61,7 +61,7 @@ class Dirichlet(Density):
         self._set_fields(alpha=read_only(alpha))
 
     @property
-    def _uniforms(self) -> int:  # type: ignore[override]
+    def _n_uniforms(self) -> int:  # type: ignore[override]
         return self.n_dims - 1
 
     def expected_value(self) -> Array:
@@ -73,7 +73,7 @@ class Dirichlet(Density):
         mean = self.alpha / total
         return xp.sqrt(mean * ((total - self.alpha) / total) / (total + 1))
 
-    def _draws(self, uniforms: Array) -> Array:
+    def _draw_from(self, uniforms: Array) -> Array:
         alpha, uniforms = arrays.to_compute_device(self.alpha), to_device_of(uniforms, self.alpha)
         xp = arrays.namespace(alpha)
         tails = xp.cumsum(alpha[:, ::-1], axis=1)[:, ::-1]  # of an entry and those after it

@@ -79,8 +79,8 @@ class Mixture(Density, Quantiles):
         return self.members[0].event_shape
 
     @property
-    def _uniforms(self) -> int:  # type: ignore[override]
-        return 1 + max(member._uniforms for member in self.members)
+    def _n_uniforms(self) -> int:  # type: ignore[override]
+        return 1 + max(member._n_uniforms for member in self.members)
 
     def take(self, rows: Any) -> Mixture:
         members = tuple(member.take(rows) for member in self.members)
@@ -113,7 +113,7 @@ class Mixture(Density, Quantiles):
         mean = xp.sum(weights * means, axis=1)
         return mean, xp.sqrt(xp.sum(weights * (stds**2 + (means - mean[:, None, :]) ** 2), axis=1))
 
-    def _draws(self, uniforms: Array) -> Array:
+    def _draw_from(self, uniforms: Array) -> Array:
         """Return draws: the first number chooses the component, the others make the draw from it."""
         xp, uniforms = arrays.namespace(self.weights), to_device_of(uniforms, self.weights)
         upper = arrays.namespace(uniforms).cumsum(arrays.to_compute_device(self.weights), axis=1)
@@ -122,7 +122,7 @@ class Mixture(Density, Quantiles):
         result: Any = None
         for k in reversed(range(len(self.members))):
             member = self.members[k]
-            draws = member._draws(uniforms[:, :, 1 : 1 + member._uniforms])
+            draws = member._draw_from(uniforms[:, :, 1 : 1 + member._n_uniforms])
             below = arrays.like(uniforms[:, :, 0] < upper[:, k : k + 1], self.weights)
             for _ in self.event_shape:
                 below = below[..., None]

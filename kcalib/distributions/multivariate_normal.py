@@ -113,7 +113,7 @@ class MultivariateNormal(Density):
         shape = self.n, check_size(size), self.n_dims
         return self._scale_draws(np.random.default_rng(seed).standard_normal(shape))
 
-    def _draws(self, uniforms: Array) -> Array:
+    def _draw_from(self, uniforms: Array) -> Array:
         u = to_device_of(uniforms, self.mean)
         return self._scale_draws(special(u).ndtri(u))
 

@@ -79,7 +79,7 @@ class Normal(Density, Quantiles):
         shape = self.n, check_size(size), *self.event_shape
         return self._scale_draws(np.random.default_rng(seed).standard_normal(shape))
 
-    def _draws(self, uniforms: Array) -> Array:
+    def _draw_from(self, uniforms: Array) -> Array:
         u = to_device_of(uniforms, self.mean)
         return self._scale_draws(special(u).ndtri(u).reshape(*u.shape[:2], *self.event_shape))
 

@@ -54,7 +54,7 @@ class Samples(Quantiles):
     samples: Array
     weights: Array | None
 
-    _uniforms = 1
+    _n_uniforms = 1
     _event_axis = 2
 
     def __init__(self, samples: Any, weights: Any = None) -> None:
@@ -106,7 +106,7 @@ class Samples(Quantiles):
         centred = components.locations - self.expected_value()[:, None, :]
         return xp.sqrt(xp.sum(components.weights[:, :, None] * centred**2, axis=1))
 
-    def _draws(self, uniforms: Array) -> Array:
+    def _draw_from(self, uniforms: Array) -> Array:
         u, values = to_device_of(uniforms, self.samples)[:, :, 0], arrays.to_compute_device(self.samples)
         xp = arrays.namespace(values)
         if self.weights is None:

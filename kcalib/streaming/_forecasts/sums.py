@@ -194,7 +194,7 @@ class ForecastMachine:
         self, rows: Rows, prediction: Distribution, points: np.ndarray, tile: RandomTile
     ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
         """Targets of draw r of row i come from the numbers from i k on, k of them, of the stream (seed, r)."""
-        n_draws, r, per_row = self.options.n_resamples, len(self.target_groups), prediction._uniforms
+        n_draws, r, per_row = self.options.n_resamples, len(self.target_groups), prediction._n_uniforms
         assert per_row is not None
         at_once = max(1, COLUMNS_AT_ONCE // r)
         begin, places = int(rows.numbers[0]) // BLOCK * BLOCK * per_row, rows.numbers % BLOCK
@@ -204,7 +204,7 @@ class ForecastMachine:
             for draw in draws:
                 uniform = replicate_numbers(self.options.seed, draw, points, begin).uniform(BLOCK * per_row)
                 uniform = np.reshape(uniform, (BLOCK, 1, per_row))[places]
-                y = prediction._draws(np.clip(uniform, SMALLEST_UNIFORM, None))
+                y = prediction._draw_from(np.clip(uniform, SMALLEST_UNIFORM, None))
                 target_features.append(tile.target_features(np.reshape(y, rows.targets.shape)) / self.target_unit)
             sums = self._summed(points, np.concatenate(target_features, axis=1)).reshape(-1, len(draws), r)
             squares = np.array([np.sum(one * one) for one in target_features])

@@ -29,13 +29,6 @@ from kcalib.streaming._row_sums.sample import RowSample
 MOST_WAITING = 2048  # rows of batches that are added together
 FIRST_ROWS = 2000  # whose median distance is the bandwidth, where none is given
 SMALLEST_WEIGHT = 1e-6  # root mean square: squares of smaller ones have too few digits in fixed point
-TOO_LARGE = (
-    "the sums of `sample_weight` or of its squares are beyond 1e11, which a state cannot add up exactly; divide all "
-    "weights by one number, so that their mean is about 1"
-)
-
-
-TOO_FEW = "the SKCE needs at least 2 samples, and there is 1; add more"
 
 
 class Batch(NamedTuple):
@@ -156,7 +149,7 @@ class Accumulator(ABC):
     def add(self, batch: Batch, threads: int | None) -> Self:
         """With a batch on the host; a small one waits for others, with which it takes less time."""
         if self.row_sums.is_full:
-            raise ValueError(TOO_LARGE)
+            raise large_weights_error()
         seen = self.row_set.add(batch.first, batch.first + batch.n)
         waiting = sum(one.n for one in self.pending_batches) + batch.n
         small = batch.n < MOST_WAITING and self.machine is not None
@@ -209,7 +202,7 @@ class Accumulator(ABC):
             sums=known.sums if self.sums is None or other.sums is None else self.sums + other.sums,
         )
         if new.row_sums.is_full:
-            raise ValueError(TOO_LARGE)
+            raise large_weights_error()
         if new.machine is None:
             return new
         blocks, opened = new.open_rows.closed()
@@ -244,10 +237,15 @@ class Accumulator(ABC):
         return replace(self, sums=self.machine.add(self.sums, pieces))
 
     def check_not_empty(self) -> int:
-        """The number of rows, which is not 0."""
+        """Return the number of rows, which is not 0."""
         if not len(self.row_set):
             raise ValueError("there are no samples yet; add some by update or merge")
         return len(self.row_set)
+
+    def check_two_rows(self) -> None:
+        """Refuse a single row where the kernel is not known: its bandwidth is the distance of two."""
+        if self.machine is None and len(self.row_set) < 2:
+            raise ValueError("the SKCE needs at least 2 samples, and there is 1; add more")
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """All but the options, with fixed types: equal where the states are. No batch may wait."""
@@ -295,6 +293,14 @@ class Accumulator(ABC):
             bandwidth_rows=int(arrays["bandwidth_rows"]),
             sums=None if empty.sums is None else empty.sums.from_arrays(arrays),
         )
+
+
+def large_weights_error() -> ValueError:
+    """Return the error to raise where sums of weights are not exact any more."""
+    return ValueError(
+        "the sums of `sample_weight` or of its squares are beyond 1e11, which a state cannot add up exactly; divide "
+        "all weights by one number, so that their mean is about 1"
+    )
 
 
 def sign_row_count(n: int, medians: Medians) -> int:

@@ -13,7 +13,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.threads import resolve_threads
 from kcalib._input.checks import finite_weights
-from kcalib.streaming._accumulator import TOO_LARGE, Accumulator, Batch
+from kcalib.streaming._accumulator import Accumulator, Batch, large_weights_error
 from kcalib.streaming._files.checks import LARGEST_WEIGHT
 from kcalib.streaming._files.saving import Saved
 from kcalib.streaming._options import SharedOptions
@@ -151,5 +151,5 @@ def checked_weights(sample_weight: Any, n: int, reference: Array) -> Array:
             "state, whose sums are in fixed point; divide all weights by one number, so that their mean is about 1"
         )
     if float(xp.sum(weights * weights)) > 2.0**36:
-        raise ValueError(TOO_LARGE)
+        raise large_weights_error()
     return weights

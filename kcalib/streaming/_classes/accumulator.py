@@ -12,7 +12,6 @@ from kcalib._packing.labels import resolve
 from kcalib.kernels import Kernel
 from kcalib.lenses import Canonical, Lens
 from kcalib.streaming._accumulator import (
-    TOO_FEW,
     Accumulator,
     Batch,
     check_weights,
@@ -106,8 +105,7 @@ class ClassAccumulator(Accumulator):
     def totals(self, threads: int | None) -> Totals:
         """With the rows of open blocks; of two rows at least where the kernel is not known."""
         found = self.bin_totals(threads)
-        if self.machine is None and found.n < 2:
-            raise ValueError(TOO_FEW)
+        self.check_two_rows()
         final = self.finalize(threads)
         machine, sums = final.machine, final.sums
         assert machine is not None and sums is not None

@@ -327,6 +327,88 @@ class KernelResults(ABC):
         return ErrorBound.of(test, self.eigenvalue(), diameter, level, of_features=self.of_features)
 
 
+class StateResults(ABC):
+    """Base class of the results that states of every kind have."""
+
+    _RESULTS: ClassVar[type[KernelResults]]
+    _threads: int | None
+
+    @property
+    @abstractmethod
+    def options(self) -> SharedOptions:
+        """The options of the state."""
+
+    @abstractmethod
+    def _totals(self) -> FeatureTotals:
+        """Return the sums of the state as plain numbers."""
+
+    def _kernel_results(self) -> KernelResults:
+        return self._RESULTS.of(self._totals(), self.options, self._threads)
+
+    def skce(self) -> SKCEResult:
+        """Return the squared kernel calibration error.
+
+        Returns
+        -------
+        SKCEResult
+            As of ``kcalib.skce(..., estimator="features")``: exact for the kernels of the features, unbiased for the
+            given kernels. The spread of the samples comes from the rows that the state keeps, and is never below what
+            the predictions say; with weights there is no standard error.
+
+        Raises
+        ------
+        ValueError
+            If the state has fewer than two samples of positive weight.
+
+        Examples
+        --------
+        >>> import kcalib
+        >>> y, p = [0, 1, 1, 0, 1], [0.2, 0.3, 0.7, 0.6, 0.9]
+        >>> kernel = kcalib.kernels.Exponential(0.5)
+        >>> state = kcalib.streaming.CalibrationState(2, kernel=kernel, n_columns=64).update(y, p)
+        >>> value = kcalib.skce(y, p, kernel=kernel, estimator=kcalib.methods.FeatureEstimator(64))
+        >>> abs(state.skce().value - value) < 1e-15
+        True
+        """
+        return self._kernel_results().skce()
+
+    def calibration_test(self) -> CalibrationTestResult:
+        """Test the hypothesis that the model is calibrated.
+
+        Returns
+        -------
+        CalibrationTestResult
+            With draws as of ``kcalib.calibration_test(..., method="features")``: exact for every number of samples;
+            for class probabilities the same p-value if rows were numbered from 0 on. Without draws, and with weights,
+            by the limit law given the predictions, of which the rows that the state keeps give the shape and all rows
+            the scale.
+
+        Raises
+        ------
+        ValueError
+            If the state has fewer than two samples of positive weight.
+
+        Warns
+        -----
+        AntiConservativeWarning
+            Without draws, and with weights: if the predictions leave too few events open for the limit law.
+
+        Examples
+        --------
+        >>> import numpy as np, kcalib
+        >>> rng = np.random.default_rng(1)
+        >>> p = rng.dirichlet([1, 1, 1], size=500)
+        >>> y = (p.cumsum(axis=1) < rng.uniform(size=(500, 1))).sum(axis=1)
+        >>> kernel = kcalib.kernels.Exponential(0.5)
+        >>> state = kcalib.streaming.CalibrationState(3, kernel=kernel, n_columns=64, seed=3).update(y, p)
+        >>> method = kcalib.methods.Features(n_columns=64)
+        >>> test = kcalib.calibration_test(y, p, kernel=kernel, method=method, seed=3)
+        >>> state.calibration_test().pvalue == test.pvalue
+        True
+        """
+        return self._kernel_results().test()
+
+
 class LabelResults(KernelResults):
     """Of a state of class probabilities."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Any
 
 from kcalib._backend.options import check_fraction
@@ -12,7 +12,7 @@ from kcalib.estimators.reliability import ReliabilityDiagram
 from kcalib.evaluation_results import Evaluation
 from kcalib.inference.verdict import check_tolerance
 from kcalib.lenses import Lens
-from kcalib.results import CalibrationTestResult, ConfidenceInterval, SKCEResult
+from kcalib.results import ConfidenceInterval
 from kcalib.streaming._classes.binned_results import (
     Scores,
     decomposition_of,
@@ -21,15 +21,15 @@ from kcalib.streaming._classes.binned_results import (
     ece_of,
     scores_of,
 )
-from kcalib.streaming._classes.kernel_results import LabelResults
+from kcalib.streaming._classes.kernel_results import LabelResults, StateResults
 from kcalib.streaming._classes.totals import BinTotals, Totals
 from kcalib.streaming._options import StateOptions
 
 
-class Results(ABC):
+class Results(StateResults):
     """Of a state of class probabilities."""
 
-    _threads: int | None
+    _RESULTS = LabelResults
 
     @property
     @abstractmethod
@@ -92,7 +92,7 @@ class Results(ABC):
         check_fraction("level", level)
         check_tolerance(tolerance)
         totals = self._totals()
-        measured = LabelResults.of(totals, self.options, self._threads).measured(level, tolerance)
+        measured = self._RESULTS.of(totals, self.options, self._threads).measured(level, tolerance)
         scores = scores_of(totals)
         accuracy, confidence = scores.accuracy.value, scores.mean_confidence.value
         return Evaluation(
@@ -107,68 +107,6 @@ class Results(ABC):
             **measured.fields(),
             verdict=measured.label_verdict(totals.n, accuracy, confidence),
         )
-
-    def skce(self) -> SKCEResult:
-        """The squared kernel calibration error.
-
-        Returns
-        -------
-        SKCEResult
-            As of ``kcalib.skce(..., estimator="features")``: exact for the kernel of the features, unbiased for the
-            given kernel. The spread of the samples comes from the rows that the state keeps, and is never below what
-            the predictions say; with weights there is no standard error.
-
-        Raises
-        ------
-        ValueError
-            If the state has fewer than two samples of positive weight.
-
-        Examples
-        --------
-        >>> import kcalib
-        >>> y, p = [0, 1, 1, 0, 1], [0.2, 0.3, 0.7, 0.6, 0.9]
-        >>> kernel = kcalib.kernels.Exponential(0.5)
-        >>> state = kcalib.streaming.CalibrationState(2, kernel=kernel, n_columns=64).update(y, p)
-        >>> value = kcalib.skce(y, p, kernel=kernel, estimator=kcalib.methods.FeatureEstimator(64))
-        >>> abs(state.skce().value - value) < 1e-15
-        True
-        """
-        return LabelResults.of(self._totals(), self.options, self._threads).skce()
-
-    def calibration_test(self) -> CalibrationTestResult:
-        """The test of the hypothesis that the model is calibrated.
-
-        Returns
-        -------
-        CalibrationTestResult
-            With draws as of ``kcalib.calibration_test(..., method="features")``: exact for every number of samples,
-            the same p-value if rows were numbered from 0 on. Without draws, and with weights, by the limit law given
-            the predictions, of which the rows that the state keeps give the shape and all rows the scale.
-
-        Raises
-        ------
-        ValueError
-            If the state has fewer than two samples of positive weight.
-
-        Warns
-        -----
-        AntiConservativeWarning
-            Without draws, and with weights: if the predictions leave too few events open for the limit law.
-
-        Examples
-        --------
-        >>> import numpy as np, kcalib
-        >>> rng = np.random.default_rng(1)
-        >>> p = rng.dirichlet([1, 1, 1], size=500)
-        >>> y = (p.cumsum(axis=1) < rng.uniform(size=(500, 1))).sum(axis=1)
-        >>> kernel = kcalib.kernels.Exponential(0.5)
-        >>> state = kcalib.streaming.CalibrationState(3, kernel=kernel, n_columns=64, seed=3).update(y, p)
-        >>> method = kcalib.methods.Features(n_columns=64)
-        >>> test = kcalib.calibration_test(y, p, kernel=kernel, method=method, seed=3)
-        >>> state.calibration_test().pvalue == test.pvalue
-        True
-        """
-        return LabelResults.of(self._totals(), self.options, self._threads).test()
 
     def top_label_ece(self, *, norm: str = "l1") -> ECEResult:
         """Expected calibration error of the top label, in the bins of the state: `kcalib.top_label_ece`.

@@ -11,7 +11,6 @@ from kcalib._backend.exact_sums import ExactSums
 from kcalib._input.forecasts import Forecasts, prepare_forecasts
 from kcalib._packing.forecasts import open_metrics
 from kcalib.streaming._accumulator import (
-    TOO_FEW,
     Accumulator,
     check_weights,
     explain_bandwidths,
@@ -204,8 +203,7 @@ class ForecastAccumulator(Accumulator):
     def totals(self, threads: int | None) -> ForecastFeatureTotals:
         """With the rows of open blocks; of two rows at least where the kernels are not known."""
         found = self.score_totals(threads)
-        if found.n < 2:
-            raise ValueError(TOO_FEW)
+        self.check_two_rows()
         final = self.finalize(threads)
         options, machine, sums, rows = final.options, final.machine, final.sums, final.sample.rows
         assert machine is not None and sums is not None and options.kernel is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -24,8 +24,8 @@ from kcalib.evaluation_results import INTERVAL, ForecastEvaluation
 from kcalib.inference.verdict import check_tolerance, off_quantiles, off_spread
 from kcalib.kernels import Kernel
 from kcalib.laws import ChiSquareMixture
-from kcalib.results import CalibrationTestResult, FewErrors, SKCEResult
-from kcalib.streaming._classes.kernel_results import KernelResults, metrics_of
+from kcalib.results import FewErrors
+from kcalib.streaming._classes.kernel_results import KernelResults, StateResults, metrics_of
 from kcalib.streaming._forecasts.accumulator import ForecastFeatureTotals, ForecastTotals
 from kcalib.streaming._forecasts.options import ForecastOptions
 from kcalib.streaming._forecasts.scores import scores_there_are
@@ -92,10 +92,10 @@ class DistributionResults(KernelResults):
         return [f"on targets: median {metrics_of(kernel)} distance of one draw from each of the first {rows}"]
 
 
-class ForecastResults(ABC):
+class ForecastResults(StateResults):
     """Of a state of predicted distributions."""
 
-    _threads: int | None
+    _RESULTS = DistributionResults
 
     @property
     @abstractmethod
@@ -159,7 +159,7 @@ class ForecastResults(ABC):
         check_fraction("level", level)
         check_tolerance(tolerance)
         totals = self._totals()
-        measured = DistributionResults.of(totals, self.options, self._threads).measured(level, tolerance)
+        measured = self._RESULTS.of(totals, self.options, self._threads).measured(level, tolerance)
         weight = totals.scores["weight"]
         means = {name: total / weight for name, total in totals.scores.items()}
         shown = {name: means[name] for name in scores_there_are(totals.prediction)}
@@ -189,59 +189,6 @@ class ForecastResults(ABC):
             **measured.fields(),
             verdict=verdict,
         )
-
-    def skce(self) -> SKCEResult:
-        """The squared kernel calibration error.
-
-        Returns
-        -------
-        SKCEResult
-            As of ``kcalib.skce(..., estimator="features")``: exact for the kernels of the features, unbiased for the
-            given kernels. The spread of the samples comes from the rows that the state keeps, and is never below what
-            the predictions say; with weights there is no standard error.
-
-        Raises
-        ------
-        ValueError
-            If the state has fewer than two samples of positive weight.
-
-        Examples
-        --------
-        >>> import numpy as np, kcalib
-        >>> from kcalib.distributions import Normal
-        >>> from kcalib.kernels import Exponential, Gaussian
-        >>> rng = np.random.default_rng(1)
-        >>> mean = rng.normal(size=500)
-        >>> y, prediction = mean + rng.normal(size=500), Normal(mean, np.ones(500))
-        >>> kernels = {"kernel": Exponential(1.0, metric="wasserstein"), "target_kernel": Gaussian(1.0)}
-        >>> state = kcalib.streaming.ForecastState(**kernels, n_columns=64).update(y, prediction)
-        >>> value = kcalib.skce(y, prediction, **kernels, estimator=kcalib.methods.FeatureEstimator(64))
-        >>> abs(state.skce().value - value) < 1e-15
-        True
-        """
-        return DistributionResults.of(self._totals(), self.options, self._threads).skce()
-
-    def calibration_test(self) -> CalibrationTestResult:
-        """The test of the hypothesis that the model is calibrated.
-
-        Returns
-        -------
-        CalibrationTestResult
-            With draws of targets exact for every number of samples. Without draws, and with weights, by the limit law
-            of targets drawn from the predictions, of which the rows that the state keeps give the shape and all rows
-            the scale.
-
-        Raises
-        ------
-        ValueError
-            If the state has fewer than two samples of positive weight.
-
-        Warns
-        -----
-        AntiConservativeWarning
-            Without draws, and with weights: if the predictions leave too few events open for the limit law.
-        """
-        return DistributionResults.of(self._totals(), self.options, self._threads).test()
 
     def quantile_calibration(
         self, *, confidence_level: float = 0.95, simultaneous: bool = False

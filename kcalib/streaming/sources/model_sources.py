@@ -14,8 +14,6 @@ from kcalib._backend.files import printable
 from kcalib._input.source import Source
 from kcalib.streaming._options import SharedOptions
 
-SAME = "models are compared on the same samples"
-
 
 class ModelSources:
     """What a run asks of samples; the predictions of a chunk are those of each model by its name."""
@@ -26,11 +24,14 @@ class ModelSources:
         for other, source in self._models.items():
             if source.n_classes != first.n_classes:
                 raise ValueError(
-                    f"{name!r} has {first.n_classes} classes, {other!r} has {source.n_classes}; {SAME}, with the "
+                    f"{name!r} has {first.n_classes} classes, {other!r} has {source.n_classes}; "
+                    f"models are compared on the same samples, with the "
                     "probability of every class"
                 )
             if first.n is not None and source.n is not None and source.n != first.n:
-                raise ValueError(f"{name!r} has {first.n} samples, {other!r} has {source.n}; {SAME}")
+                raise ValueError(
+                    f"{name!r} has {first.n} samples, {other!r} has {source.n}; models are compared on the same samples"
+                )
         self.n_classes = first.n_classes
         self.n_columns = sum(source.n_columns for source in self._models.values())
 
@@ -52,7 +53,10 @@ class ModelSources:
             counts = [0 if chunk is None else len(chunk[0]) for chunk in chunks]
             if len(set(counts)) > 1:
                 short, long = names[counts.index(min(counts))], names[counts.index(max(counts))]
-                raise ValueError(f"{short!r} has {at + min(counts)} samples, {long!r} has more; {SAME}")
+                raise ValueError(
+                    f"{short!r} has {at + min(counts)} samples, {long!r} has more; "
+                    f"models are compared on the same samples"
+                )
             true = arrays.to_host(chunks[0][0])
             for name, chunk in zip(names[1:], chunks[1:], strict=True):
                 other = arrays.to_host(chunk[0])
@@ -60,7 +64,7 @@ class ModelSources:
                     row = int(np.argmax(true != other))
                     raise ValueError(
                         f"the label of sample {at + row} is {true[row]} for {names[0]!r} and {other[row]} for "
-                        f"{name!r}; {SAME} in the same order"
+                        f"{name!r}; models are compared on the same samples in the same order"
                     )
             at += counts[0]
             yield chunks[0][0], {name: chunk[1] for name, chunk in zip(names, chunks, strict=True)}

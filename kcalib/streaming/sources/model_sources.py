@@ -25,7 +25,7 @@ class ModelSources:
             if source.n_classes != first.n_classes:
                 raise ValueError(
                     f"{name!r} has {first.n_classes} classes, {other!r} has {source.n_classes}; "
-                    f"models are compared on the same samples, with the "
+                    "models are compared on the same samples, with the "
                     "probability of every class"
                 )
             if first.n is not None and source.n is not None and source.n != first.n:
@@ -55,7 +55,7 @@ class ModelSources:
                 short, long = names[counts.index(min(counts))], names[counts.index(max(counts))]
                 raise ValueError(
                     f"{short!r} has {at + min(counts)} samples, {long!r} has more; "
-                    f"models are compared on the same samples"
+                    "models are compared on the same samples"
                 )
             true = arrays.to_host(chunks[0][0])
             for name, chunk in zip(names[1:], chunks[1:], strict=True):

@@ -16,10 +16,10 @@ from typing import ClassVar
 import numpy as np
 import scipy
 
+import kcalib.inference.adaptive.forecast_blocks  # noqa: F401 - registers the blocks of distributions
 from kcalib._backend.options import check_integer
 from kcalib._packing.features import check_columns
 from kcalib._pairs import statistics
-from kcalib.inference.adaptive import forecast_blocks  # noqa: F401 - registers the blocks of distributions
 from kcalib.inference.adaptive.blocks import Block, Estimate, null_blocks
 from kcalib.inference.quadratic import MAX_RESAMPLES, N_QUANTILES
 from kcalib.inference.task import CalibrationMethod, Task

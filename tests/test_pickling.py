@@ -26,13 +26,14 @@ N = 40
 
 def exported() -> Iterator[type]:
     """All classes that are exported, with those of the modules that are."""
-    for one in (kcalib, *(value for name in kcalib.__all__ if inspect.ismodule(value := getattr(kcalib, name)))):
-        yield from (value for name in one.__all__ if inspect.isclass(value := getattr(one, name)))
+    modules = [value for name in kcalib.__all__ if inspect.ismodule(value := getattr(kcalib, name))]
+    for module in (kcalib, *modules):
+        yield from (value for name in module.__all__ if inspect.isclass(value := getattr(module, name)))
 
 
 # What others are made of, and what holds a connection or workers, which no other process has.
 LEFT_OUT = {K.RadialKernel, parallel.Parallel, parallel.Executor, parallel.Dask, parallel.MPI}
-DATACLASSES = sorted({*filter(dataclasses.is_dataclass, exported())} - LEFT_OUT, key=lambda one: one.__name__)
+DATACLASSES = sorted({*filter(dataclasses.is_dataclass, exported())} - LEFT_OUT, key=lambda cls: cls.__name__)
 
 
 @functools.cache
@@ -84,7 +85,7 @@ def squared() -> regression.SquaredCalibrationErrorResult:
 
 
 # How to get one of those that cannot be made without arguments.
-MADE: dict[type, Callable[[], Any]] = {
+FACTORIES: dict[type, Callable[[], Any]] = {
     kcalib.BrierDecomposition: of_labels(kcalib.brier_decomposition),
     kcalib.CKCEResult: of_labels(kcalib.ckce.result),
     kcalib.CalibrationTestResult: of_labels(kcalib.calibration_test),
@@ -142,30 +143,30 @@ def state() -> streaming.CalibrationState:
     return streaming.CalibrationState(3, kernel=K.Exponential(0.5), n_columns=16).update(*labels())
 
 
-def made(one: type) -> Any:
-    return MADE[one]() if one in MADE else one()
+def make(cls: type) -> Any:
+    return FACTORIES[cls]() if cls in FACTORIES else cls()
 
 
 def fields_of(value: Any) -> list[Any]:
     return [getattr(value, field.name) for field in dataclasses.fields(value)]
 
 
-def alike(one: Any, other: Any) -> bool:
+def alike(first: Any, second: Any) -> bool:
     """Equal, of the same types, all the way down; NaN is NaN."""
-    if type(one) is not type(other):
+    if type(first) is not type(second):
         return False
-    if isinstance(one, np.ndarray):
-        same = np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
-        return one.dtype == other.dtype and same
-    if dataclasses.is_dataclass(one):
-        return alike(fields_of(one), fields_of(other))
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(alike, one, other))
-    if isinstance(one, (dict, types.MappingProxyType)):
-        return list(one) == list(other) and alike(list(one.values()), list(other.values()))
-    if isinstance(one, kcalib.recalibration.Recalibrator):
-        return alike(vars(one), vars(other))
-    return one is other or one == other or (one != one and other != other)
+    if isinstance(first, np.ndarray):
+        same = np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
+        return first.dtype == second.dtype and same
+    if dataclasses.is_dataclass(first):
+        return alike(fields_of(first), fields_of(second))
+    if isinstance(first, (list, tuple)):
+        return len(first) == len(second) and all(map(alike, first, second))
+    if isinstance(first, (dict, types.MappingProxyType)):
+        return list(first) == list(second) and alike(list(first.values()), list(second.values()))
+    if isinstance(first, kcalib.recalibration.Recalibrator):
+        return alike(vars(first), vars(second))
+    return first is second or first == second or (first != first and second != second)
 
 
 def is_hashable(value: Any) -> bool:
@@ -185,21 +186,21 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("one", DATACLASSES, ids=lambda one: one.__name__)
-def test_a_copy_is_as_the_original(one):
-    assert one.__dataclass_params__.frozen
-    value = made(one)
-    assert type(value) is one
+@pytest.mark.parametrize("cls", DATACLASSES, ids=lambda cls: cls.__name__)
+def test_a_copy_is_as_the_original(cls):
+    assert cls.__dataclass_params__.frozen
+    value = make(cls)
+    assert type(value) is cls
     for name, way in WAYS.items():
-        found = way(value)
-        assert alike(value, found), name
-        assert repr(found) == repr(value) and str(found) == str(value), name
-        if one.__eq__ is not object.__eq__:
-            assert found == value, name
-        if one.__hash__ is not None and one.__eq__ is not object.__eq__ and is_hashable(value):
-            assert hash(found) == hash(value), name
+        copied = way(value)
+        assert alike(value, copied), name
+        assert repr(copied) == repr(value) and str(copied) == str(value), name
+        if cls.__eq__ is not object.__eq__:
+            assert copied == value, name
+        if cls.__hash__ is not None and cls.__eq__ is not object.__eq__ and is_hashable(value):
+            assert hash(copied) == hash(value), name
         with pytest.raises(dataclasses.FrozenInstanceError):
-            setattr(found, dataclasses.fields(found)[0].name if dataclasses.fields(found) else "new", 1)
+            setattr(copied, dataclasses.fields(copied)[0].name if dataclasses.fields(copied) else "new", 1)
 
 
 def test_results_with_arrays_differ_where_an_entry_does():
@@ -208,16 +209,16 @@ def test_results_with_arrays_differ_where_an_entry_does():
     other = dataclasses.replace(value, count=changed)
     assert value == copy.deepcopy(value) and value != other and not alike(value, other)
     assert value != dataclasses.replace(value, count=value.count.astype(float))
-    found = kcalib.top_label_ece.result(*labels())
-    assert found != kcalib.top_label_ece.result(labels()[0][::-1], labels()[1]) and found != value
+    result = kcalib.top_label_ece.result(*labels())
+    assert result != kcalib.top_label_ece.result(labels()[0][::-1], labels()[1]) and result != value
     with pytest.raises(TypeError, match="unhashable"):
         hash(value)
 
 
-@pytest.mark.parametrize("one", [kcalib.SKCEResult, kcalib.Comparison, regression.SquaredCalibrationErrorResult])
-def test_equal_numbers_are_equal_results(one):
+@pytest.mark.parametrize("cls", [kcalib.SKCEResult, kcalib.Comparison, regression.SquaredCalibrationErrorResult])
+def test_equal_numbers_are_equal_results(cls):
     """However long they took, and on whichever machine."""
-    first, second = made(one), made(one)
+    first, second = make(cls), make(cls)
     elsewhere = {name: "other" for name in ("machine", "version") if hasattr(second, name)}
     second = dataclasses.replace(second, seconds=first.seconds + 1, **elsewhere)
     assert first == second

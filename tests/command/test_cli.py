@@ -384,16 +384,8 @@ def test_plot_shows_models_and_numbers(tmp_path, monkeypatch, good, poor):
     monkeypatch.setattr(evaluate.figures, "plot_reliability", lambda panels, *_: drawn.extend(panels))
     assert main(["evaluate", good, poor, "--plot", str(tmp_path / "out.png"), "--bins", "7"]) == 0
     first, second = drawn
-    assert (first.model, first.verdict, first.miscalibrated) == (
-        "good",
-        "no evidence against calibration",
-        False,
-    )
-    assert (second.model, second.verdict, second.miscalibrated) == (
-        "poor",
-        "miscalibrated, over-confident",
-        True,
-    )
+    assert (first.model, first.verdict) == ("good", "no evidence against calibration") and not first.miscalibrated
+    assert (second.model, second.verdict) == ("poor", "miscalibrated, over-confident") and second.miscalibrated
     assert re.fullmatch(r"ECE 0\.\d{4}", first.notes[0]) and re.fullmatch(r"SKCE -?\d\.\d\de-\d\d", first.notes[1])
     assert re.fullmatch(r"p = .+", first.notes[2])
     assert len(first.notes) == 3 and second.notes[3] == "off by ≥ 0.24"

@@ -8,7 +8,6 @@ from html.parser import HTMLParser
 from typing import Any
 
 import numpy as np
-import pytest
 
 import kcalib
 from kcalib.distributions import Normal
@@ -16,36 +15,6 @@ from kcalib.recalibration import TemperatureScaling, choose
 from kcalib.report.summary import MOST_ROWS, WIDTH, Summarized
 from kcalib.solvers import KroneckerSolution, LowRank, Solution
 from kcalib.streaming import CalibrationState
-
-NAMES = (
-    "SKCE",
-    "CKCE",
-    "UCME",
-    "KDE",
-    "ECE",
-    "MMCE",
-    "Brier",
-    "diagram",
-    "quantiles",
-    "bins",
-    "test",
-    "block",
-    "evaluation",
-    "forecasts",
-    "comparison",
-    "model",
-    "difference",
-    "few errors",
-    "risk",
-    "median",
-    "factor",
-    "solution",
-    "scores",
-    "score",
-    "choice",
-    "solve",
-    "candidate",
-)
 
 
 class Cells(HTMLParser):
@@ -116,22 +85,22 @@ def leaves(cls: type) -> set[type]:
     return set(below) or {cls}
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_results_are_a_dozen_lines(name: str) -> None:
-    result = results()[name]
-    lines = str(result).splitlines()
-    assert 2 <= len(lines) <= MOST_ROWS + 2 and max(map(len, lines)) <= WIDTH
-    cells = Cells(result._repr_html_()).cells
-    assert cells[0] == lines[0] and result._repr_html_().startswith("<table")
-    assert "#" not in result._repr_html_()  # no colour but that of the text
-    if name not in ("comparison", "risk", "choice"):
-        fields = {field.name for field in dataclasses.fields(result)}
-        for line, at in zip(lines[1:], range(1, len(cells), 2)):
-            assert line.split()[0] == cells[at].split()[0] and (line.startswith("and ") or cells[at] in fields)
+def test_results_are_a_dozen_lines() -> None:
+    for name, result in results().items():
+        lines, page = str(result).splitlines(), result._repr_html_()
+        assert 2 <= len(lines) <= MOST_ROWS + 2 and max(map(len, lines)) <= WIDTH, name
+        cells = Cells(page).cells
+        assert cells[0] == lines[0] and page.startswith("<table"), name
+        assert "#" not in page, name  # no colour but that of the text
+        if name not in ("comparison", "risk", "choice"):
+            fields = {field.name for field in dataclasses.fields(result)}
+            for line, at in zip(lines[1:], range(1, len(cells), 2)):
+                assert line.split()[0] == cells[at].split()[0] and (line.startswith("and ") or cells[at] in fields), (
+                    name
+                )
 
 
 def test_public_results_have_a_summary() -> None:
-    assert tuple(results()) == NAMES
     public = {name for name in kcalib.__all__ if dataclasses.is_dataclass(getattr(kcalib, name))}
     assert {name for name in public if not issubclass(getattr(kcalib, name), Summarized)} == set()
     assert public == {type(result).__name__ for result in results().values()} & public

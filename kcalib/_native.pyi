@@ -12,7 +12,6 @@ class RunOptions:
     def __init__(
         self,
         threads: int,
-        level: str | None = None,
         progress: Callable[[float], None] | None = None,
         block: int = 0,
         per_group: int = 0,
@@ -75,6 +74,7 @@ class Products(Reduction):
         *,
         single: bool = False,
         rounded: bool = False,
+        apart: bool = False,
     ) -> None: ...
 
 class Counts(Reduction):

@@ -12,6 +12,7 @@
 from libc.stdint cimport int32_t, int64_t
 from libcpp.memory cimport unique_ptr
 from libcpp.vector cimport vector
+from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.exc cimport PyErr_CheckSignals
 
 import typing
@@ -25,9 +26,29 @@ cdef extern from *:
 version = KCALIB_VERSION.decode()
 
 
-ctypedef fused real:
-    double
-    float
+cdef void* address(array, str dtype, int access=PyBUF_SIMPLE) except? NULL:
+    """Where a C-contiguous array of "d" (float64) or "f" (float32) begins; NULL for None."""
+    cdef Py_buffer buffer
+    if array is None:
+        return NULL
+    PyObject_GetBuffer(array, &buffer, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | access)
+    found = buffer.format.decode()
+    PyBuffer_Release(&buffer)
+    if found != dtype:
+        raise ValueError(f"an array has numbers of type {found!r}, expected {dtype!r}")
+    return buffer.buf
+
+
+cdef double* doubles(array) except? NULL:
+    return <double*>address(array, "d")
+
+
+cdef float* floats(array) except? NULL:
+    return <float*>address(array, "f")
+
+
+cdef void* reals(array, bint single) except? NULL:
+    return address(array, "f" if single else "d")
 
 
 include "native/run.pxi"

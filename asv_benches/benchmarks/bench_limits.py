@@ -29,15 +29,12 @@ CALLS = ("engine", "public")
 
 
 class Probe:
-    """Elements per second of one operation on `threads` threads, by default with all that the processor has."""
+    """Elements per second of one operation on `threads` threads."""
 
-    def __init__(self, what, dtype, threads, level=None):
+    def __init__(self, what, dtype, threads):
         kcalib = require("_native.probe", "_native.RunOptions")
         self.arguments, self.threads = (what, dtype), threads
-        try:
-            self.native, self.sweep = kcalib._native, kcalib._native.RunOptions(threads, level)
-        except ValueError as error:
-            raise NotImplementedError(f"{level} does not run here") from error
+        self.native, self.sweep = kcalib._native, kcalib._native.RunOptions(threads)
         self.repetitions = 1000
         while seconds_of(self, threads) < SECONDS:
             self.repetitions *= 2
@@ -53,21 +50,21 @@ def samples(m):
     return 10_000 if m < 1000 else 3000
 
 
-def sweep_of(call, n, m, dtype, threads, level=None):
-    """A function that sweeps over all pairs once; "engine": with the instruction set `level`."""
+def sweep_of(call, n, m, dtype, threads):
+    """A function that sweeps over all pairs once."""
     kcalib = require("skce", "kernels.Exponential", "_native.probe")
     labels, p = cached_predictions(n, m, dtype)
     if call == "engine":
         backend = require("_pairs.backends.cpu.CpuBackend")._pairs.backends.cpu.CpuBackend
-        return total_of(backend(pair_problem(labels, p, dtype), threads=threads, level=level))
+        return total_of(backend(pair_problem(labels, p, dtype), threads=threads))
     kernel = kcalib.kernels.Exponential(bandwidth=BANDWIDTH)
     return lambda: kcalib.skce(labels, p, kernel=kernel, dtype=dtype, threads=threads, backend="cpu")
 
 
-def fractions_of_limit(calls, n, m, dtype, threads, rounds=ROUNDS, level=None):
+def fractions_of_limit(calls, n, m, dtype, threads, rounds=ROUNDS):
     """Limit time over measured time of each of `calls`: medians over rounds of probes and sweeps."""
-    probes = [Probe(what, dtype, threads, level) for what in ("exp", "sqrt", "fma")]
-    sweeps = [sweep_of(call, n, m, dtype, threads, level) for call in calls]
+    probes = [Probe(what, dtype, threads) for what in ("exp", "sqrt", "fma")]
+    sweeps = [sweep_of(call, n, m, dtype, threads) for call in calls]
     times = alternated([*probes, *sweeps], threads, rounds)
     pairs = n * (n - 1) / 2
     limit = sum(pairs * count / probe.elements * times[:, k] for k, (count, probe) in enumerate(zip((1, 1, m), probes)))

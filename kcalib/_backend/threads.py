@@ -169,7 +169,7 @@ def _blas() -> Any:
 def run_options(threads: Any = None) -> Iterator[_native.RunOptions]:
     """Give a sweep with a number of threads, and show its progress on a terminal."""
     with TerminalProgress() as progress:
-        yield _native.RunOptions(resolve_threads(threads), None, progress)
+        yield _native.RunOptions(resolve_threads(threads), progress)
 
 
 def threads_for(values: int, threads: Any) -> int:

@@ -120,7 +120,7 @@ class Ratio:
         return log_normalisers(powers)
 
     def _sweep(self, progress: Progress | None) -> _native.RunOptions:
-        return _native.RunOptions(resolve_threads(self.threads), None, progress)
+        return _native.RunOptions(resolve_threads(self.threads), progress)
 
 
 def _information(simplex: Array) -> Array:

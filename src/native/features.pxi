@@ -59,31 +59,38 @@ cdef class Features:
         if self.map.n_factors:
             self.map.projections, self.map.offsets = &v[0, 0, 0], &c[0, 0]
 
-    def sum_products(self, const real[:, ::1] points, const real[:, ::1] target_features, RunOptions options not None):
+    def sum_products(self, points, target_features, RunOptions options not None):
         """The sums of phi(x_i) (x) a_i, shape (2F, r), and of |a_i|^2 times a frequency's two squares, shape (F,)."""
         cdef int64_t n = points.shape[0], rank = target_features.shape[1]
+        cdef bint single = points.dtype == np.float32, finished
+        cdef void* x = reals(points, single)
+        cdef void* a = reals(target_features, single)
         sums, own = np.empty((2 * self.map.n_frequencies, rank)), np.empty(self.map.n_frequencies)
-        cdef double[:, ::1] sums_view = sums
-        cdef double[::1] own_view = own
-        cdef bint finished
+        cdef double* out = doubles(sums)
+        cdef double* own_out = doubles(own)
         with nogil:
-            finished = c_sum_products(
-                self.map, &points[0, 0], &target_features[0, 0], n, rank, options.run, &sums_view[0, 0], &own_view[0])
+            if single:
+                finished = c_sum_products(self.map, <const float*>x, <const float*>a, n, rank, options.run, out, own_out)
+            else:
+                finished = c_sum_products(self.map, <const double*>x, <const double*>a, n, rank, options.run, out, own_out)
         options.raise_if_stopped(finished)
         return sums, own
 
-    def row_forms(
-        self, const real[:, ::1] points, const real[:, ::1] target_features, const double[:, ::1] sums, RunOptions options not None,
-    ):
+    def row_forms(self, points, target_features, sums, RunOptions options not None):
         """<phi(x_i) (x) a_i, sums> and |phi(x_i)|^2 |a_i|^2, both (n,)."""
         cdef int64_t n = points.shape[0], rank = target_features.shape[1]
+        cdef bint single = points.dtype == np.float32, finished
+        cdef void* x = reals(points, single)
+        cdef void* a = reals(target_features, single)
         forms, own = np.empty(n), np.empty(n)
-        cdef double[::1] forms_view = forms
-        cdef double[::1] own_view = own
-        cdef bint finished
+        cdef double* s = doubles(sums)
+        cdef double* out = doubles(forms)
+        cdef double* own_out = doubles(own)
         with nogil:
-            finished = c_row_forms(
-                self.map, &points[0, 0], &target_features[0, 0], n, rank, &sums[0, 0], options.run, &forms_view[0], &own_view[0])
+            if single:
+                finished = c_row_forms(self.map, <const float*>x, <const float*>a, n, rank, s, options.run, out, own_out)
+            else:
+                finished = c_row_forms(self.map, <const double*>x, <const double*>a, n, rank, s, options.run, out, own_out)
         options.raise_if_stopped(finished)
         return forms, own
 
@@ -91,26 +98,30 @@ cdef class Features:
         """The sums of z_i (x) z_i, z_i = (phi(x_i), columns_i), of parts of so many rows, shape (parts, w, w)."""
         cdef int64_t n = points.shape[0], n_columns = columns.shape[1], width = 2 * self.map.n_frequencies + n_columns
         result = np.empty((-(-n // part_rows), width, width))
-        cdef double[:, :, ::1] out = result
+        cdef double* out = doubles(result)
         cdef bint finished
         with nogil:
-            finished = c_gram_parts(
-                self.map, &points[0, 0], &columns[0, 0], n, n_columns, part_rows, options.run, &out[0, 0, 0])
+            finished = c_gram_parts(self.map, &points[0, 0], &columns[0, 0], n, n_columns, part_rows, options.run, out)
         options.raise_if_stopped(finished)
         return result
 
-    def rows(self, const real[:, ::1] points, RunOptions options not None):
+    def rows(self, points, RunOptions options not None):
         """phi(x_i), shape (n, 2F)."""
-        result = np.empty((points.shape[0], 2 * self.map.n_frequencies))
-        cdef double[:, ::1] out = result
-        cdef bint finished
+        cdef int64_t n = points.shape[0]
+        cdef bint single = points.dtype == np.float32, finished
+        cdef void* x = reals(points, single)
+        result = np.empty((n, 2 * self.map.n_frequencies))
+        cdef double* out = doubles(result)
         with nogil:
-            finished = c_feature_rows(self.map, &points[0, 0], points.shape[0], options.run, &out[0, 0])
+            if single:
+                finished = c_feature_rows(self.map, <const float*>x, n, options.run, out)
+            else:
+                finished = c_feature_rows(self.map, <const double*>x, n, options.run, out)
         options.raise_if_stopped(finished)
         return result
 
     def drawn_label_totals(
-        self, const real[:, ::1] points, const double[:, ::1] probabilities, const double[:, ::1] root,
+        self, points, const double[:, ::1] probabilities, const double[:, ::1] root,
         unsigned long long seed, unsigned long long first, int64_t n_draws, RunOptions options not None, cells=None,
     ):
         """|S R|^2 - sum_i |phi(x_i)|^2 |R^T e_i|^2 for each draw of labels, shape (n_draws,); `root` may be None.
@@ -139,10 +150,14 @@ cdef class Features:
         if root is not None:
             labels.root, labels.rank = &root[0, 0], root.shape[1]
         labels.seed, labels.first, labels.n_draws, labels.first_row = seed, first, n_draws, 0
+        cdef bint single = points.dtype == np.float32, finished
+        cdef void* x = reals(points, single)
         result = np.empty(n_draws)
-        cdef double[::1] out = result
-        cdef bint finished
+        cdef double* out = doubles(result)
         with nogil:
-            finished = c_drawn_label_totals(self.map, &points[0, 0], labels, options.run, &out[0])
+            if single:
+                finished = c_drawn_label_totals(self.map, <const float*>x, labels, options.run, out)
+            else:
+                finished = c_drawn_label_totals(self.map, <const double*>x, labels, options.run, out)
         options.raise_if_stopped(finished)
         return result

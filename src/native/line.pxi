@@ -105,14 +105,14 @@ def line_residuals(points, const int64_t[::1] labels, RunOptions options not Non
         raise ValueError(f"points of shape {points.shape} for {n} labels")
     cdef const double[::1] values = points.reshape(-1)
     sizes = np.empty(n + 2)
-    cdef double[::1] out = sizes
+    cdef double* out = doubles(sizes)
     cdef double off_line = 0
     cdef double square_norms = 0
     cdef int64_t n_zeros = 0
     cdef bint finished
     with nogil:
         finished = c_line_residuals(
-            &values[0], n_coordinates, &labels[0], n, options.run, &out[0], &n_zeros, &off_line, &square_norms)
+            &values[0], n_coordinates, &labels[0], n, options.run, out, &n_zeros, &off_line, &square_norms)
     options.raise_if_stopped(finished)
     return sizes, n_zeros, off_line, square_norms
 
@@ -156,15 +156,15 @@ def line_order(const double[:, ::1] points, const int64_t[::1] labels, int64_t b
     places = np.empty(samples.n)
     residuals = None if labels is None else np.empty(samples.n)
     cdef int64_t[::1] positions_view = positions
-    cdef double[::1] out = places
-    cdef double[::1] residuals_view = residuals
+    cdef double* out = doubles(places)
+    cdef double* residuals_out = doubles(residuals)
     cdef SortedResiduals sorted
     sorted.labels = NULL
     if labels is not None:
         sorted.labels = &labels[0]
-        sorted.values = &residuals_view[0]
+        sorted.values = residuals_out
     with nogil:
-        finished = c_line_order(&keys_view[0], samples, options.run, &positions_view[0], &out[0], &sorted)
+        finished = c_line_order(&keys_view[0], samples, options.run, &positions_view[0], out, &sorted)
     options.raise_if_stopped(finished)
     return positions, places, residuals, sorted.off_line, sorted.square_norms, sorted.worst
 
@@ -184,7 +184,7 @@ def line_product(
     buffer = np.empty(n_rows * n_vectors + 7)
     cdef int64_t skip = -(buffer.ctypes.data // 8) % 8
     result = buffer[skip : skip + n_rows * n_vectors].reshape(n_rows, n_vectors)
-    cdef double[:, ::1] out = result
+    cdef double* out = doubles(result)
     cdef vector[ProductTerm] all_terms
     cdef ProductTerm term
     cdef const double[:, ::1] left, right
@@ -202,7 +202,7 @@ def line_product(
     rows.first = first
     if vectors is not None:
         rows.values, rows.stride = &vectors[0, 0], vectors.strides[0] // <int64_t>sizeof(double)
-    products.values, products.stride, products.n = &out[0, 0], n_vectors, n_rows
+    products.values, products.stride, products.n = out, n_vectors, n_rows
     cdef bint finished
     with nogil:
         finished = c_line_product(
@@ -255,7 +255,7 @@ cdef forms_of(
     int64_t n_replicates, RunOptions options,
 ):
     result = np.empty(n_replicates)
-    cdef double[::1] out = result
+    cdef double* out = doubles(result)
     cdef vector[FormTerm] all_terms
     cdef FormTerm term
     cdef const double[:, :, ::1] factors
@@ -272,8 +272,7 @@ cdef forms_of(
     cdef bint finished
     with nogil:
         finished = c_line_forms(
-            line, &positions[0], all_terms.data(), <int>all_terms.size(), diagonal, source, n_replicates, options.run,
-            &out[0])
+            line, &positions[0], all_terms.data(), <int>all_terms.size(), diagonal, source, n_replicates, options.run, out)
     options.raise_if_stopped(finished)
     return result
 
@@ -293,10 +292,10 @@ def line_counts(const double[::1] places, const double[::1] thresholds, RunOptio
 def line_between(const double[::1] places, double low, double high, int64_t count):
     """The `count` distances in [low, high), in no order; the last place is infinite."""
     distances = np.empty(count)
-    cdef double[::1] out = distances
+    cdef double* out = doubles(distances)
     cdef int64_t found = 0
     if count > 0:
         with nogil:
-            found = c_line_between(&places[0], places.shape[0] - 1, low, high, &out[0], count)
+            found = c_line_between(&places[0], places.shape[0] - 1, low, high, out, count)
     assert found == count
     return distances

@@ -33,10 +33,9 @@ def pair_law_sums(
     laws.traces, laws.own, laws.other = &traces[0, 0], &own[0, 0], &other[0, 0]
     laws.unlikely, laws.top, laws.d = &unlikely[0, 0], &top[0], &d[0, 0]
     result = np.empty(laws.rows)
-    cdef double[::1] out = result
-    cdef double* out_pointer = &out[0]
+    cdef double* out = doubles(result)
     cdef bint finished
     with nogil:
-        finished = c_pair_law_sums(laws, options.run, out_pointer)
+        finished = c_pair_law_sums(laws, options.run, out)
     options.raise_if_stopped(finished)
     return result

@@ -128,6 +128,7 @@ cdef extern from "cpu/reductions/products.h" namespace "kcalib" nogil:
         double* column_out
         int64_t stride
         int64_t count
+        bint is_apart
     cdef cppclass CProducts "kcalib::Products"[W](CReduction):
         CProducts(const ProductArrays&, bint) except +
 
@@ -249,41 +250,14 @@ cdef class Kernel:
         return Mixtures(family, n_dims, n_components, n_terms, kernel.program)
 
 
-cdef void set_points(CSide* side, points) except *:
-    cdef const double[:, ::1] wide
-    cdef const float[:, ::1] narrow
-    side.n = points.shape[0]
-    side.n_coordinates = points.shape[1]
-    if points.dtype == np.float32:
-        narrow = points
-        side.points = &narrow[0, 0]
-    else:
-        wide = points
-        side.points = &wide[0, 0]
-
-
-cdef void set_features(CSide* side, points, features) except *:
-    cdef const double[:, ::1] wide
-    cdef const float[:, ::1] narrow
-    side.features = NULL
-    side.n_features = points.shape[1]
-    if features is None:
-        return
-    side.n_features = features.shape[1]
-    if points.dtype == np.float32:
-        narrow = features
-        side.features = &narrow[0, 0]
-    else:
-        wide = features
-        side.features = &wide[0, 0]
-
-
 cdef void set_side(CSide* side, Kernel kernel, tuple arrays) except *:
     points, features, labels_or_none, order_or_none = arrays
     cdef const int[::1] labels = labels_or_none
     cdef const int64_t[::1] order = order_or_none
-    set_points(side, points)
-    set_features(side, points, features)
+    cdef bint single = points.dtype == np.float32
+    side.n, side.n_coordinates = points.shape
+    side.points, side.features = reals(points, single), reals(features, single)
+    side.n_features = (points if features is None else features).shape[1]
     side.labels = side.classes = NULL
     side.centre = NULL
     side.order = NULL
@@ -339,26 +313,18 @@ cdef class Problem:
     def block_sums(self, int64_t size, RunOptions options not None):
         """Sums over the pairs i != j of consecutive blocks of `size` samples; symmetric problems."""
         result = np.empty(self.problem.left.n // size)
-        cdef double[::1] out = result
+        cdef double* out = doubles(result)
         cdef bint finished
         with nogil:
-            finished = c_sum_blocks(self.problem, options.run, size, &out[0])
+            finished = c_sum_blocks(self.problem, options.run, size, out)
         options.raise_if_stopped(finished)
         return result
 
     def own_products(self, RunOptions options not None):
         """The product of each point with itself under the target kernel, for points that are mixtures."""
         result = np.empty(self.problem.left.n, self.left[0].dtype)
-        cdef float[::1] narrow
-        cdef double[::1] wide
-        cdef void* out
+        cdef void* out = reals(result, self.problem.single)
         cdef bint finished
-        if self.problem.single:
-            narrow = result
-            out = &narrow[0]
-        else:
-            wide = result
-            out = &wide[0]
         with nogil:
             finished = c_own_products(self.problem, options.run, out)
         options.raise_if_stopped(finished)
@@ -367,21 +333,13 @@ cdef class Problem:
 
 cdef merged_parts(parts, int64_t count, RunOptions options):
     """The sums of `count` parts, which are added up in order."""
-    cdef const double[:, ::1] view = parts.reshape(count, -1)
-    result = np.empty(view.shape[1])
-    cdef double[::1] out = result
+    cdef int64_t length = parts.size // count
+    result = np.empty(length)
+    cdef double* numbers = doubles(parts)
+    cdef double* out = doubles(result)
     with nogil:
-        c_merge(options.run, &view[0, 0], count, view.shape[1], &out[0])
+        c_merge(options.run, numbers, count, length, out)
     return result
-
-
-cdef double* numbers(array) except? NULL:
-    """Where a C-contiguous array begins; NULL for None, and for none."""
-    cdef double[::1] view
-    if array is None or array.size == 0:
-        return NULL
-    view = array.reshape(-1)
-    return &view[0]
 
 
 cdef class Reduction:
@@ -425,8 +383,8 @@ cdef class Moments(Reduction):
             np.empty((*shape, 2)) if self.null_variance else None,
         )
         cdef MomentParts parts
-        parts.totals, parts.rows, parts.columns = numbers(self.arrays[0]), numbers(self.arrays[1]), numbers(self.arrays[2])
-        parts.squares, parts.expected = numbers(self.arrays[3]), numbers(self.arrays[4])
+        parts.totals, parts.rows, parts.columns = doubles(self.arrays[0]), doubles(self.arrays[1]), doubles(self.arrays[2])
+        parts.squares, parts.expected = doubles(self.arrays[3]), doubles(self.arrays[4])
         self.reduction.reset(new CMoments(parts))
 
     cdef parts(self):
@@ -457,20 +415,16 @@ cdef class QuadraticForms(Reduction):
     cdef vector[const float*] narrow
 
     def __init__(self, list panels not None, int64_t first_row=0, int64_t first_column=0):
-        cdef const double[:, ::1] wide
-        cdef const float[:, ::1] narrow
         self.panels, self.first_row, self.first_column = panels, first_row, first_column
         for panel in panels:
             if panel.dtype == np.float32:
-                narrow = panel
-                self.narrow.push_back(&narrow[0, 0])
+                self.narrow.push_back(floats(panel))
             else:
-                wide = panel
-                self.wide.push_back(&wide[0, 0])
+                self.wide.push_back(doubles(panel))
 
     cdef start(self, Problem problem, const Groups& groups, RunOptions options):
         self.forms = np.empty((groups.rows, groups.columns, sum(panel.shape[1] for panel in self.panels)))
-        cdef double* out = numbers(self.forms)
+        cdef double* out = doubles(self.forms)
         if self.narrow.size():
             self.reduction.reset(
                 new CQuadraticForms[float](self.narrow.data(), self.narrow.size(), self.first_row, self.first_column, out))
@@ -506,7 +460,7 @@ cdef class LabelMatches(Reduction):
     cdef start(self, Problem problem, const Groups& groups, RunOptions options):
         self.sums = np.empty((groups.rows, groups.columns, sum(panel.shape[1] for panel in self.panels)))
         self.reduction.reset(
-            new CLabelMatches(self.pointers.data(), self.pointers.size(), self.first_row, self.first_column, numbers(self.sums)))
+            new CLabelMatches(self.pointers.data(), self.pointers.size(), self.first_row, self.first_column, doubles(self.sums)))
 
     cdef parts(self):
         return self.sums
@@ -518,35 +472,30 @@ cdef class LabelMatches(Reduction):
 cdef class Products(Reduction):
     """H @ vectors for `vectors` of shape (n right, c), and H^T @ left_vectors of shape (n, c), or None.
 
-    Rows of both are those of the points, whatever the order. `single`: in float32. `rounded` entries are
-    those of `LabelMatches`, in float64, of symmetric problems without the diagonal; others have the diagonal.
+    Rows of both are those of the points, whatever the order. `single`: in float32. `rounded` entries are those of
+    `LabelMatches`, in float64, of symmetric problems without the diagonal; others have the diagonal. `apart`: products with
+    each group of the other side by themselves, shapes (b, n, c) and (a, n right, c); sides have no order.
     """
 
-    cdef const double[:, ::1] vectors
-    cdef const double[:, ::1] left_vectors
-    cdef bint single, rounded
+    cdef object vectors, left_vectors
+    cdef bint single, rounded, apart
     cdef tuple arrays
 
-    def __init__(
-        self, const double[:, ::1] vectors not None, const double[:, ::1] left_vectors=None, *, bint single=False,
-        bint rounded=False,
-    ):
+    def __init__(self, vectors, left_vectors=None, *, bint single=False, bint rounded=False, bint apart=False):
         self.vectors, self.left_vectors = vectors, left_vectors
-        self.single, self.rounded = single, rounded
+        self.single, self.rounded, self.apart = single, rounded, apart
 
     cdef start(self, Problem problem, const Groups& groups, RunOptions options):
         cdef ProductArrays arrays
-        cdef int64_t count = self.vectors.shape[1]
+        n, n_right, count = problem.left[0].shape[0], problem.right[0].shape[0], self.vectors.shape[1]
         self.arrays = (
-            np.empty((problem.left[0].shape[0], count)),
-            None if self.left_vectors is None else np.empty((problem.right[0].shape[0], count)),
+            np.empty((groups.columns, n, count) if self.apart else (n, count)),
+            None if self.left_vectors is None else np.empty((groups.rows, n_right, count) if self.apart else (n_right, count)),
         )
-        arrays.vectors = &self.vectors[0, 0]
-        arrays.left_vectors = NULL
-        if self.left_vectors is not None:
-            arrays.left_vectors = &self.left_vectors[0, 0]
-        arrays.out, arrays.column_out = numbers(self.arrays[0]), numbers(self.arrays[1])
+        arrays.vectors, arrays.left_vectors = doubles(self.vectors), doubles(self.left_vectors)
+        arrays.out, arrays.column_out = doubles(self.arrays[0]), doubles(self.arrays[1])
         arrays.stride = arrays.count = count
+        arrays.is_apart = self.apart
         if self.single and not self.rounded:
             self.reduction.reset(new CProducts[float](arrays, False))
         else:
@@ -584,7 +533,7 @@ cdef class EntriesInRange(Reduction):
         self.low, self.high, self.values = low, high, np.empty(most)
 
     cdef start(self, Problem problem, const Groups& groups, RunOptions options):
-        self.reduction.reset(new CEntriesInRange(self.low, self.high, numbers(self.values), self.values.size))
+        self.reduction.reset(new CEntriesInRange(self.low, self.high, doubles(self.values), self.values.size))
 
     cdef parts(self):
         cdef CEntriesInRange* reduction = <CEntriesInRange*>self.reduction.get()
@@ -598,7 +547,7 @@ cdef class DenseRectangle(Reduction):
 
     cdef start(self, Problem problem, const Groups& groups, RunOptions options):
         self.matrix = np.empty((problem.problem.left.n, problem.problem.right.n))
-        self.reduction.reset(new CDenseRectangle(numbers(self.matrix)))
+        self.reduction.reset(new CDenseRectangle(doubles(self.matrix)))
 
     cdef parts(self):
         return self.matrix

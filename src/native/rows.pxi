@@ -27,12 +27,6 @@ cdef extern from "cpu/samples/bins.h" namespace "kcalib" nogil:
         const Predictions&, int64_t, int64_t, GapNorm, int, int64_t*, double*, double*) except +
 
 
-ctypedef fused number:
-    double
-    int64_t
-    int32_t
-
-
 def distributions(rows, double tolerance, int threads, bint widen=True):
     """Probabilities of m classes (n, m), or of the second of two (n,) or (n, 1), as float64 rows; None
     if some row is no distribution within `tolerance`, or cannot quite be said to be one.
@@ -40,100 +34,86 @@ def distributions(rows, double tolerance, int threads, bint widen=True):
     Takes float64, returned as it is if it has several columns, and float32. Without `widen` float32 of several columns
     is returned as it is, too, and a column of float64 as a vector, whose rows `completed` makes.
     """
-    if rows.dtype == np.float32:
-        return checked_rows[float](rows.reshape(-1), rows, tolerance, threads, widen)
-    if not widen and rows.size == rows.shape[0]:
-        return checked_seconds(rows.reshape(-1), tolerance, threads)
-    return checked_rows[double](rows.reshape(-1), rows, tolerance, threads, False)
-
-
-def checked_seconds(seconds, double tolerance, int threads):
-    cdef const double[::1] values = seconds
-    cdef bint good
+    cdef int64_t n = rows.shape[0], m = rows.size // n
+    cdef bint single = rows.dtype == np.float32, good
+    cdef void* values = reals(rows, single)
+    if not single and m == 1 and not widen:
+        with nogil:
+            good = are_probabilities(<const double*>values, n, tolerance, threads)
+        return rows.reshape(-1) if good else None
+    checked = np.empty((n, max(m, 2))) if m == 1 or (single and widen) else None
+    cdef double* out = doubles(checked)
     with nogil:
-        good = are_probabilities(&values[0], values.shape[0], tolerance, threads)
-    return seconds if good else None
+        if m == 1 and single:
+            good = complete_pairs(<const float*>values, n, tolerance, threads, out)
+        elif m == 1:
+            good = complete_pairs(<const double*>values, n, tolerance, threads, out)
+        elif single:
+            good = are_distributions(<const float*>values, n, m, tolerance, threads, out)
+        else:
+            good = are_distributions(<const double*>values, n, m, tolerance, threads, out)
+    if not good:
+        return None
+    return rows if checked is None else checked
 
 
 def completed(const double[::1] seconds, int threads):
     """Rows of both probabilities, of that of the second class, whatever it has become since it was checked."""
     rows = np.empty((seconds.shape[0], 2))
-    cdef double[:, ::1] out = rows
+    cdef double* out = doubles(rows)
     with nogil:
-        complete_pairs(&seconds[0], seconds.shape[0], 0.0, threads, &out[0, 0])
+        complete_pairs(&seconds[0], seconds.shape[0], 0.0, threads, out)
     return rows
-
-
-cdef checked_rows(const real[::1] values, rows, double tolerance, int threads, bint widen):
-    cdef int64_t n = rows.shape[0], m = 1 if rows.ndim == 1 else rows.shape[1]
-    cdef double[:, ::1] out
-    cdef double* out_pointer = NULL
-    cdef bint good
-    if m == 1 or widen:
-        rows = np.empty((n, max(m, 2)))
-        out = rows
-        out_pointer = &out[0, 0]
-    with nogil:
-        if m == 1:
-            good = complete_pairs(&values[0], n, tolerance, threads, out_pointer)
-        else:
-            good = are_distributions(&values[0], n, m, tolerance, threads, out_pointer)
-    return rows if good else None
 
 
 def classes(labels, int64_t m, int threads):
     """A copy of labels 0..m-1 as int64; None if some label is not one of these. Takes int64, int32 and float64."""
+    cdef const int64_t[::1] integers
+    cdef const int32_t[::1] short_integers
+    cdef int64_t n = labels.shape[0]
+    copy = np.empty(n, np.int64)
+    cdef int64_t[::1] out = copy
     if labels.dtype == np.int64:
-        return checked_labels[int64_t](labels, m, threads)
-    if labels.dtype == np.int32:
-        return checked_labels[int32_t](labels, m, threads)
-    return checked_labels[double](labels, m, threads)
-
-
-cdef checked_labels(const number[::1] values, int64_t m, int threads):
-    labels = np.empty(values.shape[0], np.int64)
-    cdef int64_t[::1] out = labels
-    cdef int64_t* out_pointer = &out[0]
-    cdef bint good
-    with nogil:
-        good = are_classes(&values[0], values.shape[0], m, threads, out_pointer)
-    return labels if good else None
+        integers = labels
+        good = are_classes(&integers[0], n, m, threads, &out[0])
+    elif labels.dtype == np.int32:
+        short_integers = labels
+        good = are_classes(&short_integers[0], n, m, threads, &out[0])
+    else:
+        good = are_classes(doubles(labels), n, m, threads, &out[0])
+    return copy if good else None
 
 
 def points_and_residuals(p, const int64_t[::1] labels, dtype, int threads):
     """The float64 rows p (themselves, if that is `dtype`) and onehot(labels) - p, both in `dtype`."""
-    out = np.empty(p.shape, dtype)
-    if out.dtype == np.float64:
-        write_residuals[double](p, labels, threads, None, out)
-        return p, out
-    points = np.empty(p.shape, dtype)
-    write_residuals[float](p, labels, threads, points, out)
-    return points, out
-
-
-cdef write_residuals(
-    const double[:, ::1] p, const int64_t[::1] labels, int threads, real[:, ::1] points, real[:, ::1] out,
-):
-    cdef real* points_pointer = NULL
-    if points is not None:
-        points_pointer = &points[0, 0]
+    cdef int64_t n = p.shape[0], m = p.shape[1]
+    cdef const double* rows = doubles(p)
+    residuals = np.empty(p.shape, dtype)
+    points = p if residuals.dtype == np.float64 else np.empty(p.shape, dtype)
+    cdef bint single = points is not p
+    cdef void* points_out = reals(points, single)
+    cdef void* out = reals(residuals, single)
     with nogil:
-        c_residuals(&p[0, 0], &labels[0], p.shape[0], p.shape[1], threads, points_pointer, &out[0, 0])
+        if single:
+            c_residuals[float](rows, &labels[0], n, m, threads, <float*>points_out, <float*>out)
+        else:
+            c_residuals[double](rows, &labels[0], n, m, threads, NULL, <double*>out)
+    return points, residuals
 
 
 def square_norms(vectors, int threads):
     """The float64 sums of squares of the rows, which are float64 or float32."""
-    result = np.empty(vectors.shape[0])
-    if vectors.dtype == np.float32:
-        write_square_norms[float](vectors, threads, result)
-    else:
-        write_square_norms[double](vectors, threads, result)
-    return result
-
-
-cdef write_square_norms(const real[:, ::1] vectors, int threads, double[::1] out):
+    cdef int64_t n = vectors.shape[0], m = vectors.shape[1]
+    cdef bint single = vectors.dtype == np.float32
+    cdef void* rows = reals(vectors, single)
+    result = np.empty(n)
+    cdef double* out = doubles(result)
     with nogil:
-        c_square_norms(&vectors[0, 0], vectors.shape[0], vectors.shape[1], threads, &out[0])
+        if single:
+            c_square_norms(<const float*>rows, n, m, threads, out)
+        else:
+            c_square_norms(<const double*>rows, n, m, threads, out)
+    return result
 
 
 cdef Predictions predictions(
@@ -156,10 +136,10 @@ def top_labels(const double[:, ::1] p, const int64_t[::1] labels, int threads):
     """The largest entry of each row, and 1.0 where its first place is the label, else 0.0."""
     cdef Predictions data = predictions(p, labels, None)
     confidence, correct = np.empty(data.n), np.empty(data.n)
-    cdef double[::1] confidence_view = confidence
-    cdef double[::1] correct_view = correct
+    cdef double* confidence_out = doubles(confidence)
+    cdef double* correct_out = doubles(correct)
     with nogil:
-        c_top_labels(data, threads, &confidence_view[0], &correct_view[0])
+        c_top_labels(data, threads, confidence_out, correct_out)
     return confidence, correct
 
 
@@ -169,9 +149,9 @@ def uniform_bins(
     """Sums of each column by bins of equal width, of entries, weights, and weights of hits: (3, m, n_bins)."""
     cdef Predictions data = predictions(p, labels, weight)
     sums = np.empty((3, data.m, n_bins))
-    cdef double[:, :, ::1] out = sums
+    cdef double* out = doubles(sums)
     with nogil:
-        c_uniform_bins(data, n_bins, threads, &out[0, 0, 0])
+        c_uniform_bins(data, n_bins, threads, out)
     return sums
 
 
@@ -190,10 +170,10 @@ def uniform_cells(
         raise ValueError(f"{data.n} rows, expected less than {2**31}")
     group, weights, gaps = np.empty(data.n, np.int64), np.empty(data.n), np.empty(data.n)
     cdef int64_t[::1] out = group
-    cdef double[::1] weights_view = weights
-    cdef double[::1] gaps_view = gaps
+    cdef double* weights_out = doubles(weights)
+    cdef double* gaps_out = doubles(gaps)
     with nogil:
-        count = c_uniform_cells(data, n_bins, kind, threads, &out[0], &weights_view[0], &gaps_view[0])
+        count = c_uniform_cells(data, n_bins, kind, threads, &out[0], weights_out, gaps_out)
     return group, weights[:count], gaps[:count]
 
 
@@ -206,8 +186,8 @@ def median_variance_cells(
     cdef int64_t count = max(1, min(max_bins, data.n // min_size))
     group, weights, gaps = np.empty(data.n, np.int64), np.empty(count), np.empty(count)
     cdef int64_t[::1] out = group
-    cdef double[::1] weights_view = weights
-    cdef double[::1] gaps_view = gaps
+    cdef double* weights_out = doubles(weights)
+    cdef double* gaps_out = doubles(gaps)
     with nogil:
-        count = c_median_variance_cells(data, max_bins, min_size, kind, threads, &out[0], &weights_view[0], &gaps_view[0])
+        count = c_median_variance_cells(data, max_bins, min_size, kind, threads, &out[0], weights_out, gaps_out)
     return group, weights[:count], gaps[:count]

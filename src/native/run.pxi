@@ -78,17 +78,15 @@ cpu_levels()  # raises where the environment variable KCALIB_CPU_LEVEL is wrong
 
 
 cdef class RunOptions:
-    """How to run: threads, instruction level (None: the best here), progress callback.
-
-    And of a rectangle of a larger problem the rows of that one's blocks, and the blocks of its groups; see `groups`.
-    """
+    """How to run: threads, progress callback, and for a rectangle of a larger problem the rows of that problem's blocks, and
+    the blocks of its groups; see `Problem.groups`."""
 
     cdef Run run
     cdef object progress
     cdef object error
 
-    def __init__(self, int threads, level=None, progress=None, int64_t block=0, int64_t per_group=0):
-        self.run.table = tile_table(0 if level is None else cpu_levels().index(level))
+    def __init__(self, int threads, progress=None, int64_t block=0, int64_t per_group=0):
+        self.run.table = tile_table(0)
         self.run.threads = threads
         self.run.block, self.run.per_group = block, per_group
         self.run.poll = poll
@@ -115,16 +113,17 @@ cdef int poll(void* context, double done) noexcept with gil:
     return 0
 
 
-def fill_weights(
-    int kind, unsigned long long seed, unsigned long long first_replicate, real[:, ::1] out, RunOptions options not None,
-):
-    """Writes the weights of the rows in replicates from `first_replicate` on; out not empty."""
-    cdef real* out_pointer = &out[0, 0]
-    cdef int64_t n = out.shape[0]
-    cdef int64_t n_replicates = out.shape[1]
-    cdef bint finished
+def fill_weights(int kind, unsigned long long seed, unsigned long long first_replicate, out, RunOptions options not None):
+    """Writes the weights of the rows in replicates from `first_replicate` on; out float64 or float32."""
+    cdef int64_t n = out.shape[0], n_replicates = out.shape[1]
+    cdef bint single = out.dtype == np.float32, finished
+    cdef void* pointer = address(out, "f" if single else "d", PyBUF_WRITABLE)
+    cdef WeightKind weights = <WeightKind>kind
     with nogil:
-        finished = c_fill_weights(<WeightKind>kind, seed, first_replicate, n_replicates, n, out_pointer, options.run)
+        if single:
+            finished = c_fill_weights(weights, seed, first_replicate, n_replicates, n, <float*>pointer, options.run)
+        else:
+            finished = c_fill_weights(weights, seed, first_replicate, n_replicates, n, <double*>pointer, options.run)
     options.raise_if_stopped(finished)
 
 
@@ -173,11 +172,9 @@ def label_thresholds(const double[:, ::1] probabilities, RunOptions options not 
 def label_sums(const double[:, ::1] table, const int[:, ::1] labels, RunOptions options not None):
     """sum_i table[i, labels[i, d]] of each draw d; labels not empty."""
     result = np.empty(labels.shape[1])
-    cdef double[::1] out = result
-    cdef double* out_pointer = &out[0]
+    cdef double* out = doubles(result)
     with nogil:
-        c_label_sums(
-            &table[0, 0], table.shape[0], table.shape[1], &labels[0, 0], labels.shape[1], out_pointer, options.run)
+        c_label_sums(&table[0, 0], table.shape[0], table.shape[1], &labels[0, 0], labels.shape[1], out, options.run)
     return result
 
 
@@ -190,14 +187,12 @@ def changed_sums(
     A multiple of 8 columns; `labels` and `likely` are rows of `values`.
     """
     result = np.empty((labels.shape[1], rows.shape[1]))
-    cdef double[:, ::1] out = result
-    cdef int64_t n = rows.shape[0]
-    cdef int64_t width = rows.shape[1]
-    cdef int64_t n_draws = labels.shape[1]
+    cdef double* out = doubles(result)
+    cdef int64_t n = rows.shape[0], width = rows.shape[1], n_draws = labels.shape[1]
     cdef bint finished
     with nogil:
         finished = c_changed_sums(
-            &rows[0, 0], n, width, &values[0, 0], &likely[0], &labels[0, 0], n_draws, &out[0, 0], options.run)
+            &rows[0, 0], n, width, &values[0, 0], &likely[0], &labels[0, 0], n_draws, out, options.run)
     options.raise_if_stopped(finished)
     return result
 
@@ -215,9 +210,13 @@ def probe(str what, dtype, int64_t repetitions, RunOptions options not None):
     return elements
 
 
-def evaluate(str function, const real[::1] x, real[::1] out, RunOptions options not None, double a=1.0):
+def evaluate(str function, x, out, RunOptions options not None, double a=1.0):
     """Writes a function of x to out: the name of a `ScalarFunction` in lower case; "power" is x^a."""
-    c_evaluate(options.run, ScalarFunction[function.upper()], &x[0], a, x.shape[0], &out[0])
+    cdef ScalarFunction formula = ScalarFunction[function.upper()]
+    if x.dtype == np.float32:
+        c_evaluate[float](options.run, formula, floats(x), a, x.shape[0], floats(out))
+    else:
+        c_evaluate[double](options.run, formula, doubles(x), a, x.shape[0], doubles(out))
 
 
 def thread_library():

@@ -168,7 +168,7 @@ def test_a_call_inside_a_parallel_region_uses_one_thread():
 
     features = np.ascontiguousarray(np.eye(2)[y] - p)
     kernel = _native.Kernel([(1.0, [(0, 0, 2.0, 0.0, 0.0)])])
-    options = _native.RunOptions(2, None, inside)
+    options = _native.RunOptions(2, inside)
     _native.Problem(kernel, (p, features, None, None)).sweep([_native.Moments(rows=False)], options)
     assert seen and set(seen) == {(1, 1, expected, expected)}
 
@@ -188,7 +188,7 @@ def test_concurrent_calls_share_the_threads(monkeypatch):
         if running == 3:
             raise Enough
         out = np.empty((2**21, 64), dtype=np.float32)
-        options = _native.RunOptions(1, None, lambda done: sweep_within_sweep(running + 1))
+        options = _native.RunOptions(1, lambda done: sweep_within_sweep(running + 1))
         _native.fill_weights(KINDS["gaussian"], 0, 0, out, options)
 
     with pytest.raises(Enough):
@@ -276,7 +276,7 @@ def test_a_large_block_is_stopped_within_a_strip_of_rows():
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        _native.Problem(kernel, (p, features, None, None)).block_sums(n, _native.RunOptions(1, None, stop))
+        _native.Problem(kernel, (p, features, None, None)).block_sums(n, _native.RunOptions(1, stop))
     strips = -(-n // 192)
     squares = np.array(shares) * (strips * (strips + 1) / 2)
     np.testing.assert_allclose(squares, np.round(squares), rtol=1e-12)
@@ -291,7 +291,7 @@ def test_weights_stop_when_asked(kind):
     out = np.empty((2**21, 64), dtype=np.float32)  # touched only until it stops
     start = time.thread_time()
     with pytest.raises(KeyboardInterrupt):
-        _native.fill_weights(KINDS[kind], 0, 0, out, _native.RunOptions(1, None, stop))
+        _native.fill_weights(KINDS[kind], 0, 0, out, _native.RunOptions(1, stop))
     assert time.thread_time() - start < 1.0
 
 
@@ -306,7 +306,7 @@ def test_changed_sums_stop_within_a_part():
     n, draws = 8192, 1024
     labels, rows = np.ones((n, draws), dtype=np.int32), np.ones((n, 512))
     with pytest.raises(KeyboardInterrupt):
-        _native.changed_sums(rows, rows[:2], np.zeros(n, dtype=np.int32), labels, _native.RunOptions(1, None, stop))
+        _native.changed_sums(rows, rows[:2], np.zeros(n, dtype=np.int32), labels, _native.RunOptions(1, stop))
     assert shares[0] < 1
 
 
@@ -399,7 +399,7 @@ def test_progress_reaches_the_sweep(monkeypatch, capfd):
         assert bar is None
     seen: list[float] = []
     y, p = softmax_problem(40_000, 2)
-    options = _native.RunOptions(2, None, seen.append)
+    options = _native.RunOptions(2, seen.append)
     features = np.ascontiguousarray(np.eye(2)[y] - p)
     kernel = _native.Kernel([(1.0, [(0, 0, 2.0, 0.0, 0.0)])])
     _native.Problem(kernel, (p, features, None, None)).sweep([_native.Moments(rows=False)], options)
@@ -413,7 +413,7 @@ def test_progress_reaches_the_sweep(monkeypatch, capfd):
 
     problem = _native.Problem(kernel, (p, features, None, None))
     with pytest.raises(Stop):
-        problem.sweep([_native.Moments(rows=False)], _native.RunOptions(2, None, stop))
+        problem.sweep([_native.Moments(rows=False)], _native.RunOptions(2, stop))
     assert capfd.readouterr().err == ""
 
 

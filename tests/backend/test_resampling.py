@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from problems import instruction_sets
 from scipy import stats
 
 from kcalib import _native
@@ -57,9 +56,9 @@ def literal(kind: str, n: int, replicates: range, seed: int) -> np.ndarray:
     return np.copysign(stats.norm.ppf(np.abs(weights)), -weights) if kind == "gaussian" else weights
 
 
-def weights_at(level: str, kind: str, n: int, begin: int, end: int, seed: int, dtype: type = np.float64) -> np.ndarray:
+def weights_at(kind: str, n: int, begin: int, end: int, seed: int, dtype: type = np.float64) -> np.ndarray:
     out = np.empty((n, end - begin), dtype)
-    _native.fill_weights(KINDS[kind], seed, begin, out, _native.RunOptions(1, level))
+    _native.fill_weights(KINDS[kind], seed, begin, out, _native.RunOptions(1))
     return out
 
 
@@ -91,12 +90,10 @@ def test_weights_are_those_of_the_literal_implementation(kind, seed):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_weights_have_the_same_bits_on_every_instruction_set_and_for_any_threads(kind):
+def test_weights_have_the_same_bits_for_any_threads(kind):
     for n, begin, end in ((1, 0, 1), (129, 0, 7), (1000, 3, 580), (70_001, 5, 22)):
         weights = Weights(kind, n, 1000, 7)
         expected = weights.values(begin, end, threads=1)
-        for level in _native.cpu_levels():
-            np.testing.assert_array_equal(weights_at(level, kind, n, begin, end, 7), expected)
         for threads in (2, 3, 7):
             np.testing.assert_array_equal(weights.values(begin, end, threads=threads), expected)
 
@@ -113,9 +110,8 @@ def test_ranges_of_replicates_fit_together(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("level", instruction_sets())
-def test_float32_is_float64_rounded(kind, level):
-    double, single = (weights_at(level, kind, 301, 2, 25, 3, dtype) for dtype in (np.float64, np.float32))
+def test_float32_is_float64_rounded(kind):
+    double, single = (weights_at(kind, 301, 2, 25, 3, dtype) for dtype in (np.float64, np.float32))
     np.testing.assert_array_equal(single, double.astype(np.float32))
 
 
@@ -192,9 +188,8 @@ def test_the_far_tail_has_the_same_bits_in_packs(scalar_code):
     for seed, replicate, row in ((208, 23163177, 0), (214, 79942218, 1)):
         w = word("gaussian", seed, replicate, row)
         assert tail(w) < 2.0**-36
-        for level in _native.cpu_levels():
-            found = weights_at(level, "gaussian", row + 1, replicate, replicate + 1, seed)[row, 0]
-            assert found == scalar_code.normal(w) and 6.6 < found < 8.3
+        found = weights_at("gaussian", row + 1, replicate, replicate + 1, seed)[row, 0]
+        assert found == scalar_code.normal(w) and 6.6 < found < 8.3
 
 
 def test_the_header_needs_no_other():

@@ -2,7 +2,7 @@
 
 backends x problems x kernels x target kernels x dtypes x sizes, each primitive: for the compiled core at the level
 that this machine takes all but a few sizes; for array operations on NumPy each kernel once and the problems of `FEW`;
-for further levels, libraries and the emulated device the problems of `FEW`. All of them with `-m "not slow"`.
+for other libraries and the emulated device the problems of `FEW`. All of them with `-m "not slow"`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import oracle
 import pytest
 from grid import cells, some
-from problems import KERNELS, draw_labels, duplicates_problem, instruction_sets, psd_matrix, softmax_problem
+from problems import KERNELS, draw_labels, duplicates_problem, psd_matrix, softmax_problem
 
 from kcalib import _native, _packing
 from kcalib._backend import arrays
@@ -83,7 +83,7 @@ def in_tiles(backend):
     return run.spread(backend)
 
 
-BACKENDS = {f"cpu-{level}": lambda p, level=level: CpuBackend(p, level=level) for level in instruction_sets()}
+BACKENDS = {"cpu": CpuBackend}
 CONVERSIONS = {
     "array-api-strict": _strict,
     "array-api-torch": _torch,
@@ -331,7 +331,7 @@ def _like(backend: str, w: np.ndarray):
     return CONVERSIONS.get(backend, np.asarray)(w)
 
 
-FIRST, ON_NUMPY = f"cpu-{instruction_sets()[0]}", "array-api-numpy"
+FIRST, ON_NUMPY = "cpu", "array-api-numpy"
 EACH_KERNEL = [f"{k}-delta-float64" for k in KERNELS]
 OFTEN = [case.id for case in CASES if not case.id.endswith(("-duplicates-3", "-duplicates-40"))]
 SYMMETRIC = [
@@ -452,16 +452,15 @@ class TestRectangular:
                 found.sweep([reduction])
 
 
-@pytest.mark.parametrize("level", instruction_sets())
 @pytest.mark.parametrize(("n", "other"), [(200, 50), (50, 200), (150, 140)])
 @pytest.mark.parametrize("unlabelled", [False, True])
-def test_rectangular_sides_have_labels_both_or_neither(level, n, other, unlabelled):
+def test_rectangular_sides_have_labels_both_or_neither(n, other, unlabelled):
     """One side long enough to be sorted by label and the other not, or one without labels."""
     case = Case("exponential", "delta", n, 10, "float64", other=other)
     left, right = case.problem.left, case.problem.columns
     if unlabelled:
         right = Side(right.points, right.features)
-    backend = CpuBackend(PairProblem(left, right, case.problem.kernel), level=level)
+    backend = CpuBackend(PairProblem(left, right, case.problem.kernel))
     moments = sweep_one(backend, Moments())
     case.check(moments.row_sums, case.h.sum(axis=1), case.scale.sum(axis=1))
     case.check(moments.column_sums, case.h.sum(axis=0), case.scale.sum(axis=0))
@@ -489,16 +488,8 @@ THREADED = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("level", "problem"),
-    cells(
-        instruction_sets(),
-        THREADED,
-        in_full=instruction_sets()[:1],
-        few=("float64-97-3", "float64-1000-12", "float32-500-150"),
-    ),
-)
-def test_bits_do_not_depend_on_the_number_of_threads(level, problem):
+@pytest.mark.parametrize("problem", THREADED)
+def test_bits_do_not_depend_on_the_number_of_threads(problem):
     dtype, n, m = problem
     y, p = softmax_problem(n, m)
     kernel = KERNELS["linear+gaussian" if m < 32 else "exponential"]
@@ -508,7 +499,7 @@ def test_bits_do_not_depend_on_the_number_of_threads(level, problem):
     rectangular = PairProblem(problem.left.take(slice(0, n // 2 + 1)), problem.left, problem.kernel)
 
     def everything(threads: int) -> list[bytes]:
-        backend = CpuBackend(problem, threads=threads, level=level)
+        backend = CpuBackend(problem, threads=threads)
         moments = sweep_one(backend, Moments(second=True))
         counts = sweep_one(backend, Counts(np.array([-0.1, 0.0, 0.2])))
         arrays = [moments.row_sums, moments.sum_of_squares, sweep_one(backend, Moments(rows=False)).total, counts]
@@ -518,7 +509,7 @@ def test_bits_do_not_depend_on_the_number_of_threads(level, problem):
             *(BlockSums(size) for size in (2, 31, n // 2, n)),
         ]  # fmt: skip
         arrays += [sweep_one(backend, reduction) for reduction in reductions]
-        arrays.append(sweep_one(CpuBackend(rectangular, threads=threads, level=level), Products(v)))
+        arrays.append(sweep_one(CpuBackend(rectangular, threads=threads), Products(v)))
         arrays.append(np.sort(sweep_one(backend, EntriesInRange(0.0, 0.2, int(counts[2] - counts[1]))).values))
         return [np.asarray(a).tobytes() for a in arrays]
 
@@ -527,18 +518,17 @@ def test_bits_do_not_depend_on_the_number_of_threads(level, problem):
         assert everything(threads) == first
 
 
-@pytest.mark.parametrize("level", some(instruction_sets(), instruction_sets()[0]))
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize(
     ("n", "other"), [(1, 0), (2, 0), (3, 0), (7, 0), (101, 0), (197, 0), (500, 0), (1, 300), (300, 1), (101, 197)]
 )
-def test_products_of_any_number_of_vectors(level, dtype, n, other):
+def test_products_of_any_number_of_vectors(dtype, n, other):
     """Remainders of every register kernel. Products with unit vectors are the entries, each a sum of one term."""
     y, p = softmax_problem(n + other, 12, seed=n)
     packed = _packing.pack(prepare(y, p, dtype=dtype), KERNELS["exponential"], "delta").problem
     right = packed.left.take(slice(n, None)) if other else None
     problem = PairProblem(packed.left.take(slice(0, n)), right, packed.kernel)
-    backend = CpuBackend(problem, level=level, threads=2)
+    backend = CpuBackend(problem, threads=2)
     h = sweep_one(backend, Products(np.eye(other or n)))
     vectors = np.random.default_rng(n).normal(size=(other or n, 33))
     expected, scale = h @ vectors, np.abs(h) @ np.abs(vectors)
@@ -550,12 +540,11 @@ def test_products_of_any_number_of_vectors(level, dtype, n, other):
         assert c == 0 or n == 1 or (found != single).any()
 
 
-@pytest.mark.parametrize("level", instruction_sets())
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_products_scale_with_their_vectors(level, dtype):
+def test_products_scale_with_their_vectors(dtype):
     """Zeros, and columns far beyond the range of float32: powers of two change nothing but the exponent."""
     y, p = softmax_problem(220, 10)
-    backend = CpuBackend(_packing.pack(prepare(y, p), KERNELS["exponential"], "delta").problem, level=level)
+    backend = CpuBackend(_packing.pack(prepare(y, p), KERNELS["exponential"], "delta").problem)
     vectors = np.repeat(np.random.default_rng(0).normal(size=(220, 1)), 6, axis=1)
     vectors[::3] = 0.0
     powers = 2.0 ** np.array([0, 900, -900, 1020, 130, -140])
@@ -567,15 +556,14 @@ def test_products_scale_with_their_vectors(level, dtype):
     np.testing.assert_allclose(found, np.repeat(found[:, :1], 6, axis=1), rtol=1e-15)
 
 
-@pytest.mark.parametrize("level", instruction_sets())
 @pytest.mark.parametrize(("n", "other", "blocks"), [(4700, 0, 25), (9300, 0, 49), (4700, 300, 25), (300, 9300, 49)])
-def test_products_of_groups_of_blocks(level, n, other, blocks):
+def test_products_of_groups_of_blocks(n, other, blocks):
     """Odd and even numbers of groups, of two and of four blocks: each pair once."""
     assert blocks == -(-max(n, other) // 192)
     points = softmax_problem(n + other, 2)[1].astype(np.float32)
     left, right = (Side(part, np.ones((len(part), 1), np.float32)) for part in (points[:n], points[n:]))
     terms = (Term(1.0, (Factor("gaussian", "euclidean", 2.0),)),)
-    backend = CpuBackend(PairProblem(left, right if other else None, terms), level=level, threads=2)
+    backend = CpuBackend(PairProblem(left, right if other else None, terms), threads=2)
     moments = sweep_one(backend, Moments())
     expected = moments.row_sums + (0.0 if other else moments.diagonal)
     found = sweep_one(backend, Products(np.ones((other or n, 1))))[:, 0]
@@ -598,7 +586,7 @@ def test_products_can_be_stopped():
     start = time.thread_time()
     products = _native.Products(np.ones((40_000, 20)))
     with pytest.raises(KeyboardInterrupt):
-        _native.Problem(kernel, arrays).sweep([products], _native.RunOptions(3, None, stop))
+        _native.Problem(kernel, arrays).sweep([products], _native.RunOptions(3, stop))
     assert 0 < seen[0] < seen[1] < seen[2] < 1
     assert time.thread_time() - start < 2.0
 
@@ -617,11 +605,10 @@ def entries_of(backend: CpuBackend, way: str) -> np.ndarray:
     return sweep_one(backend, unit_vectors if way == "sorted by label" else DenseRectangle())
 
 
-@pytest.mark.parametrize("level", some(instruction_sets(), instruction_sets()[0]))
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("m", some([10, 50], 50))
 @pytest.mark.parametrize("way", ["sorted by label", "in the user's order"])
-def test_distances_from_residuals_are_right_for_every_pair_of_labels(level, dtype, m, way):
+def test_distances_from_residuals_are_right_for_every_pair_of_labels(dtype, m, way):
     """Near, far, identical and saturated predictions, same and other labels; distances count in units of 0.02."""
     n = 300
     y, p = duplicates_problem(n, m)
@@ -629,7 +616,7 @@ def test_distances_from_residuals_are_right_for_every_pair_of_labels(level, dtyp
     kernel = Exponential(bandwidth=0.02)
     problem = _packing.pack(prepare(y, p, dtype=dtype), kernel, "delta").problem
     assert problem.left.labels is not None
-    backend = CpuBackend(problem, level=level)
+    backend = CpuBackend(problem)
     h, bound = entries_and_bounds(kernel, y, p, dtype)
     assert (np.abs(np.asarray(entries_of(backend, way) - h, float)) <= bound).all()
 
@@ -666,32 +653,31 @@ def diffuse_problem(n: int, m: int) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("way", ["sorted by label", "in the user's order"])
 @pytest.mark.parametrize("m", some([10, 100, 1000], 100))
 @pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("level", some([*instruction_sets(), "cuda-emulated"], instruction_sets()[0]))
-def test_one_product_of_diffuse_predictions(level, dtype, m, way):
+@pytest.mark.parametrize("backend", some(["cpu", "cuda-emulated"], "cpu"))
+def test_one_product_of_diffuse_predictions(backend, dtype, m, way):
     """Distances count in units of 0.02; target factors of small residuals have digits of their own.
 
     On a GPU distances are expanded about the origin, and count in units of 0.2.
     """
     n = 140
     y, p = diffuse_problem(n, m)
-    kernel = Exponential(bandwidth=0.2 if level == "cuda-emulated" else 0.02)
+    kernel = Exponential(bandwidth=0.2 if backend == "cuda-emulated" else 0.02)
     problem = _packing.pack(prepare(y, p, dtype=dtype), kernel, "delta").problem
     rows = digits.sampled(problem.left.points)
     assert digits.spread(problem.left.points)[0] < cpu.SPREAD_OF_RESIDUALS
     assert (np.take_along_axis(p, y[:, None], axis=1)[rows] < 0.9).all()
-    if level == "cuda-emulated":
+    if backend == "cuda-emulated":
         with emulated_cupy.installed():
             found = arrays.to_host(sweep_one(CudaBackend(_map(problem, emulated_cupy.asarray)), DenseRectangle()))
     else:
-        found = entries_of(CpuBackend(problem, level=level), way)
+        found = entries_of(CpuBackend(problem), way)
     expected, bound = entries_and_bounds(kernel, y, p, dtype)
     assert (np.abs(np.asarray(found - expected, float)) <= bound).all()
 
 
-@pytest.mark.parametrize("level", some(instruction_sets(), instruction_sets()[0]))
 @pytest.mark.parametrize("m", some([10, 100, 1000], 100))
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_saturated_and_diffuse_predictions_beside_each_other(level, dtype, m):
+def test_saturated_and_diffuse_predictions_beside_each_other(dtype, m):
     """Small distances of small terms, and the same predictions again, 1e-3, 1e-9, 1e-14 or 0 apart."""
     n = 144
     _, saturated = softmax_problem(n, m, scale=20.0)
@@ -706,17 +692,16 @@ def test_saturated_and_diffuse_predictions_beside_each_other(level, dtype, m):
     y = np.random.default_rng(2).integers(m, size=n)
     y[: n // 4] = y[n // 2 : n // 2 + n // 4]
     kernel = Exponential(bandwidth=0.02)
-    backend = CpuBackend(_packing.pack(prepare(y, p, dtype=dtype), kernel, "delta").problem, level=level)
+    backend = CpuBackend(_packing.pack(prepare(y, p, dtype=dtype), kernel, "delta").problem)
     expected, bound = entries_and_bounds(kernel, y, p, dtype)
     assert (np.abs(np.asarray(entries_of(backend, "sorted by label") - expected, float)) <= bound).all()
 
 
-@pytest.mark.parametrize("level", instruction_sets())
-def test_quadratic_forms_of_resampling_weights(level, monkeypatch):
+def test_quadratic_forms_of_resampling_weights(monkeypatch):
     """Weights by name are those of `Weights.values`, whatever fits into memory at a time."""
     y, p = softmax_problem(400, 12)
     problem = _packing.pack(prepare(y, p), KERNELS["exponential"], "delta").problem
-    backend = CpuBackend(problem, level=level)
+    backend = CpuBackend(problem)
     weights = Weights("gaussian", 400, 100, seed=3)
     found = sweep_one(backend, QuadraticForms(weights))
     w = weights.values()
@@ -760,7 +745,6 @@ def test_generic_is_differentiable_at_coinciding_points():
     assert float(slope.detach()) == pytest.approx(float(points.grad[5, 1]), rel=1e-6)
 
 
-@pytest.mark.parametrize("level", instruction_sets())
 @pytest.mark.parametrize("kernel", ["exponential", "linear+gaussian"])
 @pytest.mark.parametrize(
     ("n", "m", "scale", "dtype"),
@@ -773,11 +757,11 @@ def test_generic_is_differentiable_at_coinciding_points():
         (401, 10, 3.0, "float32"),
     ],
 )
-def test_expectation_beside_moments(n, m, scale, dtype, kernel, level):
+def test_expectation_beside_moments(n, m, scale, dtype, kernel):
     """sum k_ij^2 tr(V_i V_j) from covariances written out; the moments have the bits that they have alone."""
     y, p = softmax_problem(n, m, seed=1, scale=scale)
     problem = _packing.pack(prepare(y, p, dtype=dtype), KERNELS[kernel], "delta").problem
-    one, two = (CpuBackend(problem, threads=threads, level=level) for threads in (1, 2))
+    one, two = (CpuBackend(problem, threads=threads) for threads in (1, 2))
     both = Moments(second=True, null_variance=True)
     moments = sweep_one(one, both)
     mean, magnitude = moments.null_variance

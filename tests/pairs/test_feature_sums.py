@@ -10,7 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from interrupts import stops_within_a_second
-from problems import instruction_sets, saturated_predictions
+from problems import saturated_predictions
 
 from kcalib import _native
 from kcalib._backend import arrays
@@ -18,8 +18,6 @@ from kcalib._input.labels import prepare
 from kcalib._pairs import feature_sums
 from kcalib._pairs.feature_sums import compiled, drawn_label_totals, feature_rows, gram, row_forms, sum_products
 from kcalib._pairs.features import FeatureMap
-
-LEVELS = instruction_sets()
 
 
 def any_map(n_frequencies: int, d: int, factors: int = 0, n_groups: int = 2, seed: int = 0) -> FeatureMap:
@@ -76,16 +74,15 @@ def problem(name: str, n: int, m: int, seed: int = 0) -> np.ndarray:
 SIZES = [(1, 2), (7, 3), (90, 2), (300, 10), (129, 17), (40, 130), (30, 1000)]
 
 
-@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(
     ("n", "frequencies", "columns", "factors"), [(1, 1, 1, 0), (5, 0, 2, 0), (130, 8, 16, 1), (700, 21, 19, 0)]
 )
-def test_gram_matrices(level, n, frequencies, columns, factors):
+def test_gram_matrices(n, frequencies, columns, factors):
     rng = np.random.default_rng(n)
     feature_map, points, beside = any_map(frequencies, 4, factors), rng.random((n, 4)), rng.normal(size=(n, columns))
     z = beside if not frequencies else np.concatenate([literal_features(feature_map, points), beside], axis=1)
     rows = 300
-    parts = compiled(feature_map).gram_parts(points, beside, rows, _native.RunOptions(1, level))
+    parts = compiled(feature_map).gram_parts(points, beside, rows, _native.RunOptions(1))
     assert len(parts) == -(-n // rows)
     for k, part in enumerate(parts):
         some = z[k * rows : (k + 1) * rows]
@@ -159,15 +156,14 @@ def test_draws_do_not_depend_on_those_beside_them(m):
         np.testing.assert_array_equal(found, totals[first : first + count])
 
 
-@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("factors", [0, 2])
-def test_sums_and_rows(level, factors):
+def test_sums_and_rows(factors):
     rng = np.random.default_rng(0)
     for n, m in ((1, 2), (300, 10), (40, 70), (1100, 4)):
         p, target_features, root = problem("sparse", n, m), rng.normal(size=(n, 13)), rng.normal(size=(m, 5))
         feature_map = any_map(13, m, factors)
         parts = feature_map.frequencies, feature_map.amplitudes, feature_map.projections, feature_map.offsets
-        features, options = _native.Features(*parts), _native.RunOptions(2, level)
+        features, options = _native.Features(*parts), _native.RunOptions(2)
         phi = literal_features(feature_map, p).astype(float)
         np.testing.assert_allclose(features.rows(p, options), phi, rtol=0, atol=1e-12 * max(1, np.abs(phi).max()))
         sums, own = features.sum_products(p, target_features, options)

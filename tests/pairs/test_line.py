@@ -498,44 +498,6 @@ def test_passes_over_few_and_many_samples():
         _native.line_residuals(q, y[:3], options)
 
 
-@pytest.mark.parametrize("level", _native.cpu_levels()[1:])
-def test_instruction_sets_agree(level):
-    options = _native.RunOptions(2, level)
-    y, p = softmax_problem(20_000, 2)
-    places = np.sort(p[:, 1])
-    positions = np.argsort(p[:, 1])
-    sizes, zeros, off, norms = _native.line_residuals(p, y, options)
-    of_best = _native.line_residuals(p, y, _native.RunOptions(2))
-    np.testing.assert_array_equal(sizes, of_best[0])
-    np.testing.assert_allclose((zeros, off, norms), of_best[1:], rtol=1e-13)
-    sizes[:zeros].sort()
-    sizes[zeros + 2 :].sort()
-    factors = np.random.default_rng(0).normal(size=(1, 20_000))
-    signed = np.stack([factors, -factors])
-    for polynomial in (np.ones(1), np.ones(2), np.ones(3), np.ones(5)):
-        best = _native.RunOptions(2)
-        found, expected = (_native.line_total(sizes, zeros, 3.0, polynomial, False, s) for s in (options, best))
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13 * expected[1])
-        forms = [
-            _native.line_forms(places, positions, [(3.0, polynomial, signed)], None, 7, 50, s) for s in (options, best)
-        ]
-        np.testing.assert_allclose(*forms, rtol=0, atol=1e-13 * np.abs(factors).sum() ** 2)
-        draws = BinaryDraws.of(p, 21, 7)
-        drawn = [
-            _native.line_drawn_forms(
-                places, positions, [(3.0, polynomial, signed)], draws.thresholds, *draws.key, 21, s
-            )
-            for s in (options, best)
-        ]
-        np.testing.assert_allclose(*drawn, rtol=0, atol=1e-13 * np.abs(factors).sum() ** 2)
-        terms = [(3.0, polynomial, factors.T.copy(), factors.T.copy())]
-        v = np.random.default_rng(1).normal(size=(20_000, 11))
-        products = [
-            _native.line_product(places, positions, 20_000, terms, True, v, 0, 20_000, s) for s in (options, best)
-        ]
-        np.testing.assert_allclose(*products, rtol=0, atol=1e-13 * 4 * np.abs(factors).max() ** 2 * np.abs(v).sum())
-
-
 @pytest.mark.parametrize("places", PLACES)
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 50, 701, 2400])
 def test_median_on_a_line(places, n):
@@ -594,7 +556,7 @@ def test_ctrl_c_stops_every_loop():
     def stop(done: float) -> None:
         raise Stop
 
-    options = _native.RunOptions(1, None, stop)
+    options = _native.RunOptions(1, stop)
     many = np.append(np.cumsum(np.random.default_rng(0).random(12_000_000)), np.inf)
     with pytest.raises(Stop):
         _native.line_counts(many, np.full(64, 1e3), options)

@@ -1,8 +1,8 @@
 """Backends on problems whose features (or points) are mixtures, or whose distances are in a table.
 
-families x numbers of components, dimensions and terms x dtypes x instruction sets (below the one that this machine
-takes, and for array operations on NumPy, only the problems of `FEW`, all with `-m "not slow"`), each primitive,
-against the textbook definitions: Gaussian integrals of means and covariances in extended precision, partial fractions
+families x numbers of components, dimensions and terms x dtypes (for array operations on NumPy only the problems of
+`FEW`, all with `-m "not slow"`), each primitive, against the textbook definitions: Gaussian integrals of means and
+covariances in extended precision, partial fractions
 of Laplace scales with more digits than they cancel, literal sums over atoms. Features are laid out by hand, as
 `Mixtures` says.
 """
@@ -21,7 +21,6 @@ import oracle
 import pytest
 import scipy.stats
 from grid import cells
-from problems import instruction_sets
 
 from kcalib import kernels as K
 from kcalib._pairs.backends import mixture_rows
@@ -51,10 +50,8 @@ ALL = slice(None)
 TOLERANCE = {"float64": 1e-12, "float32": 2e-5}
 EMULATED, GENERIC = "cuda-emulated", "array-api"
 ON_GPU = pytest.param("cuda", marks=pytest.mark.gpu)
-FIRST, *FURTHER = instruction_sets()
 DEVICES = [pytest.param(EMULATED, marks=pytest.mark.slow), ON_GPU]
-FIRST_AND_FURTHER = [FIRST, *FURTHER]
-LEVELS = [*FIRST_AND_FURTHER, *DEVICES]
+PROCESSORS = ["cpu", *DEVICES]
 
 
 class OnDevice:
@@ -90,16 +87,16 @@ class OnDevice:
         return result.get() if hasattr(result, "get") else result
 
 
-def backend(level: str, problem: PairProblem) -> Any:
-    if level == GENERIC:
+def backend(processor: str, problem: PairProblem) -> Any:
+    if processor == GENERIC:
         return ArrayApiBackend(problem)
-    return OnDevice(problem) if level in (EMULATED, "cuda") else CpuBackend(problem, level=level)
+    return OnDevice(problem) if processor in (EMULATED, "cuda") else CpuBackend(problem)
 
 
 @pytest.fixture(autouse=True)
-def device_of_the_level(request):
+def emulated_device(request):
     """The emulation in the place of CuPy."""
-    if hasattr(request.node, "callspec") and request.node.callspec.params.get("level") == EMULATED:
+    if hasattr(request.node, "callspec") and request.node.callspec.params.get("processor") == EMULATED:
         with emulated_cupy.installed():
             yield
     else:
@@ -339,7 +336,7 @@ FEW = (
 
 @functools.cache
 def case_of(name: str, n: int | None, dtype: str, other: int) -> Case:
-    """One oracle for all instruction sets."""
+    """One oracle for all backends."""
     mixtures, usual = MIXTURES["normal-1" if name in WHOLE else name]
     return Case(mixtures, usual if n is None else n, dtype, other, WHOLE.get(name, "some missing"))
 
@@ -350,12 +347,12 @@ def case(request):
 
 
 class Primitives:
-    def test_tile(self, level, case):
-        found = sweep_one(backend(level, case.problem), DenseRectangle())
+    def test_tile(self, processor, case):
+        found = sweep_one(backend(processor, case.problem), DenseRectangle())
         case.check(found, case.h, case.scale)
 
-    def test_sums(self, level, case):
-        found = backend(level, case.problem)
+    def test_sums(self, processor, case):
+        found = backend(processor, case.problem)
         moments = sweep_one(found, Moments(second=True, trace=False))
         off, scale = case.h.copy(), case.scale.copy()
         if case.problem.symmetric:
@@ -368,17 +365,17 @@ class Primitives:
         assert total == moments.total
         assert abs(total - off.sum()) <= case.tolerance * scale.sum()
 
-    def test_matmul(self, level, case):
+    def test_matmul(self, processor, case):
         w = np.random.default_rng(0).normal(size=(case.h.shape[1], 5))
-        found = backend(level, case.problem)
+        found = backend(processor, case.problem)
         expected, scale = case.h @ w, case.scale @ np.abs(w)
         case.check(sweep_one(found, Products(w)), expected, scale)
         case.check(sweep_one(found, Products(w, dtype="float32")), expected, scale, 194 * 2.0**-24)
 
-    def test_of_symmetric_problems(self, level, case):
+    def test_of_symmetric_problems(self, processor, case):
         if not case.problem.symmetric:
             pytest.skip("rectangular")
-        n, found = len(case.h), backend(level, case.problem)
+        n, found = len(case.h), backend(processor, case.problem)
         w = np.random.default_rng(0).normal(size=(n, 35))
         expected, scale = np.sum(w * (case.h @ w), axis=0), np.sum(np.abs(w) * (case.scale @ np.abs(w)), axis=0)
         case.check(sweep_one(found, QuadraticForms(w)), expected, scale)
@@ -399,17 +396,17 @@ class Primitives:
 
 
 @pytest.mark.parametrize(
-    ("level", "case"),
-    cells([*FIRST_AND_FURTHER, GENERIC], CASES, in_full=instruction_sets()[:1], few=FEW),
+    ("processor", "case"),
+    cells(["cpu", GENERIC], CASES, in_full=["cpu"], few=FEW),
     indirect=["case"],
 )
 class TestPrimitives(Primitives):
     @pytest.mark.grid
-    def test_any_number_of_threads_gives_the_same_bits(self, level, case):
-        if level == GENERIC:
+    def test_any_number_of_threads_gives_the_same_bits(self, processor, case):
+        if processor == GENERIC:
             pytest.skip("no threads")
         w = np.random.default_rng(0).normal(size=(case.h.shape[1], 3))
-        one, *others = (CpuBackend(case.problem, level=level, threads=threads) for threads in (1, 2, 5))
+        one, *others = (CpuBackend(case.problem, threads=threads) for threads in (1, 2, 5))
         moments, product = sweep_one(one, Moments(trace=False)), sweep_one(one, Products(w))
         for other in others:
             np.testing.assert_array_equal(sweep_one(other, Moments(trace=False)).row_sums, moments.row_sums)
@@ -426,13 +423,13 @@ ALWAYS = ("normal-2-mixture-terms-rectangular",)
     [pytest.param(*case.values, id=case.id, marks=[] if case.id in ALWAYS else pytest.mark.slow) for case in CASES],
     indirect=True,
 )
-@pytest.mark.parametrize("level", [EMULATED])
+@pytest.mark.parametrize("processor", [EMULATED])
 class TestPrimitivesEmulated(Primitives):
     """One text for each family, dtype and sort of problem."""
 
 
 @pytest.mark.parametrize("case", CASES, indirect=True)
-@pytest.mark.parametrize("level", [ON_GPU])
+@pytest.mark.parametrize("processor", [ON_GPU])
 class TestPrimitivesOnAGPU(Primitives):
     """The real ones."""
 
@@ -454,10 +451,8 @@ def squared_distances(mixtures: Mixtures, parts: list[Part]) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("name", MIXTURES)
-@pytest.mark.parametrize(
-    "level", [FIRST, *(pytest.param(level, marks=pytest.mark.grid) for level in FURTHER), *DEVICES]
-)
-def test_mmd_distances(level, name, dtype):
+@pytest.mark.parametrize("processor", PROCESSORS)
+def test_mmd_distances(processor, name, dtype):
     mixtures, n = MIXTURES[name][0], 19
     rng = np.random.default_rng(n)
     parts = [
@@ -466,9 +461,9 @@ def test_mmd_distances(level, name, dtype):
     d2 = squared_distances(mixtures, parts)
     # d^2 is off by a tolerance of its terms, of which each is at most the kernel of equal points.
     size = 4 * mixtures.n_terms * max(1.0, sum(t.coefficient for t in mixtures.kernel))
-    found = sweep_one(backend(level, points_problem(mixtures, parts, "gaussian", dtype)), DenseRectangle())
+    found = sweep_one(backend(processor, points_problem(mixtures, parts, "gaussian", dtype)), DenseRectangle())
     assert np.max(np.abs(found - np.exp(-d2))) <= TOLERANCE[dtype] * size
-    found = backend(level, points_problem(mixtures, parts, "identity", dtype))
+    found = backend(processor, points_problem(mixtures, parts, "identity", dtype))
     distances = sweep_one(found, DenseRectangle())
     assert (distances >= 0).all()
     points = found.problem.left.points
@@ -481,8 +476,8 @@ def test_mmd_distances(level, name, dtype):
 
 
 @pytest.mark.parametrize("d", [1, 3, 20])
-@pytest.mark.parametrize("level", [*LEVELS, GENERIC])
-def test_mmd_distances_of_normals_keep_their_digits_where_predictions_are_nearly_the_same(level, d):
+@pytest.mark.parametrize("processor", [*PROCESSORS, GENERIC])
+def test_mmd_distances_of_normals_keep_their_digits_where_predictions_are_nearly_the_same(processor, d):
     rng = np.random.default_rng(d)
     m, s = rng.normal(size=(1, 1, d)), np.exp(rng.normal(size=(1, 1, d)))
     shifts = 10.0 ** -np.arange(1.0, 9.0)[:, None, None]
@@ -491,7 +486,7 @@ def test_mmd_distances_of_normals_keep_their_digits_where_predictions_are_nearly
     part = Part(np.ones(n), np.ones(n), m[:, 0], np.ones((n, 1)), m, s)
     mixtures = Mixtures("normal", d, 1)
     problem = points_problem(mixtures, [part], "identity")
-    found = sweep_one(backend(level, problem), DenseRectangle())
+    found = sweep_one(backend(processor, problem), DenseRectangle())
     h = problem.left.points[:, 2 + d : 2 + 2 * d]  # what rounding left of the variances
     with mpmath.workdps(60):
 
@@ -509,8 +504,8 @@ def test_mmd_distances_of_normals_keep_their_digits_where_predictions_are_nearly
                 assert abs(found[i, j] - float(mpmath.sqrt(d2))) <= 1e-12 * float(mpmath.sqrt(d2)) + 4e-16
 
 
-@pytest.mark.parametrize("level", [*LEVELS, GENERIC])
-def test_mmd_distances_of_equal_covariances_keep_their_digits(level):
+@pytest.mark.parametrize("processor", [*PROCESSORS, GENERIC])
+def test_mmd_distances_of_equal_covariances_keep_their_digits(processor):
     """d^2 = 2 |2 H|^(-1/2) (1 - exp(-q)) with q = c^T (2 H)^(-1) c."""
     d, n = 3, 8
     root = np.random.default_rng(0).normal(size=(d, d))
@@ -518,7 +513,7 @@ def test_mmd_distances_of_equal_covariances_keep_their_digits(level):
     s = np.broadcast_to(root @ root.T, (n, 1, d, d))
     part = Part(np.ones(n), np.ones(n), m, np.ones((n, 1)), m[:, None], s)
     problem = points_problem(Mixtures("normal_full", d, 1), [part], "identity")
-    found = sweep_one(backend(level, problem), DenseRectangle())
+    found = sweep_one(backend(processor, problem), DenseRectangle())
     twice = np.eye(d) + 4 * root @ root.T
     c = m[:, None] - m[None]
     q = np.einsum("ijk,kl,ijl->ij", c, np.linalg.inv(twice), c)
@@ -526,10 +521,10 @@ def test_mmd_distances_of_equal_covariances_keep_their_digits(level):
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("processor", PROCESSORS)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("other", [0, 13])
-def test_distances_in_a_table(level, dtype, other):
+def test_distances_in_a_table(processor, dtype, other):
     rng = np.random.default_rng(0)
     places = rng.normal(size=(300, 2))
     table = np.sqrt(np.sum((places[:, None] - places[None]) ** 2, axis=2))
@@ -550,14 +545,14 @@ def test_distances_in_a_table(level, dtype, other):
     k = 0.5 * (1 + 0.7 * d + (0.7 * d) ** 2 / 3) * np.exp(-0.7 * d - 0.2 * d * d) + np.exp(-0.4 * d)
     expected, size = k * (features[:n] @ features[columns].T), k * (np.abs(features[:n]) @ np.abs(features[columns].T))
     tolerance = {"float64": 1e-14, "float32": 1e-6}[dtype]
-    found = backend(level, problem)
+    found = backend(processor, problem)
     assert (np.abs(sweep_one(found, DenseRectangle()) - expected) <= tolerance * 5 * size).all()
     w = rng.normal(size=(expected.shape[1], 2))
     assert (np.abs(sweep_one(found, Products(w)) - expected @ w) <= 5 * tolerance * (size @ np.abs(w))).all()
-    transposed = backend(level, replace(problem, table=np.asfortranarray(table)))
+    transposed = backend(processor, replace(problem, table=np.asfortranarray(table)))
     np.testing.assert_array_equal(sweep_one(transposed, DenseRectangle()), sweep_one(found, DenseRectangle(ALL, ALL)))
     with pytest.raises(ValueError, match=r"positions in the table are .* expected 0 to 149"):
-        backend(level, replace(problem, table=table[:150]))
+        backend(processor, replace(problem, table=table[:150]))
     if not other:
         np.fill_diagonal(expected, 0)
     assert abs(sweep_one(found, Moments(trace=False)).total - expected.sum()) <= 5 * tolerance * size.sum()
@@ -567,8 +562,8 @@ SCALES = (1.0, 1 + 2**-52, 1 - 2**-53, 1 + 1e-6, 0.5, 2.0, 1e-3, 1e3, 1e-15, 1e1
 DELTAS = (0.0, 1e-300, 1e-17, 1e-8, 1e-3, 0.06, 0.07, 0.4, 1.0, 3.0, 40.0, 700.0)
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_laplace_products_keep_their_digits_for_any_scales(level):
+@pytest.mark.parametrize("processor", PROCESSORS)
+def test_laplace_products_keep_their_digits_for_any_scales(processor):
     """Scales equal to the kernel's, to each other, one unit in the last place beside, and far from them."""
     rows = [(0.0, b) for b in SCALES]
     columns = [(delta, c) for delta in DELTAS for b in SCALES for c in (b, b * (1 + 2**-52), 1.0)]
@@ -581,7 +576,7 @@ def test_laplace_products_keep_their_digits_for_any_scales(level):
     ones = [np.ones((len(points), 1)) for points in (rows, columns)]
     kernel = (Term(1.0, (Factor("identity", "dot"),)),)
     problem = PairProblem(Side(ones[0], left), Side(ones[1], right), kernel, Mixtures("laplace", 1, 1))
-    found = sweep_one(backend(level, problem), DenseRectangle())
+    found = sweep_one(backend(processor, problem), DenseRectangle())
     for i, (_, b) in enumerate(rows):
         for j, (delta, c) in enumerate(columns):
             expected = float(laplace_product(delta, b, c)) * (1 if c else -1)
@@ -633,9 +628,9 @@ def exact_parts(part: Part, i: int, j: int) -> list[mpmath.mpf]:
     return [mpmath.exp(-gap * gap / (1 + 2 * v)) / mpmath.sqrt(1 + 2 * v) for gap, v in places]
 
 
-@pytest.mark.parametrize("level", FIRST_AND_FURTHER)
+@pytest.mark.parametrize("processor", ["cpu"])
 @pytest.mark.parametrize("narrow", [1.0, 0.1, 0.01, 1e-6])
-def test_brackets_that_cancel_lose_nothing_to_the_kernels_exponent(level, narrow):
+def test_brackets_that_cancel_lose_nothing_to_the_kernels_exponent(processor, narrow):
     """Pairs of one distance have one kernel: it is read off a pair whose bracket is large, and divided out of all."""
     rng, n = np.random.default_rng(0), 24
     m, variance = rng.normal(size=n), narrow**2 * rng.uniform(0.2, 1.5, n)
@@ -648,32 +643,32 @@ def test_brackets_that_cancel_lose_nothing_to_the_kernels_exponent(level, narrow
         bracket = np.array([[float(a - b - c + d) for a, b, c, d in row] for row in parts])
         size = np.array([[float(sum(four)) for four in row] for row in parts])
     for scale in (1e-9, 0.3, 7.77, 119.3):
-        found = sweep_one(backend(level, kernel_problem(part, points, scale, slice(n // 2, n))), DenseRectangle())
+        found = sweep_one(backend(processor, kernel_problem(part, points, scale, slice(n // 2, n))), DenseRectangle())
         kernel = found[0, 0] / bracket[0, 0]
         assert kernel == pytest.approx(np.exp(-5 * scale), rel=1e-12)
         assert (np.abs(found / kernel - bracket) <= 1e-14 * size).all()
 
 
-@pytest.mark.parametrize("level", FIRST_AND_FURTHER)
-def test_weights_of_powers_of_two_and_none_give_the_same_bits(level):
+@pytest.mark.parametrize("processor", ["cpu"])
+def test_weights_of_powers_of_two_and_none_give_the_same_bits(processor):
     rng, n = np.random.default_rng(0), 150
     m, variance, points = rng.normal(size=n), rng.uniform(0.01, 1.5, n), rng.normal(size=(n, 2))
     part = normals_on_a_line(m + rng.normal(size=n), m, variance)
-    plain = sweep_one(backend(level, kernel_problem(part, points, 0.7)), DenseRectangle())
+    plain = sweep_one(backend(processor, kernel_problem(part, points, 0.7)), DenseRectangle())
     weighted = replace(part, u=2.0 ** rng.integers(-3, 4, n))
-    found = sweep_one(backend(level, kernel_problem(weighted, points, 0.7)), DenseRectangle())
+    found = sweep_one(backend(processor, kernel_problem(weighted, points, 0.7)), DenseRectangle())
     np.testing.assert_array_equal(found, plain * weighted.u[:, None] * weighted.u)
 
 
-@pytest.mark.parametrize("level", FIRST_AND_FURTHER)
-def test_normals_and_kernels_that_vanish(level):
+@pytest.mark.parametrize("processor", ["cpu"])
+def test_normals_and_kernels_that_vanish(processor):
     """Exponents beyond the range of exp, of either or of both: nothing is NaN, and what is left is right."""
     n = 40
     y = np.linspace(-40, 40, n)
     part = normals_on_a_line(y, y + 0.3, np.full(n, 0.2))
     points = np.stack([np.linspace(0, 40, n), np.zeros(n)], axis=1)
     for scale in (0.5, 10.0, 25.0, 1e6):
-        found = sweep_one(backend(level, kernel_problem(part, points, scale)), DenseRectangle())
+        found = sweep_one(backend(processor, kernel_problem(part, points, scale)), DenseRectangle())
         with mpmath.workdps(40):
             for i, j in np.ndindex(n, n):
                 kernel = mpmath.exp(-scale * abs(mpmath.mpf(points[i, 0]) - mpmath.mpf(points[j, 0])))
@@ -684,8 +679,8 @@ def test_normals_and_kernels_that_vanish(level):
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("name", MIXTURES)
-@pytest.mark.parametrize("level", LEVELS)
-def test_numbers_of_any_size_give_numbers(level, name, dtype):
+@pytest.mark.parametrize("processor", PROCESSORS)
+def test_numbers_of_any_size_give_numbers(processor, name, dtype):
     """Predictions as certain, as wide and as far away as a float can say: entries are finite, and at most 4 u u'."""
     mixtures, n = MIXTURES[name][0], 40
     rng = np.random.default_rng(1)
@@ -706,7 +701,7 @@ def test_numbers_of_any_size_give_numbers(level, name, dtype):
     size = mixtures.n_terms * max(1.0, sum(t.coefficient for t in mixtures.kernel))
     kernel = (Term(1.0, (Factor("exponential", "mmd", 1.0),)),)
     problem = PairProblem(Side(points, features), None, kernel, mixtures, mixtures)
-    entries = sweep_one(backend(level, problem), DenseRectangle())
+    entries = sweep_one(backend(processor, problem), DenseRectangle())
     assert np.isfinite(entries).all()
     assert np.max(np.abs(entries)) <= 4 * size * (1 + 1e-6)
 

@@ -48,7 +48,7 @@ def check_sums(queries, training, offsets, labels, n_classes, leave_one_out=Fals
     """Against the compiled core, to the rounding of costs."""
     arguments = queries, training, offsets, labels, n_classes, leave_one_out
     shares, log_sums = sums_of(*arguments)
-    expected, expected_logs = _native.class_shares(*arguments, _native.RunOptions(1, None, None))
+    expected, expected_logs = _native.class_shares(*arguments, _native.RunOptions(1))
     # A cost is a sum of m products and an offset, in either order; a weight is off by what its cost is.
     epsilon = float(np.finfo(training.dtype).eps)
     size = np.max(np.abs(queries).astype(float) @ np.abs(training).astype(float).T + np.abs(offsets))
@@ -162,7 +162,7 @@ def test_log_normalisers(cupy, n, m):
     x = np.random.default_rng(n).choice([0.0, 1e-300, 1e-9, 0.3, 2.5, 7.9999, 8.0, 31.0, 1e7, 1e14], size=(n, m))
     found, expected = (
         dirichlet.log_normalisers(cupy.asarray(x)).get(),
-        _native.log_normalisers(x, _native.RunOptions(1, None)),
+        _native.log_normalisers(x, _native.RunOptions(1)),
     )
     # This is the error of each logarithm of Gamma; below 8 it is a difference of numbers below 24.
     total = x.sum(axis=1)

@@ -12,7 +12,6 @@ import scipy.stats
 from grid import some
 from interrupts import stops_within_a_second
 from libraries import MakeProblem
-from problems import instruction_sets
 
 import kcalib
 from kcalib import _native
@@ -190,16 +189,15 @@ def test_bits_do_not_depend_on_threads_nor_on_other_queries(dtype, n, m, make_pr
     assert np.array_equal(ratio.shares(p, 0.02)[[41, 5]], ratio.shares(p[[41, 5]], 0.02))
 
 
-@pytest.mark.parametrize("level", instruction_sets())
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("m", [1, 63, 64, 65, 200])
-def test_every_instruction_set(level, dtype, m):
+def test_class_shares(dtype, m):
     """Costs with and without several parts of features, groups of one label and of several; NumPy beside it."""
     rng = np.random.default_rng(m)
     queries, training = (rng.exponential(size=(n, m)).astype(dtype) for n in (45, 333))
     offsets = rng.normal(size=333).astype(dtype)
     labels = np.sort(rng.integers(0, 60, size=333)).astype(np.int32)
-    options = _native.RunOptions(2, level)
+    options = _native.RunOptions(2)
     for left, leave_one_out in ((queries, False), (training, True)):
         shares, log_sums = _native.class_shares(left, training, offsets, labels, 61, leave_one_out, options)
         costs = left.astype(float) @ training.T.astype(float) + offsets
@@ -218,15 +216,14 @@ def test_every_instruction_set(level, dtype, m):
 def test_log_normalisers():
     """Into the far tail and on both sides of 8, where Stirling's series takes over."""
     x = np.array([0.0, 1e-300, 1e-9, 0.3, 1.0, 2.5, 7.9999999, 8.0, 8.5, 31.0, 1e3, 1e7, 1e14])
-    for level in instruction_sets():
-        for rows in (np.column_stack((x, x[::-1])), np.tile(x, (2, 1))):
-            found = _native.log_normalisers(np.ascontiguousarray(rows), _native.RunOptions(1, level))
-            for row, value in zip(rows, found, strict=True):
-                with mpmath.workdps(40):
-                    terms = [mpmath.loggamma(1 + mpmath.mpf(v)) for v in row.tolist()]
-                    total = mpmath.loggamma(len(row) + mpmath.fsum(mpmath.mpf(v) for v in row.tolist()))
-                    expected, size = total - mpmath.fsum(terms), total + mpmath.fsum(abs(t) for t in terms)
-                assert abs(value - float(expected)) <= 8 * 2.0**-52 * (float(size) + len(row))
+    for rows in (np.column_stack((x, x[::-1])), np.tile(x, (2, 1))):
+        found = _native.log_normalisers(np.ascontiguousarray(rows), _native.RunOptions(1))
+        for row, value in zip(rows, found, strict=True):
+            with mpmath.workdps(40):
+                terms = [mpmath.loggamma(1 + mpmath.mpf(v)) for v in row.tolist()]
+                total = mpmath.loggamma(len(row) + mpmath.fsum(mpmath.mpf(v) for v in row.tolist()))
+                expected, size = total - mpmath.fsum(terms), total + mpmath.fsum(abs(t) for t in terms)
+            assert abs(value - float(expected)) <= 8 * 2.0**-52 * (float(size) + len(row))
 
 
 @pytest.mark.parametrize("orientation", ORIENTATIONS)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import scipy.stats
 
-from kcalib import _native
 from kcalib import kernels as K
 from kcalib.inference.calibration_test import METHODS
 from kcalib.inference.task import CalibrationMethod
@@ -74,11 +73,6 @@ def duplicates_problem(n: int, m: int, seed: int = 0) -> tuple[np.ndarray, np.nd
     _, saturated = softmax_problem(n // 8, m, seed + 1, scale=30.0)
     p[: n // 8] = saturated
     return y, p
-
-
-def instruction_sets() -> list[str]:
-    """The instruction level of this process; `.ci/run` repeats the tests at lower ones."""
-    return [_native.cpu_levels()[0]]
 
 
 def psd_matrix(m: int, rank: int, seed: int = 0) -> np.ndarray:

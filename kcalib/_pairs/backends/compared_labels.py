@@ -24,7 +24,7 @@ def label_forms(
     a power of two, the same ones throughout, whose sums by labels have no rounding in a block.
     """
     n, m = probabilities.shape
-    options = _native.RunOptions(backend.threads or 1, None, None)
+    options = _native.RunOptions(backend.threads or 1)
     likely, errors = np.argmax(probabilities, axis=1), -probabilities
     errors[np.arange(n), likely] += 1
     # Those given come with the first batch: a sweep of their own takes as long as a hundred draws.

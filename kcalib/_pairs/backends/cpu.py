@@ -59,12 +59,9 @@ class CpuBackend(Backend):
     name = "cpu"
     options = frozenset({"null_variance", "rounded"})
 
-    def __init__(
-        self, problem: PairProblem, *, threads: int | None = None, reason: str = "", level: str | None = None
-    ) -> None:
+    def __init__(self, problem: PairProblem, *, threads: int | None = None, reason: str = "") -> None:
         super().__init__(problem, reason=reason)
         self.threads: int = resolve_threads(threads)
-        self._level = level  # instruction set; the tests force each
         # Whether sorting samples by label is worth it; both sides have labels in the core, or neither.
         self._worth_sorting = len(problem.left.points) >= SORT_FROM <= len(problem.columns.points)
         self._by_labels, centre = self._one_product()
@@ -78,7 +75,7 @@ class CpuBackend(Backend):
         )
 
     def like(self, problem: PairProblem) -> CpuBackend:
-        return CpuBackend(problem, threads=self.threads, reason=self.reason, level=self._level)
+        return CpuBackend(problem, threads=self.threads, reason=self.reason)
 
     @staticmethod
     def unsuitable(problem: PairProblem) -> str | None:
@@ -272,7 +269,7 @@ class CpuBackend(Backend):
     def _run_options(
         self, progress: Callable[[float], None] | None = None, block: int = 0, group: int = 0
     ) -> _native.RunOptions:
-        return _native.RunOptions(self.threads, self._level, progress, block, group)
+        return _native.RunOptions(self.threads, progress, block, group)
 
 
 # Asks for sweeps of native reductions, and returns a result: it gets the `HostPairs`, and then answers.
@@ -284,10 +281,12 @@ def native_moments(reduction: Moments) -> _native.Moments:
     return _native.Moments(reduction.rows or squares, squares, reduction.null_variance)
 
 
-def native_products(reduction: Products, right: np.ndarray, left: np.ndarray | None = None) -> _native.Products:
+def native_products(
+    reduction: Products, right: np.ndarray, left: np.ndarray | None = None, apart: bool = False
+) -> _native.Products:
     single = check_choice("dtype", reduction.dtype, ("float64", "float32")) == "float32"
     left = None if left is None else np.ascontiguousarray(left)
-    return _native.Products(np.ascontiguousarray(right), left, single=single, rounded=reduction.rounded)
+    return _native.Products(np.ascontiguousarray(right), left, single=single, rounded=reduction.rounded, apart=apart)
 
 
 def _panel(values: np.ndarray, width: int, dtype: str) -> np.ndarray:
@@ -387,7 +386,7 @@ class CpuTiles(TileSweep):
         if isinstance(reduction, Products):
             left, right = left.gathered(), right.gathered()  # as the vectors are
             transposed = vectors[tile.row : tile.row_end] if self.backend.problem.symmetric and not own else None
-            native = native_products(reduction, vectors[tile.column : tile.column_end], transposed)
+            native = native_products(reduction, vectors[tile.column : tile.column_end], transposed, grid.apart)
         elif isinstance(reduction, Moments):
             native = native_moments(reduction)
         else:
@@ -401,12 +400,12 @@ class CpuTiles(TileSweep):
         return self._part_of(reduction, sums, grid)
 
     def _part_of(self, reduction: Reduction[Any], sums: Any, grid: Grid) -> Part:
-        """Sums of the groups of rows a and of columns b: totals and squares (a, b), row sums (b, rows), column sums
-        (a, columns; none on the diagonal), and (a, b, 2) of the null variance; merged a = b = 1."""
-        if isinstance(reduction, Products):
-            return {name: part[None] for name, part in zip(("rows", "columns"), sums, strict=True) if part is not None}
-        if isinstance(reduction, Moments):
-            names = ("totals", "rows", "columns", "squares", "null")
+        """Sums of the groups of rows a and of columns b: totals and squares (a, b), row sums or products (b, rows),
+        column sums (a, columns; none on the diagonal), and (a, b, 2) of the null variance; merged a = b = 1."""
+        if isinstance(reduction, Products | Moments):
+            names = ["totals", "rows", "columns", "squares", "null"]
+            if isinstance(reduction, Products):
+                names = ["rows", "columns"]
             part = {name: np.asarray(v) for name, v in zip(names, sums, strict=True) if v is not None}
             if grid.apart:
                 return part

@@ -150,7 +150,7 @@ class SortedBackend(Backend):
 
         def forms(values: np.ndarray | None, seed: int, count: int) -> np.ndarray:
             with TerminalProgress() as progress:
-                options = _native.RunOptions(self.threads or 1, None, progress)
+                options = _native.RunOptions(self.threads or 1, progress)
                 return _native.line_forms(order.places, order.positions, packed, values, seed, count, options)
 
         if not isinstance(weights, Weights):
@@ -174,7 +174,7 @@ class SortedBackend(Backend):
             for t in self._terms
         ]
         with TerminalProgress() as progress:
-            options = _native.RunOptions(self.threads or 1, None, progress)
+            options = _native.RunOptions(self.threads or 1, progress)
             if isinstance(labels, BinaryDraws):
                 drawn = labels.thresholds, *labels.key, labels.n_draws
                 return _native.line_drawn_forms(order.places, order.positions, terms, *drawn, options)
@@ -279,7 +279,7 @@ class BinaryResiduals:
     def sorted(cls, side: Side, threads: int) -> BinaryResiduals:
         labels, points = np.ascontiguousarray(side.labels, dtype=np.int64), np.ascontiguousarray(side.given)
         with TerminalProgress() as progress:
-            options = _native.RunOptions(threads, None, progress)
+            options = _native.RunOptions(threads, progress)
             sizes, n_zeros, off, square_norms = _native.line_residuals(points, labels, options)
         parts = (sizes[:n_zeros], sizes[n_zeros + 2 :])
         if threads > 1 and len(sizes) >= SORT_IN_THREADS_FROM:
@@ -306,7 +306,7 @@ class BinaryResiduals:
 
     def _pair_sums(self, rate: float, polynomial: np.ndarray, *, squared: bool) -> tuple[float, float]:
         with TerminalProgress() as progress:
-            options = _native.RunOptions(self.threads, None, progress)
+            options = _native.RunOptions(self.threads, progress)
             return _native.line_total(self.sizes, self.n_zeros, rate, polynomial, squared, options)
 
 
@@ -329,7 +329,7 @@ class Order:
         points = np.ascontiguousarray(points, dtype=np.float64)
         labels = None if labels is None else np.ascontiguousarray(labels, dtype=np.int64)
         with TerminalProgress() as progress:
-            options = _native.RunOptions(threads, None, progress)
+            options = _native.RunOptions(threads, progress)
             positions, places, values, off, norms, worst = _native.line_order(points, labels, block, options)
         residuals = None if values is None else values[:, None]
         in_entries = residuals if worst**2 <= EPSILON else None
@@ -351,7 +351,7 @@ class Order:
             vectors = np.ascontiguousarray(vectors)
         packed = [(t.rate, t.polynomial, t.left, t.right) for t in terms]
         with TerminalProgress() as progress:
-            options = _native.RunOptions(self.threads, None, progress)
+            options = _native.RunOptions(self.threads, progress)
             return _native.line_product(
                 self.places, self.positions, self.block, packed, vectors is not None, vectors, first, n_rows, options
             )

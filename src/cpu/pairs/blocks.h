@@ -137,9 +137,8 @@ template <class T> class Blocks {
   }
 
   // The task of groups a of rows and b of columns.
-  Task task(int64_t a, int64_t b, int64_t turn, int thread) const {
-    return {a * column_groups + b, a, b, a * group, std::min(n, (a + 1) * group), b * group, std::min(n_right, (b + 1) * group),
-            turn, thread};
+  Task task(int64_t a, int64_t b, int thread) const {
+    return {a * column_groups + b, a, b, a * group, std::min(n, (a + 1) * group), b * group, std::min(n_right, (b + 1) * group), thread};
   }
 };
 

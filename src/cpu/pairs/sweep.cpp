@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <optional>
 #include <type_traits>
 #include <vector>
 
@@ -26,33 +25,19 @@ template <class Function> auto with_type(const AnyProblem& problem, Function&& f
   return problem.single ? as(float()) : as(double());
 }
 
-// All pairs of groups of rows and columns, in the order in which products are added to the results: a group of results is
-// added to once in every turn, and tasks that follow each other belong to different groups.
-class GroupOrder {
- public:
-  struct Pair {
-    int64_t rows, columns, turn;
-  };
-
-  GroupOrder(bool symmetric, int64_t row_groups, int64_t column_groups)
-      : symmetric_(symmetric), turns_(column_groups), slots_(symmetric ? row_groups / 2 + 1 : row_groups) {}
-
-  int64_t places() const { return turns_ * slots_; }
-
-  // Symmetric problems: the pairs i <= j with i + j = turn (modulo the number of groups); nothing where there is none.
-  std::optional<Pair> operator[](int64_t place) const {
-    const int64_t turn = place / slots_, slot = place % slots_;
-    if (!symmetric_) return Pair{slot, turn, turn};
-    const bool below = slot <= turn / 2;
-    const int64_t i = below ? slot : turn - turn / 2 + slot;
-    const int64_t j = below ? turn - i : turn + turns_ - i;
-    return i <= j ? std::optional<Pair>(Pair{i, j, turn}) : std::nullopt;
-  }
-
- private:
-  bool symmetric_;
-  int64_t turns_, slots_;
+struct GroupPair {
+  int64_t rows, columns;
 };
+
+// All pairs of groups; symmetric problems: those with rows <= columns. Each group meets the others from the first to the last,
+// which is the order in which products are added to its results, and tasks that follow each other belong to different groups.
+std::vector<GroupPair> pairs_of_groups(bool symmetric, int64_t row_groups, int64_t column_groups) {
+  std::vector<GroupPair> pairs;
+  for (int64_t sum = 0; sum < row_groups + column_groups - 1; ++sum)
+    for (int64_t i = std::max<int64_t>(0, sum - column_groups + 1); i < std::min(row_groups, sum + 1); ++i)
+      if (!symmetric || 2 * i <= sum) pairs.push_back({i, sum - i});
+  return pairs;
+}
 
 // Room for the entries of a block for each thread; its last rows are those of a register tile beyond the block's.
 template <class W> class EntryRoom {
@@ -139,18 +124,16 @@ template <class T> bool sweep_typed(PairProblem<T> problem, const Run& run, Redu
   }
   problem.left.expecting = problem.right.expecting = needs & NULL_VARIANCE;
   const Blocks<T> blocks(problem, run);
-  const GroupOrder order(problem.symmetric, blocks.row_groups, blocks.column_groups);
-  const int threads = int(std::min(int64_t(blocks.threads(work)), order.places()));
+  const std::vector<GroupPair> pairs = pairs_of_groups(problem.symmetric, blocks.row_groups, blocks.column_groups);
+  const int threads = int(std::min(int64_t(blocks.threads(work)), int64_t(pairs.size())));
   const Rooms<T> rooms(needs, blocks.block, threads);
   const SweepShape shape{&run, threads, blocks.n, blocks.n_right, problem.left.order, problem.right.order, problem.symmetric,
                          blocks.block, blocks.group, rooms.stride, blocks.row_groups, blocks.column_groups};
   for (auto reduction = begin; reduction < end; ++reduction) (*reduction)->start(shape);
   Watch watch(run, blocks.pairs_of_blocks());
   // Tasks begin in order, for which products wait.
-  const bool is_finished = parallel_tasks(watch, threads, order.places(), [&](int64_t place) {
-    const auto pair = order[place];
-    if (!pair) return;
-    const Task task = blocks.task(pair->rows, pair->columns, pair->turn, thread_number());
+  const bool is_finished = parallel_tasks(watch, threads, int64_t(pairs.size()), [&](int64_t place) {
+    const Task task = blocks.task(pairs[place].rows, pairs[place].columns, thread_number());
     for (auto reduction = begin; reduction < end; ++reduction) (*reduction)->start_task(task);
     for (int64_t i = task.row_begin / blocks.block; i * blocks.block < task.row_end; ++i) {
       const int64_t first = task.column_begin / blocks.block;

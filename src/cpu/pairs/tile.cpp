@@ -212,11 +212,6 @@ template <class T> void entries(const BlockOfPairs<T>& block, T* out, int64_t st
   for_each_tile(block, visitor);
 }
 
-void add(const double* x, int64_t n, double* sums) {
-  constexpr int L = LANES<DoublePack>;
-  for (int64_t i = 0; i < n; i += L) store<DoublePack>(sums + i, load<DoublePack>(sums + i) + load<DoublePack>(x + i));
-}
-
 template <class V> KCALIB_FN void add_pack(const double* x, double* sums, double* lost) {
   const V sum = load<V>(sums), more = load<V>(x), next = sum + more, added = next - sum;
   store<V>(lost, load<V>(lost) + ((sum - (next - added)) + (more - added)));
@@ -318,7 +313,7 @@ extern const DirichletTable KCALIB_DIRICHLET;
 extern const FeatureTable KCALIB_FEATURES;
 extern const TileTable KCALIB_TABLE;
 const TileTable KCALIB_TABLE = {
-    KCALIB_LEVEL_NAME, table_of<double>(), table_of<float>(), in_units, round_panels, matches, LABELS, add, add_compensated,
+    KCALIB_LEVEL_NAME, table_of<double>(), table_of<float>(), in_units, round_panels, matches, LABELS, add_compensated,
     &KCALIB_WEIGHTS, &KCALIB_LINE, &KCALIB_DIRICHLET, &KCALIB_FEATURES,
 };
 

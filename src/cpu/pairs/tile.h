@@ -155,9 +155,7 @@ struct TileTable {
   void (*matches)(const int* units, int64_t stride, const MatchBlock& block, const int* const* panels, int64_t n_panels,
                   double unit, double* out);
   int labels_at_once;
-  // sums[i] += x[i] for i < n, a multiple of 8.
-  void (*add)(const double* x, int64_t n, double* sums);
-  // The same for any n, and what the roundings take off is added to lost[i]: `Compensated` in blocks.h.
+  // sums[i] += x[i] for i < n, and what the roundings take off is added to lost[i]: `Compensated` in compensated.h.
   void (*add_compensated)(const double* x, int64_t n, double* sums, double* lost);
   const WeightTable* weights;
   const LineFunctions* line;

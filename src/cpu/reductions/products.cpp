@@ -7,8 +7,9 @@
 #include <thread>
 #include <vector>
 
-#include "cpu/simd/aligned.h"
 #include "cpu/pairs/blocks.h"
+#include "cpu/pairs/compensated.h"
+#include "cpu/simd/aligned.h"
 
 namespace kcalib {
 namespace {
@@ -94,36 +95,29 @@ template <class W> struct Vectors {
   }
 };
 
-// What tasks add up to, and what roundings have lost of it, where `is_compensated`.
+// What tasks add up to, and what roundings have lost of it.
 struct Sums {
   const SideBlocks side;
   const int64_t size, group_blocks;  // numbers of a block; blocks of a group
-  const BlockColumns<double> numbers;
-  std::optional<BlockColumns<double>> lost;
+  const BlockColumns<double> numbers, lost;
   Turns turns;
   const int64_t last_turn;
 
-  Sums(const SideBlocks& side, int64_t length, int64_t columns, int64_t group_blocks, int64_t n_turns, bool is_compensated)
-      : side(side), size(length * columns), group_blocks(group_blocks), numbers(side, length, columns),
-        turns(ceil_divide(side.blocks(), group_blocks)), last_turn(n_turns - 1) {
-    if (is_compensated) lost.emplace(side, length, columns);
-  }
+  Sums(const SideBlocks& side, int64_t length, int64_t columns, int64_t group_blocks, int64_t n_turns)
+      : side(side), size(length * columns), group_blocks(group_blocks), numbers(side, length, columns), lost(side, length, columns),
+        turns(ceil_divide(side.blocks(), group_blocks)), last_turn(n_turns - 1) {}
 
   // Adds a task's sums to those of a group when it is their turn.
   void add(const TileTable& table, int64_t group, int64_t turn, const double* part, const Watch& watch) {
     if (!turns.wait_for(group, turn, watch)) return;
     const int64_t begin = group * group_blocks, count = std::min(group_blocks, side.blocks() - begin) * size;
-    double* own = numbers[begin];
-    double* lost_here = lost ? (*lost)[begin] : nullptr;
     if (turn == 0) {
-      std::copy_n(part, count, own);
-      if (lost_here) std::fill_n(lost_here, count, 0.0);
-    } else if (lost_here) {
-      table.add_compensated(part, count, own, lost_here);
-      if (turn == last_turn) settle(own, lost_here, count);
+      std::copy_n(part, count, numbers[begin]);
+      std::fill_n(lost[begin], count, 0.0);
     } else {
-      table.add(part, count, own);
+      table.add_compensated(part, count, numbers[begin], lost[begin]);
     }
+    if (turn == last_turn) settle(numbers[begin], lost[begin], count);
     turns.pass(group, turn);
   }
 
@@ -134,16 +128,9 @@ struct Sums {
   }
 };
 
-// Of few samples roundings are few, and of entries in float32 nobody sees them: there holding on to them would take some
-// percent of the time for nothing. Rectangles of a larger problem do.
-template <class W> bool is_compensated(const SweepShape& shape) {
-  constexpr int64_t FEW = 4096;
-  return sizeof(W) == sizeof(double) && (shape.run->block || std::max(shape.n, shape.n_right) >= FEW);
-}
-
 }  // namespace
 
-// A task's products are added up in the thread's own memory, and then to the results, in the order that `GroupOrder` gives.
+// A task's products are added up in the thread's own memory, and then to the results, in the order of the other side's groups.
 template <class W> class Products<W>::State {
  public:
   const SweepShape shape;
@@ -155,20 +142,19 @@ template <class W> class Products<W>::State {
   const AlignedBuffer<W> entries;          // of threads
   const Vectors<W> right_vectors;
   std::optional<Vectors<W>> left_vectors;
-  Sums sums;
-  std::optional<Sums> column_sums;
+  std::optional<Sums> sums, column_sums;
 
   State(const SweepShape& shape, const ProductArrays& arrays)
       : shape(shape), left{shape.n, shape.block, shape.order}, right{shape.n_right, shape.block, shape.right_order},
         length(round_up(shape.block, shape.run->table->float32.weights_at_once)), size(length * arrays.count),
         panel_stride(shape.block + MAX_ROWS_AT_ONCE), room(panel_stride * length), part_size(shape.group / shape.block * size),
         parts(2 * part_size * shape.threads), entries(room * shape.threads),
-        right_vectors(right, length, arrays.vectors, arrays.stride, arrays.count, *shape.run),
-        sums(left, length, arrays.count, shape.group / shape.block, shape.column_groups, is_compensated<W>(shape)) {
+        right_vectors(right, length, arrays.vectors, arrays.stride, arrays.count, *shape.run) {
     std::fill_n(entries.get(), room * shape.threads, W(0));
-    if (!arrays.left_vectors) return;
-    left_vectors.emplace(left, length, arrays.left_vectors, arrays.stride, arrays.count, *shape.run);
-    column_sums.emplace(right, length, arrays.count, shape.group / shape.block, shape.row_groups, is_compensated<W>(shape));
+    if (arrays.left_vectors) left_vectors.emplace(left, length, arrays.left_vectors, arrays.stride, arrays.count, *shape.run);
+    if (arrays.is_apart) return;
+    sums.emplace(left, length, arrays.count, shape.group / shape.block, shape.column_groups);
+    if (left_vectors) column_sums.emplace(right, length, arrays.count, shape.group / shape.block, shape.row_groups);
   }
 
   bool is_on_diagonal(const Task& task) const { return shape.symmetric && task.row_group == task.column_group; }
@@ -200,15 +186,37 @@ template <class W> void Products<W>::add(const Task& task, Block& block) {
 
 template <class W> void Products<W>::finish_task(const Task& task, const Watch& watch) {
   State& state = *state_;
-  const TileTable& table = *state.shape.run->table;
-  state.sums.add(table, task.row_group, task.turn, state.row_part(task), watch);
-  if (state.shape.symmetric && !state.is_on_diagonal(task)) state.sums.add(table, task.column_group, task.turn, state.column_part(task), watch);
+  const SweepShape& shape = state.shape;
+  const bool has_mirror = shape.symmetric && !state.is_on_diagonal(task);
+  if (arrays_.is_apart) {
+    const std::vector<double>& scales = state.right_vectors.scales;
+    write_part(task.row_begin, task.row_end, state.row_part(task), scales, arrays_.out + task.column_group * shape.n * arrays_.stride);
+    double* const mirror = arrays_.out + task.row_group * shape.n * arrays_.stride;
+    if (has_mirror) write_part(task.column_begin, task.column_end, state.column_part(task), scales, mirror);
+    if (!state.left_vectors) return;
+    double* const columns = arrays_.column_out + task.row_group * shape.n_right * arrays_.stride;
+    write_part(task.column_begin, task.column_end, state.column_part(task), state.left_vectors->scales, columns);
+    return;
+  }
+  const TileTable& table = *shape.run->table;
+  state.sums->add(table, task.row_group, task.column_group, state.row_part(task), watch);
+  if (has_mirror) state.sums->add(table, task.column_group, task.row_group, state.column_part(task), watch);
   if (state.column_sums) state.column_sums->add(table, task.column_group, task.row_group, state.column_part(task), watch);
 }
 
+// Writes a task's products with samples [begin, end) to their rows of `out`.
+template <class W>
+void Products<W>::write_part(int64_t begin, int64_t end, const double* part, const std::vector<double>& scales, double* out) const {
+  const int64_t block = state_->shape.block, length = state_->length;
+  for (int64_t i = begin; i < end; ++i)
+    for (int64_t c = 0; c < arrays_.count; ++c)
+      out[i * arrays_.stride + c] = scales[c] * part[(i - begin) / block * state_->size + c * length + (i - begin) % block];
+}
+
 template <class W> void Products<W>::finish() {
+  if (arrays_.is_apart) return;
   const Run& run = *state_->shape.run;
-  state_->sums.write(run, state_->right_vectors.scales, arrays_.stride, arrays_.out);
+  state_->sums->write(run, state_->right_vectors.scales, arrays_.stride, arrays_.out);
   if (state_->column_sums) state_->column_sums->write(run, state_->left_vectors->scales, arrays_.stride, arrays_.column_out);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "cpu/reductions/reduction.h"
 
@@ -9,10 +10,13 @@ namespace kcalib {
 
 // Row-major vectors and products, `stride` numbers to a row, whose rows are those of the sides' points, whatever their order.
 // out (n x count) = H vectors, diagonal included; column_out (n_right x count) = H^T left_vectors of rectangular problems, or null.
+// With `is_apart`, for sides without an order, products with each group of the other side by themselves: out[b * n + i] of
+// column group b, column_out[a * n_right + j] of row group a.
 struct ProductArrays {
   const double *vectors, *left_vectors;
   double *out, *column_out;
   int64_t stride, count;
+  bool is_apart;
 };
 
 // Numbers are in W's precision but for sums over more than a tile. With `is_rounded` entries are those of `LabelMatches`, in
@@ -30,6 +34,8 @@ template <class W> class Products final : public Reduction {
 
  private:
   class State;
+
+  void write_part(int64_t begin, int64_t end, const double* part, const std::vector<double>& scales, double* out) const;
 
   const ProductArrays arrays_;
   const bool is_rounded_;

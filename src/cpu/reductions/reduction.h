@@ -30,7 +30,6 @@ struct Task {
   int64_t number;  // row_group * column_groups + column_group
   int64_t row_group, column_group;
   int64_t row_begin, row_end, column_begin, column_end;  // samples
-  int64_t turn;    // see `GroupOrder`
   int thread;
 };
 

@@ -29,7 +29,7 @@ from kcalib.kernels import (
 )
 from kcalib.lenses import Canonical, ClassWise, Groups, TopK, TopLabel
 from kcalib.streaming._files import format as state_file
-from kcalib.streaming._files.descriptions import CLASSES, UnknownError, described, restored
+from kcalib.streaming._files.descriptions import CLASSES, UnknownError, describe, restore
 from kcalib.streaming._files.format import Content, pack_content, unpack
 
 CONTENT = Content(
@@ -76,7 +76,7 @@ def equal(first, second):
 
 def again(value):
     """Through JSON, as a file has it."""
-    return restored(json.loads(json.dumps(described(value, "it"), allow_nan=False)))
+    return restore(json.loads(json.dumps(describe(value, "it"), allow_nan=False)))
 
 
 @pytest.mark.parametrize("value", [*KERNELS, *LENSES, *TARGETS, True, 2, 2.0, 1e-300, "x", (1, (2.5, "y"))], ids=str)
@@ -115,7 +115,7 @@ def test_classes_of_users_cannot_be_described():
 
 def test_unknown_class():
     with pytest.raises(UnknownError, match="class kernels.Newer"):
-        restored({"class": "kernels.Newer", "bandwidth": None})
+        restore({"class": "kernels.Newer", "bandwidth": None})
 
 
 def test_contents_come_back():

@@ -31,8 +31,8 @@ class UnknownError(ValueError):
     """A description names a class that is not known here."""
 
 
-def described(value: Any, what: str) -> Any:
-    """`value` as JSON has it.
+def describe(value: Any, what: str) -> Any:
+    """Return `value` as JSON has it.
 
     Raises
     ------
@@ -42,7 +42,7 @@ def described(value: Any, what: str) -> Any:
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, np.generic):
-        return described(value.item(), what)
+        return describe(value.item(), what)
     if isinstance(value, (int, float)):
         return value
     if isinstance(value, np.ndarray):
@@ -50,18 +50,18 @@ def described(value: Any, what: str) -> Any:
         text = base64.b64encode(data.tobytes()).decode()
         return {CLASS: ARRAY, "dtype": data.dtype.str, "shape": list(data.shape), "base64": text}
     if isinstance(value, (tuple, list)):
-        return [described(entry, what) for entry in value]
+        return [describe(entry, what) for entry in value]
     if type(value) not in NAMES:
         raise TypeError(
             f"{what} is {value!r}, of the class {type(value).__qualname__}, which is none of kcalib's, so that a file "
             "cannot say what it is; use kernels and lenses of kcalib"
         )
-    fields = {field.name: described(getattr(value, field.name), what) for field in dataclasses.fields(value)}
+    fields = {field.name: describe(getattr(value, field.name), what) for field in dataclasses.fields(value)}
     return {CLASS: NAMES[type(value)], **fields}
 
 
-def restored(value: Any) -> Any:
-    """What was described; lists come back as tuples.
+def restore(value: Any) -> Any:
+    """Return what `describe` was given; lists become tuples.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def restored(value: Any) -> Any:
         If it is no description.
     """
     if isinstance(value, list):
-        return tuple(restored(entry) for entry in value)
+        return tuple(restore(entry) for entry in value)
     if not isinstance(value, dict):
         return value
     name = value[CLASS]
@@ -80,4 +80,4 @@ def restored(value: Any) -> Any:
         return data.reshape(tuple(value["shape"])).astype(data.dtype.newbyteorder("="))
     if name not in CLASSES:
         raise UnknownError(f"an option of the class {name}, which this version does not know")
-    return CLASSES[name](**{key: restored(entry) for key, entry in value.items() if key != CLASS})
+    return CLASSES[name](**{key: restore(entry) for key, entry in value.items() if key != CLASS})

@@ -23,7 +23,7 @@ import numpy as np
 
 from kcalib._backend.files import describe_special_file, printable, write_whole
 from kcalib._version import __version__
-from kcalib.streaming._files.descriptions import UnknownError, described, restored
+from kcalib.streaming._files.descriptions import UnknownError, describe, restore
 
 MAGIC = b"\x89KCALIB\n"
 VERSION = 1
@@ -61,7 +61,7 @@ def pack_content(content: Content) -> bytes:
     found = {
         "kind": content.kind,
         "library": __version__,
-        "options": {name: described(value, f"`{name}`") for name, value in content.options.items()},
+        "options": {name: describe(value, f"`{name}`") for name, value in content.options.items()},
         "arrays": entries,
     }
     if content.run is not None:
@@ -97,7 +97,7 @@ def unpack(data: bytes, name: str) -> Content:
         raise ValueError(f"{name} was written by kcalib {library} in format {version}, but {up_to}; update kcalib")
     try:
         arrays = {key: _array(view[begin:-DIGEST], entry) for key, entry in header["arrays"].items()}
-        options = {key: restored(value) for key, value in header["options"].items()}
+        options = {key: restore(value) for key, value in header["options"].items()}
         return Content(str(header["kind"]), options, arrays, header.get("run"))
     except UnknownError as error:
         raise ValueError(f"{name} was written by kcalib {library} and has {error}; update kcalib") from None

@@ -1,6 +1,7 @@
 """The usual numbers about one model in one call; what `kcalib evaluate` prints.
 
-`evaluate` checks its input and calls `evaluation_of`, which has a function for each kind of data; so does the command.
+`evaluate` checks its input and calls `evaluation_of`, as the command does: calibration is measured by
+`inference.verdict`, and `_evaluation` has the scores of each kind of data.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.options import LARGEST_SEED, SEED, check_fraction, check_integer, check_seed
+from kcalib._backend.options import LARGEST_SEED, SEED, check_fraction, check_seed
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.labels import Classification
@@ -24,9 +25,8 @@ from kcalib._input.source import (
     check_not_for_sums,
     is_source,
 )
-from kcalib._pairs.backends.base import Workers
 from kcalib.distributions import Categorical, Distribution
-from kcalib.estimators.binning import MAX_BINS, N_BINS, reliability_bins
+from kcalib.estimators.binning import N_BINS, reliability_bins
 from kcalib.estimators.forecasts.crps import crps_values
 from kcalib.estimators.forecasts.quantile_calibration import curve_of, is_continuous, pit_of
 from kcalib.estimators.forecasts.quantities import LEVELS, has_density, mean_of, means_of, quantiles_of
@@ -35,7 +35,7 @@ from kcalib.estimators.scores import accuracy_of, brier_score_of, log_loss_of, t
 from kcalib.evaluation_results import INTERVAL, Evaluation, ForecastEvaluation
 from kcalib.inference.calibration_test import sums_of
 from kcalib.inference.task import CalibrationMethod
-from kcalib.inference.verdict import check_tolerance, measure, off_quantiles, off_spread
+from kcalib.inference.verdict import Measured, check_tolerance, measure, off_quantiles, off_spread
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
 from kcalib.parallel.argument import in_parallel
@@ -205,38 +205,21 @@ def evaluate(
     return evaluation_of(data, **options)
 
 
-@singledispatch
 def evaluation_of(
-    data: Data,
-    *,
-    level: float,
-    tolerance: float | None,
-    kernel: Kernel | None,
-    method: str,
-    seed: int,
-    threads: int | None,
-    backend: str | Workers | None = None,
-    n_bins: int | None = None,
+    data: Data, *, seed: int, n_bins: int | None = None, **options: Any
 ) -> Evaluation | ForecastEvaluation:
-    """`evaluate` of checked data."""
+    """Evaluate checked data; other options are those of `measure`."""
+    return _evaluation(data, measure(data, seed=seed, **options), seed, N_BINS if n_bins is None else n_bins)
+
+
+@singledispatch
+def _evaluation(data: Data, measured: Measured, seed: int, n_bins: int) -> Evaluation | ForecastEvaluation:
+    """Return the scores of the data, with what was measured of their calibration."""
     raise NotImplementedError(type(data))
 
 
-@evaluation_of.register
-def _(
-    data: Classification,
-    *,
-    level: float,
-    tolerance: float | None,
-    kernel: Kernel | None,
-    method: str | CalibrationMethod,
-    seed: int,
-    threads: int | None,
-    backend: str | Workers | None = None,
-    n_bins: int | None = None,
-) -> Evaluation:
-    n_bins = N_BINS if n_bins is None else check_integer("n_bins", n_bins, 1, MAX_BINS)
-    measured = measure(data, kernel, method, seed, threads, level, tolerance, backend)
+@_evaluation.register
+def _(data: Classification, measured: Measured, seed: int, n_bins: int) -> Evaluation:
     accuracy = accuracy_of(data)
     confidence = weighted_mean(data, top_label(data)[0])
     return Evaluation(
@@ -253,20 +236,8 @@ def _(
     )
 
 
-@evaluation_of.register
-def _(
-    data: Forecasts,
-    *,
-    level: float,
-    tolerance: float | None,
-    kernel: Kernel | None,
-    method: str | CalibrationMethod,
-    seed: int,
-    threads: int | None,
-    backend: str | Workers | None = None,
-    n_bins: int | None = None,
-) -> ForecastEvaluation:
-    measured = measure(data, kernel, method, seed, threads, level, tolerance, backend)
+@_evaluation.register
+def _(data: Forecasts, measured: Measured, seed: int, n_bins: int) -> ForecastEvaluation:
     errors = arrays.to_compute_device(data.y) - means_of(data)
     has_a_density = has_density(data.prediction)
     numbers = _of_numbers(data, seed) if data.n_dims == 1 else {}

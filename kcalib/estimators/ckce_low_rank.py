@@ -297,10 +297,10 @@ def _z_squares(equations: NormalEquations, solution: Array, shift: float) -> flo
     return max(squares, 2.0**-50 * equations.squares) / shift**2
 
 
-def _squared_pivots(found: LowRank) -> np.ndarray:
+def _squared_pivots(low_rank: LowRank) -> np.ndarray:
     """What each column was divided by, squared."""
-    at = (arrays.like(i, found.factor) for i in (found.pivots, np.arange(found.rank)))
-    return arrays.to_host(found.factor[tuple(at)]) ** 2
+    at = (arrays.like(i, low_rank.factor) for i in (low_rank.pivots, np.arange(low_rank.rank)))
+    return arrays.to_host(low_rank.factor[tuple(at)]) ** 2
 
 
 def _checked_rank(name: str, rank: int | None, n: int) -> int:

@@ -122,18 +122,18 @@ def feature_eigenvalue(problem: FeatureProblem) -> MeanEigenvalue:
     return MeanEigenvalue(float(linalg.eigvalsh(arrays.to_host(gram) / size)[-1]), supremum, size)
 
 
-def feature_supremum(found: FeatureMap, *, has_bounded_points: bool) -> float | None:
+def feature_supremum(feature_map: FeatureMap, *, has_bounded_points: bool) -> float | None:
     """sup |phi(x)|^2 or more; None where it is not known.
 
     It is sum_f a_f^2 prod_l (<x, r_lf> + o_lf)^2, with one factor a convex function of probabilities, which has its
     maximum at a corner.
     """
-    squares = found.amplitudes**2
-    if not np.any(found.projections):
-        return float(np.sum(squares * np.prod(found.offsets**2, axis=0)))
+    squares = feature_map.amplitudes**2
+    if not np.any(feature_map.projections):
+        return float(np.sum(squares * np.prod(feature_map.offsets**2, axis=0)))
     if not has_bounded_points:
         return None
-    corners = (found.projections + found.offsets[:, :, None]) ** 2
+    corners = (feature_map.projections + feature_map.offsets[:, :, None]) ** 2
     if len(corners) == 1:
         return float(np.max(squares @ corners[0]))
     return float(np.sum(squares * np.prod(np.max(corners, axis=2), axis=0)))

@@ -34,7 +34,7 @@ TAIL_FACTOR, TAIL_ERROR = 1.25, 0.25  # of tilted draws to the law, and the erro
 
 
 def beyond_draws(
-    found: NullLaw,
+    null_law: NullLaw,
     statistic: float,
     draws: np.ndarray,
     *,
@@ -42,33 +42,33 @@ def beyond_draws(
     law: Callable[[], ChiSquareMixture | None],
     tail: Tail | None = None,
 ) -> NullLaw:
-    """`found` where the statistic is not above all draws; else with what is known of the tail.
+    """Return `null_law` where the statistic is not above all draws; else with what is known of the tail.
 
     The level stays: below the smallest p-value of draws both p-values must be. `statistic`, draws, those of the tail
     and the law less its mean are in the same units; `events` is about how many the law rests on.
     """
-    assert found.n_resamples is not None
-    if found.pvalue != 1 / (1 + found.n_resamples):
-        return found
+    assert null_law.n_resamples is not None
+    if null_law.pvalue != 1 / (1 + null_law.n_resamples):
+        return null_law
     if tail is not None and tail.own_share < 0.5 and tail.relative_error <= KNOWN:
-        return _with(found, tail.log_pvalue, "tilted draws", tail.description)
+        return _with(null_law, tail.log_pvalue, "tilted draws", tail.description)
     limit = law() if len(draws) >= FEWEST_DRAWS and events() >= (EVENTS if tail is None else EVENTS_WITH_TAIL) else None
     if limit is not None and agree(draws, limit):
         log_pvalue = float(limit.logsf(statistic + limit.mean))
         if tail is None or (log_pvalue < tail.log_pvalue and tail_agrees(tail, limit, known=events() < EVENTS)):
             return _with(
-                found, log_pvalue, "law", "beyond them the limit law of many samples, which they do not contradict"
+                null_law, log_pvalue, "law", "beyond them the limit law of many samples, which they do not contradict"
             )
     if tail is None:
-        return found
-    return _with(found, tail.log_pvalue, "tilted draws", tail.description)
+        return null_law
+    return _with(null_law, tail.log_pvalue, "tilted draws", tail.description)
 
 
-def _with(found: NullLaw, log_pvalue: float, source: str, said: str) -> NullLaw:
-    if log_pvalue >= found.log_pvalue:
-        return found
-    description = f"{found.description}; {said}"
-    return replace(found, log_pvalue=log_pvalue, pvalue=None, pvalue_from=source, description=description)
+def _with(null_law: NullLaw, log_pvalue: float, source: str, said: str) -> NullLaw:
+    if log_pvalue >= null_law.log_pvalue:
+        return null_law
+    description = f"{null_law.description}; {said}"
+    return replace(null_law, log_pvalue=log_pvalue, pvalue=None, pvalue_from=source, description=description)
 
 
 def agree(draws: np.ndarray, law: ChiSquareMixture) -> bool:

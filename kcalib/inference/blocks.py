@@ -26,7 +26,7 @@ from kcalib._pairs.reductions import BlockSums, sweep_one
 from kcalib.estimators.null_moments import SEED, n_draws
 from kcalib.estimators.skce import block_estimates, describe
 from kcalib.inference import events
-from kcalib.inference.conditional_spectrum import of_some
+from kcalib.inference.conditional_spectrum import make_subset_matrix
 from kcalib.inference.events import warn_if_few, warn_if_pairs_are_few
 from kcalib.inference.gamma import log_gamma_tail
 from kcalib.inference.spectrum import limit_law
@@ -203,7 +203,7 @@ def _result(task: Task, seed: int, method: str, block_size: int, variance: str) 
         if variance == "conditional":
             log_pvalue = log_gamma_tail(estimate, spread**2, moments.skewness)
             if log_pvalue < FAR:
-                limit = limit_law(of_some(data, packed), block_size * estimate, n_blocks)
+                limit = limit_law(make_subset_matrix(data, packed), block_size * estimate, n_blocks)
                 log_pvalue = max(log_pvalue, _log_far_tail(limit, block_size, estimate, spread))
         elif variance == "sample":
             log_pvalue = _log_student_tail(statistic, n_blocks - 1)

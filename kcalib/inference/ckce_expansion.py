@@ -144,17 +144,17 @@ class SpectralFactor:
     def _of_rank(
         cls, matrix: KernelOperator, shift: float, rows: np.ndarray, entries: Array, rank: int, seed: int
     ) -> SpectralFactor:
-        found = partial_cholesky(matrix, rank, seed=seed)
-        values, rotation = linalg.eigh(linalg.matmul(found.factor.T, found.factor))
+        result = partial_cholesky(matrix, rank, seed=seed)
+        values, rotation = linalg.eigh(linalg.matmul(result.factor.T, result.factor))
         eigenvalues = arrays.to_host(values)
         kept = np.flatnonzero(eigenvalues > EPSILON * eigenvalues[-1])
-        vectors = linalg.matmul(found.factor, rotation[:, arrays.like(kept, rotation)])
+        vectors = linalg.matmul(result.factor, rotation[:, arrays.like(kept, rotation)])
         eigenvalues, some = eigenvalues[kept], vectors[arrays.like(rows, vectors)]
         diagonal = matrix.diagonal()
         xp = arrays.namespace(diagonal)
         rest = xp.maximum(diagonal - linalg.row_products(vectors, vectors), 0.0)
         trace = float(xp.sum(diagonal))
-        exact = found.trace_residual <= 2 * matrix.n * EPSILON * trace and shift >= SMALLEST_SHIFT * trace
+        exact = result.trace_residual <= 2 * matrix.n * EPSILON * trace and shift >= SMALLEST_SHIFT * trace
         inside, mean_eigenvalue = np.zeros(len(eigenvalues)), 0.0
         if not exact:
             own_rest = rest[arrays.like(rows, rest)]

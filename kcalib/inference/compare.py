@@ -2,7 +2,7 @@
 
     compare          checks the input and calls
     comparison_of    the same for checked data, also called by the command
-    METRICS          a class for each metric (`metrics`): each model's value, each pair's difference (`Measured`)
+    METRICS          a class for each metric (`metrics`): each model's value, each pair's difference (`MetricResult`)
     _ranked          multiplicity correction and ranking, for all metrics
 
 Samples are paired: a difference of two models is itself an estimate from n independent samples, so that its
@@ -37,7 +37,7 @@ from kcalib._input.source import (
 from kcalib.estimators.skce import check_not_parallel
 from kcalib.inference.metrics.ckce import CKCE
 from kcalib.inference.metrics.ece import ECE
-from kcalib.inference.metrics.measured import Estimate, Measured, Metric, SharedOptions
+from kcalib.inference.metrics.measured import Estimate, Metric, MetricResult, SharedOptions
 from kcalib.inference.metrics.scores import CRPS, BrierScore, LogLoss, LogScore
 from kcalib.inference.metrics.skce import SKCE
 from kcalib.lenses import Lens
@@ -314,7 +314,7 @@ def compared(
     names: tuple[str, ...],
     metric: str,
     confidence_level: float,
-    measured: Measured,
+    measured: MetricResult,
     data: Data,
     n: int,
     start: float,

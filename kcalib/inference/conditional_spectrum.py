@@ -10,8 +10,8 @@ and n SKCE has about the law of sum_i l_i Z_i^2, l the eigenvalues of A = B / (n
 is never stored, and a product with it takes one with the kernel's matrix. Where R^T e_i is a number (two classes) so is
 V_i, and n rows do. Of other targets a set is drawn, and its matrix H taken. `spectrum` has the methods.
 
-Of blocks and random features `of_some` and `of_rows` take some of the samples for all: what an eigenvalue is a mean
-over.
+`make_subset_matrix`, for blocks, and `make_feature_matrix`, for random features, take some of the samples for all:
+an eigenvalue is a mean over them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from kcalib.inference.eigenvalues import (
     BLOCK_SIZE,
     FEWEST_RANDOM,
     LINE_BLOCK_SIZE,
-    Hidden,
+    ImplicitMatrix,
     of_residuals,
     products_with_diagonal,
 )
@@ -53,7 +53,7 @@ GIVEN = "given the predictions"
 DRAWN = f"of targets drawn from the predictions with seed {SEED}"
 
 
-def conditional(task: Task) -> tuple[Hidden, str]:
+def conditional(task: Task) -> tuple[ImplicitMatrix, str]:
     """The matrix A, and in words what it is taken from."""
     law = finite_law(task.data, task.packed)
     if law is None:
@@ -71,10 +71,10 @@ class Scalars:
         lengths = arrays.to_compute_device(expected_lengths(law)[0], np.float64)
         self._deviations = arrays.namespace(lengths).sqrt(lengths)[:, None]
 
-    def forth(self, vectors: Array) -> Array:
+    def apply_root(self, vectors: Array) -> Array:
         return self._deviations * vectors
 
-    def back(self, vectors: Array, less: tuple[Array, Array] | None = None) -> Array:
+    def apply_transposed_root(self, vectors: Array, less: tuple[Array, Array] | None = None) -> Array:
         return self._deviations * (vectors if less is None else vectors - less[0] * less[1])
 
 
@@ -99,41 +99,41 @@ class Vectors:
 
     @property
     def columns(self) -> int:
-        """Numbers of each sample that `forth` writes of a vector, and `back` takes."""
+        """Numbers of each sample that `apply_root` writes of a vector, and `apply_transposed_root` takes."""
         return self.rank - 1 if self._root is None else self.rank
 
-    def forth(self, vectors: Array) -> Array:
+    def apply_root(self, vectors: Array) -> Array:
         """F_i x_i of vectors (n size, c): shape (n, columns c)."""
         xp = arrays.namespace(vectors)
         n, m, _ = self._p.shape
-        found = self._deviations * vectors.reshape(n, m, -1)
-        found -= self._p * found.sum(axis=1, keepdims=True)
-        found = xp.where(self._top, 0.0, found)
-        found -= xp.where(self._top, found.sum(axis=1, keepdims=True), 0.0)  # the entries sum to 0
+        result = self._deviations * vectors.reshape(n, m, -1)
+        result -= self._p * result.sum(axis=1, keepdims=True)
+        result = xp.where(self._top, 0.0, result)
+        result -= xp.where(self._top, result.sum(axis=1, keepdims=True), 0.0)  # the entries sum to 0
         if self._root is not None:
-            found = xp.einsum("imc,mr->irc", found, self._root)
+            result = xp.einsum("imc,mr->irc", result, self._root)
         else:
-            found = found[:, :-1] + self._share * found[:, -1:]
-        return found.reshape(n, -1)
+            result = result[:, :-1] + self._share * result[:, -1:]
+        return result.reshape(n, -1)
 
-    def back(self, vectors: Array, less: tuple[Array, Array] | None = None) -> Array:
+    def apply_transposed_root(self, vectors: Array, less: tuple[Array, Array] | None = None) -> Array:
         """F_i^T z_i of vectors (n, columns c), or of these less a_i b_i for a (n, 1) and b like them: (n size, c)."""
         xp = arrays.namespace(vectors)
         n, m, _ = self._p.shape
-        found = (vectors if less is None else vectors - less[0] * less[1]).reshape(n, self.columns, -1)
-        found = self.widened(found) if self._root is None else xp.einsum("irc,mr->imc", found, self._root)
-        found = found - xp.where(self._top, found, 0.0).sum(axis=1, keepdims=True)
-        found -= (self._p * found).sum(axis=1, keepdims=True)
-        found *= self._deviations
-        return found.reshape(n * m, -1)
+        result = (vectors if less is None else vectors - less[0] * less[1]).reshape(n, self.columns, -1)
+        result = self.widen(result) if self._root is None else xp.einsum("irc,mr->imc", result, self._root)
+        result = result - xp.where(self._top, result, 0.0).sum(axis=1, keepdims=True)
+        result -= (self._p * result).sum(axis=1, keepdims=True)
+        result *= self._deviations
+        return result.reshape(n * m, -1)
 
-    def widened(self, narrow: Array) -> Array:
+    def widen(self, narrow: Array) -> Array:
         """Of narrow numbers, shape (n, size - 1, c), all of them but for what is added to each, shape (n, size, c)."""
         xp = arrays.namespace(narrow)
         return xp.concat([narrow, self._share * xp.sum(narrow, axis=1, keepdims=True)], axis=1)
 
 
-def _hidden(task: Task, law: FiniteLaw) -> Hidden:
+def _hidden(task: Task, law: FiniteLaw) -> ImplicitMatrix:
     backend, own = task.kernel_backend, task.kernel_diagonal[:, None]
     threads = backend.threads or 1
     roots = (Scalars if law.rank == 1 else Vectors)(law)
@@ -142,8 +142,8 @@ def _hidden(task: Task, law: FiniteLaw) -> Hidden:
     with_diagonal = products_with_diagonal(backend, moments.squares, task.kernel_diagonal * lengths)
 
     def product(vectors: Array) -> Array:
-        target_features = roots.forth(vectors)
-        return roots.back(with_diagonal(target_features), (own, target_features))
+        target_features = roots.apply_root(vectors)
+        return roots.apply_transposed_root(with_diagonal(target_features), (own, target_features))
 
     def stored() -> Array:
         kernel = arrays.to_compute_device(sweep_one(backend, DenseRectangle(slice(0, n), slice(0, n))), np.float64) / (
@@ -152,14 +152,14 @@ def _hidden(task: Task, law: FiniteLaw) -> Hidden:
         xp = arrays.namespace(kernel)
         xp.fill_diagonal(kernel, 0.0)
         units = xp.tile(xp.eye(roots.size), (n, 1))
-        forms = xp.moveaxis(roots.forth(units).reshape(n, -1, roots.size), 2, 1).reshape(size, -1)
+        forms = xp.moveaxis(roots.apply_root(units).reshape(n, -1, roots.size), 2, 1).reshape(size, -1)
         matrix = linalg.matmul(forms, forms.T)
         matrix.reshape(n, roots.size, n, roots.size)[...] *= kernel[:, None, :, None]
         return matrix
 
     width = LINE_BLOCK_SIZE if backend.on_a_line else _width(roots)
     squares = moments.squares / (n - 1) ** 2
-    return Hidden(size, n - 1.0, squares, product, stored, own, width, threads, _start(roots, own))
+    return ImplicitMatrix(size, n - 1.0, squares, product, stored, own, width, threads, _start(roots, own))
 
 
 def _width(roots: Scalars | Vectors) -> int:
@@ -177,7 +177,7 @@ def _start(roots: Scalars | Vectors, beside: Array) -> Callable[[], Array] | Non
     def start() -> Array:
         xp = arrays.namespace(beside)
         unit = xp.reshape(xp.eye(roots.columns, dtype=xp.float64, device=arrays.device(beside)), (1, -1))
-        return roots.back(xp.tile(unit, (len(beside), 1)))
+        return roots.apply_transposed_root(xp.tile(unit, (len(beside), 1)))
 
     return start
 
@@ -188,7 +188,7 @@ def some_rows(n: int, m: int) -> np.ndarray:
     return np.sort(np.random.default_rng(SEED).choice(n, count, replace=False, shuffle=False))
 
 
-def of_some(data: Data, packed: Packed) -> Hidden:
+def make_subset_matrix(data: Data, packed: Packed) -> ImplicitMatrix:
     """A between some of the samples, each in place of its share. On the host, O(rows^2 (m + features)) a product."""
     law = finite_law(data.take(_beside(some_rows(data.n, 1), data)), packed)
     rows = some_rows(data.n, 1 if law is None else int(law.probabilities.shape[1]))
@@ -204,7 +204,7 @@ def of_some(data: Data, packed: Packed) -> Hidden:
 
 
 @singledispatch
-def of_rows(problem: FeatureProblem, n: int) -> Hidden:
+def make_feature_matrix(problem: FeatureProblem, n: int) -> ImplicitMatrix:
     """The same of a feature kernel, from samples of n that are as good as any others; weights are theirs.
 
     O(rows^2 (columns + m)) a product.
@@ -212,8 +212,8 @@ def of_rows(problem: FeatureProblem, n: int) -> Hidden:
     raise NotImplementedError(type(problem))
 
 
-@of_rows.register
-def _(problem: ForecastFeatures, n: int) -> Hidden:
+@make_feature_matrix.register
+def _(problem: ForecastFeatures, n: int) -> ImplicitMatrix:
     law = problem.finite_law(some_rows(problem.n, 1))
     rows = some_rows(problem.n, 1 if law is None else int(law.probabilities.shape[1]))
     points = arrays.namespace(problem.points).take(problem.points, _beside(rows, problem.data), axis=0)
@@ -229,8 +229,8 @@ def _(problem: ForecastFeatures, n: int) -> Hidden:
     return _between(kernels * targets, len(rows), n)
 
 
-@of_rows.register
-def _(problem: LabelFeatures, n: int) -> Hidden:
+@make_feature_matrix.register
+def _(problem: LabelFeatures, n: int) -> ImplicitMatrix:
     rows = some_rows(problem.n, problem.data.m)
     data = problem.data.take(_beside(rows, problem.data))
     law = finite_law(data, problem.packed)
@@ -250,7 +250,7 @@ def _entries(problem: PairProblem) -> np.ndarray:
     return arrays.to_host(tile).astype(np.float64)
 
 
-def _of_law(law: FiniteLaw, kernel: np.ndarray, n: int) -> Hidden:
+def _of_law(law: FiniteLaw, kernel: np.ndarray, n: int) -> ImplicitMatrix:
     """With the kernel's matrix between the samples of the law, which stand for n."""
     np.fill_diagonal(kernel, 0.0)
     law = FiniteLaw(arrays.to_host(law.probabilities), law.root, law.problem)
@@ -258,19 +258,21 @@ def _of_law(law: FiniteLaw, kernel: np.ndarray, n: int) -> Hidden:
     size, scale = len(kernel) * roots.size, _scale(len(kernel), n)
 
     def product(vectors: Array) -> Array:
-        return roots.back(linalg.matmul(kernel.T, roots.forth(vectors)))  # the kernel is symmetric
+        return roots.apply_transposed_root(
+            linalg.matmul(kernel.T, roots.apply_root(vectors))
+        )  # the kernel is symmetric
 
     squares = float(np.sum(kernel**2 * products_of(law))) / scale**2
     width, start = _width(roots), _start(roots, kernel[:, :1])
-    return Hidden(size, scale, squares, product, lambda: product(np.eye(size)) / scale, kernel, width, 1, start)
+    return ImplicitMatrix(size, scale, squares, product, lambda: product(np.eye(size)) / scale, kernel, width, 1, start)
 
 
-def _between(entries: np.ndarray, size: int, n: int) -> Hidden:
+def _between(entries: np.ndarray, size: int, n: int) -> ImplicitMatrix:
     """H of drawn targets between some of n samples."""
     np.fill_diagonal(entries, 0.0)
     scale = _scale(size, n)
     squares = float(np.sum(entries**2)) / scale**2
-    return Hidden(size, scale, squares, entries.__matmul__, lambda: entries / scale, entries, BLOCK_SIZE, 1)
+    return ImplicitMatrix(size, scale, squares, entries.__matmul__, lambda: entries / scale, entries, BLOCK_SIZE, 1)
 
 
 def _scale(rows: int, n: int) -> float:

@@ -1,15 +1,15 @@
 """Eigenvalues of a never-stored symmetric matrix A, as behind the null laws of the unbiased SKCE.
 
 n SKCE of a calibrated model has about the law of sum_i l_i Z_i^2, l the eigenvalues of A and Z standard normal. They
-sum to 0. Which A that is, `conditional_spectrum` and `spectrum` say; both hand a `Hidden` matrix to this module.
+sum to 0. Which A that is, `conditional_spectrum` and `spectrum` say; both hand an `ImplicitMatrix` to this module.
 
 `full_spectrum` stores A. `leading_spectrum` does not: a block Krylov method finds the largest eigenvalues with a few
 products, the sum of squares of all is given, and the third and fourth powers of the rest come from the same products,
 by stochastic quadrature.
 
 Where the kernel changes slowly the eigenvectors of the largest eigenvalues, which come in groups of nearly as many as
-there are classes, are nearly those for the kernel 1. `Hidden.start` has these; the first block holds them beside a
-few random vectors, and two products mostly settle a p-value.
+there are classes, are nearly those for the kernel 1. `ImplicitMatrix.start` has these; the first block holds them and
+a few random vectors, and two products mostly settle a p-value.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Eigenvalues:
 
 
 @dataclass(frozen=True)
-class Hidden:
+class ImplicitMatrix:
     """A symmetric matrix A = B / scale, of which products are known."""
 
     size: int
@@ -117,7 +117,7 @@ class Hidden:
     start: Callable[[], Array] | None = None  # about eigenvectors of the largest eigenvalues, fewer than the columns
 
 
-def of_residuals(backend: Backend, moments: MomentSums, n: int) -> Hidden:
+def of_residuals(backend: Backend, moments: MomentSums, n: int) -> ImplicitMatrix:
     """H of the residuals as they are, without its diagonal, over n - 1: for the p-value of a statistic n SKCE.
 
     The law is that of the statistic with Gaussian multipliers. (The diagonal of H, and centring, make small samples'
@@ -130,8 +130,8 @@ def of_residuals(backend: Backend, moments: MomentSums, n: int) -> Hidden:
     with_diagonal = products_with_diagonal(backend, moments.sum_of_squares, diagonal)
 
     def product(vectors: Array) -> Array:
-        found = with_diagonal(vectors)
-        return found - diagonal * vectors
+        result = with_diagonal(vectors)
+        return result - diagonal * vectors
 
     def stored() -> Array:
         matrix = arrays.to_compute_device(sweep_one(backend, DenseRectangle(slice(0, n), slice(0, n)))) / (n - 1)
@@ -145,58 +145,58 @@ def of_residuals(backend: Backend, moments: MomentSums, n: int) -> Hidden:
     # On a line there is one such vector; with seven random ones beside it more products were needed than with eight.
     vectors = backend.problem.target is None and not backend.on_a_line
     few = vectors and backend.problem.left.features.shape[1] <= width - FEWEST_RANDOM
-    return Hidden(n, n - 1.0, squares, product, stored, diagonal, width, threads, start if few else None)
+    return ImplicitMatrix(n, n - 1.0, squares, product, stored, diagonal, width, threads, start if few else None)
 
 
-def full_spectrum(hidden: Hidden) -> Eigenvalues:
+def full_spectrum(implicit: ImplicitMatrix) -> Eigenvalues:
     """All eigenvalues, of the stored matrix; 16 bytes times its size, squared."""
-    values = arrays.to_host(linalg.eigvalsh(hidden.stored(), overwrite=True))
+    values = arrays.to_host(linalg.eigvalsh(implicit.stored(), overwrite=True))
     return Eigenvalues(_by_magnitude(values), 0.0, 0.0, 0.0)
 
 
-def leading_spectrum(hidden: Hidden, count: int, settled: Callable[[Eigenvalues], bool]) -> Eigenvalues:
+def leading_spectrum(implicit: ImplicitMatrix, count: int, settled: Callable[[Eigenvalues], bool]) -> Eigenvalues:
     """Up to `count` eigenvalues of largest magnitude, from Ritz values of a block Krylov space.
 
     The space grows by a product with A until `settled`, which is asked after each from `FEWEST_PRODUCTS` on.
     """
-    scale, squares = hidden.scale, hidden.squares
-    new, sample = _first_block(hidden, count)
+    scale, squares = implicit.scale, implicit.squares
+    new, sample = _first_block(implicit, count)
     blocks: list[Array] = []  # of an orthonormal basis
     projected = np.empty((0, 0))
-    found = Eigenvalues(np.empty(0), squares, 0.0, 0.0, False)
+    result = Eigenvalues(np.empty(0), squares, 0.0, 0.0, False)
     for step in range(1, MOST_PRODUCTS + 1):
         if new.shape[1] == 0:  # the space is invariant
             break
         blocks.append(new)
-        vectors = hidden.product(new)
+        vectors = implicit.product(new)
         inside, gram = _inner_products(blocks, vectors)
         old = len(projected)
         projected = np.block([[projected, inside[:old]], [inside[:old].T, inside[old:]]])
         outside = (gram - _gram(inside)) / scale**2
         if step >= FEWEST_PRODUCTS:
-            found = _from_krylov(projected / scale, outside, squares, sample, count)
-            if settled(found):
+            result = _from_krylov(projected / scale, outside, squares, sample, count)
+            if settled(result):
                 break
         new = _orthonormalize(vectors, blocks, inside, gram)
         if new.shape[1] == 0 and step < FEWEST_PRODUCTS:  # nobody has asked
-            found = _from_krylov(projected / scale, outside, squares, sample, count)
-    return found
+            result = _from_krylov(projected / scale, outside, squares, sample, count)
+    return result
 
 
-def _first_block(hidden: Hidden, count: int) -> tuple[Array, _Sample]:
+def _first_block(implicit: ImplicitMatrix, count: int) -> tuple[Array, _Sample]:
     """Return orthonormal vectors: those to start with, and random ones orthogonal to them."""
-    width = min(hidden.size, max(hidden.width, -(-count * hidden.width // BLOCK_EIGENVALUES)))
+    width = min(implicit.size, max(implicit.width, -(-count * implicit.width // BLOCK_EIGENVALUES)))
     blocks: list[Array] = []
-    if hidden.start is not None:
-        vectors = hidden.start()
+    if implicit.start is not None:
+        vectors = implicit.start()
         blocks.append(_orthonormalize(vectors, [], *_inner_products([], vectors)))
     fixed = sum(int(block.shape[1]) for block in blocks)
     if fixed < width:
-        weights = Weights("gaussian", hidden.size, width - fixed, 0)
-        vectors = make_weights(hidden.beside, weights, threads=hidden.threads)
+        weights = Weights("gaussian", implicit.size, width - fixed, 0)
+        vectors = make_weights(implicit.beside, weights, threads=implicit.threads)
         blocks.append(_orthonormalize(vectors, list(blocks), *_inner_products(blocks, vectors)))
     first = blocks[0] if len(blocks) == 1 else arrays.namespace(blocks[0]).concat(blocks, axis=1)
-    return first, _Sample(hidden.size, fixed, int(first.shape[1]))
+    return first, _Sample(implicit.size, fixed, int(first.shape[1]))
 
 
 def rounded(backend: Backend) -> Backend:

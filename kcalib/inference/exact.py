@@ -107,15 +107,15 @@ class Exact(AllPairs):
     def law(self, task: Task, seed: int) -> NullLaw:
         count = int(self.n_resamples)
         drawn, draws = _draws(task.data, task, count, seed)
-        found = from_draws(task, draws, f"{count} draws of the {drawn} from the predictions")
-        if found.pvalue != 1 / (1 + count):
-            return found
+        result = from_draws(task, draws, f"{count} draws of the {drawn} from the predictions")
+        if result.pvalue != 1 / (1 + count):
+            return result
         scale = 1 / (task.n - 1)
         statistic = scale * float(task.moments.total)
 
         def beyond(tail: Tail | None) -> NullLaw:
             return beyond_draws(
-                found,
+                result,
                 statistic,
                 scale * draws,
                 events=lambda: task.effective_events,
@@ -123,7 +123,7 @@ class Exact(AllPairs):
                 tail=None if tail is None else replace(tail, statistics=scale * tail.statistics),
             )
 
-        if task.n > TILTED_SAMPLES and (by_law := beyond(None)) is not found:
+        if task.n > TILTED_SAMPLES and (by_law := beyond(None)) is not result:
             return by_law
         return beyond(_tail(task.data, task, count, seed))
 
@@ -243,10 +243,10 @@ def _vector_draws(task: Task, data: Data, count: int, seed: int) -> np.ndarray:
     def features() -> Iterator[Array]:
         for begin in range(0, count, at_once):
             some = range(begin, min(count, begin + at_once))
-            found = [task.packed.with_targets(data.draw(seed, r)).problem.left.features for r in some]
-            found = [arrays.to_compute_device(m) for m in found]
-            xp = arrays.namespace(found[0])
-            yield xp.concatenate([xp.asarray(m, dtype=xp.float64) for m in found], axis=1)
+            result = [task.packed.with_targets(data.draw(seed, r)).problem.left.features for r in some]
+            result = [arrays.to_compute_device(m) for m in result]
+            xp = arrays.namespace(result[0])
+            yield xp.concatenate([xp.asarray(m, dtype=xp.float64) for m in result], axis=1)
 
     return by_forms(task, features(), rank)
 

@@ -19,7 +19,7 @@ from kcalib._packing.features import FeatureProblem, check_columns
 from kcalib._pairs import statistics
 from kcalib.estimators.feature_moments import FeatureMoments, feature_moments, features_standard_error
 from kcalib.inference.beyond import beyond_draws
-from kcalib.inference.conditional_spectrum import of_rows
+from kcalib.inference.conditional_spectrum import make_feature_matrix
 from kcalib.inference.quadratic import MAX_RESAMPLES, NullLaw
 from kcalib.inference.spectrum import limit_law
 from kcalib.inference.task import CalibrationMethod, Task
@@ -103,8 +103,8 @@ def _law(task: Task, problem: FeatureProblem, moments: FeatureMoments, drawn: np
     """The p-value of the observed total."""
 
     def law(statistic: float) -> ChiSquareMixture | None:
-        hidden = of_rows(problem, problem.n)
-        return None if hidden.squares == 0 else limit_law(hidden, statistic)
+        implicit = make_feature_matrix(problem, problem.n)
+        return None if implicit.squares == 0 else limit_law(implicit, statistic)
 
     return law_of_draws(
         float(moments.total),

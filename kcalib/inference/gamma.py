@@ -81,14 +81,14 @@ class Gamma(AllPairs):
                 return degenerate(total)
             skewness = 2 * math.sqrt(variance) / mean
         else:
-            hidden, of = conditional(task)
-            variance = 2 * hidden.squares
+            implicit, of = conditional(task)
+            variance = 2 * implicit.squares
             if variance == 0:
                 return degenerate(total)
-            if hidden.size <= STORED_UP_TO:
-                spectrum = full_spectrum(hidden)
+            if implicit.size <= STORED_UP_TO:
+                spectrum = full_spectrum(implicit)
             else:
-                spectrum = leading_spectrum(hidden, N_EIGENVALUES, lambda spectrum: True)
+                spectrum = leading_spectrum(implicit, N_EIGENVALUES, lambda spectrum: True)
             skewness = max(0.0, spectrum.skewness)
         described = f"gamma law of standard deviation {math.sqrt(variance):.4g} and skewness {skewness:.4g}, {of}"
         return NullLaw(log_gamma_tail(statistic, variance, skewness), described)

@@ -72,7 +72,7 @@ def _(
         return (
             np.concatenate([constant[:, None] + changes.sums(labels, threads) for labels in batches], axis=1) / data.n
         )
-    found = []
+    result = []
     for labels in draw_label_batches(p, count, seed, at_once=max(1, BLOCK_ELEMENTS // data.n)):
         drawn = of_class[labels]
         changed = drawn != top[:, None]
@@ -80,8 +80,8 @@ def _(
         for group in range(values.shape[1]):
             chosen = ((drawn == group) & changed).astype(np.float64)
             sums = sums + values[:, group][:, None] * (kernel @ chosen)
-        found.append(arrays.to_host(sums) / data.n)
-    return np.concatenate(found, axis=1)
+        result.append(arrays.to_host(sums) / data.n)
+    return np.concatenate(result, axis=1)
 
 
 class _Changes(NamedTuple):

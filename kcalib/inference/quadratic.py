@@ -79,26 +79,26 @@ class AllPairs(CalibrationMethod):
             raise ValueError(f"method={self.name!r} needs at least 2 samples, `y_true` has {data.n}")
         if self.fewest_events:
             warn_if_few(task, f"method={self.name!r}", self.fewest_events)
-        found = self.law(task, seed if self.is_random else 0)
+        result = self.law(task, seed if self.is_random else 0)
         squares = task.null_moments.squares
         variance = statistics.spread_of(task.moments).score_variance(squares) if data.n >= 4 else None
         return task.result(
             method=self.name,
             statistic=data.n * task.estimate,
-            log_pvalue=found.log_pvalue,
-            pvalue=found.pvalue,
+            log_pvalue=result.log_pvalue,
+            pvalue=result.pvalue,
             estimate=task.estimate,
             standard_error=statistics.standard_error(task.moments, squares),
             null_standard_error=statistics.null_standard_error(squares, data.n),
             variance_slope=None if variance is None else variance.slope,
             variance_constant=None if variance is None else variance.constant,
             few_errors=task.few_errors if task.n >= 4 else None,
-            null_law=found.description,
-            pvalue_from=found.pvalue_from,
-            null_quantiles=found.quantiles,
+            null_law=result.description,
+            pvalue_from=result.pvalue_from,
+            null_quantiles=result.quantiles,
             estimator="unbiased SKCE",
-            n_resamples=found.n_resamples,
-            n_eigenvalues=found.n_eigenvalues,
+            n_resamples=result.n_resamples,
+            n_eigenvalues=result.n_eigenvalues,
             seed=seed if self.is_random else None,
             threads=task.backend.threads,
             **describe(data, task.packed, task.backend),

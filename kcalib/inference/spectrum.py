@@ -16,7 +16,7 @@ from kcalib._backend.memory import check_max_memory, check_memory
 from kcalib._backend.options import check_choice, check_integer
 from kcalib.inference import events
 from kcalib.inference.conditional_spectrum import conditional
-from kcalib.inference.eigenvalues import Eigenvalues, Hidden, full_spectrum, leading_spectrum, of_residuals
+from kcalib.inference.eigenvalues import Eigenvalues, ImplicitMatrix, full_spectrum, leading_spectrum, of_residuals
 from kcalib.inference.quadratic import REFERENCES, AllPairs, NullLaw, degenerate
 from kcalib.inference.task import Task
 from kcalib.laws import ChiSquareMixture, PearsonCurve
@@ -36,13 +36,15 @@ class Settled:
         self._log_pvalue = log_pvalue
         self.value: float | None = None  # the last one
 
-    def __call__(self, found: Eigenvalues) -> bool:
-        before, self.value = self.value, self._log_pvalue(found)
-        if not found.has_largest:
+    def __call__(self, eigenvalues: Eigenvalues) -> bool:
+        before, self.value = self.value, self._log_pvalue(eigenvalues)
+        if not eigenvalues.has_largest:
             return False
-        if before is not None and abs(self.value - before) <= (SETTLED if found.beyond is None else SETTLED_NARROW):
+        if before is not None and abs(self.value - before) <= (
+            SETTLED if eigenvalues.beyond is None else SETTLED_NARROW
+        ):
             return True
-        return found.beyond is not None and abs(self._log_pvalue(found.beyond) - self.value) <= EXPECTED
+        return eigenvalues.beyond is not None and abs(self._log_pvalue(eigenvalues.beyond) - self.value) <= EXPECTED
 
 
 class ByEigenvalues(AllPairs):
@@ -56,7 +58,7 @@ class ByEigenvalues(AllPairs):
     is_random: ClassVar[bool] = False
     description: ClassVar[str]  # of the law, before how many eigenvalues it has
 
-    def log_pvalue(self, task: Task, found: Eigenvalues) -> float:
+    def log_pvalue(self, task: Task, eigenvalues: Eigenvalues) -> float:
         """The logarithm of the p-value of the statistic."""
         raise NotImplementedError
 
@@ -82,24 +84,24 @@ class ByEigenvalues(AllPairs):
         if not isinstance(self.n_eigenvalues, str | None):
             check_integer("n_eigenvalues", self.n_eigenvalues, 1, n, ", or 'all'")
         if self.reference == "conditional":
-            hidden, of = conditional(task)
+            implicit, of = conditional(task)
         else:
-            hidden, of = of_residuals(task.backend, task.moments, task.n), "of the residuals"
-        if hidden.squares == 0:
+            implicit, of = of_residuals(task.backend, task.moments, task.n), "of the residuals"
+        if implicit.squares == 0:
             return degenerate(float(task.moments.total))
-        count = self._count(hidden.size)
+        count = self._count(implicit.size)
         if count is None:
             remedy, array = "pass a number of eigenvalues", task.packed.problem.left.points
-            check_memory(16 * hidden.size**2, self.max_memory, f"all eigenvalues of {n} samples", remedy, array)
-            found = full_spectrum(hidden)
-            described = f"{self.description} all {hidden.size} eigenvalues {of}"
-            return NullLaw(self.log_pvalue(task, found), described, n_eigenvalues=hidden.size)
-        settled = Settled(lambda found: self.log_pvalue(task, found))
-        found = leading_spectrum(hidden, count, settled)
-        share = f"{found.remainder_share:.2g} of the variance from the rest"
-        described = f"{self.description} {len(found.leading)} leading eigenvalues {of}, {share}"
-        last = self.log_pvalue(task, found) if settled.value is None else settled.value
-        return NullLaw(last, described, n_eigenvalues=len(found.leading))
+            check_memory(16 * implicit.size**2, self.max_memory, f"all eigenvalues of {n} samples", remedy, array)
+            eigenvalues = full_spectrum(implicit)
+            described = f"{self.description} all {implicit.size} eigenvalues {of}"
+            return NullLaw(self.log_pvalue(task, eigenvalues), described, n_eigenvalues=implicit.size)
+        settled = Settled(lambda eigenvalues: self.log_pvalue(task, eigenvalues))
+        eigenvalues = leading_spectrum(implicit, count, settled)
+        share = f"{eigenvalues.remainder_share:.2g} of the variance from the rest"
+        described = f"{self.description} {len(eigenvalues.leading)} leading eigenvalues {of}, {share}"
+        last = self.log_pvalue(task, eigenvalues) if settled.value is None else settled.value
+        return NullLaw(last, described, n_eigenvalues=len(eigenvalues.leading))
 
     def _count(self, size: int) -> int | None:
         """The number of leading eigenvalues of a matrix of that size, None for all."""
@@ -169,24 +171,24 @@ class Spectrum(ByEigenvalues):
     name: ClassVar[str] = "spectrum"
     description: ClassVar[str] = "chi-square variables weighted by"
 
-    def log_pvalue(self, task: Task, found: Eigenvalues) -> float:
-        law = found.law()
+    def log_pvalue(self, task: Task, eigenvalues: Eigenvalues) -> float:
+        law = eigenvalues.law()
         return float(law.logsf(task.n * task.estimate + law.mean))
 
 
-def limit_law(hidden: Hidden, statistic: float, copies: int = 1) -> ChiSquareMixture:
+def limit_law(implicit: ImplicitMatrix, statistic: float, copies: int = 1) -> ChiSquareMixture:
     """The law of n SKCE for many samples, its mean not subtracted, from as many products as settle its tail there.
 
     With `copies` that of the mean of so many independent ones, as blocks of n samples have it.
     """
-    if hidden.size <= STORED_UP_TO:
-        return _of_mean(full_spectrum(hidden).law(), copies)
+    if implicit.size <= STORED_UP_TO:
+        return _of_mean(full_spectrum(implicit).law(), copies)
 
-    def log_pvalue(found: Eigenvalues) -> float:
-        law = _of_mean(found.law(), copies)
+    def log_pvalue(eigenvalues: Eigenvalues) -> float:
+        law = _of_mean(eigenvalues.law(), copies)
         return float(law.logsf(statistic + law.mean))
 
-    return _of_mean(leading_spectrum(hidden, N_EIGENVALUES, Settled(log_pvalue)).law(), copies)
+    return _of_mean(leading_spectrum(implicit, N_EIGENVALUES, Settled(log_pvalue)).law(), copies)
 
 
 def _of_mean(law: ChiSquareMixture, copies: int) -> ChiSquareMixture:
@@ -245,8 +247,8 @@ class Pearson(ByEigenvalues):
     name: ClassVar[str] = "pearson"
     description: ClassVar[str] = "Pearson curve with four moments from"
 
-    def log_pvalue(self, task: Task, found: Eigenvalues) -> float:
-        variance, statistic = 2 * found.power_sum(2), task.n * task.estimate
+    def log_pvalue(self, task: Task, eigenvalues: Eigenvalues) -> float:
+        variance, statistic = 2 * eigenvalues.power_sum(2), task.n * task.estimate
         if variance == 0:
             return degenerate(statistic).log_pvalue
-        return float(PearsonCurve(0.0, variance, found.skewness, found.kurtosis).logsf(statistic))
+        return float(PearsonCurve(0.0, variance, eigenvalues.skewness, eigenvalues.kurtosis).logsf(statistic))

@@ -115,9 +115,9 @@ def tilted_tail(
             log_weights.append(proposal.log_weights(xi))
             yield drawn
 
-    found = totals(batches())
+    statistics = totals(batches())
     own = float(proposal.log_weights(directions.sums(labels[:, None]))[0])
-    return Tail(found, np.concatenate(log_weights), found >= least, own)
+    return Tail(statistics, np.concatenate(log_weights), statistics >= least, own)
 
 
 def _relative_error(log_weights: np.ndarray, as_large: np.ndarray) -> float:
@@ -160,29 +160,29 @@ class Directions:
         each = np.repeat(scales, roots.size, axis=0)
 
         def product(vectors: np.ndarray) -> np.ndarray:
-            return each * roots.back(linalg.matmul(kernel, roots.forth(each * vectors)))
+            return each * roots.apply_transposed_root(linalg.matmul(kernel, roots.apply_root(each * vectors)))
 
         most = max(2, min(MOST_DIRECTIONS, DIRECTION_BYTES // (8 * n * m)))
         values, vectors = _largest(product, len(rows) * roots.size, most)
         if len(values) == 0:
             return None
-        features = roots.forth(each * vectors)
+        features = roots.apply_root(each * vectors)
         sums = sweep_one(backend, Products(features))
         sums[rows] -= own * features
-        found = sums.reshape(n, -1, len(values))
+        entries = sums.reshape(n, -1, len(values))
         root = law.narrow_root
         if law.root is not None or m == 2:
-            found = np.einsum("nrj,mr->nmj", found, root)
+            entries = np.einsum("nrj,mr->nmj", entries, root)
         elif isinstance(roots, Vectors):
-            found = roots.widened(found)
+            entries = roots.widen(entries)
         top = p.argmax(axis=1)  # beside whose entry nothing cancels
-        found = found - found[np.arange(n), top][:, None, :]
-        found -= np.einsum("nm,nmj->nj", p, found)[:, None, :]
-        found[p == 0] = 0.0  # never drawn
-        lengths = np.sqrt(np.einsum("nm,nmj->j", p, found**2))
+        entries = entries - entries[np.arange(n), top][:, None, :]
+        entries -= np.einsum("nm,nmj->nj", p, entries)[:, None, :]
+        entries[p == 0] = 0.0  # never drawn
+        lengths = np.sqrt(np.einsum("nm,nmj->j", p, entries**2))
         kept = lengths > 0
-        found = found[:, :, kept] / lengths[kept]
-        return cls(p, found.reshape(n * m, -1), values[kept]) if kept.any() else None
+        entries = entries[:, :, kept] / lengths[kept]
+        return cls(p, entries.reshape(n * m, -1), values[kept]) if kept.any() else None
 
     @cached_property
     def _starts(self) -> np.ndarray:
@@ -237,11 +237,11 @@ class Proposal:
             _, tilted, _ = _tilted(self.directions, self.tilts[chosen])
             cumulative = np.cumsum(tilted, axis=2)
             cumulative /= cumulative[:, :, -1:]
-            found = []
+            batches = []
             for k, steps in zip(chosen, cumulative, strict=True):
                 uniform = _generator(seed, 2 + k).random((times[k], n, 1))
-                found.append((steps[None, :, :-1] <= uniform).sum(axis=2))
-            labels = np.ascontiguousarray(np.concatenate(found).T)
+                batches.append((steps[None, :, :-1] <= uniform).sum(axis=2))
+            labels = np.ascontiguousarray(np.concatenate(batches).T)
             return labels, self.directions.sums(labels)
 
         yield from filter(None, _chunks(drawn, size, n * m * 4, threads))
@@ -323,17 +323,17 @@ def _scales(
     low, high = np.zeros(len(tilts)), np.full(len(tilts), np.inf)
     seeking = np.flatnonzero(wanted > 0)
     for _ in range(STEPS):
-        log_norms[seeking], found = _information(directions, tilts[seeking] * scales[seeking, None], threads)
+        log_norms[seeking], information = _information(directions, tilts[seeking] * scales[seeking, None], threads)
         aim = wanted[seeking]
-        off = (found > NEAR * aim) | (found < aim / NEAR)
-        seeking, found, aim = seeking[off], found[off], aim[off]
+        off = (information > NEAR * aim) | (information < aim / NEAR)
+        seeking, information, aim = seeking[off], information[off], aim[off]
         if len(seeking) == 0:
             return scales, log_norms
         now = scales[seeking]
-        high[seeking] = np.where(found > aim, now, high[seeking])
-        low[seeking] = np.where(found > aim, low[seeking], now)
+        high[seeking] = np.where(information > aim, now, high[seeking])
+        low[seeking] = np.where(information > aim, low[seeking], now)
         with np.errstate(over="ignore"):
-            step = now * np.clip(np.sqrt(aim / np.maximum(found, np.finfo(float).tiny)), 0.25, 4)
+            step = now * np.clip(np.sqrt(aim / np.maximum(information, np.finfo(float).tiny)), 0.25, 4)
         inside = (step > low[seeking]) & (step < high[seeking])
         halved = np.where(np.isinf(high[seeking]), 2 * now, (low[seeking] + high[seeking]) / 2)
         scales[seeking] = np.where(inside, step, halved)
@@ -344,11 +344,11 @@ def _scales(
 def _information(directions: Directions, tilts: np.ndarray, threads: int | None) -> tuple[np.ndarray, np.ndarray]:
     """log Z of the tilts, and their information in nats: the divergence of the tilted law from the law."""
 
-    def found(chunk: slice) -> tuple[np.ndarray, np.ndarray]:
+    def tilt_chunk(chunk: slice) -> tuple[np.ndarray, np.ndarray]:
         logs, tilted, log_norms = _tilted(directions, tilts[chunk])
         return log_norms, np.einsum("knm,knm->k", tilted, logs) - log_norms
 
-    parts = list(_chunks(found, len(tilts), directions.probabilities.size, threads))
+    parts = list(_chunks(tilt_chunk, len(tilts), directions.probabilities.size, threads))
     log_norms, information = (np.concatenate(part) for part in zip(*parts, strict=True))
     return log_norms, information
 

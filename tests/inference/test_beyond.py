@@ -15,7 +15,7 @@ from kcalib._packing.features import feature_problem
 from kcalib.distributions import Normal, Poisson
 from kcalib.inference import exact
 from kcalib.inference.beyond import agree, beyond_draws, tail_agrees
-from kcalib.inference.conditional_spectrum import of_rows
+from kcalib.inference.conditional_spectrum import make_feature_matrix
 from kcalib.inference.quadratic import NullLaw
 from kcalib.inference.spectrum import limit_law
 from kcalib.inference.tail import Tail
@@ -97,7 +97,7 @@ def test_the_law_of_features_is_that_of_its_draws():
         prepare(np.zeros(1500, dtype=int), p), Exponential(bandwidth=0.5), None, n_columns=32, seed=0
     )
     totals = problem.drawn_totals(4000, 1) / 1499
-    law = limit_law(of_rows(problem, problem.n), 3 * float(np.std(totals)))
+    law = limit_law(make_feature_matrix(problem, problem.n), 3 * float(np.std(totals)))
     assert np.mean(totals**2) == pytest.approx(law.var, rel=0.15)
     for level in (0.5, 0.1, 0.01):
         beyond = int(np.sum(totals > law.isf(level) - law.mean))
@@ -113,7 +113,7 @@ def test_the_law_of_features_of_distributions_is_that_of_their_draws(name):
     data, kernel = prepare(np.ones(1200), prediction), Exponential(bandwidth=1.0)
     problem = feature_problem(data, kernel, kernel, n_columns=32, seed=0)
     totals = problem.drawn_totals(2500, 1) / 1199
-    law = limit_law(of_rows(problem, problem.n), 3 * float(np.std(totals)))
+    law = limit_law(make_feature_matrix(problem, problem.n), 3 * float(np.std(totals)))
     assert np.mean(totals**2) == pytest.approx(law.var, rel=0.15)
     for level in (0.5, 0.1, 0.01):
         beyond = int(np.sum(totals > law.isf(level) - law.mean))
@@ -187,5 +187,5 @@ def test_weights_count_twice_in_the_law_of_features(name):
             prediction = Poisson(means[rows]) if name == "Poisson" else Normal(means[rows], 0.5 + means[rows] / 4)
             data, target = prepare(np.ones(prediction.n), prediction, sample_weight=w), kernel
         problem = feature_problem(data, kernel, target, n_columns=16, seed=0)
-        found.append(limit_law(of_rows(problem, 21), 3.0).var)
+        found.append(limit_law(make_feature_matrix(problem, 21), 3.0).var)
     assert found[0] == pytest.approx(3.0**4 * (20 / 60) ** 2 * found[1], rel=1e-6)

@@ -16,7 +16,7 @@ import kcalib
 from kcalib._input.forecasts import prepare
 from kcalib.distributions import Normal, Poisson
 from kcalib.estimators.skce import PairOptions
-from kcalib.inference.conditional_spectrum import conditional, of_some
+from kcalib.inference.conditional_spectrum import conditional, make_subset_matrix
 from kcalib.inference.eigenvalues import full_spectrum
 from kcalib.inference.spectrum import limit_law
 from kcalib.inference.task import Task
@@ -86,7 +86,7 @@ def test_the_tail_is_that_of_the_blocks_eigenvalues():
 def test_eigenvalues_of_some_samples_are_those_of_all_where_these_are_few(name):
     y, p, _ = far_off(name, 60)
     task = Task(prepare(y, p), PairOptions(KERNEL))
-    matrices = of_some(task.data, task.packed), conditional(task)[0]
+    matrices = make_subset_matrix(task.data, task.packed), conditional(task)[0]
     some, every = (np.sort(full_spectrum(one).leading) for one in matrices)
     assert some == pytest.approx(every, abs=1e-6 * every[-1])
 

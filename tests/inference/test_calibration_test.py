@@ -576,7 +576,7 @@ def test_type_errors_of_options(method, options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "wald"}, "`method` is 'wald', expected one of 'auto', 'exact', 'features', 'spectrum'"),
+        ({"method": "wald"}, "`method` is 'wald', expected one of 'auto', 'exact', 'features', 'adaptive', 'spectrum'"),
         ({"method": methods.Spectrum(n_eigenvalues=13)}, "`n_eigenvalues` is 13, expected an integer between 1 and 12"),
         ({"method": methods.Block(block_size=7)}, "`block_size` is 7, expected an integer between 2 and 6: the test "
          "needs at least two blocks"),

@@ -27,7 +27,7 @@ from problems import (
 
 import kcalib
 from kcalib import _packing
-from kcalib._backend.random import drawn_labels
+from kcalib._backend.random import draw_label_batches
 from kcalib._input.labels import prepare
 from kcalib.estimators.skce import PairOptions
 from kcalib.inference import cme, location_draws, location_moments
@@ -165,7 +165,7 @@ def test_drawn_labels_have_the_differences_of_these_labels(n_locations, rank):
     at, chosen = places.data.probabilities, places.data.labels
     kernel = np.exp(-np.linalg.norm(at[:, None] - p, axis=2) / 0.5)
     values = (np.eye(4) if matrix is None else matrix)[chosen]
-    (drawn,) = drawn_labels(p, 3, 1, at_once=3)
+    (drawn,) = draw_label_batches(p, 3, 1, at_once=3)
     for labels, differences in zip(drawn.T, found[0].T, strict=True):
         expected = np.mean(kernel * (values @ (np.eye(4)[labels] - p).T), axis=1)
         assert differences == pytest.approx(expected, rel=0, abs=1e-14)

@@ -496,12 +496,12 @@ def test_models_without_a_length_scale():
 def test_order_of_models_does_not_matter(metric):
     y, models = three_models(300)
     there = kcalib.compare(y, models, metric=metric)
-    back = kcalib.compare(y, dict(reversed(models.items())), metric=metric)
-    assert there.ranking == back.ranking and there.kernel == back.kernel
+    apply_transposed_root = kcalib.compare(y, dict(reversed(models.items())), metric=metric)
+    assert there.ranking == apply_transposed_root.ranking and there.kernel == apply_transposed_root.kernel
     for entry in there.models:
-        assert entry == back.model(entry.model)
+        assert entry == apply_transposed_root.model(entry.model)
     for d in there.differences:
-        other = back.difference(d.first, d.second)
+        other = apply_transposed_root.difference(d.first, d.second)
         assert other.difference == d.difference
         assert other.confidence_interval == pytest.approx(d.confidence_interval, rel=1e-12)
         assert (other.pvalue, other.pvalue_holm) == pytest.approx((d.pvalue, d.pvalue_holm), rel=1e-9)
@@ -571,10 +571,18 @@ def test_result_is_plain_python_for_numpy_options():
 def test_differences_by_name():
     y, models = three_models()
     result = kcalib.compare(y, models)
-    there, back = result.difference("calibrated", "sharp"), result.difference("sharp", "calibrated")
-    assert (there.first, there.second, back.first, back.second) == ("calibrated", "sharp", "sharp", "calibrated")
-    assert back.difference == -there.difference and back.pvalue == there.pvalue
-    assert back.confidence_interval == (-there.confidence_interval.high, -there.confidence_interval.low)
+    there, apply_transposed_root = result.difference("calibrated", "sharp"), result.difference("sharp", "calibrated")
+    assert (there.first, there.second, apply_transposed_root.first, apply_transposed_root.second) == (
+        "calibrated",
+        "sharp",
+        "sharp",
+        "calibrated",
+    )
+    assert apply_transposed_root.difference == -there.difference and apply_transposed_root.pvalue == there.pvalue
+    assert apply_transposed_root.confidence_interval == (
+        -there.confidence_interval.high,
+        -there.confidence_interval.low,
+    )
     with pytest.raises(KeyError, match="no model is called 'x', there are 'calibrated'"):
         result.model("x")
     with pytest.raises(KeyError, match="'sharp' and 'sharp' are no pair of"):

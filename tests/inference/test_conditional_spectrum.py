@@ -17,7 +17,7 @@ from kcalib._packing.variance import finite_law
 from kcalib.distributions import Normal, Poisson
 from kcalib.estimators.skce import PairOptions
 from kcalib.inference.conditional_spectrum import Vectors, conditional
-from kcalib.inference.eigenvalues import Eigenvalues, Hidden, full_spectrum, leading_spectrum
+from kcalib.inference.eigenvalues import Eigenvalues, ImplicitMatrix, full_spectrum, leading_spectrum
 from kcalib.inference.spectrum import SETTLED_NARROW, limit_law
 from kcalib.inference.task import Task
 from kcalib.kernels import Exponential, Gaussian
@@ -53,7 +53,7 @@ def dense(p: np.ndarray, matrix: np.ndarray | None) -> np.ndarray:
     return found / (n - 1)
 
 
-def hidden(p: np.ndarray, matrix: np.ndarray | None, **options):
+def implicit(p: np.ndarray, matrix: np.ndarray | None, **options):
     data = prepare(np.zeros(len(p), dtype=int), p)
     found, of = conditional(Task(data, PairOptions(KERNEL, matrix, **options)))
     assert of == "given the predictions"
@@ -67,7 +67,7 @@ PROBLEMS = [("diffuse", 23, 3), ("tied", 20, 4), ("saturated", 18, 4), ("rare", 
 @pytest.mark.parametrize(("name", "n", "m"), PROBLEMS)
 def test_eigenvalues_are_those_of_the_dense_matrix(name, n, m, rank):
     p, matrix = predictions(name, n, m), None if rank is None else psd_matrix(m, rank)
-    found, expected = hidden(p, matrix), dense(p, matrix)
+    found, expected = implicit(p, matrix), dense(p, matrix)
     values = np.linalg.eigvalsh(expected)
     every = full_spectrum(found).leading
     assert found.size == (n if m == 2 or rank == 1 else n * m)
@@ -91,7 +91,7 @@ def test_of_a_rare_class_the_vectors_to_start_with_are_orthonormal(share):
     rng = np.random.default_rng(0)
     p = rng.dirichlet([1, 1, 1], size=90)
     p = np.concatenate([p * (1 - share), np.full((90, 1), share)], axis=1)
-    found, expected = hidden(p, None), dense(p, None)
+    found, expected = implicit(p, None), dense(p, None)
     blocks = []
 
     observed = replace(found, product=lambda v: blocks.append(v) or found.product(v))
@@ -107,7 +107,7 @@ def test_of_a_rare_class_the_vectors_to_start_with_are_orthonormal(share):
 def test_a_space_that_the_first_product_does_not_leave():
     """That of the identity: nobody has asked for its eigenvalues by then."""
     n, asked = 300, []
-    found = Hidden(n, 1.0, n, np.copy, lambda: np.eye(n), np.zeros(1), 8, 1)
+    found = ImplicitMatrix(n, 1.0, n, np.copy, lambda: np.eye(n), np.zeros(1), 8, 1)
     values = leading_spectrum(found, 5, lambda known: asked.append(known) or False)
     assert values.leading == pytest.approx(np.ones(5)) and values.rest_squares == pytest.approx(n - 5)
     assert values.has_largest and not asked
@@ -176,7 +176,7 @@ def test_sum_of_squares_is_half_the_variance_of_all_labels():
         for labels in itertools.product(range(3), repeat=3)
     ]
     values, weights = np.array(law, dtype=np.float64).T
-    found = hidden(p, None)
+    found = implicit(p, None)
     assert 2 * found.squares == pytest.approx(weights @ values**2, rel=1e-12)
     assert weights @ values == pytest.approx(0, abs=1e-15)
     k = oracle.kernel_matrix(KERNEL, p, p).astype(np.float64)
@@ -190,7 +190,7 @@ def test_sum_of_squares_is_half_the_variance_of_all_labels():
 @pytest.mark.parametrize("backend", ["sorted", "cpu", "array-api"])
 def test_on_every_backend(backend):
     p = predictions("diffuse", 600, 2)
-    values = [leading_spectrum(hidden(p, None, backend=name), 5, lambda _: False) for name in (backend, "cpu")]
+    values = [leading_spectrum(implicit(p, None, backend=name), 5, lambda _: False) for name in (backend, "cpu")]
     assert values[0].leading == pytest.approx(values[1].leading, rel=1e-6)
     assert values[0].rest_squares == pytest.approx(values[1].rest_squares, rel=1e-4)
 
@@ -299,12 +299,12 @@ def test_no_digits_are_lost_where_predictions_are_saturated():
     roots = Vectors(finite_law(task.data, task.packed))
     likely = np.tile([[0.0], [1.0], [0.0]], (10, 1))
     others = p[:, 0].astype(np.longdouble) + p[:, 2]
-    features = reflected(roots.forth(likely), 3)[:, :, 0]
+    features = reflected(roots.apply_root(likely), 3)[:, :, 0]
     assert np.allclose(features[:, 1], np.sqrt(1 - others) * others, rtol=1e-14, atol=0)
     assert np.allclose(features[:, 0], -np.sqrt(1 - others) * p[:, 0], rtol=1e-14, atol=0)
     narrow = np.tile([-1 / 3, 2 / 3], (10, 1)) - 1 / 3 / (np.sqrt(3) - 1)  # of (0, 1, 0) less its mean
-    back = roots.back(narrow).reshape(10, 3)  # the transpose
-    assert np.allclose(back[:, 1], np.sqrt(1 - others) * others, rtol=1e-14, atol=0)
+    apply_transposed_root = roots.apply_transposed_root(narrow).reshape(10, 3)  # the transpose
+    assert np.allclose(apply_transposed_root[:, 1], np.sqrt(1 - others) * others, rtol=1e-14, atol=0)
 
 
 def test_products_with_covariance_roots():
@@ -319,11 +319,11 @@ def test_products_with_covariance_roots():
     x, y, own = rng.standard_normal((800, 3)), rng.standard_normal((600, 3)), rng.random((200, 1))
     z = y.reshape(200, -1)
     matrices = np.sqrt(p)[:, :, None] * np.eye(4) - p[:, :, None] * np.sqrt(p)[:, None, :]
-    products = reflected(roots.forth(x), 4)
+    products = reflected(roots.apply_root(x), 4)
     assert np.allclose(products, matrices @ x.reshape(-1, 4, 3), rtol=0, atol=1e-14)
     less = reflected(z - own * z[::-1], 4)
     expected = matrices.transpose(0, 2, 1) @ less
-    assert np.allclose(roots.back(z, (own, z[::-1])).reshape(less.shape), expected, rtol=0, atol=1e-14)
+    assert np.allclose(roots.apply_transposed_root(z, (own, z[::-1])).reshape(less.shape), expected, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("reference", ["conditional", "residuals"])

@@ -20,7 +20,7 @@ from kcalib._packing import pack, variance
 from kcalib._pairs.statistics import ScoreVariance, gamma_quantile
 from kcalib.estimators.few_errors import few_errors, targets_beside_the_likely
 from kcalib.estimators.null_moments import effective_events
-from kcalib.inference.conditional_spectrum import of_rows
+from kcalib.inference.conditional_spectrum import make_feature_matrix
 from kcalib.kernels import Exponential
 
 pytestmark = FEW_EVENTS
@@ -279,4 +279,4 @@ def test_what_is_no_data_is_refused_where_kinds_are_told_apart():
     with pytest.raises(TypeError, match="int are no data"):
         targets_beside_the_likely(1, None)
     with pytest.raises(NotImplementedError, match="int"):
-        of_rows(1, 2)
+        make_feature_matrix(1, 2)

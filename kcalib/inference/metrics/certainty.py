@@ -60,7 +60,7 @@ def clipped(low: float, high: float, limits: ConfidenceInterval) -> ConfidenceIn
     return ConfidenceInterval(low, high)
 
 
-class Added(NamedTuple):
+class FeatureError(NamedTuple):
     """An independent part of an error, and the degrees of freedom with which it was estimated."""
 
     error: float
@@ -120,7 +120,7 @@ def of_pairs(
     *,
     resolution: float,
     equal: bool,
-    added: Added | None = None,
+    added: FeatureError | None = None,
 ) -> Estimate:
     """A difference that is a mean over pairs of n samples, between `limits`, from its standard error.
 
@@ -144,7 +144,7 @@ def of_value(
     most: float,
     *,
     equal: bool,
-    added: Added | None = None,
+    added: FeatureError | None = None,
     few_errors: FewErrors | None = None,
 ) -> Estimate:
     """A mean over pairs that is from 0 to `most`, with the variance that it would have at other values.
@@ -172,14 +172,14 @@ def of_value(
 def decided(
     value: float,
     error: float,
-    found: tuple[float, float, float],
+    limits_and_pvalue: tuple[float, float, float],
     n: int,
     confidence_level: float,
     limits: ConfidenceInterval,
     resolution: float,
 ) -> Estimate:
-    """The estimate with low, high and p-value as `found`, as far as n samples can say so much."""
-    low, high, pvalue = found
+    """The estimate with low, high and p-value as given, as far as n samples can say so much."""
+    low, high, pvalue = limits_and_pvalue
     if nothing_excluded(n, confidence_level):
         low, high = limits
     pvalue = 1.0 if abs(value) <= resolution else max(pvalue, least_pvalue(n))

@@ -23,10 +23,10 @@ from kcalib.inference.metrics import certainty
 from kcalib.inference.metrics.measured import (
     STRIP,
     Estimate,
-    Measured,
     Metric,
+    MetricResult,
+    PackedModels,
     SharedOptions,
-    Together,
     largest_residual,
     subset,
     without_own,
@@ -71,46 +71,50 @@ class CKCE(Metric):
         if self.regularization is not None:
             check_within("regularization", self.regularization, 1e-100, 1e100, "; leave it out for n**-0.25")
 
-    def measure(self, data: Sequence[Data], confidence_level: float, options: SharedOptions) -> Measured:
+    def measure(self, data: Sequence[Data], confidence_level: float, options: SharedOptions) -> MetricResult:
         regularization = float(data[0].n ** -0.25 if self.regularization is None else self.regularization)
         kernel = default_kernel(*data) if self.kernel is None else self.kernel
-        together = Together.of(data, kernel, self.target_kernel, options.threads)
-        return _measure(data, together, regularization, confidence_level, options)
+        packed_models = PackedModels.of(data, kernel, self.target_kernel, options.threads)
+        return _measure(data, packed_models, regularization, confidence_level, options)
 
 
 def _measure(
-    data: Sequence[Data], together: Together, regularization: float, confidence_level: float, options: SharedOptions
-) -> Measured:
+    data: Sequence[Data],
+    packed_models: PackedModels,
+    regularization: float,
+    confidence_level: float,
+    options: SharedOptions,
+) -> MetricResult:
     n, seed = data[0].n, check_seed(options.seed)
     rows, _ = subset(n, CKCE_SAMPLES, seed)
     matrices = [
         KernelOperator(kernel_alone(packed_model), threads=options.threads, backend=options.backend)
-        for packed_model in together.packed
+        for packed_model in packed_models.packed
     ]
     residuals = [
         residual_rows(packed_model, packed, threads=options.threads, seed=seed).take(slice(None))
-        for packed_model, packed in zip(data, together.packed, strict=True)
+        for packed_model, packed in zip(data, packed_models.packed, strict=True)
     ]
     expansions = [
         CKCEExpansion.of(matrix, of_model, n * regularization, rows, seed=seed)
         for matrix, of_model in zip(matrices, residuals, strict=True)
     ]
     degenerate = 2 * n * (n - 1) * _pair_squares(expansions, len(rows))
-    if has_finite_laws(data, together.packed):
+    if has_finite_laws(data, packed_models.packed):
         weights = [expansion.between for expansion in expansions]
-        laws = pair_variances(data, together.packed, rows, weights, threads=options.threads)
+        laws = pair_variances(data, packed_models.packed, rows, weights, threads=options.threads)
         degenerate = np.maximum(degenerate, 2 * n * (n - 1) * laws)
     pairs = itertools.combinations(range(len(data)), 2)
     # With eigenvalues g of K it is at most |E|^2 max g / (g + n lambda)^2.
-    most = largest_residual(together.packed[0]) / (4 * regularization)
-    return Measured(
+    most = largest_residual(packed_models.packed[0]) / (4 * regularization)
+    return MetricResult(
         values=[_value(e, degenerate[i, i], confidence_level, most) for i, e in enumerate(expansions)],
         differences=[
             _difference(expansions[i], expansions[j], degenerate[i, j], confidence_level, most) for i, j in pairs
         ],
         estimator="CKCE without its bias",
         intervals="t, differences paired, upper limits of values from a score interval",
-        described=together.described(matrices[0])
+        described=packed_models.described(matrices[0])
         | {"regularization": regularization, "dtype": "float64", "seed": seed},
     )
 

@@ -22,7 +22,7 @@ from kcalib.estimators.binning import MAX_BINS, N_BINS, bin_numbers
 from kcalib.estimators.scores import top_label
 from kcalib.inference.metrics.binned_gaps import ERROR_LIMITS, BinnedGaps, bounded
 from kcalib.inference.metrics.kinds import Kinds
-from kcalib.inference.metrics.measured import Measured, Metric, SharedOptions
+from kcalib.inference.metrics.measured import Metric, MetricResult, SharedOptions
 from kcalib.results import ConfidenceInterval
 
 N_RESAMPLES = 2000  # unless another number is given
@@ -115,7 +115,7 @@ class ECE(Metric):
             hint = f" at the confidence level {confidence_level}"
             check_integer("n_resamples", self.n_resamples, least, 2**32, hint)
 
-    def measure(self, data: Sequence[Classification], confidence_level: float, options: SharedOptions) -> Measured:
+    def measure(self, data: Sequence[Classification], confidence_level: float, options: SharedOptions) -> MetricResult:
         return _measure(data, int(self.n_bins), self.n_resamples, confidence_level, options)
 
 
@@ -125,7 +125,7 @@ def _measure(
     n_resamples: int | None,
     confidence_level: float,
     options: SharedOptions,
-) -> Measured:
+) -> MetricResult:
     seed = check_seed(options.seed)
     models = [_Gaps.of(data_of_model, n_bins) for data_of_model in data]
     pairs = list(itertools.combinations(models, 2))
@@ -149,7 +149,7 @@ def _measure(
         difference, variance = a.binned.ece - b.binned.ece, _variance(a.linear - b.linear)
         n, limits = a.binned.n, ConfidenceInterval(-1.0, 1.0)
         differences.append(bounded(difference, variance, n, excess, unseen, both, confidence_level, limits))
-    return Measured(
+    return MetricResult(
         values,
         differences,
         estimator=f"top-label ECE with {n_bins} bins",

@@ -50,7 +50,7 @@ class Metric(Method):
     dtype: Any = None  # of the arithmetic of pairs
 
     @abstractmethod
-    def measure(self, data: Sequence[Any], confidence_level: float, options: SharedOptions) -> Measured:
+    def measure(self, data: Sequence[Any], confidence_level: float, options: SharedOptions) -> MetricResult:
         """Return the value of each model, and the difference of each pair."""
 
     def check(self, confidence_level: float) -> None:
@@ -68,7 +68,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MetricResult:
     """What a metric says about models, and how it found out."""
 
     values: list[Estimate]  # one for each model
@@ -84,7 +84,7 @@ def labels_are_shared(models: Sequence[Data]) -> bool:
 
 
 @dataclass(frozen=True)
-class Together:
+class PackedModels:
     """Models packed with the same kernels, and where bandwidths come from."""
 
     models: Sequence[Data]
@@ -94,7 +94,7 @@ class Together:
     @classmethod
     def of(
         cls, models: Sequence[Data], kernel: Kernel | None, target_kernel: TargetKernel, threads: int | None
-    ) -> Together:
+    ) -> PackedModels:
         packed_alike = _packing.pack_alike(*models, kernel=kernel, target_kernel=target_kernel, threads=threads)
         sources = [_source(packed_alike.medians)] if packed_alike.medians else []
         sources += [f"on targets: {_source(packed_alike.target_medians)}"] if packed_alike.target_medians else []

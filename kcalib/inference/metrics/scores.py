@@ -29,8 +29,8 @@ from kcalib.inference.metrics.measured import (
     EPSILON,
     ROUNDINGS,
     Estimate,
-    Measured,
     Metric,
+    MetricResult,
     SharedOptions,
     joined,
     labels_are_shared,
@@ -48,7 +48,7 @@ class BrierScore(Metric):
 
     name: ClassVar[str] = "brier_score"
 
-    def measure(self, data: Sequence[Any], confidence_level: float, options: SharedOptions) -> Measured:
+    def measure(self, data: Sequence[Any], confidence_level: float, options: SharedOptions) -> MetricResult:
         scale = 0.5 if data[0].m == 2 else 1.0
         losses = [scale * arrays.to_compute_device(square_residuals(model)) for model in data]
         return means(losses, confidence_level, *brier_law(data))
@@ -60,7 +60,7 @@ class LogLoss(Metric):
 
     name: ClassVar[str] = "log_loss"
 
-    def measure(self, data: Sequence[Any], confidence_level: float, options: SharedOptions) -> Measured:
+    def measure(self, data: Sequence[Any], confidence_level: float, options: SharedOptions) -> MetricResult:
         losses = [arrays.to_compute_device(log_losses(model)) for model in data]
         limits, possible = log_loss_law(data)
         largest = max(float(values.max()) for values in losses)  # of logits it can be more than a probability's
@@ -94,7 +94,7 @@ class CRPS(Metric):
     name: ClassVar[str] = "crps"
     kinds: ClassVar[tuple[type[Data], ...]] = (Forecasts,)
 
-    def measure(self, data: Sequence[Any], confidence_level: float, options: SharedOptions) -> Measured:
+    def measure(self, data: Sequence[Any], confidence_level: float, options: SharedOptions) -> MetricResult:
         return _scores(data, crps_values, confidence_level, ConfidenceInterval(0.0, math.inf))
 
 
@@ -105,13 +105,13 @@ class LogScore(Metric):
     name: ClassVar[str] = "log_score"
     kinds: ClassVar[tuple[type[Data], ...]] = (Forecasts,)
 
-    def measure(self, data: Sequence[Any], confidence_level: float, options: SharedOptions) -> Measured:
+    def measure(self, data: Sequence[Any], confidence_level: float, options: SharedOptions) -> MetricResult:
         return _scores(data, log_score_values, confidence_level, ConfidenceInterval(-math.inf, math.inf))
 
 
 def _scores(
     data: Sequence[Forecasts], score: Callable[[Forecasts], Array], confidence_level: float, limits: ConfidenceInterval
-) -> Measured:
+) -> MetricResult:
     measured = means([score(model) for model in data], confidence_level, limits, _of_counts(data, score))
     return replace(measured, described={"prediction": joined(", ", (model.describe()["prediction"] for model in data))})
 
@@ -160,22 +160,22 @@ def _counts(data: Forecasts) -> Poisson | NegativeBinomial:
 
 def means(
     losses: Sequence[Array], confidence_level: float, limits: ConfidenceInterval, possible: Possibilities | None
-) -> Measured:
+) -> MetricResult:
     """Of losses of each model, shape (n,), which are between the limits."""
     losses = [arrays.to_compute_device(values).astype(np.float64, copy=False) for values in losses]
     width = limits.high - limits.low
     of_differences = ConfidenceInterval(-width, width)
     values, differences = [], []
     for (i,) in singles(len(losses)):
-        found = None if possible is None else possible.get((i,))
-        values.append(_mean(losses[i], confidence_level, limits, found, 0.0))
+        result = None if possible is None else possible.get((i,))
+        values.append(_mean(losses[i], confidence_level, limits, result, 0.0))
     for i, j in pairs(len(losses)):
-        found = None if possible is None else possible.get((i, j))
+        result = None if possible is None else possible.get((i, j))
         resolution = ROUNDINGS * EPSILON * float((abs(losses[i]) + abs(losses[j])).mean())
-        differences.append(_mean(losses[i] - losses[j], confidence_level, of_differences, found, resolution))
+        differences.append(_mean(losses[i] - losses[j], confidence_level, of_differences, result, resolution))
     few = len(losses[0]) <= certainty.FEW
     rare = any(one.events < EVENTS for one in (possible or {}).values())
-    return Measured(
+    return MetricResult(
         values=values,
         differences=differences,
         estimator="mean",

@@ -31,16 +31,16 @@ from kcalib.bandwidth import MAX_SAMPLES
 from kcalib.estimators.feature_moments import feature_moments
 from kcalib.estimators.few_errors import few_errors
 from kcalib.inference.metrics import certainty
-from kcalib.inference.metrics.certainty import Added
+from kcalib.inference.metrics.certainty import FeatureError
 from kcalib.inference.metrics.measured import (
     EPSILON,
     ROUNDINGS,
     STRIP,
     Estimate,
-    Measured,
     Metric,
+    MetricResult,
+    PackedModels,
     SharedOptions,
-    Together,
     largest_entry,
     subset,
     without_own,
@@ -88,25 +88,27 @@ class SKCE(Metric):
     kinds: ClassVar[tuple[type[Data], ...]] = (Classification, Forecasts)
     shared_options: ClassVar[tuple[str, ...]] = ("seed", "threads", "backend")
 
-    def measure(self, data: Sequence[Data], confidence_level: float, options: SharedOptions) -> Measured:
+    def measure(self, data: Sequence[Data], confidence_level: float, options: SharedOptions) -> MetricResult:
         return _measure(
-            data, Together.of(data, self.kernel, self.target_kernel, options.threads), confidence_level, options
+            data, PackedModels.of(data, self.kernel, self.target_kernel, options.threads), confidence_level, options
         )
 
 
-def _measure(data: Sequence[Data], together: Together, confidence_level: float, options: SharedOptions) -> Measured:
+def _measure(
+    data: Sequence[Data], packed_models: PackedModels, confidence_level: float, options: SharedOptions
+) -> MetricResult:
     n, seed = data[0].n, check_seed(options.seed)
     rows, drawn = subset(n, MAX_SAMPLES, seed)
-    summed = _by_features(data, together, rows, options, seed) or _by_pairs(together, options)
+    summed = _by_features(data, packed_models, rows, options, seed) or _by_pairs(packed_models, options)
     moments = summed.moments
     squares = square_differences(summed.entries, rows) * n * (n - 1)
-    laws = pair_variances(data, together.packed, rows, summed.weights, threads=options.threads) * n * (n - 1)
+    laws = pair_variances(data, packed_models.packed, rows, summed.weights, threads=options.threads) * n * (n - 1)
     largest = math.sqrt(max(m.sum_of_squares or 0.0 for m in moments) / (n * (n - 1)))
     resolution = ROUNDINGS * float(np.finfo(data[0].dtype).eps) * largest
-    most = largest_entry(together.packed[0])
+    most = largest_entry(packed_models.packed[0])
 
     def value(i: int) -> Estimate:
-        few = few_errors(data[i], together.packed[i])
+        few = few_errors(data[i], packed_models.packed[i])
         return value_estimate(
             statistics.spread_of(moments[i]), laws[i, i], summed.added(i), few, confidence_level, most
         )
@@ -117,7 +119,7 @@ def _measure(data: Sequence[Data], together: Together, confidence_level: float, 
             statistics.spread_of(both), laws[i, j], summed.added(i, j), confidence_level, most, resolution
         )
 
-    return Measured(
+    return MetricResult(
         values=[value(i) for i in range(len(data))],
         differences=[difference(i, j) for i, j in itertools.combinations(range(len(data)), 2)],
         estimator=summed.estimator,
@@ -138,28 +140,30 @@ class _Summed:
     estimator: str
     described: dict[str, Any]  # fields of `Comparison`
 
-    def added(self, i: int, j: int | None = None) -> Added | None:
+    def added(self, i: int, j: int | None = None) -> FeatureError | None:
         """What random features add to the error of a value, or of a difference: they are the same for both models."""
         if self.group_totals is None:
             return None
         others = None if j is None else self.group_totals[j]
-        return added_by_groups(self.group_totals[i], others, self.n)
+        return feature_error_of_groups(self.group_totals[i], others, self.n)
 
 
-def added_by_groups(mine: Sequence[np.ndarray], others: Sequence[np.ndarray] | None, n: int) -> Added | None:
+def feature_error_of_groups(
+    mine: Sequence[np.ndarray], others: Sequence[np.ndarray] | None, n: int
+) -> FeatureError | None:
     """From totals of the groups for either kernel, of a model, or of two; None where no features were drawn."""
     total = None
     for k, totals in enumerate(mine):
         values = totals if others is None else totals - others[k]
         if len(values) > 1:
             error = float(np.std(values, ddof=1)) / math.sqrt(len(values)) / (n * (n - 1))
-            part = Added(error, len(values) - 1)
-            total = part if total is None else Added(*part.to(total.error, total.df))
+            part = FeatureError(error, len(values) - 1)
+            total = part if total is None else FeatureError(*part.to(total.error, total.df))
     return total
 
 
-def _by_pairs(together: Together, options: SharedOptions) -> _Summed:
-    backends = _backends(together, options)
+def _by_pairs(packed_models: PackedModels, options: SharedOptions) -> _Summed:
+    backends = _backends(packed_models, options)
 
     def entries(backend: Backend) -> Entries:
         points = backend.problem.left.points
@@ -168,27 +172,27 @@ def _by_pairs(together: Together, options: SharedOptions) -> _Summed:
         )
 
     return _Summed(
-        n=together.models[0].n,
+        n=packed_models.models[0].n,
         moments=[_on_host_or_device(sweep_one(backend, Moments(second=True))) for backend in backends],
         entries=[entries(backend) for backend in backends],
         weights=None,
         group_totals=None,
         estimator="unbiased estimator",
-        described=together.described(backends[0]),
+        described=packed_models.described(backends[0]),
     )
 
 
 def _by_features(
-    data: Sequence[Data], together: Together, rows: np.ndarray, options: SharedOptions, seed: int
+    data: Sequence[Data], packed_models: PackedModels, rows: np.ndarray, options: SharedOptions, seed: int
 ) -> _Summed | None:
     """Of one map for all models; None where all pairs take about a second, or the kernel has no features."""
-    backend = _backends(together, options)[0]
+    backend = _backends(packed_models, options)[0]
     work = data[0].n ** 2 / 2 * backend.problem.multiply_adds  # as `evaluate` asks, by the same limit
     if options.backend is not None or backend.on_a_line or work <= PAIRS_WORK:
         return None
     problems: list[FeatureProblem] = []
     try:
-        for model, packed in zip(data, together.packed, strict=True):
+        for model, packed in zip(data, packed_models.packed, strict=True):
             first = problems[0] if problems else None
             own = MapOptions(seed=seed, threads=options.threads, reference=first)
             problems.append(features_of(model, packed, own))
@@ -208,13 +212,15 @@ def _by_features(
         weights=[model.values for model in tiles],
         group_totals=[(model.group_totals, model.target_group_totals) for model in moments],
         estimator=f"unbiased estimator by {n_columns} random features of the kernel, {whose}",
-        described=together.described(backend)
+        described=packed_models.described(backend)
         | {name: about[name] for name in ("backend", "backend_reason", "n_columns")},
     )
 
 
-def _backends(together: Together, options: SharedOptions) -> list[Backend]:
-    return [backend_for(model.problem, backend=options.backend, threads=options.threads) for model in together.packed]
+def _backends(packed_models: PackedModels, options: SharedOptions) -> list[Backend]:
+    return [
+        backend_for(model.problem, backend=options.backend, threads=options.threads) for model in packed_models.packed
+    ]
 
 
 @dataclass(frozen=True)
@@ -255,7 +261,7 @@ def _minus(a: MomentSums, b: MomentSums, sum_of_squares: float) -> MomentSums:
 def value_estimate(
     spread: Spread,
     null_squares: float,
-    added: Added | None,
+    added: FeatureError | None,
     few: FewErrors | None,
     confidence_level: float,
     most: float,
@@ -278,7 +284,7 @@ def value_estimate(
 def difference_estimate(
     spread: Spread,
     null_squares: float,
-    added: Added | None,
+    added: FeatureError | None,
     confidence_level: float,
     most: float,
     resolution: float,

@@ -30,7 +30,7 @@ from kcalib.estimators.few_errors import few_of
 from kcalib.estimators.rms_bound import MeanEigenvalue, NoBoundError
 from kcalib.inference import events
 from kcalib.inference.beyond import FEWEST_DRAWS
-from kcalib.inference.conditional_spectrum import of_rows
+from kcalib.inference.conditional_spectrum import make_feature_matrix
 from kcalib.inference.features import Features, law_of_draws
 from kcalib.inference.quadratic import NullLaw, degenerate
 from kcalib.inference.spectrum import limit_law
@@ -198,15 +198,15 @@ class KernelResults(ABC):
     def law(self, statistic: float) -> ChiSquareMixture:
         """The limit law of n SKCE, its mean not subtracted: shape by the sample, sum of eigenvalues by all rows."""
         ratio = self.null_ratio
-        hidden = of_rows(self.problem, self.n)
-        if not math.isfinite(ratio) or hidden.squares == 0:
+        implicit = make_feature_matrix(self.problem, self.n)
+        if not math.isfinite(ratio) or implicit.squares == 0:
             return ChiSquareMixture(np.array([self.totals.null_own / (self.n - 1)]))
         return limit_law(
             replace(
-                hidden,
-                scale=hidden.scale / ratio,
-                squares=hidden.squares * ratio**2,
-                stored=lambda: ratio * hidden.stored(),
+                implicit,
+                scale=implicit.scale / ratio,
+                squares=implicit.squares * ratio**2,
+                stored=lambda: ratio * implicit.stored(),
             ),
             statistic,
         )

@@ -26,7 +26,7 @@ from kcalib.inference.metrics.measured import (
     EPSILON,
     ROUNDINGS,
     Estimate,
-    Measured,
+    MetricResult,
     SharedOptions,
     largest_entry,
     subset,
@@ -35,8 +35,8 @@ from kcalib.inference.metrics.pair_laws import pair_variances
 from kcalib.inference.metrics.possible import EVENTS, Possible
 from kcalib.inference.metrics.skce import (
     FeatureTiles,
-    added_by_groups,
     difference_estimate,
+    feature_error_of_groups,
     square_differences,
     value_estimate,
 )
@@ -92,7 +92,7 @@ class Compared:
         )
 
 
-def skce(compared: Compared, confidence_level: float) -> Measured:
+def skce(compared: Compared, confidence_level: float) -> MetricResult:
     models = [LabelResults.of(one, compared.options, compared.threads) for one in compared.totals]
     n, problems = compared.n, [one.problem for one in models]
     rows, _ = subset(compared.totals[0].sample.n, MAX_SAMPLES, compared.options.seed)
@@ -107,16 +107,16 @@ def skce(compared: Compared, confidence_level: float) -> Measured:
 
     def value(i: int) -> Estimate:
         one = models[i]
-        null, added = max(one.null_squares, laws[i, i]), added_by_groups(groups[i], None, n)
+        null, added = max(one.null_squares, laws[i, i]), feature_error_of_groups(groups[i], None, n)
         return value_estimate(one.spread, null, added, one.few_errors(), confidence_level, most)
 
     def difference(i: int, j: int) -> Estimate:
         spread = _difference(models[i], models[j], squares[i, j])
-        added = added_by_groups(groups[i], groups[j], n)
+        added = feature_error_of_groups(groups[i], groups[j], n)
         return difference_estimate(spread, laws[i, j], added, confidence_level, most, ROUNDINGS * EPSILON * largest)
 
     described = models[0].described()
-    return Measured(
+    return MetricResult(
         values=[value(i) for i in range(len(models))],
         differences=[difference(i, j) for i, j in compared.numbers],
         estimator=f"unbiased estimator by {described['n_columns']} random features, the same for all models",
@@ -134,7 +134,7 @@ def _difference(a: LabelResults, b: LabelResults, squares: float) -> Spread:
     return Spread(n, total, 0.0, squares, deviations + total**2 / n, deviations, 0.0)
 
 
-def top_label_ece(compared: Compared, confidence_level: float) -> Measured:
+def top_label_ece(compared: Compared, confidence_level: float) -> MetricResult:
     options, n = compared.options, compared.n
     found = [gaps_of(one.cells[0], n) for one in compared.totals]
     values = [gaps.ece for gaps in found]
@@ -151,7 +151,7 @@ def top_label_ece(compared: Compared, confidence_level: float) -> Measured:
         bins = used[i], used[j]
         return ece_difference(found[i], found[j], bins, sums, confidence_level, n_replicates, options.seed)
 
-    return Measured(
+    return MetricResult(
         values=[value(i) for i in range(len(found))],
         differences=[difference(i, j, sums) for (i, j), sums in zip(compared.numbers, compared.pairs, strict=True)],
         estimator=f"top-label ECE with {options.n_bins} bins",
@@ -160,7 +160,7 @@ def top_label_ece(compared: Compared, confidence_level: float) -> Measured:
     )
 
 
-def brier(compared: Compared, confidence_level: float) -> Measured:
+def brier(compared: Compared, confidence_level: float) -> MetricResult:
     half = 0.5 if compared.samples[0].m == 2 else 1.0
     limits, possible = scores.brier_law(compared.samples)
     if compared.n <= compared.totals[0].sample.n:
@@ -168,7 +168,7 @@ def brier(compared: Compared, confidence_level: float) -> Measured:
     return _means(compared, "brier_score", half, confidence_level, limits, possible)
 
 
-def log_loss(compared: Compared, confidence_level: float) -> Measured:
+def log_loss(compared: Compared, confidence_level: float) -> MetricResult:
     limits, possible = scores.log_loss_law(compared.samples)
     values = [scores_of(one).log_loss.value for one in compared.totals]
     if compared.has_all(values, log_loss_of):
@@ -183,7 +183,7 @@ def _means(
     confidence_level: float,
     limits: ConfidenceInterval,
     possible: dict[tuple[int, ...], Possible],
-) -> Measured:
+) -> MetricResult:
     n, kept = compared.n, compared.totals[0].sample.n
     means = [getattr(scores_of(one), metric) for one in compared.totals]
     rare = {which: one for which, one in possible.items() if one.events * n / kept < EVENTS}
@@ -203,7 +203,7 @@ def _means(
         both = ConfidenceInterval(-width, width)
         return scores.mean_estimate(mean, error, n, None, confidence_level, both, rare.get((i, j)), resolution)
 
-    return Measured(
+    return MetricResult(
         values=[value(i) for i in range(len(means))],
         differences=[difference(i, j, sums) for (i, j), sums in zip(compared.numbers, compared.pairs, strict=True)],
         estimator="mean",
@@ -211,7 +211,7 @@ def _means(
     )
 
 
-METRICS: dict[str, Callable[[Compared, float], Measured]] = {
+METRICS: dict[str, Callable[[Compared, float], MetricResult]] = {
     "skce": skce,
     "ece": top_label_ece,
     "brier_score": brier,

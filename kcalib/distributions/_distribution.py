@@ -283,6 +283,7 @@ class Family(Distribution):
     def event_shape(self) -> tuple[int, ...]:
         return tuple(int(size) for size in self._first.shape[self._event_axis :])
 
+    @on_their_gpu
     def take(self, rows: Any) -> Self:
         return self._with(**{name: take_rows(getattr(self, name), rows) for name in self._names()})
 

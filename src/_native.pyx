@@ -15,6 +15,7 @@ from libcpp.vector cimport vector
 from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.exc cimport PyErr_CheckSignals
 
+import sys
 import typing
 
 import numpy as np
@@ -25,6 +26,8 @@ cdef extern from *:
 
 version = KCALIB_VERSION.decode()
 
+NATIVE_ORDER = "@=<" if sys.byteorder == "little" else "@=>"  # prefixes of a buffer's format
+
 
 cdef void* address(array, str dtype, int access=PyBUF_SIMPLE) except? NULL:
     """Where a C-contiguous array of "d" (float64) or "f" (float32) begins; NULL for None."""
@@ -32,10 +35,10 @@ cdef void* address(array, str dtype, int access=PyBUF_SIMPLE) except? NULL:
     if array is None:
         return NULL
     PyObject_GetBuffer(array, &buffer, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | access)
-    found = buffer.format.decode()
+    number = buffer.format.decode().lstrip(NATIVE_ORDER)
     PyBuffer_Release(&buffer)
-    if found != dtype:
-        raise ValueError(f"an array has numbers of type {found!r}, expected {dtype!r}")
+    if number != dtype:
+        raise ValueError(f"an array has numbers of type {number!r}, expected {dtype!r}")
     return buffer.buf
 
 

@@ -17,7 +17,6 @@ import scipy
 
 from kcalib._backend.options import SEED
 from kcalib._input.data import Data
-from kcalib._input.labels import Classification
 from kcalib._pairs.backends.base import Workers
 from kcalib.estimators import rms_bound
 from kcalib.estimators.feature_moments import feature_moments
@@ -269,9 +268,10 @@ def _error_bound(task: Task, test: CalibrationTestResult, level: float) -> Error
         largest = rms_bound.feature_eigenvalue(problem)
     else:
         largest = rms_bound.mean_eigenvalue(task.data, task.packed, task.backend)
-    if not isinstance(task.data, Classification) or test.pvalue >= level:
+    fitted = witness_bound(task.data, level / 2) if test.pvalue < level else None
+    if fitted is None:
         return ErrorBound.of(test, largest, diameter, level, of_features)
-    bound, fitted = ErrorBound.of(test, largest, diameter, level / 2, of_features), witness_bound(task.data, level / 2)
+    bound = ErrorBound.of(test, largest, diameter, level / 2, of_features)
     if bound.rms_error_lower >= fitted:
         return bound
     return dataclasses.replace(bound, rms_error_lower=fitted, rms_error_from="fitted map")

@@ -228,7 +228,7 @@ def test_models_beside_each_other_have_one_map():
     y, p = problem(50)
     first = feature_problem(prepare(y, p), Exponential(0.5), None)
     data = prepare(y, p**2 / (p**2).sum(axis=1, keepdims=True))
-    second = features_of(data, feature_problem(data, Exponential(0.5), None).packed, MapOptions(beside=first))
+    second = features_of(data, feature_problem(data, Exponential(0.5), None).packed, MapOptions(reference=first))
     assert second.map is first.map
 
 

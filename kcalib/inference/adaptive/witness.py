@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import singledispatch
 
 import numpy as np
 import scipy
 
 from kcalib._backend import arrays
+from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib.inference.adaptive.blocks import FLOOR
 
@@ -27,24 +29,32 @@ CHUNK_ENTRIES = 2**20
 ORDER_SEED = 0
 
 
-def witness_bound(data: Classification, level: float) -> float:
+@singledispatch
+def witness_bound(data: Data, level: float) -> float | None:
     """Return a lower limit of the root mean square of the total variation over the given predictions.
+
+    None for predicted distributions, which have no such map.
 
     A map is fitted to the folds before the one that it is evaluated on, so that given the predictions the terms are
     differences of a martingale, and the limit is exceeded with about the probability `level`.
 
     Parameters
     ----------
-    data : Classification
+    data : Data
         At least 16 samples; of fewer the limit is 0.
     level : float
         In (0, 1).
 
     Returns
     -------
-    float
+    float or None
         In [0, 1].
     """
+    return None
+
+
+@witness_bound.register
+def _(data: Classification, level: float) -> float:
     n = data.n
     if n < FIRST_SHARE:
         return 0.0

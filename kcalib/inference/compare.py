@@ -85,7 +85,7 @@ def compare(
     seed : int, optional
         "ece": of the bootstrap. "skce": of random features, and of the subset of 2000 samples (if n is larger) from
         which part of the standard error is estimated. "ckce": of pivots, and of such a subset of 1000 samples. None
-        draws one, which the result reports.
+        draws one, which the result reports. The other metrics have nothing random.
     classes, from_logits, lens, threads
         As in `kcalib.skce`, the same for all models. Each model is seen through a lens by itself: with
         `kcalib.lenses.TopLabel` each is asked about the class that it predicts.
@@ -412,13 +412,9 @@ def check_options(options: SharedOptions, metric: Metric, confidence_level: Any)
     """No option that the metric does not have, none out of range."""
     check_fraction("confidence_level", confidence_level)
     metric.check(confidence_level)
-    given = {name for name, value in vars(options).items() if value is not None}
-    if options.seed == SEED:
-        given.remove("seed")
-    for name in sorted(given.difference(metric.shared_options)):
-        having = [repr(other.name) for other in METRICS if name in other.shared_options]
+    if options.backend is not None and not metric.has_backend:
         raise OptionError(
-            name, f"has no meaning for the metric {metric.name!r}, only for {', '.join(having)}; leave it out"
+            "backend", f"has no meaning for the metric {metric.name!r}, only for 'skce', 'ckce'; leave it out"
         )
     if options.seed is not None:
         check_integer("seed", options.seed, 0, LARGEST_KEY)

@@ -358,10 +358,6 @@ def test_files_that_cannot_be_compared(tmp_path, capsys, data, good, change, mes
         (["{good}"], "good.npz is given twice"),
         (["{poor}", "--bins", "3"], "--bins has no meaning for the metric 'skce', only for 'ece'; leave it out"),
         (["{poor}", "--metric", "ece", "--resamples", "3"], "--resamples is 3, expected an integer between 39 and"),
-        (
-            ["{poor}", "--metric", "brier_score", "--threads", "3"],
-            "--threads has no meaning for the metric 'brier_score'",
-        ),
         (["{poor}", "--metric", "ckce", "--bins", "3"], "--bins has no meaning for the metric 'ckce', only for 'ece'"),
         (["{poor}", "--metric", "mce"], "argument --metric: invalid choice: 'mce'"),
         (["{poor}", "--confidence-level", "95"], "argument --confidence-level: '95'"),

@@ -65,7 +65,7 @@ class CKCE(Metric):
 
     name: ClassVar[str] = "ckce"
     kinds: ClassVar[tuple[type[Data], ...]] = (Classification, Forecasts)
-    shared_options: ClassVar[tuple[str, ...]] = ("seed", "threads", "backend")
+    has_backend: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.regularization is not None:

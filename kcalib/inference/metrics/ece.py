@@ -102,7 +102,6 @@ class ECE(Metric):
     n_resamples: int | None = None
 
     name: ClassVar[str] = "ece"
-    shared_options: ClassVar[tuple[str, ...]] = ("seed", "threads")
 
     def __post_init__(self) -> None:
         check_integer("n_bins", self.n_bins, 1, MAX_BINS)

@@ -46,7 +46,7 @@ class Metric(Method):
     """Base of what `kcalib.compare` compares models by."""
 
     kinds: ClassVar[tuple[type[Data], ...]] = (Classification,)  # of data that it can measure
-    shared_options: ClassVar[tuple[str, ...]] = ()  # the fields of `SharedOptions` that it has
+    has_backend: ClassVar[bool] = False  # whether it sums over pairs
     dtype: Any = None  # of the arithmetic of pairs
 
     @abstractmethod

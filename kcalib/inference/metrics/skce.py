@@ -86,7 +86,7 @@ class SKCE(Metric):
 
     name: ClassVar[str] = "skce"
     kinds: ClassVar[tuple[type[Data], ...]] = (Classification, Forecasts)
-    shared_options: ClassVar[tuple[str, ...]] = ("seed", "threads", "backend")
+    has_backend: ClassVar[bool] = True
 
     def measure(self, data: Sequence[Data], confidence_level: float, options: SharedOptions) -> MetricResult:
         return _measure(

@@ -880,17 +880,17 @@ def test_unknown_metric_lists_what_there_is():
         kcalib.compare([0, 1], {}, metric="mce")
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", OF_CLASSES)
 def test_options_of_all_metrics(metric):
     """A loop over metrics may give all of them a seed and threads; a backend is for sums over pairs."""
     y, models = three_models(20)
-    result = kcalib.compare(y, models, metric=metric.name, seed=0, threads=1)
-    assert result.models == kcalib.compare(y, models, metric=metric.name).models
-    if metric.name in ("skce", "ckce"):
-        kcalib.compare(y, models, metric=metric.name, backend="cpu")
+    result = kcalib.compare(y, models, metric=metric, seed=0, threads=1)
+    assert result.models == kcalib.compare(y, models, metric=metric).models
+    if metric in ("skce", "ckce"):
+        kcalib.compare(y, models, metric=metric, backend="cpu")
     else:
-        with pytest.raises(ValueError, match=f"`backend` has no meaning for the metric '{metric.name}', only for 's"):
-            kcalib.compare(y, models, metric=metric.name, backend="cpu")
+        with pytest.raises(ValueError, match=f"`backend` has no meaning for the metric '{metric}', only for 'skce'"):
+            kcalib.compare(y, models, metric=metric, backend="cpu")
 
 
 @pytest.mark.parametrize(

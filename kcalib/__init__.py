@@ -5,6 +5,7 @@
     ucme               calibration errors at test locations        estimators/ucme.py
     squared_calibration_error   by the estimator of the lowest risk    regression/cross_validation.py
     calibration_test   test of the hypothesis of calibration       inference/calibration_test.py
+    worst_groups       the groups for which calibration is worst   inference/adaptive/groups.py
     compare            models on the same samples                  inference/compare.py
     reliability        reliability diagrams with bands             estimators/reliability.py
     kde_calibration_error   by Dirichlet kernel densities          regression/dirichlet_kde.py
@@ -71,6 +72,7 @@ __all__ = [
     "FewErrors",
     "ForecastEvaluation",
     "GradientWarning",
+    "GroupCalibration",
     "IndefiniteKernelWarning",
     "KDEResult",
     "LogitsWarning",
@@ -83,6 +85,7 @@ __all__ = [
     "SKCEResult",
     "ToleranceWarning",
     "UCMEResult",
+    "WorstGroups",
     "__version__",
     "bandwidth",
     "brier_decomposition",
@@ -120,6 +123,7 @@ __all__ = [
     "target_kernels",
     "top_label_ece",
     "ucme",
+    "worst_groups",
 ]
 
 if TYPE_CHECKING:
@@ -161,6 +165,7 @@ if TYPE_CHECKING:
     from kcalib.estimators.ucme import ucme
     from kcalib.evaluation import evaluate
     from kcalib.evaluation_results import Evaluation, ForecastEvaluation
+    from kcalib.inference.adaptive.groups import GroupCalibration, WorstGroups, worst_groups
     from kcalib.inference.calibration_test import calibration_test
     from kcalib.inference.compare import compare
     from kcalib.regression.cross_validation import squared_calibration_error
@@ -201,6 +206,7 @@ else:  # to a type checker names are unknown that are not there
         "estimators.ucme": "ucme",
         "evaluation": "evaluate",
         "evaluation_results": "Evaluation ForecastEvaluation",
+        "inference.adaptive.groups": "GroupCalibration WorstGroups worst_groups",
         "inference.calibration_test": "calibration_test",
         "inference.compare": "compare",
         "kernels": "",

@@ -109,6 +109,7 @@ SEEDED = {
     "skce, source": lambda seed: kcalib.skce.result(
         kcalib.streaming.source((Y, P)), estimator=kcalib.methods.FeatureEstimator(seed=seed)
     ),
+    "worst_groups": lambda seed: kcalib.worst_groups(Y, P, {"half": np.arange(40) // 20}, min_size=5, seed=seed),
     "ucme": lambda seed: kcalib.ucme.result(Y, P, seed=seed),
     **{
         f"ckce, {cls.__name__}": lambda seed, cls=cls: kcalib.ckce.result(Y, P, method=cls(seed=seed))

@@ -58,6 +58,11 @@ def rows(*columns: float) -> np.ndarray:
     return np.outer(np.linspace(1, 2, 5), columns)
 
 
+def grouped():
+    y, p = labels()
+    return kcalib.worst_groups(y, p, {"half": np.arange(len(y)) // (len(y) // 2)}, min_size=2, n_resamples=9, seed=0)
+
+
 def compared() -> kcalib.Comparison:
     y, p = labels()
     return kcalib.compare(y, {"one": p, "other": p[:, [1, 0, 2]]}, metric="brier_score")
@@ -94,6 +99,7 @@ FACTORIES: dict[type, Callable[[], Any]] = {
     kcalib.Evaluation: of_labels(kcalib.evaluate),
     kcalib.FewErrors: lambda: kcalib.FewErrors(1, 0.01, N, 2.0),
     kcalib.ForecastEvaluation: lambda: kcalib.evaluate(*numbers()),
+    kcalib.GroupCalibration: lambda: grouped().groups[0],
     kcalib.KDEResult: of_labels(kcalib.kde_calibration_error.result),
     kcalib.MMCEResult: of_labels(kcalib.mmce.result),
     kcalib.ModelDifference: lambda: compared().differences[0],
@@ -102,6 +108,7 @@ FACTORIES: dict[type, Callable[[], Any]] = {
     kcalib.ReliabilityBins: lambda: kcalib.top_label_ece.result(*labels()).bins[0],
     kcalib.ReliabilityDiagram: of_labels(kcalib.reliability, bands="both", seed=0),
     kcalib.SKCEResult: of_labels(kcalib.skce.result),
+    kcalib.WorstGroups: lambda: grouped(),
     kcalib.UCMEResult: of_labels(kcalib.ucme.result),
     kcalib.bandwidth.MedianDistance: lambda: kcalib.bandwidth.median_distance(labels()[1]),
     D.Beta: lambda: D.Beta(*rows(2.0, 3.0).T),

@@ -1,0 +1,343 @@
+"""The groups of samples for which the model is calibrated worst: `worst_groups`, with family-wise p-values."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import scipy
+
+from kcalib._backend import arrays
+from kcalib._backend.options import LARGEST_SEED, check_fraction, check_integer, check_seed
+from kcalib._backend.random import draw_label_batches
+from kcalib._input.labels import Classification, prepare
+from kcalib.inference.adaptive.blocks import FLOOR, LEAST_SCORE_VARIANCE, LEAST_VARIANCE
+from kcalib.inference.adaptive.method import TIE, approximate_pvalues, combine
+from kcalib.report.summary import Summarized, Summary, format_pvalue
+from kcalib.results import Computed, ConfidenceInterval
+
+__all__ = ["GroupCalibration", "WorstGroups", "worst_groups"]
+
+FEW_DRAWS, MANY_DRAWS, MANY_DRAWS_WORK = 199, 999, 2e5
+LABELS_AT_ONCE = 2**22
+MOST_VALUES = 100  # of a grouping
+POWER = 0.8  # with which the minimum detectable error is found
+
+
+@dataclass(frozen=True)
+class GroupCalibration(Summarized):
+    """How well the model is calibrated for the samples of one group."""
+
+    group: str  #: the groupings and their values: "sex=f" or "sex=f, age=old"
+    n_samples: int  #: samples of the group
+    gap: float  #: mean probability minus share of labels: of the second of two classes, else of the most probable one
+    confidence_interval: ConfidenceInterval  #: of the gap, for this group by itself
+    pvalue: float  #: of the hypothesis that the model is calibrated for this group, by itself
+    pvalue_adjusted: float  #: the same over all groups: family-wise
+    finding: str  #: what the largest of its statistics says
+    minimum_detectable_error: float  #: a gap that would be found among so many groups with the probability 0.8
+
+
+@dataclass(frozen=True)
+class WorstGroups(Computed):
+    """Groups by how significantly the model is miscalibrated for them; ``print`` shows the first ones."""
+
+    groups: tuple[GroupCalibration, ...]  #: all groups that were tested, the smallest p-value first
+    pvalue: float  #: of the hypothesis that the model is calibrated for all of them
+    level: float  #: of intervals and of the minimum detectable errors
+    n_left_out: int  #: groups with fewer samples than `min_size`
+    min_size: int  #: samples of a group, at least
+    n_resamples: int  #: random draws of the labels
+    seed: int  #: of the draws
+    n_samples: int  #: samples given
+    n_classes: int  #: m
+    lens: str  #: the notion of calibration, one of `kcalib.lenses`
+    seconds: float = field(compare=False)  #: wall time
+
+    def _summary(self) -> Summary:
+        head = ["group", "n", "gap", f"{100 * (1 - self.level):g} % interval", "p-value", "adjusted", "finding"]
+        rows = [head]
+        for group in self.groups[:10]:
+            low, high = group.confidence_interval
+            numbers = (str(group.n_samples), f"{group.gap:.3g}", f"[{low:.3g}, {high:.3g}]")
+            finding = group.finding if group.pvalue_adjusted <= self.level else ""
+            pvalues = (format_pvalue(group.pvalue), format_pvalue(group.pvalue_adjusted))
+            rows.append([group.group, *numbers, *pvalues, finding])
+        notes = (f"{len(self.groups)} groups, {self.n_left_out} of fewer than {self.min_size} samples left out",)
+        return Summary("WorstGroups", rows, [True, False, False, False, False, False, True], notes=notes)
+
+
+def worst_groups(
+    y_true: Any,
+    y_pred: Any,
+    groups: Mapping[str, Any],
+    *,
+    max_crossed: int = 2,
+    min_size: int = 30,
+    level: float = 0.05,
+    n_resamples: int | None = None,
+    seed: int | None = None,
+    classes: Any = None,
+    from_logits: bool = False,
+    lens: Any = None,
+    threads: int | None = None,
+) -> WorstGroups:
+    r"""Test calibration in groups of the samples and their crossings, and find those where it is worst.
+
+    Parameters
+    ----------
+    y_true, y_pred, classes, from_logits, lens, threads
+        As in `kcalib.skce`; class probabilities on the CPU.
+    groups : mapping of str to array_like, shape (n,)
+        Groupings by name: each has a category of every sample (a data frame is such a mapping, too). Categories are
+        what the values say; None and NaN are one. At most 100 different ones: numbers are cut into intervals before.
+    max_crossed : int
+        Groupings that are crossed, at most; 1 for none.
+    min_size : int
+        Groups of fewer samples are left out, at least 2.
+    level : float
+        In (0, 1): 1 minus the confidence of intervals, and the level of the minimum detectable errors.
+    n_resamples : int, optional
+        Random draws R of the labels; default 999, or 199 for more than 200,000 samples times groupings.
+    seed : int, optional
+        Of the draws. None draws one, which the result reports.
+
+    Returns
+    -------
+    WorstGroups
+        A `GroupCalibration` for each group, the smallest p-value first.
+
+    Raises
+    ------
+    TypeError
+        As `kcalib.skce`; if `groups` is no mapping.
+    ValueError
+        As `kcalib.skce`; if a grouping has another length than the labels, or more than 100 values; if no group has
+        `min_size` samples; if a number is out of range.
+
+    See Also
+    --------
+    kcalib.calibration_test : Is the model calibrated for all samples together?
+
+    Notes
+    -----
+    The statistics of a group are those of `kcalib.methods.Adaptive` for its samples: the score of the temperature, the
+    shares of the classes, and how often the most probable class is right. They are combined in the same way, for the
+    observed labels and for R draws of all labels from the predictions, which the groups share. The adjusted p-value
+    compares a group with the smallest combined value of all groups in each draw. It is exact at every sample size if
+    the labels are independent draws given predictions and groups, and takes their overlap into account. Intervals of
+    the gap are normal ones, with the variance of the samples or that under calibration, whichever is larger. The
+    minimum detectable error is :math:`(z_{1 - \alpha / 2G} + z_{0.8})` standard errors under calibration, for G groups
+    at the level :math:`\alpha`. Time O(n R) for each crossing of groupings.
+
+    Examples
+    --------
+    Predictions that are too high in one region alone:
+
+    >>> import numpy as np, kcalib
+    >>> rng = np.random.default_rng(1)
+    >>> p = rng.uniform(size=2000)
+    >>> region, age = rng.choice(["north", "south"], 2000), rng.choice(["old", "young"], 2000)
+    >>> y = rng.uniform(size=2000) < np.where(region == "north", 0.8 * p, p)
+    >>> result = kcalib.worst_groups(y, p, {"region": region, "age": age}, seed=0)
+    >>> worst = result.groups[0]
+    >>> worst.group, worst.pvalue_adjusted < 0.01, worst.gap > 0.05, worst.finding
+    ('region=north', True, True, 'class 1 predicted too often')
+    """
+    start = time.perf_counter()
+    check_fraction("level", level)
+    check_integer("max_crossed", max_crossed, 1)
+    check_integer("min_size", min_size, 2)
+    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, threads=threads)
+    arrays.check_not_cuda(data.probabilities, "a search for groups")
+    seed = check_seed(seed, LARGEST_SEED)
+    partitions = list(_partitions(_groupings(groups, data.n), max_crossed, min_size))
+    n_left_out = sum(left_out for _, _, left_out in partitions)
+    names = [name for _, names, _ in partitions for name in names]
+    if not names:
+        raise ValueError(
+            f"`groups` has no group of at least {min_size} samples (`min_size`); pass fewer categories, or lower it"
+        )
+    if n_resamples is None:
+        n_resamples = MANY_DRAWS if data.n * len(partitions) <= MANY_DRAWS_WORK else FEW_DRAWS
+    n_draws = check_integer("n_resamples", n_resamples, 1, 2**31)
+    sums = _Sums.of(data, [codes for codes, _, _ in partitions], n_draws, seed, threads)
+    combined, findings = sums.tested(data)
+    smallest = np.min(combined, axis=0)
+    tested = []
+    quantile = -float(scipy.special.ndtri(level / 2))
+    detectable = -float(scipy.special.ndtri(level / 2 / len(names))) + float(scipy.special.ndtri(POWER))
+    for k, name in enumerate(names):
+        own, n = combined[k], int(sums.sizes[k])
+        gap, spread = -float(sums.gaps[k]) / n, float(sums.gap_squares[k]) / n
+        null_variance = float(sums.gap_variances[k]) / n
+        width = quantile * math.sqrt(max(spread - gap**2, null_variance) / n)
+        tested.append(
+            GroupCalibration(
+                group=name,
+                n_samples=n,
+                gap=gap,
+                confidence_interval=ConfidenceInterval(max(gap - width, -1.0), min(gap + width, 1.0)),
+                pvalue=_rank(own[0], own[1:]),
+                pvalue_adjusted=_rank(own[0], smallest[1:]),
+                finding=findings[k],
+                minimum_detectable_error=detectable * math.sqrt(null_variance / n),
+            )
+        )
+    order = np.argsort(combined[:, 0], kind="stable")
+    return WorstGroups(
+        groups=tuple(tested[k] for k in order),
+        pvalue=_rank(smallest[0], smallest[1:]),
+        level=float(level),
+        n_left_out=n_left_out,
+        min_size=int(min_size),
+        n_resamples=n_draws,
+        seed=seed,
+        n_samples=data.n,
+        n_classes=data.m,
+        lens=str(data.lens),
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _rank(observed: float, drawn: np.ndarray) -> float:
+    return float((1 + np.sum(drawn <= observed * (1 + TIE))) / (1 + len(drawn)))
+
+
+def _groupings(groups: Any, n: int) -> list[tuple[str, np.ndarray, list[str]]]:
+    """Return the name of each grouping, the number of each sample's category, and what categories are called."""
+    if not (isinstance(groups, Mapping) or hasattr(groups, "columns")) or not len(groups):
+        raise TypeError(
+            f"`groups` is a {type(groups).__name__}, expected a mapping of names to a category of each sample: "
+            "{'sex': sex, 'age': age}"
+        )
+    groupings = []
+    for name in groups:
+        values = np.asarray(groups[name])
+        if values.shape != (n,):
+            raise ValueError(
+                f"`groups[{name!r}]` has the shape {values.shape}, expected ({n},): a value of each sample"
+            )
+        texts = np.array(["missing" if value is None or value != value else str(value) for value in values.tolist()])
+        categories, codes = np.unique(texts, return_inverse=True)
+        if len(categories) > MOST_VALUES:
+            raise ValueError(
+                f"`groups[{name!r}]` has {len(categories)} different values, expected at most {MOST_VALUES}; cut "
+                "numbers into intervals, by numpy.digitize or pandas.qcut"
+            )
+        groupings.append((str(name), codes, categories.tolist()))
+    return groupings
+
+
+def _partitions(
+    groupings: Sequence[tuple[str, np.ndarray, list[str]]], max_crossed: int, min_size: int
+) -> Iterator[tuple[np.ndarray, list[str], int]]:
+    """Yield each sample's group, -1 where it is left out, the groups' names, and how many groups were left out."""
+    for size in range(1, min(max_crossed, len(groupings)) + 1):
+        for crossed in itertools.combinations(groupings, size):
+            cells = np.stack([codes for _, codes, _ in crossed], axis=1)
+            present, codes, counts = np.unique(cells, axis=0, return_inverse=True, return_counts=True)
+            large = counts >= min_size
+            numbers = np.where(large, np.cumsum(large) - 1, -1)
+            names = [
+                ", ".join(f"{name}={values[k]}" for (name, _, values), k in zip(crossed, cell, strict=True))
+                for cell in present[large]
+            ]
+            yield numbers[codes.reshape(-1)], names, int(np.sum(~large))
+
+
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    """Sums over the samples of each of G groups; of the observed labels first, then of R draws."""
+
+    sizes: np.ndarray  # shape: (G,)
+    scores: np.ndarray  # of log probabilities of the labels less their means, shape: (G, R + 1)
+    counts: np.ndarray  # of the classes' residuals, shape: (G, m, R + 1)
+    hits: np.ndarray  # of the residual of the most probable class, shape: (G, R + 1)
+    score_variances: np.ndarray  # under calibration, shape: (G,)
+    count_variances: np.ndarray  # shape: (G, m)
+    hit_variances: np.ndarray  # shape: (G,)
+    gaps: np.ndarray  # sum of the residuals of the class that `gap` is about, shape: (G,)
+    gap_squares: np.ndarray  # of their squares
+    gap_variances: np.ndarray  # of their variances under calibration
+
+    @classmethod
+    def of(
+        cls, data: Classification, partitions: Sequence[np.ndarray], n_draws: int, seed: int, threads: int | None
+    ) -> _Sums:
+        p, n, m = np.asarray(arrays.to_host(data.probabilities), dtype=np.float64), data.n, data.m
+        logarithms = np.log(np.maximum(p, FLOOR))
+        means = np.sum(p * logarithms, axis=1)
+        top, rows = np.argmax(p, axis=1), np.arange(n)
+        confidence = p[rows, top]
+        variances = np.sum(p * (logarithms - means[:, None]) ** 2, axis=1)
+        observed = np.asarray(arrays.to_host(data.labels), dtype=np.int64)
+        shown = np.ones(n, dtype=np.int64) if m == 2 else top
+        residuals = (observed == shown) - p[rows, shown]
+        sizes = [int(codes.max(initial=-1)) + 1 for codes in partitions]
+        included = [np.flatnonzero(codes >= 0) for codes in partitions]
+
+        def sums_of(values: np.ndarray) -> np.ndarray:
+            return np.concatenate(
+                [
+                    np.bincount(codes[chosen], values[chosen], minlength=size)
+                    for codes, chosen, size in zip(partitions, included, sizes, strict=True)
+                ]
+            )
+
+        def of_labels(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+            counts = np.concatenate(
+                [
+                    np.bincount(codes[chosen] * m + labels[chosen], minlength=size * m).reshape(size, m)
+                    for codes, chosen, size in zip(partitions, included, sizes, strict=True)
+                ]
+            )
+            return sums_of(logarithms[rows, labels] - means), counts, sums_of((labels == top) - confidence)
+
+        every = [of_labels(observed)]
+        at_once = max(1, LABELS_AT_ONCE // n)
+        for batch in draw_label_batches(data.probabilities, n_draws, seed, at_once=at_once, threads=threads):
+            every += [of_labels(labels) for labels in np.asarray(batch).T.astype(np.int64)]
+        scores, counts, hits = (np.stack(parts, axis=-1) for parts in zip(*every, strict=True))
+        expected = np.stack([sums_of(p[:, k]) for k in range(m)], axis=1)
+        return cls(
+            sizes=sums_of(np.ones(n)),
+            scores=scores,
+            counts=counts - expected[:, :, None],
+            hits=hits,
+            score_variances=sums_of(variances),
+            count_variances=np.stack([sums_of(p[:, k] * (1 - p[:, k])) for k in range(m)], axis=1),
+            hit_variances=sums_of(confidence * (1 - confidence)),
+            gaps=sums_of(residuals),
+            gap_squares=sums_of(residuals**2),
+            gap_variances=sums_of(p[rows, shown] * (1 - p[rows, shown])),
+        )
+
+    def tested(self, data: Classification) -> tuple[np.ndarray, list[str]]:
+        """Return the combined p-values, shape (G, R + 1), and what the largest statistic of each group says."""
+        names = data.classes if data.classes is not None else tuple(range(data.m))
+        combined, findings = [], []
+        for k in range(len(self.sizes)):
+            has_score = self.score_variances[k] > LEAST_SCORE_VARIANCE * self.sizes[k]
+            in_classes = self.counts[k] ** 2 / np.maximum(self.count_variances[k], LEAST_VARIANCE)[:, None]
+            blocks = [
+                self.scores[k] ** 2 * (1 / self.score_variances[k] if has_score else 0.0),
+                np.sum(in_classes, axis=0),
+                self.hits[k] ** 2 / max(self.hit_variances[k], LEAST_VARIANCE),
+            ]
+            pvalues = np.stack([approximate_pvalues(block) for block in blocks])
+            worst = int(np.argmax(in_classes[:, 0]))
+            side = "often" if self.counts[k, worst, 0] < 0 else "rarely"
+            words = (
+                "over-confident" if self.scores[k, 0] < 0 else "under-confident",
+                f"class {names[worst]!r} predicted too {side}",
+                f"largest probabilities too {'high' if self.hits[k, 0] < 0 else 'low'}",
+            )
+            combined.append(combine(pvalues))
+            findings.append(words[int(np.argmin(pvalues[:, 0]))])
+        return np.stack(combined), findings

@@ -114,7 +114,7 @@ def _tests(tests: Sequence[CalibrationTestResult]) -> Iterator[str]:
     """Describe the tests, once for each method."""
     for method in dict.fromkeys(test.method for test in tests):
         group = [test for test in tests if test.method == method]
-        what = "all samples" if method == "features" else "all pairs"
+        what = "all samples" if method in ("features", "adaptive") else "all pairs"
         blocks = sorted({test.block_size for test in group if test.block_size is not None})
         if blocks:
             sizes = str(blocks[0]) if len(blocks) == 1 else f"{blocks[0]} to {blocks[-1]}"

@@ -102,8 +102,10 @@ class Measured:
         """Of class probabilities, with the direction in which accuracy and mean confidence differ.
 
         Where the SKCE finds nothing, their difference has to stand by itself, at the level: kernels on predictions of
-        many classes see little of an error that they all share.
+        many classes see little of an error that they all share. The adaptive test sees that, and says what it found.
         """
+        if self.test.finding is not None:
+            return self.verdict([self.test.finding])
         rejected = self.test.pvalue < self.level
         words = direction(n, accuracy, confidence)
         if words and not rejected and beyond_chance(n, accuracy, confidence, self.level):
@@ -113,8 +115,11 @@ class Measured:
     def forecast_verdict(self, reasons: Callable[[float], list[str]]) -> str:
         """Of predicted distributions, with what is off by more than so many standard errors.
 
-        Where the SKCE finds nothing, a reason has to stand by itself, at the level over two of them.
+        Where the SKCE finds nothing, a reason has to stand by itself, at the level over two of them. The adaptive test
+        says what it found.
         """
+        if self.test.finding is not None:
+            return self.verdict([self.test.finding])
         rejected = self.test.pvalue < self.level
         words = reasons(2.0 if rejected else -float(scipy.special.ndtri(self.level / 4)))
         if words and not rejected:

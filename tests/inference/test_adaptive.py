@@ -209,6 +209,19 @@ def test_evidence_grows_and_is_never_shown_as_zero():
     assert "<1e-300" in str(results[2])
 
 
+def test_verdict_says_what_was_found():
+    rng = np.random.default_rng(11)
+    p = rng.dirichlet(np.full(10, 0.3), size=1000)
+    e = kcalib.evaluate(drawn_labels(tempered(p, 0.7), rng), p, method="adaptive", seed=0)
+    assert e.verdict.startswith("miscalibrated, over-confident: off by at least 0.") and e.test.method == "adaptive"
+    e = kcalib.evaluate(drawn_labels(p, rng), p, method="adaptive", seed=0)
+    assert e.verdict == "no evidence against calibration"
+    mean = rng.normal(size=300)
+    y = rng.normal(mean, 1.0)
+    e = kcalib.evaluate(y, Normal(mean + 0.5, np.ones(300)), method=Adaptive(99, 16), seed=0)
+    assert e.verdict.startswith("miscalibrated, predictions too high")
+
+
 def test_label_of_probability_zero():
     p = np.tile([0.5, 0.5, 0.0], (30, 1))
     y = np.arange(30) % 2
@@ -216,7 +229,7 @@ def test_label_of_probability_zero():
     y[17] = 2
     result = kcalib.calibration_test(y, p, method="adaptive", seed=0)
     assert result.log_pvalue == -math.inf
-    assert result.finding == "the label of sample 17 (counted from 0) has probability 0"
+    assert result.finding == "over-confident: the label of sample 17 (counted from 0) has probability 0"
 
 
 @pytest.mark.parametrize("m", [2, 7, 200])

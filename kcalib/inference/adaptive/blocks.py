@@ -152,7 +152,7 @@ def _label_blocks(
 
     def says_temperature() -> str:
         if impossible.size:
-            return f"the label of sample {impossible[0]} (counted from 0) has probability 0"
+            return f"over-confident: the label of sample {impossible[0]} (counted from 0) has probability 0"
         return "over-confident" if score[0] < 0 else "under-confident"
 
     def says_bias() -> str:
@@ -164,14 +164,14 @@ def _label_blocks(
         low = 0.0 if b == 0 else cells.edges[k, b - 1]
         high = 1.0 if b == cells.edges.shape[1] else cells.edges[k, b]
         side = "high" if residuals[0, k, b] < 0 else "low"
-        return f"probabilities of class {names[k]!r} from {low:.2g} to {high:.2g} too {side}"
+        return f"probabilities of class {names[k]!r} from {_shown(low)} to {_shown(high)} too {side}"
 
     def says_top() -> str:
         b = int(np.argmax(_squares(top_residuals[0], variance.top)))
         low = 0.0 if b == 0 else cells.top_edges[b - 1]
         high = 1.0 if b == len(cells.top_edges) else cells.top_edges[b]
         side = "high" if top_residuals[0, b] < 0 else "low"
-        return f"largest probabilities from {low:.2g} to {high:.2g} too {side}"
+        return f"largest probabilities from {_shown(low)} to {_shown(high)} too {side}"
 
     def score_bound() -> float:
         if impossible.size:
@@ -213,6 +213,10 @@ def _label_blocks(
         Block("classes", np.sum(_squares(residuals, variance.classes), axis=(-2, -1)), says_classes, classes_bound),
         Block("top label", np.sum(_squares(top_residuals, variance.top), axis=-1), says_top, top_bound),
     ]
+
+
+def _shown(p: float) -> str:
+    return f"1 - {1 - p:.1g}" if 0.99 < p < 1 else f"{p:.2g}"
 
 
 def _squares(residuals: np.ndarray, variances: np.ndarray) -> np.ndarray:

@@ -209,6 +209,17 @@ def test_evidence_grows_and_is_never_shown_as_zero():
     assert "<1e-300" in str(results[2])
 
 
+def test_tiny_bandwidths_are_raised_and_said():
+    rng = np.random.default_rng(12)
+    p = saturated(rng, 400)
+    y = drawn_labels(p, rng)
+    result = kcalib.calibration_test(y, p, kernel=kcalib.kernels.Exponential(1e-4), method="adaptive", seed=0)
+    assert "its kernels have the bandwidths 0.05 and 0.02" in result.null_law and result.bandwidth == 1e-4
+    wide = kcalib.calibration_test(y, p, kernel=kcalib.kernels.Exponential(0.05), method="adaptive", seed=0)
+    assert "bandwidths" not in wide.null_law
+    assert result.blocks[4].statistic == pytest.approx(wide.blocks[4].statistic, rel=1e-9)
+
+
 def test_verdict_says_what_was_found():
     rng = np.random.default_rng(11)
     p = rng.dirichlet(np.full(10, 0.3), size=1000)

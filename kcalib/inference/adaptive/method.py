@@ -20,7 +20,7 @@ import kcalib.inference.adaptive.forecast_blocks  # noqa: F401 - registers the b
 from kcalib._backend.options import check_integer
 from kcalib._packing.features import check_columns
 from kcalib._pairs import statistics
-from kcalib.inference.adaptive.blocks import Block, Estimate, null_blocks
+from kcalib.inference.adaptive.blocks import LEAST_BANDWIDTH, LEAST_FINE_BANDWIDTH, Block, Estimate, null_blocks
 from kcalib.inference.quadratic import MAX_RESAMPLES, N_QUANTILES
 from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.results import CalibrationTestResult, TestBlock
@@ -106,6 +106,12 @@ class Adaptive(CalibrationMethod):
         pvalue = (1 + n_extreme) / (1 + n_draws)
         log_pvalue, pvalue_from = math.log(pvalue), "draws"
         null_law = f"{n_draws} draws of the labels from the predictions, shared by {len(blocks)} blocks"
+        bandwidth = task.packed.described()["bandwidth"]
+        if bandwidth is not None and bandwidth < LEAST_BANDWIDTH:
+            null_law += (
+                f"; its kernels have the bandwidths {LEAST_BANDWIDTH} and {LEAST_FINE_BANDWIDTH}: the one of the SKCE, "
+                f"{bandwidth:.2g}, sees nothing but nearly equal predictions"
+            )
         shown = tuple(_shown(block) for block in blocks)
         finding = _finding(shown)
         if n_extreme == 0 or any(block.is_impossible for block in blocks):

@@ -460,6 +460,12 @@ CLASSIFICATION = {
     "brier_score": kcalib.brier_score,
     "squared_calibration_error": lambda y, p: kcalib.squared_calibration_error(y, p, n_folds=2),
     "calibration_test": lambda y, p: kcalib.calibration_test(y, p, kernel=KERNEL, seed=0),
+    "calibration_test, adaptive": lambda y, p: kcalib.calibration_test(
+        y, p, kernel=KERNEL, method=kcalib.methods.Adaptive(9, 16), seed=0
+    ),
+    "worst_groups": lambda y, p: kcalib.worst_groups(
+        y, p, {"half": np.arange(40) // 20}, min_size=5, n_resamples=9, seed=0
+    ),
     "canonical_ece": kcalib.canonical_ece,
     "ckce": lambda y, p: kcalib.ckce(y, p, kernel=KERNEL, regularization=0.1),
     "class_wise_ece": kcalib.class_wise_ece,

@@ -590,13 +590,15 @@ EXPECTED = {
     ELSEWHERE: """
         bandwidth calibration_test ckce compare jkce kde_calibration_error kernels parallel regression skce
         smallest_eigenvalue solvers squared_calibration_error streaming target_kernels ucme
+        worst_groups
     """,
     NO_ARRAYS: """
         AntiConservativeWarning Band BrierDecomposition CKCEResult CalibrationTestResult Comparison ConfidenceInterval
-        ECEResult Evaluation FewErrors ForecastEvaluation GradientWarning IndefiniteKernelWarning KDEResult
+        ECEResult Evaluation FewErrors ForecastEvaluation GradientWarning GroupCalibration
+        IndefiniteKernelWarning KDEResult
         LogitsWarning MMCEResult
         ModelDifference ModelValue QuantileCalibration ReliabilityBins ReliabilityDiagram SKCEResult ToleranceWarning
-        UCMEResult __version__ laws methods
+        UCMEResult WorstGroups __version__ laws methods
     """,
 }
 

@@ -184,6 +184,49 @@ def test_bound_is_above_the_exact_tail():
     assert exact < result.pvalue < 1 / 20
 
 
+def test_bound_of_saturated_predictions():
+    """Chernoff's bound is near the exact binomial tail, whose events have the probability 1e-6."""
+    y, p = np.zeros(300, dtype=int), np.tile([1 - 1e-6, 1e-6], (300, 1))
+    y[:20] = 1
+    result = kcalib.calibration_test(y, p, method=Adaptive(n_resamples=19), seed=0)
+    exact = scipy.stats.binom.logsf(19, 300, 1e-6)
+    assert result.pvalue_from == "bound" and exact < result.log_pvalue < 0.9 * exact
+
+
+def test_bound_takes_errors_that_float32_rounds_away_from_other_entries():
+    n = 2000
+    p = np.full((n, 10), 2.7e-6, dtype=np.float32)
+    p[:, 0] = 1.0
+    y = np.zeros(n, dtype=int)
+    y[5] = 3
+    result = kcalib.calibration_test(y, p / p.sum(axis=1, keepdims=True), method=Adaptive(n_resamples=99), seed=0)
+    assert result.pvalue >= 1 / 100  # the probability of one error in all is 0.05
+
+
+def test_rows_with_exact_zeros():
+    p = np.tile([1 - 1e-6, 1e-6, 0.0], (300, 1))
+    y = np.zeros(300, dtype=int)
+    y[:5] = 1
+    assert -90 < kcalib.calibration_test(y, p, method=Adaptive(n_resamples=19), seed=0).log_pvalue < -30
+
+
+def test_samples_have_no_bound():
+    """PIT values of samples are ranks: labels drawn from them are not uniform, and draws alone say what is known."""
+    smallest = 1.0
+    for seed in range(25):
+        rng = np.random.default_rng(seed)
+        z = rng.normal(size=(300, 2))
+        y = z[np.arange(300), rng.integers(2, size=300)]
+        result = kcalib.calibration_test(y, kcalib.distributions.Samples(z), method=Adaptive(19, 16), seed=seed)
+        smallest = min(smallest, result.pvalue)
+    assert smallest >= 1 / 20
+
+
+def test_largest_seed():
+    p = [[0.5, 0.5], [0.3, 0.7], [0.2, 0.8]]
+    assert kcalib.calibration_test([0, 1, 1], p, method=Adaptive(9), seed=2**63 - 1).seed == 2**63 - 1
+
+
 @pytest.mark.parametrize("n", [2000, 8000])
 def test_bound_against_the_normal_law(n):
     """Chernoff's bound of a sum with variance V at z deviations is near exp(-z^2 / 2), less what skewness adds."""

@@ -78,11 +78,26 @@ def test_threads_and_frames_do_not_matter():
     assert one == kcalib.worst_groups(y, p, pandas.DataFrame({"a": a}), seed=0, threads=2)
 
 
+def test_values_of_categories():
+    pandas = pytest.importorskip("pandas")
+    y, p = np.arange(80) % 2, np.full(80, 0.5)
+    columns = {
+        "text": pandas.array(["a", None] * 40, dtype="string"),
+        "day": np.repeat(np.array(["2026-01-01", "NaT"], dtype="datetime64[D]"), 40),
+        "bytes": np.array([b"x", b"y"] * 40),
+        "number": np.array([1.0, np.nan] * 40),
+    }
+    result = kcalib.worst_groups(y, p, columns, max_crossed=1, n_resamples=9, seed=0)
+    assert {group.group for group in result.groups} == {
+        "text=a", "text=missing", "day=2026-01-01", "day=missing", "bytes=x", "bytes=y", "number=1.0", "number=missing",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("groups", "options", "error", "message"),
     [
         ([1, 2, 3, 4], {}, TypeError, "`groups` is a list, expected a mapping of names"),
-        ({}, {}, TypeError, "`groups` is a dict, expected a mapping of names"),
+        ({}, {}, TypeError, "`groups` is empty, expected a mapping of names"),
         ({"a": [1, 2, 3]}, {}, ValueError, r"`groups\['a'\]` has the shape \(3,\), expected \(4,\)"),
         ({"a": [1, 1, 2, 2]}, {}, ValueError, "no group of at least 30 samples"),
         ({"a": [1, 1, 2, 2]}, {"min_size": 1}, ValueError, "`min_size` is 1"),

@@ -35,7 +35,9 @@ FINE_COLUMNS = 0.25  # of the columns, for the fine kernel
 PAIRS_WORK = 2e9  # multiply-adds of a sum over all pairs, for the estimate
 LEAST_SCORE_VARIANCE = 1e-20  # of a sample: below it all probabilities are equal, 0 or 1, but for rounding
 N_LARGEST = 3  # cells of a block whose tails are bounded: those with the largest deviations
-NEWTON_STEPS = 8
+MOST_STEPS, CLOSE = 40, 1e-3  # of Newton's method; any theta gives a bound
+BISECTION = 100.0
+CHUNK_ENTRIES = 2**20
 LARGEST_THETA = 500.0  # exp of it is finite
 
 
@@ -93,7 +95,7 @@ def kernel_blocks(
     given = features_of(task.data, task.packed, options)
     wide = _rescaled(given, 1.0, LEAST_BANDWIDTH)
     fine_columns = 16 * max(1, round(FINE_COLUMNS * wide.map.n_columns / 16))
-    fine_options = replace(options, n_columns=fine_columns, seed=seed + 1)
+    fine_options = replace(options, n_columns=fine_columns, seed=seed ^ 1)
     fine = _rescaled(features_of(task.data, task.packed, fine_options), FINE, LEAST_FINE_BANDWIDTH)
     totals = wide.drawn_totals(n_draws, seed, **drawn)
     moments = feature_moments(wide, second=by_features and wide is given, drawn=totals)
@@ -153,6 +155,8 @@ def _label_blocks(
     def says_temperature() -> str:
         if impossible.size:
             return f"over-confident: the label of sample {impossible[0]} (counted from 0) has probability 0"
+        if score[0] == 0:
+            return "no error of the temperature"
         return "over-confident" if score[0] < 0 else "under-confident"
 
     def says_bias() -> str:
@@ -180,7 +184,7 @@ def _label_blocks(
 
     def bias_bound() -> float:
         squares = _squares(biases[0], bias_variances)
-        tails = [binomial_tail(_entries(data, k), biases[0, k]) for k in np.argsort(-squares)[:N_LARGEST]]
+        tails = [binomial_tail(*_entries(data, k), biases[0, k]) for k in np.argsort(-squares)[:N_LARGEST]]
         return math.log(2 * squares.size) + min(tails)
 
     def classes_bound() -> float:
@@ -188,15 +192,17 @@ def _label_blocks(
         tails = []
         for place in np.argsort(-squares, axis=None)[:N_LARGEST]:
             k, b = np.unravel_index(place, squares.shape)
-            p = _entries(data, int(k))
-            tails.append(binomial_tail(p[_bins(p, cells.edges[k]) == b], residuals[0, k, b]))
+            p, complement = _entries(data, int(k))
+            inside = _bins(p, cells.edges[k]) == b
+            tails.append(binomial_tail(p[inside], complement[inside], residuals[0, k, b]))
         return math.log(2 * squares.size) + min(tails)
 
     def top_bound() -> float:
         squares = _squares(top_residuals[0], variance.top)
-        p = arrays.to_host(arrays.namespace(data.probabilities).max(data.probabilities, axis=1))
+        p, complement = _top_entries(data)
         bins = _bins(p, cells.top_edges)
-        tails = [binomial_tail(p[bins == b], top_residuals[0, b]) for b in np.argsort(-squares)[:N_LARGEST]]
+        largest = np.argsort(-squares)[:N_LARGEST]
+        tails = [binomial_tail(p[bins == b], complement[bins == b], top_residuals[0, b]) for b in largest]
         return math.log(2 * squares.size) + min(tails)
 
     return [
@@ -223,26 +229,57 @@ def _squares(residuals: np.ndarray, variances: np.ndarray) -> np.ndarray:
     return np.asarray(residuals**2 / np.maximum(variances, LEAST_VARIANCE))
 
 
-def _entries(data: Classification, k: int) -> np.ndarray:
-    return np.asarray(arrays.to_host(data.probabilities[:, k]), dtype=np.float64)
+def _entries(data: Classification, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the probabilities of a class, and of all others together, to few roundings of either."""
+    p = np.asarray(arrays.to_host(data.probabilities[:, k]), dtype=np.float64)
+    complement = 1 - p
+    large = np.flatnonzero(p >= 0.5)
+    rest = np.array(_rows(data, large))
+    rest[:, k] = 0
+    complement[large] = np.sum(rest, axis=1)
+    return p, complement
+
+
+def _top_entries(data: Classification) -> tuple[np.ndarray, np.ndarray]:
+    """The same of the most probable class."""
+    p, complement = np.empty(data.n), np.empty(data.n)
+    step = max(1, CHUNK_ENTRIES // data.m)
+    for begin in range(0, data.n, step):
+        rest = np.array(_rows(data, np.arange(begin, min(begin + step, data.n))))
+        places = np.arange(len(rest)), np.argmax(rest, axis=1)
+        p[begin : begin + step] = rest[places]
+        rest[places] = 0
+        complement[begin : begin + step] = np.sum(rest, axis=1)
+    return p, complement
+
+
+def _rows(data: Classification, rows: np.ndarray) -> np.ndarray:
+    p = data.probabilities
+    taken = arrays.namespace(p).take(p, arrays.like(rows, p), axis=0)
+    return np.asarray(arrays.to_host(taken), dtype=np.float64)
 
 
 def _bins(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
     return np.searchsorted(edges, values, side="right")
 
 
-def binomial_tail(p: np.ndarray, residual: float) -> float:
-    """Return Chernoff's bound of log P(sum of labels - p as far on this side), of independent labels."""
-    p = 1 - p if residual < 0 else p
-    p = p[p > 0]
+def binomial_tail(p: np.ndarray, complement: np.ndarray, residual: float) -> float:
+    """Return Chernoff's bound of log P(sum of labels - p as far on this side), of independent labels.
+
+    `complement` is 1 - p, to few roundings where p is near 1.
+    """
+    if residual < 0:
+        p, complement = complement, p
+    p, complement = p[p > 0], complement[p > 0]
 
     def cumulants(theta: float) -> tuple[float, float, float]:
         # Of log(1 - p + p exp(theta)) - theta p, in terms that do not overflow.
-        grown = p / (p + (1 - p) * math.exp(-theta))
-        values = theta * (1 - p) + np.log(p + (1 - p) * math.exp(-theta))
-        return float(np.sum(values)), float(np.sum(grown - p)), float(np.sum(grown * (1 - grown)))
+        shrunk = complement * math.exp(-theta)
+        grown = p / (p + shrunk)
+        values = theta * complement + np.log(p + shrunk)
+        return float(np.sum(values)), float(np.sum(grown - p)), float(np.sum(grown * (shrunk / (p + shrunk))))
 
-    return chernoff(cumulants, abs(residual), float(np.sum(p * (1 - p))))
+    return chernoff(cumulants, abs(residual), float(np.sum(p * complement)))
 
 
 def _score_tail(data: Classification, score: float, variance: float) -> float:
@@ -251,13 +288,13 @@ def _score_tail(data: Classification, score: float, variance: float) -> float:
 
     def cumulants(theta: float) -> tuple[float, float, float]:
         sums = np.zeros(3)
-        step = max(1, 2**20 // data.m)
+        step = max(1, CHUNK_ENTRIES // data.m)
         for begin in range(0, data.n, step):
             p = np.asarray(arrays.to_host(data.probabilities[begin : begin + step, :]), dtype=np.float64)
             values = sign * np.log(np.maximum(p, FLOOR))
             values -= np.sum(p * values, axis=1, keepdims=True)
             largest = np.max(np.where(p > 0, values, -np.inf), axis=1, keepdims=True)
-            weights = p * np.exp(theta * (values - largest))
+            weights = p * np.exp(theta * np.where(p > 0, values - largest, 0.0))
             total = np.sum(weights, axis=1, keepdims=True)
             weights /= total
             means = np.sum(weights * values, axis=1, keepdims=True)
@@ -285,11 +322,14 @@ def chernoff(cumulants: Callable[[float], tuple[float, float, float]], value: fl
     """
     if value <= 0 or variance <= 0:
         return 0.0
-    best, theta = 0.0, min(value / variance, LARGEST_THETA)
-    for _ in range(NEWTON_STEPS):
+    best, low, high, theta = 0.0, 0.0, LARGEST_THETA, min(value / variance, LARGEST_THETA)
+    for _ in range(MOST_STEPS):
         k, mean, spread = cumulants(theta)
         best = min(best, k - theta * value)
-        if not spread > 0 or abs(mean - value) <= 1e-6 * value:
+        if abs(mean - value) <= CLOSE * value:
             break
-        theta = min(theta + max(-theta / 2, min((value - mean) / spread, theta)), LARGEST_THETA)
+        low, high = (theta, high) if mean < value else (low, theta)
+        newton = theta + (value - mean) / spread if spread > 0 else math.inf
+        # Between the ends; the geometric mean where Newton's step leaves them.
+        theta = newton if low < newton < high else math.sqrt(max(low, high / BISECTION) * high)
     return best

@@ -1,13 +1,15 @@
 r"""The blocks of the adaptive test for predicted distributions of numbers, from their PIT values.
 
 Given the predictions of a calibrated model the PIT values are independent and uniform, so that the laws of the sums are
-known. Vectors have no PIT values: the kernels alone see them.
+known, but for samples (whose PIT values are those of ranks) and where targets are rounded to numbers that the law tells
+apart: there are no bounds then. Vectors have no PIT values: the kernels alone see them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import scipy
@@ -15,6 +17,7 @@ import scipy
 from kcalib._backend import arrays
 from kcalib._input.forecasts import Forecasts
 from kcalib.estimators.forecasts.quantile_calibration import pit_at
+from kcalib.estimators.forecasts.quantities import samples_of
 from kcalib.inference.adaptive.blocks import FEW_DRAWS, Block, Estimate, binomial_tail, kernel_blocks, null_blocks
 from kcalib.inference.task import Task
 
@@ -38,11 +41,14 @@ def _(
 def _pit_blocks(data: Forecasts, n_draws: int, seed: int) -> list[Block]:
     n = data.n
     rows = []
+    is_uniform = samples_of(data) is None
     for draw in range(-1, n_draws):
         # Draw -1 are the observed targets; each has numbers of its own for what counts and samples are randomised with.
         uniform = np.random.Generator(np.random.Philox(key=np.array([seed, 2**63 + draw + 1], dtype=np.uint64)))
         targets = data if draw < 0 else data.draw(seed, draw)
         pit = np.clip(arrays.to_host(pit_at(targets, uniform.uniform(size=n))), FLOOR, 1 - FLOOR)
+        # A drawn value at the floor is none of a uniform law's; that it is looked for in draws alone keeps the level.
+        is_uniform &= draw < 0 or bool(np.all((pit > FLOOR) & (pit < 1 - FLOOR)))
         scores = scipy.special.ndtri(pit)
         in_bins = np.bincount(np.minimum((pit * N_BINS).astype(int), N_BINS - 1), minlength=N_BINS)
         n_outside = [np.sum(np.abs(pit - 0.5) > coverage / 2) for coverage in COVERAGES]
@@ -62,7 +68,10 @@ def _pit_blocks(data: Forecasts, n_draws: int, seed: int) -> list[Block]:
 
     def count_bound(residuals: np.ndarray, shares: list[float]) -> Callable[[], float]:
         def bound() -> float:
-            bounds = [binomial_tail(np.full(n, share), x) for share, x in zip(shares, residuals, strict=True)]
+            bounds = [
+                binomial_tail(np.full(n, share), np.full(n, 1 - share), x)
+                for share, x in zip(shares, residuals, strict=True)
+            ]
             return math.log(2 * len(shares)) + min(bounds)
 
         return bound
@@ -71,7 +80,7 @@ def _pit_blocks(data: Forecasts, n_draws: int, seed: int) -> list[Block]:
         law = scipy.stats.chi2(n)
         return math.log(2) + min(float(law.logsf(n + spread[0])), float(law.logcdf(n + spread[0])))
 
-    return [
+    blocks = [
         Block(
             "bias",
             bias**2 / n,
@@ -97,3 +106,4 @@ def _pit_blocks(data: Forecasts, n_draws: int, seed: int) -> list[Block]:
             count_bound(tails[0], [1 - coverage for coverage in COVERAGES]),
         ),
     ]
+    return blocks if is_uniform else [replace(block, log_bound=lambda: 0.0) for block in blocks]

@@ -13,6 +13,7 @@ import numpy as np
 import scipy
 
 from kcalib._backend import arrays
+from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import LARGEST_SEED, check_fraction, check_integer, check_seed
 from kcalib._backend.random import draw_label_batches
 from kcalib._input.labels import Classification, prepare
@@ -72,6 +73,7 @@ class WorstGroups(Computed):
         return Summary("WorstGroups", rows, [True, False, False, False, False, False, True], notes=notes)
 
 
+@on_their_gpu
 def worst_groups(
     y_true: Any,
     y_pred: Any,
@@ -92,7 +94,7 @@ def worst_groups(
     Parameters
     ----------
     y_true, y_pred, classes, from_logits, lens, threads
-        As in `kcalib.skce`; class probabilities on the CPU.
+        As in `kcalib.skce`, for class probabilities; those on a GPU are copied to the host.
     groups : mapping of str to array_like, shape (n,)
         Groupings by name: each has a category of every sample (a data frame is such a mapping, too). Categories are
         what the values say; None and NaN are one. At most 100 different ones: numbers are cut into intervals before.
@@ -154,7 +156,6 @@ def worst_groups(
     check_integer("max_crossed", max_crossed, 1)
     check_integer("min_size", min_size, 2)
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, threads=threads)
-    arrays.check_not_cuda(data.probabilities, "a search for groups")
     seed = check_seed(seed, LARGEST_SEED)
     partitions = list(_partitions(_groupings(groups, data.n), max_crossed, min_size))
     n_left_out = sum(left_out for _, _, left_out in partitions)
@@ -211,27 +212,37 @@ def _rank(observed: float, drawn: np.ndarray) -> float:
 
 def _groupings(groups: Any, n: int) -> list[tuple[str, np.ndarray, list[str]]]:
     """Return the name of each grouping, the number of each sample's category, and what categories are called."""
-    if not (isinstance(groups, Mapping) or hasattr(groups, "columns")) or not len(groups):
+    names = next((getattr(groups, name) for name in ("column_names", "columns") if hasattr(groups, name)), groups)
+    if not (isinstance(groups, Mapping) or names is not groups) or not len(names):
+        what = "is empty" if isinstance(groups, Mapping) else f"is a {type(groups).__name__}"
         raise TypeError(
-            f"`groups` is a {type(groups).__name__}, expected a mapping of names to a category of each sample: "
-            "{'sex': sex, 'age': age}"
+            f"`groups` {what}, expected a mapping of names to a category of each sample, {{'sex': sex, 'age': age}}, "
+            "or a data frame"
         )
     groupings = []
-    for name in groups:
+    for name in names:
         values = np.asarray(groups[name])
         if values.shape != (n,):
             raise ValueError(
-                f"`groups[{name!r}]` has the shape {values.shape}, expected ({n},): a value of each sample"
+                f"`groups[{name!r}]` has the shape {values.shape}, expected ({n},): the category of each sample"
             )
-        texts = np.array(["missing" if value is None or value != value else str(value) for value in values.tolist()])
-        categories, codes = np.unique(texts, return_inverse=True)
+        texts = [_category(value) for value in (values.astype(str) if values.dtype.kind in "mM" else values).tolist()]
+        categories = sorted(set(texts))
         if len(categories) > MOST_VALUES:
             raise ValueError(
                 f"`groups[{name!r}]` has {len(categories)} different values, expected at most {MOST_VALUES}; cut "
                 "numbers into intervals, by numpy.digitize or pandas.qcut"
             )
-        groupings.append((str(name), codes, categories.tolist()))
+        numbers = {category: k for k, category in enumerate(categories)}
+        groupings.append((str(name), np.array([numbers[text] for text in texts]), categories))
     return groupings
+
+
+def _category(value: Any) -> str:
+    is_missing = value is None or type(value).__name__ in ("NAType", "NaTType") or value in ("NaT",)
+    if is_missing or (isinstance(value, float) and math.isnan(value)):
+        return "missing"
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def _partitions(
@@ -301,7 +312,7 @@ class _Sums:
 
         every = [of_labels(observed)]
         at_once = max(1, LABELS_AT_ONCE // n)
-        for batch in draw_label_batches(data.probabilities, n_draws, seed, at_once=at_once, threads=threads):
+        for batch in draw_label_batches(p, n_draws, seed, at_once=at_once, threads=threads):
             every += [of_labels(labels) for labels in np.asarray(batch).T.astype(np.int64)]
         scores, counts, hits = (np.stack(parts, axis=-1) for parts in zip(*every, strict=True))
         expected = np.stack([sums_of(p[:, k]) for k in range(m)], axis=1)

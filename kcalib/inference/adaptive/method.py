@@ -28,6 +28,7 @@ from kcalib.results import CalibrationTestResult, TestBlock
 TIE = 1e-9  # relative difference of combined p-values that rounding makes
 SIGNIFICANT = 0.05
 SMALLEST = 1e-300
+CANCELLED = 1e-6  # variance, relative to the square of the largest deviation, below which it is computed directly
 LEAST_SKEWNESS = 1e-3  # of the gamma law: below it the law is nearly normal
 
 
@@ -154,15 +155,20 @@ def approximate_pvalues(statistics: np.ndarray) -> np.ndarray:
     of_draws = np.sum(powers[:, 1:], axis=1, keepdims=True)
     others = np.concatenate([of_draws, of_draws - powers[:, 1:] + powers[:, :1]], axis=1)
     mean, second, third = others / (len(statistics) - 1)
-    variance = second - mean**2
-    spread = np.sqrt(np.maximum(variance, TIE**2))
-    skewness = np.maximum((third - 3 * mean * second + 2 * mean**3) / spread**3, LEAST_SKEWNESS)
-    shape = 4 / skewness**2
+    variance, skew = second - mean**2, third - 3 * mean * second + 2 * mean**3
+    # What is left when an outlier is subtracted is rounding: its others are summed by themselves.
+    for k in np.flatnonzero(variance < CANCELLED):
+        rest = np.delete(centred, k)
+        mean[k] = np.mean(rest)
+        variance[k], skew[k] = np.mean((rest - mean[k]) ** 2), np.mean((rest - mean[k]) ** 3)
+    is_constant = variance <= (TIE * np.maximum(np.abs(mean), TIE)) ** 2
+    spread = np.sqrt(np.where(is_constant, 1.0, variance))
+    shape = 4 / np.maximum(skew / spread**3, LEAST_SKEWNESS) ** 2
     score = (centred - mean) / spread
     tail = scipy.special.gammaincc(shape, np.maximum(shape + score * np.sqrt(shape), 0.0))
     # Where all others are equal nothing is known of the tail.
-    constant = np.where(score > 1, 1 / len(statistics), 1.0)
-    return np.asarray(np.maximum(np.where(variance > TIE**2, tail, constant), SMALLEST))
+    unknown = np.where(centred - mean > TIE, 1 / len(statistics), 1.0)
+    return np.asarray(np.maximum(np.where(is_constant, unknown, tail), SMALLEST))
 
 
 def combine(pvalues: np.ndarray) -> np.ndarray:

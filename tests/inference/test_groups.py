@@ -40,7 +40,7 @@ def test_crossings_hold_the_samples_of_both():
 
 
 def test_family_wise_level():
-    count, smallest = 150, []
+    count, smallest = 80, []
     for number in range(count):
         rng = np.random.default_rng(number)
         p = rng.beta(0.4, 4, size=150)

@@ -94,7 +94,7 @@ RESULTS = (
     "ReliabilityDiagram", "Band", "BrierDecomposition", "Solution", "LowRank", "SymmetricOperator", "KernelOperator",
     "Kronecker", "KroneckerSolution",
     "SquaredCalibrationErrorResult", "EstimatorRisk", "QuantileCalibration", "ForecastEvaluation",
-    "FewErrors", "RunStopped", "Score", "Scores", "Choice",
+    "FewErrors", "GroupCalibration", "WorstGroups", "RunStopped", "Score", "Scores", "Choice",
 )  # fmt: skip
 # What methods do is called by the functions that take them, not by users.
 CALLED_INSIDE = r"^kcalib\.methods\.\w+\.\w+"

@@ -92,9 +92,24 @@ class Source(ABC):
 
     @abstractmethod
     def read(self, start: int, stop: int) -> tuple[Any, Any]:
-        """Return labels and predictions of the samples `start` to `stop` - 1, ``0 <= start < stop``.
+        """Return labels and predictions of the samples `start` to `stop` - 1.
 
-        As `chunks` yields them; a ValueError as there, and if there are fewer than `stop` samples.
+        Parameters
+        ----------
+        start, stop : int
+            ``0 <= start < stop``.
+
+        Returns
+        -------
+        y_true : array, shape (stop - start,) or (stop - start, d)
+            As `chunks` yields them.
+        y_pred : array, shape (stop - start, m) or (stop - start,), or Distribution
+            The same.
+
+        Raises
+        ------
+        ValueError
+            As `chunks`, and if there are fewer than `stop` samples.
         """
 
     @abstractmethod
@@ -110,11 +125,25 @@ class Source(ABC):
 
     @abstractmethod
     def summed(self, **options: Any) -> Summed:
-        """Return sums over all samples, chunk by chunk; options are those of the state."""
+        """Return sums over all samples, chunk by chunk.
+
+        Parameters
+        ----------
+        **options
+            Of the state.
+        """
 
     @abstractmethod
     def summed_together(self, models: Mapping[str, Source], **options: Any) -> SummedTogether:
-        """Return the same for several models by name, of which this is one, with the same labels."""
+        """Return the same for several models with the same labels, of which this is one.
+
+        Parameters
+        ----------
+        models : mapping of str to Source
+            The models by name.
+        **options
+            Of the state.
+        """
 
 
 @singledispatch

@@ -111,7 +111,7 @@ class KernelOperator:
         return arrays.namespace(own).broadcast_to(own, (self.n,))
 
     def gram(self, feature_map: FeatureMap, points: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Return `feature_sums.gram` of samples in host memory, computed where products are."""
+        """Return the Gram matrix of features and columns, of samples in host memory, computed where products are."""
         if self._backend.parallel is not None:
             return self._backend.parallel.gram(self._backend, feature_map, columns)
         return gram(feature_map, points, columns, threads=self._threads)

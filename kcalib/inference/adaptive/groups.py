@@ -112,7 +112,7 @@ def worst_groups(
     Returns
     -------
     WorstGroups
-        A `GroupCalibration` for each group, the smallest p-value first.
+        A `kcalib.GroupCalibration` for each group, the smallest p-value first.
 
     Raises
     ------

@@ -52,9 +52,9 @@ class GroupedState(Saved):
     >>> language = rng.choice(["de", "en"], size=3000)
     >>> y = rng.uniform(size=3000) < np.where(language == "de", p, 0.7 * p + 0.3)
     >>> state = kcalib.streaming.GroupedState(2, n_columns=64).update(y, p, group=language)
-    >>> {name: one.result().miscalibrated for name, one in state.groups.items()}
+    >>> {name: group.result().miscalibrated for name, group in state.groups.items()}
     {'de': False, 'en': True}
-    >>> state.total.n_samples == sum(one.n_samples for one in state.groups.values())
+    >>> state.total.n_samples == sum(group.n_samples for group in state.groups.values())
     True
     """
 
@@ -152,10 +152,10 @@ class GroupedState(Saved):
             raise TypeError(f"`other` is {type(other).__name__}, expected a GroupedState")
         self._check_room({*self._groups, *other._groups})
         total = self._total.copy().merge(other._total)
-        groups = {name: one._with_kernel_of(total) for name, one in self._groups.items()}
-        for name, one in other._groups.items():
-            theirs = one._with_kernel_of(total)
-            # Of the part of this state: an empty one is the first.
+        groups = {name: state._with_kernel_of(total) for name, state in self._groups.items()}
+        for name, state in other._groups.items():
+            theirs = state._with_kernel_of(total)
+            # Merge into a state of this part: a new group starts from an empty state.
             groups[name] = groups.get(name, self._empty)._with_kernel_of(total).merge(theirs)
         self._total, self._groups = total, groups
         return self
@@ -172,7 +172,7 @@ class GroupedState(Saved):
         """Another state with the same rows."""
         state = type(self).__new__(type(self))
         state.max_groups, state._total, state._empty = self.max_groups, self._total.copy(), self._empty
-        state._groups = {name: one.copy() for name, one in self._groups.items()}
+        state._groups = {name: group_state.copy() for name, group_state in self._groups.items()}
         return state
 
     def __repr__(self) -> str:
@@ -195,7 +195,7 @@ class GroupedState(Saved):
         names = sorted(self._groups, key=_order)
         states = {"total": self._total, "empty": self._empty}
         states |= {f"group {place}": self._groups[name] for place, name in enumerate(names)}
-        parts = {name: np.frombuffer(one.to_bytes(), dtype=np.uint8) for name, one in states.items()}
+        parts = {name: np.frombuffer(state.to_bytes(), dtype=np.uint8) for name, state in states.items()}
         return {"names": tuple(names), "max_groups": self.max_groups}, parts
 
     @classmethod
@@ -216,14 +216,14 @@ def _order(name: Name) -> tuple[bool, Name]:
 
 
 def _names(group: Any, n: int) -> tuple[list[Name], np.ndarray]:
-    """The names in a batch, and which of them each sample has."""
+    """Return the names in a batch, and the index of each sample's name."""
     if isinstance(group, (int, np.integer, np.bool_)):
         return [check_integer("group", int(group), -(2**63), 2**63 - 1)], np.zeros(n, dtype=np.int64)
     if isinstance(group, str):
         return [str(group)], np.zeros(n, dtype=np.int64)
     is_list = isinstance(group, (list, tuple))
-    found = None if is_list else arrays.to_host(arrays.as_array(group, "group"))
-    if found is None or found.dtype.kind == "O":  # NumPy makes strings of all where some are
+    group_names = None if is_list else arrays.to_host(arrays.as_array(group, "group"))
+    if group_names is None or group_names.dtype.kind == "O":  # NumPy makes strings of all where some are
         entries = list(group)
         kinds = [_kind(name, row) for row, name in enumerate(entries)]
         other = next((row for row, kind in enumerate(kinds) if kind is not kinds[0]), None)
@@ -232,14 +232,18 @@ def _names(group: Any, n: int) -> tuple[list[Name], np.ndarray]:
                 f"`group[0]` is {entries[0]!r} and `group[{other}]` is {entries[other]!r}, expected integers or "
                 "strings alone; pass strings for all"
             )
-        found = np.array(entries, dtype=(kinds[0] if kinds else int))
-    if found.dtype.kind not in "biuU":
-        raise TypeError(f"`group` has dtype {found.dtype}, expected integers or strings{_of_dates(found.dtype)}")
-    if found.shape != (n,):
-        raise ValueError(f"`group` has shape {found.shape}, expected ({n},): the group of each sample")
-    if found.dtype.kind != "U" and found.size and int(found.max()) > 2**63 - 1:
-        check_integer(f"group[{int(found.argmax())}]", int(found.max()), -(2**63), 2**63 - 1)
-    names, number = np.unique(found if found.dtype.kind == "U" else found.astype(np.int64), return_inverse=True)
+        group_names = np.array(entries, dtype=(kinds[0] if kinds else int))
+    if group_names.dtype.kind not in "biuU":
+        raise TypeError(
+            f"`group` has dtype {group_names.dtype}, expected integers or strings{_of_dates(group_names.dtype)}"
+        )
+    if group_names.shape != (n,):
+        raise ValueError(f"`group` has shape {group_names.shape}, expected ({n},): the group of each sample")
+    if group_names.dtype.kind != "U" and group_names.size and int(group_names.max()) > 2**63 - 1:
+        check_integer(f"group[{int(group_names.argmax())}]", int(group_names.max()), -(2**63), 2**63 - 1)
+    names, number = np.unique(
+        group_names if group_names.dtype.kind == "U" else group_names.astype(np.int64), return_inverse=True
+    )
     return names.tolist(), number
 
 

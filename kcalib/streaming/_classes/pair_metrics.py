@@ -76,39 +76,39 @@ class Compared:
 
     @property
     def samples(self) -> list[Classification]:
-        return [one.sample for one in self.totals]
+        return [totals.sample for totals in self.totals]
 
     @property
     def numbers(self) -> list[tuple[int, int]]:
         return list(itertools.combinations(range(len(self.totals)), 2))
 
     def has_all(self, values: Sequence[float], of: Callable[[Classification], float]) -> bool:
-        """Whether the states keep all rows, and these have the exact values of the models."""
+        """Return whether the states keep all rows, and `of` of these rows gives the same values."""
         if self.n > self.totals[0].sample.n:
             return False
         return all(
-            math.isclose(value, of(one), rel_tol=SAME, abs_tol=SAME)
-            for value, one in zip(values, self.samples, strict=True)
+            math.isclose(value, of(sample), rel_tol=SAME, abs_tol=SAME)
+            for value, sample in zip(values, self.samples, strict=True)
         )
 
 
 def skce(compared: Compared, confidence_level: float) -> MetricResult:
-    models = [LabelResults.of(one, compared.options, compared.threads) for one in compared.totals]
-    n, problems = compared.n, [one.problem for one in models]
+    models = [LabelResults.of(totals, compared.options, compared.threads) for totals in compared.totals]
+    n, problems = compared.n, [model.problem for model in models]
     rows, _ = subset(compared.totals[0].sample.n, MAX_SAMPLES, compared.options.seed)
     tiles = [FeatureTiles.of(problem, rows) for problem in problems]
-    squares = square_differences([one.entries for one in tiles], rows) * n * (n - 1)
+    squares = square_differences([tile.entries for tile in tiles], rows) * n * (n - 1)
     packed = [problem.packed for problem in problems]
-    weights = [one.values for one in tiles]
+    weights = [tile.values for tile in tiles]
     laws = pair_variances(compared.samples, packed, rows, weights, threads=compared.threads) * n * (n - 1)
     most = largest_entry(packed[0])
-    largest = math.sqrt(max(one.spread.sum_of_squares for one in models) / (n * (n - 1)))
-    groups = [[one.moments.group_totals, one.moments.target_group_totals] for one in models]
+    largest = math.sqrt(max(model.spread.sum_of_squares for model in models) / (n * (n - 1)))
+    groups = [[model.moments.group_totals, model.moments.target_group_totals] for model in models]
 
     def value(i: int) -> Estimate:
-        one = models[i]
-        null, added = max(one.null_squares, laws[i, i]), feature_error_of_groups(groups[i], None, n)
-        return value_estimate(one.spread, null, added, one.few_errors(), confidence_level, most)
+        model = models[i]
+        null, added = max(model.null_squares, laws[i, i]), feature_error_of_groups(groups[i], None, n)
+        return value_estimate(model.spread, null, added, model.few_errors(), confidence_level, most)
 
     def difference(i: int, j: int) -> Estimate:
         spread = _difference(models[i], models[j], squares[i, j])
@@ -136,23 +136,23 @@ def _difference(a: LabelResults, b: LabelResults, squares: float) -> Spread:
 
 def top_label_ece(compared: Compared, confidence_level: float) -> MetricResult:
     options, n = compared.options, compared.n
-    found = [gaps_of(one.cells[0], n) for one in compared.totals]
-    values = [gaps.ece for gaps in found]
-    if compared.has_all(values, lambda one: reliability_bins(one, options.n_bins).ece):
+    gaps = [gaps_of(totals.cells[0], n) for totals in compared.totals]
+    values = [model_gaps.ece for model_gaps in gaps]
+    if compared.has_all(values, lambda sample: reliability_bins(sample, options.n_bins).ece):
         return ECE(options.n_bins).measure(compared.samples, confidence_level, SharedOptions(seed=options.seed))
-    used = [np.flatnonzero(one.cells[0, :, 0] > 0) for one in compared.totals]
+    used = [np.flatnonzero(totals.cells[0, :, 0] > 0) for totals in compared.totals]
     n_replicates = max(N_REPLICATES, math.ceil(4 * len(compared.pairs) / (1 - confidence_level)))
 
     def value(i: int) -> Estimate:
         random = np.random.default_rng((options.seed, i))
-        return estimate_of(found[i], confidence_level, n_replicates, random, options.seed)
+        return estimate_of(gaps[i], confidence_level, n_replicates, random, options.seed)
 
     def difference(i: int, j: int, sums: PairSums) -> Estimate:
         bins = used[i], used[j]
-        return ece_difference(found[i], found[j], bins, sums, confidence_level, n_replicates, options.seed)
+        return ece_difference(gaps[i], gaps[j], bins, sums, confidence_level, n_replicates, options.seed)
 
     return MetricResult(
-        values=[value(i) for i in range(len(found))],
+        values=[value(i) for i in range(len(gaps))],
         differences=[difference(i, j, sums) for (i, j), sums in zip(compared.numbers, compared.pairs, strict=True)],
         estimator=f"top-label ECE with {options.n_bins} bins",
         intervals=f"bounds on the error of the ECE, paired, by {n_replicates} normal deviations, seed {options.seed}",
@@ -170,7 +170,7 @@ def brier(compared: Compared, confidence_level: float) -> MetricResult:
 
 def log_loss(compared: Compared, confidence_level: float) -> MetricResult:
     limits, possible = scores.log_loss_law(compared.samples)
-    values = [scores_of(one).log_loss.value for one in compared.totals]
+    values = [scores_of(totals).log_loss.value for totals in compared.totals]
     if compared.has_all(values, log_loss_of):
         return scores.LogLoss().measure(compared.samples, confidence_level, SharedOptions())
     return _means(compared, "log_loss", 1.0, confidence_level, limits, possible)
@@ -184,9 +184,9 @@ def _means(
     limits: ConfidenceInterval,
     possible: dict[tuple[int, ...], Possible],
 ) -> MetricResult:
-    n, kept = compared.n, compared.totals[0].sample.n
-    means = [getattr(scores_of(one), metric) for one in compared.totals]
-    rare = {which: one for which, one in possible.items() if one.events * n / kept < EVENTS}
+    n, sample_size = compared.n, compared.totals[0].sample.n
+    means = [getattr(scores_of(totals), metric) for totals in compared.totals]
+    rare = {models: targets for models, targets in possible.items() if targets.events * n / sample_size < EVENTS}
     width = limits.high - limits.low
 
     def value(i: int) -> Estimate:

@@ -42,10 +42,10 @@ class DrawnSums:
     changes_own: ExactSums  # sum |phi|^2 (|R^T e|^2 - |R^T base|^2), shape (n_resamples,)
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        found: dict[str, np.ndarray] = {}
+        arrays: dict[str, np.ndarray] = {}
         for name, value in vars(self).items():
-            found |= value.to_arrays(f"drawn_{name}")
-        return found
+            arrays |= value.to_arrays(f"drawn_{name}")
+        return arrays
 
     def copy(self) -> DrawnSums:
         return DrawnSums(*(part.copy() for part in vars(self).values()))
@@ -77,9 +77,9 @@ class KernelSums:
         )
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """By the names that a file has for them."""
-        found = self.sums.to_arrays("sums") | self.own.to_arrays("own") | self.null_own.to_arrays("null_own")
-        return found if self.drawn is None else found | self.drawn.to_arrays()
+        """Return the sums by their names in a file."""
+        arrays = self.sums.to_arrays("sums") | self.own.to_arrays("own") | self.null_own.to_arrays("null_own")
+        return arrays if self.drawn is None else arrays | self.drawn.to_arrays()
 
     def from_arrays(self, arrays: Mapping[str, np.ndarray]) -> KernelSums:
         """Of the same sizes, what `arrays` has returned."""
@@ -105,9 +105,9 @@ class Machine:
 
     def __init__(self, options: StateOptions, m: int, threads: int | None) -> None:
         self.options, self.m, self.threads = options, m, threads
-        found, root = options.map(m), options.root()
-        self.feature_unit = power_of_two(largest_length(found))
-        self.map = replace(found, amplitudes=found.amplitudes / self.feature_unit)
+        feature_map, root = options.map(m), options.root()
+        self.feature_unit = power_of_two(largest_length(feature_map))
+        self.map = replace(feature_map, amplitudes=feature_map.amplitudes / self.feature_unit)
         self.target_unit = 1.0 if root is None else power_of_two(float(np.max(np.linalg.norm(root, axis=1))))
         self.root = None if root is None else np.ascontiguousarray(root / self.target_unit)
         self.rank = m if root is None else root.shape[1]
@@ -180,10 +180,10 @@ class Machine:
         )
 
     def total(self, sums: ExactSums, own: ExactSums) -> float:
-        """sum_{i != j} H_ij of the labels as they are, from what `KernelSums` has under these names."""
-        found = sums.to_float()
+        """Return sum_{i != j} H_ij of the observed labels, from the fields `sums` and `own` of `KernelSums`."""
+        feature_sums = sums.to_float()
         unit = self.feature_unit * self.target_unit
-        return (float(np.sum(found * found)) - float(np.sum(own.to_float()))) * unit**2
+        return (float(np.sum(feature_sums * feature_sums)) - float(np.sum(own.to_float()))) * unit**2
 
     def drawn_totals(self, drawn: DrawnSums) -> np.ndarray:
         """sum_{i != j} H_ij of each draw's labels, shape (n_resamples,)."""
@@ -198,9 +198,10 @@ class Machine:
         return (np.array(totals) - own) * (self.feature_unit * self.target_unit) ** 2
 
 
-def largest_length(found: FeatureMap) -> float:
-    """No row of probabilities has longer features."""
-    bounds = found.amplitudes * np.prod(np.max(np.abs(found.projections + found.offsets[..., None]), axis=2), axis=0)
+def largest_length(feature_map: FeatureMap) -> float:
+    """Return an upper bound on the length of the features of any prediction."""
+    coefficients = np.abs(feature_map.projections + feature_map.offsets[..., None])
+    bounds = feature_map.amplitudes * np.prod(np.max(coefficients, axis=2), axis=0)
     return float(np.linalg.norm(bounds))
 
 

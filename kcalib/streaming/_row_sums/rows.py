@@ -86,7 +86,7 @@ class RowSet:
         )
 
     def union(self, other: RowSet) -> RowSet:
-        """With all rows of another set, of which none is here."""
+        """Return the rows of both sets, which must be disjoint."""
         both = sorted((*self.intervals, *other.intervals))
         starts: list[int] = []
         stops: list[int] = []
@@ -130,7 +130,7 @@ def _seen(start: int, stop: int) -> str:
 
 @dataclass(frozen=True, eq=False)
 class OpenRows:
-    """Pieces of blocks by the number of the block: row // size. Never changed; what is here is copied."""
+    """Pieces of blocks by the number of the block: row // size. Never changed; the pieces are copies."""
 
     size: int
     nothing: Rows  # none, with the shapes of all
@@ -155,11 +155,11 @@ class OpenRows:
             last = int(ends[-1]) if not beyond.size else int(begins[k + int(beyond[0])])
             whole.append(rows.take(slice(int(begins[k]), last)))
         for k in np.flatnonzero(~full).tolist():
-            here, block = rows.take(slice(int(begins[k]), int(ends[k]))), int(blocks[begins[k]])
+            block_rows, block = rows.take(slice(int(begins[k]), int(ends[k]))), int(blocks[begins[k]])
             before = pieces.get(block, ())
             if len(before) >= MOST_PIECES:
                 before = (Rows.join(list(before)),)
-            pieces[block] = (*before, here.copy())
+            pieces[block] = (*before, block_rows.copy())
             if complete and _count(pieces[block]) == self.size:
                 whole.append(Rows.join(list(pieces.pop(block))))
         return whole, replace(self, pieces=pieces)
@@ -171,29 +171,29 @@ class OpenRows:
         return replace(self, pieces=pieces)
 
     def closed(self) -> tuple[list[Rows], OpenRows]:
-        """Rows of blocks that have all their rows, and the others."""
+        """Return the rows of complete blocks, and the open rows without them."""
         whole, pieces = [], {}
-        for block, here in self.pieces.items():
-            if _count(here) == self.size:
-                whole.append(Rows.join(list(here)))
+        for block, block_pieces in self.pieces.items():
+            if _count(block_pieces) == self.size:
+                whole.append(Rows.join(list(block_pieces)))
             else:
-                pieces[block] = here
+                pieces[block] = block_pieces
         return whole, replace(self, pieces=pieces)
 
     def rows(self) -> Rows:
-        """All that are open."""
-        return Rows.join([self.nothing, *(piece for here in self.pieces.values() for piece in here)])
+        """Return all open rows."""
+        return Rows.join([self.nothing, *(piece for block_pieces in self.pieces.values() for piece in block_pieces)])
 
     def of(self, rows: Rows) -> OpenRows:
-        """Of these instead, in ascending order."""
+        """Return open rows with these rows instead, which must be ascending."""
         starts = np.flatnonzero(np.diff(rows.numbers // self.size, prepend=-1)).tolist()
         ends = [*starts[1:], len(rows.numbers)][: len(starts)]  # none of no rows
-        found = (rows.take(slice(begin, end)) for begin, end in zip(starts, ends, strict=True))
-        return replace(self, pieces={int(one.numbers[0]) // self.size: (one,) for one in found})
+        blocks = (rows.take(slice(begin, end)) for begin, end in zip(starts, ends, strict=True))
+        return replace(self, pieces={int(block.numbers[0]) // self.size: (block,) for block in blocks})
 
 
 def _count(pieces: tuple[Rows, ...]) -> int:
-    return sum(len(one.numbers) for one in pieces)
+    return sum(len(piece.numbers) for piece in pieces)
 
 
 def no_rows(m: int, n_dims: int | None = None) -> Rows:

@@ -37,31 +37,31 @@ class RowSample:
 
     @classmethod
     def of(cls, size: int, seed: int, rows: Rows) -> RowSample:
-        """The best of these rows."""
-        found = hash_rows(rows.numbers, seed)
+        """Return the sample of these rows: those of the smallest hashes."""
+        hashes = hash_rows(rows.numbers, seed)
         highest = 2**64 - 1
-        if len(found) >= size:
-            best = np.argpartition(found, size - 1)[:size]
-            highest = int(found[best].max())
+        if len(hashes) >= size:
+            best = np.argpartition(hashes, size - 1)[:size]
+            highest = int(hashes[best].max())
             rows = rows.take(np.sort(best))
         order = np.argsort(rows.numbers, kind="stable")
         return cls(size, seed, rows.take(order), highest)
 
-    def wanted(self, numbers: np.ndarray) -> np.ndarray:
-        """Which of these rows may belong to it: their places."""
-        found = hash_rows(numbers, self.seed)
-        below = np.flatnonzero(found < np.uint64(self.highest))
+    def find_candidates(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the indices of the numbers whose rows may belong to the sample."""
+        hashes = hash_rows(numbers, self.seed)
+        below = np.flatnonzero(hashes < np.uint64(self.highest))
         if below.size > self.size:
-            below = np.sort(below[np.argpartition(found[below], self.size - 1)[: self.size]])
+            below = np.sort(below[np.argpartition(hashes[below], self.size - 1)[: self.size]])
         return below
 
     def add(self, rows: Rows) -> RowSample:
-        """With those of some more rows that belong to it."""
-        wanted = self.wanted(rows.numbers)
-        if not wanted.size:
+        """Return the sample of all rows so far and of these."""
+        candidates = self.find_candidates(rows.numbers)
+        if not candidates.size:
             return self
         # Hashes of different numbers differ: the map is one to one.
-        return RowSample.of(self.size, self.seed, Rows.join([self.rows, rows.take(wanted)]))
+        return RowSample.of(self.size, self.seed, Rows.join([self.rows, rows.take(candidates)]))
 
     def union(self, other: RowSample) -> RowSample:
         return self.add(other.rows)

@@ -27,6 +27,6 @@ def drawn_atoms(prediction: Distribution, size: int, seed: int) -> Components:
     return Components("atoms", xp.full_like(atoms[:, :, 0], 1 / size), atoms, None)
 
 
-def is_exact(found: FiniteRankFeatures) -> bool:
+def is_exact(features: FiniteRankFeatures) -> bool:
     """Whether the features are the kernel but for a few roundings, also at targets far from all others."""
-    return found.exact or found.error_bound <= NEARLY_EXACT * found.map.largest
+    return features.exact or features.error_bound <= NEARLY_EXACT * features.map.largest

@@ -170,10 +170,10 @@ def _(data: Classification, packed: Packed, options: MapOptions) -> FeatureProbl
     arrays.check_no_threads(packed.problem.left.points, options.threads)
     if options.reference is None:
         n_columns = options.n_columns or default_columns(data.n)
-        found = class_map(packed.problem.kernel, data.m, n_columns, options.seed)
+        random_map = class_map(packed.problem.kernel, data.m, n_columns, options.seed)
     else:
-        found = options.reference.map
-    return LabelFeatures(data, packed, found, options.seed, options.threads)
+        random_map = options.reference.map
+    return LabelFeatures(data, packed, random_map, options.seed, options.threads)
 
 
 @dataclass(frozen=True, eq=False)

@@ -73,11 +73,11 @@ class FiniteRankMap:
 
     def features(self, points: Array) -> tuple[Array, Array]:
         """Return phi, shape (n, R), and the residual's diagonal, shape (n,), of all points at once."""
-        xp, own = arrays.namespace(points), _diagonal(self.kernel, points)
+        xp, diagonal = arrays.namespace(points), _diagonal(self.kernel, points)
         if not self.rank:
-            return xp.empty((len(points), 0)), own
-        phi = _solved(self.root, _matrix(self.kernel, points, self.pivots).T).T
-        residual = own - xp.einsum("ij,ij->i", phi, phi)
+            return xp.empty((len(points), 0)), diagonal
+        phi = _solve(self.root, _matrix(self.kernel, points, self.pivots).T).T
+        residual = diagonal - xp.einsum("ij,ij->i", phi, phi)
         lowest = float(residual.min()) if len(residual) else 0.0
         if lowest < -NEGATIVE * self.largest:
             raise ValueError(
@@ -89,23 +89,23 @@ class FiniteRankMap:
         return phi, xp.abs(residual)
 
     def points(self, points: Any) -> tuple[Array, Array]:
-        """phi of points of shape (n, d), and bounds on |delta_x - its image|: the residual's roots, shape (n,)."""
-        points = _computed(points)
+        """Return phi of points (n, d), and the residual's roots, shape (n,), which bound |delta_x - its image|."""
+        points = _to_host_unless_cuda(points)
         xp = arrays.namespace(points)
         phi, errors = xp.empty((len(points), self.rank)), xp.empty(len(points))
-        for part in _parts(len(points), self.step):
-            phi[part], residual = self.features(points[part])
-            errors[part] = xp.sqrt(residual + self.rounding)
+        for block in _blocks(len(points), self.step):
+            phi[block], residual = self.features(points[block])
+            errors[block] = xp.sqrt(residual + self.rounding)
         return phi, errors
 
     def means(self, atoms: Any, weights: Any = None) -> tuple[Array, Array]:
-        """sum_s w_is phi(z_is), shape (n, R), and bounds on their distances from the mean embeddings, shape (n,).
+        """Return sum_s w_is phi(z_is), shape (n, R), and bounds on distances from the mean embeddings, shape (n,).
 
         `atoms` and `weights` are as in `finite_rank_features`. The Euclidean distance of two rows is the MMD distance
         of two predictions, up to the sum of their bounds.
         """
-        atoms = _computed(atoms)
-        weights = None if weights is None else _computed(weights)
+        atoms = _to_host_unless_cuda(atoms)
+        weights = None if weights is None else _to_host_unless_cuda(weights)
         xp = arrays.namespace(atoms)
         if atoms.ndim == 2:
             assert weights is not None
@@ -113,16 +113,16 @@ class FiniteRankMap:
             return weights @ phi, xp.abs(weights) @ errors
         n, size, d = atoms.shape
         means, bounds = xp.empty((n, self.rank)), xp.empty(n)
-        for part in _parts(n, max(1, self.step // size)):
-            some = atoms[part]
-            phi, residual = self.features(some.reshape(-1, d))
-            phi, errors = phi.reshape(*some.shape[:2], self.rank), xp.sqrt(residual + self.rounding)
-            errors = errors.reshape(some.shape[:2])
+        for block in _blocks(n, max(1, self.step // size)):
+            block_atoms = atoms[block]
+            phi, residual = self.features(block_atoms.reshape(-1, d))
+            phi, errors = phi.reshape(*block_atoms.shape[:2], self.rank), xp.sqrt(residual + self.rounding)
+            errors = errors.reshape(block_atoms.shape[:2])
             if weights is None:
-                means[part], bounds[part] = phi.mean(axis=1), errors.mean(axis=1)
+                means[block], bounds[block] = phi.mean(axis=1), errors.mean(axis=1)
             else:
-                means[part] = xp.einsum("is,isr->ir", weights[part], phi)
-                bounds[part] = xp.einsum("is,is->i", xp.abs(weights[part]), errors)
+                means[block] = xp.einsum("is,isr->ir", weights[block], phi)
+                bounds[block] = xp.einsum("is,is->i", xp.abs(weights[block]), errors)
         return means, bounds
 
     @property
@@ -213,32 +213,32 @@ def finite_rank_features(
     Time: about N R^2 multiply-adds and 2 N R kernel evaluations for N points altogether and rank R. Memory: two
     arrays of n R numbers, R^2 and blocks.
     """
-    kernel, atoms, targets = tuple(kernel), _computed(atoms), _computed(y)
+    kernel, atoms, targets = tuple(kernel), _to_host_unless_cuda(atoms), _to_host_unless_cuda(y)
     xp = arrays.namespace(targets)
     targets = xp.astype(targets, xp.float64, copy=False)
     evaluations = (atoms.shape[-2] + 1) ** 2
-    others = targets[:0] if cover is None else _computed(cover)
-    points = xp.concat([targets, atoms.reshape(-1, atoms.shape[-1]), others])
+    cover_points = targets[:0] if cover is None else _to_host_unless_cuda(cover)
+    points = xp.concat([targets, atoms.reshape(-1, atoms.shape[-1]), cover_points])
     limit = min(len(points), LARGEST_RANK, FEATURES_PER_EVALUATION * evaluations) if max_rank is None else max_rank
-    found = feature_map(points, kernel, tolerance=tolerance, max_rank=limit, only_exact=only_exact)
-    if found is None:
+    finite_map = feature_map(points, kernel, tolerance=tolerance, max_rank=limit, only_exact=only_exact)
+    if finite_map is None:
         return None
     check_memory(
-        16 * len(targets) * found.rank,
+        16 * len(targets) * finite_map.rank,
         max_memory,
-        f"{found.rank} target features of {len(targets)} predictions",
+        f"{finite_map.rank} target features of {len(targets)} predictions",
         "pass fewer samples, or a wider bandwidth for the target kernel",
         points,
     )
-    phi, errors = found.points(targets)
-    means, bounds = found.means(atoms, weights)
+    phi, errors = finite_map.points(targets)
+    means, bounds = finite_map.means(atoms, weights)
     row_bounds = errors + bounds
-    total = 1.0 if weights is None else float(xp.abs(_computed(weights)).sum(axis=1).max())
-    least = SLACK * max(tolerance * found.largest, found.rounding) + found.rounding
-    cover_bound = float(found.points(others)[1].max()) if len(others) else 0.0
+    total = 1.0 if weights is None else float(xp.abs(_to_host_unless_cuda(weights)).sum(axis=1).max())
+    least = SLACK * max(tolerance * finite_map.largest, finite_map.rounding) + finite_map.rounding
+    cover_bound = float(finite_map.points(cover_points)[1].max()) if len(cover_points) else 0.0
     exact = float(row_bounds.max()) <= (1 + total) * math.sqrt(least) and cover_bound <= math.sqrt(least)
     features, means = arrays.like(phi - means, y), arrays.like(means, y)
-    return FiniteRankFeatures(found, features, means, row_bounds, bounds, cover_bound, exact, evaluations)
+    return FiniteRankFeatures(finite_map, features, means, row_bounds, bounds, cover_bound, exact, evaluations)
 
 
 def count_features(y: Array, probabilities: Array, kernel: Sequence[Term], **options: Any) -> FiniteRankFeatures | None:
@@ -260,89 +260,91 @@ def feature_map(
     max_rank: int = LARGEST_RANK,
     only_exact: bool = False,
 ) -> FiniteRankMap | None:
-    """phi with a residual of at most `tolerance` (or rounding) at all points of shape (N, d), if `max_rank` allows it.
+    """Return phi with a residual of at most `tolerance` (or rounding) at all points (N, d), if `max_rank` allows it.
 
-    Pivots come from a sample of the points, and then from those that it left a residual at. None: `only_exact`, and
-    `max_rank` is too small for the sample.
+    Pivots come from a sample of the points, and then from the points where it left a residual. The result is None with
+    `only_exact` where `max_rank` is too small for the sample.
     """
     xp, diagonal = arrays.namespace(points), _diagonal(kernel, points)
     largest = float(diagonal.max())
-    found = FiniteRankMap(kernel, points[:0], xp.empty((0, 0)), largest)
+    finite_map = FiniteRankMap(kernel, points[:0], xp.empty((0, 0)), largest)
     absolute, stride = tolerance * largest, -(-len(points) // SAMPLE)
-    found, residual = _refined(found, points[::stride], diagonal[::stride], absolute, max_rank)
-    if only_exact and float(residual.max()) > max(absolute, found.rounding) * SLACK:
+    finite_map, residual = _refine(finite_map, points[::stride], diagonal[::stride], absolute, max_rank)
+    if only_exact and float(residual.max()) > max(absolute, finite_map.rounding) * SLACK:
         return None
-    # Pivots that ordering leaves out as noise may be missed by points beside them: look at all points again.
+    # Pivots that ordering leaves out as noise may be missed by points near them: look at all points again.
     for _ in range(PASSES):
         residual = xp.empty(len(points))
-        for part in _parts(len(points), found.step):
-            residual[part] = found.features(points[part])[1]
-        if float(residual.max()) <= SLACK * max(absolute, found.rounding) or found.rank >= max_rank:
+        for block in _blocks(len(points), finite_map.step):
+            residual[block] = finite_map.features(points[block])[1]
+        if float(residual.max()) <= SLACK * max(absolute, finite_map.rounding) or finite_map.rank >= max_rank:
             break
-        found = _refined(found, points, residual, absolute, max_rank)[0]
-    return found
+        finite_map = _refine(finite_map, points, residual, absolute, max_rank)[0]
+    return finite_map
 
 
-def _refined(
-    found: FiniteRankMap, points: Array, residual: Array, tolerance: float, max_rank: int
+def _refine(
+    finite_map: FiniteRankMap, points: Array, residual: Array, tolerance: float, max_rank: int
 ) -> tuple[FiniteRankMap, Array]:
     """Add pivots until no residual, of which each pivot lowers the bounds, is above `tolerance`."""
     xp, residual, level = arrays.namespace(points), residual.copy(), float(residual.max())
-    while level > (least := max(tolerance, found.rounding)) and found.rank < max_rank:
+    while level > (least := max(tolerance, finite_map.rounding)) and finite_map.rank < max_rank:
         level = max(ROUND * level, least)
         left = xp.nonzero(residual > level)[0]
-        count = -(-len(left) // found.step)
+        count = -(-len(left) // finite_map.step)
         for b in range(count):
-            if found.rank >= max_rank:
+            if finite_map.rank >= max_rank:
                 break
             rows = left[b::count]  # from all over the points
-            found, residual[rows] = _extended(found, points[rows], level, max_rank)
-        found = _ordered(found, tolerance)
+            finite_map, residual[rows] = _extend(finite_map, points[rows], level, max_rank)
+        finite_map = _order_pivots(finite_map, tolerance)
         level = min(level, float(residual.max()))
-    return found, residual
+    return finite_map, residual
 
 
-def _extended(found: FiniteRankMap, block: Array, level: float, max_rank: int) -> tuple[FiniteRankMap, Array]:
+def _extend(finite_map: FiniteRankMap, block: Array, level: float, max_rank: int) -> tuple[FiniteRankMap, Array]:
     """Add pivots of a block until none of its residuals is above `level`; return the residuals, too."""
-    xp, (phi, residual) = arrays.namespace(block), found.features(block)
-    rank, rows = found.rank, list[int]()
+    xp, (phi, residual) = arrays.namespace(block), finite_map.features(block)
+    rank, rows = finite_map.rank, list[int]()
     room = xp.empty((max(16, 2 * rank), len(block))).T  # column by column
     room[:, :rank] = phi
     while rank < max_rank:
         at = int(residual.argmax())
         pivot = float(residual[at])
-        if pivot <= max(level, (rank + ROUNDINGS) * EPSILON * found.largest):
+        if pivot <= max(level, (rank + ROUNDINGS) * EPSILON * finite_map.largest):
             break
         if rank == room.shape[1]:
             room = xp.concat([room, xp.empty_like(room)], axis=1)
-        column = _matrix(found.kernel, block, block[at : at + 1])[:, 0] - room[:, :rank] @ room[at, :rank]
+        column = _matrix(finite_map.kernel, block, block[at : at + 1])[:, 0] - room[:, :rank] @ room[at, :rank]
         room[:, rank] = column / math.sqrt(pivot)
         residual = xp.maximum(residual - room[:, rank] ** 2, 0.0)
         residual[at] = 0.0
         rows.append(at)
         rank += 1
     if not rows:
-        return found, residual
+        return finite_map, residual
     root = xp.zeros((rank, rank))  # row i is phi of pivot i
-    root[: found.rank, : found.rank] = found.root
-    root[found.rank :] = xp.tril(room[rows, :rank], found.rank)
-    return replace(found, pivots=xp.concat([found.pivots, block[rows]]), root=root), residual
+    root[: finite_map.rank, : finite_map.rank] = finite_map.root
+    root[finite_map.rank :] = xp.tril(room[rows, :rank], finite_map.rank)
+    return replace(finite_map, pivots=xp.concat([finite_map.pivots, block[rows]]), root=root), residual
 
 
-def _ordered(found: FiniteRankMap, tolerance: float) -> FiniteRankMap:
+def _order_pivots(finite_map: FiniteRankMap, tolerance: float) -> FiniteRankMap:
     """Return the same span by pivots in descending order, which rounds least."""
-    square = arrays.to_host(_matrix(found.kernel, found.pivots, found.pivots))
-    root, places, rank, _ = scipy.linalg.lapack.dpstrf(square, tol=max(tolerance, found.rounding) / 4, lower=1)
-    chosen = arrays.like(places[:rank] - 1, found.pivots)
-    return replace(found, pivots=found.pivots[chosen], root=arrays.like(np.tril(root)[:rank, :rank], found.pivots))
+    square = arrays.to_host(_matrix(finite_map.kernel, finite_map.pivots, finite_map.pivots))
+    root, places, rank, _ = scipy.linalg.lapack.dpstrf(square, tol=max(tolerance, finite_map.rounding) / 4, lower=1)
+    order = arrays.like(places[:rank] - 1, finite_map.pivots)
+    return replace(
+        finite_map, pivots=finite_map.pivots[order], root=arrays.like(np.tril(root)[:rank, :rank], finite_map.pivots)
+    )
 
 
-def _computed(array: Array) -> Array:
+def _to_host_unless_cuda(array: Array) -> Array:
     """Return CuPy arrays as they are, others on the host."""
     return array if arrays.is_cuda(array) else arrays.to_host(array)
 
 
-def _solved(root: Array, right: Array) -> Array:
+def _solve(root: Array, right: Array) -> Array:
     """Return root^-1 right; `right` may be overwritten."""
     if arrays.is_host(root):
         return scipy.linalg.solve_triangular(root, right, lower=True, overwrite_b=True, check_finite=False)
@@ -351,7 +353,8 @@ def _solved(root: Array, right: Array) -> Array:
     return linalg.solve_triangular(root, right)
 
 
-def _parts(n: int, step: int) -> Iterator[slice]:
+def _blocks(n: int, step: int) -> Iterator[slice]:
+    """Yield the rows 0..n-1 in blocks of `step`."""
     for begin in range(0, n, step):
         yield slice(begin, min(n, begin + step))
 

@@ -42,7 +42,7 @@ NULL_DRAWS, NULL_SEED = 16, 0  # of targets, for moments under calibration
 
 @dataclass(frozen=True, eq=False)
 class ForecastFeatures(FeatureProblem):
-    """Of targets and predicted distributions."""
+    """Features of targets and predicted distributions."""
 
     data: Forecasts
     vectors: Vectors
@@ -54,15 +54,15 @@ class ForecastFeatures(FeatureProblem):
 
     @cached_property
     def target_features(self) -> Array:
-        parts = ((rows, self.target.tile(rows).target_features(self.data.y[rows, :])) for rows in self._tiles())
+        tiles = ((rows, self.target.tile(rows).target_features(self.data.y[rows, :])) for rows in self._tiles())
         if arrays.is_host(self.points):
-            found = np.empty((self.n, self.target.n_columns))
-            for rows, part in parts:
-                found[rows] = part
+            features = np.empty((self.n, self.target.n_columns))
+            for rows, tile_features in tiles:
+                features[rows] = tile_features
         else:
-            found = self.data.xp.concat([part for _, part in parts])
+            features = self.data.xp.concat([tile_features for _, tile_features in tiles])
         weight = self.data.sample_weight
-        return found if weight is None else found * arrays.asarray_like(weight, found)[:, None]
+        return features if weight is None else features * arrays.asarray_like(weight, features)[:, None]
 
     @property
     def target_groups(self) -> np.ndarray:
@@ -86,15 +86,15 @@ class ForecastFeatures(FeatureProblem):
         law = self._law(rows)
         if law is not None:
             return arrays.to_host(expected_lengths(law)[0])
-        found = self._taken(rows).null_lengths()
-        return self._mean_over_draws(rows, _square_lengths) if found is None else found
+        lengths = self._take_target(rows).null_lengths()
+        return self._mean_over_draws(rows, _square_lengths) if lengths is None else lengths
 
     def null_products(self, rows: np.ndarray) -> np.ndarray:
         law = self._law(rows)
         if law is not None:
             return products_of(law)
-        found = self._taken(rows).null_products()
-        return self._mean_over_draws(rows, lambda a: linalg.matmul(a, a.T) ** 2) if found is None else found
+        products = self._take_target(rows).null_products()
+        return self._mean_over_draws(rows, lambda a: linalg.matmul(a, a.T) ** 2) if products is None else products
 
     def null_powers(self) -> tuple[np.ndarray, np.ndarray]:
         rows = np.arange(self.n)
@@ -105,17 +105,17 @@ class ForecastFeatures(FeatureProblem):
         return self.null_lengths(rows), self._mean_over_draws(rows, lambda a: _square_lengths(a) ** 2)
 
     def _mean_over_draws(self, rows: np.ndarray, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-        return np.asarray(np.mean([function(drawn) for drawn in self._draw_target_features(rows)], axis=0))
+        return np.asarray(np.mean([function(features) for features in self._draw_target_features(rows)], axis=0))
 
     def draw_target_features(self, rows: np.ndarray) -> np.ndarray:
         """Return features of targets drawn from the predictions of these rows, shape (rows, columns)."""
         return next(self._draw_target_features(rows))
 
     def described(self) -> dict[str, Any]:
-        found = super().described() | {"target_factor": self.target.route}
+        description = super().described() | {"target_factor": self.target.route}
         if self.vectors.error:
-            found["backend_reason"] += f"; distances of predictions are off by {self.vectors.error:.1g} at most"
-        return found
+            description["backend_reason"] += f"; distances of predictions are off by {self.vectors.error:.1g} at most"
+        return description
 
     def _tiles(self) -> Iterator[slice]:
         return slices(self.n, self.target.n_columns)
@@ -132,37 +132,37 @@ class ForecastFeatures(FeatureProblem):
         counts = np.arange(law.probabilities.shape[1], dtype=np.float64)
         return replace(law, root=self.target.of_targets(counts[:, None]))
 
-    def _taken(self, rows: np.ndarray) -> TargetFeatures:
+    def _take_target(self, rows: np.ndarray) -> TargetFeatures:
         return self.target.take(arrays.like(rows, self.data.y))
 
     def _draw_target_features(self, rows: np.ndarray) -> Iterator[np.ndarray]:
         """Yield features of targets drawn from these predictions."""
-        part, tile = self.data.take(arrays.like(rows, self.data.y)), self._taken(rows).tile(slice(0, len(rows)))
+        data, tile = self.data.take(arrays.like(rows, self.data.y)), self._take_target(rows).tile(slice(0, len(rows)))
         for replicate in range(NULL_DRAWS):
-            yield arrays.to_host(tile.target_features(part.draw(NULL_SEED, replicate).y))
+            yield arrays.to_host(tile.target_features(data.draw(NULL_SEED, replicate).y))
 
     def _totals(self, draws: Sequence[Array]) -> np.ndarray:
         """Return sum_{i != j} H_ij of targets of shape (n, d) for each draw."""
-        points, found = self.points, self.map
+        points, feature_map = self.points, self.map
         xp, r, count = arrays.namespace(points), self.target.n_columns, len(draws)
         sums: Any = 0.0
-        own: Any = 0.0
+        diagonal: Any = 0.0
         workers = resolve_threads(self.threads) if arrays.is_host(points) else 1
         with ThreadPoolExecutor(workers) as pool:
-            for rows in slices(self.n, found.n_columns + r * count):
-                tile, some = self.target.tile(rows), points[rows, :]
+            for rows in slices(self.n, feature_map.n_columns + r * count):
+                tile, tile_points = self.target.tile(rows), points[rows, :]
 
                 def of_draw(y: Array, tile: Tile = tile, rows: slice = rows) -> tuple[Array, Array]:
                     target_features = tile.target_features(y[rows, :])
                     return target_features, xp.sum(target_features * target_features, axis=1)
 
-                each = list(pool.map(of_draw, draws)) if workers > 1 else [of_draw(y) for y in draws]
-                target_features = xp.concat([one for one, _ in each], axis=1)
-                sums = sum_products(found, some, target_features, threads=self.threads)[0] + sums
-                sizes = _square_sizes(found, some)
-                own = xp.stack([xp.sum(sizes * squares) for _, squares in each]) + own
-        squares = xp.sum(xp.reshape(sums * sums, (found.n_columns, count, r)), axis=(0, 2))
-        return arrays.to_host(squares - own)
+                results = list(pool.map(of_draw, draws)) if workers > 1 else [of_draw(y) for y in draws]
+                target_features = xp.concat([features for features, _ in results], axis=1)
+                sums = sum_products(feature_map, tile_points, target_features, threads=self.threads)[0] + sums
+                sizes = _square_sizes(feature_map, tile_points)
+                diagonal = xp.stack([xp.sum(sizes * squares) for _, squares in results]) + diagonal
+        squares = xp.sum(xp.reshape(sums * sums, (feature_map.n_columns, count, r)), axis=(0, 2))
+        return arrays.to_host(squares - diagonal)
 
 
 @features_of.register
@@ -171,22 +171,22 @@ def _(data: Forecasts, packed: Packed, options: MapOptions) -> FeatureProblem:
     assert isinstance(packed.target, TargetFactor)
     points = vectors(data.prediction, packed.kernel, packed.problem)
     arrays.check_no_threads(points.values, options.threads)
-    if options.reference is None or any(isinstance(one.metric, MMD) for one in packed.kernel.factors()):
-        found = drawn_map(points.terms, points.values, options.n_columns, options.seed)
+    if options.reference is None or any(isinstance(factor.metric, MMD) for factor in packed.kernel.factors()):
+        feature_map = drawn_map(points.terms, points.values, options.n_columns, options.seed)
     else:
-        found = options.reference.map
-    target = make_target_features(data, packed.target, found.n_columns, options.seed)
-    return ForecastFeatures(data, packed, found, options.seed, options.threads, points, target)
+        feature_map = options.reference.map
+    target = make_target_features(data, packed.target, feature_map.n_columns, options.seed)
+    return ForecastFeatures(data, packed, feature_map, options.seed, options.threads, points, target)
 
 
 def _square_lengths(vectors: np.ndarray) -> np.ndarray:
     return np.asarray(np.sum(vectors * vectors, axis=1))
 
 
-def _square_sizes(found: FeatureMap, points: Array) -> Array:
+def _square_sizes(feature_map: FeatureMap, points: Array) -> Array:
     """Return |phi(x)|^2 of the rows."""
     xp = arrays.namespace(points)
-    if not len(found.projections):
-        return xp.full_like(xp.astype(points[:, 0], xp.float64), float(np.sum(found.amplitudes**2)))
-    phi = feature_rows(found, points)
+    if not len(feature_map.projections):
+        return xp.full_like(xp.astype(points[:, 0], xp.float64), float(np.sum(feature_map.amplitudes**2)))
+    phi = feature_rows(feature_map, points)
     return xp.sum(phi * phi, axis=1)

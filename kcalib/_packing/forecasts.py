@@ -1,4 +1,4 @@
-"""From targets and predicted distributions to a pair problem.
+"""Pack targets and predicted distributions as a pair problem.
 
 resolve          both kernels with bandwidths as numbers, the same for all models that are compared
 PredictionPoints what the kernel on predictions has distances of: parameters, Wasserstein points, parameters of
@@ -52,18 +52,19 @@ def _pack_alike(
     threads: int | None = None,
 ) -> Alike:
     models = (first, *others)
-    found = resolve(models, kernel, target_kernel, threads, elsewhere=False)
-    medians, of_targets = (
-        () if others else tuple(one[0] for one in every.values()) for every in (found.medians, found.target_medians)
+    kernels = resolve(models, kernel, target_kernel, threads, elsewhere=False)
+    medians, target_medians = (
+        () if others else tuple(by_model[0] for by_model in by_metric.values())
+        for by_metric in (kernels.medians, kernels.target_medians)
     )
     packed = []
-    for one, points in zip(models, found.points, strict=True):
-        target = dataclasses.replace(target_factor(one, found.target_kernel), medians=of_targets)
-        side, terms = target.side(one, points.values, threads), points.terms(found.kernel)
-        definite, shown = points.is_definite(found.kernel), str(found.kernel)
-        problem = PairProblem(side, None, terms, target.mixtures, points.predicted, points.table, shown)
-        packed.append(Packed(problem, found.kernel, medians, target, definite, points.route))
-    return Alike(tuple(packed), found.medians, found.target_medians)
+    for model, points in zip(models, kernels.points, strict=True):
+        target = dataclasses.replace(target_factor(model, kernels.target_kernel), medians=target_medians)
+        side, terms = target.side(model, points.values, threads), points.terms(kernels.kernel)
+        is_definite, kernel_repr = points.is_definite(kernels.kernel), str(kernels.kernel)
+        problem = PairProblem(side, None, terms, target.mixtures, points.predicted, points.table, kernel_repr)
+        packed.append(Packed(problem, kernels.kernel, medians, target, is_definite, points.route))
+    return Alike(tuple(packed), kernels.medians, kernels.target_medians)
 
 
 @pack_locations.register(Forecasts)
@@ -75,30 +76,30 @@ def _pack_locations(
     *,
     threads: int | None = None,
 ) -> Packed:
-    found = resolve([data], kernel, target_kernel, threads, elsewhere=True)
-    medians, of_targets = (
-        tuple(one[0] for one in medians.values()) for medians in (found.medians, found.target_medians)
+    kernels = resolve([data], kernel, target_kernel, threads, elsewhere=True)
+    medians, target_medians = (
+        tuple(by_model[0] for by_model in by_metric.values()) for by_metric in (kernels.medians, kernels.target_medians)
     )
-    points = found.points[0].reaching(locations.prediction)
-    target = dataclasses.replace(target_factor(data, found.target_kernel), medians=of_targets)
+    points = kernels.points[0].reaching(locations.prediction)
+    target = dataclasses.replace(target_factor(data, kernels.target_kernel), medians=target_medians)
     right = target.side(data, points.values, threads)
     left = side_of(data, points.points_of(locations.prediction), target.observed(locations.y))
     table = points.table_between(locations.prediction)
     problem = PairProblem(
-        left, right, points.terms(found.kernel), target.mixtures, points.predicted, table, str(found.kernel)
+        left, right, points.terms(kernels.kernel), target.mixtures, points.predicted, table, str(kernels.kernel)
     )
-    return Packed(problem, found.kernel, medians, target, points.is_definite(found.kernel), points.route)
+    return Packed(problem, kernels.kernel, medians, target, points.is_definite(kernels.kernel), points.route)
 
 
 def prediction_kernel_problem(prediction: Distribution, kernel: Kernel | None, threads: int | None) -> PairProblem:
     """Return K_ij = k(P_i, P_j), without targets: all features are 1."""
     expected = prediction.expected_value()
     data = Forecasts(expected, prediction, None)
-    resolved = resolve([data], kernel, Gaussian(bandwidth=1.0), threads, elsewhere=False)
-    points = resolved.points[0]
+    kernels = resolve([data], kernel, Gaussian(bandwidth=1.0), threads, elsewhere=False)
+    points = kernels.points[0]
     ones = arrays.namespace(points.values).ones_like(points.values[:, :1])
     side = Side(compact(points.values), ones)
-    return PairProblem(side, None, points.terms(resolved.kernel), None, points.predicted, points.table)
+    return PairProblem(side, None, points.terms(kernels.kernel), None, points.predicted, points.table)
 
 
 # -- kernels with bandwidths -------------------------------------------------------------------
@@ -114,36 +115,40 @@ def resolve(
 ) -> Resolved:
     """Return both kernels; a bandwidth that is not given is the median over the models of a median distance.
 
-    With `elsewhere` the kernel on predictions will see others, too, so that identical ones are an error.
-    That on targets is a function of the predictions alone, so that tests that draw targets from them are exact.
+    With `elsewhere` the kernel on predictions will see other predictions, too, so that identical ones are an error.
+    The kernel on targets is a function of the predictions alone, so that tests that draw targets from them are exact.
     """
     target_medians: dict[str, list[MedianDistance]] = {}
     draws: list[Array] = []
 
     def target_bandwidth(metric: str) -> float:
         if not draws:
-            draws.extend(_one_draw(model) for model in models)
-        counts = all(model.prediction.support == "count" for model in models)
+            draws.extend(_draw_targets(model) for model in models)
+        are_counts = all(model.prediction.support == "count" for model in models)
         with no_scale_of("targets"):
             return medians_of(
-                draws, lambda one: _median_of_targets(one, metric, counts), target_medians, metric, elsewhere=True
+                draws, lambda draw: _median_of_targets(draw, metric, are_counts), target_medians, metric, elsewhere=True
             )
 
-    kernel, target = chosen(models, kernel, target_kernel)
-    target = _resolved(target, {metric: target_bandwidth(metric) for metric in open_metrics(target)})
+    kernel, target = check_kernels(models, kernel, target_kernel)
+    target = _resolve_target(target, {metric: target_bandwidth(metric) for metric in open_metrics(target)})
     if any(_is_open(factor) for factor in kernel.factors()):
         mmd = MMD(target_bandwidth("euclidean"))
-        kernel = kernel.mapped(lambda one: dataclasses.replace(one, metric=mmd) if _is_open(one) else one)
+        kernel = kernel.mapped(lambda factor: dataclasses.replace(factor, metric=mmd) if _is_open(factor) else factor)
     points = tuple(PredictionPoints.of(model.prediction, kernel) for model in models)
     medians: dict[str, list[MedianDistance]] = {}
 
     def bandwidth(metric: Any) -> float:
         with no_scale_of("predictions"):
-            found = medians_of(
-                points, lambda one: one.median(metric, threads), medians, str(metric), elsewhere=elsewhere
+            median = medians_of(
+                points,
+                lambda model_points: model_points.median(metric, threads),
+                medians,
+                str(metric),
+                elsewhere=elsewhere,
             )
         identical = medians[str(metric)][0].value == 0 and not isinstance(metric, MMD)
-        return _scale_of_one(models[0]) if identical else found
+        return _typical_deviation(models[0]) if identical else median
 
     kernel = kernel.resolve({metric: bandwidth(metric) for metric in kernel.open_metrics()})
     return Resolved(kernel, target, points, medians, target_medians)
@@ -158,9 +163,11 @@ def no_scale_of(what: str) -> Iterator[None]:
         raise NoLengthScaleError(error.n, of=what) from None
 
 
-def chosen(models: Sequence[Forecasts], kernel: Kernel | None, target_kernel: TargetKernel) -> tuple[Kernel, Any]:
+def check_kernels(
+    models: Sequence[Forecasts], kernel: Kernel | None, target_kernel: TargetKernel
+) -> tuple[Kernel, Any]:
     """Check both kernels, or return the defaults; bandwidths may be open."""
-    target = _checked_target(models, target_kernel)
+    target = _check_target(models, target_kernel)
     kernel = _default_kernel(models) if kernel is None else kernel
     if not isinstance(kernel, Kernel):
         raise TypeError(f"`kernel` is {kernel!r}, expected a kernel such as kcalib.kernels.Exponential(bandwidth=0.5)")
@@ -168,36 +175,36 @@ def chosen(models: Sequence[Forecasts], kernel: Kernel | None, target_kernel: Ta
 
 
 def _is_open(factor: RadialKernel) -> bool:
-    """Whether its metric is the MMD with a bandwidth of its own that is not given."""
+    """Whether the metric of a factor is the MMD with a bandwidth that is not given."""
     return isinstance(factor.metric, MMD) and factor.metric.bandwidth is None
 
 
-def _one_draw(model: Forecasts) -> Array:
+def _draw_targets(model: Forecasts) -> Array:
     draws = model.prediction.sample(1, seed=TARGET_SEED)
     return model.xp.reshape(draws, (model.n, model.n_dims))
 
 
-def _median_of_targets(drawn: Array, metric: str, are_counts: bool) -> MedianDistance:
-    if are_counts and bool(arrays.namespace(drawn).all(drawn == drawn[:1, :])):
+def _median_of_targets(targets: Array, metric: str, are_counts: bool) -> MedianDistance:
+    if are_counts and bool(arrays.namespace(targets).all(targets == targets[:1, :])):
         # Of rates near 0 all are 0; the first that are not are 1.
-        return MedianDistance(1.0, metric, int(drawn.shape[0]), True, None)
-    return median_of_points(drawn, metric)
+        return MedianDistance(1.0, metric, int(targets.shape[0]), True, None)
+    return median_of_points(targets, metric)
 
 
-def _scale_of_one(model: Forecasts) -> float:
-    """A bandwidth in the unit of the targets, of identical predictions: the root mean square of their deviations."""
-    deviations = _first(model).standard_deviation()
+def _typical_deviation(model: Forecasts) -> float:
+    """Return the root mean square of the standard deviations, a bandwidth for identical predictions."""
+    deviations = _first_prediction(model).standard_deviation()
     scale = float(arrays.namespace(deviations).mean(deviations**2)) ** 0.5
     return min(max(scale, SMALLEST), LARGEST)
 
 
 def _default_kernel(models: Sequence[Forecasts]) -> Kernel:
-    pointed = all(_first(model).wasserstein_points() is not None for model in models)
+    pointed = all(_first_prediction(model).wasserstein_points() is not None for model in models)
     return Exponential(metric="wasserstein" if pointed else "mmd")
 
 
-def _first(model: Forecasts) -> Distribution:
-    """Return one of the predictions, which says what all can."""
+def _first_prediction(model: Forecasts) -> Distribution:
+    """Return the first prediction, whose methods show what all predictions have."""
     return model.prediction.take(arrays.like(np.arange(min(1, model.n)), model.reference))
 
 
@@ -207,10 +214,10 @@ def default_target_kernel(models: Sequence[Forecasts]) -> Kernel:
     return Exponential() if all(c is not None and c.family == "laplace" for c in components) else Gaussian()
 
 
-def _checked_target(models: Sequence[Forecasts], target_kernel: TargetKernel) -> Any:
+def _check_target(models: Sequence[Forecasts], target_kernel: TargetKernel) -> Any:
     """Return the kernel on targets as the user wrote it, or the default."""
     if isinstance(target_kernel, Draws):
-        return dataclasses.replace(target_kernel, kernel=_checked_target(models, target_kernel.kernel))
+        return dataclasses.replace(target_kernel, kernel=_check_target(models, target_kernel.kernel))
     if target_kernel is None:
         return default_target_kernel(models)
     if isinstance(target_kernel, str) and target_kernel == "delta":
@@ -250,7 +257,7 @@ def open_metrics(target: Any) -> tuple[str, ...]:
     return () if isinstance(target, MahalanobisGaussian) else target.open_metrics()
 
 
-def _resolved(target: Any, bandwidths: dict[str, float]) -> Any:
+def _resolve_target(target: Any, bandwidths: dict[str, float]) -> Any:
     if isinstance(target, Draws):
-        return dataclasses.replace(target, kernel=_resolved(target.kernel, bandwidths))
+        return dataclasses.replace(target, kernel=_resolve_target(target.kernel, bandwidths))
     return target if isinstance(target, MahalanobisGaussian) else target.resolve(bandwidths)

@@ -67,15 +67,15 @@ def _pack_alike(
     medians: dict[str, list[MedianDistance]] = {}
     facts = _facts(resolved)
     if facts.open_metrics:
-        resolved, medians = resolve([one.probabilities for one in models], resolved, threads, elsewhere=False)
+        resolved, medians = resolve([model.probabilities for model in models], resolved, threads, elsewhere=False)
     root = target_root(target_kernel, first)
     target, terms = DELTA if root is None else TargetMatrix(root), _terms(resolved)
     definite = _is_definite(facts, m)
-    own = () if others else _first(medians)
+    own_medians = () if others else _first(medians)
     problems = [
-        PairProblem(sample_side(one, target.root, threads), None, terms, kernel_repr=resolved) for one in models
+        PairProblem(sample_side(model, target.root, threads), None, terms, kernel_repr=resolved) for model in models
     ]
-    return Alike(tuple([Packed(problem, resolved, own, target, definite) for problem in problems]), medians)
+    return Alike(tuple([Packed(problem, resolved, own_medians, target, definite) for problem in problems]), medians)
 
 
 @pack_locations.register(Classification)
@@ -153,7 +153,7 @@ def resolve(
 
 
 def _first(medians: dict[str, list[MedianDistance]]) -> tuple[MedianDistance, ...]:
-    return tuple([found[0] for found in medians.values()])
+    return tuple([by_model[0] for by_model in medians.values()])
 
 
 def sample_side(data: Classification, root: np.ndarray | None, threads: int | None) -> Side:

@@ -101,8 +101,8 @@ class Packed:
     @property
     def bandwidth(self) -> float | None:
         """The bandwidth of the kernel on predictions; None where it has none, or several."""
-        found = {factor.bandwidth for factor in self.kernel.factors()}
-        return found.pop() if len(found) == 1 else None
+        bandwidths = {factor.bandwidth for factor in self.kernel.factors()}
+        return bandwidths.pop() if len(bandwidths) == 1 else None
 
     def described(self) -> dict[str, Any]:
         """Return the fields of results that say what the kernels are."""
@@ -195,24 +195,24 @@ def pack_locations(
 def medians_of(
     models: Sequence[Any],
     median_of: Callable[[Any], MedianDistance],
-    found: dict[str, list[MedianDistance]],
+    by_metric: dict[str, list[MedianDistance]],
     name: str,
     *,
     elsewhere: bool,
 ) -> float:
-    """Return the bandwidth that the models share: the median of their medians, which are kept in `found` under `name`.
+    """Return the bandwidth that the models share: the median of their medians, which `by_metric` stores under `name`.
 
     A model of identical predictions has none. If no model has one, a kernel between the predictions of a model is the
     same at every bandwidth, and 1 is taken; an error if the kernel sees points `elsewhere`, too.
     """
-    if name not in found:
+    if name not in by_metric:
         medians = [median_of(model) for model in models]
-        positive = [one for one in medians if one.value > 0]
+        positive = [median for median in medians if median.value > 0]
         if elsewhere and not positive:
-            raise NoLengthScaleError(max(one.n_samples for one in medians))
-        found[name] = positive or medians
-    if found[name][0].value == 0:
+            raise NoLengthScaleError(max(median.n_samples for median in medians))
+        by_metric[name] = positive or medians
+    if by_metric[name][0].value == 0:
         return 1.0
-    values = sorted([m.value for m in found[name]])
+    values = sorted([m.value for m in by_metric[name]])
     middle = len(values) // 2
     return min(max((values[~middle] + values[middle]) / 2, SMALLEST), LARGEST)

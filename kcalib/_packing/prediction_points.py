@@ -59,15 +59,15 @@ class PredictionPoints:
         _check_definite(prediction, kernel, space)
         if isinstance(space, MMD):
             terms = _gaussian(space)
-            counted = _count_features(prediction, terms)
-            if counted is not None:
-                return cls(prediction, space, counted[1], features=counted[0])
+            map_and_means = _count_features(prediction, terms)
+            if map_and_means is not None:
+                return cls(prediction, space, map_and_means[1], features=map_and_means[0])
             components = _mmd_components(prediction)
             if components.family == "atoms":
-                found = _mean_features(components, terms)
-                if found is not None:
+                map_and_means = _mean_features(components, terms)
+                if map_and_means is not None:
                     drawn = _is_drawn(prediction)
-                    return cls(prediction, space, found[1], features=found[0], drawn=drawn)
+                    return cls(prediction, space, map_and_means[1], features=map_and_means[0], drawn=drawn)
             return cls(prediction, space, *_mmd_columns(components, terms), drawn=_is_drawn(prediction))
         if space == "wasserstein" and isinstance(prediction, Counts):
             window = window_of(prediction)
@@ -80,7 +80,7 @@ class PredictionPoints:
 
     @classmethod
     def of_rows(cls, prediction: Distribution, kernel: Kernel) -> PredictionPoints:
-        """Vectors that are functions of each prediction by itself, which states add up: none for other metrics."""
+        """Return vectors that are functions of each prediction by itself, which states add up."""
         space = _space(prediction, kernel)
         return cls(prediction, space, points_in(space, prediction))
 
@@ -95,13 +95,13 @@ class PredictionPoints:
             return f"{self.space}, in a table"
         if not isinstance(self.space, MMD):
             return "2-Wasserstein, of points" if self.space == "wasserstein" else "of parameters"
-        found = [f"{DRAWS.n_draws} draws from each prediction, seed {TARGET_SEED}"] if self.drawn else []
+        details = [f"{DRAWS.n_draws} draws from each prediction, seed {TARGET_SEED}"] if self.drawn else []
         if self.features is not None:
-            found.append(f"features of rank {self.features.rank}")
+            details.append(f"features of rank {self.features.rank}")
         elif self.predicted is not None and not self.drawn:
             family = self.predicted.family
-            found.append("sums over atoms" if family == "atoms" else f"closed form ({family})")
-        return f"MMD, {', '.join(found)}"
+            details.append("sums over atoms" if family == "atoms" else f"closed form ({family})")
+        return f"MMD, {', '.join(details)}"
 
     def is_definite(self, kernel: Kernel) -> bool:
         """Whether the kernel on these points is known to be positive definite."""
@@ -129,7 +129,7 @@ class PredictionPoints:
         return median_of_entries(problem, str(metric))
 
     def reaching(self, other: Distribution) -> PredictionPoints:
-        """Return the points in the window of counts that holds those of other predictions, too."""
+        """Return the points in a window that holds the counts of other predictions, too."""
         if self.window is None or not isinstance(other, Counts):
             return self
         assert isinstance(self.prediction, Counts)
@@ -171,10 +171,10 @@ class PredictionPoints:
             if description != self.predicted:
                 raise ValueError(_other_family(self.prediction, other))
         else:
-            found = other.parameters() if self.space == "parameters" else other.wasserstein_points()
-            if found is None or found.shape[1] != self.values.shape[1]:
+            points = other.parameters() if self.space == "parameters" else other.wasserstein_points()
+            if points is None or points.shape[1] != self.values.shape[1]:
                 raise ValueError(_other_family(self.prediction, other))
-            values = found
+            values = points
         return arrays.asarray_like(values, self.values)
 
     def _within_reach(self, means: Array, errors: Array) -> Array:
@@ -237,14 +237,14 @@ def vectors(prediction: Distribution, kernel: Kernel, problem: PairProblem) -> V
         atoms, weights = (
             arrays.to_compute_device(array, np.float64) for array in (components.locations, components.weights)
         )
-        found = feature_map(atoms.reshape(-1, atoms.shape[2]), _gaussian(space), max_rank=rank)
-        assert found is not None
-        values, errors = found.means(atoms, weights)
+        finite_map = feature_map(atoms.reshape(-1, atoms.shape[2]), _gaussian(space), max_rank=rank)
+        assert finite_map is not None
+        values, errors = finite_map.means(atoms, weights)
     else:
         rows = arrays.to_compute_device(points, np.float64)
-        found = feature_map(rows, problem.predicted, max_rank=rank)
-        assert found is not None
-        values, errors = found.points(rows)
+        finite_map = feature_map(rows, problem.predicted, max_rank=rank)
+        assert finite_map is not None
+        values, errors = finite_map.points(rows)
     return Vectors(arrays.like(values, points), terms, 2 * float(errors.max()))
 
 
@@ -270,7 +270,7 @@ def _as_vectors(kernel: RadialKernel) -> RadialKernel:
 def _space(prediction: Distribution, kernel: Kernel) -> Space:
     """Return the one space that all factors of the kernel have their distances in."""
     name = type(prediction).__name__
-    wanted: dict[Space, str] = {}
+    factors: dict[Space, str] = {}
     for factor in kernel.factors():
         if factor.metric == "total_variation":
             raise ValueError(
@@ -279,27 +279,27 @@ def _space(prediction: Distribution, kernel: Kernel) -> Space:
             )
         is_of_vectors = isinstance(factor.metric, str) and factor.metric in VECTOR_METRICS
         space: Space = "parameters" if is_of_vectors else factor.metric
-        wanted.setdefault(space, str(factor))
+        factors.setdefault(space, str(factor))
     if any(factor.metric == "dot" for factor in _linear_factors(kernel)):
-        wanted.setdefault("parameters", "Linear()")
-    parameters = prediction.parameters() if "parameters" in wanted else None
-    if "parameters" in wanted and parameters is None:
+        factors.setdefault("parameters", "Linear()")
+    parameters = prediction.parameters() if "parameters" in factors else None
+    if "parameters" in factors and parameters is None:
         raise ValueError(
-            f"{wanted['parameters']} is a function of parameters, but {name} has none whose distance makes sense; "
+            f"{factors['parameters']} is a function of parameters, but {name} has none whose distance makes sense; "
             "use metric='wasserstein' or metric='mmd'"
         )
-    if set(wanted) == {"parameters", "wasserstein"}:
+    if set(factors) == {"parameters", "wasserstein"}:
         points = prediction.wasserstein_points()
         same = points is not None and points.shape == parameters.shape  # type: ignore[union-attr]
         if same and bool(arrays.namespace(points).all(points == parameters)):
             return "parameters"
-    if len(wanted) > 1:
-        shown = " and ".join(wanted.values())
+    if len(factors) > 1:
+        shown = " and ".join(factors.values())
         raise ValueError(
             f"`kernel` combines {shown}, whose metrics take distances of different points; use one metric in all of "
             "its parts"
         )
-    space = next(iter(wanted), "parameters")
+    space = next(iter(factors), "parameters")
     if space == "wasserstein" and prediction.wasserstein_points() is None:
         return MixtureWasserstein(2)
     return space
@@ -368,22 +368,24 @@ def _mean_features(components: Components, terms: tuple[Term, ...]) -> tuple[Fin
         return None
     limit = min(LARGEST_RANK, FEATURES_PER_EVALUATION * size**2)
     y = components.locations[:, 0, :]
-    found = finite_rank_features(y, components.locations, components.weights, terms, max_rank=limit, only_exact=True)
-    return None if found is None or not is_exact(found) else (found.map, found.means)
+    features = finite_rank_features(y, components.locations, components.weights, terms, max_rank=limit, only_exact=True)
+    return None if features is None or not is_exact(features) else (features.map, features.means)
 
 
 def _count_features(prediction: Distribution, terms: tuple[Term, ...]) -> tuple[FiniteRankMap, Array] | None:
-    """Means of features of the counts; None of others, and where the kernel has too many features to be exact."""
+    """Return means of features of counts; None for other families, and where exact features would be too many."""
     table = prediction._tabulated() if isinstance(prediction, Counts) else None
     if table is None:
         return None
     counts = arrays.namespace(table).arange(table.shape[1], dtype=np.float64)[:, None]
-    found = feature_map(arrays.to_compute_device(counts, np.float64), terms, max_rank=LARGEST_RANK, only_exact=True)
-    if found is None:
+    finite_map = feature_map(
+        arrays.to_compute_device(counts, np.float64), terms, max_rank=LARGEST_RANK, only_exact=True
+    )
+    if finite_map is None:
         return None
-    means, errors = _means_of_counts(found, table)
-    is_exact = (2 * float(errors.max())) ** 2 <= NEARLY_EXACT * found.largest
-    return (found, arrays.like(means, table)) if is_exact else None
+    means, errors = _means_of_counts(finite_map, table)
+    is_exact = (2 * float(errors.max())) ** 2 <= NEARLY_EXACT * finite_map.largest
+    return (finite_map, arrays.like(means, table)) if is_exact else None
 
 
 def _means_of_counts(features: FiniteRankMap, table: Array) -> tuple[Array, Array]:
@@ -393,7 +395,7 @@ def _means_of_counts(features: FiniteRankMap, table: Array) -> tuple[Array, Arra
 
 def _table(left: Distribution, right: Distribution | None, space: Space) -> Array:
     assert isinstance(space, MixtureWasserstein)
-    components, other = _transported(left), None if right is None else _transported(right)
+    components, other = _components_or_atoms(left), None if right is None else _components_or_atoms(right)
     if components is None or (right is not None and other is None):
         raise ValueError(
             f"{type(left).__name__} has no Wasserstein distance in closed form; use metric='mmd', or pass "
@@ -406,7 +408,7 @@ def _table(left: Distribution, right: Distribution | None, space: Space) -> Arra
     return uploaded(table, components.locations) if arrays.is_cuda(components.locations) else table
 
 
-def _transported(prediction: Distribution) -> Components | None:
+def _components_or_atoms(prediction: Distribution) -> Components | None:
     return prediction._atoms() if isinstance(prediction, Counts) else prediction.components()
 
 

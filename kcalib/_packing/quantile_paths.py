@@ -106,21 +106,21 @@ class QuantilePaths:
 
     def of(self, counts: Counts) -> np.ndarray:
         """Return xi of predictions for every path, shape (n, F)."""
-        found = np.empty((counts.n, self._table.shape[1]))
+        projections = np.empty((counts.n, self._table.shape[1]))
         long = is_long(counts)
         if np.any(long):
-            found[long] = self._by_quantiles(_some(counts, np.flatnonzero(long)))
+            projections[long] = self._by_quantiles(_take_counts(counts, np.flatnonzero(long)))
         (short,) = np.nonzero(~long)
-        done = 0
-        while done < len(short):
-            rows = short[done:]
-            window = window_of(_some(counts, rows))
+        begin = 0
+        while begin < len(short):
+            rows = short[begin:]
+            window = window_of(_take_counts(counts, rows))
             assert window is not None
             rows = rows[: max(1, ENTRIES // (window.length * (2 + 2 * self._levels)))]
-            table = arrays.to_host(staircases_of(_some(counts, rows), window))
-            found[rows] = self.weights(table[:, 0], table[:, 1:-1]) @ self._table
-            done += len(rows)
-        return found
+            table = arrays.to_host(staircases_of(_take_counts(counts, rows), window))
+            projections[rows] = self.weights(table[:, 0], table[:, 1:-1]) @ self._table
+            begin += len(rows)
+        return projections
 
     def weights(self, first: np.ndarray, above: np.ndarray) -> Any:
         """Return the weights of rows of the table in c B(1) + sum_k B(s_k), a sparse array (n, rows of the table)."""
@@ -168,10 +168,10 @@ def _mixed(cells: np.ndarray, level: int, seed: int) -> np.ndarray:
     return np.asarray((z ^ (z >> np.uint64(31))) >> np.uint64(20))
 
 
-def _some(counts: Counts, rows: np.ndarray) -> Counts:
-    found = counts.take(rows)
-    assert isinstance(found, Counts)
-    return found
+def _take_counts(counts: Counts, rows: np.ndarray) -> Counts:
+    subset = counts.take(rows)
+    assert isinstance(subset, Counts)
+    return subset
 
 
 def has_paths(counts: object, space: object) -> bool:

@@ -58,7 +58,7 @@ class TargetFactor(Target):
         return self.kernel if self.draws is None or not self.asked_for_draws else self.draws
 
     def take(self, rows: Array) -> TargetFactor:
-        components = None if self.components is None else _taken(self.components, rows)
+        components = None if self.components is None else _take_components(self.components, rows)
         means = None if self.means is None else take_rows(self.means, rows)
         return dataclasses.replace(self, components=components, means=means)
 
@@ -86,17 +86,21 @@ class TargetFactor(Target):
         components = self.components
         if weight is not None:
             weight = arrays.asarray_like(weight, components.weights)
-        return mixtures.feature_columns(_mapped(y, self.root, components.locations), components, self.groups, weight)
+        return mixtures.feature_columns(
+            _map_targets(y, self.root, components.locations), components, self.groups, weight
+        )
 
     def observed(self, y: Array) -> Array:
         """Return the features of targets without predictions."""
         if self.components is None:
             assert self.map is not None and self.means is not None
-            return arrays.like(self.map.points(_mapped(y, self.root, self.means))[0], self.means)
-        return mixtures.location_columns(_mapped(y, self.root, self.components.locations), self.components, self.groups)
+            return arrays.like(self.map.points(_map_targets(y, self.root, self.means))[0], self.means)
+        return mixtures.location_columns(
+            _map_targets(y, self.root, self.components.locations), self.components, self.groups
+        )
 
 
-def _mapped(y: Array, root: np.ndarray | None, like: Array) -> Array:
+def _map_targets(y: Array, root: np.ndarray | None, like: Array) -> Array:
     """Return targets after the linear map, as the kernel's normal form sees them."""
     y = arrays.namespace(like).astype(arrays.asarray_like(y, like), like.dtype)
     return y if root is None else y @ arrays.like(root, y, dtype=y.dtype)
@@ -109,18 +113,20 @@ def target_factor(data: Forecasts, target_kernel: Any) -> TargetFactor:
     root, terms = normal_form(target_kernel)
     components = data.prediction.components()
     if components is not None and components.family == "atoms":
-        components = _seen(components, root)
+        components = _transform(components, root)
         return _of_atoms(data, target_kernel, components, terms, root, "")
     if isinstance(data.prediction, (Poisson, NegativeBinomial)):
-        found = _of_counts(data, target_kernel, terms)
-        if found is not None:
-            return found
+        factor = _of_counts(data, target_kernel, terms)
+        if factor is not None:
+            return factor
     groups = None if components is None else mixtures.closed_form(components.family, terms, data.n_dims)
     if components is None or groups is None:
         return _by_draws(data, dataclasses.replace(DRAWS, kernel=target_kernel))
-    components, name = _seen(components, root), f"closed form ({components.family})"
-    described = mixtures.description(components, terms, groups)
-    return TargetFactor(target_kernel, name, _supremum(terms), components, groups=groups, mixtures=described, root=root)
+    components, name = _transform(components, root), f"closed form ({components.family})"
+    description = mixtures.description(components, terms, groups)
+    return TargetFactor(
+        target_kernel, name, _supremum(terms), components, groups=groups, mixtures=description, root=root
+    )
 
 
 def _of_atoms(
@@ -134,53 +140,55 @@ def _of_atoms(
 ) -> TargetFactor:
     """Return sums over atoms, by features of the kernel where these are exact to rounding and less work.
 
-    Exact for all targets that a test draws, which are atoms but where draws stand for the predictions: then they are
-    others, and features that know the observed targets alone would make these look special.
+    Features are exact for all targets that a test draws. These are atoms, except where draws stand for the predictions:
+    there features that know the observed targets alone would make the observed ones look special.
     """
     size = int(components.weights.shape[1])
-    if size >= FEWEST_ATOMS and _positive_definite(terms):
+    if size >= FEWEST_ATOMS and _is_positive_definite(terms):
         like = components.locations
-        y = _mapped(data.y, root, like)
-        cover = None if draws is None else _drawn_targets(data, size, root, like)
-        found = finite_rank_features(y, components.locations, components.weights, terms, cover=cover, only_exact=True)
-        if found is not None and found.cheaper and is_exact(found):
-            name = f"features of rank {found.rank}, error below {found.error_bound:.1g}"
+        y = _map_targets(data.y, root, like)
+        cover = None if draws is None else _draw_targets(data, size, root, like)
+        features = finite_rank_features(
+            y, components.locations, components.weights, terms, cover=cover, only_exact=True
+        )
+        if features is not None and features.cheaper and is_exact(features):
+            name = f"features of rank {features.rank}, error below {features.error_bound:.1g}"
             name = f"{draws_name}, {name}" if draws_name else name
             return TargetFactor(
-                kernel, name, _supremum(terms), map=found.map, means=found.means, root=root, draws=draws
+                kernel, name, _supremum(terms), map=features.map, means=features.means, root=root, draws=draws
             )
-    described = mixtures.description(components, terms, ((1.0, 1.0),))
+    description = mixtures.description(components, terms, ((1.0, 1.0),))
     name = draws_name or "sums over atoms"
-    return TargetFactor(kernel, name, _supremum(terms), components, mixtures=described, root=root, draws=draws)
+    return TargetFactor(kernel, name, _supremum(terms), components, mixtures=description, root=root, draws=draws)
 
 
-def _drawn_targets(data: Forecasts, size: int, root: np.ndarray | None, like: Array) -> Array | None:
-    """Targets from all over where predictions draw them, shape (N, d); None where the atoms are enough of them."""
+def _draw_targets(data: Forecasts, size: int, root: np.ndarray | None, like: Array) -> Array | None:
+    """Return targets drawn from the predictions, shape (N, d); None where the atoms are enough."""
     count = -(-COVER // data.n) - size
     if count <= 0:
         return None
-    drawn = _seen(drawn_atoms(data.prediction, count, seed_of(COVER)), root).locations
-    return arrays.namespace(like).reshape(drawn, (-1, like.shape[2]))
+    targets = _transform(drawn_atoms(data.prediction, count, seed_of(COVER)), root).locations
+    return arrays.namespace(like).reshape(targets, (-1, like.shape[2]))
 
 
 def _of_counts(data: Forecasts, kernel: Any, terms: tuple[Term, ...]) -> TargetFactor | None:
     """Return features on the counts that have probability; None where the kernel has too many to be exact."""
     assert isinstance(data.prediction, (Poisson, NegativeBinomial))
-    if isinstance(kernel, MahalanobisGaussian) or not _positive_definite(terms):
+    if isinstance(kernel, MahalanobisGaussian) or not _is_positive_definite(terms):
         return None
     table = data.prediction._tabulated()
     if table is None:
         return None
-    found = count_features(data.y, table, terms, max_rank=LARGEST_RANK, only_exact=True)
-    if found is None or not is_exact(found):
+    features = count_features(data.y, table, terms, max_rank=LARGEST_RANK, only_exact=True)
+    if features is None or not is_exact(features):
         return None
-    name = f"counts to {table.shape[1] - 1}, features of rank {found.rank}, error below {found.error_bound:.1g}"
-    return TargetFactor(kernel, name, _supremum(terms), map=found.map, means=found.means)
+    name = f"counts to {table.shape[1] - 1}, features of rank {features.rank}, error below {features.error_bound:.1g}"
+    return TargetFactor(kernel, name, _supremum(terms), map=features.map, means=features.means)
 
 
-def _positive_definite(terms: tuple[Term, ...]) -> bool:
-    known = {name for name, profile in PROFILES.items() if profile.positive_definite == "EVERYWHERE"}
-    return all(f.metric == "euclidean" and f.profile in known for t in terms for f in t.factors)
+def _is_positive_definite(terms: tuple[Term, ...]) -> bool:
+    profiles = {name for name, profile in PROFILES.items() if profile.positive_definite == "EVERYWHERE"}
+    return all(f.metric == "euclidean" and f.profile in profiles for t in terms for f in t.factors)
 
 
 _supremum = partial(kernel_supremum, has_bounded_points=False)  # targets may be anywhere
@@ -190,12 +198,12 @@ def _by_draws(data: Forecasts, draws: Draws, replicate: int | None = None, size:
     """Return the predictions replaced by means over draws."""
     root, terms = normal_form(draws.kernel)
     seed = draws.seed if replicate is None else seed_of(draws.seed, replicate)
-    components = _seen(drawn_atoms(data.prediction, draws.n_draws if size is None else size, seed), root)
+    components = _transform(drawn_atoms(data.prediction, draws.n_draws if size is None else size, seed), root)
     name = f"{draws.n_draws} draws from each prediction, seed {draws.seed}"
     return _of_atoms(data, draws.kernel, components, terms, root, name, draws)
 
 
-def _seen(components: Components, root: np.ndarray | None) -> Components:
+def _transform(components: Components, root: np.ndarray | None) -> Components:
     """Return the distributions of Z @ root."""
     if root is None:
         return components
@@ -215,7 +223,7 @@ def normal_form(target_kernel: Any) -> tuple[np.ndarray | None, tuple[Term, ...]
     return None, target_kernel.terms()
 
 
-def _taken(components: Components, rows: Any) -> Components:
+def _take_components(components: Components, rows: Any) -> Components:
     scales = None if components.scales is None else take_rows(components.scales, rows)
     return Components(
         components.family, take_rows(components.weights, rows), take_rows(components.locations, rows), scales

@@ -83,7 +83,7 @@ class TargetFeatures(ABC):
 
 @dataclass(frozen=True, eq=False)
 class ExactTargetFeatures(TargetFeatures):
-    """Of finite rank, exact to rounding."""
+    """Target features of finite rank, exact to rounding."""
 
     factor: TargetFactor
     route: str
@@ -110,7 +110,7 @@ class ExactTile(Tile):
 
 @dataclass(frozen=True, eq=False)
 class RandomTargetFeatures(TargetFeatures):
-    """By random features of the target kernel."""
+    """Target features by random features of the target kernel."""
 
     map: FeatureMap
     prediction: Distribution
@@ -164,20 +164,22 @@ class RandomTargetFeatures(TargetFeatures):
             return None
         xp = arrays.namespace(self.means)
 
-        def seen(frequencies: Array) -> tuple[np.ndarray, np.ndarray]:
+        def expectations_at(frequencies: Array) -> tuple[np.ndarray, np.ndarray]:
             """Return E exp(i <v, Z - m>) - 1, and exp(i <v, m>)."""
             real, imaginary = (arrays.to_host(part) for part in centred(self.prediction, self.means, frequencies))
             phases = arrays.to_host(xp.matmul(self.means - self.centre, xp.matrix_transpose(frequencies)))
             return real + 1j * imaginary, np.exp(1j * phases)
 
         v, a = self.frequencies, self.map.amplitudes
-        own, _ = seen(v)
-        total = np.zeros((len(own), len(own)))
+        expectations, _ = expectations_at(v)
+        total = np.zeros((len(expectations), len(expectations)))
         for f in range(len(a)):
-            one = own[:, f : f + 1]
-            for sign, others in ((1, own), (-1, own.conj())):
-                both, turn = seen(v[f : f + 1, :] + sign * v)
-                covariance = (both - one - others - one * others) * turn * (a[f] * a)
+            expectation = expectations[:, f : f + 1]
+            for sign, partners in ((1, expectations), (-1, expectations.conj())):
+                product_expectations, turn = expectations_at(v[f : f + 1, :] + sign * v)
+                covariance = (
+                    (product_expectations - expectation - partners - expectation * partners) * turn * (a[f] * a)
+                )
                 parts = np.concatenate([covariance.real, covariance.imag], axis=1)
                 total += linalg.matmul(parts, parts.T)
         return total / 2
@@ -221,33 +223,33 @@ def make_target_features(data: Forecasts, factor: TargetFactor, n_columns: int, 
     columns = n_columns_beside(n_columns, data.n_dims)
     if factor.draws is None and factor.means is not None and factor.means.shape[1] <= EXACT_RANK * columns:
         return ExactTargetFeatures(factor, factor.route)
-    found, frequencies = target_map(data.prediction, factor.kernel, columns, seed)
+    random_map, frequencies = target_map(data.prediction, factor.kernel, columns, seed)
     xp = data.xp
     means = xp.astype(data.prediction.expected_value(), xp.float64, copy=False)
     frequencies = arrays.like(frequencies, means, dtype=xp.float64)
     centre = xp.mean(means, axis=0, keepdims=True)
     if not factor.asked_for_draws and law_of(data.prediction) is not None:
-        return closed_target_features(data.prediction, found, means, centre, frequencies)
+        return closed_target_features(data.prediction, random_map, means, centre, frequencies)
     draws = DRAWS if factor.draws is None else factor.draws
     expected = _by_draws(data, draws.n_draws, draws.seed, means, frequencies)
     route = f"{columns} random features, expectations by {draws.n_draws} draws from each prediction, seed {draws.seed}"
-    return RandomTargetFeatures(found, data.prediction, means, centre, frequencies, route, draws, expected)
+    return RandomTargetFeatures(random_map, data.prediction, means, centre, frequencies, route, draws, expected)
 
 
 def closed_target_features(
-    prediction: Distribution, found: FeatureMap, means: Array, centre: Array, frequencies: Array
+    prediction: Distribution, random_map: FeatureMap, means: Array, centre: Array, frequencies: Array
 ) -> RandomTargetFeatures:
     """Return random features of distributions whose characteristic function `law_of` knows."""
     law = law_of(prediction)
     how = "sums over atoms" if law == "atoms" else f"characteristic functions ({law})"
-    route = f"{found.n_columns} random features, expectations by {how}"
-    return RandomTargetFeatures(found, prediction, means, centre, frequencies, route, None, None)
+    route = f"{random_map.n_columns} random features, expectations by {how}"
+    return RandomTargetFeatures(random_map, prediction, means, centre, frequencies, route, None, None)
 
 
 def target_map(prediction: Distribution, kernel: Any, columns: int, seed: int) -> tuple[FeatureMap, np.ndarray]:
-    """Random features of a target kernel with its bandwidths, and their frequencies of targets as they are given.
+    """Return random features of a target kernel with its bandwidths, and their frequencies for targets as given.
 
-    Of the predictions it depends on the family and the sizes alone.
+    The result depends on the predictions only by their family and sizes.
 
     Raises
     ------
@@ -255,7 +257,7 @@ def target_map(prediction: Distribution, kernel: Any, columns: int, seed: int) -
         If the kernel is not known to have random features.
     """
     root, terms = normal_form(kernel)
-    if any(one.metric == "dot" for term in terms for one in term.factors):
+    if any(factor.metric == "dot" for term in terms for factor in term.factors):
         raise ValueError(
             f"`target_kernel` is {kernel}, with an inner product, of which there are no expected features; use "
             "kcalib.kernels.Gaussian(), or an estimator and a test of all pairs: estimator='unbiased', method='exact'"
@@ -264,10 +266,10 @@ def target_map(prediction: Distribution, kernel: Any, columns: int, seed: int) -
     points = np.eye(d) if prediction.support == "simplex" and root is None else spanning(d)
     try:
         # Another seed than that of the features of predictions: both are independent.
-        found = feature_map(terms, points, columns, seed_of(seed, 1), GROUPS)
+        random_map = feature_map(terms, points, columns, seed_of(seed, 1), GROUPS)
     except ValueError as error:
         raise ValueError(str(error).replace("`kernel`", "`target_kernel`")) from None
-    return found, found.frequencies if root is None else found.frequencies @ root.T
+    return random_map, random_map.frequencies if root is None else random_map.frequencies @ root.T
 
 
 def spanning(d: int) -> np.ndarray:
@@ -280,8 +282,8 @@ def _by_draws(data: Forecasts, size: int, seed: int, means: Array, frequencies: 
     parts = []
     for rows in slices(data.n, size * int(frequencies.shape[0])):
         weights, locations = components.weights[rows, :], components.locations[rows, :, :]
-        some = replace(components, weights=weights, locations=locations)
-        parts.append(centred_mixtures(some, means[rows, :], frequencies))
+        tile = replace(components, weights=weights, locations=locations)
+        parts.append(centred_mixtures(tile, means[rows, :], frequencies))
     real, imaginary = zip(*parts, strict=True)
     return data.xp.concat(real), data.xp.concat(imaginary)
 

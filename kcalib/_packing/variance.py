@@ -127,11 +127,11 @@ def finite_parts(data: DataT, packed: Packed) -> Iterator[tuple[DataT, FiniteLaw
 
 def squared(terms: tuple[Term, ...]) -> tuple[Term, ...]:
     """Return the square of a kernel in normal form, multiplied out."""
-    found = []
+    products = []
     for i, a in enumerate(terms):
-        found.append(Term(a.coefficient**2, tuple(f for factor in a.factors for f in _squared(factor))))
-        found += [Term(2 * a.coefficient * b.coefficient, a.factors + b.factors) for b in terms[:i]]
-    return tuple(found)
+        products.append(Term(a.coefficient**2, tuple(f for factor in a.factors for f in _squared(factor))))
+        products += [Term(2 * a.coefficient * b.coefficient, a.factors + b.factors) for b in terms[:i]]
+    return tuple(products)
 
 
 def _squared(factor: Factor) -> tuple[Factor, ...]:
@@ -141,7 +141,7 @@ def _squared(factor: Factor) -> tuple[Factor, ...]:
 
 
 def expected_squares(law: FiniteLaw, total: Total) -> tuple[float, bool]:
-    """sum k_ij^2 tr(M V_i M V_j) over the pairs i != j that `total` adds up, and whether it has most of its digits."""
+    """Return sum k_ij^2 tr(M V_i M V_j) over the pairs that `total` adds up, and whether most digits are right."""
     n, m = (int(size) for size in law.probabilities.shape)
     if law.root is not None or m <= RANK_WITH_COLUMNS:
         return _by_columns(law, total), True
@@ -196,7 +196,7 @@ def columns(law: FiniteLaw) -> Iterator[Array]:
 
 
 def _columns_of_identity(law: FiniteLaw) -> Iterator[Array]:
-    """Yield those of U = V, p_a (1 - p_a) and the root of 2 times -p_a p_b, in which nothing cancels."""
+    """Yield the entries of U = V, p_a (1 - p_a) and the root of 2 times -p_a p_b, in which nothing cancels."""
     xp = arrays.namespace(law.probabilities)
     top, others, rest = law.parts
     p = xp.where(top, 1 - rest, others)
@@ -207,9 +207,9 @@ def _columns_of_identity(law: FiniteLaw) -> Iterator[Array]:
         a, b = (arrays.like(indices[begin:end], p) for indices in (first, second))
         return xp.take(of_rows, a, axis=1) * xp.take(p, b, axis=1)
 
-    beside = max(0, COLUMNS_AT_ONCE - p.shape[1])
-    yield xp.concat([p * xp.where(top, rest, 1 - others), off_diagonal(0, beside)], axis=1)
-    for begin in range(beside, len(first), COLUMNS_AT_ONCE):
+    first_end = max(0, COLUMNS_AT_ONCE - p.shape[1])
+    yield xp.concat([p * xp.where(top, rest, 1 - others), off_diagonal(0, first_end)], axis=1)
+    for begin in range(first_end, len(first), COLUMNS_AT_ONCE):
         yield off_diagonal(begin, begin + COLUMNS_AT_ONCE)
 
 

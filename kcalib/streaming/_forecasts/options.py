@@ -10,7 +10,7 @@ import numpy as np
 from kcalib._backend.options import LARGEST_SEED, check_integer
 from kcalib._input.forecasts import Forecasts
 from kcalib._packing.features import check_columns, drawn_map
-from kcalib._packing.forecasts import chosen, open_metrics, resolve
+from kcalib._packing.forecasts import check_kernels, open_metrics, resolve
 from kcalib._packing.packed import Medians
 from kcalib._packing.prediction_points import PredictionPoints
 from kcalib._packing.quantile_paths import QuantilePaths, has_paths
@@ -148,7 +148,7 @@ class ForecastOptions(SharedOptions):
                 f"`kernel` is {given}, but Wasserstein distances of {family.name} are not those of points; pass "
                 "kernel=kcalib.kernels.Exponential(), which is one of parameters"
             )
-        kernel, target = chosen([data], self.kernel, self.target_kernel)
+        kernel, target = check_kernels([data], self.kernel, self.target_kernel)
         new = replace(self, prediction=family.name, sizes=family.sizes, kernel=kernel, target_kernel=target)
         # A kernel that has no features is refused now, not when its bandwidth is known.
         closed = new._closed()

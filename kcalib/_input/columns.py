@@ -46,13 +46,13 @@ class Columns:
         return f"{self.holder} has the {self.noun}s {shown}" if self.names else f"{self.holder} has no {self.noun}s"
 
     def meant(self, name: str, *, families: bool = True) -> str:
-        """Ends the message that a name is not there: the one that is most like it, or prefix of a family of columns."""
+        """End the message that a name is missing by the most similar name or prefix of a family of columns."""
         known = list(self.names)
         if families and self.noun == "column":
-            prefixes = (re.sub(r"[_.]?\d+$", "", one) for one in self.names)
+            prefixes = (re.sub(r"[_.]?\d+$", "", column) for column in self.names)
             known += [prefix for prefix in prefixes if prefix not in ("", name)]
-        found = find_similar(name, known)
-        return "" if found is None else f"; did you mean {found!r}?"
+        similar = find_similar(name, known)
+        return "" if similar is None else f"; did you mean {similar!r}?"
 
     def spelled(self, option: str) -> str:
         """Return an option as the user writes it, for messages."""
@@ -60,7 +60,7 @@ class Columns:
         return f"{option}=" if is_own else f"parameters={{{option!r}: ...}}"
 
     def otherwise(self) -> str:
-        """Ends the message that no predictions are found."""
+        """End the message that no predictions are found."""
         return ""
 
     def suggest_file(self, name: str) -> str:
@@ -133,15 +133,15 @@ def numbered_family(source: Columns, prefix: str, logits: bool) -> Choice | None
         members.sort(key=lambda name: int(name[len(start) :]))
         numbers = [int(name[len(start) :]) for name in members]
         if numbers != list(range(len(members))):
-            found = f"the columns {', '.join(map(repr, members[:20]))} are numbered"
+            subject = f"the columns {', '.join(map(repr, members[:20]))} are numbered"
             if numbers == list(range(1, len(members) + 1)):
                 raise FileError(
-                    f"{found} 1 to {numbers[-1]}, expected 0 to {numbers[-1] - 1}: rename them (and "
+                    f"{subject} 1 to {numbers[-1]}, expected 0 to {numbers[-1] - 1}: rename them (and "
                     "let the labels start at 0), or use the class names as suffixes and labels"
                 )
             missing = next((i for i in range(numbers[-1]) if i not in numbers), None)
             gap = "one number occurs twice" if missing is None else f"{start}{missing} is missing"
-            raise FileError(f"{found} with a gap or twice, expected 0, 1, 2, ...: {gap}")
+            raise FileError(f"{subject} with a gap or twice, expected 0, 1, 2, ...: {gap}")
         return Choice(tuple(members), logits)
     return None
 

@@ -1,4 +1,4 @@
-"""What tables say beside their numbers: names of columns, and an index of rows.
+"""Check the names of columns and the index of rows that tables have besides their numbers.
 
 Samples and classes are paired by position. Where names contradict that, `check_frames` says so, rather than pair what
 does not belong together; names that say nothing of the order are left alone. Called by `_input.labels.prepare`.
@@ -31,24 +31,24 @@ def check_frames(
     true_name, pred_name = names
     _check_rows(y_true, true_name, y_pred, pred_name)
     if sample_weight is not None:
-        beside = (y_true, true_name) if _index(y_pred) is None else (y_pred, pred_name)
-        _check_rows(sample_weight, "sample_weight", *beside)
+        reference = (y_true, true_name) if _index(y_pred) is None else (y_pred, pred_name)
+        _check_rows(sample_weight, "sample_weight", *reference)
     columns, one_hot = _columns(y_pred, m), _columns(y_true, m)
     if columns and one_hot:
-        if _texts(columns) == _texts(one_hot):
+        if _as_texts(columns) == _as_texts(one_hot):
             return
-        if set(_texts(columns)) == set(_texts(one_hot)):
+        if set(_as_texts(columns)) == set(_as_texts(one_hot)):
             raise ValueError(
-                f"`{true_name}` has the one-hot columns {_listed(one_hot)}, `{pred_name}` {_listed(columns)}; write "
+                f"`{true_name}` has the one-hot columns {_format(one_hot)}, `{pred_name}` {_format(columns)}; write "
                 "them in the same order"
             )
     expected = range(m) if called is None else called
     _check_order(one_hot, true_name, expected, called is None)
     _check_order(columns, pred_name, expected, called is None)
-    if columns and called is None and not one_hot and _say_nothing(columns):
+    if columns and called is None and not one_hot and _are_unsorted_names(columns):
         shown = f"range({m})" if m > SHOWN else str(list(range(m)))
         raise ValueError(
-            f"`{pred_name}` has the columns {_listed(columns)}, which do not say which of the labels 0..{m - 1} each "
+            f"`{pred_name}` has the columns {_format(columns)}, which do not say which of the labels 0..{m - 1} each "
             f"is, and are not in alphabetical order; pass classes= with the label of each column: classes={shown} if "
             "label k is column k"
         )
@@ -70,67 +70,67 @@ def check_dimensions(y_true: Any, y_pred: Any, names: tuple[str, str]) -> None:
 
 
 def _check_order(columns: Sequence[Any], name: str, expected: Sequence[Any], numbered: bool) -> None:
-    """Refuse names that are those of the classes, or numbers if the classes are, in another order."""
+    """Refuse names of the classes, or numbers if classes are numbered, in another order."""
     if not columns:
         return
-    found, wanted = _texts(columns), _texts(expected)
-    if found != wanted and len(set(found)) == len(found) and set(found) == set(wanted):
+    texts, expected_texts = _as_texts(columns), _as_texts(expected)
+    if texts != expected_texts and len(set(texts)) == len(texts) and set(texts) == set(expected_texts):
         raise ValueError(
-            f"`{name}` has the columns {_listed(columns)}, expected them in the order {_listed(expected)}; reorder "
-            f"them, or pass classes={_listed(columns)}"
+            f"`{name}` has the columns {_format(columns)}, expected them in the order {_format(expected)}; reorder "
+            f"them, or pass classes={_format(columns)}"
         )
-    numbers = _numbers(found)
+    numbers = _numbers(texts)
     if numbered and numbers is not None and numbers != sorted(numbers):
         raise ValueError(
-            f"`{name}` has the columns {_listed(columns)}, expected their numbers in ascending order; reorder them, or "
+            f"`{name}` has the columns {_format(columns)}, expected their numbers in ascending order; reorder them, or "
             "pass classes= with the label of each column"
         )
 
 
-def _check_rows(values: Any, name: str, others: Any, others_name: str) -> None:
-    """Refuse rows that are named alike in another order, or named otherwise."""
-    mine, theirs = _index(values), _index(others)
-    if mine is None or theirs is None or len(mine) != len(theirs) or mine.equals(theirs):
+def _check_rows(values: Any, name: str, reference: Any, reference_name: str) -> None:
+    """Refuse rows whose names are those of the reference in another order, or other names."""
+    index, other_index = _index(values), _index(reference)
+    if index is None or other_index is None or len(index) != len(other_index) or index.equals(other_index):
         return
     by_position = f"to pair them by position, pass {name}.to_numpy()"
-    reordered = f"{name}.loc[{others_name}.index]"
+    reordered = f"{name}.loc[{reference_name}.index]"
     if _is_labelled(values):
         dimension = values.dims[0]
-        order = others.dims[0] if _is_labelled(others) else "index"
-        reordered = f"{name}.sel({{{dimension!r}: {others_name}.{order}}})"
-    if mine.is_unique and theirs.is_unique and not len(mine.difference(theirs, sort=False)):
-        at = next(i for i, (one, other) in enumerate(zip(mine, theirs, strict=True)) if one != other)
+        order = reference.dims[0] if _is_labelled(reference) else "index"
+        reordered = f"{name}.sel({{{dimension!r}: {reference_name}.{order}}})"
+    if index.is_unique and other_index.is_unique and not len(index.difference(other_index, sort=False)):
+        at = next(i for i, (own, expected) in enumerate(zip(index, other_index, strict=True)) if own != expected)
         raise ValueError(
-            f"`{name}` and `{others_name}` have the same index in another order: row {at} is {mine[at]} in `{name}` "
-            f"and {theirs[at]} in `{others_name}`; pass {reordered}, or, {by_position}"
+            f"`{name}` and `{reference_name}` have the same index in another order: row {at} is {index[at]} in "
+            f"`{name}` and {other_index[at]} in `{reference_name}`; pass {reordered}, or, {by_position}"
         )
-    if not (_is_count(mine) or _is_count(theirs)):
+    if not (_is_count(index) or _is_count(other_index)):
         raise ValueError(
-            f"`{name}` and `{others_name}` have different indexes, as rows of different samples have; pass rows of the "
-            f"same samples, or, {by_position}"
+            f"`{name}` and `{reference_name}` have different indexes, as rows of different samples have; pass rows of "
+            f"the same samples, or, {by_position}"
         )
 
 
 def _is_labelled(values: Any) -> bool:
-    """Whether it is a DataArray of xarray."""
+    """Whether `values` is a DataArray of xarray."""
     return arrays.library(values) == "xarray" and hasattr(values, "ndim") and hasattr(values, "indexes")
 
 
 def _index(values: Any) -> Any:
-    """The index of a Series or a DataFrame of pandas, of the first dimension in xarray, of what has one; else None."""
+    """Return the index of a pandas object or of the first dimension in xarray; None where there is no index."""
     if _is_labelled(values):
         index = values.indexes.get(values.dims[0]) if values.dims else None
         if index is None or list(index) != list(range(len(index))):
             return index
         import pandas  # which xarray is made on
 
-        return pandas.RangeIndex(len(index))  # of rows that nobody named
+        return pandas.RangeIndex(len(index))  # the default index
     index = getattr(values, "index", None)
     return index if index is not None and not callable(index) and hasattr(index, "equals") else None
 
 
 def _is_count(index: Any) -> bool:
-    """Whether it is 0, 1, 2, ..., which rows have where nobody named them."""
+    """Whether the index is 0, 1, 2, ..., which rows have by default."""
     return bool(getattr(index, "start", None) == 0 and getattr(index, "step", None) == 1)
 
 
@@ -149,26 +149,26 @@ def _columns(frame: Any, m: int) -> tuple[Any, ...]:
     return columns if len(columns) == m else ()
 
 
-def _texts(names: Sequence[Any]) -> list[str]:
+def _as_texts(names: Sequence[Any]) -> list[str]:
     """Return names as they are written: a column "2" is the label 2."""
     return [str(name) for name in names]
 
 
 def _numbers(texts: list[str]) -> list[int] | None:
-    """What names such as p_0, p_1 are numbered with; None where they are not alike but for that."""
-    found = [re.fullmatch(r"(.*?)(\d+)", text, re.ASCII | re.DOTALL) for text in texts]
-    if any(one is None for one in found) or len({one.group(1) for one in found if one}) != 1:
+    """Return the numbers of names such as p_0, p_1; None where the names differ in more than the number."""
+    matches = [re.fullmatch(r"(.*?)(\d+)", text, re.ASCII | re.DOTALL) for text in texts]
+    if any(match is None for match in matches) or len({match.group(1) for match in matches if match}) != 1:
         return None
-    return [int(one.group(2)) for one in found if one]
+    return [int(match.group(2)) for match in matches if match]
 
 
-def _say_nothing(columns: Sequence[Any]) -> bool:
+def _are_unsorted_names(columns: Sequence[Any]) -> bool:
     """Whether strings without numbers are in an order that no encoder of labels gives them."""
     if not all(isinstance(name, str) for name in columns) or _numbers(list(columns)) is not None:
         return False
     return list(columns) != sorted(columns)
 
 
-def _listed(names: Sequence[Any]) -> str:
+def _format(names: Sequence[Any]) -> str:
     names = list(names)
     return str(names) if len(names) <= SHOWN else f"{str(names[:SHOWN])[:-1]}, ...]"

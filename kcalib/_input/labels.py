@@ -154,7 +154,7 @@ class Classification(Data):
                 f"{self.size}, but {name} has {other.n} and {other.m}; models are compared on the same samples in "
                 "the same order"
             )
-        classes, expected = (tuple(range(one.m)) if one.classes is None else one.classes for one in (self, other))
+        classes, expected = (tuple(range(data.m)) if data.classes is None else data.classes for data in (self, other))
         if classes != expected:
             return (
                 f"the columns are the classes {list(classes)}, but those of {name} {list(expected)}; "
@@ -467,7 +467,7 @@ def _positions(true: Array, called: np.ndarray, names: Names) -> Array:
         order, ordered = arrays.like(order, true), arrays.like(ordered, true, dtype=common)
         values = xp.astype(true, common)
     place = xp.minimum(xp.searchsorted(ordered, values), len(called) - 1)
-    found = order[place]
+    positions = order[place]
     reject(
         true,
         ordered[place] != values,
@@ -475,7 +475,7 @@ def _positions(true: Array, called: np.ndarray, names: Names) -> Array:
             f"`{names.y_true}{at}` is {x!r}, expected one of classes={called.tolist()}; correct the label or `classes`"
         ),
     )
-    return found
+    return positions
 
 
 def _integer_labels(true: Array, m: int, threads: Any, names: Names) -> Array:

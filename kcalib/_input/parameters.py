@@ -1,4 +1,4 @@
-"""Which of some named arrays or columns are the parameters of predicted distributions, and which the targets.
+"""Choose the arrays or columns that hold parameters of predicted distributions, and targets, by their names.
 
 `choose_forecasts` finds the parameters, `target_names` the targets; class probabilities and labels are found by
 `columns`. Sources of all formats (`streaming.sources`) and the command find the same names without an option.
@@ -52,51 +52,52 @@ class FamilyChoice:
 
 
 def choose_forecasts(source: Columns, given: Mapping[str, str | None]) -> FamilyChoice | None:
-    """The parameters that options name, or those of the first complete family; None: the file is of class labels."""
-    asked = [option for option in PARAMETERS if given.get(option) is not None]
-    found: FamilyChoice | None = None
+    """Return the parameters that options name, or of the first complete family; None for a file of class labels."""
+    options = [option for option in PARAMETERS if given.get(option) is not None]
+    choice: FamilyChoice | None = None
     incomplete: list[tuple[FamilyChoice, str, tuple[str, ...]]] = []  # with the parameter that is missing, its names
     for family, parameters in FAMILIES:
-        if not set(asked) <= parameters.keys() or not (asked or all(parameters.values())):
+        if not set(options) <= parameters.keys() or not (options or all(parameters.values())):
             continue
         names = {option: _parameter(source, option, parameters[option], given.get(option)) for option in parameters}
-        complete = FamilyChoice(family, {option: some for option, some in names.items() if some is not None})
+        complete = FamilyChoice(family, {option: columns for option, columns in names.items() if columns is not None})
         if len(complete.names) == len(names):
-            found = complete
+            choice = complete
             break
-        if asked or complete.names:
+        if options or complete.names:
             missing = next(option for option in parameters if option not in complete.names)
             incomplete.append((complete, missing, parameters[missing]))
-    if found is None and incomplete and (asked or choose_by_names(source) is None):
-        part, missing, expected = incomplete[0]
-        beside = " and ".join(named(source, some) for some in part.names.values())
+    if choice is None and incomplete and (options or choose_by_names(source) is None):
+        partial, missing, expected = incomplete[0]
+        present = " and ".join(named(source, columns) for columns in partial.names.values())
         one_of = f", expected one of {', '.join(expected)}" if expected else ""
         raise FileError(
-            f"there is {beside}, but no {source.noun} of {missing}; {source.inventory()}{one_of}; name it by "
+            f"there is {present}, but no {source.noun} of {missing}; {source.inventory()}{one_of}; name it by "
             f"{source.spelled(missing)}"
         )
-    if found is None and asked:
+    if choice is None and options:
         raise FileError(
-            f"{' and '.join(map(source.spelled, asked))} are of different families of distributions; give those of one"
+            f"{' and '.join(map(source.spelled, options))} are of different families of distributions; give those of "
+            "one"
         )
-    if found is not None and not asked:
+    if choice is not None and not options:
         classes = choose_by_names(source)
         if classes is not None:
             raise FileError(
                 f"there are class probabilities or logits, {named(source, classes.names)}, and predicted "
-                f"distributions, {found.described(source)}; say which by "
+                f"distributions, {choice.described(source)}; say which by "
                 f"{source.spelled('logits' if classes.logits else 'probs')} or "
-                f"{source.spelled(next(iter(found.names)))}"
+                f"{source.spelled(next(iter(choice.names)))}"
             )
-    return found
+    return choice
 
 
 def _parameter(source: Columns, option: str, names: tuple[str, ...], given: str | None) -> tuple[str, ...] | None:
-    """The array or columns of a parameter: what is given by the option, or the first of `names` that there is."""
+    """Return the array or columns of a parameter: what the option gives, or the first of `names` in the source."""
     for name in names if given is None else (given,):
-        some = _array_or_columns(source, name, exact_first=given is not None)
-        if some is not None:
-            return some
+        columns = _array_or_columns(source, name, exact_first=given is not None)
+        if columns is not None:
+            return columns
     if given is None:
         return None
     raise no_such_columns(source, given, option)
@@ -113,7 +114,7 @@ def _array_or_columns(source: Columns, name: str, *, exact_first: bool) -> tuple
 def target_names(source: Columns, labels: str | None, vectors: bool) -> tuple[str, ...]:
     """Return the names of the targets; columns y_0, y_1, ... go first if predictions are columns of vectors."""
     for name in LABEL_NAMES if labels is None else (labels,):
-        some = _array_or_columns(source, name, exact_first=labels is not None or not vectors)
-        if some is not None:
-            return some
+        columns = _array_or_columns(source, name, exact_first=labels is not None or not vectors)
+        if columns is not None:
+            return columns
     return (label_name(source, labels),)  # raises

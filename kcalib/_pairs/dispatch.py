@@ -151,26 +151,26 @@ def _place(points: Array) -> Place:
 
 
 def _choice(problem: PairProblem, place: Place) -> tuple[Row, str]:
-    """The backend that can take the problem and is the fastest, and why it is taken."""
+    """Return the fastest backend that can take the problem, and why it is taken."""
     points = problem.left.given
     n = int(points.shape[0])
     obstacle = None  # of an engine; that of a scan on a line, which takes few problems, is not worth telling
     for row in TABLE:
         if n < row.samples_from or place not in row.places:
             continue
-        found = row.backend.unsuitable(problem)
-        if found is None:
+        row_obstacle = row.backend.unsuitable(problem)
+        if row_obstacle is None:
             if place == "host":
                 return row, obstacle or row.reason
             where = arrays.describe_device(points)
             reason = obstacle or row.reason.format(library=arrays.library(points), where=where)
             return row, reason if where in reason else f"{reason}; the arrays are on {where}"
-        obstacle = obstacle if row.backend.on_a_line else found
+        obstacle = obstacle if row.backend.on_a_line else row_obstacle
     raise AssertionError("the last row takes everything")
 
 
 def _check(row: Row, problem: PairProblem, place: Place) -> None:
-    """That the row's backend can take the problem."""
+    """Raise ValueError unless the row's backend can take the problem."""
     if place not in row.places:
         needed, remedy = NEEDS[row.places[0]]
         raise ValueError(

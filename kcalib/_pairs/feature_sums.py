@@ -34,7 +34,7 @@ def sum_products(
     `points` are (n, d), `target_features` (n, r); the second result has shape (n_groups,). In float64 throughout.
     """
     if arrays.is_host(points):
-        points, target_features = _of_one_dtype(points, target_features)
+        points, target_features = _as_common_dtype(points, target_features)
         with run_options(threads) as options:
             sums, by_frequency = compiled(feature_map).sum_products(points, target_features, options)
         return sums, _by_group(feature_map, by_frequency)
@@ -90,7 +90,7 @@ def row_forms(
 ) -> tuple[Array, Array]:
     """Return <phi(x_i) (x) a_i, sums> and |phi(x_i)|^2 |a_i|^2 for every row; `sums` are from `sum_products`."""
     if arrays.is_host(points):
-        points, target_features = _of_one_dtype(points, target_features)
+        points, target_features = _as_common_dtype(points, target_features)
         with run_options(threads) as options:
             return compiled(feature_map).row_forms(
                 points, target_features, arrays.as_compact(sums, np.float64), options
@@ -134,7 +134,7 @@ def drawn_label_totals(
     points = probabilities if points is None else points
     if arrays.is_host(points):
         probabilities = arrays.as_compact(probabilities, np.float64)
-        (points,) = _of_one_dtype(points)
+        (points,) = _as_common_dtype(points)
         root = None if root is None else arrays.as_compact(root, np.float64)
         with run_options(threads) as options:
             into = None if cells is None else cells.compiled()
@@ -174,7 +174,7 @@ def drawn_label_totals(
 def feature_rows(feature_map: FeatureMap, points: Array, *, threads: int | None = None) -> Array:
     """Return phi of every row of `points`, shape (n, n_columns), float64: for parts of the data only."""
     if arrays.is_host(points):
-        (points,) = _of_one_dtype(points)
+        (points,) = _as_common_dtype(points)
         with run_options(threads) as options:
             return compiled(feature_map).rows(points, options)
     return _Tiles(feature_map, points).features(points)
@@ -186,10 +186,10 @@ def compiled(feature_map: FeatureMap) -> _native.Features:
     return _native.Features(*(arrays.as_compact(part, np.float64) for part in parts))
 
 
-def _of_one_dtype(*values: np.ndarray) -> tuple[np.ndarray, ...]:
+def _as_common_dtype(*values: np.ndarray) -> tuple[np.ndarray, ...]:
     """Return arrays as compiled code reads them: in float32 if all are."""
-    dtype = np.float32 if all(one.dtype == np.float32 for one in values) else np.float64
-    return tuple(arrays.as_compact(one, dtype) for one in values)
+    dtype = np.float32 if all(array.dtype == np.float32 for array in values) else np.float64
+    return tuple(arrays.as_compact(array, dtype) for array in values)
 
 
 def _by_group(feature_map: FeatureMap, by_frequency: np.ndarray) -> np.ndarray:

@@ -63,7 +63,7 @@ class FeatureMap:
 
     @property
     def n_groups(self) -> int:
-        """How many independent groups the frequencies are in; 1 where the feature kernel is k."""
+        """Number of independent groups of frequencies; 1 where the feature kernel is k."""
         return int(self.groups[-1]) + 1
 
 
@@ -78,8 +78,8 @@ def feature_map(
 ) -> FeatureMap:
     """Draw a map for a kernel in normal form on points of shape (n, d); `n_columns` is a multiple of 2 `n_groups`.
 
-    It depends on seed, kernel and sizes alone, and of the points only on whether their rows have equal sums (as
-    probabilities do), and with inner products on their mean square. Kernels that are sums of at most F / d inner
+    The map depends on seed, kernel and sizes alone, and on the points only by whether their rows have equal sums (as
+    probabilities do), and with inner products by their mean square. Kernels that are sums of at most F / d inner
     products alone have the features that they are, in fewer columns.
 
     Raises
@@ -103,21 +103,21 @@ def feature_map(
         )
     domain, squares = _domain(points), _mean_square(terms, points)
     n_dots = max(sum(factor.metric == "dot" for factor in term.factors) for term in terms)
-    needed = 8 * n_columns * ((1 + n_dots) * (d + 1) + 1)  # of groups and, beside them, of all
+    needed = 8 * n_columns * ((1 + n_dots) * (d + 1) + 1)  # of the groups, and of their concatenation
     if needed > LARGE:
         check_memory(needed, None, f"frequencies for {n_columns} columns in {d} dimensions", "pass fewer `n_columns`")
-    drawn = []
+    group_maps = []
     for group in range(n_groups):
         # Draws of labels have the keys (seed, 0), (seed, 1), and so on.
         key = np.array([seed, LARGEST_KEY - group], dtype=np.uint64)
         random = np.random.Generator(np.random.Philox(key=key))
-        drawn.append(_group(terms, domain, squares, per_group, n_dots, random))
+        group_maps.append(_group(terms, domain, squares, per_group, n_dots, random))
     return FeatureMap(
-        np.concatenate([found[0] for found in drawn]),
-        np.concatenate([found[1] for found in drawn]) / math.sqrt(n_groups),
-        np.concatenate([found[2] for found in drawn], axis=1),
-        np.concatenate([found[3] for found in drawn], axis=1),
-        np.repeat(np.arange(n_groups), [len(found[1]) for found in drawn]),
+        np.concatenate([group_map[0] for group_map in group_maps]),
+        np.concatenate([group_map[1] for group_map in group_maps]) / math.sqrt(n_groups),
+        np.concatenate([group_map[2] for group_map in group_maps], axis=1),
+        np.concatenate([group_map[3] for group_map in group_maps], axis=1),
+        np.repeat(np.arange(n_groups), [len(group_map[1]) for group_map in group_maps]),
     )
 
 
@@ -165,7 +165,7 @@ def _group(
 
 @one_blas_thread()
 def _projections(d: int, count: int, random: np.random.Generator) -> np.ndarray:
-    """Vectors r with E r r^T = I, shape (count, d): orthogonal ones of length sqrt d; all of d of them are a basis."""
+    """Return vectors r with E r r^T = I, shape (count, d): orthogonal, of length sqrt d, up to d of them at a time."""
     parts = []
     for begin in range(0, count, d):
         parts.append(math.sqrt(d) * linalg.orthonormalize(random.standard_normal((d, min(d, count - begin)))).T)
@@ -189,8 +189,8 @@ def _shares(
     if len(sizes) > count:
         # Terms at equal distances on the line of all sizes.
         ends = np.floor(np.cumsum(sizes) / total * count + random.random())
-        found = np.diff(ends, prepend=0.0).astype(int)
-        return [(int(k), total / (count * size)) for k, size in zip(found, sizes, strict=True)]
+        counts = np.diff(ends, prepend=0.0).astype(int)
+        return [(int(k), total / (count * size)) for k, size in zip(counts, sizes, strict=True)]
     shares = [1] * len(sizes)
     while sum(shares) < count:
         open_terms = [t for t, share in enumerate(shares) if share < limits[t]]

@@ -85,11 +85,11 @@ def padded(components: Components, n_components: int) -> Components:
         return components
     extra = _nothing(components, n, d, n_components - count)
     xp = arrays.namespace(components.locations)
-    joined = [
+    padded_arrays = [
         None if array is None else xp.concat([array, more], axis=1)
         for array, more in zip((components.weights, components.locations, components.scales), extra, strict=True)
     ]
-    return Components(components.family, *joined)
+    return Components(components.family, *padded_arrays)
 
 
 def transformed(y: Array, components: Components, root: np.ndarray) -> tuple[Array, Components]:
@@ -118,10 +118,10 @@ def _nothing(like: Components, n: int, d: int, count: int) -> tuple[Array, Array
 
 def _rows(y: Array, components: Components, scale: Scale, u: Array, c: Array) -> Array:
     xp, n, groups = arrays.namespace(y), y.shape[0], []
-    for coefficient, one in _pairs_of(scale):
+    for coefficient, term_scale in _pairs_of(scale):
         own = u if coefficient == 1 else coefficient**0.5 * u
-        columns = xp.reshape(_columns(components, one), (n, -1))
-        groups += [own, c, FAMILIES[components.family].unit(one) * y, columns]
+        columns = xp.reshape(_columns(components, term_scale), (n, -1))
+        groups += [own, c, FAMILIES[components.family].unit(term_scale) * y, columns]
     return xp.concat(groups, axis=1)
 
 

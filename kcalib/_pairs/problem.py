@@ -228,8 +228,8 @@ class PairProblem:
                 family = _native.FAMILIES[mixtures.family]
                 d = mixtures.n_dims * (mixtures.n_dims if family.matrices else 1)
                 pairs = mixtures.n_terms * (1 + mixtures.n_components) ** 2
-                one = d + EXPONENTIAL_COST * max(1, len(mixtures.kernel))
-                cost += pairs * one * family.cost
+                cost_per_product = d + EXPONENTIAL_COST * max(1, len(mixtures.kernel))
+                cost += pairs * cost_per_product * family.cost
         if self.target is None:
             cost += float((self.left.features if self.left.labels is None else self.left.points).shape[1])
         return cost

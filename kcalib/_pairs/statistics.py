@@ -207,11 +207,11 @@ def cumulative_sum(values: Array) -> Array:
 
 
 def group_sums(group: Array, n_groups: int, *values: Array) -> list[Array]:
-    """Sums of `values`, shapes (n,) or (n, k), within the groups 0..n_groups-1 that `group`, shape (n,), names."""
+    """Return sums of `values`, shapes (n,) or (n, k), in the groups 0..n_groups-1 that `group`, shape (n,), names."""
     if arrays.is_host(group):
-        return [_host_sums(group, n_groups, one) for one in values]
+        return [_host_sums(group, n_groups, array) for array in values]
     segments = Segments.of(group, n_groups)
-    return [segments.sums(one) for one in values]
+    return [segments.sums(array) for array in values]
 
 
 def _host_sums(group: np.ndarray, n_groups: int, values: np.ndarray) -> np.ndarray:

@@ -28,20 +28,20 @@ def label_forms(
     likely, errors = np.argmax(probabilities, axis=1), -probabilities
     errors[np.arange(n), likely] += 1
     # Those given come with the first batch: a sweep of their own takes as long as a hundred draws.
-    parts = [np.stack([likely, labels], axis=1)]
+    first_columns = [np.stack([likely, labels], axis=1)]
     totals: list[np.ndarray] = []
     products = Products(np.concatenate([probabilities, errors], axis=1), rounded=True)
     table = np.empty(0)
     of_likely = first = 0.0
     for batch in batches:
-        some = np.concatenate([*parts, batch], axis=1, dtype=np.int32)
-        if parts:
-            of_pairs, matches = backend.sweep([products, LabelMatches(some)])
+        label_columns = np.concatenate([*first_columns, batch], axis=1, dtype=np.int32)
+        if first_columns:
+            of_pairs, matches = backend.sweep([products, LabelMatches(label_columns)])
             of_likely, first = float(np.sum(errors * of_pairs[:, m:])), matches[0]
             table = of_pairs[:, :m] - np.take_along_axis(of_pairs[:, :m], likely[:, None], axis=1)
-            parts = []
+            first_columns = []
         else:
-            (matches,) = backend.sweep([LabelMatches(some)])
-        totals.append(matches - first - 2 * _native.label_sums(table, some, options) + of_likely)
-    found = np.concatenate(totals)
-    return float(found[1]), found[2:]
+            (matches,) = backend.sweep([LabelMatches(label_columns)])
+        totals.append(matches - first - 2 * _native.label_sums(table, label_columns, options) + of_likely)
+    sums = np.concatenate(totals)
+    return float(sums[1]), sums[2:]

@@ -97,12 +97,12 @@ class CpuBackend(Backend):
     def _swept(self, steps: Mapping[int, Steps], pairs: HostPairs) -> dict[int, Any]:
         """Sweep for what the steps ask for, until all have their results."""
         results: dict[int, Any] = {}
-        wanted: dict[int, _native.Reduction] = {}
+        pending: dict[int, _native.Reduction] = {}
 
         def advance(k: int, answer: Any) -> None:
-            wanted.pop(k, None)
+            pending.pop(k, None)
             try:
-                wanted[k] = steps[k].send(answer)
+                pending[k] = steps[k].send(answer)
             except StopIteration as end:
                 results[k] = end.value
 
@@ -110,10 +110,10 @@ class CpuBackend(Backend):
             next(step)
             advance(k, pairs)
         problem = pairs.bind(self)
-        while wanted:
+        while pending:
             with TerminalProgress() as progress:
-                answers = problem.sweep(list(wanted.values()), self._run_options(progress))
-            for k, answer in zip(list(wanted), answers, strict=True):
+                answers = problem.sweep(list(pending.values()), self._run_options(progress))
+            for k, answer in zip(list(pending), answers, strict=True):
                 advance(k, answer)
         return results
 

@@ -196,11 +196,11 @@ class CudaBackend(Backend):
 
         def work(shrink: int) -> RangeEntries:
             xp = self._xp
-            values, found = xp.empty(count, dtype=xp.float64), xp.zeros(2, dtype=xp.uint64)
+            values, counts = xp.empty(count, dtype=xp.float64), xp.zeros(2, dtype=xp.uint64)
             self._look_at_pairs(
-                "kcalib_between", shrink, low, np.float64(reduction.high), values, np.int64(count), found
+                "kcalib_between", shrink, low, np.float64(reduction.high), values, np.int64(count), counts
             )
-            inside, below = (int(number) for number in found)
+            inside, below = (int(number) for number in counts)
             return RangeEntries(arrays.to_host(values[: min(count, inside)]), inside, below)
 
         return within_memory(work, f"{count} entries", self._left.n)
@@ -348,8 +348,8 @@ class CudaBackend(Backend):
                     columns = out[part.column : part.column_end]
                     columns += xp.matmul(h.T, panel[part.row : part.row_end])
                 spent(part, panel.shape[1])
-        found = outs[0] if len(outs) == 1 else xp.concat(outs, axis=1)
-        return found if scales is None else found * scales
+        product = outs[0] if len(outs) == 1 else xp.concat(outs, axis=1)
+        return product if scales is None else product * scales
 
     def _forms(self, weights: Array | Weights, single: bool, shrink: int) -> Array:
         xp, dtype = self._xp, "float32" if single else "float64"

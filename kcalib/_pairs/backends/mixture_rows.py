@@ -37,17 +37,17 @@ def bounded(mixtures: Mixtures, rows: Array, first: int) -> Array:
     bound = family.bound[np.dtype(rows.dtype).name]
     if max(float(rows.max()), -float(rows.min())) <= bound:
         return rows
-    found, width, d = xp.clip(rows, -bound, bound), mixtures.component_columns, mixtures.n_dims
+    clipped, width, d = xp.clip(rows, -bound, bound), mixtures.component_columns, mixtures.n_dims
     for term in range(0, rows.shape[1], first + mixtures.n_components * width):
         components = [term + first + k * width for k in range(mixtures.n_components)]
         weights = [*components, *((term, term + 1) if first else ())]  # of the row and its observation, too
-        found[:, weights] = rows[:, weights]
+        clipped[:, weights] = rows[:, weights]
         if family.matrices:
             for begin in components:  # matrices as a whole: they stay positive definite
                 matrix = slice(begin + 2 + d, begin + 2 + d + d * (d + 1) // 2)
                 size = xp.max(xp.abs(rows[:, matrix]), axis=1, keepdims=True)
-                found[:, matrix] = rows[:, matrix] * (bound / xp.maximum(size, bound))
-    return found
+                clipped[:, matrix] = rows[:, matrix] * (bound / xp.maximum(size, bound))
+    return clipped
 
 
 def has_own_products(mixtures: Mixtures) -> bool:

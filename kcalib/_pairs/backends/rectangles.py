@@ -47,22 +47,22 @@ def paced(whole: Rectangle, cost: float, symmetric: bool = False) -> Iterator[Ca
     """
     import cupy
 
-    done, waiting = 0.0, 0.0
+    launched_cost, waiting_cost = 0.0, 0.0
     work = cost * whole.shape[0] * whole.shape[1] * (0.5 if symmetric else 1.0)
     with TerminalProgress() as progress:
 
         def spent(part: Rectangle, cost: float) -> None:
-            nonlocal done, waiting
+            nonlocal launched_cost, waiting_cost
             # A symmetric problem costs roughly what lies above its diagonal.
             above = part.column_end - max(part.column, part.row) if symmetric else part.shape[1]
             own = cost * part.shape[0] * max(0, above)
-            done, waiting = done + own, waiting + own
-            if waiting < LAUNCH_COST:
+            launched_cost, waiting_cost = launched_cost + own, waiting_cost + own
+            if waiting_cost < LAUNCH_COST:
                 return
             cupy.cuda.get_current_stream().synchronize()
-            waiting = 0.0
+            waiting_cost = 0.0
             if progress is not None:
-                progress(min(1.0, done / work))
+                progress(min(1.0, launched_cost / work))
 
         yield spent
 

@@ -243,21 +243,21 @@ class SortedPlaces:
 
     def counts(self, thresholds: np.ndarray) -> np.ndarray:
         """Return the number of distances below each threshold."""
-        xp, found = arrays.namespace(self.places), []
+        xp, batches = arrays.namespace(self.places), []
         for begin in range(0, len(thresholds), THRESHOLDS):
             part = np.zeros(THRESHOLDS)
             part[: len(thresholds) - begin] = thresholds[begin : begin + THRESHOLDS]
             counts = xp.zeros(THRESHOLDS, dtype=xp.uint64)
             self._launch("kcalib_line_counts", xp.asarray(part), counts)
-            found.append(arrays.to_host(counts).astype(np.int64))
-        return np.concatenate([np.empty(0, np.int64), *found])[: len(thresholds)]
+            batches.append(arrays.to_host(counts).astype(np.int64))
+        return np.concatenate([np.empty(0, np.int64), *batches])[: len(thresholds)]
 
     def between(self, low: float, high: float, count: int) -> Array:
         """Return the `count` distances in [low, high), ascending."""
         xp = arrays.namespace(self.places)
-        values, found = xp.empty(count, dtype=xp.float64), xp.zeros(1, dtype=xp.uint64)
-        self._launch("kcalib_line_distances", np.float64(low), np.float64(high), np.int64(count), found, values)
-        assert int(found[0]) == count
+        values, counter = xp.empty(count, dtype=xp.float64), xp.zeros(1, dtype=xp.uint64)
+        self._launch("kcalib_line_distances", np.float64(low), np.float64(high), np.int64(count), counter, values)
+        assert int(counter[0]) == count
         return xp.sort(values)
 
     def _launch(self, name: str, *arguments: Any) -> None:

@@ -78,10 +78,10 @@ class SortedBackend(Backend):
         Samples at the same points are sorted once for both.
         """
         assert _without_sums(problem) is None
-        found = SortedBackend(problem, threads=self.threads, reason=self.reason)
+        backend = SortedBackend(problem, threads=self.threads, reason=self.reason)
         if problem.left.points is self.problem.left.points and problem.right is None and self.problem.right is None:
-            found._sorted_by = self
-        return found
+            backend._sorted_by = self
+        return backend
 
     @staticmethod
     def unsuitable(problem: PairProblem) -> str | None:

@@ -1,4 +1,4 @@
-"""What a family of distributions has in Python: its columns, written from components, and the products of their parts.
+"""Columns of families of distributions, written from components, and the products of their parts, in Python.
 
 The sums over parts, and squared MMD distances, are made of these; `_pairs.mixtures` takes them for all pairs of rows.
 Everything is in array API functions. How many columns there are, their bounds and costs, and the products for the
@@ -19,7 +19,7 @@ from kcalib._pairs.problem import Components, Mixtures
 
 
 class PointFamily(ABC):
-    """What `_pairs.mixtures` asks for of points; rows have shapes (..., columns) that broadcast."""
+    """Operations on points for `_pairs.mixtures`; rows have shapes (..., columns) that broadcast."""
 
     name: ClassVar[problem.PointFamily]
     title: ClassVar[str]  # what a message calls such distributions
@@ -30,10 +30,10 @@ class PointFamily(ABC):
 
     @abstractmethod
     def point_products(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
-        """Inner products of the embedded distributions of rows of points, of mixtures sum_kl w_k w'_l f(P_k, P'_l)."""
+        """Return inner products of embedded mixtures, sum_kl w_k w'_l f(P_k, P'_l), of rows of points."""
 
     def squared_between(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
-        """Squared distances of the embedded, of rows of points with their products with themselves before them."""
+        """Return squared distances of embeddings; rows of points begin with their products with themselves."""
         xp = arrays.namespace(left)
         squared = left[..., 0] + right[..., 0] - 2 * self.point_products(mixtures, left[..., 1:], right[..., 1:])
         nothing = (squared <= 0) | xp.all(left == right, axis=-1)
@@ -45,7 +45,7 @@ class PointFamily(ABC):
 
 
 class Family(PointFamily):
-    """What `_pairs.mixtures` asks for of points and features."""
+    """Operations on points and features for `_pairs.mixtures`."""
 
     name: ClassVar[problem.Family]
     profile: ClassVar[str | None]  # the target kernels that have closed forms; None: all of them
@@ -87,11 +87,11 @@ class ClosedForms(Family):
         """Return l(y, z), shapes (d, ...)."""
 
     @abstractmethod
-    def component_point(self, one: Any, y: Array) -> Array:
+    def component_point(self, component: Any, y: Array) -> Array:
         """Return w E l(Z, y) of a component."""
 
     @abstractmethod
-    def components(self, one: Any, other: Any) -> Array:
+    def components(self, first: Any, second: Any) -> Array:
         """Return w w' E l(Z, Z') of two components."""
 
     # Sums over parts
@@ -102,22 +102,22 @@ class ClosedForms(Family):
             self._measures(mixtures, left), self._measures(mixtures, right), strict=True
         ):
             between = c * e * self.points(y, z)
-            for one in p:
-                between = between - e * self.component_point(one, z)
-            for other in q:
-                between = between - c * self.component_point(other, y)
-            for one in p:
-                for other in q:
-                    between = between + self.components(one, other)
+            for component in p:
+                between = between - e * self.component_point(component, z)
+            for component in q:
+                between = between - c * self.component_point(component, y)
+            for first in p:
+                for second in q:
+                    between = between + self.components(first, second)
             total = total + u * v * between
         return total
 
     def point_products(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
         total: Any = 0.0
         for p, q in zip(self.groups(mixtures, left), self.groups(mixtures, right), strict=True):
-            for one in p:
-                for other in q:
-                    total = total + self.components(one, other)
+            for first in p:
+                for second in q:
+                    total = total + self.components(first, second)
         return total
 
     def groups(self, mixtures: Mixtures, rows: Array) -> Iterator[list[Any]]:

@@ -51,12 +51,12 @@ class Laplace(ClosedForms):
         xp = arrays.namespace(y)
         return xp.exp(-xp.abs(y[0, ...] - z[0, ...]))
 
-    def component_point(self, one: Component, y: Array) -> Array:
-        return one.w * laplace_at_point(arrays.namespace(y).abs(one.m - y[0, ...]), one.b)
+    def component_point(self, component: Component, y: Array) -> Array:
+        return component.w * laplace_at_point(arrays.namespace(y).abs(component.m - y[0, ...]), component.b)
 
-    def components(self, one: Component, other: Component) -> Array:
-        f = laplace_between(arrays.namespace(one.m).abs(one.m - other.m), one.b, other.b)
-        return one.w * other.w * f
+    def components(self, first: Component, second: Component) -> Array:
+        f = laplace_between(arrays.namespace(first.m).abs(first.m - second.m), first.b, second.b)
+        return first.w * second.w * f
 
 
 def laplace_at_point(distance: Array, b: Array) -> Array:
@@ -84,14 +84,14 @@ def laplace_between(distance: Array, b: Array, other: Array) -> Array:
     high, low = ordered(b, other)
     r, middle = ordered(high, xp.ones_like(high))
     s, t = ordered(middle, low)
-    second, third = s / r, t / s  # T / R is their product
+    s_over_r, t_over_s = s / r, t / s
     x = xp.clip(distance / r, None, FARTHEST)
     to_s, to_t = (xp.clip(distance / scale, None, LARGEST_RATIO) for scale in (s, t))
     p, q, between = to_s * ((r - s) / r), to_t * ((r - t) / r), to_t * ((s - t) / s)
-    both = second * third
-    c = (1 + both + third) / ((1 + second) * (1 + third) * (1 + both))
+    t_over_r = s_over_r * t_over_s
+    c = (1 + t_over_r + t_over_s) / ((1 + s_over_r) * (1 + t_over_s) * (1 + t_over_r))
     far = xp.exp(-x)
-    rest = x * to_s * far * _e2(p, q, between) * (third / ((1 + third) * (1 + both)))
+    rest = x * to_s * far * _e2(p, q, between) * (t_over_s / ((1 + t_over_s) * (1 + t_over_r)))
     return (c * (xp.exp(-to_s) + to_s * far * _e1(p)) + rest) / r
 
 

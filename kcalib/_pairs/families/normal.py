@@ -46,16 +46,16 @@ class Normal(GaussianForms):
         h, i, end = (2 + k * n_dims for k in (1, 2, 3))
         return Component(columns[0, ...], columns[1, ...], columns[2:h, ...], columns[h:i, ...], columns[i:end, ...])
 
-    def component_point(self, one: Component, y: Array) -> Array:
-        xp, difference = arrays.namespace(y), one.m - y
-        return one.v * xp.exp(-xp.sum(difference**2 * one.i, axis=0))
+    def component_point(self, component: Component, y: Array) -> Array:
+        xp, difference = arrays.namespace(y), component.m - y
+        return component.v * xp.exp(-xp.sum(difference**2 * component.i, axis=0))
 
-    def components(self, one: Component, other: Component) -> Array:
-        xp, difference = arrays.namespace(one.m), one.m - other.m
-        a = one.h + other.h
+    def components(self, first: Component, second: Component) -> Array:
+        xp, difference = arrays.namespace(first.m), first.m - second.m
+        a = first.h + second.h
         # Roots before the product: A of many dimensions would overflow.
         f = xp.exp(-xp.sum(difference**2 / a, axis=0)) * xp.prod(1 / xp.sqrt(a), axis=0)
-        return one.w * other.w * f
+        return first.w * second.w * f
 
     def rows_apart(self, mixtures: Mixtures, points: Array) -> Array:
         """Return columns w, r, m, h, 1 / (2 h), with r = w prod (2 h)^(-1/4)."""
@@ -74,24 +74,25 @@ class Normal(GaussianForms):
         return super().squared_between(mixtures, left, right)
 
     def _squared_between_single(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
-        """(a - a')^2 + 2 a a' (1 - exp(-Q)) with a^2 = f(P, P) and f(P, P') = a a' exp(-Q), each without cancellation.
+        """Return (a - a')^2 + 2 a a' (1 - exp(-Q)) with a^2 = f(P, P) and f(P, P') = a a' exp(-Q).
 
+        Neither term has cancellation. Here
         Q = sum (m - m')^2 / A + the log of the arithmetic over the geometric mean of h and h', and a' = a exp(L) with
         L = sum log(h / h') / 4.
         """
         xp = arrays.namespace(left)
         total: Any = 0.0
-        for (one,), (other,) in zip(self.groups(mixtures, left), self.groups(mixtures, right), strict=True):
-            h, high, low = one.h, *ordered(one.h, other.h)
-            sign = xp.where(h >= other.h, xp.ones_like(high), -xp.ones_like(high))
+        for (first,), (second,) in zip(self.groups(mixtures, left), self.groups(mixtures, right), strict=True):
+            h, high, low = first.h, *ordered(first.h, second.h)
+            sign = xp.where(h >= second.h, xp.ones_like(high), -xp.ones_like(high))
             excess = (high - low) / low
             ratio = xp.sum(sign * xp.log1p(excess), axis=0) / 4
             # (h - h')^2 / (4 h h')
             means = xp.sum(xp.log1p(excess * ((high - low) / (4 * high))), axis=0) / 4
-            exponent = xp.sum((one.m - other.m) ** 2 / (high + low), axis=0) + means
-            a, b = (xp.prod(1 / xp.sqrt(xp.sqrt(2 * g)), axis=0) for g in (one.h, other.h))
+            exponent = xp.sum((first.m - second.m) ** 2 / (high + low), axis=0) + means
+            a, b = (xp.prod(1 / xp.sqrt(xp.sqrt(2 * g)), axis=0) for g in (first.h, second.h))
             larger, smaller = ordered(a, b)
             apart = larger * xp.expm1(-xp.abs(ratio))
             squared = apart * apart - 2 * larger * smaller * xp.expm1(-exponent)
-            total = total + one.w * other.w * squared
+            total = total + first.w * second.w * squared
         return total

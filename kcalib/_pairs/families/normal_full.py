@@ -26,11 +26,11 @@ class NormalFull(GaussianForms):
     def columns(self, w: Array, m: Array, scales: Array, scale: float) -> Array:
         xp = arrays.namespace(m)
         n, count, d = m.shape
-        one = _identity(m, d)
+        identity = _identity(m, d)
         full = 2 * scale * scales
-        inverse = _inverse(xp.linalg.cholesky(full + one))
+        inverse = _inverse(xp.linalg.cholesky(full + identity))
         triangle = arrays.like([i * d + j for i in range(d) for j in range(i + 1)], m)
-        h, inverse = (xp.reshape(a, (n, count, d * d)) for a in (full + 0.5 * one, inverse))
+        h, inverse = (xp.reshape(a, (n, count, d * d)) for a in (full + 0.5 * identity, inverse))
         diagonal = xp.take(inverse, arrays.like([i * d + i for i in range(d)], m), axis=2)
         v = w * xp.prod(diagonal, axis=2, keepdims=True)
         return xp.concat([w, v, m, xp.take(h, triangle, axis=2), xp.take(inverse, triangle, axis=2)], axis=2)
@@ -56,18 +56,18 @@ class NormalFull(GaussianForms):
             columns[h + size : h + 2 * size, ...],
         )
 
-    def component_point(self, one: Component, y: Array) -> Array:
-        xp, difference = arrays.namespace(y), one.m - y
+    def component_point(self, component: Component, y: Array) -> Array:
+        xp, difference = arrays.namespace(y), component.m - y
         exponent: Any = 0.0
-        for i in range(one.m.shape[0]):
+        for i in range(component.m.shape[0]):
             start = i * (i + 1) // 2
-            row = xp.sum(one.inverse[start : start + i + 1, ...] * difference[: i + 1, ...], axis=0)
+            row = xp.sum(component.inverse[start : start + i + 1, ...] * difference[: i + 1, ...], axis=0)
             exponent = exponent + row * row
-        return one.v * xp.exp(-exponent)
+        return component.v * xp.exp(-exponent)
 
-    def components(self, one: Component, other: Component) -> Array:
-        root, exponent = eliminated(one.m.shape[0], one.h + other.h, one.m - other.m)
-        return one.w * other.w * (root * arrays.namespace(one.m).exp(-exponent))
+    def components(self, first: Component, second: Component) -> Array:
+        root, exponent = eliminated(first.m.shape[0], first.h + second.h, first.m - second.m)
+        return first.w * second.w * (root * arrays.namespace(first.m).exp(-exponent))
 
     def squared_between(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
         if mixtures.n_components == 1:
@@ -82,9 +82,9 @@ class NormalFull(GaussianForms):
         xp = arrays.namespace(left)
         spread, apart = left[..., 0] + right[..., 0], 0.0
         groups = zip(self.groups(mixtures, left[..., 1:]), self.groups(mixtures, right[..., 1:]), strict=True)
-        for (one,), (other,) in groups:
-            root, exponent = eliminated(mixtures.n_dims, one.h + other.h, one.m - other.m)
-            f = one.w * other.w * root
+        for (first,), (second,) in groups:
+            root, exponent = eliminated(mixtures.n_dims, first.h + second.h, first.m - second.m)
+            f = first.w * second.w * root
             spread, apart = spread - 2 * f, apart - 2 * f * xp.expm1(-exponent)
         return xp.where(spread > 0, spread, xp.zeros_like(spread)) + apart
 

@@ -66,12 +66,12 @@ class Forecasts(Data):
 
     def draw(self, seed: int, replicate: int) -> Forecasts:
         key = np.random.SeedSequence((seed, replicate)).generate_state(1, np.uint64)[0]
-        return self._drawn(int(key >> np.uint64(1)))
+        return self._draw_targets(int(key >> np.uint64(1)))
 
     def draw_by(self, generator: np.random.Generator) -> Forecasts:
-        return self._drawn(int(generator.integers(2**63)))
+        return self._draw_targets(int(generator.integers(2**63)))
 
-    def _drawn(self, seed: int) -> Forecasts:
+    def _draw_targets(self, seed: int) -> Forecasts:
         draws = self.prediction.sample(1, seed=seed)
         return self.with_targets(self.xp.reshape(draws, (self.n, self.n_dims)))
 

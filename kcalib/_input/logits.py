@@ -41,8 +41,8 @@ def losses_of_logits(logits: Array, labels: Array, probabilities: Array, epsilon
     if is_column(logits):
         second = xp.reshape(logits, (-1,))
         logits = xp.stack((xp.zeros_like(second), second), axis=1)
-    own = xp.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
-    losses = (xp.max(logits, axis=1) - own) - xp.log(xp.max(probabilities, axis=1))
+    label_logits = xp.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
+    losses = (xp.max(logits, axis=1) - label_logits) - xp.log(xp.max(probabilities, axis=1))
     # Of an infinite one, as a probability of 0 has it, the largest that a probability can have.
     return xp.where(xp.isfinite(losses), losses, xp.full_like(losses, -math.log(epsilon)))
 

@@ -233,5 +233,5 @@ def products_of(law: FiniteLaw, threads: int | None = None) -> np.ndarray:
     # As in `expected_squares`, entry by entry: the difference lies between 0 and the products of the diagonals.
     top, _, rest = (arrays.to_host(part) for part in law.parts)
     diagonal = p * np.where(top, rest, p.max(axis=1, keepdims=True) + rest - p)
-    own = own_products(diagonal)
-    return own + np.clip(own_products(p) ** 2 - own_products(p * p), 0.0, own)
+    diagonal_products = own_products(diagonal)
+    return diagonal_products + np.clip(own_products(p) ** 2 - own_products(p * p), 0.0, diagonal_products)

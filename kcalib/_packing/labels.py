@@ -70,12 +70,12 @@ def _pack_alike(
         resolved, medians = resolve([model.probabilities for model in models], resolved, threads, elsewhere=False)
     root = target_root(target_kernel, first)
     target, terms = DELTA if root is None else TargetMatrix(root), _terms(resolved)
-    definite = _is_definite(facts, m)
+    is_definite = _is_definite(facts, m)
     own_medians = () if others else _first(medians)
     problems = [
         PairProblem(sample_side(model, target.root, threads), None, terms, kernel_repr=resolved) for model in models
     ]
-    return Alike(tuple([Packed(problem, resolved, own_medians, target, definite) for problem in problems]), medians)
+    return Alike(tuple([Packed(problem, resolved, own_medians, target, is_definite) for problem in problems]), medians)
 
 
 @pack_locations.register(Classification)

@@ -1,6 +1,6 @@
 """What packing returns, and the functions that pack, which each kind of data registers for (`labels`, `forecasts`).
 
-Once packed, samples in another order (`Packed.taken`), or with other targets (`Packed.with_targets`), take no packing
+Once packed, samples in another order (`Packed.take`), or with other targets (`Packed.with_targets`), take no packing
 and no bandwidth again.
 """
 
@@ -126,7 +126,7 @@ class Packed:
             "target_kernel": self.target.name,
         }
 
-    def taken(self, rows: Array) -> Packed:
+    def take(self, rows: Array) -> Packed:
         """Return the problem of some of the samples, in the order of `rows`."""
         return self._with_samples(self.problem.columns.take(rows), self.target.take(rows))
 

@@ -64,7 +64,7 @@ class QuantilePaths:
         check_memory(8 * size * rows, None, what, "make the state with fewer `n_columns`")
         per_group = self.n_columns // (2 * N_GROUPS)
         parts = [self._group(per_group, self._random(group)) for group in range(N_GROUPS)]
-        lengths, amplitudes = (np.concatenate(some) for some in zip(*parts, strict=True))
+        lengths, amplitudes = (np.concatenate(by_group) for by_group in zip(*parts, strict=True))
         nothing = np.zeros((0, len(lengths), len(lengths)))
         groups = np.repeat(np.arange(N_GROUPS), per_group)
         return FeatureMap(np.diag(lengths), amplitudes / math.sqrt(N_GROUPS), nothing, nothing[:, :, 0], groups)

@@ -208,8 +208,8 @@ class RandomTile(Tile):
         y = xp.astype(arrays.asarray_like(y, self.means), xp.float64, copy=False)
         real, imaginary = shifts(y - self.means, self.columns)
         real, imaginary = real - self.real, imaginary - self.imaginary
-        both = (self.cosines * real - self.sines * imaginary, self.sines * real + self.cosines * imaginary)
-        return xp.concat(both, axis=1)
+        parts = (self.cosines * real - self.sines * imaginary, self.sines * real + self.cosines * imaginary)
+        return xp.concat(parts, axis=1)
 
 
 def make_target_features(data: Forecasts, factor: TargetFactor, n_columns: int, seed: int) -> TargetFeatures:

@@ -59,8 +59,8 @@ class FiniteLaw:
         xp = arrays.namespace(p)
         columns = xp.arange(p.shape[1], device=arrays.device(p))
         top = columns[None, :] == xp.argmax(p, axis=1)[:, None]
-        others = xp.where(top, xp.zeros_like(p), p)
-        return top, others, xp.sum(others, axis=1, keepdims=True)
+        rest_probabilities = xp.where(top, xp.zeros_like(p), p)
+        return top, rest_probabilities, xp.sum(rest_probabilities, axis=1, keepdims=True)
 
     @property
     def narrow_root(self) -> np.ndarray:
@@ -122,7 +122,7 @@ def finite_parts(data: DataT, packed: Packed) -> Iterator[tuple[DataT, FiniteLaw
     if finite_law(part(0, 1), packed) is None:
         return None
     parts = [data] if data.n <= ROWS_AT_ONCE else (part(k, k + ROWS_AT_ONCE) for k in range(0, data.n, ROWS_AT_ONCE))
-    return ((some, cast(FiniteLaw, finite_law(some, packed))) for some in parts)
+    return ((chunk, cast(FiniteLaw, finite_law(chunk, packed))) for chunk in parts)
 
 
 def squared(terms: tuple[Term, ...]) -> tuple[Term, ...]:
@@ -149,15 +149,15 @@ def expected_squares(law: FiniteLaw, total: Total) -> tuple[float, bool]:
     xp, p = arrays.namespace(law.probabilities), law.probabilities
     top, _, rest = law.parts
     most = xp.max(p, axis=1, keepdims=True)
-    own = total(law.with_features(p * xp.where(top, rest, most + rest - p)))
+    diagonal_products = total(law.with_features(p * xp.where(top, rest, most + rest - p)))
     products = total(law.with_features(xp.ones_like(p[:, :1]), DOT, DOT))
     squares = total(law.with_features(p * p))
-    cross = min(max(products - squares, 0.0), own)
-    if ROUNDING * products <= DIGITS * own:
-        return own + cross, True
+    cross = min(max(products - squares, 0.0), diagonal_products)
+    if ROUNDING * products <= DIGITS * diagonal_products:
+        return diagonal_products + cross, True
     if n * n * m * m / 4 <= COLUMNS_WORK:
         return _by_columns(law, total), True
-    return own + cross, False
+    return diagonal_products + cross, False
 
 
 def _by_columns(law: FiniteLaw, total: Total) -> float:
@@ -178,28 +178,28 @@ def columns(law: FiniteLaw) -> Iterator[Array]:
         yield (4 * float(root[1, 0]) ** 2 * p[:, 0] * p[:, 1])[:, None]
         return
     xp = arrays.namespace(p)
-    _, others, rest = law.parts
+    _, rest_probabilities, rest = law.parts
     r = arrays.like(root, p, dtype=p.dtype)
     at = xp.take(r, xp.argmax(p, axis=1), axis=0)
-    sums = others @ r
+    sums = rest_probabilities @ r
     means = sums - at * rest
     first, second = np.triu_indices(root.shape[1])
     for begin in range(0, len(first), COLUMNS_AT_ONCE):
         a, b = first[begin : begin + COLUMNS_AT_ONCE], second[begin : begin + COLUMNS_AT_ONCE]
-        both = others @ arrays.like(root[:, a] * root[:, b], p, dtype=p.dtype)
+        rest_products = rest_probabilities @ arrays.like(root[:, a] * root[:, b], p, dtype=p.dtype)
         scale = arrays.like(np.where(a == b, 1.0, math.sqrt(2.0)), p, dtype=p.dtype)
         i, j = arrays.like(a, p), arrays.like(b, p)
         at_a, at_b = xp.take(at, i, axis=1), xp.take(at, j, axis=1)
         sums_a, sums_b = xp.take(sums, i, axis=1), xp.take(sums, j, axis=1)
-        inner = both - at_b * sums_a - at_a * sums_b + at_a * at_b * rest
+        inner = rest_products - at_b * sums_a - at_a * sums_b + at_a * at_b * rest
         yield (inner - xp.take(means, i, axis=1) * xp.take(means, j, axis=1)) * scale[None, :]
 
 
 def _columns_of_identity(law: FiniteLaw) -> Iterator[Array]:
     """Yield the entries of U = V, p_a (1 - p_a) and the root of 2 times -p_a p_b, in which nothing cancels."""
     xp = arrays.namespace(law.probabilities)
-    top, others, rest = law.parts
-    p = xp.where(top, 1 - rest, others)
+    top, rest_probabilities, rest = law.parts
+    p = xp.where(top, 1 - rest, rest_probabilities)
     of_rows = -math.sqrt(2.0) * p
     first, second = np.triu_indices(p.shape[1], 1)
 
@@ -208,7 +208,7 @@ def _columns_of_identity(law: FiniteLaw) -> Iterator[Array]:
         return xp.take(of_rows, a, axis=1) * xp.take(p, b, axis=1)
 
     first_end = max(0, COLUMNS_AT_ONCE - p.shape[1])
-    yield xp.concat([p * xp.where(top, rest, 1 - others), off_diagonal(0, first_end)], axis=1)
+    yield xp.concat([p * xp.where(top, rest, 1 - rest_probabilities), off_diagonal(0, first_end)], axis=1)
     for begin in range(first_end, len(first), COLUMNS_AT_ONCE):
         yield off_diagonal(begin, begin + COLUMNS_AT_ONCE)
 
@@ -221,14 +221,14 @@ def expected_lengths(law: FiniteLaw) -> tuple[Array, Array]:
         square, first, second = 4 * float(law.narrow_root[1, 0]) ** 2, p[:, 0], p[:, 1]
         products = first * second
         return square * products, square**2 * products * (first**3 + second**3)
-    top, others, rest = law.parts
+    top, rest_probabilities, rest = law.parts
     if law.root is None:  # R is the identity
-        means = others - xp.astype(top, p.dtype) * rest
-        apart, along = 2.0, others + rest
+        means = rest_probabilities - xp.astype(top, p.dtype) * rest
+        apart, along = 2.0, rest_probabilities + rest
     else:
         r = arrays.like(law.narrow_root, p, dtype=p.dtype)
         at = xp.take(r, xp.argmax(p, axis=1), axis=0)
-        means = others @ r - at * rest
+        means = rest_probabilities @ r - at * rest
         gram = xp.sum(r * r, axis=1)
         apart = gram[None, :] + xp.sum(at * at, axis=1, keepdims=True) - 2 * at @ r.T
         along = means @ r.T - xp.sum(means * at, axis=1, keepdims=True)

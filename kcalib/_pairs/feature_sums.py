@@ -41,16 +41,16 @@ def sum_products(
     arrays.check_no_threads(points, threads)
     tiles = _Tiles(feature_map, points)
     xp = tiles.xp
-    total, own = 0.0, 0.0
+    total, diagonal = 0.0, 0.0
     for rows in tiles.slices(feature_map.n_columns + target_features.shape[1]):
         tile = xp.astype(target_features[rows, :], xp.float64)
         features = tiles.features(points[rows, :])
         part = xp.matmul(xp.matrix_transpose(features), tile)
         weights = xp.sum(tile * tile, axis=1)
         norms = tiles.square_sizes(points[rows, :])
-        part_own = xp.matmul(xp.matrix_transpose(norms), weights)
-        total, own = part + total, part_own + own
-    return total, _by_group(feature_map, arrays.to_host(own))
+        part_diagonal = xp.matmul(xp.matrix_transpose(norms), weights)
+        total, diagonal = part + total, part_diagonal + diagonal
+    return total, _by_group(feature_map, arrays.to_host(diagonal))
 
 
 def gram_rows(n: int) -> int:
@@ -76,9 +76,9 @@ def gram(feature_map: FeatureMap, points: np.ndarray, columns: np.ndarray, *, th
     rows, sums = gram_rows(n), CompensatedSums((width, width))
     step = rows * _parts_at_once(width, threads)
     for begin in range(0, n, step):
-        some = slice(begin, begin + step)
+        batch = slice(begin, begin + step)
         with run_options(threads) as options:
-            parts = compiled(feature_map).gram_parts(points[some], columns[some], rows, options)
+            parts = compiled(feature_map).gram_parts(points[batch], columns[batch], rows, options)
         for part in parts:
             sums.add(0, width, part)
     sums.settle()
@@ -98,12 +98,12 @@ def row_forms(
     arrays.check_no_threads(points, threads)
     tiles = _Tiles(feature_map, points)
     xp = tiles.xp
-    forms, own = [], []
+    forms, diagonal = [], []
     for rows in tiles.slices(feature_map.n_columns + target_features.shape[1]):
         tile = xp.astype(target_features[rows, :], xp.float64)
         forms.append(xp.sum(xp.matmul(tiles.features(points[rows, :]), sums) * tile, axis=1))
-        own.append(xp.sum(tiles.square_sizes(points[rows, :]), axis=1) * xp.sum(tile * tile, axis=1))
-    return xp.concat(forms), xp.concat(own)
+        diagonal.append(xp.sum(tiles.square_sizes(points[rows, :]), axis=1) * xp.sum(tile * tile, axis=1))
+    return xp.concat(forms), xp.concat(diagonal)
 
 
 def drawn_label_totals(
@@ -152,22 +152,24 @@ def drawn_label_totals(
     totals = []
     for begin in range(first, first + n_draws, at_once):
         replicates = range(begin, min(begin + at_once, first + n_draws))
-        drawn = [draw_labels(cumulative, replicate_numbers(seed, r, probabilities).uniform(n)) for r in replicates]
+        label_draws = [
+            draw_labels(cumulative, replicate_numbers(seed, r, probabilities).uniform(n)) for r in replicates
+        ]
         if cells is not None:
-            columns = [arrays.asarray_like(labels, points) for labels in drawn]
+            columns = [arrays.asarray_like(labels, points) for labels in label_draws]
             cells.add(begin - first, probabilities, xp.stack(columns, axis=1))
-        sums, own = 0.0, 0.0
+        sums, diagonal = 0.0, 0.0
         for rows in tiles.slices(feature_map.n_columns + m * len(replicates)):
             p = xp.astype(probabilities[rows, :], xp.float64)
-            labels = xp.stack([arrays.asarray_like(labels[rows], points) for labels in drawn], axis=1)
+            labels = xp.stack([arrays.asarray_like(labels[rows], points) for labels in label_draws], axis=1)
             target_features = xp.astype(labels[:, :, None] == classes, xp.float64) - p[:, None, :]
             target_features = target_features if factor is None else xp.matmul(target_features, factor)
             flat = xp.reshape(target_features, (p.shape[0], -1))
             sums = xp.matmul(xp.matrix_transpose(tiles.features(points[rows, :])), flat) + sums
             weights = xp.sum(tiles.square_sizes(points[rows, :]), axis=1)
-            own = xp.sum(weights[:, None] * xp.sum(target_features * target_features, axis=2), axis=0) + own
+            diagonal = xp.sum(weights[:, None] * xp.sum(target_features * target_features, axis=2), axis=0) + diagonal
         squares = xp.sum(xp.reshape(sums * sums, (feature_map.n_columns, len(replicates), -1)), axis=(0, 2))
-        totals.append(arrays.to_host(squares - own))
+        totals.append(arrays.to_host(squares - diagonal))
     return np.concatenate(totals)
 
 

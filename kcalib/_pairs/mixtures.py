@@ -119,9 +119,9 @@ def _nothing(like: Components, n: int, d: int, count: int) -> tuple[Array, Array
 def _rows(y: Array, components: Components, scale: Scale, u: Array, c: Array) -> Array:
     xp, n, groups = arrays.namespace(y), y.shape[0], []
     for coefficient, term_scale in _pairs_of(scale):
-        own = u if coefficient == 1 else coefficient**0.5 * u
+        group_u = u if coefficient == 1 else coefficient**0.5 * u
         columns = xp.reshape(_columns(components, term_scale), (n, -1))
-        groups += [own, c, FAMILIES[components.family].unit(term_scale) * y, columns]
+        groups += [group_u, c, FAMILIES[components.family].unit(term_scale) * y, columns]
     return xp.concat(groups, axis=1)
 
 
@@ -179,7 +179,7 @@ def expectation(components: Components, y: Array, terms: tuple[Term, ...]) -> Ar
     Gaussian kernels for normals, exponential ones for Laplace distributions, all kernels for atoms; sums and
     multiples of these. Widmann et al. 2021, appendix D. Time and memory: n times the number of targets.
     """
-    mixtures, scale = _described(components, terms)
+    mixtures, scale = _describe(components, terms)
     right = location_columns(y, components, scale)
     return -inner_products(mixtures, _predictions(components, scale), right)
 
@@ -190,7 +190,7 @@ def pair_expectation(components: Components, other: Components, terms: tuple[Ter
         raise ValueError(f"`other` is of the family {other.family!r}, expected {components.family!r} too")
     count = max(components.weights.shape[1], other.weights.shape[1])
     components, other = padded(components, count), padded(other, count)
-    mixtures, scale = _described(components, terms)
+    mixtures, scale = _describe(components, terms)
     return inner_products(mixtures, _predictions(components, scale), _predictions(other, scale))
 
 
@@ -201,7 +201,7 @@ def description(components: Components, terms: tuple[Term, ...], scale: Sequence
     return Mixtures(components.family, d, count, len(scale), kernel)
 
 
-def _described(components: Components, terms: tuple[Term, ...]) -> tuple[Mixtures, Scale]:
+def _describe(components: Components, terms: tuple[Term, ...]) -> tuple[Mixtures, Scale]:
     scale = closed_form(components.family, terms, int(components.locations.shape[2]))
     if scale is None:
         raise ValueError(f"`terms` are {terms}, which have no closed form for the family {components.family!r}")
@@ -230,8 +230,8 @@ def _in_blocks(
     rows = max(1, min(n, pairs // columns))
     strips = []
     for i in range(0, n, rows):
-        some = left[i : min(n, i + rows), None, :]
-        blocks = [function(mixtures, some, right[None, j : min(m, j + columns), :]) for j in range(0, m, columns)]
+        block = left[i : min(n, i + rows), None, :]
+        blocks = [function(mixtures, block, right[None, j : min(m, j + columns), :]) for j in range(0, m, columns)]
         strips.append(blocks[0] if len(blocks) == 1 else xp.concat(blocks, axis=1))
     return strips[0] if len(strips) == 1 else xp.concat(strips, axis=0)
 

@@ -28,17 +28,17 @@ class Distances:
     def __init__(self, left: Array, right: Array) -> None:
         self.left = left
         self.right = right
-        self._known: dict[str, Array] = {}
+        self._cache: dict[str, Array] = {}
 
     def squared(self, metric: str) -> Array:
-        if "squared " + metric not in self._known:
-            self._known["squared " + metric] = self._squared(metric)
-        return self._known["squared " + metric]
+        if "squared " + metric not in self._cache:
+            self._cache["squared " + metric] = self._squared(metric)
+        return self._cache["squared " + metric]
 
     def distance(self, metric: str) -> Array:
-        if metric not in self._known:
-            self._known[metric] = self._distance(metric)
-        return self._known[metric]
+        if metric not in self._cache:
+            self._cache[metric] = self._distance(metric)
+        return self._cache[metric]
 
     def products(self) -> Array:
         """Return inner products of the rows."""

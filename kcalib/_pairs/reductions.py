@@ -307,8 +307,8 @@ class QuadraticForms(Reduction[Array]):
     def batches(self, size: int) -> Iterator[QuadraticForms]:
         for begin in range(0, self.n_columns, size):
             end = min(self.n_columns, begin + size)
-            some = self.weights.part(begin, end) if isinstance(self.weights, Weights) else self.weights[:, begin:end]
-            yield replace(self, weights=some)
+            batch = self.weights.part(begin, end) if isinstance(self.weights, Weights) else self.weights[:, begin:end]
+            yield replace(self, weights=batch)
 
     def start(self, grid: Grid | Runs) -> Merge:
         return Merge(grid, {"forms": (self.n_columns,)})

@@ -181,7 +181,7 @@ def _result(task: Task, seed: int, method: str, block_size: int, variance: str) 
     assert error is not None  # there are two blocks
     if variance == "conditional":
         order = task.data.order(seed)
-        data, packed = task.data.take(order), task.packed.taken(order)
+        data, packed = task.data.take(order), task.packed.take(order)
         moments = _null_moments(data, packed, backend, block_size)
         if not warned:
             warn_if_pairs_are_few(moments.pairs, test)

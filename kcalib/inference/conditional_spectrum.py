@@ -194,9 +194,9 @@ def make_subset_matrix(data: Data, packed: Packed) -> ImplicitMatrix:
     rows = some_rows(data.n, 1 if law is None else int(law.probabilities.shape[1]))
     at = _beside(rows, data)
     if law is None:
-        problem = packed.with_targets(data.draw(SEED, 0)).taken(at).problem
+        problem = packed.with_targets(data.draw(SEED, 0)).take(at).problem
         return _between(_entries(problem), len(rows), data.n)
-    law = finite_law(data.take(at), packed.taken(at))
+    law = finite_law(data.take(at), packed.take(at))
     assert law is not None
     points = law.problem.left.points
     ones = arrays.namespace(points).ones_like(points[:, :1])

@@ -34,7 +34,7 @@ def drawn_differences(
     """Mean differences at the locations of targets drawn from the predictions, shape (J, count)."""
     at_once = min(count, max(1, DRAWS_AT_ONCE // data.n))
     rows = arrays.like(np.tile(np.arange(data.n), at_once), data.reference)
-    repeated, there = data.take(rows), packed.taken(rows)
+    repeated, there = data.take(rows), packed.take(rows)
     parts = []
     for r in range(-(-count // at_once)):
         drawn = there.with_targets(repeated.draw(seed, NULL_DRAWS + r))

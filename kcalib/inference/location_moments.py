@@ -55,7 +55,7 @@ def covariance_given_predictions(
     matrix, size = np.zeros((n_locations, n_locations)), np.zeros(n_locations)
     at_once = min(count, max(1, DRAWS_AT_ONCE // data.n))  # of each sample
     rows = arrays.like(np.tile(np.arange(data.n), at_once), data.reference)
-    repeated, there = data.take(rows), packed.taken(rows)
+    repeated, there = data.take(rows), packed.take(rows)
     count = -(-count // at_once) * at_once
     for r in range(count // at_once):
         drawn = there.with_targets(repeated.draw(seed, r))

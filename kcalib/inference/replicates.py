@@ -112,7 +112,7 @@ class PairStatistic:
         return NOTHING_TO_SAY | self._fields | {"description": description}
 
     def _of_sample(self, rows: Array | None, sample: Data) -> float:
-        there = self._packed if rows is None else self._packed.taken(rows)
+        there = self._packed if rows is None else self._packed.take(rows)
         packed = there.with_targets(sample, threads=self._options.threads)
         return self._value(self._backend_for(packed))
 

@@ -76,7 +76,7 @@ class Task:
         """
         if seed is None:
             return self.backend
-        problem = self.packed.taken(self.data.order(seed)).problem
+        problem = self.packed.take(self.data.order(seed)).problem
         return self.options.backend_for(problem)
 
     def sweep(self, *reductions: Reduction[Any]) -> list[Any]:

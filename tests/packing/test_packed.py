@@ -78,7 +78,7 @@ def test_another_order(case, monkeypatch):
     packed, order = _packing.pack(data, *kernels), data.order(3)
     expected = _packing.pack(data.take(order), *kernels)
     _no_packing(monkeypatch)
-    taken = packed.taken(order)
+    taken = packed.take(order)
     _assert_close(taken, expected)
     assert (taken.kernel, taken.medians) == (packed.kernel, packed.medians)
 
@@ -87,7 +87,7 @@ def test_another_order(case, monkeypatch):
 def test_another_order_has_the_same_entries(name):
     y, prediction, *kernels = CASES[name]
     packed, order = _packing.pack(prepare(y, prediction), *kernels), np.random.default_rng(3).permutation(N)
-    np.testing.assert_array_equal(_matrix(packed.taken(order)), _matrix(packed)[np.ix_(order, order)])
+    np.testing.assert_array_equal(_matrix(packed.take(order)), _matrix(packed)[np.ix_(order, order)])
 
 
 def test_other_targets(case, monkeypatch):
@@ -104,8 +104,8 @@ def test_other_targets_in_another_order(case, monkeypatch):
     packed, (rows, drawn) = _packing.pack(data, *kernels), data.redraw(1, 0)
     expected = _packing.pack(drawn, *kernels)
     _no_packing(monkeypatch)
-    _assert_close(packed.taken(rows).with_targets(drawn), expected)
-    assert not np.allclose(_matrix(packed.taken(rows)), _matrix(expected))
+    _assert_close(packed.take(rows).with_targets(drawn), expected)
+    assert not np.allclose(_matrix(packed.take(rows)), _matrix(expected))
 
 
 def test_samples_stand_on_the_right_of_locations(case, monkeypatch):
@@ -115,7 +115,7 @@ def test_samples_stand_on_the_right_of_locations(case, monkeypatch):
     drawn = data.take(order).draw(1, 0)
     expected = _packing.pack_locations(drawn, locations, *kernels)
     _no_packing(monkeypatch)
-    found = packed.taken(order).with_targets(drawn)
+    found = packed.take(order).with_targets(drawn)
     # Rows of a table of distances are those of the locations, so the order of the columns alone differs.
     assert len(found.problem.left.points) == 4 and len(found.problem.columns.points) == N
     tiles = [

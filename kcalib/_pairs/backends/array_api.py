@@ -56,11 +56,11 @@ class ArrayApiBackend(Backend):
     def _results(self, reductions: Sequence[Reduction[Any]]) -> list[Any]:
         results = [self.reductions[type(reduction)](self, reduction) for reduction in reductions]
         sums = [result for result in results if isinstance(result, Generator)]
-        for each in sums:
-            next(each)
+        for generator in sums:
+            next(generator)
         for strip in self._strips(self.problem.left, self.problem.columns) if sums else ():
-            for each in sums:
-                each.send(strip)
+            for generator in sums:
+                generator.send(strip)
         return [_end_of(result) if isinstance(result, Generator) else result for result in results]
 
     def _moments(self, reduction: Moments) -> Sums:

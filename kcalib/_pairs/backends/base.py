@@ -98,13 +98,13 @@ class Backend:
         null_squares: NullSquares | None = None,
     ) -> MomentSums:
         """Return the sums with what the reduction wants of the diagonal."""
-        own = trace = None
+        diagonal_entries = trace = None
         if reduction.trace and self.problem.symmetric:
-            own = diagonal(self.problem, self.threads or 1)
-            trace = arrays.namespace(own).sum(own)
-            if arrays.is_host(own) or arrays.is_cuda(own):
+            diagonal_entries = diagonal(self.problem, self.threads or 1)
+            trace = arrays.namespace(diagonal_entries).sum(diagonal_entries)
+            if arrays.is_host(diagonal_entries) or arrays.is_cuda(diagonal_entries):
                 trace = float(trace)
-        return MomentSums(total, row_sums, column_sums, own, squares, trace, null_variance=null_squares)
+        return MomentSums(total, row_sums, column_sums, diagonal_entries, squares, trace, null_variance=null_squares)
 
     def tiles(self, in_given_order: bool) -> TileSweep:
         """Return what sweeps the problem in tiles, with samples in the order in which they are given, or in its own."""
@@ -159,11 +159,11 @@ class TileSweep:
             products = self._product(Products(vectors, reduction.dtype), rows, columns)
             of_rows = (vectors[tile.row : tile.row_end] * products).T
             return {"forms": np.sum(np.ascontiguousarray(of_rows), axis=1)[None, None, :]}
-        own = self.backend.problem.symmetric and rows == columns
+        is_diagonal = self.backend.problem.symmetric and rows == columns
         if isinstance(reduction, Products):
             reduction = replace(reduction, vectors=vectors)
             part = {"rows": self._product(reduction, rows, columns)[None]}
-            if self.backend.problem.symmetric and not own:
+            if self.backend.problem.symmetric and not is_diagonal:
                 part["columns"] = self._product(reduction, columns, rows)[None]
             return part
         assert isinstance(reduction, Moments)
@@ -173,7 +173,7 @@ class TileSweep:
             part["squares"] = np.array([[float(moments.sum_of_squares)]])
         if reduction.rows or reduction.second:
             part["rows"] = _on_host(moments.row_sums)[None]
-            if not own:
+            if not is_diagonal:
                 part["columns"] = _on_host(moments.column_sums)[None]
         return part
 

@@ -260,8 +260,8 @@ class CpuBackend(Backend):
         points = bounded(mixtures, points, 0)
         if not has_own_products(mixtures):
             return POINT_FAMILIES[mixtures.family].rows_apart(mixtures, points)
-        own = HostPairs(HostSide(points, points, None, None)).bind(self).own_products(self._run_options())
-        return np.concatenate([points, own[:, None]], axis=1)
+        products = HostPairs(HostSide(points, points, None, None)).bind(self).own_products(self._run_options())
+        return np.concatenate([points, products[:, None]], axis=1)
 
     def tiles(self, in_given_order: bool) -> CpuTiles:
         return CpuTiles(self, sort=not in_given_order)
@@ -382,17 +382,19 @@ class CpuTiles(TileSweep):
         assert isinstance(grid, Grid)
         left, right = self.left.part(tile.rows), self.right.part(tile.columns)
         native: _native.Reduction
-        own = self.backend.problem.symmetric and tile.on_diagonal
+        is_diagonal = self.backend.problem.symmetric and tile.on_diagonal
         if isinstance(reduction, Products):
             left, right = left.gathered(), right.gathered()  # as the vectors are
-            transposed = vectors[tile.row : tile.row_end] if self.backend.problem.symmetric and not own else None
+            transposed = (
+                vectors[tile.row : tile.row_end] if self.backend.problem.symmetric and not is_diagonal else None
+            )
             native = native_products(reduction, vectors[tile.column : tile.column_end], transposed, grid.apart)
         elif isinstance(reduction, Moments):
             native = native_moments(reduction)
         else:
             kind = _native.QuadraticForms if isinstance(reduction, QuadraticForms) else _native.LabelMatches
             native = kind(vectors, tile.row, tile.column)
-        problem = HostPairs(left, None if own else right).bind(self.backend)
+        problem = HostPairs(left, None if is_diagonal else right).bind(self.backend)
         options = self.backend._run_options(
             progress, self.block, grid.group // self.block
         )  # the same entries, to the bit

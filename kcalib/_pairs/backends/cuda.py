@@ -443,12 +443,12 @@ class CudaBackend(Backend):
         if not has_own_products(mixtures):
             return xp.ascontiguousarray(POINT_FAMILIES[mixtures.family].rows_apart(mixtures, points).T)
         columns = xp.ascontiguousarray(points.T)
-        own = xp.empty((1, n), dtype=columns.dtype)
+        products = xp.empty((1, n), dtype=columns.dtype)
         numbers = struct(MIXTURE_NUMBERS, self._mixtures["predicted"])
-        arguments = (columns, np.int64(n), self._numbers, numbers, own)
+        arguments = (columns, np.int64(n), self._numbers, numbers, products)
         program = self.program("kcalib_own_products")
         program.launch("kcalib_own_products", (program.blocks(n), 1), arguments)
-        return xp.concat([columns, own], axis=0)
+        return xp.concat([columns, products], axis=0)
 
     def _gram_of(
         self, whole: Rectangle, shrink: int, entry_bytes: int = 0

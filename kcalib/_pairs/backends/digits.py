@@ -29,14 +29,14 @@ def spread(points: Array) -> tuple[float, float]:
     where all points are near each other on that scale, most pairs would have to be computed anew by differences.
     """
     xp = arrays.namespace(points)
-    some = xp.astype(points[sampled(points), :], xp.float64)
-    mean_square = float(xp.sum(some * some)) / some.shape[0]
-    center = xp.mean(some, axis=0)
+    sample = xp.astype(points[sampled(points), :], xp.float64)
+    mean_square = float(xp.sum(sample * sample)) / sample.shape[0]
+    center = xp.mean(sample, axis=0)
     return 2 * (mean_square - float(xp.sum(center * center))), mean_square
 
 
 def spread_about(points: np.ndarray) -> tuple[float, np.ndarray]:
     """Return the mean squared distance of these points, and their mean."""
-    some = np.asarray(points, dtype=np.float64)
-    centre = some.mean(axis=0)
-    return 2 * float(np.sum((some - centre) ** 2)) / len(some), centre
+    values = np.asarray(points, dtype=np.float64)
+    centre = values.mean(axis=0)
+    return 2 * float(np.sum((values - centre) ** 2)) / len(values), centre

@@ -55,8 +55,8 @@ def paced(whole: Rectangle, cost: float, symmetric: bool = False) -> Iterator[Ca
             nonlocal launched_cost, waiting_cost
             # A symmetric problem costs roughly what lies above its diagonal.
             above = part.column_end - max(part.column, part.row) if symmetric else part.shape[1]
-            own = cost * part.shape[0] * max(0, above)
-            launched_cost, waiting_cost = launched_cost + own, waiting_cost + own
+            part_cost = cost * part.shape[0] * max(0, above)
+            launched_cost, waiting_cost = launched_cost + part_cost, waiting_cost + part_cost
             if waiting_cost < LAUNCH_COST:
                 return
             cupy.cuda.get_current_stream().synchronize()

@@ -402,7 +402,7 @@ def _as_rows(*columns: np.ndarray) -> np.ndarray:
     """Return columns of factors as compiled code reads them, shape (len(columns), rank, n)."""
     if len(columns) == 1:  # of one column not even copied
         return np.ascontiguousarray(columns[0].T)[None]
-    return np.ascontiguousarray(np.stack([each.T for each in columns]))
+    return np.ascontiguousarray(np.stack([block.T for block in columns]))
 
 
 def _float64(array: Array) -> Array:

@@ -70,7 +70,7 @@ def laplace_at_point(distance: Array, b: Array) -> Array:
     return xp.exp(-x) * (1 + x * _e1(t * ((large - small) / large))) / (large + small)
 
 
-def laplace_between(distance: Array, b: Array, other: Array) -> Array:
+def laplace_between(distance: Array, b: Array, other_b: Array) -> Array:
     r"""Return E exp(-|Z - Z'|), Z ~ Laplace(m, b), Z' ~ Laplace(m', b'), |m - m'| = `distance`.
 
     With R >= S >= T the sorted {1, b, b'} it is the second divided difference of r^3 exp(-D/r) in r^2, up to sign.
@@ -81,7 +81,7 @@ def laplace_between(distance: Array, b: Array, other: Array) -> Array:
         C = (R S + S T + R T) / ((R + S) (S + T) (R + T)).
     """
     xp = arrays.namespace(b)
-    high, low = ordered(b, other)
+    high, low = ordered(b, other_b)
     r, middle = ordered(high, xp.ones_like(high))
     s, t = ordered(middle, low)
     s_over_r, t_over_s = s / r, t / s

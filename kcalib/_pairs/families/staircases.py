@@ -27,14 +27,14 @@ class Staircases(PointFamily):
 
     def point_products(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
         """Return E X X', the counts as numbers."""
-        lengths, n, others = _together(left, right)
-        return arrays.namespace(lengths).sum(lengths * (n + left[..., :1]) * (others + right[..., :1]), axis=-1)
+        lengths, n_left, n_right = _together(left, right)
+        return arrays.namespace(lengths).sum(lengths * (n_left + left[..., :1]) * (n_right + right[..., :1]), axis=-1)
 
     def squared_between(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
         left, right = left[..., 1:], right[..., 1:]
-        lengths, n, others = _together(left, right)
+        lengths, n_left, n_right = _together(left, right)
         apart = left[..., :1] - right[..., :1]
-        return arrays.namespace(lengths).sum(lengths * (n - others + apart) ** 2, axis=-1)
+        return arrays.namespace(lengths).sum(lengths * (n_left - n_right + apart) ** 2, axis=-1)
 
 
 def _together(left: Array, right: Array) -> tuple[Array, Array, Array]:
@@ -46,8 +46,8 @@ def _together(left: Array, right: Array) -> tuple[Array, Array, Array]:
     below = xp.sort(below, axis=-1)
     edge = xp.zeros_like(below[..., :1])
     lengths = xp.concat([below, edge], axis=-1) - xp.concat([edge - 1, below], axis=-1)
-    n, others = (xp.concat([edge, _sums(steps)], axis=-1) for steps in (of_left, 1 - of_left))
-    return lengths, n, others
+    n_left, n_right = (xp.concat([edge, _sums(steps)], axis=-1) for steps in (of_left, 1 - of_left))
+    return lengths, n_left, n_right
 
 
 def _sums(numbers: Array) -> Array:

@@ -90,7 +90,7 @@ def _by_draws(data: Sequence[Any], packed: Sequence[Packed], rows: np.ndarray) -
     """Entry (i, j): the variance of H^i - H^j if targets are drawn from model i, of predicted distributions."""
     rows = rows[:: -(-len(rows) // DRAWN_SAMPLES)]
     at = arrays.like(rows, data[0].reference)
-    data, packed = [model.take(at) for model in data], [model.taken(at) for model in packed]
+    data, packed = [model.take(at) for model in data], [model.take(at) for model in packed]
     covariance = np.zeros((len(data), len(data)))
     for i, law in enumerate(data):
         sums = squares = np.zeros((len(data), len(rows), len(rows)))

@@ -151,7 +151,7 @@ class Accumulator(ABC):
         if self.row_sums.is_full:
             raise large_weights_error()
         seen = self.row_set.add(batch.first, batch.first + batch.n)
-        waiting = sum(one.n for one in self.pending_batches) + batch.n
+        waiting = sum(pending.n for pending in self.pending_batches) + batch.n
         small = batch.n < MOST_WAITING and self.machine is not None
         if small and not (self.pending_batches and self.pending_batches[0].epsilon != batch.epsilon):
             new = replace(self, row_set=seen, pending_batches=(*self.pending_batches, batch.copy()))
@@ -274,11 +274,11 @@ class Accumulator(ABC):
         seen = row_set(arrays["rows"].tolist())
 
         def rows(of: str) -> Rows:
-            found = Rows(*(arrays[name] for name in _names(of)))
-            check_rows(found, seen, of)
-            if len(found.numbers):
-                empty.check_values(found)
-            return found
+            stored_rows = Rows(*(arrays[name] for name in _names(of)))
+            check_rows(stored_rows, seen, of)
+            if len(stored_rows.numbers):
+                empty.check_values(stored_rows)
+            return stored_rows
 
         row_sums = empty.row_sums.from_arrays(arrays)
         if row_sums.n != len(seen):
@@ -304,8 +304,8 @@ def large_weights_error() -> ValueError:
 
 
 def sign_row_count(n: int, medians: Medians) -> int:
-    """What `bandwidth_rows` is of n rows with these medians."""
-    return -n if any(found[0].value == 0 for found in medians.values()) else n
+    """Return the value of `bandwidth_rows` for the medians of n rows: -n if one of them is 0."""
+    return -n if any(metric_medians[0].value == 0 for metric_medians in medians.values()) else n
 
 
 def check_weights(n: int, n_weighted: int, squares: float) -> None:
@@ -318,7 +318,7 @@ def check_weights(n: int, n_weighted: int, squares: float) -> None:
 
 
 def number_rows(waiting: Iterable[Batch]) -> np.ndarray:
-    return np.concatenate([np.arange(one.first, one.first + one.n) for one in waiting])
+    return np.concatenate([np.arange(batch.first, batch.first + batch.n) for batch in waiting])
 
 
 def join_batches(pending_batches: tuple[Batch, ...]) -> tuple[np.ndarray, ...]:

@@ -191,13 +191,13 @@ def _resamples(n_resamples: Any, n_columns: int, m: int) -> int:
     return N_RESAMPLES if 16 * n_columns * m * N_RESAMPLES <= DRAWN_BYTES else 0
 
 
-def _may_be_same(one: Any, other: Any) -> bool:
-    """Whether the kernels are the same but for bandwidths that one of them does not know yet."""
-    if not (isinstance(one, Kernel) and isinstance(other, Kernel)):
+def _may_be_same(first: Any, second: Any) -> bool:
+    """Return whether the kernels are the same but for bandwidths that one of them does not know yet."""
+    if not (isinstance(first, Kernel) and isinstance(second, Kernel)):
         return False
-    if _without_bandwidths(one) != _without_bandwidths(other):
+    if _without_bandwidths(first) != _without_bandwidths(second):
         return False
-    pairs = zip(one.factors(), other.factors(), strict=True)
+    pairs = zip(first.factors(), second.factors(), strict=True)
     return all(a.bandwidth is None or b.bandwidth is None or a == b for a, b in pairs)
 
 

@@ -23,13 +23,13 @@ class RowProgress:
         self._next = self._begin + delay
         self._shown = False
 
-    def __call__(self, done: int, skipped: int) -> None:
-        """`done` rows of this run, after `skipped` rows of runs before."""
+    def __call__(self, n_rows: int, skipped: int) -> None:
+        """Show progress after `n_rows` rows of this run, and `skipped` rows of runs before."""
         now = time.monotonic()
         if now < self._next:
             return
         self._next = now + self._interval
-        line = "kcalib: " + described(done, skipped, self._total, now - self._begin)
+        line = "kcalib: " + described(n_rows, skipped, self._total, now - self._begin)
         if self._terminal:
             self._shown = True
             self._stream.write(f"\r{line}\033[K")
@@ -43,14 +43,14 @@ class RowProgress:
             self._stream.flush()
 
 
-def described(done: int, skipped: int, total: int | None, seconds: float) -> str:
-    """Rows, rate and time left in words."""
-    rate = done / max(seconds, 1e-9)
+def described(n_rows: int, skipped: int, total: int | None, seconds: float) -> str:
+    """Return rows, rate and time left in words."""
+    rate = n_rows / max(seconds, 1e-9)
     if total is None:
-        return f"{skipped + done:,} rows, {rate:,.0f} rows/s"
-    left = (total - skipped - done) / max(rate, 1e-9)
-    share = 100 * (skipped + done) / max(total, 1)
-    return f"{skipped + done:,} of {total:,} rows ({share:.0f} %), {rate:,.0f} rows/s, {duration(left)} left"
+        return f"{skipped + n_rows:,} rows, {rate:,.0f} rows/s"
+    left = (total - skipped - n_rows) / max(rate, 1e-9)
+    share = 100 * (skipped + n_rows) / max(total, 1)
+    return f"{skipped + n_rows:,} of {total:,} rows ({share:.0f} %), {rate:,.0f} rows/s, {duration(left)} left"
 
 
 def duration(seconds: float) -> str:

@@ -109,8 +109,8 @@ class ModelState(Saved):
         return type(self)._from, (self._accumulator.options, arrays, self._threads)
 
     def _arrays(self) -> dict[str, np.ndarray]:
-        found: dict[str, np.ndarray] = self._flush().to_arrays()
-        return found
+        arrays: dict[str, np.ndarray] = self._flush().to_arrays()
+        return arrays
 
     def _flush(self) -> Any:
         self._accumulator = self._accumulator.flush(self._threads)

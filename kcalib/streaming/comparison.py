@@ -223,7 +223,7 @@ class ComparisonState(Saved):
 
     def copy(self) -> ComparisonState:
         """Another state with the same rows."""
-        return self._made(
+        return self._from_states(
             {name: state.copy() for name, state in self._states.items()}, dict(self._pairs), self._threads
         )
 
@@ -263,7 +263,7 @@ class ComparisonState(Saved):
         return f"ComparisonState of {list(self.models)}: {self.n_samples} samples"
 
     @classmethod
-    def _made(
+    def _from_states(
         cls, states: dict[str, CalibrationState], pairs: dict[tuple[str, str], PairSums], threads: int | None
     ) -> ComparisonState:
         state = cls.__new__(cls)
@@ -290,7 +290,7 @@ class ComparisonState(Saved):
             start = f"pair {place} "
             of_pair = {name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)}
             pairs[pair] = PairSums.from_arrays(of_pair)
-        return cls._made(states, pairs, None)
+        return cls._from_states(states, pairs, None)
 
 
 def _checked(models: Any) -> tuple[str, ...]:

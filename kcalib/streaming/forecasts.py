@@ -153,8 +153,8 @@ class ForecastState(ForecastResults, ModelState):
     @property
     def target_kernel(self) -> Kernel | MahalanobisGaussian | None:
         """The kernel on targets with its bandwidths; None until these are known."""
-        found: Any = self.options.target_kernel
-        return found if self.options.has_bandwidths else None
+        target_kernel: Any = self.options.target_kernel
+        return target_kernel if self.options.has_bandwidths else None
 
     @on_their_gpu
     def update(
@@ -236,4 +236,4 @@ class ForecastState(ForecastResults, ModelState):
 def _is_empty(y_true: Any, prediction: Distribution, sample_weight: Any) -> bool:
     """Whether a batch has no samples, such as a filter leaves at times; of other lengths it is refused."""
     given = {"y_true": y_true} if sample_weight is None else {"y_true": y_true, "sample_weight": sample_weight}
-    return prediction.n == 0 and all(arrays.as_array(one, name).shape[:1] == (0,) for name, one in given.items())
+    return prediction.n == 0 and all(arrays.as_array(value, name).shape[:1] == (0,) for name, value in given.items())

@@ -95,9 +95,9 @@ class Note:
         return f"{self.begin}:{'' if self.end is None else self.end}"
 
     @classmethod
-    def of(cls, found: dict[str, Any]) -> Note:
-        """From a file; entries that later versions have added are left out."""
-        return cls(**{field.name: found[field.name] for field in fields(cls)})
+    def of(cls, entries: dict[str, Any]) -> Note:
+        """Return the note in a file, without the entries that later versions have added."""
+        return cls(**{field.name: entries[field.name] for field in fields(cls)})
 
 
 def run(
@@ -251,23 +251,23 @@ def checked_rows(rows: Any, n: int | None) -> tuple[int, int | None]:
 
 def _resumed(state: State, path: Path, note: Note) -> State:
     """The state of a checkpoint that this very run has left."""
-    found, before = loaded(path)
+    saved_state, saved_note = loaded(path)
     what = f"the checkpoint {str(path)!r} is of another run"
     remedy = "name another checkpoint, or remove this one to start again"
-    if not isinstance(found, type(state)):
-        raise ValueError(f"{what}: it holds a {type(found).__name__}; {remedy}")
-    reason = found.options.difference(state.options)
+    if not isinstance(saved_state, type(state)):
+        raise ValueError(f"{what}: it holds a {type(saved_state).__name__}; {remedy}")
+    reason = saved_state.options.difference(state.options)
     if reason is not None:
         raise ValueError(f"{what}: {reason.partition(';')[0]}; {remedy}")
-    reason = "its file names no run" if before is None else before.difference(note)
+    reason = "its file names no run" if saved_note is None else saved_note.difference(note)
     if reason is not None:
         raise ValueError(f"{what}: {reason}; {remedy}")
-    missing = next((rows for rows in state.rows if not _holds(found.rows, rows)), None)
+    missing = next((rows for rows in state.rows if not _holds(saved_state.rows, rows)), None)
     if missing is not None:
         raise ValueError(
             f"{what}: it has no rows {missing[0]} to {missing[1] - 1}, which the given state has; {remedy}"
         )
-    return found
+    return saved_state
 
 
 def _holds(intervals: tuple[tuple[int, int], ...], rows: tuple[int, int]) -> bool:
@@ -352,9 +352,9 @@ def _slices(
 
 
 def _part(y_pred: Any, start: int, stop: int) -> Any:
-    """Rows of the predictions of one model, or of each."""
+    """Return rows of the predictions of one model, or of each model."""
     if isinstance(y_pred, dict):
-        return {name: rows_of(one, slice(start, stop)) for name, one in y_pred.items()}
+        return {name: rows_of(predictions, slice(start, stop)) for name, predictions in y_pred.items()}
     return rows_of(y_pred, slice(start, stop))
 
 

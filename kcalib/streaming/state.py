@@ -176,9 +176,9 @@ class CalibrationState(Results, ModelState):
         return self._add(self._batch(y_true, y_pred, sample_weight, first_row))
 
     def _batch(self, y_true: Any, y_pred: Any, sample_weight: Any = None, first_row: int | None = None) -> Batch:
-        """The samples, checked."""
-        found = _checked(y_pred, y_true, sample_weight, self.options, self._threads)
-        return found._replace(first=first_number(self._accumulator.row_set, self.options.part, first_row, found.n))
+        """Return the samples, checked and numbered."""
+        batch = _checked(y_pred, y_true, sample_weight, self.options, self._threads)
+        return batch._replace(first=first_number(self._accumulator.row_set, self.options.part, first_row, batch.n))
 
     def _with_kernel_of_rows(self) -> CalibrationState:
         """A copy whose bandwidths are those of the rows so far, where none are known yet."""
@@ -269,7 +269,7 @@ def _is_empty(y_true: Any, y_pred: Any, sample_weight: Any, n_classes: int) -> b
     except TypeError:  # nothing of which there are several, which is refused elsewhere
         return False
     given = {"y_pred": y_pred, "y_true": y_true, "sample_weight": sample_weight}
-    shapes = {name: arrays.as_array(one, name).shape for name, one in given.items() if one is not None}
+    shapes = {name: arrays.as_array(value, name).shape for name, value in given.items() if value is not None}
     pred = shapes["y_pred"]
     if len(pred) not in (1, 2) or (len(pred) == 2 and pred[1] != n_classes):
         return False

@@ -104,19 +104,19 @@ class ClassAccumulator(Accumulator):
 
     def totals(self, threads: int | None) -> Totals:
         """With the rows of open blocks; of two rows at least where the kernel is not known."""
-        found = self.bin_totals(threads)
+        bin_totals = self.bin_totals(threads)
         self.check_two_rows()
         final = self.finalize(threads)
         machine, sums = final.machine, final.sums
         assert machine is not None and sums is not None
         rows = final.sample.rows
-        unit, weighted = machine.feature_unit * machine.target_unit, found.n_weighted > 0
+        unit, weighted = machine.feature_unit * machine.target_unit, bin_totals.n_weighted > 0
         classes = final.options.classes if isinstance(final.options.lens, Canonical) else None
         weights = rows.weights if weighted else None
         sample = Classification(rows.targets, rows.predictions, weights, classes, 2.0**-52, lens=final.options.lens)
         own = np.bincount(machine.map.groups, sums.own.to_float(), machine.map.n_groups)
         return Totals(
-            **vars(found),
+            **vars(bin_totals),
             kernel=final.options.kernel,
             bandwidth_rows=final.bandwidth_rows or None,
             map=final.options.map(final.m),

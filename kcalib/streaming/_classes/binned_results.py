@@ -52,13 +52,13 @@ class Scores(Summarized):
 
 
 def scores_of(totals: BinTotals) -> Scores:
-    found = totals.scores
+    sums = totals.scores
     half = 0.5 if len(totals.cells) == 3 else 1.0
     # The square of a hit is itself; those of confidences are in the cells.
     confidence_squared = float(np.sum(totals.cells[0, :, CELLS.index("probability_squared")]))
 
     def score(total: float, squares: float, scale: float = 1.0) -> Score:
-        mean, n = total / found["weight"], totals.n
+        mean, n = total / sums["weight"], totals.n
         error = None
         if n > 1 and not totals.n_weighted:
             error = scale * math.sqrt(max(0.0, squares / n - mean**2) / (n - 1))
@@ -66,10 +66,10 @@ def scores_of(totals: BinTotals) -> Scores:
 
     return Scores(
         n_samples=totals.n,
-        accuracy=score(found["correct"], found["correct"]),
-        mean_confidence=score(found["confidence"], confidence_squared),
-        log_loss=score(found["log_loss"], found["log_loss_squared"]),
-        brier_score=score(found["square_residual"], found["square_residual_squared"], half),
+        accuracy=score(sums["correct"], sums["correct"]),
+        mean_confidence=score(sums["confidence"], confidence_squared),
+        log_loss=score(sums["log_loss"], sums["log_loss_squared"]),
+        brier_score=score(sums["square_residual"], sums["square_residual_squared"], half),
     )
 
 

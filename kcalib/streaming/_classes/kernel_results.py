@@ -55,12 +55,12 @@ class KernelResults(ABC):
 
     @classmethod
     def of(cls, totals: Any, options: Any, threads: int | None) -> Self:
-        """For two samples of positive weight at least."""
-        found = cls(totals, options, threads)
-        if totals.n < 2 or not found.pairs > 0:
+        """Return results of at least two samples of positive weight."""
+        results = cls(totals, options, threads)
+        if totals.n < 2 or not results.pairs > 0:
             which = "" if totals.n < 2 else " of positive weight"
             raise ValueError(f"the SKCE needs at least 2 samples{which}, and there is 1; add more")
-        return found
+        return results
 
     @property
     def n(self) -> int:
@@ -108,9 +108,10 @@ class KernelResults(ABC):
         groups = np.tile(totals.map.groups, 2)
         for column, sums in enumerate(self.by_target_groups(totals.sums**2)):
             np.add.at(squares[:, column], groups, sums)
-        found = squares - totals.own
-        total, trace = float(np.sum(found)), float(np.sum(totals.own))
-        by_features, by_targets = found.shape[0] * np.sum(found, axis=1), found.shape[1] * np.sum(found, axis=0)
+        pair_sums = squares - totals.own
+        total, trace = float(np.sum(pair_sums)), float(np.sum(totals.own))
+        by_features = pair_sums.shape[0] * np.sum(pair_sums, axis=1)
+        by_targets = pair_sums.shape[1] * np.sum(pair_sums, axis=0)
         return FeatureMoments(total, None, None, None, None, trace, by_features, by_targets, None)
 
     def by_target_groups(self, squares: np.ndarray) -> list[np.ndarray]:
@@ -212,10 +213,10 @@ class KernelResults(ABC):
         )
 
     def null_law(self) -> NullLaw:
-        """The p-value of the total."""
+        """Return the p-value of the total."""
         total, n, drawn = float(self.moments.total), self.n, self.totals.drawn
         if drawn is not None:
-            said = (
+            description = (
                 f"{len(drawn)} draws of the {self.problem.targets} from the predictions, with "
                 f"{self.totals.map.n_columns} features"
             )
@@ -224,7 +225,7 @@ class KernelResults(ABC):
                 float(self.moments.trace or 0.0),
                 n,
                 drawn,
-                said,
+                description,
                 events=lambda: self.effective_events,
                 law=lambda statistic: self.law(statistic) if self.totals.null_own > 0 else None,
             )
@@ -239,8 +240,8 @@ class KernelResults(ABC):
         events.warn_of(self.effective_events, f"the test of {of}", events.SAMPLED, remedy)
         statistic = total / (n - 1)
         law = self.law(statistic)
-        said = f"the limit law of many samples given the predictions, from {self.totals.sample.n} of them"
-        return NullLaw(float(law.logsf(statistic + law.mean)), said, pvalue_from="law")
+        description = f"the limit law of many samples given the predictions, from {self.totals.sample.n} of them"
+        return NullLaw(float(law.logsf(statistic + law.mean)), description, pvalue_from="law")
 
     def described(self) -> dict[str, Any]:
         """What both results say about how they were computed."""

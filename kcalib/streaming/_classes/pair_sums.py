@@ -57,7 +57,7 @@ class PairSums:
         return cls(
             ExactSums.over_rows((a.losses - b.losses).T ** 2),
             products.reshape(n_bins, n_bins),
-            np.stack([np.bincount(one.bins[differ], minlength=n_bins) for one in (a, b)]),
+            np.stack([np.bincount(terms.bins[differ], minlength=n_bins) for terms in (a, b)]),
         )
 
     def __add__(self, other: PairSums) -> PairSums:
@@ -73,9 +73,9 @@ class PairSums:
         }
 
     @classmethod
-    def from_arrays(cls, found: dict[str, np.ndarray]) -> PairSums:
-        squares, products = (ExactSums(found[f"{of}_high"], found[f"{of}_low"]) for of in ("squares", "products"))
-        return cls(squares, products, found["differing"])
+    def from_arrays(cls, arrays: dict[str, np.ndarray]) -> PairSums:
+        squares, products = (ExactSums(arrays[f"{of}_high"], arrays[f"{of}_low"]) for of in ("squares", "products"))
+        return cls(squares, products, arrays["differing"])
 
 
 def ece_difference(

@@ -58,15 +58,15 @@ def pack_content(content: Content) -> bytes:
         entries[name] = {"dtype": dtype, "shape": list(array.shape), "offset": size}
         parts.append(data.ljust(_aligned(len(data)), b"\0"))
         size += len(parts[-1])
-    found = {
+    header_fields = {
         "kind": content.kind,
         "library": __version__,
         "options": {name: describe(value, f"`{name}`") for name, value in content.options.items()},
         "arrays": entries,
     }
     if content.run is not None:
-        found["run"] = content.run
-    text = json.dumps(found, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True).encode()
+        header_fields["run"] = content.run
+    text = json.dumps(header_fields, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True).encode()
     header = text.ljust(_aligned(PROLOGUE.size + len(text)) - PROLOGUE.size)
     total = PROLOGUE.size + len(header) + size + DIGEST
     whole = b"".join((PROLOGUE.pack(MAGIC, VERSION, len(header), total), header, *parts))
@@ -165,8 +165,8 @@ def _array(data: memoryview, entry: Mapping[str, Any]) -> np.ndarray:
     count = 1
     for length in shape:
         count *= length
-    found = np.frombuffer(data, dtype=dtype, count=count, offset=offset) if count else np.empty(0, dtype)
-    return found.reshape(shape).astype(found.dtype.newbyteorder("="))
+    values = np.frombuffer(data, dtype=dtype, count=count, offset=offset) if count else np.empty(0, dtype)
+    return values.reshape(shape).astype(values.dtype.newbyteorder("="))
 
 
 def _aligned(size: int) -> int:

@@ -202,16 +202,16 @@ class ForecastAccumulator(Accumulator):
 
     def totals(self, threads: int | None) -> ForecastFeatureTotals:
         """With the rows of open blocks; of two rows at least where the kernels are not known."""
-        found = self.score_totals(threads)
+        score_totals = self.score_totals(threads)
         self.check_two_rows()
         final = self.finalize(threads)
         options, machine, sums, rows = final.options, final.machine, final.sums, final.sample.rows
         assert machine is not None and sums is not None and options.kernel is not None
-        unit, weighted = machine.feature_unit * machine.target_unit, found.n_weighted > 0
+        unit, weighted = machine.feature_unit * machine.target_unit, score_totals.n_weighted > 0
         lengths = machine.group_lengths
         prediction = options.family.distribution(rows.predictions)
         return ForecastFeatureTotals(
-            **vars(found),
+            **vars(score_totals),
             kernel=options.kernel,
             bandwidth_rows=final.bandwidth_rows or None,
             map=options.map(),

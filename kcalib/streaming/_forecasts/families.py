@@ -77,35 +77,35 @@ class Family:
         return np.concatenate([part.reshape(len(part), -1).astype(np.float64) for part in parts], axis=1)
 
     def distribution(self, columns: np.ndarray) -> Any:
-        """The distributions with these parameters, which were checked before."""
+        """Return the distributions with these parameters, without checks."""
         kind = KINDS[self.name]
-        found = kind.__new__(kind)
+        prediction = kind.__new__(kind)
         begin = 0
         for name, size in zip(FIELDS[kind], self.sizes, strict=True):
             end = begin + prod(size)
             part = np.ascontiguousarray(columns[:, begin:end]).reshape(len(columns), *size)
-            object.__setattr__(found, name, part)
+            object.__setattr__(prediction, name, part)
             begin = end
         if kind is Samples:
-            object.__setattr__(found, "weights", None)
-        return found
+            object.__setattr__(prediction, "weights", None)
+        return prediction
 
     def checked(self, columns: np.ndarray) -> Any:
-        """The same of parameters that come from elsewhere.
+        """Return the distributions with these parameters, checked: they may come from a file.
 
         Raises
         ------
         ValueError
             If they are not those of such distributions.
         """
-        found = self.distribution(columns)
-        fields = {name: getattr(found, name) for name in FIELDS[type(found)]}
-        if isinstance(found, MultivariateNormal):
-            if not np.allclose(found.cov, found.scale_tril @ found.scale_tril.swapaxes(1, 2)):
+        prediction = self.distribution(columns)
+        fields = {name: getattr(prediction, name) for name in FIELDS[type(prediction)]}
+        if isinstance(prediction, MultivariateNormal):
+            if not np.allclose(prediction.cov, prediction.scale_tril @ prediction.scale_tril.swapaxes(1, 2)):
                 raise ValueError("there are covariances with factors of others")
             del fields["cov"]
-        type(found)(**fields)
-        return found
+        type(prediction)(**fields)
+        return prediction
 
     @cached_property
     def row(self) -> Any:

@@ -141,8 +141,10 @@ class ForecastOptions(SharedOptions):
         """
         data = Forecasts(np.zeros((1, family.row.n_dims)), family.row, None)
         has_wasserstein_points = family.row.wasserstein_points() is not None
-        wanted = self.kernel is None or any(factor.metric == "wasserstein" for factor in self.kernel.factors())
-        if wanted and not has_wasserstein_points:
+        needs_wasserstein = self.kernel is None or any(
+            factor.metric == "wasserstein" for factor in self.kernel.factors()
+        )
+        if needs_wasserstein and not has_wasserstein_points:
             given = "not given" if self.kernel is None else str(self.kernel)
             raise ValueError(
                 f"`kernel` is {given}, but Wasserstein distances of {family.name} are not those of points; pass "
@@ -152,13 +154,13 @@ class ForecastOptions(SharedOptions):
         new = replace(self, prediction=family.name, sizes=family.sizes, kernel=kernel, target_kernel=target)
         # A kernel that has no features is refused now, not when its bandwidth is known.
         closed = new._closed()
-        found = closed.map()
-        if len(found.projections):
+        feature_map = closed.map()
+        if len(feature_map.projections):
             raise ValueError(
                 f"`kernel` is {kernel}, with an inner product, whose features are not bounded, as sums of a state "
                 "must be; use kcalib.kernels.Exponential(), or all samples in memory with kcalib.skce"
             )
-        closed.target_map(found.n_columns)
+        closed.target_map(feature_map.n_columns)
         return new
 
     def _closed(self) -> ForecastOptions:
@@ -173,11 +175,11 @@ class ForecastOptions(SharedOptions):
     def resolved(
         self, predictions: np.ndarray, threads: int | None, elsewhere: bool
     ) -> tuple[ForecastOptions, Medians]:
-        """With the median heuristic for open bandwidths, on predictions with these parameters; the medians."""
+        """Return options with median bandwidths, on predictions with these parameters, and the medians."""
         prediction = self.family.distribution(predictions)
         data = Forecasts(np.zeros((prediction.n, prediction.n_dims)), prediction, None)
-        found = resolve([data], self.kernel, self.target_kernel, threads, elsewhere=elsewhere)
-        return replace(self, kernel=found.kernel, target_kernel=found.target_kernel), found.medians
+        kernels = resolve([data], self.kernel, self.target_kernel, threads, elsewhere=elsewhere)
+        return replace(self, kernel=kernels.kernel, target_kernel=kernels.target_kernel), kernels.medians
 
     def map(self) -> FeatureMap:
         """That of the kernel, whose bandwidths are known."""

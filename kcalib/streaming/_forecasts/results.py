@@ -242,8 +242,8 @@ class ForecastResults(StateResults):
     def _pit_seed(self, totals: ForecastTotals) -> int | None:
         if totals.prediction.n_dims > 1:
             return None
-        one = Forecasts(np.zeros((1, 1)), totals.prediction, None)
-        return None if is_continuous(one) else self.options.seed
+        data = Forecasts(np.zeros((1, 1)), totals.prediction, None)
+        return None if is_continuous(data) else self.options.seed
 
 
 def _spread(means: dict[str, float], n: int, effective: float) -> tuple[float, float]:

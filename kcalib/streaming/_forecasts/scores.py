@@ -51,10 +51,10 @@ class ForecastScores:
         )
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        found = self.wide.to_arrays("scores")
+        arrays = self.wide.to_arrays("scores")
         for name in ("shares", "coverage", "histogram"):
-            found |= getattr(self, name).to_arrays(name)
-        return found
+            arrays |= getattr(self, name).to_arrays(name)
+        return arrays
 
     def from_arrays(self, arrays: Mapping[str, np.ndarray]) -> ForecastScores:
         parts = (ExactSums.from_arrays(name, arrays) for name in ("shares", "coverage", "histogram"))
@@ -117,8 +117,8 @@ def pit_uniforms(seed: int, numbers: np.ndarray) -> np.ndarray:
 
 
 def scores_there_are(prediction: Distribution) -> tuple[str, ...]:
-    """Those of `WIDE` that predictions of the family have."""
-    found = ["square_error", "crps"]
+    """Return the names in `WIDE` of the scores that predictions of the family have."""
+    names = ["square_error", "crps"]
     if has_density(prediction):
-        found.append("log_score")
-    return (*found, *(WIDE[3:5] if prediction.n_dims == 1 else WIDE[5:]))
+        names.append("log_score")
+    return (*names, *(WIDE[3:5] if prediction.n_dims == 1 else WIDE[5:]))

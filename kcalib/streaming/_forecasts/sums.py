@@ -75,13 +75,13 @@ class ForecastSums:
         )
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """By the names that a file has for them."""
-        found = self.scores.to_arrays()
+        """Return the sums by their names in a file."""
+        arrays = self.scores.to_arrays()
         for name in EXACT:
-            found |= getattr(self, name).to_arrays(name)
+            arrays |= getattr(self, name).to_arrays(name)
         if self.drawn is not None:
-            found |= self.drawn.sums.to_arrays("drawn_sums") | self.drawn.squares.to_arrays("drawn_squares")
-        return found
+            arrays |= self.drawn.sums.to_arrays("drawn_sums") | self.drawn.squares.to_arrays("drawn_squares")
+        return arrays
 
     def from_arrays(self, arrays: Mapping[str, np.ndarray]) -> ForecastSums:
         """Of the same sizes, what `arrays` has returned."""
@@ -122,10 +122,10 @@ class ForecastMachine:
         assert options.kernel is not None
         points = PredictionPoints.of_rows(self.family.row, options.kernel)
         self.space, self.paths = points.space, options.paths(points)
-        found = options.map() if self.paths is None else self.paths.map
-        self.feature_unit = power_of_two(largest_length(found))
-        self.map = replace(found, amplitudes=found.amplitudes / self.feature_unit)
-        self.target_map, self.frequencies = options.target_map(found.n_columns)
+        feature_map = options.map() if self.paths is None else self.paths.map
+        self.feature_unit = power_of_two(largest_length(feature_map))
+        self.map = replace(feature_map, amplitudes=feature_map.amplitudes / self.feature_unit)
+        self.target_map, self.frequencies = options.target_map(feature_map.n_columns)
         # No vector of target features is longer than the features of two targets.
         self.target_unit = power_of_two(2 * float(np.linalg.norm(self.target_map.amplitudes)))
         self.target_groups = np.tile(self.target_map.groups, 2)
@@ -147,8 +147,8 @@ class ForecastMachine:
         drawn = None if sums.drawn is None else sums.drawn.copy()
         new = replace(sums, drawn=None)
         for block in self._blocks(pieces):
-            found, squares, null = map(ExactSums.of, (block.sums, block.target_squares, block.null_squares))
-            new = new + ForecastSums(found, squares, null, block.scores, None)
+            products, squares, null_squares = map(ExactSums.of, (block.sums, block.target_squares, block.null_squares))
+            new = new + ForecastSums(products, squares, null_squares, block.scores, None)
             for draws, of_draws, lengths in block.drawn:
                 assert drawn is not None
                 drawn.add(draws, of_draws, lengths)
@@ -207,7 +207,7 @@ class ForecastMachine:
                 y = prediction._draw_from(np.clip(uniform, SMALLEST_UNIFORM, None))
                 target_features.append(tile.target_features(np.reshape(y, rows.targets.shape)) / self.target_unit)
             sums = self._summed(points, np.concatenate(target_features, axis=1)).reshape(-1, len(draws), r)
-            squares = np.array([np.sum(one * one) for one in target_features])
+            squares = np.array([np.sum(features * features) for features in target_features])
             yield slice(draws.start, draws.stop), np.moveaxis(sums, 1, 0), squares
 
     def points(self, prediction: Distribution) -> np.ndarray:

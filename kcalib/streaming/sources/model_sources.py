@@ -83,7 +83,7 @@ class ModelSources:
 
 
 def chunks_for(source: Source, options: SharedOptions, rows: int, start: int) -> Iterator[tuple[Any, Any]]:
-    """Of any source, for the `update` of a state; a source of ours has checked them once for all."""
+    """Return chunks of any source for the `update` of a state; a source of ours has checked them once for all."""
     of_ours = getattr(source, "chunks_for", None)
-    found: Iterator[tuple[Any, Any]] = source.chunks(rows, start) if of_ours is None else of_ours(options, rows, start)
-    return found
+    chunks: Iterator[tuple[Any, Any]] = source.chunks(rows, start) if of_ours is None else of_ours(options, rows, start)
+    return chunks

@@ -54,9 +54,9 @@ def npy_reader(path: Path, options: ReadOptions) -> Reader:
 def _find_labels(path: Path, options: ReadOptions) -> Path:
     """Return the file that the option names, or the one beside the predictions."""
     labels = label_file(options.labels)
-    beside = [path.with_name(name + ".npy") for name in LABEL_NAMES]
+    candidates = [path.with_name(name + ".npy") for name in LABEL_NAMES]
     if options.labels is None:
-        labels = next((file for file in beside if file.is_file() and file != path), None)
+        labels = next((file for file in candidates if file.is_file() and file != path), None)
     if labels is None:
         columns = options.columns("array", ())
         how, tried = columns.spelled("labels"), ""
@@ -64,7 +64,7 @@ def _find_labels(path: Path, options: ReadOptions) -> Path:
             tried = f" (there is no file {str(options.labels)!r}{columns.suggest_file(str(options.labels))})"
         raise FileError(
             f"the array has no labels{tried}; name a file by {how}{'' if how.endswith('=') else ' '}FILE.npy, "
-            f"or put one of {', '.join(file.name for file in beside)} beside it"
+            f"or put one of {', '.join(file.name for file in candidates)} beside it"
         )
     return labels
 

@@ -78,11 +78,11 @@ class RowCursor:
             block = self._left or next(self._blocks, None)
             if block is None:
                 break
-            n, wanted = n_rows(block), most - count
-            self._left = {key: array[wanted:] for key, array in block.items()} if n > wanted else None
+            n, remaining = n_rows(block), most - count
+            self._left = {key: array[remaining:] for key, array in block.items()} if n > remaining else None
             if n:
-                pieces.append({key: array[:wanted] for key, array in block.items()} if n > wanted else block)
-                count += min(n, wanted)
+                pieces.append({key: array[:remaining] for key, array in block.items()} if n > remaining else block)
+                count += min(n, remaining)
         if self._labels is not None:
             n = self._labels.shape[0]
             if self.at + count > n or (not pieces and self.at < n):

@@ -367,10 +367,10 @@ def test_skce_finds_a_known_temperature_of_targets(name):
     case = FAMILIES[name]
     rng = np.random.default_rng(8)
     exact = name in ("normal", "normal vectors", "covariances", "laplace")
-    prediction = case.make(200 if exact else 40, rng)
+    prediction = case.make(200 if exact else 60, rng)
     y = case.draw(prediction, 2.0, rng)
     # Few draws, for a short time.
-    kernels = {} if exact else {"kernel": Exponential(metric="euclidean"), "target_kernel": Draws(n_draws=8)}
+    kernels = {} if exact else {"kernel": Exponential(metric="euclidean"), "target_kernel": Draws(n_draws=16)}
     scaling = TemperatureScaling(criterion="skce", **kernels).fit(y, prediction)
     error = scaling.standard_error_ / scaling.temperature_
     assert 0.01 < error < 0.5

@@ -245,7 +245,7 @@ def test_grid_is_that_of_appendix_b():
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
 @pytest.mark.parametrize("lens", some([None, TopLabel()], TopLabel()))
 def test_bandwidth_by_leave_one_out(orientation, lens, make_problem: MakeProblem):
-    y, p = make_problem(12, 3, seed=2)
+    y, p = make_problem(25, 3, seed=2)
     options = {"orientation": orientation, "lens": lens}
     by_likelihood, by_risk = (DirichletKDE(b, **options).fit(y, p) for b in ("likelihood", "loo_risk"))
     problem = by_risk._problem(y, p, None, False)

@@ -251,20 +251,20 @@ def test_bandwidth_by_leave_one_out(orientation, lens, make_problem: MakeProblem
     problem = by_risk._problem(y, p, None, False)
     for bandwidth in BANDWIDTHS[5::6]:
         simplex = problem.simplex
-        phi = simplex - literal_shares(problem.labels, simplex, simplex, bandwidth, orientation, range(12))
+        phi = simplex - literal_shares(problem.labels, simplex, simplex, bandwidth, orientation, range(25))
         residuals = problem.residuals
         if lens is not None:
             phi = phi[:, 1:]
         risk = math.fsum(
-            (residuals[i] @ residuals[j] - phi[i] @ phi[j]) ** 2 for i in range(12) for j in range(12) if i != j
-        ) / (12 * 11)
+            (residuals[i] @ residuals[j] - phi[i] @ phi[j]) ** 2 for i in range(25) for j in range(25) if i != j
+        ) / (25 * 24)
         assert by_risk.criteria_[bandwidth] == pytest.approx(risk, rel=1e-9)
         density = [
             mpmath.fsum(
-                mpmath.exp(log_weight(simplex[i], simplex[j], bandwidth, orientation)) for i in range(12) if i != j
+                mpmath.exp(log_weight(simplex[i], simplex[j], bandwidth, orientation)) for i in range(25) if i != j
             )
-            / 11
-            for j in range(12)
+            / 24
+            for j in range(25)
         ]
         mean = float(mpmath.fsum(mpmath.log(d) for d in density) / 12)
         assert by_likelihood.criteria_[bandwidth] == pytest.approx(mean, rel=1e-9)

@@ -266,7 +266,7 @@ def test_bandwidth_by_leave_one_out(orientation, lens, make_problem: MakeProblem
             / 24
             for j in range(25)
         ]
-        mean = float(mpmath.fsum(mpmath.log(d) for d in density) / 12)
+        mean = float(mpmath.fsum(mpmath.log(d) for d in density) / 25)
         assert by_likelihood.criteria_[bandwidth] == pytest.approx(mean, rel=1e-9)
     assert by_risk.criteria_[by_risk.bandwidth_] == min(by_risk.criteria_.values())
     assert by_likelihood.criteria_[by_likelihood.bandwidth_] == max(by_likelihood.criteria_.values())

@@ -248,7 +248,7 @@ def test_a_call_that_is_lost_with_its_scheduler(workers):
 
         closed = later.submit(close)
         with pytest.raises(RuntimeError, match="the call on a worker of .* is lost"):
-            Dask(client).call(lambda parallel: time.sleep(60))
+            Dask(client).call(lambda backend: time.sleep(60))
         closed.result()
 
 

@@ -113,13 +113,13 @@ def _called(function: Callable[..., Any], run: Run, *args: Any, **kwargs: Any) -
     is_source(source, args[1] if len(args) > 1 else kwargs.pop("y_pred", None))
     check_left_to_source(kwargs.pop("classes", None), kwargs.pop("from_logits", None))
     before = source.fingerprint()
-    found = function(*_samples(source), *args[2:], backend=run, **kwargs)
+    result = function(*_samples(source), *args[2:], backend=run, **kwargs)
     if source.fingerprint() != before:
         raise ValueError(
             f"{source.describe()} was changed while it was read and summed: the result would be of neither; call "
             "again, when nobody writes to it"
         )
-    return found
+    return result
 
 
 def _samples(source: Source) -> tuple[Any, Any]:

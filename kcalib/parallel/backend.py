@@ -110,14 +110,14 @@ class Run(Workers):
         """What was done."""
         if not self.tiles:
             return "workers had nothing to compute, as no sum over pairs was needed"
-        kept = f", {self.resumed} of them from the journal" if self.resumed else ""
+        resumed = f", {self.resumed} of them from the journal" if self.resumed else ""
         gpus = f", {self.on_gpus} on GPUs" if self.parallel.gpu else ""
         moved = ""
         if self.sent:
             most = "" if len({*self.sent.values()}) == 1 else "at most "
             each = f"{most}{megabytes(max(self.sent.values()))} sent to each of {counted(len(self.sent), 'worker')}"
             moved = f", {each}, {megabytes(self.returned)} of sums back"
-        return f"in parallel: {self.tiles} tiles{kept}{gpus}, {self.parallel.describe()}{moved}"
+        return f"in parallel: {self.tiles} tiles{resumed}{gpus}, {self.parallel.describe()}{moved}"
 
     def _planned(self, work: Work, reduction: Reduction[Any]) -> Work:
         """The work with the plan that the journal has begun it with, if there is one."""
@@ -150,21 +150,21 @@ class Run(Workers):
         self.resumed += first + len(arrived)
         # Tiles of products are as large as the vectors: a journal keeps what they add up to, now and then.
         of_vectors, saved = isinstance(reduction, Products), time.monotonic()
-        wanted = [tile for tile in tiles[first:] if tile.number not in arrived]
+        tiles_left = [tile for tile in tiles[first:] if tile.number not in arrived]
         first = _added(merge, tiles, first, arrived)
-        whole, finished = sum(cost(tile) for tile in wanted) or 1.0, 0.0  # of what is left, as is the time left
+        whole, finished = sum(cost(tile) for tile in tiles_left) or 1.0, 0.0  # of what is left, as is the time left
         with TerminalProgress() as bar:
 
             def progress_of(tile: Tile) -> Progress:
                 before = finished
                 return None if bar is None else lambda share: bar((before + share * cost(tile)) / whole)
 
-            with closing(self._results(work, wanted, given, progress_of)) as results:
-                for done in results:
-                    arrived[done.tile.number] = done.sums
-                    self._count(done)
+            with closing(self._results(work, tiles_left, given, progress_of)) as results:
+                for result in results:
+                    arrived[result.tile.number] = result.sums
+                    self._count(result)
                     if journal is not None and not of_vectors:
-                        journal.add(key, done.tile.number, done.sums)
+                        journal.add(key, result.tile.number, result.sums)
                     first = _added(merge, tiles, first, arrived)
                     if journal is not None and first < len(tiles):
                         if not of_vectors:
@@ -172,7 +172,7 @@ class Run(Workers):
                         elif time.monotonic() > saved + STATE_SECONDS:
                             journal.save(key, first, merge.state(), {})
                             saved = time.monotonic()
-                    finished += cost(done.tile)
+                    finished += cost(result.tile)
                     if bar is not None:
                         bar(finished / whole)
         assert first == len(tiles), (first, len(tiles))
@@ -181,13 +181,13 @@ class Run(Workers):
             journal.save(key, first, merge.state(), {})
         return merge
 
-    def _count(self, done: Done) -> None:
-        """Who computed it, and what has moved."""
-        self.workers[done.worker] = self.workers.get(done.worker, 0) + 1
-        self.on_gpus += ON_GPU in done.sums
-        if done.worker != worker_name():
-            self.sent[done.worker] = self.sent.get(done.worker, 0) + done.received
-            self.returned += sum(values.nbytes for values in done.sums.values())
+    def _count(self, result: Done) -> None:
+        """Count the tile for its worker, and the bytes that were sent and returned."""
+        self.workers[result.worker] = self.workers.get(result.worker, 0) + 1
+        self.on_gpus += ON_GPU in result.sums
+        if result.worker != worker_name():
+            self.sent[result.worker] = self.sent.get(result.worker, 0) + result.received
+            self.returned += sum(values.nbytes for values in result.sums.values())
 
     def _results(
         self, work: Work, tiles: Sequence[Tile], given: Mapping[str, Any], progress: Callable[[Tile], Progress]

@@ -36,7 +36,7 @@ MEMORY = "its log says why; too little memory is the usual reason"
 
 @dataclasses.dataclass
 class Held:
-    """What is held during a call."""
+    """Client, scattered samples and pending futures of a call."""
 
     client: Any
     cluster: Any  # that was started for the call, or None
@@ -138,7 +138,7 @@ class Dask(Parallel):
             held.cluster.close()
 
     def elsewhere(self, arguments: Sequence[Any]) -> Callable[..., Any] | None:
-        models = [one for value in arguments if isinstance(value, Mapping) for one in value.values()]
+        models = [model for value in arguments if isinstance(value, Mapping) for model in value.values()]
         return self.call if any(map(_is_lazy, [*arguments, *models])) else None
 
     def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
@@ -180,7 +180,7 @@ class Dask(Parallel):
         try:
             options = {"threads": self.threads, "journal": self.journal, "tile_size": self.tile_size, "gpu": self.gpu}
             submitted = partial(_submitted, held.client, args, kwargs, function, options, stop.name)
-            made, told = _with_workers(held.client, submitted, check).result()
+            result, warning_records = _with_workers(held.client, submitted, check).result()
             failed = False
         except (CancelledError, KilledWorker) as error:
             raise RuntimeError(
@@ -191,9 +191,9 @@ class Dask(Parallel):
             if failed and held.client.status == "running":
                 stop.set()
             self.close(held, failed)
-        for message, category in told:
+        for message, category in warning_records:
             warn(message, category)
-        return made
+        return result
 
     def results(
         self,
@@ -239,9 +239,9 @@ class Dask(Parallel):
         del submitted  # a future that nobody holds lets go of its result
         from distributed import as_completed
 
-        done = as_completed(list(futures), loop=client.loop, with_results=True, raise_errors=False)
+        completions = as_completed(list(futures), loop=client.loop, with_results=True, raise_errors=False)
         while futures:
-            batch = done.next_batch(block=False)
+            batch = completions.next_batch(block=False)
             if not batch:
                 _check_scheduler(client, next(iter(left.values())), n_tiles)
                 time.sleep(NAP)
@@ -274,11 +274,11 @@ class _There(Dask):
         given: Mapping[str, Any],
         progress: Callable[[Tile], Progress],
     ) -> Generator[Done]:
-        asked = time.monotonic()
-        for done in super().results(held, work, tiles, given, progress):
-            yield done
-            if time.monotonic() > asked + 1.0:
-                asked = time.monotonic()
+        last_check = time.monotonic()
+        for result in super().results(held, work, tiles, given, progress):
+            yield result
+            if time.monotonic() > last_check + 1.0:
+                last_check = time.monotonic()
                 if self.stop.is_set():
                     raise RuntimeError("nobody waits for the call any more")
 
@@ -286,7 +286,7 @@ class _There(Dask):
 def _submitted(
     client: Any, args: Sequence[Any], kwargs: Mapping[str, Any], function: Any, options: Any, stop: str
 ) -> Any:
-    """A future of the call, which alone holds those of its arguments."""
+    """Submit the call to a worker; only the returned future holds the futures of its arguments."""
     there = [_computed(client, value) for value in args]
     named = {name: _computed(client, value) for name, value in kwargs.items()}
     return client.submit(_call_there, function, options, stop, *there, pure=False, **named)
@@ -297,15 +297,15 @@ def _call_there(
 ) -> tuple[T, WarningRecords]:
     from distributed import Event, worker_client
 
-    with worker_client() as client, record_warnings() as told:
-        made = function(*args, backend=_There(client, stop=Event(stop, client=client), **options), **kwargs)
-    return made, told
+    with worker_client() as client, record_warnings() as warning_records:
+        result = function(*args, backend=_There(client, stop=Event(stop, client=client), **options), **kwargs)
+    return result, warning_records
 
 
 def _computed(client: Any, value: Any) -> Any:
     """A future of the array, on a worker, that a Dask array stands for; of NumPy arrays, too: tasks are small."""
     if isinstance(value, Mapping):
-        return {name: _computed(client, one) for name, one in value.items()}
+        return {name: _computed(client, item) for name, item in value.items()}
     if _is_lazy(value):
         return client.compute(value)
     return client.scatter(value, hash=False) if isinstance(value, np.ndarray) else value
@@ -319,9 +319,9 @@ def _is_lazy(value: Any) -> bool:
 
 
 def _on_worker(tile: Tile, work: Work, given: Mapping[str, Any]) -> Done:
-    found = run_tile(work, tile, given)
-    assert not isinstance(found, Missing)
-    return found
+    result = run_tile(work, tile, given)
+    assert not isinstance(result, Missing)
+    return result
 
 
 def _scattered(held: Held, work: Work, given: Mapping[str, Any], tile: Tile, n_tiles: int) -> dict[str, Any]:
@@ -339,15 +339,15 @@ def _scattered(held: Held, work: Work, given: Mapping[str, Any], tile: Tile, n_t
 
 def _with_workers(client: Any, make: Callable[[], T], check: Callable[[], None]) -> T:
     """What `make` returns, once there are workers; `check` raises an error if there cannot be any."""
-    start, told = time.monotonic(), False
+    start, has_warned = time.monotonic(), False
     while True:
         check()
         try:
             client.wait_for_workers(1, timeout=1)
             return make()
         except TimeoutError:  # of either: there is no worker, or they were lost on the way
-            if not told and time.monotonic() - start > PATIENCE:
-                told = True
+            if not has_warned and time.monotonic() - start > PATIENCE:
+                has_warned = True
                 warn(
                     f"the Dask cluster {_address(client)} has no workers since {PATIENCE:.0f} s; the call waits for "
                     "them: start some, or interrupt it",
@@ -395,16 +395,16 @@ def _check_workers(client: Any, threads: int) -> None:
             f"the workers of {_address(client)} cannot import kcalib ({error}); install it there"
         ) from None
     info = client.scheduler_info(n_workers=-1)["workers"]
-    for address, one in workers.items():
-        if one.version != __version__:
+    for address, worker in workers.items():
+        if worker.version != __version__:
             raise RuntimeError(
-                f"the worker {address} has kcalib {one.version}, this process {__version__}; install one version "
+                f"the worker {address} has kcalib {worker.version}, this process {__version__}; install one version "
                 "everywhere"
             )
-    for host in sorted({one.host for one in workers.values()}):
-        here = {address: one for address, one in workers.items() if one.host == host}
-        tasks = sum(info[address]["nthreads"] for address in here if address in info)
-        processors = max(one.processors for one in here.values())
+    for host in sorted({worker.host for worker in workers.values()}):
+        workers_of_host = {address: worker for address, worker in workers.items() if worker.host == host}
+        tasks = sum(info[address]["nthreads"] for address in workers_of_host if address in info)
+        processors = max(worker.processors for worker in workers_of_host.values())
         if tasks * threads > processors:
             warn(
                 f"on {host} up to {tasks} tasks of {threads} threads run at a time, for {processors} processors; start "

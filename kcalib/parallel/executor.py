@@ -59,7 +59,7 @@ class Sweep:
         self._known: set[str] = set()  # workers that have what they need
         self._lacking: dict[str, tuple[str, ...]] = {}  # what others said that they lack
         self._stalled = False  # somebody asks again, and has to wait for what is on its way
-        self._asked: dict[int, int] = {}  # how often a tile found a worker that lacked something
+        self._n_misses: dict[int, int] = {}  # by tile: times that its worker lacked something
         self._failed: dict[int, int] = {}  # attempts by tile
         self._undelivered = 0  # times in a row
         self._astray = 0  # deliveries in a row that somebody took who had not asked
@@ -74,8 +74,8 @@ class Sweep:
                     for future in futures.wait(everything, return_when=futures.FIRST_COMPLETED).done:
                         if future in self._deliveries:
                             self._delivered(future)
-                        elif (done := self._result(future)) is not None:
-                            yield done
+                        elif (result := self._result(future)) is not None:
+                            yield result
                 except BrokenExecutor as error:
                     self._renew(error)
         finally:
@@ -93,7 +93,8 @@ class Sweep:
         most = free + (max(1, free // 4) if len(self._known) >= self._pool.workers else 0)
         while self.waiting and len(self._pending) < most and not self._stalled:
             tile = self.waiting[0]
-            forgets = self._asked.get(tile.number, 0) >= ATTEMPTS  # a worker that keeps nothing gets all with the tile
+            # A worker that keeps nothing gets everything with the tile.
+            forgets = self._n_misses.get(tile.number, 0) >= ATTEMPTS
             future = self._task([tile], run_tile, self._work, tile, self._given if forgets else {})
             self._pending[future] = self.waiting.popleft()
 
@@ -109,28 +110,28 @@ class Sweep:
     def _result(self, future: Future[Any]) -> Done | None:
         """The sums of a tile; None if there are none yet."""
         try:
-            found: Done | Missing = future.result()
+            result: Done | Missing = future.result()
         except BrokenExecutor:
             raise
         except Exception as error:
             self._failure(self._pending.pop(future), error)
             return None
         tile = self._pending.pop(future)
-        if isinstance(found, Missing):
-            self._asked[tile.number] = self._asked.get(tile.number, 0) + 1
-            self._stalled = found.worker in self._lacking
-            self._lacking[found.worker] = found.keys
+        if isinstance(result, Missing):
+            self._n_misses[tile.number] = self._n_misses.get(tile.number, 0) + 1
+            self._stalled = result.worker in self._lacking
+            self._lacking[result.worker] = result.keys
             self.waiting.appendleft(tile)
             return None
-        self._known.add(found.worker)
+        self._known.add(result.worker)
         self._broken = 0
-        return found
+        return result
 
     def _delivered(self, future: Future[Missing]) -> None:
         self._deliveries.discard(future)
         self._stalled = False
         try:
-            found = future.result()
+            missing = future.result()
         except BrokenExecutor:
             raise
         except Exception as error:
@@ -141,11 +142,11 @@ class Sweep:
                 raise given_up(tile, self._n_tiles, error) from error
             return
         self._undelivered = 0
-        if found.keys:
-            self._lacking[found.worker] = found.keys
+        if missing.keys:
+            self._lacking[missing.worker] = missing.keys
             return
-        self._known.add(found.worker)
-        self._astray = 0 if self._lacking.pop(found.worker, None) else self._astray + 1
+        self._known.add(missing.worker)
+        self._astray = 0 if self._lacking.pop(missing.worker, None) else self._astray + 1
         if self._astray == ATTEMPTS:  # who asked may be gone; if not, it asks again
             self._lacking.clear()
             self._astray = 0

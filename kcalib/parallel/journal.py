@@ -145,7 +145,7 @@ class Journal:
         sweep = self._sweeps[key]
         self._outdated += sweep.size
         record = _record_of({"state": key, "first": first}, state)
-        if self._unfolded < ROOM and self._outdated < max(ROOM, sum(one.size for one in self._sweeps.values())):
+        if self._unfolded < ROOM and self._outdated < max(ROOM, sum(entry.size for entry in self._sweeps.values())):
             place = self._file.tell()
             self._write(record)
         else:
@@ -162,11 +162,11 @@ class Journal:
             If the file was changed in the meantime.
         """
         self._file.seek(self._sweeps[key].place)
-        found = self._record()
+        record = self._record()
         self._file.seek(0, os.SEEK_END)
-        if found is None:
+        if record is None:
             raise JournalError(f"the journal {self.path} was changed by somebody else; remove it, and begin again")
-        return found[1]
+        return record[1]
 
     def close(self) -> None:
         """Close the file, with all that was added on the disk."""
@@ -201,9 +201,9 @@ class Journal:
                 self._file.flush()
         end = len(MAGIC)
         try:
-            while (found := self._record()) is not None:
+            while (record := self._record()) is not None:
                 place, end = end, self._file.tell()
-                self._take(*found, place, end - place)
+                self._take(*record, place, end - place)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
             raise JournalError(
                 f"{self.path} is not as kcalib writes a journal, although its checksums are right; remove it, or name "
@@ -287,8 +287,8 @@ class Journal:
 
     def _replace(self, current: str, state: bytes, waiting: dict[int, Sums]) -> int:
         places: dict[str, int] = {}
-        beside = Path(self.path).with_name(f".{Path(self.path).name}.{secrets.token_hex(6)}{UNFINISHED}")
-        file: BinaryIO = open(beside, "w+b")  # noqa: SIM115
+        new_path = Path(self.path).with_name(f".{Path(self.path).name}.{secrets.token_hex(6)}{UNFINISHED}")
+        file: BinaryIO = open(new_path, "w+b")  # noqa: SIM115
         try:
             file.write(MAGIC)
             file.write(_record_of({"header": self._header}, {}))
@@ -302,12 +302,12 @@ class Journal:
             file.flush()
             os.fsync(file.fileno())
             self._lock(file)
-            os.replace(beside, self.path)
+            os.replace(new_path, self.path)
         except BaseException:
             with contextlib.suppress(OSError):  # of what it still holds, and has no room for
                 file.close()
             with contextlib.suppress(OSError):
-                beside.unlink()
+                new_path.unlink()
             raise
         self._file.close()
         self._file = file

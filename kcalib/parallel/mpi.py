@@ -133,7 +133,7 @@ class MPI(Parallel):
         try:
             value = make()
         except BaseException as error:
-            _end(comm, _said(error))
+            _end(comm, _format_error(error))
             _drop_results(comm)
             raise
         finally:
@@ -163,7 +163,7 @@ class MPI(Parallel):
         missing = frozenset().union(*comm.allgather([]))
         _shared(comm, {key: given[key] for key in work.needs if key in missing})
         left, busy, status = iter(tiles), 0, MPI.Status()
-        here: deque[Done] = deque()  # sums that have arrived
+        arrivals: deque[Done] = deque()  # results that were not yielded yet
 
         def give(rank: int) -> int:
             tile = next(left, None)
@@ -175,35 +175,35 @@ class MPI(Parallel):
             nonlocal busy
             while comm.iprobe(source=MPI.ANY_SOURCE, tag=DONE, status=status):
                 rank = status.Get_source()
-                done = _received(comm, rank)
+                result = _received(comm, rank)
                 busy += give(rank) - 1
-                if isinstance(done, Failed):
-                    raise TileError(done.tile, len(tiles), f"failed on rank {rank}: {done.why}")
-                here.append(done)
+                if isinstance(result, Failed):
+                    raise TileError(result.tile, len(tiles), f"failed on rank {rank}: {result.why}")
+                arrivals.append(result)
 
         for _ in range(AHEAD):
             for rank in range(1, comm.size):
                 busy += give(rank)
         for tile in left:
-            done = store.done(work, tile, given, _both(progress(tile), look))
-            assert isinstance(done, Done)
-            here.append(done)
+            result = store.compute(work, tile, given, _combine_callbacks(progress(tile), look))
+            assert isinstance(result, Done)
+            arrivals.append(result)
             look()
-            while here:
-                yield here.popleft()
-        while busy or here:
+            while arrivals:
+                yield arrivals.popleft()
+        while busy or arrivals:
             look()
-            while here:
-                yield here.popleft()
+            while arrivals:
+                yield arrivals.popleft()
             time.sleep(NAP)
 
 
-def _both(progress: Progress, look: Callable[[], None]) -> Callable[[float], None]:
-    """What a sweep calls some ten times a second."""
+def _combine_callbacks(progress: Progress, look: Callable[[], None]) -> Callable[[float], None]:
+    """Return a callback that shows progress and looks for messages; a sweep calls it some ten times a second."""
 
-    def call(done: float) -> None:
+    def call(share: float) -> None:
         if progress is not None:
-            progress(done)
+            progress(share)
         look()
 
     return call
@@ -238,7 +238,7 @@ def _serve(comm: Any, store: Store) -> str | None:
     given: Mapping[str, Any] = {}
     sending: list[Any] = []
 
-    def look(done: float) -> None:
+    def look(share: float) -> None:
         if comm.iprobe(source=0, tag=END):
             raise Ended
 
@@ -252,14 +252,14 @@ def _serve(comm: Any, store: Store) -> str | None:
             given = _shared(comm, None)
             continue
         try:
-            found: Done | Missing | Failed = store.done(work, tile, given, look, sent=True)
-            assert not isinstance(found, Missing)
+            result: Done | Missing | Failed = store.compute(work, tile, given, look, sent=True)
+            assert not isinstance(result, Missing)
         except Ended:
             break
         except Exception as error:
-            found = Failed(tile, _said(error))
+            result = Failed(tile, _format_error(error))
         _wait(sending)
-        sending = _send(comm, found)
+        sending = _send(comm, result)
     _wait(sending)
     return comm.recv(source=0, tag=END)
 
@@ -331,10 +331,10 @@ def _check_threads(comm: Any, threads: int) -> None:
     """Warn where the ranks of a machine would have more threads than processors."""
     from mpi4py import MPI
 
-    beside = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    masks, ranks = beside.allgather(_processors()), beside.size
-    first = beside.rank == 0
-    beside.Free()
+    machine_comm = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    masks, ranks = machine_comm.allgather(_processors()), machine_comm.size
+    first = machine_comm.rank == 0
+    machine_comm.Free()
     processors = len(frozenset().union(*masks))
     if first and ranks * threads > processors:
         warn(
@@ -350,7 +350,7 @@ def _processors() -> frozenset[int]:
     return frozenset(range(os.cpu_count() or 1))
 
 
-def _said(error: BaseException) -> str:
+def _format_error(error: BaseException) -> str:
     return traceback.format_exception_only(error)[-1].strip()
 
 

@@ -72,7 +72,7 @@ def grid(
     along = max(along, fewest)
     along = -(-groups // -(-groups // along))  # as many strips, of equal sizes
     while True:
-        found = Grid(n, n_right, along * group, group, apart, symmetric)
-        if found.n_tiles <= MOST_TILES:
-            return found
+        tiling = Grid(n, n_right, along * group, group, apart, symmetric)
+        if tiling.n_tiles <= MOST_TILES:
+            return tiling
         along += 1

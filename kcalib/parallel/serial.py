@@ -59,6 +59,6 @@ class Serial(Parallel):
         progress: Callable[[Tile], Progress],
     ) -> Generator[Done]:
         for tile in tiles:
-            done = held.done(work, tile, given, progress(tile))
-            assert isinstance(done, Done)
-            yield done
+            result = held.compute(work, tile, given, progress(tile))
+            assert isinstance(result, Done)
+            yield result

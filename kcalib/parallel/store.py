@@ -64,13 +64,13 @@ class Outline:
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"problem": None, "arrays": {}}
 
-    def made(self, kept: Mapping[str, Any]) -> PairProblem:
-        """The problem, from the arrays that are kept."""
+    def build_problem(self, values: Mapping[str, Any]) -> PairProblem:
+        """Return the problem, from its arrays by fingerprint."""
         if self.problem is not None:
             return self.problem
-        left, *right = (Side.of(*(None if key is None else kept[key] for key in side)) for side in self.sides)
+        left, *right = (Side.of(*(None if key is None else values[key] for key in side)) for side in self.sides)
         kernel, target, predicted = self.rest
-        table = None if self.table is None else kept[self.table]
+        table = None if self.table is None else values[self.table]
         return PairProblem(left, right[0] if right else None, kernel, target, predicted, table)
 
     def _parts(self, side: Side) -> tuple[str | None, ...]:
@@ -91,9 +91,9 @@ class Recent:
         self._needs: list[tuple[str, ...]] = []
 
     def unused(self, needs: tuple[str, ...], keys: Iterable[str]) -> list[str]:
-        """Those of the keys that neither a sweep with these needs wants, nor one of those before."""
-        self._needs = [*(one for one in self._needs if one != needs), needs][-SWEEPS:]
-        used = {key for one in self._needs for key in one}
+        """Return the keys that neither a sweep with these needs uses, nor one of the last sweeps."""
+        self._needs = [*(sweep_keys for sweep_keys in self._needs if sweep_keys != needs), needs][-SWEEPS:]
+        used = {key for sweep_keys in self._needs for key in sweep_keys}
         return [key for key in keys if key not in used]
 
 
@@ -101,17 +101,17 @@ class Store:
     """What a worker was sent, and has made of it, by fingerprint."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, Any] = {}
+        self._values: dict[str, Any] = {}
         self._recent = Recent()
         self._received = 0
         self._lock = Lock()
 
     def missing(self, work: Work) -> tuple[str, ...]:
-        return tuple(key for key in work.needs if key not in self._kept)
+        return tuple(key for key in work.needs if key not in self._values)
 
     def clear(self) -> None:
         with self._lock:
-            self._kept.clear()
+            self._values.clear()
 
     def keep(self, work: Work, given: Mapping[str, Any], *, sent: bool = False) -> dict[str, Any]:
         """Take what the work needs of what is given, and hand out what there is of it.
@@ -120,32 +120,32 @@ class Store:
         """
         with self._lock:  # threads of one process make nothing twice
             for key in dict.fromkeys(work.needs):
-                if key in given and (sent or key not in self._kept):
+                if key in given and (sent or key not in self._values):
                     self._received += getattr(given[key], "nbytes", 0)
-                if key in given and key not in self._kept and self._has_parts(work, given[key]):
-                    self._kept[key] = self._made(work, given[key])
-            for key in self._recent.unused(work.needs, list(self._kept)):
-                del self._kept[key]
-            return {key: self._kept[key] for key in work.needs if key in self._kept}
+                if key in given and key not in self._values and self._has_parts(work, given[key]):
+                    self._values[key] = self._build(work, given[key])
+            for key in self._recent.unused(work.needs, list(self._values)):
+                del self._values[key]
+            return {key: self._values[key] for key in work.needs if key in self._values}
 
-    def told(self) -> int:
-        """Bytes that were received since it was asked last."""
+    def pop_received_bytes(self) -> int:
+        """Return the bytes that were received since the last call."""
         with self._lock:
             received, self._received = self._received, 0
         return received
 
-    def done(
+    def compute(
         self, work: Work, tile: Tile, given: Mapping[str, Any], progress: Progress = None, *, sent: bool = False
     ) -> Done | Missing:
-        """The sums of a tile, by this process; `sent`: what is given has come from another one."""
+        """Compute the sums of a tile in this process; `sent`: another process has sent what is given."""
         start = time.perf_counter()
-        found = self.sums(work, tile, given, progress)
-        if found is None:
+        sums = self.sums(work, tile, given, progress)
+        if sums is None:
             return Missing(worker_name(), self.missing(work))
-        return Done(tile, found, worker_name(), time.perf_counter() - start, self.told() if sent else 0)
+        return Done(tile, sums, worker_name(), time.perf_counter() - start, self.pop_received_bytes() if sent else 0)
 
     def sums(self, work: Work, tile: Tile, given: Mapping[str, Any], progress: Progress = None) -> Part | None:
-        """Those of a tile, with what is `given` now or was before; None if something is missing."""
+        """Return the sums of a tile from what is `given` now or was before; None if something is missing."""
         needed = self.keep(work, given)
         if len(needed) < len(work.needs):
             return None
@@ -156,15 +156,15 @@ class Store:
     def _has_parts(self, work: Work, value: Any) -> bool:
         """Whether what it is made of is here: another worker may have asked for it that lacks nothing else."""
         parts = work.parts if isinstance(value, Outline) else (work.problem,) if isinstance(value, Reduction) else ()
-        return all(key in self._kept for key in parts)
+        return all(key in self._values for key in parts)
 
-    def _made(self, work: Work, value: Any) -> Any:
+    def _build(self, work: Work, value: Any) -> Any:
         if isinstance(value, Outline):
-            prepared = Prepared(value.made(self._kept), work.backend, work.threads, work.gpu)
+            prepared = Prepared(value.build_problem(self._values), work.backend, work.threads, work.gpu)
             if work.options is not None:
                 prepared.prepare(work.options)  # now, by one thread
             return prepared
-        return self._kept[work.problem].prepare(value) if isinstance(value, Reduction) else value
+        return self._values[work.problem].prepare(value) if isinstance(value, Reduction) else value
 
 
 _store = Store()  # of a worker process
@@ -177,7 +177,7 @@ def forget() -> None:
 
 def run_tile(work: Work, tile: Tile, given: Mapping[str, Any]) -> Done | Missing:
     """The sums of a tile in a worker process, which keeps what is `given`, by fingerprint."""
-    return _store.done(work, tile, given, sent=True)
+    return _store.compute(work, tile, given, sent=True)
 
 
 def deliver(work: Work, given: Mapping[str, Any]) -> Missing:

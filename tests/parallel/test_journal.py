@@ -486,7 +486,7 @@ def test_threads_are_those_of_the_task(monkeypatch):
     class Looking(Serial):
         def results(self, held, work, tiles, given, progress):
             for done in super().results(held, work, tiles, given, progress):
-                seen.append((work.threads, held._kept[work.problem].tiles(work.options).backend.threads))
+                seen.append((work.threads, held._values[work.problem].tiles(work.options).backend.threads))
                 yield done
 
     monkeypatch.setenv("OMP_NUM_THREADS", "7")

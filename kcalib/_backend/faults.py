@@ -135,7 +135,7 @@ def describe_gpu(gpu: int) -> str:
 
 
 def _out_of_memory(text: str, gpu: int) -> MemoryError:
-    asked = re.search(r"allocating ([\d,]+) bytes", text)
+    match = re.search(r"allocating ([\d,]+) bytes", text)
     try:
         import cupy
 
@@ -143,7 +143,7 @@ def _out_of_memory(text: str, gpu: int) -> MemoryError:
             free = f", {format_size(device.mem_info[0])} of {format_size(device.mem_info[1])} were free"
     except Exception:  # a failed device does not say
         free = ""
-    amount = f"{format_size(int(asked[1].replace(',', '')))} more were needed" if asked else "an allocation failed"
+    amount = f"{format_size(int(match[1].replace(',', '')))} more were needed" if match else "an allocation failed"
     return MemoryError(
         f"GPU {gpu} has too little memory: {amount}{free}; free what other arrays take "
         "(PyTorch: torch.cuda.empty_cache(); JAX: XLA_PYTHON_CLIENT_PREALLOCATE=false in the environment), pass fewer "

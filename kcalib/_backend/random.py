@@ -184,13 +184,13 @@ class RandomNumbers:
             numbers = cupy.empty(size, dtype=cupy.int64)
             self._launch("kcalib_integers", size, np.int64(size), np.uint64(high), numbers)
             number = cupy.cumsum(numbers >= 0, dtype=cupy.int64)
-            taken = int(cupy.searchsorted(number, cupy.asarray([count]))[0]) + 1 if count else 0
-            if taken <= size:
+            n_half_words = int(cupy.searchsorted(number, cupy.asarray([count]))[0]) + 1 if count else 0
+            if n_half_words <= size:
                 break
             size *= 2
-        self._position += (taken + 1) // 2
-        self._half_left = taken % 2 == 1
-        numbers = numbers[:taken]
+        self._position += (n_half_words + 1) // 2
+        self._half_left = n_half_words % 2 == 1
+        numbers = numbers[:n_half_words]
         return numbers[numbers >= 0]
 
     def _to_device(self, numbers: np.ndarray) -> Array:

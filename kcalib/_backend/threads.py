@@ -108,13 +108,13 @@ class ProgressBar:
         self._delay = delay
         self._shown = False
 
-    def __call__(self, done: float) -> None:
+    def __call__(self, share: float) -> None:
         elapsed = time.monotonic() - self._start
         if elapsed < self._delay:
             return
-        remaining = elapsed * (1 - done) / done if done > 0 else 0.0
+        remaining = elapsed * (1 - share) / share if share > 0 else 0.0
         self._shown = True
-        self._stream.write(f"\r{self._label}: {100 * done:3.0f} %, {remaining:.0f} s left   ")
+        self._stream.write(f"\r{self._label}: {100 * share:3.0f} %, {remaining:.0f} s left   ")
         self._stream.flush()
 
     def close(self) -> None:

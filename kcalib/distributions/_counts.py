@@ -157,12 +157,12 @@ class Counts(Density, Quantiles):
         wide = rows[width > _WIDEST]
         result[wide] = self._search_quantiles(p[wide], wide)
         order = np.argsort(width)[: self.n - wide.size]  # rows of nearly the same width together
-        done = 0
-        while done < order.size:
-            size = max(int(_BLOCK // width[order[done]]), 1)
-            block = order[done : done + size]
+        start = 0
+        while start < order.size:
+            size = max(int(_BLOCK // width[order[start]]), 1)
+            block = order[start : start + size]
             block = block[width[block] <= 2 * width[block[0]]]
-            done += block.size
+            start += block.size
             sums = self._sums(first[block], int(width[block[-1]]), block)
             for row, cumulative in zip(block, sums, strict=True):
                 result[row] = first[row] + np.searchsorted(cumulative[:-1], p[row])

@@ -141,19 +141,19 @@ class Nystrom(Approximation):
         count = _checked_rank("n_landmarks", self.n_landmarks, system.n)
         memory = _check_memory_of_features(system, count, "n_landmarks")
         features = NystromFeatures(system.matrix, count, self.drawn_seed)
-        kept = [0.0]
+        feature_trace = [0.0]
 
         def blocks() -> Iterator[tuple[Array, Array]]:
             for rows in row_blocks(system.n, 2 * count + system.columns, system.matrix.reference):
                 block = features(rows)
-                kept[0] += linalg.squared_norm(block)
+                feature_trace[0] += linalg.squared_norm(block)
                 yield block, system.residuals.take(rows)
 
         equations = NormalEquations.from_blocks(blocks())
         diagonal = system.matrix.diagonal()
         xp = arrays.namespace(diagonal)
         trace, largest = float(xp.sum(diagonal)), float(xp.max(diagonal))
-        lost = trace - kept[0]
+        lost = trace - feature_trace[0]
         # A pivot is a difference of entries of K, and divides its column of F F^T.
         of_columns = arrays.to_host(xp.linalg.diagonal(equations.gram)) * (largest / arrays.to_host(features.pivots))
         rounding = ENTRY_ROUNDINGS * system.epsilon * (trace + float(np.sum(of_columns)))

@@ -166,5 +166,5 @@ def _subset(sizes: np.ndarray, of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _rows_of(array: Array, rows: np.ndarray) -> np.ndarray:
-    taken = arrays.namespace(array).take(array, arrays.like(rows, array), axis=0)
-    return arrays.to_host(taken).astype(np.float64, copy=False)
+    selection = arrays.namespace(array).take(array, arrays.like(rows, array), axis=0)
+    return arrays.to_host(selection).astype(np.float64, copy=False)

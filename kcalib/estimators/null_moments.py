@@ -65,12 +65,12 @@ def moments_and_null_moments(
     if backend.obstacle(reduction) is not None or not _are_residuals(backend.problem):
         reduction = Moments(second=True)
     moments, *results = backend.sweep([reduction, *others])
-    beside: NullSquares | None = moments.null_variance
-    if beside is None or beside.magnitude > CANCELLED * beside.value:
+    null_variance: NullSquares | None = moments.null_variance
+    if null_variance is None or null_variance.magnitude > CANCELLED * null_variance.value:
         return moments, null_moments(data, packed, backend), results
     law = finite_law(data, packed)
     assert law is not None
-    return moments, NullMoments(beside.value, _trace(law, backend), True), results
+    return moments, NullMoments(null_variance.value, _trace(law, backend), True), results
 
 
 def _are_residuals(problem: PairProblem) -> bool:

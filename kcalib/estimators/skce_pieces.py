@@ -73,7 +73,7 @@ def blocks_of_source(
             sources = [*map(name_of, packed_first.medians)]
             sources += [f"{name_of(median)} of one draw of each" for median in packed_first.target.medians]
             from_first = f"{' and '.join(sources)} of the first {some.n} samples" if sources else ""
-            if any(one.value == 0 for one in packed_first.medians):  # others may differ
+            if any(median.value == 0 for median in packed_first.medians):  # others may differ
                 from_first = f"no median: the first {some.n} predictions are identical"
         estimate = estimated(data, packed(data, kernel, target), size)
         count = used // size

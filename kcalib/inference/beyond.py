@@ -64,10 +64,10 @@ def beyond_draws(
     return _with(null_law, tail.log_pvalue, "tilted draws", tail.description)
 
 
-def _with(null_law: NullLaw, log_pvalue: float, source: str, said: str) -> NullLaw:
+def _with(null_law: NullLaw, log_pvalue: float, source: str, explanation: str) -> NullLaw:
     if log_pvalue >= null_law.log_pvalue:
         return null_law
-    description = f"{null_law.description}; {said}"
+    description = f"{null_law.description}; {explanation}"
     return replace(null_law, log_pvalue=log_pvalue, pvalue=None, pvalue_from=source, description=description)
 
 

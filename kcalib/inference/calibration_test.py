@@ -312,14 +312,14 @@ class Work:
 
     size: str  # of the data, in words
     drawn: str
-    one: float
+    draw_cost: float
     limit: float
 
 
 def _choice(task: Task) -> tuple[CalibrationMethod, str]:
     """The method of "auto", and why."""
     n, work, on_a_line = task.n, _work(task.data, task), task.backend.on_a_line
-    if n <= ON_A_LINE if on_a_line else work.one * N_RESAMPLES <= work.limit:
+    if n <= ON_A_LINE if on_a_line else work.draw_cost * N_RESAMPLES <= work.limit:
         return Exact(), f"{work.size} are few enough to draw {work.drawn} from the predictions, for all pairs"
     few = f"{work.drawn} drawn {FEW_DRAWS} times"
     if on_a_line and n <= FEW_DRAWS_ON_A_LINE:
@@ -332,7 +332,7 @@ def _choice(task: Task) -> tuple[CalibrationMethod, str]:
         return Features(), f"{work.size} are too many for all pairs: random features of the kernel"
     else:
         but = "but the kernel has no random features"
-    if on_a_line or work.one * FEW_DRAWS <= PATIENCE * work.limit:
+    if on_a_line or work.draw_cost * FEW_DRAWS <= PATIENCE * work.limit:
         return Exact(FEW_DRAWS), f"{work.size} are many for all pairs, {but}: {few}"
     return Spectrum(), f"{work.size} are too many to draw {work.drawn}, {but}: the limit law, given the predictions"
 

@@ -147,9 +147,9 @@ class SpectralFactor:
         result = partial_cholesky(matrix, rank, seed=seed)
         values, rotation = linalg.eigh(linalg.matmul(result.factor.T, result.factor))
         eigenvalues = arrays.to_host(values)
-        kept = np.flatnonzero(eigenvalues > EPSILON * eigenvalues[-1])
-        vectors = linalg.matmul(result.factor, rotation[:, arrays.like(kept, rotation)])
-        eigenvalues, some = eigenvalues[kept], vectors[arrays.like(rows, vectors)]
+        positive = np.flatnonzero(eigenvalues > EPSILON * eigenvalues[-1])
+        vectors = linalg.matmul(result.factor, rotation[:, arrays.like(positive, rotation)])
+        eigenvalues, some = eigenvalues[positive], vectors[arrays.like(rows, vectors)]
         diagonal = matrix.diagonal()
         xp = arrays.namespace(diagonal)
         rest = xp.maximum(diagonal - linalg.row_products(vectors, vectors), 0.0)

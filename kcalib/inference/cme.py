@@ -273,8 +273,8 @@ class Whitening:
         if variable.any():
             unit = covariance.matrix[np.ix_(variable, variable)] / np.outer(scale[variable], scale[variable])
             values, vectors = linalg.eigh(unit)
-            kept = values > RANK_CUT[dtype] * values[-1]
-            roots = vectors[:, kept] / np.sqrt(values[kept])
+            significant = values > RANK_CUT[dtype] * values[-1]
+            roots = vectors[:, significant] / np.sqrt(values[significant])
         return cls(scale, variable, limit, roots)
 
     @property

@@ -169,15 +169,15 @@ def _width(roots: Scalars | Vectors) -> int:
     return max(FEWEST_COLUMNS, roots.rank + FEWEST_RANDOM)
 
 
-def _start(roots: Scalars | Vectors, beside: Array) -> Callable[[], Array] | None:
+def _start(roots: Scalars | Vectors, reference: Array) -> Callable[[], Array] | None:
     """F_i^T for all samples: what a kernel that is constant maps vectors to."""
     if roots.rank > STARTED_UP_TO:
         return None
 
     def start() -> Array:
-        xp = arrays.namespace(beside)
-        unit = xp.reshape(xp.eye(roots.columns, dtype=xp.float64, device=arrays.device(beside)), (1, -1))
-        return roots.apply_transposed_root(xp.tile(unit, (len(beside), 1)))
+        xp = arrays.namespace(reference)
+        unit = xp.reshape(xp.eye(roots.columns, dtype=xp.float64, device=arrays.device(reference)), (1, -1))
+        return roots.apply_transposed_root(xp.tile(unit, (len(reference), 1)))
 
     return start
 
@@ -190,9 +190,9 @@ def some_rows(n: int, m: int) -> np.ndarray:
 
 def make_subset_matrix(data: Data, packed: Packed) -> ImplicitMatrix:
     """A between some of the samples, each in place of its share. On the host, O(rows^2 (m + features)) a product."""
-    law = finite_law(data.take(_beside(some_rows(data.n, 1), data)), packed)
+    law = finite_law(data.take(_index_like_samples(some_rows(data.n, 1), data)), packed)
     rows = some_rows(data.n, 1 if law is None else int(law.probabilities.shape[1]))
-    at = _beside(rows, data)
+    at = _index_like_samples(rows, data)
     if law is None:
         problem = packed.with_targets(data.draw(SEED, 0)).take(at).problem
         return _between(_entries(problem), len(rows), data.n)
@@ -216,7 +216,7 @@ def make_feature_matrix(problem: FeatureProblem, n: int) -> ImplicitMatrix:
 def _(problem: ForecastFeatures, n: int) -> ImplicitMatrix:
     law = problem.finite_law(some_rows(problem.n, 1))
     rows = some_rows(problem.n, 1 if law is None else int(law.probabilities.shape[1]))
-    points = arrays.namespace(problem.points).take(problem.points, _beside(rows, problem.data), axis=0)
+    points = arrays.namespace(problem.points).take(problem.points, _index_like_samples(rows, problem.data), axis=0)
     features = arrays.to_host(feature_rows(problem.map, points, threads=problem.threads))
     if problem.data.sample_weight is not None:
         features = features * arrays.to_host(problem.data.sample_weight)[rows, None]
@@ -232,7 +232,7 @@ def _(problem: ForecastFeatures, n: int) -> ImplicitMatrix:
 @make_feature_matrix.register
 def _(problem: LabelFeatures, n: int) -> ImplicitMatrix:
     rows = some_rows(problem.n, problem.data.m)
-    data = problem.data.take(_beside(rows, problem.data))
+    data = problem.data.take(_index_like_samples(rows, problem.data))
     law = finite_law(data, problem.packed)
     assert law is not None
     features = arrays.to_host(feature_rows(problem.map, law.problem.left.points, threads=problem.threads))
@@ -241,7 +241,8 @@ def _(problem: LabelFeatures, n: int) -> ImplicitMatrix:
     return _of_law(law, linalg.matmul(features, features.T), n)
 
 
-def _beside(rows: np.ndarray, data: Data) -> Array:
+def _index_like_samples(rows: np.ndarray, data: Data) -> Array:
+    """Return row numbers as an array of the samples' library and device."""
     return arrays.like(rows, data.reference)
 
 

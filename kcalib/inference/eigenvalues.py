@@ -111,7 +111,7 @@ class ImplicitMatrix:
     squares: float  # sum of the squares of the entries of A
     product: Callable[[Array], Array]  # B @ vectors, for vectors of shape (size, columns); a new array
     stored: Callable[[], Array]  # A itself, a new array
-    beside: Array  # vectors are where this is
+    reference: Array  # vectors are arrays of its library, on its device
     width: int  # columns of a product, for up to BLOCK_EIGENVALUES
     threads: int
     start: Callable[[], Array] | None = None  # about eigenvectors of the largest eigenvalues, fewer than the columns
@@ -193,7 +193,7 @@ def _first_block(implicit: ImplicitMatrix, count: int) -> tuple[Array, _Sample]:
     fixed = sum(int(block.shape[1]) for block in blocks)
     if fixed < width:
         weights = Weights("gaussian", implicit.size, width - fixed, 0)
-        vectors = make_weights(implicit.beside, weights, threads=implicit.threads)
+        vectors = make_weights(implicit.reference, weights, threads=implicit.threads)
         blocks.append(_orthonormalize(vectors, list(blocks), *_inner_products(blocks, vectors)))
     first = blocks[0] if len(blocks) == 1 else arrays.namespace(blocks[0]).concat(blocks, axis=1)
     return first, _Sample(implicit.size, fixed, int(first.shape[1]))
@@ -261,8 +261,8 @@ def _from_krylov(
     sizes, shares = np.abs(values), sample.shares(vectors)
     order = np.argsort(-sizes)
     leading = order[:count]
-    kept = leading[residuals[leading] <= CONVERGED * sizes[leading]]
-    has_largest = bool(order[0] in kept)
+    converged = leading[residuals[leading] <= CONVERGED * sizes[leading]]
+    has_largest = bool(order[0] in converged)
 
     def with_rest(own: np.ndarray, values: np.ndarray, beyond: Eigenvalues | None) -> Eigenvalues:
         rest_squares, others = squares - float(np.sum(values[own] ** 2)), np.ones(len(values), dtype=bool)
@@ -276,7 +276,7 @@ def _from_krylov(
 
     missing = np.divide(residuals**2, sizes, out=np.zeros_like(sizes), where=sizes > 0)
     grown = values + np.sign(values) * np.minimum(missing, sizes)
-    return with_rest(kept, values, with_rest(leading, grown, None) if sample.fixed else None)
+    return with_rest(converged, values, with_rest(leading, grown, None) if sample.fixed else None)
 
 
 def _inner_products(blocks: list[Array], vectors: Array) -> tuple[np.ndarray, np.ndarray]:
@@ -312,8 +312,9 @@ def _rotation(gram: np.ndarray, size: float) -> tuple[np.ndarray, bool]:
     And whether none has lost digits.
     """
     values, rotation = linalg.eigh(gram)
-    kept = values > INVARIANT**2 * size
-    return rotation[:, kept] / np.sqrt(values[kept]), bool(np.min(values[kept], initial=size) >= CANCELLED * size)
+    has_length = values > INVARIANT**2 * size
+    squares = values[has_length]
+    return rotation[:, has_length] / np.sqrt(squares), bool(np.min(squares, initial=size) >= CANCELLED * size)
 
 
 def _gram(inside: np.ndarray) -> np.ndarray:

@@ -150,8 +150,8 @@ def _(data: Classification, task: Task, count: int, seed: int) -> Tail | None:
 
 def _times(task: Task, count: int) -> int:
     """Tilted draws for each draw: more where they take little time."""
-    one = LINE_WORK * task.n if task.backend.on_a_line else task.n**2 * task.packed.problem.left.features.shape[1]
-    return max(1, min(MOST_TILTED, int(TILTED_WORK / (one * count))))
+    cost = LINE_WORK * task.n if task.backend.on_a_line else task.n**2 * task.packed.problem.left.features.shape[1]
+    return max(1, min(MOST_TILTED, int(TILTED_WORK / (cost * count))))
 
 
 @singledispatch

@@ -162,7 +162,7 @@ class TopLabelECE:
         everyone = self._xp.arange(len(self._bin))
         redraw = draws.resample_predictions
         drawn = [self._data.uniforms(draws.seed, replicate, redraw=redraw) for replicate in range(begin, end)]
-        rows = self._xp.stack([everyone if taken is None else taken for taken, _ in drawn])
+        rows = self._xp.stack([everyone if resampled is None else resampled for resampled, _ in drawn])
         at = thresholds(self._totals[rows], self._xp.stack([uniform for _, uniform in drawn]))
         return self._values(rows, (self._from[rows] <= at) & (at < self._to[rows]))
 

@@ -151,9 +151,9 @@ class Directions:
             return None
         some = FiniteLaw(p[rows], law.root, replace(law.problem, left=Side(points[rows], p[rows, :1])))
         roots = Scalars(some) if law.rank == 1 else Vectors(some)
-        beside = PairProblem(_with_ones(points), _with_ones(points[rows]), law.problem.kernel)
-        backend = backend_for(beside, threads=threads)
-        kernel = sweep_one(backend_for(replace(beside, left=beside.columns), threads=threads), DenseRectangle())
+        problem = PairProblem(_with_ones(points), _with_ones(points[rows]), law.problem.kernel)
+        backend = backend_for(problem, threads=threads)
+        kernel = sweep_one(backend_for(replace(problem, left=problem.columns), threads=threads), DenseRectangle())
         own = np.diag(kernel)[:, None].copy()
         np.fill_diagonal(kernel, 0.0)
         scales = 1 / np.sqrt(shares)[:, None]
@@ -180,9 +180,9 @@ class Directions:
         entries -= np.einsum("nm,nmj->nj", p, entries)[:, None, :]
         entries[p == 0] = 0.0  # never drawn
         lengths = np.sqrt(np.einsum("nm,nmj->j", p, entries**2))
-        kept = lengths > 0
-        entries = entries[:, :, kept] / lengths[kept]
-        return cls(p, entries.reshape(n * m, -1), values[kept]) if kept.any() else None
+        has_length = lengths > 0
+        entries = entries[:, :, has_length] / lengths[has_length]
+        return cls(p, entries.reshape(n * m, -1), values[has_length]) if has_length.any() else None
 
     @cached_property
     def _starts(self) -> np.ndarray:
@@ -209,14 +209,14 @@ class Proposal:
         most = int(TILT_WORK / directions.probabilities.size)
         size = max(FEWEST_TILTS, min(MOST_TILTS, count, most))
         generator = _generator(seed, 0)
-        drawn, wanted = [np.zeros((size - sum(round(share * size) for _, share in TILTS), len(values)))], []
+        drawn = [np.zeros((size - sum(round(share * size) for _, share in TILTS), len(values)))]
         for information, share in TILTS:
             change = 2 * _theta(values, information) * values
             scale = np.sqrt(change / (1 - change))
             drawn.append(scale * generator.standard_normal((round(share * size), len(values))))
         tilts = np.concatenate(drawn)
-        wanted = np.sum(tilts**2, axis=1) / 2  # the information of normal variables
-        scales, log_norms = _scales(directions, tilts, wanted, threads)
+        target_information = np.sum(tilts**2, axis=1) / 2  # as of normal variables
+        scales, log_norms = _scales(directions, tilts, target_information, threads)
         return cls(directions, tilts * scales[:, None], log_norms)
 
     def log_weights(self, xi: np.ndarray) -> np.ndarray:
@@ -313,18 +313,18 @@ def _theta(values: np.ndarray, information: float) -> float:
 
 
 def _scales(
-    directions: Directions, tilts: np.ndarray, wanted: np.ndarray, threads: int | None
+    directions: Directions, tilts: np.ndarray, target_information: np.ndarray, threads: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Factors of the tilts that give them the information wanted, to `NEAR`, and log Z.
+    """Return factors that give the tilts their target information, to `NEAR`, and log Z.
 
     Of normal sums they are 1. Where events are rare a tilt adds more of them than it would.
     """
     scales, log_norms = np.ones(len(tilts)), np.zeros(len(tilts))
     low, high = np.zeros(len(tilts)), np.full(len(tilts), np.inf)
-    seeking = np.flatnonzero(wanted > 0)
+    seeking = np.flatnonzero(target_information > 0)
     for _ in range(STEPS):
         log_norms[seeking], information = _information(directions, tilts[seeking] * scales[seeking, None], threads)
-        aim = wanted[seeking]
+        aim = target_information[seeking]
         off = (information > NEAR * aim) | (information < aim / NEAR)
         seeking, information, aim = seeking[off], information[off], aim[off]
         if len(seeking) == 0:

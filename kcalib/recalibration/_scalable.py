@@ -86,14 +86,14 @@ class Labels(Scalable):
         i = int(xp.argmax(xp.astype(impossible, xp.int8)))
         label = int(labels[i]) if self.data.classes is None else self.data.classes[int(labels[i])]
         samples = f"{count} of {self.data.n} samples"
-        found = f"`y_true[{i}]` is class {label}, whose predicted probability is 0 (so for {samples})"
+        problem = f"`y_true[{i}]` is class {label}, whose predicted probability is 0 (so for {samples})"
         if floor is None:
             raise ValueError(
-                f"{found}: the likelihood is 0 at every temperature; pass floor=1e-7, to which smaller probabilities "
+                f"{problem}: the likelihood is 0 at every temperature; pass floor=1e-7, to which smaller probabilities "
                 "are then raised, or logits"
             )
         warn(
-            f"{found}: smaller probabilities were raised to floor={floor:g}, on which the temperature depends; pass "
+            f"{problem}: smaller probabilities were raised to floor={floor:g}, on which the temperature depends; pass "
             "another floor=, or logits",
             ProbabilityFloorWarning,
         )

@@ -225,7 +225,7 @@ class Labelled(ABC):
     ) -> Comparison:
         """Of predictions in parts."""
         losses = [
-            _joined([self.losses(fold, part, score) for fold, part in zip(rows, predicted, strict=True)], rows)
+            _in_sample_order([self.losses(fold, part, score) for fold, part in zip(rows, predicted, strict=True)], rows)
             for predicted in parts.values()
         ]
         if self.weight is not None:
@@ -284,7 +284,7 @@ class WithLabels(Labelled):
     ) -> Comparison:
         if self.weight is not None:
             return super().compared(parts, rows, score, confidence_level, start)
-        predicted = {name: _joined(some, rows) for name, some in parts.items()}
+        predicted = {name: _in_sample_order(some, rows) for name, some in parts.items()}
         return compare(self.y, predicted, metric=score, confidence_level=confidence_level)
 
 
@@ -306,8 +306,8 @@ def _dealt(order: np.ndarray, n_folds: int) -> np.ndarray:
     return fold
 
 
-def _joined(parts: list[np.ndarray], rows: list[np.ndarray]) -> np.ndarray:
-    """Rows of parts in the order of the samples."""
+def _in_sample_order(parts: list[np.ndarray], rows: list[np.ndarray]) -> np.ndarray:
+    """Return the rows of all parts in the order of the samples."""
     return np.concatenate(parts)[np.argsort(np.concatenate(rows))]
 
 
@@ -445,4 +445,8 @@ def _of_candidate(
         for without, scored in ((first, second), (second, first)):
             repaired = samples.repaired(recalibrator, rows[scored])
             inner[without, scored] = samples.total(rows[scored], repaired, score)
-    return fitted, [samples.repaired(samples.fit(candidate, np.delete(every, one)), one) for one in rows], inner
+    return (
+        fitted,
+        [samples.repaired(samples.fit(candidate, np.delete(every, fold_rows)), fold_rows) for fold_rows in rows],
+        inner,
+    )

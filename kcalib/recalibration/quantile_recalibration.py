@@ -103,8 +103,8 @@ class QuantileRecalibration(ForecastRecalibrator):
         self.levels_ = np.cumsum(weight[order]) / (len(pit) + 1)
 
     def _transformed(self, prediction: Any) -> Distribution:
-        wanted = (np.arange(self.n_points) + 0.5) / self.n_points
+        midpoints = (np.arange(self.n_points) + 0.5) / self.n_points
         levels = np.interp(
-            wanted, np.append(0.0, np.append(self.levels_, 1.0)), np.append(0.0, np.append(self.pit_, 1))
+            midpoints, np.append(0.0, np.append(self.levels_, 1.0)), np.append(0.0, np.append(self.pit_, 1))
         )
         return Samples(prediction.quantile(np.clip(levels, LOWEST, 1 - LOWEST)))

@@ -111,8 +111,8 @@ def squared_calibration_error(
     return average_over_classes(results, time.perf_counter() - start)
 
 
-def _show(bar: Progress, k: int, m: int, done: float) -> None:
-    bar((k + done) / m)
+def _show(bar: Progress, k: int, m: int, share: float) -> None:
+    bar((k + share) / m)
 
 
 class SquaredCalibrationErrorCV(Parametrised):
@@ -364,11 +364,11 @@ def _search_all(
     candidates: Sequence[Candidate], problem: Problem, split: Split, progress: Progress | None
 ) -> list[Search]:
     fits = sum(len(candidate.settings) for candidate in candidates) * len(split.folds)
-    done = itertools.count(1)
+    counter = itertools.count(1)
 
     def advance() -> None:
         if progress is not None:
-            progress(next(done) / fits)
+            progress(next(counter) / fits)
 
     searches: list[Search] = []
     for candidate in candidates:

@@ -163,9 +163,9 @@ class Bandwidth:
         return cls(best, f"best leave-one-out risk of {len(BANDWIDTHS)}", risks)
 
 
-def _show_share(bar: Progress, sweeps: int, done: float) -> None:
+def _show_share(bar: Progress, sweeps: int, share: float) -> None:
     """Show the share of all bandwidths that is done, after so many sweeps and a part of the next."""
-    bar((sweeps + done) / len(BANDWIDTHS))
+    bar((sweeps + share) / len(BANDWIDTHS))
 
 
 def _check_bandwidth(bandwidth: Any, dtype: str) -> float:

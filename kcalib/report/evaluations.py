@@ -18,11 +18,11 @@ from kcalib.report.summary import format_pvalue
 TEXTS = ("model", "predicted")
 
 
-def page_of(evaluation: Any, beside: Sequence[Any]) -> str:
+def page_of(evaluation: Any, results: Sequence[Any]) -> str:
     """Write the page that `ModelEvaluation.to_html` returns."""
     models = {"model": evaluation}
-    shown = Section("Beside it", [part for result in beside for part in _of_result(result)])
-    sections = [numbers(models), *([shown] if beside else []), tests(models), repeated(models, None)]
+    shown = Section("Beside it", [part for result in results for part in _of_result(result)])
+    sections = [numbers(models), *([shown] if results else []), tests(models), repeated(models, None)]
     return document("Is the model calibrated?", verdicts(models), sections)
 
 

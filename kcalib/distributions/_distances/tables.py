@@ -64,12 +64,12 @@ def fill_table(
         table[rows, columns] = block
         return len(block)
 
-    begins, done = iter(range(0, n, step)), 0
+    begins, n_filled = iter(range(0, n, step)), 0
     with TerminalProgress() as progress, ThreadPoolExecutor(n_threads) as pool:
         while wave := list(itertools.islice(begins, 2 * n_threads)):  # an interrupt comes through between two waves
-            done += sum(map(fill, wave) if n_threads == 1 else pool.map(fill, wave))
+            n_filled += sum(map(fill, wave) if n_threads == 1 else pool.map(fill, wave))
             if progress is not None:
-                progress(done / n)
+                progress(n_filled / n)
     return table
 
 

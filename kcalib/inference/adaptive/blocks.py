@@ -81,7 +81,8 @@ def _(
     by_features = data.n**2 * data.m > PAIRS_WORK and task.options.backend is None
     kernels, estimate = kernel_blocks(task, n_draws, n_columns, seed, by_features=by_features, cells=drawn)
     observed = cells.count(p, data.labels[:, None])
-    return _label_blocks(data, cells, _joined(observed, drawn.sums), *cells.null_moments(p)) + kernels, estimate
+    sums = _concatenate_sums(observed, drawn.sums)
+    return _label_blocks(data, cells, sums, *cells.null_moments(p)) + kernels, estimate
 
 
 def kernel_blocks(
@@ -131,7 +132,7 @@ def _features_estimate(problem: FeatureProblem, moments: FeatureMoments) -> Esti
     return Estimate(moments, moments.null_squares, error, fields | problem.described())
 
 
-def _joined(observed: CellSums, drawn: CellSums) -> CellSums:
+def _concatenate_sums(observed: CellSums, drawn: CellSums) -> CellSums:
     """Return the observed sums, then those of the draws."""
     return CellSums(
         np.concatenate([observed.classes, drawn.classes]),
@@ -149,8 +150,9 @@ def _label_blocks(
     biases = np.sum(residuals, axis=-1)
     bias_variances = np.sum(variance.classes, axis=-1)
     names = data.classes if data.classes is not None else tuple(range(data.m))
-    taken = arrays.namespace(data.probabilities).take_along_axis(data.probabilities, data.labels[:, None], axis=1)
-    impossible = np.flatnonzero(arrays.to_host(taken[:, 0]) == 0)
+    p = data.probabilities
+    label_probabilities = arrays.namespace(p).take_along_axis(p, data.labels[:, None], axis=1)
+    impossible = np.flatnonzero(arrays.to_host(label_probabilities[:, 0]) == 0)
 
     def says_temperature() -> str:
         if impossible.size:
@@ -255,8 +257,8 @@ def _top_entries(data: Classification) -> tuple[np.ndarray, np.ndarray]:
 
 def _rows(data: Classification, rows: np.ndarray) -> np.ndarray:
     p = data.probabilities
-    taken = arrays.namespace(p).take(p, arrays.like(rows, p), axis=0)
-    return np.asarray(arrays.to_host(taken), dtype=np.float64)
+    probabilities = arrays.namespace(p).take(p, arrays.like(rows, p), axis=0)
+    return np.asarray(arrays.to_host(probabilities), dtype=np.float64)
 
 
 def _bins(values: np.ndarray, edges: np.ndarray) -> np.ndarray:

@@ -63,8 +63,8 @@ def _(data: Classification, level: float) -> float:
     p = data.probabilities
 
     def rows_of(rows: np.ndarray) -> np.ndarray:
-        taken = arrays.namespace(p).take(p, arrays.like(rows, p), axis=0)
-        return np.asarray(arrays.to_host(taken), dtype=np.float64)
+        probabilities = arrays.namespace(p).take(p, arrays.like(rows, p), axis=0)
+        return np.asarray(arrays.to_host(probabilities), dtype=np.float64)
 
     ends = [n // FIRST_SHARE]
     while ends[-1] < n:

@@ -103,12 +103,12 @@ class PackedModels:
     def described(self, backend: Backend | KernelOperator) -> dict[str, Any]:
         """The fields of `Comparison` that say what was compared, by which kernels; `backend` is that of the first."""
         described = describe(self.models[0], self.packed[0], backend)
-        families = (one.describe()["prediction"] for one in self.models)
+        families = (model.describe()["prediction"] for model in self.models)
         return described | {
             "bandwidth_source": self.source,
-            "prediction": joined(", ", families),
-            "target_factor": joined("; ", (one.target.route for one in self.packed)),
-            "prediction_distances": joined("; ", (one.distances for one in self.packed)),
+            "prediction": join_distinct(", ", families),
+            "target_factor": join_distinct("; ", (packed.target.route for packed in self.packed)),
+            "prediction_distances": join_distinct("; ", (packed.distances for packed in self.packed)),
             "threads": backend.threads,
         }
 
@@ -126,7 +126,7 @@ def largest_entry(packed: Packed) -> float:
     return largest_residual(packed) * math.fsum(term.coefficient for term in packed.problem.kernel)
 
 
-def joined(separator: str, names: Iterable[str | None]) -> str | None:
+def join_distinct(separator: str, names: Iterable[str | None]) -> str | None:
     """Each name once; None if there is none."""
     return separator.join(dict.fromkeys(name for name in names if name is not None)) or None
 

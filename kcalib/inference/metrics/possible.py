@@ -117,8 +117,8 @@ class _Law:
     def add(self, change: Array, p: Array) -> None:
         xp = arrays.namespace(p)
         every = xp.arange(len(p))
-        beside = change - change[every, xp.argmax(p, axis=1)][:, None]  # of the likely label: small numbers stay so
-        deviation = beside - (p * beside).sum(axis=1, keepdims=True)
+        relative = change - change[every, xp.argmax(p, axis=1)][:, None]  # of the likely label: small numbers stay so
+        deviation = relative - (p * relative).sum(axis=1, keepdims=True)
         squares = deviation * deviation
         self.variances += float((p * squares).sum())
         self.fourth += float((p * squares * squares).sum())

@@ -32,7 +32,7 @@ from kcalib.inference.metrics.measured import (
     Metric,
     MetricResult,
     SharedOptions,
-    joined,
+    join_distinct,
     labels_are_shared,
 )
 from kcalib.inference.metrics.possible import EVENTS, Possibilities, Possible, Table, pairs, possibilities, singles
@@ -71,7 +71,7 @@ def brier_law(data: Sequence[Classification]) -> tuple[ConfidenceInterval, Possi
     """What the Brier score of a sample is between, and what other labels would have made of it."""
     scale = 0.5 if data[0].m == 2 else 1.0
 
-    def by_label(one: Classification, p: Array) -> Array:
+    def by_label(model: Classification, p: Array) -> Array:
         return -2 * scale * p
 
     return ConfidenceInterval(0.0, 2 * scale), _of_labels(data, by_label)
@@ -113,7 +113,9 @@ def _scores(
     data: Sequence[Forecasts], score: Callable[[Forecasts], Array], confidence_level: float, limits: ConfidenceInterval
 ) -> MetricResult:
     measured = means([score(model) for model in data], confidence_level, limits, _of_counts(data, score))
-    return replace(measured, described={"prediction": joined(", ", (model.describe()["prediction"] for model in data))})
+    return replace(
+        measured, described={"prediction": join_distinct(", ", (model.describe()["prediction"] for model in data))}
+    )
 
 
 def _of_labels(data: Sequence[Classification], by_label: Callable[[Classification, Array], Array]) -> Possibilities:
@@ -174,7 +176,7 @@ def means(
         resolution = ROUNDINGS * EPSILON * float((abs(losses[i]) + abs(losses[j])).mean())
         differences.append(_mean(losses[i] - losses[j], confidence_level, of_differences, result, resolution))
     few = len(losses[0]) <= certainty.FEW
-    rare = any(one.events < EVENTS for one in (possible or {}).values())
+    rare = any(law.events < EVENTS for law in (possible or {}).values())
     return MetricResult(
         values=values,
         differences=differences,

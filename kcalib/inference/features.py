@@ -7,7 +7,6 @@ kernel as any other, and its frequencies know no label: the level is exact whate
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -142,28 +141,19 @@ def law_of_draws(
 def _result(
     task: Task, problem: FeatureProblem, moments: FeatureMoments, law: NullLaw, seed: int
 ) -> CalibrationTestResult:
-    n, of_features, squares = task.n, features_standard_error(moments, task.n), moments.null_squares
-    assert squares is not None
-    estimate, of_samples = statistics.unbiased(moments, n), statistics.standard_error(moments, squares)
-    variance = statistics.spread_of(moments).score_variance(squares) if n >= 4 else None
+    assert moments.null_squares is not None
     return task.result(
         method=Features.name,
-        statistic=n * estimate,
+        statistic=task.n * statistics.unbiased(moments, task.n),
         log_pvalue=law.log_pvalue,
         pvalue=law.pvalue,
-        estimate=estimate,
-        standard_error=None if of_samples is None else math.hypot(of_samples, of_features),
-        null_standard_error=statistics.null_standard_error(squares, n),
-        features_standard_error=of_features,
         features_freedom=moments.error_freedom,
-        variance_slope=None if variance is None else variance.slope,
-        variance_constant=None if variance is None else variance.constant,
-        few_errors=task.few_errors if n >= 4 else None,
         null_law=law.description,
         pvalue_from=law.pvalue_from,
         null_quantiles=law.quantiles,
         estimator="unbiased SKCE of random features",
         n_resamples=law.n_resamples,
         seed=seed,
+        **task.estimate_fields(moments, moments.null_squares, features_standard_error(moments, task.n)),
         **problem.described(),
     )

@@ -20,7 +20,6 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.random import Weights
-from kcalib._pairs import statistics
 from kcalib._pairs.backends.base import Backend
 from kcalib._pairs.reductions import QuadraticForms, sweep_one
 from kcalib.estimators.skce import describe
@@ -80,19 +79,11 @@ class AllPairs(CalibrationMethod):
         if self.fewest_events:
             warn_if_few(task, f"method={self.name!r}", self.fewest_events)
         result = self.law(task, seed if self.is_random else 0)
-        squares = task.null_moments.squares
-        variance = statistics.spread_of(task.moments).score_variance(squares) if data.n >= 4 else None
         return task.result(
             method=self.name,
             statistic=data.n * task.estimate,
             log_pvalue=result.log_pvalue,
             pvalue=result.pvalue,
-            estimate=task.estimate,
-            standard_error=statistics.standard_error(task.moments, squares),
-            null_standard_error=statistics.null_standard_error(squares, data.n),
-            variance_slope=None if variance is None else variance.slope,
-            variance_constant=None if variance is None else variance.constant,
-            few_errors=task.few_errors if task.n >= 4 else None,
             null_law=result.description,
             pvalue_from=result.pvalue_from,
             null_quantiles=result.quantiles,
@@ -101,6 +92,7 @@ class AllPairs(CalibrationMethod):
             n_eigenvalues=result.n_eigenvalues,
             seed=seed if self.is_random else None,
             threads=task.backend.threads,
+            **task.estimate_fields(task.moments, task.null_moments.squares),
             **describe(data, task.packed, task.backend),
         )
 

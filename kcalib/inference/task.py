@@ -28,6 +28,8 @@ from kcalib.estimators.null_moments import NullMoments, effective_events, moment
 from kcalib.estimators.skce import PairOptions, feature_options
 from kcalib.results import CalibrationTestResult, FewErrors
 
+PAIRS_WORK = 1e10  # multiply-adds of a sum over pairs that takes about a second
+
 
 class CalibrationMethod(Method):
     """A test of the hypothesis that the model is calibrated."""
@@ -132,6 +134,33 @@ class Task:
         """The variance of n SKCE under calibration: 2 E h^2, estimated from all pairs."""
         assert self.moments.sum_of_squares is not None
         return 2 * self.moments.sum_of_squares / (self.n - 1) ** 2
+
+    @cached_property
+    def sums_all_pairs(self) -> bool:
+        """Whether a sum over all pairs is asked for, or takes about a second."""
+        if self.options.backend is not None or self.backend.on_a_line:
+            return True
+        return self.n**2 / 2 * self.packed.problem.multiply_adds <= PAIRS_WORK
+
+    def estimate_fields(
+        self, moments: MomentSums, null_squares: float, features_error: float | None = None
+    ) -> dict[str, Any]:
+        """Return the fields of a result that are about the unbiased SKCE of these moments, with its errors.
+
+        `null_squares` is the sum of squares under calibration, `features_error` what random features add to the error.
+        """
+        n = self.n
+        variance = statistics.spread_of(moments).score_variance(null_squares) if n >= 4 else None
+        error = statistics.standard_error(moments, null_squares)
+        return {
+            "estimate": statistics.unbiased(moments, n),
+            "standard_error": None if error is None else math.hypot(error, features_error or 0.0),
+            "null_standard_error": statistics.null_standard_error(null_squares, n),
+            "features_standard_error": features_error,
+            "variance_slope": None if variance is None else variance.slope,
+            "variance_constant": None if variance is None else variance.constant,
+            "few_errors": self.few_errors if n >= 4 else None,
+        }
 
     def result(
         self, *, method: str, log_pvalue: float, pvalue: float | None = None, **fields: Any

@@ -36,8 +36,6 @@ from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.kernels import Kernel
 from kcalib.results import CalibrationTestResult, SKCEResult
 
-PAIRS_WORK = 1e10  # multiply-adds of a sum over pairs that is taken for the estimate alone: about a second
-
 
 @dataclass(frozen=True)
 class ErrorBound:
@@ -231,9 +229,7 @@ def _estimated(task: Task, test: CalibrationTestResult, seed: int) -> SKCEResult
 
 def _sums_all_pairs(task: Task, test: CalibrationTestResult) -> bool:
     """Whether the test has summed all pairs, or that takes little time, or the kernel has no features."""
-    if test.variance_slope is not None or task.backend.on_a_line or task.options.backend is not None:
-        return True
-    if task.n**2 / 2 * task.packed.problem.multiply_adds <= PAIRS_WORK:
+    if test.variance_slope is not None or task.sums_all_pairs:
         return True
     try:
         task.features(None, SEED)

@@ -8,7 +8,7 @@ from problems import on_a_grid, softmax_problem
 
 import kcalib
 from kcalib.distributions import Normal, Poisson
-from kcalib.inference import verdict
+from kcalib.inference import task
 from kcalib.kernels import Cosine
 
 Y, P = softmax_problem(400, 3)
@@ -33,7 +33,7 @@ def test_features_of_the_test():
 
 
 def test_features_where_pairs_take_long(monkeypatch):
-    monkeypatch.setattr(verdict, "PAIRS_WORK", 1.0)
+    monkeypatch.setattr(task, "PAIRS_WORK", 1.0)
     for method in ("block", "linear"):
         e = kcalib.evaluate(Y, P, method=method, threads=1)
         assert e.skce.estimator == "features" and e.skce.seed == 0

@@ -297,16 +297,16 @@ def test_same_bits_for_any_number_of_threads(m):
     assert dataclasses.replace(one, threads=None) == dataclasses.replace(two, threads=None)
 
 
-def test_counts_of_drawn_labels():
-    """What compiled code counts are the labels that a state and the test by features draw, in the bins of NumPy."""
+@pytest.mark.parametrize(
+    ("n", "m", "estimator"), [(300, 5, "unbiased"), (6000, 600, "features"), (50_000, 2, "unbiased")]
+)
+def test_evaluations_of_few_and_many_samples(n, m, estimator):
+    """The SKCE beside the blocks is of all pairs, or of random features where that would take long."""
     rng = np.random.default_rng(8)
-    for m in (2, 9, 150):
-        p = rng.dirichlet(np.full(m, 0.4), size=333)
-        y = drawn_labels(p, rng)
-        few, many = (kcalib.calibration_test(y, p, method=Adaptive(n), seed=2) for n in (19, 39))
-        assert [block.statistic for block in few.blocks] == [block.statistic for block in many.blocks]
-        # The mean over many draws of each sum is 0, so that statistics have their means under calibration.
-        assert 0 < few.pvalue <= 1
+    p = rng.dirichlet(np.full(m, 0.4), size=n)
+    e = kcalib.evaluate(drawn_labels(tempered(p, 0.5), rng), p, method=Adaptive(19), seed=2)
+    assert e.skce.estimator == estimator and e.skce.value == e.test.estimate
+    assert e.miscalibrated and e.rms_error_lower > 0
 
 
 @pytest.mark.parametrize("lens", [kcalib.lenses.TopLabel(), kcalib.lenses.ClassWise(1)])

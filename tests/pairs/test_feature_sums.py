@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import itertools
+import math
 import multiprocessing
 from fractions import Fraction
 
@@ -18,6 +19,7 @@ from kcalib._input.labels import prepare
 from kcalib._pairs import feature_sums
 from kcalib._pairs.feature_sums import compiled, drawn_label_totals, feature_rows, gram, row_forms, sum_products
 from kcalib._pairs.features import FeatureMap
+from kcalib._pairs.label_cells import LabelCells
 
 
 def any_map(n_frequencies: int, d: int, factors: int = 0, n_groups: int = 2, seed: int = 0) -> FeatureMap:
@@ -154,6 +156,29 @@ def test_draws_do_not_depend_on_those_beside_them(m):
     for first, count in ((0, 1), (17, 3), (59, 1)):
         found = drawn_label_totals(feature_map, p, count, 5, first=first)
         np.testing.assert_array_equal(found, totals[first : first + count])
+
+
+@pytest.mark.parametrize("m", [2, 9, 129, 300])
+def test_cells_of_drawn_labels(m, cupy):
+    """The labels of each draw in bins of their classes, and those that are the most probable class, one by one."""
+    p = problem("sparse", 70, m)
+    edges, top_edges = np.quantile(p, [0.5, 0.9], axis=0).T.copy(), np.array([0.3, 0.6, p.max()])
+    cells, feature_map = LabelCells(edges, top_edges, 1e-3), any_map(8, m)
+    data, expected = prepare(np.zeros(70, int), p), drawn_label_totals(feature_map, p, 20, 5, first=2)
+    for points in (p, cupy.asarray(p)):
+        drawn = cells.zeros(20)
+        totals = drawn_label_totals(feature_map, points, 20, 5, first=2, cells=drawn)
+        np.testing.assert_allclose(totals, expected, rtol=1e-9, atol=1e-9)
+        for b in range(20):
+            classes, top, score = np.zeros((m, 3)), np.zeros(4), 0.0
+            for row, label in zip(p, data.draw(5, 2 + b).labels, strict=True):
+                classes[label, sum(edge <= row[label] for edge in edges[label])] += 1
+                score += math.log(max(row[label], 1e-3))
+                if label == list(row).index(max(row)):
+                    top[sum(edge <= max(row) for edge in top_edges)] += 1
+            np.testing.assert_array_equal(drawn.sums.classes[b], classes)
+            np.testing.assert_array_equal(drawn.sums.top[b], top)
+            assert drawn.sums.log_score[b] == pytest.approx(score, rel=1e-12)
 
 
 @pytest.mark.parametrize("factors", [0, 2])

@@ -20,8 +20,7 @@ from kcalib._input.labels import Classification
 from kcalib._packing.features import FeatureProblem, MapOptions, features_of
 from kcalib._pairs.features import default_columns
 from kcalib._pairs.label_cells import CellSums, LabelCells
-from kcalib._pairs.reductions import MomentSums
-from kcalib.estimators.feature_moments import FeatureMoments, feature_moments, features_standard_error
+from kcalib.estimators.feature_moments import feature_moments, features_standard_error
 from kcalib.estimators.skce import describe
 from kcalib.inference.task import Task
 
@@ -31,8 +30,7 @@ N_BINS, N_BINS_OF_TWO, N_TOP_BINS = 10, 15, 15
 FLOOR = 1e-12  # of probabilities whose logarithms are taken
 LEAST_VARIANCE = 0.5  # of a cell: of fewer expected events a label would be too large an outlier
 LEAST_BANDWIDTH, LEAST_FINE_BANDWIDTH, FINE = 0.05, 0.02, 8.0
-FINE_COLUMNS = 0.25  # of the columns, for the fine kernel
-PAIRS_WORK = 2e9  # multiply-adds of a sum over all pairs, for the estimate
+FINE_COLUMNS = 0.25  # the fine kernel's share of the columns
 LEAST_SCORE_VARIANCE = 1e-20  # of a sample: below it all probabilities are equal, 0 or 1, but for rounding
 N_LARGEST = 3  # cells of a block whose tails are bounded: those with the largest deviations
 MOST_STEPS, CLOSE = 40, 1e-3  # of Newton's method; any theta gives a bound
@@ -52,84 +50,75 @@ class Block:
     is_impossible: bool = False  # a calibrated model has no such labels, whatever the statistic
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """Moments for the SKCE that is reported, and what the result says of them."""
-
-    moments: MomentSums
-    null_squares: float
-    features_error: float | None
-    fields: dict[str, Any]
-
-
 @singledispatch
 def null_blocks(
     data: Data, task: Task, n_draws: int | None, n_columns: int | None, seed: int
-) -> tuple[list[Block], Estimate]:
-    """Return the blocks of checked data, and the estimate of the SKCE."""
+) -> tuple[list[Block], dict[str, Any]]:
+    """Return the blocks of checked data, and the fields of the result that are about the SKCE."""
     raise NotImplementedError(type(data))
 
 
 @null_blocks.register
 def _(
     data: Classification, task: Task, n_draws: int | None, n_columns: int | None, seed: int
-) -> tuple[list[Block], Estimate]:
+) -> tuple[list[Block], dict[str, Any]]:
     p = data.probabilities
     n_draws = n_draws or (MANY_DRAWS if data.n * data.m <= MANY_DRAWS_WORK else FEW_DRAWS)
     cells = LabelCells.of(p, N_BINS_OF_TWO if data.m == 2 else N_BINS, N_TOP_BINS, FLOOR)
     drawn = cells.zeros(n_draws)
-    by_features = data.n**2 * data.m > PAIRS_WORK and task.options.backend is None
-    kernels, estimate = kernel_blocks(task, n_draws, n_columns, seed, by_features=by_features, cells=drawn)
+    kernels, estimate = kernel_blocks(task, n_draws, n_columns, seed, cells=drawn)
     observed = cells.count(p, data.labels[:, None])
     sums = _concatenate_sums(observed, drawn.sums)
     return _label_blocks(data, cells, sums, *cells.null_moments(p)) + kernels, estimate
 
 
 def kernel_blocks(
-    task: Task, n_draws: int, n_columns: int | None, seed: int, *, by_features: bool, **drawn: Any
-) -> tuple[list[Block], Estimate]:
-    """Return the SKCE by random features at two bandwidths, and the one that is reported.
+    task: Task, n_draws: int, n_columns: int | None, seed: int, **drawn: Any
+) -> tuple[list[Block], dict[str, Any]]:
+    """Return the SKCE by random features at two bandwidths, and the fields of the one that is reported.
 
-    `drawn` are further arguments for the draws of the wider kernel.
+    The latter is of all pairs where that takes about a second, else of the wider kernel's features. `drawn` are further
+    arguments for the draws of these.
     """
     options = MapOptions(n_columns or default_columns(task.n), seed, task.options.threads)
-    given = features_of(task.data, task.packed, options)
-    wide = _rescaled(given, 1.0, LEAST_BANDWIDTH)
+    problem = features_of(task.data, task.packed, options)
+    wide = _rescale(problem, 1.0, LEAST_BANDWIDTH)
     fine_columns = 16 * max(1, round(FINE_COLUMNS * wide.map.n_columns / 16))
     fine_options = replace(options, n_columns=fine_columns, seed=seed ^ 1)
-    fine = _rescaled(features_of(task.data, task.packed, fine_options), FINE, LEAST_FINE_BANDWIDTH)
+    fine = _rescale(features_of(task.data, task.packed, fine_options), FINE, LEAST_FINE_BANDWIDTH)
     totals = wide.drawn_totals(n_draws, seed, **drawn)
-    moments = feature_moments(wide, second=by_features and wide is given, drawn=totals)
+    moments = feature_moments(wide, second=not task.sums_all_pairs and wide is problem, drawn=totals)
     fine_totals = float(feature_moments(fine, second=False).total), *fine.drawn_totals(n_draws, seed)
     blocks = [
         Block(name, np.asarray(values), lambda: "an error that only the kernel sees", lambda: 0.0)
         for name, values in (("kernel", (float(moments.total), *totals)), ("fine kernel", fine_totals))
     ]
-    if not by_features:
-        return blocks, _pairs_estimate(task)
-    return blocks, _features_estimate(given, moments if wide is given else feature_moments(given))
+    if task.sums_all_pairs:
+        return blocks, {
+            "estimator": "unbiased SKCE",
+            "threads": task.backend.threads,
+            **task.estimate_fields(task.moments, task.null_moments.squares),
+            **describe(task.data, task.packed, task.backend),
+        }
+    task.feature_problems.append(problem)
+    if wide is not problem:
+        moments = feature_moments(problem)
+    assert moments.null_squares is not None
+    return blocks, {
+        "estimator": "unbiased SKCE of random features",
+        "features_freedom": moments.error_freedom,
+        **task.estimate_fields(moments, moments.null_squares, features_standard_error(moments, task.n)),
+        **problem.described(),
+    }
 
 
-def _rescaled(problem: FeatureProblem, divisor: float, least: float) -> FeatureProblem:
+def _rescale(problem: FeatureProblem, divisor: float, least: float) -> FeatureProblem:
     """Return the problem with the kernel at its bandwidth over `divisor`, at least `least`."""
     bandwidth = problem.packed.described()["bandwidth"]
     factor = divisor if bandwidth is None else bandwidth / max(bandwidth / divisor, least)
     if factor == 1:
         return problem
     return replace(problem, map=replace(problem.map, frequencies=problem.map.frequencies * factor))
-
-
-def _pairs_estimate(task: Task) -> Estimate:
-    fields = {"estimator": "unbiased SKCE", "threads": task.backend.threads}
-    described = describe(task.data, task.packed, task.backend)
-    return Estimate(task.moments, task.null_moments.squares, None, fields | described)
-
-
-def _features_estimate(problem: FeatureProblem, moments: FeatureMoments) -> Estimate:
-    assert moments.null_squares is not None
-    fields = {"estimator": "unbiased SKCE of random features", "features_freedom": moments.error_freedom}
-    error = features_standard_error(moments, problem.n)
-    return Estimate(moments, moments.null_squares, error, fields | problem.described())
 
 
 def _concatenate_sums(observed: CellSums, drawn: CellSums) -> CellSums:
@@ -170,14 +159,15 @@ def _label_blocks(
         low = 0.0 if b == 0 else cells.edges[k, b - 1]
         high = 1.0 if b == cells.edges.shape[1] else cells.edges[k, b]
         side = "high" if residuals[0, k, b] < 0 else "low"
-        return f"probabilities of class {names[k]!r} from {_shown(low)} to {_shown(high)} too {side}"
+        between = f"from {format_probability(low)} to {format_probability(high)}"
+        return f"probabilities of class {names[k]!r} {between} too {side}"
 
     def says_top() -> str:
         b = int(np.argmax(_squares(top_residuals[0], variance.top)))
         low = 0.0 if b == 0 else cells.top_edges[b - 1]
         high = 1.0 if b == len(cells.top_edges) else cells.top_edges[b]
         side = "high" if top_residuals[0, b] < 0 else "low"
-        return f"largest probabilities from {_shown(low)} to {_shown(high)} too {side}"
+        return f"largest probabilities from {format_probability(low)} to {format_probability(high)} too {side}"
 
     def score_bound() -> float:
         if impossible.size:
@@ -186,7 +176,7 @@ def _label_blocks(
 
     def bias_bound() -> float:
         squares = _squares(biases[0], bias_variances)
-        tails = [binomial_tail(*_entries(data, k), biases[0, k]) for k in np.argsort(-squares)[:N_LARGEST]]
+        tails = [binomial_tail(*_class_probabilities(data, k), biases[0, k]) for k in np.argsort(-squares)[:N_LARGEST]]
         return math.log(2 * squares.size) + min(tails)
 
     def classes_bound() -> float:
@@ -194,15 +184,15 @@ def _label_blocks(
         tails = []
         for place in np.argsort(-squares, axis=None)[:N_LARGEST]:
             k, b = np.unravel_index(place, squares.shape)
-            p, complement = _entries(data, int(k))
-            inside = _bins(p, cells.edges[k]) == b
+            p, complement = _class_probabilities(data, int(k))
+            inside = _bin_numbers(p, cells.edges[k]) == b
             tails.append(binomial_tail(p[inside], complement[inside], residuals[0, k, b]))
         return math.log(2 * squares.size) + min(tails)
 
     def top_bound() -> float:
         squares = _squares(top_residuals[0], variance.top)
-        p, complement = _top_entries(data)
-        bins = _bins(p, cells.top_edges)
+        p, complement = _top_probabilities(data)
+        bins = _bin_numbers(p, cells.top_edges)
         largest = np.argsort(-squares)[:N_LARGEST]
         tails = [binomial_tail(p[bins == b], complement[bins == b], top_residuals[0, b]) for b in largest]
         return math.log(2 * squares.size) + min(tails)
@@ -223,7 +213,7 @@ def _label_blocks(
     ]
 
 
-def _shown(p: float) -> str:
+def format_probability(p: float) -> str:
     return f"1 - {1 - p:.1g}" if 0.99 < p < 1 else f"{p:.2g}"
 
 
@@ -231,23 +221,23 @@ def _squares(residuals: np.ndarray, variances: np.ndarray) -> np.ndarray:
     return np.asarray(residuals**2 / np.maximum(variances, LEAST_VARIANCE))
 
 
-def _entries(data: Classification, k: int) -> tuple[np.ndarray, np.ndarray]:
+def _class_probabilities(data: Classification, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the probabilities of a class, and of all others together, to few roundings of either."""
     p = np.asarray(arrays.to_host(data.probabilities[:, k]), dtype=np.float64)
     complement = 1 - p
     large = np.flatnonzero(p >= 0.5)
-    rest = np.array(_rows(data, large))
+    rest = np.array(_take_rows(data, large))
     rest[:, k] = 0
     complement[large] = np.sum(rest, axis=1)
     return p, complement
 
 
-def _top_entries(data: Classification) -> tuple[np.ndarray, np.ndarray]:
-    """The same of the most probable class."""
+def _top_probabilities(data: Classification) -> tuple[np.ndarray, np.ndarray]:
+    """Return the probabilities of the most probable class, and of all others together."""
     p, complement = np.empty(data.n), np.empty(data.n)
     step = max(1, CHUNK_ENTRIES // data.m)
     for begin in range(0, data.n, step):
-        rest = np.array(_rows(data, np.arange(begin, min(begin + step, data.n))))
+        rest = np.array(_take_rows(data, np.arange(begin, min(begin + step, data.n))))
         places = np.arange(len(rest)), np.argmax(rest, axis=1)
         p[begin : begin + step] = rest[places]
         rest[places] = 0
@@ -255,13 +245,13 @@ def _top_entries(data: Classification) -> tuple[np.ndarray, np.ndarray]:
     return p, complement
 
 
-def _rows(data: Classification, rows: np.ndarray) -> np.ndarray:
+def _take_rows(data: Classification, rows: np.ndarray) -> np.ndarray:
     p = data.probabilities
     probabilities = arrays.namespace(p).take(p, arrays.like(rows, p), axis=0)
     return np.asarray(arrays.to_host(probabilities), dtype=np.float64)
 
 
-def _bins(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
+def _bin_numbers(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
     return np.searchsorted(edges, values, side="right")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import scipy
@@ -18,23 +19,20 @@ from kcalib._backend import arrays
 from kcalib._input.forecasts import Forecasts
 from kcalib.estimators.forecasts.quantile_calibration import pit_at
 from kcalib.estimators.forecasts.quantities import samples_of
-from kcalib.inference.adaptive.blocks import FEW_DRAWS, Block, Estimate, binomial_tail, kernel_blocks, null_blocks
+from kcalib.inference.adaptive.blocks import FEW_DRAWS, Block, binomial_tail, kernel_blocks, null_blocks
 from kcalib.inference.task import Task
 
 N_BINS = 10
 COVERAGES = (0.9, 0.99)  # of central intervals
 FLOOR = 1e-15  # of PIT values, for their normal scores
-ENTRIES_WORK = 2e9  # evaluations of the target factor, for the estimate by all pairs
 
 
 @null_blocks.register
 def _(
     data: Forecasts, task: Task, n_draws: int | None, n_columns: int | None, seed: int
-) -> tuple[list[Block], Estimate]:
+) -> tuple[list[Block], dict[str, Any]]:
     n_draws = n_draws or FEW_DRAWS
-    work = data.n**2 * task.packed.problem.multiply_adds * task.backend.entry_cost
-    by_features = work > ENTRIES_WORK and task.options.backend is None
-    kernels, estimate = kernel_blocks(task, n_draws, n_columns, seed, by_features=by_features)
+    kernels, estimate = kernel_blocks(task, n_draws, n_columns, seed)
     return ([] if data.prediction.event_shape else _pit_blocks(data, n_draws, seed)) + kernels, estimate
 
 

@@ -19,8 +19,7 @@ import scipy
 import kcalib.inference.adaptive.forecast_blocks  # noqa: F401 - registers the blocks of distributions
 from kcalib._backend.options import check_integer
 from kcalib._packing.features import check_columns
-from kcalib._pairs import statistics
-from kcalib.inference.adaptive.blocks import LEAST_BANDWIDTH, LEAST_FINE_BANDWIDTH, Block, Estimate, null_blocks
+from kcalib.inference.adaptive.blocks import LEAST_BANDWIDTH, LEAST_FINE_BANDWIDTH, Block, null_blocks
 from kcalib.inference.quadratic import MAX_RESAMPLES, N_QUANTILES
 from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.results import CalibrationTestResult, TestBlock
@@ -64,7 +63,8 @@ class Adaptive(CalibrationMethod):
     inequality over blocks and their sums, with Chernoff's bound for each sum, whose law given the predictions is known:
     valid at every level. Time O(n c (m + R)) for c columns, memory O(n m).
 
-    ``result.blocks`` has the statistic and p-value of each block by itself, and what it says.
+    ``result.blocks`` has the statistic and p-value of each block by itself, and what it says. The SKCE is reported
+    beside them: of all pairs where that takes about a second or a `backend` is given, else by random features.
 
     References
     ----------
@@ -113,8 +113,8 @@ class Adaptive(CalibrationMethod):
                 f"; its kernels have the bandwidths {LEAST_BANDWIDTH} and {LEAST_FINE_BANDWIDTH}: the one of the SKCE, "
                 f"{bandwidth:.2g}, sees nothing but nearly equal predictions"
             )
-        shown = tuple(_shown(block) for block in blocks)
-        finding = _finding(shown)
+        reported = tuple(_report(block) for block in blocks)
+        finding = _choose_finding(reported)
         if n_extreme == 0 or any(block.is_impossible for block in blocks):
             bounds = [math.log(len(blocks)) + block.log_bound() for block in blocks]
             smallest = int(np.argmin(bounds))
@@ -132,10 +132,10 @@ class Adaptive(CalibrationMethod):
             null_law=null_law,
             null_quantiles=tuple(quantiles.tolist()),
             n_resamples=n_draws,
-            blocks=shown,
+            blocks=reported,
             finding=finding,
             seed=seed,
-            **_described(task, estimate),
+            **estimate,
         )
 
 
@@ -176,7 +176,7 @@ def combine(pvalues: np.ndarray) -> np.ndarray:
     return np.asarray(len(pvalues) / np.sum(1 / pvalues, axis=0))
 
 
-def _shown(block: Block) -> TestBlock:
+def _report(block: Block) -> TestBlock:
     values = block.statistics
     as_large = int(np.sum(values[1:] >= values[0] - TIE * abs(values[0])))
     return TestBlock(
@@ -188,7 +188,7 @@ def _shown(block: Block) -> TestBlock:
     )
 
 
-def _finding(blocks: tuple[TestBlock, ...]) -> str:
+def _choose_finding(blocks: tuple[TestBlock, ...]) -> str:
     """Return what the most significant block says; a kernel only where no other block is significant."""
     least = min(blocks, key=lambda block: block.approximate_pvalue)
     plain = [block for block in blocks if "kernel" not in block.name]
@@ -196,22 +196,3 @@ def _finding(blocks: tuple[TestBlock, ...]) -> str:
         return least.finding
     first = min(plain, key=lambda block: block.approximate_pvalue)
     return (first if first.approximate_pvalue <= SIGNIFICANT / len(blocks) else least).finding
-
-
-def _described(task: Task, estimate: Estimate) -> dict[str, object]:
-    """Return the fields of the SKCE, which is reported beside the blocks."""
-    moments, squares, n = estimate.moments, estimate.null_squares, task.n
-    variance = statistics.spread_of(moments).score_variance(squares) if n >= 4 else None
-    error = statistics.standard_error(moments, squares)
-    if error is not None and estimate.features_error is not None:
-        error = math.hypot(error, estimate.features_error)
-    return {
-        "estimate": statistics.unbiased(moments, n),
-        "standard_error": error,
-        "null_standard_error": statistics.null_standard_error(squares, n),
-        "features_standard_error": estimate.features_error,
-        "variance_slope": None if variance is None else variance.slope,
-        "variance_constant": None if variance is None else variance.constant,
-        "few_errors": task.few_errors if n >= 4 else None,
-        **estimate.fields,
-    }

@@ -46,7 +46,7 @@ from kcalib.inference.metrics.measured import (
     without_own,
 )
 from kcalib.inference.metrics.pair_laws import pair_variances
-from kcalib.inference.verdict import PAIRS_WORK
+from kcalib.inference.task import PAIRS_WORK
 from kcalib.kernels import Kernel
 from kcalib.results import ConfidenceInterval, FewErrors
 from kcalib.target_kernels import TargetKernel

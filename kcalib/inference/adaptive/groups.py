@@ -96,10 +96,10 @@ def worst_groups(
     y_true, y_pred, classes, from_logits, lens, threads
         As in `kcalib.skce`, for class probabilities; those on a GPU are copied to the host.
     groups : mapping of str to array_like, shape (n,)
-        Groupings by name: each has a category of every sample (a data frame is such a mapping, too). Categories are
-        what the values say; None and NaN are one. At most 100 different ones: numbers are cut into intervals before.
+        Groupings by name, or a data frame: each has a category of every sample. Values are compared as text; None, NaN
+        and NA are the category "missing". At most 100 categories: cut numbers into intervals first.
     max_crossed : int
-        Groupings that are crossed, at most; 1 for none.
+        Largest number of groupings that are crossed; 1 crosses none.
     min_size : int
         Groups of fewer samples are left out, at least 2.
     level : float
@@ -157,7 +157,7 @@ def worst_groups(
     check_integer("min_size", min_size, 2)
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, threads=threads)
     seed = check_seed(seed, LARGEST_SEED)
-    partitions = list(_partitions(_groupings(groups, data.n), max_crossed, min_size))
+    partitions = list(_cross_groupings(_read_groupings(groups, data.n), max_crossed, min_size))
     n_left_out = sum(left_out for _, _, left_out in partitions)
     names = [name for _, names, _ in partitions for name in names]
     if not names:
@@ -168,9 +168,9 @@ def worst_groups(
         n_resamples = MANY_DRAWS if data.n * len(partitions) <= MANY_DRAWS_WORK else FEW_DRAWS
     n_draws = check_integer("n_resamples", n_resamples, 1, 2**31)
     sums = _Sums.of(data, [codes for codes, _, _ in partitions], n_draws, seed, threads)
-    combined, findings = sums.tested(data)
+    combined, findings = sums.combine_blocks(data)
     smallest = np.min(combined, axis=0)
-    tested = []
+    results = []
     quantile = -float(scipy.special.ndtri(level / 2))
     detectable = -float(scipy.special.ndtri(level / 2 / len(names))) + float(scipy.special.ndtri(POWER))
     for k, name in enumerate(names):
@@ -178,22 +178,22 @@ def worst_groups(
         gap, spread = -float(sums.gaps[k]) / n, float(sums.gap_squares[k]) / n
         null_variance = float(sums.gap_variances[k]) / n
         width = quantile * math.sqrt(max(spread - gap**2, null_variance) / n)
-        tested.append(
+        results.append(
             GroupCalibration(
                 group=name,
                 n_samples=n,
                 gap=gap,
                 confidence_interval=ConfidenceInterval(max(gap - width, -1.0), min(gap + width, 1.0)),
-                pvalue=_rank(own[0], own[1:]),
-                pvalue_adjusted=_rank(own[0], smallest[1:]),
+                pvalue=compute_pvalue(own[0], own[1:]),
+                pvalue_adjusted=compute_pvalue(own[0], smallest[1:]),
                 finding=findings[k],
                 minimum_detectable_error=detectable * math.sqrt(null_variance / n),
             )
         )
     order = np.argsort(combined[:, 0], kind="stable")
     return WorstGroups(
-        groups=tuple(tested[k] for k in order),
-        pvalue=_rank(smallest[0], smallest[1:]),
+        groups=tuple(results[k] for k in order),
+        pvalue=compute_pvalue(smallest[0], smallest[1:]),
         level=float(level),
         n_left_out=n_left_out,
         min_size=int(min_size),
@@ -206,11 +206,12 @@ def worst_groups(
     )
 
 
-def _rank(observed: float, drawn: np.ndarray) -> float:
+def compute_pvalue(observed: float, drawn: np.ndarray) -> float:
+    """Return the p-value of a combined value among those of the draws."""
     return float((1 + np.sum(drawn <= observed * (1 + TIE))) / (1 + len(drawn)))
 
 
-def _groupings(groups: Any, n: int) -> list[tuple[str, np.ndarray, list[str]]]:
+def _read_groupings(groups: Any, n: int) -> list[tuple[str, np.ndarray, list[str]]]:
     """Return the name of each grouping, the number of each sample's category, and what categories are called."""
     names = next((getattr(groups, name) for name in ("column_names", "columns") if hasattr(groups, name)), groups)
     if not (isinstance(groups, Mapping) or names is not groups) or not len(names):
@@ -245,7 +246,7 @@ def _category(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
-def _partitions(
+def _cross_groupings(
     groupings: Sequence[tuple[str, np.ndarray, list[str]]], max_crossed: int, min_size: int
 ) -> Iterator[tuple[np.ndarray, list[str], int]]:
     """Yield each sample's group, -1 where it is left out, the groups' names, and how many groups were left out."""
@@ -329,7 +330,7 @@ class _Sums:
             gap_variances=sums_of(p[rows, shown] * (1 - p[rows, shown])),
         )
 
-    def tested(self, data: Classification) -> tuple[np.ndarray, list[str]]:
+    def combine_blocks(self, data: Classification) -> tuple[np.ndarray, list[str]]:
         """Return the combined p-values, shape (G, R + 1), and what the largest statistic of each group says."""
         names = data.classes if data.classes is not None else tuple(range(data.m))
         combined, findings = [], []

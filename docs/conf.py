@@ -98,8 +98,9 @@ RESULTS = (
 )  # fmt: skip
 # What methods do is called by the functions that take them, not by users.
 CALLED_INSIDE = r"^kcalib\.methods\.\w+\.\w+"
-OF_EVIDENTLY = r"evidently\.Calibration$"  # its signature is not known without evidently
-EXCLUDED = (r"\._", OF_EVIDENTLY, CALLED_INSIDE)
+# Their signatures are not known without their hosts.
+OF_HOSTS = (r"evidently\.Calibration$", r"torchmetrics\.Reliability$")
+EXCLUDED = (r"\._", *OF_HOSTS, CALLED_INSIDE)
 numpydoc_validation_exclude = {*EXCLUDED, *(rf"\.{name}(\.|$)" for name in RESULTS)}
 
 

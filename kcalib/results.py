@@ -149,7 +149,7 @@ class CalibrationTestResult(Computed):
     method: str  #: the test that was done; never "auto"
     method_reason: str  #: why that one
     null_law: str  #: what the p-value rests on
-    #: "draws", "tilted draws" or "law" beyond them (of "cme" in their place); None of methods without draws
+    #: "draws", or beyond them "tilted draws", "law" or "bound" (of "cme" "law" in their place); None without draws
     pvalue_from: str | None = None
     blocks: tuple[TestBlock, ...] | None = None  #: the statistics that "adaptive" combines
     finding: str | None = None  #: what the most significant of them says

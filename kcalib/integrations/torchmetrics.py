@@ -321,17 +321,6 @@ class Reliability(_Binned):
     tensor([   nan, 0.7500], dtype=torch.float64)
     """
 
-    def __init__(
-        self,
-        num_classes: int,
-        *,
-        n_bins: int = N_BINS,
-        from_logits: bool = False,
-        ignore_index: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(num_classes, n_bins=n_bins, from_logits=from_logits, ignore_index=ignore_index, **kwargs)
-
     def compute(self) -> dict[str, Tensor]:
         """Return the diagram of the top label.
 

@@ -298,15 +298,15 @@ def test_same_bits_for_any_number_of_threads(m):
 
 
 @pytest.mark.parametrize(
-    ("n", "m", "estimator"), [(300, 5, "unbiased"), (6000, 600, "features"), (50_000, 2, "unbiased")]
+    ("n", "m", "estimator"), [(300, 5, "unbiased"), (4500, 1000, "features"), (9000, 2, "unbiased")]
 )
 def test_evaluations_of_few_and_many_samples(n, m, estimator):
     """The SKCE beside the blocks is of all pairs, or of random features where that would take long."""
     rng = np.random.default_rng(8)
     p = rng.dirichlet(np.full(m, 0.4), size=n)
-    e = kcalib.evaluate(drawn_labels(tempered(p, 0.5), rng), p, method=Adaptive(19), seed=2)
+    e = kcalib.evaluate(drawn_labels(p, rng), p, method=Adaptive(19), seed=2)
     assert e.skce.estimator == estimator and e.skce.value == e.test.estimate
-    assert e.miscalibrated and e.rms_error_lower > 0
+    assert e.verdict == "no evidence against calibration" and e.rms_error_lower == 0
 
 
 @pytest.mark.parametrize("lens", [kcalib.lenses.TopLabel(), kcalib.lenses.ClassWise(1)])

@@ -301,6 +301,16 @@ def test_a_profile_is_named_in_the_header_and_in_its_class_alone():
         assert profile.positive_definite in ("EVERYWHERE", "ON_A_LINE", "NOWHERE") and profile.slope in ("1", "a")
 
 
+def test_scripts_name_tests_that_exist():
+    """What a script of CI passes to pytest, with braces that bash expands."""
+    scripts = [*(ROOT / ".ci").iterdir(), *(ROOT / "tests/support").glob("*.sh"), *(ROOT / ".github").rglob("*.yml")]
+    for script in scripts:
+        words = re.findall(r"\btests/[\w/.{},]+", script.read_text().replace("\\\n", " "))
+        paths = subprocess.run(["bash", "-c", f"echo {' '.join(words)}"], capture_output=True, text=True).stdout.split()
+        assert len(paths) >= len(words)
+        assert all((ROOT / path.rstrip(".,")).exists() for path in paths), (script, paths)
+
+
 def test_no_file_needs_fast_math_or_the_build_machine():
     for path in [ROOT / "meson.build", *(ROOT / "src").rglob("*")]:
         if path.is_file() and path.suffix != ".pyc":  # of the command, which a test may just have imported

@@ -43,7 +43,7 @@ assert all(name in path.read_bytes() for name in (b"__asan_report_load8", b"__ub
 EOF
 if [ $# = 0 ]; then
   set -- tests/pairs/test_{backends,line,feature_sums,mixtures,staircases}.py tests/estimators/test_{skce,ece_mmce,scores}.py \
-    tests/backend/test_{alignment,changing_arrays,exact_sums,resampling}.py tests/input/test_rows.py tests/streaming/test_{state,tally}.py
+    tests/backend/test_{alignment,changing_arrays,exact_sums,resampling}.py tests/input/test_rows.py tests/streaming/test_{state,score_sums}.py
 fi
 # Left out: compilers and other processes, which would have the sanitizers, too; phases of 1e9 turns, whose last digits
 # depend on which operations are fused.

@@ -1,9 +1,9 @@
 """The p-value where the statistic is above all draws: what is known below 1 / (R + 1), and from what.
 
-The exact and the features' test ask `beyond_draws`; the exact one, of many samples, first without tilted draws, which
-it makes where the law says nothing. In this order it takes
+The exact and the features' test ask `beyond_draws`: the exact one first without tilted draws, which it makes where the
+law says nothing. In this order it takes
 
-1. tilted draws (`tail`), exact at every level, where they know the p-value well;
+1. tilted draws (`tail`), if there are any, exact at every level, where they know the p-value well;
 2. the limit law, a mixture of chi-square variables, where nothing that was drawn contradicts it: the draws' variance
    and upper quantiles, the tail that tilted draws estimate, and enough events. Of rare events it is wrong by orders of
    magnitude: at 1e-5 by a factor 20 of 10 events, 1.6 of 100, measured;

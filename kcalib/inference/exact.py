@@ -47,7 +47,6 @@ NEGLIGIBLE = 1e-30
 FEWEST_COMPARED = 3  # classes: a comparison takes as long as two products
 LABELS_BYTES = 2**27
 MOST_TILTED = 8
-TILTED_SAMPLES = 100_000  # beyond which tilted draws take longer than all else, and only what the law does not know
 TILTED_WORK, LINE_WORK = 4e10, 1.5e4  # multiply-adds for more tilted draws than draws; on a line, of a sample
 
 
@@ -59,12 +58,12 @@ class Exact(AllPairs):
     independent draws from them, and so the law of n SKCE over all pairs is known. The p-value from R draws is
     (1 + number of draws at least as large) / (1 + R).
 
-    If the statistic is above all draws, the p-value goes on below 1 / (1 + R). Labels are then drawn from predictions
-    that are tilted towards large statistics, and weighted by their likelihood ratios [2]_: also valid at every level
-    and for every number of samples. Where these draws know too little of the tail (very large statistics, or many
-    classes), and for distributions, the law of "spectrum" is taken if neither kind of draws contradicts it and there
-    are enough events; else what the draws say is an upper limit. ``result.pvalue_from`` says which of these gave the
-    number, and ``result.null_law`` how well it is known.
+    If the statistic is above all draws, the p-value goes on below 1 / (1 + R): by the law of "spectrum" where there are
+    thousands of events and the draws do not contradict it. Where there are fewer, labels are drawn from predictions that
+    are tilted towards large statistics, and weighted by their likelihood ratios [2]_: valid at every level and for every
+    number of samples. Where these draws know too little of the tail, the law is taken if they do not contradict it and
+    there are a hundred events; else what they say is an upper limit. ``result.pvalue_from`` says which of these gave
+    the number, and ``result.null_law`` how well it is known.
 
     Parameters
     ----------
@@ -76,9 +75,8 @@ class Exact(AllPairs):
     Time O(R n^2) for labels in host memory, O(R n^2 m) for others and with a target kernel between labels, about three
     times as much if the statistic is above all draws; memory O(n m). For binary problems with exponential and Matern
     kernels n^2 becomes n log n, and memory is 64 bytes a sample and thread more. For distributions with a target
-    kernel between targets each draw is a sweep over the pairs. Of more than 100,000 samples the law is asked first, and
-    labels are tilted where it says nothing. The law given the predictions takes the place of that of [1]_, theorem
-    G.2, which is of large samples.
+    kernel between targets each draw is a sweep over the pairs. The law given the predictions takes the place of that
+    of [1]_, theorem G.2, which is of large samples.
 
     References
     ----------
@@ -123,9 +121,8 @@ class Exact(AllPairs):
                 tail=None if tail is None else replace(tail, statistics=scale * tail.statistics),
             )
 
-        if task.n > TILTED_SAMPLES and (by_law := beyond(None)) is not result:
-            return by_law
-        return beyond(_tail(task.data, task, count, seed))
+        by_law = beyond(None)
+        return by_law if by_law is not result else beyond(_tail(task.data, task, count, seed))
 
 
 @singledispatch

@@ -103,10 +103,6 @@ def limit(quick: bool) -> Iterator[Row]:
         "float64": {2: 0.85, 10: 0.80, 100: 0.65, 1000: 0.63},
         "float32": {2: 0.75, 10: 0.65, 100: 0.65, 1000: 0.60},
     }
-    bars_of_avx2 = {
-        "float64": {2: 0.90, 10: 0.90, 100: 0.85, 1000: 0.77},
-        "float32": {2: 0.82, 10: 0.80, 100: 0.77, 1000: 0.77},
-    }
     rounds = 3 if quick else ROUNDS
     for dtype in DTYPES:
         for name, n, m in cases(quick):
@@ -117,11 +113,6 @@ def limit(quick: bool) -> Iterator[Row]:
                 yield Row(f"engine, {what}", values[0], bars[dtype][m], at_least=True)
                 for value in values[1:]:
                     yield measured_row(f"skce,   {what}", value, bars_of_skce[dtype][m], at_least=True)
-    for dtype in DTYPES:
-        for m in M if _native.cpu_levels()[0].startswith("v4") else ():
-            values = bench_limits.fractions_of_limit(["engine"], samples(m, quick), m, dtype, 1, rounds, "v3")
-            what = f"engine, {dtype}, m = {m}, 1 thread, of AVX2's limit"
-            yield measured_row(what, values[0], bars_of_avx2[dtype][m], at_least=True)
 
 
 def speedup(quick: bool) -> Iterator[Row]:
@@ -266,9 +257,6 @@ def ckce(quick: bool) -> Iterator[Row]:
         n = 3000 if quick else bench_solvers.MIDDLE
         value = 1 / bench_solvers.cg_over_dense(n, threads)
         yield Row(f"dense over cg, n = {n}, {label}", value, 6, at_least=True)
-        n = 10_000 if quick else bench_solvers.MANY
-        value = bench_solvers.sweeps_after_preconditioner(n, threads)
-        yield Row(f"cg after its preconditioner, in sweeps over the pairs, n = {n}, {label}", value, 3.6)
         n = bench_ckce.FOURIER
         value = bench_ckce.fourier_over_gram(n, threads)
         yield Row(f"fourier over the GEMM of its Gram matrix, n = {n}, {label}", value, 3)

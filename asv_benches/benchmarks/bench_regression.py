@@ -34,7 +34,7 @@ class Path:
         self.points = p[:n]
 
     def run(self):
-        return [tried.risk for tried in self.function._tried(self.settings, self.train, self.validation)]
+        return [trial.risk for trial in self.function._try_settings(self.settings, self.train, self.validation)]
 
     def kernel_matrix(self):
         squares = np.sum(self.points**2, axis=1)

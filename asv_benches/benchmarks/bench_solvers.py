@@ -7,7 +7,7 @@ the preconditioner, is timed by itself.
 
 import numpy as np
 
-from .common import PAUSE, alternated, cached_predictions, limited_blas, ratios, require
+from .common import PAUSE, cached_predictions, limited_blas, ratios, require
 
 CLASSES = 10
 BANDWIDTH = 0.5
@@ -28,16 +28,6 @@ class System:
 
     def solve(self, method):
         return self.solvers.solve(self.backend, self.residuals, self.shift, method=method)
-
-    def preconditioner(self, rank):
-        """What conjugate gradients do before the first product."""
-        from kcalib.solvers.conjugate_gradient import Preconditioner
-
-        return Preconditioner.of(self.backend, self.shift, rank, tol=0.0, seed=0)
-
-    def sweep(self):
-        """All pairs once: a product with one vector, which costs a sweep and little more."""
-        return self.backend.matmul(self.residuals[:, :1])
 
     def literal(self):
         """K and its inverse in NumPy, and the trace formula of the CKCE paper."""
@@ -63,14 +53,3 @@ def cg_over_dense(n, threads):
     system = System(n, threads)
     with limited_blas(threads):
         return ratios([lambda: system.solve("cg")], lambda: system.solve("cholesky"), threads, 3, pause=PAUSE)[0]
-
-
-def sweeps_after_preconditioner(n, threads):
-    import scipy.linalg  # noqa: F401
-
-    system = System(n, threads)
-    with limited_blas(threads):
-        rank = system.solve("cg").rank
-        functions = (system.sweep, lambda: system.preconditioner(rank), lambda: system.solve("cg"))
-        times = alternated(functions, threads, 1, warm=False, pause=PAUSE)
-    return float(np.median((times[:, 2] - times[:, 1]) / times[:, 0]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import singledispatch
 from typing import Any, ClassVar
 
@@ -68,6 +68,10 @@ class FeatureProblem(ABC):
         H times the part of <a_i, a_j> that one of H groups has is unbiased for the target factor.
         """
         return None
+
+    @abstractmethod
+    def with_map(self, n_columns: int, seed: int) -> FeatureProblem:
+        """Return the same samples and target features with another map of the kernel."""
 
     @abstractmethod
     def drawn_totals(self, n_draws: int, seed: int, first: int = 0) -> np.ndarray:
@@ -191,6 +195,9 @@ class LabelFeatures(FeatureProblem):
     @property
     def target_features(self) -> Array:
         return self.packed.problem.left.features
+
+    def with_map(self, n_columns: int, seed: int) -> LabelFeatures:
+        return replace(self, map=class_map(self.packed.problem.kernel, self.data.m, n_columns, seed), seed=seed)
 
     def drawn_totals(self, n_draws: int, seed: int, first: int = 0, cells: DrawnCells | None = None) -> np.ndarray:
         return drawn_label_totals(

@@ -68,6 +68,9 @@ class ForecastFeatures(FeatureProblem):
     def target_groups(self) -> np.ndarray:
         return self.target.groups
 
+    def with_map(self, n_columns: int, seed: int) -> ForecastFeatures:
+        return replace(self, map=drawn_map(self.vectors.terms, self.points, n_columns, seed), seed=seed)
+
     def drawn_totals(self, n_draws: int, seed: int, first: int = 0) -> np.ndarray:
         """Sum tile after tile: a tile's features and expectations serve all draws of a batch."""
         sums = 8 * self.target.n_columns * self.map.n_columns

@@ -29,7 +29,7 @@ from kcalib.bandwidth import MedianDistance, median_of_entries, median_of_points
 from kcalib.distributions import Components, Distribution
 from kcalib.distributions._counts import CELLS, Counts
 from kcalib.distributions._distances.mixtures import wasserstein_table
-from kcalib.distributions._staircases import Window, staircases_of, window_of
+from kcalib.distributions._staircases import Window, quantile_means, staircases_of, window_of
 from kcalib.kernels import MMD, VECTOR_METRICS, Gaussian, Kernel, MixtureWasserstein, RadialKernel
 
 Space = str | MMD | MixtureWasserstein
@@ -212,7 +212,8 @@ def vectors(prediction: Distribution, kernel: Kernel, problem: PairProblem) -> V
     """Return the points of a packed problem as vectors.
 
     MMD distances are those of mean embeddings, of which the vectors are some features: images in the span of the
-    embeddings of some predictions, or of their atoms. So are Wasserstein distances of counts, of quantile functions.
+    embeddings of some predictions, or of their atoms. Wasserstein distances of counts are those of quantile functions,
+    of which the vectors are means in cells.
 
     Raises
     ------
@@ -229,6 +230,9 @@ def vectors(prediction: Distribution, kernel: Kernel, problem: PairProblem) -> V
     if problem.predicted is None:
         return Vectors(points, problem.kernel)
     terms = _with_metric(problem.kernel, "euclidean")
+    if problem.predicted.family == "staircases":
+        means, gaps = quantile_means(points)
+        return Vectors(arrays.like(means, points, dtype=points.dtype), terms, 2 * float(gaps.max()))
     rank = max(FEWEST_VECTORS, min(MOST_VECTORS, VECTOR_ELEMENTS // prediction.n))
     if problem.predicted.family == "atoms":
         (space,) = {factor.metric for factor in kernel.factors()}

@@ -31,6 +31,7 @@ from kcalib.distributions import NegativeBinomial, Poisson
 
 RANK_WITH_COLUMNS = 16  # up to here a sweep with all r (r + 1) / 2 entries of U takes less time than three with r
 COLUMNS_AT_ONCE = 256
+COLUMNS_TOLERANCE = 1e-13  # of what few columns leave out, relative to the largest inner product
 ROWS_AT_ONCE = 2**16  # of which there is a table of probabilities
 DOT = Factor("identity", "dot")
 ROUNDING = 4 * float(np.finfo(np.float64).eps)
@@ -48,6 +49,7 @@ class FiniteLaw:
     probabilities: Array  # shape (n, m)
     root: np.ndarray | None  # R, shape (m, r); None for the identity
     problem: PairProblem  # of the predictions; its features say nothing here
+    are_counts: bool = False  # predictions that leave little open are nearly certain of value 0
 
     @property
     def parts(self) -> tuple[Array, Array, Array]:
@@ -110,7 +112,7 @@ def _(data: Forecasts, packed: Packed) -> FiniteLaw | None:
     table = prediction.pmf_table()
     atoms = arrays.namespace(table).arange(table.shape[1], dtype=table.dtype, device=arrays.device(table))
     root = arrays.to_host(target.map.points(atoms[:, None])[0])
-    return FiniteLaw(arrays.asarray_like(table, packed.problem.left.points), root, packed.problem)
+    return FiniteLaw(arrays.asarray_like(table, packed.problem.left.points), root, packed.problem, are_counts=True)
 
 
 def finite_parts(data: DataT, packed: Packed) -> Iterator[tuple[DataT, FiniteLaw]] | None:
@@ -174,6 +176,9 @@ def columns(law: FiniteLaw) -> Iterator[Array]:
         yield from _columns_of_identity(law)
         return
     p, root = law.probabilities, law.narrow_root
+    if law.are_counts and root.shape[1] * (root.shape[1] + 1) / 2 > COLUMNS_AT_ONCE:
+        yield _columns_of_counts(law)
+        return
     if p.shape[1] == 2:
         yield (4 * float(root[1, 0]) ** 2 * p[:, 0] * p[:, 1])[:, None]
         return
@@ -193,6 +198,31 @@ def columns(law: FiniteLaw) -> Iterator[Array]:
         sums_a, sums_b = xp.take(sums, i, axis=1), xp.take(sums, j, axis=1)
         inner = rest_products - at_b * sums_a - at_a * sums_b + at_a * at_b * rest
         yield (inner - xp.take(means, i, axis=1) * xp.take(means, j, axis=1)) * scale[None, :]
+
+
+def _columns_of_counts(law: FiniteLaw) -> Array:
+    """Return few columns with the inner products of all entries of U, to rounding.
+
+    With features x of the values beside those of value 0, and means mu, an inner product of U and U' is the expectation
+    of <x, x'>^2 - <x, mu'>^2 - <mu, x'>^2 + <mu, mu'>^2. Predictions of a family have nearly as many of these as they
+    have parameters: a pivoted Cholesky factorisation of their matrix, of which it computes a column for each pivot.
+    """
+    p = arrays.to_host(law.probabilities).astype(np.float64, copy=False)
+    x = law.narrow_root - law.narrow_root[0]
+    means = p @ x
+    squares = p @ (x @ x.T) ** 2
+    along = (means @ x.T) ** 2
+    rest = np.einsum("ij,ij->i", squares - 2 * along, p) + np.einsum("ij,ij->i", means, means) ** 2
+    least = COLUMNS_TOLERANCE * np.max(rest, initial=0.0)
+    factor = np.empty((len(p), 0))
+    while len(p) and rest.max() > least and factor.shape[1] < len(p):
+        pivot = int(rest.argmax())
+        products = squares @ p[pivot] - p @ along[pivot] - along @ p[pivot] + (means @ means[pivot]) ** 2
+        column = (products - factor @ factor[pivot]) / math.sqrt(rest[pivot])
+        factor = np.concatenate([factor, column[:, None]], axis=1)
+        rest = np.maximum(rest - column**2, 0.0)
+        rest[pivot] = 0.0
+    return arrays.like(factor, law.probabilities, dtype=law.probabilities.dtype)
 
 
 def _columns_of_identity(law: FiniteLaw) -> Iterator[Array]:

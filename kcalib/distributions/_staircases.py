@@ -7,6 +7,7 @@ counts are small. Called by `_packing.prediction_points`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +24,8 @@ NORMAL_QUANTILE = 8.5  # of `NOTHING`
 LAST = 1e-18  # probability, relative to the first one of a row, below which a row ends
 FEW = 64  # counts up to which windows begin at 0: SHORT of src/include/kcalib/families/staircases.h
 MOST = 4096  # counts of a window
+UNIFORM = 256  # cells of levels of `quantile_means`, of which the first and the last are refined
+LEAST_REST = 1e-9  # 1 - P(X > k) below which levels are not told apart
 
 
 @dataclass(frozen=True)
@@ -96,3 +99,40 @@ def staircases_of(counts: Counts, window: Window) -> Array:
         tail = xp.where(lower < 0.5, 1 - lower, upper)
         table[rows, 1:-1] = xp.where(tail < LAST * tail[:, :1], 0.0, tail)
     return counts._like(table)
+
+
+def quantile_edges() -> np.ndarray:
+    """Return the levels P(X > k) between which quantile functions are averaged, ascending from 0 to 1."""
+    refined = 2.0 ** -np.arange(math.log2(UNIFORM) + 0.5, -math.log2(NOTHING), 0.5)
+    inner = np.arange(1, UNIFORM) / UNIFORM
+    return np.concatenate([[0.0], refined[::-1], inner, 1 - refined[refined > LEAST_REST], [1.0]])
+
+
+def quantile_means(table: Array) -> tuple[np.ndarray, np.ndarray]:
+    """Return vectors whose Euclidean distances are nearly 2-Wasserstein distances, and how far they are from exact.
+
+    Quantile functions are projected on functions that are constant on each cell of levels. Distances of two rows are
+    too small, by the sum of the two numbers at most.
+
+    Parameters
+    ----------
+    table : array, shape (n, 2 + length)
+        As `staircases_of` returns it.
+
+    Returns
+    -------
+    array, shape (n, n_cells), and array, shape (n,)
+    """
+    rows, edges = arrays.to_host(table), quantile_edges()
+    first, levels = rows[:, 0], rows[:, -2:0:-1]  # ascending
+    integrals = np.empty((len(rows), len(edges)))
+    for row, ascending in enumerate(levels):
+        # The integral of X over levels up to t is sum_k min(t, P(X > k)), beside the first count.
+        below = np.searchsorted(ascending, edges, side="right")
+        sums = np.concatenate([[0.0], np.cumsum(ascending)])
+        integrals[row] = sums[below] + edges * (len(ascending) - below)
+    lengths = np.sqrt(np.diff(edges))
+    means = np.diff(integrals, axis=1) / lengths
+    squares = np.sum(levels[:, ::-1] * (2 * np.arange(levels.shape[1]) + 1), axis=1)
+    errors = np.sqrt(np.maximum(squares - np.sum(means**2, axis=1), 0.0))
+    return means + first[:, None] * lengths, errors

@@ -283,6 +283,23 @@ def test_distributions_against_draws(family):
     np.testing.assert_allclose([again.squares, again.trace], [found.squares, found.trace], rtol=1e-9)
 
 
+@pytest.mark.parametrize("prediction", [NegativeBinomial([4.0, 9.0, 6.0, 0.5], 0.4), Poisson([3.0, 1e-6, 2e-6, 20.0])])
+def test_counts_of_many_features_by_literal_sums(prediction):
+    y, d = np.arange(4.0), kcalib.distributions.wasserstein_distance(prediction)
+    kernel = K.Exponential(2.0, metric="wasserstein")
+    result = kcalib.calibration_test(y, prediction, kernel=kernel, target_kernel=K.Gaussian(0.7), method="exact")
+    p = prediction.pmf_table()
+    counts = np.arange(p.shape[1])
+    gram = np.exp(-((counts[:, None] - counts) ** 2) / (2 * 0.7**2)).astype(np.longdouble)
+    p = p.astype(np.longdouble)
+    squares = np.longdouble(0)
+    for i, j in itertools.permutations(range(4), 2):
+        # Features of the two targets less their means, for all pairs of counts.
+        products = gram - (p[i] @ gram)[None, :] - (gram @ p[j])[:, None] + p[i] @ gram @ p[j]
+        squares += np.exp(-2 * d[i, j] / 2.0) * (p[i] @ products**2 @ p[j])
+    assert result.null_standard_error == pytest.approx(float(np.sqrt(2 * squares)) / 12, rel=1e-9)
+
+
 def test_rare_counts_are_exact():
     """Draws of some thousand counts with mean 1e-6 hold no event; the variance comes from their probabilities."""
     rng = np.random.default_rng(13)

@@ -26,6 +26,7 @@ from kcalib.distributions import (
     Poisson,
     PowerExponential,
     Samples,
+    wasserstein_distance,
 )
 from kcalib.estimators.feature_moments import feature_moments
 from kcalib.kernels import MMD, Exponential, Gaussian, Linear, Matern
@@ -204,6 +205,22 @@ def test_vectors_of_mmd(name):
     distances = np.linalg.norm(vectors[:, None] - vectors[None], axis=2)
     np.testing.assert_allclose(distances, mmd_distances(nodes, gaussian(1.5)), atol=max(math.sqrt(accuracy), 1e-6))
     assert 0 <= found.vectors.error < 1e-6
+
+
+@pytest.mark.parametrize(
+    "prediction",
+    [
+        Poisson([1e-4, 2e-4, 0.1, 0.4, 3.0, 3.1, 8.0]),
+        NegativeBinomial([0.2, 3.0, 3.5, 20.0, 90.0], [2.0, 0.5, 0.6, 2.0, 0.1]),
+        Poisson([300.0, 310.0, 420.0]),
+    ],
+)
+def test_vectors_of_counts_are_nearly_quantile_functions(prediction):
+    vectors = problem(np.zeros(prediction.n), prediction).vectors
+    exact = wasserstein_distance(prediction)
+    distances = np.linalg.norm(vectors.values[:, None] - vectors.values, axis=2)
+    assert np.all(distances <= exact + 1e-6) and np.all(exact <= distances + vectors.error)
+    assert vectors.error <= 0.2 * exact.max() and np.all(abs(exact - distances) <= 0.01 * exact.max())
 
 
 def test_few_vectors_of_mmd_say_by_how_much_they_are_off(monkeypatch):

@@ -52,7 +52,7 @@ def measured(n: int = 20_000, tiles: int = 7) -> tuple[float, int]:
     pairs = problem(n)
     backend, outline = backend_for(pairs, threads=1), Outline(pairs)
     half = n // 2 // BLOCK * BLOCK
-    plan = Grid(n, n, half, half, apart=False, symmetric=True)
+    plan = Grid(n, n, half, half, has_group_sums=False, symmetric=True)
     sums = Moments(rows=False)
     names = {"name": "Moments", "reduction": fingerprint(sums), "problem": outline.key, "parts": tuple(outline.arrays)}
     work = Work(**names, backend=backend.name, threads=1, grid=plan, options=sums)

@@ -180,7 +180,7 @@ def _check_not_traced(value: Any, name: str) -> None:
 def _without_objects(array: np.ndarray, value: Any, name: str) -> np.ndarray:
     """An object array whose entries are all strings or all numbers, as an array of these."""
     if array.ndim == 0:
-        raise TypeError(f"`{name}` is {_shown(value)}, expected an array or a list")
+        raise TypeError(f"`{name}` is {_describe_value(value)}, expected an array or a list")
     for index, entry in np.ndenumerate(array):
         if (
             entry is None
@@ -192,18 +192,18 @@ def _without_objects(array: np.ndarray, value: Any, name: str) -> np.ndarray:
             )
         if not isinstance(entry, (str, bool, int, float, np.number, np.bool_)):
             raise TypeError(
-                f"`{name}{subscript(index)}` is {_shown(entry)} in an array of dtype object, "
+                f"`{name}{subscript(index)}` is {_describe_value(entry)} in an array of dtype object, "
                 "expected a number or a string; convert the array first, such as by astype(float) or numpy.stack"
             )
         if isinstance(entry, str) != isinstance(array.flat[0], str):
             raise TypeError(
-                f"`{name}{subscript(index)}` is {_shown(entry)}, but other entries are "
+                f"`{name}{subscript(index)}` is {_describe_value(entry)}, but other entries are "
                 f"{'numbers' if isinstance(entry, str) else 'strings'}; expected entries of one type"
             )
     return np.asarray(array.tolist())
 
 
-def _shown(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     text = " ".join(repr(value).split())
     return f"{text if len(text) <= 50 else text[:50] + '...'} ({type(value).__name__})"
 
@@ -218,8 +218,8 @@ def is_cuda(array: Array) -> bool:
     return type(array) is not np.ndarray and bool(array_api_compat.is_cupy_array(array))
 
 
-def check_not_cuda(array: Array, what: str) -> None:
-    """Refuse what has no method on GPUs; it is not done on the host behind the user's back.
+def check_not_cuda(array: Array, computation: str) -> None:
+    """Raise if a computation that has no method on GPUs gets an array on one; it is not moved to the host silently.
 
     Raises
     ------
@@ -228,7 +228,7 @@ def check_not_cuda(array: Array, what: str) -> None:
     """
     if is_cuda(array):
         raise NotImplementedError(
-            f"{what} cannot be computed on a GPU ({describe_device(array)}); bring the arrays to the CPU first, "
+            f"{computation} cannot be computed on a GPU ({describe_device(array)}); bring the arrays to the CPU first, "
             "such as by cupy.asnumpy(y_pred) or y_pred.cpu()"
         )
 

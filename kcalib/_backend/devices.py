@@ -106,14 +106,14 @@ def _check_places(places: list[Place], arguments: dict[str, Any]) -> None:
                 f"{_name_of(place)} is on GPU {place.gpu}, {_name_of(first)} on GPU {first.gpu}; bring them to one "
                 f"GPU, such as by {_call_to_move(place, first)}"
             )
-    others = [place for place in places if place.argument != "self"]
+    gpu_places = [place for place in places if place.argument != "self"]
     for name in ("y_pred", "y_preds"):
         for label, value in _entries(arguments.get(name), name):
             kind: Any = type(value)
-            if others and _what(kind) != "object" and not any(p.label.startswith(label) for p in places):
+            if gpu_places and _classify_type(kind) != "object" and not any(p.label.startswith(label) for p in places):
                 raise ValueError(
-                    f"{_name_of(others[0])} is on GPU {others[0].gpu}, but `{label}` is not; bring both to one place: "
-                    f"cupy.asarray({label}) computes on the GPU, {_call_to_fetch(others[0])} on the CPU"
+                    f"{_name_of(gpu_places[0])} is on GPU {gpu_places[0].gpu}, but `{label}` is not; bring both to one "
+                    f"place: cupy.asarray({label}) computes on the GPU, {_call_to_fetch(gpu_places[0])} on the CPU"
                 )
 
 
@@ -146,28 +146,28 @@ def _call_to_fetch(place: Place) -> str:
 def _places(value: Any, argument: str, label: str, depth: int) -> Iterator[Place]:
     """Yield the arrays on GPUs in a value, and in its entries and attributes."""
     kind: Any = type(value)
-    what = _what(kind)
-    if what is None or depth == 0:
+    category = _classify_type(kind)
+    if category is None or depth == 0:
         return
-    if what == "array":
+    if category == "array":
         gpu = arrays.gpu_of(value)
         if gpu is not None:
             yield Place(argument, label, gpu, value)
-    elif what == "mapping":
+    elif category == "mapping":
         for key, entry in value.items():
             yield from _places(entry, argument, f"{label}[{key!r}]", depth - 1)
-    elif what == "sequence":
+    elif category == "sequence":
         for position, entry in enumerate(value[:_ENTRIES]):
             yield from _places(entry, argument, f"{label}[{position}]", depth - 1)
     else:
-        own = type(value).__name__ if label == "self" else label
+        owner = type(value).__name__ if label == "self" else label
         for name, entry in getattr(value, "__dict__", {}).items():
-            inner = own if argument == "self" or name.startswith("_") else f"{label}.{name}"
+            inner = owner if argument == "self" or name.startswith("_") else f"{label}.{name}"
             yield from _places(entry, argument, inner, depth - 1)
 
 
 @functools.lru_cache(maxsize=1024)
-def _what(kind: Any) -> str | None:
+def _classify_type(kind: Any) -> str | None:
     """Classify a type by the names of its bases, since the libraries need not be installed.
 
     "array": of a library that has arrays on GPUs; "object": of kcalib, derived from one of its classes, or a

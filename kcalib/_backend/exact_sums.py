@@ -132,8 +132,8 @@ def _cut(values: Array) -> tuple[Array, Array]:
     """Split numbers into high and low parts, towards zero: |low| < 2**56."""
     xp = arrays.namespace(values)
     scaled = values * 2.0**24
-    whole = xp.trunc(scaled)
-    return xp.astype(whole, xp.int64), xp.astype((scaled - whole) * 2.0**LOW_BITS, xp.int64)
+    integers = xp.trunc(scaled)
+    return xp.astype(integers, xp.int64), xp.astype((scaled - integers) * 2.0**LOW_BITS, xp.int64)
 
 
 def _mask(bits: int) -> int:

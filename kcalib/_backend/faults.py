@@ -14,8 +14,8 @@ from typing import Any
 _LIBRARIES = r"(?:lib|cuda)?(nvrtc|cudart|cublasLt|cublas|cusolver|cusparse|curand|cufft|nvJitLink)\w*[.\w-]*"
 
 
-def import_cupy(what: str, remedy: str) -> Any:
-    """CuPy, for an array of another library; `what`: "`y_pred` is on cuda:0"; `remedy`: "pass y_pred.cpu()".
+def import_cupy(location: str, remedy: str) -> Any:
+    """Import CuPy for an array of another library; `location`: "`y_pred` is on cuda:0"; `remedy`: "pass y_pred.cpu()".
 
     Raises
     ------
@@ -28,13 +28,13 @@ def import_cupy(what: str, remedy: str) -> Any:
         if error.name != "cupy":
             raise
         raise ImportError(
-            f"{what}, for which kcalib needs CuPy; pip install 'kcalib[cuda13]' (older drivers and GPUs: "
+            f"{location}, for which kcalib needs CuPy; pip install 'kcalib[cuda13]' (older drivers and GPUs: "
             f"'kcalib[cuda12]'), or {remedy}",
             name="cupy",
         ) from None
     except ImportError as error:
         raise ImportError(
-            f"{what}, for which kcalib needs CuPy, which cannot be imported ({_tell(error)}); "
+            f"{location}, for which kcalib needs CuPy, which cannot be imported ({_tell(error)}); "
             "pip uninstall all packages called cupy, then pip install 'kcalib[cuda13]' (older drivers and GPUs: "
             f"'kcalib[cuda12]'), or {remedy}",
             name="cupy",

@@ -18,7 +18,7 @@ from kcalib._backend.faults import format_size
 SMALL = 2**20  # bytes that are there: to ask the machine takes longer than what is done with them
 
 
-def check_memory(needed: int, max_memory: Any, what: str, remedy: str, array: Any = None) -> None:
+def check_memory(needed: int, max_memory: Any, contents: str, remedy: str, array: Any = None) -> None:
     """Refuse `needed` bytes above `max_memory`, or by default above what the machine has available.
 
     With an `array` on a GPU the memory of this GPU counts: free memory, and CuPy's pool for further arrays. On the host
@@ -42,7 +42,7 @@ def check_memory(needed: int, max_memory: Any, what: str, remedy: str, array: An
         where = f" on GPU {array.device.id}" if on_gpu else ""
         source = "available" if max_memory is None else "allowed by `max_memory`"
         raise MemoryError(
-            f"{what} take {format_size(needed)} of memory{where}, {format_size(limit)} are {source}; {remedy}"
+            f"{contents} take {format_size(needed)} of memory{where}, {format_size(limit)} are {source}; {remedy}"
         )
 
 

@@ -84,11 +84,11 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     return value
 
 
-def find_similar(word: str, known: Iterable[str]) -> str | None:
+def find_similar(word: str, words: Iterable[str]) -> str | None:
     """Return the known word most similar to an unknown one, or one that contains it."""
     import difflib  # after a mistype only
 
-    by_case = {name.casefold(): name for name in known}
+    by_case = {name.casefold(): name for name in words}
     folded = word.casefold()
     matches = difflib.get_close_matches(folded, by_case, n=1, cutoff=0.7)
     matches = matches or [name for name in by_case if len(folded) > 2 and folded in name]

@@ -122,14 +122,14 @@ def draw_on_device(weights: Weights, begin: int, end: int, width: int, dtype: st
     if width == 0:
         return panel
     seed, sizes = np.uint64(weights.seed), (np.int64(n), np.int64(width))
-    every = program.blocks(n * width), 1
+    grid = program.blocks(n * width), 1
     if weights.kind == "multinomial":
         counts = cupy.zeros((n, width), dtype=cupy.uint32)
-        program.launch("kcalib_draws", every, (seed, first, count, *sizes, counts))
-        program.launch("kcalib_as_reals", every, (counts, np.int64(counts.size), panel))
+        program.launch("kcalib_draws", grid, (seed, first, count, *sizes, counts))
+        program.launch("kcalib_as_reals", grid, (counts, np.int64(counts.size), panel))
     else:
         arguments = (np.int64(KINDS[weights.kind]), seed, first, count, *sizes, panel)
-        program.launch("kcalib_multipliers", every, arguments)
+        program.launch("kcalib_multipliers", grid, arguments)
     return panel
 
 

@@ -106,19 +106,19 @@ class ProgressBar:
         self._stream = sys.stderr if stream is None else stream
         self._start = time.monotonic()
         self._delay = delay
-        self._shown = False
+        self._is_visible = False
 
     def __call__(self, share: float) -> None:
         elapsed = time.monotonic() - self._start
         if elapsed < self._delay:
             return
         remaining = elapsed * (1 - share) / share if share > 0 else 0.0
-        self._shown = True
+        self._is_visible = True
         self._stream.write(f"\r{self._label}: {100 * share:3.0f} %, {remaining:.0f} s left   ")
         self._stream.flush()
 
     def close(self) -> None:
-        if self._shown:
+        if self._is_visible:
             self._stream.write("\r\033[K")
             self._stream.flush()
 

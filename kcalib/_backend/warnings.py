@@ -47,8 +47,8 @@ def warn(message: str, category: type[Warning]) -> None:
         return
     level, frame = 2, sys._getframe(1)
     # `functools` calls the functions that are registered for a type, `contextlib` those that are a context.
-    own = ("kcalib", "functools", "contextlib")
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in own:
+    skipped_modules = ("kcalib", "functools", "contextlib")
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in skipped_modules:
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
 

@@ -46,15 +46,15 @@ class Resolved:
 @pack_alike.register(Forecasts)
 def _pack_alike(
     first: Forecasts,
-    *others: Forecasts,
+    *further_models: Forecasts,
     kernel: Kernel | None,
     target_kernel: TargetKernel,
     threads: int | None = None,
 ) -> Alike:
-    models = (first, *others)
+    models = (first, *further_models)
     kernels = resolve(models, kernel, target_kernel, threads, elsewhere=False)
     medians, target_medians = (
-        () if others else tuple(by_model[0] for by_model in by_metric.values())
+        () if further_models else tuple(by_model[0] for by_model in by_metric.values())
         for by_metric in (kernels.medians, kernels.target_medians)
     )
     packed = []
@@ -155,12 +155,12 @@ def resolve(
 
 
 @contextmanager
-def no_scale_of(what: str) -> Iterator[None]:
-    """Name in errors of the median heuristic what has no length scale."""
+def no_scale_of(values: str) -> Iterator[None]:
+    """Name the values without a length scale in errors of the median heuristic."""
     try:
         yield
     except NoLengthScaleError as error:
-        raise NoLengthScaleError(error.n, of=what) from None
+        raise NoLengthScaleError(error.n, of=values) from None
 
 
 def check_kernels(

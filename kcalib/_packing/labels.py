@@ -56,12 +56,12 @@ DELTA = TargetMatrix()
 @pack_alike.register(Classification)
 def _pack_alike(
     first: Classification,
-    *others: Classification,
+    *further_models: Classification,
     kernel: Kernel | None,
     target_kernel: TargetKernel,
     threads: int | None = None,
 ) -> Alike:
-    models = (first, *others)
+    models = (first, *further_models)
     m = first.m
     resolved = check_kernel(kernel, m)
     medians: dict[str, list[MedianDistance]] = {}
@@ -71,7 +71,7 @@ def _pack_alike(
     root = target_root(target_kernel, first)
     target, terms = DELTA if root is None else TargetMatrix(root), _terms(resolved)
     is_definite = _is_definite(facts, m)
-    own_medians = () if others else _first(medians)
+    own_medians = () if further_models else _first(medians)
     problems = [
         PairProblem(sample_side(model, target.root, threads), None, terms, kernel_repr=resolved) for model in models
     ]

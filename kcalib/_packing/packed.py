@@ -66,8 +66,8 @@ class Target(ABC):
         """The kernel on targets, as results show it."""
 
     @property
-    def given(self) -> TargetKernel:
-        """What `target_kernel` is with bandwidths as numbers, where it has some that are found; else None."""
+    def resolved_kernel(self) -> TargetKernel:
+        """Return `target_kernel` with bandwidths as numbers where the data decide on them; else None."""
         return None
 
     @abstractmethod
@@ -165,7 +165,7 @@ class Alike:
 
 @singledispatch
 def pack_alike(
-    first: Data, *others: Data, kernel: Kernel | None, target_kernel: TargetKernel, threads: int | None = None
+    first: Data, *further_models: Data, kernel: Kernel | None, target_kernel: TargetKernel, threads: int | None = None
 ) -> Alike:
     """Pack each model with the same kernels; a bandwidth that is not given is a median over the models."""
     raise NotImplementedError(type(first))

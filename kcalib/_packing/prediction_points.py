@@ -49,7 +49,7 @@ class PredictionPoints:
     predicted: Mixtures | None = None
     table: Array | None = None  # float64; beside `values` on a GPU, else on the host
     window: Window | None = None  # of counts: `values` are their distribution functions there
-    drawn: bool = False  # whether draws stand for the predictions
+    is_drawn: bool = False  # whether draws stand for the predictions
     features: FiniteRankMap | None = None  # `values` are means of these, with the distances of the metric
 
     @classmethod
@@ -66,9 +66,9 @@ class PredictionPoints:
             if components.family == "atoms":
                 map_and_means = _mean_features(components, terms)
                 if map_and_means is not None:
-                    drawn = _is_drawn(prediction)
-                    return cls(prediction, space, map_and_means[1], features=map_and_means[0], drawn=drawn)
-            return cls(prediction, space, *_mmd_columns(components, terms), drawn=_is_drawn(prediction))
+                    is_drawn = _is_drawn(prediction)
+                    return cls(prediction, space, map_and_means[1], features=map_and_means[0], is_drawn=is_drawn)
+            return cls(prediction, space, *_mmd_columns(components, terms), is_drawn=_is_drawn(prediction))
         if space == "wasserstein" and isinstance(prediction, Counts):
             window = window_of(prediction)
             if window is not None:
@@ -95,10 +95,10 @@ class PredictionPoints:
             return f"{self.space}, in a table"
         if not isinstance(self.space, MMD):
             return "2-Wasserstein, of points" if self.space == "wasserstein" else "of parameters"
-        details = [f"{DRAWS.n_draws} draws from each prediction, seed {TARGET_SEED}"] if self.drawn else []
+        details = [f"{DRAWS.n_draws} draws from each prediction, seed {TARGET_SEED}"] if self.is_drawn else []
         if self.features is not None:
             details.append(f"features of rank {self.features.rank}")
-        elif self.predicted is not None and not self.drawn:
+        elif self.predicted is not None and not self.is_drawn:
             family = self.predicted.family
             details.append("sums over atoms" if family == "atoms" else f"closed form ({family})")
         return f"MMD, {', '.join(details)}"
@@ -128,12 +128,12 @@ class PredictionPoints:
         problem = PairProblem(Side(self.values, ones), None, (Term(1.0, (factor,)),), None, self.predicted, self.table)
         return median_of_entries(problem, str(metric))
 
-    def reaching(self, other: Distribution) -> PredictionPoints:
-        """Return the points in a window that holds the counts of other predictions, too."""
-        if self.window is None or not isinstance(other, Counts):
+    def reaching(self, locations: Distribution) -> PredictionPoints:
+        """Return the points in a window that also holds the counts of the predictions of locations."""
+        if self.window is None or not isinstance(locations, Counts):
             return self
         assert isinstance(self.prediction, Counts)
-        window = window_of(self.prediction, other)
+        window = window_of(self.prediction, locations)
         if window is None:
             raise ValueError(
                 "the predictions of `locations` have counts so far from those of `y_pred` that no table holds their "
@@ -142,25 +142,25 @@ class PredictionPoints:
         values = staircases_of(self.prediction, window)
         return dataclasses.replace(self, values=values, predicted=_staircases(window), window=window)
 
-    def points_of(self, other: Distribution) -> Array:
-        """Return the points of other predictions of the family, for rows of a problem whose columns these are."""
-        if self.window is not None and isinstance(other, Counts):
-            return arrays.asarray_like(staircases_of(other, self.window), self.values)
+    def points_of(self, locations: Distribution) -> Array:
+        """Return the points of the predictions of locations, for rows of a problem whose columns are these points."""
+        if self.window is not None and isinstance(locations, Counts):
+            return arrays.asarray_like(staircases_of(locations, self.window), self.values)
         if self.table is not None:
-            return arrays.asarray_like(_positions(other), self.values)
+            return arrays.asarray_like(_positions(locations), self.values)
         if self.features is not None and isinstance(self.prediction, Counts):
-            table = other._tabulated() if isinstance(other, Counts) else None
+            table = locations._tabulated() if isinstance(locations, Counts) else None
             if table is None:
-                raise ValueError(_other_family(self.prediction, other))
+                raise ValueError(_other_family(self.prediction, locations))
             values = self._within_reach(*_means_of_counts(self.features, table))
         elif self.features is not None:
-            components = _mmd_components(other)
+            components = _mmd_components(locations)
             if components.family != "atoms" or components.locations.shape[2] != self.prediction.n_dims:
-                raise ValueError(_other_family(self.prediction, other))
+                raise ValueError(_other_family(self.prediction, locations))
             values = self._within_reach(*self.features.means(components.locations, components.weights))
         elif isinstance(self.space, MMD):
             assert self.predicted is not None
-            components = _mmd_components(other)
+            components = _mmd_components(locations)
             if components.weights.shape[1] > self.predicted.n_components:
                 raise ValueError(
                     f"the predictions of `locations` have {components.weights.shape[1]} components, `y_pred` has "
@@ -169,11 +169,11 @@ class PredictionPoints:
             components = mixtures.padded(components, self.predicted.n_components)
             values, description = _mmd_columns(components, _gaussian(self.space))
             if description != self.predicted:
-                raise ValueError(_other_family(self.prediction, other))
+                raise ValueError(_other_family(self.prediction, locations))
         else:
-            points = other.parameters() if self.space == "parameters" else other.wasserstein_points()
+            points = locations.parameters() if self.space == "parameters" else locations.wasserstein_points()
             if points is None or points.shape[1] != self.values.shape[1]:
-                raise ValueError(_other_family(self.prediction, other))
+                raise ValueError(_other_family(self.prediction, locations))
             values = points
         return arrays.asarray_like(values, self.values)
 
@@ -187,9 +187,9 @@ class PredictionPoints:
             )
         return arrays.like(means, self.values)
 
-    def table_between(self, other: Distribution) -> Array | None:
-        """Return the table of distances of other predictions, in rows, and these."""
-        return None if self.table is None else _table(other, self.prediction, self.space)
+    def table_between(self, locations: Distribution) -> Array | None:
+        """Return the table of distances between the predictions of locations, in rows, and these predictions."""
+        return None if self.table is None else _table(locations, self.prediction, self.space)
 
 
 def points_in(space: Space, prediction: Distribution) -> Array:
@@ -256,9 +256,9 @@ def _with_metric(terms: tuple[Term, ...], metric: Metric) -> tuple[Term, ...]:
     return tuple(Term(t.coefficient, tuple(dataclasses.replace(f, metric=metric) for f in t.factors)) for t in terms)
 
 
-def _other_family(prediction: Distribution, other: Distribution) -> str:
+def _other_family(prediction: Distribution, locations: Distribution) -> str:
     return (
-        f"the predictions of `locations` are of {type(other).__name__} and have no distance to those of `y_pred`, "
+        f"the predictions of `locations` are of {type(locations).__name__} and have no distance to those of `y_pred`, "
         f"{type(prediction).__name__}, that the kernel could take; expected the same family and sizes"
     )
 
@@ -298,10 +298,10 @@ def _space(prediction: Distribution, kernel: Kernel) -> Space:
         if same and bool(arrays.namespace(points).all(points == parameters)):
             return "parameters"
     if len(factors) > 1:
-        shown = " and ".join(factors.values())
+        factor_names = " and ".join(factors.values())
         raise ValueError(
-            f"`kernel` combines {shown}, whose metrics take distances of different points; use one metric in all of "
-            "its parts"
+            f"`kernel` combines {factor_names}, whose metrics take distances of different points; use one metric in "
+            "all of its parts"
         )
     space = next(iter(factors), "parameters")
     if space == "wasserstein" and prediction.wasserstein_points() is None:
@@ -399,16 +399,16 @@ def _means_of_counts(features: FiniteRankMap, table: Array) -> tuple[Array, Arra
 
 def _table(left: Distribution, right: Distribution | None, space: Space) -> Array:
     assert isinstance(space, MixtureWasserstein)
-    components, other = _components_or_atoms(left), None if right is None else _components_or_atoms(right)
-    if components is None or (right is not None and other is None):
+    components, right_components = _components_or_atoms(left), None if right is None else _components_or_atoms(right)
+    if components is None or (right is not None and right_components is None):
         raise ValueError(
             f"{type(left).__name__} has no Wasserstein distance in closed form; use metric='mmd', or pass "
             "kcalib.distributions.Samples of draws from the predictions"
         )
-    if other is not None and other.family != components.family:
+    if right_components is not None and right_components.family != components.family:
         assert right is not None
         raise ValueError(_other_family(right, left))
-    table = wasserstein_table(components, other, order=space.order)
+    table = wasserstein_table(components, right_components, order=space.order)
     return uploaded(table, components.locations) if arrays.is_cuda(components.locations) else table
 
 
@@ -423,9 +423,9 @@ def _positions(prediction: Distribution) -> Array:
     return positions if components is None else arrays.like(positions, components.locations)
 
 
-def warn_indefinite(what: str, reason: str) -> None:
+def warn_indefinite(kernel_name: str, reason: str) -> None:
     warn(
-        f"{what} may be indefinite: {reason}. The estimate can then be negative or near 0 for a miscalibrated model; "
-        "kcalib.smallest_eigenvalue tells how far, and Exponential(metric='mmd') is positive definite.",
+        f"{kernel_name} may be indefinite: {reason}. The estimate can then be negative or near 0 for a miscalibrated "
+        "model; kcalib.smallest_eigenvalue tells how far, and Exponential(metric='mmd') is positive definite.",
         IndefiniteKernelWarning,
     )

@@ -59,9 +59,9 @@ class QuantilePaths:
             If there is no memory for the map and the table of paths.
         """
         size = self.n_columns // 2
-        what = f"paths of {size} frequencies, for {self.n_columns} columns of features of counts,"
+        contents = f"paths of {size} frequencies, for {self.n_columns} columns of features of counts,"
         rows = size + CELLS + 1 + 2 * POOL * (STEPS + 1)
-        check_memory(8 * size * rows, None, what, "make the state with fewer `n_columns`")
+        check_memory(8 * size * rows, None, contents, "make the state with fewer `n_columns`")
         per_group = self.n_columns // (2 * N_GROUPS)
         parts = [self._group(per_group, self._random(group)) for group in range(N_GROUPS)]
         lengths, amplitudes = (np.concatenate(by_group) for by_group in zip(*parts, strict=True))
@@ -69,8 +69,8 @@ class QuantilePaths:
         groups = np.repeat(np.arange(N_GROUPS), per_group)
         return FeatureMap(np.diag(lengths), amplitudes / math.sqrt(N_GROUPS), nothing, nothing[:, :, 0], groups)
 
-    def _random(self, which: int) -> np.random.Generator:
-        return np.random.Generator(np.random.Philox(key=np.array([self.seed, LARGEST_KEY - which], dtype=np.uint64)))
+    def _random(self, group: int) -> np.random.Generator:
+        return np.random.Generator(np.random.Philox(key=np.array([self.seed, LARGEST_KEY - group], dtype=np.uint64)))
 
     def _group(self, count: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Scales of paths, and amplitudes; products of factors have the sum of independent paths, which is a path."""
@@ -147,10 +147,10 @@ class QuantilePaths:
             line(begin, share * STEPS - step, sign * 2.0 ** (-(TOP_BITS + BITS * level) / 2))
             place = place * STEPS
             cell = np.floor(place)
-        whole = first + np.sum(certain, axis=1)  # B(1) as often
+        counts = first + np.sum(certain, axis=1)  # times that B(1) occurs
         rows = np.concatenate([np.tile(row, len(cells)), np.arange(len(first))])
         cells.append(np.full(len(first), CELLS))
-        entries = np.concatenate([*weights, whole]), (rows, np.concatenate(cells))
+        entries = np.concatenate([*weights, counts]), (rows, np.concatenate(cells))
         return scipy.sparse.csr_array(entries, shape=(len(first), CELLS + 1 + POOL * (STEPS + 1)))
 
     def _by_quantiles(self, counts: Counts) -> np.ndarray:

@@ -54,7 +54,7 @@ class TargetFactor(Target):
         return str(self.kernel)
 
     @property
-    def given(self) -> Any:
+    def resolved_kernel(self) -> Any:
         return self.kernel if self.draws is None or not self.asked_for_draws else self.draws
 
     def take(self, rows: Array) -> TargetFactor:
@@ -66,8 +66,8 @@ class TargetFactor(Target):
         return side_of(data, points, self.features(data.y, data.sample_weight))
 
     def of_predictions(self, data: Forecasts) -> TargetFactor:
-        given = self.kernel if self.draws is None else self.draws
-        return dataclasses.replace(target_factor(data, given), medians=self.medians)
+        kernel = self.kernel if self.draws is None else self.draws
+        return dataclasses.replace(target_factor(data, kernel), medians=self.medians)
 
     def redrawn(self, data: Forecasts, n_groups: int) -> Iterator[TargetFactor]:
         """Yield the same from `n_groups` other sets of draws, together as many as it has, for its standard error."""

@@ -254,15 +254,15 @@ def expected_lengths(law: FiniteLaw) -> tuple[Array, Array]:
     top, rest_probabilities, rest = law.parts
     if law.root is None:  # R is the identity
         means = rest_probabilities - xp.astype(top, p.dtype) * rest
-        apart, along = 2.0, rest_probabilities + rest
+        squared_distances, along = 2.0, rest_probabilities + rest
     else:
         r = arrays.like(law.narrow_root, p, dtype=p.dtype)
         at = xp.take(r, xp.argmax(p, axis=1), axis=0)
         means = rest_probabilities @ r - at * rest
         gram = xp.sum(r * r, axis=1)
-        apart = gram[None, :] + xp.sum(at * at, axis=1, keepdims=True) - 2 * at @ r.T
+        squared_distances = gram[None, :] + xp.sum(at * at, axis=1, keepdims=True) - 2 * at @ r.T
         along = means @ r.T - xp.sum(means * at, axis=1, keepdims=True)
     shift = xp.sum(means * means, axis=1, keepdims=True)
-    lengths = xp.maximum(apart - 2 * along + shift, xp.zeros_like(p))
+    lengths = xp.maximum(squared_distances - 2 * along + shift, xp.zeros_like(p))
     lengths = xp.where(top, shift, lengths)
     return xp.sum(p * lengths, axis=1), xp.sum(p * lengths * lengths, axis=1)

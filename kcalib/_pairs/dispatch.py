@@ -116,7 +116,7 @@ def backend_for(
 
 
 def _local_backend(problem: PairProblem, backend: str | None, threads: int | None) -> Backend:
-    place = _place(problem.left.given)
+    place = _place(problem.left.points_or_seconds)
     if backend is None:
         row, reason = _choice(problem, place)
     else:
@@ -152,7 +152,7 @@ def _place(points: Array) -> Place:
 
 def _choice(problem: PairProblem, place: Place) -> tuple[Row, str]:
     """Return the fastest backend that can take the problem, and why it is taken."""
-    points = problem.left.given
+    points = problem.left.points_or_seconds
     n = int(points.shape[0])
     obstacle = None  # of an engine; that of a scan on a line, which takes few problems, is not worth telling
     for row in TABLE:

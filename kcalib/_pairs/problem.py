@@ -155,8 +155,8 @@ class Side:
         return self._points
 
     @property
-    def given(self) -> Array:
-        """What there is of points without making them: an array of their length, library, device and dtype."""
+    def points_or_seconds(self) -> Array:
+        """Return an array of the length, library, device and dtype of the points, without making them."""
         return self.points if self.seconds is None else self.seconds
 
     @property
@@ -172,7 +172,7 @@ class Side:
     @property
     def has_residual_features(self) -> bool:
         """Whether points and labels say what the features are, to the last bit."""
-        return self.labels is not None and (self._exact or self.given.dtype == np.float64)
+        return self.labels is not None and (self._exact or self.points_or_seconds.dtype == np.float64)
 
     def parts(self) -> tuple[Any, Any, Any]:
         """Return points, features and labels for another machine; None for features that follow from the others."""

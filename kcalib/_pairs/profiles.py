@@ -61,8 +61,8 @@ class Distances:
         """Return sum_k step(x_ik - x'_jk), a few coordinates at a time: exact for near-duplicates."""
         xp = arrays.namespace(self.left)
         features, pairs = self.left.shape[-1], 1
-        for size, other in zip(self.left.shape[:-2], self.right.shape[:-2], strict=True):
-            pairs *= max(size, other)
+        for left_size, right_size in zip(self.left.shape[:-2], self.right.shape[:-2], strict=True):
+            pairs *= max(left_size, right_size)
         pairs *= self.left.shape[-2] * self.right.shape[-2]
         if features == 1:
             return step(self.left[..., :, None, 0] - self.right[..., None, :, 0])

@@ -118,8 +118,8 @@ def _rate(factor: Factor) -> float:
 
 
 def _is_definite(factor: Factor, dimension: int) -> bool:
-    known = PROFILES[factor.profile].positive_definite
-    return known == "EVERYWHERE" or (known == "ON_A_LINE" and dimension == 1)
+    definiteness = PROFILES[factor.profile].positive_definite
+    return definiteness == "EVERYWHERE" or (definiteness == "ON_A_LINE" and dimension == 1)
 
 
 def stratified(count: int, columns: int, random: np.random.Generator) -> np.ndarray:

@@ -41,7 +41,7 @@ class Grid:
     n_right: int
     size: int  # samples on a side of a tile; fewer in the last one
     group: int  # samples of a group; `size` is a multiple
-    apart: bool  # whether a tile hands over the sums of each pair of groups
+    has_group_sums: bool  # whether a tile hands over the sums of each pair of groups
     symmetric: bool
 
     def tiles(self) -> list[Tile]:
@@ -56,7 +56,7 @@ class Grid:
     @property
     def step(self) -> int:
         """Samples of a row, or column, of the matrix of sums that tiles hand over."""
-        return self.group if self.apart else self.size
+        return self.group if self.has_group_sums else self.size
 
     @property
     def groups(self) -> tuple[int, int]:

@@ -69,7 +69,7 @@ def blocks_of_source(
         if first is None:
             some = data.take(np.arange(min(FIRST, used)))
             packed_first = packed(some, kernel, None)
-            kernel, target = packed_first.kernel, packed_first.target.given
+            kernel, target = packed_first.kernel, packed_first.target.resolved_kernel
             sources = [*map(name_of, packed_first.medians)]
             sources += [f"{name_of(median)} of one draw of each" for median in packed_first.target.medians]
             from_first = f"{' and '.join(sources)} of the first {some.n} samples" if sources else ""

@@ -91,15 +91,15 @@ def in_parallel(function: F) -> F:
         if isinstance(backend, Run):  # a call within a call
             return _called(function, backend, *args, **kwargs)
         transport = as_parallel(backend)
-        there = transport.elsewhere([*args, *kwargs.values()])
-        if there is not None:
-            return there(call, *args, **kwargs)
+        remote_call = transport.elsewhere([*args, *kwargs.values()])
+        if remote_call is not None:
+            return remote_call(call, *args, **kwargs)
 
-        def whole() -> Any:
+        def call_here() -> Any:
             with opened(transport) as run:
                 return _called(function, run, *args, **kwargs)
 
-        return transport.agreed(whole)
+        return transport.agreed(call_here)
 
     return call  # type: ignore[return-value]
 

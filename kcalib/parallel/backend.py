@@ -96,7 +96,7 @@ class Run(Workers):
             return _with_reason(backend, "too few samples to share out")
         spread = DistributedBackend(backend, self)
         if not self._checked and self.parallel.journal is not None:
-            header = spread.described()
+            header = spread.describe_call()
             self._open_journal.check(header)
         self._checked = True
         return spread
@@ -106,8 +106,8 @@ class Run(Workers):
         assert isinstance(backend, DistributedBackend)
         return backend.gram(feature_map, columns)
 
-    def described(self) -> str:
-        """What was done."""
+    def describe(self) -> str:
+        """Say how many tiles were computed, where, and what was sent."""
         if not self.tiles:
             return "workers had nothing to compute, as no sum over pairs was needed"
         resumed = f", {self.resumed} of them from the journal" if self.resumed else ""
@@ -134,7 +134,7 @@ class Run(Workers):
         self._begun[key] = sweep
         return replace(work, grid=type(work.grid)(**sweep.plan))
 
-    def merged(self, work: Work, given: Mapping[str, Any], reduction: Reduction[Any]) -> Merge:
+    def merged(self, work: Work, inputs: Mapping[str, Any], reduction: Reduction[Any]) -> Merge:
         """Compute the tiles of the work, but for those that the journal has, and add their parts up."""
         work = self._planned(work, reduction)
         merge = reduction.start(work.grid)
@@ -152,14 +152,14 @@ class Run(Workers):
         of_vectors, saved = isinstance(reduction, Products), time.monotonic()
         tiles_left = [tile for tile in tiles[first:] if tile.number not in arrived]
         first = _added(merge, tiles, first, arrived)
-        whole, finished = sum(cost(tile) for tile in tiles_left) or 1.0, 0.0  # of what is left, as is the time left
+        total_cost, finished = sum(map(cost, tiles_left)) or 1.0, 0.0  # of the tiles left, as is the time left
         with TerminalProgress() as bar:
 
             def progress_of(tile: Tile) -> Progress:
                 before = finished
-                return None if bar is None else lambda share: bar((before + share * cost(tile)) / whole)
+                return None if bar is None else lambda share: bar((before + share * cost(tile)) / total_cost)
 
-            with closing(self._results(work, tiles_left, given, progress_of)) as results:
+            with closing(self._results(work, tiles_left, inputs, progress_of)) as results:
                 for result in results:
                     arrived[result.tile.number] = result.sums
                     self._count(result)
@@ -174,7 +174,7 @@ class Run(Workers):
                             saved = time.monotonic()
                     finished += cost(result.tile)
                     if bar is not None:
-                        bar(finished / whole)
+                        bar(finished / total_cost)
         assert first == len(tiles), (first, len(tiles))
         merge.finish()
         if journal is not None and begun.first < len(tiles):
@@ -190,12 +190,12 @@ class Run(Workers):
             self.returned += sum(values.nbytes for values in result.sums.values())
 
     def _results(
-        self, work: Work, tiles: Sequence[Tile], given: Mapping[str, Any], progress: Callable[[Tile], Progress]
+        self, work: Work, tiles: Sequence[Tile], inputs: Mapping[str, Any], progress: Callable[[Tile], Progress]
     ) -> Generator[Done]:
         if not tiles:
             return
         try:
-            with closing(self.parallel.results(self.held, work, tiles, given, progress)) as results:
+            with closing(self.parallel.results(self.held, work, tiles, inputs, progress)) as results:
                 yield from results
         except TileError as error:
             if self.parallel.journal is not None:
@@ -245,10 +245,10 @@ class DistributedBackend(Backend):
 
     @property
     def reason(self) -> str:  # type: ignore[override]
-        return f"{self._local.reason}; {self.parallel.described()}"
+        return f"{self._local.reason}; {self.parallel.describe()}"
 
-    def described(self) -> dict[str, str]:
-        """What a journal is of."""
+    def describe_call(self) -> dict[str, str]:
+        """Return what identifies the call that a journal belongs to."""
         points = self.problem.left.points
         return {
             "version of kcalib": __version__,
@@ -310,8 +310,8 @@ class DistributedBackend(Backend):
             options=None if has_arrays else reduction,
             gpu=parallel.gpu,
         )
-        given = {**outline.arrays, outline.key: outline, key: reduction}
-        merge = self.parallel.merged(work, given, reduction)
+        inputs = {**outline.arrays, outline.key: outline, key: reduction}
+        merge = self.parallel.merged(work, inputs, reduction)
         return reduction.finish(merge, self._prepared.tiles(reduction))
 
     def _grid(self, reduction: Reduction[Any]) -> Grid:
@@ -322,7 +322,7 @@ class DistributedBackend(Backend):
             symmetric=problem.symmetric,
             block=tiles.block,
             group=tiles.group,
-            apart=tiles.apart,
+            has_group_sums=tiles.has_group_sums,
             entry_cost=cost_of(self),
             threads=parallel.threads_of_task,
             tile_size=parallel.tile_size,

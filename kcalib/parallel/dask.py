@@ -222,7 +222,7 @@ class Dask(Parallel):
         n_tiles: int,
         left: dict[int, Tile],
         failed: dict[int, int],
-        given: Mapping[str, Any],
+        inputs: Mapping[str, Any],
     ) -> Iterator[Done]:
         """Results of what is left, which is taken from it; what is lost, or fails in passing, stays."""
         client, tiles = held.client, list(left.values())
@@ -231,7 +231,7 @@ class Dask(Parallel):
             _on_worker,
             tiles,
             work=work,
-            given=_scattered(held, work, given, tiles[0], n_tiles),
+            inputs=_scattered(held, work, inputs, tiles[0], n_tiles),
             key=[f"{name}-{tile.number}" for tile in tiles],
             pure=False,
         )
@@ -287,9 +287,9 @@ def _submitted(
     client: Any, args: Sequence[Any], kwargs: Mapping[str, Any], function: Any, options: Any, stop: str
 ) -> Any:
     """Submit the call to a worker; only the returned future holds the futures of its arguments."""
-    there = [_computed(client, value) for value in args]
+    arguments = [_computed(client, value) for value in args]
     named = {name: _computed(client, value) for name, value in kwargs.items()}
-    return client.submit(_call_there, function, options, stop, *there, pure=False, **named)
+    return client.submit(_call_there, function, options, stop, *arguments, pure=False, **named)
 
 
 def _call_there(
@@ -318,20 +318,20 @@ def _is_lazy(value: Any) -> bool:
     return bool(is_dask_collection(value))
 
 
-def _on_worker(tile: Tile, work: Work, given: Mapping[str, Any]) -> Done:
-    result = run_tile(work, tile, given)
+def _on_worker(tile: Tile, work: Work, inputs: Mapping[str, Any]) -> Done:
+    result = run_tile(work, tile, inputs)
     assert not isinstance(result, Missing)
     return result
 
 
-def _scattered(held: Held, work: Work, given: Mapping[str, Any], tile: Tile, n_tiles: int) -> dict[str, Any]:
-    """Futures of what is given, of which each worker that there is now has a copy."""
+def _scattered(held: Held, work: Work, inputs: Mapping[str, Any], tile: Tile, n_tiles: int) -> dict[str, Any]:
+    """Return futures of the inputs, of which each worker that there is now has a copy."""
     client = held.client
     gone = [key for key, future in held.scattered.items() if future.cancelled()]
     for key in {*gone, *held.recent.unused(work.needs, held.scattered)}:
         del held.scattered[key]
     if missing := [key for key in work.needs if key not in held.scattered]:
-        scatter = partial(client.scatter, [given[key] for key in missing], broadcast=True, hash=False)
+        scatter = partial(client.scatter, [inputs[key] for key in missing], broadcast=True, hash=False)
         futures = _with_workers(client, scatter, lambda: _check_scheduler(client, tile, n_tiles))
         held.scattered.update(zip(missing, futures, strict=True))
     return {key: held.scattered[key] for key in work.needs}

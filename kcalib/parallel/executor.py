@@ -51,12 +51,12 @@ class Sweep:
     into a task of its own, which mostly it takes itself, as the others are busy (if not, it asks again).
     """
 
-    def __init__(self, pool: Pool, work: Work, tiles: Sequence[Tile], given: Mapping[str, Any]) -> None:
-        self._pool, self._work, self._given, self._n_tiles = pool, work, given, len(tiles)
+    def __init__(self, pool: Pool, work: Work, tiles: Sequence[Tile], inputs: Mapping[str, Any]) -> None:
+        self._pool, self._work, self._inputs, self._n_tiles = pool, work, inputs, len(tiles)
         self.waiting = deque(tiles)
         self._pending: dict[Future[Done | Missing], Tile] = {}
         self._deliveries: set[Future[Missing]] = set()
-        self._known: set[str] = set()  # workers that have what they need
+        self._supplied_workers: set[str] = set()  # workers that have what they need
         self._lacking: dict[str, tuple[str, ...]] = {}  # what others said that they lack
         self._stalled = False  # somebody asks again, and has to wait for what is on its way
         self._n_misses: dict[int, int] = {}  # by tile: times that its worker lacked something
@@ -86,16 +86,16 @@ class Sweep:
     def _submit(self) -> None:
         while len(self._deliveries) < len(self._lacking):
             keys = {key for of in self._lacking.values() for key in of}
-            brought = {key: value for key, value in self._given.items() if key in keys}
+            brought = {key: value for key, value in self._inputs.items() if key in keys}
             self._deliveries.add(self._task(self.waiting or self._pending.values(), deliver, self._work, brought))
         # One more than workers, so that none waits for this process; but at first each is asked what it has.
         free = self._pool.workers - len(self._deliveries)
-        most = free + (max(1, free // 4) if len(self._known) >= self._pool.workers else 0)
+        most = free + (max(1, free // 4) if len(self._supplied_workers) >= self._pool.workers else 0)
         while self.waiting and len(self._pending) < most and not self._stalled:
             tile = self.waiting[0]
             # A worker that keeps nothing gets everything with the tile.
             forgets = self._n_misses.get(tile.number, 0) >= ATTEMPTS
-            future = self._task([tile], run_tile, self._work, tile, self._given if forgets else {})
+            future = self._task([tile], run_tile, self._work, tile, self._inputs if forgets else {})
             self._pending[future] = self.waiting.popleft()
 
     def _task(self, tiles: Iterable[Tile], *call: Any) -> Future[Any]:
@@ -123,7 +123,7 @@ class Sweep:
             self._lacking[result.worker] = result.keys
             self.waiting.appendleft(tile)
             return None
-        self._known.add(result.worker)
+        self._supplied_workers.add(result.worker)
         self._broken = 0
         return result
 
@@ -145,7 +145,7 @@ class Sweep:
         if missing.keys:
             self._lacking[missing.worker] = missing.keys
             return
-        self._known.add(missing.worker)
+        self._supplied_workers.add(missing.worker)
         self._astray = 0 if self._lacking.pop(missing.worker, None) else self._astray + 1
         if self._astray == ATTEMPTS:  # who asked may be gone; if not, it asks again
             self._lacking.clear()
@@ -161,7 +161,7 @@ class Sweep:
         """Go on with another executor, whose workers have nothing."""
         self._broken += 1
         self.waiting.extendleft(sorted(self._pending.values(), reverse=True))
-        for lost in (self._pending, self._deliveries, self._known, self._lacking):
+        for lost in (self._pending, self._deliveries, self._supplied_workers, self._lacking):
             lost.clear()
         self._stalled = False
         if self._broken >= ATTEMPTS or not self._pool.renewed():
@@ -229,8 +229,8 @@ class Executor(OnPool):
 
     @property
     def n_workers(self) -> int:
-        own = getattr(self.executor, "_max_workers", None)
-        return self.workers or (own if isinstance(own, int) else None) or os.cpu_count() or 1
+        max_workers = getattr(self.executor, "_max_workers", None)
+        return self.workers or (max_workers if isinstance(max_workers, int) else None) or os.cpu_count() or 1
 
     def describe(self) -> str:
         kind = type(self.executor).__name__
@@ -280,12 +280,12 @@ class Processes(OnPool):
         return f"{counted(self.workers, 'process')} of {counted(self.threads_of_task, 'thread')}"
 
     def open(self) -> Pool:
-        threads, there = self.threads_of_task, processors()
-        if self.workers * threads > there:
-            few = f"Processes({there // threads})" if threads <= there else f"Processes(1, threads={there})"
+        threads, n_cpus = self.threads_of_task, processors()
+        if self.workers * threads > n_cpus:
+            few = f"Processes({n_cpus // threads})" if threads <= n_cpus else f"Processes(1, threads={n_cpus})"
             warn(
                 f"{counted(self.workers, 'process')} of {counted(threads, 'thread')} share "
-                f"{counted(there, 'processor')} of this machine; start fewer: {few}",
+                f"{counted(n_cpus, 'processor')} of this machine; start fewer: {few}",
                 RuntimeWarning,
             )
         return Pool(self._started(), self.workers, self._started)

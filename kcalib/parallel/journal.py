@@ -116,10 +116,10 @@ class Journal:
             self._append({"header": header}, {})
             return
         for name, value in header.items():
-            known = self._header.get(name)
-            if known != value:
+            value_in_file = self._header.get(name)
+            if value_in_file != value:
                 raise JournalError(
-                    f"the journal {self.path} is of another call: its {name} is {known!r}, that of this call "
+                    f"the journal {self.path} is of another call: its {name} is {value_in_file!r}, that of this call "
                     f"{value!r}; give each call a journal of its own, or remove the file to begin again"
                 )
 
@@ -233,11 +233,11 @@ class Journal:
         lengths = self._file.read(LENGTHS.size)
         if len(lengths) < LENGTHS.size:
             return None
-        text, whole = LENGTHS.unpack(lengths)
+        text, body_size = LENGTHS.unpack(lengths)
         left = os.fstat(self._file.fileno()).st_size - self._file.tell()
-        if not text <= whole <= left - DIGEST:
+        if not text <= body_size <= left - DIGEST:
             return None
-        body = self._file.read(whole)
+        body = self._file.read(body_size)
         if _digest(lengths + body) != self._file.read(DIGEST):
             return None
         about = json.loads(body[:text])
@@ -248,8 +248,8 @@ class Journal:
             stop = offset + np.dtype(DTYPE).itemsize * math.prod(map(_number, shape))
             sums[name] = np.frombuffer(body[offset:stop], DTYPE).reshape(shape).astype(float)
             offset = stop
-        if offset != whole:
-            raise ValueError(f"{whole - offset} bytes more")
+        if offset != body_size:
+            raise ValueError(f"{body_size - offset} bytes more")
         return about, sums
 
     def _append(self, about: dict[str, Any], sums: Sums) -> int:

@@ -235,7 +235,7 @@ def _served(comm: Any, store: Store) -> Any:
 
 def _serve(comm: Any, store: Store) -> str | None:
     """The same, but why it ended."""
-    given: Mapping[str, Any] = {}
+    inputs: Mapping[str, Any] = {}
     sending: list[Any] = []
 
     def look(share: float) -> None:
@@ -249,10 +249,10 @@ def _serve(comm: Any, store: Store) -> str | None:
         work, tile = comm.recv(source=0, tag=ORDER)
         if tile is None:
             comm.allgather(store.missing(work))
-            given = _shared(comm, None)
+            inputs = _shared(comm, None)
             continue
         try:
-            result: Done | Missing | Failed = store.compute(work, tile, given, look, sent=True)
+            result: Done | Missing | Failed = store.compute(work, tile, inputs, look, sent=True)
             assert not isinstance(result, Missing)
         except Ended:
             break

@@ -34,7 +34,7 @@ def grid(
     symmetric: bool,
     block: int,
     group: int,
-    apart: bool = True,
+    has_group_sums: bool = True,
     entry_cost: float = 1.0,
     threads: int = 1,
     tile_size: int | None = None,
@@ -49,7 +49,7 @@ def grid(
         Whether H_ij = H_ji.
     block, group : int
         Samples of a block and of a group of the backend's own order; `group` is a multiple of `block`.
-    apart : bool
+    has_group_sums : bool
         Whether the backend can hand over the sums of each pair of groups.
     entry_cost : float
         An entry's time, relative to usual ones of the compiled core.
@@ -60,19 +60,19 @@ def grid(
     """
     largest, fewest = max(n, n_right), 1
     if group > LARGEST_GROUP:
-        group, apart, fewest = max(1, LARGEST_GROUP // block) * block, False, GROUPS_OF_TILE
+        group, has_group_sums, fewest = max(1, LARGEST_GROUP // block) * block, False, GROUPS_OF_TILE
     groups = -(-largest // group)
     if tile_size is not None:
-        return Grid(n, n_right, -(-tile_size // group) * group, group, apart, symmetric)
+        return Grid(n, n_right, -(-tile_size // group) * group, group, has_group_sums, symmetric)
     along = 1
     while (along * group) ** 2 * entry_cost < PAIRS_OF_TILE and along < -(-groups // FEWEST_STRIPS):
         along += 1
-    while apart and along * along < 2 * threads and threads > 1:
+    while has_group_sums and along * along < 2 * threads and threads > 1:
         along += 1
     along = max(along, fewest)
     along = -(-groups // -(-groups // along))  # as many strips, of equal sizes
     while True:
-        tiling = Grid(n, n_right, along * group, group, apart, symmetric)
+        tiling = Grid(n, n_right, along * group, group, has_group_sums, symmetric)
         if tiling.n_tiles <= MOST_TILES:
             return tiling
         along += 1

@@ -113,17 +113,17 @@ class Store:
         with self._lock:
             self._values.clear()
 
-    def keep(self, work: Work, given: Mapping[str, Any], *, sent: bool = False) -> dict[str, Any]:
-        """Take what the work needs of what is given, and hand out what there is of it.
+    def keep(self, work: Work, inputs: Mapping[str, Any], *, sent: bool = False) -> dict[str, Any]:
+        """Keep the inputs that the work needs, and return those that this process has by now.
 
         `sent`: the caller was sent all of it just now, what it has already, too.
         """
         with self._lock:  # threads of one process make nothing twice
             for key in dict.fromkeys(work.needs):
-                if key in given and (sent or key not in self._values):
-                    self._received += getattr(given[key], "nbytes", 0)
-                if key in given and key not in self._values and self._has_parts(work, given[key]):
-                    self._values[key] = self._build(work, given[key])
+                if key in inputs and (sent or key not in self._values):
+                    self._received += getattr(inputs[key], "nbytes", 0)
+                if key in inputs and key not in self._values and self._has_parts(work, inputs[key]):
+                    self._values[key] = self._build(work, inputs[key])
             for key in self._recent.unused(work.needs, list(self._values)):
                 del self._values[key]
             return {key: self._values[key] for key in work.needs if key in self._values}
@@ -135,18 +135,18 @@ class Store:
         return received
 
     def compute(
-        self, work: Work, tile: Tile, given: Mapping[str, Any], progress: Progress = None, *, sent: bool = False
+        self, work: Work, tile: Tile, inputs: Mapping[str, Any], progress: Progress = None, *, sent: bool = False
     ) -> Done | Missing:
-        """Compute the sums of a tile in this process; `sent`: another process has sent what is given."""
+        """Compute the sums of a tile in this process; `sent`: another process has sent the inputs."""
         start = time.perf_counter()
-        sums = self.sums(work, tile, given, progress)
+        sums = self.sums(work, tile, inputs, progress)
         if sums is None:
             return Missing(worker_name(), self.missing(work))
         return Done(tile, sums, worker_name(), time.perf_counter() - start, self.pop_received_bytes() if sent else 0)
 
-    def sums(self, work: Work, tile: Tile, given: Mapping[str, Any], progress: Progress = None) -> Part | None:
-        """Return the sums of a tile from what is `given` now or was before; None if something is missing."""
-        needed = self.keep(work, given)
+    def sums(self, work: Work, tile: Tile, inputs: Mapping[str, Any], progress: Progress = None) -> Part | None:
+        """Return the sums of a tile from `inputs` of this call or of calls before; None if something is missing."""
+        needed = self.keep(work, inputs)
         if len(needed) < len(work.needs):
             return None
         prepared = needed[work.problem]
@@ -175,14 +175,14 @@ def forget() -> None:
     _store.clear()
 
 
-def run_tile(work: Work, tile: Tile, given: Mapping[str, Any]) -> Done | Missing:
-    """The sums of a tile in a worker process, which keeps what is `given`, by fingerprint."""
-    return _store.compute(work, tile, given, sent=True)
+def run_tile(work: Work, tile: Tile, inputs: Mapping[str, Any]) -> Done | Missing:
+    """Return the sums of a tile in a worker process, which keeps the `inputs`, by fingerprint."""
+    return _store.compute(work, tile, inputs, sent=True)
 
 
-def deliver(work: Work, given: Mapping[str, Any]) -> Missing:
-    """Let a worker process, whichever it is, keep what is `given`; its name, and what it still lacks."""
-    _store.keep(work, given, sent=True)
+def deliver(work: Work, inputs: Mapping[str, Any]) -> Missing:
+    """Let any worker process keep the `inputs`; return its name, and the keys that it still lacks."""
+    _store.keep(work, inputs, sent=True)
     return Missing(worker_name(), _store.missing(work))
 
 
@@ -194,13 +194,13 @@ def worker_name() -> str:
 def fingerprint(value: Any) -> str:
     """Return the same for the same numbers: of an array, or of a reduction and its arrays."""
     if isinstance(value, Reduction | FeatureMap):
-        of_fields = [(field.name, _described(getattr(value, field.name))) for field in fields(value)]  # type: ignore[arg-type]
+        of_fields = [(field.name, _describe_value(getattr(value, field.name))) for field in fields(value)]  # type: ignore[arg-type]
         return _digest(repr((type(value).__name__, of_fields)).encode())
     numbers = np.ascontiguousarray(arrays.to_host(value))
     return _digest(repr((numbers.shape, numbers.dtype.str)).encode(), numbers)
 
 
-def _described(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     return fingerprint(value) if isinstance(value, np.ndarray | FeatureMap) else repr(value)
 
 

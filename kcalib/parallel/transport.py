@@ -187,6 +187,6 @@ def given_up(tile: Tile, tiles: int, error: BaseException) -> TileError:
     return TileError(tile, tiles, why)
 
 
-def counted(count: int, what: str) -> str:
-    """As in "1 process", "2 processes"."""
-    return f"{count} {what}{'' if count == 1 else 'es' if what.endswith('s') else 's'}"
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, as in "1 process", "2 processes"."""
+    return f"{count} {noun}{'' if count == 1 else 'es' if noun.endswith('s') else 's'}"

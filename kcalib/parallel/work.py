@@ -83,8 +83,8 @@ class Work:
 
     def fingerprint(self, library: str) -> str:
         """The same for the same numbers of every tile."""
-        what = library, self.problem, self.backend, self.reduction
-        return hashlib.blake2b(repr(what).encode(), digest_size=16).hexdigest()
+        key = library, self.problem, self.backend, self.reduction
+        return hashlib.blake2b(repr(key).encode(), digest_size=16).hexdigest()
 
 
 class Prepared:
@@ -126,7 +126,7 @@ class GPUTiles(TileSweep):
         right = None if problem.right is None else _to_gpu(problem.right, tiles.right)
         super().__init__(_backend_on_gpu(replace(problem, left=left, right=right)))
         self.left, self.right = tiles.left, tiles.right
-        self.block, self.group, self.apart = tiles.block, tiles.group, tiles.apart
+        self.block, self.group, self.has_group_sums = tiles.block, tiles.group, tiles.has_group_sums
 
     def sweep(self, reduction: Reduction[Any], tile: Tile, grid: Grid | Runs, vectors: Any, progress: Progress) -> Part:
         part = dict(super().sweep(reduction, tile, grid, vectors, progress))

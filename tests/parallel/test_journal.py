@@ -469,7 +469,7 @@ def test_plans():
         group = math.ceil(math.ceil(n / 192) / 32) * 192
         found = plan.grid(n, n, symmetric=True, block=192, group=group)
         assert found.n_tiles <= plan.MOST_TILES
-        assert found.apart == (n <= 10**6)
+        assert found.has_group_sums == (n <= 10**6)
         assert found.size % found.group == 0
     tiles = plan.grid(1000, 1000, symmetric=True, block=96, group=96, tile_size=200).tiles()
     covered = np.zeros((1000, 1000), dtype=int)

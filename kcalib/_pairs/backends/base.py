@@ -131,7 +131,7 @@ class TileSweep:
 
     block: int = 1  # samples of a block of the backend's order of summation
     group: int = 1  # samples of a group of blocks
-    apart: bool = False  # whether a part has the sums of each pair of groups
+    has_group_sums: bool = False  # whether a part has the sums of each pair of groups
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend

@@ -222,8 +222,8 @@ class CpuBackend(Backend):
         if any(f.metric != "euclidean" for term in self.problem.kernel for f in term.factors):
             return False, None
         rows = sampled(points)
-        apart, centre = spread_about(points[rows])
-        if apart > SPREAD_OF_RESIDUALS:
+        mean_squared_distance, centre = spread_about(points[rows])
+        if mean_squared_distance > SPREAD_OF_RESIDUALS:
             return True, None
         residuals = np.array(points[rows], dtype=np.float64)
         residuals[np.arange(len(residuals)), np.asarray(self.problem.left.labels)[rows]] -= 1
@@ -282,11 +282,13 @@ def native_moments(reduction: Moments) -> _native.Moments:
 
 
 def native_products(
-    reduction: Products, right: np.ndarray, left: np.ndarray | None = None, apart: bool = False
+    reduction: Products, right: np.ndarray, left: np.ndarray | None = None, has_group_sums: bool = False
 ) -> _native.Products:
     single = check_choice("dtype", reduction.dtype, ("float64", "float32")) == "float32"
     left = None if left is None else np.ascontiguousarray(left)
-    return _native.Products(np.ascontiguousarray(right), left, single=single, rounded=reduction.rounded, apart=apart)
+    return _native.Products(
+        np.ascontiguousarray(right), left, single=single, rounded=reduction.rounded, apart=has_group_sums
+    )
 
 
 def _panel(values: np.ndarray, width: int, dtype: str) -> np.ndarray:
@@ -357,7 +359,7 @@ class CpuTiles(TileSweep):
     keep them apart make up the same sums, bit for bit.
     """
 
-    apart = True
+    has_group_sums = True
 
     def __init__(self, backend: CpuBackend, sort: bool) -> None:
         self.backend: CpuBackend = backend
@@ -388,7 +390,7 @@ class CpuTiles(TileSweep):
             transposed = (
                 vectors[tile.row : tile.row_end] if self.backend.problem.symmetric and not is_diagonal else None
             )
-            native = native_products(reduction, vectors[tile.column : tile.column_end], transposed, grid.apart)
+            native = native_products(reduction, vectors[tile.column : tile.column_end], transposed, grid.has_group_sums)
         elif isinstance(reduction, Moments):
             native = native_moments(reduction)
         else:
@@ -398,7 +400,7 @@ class CpuTiles(TileSweep):
         options = self.backend._run_options(
             progress, self.block, grid.group // self.block
         )  # the same entries, to the bit
-        (sums,) = problem.sweep([native], options, merged=not grid.apart)
+        (sums,) = problem.sweep([native], options, merged=not grid.has_group_sums)
         return self._part_of(reduction, sums, grid)
 
     def _part_of(self, reduction: Reduction[Any], sums: Any, grid: Grid) -> Part:
@@ -409,10 +411,10 @@ class CpuTiles(TileSweep):
             if isinstance(reduction, Products):
                 names = ["rows", "columns"]
             part = {name: np.asarray(v) for name, v in zip(names, sums, strict=True) if v is not None}
-            if grid.apart:
+            if grid.has_group_sums:
                 return part
             return {name: v[None] if name in ("rows", "columns") else v[None, None] for name, v in part.items()}
-        sums = sums if grid.apart else sums[None, None]
+        sums = sums if grid.has_group_sums else sums[None, None]
         if isinstance(reduction, QuadraticForms):
             return {"forms": np.ascontiguousarray(sums[:, :, : reduction.n_columns])}
         assert isinstance(reduction, LabelMatches) and isinstance(reduction.labels, np.ndarray)

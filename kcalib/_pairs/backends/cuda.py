@@ -108,11 +108,11 @@ class CudaBackend(Backend):
         coordinates, features = int(problem.left.points.shape[1]), int(problem.left.features.shape[1])
         labelled = all(side.labels is not None for side in (problem.left, problem.columns)) and problem.target is None
         many_features = "euclidean" in metrics and features > DIFFERENCES_UP_TO
-        apart, size = spread(problem.left.points) if many_features else (0.0, 0.0)
+        mean_squared_distance, size = spread(problem.left.points) if many_features else (0.0, 0.0)
         self._residuals = 0
-        if labelled and metrics == {"euclidean"} and apart > SPREAD_OF_RESIDUALS:
+        if labelled and metrics == {"euclidean"} and mean_squared_distance > SPREAD_OF_RESIDUALS:
             self._residuals = 1 if features <= FEATURES else 2 if features >= GATHERED_FROM else 0
-        self._expanded = many_features and apart > SPREAD * size and not self._residuals
+        self._expanded = many_features and mean_squared_distance > SPREAD * size and not self._residuals
         self._dots = self._expanded or "dot" in metrics
         vectors = problem.target is None and problem.predicted is None and problem.table is None
         differences = "euclidean" in metrics and not self._expanded and not self._residuals
@@ -153,10 +153,10 @@ class CudaBackend(Backend):
         return self._programs[function, out]
 
     def _moments(self, reduction: Moments) -> MomentSums:
-        whole = Rectangle(0, self._left.n, 0, self._right.n)
+        rectangle = Rectangle(0, self._left.n, 0, self._right.n)
         rows, second = reduction.rows or reduction.second, reduction.second
         total, row_sums, column_sums, squares = within_memory(
-            lambda shrink: self._sums(whole, rows, second, shrink), "the moments", whole.shape[0]
+            lambda shrink: self._sums(rectangle, rows, second, shrink), "the moments", rectangle.shape[0]
         )
         return self.moment_sums(reduction, total, row_sums, column_sums, squares)
 
@@ -209,13 +209,13 @@ class CudaBackend(Backend):
         def work(shrink: int) -> Array:
             sides = zip((self.problem.left, self.problem.columns), (reduction.rows, reduction.columns), strict=True)
             left, right = (self._prepared(side.take(at)) for side, at in sides)
-            whole = Rectangle(0, left.n, 0, right.n)
-            out = self._xp.empty(whole.shape, dtype=self._xp.float64)
-            strip, gram = self._gram_of(whole, shrink)
-            with paced(whole, self._cost) as spent:
-                for part in whole.parts(strip, strip, symmetric=False):
+            rectangle = Rectangle(0, left.n, 0, right.n)
+            out = self._xp.empty(rectangle.shape, dtype=self._xp.float64)
+            strip, gram = self._gram_of(rectangle, shrink)
+            with paced(rectangle, self._cost) as spent:
+                for part in rectangle.parts(strip, strip, symmetric=False):
                     inner = self._inner_products(gram, part, left, right)
-                    self._write_entries(part, left, right, inner, out, whole, whole.shape[1])
+                    self._write_entries(part, left, right, inner, out, rectangle, rectangle.shape[1])
                     spent(part, self._cost)
             return out
 
@@ -234,13 +234,13 @@ class CudaBackend(Backend):
     # Sums
 
     def _sums(
-        self, whole: Rectangle, rows: bool, second: bool, shrink: int
+        self, rectangle: Rectangle, rows: bool, second: bool, shrink: int
     ) -> tuple[float, Array | None, Array | None, float | None]:
         """The total of a rectangle, on request the sums of rows and columns, and the sum of squares."""
         xp, symmetric = self._xp, self.problem.symmetric
-        n, n_right = whole.shape
+        n, n_right = rectangle.shape
         tiles, column_tiles = -(-n // TILE), -(-n_right // TILE)
-        strip, gram = self._gram_of(whole, shrink)
+        strip, gram = self._gram_of(rectangle, shrink)
         if self._gram:
             per_group, band, columns_at_once = STRIP_GROUP, strip // TILE, strip
         else:
@@ -263,8 +263,8 @@ class CudaBackend(Backend):
         total_parts, square_parts = (
             None if sums is None else xp.empty(groups_at_once * band, dtype=xp.float64) for sums in (totals, squares)
         )
-        with paced(whole, self._cost, symmetric) as spent:
-            for part in whole.parts(band * TILE, columns_at_once, symmetric):
+        with paced(rectangle, self._cost, symmetric) as spent:
+            for part in rectangle.parts(band * TILE, columns_at_once, symmetric):
                 inner = self._inner_products(gram, part, self._left, self._right)
                 row_tiles, groups = -(-part.shape[0] // TILE), -(-part.shape[1] // (per_group * TILE))
                 parts = row_parts, column_parts, total_parts, square_parts
@@ -272,10 +272,10 @@ class CudaBackend(Backend):
                     "kcalib_sums", (row_tiles, groups), part, self._left, self._right, inner,
                     np.int64(symmetric), np.int64(per_group), *parts,
                 )  # fmt: skip
-                self._merge(row_parts, groups, part.shape[0], row_sums, part.row - whole.row)
-                self._merge(column_parts, row_tiles, part.shape[1], column_sums, part.column - whole.column)
-                self._merge(total_parts, groups, row_tiles, totals, (part.row - whole.row) // TILE)
-                self._merge(square_parts, groups, row_tiles, squares, (part.row - whole.row) // TILE)
+                self._merge(row_parts, groups, part.shape[0], row_sums, part.row - rectangle.row)
+                self._merge(column_parts, row_tiles, part.shape[1], column_sums, part.column - rectangle.column)
+                self._merge(total_parts, groups, row_tiles, totals, (part.row - rectangle.row) // TILE)
+                self._merge(square_parts, groups, row_tiles, squares, (part.row - rectangle.row) // TILE)
                 spent(part, self._cost)
         if row_sums is not None and column_sums is not None and symmetric:
             row_sums = column_sums = row_sums + column_sums
@@ -306,19 +306,19 @@ class CudaBackend(Backend):
         with paced(Rectangle(0, n, 0, max(size, TILE)), self._cost) as spent:
             for first in range(0, blocks, at_once):
                 count = min(at_once, blocks - first)
-                whole, numbers = Rectangle(0, n, 0, n), (np.int64(size), np.int64(first))
+                rectangle, numbers = Rectangle(0, n, 0, n), (np.int64(size), np.int64(first))
                 self._launch(
-                    "kcalib_block_sums", (count, 1), whole, self._left, self._left, (None, None), *numbers, out
+                    "kcalib_block_sums", (count, 1), rectangle, self._left, self._left, (None, None), *numbers, out
                 )
                 spent(Rectangle(0, count * size, 0, max(size, TILE)), self._cost)
         return out
 
     def _look_at_pairs(self, function: str, shrink: int, *arguments: Any) -> None:
         """Launch a function for all tiles on and above the diagonal."""
-        whole = Rectangle(0, self._left.n, 0, self._left.n)
-        strip, gram = self._gram_of(whole, shrink)
-        with paced(whole, self._cost, symmetric=True) as spent:
-            for part in whole.parts(strip, strip, symmetric=True):
+        rectangle = Rectangle(0, self._left.n, 0, self._left.n)
+        strip, gram = self._gram_of(rectangle, shrink)
+        with paced(rectangle, self._cost, symmetric=True) as spent:
+            for part in rectangle.parts(strip, strip, symmetric=True):
                 inner = self._inner_products(gram, part, self._left, self._left)
                 grid = -(-part.shape[1] // TILE), -(-part.shape[0] // TILE)
                 self._launch(function, grid, part, self._left, self._left, inner, *arguments)
@@ -372,7 +372,7 @@ class CudaBackend(Backend):
         return forms
 
     def _entries(
-        self, whole: Rectangle, symmetric: bool, vectors: int, single: bool, shrink: int
+        self, rectangle: Rectangle, symmetric: bool, vectors: int, single: bool, shrink: int
     ) -> Iterator[tuple[Rectangle, Array, Callable[[Rectangle, float], None]]]:
         """Rectangles of H, one after the other in the same memory, shape (rows, columns), to be times `vectors`.
 
@@ -381,11 +381,11 @@ class CudaBackend(Backend):
         If `single` they are float32 in blocks of columns, shape (blocks, rows, TILE_COLUMNS), the last padded with 0.
         """
         xp = self._xp
-        strip, gram = self._gram_of(whole, shrink, 4 if single else 8)
-        width = min(strip, -(-whole.shape[1] // TILE_COLUMNS) * TILE_COLUMNS if single else whole.shape[1])
-        memory = xp.empty(min(strip, whole.shape[0]) * width, dtype=xp.float32 if single else xp.float64)
-        with paced(whole, self._cost + vectors, symmetric) as spent:
-            for part in whole.parts(strip, strip, symmetric):
+        strip, gram = self._gram_of(rectangle, shrink, 4 if single else 8)
+        width = min(strip, -(-rectangle.shape[1] // TILE_COLUMNS) * TILE_COLUMNS if single else rectangle.shape[1])
+        memory = xp.empty(min(strip, rectangle.shape[0]) * width, dtype=xp.float32 if single else xp.float64)
+        with paced(rectangle, self._cost + vectors, symmetric) as spent:
+            for part in rectangle.parts(strip, strip, symmetric):
                 rows, columns = part.shape
                 blocks = -(-columns // TILE_COLUMNS)
                 shape = (blocks, rows, TILE_COLUMNS) if single else (rows, columns)
@@ -451,7 +451,7 @@ class CudaBackend(Backend):
         return xp.concat([columns, products], axis=0)
 
     def _gram_of(
-        self, whole: Rectangle, shrink: int, entry_bytes: int = 0
+        self, rectangle: Rectangle, shrink: int, entry_bytes: int = 0
     ) -> tuple[int, tuple[Array | None, Array | None]]:
         """Rows and columns of a stored rectangle, and memory for its inner products of features and of points."""
         itemsize = 4 if self._dtype == "float32" else 8
@@ -460,7 +460,7 @@ class CudaBackend(Backend):
         strip = max(TILE * STRIP_GROUP, STRIP // shrink)
         while strip > TILE * STRIP_GROUP and size * strip**2 > free_memory() // 2:
             strip //= 2
-        rows, columns = (min(strip, size) for size in whole.shape)
+        rows, columns = (min(strip, size) for size in rectangle.shape)
         features, points = (self._xp.empty(rows * columns, dtype=self._dtype) if want else None for want in matrices)
         return strip, (features, points)
 
@@ -477,10 +477,12 @@ class CudaBackend(Backend):
 
     def _write_entries(
         self, part: Rectangle, left: DeviceSide, right: DeviceSide, inner: Sequence[Array | None], out: Array,
-        whole: Rectangle, width: int,
+        out_rectangle: Rectangle, width: int,
     ) -> None:  # fmt: skip
-        """The rectangle's entries to `out`, which is for the rectangle `whole`, in blocks of `width` columns."""
-        place = (np.int64(number) for number in (whole.row, whole.shape[0], whole.column, width))
+        """The rectangle's entries to `out`, which is for `out_rectangle`, in blocks of `width` columns."""
+        place = (
+            np.int64(number) for number in (out_rectangle.row, out_rectangle.shape[0], out_rectangle.column, width)
+        )
         rows, columns = part.shape if out.ndim == 2 else (part.shape[0], out.shape[0] * width)
         grid = -(-columns // TILE), -(-rows // TILE)
         self._launch("kcalib_entries", grid, part, left, right, inner, out, *place, out=out.dtype.name)

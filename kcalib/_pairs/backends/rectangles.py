@@ -40,7 +40,7 @@ class Rectangle(NamedTuple):
 
 
 @contextmanager
-def paced(whole: Rectangle, cost: float, symmetric: bool = False) -> Iterator[Callable[[Rectangle, float], None]]:
+def paced(rectangle: Rectangle, cost: float, symmetric: bool = False) -> Iterator[Callable[[Rectangle, float], None]]:
     """Yield a function to tell which part is launched and what a pair of it costs, of `cost` in all.
 
     After `LAUNCH_COST` it waits until that is done, for signals to be handled, and shows progress.
@@ -48,7 +48,7 @@ def paced(whole: Rectangle, cost: float, symmetric: bool = False) -> Iterator[Ca
     import cupy
 
     launched_cost, waiting_cost = 0.0, 0.0
-    work = cost * whole.shape[0] * whole.shape[1] * (0.5 if symmetric else 1.0)
+    work = cost * rectangle.shape[0] * rectangle.shape[1] * (0.5 if symmetric else 1.0)
     with TerminalProgress() as progress:
 
         def spent(part: Rectangle, cost: float) -> None:
@@ -67,7 +67,7 @@ def paced(whole: Rectangle, cost: float, symmetric: bool = False) -> Iterator[Ca
         yield spent
 
 
-def within_memory(work: Callable[[int], R], what: str, n: int) -> R:
+def within_memory(work: Callable[[int], R], contents: str, n: int) -> R:
     """Return work(1), or with too little memory on the GPU that with workspaces 1/4, 1/16 as large.
 
     Raises
@@ -85,7 +85,7 @@ def within_memory(work: Callable[[int], R], what: str, n: int) -> R:
             message = str(error)
         pool.free_all_blocks()  # the error's frames, which held arrays, are gone
     raise MemoryError(
-        f"{what} of {n} samples do not fit into the memory of GPU {cupy.cuda.Device().id} ({message}); "
+        f"{contents} of {n} samples do not fit into the memory of GPU {cupy.cuda.Device().id} ({message}); "
         "free other arrays on it, or pass fewer samples"
     )
 

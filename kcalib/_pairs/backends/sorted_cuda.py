@@ -127,16 +127,24 @@ class DeviceOrder:
         out = xp.zeros((n_rows, count), dtype=xp.float64)
         if count == 0:
             return out
-        given = vectors, np.int64(first)
+        vector_args = vectors, np.int64(first)
         for term in terms:
             scan = Scan(self, term, count, directions=2)
             left, right = (xp.ascontiguousarray(factors) for factors in (term.left, term.right))
             for r in range(right.shape[1]):
                 column = np.int64(right.shape[1]), np.int64(r)
-                reaching = scan.sums((right, *column, *given))
+                reaching = scan.sums((right, *column, *vector_args))
                 for direction in range(2):
-                    own = np.float64(vectors is not None and direction == 0)  # a sample sees itself once
-                    arguments = (left, right, *column, *given, scan.coefficients, own, np.int64(direction))
+                    self_weight = np.float64(vectors is not None and direction == 0)  # a sample sees itself once
+                    arguments = (
+                        left,
+                        right,
+                        *column,
+                        *vector_args,
+                        scan.coefficients,
+                        self_weight,
+                        np.int64(direction),
+                    )
                     results = reaching[direction], np.int64(n_rows), out
                     scan.launch("kcalib_line_products", scan.nodes[0], 1, *arguments, *results)
         return out
@@ -209,10 +217,10 @@ def _residuals(points: Array, labels: Array, positions: Array) -> tuple[Array, b
     xp = arrays.namespace(points)
     points, second = points[positions, :], labels[positions] == 1
     p, q = points[:, 0], points[:, 1]
-    other, rest = xp.where(second, p, q), 1 - xp.where(second, q, p)
-    size, distance = 0.5 * (other + rest), 0.5 * xp.abs(other - rest)
+    other_probability, rest = xp.where(second, p, q), 1 - xp.where(second, q, p)
+    size, distance = 0.5 * (other_probability + rest), 0.5 * xp.abs(other_probability - rest)
     in_entries = bool(xp.all(distance <= HALF_THE_DIGITS * xp.abs(size)))
-    off, norms = total(distance), total(other * other + rest * rest)
+    off, norms = total(distance), total(other_probability * other_probability + rest * rest)
     values = math.sqrt(2.0) * xp.where(second, size, -size)
     return values[:, None], in_entries, 2 * off**2 <= EPSILON * norms
 

@@ -67,7 +67,7 @@ class SortedBackend(Backend):
 
     def __init__(self, problem: PairProblem, *, threads: int | None = None, reason: str = "") -> None:
         super().__init__(problem, reason=reason)
-        self.threads = resolve_threads(threads) if arrays.is_host(problem.left.given) else None
+        self.threads = resolve_threads(threads) if arrays.is_host(problem.left.points_or_seconds) else None
         self.options = frozenset() if self.threads is None else frozenset({"features"})
         self._sorted_by: SortedBackend | None = None
 
@@ -106,15 +106,16 @@ class SortedBackend(Backend):
             n_left = len(problem.left.points)
             swapped = [LineTerm(t.rate, t.polynomial, t.right, t.left) for t in terms]
             row_sums, column_sums = row_sums[:n_left], order.row_sums(swapped)[n_left:]
-        own = diagonal(problem, self.threads or 1) if reduction.trace and problem.symmetric else None
+        entries = diagonal(problem, self.threads or 1) if reduction.trace and problem.symmetric else None
         if sums is None:
             squares = None
             if reduction.second:
                 squares = float(sum(_total(order.row_sums([a * b])) for a in terms for b in terms))
-            sums = MomentSums(_total(row_sums), None, None, None, squares, None if own is None else _total(own))
+            trace = None if entries is None else _total(entries)
+            sums = MomentSums(_total(row_sums), None, None, None, squares, trace)
         if not reduction.rows:
             return sums
-        return replace(sums, row_sums=row_sums, column_sums=column_sums, diagonal=own)
+        return replace(sums, row_sums=row_sums, column_sums=column_sums, diagonal=entries)
 
     def _block_sums(self, reduction: BlockSums) -> Array:
         size = reduction.size
@@ -176,8 +177,8 @@ class SortedBackend(Backend):
         with TerminalProgress() as progress:
             options = _native.RunOptions(self.threads or 1, progress)
             if isinstance(labels, BinaryDraws):
-                drawn = labels.thresholds, *labels.key, labels.n_draws
-                return _native.line_drawn_forms(order.places, order.positions, terms, *drawn, options)
+                draw_arguments = labels.thresholds, *labels.key, labels.n_draws
+                return _native.line_drawn_forms(order.places, order.positions, terms, *draw_arguments, options)
             return _native.line_label_forms(order.places, order.positions, terms, labels, options)
 
     def _of_blocks(self, reduction: Counts | EntriesInRange | DenseRectangle) -> Any:
@@ -204,7 +205,7 @@ class SortedBackend(Backend):
         if self.problem.right is not None or left.labels is None or left.n_coordinates != 2:
             return False
         # Residuals in float32 were rounded after the subtraction, not before.
-        return left.given.dtype == arrays.namespace(left.given).float64 and not self._has_dot
+        return left.points_or_seconds.dtype == arrays.namespace(left.points_or_seconds).float64 and not self._has_dot
 
     @property
     def _has_dot(self) -> bool:
@@ -277,7 +278,7 @@ class BinaryResiduals:
 
     @classmethod
     def sorted(cls, side: Side, threads: int) -> BinaryResiduals:
-        labels, points = np.ascontiguousarray(side.labels, dtype=np.int64), np.ascontiguousarray(side.given)
+        labels, points = np.ascontiguousarray(side.labels, dtype=np.int64), np.ascontiguousarray(side.points_or_seconds)
         with TerminalProgress() as progress:
             options = _native.RunOptions(threads, progress)
             sizes, n_zeros, off, square_norms = _native.line_residuals(points, labels, options)
@@ -373,8 +374,8 @@ def _without_sums(problem: PairProblem) -> str | None:
 
 def _largest_gap(problem: PairProblem) -> float:
     """Return how far from 1 the sum of two probabilities may be."""
-    given = problem.left.given
-    if given.dtype == arrays.namespace(given).float64:
+    points = problem.left.points_or_seconds
+    if points.dtype == arrays.namespace(points).float64:
         return ON_THE_LINE
     rate = max(_radial(term, 2)[0] for term in problem.kernel)
     return max(ON_THE_LINE, min(ON_THE_LINE_SINGLE, OFF_IN_BANDWIDTHS / (2 * rate)))

@@ -92,7 +92,7 @@ class Normal(GaussianForms):
             exponent = xp.sum((first.m - second.m) ** 2 / (high + low), axis=0) + means
             a, b = (xp.prod(1 / xp.sqrt(xp.sqrt(2 * g)), axis=0) for g in (first.h, second.h))
             larger, smaller = ordered(a, b)
-            apart = larger * xp.expm1(-xp.abs(ratio))
-            squared = apart * apart - 2 * larger * smaller * xp.expm1(-exponent)
+            difference = larger * xp.expm1(-xp.abs(ratio))
+            squared = difference * difference - 2 * larger * smaller * xp.expm1(-exponent)
             total = total + first.w * second.w * squared
         return total

@@ -80,13 +80,13 @@ class NormalFull(GaussianForms):
         Neither is negative. For equal covariances the first is 0 and the second has no cancellation.
         """
         xp = arrays.namespace(left)
-        spread, apart = left[..., 0] + right[..., 0], 0.0
+        spread, means_part = left[..., 0] + right[..., 0], 0.0
         groups = zip(self.groups(mixtures, left[..., 1:]), self.groups(mixtures, right[..., 1:]), strict=True)
         for (first,), (second,) in groups:
             root, exponent = eliminated(mixtures.n_dims, first.h + second.h, first.m - second.m)
             f = first.w * second.w * root
-            spread, apart = spread - 2 * f, apart - 2 * f * xp.expm1(-exponent)
-        return xp.where(spread > 0, spread, xp.zeros_like(spread)) + apart
+            spread, means_part = spread - 2 * f, means_part - 2 * f * xp.expm1(-exponent)
+        return xp.where(spread > 0, spread, xp.zeros_like(spread)) + means_part
 
 
 def eliminated(d: int, triangle: Array, r: Array) -> tuple[Array, Array]:

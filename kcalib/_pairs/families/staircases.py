@@ -33,8 +33,8 @@ class Staircases(PointFamily):
     def squared_between(self, mixtures: Mixtures, left: Array, right: Array) -> Array:
         left, right = left[..., 1:], right[..., 1:]
         lengths, n_left, n_right = _together(left, right)
-        apart = left[..., :1] - right[..., :1]
-        return arrays.namespace(lengths).sum(lengths * (n_left - n_right + apart) ** 2, axis=-1)
+        offset = left[..., :1] - right[..., :1]
+        return arrays.namespace(lengths).sum(lengths * (n_left - n_right + offset) ** 2, axis=-1)
 
 
 def _together(left: Array, right: Array) -> tuple[Array, Array, Array]:

@@ -172,7 +172,8 @@ class Features:
         first: int,
         n_draws: int,
         options: RunOptions,
-        cells: tuple[np.ndarray, np.ndarray, float, np.ndarray, np.ndarray] | None = None,
+        cells: tuple[Any, ...] | None = None,
+        weights: np.ndarray | None = None,
     ) -> np.ndarray: ...
 
 def distributions(rows: np.ndarray, tolerance: float, threads: int, widen: bool = True) -> np.ndarray | None: ...
@@ -218,6 +219,16 @@ def evaluate(function: str, x: np.ndarray, out: np.ndarray, options: RunOptions,
 def thread_library() -> str: ...
 def max_threads() -> int: ...
 def running_sweeps() -> int: ...
+def sum_label_cells(
+    p: np.ndarray,
+    labels: np.ndarray,
+    weight: np.ndarray | None,
+    cells: tuple[np.ndarray, np.ndarray, float],
+    sums: tuple[np.ndarray, np.ndarray],
+    logs: tuple[np.ndarray, np.ndarray],
+    impossible: np.ndarray,
+    options: RunOptions,
+) -> None: ...
 def state_scores(
     p: np.ndarray,
     labels: np.ndarray,

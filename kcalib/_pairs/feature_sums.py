@@ -117,8 +117,9 @@ def drawn_label_totals(
     threads: int | None = None,
     first: int = 0,
     cells: DrawnCells | None = None,
+    weights: Array | None = None,
 ) -> np.ndarray:
-    """|S|^2 - sum_i |phi(x_i)|^2 |R^T e_i|^2 with S = sum_i phi(x_i) (x) R^T e_i, of drawn labels, shape (n_draws,).
+    """|S|^2 - sum_i w_i^2 |phi(x_i)|^2 |R^T e_i|^2, S = sum_i w_i phi(x_i) (x) R^T e_i, of drawn labels, (n_draws,).
 
     Labels of entry b are those that `draw(seed, first + b)` of the data gives, e_i = onehot(y_i) - p_i. The residual of
     a label is 1 - p, which is exact from 1/2 on, so that those of saturated predictions keep their digits.
@@ -138,8 +139,9 @@ def drawn_label_totals(
         root = None if root is None else arrays.as_compact(root, np.float64)
         with run_options(threads) as options:
             into = None if cells is None else cells.compiled()
+            of_rows = None if weights is None else arrays.as_compact(weights, np.float64)
             return compiled(feature_map).drawn_label_totals(
-                points, probabilities, root, seed, first, n_draws, options, into
+                points, probabilities, root, seed, first, n_draws, options, into, of_rows
             )
     arrays.check_no_threads(points, threads)
     tiles = _Tiles(feature_map, points)
@@ -157,17 +159,19 @@ def drawn_label_totals(
         ]
         if cells is not None:
             columns = [arrays.asarray_like(labels, points) for labels in label_draws]
-            cells.add(begin - first, probabilities, xp.stack(columns, axis=1))
+            cells.add(begin - first, probabilities, xp.stack(columns, axis=1), weights)
         sums, diagonal = 0.0, 0.0
         for rows in tiles.slices(feature_map.n_columns + m * len(replicates)):
             p = xp.astype(probabilities[rows, :], xp.float64)
             labels = xp.stack([arrays.asarray_like(labels[rows], points) for labels in label_draws], axis=1)
             target_features = xp.astype(labels[:, :, None] == classes, xp.float64) - p[:, None, :]
             target_features = target_features if factor is None else xp.matmul(target_features, factor)
+            if weights is not None:
+                target_features = target_features * xp.astype(weights[rows], xp.float64)[:, None, None]
             flat = xp.reshape(target_features, (p.shape[0], -1))
             sums = xp.matmul(xp.matrix_transpose(tiles.features(points[rows, :])), flat) + sums
-            weights = xp.sum(tiles.square_sizes(points[rows, :]), axis=1)
-            diagonal = xp.sum(weights[:, None] * xp.sum(target_features * target_features, axis=2), axis=0) + diagonal
+            sizes = xp.sum(tiles.square_sizes(points[rows, :]), axis=1)
+            diagonal = xp.sum(sizes[:, None] * xp.sum(target_features * target_features, axis=2), axis=0) + diagonal
         squares = xp.sum(xp.reshape(sums * sums, (feature_map.n_columns, len(replicates), -1)), axis=(0, 2))
         totals.append(arrays.to_host(squares - diagonal))
     return np.concatenate(totals)

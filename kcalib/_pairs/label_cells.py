@@ -1,145 +1,198 @@
-"""Cells that labels fall into: bins of a class's probability, bins of the largest probability, and log probabilities.
+"""Cells that labels fall into: of each class's probability, of the largest probability, and sums of log probabilities.
 
-`kcalib.inference.adaptive` compares how many observed and how many drawn labels fall into each. Bins depend on the
-predictions alone.
+`kcalib.inference.adaptive` compares how many observed and how many drawn labels fall into each. The edges of the cells
+are the same for all data, so that sums over parts of the data add up to those over all; cells are joined to bins, which
+hold about as many predictions each, when the sums are known. All sums are exact in any order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
+from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._backend.exact_sums import ExactSums
+from kcalib._backend.threads import run_options
 
-ROWS = 4096  # evenly spaced rows that the edges are quantiles of
-ENTRIES = 2**20  # of predictions at a time
+FLOOR = 1e-12  # of probabilities whose logarithms are taken
+OCTAVES = 40  # of a probability, or of one minus it, that cells tell apart: down to about the floor
+FEWEST, FEWEST_OF_TOP, MOST = 32, 256, 1024  # cells of a class, of the largest probability, and of either
+ENTRIES, MOST_ENTRIES = 2**12, 2**15  # cells of all classes, where these have more than the fewest, and in any case
+AT_ONCE = 2**20  # entries of predictions that arrays on a device make cells of together
+POSSIBLE = 2**63 - 1  # stands for no row
+WEIGHT, HIT, SMALLER, VARIANCE = range(4)  # in the order of src/cpu/samples/label_cells.h
 
 
-@dataclass(frozen=True, eq=False)
-class CellSums:
-    """Sums over samples in each cell: of labels, or of what is expected of labels drawn from the predictions.
+def make_edges(n_cells: int) -> np.ndarray:
+    """Return ascending edges of cells of [0, 1], half of them evenly spaced and half finer near 0 and near 1.
 
     Parameters
     ----------
-    classes : array, shape (..., m, bins)
-        Labels of each class by its probability.
-    top : array, shape (..., top bins)
-        Labels that are the most probable class, by its probability.
-    log_score : array, shape (...)
-        Logarithms of the labels' probabilities.
+    n_cells : int
+        A power of two, at least 4.
+
+    Returns
+    -------
+    array, shape (n_cells - 1,)
+        Sums of few powers of two, the same on every machine.
+    """
+    even = np.arange(1, n_cells // 2) / (n_cells // 2)
+    octaves = np.arange(1, n_cells // 4 + 1) * (4 * OCTAVES / n_cells)
+    whole = np.ceil(octaves)
+    small = np.ldexp(1 + (whole - octaves), -whole.astype(int))
+    return np.sort(np.concatenate([even, small, 1 - small]))
+
+
+@dataclass(frozen=True, eq=False)
+class LabelSums:
+    """Sums of the observed labels in each cell, and of what is expected of labels drawn from the predictions.
+
+    With weights w, and the smaller side s of a probability p: p below 1/2, else the sum of all other probabilities,
+    which has the digits of 1 - p.
     """
 
-    classes: np.ndarray
-    top: np.ndarray
-    log_score: np.ndarray
+    cells: ExactSums  # w, w if the label is the cell's, w s, w^2 s (1 - s), shape (size, 4)
+    logs: ExactSums  # w times log of the label's probability, w times its mean and w^2 times its variance, shape (3,)
+    impossible: np.ndarray  # the first row whose label has the probability 0; `POSSIBLE` if there is none
+
+    def __add__(self, other: LabelSums) -> LabelSums:
+        first = np.minimum(self.impossible, other.impossible)
+        return LabelSums(self.cells + other.cells, self.logs + other.logs, first)
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """Return the sums by their names in a file."""
+        exact = self.cells.to_arrays("label_cells") | self.logs.to_arrays("label_logs")
+        return exact | {"impossible_label": self.impossible}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> LabelSums:
+        """Return the sums that `to_arrays` has written."""
+        cells, logs = (ExactSums.from_arrays(name, arrays) for name in ("label_cells", "label_logs"))
+        return cls(cells, logs, arrays["impossible_label"])
 
 
 @dataclass(frozen=True, eq=False)
 class LabelCells:
-    """Bins of predictions: a probability that is equal to an edge lies above it.
+    """Cells of predictions: a probability that is equal to an edge lies above it.
 
     Parameters
     ----------
-    edges : array, shape (m, bins - 1)
+    n_classes : int
+        Classes m.
+    edges : array, shape (n_cells - 1,)
         Ascending edges for the probability of each class.
-    top_edges : array, shape (top bins - 1,)
+    top_edges : array, shape (n_top_cells - 1,)
         Ascending edges for the largest probability.
-    floor : float
-        The least probability that a logarithm is taken of.
     """
 
+    n_classes: int
     edges: np.ndarray
     top_edges: np.ndarray
-    floor: float
 
     @classmethod
-    def of(cls, probabilities: Array, n_bins: int, n_top_bins: int, floor: float) -> LabelCells:
-        """Return bins that hold about as many predictions each."""
-        n = int(probabilities.shape[0])
-        rows = arrays.like(np.unique(np.linspace(0, n - 1, min(n, ROWS)).astype(np.int64)), probabilities)
-        sample = arrays.to_host(arrays.namespace(probabilities).take(probabilities, rows, axis=0)).astype(np.float64)
-
-        def edges(values: np.ndarray, count: int) -> np.ndarray:
-            return np.quantile(values, np.arange(1, count) / count, axis=0, method="higher")
-
-        return cls(np.ascontiguousarray(edges(sample, n_bins).T), edges(np.max(sample, axis=1), n_top_bins), floor)
+    def for_classes(cls, m: int) -> LabelCells:
+        """Return the cells of problems of m classes."""
+        n_cells = min(MOST, max(FEWEST, _power_of_two(ENTRIES // m)))
+        n_cells = max(4, min(n_cells, _power_of_two(MOST_ENTRIES // m)))
+        return cls(m, make_edges(n_cells), make_edges(max(n_cells, FEWEST_OF_TOP)))
 
     @property
-    def n_classes(self) -> int:
-        return len(self.edges)
+    def n_cells(self) -> int:
+        """The number of cells of a class."""
+        return len(self.edges) + 1
 
     @property
     def size(self) -> int:
-        """The number of cells that labels are counted in."""
-        return self.edges.size + self.n_classes + len(self.top_edges) + 1
+        """The number of cells of all classes and of the largest probability."""
+        return self.n_classes * self.n_cells + len(self.top_edges) + 1
 
-    def zeros(self, n_draws: int) -> DrawnCells:
+    @cached_property
+    def ends(self) -> tuple[np.ndarray, np.ndarray]:
+        """The lower and the upper end of each cell."""
+        lower, upper = np.append(0.0, self.edges), np.append(self.edges, 1.0)
+        return (
+            np.append(np.tile(lower, self.n_classes), np.append(0.0, self.top_edges)),
+            np.append(np.tile(upper, self.n_classes), np.append(self.top_edges, 1.0)),
+        )
+
+    def compiled(self) -> tuple[np.ndarray, np.ndarray, float]:
+        """Return what `_native` takes."""
+        return self.edges, self.top_edges, FLOOR
+
+    def zeros(self) -> LabelSums:
+        """Return sums of no labels."""
+        return LabelSums(ExactSums.zeros(self.size, 4), ExactSums.zeros(3), np.array([POSSIBLE], dtype=np.int64))
+
+    def drawn_zeros(self, n_draws: int) -> DrawnCells:
         """Return empty sums of drawn labels."""
-        return DrawnCells(self, np.zeros((n_draws, self.size), dtype=np.int64), np.zeros(n_draws))
+        return DrawnCells(self, np.zeros((n_draws, self.size)), ExactSums.zeros(n_draws))
 
-    def sums_of(self, counts: np.ndarray, log_scores: np.ndarray) -> CellSums:
-        """Return the sums of counts of shape (..., size)."""
-        n_bins = self.edges.shape[1] + 1
-        classes, top = np.split(counts, [self.n_classes * n_bins], axis=-1)
-        return CellSums(classes.reshape(*classes.shape[:-1], -1, n_bins), top, log_scores)
+    def join(self, weights: np.ndarray, n_bins: int, n_top_bins: int) -> np.ndarray:
+        """Return the bin of each cell: neighbours whose predictions have about equal weights.
 
-    def count(self, probabilities: Array, labels: Array) -> CellSums:
-        """Return the sums of labels of shape (n, draws)."""
-        draws = int(labels.shape[1])
-        counts, log_scores = np.zeros((draws, self.size)), np.zeros(draws)
-        for rows, p, codes, top_codes in self._chunks(probabilities):
-            of_rows = arrays.asarray_like(labels[rows, :], p)
-            top = p.argmax(axis=1)
-            for b in range(draws):
-                label = of_rows[:, b : b + 1]
-                counts[b] += self._totals(_entries(codes, label)) + self._totals(top_codes[top == label[:, 0]])
-                log_scores[b] += float(self._logarithms(_entries(p, label)).sum())
-        return self.sums_of(counts, log_scores)
+        Bins of class k are those from k * n_bins on, and those of the largest probability follow. Some may be empty.
+        """
+        classes, top = np.split(weights, [self.n_classes * self.n_cells])
+        of_classes = _join(classes.reshape(self.n_classes, -1), n_bins) + n_bins * np.arange(self.n_classes)[:, None]
+        return np.append(of_classes.reshape(-1), n_bins * self.n_classes + _join(top, n_top_bins))
 
-    def null_moments(self, probabilities: Array) -> tuple[CellSums, CellSums]:
-        """Return the means and variances of the sums over labels that are drawn from the predictions."""
-        moments, log_moments = np.zeros((2, self.size)), np.zeros(2)
-        for _, p, codes, top_codes in self._chunks(probabilities):
-            top = p.max(axis=1)
-            for moment, of_classes, of_top in zip(moments, (p, p * (1 - p)), (top, top * (1 - top)), strict=True):
-                moment += self._totals(codes, of_classes) + self._totals(top_codes, of_top)
-            logarithms = self._logarithms(p)
+    def sum(
+        self, probabilities: Array, labels: Array, weights: Array | None = None, threads: int | None = None
+    ) -> LabelSums:
+        """Return the sums of labels of shape (n,)."""
+        sums = self.zeros()
+        if not arrays.is_cuda(probabilities):
+            p, labels = (
+                arrays.as_compact(arrays.to_host(part), kind)
+                for part, kind in ((probabilities, np.float64), (labels, np.int64))
+            )
+            of_rows = None if weights is None else arrays.as_compact(arrays.to_host(weights), np.float64)
+            with run_options(threads) as options:
+                _native.sum_label_cells(
+                    p, labels, of_rows, self.compiled(), sums.cells.flat(), sums.logs.flat(), sums.impossible, options
+                )
+            return sums
+        for rows, p, codes, top_codes in self.chunks(probabilities):
+            xp, label = arrays.namespace(p), arrays.asarray_like(labels[rows], p)
+            w = xp.ones_like(p[:, 0]) if weights is None else arrays.asarray_like(weights[rows], p)
+            is_top = xp.arange(self.n_classes) == p.argmax(axis=1)[:, None]
+            hits = (xp.arange(self.n_classes) == label[:, None]).astype(xp.float64)
+            rest = xp.where(is_top, 0.0, p).sum(axis=1)
+            smaller = xp.where(p >= 0.5, rest[:, None], p)
+            logarithms = xp.log(p.clip(FLOOR, None))
             means = (p * logarithms).sum(axis=1)
-            variances = (p * (logarithms - means[:, None]) ** 2).sum(axis=1)
-            log_moments += float(means.sum()), float(variances.sum())
-        return self.sums_of(moments[0], log_moments[0]), self.sums_of(moments[1], log_moments[1])
+            values = xp.stack([xp.ones_like(p), hits, smaller, smaller * (1 - smaller)], axis=2)
+            values = values * xp.stack([w, w, w, w * w], axis=1)[:, None, :]
+            of_top = values[is_top]
+            of_cells = ExactSums.by_group(
+                xp.concatenate([values.reshape(-1, 4), of_top]),
+                xp.concatenate([codes.reshape(-1), top_codes]),
+                self.size,
+            )
+            logs = [(hits * logarithms).sum(axis=1) * w, means * w]
+            logs.append((p * (logarithms - means[:, None]) ** 2).sum(axis=1) * w**2)
+            impossible = arrays.to_host(xp.flatnonzero((hits * p).sum(axis=1) == 0))
+            first = np.append(rows.start + impossible, POSSIBLE)[:1]
+            sums += LabelSums(of_cells.to_host(), ExactSums.over_rows(xp.stack(logs, axis=1)).to_host(), first)
+        return sums
 
-    def _chunks(self, probabilities: Array) -> Iterator[tuple[slice, Array, Array, Array]]:
+    def chunks(self, probabilities: Array) -> Iterator[tuple[slice, Array, Array, Array]]:
         """Yield rows, their probabilities, and the numbers of the cells of these and of the largest; NumPy or CuPy."""
-        step = max(1, ENTRIES // self.n_classes)
+        step = max(1, AT_ONCE // self.n_classes)
         for begin in range(0, int(probabilities.shape[0]), step):
             rows = slice(begin, begin + step)
             chunk = probabilities[rows, :]
             p = (chunk if arrays.is_cuda(chunk) else arrays.to_host(chunk)).astype(np.float64)
-            edges, top_edges = arrays.like(self.edges, p), arrays.like(self.top_edges, p)
-            firsts = np.arange(self.n_classes + 1) * (self.edges.shape[1] + 1)
-            bins = (p >= edges[:, 0]).astype(np.int8)
-            for k in range(1, edges.shape[1]):
-                bins += p >= edges[:, k]
-            codes = arrays.like(firsts[:-1], p) + bins
-            top_codes = (p.max(axis=1)[:, None] >= top_edges).sum(axis=1) + int(firsts[-1])
+            xp, edges, top_edges = arrays.namespace(p), arrays.like(self.edges, p), arrays.like(self.top_edges, p)
+            codes = xp.searchsorted(edges, p, side="right") + xp.arange(self.n_classes) * self.n_cells
+            top_codes = xp.searchsorted(top_edges, p.max(axis=1), side="right") + self.n_classes * self.n_cells
             yield rows, p, codes, top_codes
-
-    def _totals(self, codes: Array, weights: Array | None = None) -> np.ndarray:
-        """Return the sum of the weights in each cell, or the number of codes."""
-        xp = arrays.namespace(codes)
-        flat = None if weights is None else weights.reshape(-1)
-        return arrays.to_host(xp.bincount(codes.reshape(-1), flat, minlength=self.size))
-
-    def _logarithms(self, p: Array) -> Array:
-        return arrays.namespace(p).log(p.clip(self.floor, None))
-
-
-def _entries(table: Array, label: Array) -> Array:
-    return arrays.namespace(table).take_along_axis(table, label, axis=1)[:, 0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,29 +204,49 @@ class DrawnCells:
     cells : LabelCells
         The cells.
     counts : array, shape (draws, size)
-        Labels in the cells, int64.
-    log_scores : array, shape (draws,)
-        Sums of logarithms of the labels' probabilities.
+        Weights of the labels in the cells.
+    log_scores : ExactSums, shape (draws,)
+        Of logarithms of the labels' probabilities, times weights.
     """
 
     cells: LabelCells
     counts: np.ndarray
-    log_scores: np.ndarray
+    log_scores: ExactSums
 
-    @property
-    def sums(self) -> CellSums:
-        """The sums, by draws."""
-        return self.cells.sums_of(self.counts, self.log_scores)
+    def __add__(self, other: DrawnCells) -> DrawnCells:
+        return DrawnCells(self.cells, self.counts + other.counts, self.log_scores + other.log_scores)
 
-    def compiled(self) -> tuple[np.ndarray, np.ndarray, float, np.ndarray, np.ndarray]:
-        """Return what `_native` takes."""
-        cells = self.cells
-        return cells.edges, cells.top_edges, cells.floor, self.counts, self.log_scores
+    def copy(self) -> DrawnCells:
+        return DrawnCells(self.cells, self.counts.copy(), self.log_scores.copy())
 
-    def add(self, first: int, probabilities: Array, labels: Array) -> None:
-        """Add all labels, shape (n, draws), of the draws from `first` on."""
-        sums, draws = self.cells.count(probabilities, labels), slice(first, first + int(labels.shape[1]))
-        self.counts[draws] += np.concatenate([sums.classes.reshape(len(sums.top), -1), sums.top], axis=1).astype(
-            np.int64
-        )
-        self.log_scores[draws] += sums.log_score
+    def compiled(self) -> tuple[Any, ...]:
+        """Return what `_native` takes: it adds to the sums."""
+        return self.cells.compiled(), self.counts.reshape(-1), self.log_scores.flat()
+
+    def add(self, first: int, probabilities: Array, labels: Array, weights: Array | None = None) -> None:
+        """Add all labels, shape (n, draws), of the draws from `first` on, of arrays on a device."""
+        for rows, p, codes, top_codes in self.cells.chunks(probabilities):
+            xp, of_rows = arrays.namespace(p), arrays.asarray_like(labels[rows, :], p)
+            w = xp.ones_like(p[:, 0]) if weights is None else arrays.asarray_like(weights[rows], p)
+            top = p.argmax(axis=1)
+            for b in range(of_rows.shape[1]):
+                label = of_rows[:, b : b + 1]
+                places = xp.concatenate([xp.take_along_axis(codes, label, axis=1)[:, 0], top_codes])
+                of_places = xp.concatenate([w, w * (top == label[:, 0])])
+                self.counts[first + b] += arrays.to_host(xp.bincount(places, of_places, minlength=self.cells.size))
+                scores = xp.log(xp.take_along_axis(p, label, axis=1)[:, 0].clip(FLOOR, None)) * w
+                sums, draw = self.log_scores, slice(first + b, first + b + 1)
+                total = ExactSums(sums.high[draw], sums.low[draw]) + ExactSums.over_rows(scores).to_host()
+                sums.high[draw], sums.low[draw] = total.high, total.low
+
+
+def _power_of_two(number: int) -> int:
+    """Return the largest one that is at most the number, or 1."""
+    return 1 << (max(1, number).bit_length() - 1)
+
+
+def _join(weights: np.ndarray, n_bins: int) -> np.ndarray:
+    """Return bins 0 to n_bins - 1 of the cells in the last axis, by where the middle of a cell's weight lies."""
+    ends = np.cumsum(weights, axis=-1)
+    middles = ends - weights / 2
+    return np.minimum((middles * n_bins // np.maximum(ends[..., -1:], 1e-300)).astype(np.int64), n_bins - 1)

@@ -9,14 +9,6 @@ cdef extern from "cpu/features/features.h" namespace "kcalib" nogil:
         int64_t n_frequencies
         int64_t n_coordinates
         int64_t n_factors
-    cdef cppclass LabelCells:
-        const double* edges
-        const double* top_edges
-        int64_t n_bins
-        int64_t n_top_bins
-        double floor
-        int64_t* counts
-        double* log_scores
     cdef cppclass DrawnLabels:
         const double* probabilities
         int64_t n
@@ -27,7 +19,8 @@ cdef extern from "cpu/features/features.h" namespace "kcalib" nogil:
         unsigned long long first
         int64_t n_draws
         unsigned long long first_row
-        const LabelCells* cells
+        const DrawnCells* cells
+        const double* weights
     bint c_sum_products "kcalib::sum_products"[T](
         const FeatureMap&, const T*, const T*, int64_t, int64_t, const Run&, double*, double*) except +
     bint c_row_forms "kcalib::row_forms"[T](
@@ -123,27 +116,20 @@ cdef class Features:
     def drawn_label_totals(
         self, points, const double[:, ::1] probabilities, const double[:, ::1] root,
         unsigned long long seed, unsigned long long first, int64_t n_draws, RunOptions options not None, cells=None,
+        const double[::1] weights=None,
     ):
-        """|S R|^2 - sum_i |phi(x_i)|^2 |R^T e_i|^2 for each draw of labels, shape (n_draws,); `root` may be None.
+        """|S R|^2 - sum_i w_i^2 |phi(x_i)|^2 |R^T e_i|^2 for each draw of labels, shape (n_draws,); `root` may be None.
 
-        `cells`: edges (m, bins - 1), edges of the most probable class, a floor of probabilities, and what labels are
-        counted in, of zeros: counts (n_draws, m * bins + top bins) and sums of log probabilities (n_draws,).
+        `cells` are as `drawn_cells` takes them; `weights`, of the rows, may be None for 1.
         """
         cdef DrawnLabels labels
-        cdef LabelCells into
-        cdef const double[:, ::1] edges
-        cdef const double[::1] top_edges
-        cdef int64_t[:, ::1] counts
-        cdef double[::1] log_scores
+        cdef DrawnCells into
         if cells is not None:
-            edges, top_edges, into.floor, counts, log_scores = cells
-            into.n_bins, into.n_top_bins = edges.shape[1] + 1, top_edges.shape[0] + 1
-            assert edges.shape[0] == probabilities.shape[1]
-            assert counts.shape[0] == log_scores.shape[0] == n_draws
-            assert counts.shape[1] == edges.shape[0] * into.n_bins + into.n_top_bins
-            into.edges, into.top_edges = &edges[0, 0], &top_edges[0]
-            into.counts, into.log_scores = &counts[0, 0], &log_scores[0]
+            into = drawn_cells(cells, n_draws, probabilities.shape[1])
             labels.cells = &into
+        if weights is not None:
+            assert weights.shape[0] == probabilities.shape[0]
+            labels.weights = &weights[0]
         labels.probabilities, labels.n, labels.m = &probabilities[0, 0], probabilities.shape[0], probabilities.shape[1]
         labels.root = NULL
         labels.rank = 0

@@ -1,11 +1,5 @@
-# Sums of states in fixed point: src/cpu/state/exact_sums.h, src/cpu/state/state_scores.h, src/cpu/state/state_sums.h, and
+# Sums of states in fixed point: src/cpu/state/state_scores.h, src/cpu/state/state_sums.h, and
 # of draws src/cpu/features/features.h.
-
-cdef extern from "cpu/state/exact_sums.h" namespace "kcalib" nogil:
-    cdef cppclass ExactSums:
-        int64_t* high
-        int64_t* low
-
 
 cdef extern from "cpu/state/state_scores.h" namespace "kcalib" nogil:
     cdef cppclass StateTally:
@@ -42,15 +36,6 @@ cdef extern from "cpu/features/features.h" namespace "kcalib" nogil:
         ExactSums changes_own
     bint c_drawn_block_sums "kcalib::drawn_block_sums"(
         const FeatureMap&, DrawnLabels, const int64_t*, int64_t, const Run&, const DrawnSums&) except +
-
-
-cdef ExactSums exact_sums(pair):
-    # The caller's arrays, which it keeps.
-    cdef int64_t[::1] high = pair[0]
-    cdef int64_t[::1] low = pair[1]
-    cdef ExactSums sums
-    sums.high, sums.low = &high[0], &low[0]
-    return sums
 
 
 def state_scores(

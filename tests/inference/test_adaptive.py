@@ -46,14 +46,20 @@ def test_blocks_by_hand():
     assert statistics["bias"] == pytest.approx(bias, rel=1e-12)
 
     def in_bins(values, hits, n_bins):
-        edges = [sorted(values)[math.ceil(k * (n - 1) / n_bins)] for k in range(1, n_bins)]
+        cells = [sum(edge <= value for edge in edges) for value in values]
+        ranks = [sum(c < cell for c in cells) + cells.count(cell) / 2 for cell in cells]
         residuals, variances = np.zeros(n_bins), np.zeros(n_bins)
-        for value, hit in zip(values, hits, strict=True):
-            b = sum(edge <= value for edge in edges)
+        for rank, value, hit in zip(ranks, values, hits, strict=True):
+            b = min(int(rank * n_bins / n), n_bins - 1)
             residuals[b] += hit - value
             variances[b] += value * (1 - value)
         return sum(r**2 / max(v, 0.5) for r, v in zip(residuals, variances, strict=True))
 
+    edges = [k / 512 for k in range(1, 512)]
+    for k in range(1, 257):  # so many in 40 octaves
+        octave = math.ceil(40 * k / 256)
+        small = 2.0**-octave * (1 + octave - 40 * k / 256)
+        edges += [small, 1 - small]
     classes = sum(in_bins(p[:, c], (y == c).astype(float), 10) for c in range(m))
     assert statistics["classes"] == pytest.approx(classes, rel=1e-12)
     top = in_bins(p.max(axis=1), (y == p.argmax(axis=1)).astype(float), 15)

@@ -158,27 +158,82 @@ def test_draws_do_not_depend_on_those_beside_them(m):
         np.testing.assert_array_equal(found, totals[first : first + count])
 
 
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("m", [2, 9, 129, 300])
-def test_cells_of_drawn_labels(m, cupy):
-    """The labels of each draw in bins of their classes, and those that are the most probable class, one by one."""
-    p = problem("sparse", 70, m)
-    edges, top_edges = np.quantile(p, [0.5, 0.9], axis=0).T.copy(), np.array([0.3, 0.6, p.max()])
-    cells, feature_map = LabelCells(edges, top_edges, 1e-3), any_map(8, m)
-    data, expected = prepare(np.zeros(70, int), p), drawn_label_totals(feature_map, p, 20, 5, first=2)
-    for points in (p, cupy.asarray(p)):
-        drawn = cells.zeros(20)
-        totals = drawn_label_totals(feature_map, points, 20, 5, first=2, cells=drawn)
-        np.testing.assert_allclose(totals, expected, rtol=1e-9, atol=1e-9)
+def test_cells_of_labels(m, weighted, cupy):
+    """The drawn and the observed labels in cells of their classes, and those that are the most probable class."""
+    n, rng = 70, np.random.default_rng(m)
+    p = problem("sparse", n, m)
+    w = rng.integers(1, 5, n) / 4 if weighted else None
+    feature_map, cells = any_map(8, m), LabelCells.for_classes(m)
+    data, phi = prepare(rng.integers(m, size=n), p), literal_features(feature_map, p)
+    weights = np.ones(n) if w is None else w
+    lower = cells.ends[0]
+
+    def cell_of(k, value):
+        """The last cell of class k, or of the largest probability, whose lower end is at most the value."""
+        first, end = (k * cells.n_cells, (k + 1) * cells.n_cells) if k is not None else (m * cells.n_cells, cells.size)
+        return max(c for c in range(first, end) if lower[c] <= value)
+
+    numbers = [[cell_of(k, row[k]) for k in range(m)] for row in p]
+    tops = [int(np.argmax(row)) for row in p]
+    top_numbers = [cell_of(None, row[top]) for row, top in zip(p, tops, strict=True)]
+
+    def count(labels):
+        counts, score = np.zeros(cells.size), 0.0
+        for i, label in enumerate(labels):
+            counts[numbers[i][label]] += weights[i]
+            counts[top_numbers[i]] += weights[i] * (label == tops[i])
+            score += weights[i] * math.log(max(p[i, label], 1e-12))
+        return counts, score
+
+    for points, of_rows in ((p, w), (cupy.asarray(p), None if w is None else cupy.asarray(w))):
+        drawn = cells.drawn_zeros(20)
+        totals = drawn_label_totals(feature_map, points, 20, 5, first=2, cells=drawn, weights=of_rows)
         for b in range(20):
-            classes, top, score = np.zeros((m, 3)), np.zeros(4), 0.0
-            for row, label in zip(p, data.draw(5, 2 + b).labels, strict=True):
-                classes[label, sum(edge <= row[label] for edge in edges[label])] += 1
-                score += math.log(max(row[label], 1e-3))
-                if label == list(row).index(max(row)):
-                    top[sum(edge <= max(row) for edge in top_edges)] += 1
-            np.testing.assert_array_equal(drawn.sums.classes[b], classes)
-            np.testing.assert_array_equal(drawn.sums.top[b], top)
-            assert drawn.sums.log_score[b] == pytest.approx(score, rel=1e-12)
+            labels = data.draw(5, 2 + b).labels
+            expected = literal_total(phi * weights[:, None], residuals(labels, p))
+            assert totals[b] == pytest.approx(float(expected), rel=1e-9, abs=1e-9)
+            counts, score = count(labels)
+            np.testing.assert_array_equal(drawn.counts[b], counts)
+            assert drawn.log_scores.to_float()[b] == pytest.approx(score, rel=1e-12)
+        sums = cells.sum(points, data.labels, of_rows)
+        found, logs = sums.cells.to_float(), sums.logs.to_float()
+        counts, score = count(data.labels)
+        np.testing.assert_array_equal(found[:, 1], counts)
+        assert logs[0] == pytest.approx(score, rel=1e-12)
+        masses, sides, variances = np.zeros((3, cells.size))
+        means, log_variance = 0.0, 0.0
+        for i, row in enumerate(p):
+            for c, value in [*zip(numbers[i], row, strict=True), (top_numbers[i], row[tops[i]])]:
+                masses[c] += weights[i]
+                sides[c] += weights[i] * min(value, 1 - value)
+                variances[c] += weights[i] ** 2 * value * (1 - value)
+            log_p = np.log(np.maximum(row, 1e-12))
+            means += weights[i] * (row @ log_p)
+            log_variance += weights[i] ** 2 * (row @ (log_p - row @ log_p) ** 2)
+        np.testing.assert_array_equal(found[:, 0], masses)
+        np.testing.assert_allclose(found[:, 2], sides, rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(found[:, 3], variances, rtol=1e-12, atol=1e-14)
+        assert tuple(logs[1:]) == pytest.approx((means, log_variance), rel=1e-12)
+
+
+def test_cells_of_parts_add_up_to_those_of_all():
+    p = np.concatenate([problem("saturated", 9000, 4), problem("sparse", 21_000, 4)])
+    labels, cells = np.random.default_rng(0).integers(4, size=len(p)), LabelCells.for_classes(4)
+    whole = cells.sum(p, labels, threads=2)
+    parts = [cells.sum(p[begin : begin + 7001], labels[begin : begin + 7001]) for begin in range(0, len(p), 7001)]
+    total = parts[3] + parts[0] + parts[4] + (parts[2] + parts[1])
+    for one, other in zip((whole.cells, whole.logs), (total.cells, total.logs), strict=True):
+        np.testing.assert_array_equal(one.high, other.high)
+        np.testing.assert_array_equal(one.low, other.low)
+    edges = cells.edges
+    assert len(edges) == 1023 and (np.diff(edges) >= 0).all()
+    np.testing.assert_array_equal(edges, 1 - edges[::-1])
+    bins = cells.join(whole.cells.to_float()[:, 0], 10, 15)
+    assert (np.diff(bins) >= 0).all()
+    sizes = np.bincount(bins, whole.cells.to_float()[:, 0], minlength=55)
+    assert sizes[:40].reshape(4, 10).sum(axis=1).tolist() == [len(p)] * 4 and sizes[40:].sum() == len(p)
 
 
 @pytest.mark.parametrize("factors", [0, 2])

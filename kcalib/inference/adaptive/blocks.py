@@ -7,7 +7,7 @@ labels that are drawn from the predictions.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import singledispatch
 from typing import Any
@@ -19,7 +19,7 @@ from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._packing.features import FeatureProblem, MapOptions, features_of
 from kcalib._pairs.features import default_columns
-from kcalib._pairs.label_cells import CellSums, LabelCells
+from kcalib._pairs.label_cells import FLOOR, POSSIBLE, DrawnCells, LabelCells, LabelSums
 from kcalib.estimators.feature_moments import feature_moments, features_standard_error
 from kcalib.estimators.skce import describe
 from kcalib.inference.task import Task
@@ -27,7 +27,6 @@ from kcalib.inference.task import Task
 FEW_DRAWS, MANY_DRAWS = 199, 999
 MANY_DRAWS_WORK = 1e6  # entries of the predictions up to which many labels are drawn
 N_BINS, N_BINS_OF_TWO, N_TOP_BINS = 10, 15, 15
-FLOOR = 1e-12  # of probabilities whose logarithms are taken
 LEAST_VARIANCE = 0.5  # of a cell: of fewer expected events a label would be too large an outlier
 LEAST_BANDWIDTH, LEAST_FINE_BANDWIDTH, FINE = 0.05, 0.02, 8.0
 FINE_COLUMNS = 0.25  # the fine kernel's share of the columns
@@ -64,12 +63,14 @@ def _(
 ) -> tuple[list[Block], dict[str, Any]]:
     p = data.probabilities
     n_draws = n_draws or (MANY_DRAWS if data.n * data.m <= MANY_DRAWS_WORK else FEW_DRAWS)
-    cells = LabelCells.of(p, N_BINS_OF_TWO if data.m == 2 else N_BINS, N_TOP_BINS, FLOOR)
-    drawn = cells.zeros(n_draws)
+    cells = LabelCells.for_classes(data.m)
+    drawn = cells.drawn_zeros(n_draws)
     kernels, estimate = kernel_blocks(task, n_draws, n_columns, seed, cells=drawn)
-    observed = cells.count(p, data.labels[:, None])
-    sums = _concatenate_sums(observed, drawn.sums)
-    return _label_blocks(data, cells, sums, *cells.null_moments(p)) + kernels, estimate
+    sums = cells.sum(p, data.labels, threads=task.options.threads)
+    names = data.classes if data.classes is not None else tuple(range(data.m))
+    return label_blocks(
+        sums, drawn, data.n, names, lambda score, variance: _score_tail(data, score, variance)
+    ) + kernels, estimate
 
 
 def kernel_blocks(
@@ -120,31 +121,51 @@ def _rescale(problem: FeatureProblem, divisor: float, least: float) -> FeaturePr
     return replace(problem, map=replace(problem.map, frequencies=problem.map.frequencies * factor))
 
 
-def _concatenate_sums(observed: CellSums, drawn: CellSums) -> CellSums:
-    """Return the observed sums, then those of the draws."""
-    return CellSums(
-        np.concatenate([observed.classes, drawn.classes]),
-        np.concatenate([observed.top, drawn.top]),
-        np.concatenate([observed.log_score, drawn.log_score]),
-    )
-
-
-def _label_blocks(
-    data: Classification, cells: LabelCells, sums: CellSums, mean: CellSums, variance: CellSums
+def label_blocks(
+    sums: LabelSums, drawn: DrawnCells, n: int, names: Sequence[Any], score_tail: Callable[[float, float], float]
 ) -> list[Block]:
-    """Return the blocks of sums over cells."""
-    score = sums.log_score - mean.log_score
-    residuals, top_residuals = sums.classes - mean.classes, sums.top - mean.top
-    biases = np.sum(residuals, axis=-1)
-    bias_variances = np.sum(variance.classes, axis=-1)
-    names = data.classes if data.classes is not None else tuple(range(data.m))
-    p = data.probabilities
-    label_probabilities = arrays.namespace(p).take_along_axis(p, data.labels[:, None], axis=1)
-    impossible = np.flatnonzero(arrays.to_host(label_probabilities[:, 0]) == 0)
+    """Return the blocks of sums over cells.
+
+    `score_tail` bounds log P(a centred sum of log probabilities as far on its side), from the sum and its variance.
+    """
+    cells, m = drawn.cells, drawn.cells.n_classes
+    n_bins = N_BINS_OF_TWO if m == 2 else N_BINS
+    weights, hits, smaller, variances = sums.cells.to_float().T
+    bin_numbers = cells.join(weights, n_bins, N_TOP_BINS)
+    lower, upper = cells.ends
+
+    def add_cells(values: np.ndarray) -> np.ndarray:
+        return np.bincount(bin_numbers, values, minlength=m * n_bins + N_TOP_BINS)
+
+    # Of probabilities from 1/2 on labels that are not the cell's, so that residuals keep their digits.
+    is_large = lower >= 0.5
+    sure, rest = add_cells(np.where(is_large, weights, 0.0)), add_cells(np.where(is_large, smaller, -smaller))
+    counts = np.stack([add_cells(hits), *map(add_cells, drawn.counts)])
+    residuals, top_residuals = np.split(counts - sure + rest, [m * n_bins], axis=1)
+    residuals = residuals.reshape(len(counts), m, n_bins)
+    variance, top_variance = np.split(add_cells(variances), [m * n_bins])
+    variance = variance.reshape(m, n_bins)
+    is_empty, top_is_empty = np.split(add_cells(weights) == 0, [m * n_bins])
+    biases, bias_variances = np.sum(residuals, axis=-1), np.sum(variance, axis=-1)
+    observed, mean, log_variance = sums.logs.to_float()
+    score = np.append(observed, drawn.log_scores.to_float()) - mean
+    impossible = int(sums.impossible[0]) if sums.impossible[0] != POSSIBLE else None
+
+    def format_bin(number: int) -> str:
+        inside = np.flatnonzero((bin_numbers == number) & (weights > 0))
+        return f"from {format_probability(lower[inside[0]])} to {format_probability(upper[inside[-1]])}"
+
+    def bound_cells(inside: np.ndarray, residual: float) -> float:
+        """Return a bound of the logarithm of the tail of a sum of labels in some cells."""
+        chosen = np.flatnonzero(inside & (weights > 0))
+        of_side = smaller[chosen] / weights[chosen]
+        p = np.where(is_large[chosen], 1 - of_side, of_side)
+        complement = np.where(is_large[chosen], of_side, 1 - of_side)
+        return binomial_tail(p, complement, residual, weights[chosen])
 
     def says_temperature() -> str:
-        if impossible.size:
-            return f"over-confident: the label of sample {impossible[0]} (counted from 0) has probability 0"
+        if impossible is not None:
+            return f"over-confident: the label of sample {impossible} (counted from 0) has probability 0"
         if score[0] == 0:
             return "no error of the temperature"
         return "over-confident" if score[0] < 0 else "under-confident"
@@ -154,61 +175,46 @@ def _label_blocks(
         return f"class {names[k]!r} predicted too {'often' if biases[0, k] < 0 else 'rarely'}"
 
     def says_classes() -> str:
-        k, b = np.unravel_index(np.argmax(_squares(residuals[0], variance.classes)), variance.classes.shape)
-        low = 0.0 if b == 0 else cells.edges[k, b - 1]
-        high = 1.0 if b == cells.edges.shape[1] else cells.edges[k, b]
+        squares = np.where(is_empty.reshape(m, n_bins), -1.0, _squares(residuals[0], variance))
+        k, b = divmod(int(np.argmax(squares)), n_bins)
         side = "high" if residuals[0, k, b] < 0 else "low"
-        between = f"from {format_probability(low)} to {format_probability(high)}"
-        return f"probabilities of class {names[k]!r} {between} too {side}"
+        return f"probabilities of class {names[k]!r} {format_bin(k * n_bins + b)} too {side}"
 
     def says_top() -> str:
-        b = int(np.argmax(_squares(top_residuals[0], variance.top)))
-        low = 0.0 if b == 0 else cells.top_edges[b - 1]
-        high = 1.0 if b == len(cells.top_edges) else cells.top_edges[b]
+        b = int(np.argmax(np.where(top_is_empty, -1.0, _squares(top_residuals[0], top_variance))))
         side = "high" if top_residuals[0, b] < 0 else "low"
-        return f"largest probabilities from {format_probability(low)} to {format_probability(high)} too {side}"
+        return f"largest probabilities {format_bin(m * n_bins + b)} too {side}"
 
     def score_bound() -> float:
-        if impossible.size:
-            return -math.inf
-        return math.log(2) + _score_tail(data, float(score[0]), float(variance.log_score))
+        return -math.inf if impossible is not None else math.log(2) + score_tail(float(score[0]), float(log_variance))
 
     def bias_bound() -> float:
         squares = _squares(biases[0], bias_variances)
-        tails = [binomial_tail(*_class_probabilities(data, k), biases[0, k]) for k in np.argsort(-squares)[:N_LARGEST]]
+        tails = [bound_cells(bin_numbers // n_bins == k, biases[0, k]) for k in np.argsort(-squares)[:N_LARGEST]]
         return math.log(2 * squares.size) + min(tails)
 
     def classes_bound() -> float:
-        squares = _squares(residuals[0], variance.classes)
-        tails = []
-        for place in np.argsort(-squares, axis=None)[:N_LARGEST]:
-            k, b = np.unravel_index(place, squares.shape)
-            p, complement = _class_probabilities(data, int(k))
-            inside = _bin_numbers(p, cells.edges[k]) == b
-            tails.append(binomial_tail(p[inside], complement[inside], residuals[0, k, b]))
+        squares, values = _squares(residuals[0], variance).reshape(-1), residuals[0].reshape(-1)
+        tails = [bound_cells(bin_numbers == b, values[b]) for b in np.argsort(-squares)[:N_LARGEST]]
         return math.log(2 * squares.size) + min(tails)
 
     def top_bound() -> float:
-        squares = _squares(top_residuals[0], variance.top)
-        p, complement = _top_probabilities(data)
-        bins = _bin_numbers(p, cells.top_edges)
+        squares = _squares(top_residuals[0], top_variance)
         largest = np.argsort(-squares)[:N_LARGEST]
-        tails = [binomial_tail(p[bins == b], complement[bins == b], top_residuals[0, b]) for b in largest]
+        tails = [bound_cells(bin_numbers == m * n_bins + b, top_residuals[0, b]) for b in largest]
         return math.log(2 * squares.size) + min(tails)
 
     return [
         Block(
             "temperature",
-            score**2 / variance.log_score
-            if variance.log_score > LEAST_SCORE_VARIANCE * data.n
-            else np.zeros_like(score),
+            score**2 / log_variance if log_variance > LEAST_SCORE_VARIANCE * n else np.zeros_like(score),
             says_temperature,
             score_bound,
-            impossible.size > 0,
+            impossible is not None,
         ),
         Block("bias", np.sum(_squares(biases, bias_variances), axis=-1), says_bias, bias_bound),
-        Block("classes", np.sum(_squares(residuals, variance.classes), axis=(-2, -1)), says_classes, classes_bound),
-        Block("top label", np.sum(_squares(top_residuals, variance.top), axis=-1), says_top, top_bound),
+        Block("classes", np.sum(_squares(residuals, variance), axis=(-2, -1)), says_classes, classes_bound),
+        Block("top label", np.sum(_squares(top_residuals, top_variance), axis=-1), says_top, top_bound),
     ]
 
 
@@ -220,47 +226,15 @@ def _squares(residuals: np.ndarray, variances: np.ndarray) -> np.ndarray:
     return np.asarray(residuals**2 / np.maximum(variances, LEAST_VARIANCE))
 
 
-def _class_probabilities(data: Classification, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the probabilities of a class, and of all others together, to few roundings of either."""
-    p = np.asarray(arrays.to_host(data.probabilities[:, k]), dtype=np.float64)
-    complement = 1 - p
-    large = np.flatnonzero(p >= 0.5)
-    rest = np.array(_take_rows(data, large))
-    rest[:, k] = 0
-    complement[large] = np.sum(rest, axis=1)
-    return p, complement
-
-
-def _top_probabilities(data: Classification) -> tuple[np.ndarray, np.ndarray]:
-    """Return the probabilities of the most probable class, and of all others together."""
-    p, complement = np.empty(data.n), np.empty(data.n)
-    step = max(1, CHUNK_ENTRIES // data.m)
-    for begin in range(0, data.n, step):
-        rest = np.array(_take_rows(data, np.arange(begin, min(begin + step, data.n))))
-        places = np.arange(len(rest)), np.argmax(rest, axis=1)
-        p[begin : begin + step] = rest[places]
-        rest[places] = 0
-        complement[begin : begin + step] = np.sum(rest, axis=1)
-    return p, complement
-
-
-def _take_rows(data: Classification, rows: np.ndarray) -> np.ndarray:
-    p = data.probabilities
-    probabilities = arrays.namespace(p).take(p, arrays.like(rows, p), axis=0)
-    return np.asarray(arrays.to_host(probabilities), dtype=np.float64)
-
-
-def _bin_numbers(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    return np.searchsorted(edges, values, side="right")
-
-
-def binomial_tail(p: np.ndarray, complement: np.ndarray, residual: float) -> float:
+def binomial_tail(p: np.ndarray, complement: np.ndarray, residual: float, counts: np.ndarray | float = 1.0) -> float:
     """Return Chernoff's bound of log P(sum of labels - p as far on this side), of independent labels.
 
-    `complement` is 1 - p, to few roundings where p is near 1.
+    `complement` is 1 - p, to few roundings where p is near 1. There are `counts` labels of each p, or ones whose
+    probabilities have this mean: log(1 - p + p exp(theta)) is concave in p, so that it bounds theirs.
     """
     if residual < 0:
         p, complement = complement, p
+    counts = np.broadcast_to(counts, p.shape)[p > 0]
     p, complement = p[p > 0], complement[p > 0]
 
     def cumulants(theta: float) -> tuple[float, float, float]:
@@ -268,9 +242,10 @@ def binomial_tail(p: np.ndarray, complement: np.ndarray, residual: float) -> flo
         shrunk = complement * math.exp(-theta)
         grown = p / (p + shrunk)
         values = theta * complement + np.log(p + shrunk)
-        return float(np.sum(values)), float(np.sum(grown - p)), float(np.sum(grown * (shrunk / (p + shrunk))))
+        spread = grown * (shrunk / (p + shrunk))
+        return float(np.sum(counts * values)), float(np.sum(counts * (grown - p))), float(np.sum(counts * spread))
 
-    return chernoff(cumulants, abs(residual), float(np.sum(p * complement)))
+    return chernoff(cumulants, abs(residual), float(np.sum(counts * p * complement)))
 
 
 def _score_tail(data: Classification, score: float, variance: float) -> float:

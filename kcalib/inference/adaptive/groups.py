@@ -17,7 +17,8 @@ from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import LARGEST_SEED, check_fraction, check_integer, check_seed
 from kcalib._backend.random import draw_label_batches
 from kcalib._input.labels import Classification, prepare
-from kcalib.inference.adaptive.blocks import FLOOR, LEAST_SCORE_VARIANCE, LEAST_VARIANCE
+from kcalib._pairs.label_cells import FLOOR
+from kcalib.inference.adaptive.blocks import LEAST_SCORE_VARIANCE, LEAST_VARIANCE
 from kcalib.inference.adaptive.method import TIE, approximate_pvalues, combine
 from kcalib.report.summary import Summarized, Summary, format_pvalue
 from kcalib.results import Computed, ConfidenceInterval

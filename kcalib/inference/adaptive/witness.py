@@ -21,7 +21,7 @@ import scipy
 from kcalib._backend import arrays
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
-from kcalib.inference.adaptive.blocks import FLOOR
+from kcalib._pairs.label_cells import FLOOR
 
 FIRST_SHARE = 16  # the first fold is one of so many parts; each further one is as large as all before it
 FIT_ENTRIES = 2**21  # probabilities that a map is fitted to, at most

@@ -67,11 +67,13 @@ template <class T> class Tile {
         highest_(rows),
         norms_(rows),
         base_costs_(rows),
-        log_scores_(labels.cells && has_tables() ? rows * labels.m : 0),
+        log_scores_(labels.cells ? labels.m : 0),
         likely_(rows),
         cells_(labels.cells && has_tables() ? rows * labels.m : 0),
         tops_(labels.cells ? rows : 0),
-        top_cells_(labels.cells ? rows : 0) {
+        top_cells_(labels.cells ? rows : 0),
+        log_low_(labels.cells && has_tables() ? rows * labels.m : 0),
+        log_high_(labels.cells && has_tables() ? rows * labels.m : 0) {
     for (int64_t p = 0; p < map_.n_panels; ++p) std::fill_n(phi(p) + rows * COLUMNS, COLUMNS, 0.0);
   }
 
@@ -88,6 +90,8 @@ template <class T> class Tile {
         table_.features(map_, p, x, ROW_STEP, rows);
         if (map_.n_factors) table_.add_norms(rows, ROW_STEP, norms_.get() + first);
       }
+      if (labels_.weights)
+        for (int64_t i = first; i < first + end - from; ++i) scale(i, labels_.weights[begin + i]);
       for (int64_t i = first; i < first + ROW_STEP; ++i) read(i, begin + i);
       for (int64_t i = first + end - from; i < first + ROW_STEP; ++i) norms_[i] = 0;
       if (matrix_) weigh(first);
@@ -123,18 +127,29 @@ template <class T> class Tile {
     return (sums[0] + sums[1]) + (sums[2] + sums[3]);
   }
 
-  // Count the labels of the rows, whose predictions are p, in the cells of a draw, and add their probabilities' logarithms.
-  void count(const unsigned* labels, const double* p, int64_t rows, int64_t draw) const {
-    const LabelCells& to = *labels_.cells;
-    int64_t* counts = to.counts + draw * (labels_.m * to.n_bins + to.n_top_bins);
-    double sum = to.log_scores[draw];
+  // Count the labels of the rows from `begin` on in the cells of a draw, and add their probabilities' logarithms.
+  void count(const unsigned* labels, int64_t begin, int64_t rows, int64_t draw) const {
+    const DrawnCells& to = *labels_.cells;
+    double* counts = to.counts + draw * to.cells.size(labels_.m);
+    const double* p = labels_.probabilities + begin * labels_.m;
+    Wide sum;
     for (int64_t i = 0; i < rows; ++i) {
       const int64_t entry = i * labels_.m + labels[i];
-      ++counts[has_tables() ? cells_[entry] : cell(labels[i], p[entry])];
-      sum += has_tables() ? log_scores_[entry] : log_score(p[entry]);
-      counts[top_cells_[i]] += labels[i] == tops_[i];
+      const double weight = weight_of(begin + i);
+      if (has_tables()) {
+        counts[cells_[entry]] += weight;
+        sum.add(log_low_[entry], log_high_[entry]);
+      } else {
+        std::uint64_t low;
+        std::int64_t high;
+        const double score = weight * to.cells.log_score(p[entry]);
+        cut(&score, 1, &low, &high);
+        counts[labels[i] * to.cells.n_cells + to.cells.cell(p[entry])] += weight;
+        sum.add(low, high);
+      }
+      counts[top_cells_[i]] += labels[i] == tops_[i] ? weight : 0;
     }
-    to.log_scores[draw] = sum;
+    to.log_scores.add(draw, sum);
   }
 
  private:
@@ -162,7 +177,7 @@ template <class T> class Tile {
       }
       totals_[i] = total;
       highest_[i] = std::nextafter(total, 0.0);
-      if (labels_.cells) find_cells(i, p, top);
+      if (labels_.cells) find_cells(i, row, p, top);
       const bool likely = p[top] >= 0.5 || m == 2;
       likely_[i] = likely ? unsigned(top) : NO_CLASS;
       for (int64_t k = 0; k < m; ++k) base[k] = -p[k];
@@ -180,24 +195,25 @@ template <class T> class Tile {
   }
 
   bool has_tables() const { return labels_.m <= LANE_CLASSES / 2; }  // of more classes few entries are drawn
-  static unsigned bin(const double* edges, int64_t n_edges, double value) {
-    unsigned below = 0;
-    for (int64_t e = 0; e < n_edges; ++e) below += edges[e] <= value;
-    return below;
+  double weight_of(int64_t row) const { return labels_.weights ? labels_.weights[row] : 1; }
+  void scale(int64_t i, double weight) {
+    norms_[i] *= weight * weight;
+    for (int64_t p = 0; p < map_.n_panels; ++p)
+      for (int c = 0; c < COLUMNS; ++c) phi(p)[i * COLUMNS + c] *= weight;
   }
-  unsigned cell(int64_t k, double p) const {
-    const int64_t n_edges = labels_.cells->n_bins - 1;
-    return unsigned(k * (n_edges + 1)) + bin(labels_.cells->edges + k * n_edges, n_edges, p);
-  }
-  double log_score(double p) const { return std::log(std::max(p, labels_.cells->floor)); }
-  void find_cells(int64_t i, const double* p, int64_t top) {
-    const LabelCells& to = *labels_.cells;
-    for (int64_t k = 0; has_tables() && k < labels_.m; ++k) {
-      cells_[i * labels_.m + k] = cell(k, p[k]);
-      log_scores_[i * labels_.m + k] = log_score(p[k]);
+  void find_cells(int64_t i, int64_t row, const double* p, int64_t top) {
+    const LabelCells& to = labels_.cells->cells;
+    const int64_t m = labels_.m;
+    if (has_tables()) {
+      double* scores = log_scores_.get();
+      for (int64_t k = 0; k < m; ++k) {
+        cells_[i * m + k] = unsigned(k * to.n_cells) + to.cell(p[k]);
+        scores[k] = weight_of(row) * to.log_score(p[k]);
+      }
+      cut(scores, m, log_low_.get() + i * m, log_high_.get() + i * m);
     }
     tops_[i] = unsigned(top);
-    top_cells_[i] = unsigned(labels_.m * to.n_bins) + bin(to.top_edges, to.n_top_bins - 1, p[top]);
+    top_cells_[i] = unsigned(m * to.n_cells) + to.top_cell(p[top]);
   }
 
   // costs and base costs of ROW_STEP rows for a matrix M: with d = delta_label - delta_likely, or delta_label,
@@ -230,6 +246,8 @@ template <class T> class Tile {
   const double norm_;
   const AlignedBuffer<double> phi_, points_, target_features_, base_, cumulative_, costs_, totals_, highest_, norms_, base_costs_, log_scores_;
   const AlignedBuffer<unsigned> likely_, cells_, tops_, top_cells_;
+  const AlignedBuffer<std::uint64_t> log_low_;
+  const AlignedBuffer<std::int64_t> log_high_;
 };
 
 // Rows of a tile by their class, as the kernels add them, for each of some draws.
@@ -436,7 +454,7 @@ bool sum_draws(const PackedMap& packed, const T* points, const DrawnLabels& labe
         for (int64_t k = d; k < end; ++k) {
           const Word draw = labels.first + Word(first + k);
           costs[k] += list.list(table, tile, labels, draw, begin, rows, k - d);
-          if (labels.cells) tile.count(list.labels(), labels.probabilities + begin * m, rows, first + k);
+          if (labels.cells) tile.count(list.labels(), begin, rows, first + k);
         }
         for (int64_t p = 0; p < panels; ++p)
           for (int64_t k = d; k < end; ++k) list.add(table, labels, tile.panel(p), k - d, sums_of(p, k));

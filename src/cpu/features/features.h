@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "cpu/samples/label_cells.h"
 #include "cpu/state/exact_sums.h"
 #include "kcalib/philox.h"
 #include "cpu/pairs/sweep.h"
@@ -40,16 +41,6 @@ template <class T> bool feature_rows(const FeatureMap& map, const T* points, int
 bool gram_parts(const FeatureMap& map, const double* points, const double* columns, int64_t n, int64_t n_columns, int64_t part_rows,
                 const Run& run, double* out);
 
-// Where labels fall: each class has `n_bins` bins of its probability, with n_bins - 1 ascending edges (m x (n_bins - 1)), the
-// most probable class has `n_top_bins` bins of its own. A probability that is equal to an edge lies above it.
-struct LabelCells {
-  const double *edges, *top_edges;
-  int64_t n_bins, n_top_bins;
-  double floor;        // of probabilities whose logarithms are taken
-  int64_t* counts;     // draws x (m n_bins + n_top_bins): labels in the bins of their classes, most probable ones in theirs
-  double* log_scores;  // draws: sums of the logarithms of the labels' probabilities
-};
-
 // Predictions, rows of m probabilities, that labels are drawn from: label i of draw r by number i of NumPy's Philox
 // generator with the key (seed, r). The target kernel is the matrix R R^T: root (m x rank), null for the identity.
 struct DrawnLabels {
@@ -60,10 +51,11 @@ struct DrawnLabels {
   Word seed, first;  // number of the first draw
   int64_t n_draws;
   Word first_row;  // labels are those of the rows from this number on, a multiple of 4
-  const LabelCells* cells = nullptr;  // count labels in these, too
+  const DrawnCells* cells = nullptr;  // count labels in these, too
+  const double* weights = nullptr;  // of the rows: of features, and of what is counted; null for 1
 };
 
-// out[b] = |S R|^2 - sum_i |phi(x_i)|^2 |R^T e_i|^2 with S = sum_i phi(x_i) (x) e_i and e_i = onehot(label) - p_i.
+// out[b] = |S R|^2 - sum_i w_i^2 |phi(x_i)|^2 |R^T e_i|^2 with S = sum_i w_i phi(x_i) (x) e_i and e_i = onehot(label) - p_i.
 template <class T>
 bool drawn_label_totals(const FeatureMap& map, const T* points, const DrawnLabels& labels, const Run& run, double* out);
 

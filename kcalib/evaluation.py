@@ -33,6 +33,7 @@ from kcalib.estimators.forecasts.quantities import LEVELS, has_density, mean_of,
 from kcalib.estimators.forecasts.scores import log_score_values, pinball_values
 from kcalib.estimators.scores import accuracy_of, brier_score_of, log_loss_of, top_label, weighted_mean
 from kcalib.evaluation_results import INTERVAL, Evaluation, ForecastEvaluation
+from kcalib.inference.adaptive.clusters import read_clusters
 from kcalib.inference.calibration_test import sums_of
 from kcalib.inference.task import CalibrationMethod
 from kcalib.inference.verdict import Measured, check_tolerance, measure, off_quantiles, off_spread
@@ -69,6 +70,7 @@ def evaluate(
     y_true: Any,
     y_pred: Any = None,
     *,
+    clusters: Any = None,
     level: float = 0.05,
     tolerance: float | None = None,
     kernel: Kernel | None = None,
@@ -90,6 +92,9 @@ def evaluate(
     y_true, y_pred, kernel, classes, from_logits, threads, backend
         As in `kcalib.skce`. Of a source all numbers are those of a `kcalib.streaming.CalibrationState`: `method` is
         "auto" or "features". With `backend` "auto" sums all pairs; by workers a source is read at once.
+    clusters : array_like, shape (n,), optional
+        The cluster of each sample, as in `kcalib.calibration_test`. There is no standard error then, and no bound of
+        the error: these rest on independent samples.
     level : float
         Level of the verdict, in (0, 1): a calibrated model is called miscalibrated with
         about this probability.
@@ -189,7 +194,7 @@ def evaluate(
     seed = check_seed(seed, LARGEST_SEED)
     if is_source(y_true, y_pred):
         check_left_to_source(classes, from_logits)
-        check_not_for_sums(backend=backend)
+        check_not_for_sums(clusters=clusters, backend=backend)
         state = y_true.summed(kernel=kernel, lens=lens, seed=seed, threads=threads, **sums_of(method))
         return state.result(level=level, tolerance=tolerance)
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, threads=threads)
@@ -201,6 +206,7 @@ def evaluate(
         "seed": seed,
         "threads": threads,
         "backend": backend,
+        "clusters": None if clusters is None else read_clusters(clusters, data.n),
     }
     return evaluation_of(data, **options)
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from kcalib import _packing
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
@@ -45,6 +47,7 @@ class Task:
 
     data: Data
     options: PairOptions
+    clusters: np.ndarray | None = None  # of each sample, integers; None where samples are independent
     feature_problems: list[FeatureProblem] = field(default_factory=list)  # those that were made, for others to look at
     _moments: list[tuple[MomentSums, NullMoments]] = field(default_factory=list)  # of H, once it was swept
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import scipy
 
 from kcalib._backend.options import SEED
@@ -189,10 +190,11 @@ def measure(
     level: float,
     tolerance: float | None,
     backend: str | Workers | None = None,
+    clusters: np.ndarray | None = None,
 ) -> Measured:
     """Estimate, test and bound from one packed problem; of estimates over all pairs from one sweep."""
     check_shared_out(method, backend)
-    task = Task(data, PairOptions(kernel, backend=backend, threads=threads))
+    task = Task(data, PairOptions(kernel, backend=backend, threads=threads), clusters)
     test = run(task, method, seed)
     bound = bound_or_none(
         lambda: _error_bound(task, test, level),

@@ -83,9 +83,9 @@ def kernel_blocks(
     """
     options = MapOptions(n_columns or default_columns(task.n), seed, task.options.threads)
     problem = features_of(task.data, task.packed, options)
-    wide = _rescale(problem, 1.0, LEAST_BANDWIDTH)
+    wide = rescale(problem, 1.0, LEAST_BANDWIDTH)
     fine_columns = 16 * max(1, round(FINE_COLUMNS * wide.map.n_columns / 16))
-    fine = _rescale(problem.with_map(fine_columns, seed ^ 1), FINE, LEAST_FINE_BANDWIDTH)
+    fine = rescale(problem.with_map(fine_columns, seed ^ 1), FINE, LEAST_FINE_BANDWIDTH)
     totals = wide.drawn_totals(n_draws, seed, **drawn)
     moments = feature_moments(wide, second=not task.sums_all_pairs and wide is problem, drawn=totals)
     fine_totals = float(feature_moments(fine, second=False).total), *fine.drawn_totals(n_draws, seed)
@@ -112,7 +112,7 @@ def kernel_blocks(
     }
 
 
-def _rescale(problem: FeatureProblem, divisor: float, least: float) -> FeatureProblem:
+def rescale(problem: FeatureProblem, divisor: float, least: float) -> FeatureProblem:
     """Return the problem with the kernel at its bandwidth over `divisor`, at least `least`."""
     bandwidth = problem.packed.described()["bandwidth"]
     factor = divisor if bandwidth is None else bandwidth / max(bandwidth / divisor, least)

@@ -20,6 +20,7 @@ import kcalib.inference.adaptive.forecast_blocks  # noqa: F401 - registers the b
 from kcalib._backend.options import check_integer
 from kcalib._packing.features import check_columns
 from kcalib.inference.adaptive.blocks import LEAST_BANDWIDTH, LEAST_FINE_BANDWIDTH, Block, null_blocks
+from kcalib.inference.adaptive.clusters import flip_clusters
 from kcalib.inference.quadratic import MAX_RESAMPLES, N_QUANTILES
 from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.results import CalibrationTestResult, TestBlock
@@ -100,13 +101,21 @@ class Adaptive(CalibrationMethod):
     def test(self, task: Task, seed: int) -> CalibrationTestResult:
         if task.n < 2:
             raise ValueError(f"method={self.name!r} needs at least 2 samples, `y_true` has {task.n}")
-        blocks, estimate = null_blocks(task.data, task, self.n_resamples, self.n_columns, seed)
+        options = self.n_resamples, self.n_columns, seed
+        if task.clusters is None:
+            blocks, estimate = null_blocks(task.data, task, *options)
+            draws, left_out = "draws of the labels from the predictions", ""
+        else:
+            flips = flip_clusters(task.data, task, *options)
+            blocks, estimate = flips.blocks, flips.estimate
+            draws = f"flips of the signs of {int(np.max(task.clusters)) + 1} clusters"
+            left_out = f"; events too rare for {', '.join(flips.left_out)}" if flips.left_out else ""
         n_draws = len(blocks[0].statistics) - 1
         combined = combine(np.stack([approximate_pvalues(block.statistics) for block in blocks]))
         n_extreme = int(np.sum(combined[1:] <= combined[0] * (1 + TIE)))
         pvalue = (1 + n_extreme) / (1 + n_draws)
         log_pvalue, pvalue_from = math.log(pvalue), "draws"
-        null_law = f"{n_draws} draws of the labels from the predictions, shared by {len(blocks)} blocks"
+        null_law = f"{n_draws} {draws}, shared by {len(blocks)} blocks{left_out}"
         bandwidth = task.packed.described()["bandwidth"]
         if bandwidth is not None and bandwidth < LEAST_BANDWIDTH:
             null_law += (

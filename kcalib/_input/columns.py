@@ -42,16 +42,16 @@ class Columns:
     holder: str = field(default="the file", kw_only=True)  # what has them, in words
 
     def inventory(self) -> str:
-        shown = ", ".join(map(repr, self.names[:20])) + (", ..." if len(self.names) > 20 else "")
-        return f"{self.holder} has the {self.noun}s {shown}" if self.names else f"{self.holder} has no {self.noun}s"
+        listing = ", ".join(map(repr, self.names[:20])) + (", ..." if len(self.names) > 20 else "")
+        return f"{self.holder} has the {self.noun}s {listing}" if self.names else f"{self.holder} has no {self.noun}s"
 
     def meant(self, name: str, *, families: bool = True) -> str:
         """End the message that a name is missing by the most similar name or prefix of a family of columns."""
-        known = list(self.names)
+        candidates = list(self.names)
         if families and self.noun == "column":
             prefixes = (re.sub(r"[_.]?\d+$", "", column) for column in self.names)
-            known += [prefix for prefix in prefixes if prefix not in ("", name)]
-        similar = find_similar(name, known)
+            candidates += [prefix for prefix in prefixes if prefix not in ("", name)]
+        similar = find_similar(name, candidates)
         return "" if similar is None else f"; did you mean {similar!r}?"
 
     def spelled(self, option: str) -> str:

@@ -85,9 +85,9 @@ class Forecasts(Data):
 
     def listed(self) -> tuple[tuple[Any, ...], tuple[tuple[float, ...], ...]]:
         parameters, y = self.prediction.parameters(), arrays.to_host(self.y)
-        shown = np.empty((self.n, 0)) if parameters is None else arrays.to_host(parameters)
-        targets = y[:, 0].tolist() if y.shape[1] == 1 else map(tuple, y.tolist())
-        return tuple(targets), tuple(map(tuple, shown.tolist()))
+        numbers = np.empty((self.n, 0)) if parameters is None else arrays.to_host(parameters)
+        values = y[:, 0].tolist() if y.shape[1] == 1 else map(tuple, y.tolist())
+        return tuple(values), tuple(map(tuple, numbers.tolist()))
 
     def mismatch(self, other: Forecasts, name: str) -> str | None:
         if (self.n, self.n_dims) != (other.n, other.n_dims):
@@ -95,15 +95,15 @@ class Forecasts(Data):
                 f"{self.size}, but {name} has {other.n} and {other.n_dims}; models are compared on the same samples in "
                 "the same order"
             )
-        mine, others = arrays.to_host(self.y), arrays.to_host(other.y)
-        differing = np.argwhere(mine != others)
+        targets, other_targets = arrays.to_host(self.y), arrays.to_host(other.y)
+        differing = np.argwhere(targets != other_targets)
         if not differing.size:
             return None
         i, entry = (int(k) for k in differing[0])
         return (
-            f"the target of sample {i} (counted from 0) is {mine[i, entry]:.6g}, but in {name} "
-            f"{others[i, entry]:.6g} ({len(np.unique(differing[:, 0]))} targets differ); models are compared on the "
-            "same samples in the same order"
+            f"the target of sample {i} (counted from 0) is {targets[i, entry]:.6g}, but in {name} "
+            f"{other_targets[i, entry]:.6g} ({len(np.unique(differing[:, 0]))} targets differ); models are compared on "
+            "the same samples in the same order"
         )
 
     def describe(self) -> dict[str, Any]:
@@ -155,8 +155,8 @@ def prepare(
             lens=lens,
             names=names,
         )
-    for name, given in (("classes", classes is not None), ("from_logits", from_logits), ("lens", lens is not None)):
-        if given:
+    for name, has_value in (("classes", classes is not None), ("from_logits", from_logits), ("lens", lens is not None)):
+        if has_value:
             raise ValueError(
                 f"`{name}` is for class probabilities, but `{names.y_pred}` is {type(y_pred).__name__}; leave it out"
             )

@@ -46,10 +46,10 @@ def check_frames(
     _check_order(one_hot, true_name, expected, called is None)
     _check_order(columns, pred_name, expected, called is None)
     if columns and called is None and not one_hot and _are_unsorted_names(columns):
-        shown = f"range({m})" if m > SHOWN else str(list(range(m)))
+        classes = f"range({m})" if m > SHOWN else str(list(range(m)))
         raise ValueError(
             f"`{pred_name}` has the columns {_format(columns)}, which do not say which of the labels 0..{m - 1} each "
-            f"is, and are not in alphabetical order; pass classes= with the label of each column: classes={shown} if "
+            f"is, and are not in alphabetical order; pass classes= with the label of each column: classes={classes} if "
             "label k is column k"
         )
 
@@ -99,7 +99,7 @@ def _check_rows(values: Any, name: str, reference: Any, reference_name: str) -> 
         order = reference.dims[0] if _is_labelled(reference) else "index"
         reordered = f"{name}.sel({{{dimension!r}: {reference_name}.{order}}})"
     if index.is_unique and other_index.is_unique and not len(index.difference(other_index, sort=False)):
-        at = next(i for i, (own, expected) in enumerate(zip(index, other_index, strict=True)) if own != expected)
+        at = next(i for i, (entry, expected) in enumerate(zip(index, other_index, strict=True)) if entry != expected)
         raise ValueError(
             f"`{name}` and `{reference_name}` have the same index in another order: row {at} is {index[at]} in "
             f"`{name}` and {other_index[at]} in `{reference_name}`; pass {reordered}, or, {by_position}"

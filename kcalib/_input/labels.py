@@ -86,8 +86,8 @@ class Classification(Data):
     @property
     def m(self) -> int:
         """The number of classes."""
-        given = self.given
-        return 2 if given.ndim == 1 else int(given.shape[1])
+        predictions = self.given
+        return 2 if predictions.ndim == 1 else int(predictions.shape[1])
 
     @property
     def target_size(self) -> str:
@@ -160,14 +160,14 @@ class Classification(Data):
                 f"the columns are the classes {list(classes)}, but those of {name} {list(expected)}; "
                 "write the same columns in the same order"
             )
-        mine, others = arrays.to_host(self.labels), arrays.to_host(other.labels)
-        differing = np.flatnonzero(mine != others)
+        labels, other_labels = arrays.to_host(self.labels), arrays.to_host(other.labels)
+        differing = np.flatnonzero(labels != other_labels)
         if not differing.size:
             return None
         i = int(differing[0])
         return (
-            f"the label of sample {i} (counted from 0) is {classes[mine[i]]}, but in {name} "
-            f"{classes[others[i]]} ({differing.size} labels differ); models are compared on the same samples "
+            f"the label of sample {i} (counted from 0) is {classes[labels[i]]}, but in {name} "
+            f"{classes[other_labels[i]]} ({differing.size} labels differ); models are compared on the same samples "
             "in the same order"
         )
 

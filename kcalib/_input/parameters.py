@@ -51,15 +51,17 @@ class FamilyChoice:
         return f"{self.family} of " + " and ".join(named(source, names) for names in self.names.values())
 
 
-def choose_forecasts(source: Columns, given: Mapping[str, str | None]) -> FamilyChoice | None:
+def choose_forecasts(source: Columns, option_values: Mapping[str, str | None]) -> FamilyChoice | None:
     """Return the parameters that options name, or of the first complete family; None for a file of class labels."""
-    options = [option for option in PARAMETERS if given.get(option) is not None]
+    options = [option for option in PARAMETERS if option_values.get(option) is not None]
     choice: FamilyChoice | None = None
     incomplete: list[tuple[FamilyChoice, str, tuple[str, ...]]] = []  # with the parameter that is missing, its names
     for family, parameters in FAMILIES:
         if not set(options) <= parameters.keys() or not (options or all(parameters.values())):
             continue
-        names = {option: _parameter(source, option, parameters[option], given.get(option)) for option in parameters}
+        names = {
+            option: _parameter(source, option, parameters[option], option_values.get(option)) for option in parameters
+        }
         complete = FamilyChoice(family, {option: columns for option, columns in names.items() if columns is not None})
         if len(complete.names) == len(names):
             choice = complete
@@ -92,15 +94,15 @@ def choose_forecasts(source: Columns, given: Mapping[str, str | None]) -> Family
     return choice
 
 
-def _parameter(source: Columns, option: str, names: tuple[str, ...], given: str | None) -> tuple[str, ...] | None:
+def _parameter(source: Columns, option: str, names: tuple[str, ...], value: str | None) -> tuple[str, ...] | None:
     """Return the array or columns of a parameter: what the option gives, or the first of `names` in the source."""
-    for name in names if given is None else (given,):
-        columns = _array_or_columns(source, name, exact_first=given is not None)
+    for name in names if value is None else (value,):
+        columns = _array_or_columns(source, name, exact_first=value is not None)
         if columns is not None:
             return columns
-    if given is None:
+    if value is None:
         return None
-    raise no_such_columns(source, given, option)
+    raise no_such_columns(source, value, option)
 
 
 def _array_or_columns(source: Columns, name: str, *, exact_first: bool) -> tuple[str, ...] | None:

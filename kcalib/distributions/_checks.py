@@ -81,7 +81,7 @@ def read_only(array: Array) -> Array:
     return array
 
 
-def normalized_weights(weights: Any, name: str, shape: tuple[int, ...], what: str) -> Array:
+def normalized_weights(weights: Any, name: str, shape: tuple[int, ...], noun: str) -> Array:
     """Return weights >= 0 of this shape whose rows sum to 1 within 1e-6, divided by their sums."""
     array = real_array(weights, name)
     xp = arrays.namespace(array)
@@ -89,7 +89,7 @@ def normalized_weights(weights: Any, name: str, shape: tuple[int, ...], what: st
         array = xp.broadcast_to(array[None, :], shape)
     if tuple(array.shape) != shape:
         raise ValueError(
-            f"`{name}` has shape {tuple(array.shape)}, expected {shape} or {shape[1:]}: one weight for each {what}"
+            f"`{name}` has shape {tuple(array.shape)}, expected {shape} or {shape[1:]}: one weight for each {noun}"
         )
     reject(
         array,

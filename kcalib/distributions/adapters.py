@@ -279,9 +279,9 @@ def _read(d: Any) -> _Parameters:
     return reader(d)
 
 
-def _unknown(what: str) -> TypeError:
+def _unknown(name: str) -> TypeError:
     return TypeError(
-        f"`predictions` is {what}, expected one of kcalib.distributions, or a normal, multivariate normal, Laplace, "
+        f"`predictions` is {name}, expected one of kcalib.distributions, or a normal, multivariate normal, Laplace, "
         "Poisson, negative binomial, categorical, Beta or Dirichlet distribution of scipy.stats (frozen), "
         "torch.distributions, NumPyro or TensorFlow Probability, or a MixtureSameFamily; for others pass draws by "
         "kcalib.distributions.Samples, or derive a class from kcalib.distributions.Distribution"

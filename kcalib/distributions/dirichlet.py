@@ -90,14 +90,14 @@ class Dirichlet(Density):
         return log_dirichlet(arrays.to_compute_device(self.alpha), shares)
 
 
-def _draw_shares(first: Array, others: Array, u: Array) -> tuple[Array, Array]:
+def _draw_shares(first: Array, second: Array, u: Array) -> tuple[Array, Array]:
     """Return quantiles of a Beta distribution and 1 less these, both to relative accuracy."""
     xp = arrays.namespace(u)
-    first, others = xp.broadcast_to(first, u.shape), xp.broadcast_to(others, u.shape)
-    share = special(u).betaincinv(first, others, u)
+    first, second = xp.broadcast_to(first, u.shape), xp.broadcast_to(second, u.shape)
+    share = special(u).betaincinv(first, second, u)
     rest = choose(
         share < 0.9,
         lambda i: 1 - share[i],
-        lambda i: betainccinv(others[i], first[i], u[i]),
+        lambda i: betainccinv(second[i], first[i], u[i]),
     )
     return share, rest

@@ -126,8 +126,8 @@ def wasserstein_distance(
     if points is not None and components is None:
         raise ValueError(f"`order` is {order}, expected 2: of {type(prediction).__name__} there is no other distance")
     components = _check_components("prediction", prediction)
-    others = None if other is None else _check_components("other", other)
-    return wasserstein_table(components, others, order=order, max_memory=max_memory, threads=threads)
+    other_components = None if other is None else _check_components("other", other)
+    return wasserstein_table(components, other_components, order=order, max_memory=max_memory, threads=threads)
 
 
 @on_their_gpu
@@ -193,8 +193,8 @@ def mmd_distance(
     if other is not None:
         _check_distribution("other", other)
     bandwidth = check_positive("bandwidth", bandwidth)
-    others = None if other is None else _check_components("other", other)
-    sides = match_components(_check_components("prediction", prediction), others)
+    other_components = None if other is None else _check_components("other", other)
+    sides = match_components(_check_components("prediction", prediction), other_components)
     terms = Gaussian(bandwidth=bandwidth).terms()
     scale = mixtures.closed_form(sides[0].family, terms, sides[0].locations.shape[2])
     if scale is None:
@@ -242,5 +242,5 @@ def _wasserstein_points(prediction: Distribution, other: Distribution | None) ->
     points = prediction.wasserstein_points()
     if points is None or other is None:
         return None if points is None else (points, None)
-    others = other.wasserstein_points() if type(other) is type(prediction) else None
-    return None if others is None or others.shape[1] != points.shape[1] else (points, others)
+    other_points = other.wasserstein_points() if type(other) is type(prediction) else None
+    return None if other_points is None or other_points.shape[1] != points.shape[1] else (points, other_points)

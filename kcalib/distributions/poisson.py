@@ -76,10 +76,10 @@ class Poisson(Counts):
         xp, n_draws = arrays.namespace(self.rate), self.n * size
         # On average a draw takes 1 more than its rate below 10, and less than 3 from there on.
         each = float(xp.mean(xp.where(self.rate < 10, self.rate + 1, 3.0)))
-        out, progress, left, done = xp.empty((self.n, size)), xp.zeros(2, dtype=np.int64), np.empty(0), 0
-        while done < n_draws:
-            count = min(UNIFORMS, int(1.1 * each * (n_draws - done))) + len(left) + 1000
-            uniforms = np.concatenate([left, rng.random(count)])
+        out, progress, unused, n_drawn = xp.empty((self.n, size)), xp.zeros(2, dtype=np.int64), np.empty(0), 0
+        while n_drawn < n_draws:
+            count = min(UNIFORMS, int(1.1 * each * (n_draws - n_drawn))) + len(unused) + 1000
+            uniforms = np.concatenate([unused, rng.random(count)])
             arguments = (
                 xp.ascontiguousarray(self.rate),
                 np.int64(n_draws),
@@ -90,8 +90,8 @@ class Poisson(Counts):
                 out,
             )
             poisson_program().launch("kcalib_poisson", (1, 1), arguments)
-            done, used = (int(number) for number in arrays.to_host(progress))
-            left = uniforms[used:]
+            n_drawn, used = (int(number) for number in arrays.to_host(progress))
+            unused = uniforms[used:]
         return out
 
     def _shapes(self) -> tuple[np.ndarray, np.ndarray]:

@@ -16,15 +16,15 @@ from kcalib.recalibration._scalable import family_of
 
 
 class ForecastRecalibrator(Recalibrator):
-    """Of predicted distributions, on the host."""
+    """Base class of recalibrators of predicted distributions, on the host."""
 
     @on_their_gpu
     def fit(
         self, y_true: Any, y_pred: Any, *, sample_weight: Any = None, classes: Any = None, from_logits: bool = False
     ) -> Self:
         self._check_parameters()
-        for name, given_here in (("classes", classes is not None), ("from_logits", from_logits)):
-            self._check_left_out(name, given_here)
+        for name, is_given in (("classes", classes is not None), ("from_logits", from_logits)):
+            self._check_left_out(name, is_given)
         y_pred = self._checked_prediction(y_pred)
         data = prepare_forecasts(y_true, y_pred, sample_weight=sample_weight)
         arrays.check_not_cuda(data.y, type(self).__name__)
@@ -32,8 +32,8 @@ class ForecastRecalibrator(Recalibrator):
         if data.sample_weight is not None:
             weight = arrays.to_compute_device(data.sample_weight, np.float64)
         used = np.flatnonzero(weight > 0)
-        given = data if len(used) == data.n else data.take(used)
-        self._fit(given, weight[used] / weight[used].mean())
+        used_data = data if len(used) == data.n else data.take(used)
+        self._fit(used_data, weight[used] / weight[used].mean())
         self.n_samples_, self.family_ = data.n, family_of(data.prediction)
         return self
 
@@ -71,9 +71,9 @@ class ForecastRecalibrator(Recalibrator):
         """Raise for distributions that it cannot repair."""
 
     @abstractmethod
-    def _fit(self, given: Forecasts, weight: np.ndarray) -> None:
+    def _fit(self, data: Forecasts, weight: np.ndarray) -> None:
         """Set the attributes of the fit, to samples with weights of the mean 1."""
 
     @abstractmethod
     def _transformed(self, prediction: Distribution) -> Distribution:
-        """Repaired."""
+        """Return the repaired distributions."""

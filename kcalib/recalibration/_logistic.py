@@ -14,7 +14,7 @@ import numpy as np
 
 from kcalib._backend.threads import one_blas_thread
 from kcalib.recalibration._newton import Minimum, best_start, minimise
-from kcalib.recalibration._recalibrator import FLOOR, Given, OneVsRest, checked_flag
+from kcalib.recalibration._recalibrator import FLOOR, ClassSamples, OneVsRest, checked_flag
 from kcalib.recalibration._separation import warn_of_separation
 
 
@@ -39,21 +39,21 @@ class LogisticEach(OneVsRest):
         self.floor = floor
 
     @abstractmethod
-    def _regression(self, given: Given, k: int, targets: np.ndarray) -> Logistic:
-        """That of a class."""
+    def _regression(self, samples: ClassSamples, k: int, targets: np.ndarray) -> Logistic:
+        """Return the regression of a class."""
 
     @abstractmethod
-    def _predictors(self, given: Given, columns: list[int]) -> np.ndarray:
-        """Log-odds that the regressions say, shape (n, columns)."""
+    def _predictors(self, samples: ClassSamples, columns: list[int]) -> np.ndarray:
+        """Return the log-odds that the regressions predict, shape (n, columns)."""
 
     def _check_parameters(self) -> None:
         checked_flag("smoothing", self.smoothing)
 
-    def _fit_columns(self, given: Given, columns: list[int]) -> None:
+    def _fit_columns(self, samples: ClassSamples, columns: list[int]) -> None:
         fits = []
         for k in columns:
-            targets = smoothed_targets(given.labels == k, given.weight, self.smoothing)
-            fits.append(self._regression(given, k, targets))
+            targets = smoothed_targets(samples.labels == k, samples.weight, self.smoothing)
+            fits.append(self._regression(samples, k, targets))
         if not self.smoothing:
             warn_of_separation(self, [k for k, fit in zip(columns, fits, strict=True) if fit.separates])
         for i, name in enumerate(self._coefficients):
@@ -62,8 +62,8 @@ class LogisticEach(OneVsRest):
         self.n_iterations_ = sum(fit.n_iterations for fit in fits)
         self.converged_ = all(fit.converged for fit in fits)
 
-    def _hits_and_misses(self, given: Given, columns: list[int]) -> tuple[np.ndarray, np.ndarray]:
-        predictors = self._predictors(given, columns)
+    def _hits_and_misses(self, samples: ClassSamples, columns: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        predictors = self._predictors(samples, columns)
         return sigmoid(predictors), sigmoid(-predictors)
 
 

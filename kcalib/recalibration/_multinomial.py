@@ -16,7 +16,7 @@ import numpy as np
 from kcalib._backend.threads import one_blas_thread
 from kcalib._backend.warnings import warn
 from kcalib.recalibration._newton import best_start, minimise
-from kcalib.recalibration._recalibrator import Given
+from kcalib.recalibration._recalibrator import ClassSamples
 from kcalib.recalibration._separation import SeparationWarning
 from kcalib.recalibration._truncated_newton import Backend, minimise_by_products
 from kcalib.solvers import ConvergenceWarning
@@ -137,13 +137,13 @@ class Diagonal(Map):
         shared = -(weighted * self.weight[:, None]).T @ weighted
         sums = [self.weight @ (q * self.scores**power) for power in (2, 1, 0)]
         m = q.shape[1]
-        own = np.block([[np.diag(sums[0]), np.diag(sums[1])], [np.diag(sums[1]), np.diag(sums[2])]])
-        assert own.shape == (2 * m, 2 * m)
-        return np.asarray(shared + own) / len(q)
+        diagonal = np.block([[np.diag(sums[0]), np.diag(sums[1])], [np.diag(sums[1]), np.diag(sums[2])]])
+        assert diagonal.shape == (2 * m, 2 * m)
+        return np.asarray(shared + diagonal) / len(q)
 
     def preconditioner(self, q: np.ndarray) -> Backend:
-        own = np.stack([self.weight @ (q * (1 - q) * part) for part in (self.scores**2, 1.0)]) / len(q)
-        inverse = _inverse(own + 2 * self.penalty)
+        diagonal = np.stack([self.weight @ (q * (1 - q) * part) for part in (self.scores**2, 1.0)]) / len(q)
+        inverse = _inverse(diagonal + 2 * self.penalty)
         return lambda gradient: inverse * gradient
 
     def score_products(self, residuals: np.ndarray) -> np.ndarray:
@@ -238,7 +238,7 @@ def _inverse(curvatures: np.ndarray) -> np.ndarray:
     return 1 / np.maximum(curvatures, max(FLAT * float(curvatures.max()), np.finfo(float).tiny))
 
 
-def warn_of_fit(recalibrator: Any, given: Given, fit: Multinomial, logits: np.ndarray) -> None:
+def warn_of_fit(recalibrator: Any, samples: ClassSamples, fit: Multinomial, logits: np.ndarray) -> None:
     """Say where the optimum was not reached, or where no sample holds it.
 
     If every label of the fit is the most probable class, the likelihood says that one may be certain.
@@ -249,18 +249,18 @@ def warn_of_fit(recalibrator: Any, given: Given, fit: Multinomial, logits: np.nd
             "larger regularization, or fewer classes, it is nearer",
             ConvergenceWarning,
         )
-    others = logits.copy()
-    own = others[np.arange(len(others)), given.labels].copy()
-    others[np.arange(len(others)), given.labels] = -np.inf
-    if np.all(own > others.max(axis=1)):
+    other_logits = logits.copy()
+    label_logits = other_logits[np.arange(len(other_logits)), samples.labels].copy()
+    other_logits[np.arange(len(other_logits)), samples.labels] = -np.inf
+    if np.all(label_logits > other_logits.max(axis=1)):
         warn(
-            f"{type(recalibrator).__name__} finds the label of every sample of the fit ({given.n}), so that the "
+            f"{type(recalibrator).__name__} finds the label of every sample of the fit ({samples.n}), so that the "
             "likelihood grows up to certainty: what was fitted is held by the regularization alone; pass more samples",
             SeparationWarning,
         )
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """Of the rows."""
+    """Return the softmax of each row."""
     powers = np.exp(logits - logits.max(axis=1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))

@@ -1,7 +1,7 @@
 """What all recalibrators share: parameters, three methods, checked predictions in, predictions of the same kind out.
 
 `Recalibrator` is the protocol. `ClassRecalibrator` is its half for class probabilities: it checks, and asks a subclass
-for `_fit` and `_transformed`, which see `Given` predictions, NumPy arrays of float64 alone. Below it `OneVsRest` is for
+for `_fit` and `_transformed`, which see `ClassSamples`, NumPy arrays of float64 alone. Below it `OneVsRest` is for
 methods of binary problems, which see one column at a time.
 """
 
@@ -128,8 +128,8 @@ class Recalibrator(Parametrised, ABC):
 
 
 @dataclass(frozen=True)
-class Given:
-    """Checked class probabilities, with what methods need of them; float64 on the host."""
+class ClassSamples:
+    """Checked class probabilities with their labels and weights, float64 on the host."""
 
     probabilities: np.ndarray  # as they are, so that equal ones stay so, shape: (n, m)
     labels: np.ndarray  # int64, 0..m-1, shape: (n,)
@@ -137,8 +137,8 @@ class Given:
     logits: np.ndarray | None  # as the user gave them, with one column for each class, shape: (n, m)
 
     @classmethod
-    def of(cls, data: Classification, y_pred: Any, from_logits: bool) -> Given:
-        """Samples with a weight."""
+    def of(cls, data: Classification, y_pred: Any, from_logits: bool) -> ClassSamples:
+        """Return the samples with a positive weight."""
         p = arrays.to_compute_device(data.probabilities, np.float64)
         labels = arrays.to_compute_device(data.labels, np.int64)
         weight = np.ones(data.n)
@@ -151,12 +151,12 @@ class Given:
 
     @property
     def n(self) -> int:
-        """Samples with a weight."""
+        """The number of samples."""
         return len(self.labels)
 
     @property
     def m(self) -> int:
-        """Classes."""
+        """The number of classes."""
         return int(self.probabilities.shape[1])
 
     @property
@@ -166,7 +166,7 @@ class Given:
 
     @cached_property
     def log_probabilities(self) -> np.ndarray:
-        """Of logits without the rounding of a softmax, shape (n, m)."""
+        """Logarithms of the probabilities, of logits without the rounding of a softmax, shape (n, m)."""
         if self.logits is None:
             with np.errstate(divide="ignore"):
                 return np.log(self.probabilities)
@@ -178,17 +178,17 @@ class Given:
         """log(1 - p) of each class: above 1/2 from the sum of the others, as 1 - p would lose digits, shape (n, m)."""
         p, logs = np.exp(self.log_probabilities), self.log_probabilities
         rows, classes = np.nonzero(p > 0.5)
-        others = logs[rows]
-        others[np.arange(len(rows)), classes] = -np.inf
-        highest = others.max(axis=1)
+        other_logs = logs[rows]
+        other_logs[np.arange(len(rows)), classes] = -np.inf
+        highest = other_logs.max(axis=1)
         with np.errstate(divide="ignore"):
             complements = np.log1p(-np.minimum(p, 0.5))
             shift = np.where(np.isfinite(highest), highest, 0.0)
-            complements[rows, classes] = shift + np.log(np.exp(others - shift[:, None]).sum(axis=1))
+            complements[rows, classes] = shift + np.log(np.exp(other_logs - shift[:, None]).sum(axis=1))
         return complements
 
-    def raised(self, floor: float) -> Given:
-        """With smaller probabilities raised to the floor."""
+    def raised(self, floor: float) -> ClassSamples:
+        """Return the samples with smaller probabilities raised to the floor."""
         logs = np.maximum(self.log_probabilities, math.log(floor))
         p = np.exp(logs)
         logits = None
@@ -200,7 +200,7 @@ class Given:
 
 
 class ClassRecalibrator(Recalibrator):
-    """Of class probabilities."""
+    """Base class of recalibrators of class probabilities."""
 
     _takes_logarithms: ClassVar[bool] = False  # has a parameter `floor`, and attribute `floor_`
     floor: float
@@ -216,10 +216,10 @@ class ClassRecalibrator(Recalibrator):
             y_pred, classes = unwrapped(y_pred, classes, from_logits)
         self._check_no_distribution(y_pred)
         data = prepare_labels(y_true, y_pred, classes=classes, from_logits=from_logits, sample_weight=sample_weight)
-        given = self._given(data, y_pred, from_logits)
+        samples = self._make_samples(data, y_pred, from_logits)
         if self._takes_logarithms:
-            given = self._made_positive(given)
-        self._fit(given)
+            samples = self._made_positive(samples)
+        self._fit(samples)
         self.n_samples_, self.family_ = data.n, family_of_classes(data.m)
         return self
 
@@ -230,38 +230,38 @@ class ClassRecalibrator(Recalibrator):
         if isinstance(y_pred, Categorical):
             p, classes = unwrapped(y_pred, None, from_logits)
             return Categorical(self.transform(p), classes)
-        data, given = self._unlabelled(y_pred, from_logits)
+        data, samples = self._unlabelled(y_pred, from_logits)
         if self._takes_logarithms:
-            given = given.raised(SMALLEST_FLOOR if self.floor_ is None else self.floor_)
-        q = self._transformed(given)
+            samples = samples.raised(SMALLEST_FLOOR if self.floor_ is None else self.floor_)
+        q = self._transformed(samples)
         return returned(arrays.like(q, data.probabilities), y_pred)
 
-    def _unlabelled(self, y_pred: Any, from_logits: bool) -> tuple[Classification, Given]:
-        """Checked arrays to transform."""
+    def _unlabelled(self, y_pred: Any, from_logits: bool) -> tuple[Classification, ClassSamples]:
+        """Return checked predictions to transform, as arrays of the user, and as samples whose labels are 0."""
         self._check_no_distribution(y_pred)
         data = unlabelled(y_pred, from_logits)
         self._check_family(family_of_classes(data.m))
-        return data, self._given(data, y_pred, from_logits)
+        return data, self._make_samples(data, y_pred, from_logits)
 
-    def _given(self, data: Classification, y_pred: Any, from_logits: bool) -> Given:
+    def _make_samples(self, data: Classification, y_pred: Any, from_logits: bool) -> ClassSamples:
         arrays.check_not_cuda(data.probabilities, type(self).__name__)
-        return Given.of(data, y_pred, from_logits)
+        return ClassSamples.of(data, y_pred, from_logits)
 
-    def _made_positive(self, given: Given) -> Given:
-        """With finite logarithms; notes the floor that they have."""
+    def _made_positive(self, samples: ClassSamples) -> ClassSamples:
+        """Return the samples with finite logarithms of probabilities, and set `floor_`."""
         floor = checked_floor(self.floor)
-        zero = np.isneginf(given.log_probabilities)
+        zero = np.isneginf(samples.log_probabilities)
         self.floor_ = None
         if not zero.any():
-            return given
+            return samples
         self.floor_ = floor
         warn(
-            f"`y_pred` has probabilities of 0 ({int(zero.any(axis=1).sum())} of {given.n} samples have one), whose "
+            f"`y_pred` has probabilities of 0 ({int(zero.any(axis=1).sum())} of {samples.n} samples have one), whose "
             f"logarithms are infinite: smaller probabilities were raised to floor={floor:g}, on which the fit depends; "
             "pass another floor=, or logits",
             ProbabilityFloorWarning,
         )
-        return given.raised(floor)
+        return samples.raised(floor)
 
     def _check_no_distribution(self, y_pred: Any) -> None:
         if isinstance(y_pred, Distribution):
@@ -276,31 +276,31 @@ class ClassRecalibrator(Recalibrator):
         """Raise for wrong parameters, all but `floor`."""
 
     @abstractmethod
-    def _fit(self, given: Given) -> None:
+    def _fit(self, samples: ClassSamples) -> None:
         """Set the attributes of the fit."""
 
     @abstractmethod
-    def _transformed(self, given: Given) -> np.ndarray:
+    def _transformed(self, samples: ClassSamples) -> np.ndarray:
         """Probabilities, shape (n, m)."""
 
 
 class OneVsRest(ClassRecalibrator):
-    """One binary problem for each class against all others; of two classes for the second alone."""
+    """Base class that fits a binary problem for each class against all others, of two classes for the second alone."""
 
     @abstractmethod
-    def _fit_columns(self, given: Given, columns: list[int]) -> None:
+    def _fit_columns(self, samples: ClassSamples, columns: list[int]) -> None:
         """Set the attributes of the fit for these classes."""
 
     @abstractmethod
-    def _hits_and_misses(self, given: Given, columns: list[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Probabilities of these classes and of not these classes, shape (n, columns)."""
+    def _hits_and_misses(self, samples: ClassSamples, columns: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the probabilities of these classes, and of all but these, shape (n, columns)."""
 
-    def _fit(self, given: Given) -> None:
-        self._fit_columns(given, columns_of(given.m))
+    def _fit(self, samples: ClassSamples) -> None:
+        self._fit_columns(samples, columns_of(samples.m))
 
-    def _transformed(self, given: Given) -> np.ndarray:
-        hits, misses = self._hits_and_misses(given, columns_of(given.m))
-        return np.concatenate([misses, hits], axis=1) if given.m == 2 else normalised(hits)
+    def _transformed(self, samples: ClassSamples) -> np.ndarray:
+        hits, misses = self._hits_and_misses(samples, columns_of(samples.m))
+        return np.concatenate([misses, hits], axis=1) if samples.m == 2 else normalised(hits)
 
 
 def columns_of(m: int) -> list[int]:
@@ -354,12 +354,12 @@ def returned(q: Array, y_pred: Any) -> Array:
     return arrays.to_original_library(q, y_pred)
 
 
-def checked_floor(floor: Any, others: str = "") -> float:
-    """A parameter `floor`; `others` says what else it may be."""
+def checked_floor(floor: Any, alternatives: str = "") -> float:
+    """Return the parameter `floor`, checked; `alternatives` says what else it may be."""
     if isinstance(floor, (bool, np.bool_)) or not isinstance(floor, (int, float, np.number)):
-        raise TypeError(f"`floor` is {floor!r}, expected a number, such as 1e-7{others}")
+        raise TypeError(f"`floor` is {floor!r}, expected a number, such as 1e-7{alternatives}")
     if not SMALLEST_FLOOR <= floor <= 0.1:
-        raise ValueError(f"`floor` is {floor}, expected a number from 1e-300 to 0.1, such as 1e-7{others}")
+        raise ValueError(f"`floor` is {floor}, expected a number from 1e-300 to 0.1, such as 1e-7{alternatives}")
     return float(floor)
 
 

@@ -25,12 +25,12 @@ STEP = 0.05  # of log(T), for derivatives of the SKCE
 class SKCECriterion:
     """The biased SKCE as a function of log(T), with a kernel that sees the predictions at T = 1."""
 
-    def __init__(self, given: Scalable, options: PairOptions) -> None:
-        data = given.data
-        self.given, self.data, self.threads = given, data, options.threads
+    def __init__(self, predictions: Scalable, options: PairOptions) -> None:
+        data = predictions.data
+        self.predictions, self.data, self.threads = predictions, data, options.threads
         self.packed = _packing.pack(data, options.kernel, options.target_kernel, threads=options.threads)
-        described = describe(data, self.packed, self._backend(0.0))
-        self.names = described["kernel"], described["target_kernel"]
+        description = describe(data, self.packed, self._backend(0.0))
+        self.names = description["kernel"], description["target_kernel"]
 
     def lowest(self, bounds: tuple[float, float], level: float) -> TemperatureFit:
         before = self.value(0.0)
@@ -73,6 +73,6 @@ class SKCECriterion:
         return 2 * deviation / math.sqrt(n) / curvature
 
     def _backend(self, log_temperature: float) -> Backend:
-        """That of the points at T = 1, and the features of the scaled predictions."""
-        packed = self.packed.with_features_of(self.given.at(math.exp(log_temperature)), threads=self.threads)
+        """Return the backend of the points at T = 1 and the features of the scaled predictions."""
+        packed = self.packed.with_features_of(self.predictions.at(math.exp(log_temperature)), threads=self.threads)
         return backend_for(packed.problem, threads=self.threads)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kcalib.recalibration._logistic import Logistic, LogisticEach, logistic
-from kcalib.recalibration._recalibrator import Given
+from kcalib.recalibration._recalibrator import ClassSamples
 
 __all__ = ["BetaCalibration"]
 
@@ -76,10 +76,11 @@ class BetaCalibration(LogisticEach):
     b_: np.ndarray
     c_: np.ndarray
 
-    def _regression(self, given: Given, k: int, targets: np.ndarray) -> Logistic:
-        features = np.stack([given.log_probabilities[:, k], -given.log_complements[:, k], np.ones(given.n)], axis=1)
-        return logistic(features, targets, given.weight, np.array([1.0, 1.0, 0.0]), not_negative=(0, 1))
+    def _regression(self, samples: ClassSamples, k: int, targets: np.ndarray) -> Logistic:
+        logs, complements = samples.log_probabilities[:, k], samples.log_complements[:, k]
+        features = np.stack([logs, -complements, np.ones(samples.n)], axis=1)
+        return logistic(features, targets, samples.weight, np.array([1.0, 1.0, 0.0]), not_negative=(0, 1))
 
-    def _predictors(self, given: Given, columns: list[int]) -> np.ndarray:
-        logs, complements = given.log_probabilities[:, columns], given.log_complements[:, columns]
+    def _predictors(self, samples: ClassSamples, columns: list[int]) -> np.ndarray:
+        logs, complements = samples.log_probabilities[:, columns], samples.log_complements[:, columns]
         return self.a_ * logs - self.b_ * complements + self.c_

@@ -390,9 +390,9 @@ def _checked(candidates: Any) -> dict[str, Recalibrator]:
         if name in (AS_GIVEN, CHOSEN):
             raise ValueError(f"`candidates` has the key {name!r}, which the result uses itself; pass another name")
         if not isinstance(candidate, Recalibrator):
-            what = f"the class {candidate.__name__}" if isinstance(candidate, type) else type(candidate).__name__
+            description = f"the class {candidate.__name__}" if isinstance(candidate, type) else type(candidate).__name__
             raise TypeError(
-                f"`candidates[{name!r}]` is {what}, expected a Recalibrator, such as "
+                f"`candidates[{name!r}]` is {description}, expected a Recalibrator, such as "
                 "kcalib.recalibration.TemperatureScaling()"
             )
     return dict(candidates)
@@ -410,8 +410,8 @@ def _cross_validated(
     samples: Labelled, tried: dict[str, Recalibrator], score: str, rows: list[np.ndarray]
 ) -> CrossValidated:
     parts: dict[str, list[Any]] = {AS_GIVEN: [samples.as_given(fold) for fold in rows]}
-    own = [samples.total(fold, part, score) for fold, part in zip(rows, parts[AS_GIVEN], strict=True)]
-    inner = {AS_GIVEN: np.where(np.eye(len(rows), dtype=bool), 0.0, own)}  # [without this fold, sum over that one]
+    losses = [samples.total(fold, part, score) for fold, part in zip(rows, parts[AS_GIVEN], strict=True)]
+    inner = {AS_GIVEN: np.where(np.eye(len(rows), dtype=bool), 0.0, losses)}  # [without this fold, sum over that one]
     fitted: dict[str, Recalibrator] = {}
     failed: dict[str, Exception] = {}
     for name, candidate in tried.items():
@@ -436,17 +436,17 @@ def _cross_validated(
 def _of_candidate(
     samples: Labelled, candidate: Recalibrator, score: str, rows: list[np.ndarray]
 ) -> tuple[Recalibrator, list[Any], np.ndarray]:
-    """Fitted to all samples; what folds get by fits to the others; and sums of losses without one more fold."""
-    every, n_folds = np.arange(len(samples.y)), len(rows)
-    fitted = samples.fit(candidate, every)
+    """Return a fit to all samples, predictions of folds by fits to the others, and losses without a second fold."""
+    all_rows, n_folds = np.arange(len(samples.y)), len(rows)
+    fitted = samples.fit(candidate, all_rows)
     inner = np.zeros((n_folds, n_folds))
     for first, second in itertools.combinations(range(n_folds), 2):
-        recalibrator = samples.fit(candidate, np.delete(every, np.concatenate([rows[first], rows[second]])))
+        recalibrator = samples.fit(candidate, np.delete(all_rows, np.concatenate([rows[first], rows[second]])))
         for without, scored in ((first, second), (second, first)):
             repaired = samples.repaired(recalibrator, rows[scored])
             inner[without, scored] = samples.total(rows[scored], repaired, score)
     return (
         fitted,
-        [samples.repaired(samples.fit(candidate, np.delete(every, fold_rows)), fold_rows) for fold_rows in rows],
+        [samples.repaired(samples.fit(candidate, np.delete(all_rows, fold_rows)), fold_rows) for fold_rows in rows],
         inner,
     )

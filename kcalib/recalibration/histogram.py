@@ -6,7 +6,7 @@ import numpy as np
 
 from kcalib._backend.options import check_choice, check_integer
 from kcalib.estimators.binning import MAX_BINS, N_BINS, bin_edges, ends_of_equal_mass
-from kcalib.recalibration._recalibrator import Given, OneVsRest, checked_smoothing
+from kcalib.recalibration._recalibrator import ClassSamples, OneVsRest, checked_smoothing
 
 __all__ = ["HistogramBinning"]
 
@@ -77,20 +77,23 @@ class HistogramBinning(OneVsRest):
         check_choice("binning", self.binning, BINNINGS)
         checked_smoothing(self.smoothing)
 
-    def _fit_columns(self, given: Given, columns: list[int]) -> None:
+    def _fit_columns(self, samples: ClassSamples, columns: list[int]) -> None:
         self.edges_: list[np.ndarray] = []
         self.values_: list[np.ndarray] = []
         self.standard_errors_: list[np.ndarray] = []
         for k in columns:
-            predicted = given.probabilities[:, k]
+            predicted = samples.probabilities[:, k]
             edges = self._edges(np.sort(predicted))
             number = numbers_of(predicted, edges)
             weight, hits, sums, squares = (
                 np.bincount(number, weights=values, minlength=len(edges) - 1)
                 for values in (
-                    given.weight, given.weight * (given.labels == k), given.weight * predicted, given.weight**2
+                    samples.weight,
+                    samples.weight * (samples.labels == k),
+                    samples.weight * predicted,
+                    samples.weight**2,
                 )
-            )  # fmt: skip
+            )
             used = weight > 0
             divisor = np.where(used, weight, 1.0)
             added = float(self.smoothing) * sums / divisor
@@ -107,9 +110,9 @@ class HistogramBinning(OneVsRest):
         inner = np.unique(ascending[ends_of_equal_mass(len(ascending), self.n_bins)])
         return np.concatenate([[0.0], inner[(inner > 0) & (inner < ascending[-1])], [1.0]])
 
-    def _hits_and_misses(self, given: Given, columns: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    def _hits_and_misses(self, samples: ClassSamples, columns: list[int]) -> tuple[np.ndarray, np.ndarray]:
         values = [
-            value[numbers_of(given.probabilities[:, k], edges)]
+            value[numbers_of(samples.probabilities[:, k], edges)]
             for k, edges, value in zip(columns, self.edges_, self.values_, strict=True)
         ]
         hits = np.stack(values, axis=1)

@@ -6,7 +6,7 @@ import numpy as np
 import scipy
 
 from kcalib.recalibration._points import points_of
-from kcalib.recalibration._recalibrator import Given, OneVsRest, checked_smoothing
+from kcalib.recalibration._recalibrator import ClassSamples, OneVsRest, checked_smoothing
 
 __all__ = ["IsotonicCalibration"]
 
@@ -66,11 +66,11 @@ class IsotonicCalibration(OneVsRest):
     def _check_parameters(self) -> None:
         checked_smoothing(self.smoothing)
 
-    def _fit_columns(self, given: Given, columns: list[int]) -> None:
+    def _fit_columns(self, samples: ClassSamples, columns: list[int]) -> None:
         self.thresholds_: list[np.ndarray] = []
         self.values_: list[np.ndarray] = []
         for k in columns:
-            points = points_of(given.probabilities[:, k], given.labels == k, given.weight)
+            points = points_of(samples.probabilities[:, k], samples.labels == k, samples.weight)
             smoothing = float(self.smoothing)
             points.weight[0] += smoothing
             points.hits[0] += smoothing
@@ -80,9 +80,9 @@ class IsotonicCalibration(OneVsRest):
             self.thresholds_.append(points.place[ends])
             self.values_.append(np.clip(regression.x[ends], 0.0, 1.0))
 
-    def _hits_and_misses(self, given: Given, columns: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    def _hits_and_misses(self, samples: ClassSamples, columns: list[int]) -> tuple[np.ndarray, np.ndarray]:
         values = [
-            np.interp(given.probabilities[:, k], place, value)
+            np.interp(samples.probabilities[:, k], place, value)
             for k, place, value in zip(columns, self.thresholds_, self.values_, strict=True)
         ]
         hits = np.stack(values, axis=1)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kcalib.recalibration._multinomial import Diagonal, Full, multinomial, softmax, warn_of_fit
-from kcalib.recalibration._recalibrator import FLOOR, ClassRecalibrator, Given
+from kcalib.recalibration._recalibrator import FLOOR, ClassRecalibrator, ClassSamples
 
 __all__ = ["DirichletCalibration", "MatrixScaling", "VectorScaling"]
 
@@ -89,22 +89,22 @@ class VectorScaling(ClassRecalibrator):
     def _check_parameters(self) -> None:
         checked_regularization("regularization", self.regularization)
 
-    def _fit(self, given: Given) -> None:
-        penalty = np.full((2, given.m), float(self.regularization))
-        model = Diagonal(given.scores, given.labels, given.weight, penalty)
+    def _fit(self, samples: ClassSamples) -> None:
+        penalty = np.full((2, samples.m), float(self.regularization))
+        model = Diagonal(samples.scores, samples.labels, samples.weight, penalty)
         fit = multinomial(model)
-        warn_of_fit(self, given, fit, model.logits(fit.parameters))
+        warn_of_fit(self, samples, fit, model.logits(fit.parameters))
         self.weights_, self.intercept_ = fit.parameters
         errors = fit.standard_errors
         self.weights_standard_error_ = None if errors is None else errors[0]
         self.intercept_standard_error_ = None if errors is None else errors[1]
         self.criterion_before_, self.criterion_after_ = fit.before, fit.after
         self.n_iterations_, self.converged_ = fit.n_iterations, fit.converged
-        self.from_logits_ = given.logits is not None
+        self.from_logits_ = samples.logits is not None
 
-    def _transformed(self, given: Given) -> np.ndarray:
-        check_same_scores(self, given)
-        return softmax(given.scores * self.weights_ + self.intercept_)
+    def _transformed(self, samples: ClassSamples) -> np.ndarray:
+        check_same_scores(self, samples)
+        return softmax(samples.scores * self.weights_ + self.intercept_)
 
 
 class MatrixScaling(ClassRecalibrator):
@@ -197,29 +197,29 @@ class MatrixScaling(ClassRecalibrator):
         if self.intercept_regularization is not None:
             checked_regularization("intercept_regularization", self.intercept_regularization)
 
-    def _scores(self, given: Given) -> np.ndarray:
-        return given.scores
+    def _scores(self, samples: ClassSamples) -> np.ndarray:
+        return samples.scores
 
-    def _fit(self, given: Given) -> None:
-        m, first = given.m, float(self.regularization)
+    def _fit(self, samples: ClassSamples) -> None:
+        m, first = samples.m, float(self.regularization)
         second = first if self.intercept_regularization is None else float(self.intercept_regularization)
         penalty = np.full((m, m + 1), first / (m * (m - 1)))
         penalty[:, :m][np.eye(m, dtype=bool)] = 0
         penalty[:, m] = second / m
-        model = Full(self._scores(given), given.labels, given.weight, penalty)
+        model = Full(self._scores(samples), samples.labels, samples.weight, penalty)
         fit = multinomial(model)
-        warn_of_fit(self, given, fit, model.logits(fit.parameters))
+        warn_of_fit(self, samples, fit, model.logits(fit.parameters))
         self.weights_, self.intercept_ = fit.parameters[:, :m], fit.parameters[:, m]
         errors = fit.standard_errors
         self.weights_standard_error_ = None if errors is None else errors[:, :m]
         self.intercept_standard_error_ = None if errors is None else errors[:, m]
         self.criterion_before_, self.criterion_after_ = fit.before, fit.after
         self.n_iterations_, self.converged_ = fit.n_iterations, fit.converged
-        self.from_logits_ = given.logits is not None
+        self.from_logits_ = samples.logits is not None
 
-    def _transformed(self, given: Given) -> np.ndarray:
-        check_same_scores(self, given)
-        return softmax(self._scores(given) @ self.weights_.T + self.intercept_)
+    def _transformed(self, samples: ClassSamples) -> np.ndarray:
+        check_same_scores(self, samples)
+        return softmax(self._scores(samples) @ self.weights_.T + self.intercept_)
 
 
 class DirichletCalibration(MatrixScaling):
@@ -275,17 +275,17 @@ class DirichletCalibration(MatrixScaling):
     True
     """
 
-    def _scores(self, given: Given) -> np.ndarray:
-        return given.log_probabilities
+    def _scores(self, samples: ClassSamples) -> np.ndarray:
+        return samples.log_probabilities
 
 
-def check_same_scores(recalibrator: Any, given: Given) -> None:
+def check_same_scores(recalibrator: Any, samples: ClassSamples) -> None:
     """Logits after logits, probabilities after probabilities, where it makes a difference."""
-    if isinstance(recalibrator, DirichletCalibration) or recalibrator.from_logits_ == (given.logits is not None):
+    if isinstance(recalibrator, DirichletCalibration) or recalibrator.from_logits_ == (samples.logits is not None):
         return
-    what = ("probabilities", "logits") if recalibrator.from_logits_ else ("logits", "probabilities")
+    nouns = ("probabilities", "logits") if recalibrator.from_logits_ else ("logits", "probabilities")
     raise ValueError(
-        f"`y_pred` holds {what[0]}, but this {type(recalibrator).__name__} was fitted to {what[1]}; pass these "
+        f"`y_pred` holds {nouns[0]}, but this {type(recalibrator).__name__} was fitted to {nouns[1]}; pass these "
         f"(from_logits={recalibrator.from_logits_})"
     )
 

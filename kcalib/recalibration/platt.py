@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kcalib.recalibration._logistic import Logistic, LogisticEach, logistic
-from kcalib.recalibration._recalibrator import Given
+from kcalib.recalibration._recalibrator import ClassSamples
 
 __all__ = ["PlattScaling"]
 
@@ -84,11 +84,11 @@ class PlattScaling(LogisticEach):
     slope_: np.ndarray
     intercept_: np.ndarray
 
-    def _regression(self, given: Given, k: int, targets: np.ndarray) -> Logistic:
-        return _line(log_odds(given, k), targets, given.weight)
+    def _regression(self, samples: ClassSamples, k: int, targets: np.ndarray) -> Logistic:
+        return _line(log_odds(samples, k), targets, samples.weight)
 
-    def _predictors(self, given: Given, columns: list[int]) -> np.ndarray:
-        odds = np.stack([log_odds(given, k) for k in columns], axis=1)
+    def _predictors(self, samples: ClassSamples, columns: list[int]) -> np.ndarray:
+        odds = np.stack([log_odds(samples, k) for k in columns], axis=1)
         return self.slope_ * odds + self.intercept_
 
 
@@ -102,6 +102,6 @@ def _line(odds: np.ndarray, targets: np.ndarray, weight: np.ndarray) -> Logistic
     return logistic(np.stack([odds, ones], axis=1), targets, weight, np.array([1.0, 0.0]))
 
 
-def log_odds(given: Given, k: int) -> np.ndarray:
+def log_odds(samples: ClassSamples, k: int) -> np.ndarray:
     """log(p / (1 - p)) of a class."""
-    return given.log_probabilities[:, k] - given.log_complements[:, k]
+    return samples.log_probabilities[:, k] - samples.log_complements[:, k]

@@ -96,8 +96,8 @@ class QuantileRecalibration(ForecastRecalibrator):
                 "samples, with methods cdf and quantile: levels are what QuantileRecalibration repairs"
             )
 
-    def _fit(self, given: Forecasts, weight: np.ndarray) -> None:
-        pit = arrays.to_compute_device(pit_values(*given.as_given(), seed=self.seed), np.float64)
+    def _fit(self, data: Forecasts, weight: np.ndarray) -> None:
+        pit = arrays.to_compute_device(pit_values(*data.as_given(), seed=self.seed), np.float64)
         order = np.argsort(pit, kind="stable")
         self.pit_ = np.clip(pit[order], 0.0, 1.0)
         self.levels_ = np.cumsum(weight[order]) / (len(pit) + 1)

@@ -86,8 +86,8 @@ class ScaleCalibration(ForecastRecalibrator):
                 "closed under shift and scale; use QuantileRecalibration"
             )
 
-    def _fit(self, given: Forecasts, weight: np.ndarray) -> None:
-        residuals = standardised(given.prediction, given.y)
+    def _fit(self, data: Forecasts, weight: np.ndarray) -> None:
+        residuals = standardised(data.prediction, data.y)
         n, d = residuals.shape
         if not np.all(np.isfinite(residuals)):
             i = int(np.argmin(np.isfinite(residuals).all(axis=1)))

@@ -204,15 +204,15 @@ class TemperatureScaling(Recalibrator):
         data = prepare(
             y_true, y_pred, classes=classes, from_logits=from_logits, sample_weight=sample_weight, threads=self.threads
         )
-        given = scalable(data, y_pred, from_logits)
+        predictions = scalable(data, y_pred, from_logits)
         names = None, None
         self.floor_ = None
         if floor is not None or self.criterion == "likelihood":
-            given, self.floor_ = given.made_possible(floor)
+            predictions, self.floor_ = predictions.made_possible(floor)
         if self.criterion == "likelihood":
-            fit = highest(given.likelihood(), bounds, level)
+            fit = highest(predictions.likelihood(), bounds, level)
         else:
-            criterion = SKCECriterion(given, self._options())
+            criterion = SKCECriterion(predictions, self._options())
             fit, names = criterion.lowest(bounds or BOUNDS, level), criterion.names
         self.kernel_, self.target_kernel_ = names
         self.temperature_ = fit.temperature
@@ -220,7 +220,7 @@ class TemperatureScaling(Recalibrator):
         self.confidence_interval_ = fit.interval
         self.criterion_before_, self.criterion_after_ = fit.before, fit.after
         self.n_samples_, self.n_iterations_, self.converged_ = data.n, fit.n_iterations, fit.converged
-        self.family_ = given.family
+        self.family_ = predictions.family
         return self
 
     @on_their_gpu
@@ -235,11 +235,11 @@ class TemperatureScaling(Recalibrator):
                 raise ValueError(f"`from_logits` is for arrays, but `y_pred` is {type(y_pred).__name__}; leave it out")
             self._check_family(family_of(y_pred))
             return tempered(y_pred, self.temperature_)
-        given = Labels.of(unlabelled(y_pred, from_logits), y_pred, from_logits)
-        self._check_family(given.family)
+        predictions = Labels.of(unlabelled(y_pred, from_logits), y_pred, from_logits)
+        self._check_family(predictions.family)
         if self.floor_ is not None:
-            given = given.raised(self.floor_)
-        return returned(given.at(self.temperature_).probabilities, y_pred)
+            predictions = predictions.raised(self.floor_)
+        return returned(predictions.at(self.temperature_).probabilities, y_pred)
 
     def _options(self) -> PairOptions:
         options = PairOptions(self.kernel, threads=self.threads)

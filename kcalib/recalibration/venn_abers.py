@@ -11,7 +11,7 @@ from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_integer
 from kcalib.distributions import Categorical
 from kcalib.recalibration._points import Points, points_of
-from kcalib.recalibration._recalibrator import Given, OneVsRest, columns_of, unwrapped
+from kcalib.recalibration._recalibrator import ClassSamples, OneVsRest, columns_of, unwrapped
 
 __all__ = ["VennAbers"]
 
@@ -118,42 +118,42 @@ class VennAbers(OneVsRest):
         y_pred = arrays.compute_lazy(y_pred)
         if isinstance(y_pred, Categorical):
             y_pred, _ = unwrapped(y_pred, None, from_logits)
-        _, given = self._unlabelled(y_pred, from_logits)
-        misses, hits = self._means(given, columns_of(given.m))
-        if given.m == 2:
+        _, samples = self._unlabelled(y_pred, from_logits)
+        misses, hits = self._means(samples, columns_of(samples.m))
+        if samples.m == 2:
             return np.concatenate([1 - hits, 1 - misses], axis=1), np.concatenate([misses, hits], axis=1)
         return 1 - misses, hits
 
-    def _fit_columns(self, given: Given, columns: list[int]) -> None:
-        folds = [np.arange(given.n)]
+    def _fit_columns(self, samples: ClassSamples, columns: list[int]) -> None:
+        folds = [np.arange(samples.n)]
         if self.n_folds is not None:
-            if self.n_folds > given.n:
+            if self.n_folds > samples.n:
                 raise ValueError(
-                    f"`n_folds` is {self.n_folds}, but there are {given.n} samples with a weight; pass fewer, or None"
+                    f"`n_folds` is {self.n_folds}, but there are {samples.n} samples with a weight; pass fewer, or None"
                 )
-            order = np.random.default_rng(self.seed).permutation(given.n)
+            order = np.random.default_rng(self.seed).permutation(samples.n)
             folds = np.array_split(order, self.n_folds)
         self.values_ = [
             [
-                values_of(points_of(given.probabilities[rows, k], given.labels[rows] == k, given.weight[rows]))
+                values_of(points_of(samples.probabilities[rows, k], samples.labels[rows] == k, samples.weight[rows]))
                 for rows in folds
             ]
             for k in columns
         ]
 
-    def _means(self, given: Given, columns: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    def _means(self, samples: ClassSamples, columns: list[int]) -> tuple[np.ndarray, np.ndarray]:
         """Geometric means over the folds of 1 - p_0 and p_1, shape (n, columns)."""
-        logs = np.zeros((2, given.n, len(columns)))
+        logs = np.zeros((2, samples.n, len(columns)))
         for j, (k, folds) in enumerate(zip(columns, self.values_, strict=True)):
             for values in folds:
-                lower, upper = at(given.probabilities[:, k], values)
+                lower, upper = at(samples.probabilities[:, k], values)
                 logs[:, :, j] += np.log([1 - lower, upper])
             logs[:, :, j] /= len(folds)
         misses, hits = np.exp(logs)
         return misses, hits
 
-    def _hits_and_misses(self, given: Given, columns: list[int]) -> tuple[np.ndarray, np.ndarray]:
-        misses, hits = self._means(given, columns)
+    def _hits_and_misses(self, samples: ClassSamples, columns: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        misses, hits = self._means(samples, columns)
         return hits / (hits + misses), misses / (hits + misses)
 
 

@@ -73,10 +73,12 @@ def fill_table(
     return table
 
 
-def euclidean_table(points: Any, others: Any | None, max_memory: Any, threads: int | None) -> Array:
-    """Return the Euclidean distances between points, or between points and others."""
+def euclidean_table(points: Any, other_points: Any | None, max_memory: Any, threads: int | None) -> Array:
+    """Return the Euclidean distances between points, or between points and other points."""
     left = arrays.to_compute_device(points, np.float64)
-    right = left if others is None else arrays.to_compute_device(asarray_on_device_of(others, left), np.float64)
+    right = (
+        left if other_points is None else arrays.to_compute_device(asarray_on_device_of(other_points, left), np.float64)
+    )
     xp = arrays.namespace(left)
 
     def compute_distances(rows: slice, columns: slice) -> Array:
@@ -90,7 +92,7 @@ def euclidean_table(points: Any, others: Any | None, max_memory: Any, threads: i
         1 if arrays.is_host(left) else left.shape[1],
         left,
         compute_distances,
-        is_symmetric=others is None,
+        is_symmetric=other_points is None,
         max_memory=max_memory,
         threads=threads,
     )

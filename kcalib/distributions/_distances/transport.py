@@ -28,52 +28,52 @@ TOLERANCE = 1e-10  # of linear programmes, HiGHS's least
 PROGRAMME_SIZE = 2**14  # variables of one linear programme
 
 
-def cheapest(costs: np.ndarray, weights: np.ndarray, others: np.ndarray, equal_weights: bool) -> np.ndarray:
+def cheapest(costs: np.ndarray, weights: np.ndarray, other_weights: np.ndarray, equal_weights: bool) -> np.ndarray:
     """Return least costs, shape (P,).
 
     Parameters
     ----------
     costs : shape (P, K, L)
-    weights, others : shapes (P, K) and (P, L), at least 0; rows sum to 1
+    weights, other_weights : shapes (P, K) and (P, L), at least 0; rows sum to 1
     equal_weights : whether K = L and all weights are 1 / K
     """
     _, K, L = costs.shape
     if min(K, L) == 1:
-        return np.einsum("pkl,pk,pl->p", costs, weights, others)
+        return np.einsum("pkl,pk,pl->p", costs, weights, other_weights)
     if K == 2:
-        return _knapsack(costs, weights, others)
+        return _knapsack(costs, weights, other_weights)
     if L == 2:
-        return _knapsack(np.swapaxes(costs, 1, 2), others, weights)
+        return _knapsack(np.swapaxes(costs, 1, 2), other_weights, weights)
     if equal_weights:
         solve = scipy.optimize.linear_sum_assignment
         return np.array([pair[solve(pair)].sum() for pair in costs]) / K
     solvers = [_shortest_paths, _linear_programmes]
     first, second = solvers if max(K, L) <= SEARCHED else solvers[::-1]
-    least = first(costs, weights, others)
+    least = first(costs, weights, other_weights)
     missing = np.isnan(least)
     if np.any(missing):
-        least[missing] = second(costs[missing], weights[missing], others[missing])
+        least[missing] = second(costs[missing], weights[missing], other_weights[missing])
     if np.any(np.isnan(least)):
         raise RuntimeError("optimal transport between components was not solved; please report these weights")
     return least
 
 
-def _knapsack(costs: np.ndarray, weights: np.ndarray, others: np.ndarray) -> np.ndarray:
+def _knapsack(costs: np.ndarray, weights: np.ndarray, other_weights: np.ndarray) -> np.ndarray:
     """Return least costs for K = 2: the first row takes the columns that it has the advantage at, up to its weight."""
     gains = costs[:, 0] - costs[:, 1]
     order = np.argsort(gains, axis=1, kind="stable")
-    sorted_weights = np.take_along_axis(others, order, axis=1)
+    sorted_weights = np.take_along_axis(other_weights, order, axis=1)
     start = np.cumsum(sorted_weights, axis=1) - sorted_weights
     amounts = np.clip(weights[:, :1] - start, 0.0, sorted_weights)
-    # The costs of both rows apart, as what the gains cancel can be most of them.
+    # Sum the costs of the two rows separately, as what the gains cancel can be most of them.
     first, second = (np.take_along_axis(costs[:, k], order, axis=1) for k in (0, 1))
     return np.sum(amounts * first + (sorted_weights - amounts) * second, axis=1)
 
 
-def line_costs(points: Array, weights: Array, others: Array, other_weights: Array, order: float) -> Array:
+def line_costs(points: Array, weights: Array, other_points: Array, other_weights: Array, order: float) -> Array:
     """Return least costs |x - y|^order between points on a line, shape (P,); on the host, or of CuPy arrays.
 
-    `points` and `weights` have shape (P, K), those of the others (P, L); the points ascend.
+    `points` and `weights` have shape (P, K), `other_points` and `other_weights` (P, L); the points ascend.
     """
     xp, K = arrays.namespace(points), points.shape[1]
     levels, other_levels = xp.cumsum(weights, axis=1), xp.cumsum(other_weights, axis=1)
@@ -86,24 +86,24 @@ def line_costs(points: Array, weights: Array, others: Array, other_weights: Arra
     place = xp.cumsum(ranks < K, axis=1) - (ranks < K)
     other_place = xp.cumsum(ranks >= K, axis=1) - (ranks >= K)
     x = xp.take_along_axis(points, xp.minimum(place, K - 1), axis=1)
-    y = xp.take_along_axis(others, xp.minimum(other_place, others.shape[1] - 1), axis=1)
+    y = xp.take_along_axis(other_points, xp.minimum(other_place, other_points.shape[1] - 1), axis=1)
     return xp.sum(ends * xp.abs(x - y) ** order, axis=1)
 
 
-def _shortest_paths(costs: np.ndarray, weights: np.ndarray, others: np.ndarray) -> np.ndarray:
+def _shortest_paths(costs: np.ndarray, weights: np.ndarray, other_weights: np.ndarray) -> np.ndarray:
     """Return least costs; NaN where a cost and a lower bound of all couplings' costs do not agree."""
-    totals, bound = _bounds(costs, weights, others)
+    totals, bound = _bounds(costs, weights, other_weights)
     return np.where(np.abs(totals - bound) <= GAP, totals, np.nan)
 
 
-def _bounds(costs: np.ndarray, weights: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _bounds(costs: np.ndarray, weights: np.ndarray, other_weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return costs of couplings, and lower bounds of all couplings' costs.
 
     Successive shortest paths, in all pairs side by side: mass flows from rows with some left to columns with room,
     along shortest paths of the residual graph, until none is left. Lengths are reduced costs, c_kl + r_k - s_l >= 0,
     which potentials r and s keep at 0 where mass flows. The pairs are the last axis of all arrays in here.
     """
-    C, supply, demand = (np.array(np.moveaxis(a, 0, -1), order="C") for a in (costs, weights, others))  # copies
+    C, supply, demand = (np.array(np.moveaxis(a, 0, -1), order="C") for a in (costs, weights, other_weights))  # copies
     K, L, P = C.shape
     flow, r, s = np.zeros((K, L, P)), np.zeros((K, P)), np.min(C, axis=0)
     _fill_from_nearest(C, supply, demand, flow)
@@ -122,7 +122,7 @@ def _bounds(costs: np.ndarray, weights: np.ndarray, others: np.ndarray) -> tuple
             active = active[active]
         _augment(C, supply, demand, flow, r, s, active)
     prices = np.min(highest[:, None] + np.moveaxis(costs, 0, -1), axis=0)
-    bound = np.sum(prices * others.T, axis=0) - np.sum(highest * weights.T, axis=0)
+    bound = np.sum(prices * other_weights.T, axis=0) - np.sum(highest * weights.T, axis=0)
     return totals, bound
 
 
@@ -216,7 +216,7 @@ def _shorten(distances: np.ndarray, before: np.ndarray, starts: np.ndarray, leng
     return np.any(shortened, axis=0)
 
 
-def _linear_programmes(costs: np.ndarray, weights: np.ndarray, others: np.ndarray) -> np.ndarray:
+def _linear_programmes(costs: np.ndarray, weights: np.ndarray, other_weights: np.ndarray) -> np.ndarray:
     """Return least costs by SciPy's HiGHS, several pairs as one sparse programme; NaN where it does not solve one."""
     sparse = scipy.sparse
     P, K, L = costs.shape
@@ -226,7 +226,7 @@ def _linear_programmes(costs: np.ndarray, weights: np.ndarray, others: np.ndarra
     least, step = np.full(P, np.nan), max(1, PROGRAMME_SIZE // (K * L))
     for begin in range(0, P, step):
         c = costs[begin : begin + step]
-        totals = np.concatenate([weights[begin : begin + step], others[begin : begin + step, :-1]], axis=1)
+        totals = np.concatenate([weights[begin : begin + step], other_weights[begin : begin + step, :-1]], axis=1)
         solution = scipy.optimize.linprog(
             c.ravel(),
             A_eq=sparse.kron(sparse.eye(len(c)), sums, format="csr"),

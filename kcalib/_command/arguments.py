@@ -188,6 +188,14 @@ def _add_evaluate(commands: Any) -> Parser:
     )
     _add_files(evaluate)
     _add_reading(evaluate)
+    samples = evaluate.add_argument_group("what is known of the samples, in arrays or columns of the file")
+    samples.add_argument(
+        "--by", metavar="NAME", action="append", default=[],
+        help="groups: print those for which the model is calibrated worst; may be repeated",
+    )  # fmt: skip
+    samples.add_argument(
+        "--clusters", metavar="NAME", help="samples of one cluster depend on each other, such as rows of one patient"
+    )
     _add_common(evaluate)
     _add_streaming(evaluate)
     _add_workers(evaluate)
@@ -354,7 +362,7 @@ def _add_demo(commands: Any) -> Parser:
         description="Do what `kcalib evaluate` does on the predictions of six classifiers of handwritten digits.",
     )
     _add_common(demo)
-    demo.set_defaults(stream=False, parallel=None)
+    demo.set_defaults(stream=False, parallel=None, by=[], clusters=None)
     return demo
 
 

@@ -19,6 +19,7 @@ from kcalib._command.jobs import (
     check_same_kind,
     collect_failures,
     make_jobs,
+    read_column,
     read_data,
 )
 from kcalib._command.kinds import check_options, check_plotting, draw_data
@@ -28,8 +29,12 @@ from kcalib._command.parallel import check_parallel, open_parallel, with_workers
 from kcalib._command.streamed import check_streaming, evaluate_in_chunks, option_that_needs_all, reads_in_chunks
 from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, write
 from kcalib._command.tables import evaluations_report
+from kcalib._input.columns import FileError
 from kcalib._input.data import Data
+from kcalib._input.labels import Classification
 from kcalib.evaluation import evaluation_of
+from kcalib.inference.adaptive.clusters import read_clusters
+from kcalib.inference.adaptive.groups import WorstGroups, find_worst_groups
 from kcalib.inference.verdict import shown_at_least
 from kcalib.report import figures
 from kcalib.report.summary import format_pvalue
@@ -38,6 +43,8 @@ from kcalib.report.summary import format_pvalue
 def run_evaluate(arguments: argparse.Namespace) -> int:
     jobs = list(make_jobs(arguments.files))
     check_no_states(jobs, arguments)
+    if arguments.by and arguments.csv:
+        arguments.usage_error("--by prints a table of groups for each file, and --csv one table; use --json")
     if arguments.checkpoint is not None and len(arguments.files) > 1:
         arguments.usage_error(f"--checkpoint is for one file, and there are {len(arguments.files)}")
     reading = check_reading(arguments)
@@ -82,7 +89,9 @@ def _run(arguments: argparse.Namespace, jobs: Sequence[Job], reading: dict[str, 
                 check_same_kind(data.noun, models, arguments)
                 check_options(data, arguments)
                 seen = arguments.lens.induced(data)
-                models.append(evaluate_data(job, arguments, seen, options, drawn=arguments.plot is not None))
+                of_samples = read_samples(job, arguments, data, reading)
+                model = evaluate_data(job, arguments, seen, options | of_samples, drawn=arguments.plot is not None)
+                models.append(replace(model, groups=find_groups(job, arguments, seen, reading)))
     return write_results(models, failures, arguments)
 
 
@@ -126,6 +135,24 @@ def evaluate_data(
     with open_parallel(arguments.parallel) as run:
         evaluation = evaluation_of(data, **options, backend=run)
     return Model(job.model, job.file, data.noun, evaluation, draw_data(data, arguments) if drawn else None)
+
+
+def read_samples(job: Job, arguments: argparse.Namespace, data: Data, reading: dict[str, Any]) -> dict[str, Any]:
+    """Return what `evaluation_of` takes of the samples, from the columns that options name."""
+    if arguments.clusters is None:
+        return {}
+    return {"clusters": read_clusters(read_column(job, "--clusters", arguments.clusters, reading), data.n)}
+
+
+def find_groups(job: Job, arguments: argparse.Namespace, data: Data, reading: dict[str, Any]) -> WorstGroups | None:
+    """Test calibration in the groups of --by, if there are any."""
+    if not arguments.by:
+        return None
+    if not isinstance(data, Classification):
+        raise FileError(f"holds {data.noun}, but --by is for class probabilities; leave it out")
+    groups = {name: read_column(job, "--by", name, reading) for name in arguments.by}
+    options = {"level": arguments.level, "seed": arguments.seed, "threads": arguments.threads}
+    return find_worst_groups(data, groups, **options)
 
 
 def make_panels(model: Model) -> list[figures.Panel]:

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from kcalib._backend.files import printable
 from kcalib._backend.options import OptionError
 from kcalib._command.arguments import STATE
-from kcalib._command.files import open_file
+from kcalib._command.files import STDIN, open_file
 from kcalib._command.kinds import Picture
 from kcalib._command.method_options import flag, owners
 from kcalib._command.streams import format_error, report
@@ -23,11 +25,23 @@ from kcalib._input.data import Data
 from kcalib._input.parameters import PARAMETERS
 from kcalib.bandwidth import NoLengthScaleError
 from kcalib.evaluation_results import Evaluation, ForecastEvaluation
+from kcalib.inference.adaptive.groups import WorstGroups
 from kcalib.parallel.transport import TileError
 from kcalib.report import figures
+from kcalib.streaming.sources.layout import Y_TRUE
 from kcalib.streaming.sources.opening import suffix_of
 
-RENAMED_OPTIONS = ("rows", "checkpoint", "tolerance", "n_columns", "n_resamples", "n_bins", "seed", "backend")
+RENAMED_OPTIONS = (
+    "rows",
+    "checkpoint",
+    "tolerance",
+    "n_columns",
+    "n_resamples",
+    "n_bins",
+    "seed",
+    "backend",
+    "clusters",
+)
 
 # Parameters that name a family of distributions, and the one that each further parameter needs.
 FIRST_PARAMETERS = ("mean", "samples", "rate", "loc")
@@ -52,6 +66,7 @@ class Model:
     noun: str  # what it holds
     evaluation: Evaluation | ForecastEvaluation
     picture: Picture | None
+    groups: WorstGroups | None = None  # of --by
 
 
 @dataclass(frozen=True)
@@ -136,6 +151,19 @@ def read_data(job: Job, threads: int | None, reading: dict[str, Any]) -> Iterato
         if any(f"`{name}" in message for name in ("y_true", "y_pred", *PARAMETERS)):
             message += f" ({samples.layout.describe()})"
         raise FileError(message) from None
+
+
+def read_column(job: Job, option: str, name: str, reading: dict[str, Any]) -> np.ndarray:
+    """Read an array or column with a value of each sample, which is stored as labels are."""
+    if job.path == STDIN:
+        raise FileError(f"{option} reads the file again, and standard input is read once; write it to a file")
+    try:
+        with translate_errors():
+            values = open_file(str(job.path), reading | {"labels": name}).read_unchecked()[Y_TRUE]
+    except FileError as error:
+        message = str(error).replace("--labels", option).replace("expected a class label", "expected a value")
+        raise FileError(message) from None
+    return np.asarray(values)
 
 
 @contextmanager

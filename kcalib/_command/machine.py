@@ -61,6 +61,7 @@ def evaluations_json(models: Iterable[Model], failures: Iterable[Failure], argum
                 "model": model.model,
                 "file": model.file,
                 **dataclasses.asdict(model.evaluation),
+                **({} if model.groups is None else {"groups": dataclasses.asdict(model.groups)}),
                 "confidence_interval": _interval(model),
             }
             for model in models

@@ -28,8 +28,18 @@ def evaluations_report(models: Sequence[Model], arguments: argparse.Namespace) -
         format_table([_row(model) for model in group], width)
         + "\n"
         + "".join(line + "\n" for line in _remarks(group, arguments, min(width, 120)))
+        + "".join(
+            f"\n{model.model} by {' and '.join(arguments.by)}\n{_groups(model)}" for model in group if model.groups
+        )
         for group in kinds
     )
+
+
+def _groups(model: Model) -> str:
+    """Return the table of a model's groups."""
+    assert model.groups is not None
+    summary = model.groups._summary()
+    return "".join(line + "\n" for line in (*align(summary.rows, summary.is_text), *summary.notes))
 
 
 def terminal_width() -> int:

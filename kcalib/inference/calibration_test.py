@@ -260,7 +260,7 @@ def run(task: Task, method: str | CalibrationMethod, seed: int | None) -> Calibr
     start = time.perf_counter()
     chosen = resolved(method, METHODS)
     if task.clusters is not None and not isinstance(chosen, Adaptive):
-        raise ValueError(f"`clusters` has no meaning for method={chosen.name!r}; use method='adaptive'")
+        raise OptionError("clusters", f"has no meaning for the method {chosen.name!r}; use 'adaptive'")
     return dataclasses.replace(chosen.test(task, check_seed(seed, LARGEST_SEED)), seconds=time.perf_counter() - start)
 
 

@@ -148,7 +148,7 @@ def test_clusters_are_checked(clusters, message):
 
 def test_what_has_no_clusters_refuses_them():
     y, p, clusters = [0, 1, 1, 0], [0.4, 0.6, 0.5, 0.5], [0, 0, 1, 1]
-    with pytest.raises(ValueError, match="`clusters` has no meaning for method='exact'; use method='adaptive'"):
+    with pytest.raises(ValueError, match="`clusters` has no meaning for the method 'exact'; use 'adaptive'"):
         kcalib.calibration_test(y, p, clusters=clusters, method="exact")
     with pytest.raises(ValueError, match="`clusters` is for class probabilities, but `y_pred` are"):
         kcalib.calibration_test(np.zeros(4), Normal(np.zeros(4), np.ones(4)), clusters=clusters, method="adaptive")

@@ -152,11 +152,32 @@ def worst_groups(
     >>> worst.group, worst.pvalue_adjusted < 0.01, worst.gap > 0.05, worst.finding
     ('region=north', True, True, 'class 1 predicted too often')
     """
+    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, threads=threads)
+    options: dict[str, Any] = {
+        "max_crossed": max_crossed,
+        "min_size": min_size,
+        "level": level,
+        "n_resamples": n_resamples,
+    }
+    return find_worst_groups(data, groups, **options, seed=seed, threads=threads)
+
+
+def find_worst_groups(
+    data: Classification,
+    groups: Mapping[str, Any],
+    *,
+    max_crossed: int = 2,
+    min_size: int = 30,
+    level: float = 0.05,
+    n_resamples: int | None = None,
+    seed: int | None = None,
+    threads: int | None = None,
+) -> WorstGroups:
+    """Test checked data in groups, as `worst_groups` does."""
     start = time.perf_counter()
     check_fraction("level", level)
     check_integer("max_crossed", max_crossed, 1)
     check_integer("min_size", min_size, 2)
-    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, threads=threads)
     seed = check_seed(seed, LARGEST_SEED)
     partitions = list(_cross_groupings(_read_groupings(groups, data.n), max_crossed, min_size))
     n_left_out = sum(left_out for _, _, left_out in partitions)

@@ -9,7 +9,8 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._input.labels import Classification
-from kcalib.inference.adaptive.blocks import FLOOR, N_BINS, N_BINS_OF_TWO, N_TOP_BINS, format_probability
+from kcalib._pairs.label_cells import FLOOR
+from kcalib.inference.adaptive.blocks import N_BINS, N_BINS_OF_TWO, N_TOP_BINS, format_probability
 
 ROWS = 4096  # evenly spaced rows that the edges of bins are quantiles of
 

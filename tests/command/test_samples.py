@@ -1,0 +1,77 @@
+"""`kcalib evaluate` by groups and clusters, whose names are those of arrays or columns of the file."""
+
+import json
+
+import numpy as np
+import pytest
+from command_runs import error_line, ran, usage_error
+
+import kcalib
+
+QUICK = ("--method", "adaptive", "--resamples", "99", "--threads", "1")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Predictions that are too high in the north, as arrays and as text."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    p, region = rng.uniform(size=600), rng.choice(["north", "south"], 600)
+    y = (rng.uniform(size=600) < np.where(region == "north", 0.6 * p, p)).astype(int)
+    age, patient = rng.integers(0, 3, 600), np.arange(600) // 3
+    np.savez("a.npz", labels=y, probs=p, region=region, age=age, patient=patient)
+    rows = zip(p.tolist(), y, region, age, patient, strict=True)
+    lines = ["probs,labels,region,age,patient", *(",".join(map(str, row)) for row in rows)]
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    return y, p, {"region": region, "age": age}, patient
+
+
+@pytest.mark.parametrize("file", ["a.npz", "a.csv"])
+def test_groups(folder, capsys, file):
+    y, p, groups, _ = folder
+    ran("evaluate", file, "--by", "region", "--by", "age", "--json", *QUICK)
+    expected = kcalib.worst_groups(y, p, groups, seed=0)
+    printed = json.loads(capsys.readouterr().out)["models"][0]["groups"]
+    assert [group["group"] for group in printed["groups"]] == [group.group for group in expected.groups]
+    assert printed["pvalue"] == expected.pvalue
+    assert printed["groups"][0]["gap"] == expected.groups[0].gap
+
+    ran("evaluate", file, "--by", "region", *QUICK)
+    first, second = capsys.readouterr().out.splitlines()[-3:-1]
+    assert first.split()[:2] == ["region=north", str(int(np.sum(groups["region"] == "north")))]
+    assert first.endswith("over-confident")
+    assert second.split()[0] == "region=south"
+
+
+@pytest.mark.parametrize("file", ["a.npz", "a.csv"])
+def test_clusters(folder, capsys, file):
+    y, p, _, patient = folder
+    ran("evaluate", file, "--clusters", "patient", "--json", *QUICK)
+    method = kcalib.methods.Adaptive(n_resamples=99)
+    expected = kcalib.evaluate(y, p, clusters=patient, method=method)
+    printed = json.loads(capsys.readouterr().out)["models"][0]
+    assert printed["test"]["pvalue"] == expected.test.pvalue
+    assert "clusters" in printed["test"]["null_law"]
+    assert printed["confidence_interval"] is printed["rms_error_lower"] is None
+
+
+def test_names_that_are_not_there(folder, capsys):
+    ran("evaluate", "a.npz", "--by", "regoin", *QUICK, code=1)
+    assert error_line(capsys).startswith("a.npz: there is no array 'regoin', as --by says; the file has the arrays")
+    ran("evaluate", "a.csv", "--clusters", "patent", *QUICK, code=1)
+    message = error_line(capsys)
+    assert message.startswith("a.csv: there is no column 'patent', as --clusters says")
+    assert message.endswith("did you mean 'patient'?")
+
+
+def test_options_that_do_not_go_together(folder, capsys):
+    assert "--by prints a table of groups for each file" in usage_error(
+        capsys, "evaluate", "a.npz", "--by", "a", "--csv"
+    )
+    message = usage_error(capsys, "evaluate", "a.npz", "--by", "region", "--stream")
+    assert message.endswith("--by needs all samples at once; leave it out, or --stream")
+    ran("evaluate", "a.npz", "--clusters", "patient", "--method", "exact", code=1)
+    assert error_line(capsys) == "a.npz: --clusters has no meaning for the method 'exact'; use 'adaptive'"
+    np.savez("normal.npz", y=np.zeros(40), mean=np.zeros(40), std=np.ones(40), region=np.zeros(40))
+    ran("evaluate", "normal.npz", "--by", "region", code=1)
+    assert "but --by is for class probabilities; leave it out" in error_line(capsys)

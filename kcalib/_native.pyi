@@ -266,4 +266,6 @@ def drawn_block_sums(
     changes: tuple[np.ndarray, np.ndarray],
     changes_own: tuple[np.ndarray, np.ndarray],
     options: RunOptions,
+    cells: tuple[Any, ...] | None = None,
+    weights: np.ndarray | None = None,
 ) -> None: ...

@@ -36,6 +36,12 @@ def describe_any_bandwidth() -> str:
     return "any: the distances of all predictions are 0, so the value does not depend on it"
 
 
+def single_bandwidth(kernel: Kernel) -> float | None:
+    """Return the bandwidth of a kernel; None where it has none, or several."""
+    bandwidths = {factor.bandwidth for factor in kernel.factors()}
+    return bandwidths.pop() if len(bandwidths) == 1 else None
+
+
 def check_coefficients(terms: tuple[Term, ...]) -> tuple[Term, ...]:
     """Return the terms of a kernel on predictions, whose coefficients must fit float32."""
     for term in terms:
@@ -101,8 +107,7 @@ class Packed:
     @property
     def bandwidth(self) -> float | None:
         """The bandwidth of the kernel on predictions; None where it has none, or several."""
-        bandwidths = {factor.bandwidth for factor in self.kernel.factors()}
-        return bandwidths.pop() if len(bandwidths) == 1 else None
+        return single_bandwidth(self.kernel)
 
     def described(self) -> dict[str, Any]:
         """Return the fields of results that say what the kernels are."""

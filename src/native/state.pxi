@@ -75,9 +75,14 @@ def state_sums(
 def drawn_block_sums(
     Features features not None, const double[:, ::1] p, const double[:, ::1] root, unsigned long long seed,
     int64_t n_draws, const int64_t[::1] first_rows, base, base_own, changes, changes_own, RunOptions options not None,
+    cells=None, const double[::1] weights=None,
 ):
-    """Adds draws of labels of blocks of rows, as many for each of `first_rows`, to sums as those above."""
+    """Adds draws of labels of blocks of rows, as many for each of `first_rows`, to sums as those above.
+
+    `cells` are as `drawn_cells` takes them; `weights`, of the rows, may be None for 1.
+    """
     cdef DrawnLabels labels
+    cdef DrawnCells into
     cdef DrawnSums out
     cdef bint finished
     labels.probabilities, labels.n, labels.m = &p[0, 0], p.shape[0] // first_rows.shape[0], p.shape[1]
@@ -86,6 +91,12 @@ def drawn_block_sums(
     if root is not None:
         labels.root, labels.rank = &root[0, 0], root.shape[1]
     labels.seed, labels.first, labels.n_draws, labels.first_row = seed, 0, n_draws, 0
+    if cells is not None:
+        into = drawn_cells(cells, n_draws, p.shape[1])
+        labels.cells = &into
+    if weights is not None:
+        assert weights.shape[0] == p.shape[0]
+        labels.weights = &weights[0]
     out.base, out.base_own = exact_sums(base), exact_sums(base_own)
     out.changes, out.changes_own = exact_sums(changes), exact_sums(changes_own)
     with nogil:

@@ -6,6 +6,7 @@ labels that are drawn from the predictions.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from kcalib._backend import arrays
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._packing.features import FeatureProblem, MapOptions, features_of
-from kcalib._pairs.features import default_columns
+from kcalib._pairs.features import FeatureMap, default_columns
 from kcalib._pairs.label_cells import FLOOR, POSSIBLE, DrawnCells, LabelCells, LabelSums
 from kcalib.estimators.feature_moments import feature_moments, features_standard_error
 from kcalib.estimators.skce import describe
@@ -46,6 +47,7 @@ class Block:
     statistics: np.ndarray  # of the observed labels, then of each draw
     finding: Callable[[], str]  # what a large value says
     log_bound: Callable[[], float]  # of the logarithm of a p-value that is valid by itself
+    bound_name: str = "Chernoff's"
     is_impossible: bool = False  # a calibrated model has no such labels, whatever the statistic
 
 
@@ -84,14 +86,13 @@ def kernel_blocks(
     options = MapOptions(n_columns or default_columns(task.n), seed, task.options.threads)
     problem = features_of(task.data, task.packed, options)
     wide = rescale(problem, 1.0, LEAST_BANDWIDTH)
-    fine_columns = 16 * max(1, round(FINE_COLUMNS * wide.map.n_columns / 16))
-    fine = rescale(problem.with_map(fine_columns, seed ^ 1), FINE, LEAST_FINE_BANDWIDTH)
+    fine = rescale(problem.with_map(*fine_map_options(wide.map, seed)), FINE, LEAST_FINE_BANDWIDTH)
     totals = wide.drawn_totals(n_draws, seed, **drawn)
     moments = feature_moments(wide, second=not task.sums_all_pairs and wide is problem, drawn=totals)
     fine_totals = float(feature_moments(fine, second=False).total), *fine.drawn_totals(n_draws, seed)
     blocks = [
-        Block(name, np.asarray(values), lambda: "an error that only the kernel sees", lambda: 0.0)
-        for name, values in (("kernel", (float(moments.total), *totals)), ("fine kernel", fine_totals))
+        kernel_block("kernel", np.array([float(moments.total), *totals])),
+        kernel_block("fine kernel", np.array(fine_totals)),
     ]
     if task.sums_all_pairs:
         return blocks, {
@@ -114,19 +115,38 @@ def kernel_blocks(
 
 def rescale(problem: FeatureProblem, divisor: float, least: float) -> FeatureProblem:
     """Return the problem with the kernel at its bandwidth over `divisor`, at least `least`."""
-    bandwidth = problem.packed.described()["bandwidth"]
-    factor = divisor if bandwidth is None else bandwidth / max(bandwidth / divisor, least)
+    factor = scale_frequencies(problem.packed.bandwidth, divisor, least)
     if factor == 1:
         return problem
     return replace(problem, map=replace(problem.map, frequencies=problem.map.frequencies * factor))
 
 
+def fine_map_options(wide: FeatureMap, seed: int) -> tuple[int, int]:
+    """Return the number of columns and the seed of the fine kernel's map, from the map and the seed of the wide one."""
+    return 16 * max(1, round(FINE_COLUMNS * wide.n_columns / 16)), seed ^ 1
+
+
+def scale_frequencies(bandwidth: float | None, divisor: float, least: float) -> float:
+    """Return the factor of the frequencies of a kernel at its bandwidth over `divisor`, at least `least`."""
+    return divisor if bandwidth is None else bandwidth / max(bandwidth / divisor, least)
+
+
+def kernel_block(name: str, statistics: np.ndarray) -> Block:
+    """Return the block of the SKCE with one kernel."""
+    return Block(name, statistics, lambda: "an error that only the kernel sees", lambda: 0.0)
+
+
 def label_blocks(
-    sums: LabelSums, drawn: DrawnCells, n: int, names: Sequence[Any], score_tail: Callable[[float, float], float]
+    sums: LabelSums,
+    drawn: DrawnCells,
+    n: int,
+    names: Sequence[Any],
+    score_tail: Callable[[float, float], float] | None = None,
 ) -> list[Block]:
     """Return the blocks of sums over cells.
 
-    `score_tail` bounds log P(a centred sum of log probabilities as far on its side), from the sum and its variance.
+    `score_tail` bounds log P(a centred sum of log probabilities as far on its side), from the sum and its variance;
+    default `bennett_tail`, which needs no samples.
     """
     cells, m = drawn.cells, drawn.cells.n_classes
     n_bins = N_BINS_OF_TWO if m == 2 else N_BINS
@@ -148,6 +168,7 @@ def label_blocks(
     is_empty, top_is_empty = np.split(add_cells(weights) == 0, [m * n_bins])
     biases, bias_variances = np.sum(residuals, axis=-1), np.sum(variance, axis=-1)
     observed, mean, log_variance = sums.logs.to_float()
+    tail = score_tail or functools.partial(bennett_tail, n_classes=m)
     score = np.append(observed, drawn.log_scores.to_float()) - mean
     impossible = int(sums.impossible[0]) if sums.impossible[0] != POSSIBLE else None
 
@@ -186,7 +207,7 @@ def label_blocks(
         return f"largest probabilities {format_bin(m * n_bins + b)} too {side}"
 
     def score_bound() -> float:
-        return -math.inf if impossible is not None else math.log(2) + score_tail(float(score[0]), float(log_variance))
+        return -math.inf if impossible is not None else math.log(2) + tail(float(score[0]), float(log_variance))
 
     def bias_bound() -> float:
         squares = _squares(biases[0], bias_variances)
@@ -210,6 +231,7 @@ def label_blocks(
             score**2 / log_variance if log_variance > LEAST_SCORE_VARIANCE * n else np.zeros_like(score),
             says_temperature,
             score_bound,
+            "Chernoff's" if score_tail else "Bennett's",
             impossible is not None,
         ),
         Block("bias", np.sum(_squares(biases, bias_variances), axis=-1), says_bias, bias_bound),
@@ -272,6 +294,18 @@ def _score_tail(data: Classification, score: float, variance: float) -> float:
         return float(sums[0]), float(sums[1]), float(sums[2])
 
     return chernoff(cumulants, abs(score), variance)
+
+
+def bennett_tail(score: float, variance: float, n_classes: int) -> float:
+    """Return Bennett's bound of log P(the centred sum of log probabilities as far on this side).
+
+    The mean of a sample's log probability lies between -log m and 0, the label's between log `FLOOR` and 0.
+    """
+    if score == 0 or variance <= 0:
+        return 0.0
+    largest = math.log(n_classes) if score > 0 else -math.log(FLOOR)
+    ratio = largest * abs(score) / variance
+    return -variance / largest**2 * ((1 + ratio) * math.log1p(ratio) - ratio)
 
 
 def chernoff(cumulants: Callable[[float], tuple[float, float, float]], value: float, variance: float) -> float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy
@@ -110,42 +110,54 @@ class Adaptive(CalibrationMethod):
             blocks, estimate = flips.blocks, flips.estimate
             draws = f"flips of the signs of {int(np.max(task.clusters)) + 1} clusters"
             left_out = f"; events too rare for {', '.join(flips.left_out)}" if flips.left_out else ""
-        n_draws = len(blocks[0].statistics) - 1
-        combined = combine(np.stack([approximate_pvalues(block.statistics) for block in blocks]))
-        n_extreme = int(np.sum(combined[1:] <= combined[0] * (1 + TIE)))
-        pvalue = (1 + n_extreme) / (1 + n_draws)
-        log_pvalue, pvalue_from = math.log(pvalue), "draws"
-        null_law = f"{n_draws} {draws}, shared by {len(blocks)} blocks{left_out}"
-        bandwidth = task.packed.described()["bandwidth"]
-        if bandwidth is not None and bandwidth < LEAST_BANDWIDTH:
-            null_law += (
-                f"; its kernels have the bandwidths {LEAST_BANDWIDTH} and {LEAST_FINE_BANDWIDTH}: the one of the SKCE, "
-                f"{bandwidth:.2g}, sees nothing but nearly equal predictions"
-            )
-        reported = tuple(_report(block) for block in blocks)
-        finding = _choose_finding(reported)
-        if n_extreme == 0 or any(block.is_impossible for block in blocks):
-            bounds = [math.log(len(blocks)) + block.log_bound() for block in blocks]
-            smallest = int(np.argmin(bounds))
-            if bounds[smallest] < log_pvalue:
-                log_pvalue, pvalue_from, finding = bounds[smallest], "bound", blocks[smallest].finding()
-                pvalue = math.exp(log_pvalue)
-                null_law += "; beyond them Chernoff's bound of the largest sum of a block"
-        quantiles = np.quantile(-np.log(combined[1:]), np.linspace(0, 1, N_QUANTILES))
-        return task.result(
-            method=self.name,
-            statistic=-math.log(combined[0]),
-            pvalue=pvalue,
-            log_pvalue=log_pvalue,
-            pvalue_from=pvalue_from,
-            null_law=null_law,
-            null_quantiles=tuple(quantiles.tolist()),
-            n_resamples=n_draws,
-            blocks=reported,
-            finding=finding,
-            seed=seed,
-            **estimate,
+        ranked = rank_blocks(blocks, task.packed.bandwidth, draws, left_out)
+        return task.result(method=self.name, seed=seed, **ranked, **estimate)
+
+
+def rank_blocks(blocks: list[Block], bandwidth: float | None, draws: str, left_out: str = "") -> dict[str, Any]:
+    """Return the fields of the result that come from the blocks.
+
+    Parameters
+    ----------
+    blocks : list of Block
+        With the same draws.
+    bandwidth : float or None
+        Of the SKCE that is reported.
+    draws, left_out : str
+        What the draws are, and which blocks there are not, for `null_law`.
+    """
+    n_draws = len(blocks[0].statistics) - 1
+    combined = combine(np.stack([approximate_pvalues(block.statistics) for block in blocks]))
+    n_extreme = int(np.sum(combined[1:] <= combined[0] * (1 + TIE)))
+    pvalue = (1 + n_extreme) / (1 + n_draws)
+    log_pvalue, pvalue_from = math.log(pvalue), "draws"
+    null_law = f"{n_draws} {draws}, shared by {len(blocks)} blocks{left_out}"
+    if bandwidth is not None and bandwidth < LEAST_BANDWIDTH:
+        null_law += (
+            f"; its kernels have the bandwidths {LEAST_BANDWIDTH} and {LEAST_FINE_BANDWIDTH}: the one of the SKCE, "
+            f"{bandwidth:.2g}, sees nothing but nearly equal predictions"
         )
+    reported = tuple(_report(block) for block in blocks)
+    finding = _choose_finding(reported)
+    if n_extreme == 0 or any(block.is_impossible for block in blocks):
+        bounds = [math.log(len(blocks)) + block.log_bound() for block in blocks]
+        smallest = int(np.argmin(bounds))
+        if bounds[smallest] < log_pvalue:
+            log_pvalue, pvalue_from, finding = bounds[smallest], "bound", blocks[smallest].finding()
+            pvalue = math.exp(log_pvalue)
+            null_law += f"; beyond them {blocks[smallest].bound_name} bound of the largest sum of a block"
+    quantiles = np.quantile(-np.log(combined[1:]), np.linspace(0, 1, N_QUANTILES))
+    return {
+        "statistic": -math.log(combined[0]),
+        "pvalue": pvalue,
+        "log_pvalue": log_pvalue,
+        "pvalue_from": pvalue_from,
+        "null_law": null_law,
+        "null_quantiles": tuple(quantiles.tolist()),
+        "n_resamples": n_draws,
+        "blocks": reported,
+        "finding": finding,
+    }
 
 
 def approximate_pvalues(statistics: np.ndarray) -> np.ndarray:

@@ -385,7 +385,8 @@ class Additions {
 struct Sizes {
   int64_t rows, draws;
   Sizes(const PackedMap& map, const DrawnLabels& labels, int threads) {
-    const int64_t columns = map.size() * COLUMNS, sums = columns * labels.m;
+    // A map of no columns is for what is counted alone.
+    const int64_t columns = std::max<int64_t>(map.size(), 1) * COLUMNS, sums = columns * labels.m;
     // Of a tile the features stay in a second-level cache. Of many classes the rows of a tile have few in common.
     constexpr int64_t TILE_NUMBERS = 1 << 16;
     rows = std::clamp<int64_t>(TILE_NUMBERS / columns / ROW_STEP * ROW_STEP, 32, labels.m > 128 ? 64 : MOST_ROWS);
@@ -400,8 +401,8 @@ struct Sizes {
 };
 
 int threads_of(const PackedMap& map, const DrawnLabels& labels, const Run& run) {
-  const double work =
-      double(labels.n) * double(map.size() * COLUMNS) * (30.0 + double(labels.n_draws) + double(labels.m));
+  const double columns = double(std::max<int64_t>(map.size(), 1) * COLUMNS);
+  const double work = double(labels.n) * columns * (30.0 + double(labels.n_draws) + double(labels.m));
   return team_size(run, std::max(labels.n_draws, map.size()), work);
 }
 
@@ -546,11 +547,12 @@ bool drawn_block_sums(const FeatureMap& map, DrawnLabels labels, const std::int6
       }
     }
   };
-  const double* p = labels.probabilities;
+  const double *p = labels.probabilities, *weights = labels.weights;
   // Of all blocks: one takes less time than a watch lets go by before it asks for the first time.
   Watch watch(run, n_blocks * tasks_of(packed, labels, run));
   for (int64_t b = 0; b < n_blocks; ++b) {
     labels.probabilities = p + b * labels.n * m;
+    if (weights) labels.weights = weights + b * labels.n;
     labels.first_row = Word(first_rows[b]);
     const auto finish = [&](int64_t draw, const auto& changes, const double* base, double base_cost, double cost) {
       for (int64_t panel = 0; panel < panels; ++panel)

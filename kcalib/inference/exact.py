@@ -58,12 +58,12 @@ class Exact(AllPairs):
     independent draws from them, and so the law of n SKCE over all pairs is known. The p-value from R draws is
     (1 + number of draws at least as large) / (1 + R).
 
-    If the statistic is above all draws, the p-value goes on below 1 / (1 + R): by the law of "spectrum" where there are
-    thousands of events and the draws do not contradict it. Where there are fewer, labels are drawn from predictions that
-    are tilted towards large statistics, and weighted by their likelihood ratios [2]_: valid at every level and for every
-    number of samples. Where these draws know too little of the tail, the law is taken if they do not contradict it and
-    there are a hundred events; else what they say is an upper limit. ``result.pvalue_from`` says which of these gave
-    the number, and ``result.null_law`` how well it is known.
+    If the statistic is above all draws, the p-value goes on below 1 / (1 + R): by the law of "spectrum" where there
+    are thousands of events and the draws do not contradict it. Where there are fewer, labels are drawn from
+    predictions that are tilted towards large statistics, and weighted by their likelihood ratios [2]_: valid at every
+    level and for every number of samples. Where these draws know too little of the tail, the law is taken if they do
+    not contradict it and there are a hundred events; else what they say is an upper limit. ``result.pvalue_from`` says
+    which of these gave the number, and ``result.null_law`` how well it is known.
 
     Parameters
     ----------

@@ -50,7 +50,7 @@ MOST_OF_MATRICES, MOST_OF_EACH = 20, 100
 class Choice(Summarized):
     """What `choose` found: the best recalibrator, and scores of all on samples that they were not fitted to."""
 
-    name: str  #: of the candidate with the best score; "as given" if none is better than the predictions as they are
+    name: str  #: of the candidate with the best score; "as given" if none is better by more than a standard error
     recalibrator: Recalibrator | None  #: the candidate, fitted to all samples; None for "as given"
     score: str  #: what was compared
     comparison: Comparison  #: of all candidates, of "as given", and of "chosen": the choice made anew in each fold
@@ -147,10 +147,11 @@ def choose(
     Notes
     -----
     Each fold is repaired by candidates fitted to the others, and so all have a score of each sample that they have not
-    seen; the lowest mean is chosen. That mean is optimistic for the chosen one, the more candidates there are. So the
-    choice itself is cross-validated: without each fold, it is made anew among fits without this and another fold (which
-    serve both), and repairs the fold. "chosen" in the comparison is what can be expected of the whole procedure: its
-    difference from "as given" is what recalibration gains.
+    seen. The lowest mean is chosen if it is below that of the predictions as given by more than a standard error of
+    the difference, so that calibrated predictions mostly stay as they are. That mean is optimistic for the chosen one,
+    the more candidates there are. So the choice itself is cross-validated: without each fold, it is made anew among
+    fits without this and another fold (which serve both), and repairs the fold. "chosen" in the comparison is what can
+    be expected of the whole procedure: its difference from "as given" is what recalibration gains.
 
     Candidates are fitted (n_folds + 1) n_folds / 2 + 1 times. Intervals are those of `kcalib.compare`, of the
     predictions that the folds got: that fits of different folds share samples is not in them. With weights scores are
@@ -186,7 +187,7 @@ def choose(
     rows = [np.flatnonzero(fold == k) for k in range(n_folds)]
     results = _cross_validated(samples, tried, score, rows)
     comparison = samples.compared(results.parts, rows, score, confidence_level, start)
-    name = next(name for name in comparison.ranking if name != CHOSEN)
+    name = results.name
     return Choice(
         name=name,
         recalibrator=results.fitted.get(name),
@@ -243,10 +244,10 @@ class Labelled(ABC):
         """Of predictions for some samples, one for each."""
         return arrays.to_compute_device(self.scores[score](prepare(self.y[rows], predictions)), np.float64)
 
-    def total(self, rows: np.ndarray, predictions: Any, score: str) -> float:
-        """The sum of these, with weights."""
+    def weighted_losses(self, rows: np.ndarray, predictions: Any, score: str) -> np.ndarray:
+        """Return these times the weights of the samples."""
         losses = self.losses(rows, predictions, score)
-        return float(losses.sum() if self.weight is None else self.weight[rows] @ losses)
+        return losses if self.weight is None else self.weight[rows] * losses
 
     def fit(self, candidate: Recalibrator, rows: np.ndarray) -> Recalibrator:
         """A copy of the candidate, fitted to some samples."""
@@ -403,20 +404,23 @@ class CrossValidated(NamedTuple):
 
     parts: dict[str, list[Any]]
     fitted: dict[str, Recalibrator]  # to all samples
+    name: str  # the choice
     best: tuple[str, ...]  # the choice without each fold
 
 
 def _cross_validated(
     samples: Labelled, tried: dict[str, Recalibrator], score: str, rows: list[np.ndarray]
 ) -> CrossValidated:
+    n = len(samples.y)
     parts: dict[str, list[Any]] = {AS_GIVEN: [samples.as_given(fold) for fold in rows]}
-    losses = [samples.total(fold, part, score) for fold, part in zip(rows, parts[AS_GIVEN], strict=True)]
-    inner = {AS_GIVEN: np.where(np.eye(len(rows), dtype=bool), 0.0, losses)}  # [without this fold, sum over that one]
+    losses = {AS_GIVEN: _losses_of(samples, rows, parts[AS_GIVEN], score)}
+    inner = {AS_GIVEN: np.tile(losses[AS_GIVEN], (len(rows), 1))}  # of each sample, without this fold
     fitted: dict[str, Recalibrator] = {}
     failed: dict[str, Exception] = {}
     for name, candidate in tried.items():
         try:
             fitted[name], parts[name], inner[name] = _of_candidate(samples, candidate, score, rows)
+            losses[name] = _losses_of(samples, rows, parts[name], score)
         except (TypeError, ValueError) as error:
             failed[name] = error
     reasons = "; ".join(f"`candidates[{name!r}]`: {error}" for name, error in failed.items())
@@ -428,9 +432,25 @@ def _cross_validated(
             f"candidates that cannot be fitted to these samples, or to parts of them, are left out: {reasons}",
             UserWarning,
         )
-    best = [min(inner, key=lambda name: float(inner[name][k].sum())) for k in range(len(rows))]
+    scored = [np.delete(np.arange(n), fold) for fold in rows]
+    best = [_choose_name({name: inner[name][k, others] for name in inner}) for k, others in enumerate(scored)]
     parts[CHOSEN] = [parts[name][k] for k, name in enumerate(best)]
-    return CrossValidated(parts, fitted, tuple(best))
+    return CrossValidated(parts, fitted, _choose_name(losses), tuple(best))
+
+
+def _choose_name(losses: dict[str, np.ndarray]) -> str:
+    """Return the name of the smallest mean, "as given" if that is within a standard error of the difference."""
+    best = min(losses, key=lambda name: float(losses[name].sum()))
+    gains = losses[AS_GIVEN] - losses[best]
+    is_clear = float(np.mean(gains)) * math.sqrt(len(gains)) > float(np.std(gains, ddof=1))
+    return best if is_clear else AS_GIVEN
+
+
+def _losses_of(samples: Labelled, rows: list[np.ndarray], parts: list[Any], score: str) -> np.ndarray:
+    """Return the weighted losses of all samples, predicted fold by fold."""
+    return _in_sample_order(
+        [samples.weighted_losses(fold, part, score) for fold, part in zip(rows, parts, strict=True)], rows
+    )
 
 
 def _of_candidate(
@@ -439,12 +459,12 @@ def _of_candidate(
     """Return a fit to all samples, predictions of folds by fits to the others, and losses without a second fold."""
     all_rows, n_folds = np.arange(len(samples.y)), len(rows)
     fitted = samples.fit(candidate, all_rows)
-    inner = np.zeros((n_folds, n_folds))
+    inner = np.zeros((n_folds, len(all_rows)))
     for first, second in itertools.combinations(range(n_folds), 2):
         recalibrator = samples.fit(candidate, np.delete(all_rows, np.concatenate([rows[first], rows[second]])))
         for without, scored in ((first, second), (second, first)):
             repaired = samples.repaired(recalibrator, rows[scored])
-            inner[without, scored] = samples.total(rows[scored], repaired, score)
+            inner[without, rows[scored]] = samples.weighted_losses(rows[scored], repaired, score)
     return (
         fitted,
         [samples.repaired(samples.fit(candidate, np.delete(all_rows, fold_rows)), fold_rows) for fold_rows in rows],

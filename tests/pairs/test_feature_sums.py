@@ -137,11 +137,22 @@ def test_threads_do_not_change_bits(n, m, factors):
     root = rng.normal(size=(m, 2))
     sums, own = sum_products(feature_map, p, target_features, threads=1)
     forms, own_rows = row_forms(feature_map, p, target_features, sums, threads=1)
-    totals, matrix = (drawn_label_totals(feature_map, p, 150, 5, root=r, threads=1) for r in (None, root))
+    cells = LabelCells.for_classes(m)
+    counted = cells.drawn_zeros(150)
+    totals, matrix = (
+        drawn_label_totals(feature_map, p, 150, 5, root=r, threads=1, cells=c)
+        for r, c in ((None, counted), (root, None))
+    )
     for threads in (2, 5):  # that make features each, and together
         found = sum_products(feature_map, p, target_features, threads=threads)
         rows = row_forms(feature_map, p, target_features, sums, threads=threads)
-        drawn = [drawn_label_totals(feature_map, p, 150, 5, root=r, threads=threads) for r in (None, root)]
+        again = cells.drawn_zeros(150)
+        drawn = [
+            drawn_label_totals(feature_map, p, 150, 5, root=r, threads=threads, cells=c)
+            for r, c in ((None, again), (root, None))
+        ]
+        np.testing.assert_array_equal(again.counts, counted.counts)
+        np.testing.assert_array_equal(again.log_scores.limbs(), counted.log_scores.limbs())
         for one, other in zip((*found, *rows, *drawn), (sums, own, forms, own_rows, totals, matrix), strict=True):
             np.testing.assert_array_equal(one, other)
 

@@ -67,7 +67,7 @@ template <class T> class Tile {
         highest_(rows),
         norms_(rows),
         base_costs_(rows),
-        log_scores_(labels.cells ? labels.m : 0),
+        log_scores_(labels.cells && has_tables() ? rows * labels.m : 0),
         likely_(rows),
         cells_(labels.cells && has_tables() ? rows * labels.m : 0),
         tops_(labels.cells ? rows : 0),
@@ -205,7 +205,7 @@ template <class T> class Tile {
     const LabelCells& to = labels_.cells->cells;
     const int64_t m = labels_.m;
     if (has_tables()) {
-      double* scores = log_scores_.get();
+      double* scores = log_scores_.get() + i * m;
       for (int64_t k = 0; k < m; ++k) {
         cells_[i * m + k] = unsigned(k * to.n_cells) + to.cell(p[k]);
         scores[k] = weight_of(row) * to.log_score(p[k]);

@@ -7,6 +7,7 @@ class probabilities to `_input.labels.prepare`, which gives a `Classification`.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,23 @@ from kcalib.distributions import Categorical, Distribution, as_distribution
 from kcalib.distributions._checks import check_support, real_array
 from kcalib.distributions._distribution import take_rows
 from kcalib.lenses import CANONICAL, Lens
+
+SMALLEST_UNIFORM = 2.0**-64  # quantiles at 0 are infinite
+
+
+def row_uniforms(seed: int, replicates: range, first_row: int, n_rows: int, per_row: int) -> np.ndarray:
+    """Return the numbers that targets of these rows are drawn with, shape (n_rows, replicates, per_row).
+
+    Those of row i in replicate r are the numbers from i per_row on of the stream (seed, r): parts of the data have the
+    numbers of the whole.
+    """
+    begin, size = first_row * per_row, n_rows * per_row
+    skipped = begin % 4
+    uniform = np.empty((len(replicates), size))
+    for row, replicate in zip(uniform, replicates, strict=True):
+        row[:] = replicate_numbers(seed, replicate, uniform, begin - skipped).uniform(size + skipped)[skipped:]
+    uniform = np.moveaxis(uniform.reshape(len(replicates), n_rows, per_row), 0, 1)
+    return np.clip(uniform, SMALLEST_UNIFORM, None)
 
 
 @dataclass(frozen=True)
@@ -67,6 +85,24 @@ class Forecasts(Data):
     def draw(self, seed: int, replicate: int) -> Forecasts:
         key = np.random.SeedSequence((seed, replicate)).generate_state(1, np.uint64)[0]
         return self._draw_targets(int(key >> np.uint64(1)))
+
+    def row_draws(self, seed: int, replicates: range) -> Callable[[slice], Array]:
+        """Return what gives targets of some rows in these replicates, shape (rows, replicates, d), by `row_uniforms`.
+
+        Distributions that are not drawn from uniform numbers have those of `draw`.
+        """
+        per_row = self.prediction._n_uniforms
+        if per_row is None:
+            draws = self.xp.stack([self.draw(seed, replicate).y for replicate in replicates], axis=1)
+            return lambda rows: draws[rows, :, :]
+
+        def draw(rows: slice) -> Array:
+            begin, end, _ = rows.indices(self.n)
+            uniform = row_uniforms(seed, replicates, begin, end - begin, per_row)
+            draws = self.prediction.take(arrays.like(np.arange(begin, end), self.y))._draw_from(uniform)
+            return self.xp.reshape(draws, (end - begin, len(replicates), self.n_dims))
+
+        return draw
 
     def draw_by(self, generator: np.random.Generator) -> Forecasts:
         return self._draw_targets(int(generator.integers(2**63)))

@@ -7,7 +7,7 @@ product of the kernels, and its standard error comes from groups of both. Regist
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -77,8 +77,8 @@ class ForecastFeatures(FeatureProblem):
         at_once = max(1, min(DRAWS_BYTES // (8 * self.n * self.data.n_dims), DRAWS_BYTES // sums))
         totals = []
         for begin in range(first, first + n_draws, at_once):
-            draws = [self.data.draw(seed, r).y for r in range(begin, min(begin + at_once, first + n_draws))]
-            totals.append(self._totals(draws))
+            replicates = range(begin, min(begin + at_once, first + n_draws))
+            totals.append(self._totals(self.data.row_draws(seed, replicates), len(replicates)))
         return np.concatenate(totals) if totals else np.empty(0)
 
     def redrawn(self, n_groups: int) -> Iterator[ForecastFeatures]:
@@ -144,22 +144,22 @@ class ForecastFeatures(FeatureProblem):
         for replicate in range(NULL_DRAWS):
             yield arrays.to_host(tile.target_features(data.draw(NULL_SEED, replicate).y))
 
-    def _totals(self, draws: Sequence[Array]) -> np.ndarray:
-        """Return sum_{i != j} H_ij of targets of shape (n, d) for each draw."""
+    def _totals(self, draw: Callable[[slice], Array], count: int) -> np.ndarray:
+        """Return sum_{i != j} H_ij for each of so many draws; `draw` gives the targets of rows, (rows, count, d)."""
         points, feature_map = self.points, self.map
-        xp, r, count = arrays.namespace(points), self.target.n_columns, len(draws)
+        xp, r = arrays.namespace(points), self.target.n_columns
         sums: Any = 0.0
         diagonal: Any = 0.0
         workers = resolve_threads(self.threads) if arrays.is_host(points) else 1
         with ThreadPoolExecutor(workers) as pool:
             for rows in slices(self.n, feature_map.n_columns + r * count):
-                tile, tile_points = self.target.tile(rows), points[rows, :]
+                tile, tile_points, y = self.target.tile(rows), points[rows, :], draw(rows)
 
-                def of_draw(y: Array, tile: Tile = tile, rows: slice = rows) -> tuple[Array, Array]:
-                    target_features = tile.target_features(y[rows, :])
+                def of_draw(replicate: int, tile: Tile = tile, y: Array = y) -> tuple[Array, Array]:
+                    target_features = tile.target_features(y[:, replicate, :])
                     return target_features, xp.sum(target_features * target_features, axis=1)
 
-                results = list(pool.map(of_draw, draws)) if workers > 1 else [of_draw(y) for y in draws]
+                results = list(pool.map(of_draw, range(count))) if workers > 1 else list(map(of_draw, range(count)))
                 target_features = xp.concat([features for features, _ in results], axis=1)
                 sums = sum_products(feature_map, tile_points, target_features, threads=self.threads)[0] + sums
                 sizes = _square_sizes(feature_map, tile_points)

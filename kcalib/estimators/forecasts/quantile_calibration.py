@@ -184,7 +184,17 @@ def quantile_calibration(
 
 def pit_of(data: Forecasts, seed: int) -> Array:
     """PIT values, shape (n,)."""
-    return pit_at(data, np.random.default_rng((PIT_STREAM, seed)).uniform(size=data.n))
+    return pit_at(data, pit_uniforms(seed, np.arange(data.n)))
+
+
+def pit_uniforms(seed: int, numbers: np.ndarray) -> np.ndarray:
+    """What PIT values of counts and samples are randomised with: numbers of rows with these numbers, ascending."""
+    if not len(numbers):
+        return np.empty(0)
+    first, last = int(numbers[0]), int(numbers[-1])
+    generator = np.random.default_rng((PIT_STREAM, seed))
+    generator.bit_generator.advance(first)  # type: ignore[attr-defined]
+    return np.asarray(generator.uniform(size=last - first + 1)[numbers - first])
 
 
 def pit_at(data: Forecasts, uniform: np.ndarray) -> Array:

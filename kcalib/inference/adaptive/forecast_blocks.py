@@ -1,8 +1,10 @@
-r"""The blocks of the adaptive test for predicted distributions of numbers, from their PIT values.
+r"""The blocks of the adaptive test for predicted distributions of numbers, from sums of functions of their PIT values.
 
 Given the predictions of a calibrated model the PIT values are independent and uniform, so that the laws of the sums are
 known, but for samples (whose PIT values are those of ranks) and where targets are rounded to numbers that the law tells
 apart: there are no bounds then. Vectors have no PIT values: the kernels alone see them.
+The numbers that a row's targets are drawn with depend on seed, draw and row number alone, and sums of blocks of rows
+are added exactly: parts of the data have the sums that add up to those of the whole, with the same bits.
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ import numpy as np
 import scipy
 
 from kcalib._backend import arrays
-from kcalib._input.forecasts import Forecasts
-from kcalib.estimators.forecasts.quantile_calibration import pit_at
+from kcalib._backend.exact_sums import ExactSums
+from kcalib._input.forecasts import Forecasts, row_uniforms
+from kcalib.distributions import Laplace, NegativeBinomial, Normal, Poisson
+from kcalib.estimators.forecasts.quantile_calibration import pit_at, pit_uniforms
 from kcalib.estimators.forecasts.quantities import samples_of
 from kcalib.inference.adaptive.blocks import FEW_DRAWS, Block, binomial_tail, kernel_blocks, null_blocks
 from kcalib.inference.task import Task
@@ -25,6 +29,14 @@ from kcalib.inference.task import Task
 N_BINS = 10
 COVERAGES = (0.9, 0.99)  # of central intervals
 FLOOR = 1e-15  # of PIT values, for their normal scores
+# Of each set of targets: normal scores, their squares, PIT values in bins, those outside of intervals, those at the
+# floor, which no uniform law has.
+N_SUMS = 2 + N_BINS + len(COVERAGES) + 1
+BLOCK = 2**10  # rows that are added up in float64
+SECOND = 2**63  # beside the number of a draw: of what PIT values of drawn targets are randomised with
+INVERTED = (Normal, Laplace, Poisson, NegativeBinomial)  # drawn by quantiles: PIT values are the uniform numbers
+COARSE = 1e-3  # rounding of a number in standard deviations above which its PIT value is not that of the exact one
+DRAWS_AT_ONCE = 2**24  # targets
 
 
 @null_blocks.register
@@ -33,28 +45,128 @@ def _(
 ) -> tuple[list[Block], dict[str, Any]]:
     n_draws = n_draws or FEW_DRAWS
     kernels, estimate = kernel_blocks(task, n_draws, n_columns, seed)
-    return ([] if data.prediction.event_shape else _pit_blocks(data, n_draws, seed)) + kernels, estimate
+    if data.prediction.event_shape:
+        return kernels, estimate
+    sums = _sum_all_rows(data, n_draws, seed)
+    return pit_blocks(sums, data.n, data.n, has_law=samples_of(data) is None) + kernels, estimate
 
 
-def _pit_blocks(data: Forecasts, n_draws: int, seed: int) -> list[Block]:
-    n = data.n
-    rows = []
-    is_uniform = samples_of(data) is None
-    for draw in range(-1, n_draws):
-        # Draw -1 are the observed targets; each has numbers of its own for what counts and samples are randomised with.
-        uniform = np.random.Generator(np.random.Philox(key=np.array([seed, 2**63 + draw + 1], dtype=np.uint64)))
-        targets = data if draw < 0 else data.draw(seed, draw)
-        pit = np.clip(arrays.to_host(pit_at(targets, uniform.uniform(size=n))), FLOOR, 1 - FLOOR)
-        # A drawn value at the floor is none of a uniform law's; that it is looked for in draws alone keeps the level.
-        is_uniform &= draw < 0 or bool(np.all((pit > FLOOR) & (pit < 1 - FLOOR)))
-        scores = scipy.special.ndtri(pit)
-        in_bins = np.bincount(np.minimum((pit * N_BINS).astype(int), N_BINS - 1), minlength=N_BINS)
-        n_outside = [np.sum(np.abs(pit - 0.5) > coverage / 2) for coverage in COVERAGES]
-        rows.append(np.concatenate([[np.sum(scores), np.sum(scores**2)], in_bins, n_outside]))
-    biases, squares, counts, outside = np.split(np.array(rows), [1, 2, 2 + N_BINS], axis=1)
-    bias, spread = biases[:, 0], squares[:, 0] - n
-    histogram, tails = counts - n / N_BINS, outside - n * (1 - np.array(COVERAGES))
-    tail_variances = n * np.array(COVERAGES) * (1 - np.array(COVERAGES))
+def _sum_all_rows(data: Forecasts, n_draws: int, seed: int) -> np.ndarray:
+    """Return the sums of observed targets, and then those of each draw."""
+    sums = ExactSums.zeros(1 + n_draws, N_SUMS)
+    is_drawn_by_row = data.prediction._n_uniforms is not None
+    step = n_draws if is_drawn_by_row else max(1, DRAWS_AT_ONCE // data.n)
+    for first_draw in range(0, n_draws, step):
+        replicates = range(first_draw, min(first_draw + step, n_draws))
+        draw = None if is_drawn_by_row else data.row_draws(seed, replicates)
+        for begin in range(0, data.n, BLOCK):
+            rows = np.arange(begin, min(begin + BLOCK, data.n))
+            some = data.take(arrays.like(rows, data.reference))
+            drawn = None if draw is None else draw(slice(begin, begin + BLOCK))
+            block = sum_pit_values(drawn_pit_values(some, rows, seed, replicates, drawn), np.ones(len(rows)))
+            sums = sums + _in_place(block, 1 + first_draw, 1 + n_draws)
+            if first_draw == 0:
+                pit = arrays.to_host(pit_at(some, pit_uniforms(seed, rows)))
+                sums = sums + _in_place(sum_pit_values(pit[:, None], np.ones(len(rows))), 0, 1 + n_draws)
+    return sums.to_float()
+
+
+def _in_place(values: np.ndarray, begin: int, size: int) -> ExactSums:
+    """Return sums of so many sets of targets, of which those from `begin` on are known."""
+    padded = np.zeros((size, values.shape[1]))
+    padded[begin : begin + len(values)] = values
+    return ExactSums.of(padded)
+
+
+def sum_pit_values(pit: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return sums over rows for each set of targets, float64, shape (n_sets, N_SUMS); `pit` has shape (n, n_sets)."""
+    n_sets, weights = pit.shape[1], weights[:, None]
+    pit = np.clip(pit, FLOOR, 1 - FLOOR)
+    scores = scipy.special.ndtri(pit)
+    weighted = weights * scores
+    bins = np.minimum((pit * N_BINS).astype(np.int64), N_BINS - 1) + N_BINS * np.arange(n_sets)
+    in_bins = np.bincount(bins.ravel(), np.broadcast_to(weights, pit.shape).ravel(), N_BINS * n_sets)
+    distance = np.abs(pit - 0.5)
+    beyond = [np.sum(weights * (distance > coverage / 2), axis=0) for coverage in COVERAGES]
+    at_floor = np.sum(weights * (distance >= 0.5 - FLOOR), axis=0)
+    sums = np.sum(weighted, axis=0), np.sum(weighted * scores, axis=0)
+    return np.stack([*sums, *in_bins.reshape(n_sets, N_BINS).T, *beyond, at_floor], axis=1)
+
+
+def drawn_pit_values(
+    data: Forecasts, numbers: np.ndarray, seed: int, replicates: range, drawn: Any = None
+) -> np.ndarray:
+    """Return PIT values of targets that are drawn from the predictions, shape (n, replicates).
+
+    Parameters
+    ----------
+    data : Forecasts
+        Rows of one block.
+    numbers : array, shape (n,)
+        Their row numbers, ascending.
+    seed, replicates : int, range
+        Which draws, as of `Forecasts.row_draws`.
+    drawn : array, shape (n, replicates, 1), optional
+        The targets of distributions that are not drawn from uniform numbers.
+    """
+    prediction = data.prediction
+    first = int(numbers[0])
+    places = numbers - first
+    size = int(places[-1]) + 1
+    if drawn is None:
+        per_row = prediction._n_uniforms
+        assert per_row is not None
+        uniform = row_uniforms(seed, replicates, first, size, per_row)[places]
+        if isinstance(prediction, INVERTED):
+            return _of_inverted(data, uniform)
+        drawn = prediction._draw_from(uniform)
+    seconds = range(SECOND + replicates.start, SECOND + replicates.stop)
+    y, second = drawn.reshape(data.n, len(replicates)), row_uniforms(seed, seconds, first, size, 1)[places, :, 0]
+    atoms = samples_of(data)
+    if atoms is None:
+        columns = [pit_at(data.with_targets(y[:, [k]]), second[:, k]) for k in range(len(replicates))]
+        return np.stack([arrays.to_host(column) for column in columns], axis=1)
+    # As `pit_at`, by sorted samples.
+    values, weights = (arrays.to_host(part) for part in (atoms.locations[:, :, 0], atoms.weights))
+    pit, targets = np.empty(y.shape), arrays.to_host(y)
+    for row, (z, w) in enumerate(zip(values, weights, strict=True)):
+        order, n_effective = np.argsort(z, kind="stable"), 1 / np.sum(w**2)
+        below = np.concatenate([[0.0], np.cumsum(w[order])])
+        left, right = (below[np.searchsorted(z[order], targets[row], side)] for side in ("left", "right"))
+        pit[row] = (left * n_effective + second[row] * (1 + (right - left) * n_effective)) / (n_effective + 1)
+    return pit
+
+
+def _of_inverted(data: Forecasts, uniform: np.ndarray) -> np.ndarray:
+    """Return PIT values of quantiles: the numbers themselves, but where rounding of the quantiles can be seen."""
+    pit = uniform[:, :, 0]
+    if data.prediction.support == "count":
+        return pit
+    mean, deviation = (
+        arrays.to_host(values)[:, 0]
+        for values in (data.prediction.expected_value(), data.prediction.standard_deviation())
+    )
+    rounding = np.finfo(mean.dtype).eps * np.abs(mean)
+    (coarse,) = np.nonzero(rounding > COARSE * deviation)
+    if len(coarse):
+        prediction: Any = data.prediction.take(arrays.like(coarse, data.reference))
+        pit[coarse] = arrays.to_host(prediction.cdf(prediction._draw_from(uniform[coarse])))
+    return pit
+
+
+def pit_blocks(sums: np.ndarray, weight: float, weight_squared: float, *, has_law: bool) -> list[Block]:
+    """Return the blocks of the sums of observed targets and of each draw, of rows with these sums of weights.
+
+    `has_law` says whether PIT values of a calibrated model are uniform, and weights 1.
+    """
+    biases, squares, counts, outside, at_floor = np.split(sums, [1, 2, 2 + N_BINS, N_SUMS - 1], axis=1)
+    coverages = np.array(COVERAGES)
+    bias, spread = biases[:, 0], squares[:, 0] - weight
+    histogram, tails = counts - weight / N_BINS, outside - weight * (1 - coverages)
+    tail_variances = weight_squared * coverages * (1 - coverages)
+    # That it is looked for in draws alone keeps the level.
+    has_law = has_law and not np.any(at_floor[1:])
+    n = round(weight)
 
     def says_histogram() -> str:
         b = int(np.argmax(np.abs(histogram[0])))
@@ -81,19 +193,19 @@ def _pit_blocks(data: Forecasts, n_draws: int, seed: int) -> list[Block]:
     blocks = [
         Block(
             "bias",
-            bias**2 / n,
+            bias**2 / weight_squared,
             lambda: "predictions too high" if bias[0] < 0 else "predictions too low",
             lambda: math.log(2) + float(scipy.special.log_ndtr(-abs(bias[0]) / math.sqrt(n))),
         ),
         Block(
             "dispersion",
-            spread**2 / (2 * n),
+            spread**2 / (2 * weight_squared),
             lambda: "over-confident" if spread[0] > 0 else "under-confident",
             spread_bound,
         ),
         Block(
             "PIT histogram",
-            np.sum(histogram**2, axis=1) / (n / N_BINS),
+            np.sum(histogram**2, axis=1) / (weight_squared / N_BINS),
             says_histogram,
             count_bound(histogram[0], [1 / N_BINS] * N_BINS),
         ),
@@ -104,4 +216,4 @@ def _pit_blocks(data: Forecasts, n_draws: int, seed: int) -> list[Block]:
             count_bound(tails[0], [1 - coverage for coverage in COVERAGES]),
         ),
     ]
-    return blocks if is_uniform else [replace(block, log_bound=lambda: 0.0) for block in blocks]
+    return blocks if has_law else [replace(block, log_bound=lambda: 0.0) for block in blocks]

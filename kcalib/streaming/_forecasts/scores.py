@@ -16,7 +16,7 @@ from kcalib._backend.wide_sums import WideSums
 from kcalib._input.forecasts import Forecasts
 from kcalib.distributions import Distribution, NegativeBinomial
 from kcalib.estimators.forecasts.crps import crps_values
-from kcalib.estimators.forecasts.quantile_calibration import PIT_STREAM, pit_at
+from kcalib.estimators.forecasts.quantile_calibration import pit_at, pit_uniforms
 from kcalib.estimators.forecasts.quantities import LEVELS, has_density, means_of, quantiles_of
 from kcalib.estimators.forecasts.scores import log_score_values, pinball_values
 from kcalib.evaluation_results import INTERVAL
@@ -106,14 +106,6 @@ def most_probable(prediction: Distribution) -> np.ndarray:
     mean = prediction.expected_value()[:, 0]
     reach = mean * (1 - prediction.dispersion) if isinstance(prediction, NegativeBinomial) else mean
     return np.asarray(np.maximum(np.ceil(reach) - 1, 0.0))
-
-
-def pit_uniforms(seed: int, numbers: np.ndarray) -> np.ndarray:
-    """What PIT values of counts and samples are randomised with: by row number those that `pit_values` has."""
-    first, last = int(numbers[0]), int(numbers[-1])
-    generator = np.random.default_rng((PIT_STREAM, seed))
-    generator.bit_generator.advance(first)  # type: ignore[attr-defined]
-    return np.asarray(generator.uniform(size=last - first + 1)[numbers - first])
 
 
 def scores_there_are(prediction: Distribution) -> tuple[str, ...]:

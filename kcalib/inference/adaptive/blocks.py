@@ -114,7 +114,9 @@ def kernel_blocks(
 
 
 def rescale(problem: FeatureProblem, divisor: float, least: float) -> FeatureProblem:
-    """Return the problem with the kernel at its bandwidth over `divisor`, at least `least`."""
+    """Return the problem with the kernel at its bandwidth over `divisor`, of probabilities at least `least`."""
+    if not isinstance(problem.data, Classification):
+        least = 0.0  # distances of distributions have the units of the targets
     factor = scale_frequencies(problem.packed.bandwidth, divisor, least)
     if factor == 1:
         return problem

@@ -166,7 +166,6 @@ def pit_blocks(sums: np.ndarray, weight: float, weight_squared: float, *, has_la
     tail_variances = weight_squared * coverages * (1 - coverages)
     # That it is looked for in draws alone keeps the level.
     has_law = has_law and not np.any(at_floor[1:])
-    n = round(weight)
 
     def says_histogram() -> str:
         b = int(np.argmax(np.abs(histogram[0])))
@@ -179,7 +178,7 @@ def pit_blocks(sums: np.ndarray, weight: float, weight_squared: float, *, has_la
     def count_bound(residuals: np.ndarray, shares: list[float]) -> Callable[[], float]:
         def bound() -> float:
             bounds = [
-                binomial_tail(np.full(n, share), np.full(n, 1 - share), x)
+                binomial_tail(np.array([share]), np.array([1 - share]), x, weight)
                 for share, x in zip(shares, residuals, strict=True)
             ]
             return math.log(2 * len(shares)) + min(bounds)
@@ -187,15 +186,15 @@ def pit_blocks(sums: np.ndarray, weight: float, weight_squared: float, *, has_la
         return bound
 
     def spread_bound() -> float:
-        law = scipy.stats.chi2(n)
-        return math.log(2) + min(float(law.logsf(n + spread[0])), float(law.logcdf(n + spread[0])))
+        law = scipy.stats.chi2(weight)
+        return math.log(2) + min(float(law.logsf(squares[0, 0])), float(law.logcdf(squares[0, 0])))
 
     blocks = [
         Block(
             "bias",
             bias**2 / weight_squared,
             lambda: "predictions too high" if bias[0] < 0 else "predictions too low",
-            lambda: math.log(2) + float(scipy.special.log_ndtr(-abs(bias[0]) / math.sqrt(n))),
+            lambda: math.log(2) + float(scipy.special.log_ndtr(-abs(bias[0]) / math.sqrt(weight))),
         ),
         Block(
             "dispersion",

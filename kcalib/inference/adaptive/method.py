@@ -18,6 +18,7 @@ import scipy
 
 import kcalib.inference.adaptive.forecast_blocks  # noqa: F401 - registers the blocks of distributions
 from kcalib._backend.options import check_integer
+from kcalib._input.labels import Classification
 from kcalib._packing.features import check_columns
 from kcalib.inference.adaptive.blocks import LEAST_BANDWIDTH, LEAST_FINE_BANDWIDTH, Block, null_blocks
 from kcalib.inference.adaptive.clusters import flip_clusters
@@ -110,7 +111,8 @@ class Adaptive(CalibrationMethod):
             blocks, estimate = flips.blocks, flips.estimate
             draws = f"flips of the signs of {int(np.max(task.clusters)) + 1} clusters"
             left_out = f"; events too rare for {', '.join(flips.left_out)}" if flips.left_out else ""
-        ranked = rank_blocks(blocks, task.packed.bandwidth, draws, left_out)
+        bandwidth = task.packed.bandwidth if isinstance(task.data, Classification) else None
+        ranked = rank_blocks(blocks, bandwidth, draws, left_out)
         return task.result(method=self.name, seed=seed, **ranked, **estimate)
 
 
@@ -122,7 +124,7 @@ def rank_blocks(blocks: list[Block], bandwidth: float | None, draws: str, left_o
     blocks : list of Block
         With the same draws.
     bandwidth : float or None
-        Of the SKCE that is reported.
+        Of the SKCE that is reported, on class probabilities.
     draws, left_out : str
         What the draws are, and which blocks there are not, for `null_law`.
     """

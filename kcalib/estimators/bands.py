@@ -126,8 +126,8 @@ class Draws(NamedTuple):
     def of(cls, seed: int, tail: float, n_values: int, reference: Array) -> Draws:
         """As many draws as limits with `tail` on either side need, at least `N_RESAMPLES`."""
         n_resamples = max(N_RESAMPLES, int(np.ceil(1 / tail - 1e-9)) - 1)
-        what = f"{n_resamples} draws of {n_values} frequencies"
-        check_memory(16 * n_values * n_resamples, None, what, "use fewer n_bins, or a lower level", reference)
+        contents = f"{n_resamples} draws of {n_values} frequencies"
+        check_memory(16 * n_values * n_resamples, None, contents, "use fewer n_bins, or a lower level", reference)
         return cls(n_resamples, seed, int(tail * (n_resamples + 1) + 1e-9))
 
 

@@ -50,8 +50,8 @@ def n_bins_by_risk(
         residuals = (xp.astype(columns.labels == j, values.dtype) - values)[order]
         totals = np.zeros(len(numbers))
         for k in range(FOLDS):
-            own = of_sorted == k
-            train, test = (_Sorted.of(ascending[rows], residuals[rows]) for rows in (~own, own))
+            in_fold = of_sorted == k
+            train, test = (_Sorted.of(ascending[rows], residuals[rows]) for rows in (~in_fold, in_fold))
             totals += test.risks_of_gaps_from(train, grid.bounds(train.values), grid)
         return totals / FOLDS
 
@@ -122,7 +122,7 @@ class _Sorted(NamedTuple):
         return cls(values, sums, of_squares, (sums[-1], of_squares[-1]), float(squares @ squares))
 
     def risks_of_gaps_from(self, train: _Sorted, bounds: np.ndarray, grid: _Grid) -> np.ndarray:
-        """For each number of bins."""
+        """Return the risk for each number of bins."""
         count, sums, _ = train._in_bins(bounds, grid)
         gap = np.where(count > 0, sums / np.maximum(count, 1), train.total[0] / len(train.values))
         count, sums, squares = self._in_bins(bounds, grid)
@@ -131,8 +131,8 @@ class _Sorted(NamedTuple):
         products, of_gaps, crossed, fourths = np.add.reduceat(terms, grid.begins, axis=1)
         # Sums over all pairs, less those of a sample with itself.
         pairs = self.total[1] ** 2 - 2 * products**2 + of_gaps**2
-        own = self.fourth - 2 * crossed + fourths
-        return np.asarray((pairs - own) / (n * (n - 1)))
+        diagonal = self.fourth - 2 * crossed + fourths
+        return np.asarray((pairs - diagonal) / (n * (n - 1)))
 
     def _in_bins(self, bounds: np.ndarray, grid: _Grid) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Counts and sums in the bins of one binning after the other."""

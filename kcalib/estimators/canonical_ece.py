@@ -129,10 +129,10 @@ def canonical_ece(
     if not callable(distance):
         check_choice("distance", distance, DISTANCES)
     threads = resolve_threads(threads)
-    how = Binning.checked(binning, n_bins, min_bin_size, data, ("uniform", "median_variance"))
+    options = Binning.checked(binning, n_bins, min_bin_size, data, ("uniform", "median_variance"))
     columns = class_columns(data)
     kind = "euclidean" if distance in ("euclidean", "squared_euclidean") else "cityblock"
-    bins = simplex_bins(columns, how, kind, threads)
+    bins = simplex_bins(columns, options, kind, threads)
     if distance in OF_GAPS:
         gaps = {"total_variation": bins.gap / 2, "squared_euclidean": bins.gap**2}.get(str(distance), bins.gap)
     else:
@@ -146,7 +146,7 @@ def canonical_ece(
         norm=norm,
         distance=distance if isinstance(distance, str) else getattr(distance, "__name__", repr(distance)),
         square=None,
-        **described(how, "given", None),
+        **described(options, "given", None),
         n_occupied=int((bins.weight > 0).sum()),
         bins=(),
         class_values=None,

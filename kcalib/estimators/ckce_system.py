@@ -60,19 +60,19 @@ class ClassResiduals:
 
 
 @functools.singledispatch
-def default_kernel(first: Data, *others: Data) -> Kernel:
+def default_kernel(first: Data, *further_models: Data) -> Kernel:
     """The kernel on the predictions of all models."""
     raise NotImplementedError(type(first))
 
 
 @default_kernel.register(Classification)
-def _of_classes(first: Classification, *others: Classification) -> Kernel:
+def _of_classes(first: Classification, *further_models: Classification) -> Kernel:
     return Linear() + Gaussian()
 
 
 @default_kernel.register(Forecasts)
-def _of_distributions(first: Forecasts, *others: Forecasts) -> Kernel:
-    pointed = all(model.prediction.wasserstein_points() is not None for model in (first, *others))
+def _of_distributions(first: Forecasts, *further_models: Forecasts) -> Kernel:
+    pointed = all(model.prediction.wasserstein_points() is not None for model in (first, *further_models))
     return Gaussian(metric="wasserstein" if pointed else "mmd")
 
 
@@ -136,9 +136,9 @@ class System:
         """What rounding in E changes the value by: it is tr(B E E^T) with a psd B of norm at most 1 / (4 shift)."""
         return self.residuals.rounding / (4 * self.shift)
 
-    def check_memory(self, numbers: int, what: str, remedy: str) -> int:
+    def check_memory(self, numbers: int, contents: str, remedy: str) -> int:
         """Bytes of so many numbers, if they may be taken."""
-        check_memory(8 * numbers, None, what, remedy, self.matrix.reference)
+        check_memory(8 * numbers, None, contents, remedy, self.matrix.reference)
         return 8 * numbers
 
 

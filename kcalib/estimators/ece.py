@@ -284,14 +284,14 @@ def result_of_columns(
     by_risk = isinstance(n_bins, str)
     if by_risk:
         _check_risk(n_bins, data)
-    how = Binning.checked(binning, 1 if by_risk else n_bins, min_bin_size, data)
+    options = Binning.checked(binning, 1 if by_risk else n_bins, min_bin_size, data)
     columns = top_label_column(data, threads) if notion == "top_label" else class_columns(data)
     mixture = np.ones(1) if weights is None else weights
     risks = None
     if by_risk:
-        risks = tuple(n_bins_by_risk(columns, how.rule, how.min_bin_size, mixture, threads))
-        how = Binning(how.rule, min(risks, key=lambda risk: risk.value).n_bins, how.min_bin_size)
-    bins = column_bins(columns, how, threads)
+        risks = tuple(n_bins_by_risk(columns, options.rule, options.min_bin_size, mixture, threads))
+        options = Binning(options.rule, min(risks, key=lambda risk: risk.value).n_bins, options.min_bin_size)
+    bins = column_bins(columns, options, threads)
     return result_of_bins(
         notion,
         bins,
@@ -299,7 +299,7 @@ def result_of_columns(
         mixture,
         debiased=debiased,
         remedy="use fewer bins, or binning='median_variance' with min_bin_size of at least 2",
-        **described(how, "risk" if by_risk else "given", risks),
+        **described(options, "risk" if by_risk else "given", risks),
         n_samples=data.n,
         n_classes=data.m,
         lens=str(data.lens),
@@ -345,13 +345,13 @@ def result_of_bins(
     )
 
 
-def described(how: Binning, source: str, risks: tuple[Risk, ...] | None) -> dict[str, Any]:
+def described(options: Binning, source: str, risks: tuple[Risk, ...] | None) -> dict[str, Any]:
     return {
-        "binning": how.rule,
-        "n_bins": how.n_bins,
+        "binning": options.rule,
+        "n_bins": options.n_bins,
         "n_bins_source": source,
         "risks": risks,
-        "min_bin_size": how.min_bin_size if how.rule == "median_variance" else None,
+        "min_bin_size": options.min_bin_size if options.rule == "median_variance" else None,
     }
 
 

@@ -73,13 +73,13 @@ def feature_moments(problem: FeatureProblem, *, second: bool = True, drawn: np.n
     hand, or else the formula, on a subset of the pairs. Weighted samples have none.
     """
     feature_map, points, target_features = problem.map, problem.points, problem.target_features
-    sums, own = sum_products(feature_map, points, target_features, threads=problem.threads)
+    sums, trace_parts = sum_products(feature_map, points, target_features, threads=problem.threads)
     squares = arrays.to_host(sums * sums)
     per_group = np.zeros((feature_map.n_groups, squares.shape[1]))
     np.add.at(per_group, np.tile(feature_map.groups, 2), squares)
-    per_group, own = _by_target_groups(problem, per_group, own)
-    totals = per_group - own
-    total, trace = float(np.sum(totals)), float(np.sum(own))
+    per_group, trace_parts = _by_target_groups(problem, per_group, trace_parts)
+    totals = per_group - trace_parts
+    total, trace = float(np.sum(totals)), float(np.sum(trace_parts))
     groups = feature_map.n_groups * np.sum(totals, axis=1), totals.shape[1] * np.sum(totals, axis=0)
     if not second:
         return FeatureMoments(total, None, None, None, None, trace, *groups, None)
@@ -94,11 +94,13 @@ def feature_moments(problem: FeatureProblem, *, second: bool = True, drawn: np.n
     )
 
 
-def _by_target_groups(problem: FeatureProblem, squares: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Squares of sums, by groups of features and of target features, and what is to be taken off."""
+def _by_target_groups(
+    problem: FeatureProblem, squares: np.ndarray, trace_parts: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return squares of sums, by groups of features and of target features, and the trace by the same groups."""
     groups, feature_map = problem.target_groups, problem.map
     if groups is None:
-        return np.sum(squares, axis=1, keepdims=True), own[:, None]
+        return np.sum(squares, axis=1, keepdims=True), trace_parts[:, None]
     by_columns = groups[:, None] == np.arange(groups.max() + 1)
     xp, target_features = arrays.namespace(problem.target_features), problem.target_features
     if len(feature_map.projections):
@@ -112,7 +114,7 @@ def _by_target_groups(problem: FeatureProblem, squares: np.ndarray, own: np.ndar
         return squares @ by_columns, np.stack(parts, axis=1)
     # |phi|^2 is the same for all samples.
     lengths = arrays.to_host(xp.sum(target_features * target_features, axis=0)) @ by_columns
-    return squares @ by_columns, np.outer(own, lengths / max(float(np.sum(lengths)), SMALLEST))
+    return squares @ by_columns, np.outer(trace_parts, lengths / max(float(np.sum(lengths)), SMALLEST))
 
 
 def features_standard_error(moments: FeatureMoments, n: int, sample_weight: Array | None = None) -> float:
@@ -159,8 +161,8 @@ def _subset(sizes: np.ndarray, of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return rows, np.ones(len(rows))
     uniform = np.random.default_rng(SEED).random(SUBSET)
     cumulative = np.cumsum(sizes)
-    drawn = np.minimum(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"), len(of) - 1)
-    places, times = np.unique(drawn, return_counts=True)
+    positions = np.minimum(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"), len(of) - 1)
+    places, times = np.unique(positions, return_counts=True)
     chances = np.maximum(sizes[places] / total, SMALLEST)
     return of[places], times / (chances * math.sqrt(SUBSET * (SUBSET - 1)))
 

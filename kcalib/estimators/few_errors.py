@@ -36,7 +36,7 @@ def few_errors(data: Data, packed: Packed) -> FewErrors | None:
 
     Time O(n m) of labels and counts. Other targets are no more or less probable than each other.
     """
-    seen = targets_beside_the_likely(data, packed)
+    n_errors = targets_beside_the_likely(data, packed)
 
     def expected() -> float:
         parts = finite_parts(data, packed)
@@ -44,11 +44,11 @@ def few_errors(data: Data, packed: Packed) -> FewErrors | None:
         sums = [arrays.to_compute_device(law.parts[2], np.float64).sum() for _, law in parts]
         return float(sum(sums)) / data.n
 
-    return few_of(seen, data.n, lambda: effective_events(data, packed), expected, data, packed)
+    return few_of(n_errors, data.n, lambda: effective_events(data, packed), expected, data, packed)
 
 
 def few_of(
-    seen: int | None,
+    n_errors: int | None,
     n: int,
     events: Callable[[], float],
     expected: Callable[[], float],
@@ -56,7 +56,7 @@ def few_of(
     packed: Packed,
 ) -> FewErrors | None:
     """The same of n samples, for which some data, packed with their kernels, may stand."""
-    if seen is None or seen >= ENOUGH_SEEN or events() >= min(ENOUGH_OPEN, OPEN_SHARE * n):
+    if n_errors is None or n_errors >= ENOUGH_SEEN or events() >= min(ENOUGH_OPEN, OPEN_SHARE * n):
         return None
     supremum = kernel_supremum(packed.problem.kernel, has_bounded_points=points_are_bounded(data))
     try:
@@ -65,7 +65,7 @@ def few_of(
         return None
     if supremum is None:
         return None
-    return FewErrors(seen, expected(), n, supremum * diameter)
+    return FewErrors(n_errors, expected(), n, supremum * diameter)
 
 
 @singledispatch
@@ -76,11 +76,11 @@ def targets_beside_the_likely(data: Data, packed: Packed) -> int | None:
 
 @targets_beside_the_likely.register
 def _(data: Classification, packed: Packed) -> int:
-    seen, begin, end = 0, 0, min(data.n, FIRST_ROWS)
-    while begin < data.n and seen < ENOUGH_SEEN:  # no more are asked for
-        seen += _differing(data.labels[begin:end], data.probabilities[begin:end, :])
+    n_errors, begin, end = 0, 0, min(data.n, FIRST_ROWS)
+    while begin < data.n and n_errors < ENOUGH_SEEN:  # no more are asked for
+        n_errors += _differing(data.labels[begin:end], data.probabilities[begin:end, :])
         begin, end = end, min(data.n, 8 * end)
-    return seen
+    return n_errors
 
 
 @targets_beside_the_likely.register
@@ -88,12 +88,12 @@ def _(data: Forecasts, packed: Packed) -> int | None:
     parts = finite_parts(data, packed)
     if parts is None:
         return None
-    seen = 0
+    n_errors = 0
     for part, law in parts:
-        seen += _differing(part.y.reshape(-1), law.probabilities)
-        if seen >= ENOUGH_SEEN:  # no more are asked for
+        n_errors += _differing(part.y.reshape(-1), law.probabilities)
+        if n_errors >= ENOUGH_SEEN:  # no more are asked for
             break
-    return seen
+    return n_errors
 
 
 def _differing(targets: Array, probabilities: Array) -> int:

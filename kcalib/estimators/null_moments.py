@@ -49,22 +49,22 @@ def null_moments(data: Data, packed: Packed, backend: Backend) -> NullMoments:
     """
     law = finite_law(data, packed)
     if law is None:
-        means = np.mean(list(_drawn(data, packed, backend)), axis=0)
+        means = np.mean(list(_moments_of_draws(data, packed, backend)), axis=0)
         return NullMoments(float(means[0]), float(means[1]), False)
     return _of_law(law, backend)
 
 
 def moments_and_null_moments(
-    data: Data, packed: Packed, backend: Backend, others: Sequence[Reduction[Any]] = ()
+    data: Data, packed: Packed, backend: Backend, further_reductions: Sequence[Reduction[Any]] = ()
 ) -> tuple[MomentSums, NullMoments, list[Any]]:
-    """The moments of H with the sum of squares, `null_moments`, and the results of `others`.
+    """The moments of H with the sum of squares, `null_moments`, and the results of `further_reductions`.
 
     Of labels in host memory mostly by one sweep, with 2 m multiply-adds a pair more than the moments alone.
     """
     reduction = Moments(second=True, null_variance=True)
     if backend.obstacle(reduction) is not None or not _are_residuals(backend.problem):
         reduction = Moments(second=True)
-    moments, *results = backend.sweep([reduction, *others])
+    moments, *results = backend.sweep([reduction, *further_reductions])
     null_variance: NullSquares | None = moments.null_variance
     if null_variance is None or null_variance.magnitude > CANCELLED * null_variance.value:
         return moments, null_moments(data, packed, backend), results
@@ -81,8 +81,8 @@ def _are_residuals(problem: PairProblem) -> bool:
     side = problem.left
     if side.points.dtype != np.float64:
         return False
-    apart = np.abs(1 - np.einsum("ij->i", side.points)).max()  # of few columns in a fifth of the time of `sum`
-    return bool(apart <= SUMS and np.mean(square_norms(side.points, 1)) <= CERTAIN)
+    deviation = np.abs(1 - np.einsum("ij->i", side.points)).max()  # of few columns in a fifth of the time of `sum`
+    return bool(deviation <= SUMS and np.mean(square_norms(side.points, 1)) <= CERTAIN)
 
 
 def _of_law(law: FiniteLaw, backend: Backend) -> NullMoments:
@@ -108,10 +108,10 @@ def effective_events(data: Data, packed: Packed) -> float:
     """
     parts = finite_parts(data, packed)
     if parts is None:
-        drawn = [_with_drawn(data, packed, replicate) for replicate in range(n_draws(data.n))]
-        lengths = [diagonal(problem_of_draw.problem) for problem_of_draw in drawn]
-        second, fourth = sum(total(own) for own in lengths), sum(total(own * own) for own in lengths)
-        return second**2 / (len(drawn) * fourth) if fourth > 0 else 0.0
+        packed_draws = [_with_drawn(data, packed, replicate) for replicate in range(n_draws(data.n))]
+        lengths = [diagonal(packed_draw.problem) for packed_draw in packed_draws]
+        second, fourth = sum(total(values) for values in lengths), sum(total(values * values) for values in lengths)
+        return second**2 / (len(packed_draws) * fourth) if fourth > 0 else 0.0
     second = fourth = 0.0
     for _, law in parts:
         squares, fourths = expected_lengths(law)
@@ -119,7 +119,7 @@ def effective_events(data: Data, packed: Packed) -> float:
     return second**2 / fourth if fourth > 0 else 0.0
 
 
-def _drawn(data: Data, packed: Packed, backend: Backend) -> Iterator[tuple[float, float]]:
+def _moments_of_draws(data: Data, packed: Packed, backend: Backend) -> Iterator[tuple[float, float]]:
     """Sum of squares and trace of sets of drawn targets."""
     for replicate in range(n_draws(data.n)):
         problem = _with_drawn(data, packed, replicate).problem

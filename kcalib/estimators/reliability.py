@@ -280,10 +280,12 @@ def diagram_of(
         else:
             limits = exact_band(sample, index, filled, bins.count, tail)
         consistency = Band(*(np.full(len(bins.count), np.nan) for _ in range(2)))
-        for whole, part in zip(consistency, limits, strict=True):
-            whole[filled] = part
-    shown = edges if binning == "uniform" else bin_edges(HISTOGRAM_BINS)
-    in_histogram = arrays.to_host(group_sums(numbers(sample.confidence, shown), len(shown) - 1, sample.weight)[0])
+        for limit, values in zip(consistency, limits, strict=True):
+            limit[filled] = values
+    histogram_edges = edges if binning == "uniform" else bin_edges(HISTOGRAM_BINS)
+    in_histogram = arrays.to_host(
+        group_sums(numbers(sample.confidence, histogram_edges), len(histogram_edges) - 1, sample.weight)[0]
+    )
     return ReliabilityDiagram(
         edges=edges,
         count=bins.count,

@@ -173,8 +173,8 @@ def _(data: Classification, packed: Packed) -> float:
     matrix = packed.target.matrix
     if matrix is None:
         return 2.0
-    own = np.diagonal(matrix)
-    return float(np.max(own[:, None] + own[None, :] - 2 * matrix))
+    diagonal = np.diagonal(matrix)
+    return float(np.max(diagonal[:, None] + diagonal[None, :] - 2 * matrix))
 
 
 def _most_samples(problem: PairProblem) -> int:
@@ -192,9 +192,9 @@ def _largest(backend: Backend, n: int) -> float:
     factors = [f for term in backend.problem.kernel for f in term.factors]
     if any(f.profile == "cosine" or (f.metric == "dot" and backend.problem.predicted is not None) for f in factors):
         moments = sweep_one(backend, Moments(second=True))
-        own = arrays.to_compute_device(moments.diagonal)
+        diagonal = arrays.to_compute_device(moments.diagonal)
         assert moments.sum_of_squares is not None
-        return math.sqrt(moments.sum_of_squares + float((own * own).sum())) / n
+        return math.sqrt(moments.sum_of_squares + float((diagonal * diagonal).sum())) / n
     points = backend.problem.left.points
     vector = arrays.to_compute_device(arrays.namespace(points).ones_like(points[:, :1]), np.float64)
     least = math.inf

@@ -457,14 +457,14 @@ def draws_standard_error(
     From estimates with other draws, in groups that have as many together: their spread includes what the products of
     draws add, which is more with few draws, so that it is somewhat too large rather than too small.
     """
-    others = (backend.like(other.problem) for other in packed.redrawn(data, N_GROUPS))
-    return _spread([value_and_error(data, other, estimator, block_size, with_error=False)[0] for other in others])
+    backends = (backend.like(packed_draw.problem) for packed_draw in packed.redrawn(data, N_GROUPS))
+    return _spread([value_and_error(data, b, estimator, block_size, with_error=False)[0] for b in backends])
 
 
 def features_draws_error(problem: FeatureProblem) -> float | None:
-    """The same of an estimate by features."""
-    others = (feature_moments(other, second=False) for other in problem.redrawn(N_GROUPS))
-    return _spread([statistics.unbiased(moments, problem.n, problem.data.sample_weight) for moments in others])
+    """Return what the draws add to the error of an estimate by features; None without draws."""
+    draws = (feature_moments(draw, second=False) for draw in problem.redrawn(N_GROUPS))
+    return _spread([statistics.unbiased(moments, problem.n, problem.data.sample_weight) for moments in draws])
 
 
 def _spread(values: Sequence[float]) -> float | None:
@@ -512,8 +512,8 @@ def biased_block_estimates(backend: Backend, block_size: int) -> Array:
     """The estimate of each block with the pairs of a sample with itself."""
     sums = sweep_one(backend, BlockSums(block_size))
     xp, used = arrays.namespace(sums), len(sums) * block_size
-    own = arrays.asarray_like(diagonal(backend.problem, backend.threads or 1)[:used], sums)
-    return (sums + xp.sum(xp.reshape(own, (-1, block_size)), axis=1)) / block_size**2
+    diagonal_entries = arrays.asarray_like(diagonal(backend.problem, backend.threads or 1)[:used], sums)
+    return (sums + xp.sum(xp.reshape(diagonal_entries, (-1, block_size)), axis=1)) / block_size**2
 
 
 def describe(data: Data, packed: Packed, backend: Backend | KernelOperator) -> dict[str, Any]:
@@ -575,10 +575,10 @@ def features_estimate_of(problem: FeatureProblem, moments: FeatureMoments) -> SK
     )
 
 
-def check_not_parallel(backend: str | Workers | None, what: str, remedy: str = "leave it out") -> None:
-    """Refuse workers for what takes no sums over pairs."""
+def check_not_parallel(backend: str | Workers | None, computation: str, remedy: str = "leave it out") -> None:
+    """Refuse workers for a computation without sums over pairs."""
     if isinstance(backend, Workers):
-        raise OptionError("backend", f"is given, but {what} takes linear time and no sums over pairs; {remedy}")
+        raise OptionError("backend", f"is given, but {computation} takes linear time and no sums over pairs; {remedy}")
 
 
 def check_has_blocks(estimator: str, block_size: int | None) -> None:

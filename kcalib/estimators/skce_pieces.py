@@ -37,9 +37,9 @@ class _Mean:
 
     def add(self, other: _Mean) -> None:
         count = self.count + other.count
-        apart = other.mean - self.mean
-        self.squares += other.squares + apart * apart * (self.count * other.count / count)
-        self.mean += apart * (other.count / count)
+        difference = other.mean - self.mean
+        self.squares += other.squares + difference * difference * (self.count * other.count / count)
+        self.mean += difference * (other.count / count)
         self.count = count
 
     @property

@@ -154,7 +154,7 @@ def ucme(
     return UCMEResult(
         value=value,
         differences=tuple(differences.tolist()),
-        **chosen.described(),
+        **chosen.describe(),
         n_samples=data.n,
         **describe(data, packed, used),
         dtype=data.dtype,
@@ -178,8 +178,8 @@ class Locations:
     data: Data
     seed: int | None  # None: given by the user
 
-    def described(self) -> dict[str, Any]:
-        """The fields of a result that say where the locations are."""
+    def describe(self) -> dict[str, Any]:
+        """Return the fields of a result that say where the locations are."""
         labels, predictions = self.data.listed()
         return {
             "n_locations": self.data.n,
@@ -198,7 +198,7 @@ def locations_for(data: Data, locations: Any, seed: int | None, from_logits: boo
     if seed is not None and seed != SEED:
         raise ValueError(f"`seed` is {seed!r}, but `locations` are given; leave one of the two out")
     labels, predictions = locations
-    return Locations(_given(data, labels, predictions, from_logits), None)
+    return Locations(_check_locations(data, labels, predictions, from_logits), None)
 
 
 def check_locations(locations: Any) -> None:
@@ -217,41 +217,43 @@ def _random(data: Data, count: int, seed: int) -> Data:
 
 
 @singledispatch
-def _given(data: Data, labels: Any, predictions: Any, from_logits: bool) -> Data:
-    """Checked locations of the kind of the data, in their array library and on their device."""
+def _check_locations(data: Data, labels: Any, predictions: Any, from_logits: bool) -> Data:
+    """Return checked locations of the kind of the data, in their array library and on their device."""
     raise NotImplementedError(type(data))
 
 
-@_given.register(Forecasts)
+@_check_locations.register(Forecasts)
 def _given_targets(data: Forecasts, labels: Any, predictions: Any, from_logits: bool) -> Data:
-    given = prepare(labels, predictions, from_logits=from_logits, dtype=data.dtype, names=NAMES)
-    if given.target_size != data.target_size:
-        shown = given.describe()["prediction"] or given.noun
+    locations = prepare(labels, predictions, from_logits=from_logits, dtype=data.dtype, names=NAMES)
+    if locations.target_size != data.target_size:
+        prediction_name = locations.describe()["prediction"] or locations.noun
         raise ValueError(
-            f"`locations` have predictions {shown}, but `y_pred` is {type(data.prediction).__name__} for targets of "
-            f"dimension {data.n_dims}; expected distributions of the same family"
+            f"`locations` have predictions {prediction_name}, but `y_pred` is {type(data.prediction).__name__} for "
+            f"targets of dimension {data.n_dims}; expected distributions of the same family"
         )
-    return given
+    return locations
 
 
-@_given.register(Classification)
+@_check_locations.register(Classification)
 def _given_labels(data: Classification, labels: Any, predictions: Any, from_logits: bool) -> Data:
     shape = arrays.as_array(predictions, NAMES.y_pred).shape
     columns = 2 if len(shape) == 1 or tuple(shape[1:]) == (1,) else int(shape[1]) if len(shape) == 2 else None
-    seen = "" if data.lens == Canonical() else f" through {data.lens}"
+    lens_note = "" if data.lens == Canonical() else f" through {data.lens}"
     if columns is not None and columns != data.m:
         raise ValueError(
-            f"`locations[1]` has {columns} classes, `y_pred` has {data.m}{seen}; expected the same classes"
+            f"`locations[1]` has {columns} classes, `y_pred` has {data.m}{lens_note}; expected the same classes"
         )
-    if seen and from_logits:
+    if lens_note and from_logits:
         raise ValueError(
-            f"`locations` are given with from_logits=True, but{seen} they are probabilities; "
+            f"`locations` are given with from_logits=True, but{lens_note} they are probabilities; "
             "pass probabilities for `y_pred`, too"
         )
-    given = label_checks.prepare(
+    locations = label_checks.prepare(
         labels, predictions, classes=data.classes, from_logits=from_logits, dtype=data.dtype, names=NAMES
     )
-    probabilities, labels = (arrays.asarray_like(a, data.probabilities) for a in (given.probabilities, given.labels))
+    probabilities, labels = (
+        arrays.asarray_like(a, data.probabilities) for a in (locations.probabilities, locations.labels)
+    )
     probabilities = data.xp.astype(probabilities, data.probabilities.dtype, copy=False)
     return dataclasses.replace(data, labels=labels, given=probabilities, sample_weight=None, losses=None)
 

@@ -55,7 +55,7 @@ def beyond_draws(
     limit = law() if len(draws) >= FEWEST_DRAWS and events() >= (EVENTS if tail is None else EVENTS_WITH_TAIL) else None
     if limit is not None and agree(draws, limit):
         log_pvalue = float(limit.logsf(statistic + limit.mean))
-        if tail is None or (log_pvalue < tail.log_pvalue and tail_agrees(tail, limit, known=events() < EVENTS)):
+        if tail is None or (log_pvalue < tail.log_pvalue and tail_agrees(tail, limit, needs_all=events() < EVENTS)):
             return _with(
                 null_law, log_pvalue, "law", "beyond them the limit law of many samples, which they do not contradict"
             )
@@ -85,12 +85,12 @@ def agree(draws: np.ndarray, law: ChiSquareMixture) -> bool:
     return True
 
 
-def tail_agrees(tail: Tail, law: ChiSquareMixture, *, known: bool) -> bool:
-    """Whether tilted draws find the law's tail as it says: at each level that they know, or, if `known`, at all."""
+def tail_agrees(tail: Tail, law: ChiSquareMixture, *, needs_all: bool) -> bool:
+    """Whether tilted draws agree with the law's tail at the levels that they know; `needs_all`: at all levels."""
     for level in TAIL_LEVELS:
         estimate, error = tail.estimate(float(law.isf(level) - law.mean))
         if error > TAIL_ERROR:
-            if known:
+            if needs_all:
                 return False
         elif abs(math.log(estimate / level)) > math.log(TAIL_FACTOR) + 2 * error:
             return False

@@ -249,11 +249,11 @@ def _null_moments(data: Data, packed: Packed, backend: Backend, size: int) -> Bl
     count = MORE_DRAWS * n_draws(data.n)
     if law is not None:
         count = min(MOST_DRAWS, count)
-    drawn = np.array([_of_drawn(data, packed, backend, size, r) for r in range(count)])
-    unit = float(drawn[:, 0].max())  # fourth powers of 1e-100 would be 0
-    shares = drawn[:, 0] / unit
-    square, third, fourth = (float(np.mean(shares**k * drawn[:, k - 1])) for k in (2, 3, 4))
-    trace = float(np.mean(drawn[:, 4]))
+    draws = np.array([_of_drawn(data, packed, backend, size, r) for r in range(count)])
+    unit = float(draws[:, 0].max())  # fourth powers of 1e-100 would be 0
+    shares = draws[:, 0] / unit
+    square, third, fourth = (float(np.mean(shares**k * draws[:, k - 1])) for k in (2, 3, 4))
+    trace = float(np.mean(draws[:, 4]))
     squares = used * (size - 1) * square * unit * unit
     pairs = used * (size - 1) / 2 * square**2 / fourth if fourth else math.inf
     if law is not None:
@@ -264,8 +264,8 @@ def _null_moments(data: Data, packed: Packed, backend: Backend, size: int) -> Bl
 
         points = law.problem.left.points
         features = data.xp.sqrt(expected_lengths(law)[0])[:, None]
-        own = diagonal(PairProblem(Side(points, features), None, packed.problem.kernel), backend.threads or 1)
-        squares, trace = expected_squares(law, within_blocks)[0], statistics.total(own[:used])
+        entries = diagonal(PairProblem(Side(points, features), None, packed.problem.kernel), backend.threads or 1)
+        squares, trace = expected_squares(law, within_blocks)[0], statistics.total(entries[:used])
     if squares == 0:
         return BlockMoments(0.0, 0.0, math.inf)
     deviation = math.sqrt(2 * squares)
@@ -276,14 +276,14 @@ def _null_moments(data: Data, packed: Packed, backend: Backend, size: int) -> Bl
 def _of_drawn(data: Data, packed: Packed, backend: Backend, size: int, replicate: int) -> tuple[float, ...]:
     """Of drawn targets a unit, of the size of the largest pair or block; in units of it mean squares of consecutive
     pairs, the sum of cubes of blocks, mean fourth powers of pairs; and the trace."""
-    drawn, used = packed.with_targets(data.draw(SEED, replicate)), data.n // size * size
-    again = backend.like(drawn.problem)
+    packed_draw, used = packed.with_targets(data.draw(SEED, replicate)), data.n // size * size
+    again = backend.like(packed_draw.problem)
     pairs, sums = block_estimates(again, 2), sweep_one(again, BlockSums(size))
     largest = max(float(arrays.namespace(array).max(abs(array))) for array in (pairs, sums))
     unit = math.ldexp(0.5, math.frexp(largest)[1])  # a power of 2
     pairs, sums = pairs / unit, sums / unit
     square, fourth = (statistics.total(pairs**power) / pairs.shape[0] for power in (2, 4))
-    trace = statistics.total(diagonal(drawn.problem, backend.threads or 1)[:used])
+    trace = statistics.total(diagonal(packed_draw.problem, backend.threads or 1)[:used])
     return unit, square, statistics.total(sums * sums * sums), fourth, trace
 
 

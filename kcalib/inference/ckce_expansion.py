@@ -79,15 +79,15 @@ class CKCEExpansion:
         leverages, diagonal = factor.diagonal(1), factor.diagonal(2)
         # (K + s I)^{-1} has the entry (1 - l_i) / s in its diagonal, which is at least 1 / (K_ii + s).
         xp = arrays.namespace(residuals)
-        own = xp.maximum(1 - leverages, shift / (shift + matrix.diagonal()))
-        without = shift * smoothed.z / own[:, None]
-        others = smoothed.b - diagonal[:, None] * without
-        bias = xp.sum(residuals * (diagonal[:, None] * without - 2 * leverages[:, None] * others))
+        complements = xp.maximum(1 - leverages, shift / (shift + matrix.diagonal()))
+        without = shift * smoothed.z / complements[:, None]
+        b_without = smoothed.b - diagonal[:, None] * without
+        bias = xp.sum(residuals * (diagonal[:, None] * without - 2 * leverages[:, None] * b_without))
         return cls(
             value=smoothed.value - float(bias),
             plug_in=smoothed.value,
             error_bound=smoothed.bound,
-            scores=2 * linalg.row_products(without, others),
+            scores=2 * linalg.row_products(without, b_without),
             influences=2 * shift * linalg.row_products(smoothed.z, smoothed.b),
             residuals=without,
             factor=factor,
@@ -132,8 +132,8 @@ class SpectralFactor:
         """A factor of as many columns as it takes; D is looked at between `rows`."""
         rank, entries = min(matrix.n, RANK), None
         while True:
-            what = f"a factor of K with {rank} columns"
-            check_memory(16 * matrix.n * rank, None, what, "enlarge `regularization`", matrix.reference)
+            contents = f"a factor of K with {rank} columns"
+            check_memory(16 * matrix.n * rank, None, contents, "enlarge `regularization`", matrix.reference)
             entries = matrix.tile(rows, rows) if entries is None else entries
             factor = cls._of_rank(matrix, shift, rows, entries, rank, seed)
             if factor.is_exact or rank == matrix.n or factor.mean_eigenvalue <= SMALL_REST * shift:
@@ -184,17 +184,17 @@ class SpectralFactor:
 
 
 def _of_rest(
-    matrix: KernelOperator, own: Array, eigenvalues: np.ndarray, own_rest: Array, entries: Array, trace: float
+    matrix: KernelOperator, factor_rows: Array, eigenvalues: np.ndarray, own_rest: Array, entries: Array, trace: float
 ) -> tuple[np.ndarray, float]:
     """<u_k, D u_k>, and the mean eigenvalue, from the pairs of some rows: of P, of the diagonal of D, and K between."""
-    n, k, xp = matrix.n, len(own), arrays.namespace(own)
+    n, k, xp = matrix.n, len(factor_rows), arrays.namespace(factor_rows)
     of_samples, of_pairs = n / k, n * (n - 1) / max(1, k * (k - 1))
-    between = entries - linalg.matmul(own, own.T)
+    between = entries - linalg.matmul(factor_rows, factor_rows.T)
     i = xp.arange(k)
     between[i, i] = 0.0
-    images = linalg.matmul(between, own)
-    products = arrays.to_host(xp.sum(own * images, axis=0))
-    inside = of_pairs * products + of_samples * arrays.to_host(xp.sum(own_rest[:, None] * own**2, axis=0))
+    images = linalg.matmul(between, factor_rows)
+    products = arrays.to_host(xp.sum(factor_rows * images, axis=0))
+    inside = of_pairs * products + of_samples * arrays.to_host(xp.sum(own_rest[:, None] * factor_rows**2, axis=0))
     total = of_pairs * linalg.squared_norm(between) + of_samples * linalg.squared_norm(own_rest)
     return inside / eigenvalues, total / trace if trace > 0 else 0.0
 
@@ -225,12 +225,12 @@ def _by_factor(factor: SpectralFactor, residuals: Array) -> _Smoothed:
 
 def _by_solver(factor: SpectralFactor, residuals: Array, seed: int) -> _Smoothed:
     matrix, shift, trace = factor.matrix, factor.shift, float(arrays.namespace(factor.rest).sum(factor.rest))
-    known = factor.vectors if is_good_factor(len(factor.eigenvalues), matrix.n, trace, shift) else None
+    vectors = factor.vectors if is_good_factor(len(factor.eigenvalues), matrix.n, trace, shift) else None
     certificate = Certificate(matrix, residuals, shift, VALUE_TOLERANCES["float64"])
     solver = AutomaticSolver(seed=seed)
-    solution, verdict = solve_checked(matrix, residuals, shift, solver, judge=certificate, factor=known)
+    solution, verdict = solve_checked(matrix, residuals, shift, solver, judge=certificate, factor=vectors)
     certified = certificate.certify(solution.values, verdict)
     solver = AutomaticSolver(tol=TOLERANCE_OF_B, seed=seed)
-    second, _ = solve_checked(matrix, solution.values, shift, solver, factor=known)
+    second, _ = solve_checked(matrix, solution.values, shift, solver, factor=vectors)
     b = solution.values - shift * second.values
     return _Smoothed(solution.values, b, certified.value, certified.bound)

@@ -171,8 +171,8 @@ class CME(CalibrationMethod):
 
     def outcome(self, data: Data, options: PairOptions, seed: int) -> CMEOutcome:
         """The test of checked data; locations, and draws from distributions, come from `seed`."""
-        given = isinstance(self.locations, tuple)
-        locations = locations_for(data, self.locations, None if given else seed, self.from_logits)
+        has_locations = isinstance(self.locations, tuple)
+        locations = locations_for(data, self.locations, None if has_locations else seed, self.from_logits)
         if self.reference not in GIVEN_PREDICTIONS:
             _check_sizes(data.n, locations.data.n, self.reference)
         packed = _packing.pack_locations(
@@ -200,8 +200,8 @@ class CME(CalibrationMethod):
             reference = "conditional" if open_events is not None else "draws"
         if reference == "draws":
             count = N_RESAMPLES if self.n_resamples is None else int(self.n_resamples)
-            drawn = drawn_differences(data, locations.data, packed, backend, count, seed)
-            as_large = int(np.sum(whitening.forms(drawn, data.n) >= value * (1 - TIE)))
+            differences_of_draws = drawn_differences(data, locations.data, packed, backend, count, seed)
+            as_large = int(np.sum(whitening.forms(differences_of_draws, data.n) >= value * (1 - TIE)))
             statistic, pvalue = value, (1 + as_large) / (1 + count)
             log_pvalue = math.log(pvalue)
         else:
@@ -217,7 +217,7 @@ class CME(CalibrationMethod):
             rank=whitening.rank,
             open_events=open_events,
             n_resamples=count,
-            **(locations.described() | ({"seed": seed} if is_random else {})),
+            **(locations.describe() | ({"seed": seed} if is_random else {})),
             description=describe(data, packed, backend),
         )
 

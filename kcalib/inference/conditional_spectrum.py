@@ -134,7 +134,7 @@ class Vectors:
 
 
 def _hidden(task: Task, law: FiniteLaw) -> ImplicitMatrix:
-    backend, own = task.kernel_backend, task.kernel_diagonal[:, None]
+    backend, kernel_diagonal = task.kernel_backend, task.kernel_diagonal[:, None]
     threads = backend.threads or 1
     roots = (Scalars if law.rank == 1 else Vectors)(law)
     n, size = task.n, task.n * roots.size
@@ -143,7 +143,7 @@ def _hidden(task: Task, law: FiniteLaw) -> ImplicitMatrix:
 
     def product(vectors: Array) -> Array:
         target_features = roots.apply_root(vectors)
-        return roots.apply_transposed_root(with_diagonal(target_features), (own, target_features))
+        return roots.apply_transposed_root(with_diagonal(target_features), (kernel_diagonal, target_features))
 
     def stored() -> Array:
         kernel = arrays.to_compute_device(sweep_one(backend, DenseRectangle(slice(0, n), slice(0, n))), np.float64) / (
@@ -159,7 +159,9 @@ def _hidden(task: Task, law: FiniteLaw) -> ImplicitMatrix:
 
     width = LINE_BLOCK_SIZE if backend.on_a_line else _width(roots)
     squares = moments.squares / (n - 1) ** 2
-    return ImplicitMatrix(size, n - 1.0, squares, product, stored, own, width, threads, _start(roots, own))
+    return ImplicitMatrix(
+        size, n - 1.0, squares, product, stored, kernel_diagonal, width, threads, _start(roots, kernel_diagonal)
+    )
 
 
 def _width(roots: Scalars | Vectors) -> int:

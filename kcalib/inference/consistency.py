@@ -186,14 +186,14 @@ class Consistency(CalibrationMethod):
             n_resamples=n_resamples,
             seed=seed,
             resample_predictions=resample,
-            **statistic.described(),
+            **statistic.describe(),
         )
 
     def _check_options(self, estimator: Estimator) -> None:
         """Refuse an option that the estimator would ignore."""
         name = estimator if isinstance(estimator, str) else "callable"
-        given = {option: getattr(self, option) for options in OPTIONS.values() for option in options}
-        for option, value in given.items():
+        values = {option: getattr(self, option) for options in OPTIONS.values() for option in options}
+        for option, value in values.items():
             if value is not None and value is not False and option not in OPTIONS.get(name, ()):
                 _refuse(option, value, name)
 
@@ -207,7 +207,7 @@ class Consistency(CalibrationMethod):
             where = DEFAULT_LOCATIONS if self.locations is None else self.locations
             locations = locations_for(data, where, None if isinstance(where, tuple) else seed, self.from_logits)
             packed = _packing.pack_locations(data, locations.data, *kernels, threads=options.threads)
-            return PairStatistic(data, options, packed, ucme_of, {"locations": locations.described()})
+            return PairStatistic(data, options, packed, ucme_of, {"locations": locations.describe()})
         size = check_estimator(data, estimator, self.block_size)
         packed = _packing.pack(data, *kernels, threads=options.threads)
         return PairStatistic(data, options, packed, skce_by(data, estimator, size), {"block_size": size})
@@ -227,9 +227,9 @@ def _(data: Classification) -> str:
 @singledispatch
 def binned(data: Data, n_bins: int) -> Statistic:
     """The statistic "ece"."""
-    others = ", ".join(repr(name) for name in ESTIMATORS if name != "ece")
+    names = ", ".join(repr(name) for name in ESTIMATORS if name != "ece")
     raise ValueError(
-        f"estimator='ece' needs class probabilities, `y_pred` is {data.describe()['prediction']}; use one of {others}, "
+        f"estimator='ece' needs class probabilities, `y_pred` is {data.describe()['prediction']}; use one of {names}, "
         "or a function"
     )
 
@@ -260,19 +260,19 @@ def _check_kernels(estimator: Estimator, options: PairOptions) -> None:
     if estimator != "ece" and not callable(estimator):
         return
     name = estimator if isinstance(estimator, str) else "callable"
-    of_pairs = ", ".join(repr(other) for other in ESTIMATORS if other != "ece")
+    of_pairs = ", ".join(repr(statistic) for statistic in ESTIMATORS if statistic != "ece")
     remedy = f"leave it out, or use kcalib.methods.Consistency with one of {of_pairs}"
     check_not_parallel(options.backend, f"method='consistency' with estimator={name!r}", remedy)
     delta = options.target_kernel is None or (
         isinstance(options.target_kernel, str) and options.target_kernel == "delta"
     )
     target_kernel = None if delta else "a matrix"
-    given = {"kernel": options.kernel, "target_kernel": target_kernel, "backend": options.backend}
-    for option, value in given.items():
+    values = {"kernel": options.kernel, "target_kernel": target_kernel, "backend": options.backend}
+    for option, value in values.items():
         if value is not None:
             _refuse(option, value, name)
 
 
 def _refuse(option: str, value: Any, estimator: str) -> None:
-    shown = f" is {value!r}, but" if isinstance(value, (int, str)) else " is given, but"
-    raise ValueError(f"`{option}`{shown} estimator={estimator!r} has no such option; leave it out")
+    value_text = f" is {value!r}, but" if isinstance(value, (int, str)) else " is given, but"
+    raise ValueError(f"`{option}`{value_text} estimator={estimator!r} has no such option; leave it out")

@@ -192,10 +192,10 @@ def kernel_bound(problem: PairProblem, bound: Any, *, is_bounded: bool = True) -
     """
     if bound is not None:
         return check_bound(bound)
-    known = kernel_supremum(problem.kernel, has_bounded_points=is_bounded)
-    if known is None:
+    supremum = kernel_supremum(problem.kernel, has_bounded_points=is_bounded)
+    if supremum is None:
         raise ValueError("`kernel` has no known bound: method='distribution_free' needs `bound`, its supremum")
-    return known
+    return supremum
 
 
 def check_bound(bound: Any) -> float:

@@ -236,8 +236,8 @@ class _Sample:
     def shares(self, vectors: np.ndarray) -> np.ndarray:
         """With what weights functions of Ritz values, of Ritz vectors in the basis, estimate the matrix's traces."""
         squares, random = vectors[: self.width] ** 2, self.width - self.fixed
-        drawn = np.sum(squares[self.fixed :], axis=0) * ((self.size - self.fixed) / max(1, random))
-        return np.sum(squares[: self.fixed], axis=0) + drawn
+        random_shares = np.sum(squares[self.fixed :], axis=0) * ((self.size - self.fixed) / max(1, random))
+        return np.sum(squares[: self.fixed], axis=0) + random_shares
 
 
 def _from_krylov(
@@ -264,15 +264,15 @@ def _from_krylov(
     converged = leading[residuals[leading] <= CONVERGED * sizes[leading]]
     has_largest = bool(order[0] in converged)
 
-    def with_rest(own: np.ndarray, values: np.ndarray, beyond: Eigenvalues | None) -> Eigenvalues:
-        rest_squares, others = squares - float(np.sum(values[own] ** 2)), np.ones(len(values), dtype=bool)
-        others[own] = False
-        estimates = [float(shares[others] @ values[others] ** power) for power in (2, 3, 4)]
+    def with_rest(indices: np.ndarray, values: np.ndarray, beyond: Eigenvalues | None) -> Eigenvalues:
+        rest_squares, is_rest = squares - float(np.sum(values[indices] ** 2)), np.ones(len(values), dtype=bool)
+        is_rest[indices] = False
+        estimates = [float(shares[is_rest] @ values[is_rest] ** power) for power in (2, 3, 4)]
         if rest_squares <= 0 or estimates[0] <= 0:
-            return Eigenvalues(values[own], max(0.0, rest_squares), 0.0, 0.0, has_largest, beyond)
+            return Eigenvalues(values[indices], max(0.0, rest_squares), 0.0, 0.0, has_largest, beyond)
         scale = rest_squares / estimates[0]
         cubes, fourths = estimates[1] * scale**1.5, estimates[2] * scale**2
-        return Eigenvalues(values[own], rest_squares, cubes, fourths, has_largest, beyond)
+        return Eigenvalues(values[indices], rest_squares, cubes, fourths, has_largest, beyond)
 
     missing = np.divide(residuals**2, sizes, out=np.zeros_like(sizes), where=sizes > 0)
     grown = values + np.sign(values) * np.minimum(missing, sizes)

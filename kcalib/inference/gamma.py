@@ -90,8 +90,8 @@ class Gamma(AllPairs):
             else:
                 spectrum = leading_spectrum(implicit, N_EIGENVALUES, lambda spectrum: True)
             skewness = max(0.0, spectrum.skewness)
-        described = f"gamma law of standard deviation {math.sqrt(variance):.4g} and skewness {skewness:.4g}, {of}"
-        return NullLaw(log_gamma_tail(statistic, variance, skewness), described)
+        description = f"gamma law of standard deviation {math.sqrt(variance):.4g} and skewness {skewness:.4g}, {of}"
+        return NullLaw(log_gamma_tail(statistic, variance, skewness), description)
 
 
 def log_gamma_tail(x: float, variance: float, skewness: float) -> float:

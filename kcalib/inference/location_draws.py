@@ -34,11 +34,11 @@ def drawn_differences(
     """Mean differences at the locations of targets drawn from the predictions, shape (J, count)."""
     at_once = min(count, max(1, DRAWS_AT_ONCE // data.n))
     rows = arrays.like(np.tile(np.arange(data.n), at_once), data.reference)
-    repeated, there = data.take(rows), packed.take(rows)
+    repeated, packed_samples = data.take(rows), packed.take(rows)
     parts = []
     for r in range(-(-count // at_once)):
-        drawn = there.with_targets(repeated.draw(seed, NULL_DRAWS + r))
-        again = backend.like(drawn.problem)
+        packed_draw = packed_samples.with_targets(repeated.draw(seed, NULL_DRAWS + r))
+        again = backend.like(packed_draw.problem)
         parts_of = [block for _, block in blocks(again)]
         z = arrays.namespace(parts_of[0]).concatenate(parts_of, axis=1)
         parts.append(arrays.to_host(z.reshape(len(z), at_once, data.n).mean(axis=2)))
@@ -74,11 +74,11 @@ def _(
         )
     result = []
     for labels in draw_label_batches(p, count, seed, at_once=max(1, BLOCK_ELEMENTS // data.n)):
-        drawn = of_class[labels]
-        changed = drawn != top[:, None]
+        groups_of_labels = of_class[labels]
+        changed = groups_of_labels != top[:, None]
         sums = constant[:, None] - (kernel * at_top) @ changed.astype(np.float64)
         for group in range(values.shape[1]):
-            chosen = ((drawn == group) & changed).astype(np.float64)
+            chosen = ((groups_of_labels == group) & changed).astype(np.float64)
             sums = sums + values[:, group][:, None] * (kernel @ chosen)
         result.append(arrays.to_host(sums) / data.n)
     return np.concatenate(result, axis=1)

@@ -55,11 +55,11 @@ def covariance_given_predictions(
     matrix, size = np.zeros((n_locations, n_locations)), np.zeros(n_locations)
     at_once = min(count, max(1, DRAWS_AT_ONCE // data.n))  # of each sample
     rows = arrays.like(np.tile(np.arange(data.n), at_once), data.reference)
-    repeated, there = data.take(rows), packed.take(rows)
+    repeated, packed_samples = data.take(rows), packed.take(rows)
     count = -(-count // at_once) * at_once
     for r in range(count // at_once):
-        drawn = there.with_targets(repeated.draw(seed, r))
-        again = backend.like(drawn.problem)
+        packed_draw = packed_samples.with_targets(repeated.draw(seed, r))
+        again = backend.like(packed_draw.problem)
         for _, z in blocks(again):
             matrix += arrays.to_host(linalg.matmul(z, z.T))
             size = np.maximum(size, _largest(z))
@@ -73,11 +73,11 @@ def _(data: Classification, locations: Classification, packed: Packed, backend: 
     covariance, size = np.zeros((n_locations, n_locations)), np.zeros(n_locations)
     if packed.target.root is None:
         classes = arrays.to_host(locations.labels)
-        for kernel, own in _own_classes(data, classes, packed, backend):
-            xp, p = arrays.namespace(kernel), own.p
-            alike = kernel * xp.sqrt(p * ((1 - p) ** 2 + p * own.rest))
-            apart = kernel * p * xp.sqrt(2 - own.total)
-            products = [arrays.to_host(z @ z.T) for z in (alike, apart)]
+        for kernel, probabilities in _own_classes(data, classes, packed, backend):
+            xp, p = arrays.namespace(kernel), probabilities.p
+            alike = kernel * xp.sqrt(p * ((1 - p) ** 2 + p * probabilities.rest))
+            unlike = kernel * p * xp.sqrt(2 - probabilities.total)
+            products = [arrays.to_host(z @ z.T) for z in (alike, unlike)]
             covariance += np.where(classes[:, None] == classes, products[0], -products[1])
             size = np.maximum(size, _largest(kernel))
         return Covariance(covariance / data.n, size)
@@ -103,12 +103,12 @@ def _(
     total = 0.0
     if packed.target.root is None:
         classes, gram = arrays.to_host(locations.labels), directions @ directions.T
-        for kernel, own in _own_classes(data, classes, packed, backend):
-            xp, p = arrays.namespace(kernel), own.p
+        for kernel, probabilities in _own_classes(data, classes, packed, backend):
+            xp, p = arrays.namespace(kernel), probabilities.p
             expected = kernel * p
             turned = arrays.like(gram, p) @ expected
             of_others = xp.sum(expected * turned, axis=0)
-            total += float((own.others * of_others**2).sum())
+            total += float((probabilities.other_labels * of_others**2).sum())
             for label in np.unique(classes):
                 mine = np.flatnonzero(classes == label)
                 at = arrays.like(mine, p)
@@ -128,7 +128,7 @@ class OwnClasses(NamedTuple):
 
     p: Array  # shape: (J, samples)
     rest: Array  # of all other labels, and what rounding left of a row's sum; shape: (J, samples)
-    others: Array  # of the labels that no location has; shape: (samples,)
+    other_labels: Array  # of the labels that no location has; shape: (samples,)
     total: Array  # of all labels
 
 
@@ -150,11 +150,11 @@ def _own_classes(
         p = probabilities[rows, :].astype(np.float64)
         row_sums = xp.sum(p, axis=1)
         # What rounding, of float32 above all, left of a row's sum is a class of its own, as unlikely as it is.
-        others = xp.sum(p[:, elsewhere], axis=1) + xp.maximum(0.0, 1.0 - row_sums)
-        own = p[:, labels].T
-        rest = without @ own + others
+        other_labels = xp.sum(p[:, elsewhere], axis=1) + xp.maximum(0.0, 1.0 - row_sums)
+        p_of_labels = p[:, labels].T
+        rest = without @ p_of_labels + other_labels
         kernel = arrays.asarray_like(kernel, p)
-        yield kernel, OwnClasses(own[place], rest[place], others, xp.maximum(1.0, row_sums))
+        yield kernel, OwnClasses(p_of_labels[place], rest[place], other_labels, xp.maximum(1.0, row_sums))
 
 
 def _deviations(

@@ -51,8 +51,8 @@ class Statistic(Protocol):
     def resampled(self, draws: Draws, count: int) -> np.ndarray:
         """The estimates of that many replicates."""
 
-    def described(self) -> dict[str, Any]:
-        """The fields of `ConsistencyOutcome` that belong to the estimator."""
+    def describe(self) -> dict[str, Any]:
+        """Return the fields of `ConsistencyOutcome` that belong to the estimator."""
 
 
 NOTHING_TO_SAY = {"block_size": None, "n_bins": None, "locations": None, "description": None}
@@ -69,7 +69,7 @@ class UserStatistic:
     def resampled(self, draws: Draws, count: int) -> np.ndarray:
         return np.array([self._value(draws.sample(r)[1], f"for replicate {r}") for r in range(count)])
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         return NOTHING_TO_SAY
 
     def _value(self, data: Data, where: str) -> float:
@@ -107,13 +107,13 @@ class PairStatistic:
     def resampled(self, draws: Draws, count: int) -> np.ndarray:
         return np.array([self._of_sample(*draws.sample(r)) for r in range(count)])
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         description = describe(self._data, self._packed, self._backend)
         return NOTHING_TO_SAY | self._fields | {"description": description}
 
     def _of_sample(self, rows: Array | None, sample: Data) -> float:
-        there = self._packed if rows is None else self._packed.take(rows)
-        packed = there.with_targets(sample, threads=self._options.threads)
+        packed_rows = self._packed if rows is None else self._packed.take(rows)
+        packed = packed_rows.with_targets(sample, threads=self._options.threads)
         return self._value(self._backend_for(packed))
 
     def _backend_for(self, packed: Packed) -> Backend:
@@ -155,15 +155,15 @@ class TopLabelECE:
         batch = max(1, elements // max(len(self._bin), self._n_bins))
         return np.concatenate([self._batch(draws, b, min(count, b + batch)) for b in range(0, count, batch)])
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         return NOTHING_TO_SAY | {"n_bins": self._n_bins}
 
     def _batch(self, draws: Draws, begin: int, end: int) -> np.ndarray:
         everyone = self._xp.arange(len(self._bin))
         redraw = draws.resample_predictions
-        drawn = [self._data.uniforms(draws.seed, replicate, redraw=redraw) for replicate in range(begin, end)]
-        rows = self._xp.stack([everyone if resampled is None else resampled for resampled, _ in drawn])
-        at = thresholds(self._totals[rows], self._xp.stack([uniform for _, uniform in drawn]))
+        samples = [self._data.uniforms(draws.seed, replicate, redraw=redraw) for replicate in range(begin, end)]
+        rows = self._xp.stack([everyone if resampled is None else resampled for resampled, _ in samples])
+        at = thresholds(self._totals[rows], self._xp.stack([uniform for _, uniform in samples]))
         return self._values(rows, (self._from[rows] <= at) & (at < self._to[rows]))
 
     def _values(self, rows: Array, correct: Array) -> np.ndarray:

@@ -100,15 +100,15 @@ class Bootstrap(AllPairs):
 
 
 def _row_means(moments: MomentSums) -> Array:
-    own = arrays.to_compute_device(moments.diagonal)
-    return (arrays.to_compute_device(moments.row_sums) + own) / len(own)
+    diagonal_entries = arrays.to_compute_device(moments.diagonal)
+    return (arrays.to_compute_device(moments.row_sums) + diagonal_entries) / len(diagonal_entries)
 
 
 def _subtracted(moments: MomentSums) -> Array:
     """The vector v with c^T H~ c - c^T diag H~ = c^T H c - c^T v + n^2 mean, for counts c, which sum to n."""
-    own, row_means = arrays.to_compute_device(moments.diagonal), _row_means(moments)
+    diagonal_entries, row_means = arrays.to_compute_device(moments.diagonal), _row_means(moments)
     mean = float(row_means.mean())
-    return 2 * len(own) * row_means + (own - 2 * row_means + mean)
+    return 2 * len(diagonal_entries) * row_means + (diagonal_entries - 2 * row_means + mean)
 
 
 @dataclass(frozen=True)
@@ -177,29 +177,29 @@ class Multiplier(AllPairs):
 
     def law(self, task: Task, seed: int) -> NullLaw:
         count = int(self.n_resamples)
-        described = f"{count} draws with {self.multipliers.capitalize()} multipliers"
+        description = f"{count} draws with {self.multipliers.capitalize()} multipliers"
         if self.reference == "residuals":
             totals = _multiplied(task, task.packed, Weights(self.multipliers, task.n, count, seed))
-            return from_draws(task, totals, f"{described} of the residuals, as published")
+            return from_draws(task, totals, f"{description} of the residuals, as published")
         finite = finite_law(task.data, task.packed)
         if finite is None:
-            return from_draws(task, self._of_drawn_targets(task, seed), f"{described}, given the predictions")
+            return from_draws(task, self._of_drawn_targets(task, seed), f"{description}, given the predictions")
         rank = finite.rank
         weights = Weights(self.multipliers, finite.probabilities.shape[0] * finite.probabilities.shape[1], count, seed)
         features = _multiplied_roots(
             finite, weights, draws_at_once(task.n, max(rank, finite.probabilities.shape[1])), task
         )
-        return from_draws(task, by_forms(task, features, rank), f"{described}, given the predictions")
+        return from_draws(task, by_forms(task, features, rank), f"{description}, given the predictions")
 
     def _of_drawn_targets(self, task: Task, seed: int) -> np.ndarray:
         """Draws with multipliers of the residuals of some sets of drawn targets."""
         count, sets = int(self.n_resamples), min(DRAWN_SETS, int(self.n_resamples))
         parts = []
         for r in range(sets):
-            drawn = task.packed.with_targets(task.data.draw(seed, r))
+            packed_draw = task.packed.with_targets(task.data.draw(seed, r))
             own_seed = int(np.random.SeedSequence((seed, r)).generate_state(1, np.uint64)[0])
             size = count // sets + (r < count % sets)
-            parts.append(_multiplied(task, drawn, Weights(self.multipliers, task.n, size, own_seed)))
+            parts.append(_multiplied(task, packed_draw, Weights(self.multipliers, task.n, size, own_seed)))
         return np.concatenate(parts)
 
 
@@ -207,10 +207,10 @@ def _multiplied(task: Task, packed: Packed, weights: Weights) -> np.ndarray:
     """sum_{i != j} w_i w_j H_ij for each replicate of the weights."""
     backend = task.backend_of(packed.problem)
     forms = arrays.to_host(quadratic_forms(backend, weights))
-    own = arrays.to_compute_device(diagonal(packed.problem, backend.threads or 1))
+    diagonal_entries = arrays.to_compute_device(diagonal(packed.problem, backend.threads or 1))
     if weights.kind == "rademacher":
-        return forms - float(own.sum())
-    return forms - _products(own, weights, task.options.threads, lambda w: w**2)
+        return forms - float(diagonal_entries.sum())
+    return forms - _products(diagonal_entries, weights, task.options.threads, lambda w: w**2)
 
 
 def _multiplied_roots(finite: FiniteLaw, weights: Weights, at_once: int, task: Task) -> Iterator[Array]:
@@ -242,5 +242,5 @@ def _count_products(vector: Array, weights: Weights, threads: int | None) -> np.
 
 def _products(vector: Array, weights: Weights, threads: int | None, of: Callable[[Array], Array]) -> np.ndarray:
     """`vector` times `of` the weights, one for each replicate."""
-    drawn = batches(vector, weights, BATCH_BYTES, threads=threads)
-    return np.concatenate([arrays.to_host(linalg.matmul(vector, of(values))) for _, _, values in drawn])
+    weight_batches = batches(vector, weights, BATCH_BYTES, threads=threads)
+    return np.concatenate([arrays.to_host(linalg.matmul(vector, of(values))) for _, _, values in weight_batches])

@@ -94,14 +94,14 @@ class ByEigenvalues(AllPairs):
             remedy, array = "pass a number of eigenvalues", task.packed.problem.left.points
             check_memory(16 * implicit.size**2, self.max_memory, f"all eigenvalues of {n} samples", remedy, array)
             eigenvalues = full_spectrum(implicit)
-            described = f"{self.description} all {implicit.size} eigenvalues {of}"
-            return NullLaw(self.log_pvalue(task, eigenvalues), described, n_eigenvalues=implicit.size)
+            description = f"{self.description} all {implicit.size} eigenvalues {of}"
+            return NullLaw(self.log_pvalue(task, eigenvalues), description, n_eigenvalues=implicit.size)
         settled = Settled(lambda eigenvalues: self.log_pvalue(task, eigenvalues))
         eigenvalues = leading_spectrum(implicit, count, settled)
         share = f"{eigenvalues.remainder_share:.2g} of the variance from the rest"
-        described = f"{self.description} {len(eigenvalues.leading)} leading eigenvalues {of}, {share}"
+        description = f"{self.description} {len(eigenvalues.leading)} leading eigenvalues {of}, {share}"
         last = self.log_pvalue(task, eigenvalues) if settled.value is None else settled.value
-        return NullLaw(last, described, n_eigenvalues=len(eigenvalues.leading))
+        return NullLaw(last, description, n_eigenvalues=len(eigenvalues.leading))
 
     def _count(self, size: int) -> int | None:
         """The number of leading eigenvalues of a matrix of that size, None for all."""

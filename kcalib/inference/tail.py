@@ -59,17 +59,17 @@ class Tail:
     statistics: np.ndarray  # of the draws
     log_weights: np.ndarray
     as_large: np.ndarray  # whether the statistic of a draw is as large as the observed
-    own: float  # the logarithm of the weight of what was observed
+    observed_log_weight: float  # the logarithm of the weight of what was observed
 
     @property
     def log_pvalue(self) -> float:
-        weights = np.append(self.log_weights[self.as_large], self.own)
+        weights = np.append(self.log_weights[self.as_large], self.observed_log_weight)
         return min(0.0, float(scipy.special.logsumexp(weights)) - math.log(len(self.statistics) + 1))
 
     @property
     def own_share(self) -> float:
         """Share of the observed one's weight in the p-value: near 1 this is an upper limit."""
-        return math.exp(min(0.0, self.own - math.log(len(self.statistics) + 1) - self.log_pvalue))
+        return math.exp(min(0.0, self.observed_log_weight - math.log(len(self.statistics) + 1) - self.log_pvalue))
 
     @property
     def relative_error(self) -> float:
@@ -83,10 +83,10 @@ class Tail:
 
     @property
     def description(self) -> str:
-        drawn = f"{len(self.statistics)} tilted draws"
+        draws = f"{len(self.statistics)} tilted draws"
         if self.own_share >= 0.5:
-            return f"an upper limit by {drawn}"
-        return f"{drawn}, {int(self.as_large.sum())} as large, relative error {100 * self.relative_error:.2g} %"
+            return f"an upper limit by {draws}"
+        return f"{draws}, {int(self.as_large.sum())} as large, relative error {100 * self.relative_error:.2g} %"
 
 
 def tilted_tail(
@@ -111,13 +111,13 @@ def tilted_tail(
     log_weights: list[np.ndarray] = []
 
     def batches() -> Iterable[np.ndarray]:
-        for drawn, xi in proposal.draws(count, seed, threads):
+        for batch, xi in proposal.draws(count, seed, threads):
             log_weights.append(proposal.log_weights(xi))
-            yield drawn
+            yield batch
 
     statistics = totals(batches())
-    own = float(proposal.log_weights(directions.sums(labels[:, None]))[0])
-    return Tail(statistics, np.concatenate(log_weights), statistics >= least, own)
+    observed_log_weight = float(proposal.log_weights(directions.sums(labels[:, None]))[0])
+    return Tail(statistics, np.concatenate(log_weights), statistics >= least, observed_log_weight)
 
 
 def _relative_error(log_weights: np.ndarray, as_large: np.ndarray) -> float:
@@ -154,7 +154,7 @@ class Directions:
         problem = PairProblem(_with_ones(points), _with_ones(points[rows]), law.problem.kernel)
         backend = backend_for(problem, threads=threads)
         kernel = sweep_one(backend_for(replace(problem, left=problem.columns), threads=threads), DenseRectangle())
-        own = np.diag(kernel)[:, None].copy()
+        kernel_diagonal = np.diag(kernel)[:, None].copy()
         np.fill_diagonal(kernel, 0.0)
         scales = 1 / np.sqrt(shares)[:, None]
         each = np.repeat(scales, roots.size, axis=0)
@@ -168,7 +168,7 @@ class Directions:
             return None
         features = roots.apply_root(each * vectors)
         sums = sweep_one(backend, Products(features))
-        sums[rows] -= own * features
+        sums[rows] -= kernel_diagonal * features
         entries = sums.reshape(n, -1, len(values))
         root = law.narrow_root
         if law.root is not None or m == 2:
@@ -209,12 +209,12 @@ class Proposal:
         most = int(TILT_WORK / directions.probabilities.size)
         size = max(FEWEST_TILTS, min(MOST_TILTS, count, most))
         generator = _generator(seed, 0)
-        drawn = [np.zeros((size - sum(round(share * size) for _, share in TILTS), len(values)))]
+        parts = [np.zeros((size - sum(round(share * size) for _, share in TILTS), len(values)))]
         for information, share in TILTS:
             change = 2 * _theta(values, information) * values
             scale = np.sqrt(change / (1 - change))
-            drawn.append(scale * generator.standard_normal((round(share * size), len(values))))
-        tilts = np.concatenate(drawn)
+            parts.append(scale * generator.standard_normal((round(share * size), len(values))))
+        tilts = np.concatenate(parts)
         target_information = np.sum(tilts**2, axis=1) / 2  # as of normal variables
         scales, log_norms = _scales(directions, tilts, target_information, threads)
         return cls(directions, tilts * scales[:, None], log_norms)
@@ -230,7 +230,7 @@ class Proposal:
         times = np.bincount(_generator(seed, 1).integers(size, size=count), minlength=size)
         n, m = self.directions.probabilities.shape
 
-        def drawn(chunk: slice) -> tuple[np.ndarray, np.ndarray] | None:
+        def draw_labels(chunk: slice) -> tuple[np.ndarray, np.ndarray] | None:
             chosen = [k for k in range(size)[chunk] if times[k]]
             if not chosen:
                 return None
@@ -244,7 +244,7 @@ class Proposal:
             labels = np.ascontiguousarray(np.concatenate(batches).T)
             return labels, self.directions.sums(labels)
 
-        yield from filter(None, _chunks(drawn, size, n * m * 4, threads))
+        yield from filter(None, _chunks(draw_labels, size, n * m * 4, threads))
 
 
 def _on_host(law: FiniteLaw) -> FiniteLaw:

@@ -244,10 +244,10 @@ def _of_test(task: Task, test: CalibrationTestResult) -> SKCEResult:
     """The estimate that a test by random features is of."""
     start = time.perf_counter()
     of_draws = features_draws_error(task.feature_problems[-1])
-    own: dict[str, Any] = {"value": test.estimate, "draws_standard_error": of_draws, "estimator": FEATURES}
-    shared = {field.name for field in dataclasses.fields(SKCEResult)} - {*own, "seconds"}
+    estimate_fields: dict[str, Any] = {"value": test.estimate, "draws_standard_error": of_draws, "estimator": FEATURES}
+    shared = {field.name for field in dataclasses.fields(SKCEResult)} - {*estimate_fields, "seconds"}
     fields = {name: getattr(test, name) for name in shared}
-    return SKCEResult(**own, **fields, seconds=time.perf_counter() - start)
+    return SKCEResult(**estimate_fields, **fields, seconds=time.perf_counter() - start)
 
 
 def _error_bound(task: Task, test: CalibrationTestResult, level: float) -> ErrorBound:

@@ -54,9 +54,9 @@ def test_draws_of_the_law_agree_and_others_do_not():
 
 def test_tilted_draws_that_contradict_the_law():
     for known in (True, False):
-        assert tail_agrees(tail_of(4000), LAW, known=known)
-        assert not tail_agrees(tail_of(4000, factor=2.0), LAW, known=known)
-        assert tail_agrees(tail_of(20), LAW, known=known) == (not known)  # they do not know
+        assert tail_agrees(tail_of(4000), LAW, needs_all=known)
+        assert not tail_agrees(tail_of(4000, factor=2.0), LAW, needs_all=known)
+        assert tail_agrees(tail_of(20), LAW, needs_all=known) == (not known)  # they do not know
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_moments_are_those_of_drawing_samples(law):
     kinds = Kinds.of(places, gaps)
     assert kinds.counts.sum() == n and len(kinds.counts) < 0.1 * n
     assert np.sum(kinds.means @ kinds.counts) == pytest.approx(added.sum(), rel=1e-12)
-    drawn = np.concatenate([np.concatenate(sums) for _, _, sums in kinds.drawn(count, 1)], axis=1)
+    drawn = np.concatenate([np.concatenate(sums) for _, _, sums in kinds.draw_deviations(count, 1)], axis=1)
     deviations = np.sqrt(np.diag(covariance))
     assert np.all(np.abs(drawn.mean(axis=1)) < 4.5 * deviations / np.sqrt(count))
     found = np.cov(drawn) / np.outer(deviations, deviations)

@@ -66,12 +66,12 @@ def checked_levels(levels: Any) -> np.ndarray:
     return array
 
 
-def numbers_of(data: Forecasts, what: str) -> Array:
+def numbers_of(data: Forecasts, statistic: str) -> Array:
     """The targets, shape (n,), if they are numbers."""
     if data.n_dims != 1:
         raise ValueError(
-            f"`y_pred` predicts vectors of {data.n_dims} entries, but {what} for numbers; pass the targets and the "
-            "predictions of one entry at a time"
+            f"`y_pred` predicts vectors of {data.n_dims} entries, but {statistic} for numbers; pass the targets and "
+            "the predictions of one entry at a time"
         )
     return targets_of(data)[:, 0]
 

@@ -114,7 +114,7 @@ def _measure(
         ],
         estimator="CKCE without its bias",
         intervals="t, differences paired, upper limits of values from a score interval",
-        described=packed_models.described(matrices[0])
+        described=packed_models.describe(matrices[0])
         | {"regularization": regularization, "dtype": "float64", "seed": seed},
     )
 

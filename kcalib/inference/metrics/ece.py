@@ -57,8 +57,8 @@ class _Gaps:
             segments = Segments.of(position, len(occupied))
             totals = segments.sums(powers, xp.ones_like(gaps)).T
             sums = functools.partial(segments.sums, scales=gaps / n)
-        counts, means, squares, *others = arrays.to_host(totals)
-        return cls(bins, gaps, occupied, BinnedGaps.of(n, counts, means / n, squares / n, *others), sums)
+        counts, means, squares, *further_totals = arrays.to_host(totals)
+        return cls(bins, gaps, occupied, BinnedGaps.of(n, counts, means / n, squares / n, *further_totals), sums)
 
     @property
     def xp(self) -> Any:
@@ -135,19 +135,21 @@ def _measure(
     bounds = _replicates(models, pairs, weights, options.threads)
     tail = (1 - confidence_level) / 2
     values = []
-    for model, own in zip(models, bounds[: len(models)], strict=True):
+    for model, bounds_of_model in zip(models, bounds[: len(models)], strict=True):
         binned = model.binned
         excess, unseen = float(binned.excess.sum()), binned.unseen(np.ones(len(binned.counts)), tail)
         variance = _variance(model.linear)
-        values.append(bounded(binned.ece, variance, binned.n, excess, unseen, own, confidence_level, ERROR_LIMITS))
+        values.append(
+            bounded(binned.ece, variance, binned.n, excess, unseen, bounds_of_model, confidence_level, ERROR_LIMITS)
+        )
     differences = []
-    for (a, b), both in zip(pairs, bounds[len(models) :], strict=True):
+    for (a, b), bounds_of_pair in zip(pairs, bounds[len(models) :], strict=True):
         in_a, in_b = (arrays.to_host(bins) for bins in (a.differing(b), b.differing(a)))
         excess = float(a.binned.excess @ in_a + b.binned.excess @ in_b)
         unseen = a.binned.unseen(in_a, tail) + b.binned.unseen(in_b, tail)
         difference, variance = a.binned.ece - b.binned.ece, _variance(a.linear - b.linear)
         n, limits = a.binned.n, ConfidenceInterval(-1.0, 1.0)
-        differences.append(bounded(difference, variance, n, excess, unseen, both, confidence_level, limits))
+        differences.append(bounded(difference, variance, n, excess, unseen, bounds_of_pair, confidence_level, limits))
     return MetricResult(
         values,
         differences,
@@ -170,12 +172,12 @@ def _replicates(
     """
     out = np.empty((len(models) + len(pairs), 2, weights.n_replicates))
     differing = [(a.differing(b), b.differing(a)) for a, b in pairs]
-    drawn = [model.binned.drawn(weights.n_replicates, weights.seed) for model in models]
-    for begin, end, every in _deviations(models, weights, threads):
+    rare_deviations = [model.binned.drawn(weights.n_replicates, weights.seed) for model in models]
+    for begin, end, deviations_by_model in _deviations(models, weights, threads):
         bounds = {}
-        for k, (model, deviations) in enumerate(zip(models, every, strict=True)):
+        for k, (model, deviations) in enumerate(zip(models, deviations_by_model, strict=True)):
             deviations[arrays.like(np.flatnonzero(model.binned.rare), deviations)] = arrays.like(
-                drawn[k][:, begin:end], deviations
+                rare_deviations[k][:, begin:end], deviations
             )
             bounds[id(model)] = model.binned.bounds(deviations)
             out[k, :, begin:end] = [arrays.to_host(bound.sum(axis=0)) for bound in bounds[id(model)]]
@@ -194,8 +196,8 @@ def _deviations(
         places = [np.searchsorted(arrays.to_host(model.occupied), arrays.to_host(model.bins)) for model in models]
         kinds = Kinds.of(places, [arrays.to_host(model.gaps) for model in models])
         if kinds is not None:
-            for begin, end, every in kinds.drawn(weights.n_replicates, weights.seed):
-                yield begin, end, [arrays.like(own, models[0].gaps) for own in every]
+            for begin, end, changes in kinds.draw_deviations(weights.n_replicates, weights.seed):
+                yield begin, end, [arrays.like(change, models[0].gaps) for change in changes]
             return
     for begin, end, counts in batches(models[0].gaps, weights, WEIGHTS_AT_ONCE, threads=threads):
         yield begin, end, [model.sums(counts) - arrays.like(model.binned.means, counts)[:, None] for model in models]

@@ -57,17 +57,19 @@ class Kinds:
             at[k, kind] = row
         columns = np.tile(np.arange(len(counts)), len(gaps))
         means = scipy.sparse.csr_array((entries, (at.reshape(-1), columns)), shape=(starts[-1], len(counts)))
-        apart = [(gap - mean[kind]) / n for gap, mean in zip(gaps, each, strict=True)]
+        deviations = [(gap - mean[kind]) / n for gap, mean in zip(gaps, each, strict=True)]
         covariance = np.zeros((starts[-1], starts[-1]))
-        for row, own in zip(rows, apart, strict=True):
-            for other_row, other in zip(rows, apart, strict=True):
-                both = np.bincount(row * starts[-1] + other_row, own * other, minlength=covariance.size)
-                covariance += both.reshape(covariance.shape)
+        for row, deviation in zip(rows, deviations, strict=True):
+            for other_row, other_deviation in zip(rows, deviations, strict=True):
+                products = np.bincount(
+                    row * starts[-1] + other_row, deviation * other_deviation, minlength=covariance.size
+                )
+                covariance += products.reshape(covariance.shape)
         values, vectors = linalg.eigh(covariance)
         return cls(n, counts, means, vectors * np.sqrt(np.maximum(values, 0.0)), starts[1:-1])
 
-    def drawn(self, n_replicates: int, seed: int) -> Iterator[tuple[int, int, list[np.ndarray]]]:
-        """Replicates from, to, and deviations of each model's sums from those at hand, shape (bins, replicates)."""
+    def draw_deviations(self, n_replicates: int, seed: int) -> Iterator[tuple[int, int, list[np.ndarray]]]:
+        """Yield begin and end of replicates, and deviations from each model's sums, shape (bins, replicates)."""
         random = np.random.default_rng((seed, STREAM))
         step = max(1, BYTES_AT_ONCE // (8 * len(self.counts)))
         for begin in range(0, n_replicates, step):

@@ -100,11 +100,11 @@ class PackedModels:
         sources += [f"on targets: {_source(packed_alike.target_medians)}"] if packed_alike.target_medians else []
         return cls(models, packed_alike.packed, "; ".join(sources) or "given")
 
-    def described(self, backend: Backend | KernelOperator) -> dict[str, Any]:
-        """The fields of `Comparison` that say what was compared, by which kernels; `backend` is that of the first."""
-        described = describe(self.models[0], self.packed[0], backend)
+    def describe(self, backend: Backend | KernelOperator) -> dict[str, Any]:
+        """Return the fields of `Comparison` on the models and their kernels; `backend` is that of the first model."""
+        description = describe(self.models[0], self.packed[0], backend)
         families = (model.describe()["prediction"] for model in self.models)
-        return described | {
+        return description | {
             "bandwidth_source": self.source,
             "prediction": join_distinct(", ", families),
             "target_factor": join_distinct("; ", (packed.target.route for packed in self.packed)),
@@ -157,6 +157,6 @@ def without_own(tile: Array, begin: int) -> Array:
     """
     tile = arrays.to_compute_device(tile)
     tile = np.require(tile, np.float64, "W") if arrays.is_host(tile) else tile.astype(np.float64, copy=False)
-    own = arrays.namespace(tile).arange(tile.shape[0])
-    tile[own, begin + own] = 0.0
+    rows = arrays.namespace(tile).arange(tile.shape[0])
+    tile[rows, begin + rows] = 0.0
     return tile

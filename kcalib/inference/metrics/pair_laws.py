@@ -70,8 +70,8 @@ def has_finite_laws(data: Sequence[Data], packed: Sequence[Packed]) -> bool:
 def _finite_laws(data: Sequence[Data], packed: Sequence[Packed], rows: np.ndarray) -> list[FiniteLaw] | None:
     """Of these samples, with the same values (counts have those of the widest law)."""
     laws = []
-    for model, own in zip(data, packed, strict=True):
-        law = finite_law(model.take(arrays.like(rows, model.reference)), own)
+    for model, packed_model in zip(data, packed, strict=True):
+        law = finite_law(model.take(arrays.like(rows, model.reference)), packed_model)
         if law is None:
             return None
         laws.append(replace(law, probabilities=arrays.to_compute_device(law.probabilities).astype(np.float64)))
@@ -96,8 +96,11 @@ def _by_draws(data: Sequence[Any], packed: Sequence[Packed], rows: np.ndarray) -
         sums = squares = np.zeros((len(data), len(rows), len(rows)))
         for replicate in range(DRAWS):
             y = law.draw(DRAW_SEED, replicate).y
-            drawn = [own.with_targets(model.with_targets(y)) for model, own in zip(data, packed, strict=True)]
-            entries = np.stack([_entries(model.problem) for model in drawn])
+            packed_draws = [
+                packed_model.with_targets(model.with_targets(y))
+                for model, packed_model in zip(data, packed, strict=True)
+            ]
+            entries = np.stack([_entries(model.problem) for model in packed_draws])
             entries = np.where(np.arange(len(data))[:, None, None] == i, entries[i], entries[i] - entries)
             sums, squares = sums + entries, squares + entries**2
         variances = np.maximum(squares - sums**2 / DRAWS, 0.0) / (DRAWS - 1)
@@ -106,8 +109,8 @@ def _by_draws(data: Sequence[Any], packed: Sequence[Packed], rows: np.ndarray) -
 
 
 def _entries(problem: PairProblem) -> np.ndarray:
-    every = np.arange(int(problem.left.points.shape[0]))
-    at = arrays.like(every, problem.left.points)
+    positions = np.arange(int(problem.left.points.shape[0]))
+    at = arrays.like(positions, problem.left.points)
     tile = arrays.to_host(sweep_one(backend_for(problem), DenseRectangle(at, at))).astype(np.float64)
     return np.asarray(without_own(tile, 0))
 
@@ -134,11 +137,11 @@ def _by_laws(
         tiles = [without_own(weight(rows[strip], rows), begin) for weight in weights]
         for i, law in enumerate(covariances):
             traces = law.traces(strip)
-            for j, other in enumerate(covariances):
+            for j, other_law in enumerate(covariances):
                 if i == j:
                     covariance[i, i] += linalg.weighted_squares(tiles[i], traces)
                 else:
-                    covariance[i, j] += law.of_differences(strip, traces, tiles[i], tiles[j], law.p - other.p)
+                    covariance[i, j] += law.of_differences(strip, traces, tiles[i], tiles[j], law.p - other_law.p)
     return covariance / (len(rows) * (len(rows) - 1))
 
 
@@ -159,7 +162,7 @@ class _Covariances:
 
     p: Array  # shape (n, m)
     top: Array  # the most probable class, shape (n,)
-    others: Array  # probabilities of the other classes, shape (n, m)
+    rest_probabilities: Array  # probabilities of the other classes, shape (n, m)
     root: Array | None  # R; None for the identity
     entries: Array | None  # of R^T V_i R, with inner products tr(M V_i M V_j); None where they would be too many
     threads: int | None
@@ -179,29 +182,29 @@ class _Covariances:
         """tr(M V_i M V_j) of the samples i of the strip and all j."""
         if self.entries is not None:
             return linalg.matmul(self.entries[strip], self.entries.T)
-        every = arrays.namespace(self.p).arange(len(self.p))
+        positions = arrays.namespace(self.p).arange(len(self.p))
         variances = self.p * (1 - self.p)
-        variances[every, self.top] = self.p[every, self.top] * self.others.sum(axis=1)
-        own = linalg.matmul(variances[strip], variances.T)
+        variances[positions, self.top] = self.p[positions, self.top] * self.rest_probabilities.sum(axis=1)
+        products = linalg.matmul(variances[strip], variances.T)
         cross = linalg.matmul(self.p[strip], self.p.T) ** 2
         cross -= linalg.matmul(self.p[strip] ** 2, (self.p**2).T)
-        return own + cross.clip(0.0, own)
+        return products + cross.clip(0.0, products)
 
-    def of_differences(self, strip: slice, traces: Array, own: Array, other: Array, d: Array) -> float:
-        """Sum of (own - other)^2 tr(M V_i M V_j) + 2 other^2 d_j^T M V_i M d_j over the strip's samples i and all j."""
+    def of_differences(self, strip: slice, traces: Array, a: Array, b: Array, d: Array) -> float:
+        """Sum (a - b)^2 tr(M V_i M V_j) + 2 b^2 d_j^T M V_i M d_j over the strip's samples i and all j."""
         d = d if self.root is None else (d @ self.root) @ self.root.T
-        others, top = self.others[strip], self.top[strip]
+        rest_probabilities, top = self.rest_probabilities[strip], self.top[strip]
         if arrays.is_host(traces):
             with run_options(self.threads) as options:
-                traces, own, other, others, d = map(np.ascontiguousarray, (traces, own, other, others, d))
-                return float(np.sum(_native.pair_law_sums(traces, own, other, others, top, d, options)))
-        both = linalg.weighted_squares(own - other, traces)
-        return both + 2 * linalg.weighted_squares(other, self._forms(others, top, d))
+                traces, a, b, rest_probabilities, d = map(np.ascontiguousarray, (traces, a, b, rest_probabilities, d))
+                return float(np.sum(_native.pair_law_sums(traces, a, b, rest_probabilities, top, d, options)))
+        squares = linalg.weighted_squares(a - b, traces)
+        return squares + 2 * linalg.weighted_squares(b, self._forms(rest_probabilities, top, d))
 
-    def _forms(self, others: Array, top: Array, d: Array) -> Array:
+    def _forms(self, rest_probabilities: Array, top: Array, d: Array) -> Array:
         """d_j^T V_i d_j of some samples i and all j."""
         at_top = d[:, top].T
-        rest, first = others.sum(axis=1, keepdims=True), linalg.matmul(others, d.T)
+        rest, first = rest_probabilities.sum(axis=1, keepdims=True), linalg.matmul(rest_probabilities, d.T)
         means = first - at_top * rest
-        squares = linalg.matmul(others, (d**2).T) - 2 * at_top * first + at_top**2 * rest
+        squares = linalg.matmul(rest_probabilities, (d**2).T) - 2 * at_top * first + at_top**2 * rest
         return (squares - means**2).clip(0.0, None)

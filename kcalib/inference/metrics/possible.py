@@ -67,11 +67,11 @@ def possibilities(
         if not open_ones:
             break
         losses, laws, observed = table(slice(begin, min(n, begin + step)))
-        every = arrays.namespace(laws[0]).arange(len(laws[0]))
+        positions = arrays.namespace(laws[0]).arange(len(laws[0]))
         for combination in open_ones:
-            first, *others = (losses[i] for i in combination)
-            change = first - others[0] if others else first
-            change = change - change[every, observed[combination[0]]][:, None]
+            first, *other_losses = (losses[i] for i in combination)
+            change = first - other_losses[0] if other_losses else first
+            change = change - change[positions, observed[combination[0]]][:, None]
             sums[combination].add(change, [laws[i] for i in combination])
     possible = {combination: total.possible() for combination, total in sums.items() if not total.is_settled()}
     for i, j in pairs(n_models):  # where targets are not shared one may change without the other, or with it
@@ -116,8 +116,9 @@ class _Law:
 
     def add(self, change: Array, p: Array) -> None:
         xp = arrays.namespace(p)
-        every = xp.arange(len(p))
-        relative = change - change[every, xp.argmax(p, axis=1)][:, None]  # of the likely label: small numbers stay so
+        positions = xp.arange(len(p))
+        # The change relative to that of the likely label, so that small numbers stay small.
+        relative = change - change[positions, xp.argmax(p, axis=1)][:, None]
         deviation = relative - (p * relative).sum(axis=1, keepdims=True)
         squares = deviation * deviation
         self.variances += float((p * squares).sum())

@@ -217,18 +217,18 @@ def mean_estimate(
         limits_and_pvalue = certainty.by_signs(few, confidence_level, resolution)
     else:
         limits_and_pvalue = certainty.by_student(mean, error, n - 1, confidence_level)
-    other = None
+    other_limits = None
     if abs(mean) <= resolution and possible is not None and float(possible.most.max() + possible.least.max()) == 0:
         return Estimate(mean, error, ConfidenceInterval(mean, mean), 1.0)  # the same predictions
     if possible is not None and (possible.events < EVENTS or not spread):
-        other = _unseen(mean, n, confidence_level, possible)
+        other_limits = _unseen(mean, n, confidence_level, possible)
     elif possible is None and not spread and abs(mean) > resolution:
-        other = certainty.by_share(mean, n, confidence_level, limits, order=1)
-    if other is not None:
+        other_limits = certainty.by_share(mean, n, confidence_level, limits, order=1)
+    if other_limits is not None:
         limits_and_pvalue = (
-            min(limits_and_pvalue[0], other[0]),
-            max(limits_and_pvalue[1], other[1]),
-            max(limits_and_pvalue[2], other[2]),
+            min(limits_and_pvalue[0], other_limits[0]),
+            max(limits_and_pvalue[1], other_limits[1]),
+            max(limits_and_pvalue[2], other_limits[2]),
         )
     return certainty.decided(mean, error, limits_and_pvalue, n, confidence_level, limits, resolution)
 
@@ -261,14 +261,14 @@ class _Descending:
 
     def sum_of(self, number: float) -> float:
         """The sum of the first `number`, with a share of the last one."""
-        whole = int(number)
-        before = float(self.sums[whole - 1]) if whole else 0.0
-        return before + (float(self.values[whole]) * (number - whole) if whole < len(self.values) else 0.0)
+        count = int(number)
+        before = float(self.sums[count - 1]) if count else 0.0
+        return before + (float(self.values[count]) * (number - count) if count < len(self.values) else 0.0)
 
     def number_of(self, total: float) -> float:
         """How many of the first have the sum `total`, with a share of the last one; infinite if all are too few."""
-        whole = int((self.sums <= total).sum())
-        if whole == len(self.values):
+        count = int((self.sums <= total).sum())
+        if count == len(self.values):
             return math.inf
-        before = float(self.sums[whole - 1]) if whole else 0.0
-        return whole + (total - before) / float(self.values[whole])
+        before = float(self.sums[count - 1]) if count else 0.0
+        return count + (total - before) / float(self.values[count])

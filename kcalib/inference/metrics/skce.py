@@ -98,7 +98,7 @@ def _measure(
     data: Sequence[Data], packed_models: PackedModels, confidence_level: float, options: SharedOptions
 ) -> MetricResult:
     n, seed = data[0].n, check_seed(options.seed)
-    rows, drawn = subset(n, MAX_SAMPLES, seed)
+    rows, subset_seed = subset(n, MAX_SAMPLES, seed)
     summed = _by_features(data, packed_models, rows, options, seed) or _by_pairs(packed_models, options)
     moments = summed.moments
     squares = square_differences(summed.entries, rows) * n * (n - 1)
@@ -114,9 +114,9 @@ def _measure(
         )
 
     def difference(i: int, j: int) -> Estimate:
-        both = _minus(moments[i], moments[j], squares[i, j])
+        difference_moments = _minus(moments[i], moments[j], squares[i, j])
         return difference_estimate(
-            statistics.spread_of(both), laws[i, j], summed.added(i, j), confidence_level, most, resolution
+            statistics.spread_of(difference_moments), laws[i, j], summed.added(i, j), confidence_level, most, resolution
         )
 
     return MetricResult(
@@ -124,7 +124,7 @@ def _measure(
         differences=[difference(i, j) for i, j in itertools.combinations(range(len(data)), 2)],
         estimator=summed.estimator,
         intervals="t, differences paired, upper limits of values from a score interval",
-        described=summed.described | {"dtype": data[0].dtype, "seed": seed if summed.added(0) else drawn},
+        described=summed.fields | {"dtype": data[0].dtype, "seed": seed if summed.added(0) else subset_seed},
     )
 
 
@@ -138,23 +138,23 @@ class _Summed:
     weights: list[Entries] | None  # values of the kernel on predictions, where they are those of features
     group_totals: list[Sequence[np.ndarray]] | None  # of each model by independent groups of features, of either kernel
     estimator: str
-    described: dict[str, Any]  # fields of `Comparison`
+    fields: dict[str, Any]  # fields of `Comparison`
 
     def added(self, i: int, j: int | None = None) -> FeatureError | None:
         """What random features add to the error of a value, or of a difference: they are the same for both models."""
         if self.group_totals is None:
             return None
-        others = None if j is None else self.group_totals[j]
-        return feature_error_of_groups(self.group_totals[i], others, self.n)
+        other_totals = None if j is None else self.group_totals[j]
+        return feature_error_of_groups(self.group_totals[i], other_totals, self.n)
 
 
 def feature_error_of_groups(
-    mine: Sequence[np.ndarray], others: Sequence[np.ndarray] | None, n: int
+    group_totals: Sequence[np.ndarray], other_totals: Sequence[np.ndarray] | None, n: int
 ) -> FeatureError | None:
     """From totals of the groups for either kernel, of a model, or of two; None where no features were drawn."""
     total = None
-    for k, totals in enumerate(mine):
-        values = totals if others is None else totals - others[k]
+    for k, totals in enumerate(group_totals):
+        values = totals if other_totals is None else totals - other_totals[k]
         if len(values) > 1:
             error = float(np.std(values, ddof=1)) / math.sqrt(len(values)) / (n * (n - 1))
             part = FeatureError(error, len(values) - 1)
@@ -178,7 +178,7 @@ def _by_pairs(packed_models: PackedModels, options: SharedOptions) -> _Summed:
         weights=None,
         group_totals=None,
         estimator="unbiased estimator",
-        described=packed_models.described(backends[0]),
+        fields=packed_models.describe(backends[0]),
     )
 
 
@@ -194,8 +194,8 @@ def _by_features(
     try:
         for model, packed in zip(data, packed_models.packed, strict=True):
             first = problems[0] if problems else None
-            own = MapOptions(seed=seed, threads=options.threads, reference=first)
-            problems.append(features_of(model, packed, own))
+            map_options = MapOptions(seed=seed, threads=options.threads, reference=first)
+            problems.append(features_of(model, packed, map_options))
     except (ValueError, NotImplementedError):
         return None
     about = problems[0].described()
@@ -212,7 +212,7 @@ def _by_features(
         weights=[model.values for model in tiles],
         group_totals=[(model.group_totals, model.target_group_totals) for model in moments],
         estimator=f"unbiased estimator by {n_columns} random features of the kernel, {whose}",
-        described=packed_models.described(backend)
+        fields=packed_models.describe(backend)
         | {name: about[name] for name in ("backend", "backend_reason", "n_columns")},
     )
 
@@ -239,12 +239,12 @@ class FeatureTiles:
         return cls(rows, features, target_features[at].astype(np.float64))
 
     def values(self, rows: np.ndarray, columns: np.ndarray) -> Array:
-        some, others = (arrays.like(np.searchsorted(self.rows, of), self.features) for of in (rows, columns))
-        return linalg.matmul(self.features[some], self.features[others].T)
+        left, right = (arrays.like(np.searchsorted(self.rows, of), self.features) for of in (rows, columns))
+        return linalg.matmul(self.features[left], self.features[right].T)
 
     def entries(self, rows: np.ndarray, columns: np.ndarray) -> Array:
-        some, others = (arrays.like(np.searchsorted(self.rows, of), self.target_features) for of in (rows, columns))
-        return self.values(rows, columns) * linalg.matmul(self.target_features[some], self.target_features[others].T)
+        left, right = (arrays.like(np.searchsorted(self.rows, of), self.target_features) for of in (rows, columns))
+        return self.values(rows, columns) * linalg.matmul(self.target_features[left], self.target_features[right].T)
 
 
 def _on_host_or_device(m: MomentSums) -> MomentSums:

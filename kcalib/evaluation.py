@@ -34,9 +34,17 @@ from kcalib.estimators.forecasts.scores import log_score_values, pinball_values
 from kcalib.estimators.scores import accuracy_of, brier_score_of, log_loss_of, top_label, weighted_mean
 from kcalib.evaluation_results import INTERVAL, Evaluation, ForecastEvaluation
 from kcalib.inference.adaptive.clusters import read_clusters
+from kcalib.inference.adaptive.distance_bound import distance_bound
 from kcalib.inference.calibration_test import sums_of
 from kcalib.inference.task import CalibrationMethod
-from kcalib.inference.verdict import Measured, check_tolerance, measure, off_quantiles, off_spread
+from kcalib.inference.verdict import (
+    Measured,
+    check_tolerance,
+    measure,
+    off_quantiles,
+    off_spread,
+    shown_at_least,
+)
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
 from kcalib.parallel.argument import in_parallel
@@ -158,6 +166,11 @@ def evaluate(
     each at half the level. f comes from a temperature, or temperature and shifts of the classes, that are fitted to
     earlier folds of the samples than those the mean is of. ``rms_error_from`` says which bound it is.
 
+    Of predicted numbers ``rms_distance_lower`` is a limit in their own units: of the root mean square of the
+    Wasserstein-1 distances between the predictions and the laws of the targets given them. It is made in the same way,
+    of functions with slopes at most :math:`|b|` that are fitted to earlier folds, :math:`b y` and :math:`b |y - c|`
+    with the median c: equal to the distance where predictions are shifted, or normal ones are too narrow or too wide.
+
     Examples
     --------
     >>> import numpy as np, kcalib
@@ -253,6 +266,11 @@ def _(data: Forecasts, measured: Measured, seed: int, n_bins: int) -> ForecastEv
     else:
         gap, error = _spread(data, errors)
         verdict = measured.forecast_verdict(lambda quantile: off_spread(gap, error, quantile))
+    distance = None
+    if data.n_dims == 1 and data.sample_weight is None:
+        distance = distance_bound(data, measured.level) if measured.test.pvalue < measured.level else 0.0
+        if distance and measured.miscalibrated:
+            verdict += f"; by at least {shown_at_least(distance)} in the units of the targets"
     return ForecastEvaluation(
         n_samples=data.n,
         n_dims=data.n_dims,
@@ -267,6 +285,7 @@ def _(data: Forecasts, measured: Measured, seed: int, n_bins: int) -> ForecastEv
         quantile_calibration_error=numbers.get("quantile_calibration_error"),
         pit_seed=seed if data.n_dims == 1 and not is_continuous(data) else None,
         **measured.fields(),
+        rms_distance_lower=distance,
         verdict=verdict,
     )
 

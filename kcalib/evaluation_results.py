@@ -161,7 +161,8 @@ class ForecastEvaluation(ModelEvaluation):
     rms_error_from: str | None  #: what that rests on: "kernel", or for class probabilities "fitted map"
     kernel_eigenvalue: float | None  #: upper limit of the kernel's largest mean eigenvalue, on which that rests
     n_eigenvalue_samples: int | None  #: samples that this limit comes from
-    level: float  #: of the verdict and of `rms_error_lower`
+    rms_distance_lower: float | None  #: the same in units of the targets, see `evaluate`; None for vectors and states
+    level: float  #: of the verdict and of the lower limits
     tolerance: float | None  #: what the verdict allows a model to be off by; None: calibration itself is tested
     miscalibrated: bool  #: whether calibration is rejected at that level, or with a tolerance, that it is kept
     verdict: str  #: the same in words, with what PIT values (of vectors: standardised errors) tell about the reason

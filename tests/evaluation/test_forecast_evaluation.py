@@ -13,7 +13,7 @@ import struct
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 import kcalib
 from kcalib._command.cli import main
@@ -454,3 +454,35 @@ def test_the_examples_that_ship(capsys):
     # Nearly constant standard deviations: better scores and coverage, and yet miscalibrated.
     assert ridge["crps"] < forest["crps"] and abs(ridge["interval_coverage"] - 0.9) < 0.03
     assert ridge["test"]["pvalue"] < 1e-3 and not forest["miscalibrated"]
+
+
+@pytest.mark.parametrize(
+    ("shift", "scale", "least"), [(0.0, 1.0, 0.0), (0.5, 1.0, 0.7), (0.0, 2.0, 0.7), (-0.3, 0.6, 0.4)]
+)
+def test_lower_limit_of_the_distance_to_the_targets_laws(shift, scale, least):
+    """Of normal laws the distance is E |shift + (scale - 1) s z|: not exceeded, and near where only one is wrong."""
+    rng = np.random.default_rng(8)
+    z = special.ndtri((np.arange(2000) + 0.5) / 2000)
+    misses, ratios = 0, []
+    for _ in range(20):
+        mean, s = 3 * rng.normal(size=1000), np.exp(0.3 * rng.normal(size=1000))
+        y = mean + shift + scale * s * rng.normal(size=1000)
+        truth = np.sqrt(np.mean(np.mean(np.abs(shift + (scale - 1) * s[:, None] * z), axis=1) ** 2))
+        e = kcalib.evaluate(y, Normal(mean, s), threads=1, method="block")
+        misses += e.rms_distance_lower > truth
+        ratios.append(e.rms_distance_lower / truth if truth > 0 else 0.0)
+        if e.rms_distance_lower > 0:
+            assert e.verdict.endswith("in the units of the targets")
+    assert misses <= stats.binom(20, 0.05).isf(1e-3) and np.median(ratios) >= least
+
+
+def test_distance_has_the_units_of_the_targets():
+    rng = np.random.default_rng(2)
+    mean = rng.normal(size=500)
+    y = mean + 1 + rng.normal(size=500)
+    small, large = (
+        kcalib.evaluate(unit * y, Normal(unit * mean, np.full(500, unit)), threads=1).rms_distance_lower
+        for unit in (1.0, 1000.0)
+    )
+    assert 0.5 < small < 1 and large == pytest.approx(1000 * small, rel=1e-9)
+    assert kcalib.evaluate(y[:10], Normal(mean[:10], np.ones(10)), threads=1).rms_distance_lower == 0

@@ -66,9 +66,7 @@ def _(data: Classification, level: float) -> float:
         probabilities = arrays.namespace(p).take(p, arrays.like(rows, p), axis=0)
         return np.asarray(arrays.to_host(probabilities), dtype=np.float64)
 
-    ends = [n // FIRST_SHARE]
-    while ends[-1] < n:
-        ends.append(min(2 * ends[-1] if 3 * ends[-1] < n else n, n))
+    ends = fold_ends(n)
     total = squares = null_variance = span_squares = 0.0
     for begin, end in itertools.pairwise(ends):
         rows = order[: min(begin, max(1, FIT_ENTRIES // data.m))]
@@ -91,6 +89,14 @@ def _(data: Classification, level: float) -> float:
     variance = max(squares - total**2 / (n - ends[0]), null_variance)
     low = total + float(scipy.special.ndtri(level)) * math.sqrt(variance)
     return min(max(low, 0.0) / math.sqrt(span_squares * n), 1.0)
+
+
+def fold_ends(n: int) -> list[int]:
+    """Return where folds of n samples end: the first has a sixteenth, each further one as many as all before it."""
+    ends = [n // FIRST_SHARE]
+    while ends[-1] < n:
+        ends.append(2 * ends[-1] if 3 * ends[-1] < n else n)
+    return ends
 
 
 def fit_map(p: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:

@@ -187,6 +187,7 @@ class ForecastResults(StateResults):
             quantile_calibration_error=float(np.mean(np.abs(coverage - np.asarray(LEVELS)))) if numbers else None,
             pit_seed=self._pit_seed(totals),
             **measured.fields(),
+            rms_distance_lower=None,
             verdict=verdict,
         )
 

@@ -82,7 +82,7 @@ def evaluate(
     level: float = 0.05,
     tolerance: float | None = None,
     kernel: Kernel | None = None,
-    method: str | CalibrationMethod = "auto",
+    method: str | CalibrationMethod = "adaptive",
     seed: int | None = SEED,
     classes: Any = None,
     from_logits: bool = False,
@@ -99,7 +99,7 @@ def evaluate(
     ----------
     y_true, y_pred, kernel, classes, from_logits, threads, backend
         As in `kcalib.skce`. Of a source all numbers are those of a `kcalib.streaming.CalibrationState`: `method` is
-        "auto" or "features". With `backend` "auto" sums all pairs; by workers a source is read at once.
+        "adaptive" or "features". With `backend` the SKCE is that of all pairs; by workers a source is read at once.
     clusters : array_like, shape (n,), optional
         The cluster of each sample, as in `kcalib.calibration_test`. There is no standard error then, and no bound of
         the error: these rest on independent samples.
@@ -191,8 +191,8 @@ def evaluate(
     Samples that are read in pieces, from a file larger than memory, say:
 
     >>> result = kcalib.evaluate(kcalib.streaming.source((y, p)))
-    >>> result.n_samples, result.test.method, result.miscalibrated
-    (500, 'features', True)
+    >>> result.n_samples, result.miscalibrated
+    (500, True)
 
     Predicted distributions:
 

@@ -267,6 +267,25 @@ def draw_label_batches(
         yield labels
 
 
+def draw_replicate_batches(
+    cumulative: Array, n_draws: int, seed: int, *, at_once: int, threads: Any = None
+) -> Iterator[Array]:
+    """Yield the labels of `Classification.draw(seed, r)` for r below `n_draws`, in batches of shape (n, draws)."""
+    n = len(cumulative)
+    for begin in range(0, n_draws, at_once):
+        replicates = range(begin, min(begin + at_once, n_draws))
+        if arrays.is_cuda(cumulative):
+            xp = arrays.namespace(cumulative)
+            draws = [draw_labels(cumulative, replicate_numbers(seed, r, cumulative).uniform(n)) for r in replicates]
+            yield xp.stack(draws, axis=1)
+            continue
+        labels = np.empty((len(replicates), n, 1), dtype=np.int32)
+        with run_options(threads) as options:
+            for r, column in zip(replicates, labels, strict=True):
+                _native.draw_labels(cumulative, seed, r, 0, column, options)
+        yield np.ascontiguousarray(labels[:, :, 0].T)
+
+
 @dataclass(frozen=True, eq=False)
 class BinaryDraws:
     """Labels of two classes that are drawn where they are needed (`label_lines` in src/cpu/random/weights.h)."""

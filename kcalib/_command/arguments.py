@@ -501,7 +501,10 @@ def _add_computed(parser: Parser) -> None:
     _add_verdict(computed)
     _add_seed(computed, "seed of what the test draws or permutes", 0)
     computed.add_argument(
-        "--method", choices=[m.name for m in METHODS], default="auto", help="test of calibration (default: %(default)s)"
+        "--method",
+        choices=[m.name for m in METHODS],
+        default="adaptive",
+        help="test of calibration (default: %(default)s)",
     )
     _add_bins(computed, "bins of the ECE and of reliability diagrams")
     _add_bandwidth(computed, "the median distance")

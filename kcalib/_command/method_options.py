@@ -48,8 +48,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def _default(name: str, classes: Sequence[type[CalibrationMethod]]) -> str:
     """Describe the default of the field, and those of methods that have another."""
-    default = getattr(classes[0], name)
     own = {cls.name: getattr(cls, name) for cls in classes}
+    default = next((value for value in own.values() if value is not None), None)
     others = [f"; {method}: {value}" for method, value in own.items() if value not in (default, None)]
     return "" if default is None else f" (default: {default}{''.join(others)})"
 

@@ -1,8 +1,9 @@
-"""Tests of the hypothesis that a model is calibrated: the public function and the choice of a method.
+"""Tests of the hypothesis that a model is calibrated: the public function.
 
 `calibration_test` checks its input, `run` does the same on a task that others have prepared (`kcalib.evaluation`): it
-hands the task to the method, of which each has a class in the file that does it (`METHODS`); `Auto` chooses one.
+hands the task to the method, of which each has a class in the file that does it (`METHODS`).
 
+    Adaptive                                             adaptive/method.py
     Exact                                                exact.py
     Features                                             features.py
     Spectrum Pearson Gamma                               spectrum.py
@@ -17,16 +18,12 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from dataclasses import dataclass
-from functools import singledispatch
-from typing import Any, ClassVar
+from typing import Any
 
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import LARGEST_SEED, OptionError, check_seed
 from kcalib._input.checks import dtype_name
-from kcalib._input.data import Data
-from kcalib._input.forecasts import Forecasts, prepare
-from kcalib._input.labels import Classification
+from kcalib._input.forecasts import prepare
 from kcalib._input.methods import resolved
 from kcalib._input.source import (
     check_left_to_source,
@@ -34,7 +31,6 @@ from kcalib._input.source import (
     is_source,
     state_options,
 )
-from kcalib._packing.features import MapOptions, features_of
 from kcalib._pairs.backends.base import Workers
 from kcalib.estimators.skce import PairOptions, check_not_parallel
 from kcalib.inference.adaptive import Adaptive
@@ -46,7 +42,6 @@ from kcalib.inference.distribution_free import DistributionFree
 from kcalib.inference.exact import Exact
 from kcalib.inference.features import Features
 from kcalib.inference.gamma import Gamma
-from kcalib.inference.quadratic import N_RESAMPLES
 from kcalib.inference.resampling import Bootstrap, Multiplier
 from kcalib.inference.spectrum import Pearson, Spectrum
 from kcalib.inference.task import CalibrationMethod, Task
@@ -58,14 +53,6 @@ from kcalib.target_kernels import TargetKernel
 
 __all__ = ["calibration_test"]
 
-# Multiply-adds that `auto` spends on all pairs, about a second on two cores: of labels, and of targets, where each
-# takes longer. Where the kernel has no features it is `PATIENCE` times as many.
-LABELS_WORK, TARGETS_WORK = 3e11, 2e10
-PATIENCE = 10
-DRAW_COST = 500  # of drawn features of a label, relative to a product with them
-FEW_DRAWS = 199  # where 999 would take longer
-ON_A_LINE, FEW_DRAWS_ON_A_LINE = 100_000, 10_000_000  # samples with 999 draws, and with fewer
-
 
 @in_parallel
 @on_their_gpu
@@ -74,7 +61,7 @@ def calibration_test(
     y_pred: Any = None,
     *,
     clusters: Any = None,
-    method: str | CalibrationMethod = "auto",
+    method: str | CalibrationMethod = "adaptive",
     kernel: Kernel | None = None,
     target_kernel: TargetKernel = None,
     classes: Any = None,
@@ -88,26 +75,24 @@ def calibration_test(
     r"""Test the hypothesis that the model is calibrated.
 
     If it is, a calibration error as large as the observed one is improbable: that probability is the
-    p-value. All methods but "cme" and "consistency" test an estimate of the SKCE, and all are one-sided.
+    p-value. All methods but "adaptive", "cme" and "consistency" test an estimate of the SKCE, and all are one-sided.
 
     Parameters
     ----------
     y_true, y_pred, kernel, target_kernel, classes, from_logits, lens, dtype, threads, backend
         As in `kcalib.skce`, distributions included: what is said of labels is then said of targets. A source is for
-        "features" alone, which is "auto" then: by these names with the draws that a state has by default (of
-        distributions none), by an object with those of the object. By workers "auto" sums all pairs, and a source
-        is read at once; a journal keeps the sums, and none of the products with H of which eigenvalues are made.
+        "adaptive" and "features": the test is that of a `kcalib.streaming.CalibrationState`, by a name with the draws
+        that a state has by default (of distributions none), by an object with those of the object. By workers
+        "adaptive" computes the SKCE of all pairs there, and its blocks here; a source is read at once. A journal keeps
+        the sums, and none of the products with H of which eigenvalues are made.
     clusters : array_like, shape (n,), optional
         The cluster of each sample, such as the patient, numbers or strings: samples of one cluster may depend on each
         other in any way, those of different clusters are independent. For class probabilities and "adaptive", which
         then flips signs of whole clusters; see the Notes. Default: all samples are independent.
     method : str or one of `kcalib.methods`
         Which test; see the table in the Notes: by name, with the defaults of the method, or an object with its options,
-        ``kcalib.methods.Spectrum(n_eigenvalues=50)``. "auto" takes "exact" on all pairs where that takes about a
-        second on two cores (5000 samples of 10 classes; on a line 100,000 with 999 draws, a million with 199), and
-        "features" for more, on a line for more than 10 million. For kernels without random features it is "exact" with
-        fewer draws, and where they would take long "spectrum". ``result.method_reason`` says why, and how far the
-        p-value goes.
+        ``kcalib.methods.Spectrum(n_eigenvalues=50)``. "adaptive" sees the errors that models usually have, and names
+        them: ``result.finding`` and ``result.blocks``.
     seed : int, optional
         Decides whatever is random: draws, random features, and the order of the samples from which "block" and
         "linear" form blocks. None draws one, which the result reports. "spectrum", "pearson" and "gamma" have nothing
@@ -174,7 +159,8 @@ def calibration_test(
     :math:`8 (1 - 2 p)^2 / (p (1 - p))` for events of the probability p. The estimate is of pairs of different clusters,
     without a standard error.
 
-    The first four are enough for most; the others ask other questions, or are here for comparison with the literature.
+    The first is enough for most, "exact" and "features" test the published statistic; the others ask other questions,
+    or are here for comparison with the literature.
     All laws are those given the predictions: no label counts. "spectrum", "multiplier", "pearson" and "gamma" have a
     field `reference`, "block" and "linear" a `variance`, by which the residuals at hand take the place of the
     predictions, as published; "bootstrap" knows only these. Where errors are rare such a law has seen none, and rejects
@@ -215,6 +201,8 @@ def calibration_test(
     >>> y = rng.uniform(size=1000) < p
     >>> kcalib.calibration_test(y, p, seed=0).pvalue > 0.05
     True
+    >>> kcalib.calibration_test(y, p**3, seed=0).finding
+    'class 0 predicted too often'
     >>> result = kcalib.calibration_test(y, p**3, method="spectrum")
     >>> result.pvalue < 1e-15
     True
@@ -230,8 +218,8 @@ def calibration_test(
     Samples that are read in pieces:
 
     >>> result = kcalib.calibration_test(kcalib.streaming.source((y, p)))
-    >>> result.method, result.n_samples == len(y)
-    ('features', True)
+    >>> result.pvalue > 0.05, result.n_samples == len(y)
+    (True, True)
 
     Normal distributions whose standard deviations are half of what they should be:
 
@@ -274,44 +262,20 @@ def check_shared_out(method: str | CalibrationMethod, backend: str | Workers | N
 def sums_of(method: str | CalibrationMethod) -> dict[str, Any]:
     """The options that sums over a source take from a method; a method that makes no such sums is refused."""
     chosen = resolved(method, METHODS)
-    if isinstance(chosen, Auto):
-        return {}
-    if not isinstance(chosen, Features):
+    if not isinstance(chosen, (Adaptive, Features)):
         raise OptionError(
             "method",
-            f"is {chosen.name!r}, which reads all samples at once; use method='features', or pass the "
+            f"is {chosen.name!r}, which reads all samples at once; use method='adaptive' or 'features', or pass the "
             "samples themselves: y, p = source.read(0, n)",
         )
     draws = None if isinstance(method, str) else chosen.n_resamples  # a name leaves them to the sums
     return state_options(n_columns=chosen.n_columns, n_resamples=draws)
 
 
-@dataclass(frozen=True)
-class Auto(CalibrationMethod):
-    """The exact test on all pairs where it is quick, then by random features; and it says why."""
-
-    name: ClassVar[str] = "auto"
-
-    def test(self, task: Task, seed: int) -> CalibrationTestResult:
-        if task.n < 2:
-            raise ValueError(f"a test needs at least 2 samples, `y_true` has {task.n}")
-        method, reason = _choice(task)
-        result = method.test(task, seed)
-        draws = result.n_resamples
-        if draws is not None and result.pvalue < 1.5 / (1 + draws):
-            beyond = {
-                "tilted draws": "and tilted draws say how far",
-                "law": "and the law of many samples, which they do not contradict, says how far",
-            }.get(str(result.pvalue_from), "and nothing is known beyond them")
-            reason += f"; the statistic is above all {draws} draws, {beyond}"
-        return dataclasses.replace(result, method_reason=reason)
-
-
 METHODS: tuple[type[CalibrationMethod], ...] = (
-    Auto,
+    Adaptive,
     Exact,
     Features,
-    Adaptive,
     Spectrum,
     CME,
     Consistency,
@@ -323,61 +287,3 @@ METHODS: tuple[type[CalibrationMethod], ...] = (
     Linear,
     DistributionFree,
 )
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a draw of the statistic of all pairs takes, and what may be spent on them, in multiply-adds."""
-
-    size: str  # of the data, in words
-    drawn: str
-    draw_cost: float
-    limit: float
-
-
-def _choice(task: Task) -> tuple[CalibrationMethod, str]:
-    """The method of "auto", and why."""
-    n, work, on_a_line = task.n, _work(task.data, task), task.backend.on_a_line
-    if n <= ON_A_LINE if on_a_line else work.draw_cost * N_RESAMPLES <= work.limit:
-        return Exact(), f"{work.size} are few enough to draw {work.drawn} from the predictions, for all pairs"
-    few = f"{work.drawn} drawn {FEW_DRAWS} times"
-    if on_a_line and n <= FEW_DRAWS_ON_A_LINE:
-        return Exact(FEW_DRAWS), f"{work.size} lie on a line: all pairs in O(n log n), {few}"
-    if isinstance(task.options.backend, Workers):
-        but = "but workers compute them"
-    elif task.options.backend is not None:
-        but = f"but backend={task.options.backend!r} asks for them"
-    elif _has_features(task):
-        return Features(), f"{work.size} are too many for all pairs: random features of the kernel"
-    else:
-        but = "but the kernel has no random features"
-    if on_a_line or work.draw_cost * FEW_DRAWS <= PATIENCE * work.limit:
-        return Exact(FEW_DRAWS), f"{work.size} are many for all pairs, {but}: {few}"
-    return Spectrum(), f"{work.size} are too many to draw {work.drawn}, {but}: the limit law, given the predictions"
-
-
-@singledispatch
-def _work(data: Data, task: Task) -> Work:
-    raise NotImplementedError(type(data))
-
-
-@_work.register
-def _(data: Classification, task: Task) -> Work:
-    rank = data.m if task.packed.target.root is None else task.packed.target.root.shape[1]
-    multiply_adds = float(data.n) * (data.n + DRAW_COST) * rank
-    return Work(f"{data.n} samples of {data.m} classes", "labels", multiply_adds, LABELS_WORK)
-
-
-@_work.register
-def _(data: Forecasts, task: Task) -> Work:
-    """Of an entry of H in place of the classes."""
-    entry = task.packed.problem.multiply_adds * task.backend.entry_cost
-    return Work(f"{data.n} samples", "targets", float(data.n) ** 2 / 2 * entry, TARGETS_WORK)
-
-
-def _has_features(task: Task) -> bool:
-    try:
-        features_of(task.data, task.packed, MapOptions(threads=task.options.threads))
-    except (ValueError, NotImplementedError):
-        return False
-    return True

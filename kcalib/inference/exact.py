@@ -5,11 +5,12 @@ statistic is known at any n. With features 1 the matrix of the pair problem is t
 drawn labels is a sum of quadratic forms of K, one for each column of their features: one product serves many draws
 (`forms.by_forms`). Without a matrix between the labels a comparison of two labels takes the place of their products
 where the backend has it (`label_forms`). Where the features are no vectors each draw takes a sweep over the pairs
-(`_by_sweeps`).
+(`_totals_of_targets`).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import singledispatch
@@ -20,12 +21,14 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_integer
-from kcalib._backend.random import BinaryDraws, draw_label_batches
+from kcalib._backend.random import BinaryDraws, draw_label_batches, draw_replicate_batches
 from kcalib._input.data import Data
+from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification
 from kcalib._packing.variance import finite_law
 from kcalib._pairs.backends.compared_labels import label_forms
 from kcalib._pairs.backends.sorted_line import ON_THE_LINE, off_line
+from kcalib._pairs.label_cells import DrawnCells
 from kcalib._pairs.reductions import LabelMatches, Moments, sweep_one
 from kcalib.inference.beyond import beyond_draws
 from kcalib.inference.conditional_spectrum import conditional
@@ -45,9 +48,10 @@ from kcalib.inference.task import Task
 # Residuals this small change no draw, and products with subnormal float32 numbers (below 1e-38) take 20 times as long.
 NEGLIGIBLE = 1e-30
 FEWEST_COMPARED = 3  # classes: a comparison takes as long as two products
-LABELS_BYTES = 2**27
+LABELS_BYTES = TARGETS_BYTES = 2**27
 MOST_TILTED = 8
 TILTED_WORK, LINE_WORK = 4e10, 1.5e4  # multiply-adds for more tilted draws than draws; on a line, of a sample
+DRAW_COST, TARGET_COST = 500, 15  # of drawn features of a label, and of an entry with targets, in multiply-adds
 
 
 @dataclass(frozen=True)
@@ -154,9 +158,7 @@ def _times(task: Task, count: int) -> int:
 @singledispatch
 def _draws(data: Data, task: Task, count: int, seed: int) -> tuple[str, np.ndarray]:
     """What is drawn, in a word, and the statistics of the draws."""
-    if task.packed.problem.target is None:
-        return "targets", _vector_draws(task, data, count, seed)
-    return "targets", _by_sweeps(task, data, count, seed)
+    return "targets", _totals_of_targets(task, (data.draw(seed, r) for r in range(count)))
 
 
 @_draws.register
@@ -172,6 +174,64 @@ def _(data: Classification, task: Task, count: int, seed: int) -> tuple[str, np.
         at_once = draws_at_once(task.n, _root(task, data).shape[1])
     drawn = draw_label_batches(p, count, seed, at_once=at_once, threads=task.backend.threads)
     return "labels", _totals_of_labels(task, data, drawn)
+
+
+@singledispatch
+def draw_work(data: Data, task: Task) -> float:
+    """Return about how many multiply-adds the statistic of all pairs takes for a draw."""
+    return TARGET_COST * task.n**2 / 2 * task.packed.problem.multiply_adds * task.backend.entry_cost
+
+
+@draw_work.register
+def _(data: Classification, task: Task) -> float:
+    if task.backend.on_a_line:
+        return LINE_WORK * data.n
+    rank = data.m if task.packed.target.root is None else task.packed.target.root.shape[1]
+    return float(data.n) * (data.n + DRAW_COST) * rank
+
+
+def replicate_totals(task: Task, count: int, seed: int, **drawn: DrawnCells) -> np.ndarray:
+    """Return sum_{i != j} H_ij of the observed targets, then of the draws that random features have with this seed.
+
+    Draws that are ties but for rounding have the observed value. Cells count the same labels.
+    """
+    totals = _replicate_totals(task.data, task, count, seed, **drawn)
+    observed = float(task.moments.total)
+    totals[np.abs(totals - observed) <= observed - least_as_large(task)] = observed
+    return np.concatenate([[observed], totals])
+
+
+@singledispatch
+def _replicate_totals(data: Data, task: Task, count: int, seed: int) -> np.ndarray:
+    raise NotImplementedError(type(data))
+
+
+@_replicate_totals.register
+def _(data: Forecasts, task: Task, count: int, seed: int) -> np.ndarray:
+    def draws() -> Iterator[Data]:
+        at_once = max(1, TARGETS_BYTES // (8 * data.n * data.n_dims))
+        for begin in range(0, count, at_once):
+            replicates = range(begin, min(begin + at_once, count))
+            targets = data.row_draws(seed, replicates)(slice(0, data.n))
+            yield from (data.with_targets(targets[:, k, :]) for k in range(len(replicates)))
+
+    return _totals_of_targets(task, draws())
+
+
+@_replicate_totals.register
+def _(data: Classification, task: Task, count: int, seed: int, cells: DrawnCells) -> np.ndarray:
+    return _totals_of_labels(task, data, draw_counted_labels(data, count, seed, cells, task.backend.threads))
+
+
+def draw_counted_labels(
+    data: Classification, count: int, seed: int, cells: DrawnCells, threads: int | None
+) -> Iterator[Array]:
+    """Yield the labels of `data.draw(seed, b)` for each draw b, in batches, once the cells have counted them."""
+    at_once, first = max(1, LABELS_BYTES // (8 * data.n)), 0
+    for labels in draw_replicate_batches(data.cumulative, count, seed, at_once=at_once, threads=threads):
+        cells.add(first, data.probabilities, labels)
+        first += labels.shape[1]
+        yield labels
 
 
 def _totals_of_labels(task: Task, data: Classification, batches: Iterable[Array]) -> np.ndarray:
@@ -232,29 +292,22 @@ def _without_subnormal(p: Array) -> Array:
     return arrays.namespace(p).where(p < NEGLIGIBLE, 0.0, p)
 
 
-def _vector_draws(task: Task, data: Data, count: int, seed: int) -> np.ndarray:
-    """Statistics of drawn targets whose features are vectors, as of classes."""
+def _totals_of_targets(task: Task, draws: Iterator[Data]) -> np.ndarray:
+    packed = (task.packed.with_targets(drawn) for drawn in draws)
+    if task.packed.problem.target is not None:  # a sweep over the pairs for each
+        backends = (task.backend_of(drawn.problem) for drawn in packed)
+        return np.array([float(sweep_one(backend, Moments(rows=False, trace=False)).total) for backend in backends])
+    # Features are vectors, as of classes.
     rank = task.packed.problem.left.features.shape[1]
     at_once = draws_at_once(task.n, rank)
 
     def features() -> Iterator[Array]:
-        for begin in range(0, count, at_once):
-            some = range(begin, min(count, begin + at_once))
-            result = [task.packed.with_targets(data.draw(seed, r)).problem.left.features for r in some]
-            result = [arrays.to_compute_device(m) for m in result]
+        while batch := list(itertools.islice(packed, at_once)):
+            result = [arrays.to_compute_device(drawn.problem.left.features) for drawn in batch]
             xp = arrays.namespace(result[0])
             yield xp.concatenate([xp.asarray(m, dtype=xp.float64) for m in result], axis=1)
 
     return by_forms(task, features(), rank)
-
-
-def _by_sweeps(task: Task, data: Data, count: int, seed: int) -> np.ndarray:
-    """Statistics of drawn targets, a sweep over the pairs for each."""
-    draws = np.empty(count)
-    for r in range(count):
-        drawn = task.packed.with_targets(data.draw(seed, r))
-        draws[r] = float(sweep_one(task.backend_of(drawn.problem), Moments(rows=False, trace=False)).total)
-    return draws
 
 
 def _root(task: Task, data: Classification) -> np.ndarray:

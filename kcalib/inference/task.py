@@ -145,6 +145,15 @@ class Task:
             return True
         return self.n**2 / 2 * self.packed.problem.multiply_adds <= PAIRS_WORK
 
+    @cached_property
+    def has_features(self) -> bool:
+        """Whether the kernel has random features."""
+        try:
+            features_of(self.data, self.packed, MapOptions(threads=self.options.threads))
+        except (ValueError, NotImplementedError):
+            return False
+        return True
+
     def estimate_fields(
         self, moments: MomentSums, null_squares: float, features_error: float | None = None
     ) -> dict[str, Any]:
@@ -176,7 +185,7 @@ class Task:
         about = {"n_samples_used": data.n, **data.describe()}
         return CalibrationTestResult(
             method=method,
-            method_reason="asked for by name",
+            method_reason="`method` says so",
             pvalue=math.exp(log_pvalue) if pvalue is None else pvalue,
             log_pvalue=log_pvalue,
             n_samples=data.n,

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import scipy
 
-from kcalib._backend.options import SEED
 from kcalib._input.data import Data
 from kcalib._pairs.backends.base import Workers
 from kcalib.estimators import rms_bound
@@ -221,23 +220,13 @@ def _estimated(task: Task, test: CalibrationTestResult, seed: int) -> SKCEResult
     """The estimate that the test rests on, or one of as little work."""
     if test.n_columns is not None:
         return _of_test(task, test)
-    if not _sums_all_pairs(task, test):
+    # Unless the test has summed all pairs, or that takes little time, or the kernel has no features.
+    if not (test.variance_slope is not None or task.sums_all_pairs) and task.has_features:
         problem = task.features(None, seed)
         return features_estimate_of(problem, feature_moments(problem))
     check_estimator(task.data, "unbiased", None)
     null = task.null_moments if task.n > 1 else None
     return estimate_of(task.data, task.packed, task.backend, "unbiased", None, moments=task.moments, null=null)
-
-
-def _sums_all_pairs(task: Task, test: CalibrationTestResult) -> bool:
-    """Whether the test has summed all pairs, or that takes little time, or the kernel has no features."""
-    if test.variance_slope is not None or task.sums_all_pairs:
-        return True
-    try:
-        task.features(None, SEED)
-    except ValueError:  # as a test by features would say
-        return True
-    return False
 
 
 def _of_test(task: Task, test: CalibrationTestResult) -> SKCEResult:

@@ -187,7 +187,7 @@ def test_table(capsys, data, good, poor):
     assert blank == ""
     assert remarks == [
         "SKCE: unbiased estimator, Exponential kernel with the median distance as bandwidth; cpu backend, 1 thread",
-        "verdict at level 0.05: exact test of all pairs, 999 draws with seed 0",
+        "verdict at level 0.05: adaptive test of all samples, 999 draws with seed 0",
         "off by at least: with confidence 0.95, the root mean square over predictions of the largest error in the "
         "probability of",
         "  any event",

@@ -89,11 +89,14 @@ def test_options_make_the_object(capsys, data, file, options, method, others):
     [
         (
             "--method spectrum --resamples 9",
-            "--resamples is for --method exact, features, adaptive, cme, consistency, bootstrap or multiplier, not for "
+            "--resamples is for --method adaptive, exact, features, cme, consistency, bootstrap or multiplier, not for "
             "spectrum; leave it out",
         ),
-        ("--reference F", "--reference is for --method spectrum, cme, multiplier, pearson or gamma, not for auto"),
-        ("--no-resample-predictions", "--resample-predictions is for --method consistency, not for auto; leave it out"),
+        ("--reference F", "--reference is for --method spectrum, cme, multiplier, pearson or gamma, not for adaptive"),
+        (
+            "--no-resample-predictions",
+            "--resample-predictions is for --method consistency, not for adaptive; leave it out",
+        ),
         ("--method exact --resamples 0", "--resamples is 0, expected an integer between 1 and"),
         ("--method exact --resamples x", "argument --resamples: invalid int value: 'x'"),
         ("--method cme --reference chi", "argument --reference: invalid choice: 'chi'"),
@@ -102,7 +105,7 @@ def test_options_make_the_object(capsys, data, file, options, method, others):
         ("--method distribution_free --bound -1", "`bound` is -1.0, expected a positive number"),
         (
             "--block-size 9",
-            "--block-size is for --method consistency, block or distribution_free, not for auto; leave it out",
+            "--block-size is for --method consistency, block or distribution_free, not for adaptive; leave it out",
         ),
         ("--method distribution_free --block-size 9", "--block-size is 9, but estimator='unbiased' has no block size"),
     ],

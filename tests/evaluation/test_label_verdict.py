@@ -56,6 +56,6 @@ def many_classes(temper: float) -> tuple[np.ndarray, np.ndarray]:
 )
 def test_accuracy_that_confidence_cannot_explain_is_named(temper: float, verdict: str) -> None:
     y, p = many_classes(temper)
-    found = kcalib.evaluate(y, p, level=1e-6)
+    found = kcalib.evaluate(y, p, level=1e-6, method="features")
     state = kcalib.streaming.CalibrationState(300, n_columns=64).update(y, p).result(level=1e-6)
     assert not found.miscalibrated and found.verdict == state.verdict == verdict

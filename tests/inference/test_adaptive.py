@@ -10,6 +10,8 @@ import scipy.stats
 
 import kcalib
 from kcalib.distributions import MultivariateNormal, Normal, Poisson
+from kcalib.inference.adaptive import blocks as adaptive_blocks
+from kcalib.kernels import Cosine, Exponential, Gaussian
 from kcalib.methods import Adaptive
 
 
@@ -289,7 +291,8 @@ def test_label_of_probability_zero():
     y[17] = 2
     result = kcalib.calibration_test(y, p, method="adaptive", seed=0)
     assert result.log_pvalue == -math.inf
-    assert result.finding == "over-confident: the label of sample 17 (counted from 0) has probability 0"
+    assert result.finding == "over-confident"
+    assert result.null_law.endswith("; the label of sample 17 (counted from 0) has probability 0")
 
 
 @pytest.mark.parametrize("m", [2, 7, 200])
@@ -331,3 +334,66 @@ def test_bad_options():
         Adaptive(n_resamples=0)
     with pytest.raises(ValueError, match="needs at least 2 samples"):
         kcalib.calibration_test([1], [0.4], method="adaptive")
+
+
+def without_features(y, prediction, **options):
+    with pytest.warns(kcalib.IndefiniteKernelWarning):
+        return kcalib.calibration_test(y, prediction, kernel=NO_FEATURES, seed=3, **options)
+
+
+def assert_equal_blocks(blocks, expected):
+    """Compare blocks whose logarithms are added in another order."""
+    for block, other in zip(blocks, expected, strict=True):
+        assert (block.name, block.pvalue, block.finding) == (other.name, other.pvalue, other.finding)
+        assert block.approximate_pvalue == pytest.approx(other.approximate_pvalue, rel=1e-9)
+
+
+NO_FEATURES = Gaussian(bandwidth=0.5, metric="cityblock")
+
+
+@pytest.mark.parametrize("m", [3, 5])
+def test_kernels_without_features_have_a_block_of_all_pairs_by_the_same_draws(m):
+    rng = np.random.default_rng(5)
+    p = rng.dirichlet(np.ones(m), size=80)
+    y = drawn_labels(p, rng)
+    result = without_features(y, p)
+    others = kcalib.calibration_test(y, p, kernel=Exponential(bandwidth=0.5), seed=3)
+    assert [block.name for block in result.blocks] == ["temperature", "bias", "classes", "top label", "kernel"]
+    assert_equal_blocks(result.blocks[:4], others.blocks[:4])
+    assert "no random features: its block is of all pairs" in result.null_law and result.n_resamples == 999
+    with pytest.warns(kcalib.IndefiniteKernelWarning):
+        estimate = kcalib.skce(y, p, kernel=NO_FEATURES)
+    assert result.estimate == pytest.approx(estimate, rel=1e-12)
+    assert result.blocks[4].statistic == pytest.approx(80 * 79 * estimate, rel=1e-9)
+    # One draw of the same labels, whose statistic is that of the SKCE by another way.
+    alone = without_features(y, p, method=Adaptive(n_resamples=1))
+    drawn = drawn_labels(p, np.random.Generator(np.random.Philox(key=np.array([3, 0], dtype=np.uint64))))
+    with pytest.warns(kcalib.IndefiniteKernelWarning):
+        as_large = kcalib.skce(drawn, p, kernel=NO_FEATURES) >= estimate
+    assert alone.blocks[4].pvalue == (1.0 if as_large else 0.5)
+
+
+def test_the_block_of_all_pairs_is_left_out_where_draws_take_long(monkeypatch):
+    rng = np.random.default_rng(6)
+    p = rng.dirichlet(np.ones(3), size=80)
+    y = drawn_labels(p, rng)
+    few = 80 * (80 + 500) * 3 * 500.0
+    for limit, n_blocks, n_draws in ((few, 5, 199), (1.0, 4, 199)):
+        monkeypatch.setattr(adaptive_blocks, "LONGEST_DRAWS", limit)
+        result = without_features(y, p)
+        assert (len(result.blocks), result.n_resamples) == (n_blocks, n_draws)
+    assert "no random features, and no block: draws for all pairs would take long" in result.null_law
+    others = kcalib.calibration_test(y, p, kernel=Exponential(bandwidth=0.5), method=Adaptive(199), seed=3)
+    assert_equal_blocks(result.blocks, others.blocks[:4])
+    assert kcalib.calibration_test(y, p, seed=3).n_resamples == 999  # whose kernel has features
+
+
+def test_vectors_have_a_kernel_whatever_it_takes(monkeypatch):
+    monkeypatch.setattr(adaptive_blocks, "LONGEST_DRAWS", 1.0)
+    rng = np.random.default_rng(7)
+    mean, one = rng.normal(size=(12, 2)), np.tile(np.eye(2), (12, 1, 1))
+    kernel, prediction = Cosine(bandwidth=9.0), MultivariateNormal(mean, one)
+    y = mean + 2 + rng.normal(size=mean.shape)
+    with pytest.warns(kcalib.IndefiniteKernelWarning):
+        result = kcalib.calibration_test(y, prediction, kernel=kernel, method=Adaptive(39), seed=0)
+    assert [block.name for block in result.blocks] == ["kernel"] and result.pvalue <= 0.05

@@ -9,7 +9,6 @@ import json
 import math
 import pickle
 import re
-import warnings
 
 import numpy as np
 import oracle
@@ -24,7 +23,7 @@ from kcalib import _packing, methods
 from kcalib._backend.random import Weights, draw_label_batches
 from kcalib._input.labels import prepare
 from kcalib.estimators.skce import PairOptions
-from kcalib.inference import calibration_test, distribution_free
+from kcalib.inference import distribution_free
 from kcalib.inference.calibration_test import METHODS
 from kcalib.kernels import Exponential, Gaussian, Linear
 from kcalib.laws import ChiSquareMixture
@@ -33,7 +32,7 @@ pytestmark = FEW_EVENTS
 
 KERNEL = Exponential(bandwidth=0.5)
 ALL_PAIRS = ("exact", "bootstrap", "multiplier", "spectrum", "pearson", "gamma")
-PLAIN = (*ALL_PAIRS, "block", "linear", "distribution_free")
+PLAIN = ("adaptive", *ALL_PAIRS, "block", "linear", "distribution_free")
 
 
 def dense(y: np.ndarray, p: np.ndarray, kernel: kcalib.kernels.Kernel = KERNEL, matrix: np.ndarray | None = None):
@@ -354,7 +353,7 @@ def test_results_are_plain_frozen_and_complete(method):
     result = kcalib.calibration_test(y, p, method=method, seed=3)
     assert 0 <= result.pvalue <= 1
     assert result.pvalue == pytest.approx(math.exp(result.log_pvalue))
-    assert (result.method, result.method_reason) == (method, "asked for by name")
+    assert (result.method, result.method_reason) == (method, "`method` says so")
     assert (result.n_samples, result.n_classes, result.dtype) == (80, 3, "float64")
     assert "Exponential(bandwidth=" in result.kernel and "median" in result.bandwidth_source
     assert pickle.loads(pickle.dumps(result)) == result
@@ -460,66 +459,30 @@ def test_two_and_three_samples(method, n):
         kcalib.calibration_test(y[:1], p[:1], method=method, kernel=KERNEL)
 
 
-# -- auto --------------------------------------------------------------------------------------------
+# -- the default -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("n", "m", "method", "reason"),
-    [
-        (60, 3, "exact", "60 samples of 3 classes are few enough to draw labels from the predictions, for all pairs"),
-        (3000, 2, "exact", "few enough to draw labels"),
-        (8000, 10, "features", "8000 samples of 10 classes are too many for all pairs: random features of the kernel"),
-        (
-            101_000,
-            2,
-            "exact",
-            r"101000 samples of 2 classes lie on a line: all pairs in O\(n log n\), labels drawn 199",
-        ),
-    ],
-)
-def test_auto_chooses_and_says_why(n, m, method, reason):
-    y, p = softmax_problem(n, m)
-    result = kcalib.calibration_test(y, p, seed=2)
-    assert result.method == method
-    assert re.search(reason, result.method_reason)
-    assert result.n_resamples == (999 if n < 8000 else 199)
-    named = kcalib.calibration_test(y, p, method=named_method(method, n_resamples=result.n_resamples), seed=2)
-    assert named.pvalue == result.pvalue
-    assert result.pvalue > 1e-3  # calibrated
-
-
-@pytest.mark.parametrize(
-    ("limit", "options", "method", "reason"),
-    [
-        (5e8, {}, "exact", "many for all pairs, but the kernel has no random features: labels drawn 199 times"),
-        (5e8, {"backend": "cpu"}, "exact", "many for all pairs, but backend='cpu' asks for them"),
-        (1e6, {}, "spectrum", "too many to draw labels, but the kernel has no random features: the limit law"),
-    ],
-)
-def test_auto_without_features(limit, options, method, reason, monkeypatch):
-    monkeypatch.setattr(calibration_test, "LABELS_WORK", limit)
-    y, p = softmax_problem(900, 3)
-    kernel = Gaussian(bandwidth=0.5, metric="cityblock") if not options else KERNEL
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", kcalib.IndefiniteKernelWarning)
-        result = kcalib.calibration_test(y, p, kernel=kernel, seed=0, **options)
-    assert result.method == method and reason in result.method_reason
+def test_adaptive_is_the_default():
+    y, p = softmax_problem(60, 3)
+    (default, named), (evaluation, by_name) = (
+        [dataclasses.replace(test(y, p, seed=2, **options), seconds=0) for options in ({}, {"method": "adaptive"})]
+        for test in (kcalib.calibration_test, lambda *a, **o: kcalib.evaluate(*a, **o).test)
+    )
+    assert default == named == evaluation == by_name and default.method == "adaptive"
 
 
 @pytest.mark.grid
 @pytest.mark.parametrize("n", [60, pytest.param(300, marks=pytest.mark.grid)])
-def test_auto_reaches_beyond_the_draws(n):
+def test_exact_reaches_beyond_the_draws(n):
     y, p = softmax_problem(n, 3)
     p = p[:, ::-1].copy()
-    result = kcalib.calibration_test(y, p, seed=0)
-    assert (result.method, result.pvalue_from) == ("exact", "tilted draws")
+    result = kcalib.calibration_test(y, p, method="exact", seed=0)
+    assert result.pvalue_from == "tilted draws"
     assert result.pvalue < 1e-9 and result.n_resamples == 999
-    assert result.method_reason.endswith("; the statistic is above all 999 draws, and tilted draws say how far")
-    assert result.pvalue == kcalib.calibration_test(y, p, method="exact", seed=0).pvalue
 
 
 @pytest.mark.grid
-def test_auto_does_not_mind_sorted_labels():
+def test_the_default_does_not_mind_sorted_labels():
     y, p = softmax_problem(12_000, 10)
     order = np.argsort(y, kind="stable")
     assert kcalib.calibration_test(y[order], p[order], seed=0).pvalue > 1e-3
@@ -576,7 +539,7 @@ def test_type_errors_of_options(method, options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "wald"}, "`method` is 'wald', expected one of 'auto', 'exact', 'features', 'adaptive', 'spectrum'"),
+        ({"method": "wald"}, "`method` is 'wald', expected one of 'adaptive', 'exact', 'features', 'spectrum'"),
         ({"method": methods.Spectrum(n_eigenvalues=13)}, "`n_eigenvalues` is 13, expected an integer between 1 and 12"),
         ({"method": methods.Block(block_size=7)}, "`block_size` is 7, expected an integer between 2 and 6: the test "
          "needs at least two blocks"),
@@ -661,16 +624,13 @@ def test_what_is_reordered_or_redrawn_is_not_packed_again(method, predicted, mon
     assert len(called) == 1
 
 
-PUBLIC = [cls for cls in METHODS if cls.name != "auto"]
-
-
 def test_methods_are_public():
-    assert [getattr(methods, cls.__name__) for cls in PUBLIC] == PUBLIC
+    assert [getattr(methods, cls.__name__) for cls in METHODS] == list(METHODS)
     for cls in METHODS:
         assert f'"{cls.name}"' in kcalib.calibration_test.__doc__ or cls.name in kcalib.calibration_test.__doc__
 
 
-@pytest.mark.parametrize("cls", PUBLIC)
+@pytest.mark.parametrize("cls", METHODS)
 def test_a_method_documents_its_options(cls):
     documented = cls.__doc__.partition("Notes\n")[0]
     for option in dataclasses.fields(cls):
@@ -678,7 +638,7 @@ def test_a_method_documents_its_options(cls):
     assert "References" in cls.__doc__ and "Examples" in cls.__doc__
 
 
-@pytest.mark.parametrize("cls", PUBLIC)
+@pytest.mark.parametrize("cls", METHODS)
 @pytest.mark.filterwarnings("ignore::kcalib.AntiConservativeWarning")
 def test_a_name_is_the_method_with_its_defaults(cls):
     y, p = softmax_problem(60, 3)

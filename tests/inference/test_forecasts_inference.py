@@ -236,10 +236,10 @@ class TestConsistency:
             kcalib.calibration_test(self.y, self.prediction, method=kcalib.methods.Consistency(estimator="ece"))
 
 
-def test_auto():
+def test_adaptive_is_the_default():
     y, prediction = w21(20, 1, 0)
-    small = kcalib.calibration_test(y, prediction, seed=0)
-    assert small.method == "exact" and "draw targets from the predictions" in small.method_reason
+    default, named = (kcalib.calibration_test(y, prediction, seed=0, **o) for o in ({}, {"method": "adaptive"}))
+    assert default.method == "adaptive" and default.pvalue == named.pvalue and default.blocks == named.blocks
 
 
 class TestCompare:

@@ -178,7 +178,7 @@ def published_powers() -> dict[str, dict[str, list[float]]]:
     for line in TABLE.read_text().splitlines():
         if line[:3] in ("M1,", "M2,", "M3,") and "alpha" in line:
             rows = found.setdefault(line[:2], {})
-        elif line[:28].strip() in (*TESTS, "auto") and "." in line[28:]:
+        elif line[:28].strip() in TESTS and "." in line[28:]:
             cells = re.sub(r"\(.*?\)", "", line[28:]).split()
             rows[line[:28].strip()] = [float(cell.rstrip("+-")) for cell in cells]
     return found

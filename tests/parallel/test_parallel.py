@@ -64,7 +64,7 @@ def test_estimators(estimator):
 
 @pytest.mark.parametrize("size", [96, 250])
 @pytest.mark.parametrize(
-    "method", ["exact", "spectrum", "pearson", "bootstrap", "multiplier", "gamma", "block", "cme", "auto"]
+    "method", ["exact", "spectrum", "pearson", "bootstrap", "multiplier", "gamma", "block", "cme", "adaptive"]
 )
 def test_tests_of_calibration(method, size):
     y, p = softmax_problem(400, 5, seed=1)
@@ -74,7 +74,7 @@ def test_tests_of_calibration(method, size):
     assert "in parallel" in result.backend_reason
 
 
-def test_auto_takes_all_pairs():
+def test_the_default_takes_all_pairs():
     y, p = softmax_problem(7000, 4, seed=1)
     with pytest.raises(Asked):
         kcalib.calibration_test(y, p, backend=Asking())

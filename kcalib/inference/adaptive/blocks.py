@@ -23,10 +23,12 @@ from kcalib._pairs.features import FeatureMap, default_columns
 from kcalib._pairs.label_cells import FLOOR, POSSIBLE, DrawnCells, LabelCells, LabelSums
 from kcalib.estimators.feature_moments import feature_moments, features_standard_error
 from kcalib.estimators.skce import describe
+from kcalib.inference.exact import draw_counted_labels, draw_work, replicate_totals
 from kcalib.inference.task import Task
 
 FEW_DRAWS, MANY_DRAWS = 199, 999
 MANY_DRAWS_WORK = 1e6  # entries of the predictions up to which many labels are drawn
+LONGEST_DRAWS = 3e12  # multiply-adds of drawn statistics of all pairs, some ten seconds on two cores
 N_BINS, N_BINS_OF_TWO, N_TOP_BINS = 10, 15, 15
 LEAST_VARIANCE = 0.5  # of a cell: of fewer expected events a label would be too large an outlier
 LEAST_BANDWIDTH, LEAST_FINE_BANDWIDTH, FINE = 0.05, 0.02, 8.0
@@ -48,7 +50,7 @@ class Block:
     finding: Callable[[], str]  # what a large value says
     log_bound: Callable[[], float]  # of the logarithm of a p-value that is valid by itself
     bound_name: str = "Chernoff's"
-    is_impossible: bool = False  # a calibrated model has no such labels, whatever the statistic
+    impossible: str | None = None  # what a calibrated model never has, whatever the statistic
 
 
 @singledispatch
@@ -64,10 +66,16 @@ def _(
     data: Classification, task: Task, n_draws: int | None, n_columns: int | None, seed: int
 ) -> tuple[list[Block], dict[str, Any]]:
     p = data.probabilities
-    n_draws = n_draws or (MANY_DRAWS if data.n * data.m <= MANY_DRAWS_WORK else FEW_DRAWS)
+    if n_draws is None:
+        is_small = data.n * data.m <= MANY_DRAWS_WORK
+        is_quick = draw_work(data, task) * MANY_DRAWS <= LONGEST_DRAWS or task.has_features
+        n_draws = MANY_DRAWS if is_small and is_quick else FEW_DRAWS
     cells = LabelCells.for_classes(data.m)
     drawn = cells.drawn_zeros(n_draws)
     kernels, estimate = kernel_blocks(task, n_draws, n_columns, seed, cells=drawn)
+    if not kernels:
+        for _ in draw_counted_labels(data, n_draws, seed, drawn, task.options.threads):
+            pass
     sums = cells.sum(p, data.labels, threads=task.options.threads)
     names = data.classes if data.classes is not None else tuple(range(data.m))
     return label_blocks(
@@ -76,15 +84,21 @@ def _(
 
 
 def kernel_blocks(
-    task: Task, n_draws: int, n_columns: int | None, seed: int, **drawn: Any
+    task: Task, n_draws: int, n_columns: int | None, seed: int, *, is_alone: bool = False, **drawn: Any
 ) -> tuple[list[Block], dict[str, Any]]:
     """Return the SKCE by random features at two bandwidths, and the fields of the one that is reported.
 
-    The latter is of all pairs where that takes about a second, else of the wider kernel's features. `drawn` are further
-    arguments for the draws of these.
+    The latter is of all pairs where that takes about a second, else of the wider kernel's features. Kernels without
+    features have one block, of all pairs, or none where its draws would take long and other blocks stand beside it.
+    `drawn` are further arguments for the draws.
     """
     options = MapOptions(n_columns or default_columns(task.n), seed, task.options.threads)
-    problem = features_of(task.data, task.packed, options)
+    try:
+        problem = features_of(task.data, task.packed, options)
+    except (ValueError, NotImplementedError):
+        is_quick = draw_work(task.data, task) * n_draws <= LONGEST_DRAWS
+        kernels = [replicate_totals(task, n_draws, seed, **drawn)] if is_quick or is_alone else []
+        return [kernel_block("kernel", statistics) for statistics in kernels], _all_pairs_fields(task)
     wide = rescale(problem, 1.0, LEAST_BANDWIDTH)
     fine = rescale(problem.with_map(*fine_map_options(wide.map, seed)), FINE, LEAST_FINE_BANDWIDTH)
     totals = wide.drawn_totals(n_draws, seed, **drawn)
@@ -95,12 +109,7 @@ def kernel_blocks(
         kernel_block("fine kernel", np.array(fine_totals)),
     ]
     if task.sums_all_pairs:
-        return blocks, {
-            "estimator": "unbiased SKCE",
-            "threads": task.backend.threads,
-            **task.estimate_fields(task.moments, task.null_moments.squares),
-            **describe(task.data, task.packed, task.backend),
-        }
+        return blocks, _all_pairs_fields(task)
     task.feature_problems.append(problem)
     if wide is not problem:
         moments = feature_moments(problem)
@@ -110,6 +119,15 @@ def kernel_blocks(
         "features_freedom": moments.error_freedom,
         **task.estimate_fields(moments, moments.null_squares, features_standard_error(moments, task.n)),
         **problem.described(),
+    }
+
+
+def _all_pairs_fields(task: Task) -> dict[str, Any]:
+    return {
+        "estimator": "unbiased SKCE",
+        "threads": task.backend.threads,
+        **task.estimate_fields(task.moments, task.null_moments.squares),
+        **describe(task.data, task.packed, task.backend),
     }
 
 
@@ -187,11 +205,9 @@ def label_blocks(
         return binomial_tail(p, complement, residual, weights[chosen])
 
     def says_temperature() -> str:
-        if impossible is not None:
-            return f"over-confident: the label of sample {impossible} (counted from 0) has probability 0"
-        if score[0] == 0:
+        if score[0] == 0 and impossible is None:
             return "no error of the temperature"
-        return "over-confident" if score[0] < 0 else "under-confident"
+        return "over-confident" if score[0] < 0 or impossible is not None else "under-confident"
 
     def says_bias() -> str:
         k = int(np.argmax(biases[0] ** 2 / np.maximum(bias_variances, LEAST_VARIANCE)))
@@ -234,7 +250,7 @@ def label_blocks(
             says_temperature,
             score_bound,
             "Chernoff's" if score_tail else "Bennett's",
-            impossible is not None,
+            None if impossible is None else f"the label of sample {impossible} (counted from 0) has probability 0",
         ),
         Block("bias", np.sum(_squares(biases, bias_variances), axis=-1), says_bias, bias_bound),
         Block("classes", np.sum(_squares(residuals, variance), axis=(-2, -1)), says_classes, classes_bound),
@@ -243,7 +259,10 @@ def label_blocks(
 
 
 def format_probability(p: float) -> str:
-    return f"1 - {1 - p:.1g}" if 0.99 < p < 1 else f"{p:.2g}"
+    """Format two digits of the probability, or one of its complement if that is smaller."""
+    if 0.99 < p < 1:
+        return f"1 - {1 - p:.1g}" if p > 0.9999 else f"{p:.{math.ceil(-math.log10(1 - p))}f}"
+    return f"{p:.2g}"
 
 
 def _squares(residuals: np.ndarray, variances: np.ndarray) -> np.ndarray:

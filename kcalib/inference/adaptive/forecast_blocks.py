@@ -44,7 +44,7 @@ def _(
     data: Forecasts, task: Task, n_draws: int | None, n_columns: int | None, seed: int
 ) -> tuple[list[Block], dict[str, Any]]:
     n_draws = n_draws or FEW_DRAWS
-    kernels, estimate = kernel_blocks(task, n_draws, n_columns, seed)
+    kernels, estimate = kernel_blocks(task, n_draws, n_columns, seed, is_alone=data.prediction.event_shape != ())
     if data.prediction.event_shape:
         return kernels, estimate
     sums = _sum_all_rows(data, n_draws, seed)

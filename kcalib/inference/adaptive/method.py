@@ -57,7 +57,8 @@ class Adaptive(CalibrationMethod):
     - *classes*: the same over 10 bins of each class's probability;
     - *top label*: the same over 15 bins of the largest probability, of whether its class is right;
     - *kernel* and *fine kernel*: the SKCE of all pairs by random features of the kernel, at its bandwidth (at least
-      .05) and at an eighth of it (at least .02).
+      .05) and at an eighth of it (at least .02). Kernels without random features have one block, the SKCE of all pairs
+      itself, or none where that would take longer than some ten seconds: ``result.null_law`` says so.
 
     Each statistic is mapped to an approximate p-value by a gamma law with the first three moments of the other R
     values, and the K values are combined to :math:`K / \sum_k 1 / p_k`. The p-value is (1 + number of draws whose
@@ -105,7 +106,7 @@ class Adaptive(CalibrationMethod):
         options = self.n_resamples, self.n_columns, seed
         if task.clusters is None:
             blocks, estimate = null_blocks(task.data, task, *options)
-            draws, left_out = "draws of the labels from the predictions", ""
+            draws, left_out = "draws of the labels from the predictions", _describe_kernels(blocks)
         else:
             flips = flip_clusters(task.data, task, *options)
             blocks, estimate = flips.blocks, flips.estimate
@@ -134,20 +135,22 @@ def rank_blocks(blocks: list[Block], bandwidth: float | None, draws: str, left_o
     pvalue = (1 + n_extreme) / (1 + n_draws)
     log_pvalue, pvalue_from = math.log(pvalue), "draws"
     null_law = f"{n_draws} {draws}, shared by {len(blocks)} blocks{left_out}"
-    if bandwidth is not None and bandwidth < LEAST_BANDWIDTH:
+    has_features = any(block.name == "fine kernel" for block in blocks)
+    if has_features and bandwidth is not None and bandwidth < LEAST_BANDWIDTH:
         null_law += (
             f"; its kernels have the bandwidths {LEAST_BANDWIDTH} and {LEAST_FINE_BANDWIDTH}: the one of the SKCE, "
             f"{bandwidth:.2g}, sees nothing but nearly equal predictions"
         )
     reported = tuple(_report(block) for block in blocks)
     finding = _choose_finding(reported)
-    if n_extreme == 0 or any(block.is_impossible for block in blocks):
+    if n_extreme == 0 or any(block.impossible for block in blocks):
         bounds = [math.log(len(blocks)) + block.log_bound() for block in blocks]
         smallest = int(np.argmin(bounds))
         if bounds[smallest] < log_pvalue:
-            log_pvalue, pvalue_from, finding = bounds[smallest], "bound", blocks[smallest].finding()
+            log_pvalue, pvalue_from, finding = float(bounds[smallest]), "bound", blocks[smallest].finding()
             pvalue = math.exp(log_pvalue)
-            null_law += f"; beyond them {blocks[smallest].bound_name} bound of the largest sum of a block"
+            bound = f"beyond them {blocks[smallest].bound_name} bound of the largest sum of a block"
+            null_law += f"; {blocks[smallest].impossible or bound}"
     quantiles = np.quantile(-np.log(combined[1:]), np.linspace(0, 1, N_QUANTILES))
     return {
         "statistic": -math.log(combined[0]),
@@ -160,6 +163,16 @@ def rank_blocks(blocks: list[Block], bandwidth: float | None, draws: str, left_o
         "blocks": reported,
         "finding": finding,
     }
+
+
+def _describe_kernels(blocks: list[Block]) -> str:
+    """Say what stands for kernels without random features."""
+    names = {block.name for block in blocks}
+    if "fine kernel" in names:
+        return ""
+    if "kernel" in names:
+        return "; the kernel has no random features: its block is of all pairs"
+    return "; the kernel has no random features, and no block: draws for all pairs would take long"
 
 
 def approximate_pvalues(statistics: np.ndarray) -> np.ndarray:

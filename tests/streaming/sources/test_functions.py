@@ -227,7 +227,7 @@ def test_estimators_that_read_all_samples(estimator):
 def test_methods_that_read_all_samples():
     for method in ("exact", "spectrum", kcalib.methods.CME()):
         for function in (kcalib.calibration_test, kcalib.evaluate):
-            match = "`method` is '.*', which reads all samples at once; use method='features', or pass"
+            match = "`method` is '.*', which reads all samples at once; use method='adaptive' or 'features', or pass"
             with pytest.raises(ValueError, match=match):
                 function(source((Y, Q)), method=method)
     with pytest.raises(ValueError, match="`metric` is 'ckce', which reads all samples at once; use one of skce, ece"):

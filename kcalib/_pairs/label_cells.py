@@ -22,8 +22,8 @@ from kcalib._backend.threads import run_options
 
 FLOOR = 1e-12  # of probabilities whose logarithms are taken
 OCTAVES = 40  # of a probability, or of one minus it, that cells tell apart: down to about the floor
-FEWEST, FEWEST_OF_TOP, MOST = 32, 256, 1024  # cells of a class, of the largest probability, and of either
-ENTRIES, MOST_ENTRIES = 2**12, 2**15  # cells of all classes, where these have more than the fewest, and in any case
+FEWEST, FEWEST_OF_TOP, MOST = 32, 256, 512  # cells of a class, of the largest probability, and of either
+ENTRIES, MOST_ENTRIES = 2**11, 2**15  # cells of all classes, where these have more than the fewest, and in any case
 AT_ONCE = 2**20  # entries of predictions that arrays on a device make cells of together
 POSSIBLE = 2**63 - 1  # stands for no row
 WEIGHT, HIT, SMALLER, VARIANCE = range(4)  # in the order of src/cpu/samples/label_cells.h
@@ -218,6 +218,14 @@ class DrawnCells:
 
     def copy(self) -> DrawnCells:
         return DrawnCells(self.cells, self.counts.copy(), self.log_scores.copy())
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """Return the sums by their names in a file."""
+        return {"drawn_cells": self.counts} | self.log_scores.to_arrays("drawn_logs")
+
+    def from_arrays(self, arrays: Mapping[str, np.ndarray]) -> DrawnCells:
+        """Return the sums that `to_arrays` has written."""
+        return DrawnCells(self.cells, arrays["drawn_cells"], ExactSums.from_arrays("drawn_logs", arrays))
 
     def compiled(self) -> tuple[Any, ...]:
         """Return what `_native` takes: it adds to the sums."""

@@ -33,7 +33,7 @@ from kcalib.lenses import Canonical, Lens
 from kcalib.streaming._classes.binned_results import diagram_of, ece_of
 from kcalib.streaming._classes.totals import BinTotals
 from kcalib.streaming._options import LARGEST_CLASSES, N_COLUMNS, SMALLEST_CLASSES, StateOptions
-from kcalib.streaming._row_sums.kernel_sums import Machine
+from kcalib.streaming._row_sums.machine import SEEN, Machine
 from kcalib.streaming._row_sums.rows import Rows
 from kcalib.streaming._row_sums.score_sums import Extremes, ScoreSums, sum_scores
 from kcalib.streaming.state import CalibrationState
@@ -439,7 +439,7 @@ class SKCE(_Summed):
         self._machine: Machine | None = None
         names = ("n_classes", "kernel", "lens", "n_columns", "seed")
         self._add_options(**{name: getattr(self.options, name) for name in names})
-        empty = self._make_machine().zeros()
+        empty = self._make_machine().seen.zeros()
         self.add_state("sums", self._sums(empty.sums), "sum")
         self.add_state("own", self._sums(empty.own), "sum")
         self.add_state("n", torch.zeros((), dtype=torch.int64), "sum")
@@ -455,7 +455,7 @@ class SKCE(_Summed):
     def _add(self, data: Classification) -> None:
         machine, seen = self._make_machine(), self.options.lens.induced(data)
         rows = Rows(np.arange(seen.n), np.ascontiguousarray(seen.probabilities), seen.labels, np.ones(seen.n))
-        added = machine.add(machine.zeros(), [rows])
+        added = machine.add(machine.zeros(), [rows]).kernels[SEEN]
         self.sums, self.own = self.sums + self._sums(added.sums), self.own + self._sums(added.own)
         self.n = self.n + seen.n
 
@@ -472,7 +472,7 @@ class SKCE(_Summed):
         if n < 2:
             return self._nan_or_raise(f"the SKCE needs at least 2 samples, and there is {n}; call update() with more")
         return self._tensor(
-            self._make_machine().total(_to_exact_sums(self.sums), _to_exact_sums(self.own)) / (n * (n - 1))
+            self._make_machine().seen.total(_to_exact_sums(self.sums), _to_exact_sums(self.own)) / (n * (n - 1))
         )
 
 

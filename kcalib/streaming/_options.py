@@ -22,7 +22,7 @@ from kcalib.target_kernels import TargetKernel
 
 N_COLUMNS = 256
 N_RESAMPLES = 199
-DRAWN_BYTES = 2**26  # of the sums of all draws; a state with more has none unless it is asked for
+DRAWN_BYTES = 2**26  # of the kernel's sums of all draws; a state with more has none unless it is asked for
 SMALLEST_CLASSES, LARGEST_CLASSES = 2, 2**20
 MAY_DIFFER = ("part",)  # options that states may differ in
 
@@ -75,6 +75,7 @@ class StateOptions(SharedOptions):
     n_resamples: int
     seed: int
     part: int
+    n_kernel_resamples: int  #: draws that the kernels have sums of: `n_resamples`, or 0 where these are large
 
     @classmethod
     def checked(
@@ -90,8 +91,9 @@ class StateOptions(SharedOptions):
         n_resamples: Any,
         seed: Any,
         part: Any,
+        n_kernel_resamples: Any = None,
     ) -> StateOptions:
-        """As the constructor of `CalibrationState` takes them."""
+        """As the constructor of `CalibrationState` takes them; `n_kernel_resamples` from a file."""
         n_classes = check_columns_of(n_classes)
         if not isinstance(from_logits, (bool, np.bool_)):
             raise TypeError(f"`from_logits` is {from_logits!r}, expected True or False")
@@ -102,6 +104,9 @@ class StateOptions(SharedOptions):
             raise TypeError("`n_columns` is None, expected an integer: how many samples there will be is not known")
         lens = Canonical() if lens is None else lens
         m = induced_row(n_classes, lens).m
+        if n_kernel_resamples is None:
+            is_large = n_resamples is None and 16 * n_columns * m * N_RESAMPLES > DRAWN_BYTES
+            n_kernel_resamples = 0 if is_large else N_RESAMPLES if n_resamples is None else n_resamples
         options = cls(
             n_classes=n_classes,
             classes=None if classes is None else _class_names(classes, n_classes),
@@ -111,10 +116,15 @@ class StateOptions(SharedOptions):
             target_kernel=_stored(target_kernel),
             n_columns=n_columns,
             n_bins=check_integer("n_bins", n_bins, 1, MAX_BINS),
-            n_resamples=_resamples(n_resamples, n_columns, m),
+            n_resamples=_resamples("n_resamples", N_RESAMPLES if n_resamples is None else n_resamples),
             seed=check_integer("seed", seed, 0, LARGEST_SEED),
             part=check_integer("part", part, 0, PARTS - 1),
+            n_kernel_resamples=_resamples("n_kernel_resamples", n_kernel_resamples),
         )
+        if options.n_kernel_resamples not in (0, options.n_resamples):
+            raise ValueError(
+                f"`n_kernel_resamples` is {n_kernel_resamples}, expected 0 or `n_resamples`, {options.n_resamples}"
+            )
         options.root()
         # A kernel that has no features is refused now, not when its bandwidth is known.
         closed = options.kernel.resolve(dict.fromkeys(options.kernel.open_metrics(), 1.0))
@@ -185,10 +195,8 @@ def _stored(target_kernel: TargetKernel) -> Any:
     return tuple(map(tuple, arrays.to_host(arrays.as_array(target_kernel, "target_kernel")).tolist()))
 
 
-def _resamples(n_resamples: Any, n_columns: int, m: int) -> int:
-    if n_resamples is not None:
-        return check_integer("n_resamples", n_resamples, 0, 2**20)
-    return N_RESAMPLES if 16 * n_columns * m * N_RESAMPLES <= DRAWN_BYTES else 0
+def _resamples(name: str, value: Any) -> int:
+    return check_integer(name, value, 0, 2**20)
 
 
 def _may_be_same(first: Any, second: Any) -> bool:

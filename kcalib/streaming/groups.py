@@ -187,7 +187,7 @@ class GroupedState(Saved):
                 "many samples share, or make the state with more `max_groups`"
             )
         options = self.options
-        needed = len(new) * 16 * options.n_columns * options.n_classes * (1 + options.n_resamples)
+        needed = len(new) * 16 * options.n_columns * options.n_classes * (1 + options.n_kernel_resamples)
         remedy = "make the state with n_resamples=0, fewer columns or fewer groups"
         check_memory(needed, None, f"the sums of {len(new)} further groups", remedy)
 

@@ -57,10 +57,10 @@ def test_blocks_by_hand():
             variances[b] += value * (1 - value)
         return sum(r**2 / max(v, 0.5) for r, v in zip(residuals, variances, strict=True))
 
-    edges = [k / 512 for k in range(1, 512)]
-    for k in range(1, 257):  # so many in 40 octaves
-        octave = math.ceil(40 * k / 256)
-        small = 2.0**-octave * (1 + octave - 40 * k / 256)
+    edges = [k / 256 for k in range(1, 256)]
+    for k in range(1, 129):  # so many in 40 octaves
+        octave = math.ceil(40 * k / 128)
+        small = 2.0**-octave * (1 + octave - 40 * k / 128)
         edges += [small, 1 - small]
     classes = sum(in_bins(p[:, c], (y == c).astype(float), 10) for c in range(m))
     assert statistics["classes"] == pytest.approx(classes, rel=1e-12)

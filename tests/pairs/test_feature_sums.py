@@ -239,7 +239,7 @@ def test_cells_of_parts_add_up_to_those_of_all():
         np.testing.assert_array_equal(one.high, other.high)
         np.testing.assert_array_equal(one.low, other.low)
     edges = cells.edges
-    assert len(edges) == 1023 and (np.diff(edges) >= 0).all()
+    assert len(edges) == 511 and (np.diff(edges) >= 0).all()
     np.testing.assert_array_equal(edges, 1 - edges[::-1])
     bins = cells.join(whole.cells.to_float()[:, 0], 10, 15)
     assert (np.diff(bins) >= 0).all()

@@ -142,7 +142,7 @@ def test_layout():
     """What the module's text says, read by other means."""
     data = pack_content(CONTENT)
     magic, version, header_size, total = struct.unpack_from("<8sIIQ", data)
-    assert (magic, version, total) == (b"\x89KCALIB\n", 1, len(data))
+    assert (magic, version, total) == (b"\x89KCALIB\n", 2, len(data))
     header = json.loads(data[24 : 24 + header_size])
     begin = 24 + header_size
     assert begin % 64 == 0 and header["library"] == __import__("kcalib").__version__
@@ -153,7 +153,7 @@ def test_layout():
     assert data[-32:] == hashlib.blake2b(data[:-32], digest_size=32, person=b"kcalib state").digest()
 
 
-def written_otherwise(version=1, **changes):
+def written_otherwise(version=2, **changes):
     """A file with another header, with the checksum that it should have."""
     data = pack_content(CONTENT)
     size = struct.unpack_from("<I", data, 12)[0]
@@ -172,10 +172,12 @@ def test_unknown_entries_of_the_header_are_skipped():
 
 def test_later_version():
     message = (
-        r"^state\.kcalib was written by kcalib 9\.9 in format 3, but this version, .*, reads format 1; update kcalib$"
+        r"^state\.kcalib was written by kcalib 9\.9 in format 3, but this version, .*, reads format 2; update kcalib$"
     )
     with pytest.raises(ValueError, match=message):
         unpack(written_otherwise(version=3, library="9.9"), "state.kcalib")
+    with pytest.raises(ValueError, match=r"in format 1, but this version, .*, reads format 2; make the state again$"):
+        unpack(written_otherwise(version=1), "state.kcalib")
     options = {"kernel": {"class": "kernels.Newer", "bandwidth": 1.0}}
     with pytest.raises(ValueError, match=r"by kcalib 9\.9 and has an option of the class kernels\.Newer.*update"):
         unpack(written_otherwise(library="9.9", options=options), "state.kcalib")

@@ -38,6 +38,7 @@ N_LARGEST = 3  # cells of a block whose tails are bounded: those with the larges
 MOST_STEPS, CLOSE = 40, 1e-3  # of Newton's method; any theta gives a bound
 BISECTION = 100.0
 CHUNK_ENTRIES = 2**20
+KERNEL_FINDING = "an error that only the kernel sees"
 LARGEST_THETA = 500.0  # exp of it is finite
 
 
@@ -153,7 +154,7 @@ def scale_frequencies(bandwidth: float | None, divisor: float, least: float) -> 
 
 def kernel_block(name: str, statistics: np.ndarray) -> Block:
     """Return the block of the SKCE with one kernel."""
-    return Block(name, statistics, lambda: "an error that only the kernel sees", lambda: 0.0)
+    return Block(name, statistics, lambda: KERNEL_FINDING, lambda: 0.0)
 
 
 def label_blocks(

@@ -22,7 +22,7 @@ from kcalib.streaming._accumulator import (
 )
 from kcalib.streaming._classes.totals import BinTotals, Totals
 from kcalib.streaming._options import StateOptions
-from kcalib.streaming._row_sums.kernel_sums import KernelSums, Machine, block_size
+from kcalib.streaming._row_sums.machine import FINER, SEEN, WIDE, BlockSums, Machine, block_size
 from kcalib.streaming._row_sums.rows import OpenRows, Rows, RowSet, no_rows
 from kcalib.streaming._row_sums.sample import RowSample
 from kcalib.streaming._row_sums.score_sums import SCORES, ScoreSums, sum_scores
@@ -38,7 +38,7 @@ class ClassAccumulator(Accumulator):
     options: StateOptions
     row_sums: ScoreSums
     machine: Machine | None
-    sums: KernelSums | None
+    sums: BlockSums | None
     m: int  # classes of the problem that the lens induces
 
     @classmethod
@@ -52,7 +52,7 @@ class ClassAccumulator(Accumulator):
             pending_batches=(),
             row_sums=ScoreSums.empty(m, options.n_bins),
             open_rows=OpenRows(block_size(options), nothing, {}),
-            sample=RowSample.empty(DRAWN_SAMPLE if options.n_resamples else SAMPLE, options.seed, nothing),
+            sample=RowSample.empty(DRAWN_SAMPLE if options.n_kernel_resamples else SAMPLE, options.seed, nothing),
             bandwidth_rows=0,
             machine=machine,
             sums=None if machine is None else machine.zeros(),
@@ -109,24 +109,28 @@ class ClassAccumulator(Accumulator):
         final = self.finalize(threads)
         machine, sums = final.machine, final.sums
         assert machine is not None and sums is not None
-        rows = final.sample.rows
-        unit, weighted = machine.feature_unit * machine.target_unit, bin_totals.n_weighted > 0
+        rows, seen, of_kernel = final.sample.rows, machine.seen, sums.kernels[SEEN]
+        unit, is_weighted = seen.feature_unit * seen.target_unit, bin_totals.n_weighted > 0
         classes = final.options.classes if isinstance(final.options.lens, Canonical) else None
-        weights = rows.weights if weighted else None
+        weights = rows.weights if is_weighted else None
         sample = Classification(rows.targets, rows.predictions, weights, classes, 2.0**-52, lens=final.options.lens)
-        own = np.bincount(machine.map.groups, sums.own.to_float(), machine.map.n_groups)
+        own = np.bincount(seen.map.groups, of_kernel.own.to_float(), seen.map.n_groups)
+        statistics = {} if is_weighted else machine.kernel_statistics(sums)
         return Totals(
             **vars(bin_totals),
             kernel=final.options.kernel,
             bandwidth_rows=final.bandwidth_rows or None,
             map=final.options.map(final.m),
             root=final.options.root(),
-            sums=sums.sums.to_float() * unit,
+            sums=of_kernel.sums.to_float() * unit,
             own=own[:, None] * unit**2,
-            null_own=float(sums.null_own.to_float()) * unit**2,
-            drawn=None if sums.drawn is None or weighted else machine.drawn_totals(sums.drawn),
+            null_own=float(of_kernel.null_own.to_float()) * unit**2,
+            drawn=statistics[SEEN][1:] if SEEN in statistics else None,
             sample=sample,
             sample_rows=rows.numbers,
+            labels=None if is_weighted else sums.labels,
+            drawn_cells=sums.drawn,
+            kernel_statistics=tuple(statistics[name] for name in (SEEN, WIDE, FINER) if name in statistics),
         )
 
 

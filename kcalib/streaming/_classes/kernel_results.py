@@ -29,6 +29,9 @@ from kcalib.estimators.feature_moments import FeatureMoments, null_squares_of, s
 from kcalib.estimators.few_errors import few_of
 from kcalib.estimators.rms_bound import MeanEigenvalue, NoBoundError
 from kcalib.inference import events
+from kcalib.inference.adaptive import Adaptive
+from kcalib.inference.adaptive.blocks import KERNEL_FINDING, kernel_block, label_blocks
+from kcalib.inference.adaptive.method import rank_blocks
 from kcalib.inference.beyond import FEWEST_DRAWS
 from kcalib.inference.conditional_spectrum import make_feature_matrix
 from kcalib.inference.features import Features, law_of_draws
@@ -37,12 +40,11 @@ from kcalib.inference.spectrum import limit_law
 from kcalib.inference.verdict import ErrorBound, Measured, bound_or_none
 from kcalib.kernels import Kernel
 from kcalib.laws import ChiSquareMixture
-from kcalib.results import CalibrationTestResult, FewErrors, SKCEResult
+from kcalib.results import CalibrationTestResult, FewErrors, SKCEResult, TestBlock
 from kcalib.streaming._classes.totals import FeatureTotals, Totals
 from kcalib.streaming._options import SharedOptions, StateOptions
 
 ERRORS = 2.0  # standard errors of a sample's sum that are not taken for what it lacks
-METHOD = Features.name
 
 
 @dataclass(frozen=True, eq=False)
@@ -288,28 +290,35 @@ class KernelResults(ABC):
             seconds=time.perf_counter() - start,
         )
 
+    def null_fields(self) -> dict[str, Any]:
+        """Return the fields of the test about its statistic and p-value."""
+        law = self.null_law()
+        return {
+            "method": Features.name,
+            "method_reason": "a state has sums of random features of the kernel",
+            "statistic": float(self.moments.total) / (self.n - 1),
+            "log_pvalue": law.log_pvalue,
+            "pvalue": math.exp(law.log_pvalue) if law.pvalue is None else law.pvalue,
+            "null_law": law.description,
+            "pvalue_from": law.pvalue_from,
+            "null_quantiles": law.quantiles,
+            "n_resamples": law.n_resamples,
+        }
+
     def test(self) -> CalibrationTestResult:
-        start, law = time.perf_counter(), self.null_law()
+        start, fields = time.perf_counter(), self.null_fields()
         variance = None
         if self.n >= 4 and not self.is_weighted:
             variance = self.spread.score_variance(self.null_squares)
         return CalibrationTestResult(
-            method=METHOD,
-            method_reason="a state has sums of random features of the kernel",
-            statistic=float(self.moments.total) / (self.n - 1),
-            log_pvalue=law.log_pvalue,
-            pvalue=math.exp(law.log_pvalue) if law.pvalue is None else law.pvalue,
+            **fields,
             estimate=self.estimate,
             **self.errors(),
             features_freedom=self.moments.error_freedom,
             variance_slope=None if variance is None else variance.slope,
             variance_constant=None if variance is None else variance.constant,
             few_errors=self.few_errors() if self.n >= 4 and not self.is_weighted else None,
-            null_law=law.description,
-            pvalue_from=law.pvalue_from,
-            null_quantiles=law.quantiles,
             estimator="unbiased SKCE of random features",
-            n_resamples=law.n_resamples,
             **self.described(),
             seconds=time.perf_counter() - start,
         )
@@ -423,6 +432,50 @@ class LabelResults(KernelResults):
         matrix = np.array(target) if isinstance(target, tuple) else target
         packed = pack(totals.sample, totals.kernel, matrix, threads=self.threads)
         return LabelFeatures(totals.sample, packed, totals.map, self.options.seed, self.threads)
+
+    def null_fields(self) -> dict[str, Any]:
+        """Return those of the adaptive test, where labels were drawn."""
+        totals = self.totals
+        if totals.labels is None:
+            return super().null_fields()
+        assert totals.drawn_cells is not None
+        names = totals.sample.classes if totals.sample.classes is not None else tuple(range(totals.sample.m))
+        blocks = label_blocks(totals.labels, totals.drawn_cells, self.n, names)
+        blocks += [
+            kernel_block(name, statistics)
+            for name, statistics in zip(("kernel", "fine kernel"), totals.kernel_statistics, strict=False)
+        ]
+        ranked = {
+            "method": Adaptive.name,
+            "method_reason": "a state has sums of labels in cells of the predictions, and of features of kernels",
+            **rank_blocks(blocks, self.problem.packed.bandwidth, "draws of the labels from the predictions"),
+        }
+        return ranked if totals.kernel_statistics else self._combine_with_law(ranked)
+
+    def _combine_with_law(self, ranked: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields with a kernel block that has no draws, by Bonferroni's inequality."""
+        law = self.null_law()
+        pvalue = math.exp(law.log_pvalue) if law.pvalue is None else law.pvalue
+        total = float(self.moments.total)
+        kernel = TestBlock(
+            name="kernel", statistic=total, pvalue=pvalue, approximate_pvalue=pvalue, finding=KERNEL_FINDING
+        )
+        n_blocks = len(ranked["blocks"]) + 1
+        log_ranked = ranked["log_pvalue"] - math.log1p(-1 / n_blocks)
+        log_kernel = law.log_pvalue + math.log(n_blocks)
+        log_pvalue = min(0.0, log_ranked, log_kernel)
+        fields = {
+            "log_pvalue": log_pvalue,
+            "pvalue": math.exp(log_pvalue),
+            "null_law": (
+                f"{ranked['null_law']}, at {n_blocks - 1} of {n_blocks} parts of the level; the kernel has no draws in "
+                f"this state, and at the last part {law.description}"
+            ),
+            "blocks": (*ranked["blocks"], kernel),
+        }
+        if log_kernel < log_ranked:
+            fields |= {"pvalue_from": law.pvalue_from, "finding": KERNEL_FINDING}
+        return ranked | fields
 
     def few_errors(self) -> FewErrors | None:
         scores = self.totals.scores

@@ -9,6 +9,7 @@ import numpy as np
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._pairs.features import FeatureMap
+from kcalib._pairs.label_cells import DrawnCells, LabelSums
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
 from kcalib.streaming._row_sums.score_sums import Extremes
@@ -57,3 +58,7 @@ class Totals(BinTotals, FeatureTotals):
 
     root: np.ndarray | None  # R of the target kernel's matrix R R^T, shape (m, r); None for the Kronecker delta
     sample: Classification
+    labels: LabelSums | None  # in cells of the predictions; None without draws of labels, and with weights
+    drawn_cells: DrawnCells | None
+    # Sums over pairs of the observed labels, then of each draw, of the adaptive test's kernels; none without draws.
+    kernel_statistics: tuple[np.ndarray, ...]

@@ -26,7 +26,7 @@ from kcalib._version import __version__
 from kcalib.streaming._files.descriptions import UnknownError, describe, restore
 
 MAGIC = b"\x89KCALIB\n"
-VERSION = 1
+VERSION = 2
 PROLOGUE = struct.Struct("<8sIIQ")
 ALIGNMENT, DIGEST = 64, 32
 DTYPES = ("|b1", "|u1", "<i4", "<i8", "<u8", "<f4", "<f8")
@@ -93,8 +93,9 @@ def unpack(data: bytes, name: str) -> Content:
     except (ValueError, AttributeError, RecursionError):
         header, library = {}, "of a later version" if version > VERSION else "of an unknown version"
     if version != VERSION:
-        up_to = f"this version, {__version__}, reads format {VERSION}"
-        raise ValueError(f"{name} was written by kcalib {library} in format {version}, but {up_to}; update kcalib")
+        expected = f"this version, {__version__}, reads format {VERSION}"
+        remedy = "update kcalib" if version > VERSION else "make the state again"
+        raise ValueError(f"{name} was written by kcalib {library} in format {version}, but {expected}; {remedy}")
     try:
         arrays = {key: _array(view[begin:-DIGEST], entry) for key, entry in header["arrays"].items()}
         options = {key: restore(value) for key, value in header["options"].items()}

@@ -1,31 +1,27 @@
 """Sums over rows that need the kernel: of features and target features, block by block.
 
 A block of rows is added up in float64, in a fixed order, and the sums of blocks are added exactly; which rows are a
-block depends on their numbers alone. `Machine` makes the sums of a block for a kernel whose bandwidths are known.
+block depends on their numbers alone. `KernelMachine` makes the sums of a block for a map of features of a kernel.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from kcalib import _native
 from kcalib._backend.exact_sums import ExactSums
-from kcalib._backend.threads import run_options
 from kcalib._pairs.feature_sums import compiled
 from kcalib._pairs.features import FeatureMap
+from kcalib._pairs.label_cells import DrawnCells
 from kcalib.streaming._options import StateOptions
 from kcalib.streaming._row_sums.rows import Rows
 
-BLOCK, DRAWN_BLOCK = 2**7, 2**12  # rows of a block, without and with draws of labels
-
-
-def block_size(options: StateOptions) -> int:
-    """Rows of a block."""
-    return DRAWN_BLOCK if options.n_resamples else BLOCK
+BLOCK = 2**7  # rows whose features are added up in float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +57,7 @@ class DrawnSums:
 
 @dataclass(frozen=True, eq=False)
 class KernelSums:
-    """In the units of the `Machine`."""
+    """In the units of the `KernelMachine`."""
 
     sums: ExactSums  # sum phi (x) a, shape (n_columns, r)
     own: ExactSums  # sum |a|^2 times the squares of a frequency's two columns, shape (n_frequencies,)
@@ -75,6 +71,10 @@ class KernelSums:
             self.null_own + other.null_own,
             None if self.drawn is None or other.drawn is None else self.drawn + other.drawn,
         )
+
+    def copy(self) -> KernelSums:
+        drawn = None if self.drawn is None else self.drawn.copy()
+        return KernelSums(self.sums.copy(), self.own.copy(), self.null_own.copy(), drawn)
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Return the sums by their names in a file."""
@@ -90,22 +90,24 @@ class KernelSums:
         return KernelSums(sums, own, null_own, drawn)
 
 
-class Machine:
+class KernelMachine:
     """What makes sums of blocks; features and target features are divided by powers of two, so that these are about 1.
 
     Parameters
     ----------
+    feature_map : FeatureMap
+        Of the kernel.
     options : StateOptions
-        Whose kernel has its bandwidths.
+        Of the state: its target kernel and the seed of draws.
     m : int
         Classes of the problem that the lens induces.
-    threads : int, optional
-        At most so many.
+    n_draws : int
+        Draws of labels that features are added up for.
     """
 
-    def __init__(self, options: StateOptions, m: int, threads: int | None) -> None:
-        self.options, self.m, self.threads = options, m, threads
-        feature_map, root = options.map(m), options.root()
+    def __init__(self, feature_map: FeatureMap, options: StateOptions, m: int, n_draws: int) -> None:
+        self.m, self.seed, self.n_draws = m, options.seed, n_draws
+        root = options.root()
         self.feature_unit = power_of_two(largest_length(feature_map))
         self.map = replace(feature_map, amplitudes=feature_map.amplitudes / self.feature_unit)
         self.target_unit = 1.0 if root is None else power_of_two(float(np.max(np.linalg.norm(root, axis=1))))
@@ -114,70 +116,37 @@ class Machine:
         self._features = compiled(self.map)
 
     def zeros(self) -> KernelSums:
-        options, columns = self.options, self.map.n_columns
+        n_draws, columns = self.n_draws, self.map.n_columns
         drawn = None
-        if options.n_resamples:
+        if n_draws:
             drawn = DrawnSums(
                 ExactSums.zeros(columns, self.m),
                 ExactSums.zeros(),
-                ExactSums.zeros(options.n_resamples, columns, self.m),
-                ExactSums.zeros(options.n_resamples),
+                ExactSums.zeros(n_draws, columns, self.m),
+                ExactSums.zeros(n_draws),
             )
         own = ExactSums.zeros(len(self.map.frequencies))
         return KernelSums(ExactSums.zeros(columns, self.rank), own, ExactSums.zeros(), drawn)
 
-    def add(self, sums: KernelSums, pieces: Iterable[Rows]) -> KernelSums:
-        """With rows of blocks: each piece is ascending, and has all the rows there are of its blocks."""
-        drawn = None if sums.drawn is None else sums.drawn.copy()
-        new = KernelSums(sums.sums.copy(), sums.own.copy(), sums.null_own.copy(), drawn)
-        for rows in pieces:
-            tiles = rows.numbers // BLOCK
-            ends = np.append(np.flatnonzero(np.diff(tiles)) + 1, len(tiles))
-            with run_options(self.threads) as options:
-                _native.state_sums(
-                    self._features,
-                    rows.predictions,
-                    rows.targets,
-                    rows.weights,
-                    self.root,
-                    ends,
-                    new.sums.flat(),
-                    new.own.flat(),
-                    new.null_own.flat(),
-                    options,
-                )
-                if drawn is not None:
-                    self._add_drawn(rows, drawn, options)
-        return new
-
-    def _add_drawn(self, rows: Rows, sums: DrawnSums, options: _native.RunOptions) -> None:
-        """Add draws of labels; of an incomplete block rows that are not there are sure of a label, and add nothing."""
-        blocks, starts = np.unique(rows.numbers // DRAWN_BLOCK, return_index=True)
-        if len(rows.numbers) == len(blocks) * DRAWN_BLOCK:
-            self._add_drawn_blocks(blocks, rows.predictions, sums, options)
-            return
-        for block, begin, end in zip(blocks, starts, [*starts[1:], len(rows.numbers)], strict=True):
-            p = np.zeros((DRAWN_BLOCK, self.m))
-            p[:, 0] = 1.0
-            p[rows.numbers[begin:end] % DRAWN_BLOCK] = rows.predictions[begin:end]
-            self._add_drawn_blocks(np.array([block]), p, sums, options)
-
-    def _add_drawn_blocks(
-        self, blocks: np.ndarray, p: np.ndarray, sums: DrawnSums, options: _native.RunOptions
-    ) -> None:
-        _native.drawn_block_sums(
+    def add(self, sums: KernelSums, rows: Rows, options: _native.RunOptions) -> None:
+        """Add ascending rows in place, which are all the rows there are of their blocks; without draws."""
+        tiles = rows.numbers // BLOCK
+        _native.state_sums(
             self._features,
-            p,
+            rows.predictions,
+            rows.targets,
+            rows.weights,
             self.root,
-            self.options.seed,
-            self.options.n_resamples,
-            blocks * DRAWN_BLOCK,
-            sums.base.flat(),
-            sums.base_own.flat(),
-            sums.changes.flat(),
-            sums.changes_own.flat(),
+            np.append(np.flatnonzero(np.diff(tiles)) + 1, len(tiles)),
+            sums.sums.flat(),
+            sums.own.flat(),
+            sums.null_own.flat(),
             options,
         )
+
+    def add_draws(self, sums: DrawnSums, rows: Sheet, cells: DrawnCells | None, options: _native.RunOptions) -> None:
+        """Add draws of the labels of whole blocks in place, and count these."""
+        draw_blocks(self._features, self.root, rows, self.seed, self.n_draws, sums, cells, options)
 
     def total(self, sums: ExactSums, own: ExactSums) -> float:
         """Return sum_{i != j} H_ij of the observed labels, from the fields `sums` and `own` of `KernelSums`."""
@@ -189,13 +158,49 @@ class Machine:
         """sum_{i != j} H_ij of each draw's labels, shape (n_resamples,)."""
         base = drawn.base.to_float()
         totals = []
-        for k in range(self.options.n_resamples):
+        for k in range(self.n_draws):
             high, low = drawn.changes.high[k], drawn.changes.low[k]
             sums = base + ExactSums(high, low).to_float()
             sums = sums if self.root is None else sums @ self.root
             totals.append(float(np.sum(sums * sums)))
         own = (drawn.base_own + drawn.changes_own).to_float()
         return (np.array(totals) - own) * (self.feature_unit * self.target_unit) ** 2
+
+
+class Sheet(NamedTuple):
+    """Predictions of whole blocks of rows."""
+
+    first_rows: np.ndarray  # numbers of the first rows of the blocks, int64, shape (blocks,)
+    predictions: np.ndarray  # shape (rows of all blocks, m)
+    weights: np.ndarray | None  # 0 of rows that are not there, else 1; None if all are there
+
+
+def draw_blocks(
+    features: _native.Features,
+    root: np.ndarray | None,
+    rows: Sheet,
+    seed: int,
+    n_draws: int,
+    sums: DrawnSums,
+    cells: DrawnCells | None,
+    options: _native.RunOptions,
+) -> None:
+    """Add the draws of labels to the sums, in place."""
+    _native.drawn_block_sums(
+        features,
+        rows.predictions,
+        root,
+        seed,
+        n_draws,
+        rows.first_rows,
+        sums.base.flat(),
+        sums.base_own.flat(),
+        sums.changes.flat(),
+        sums.changes_own.flat(),
+        options,
+        None if cells is None else cells.compiled(),
+        rows.weights,
+    )
 
 
 def largest_length(feature_map: FeatureMap) -> float:

@@ -1,0 +1,182 @@
+"""What makes all sums of blocks of rows of class probabilities: of kernels, and of labels in cells.
+
+With draws of labels there are the sums that the adaptive test needs: observed and drawn labels in cells of the
+predictions, and the sums of a finer kernel, and of a wider one where the kernel's bandwidth is tiny, as
+`kcalib.inference.adaptive` has them of arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kcalib import _native
+from kcalib._backend.exact_sums import ExactSums
+from kcalib._backend.threads import run_options
+from kcalib._packing.features import class_map
+from kcalib._packing.packed import single_bandwidth
+from kcalib._pairs.feature_sums import compiled
+from kcalib._pairs.features import FeatureMap
+from kcalib._pairs.label_cells import POSSIBLE, DrawnCells, LabelCells, LabelSums
+from kcalib.inference.adaptive.blocks import (
+    FINE,
+    LEAST_BANDWIDTH,
+    LEAST_FINE_BANDWIDTH,
+    fine_map_options,
+    scale_frequencies,
+)
+from kcalib.streaming._options import StateOptions
+from kcalib.streaming._row_sums.kernel_sums import BLOCK, DrawnSums, KernelMachine, KernelSums, Sheet, draw_blocks
+from kcalib.streaming._row_sums.rows import Rows
+
+COUNTED_BLOCK, DRAWN_BLOCK = 2**9, 2**12  # rows of a block whose drawn labels are counted alone, and with features
+SEEN, WIDE, FINER = "", "wide_", "fine_"  # prefixes in a file: the kernel of the SKCE, and those of the adaptive test
+
+
+def block_size(options: StateOptions) -> int:
+    """Rows of a block."""
+    if options.n_kernel_resamples:
+        return DRAWN_BLOCK
+    return COUNTED_BLOCK if options.n_resamples else BLOCK
+
+
+@dataclass(frozen=True, eq=False)
+class BlockSums:
+    """Sums over rows of blocks."""
+
+    kernels: dict[str, KernelSums]  # by prefixes
+    labels: LabelSums | None  # None without draws
+    drawn: DrawnCells | None
+
+    def __add__(self, other: BlockSums) -> BlockSums:
+        return BlockSums(
+            {name: sums + other.kernels[name] for name, sums in self.kernels.items()},
+            None if self.labels is None or other.labels is None else self.labels + other.labels,
+            None if self.drawn is None or other.drawn is None else self.drawn + other.drawn,
+        )
+
+    def copy(self) -> BlockSums:
+        kernels = {name: sums.copy() for name, sums in self.kernels.items()}
+        return BlockSums(kernels, self.labels, None if self.drawn is None else self.drawn.copy())
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """Return the sums by their names in a file."""
+        arrays = {
+            prefix + name: values for prefix, sums in self.kernels.items() for name, values in sums.to_arrays().items()
+        }
+        for part in (self.labels, self.drawn):
+            arrays |= {} if part is None else part.to_arrays()
+        return arrays
+
+    def from_arrays(self, arrays: Mapping[str, np.ndarray]) -> BlockSums:
+        """Of the same sizes, what `arrays` has returned."""
+        kernels = {
+            prefix: sums.from_arrays(
+                {name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)}
+            )
+            for prefix, sums in self.kernels.items()
+        }
+        labels = None if self.labels is None else self.labels.from_arrays(arrays)
+        return BlockSums(kernels, labels, None if self.drawn is None else self.drawn.from_arrays(arrays))
+
+
+class Machine:
+    """What makes sums of blocks.
+
+    Parameters
+    ----------
+    options : StateOptions
+        Whose kernel has its bandwidths.
+    m : int
+        Classes of the problem that the lens induces.
+    threads : int, optional
+        At most so many.
+    """
+
+    def __init__(self, options: StateOptions, m: int, threads: int | None) -> None:
+        self.options, self.m, self.threads = options, m, threads
+        n_draws, seen = options.n_kernel_resamples, options.map(m)
+        self.kernels = {SEEN: KernelMachine(seen, options, m, n_draws)}
+        if n_draws:
+            bandwidth = single_bandwidth(options.kernel)
+            factor = scale_frequencies(bandwidth, 1.0, LEAST_BANDWIDTH)
+            if factor != 1:
+                wide = replace(seen, frequencies=seen.frequencies * factor)
+                self.kernels = {
+                    SEEN: KernelMachine(seen, options, m, 0),
+                    WIDE: KernelMachine(wide, options, m, n_draws),
+                }
+            fine = class_map(options.kernel.terms(), m, *fine_map_options(seen, options.seed))
+            factor = scale_frequencies(bandwidth, FINE, LEAST_FINE_BANDWIDTH)
+            fine = replace(fine, frequencies=fine.frequencies * factor)
+            self.kernels[FINER] = KernelMachine(fine, options, m, n_draws)
+        self.cells = LabelCells.for_classes(m) if options.n_resamples else None
+
+    @property
+    def seen(self) -> KernelMachine:
+        """That of the kernel of the SKCE."""
+        return self.kernels[SEEN]
+
+    def zeros(self) -> BlockSums:
+        kernels = {name: machine.zeros() for name, machine in self.kernels.items()}
+        if self.cells is None:
+            return BlockSums(kernels, None, None)
+        return BlockSums(kernels, self.cells.zeros(), self.cells.drawn_zeros(self.options.n_resamples))
+
+    def add(self, sums: BlockSums, pieces: Iterable[Rows]) -> BlockSums:
+        """With rows of blocks: each piece is ascending, and has all the rows there are of its blocks."""
+        new = sums.copy()
+        for rows in pieces:
+            with run_options(self.threads) as options:
+                for name, machine in self.kernels.items():
+                    machine.add(new.kernels[name], rows, options)
+                if new.drawn is not None:
+                    for sheet in self._sheets(rows):
+                        self._add_draws(new, sheet, options)
+            if self.cells is not None:
+                assert new.labels is not None
+                labels = self.cells.sum(rows.predictions, rows.targets, threads=self.threads)
+                if labels.impossible[0] != POSSIBLE:
+                    labels = replace(labels, impossible=rows.numbers[labels.impossible])
+                new = replace(new, labels=new.labels + labels)
+        return new
+
+    def _add_draws(self, sums: BlockSums, sheet: Sheet, options: _native.RunOptions) -> None:
+        counted = sums.drawn
+        for name, machine in self.kernels.items():
+            drawn = sums.kernels[name].drawn
+            if drawn is not None:
+                machine.add_draws(drawn, sheet, counted, options)
+                counted = None  # the labels are the same for all kernels
+        if counted is not None:
+            nothing = np.empty((0, self.m)), np.empty(0), np.empty((0, 0, self.m)), np.empty((0, 0))
+            features = compiled(FeatureMap(*nothing, np.empty(0, int)))
+            unused = DrawnSums(*(ExactSums.zeros(n) for n in (1, 1, 1, self.options.n_resamples)))
+            seed, n_draws = self.options.seed, self.options.n_resamples
+            draw_blocks(features, None, sheet, seed, n_draws, unused, counted, options)
+
+    def _sheets(self, rows: Rows) -> Iterator[Sheet]:
+        """Yield whole blocks; of rows that are not there the prediction is sure, and the weight 0."""
+        size = block_size(self.options)
+        blocks, starts = np.unique(rows.numbers // size, return_index=True)
+        if len(rows.numbers) == len(blocks) * size:
+            yield Sheet(blocks * size, rows.predictions, None)
+            return
+        for block, begin, end in zip(blocks, starts, [*starts[1:], len(rows.numbers)], strict=True):
+            p, weights = np.zeros((size, self.m)), np.zeros(size)
+            p[:, 0] = 1.0
+            places = rows.numbers[begin:end] % size
+            p[places], weights[places] = rows.predictions[begin:end], 1.0
+            yield Sheet(np.array([block * size]), p, weights)
+
+    def kernel_statistics(self, sums: BlockSums) -> dict[str, np.ndarray]:
+        """Return the sums over all pairs of the observed labels and of each draw, of kernels that have draws."""
+        statistics = {}
+        for name, machine in self.kernels.items():
+            of_kernel = sums.kernels[name]
+            if of_kernel.drawn is not None:
+                total = machine.total(of_kernel.sums, of_kernel.own)
+                statistics[name] = np.append(total, machine.drawn_totals(of_kernel.drawn))
+        return statistics

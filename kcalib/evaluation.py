@@ -35,7 +35,7 @@ from kcalib.estimators.scores import accuracy_of, brier_score_of, log_loss_of, t
 from kcalib.evaluation_results import INTERVAL, Evaluation, ForecastEvaluation
 from kcalib.inference.adaptive.clusters import read_clusters
 from kcalib.inference.adaptive.distance_bound import distance_bound
-from kcalib.inference.calibration_test import sums_of
+from kcalib.inference.calibration_test import scale_weights, sums_of
 from kcalib.inference.task import CalibrationMethod
 from kcalib.inference.verdict import (
     Measured,
@@ -78,6 +78,7 @@ def evaluate(
     y_true: Any,
     y_pred: Any = None,
     *,
+    sample_weight: Any = None,
     clusters: Any = None,
     level: float = 0.05,
     tolerance: float | None = None,
@@ -100,9 +101,9 @@ def evaluate(
     y_true, y_pred, kernel, classes, from_logits, threads, backend
         As in `kcalib.skce`. Of a source all numbers are those of a `kcalib.streaming.CalibrationState`: `method` is
         "adaptive" or "features". With `backend` the SKCE is that of all pairs; by workers a source is read at once.
-    clusters : array_like, shape (n,), optional
-        The cluster of each sample, as in `kcalib.calibration_test`. There is no standard error then, and no bound of
-        the error: these rest on independent samples.
+    sample_weight, clusters : array_like, shape (n,), optional
+        Weight and cluster of each sample, as in `kcalib.calibration_test`; scores and errors are weighted. There is no
+        standard error then, and no bound of the error: these rest on independent samples that count alike.
     level : float
         Level of the verdict, in (0, 1): a calibrated model is called miscalibrated with
         about this probability.
@@ -207,10 +208,11 @@ def evaluate(
     seed = check_seed(seed, LARGEST_SEED)
     if is_source(y_true, y_pred):
         check_left_to_source(classes, from_logits)
-        check_not_for_sums(clusters=clusters, backend=backend)
+        check_not_for_sums(sample_weight=sample_weight, clusters=clusters, backend=backend)
         state = y_true.summed(kernel=kernel, lens=lens, seed=seed, threads=threads, **sums_of(method))
         return state.result(level=level, tolerance=tolerance)
-    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, threads=threads)
+    checks = {"classes": classes, "from_logits": from_logits, "lens": lens, "threads": threads}
+    data = scale_weights(prepare(y_true, y_pred, sample_weight=sample_weight, **checks))
     options: dict[str, Any] = {
         "level": level,
         "tolerance": tolerance,

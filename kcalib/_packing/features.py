@@ -210,6 +210,7 @@ class LabelFeatures(FeatureProblem):
             threads=self.threads,
             first=first,
             cells=cells,
+            weights=self.data.sample_weight,
         )
 
     def null_lengths(self, rows: np.ndarray) -> np.ndarray:

@@ -177,7 +177,7 @@ class LabelCells:
             )
             logs = [(hits * logarithms).sum(axis=1) * w, means * w]
             logs.append((p * (logarithms - means[:, None]) ** 2).sum(axis=1) * w**2)
-            impossible = arrays.to_host(xp.flatnonzero((hits * p).sum(axis=1) == 0))
+            impossible = arrays.to_host(xp.flatnonzero(((hits * p).sum(axis=1) == 0) & (w > 0)))
             first = np.append(rows.start + impossible, POSSIBLE)[:1]
             sums += LabelSums(of_cells.to_host(), ExactSums.over_rows(xp.stack(logs, axis=1)).to_host(), first)
         return sums

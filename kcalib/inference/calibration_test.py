@@ -17,9 +17,11 @@ hands the task to the method, of which each has a class in the file that does it
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from typing import Any
 
+from kcalib._backend import arrays
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import LARGEST_SEED, OptionError, check_seed
 from kcalib._input.checks import dtype_name
@@ -60,6 +62,7 @@ def calibration_test(
     y_true: Any,
     y_pred: Any = None,
     *,
+    sample_weight: Any = None,
     clusters: Any = None,
     method: str | CalibrationMethod = "adaptive",
     kernel: Kernel | None = None,
@@ -85,6 +88,10 @@ def calibration_test(
         that a state has by default (of distributions none), by an object with those of the object. By workers
         "adaptive" computes the SKCE of all pairs there, and its blocks here; a source is read at once. A journal keeps
         the sums, and none of the products with H of which eigenvalues are made.
+    sample_weight : array_like, shape (n,), optional
+        Non-negative weights that depend on the predictions or on other things known before the labels, as those of
+        surveys. Class weights, and weights for sampling by the outcome, depend on the labels: calibrated models are
+        rejected then. For class probabilities and "adaptive"; there is no standard error then.
     clusters : array_like, shape (n,), optional
         The cluster of each sample, such as the patient, numbers or strings: samples of one cluster may depend on each
         other in any way, those of different clusters are independent. For class probabilities and "adaptive", which
@@ -233,12 +240,13 @@ def calibration_test(
     """
     if is_source(y_true, y_pred):
         check_left_to_source(classes, from_logits)
-        check_not_for_sums(clusters=clusters)
+        check_not_for_sums(sample_weight=sample_weight, clusters=clusters)
         check_not_for_sums(dtype=None if dtype_name(dtype) == "float64" else dtype, backend=backend)
         options = {"kernel": kernel, "target_kernel": target_kernel, "lens": lens, "threads": threads}
         return y_true.summed(**options, seed=check_seed(seed, LARGEST_SEED), **sums_of(method)).calibration_test()
     check_shared_out(method, backend)
-    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads)
+    options = {"classes": classes, "from_logits": from_logits, "lens": lens, "dtype": dtype, "threads": threads}
+    data = scale_weights(prepare(y_true, y_pred, sample_weight=sample_weight, **options))
     of_samples = None if clusters is None else read_clusters(clusters, data.n)
     return run(Task(data, PairOptions(kernel, target_kernel, backend, threads), of_samples), method, seed)
 
@@ -247,9 +255,28 @@ def run(task: Task, method: str | CalibrationMethod, seed: int | None) -> Calibr
     """The test of checked data."""
     start = time.perf_counter()
     chosen = resolved(method, METHODS)
-    if task.clusters is not None and not isinstance(chosen, Adaptive):
-        raise OptionError("clusters", f"has no meaning for the method {chosen.name!r}; use 'adaptive'")
+    _check_samples(task, chosen)
     return dataclasses.replace(chosen.test(task, check_seed(seed, LARGEST_SEED)), seconds=time.perf_counter() - start)
+
+
+def scale_weights(data: Data) -> Data:
+    """Return samples whose weights have a mean square of 1: no result depends on their scale, but sums do."""
+    weight = data.sample_weight
+    if weight is None:
+        return data
+    xp = arrays.namespace(weight)
+    return dataclasses.replace(data, sample_weight=weight / math.sqrt(float(xp.mean(weight**2))))  # type: ignore[type-var]
+
+
+def _check_samples(task: Task, method: CalibrationMethod) -> None:
+    """Refuse weights and clusters where the test is of independent samples that count alike."""
+    for name, value in (("sample_weight", task.data.sample_weight), ("clusters", task.clusters)):
+        if value is None:
+            continue
+        if not isinstance(task.data, Classification):
+            raise OptionError(name, f"is for class probabilities, but `y_pred` are {task.data.noun}; leave it out")
+        if not isinstance(method, Adaptive):
+            raise OptionError(name, f"has no meaning for the method {method.name!r}; use 'adaptive'")
 
 
 def check_shared_out(method: str | CalibrationMethod, backend: str | Workers | None) -> None:

@@ -229,7 +229,7 @@ def draw_counted_labels(
     """Yield the labels of `data.draw(seed, b)` for each draw b, in batches, once the cells have counted them."""
     at_once, first = max(1, LABELS_BYTES // (8 * data.n)), 0
     for labels in draw_replicate_batches(data.cumulative, count, seed, at_once=at_once, threads=threads):
-        cells.add(first, data.probabilities, labels)
+        cells.add(first, data.probabilities, labels, data.sample_weight)
         first += labels.shape[1]
         yield labels
 

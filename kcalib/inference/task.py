@@ -155,13 +155,16 @@ class Task:
         return True
 
     def estimate_fields(
-        self, moments: MomentSums, null_squares: float, features_error: float | None = None
+        self, moments: MomentSums, null_squares: float | None, features_error: float | None = None
     ) -> dict[str, Any]:
         """Return the fields of a result that are about the unbiased SKCE of these moments, with its errors.
 
         `null_squares` is the sum of squares under calibration, `features_error` what random features add to the error.
         """
-        n = self.n
+        n, weight = self.n, self.data.sample_weight
+        if weight is not None:  # errors are those of equal weights
+            return {"estimate": statistics.unbiased(moments, n, weight)}
+        assert null_squares is not None
         variance = statistics.spread_of(moments).score_variance(null_squares) if n >= 4 else None
         error = statistics.standard_error(moments, null_squares)
         return {

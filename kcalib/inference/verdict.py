@@ -225,6 +225,8 @@ def _estimated(task: Task, test: CalibrationTestResult, seed: int) -> SKCEResult
         problem = task.features(None, seed)
         return features_estimate_of(problem, feature_moments(problem))
     check_estimator(task.data, "unbiased", None)
+    if task.data.sample_weight is not None:
+        return estimate_of(task.data, task.packed, task.backend, "unbiased", None)
     null = task.null_moments if task.n > 1 else None
     return estimate_of(task.data, task.packed, task.backend, "unbiased", None, moments=task.moments, null=null)
 

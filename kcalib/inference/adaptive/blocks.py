@@ -77,11 +77,12 @@ def _(
     if not kernels:
         for _ in draw_counted_labels(data, n_draws, seed, drawn, task.options.threads):
             pass
-    sums = cells.sum(p, data.labels, threads=task.options.threads)
+    sums = cells.sum(p, data.labels, data.sample_weight, threads=task.options.threads)
     names = data.classes if data.classes is not None else tuple(range(data.m))
-    return label_blocks(
-        sums, drawn, data.n, names, lambda score, variance: _score_tail(data, score, variance)
-    ) + kernels, estimate
+    blocks = label_blocks(sums, drawn, data.n, names, lambda score, variance: _score_tail(data, score, variance))
+    if data.sample_weight is not None:  # bounds are those of equal weights
+        blocks = [block if block.is_impossible else replace(block, log_bound=lambda: 0.0) for block in blocks]
+    return blocks + kernels, estimate
 
 
 def kernel_blocks(
@@ -97,7 +98,8 @@ def kernel_blocks(
     try:
         problem = features_of(task.data, task.packed, options)
     except (ValueError, NotImplementedError):
-        is_quick = draw_work(task.data, task) * n_draws <= LONGEST_DRAWS
+        # Draws of all pairs have no weights.
+        is_quick = task.data.sample_weight is None and draw_work(task.data, task) * n_draws <= LONGEST_DRAWS
         kernels = [replicate_totals(task, n_draws, seed, **drawn)] if is_quick or is_alone else []
         return [kernel_block("kernel", statistics) for statistics in kernels], _all_pairs_fields(task)
     wide = rescale(problem, 1.0, LEAST_BANDWIDTH)
@@ -114,7 +116,6 @@ def kernel_blocks(
     task.feature_problems.append(problem)
     if wide is not problem:
         moments = feature_moments(problem)
-    assert moments.null_squares is not None
     return blocks, {
         "estimator": "unbiased SKCE of random features",
         "features_freedom": moments.error_freedom,

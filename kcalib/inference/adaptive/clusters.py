@@ -12,13 +12,11 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import singledispatch
 from typing import Any
 
 import numpy as np
 
 from kcalib._backend import arrays, linalg
-from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._packing.features import FeatureProblem, MapOptions, features_of
 from kcalib._pairs.feature_sums import feature_rows
@@ -67,16 +65,11 @@ class FlippedBlocks:
     left_out: list[str]  # names of blocks that are too skew
 
 
-@singledispatch
-def flip_clusters(data: Data, task: Task, n_draws: int | None, n_columns: int | None, seed: int) -> FlippedBlocks:
-    """Return the blocks of checked data whose clusters the task has."""
-    raise ValueError(f"`clusters` is for class probabilities, but `y_pred` are {data.noun}; leave it out")
-
-
-@flip_clusters.register
-def _(data: Classification, task: Task, n_draws: int | None, n_columns: int | None, seed: int) -> FlippedBlocks:
-    assert task.clusters is not None
-    codes, weights = task.clusters, _scaled_weights(data)
+def flip_clusters(task: Task, n_draws: int | None, n_columns: int | None, seed: int) -> FlippedBlocks:
+    """Return the blocks of a task of class probabilities that has clusters."""
+    data, codes = task.data, task.clusters
+    assert isinstance(data, Classification) and codes is not None
+    weights = np.ones(data.n) if data.sample_weight is None else arrays.to_host(data.sample_weight)
     order, n_clusters = np.argsort(codes, kind="stable"), int(np.max(codes)) + 1
     sheets = label_sheets(data)
     size = sum(sheet.size for sheet in sheets)
@@ -224,14 +217,6 @@ def _sum_clusters(
 def _split(sizes: Sequence[int]) -> list[slice]:
     ends = np.cumsum([0, *sizes]).tolist()
     return [slice(begin, end) for begin, end in itertools.pairwise(ends)]
-
-
-def _scaled_weights(data: Data) -> np.ndarray:
-    """Return the samples' weights, with a mean square of 1."""
-    if data.sample_weight is None:
-        return np.ones(data.n)
-    weights = np.asarray(arrays.to_host(data.sample_weight))
-    return np.asarray(weights / np.sqrt(np.mean(weights**2)))
 
 
 def _kernel_maps(task: Task, n_columns: int | None, seed: int) -> list[FeatureProblem]:

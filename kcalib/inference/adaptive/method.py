@@ -108,7 +108,7 @@ class Adaptive(CalibrationMethod):
             blocks, estimate = null_blocks(task.data, task, *options)
             draws, left_out = "draws of the labels from the predictions", _describe_kernels(blocks)
         else:
-            flips = flip_clusters(task.data, task, *options)
+            flips = flip_clusters(task, *options)
             blocks, estimate = flips.blocks, flips.estimate
             draws = f"flips of the signs of {int(np.max(task.clusters)) + 1} clusters"
             left_out = f"; events too rare for {', '.join(flips.left_out)}" if flips.left_out else ""

@@ -134,7 +134,7 @@ class Part {
     if (rows_.weight) weights_.values[std::size_t(i)] = weight;
     const double logs[LOG_SUMS] = {weight * scores_[std::size_t(label)], weight * mean, weight * weight * variance};
     std::copy_n(logs, LOG_SUMS, logs_.values.data() + i * LOG_SUMS);
-    if (p[label] == 0) impossible_ = std::min(impossible_, std::int64_t(row));
+    if (p[label] == 0 && weight > 0) impossible_ = std::min(impossible_, std::int64_t(row));
   }
 
   const Predictions& rows_;

@@ -193,6 +193,7 @@ def translate(error: Exception) -> str:
         message = f"{option.get(error.option, '--lens groups')} {error.fault}"
     elif isinstance(error, OptionError) and (error.option in owners() or error.option in RENAMED_OPTIONS):
         message = f"{flag(error.option)} {error.fault}"
+    message = message.replace("`sample_weight", "`--weights")
     message = message.replace("normalise the rows", "divide the rows by their sums (--normalize)")
     message = re.sub("pass the output of predict_proba.*", "name the predictions by --probs or --logits", message)
     if "pass classes=" in message:

@@ -25,7 +25,9 @@ from kcalib._backend import arrays
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import LARGEST_SEED, OptionError, check_seed
 from kcalib._input.checks import dtype_name
+from kcalib._input.data import Data
 from kcalib._input.forecasts import prepare
+from kcalib._input.labels import Classification
 from kcalib._input.methods import resolved
 from kcalib._input.source import (
     check_left_to_source,

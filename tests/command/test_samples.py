@@ -19,9 +19,10 @@ def folder(tmp_path, monkeypatch):
     p, region = rng.uniform(size=600), rng.choice(["north", "south"], 600)
     y = (rng.uniform(size=600) < np.where(region == "north", 0.6 * p, p)).astype(int)
     age, patient = rng.integers(0, 3, 600), np.arange(600) // 3
-    np.savez("a.npz", labels=y, probs=p, region=region, age=age, patient=patient)
-    rows = zip(p.tolist(), y, region, age, patient, strict=True)
-    lines = ["probs,labels,region,age,patient", *(",".join(map(str, row)) for row in rows)]
+    weight, wrong = np.linspace(0.5, 2, 600), np.where(np.arange(600) == 5, -1.0, 1.0)
+    np.savez("a.npz", labels=y, probs=p, region=region, age=age, patient=patient, weight=weight, wrong=wrong)
+    rows = zip(p.tolist(), y, region, age, patient, weight, wrong, strict=True)
+    lines = ["probs,labels,region,age,patient,weight,wrong", *(",".join(map(str, row)) for row in rows)]
     (tmp_path / "a.csv").write_text("\n".join(lines))
     return y, p, {"region": region, "age": age}, patient
 
@@ -53,6 +54,19 @@ def test_clusters(folder, capsys, file):
     assert printed["test"]["pvalue"] == expected.test.pvalue
     assert "clusters" in printed["test"]["null_law"]
     assert printed["confidence_interval"] is printed["rms_error_lower"] is None
+
+
+@pytest.mark.parametrize("file", ["a.npz", "a.csv"])
+def test_weights(folder, capsys, file):
+    y, p, _, patient = folder
+    ran("evaluate", file, "--weights", "weight", "--clusters", "patient", "--json", *QUICK)
+    weight, method = np.linspace(0.5, 2, len(y)), kcalib.methods.Adaptive(n_resamples=99)
+    expected = kcalib.evaluate(y, p, sample_weight=weight, clusters=patient, method=method)
+    printed = json.loads(capsys.readouterr().out)["models"][0]
+    assert printed["test"]["pvalue"] == expected.test.pvalue
+    assert printed["accuracy"] == pytest.approx(expected.accuracy)
+    ran("evaluate", file, "--weights", "wrong", *QUICK, code=1)
+    assert error_line(capsys).endswith("`--weights[5]` is -1.0, expected a finite weight >= 0; drop such rows first")
 
 
 def test_names_that_are_not_there(folder, capsys):

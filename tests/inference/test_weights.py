@@ -1,4 +1,4 @@
-"""Weighted samples in tests of calibration and evaluations: levels, sums by hand, and what weights may not depend on."""
+"""Weighted samples in tests of calibration and evaluations: levels, sums by hand, and weights that are refused."""
 
 import numpy as np
 import pytest

@@ -81,7 +81,7 @@ def _(
     names = data.classes if data.classes is not None else tuple(range(data.m))
     blocks = label_blocks(sums, drawn, data.n, names, lambda score, variance: _score_tail(data, score, variance))
     if data.sample_weight is not None:  # bounds are those of equal weights
-        blocks = [block if block.is_impossible else replace(block, log_bound=lambda: 0.0) for block in blocks]
+        blocks = [block if block.impossible else replace(block, log_bound=lambda: 0.0) for block in blocks]
     return blocks + kernels, estimate
 
 

@@ -40,8 +40,8 @@ class CalibrationState(Results, ModelState):
 
     Rows have numbers. A state counts them as they come, from ``part * 2**40`` on; processes that know nothing of each
     other take different parts, or say with `first_row` where a batch is. A row that comes twice is refused. Rows are
-    added up in blocks of consecutive numbers, of 128 rows without draws and 4096 with; those of a block that is not
-    complete yet are kept as they are.
+    added up in blocks of consecutive numbers, of 128 rows without draws, 4096 with, and 512 where labels are drawn but
+    the kernels have no sums of them; those of a block that is not complete yet are kept as they are.
 
     Parameters
     ----------
@@ -59,8 +59,9 @@ class CalibrationState(Results, ModelState):
     lens : Lens, optional
         The notion of calibration, see `kcalib.lenses`; all sums are of the problem that it induces.
     n_resamples : int, optional
-        Draws of all labels from the predictions, for the law of a test: those of ``method="features"`` in memory, where
-        rows come from number 0 on. 0 for none. Default: 199, or 0 where their sums would take more than 64 MB.
+        Draws of all labels from the predictions, for the law of the adaptive test: those of arrays in memory, where
+        rows come from number 0 on. 0 for none, and a test of the SKCE alone. Default: 199; where the sums of the kernels
+        would take more than 64 MB for these, labels are drawn for the other blocks alone.
     classes : array_like of length m, optional
         The label of each column; default 0..m-1.
     from_logits : bool
@@ -79,8 +80,9 @@ class CalibrationState(Results, ModelState):
 
     Notes
     -----
-    Memory O(n_columns m) for the sums, 16 bytes each, `n_resamples` + 1 times; of samples at most 4096 and those of
-    open blocks. Time O(n_columns m) a row, and with draws O(n_columns n_resamples) more.
+    Memory O(n_columns m) for the sums, 16 bytes each, 1.25 times `n_resamples` and once more; 8 bytes for each draw and
+    each of the cells that labels are counted in, 2**11 to 2**15 of all classes; of samples at most 4096 and those of open
+    blocks. Time O(n_columns m) a row, and with draws O(n_columns n_resamples) more.
 
     Examples
     --------

@@ -1,5 +1,7 @@
 r"""What the totals of a state say of the SKCE: estimate, test, bound of the error, as in memory by random features.
 
+The test of class probabilities is the adaptive one, from sums of labels in cells and of two kernels.
+
 Estimates are exact for the kernel of the features, and so is the law of drawn labels. What needs rows comes from the
 sample of rows that the state keeps: spread of the rows' sums, limit law, eigenvalue. Of these the sums over all rows
 are known, :math:`\sum_i |\varphi_i|^2 |e_i|^2` and its expectation under calibration: they scale what the sample says,
@@ -388,10 +390,13 @@ class StateResults(ABC):
         Returns
         -------
         CalibrationTestResult
-            With draws as of ``kcalib.calibration_test(..., method="features")``: exact for every number of samples;
-            for class probabilities the same p-value if rows were numbered from 0 on. Without draws, and with weights,
-            by the limit law given the predictions, of which the rows that the state keeps give the shape and all rows
-            the scale.
+            For class probabilities that of `kcalib.methods.Adaptive`, exact for every number of samples: down to
+            1 / (1 + n_resamples) the p-value is that of the samples in memory, if rows were numbered from 0 on. Below,
+            the bound of the temperature is Bennett's, as Chernoff's needs the rows. Where the sums of all draws are too
+            large for the state (see `n_resamples`), the kernel has a fifth of the level, and its p-value is that of the
+            limit law; ``null_law`` says so. For predicted distributions that of ``method="features"``. Without
+            draws, and with weights, by the limit law of the SKCE given the predictions, of which the rows that the
+            state keeps give the shape and all rows the scale.
 
         Raises
         ------
@@ -401,7 +406,7 @@ class StateResults(ABC):
         Warns
         -----
         AntiConservativeWarning
-            Without draws, and with weights: if the predictions leave too few events open for the limit law.
+            Where a kernel has no draws: if the predictions leave too few events open for the limit law.
 
         Examples
         --------
@@ -411,7 +416,7 @@ class StateResults(ABC):
         >>> y = (p.cumsum(axis=1) < rng.uniform(size=(500, 1))).sum(axis=1)
         >>> kernel = kcalib.kernels.Exponential(0.5)
         >>> state = kcalib.streaming.CalibrationState(3, kernel=kernel, n_columns=64, seed=3).update(y, p)
-        >>> method = kcalib.methods.Features(n_columns=64)
+        >>> method = kcalib.methods.Adaptive(n_resamples=199, n_columns=64)
         >>> test = kcalib.calibration_test(y, p, kernel=kernel, method=method, seed=3)
         >>> state.calibration_test().pvalue == test.pvalue
         True

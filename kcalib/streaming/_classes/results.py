@@ -57,8 +57,8 @@ class Results(StateResults):
         Returns
         -------
         Evaluation
-            As of `kcalib.evaluate` with ``estimator="features"`` and ``method="features"``, the ECE in the bins of the
-            state.
+            As of `kcalib.evaluate` with ``estimator="features"`` and ``method="adaptive"``, the ECE in the bins of the
+            state, the lower bound of the error that of the kernel.
 
         Raises
         ------
@@ -87,7 +87,7 @@ class Results(StateResults):
         ...     state = state.update(y[rows], p[rows] ** 1.5)
         >>> result = state.result()
         >>> result.n_samples, result.verdict.partition(":")[0]
-        (3000, 'miscalibrated, over-confident')
+        (3000, 'miscalibrated, class 0 predicted too often')
         """
         check_fraction("level", level)
         check_tolerance(tolerance)

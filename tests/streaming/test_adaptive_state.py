@@ -1,0 +1,111 @@
+"""The adaptive test of states: what it has of samples in memory, in any pieces, and what it has instead."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hard_laws import drawn_labels
+
+import kcalib
+from kcalib.kernels import Exponential
+from kcalib.methods import Adaptive
+from kcalib.streaming import CalibrationState
+
+
+def problem(n, m, power=1.0, seed=0):
+    rng = np.random.default_rng(seed)
+    p = rng.dirichlet(np.full(m, 0.4), size=n)
+    q = p**power
+    return drawn_labels(q / q.sum(axis=1, keepdims=True), rng), p
+
+
+@pytest.mark.parametrize(("m", "bandwidth"), [(2, 0.3), (5, 0.4), (4, 1e-3)])
+def test_pieces_have_the_blocks_of_all_samples(m, bandwidth):
+    """Of blocks of rows that are complete and not, in any order of merging; a tiny bandwidth has a wider kernel, too."""
+    n, options = 5000, {"kernel": Exponential(bandwidth), "n_columns": 32, "n_resamples": 19, "seed": 3}
+    y, p = problem(n, m)
+    ends = (0, 700, 4500, n)
+    pieces = [
+        CalibrationState(m, **options).update(y[begin:end], p[begin:end], first_row=begin)
+        for begin, end in itertools.pairwise(ends)
+    ]
+    whole = CalibrationState(m, **options, threads=1).update(y, p)
+    assert len({(a + (b + c)).to_bytes() for a, b, c in itertools.permutations(pieces)} | {whole.to_bytes()}) == 1
+    found = CalibrationState.from_bytes(whole.to_bytes()).calibration_test()
+    expected = kcalib.calibration_test(y, p, kernel=Exponential(bandwidth), method=Adaptive(19, 32), seed=3)
+    assert (found.method, found.pvalue, found.finding) == ("adaptive", expected.pvalue, expected.finding)
+    assert found.null_law == expected.null_law and ("bandwidths" in found.null_law) == (bandwidth < 0.05)
+    for mine, theirs in zip(found.blocks, expected.blocks, strict=True):
+        assert (mine.name, mine.pvalue, mine.finding) == (theirs.name, theirs.pvalue, theirs.finding)
+        assert mine.statistic == pytest.approx(theirs.statistic, rel=1e-9)
+
+
+def test_many_classes():
+    """The kernel's sums of all draws are too large: labels are drawn for the other blocks alone."""
+    y, p = problem(600, 120)
+    kernel = Exponential(0.5)
+    pieces = [
+        CalibrationState(120, kernel=kernel).update(y[rows], p[rows], first_row=rows[0])
+        for rows in np.array_split(np.arange(600), [250, 530])
+    ]
+    state = CalibrationState(120, kernel=kernel).update(y, p)
+    assert state.options.n_resamples == 199 and state == pieces[2] + pieces[0] + pieces[1]
+    found = state.calibration_test()
+    expected = kcalib.calibration_test(y, p, kernel=kernel, method=Adaptive(199), seed=0)
+    for mine, theirs in zip(found.blocks[:4], expected.blocks, strict=False):
+        assert mine == theirs
+    assert [block.name for block in found.blocks] == ["temperature", "bias", "classes", "top label", "kernel"]
+    law = CalibrationState(120, kernel=kernel, n_resamples=0).update(y, p).calibration_test()
+    assert law.method == "features" and law.pvalue_from == "law"
+    assert found.blocks[4].pvalue == pytest.approx(law.pvalue, rel=1e-9)
+    ranked = found.pvalue * 4 / 5
+    assert ranked * 200 == pytest.approx(round(ranked * 200)) and ranked >= 1 / 200
+    assert "4 of 5 parts of the level; the kernel has no draws" in found.null_law
+    draws = CalibrationState(120, kernel=kernel, n_resamples=19).update(y[:40], p[:40]).calibration_test()
+    assert len(draws.blocks) == 6 and "parts of the level" not in draws.null_law
+
+
+def test_many_classes_whose_error_is_large():
+    y, p = problem(2500, 90, power=0.5)
+    for begin in (0, 1):
+        state = CalibrationState(90, kernel=Exponential(0.5)).update(y[begin:], p[begin:])
+        found = state.calibration_test()
+        assert found.finding == "over-confident" and found.pvalue_from == "bound" and found.pvalue < 1e-6
+    assert state.result().verdict.startswith("miscalibrated, over-confident")
+
+
+@pytest.mark.parametrize("power", [0.8, 1.3])
+def test_bound_of_the_temperature_is_above_that_of_samples_in_memory(power):
+    y, p = problem(4000, 3, power)
+    state = CalibrationState(3, kernel=Exponential(0.4), n_columns=16).update(y, p)
+    found = state.calibration_test()
+    expected = kcalib.calibration_test(y, p, kernel=Exponential(0.4), method=Adaptive(199, 16), seed=0)
+    assert found.finding == expected.finding == ("over-confident" if power < 1 else "under-confident")
+    assert expected.log_pvalue < found.log_pvalue < math.log(1e-4)
+    assert "Bennett's bound" in found.null_law and "Chernoff's bound" in expected.null_law
+
+
+def test_the_first_label_of_probability_zero_is_named():
+    p = np.tile([0.5, 0.5, 0.0], (900, 1))
+    y = np.arange(900) % 2
+    y[[17, 800]] = 2
+    kernel = Exponential(0.5)
+    pieces = [
+        CalibrationState(3, kernel=kernel, n_columns=16).update(y[rows], p[rows], first_row=rows[0])
+        for rows in np.array_split(np.arange(900), 3)
+    ]
+    found = (pieces[2] + pieces[0] + pieces[1]).calibration_test()
+    assert found.log_pvalue == -math.inf
+    assert found.finding == "over-confident"
+    assert "the label of sample 17 (counted from 0) has probability 0" in found.null_law
+    assert pieces[1].calibration_test().pvalue > 0.05
+
+
+def test_weights_have_the_limit_law():
+    y, p = problem(300, 3)
+    state = CalibrationState(3, kernel=Exponential(0.5), n_columns=16).update(y, p, np.full(300, 2.0))
+    found = state.calibration_test()
+    assert (found.method, found.pvalue_from, found.blocks) == ("features", "law", None)

@@ -95,11 +95,11 @@ class Features(CalibrationMethod):
         problem = task.features(self.n_columns, seed)
         drawn = problem.drawn_totals(int(self.n_resamples), seed)
         moments = feature_moments(problem, drawn=drawn)
-        return _result(task, problem, moments, _law(task, problem, moments, drawn), seed)
+        return _result(task, problem, moments, find_law(task, problem, moments, drawn), seed)
 
 
-def _law(task: Task, problem: FeatureProblem, moments: FeatureMoments, drawn: np.ndarray) -> NullLaw:
-    """The p-value of the observed total."""
+def find_law(task: Task, problem: FeatureProblem, moments: FeatureMoments, drawn: np.ndarray) -> NullLaw:
+    """Return the p-value of the observed total."""
 
     def law(statistic: float) -> ChiSquareMixture | None:
         implicit = make_feature_matrix(problem, problem.n)

@@ -397,3 +397,13 @@ def test_vectors_have_a_kernel_whatever_it_takes(monkeypatch):
     with pytest.warns(kcalib.IndefiniteKernelWarning):
         result = kcalib.calibration_test(y, prediction, kernel=kernel, method=Adaptive(39), seed=0)
     assert [block.name for block in result.blocks] == ["kernel"] and result.pvalue <= 0.05
+
+
+def test_limit_law_goes_on_where_a_kernel_alone_sees_the_error():
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet([1, 1, 1], size=10_000)
+    change = 0.3 * np.sign(np.sin(12 * p[:, 0]) * np.sin(12 * p[:, 1])) * np.minimum(p[:, 1], p[:, 2])
+    y = drawn_labels(p + np.stack([0 * change, change, -change], axis=1), rng)
+    result = kcalib.calibration_test(y, p, method=Adaptive(n_resamples=199), seed=0)
+    assert result.pvalue_from == "law" and result.pvalue < 1e-3
+    assert result.finding == "an error that only the kernel sees" and "'fine kernel' (approximate)" in result.null_law

@@ -21,9 +21,10 @@ from kcalib._input.labels import Classification
 from kcalib._packing.features import FeatureProblem, MapOptions, features_of
 from kcalib._pairs.features import FeatureMap, default_columns
 from kcalib._pairs.label_cells import FLOOR, POSSIBLE, DrawnCells, LabelCells, LabelSums
-from kcalib.estimators.feature_moments import feature_moments, features_standard_error
+from kcalib.estimators.feature_moments import FeatureMoments, feature_moments, features_standard_error
 from kcalib.estimators.skce import describe
 from kcalib.inference.exact import draw_counted_labels, draw_work, replicate_totals
+from kcalib.inference.features import find_law
 from kcalib.inference.task import Task
 
 FEW_DRAWS, MANY_DRAWS = 199, 999
@@ -52,6 +53,7 @@ class Block:
     log_bound: Callable[[], float]  # of the logarithm of a p-value that is valid by itself
     bound_name: str = "Chernoff's"
     impossible: str | None = None  # what a calibrated model never has, whatever the statistic
+    log_law: Callable[[], float] = lambda: 0.0  # the same by a limit law: approximate
 
 
 @singledispatch
@@ -106,10 +108,10 @@ def kernel_blocks(
     fine = rescale(problem.with_map(*fine_map_options(wide.map, seed)), FINE, LEAST_FINE_BANDWIDTH)
     totals = wide.drawn_totals(n_draws, seed, **drawn)
     moments = feature_moments(wide, second=not task.sums_all_pairs and wide is problem, drawn=totals)
-    fine_totals = float(feature_moments(fine, second=False).total), *fine.drawn_totals(n_draws, seed)
+    fine_moments = feature_moments(fine, second=False)
     blocks = [
-        kernel_block("kernel", np.array([float(moments.total), *totals])),
-        kernel_block("fine kernel", np.array(fine_totals)),
+        _feature_block("kernel", task, wide, moments, totals),
+        _feature_block("fine kernel", task, fine, fine_moments, fine.drawn_totals(n_draws, seed)),
     ]
     if task.sums_all_pairs:
         return blocks, _all_pairs_fields(task)
@@ -156,6 +158,19 @@ def scale_frequencies(bandwidth: float | None, divisor: float, least: float) -> 
 def kernel_block(name: str, statistics: np.ndarray) -> Block:
     """Return the block of the SKCE with one kernel."""
     return Block(name, statistics, lambda: KERNEL_FINDING, lambda: 0.0)
+
+
+def _feature_block(
+    name: str, task: Task, problem: FeatureProblem, moments: FeatureMoments, totals: np.ndarray
+) -> Block:
+    """Return the block of a kernel's features, which have a limit law where weights are equal."""
+
+    def log_law() -> float:
+        law = find_law(task, problem, moments, totals)
+        return law.log_pvalue if law.pvalue_from == "law" else 0.0
+
+    block = kernel_block(name, np.array([float(moments.total), *totals]))
+    return block if problem.data.sample_weight is not None else replace(block, log_law=log_law)
 
 
 def label_blocks(

@@ -64,7 +64,9 @@ class Adaptive(CalibrationMethod):
     values, and the K values are combined to :math:`K / \sum_k 1 / p_k`. The p-value is (1 + number of draws whose
     combined value is at least as small) / (1 + R). If there is none, it goes on below 1 / (1 + R) by Bonferroni's
     inequality over blocks and their sums, with Chernoff's bound for each sum, whose law given the predictions is known:
-    valid at every level. Time O(n c (m + R)) for c columns, memory O(n m).
+    valid at every level. Where these bounds say nothing, the limit law of a kernel's block takes their place if the
+    draws do not contradict it: ``result.pvalue_from`` is then "law", which is approximate. Time O(n c (m + R)) for c
+    columns, memory O(n m).
 
     ``result.blocks`` has the statistic and p-value of each block by itself, and what it says. The SKCE is reported
     beside them: of all pairs where that takes about a second or a `backend` is given, else by random features.
@@ -151,6 +153,13 @@ def rank_blocks(blocks: list[Block], bandwidth: float | None, draws: str, left_o
             pvalue = math.exp(log_pvalue)
             bound = f"beyond them {blocks[smallest].bound_name} bound of the largest sum of a block"
             null_law += f"; {blocks[smallest].impossible or bound}"
+        elif n_extreme == 0:
+            laws = [math.log(len(blocks)) + block.log_law() for block in blocks]
+            smallest = int(np.argmin(laws))
+            if laws[smallest] < log_pvalue:
+                log_pvalue, pvalue_from, finding = float(laws[smallest]), "law", blocks[smallest].finding()
+                pvalue = math.exp(log_pvalue)
+                null_law += f"; beyond them the limit law of the block {blocks[smallest].name!r} (approximate)"
     quantiles = np.quantile(-np.log(combined[1:]), np.linspace(0, 1, N_QUANTILES))
     return {
         "statistic": -math.log(combined[0]),

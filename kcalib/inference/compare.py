@@ -11,9 +11,11 @@ standard error takes into account how the two vary together.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kcalib._backend.devices import on_their_gpu
@@ -35,7 +37,9 @@ from kcalib._input.source import (
     check_not_for_sums,
 )
 from kcalib.estimators.skce import check_not_parallel
+from kcalib.inference.adaptive.clusters import read_clusters
 from kcalib.inference.metrics.ckce import CKCE
+from kcalib.inference.metrics.clusters import measure_clusters
 from kcalib.inference.metrics.ece import ECE
 from kcalib.inference.metrics.measured import Estimate, Metric, MetricResult, SharedOptions
 from kcalib.inference.metrics.scores import CRPS, BrierScore, LogLoss, LogScore
@@ -53,6 +57,8 @@ def compare(
     y_true: Any,
     y_preds: Mapping[str, Any] | None = None,
     *,
+    sample_weight: Any = None,
+    clusters: Any = None,
     metric: str | Metric = "skce",
     confidence_level: float = 0.95,
     seed: int | None = SEED,
@@ -73,6 +79,10 @@ def compare(
     y_preds : mapping of str to array_like, shape (n, m) or (n,), or Distribution
         Two or more models by name: the predicted probabilities of the same samples in the same order, or the predicted
         distributions, whose families may differ.
+    sample_weight, clusters : array_like, shape (n,), optional
+        Weight and cluster of each sample, as in `kcalib.calibration_test`. Standard errors are then those of a
+        jackknife that leaves out whole clusters, or single samples, with Student's law of as many degrees of freedom;
+        the SKCE is that of random features, over pairs of different clusters. For "skce" and means of scores.
     metric : {"skce", "ckce", "ece", "brier_score", "log_loss", "crps", "log_score"} or metric
         What is compared; lower is better for all of them. "skce": the unbiased estimate of `kcalib.skce`; "ckce":
         `kcalib.ckce` without its bias, see the notes; "ece": `kcalib.top_label_ece`; "brier_score", "log_loss", and of
@@ -235,6 +245,7 @@ def compare(
     check_options(options, chosen, confidence_level)
     if y_preds is None:
         check_left_to_source(classes, from_logits)
+        check_not_for_sums(sample_weight=sample_weight, clusters=clusters)
         return _of_sources(_sources(y_true), chosen, confidence_level, options, lens)
     if not isinstance(y_preds, Mapping):
         raise TypeError(f"`y_preds` is a {type(y_preds).__name__}, expected a mapping of names to predictions")
@@ -244,10 +255,12 @@ def compare(
             raise TypeError(f"`y_preds` has the key {name!r}, expected names that are strings")
         try:
             checks = {"classes": classes, "from_logits": from_logits, "lens": lens, "threads": threads}
-            models[str(name)] = prepare(y_true, y_pred, dtype=chosen.dtype, **checks)
+            models[str(name)] = prepare(y_true, y_pred, sample_weight=sample_weight, dtype=chosen.dtype, **checks)
         except (TypeError, ValueError) as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"`y_preds[{name!r}]`: {error}") from None
+    if clusters is not None and models:
+        options = replace(options, clusters=read_clusters(clusters, next(iter(models.values())).n))
     return comparison_of(models, chosen, confidence_level, options)
 
 
@@ -306,7 +319,9 @@ def comparison_of(
         raise ValueError(
             f"metric={metric.name!r} is for {kind.noun}, but `y_preds` are {data[0].noun}; use one of {others}"
         )
-    measured = metric.measure(data, confidence_level, options)
+    is_plain = options.clusters is None and data[0].sample_weight is None
+    measure = metric.measure if is_plain else functools.partial(measure_clusters, metric)
+    measured = measure(data, confidence_level, options)
     return compared(tuple(models), metric.name, confidence_level, measured, data[0], data[0].n, start)
 
 

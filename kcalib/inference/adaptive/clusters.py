@@ -85,15 +85,13 @@ def flip_clusters(task: Task, n_draws: int | None, n_columns: int | None, seed: 
         targets = w * targets_of(rows)
         parts = [_spread(sheets, [sheet.entries_of(rows) for sheet in sheets], lambda entries: w * entries.residuals)]
         for problem in maps:
-            points = arrays.namespace(problem.points).take(problem.points, arrays.like(rows, problem.points), axis=0)
-            features = feature_rows(problem.map, np.asarray(arrays.to_host(points)), threads=task.options.threads)
-            parts.append((features[:, :, None] * targets[:, None, :]).reshape(len(rows), -1))
+            parts.append(multiply_features(problem, rows, targets))
         return np.concatenate(parts, axis=1)
 
     n_draws = n_draws or (MANY_DRAWS if n_clusters * width <= MANY_FLIPS_WORK else FEW_DRAWS)
     random = np.random.Generator(np.random.Philox(key=np.array([seed, 2**62], dtype=np.uint64)))
     flipped, squares = np.zeros((1 + n_draws, width)), np.zeros(width)
-    for sums in _sum_clusters(order, codes, width, rows_of):
+    for sums in sum_clusters(order, codes, width, rows_of):
         signs = np.where(random.random((len(sums), 1 + n_draws)) < 0.5, -1.0, 1.0)
         signs[:, 0] = 1.0
         flipped += linalg.matmul(signs.T, sums)
@@ -170,7 +168,7 @@ def _null_spreads(
         )
 
     variances, thirds = np.zeros((2, size))
-    for sums in _sum_clusters(order, codes, 2 * size, rows_of):
+    for sums in sum_clusters(order, codes, 2 * size, rows_of):
         deviations, roots = np.split(sums, 2, axis=1)
         variances += np.sum(deviations**2, axis=0)
         thirds += np.sum(roots**3, axis=0)
@@ -195,7 +193,7 @@ def _spread(
     return np.concatenate(parts, axis=1)
 
 
-def _sum_clusters(
+def sum_clusters(
     order: np.ndarray, codes: np.ndarray, width: int, rows_of: Callable[[np.ndarray], np.ndarray]
 ) -> Iterator[np.ndarray]:
     """Yield sums of rows over clusters, shape (clusters, width): each cluster once, in the order of their numbers."""
@@ -212,6 +210,13 @@ def _sum_clusters(
         last_sum, last = sums[-1:], codes[rows[-1]]
         yield sums[:-1]
     yield last_sum
+
+
+def multiply_features(problem: FeatureProblem, rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Return the products of the kernel's features and the target features of some samples, all columns of either."""
+    points = arrays.namespace(problem.points).take(problem.points, arrays.like(rows, problem.points), axis=0)
+    features = feature_rows(problem.map, np.asarray(arrays.to_host(points)), threads=problem.threads)
+    return np.asarray((features[:, :, None] * targets[:, None, :]).reshape(len(rows), -1))
 
 
 def _split(sizes: Sequence[int]) -> list[slice]:

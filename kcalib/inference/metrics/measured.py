@@ -40,6 +40,7 @@ class SharedOptions:
     seed: int | None = SEED
     threads: int | None = None
     backend: str | Workers | None = None
+    clusters: np.ndarray | None = None  # of each sample, integers
 
 
 class Metric(Method):

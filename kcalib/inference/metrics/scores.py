@@ -8,6 +8,7 @@ of the targets that matter have been seen, that says more than the spread of the
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -42,26 +43,38 @@ LARGEST_COUNT = 1 - 1e-15  # counts up to its quantile stand for all
 MOST_COUNTS = 2000  # of larger ones the spread at hand has to do
 
 
+class MeanMetric(Metric):
+    """Base of metrics that are means of a loss of each sample."""
+
+    @abstractmethod
+    def losses(self, model: Any) -> Array:
+        """Return the loss of each sample, shape (n,)."""
+
+
 @dataclass(frozen=True)
-class BrierScore(Metric):
+class BrierScore(MeanMetric):
     """`kcalib.brier_score`."""
 
     name: ClassVar[str] = "brier_score"
 
+    def losses(self, model: Classification) -> Array:
+        return (0.5 if model.m == 2 else 1.0) * arrays.to_compute_device(square_residuals(model))
+
     def measure(self, data: Sequence[Any], confidence_level: float, options: SharedOptions) -> MetricResult:
-        scale = 0.5 if data[0].m == 2 else 1.0
-        losses = [scale * arrays.to_compute_device(square_residuals(model)) for model in data]
-        return means(losses, confidence_level, *brier_law(data))
+        return means([self.losses(model) for model in data], confidence_level, *brier_law(data))
 
 
 @dataclass(frozen=True)
-class LogLoss(Metric):
+class LogLoss(MeanMetric):
     """`kcalib.log_loss`."""
 
     name: ClassVar[str] = "log_loss"
 
+    def losses(self, model: Classification) -> Array:
+        return arrays.to_compute_device(log_losses(model))
+
     def measure(self, data: Sequence[Any], confidence_level: float, options: SharedOptions) -> MetricResult:
-        losses = [arrays.to_compute_device(log_losses(model)) for model in data]
+        losses = [self.losses(model) for model in data]
         limits, possible = log_loss_law(data)
         largest = max(float(values.max()) for values in losses)  # of logits it can be more than a probability's
         return means(losses, confidence_level, limits._replace(high=max(limits.high, largest)), possible)
@@ -88,25 +101,31 @@ def log_loss_law(data: Sequence[Classification]) -> tuple[ConfidenceInterval, Po
 
 
 @dataclass(frozen=True)
-class CRPS(Metric):
+class CRPS(MeanMetric):
     """`kcalib.crps`."""
 
     name: ClassVar[str] = "crps"
     kinds: ClassVar[tuple[type[Data], ...]] = (Forecasts,)
 
+    def losses(self, model: Forecasts) -> Array:
+        return crps_values(model)
+
     def measure(self, data: Sequence[Any], confidence_level: float, options: SharedOptions) -> MetricResult:
-        return _scores(data, crps_values, confidence_level, ConfidenceInterval(0.0, math.inf))
+        return _scores(data, self.losses, confidence_level, ConfidenceInterval(0.0, math.inf))
 
 
 @dataclass(frozen=True)
-class LogScore(Metric):
+class LogScore(MeanMetric):
     """`kcalib.log_score`."""
 
     name: ClassVar[str] = "log_score"
     kinds: ClassVar[tuple[type[Data], ...]] = (Forecasts,)
 
+    def losses(self, model: Forecasts) -> Array:
+        return log_score_values(model)
+
     def measure(self, data: Sequence[Any], confidence_level: float, options: SharedOptions) -> MetricResult:
-        return _scores(data, log_score_values, confidence_level, ConfidenceInterval(-math.inf, math.inf))
+        return _scores(data, self.losses, confidence_level, ConfidenceInterval(-math.inf, math.inf))
 
 
 def _scores(

@@ -1,0 +1,153 @@
+r"""Metrics of samples with weights, or in clusters that are independent: a jackknife that leaves out whole clusters.
+
+With the value :math:`\theta` of all samples and :math:`\theta_{-g}` of all but cluster g of G, the squared standard
+error is :math:`(G - 1) / G \sum_g (\theta_{-g} - \bar\theta)^2`, for values as for differences. Weighted samples
+without clusters are clusters of one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.options import OptionError, check_seed
+from kcalib._input.data import Data
+from kcalib._packing.features import FeatureProblem, MapOptions, features_of
+from kcalib.inference.adaptive.clusters import multiply_features, sum_clusters
+from kcalib.inference.metrics import certainty
+from kcalib.inference.metrics.certainty import FeatureError
+from kcalib.inference.metrics.measured import (
+    EPSILON,
+    ROUNDINGS,
+    Estimate,
+    Metric,
+    MetricResult,
+    PackedModels,
+    SharedOptions,
+)
+from kcalib.inference.metrics.scores import MeanMetric
+from kcalib.inference.metrics.skce import SKCE
+from kcalib.results import ConfidenceInterval
+
+UNLIMITED = ConfidenceInterval(-math.inf, math.inf)
+FEWEST_CLUSTERS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class LeftOut:
+    """The value of a model, and what it is without each cluster."""
+
+    value: float
+    without: np.ndarray  # shape (clusters,)
+    of_groups: np.ndarray  # values of independent groups of random features, whose mean is the value; empty: exact
+
+    def __sub__(self, other: LeftOut) -> LeftOut:
+        return LeftOut(self.value - other.value, self.without - other.without, self.of_groups - other.of_groups)
+
+    def estimate(self, confidence_level: float, resolution: float) -> Estimate:
+        n = len(self.without)
+        error, df = math.sqrt((n - 1) * float(np.var(self.without))), n - 1.0
+        n_groups = len(self.of_groups)
+        if n_groups > 1:
+            of_features = float(np.std(self.of_groups, ddof=1)) / math.sqrt(n_groups)
+            error, df = FeatureError(of_features, n_groups - 1.0).to(error, df)
+        limits = certainty.by_student(self.value, error, df, confidence_level)
+        return certainty.decided(self.value, error, limits, n, confidence_level, UNLIMITED, resolution)
+
+
+def measure_clusters(
+    metric: Metric, data: Sequence[Any], confidence_level: float, options: SharedOptions
+) -> MetricResult:
+    """Measure models whose samples have weights, or clusters by their numbers."""
+    option = "sample_weight" if options.clusters is None else "clusters"
+    if not isinstance(metric, (SKCE, MeanMetric)):
+        names = "'skce' or the mean of a score, such as 'brier_score'"
+        raise OptionError(option, f"has no meaning for the metric {metric.name!r}; use {names}")
+    if options.backend is not None:
+        raise OptionError("backend", f"sums pairs of samples that count alike, and `{option}` is given; leave it out")
+    codes = np.arange(data[0].n) if options.clusters is None else options.clusters
+    n_clusters = int(np.max(codes)) + 1
+    if n_clusters < FEWEST_CLUSTERS:
+        raise ValueError(f"`clusters` has {n_clusters} clusters, expected at least {FEWEST_CLUSTERS} to compare models")
+    if isinstance(metric, SKCE):
+        measured, estimator, described = _leave_out_of_pairs(metric, data, codes, options)
+    else:
+        measured = [_leave_out_of_mean(metric.losses(model), model, codes) for model in data]
+        estimator, described = "weighted mean" if options.clusters is None else "mean", {}
+    units = "samples" if options.clusters is None else "clusters"
+    largest = max(abs(model.value) + float(np.max(np.abs(model.without))) for model in measured)
+    resolution = ROUNDINGS * EPSILON * largest
+    return MetricResult(
+        values=[replace(model.estimate(confidence_level, 0.0), pvalue=math.nan) for model in measured],
+        differences=[(a - b).estimate(confidence_level, resolution) for a, b in itertools.combinations(measured, 2)],
+        estimator=estimator,
+        intervals=f"t, paired, by a jackknife over {n_clusters} {units}",
+        described=described,
+    )
+
+
+def _weights_of(data: Data) -> np.ndarray:
+    return np.ones(data.n) if data.sample_weight is None else np.asarray(arrays.to_host(data.sample_weight))
+
+
+def _leave_out_of_mean(losses: Array, data: Data, codes: np.ndarray) -> LeftOut:
+    weights = _weights_of(data)
+    terms = np.where(weights > 0, weights * arrays.to_host(losses), 0.0)
+    sums, of_clusters = np.bincount(codes, terms), np.bincount(codes, weights)
+    rest = np.sum(of_clusters) - of_clusters
+    if not np.all(rest > 0):
+        raise ValueError("`sample_weight` is 0 for all samples but those of one cluster; a comparison needs several")
+    return LeftOut(np.sum(sums) / np.sum(of_clusters), (np.sum(sums) - sums) / rest, np.empty(0))
+
+
+def _leave_out_of_pairs(
+    metric: SKCE, data: Sequence[Data], codes: np.ndarray, options: SharedOptions
+) -> tuple[list[LeftOut], str, dict[str, Any]]:
+    """Return the SKCE over pairs of different clusters, by random features that all models share."""
+    seed = check_seed(options.seed)
+    packed_models = PackedModels.of(data, metric.kernel, metric.target_kernel, options.threads)
+    problems: list[FeatureProblem] = []
+    for model, packed in zip(data, packed_models.packed, strict=True):
+        reference = problems[0] if problems else None
+        problems.append(features_of(model, packed, MapOptions(seed=seed, threads=options.threads, reference=reference)))
+    about = problems[0].described()
+    own = {name: about[name] for name in ("backend", "backend_reason", "n_columns", "threads")}
+    measured = [_leave_out_of_features(problem, codes) for problem in problems]
+    estimator = f"unbiased estimator by {about['n_columns']} random features, pairs of different clusters"
+    described = about | own | {"bandwidth_source": packed_models.source, "dtype": "float64", "seed": seed}
+    return measured, estimator, described
+
+
+def _leave_out_of_features(problem: FeatureProblem, codes: np.ndarray) -> LeftOut:
+    order = np.argsort(codes, kind="stable")
+    targets = np.asarray(arrays.to_host(problem.target_features), dtype=np.float64)
+    width = problem.map.n_columns * targets.shape[1]
+    weights = np.bincount(codes, _weights_of(problem.data))
+    sums, squares, products = np.zeros(width), np.zeros(width), []
+
+    def rows_of(rows: np.ndarray) -> np.ndarray:
+        return multiply_features(problem, rows, targets[rows])
+
+    for of_clusters in sum_clusters(order, codes, width, rows_of):
+        sums += np.sum(of_clusters, axis=0)
+        squares += np.sum(of_clusters**2, axis=0)
+    for of_clusters in sum_clusters(order, codes, width, rows_of):
+        products.append(of_clusters @ sums - np.sum(of_clusters**2, axis=1))
+    without = np.sum(sums**2 - squares) - 2 * np.concatenate(products)
+    others, own = np.sum(weights) - weights, np.sum(weights**2) - weights**2
+    pairs = np.sum(weights) ** 2 - np.sum(weights**2)
+    columns = np.sum((sums**2 - squares).reshape(problem.map.n_columns, -1), axis=1)
+    n_groups = problem.map.n_groups
+    of_groups = np.bincount(np.tile(problem.map.groups, 2), columns) * n_groups / pairs
+    return LeftOut(
+        float(np.sum(sums**2 - squares) / pairs),
+        without / (others**2 - own),
+        of_groups if n_groups > 1 else np.empty(0),
+    )

@@ -1,0 +1,109 @@
+"""Comparison of models on samples with weights or in clusters: errors by hand, levels, and what is refused."""
+
+import numpy as np
+import pytest
+from problems import binomial_bounds
+
+import kcalib
+from kcalib.distributions import Normal
+
+
+def make_models(seed, n_clusters=60, size=5):
+    """Two models as far from the truth as each other, each row `size` times."""
+    rng = np.random.default_rng([9, seed])
+    p = rng.dirichlet(np.full(3, 0.5), size=n_clusters)
+    y = np.minimum((p.cumsum(axis=1) <= rng.uniform(size=(n_clusters, 1))).sum(axis=1), 2)
+    one, other = (p * np.exp(0.3 * rng.standard_normal(p.shape)) for _ in range(2))
+    models = {"a": one / one.sum(axis=1, keepdims=True), "b": other / other.sum(axis=1, keepdims=True)}
+    cluster = np.arange(n_clusters).repeat(size)
+    return y.repeat(size), {name: model.repeat(size, axis=0) for name, model in models.items()}, cluster
+
+
+@pytest.mark.parametrize("metric", ["brier_score", "skce"])
+def test_copies_of_rows_keep_the_level(metric):
+    sets = 60 if metric == "brier_score" else 20
+    rejections = np.zeros(2)
+    for seed in range(sets):
+        y, models, cluster = make_models(seed)
+        for k, clusters in enumerate((cluster, None)):
+            result = kcalib.compare(y, models, clusters=clusters, metric=metric, threads=1)
+            rejections[k] += result.differences[0].pvalue <= 0.05
+    _, high = binomial_bounds(sets, 0.05, 1e-3)
+    assert rejections[0] / sets <= high
+    if metric == "brier_score":
+        assert rejections[1] / sets > high
+
+
+def test_a_jackknife_of_means_by_hand():
+    y, models, cluster = make_models(0)
+    rng = np.random.default_rng(0)
+    w, order = rng.exponential(size=len(y)), rng.permutation(len(y))
+    losses = {name: np.sum((np.eye(3)[y] - p) ** 2, axis=1) for name, p in models.items()}
+    difference = losses["a"] - losses["b"]
+    without = [np.average(difference[cluster != g], weights=w[cluster != g]) for g in range(60)]
+    shuffled = {name: p[order] for name, p in models.items()}
+    options = {"sample_weight": 10 * w[order], "clusters": [f"c{k}" for k in cluster[order]]}
+    result = kcalib.compare(y[order], shuffled, metric="brier_score", **options)
+    assert result.differences[0].difference == pytest.approx(np.average(difference, weights=w))
+    assert result.differences[0].standard_error == pytest.approx(np.sqrt(59 * np.var(without)))
+    assert result.model("a").value == pytest.approx(kcalib.brier_score(y, models["a"], sample_weight=w))
+    assert result.intervals == "t, paired, by a jackknife over 60 clusters"
+
+
+def test_a_jackknife_of_the_skce_by_hand():
+    y, models, cluster = make_models(1, n_clusters=12)
+    w = np.random.default_rng(0).exponential(size=len(y))
+    result = kcalib.compare(y, models, sample_weight=w, clusters=cluster, seed=3)
+    apart = cluster[:, None] != cluster
+
+    def value(p, kernel_matrix, kept):
+        e = np.eye(3)[y] - p
+        pairs = np.outer(w, w) * apart * np.outer(kept, kept)
+        return np.sum(pairs * kernel_matrix * (e @ e.T)) / np.sum(pairs)
+
+    everything = np.ones(len(y))
+    for name, p in models.items():
+        bandwidth = float(result.kernel.partition("bandwidth=")[2].rstrip(")"))
+        exact = np.exp(-np.linalg.norm(p[:, None] - p, axis=2) / bandwidth)
+        of_model = result.model(name)
+        assert of_model.value == pytest.approx(value(p, exact, everything), abs=of_model.standard_error)
+        without = [value(p, exact, cluster != g) for g in range(12)]
+        assert of_model.standard_error >= 0.7 * np.sqrt(11 * np.var(without))
+    assert "pairs of different clusters" in result.estimator
+
+
+def test_equal_weights_have_the_standard_error_of_a_mean():
+    y, models, _ = make_models(2, size=1)
+    plain = kcalib.compare(y, models, metric="log_loss").differences[0]
+    weighted = kcalib.compare(y, models, sample_weight=np.full(len(y), 2.0), metric="log_loss").differences[0]
+    assert weighted.difference == pytest.approx(plain.difference)
+    losses = [-np.log(p[np.arange(len(y)), y]) for p in models.values()]
+    spread = np.std(losses[0] - losses[1], ddof=1) / np.sqrt(len(y))
+    assert weighted.standard_error == pytest.approx(spread)
+
+
+def test_distributions_in_clusters():
+    rng = np.random.default_rng(0)
+    mean, cluster = rng.normal(size=200), np.arange(200) // 4
+    y = rng.normal(mean + rng.normal(size=50)[cluster], 1.0)
+    models = {"right": Normal(mean, np.full(200, 1.4)), "narrow": Normal(mean, np.full(200, 0.5))}
+    for metric in ("crps", "log_score", "skce"):
+        result = kcalib.compare(y, models, clusters=cluster, metric=metric)
+        assert result.ranking == ("right", "narrow")
+        assert result.differences[0].pvalue < 0.05
+
+
+def test_what_is_refused():
+    y, models, cluster = make_models(3)
+    for metric in ("ece", "ckce"):
+        with pytest.raises(ValueError, match=f"`clusters` has no meaning for the metric '{metric}'; use 'skce' or"):
+            kcalib.compare(y, models, clusters=cluster, metric=metric)
+    with pytest.raises(ValueError, match="`sample_weight` has no meaning for the metric 'ece'"):
+        kcalib.compare(y, models, sample_weight=np.ones(len(y)), metric="ece")
+    with pytest.raises(ValueError, match="`clusters` has 3 clusters, expected at least 4"):
+        kcalib.compare(y, models, clusters=cluster % 3, metric="brier_score")
+    with pytest.raises(ValueError, match="`backend` sums pairs of samples that count alike, and `clusters` is given"):
+        kcalib.compare(y, models, clusters=cluster, backend="cpu")
+    sources = {name: kcalib.streaming.source((y, p)) for name, p in models.items()}
+    with pytest.raises(ValueError, match="`clusters` is given, but sums over a source have no such option"):
+        kcalib.compare(sources, clusters=cluster)

@@ -15,13 +15,13 @@ State = dict[str, np.ndarray]
 
 
 def compensated_sum(parts: Iterable[Any]) -> Any:
-    """The sum of numbers, or arrays, one after the other."""
+    """Return the sum of numbers, or arrays, one after the other."""
     total: Any = 0.0
-    lost: Any = 0.0
+    errors: Any = 0.0
     for part in parts:
-        total, more = _two_sum(total, part)
-        lost = lost + more
-    return _settled(total, lost)
+        total, error = _two_sum(total, part)
+        errors = errors + error
+    return _add_errors(total, errors)
 
 
 class CompensatedSums:
@@ -29,37 +29,37 @@ class CompensatedSums:
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.sums = np.zeros(shape)
-        self._lost: np.ndarray | None = np.zeros(shape)
+        self._errors: np.ndarray | None = np.zeros(shape)
 
-    def add(self, begin: int, end: int, more: np.ndarray) -> None:
-        """Add to rows [begin, end)."""
-        assert self._lost is not None
-        self.sums[begin:end], lost = _two_sum(self.sums[begin:end], more)
-        self._lost[begin:end] += lost
+    def add(self, begin: int, end: int, values: np.ndarray) -> None:
+        """Add `values` to rows [begin, end)."""
+        assert self._errors is not None
+        self.sums[begin:end], errors = _two_sum(self.sums[begin:end], values)
+        self._errors[begin:end] += errors
 
     def settle(self) -> None:
-        """Add what was lost: nothing more comes."""
-        if self._lost is not None:
-            self.sums = _settled(self.sums, self._lost)
-            self._lost = None
+        """Add the errors of rounding to the sums; nothing is added afterwards."""
+        if self._errors is not None:
+            self.sums = _add_errors(self.sums, self._errors)
+            self._errors = None
 
     def state(self, name: str) -> State:
         """Both arrays; once it is settled, the sums."""
-        return {name: self.sums} | ({} if self._lost is None else {f"{name} lost": self._lost})
+        return {name: self.sums} | ({} if self._errors is None else {f"{name} lost": self._errors})
 
     def restore(self, name: str, state: State) -> None:
         """Go on from there."""
         self.sums[...] = state[name]
-        self._lost = np.array(state[f"{name} lost"]) if f"{name} lost" in state else None
+        self._errors = np.array(state[f"{name} lost"]) if f"{name} lost" in state else None
 
 
 def _two_sum(a: Any, b: Any) -> tuple[Any, Any]:
-    """a + b, and what its rounding takes off."""
+    """Return a + b, and the error of its rounding."""
     total = a + b
     added = total - a
     return total, (a - (total - added)) + (b - added)
 
 
-def _settled(total: Any, lost: Any) -> Any:
-    """Both; of sums that have overflown the first."""
-    return np.where(np.isfinite(lost), total + lost, total)
+def _add_errors(total: Any, errors: Any) -> Any:
+    """Return the total plus the errors; the total alone where it has overflown."""
+    return np.where(np.isfinite(errors), total + errors, total)

@@ -294,8 +294,8 @@ def _space(prediction: Distribution, kernel: Kernel) -> Space:
         )
     if set(factors) == {"parameters", "wasserstein"}:
         points = prediction.wasserstein_points()
-        same = points is not None and points.shape == parameters.shape  # type: ignore[union-attr]
-        if same and bool(arrays.namespace(points).all(points == parameters)):
+        is_same_shape = points is not None and points.shape == parameters.shape  # type: ignore[union-attr]
+        if is_same_shape and bool(arrays.namespace(points).all(points == parameters)):
             return "parameters"
     if len(factors) > 1:
         factor_names = " and ".join(factors.values())

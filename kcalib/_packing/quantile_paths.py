@@ -65,9 +65,11 @@ class QuantilePaths:
         per_group = self.n_columns // (2 * N_GROUPS)
         parts = [self._group(per_group, self._random(group)) for group in range(N_GROUPS)]
         lengths, amplitudes = (np.concatenate(by_group) for by_group in zip(*parts, strict=True))
-        nothing = np.zeros((0, len(lengths), len(lengths)))
+        no_projections = np.zeros((0, len(lengths), len(lengths)))
         groups = np.repeat(np.arange(N_GROUPS), per_group)
-        return FeatureMap(np.diag(lengths), amplitudes / math.sqrt(N_GROUPS), nothing, nothing[:, :, 0], groups)
+        return FeatureMap(
+            np.diag(lengths), amplitudes / math.sqrt(N_GROUPS), no_projections, no_projections[:, :, 0], groups
+        )
 
     def _random(self, group: int) -> np.random.Generator:
         return np.random.Generator(np.random.Philox(key=np.array([self.seed, LARGEST_KEY - group], dtype=np.uint64)))

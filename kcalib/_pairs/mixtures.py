@@ -64,9 +64,9 @@ def feature_columns(y: Array, components: Components, scale: Scale, weight: Arra
 def location_columns(y: Array, like: Components, scale: Scale) -> Array:
     """Rows of features that are observations alone, delta_y, to be multiplied with `feature_columns` of `like`."""
     xp, n, d, count = arrays.namespace(y), y.shape[0], y.shape[1], int(like.weights.shape[1])
-    nothing = padded(Components(like.family, *_nothing(like, n, d, 0)), count)
+    no_components = padded(Components(like.family, *_nothing(like, n, d, 0)), count)
     u = xp.ones_like(y[:, :1])
-    return _rows(y, nothing, scale, u, xp.ones_like(u))
+    return _rows(y, no_components, scale, u, xp.ones_like(u))
 
 
 def point_columns(components: Components, scale: Scale) -> Array:
@@ -86,8 +86,8 @@ def padded(components: Components, n_components: int) -> Components:
     extra = _nothing(components, n, d, n_components - count)
     xp = arrays.namespace(components.locations)
     padded_arrays = [
-        None if array is None else xp.concat([array, more], axis=1)
-        for array, more in zip((components.weights, components.locations, components.scales), extra, strict=True)
+        None if array is None else xp.concat([array, columns], axis=1)
+        for array, columns in zip((components.weights, components.locations, components.scales), extra, strict=True)
     ]
     return Components(components.family, *padded_arrays)
 

@@ -67,10 +67,10 @@ class ReliabilityBins(Summarized):
 
         Of unweighted samples, at least two in every bin that holds any.
         """
-        used = self.weight > 0
-        count, accuracy = self.weight[used], self.accuracy[used]
+        has_weight = self.weight > 0
+        count, accuracy = self.weight[has_weight], self.accuracy[has_weight]
         noise = accuracy * (1 - accuracy) / (count - 1)
-        return float(np.sum(count * ((accuracy - self.confidence[used]) ** 2 - noise)) / np.sum(count))
+        return float(np.sum(count * ((accuracy - self.confidence[has_weight]) ** 2 - noise)) / np.sum(count))
 
 
 def norm_of(gaps: Array, weight: Array, norm: str) -> float:
@@ -251,12 +251,12 @@ def _uniform_sums(columns: Columns, n_bins: int) -> np.ndarray:
     parts: list[Any] = []
     step = max(1, DEVICE_ELEMENTS // n)
     for begin in range(0, n_columns, step):
-        some = xp.permute_dims(values[:, begin : begin + step], (1, 0))
-        width = some.shape[0]
+        batch = xp.permute_dims(values[:, begin : begin + step], (1, 0))
+        width = batch.shape[0]
         offsets = xp.arange(width, device=arrays.device(values))[:, None] * n_bins
-        group = xp.reshape(bin_numbers(some, n_bins) + offsets, (-1,))
-        entries = xp.reshape(some * w[None, :], (-1,))
-        parts.append(group_sums(group, width * n_bins, entries, xp.reshape(xp.zeros_like(some) + w, (-1,))))
+        group = xp.reshape(bin_numbers(batch, n_bins) + offsets, (-1,))
+        entries = xp.reshape(batch * w[None, :], (-1,))
+        parts.append(group_sums(group, width * n_bins, entries, xp.reshape(xp.zeros_like(batch) + w, (-1,))))
     hitting = xp.nonzero(labels >= 0)[0]
     hit = xp.take(labels, hitting, axis=0)
     confidence = values[hitting, hit]

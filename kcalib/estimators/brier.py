@@ -244,8 +244,8 @@ def _parts(data: Classification, grouping: str, binning: str, n_bins: int | None
     weight = xp.ones_like(p[:, 0])
     if data.sample_weight is not None:
         weight = arrays.to_compute_device(data.sample_weight, np.float64)
-        used = weight > 0
-        p, labels, weight = p[used], labels[used], weight[used]
+        has_weight = weight > 0
+        p, labels, weight = p[has_weight], labels[has_weight], weight[has_weight]
     events = xp.astype(labels[:, None] == arrays.like(np.arange(data.m), labels), p.dtype)
 
     def groups(k: int) -> Array:

@@ -175,19 +175,19 @@ def ckce(
     0.040784
     """
     start = time.perf_counter()
-    chosen = resolved(method, CKCE_METHODS)
-    if isinstance(chosen, Approximation) and not chosen.is_shared_out:
-        check_not_parallel(backend, f"method={chosen.name!r}", "leave it out, or use method='cg'")
+    ckce_method = resolved(method, CKCE_METHODS)
+    if isinstance(ckce_method, Approximation) and not ckce_method.is_shared_out:
+        check_not_parallel(backend, f"method={ckce_method.name!r}", "leave it out, or use method='cg'")
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads)
     shift = data.n * _regularization(regularization, data.n)
     kernel = default_kernel(data) if kernel is None else kernel
     packed = _packing.pack(data, kernel, target_kernel, threads=threads)
-    seed = chosen.drawn_seed if isinstance(chosen, Seeded) else 0
+    seed = ckce_method.drawn_seed if isinstance(ckce_method, Seeded) else 0
     residuals = residual_rows(data, packed, threads=threads, seed=seed)
     packed = kernel_alone(packed)
     matrix = KernelOperator(packed, threads=threads, backend=backend)
     system = System(data.dtype, residuals, packed, matrix, shift)
-    outcome = exact_value(system, chosen) if isinstance(chosen, Solver) else chosen.estimate(system)
+    outcome = exact_value(system, ckce_method) if isinstance(ckce_method, Solver) else ckce_method.estimate(system)
     if not needs_result:
         return outcome.value
     return CKCEResult(

@@ -78,8 +78,8 @@ class Fourier(Approximation):
         features = FourierFeatures.draw(problem.kernel, dimension, self.n_features, self.drawn_seed, points)
         width = features.width(dimension)
         on_host = arrays.is_host(points)
-        more = gram_numbers(width + system.columns, system.matrix.threads) if on_host else 0
-        memory = _check_memory_of_features(system, width, "n_features", more)
+        extra = gram_numbers(width + system.columns, system.matrix.threads) if on_host else 0
+        memory = _check_memory_of_features(system, width, "n_features", extra)
         if on_host:
             gram = system.matrix.gram
             equations = features.equations(
@@ -153,11 +153,11 @@ class Nystrom(Approximation):
         diagonal = system.matrix.diagonal()
         xp = arrays.namespace(diagonal)
         trace, largest = float(xp.sum(diagonal)), float(xp.max(diagonal))
-        lost = trace - feature_trace[0]
+        rest_trace = trace - feature_trace[0]
         # A pivot is a difference of entries of K, and divides its column of F F^T.
         of_columns = arrays.to_host(xp.linalg.diagonal(equations.gram)) * (largest / arrays.to_host(features.pivots))
         rounding = ENTRY_ROUNDINGS * system.epsilon * (trace + float(np.sum(of_columns)))
-        return _from_factor(self, system, equations, max(lost, 0.0) + rounding, 0.0, len(features.pivots), memory)
+        return _from_factor(self, system, equations, max(rest_trace, 0.0) + rounding, 0.0, len(features.pivots), memory)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,8 +209,8 @@ class PivotedCholesky(Approximation):
         diagonal = system.matrix.diagonal()
         entry = ENTRY_ROUNDINGS * system.epsilon * float(arrays.namespace(diagonal).max(diagonal))
         rounding = rounding_bound(equations, system.shift, entry, _squared_pivots(factor))
-        lost = factor.trace_residual + math.sqrt(system.n) * entry
-        return _from_factor(self, system, equations, lost, rounding, factor.rank, memory)
+        rest_trace = factor.trace_residual + math.sqrt(system.n) * entry
+        return _from_factor(self, system, equations, rest_trace, rounding, factor.rank, memory)
 
 
 APPROXIMATIONS: tuple[type[Approximation], ...] = (Fourier, Nystrom, PivotedCholesky)
@@ -226,11 +226,11 @@ def _monte_carlo_error(
     if groups < 2:
         return None
     dimension = features.frequencies[0].shape[0]
-    without = [
+    values = [
         linalg.squared_norm(equations.rescale(features.without_group(g, groups, dimension)).solution(shift))
         for g in range(groups)
     ]
-    bias, error = jackknife(value, np.array(without))
+    bias, error = jackknife(value, np.array(values))
     return abs(bias) + float(scipy.special.stdtrit(groups - 1, 0.975)) * error
 
 
@@ -238,7 +238,7 @@ def _from_factor(
     method: Nystrom | PivotedCholesky,
     system: System,
     equations: NormalEquations,
-    lost: float,
+    trace: float,
     rounding: float,
     rank: int,
     memory: int,
@@ -248,7 +248,7 @@ def _from_factor(
     bound: float | None = None
     kind = "none: the kernel is not known to be positive definite"
     if system.is_definite:
-        bound = float(trace_bound(equations, solution, system.shift, lost) + rounding + system.rounding_of_target)
+        bound = float(trace_bound(equations, solution, system.shift, trace) + rounding + system.rounding_of_target)
         kind = "trace"
     return MethodResult(
         linalg.squared_norm(solution),
@@ -262,15 +262,15 @@ def _from_factor(
     )
 
 
-def trace_bound(equations: NormalEquations, solution: Array, shift: float, lost: float) -> float:
-    """Largest difference of the value of K from that of F F^T, for a psd K - F F^T = D of trace `lost`.
+def trace_bound(equations: NormalEquations, solution: Array, shift: float, trace: float) -> float:
+    """Largest difference of the value of K from that of F F^T, for a psd K - F F^T = D of trace `trace`.
 
     With Y = (F F^T + t D + s I)^{-1} E and U = s (F F^T + t D + s I)^{-1} Y the value has the derivative
     <U, D U> - <Y - U, D (Y - U)> by t, between -||D|| ||Y||^2 and ||D|| ||Y||^2, where ||Y|| <= ||E|| / s: the first
     bound. With Z that of F F^T, the residual is -D Z and the value of K differs by <(I - 2 K A^{-1}) Z, D Z> and a term
     between 0 and ||D Z||^2 / (4 s): the second.
     """
-    return lost * min(equations.squares / shift**2, _z_squares(equations, solution, shift) * (1 + lost / (4 * shift)))
+    return trace * min(equations.squares / shift**2, _z_squares(equations, solution, shift) * (1 + trace / (4 * shift)))
 
 
 def rounding_bound(equations: NormalEquations, shift: float, entry: float, pivots: np.ndarray) -> float:
@@ -309,11 +309,11 @@ def _checked_rank(name: str, rank: int | None, n: int) -> int:
     return check_integer(name, rank, 1, n, ": the samples are the landmarks and pivots")
 
 
-def _check_memory_of_features(system: System, width: int, option: str, more: int = 0) -> int:
+def _check_memory_of_features(system: System, width: int, option: str, extra: int = 0) -> int:
     """Bytes of the Gram matrix, its copies, a block of rows, and so many more numbers."""
     block = next(row_blocks(system.n, width, system.matrix.reference))
     return system.check_memory(
-        more + 3 * width * (width + system.columns) + 2 * (block.stop - block.start) * (width + system.columns),
+        extra + 3 * width * (width + system.columns) + 2 * (block.stop - block.start) * (width + system.columns),
         f"{width} features of {system.columns} residuals",
         f"choose a smaller `{option}`",
     )

@@ -371,9 +371,9 @@ def _check_risk(n_bins: str, data: Classification) -> None:
 
 def _check_sizes(bins: tuple[ReliabilityBins, ...], notion: str, remedy: str) -> None:
     for k, column in enumerate(bins):
-        alone = np.flatnonzero(column.weight == 1)
-        if len(alone):
-            low, high = column.edges[alone[0] : alone[0] + 2]
+        single_bins = np.flatnonzero(column.weight == 1)
+        if len(single_bins):
+            low, high = column.edges[single_bins[0] : single_bins[0] + 2]
             where = f" of class {k}" if notion == "class_wise" else ""
             raise ValueError(
                 f"bin ({low:.6g}, {high:.6g}]{where} holds a single sample, whose noise cannot be estimated; {remedy}"

@@ -54,8 +54,8 @@ class Sample:
         if data.sample_weight is None:
             return cls(confidence, event, xp.ones_like(second))
         weight = arrays.to_compute_device(data.sample_weight, np.float64)
-        used = weight > 0
-        return cls(confidence[used], event[used], weight[used])
+        has_weight = weight > 0
+        return cls(confidence[has_weight], event[has_weight], weight[has_weight])
 
 
 def cut(sample: Sample, binning: str, n_bins: int | None) -> tuple[np.ndarray, Array]:

@@ -104,12 +104,12 @@ def _by_target_groups(
     by_columns = groups[:, None] == np.arange(groups.max() + 1)
     xp, target_features = arrays.namespace(problem.target_features), problem.target_features
     if len(feature_map.projections):
-        columns = [arrays.like(np.flatnonzero(chosen), target_features) for chosen in by_columns.T]
+        columns = [arrays.like(np.flatnonzero(is_in_group), target_features) for is_in_group in by_columns.T]
         parts = [
-            sum_products(feature_map, problem.points, xp.take(target_features, some, axis=1), threads=problem.threads)[
-                1
-            ]
-            for some in columns
+            sum_products(
+                feature_map, problem.points, xp.take(target_features, group_columns, axis=1), threads=problem.threads
+            )[1]
+            for group_columns in columns
         ]
         return squares @ by_columns, np.stack(parts, axis=1)
     # |phi|^2 is the same for all samples.

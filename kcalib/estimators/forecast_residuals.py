@@ -72,8 +72,10 @@ def residuals_of(packed: Packed, *, threads: int | None, seed: int = 0) -> Resid
         return Residuals(arrays.to_compute_device(problem.left.features, np.float64), 0.0)
     constant = (Term(1.0, (Factor("gaussian", "euclidean"),)),)  # at distance 0
     nowhere = 0 * problem.left.features[:, :1]
-    alone = replace(problem, left=Side(nowhere, problem.left.features), kernel=constant, predicted=None, table=None)
-    gram = KernelOperator(replace(packed, problem=alone), threads=threads, backend=None)
+    constant_problem = replace(
+        problem, left=Side(nowhere, problem.left.features), kernel=constant, predicted=None, table=None
+    )
+    gram = KernelOperator(replace(packed, problem=constant_problem), threads=threads, backend=None)
     n, rank = gram.n, min(gram.n, FIRST_RANK)
     xp = arrays.namespace(gram.reference)
     trace = float(xp.sum(gram.diagonal()))

@@ -87,8 +87,8 @@ def _are_residuals(problem: PairProblem) -> bool:
 
 def _of_law(law: FiniteLaw, backend: Backend) -> NullMoments:
     def total_of(problem: PairProblem) -> float:
-        again = backend.like(problem)
-        return float(sweep_one(again, Moments(rows=False, trace=False)).total)
+        backend_of_problem = backend.like(problem)
+        return float(sweep_one(backend_of_problem, Moments(rows=False, trace=False)).total)
 
     squares, exact = expected_squares(law, total_of)
     return NullMoments(squares, _trace(law, backend), exact)

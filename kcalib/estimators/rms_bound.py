@@ -95,8 +95,8 @@ def mean_eigenvalue(data: Data, packed: Packed, backend: Backend) -> MeanEigenva
     if size < n:
         points = arrays.namespace(points).take(points, arrays.asarray_like(data.order(SEED)[:size], points), axis=0)
     side = Side(points, arrays.namespace(points).ones_like(points[:, :1]))
-    alone = replace(problem, left=side, target=None)
-    backend = backend.like(alone)
+    kernel_problem = replace(problem, left=side, target=None)
+    backend = backend.like(kernel_problem)
     return MeanEigenvalue(min(supremum, _largest(backend, size)), supremum, size)
 
 
@@ -116,8 +116,8 @@ def feature_eigenvalue(problem: FeatureProblem) -> MeanEigenvalue:
     rows = np.sort(arrays.to_host(problem.data.order(SEED)[:size]))
     gram: Array | float = 0.0
     for begin in range(0, size, ROWS):
-        some = xp.take(points, arrays.like(rows[begin : begin + ROWS], points), axis=0)
-        phi = feature_rows(feature_map, some, threads=problem.threads)
+        batch = xp.take(points, arrays.like(rows[begin : begin + ROWS], points), axis=0)
+        phi = feature_rows(feature_map, batch, threads=problem.threads)
         gram = gram + linalg.matmul(phi.T, phi)
     return MeanEigenvalue(float(linalg.eigvalsh(arrays.to_host(gram) / size)[-1]), supremum, size)
 

@@ -511,8 +511,8 @@ def block_estimates(backend: Backend, block_size: int) -> Array:
 def biased_block_estimates(backend: Backend, block_size: int) -> Array:
     """The estimate of each block with the pairs of a sample with itself."""
     sums = sweep_one(backend, BlockSums(block_size))
-    xp, used = arrays.namespace(sums), len(sums) * block_size
-    diagonal_entries = arrays.asarray_like(diagonal(backend.problem, backend.threads or 1)[:used], sums)
+    xp, n_used = arrays.namespace(sums), len(sums) * block_size
+    diagonal_entries = arrays.asarray_like(diagonal(backend.problem, backend.threads or 1)[:n_used], sums)
     return (sums + xp.sum(xp.reshape(diagonal_entries, (-1, block_size)), axis=1)) / block_size**2
 
 
@@ -536,8 +536,8 @@ def feature_options(options: PairOptions, n_columns: int | None, seed: int | Non
 
 
 def _columns_and_seed(estimator: str | Method) -> tuple[int | None, int | None]:
-    chosen = estimator if isinstance(estimator, FeatureEstimator) else FeatureEstimator()
-    return chosen.n_columns, chosen.seed
+    feature_estimator = estimator if isinstance(estimator, FeatureEstimator) else FeatureEstimator()
+    return feature_estimator.n_columns, feature_estimator.seed
 
 
 def _features(data: Data, options: PairOptions, estimator: str | Method, needs_result: bool) -> float | SKCEResult:

@@ -61,22 +61,22 @@ def blocks_of_source(
     mean, n, first, from_first = _Mean(), 0, None, ""
     target: TargetKernel = None  # with the bandwidth of the first samples
     for true, pred in source.chunks(max(1, PIECE // size) * size):
-        used = len(true) // size * size
+        n_used = len(true) // size * size
         n += len(true)
-        if not used:
+        if not n_used:
             continue
-        data = prepared(true[:used], rows_of(pred, slice(used)))
+        data = prepared(true[:n_used], rows_of(pred, slice(n_used)))
         if first is None:
-            some = data.take(np.arange(min(FIRST, used)))
-            packed_first = packed(some, kernel, None)
+            first_samples = data.take(np.arange(min(FIRST, n_used)))
+            packed_first = packed(first_samples, kernel, None)
             kernel, target = packed_first.kernel, packed_first.target.resolved_kernel
             sources = [*map(name_of, packed_first.medians)]
             sources += [f"{name_of(median)} of one draw of each" for median in packed_first.target.medians]
-            from_first = f"{' and '.join(sources)} of the first {some.n} samples" if sources else ""
+            from_first = f"{' and '.join(sources)} of the first {first_samples.n} samples" if sources else ""
             if any(median.value == 0 for median in packed_first.medians):  # others may differ
-                from_first = f"no median: the first {some.n} predictions are identical"
+                from_first = f"no median: the first {first_samples.n} predictions are identical"
         estimate = estimated(data, packed(data, kernel, target), size)
-        count = used // size
+        count = n_used // size
         spread = 0.0 if estimate.standard_error is None else estimate.standard_error**2 * count * (count - 1)
         mean.add(_Mean(count, estimate.value, spread))
         first = estimate if first is None else first

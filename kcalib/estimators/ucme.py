@@ -146,19 +146,19 @@ def ucme(
     start = time.perf_counter()
     options = PairOptions(kernel, target_kernel, backend, threads)
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, dtype=dtype, threads=threads)
-    chosen = locations_for(data, locations, seed, from_logits)
-    differences, packed, used = differences_at(data, options, chosen)
+    test_locations = locations_for(data, locations, seed, from_logits)
+    differences, packed, pair_backend = differences_at(data, options, test_locations)
     value = mean_square(differences)
     if not needs_result:
         return value
     return UCMEResult(
         value=value,
         differences=tuple(differences.tolist()),
-        **chosen.describe(),
+        **test_locations.describe(),
         n_samples=data.n,
-        **describe(data, packed, used),
+        **describe(data, packed, pair_backend),
         dtype=data.dtype,
-        threads=used.threads,
+        threads=pair_backend.threads,
         seconds=time.perf_counter() - start,
     )
 

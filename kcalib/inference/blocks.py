@@ -245,7 +245,7 @@ class BlockMoments(NamedTuple):
 
 def _null_moments(data: Data, packed: Packed, backend: Backend, size: int) -> BlockMoments:
     """As `estimators.null_moments`, of the pairs within blocks of the samples."""
-    used, law = data.n // size * size, finite_law(data, packed)
+    n_used, law = data.n // size * size, finite_law(data, packed)
     count = MORE_DRAWS * n_draws(data.n)
     if law is not None:
         count = min(MOST_DRAWS, count)
@@ -254,18 +254,18 @@ def _null_moments(data: Data, packed: Packed, backend: Backend, size: int) -> Bl
     shares = draws[:, 0] / unit
     square, third, fourth = (float(np.mean(shares**k * draws[:, k - 1])) for k in (2, 3, 4))
     trace = float(np.mean(draws[:, 4]))
-    squares = used * (size - 1) * square * unit * unit
-    pairs = used * (size - 1) / 2 * square**2 / fourth if fourth else math.inf
+    squares = n_used * (size - 1) * square * unit * unit
+    pairs = n_used * (size - 1) / 2 * square**2 / fourth if fourth else math.inf
     if law is not None:
 
         def within_blocks(problem: PairProblem) -> float:
-            again = backend.like(problem)
-            return statistics.total(sweep_one(again, BlockSums(size)))
+            backend_of_problem = backend.like(problem)
+            return statistics.total(sweep_one(backend_of_problem, BlockSums(size)))
 
         points = law.problem.left.points
         features = data.xp.sqrt(expected_lengths(law)[0])[:, None]
         entries = diagonal(PairProblem(Side(points, features), None, packed.problem.kernel), backend.threads or 1)
-        squares, trace = expected_squares(law, within_blocks)[0], statistics.total(entries[:used])
+        squares, trace = expected_squares(law, within_blocks)[0], statistics.total(entries[:n_used])
     if squares == 0:
         return BlockMoments(0.0, 0.0, math.inf)
     deviation = math.sqrt(2 * squares)
@@ -276,14 +276,14 @@ def _null_moments(data: Data, packed: Packed, backend: Backend, size: int) -> Bl
 def _of_drawn(data: Data, packed: Packed, backend: Backend, size: int, replicate: int) -> tuple[float, ...]:
     """Of drawn targets a unit, of the size of the largest pair or block; in units of it mean squares of consecutive
     pairs, the sum of cubes of blocks, mean fourth powers of pairs; and the trace."""
-    packed_draw, used = packed.with_targets(data.draw(SEED, replicate)), data.n // size * size
-    again = backend.like(packed_draw.problem)
-    pairs, sums = block_estimates(again, 2), sweep_one(again, BlockSums(size))
+    packed_draw, n_used = packed.with_targets(data.draw(SEED, replicate)), data.n // size * size
+    backend_of_draw = backend.like(packed_draw.problem)
+    pairs, sums = block_estimates(backend_of_draw, 2), sweep_one(backend_of_draw, BlockSums(size))
     largest = max(float(arrays.namespace(array).max(abs(array))) for array in (pairs, sums))
     unit = math.ldexp(0.5, math.frexp(largest)[1])  # a power of 2
     pairs, sums = pairs / unit, sums / unit
     square, fourth = (statistics.total(pairs**power) / pairs.shape[0] for power in (2, 4))
-    trace = statistics.total(diagonal(packed_draw.problem, backend.threads or 1)[:used])
+    trace = statistics.total(diagonal(packed_draw.problem, backend.threads or 1)[:n_used])
     return unit, square, statistics.total(sums * sums * sums), fourth, trace
 
 

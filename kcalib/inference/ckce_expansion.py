@@ -80,16 +80,16 @@ class CKCEExpansion:
         # (K + s I)^{-1} has the entry (1 - l_i) / s in its diagonal, which is at least 1 / (K_ii + s).
         xp = arrays.namespace(residuals)
         complements = xp.maximum(1 - leverages, shift / (shift + matrix.diagonal()))
-        without = shift * smoothed.z / complements[:, None]
-        b_without = smoothed.b - diagonal[:, None] * without
-        bias = xp.sum(residuals * (diagonal[:, None] * without - 2 * leverages[:, None] * b_without))
+        residuals_without = shift * smoothed.z / complements[:, None]
+        b_without = smoothed.b - diagonal[:, None] * residuals_without
+        bias = xp.sum(residuals * (diagonal[:, None] * residuals_without - 2 * leverages[:, None] * b_without))
         return cls(
             value=smoothed.value - float(bias),
             plug_in=smoothed.value,
             error_bound=smoothed.bound,
-            scores=2 * linalg.row_products(without, b_without),
+            scores=2 * linalg.row_products(residuals_without, b_without),
             influences=2 * shift * linalg.row_products(smoothed.z, smoothed.b),
-            residuals=without,
+            residuals=residuals_without,
             factor=factor,
             rows=rows,
             weights=factor.tile(2),
@@ -97,7 +97,7 @@ class CKCEExpansion:
 
     def between(self, rows: np.ndarray, columns: np.ndarray) -> Array:
         """B_ij of some of the `rows`, which are in order."""
-        i, j = (arrays.like(np.searchsorted(self.rows, some), self.weights) for some in (rows, columns))
+        i, j = (arrays.like(np.searchsorted(self.rows, positions), self.weights) for positions in (rows, columns))
         return self.weights[i][:, j]
 
     def pairs(self, strip: slice) -> Array:
@@ -149,7 +149,7 @@ class SpectralFactor:
         eigenvalues = arrays.to_host(values)
         positive = np.flatnonzero(eigenvalues > EPSILON * eigenvalues[-1])
         vectors = linalg.matmul(result.factor, rotation[:, arrays.like(positive, rotation)])
-        eigenvalues, some = eigenvalues[positive], vectors[arrays.like(rows, vectors)]
+        eigenvalues, factor_rows = eigenvalues[positive], vectors[arrays.like(rows, vectors)]
         diagonal = matrix.diagonal()
         xp = arrays.namespace(diagonal)
         rest = xp.maximum(diagonal - linalg.row_products(vectors, vectors), 0.0)
@@ -158,8 +158,8 @@ class SpectralFactor:
         inside, mean_eigenvalue = np.zeros(len(eigenvalues)), 0.0
         if not exact:
             own_rest = rest[arrays.like(rows, rest)]
-            inside, mean_eigenvalue = _of_rest(matrix, some, eigenvalues, own_rest, entries, float(xp.sum(rest)))
-        return cls(matrix, shift, vectors, eigenvalues, rest, inside, mean_eigenvalue, some, entries, exact)
+            inside, mean_eigenvalue = _of_rest(matrix, factor_rows, eigenvalues, own_rest, entries, float(xp.sum(rest)))
+        return cls(matrix, shift, vectors, eigenvalues, rest, inside, mean_eigenvalue, factor_rows, entries, exact)
 
     def diagonal(self, power: int) -> Array:
         """The diagonal of K (K + s I)^{-power}, shape (n,)."""
@@ -218,9 +218,9 @@ def _by_factor(factor: SpectralFactor, residuals: Array) -> _Smoothed:
     equations = NormalEquations(gram, cross, linalg.squared_norm(residuals))
     diagonal = factor.matrix.diagonal()
     xp = arrays.namespace(diagonal)
-    lost = float(xp.sum(factor.rest)) + EPSILON * float(xp.sum(diagonal))
+    rest_trace = float(xp.sum(factor.rest)) + EPSILON * float(xp.sum(diagonal))
     value = linalg.squared_norm(solution)
-    return _Smoothed(z, b, value, trace_bound(equations, solution, factor.shift, lost))
+    return _Smoothed(z, b, value, trace_bound(equations, solution, factor.shift, rest_trace))
 
 
 def _by_solver(factor: SpectralFactor, residuals: Array, seed: int) -> _Smoothed:

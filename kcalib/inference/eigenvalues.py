@@ -154,7 +154,7 @@ def full_spectrum(implicit: ImplicitMatrix) -> Eigenvalues:
     return Eigenvalues(_by_magnitude(values), 0.0, 0.0, 0.0)
 
 
-def leading_spectrum(implicit: ImplicitMatrix, count: int, settled: Callable[[Eigenvalues], bool]) -> Eigenvalues:
+def leading_spectrum(implicit: ImplicitMatrix, count: int, is_settled: Callable[[Eigenvalues], bool]) -> Eigenvalues:
     """Up to `count` eigenvalues of largest magnitude, from Ritz values of a block Krylov space.
 
     The space grows by a product with A until `settled`, which is asked after each from `FEWEST_PRODUCTS` on.
@@ -175,7 +175,7 @@ def leading_spectrum(implicit: ImplicitMatrix, count: int, settled: Callable[[Ei
         outside = (gram - _gram(inside)) / scale**2
         if step >= FEWEST_PRODUCTS:
             result = _from_krylov(projected / scale, outside, squares, sample, count)
-            if settled(result):
+            if is_settled(result):
                 break
         new = _orthonormalize(vectors, blocks, inside, gram)
         if new.shape[1] == 0 and step < FEWEST_PRODUCTS:  # nobody has asked
@@ -217,11 +217,11 @@ def products_with_diagonal(backend: Backend, squares: float, diagonal: Array) ->
     They are in float32 (`rounded`), unless the sum of `squares` of all other entries is so far below that of the
     diagonal, as for very narrow kernels, that these would be lost beside it.
     """
-    lost = squares <= FAR_BELOW**2 * float(arrays.namespace(diagonal).sum(diagonal * diagonal))
-    chosen, dtype = (backend, "float64") if lost else (rounded(backend), "float32")
-    points = chosen.problem.left.points
+    needs_double = squares <= FAR_BELOW**2 * float(arrays.namespace(diagonal).sum(diagonal * diagonal))
+    product_backend, dtype = (backend, "float64") if needs_double else (rounded(backend), "float32")
+    points = product_backend.problem.left.points
     return lambda vectors: arrays.to_compute_device(
-        sweep_one(chosen, Products(arrays.asarray_like(vectors, points), dtype=dtype))
+        sweep_one(product_backend, Products(arrays.asarray_like(vectors, points), dtype=dtype))
     )
 
 
@@ -274,9 +274,9 @@ def _from_krylov(
         cubes, fourths = estimates[1] * scale**1.5, estimates[2] * scale**2
         return Eigenvalues(values[indices], rest_squares, cubes, fourths, has_largest, beyond)
 
-    missing = np.divide(residuals**2, sizes, out=np.zeros_like(sizes), where=sizes > 0)
-    grown = values + np.sign(values) * np.minimum(missing, sizes)
-    return with_rest(converged, values, with_rest(leading, grown, None) if sample.fixed else None)
+    corrections = np.divide(residuals**2, sizes, out=np.zeros_like(sizes), where=sizes > 0)
+    corrected_values = values + np.sign(values) * np.minimum(corrections, sizes)
+    return with_rest(converged, values, with_rest(leading, corrected_values, None) if sample.fixed else None)
 
 
 def _inner_products(blocks: list[Array], vectors: Array) -> tuple[np.ndarray, np.ndarray]:
@@ -293,12 +293,12 @@ def _orthonormalize(vectors: Array, blocks: list[Array], inside: np.ndarray, gra
     """
     size = float(np.max(np.diag(gram), initial=0.0))
     while True:
-        turned, is_exact = _rotation(gram - _gram(inside), size)
-        vectors = linalg.matmul(vectors, arrays.asarray_like(turned, vectors))
+        rotation, is_exact = _rotation(gram - _gram(inside), size)
+        vectors = linalg.matmul(vectors, arrays.asarray_like(rotation, vectors))
         begin = 0
         for block in blocks:
             end = begin + block.shape[1]
-            vectors -= linalg.matmul(block, arrays.asarray_like(linalg.matmul(inside[begin:end], turned), vectors))
+            vectors -= linalg.matmul(block, arrays.asarray_like(linalg.matmul(inside[begin:end], rotation), vectors))
             begin = end
         if is_exact:
             return vectors

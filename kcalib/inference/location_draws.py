@@ -38,8 +38,8 @@ def drawn_differences(
     parts = []
     for r in range(-(-count // at_once)):
         packed_draw = packed_samples.with_targets(repeated.draw(seed, NULL_DRAWS + r))
-        again = backend.like(packed_draw.problem)
-        parts_of = [block for _, block in blocks(again)]
+        backend_of_draw = backend.like(packed_draw.problem)
+        parts_of = [block for _, block in blocks(backend_of_draw)]
         z = arrays.namespace(parts_of[0]).concatenate(parts_of, axis=1)
         parts.append(arrays.to_host(z.reshape(len(z), at_once, data.n).mean(axis=2)))
     return np.concatenate(parts, axis=1)[:, :count]
@@ -78,8 +78,8 @@ def _(
         changed = groups_of_labels != top[:, None]
         sums = constant[:, None] - (kernel * at_top) @ changed.astype(np.float64)
         for group in range(values.shape[1]):
-            chosen = ((groups_of_labels == group) & changed).astype(np.float64)
-            sums = sums + values[:, group][:, None] * (kernel @ chosen)
+            is_in_group = ((groups_of_labels == group) & changed).astype(np.float64)
+            sums = sums + values[:, group][:, None] * (kernel @ is_in_group)
         result.append(arrays.to_host(sums) / data.n)
     return np.concatenate(result, axis=1)
 

@@ -59,8 +59,8 @@ def covariance_given_predictions(
     count = -(-count // at_once) * at_once
     for r in range(count // at_once):
         packed_draw = packed_samples.with_targets(repeated.draw(seed, r))
-        again = backend.like(packed_draw.problem)
-        for _, z in blocks(again):
+        backend_of_draw = backend.like(packed_draw.problem)
+        for _, z in blocks(backend_of_draw):
             matrix += arrays.to_host(linalg.matmul(z, z.T))
             size = np.maximum(size, _largest(z))
     return Covariance(matrix / (count * data.n), size, is_drawn=True)
@@ -110,11 +110,14 @@ def _(
             of_others = xp.sum(expected * turned, axis=0)
             total += float((probabilities.other_labels * of_others**2).sum())
             for label in np.unique(classes):
-                mine = np.flatnonzero(classes == label)
-                at = arrays.like(mine, p)
-                some = kernel[at]
-                form = xp.sum(some * (arrays.like(gram[np.ix_(mine, mine)], p) @ some - 2 * turned[at]), axis=0)
-                total += float((p[int(mine[0])] * (form + of_others) ** 2).sum())
+                positions = np.flatnonzero(classes == label)
+                at = arrays.like(positions, p)
+                kernel_rows = kernel[at]
+                form = xp.sum(
+                    kernel_rows * (arrays.like(gram[np.ix_(positions, positions)], p) @ kernel_rows - 2 * turned[at]),
+                    axis=0,
+                )
+                total += float((p[int(positions[0])] * (form + of_others) ** 2).sum())
         return total / data.n
     for deviations, p, _ in _deviations(data, locations, packed, backend):
         turned = linalg.matmul(arrays.like(directions.T, p), deviations.reshape(len(directions), -1))
@@ -143,7 +146,7 @@ def _own_classes(
     labels, place = np.unique(classes, return_inverse=True)
     probabilities = arrays.to_compute_device(data.probabilities)
     xp = arrays.namespace(probabilities)
-    without = 1.0 - xp.eye(len(labels))
+    off_diagonal = 1.0 - xp.eye(len(labels))
     elsewhere = np.setdiff1d(np.arange(data.m), labels)
     labels, place, elsewhere = (arrays.like(at, probabilities) for at in (labels, place, elsewhere))
     for rows, kernel in blocks(of_kernel_alone(packed, backend)):
@@ -152,7 +155,7 @@ def _own_classes(
         # What rounding, of float32 above all, left of a row's sum is a class of its own, as unlikely as it is.
         other_labels = xp.sum(p[:, elsewhere], axis=1) + xp.maximum(0.0, 1.0 - row_sums)
         p_of_labels = p[:, labels].T
-        rest = without @ p_of_labels + other_labels
+        rest = off_diagonal @ p_of_labels + other_labels
         kernel = arrays.asarray_like(kernel, p)
         yield kernel, OwnClasses(p_of_labels[place], rest[place], other_labels, xp.maximum(1.0, row_sums))
 

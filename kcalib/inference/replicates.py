@@ -73,11 +73,11 @@ class UserStatistic:
         return NOTHING_TO_SAY
 
     def _value(self, data: Data, where: str) -> float:
-        returned = self.function(*data.as_given())
+        output = self.function(*data.as_given())
         try:
-            value = float(returned)
+            value = float(output)
         except (TypeError, ValueError):
-            raise TypeError(f"`estimator` returned {returned!r} {where}, expected a number") from None
+            raise TypeError(f"`estimator` returned {output!r} {where}, expected a number") from None
         if not np.isfinite(value):
             raise ValueError(f"`estimator` returned {value} {where}, expected a finite number")
         return value
@@ -137,15 +137,15 @@ class TopLabelECE:
     def __init__(self, data: Classification, n_bins: int) -> None:
         p = arrays.to_compute_device(data.probabilities).astype(np.float64, copy=False)
         self._xp = xp = arrays.namespace(p)
-        everyone, predicted = xp.arange(data.n), xp.argmax(p, axis=1)
+        positions, predicted = xp.arange(data.n), xp.argmax(p, axis=1)
         cumulative = cumulative_sums(p)
         self._data, self._n_bins = data, n_bins
-        self._confidence = p[everyone, predicted]
+        self._confidence = p[positions, predicted]
         self._bin = bin_numbers(self._confidence, n_bins)
         self._correct = predicted == arrays.to_compute_device(data.labels)
         # A uniform number gives the predicted class from here to there.
-        self._from = xp.where(predicted > 0, cumulative[everyone, predicted - 1], 0.0)
-        self._to, self._totals = cumulative[everyone, predicted], cumulative[:, -1]
+        self._from = xp.where(predicted > 0, cumulative[positions, predicted - 1], 0.0)
+        self._to, self._totals = cumulative[positions, predicted], cumulative[:, -1]
 
     def observed(self) -> float:
         return float(self._values(self._xp.arange(len(self._bin))[None, :], self._correct[None, :])[0])
@@ -159,10 +159,10 @@ class TopLabelECE:
         return NOTHING_TO_SAY | {"n_bins": self._n_bins}
 
     def _batch(self, draws: Draws, begin: int, end: int) -> np.ndarray:
-        everyone = self._xp.arange(len(self._bin))
+        positions = self._xp.arange(len(self._bin))
         redraw = draws.resample_predictions
         samples = [self._data.uniforms(draws.seed, replicate, redraw=redraw) for replicate in range(begin, end)]
-        rows = self._xp.stack([everyone if resampled is None else resampled for resampled, _ in samples])
+        rows = self._xp.stack([positions if resampled is None else resampled for resampled, _ in samples])
         at = thresholds(self._totals[rows], self._xp.stack([uniform for _, uniform in samples]))
         return self._values(rows, (self._from[rows] <= at) & (at < self._to[rows]))
 

@@ -149,24 +149,26 @@ class Directions:
         rows, shares = _sample(expected_lengths(law)[0], max(FEWEST_ROWS, min(MOST_ROWS, ROW_CLASSES // m)))
         if len(rows) < 2:
             return None
-        some = FiniteLaw(p[rows], law.root, replace(law.problem, left=Side(points[rows], p[rows, :1])))
-        roots = Scalars(some) if law.rank == 1 else Vectors(some)
+        law_of_rows = FiniteLaw(p[rows], law.root, replace(law.problem, left=Side(points[rows], p[rows, :1])))
+        roots = Scalars(law_of_rows) if law.rank == 1 else Vectors(law_of_rows)
         problem = PairProblem(_with_ones(points), _with_ones(points[rows]), law.problem.kernel)
         backend = backend_for(problem, threads=threads)
         kernel = sweep_one(backend_for(replace(problem, left=problem.columns), threads=threads), DenseRectangle())
         kernel_diagonal = np.diag(kernel)[:, None].copy()
         np.fill_diagonal(kernel, 0.0)
         scales = 1 / np.sqrt(shares)[:, None]
-        each = np.repeat(scales, roots.size, axis=0)
+        row_scales = np.repeat(scales, roots.size, axis=0)
 
         def product(vectors: np.ndarray) -> np.ndarray:
-            return each * roots.apply_transposed_root(linalg.matmul(kernel, roots.apply_root(each * vectors)))
+            return row_scales * roots.apply_transposed_root(
+                linalg.matmul(kernel, roots.apply_root(row_scales * vectors))
+            )
 
         most = max(2, min(MOST_DIRECTIONS, DIRECTION_BYTES // (8 * n * m)))
         values, vectors = _largest(product, len(rows) * roots.size, most)
         if len(values) == 0:
             return None
-        features = roots.apply_root(each * vectors)
+        features = roots.apply_root(row_scales * vectors)
         sums = sweep_one(backend, Products(features))
         sums[rows] -= kernel_diagonal * features
         entries = sums.reshape(n, -1, len(values))
@@ -231,14 +233,14 @@ class Proposal:
         n, m = self.directions.probabilities.shape
 
         def draw_labels(chunk: slice) -> tuple[np.ndarray, np.ndarray] | None:
-            chosen = [k for k in range(size)[chunk] if times[k]]
-            if not chosen:
+            tilt_numbers = [k for k in range(size)[chunk] if times[k]]
+            if not tilt_numbers:
                 return None
-            _, tilted, _ = _tilted(self.directions, self.tilts[chosen])
+            _, tilted, _ = _tilted(self.directions, self.tilts[tilt_numbers])
             cumulative = np.cumsum(tilted, axis=2)
             cumulative /= cumulative[:, :, -1:]
             batches = []
-            for k, steps in zip(chosen, cumulative, strict=True):
+            for k, steps in zip(tilt_numbers, cumulative, strict=True):
                 uniform = _generator(seed, 2 + k).random((times[k], n, 1))
                 batches.append((steps[None, :, :-1] <= uniform).sum(axis=2))
             labels = np.ascontiguousarray(np.concatenate(batches).T)
@@ -329,13 +331,13 @@ def _scales(
         seeking, information, aim = seeking[off], information[off], aim[off]
         if len(seeking) == 0:
             return scales, log_norms
-        now = scales[seeking]
-        high[seeking] = np.where(information > aim, now, high[seeking])
-        low[seeking] = np.where(information > aim, low[seeking], now)
+        current = scales[seeking]
+        high[seeking] = np.where(information > aim, current, high[seeking])
+        low[seeking] = np.where(information > aim, low[seeking], current)
         with np.errstate(over="ignore"):
-            step = now * np.clip(np.sqrt(aim / np.maximum(information, np.finfo(float).tiny)), 0.25, 4)
+            step = current * np.clip(np.sqrt(aim / np.maximum(information, np.finfo(float).tiny)), 0.25, 4)
         inside = (step > low[seeking]) & (step < high[seeking])
-        halved = np.where(np.isinf(high[seeking]), 2 * now, (low[seeking] + high[seeking]) / 2)
+        halved = np.where(np.isinf(high[seeking]), 2 * current, (low[seeking] + high[seeking]) / 2)
         scales[seeking] = np.where(inside, step, halved)
     log_norms[seeking], _ = _information(directions, tilts[seeking] * scales[seeking, None], threads)
     return scales, log_norms

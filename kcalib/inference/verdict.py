@@ -236,8 +236,8 @@ def _of_test(task: Task, test: CalibrationTestResult) -> SKCEResult:
     start = time.perf_counter()
     of_draws = features_draws_error(task.feature_problems[-1])
     estimate_fields: dict[str, Any] = {"value": test.estimate, "draws_standard_error": of_draws, "estimator": FEATURES}
-    shared = {field.name for field in dataclasses.fields(SKCEResult)} - {*estimate_fields, "seconds"}
-    fields = {name: getattr(test, name) for name in shared}
+    shared_names = {field.name for field in dataclasses.fields(SKCEResult)} - {*estimate_fields, "seconds"}
+    fields = {name: getattr(test, name) for name in shared_names}
     return SKCEResult(**estimate_fields, **fields, seconds=time.perf_counter() - start)
 
 

@@ -112,12 +112,12 @@ class Run(Workers):
             return "workers had nothing to compute, as no sum over pairs was needed"
         resumed = f", {self.resumed} of them from the journal" if self.resumed else ""
         gpus = f", {self.on_gpus} on GPUs" if self.parallel.gpu else ""
-        moved = ""
+        traffic = ""
         if self.sent:
             most = "" if len({*self.sent.values()}) == 1 else "at most "
-            each = f"{most}{megabytes(max(self.sent.values()))} sent to each of {counted(len(self.sent), 'worker')}"
-            moved = f", {each}, {megabytes(self.returned)} of sums back"
-        return f"in parallel: {self.tiles} tiles{resumed}{gpus}, {self.parallel.describe()}{moved}"
+            sent = f"{most}{megabytes(max(self.sent.values()))} sent to each of {counted(len(self.sent), 'worker')}"
+            traffic = f", {sent}, {megabytes(self.returned)} of sums back"
+        return f"in parallel: {self.tiles} tiles{resumed}{gpus}, {self.parallel.describe()}{traffic}"
 
     def _planned(self, work: Work, reduction: Reduction[Any]) -> Work:
         """The work with the plan that the journal has begun it with, if there is one."""

@@ -70,8 +70,8 @@ class Sweep:
             while self.waiting or self._pending:
                 try:
                     self._submit()
-                    everything: set[Future[Any]] = {*self._pending, *self._deliveries}
-                    for future in futures.wait(everything, return_when=futures.FIRST_COMPLETED).done:
+                    open_futures: set[Future[Any]] = {*self._pending, *self._deliveries}
+                    for future in futures.wait(open_futures, return_when=futures.FIRST_COMPLETED).done:
                         if future in self._deliveries:
                             self._delivered(future)
                         elif (result := self._result(future)) is not None:
@@ -86,8 +86,8 @@ class Sweep:
     def _submit(self) -> None:
         while len(self._deliveries) < len(self._lacking):
             keys = {key for of in self._lacking.values() for key in of}
-            brought = {key: value for key, value in self._inputs.items() if key in keys}
-            self._deliveries.add(self._task(self.waiting or self._pending.values(), deliver, self._work, brought))
+            inputs = {key: value for key, value in self._inputs.items() if key in keys}
+            self._deliveries.add(self._task(self.waiting or self._pending.values(), deliver, self._work, inputs))
         # One more than workers, so that none waits for this process; but at first each is asked what it has.
         free = self._pool.workers - len(self._deliveries)
         most = free + (max(1, free // 4) if len(self._supplied_workers) >= self._pool.workers else 0)
@@ -161,8 +161,8 @@ class Sweep:
         """Go on with another executor, whose workers have nothing."""
         self._broken += 1
         self.waiting.extendleft(sorted(self._pending.values(), reverse=True))
-        for lost in (self._pending, self._deliveries, self._supplied_workers, self._lacking):
-            lost.clear()
+        for container in (self._pending, self._deliveries, self._supplied_workers, self._lacking):
+            container.clear()
         self._stalled = False
         if self._broken >= ATTEMPTS or not self._pool.renewed():
             why = f"is lost, as the workers are gone, {self._broken} times in a row: {error}"

@@ -212,18 +212,18 @@ class Journal:
         self._file.seek(end)
         self._file.truncate()
 
-    def _take(self, about: dict[str, Any], sums: Sums, place: int, size: int) -> None:
-        if "header" in about:
-            self._header = dict(about["header"])
-        elif "sweep" in about:
-            self._sweeps[about["sweep"]] = Sweep(dict(about["plan"]))
-        elif "state" in about:
-            sweep = self._sweeps[about["state"]]
+    def _take(self, description: dict[str, Any], sums: Sums, place: int, size: int) -> None:
+        if "header" in description:
+            self._header = dict(description["header"])
+        elif "sweep" in description:
+            self._sweeps[description["sweep"]] = Sweep(dict(description["plan"]))
+        elif "state" in description:
+            sweep = self._sweeps[description["state"]]
             self._outdated += sweep.size
-            sweep.first, sweep.place, sweep.size = _number(about["first"]), place, size
+            sweep.first, sweep.place, sweep.size = _number(description["first"]), place, size
             sweep.tiles = {tile: values for tile, values in sweep.tiles.items() if tile >= sweep.first}
         else:
-            key, tile = about["tile"]
+            key, tile = description["tile"]
             if _number(tile) >= self._sweeps[key].first:
                 self._sweeps[key].tiles[tile] = sums
                 self._unfolded += sum(values.nbytes for values in sums.values())
@@ -240,9 +240,9 @@ class Journal:
         body = self._file.read(body_size)
         if _digest(lengths + body) != self._file.read(DIGEST):
             return None
-        about = json.loads(body[:text])
+        description = json.loads(body[:text])
         sums, offset = {}, text
-        for name, dtype, shape in about["arrays"]:
+        for name, dtype, shape in description["arrays"]:
             if dtype != DTYPE:
                 raise ValueError(dtype)
             stop = offset + np.dtype(DTYPE).itemsize * math.prod(map(_number, shape))
@@ -250,10 +250,10 @@ class Journal:
             offset = stop
         if offset != body_size:
             raise ValueError(f"{body_size - offset} bytes more")
-        return about, sums
+        return description, sums
 
-    def _append(self, about: dict[str, Any], sums: Sums) -> int:
-        record = _record_of(about, sums)
+    def _append(self, description: dict[str, Any], sums: Sums) -> int:
+        record = _record_of(description, sums)
         self._write(record)
         return len(record)
 
@@ -322,9 +322,9 @@ class Journal:
         return self._file.read(sweep.size)
 
 
-def _record_of(about: dict[str, Any], sums: Sums) -> bytes:
+def _record_of(description: dict[str, Any], sums: Sums) -> bytes:
     arrays = [(name, np.ascontiguousarray(values, dtype=DTYPE)) for name, values in sums.items()]
-    text = json.dumps(about | {"arrays": [[name, DTYPE, values.shape] for name, values in arrays]}).encode()
+    text = json.dumps(description | {"arrays": [[name, DTYPE, values.shape] for name, values in arrays]}).encode()
     body = b"".join((text, *(values.tobytes() for _, values in arrays)))
     start = LENGTHS.pack(len(text), len(body))
     return start + body + _digest(start + body)

@@ -23,8 +23,8 @@ GROUPS_OF_TILE = 3  # on a side, at least, where they are merged
 
 def runs(n_blocks: int, block_size: int, entry_cost: float = 1.0) -> Runs:
     """The tiles of blocks of that many samples."""
-    enough = max(1, round(2 * PAIRS_OF_TILE / (entry_cost * block_size**2)))
-    return Runs(n_blocks, max(1, min(enough, -(-n_blocks // FEWEST_STRIPS)), -(-n_blocks // MOST_TILES)))
+    blocks_per_tile = max(1, round(2 * PAIRS_OF_TILE / (entry_cost * block_size**2)))
+    return Runs(n_blocks, max(1, min(blocks_per_tile, -(-n_blocks // FEWEST_STRIPS)), -(-n_blocks // MOST_TILES)))
 
 
 def grid(

@@ -93,8 +93,8 @@ class Recent:
     def unused(self, needs: tuple[str, ...], keys: Iterable[str]) -> list[str]:
         """Return the keys that neither a sweep with these needs uses, nor one of the last sweeps."""
         self._needs = [*(sweep_keys for sweep_keys in self._needs if sweep_keys != needs), needs][-SWEEPS:]
-        used = {key for sweep_keys in self._needs for key in sweep_keys}
-        return [key for key in keys if key not in used]
+        used_keys = {key for sweep_keys in self._needs for key in sweep_keys}
+        return [key for key in keys if key not in used_keys]
 
 
 class Store:

@@ -49,8 +49,8 @@ class Gram(Reduction[np.ndarray]):
     def part(self, tile: Tile, points: np.ndarray, threads: int, progress: Progress) -> Part:
         """Return the part of a tile, by the order of summation of `_pairs.feature_sums`."""
         rows = slice(tile.row * self.rows, tile.row_end * self.rows)
-        some, options = arrays.as_compact(points[rows], np.float64), _native.RunOptions(threads, progress)
-        return {"rows": compiled(self.feature_map).gram_parts(some, self.columns[rows], self.rows, options)}
+        tile_points, options = arrays.as_compact(points[rows], np.float64), _native.RunOptions(threads, progress)
+        return {"rows": compiled(self.feature_map).gram_parts(tile_points, self.columns[rows], self.rows, options)}
 
 
 class GramMerge(Merge):

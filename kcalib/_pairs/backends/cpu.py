@@ -227,8 +227,8 @@ class CpuBackend(Backend):
             return True, None
         residuals = np.array(points[rows], dtype=np.float64)
         residuals[np.arange(len(residuals)), np.asarray(self.problem.left.labels)[rows]] -= 1
-        enough = np.einsum("ij,ij->i", residuals, residuals).min() > SMALL_RESIDUALS**2
-        return enough, centre.astype(points.dtype).astype(np.float64) if enough else None
+        are_large = np.einsum("ij,ij->i", residuals, residuals).min() > SMALL_RESIDUALS**2
+        return are_large, centre.astype(points.dtype).astype(np.float64) if are_large else None
 
     def _prepared(self, side: Side, block: int | None = None, sort: bool = True) -> HostSide:
         """The side as the compiled core reads it, sorted by label (within blocks) where that helps."""
@@ -241,8 +241,8 @@ class CpuBackend(Backend):
             features = bounded(self.problem.target, np.ascontiguousarray(side.features), first)
             return HostSide(points, features, None, None)
         sort = sort and self._worth_sorting and (block is None or block >= SORT_FROM)
-        enough = m >= (RESIDUAL_CLASSES if sort else RESIDUAL_CLASSES_UNSORTED)
-        if not (self._by_labels and enough):
+        has_enough_classes = m >= (RESIDUAL_CLASSES if sort else RESIDUAL_CLASSES_UNSORTED)
+        if not (self._by_labels and has_enough_classes):
             if self._by_labels or not side.has_residual_features:
                 return HostSide(points, np.ascontiguousarray(side.features), None, None)
             return HostSide(points, None, np.ascontiguousarray(side.labels, dtype=np.int32), None)

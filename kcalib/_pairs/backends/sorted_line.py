@@ -415,9 +415,9 @@ def _line_term(term: Term, points: Array, left: Array, right: Array) -> LineTerm
     rate, polynomial = _radial(term, points.shape[1])
     for factor in term.factors:
         if factor.metric == "dot":
-            same = left is right
+            is_symmetric = left is right
             left = column_products(left, points)
-            right = left if same else column_products(right, points)
+            right = left if is_symmetric else column_products(right, points)
     return LineTerm(rate, polynomial, left, right)
 
 

@@ -36,8 +36,8 @@ class PointFamily(ABC):
         """Return squared distances of embeddings; rows of points begin with their products with themselves."""
         xp = arrays.namespace(left)
         squared = left[..., 0] + right[..., 0] - 2 * self.point_products(mixtures, left[..., 1:], right[..., 1:])
-        nothing = (squared <= 0) | xp.all(left == right, axis=-1)
-        return xp.where(nothing, xp.zeros_like(squared), squared)
+        is_zero = (squared <= 0) | xp.all(left == right, axis=-1)
+        return xp.where(is_zero, xp.zeros_like(squared), squared)
 
     def rows_apart(self, mixtures: Mixtures, points: Array) -> Array:
         """Return points of single components as `apart` of the family's header reads them; NumPy's or CuPy's."""

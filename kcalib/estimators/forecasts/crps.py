@@ -128,8 +128,8 @@ def _in_batches(c: Components, y: Array, score: Callable[[Components, Array], Ar
     parts = []
     for start in range(0, n, step):
         rows = slice(start, start + step)
-        some = Components(c.family, c.weights[rows], c.locations[rows], None if c.scales is None else c.scales[rows])
-        parts.append(score(some, y[rows]))
+        batch = Components(c.family, c.weights[rows], c.locations[rows], None if c.scales is None else c.scales[rows])
+        parts.append(score(batch, y[rows]))
     return arrays.namespace(y).concat(parts)
 
 

@@ -40,8 +40,8 @@ def mean_of(data: Forecasts, values: Array) -> float:
     if data.sample_weight is None:
         return float(xp.mean(values))
     weights = arrays.to_compute_device(data.sample_weight)
-    used = weights > 0  # a score may be infinite
-    values, weights = values[used], weights[used]
+    has_weight = weights > 0  # a score may be infinite
+    values, weights = values[has_weight], weights[has_weight]
     return float(xp.sum(values * weights) / xp.sum(weights))
 
 

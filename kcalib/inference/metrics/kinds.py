@@ -41,23 +41,23 @@ class Kinds:
         for place, gap, size in zip(places, gaps, sizes, strict=True):
             _, kind = np.unique(kind * (2 * size) + 2 * place + (gap > 0), return_inverse=True)
         counts = np.bincount(kind)
-        alone = np.flatnonzero(counts[kind] < SMALL)
+        singles = np.flatnonzero(counts[kind] < SMALL)
         number = np.cumsum(counts >= SMALL) - 1
         large = int(number[-1]) + 1
-        if large + len(alone) > MOST_SHARE * n:
+        if large + len(singles) > MOST_SHARE * n:
             return None
         kind = number[kind]
-        kind[alone] = large + np.arange(len(alone))
+        kind[singles] = large + np.arange(len(singles))
         counts = np.bincount(kind)
         starts = np.cumsum([0, *sizes])
         rows = [place + start for place, start in zip(places, starts[:-1], strict=True)]
-        each = [np.bincount(kind, gap) / counts for gap in gaps]
-        entries, at = np.concatenate(each) / n, np.empty((len(gaps), len(counts)), dtype=np.int64)
+        mean_gaps = [np.bincount(kind, gap) / counts for gap in gaps]
+        entries, at = np.concatenate(mean_gaps) / n, np.empty((len(gaps), len(counts)), dtype=np.int64)
         for k, row in enumerate(rows):
             at[k, kind] = row
         columns = np.tile(np.arange(len(counts)), len(gaps))
         means = scipy.sparse.csr_array((entries, (at.reshape(-1), columns)), shape=(starts[-1], len(counts)))
-        deviations = [(gap - mean[kind]) / n for gap, mean in zip(gaps, each, strict=True)]
+        deviations = [(gap - mean[kind]) / n for gap, mean in zip(gaps, mean_gaps, strict=True)]
         covariance = np.zeros((starts[-1], starts[-1]))
         for row, deviation in zip(rows, deviations, strict=True):
             for other_row, other_deviation in zip(rows, deviations, strict=True):

@@ -125,9 +125,9 @@ def _by_laws(
     """The same of targets that have finitely many values."""
     if laws[0].root is not None:  # entries of covariances have r (r + 1) / 2 columns
         rank = laws[0].root.shape[1]
-        some = slice(None, None, -(-len(rows) * rank * (rank + 1) // (2 * ENTRIES)))
-        laws = [replace(law, probabilities=law.probabilities[some]) for law in laws]
-        rows = rows[some]
+        subset = slice(None, None, -(-len(rows) * rank * (rank + 1) // (2 * ENTRIES)))
+        laws = [replace(law, probabilities=law.probabilities[subset]) for law in laws]
+        rows = rows[subset]
     if weights is None:
         weights = [_kernel_values(model) for model in packed]
     covariances = [_Covariances.of(law, threads) for law in laws]

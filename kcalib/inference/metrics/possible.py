@@ -134,8 +134,8 @@ class _Law:
         A sum S of independent nonnegative numbers X is below its mean by t with at most the probability
         exp(-t^2 / (2 E sum X^2)).
         """
-        missing = self.variances - self.squares
-        return missing > 0 and missing**2 > -2 * math.log(CONTRADICTED) * self.fourth
+        deficit = self.variances - self.squares
+        return deficit > 0 and deficit**2 > -2 * math.log(CONTRADICTED) * self.fourth
 
     def events(self) -> float:
         return self.variances**2 / self.fourth if self.fourth > 0 else 0.0

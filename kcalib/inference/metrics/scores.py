@@ -157,8 +157,8 @@ def _of_counts(data: Sequence[Forecasts], score: Callable[[Forecasts], Array]) -
     if m > MOST_COUNTS:
         return None
 
-    def of_model(model: Forecasts, some: Array) -> tuple[Array, Array]:
-        part = model.take(some)
+    def of_model(model: Forecasts, positions: Array) -> tuple[Array, Array]:
+        part = model.take(positions)
         law = arrays.to_compute_device(_counts(part).pmf_table())[:, :m]
         xp = arrays.namespace(law)
         law = xp.concatenate([law, xp.zeros((part.n, m - law.shape[1]))], axis=1)
@@ -166,8 +166,8 @@ def _of_counts(data: Sequence[Forecasts], score: Callable[[Forecasts], Array]) -
         return xp.stack(losses, axis=1), law
 
     def table(rows: slice) -> Table:
-        some = arrays.like(np.arange(rows.start, rows.stop), data[0].reference)
-        losses, laws = zip(*(of_model(model, some) for model in data), strict=True)
+        positions = arrays.like(np.arange(rows.start, rows.stop), data[0].reference)
+        losses, laws = zip(*(of_model(model, positions) for model in data), strict=True)
         observed = arrays.to_compute_device(data[0].y[rows, 0]).astype(np.int64)
         return Table(losses, laws, [observed] * len(data))
 

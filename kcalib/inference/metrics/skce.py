@@ -198,11 +198,11 @@ def _by_features(
             problems.append(features_of(model, packed, map_options))
     except (ValueError, NotImplementedError):
         return None
-    about = problems[0].described()
-    n_columns = about["n_columns"]
+    description = problems[0].described()
+    n_columns = description["n_columns"]
     is_shared = all(problem.map is problems[0].map for problem in problems)
     # Embeddings of distributions have coordinates of their own.
-    whose = "the same for all models" if is_shared else "drawn for each model"
+    map_note = "the same for all models" if is_shared else "drawn for each model"
     moments = [feature_moments(problem) for problem in problems]
     tiles = [FeatureTiles.of(problem, rows) for problem in problems]
     return _Summed(
@@ -211,9 +211,9 @@ def _by_features(
         entries=[model.entries for model in tiles],
         weights=[model.values for model in tiles],
         group_totals=[(model.group_totals, model.target_group_totals) for model in moments],
-        estimator=f"unbiased estimator by {n_columns} random features of the kernel, {whose}",
+        estimator=f"unbiased estimator by {n_columns} random features of the kernel, {map_note}",
         fields=packed_models.describe(backend)
-        | {name: about[name] for name in ("backend", "backend_reason", "n_columns")},
+        | {name: description[name] for name in ("backend", "backend_reason", "n_columns")},
     )
 
 
@@ -313,8 +313,8 @@ def square_differences(models: Sequence[Entries], rows: np.ndarray) -> np.ndarra
     """Mean of (H^A_ij - H^B_ij)^2 over the pairs i != j of `rows`, for each two models."""
     sums = np.zeros((len(models), len(models)))
     for begin in range(0, len(rows), STRIP):
-        some = rows[begin : begin + STRIP]
-        tiles = [without_own(entries(some, rows), begin) for entries in models]
+        strip = rows[begin : begin + STRIP]
+        tiles = [without_own(entries(strip, rows), begin) for entries in models]
         for i, j in itertools.combinations(range(len(models)), 2):
             sums[i, j] += linalg.squared_norm(tiles[i] - tiles[j])
     return sums / (len(rows) * (len(rows) - 1))

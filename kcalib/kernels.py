@@ -388,9 +388,9 @@ class RadialKernel(Kernel):
             object.__setattr__(self, "bandwidth", bandwidth)
         if self.metric == "mmd":
             object.__setattr__(self, "metric", MMD())
-        known = (*VECTOR_METRICS, "wasserstein")
-        if not (isinstance(self.metric, (MMD, MixtureWasserstein)) or self.metric in known):
-            names = ", ".join(map(repr, (*known, "mmd")))
+        metrics = (*VECTOR_METRICS, "wasserstein")
+        if not (isinstance(self.metric, (MMD, MixtureWasserstein)) or self.metric in metrics):
+            names = ", ".join(map(repr, (*metrics, "mmd")))
             raise ValueError(f"`metric` is {self.metric!r}, expected one of {names}, or MMD(), or MixtureWasserstein()")
 
     def mapped(self, change: Callable[[RadialKernel], RadialKernel]) -> RadialKernel:
@@ -420,8 +420,8 @@ class RadialKernel(Kernel):
         """Return why the kernel is not known to be positive definite."""
         if PROFILES[self.profile].positive_definite == "ON_A_LINE":
             return f"{type(self).__name__} is not positive definite, but on a line only"
-        known = "Exponential, and GammaExponential and GammaRationalQuadratic with gamma <= 1,"
-        return f"with this metric only {known} are known to be positive definite"
+        definite_kernels = "Exponential, and GammaExponential and GammaRationalQuadratic with gamma <= 1,"
+        return f"with this metric only {definite_kernels} are known to be positive definite"
 
     def _scale(self, bandwidth: float) -> float:
         return 1.0 / bandwidth

@@ -48,7 +48,7 @@ from kcalib._backend.options import OptionError, check_integer
 __all__ = ["Canonical", "ClassWise", "Groups", "Lens", "TopK", "TopLabel"]
 
 Data = TypeVar("Data", bound=Any)  # _input.labels.Classification
-Seen = tuple[Array, Array]  # labels, shape (n,), and probabilities, shape (n, m), of the induced problem
+LabelsAndPredictions = tuple[Array, Array]  # labels, shape (n,), and probabilities, shape (n, m)
 
 STRIP, DEVICE_STRIP = 2**18, 2**24  # probabilities that are mapped at once
 ROUNDING = 2.0**-52  # two probabilities that sum to 1 within this are left as they are
@@ -62,7 +62,7 @@ class Lens:
     def induced(self, data: Data) -> Data:
         """The checked data seen through the lens; `_input.labels` calls it, so that what follows knows of no lens."""
         self._check(data.m)
-        strips = [self._seen(*strip) for strip in _strips(data)]
+        strips = [self._induce(*strip) for strip in _strips(data)]
         labels, probabilities = (data.xp.concat(parts) for parts in zip(*strips, strict=True))
         if probabilities.shape[1] == 2:
             probabilities = _on_the_line(data.xp, probabilities)
@@ -71,8 +71,8 @@ class Lens:
     def _check(self, m: int) -> None:
         """Raise if the lens is not one for `m` classes."""
 
-    def _seen(self, labels: Array, p: Array) -> Seen:
-        """The induced problem of some samples; labels are int64."""
+    def _induce(self, labels: Array, p: Array) -> LabelsAndPredictions:
+        """Return labels and probabilities of the induced problem, of some samples; labels are int64."""
         raise TypeError(f"{type(self).__name__} sees nothing by itself; pass one such as kcalib.lenses.TopLabel()")
 
 
@@ -118,7 +118,7 @@ class TopLabel(Lens):
 
     is_scalar: ClassVar[bool] = True
 
-    def _seen(self, labels: Array, p: Array) -> Seen:
+    def _induce(self, labels: Array, p: Array) -> LabelsAndPredictions:
         xp = arrays.namespace(p)
         return _one_against_others(labels, p, xp.astype(xp.argmax(p, axis=1), xp.int64))
 
@@ -160,7 +160,7 @@ class ClassWise(Lens):
     def _check(self, m: int) -> None:
         check_integer("index", self.index, 0, m - 1, ": the column of a class of `y_pred`")
 
-    def _seen(self, labels: Array, p: Array) -> Seen:
+    def _induce(self, labels: Array, p: Array) -> LabelsAndPredictions:
         return _one_against_others(labels, p, arrays.namespace(p).full_like(labels, self.index))
 
 
@@ -193,9 +193,9 @@ class TopK(Lens):
     --------
     >>> import kcalib
     >>> y, p = [0, 3, 1], [[0.6, 0.2, 0.1, 0.1], [0.1, 0.4, 0.2, 0.3], [0.25, 0.25, 0.25, 0.25]]
-    >>> seen = [[0.6, 0.2, 0.2], [0.4, 0.3, 0.3], [0.25, 0.25, 0.5]]
+    >>> induced = [[0.6, 0.2, 0.2], [0.4, 0.3, 0.3], [0.25, 0.25, 0.5]]
     >>> value = kcalib.brier_score(y, p, lens=kcalib.lenses.TopK(2))
-    >>> abs(value - kcalib.brier_score([0, 1, 1], seen)) < 1e-15
+    >>> abs(value - kcalib.brier_score([0, 1, 1], induced)) < 1e-15
     True
     """
 
@@ -207,17 +207,17 @@ class TopK(Lens):
     def _check(self, m: int) -> None:
         check_integer("k", self.k, 1, m - 1, f": `y_pred` has {m} classes, and at least one must be among the rest")
 
-    def _seen(self, labels: Array, p: Array) -> Seen:
+    def _induce(self, labels: Array, p: Array) -> LabelsAndPredictions:
         xp, rest = arrays.namespace(p), p.shape[1] - self.k
         columns = xp.arange(p.shape[1], device=arrays.device(p))[None, :]
-        own = xp.take_along_axis(p, labels[:, None], axis=1)
-        before = (p > own) | ((p == own) & (columns < labels[:, None]))
+        label_probability = xp.take_along_axis(p, labels[:, None], axis=1)
+        before = (p > label_probability) | ((p == label_probability) & (columns < labels[:, None]))
         place = xp.sum(xp.astype(before, xp.int64), axis=1)
         ascending = xp.sort(p, axis=1)
-        top, others = xp.flip(ascending[:, rest:], axis=1), xp.sum(ascending[:, :rest], axis=1)
+        top, remainder = xp.flip(ascending[:, rest:], axis=1), xp.sum(ascending[:, :rest], axis=1)
         return (
             xp.where(place < self.k, place, xp.full_like(place, self.k)),
-            xp.concat((top, others[:, None]), axis=1),
+            xp.concat((top, remainder[:, None]), axis=1),
         )
 
 
@@ -275,7 +275,7 @@ class Groups(Lens):
                 "column of `y_pred`",
             )
 
-    def _seen(self, labels: Array, p: Array) -> Seen:
+    def _induce(self, labels: Array, p: Array) -> LabelsAndPredictions:
         xp = arrays.namespace(p)
         number = np.empty(p.shape[1], dtype=np.int64)
         sums = []
@@ -285,8 +285,8 @@ class Groups(Lens):
         return xp.take(arrays.like(number, labels), labels, axis=0), xp.stack(sums, axis=1)
 
 
-def _strips(data: Any) -> Iterator[Seen]:
-    """Labels and probabilities, some samples at a time: what a lens needs beside its result stays small."""
+def _strips(data: Any) -> Iterator[LabelsAndPredictions]:
+    """Yield labels and probabilities of some samples at a time, so that temporary arrays of a lens stay small."""
     step = max(1, (DEVICE_STRIP if arrays.is_cuda(data.probabilities) else STRIP) // data.m)
     for begin in range(0, data.n, step):
         end = min(begin + step, data.n)
@@ -294,12 +294,12 @@ def _strips(data: Any) -> Iterator[Seen]:
 
 
 def _on_the_line(xp: Any, pairs: Array) -> Array:
-    """Two probabilities over their sum, so that they sum to 1 to rounding; those that do so stay as they are."""
+    """Return pairs of probabilities divided by their sums, unless these are 1 within rounding."""
     total = xp.sum(pairs, axis=1, keepdims=True)
     return pairs / xp.where(xp.abs(total - 1) <= ROUNDING, xp.ones_like(total), total)
 
 
-def _one_against_others(labels: Array, p: Array, chosen: Array) -> Seen:
+def _one_against_others(labels: Array, p: Array, chosen: Array) -> LabelsAndPredictions:
     """Binary problem: is the class `chosen`, shape (n,), the label? Column 1 is its probability, column 0 the others'.
 
     The others' probabilities are added up, since 1 - p has lost the digits of a confidence near 1.
@@ -307,13 +307,13 @@ def _one_against_others(labels: Array, p: Array, chosen: Array) -> Seen:
     xp = arrays.namespace(p)
     columns = xp.arange(p.shape[1], device=arrays.device(p))
     zero = xp.zeros((), dtype=p.dtype, device=arrays.device(p))
-    others = xp.sum(xp.where(chosen[:, None] == columns[None, :], zero, p), axis=1)
+    complement = xp.sum(xp.where(chosen[:, None] == columns[None, :], zero, p), axis=1)
     confidence = xp.take_along_axis(p, chosen[:, None], axis=1)[:, 0]
-    return xp.astype(chosen == labels, xp.int64), xp.stack((others, confidence), axis=1)
+    return xp.astype(chosen == labels, xp.int64), xp.stack((complement, confidence), axis=1)
 
 
 def _partition(groups: Any) -> tuple[tuple[int, ...], ...]:
-    """The sorted classes of each group, checked."""
+    """Return the sorted classes of each group, checked."""
     groups = _listed(groups)
     if not isinstance(groups, Sequence) or isinstance(groups, str):
         raise TypeError(
@@ -343,7 +343,7 @@ def _partition(groups: Any) -> tuple[tuple[int, ...], ...]:
 
 
 def _by_number(numbers: Sequence[Any]) -> list[list[int]]:
-    """The classes of each group, from the number of each class's group."""
+    """Return the classes of each group, from the number of each class's group."""
     numbers = [check_integer(f"groups[{c}]", number, 0, None, ": a group number") for c, number in enumerate(numbers)]
     present = set(numbers)
     missing = next(g for g in range(len(present) + 1) if g not in present)
@@ -357,5 +357,5 @@ def _is_collection(value: Any) -> bool:
 
 
 def _listed(values: Any) -> Any:
-    """Arrays as lists."""
+    """Return arrays as lists, and other values unchanged."""
     return values.tolist() if hasattr(values, "tolist") else values

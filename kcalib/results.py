@@ -461,10 +461,10 @@ class Comparison(Computed):
 
     def _summary(self) -> Summary:
         header, *rows = self._model_rows(self.ranking[:MOST_MODELS])
-        what, *remarks = self.remarks()
+        title, *remarks = self.remarks()
         left = len(self.ranking) - len(rows)
         further = [f"and {left} more models"] if left else []
-        return Summary(what, rows, MODEL_COLUMNS, header, (*further, *remarks))
+        return Summary(title, rows, MODEL_COLUMNS, header, (*further, *remarks))
 
     def model_lines(self) -> list[str]:
         """The models as lines of a table, best first."""
@@ -474,9 +474,9 @@ class Comparison(Computed):
         rows = [["rank", "model", self.metric, "std. error", self._level(), "not distinguishable from"]]
         for name in names:
             entry = self.model(name)
-            others = ", ".join(entry.not_distinguishable_from) or "-"
-            error = f"{entry.standard_error:.2e}"
-            rows.append([str(entry.rank), name, f"{entry.value:.4g}", error, _shown(entry.confidence_interval), others])
+            rivals = ", ".join(entry.not_distinguishable_from) or "-"
+            error, interval = f"{entry.standard_error:.2e}", _format_interval(entry.confidence_interval)
+            rows.append([str(entry.rank), name, f"{entry.value:.4g}", error, interval, rivals])
         return rows
 
     def pair_lines(self) -> list[str]:
@@ -484,9 +484,9 @@ class Comparison(Computed):
         rows = [["better", "worse", "difference", self._level(), "p-value", "Holm", ""]]
         for first, second in itertools.combinations(self.ranking, 2):
             d = self.difference(first, second)
-            told_apart = "" if d.distinguishable else "not distinguishable"
+            note, interval = "" if d.distinguishable else "not distinguishable", _format_interval(d.confidence_interval)
             pvalues = (format_pvalue(d.pvalue), format_pvalue(d.pvalue_holm))
-            rows.append([first, second, f"{d.difference:.3g}", _shown(d.confidence_interval), *pvalues, told_apart])
+            rows.append([first, second, f"{d.difference:.3g}", interval, *pvalues, note])
         return align(rows, [True, True, False, True, False, False, True])
 
     def remarks(self) -> list[str]:
@@ -507,7 +507,7 @@ class Comparison(Computed):
         return f"{100 * self.confidence_level:g} % interval"
 
 
-def _shown(interval: ConfidenceInterval) -> str:
+def _format_interval(interval: ConfidenceInterval) -> str:
     return f"[{interval.low:.3g}, {interval.high:.3g}]"
 
 

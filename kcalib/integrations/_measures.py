@@ -87,7 +87,7 @@ def measure_of_classes(name: Any) -> Measure:
     )
 
 
-def check_options(options: Mapping[str, Any], owner: str, known: list[str], refused: Mapping[str, str]) -> None:
+def check_options(options: Mapping[str, Any], owner: str, option_names: list[str], refused: Mapping[str, str]) -> None:
     """Refuse options that the owner does not have.
 
     Raises
@@ -95,12 +95,13 @@ def check_options(options: Mapping[str, Any], owner: str, known: list[str], refu
     TypeError
         For the first.
     """
-    known = [name for name in known if name not in refused]
+    option_names = [name for name in option_names if name not in refused]
     for option in options:
         if option in refused:
             raise TypeError(f"`{option}` is no option here: {refused[option]}")
-        if option not in known:
-            raise TypeError(f"{owner} has no option {option!r}{did_you_mean(option, known)}; it has {', '.join(known)}")
+        if option not in option_names:
+            suggestion = did_you_mean(option, option_names)
+            raise TypeError(f"{owner} has no option {option!r}{suggestion}; it has {', '.join(option_names)}")
 
 
 def did_you_mean(word: str, words: list[str]) -> str:

@@ -77,11 +77,12 @@ class CalibrationCalculation(SingleValueCalculation[Calibration]):
         frame, probabilities = data.as_dataframe(), columns.prediction_probas
         y_true = frame[columns.target].to_numpy()
         if isinstance(probabilities, str):
-            others = [label for label in dict.fromkeys(y_true.tolist()) if label != columns.pos_label]
-            if len(others) > 1:
+            other_labels = [label for label in dict.fromkeys(y_true.tolist()) if label != columns.pos_label]
+            if len(other_labels) > 1:
                 raise ValueError(
-                    f"column {columns.target!r} has the labels {others[0]!r} and {others[1]!r} beside the positive "
-                    f"{columns.pos_label!r}; pass pos_label= to BinaryClassification, or a MulticlassClassification"
+                    f"column {columns.target!r} has the labels {other_labels[0]!r} and {other_labels[1]!r} beside the "
+                    f"positive {columns.pos_label!r}; pass pos_label= to BinaryClassification, or a "
+                    "MulticlassClassification"
                 )
             return measure((y_true == columns.pos_label).astype(np.int64), frame[probabilities].to_numpy())
         classes = list(probabilities)  # evidently, too, takes the columns' names for labels

@@ -125,10 +125,10 @@ class _Calibration(Metric, ABC):
             return None
         if target.dtype == torch.bool:
             target = target.long()
-        others = target[(target < 0) | (target >= self.num_classes)]
-        if len(others):
+        bad_labels = target[(target < 0) | (target >= self.num_classes)]
+        if len(bad_labels):
             raise ValueError(
-                f"`target` holds {others[0].item()}, expected 0..{self.num_classes - 1}; leave samples of another "
+                f"`target` holds {bad_labels[0].item()}, expected 0..{self.num_classes - 1}; leave samples of another "
                 "label out with ignore_index="
             )
         data = prepare(target, preds, from_logits=self.from_logits, names=NAMES)
@@ -453,11 +453,13 @@ class SKCE(_Summed):
         return {**super().__getstate__(), "_machine": None}  # it holds compiled code's memory
 
     def _add(self, data: Classification) -> None:
-        machine, seen = self._make_machine(), self.options.lens.induced(data)
-        rows = Rows(np.arange(seen.n), np.ascontiguousarray(seen.probabilities), seen.labels, np.ones(seen.n))
+        machine, induced = self._make_machine(), self.options.lens.induced(data)
+        rows = Rows(
+            np.arange(induced.n), np.ascontiguousarray(induced.probabilities), induced.labels, np.ones(induced.n)
+        )
         added = machine.add(machine.zeros(), [rows]).kernels[SEEN]
         self.sums, self.own = self.sums + self._sums(added.sums), self.own + self._sums(added.own)
-        self.n = self.n + seen.n
+        self.n = self.n + induced.n
 
     def compute(self) -> Tensor:
         """Return the estimate from all samples so far, of which there are to be at least two.

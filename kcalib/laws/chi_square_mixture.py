@@ -360,11 +360,11 @@ def _integrals(spectrum: Spectrum, saddle: Saddle, x: np.ndarray) -> tuple[np.nd
     if poor.size:
         rows = Saddle(*(field[poor] for field in saddle))
         with np.errstate(over="ignore", invalid="ignore"):
-            other = _trapezoidal(rows, -tilt[poor], spectrum.counts)
-        better = ~(other[2] >= largest[poor])
-        integral[poor] = np.where(better, other[0], integral[poor])
-        mean_s[poor] = np.where(better, other[1], mean_s[poor])
-        if not np.all(np.minimum(other[2], largest[poor]) < GROWTH):
+            second_try = _trapezoidal(rows, -tilt[poor], spectrum.counts)
+        better = ~(second_try[2] >= largest[poor])
+        integral[poor] = np.where(better, second_try[0], integral[poor])
+        mean_s[poor] = np.where(better, second_try[1], mean_s[poor])
+        if not np.all(np.minimum(second_try[2], largest[poor]) < GROWTH):
             raise ArithmeticError(f"the inversion integral did not converge at s = {saddle.point[poor]}")
     return integral, mean_s
 

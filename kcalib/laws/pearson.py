@@ -260,22 +260,22 @@ def _divided_difference(
 ) -> np.ndarray:
     """Return the slope of psi(y) = -log(1 - y) / y between two points below 1 or complex.
 
-    From the values where the points are apart, else by Gauss's rule: for its integral representation,
+    Use the values where the points are far from each other, else Gauss's rule: for its integral representation,
     the integral over [0, 1] of s / ((1 - s y1)(1 - s y2)), near 0, or for the mean of psi' between the points.
     """
     difference = np.empty_like(first)
     nearest = np.exp(np.minimum(np.real(log_first), np.real(log_second)))
-    small = np.maximum(abs(first), abs(second)) <= 0.5
+    is_small = np.maximum(abs(first), abs(second)) <= 0.5
     # Beyond a pair of complex roots the points lie on different sides of the logarithm's cut.
-    close = ~small & (abs(between) <= 0.5 * nearest) & (np.exp(log_first).real >= 0)
-    apart = ~(small | close)
+    is_close = ~is_small & (abs(between) <= 0.5 * nearest) & (np.exp(log_first).real >= 0)
+    is_far = ~(is_small | is_close)
 
-    y1, y2 = first[small, None], second[small, None]
-    difference[small] = (NODES / ((1 - NODES * y1) * (1 - NODES * y2))) @ NODE_WEIGHTS
-    rest = np.exp(log_first)[close, None] + NODES * between[close, None] + TINY  # 1 - y
-    difference[close] = ((1 / rest + np.log(rest) / (1 - rest)) / (1 - rest)) @ NODE_WEIGHTS
-    psi_first, psi_second = _psi(first[apart], log_first[apart]), _psi(second[apart], log_second[apart])
-    difference[apart] = (psi_first - psi_second) / between[apart]
+    y1, y2 = first[is_small, None], second[is_small, None]
+    difference[is_small] = (NODES / ((1 - NODES * y1) * (1 - NODES * y2))) @ NODE_WEIGHTS
+    rest = np.exp(log_first)[is_close, None] + NODES * between[is_close, None] + TINY  # 1 - y
+    difference[is_close] = ((1 / rest + np.log(rest) / (1 - rest)) / (1 - rest)) @ NODE_WEIGHTS
+    psi_first, psi_second = _psi(first[is_far], log_first[is_far]), _psi(second[is_far], log_second[is_far])
+    difference[is_far] = (psi_first - psi_second) / between[is_far]
     return difference
 
 

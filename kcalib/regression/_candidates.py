@@ -55,8 +55,8 @@ class Candidate:
         path = self.function._path
         groups: dict[Any, list[int]] = {}
         for number, setting in enumerate(self.settings):
-            others = tuple((name, id(value)) for name, value in setting.items() if name != path)
-            groups.setdefault(number if path is None else others, []).append(number)
+            other_settings = tuple((name, id(value)) for name, value in setting.items() if name != path)
+            groups.setdefault(number if path is None else other_settings, []).append(number)
         return list(groups.values())
 
 

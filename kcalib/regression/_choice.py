@@ -76,8 +76,8 @@ class SquaredCalibrationErrorResult(Summarized):
             parameters = ", ".join(f"{k}={v:.3g}" if isinstance(v, float) else f"{k}={v}" for k, v in items)
             numbers = (entry.value, entry.standard_error, entry.risk_minus_null, entry.risk_minus_null_standard_error)
             rows.append([entry.estimator, parameters, *(f"{number:.2e}" for number in numbers)])
-        what = f"{type(self).__name__}: {self._brief()}; {self.n_samples} samples, {self.lens}"
-        return Summary(what, rows, [True, True, False, False, False, False], header)
+        title = f"{type(self).__name__}: {self._brief()}; {self.n_samples} samples, {self.lens}"
+        return Summary(title, rows, [True, True, False, False, False, False], header)
 
 
 def make_entry(

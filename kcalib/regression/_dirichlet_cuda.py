@@ -65,14 +65,14 @@ def class_shares(
     shares, log_sums = xp.zeros((n, n_classes), dtype=xp.float64), xp.empty(n, dtype=xp.float64)
     for begin in range(0, n, step):
         end = min(n, begin + step)
-        count, own = np.int64(end - begin), np.int64(begin if leave_one_out else -n)
+        count, self_index = np.int64(end - begin), np.int64(begin if leave_one_out else -n)
         sums = xp.zeros((places, end - begin), dtype=xp.float64)
         floors = xp.full((places, end - begin), 1e30, dtype=xp.float64)
         block = queries[begin:end]
         products = xp.ascontiguousarray(block @ training.T) if by_cublas else None
         samples = training, offsets, labels, np.int64(n_training), np.int64(n_features)
         grid = -(-(end - begin) // TILE), groups
-        arguments = products, block, count, *samples, own, np.int64(per_group), sums, floors
+        arguments = products, block, count, *samples, self_index, np.int64(per_group), sums, floors
         compiled.launch("kcalib_class_sums", grid, arguments)
         outputs = shares[begin:end], log_sums[begin:end]
         sizes = np.int64(n_training), np.int64(per_group), np.int64(groups), np.int64(n_classes)

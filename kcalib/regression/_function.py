@@ -67,12 +67,12 @@ class Problem:
         rows = arrays.asarray_like(rows, self.simplex)
         return Problem(self.simplex[rows], self.residuals[rows], self.labels[rows], self.is_scalar)
 
-    def to_device_of(self, other: Array) -> Problem:
-        """Return the same problem, on the GPU if `other` is there."""
-        if arrays.is_host(other):
+    def to_device_of(self, reference: Array) -> Problem:
+        """Return the same problem, on the GPU if `reference` is there."""
+        if arrays.is_host(reference):
             return self
         simplex, residuals, labels = (
-            arrays.asarray_like(a, other) for a in (self.simplex, self.residuals, self.labels)
+            arrays.asarray_like(a, reference) for a in (self.simplex, self.residuals, self.labels)
         )
         return Problem(simplex, residuals, labels, self.is_scalar)
 
@@ -247,9 +247,9 @@ class CalibrationFunction(Parametrised):
         """Return `h` as a NumPy or CuPy array."""
         self._check_fitted()
         points = self._points(p, from_logits, "p")
-        others = points if q is None else self._points(q, from_logits, "q").to_device_of(points.simplex)
-        left = self._evaluate(points.to_device_of(others.simplex))
-        right = left if q is None else self._evaluate(others)
+        right_points = points if q is None else self._points(q, from_logits, "q").to_device_of(points.simplex)
+        left = self._evaluate(points.to_device_of(right_points.simplex))
+        right = left if q is None else self._evaluate(right_points)
         core = self._core_beside(left)
         return matmul(left if core is None else matmul(left, core), right.T)
 
@@ -286,8 +286,8 @@ class CalibrationFunction(Parametrised):
 
     def _squared_error(self, problem: Problem) -> float:
         features = self._evaluate(problem)
-        own = diagonal(features, self._core_beside(features))
-        return float(arrays.namespace(own).mean(own))
+        values = diagonal(features, self._core_beside(features))
+        return float(arrays.namespace(values).mean(values))
 
     def _risk(self, problem: Problem) -> float:
         features = self._evaluate(problem)
@@ -333,8 +333,8 @@ def risk_of(residuals: Array, features: Array, core: Array | None) -> float:
         - 2 * xp.sum(matmul(residuals.T, features) * matmul(residuals.T, images))
         + xp.sum(square * square.T)
     )
-    own = row_products(residuals, residuals) - row_products(features, images)
-    return (total - float(own @ own)) / (n * (n - 1))
+    diagonal_terms = row_products(residuals, residuals) - row_products(features, images)
+    return (total - float(diagonal_terms @ diagonal_terms)) / (n * (n - 1))
 
 
 def null_risk_of(residuals: Array) -> float:

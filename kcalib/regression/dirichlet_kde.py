@@ -69,11 +69,11 @@ class Ratio:
         labels = problem.labels[order].astype(np.int32)
         return cls(problem.simplex[order], labels, order, orientation, dtype, threads)
 
-    def to_device_of(self, other: Array) -> Ratio:
-        """Return the same ratio, on the GPU if `other` is there."""
-        if arrays.is_host(other) or not arrays.is_host(self.simplex):
+    def to_device_of(self, reference: Array) -> Ratio:
+        """Return the same ratio, on the GPU if `reference` is there."""
+        if arrays.is_host(reference) or not arrays.is_host(self.simplex):
             return self
-        simplex, labels, order = (arrays.asarray_like(a, other) for a in (self.simplex, self.labels, self.order))
+        simplex, labels, order = (arrays.asarray_like(a, reference) for a in (self.simplex, self.labels, self.order))
         return Ratio(simplex, labels, order, self.orientation, self.dtype, self.threads)
 
     def shares(self, simplex: Array, bandwidth: float) -> Array:

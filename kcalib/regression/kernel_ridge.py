@@ -103,20 +103,20 @@ class KernelRidge(CalibrationFunction):
 
         Give no warnings: `truncation_matters_` of each function says what `fit` would.
         """
-        others: dict[str, Any] | None = None
+        other_params: dict[str, Any] | None = None
         for setting in settings:
             function = self.clone().set_params(**setting)
             shift = function._shift(train.n)
-            is_new = function._others() != others
+            is_new = function._other_params() != other_params
             if is_new:
-                others, expansion = function._others(), function._expansion(train)
+                other_params, expansion = function._other_params(), function._expansion(train)
             function._take(expansion, shift)
             function._set_sizes(train)
             if is_new or not self._shares_features:
                 features = function._features(validation)
             yield Trial(function, risk_of(validation.residuals, features, function._core()))
 
-    def _others(self) -> dict[str, Any]:
+    def _other_params(self) -> dict[str, Any]:
         return {name: value for name, value in self.get_params().items() if name != "regularization"}
 
     def _shift(self, n: int) -> float:

@@ -44,8 +44,8 @@ class Cholesky(Solver):
     def solve(self, system: RidgeSystem, reason: str) -> SolverResult:
         operator, right_sides = system.operator, system.right_sides
         memory = memory_of_cholesky(*right_sides.shape, on_gpu=system.on_gpu)
-        what = f"K + shift I and its Cholesky factor of n = {operator.n} samples"
-        system.check_memory(memory, what, "use method='cg', which needs O(n (rank + c))")
+        noun = f"K + shift I and its Cholesky factor of n = {operator.n} samples"
+        system.check_memory(memory, noun, "use method='cg', which needs O(n (rank + c))")
         values = solve_dense(operator, right_sides, system.shift)
         residuals = right_sides - shifted_product(operator, values, system.shift)
         relative = relative_residual(residuals, linalg.column_norms(right_sides))

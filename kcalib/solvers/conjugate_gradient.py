@@ -113,8 +113,8 @@ class ConjugateGradient(Seeded, Solver):
         n, c = system.right_sides.shape
         most = automatic_rank(n) if self.rank is None else self.rank
         memory = memory_of_cg(n, c, most)
-        what = f"the vectors of conjugate gradients (n = {n}, rank {most}, {c} right sides)"
-        system.check_memory(memory, what, "pass a smaller rank=, or fewer right sides at a time")
+        noun = f"the vectors of conjugate gradients (n = {n}, rank {most}, {c} right sides)"
+        system.check_memory(memory, noun, "pass a smaller rank=, or fewer right sides at a time")
         preconditioner = self._preconditioner(system, most)
         iterate = _Iteration(self, system, preconditioner).run()
         return SolverResult(

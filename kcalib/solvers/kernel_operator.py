@@ -106,9 +106,9 @@ class KernelOperator:
 
     @on_their_gpu
     def diagonal(self) -> Array:
-        own = diagonal(self._backend.problem, self.threads or 1)
-        own = own if self._on_gpu else arrays.to_host(own)
-        return arrays.namespace(own).broadcast_to(own, (self.n,))
+        values = diagonal(self._backend.problem, self.threads or 1)
+        values = values if self._on_gpu else arrays.to_host(values)
+        return arrays.namespace(values).broadcast_to(values, (self.n,))
 
     def gram(self, feature_map: FeatureMap, points: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """Return the Gram matrix of features and columns, of samples in host memory, computed where products are."""
@@ -265,12 +265,12 @@ def shifted_product(operator: SymmetricOperator, vectors: Array, shift: float, d
     return product + shift * vectors
 
 
-def check_same_device(array: Array, reference: Array, what: str, operator: SymmetricOperator) -> None:
+def check_same_device(array: Array, reference: Array, noun: str, operator: SymmetricOperator) -> None:
     """Raise a TypeError if only one of two arrays is on a GPU."""
     if arrays.is_cuda(array) != arrays.is_cuda(reference):
         expected = f"a CuPy array on {arrays.describe_device(reference)}"
         raise TypeError(
-            f"{what} is of {type(array)}, expected {expected if arrays.is_cuda(reference) else 'a NumPy array'}: K is "
+            f"{noun} is of {type(array)}, expected {expected if arrays.is_cuda(reference) else 'a NumPy array'}: K is "
             f"{operator!r}, and right sides and products are on one device"
         )
 

@@ -65,10 +65,10 @@ class _Form(NamedTuple):
     triangle: Array | None = None
     n_truncated: int = 0
 
-    def to_device_of(self, other: Array) -> _Form:
-        """Return the form of a symmetric matrix on the device of `other`."""
+    def to_device_of(self, reference: Array) -> _Form:
+        """Return the form of a symmetric matrix on the device of `reference`."""
         return self._replace(
-            values=arrays.asarray_like(self.values, other), vectors=arrays.asarray_like(self.vectors, other)
+            values=arrays.asarray_like(self.values, reference), vectors=arrays.asarray_like(self.vectors, reference)
         )
 
 

@@ -198,13 +198,13 @@ class NystromFeatures:
 
     def __init__(self, operator: Any, n_landmarks: int, seed: int) -> None:
         random = np.random.Generator(np.random.Philox(seed))
-        drawn = np.sort(random.choice(operator.n, n_landmarks, replace=False))
-        tile = operator.tile(drawn, drawn)
+        candidates = np.sort(random.choice(operator.n, n_landmarks, replace=False))
+        tile = operator.tile(candidates, candidates)
         matrix = arrays.to_host(tile)
         smallest = SMALLEST_PIVOT * float(np.max(np.diagonal(matrix)))
         with one_blas_thread():
             factor, pivots, rank, _ = scipy.linalg.lapack.dpstrf(matrix, tol=smallest, lower=1)
-        self.landmarks = drawn[pivots[:rank] - 1]
+        self.landmarks = candidates[pivots[:rank] - 1]
         self.pivots = arrays.asarray_like(np.diagonal(factor)[:rank] ** 2, tile)
         self._operator = operator
         self._factor = arrays.asarray_like(factor[:rank, :rank], tile)

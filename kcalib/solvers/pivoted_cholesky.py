@@ -140,32 +140,32 @@ def partial_cholesky(
     mean square of a column is ||D||_F^2 / trace(D), the mean of D's eigenvalues weighted by themselves, which is far
     below the trace if these decay slowly.
     """
-    own = _diagonal(operator)
-    xp = arrays.namespace(own)
-    trace, largest = float(xp.sum(own)), float(xp.max(own))
+    diagonal = _diagonal(operator)
+    xp = arrays.namespace(diagonal)
+    trace, largest = float(xp.sum(diagonal)), float(xp.max(diagonal))
     epsilon = getattr(operator, "epsilon", EPSILON)
-    rest, least = own.copy(), max(tol * trace, (ROUNDINGS if to_rounding else 1) * epsilon * trace)
+    rest, least = diagonal.copy(), max(tol * trace, (ROUNDINGS if to_rounding else 1) * epsilon * trace)
     block = 1 if greedy else block_size or automatic_block(rank)
     factor, pivots = xp.empty((rank, operator.n)).T, np.empty(0, dtype=np.int64)  # in column order
     random = np.random.default_rng(seed)
     while len(pivots) < rank and float(xp.sum(rest)) > least:
         count, size = len(pivots), min(block, rank - len(pivots))
         proposed = np.array([int(xp.argmax(rest))]) if greedy else _draw_rows(rest, size, random)
-        known, rows = factor[:, :count], arrays.like(proposed, own)
+        current_factor, rows = factor[:, :count], arrays.like(proposed, diagonal)
         square = operator.tile(proposed, proposed)
         if count:
-            at = xp.ascontiguousarray(known[rows]).T
+            at = xp.ascontiguousarray(current_factor[rows]).T
             square = square - linalg.matmul(at.T, at)
         accepted, root = _accept_proposals(arrays.to_host(square), epsilon * largest, random)
         if not accepted:  # the residuals of these rows are rounding errors
             rest[rows] = 0.0
             continue
         new = proposed[accepted]
-        rows = arrays.like(new, own)
+        rows = arrays.like(new, diagonal)
         columns = operator.tile(new, slice(0, operator.n)).T
         if count:
-            columns = columns - linalg.matmul(known, known[rows].T)
-        columns = linalg.solve_triangular(arrays.like(root, own), columns.T).T
+            columns = columns - linalg.matmul(current_factor, current_factor[rows].T)
+        columns = linalg.solve_triangular(arrays.like(root, diagonal), columns.T).T
         factor[:, count : count + len(new)] = columns
         pivots = np.append(pivots, new)
         rest -= linalg.row_products(columns, columns)
@@ -186,17 +186,17 @@ def automatic_block(rank: int) -> int:
 
 
 def _diagonal(operator: SymmetricOperator) -> Array:
-    own = operator.diagonal()
-    xp = arrays.namespace(own) if arrays.is_cuda(own) else np
-    own = xp.array(own, dtype=xp.float64)
-    good = (own >= 0) & xp.isfinite(own)
+    diagonal = operator.diagonal()
+    xp = arrays.namespace(diagonal) if arrays.is_cuda(diagonal) else np
+    diagonal = xp.array(diagonal, dtype=xp.float64)
+    good = (diagonal >= 0) & xp.isfinite(diagonal)
     if not bool(xp.all(good)):
         i = int(xp.argmin(good))
         raise ValueError(
-            f"the diagonal of K has {float(own[i])} at {i}, expected finite numbers >= 0: K is {operator!r}, which is "
-            "not positive semi-definite"
+            f"the diagonal of K has {float(diagonal[i])} at {i}, expected finite numbers >= 0: K is {operator!r}, "
+            "which is not positive semi-definite"
         )
-    return own
+    return diagonal
 
 
 def _draw_rows(weights: Array, count: int, random: np.random.Generator) -> np.ndarray:

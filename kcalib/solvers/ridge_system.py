@@ -70,8 +70,8 @@ class RidgeSystem:
             return self.max_memory
         return available_memory_on_gpu(self.right_sides.device) if self.on_gpu else available_memory()
 
-    def check_memory(self, needed: int, what: str, remedy: str) -> None:
-        check_memory(needed, self.max_memory, what, remedy, self.right_sides)
+    def check_memory(self, needed: int, noun: str, remedy: str) -> None:
+        check_memory(needed, self.max_memory, noun, remedy, self.right_sides)
 
 
 @dataclass(frozen=True, eq=False)

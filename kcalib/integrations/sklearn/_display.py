@@ -226,8 +226,8 @@ class ReliabilityDisplay:
         drawing.require_matplotlib()
         several = isinstance(y_pred, Mapping)
         _check_names(several, name)
-        known = [option for option in inspect.signature(reliability).parameters if option not in NOT_OPTIONS]
-        check_options(options, "kcalib.reliability", known, {})
+        option_names = [option for option in inspect.signature(reliability).parameters if option not in NOT_OPTIONS]
+        check_options(options, "kcalib.reliability", option_names, {})
         models = dict(y_pred) if several else {"model" if name is None else name: y_pred}
         if not models:
             raise ValueError("there is no model to show")
@@ -339,22 +339,23 @@ def _of_class(
 ) -> tuple[np.ndarray, dict[str, Any]]:
     """Return whether each sample is of the class, and the probabilities that it is, or their log-odds."""
     labels, y_true = y_true, np.asarray(y_true)
-    known = np.unique(y_true) if classes is None else np.asarray(classes)
+    class_labels = np.unique(y_true) if classes is None else np.asarray(classes)
     if lens is not None:
         raise ValueError("`pos_label` and `lens` both say what is shown; leave one out")
-    if len(known) > 2 or not all(map(_is_binary, models.values())):
+    if len(class_labels) > 2 or not all(map(_is_binary, models.values())):
         raise ValueError("`pos_label` is for binary problems; of others class k is lens=kcalib.lenses.ClassWise(k)")
-    if pos_label not in known.tolist():
-        raise ValueError(f"`pos_label` is {pos_label!r}, which is none of the labels {known.tolist()}")
-    unknown = np.flatnonzero(~np.isin(y_true, known))
+    if pos_label not in class_labels.tolist():
+        raise ValueError(f"`pos_label` is {pos_label!r}, which is none of the labels {class_labels.tolist()}")
+    unknown = np.flatnonzero(~np.isin(y_true, class_labels))
     if unknown.size:
         raise ValueError(
-            f"`y_true[{unknown[0]}]` is {y_true.tolist()[unknown[0]]!r}, which is none of the labels {known.tolist()}"
+            f"`y_true[{unknown[0]}]` is {y_true.tolist()[unknown[0]]!r}, which is none of the labels "
+            f"{class_labels.tolist()}"
         )
-    column = known.tolist().index(pos_label)
+    column = class_labels.tolist().index(pos_label)
     of_class = {}
     for name, p in models.items():
-        check_frames(labels, p, None, known.tolist(), 2, ("y_true", "y_pred"))
+        check_frames(labels, p, None, class_labels.tolist(), 2, ("y_true", "y_pred"))
         p = np.asarray(p)
         if p.ndim < 2 or p.shape[1] == 1:
             of_class[name] = p.reshape(-1)

@@ -10,39 +10,39 @@ from kcalib.distributions import Beta, Dirichlet, Distribution, Laplace, Multiva
 
 
 @functools.singledispatch
-def tempered(prediction: Distribution, temperature: float) -> Distribution:
-    """The distributions at a temperature, where that does not lead out of their family."""
+def temper(prediction: Distribution, temperature: float) -> Distribution:
+    """Return the distributions at a temperature, where that does not lead out of their family."""
     raise TypeError(not_closed(prediction))
 
 
-@tempered.register
+@temper.register
 def _(prediction: Normal, temperature: float) -> Normal:
     return Normal(prediction.mean, math.sqrt(temperature) * prediction.std)
 
 
-@tempered.register
+@temper.register
 def _(prediction: MultivariateNormal, temperature: float) -> MultivariateNormal:
     return MultivariateNormal(prediction.mean, scale_tril=math.sqrt(temperature) * prediction.scale_tril)
 
 
-@tempered.register
+@temper.register
 def _(prediction: Laplace, temperature: float) -> Laplace:
     return Laplace(prediction.loc, temperature * prediction.scale)
 
 
-@tempered.register
+@temper.register
 def _(prediction: PowerExponential, temperature: float) -> PowerExponential:
     return PowerExponential(
         prediction.loc, temperature ** (0.5 / prediction.shape) * prediction.scale, prediction.shape
     )
 
 
-@tempered.register
+@temper.register
 def _(prediction: Beta, temperature: float) -> Beta:
     return Beta(prediction.a / temperature, prediction.b / temperature)
 
 
-@tempered.register
+@temper.register
 def _(prediction: Dirichlet, temperature: float) -> Dirichlet:
     return Dirichlet(prediction.alpha / temperature)
 
@@ -55,4 +55,4 @@ def not_closed(prediction: Any) -> str:
 
 
 def _families() -> list[str]:
-    return [family.__name__ for family in tempered.registry if family is not object]
+    return [family.__name__ for family in temper.registry if family is not object]

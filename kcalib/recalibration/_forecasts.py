@@ -43,7 +43,7 @@ class ForecastRecalibrator(Recalibrator):
         self._check_left_out("from_logits", from_logits)
         y_pred = self._checked_prediction(y_pred)
         self._check_family(family_of(y_pred))
-        return self._transformed(y_pred)
+        return self._transform(y_pred)
 
     def _check_left_out(self, name: str, is_given: bool) -> None:
         if is_given:
@@ -75,5 +75,5 @@ class ForecastRecalibrator(Recalibrator):
         """Set the attributes of the fit, to samples with weights of the mean 1."""
 
     @abstractmethod
-    def _transformed(self, prediction: Distribution) -> Distribution:
+    def _transform(self, prediction: Distribution) -> Distribution:
         """Return the repaired distributions."""

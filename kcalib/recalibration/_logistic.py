@@ -14,7 +14,7 @@ import numpy as np
 
 from kcalib._backend.threads import one_blas_thread
 from kcalib.recalibration._newton import Minimum, best_start, minimise
-from kcalib.recalibration._recalibrator import FLOOR, ClassSamples, OneVsRest, checked_flag
+from kcalib.recalibration._recalibrator import FLOOR, ClassSamples, OneVsRest, check_flag
 from kcalib.recalibration._separation import warn_of_separation
 
 
@@ -47,7 +47,7 @@ class LogisticEach(OneVsRest):
         """Return the log-odds that the regressions predict, shape (n, columns)."""
 
     def _check_parameters(self) -> None:
-        checked_flag("smoothing", self.smoothing)
+        check_flag("smoothing", self.smoothing)
 
     def _fit_columns(self, samples: ClassSamples, columns: list[int]) -> None:
         fits = []

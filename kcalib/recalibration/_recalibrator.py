@@ -1,7 +1,7 @@
 """What all recalibrators share: parameters, three methods, checked predictions in, predictions of the same kind out.
 
 `Recalibrator` is the protocol. `ClassRecalibrator` is its half for class probabilities: it checks, and asks a subclass
-for `_fit` and `_transformed`, which see `ClassSamples`, NumPy arrays of float64 alone. Below it `OneVsRest` is for
+for `_fit` and `_transform`, which see `ClassSamples`, NumPy arrays of float64 alone. Below it `OneVsRest` is for
 methods of binary problems, which see one column at a time.
 """
 
@@ -187,7 +187,7 @@ class ClassSamples:
             complements[rows, classes] = shift + np.log(np.exp(other_logs - shift[:, None]).sum(axis=1))
         return complements
 
-    def raised(self, floor: float) -> ClassSamples:
+    def with_floor(self, floor: float) -> ClassSamples:
         """Return the samples with smaller probabilities raised to the floor."""
         logs = np.maximum(self.log_probabilities, math.log(floor))
         p = np.exp(logs)
@@ -213,12 +213,12 @@ class ClassRecalibrator(Recalibrator):
         self._check_parameters()
         y_pred = arrays.compute_lazy(y_pred)
         if isinstance(y_pred, Categorical):
-            y_pred, classes = unwrapped(y_pred, classes, from_logits)
+            y_pred, classes = unwrap_categorical(y_pred, classes, from_logits)
         self._check_no_distribution(y_pred)
         data = prepare_labels(y_true, y_pred, classes=classes, from_logits=from_logits, sample_weight=sample_weight)
         samples = self._make_samples(data, y_pred, from_logits)
         if self._takes_logarithms:
-            samples = self._made_positive(samples)
+            samples = self._raise_zeros(samples)
         self._fit(samples)
         self.n_samples_, self.family_ = data.n, family_of_classes(data.m)
         return self
@@ -228,18 +228,18 @@ class ClassRecalibrator(Recalibrator):
         self._check_fitted()
         y_pred = arrays.compute_lazy(y_pred)
         if isinstance(y_pred, Categorical):
-            p, classes = unwrapped(y_pred, None, from_logits)
+            p, classes = unwrap_categorical(y_pred, None, from_logits)
             return Categorical(self.transform(p), classes)
-        data, samples = self._unlabelled(y_pred, from_logits)
+        data, samples = self._prepare_unlabelled(y_pred, from_logits)
         if self._takes_logarithms:
-            samples = samples.raised(SMALLEST_FLOOR if self.floor_ is None else self.floor_)
-        q = self._transformed(samples)
-        return returned(arrays.like(q, data.probabilities), y_pred)
+            samples = samples.with_floor(SMALLEST_FLOOR if self.floor_ is None else self.floor_)
+        q = self._transform(samples)
+        return restore_like(arrays.like(q, data.probabilities), y_pred)
 
-    def _unlabelled(self, y_pred: Any, from_logits: bool) -> tuple[Classification, ClassSamples]:
+    def _prepare_unlabelled(self, y_pred: Any, from_logits: bool) -> tuple[Classification, ClassSamples]:
         """Return checked predictions to transform, as arrays of the user, and as samples whose labels are 0."""
         self._check_no_distribution(y_pred)
-        data = unlabelled(y_pred, from_logits)
+        data = prepare_unlabelled(y_pred, from_logits)
         self._check_family(family_of_classes(data.m))
         return data, self._make_samples(data, y_pred, from_logits)
 
@@ -247,9 +247,9 @@ class ClassRecalibrator(Recalibrator):
         arrays.check_not_cuda(data.probabilities, type(self).__name__)
         return ClassSamples.of(data, y_pred, from_logits)
 
-    def _made_positive(self, samples: ClassSamples) -> ClassSamples:
+    def _raise_zeros(self, samples: ClassSamples) -> ClassSamples:
         """Return the samples with finite logarithms of probabilities, and set `floor_`."""
-        floor = checked_floor(self.floor)
+        floor = check_floor(self.floor)
         zero = np.isneginf(samples.log_probabilities)
         self.floor_ = None
         if not zero.any():
@@ -261,7 +261,7 @@ class ClassRecalibrator(Recalibrator):
             "pass another floor=, or logits",
             ProbabilityFloorWarning,
         )
-        return samples.raised(floor)
+        return samples.with_floor(floor)
 
     def _check_no_distribution(self, y_pred: Any) -> None:
         if isinstance(y_pred, Distribution):
@@ -280,8 +280,8 @@ class ClassRecalibrator(Recalibrator):
         """Set the attributes of the fit."""
 
     @abstractmethod
-    def _transformed(self, samples: ClassSamples) -> np.ndarray:
-        """Probabilities, shape (n, m)."""
+    def _transform(self, samples: ClassSamples) -> np.ndarray:
+        """Return the repaired probabilities, shape (n, m)."""
 
 
 class OneVsRest(ClassRecalibrator):
@@ -298,24 +298,24 @@ class OneVsRest(ClassRecalibrator):
     def _fit(self, samples: ClassSamples) -> None:
         self._fit_columns(samples, columns_of(samples.m))
 
-    def _transformed(self, samples: ClassSamples) -> np.ndarray:
+    def _transform(self, samples: ClassSamples) -> np.ndarray:
         hits, misses = self._hits_and_misses(samples, columns_of(samples.m))
-        return np.concatenate([misses, hits], axis=1) if samples.m == 2 else normalised(hits)
+        return np.concatenate([misses, hits], axis=1) if samples.m == 2 else normalise_rows(hits)
 
 
 def columns_of(m: int) -> list[int]:
-    """The classes that have a binary problem of their own."""
+    """Return the classes that have a binary problem each."""
     return [1] if m == 2 else list(range(m))
 
 
-def normalised(scores: np.ndarray) -> np.ndarray:
-    """Rows divided by their sums; uniform where all scores are 0, as in scikit-learn."""
+def normalise_rows(scores: np.ndarray) -> np.ndarray:
+    """Return rows divided by their sums; uniform where all scores are 0, as in scikit-learn."""
     sums = scores.sum(axis=1, keepdims=True)
     return np.where(sums > 0, scores, 1.0) / np.where(sums > 0, sums, scores.shape[1])
 
 
 def two_columns(y_pred: Any) -> np.ndarray:
-    """Logits of all classes on the host, float64; where there is one column the first class has the logit 0."""
+    """Return logits of all classes on the host, float64; of one column the first class has the logit 0."""
     logits = arrays.to_compute_device(arrays.as_array(y_pred, "y_pred"), np.float64)
     if logits.ndim == 1 or logits.shape[1] == 1:
         second = logits.reshape(-1)
@@ -324,12 +324,12 @@ def two_columns(y_pred: Any) -> np.ndarray:
 
 
 def family_of_classes(m: int) -> str:
-    """What is predicted by class probabilities, for comparison and for messages."""
+    """Return what class probabilities predict, for comparison and for messages."""
     return f"probabilities of {m} classes"
 
 
-def unwrapped(y_pred: Categorical, classes: Any, from_logits: bool) -> tuple[Array, Any]:
-    """The probabilities, and the classes given with them or beside them."""
+def unwrap_categorical(y_pred: Categorical, classes: Any, from_logits: bool) -> tuple[Array, Any]:
+    """Return the probabilities, and the classes from the prediction or from the argument."""
     if from_logits:
         raise ValueError("`from_logits` is for arrays, but `y_pred` is Categorical; leave it out")
     if classes is not None and y_pred.classes is not None:
@@ -337,15 +337,15 @@ def unwrapped(y_pred: Categorical, classes: Any, from_logits: bool) -> tuple[Arr
     return y_pred.probabilities, y_pred.classes if classes is None else classes
 
 
-def unlabelled(y_pred: Any, from_logits: bool) -> Classification:
-    """Checked predictions without labels, all of which are 0 here."""
+def prepare_unlabelled(y_pred: Any, from_logits: bool) -> Classification:
+    """Return checked predictions with the label 0 each."""
     array = arrays.as_array(y_pred, "y_pred")
     labels = np.zeros(array.shape[0] if array.ndim else 0, dtype=np.int64)
     return prepare_labels(labels, y_pred, from_logits=from_logits)
 
 
-def returned(q: Array, y_pred: Any) -> Array:
-    """Probabilities in the shape, the floating point type and the library of `y_pred`."""
+def restore_like(q: Array, y_pred: Any) -> Array:
+    """Return probabilities in the shape, the floating point type and the library of `y_pred`."""
     array = arrays.as_array(y_pred, "y_pred")
     if array.ndim == 1 or array.shape[1] == 1:
         q = arrays.namespace(q).reshape(q[:, 1], tuple(array.shape))
@@ -354,7 +354,7 @@ def returned(q: Array, y_pred: Any) -> Array:
     return arrays.to_original_library(q, y_pred)
 
 
-def checked_floor(floor: Any, alternatives: str = "") -> float:
+def check_floor(floor: Any, alternatives: str = "") -> float:
     """Return the parameter `floor`, checked; `alternatives` says what else it may be."""
     if isinstance(floor, (bool, np.bool_)) or not isinstance(floor, (int, float, np.number)):
         raise TypeError(f"`floor` is {floor!r}, expected a number, such as 1e-7{alternatives}")
@@ -363,8 +363,8 @@ def checked_floor(floor: Any, alternatives: str = "") -> float:
     return float(floor)
 
 
-def checked_smoothing(smoothing: Any) -> float:
-    """A parameter `smoothing` that is a weight."""
+def check_smoothing(smoothing: Any) -> float:
+    """Return the parameter `smoothing`, a weight, checked."""
     if isinstance(smoothing, (bool, np.bool_)) or not isinstance(smoothing, (int, float, np.number)):
         raise TypeError(f"`smoothing` is {smoothing!r}, expected a number, such as 1.0, or 0.0 for none")
     if not 0 <= smoothing < math.inf:
@@ -372,8 +372,8 @@ def checked_smoothing(smoothing: Any) -> float:
     return float(smoothing)
 
 
-def checked_flag(name: str, value: Any) -> bool:
-    """A parameter that is True or False."""
+def check_flag(name: str, value: Any) -> bool:
+    """Return a parameter that is True or False, checked."""
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"`{name}` is {value!r}, expected True or False")
     return bool(value)

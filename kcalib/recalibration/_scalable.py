@@ -20,7 +20,7 @@ from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification
 from kcalib.distributions import Distribution
-from kcalib.recalibration._families import tempered
+from kcalib.recalibration._families import temper
 from kcalib.recalibration._likelihood import Likelihood, likelihood_of, of_labels
 from kcalib.regression.temperature import at_temperature, logits_of
 
@@ -47,8 +47,8 @@ class Scalable(ABC):
     def likelihood(self) -> Likelihood:
         """The likelihood of the targets as a function of the temperature."""
 
-    def made_possible(self, floor: float | None) -> tuple[Scalable, float | None]:
-        """With a likelihood of all targets that is not 0, and the probability that smaller ones were raised to."""
+    def ensure_likelihood(self, floor: float | None) -> tuple[Scalable, float | None]:
+        """Return predictions with a positive likelihood of all targets, and the floor of their probabilities if any."""
         return self, None
 
 
@@ -75,7 +75,7 @@ class Labels(Scalable):
         logits, labels = arrays.to_compute_device(self.logits, np.float64), arrays.to_compute_device(self.data.labels)
         return of_labels(logits, labels, _weights(self.data, self.data.probabilities[:, 0]))
 
-    def made_possible(self, floor: float | None) -> tuple[Labels, float | None]:
+    def ensure_likelihood(self, floor: float | None) -> tuple[Labels, float | None]:
         xp, labels, weight = self.data.xp, self.data.labels, self.data.sample_weight
         impossible = xp.take_along_axis(self.logits, labels[:, None], axis=1)[:, 0] == -xp.inf
         if weight is not None:
@@ -97,10 +97,13 @@ class Labels(Scalable):
             "another floor=, or logits",
             ProbabilityFloorWarning,
         )
-        return self.raised(floor), floor
+        return self.with_floor(floor), floor
 
-    def raised(self, floor: float) -> Labels:
-        """With smaller probabilities raised to the floor; they do not sum to 1 then, which a softmax does not need."""
+    def with_floor(self, floor: float) -> Labels:
+        """Return predictions with smaller probabilities raised to the floor.
+
+        Rows no longer sum to 1 then, which a softmax does not need.
+        """
         xp = self.data.xp
         lowest = math.log(floor) + xp.log(xp.sum(xp.exp(self.logits), axis=1, keepdims=True))
         return replace(self, logits=xp.where(self.logits < lowest, lowest, self.logits))
@@ -117,7 +120,7 @@ class Targets(Scalable):
         return family_of(self.data.prediction)
 
     def at(self, temperature: float) -> Forecasts:
-        return replace(self.data, prediction=tempered(self.data.prediction, temperature))
+        return replace(self.data, prediction=temper(self.data.prediction, temperature))
 
     def likelihood(self) -> Likelihood:
         return likelihood_of(self.data.prediction, self.data.y, _weights(self.data, self.data.y[:, 0]))

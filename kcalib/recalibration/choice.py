@@ -25,15 +25,14 @@ from kcalib.estimators.forecasts.scores import log_score_values
 from kcalib.estimators.scores import log_losses, square_residuals
 from kcalib.inference.compare import compare, compared
 from kcalib.inference.metrics.scores import means
-from kcalib.recalibration._families import tempered
-from kcalib.recalibration._recalibrator import Recalibrator, two_columns, unwrapped
+from kcalib.recalibration._families import temper
+from kcalib.recalibration._recalibrator import Recalibrator, two_columns, unwrap_categorical
 from kcalib.recalibration.beta_calibration import BetaCalibration
 from kcalib.recalibration.isotonic import IsotonicCalibration
 from kcalib.recalibration.matrix_scaling import DirichletCalibration, VectorScaling
 from kcalib.recalibration.platt import PlattScaling
 from kcalib.recalibration.quantile_recalibration import QuantileRecalibration
-from kcalib.recalibration.scale_calibration import ScaleCalibration
-from kcalib.recalibration.scale_calibration import moved as scaled
+from kcalib.recalibration.scale_calibration import ScaleCalibration, shift_and_scale
 from kcalib.recalibration.temperature_scaling import TemperatureScaling
 from kcalib.recalibration.venn_abers import VennAbers
 from kcalib.report.summary import Summarized, Summary
@@ -176,17 +175,17 @@ def choose(
     n_folds, seed = check_integer("n_folds", n_folds, 3), check_integer("seed", seed, 0)
     check_fraction("confidence_level", confidence_level)
     if isinstance(y_pred, Categorical):
-        y_pred, classes = unwrapped(y_pred, classes, from_logits)
+        y_pred, classes = unwrap_categorical(y_pred, classes, from_logits)
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, sample_weight=sample_weight)
     if n_folds > data.n:
         raise ValueError(f"`n_folds` is {n_folds}, but there are {data.n} samples; pass fewer folds, or more samples")
     samples = samples_of(data, y_pred, from_logits)
     score = next(iter(samples.scores)) if score is None else check_choice("score", score, tuple(samples.scores))
-    tried = _checked(default_candidates(data, score) if candidates is None else candidates)
+    tried = _check_candidates(default_candidates(data, score) if candidates is None else candidates)
     fold = samples.folds(n_folds, seed)
     rows = [np.flatnonzero(fold == k) for k in range(n_folds)]
-    results = _cross_validated(samples, tried, score, rows)
-    comparison = samples.compared(results.parts, rows, score, confidence_level, start)
+    results = _cross_validate(samples, tried, score, rows)
+    comparison = samples.make_comparison(results.parts, rows, score, confidence_level, start)
     name = results.name
     return Choice(
         name=name,
@@ -215,49 +214,49 @@ class Labelled(ABC):
 
     @abstractmethod
     def predictions(self, rows: np.ndarray) -> Any:
-        """Of some samples, as they were given."""
+        """Return the predictions of some samples, as they were given."""
 
     @abstractmethod
     def folds(self, n_folds: int, seed: int) -> np.ndarray:
-        """The number of the fold of each sample."""
+        """Return the number of the fold of each sample."""
 
-    def compared(
+    def make_comparison(
         self, parts: dict[str, list[Any]], rows: list[np.ndarray], score: str, confidence_level: float, start: float
     ) -> Comparison:
-        """Of predictions in parts."""
+        """Return the comparison of predictions in parts."""
         losses = [
             _in_sample_order([self.losses(fold, part, score) for fold, part in zip(rows, predicted, strict=True)], rows)
             for predicted in parts.values()
         ]
         if self.weight is not None:
-            losses = [_weighted(values, self.weight) for values in losses]
+            losses = [_weight_losses(values, self.weight) for values in losses]
         limits = ConfidenceInterval(-math.inf if score == "log_score" else 0.0, math.inf)
         measured = means(losses, confidence_level, limits, None)
         data = prepare(self.y, self.y_pred, from_logits=self.from_logits)
         return compared(tuple(parts), score, confidence_level, measured, data, data.n, start)
 
     def as_given(self, rows: np.ndarray) -> Any:
-        """Of some samples, as repaired ones are."""
+        """Return the predictions of some samples, in the form of repaired ones."""
         return self.predictions(rows)
 
     def losses(self, rows: np.ndarray, predictions: Any, score: str) -> np.ndarray:
-        """Of predictions for some samples, one for each."""
+        """Return the losses of predictions for some samples, one for each."""
         return arrays.to_compute_device(self.scores[score](prepare(self.y[rows], predictions)), np.float64)
 
     def weighted_losses(self, rows: np.ndarray, predictions: Any, score: str) -> np.ndarray:
-        """Return these times the weights of the samples."""
+        """Return the losses of predictions for some samples, times the weights of these."""
         losses = self.losses(rows, predictions, score)
         return losses if self.weight is None else self.weight[rows] * losses
 
     def fit(self, candidate: Recalibrator, rows: np.ndarray) -> Recalibrator:
-        """A copy of the candidate, fitted to some samples."""
+        """Return a copy of the candidate, fitted to some samples."""
         copy: Recalibrator = candidate.clone()
         weight = None if self.weight is None else self.weight[rows]
         y, y_pred = self.y[rows], self.predictions(rows)
         return copy.fit(y, y_pred, sample_weight=weight, from_logits=self.from_logits)
 
-    def repaired(self, recalibrator: Recalibrator, rows: np.ndarray) -> Any:
-        """Predictions of some samples."""
+    def repair(self, recalibrator: Recalibrator, rows: np.ndarray) -> Any:
+        """Return the repaired predictions of some samples."""
         return recalibrator.transform(self.predictions(rows), from_logits=self.from_logits)
 
 
@@ -278,13 +277,13 @@ class WithLabels(Labelled):
 
     def folds(self, n_folds: int, seed: int) -> np.ndarray:
         order = np.random.default_rng(seed).permutation(len(self.y))
-        return _dealt(order[np.argsort(self.y[order], kind="stable")], n_folds)
+        return _deal_folds(order[np.argsort(self.y[order], kind="stable")], n_folds)
 
-    def compared(
+    def make_comparison(
         self, parts: dict[str, list[Any]], rows: list[np.ndarray], score: str, confidence_level: float, start: float
     ) -> Comparison:
         if self.weight is not None:
-            return super().compared(parts, rows, score, confidence_level, start)
+            return super().make_comparison(parts, rows, score, confidence_level, start)
         predicted = {name: _in_sample_order(some, rows) for name, some in parts.items()}
         return compare(self.y, predicted, metric=score, confidence_level=confidence_level)
 
@@ -298,10 +297,10 @@ class WithTargets(Labelled):
         return self.y_pred.take(rows)
 
     def folds(self, n_folds: int, seed: int) -> np.ndarray:
-        return _dealt(np.random.default_rng(seed).permutation(len(self.y)), n_folds)
+        return _deal_folds(np.random.default_rng(seed).permutation(len(self.y)), n_folds)
 
 
-def _dealt(order: np.ndarray, n_folds: int) -> np.ndarray:
+def _deal_folds(order: np.ndarray, n_folds: int) -> np.ndarray:
     fold = np.empty(len(order), dtype=np.int64)
     fold[order] = np.arange(len(order)) % n_folds
     return fold
@@ -312,15 +311,15 @@ def _in_sample_order(parts: list[np.ndarray], rows: list[np.ndarray]) -> np.ndar
     return np.concatenate(parts)[np.argsort(np.concatenate(rows))]
 
 
-def _weighted(losses: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Numbers whose mean is the weighted one, and whose spread is that of its deviations."""
+def _weight_losses(losses: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Return numbers with the weighted mean of the losses for mean, and with the spread of its deviations."""
     mean = float(weight @ losses) / float(weight.sum())
     return mean + weight / weight.mean() * (losses - mean)
 
 
 @functools.singledispatch
 def samples_of(data: Data, y_pred: Any, from_logits: bool) -> Labelled:
-    """Of checked data and what the user gave for its predictions."""
+    """Return the samples of checked data, with the predictions `y_pred` of the user."""
     raise AssertionError(f"nothing is registered for {type(data).__name__}")
 
 
@@ -345,7 +344,7 @@ def _weight_of(data: Data) -> np.ndarray | None:
 
 @functools.singledispatch
 def default_candidates(data: Data, score: str) -> dict[str, Recalibrator]:
-    """Those that are worth a try."""
+    """Return the candidates that are worth a try for these data."""
     raise AssertionError(f"nothing is registered for {type(data).__name__}")
 
 
@@ -366,9 +365,9 @@ def _(data: Classification, score: str) -> dict[str, Recalibrator]:
 @default_candidates.register
 def _(data: Forecasts, score: str) -> dict[str, Recalibrator]:
     family, candidates = type(data.prediction), dict[str, Recalibrator]()
-    if tempered.dispatch(family) is not tempered.dispatch(object):
+    if temper.dispatch(family) is not temper.dispatch(object):
         candidates["temperature"] = TemperatureScaling()
-    if scaled.dispatch(family) is not scaled.dispatch(object):
+    if shift_and_scale.dispatch(family) is not shift_and_scale.dispatch(object):
         candidates["scale"] = ScaleCalibration()
     if score == "crps" and data.n_dims == 1 and data.prediction.support != "count":
         candidates["quantile"] = QuantileRecalibration()
@@ -380,7 +379,7 @@ def _(data: Forecasts, score: str) -> dict[str, Recalibrator]:
     return candidates
 
 
-def _checked(candidates: Any) -> dict[str, Recalibrator]:
+def _check_candidates(candidates: Any) -> dict[str, Recalibrator]:
     if not isinstance(candidates, Mapping):
         raise TypeError(f"`candidates` is {type(candidates).__name__}, expected a mapping of names to recalibrators")
     if not candidates:
@@ -408,7 +407,7 @@ class CrossValidated(NamedTuple):
     best: tuple[str, ...]  # the choice without each fold
 
 
-def _cross_validated(
+def _cross_validate(
     samples: Labelled, tried: dict[str, Recalibrator], score: str, rows: list[np.ndarray]
 ) -> CrossValidated:
     n = len(samples.y)
@@ -419,7 +418,7 @@ def _cross_validated(
     failed: dict[str, Exception] = {}
     for name, candidate in tried.items():
         try:
-            fitted[name], parts[name], inner[name] = _of_candidate(samples, candidate, score, rows)
+            fitted[name], parts[name], inner[name] = _cross_validate_candidate(samples, candidate, score, rows)
             losses[name] = _losses_of(samples, rows, parts[name], score)
         except (TypeError, ValueError) as error:
             failed[name] = error
@@ -433,7 +432,7 @@ def _cross_validated(
             UserWarning,
         )
     scored = [np.delete(np.arange(n), fold) for fold in rows]
-    best = [_choose_name({name: inner[name][k, others] for name in inner}) for k, others in enumerate(scored)]
+    best = [_choose_name({name: inner[name][k, other_rows] for name in inner}) for k, other_rows in enumerate(scored)]
     parts[CHOSEN] = [parts[name][k] for k, name in enumerate(best)]
     return CrossValidated(parts, fitted, _choose_name(losses), tuple(best))
 
@@ -453,7 +452,7 @@ def _losses_of(samples: Labelled, rows: list[np.ndarray], parts: list[Any], scor
     )
 
 
-def _of_candidate(
+def _cross_validate_candidate(
     samples: Labelled, candidate: Recalibrator, score: str, rows: list[np.ndarray]
 ) -> tuple[Recalibrator, list[Any], np.ndarray]:
     """Return a fit to all samples, predictions of folds by fits to the others, and losses without a second fold."""
@@ -463,10 +462,10 @@ def _of_candidate(
     for first, second in itertools.combinations(range(n_folds), 2):
         recalibrator = samples.fit(candidate, np.delete(all_rows, np.concatenate([rows[first], rows[second]])))
         for without, scored in ((first, second), (second, first)):
-            repaired = samples.repaired(recalibrator, rows[scored])
+            repaired = samples.repair(recalibrator, rows[scored])
             inner[without, rows[scored]] = samples.weighted_losses(rows[scored], repaired, score)
     return (
         fitted,
-        [samples.repaired(samples.fit(candidate, np.delete(all_rows, fold_rows)), fold_rows) for fold_rows in rows],
+        [samples.repair(samples.fit(candidate, np.delete(all_rows, fold_rows)), fold_rows) for fold_rows in rows],
         inner,
     )

@@ -6,7 +6,7 @@ import numpy as np
 import scipy
 
 from kcalib.recalibration._points import points_of
-from kcalib.recalibration._recalibrator import ClassSamples, OneVsRest, checked_smoothing
+from kcalib.recalibration._recalibrator import ClassSamples, OneVsRest, check_smoothing
 
 __all__ = ["IsotonicCalibration"]
 
@@ -64,7 +64,7 @@ class IsotonicCalibration(OneVsRest):
         self.smoothing = smoothing
 
     def _check_parameters(self) -> None:
-        checked_smoothing(self.smoothing)
+        check_smoothing(self.smoothing)
 
     def _fit_columns(self, samples: ClassSamples, columns: list[int]) -> None:
         self.thresholds_: list[np.ndarray] = []

@@ -87,7 +87,7 @@ class VectorScaling(ClassRecalibrator):
         self.floor = floor
 
     def _check_parameters(self) -> None:
-        checked_regularization("regularization", self.regularization)
+        check_regularization("regularization", self.regularization)
 
     def _fit(self, samples: ClassSamples) -> None:
         penalty = np.full((2, samples.m), float(self.regularization))
@@ -102,7 +102,7 @@ class VectorScaling(ClassRecalibrator):
         self.n_iterations_, self.converged_ = fit.n_iterations, fit.converged
         self.from_logits_ = samples.logits is not None
 
-    def _transformed(self, samples: ClassSamples) -> np.ndarray:
+    def _transform(self, samples: ClassSamples) -> np.ndarray:
         check_same_scores(self, samples)
         return softmax(samples.scores * self.weights_ + self.intercept_)
 
@@ -193,9 +193,9 @@ class MatrixScaling(ClassRecalibrator):
         self.floor = floor
 
     def _check_parameters(self) -> None:
-        checked_regularization("regularization", self.regularization)
+        check_regularization("regularization", self.regularization)
         if self.intercept_regularization is not None:
-            checked_regularization("intercept_regularization", self.intercept_regularization)
+            check_regularization("intercept_regularization", self.intercept_regularization)
 
     def _scores(self, samples: ClassSamples) -> np.ndarray:
         return samples.scores
@@ -217,7 +217,7 @@ class MatrixScaling(ClassRecalibrator):
         self.n_iterations_, self.converged_ = fit.n_iterations, fit.converged
         self.from_logits_ = samples.logits is not None
 
-    def _transformed(self, samples: ClassSamples) -> np.ndarray:
+    def _transform(self, samples: ClassSamples) -> np.ndarray:
         check_same_scores(self, samples)
         return softmax(self._scores(samples) @ self.weights_.T + self.intercept_)
 
@@ -280,7 +280,7 @@ class DirichletCalibration(MatrixScaling):
 
 
 def check_same_scores(recalibrator: Any, samples: ClassSamples) -> None:
-    """Logits after logits, probabilities after probabilities, where it makes a difference."""
+    """Refuse probabilities after a fit to logits, and logits after a fit to probabilities, if it matters."""
     if isinstance(recalibrator, DirichletCalibration) or recalibrator.from_logits_ == (samples.logits is not None):
         return
     nouns = ("probabilities", "logits") if recalibrator.from_logits_ else ("logits", "probabilities")
@@ -290,8 +290,8 @@ def check_same_scores(recalibrator: Any, samples: ClassSamples) -> None:
     )
 
 
-def checked_regularization(name: str, value: Any) -> float:
-    """A penalty."""
+def check_regularization(name: str, value: Any) -> float:
+    """Return a penalty, checked."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.number)):
         raise TypeError(f"`{name}` is {value!r}, expected a number, such as 1.0")
     if not 0 <= value < math.inf:

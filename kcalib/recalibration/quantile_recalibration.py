@@ -102,7 +102,7 @@ class QuantileRecalibration(ForecastRecalibrator):
         self.pit_ = np.clip(pit[order], 0.0, 1.0)
         self.levels_ = np.cumsum(weight[order]) / (len(pit) + 1)
 
-    def _transformed(self, prediction: Any) -> Distribution:
+    def _transform(self, prediction: Any) -> Distribution:
         midpoints = (np.arange(self.n_points) + 0.5) / self.n_points
         levels = np.interp(
             midpoints, np.append(0.0, np.append(self.levels_, 1.0)), np.append(0.0, np.append(self.pit_, 1))

@@ -11,7 +11,7 @@ from kcalib._backend import arrays
 from kcalib._input.forecasts import Forecasts
 from kcalib.distributions import Distribution, Laplace, MultivariateNormal, Normal, PowerExponential, Samples
 from kcalib.recalibration._forecasts import ForecastRecalibrator
-from kcalib.recalibration._recalibrator import checked_flag
+from kcalib.recalibration._recalibrator import check_flag
 
 __all__ = ["ScaleCalibration"]
 
@@ -76,18 +76,18 @@ class ScaleCalibration(ForecastRecalibrator):
         self.bias = bias
 
     def _check_parameters(self) -> None:
-        checked_flag("bias", self.bias)
+        check_flag("bias", self.bias)
 
     def _check_kind(self, prediction: Distribution) -> None:
-        if moved.dispatch(type(prediction)) is moved.dispatch(object):
+        if shift_and_scale.dispatch(type(prediction)) is shift_and_scale.dispatch(object):
             raise TypeError(
                 f"`y_pred` is {type(prediction).__name__}, expected distributions of one of the families "
-                f"{', '.join(family.__name__ for family in moved.registry if family is not object)}: others are not "
-                "closed under shift and scale; use QuantileRecalibration"
+                f"{', '.join(family.__name__ for family in shift_and_scale.registry if family is not object)}: others "
+                "are not closed under shift and scale; use QuantileRecalibration"
             )
 
     def _fit(self, data: Forecasts, weight: np.ndarray) -> None:
-        residuals = standardised(data.prediction, data.y)
+        residuals = standardise(data.prediction, data.y)
         n, d = residuals.shape
         if not np.all(np.isfinite(residuals)):
             i = int(np.argmin(np.isfinite(residuals).all(axis=1)))
@@ -111,12 +111,12 @@ class ScaleCalibration(ForecastRecalibrator):
         spread = float(weight**2 @ (squares - variance) ** 2)
         self.scale_standard_error_ = float(np.sqrt(factor * spread) if n > 2 else np.inf) / (2 * self.scale_)
 
-    def _transformed(self, prediction: Distribution) -> Distribution:
-        return moved(prediction, self.shift_, self.scale_)
+    def _transform(self, prediction: Distribution) -> Distribution:
+        return shift_and_scale(prediction, self.shift_, self.scale_)
 
 
-def standardised(prediction: Any, y: Any) -> np.ndarray:
-    """(y - mean) / standard deviation, shape (n, d); of correlated normal distributions by their Cholesky factors."""
+def standardise(prediction: Any, y: Any) -> np.ndarray:
+    """Return (y - mean) / standard deviation, shape (n, d); of correlated normal ones by their Cholesky factors."""
     if isinstance(prediction, MultivariateNormal):
         factors, gaps = (arrays.to_compute_device(a, np.float64) for a in (prediction.scale_tril, y - prediction.mean))
         return np.asarray(np.linalg.solve(factors, gaps[:, :, None])[:, :, 0])
@@ -127,41 +127,41 @@ def standardised(prediction: Any, y: Any) -> np.ndarray:
 
 
 @functools.singledispatch
-def moved(prediction: Distribution, shift: np.ndarray, scale: float) -> Distribution:
-    """The distributions of m + sigma (shift + scale (Z - m) / sigma)."""
+def shift_and_scale(prediction: Distribution, shift: np.ndarray, scale: float) -> Distribution:
+    """Return the distributions of m + sigma (shift + scale (Z - m) / sigma)."""
     raise AssertionError(f"nothing is registered for {type(prediction).__name__}")
 
 
 def _offset(prediction: Any, shift: np.ndarray) -> Any:
-    """shift times the standard deviations, in the shape of the means."""
+    """Return shift times the standard deviations, in the shape of the means."""
     deviation = prediction.standard_deviation()
     offset = deviation * arrays.like(shift, deviation)
     return offset if prediction.event_shape else offset[:, 0]
 
 
-@moved.register
+@shift_and_scale.register
 def _(prediction: Normal, shift: np.ndarray, scale: float) -> Normal:
     return Normal(prediction.mean + _offset(prediction, shift), scale * prediction.std)
 
 
-@moved.register
+@shift_and_scale.register
 def _(prediction: MultivariateNormal, shift: np.ndarray, scale: float) -> MultivariateNormal:
     factors = prediction.scale_tril
     offset = arrays.namespace(factors).sum(factors * arrays.like(shift, factors), axis=2)
     return MultivariateNormal(prediction.mean + offset, scale_tril=scale * factors)
 
 
-@moved.register
+@shift_and_scale.register
 def _(prediction: Laplace, shift: np.ndarray, scale: float) -> Laplace:
     return Laplace(prediction.loc + _offset(prediction, shift), scale * prediction.scale)
 
 
-@moved.register
+@shift_and_scale.register
 def _(prediction: PowerExponential, shift: np.ndarray, scale: float) -> PowerExponential:
     return PowerExponential(prediction.loc + _offset(prediction, shift), scale * prediction.scale, prediction.shape)
 
 
-@moved.register
+@shift_and_scale.register
 def _(prediction: Samples, shift: np.ndarray, scale: float) -> Samples:
     mean, deviation = prediction.expected_value()[:, None, :], prediction.standard_deviation()[:, None, :]
     xp = arrays.namespace(prediction.samples)

@@ -18,8 +18,15 @@ from kcalib._input.forecasts import prepare
 from kcalib.distributions import Categorical, Distribution
 from kcalib.estimators.skce import PairOptions
 from kcalib.kernels import Kernel
-from kcalib.recalibration._families import not_closed, tempered
-from kcalib.recalibration._recalibrator import FLOOR, Recalibrator, checked_floor, returned, unlabelled, unwrapped
+from kcalib.recalibration._families import not_closed, temper
+from kcalib.recalibration._recalibrator import (
+    FLOOR,
+    Recalibrator,
+    check_floor,
+    prepare_unlabelled,
+    restore_like,
+    unwrap_categorical,
+)
 from kcalib.recalibration._scalable import Labels, family_of, scalable
 from kcalib.recalibration._search import BOUNDS, highest
 from kcalib.recalibration._skce import SKCECriterion
@@ -193,13 +200,13 @@ class TemperatureScaling(Recalibrator):
     ) -> TemperatureScaling:
         check_choice("criterion", self.criterion, CRITERIA)
         bounds, level = _checked_bounds(self.bounds), _checked_level(self.confidence_level)
-        floor = None if self.floor is None else checked_floor(self.floor, ", or None")
+        floor = None if self.floor is None else check_floor(self.floor, ", or None")
         if self.criterion == "likelihood":
             _check_unused(kernel=self.kernel, target_kernel=self.target_kernel)
         y_pred = arrays.compute_lazy(y_pred)
         if isinstance(y_pred, Categorical):
-            y_pred, classes = unwrapped(y_pred, classes, from_logits)
-        elif isinstance(y_pred, Distribution) and tempered.dispatch(type(y_pred)) is tempered.dispatch(object):
+            y_pred, classes = unwrap_categorical(y_pred, classes, from_logits)
+        elif isinstance(y_pred, Distribution) and temper.dispatch(type(y_pred)) is temper.dispatch(object):
             raise TypeError(not_closed(y_pred))
         data = prepare(
             y_true, y_pred, classes=classes, from_logits=from_logits, sample_weight=sample_weight, threads=self.threads
@@ -208,7 +215,7 @@ class TemperatureScaling(Recalibrator):
         names = None, None
         self.floor_ = None
         if floor is not None or self.criterion == "likelihood":
-            predictions, self.floor_ = predictions.made_possible(floor)
+            predictions, self.floor_ = predictions.ensure_likelihood(floor)
         if self.criterion == "likelihood":
             fit = highest(predictions.likelihood(), bounds, level)
         else:
@@ -228,18 +235,18 @@ class TemperatureScaling(Recalibrator):
         self._check_fitted()
         y_pred = arrays.compute_lazy(y_pred)
         if isinstance(y_pred, Categorical):
-            p, classes = unwrapped(y_pred, None, from_logits)
+            p, classes = unwrap_categorical(y_pred, None, from_logits)
             return Categorical(self.transform(p), classes)
         if isinstance(y_pred, Distribution):
             if from_logits:
                 raise ValueError(f"`from_logits` is for arrays, but `y_pred` is {type(y_pred).__name__}; leave it out")
             self._check_family(family_of(y_pred))
-            return tempered(y_pred, self.temperature_)
-        predictions = Labels.of(unlabelled(y_pred, from_logits), y_pred, from_logits)
+            return temper(y_pred, self.temperature_)
+        predictions = Labels.of(prepare_unlabelled(y_pred, from_logits), y_pred, from_logits)
         self._check_family(predictions.family)
         if self.floor_ is not None:
-            predictions = predictions.raised(self.floor_)
-        return returned(predictions.at(self.temperature_).probabilities, y_pred)
+            predictions = predictions.with_floor(self.floor_)
+        return restore_like(predictions.at(self.temperature_).probabilities, y_pred)
 
     def _options(self) -> PairOptions:
         options = PairOptions(self.kernel, threads=self.threads)

@@ -11,7 +11,7 @@ from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_integer
 from kcalib.distributions import Categorical
 from kcalib.recalibration._points import Points, points_of
-from kcalib.recalibration._recalibrator import ClassSamples, OneVsRest, columns_of, unwrapped
+from kcalib.recalibration._recalibrator import ClassSamples, OneVsRest, columns_of, unwrap_categorical
 
 __all__ = ["VennAbers"]
 
@@ -117,8 +117,8 @@ class VennAbers(OneVsRest):
         self._check_fitted()
         y_pred = arrays.compute_lazy(y_pred)
         if isinstance(y_pred, Categorical):
-            y_pred, _ = unwrapped(y_pred, None, from_logits)
-        _, samples = self._unlabelled(y_pred, from_logits)
+            y_pred, _ = unwrap_categorical(y_pred, None, from_logits)
+        _, samples = self._prepare_unlabelled(y_pred, from_logits)
         misses, hits = self._means(samples, columns_of(samples.m))
         if samples.m == 2:
             return np.concatenate([1 - hits, 1 - misses], axis=1), np.concatenate([misses, hits], axis=1)

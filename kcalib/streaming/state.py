@@ -60,8 +60,8 @@ class CalibrationState(Results, ModelState):
         The notion of calibration, see `kcalib.lenses`; all sums are of the problem that it induces.
     n_resamples : int, optional
         Draws of all labels from the predictions, for the law of the adaptive test: those of arrays in memory, where
-        rows come from number 0 on. 0 for none, and a test of the SKCE alone. Default: 199; where the sums of the kernels
-        would take more than 64 MB for these, labels are drawn for the other blocks alone.
+        rows come from number 0 on. 0 for none, and a test of the SKCE alone. Default: 199; where the kernels' sums of
+        these would take more than 64 MB, labels are drawn for the other blocks alone.
     classes : array_like of length m, optional
         The label of each column; default 0..m-1.
     from_logits : bool
@@ -81,8 +81,8 @@ class CalibrationState(Results, ModelState):
     Notes
     -----
     Memory O(n_columns m) for the sums, 16 bytes each, 1.25 times `n_resamples` and once more; 8 bytes for each draw and
-    each of the cells that labels are counted in, 2**11 to 2**15 of all classes; of samples at most 4096 and those of open
-    blocks. Time O(n_columns m) a row, and with draws O(n_columns n_resamples) more.
+    each of the cells that labels are counted in, 2**11 to 2**15 of all classes; of samples at most 4096 and those of
+    open blocks. Time O(n_columns m) a row, and with draws O(n_columns n_resamples) more.
 
     Examples
     --------

@@ -24,7 +24,7 @@ def problem(n, m, power=1.0, seed=0):
 
 @pytest.mark.parametrize(("m", "bandwidth"), [(2, 0.3), (5, 0.4), (4, 1e-3)])
 def test_pieces_have_the_blocks_of_all_samples(m, bandwidth):
-    """Of blocks of rows that are complete and not, in any order of merging; a tiny bandwidth has a wider kernel, too."""
+    """Of blocks of rows that are complete and not, in any order; a tiny bandwidth has a wider kernel, too."""
     n, options = 5000, {"kernel": Exponential(bandwidth), "n_columns": 32, "n_resamples": 19, "seed": 3}
     y, p = problem(n, m)
     ends = (0, 700, 4500, n)

@@ -25,22 +25,28 @@ from kcalib.distributions._checks import check_support, real_array
 from kcalib.distributions._distribution import take_rows
 from kcalib.lenses import CANONICAL, Lens
 
+ROWS = 2**10  # of a block whose targets are drawn together
 SMALLEST_UNIFORM = 2.0**-64  # quantiles at 0 are infinite
 
 
-def row_uniforms(seed: int, replicates: range, first_row: int, n_rows: int, per_row: int) -> np.ndarray:
-    """Return the numbers that targets of these rows are drawn with, shape (n_rows, replicates, per_row).
+def row_uniforms(seed: int, replicates: range, numbers: np.ndarray, per_row: int, stream: int = 0) -> np.ndarray:
+    """Return the numbers that targets of rows of one block are drawn with, shape (replicates, n, per_row).
 
-    Those of row i in replicate r are the numbers from i per_row on of the stream (seed, r): parts of the data have the
-    numbers of the whole.
+    Block b of `ROWS` rows has the stream (seed, stream + b), of `ROWS` times `per_row` numbers for each replicate:
+    parts of the data have the numbers of the whole. `numbers` are those of the rows, ascending, shape (n,).
     """
-    begin, size = first_row * per_row, n_rows * per_row
-    skipped = begin % 4
-    uniform = np.empty((len(replicates), size))
-    for row, replicate in zip(uniform, replicates, strict=True):
-        row[:] = replicate_numbers(seed, replicate, uniform, begin - skipped).uniform(size + skipped)[skipped:]
-    uniform = np.moveaxis(uniform.reshape(len(replicates), n_rows, per_row), 0, 1)
-    return np.clip(uniform, SMALLEST_UNIFORM, None)
+    block, size = int(numbers[0]) // ROWS, ROWS * per_row
+    random = replicate_numbers(seed, stream + block, numbers, replicates.start * size)
+    uniform = random.uniform(len(replicates) * size).reshape(len(replicates), ROWS, per_row)
+    places = numbers - block * ROWS
+    return np.maximum(uniform[:, places[0] : places[-1] + 1][:, places - places[0]], SMALLEST_UNIFORM)
+
+
+def draw_targets(prediction: Distribution, uniform: np.ndarray) -> Array:
+    """Return targets, shape (replicates, n, d), by uniform numbers of shape (replicates, n, numbers of a row)."""
+    draws = prediction._draw_from(np.ascontiguousarray(np.moveaxis(uniform, 0, 1)))
+    xp = arrays.namespace(draws)
+    return xp.reshape(xp.moveaxis(draws, 1, 0), (uniform.shape[0], prediction.n, prediction.n_dims))
 
 
 @dataclass(frozen=True)
@@ -87,20 +93,24 @@ class Forecasts(Data):
         return self._draw_targets(int(key >> np.uint64(1)))
 
     def row_draws(self, seed: int, replicates: range) -> Callable[[slice], Array]:
-        """Return what gives targets of some rows in these replicates, shape (rows, replicates, d), by `row_uniforms`.
+        """Return what gives targets of some rows, shape (replicates, rows, d), by `row_uniforms`.
 
         Distributions that are not drawn from uniform numbers have those of `draw`.
         """
         per_row = self.prediction._n_uniforms
         if per_row is None:
-            draws = self.xp.stack([self.draw(seed, replicate).y for replicate in replicates], axis=1)
-            return lambda rows: draws[rows, :, :]
+            draws = self.xp.stack([self.draw(seed, replicate).y for replicate in replicates])
+            return lambda rows: draws[:, rows, :]
 
         def draw(rows: slice) -> Array:
             begin, end, _ = rows.indices(self.n)
-            uniform = row_uniforms(seed, replicates, begin, end - begin, per_row)
-            draws = self.prediction.take(arrays.like(np.arange(begin, end), self.y))._draw_from(uniform)
-            return self.xp.reshape(draws, (end - begin, len(replicates), self.n_dims))
+            ends = [*range(begin // ROWS * ROWS + ROWS, end, ROWS), end]
+            parts = []
+            for first, last in zip([begin, *ends[:-1]], ends, strict=True):
+                numbers = np.arange(first, last)
+                prediction = self.prediction.take(arrays.like(numbers, self.y))
+                parts.append(draw_targets(prediction, row_uniforms(seed, replicates, numbers, per_row)))
+            return parts[0] if len(parts) == 1 else self.xp.concat(parts, axis=1)
 
         return draw
 

@@ -4,8 +4,7 @@ The only room that knows both user objects (kernels, target kernels) and `PairPr
 data share, `labels` and `forecasts` each kind's own way; of predicted distributions `prediction_points` has what the
 kernel on predictions sees, `target_factors` what the features say, `finite_rank` finite features of target kernels.
 `features` has random features of class labels' kernels, `forecast_features` those of predicted distributions, whose
-features are in `target_features`, with expectations by `characteristic`; those of counts in states are along
-`quantile_paths`. `variance` has the law of H under calibration.
+features are in `target_features`, with expectations by `characteristic`. `variance` has the law of H under calibration.
 """
 
 from kcalib._packing.forecast_features import ForecastFeatures

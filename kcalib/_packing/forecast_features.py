@@ -18,7 +18,7 @@ import numpy as np
 from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.threads import resolve_threads
-from kcalib._input.forecasts import Forecasts
+from kcalib._input.forecasts import ROWS, Forecasts
 from kcalib._packing.features import FeatureProblem, MapOptions, drawn_map, features_of, products_of
 from kcalib._packing.packed import Packed
 from kcalib._packing.prediction_points import Vectors, vectors
@@ -144,19 +144,27 @@ class ForecastFeatures(FeatureProblem):
         for replicate in range(NULL_DRAWS):
             yield arrays.to_host(tile.target_features(data.draw(NULL_SEED, replicate).y))
 
+    def _drawn_tiles(self, draw: Callable[[slice], Array], width: int) -> Iterator[tuple[slice, Array]]:
+        """Yield rows in tiles of `width` numbers a row, with their targets, which are drawn block after block."""
+        for begin in range(0, self.n, ROWS):
+            end = min(begin + ROWS, self.n)
+            y = draw(slice(begin, end))
+            for rows in slices(end - begin, width):
+                yield slice(begin + rows.start, begin + rows.stop), y[:, rows, :]
+
     def _totals(self, draw: Callable[[slice], Array], count: int) -> np.ndarray:
-        """Return sum_{i != j} H_ij for each of so many draws; `draw` gives the targets of rows, (rows, count, d)."""
+        """Return sum_{i != j} H_ij for each of so many draws; `draw` gives the targets of rows, (count, rows, d)."""
         points, feature_map = self.points, self.map
         xp, r = arrays.namespace(points), self.target.n_columns
         sums: Any = 0.0
         diagonal: Any = 0.0
         workers = resolve_threads(self.threads) if arrays.is_host(points) else 1
         with ThreadPoolExecutor(workers) as pool:
-            for rows in slices(self.n, feature_map.n_columns + r * count):
-                tile, tile_points, y = self.target.tile(rows), points[rows, :], draw(rows)
+            for rows, y in self._drawn_tiles(draw, feature_map.n_columns + r * count):
+                tile, tile_points = self.target.tile(rows), points[rows, :]
 
                 def of_draw(replicate: int, tile: Tile = tile, y: Array = y) -> tuple[Array, Array]:
-                    target_features = tile.target_features(y[:, replicate, :])
+                    target_features = tile.target_features(y[replicate, :, :])
                     return target_features, xp.sum(target_features * target_features, axis=1)
 
                 results = list(pool.map(of_draw, range(count))) if workers > 1 else list(map(of_draw, range(count)))

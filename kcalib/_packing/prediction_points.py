@@ -29,7 +29,7 @@ from kcalib.bandwidth import MedianDistance, median_of_entries, median_of_points
 from kcalib.distributions import Components, Distribution
 from kcalib.distributions._counts import CELLS, Counts
 from kcalib.distributions._distances.mixtures import wasserstein_table
-from kcalib.distributions._staircases import Window, quantile_means, staircases_of, window_of
+from kcalib.distributions._staircases import Window, quantile_means, quantile_vectors, staircases_of, window_of
 from kcalib.kernels import MMD, VECTOR_METRICS, Gaussian, Kernel, MixtureWasserstein, RadialKernel
 
 Space = str | MMD | MixtureWasserstein
@@ -82,7 +82,7 @@ class PredictionPoints:
     def of_rows(cls, prediction: Distribution, kernel: Kernel) -> PredictionPoints:
         """Return vectors that are functions of each prediction by itself, which states add up."""
         space = _space(prediction, kernel)
-        return cls(prediction, space, points_in(space, prediction))
+        return cls(prediction, space, row_points(space, prediction))
 
     @property
     def route(self) -> str:
@@ -197,6 +197,13 @@ def points_in(space: Space, prediction: Distribution) -> Array:
     values = prediction.parameters() if space == "parameters" else prediction.wasserstein_points()
     assert values is not None
     return values
+
+
+def row_points(space: Space, prediction: Distribution) -> Array:
+    """Return the same as functions of each prediction by itself: of counts means of quantile functions in cells."""
+    if space == "wasserstein" and isinstance(prediction, Counts):
+        return arrays.like(quantile_vectors(prediction), prediction._first)
+    return points_in(space, prediction)
 
 
 @dataclass(frozen=True)

@@ -213,7 +213,7 @@ def _(data: Forecasts, task: Task, count: int, seed: int) -> np.ndarray:
         for begin in range(0, count, at_once):
             replicates = range(begin, min(begin + at_once, count))
             targets = data.row_draws(seed, replicates)(slice(0, data.n))
-            yield from (data.with_targets(targets[:, k, :]) for k in range(len(replicates)))
+            yield from map(data.with_targets, targets)
 
     return _totals_of_targets(task, draws())
 

@@ -8,11 +8,13 @@ import pickle
 import emulated_cupy
 import numpy as np
 import pytest
+import scipy.special
 from few_events import FEW_EVENTS
 from interrupts import stops_within_a_second
 from libraries import GPU_LIBRARIES, LIBRARIES, library
 
 import kcalib
+from kcalib._packing.prediction_points import PredictionPoints
 from kcalib.distributions import (
     Beta,
     Dirichlet,
@@ -195,9 +197,9 @@ def literal(state, prediction, y):
         ],
         axis=1,
     )
-    points = machine.points(prediction)  # of counts these are tested by themselves
-    angles = points @ machine.map.frequencies.T
-    a = machine.map.amplitudes * machine.feature_unit
+    points = PredictionPoints.of_rows(prediction, state.kernel).values  # of counts these are tested by themselves
+    angles = points @ machine.maps[0].frequencies.T
+    a = machine.maps[0].amplitudes * machine.feature_unit
     phi = np.concatenate([a * np.cos(angles), a * np.sin(angles)], axis=1)
     h = (phi @ phi.T) * (target_features @ target_features.T)
     n = len(y)
@@ -210,6 +212,59 @@ def test_the_skce_is_a_literal_sum(name):
     kernels = {"kernel": Exponential(1.0, metric="wasserstein"), "target_kernel": Gaussian(2.0)}
     state = ForecastState(**kernels, n_columns=16).update(y, prediction)
     assert state.skce().value == pytest.approx(literal(state, prediction, np.asarray(y, float)), abs=2e-5)
+
+
+@pytest.mark.parametrize("name", ["normal", "laplace", "poisson", "samples"])
+def test_the_adaptive_test_is_that_in_memory(name):
+    prediction, y, kernels = problem(name, 60)
+    options = {"n_columns": 32, "n_resamples": 39}
+    states = [ForecastState(**kernels, **options, seed=3, part=part) for part in (0, 0)]
+    rows = np.arange(60)
+    states[0].update(y[20:], prediction.take(rows[20:]), first_row=20)
+    states[1].update(y[:20], prediction.take(rows[:20]), first_row=0)
+    found = states[0].merge(states[1]).calibration_test()
+    expected = kcalib.calibration_test(
+        y, prediction, **kernels, method=kcalib.methods.Adaptive(**options), seed=3, backend="cpu"
+    )
+    assert found.method == "adaptive" and found.n_resamples == 39 and found.null_law == expected.null_law
+    names = ["bias", "dispersion", "PIT histogram", "tails", "kernel", "fine kernel"]
+    assert [block.name for block in found.blocks] == [block.name for block in expected.blocks] == names
+    # Features of the target kernel of samples and counts may be exact in memory.
+    same = names if name in ("normal", "laplace") else names[:4]
+    for one, other in zip(found.blocks[: len(same)], expected.blocks, strict=False):
+        assert one.statistic == pytest.approx(other.statistic, rel=1e-7) and one.pvalue == other.pvalue
+    if same == names:
+        assert found.pvalue == pytest.approx(expected.pvalue, rel=1e-9) and found.finding == expected.finding
+
+
+def test_blocks_without_draws_of_the_kernel():
+    rejected = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        state = ForecastState(**KERNELS, n_columns=16, seed=seed)
+        test = state.update(MEAN[:90] + STD[:90] * rng.normal(size=90), normal(slice(90))).calibration_test()
+        rejected += test.pvalue <= 0.1
+    assert rejected <= 6  # of the binomial law with 20 and 0.1 in all but 0.2 % of the cases
+    assert [block.name for block in test.blocks] == ["bias", "dispersion", "PIT histogram", "tails", "kernel"]
+    assert "shared by 4 blocks, at 4 of 5 parts of the level; the kernel has no draws" in test.null_law
+    sharp = ForecastState(**KERNELS, n_columns=16).update(Y[:400], Normal(MEAN[:400], 0.8 * STD[:400]))
+    test = sharp.calibration_test()
+    assert test.pvalue < 1e-4 and test.finding == "over-confident" and test.pvalue_from == "bound"
+    # Errors that cancel between predictions: PIT values are uniform, and the kernel sees them.
+    side = np.sign(MEAN[:400])
+    shifted = ForecastState(**KERNELS, n_columns=64).update(Y[:400], Normal(MEAN[:400] + 0.8 * side, STD[:400]))
+    test = shifted.calibration_test()
+    assert test.pvalue == pytest.approx(5 * test.blocks[-1].pvalue, rel=1e-9) and test.pvalue_from == "law"
+    assert test.finding == "an error that only the kernel sees"
+
+
+def test_weights_of_pit_values():
+    state = ForecastState(**KERNELS, n_columns=16, n_resamples=19).update(Y[:300], normal(slice(300)), W[:300])
+    bias, dispersion, *_ = state.calibration_test().blocks
+    score = scipy.special.ndtri(kcalib.pit_values(Y[:300], normal(slice(300))))
+    squares = np.sum(W[:300] ** 2)
+    assert bias.statistic == pytest.approx(np.sum(W[:300] * score) ** 2 / squares, rel=1e-9)
+    assert dispersion.statistic == pytest.approx(np.sum(W[:300] * (score**2 - 1)) ** 2 / (2 * squares), rel=1e-9)
 
 
 @pytest.mark.grid
@@ -227,7 +282,7 @@ def test_draws_are_of_the_predictions_and_of_row_numbers_alone():
     off = ForecastState(**options).update(Y[:300] + 1, normal(slice(300)))
     assert off.calibration_test().pvalue <= 1 / 20
     weighted = ForecastState(**options).update(Y[:300], normal(slice(300)), W[:300])
-    assert weighted.calibration_test().n_resamples is None
+    assert "the kernel has no draws" in weighted.calibration_test().null_law
 
 
 @pytest.mark.filterwarnings("ignore::kcalib.AntiConservativeWarning")

@@ -19,8 +19,8 @@ import scipy
 
 from kcalib._backend import arrays
 from kcalib._backend.exact_sums import ExactSums
-from kcalib._input.forecasts import Forecasts, row_uniforms
-from kcalib.distributions import Laplace, NegativeBinomial, Normal, Poisson
+from kcalib._input.forecasts import ROWS, Forecasts, draw_targets, row_uniforms
+from kcalib.distributions import Laplace, NegativeBinomial, Normal, Poisson, Samples
 from kcalib.estimators.forecasts.quantile_calibration import pit_at, pit_uniforms
 from kcalib.estimators.forecasts.quantities import samples_of
 from kcalib.inference.adaptive.blocks import FEW_DRAWS, Block, binomial_tail, kernel_blocks, null_blocks
@@ -32,8 +32,7 @@ FLOOR = 1e-15  # of PIT values, for their normal scores
 # Of each set of targets: normal scores, their squares, PIT values in bins, those outside of intervals, those at the
 # floor, which no uniform law has.
 N_SUMS = 2 + N_BINS + len(COVERAGES) + 1
-BLOCK = 2**10  # rows that are added up in float64
-SECOND = 2**63  # beside the number of a draw: of what PIT values of drawn targets are randomised with
+SECOND = 2**63  # stream of what PIT values of drawn targets are randomised with
 INVERTED = (Normal, Laplace, Poisson, NegativeBinomial)  # drawn by quantiles: PIT values are the uniform numbers
 COARSE = 1e-3  # rounding of a number in standard deviations above which its PIT value is not that of the exact one
 DRAWS_AT_ONCE = 2**24  # targets
@@ -53,50 +52,48 @@ def _(
 
 def _sum_all_rows(data: Forecasts, n_draws: int, seed: int) -> np.ndarray:
     """Return the sums of observed targets, and then those of each draw."""
-    sums = ExactSums.zeros(1 + n_draws, N_SUMS)
     is_drawn_by_row = data.prediction._n_uniforms is not None
     step = n_draws if is_drawn_by_row else max(1, DRAWS_AT_ONCE // data.n)
-    for first_draw in range(0, n_draws, step):
-        replicates = range(first_draw, min(first_draw + step, n_draws))
+    parts = []
+    for first in range(0, n_draws, step):
+        replicates = range(first, min(first + step, n_draws))
         draw = None if is_drawn_by_row else data.row_draws(seed, replicates)
-        for begin in range(0, data.n, BLOCK):
-            rows = np.arange(begin, min(begin + BLOCK, data.n))
-            some = data.take(arrays.like(rows, data.reference))
-            drawn = None if draw is None else draw(slice(begin, begin + BLOCK))
-            block = sum_pit_values(drawn_pit_values(some, rows, seed, replicates, drawn), np.ones(len(rows)))
-            sums = sums + _in_place(block, 1 + first_draw, 1 + n_draws)
-            if first_draw == 0:
+        observed, drawn = ExactSums.zeros(1, N_SUMS), ExactSums.zeros(len(replicates), N_SUMS)
+        for begin in range(0, data.n, ROWS):
+            rows = np.arange(begin, min(begin + ROWS, data.n))
+            some, weights = data.take(arrays.like(rows, data.reference)), np.ones(len(rows))
+            targets = None if draw is None else draw(slice(begin, begin + ROWS))
+            drawn = drawn + ExactSums.of(
+                sum_pit_values(drawn_pit_values(some, rows, seed, replicates, targets), weights)
+            )
+            if first == 0:
                 pit = arrays.to_host(pit_at(some, pit_uniforms(seed, rows)))
-                sums = sums + _in_place(sum_pit_values(pit[:, None], np.ones(len(rows))), 0, 1 + n_draws)
-    return sums.to_float()
-
-
-def _in_place(values: np.ndarray, begin: int, size: int) -> ExactSums:
-    """Return sums of so many sets of targets, of which those from `begin` on are known."""
-    padded = np.zeros((size, values.shape[1]))
-    padded[begin : begin + len(values)] = values
-    return ExactSums.of(padded)
+                observed = observed + ExactSums.of(sum_pit_values(pit[None, :], weights))
+        parts += [observed.to_float(), drawn.to_float()] if first == 0 else [drawn.to_float()]
+    return np.concatenate(parts)
 
 
 def sum_pit_values(pit: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return sums over rows for each set of targets, float64, shape (n_sets, N_SUMS); `pit` has shape (n, n_sets)."""
-    n_sets, weights = pit.shape[1], weights[:, None]
+    """Return sums over rows for each set of targets, float64, shape (n_sets, N_SUMS); `pit` has shape (n_sets, n)."""
     pit = np.clip(pit, FLOOR, 1 - FLOOR)
+    is_weighted = bool(np.any(weights != 1))
+
+    def add(values: np.ndarray) -> np.ndarray:
+        return np.asarray(np.sum(values * weights if is_weighted else values, axis=1, dtype=np.float64))
+
     scores = scipy.special.ndtri(pit)
-    weighted = weights * scores
-    bins = np.minimum((pit * N_BINS).astype(np.int64), N_BINS - 1) + N_BINS * np.arange(n_sets)
-    in_bins = np.bincount(bins.ravel(), np.broadcast_to(weights, pit.shape).ravel(), N_BINS * n_sets)
+    bins = np.minimum((pit * N_BINS).astype(np.int64), N_BINS - 1) + N_BINS * np.arange(len(pit))[:, None]
+    each = np.broadcast_to(weights, pit.shape).ravel() if is_weighted else None
+    in_bins = np.bincount(bins.ravel(), each, N_BINS * len(pit)).reshape(-1, N_BINS)
     distance = np.abs(pit - 0.5)
-    beyond = [np.sum(weights * (distance > coverage / 2), axis=0) for coverage in COVERAGES]
-    at_floor = np.sum(weights * (distance >= 0.5 - FLOOR), axis=0)
-    sums = np.sum(weighted, axis=0), np.sum(weighted * scores, axis=0)
-    return np.stack([*sums, *in_bins.reshape(n_sets, N_BINS).T, *beyond, at_floor], axis=1)
+    beyond = [add(distance > limit) for limit in (*(coverage / 2 for coverage in COVERAGES), 0.5 - 1.5 * FLOOR)]
+    return np.stack([add(scores), add(scores * scores), *in_bins.T, *beyond], axis=1)
 
 
 def drawn_pit_values(
     data: Forecasts, numbers: np.ndarray, seed: int, replicates: range, drawn: Any = None
 ) -> np.ndarray:
-    """Return PIT values of targets that are drawn from the predictions, shape (n, replicates).
+    """Return PIT values of targets that are drawn from the predictions, shape (replicates, n).
 
     Parameters
     ----------
@@ -106,35 +103,49 @@ def drawn_pit_values(
         Their row numbers, ascending.
     seed, replicates : int, range
         Which draws, as of `Forecasts.row_draws`.
-    drawn : array, shape (n, replicates, 1), optional
+    drawn : array, shape (replicates, n, 1), optional
         The targets of distributions that are not drawn from uniform numbers.
     """
     prediction = data.prediction
-    first = int(numbers[0])
-    places = numbers - first
-    size = int(places[-1]) + 1
     if drawn is None:
         per_row = prediction._n_uniforms
         assert per_row is not None
-        uniform = row_uniforms(seed, replicates, first, size, per_row)[places]
+        uniform = row_uniforms(seed, replicates, numbers, per_row)
         if isinstance(prediction, INVERTED):
             return _of_inverted(data, uniform)
-        drawn = prediction._draw_from(uniform)
-    seconds = range(SECOND + replicates.start, SECOND + replicates.stop)
-    y, second = drawn.reshape(data.n, len(replicates)), row_uniforms(seed, seconds, first, size, 1)[places, :, 0]
+        if isinstance(prediction, Samples) and prediction.weights is None:
+            second = row_uniforms(seed, replicates, numbers, 1, SECOND)[:, :, 0]
+            return _of_equal_samples(arrays.to_host(prediction.samples), uniform[:, :, 0], second)
+        drawn = draw_targets(prediction, uniform)
+    y, second = drawn[:, :, 0], row_uniforms(seed, replicates, numbers, 1, SECOND)[:, :, 0]
     atoms = samples_of(data)
     if atoms is None:
-        columns = [pit_at(data.with_targets(y[:, [k]]), second[:, k]) for k in range(len(replicates))]
-        return np.stack([arrays.to_host(column) for column in columns], axis=1)
+        values = [pit_at(data.with_targets(y[k][:, None]), second[k]) for k in range(len(replicates))]
+        return np.stack([arrays.to_host(of_draw) for of_draw in values])
     # As `pit_at`, by sorted samples.
-    values, weights = (arrays.to_host(part) for part in (atoms.locations[:, :, 0], atoms.weights))
-    pit, targets = np.empty(y.shape), arrays.to_host(y)
-    for row, (z, w) in enumerate(zip(values, weights, strict=True)):
+    locations, weights = (arrays.to_host(part) for part in (atoms.locations[:, :, 0], atoms.weights))
+    targets = arrays.to_host(y)
+    pit = np.empty(targets.shape)
+    for row, (z, w) in enumerate(zip(locations, weights, strict=True)):
         order, n_effective = np.argsort(z, kind="stable"), 1 / np.sum(w**2)
         below = np.concatenate([[0.0], np.cumsum(w[order])])
-        left, right = (below[np.searchsorted(z[order], targets[row], side)] for side in ("left", "right"))
-        pit[row] = (left * n_effective + second[row] * (1 + (right - left) * n_effective)) / (n_effective + 1)
+        left, right = (below[np.searchsorted(z[order], targets[:, row], side)] for side in ("left", "right"))
+        pit[:, row] = (left * n_effective + second[:, row] * (1 + (right - left) * n_effective)) / (n_effective + 1)
     return pit
+
+
+def _of_equal_samples(samples: np.ndarray, uniform: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return PIT values of members of equal weight, by their positions in ascending order."""
+    ordered, size = np.sort(samples, axis=1), samples.shape[1]
+    is_new = np.ones(ordered.shape, dtype=bool)
+    is_new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    places = np.arange(size)
+    below = np.maximum.accumulate(np.where(is_new, places, 0), axis=1)
+    is_last = np.roll(is_new, -1, axis=1)
+    above = np.minimum.accumulate(np.where(is_last, places + 1, size)[:, ::-1], axis=1)[:, ::-1]
+    chosen = np.minimum((uniform * size).astype(np.int64), size - 1) + size * np.arange(len(samples))
+    low, high = below.ravel()[chosen], above.ravel()[chosen]
+    return np.asarray((low + second * (1 + high - low)) / (size + 1))
 
 
 def _of_inverted(data: Forecasts, uniform: np.ndarray) -> np.ndarray:
@@ -146,11 +157,11 @@ def _of_inverted(data: Forecasts, uniform: np.ndarray) -> np.ndarray:
         arrays.to_host(values)[:, 0]
         for values in (data.prediction.expected_value(), data.prediction.standard_deviation())
     )
-    rounding = np.finfo(mean.dtype).eps * np.abs(mean)
-    (coarse,) = np.nonzero(rounding > COARSE * deviation)
+    (coarse,) = np.nonzero(np.finfo(mean.dtype).eps * np.abs(mean) > COARSE * deviation)
     if len(coarse):
         prediction: Any = data.prediction.take(arrays.like(coarse, data.reference))
-        pit[coarse] = arrays.to_host(prediction.cdf(prediction._draw_from(uniform[coarse])))
+        targets = draw_targets(prediction, uniform[:, coarse])[:, :, 0]
+        pit[:, coarse] = arrays.to_host(prediction.cdf(targets.T)).T
     return pit
 
 

@@ -108,7 +108,8 @@ class Adaptive(CalibrationMethod):
         options = self.n_resamples, self.n_columns, seed
         if task.clusters is None:
             blocks, estimate = null_blocks(task.data, task, *options)
-            draws, left_out = "draws of the labels from the predictions", _describe_kernels(blocks)
+            noun = "labels" if isinstance(task.data, Classification) else "targets"
+            draws, left_out = f"draws of the {noun} from the predictions", _describe_kernels(blocks)
         else:
             flips = flip_clusters(task, *options)
             blocks, estimate = flips.blocks, flips.estimate

@@ -307,6 +307,31 @@ class KernelResults(ABC):
             "n_resamples": law.n_resamples,
         }
 
+    def combine_with_law(self, ranked: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields with a kernel block that has no draws, by Bonferroni's inequality."""
+        law = self.null_law()
+        pvalue = math.exp(law.log_pvalue) if law.pvalue is None else law.pvalue
+        total = float(self.moments.total)
+        kernel = TestBlock(
+            name="kernel", statistic=total, pvalue=pvalue, approximate_pvalue=pvalue, finding=KERNEL_FINDING
+        )
+        n_blocks = len(ranked["blocks"]) + 1
+        log_ranked = ranked["log_pvalue"] - math.log1p(-1 / n_blocks)
+        log_kernel = law.log_pvalue + math.log(n_blocks)
+        log_pvalue = min(0.0, log_ranked, log_kernel)
+        fields = {
+            "log_pvalue": log_pvalue,
+            "pvalue": math.exp(log_pvalue),
+            "null_law": (
+                f"{ranked['null_law']}, at {n_blocks - 1} of {n_blocks} parts of the level; the kernel has no draws in "
+                f"this state, and at the last part {law.description}"
+            ),
+            "blocks": (*ranked["blocks"], kernel),
+        }
+        if log_kernel < log_ranked:
+            fields |= {"pvalue_from": law.pvalue_from, "finding": KERNEL_FINDING}
+        return ranked | fields
+
     def test(self) -> CalibrationTestResult:
         start, fields = time.perf_counter(), self.null_fields()
         variance = None
@@ -394,9 +419,10 @@ class StateResults(ABC):
             1 / (1 + n_resamples) the p-value is that of the samples in memory, if rows were numbered from 0 on. Below,
             the bound of the temperature is Bennett's, as Chernoff's needs the rows. Where the sums of all draws are too
             large for the state (see `n_resamples`), the kernel has a fifth of the level, and its p-value is that of the
-            limit law; ``null_law`` says so. For predicted distributions that of ``method="features"``. Without
-            draws, and with weights, by the limit law of the SKCE given the predictions, of which the rows that the
-            state keeps give the shape and all rows the scale.
+            limit law; ``null_law`` says so. For predicted numbers likewise, by their PIT values, of which there are
+            always draws; for vectors that of ``method="features"``. Without draws of labels or vectors, and with
+            weighted labels, by the limit law of the SKCE given the predictions, of which the rows that the state keeps
+            give the shape and all rows the scale.
 
         Raises
         ------
@@ -455,32 +481,7 @@ class LabelResults(KernelResults):
             "method_reason": "a state has sums of labels in cells of the predictions, and of features of kernels",
             **rank_blocks(blocks, self.problem.packed.bandwidth, "draws of the labels from the predictions"),
         }
-        return ranked if totals.kernel_statistics else self._combine_with_law(ranked)
-
-    def _combine_with_law(self, ranked: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields with a kernel block that has no draws, by Bonferroni's inequality."""
-        law = self.null_law()
-        pvalue = math.exp(law.log_pvalue) if law.pvalue is None else law.pvalue
-        total = float(self.moments.total)
-        kernel = TestBlock(
-            name="kernel", statistic=total, pvalue=pvalue, approximate_pvalue=pvalue, finding=KERNEL_FINDING
-        )
-        n_blocks = len(ranked["blocks"]) + 1
-        log_ranked = ranked["log_pvalue"] - math.log1p(-1 / n_blocks)
-        log_kernel = law.log_pvalue + math.log(n_blocks)
-        log_pvalue = min(0.0, log_ranked, log_kernel)
-        fields = {
-            "log_pvalue": log_pvalue,
-            "pvalue": math.exp(log_pvalue),
-            "null_law": (
-                f"{ranked['null_law']}, at {n_blocks - 1} of {n_blocks} parts of the level; the kernel has no draws in "
-                f"this state, and at the last part {law.description}"
-            ),
-            "blocks": (*ranked["blocks"], kernel),
-        }
-        if log_kernel < log_ranked:
-            fields |= {"pvalue_from": law.pvalue_from, "finding": KERNEL_FINDING}
-        return ranked | fields
+        return ranked if totals.kernel_statistics else self.combine_with_law(ranked)
 
     def few_errors(self) -> FewErrors | None:
         scores = self.totals.scores

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from kcalib._backend.exact_sums import ExactSums
-from kcalib._input.forecasts import Forecasts, prepare_forecasts
+from kcalib._input.forecasts import ROWS, Forecasts, prepare_forecasts
 from kcalib._packing.forecasts import open_metrics
 from kcalib.streaming._accumulator import (
     Accumulator,
@@ -22,7 +22,7 @@ from kcalib.streaming._classes.totals import FeatureTotals, RowTotals
 from kcalib.streaming._forecasts.families import Family
 from kcalib.streaming._forecasts.options import ForecastOptions
 from kcalib.streaming._forecasts.scores import SHARES, WIDE, ForecastScores, scores_of_block
-from kcalib.streaming._forecasts.sums import BLOCK, ForecastMachine, ForecastSums, blocks_of
+from kcalib.streaming._forecasts.sums import ForecastMachine, ForecastSums, blocks_of
 from kcalib.streaming._row_sums.rows import OpenRows, Rows, RowSet, no_rows
 from kcalib.streaming._row_sums.sample import RowSample
 
@@ -37,6 +37,7 @@ class ForecastTotals(RowTotals):
     coverage: np.ndarray  # sums of weights of PIT values up to each of `LEVELS`
     histogram: np.ndarray  # of PIT values in bins
     prediction: Any  # one distribution of the family
+    pit_sums: np.ndarray  # of observed targets, then of each draw, shape (1 + n_pit_draws, N_SUMS); none of vectors
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +48,8 @@ class ForecastFeatureTotals(ForecastTotals, FeatureTotals):
     target_rows: int | None  # whose median distance, of one draw each, the target kernel's is; None: it was given
     machine: ForecastMachine
     sample: Forecasts
+    fine_total: float | None  # sum_{i != j} H_ij of the fine kernel; None without draws
+    fine_drawn: np.ndarray | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +101,7 @@ class ForecastAccumulator(Accumulator):
             row_set=RowSet(),
             pending_batches=(),
             row_sums=WeightSums(0, 0, ExactSums.zeros(len(WEIGHTS))),
-            open_rows=OpenRows(BLOCK, nothing, {}),
+            open_rows=OpenRows(ROWS, nothing, {}),
             sample=RowSample.empty(SAMPLE, options.seed, nothing),
             bandwidth_rows=0,
             machine=machine,
@@ -184,11 +187,11 @@ class ForecastAccumulator(Accumulator):
         row_sums, options = settled.row_sums, settled.options
         weights = dict(zip(WEIGHTS, row_sums.weights.to_float().tolist(), strict=True))
         check_weights(n, row_sums.n_weighted, weights["weight_squared"])
-        scores = ForecastScores.zeros(options.n_bins) if settled.sums is None else settled.sums.scores
+        scores = ForecastScores.zeros(options) if settled.sums is None else settled.sums.scores
         if settled.open_rows.pieces:
             for rows in blocks_of(settled.open_rows.rows()):
                 data = Forecasts(rows.targets, options.family.distribution(rows.predictions), None)
-                scores = scores + scores_of_block(data, rows.weights, rows.numbers, options.n_bins, options.seed)
+                scores = scores + scores_of_block(data, rows.weights, rows.numbers, options)
         wide = dict(zip(WIDE, scores.wide.to_float().tolist(), strict=True))
         shares = dict(zip(SHARES, scores.shares.to_float().tolist(), strict=True))
         return ForecastTotals(
@@ -198,6 +201,7 @@ class ForecastAccumulator(Accumulator):
             scores.coverage.to_float(),
             scores.histogram.to_float(),
             options.family.row,
+            scores.pit_sums.to_float(),
         )
 
     def totals(self, threads: int | None) -> ForecastFeatureTotals:
@@ -208,17 +212,29 @@ class ForecastAccumulator(Accumulator):
         options, machine, sums, rows = final.options, final.machine, final.sums, final.sample.rows
         assert machine is not None and sums is not None and options.kernel is not None
         unit, weighted = machine.feature_unit * machine.target_unit, score_totals.n_weighted > 0
-        lengths = machine.group_lengths
+        all_sums, target_squares, n_columns = (
+            sums.sums.to_float() * unit,
+            sums.target_squares.to_float(),
+            machine.n_columns,
+        )
+        lengths = machine.group_lengths()
+        drawn = fine_total = fine_drawn = None
+        if sums.drawn is not None and not weighted:
+            drawn, fine_drawn = machine.drawn_totals(sums.drawn)
+            fine_own = float(np.sum(machine.group_lengths(1))) * float(np.sum(target_squares)) * unit**2
+            fine_total = float(np.sum(all_sums[n_columns:] ** 2)) - fine_own
         prediction = options.family.distribution(rows.predictions)
         return ForecastFeatureTotals(
             **vars(score_totals),
             kernel=options.kernel,
             bandwidth_rows=final.bandwidth_rows or None,
             map=options.map(),
-            sums=sums.sums.to_float() * unit,
-            own=np.outer(lengths, sums.target_squares.to_float()) * unit**2,
+            sums=all_sums[:n_columns],
+            own=np.outer(lengths, target_squares) * unit**2,
             null_own=float(np.sum(lengths)) * float(sums.null_squares.to_float()) * unit**2,
-            drawn=None if sums.drawn is None or weighted else machine.drawn_totals(sums.drawn),
+            drawn=drawn,
+            fine_total=fine_total,
+            fine_drawn=fine_drawn,
             sample=Forecasts(rows.targets, prediction, rows.weights if weighted else None),
             sample_rows=rows.numbers,
             target_kernel=options.target_kernel,

@@ -13,10 +13,10 @@ from kcalib._packing.features import check_columns, drawn_map
 from kcalib._packing.forecasts import check_kernels, open_metrics, resolve
 from kcalib._packing.packed import Medians
 from kcalib._packing.prediction_points import PredictionPoints
-from kcalib._packing.quantile_paths import QuantilePaths, has_paths
 from kcalib._packing.target_features import n_columns_beside, spanning, target_map
 from kcalib._pairs.features import FeatureMap
 from kcalib.estimators.binning import MAX_BINS
+from kcalib.inference.adaptive.blocks import FEW_DRAWS, FINE, fine_map_options
 from kcalib.kernels import VECTOR_METRICS, Kernel
 from kcalib.streaming._forecasts.families import FIELDS, KINDS, Family
 from kcalib.streaming._options import SharedOptions
@@ -124,6 +124,11 @@ class ForecastOptions(SharedOptions):
         return Family(self.prediction, self.sizes)
 
     @property
+    def n_pit_draws(self) -> int:
+        """Draws of targets whose PIT values are added up: those of the kernels, or some; none of vectors."""
+        return 0 if self.family.row.event_shape else self.n_resamples or FEW_DRAWS
+
+    @property
     def has_bandwidths(self) -> bool:
         """Whether both kernels have theirs."""
         if self.prediction is None:
@@ -185,17 +190,16 @@ class ForecastOptions(SharedOptions):
         """That of the kernel, whose bandwidths are known."""
         assert self.kernel is not None
         points = PredictionPoints.of_rows(self.family.row, self.kernel)
-        paths = self.paths(points)
-        if paths is not None:
-            return paths.map
         return drawn_map(points.terms(self.kernel), spanning(points.values.shape[1]), self.n_columns, self.seed)
 
-    def paths(self, points: PredictionPoints) -> QuantilePaths | None:
-        """What predictions of counts are integrated along; None of others, whose points are vectors."""
-        if not has_paths(self.family.row, points.space):
-            return None
+    def fine_map(self) -> FeatureMap:
+        """That of the fine kernel of the adaptive test."""
         assert self.kernel is not None
-        return QuantilePaths(points.terms(self.kernel), self.n_columns, self.seed)
+        points = PredictionPoints.of_rows(self.family.row, self.kernel)
+        wide = self.map()
+        n_columns, seed = fine_map_options(wide, self.seed)
+        fine = drawn_map(points.terms(self.kernel), spanning(points.values.shape[1]), n_columns, seed)
+        return replace(fine, frequencies=fine.frequencies * FINE)
 
     def target_map(self, n_columns: int) -> tuple[FeatureMap, np.ndarray]:
         """That of the target kernel beside so many columns, and frequencies of targets."""

@@ -6,6 +6,7 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -15,12 +16,17 @@ from kcalib._packing import ForecastFeatures, pack
 from kcalib._packing.prediction_points import PredictionPoints, Vectors
 from kcalib._packing.variance import finite_parts
 from kcalib._pairs.dispatch import backend_for
+from kcalib.distributions import Samples
+from kcalib.distributions._counts import Counts
 from kcalib.estimators import rms_bound
 from kcalib.estimators.few_errors import few_of
 from kcalib.estimators.forecasts.quantile_calibration import QuantileCalibration, check_band, curve_at, is_continuous
 from kcalib.estimators.forecasts.quantities import LEVELS
 from kcalib.estimators.rms_bound import MeanEigenvalue
 from kcalib.evaluation_results import INTERVAL, ForecastEvaluation
+from kcalib.inference.adaptive.blocks import kernel_block
+from kcalib.inference.adaptive.forecast_blocks import pit_blocks
+from kcalib.inference.adaptive.method import Adaptive, rank_blocks
 from kcalib.inference.verdict import check_tolerance, off_quantiles, off_spread
 from kcalib.kernels import Kernel
 from kcalib.laws import ChiSquareMixture
@@ -45,9 +51,10 @@ class DistributionResults(KernelResults):
         packed = pack(totals.sample, totals.kernel, totals.target_kernel, threads=self.threads)
         points = PredictionPoints.of_rows(totals.sample.prediction, totals.kernel)
         machine = totals.machine
-        route = points.route if machine.paths is None else "2-Wasserstein, of all quantiles, along random paths"
+        is_of_counts = points.space == "wasserstein" and isinstance(totals.prediction, Counts)
+        route = "2-Wasserstein, of means of quantile functions in cells" if is_of_counts else points.route
         packed = replace(packed, distances=route)
-        vectors = Vectors(machine.points(totals.sample.prediction), points.terms(totals.kernel))
+        vectors = Vectors(points.values, points.terms(totals.kernel))
         target_features = machine.target_features(totals.sample.prediction)
         return ForecastFeatures(
             totals.sample, packed, totals.map, self.options.seed, self.threads, vectors, target_features
@@ -83,6 +90,24 @@ class DistributionResults(KernelResults):
     def eigenvalue(self) -> MeanEigenvalue:
         packed = self.problem.packed
         return rms_bound.mean_eigenvalue(self.totals.sample, packed, backend_for(packed.problem, threads=self.threads))
+
+    def null_fields(self) -> dict[str, Any]:
+        """Return those of the adaptive test of numbers, of whose PIT values there are draws."""
+        totals = self.totals
+        if totals.prediction.event_shape:
+            return super().null_fields()
+        scores, has_law = totals.scores, not self.is_weighted and not isinstance(totals.prediction, Samples)
+        blocks = pit_blocks(totals.pit_sums, scores["weight"], scores["weight_squared"], has_law=has_law)
+        if totals.drawn is not None:
+            assert totals.fine_total is not None and totals.fine_drawn is not None
+            blocks.append(kernel_block("kernel", np.append(float(self.moments.total), totals.drawn)))
+            blocks.append(kernel_block("fine kernel", np.append(totals.fine_total, totals.fine_drawn)))
+        ranked = {
+            "method": Adaptive.name,
+            "method_reason": "a state has sums of PIT values and of random features of kernels",
+            **rank_blocks(blocks, None, "draws of the targets from the predictions"),
+        }
+        return self.combine_with_law(ranked) if totals.drawn is None else ranked
 
     def target_sources(self) -> list[str]:
         rows, kernel = self.totals.target_rows, self.totals.target_kernel
@@ -123,8 +148,8 @@ class ForecastResults(StateResults):
         Returns
         -------
         ForecastEvaluation
-            As of `kcalib.evaluate` with ``estimator="features"`` and ``method="features"``. Of weighted samples all
-            means are weighted.
+            As of `kcalib.evaluate` with ``estimator="features"`` and the test of `calibration_test`. Of weighted
+            samples all means are weighted.
 
         Raises
         ------

@@ -20,10 +20,14 @@ from kcalib.estimators.forecasts.quantile_calibration import pit_at, pit_uniform
 from kcalib.estimators.forecasts.quantities import LEVELS, has_density, means_of, quantiles_of
 from kcalib.estimators.forecasts.scores import log_score_values, pinball_values
 from kcalib.evaluation_results import INTERVAL
+from kcalib.inference.adaptive.forecast_blocks import N_SUMS, drawn_pit_values, sum_pit_values
+from kcalib.streaming._forecasts.options import ForecastOptions
 
 TAIL = (1 - INTERVAL) / 2
 # Times the row's weight. Of vectors the last two: the mean square of standardised errors, and the square of that.
 WIDE = ("square_error", "crps", "log_score", "pinball_loss", "interval_width", "standardised", "standardised_squared")
+EXACT = ("shares", "coverage", "histogram", "pit_sums")
+DRAWS_AT_ONCE = 2**8
 # Between 0 and 1; of counts whether it is another one than the most probable, of vectors whether an entry is certain.
 SHARES = ("pit", "covered", "not_most_probable", "without_spread")
 
@@ -36,11 +40,14 @@ class ForecastScores:
     shares: ExactSums  # in the order of `SHARES`
     coverage: ExactSums  # of PIT values up to each of `LEVELS`
     histogram: ExactSums  # of PIT values in bins of equal width
+    pit_sums: ExactSums  # of the adaptive test's blocks: of observed targets, then of each draw; none of vectors
 
     @classmethod
-    def zeros(cls, n_bins: int) -> ForecastScores:
-        counts = (ExactSums.zeros(size) for size in (len(SHARES), len(LEVELS), n_bins))
-        return cls(WideSums.zeros(len(WIDE)), *counts)
+    def zeros(cls, options: ForecastOptions) -> ForecastScores:
+        shares, coverage, histogram = (ExactSums.zeros(size) for size in (len(SHARES), len(LEVELS), options.n_bins))
+        n_sets = 1 + options.n_pit_draws if options.n_pit_draws else 0
+        pit_sums = ExactSums.zeros(n_sets, N_SUMS)
+        return cls(WideSums.zeros(len(WIDE)), shares, coverage, histogram, pit_sums)
 
     def __add__(self, other: ForecastScores) -> ForecastScores:
         return ForecastScores(
@@ -48,31 +55,33 @@ class ForecastScores:
             self.shares + other.shares,
             self.coverage + other.coverage,
             self.histogram + other.histogram,
+            self.pit_sums + other.pit_sums,
         )
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         arrays = self.wide.to_arrays("scores")
-        for name in ("shares", "coverage", "histogram"):
+        for name in EXACT:
             arrays |= getattr(self, name).to_arrays(name)
         return arrays
 
     def from_arrays(self, arrays: Mapping[str, np.ndarray]) -> ForecastScores:
-        parts = (ExactSums.from_arrays(name, arrays) for name in ("shares", "coverage", "histogram"))
+        parts = (ExactSums.from_arrays(name, arrays) for name in EXACT)
         return ForecastScores(WideSums.from_arrays("scores", arrays), *parts)
 
 
 def scores_of_block(
-    data: Forecasts, weights: np.ndarray, numbers: np.ndarray, n_bins: int, seed: int
+    data: Forecasts, weights: np.ndarray, numbers: np.ndarray, options: ForecastOptions
 ) -> ForecastScores:
     """Of rows of one block, with these numbers."""
     errors = data.y - means_of(data)
     values = {"square_error": np.mean(errors * errors, axis=1), "crps": crps_values(data)}
     shares: dict[str, np.ndarray] = {}
-    coverage, histogram = np.zeros(len(LEVELS)), np.zeros(n_bins)
+    coverage, histogram = np.zeros(len(LEVELS)), np.zeros(options.n_bins)
+    pit_sums = [np.empty((0, N_SUMS))]
     if has_density(data.prediction):
         values["log_score"] = log_score_values(data)
     if data.n_dims == 1:
-        pit = pit_at(data, pit_uniforms(seed, numbers))
+        pit = pit_at(data, pit_uniforms(options.seed, numbers))
         limits = quantiles_of(data, np.array([TAIL, 1 - TAIL]))
         values["pinball_loss"] = pinball_values(data, np.asarray(LEVELS))
         values["interval_width"] = limits[:, 1] - limits[:, 0]
@@ -80,7 +89,11 @@ def scores_of_block(
         if data.prediction.support == "count":
             shares["not_most_probable"] = (data.y[:, 0] != most_probable(data.prediction)).astype(np.float64)
         coverage = weights @ (pit[:, None] <= np.asarray(LEVELS))
-        histogram = np.histogram(pit, n_bins, (0, 1), weights=weights)[0]
+        histogram = np.histogram(pit, options.n_bins, (0, 1), weights=weights)[0]
+        pit_sums = [sum_pit_values(pit[None, :], weights)]
+        for first in range(0, options.n_pit_draws, DRAWS_AT_ONCE):
+            replicates = range(first, min(first + DRAWS_AT_ONCE, options.n_pit_draws))
+            pit_sums.append(sum_pit_values(drawn_pit_values(data, numbers, options.seed, replicates), weights))
     else:
         spread = np.asarray(data.prediction.standard_deviation(), dtype=np.float64)
         none = np.any(spread <= 0, axis=1)
@@ -92,6 +105,7 @@ def scores_of_block(
         ExactSums.of(_weighted(shares, SHARES, weights)),
         ExactSums.of(coverage),
         ExactSums.of(histogram),
+        ExactSums.of(np.concatenate(pit_sums)),
     )
 
 

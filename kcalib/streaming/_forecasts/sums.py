@@ -17,29 +17,25 @@ import numpy as np
 
 from kcalib._backend.exact_sums import ExactSums
 from kcalib._backend.memory import check_memory
-from kcalib._backend.random import replicate_numbers
 from kcalib._backend.threads import resolve_threads
-from kcalib._input.forecasts import Forecasts
-from kcalib._packing.prediction_points import PredictionPoints, points_in
+from kcalib._input.forecasts import ROWS, Forecasts, draw_targets, row_uniforms
+from kcalib._packing.prediction_points import PredictionPoints, row_points
 from kcalib._packing.target_features import RandomTargetFeatures, RandomTile, closed_target_features
 from kcalib._pairs.feature_sums import sum_products
 from kcalib.distributions import Distribution
-from kcalib.distributions._counts import Counts
 from kcalib.streaming._forecasts.options import ForecastOptions
 from kcalib.streaming._forecasts.scores import ForecastScores, scores_of_block
 from kcalib.streaming._row_sums.kernel_sums import largest_length, power_of_two
 from kcalib.streaming._row_sums.rows import Rows
 
-BLOCK = 2**10  # rows of a block
 COLUMNS_AT_ONCE = 2**9  # columns of target features of drawn targets that are added up together
-SMALLEST_UNIFORM = 2.0**-64  # quantiles at 0 are infinite
 
 
 @dataclass(frozen=True, eq=False)
 class DrawnTargets:
     """Of targets that are drawn from the predictions, without weights."""
 
-    sums: ExactSums  # sum phi (x) a, shape (n_resamples, n_columns, r)
+    sums: ExactSums  # sum phi (x) a, shape (n_resamples, n_columns + n_fine, r)
     squares: ExactSums  # sum |a|^2, shape (n_resamples,)
 
     def __add__(self, other: DrawnTargets) -> DrawnTargets:
@@ -59,7 +55,7 @@ class DrawnTargets:
 class ForecastSums:
     """Of features and target features in the units of the `ForecastMachine`."""
 
-    sums: ExactSums  # sum phi (x) a, shape (n_columns, r)
+    sums: ExactSums  # sum phi (x) a, shape (n_columns + n_fine, r), of the kernel and, with draws, the fine one
     target_squares: ExactSums  # sum |a_h|^2 of each independent group h of target features
     null_squares: ExactSums  # sum w^2 E |a|^2 of targets drawn from the predictions
     scores: ForecastScores
@@ -121,24 +117,26 @@ class ForecastMachine:
         self.family = options.family
         assert options.kernel is not None
         points = PredictionPoints.of_rows(self.family.row, options.kernel)
-        self.space, self.paths = points.space, options.paths(points)
-        feature_map = options.map() if self.paths is None else self.paths.map
+        self.space = points.space
+        feature_map = options.map()
         self.feature_unit = power_of_two(largest_length(feature_map))
-        self.map = replace(feature_map, amplitudes=feature_map.amplitudes / self.feature_unit)
+        maps = [feature_map, options.fine_map()] if options.n_resamples else [feature_map]
+        self.maps = [replace(part, amplitudes=part.amplitudes / self.feature_unit) for part in maps]
         self.target_map, self.frequencies = options.target_map(feature_map.n_columns)
         # No vector of target features is longer than the features of two targets.
         self.target_unit = power_of_two(2 * float(np.linalg.norm(self.target_map.amplitudes)))
         self.target_groups = np.tile(self.target_map.groups, 2)
 
     def zeros(self) -> ForecastSums:
-        columns, r, draws = self.map.n_columns, len(self.target_groups), self.options.n_resamples
+        columns = sum(part.n_columns for part in self.maps)
+        r, draws = len(self.target_groups), self.options.n_resamples
         what = f"the sums of {draws} draws of targets, of {columns} by {r} features each"
         check_memory(16 * draws * columns * r, None, what, "make the state with fewer `n_resamples` or `n_columns`")
         return ForecastSums(
             ExactSums.zeros(columns, r),
             ExactSums.zeros(self.target_map.n_groups),
             ExactSums.zeros(),
-            ForecastScores.zeros(self.options.n_bins),
+            ForecastScores.zeros(self.options),
             DrawnTargets(ExactSums.zeros(draws, columns, r), ExactSums.zeros(draws)) if draws else None,
         )
 
@@ -172,8 +170,8 @@ class ForecastMachine:
     def _block(self, rows: Rows, stopped: threading.Event) -> BlockSums:
         options, prediction = self.options, self.family.distribution(rows.predictions)
         data = Forecasts(rows.targets, prediction, None)
-        scores = scores_of_block(data, rows.weights, rows.numbers, options.n_bins, options.seed)
-        points = self.points(prediction)
+        scores = scores_of_block(data, rows.weights, rows.numbers, options)
+        points = row_points(self.space, prediction)
         tile = self.target_features(prediction).tile(slice(None))
         assert isinstance(tile, RandomTile)
         target_features = tile.target_features(rows.targets) * (rows.weights / self.target_unit)[:, None]
@@ -193,45 +191,20 @@ class ForecastMachine:
     def _drawn(
         self, rows: Rows, prediction: Distribution, points: np.ndarray, tile: RandomTile
     ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-        """Targets of draw r of row i come from the numbers from i k on, k of them, of the stream (seed, r)."""
+        """Which targets are drawn depends on seed, draw and row number alone."""
         n_draws, r, per_row = self.options.n_resamples, len(self.target_groups), prediction._n_uniforms
         assert per_row is not None
         at_once = max(1, COLUMNS_AT_ONCE // r)
-        begin, places = int(rows.numbers[0]) // BLOCK * BLOCK * per_row, rows.numbers % BLOCK
         for first in range(0, n_draws, at_once):
             draws = range(first, min(first + at_once, n_draws))
-            target_features = []
-            for draw in draws:
-                uniform = replicate_numbers(self.options.seed, draw, points, begin).uniform(BLOCK * per_row)
-                uniform = np.reshape(uniform, (BLOCK, 1, per_row))[places]
-                y = prediction._draw_from(np.clip(uniform, SMALLEST_UNIFORM, None))
-                target_features.append(tile.target_features(np.reshape(y, rows.targets.shape)) / self.target_unit)
+            targets = draw_targets(prediction, row_uniforms(self.options.seed, draws, rows.numbers, per_row))
+            target_features = [tile.target_features(y) / self.target_unit for y in targets]
             sums = self._summed(points, np.concatenate(target_features, axis=1)).reshape(-1, len(draws), r)
             squares = np.array([np.sum(features * features) for features in target_features])
             yield slice(draws.start, draws.stop), np.moveaxis(sums, 1, 0), squares
 
-    def points(self, prediction: Distribution) -> np.ndarray:
-        """What the map sees of some predictions."""
-        if self.paths is None:
-            return np.asarray(points_in(self.space, prediction))
-        assert isinstance(prediction, Counts)
-        return self.paths.of(prediction)
-
     def _summed(self, points: np.ndarray, target_features: np.ndarray) -> np.ndarray:
-        if self.paths is None:
-            return np.asarray(sum_products(self.map, points, target_features, threads=1)[0])
-        # Frequencies see their own entries: those of a group at a time.
-        parts = []
-        for group in range(self.map.n_groups):
-            own = self.map.groups == group
-            part = replace(
-                self.map, frequencies=self.map.frequencies[np.ix_(own, own)], amplitudes=self.map.amplitudes[own],
-                projections=self.map.projections[:, own][:, :, own], offsets=self.map.offsets[:, own],
-                groups=np.zeros(int(own.sum()), dtype=np.int64),
-            )  # fmt: skip
-            sums = sum_products(part, np.ascontiguousarray(points[:, own]), target_features, threads=1)[0]
-            parts.append(np.reshape(sums, (2, -1, target_features.shape[1])))
-        return np.concatenate(parts, axis=1).reshape(self.map.n_columns, -1)
+        return np.concatenate([sum_products(part, points, target_features, threads=1)[0] for part in self.maps])
 
     def target_features(self, prediction: Distribution) -> RandomTargetFeatures:
         """Of some predictions. The centre of phases is 0: it must be that of all states."""
@@ -241,21 +214,27 @@ class ForecastMachine:
         )
 
     @property
-    def group_lengths(self) -> np.ndarray:
-        """|phi_g|^2 of each group of features, the same for all rows."""
-        return np.bincount(self.map.groups, self.map.amplitudes**2, self.map.n_groups)
+    def n_columns(self) -> int:
+        """Of the kernel; those of the fine one come after them."""
+        return self.maps[0].n_columns
+
+    def group_lengths(self, which: int = 0) -> np.ndarray:
+        """|phi_g|^2 of each group of features of a kernel, the same for all rows."""
+        feature_map = self.maps[which]
+        return np.bincount(feature_map.groups, feature_map.amplitudes**2, feature_map.n_groups)
 
     def drawn_totals(self, drawn: DrawnTargets) -> np.ndarray:
-        """sum_{i != j} H_ij of each draw's targets, shape (n_resamples,)."""
+        """sum_{i != j} H_ij of each draw's targets, shape (2, n_resamples), of the kernel and the fine one."""
         totals = []
         for high, low in zip(drawn.sums.high, drawn.sums.low, strict=True):
-            totals.append(float(np.sum(ExactSums(high, low).to_float() ** 2)))
-        own = float(np.sum(self.group_lengths)) * drawn.squares.to_float()
-        return (np.array(totals) - own) * (self.feature_unit * self.target_unit) ** 2
+            squares = np.sum(ExactSums(high, low).to_float() ** 2, axis=1)
+            totals.append((np.sum(squares[: self.n_columns]), np.sum(squares[self.n_columns :])))
+        own = [float(np.sum(self.group_lengths(which))) * drawn.squares.to_float() for which in (0, 1)]
+        return (np.array(totals).T - np.array(own)) * (self.feature_unit * self.target_unit) ** 2
 
 
 def blocks_of(rows: Rows) -> Iterator[Rows]:
     """The rows of each block, of ascending ones."""
-    ends = np.append(np.flatnonzero(np.diff(rows.numbers // BLOCK)) + 1, len(rows.numbers))
+    ends = np.append(np.flatnonzero(np.diff(rows.numbers // ROWS)) + 1, len(rows.numbers))
     for begin, end in zip(np.append(0, ends[:-1]).tolist(), ends.tolist(), strict=True):
         yield rows.take(slice(begin, end))

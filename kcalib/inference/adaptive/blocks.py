@@ -191,13 +191,17 @@ def label_blocks(
     bin_numbers = cells.join(weights, n_bins, N_TOP_BINS)
     lower, upper = cells.ends
 
+    bins, starts = np.unique(bin_numbers, return_index=True)
+
     def add_cells(values: np.ndarray) -> np.ndarray:
-        return np.bincount(bin_numbers, values, minlength=m * n_bins + N_TOP_BINS)
+        sums = np.zeros((*values.shape[:-1], m * n_bins + N_TOP_BINS))
+        sums[..., bins] = np.add.reduceat(values, starts, axis=-1)  # bins are ascending
+        return sums
 
     # Of probabilities from 1/2 on labels that are not the cell's, so that residuals keep their digits.
     is_large = lower >= 0.5
     sure, rest = add_cells(np.where(is_large, weights, 0.0)), add_cells(np.where(is_large, smaller, -smaller))
-    counts = np.stack([add_cells(hits), *map(add_cells, drawn.counts)])
+    counts = np.concatenate([add_cells(hits)[None], add_cells(drawn.counts)])
     residuals, top_residuals = np.split(counts - sure + rest, [m * n_bins], axis=1)
     residuals = residuals.reshape(len(counts), m, n_bins)
     variance, top_variance = np.split(add_cells(variances), [m * n_bins])

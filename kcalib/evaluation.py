@@ -40,6 +40,7 @@ from kcalib.inference.task import CalibrationMethod
 from kcalib.inference.verdict import (
     Measured,
     check_tolerance,
+    direction,
     measure,
     off_quantiles,
     off_spread,
@@ -124,15 +125,11 @@ def evaluate(
     Returns
     -------
     Evaluation or ForecastEvaluation
-        The verdict on class probabilities names the direction in which accuracy and mean confidence differ: by more
-        than two standard errors if the test rejects calibration. If it does not, as it may not for hundreds of classes,
-        but they differ more than those of a calibrated model do with the probability `level` (at most, by Hoeffding's
-        inequality), the verdict says "no evidence by the SKCE, but over-confident", or under-confident.
-        The latter for distributions of numbers and vectors. Its verdict names what is off by more than two standard
-        errors if the test rejects calibration: "too low" or "too high" predictions by the mean of the PIT values,
-        "over-confident" ones with intervals that hold too few targets, "under-confident" with too many (of
-        vectors: by squared errors over variances). If the test does not reject, but one of these is off at the level
-        `level` over both, the verdict says "no evidence by the SKCE, but" so.
+        The verdict rests on the p-value of the test alone, and says what the adaptive test has found
+        (``test.finding``). With another method it names what is off by more than two standard errors: of class
+        probabilities the direction in which accuracy and mean confidence differ, of distributions "too low" or "too
+        high" predictions by the mean of the PIT values, "over-confident" ones with intervals that hold too few targets,
+        "under-confident" with too many; of vectors, which have no PIT values, always by squared errors over variances.
         Estimate and test share the packed samples and the sweep over all pairs: ``skce.seconds`` is what the estimate
         took beyond the test.
         ``rms_error_lower`` is certified: but for a probability of `level` the calibration error is larger, as a root
@@ -253,7 +250,7 @@ def _(data: Classification, measured: Measured, seed: int, n_bins: int) -> Evalu
         brier_score=brier_score_of(data, data.m == 2),
         top_label_ece=reliability_bins(data, n_bins).ece,
         **measured.fields(),
-        verdict=measured.label_verdict(data.n, accuracy, confidence),
+        verdict=measured.verdict(direction(data.n, accuracy, confidence)),
     )
 
 
@@ -264,10 +261,10 @@ def _(data: Forecasts, measured: Measured, seed: int, n_bins: int) -> ForecastEv
     numbers = _of_numbers(data, seed) if data.n_dims == 1 else {}
     if numbers:
         shift, excess = numbers["pit_mean"] - 0.5, numbers["interval_coverage"] - INTERVAL
-        verdict = measured.forecast_verdict(lambda quantile: off_quantiles(data.n, shift, excess, quantile))
+        verdict = measured.verdict(off_quantiles(data.n, shift, excess))
     else:
         gap, error = _spread(data, errors)
-        verdict = measured.forecast_verdict(lambda quantile: off_spread(gap, error, quantile))
+        verdict = measured.verdict(off_spread(gap, error))
     distance = None
     if data.n_dims == 1 and data.sample_weight is None:
         distance = distance_bound(data, measured.level) if measured.test.pvalue < measured.level else 0.0

@@ -136,17 +136,19 @@ class CalibrationTestResult(Computed):
     """
 
     _shown = (
-        "pvalue", "estimate", "standard_error", "method", "null_law", "n_samples", "n_classes", "prediction", "lens",
-        "kernel",
+        "pvalue", "finding", "estimate", "standard_error", "method", "null_law", "n_samples", "n_classes", "prediction",
+        "lens", "kernel",
     )  # fmt: skip
 
     statistic: float  #: what is compared with its law under calibration; each method says which
     pvalue: float  #: probability of a statistic at least as large if the model is calibrated
-    log_pvalue: float  #: its natural logarithm, also where it underflows
+    #: its natural logarithm, also where it underflows; minus infinity, in JSON "-Infinity", if a calibrated model never
+    #: has such labels
+    log_pvalue: float
     estimate: float  #: the calibration error that is tested
     standard_error: float | None = None  #: of the estimate
     null_standard_error: float | None = None  #: of the estimate if the model is calibrated, given the predictions
-    method: str  #: the test that was done; never "auto"
+    method: str  #: the test that was done
     method_reason: str  #: why that one
     null_law: str  #: what the p-value rests on
     #: "draws", or beyond them "tilted draws", "law" or "bound" (of "cme" "law" in their place); None without draws

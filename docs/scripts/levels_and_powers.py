@@ -2,13 +2,12 @@
 
     python docs/scripts/levels_and_powers.py levels --journal levels.jsonl > docs/levels_table.txt
     python docs/scripts/levels_and_powers.py powers --journal powers.jsonl > docs/powers_table.txt
-    python docs/scripts/levels_and_powers.py growth --journal powers.jsonl --figure docs/_static/power_by_size.png
 
 levels: laws of predictions from tests/support/hard_laws.py, labels drawn from the predictions, every method of
 `kcalib.calibration_test` in its default form but for the number of draws (`--resamples`). The network's law needs the
 variable KCALIB_DATA. powers: ten prediction sets of 3000 samples, three alternatives each, so strong that the mean of
 the statistic over all pairs is `STRENGTH` of its standard deviations under calibration: the number is found on the true
-probabilities, not on labels. growth: one alternative along n.
+probabilities, not on labels.
 
 A set is drawn by a seed of its own, so that neither `--processes` nor `--methods` changes it. Each chunk of sets
 becomes a line of the journal when it is done; what is there already is not computed again. `--show` computes nothing.
@@ -43,13 +42,10 @@ N = 3000
 STRENGTH = 2.2
 
 CLASSES = (
-    "Exact", "Features", "Spectrum", "Pearson", "Gamma", "Multiplier", "Bootstrap", "Block", "Linear", "CME",
-    "DistributionFree", "Consistency",
+    "Adaptive", "Exact", "Features", "Spectrum", "Pearson", "Gamma", "Multiplier", "Bootstrap", "Block", "Linear",
+    "CME", "DistributionFree", "Consistency",
 )  # fmt: skip
-METHODS: dict[str, Any] = {
-    "auto": "auto",
-    **{name: getattr(kcalib.methods, name)() for name in CLASSES if hasattr(kcalib.methods, name)},
-}
+METHODS: dict[str, Any] = {name: getattr(kcalib.methods, name)() for name in CLASSES if hasattr(kcalib.methods, name)}
 
 
 # -- alternatives: the true probabilities of predictions p, of a strength in 0..1 -----------------------
@@ -137,7 +133,7 @@ def strength(alternative: str, predictions: str, n: int = N, rows: int = 600) ->
 class Job:
     """A chunk of sets and the methods to be tried on them."""
 
-    kind: str  # "levels", "powers" or "growth"
+    kind: str  # "levels" or "powers"
     cell: tuple[str, ...]
     n: int
     first: int
@@ -152,7 +148,7 @@ def data_set(job: Job, i: int) -> tuple[np.ndarray, np.ndarray]:
         return LAWS[job.cell[0]].calibrated(rng, job.n)
     predictions, alternative = job.cell
     p = PREDICTIONS[predictions](job.n, rng)
-    size = GROWING_STRENGTH if job.kind == "growth" else strength(alternative, predictions)
+    size = strength(alternative, predictions)
     return drawn_labels(ALTERNATIVES[alternative](p, size), rng), p
 
 
@@ -223,9 +219,6 @@ class Journal:
     def column(self, place: tuple, name: str) -> np.ndarray:
         chunks = self.records.get(place, {})
         return np.array([value for first in sorted(chunks) for value in chunks[first][name]], dtype=float)
-
-    def seconds(self, place: tuple) -> float:
-        return sum(r["seconds"] for r in self.records.get(place, {}).values())
 
 
 def fill(journal: Journal, cells: list[tuple[str, tuple[str, ...], int, int]], given: argparse.Namespace) -> None:
@@ -336,89 +329,32 @@ def _pvalues(journal: Journal, kind: str, cell: tuple[str, str], n: int, method:
     return journal.column(key(kind, cell, n, method), "pvalues")
 
 
-def _power(journal: Journal, kind: str, cell: tuple[str, str], n: int, method: str) -> tuple[float, int]:
-    pvalues = _pvalues(journal, kind, cell, n, method)
-    return (share(pvalues, 0.05), len(pvalues)) if len(pvalues) else (float("nan"), 0)
-
-
-GROWTH = {3000: 400, 10_000: 200, 20_000: 100, 30_000: 100, 60_000: 60, 100_000: 40, 1_000_000: 4}
-GROWING = ("Dir(.3), m = 10", "temperature")
-GROWING_STRENGTH = 0.07
-
-
-def growth_table(journal: Journal, methods: list[str]) -> str:
-    lines = [
-        "{}, {}: share rejected at 0.05 (and seconds a test, one thread)".format(*GROWING),
-        "",
-        "n".rjust(10) + "sets".rjust(6) + "".join(m.rjust(18) for m in methods),
-    ]
-    for n in GROWTH:
-        cells, counts = [], [0]
-        for name in methods:
-            place = key("growth", GROWING, n, name)
-            found, count = _power(journal, "growth", GROWING, n, name)
-            counts.append(count)
-            cells.append(f"{found:.3f} ({journal.seconds(place) / count:.2f} s)" if count else ".")
-        lines.append(f"{n:10}{max(counts):6}" + "".join(c.rjust(18) for c in cells))
-    return "\n".join(lines)
-
-
-def growth_figure(journals: dict[str, tuple[Journal, str]]) -> Any:
-    """Power against n; a curve for each (journal, method)."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.5, 4.2), layout="constrained")
-    axes = figure.subplots()
-    styles = zip(("#0072B2", "#D55E00", "#009E73", "#CC79A7"), ("o", "s", "^", "v"), strict=True)
-    for (label, (journal, method)), (colour, marker) in zip(journals.items(), styles, strict=False):
-        found = [(n, *_power(journal, "growth", GROWING, n, method)) for n in GROWTH]
-        sizes, powers, counts = np.array([row for row in found if row[2]], dtype=float).T
-        error = np.sqrt(powers * (1 - powers) / counts)
-        axes.errorbar(sizes, powers, 1.96 * error, color=colour, marker=marker, capsize=2, label=label)
-    axes.axhline(0.05, color="0.6", linewidth=1, linestyle="--")
-    axes.set_xscale("log")
-    axes.set_xlabel("samples")
-    axes.set_ylabel("share rejected at 0.05")
-    axes.set_title("{}: {}".format(*GROWING), fontsize=11)
-    axes.legend(frameon=False)
-    return figure
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("levels", "powers", "growth"))
+    parser.add_argument("kind", choices=("levels", "powers"))
     parser.add_argument("--journal", type=Path, required=True)
-    parser.add_argument("--sets", type=int, help="default: 2000 for levels, 100 for powers, by size for growth")
-    parser.add_argument("--methods", nargs="+", choices=tuple(METHODS), help="default: all; auto, Exact for powers")
+    parser.add_argument("--sets", type=int, help="default: 2000 for levels, 100 for powers")
+    parser.add_argument(
+        "--methods", nargs="+", choices=tuple(METHODS), help="default: all; for powers four"
+    )
     parser.add_argument("--laws", nargs="+", choices=tuple(LAWS), default=list(LAWS))
     parser.add_argument("--resamples", type=int, default=199)
-    parser.add_argument("--sizes", type=int, nargs="+", choices=tuple(GROWTH), default=list(GROWTH))
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--show", action="store_true", help="what the journal has")
-    parser.add_argument("--figure", type=Path, metavar="PNG", help="growth: draw it")
-    parser.add_argument("--beside", type=Path, metavar="JOURNAL", help="growth: another version's journal")
     given = parser.parse_args()
-    default = {"levels": list(METHODS), "powers": ["auto", "Exact", "Features", "Block"], "growth": ["auto"]}
+    default = {"levels": list(METHODS), "powers": ["Exact", "Adaptive", "Features", "Block"]}
     given.methods = given.methods or [m for m in default[given.kind] if m in METHODS]
     journal = Journal(given.journal)
     cells = {
         "levels": [("levels", (law,), LAWS[law].n, given.sets or 2000) for law in given.laws],
         "powers": [("powers", (p, a), N, given.sets or 100) for p in PREDICTIONS for a in ALTERNATIVES],
-        "growth": [("growth", GROWING, n, given.sets or GROWTH[n]) for n in given.sizes],
     }[given.kind]
     if not given.show:
         fill(journal, cells, given)
     if given.kind == "levels":
         print(levels_table(journal, given.laws, given.methods, given.resamples))
-    elif given.kind == "powers":
-        print(powers_table(journal, given.methods))
     else:
-        print(growth_table(journal, given.methods))
-        if given.figure:
-            curves = {"auto": (journal, "auto")}
-            if given.beside:
-                curves["blocks from 29,000 on"] = (Journal(given.beside), "auto")
-            growth_figure(curves).savefig(given.figure, dpi=120)
+        print(powers_table(journal, given.methods))
 
 
 if __name__ == "__main__":

@@ -53,7 +53,6 @@ W19_TESTS = {
     **ALL_PAIRS,
     "spectrum, 20 eigenvalues": kcalib.methods.Spectrum(n_eigenvalues=20),
     "spectrum of residuals": kcalib.methods.Spectrum(reference="residuals"),
-    "auto": "auto",
     "block": kcalib.methods.Block(),
     "block, sample variance": kcalib.methods.Block(variance="sample"),
     "block, second moment": kcalib.methods.Block(variance="second_moment"),
@@ -152,7 +151,7 @@ def w19_table(pvalues: dict[str, np.ndarray], names: list[str], n_resamples: int
     counts = {model: values.shape[1] for model, values in pvalues.items()}
     lines = [
         ", ".join(f"{model}: {count}" for model, count in counts.items())
-        + f" data sets of 250 samples and 10 classes; {n_resamples} resamples (auto: 999)",
+        + f" data sets of 250 samples and 10 classes; {n_resamples} resamples",
         f"M1: bounds of a binomial share of mean alpha, at a risk of {RISK:g}; + rejects too often, - too rarely",
         f"M2, M3: bounds of the power, at a risk of {RISK:g}",
     ]

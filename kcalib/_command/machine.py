@@ -82,11 +82,12 @@ def to_json(content: Any) -> str:
 
 
 def without_infinity(value: Any) -> Any:
-    """Replace infinity and NaN by None for JSON, and name the limits of intervals."""
+    """Replace infinity and NaN by None for JSON, of log p-values by "-Infinity", and name the limits of intervals."""
     if isinstance(value, ConfidenceInterval):
         value = value._asdict()
     if isinstance(value, dict):
-        return {key: without_infinity(entry) for key, entry in value.items()}
+        certain = {"log_pvalue": "-Infinity"} if value.get("log_pvalue") == -math.inf else {}
+        return {key: without_infinity(entry) for key, entry in value.items()} | certain
     if isinstance(value, (list, tuple)):
         return [without_infinity(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

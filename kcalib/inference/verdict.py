@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy
 
 from kcalib._input.data import Data
 from kcalib._pairs.backends.base import Workers
@@ -87,42 +86,20 @@ class Measured:
         }
 
     def verdict(self, reasons: Sequence[str]) -> str:
-        """In words, with what is wrong, and by how much."""
+        """In words, with what is wrong, and by how much.
+
+        The adaptive test says what is wrong; the reasons stand where it is another one, or has kernels alone.
+        """
         if not self.test.pvalue < self.level:
             return "no evidence against calibration"
         if not self.miscalibrated:
             return f"not shown to be off by more than {self.tolerance:g}"
+        has_kernels_alone = all("kernel" in block.name for block in self.test.blocks or ())
+        if self.test.finding is not None and not (reasons and has_kernels_alone):
+            reasons = [self.test.finding]
         words = ", ".join(["miscalibrated", *reasons])
         least = 0.0 if self.bound is None else self.bound.rms_error_lower
         return f"{words}: off by at least {shown_at_least(least)}" if least > 0 else words
-
-    def label_verdict(self, n: int, accuracy: float, confidence: float) -> str:
-        """Of class probabilities, with the direction in which accuracy and mean confidence differ.
-
-        Where the SKCE finds nothing, their difference has to stand by itself, at the level: kernels on predictions of
-        many classes see little of an error that they all share. The adaptive test sees that, and says what it found.
-        """
-        if self.test.finding is not None:
-            return self.verdict([self.test.finding])
-        rejected = self.test.pvalue < self.level
-        words = direction(n, accuracy, confidence)
-        if words and not rejected and beyond_chance(n, accuracy, confidence, self.level):
-            return f"no evidence by the SKCE, but {', '.join(words)}"
-        return self.verdict(words)
-
-    def forecast_verdict(self, reasons: Callable[[float], list[str]]) -> str:
-        """Of predicted distributions, with what is off by more than so many standard errors.
-
-        Where the SKCE finds nothing, a reason has to stand by itself, at the level over two of them. The adaptive test
-        says what it found.
-        """
-        if self.test.finding is not None:
-            return self.verdict([self.test.finding])
-        rejected = self.test.pvalue < self.level
-        words = reasons(2.0 if rejected else -float(scipy.special.ndtri(self.level / 4)))
-        if words and not rejected:
-            return f"no evidence by the SKCE, but {', '.join(words)}"
-        return self.verdict(words)
 
 
 def shown_at_least(value: float) -> str:
@@ -149,33 +126,22 @@ def direction(n: int, accuracy: float, confidence: float) -> list[str]:
     return ["over-confident" if gap > 0 else "under-confident"]
 
 
-def beyond_chance(n: int, accuracy: float, confidence: float, level: float) -> bool:
-    """Whether n calibrated predictions of this mean confidence have such an accuracy with at most this probability.
-
-    The number of right ones is a sum of independent events then, whose tails are below exp(-n KL(accuracy ||
-    confidence)) whatever the confidences are (Hoeffding 1963, theorem 1).
-    """
-    confidence = min(confidence, 1.0)
-    divergence = scipy.special.rel_entr(accuracy, confidence) + scipy.special.rel_entr(1 - accuracy, 1 - confidence)
-    return bool(n * divergence > math.log(2 / level))
-
-
-def off_quantiles(n: float, shift: float, excess: float, quantile: float) -> list[str]:
-    """What is off by more than so many standard errors of n samples of a calibrated model.
+def off_quantiles(n: float, shift: float, excess: float) -> list[str]:
+    """What is off by more than two standard errors of n samples of a calibrated model.
 
     `shift` is that of the mean PIT value from one half, `excess` that of the coverage of central intervals.
     """
     reasons = []
-    if abs(shift) > quantile * math.sqrt(1 / (12 * n)):
+    if abs(shift) > 2 * math.sqrt(1 / (12 * n)):
         reasons.append("too low" if shift > 0 else "too high")
-    if abs(excess) > quantile * math.sqrt(INTERVAL * (1 - INTERVAL) / n):
+    if abs(excess) > 2 * math.sqrt(INTERVAL * (1 - INTERVAL) / n):
         reasons.append("under-confident" if excess > 0 else "over-confident")
     return reasons
 
 
-def off_spread(gap: float, error: float, quantile: float) -> list[str]:
-    """Whether squared errors of vectors are above or below their variances by more than so many standard errors."""
-    if abs(gap) <= quantile * error:
+def off_spread(gap: float, error: float) -> list[str]:
+    """Whether squared errors of vectors are above or below their variances by more than two standard errors."""
+    if abs(gap) <= 2 * error:
         return []
     return ["over-confident" if gap > 0 else "under-confident"]
 

@@ -76,7 +76,7 @@ def tests(models: Mapping[str, Any]) -> Section:
     parts = []
     for name, evaluation in models.items():
         test = evaluation.test
-        parts.append(paragraph(f"{name}: {test.method} test ({test.method_reason}): {test.null_law}", "small"))
+        parts.append(paragraph(f"{name}: {test.method} test: {test.null_law}", "small"))
         if test.null_quantiles is not None:
             parts.append(svg(partial(draw_law, test), f"{name}: the statistic and its law under calibration"))
     return Section("Could this be chance? The statistic, and what it is for calibrated models", parts)

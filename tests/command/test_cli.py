@@ -599,6 +599,8 @@ def test_json_of_infinite_numbers(tmp_path, capsys):
     right, wrong = load_json(capsys.readouterr().out)["models"]
     assert right["test"]["pvalue"] == 1 and not right["miscalibrated"]
     assert wrong["miscalibrated"]
+    assert (right["test"]["log_pvalue"], wrong["test"]["log_pvalue"]) == (0, "-Infinity")
+    assert float(wrong["test"]["log_pvalue"]) == -np.inf and "sample 0" in wrong["test"]["null_law"]
     assert main(["evaluate", *files]) == 0
     assert "nan" not in capsys.readouterr().out
 

@@ -1,4 +1,4 @@
-"""The verdict on class probabilities where the SKCE finds nothing."""
+"""The verdict rests on the p-value of the test alone."""
 
 from __future__ import annotations
 
@@ -7,33 +7,9 @@ import pytest
 from scipy import stats
 
 import kcalib
-from kcalib.inference.verdict import beyond_chance
+from kcalib.distributions import MultivariateNormal, Normal
 
-LEVEL = 0.05
-
-
-def test_beyond_chance_by_hand() -> None:
-    # KL(1/2 || 9/10) = log(5/3) and log(2 / 0.05) = 7.2 log(5/3)
-    assert [beyond_chance(n, 0.5, 0.9, LEVEL) for n in (7, 8)] == [False, True]
-    assert beyond_chance(1, 0.0, 1.0, LEVEL) and beyond_chance(1, 0.0, 1 + 1e-15, LEVEL)  # cannot be
-    assert not beyond_chance(10, 1.0, 1.0, LEVEL)
-
-
-@pytest.mark.parametrize("n", [1, 20, 500])
-@pytest.mark.parametrize("confidence", [0.01, 0.5, 0.93, 0.9999])
-def test_beyond_chance_is_rare_for_equal_confidences(n: int, confidence: float) -> None:
-    right = np.arange(n + 1)
-    named = np.array([beyond_chance(n, k / n, confidence, LEVEL) for k in right])
-    assert stats.binom.pmf(right, n, confidence)[named].sum() <= LEVEL
-
-
-def test_beyond_chance_is_rare_for_unequal_confidences() -> None:
-    confidence = np.random.default_rng(1).beta(5, 0.2, 300)
-    law = np.ones(1)
-    for p in confidence:  # of the sum of events that are right with these probabilities
-        law = np.convolve(law, [1 - p, p])
-    named = [beyond_chance(300, k / 300, float(confidence.mean()), LEVEL) for k in range(301)]
-    assert 0 < law[named].sum() <= LEVEL
+METHOD = kcalib.methods.Adaptive(n_resamples=39, n_columns=16)
 
 
 def many_classes(temper: float) -> tuple[np.ndarray, np.ndarray]:
@@ -50,12 +26,42 @@ def many_classes(temper: float) -> tuple[np.ndarray, np.ndarray]:
     ("temper", "verdict"),
     [
         (1.0, "no evidence against calibration"),
-        (1.5, "no evidence by the SKCE, but over-confident"),
-        (0.7, "no evidence by the SKCE, but under-confident"),
+        (1.5, "miscalibrated, over-confident"),
+        (0.7, "miscalibrated, under-confident"),
     ],
 )
-def test_accuracy_that_confidence_cannot_explain_is_named(temper: float, verdict: str) -> None:
+def test_the_default_sees_a_temperature_of_many_classes(temper: float, verdict: str) -> None:
     y, p = many_classes(temper)
-    found = kcalib.evaluate(y, p, level=1e-6, method="features")
-    state = kcalib.streaming.CalibrationState(300, n_columns=64).update(y, p).result(level=1e-6)
-    assert not found.miscalibrated and found.verdict == state.verdict == verdict
+    assert kcalib.evaluate(y, p, level=1e-6).verdict.partition(":")[0] == verdict
+    # The kernel alone does not, and the verdict says no more than its test.
+    by_kernel = kcalib.evaluate(y, p, level=1e-6, method="features")
+    assert by_kernel.verdict == "no evidence against calibration" and not by_kernel.miscalibrated
+
+
+@pytest.mark.parametrize("kind", ["labels", "numbers", "vectors"])
+def test_calibrated_sets_are_called_so(kind: str) -> None:
+    """As often as the level says, in 60 sets; the verdict is that of the p-value in each."""
+    n, n_sets, n_called = 60, 60, 0
+    for number in range(n_sets):
+        rng = np.random.default_rng([number, len(kind)])
+        if kind == "labels":
+            prediction = rng.dirichlet(np.ones(3), size=n)
+            y = (prediction.cumsum(axis=1)[:, :-1] <= rng.uniform(size=(n, 1))).sum(axis=1)
+        elif kind == "numbers":
+            mean, scale = rng.normal(size=n), rng.uniform(0.5, 2.0, size=n)
+            y, prediction = rng.normal(mean, scale), Normal(mean, scale)
+        else:
+            mean = rng.normal(size=(n, 2))
+            y, prediction = mean + rng.normal(size=(n, 2)), MultivariateNormal(mean, np.tile(np.eye(2), (n, 1, 1)))
+        e = kcalib.evaluate(y, prediction, method=METHOD, seed=number)
+        assert e.miscalibrated == (e.test.pvalue < e.level) == (e.verdict != "no evidence against calibration")
+        n_called += e.miscalibrated
+    assert n_called <= stats.binom.isf(1e-4, n_sets, 0.05)
+
+
+def test_vectors_have_reasons_by_squared_errors() -> None:
+    rng = np.random.default_rng(1)
+    mean = rng.normal(size=(200, 2))
+    y, prediction = mean + 2 * rng.normal(size=(200, 2)), MultivariateNormal(mean, np.tile(np.eye(2), (200, 1, 1)))
+    e = kcalib.evaluate(y, prediction, seed=0)
+    assert e.verdict.partition(":")[0] == "miscalibrated, over-confident"

@@ -296,7 +296,7 @@ def ucme_calls() -> Iterator[Call]:
 
 def method_options() -> dict[str, list[dict[str, Any]]]:
     return {
-        "auto": [{}],
+        "adaptive": [{}],
         "exact": [{}, {"n_resamples": 99}],
         "spectrum": [{}, {"n_eigenvalues": 5}, {"n_eigenvalues": "all"}],
         "multiplier": [{"n_resamples": 99}, {"n_resamples": 99, "multipliers": "gaussian"}],
@@ -339,7 +339,7 @@ def test_calls() -> Iterator[Call]:
                         ),
                     )
     for method, options in (
-        ("auto", {}),
+        ("features", {}),
         ("spectrum", {}),
         ("pearson", {}),
         ("gamma", {}),
@@ -383,7 +383,7 @@ def test_calls() -> Iterator[Call]:
         )
     for family in forecasts():
         for method, options in (
-            ("auto", {}),
+            ("adaptive", {}),
             ("exact", {"n_resamples": 19}),
             ("spectrum", {}),
             ("bootstrap", {"n_resamples": 49}),
@@ -486,16 +486,17 @@ def ckce_calls() -> Iterator[Call]:
 
 
 def evaluate_calls() -> Iterator[Call]:
+    evaluate = functools.partial(kcalib.evaluate, method="exact")  # what the default once took for few samples
     for n, m in (*SIZES, (LARGE, 2), (LARGE, 3)):
-        yield f"evaluate({n} x {m})", lambda n=n, m=m: kcalib.evaluate(*classes(n, m))
+        yield f"evaluate({n} x {m})", lambda n=n, m=m: evaluate(*classes(n, m))
     for method in ("spectrum", "block", "bootstrap"):
         yield f"evaluate({method})", lambda a=method: kcalib.evaluate(*classes(200, 10), method=a, seed=4)
-    yield "evaluate(saturated)", lambda: kcalib.evaluate(*saturated(200, 5))
+    yield "evaluate(saturated)", lambda: evaluate(*saturated(200, 5))
     for name, lens in all_lenses().items():
-        yield f"evaluate({name})", lambda lens=lens: kcalib.evaluate(*classes(200, 10), lens=lens)
+        yield f"evaluate({name})", lambda lens=lens: evaluate(*classes(200, 10), lens=lens)
     for family in forecasts():
         if family not in ("Categorical", "Dirichlet"):
-            yield f"evaluate({family})", lambda f=family: kcalib.evaluate(*forecasts()[f])
+            yield f"evaluate({family})", lambda f=family: evaluate(*forecasts()[f])
 
 
 def distribution_calls() -> Iterator[Call]:

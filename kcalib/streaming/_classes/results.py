@@ -10,7 +10,7 @@ from kcalib.estimators.brier import BrierDecomposition
 from kcalib.estimators.ece import ECEResult
 from kcalib.estimators.reliability import ReliabilityDiagram
 from kcalib.evaluation_results import Evaluation
-from kcalib.inference.verdict import check_tolerance
+from kcalib.inference.verdict import check_tolerance, direction
 from kcalib.lenses import Lens
 from kcalib.results import ConfidenceInterval
 from kcalib.streaming._classes.binned_results import (
@@ -105,7 +105,7 @@ class Results(StateResults):
             brier_score=scores.brier_score.value,
             top_label_ece=ece_of(totals, "top_label", "l1").value,
             **measured.fields(),
-            verdict=measured.label_verdict(totals.n, accuracy, confidence),
+            verdict=measured.verdict(direction(totals.n, accuracy, confidence)),
         )
 
     def top_label_ece(self, *, norm: str = "l1") -> ECEResult:

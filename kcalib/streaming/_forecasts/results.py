@@ -193,10 +193,10 @@ class ForecastResults(StateResults):
         n = totals.n if not totals.n_weighted else weight**2 / totals.scores["weight_squared"]
         if numbers:
             shift, excess = means["pit"] - 0.5, means["covered"] - INTERVAL
-            verdict = measured.forecast_verdict(lambda quantile: off_quantiles(n, shift, excess, quantile))
+            verdict = measured.verdict(off_quantiles(n, shift, excess))
         else:
             gap, error = _spread(means, totals.n, n)
-            verdict = measured.forecast_verdict(lambda quantile: off_spread(gap, error, quantile))
+            verdict = measured.verdict(off_spread(gap, error))
         coverage = totals.coverage / weight
         return ForecastEvaluation(
             n_samples=totals.n,

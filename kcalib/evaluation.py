@@ -36,6 +36,7 @@ from kcalib.evaluation_results import INTERVAL, Evaluation, ForecastEvaluation
 from kcalib.inference.adaptive.clusters import read_clusters
 from kcalib.inference.adaptive.distance_bound import distance_bound
 from kcalib.inference.calibration_test import scale_weights, sums_of
+from kcalib.inference.groupings import read_given
 from kcalib.inference.task import CalibrationMethod
 from kcalib.inference.verdict import (
     Measured,
@@ -81,6 +82,7 @@ def evaluate(
     *,
     sample_weight: Any = None,
     clusters: Any = None,
+    given: Any = None,
     level: float = 0.05,
     tolerance: float | None = None,
     kernel: Kernel | None = None,
@@ -105,6 +107,8 @@ def evaluate(
     sample_weight, clusters : array_like, shape (n,), optional
         Weight and cluster of each sample, as in `kcalib.calibration_test`; scores and errors are weighted. There is no
         standard error then, and no bound of the error: these rest on independent samples that count alike.
+    given : array_like of shape (n,), mapping, or data frame, optional
+        Further variables that the test looks at, as in `kcalib.calibration_test`.
     level : float
         Level of the verdict, in (0, 1): a calibrated model is called miscalibrated with
         about this probability.
@@ -205,7 +209,7 @@ def evaluate(
     seed = check_seed(seed, LARGEST_SEED)
     if is_source(y_true, y_pred):
         check_left_to_source(classes, from_logits)
-        check_not_for_sums(sample_weight=sample_weight, clusters=clusters, backend=backend)
+        check_not_for_sums(sample_weight=sample_weight, clusters=clusters, given=given, backend=backend)
         state = y_true.summed(kernel=kernel, lens=lens, seed=seed, threads=threads, **sums_of(method))
         return state.result(level=level, tolerance=tolerance)
     checks = {"classes": classes, "from_logits": from_logits, "lens": lens, "threads": threads}
@@ -219,6 +223,7 @@ def evaluate(
         "threads": threads,
         "backend": backend,
         "clusters": None if clusters is None else read_clusters(clusters, data.n),
+        "given": () if given is None else read_given(given, data.n),
     }
     return evaluation_of(data, **options)
 

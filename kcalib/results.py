@@ -121,7 +121,7 @@ class TestBlock(Summarized):
 
     __test__ = False  # pytest collects classes by their names
 
-    name: str  #: "temperature", "bias", "classes", "top label", "kernel" or "fine kernel"
+    name: str  #: "temperature", "bias", "classes", "top label", "kernel" or "fine kernel"; "given NAME"
     statistic: float  #: large for one kind of error
     pvalue: float  #: of this statistic alone, by its rank among the draws
     approximate_pvalue: float  #: what is combined, by a gamma law with the moments of the draws

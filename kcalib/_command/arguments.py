@@ -193,6 +193,10 @@ def _add_evaluate(commands: Any) -> Parser:
         "--by", metavar="NAME", action="append", default=[],
         help="groups: print those for which the model is calibrated worst; may be repeated",
     )  # fmt: skip
+    samples.add_argument(
+        "--given", metavar="NAME", action="append", default=[],
+        help="a further variable that predictions should be right for each value of; may be repeated",
+    )  # fmt: skip
     samples.add_argument("--weights", metavar="NAME", help="weights, which may not depend on the labels")
     samples.add_argument(
         "--clusters", metavar="NAME", help="samples of one cluster depend on each other, such as rows of one patient"
@@ -363,7 +367,7 @@ def _add_demo(commands: Any) -> Parser:
         description="Do what `kcalib evaluate` does on the predictions of six classifiers of handwritten digits.",
     )
     _add_common(demo)
-    demo.set_defaults(stream=False, parallel=None, by=[], clusters=None, weights=None)
+    demo.set_defaults(stream=False, parallel=None, by=[], given=[], clusters=None, weights=None)
     return demo
 
 

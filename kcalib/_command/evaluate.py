@@ -37,6 +37,7 @@ from kcalib.evaluation import evaluation_of
 from kcalib.inference.adaptive.clusters import read_clusters
 from kcalib.inference.adaptive.groups import WorstGroups, find_worst_groups
 from kcalib.inference.calibration_test import scale_weights
+from kcalib.inference.groupings import read_given
 from kcalib.inference.verdict import shown_at_least
 from kcalib.report import figures
 from kcalib.report.summary import format_pvalue
@@ -150,9 +151,13 @@ def add_weights(job: Job, arguments: argparse.Namespace, data: Data, reading: di
 
 def read_samples(job: Job, arguments: argparse.Namespace, data: Data, reading: dict[str, Any]) -> dict[str, Any]:
     """Return what `evaluation_of` takes of the samples, from the columns that options name."""
-    if arguments.clusters is None:
-        return {}
-    return {"clusters": read_clusters(read_column(job, "--clusters", arguments.clusters, reading), data.n)}
+    of_samples: dict[str, Any] = {}
+    if arguments.clusters is not None:
+        of_samples["clusters"] = read_clusters(read_column(job, "--clusters", arguments.clusters, reading), data.n)
+    if arguments.given:
+        variables = {name: read_column(job, "--given", name, reading) for name in arguments.given}
+        of_samples["given"] = read_given(variables, data.n)
+    return of_samples
 
 
 def find_groups(job: Job, arguments: argparse.Namespace, data: Data, reading: dict[str, Any]) -> WorstGroups | None:

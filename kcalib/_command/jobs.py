@@ -41,6 +41,7 @@ RENAMED_OPTIONS = (
     "seed",
     "backend",
     "clusters",
+    "given",
 )
 
 # Parameters that name a family of distributions, and the one that each further parameter needs.

@@ -46,6 +46,7 @@ from kcalib.inference.distribution_free import DistributionFree
 from kcalib.inference.exact import Exact
 from kcalib.inference.features import Features
 from kcalib.inference.gamma import Gamma
+from kcalib.inference.groupings import read_given
 from kcalib.inference.resampling import Bootstrap, Multiplier
 from kcalib.inference.spectrum import Pearson, Spectrum
 from kcalib.inference.task import CalibrationMethod, Task
@@ -66,6 +67,7 @@ def calibration_test(
     *,
     sample_weight: Any = None,
     clusters: Any = None,
+    given: Any = None,
     method: str | CalibrationMethod = "adaptive",
     kernel: Kernel | None = None,
     target_kernel: TargetKernel = None,
@@ -98,6 +100,11 @@ def calibration_test(
         The cluster of each sample, such as the patient, numbers or strings: samples of one cluster may depend on each
         other in any way, those of different clusters are independent. For class probabilities and "adaptive", which
         then flips signs of whole clusters; see the Notes. Default: all samples are independent.
+    given : array_like of shape (n,), mapping, or data frame, optional
+        Further variables of the samples, one or several by name: are the predictions right for each of their values,
+        too? Each has two further blocks in "adaptive": the classes' shares, and the temperature, by category; numbers
+        with more than 10 different values are cut into 10 bins. Exact if labels are independent draws given the
+        predictions and these variables. For class probabilities.
     method : str or one of `kcalib.methods`
         Which test; see the table in the Notes: by name, with the defaults of the method, or an object with its options,
         ``kcalib.methods.Spectrum(n_eigenvalues=50)``. "adaptive" sees the errors that models usually have, and names
@@ -242,7 +249,7 @@ def calibration_test(
     """
     if is_source(y_true, y_pred):
         check_left_to_source(classes, from_logits)
-        check_not_for_sums(sample_weight=sample_weight, clusters=clusters)
+        check_not_for_sums(sample_weight=sample_weight, clusters=clusters, given=given)
         check_not_for_sums(dtype=None if dtype_name(dtype) == "float64" else dtype, backend=backend)
         options = {"kernel": kernel, "target_kernel": target_kernel, "lens": lens, "threads": threads}
         return y_true.summed(**options, seed=check_seed(seed, LARGEST_SEED), **sums_of(method)).calibration_test()
@@ -250,7 +257,8 @@ def calibration_test(
     options = {"classes": classes, "from_logits": from_logits, "lens": lens, "dtype": dtype, "threads": threads}
     data = scale_weights(prepare(y_true, y_pred, sample_weight=sample_weight, **options))
     of_samples = None if clusters is None else read_clusters(clusters, data.n)
-    return run(Task(data, PairOptions(kernel, target_kernel, backend, threads), of_samples), method, seed)
+    variables = () if given is None else read_given(given, data.n)
+    return run(Task(data, PairOptions(kernel, target_kernel, backend, threads), of_samples, variables), method, seed)
 
 
 def run(task: Task, method: str | CalibrationMethod, seed: int | None) -> CalibrationTestResult:
@@ -271,8 +279,9 @@ def scale_weights(data: Data) -> Data:
 
 
 def _check_samples(task: Task, method: CalibrationMethod) -> None:
-    """Refuse weights and clusters where the test is of independent samples that count alike."""
-    for name, value in (("sample_weight", task.data.sample_weight), ("clusters", task.clusters)):
+    """Refuse weights, clusters and further variables where the test is of independent samples that count alike."""
+    values = {"sample_weight": task.data.sample_weight, "clusters": task.clusters, "given": task.given or None}
+    for name, value in values.items():
         if value is None:
             continue
         if not isinstance(task.data, Classification):

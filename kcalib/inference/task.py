@@ -28,6 +28,7 @@ from kcalib._pairs.reductions import MomentSums, Reduction
 from kcalib.estimators.few_errors import few_errors
 from kcalib.estimators.null_moments import NullMoments, effective_events, moments_and_null_moments
 from kcalib.estimators.skce import PairOptions, feature_options
+from kcalib.inference.groupings import Grouping
 from kcalib.results import CalibrationTestResult, FewErrors
 
 PAIRS_WORK = 1e10  # multiply-adds of a sum over pairs that takes about a second
@@ -48,6 +49,7 @@ class Task:
     data: Data
     options: PairOptions
     clusters: np.ndarray | None = None  # of each sample, integers; None where samples are independent
+    given: tuple[Grouping, ...] = ()  # further variables
     feature_problems: list[FeatureProblem] = field(default_factory=list)  # those that were made, for others to look at
     _moments: list[tuple[MomentSums, NullMoments]] = field(default_factory=list)  # of H, once it was swept
 

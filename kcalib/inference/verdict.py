@@ -31,6 +31,7 @@ from kcalib.estimators.skce import (
 from kcalib.evaluation_results import INTERVAL
 from kcalib.inference.adaptive.witness import witness_bound
 from kcalib.inference.calibration_test import check_shared_out, run
+from kcalib.inference.groupings import Grouping
 from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.kernels import Kernel
 from kcalib.results import CalibrationTestResult, SKCEResult
@@ -156,10 +157,11 @@ def measure(
     tolerance: float | None,
     backend: str | Workers | None = None,
     clusters: np.ndarray | None = None,
+    given: tuple[Grouping, ...] = (),
 ) -> Measured:
     """Estimate, test and bound from one packed problem; of estimates over all pairs from one sweep."""
     check_shared_out(method, backend)
-    task = Task(data, PairOptions(kernel, backend=backend, threads=threads), clusters)
+    task = Task(data, PairOptions(kernel, backend=backend, threads=threads), clusters, given)
     test = run(task, method, seed)
     bound = bound_or_none(
         lambda: _error_bound(task, test, level),

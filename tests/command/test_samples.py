@@ -69,6 +69,16 @@ def test_weights(folder, capsys, file):
     assert error_line(capsys).endswith("`--weights[5]` is -1.0, expected a finite weight >= 0; drop such rows first")
 
 
+@pytest.mark.parametrize("file", ["a.npz", "a.csv"])
+def test_given(folder, capsys, file):
+    y, p, groups, _ = folder
+    ran("evaluate", file, "--given", "region", "--given", "age", "--json", *QUICK)
+    expected = kcalib.evaluate(y, p, given=groups, method=kcalib.methods.Adaptive(n_resamples=99))
+    printed = json.loads(capsys.readouterr().out)["models"][0]["test"]
+    assert [block["name"] for block in printed["blocks"]] == [block.name for block in expected.test.blocks]
+    assert printed["pvalue"] == expected.test.pvalue
+
+
 def test_names_that_are_not_there(folder, capsys):
     ran("evaluate", "a.npz", "--by", "regoin", *QUICK, code=1)
     assert error_line(capsys).startswith("a.npz: there is no array 'regoin', as --by says; the file has the arrays")

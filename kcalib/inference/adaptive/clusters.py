@@ -29,6 +29,7 @@ from kcalib.inference.adaptive.blocks import (
     Block,
     rescale,
 )
+from kcalib.inference.adaptive.given import given_sheets
 from kcalib.inference.adaptive.sheets import CellEntries, CellSheet, LabelRows, label_sheets
 from kcalib.inference.task import Task
 
@@ -71,7 +72,7 @@ def flip_clusters(task: Task, n_draws: int | None, n_columns: int | None, seed: 
     assert isinstance(data, Classification) and codes is not None
     weights = np.ones(data.n) if data.sample_weight is None else arrays.to_host(data.sample_weight)
     order, n_clusters = np.argsort(codes, kind="stable"), int(np.max(codes)) + 1
-    sheets = label_sheets(data)
+    sheets = label_sheets(data) + [sheet for grouping in task.given for sheet in given_sheets(data, grouping)]
     size = sum(sheet.size for sheet in sheets)
     slices = _split([sheet.size for sheet in sheets])
     variances, skewness = _null_spreads(sheets, weights, order, codes)

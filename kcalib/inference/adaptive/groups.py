@@ -20,6 +20,7 @@ from kcalib._input.labels import Classification, prepare
 from kcalib._pairs.label_cells import FLOOR
 from kcalib.inference.adaptive.blocks import LEAST_SCORE_VARIANCE, LEAST_VARIANCE
 from kcalib.inference.adaptive.method import TIE, approximate_pvalues, combine
+from kcalib.inference.groupings import Grouping, read_groupings
 from kcalib.report.summary import Summarized, Summary, format_pvalue
 from kcalib.results import Computed, ConfidenceInterval
 
@@ -27,7 +28,6 @@ __all__ = ["GroupCalibration", "WorstGroups", "worst_groups"]
 
 FEW_DRAWS, MANY_DRAWS, MANY_DRAWS_WORK = 199, 999, 2e5
 LABELS_AT_ONCE = 2**22
-MOST_VALUES = 100  # of a grouping
 POWER = 0.8  # with which the minimum detectable error is found
 
 
@@ -179,7 +179,7 @@ def find_worst_groups(
     check_integer("max_crossed", max_crossed, 1)
     check_integer("min_size", min_size, 2)
     seed = check_seed(seed, LARGEST_SEED)
-    partitions = list(_cross_groupings(_read_groupings(groups, data.n), max_crossed, min_size))
+    partitions = list(_cross_groupings(read_groupings(groups, data.n), max_crossed, min_size))
     n_left_out = sum(left_out for _, _, left_out in partitions)
     names = [name for _, names, _ in partitions for name in names]
     if not names:
@@ -233,53 +233,18 @@ def compute_pvalue(observed: float, drawn: np.ndarray) -> float:
     return float((1 + np.sum(drawn <= observed * (1 + TIE))) / (1 + len(drawn)))
 
 
-def _read_groupings(groups: Any, n: int) -> list[tuple[str, np.ndarray, list[str]]]:
-    """Return the name of each grouping, the number of each sample's category, and what categories are called."""
-    names = next((getattr(groups, name) for name in ("column_names", "columns") if hasattr(groups, name)), groups)
-    if not (isinstance(groups, Mapping) or names is not groups) or not len(names):
-        what = "is empty" if isinstance(groups, Mapping) else f"is a {type(groups).__name__}"
-        raise TypeError(
-            f"`groups` {what}, expected a mapping of names to a category of each sample, {{'sex': sex, 'age': age}}, "
-            "or a data frame"
-        )
-    groupings = []
-    for name in names:
-        values = np.asarray(groups[name])
-        if values.shape != (n,):
-            raise ValueError(
-                f"`groups[{name!r}]` has the shape {values.shape}, expected ({n},): the category of each sample"
-            )
-        texts = [_category(value) for value in (values.astype(str) if values.dtype.kind in "mM" else values).tolist()]
-        categories = sorted(set(texts))
-        if len(categories) > MOST_VALUES:
-            raise ValueError(
-                f"`groups[{name!r}]` has {len(categories)} different values, expected at most {MOST_VALUES}; cut "
-                "numbers into intervals, by numpy.digitize or pandas.qcut"
-            )
-        numbers = {category: k for k, category in enumerate(categories)}
-        groupings.append((str(name), np.array([numbers[text] for text in texts]), categories))
-    return groupings
-
-
-def _category(value: Any) -> str:
-    is_missing = value is None or type(value).__name__ in ("NAType", "NaTType") or value in ("NaT",)
-    if is_missing or (isinstance(value, float) and math.isnan(value)):
-        return "missing"
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-
-
 def _cross_groupings(
-    groupings: Sequence[tuple[str, np.ndarray, list[str]]], max_crossed: int, min_size: int
+    groupings: Sequence[Grouping], max_crossed: int, min_size: int
 ) -> Iterator[tuple[np.ndarray, list[str], int]]:
     """Yield each sample's group, -1 where it is left out, the groups' names, and how many groups were left out."""
     for size in range(1, min(max_crossed, len(groupings)) + 1):
         for crossed in itertools.combinations(groupings, size):
-            cells = np.stack([codes for _, codes, _ in crossed], axis=1)
+            cells = np.stack([grouping.codes for grouping in crossed], axis=1)
             present, codes, counts = np.unique(cells, axis=0, return_inverse=True, return_counts=True)
             large = counts >= min_size
             numbers = np.where(large, np.cumsum(large) - 1, -1)
             names = [
-                ", ".join(f"{name}={values[k]}" for (name, _, values), k in zip(crossed, cell, strict=True))
+                ", ".join(f"{part.name}={part.values[k]}" for part, k in zip(crossed, cell, strict=True))
                 for cell in present[large]
             ]
             yield numbers[codes.reshape(-1)], names, int(np.sum(~large))

@@ -22,6 +22,7 @@ from kcalib._input.labels import Classification
 from kcalib._packing.features import check_columns
 from kcalib.inference.adaptive.blocks import LEAST_BANDWIDTH, LEAST_FINE_BANDWIDTH, Block, null_blocks
 from kcalib.inference.adaptive.clusters import flip_clusters
+from kcalib.inference.adaptive.given import given_blocks
 from kcalib.inference.quadratic import MAX_RESAMPLES, N_QUANTILES
 from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.results import CalibrationTestResult, TestBlock
@@ -108,6 +109,10 @@ class Adaptive(CalibrationMethod):
         options = self.n_resamples, self.n_columns, seed
         if task.clusters is None:
             blocks, estimate = null_blocks(task.data, task, *options)
+            if task.given:
+                assert isinstance(task.data, Classification)
+                n_draws = len(blocks[0].statistics) - 1
+                blocks += given_blocks(task.data, task.given, n_draws, seed, task.options.threads)
             noun = "labels" if isinstance(task.data, Classification) else "targets"
             draws, left_out = f"draws of the {noun} from the predictions", _describe_kernels(blocks)
         else:

@@ -28,7 +28,7 @@ from kcalib._input.source import (
 from kcalib.distributions import Categorical, Distribution
 from kcalib.estimators.binning import N_BINS, reliability_bins
 from kcalib.estimators.forecasts.crps import crps_values
-from kcalib.estimators.forecasts.quantile_calibration import curve_of, is_continuous, pit_of
+from kcalib.estimators.forecasts.quantile_calibration import is_continuous, pit_of
 from kcalib.estimators.forecasts.quantities import LEVELS, has_density, mean_of, means_of, quantiles_of
 from kcalib.estimators.forecasts.scores import log_score_values, pinball_values
 from kcalib.estimators.scores import accuracy_of, brier_score_of, log_loss_of, top_label, weighted_mean
@@ -266,7 +266,7 @@ def _(data: Forecasts, measured: Measured, seed: int, n_bins: int) -> ForecastEv
     numbers = _of_numbers(data, seed) if data.n_dims == 1 else {}
     if numbers:
         shift, excess = numbers["pit_mean"] - 0.5, numbers["interval_coverage"] - INTERVAL
-        verdict = measured.verdict(off_quantiles(data.n, shift, excess))
+        verdict = measured.verdict(off_quantiles(_effective_size(data), shift, excess))
     else:
         gap, error = _spread(data, errors)
         verdict = measured.verdict(off_spread(gap, error))
@@ -279,7 +279,7 @@ def _(data: Forecasts, measured: Measured, seed: int, n_bins: int) -> ForecastEv
         n_samples=data.n,
         n_dims=data.n_dims,
         prediction=type(data.prediction).__name__,
-        rmse=math.sqrt(float(arrays.namespace(errors).mean(errors**2))),
+        rmse=math.sqrt(mean_of(data, arrays.namespace(errors).mean(errors**2, axis=1))),
         crps=mean_of(data, crps_values(data)),
         log_score=mean_of(data, log_score_values(data)) if has_a_density else None,
         pinball_loss=numbers.get("pinball_loss"),
@@ -299,13 +299,16 @@ def _of_numbers(data: Forecasts, seed: int) -> dict[str, float]:
     levels, tail = np.asarray(LEVELS), (1 - INTERVAL) / 2
     pit = pit_of(data, seed)
     limits, xp = quantiles_of(data, np.array([tail, 1 - tail])), arrays.namespace(pit)
-    curve = curve_of(data, levels=levels, confidence_level=0.95, simultaneous=False, seed=seed)
+
+    def share(where: Array) -> float:
+        return mean_of(data, xp.astype(where, np.float64))
+
     return {
         "pinball_loss": mean_of(data, pinball_values(data, levels)),
-        "interval_coverage": float(xp.mean(xp.astype((pit >= tail) & (pit <= 1 - tail), np.float64))),
-        "interval_width": float(xp.mean(limits[:, 1] - limits[:, 0])),
-        "pit_mean": float(xp.mean(pit)),
-        "quantile_calibration_error": curve.error,
+        "interval_coverage": share((pit >= tail) & (pit <= 1 - tail)),
+        "interval_width": mean_of(data, limits[:, 1] - limits[:, 0]),
+        "pit_mean": mean_of(data, pit),
+        "quantile_calibration_error": float(np.mean([abs(share(pit <= level) - level) for level in LEVELS])),
     }
 
 
@@ -315,4 +318,14 @@ def _spread(data: Forecasts, errors: Array) -> tuple[float, float]:
     if data.n < 2 or not xp.all(std > 0):
         return 0.0, math.inf
     squares = xp.mean((errors / std) ** 2, axis=1)
-    return float(xp.mean(squares)) - 1, float(xp.std(squares, correction=1)) / math.sqrt(data.n)
+    n, mean = _effective_size(data), mean_of(data, squares)
+    variance = mean_of(data, (squares - mean) ** 2)
+    return mean - 1, math.sqrt(variance / max(n - 1, 1.0))
+
+
+def _effective_size(data: Forecasts) -> float:
+    """Return how many samples of equal weight have means with the same variance."""
+    if data.sample_weight is None:
+        return data.n
+    weight = arrays.to_host(data.sample_weight)
+    return float(np.sum(weight) ** 2 / np.sum(weight**2))

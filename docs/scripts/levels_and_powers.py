@@ -334,9 +334,7 @@ def main() -> None:
     parser.add_argument("kind", choices=("levels", "powers"))
     parser.add_argument("--journal", type=Path, required=True)
     parser.add_argument("--sets", type=int, help="default: 2000 for levels, 100 for powers")
-    parser.add_argument(
-        "--methods", nargs="+", choices=tuple(METHODS), help="default: all; for powers four"
-    )
+    parser.add_argument("--methods", nargs="+", choices=tuple(METHODS), help="default: all; for powers four")
     parser.add_argument("--laws", nargs="+", choices=tuple(LAWS), default=list(LAWS))
     parser.add_argument("--resamples", type=int, default=199)
     parser.add_argument("--processes", type=int, default=1)

@@ -154,7 +154,7 @@ class ForecastFeatures(FeatureProblem):
 
     def _totals(self, draw: Callable[[slice], Array], count: int) -> np.ndarray:
         """Return sum_{i != j} H_ij for each of so many draws; `draw` gives the targets of rows, (count, rows, d)."""
-        points, feature_map = self.points, self.map
+        points, feature_map, weight = self.points, self.map, self.data.sample_weight
         xp, r = arrays.namespace(points), self.target.n_columns
         sums: Any = 0.0
         diagonal: Any = 0.0
@@ -163,8 +163,10 @@ class ForecastFeatures(FeatureProblem):
             for rows, y in self._drawn_tiles(draw, feature_map.n_columns + r * count):
                 tile, tile_points = self.target.tile(rows), points[rows, :]
 
-                def of_draw(replicate: int, tile: Tile = tile, y: Array = y) -> tuple[Array, Array]:
+                def of_draw(replicate: int, tile: Tile = tile, y: Array = y, rows: slice = rows) -> tuple[Array, Array]:
                     target_features = tile.target_features(y[replicate, :, :])
+                    if weight is not None:
+                        target_features = target_features * arrays.asarray_like(weight[rows], target_features)[:, None]
                     return target_features, xp.sum(target_features * target_features, axis=1)
 
                 results = list(pool.map(of_draw, range(count))) if workers > 1 else list(map(of_draw, range(count)))

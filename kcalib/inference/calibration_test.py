@@ -95,7 +95,7 @@ def calibration_test(
     sample_weight : array_like, shape (n,), optional
         Non-negative weights that depend on the predictions or on other things known before the labels, as those of
         surveys. Class weights, and weights for sampling by the outcome, depend on the labels: calibrated models are
-        rejected then. For class probabilities and "adaptive"; there is no standard error then.
+        rejected then. For "adaptive"; there is no standard error then.
     clusters : array_like, shape (n,), optional
         The cluster of each sample, such as the patient, numbers or strings: samples of one cluster may depend on each
         other in any way, those of different clusters are independent. For class probabilities and "adaptive", which
@@ -284,7 +284,7 @@ def _check_samples(task: Task, method: CalibrationMethod) -> None:
     for name, value in values.items():
         if value is None:
             continue
-        if not isinstance(task.data, Classification):
+        if name == "clusters" and not isinstance(task.data, Classification):
             raise OptionError(name, f"is for class probabilities, but `y_pred` are {task.data.noun}; leave it out")
         if not isinstance(method, Adaptive):
             raise OptionError(name, f"has no meaning for the method {method.name!r}; use 'adaptive'")

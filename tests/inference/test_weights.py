@@ -6,6 +6,7 @@ from problems import binomial_bounds
 
 import kcalib
 from kcalib.distributions import Normal
+from kcalib.kernels import Exponential
 from kcalib.lenses import TopLabel
 from kcalib.methods import Adaptive
 
@@ -52,6 +53,27 @@ def test_bias_and_temperature_by_hand():
     assert result.estimate == pytest.approx(kcalib.skce(y, p, sample_weight=w), rel=1e-10)
     assert result.standard_error is result.null_standard_error is None
     assert result.pvalue_from == "draws"
+
+
+def test_weights_of_distributions():
+    rejections, quick = 0, Adaptive(n_resamples=39, n_columns=16)
+    for seed in range(40):
+        rng = np.random.default_rng([8, seed])
+        mean, weight = rng.normal(size=50), rng.exponential(size=50)
+        y, predicted = mean + rng.normal(size=50), Normal(mean, np.ones(50))
+        result = kcalib.calibration_test(y, predicted, sample_weight=weight, method=quick, seed=seed)
+        rejections += result.pvalue <= 0.1 + 1e-9
+    assert rejections / 40 <= binomial_bounds(40, 0.1, 1e-3)[1]
+    again = kcalib.calibration_test(y, predicted, sample_weight=1e3 * weight, method=quick, seed=seed)
+    assert [block.pvalue for block in again.blocks] == [block.pvalue for block in result.blocks]
+    options = {"kernel": Exponential(1.0, metric="wasserstein")}
+    found = kcalib.evaluate(y, predicted, sample_weight=weight, method=quick, **options, seed=0)
+    state = kcalib.streaming.ForecastState(n_columns=16, **options).update(y, predicted, weight)
+    with pytest.warns(kcalib.AntiConservativeWarning):
+        expected = state.result()
+    for name in ("rmse", "crps", "pinball_loss", "interval_coverage", "pit_mean", "quantile_calibration_error"):
+        assert getattr(found, name) == pytest.approx(getattr(expected, name), rel=1e-12)
+    assert found.skce.value == pytest.approx(kcalib.skce(y, predicted, sample_weight=weight, **options))
 
 
 @pytest.mark.parametrize("clusters", [None, np.arange(300) // 5], ids=["alone", "clusters"])
@@ -111,7 +133,5 @@ def test_what_has_no_weights_refuses_them():
     y, p, w = [0, 1, 1, 0], [0.4, 0.6, 0.5, 0.5], [1, 2, 1, 2]
     with pytest.raises(ValueError, match="`sample_weight` has no meaning for the method 'exact'; use 'adaptive'"):
         kcalib.calibration_test(y, p, sample_weight=w, method="exact")
-    with pytest.raises(ValueError, match="`sample_weight` is for class probabilities, but `y_pred` are"):
-        kcalib.calibration_test(np.zeros(4), Normal(np.zeros(4), np.ones(4)), sample_weight=w, method="adaptive")
     with pytest.raises(ValueError, match="`sample_weight` is given, but sums over a source have no such option"):
         kcalib.calibration_test(kcalib.streaming.source((y, p)), sample_weight=w)

@@ -46,11 +46,13 @@ def _(
     kernels, estimate = kernel_blocks(task, n_draws, n_columns, seed, is_alone=data.prediction.event_shape != ())
     if data.prediction.event_shape:
         return kernels, estimate
-    sums = _sum_all_rows(data, n_draws, seed)
-    return pit_blocks(sums, data.n, data.n, has_law=samples_of(data) is None) + kernels, estimate
+    weights = np.ones(data.n) if data.sample_weight is None else arrays.to_host(data.sample_weight)
+    sums = _sum_all_rows(data, weights, n_draws, seed)
+    has_law = data.sample_weight is None and samples_of(data) is None
+    return pit_blocks(sums, float(np.sum(weights)), float(np.sum(weights**2)), has_law=has_law) + kernels, estimate
 
 
-def _sum_all_rows(data: Forecasts, n_draws: int, seed: int) -> np.ndarray:
+def _sum_all_rows(data: Forecasts, all_weights: np.ndarray, n_draws: int, seed: int) -> np.ndarray:
     """Return the sums of observed targets, and then those of each draw."""
     is_drawn_by_row = data.prediction._n_uniforms is not None
     step = n_draws if is_drawn_by_row else max(1, DRAWS_AT_ONCE // data.n)
@@ -61,7 +63,7 @@ def _sum_all_rows(data: Forecasts, n_draws: int, seed: int) -> np.ndarray:
         observed, drawn = ExactSums.zeros(1, N_SUMS), ExactSums.zeros(len(replicates), N_SUMS)
         for begin in range(0, data.n, ROWS):
             rows = np.arange(begin, min(begin + ROWS, data.n))
-            some, weights = data.take(arrays.like(rows, data.reference)), np.ones(len(rows))
+            some, weights = data.take(arrays.like(rows, data.reference)), all_weights[rows]
             targets = None if draw is None else draw(slice(begin, begin + ROWS))
             drawn = drawn + ExactSums.of(
                 sum_pit_values(drawn_pit_values(some, rows, seed, replicates, targets), weights)

@@ -218,7 +218,7 @@ def calibration_test(
     >>> kcalib.calibration_test(y, p, seed=0).pvalue > 0.05
     True
     >>> kcalib.calibration_test(y, p**3, seed=0).finding
-    'class 0 predicted too often'
+    'class 1 predicted too rarely'
     >>> result = kcalib.calibration_test(y, p**3, method="spectrum")
     >>> result.pvalue < 1e-15
     True

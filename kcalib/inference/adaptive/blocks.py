@@ -231,11 +231,14 @@ def label_blocks(
         return "over-confident" if score[0] < 0 or impossible is not None else "under-confident"
 
     def says_bias() -> str:
-        k = int(np.argmax(biases[0] ** 2 / np.maximum(bias_variances, LEAST_VARIANCE)))
+        # Of two classes both have the same, but for rounding.
+        k = 1 if m == 2 else int(np.argmax(biases[0] ** 2 / np.maximum(bias_variances, LEAST_VARIANCE)))
         return f"class {names[k]!r} predicted too {'often' if biases[0, k] < 0 else 'rarely'}"
 
     def says_classes() -> str:
         squares = np.where(is_empty.reshape(m, n_bins), -1.0, _squares(residuals[0], variance))
+        if m == 2:
+            squares[0] = -1.0
         k, b = divmod(int(np.argmax(squares)), n_bins)
         side = "high" if residuals[0, k, b] < 0 else "low"
         return f"probabilities of class {names[k]!r} {format_bin(k * n_bins + b)} too {side}"

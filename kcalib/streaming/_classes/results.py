@@ -87,7 +87,7 @@ class Results(StateResults):
         ...     state = state.update(y[rows], p[rows] ** 1.5)
         >>> result = state.result()
         >>> result.n_samples, result.verdict.partition(":")[0]
-        (3000, 'miscalibrated, class 0 predicted too often')
+        (3000, 'miscalibrated, class 1 predicted too rarely')
         """
         check_fraction("level", level)
         check_tolerance(tolerance)

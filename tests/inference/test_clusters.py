@@ -118,6 +118,15 @@ def test_over_confidence_is_seen():
     assert temperature.pvalue < 0.01
 
 
+def test_a_label_of_probability_0_is_no_question_of_clusters():
+    p, cluster = repeated_rows(np.random.default_rng(0))
+    y = draw_dependent(p, cluster, 1.0, np.random.default_rng(1))
+    p[7], y[7] = [0.5, 0.5, 0, 0], 3
+    result = kcalib.calibration_test(y, p, clusters=cluster, seed=0)
+    assert result.pvalue == 0
+    assert "the label of sample 7 (counted from 0) has probability 0" in result.null_law
+
+
 def test_evaluation_of_clusters_has_no_numbers_that_want_independent_samples():
     p, cluster = repeated_rows(np.random.default_rng(0))
     y = draw_dependent(p, cluster, 1.0, np.random.default_rng(1))

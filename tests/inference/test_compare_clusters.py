@@ -82,6 +82,19 @@ def test_equal_weights_have_the_standard_error_of_a_mean():
     assert weighted.standard_error == pytest.approx(spread)
 
 
+@pytest.mark.parametrize("metric", ["log_loss", "skce"])
+def test_clusters_of_weight_0_are_none(metric):
+    y, models, cluster = make_models(4)
+    w = np.where(cluster < 10, 0.0, 1.0)
+    result = kcalib.compare(y, models, sample_weight=w, clusters=cluster, metric=metric).differences[0]
+    y, models, cluster = y[w > 0], {name: p[w > 0] for name, p in models.items()}, cluster[w > 0]
+    rest = kcalib.compare(y, models, clusters=cluster, metric=metric).differences[0]
+    if metric == "log_loss":  # the bandwidth is that of all rows
+        assert result.difference == pytest.approx(rest.difference)
+        assert result.standard_error == pytest.approx(rest.standard_error)
+    assert result.standard_error == pytest.approx(rest.standard_error, rel=0.2)
+
+
 def test_distributions_in_clusters():
     rng = np.random.default_rng(0)
     mean, cluster = rng.normal(size=200), np.arange(200) // 4
@@ -100,7 +113,7 @@ def test_what_is_refused():
             kcalib.compare(y, models, clusters=cluster, metric=metric)
     with pytest.raises(ValueError, match="`sample_weight` has no meaning for the metric 'ece'"):
         kcalib.compare(y, models, sample_weight=np.ones(len(y)), metric="ece")
-    with pytest.raises(ValueError, match="`clusters` has 3 clusters, expected at least 4"):
+    with pytest.raises(ValueError, match="`clusters` leaves 3 clusters of positive weight, expected at least 4"):
         kcalib.compare(y, models, clusters=cluster % 3, metric="brier_score")
     with pytest.raises(ValueError, match="`backend` sums pairs of samples that count alike, and `clusters` is given"):
         kcalib.compare(y, models, clusters=cluster, backend="cpu")

@@ -11,12 +11,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from kcalib._backend import arrays, linalg
+from kcalib._backend.threads import one_blas_thread
 from kcalib._input.labels import Classification
 from kcalib._packing.features import FeatureProblem, MapOptions, features_of
 from kcalib._pairs.feature_sums import feature_rows
@@ -66,11 +67,15 @@ class FlippedBlocks:
     left_out: list[str]  # names of blocks that are too skew
 
 
+@one_blas_thread()
 def flip_clusters(task: Task, n_draws: int | None, n_columns: int | None, seed: int) -> FlippedBlocks:
     """Return the blocks of a task of class probabilities that has clusters."""
     data, codes = task.data, task.clusters
     assert isinstance(data, Classification) and codes is not None
     weights = np.ones(data.n) if data.sample_weight is None else arrays.to_host(data.sample_weight)
+    of_clusters = np.bincount(codes, weights)
+    if np.count_nonzero(of_clusters) < 2:
+        raise ValueError("`sample_weight` is positive in one of the `clusters` alone, expected at least 2; drop it")
     order, n_clusters = np.argsort(codes, kind="stable"), int(np.max(codes)) + 1
     sheets = label_sheets(data) + [sheet for grouping in task.given for sheet in given_sheets(data, grouping)]
     size = sum(sheet.size for sheet in sheets)
@@ -124,6 +129,15 @@ def flip_clusters(task: Task, n_draws: int | None, n_columns: int | None, seed: 
     for name, statistics in zip(("kernel", "fine kernel"), pairs, strict=False):
         blocks.append(Block(name, statistics, lambda: "an error that only the kernel sees", lambda: 0.0))
         block_skewness.append(of_kernels)
+    impossible = np.flatnonzero((LabelRows(data, np.arange(data.n)).label_probabilities == 0) & (weights > 0))
+    if impossible.size:
+        sample = f"the label of sample {impossible[0]} (counted from 0) has probability 0"
+        certain: dict[str, Any] = {
+            "finding": lambda: "over-confident",
+            "log_bound": lambda: -math.inf,
+            "impossible": sample,
+        }
+        blocks[0], block_skewness[0] = replace(blocks[0], **certain), 0.0
     kept = [block for block, skew in zip(blocks, block_skewness, strict=True) if skew <= MOST_SKEWNESS]
     if not kept:
         least = min(block_skewness)
@@ -135,7 +149,6 @@ def flip_clusters(task: Task, n_draws: int | None, n_columns: int | None, seed: 
         )
     problem = maps[-1] if len(maps) > 2 else maps[0]
     task.feature_problems.append(problem)
-    of_clusters = np.bincount(codes, weights)
     n_pairs = np.sum(weights) ** 2 - np.sum(of_clusters**2)
     return FlippedBlocks(
         kept,

@@ -53,6 +53,10 @@ class LabelRows:
         residuals[self._numbers, self.labels] += 1
         return residuals
 
+    @property
+    def label_probabilities(self) -> np.ndarray:
+        return self.p[self._numbers, self.labels]
+
     def of_classes(self, cells: np.ndarray, first: int) -> CellEntries:
         """Return the residuals of the classes from `first` on."""
         p = self.p[:, first:]

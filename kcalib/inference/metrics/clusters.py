@@ -18,6 +18,7 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import OptionError, check_seed
+from kcalib._backend.threads import one_blas_thread
 from kcalib._input.data import Data
 from kcalib._packing.features import FeatureProblem, MapOptions, features_of
 from kcalib.inference.adaptive.clusters import multiply_features, sum_clusters
@@ -72,16 +73,19 @@ def measure_clusters(
         raise OptionError(option, f"has no meaning for the metric {metric.name!r}; use {names}")
     if options.backend is not None:
         raise OptionError("backend", f"sums pairs of samples that count alike, and `{option}` is given; leave it out")
+    units = "samples" if options.clusters is None else "clusters"
     codes = np.arange(data[0].n) if options.clusters is None else options.clusters
-    n_clusters = int(np.max(codes)) + 1
+    n_clusters = int(np.count_nonzero(np.bincount(codes, _weights_of(data[0]))))
     if n_clusters < FEWEST_CLUSTERS:
-        raise ValueError(f"`clusters` has {n_clusters} clusters, expected at least {FEWEST_CLUSTERS} to compare models")
+        raise ValueError(
+            f"`{option}` leaves {n_clusters} {units} of positive weight, expected at least {FEWEST_CLUSTERS} for "
+            "standard errors"
+        )
     if isinstance(metric, SKCE):
         measured, estimator, described = _leave_out_of_pairs(metric, data, codes, options)
     else:
         measured = [_leave_out_of_mean(metric.losses(model), model, codes) for model in data]
         estimator, described = "weighted mean" if options.clusters is None else "mean", {}
-    units = "samples" if options.clusters is None else "clusters"
     largest = max(abs(model.value) + float(np.max(np.abs(model.without))) for model in measured)
     resolution = ROUNDINGS * EPSILON * largest
     return MetricResult(
@@ -101,10 +105,9 @@ def _leave_out_of_mean(losses: Array, data: Data, codes: np.ndarray) -> LeftOut:
     weights = _weights_of(data)
     terms = np.where(weights > 0, weights * arrays.to_host(losses), 0.0)
     sums, of_clusters = np.bincount(codes, terms), np.bincount(codes, weights)
-    rest = np.sum(of_clusters) - of_clusters
-    if not np.all(rest > 0):
-        raise ValueError("`sample_weight` is 0 for all samples but those of one cluster; a comparison needs several")
-    return LeftOut(np.sum(sums) / np.sum(of_clusters), (np.sum(sums) - sums) / rest, np.empty(0))
+    rest, counts = np.sum(of_clusters) - of_clusters, of_clusters > 0
+    without = (np.sum(sums) - sums[counts]) / rest[counts]
+    return LeftOut(float(np.sum(sums) / np.sum(of_clusters)), without, np.empty(0))
 
 
 def _leave_out_of_pairs(
@@ -125,6 +128,7 @@ def _leave_out_of_pairs(
     return measured, estimator, described
 
 
+@one_blas_thread()
 def _leave_out_of_features(problem: FeatureProblem, codes: np.ndarray) -> LeftOut:
     order = np.argsort(codes, kind="stable")
     targets = np.asarray(arrays.to_host(problem.target_features), dtype=np.float64)
@@ -148,6 +152,6 @@ def _leave_out_of_features(problem: FeatureProblem, codes: np.ndarray) -> LeftOu
     of_groups = np.bincount(np.tile(problem.map.groups, 2), columns) * n_groups / pairs
     return LeftOut(
         float(np.sum(sums**2 - squares) / pairs),
-        without / (others**2 - own),
+        (without / (others**2 - own))[weights > 0],
         of_groups if n_groups > 1 else np.empty(0),
     )

@@ -188,19 +188,15 @@ def _add_evaluate(commands: Any) -> Parser:
     )
     _add_files(evaluate)
     _add_reading(evaluate)
-    samples = evaluate.add_argument_group("what is known of the samples, in arrays or columns of the file")
-    samples.add_argument(
-        "--by", metavar="NAME", action="append", default=[],
-        help="groups: print those for which the model is calibrated worst; may be repeated",
-    )  # fmt: skip
+    samples = _add_samples(evaluate)
     samples.add_argument(
         "--given", metavar="NAME", action="append", default=[],
         help="a further variable that predictions should be right for each value of; may be repeated",
     )  # fmt: skip
-    samples.add_argument("--weights", metavar="NAME", help="weights, which may not depend on the labels")
     samples.add_argument(
-        "--clusters", metavar="NAME", help="samples of one cluster depend on each other, such as rows of one patient"
-    )
+        "--by", metavar="NAME", action="append", default=[],
+        help="groups: print those for which the model is calibrated worst; may be repeated",
+    )  # fmt: skip
     _add_common(evaluate)
     _add_streaming(evaluate)
     _add_workers(evaluate)
@@ -218,6 +214,7 @@ def _add_compare(commands: Any) -> Parser:
     )
     _add_files(compare, "; at least two, or a state of several")
     _add_reading(compare)
+    _add_samples(compare)
     output = compare.add_argument_group("output").add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="print JSON instead of tables")
     output.add_argument("--csv", action="store_true", help="print CSV instead of tables: the models, then the pairs")
@@ -407,6 +404,16 @@ def _add_reading(parser: Parser) -> Any:
         "--normalize", action="store_true", help="divide each row of probabilities by its sum, such as rounded ones"
     )
     return names
+
+
+def _add_samples(parser: Parser) -> Any:
+    """Add the group of options that say what is known of the samples, and return it."""
+    samples = parser.add_argument_group("what is known of the samples, in arrays or columns of the file")
+    samples.add_argument("--weights", metavar="NAME", help="weights, which may not depend on the labels")
+    samples.add_argument(
+        "--clusters", metavar="NAME", help="samples of one cluster depend on each other, such as rows of one patient"
+    )
+    return samples
 
 
 def _add_running(group: Any) -> None:

@@ -13,10 +13,12 @@ from kcalib._command.files import STDIN, open_file
 from kcalib._command.jobs import (
     Failure,
     Job,
+    add_weights,
     check_no_states,
     check_reading,
     collect_failures,
     make_jobs,
+    read_column,
     read_data,
     translate_errors,
 )
@@ -38,6 +40,7 @@ from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts
 from kcalib._input.parameters import PARAMETERS
 from kcalib._input.source import Source
+from kcalib.inference.adaptive.clusters import read_clusters
 from kcalib.inference.compare import IN_PIECES, METRICS, comparison_of
 from kcalib.inference.compare import check_options as check_metric_options
 from kcalib.inference.metrics.ece import ECE
@@ -47,6 +50,7 @@ from kcalib.results import Comparison
 from kcalib.streaming import ComparisonState, load
 
 SAMPLE_OPTIONS = (
+    "weights", "clusters",
     "probs", "logits", "labels", "from_logits", *PARAMETERS, "lens", "bandwidth", "n_bins", "n_resamples", "n_columns",
     "seed", "part", "stream", "checkpoint", "rows", "resume", "checkpoint_every", "threads", "parallel",
 )  # fmt: skip
@@ -91,8 +95,14 @@ def _compare_at_once(
                 models[job.model] = arguments.lens.induced(data)
             _check_same_samples(data, *next(iter(whole.items())))
     comparison = None
+    with collect_failures(failures, jobs[0].file):
+        reading = check_reading(arguments)
+        if arguments.clusters is not None and not failures:  # all files hold the same samples
+            clusters = read_column(jobs[0], "--clusters", arguments.clusters, reading)
+            options = replace(options, clusters=read_clusters(clusters, len(clusters)))
+        models = {name: add_weights(jobs[0], arguments, data, reading) for name, data in models.items()}
     if not failures:
-        with collect_failures(failures, "compare"), open_parallel(arguments.parallel) as run:
+        with collect_failures(failures, "compare"), translate_errors(), open_parallel(arguments.parallel) as run:
             shared = replace(options, backend=run)
             comparison = comparison_of(models, metric, arguments.confidence_level, shared)
     return _write(comparison, jobs, failures, arguments)
@@ -163,8 +173,9 @@ def _option_that_needs_all(arguments: argparse.Namespace) -> str | None:
     """Return what needs all samples at once, if anything does."""
     if arguments.metric not in IN_PIECES:
         return f"--metric {arguments.metric}"
-    if arguments.n_resamples is not None:
-        return "--resamples"
+    for name in ("n_resamples", "clusters", "weights"):
+        if getattr(arguments, name) is not None:
+            return flag(name)
     return option_of_forecasts(arguments)
 
 

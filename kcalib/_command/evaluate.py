@@ -14,6 +14,7 @@ from kcalib._command.jobs import (
     Failure,
     Job,
     Model,
+    add_weights,
     check_no_states,
     check_reading,
     check_same_kind,
@@ -29,14 +30,12 @@ from kcalib._command.parallel import check_parallel, open_parallel, with_workers
 from kcalib._command.streamed import check_streaming, evaluate_in_chunks, option_that_needs_all, reads_in_chunks
 from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, write
 from kcalib._command.tables import evaluations_report
-from kcalib._input.checks import weights_of
 from kcalib._input.columns import FileError
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib.evaluation import evaluation_of
 from kcalib.inference.adaptive.clusters import read_clusters
 from kcalib.inference.adaptive.groups import WorstGroups, find_worst_groups
-from kcalib.inference.calibration_test import scale_weights
 from kcalib.inference.groupings import read_given
 from kcalib.inference.verdict import shown_at_least
 from kcalib.report import figures
@@ -139,14 +138,6 @@ def evaluate_data(
     with open_parallel(arguments.parallel) as run:
         evaluation = evaluation_of(data, **options, backend=run)
     return Model(job.model, job.file, data.noun, evaluation, draw_data(data, arguments) if drawn else None)
-
-
-def add_weights(job: Job, arguments: argparse.Namespace, data: Data, reading: dict[str, Any]) -> Data:
-    """Return the samples with the weights that --weights names."""
-    if arguments.weights is None:
-        return data
-    weights = weights_of(read_column(job, "--weights", arguments.weights, reading), data.n, data.reference)
-    return scale_weights(replace(data, sample_weight=weights))  # type: ignore[type-var]
 
 
 def read_samples(job: Job, arguments: argparse.Namespace, data: Data, reading: dict[str, Any]) -> dict[str, Any]:

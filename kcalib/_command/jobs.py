@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,14 @@ from kcalib._command.files import STDIN, open_file
 from kcalib._command.kinds import Picture
 from kcalib._command.method_options import flag, owners
 from kcalib._command.streams import format_error, report
+from kcalib._input.checks import weights_of
 from kcalib._input.columns import FileError
 from kcalib._input.data import Data
 from kcalib._input.parameters import PARAMETERS
 from kcalib.bandwidth import NoLengthScaleError
 from kcalib.evaluation_results import Evaluation, ForecastEvaluation
 from kcalib.inference.adaptive.groups import WorstGroups
+from kcalib.inference.calibration_test import scale_weights
 from kcalib.parallel.transport import TileError
 from kcalib.report import figures
 from kcalib.streaming.sources.layout import Y_TRUE
@@ -165,6 +167,14 @@ def read_column(job: Job, option: str, name: str, reading: dict[str, Any]) -> np
         message = str(error).replace("--labels", option).replace("expected a class label", "expected a value")
         raise FileError(message) from None
     return np.asarray(values)
+
+
+def add_weights(job: Job, arguments: argparse.Namespace, data: Data, reading: dict[str, Any]) -> Data:
+    """Return the samples with the weights that --weights names."""
+    if arguments.weights is None:
+        return data
+    weights = weights_of(read_column(job, "--weights", arguments.weights, reading), data.n, data.reference)
+    return scale_weights(replace(data, sample_weight=weights))  # type: ignore[type-var]
 
 
 @contextmanager

@@ -79,6 +79,25 @@ def test_given(folder, capsys, file):
     assert printed["pvalue"] == expected.test.pvalue
 
 
+@pytest.mark.parametrize("file", ["a.npz", "a.csv"])
+def test_comparison(folder, capsys, file):
+    y, p, _, patient = folder
+    np.savez("b.npz", labels=y, probs=0.9 * p)
+    ran("compare", file, "b.npz", "--metric", "brier_score", "--clusters", "patient", "--weights", "weight", "--json")
+    weight = np.linspace(0.5, 2, len(y))
+    options = {"sample_weight": weight, "clusters": patient, "metric": "brier_score"}
+    expected = kcalib.compare(y, {"a": p, "b": 0.9 * p}, **options).differences[0]
+    printed = json.loads(capsys.readouterr().out)["comparison"]["differences"][0]
+    assert printed["standard_error"] == pytest.approx(expected.standard_error)
+    assert printed["pvalue"] == pytest.approx(expected.pvalue)
+    ran("compare", file, "b.npz", "--metric", "ece", "--clusters", "patient", code=1)
+    assert "--clusters has no meaning for the metric 'ece'; use 'skce' or the mean" in error_line(capsys)
+    ran("compare", "b.npz", file, "--clusters", "patient", code=1)
+    assert error_line(capsys).startswith("b.npz: there is no array 'patient', as --clusters says")
+    message = usage_error(capsys, "compare", file, "b.npz", "--clusters", "patient", "--stream")
+    assert message.endswith("--clusters needs all samples at once; leave it out, or --stream")
+
+
 def test_names_that_are_not_there(folder, capsys):
     ran("evaluate", "a.npz", "--by", "regoin", *QUICK, code=1)
     assert error_line(capsys).startswith("a.npz: there is no array 'regoin', as --by says; the file has the arrays")

@@ -149,7 +149,6 @@ class CalibrationTestResult(Computed):
     standard_error: float | None = None  #: of the estimate
     null_standard_error: float | None = None  #: of the estimate if the model is calibrated, given the predictions
     method: str  #: the test that was done
-    method_reason: str  #: why that one
     null_law: str  #: what the p-value rests on
     #: "draws", or beyond them "tilted draws", "law" or "bound" (of "cme" "law" in their place); None without draws
     pvalue_from: str | None = None

@@ -190,7 +190,6 @@ class Task:
         about = {"n_samples_used": data.n, **data.describe()}
         return CalibrationTestResult(
             method=method,
-            method_reason="`method` says so",
             pvalue=math.exp(log_pvalue) if pvalue is None else pvalue,
             log_pvalue=log_pvalue,
             n_samples=data.n,

@@ -297,7 +297,6 @@ class KernelResults(ABC):
         law = self.null_law()
         return {
             "method": Features.name,
-            "method_reason": "a state has sums of random features of the kernel",
             "statistic": float(self.moments.total) / (self.n - 1),
             "log_pvalue": law.log_pvalue,
             "pvalue": math.exp(law.log_pvalue) if law.pvalue is None else law.pvalue,
@@ -478,7 +477,6 @@ class LabelResults(KernelResults):
         ]
         ranked = {
             "method": Adaptive.name,
-            "method_reason": "a state has sums of labels in cells of the predictions, and of features of kernels",
             **rank_blocks(blocks, self.problem.packed.bandwidth, "draws of the labels from the predictions"),
         }
         return ranked if totals.kernel_statistics else self.combine_with_law(ranked)

@@ -104,7 +104,6 @@ class DistributionResults(KernelResults):
             blocks.append(kernel_block("fine kernel", np.append(totals.fine_total, totals.fine_drawn)))
         ranked = {
             "method": Adaptive.name,
-            "method_reason": "a state has sums of PIT values and of random features of kernels",
             **rank_blocks(blocks, None, "draws of the targets from the predictions"),
         }
         return self.combine_with_law(ranked) if totals.drawn is None else ranked

@@ -229,6 +229,14 @@ def sum_label_cells(
     impossible: np.ndarray,
     options: RunOptions,
 ) -> None: ...
+def sum_temperatures(
+    p: np.ndarray,
+    labels: np.ndarray,
+    exponents: np.ndarray,
+    floor: float,
+    sums: tuple[np.ndarray, np.ndarray],
+    options: RunOptions,
+) -> None: ...
 def state_scores(
     p: np.ndarray,
     labels: np.ndarray,

@@ -108,7 +108,9 @@ class Evaluation(ModelEvaluation):
     skce: SKCEResult  #: the estimate, with its standard error
     test: CalibrationTestResult  #: the test that the verdict rests on
     rms_error_lower: float | None  #: the model is off by at least this, see `evaluate`; None where there is no bound
-    rms_error_from: str | None  #: what that rests on: "kernel", or for class probabilities "fitted map"
+    rms_error_from: (
+        str | None
+    )  #: what that rests on: "kernel"; of class probabilities "fitted map", too, or of a state "temperature map"
     kernel_eigenvalue: float | None  #: upper limit of the kernel's largest mean eigenvalue, on which that rests
     n_eigenvalue_samples: int | None  #: samples that this limit comes from
     level: float  #: of the verdict and of `rms_error_lower`

@@ -44,7 +44,7 @@ class ErrorBound:
     rms_error_lower: float  # holds with the probability 1 - level
     kernel_eigenvalue: float  # lambda, at most
     n_eigenvalue_samples: int  # from so many samples
-    rms_error_from: str = "kernel"  # or "fitted map": which of two bounds is the larger
+    rms_error_from: str = "kernel"  # or "fitted map", "temperature map": which of two bounds is the larger
 
     @classmethod
     def of(

@@ -1,4 +1,5 @@
-# Cells of predictions, src/cpu/samples/label_cells.h, and sums in fixed point, src/cpu/state/exact_sums.h.
+# Cells of predictions, src/cpu/samples/label_cells.h, maps of them, src/cpu/samples/temperature_sums.h, and sums in fixed
+# point, src/cpu/state/exact_sums.h.
 
 cdef extern from "cpu/state/exact_sums.h" namespace "kcalib" nogil:
     cdef cppclass ExactSums:
@@ -24,6 +25,11 @@ cdef extern from "cpu/samples/label_cells.h" namespace "kcalib" nogil:
         int64_t* impossible
     bint c_sum_label_cells "kcalib::sum_label_cells"(
         const Predictions&, const LabelCells&, const Run&, const LabelSums&) except +
+
+
+cdef extern from "cpu/samples/temperature_sums.h" namespace "kcalib" nogil:
+    bint c_sum_temperatures "kcalib::sum_temperatures"(
+        const Predictions&, const double*, int64_t, double, const Run&, const ExactSums&) except +
 
 
 cdef ExactSums exact_sums(pair):
@@ -68,4 +74,18 @@ def sum_label_cells(
     assert len(sums[0]) == 4 * to.size(p.shape[1]) and len(logs[0]) == 3
     with nogil:
         finished = c_sum_label_cells(data, to, options.run, out)
+    options.raise_if_stopped(finished)
+
+
+def sum_temperatures(
+    const double[:, ::1] p, const int64_t[::1] labels, const double[::1] exponents, double floor, sums,
+    RunOptions options not None,
+):
+    """Adds the rows to `sums`, a pair of int64 arrays (high, low) in one dimension, five for each exponent."""
+    cdef Predictions data = predictions(p, labels, None)
+    cdef ExactSums out = exact_sums(sums)
+    cdef bint finished
+    assert len(sums[0]) == 5 * exponents.shape[0]
+    with nogil:
+        finished = c_sum_temperatures(data, &exponents[0], exponents.shape[0], floor, options.run, out)
     options.raise_if_stopped(finished)

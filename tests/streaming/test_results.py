@@ -82,8 +82,8 @@ def near_test(found, y, p, **options):
     of_adaptive = ["method", "statistic", "null_quantiles", "n_resamples"]
     of_adaptive += ["pvalue", "log_pvalue", "pvalue_from", "null_law", "finding"]
     fields = {name: getattr(adaptive, name) for name in of_adaptive}
-    if "Bennett's bound" in found.null_law:  # a state has no samples that Chernoff's bound could be taken of
-        assert adaptive.log_pvalue <= found.log_pvalue < -math.log(100)
+    if found.pvalue_from == "bound":  # of the temperature it is larger, of fixed tilts
+        assert adaptive.log_pvalue - 1e-9 <= found.log_pvalue <= max(0.7 * adaptive.log_pvalue, -math.log(100))
         fields |= {name: getattr(found, name) for name in of_adaptive[-5:]}
     near(
         dataclasses.replace(found, blocks=None),
@@ -94,7 +94,10 @@ def near_test(found, y, p, **options):
 
 def near_result(found, expected):
     """But for the test, and for what follows from its p-value."""
-    said = {name: getattr(found, name) for name in ("test", "verdict", "miscalibrated", "rms_error_from")}
+    said = {
+        name: getattr(found, name)
+        for name in ("test", "verdict", "miscalibrated", "kernel_eigenvalue", "rms_error_from")
+    }
     assert found.rms_error_lower <= expected.rms_error_lower or found.test.pvalue < 0.05
     near(found, dataclasses.replace(expected, rms_error_lower=found.rms_error_lower, **said), 1e-8)
     no_evidence = "no evidence against calibration"
@@ -387,7 +390,8 @@ def test_a_state_of_more_rows_than_it_keeps():
         assert result.value == pytest.approx(expected.value, rel=1e-12)
         assert result.standard_error == pytest.approx(expected.standard_error, rel=tolerance)
         assert result.null_standard_error == pytest.approx(expected.null_standard_error, rel=tolerance)
-        assert test.log_pvalue == pytest.approx(in_memory.log_pvalue, rel=tolerance)
+        if not n_resamples:
+            assert test.log_pvalue == pytest.approx(in_memory.log_pvalue, rel=tolerance)
         interval, theirs = test.confidence_interval(), in_memory.confidence_interval()
         assert interval.low == pytest.approx(theirs.low, rel=tolerance)
         assert interval.high == pytest.approx(theirs.high, rel=tolerance)

@@ -6,7 +6,6 @@ labels that are drawn from the predictions.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -51,7 +50,6 @@ class Block:
     statistics: np.ndarray  # of the observed labels, then of each draw
     finding: Callable[[], str]  # what a large value says
     log_bound: Callable[[], float]  # of the logarithm of a p-value that is valid by itself
-    bound_name: str = "Chernoff's"
     impossible: str | None = None  # what a calibrated model never has, whatever the statistic
     log_law: Callable[[], float] = lambda: 0.0  # the same by a limit law: approximate
 
@@ -178,12 +176,11 @@ def label_blocks(
     drawn: DrawnCells,
     n: int,
     names: Sequence[Any],
-    score_tail: Callable[[float, float], float] | None = None,
+    score_tail: Callable[[float, float], float],
 ) -> list[Block]:
     """Return the blocks of sums over cells.
 
-    `score_tail` bounds log P(a centred sum of log probabilities as far on its side), from the sum and its variance;
-    default `bennett_tail`, which needs no samples.
+    `score_tail` bounds log P(a centred sum of log probabilities as far on its side), from the sum and its variance.
     """
     cells, m = drawn.cells, drawn.cells.n_classes
     n_bins = N_BINS_OF_TWO if m == 2 else N_BINS
@@ -209,7 +206,6 @@ def label_blocks(
     is_empty, top_is_empty = np.split(add_cells(weights) == 0, [m * n_bins])
     biases, bias_variances = np.sum(residuals, axis=-1), np.sum(variance, axis=-1)
     observed, mean, log_variance = sums.logs.to_float()
-    tail = score_tail or functools.partial(bennett_tail, n_classes=m)
     score = np.append(observed, drawn.log_scores.to_float()) - mean
     impossible = int(sums.impossible[0]) if sums.impossible[0] != POSSIBLE else None
 
@@ -249,7 +245,7 @@ def label_blocks(
         return f"largest probabilities {format_bin(m * n_bins + b)} too {side}"
 
     def score_bound() -> float:
-        return -math.inf if impossible is not None else math.log(2) + tail(float(score[0]), float(log_variance))
+        return -math.inf if impossible is not None else math.log(2) + score_tail(float(score[0]), float(log_variance))
 
     def bias_bound() -> float:
         squares = _squares(biases[0], bias_variances)
@@ -273,7 +269,6 @@ def label_blocks(
             score**2 / log_variance if log_variance > LEAST_SCORE_VARIANCE * n else np.zeros_like(score),
             says_temperature,
             score_bound,
-            "Chernoff's" if score_tail else "Bennett's",
             None if impossible is None else f"the label of sample {impossible} (counted from 0) has probability 0",
         ),
         Block("bias", np.sum(_squares(biases, bias_variances), axis=-1), says_bias, bias_bound),
@@ -339,18 +334,6 @@ def _score_tail(data: Classification, score: float, variance: float) -> float:
         return float(sums[0]), float(sums[1]), float(sums[2])
 
     return chernoff(cumulants, abs(score), variance)
-
-
-def bennett_tail(score: float, variance: float, n_classes: int) -> float:
-    """Return Bennett's bound of log P(the centred sum of log probabilities as far on this side).
-
-    The mean of a sample's log probability lies between -log m and 0, the label's between log `FLOOR` and 0.
-    """
-    if score == 0 or variance <= 0:
-        return 0.0
-    largest = math.log(n_classes) if score > 0 else -math.log(FLOOR)
-    ratio = largest * abs(score) / variance
-    return -variance / largest**2 * ((1 + ratio) * math.log1p(ratio) - ratio)
 
 
 def chernoff(cumulants: Callable[[float], tuple[float, float, float]], value: float, variance: float) -> float:

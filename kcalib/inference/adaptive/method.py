@@ -157,7 +157,7 @@ def rank_blocks(blocks: list[Block], bandwidth: float | None, draws: str, left_o
         if bounds[smallest] < log_pvalue:
             log_pvalue, pvalue_from, finding = float(bounds[smallest]), "bound", blocks[smallest].finding()
             pvalue = math.exp(log_pvalue)
-            bound = f"beyond them {blocks[smallest].bound_name} bound of the largest sum of a block"
+            bound = "beyond them Chernoff's bound of the largest sum of a block"
             null_law += f"; {blocks[smallest].impossible or bound}"
         elif n_extreme == 0:
             laws = [math.log(len(blocks)) + block.log_law() for block in blocks]

@@ -130,6 +130,7 @@ class ClassAccumulator(Accumulator):
             sample_rows=rows.numbers,
             labels=None if is_weighted else sums.labels,
             drawn_cells=sums.drawn,
+            temperatures=sums.temperatures,
             kernel_statistics=tuple(statistics[name] for name in (SEEN, WIDE, FINER) if name in statistics),
         )
 

@@ -11,6 +11,7 @@ all rows are in the sample everything is as in memory.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from abc import ABC, abstractmethod
@@ -34,6 +35,7 @@ from kcalib.inference import events
 from kcalib.inference.adaptive import Adaptive
 from kcalib.inference.adaptive.blocks import KERNEL_FINDING, kernel_block, label_blocks
 from kcalib.inference.adaptive.method import rank_blocks
+from kcalib.inference.adaptive.temperatures import map_bound, score_tail
 from kcalib.inference.beyond import FEWEST_DRAWS
 from kcalib.inference.conditional_spectrum import make_feature_matrix
 from kcalib.inference.features import Features, law_of_draws
@@ -416,12 +418,12 @@ class StateResults(ABC):
         CalibrationTestResult
             For class probabilities that of `kcalib.methods.Adaptive`, exact for every number of samples: down to
             1 / (1 + n_resamples) the p-value is that of the samples in memory, if rows were numbered from 0 on. Below,
-            the bound of the temperature is Bennett's, as Chernoff's needs the rows. Where the sums of all draws are too
-            large for the state (see `n_resamples`), the kernel has a fifth of the level, and its p-value is that of the
-            limit law; ``null_law`` says so. For predicted numbers likewise, by their PIT values, of which there are
-            always draws; for vectors that of ``method="features"``. Without draws of labels or vectors, and with
-            weighted labels, by the limit law of the SKCE given the predictions, of which the rows that the state keeps
-            give the shape and all rows the scale.
+            the bound of the temperature is a little larger, of tilts that are fixed before rows are seen. Where the
+            sums of all draws are too large for the state (see `n_resamples`), the kernel has a fifth of the level, and
+            its p-value is that of the limit law; ``null_law`` says so. For predicted numbers likewise, by their PIT
+            values, of which there are always draws; for vectors that of ``method="features"``. Without draws of labels
+            or vectors, and with weighted labels, by the limit law of the SKCE given the predictions, of which the rows
+            that the state keeps give the shape and all rows the scale.
 
         Raises
         ------
@@ -468,9 +470,10 @@ class LabelResults(KernelResults):
         totals = self.totals
         if totals.labels is None:
             return super().null_fields()
-        assert totals.drawn_cells is not None
+        assert totals.drawn_cells is not None and totals.temperatures is not None
         names = totals.sample.classes if totals.sample.classes is not None else tuple(range(totals.sample.m))
-        blocks = label_blocks(totals.labels, totals.drawn_cells, self.n, names)
+        tail = functools.partial(score_tail, totals.temperatures, n_classes=totals.sample.m)
+        blocks = label_blocks(totals.labels, totals.drawn_cells, self.n, names, tail)
         blocks += [
             kernel_block(name, statistics)
             for name, statistics in zip(("kernel", "fine kernel"), totals.kernel_statistics, strict=False)
@@ -480,6 +483,15 @@ class LabelResults(KernelResults):
             **rank_blocks(blocks, self.problem.packed.bandwidth, "draws of the labels from the predictions"),
         }
         return ranked if totals.kernel_statistics else self.combine_with_law(ranked)
+
+    def _bound(self, test: CalibrationTestResult, level: float) -> ErrorBound:
+        temperatures = self.totals.temperatures
+        if temperatures is None or self.is_weighted or not test.pvalue < level:
+            return super()._bound(test, level)
+        bound, of_maps = super()._bound(test, level / 2), map_bound(temperatures, self.n, level / 2)
+        if bound.rms_error_lower >= of_maps:
+            return bound
+        return replace(bound, rms_error_lower=of_maps, rms_error_from="temperature map")
 
     def few_errors(self) -> FewErrors | None:
         scores = self.totals.scores

@@ -58,7 +58,8 @@ class Results(StateResults):
         -------
         Evaluation
             As of `kcalib.evaluate` with ``estimator="features"`` and ``method="adaptive"``, the ECE in the bins of the
-            state, the lower bound of the error that of the kernel.
+            state. The lower bound of the error is the kernel's or that of maps of the temperature, ``rms_error_from``
+            says which.
 
         Raises
         ------

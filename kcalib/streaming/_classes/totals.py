@@ -10,6 +10,7 @@ from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._pairs.features import FeatureMap
 from kcalib._pairs.label_cells import DrawnCells, LabelSums
+from kcalib._pairs.temperature_sums import TemperatureSums
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
 from kcalib.streaming._row_sums.score_sums import Extremes
@@ -60,5 +61,6 @@ class Totals(BinTotals, FeatureTotals):
     sample: Classification
     labels: LabelSums | None  # in cells of the predictions; None without draws of labels, and with weights
     drawn_cells: DrawnCells | None
+    temperatures: TemperatureSums | None
     # Sums over pairs of the observed labels, then of each draw, of the adaptive test's kernels; none without draws.
     kernel_statistics: tuple[np.ndarray, ...]

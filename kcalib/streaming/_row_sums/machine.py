@@ -20,6 +20,7 @@ from kcalib._packing.packed import single_bandwidth
 from kcalib._pairs.feature_sums import compiled
 from kcalib._pairs.features import FeatureMap
 from kcalib._pairs.label_cells import POSSIBLE, DrawnCells, LabelCells, LabelSums
+from kcalib._pairs.temperature_sums import TemperatureSums
 from kcalib.inference.adaptive.blocks import (
     FINE,
     LEAST_BANDWIDTH,
@@ -49,24 +50,26 @@ class BlockSums:
     kernels: dict[str, KernelSums]  # by prefixes
     labels: LabelSums | None  # None without draws
     drawn: DrawnCells | None
+    temperatures: TemperatureSums | None
 
     def __add__(self, other: BlockSums) -> BlockSums:
         return BlockSums(
             {name: sums + other.kernels[name] for name, sums in self.kernels.items()},
             None if self.labels is None or other.labels is None else self.labels + other.labels,
             None if self.drawn is None or other.drawn is None else self.drawn + other.drawn,
+            None if self.temperatures is None or other.temperatures is None else self.temperatures + other.temperatures,
         )
 
     def copy(self) -> BlockSums:
         kernels = {name: sums.copy() for name, sums in self.kernels.items()}
-        return BlockSums(kernels, self.labels, None if self.drawn is None else self.drawn.copy())
+        return replace(self, kernels=kernels, drawn=None if self.drawn is None else self.drawn.copy())
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Return the sums by their names in a file."""
         arrays = {
             prefix + name: values for prefix, sums in self.kernels.items() for name, values in sums.to_arrays().items()
         }
-        for part in (self.labels, self.drawn):
+        for part in (self.labels, self.drawn, self.temperatures):
             arrays |= {} if part is None else part.to_arrays()
         return arrays
 
@@ -78,8 +81,10 @@ class BlockSums:
             )
             for prefix, sums in self.kernels.items()
         }
-        labels = None if self.labels is None else self.labels.from_arrays(arrays)
-        return BlockSums(kernels, labels, None if self.drawn is None else self.drawn.from_arrays(arrays))
+        if self.labels is None or self.drawn is None or self.temperatures is None:
+            return BlockSums(kernels, None, None, None)
+        labels, temperatures = self.labels.from_arrays(arrays), self.temperatures.from_arrays(arrays)
+        return BlockSums(kernels, labels, self.drawn.from_arrays(arrays), temperatures)
 
 
 class Machine:
@@ -122,8 +127,9 @@ class Machine:
     def zeros(self) -> BlockSums:
         kernels = {name: machine.zeros() for name, machine in self.kernels.items()}
         if self.cells is None:
-            return BlockSums(kernels, None, None)
-        return BlockSums(kernels, self.cells.zeros(), self.cells.drawn_zeros(self.options.n_resamples))
+            return BlockSums(kernels, None, None, None)
+        drawn = self.cells.drawn_zeros(self.options.n_resamples)
+        return BlockSums(kernels, self.cells.zeros(), drawn, TemperatureSums.zeros())
 
     def add(self, sums: BlockSums, pieces: Iterable[Rows]) -> BlockSums:
         """With rows of blocks: each piece is ascending, and has all the rows there are of its blocks."""
@@ -136,11 +142,12 @@ class Machine:
                     for sheet in self._sheets(rows):
                         self._add_draws(new, sheet, options)
             if self.cells is not None:
-                assert new.labels is not None
+                assert new.labels is not None and new.temperatures is not None
                 labels = self.cells.sum(rows.predictions, rows.targets, threads=self.threads)
                 if labels.impossible[0] != POSSIBLE:
                     labels = replace(labels, impossible=rows.numbers[labels.impossible])
-                new = replace(new, labels=new.labels + labels)
+                temperatures = TemperatureSums.of(rows.predictions, rows.targets, self.threads)
+                new = replace(new, labels=new.labels + labels, temperatures=new.temperatures + temperatures)
         return new
 
     def _add_draws(self, sums: BlockSums, sheet: Sheet, options: _native.RunOptions) -> None:

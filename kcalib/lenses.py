@@ -314,12 +314,12 @@ def _one_against_others(labels: Array, p: Array, chosen: Array) -> LabelsAndPred
 
 def _partition(groups: Any) -> tuple[tuple[int, ...], ...]:
     """Return the sorted classes of each group, checked."""
-    groups = _listed(groups)
+    groups = _to_list(groups)
     if not isinstance(groups, Sequence) or isinstance(groups, str):
         raise TypeError(
             f"`groups` is {groups!r}, expected a sequence of sequences of columns, or one group number for each class"
         )
-    entries = [_listed(entry) for entry in groups]
+    entries = [_to_list(entry) for entry in groups]
     if entries and not any(map(_is_collection, entries)):
         entries = _by_number(entries)
     if len(entries) < 2:
@@ -356,6 +356,6 @@ def _is_collection(value: Any) -> bool:
     return isinstance(value, (Sequence, Set)) and not isinstance(value, str)
 
 
-def _listed(values: Any) -> Any:
+def _to_list(values: Any) -> Any:
     """Return arrays as lists, and other values unchanged."""
     return values.tolist() if hasattr(values, "tolist") else values

@@ -75,8 +75,9 @@ def _label_and_probabilities(number: int, sample: Mapping[str, Any]) -> tuple[in
         raise ValueError(f"`samples[{number}]` has no log-likelihoods of choices; its task is not of multiple choice")
     target, requests = sample["target"], _arguments(sample)
     half = len(requests) // 2
-    alone = [("", choice) for _, choice in requests[:half]]
-    if any(context for context, _ in requests[:half]) and requests[half:] == alone:  # of the metric acc_mutual_info
+    contextless_requests = [("", choice) for _, choice in requests[:half]]
+    # The metric acc_mutual_info also asks for each choice without its context.
+    if any(context for context, _ in requests[:half]) and requests[half:] == contextless_requests:
         requests, responses = requests[:half], responses[:half]
     choices = [choice.strip() for _, choice in requests]
     place = choices.index(target.strip()) if isinstance(target, str) and target.strip() in choices else target

@@ -337,8 +337,8 @@ class Reliability(_Binned):
         """
         totals = self._totals()
         if totals is None:
-            nothing = self._no_samples().repeat(self.n_bins)
-            return {"confidence": nothing, "frequency": nothing.clone(), "weight": torch.zeros_like(nothing)}
+            nans = self._no_samples().repeat(self.n_bins)
+            return {"confidence": nans, "frequency": nans.clone(), "weight": torch.zeros_like(nans)}
         diagram = diagram_of(totals, None, 0.95, "confidence", False)
         return {name: self._tensor(getattr(diagram, name)) for name in ("confidence", "frequency", "weight")}
 

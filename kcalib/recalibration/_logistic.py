@@ -105,18 +105,18 @@ def logistic(
 def _on_face(
     features: np.ndarray, targets: np.ndarray, weight: np.ndarray, start: np.ndarray, free: list[int]
 ) -> Minimum:
-    chosen, total = features[:, free], weight.sum()
+    free_features, total = features[:, free], weight.sum()
 
     def value_of(coefficients: np.ndarray) -> float:
-        predictors = chosen @ coefficients
+        predictors = free_features @ coefficients
         losses = targets * np.logaddexp(0.0, -predictors) + (1 - targets) * np.logaddexp(0.0, predictors)
         return float(weight @ losses) / float(total)
 
     def objective(coefficients: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        predictors, value = chosen @ coefficients, value_of(coefficients)
+        predictors, value = free_features @ coefficients, value_of(coefficients)
         p, slope = sigmoid(predictors), sigmoid(predictors) * sigmoid(-predictors)
-        gradient = chosen.T @ (weight * (p - targets)) / total
-        return value, gradient, (chosen * (weight * slope)[:, None]).T @ chosen / total
+        gradient = free_features.T @ (weight * (p - targets)) / total
+        return value, gradient, (free_features * (weight * slope)[:, None]).T @ free_features / total
 
     return minimise(value_of, objective, best_start(value_of, start[free], (start[free] > 0).astype(float)))
 

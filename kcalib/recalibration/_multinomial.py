@@ -75,10 +75,10 @@ class Map(ABC):
         """The penalised Hessian times directions, whose logits the map gives, too: it is linear."""
 
         def product(direction: np.ndarray) -> np.ndarray:
-            changed = q * self.logits(direction)
-            changed -= q * changed.sum(axis=1, keepdims=True)
-            changed *= self.weight[:, None]
-            return self.gradient(changed) / len(q) + 2 * self.penalty * direction
+            slopes = q * self.logits(direction)
+            slopes -= q * slopes.sum(axis=1, keepdims=True)
+            slopes *= self.weight[:, None]
+            return self.gradient(slopes) / len(q) + 2 * self.penalty * direction
 
         return product
 
@@ -102,9 +102,9 @@ class Map(ABC):
     def value_and_gradient(self, parameters: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         """Of the penalised mean log loss, and probabilities."""
         value, q = self.loss(parameters)
-        away = parameters - self.identity
-        gradient = self.gradient(self.residuals(q)) / len(q) + 2 * self.penalty * away
-        return value + float(np.sum(self.penalty * away**2)), gradient, q
+        deviation = parameters - self.identity
+        gradient = self.gradient(self.residuals(q)) / len(q) + 2 * self.penalty * deviation
+        return value + float(np.sum(self.penalty * deviation**2)), gradient, q
 
     def residuals(self, q: np.ndarray) -> np.ndarray:
         """Weighted, shape (n, m)."""

@@ -68,8 +68,8 @@ def _length(value_of: Value, place: np.ndarray, step: np.ndarray, value: float, 
     """The first of 1, 1/2, 1/4, ... that makes the function lower by its share, to rounding; None if none does."""
     length = 1.0
     while length > 2.0**-40:
-        tried = value_of(place + length * step)
-        if math.isfinite(tried) and tried <= value - 1e-4 * length * decrement + ROUNDING * max(1.0, abs(value)):
+        trial = value_of(place + length * step)
+        if math.isfinite(trial) and trial <= value - 1e-4 * length * decrement + ROUNDING * max(1.0, abs(value)):
             return length
         length /= 2
     return None

@@ -181,10 +181,10 @@ def choose(
         raise ValueError(f"`n_folds` is {n_folds}, but there are {data.n} samples; pass fewer folds, or more samples")
     samples = samples_of(data, y_pred, from_logits)
     score = next(iter(samples.scores)) if score is None else check_choice("score", score, tuple(samples.scores))
-    tried = _check_candidates(default_candidates(data, score) if candidates is None else candidates)
+    checked_candidates = _check_candidates(default_candidates(data, score) if candidates is None else candidates)
     fold = samples.folds(n_folds, seed)
     rows = [np.flatnonzero(fold == k) for k in range(n_folds)]
-    results = _cross_validate(samples, tried, score, rows)
+    results = _cross_validate(samples, checked_candidates, score, rows)
     comparison = samples.make_comparison(results.parts, rows, score, confidence_level, start)
     name = results.name
     return Choice(
@@ -192,7 +192,7 @@ def choose(
         recalibrator=results.fitted.get(name),
         score=score,
         comparison=comparison,
-        left_out=tuple(name for name in tried if name not in results.fitted),
+        left_out=tuple(name for name in checked_candidates if name not in results.fitted),
         chosen_in_folds=results.best,
         n_folds=n_folds,
         seed=seed,
@@ -284,7 +284,7 @@ class WithLabels(Labelled):
     ) -> Comparison:
         if self.weight is not None:
             return super().make_comparison(parts, rows, score, confidence_level, start)
-        predicted = {name: _in_sample_order(some, rows) for name, some in parts.items()}
+        predicted = {name: _in_sample_order(fold_predictions, rows) for name, fold_predictions in parts.items()}
         return compare(self.y, predicted, metric=score, confidence_level=confidence_level)
 
 
@@ -408,7 +408,7 @@ class CrossValidated(NamedTuple):
 
 
 def _cross_validate(
-    samples: Labelled, tried: dict[str, Recalibrator], score: str, rows: list[np.ndarray]
+    samples: Labelled, candidates: dict[str, Recalibrator], score: str, rows: list[np.ndarray]
 ) -> CrossValidated:
     n = len(samples.y)
     parts: dict[str, list[Any]] = {AS_GIVEN: [samples.as_given(fold) for fold in rows]}
@@ -416,7 +416,7 @@ def _cross_validate(
     inner = {AS_GIVEN: np.tile(losses[AS_GIVEN], (len(rows), 1))}  # of each sample, without this fold
     fitted: dict[str, Recalibrator] = {}
     failed: dict[str, Exception] = {}
-    for name, candidate in tried.items():
+    for name, candidate in candidates.items():
         try:
             fitted[name], parts[name], inner[name] = _cross_validate_candidate(samples, candidate, score, rows)
             losses[name] = _losses_of(samples, rows, parts[name], score)

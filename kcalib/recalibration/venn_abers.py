@@ -190,12 +190,12 @@ def _values_of_a_hit(weight: np.ndarray, hits: np.ndarray) -> np.ndarray:
     for i in range(1, len(x)):
         (x0, y0), (x1, y1) = stack[-1], stack[-2]
         values.append((y1 - y0) / (x1 - x0))
-        moved = x[i] - 1, y[i] - 1
-        if (moved[1] - y0) * (x1 - x0) < (moved[0] - x0) * (y1 - y0) and i < len(x) - 1:
+        shifted_corner = x[i] - 1, y[i] - 1
+        if (shifted_corner[1] - y0) * (x1 - x0) < (shifted_corner[0] - x0) * (y1 - y0) and i < len(x) - 1:
             stack.pop()
             while len(stack) > 1 and stack[-1][0] <= x[i]:
                 stack.pop()
-            _push(stack, moved)
+            _push(stack, shifted_corner)
     return np.array(values)
 
 

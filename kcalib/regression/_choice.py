@@ -134,8 +134,10 @@ def average_over_classes(
     null_risks = np.mean([result.fold_null_risks for result in results], axis=0)
     entries = []
     for name in (entry.estimator for entry in results[0].estimators):
-        same = [entry for result in results for entry in result.estimators if entry.estimator == name]
-        values, risks = (np.mean([getattr(e, key) for e in same], axis=0) for key in ("fold_values", "fold_risks"))
+        class_entries = [entry for result in results for entry in result.estimators if entry.estimator == name]
+        values, risks = (
+            np.mean([getattr(e, key) for e in class_entries], axis=0) for key in ("fold_values", "fold_risks")
+        )
         entries.append(make_entry(name, None, values, risks, null_risks))
     sizes = {name: getattr(results[0], name) for name in ("n_samples", "n_tuning", "n_test", "n_folds", "seed")}
     return make_result(

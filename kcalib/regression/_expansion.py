@@ -63,13 +63,13 @@ class Expansion:
         """
         points = arrays.namespace(problem.points).ascontiguousarray(problem.points)
         backend = KernelOperator(pack_points(points, kernel, "float64", elsewhere=True), threads=None, backend=None)
-        most = _largest_rank(points, max_memory)
-        cholesky = partial_cholesky(backend, most, to_rounding=True)
-        if cholesky.rank < most:
+        largest_rank = _largest_rank(points, max_memory)
+        cholesky = partial_cholesky(backend, largest_rank, to_rounding=True)
+        if cholesky.rank < largest_rank:
             reason = f"a factor of rank {cholesky.rank} is the kernel matrix of {problem.n} samples to rounding"
             return cls._of_factor(problem, backend, cholesky.factor, cholesky.pivots, reason)
         del cholesky
-        reason = f"the kernel matrix of {problem.n} samples has no rank below {most}"
+        reason = f"the kernel matrix of {problem.n} samples has no rank below {largest_rank}"
         check_memory(
             (24 if arrays.is_host(points) else 40) * problem.n**2,
             max_memory,
@@ -110,8 +110,8 @@ class Expansion:
         rows = slice(0, problem.n)
         # Its transpose is the same matrix in the order of LAPACK, which writes the eigenvectors over it.
         spectrum = eigendecomposition(backend.tile(rows, rows).T, overwrite=True)
-        smallest, most = float(spectrum.values[0]), float(spectrum.values[-1])
-        if smallest < -NEGATIVE * most:
+        smallest, largest = float(spectrum.values[0]), float(spectrum.values[-1])
+        if smallest < -NEGATIVE * largest:
             raise ValueError(
                 "the kernel matrix is not positive semi-definite: its smallest eigenvalue is "
                 f"{smallest:.3g}, and `kernel` is {backend.kernel}; take one that is positive definite, "
@@ -145,12 +145,12 @@ def _largest_rank(points: Array, max_memory: float | None) -> int:
     Factor, Gram matrix, eigenvectors and map are 8 (n r + 4 r^2) < 32 n r bytes.
     """
     n = len(points)
-    most = int(LOW_RANK * n)
+    rank = int(LOW_RANK * n)
     if max_memory is not None:
         limit: int | None = check_max_memory(max_memory)
     else:
         limit = available_memory() if arrays.is_host(points) else available_memory_on_gpu(points.device)
-    return most if limit is None else min(most, limit // (32 * n))
+    return rank if limit is None else min(rank, limit // (32 * n))
 
 
 def kernel_products(points: Array, landmarks: Array, kernel: Kernel, vectors: Array) -> Array:

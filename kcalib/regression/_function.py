@@ -121,8 +121,8 @@ class Parametrised:
                 raise ValueError(f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(names)}")
         for name, value in params.items():
             setattr(self, name, value)
-        for fitted in [name for name in vars(self) if name.endswith("_")]:
-            delattr(self, fitted)
+        for attribute in [name for name in vars(self) if name.endswith("_")]:
+            delattr(self, attribute)
         return self
 
     def clone(self) -> Any:

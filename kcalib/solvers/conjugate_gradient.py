@@ -111,11 +111,11 @@ class ConjugateGradient(Seeded, Solver):
 
     def solve(self, system: RidgeSystem, reason: str) -> SolverResult:
         n, c = system.right_sides.shape
-        most = automatic_rank(n) if self.rank is None else self.rank
-        memory = memory_of_cg(n, c, most)
-        noun = f"the vectors of conjugate gradients (n = {n}, rank {most}, {c} right sides)"
+        largest_rank = automatic_rank(n) if self.rank is None else self.rank
+        memory = memory_of_cg(n, c, largest_rank)
+        noun = f"the vectors of conjugate gradients (n = {n}, rank {largest_rank}, {c} right sides)"
         system.check_memory(memory, noun, "pass a smaller rank=, or fewer right sides at a time")
-        preconditioner = self._preconditioner(system, most)
+        preconditioner = self._preconditioner(system, largest_rank)
         iterate = _Iteration(self, system, preconditioner).run()
         return SolverResult(
             iterate.values,
@@ -129,8 +129,8 @@ class ConjugateGradient(Seeded, Solver):
             0 if preconditioner is None else preconditioner.rank,
         )
 
-    def _preconditioner(self, system: RidgeSystem, most: int) -> Preconditioner | None:
-        if most == 0 or system.right_sides.shape[1] == 0:
+    def _preconditioner(self, system: RidgeSystem, largest_rank: int) -> Preconditioner | None:
+        if largest_rank == 0 or system.right_sides.shape[1] == 0:
             return None
         if system.factor is not None and self.rank is None:
             return Preconditioner.of(system.factor, system.shift)
@@ -138,7 +138,7 @@ class ConjugateGradient(Seeded, Solver):
         if self.rank is None:
             trace = float(arrays.namespace(system.right_sides).sum(system.operator.diagonal()))
             tol = min(0.5, SMALL_REMAINDER * system.shift / trace) if trace > 0 else 0.0
-        factor = partial_cholesky(system.operator, most, tol=tol, seed=self.drawn_seed).factor
+        factor = partial_cholesky(system.operator, largest_rank, tol=tol, seed=self.drawn_seed).factor
         return Preconditioner.of(factor, system.shift)
 
 

@@ -145,10 +145,10 @@ class Kronecker:
             return self
         if self.method == "schur":
             arrays.check_not_cuda(array, "a system with a matrix that is not symmetric")
-        moved = copy.copy(self)
-        moved._left, moved._right = (arrays.asarray_like(matrix, array) for matrix in (self._left, self._right))
-        moved._forms = self._forms[0].to_device_of(array), self._forms[1].to_device_of(array)
-        return moved
+        result = copy.copy(self)
+        result._left, result._right = (arrays.asarray_like(matrix, array) for matrix in (self._left, self._right))
+        result._forms = self._forms[0].to_device_of(array), self._forms[1].to_device_of(array)
+        return result
 
     def _solve_path(self, original: Any, right_sides: Array, shift: Any) -> KroneckerSolution:
         """Return the solution for right sides on the device of the matrices."""

@@ -213,12 +213,12 @@ def _accept_proposals(square: np.ndarray, rounding: float, random: np.random.Gen
     Accept a proposal with the ratio of its residual, given the pivots accepted before it, to its residual when it was
     proposed: so pivots have the distribution of those drawn one at a time. Accept the first one unless it is rounding.
     """
-    before = np.diag(square).copy()
+    initial_diagonal = np.diag(square).copy()
     root, accepted = np.zeros_like(square), list[int]()
     for i in range(len(square)):
         row = root[i, : len(accepted)]
-        left = before[i] - row @ row
-        if left > max(random.random() * before[i], rounding):
+        left = initial_diagonal[i] - row @ row
+        if left > max(random.random() * initial_diagonal[i], rounding):
             k = len(accepted)
             root[:, k] = (square[:, i] - root[:, :k] @ row) / math.sqrt(left)
             accepted.append(i)

@@ -284,7 +284,7 @@ def _check_samples(task: Task, method: CalibrationMethod) -> None:
     for name, value in values.items():
         if value is None:
             continue
-        if name == "clusters" and not isinstance(task.data, Classification):
+        if name != "sample_weight" and not isinstance(task.data, Classification):
             raise OptionError(name, f"is for class probabilities, but `y_pred` are {task.data.noun}; leave it out")
         if not isinstance(method, Adaptive):
             raise OptionError(name, f"has no meaning for the method {method.name!r}; use 'adaptive'")

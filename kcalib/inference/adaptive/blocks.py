@@ -224,24 +224,24 @@ def label_blocks(
     def says_temperature() -> str:
         if score[0] == 0 and impossible is None:
             return "no error of the temperature"
-        return "over-confident" if score[0] < 0 or impossible is not None else "under-confident"
+        return describe_temperature(-1.0 if impossible is not None else float(score[0]))
 
     def says_bias() -> str:
         # Of two classes both have the same, but for rounding.
         k = 1 if m == 2 else int(np.argmax(biases[0] ** 2 / np.maximum(bias_variances, LEAST_VARIANCE)))
-        return f"class {names[k]!r} predicted too {'often' if biases[0, k] < 0 else 'rarely'}"
+        return describe_share(names[k], float(biases[0, k]))
 
     def says_classes() -> str:
         squares = np.where(is_empty.reshape(m, n_bins), -1.0, _squares(residuals[0], variance))
         if m == 2:
             squares[0] = -1.0
         k, b = divmod(int(np.argmax(squares)), n_bins)
-        side = "high" if residuals[0, k, b] < 0 else "low"
+        side = describe_side(float(residuals[0, k, b]))
         return f"probabilities of class {names[k]!r} {format_bin(k * n_bins + b)} too {side}"
 
     def says_top() -> str:
         b = int(np.argmax(np.where(top_is_empty, -1.0, _squares(top_residuals[0], top_variance))))
-        side = "high" if top_residuals[0, b] < 0 else "low"
+        side = describe_side(float(top_residuals[0, b]))
         return f"largest probabilities {format_bin(m * n_bins + b)} too {side}"
 
     def score_bound() -> float:
@@ -275,6 +275,21 @@ def label_blocks(
         Block("classes", np.sum(_squares(residuals, variance), axis=(-2, -1)), says_classes, classes_bound),
         Block("top label", np.sum(_squares(top_residuals, top_variance), axis=-1), says_top, top_bound),
     ]
+
+
+def describe_temperature(score: float) -> str:
+    """Say what a sum of log probabilities less their means shows."""
+    return f"{'over' if score < 0 else 'under'}-confident"
+
+
+def describe_share(name: Any, residual: float) -> str:
+    """Say what a sum of a class's residuals shows."""
+    return f"class {name!r} predicted too {'often' if residual < 0 else 'rarely'}"
+
+
+def describe_side(residual: float) -> str:
+    """Say how probabilities are that leave a sum of residuals."""
+    return "high" if residual < 0 else "low"
 
 
 def format_probability(p: float) -> str:

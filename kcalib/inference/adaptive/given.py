@@ -10,7 +10,13 @@ from kcalib._backend import arrays
 from kcalib._backend.random import draw_replicate_batches
 from kcalib._input.labels import Classification
 from kcalib._pairs.label_cells import FLOOR
-from kcalib.inference.adaptive.blocks import LEAST_SCORE_VARIANCE, LEAST_VARIANCE, Block
+from kcalib.inference.adaptive.blocks import (
+    LEAST_SCORE_VARIANCE,
+    LEAST_VARIANCE,
+    Block,
+    describe_share,
+    describe_temperature,
+)
 from kcalib.inference.adaptive.sheets import CellEntries, CellSheet, LabelRows
 from kcalib.inference.groupings import Grouping
 
@@ -87,11 +93,10 @@ def given_sheets(data: Classification, grouping: Grouping) -> list[CellSheet]:
         return LabelRows(data, rows).of_scores(grouping.codes[rows][:, None])
 
     def describe_class(cell: int, total: float) -> str:
-        side = "often" if total < 0 else "rarely"
-        return f"class {names[first + cell % n_columns]!r} predicted too {side} {where(cell // n_columns)}"
+        return f"{describe_share(names[first + cell % n_columns], total)} {where(cell // n_columns)}"
 
     def describe_score(cell: int, total: float) -> str:
-        return f"{'over' if total < 0 else 'under'}-confident {where(cell)}"
+        return f"{describe_temperature(total)} {where(cell)}"
 
     return [
         CellSheet(f"given {grouping.name}", size * n_columns, count_classes, describe_class),

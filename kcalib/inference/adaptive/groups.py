@@ -18,7 +18,13 @@ from kcalib._backend.options import LARGEST_SEED, check_fraction, check_integer,
 from kcalib._backend.random import draw_label_batches
 from kcalib._input.labels import Classification, prepare
 from kcalib._pairs.label_cells import FLOOR
-from kcalib.inference.adaptive.blocks import LEAST_SCORE_VARIANCE, LEAST_VARIANCE
+from kcalib.inference.adaptive.blocks import (
+    LEAST_SCORE_VARIANCE,
+    LEAST_VARIANCE,
+    describe_share,
+    describe_side,
+    describe_temperature,
+)
 from kcalib.inference.adaptive.method import TIE, approximate_pvalues, combine
 from kcalib.inference.groupings import Grouping, read_groupings
 from kcalib.report.summary import Summarized, Summary, format_pvalue
@@ -331,11 +337,10 @@ class _Sums:
             ]
             pvalues = np.stack([approximate_pvalues(block) for block in blocks])
             worst = int(np.argmax(in_classes[:, 0]))
-            side = "often" if self.counts[k, worst, 0] < 0 else "rarely"
             words = (
-                "over-confident" if self.scores[k, 0] < 0 else "under-confident",
-                f"class {names[worst]!r} predicted too {side}",
-                f"largest probabilities too {'high' if self.hits[k, 0] < 0 else 'low'}",
+                describe_temperature(float(self.scores[k, 0])),
+                describe_share(names[worst], float(self.counts[k, worst, 0])),
+                f"largest probabilities too {describe_side(float(self.hits[k, 0]))}",
             )
             combined.append(combine(pvalues))
             findings.append(words[int(np.argmin(pvalues[:, 0]))])

@@ -10,7 +10,15 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._input.labels import Classification
 from kcalib._pairs.label_cells import FLOOR
-from kcalib.inference.adaptive.blocks import N_BINS, N_BINS_OF_TWO, N_TOP_BINS, format_probability
+from kcalib.inference.adaptive.blocks import (
+    N_BINS,
+    N_BINS_OF_TWO,
+    N_TOP_BINS,
+    describe_share,
+    describe_side,
+    describe_temperature,
+    format_probability,
+)
 
 ROWS = 4096  # evenly spaced rows that the edges of bins are quantiles of
 
@@ -109,19 +117,19 @@ def label_sheets(data: Classification) -> list[CellSheet]:
     def describe_class(cell: int, total: float) -> str:
         ends = np.concatenate([[0.0], edges[:, cell // n_bins], [1.0]])
         between = _format_bin(ends, cell % n_bins)
-        return f"probabilities of class {names[first + cell // n_bins]!r} {between} too {_side(total)}"
+        return f"probabilities of class {names[first + cell // n_bins]!r} {between} too {describe_side(total)}"
 
     def describe_top(cell: int, total: float) -> str:
         ends = np.concatenate([[0.0], top_edges, [1.0]])
-        return f"largest probabilities {_format_bin(ends, cell)} too {_side(total)}"
+        return f"largest probabilities {_format_bin(ends, cell)} too {describe_side(total)}"
 
     return [
-        CellSheet("temperature", 1, add_scores, lambda cell, total: f"{'over' if total < 0 else 'under'}-confident"),
+        CellSheet("temperature", 1, add_scores, lambda cell, total: describe_temperature(total)),
         CellSheet(
             "bias",
             m - first,
             count_classes,
-            lambda cell, total: f"class {names[first + cell]!r} predicted too {'often' if total < 0 else 'rarely'}",
+            lambda cell, total: describe_share(names[first + cell], total),
         ),
         CellSheet("classes", n_bins * (m - first), bin_classes, describe_class),
         CellSheet("top label", N_TOP_BINS, bin_top, describe_top),
@@ -130,7 +138,3 @@ def label_sheets(data: Classification) -> list[CellSheet]:
 
 def _format_bin(ends: np.ndarray, number: int) -> str:
     return f"from {format_probability(ends[number])} to {format_probability(ends[number + 1])}"
-
-
-def _side(total: float) -> str:
-    return "high" if total < 0 else "low"

@@ -9,7 +9,7 @@ import pytest
 import scipy.stats
 
 import kcalib
-from kcalib.distributions import MultivariateNormal, Normal, Poisson
+from kcalib.distributions import Beta, Mixture, MultivariateNormal, Normal, Poisson, Samples
 from kcalib.inference.adaptive import blocks as adaptive_blocks
 from kcalib.kernels import Cosine, Exponential, Gaussian
 from kcalib.methods import Adaptive
@@ -119,6 +119,48 @@ def test_level_of_distributions(predicted):
         pvalues.append(kcalib.calibration_test(y, prediction, method=Adaptive(19, 16), seed=number).pvalue)
     for level in (0.05, 0.2, 0.5):
         assert np.sum(np.array(pvalues) <= level) <= scipy.stats.binom.isf(1e-4, count, level)
+
+
+def further_problem(name, rng, n=30):
+    mean, rows = rng.normal(size=n), np.arange(n)
+    if name == "rare counts":
+        rate = 10 ** rng.uniform(-2.5, -0.5, size=n)
+        return rng.poisson(rate), Poisson(rate)
+    if name == "three members":
+        members = rng.normal(size=(n, 3))
+        return members[rows, rng.integers(3, size=n)], Samples(members)
+    if name == "equal members":
+        members = rng.integers(3, size=(n, 5)).astype(float)
+        return members[rows, rng.integers(5, size=n)], Samples(members)
+    if name == "rounded targets":
+        std = 10 ** rng.uniform(-15, -13, size=n)
+        return mean + std * rng.normal(size=n), Normal(mean, std)
+    if name == "small unit":
+        std = 1e-9 * rng.uniform(0.5, 2, size=n)
+        return 1e-9 * mean + std * rng.normal(size=n), Normal(1e-9 * mean, std)
+    if name == "infinite density":
+        a = np.full(n, 0.05)
+        return rng.beta(a, a), Beta(a, a)
+    is_first = rng.uniform(size=n) < 0.3
+    y = np.where(is_first, mean + rng.normal(size=n), mean + 1 + 0.5 * rng.normal(size=n))
+    return y, Mixture([0.3, 0.7], [Normal(mean, np.ones(n)), Normal(mean + 1, np.full(n, 0.5))])
+
+
+FURTHER = (
+    "rare counts", "three members", "equal members", "rounded targets", "small unit", "infinite density", "mixture",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::kcalib.AntiConservativeWarning")
+@pytest.mark.parametrize("name", FURTHER)
+def test_level_of_further_distributions(name):
+    pvalues = []
+    for number in range(200):
+        y, prediction = further_problem(name, np.random.default_rng([7, number]))
+        pvalues.append(kcalib.calibration_test(y, prediction, method=Adaptive(39, 16), seed=number).pvalue)
+    for level in (0.025, 0.05, 0.2, 0.5):
+        assert np.sum(np.array(pvalues) <= level) <= scipy.stats.binom.isf(1e-3, 200, level)
 
 
 def test_power_where_the_kernel_is_blind():

@@ -122,7 +122,7 @@ def drawn_pit_values(
     y, second = drawn[:, :, 0], row_uniforms(seed, replicates, numbers, 1, SECOND)[:, :, 0]
     atoms = samples_of(data)
     if atoms is None:
-        values = [pit_at(data.with_targets(y[k][:, None]), second[k]) for k in range(len(replicates))]
+        values = [pit_at(data.with_targets(y[k, :, None]), second[k]) for k in range(len(replicates))]
         return np.stack([arrays.to_host(of_draw) for of_draw in values])
     # As `pit_at`, by sorted samples.
     locations, weights = (arrays.to_host(part) for part in (atoms.locations[:, :, 0], atoms.weights))

@@ -77,6 +77,12 @@ class FeatureProblem(ABC):
     def drawn_totals(self, n_draws: int, seed: int, first: int = 0) -> np.ndarray:
         """Return sum_{i != j} H_ij of the targets of `data.draw(seed, first + b)` for each draw b."""
 
+    def drawn_totals_of_both(
+        self, other: FeatureProblem, n_draws: int, seed: int, **drawn: Any
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return `drawn_totals` of this problem and of the same with another map; `drawn` are options of the first."""
+        return self.drawn_totals(n_draws, seed, **drawn), other.drawn_totals(n_draws, seed)
+
     def redrawn(self, n_groups: int) -> Iterator[FeatureProblem]:
         """Yield the problem with other draws in place of predictions that draws stand for; of others none."""
         yield from ()

@@ -72,14 +72,25 @@ class ForecastFeatures(FeatureProblem):
         return replace(self, map=drawn_map(self.vectors.terms, self.points, n_columns, seed), seed=seed)
 
     def drawn_totals(self, n_draws: int, seed: int, first: int = 0) -> np.ndarray:
-        """Sum tile after tile: a tile's features and expectations serve all draws of a batch."""
-        sums = 8 * self.target.n_columns * self.map.n_columns
-        at_once = max(1, min(DRAWS_BYTES // (8 * self.n * self.data.n_dims), DRAWS_BYTES // sums))
-        totals = []
-        for begin in range(first, first + n_draws, at_once):
-            replicates = range(begin, min(begin + at_once, first + n_draws))
-            totals.append(self._totals(self.data.row_draws(seed, replicates), len(replicates)))
-        return np.concatenate(totals) if totals else np.empty(0)
+        return self._drawn_totals([self.map], n_draws, seed, first)[0]
+
+    def drawn_totals_of_both(
+        self, other: FeatureProblem, n_draws: int, seed: int, **drawn: Any
+    ) -> tuple[np.ndarray, np.ndarray]:
+        totals = self._drawn_totals([self.map, other.map], n_draws, seed, 0)
+        return totals[0], totals[1]
+
+    def _drawn_totals(self, maps: list[FeatureMap], n_draws: int, seed: int, first: int) -> np.ndarray:
+        """Sum tile after tile, for all maps: a tile's target features and expectations serve all draws of a batch."""
+        sums = 8 * self.target.n_columns * sum(feature_map.n_columns for feature_map in maps)
+        at_once = DRAWS_BYTES // sums
+        if self.data.prediction._n_uniforms is None:  # all rows are drawn at once
+            at_once = min(at_once, DRAWS_BYTES // (8 * self.n * self.data.n_dims))
+        totals = [np.empty((len(maps), 0))]
+        for begin in range(first, first + n_draws, max(1, at_once)):
+            replicates = range(begin, min(begin + max(1, at_once), first + n_draws))
+            totals.append(self._totals(maps, self.data.row_draws(seed, replicates), len(replicates)))
+        return np.concatenate(totals, axis=1)
 
     def redrawn(self, n_groups: int) -> Iterator[ForecastFeatures]:
         for target in self.target.redrawn(self.data, n_groups):
@@ -152,15 +163,16 @@ class ForecastFeatures(FeatureProblem):
             for rows in slices(end - begin, width):
                 yield slice(begin + rows.start, begin + rows.stop), y[:, rows, :]
 
-    def _totals(self, draw: Callable[[slice], Array], count: int) -> np.ndarray:
-        """Return sum_{i != j} H_ij for each of so many draws; `draw` gives the targets of rows, (count, rows, d)."""
-        points, feature_map, weight = self.points, self.map, self.data.sample_weight
+    def _totals(self, maps: list[FeatureMap], draw: Callable[[slice], Array], count: int) -> np.ndarray:
+        """Return sum_{i != j} H_ij for each map and draw; `draw` gives the targets of rows, (count, rows, d)."""
+        points, weight = self.points, self.data.sample_weight
         xp, r = arrays.namespace(points), self.target.n_columns
-        sums: Any = 0.0
-        diagonal: Any = 0.0
+        sums: list[Any] = [0.0] * len(maps)
+        diagonals: list[Any] = [0.0] * len(maps)
+        width = max(feature_map.n_columns for feature_map in maps) + r * count
         workers = resolve_threads(self.threads) if arrays.is_host(points) else 1
         with ThreadPoolExecutor(workers) as pool:
-            for rows, y in self._drawn_tiles(draw, feature_map.n_columns + r * count):
+            for rows, y in self._drawn_tiles(draw, width):
                 tile, tile_points = self.target.tile(rows), points[rows, :]
 
                 def of_draw(replicate: int, tile: Tile = tile, y: Array = y, rows: slice = rows) -> tuple[Array, Array]:
@@ -171,11 +183,16 @@ class ForecastFeatures(FeatureProblem):
 
                 results = list(pool.map(of_draw, range(count))) if workers > 1 else list(map(of_draw, range(count)))
                 target_features = xp.concat([features for features, _ in results], axis=1)
-                sums = sum_products(feature_map, tile_points, target_features, threads=self.threads)[0] + sums
-                sizes = _square_sizes(feature_map, tile_points)
-                diagonal = xp.stack([xp.sum(sizes * squares) for _, squares in results]) + diagonal
-        squares = xp.sum(xp.reshape(sums * sums, (feature_map.n_columns, count, r)), axis=(0, 2))
-        return arrays.to_host(squares - diagonal)
+                for k, feature_map in enumerate(maps):
+                    products = sum_products(feature_map, tile_points, target_features, threads=self.threads)[0]
+                    sizes = _square_sizes(feature_map, tile_points)
+                    sums[k] = products + sums[k]
+                    diagonals[k] = xp.stack([xp.sum(sizes * squares) for _, squares in results]) + diagonals[k]
+        totals = []
+        for feature_map, products, diagonal in zip(maps, sums, diagonals, strict=True):
+            squares = xp.sum(xp.reshape(products * products, (feature_map.n_columns, count, r)), axis=(0, 2))
+            totals.append(arrays.to_host(squares - diagonal))
+        return np.stack(totals)
 
 
 @features_of.register

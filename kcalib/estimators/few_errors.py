@@ -90,7 +90,7 @@ def _(data: Forecasts, packed: Packed) -> int | None:
         return None
     n_errors = 0
     for part, law in parts:
-        n_errors += _differing(part.y.reshape(-1), law.probabilities)
+        n_errors += _differing(part.y[:, 0], law.probabilities)
         if n_errors >= ENOUGH_SEEN:  # no more are asked for
             break
     return n_errors

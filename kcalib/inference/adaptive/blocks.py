@@ -104,12 +104,12 @@ def kernel_blocks(
         return [kernel_block("kernel", statistics) for statistics in kernels], _all_pairs_fields(task)
     wide = rescale(problem, 1.0, LEAST_BANDWIDTH)
     fine = rescale(problem.with_map(*fine_map_options(wide.map, seed)), FINE, LEAST_FINE_BANDWIDTH)
-    totals = wide.drawn_totals(n_draws, seed, **drawn)
+    totals, fine_totals = wide.drawn_totals_of_both(fine, n_draws, seed, **drawn)
     moments = feature_moments(wide, second=not task.sums_all_pairs and wide is problem, drawn=totals)
     fine_moments = feature_moments(fine, second=False)
     blocks = [
         _feature_block("kernel", task, wide, moments, totals),
-        _feature_block("fine kernel", task, fine, fine_moments, fine.drawn_totals(n_draws, seed)),
+        _feature_block("fine kernel", task, fine, fine_moments, fine_totals),
     ]
     if task.sums_all_pairs:
         return blocks, _all_pairs_fields(task)

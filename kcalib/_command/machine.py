@@ -101,14 +101,15 @@ def evaluations_csv(models: Sequence[Model]) -> str:
     fields = fields[: fields.index("skce")]
     writer.writerow([
         "model", "file", *fields, "skce", "skce_standard_error", "skce_estimator", "kernel", "method", "statistic",
-        "pvalue", "block_size", "n_blocks", "seed", "rms_error_lower", "level", "tolerance", "miscalibrated", "verdict",
+        "pvalue", "finding", "block_size", "n_blocks", "seed", "rms_error_lower", "level", "tolerance", "miscalibrated",
+        "verdict",
     ])  # fmt: skip
     for model in models:
         e = model.evaluation
         writer.writerow([
             model.model, printable(model.file), *(getattr(e, field) for field in fields),
             e.skce.value, e.skce.standard_error, e.skce.estimator, e.skce.kernel,
-            e.test.method, e.test.statistic, e.test.pvalue, e.test.block_size, e.test.n_blocks, e.test.seed,
-            e.rms_error_lower, e.level, e.tolerance, e.miscalibrated, e.verdict,
+            e.test.method, e.test.statistic, e.test.pvalue, e.test.finding, e.test.block_size, e.test.n_blocks,
+            e.test.seed, e.rms_error_lower, e.level, e.tolerance, e.miscalibrated, e.verdict,
         ])  # fmt: skip
     return text.getvalue()

@@ -15,7 +15,7 @@ from kcalib.report.laws import draw_law
 from kcalib.report.page import Section, document, paragraph, preformatted, row, svg, table
 from kcalib.report.summary import format_pvalue
 
-TEXTS = ("model", "predicted")
+TEXTS = ("model", "predicted", "statistic", "largest deviation")
 
 
 def page_of(evaluation: Any, results: Sequence[Any]) -> str:
@@ -72,11 +72,14 @@ def _format_skce(evaluation: Any) -> dict[str, str]:
 
 
 def tests(models: Mapping[str, Any]) -> Section:
-    """Draw the null distribution of each test, where there are draws, and say what was done."""
+    """Draw the null distribution of each test, where there are draws, and say what was done by which statistics."""
     parts = []
     for name, evaluation in models.items():
         test = evaluation.test
         parts.append(paragraph(f"{name}: {test.method} test: {test.null_law}", "small"))
+        if test.blocks is not None:
+            rows = [[block.name, block.finding, format_pvalue(block.pvalue)] for block in test.blocks]
+            parts.append(table(["statistic", "largest deviation", "p-value by itself"], rows, TEXTS))
         if test.null_quantiles is not None:
             parts.append(svg(partial(draw_law, test), f"{name}: the statistic and its law under calibration"))
     return Section("Could this be chance? The statistic, and what it is for calibrated models", parts)

@@ -95,7 +95,7 @@ def error_line(capsys):
 @pytest.mark.parametrize("form", ["npz", "npy", "csv", "parquet"])
 def test_every_format_gives_the_numbers_of_evaluate(tmp_path, capsys, data, form):
     y, p = data
-    path = tmp_path / f"m.{form}"
+    path, options = tmp_path / f"m.{form}", {}
     if form == "npz":
         np.savez(path, y=y, y_prob=p)
     elif form == "npy":
@@ -103,10 +103,11 @@ def test_every_format_gives_the_numbers_of_evaluate(tmp_path, capsys, data, form
         np.save(tmp_path / "y_true.npy", y)
     elif form == "csv":
         names = np.array(["cat", "dog", "eel"])
+        y, options = names[y], {"classes": names}  # of which findings speak
         with open(path, "w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(["y_true", *(f"prob_{name}" for name in names)])
-            writer.writerows([names[label], *map(repr, map(float, row))] for label, row in zip(y, p, strict=True))
+            writer.writerows([label, *map(repr, map(float, row))] for label, row in zip(y, p, strict=True))
     else:
         pa = pytest.importorskip("pyarrow")
         import pyarrow.parquet as pq
@@ -115,7 +116,7 @@ def test_every_format_gives_the_numbers_of_evaluate(tmp_path, capsys, data, form
     assert main(["evaluate", str(path), "--json"]) == 0
     (entry,) = load_json(capsys.readouterr().out)["models"]
     assert (entry["model"], entry["file"]) == ("m", str(path))
-    assert_same_numbers(entry, kcalib.evaluate(y, p))
+    assert_same_numbers(entry, kcalib.evaluate(y, p, **options))
 
 
 def test_logits_by_name_and_on_request(tmp_path, capsys, data):
@@ -154,6 +155,7 @@ def test_options_are_those_of_evaluate(capsys, data, good, options, arguments):
 def test_csv_output(capsys, data, good, poor):
     assert main(["evaluate", good, poor, "--csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert rows[1]["finding"] == "over-confident"
     assert [row["model"] for row in rows] == ["good", "poor"]
     expected = kcalib.evaluate(*data)
     row = rows[0]

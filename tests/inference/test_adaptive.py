@@ -427,6 +427,8 @@ def test_the_block_of_all_pairs_is_left_out_where_draws_take_long(monkeypatch):
     assert "no random features, and no block: draws for all pairs would take long" in result.null_law
     others = kcalib.calibration_test(y, p, kernel=Exponential(bandwidth=0.5), method=Adaptive(199), seed=3)
     assert_equal_blocks(result.blocks, others.blocks[:4])
+    weighted = without_features(y, p, sample_weight=np.arange(80) % 3)
+    assert len(weighted.blocks) == 4 and weighted.null_law.endswith("draws for all pairs have no weights")
     assert kcalib.calibration_test(y, p, seed=3).n_resamples == 999  # whose kernel has features
 
 

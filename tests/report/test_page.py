@@ -69,6 +69,7 @@ def test_the_page_of_an_evaluation_has_its_verdict_first_and_its_numbers():
     assert text.index(evaluation.verdict) < text.index("Numbers")
     for value in (f"{evaluation.log_loss:.4f}", f"{evaluation.skce.value:.2e}", f"p = {evaluation.test.pvalue:.2g}"):
         assert value in text
+    assert all(block.name in text and block.finding in text for block in evaluation.test.blocks)
     assert evaluation.test.null_law in text and evaluation.skce.kernel in text and kcalib.__version__ in text
 
 

@@ -114,7 +114,7 @@ class Adaptive(CalibrationMethod):
                 n_draws = len(blocks[0].statistics) - 1
                 blocks += given_blocks(task.data, task.given, n_draws, seed, task.options.threads)
             noun = "labels" if isinstance(task.data, Classification) else "targets"
-            draws, left_out = f"draws of the {noun} from the predictions", _describe_kernels(blocks)
+            draws, left_out = f"draws of the {noun} from the predictions", _describe_kernels(blocks, task)
         else:
             flips = flip_clusters(task, *options)
             blocks, estimate = flips.blocks, flips.estimate
@@ -180,14 +180,15 @@ def rank_blocks(blocks: list[Block], bandwidth: float | None, draws: str, left_o
     }
 
 
-def _describe_kernels(blocks: list[Block]) -> str:
+def _describe_kernels(blocks: list[Block], task: Task) -> str:
     """Say what stands for kernels without random features."""
     names = {block.name for block in blocks}
     if "fine kernel" in names:
         return ""
     if "kernel" in names:
         return "; the kernel has no random features: its block is of all pairs"
-    return "; the kernel has no random features, and no block: draws for all pairs would take long"
+    reason = "would take long" if task.data.sample_weight is None else "have no weights"
+    return f"; the kernel has no random features, and no block: draws for all pairs {reason}"
 
 
 def approximate_pvalues(statistics: np.ndarray) -> np.ndarray:

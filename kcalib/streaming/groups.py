@@ -10,6 +10,7 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.memory import check_memory
 from kcalib._backend.options import check_integer
+from kcalib._pairs.label_cells import LabelCells
 from kcalib.bandwidth import NoLengthScaleError
 from kcalib.streaming._files.saving import Saved
 from kcalib.streaming._options import StateOptions
@@ -187,7 +188,9 @@ class GroupedState(Saved):
                 "many samples share, or make the state with more `max_groups`"
             )
         options = self.options
-        needed = len(new) * 16 * options.n_columns * options.n_classes * (1 + options.n_kernel_resamples)
+        of_kernels = 16 * options.n_columns * options.n_classes * (1 + 1.25 * options.n_kernel_resamples)
+        of_cells = 8 * LabelCells.for_classes(options.n_classes).size * options.n_resamples
+        needed = len(new) * int(of_kernels + of_cells)
         remedy = "make the state with n_resamples=0, fewer columns or fewer groups"
         check_memory(needed, None, f"the sums of {len(new)} further groups", remedy)
 

@@ -188,5 +188,7 @@ def test_groups_without_a_bandwidth_are_shown(p):
 def test_no_memory_for_further_groups(monkeypatch):
     y, p, group = problem(50)
     monkeypatch.setattr(groups, "check_memory", lambda needed, *a: exec("raise MemoryError(str(needed))"))
-    with pytest.raises(MemoryError, match=str(3 * 16 * 32 * 3 * 10)):
+    draws = 9
+    of_kernels, of_cells = 16 * 32 * 3 * (1 + 1.25 * draws), 8 * (3 * 512 + 512) * draws
+    with pytest.raises(MemoryError, match=str(int(3 * (of_kernels + of_cells)))):
         GroupedState(3, **OPTIONS).update(y, p, group=group)

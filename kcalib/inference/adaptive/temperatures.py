@@ -15,6 +15,14 @@ import scipy
 from kcalib._pairs.label_cells import FLOOR
 from kcalib._pairs.temperature_sums import EXPONENTS, TemperatureSums
 
+MAPS = (
+    1 / 4,
+    1 / 2,
+    7 / 8,
+    9 / 8,
+    3 / 2,
+)  # t, of the lower bound: those between raise the same classes by other factors
+
 
 def score_tail(sums: TemperatureSums, score: float, variance: float, n_classes: int) -> float:
     """Return a bound of log P(the centred sum of log probabilities as far on this side)."""
@@ -41,7 +49,8 @@ def map_bound(sums: TemperatureSums, n: int, level: float) -> float:
 
     The limit is exceeded with at most about the probability `level`.
     """
-    _, total, squares, null_variance, distances = sums.sums.to_float().T
+    of_maps = sums.sums.to_float()[[EXPONENTS.index(t) for t in MAPS]]
+    _, total, squares, null_variance, distances = of_maps.T
     variance = np.maximum(squares - total**2 / n, null_variance)
     low = total + float(scipy.special.ndtri(level / len(total))) * np.sqrt(variance)
     limits = np.maximum(low, 0.0) / np.sqrt(np.maximum(distances, 1e-300) * n)

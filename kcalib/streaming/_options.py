@@ -14,6 +14,7 @@ from kcalib._input.labels import Classification
 from kcalib._packing.features import check_columns, class_map
 from kcalib._packing.labels import check_kernel, target_root
 from kcalib._pairs.features import FeatureMap
+from kcalib._pairs.label_cells import LabelCells
 from kcalib.estimators.binning import MAX_BINS
 from kcalib.kernels import Kernel, RadialKernel
 from kcalib.lenses import Canonical, Lens
@@ -22,7 +23,7 @@ from kcalib.target_kernels import TargetKernel
 
 N_COLUMNS = 256
 N_RESAMPLES = 199
-DRAWN_BYTES = 2**26  # of the kernel's sums of all draws; a state with more has none unless it is asked for
+DRAWN_BYTES = 2**26  # of sums of all draws, of kernels and of cells; a state with more has none unless asked for
 SMALLEST_CLASSES, LARGEST_CLASSES = 2, 2**20
 MAY_DIFFER = ("part",)  # options that states may differ in
 
@@ -104,9 +105,13 @@ class StateOptions(SharedOptions):
             raise TypeError("`n_columns` is None, expected an integer: how many samples there will be is not known")
         lens = Canonical() if lens is None else lens
         m = induced_row(n_classes, lens).m
+        if n_resamples is None:
+            of_cells = 8 * LabelCells.for_classes(m).size * N_RESAMPLES
+            n_resamples = N_RESAMPLES if of_cells <= DRAWN_BYTES else 0
+            if n_kernel_resamples is None and 16 * n_columns * m * N_RESAMPLES > DRAWN_BYTES:
+                n_kernel_resamples = 0
         if n_kernel_resamples is None:
-            is_large = n_resamples is None and 16 * n_columns * m * N_RESAMPLES > DRAWN_BYTES
-            n_kernel_resamples = 0 if is_large else N_RESAMPLES if n_resamples is None else n_resamples
+            n_kernel_resamples = n_resamples
         options = cls(
             n_classes=n_classes,
             classes=None if classes is None else _class_names(classes, n_classes),
@@ -116,7 +121,7 @@ class StateOptions(SharedOptions):
             target_kernel=_stored(target_kernel),
             n_columns=n_columns,
             n_bins=check_integer("n_bins", n_bins, 1, MAX_BINS),
-            n_resamples=_resamples("n_resamples", N_RESAMPLES if n_resamples is None else n_resamples),
+            n_resamples=_resamples("n_resamples", n_resamples),
             seed=check_integer("seed", seed, 0, LARGEST_SEED),
             part=check_integer("part", part, 0, PARTS - 1),
             n_kernel_resamples=_resamples("n_kernel_resamples", n_kernel_resamples),

@@ -90,7 +90,7 @@ class ForecastState(ForecastResults, ModelState):
     levels that they are of.
 
     The test of predicted numbers is the adaptive one: sums of functions of PIT values, of the observed targets and of
-    those of each draw, take 120 bytes a draw and some 8 microseconds a row. With draws of the kernels' blocks it is
+    those of each draw, take 240 bytes a draw and some 8 microseconds a row. With draws of the kernels' blocks it is
     that of `kcalib.calibration_test` with ``kcalib.methods.Adaptive(n_resamples, n_columns)`` and the same kernels and
     seed: the same draws, and blocks to rounding, where rows are numbered from 0 on. The kernels' blocks of ``Samples``
     and of counts differ where the target kernel has few exact features, which are taken in memory, and those of

@@ -61,8 +61,8 @@ class CalibrationState(Results, ModelState):
     n_resamples : int, optional
         Draws of all labels from the predictions, for the law of the adaptive test: those of arrays in memory, where
         rows come from number 0 on. 0 for none, and a test of the SKCE alone. Default: 199; where the kernels' sums of
-        these would take more than 64 MB, labels are drawn for the other blocks alone, and for more than some 8000
-        classes not at all.
+        these would take more than 64 MB, labels are drawn for the other blocks alone, and for more than
+        10,000 classes not at all.
     classes : array_like of length m, optional
         The label of each column; default 0..m-1.
     from_logits : bool

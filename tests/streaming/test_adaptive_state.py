@@ -69,7 +69,7 @@ def test_many_classes():
     assert len(draws.blocks) == 6 and "parts of the level" not in draws.null_law
 
 
-@pytest.mark.parametrize(("m", "draws", "of_kernels"), [(80, 199, 199), (90, 199, 0), (8000, 199, 0), (9000, 0, 0)])
+@pytest.mark.parametrize(("m", "draws", "of_kernels"), [(80, 199, 199), (90, 199, 0), (8000, 199, 0), (12_000, 0, 0)])
 def test_draws_of_many_classes(m, draws, of_kernels):
     options = CalibrationState(m).options
     assert (options.n_resamples, options.n_kernel_resamples) == (draws, of_kernels)

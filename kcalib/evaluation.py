@@ -103,7 +103,7 @@ def evaluate(
     ----------
     y_true, y_pred, kernel, classes, from_logits, threads, backend
         As in `kcalib.skce`. Of a source all numbers are those of a `kcalib.streaming.CalibrationState`: `method` is
-        "adaptive" or "features". With `backend` the SKCE is that of all pairs; by workers a source is read at once.
+        "adaptive". With `backend` the SKCE is that of all pairs; by workers a source is read at once.
     sample_weight, clusters : array_like, shape (n,), optional
         Weight and cluster of each sample, as in `kcalib.calibration_test`; scores and errors are weighted. There is no
         standard error then, and no bound of the error: these rest on independent samples that count alike.

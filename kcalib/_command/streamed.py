@@ -92,7 +92,7 @@ def check_streaming(arguments: argparse.Namespace, unable: str | None) -> None:
 
 def option_that_needs_all(arguments: argparse.Namespace) -> str | None:
     """Return an option that takes all samples at once, if one is given."""
-    if arguments.method not in ("adaptive", "features"):
+    if arguments.method != "adaptive":
         return f"--method {arguments.method}"
     return next((flag(name) for name in ("by", "given", "clusters", "weights") if getattr(arguments, name)), None)
 

@@ -88,7 +88,7 @@ def calibration_test(
     ----------
     y_true, y_pred, kernel, target_kernel, classes, from_logits, lens, dtype, threads, backend
         As in `kcalib.skce`, distributions included: what is said of labels is then said of targets. A source is for
-        "adaptive" and "features": the test is that of a `kcalib.streaming.CalibrationState`, by a name with the draws
+        "adaptive" alone: the test is that of a `kcalib.streaming.CalibrationState`, by a name with the draws
         that a state has by default (of distributions none), by an object with those of the object. By workers
         "adaptive" computes the SKCE of all pairs there, and its blocks here; a source is read at once. A journal keeps
         the sums, and none of the products with H of which eigenvalues are made.
@@ -300,10 +300,10 @@ def check_shared_out(method: str | CalibrationMethod, backend: str | Workers | N
 def sums_of(method: str | CalibrationMethod) -> dict[str, Any]:
     """The options that sums over a source take from a method; a method that makes no such sums is refused."""
     chosen = resolved(method, METHODS)
-    if not isinstance(chosen, (Adaptive, Features)):
+    if not isinstance(chosen, Adaptive):
         raise OptionError(
             "method",
-            f"is {chosen.name!r}, which reads all samples at once; use method='adaptive' or 'features', or pass the "
+            f"is {chosen.name!r}, which reads all samples at once; use method='adaptive', or pass the "
             "samples themselves: y, p = source.read(0, n)",
         )
     draws = None if isinstance(method, str) else chosen.n_resamples  # a name leaves them to the sums

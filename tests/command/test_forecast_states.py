@@ -74,8 +74,10 @@ def test_in_pieces_and_at_once_say_the_same(capsys):
     other = shown(capsys, "evaluate", "loc.npz", "--stream", "--loc", "loc")
     assert other["prediction"] == "Laplace" and other["rmse"] == pieces["rmse"]
     assert shown(capsys, "evaluate", "vectors.npz", "--stream")["n_dims"] == 2
-    ran("evaluate", "reg.npz", "--stream", "--method", "features")
-    assert "features test of all samples" in capsys.readouterr().out
+    ran("evaluate", "reg.npz", "--stream")
+    assert "adaptive test of all samples" in capsys.readouterr().out
+    ran("evaluate", "reg.npz", "--stream", "--method", "features", code=2)
+    assert "--method features needs all samples at once; leave it out, or --stream" in capsys.readouterr().err
 
 
 def test_standard_input(capsys, monkeypatch):

@@ -248,14 +248,14 @@ def test_large_files_are_streamed_and_it_is_said(folder, capsys, monkeypatch):
     monkeypatch.setattr(streamed, "STREAMED_FROM", 10_000)
     ran("evaluate", "all.npz", "--columns", "32", "--resamples", "9", "--json")
     out, err = capsys.readouterr()
-    assert numbers(out)["test"]["method"] == "features"
+    assert numbers(out)["test"]["method"] == "adaptive"
     assert re.fullmatch(
         r"kcalib: all.npz: .* are read in pieces, as --stream says; --no-stream reads them at once\n", err
     )
     for options in (["--no-stream", "--method", "block"], ["--method", "block"]):
         ran("evaluate", "all.npz", *options, "--json")
         out, err = capsys.readouterr()
-        assert err == "" and numbers(out)["test"]["method"] != "features"
+        assert err == "" and numbers(out)["test"]["method"] == "block"
 
 
 def test_remedies_in_words_of_the_command(folder, capsys, data):

@@ -241,7 +241,7 @@ class KernelResults(ABC):
         if self.is_weighted:
             of, how = "weighted samples", f"leave out `sample_weight`, and {how}"
         else:
-            how += ", or of a source pass method=kcalib.methods.Features(n_resamples=199)"
+            how += ", or of a source pass method=kcalib.methods.Adaptive(n_resamples=199)"
         remedy = f"{how}: draws of the {self.problem.targets} hold for any number"
         events.warn_of(self.effective_events, f"the test of {of}", events.SAMPLED, remedy)
         statistic = total / (n - 1)

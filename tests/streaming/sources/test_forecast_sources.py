@@ -297,7 +297,7 @@ def test_functions_of_a_source_are_those_in_memory():
     assert pieces.n_samples == N and pieces.prediction == "Normal"
     for name in ("rmse", "crps", "log_score", "pit_mean", "interval_coverage", "quantile_calibration_error"):
         assert abs(getattr(pieces, name) - getattr(inside, name)) < 1e-9, name
-    result = kcalib.calibration_test(samples, method="features", **KERNELS)
+    result = kcalib.calibration_test(samples, **KERNELS)
     assert result.n_samples == N and result.prediction == "Normal"
 
 

@@ -141,11 +141,11 @@ def test_options_reach_the_state():
     features = kcalib.methods.FeatureEstimator(n_columns=64, seed=5)
     found = kcalib.skce.result(samples, estimator=features, **kernel_and_lens)
     assert plain(found) == plain(state_of(n_columns=64, n_resamples=0, **options).skce())
-    method = kcalib.methods.Features(n_columns=64, n_resamples=99)
+    method = kcalib.methods.Adaptive(n_columns=64, n_resamples=99)
     state = state_of(n_columns=64, n_resamples=99, **options)
     assert plain(kcalib.calibration_test(samples, method=method, **options)) == plain(state.calibration_test())
     state = state_of(**options)
-    found = kcalib.evaluate(samples, level=0.01, tolerance=0.1, method="features", **options)
+    found = kcalib.evaluate(samples, level=0.01, tolerance=0.1, method="adaptive", **options)
     expected = state.result(level=0.01, tolerance=0.1)
     assert (found.top_label_ece, found.verdict) == (expected.top_label_ece, expected.verdict)
     assert (found.level, found.tolerance, found.skce.value) == (0.01, 0.1, expected.skce.value)
@@ -157,10 +157,10 @@ def test_draws_that_are_asked_for():
     """Of distributions there are none by default; an object asks for those that it has."""
     mean = np.linspace(-1, 1, 60)
     samples = source({"y": mean[::-1], "mean": mean, "std": np.ones(60)})
-    method = kcalib.methods.Features(n_columns=16, n_resamples=199)
-    remedy = r"of a source pass method=kcalib.methods.Features\(n_resamples=199\)"
+    method = kcalib.methods.Adaptive(n_columns=16, n_resamples=199)
+    remedy = r"of a source pass method=kcalib.methods.Adaptive\(n_resamples=199\)"
     with pytest.warns(kcalib.AntiConservativeWarning, match=remedy):
-        assert kcalib.calibration_test(samples, method="features").pvalue_from == "law"
+        assert kcalib.calibration_test(samples).pvalue_from == "law"
     found = kcalib.calibration_test(samples, method=method)
     assert (found.pvalue_from, found.n_resamples) == ("draws", 199)
 
@@ -225,9 +225,9 @@ def test_estimators_that_read_all_samples(estimator):
 
 
 def test_methods_that_read_all_samples():
-    for method in ("exact", "spectrum", kcalib.methods.CME()):
+    for method in ("exact", "features", kcalib.methods.CME()):
         for function in (kcalib.calibration_test, kcalib.evaluate):
-            match = "`method` is '.*', which reads all samples at once; use method='adaptive' or 'features', or pass"
+            match = "`method` is '.*', which reads all samples at once; use method='adaptive', or pass"
             with pytest.raises(ValueError, match=match):
                 function(source((Y, Q)), method=method)
     with pytest.raises(ValueError, match="`metric` is 'ckce', which reads all samples at once; use one of skce, ece"):

@@ -113,7 +113,7 @@ def drawn_pit_values(
         per_row = prediction._n_uniforms
         assert per_row is not None
         uniform = row_uniforms(seed, replicates, numbers, per_row)
-        if isinstance(prediction, INVERTED):
+        if type(prediction) in INVERTED:  # a derived class may have another law
             return _of_inverted(data, uniform)
         if isinstance(prediction, Samples) and prediction.weights is None:
             second = row_uniforms(seed, replicates, numbers, 1, SECOND)[:, :, 0]

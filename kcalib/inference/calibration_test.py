@@ -171,9 +171,9 @@ def calibration_test(
     over whole clusters are kept and their signs flipped instead, R times, which is valid if these sums are symmetric.
     Sums of rare events are not: of 30 clusters with events of probability .02 a third of calibrated sets would be
     rejected at the level .05. So blocks are left out whose skewness, if the labels of a cluster depended on each other
-    fully, were above .35, and where none is left the test is refused, with the number of clusters that it needs: about
-    :math:`8 (1 - 2 p)^2 / (p (1 - p))` for events of the probability p. The estimate is of pairs of different clusters,
-    without a standard error.
+    fully, were above .3, and where none is left the test is refused, with the number of clusters that it needs: about
+    :math:`11 (1 - 2 p)^2 / (p (1 - p))` for events of the probability p. Bins hold 20 clusters or more. The estimate is
+    of pairs of different clusters, without a standard error.
 
     The first is enough for most, "exact" and "features" test the published statistic; the others ask other questions,
     or are here for comparison with the literature.

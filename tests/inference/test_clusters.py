@@ -69,7 +69,7 @@ def test_events_that_are_too_rare_are_refused_with_the_number_of_clusters_that_i
     with pytest.raises(ValueError, match="`clusters` has 30 clusters, too few.*skewness of 1.3, expected at most") as e:
         kcalib.calibration_test(y, p, clusters=cluster, method="adaptive")
     needed = int(str(e.value).rsplit("about ", 1)[1].split()[0])
-    assert needed == pytest.approx(30 * (0.96 / np.sqrt(30 * 0.02 * 0.98) / 0.35) ** 2, abs=1)
+    assert needed == pytest.approx(30 * (0.96 / np.sqrt(30 * 0.02 * 0.98) / 0.3) ** 2, abs=1)
     y, p, cluster = make(needed)
     assert kcalib.calibration_test(y, p, clusters=cluster, method=QUICK).n_samples == 20 * needed
 

@@ -34,7 +34,7 @@ from kcalib.inference.adaptive.given import given_sheets
 from kcalib.inference.adaptive.sheets import CellEntries, CellSheet, LabelRows, label_sheets
 from kcalib.inference.task import Task
 
-MOST_SKEWNESS = 0.35  # of a block, if the labels of a cluster depend on each other as much as they can
+MOST_SKEWNESS = 0.3  # of a block, if the labels of a cluster depend on each other as much as they can
 COLUMNS, FINE_COLUMNS = 128, 32  # of the kernels' features: each has a sum for every cluster
 MOST_TARGETS = 16  # columns of residuals that features are multiplied with; more classes have random sums
 MANY_FLIPS_WORK = 1e7  # clusters times columns up to which many signs are drawn
@@ -77,7 +77,9 @@ def flip_clusters(task: Task, n_draws: int | None, n_columns: int | None, seed: 
     if np.count_nonzero(of_clusters) < 2:
         raise ValueError("`sample_weight` is positive in one of the `clusters` alone, expected at least 2; drop it")
     order, n_clusters = np.argsort(codes, kind="stable"), int(np.max(codes)) + 1
-    sheets = label_sheets(data) + [sheet for grouping in task.given for sheet in given_sheets(data, grouping)]
+    sheets = label_sheets(data, n_clusters) + [
+        sheet for grouping in task.given for sheet in given_sheets(data, grouping)
+    ]
     size = sum(sheet.size for sheet in sheets)
     slices = _split([sheet.size for sheet in sheets])
     variances, skewness = _null_spreads(sheets, weights, order, codes)

@@ -20,6 +20,7 @@ from kcalib.inference.adaptive.blocks import (
     format_probability,
 )
 
+CLUSTERS_IN_BIN = 20  # at least: signs of fewer have few patterns, and sums of few are skew
 ROWS = 4096  # evenly spaced rows that the edges of bins are quantiles of
 
 
@@ -85,16 +86,18 @@ class LabelRows:
         return CellEntries(cells, logarithms[self._numbers, self.labels][:, None], second, third)
 
 
-def label_sheets(data: Classification) -> list[CellSheet]:
+def label_sheets(data: Classification, n_clusters: int) -> list[CellSheet]:
     """Return temperature, bias, classes and top label; of two classes the second stands for both."""
+    most = max(2, n_clusters // CLUSTERS_IN_BIN)  # bins
     m, names = data.m, data.classes if data.classes is not None else tuple(range(data.m))
-    first, n_bins = (1, N_BINS_OF_TWO) if m == 2 else (0, N_BINS)
+    first, n_bins = (1, min(N_BINS_OF_TWO, most)) if m == 2 else (0, min(N_BINS, most))
+    n_top_bins = min(N_TOP_BINS, most)
     sample = LabelRows(data, np.unique(np.linspace(0, data.n - 1, min(data.n, ROWS)).astype(np.int64))).p
 
     def make_edges(values: np.ndarray, count: int) -> np.ndarray:
         return np.quantile(values, np.arange(1, count) / count, axis=0, method="higher")
 
-    edges, top_edges = make_edges(sample[:, first:], n_bins), make_edges(np.max(sample, axis=1), N_TOP_BINS)
+    edges, top_edges = make_edges(sample[:, first:], n_bins), make_edges(np.max(sample, axis=1), n_top_bins)
     firsts = n_bins * np.arange(m - first)
 
     def bin_classes(rows: np.ndarray) -> CellEntries:
@@ -132,7 +135,7 @@ def label_sheets(data: Classification) -> list[CellSheet]:
             lambda cell, total: describe_share(names[first + cell], total),
         ),
         CellSheet("classes", n_bins * (m - first), bin_classes, describe_class),
-        CellSheet("top label", N_TOP_BINS, bin_top, describe_top),
+        CellSheet("top label", n_top_bins, bin_top, describe_top),
     ]
 
 

@@ -232,7 +232,6 @@ def sum_label_cells(
 def sum_temperatures(
     p: np.ndarray,
     labels: np.ndarray,
-    exponents: np.ndarray,
     floor: float,
     sums: tuple[np.ndarray, np.ndarray],
     options: RunOptions,

@@ -17,7 +17,7 @@ from kcalib._backend.exact_sums import ExactSums
 from kcalib._backend.threads import run_options
 from kcalib._pairs.label_cells import FLOOR
 
-# t = 1 + theta; of smaller changes the cumulants are about those of the normal law.
+# t = 1 + theta, those of src/cpu/samples/temperature_sums.h; of smaller changes the normal law is near.
 EXPONENTS = (1 / 8, 1 / 4, 1 / 2, 3 / 4, 7 / 8, 15 / 16, 31 / 32, 33 / 32, 17 / 16, 9 / 8, 5 / 4, 3 / 2, 2.0, 3.0)
 TERMS = 5  # in the order of src/cpu/samples/temperature_sums.h
 
@@ -38,7 +38,7 @@ class TemperatureSums:
         """Return the sums of samples: float64 and int64, in host memory."""
         new = cls.zeros()
         with run_options(threads) as options:
-            _native.sum_temperatures(probabilities, labels, np.array(EXPONENTS), FLOOR, new.sums.flat(), options)
+            _native.sum_temperatures(probabilities, labels, FLOOR, new.sums.flat(), options)
         return new
 
     def __add__(self, other: TemperatureSums) -> TemperatureSums:

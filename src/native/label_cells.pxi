@@ -29,7 +29,7 @@ cdef extern from "cpu/samples/label_cells.h" namespace "kcalib" nogil:
 
 cdef extern from "cpu/samples/temperature_sums.h" namespace "kcalib" nogil:
     bint c_sum_temperatures "kcalib::sum_temperatures"(
-        const Predictions&, const double*, int64_t, double, const Run&, const ExactSums&) except +
+        const Predictions&, double, const Run&, const ExactSums&) except +
 
 
 cdef ExactSums exact_sums(pair):
@@ -78,14 +78,13 @@ def sum_label_cells(
 
 
 def sum_temperatures(
-    const double[:, ::1] p, const int64_t[::1] labels, const double[::1] exponents, double floor, sums,
-    RunOptions options not None,
+    const double[:, ::1] p, const int64_t[::1] labels, double floor, sums, RunOptions options not None,
 ):
-    """Adds the rows to `sums`, a pair of int64 arrays (high, low) in one dimension, five for each exponent."""
+    """Adds the rows to `sums`, a pair of int64 arrays (high, low) in one dimension, five for each of 14 exponents."""
     cdef Predictions data = predictions(p, labels, None)
     cdef ExactSums out = exact_sums(sums)
     cdef bint finished
-    assert len(sums[0]) == 5 * exponents.shape[0]
+    assert len(sums[0]) == 5 * 14
     with nogil:
-        finished = c_sum_temperatures(data, &exponents[0], exponents.shape[0], floor, options.run, out)
+        finished = c_sum_temperatures(data, floor, options.run, out)
     options.raise_if_stopped(finished)

@@ -20,6 +20,7 @@ from kcalib._pairs import feature_sums
 from kcalib._pairs.feature_sums import compiled, drawn_label_totals, feature_rows, gram, row_forms, sum_products
 from kcalib._pairs.features import FeatureMap
 from kcalib._pairs.label_cells import LabelCells
+from kcalib._pairs.temperature_sums import EXPONENTS, TemperatureSums
 
 
 def any_map(n_frequencies: int, d: int, factors: int = 0, n_groups: int = 2, seed: int = 0) -> FeatureMap:
@@ -227,6 +228,26 @@ def test_cells_of_labels(m, weighted, cupy):
         np.testing.assert_allclose(found[:, 2], sides, rtol=1e-12, atol=1e-14)
         np.testing.assert_allclose(found[:, 3], variances, rtol=1e-12, atol=1e-14)
         assert tuple(logs[1:]) == pytest.approx((means, log_variance), rel=1e-12)
+
+
+@pytest.mark.parametrize("m", [2, 5])
+def test_sums_over_maps_of_the_temperature(m):
+    p = np.concatenate([problem("sparse", 60, m), problem("one-hot", 20, m), problem("saturated", 20, m)])
+    p[5, :2] = 1e-20, p[5, :2].sum()
+    y = np.random.default_rng(1).integers(m, size=100)
+    found = TemperatureSums.of(p, y, 2).sums.to_float()
+    logarithms = np.log(np.maximum(p, 1e-12))
+    for t, sums in zip(EXPONENTS, found, strict=True):
+        powers = p * np.exp((t - 1) * logarithms)
+        totals = powers.sum(axis=1)
+        change = powers / totals[:, None] - p
+        distance, raised = np.abs(change).sum(axis=1) / 2, change > 1e-12 * p
+        share = (p * raised).sum(axis=1)
+        x = distance * (raised[np.arange(100), y] - share)
+        cumulants = np.log(totals) - (t - 1) * (p * logarithms).sum(axis=1)
+        squares = distance**2
+        expected = [value.sum() for value in (cumulants, x, x**2, squares * share * (1 - share), squares)]
+        np.testing.assert_allclose(sums, expected, rtol=1e-9, atol=1e-11)
 
 
 def test_cells_of_parts_add_up_to_those_of_all():

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "cpu/simd/for_each_level.h"
 #include "cpu/simd/threads.h"
 
 namespace kcalib {
@@ -11,17 +12,28 @@ namespace {
 
 constexpr int64_t PART = 1 << 14;  // entries that a thread takes at a time
 
+// powers[e * m + k] = p_k exp((t_e - 1) l_k), from square roots: (p / x) x^t with x the larger of p and the floor.
+KCALIB_PART void make_powers_of(const double* p, int64_t m, double floor, double* powers) {
+  for (int64_t k = 0; k < m; ++k) {
+    const double x = std::max(p[k], floor), ratio = p[k] / x;
+    const double half = std::sqrt(x), quarter = std::sqrt(half), eighth = std::sqrt(quarter);
+    const double sixteenth = std::sqrt(eighth), last = std::sqrt(sixteenth);
+    const double three = half * quarter, seven = three * eighth, fifteen = seven * sixteenth;
+    const double values[N_EXPONENTS] = {eighth,        quarter,    half,        three,       seven,    fifteen, fifteen * last,
+                                        x * last,      x * sixteenth, x * eighth, x * quarter, x * half, x * x,   x * x * x};
+    for (int64_t e = 0; e < N_EXPONENTS; ++e) powers[e * m + k] = ratio * values[e];
+  }
+}
+KCALIB_FOR_EACH_LEVEL(void, make_powers, (const double* p, int64_t m, double floor, double* powers), (p, m, floor, powers))
+
 // The sums of one thread.
 class Part {
  public:
-  Part(const Predictions& rows, const double* exponents, int64_t n_exponents, double floor)
+  Part(const Predictions& rows, double floor)
       : rows_(rows),
-        exponents_(exponents),
-        n_exponents_(n_exponents),
         floor_(floor),
-        logarithms_(std::size_t(rows.m)),
-        powers_(std::size_t(rows.m)),
-        terms_(std::size_t(n_exponents * TEMPERATURE_SUMS)),
+        powers_(std::size_t(N_EXPONENTS * rows.m)),
+        terms_(std::size_t(N_EXPONENTS * TEMPERATURE_SUMS)),
         low_(terms_.size()),
         high_(terms_.size()),
         sums_(terms_.size()) {}
@@ -30,12 +42,10 @@ class Part {
     for (int64_t row = begin; row < end; ++row) {
       const double* p = rows_.p + row * rows_.m;
       double mean = 0;
-      for (int64_t k = 0; k < rows_.m; ++k) {
-        logarithms_[std::size_t(k)] = std::log(std::max(p[k], floor_));
-        mean += p[k] * logarithms_[std::size_t(k)];
-      }
-      for (int64_t e = 0; e < n_exponents_; ++e)
-        read(p, rows_.labels[row], exponents_[e] - 1, mean, terms_.data() + e * TEMPERATURE_SUMS);
+      for (int64_t k = 0; k < rows_.m; ++k) mean += p[k] * std::log(std::max(p[k], floor_));
+      make_powers(p, rows_.m, floor_, powers_.data());
+      for (int64_t e = 0; e < N_EXPONENTS; ++e)
+        read(p, powers_.data() + e * rows_.m, rows_.labels[row], EXPONENTS[e] - 1, mean, terms_.data() + e * TEMPERATURE_SUMS);
       cut(terms_.data(), int64_t(terms_.size()), low_.data(), high_.data());
       for (std::size_t k = 0; k < sums_.size(); ++k) sums_[k].add(low_[k], high_[k]);
     }
@@ -46,15 +56,13 @@ class Part {
   }
 
  private:
-  void read(const double* p, int64_t label, double theta, double mean, double* terms) {
+  void read(const double* p, const double* powers, int64_t label, double theta, double mean, double* terms) {
     double total = 0, distance = 0, raised = 0;
-    for (int64_t k = 0; k < rows_.m; ++k) {
-      powers_[std::size_t(k)] = p[k] * std::exp(theta * logarithms_[std::size_t(k)]);
-      total += powers_[std::size_t(k)];
-    }
+    for (int64_t k = 0; k < rows_.m; ++k) total += powers[k];
+    const double scale = 1 / total;
     bool is_raised = false;
     for (int64_t k = 0; k < rows_.m; ++k) {
-      const double change = powers_[std::size_t(k)] / total - p[k];
+      const double change = powers[k] * scale - p[k];
       distance += std::abs(change);
       raised += change > 0 ? p[k] : 0;
       is_raised |= k == label && change > 0;
@@ -69,10 +77,8 @@ class Part {
   }
 
   const Predictions& rows_;
-  const double* exponents_;
-  const int64_t n_exponents_;
   const double floor_;
-  std::vector<double> logarithms_, powers_, terms_;
+  std::vector<double> powers_, terms_;
   std::vector<std::uint64_t> low_;
   std::vector<std::int64_t> high_;
   std::vector<Wide> sums_;
@@ -80,11 +86,10 @@ class Part {
 
 }  // namespace
 
-bool sum_temperatures(const Predictions& rows, const double* exponents, int64_t n_exponents, double floor, const Run& run,
-                      const ExactSums& sums) {
+bool sum_temperatures(const Predictions& rows, double floor, const Run& run, const ExactSums& sums) {
   const int64_t length = std::max<int64_t>(1, PART / rows.m), parts = ceil_divide(rows.n, length);
-  const int threads = team_size(run, parts, 30.0 * double(n_exponents) * double(rows.n) * double(rows.m));
-  std::vector<Part> teams(std::size_t(threads), Part(rows, exponents, n_exponents, floor));
+  const int threads = team_size(run, parts, 8.0 * double(N_EXPONENTS) * double(rows.n) * double(rows.m));
+  std::vector<Part> teams(std::size_t(threads), Part(rows, floor));
   Watch watch(run, parts);
   parallel_tasks(watch, threads, parts, [&](int64_t part) {
     teams[std::size_t(thread_number())].add(part * length, std::min(rows.n, (part + 1) * length));

@@ -185,8 +185,9 @@ class LabelCells:
     def chunks(self, probabilities: Array) -> Iterator[tuple[slice, Array, Array, Array]]:
         """Yield rows, their probabilities, and the numbers of the cells of these and of the largest; NumPy or CuPy."""
         step = max(1, AT_ONCE // self.n_classes)
-        for begin in range(0, int(probabilities.shape[0]), step):
-            rows = slice(begin, begin + step)
+        n = int(probabilities.shape[0])
+        for begin in range(0, n, step):
+            rows = slice(begin, min(begin + step, n))
             chunk = probabilities[rows, :]
             p = (chunk if arrays.is_cuda(chunk) else arrays.to_host(chunk)).astype(np.float64)
             xp, edges, top_edges = arrays.namespace(p), arrays.like(self.edges, p), arrays.like(self.top_edges, p)

@@ -19,6 +19,7 @@ from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import LARGEST_SEED, SEED, check_fraction, check_seed
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare
+from kcalib._input.groupings import read_given
 from kcalib._input.labels import Classification
 from kcalib._input.source import (
     check_left_to_source,
@@ -36,7 +37,6 @@ from kcalib.evaluation_results import INTERVAL, Evaluation, ForecastEvaluation
 from kcalib.inference.adaptive.clusters import read_clusters
 from kcalib.inference.adaptive.distance_bound import distance_bound
 from kcalib.inference.calibration_test import scale_weights, sums_of
-from kcalib.inference.groupings import read_given
 from kcalib.inference.task import CalibrationMethod
 from kcalib.inference.verdict import (
     Measured,

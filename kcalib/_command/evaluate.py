@@ -32,11 +32,11 @@ from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, write
 from kcalib._command.tables import evaluations_report
 from kcalib._input.columns import FileError
 from kcalib._input.data import Data
+from kcalib._input.groupings import read_given
 from kcalib._input.labels import Classification
 from kcalib.evaluation import evaluation_of
 from kcalib.inference.adaptive.clusters import read_clusters
 from kcalib.inference.adaptive.groups import WorstGroups, find_worst_groups
-from kcalib.inference.groupings import read_given
 from kcalib.inference.verdict import shown_at_least
 from kcalib.report import figures
 from kcalib.report.summary import format_pvalue

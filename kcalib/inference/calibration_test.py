@@ -27,6 +27,7 @@ from kcalib._backend.options import LARGEST_SEED, OptionError, check_seed
 from kcalib._input.checks import dtype_name
 from kcalib._input.data import Data
 from kcalib._input.forecasts import prepare
+from kcalib._input.groupings import read_given
 from kcalib._input.labels import Classification
 from kcalib._input.methods import resolved
 from kcalib._input.source import (
@@ -46,7 +47,6 @@ from kcalib.inference.distribution_free import DistributionFree
 from kcalib.inference.exact import Exact
 from kcalib.inference.features import Features
 from kcalib.inference.gamma import Gamma
-from kcalib.inference.groupings import read_given
 from kcalib.inference.resampling import Bootstrap, Multiplier
 from kcalib.inference.spectrum import Pearson, Spectrum
 from kcalib.inference.task import CalibrationMethod, Task

@@ -17,6 +17,7 @@ from kcalib import _packing
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._input.data import Data
+from kcalib._input.groupings import Grouping
 from kcalib._input.methods import Method
 from kcalib._packing import Packed
 from kcalib._packing.features import FeatureProblem, MapOptions, features_of
@@ -28,7 +29,6 @@ from kcalib._pairs.reductions import MomentSums, Reduction
 from kcalib.estimators.few_errors import few_errors
 from kcalib.estimators.null_moments import NullMoments, effective_events, moments_and_null_moments
 from kcalib.estimators.skce import PairOptions, feature_options
-from kcalib.inference.groupings import Grouping
 from kcalib.results import CalibrationTestResult, FewErrors
 
 PAIRS_WORK = 1e10  # multiply-adds of a sum over pairs that takes about a second

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from kcalib._input.data import Data
+from kcalib._input.groupings import Grouping
 from kcalib._pairs.backends.base import Workers
 from kcalib.estimators import rms_bound
 from kcalib.estimators.feature_moments import feature_moments
@@ -31,7 +32,6 @@ from kcalib.estimators.skce import (
 from kcalib.evaluation_results import INTERVAL
 from kcalib.inference.adaptive.witness import witness_bound
 from kcalib.inference.calibration_test import check_shared_out, run
-from kcalib.inference.groupings import Grouping
 from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.kernels import Kernel
 from kcalib.results import CalibrationTestResult, SKCEResult

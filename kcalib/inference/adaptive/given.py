@@ -8,6 +8,7 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.random import draw_replicate_batches
+from kcalib._input.groupings import Grouping
 from kcalib._input.labels import Classification
 from kcalib._pairs.label_cells import FLOOR
 from kcalib.inference.adaptive.blocks import (
@@ -18,7 +19,6 @@ from kcalib.inference.adaptive.blocks import (
     describe_temperature,
 )
 from kcalib.inference.adaptive.sheets import CellEntries, CellSheet, LabelRows
-from kcalib.inference.groupings import Grouping
 
 LABELS_AT_ONCE = 2**22
 

@@ -16,6 +16,7 @@ from kcalib._backend import arrays
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import LARGEST_SEED, check_fraction, check_integer, check_seed
 from kcalib._backend.random import draw_label_batches
+from kcalib._input.groupings import Grouping, read_groupings
 from kcalib._input.labels import Classification, prepare
 from kcalib._pairs.label_cells import FLOOR
 from kcalib.inference.adaptive.blocks import (
@@ -26,7 +27,6 @@ from kcalib.inference.adaptive.blocks import (
     describe_temperature,
 )
 from kcalib.inference.adaptive.method import TIE, approximate_pvalues, combine
-from kcalib.inference.groupings import Grouping, read_groupings
 from kcalib.report.summary import Summarized, Summary, format_pvalue
 from kcalib.results import Computed, ConfidenceInterval
 

@@ -31,7 +31,8 @@ def cache_evaluations():
     results, whole = {}, evaluate.evaluation_of
 
     def evaluation_of(data, **options):
-        key = (data.labels.tobytes(), data.probabilities.tobytes(), data.probabilities.shape, repr(options))
+        names = repr((data.classes, options))
+        key = (data.labels.tobytes(), data.probabilities.tobytes(), data.probabilities.shape, names)
         if key not in results:
             results[key] = whole(data, **options)
         return results[key]

@@ -111,9 +111,12 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         first = next(iter(sys.argv[1:] if args is None else args), "").partition("=")[0]
-        own = self._option_string_actions
-        if first.startswith("-") and not any(option.startswith(first) for option in own):  # not "COMMAND is required"
-            self.error(f"unrecognized arguments: {first}{suggest(first, own) or '; options come after the COMMAND'}")
+        actions = self._option_string_actions
+        # Not "COMMAND is required".
+        if first.startswith("-") and not any(option.startswith(first) for option in actions):
+            self.error(
+                f"unrecognized arguments: {first}{suggest(first, actions) or '; options come after the COMMAND'}"
+            )
         arguments, unknown = self.parse_known_args(args, namespace)
         if unknown:  # an error of the subcommand, which knows its options
             command = self.commands.choices[arguments.command]
@@ -369,8 +372,8 @@ def _add_demo(commands: Any) -> Parser:
 
 
 def _add_files(parser: Parser, more: str = "") -> None:
-    what = "predictions and labels of one model: .npz, .npy, .csv, .tsv or .parquet"
-    parser.add_argument("files", nargs="+", metavar="FILE", help=what + more)
+    help_text = "predictions and labels of one model: .npz, .npy, .csv, .tsv or .parquet"
+    parser.add_argument("files", nargs="+", metavar="FILE", help=help_text + more)
 
 
 def _add_states(parser: Parser) -> None:
@@ -384,17 +387,21 @@ def _add_written(parser: Parser, text: str) -> None:
 def _add_reading(parser: Parser) -> Any:
     """Add the group of options that say what to read, and return it."""
     names = parser.add_argument_group("what to read")
-    which = names.add_mutually_exclusive_group()
-    which.add_argument("--probs", metavar="NAME", help="array, column or prefix of columns with the probabilities")
-    which.add_argument("--logits", metavar="NAME", help="the same for logits: a softmax is applied")
-    which.add_argument("--mean", metavar="NAME", help="regression: array, column or prefix of columns with the means")
+    predictions = names.add_mutually_exclusive_group()
+    predictions.add_argument(
+        "--probs", metavar="NAME", help="array, column or prefix of columns with the probabilities"
+    )
+    predictions.add_argument("--logits", metavar="NAME", help="the same for logits: a softmax is applied")
+    predictions.add_argument(
+        "--mean", metavar="NAME", help="regression: array, column or prefix of columns with the means"
+    )
     names.add_argument("--std", metavar="NAME", help="the same for their standard deviations")
-    which.add_argument("--samples", metavar="NAME", help="regression: the same for samples of each prediction")
-    which.add_argument("--rate", metavar="NAME", help="regression: the same for rates of Poisson distributions")
+    predictions.add_argument("--samples", metavar="NAME", help="regression: the same for samples of each prediction")
+    predictions.add_argument("--rate", metavar="NAME", help="regression: the same for rates of Poisson distributions")
     names.add_argument("--dispersion", metavar="NAME", help="with --mean: the same for negative binomial distributions")
     names.add_argument("--cov", metavar="NAME", help="with --mean: array (n, d, d) of covariance matrices")
     names.add_argument("--scale-tril", metavar="NAME", help="with --mean: array (n, d, d) of their Cholesky factors")
-    which.add_argument("--loc", metavar="NAME", help="regression: the same for medians of Laplace distributions")
+    predictions.add_argument("--loc", metavar="NAME", help="regression: the same for medians of Laplace distributions")
     names.add_argument("--scale", metavar="NAME", help="the same for their scales")
     names.add_argument(
         "--labels", metavar="NAME", help="array or column with the labels or targets, or a file NAME.npy"
@@ -470,8 +477,8 @@ def _add_machine(output: Any) -> None:
     machine.add_argument("--csv", action="store_true", help="print CSV instead of a table")
 
 
-def _add_plot(output: Any, what: str) -> None:
-    output.add_argument("--plot", metavar="OUT", type=_picture, help=f"{what} a .png, .pdf or .svg file")
+def _add_plot(output: Any, purpose: str) -> None:
+    output.add_argument("--plot", metavar="OUT", type=_picture, help=f"{purpose} a .png, .pdf or .svg file")
     output.add_argument("--theme", choices=tuple(figures.THEMES), help="with --plot: colours (default: light)")
 
 
@@ -482,9 +489,9 @@ def _add_axes(output: Any, when: str = "") -> None:
     )  # fmt: skip
 
 
-def _add_failing(output: Any, what: str) -> None:
+def _add_failing(output: Any, noun: str) -> None:
     output.add_argument(
-        "--fail-if-miscalibrated", action="store_true", help=f"exit with {MISCALIBRATED} if {what} is 'miscalibrated'"
+        "--fail-if-miscalibrated", action="store_true", help=f"exit with {MISCALIBRATED} if {noun} is 'miscalibrated'"
     )
 
 
@@ -538,9 +545,9 @@ def _add_bandwidth(group: Any, default: str) -> None:
     )
 
 
-def _add_bins(group: Any, what: str) -> None:
+def _add_bins(group: Any, help_text: str) -> None:
     group.add_argument(
-        "--bins", dest="n_bins", metavar="INT", type=integer(1, 10_000), help=f"{what} (default: {N_BINS})"
+        "--bins", dest="n_bins", metavar="INT", type=integer(1, 10_000), help=f"{help_text} (default: {N_BINS})"
     )
 
 
@@ -548,8 +555,10 @@ def _add_part(group: Any, text: str) -> None:
     group.add_argument("--part", metavar="INT", type=integer(0, 2**23 - 1), help=text)
 
 
-def _add_seed(group: Any, what: str, default: int) -> None:
-    group.add_argument("--seed", metavar="INT", type=integer(0), default=default, help=f"{what} (default: %(default)s)")
+def _add_seed(group: Any, help_text: str, default: int) -> None:
+    group.add_argument(
+        "--seed", metavar="INT", type=integer(0), default=default, help=f"{help_text} (default: %(default)s)"
+    )
 
 
 def _add_threads(group: Any) -> None:

@@ -33,8 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:  # --help, --version and usage errors
         code = stop.code if isinstance(stop.code, int) else USAGE
     except RunStopped as stop:
-        what = f"stopped by {stop.signal.name}: the rows before {stop.row} are in {printable(str(stop.checkpoint))}"
-        report(f"{what}; the same command with --resume goes on from there")
+        outcome = f"stopped by {stop.signal.name}: the rows before {stop.row} are in {printable(str(stop.checkpoint))}"
+        report(f"{outcome}; the same command with --resume goes on from there")
         code = SAVED
     except KeyboardInterrupt:
         report("interrupted")

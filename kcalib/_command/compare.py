@@ -85,15 +85,15 @@ def _compare_at_once(
     failures: list[Failure],
 ) -> int:
     """Compare files that are read whole, and return the exit code."""
-    whole: dict[str, Data] = {}  # as in the files, not seen through the lens
+    file_data: dict[str, Data] = {}  # before the lens is applied
     models: dict[str, Data] = {}
     for job in jobs:
         with collect_failures(failures, job.file):
             with read_data(job, arguments.threads, check_reading(arguments)) as data:
-                whole[job.model] = data
+                file_data[job.model] = data
                 check_options(data, arguments)
                 models[job.model] = arguments.lens.induced(data)
-            _check_same_samples(data, *next(iter(whole.items())))
+            _check_same_samples(data, *next(iter(file_data.items())))
     comparison = None
     with collect_failures(failures, jobs[0].file):
         reading = check_reading(arguments)
@@ -189,16 +189,16 @@ def _options(arguments: argparse.Namespace, jobs: Sequence[Job], in_pieces: bool
     if arguments.n_columns is not None and not in_pieces:
         arguments.usage_error("--columns is for samples that are read in pieces; leave it out, or pass --stream")
     (metric,) = (cls for cls in METRICS if cls.name == arguments.metric)
-    given = {"kernel": make_kernel(arguments), "n_bins": arguments.n_bins, "n_resamples": arguments.n_resamples}
-    own = {name: value for name, value in given.items() if value is not None}
-    for name in own.keys() - vars(metric).keys():
+    option_values = {"kernel": make_kernel(arguments), "n_bins": arguments.n_bins, "n_resamples": arguments.n_resamples}
+    metric_options = {name: value for name, value in option_values.items() if value is not None}
+    for name in metric_options.keys() - vars(metric).keys():
         fault = f"has no meaning for the metric {metric.name!r}, only for {ECE.name!r}; leave it out"
         arguments.usage_error(f"{flag(name)} {fault}")
     # Sums of all metrics are added up in pieces, by threads.
     threads = None if in_pieces else arguments.threads
     options = SharedOptions(arguments.seed, threads, arguments.parallel)
     try:
-        chosen = metric(**own)
+        chosen = metric(**metric_options)
         check_metric_options(options, chosen, arguments.confidence_level)
     except OptionError as error:
         arguments.usage_error(f"{flag(error.option)} {error.fault}")

@@ -91,10 +91,10 @@ def _run(arguments: argparse.Namespace, jobs: Sequence[Job], reading: dict[str, 
                 check_same_kind(data.noun, models, arguments)
                 check_options(data, arguments)
                 data = add_weights(job, arguments, data, reading)
-                seen = arguments.lens.induced(data)
+                lens_data = arguments.lens.induced(data)
                 of_samples = read_samples(job, arguments, data, reading)
-                model = evaluate_data(job, arguments, seen, options | of_samples, drawn=arguments.plot is not None)
-                models.append(replace(model, groups=find_groups(job, arguments, seen, reading)))
+                model = evaluate_data(job, arguments, lens_data, options | of_samples, drawn=arguments.plot is not None)
+                models.append(replace(model, groups=find_groups(job, arguments, lens_data, reading)))
     return write_results(models, failures, arguments)
 
 
@@ -174,10 +174,10 @@ def make_panels(model: Model) -> list[figures.Panel]:
         *([f"off by ≥ {shown_at_least(least)}"] if (least := e.rms_error_lower) else []),
     )
     verdict = e.verdict.partition(":")[0]
-    whole = figures.Panel(model.model, verdict, e.miscalibrated, notes, model.picture.diagram, style)
+    model_panel = figures.Panel(model.model, verdict, e.miscalibrated, notes, model.picture.diagram, style)
     of_class = replace(style, labels=("predicted probability", "observed frequency", style.labels[2]))
     return [
-        whole,
+        model_panel,
         *(
             figures.Panel(f"{model.model}: {c.name}", f"ECE {c.ece:.4f}", False, (), c.diagram, of_class)
             for c in model.picture.classes

@@ -40,15 +40,15 @@ class FileColumns(Columns):
         return suggest_file(name)
 
 
-def open_file(file: str, given: Mapping[str, Any]) -> ReaderSource:
-    """Open a file, a folder, files that a pattern names, or standard input; `given` are the options by their names."""
+def open_file(file: str, options_by_name: Mapping[str, Any]) -> ReaderSource:
+    """Open a file, a folder, files that a pattern names, or standard input; `options_by_name` are its options."""
     options = ReadOptions(
-        given.get("probs"),
-        given.get("logits"),
-        given.get("labels"),
-        bool(given.get("from_logits")),
-        bool(given.get("normalize")),
-        parameters={name: given.get(name) for name in PARAMETERS},
+        options_by_name.get("probs"),
+        options_by_name.get("logits"),
+        options_by_name.get("labels"),
+        bool(options_by_name.get("from_logits")),
+        bool(options_by_name.get("normalize")),
+        parameters={name: options_by_name.get(name) for name in PARAMETERS},
         columns=FileColumns,
     )
     if file != str(STDIN):
@@ -58,13 +58,13 @@ def open_file(file: str, given: Mapping[str, Any]) -> ReaderSource:
     copy.flush()
 
     def open_copy() -> IO[bytes]:
-        opened = os.fdopen(os.dup(copy.fileno()), "rb")
-        opened.seek(0)
-        return opened
+        stream = os.fdopen(os.dup(copy.fileno()), "rb")
+        stream.seek(0)
+        return stream
 
     def identity() -> Iterator[bytes]:
-        with open_copy() as opened:
-            yield opened.read(2**20)
+        with open_copy() as stream:
+            yield stream.read(2**20)
 
     try:
         samples = ReaderSource([TextReader(open_copy, options, file, ",", identity)])

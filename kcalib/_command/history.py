@@ -115,8 +115,8 @@ def _entry(content: Any, key: str, *kinds: type) -> Any:
     value = content[key]
     is_infinite = isinstance(value, int | float) and not abs(value) <= sys.float_info.max
     if not isinstance(value, kinds) or is_infinite or (isinstance(value, bool) and bool not in kinds):
-        shown = json.dumps(value)[:40]
-        raise FileError(f"`{key}` is {shown}, which no evaluation has; give what `kcalib evaluate --json` prints")
+        value_text = json.dumps(value)[:40]
+        raise FileError(f"`{key}` is {value_text}, which no evaluation has; give what `kcalib evaluate --json` prints")
     return value
 
 
@@ -157,17 +157,17 @@ def _report(models: Mapping[str, Sequence[Release]]) -> str:
     parts = []
     for model, releases in models.items():
         title = f"{model}\n" if len(models) > 1 else ""
-        shown = [number for number in NUMBERS if any(release.numbers.get(number) is not None for release in releases)]
-        parts.append(title + format_table([_row(release, shown) for release in releases], width))
+        numbers = [number for number in NUMBERS if any(release.numbers.get(number) is not None for release in releases)]
+        parts.append(title + format_table([_row(release, numbers) for release in releases], width))
     remarks = [remark for model, releases in models.items() for remark in _remarks(model, releases)]
     if remarks:
         parts.append("".join(line + "\n" for line in wrap_lines(remarks, min(width, 120))))
     return "\n".join(parts)
 
 
-def _row(release: Release, shown: Sequence[str]) -> dict[str, str]:
+def _row(release: Release, numbers: Sequence[str]) -> dict[str, str]:
     row = {"release": release.name, "evaluated": release.time[:10]}
-    for number in shown:
+    for number in numbers:
         header, form = NUMBERS[number]
         value = release.numbers.get(number)
         row[header] = "-" if value is None else format(value, form)
@@ -181,11 +181,11 @@ def _row(release: Release, shown: Sequence[str]) -> dict[str, str]:
 
 
 def _remarks(model: str, releases: Sequence[Release]) -> Iterator[str]:
-    """When the verdict changed, and what makes numbers of two releases incomparable."""
+    """Say when the verdict changed, and what makes numbers of two releases incomparable."""
     for before, after in itertools.pairwise(releases):
         if before.miscalibrated != after.miscalibrated:
-            what = "miscalibrated" if after.miscalibrated else "no longer miscalibrated"
-            yield f"{model}: {what} since {after.name}"
+            change = "miscalibrated" if after.miscalibrated else "no longer miscalibrated"
+            yield f"{model}: {change} since {after.name}"
     varies: dict[str, tuple[list[Any], str]] = {
         "kernels": ([r.kernel for r in releases], "SKCEs are comparable for one kernel: give evaluate --bandwidth"),
         "estimators": ([r.estimator for r in releases], "give evaluate --method"),
@@ -193,11 +193,11 @@ def _remarks(model: str, releases: Sequence[Release]) -> Iterator[str]:
         "numbers of samples": ([r.numbers["n_samples"] for r in releases], "small errors show in large samples only"),
         "versions of kcalib": ([r.kcalib for r in releases], "see its changelog"),
     }
-    for what, (values, remedy) in varies.items():
+    for quantity, (values, remedy) in varies.items():
         values = list(dict.fromkeys(values))
         if len(values) > 1:
             few = ", ".join(map(str, [*values[:3], "..."] if len(values) > 3 else values))
-            yield f"{model}: {what} differ ({few}); {remedy}"
+            yield f"{model}: {quantity} differ ({few}); {remedy}"
 
 
 def _json(models: Mapping[str, Sequence[Release]]) -> str:

@@ -37,12 +37,12 @@ def comparison_csv(comparison: Comparison) -> str:
         "model", "minus", "metric", "lens", "value", "standard_error", "low", "high", "confidence_level", "rank",
         "pvalue", "pvalue_holm", "distinguishable",
     ])  # fmt: skip
-    what, level = (comparison.metric, comparison.lens), comparison.confidence_level
+    metric_and_lens, level = (comparison.metric, comparison.lens), comparison.confidence_level
     for m in comparison.models:
-        row = [m.model, "", *what, m.value, m.standard_error, *m.confidence_interval, level, m.rank]
+        row = [m.model, "", *metric_and_lens, m.value, m.standard_error, *m.confidence_interval, level, m.rank]
         writer.writerow([*row, "", "", ""])
     for d in comparison.differences:
-        row = [d.first, d.second, *what, d.difference, d.standard_error, *d.confidence_interval, level, ""]
+        row = [d.first, d.second, *metric_and_lens, d.difference, d.standard_error, *d.confidence_interval, level, ""]
         writer.writerow([*row, d.pvalue, d.pvalue_holm, d.distinguishable])
     return text.getvalue()
 

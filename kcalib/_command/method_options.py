@@ -41,17 +41,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             kwargs["choices"] = list(dict.fromkeys(word for cls in classes for word in _words(cls, name)))
         if name not in SHARED and kwargs is not None:
             methods = ", ".join(cls.name for cls in classes)
-            shown = _default(name, classes)
-            help_text = f"{methods}: {text}{shown}".replace("%", "%%")
+            default = _default(name, classes)
+            help_text = f"{methods}: {text}{default}".replace("%", "%%")
             group.add_argument(flag(name), dest=name, help=help_text, **kwargs)
 
 
 def _default(name: str, classes: Sequence[type[CalibrationMethod]]) -> str:
-    """Describe the default of the field, and those of methods that have another."""
-    own = {cls.name: getattr(cls, name) for cls in classes}
-    default = next((value for value in own.values() if value is not None), None)
-    others = [f"; {method}: {value}" for method, value in own.items() if value not in (default, None)]
-    return "" if default is None else f" (default: {default}{''.join(others)})"
+    """Describe the default of the field, and the defaults of methods that have another one."""
+    defaults = {cls.name: getattr(cls, name) for cls in classes}
+    default = next((value for value in defaults.values() if value is not None), None)
+    further_defaults = [f"; {method}: {value}" for method, value in defaults.items() if value not in (default, None)]
+    return "" if default is None else f" (default: {default}{''.join(further_defaults)})"
 
 
 def make_method(arguments: argparse.Namespace) -> CalibrationMethod:

@@ -48,40 +48,40 @@ def run_report(arguments: argparse.Namespace) -> int:
     drawing = argparse.Namespace(**vars(arguments) | {"plot_classes": n_classes})
     failures: list[Failure] = []
     models: list[Model] = []
-    seen: dict[str, Data] = {}
+    data_by_model: dict[str, Data] = {}
     with collect_failures(failures, str(arguments.output)):
         require_matplotlib()
     for job in jobs if not failures else ():
         with collect_failures(failures, job.file), read_data(job, arguments.threads, reading) as data:
             check_options(data, arguments)
-            seen[job.model] = arguments.lens.induced(data)
-            models.append(evaluate_data(job, drawing, seen[job.model], options, drawn=True))
+            data_by_model[job.model] = arguments.lens.induced(data)
+            models.append(evaluate_data(job, drawing, data_by_model[job.model], options, drawn=True))
     if failures:
         return BAD_INPUT
     with collect_failures(failures, str(arguments.output)):
-        page = _page(models, seen, arguments).encode()
+        page = _page(models, data_by_model, arguments).encode()
         write_whole(arguments.output, page)
-        what = f"{len(models)} model{'s' if len(models) > 1 else ''}, {len(page) >> 10} KiB"
-    if failures or not write(f"{printable(str(arguments.output))}: {what}\n"):
+        content = f"{len(models)} model{'s' if len(models) > 1 else ''}, {len(page) >> 10} KiB"
+    if failures or not write(f"{printable(str(arguments.output))}: {content}\n"):
         return BAD_INPUT
     if arguments.fail_if_miscalibrated and any(model.evaluation.miscalibrated for model in models):
         return MISCALIBRATED
     return DONE
 
 
-def _page(models: Sequence[Model], seen: Mapping[str, Data], arguments: argparse.Namespace) -> str:
+def _page(models: Sequence[Model], data_by_model: Mapping[str, Data], arguments: argparse.Namespace) -> str:
     evaluated = {model.model: model.evaluation for model in models}
     sections = [
         evaluations.numbers(evaluated),
         _diagrams(models),
         evaluations.tests(evaluated),
-        _comparisons(seen, arguments),
-        _repairs(seen, arguments),
+        _comparisons(data_by_model, arguments),
+        _repairs(data_by_model, arguments),
         evaluations.repeated(evaluated, "kcalib " + shlex.join(arguments.command_line)),
     ]
-    what = models[0].model if len(models) == 1 else f"{len(models)} models"
+    subject = models[0].model if len(models) == 1 else f"{len(models)} models"
     return document(
-        f"Calibration of {what}", evaluations.verdicts(evaluated), [section for section in sections if section.parts]
+        f"Calibration of {subject}", evaluations.verdicts(evaluated), [section for section in sections if section.parts]
     )
 
 
@@ -90,31 +90,31 @@ def _diagrams(models: Sequence[Model]) -> Section:
     parts = [_row([first for first, *_ in panels.values()])]
     for name, (_, *classes) in panels.items():
         if classes:
-            which = "classes" if len(classes) > 1 else "class"
-            parts.append(paragraph(f"{name}: the {which} whose probabilities are off most", "small"))
+            noun = "classes" if len(classes) > 1 else "class"
+            parts.append(paragraph(f"{name}: the {noun} whose probabilities are off most", "small"))
             parts.append(_row([replace(panel, model=panel.model.removeprefix(f"{name}: ")) for panel in classes]))
-    drawn = [panel for group in panels.values() for panel in group]
-    return Section("Where is it off?", [*parts, *(paragraph(text, "small") for text in make_captions(drawn))])
+    all_panels = [panel for group in panels.values() for panel in group]
+    return Section("Where is it off?", [*parts, *(paragraph(text, "small") for text in make_captions(all_panels))])
 
 
 def _row(panels: Sequence[Panel]) -> str:
-    """Return a picture of each, which narrow pages put below each other."""
+    """Return a picture of each panel; narrow pages put pictures below each other."""
     return row([svg(partial(draw_panels, [panel], captioned=False), f"diagram of {panel.model}") for panel in panels])
 
 
-def _comparisons(seen: Mapping[str, Data], arguments: argparse.Namespace) -> Section:
+def _comparisons(data_by_model: Mapping[str, Data], arguments: argparse.Namespace) -> Section:
     """Compare models of one kind on the same samples, by their calibration errors and by a proper score."""
     parts: list[str] = []
-    if len(seen) > 1:
-        first_name, first = next(iter(seen.items()))
-        for data in seen.values():
+    if len(data_by_model) > 1:
+        first_name, first = next(iter(data_by_model.items()))
+        for data in data_by_model.values():
             reason = "models are of several kinds" if data.noun != first.noun else data.mismatch(first, first_name)
             if reason is not None:
                 parts.append(paragraph(f"The models are not compared: {reason}", "small"))
                 return Section("Which is better?", parts)
         for metric in (SKCE(make_kernel(arguments)), CRPS() if isinstance(first, Forecasts) else BrierScore()):
             options = SharedOptions(threads=arguments.threads, seed=arguments.seed)
-            comparison = comparison_of(seen, metric, 1 - arguments.level, options)
+            comparison = comparison_of(data_by_model, metric, 1 - arguments.level, options)
             parts += _comparison(comparison)
     return Section("Which is better?", parts)
 
@@ -136,9 +136,9 @@ def _comparison(comparison: Comparison) -> list[str]:
     ]
 
 
-def _repairs(seen: Mapping[str, Data], arguments: argparse.Namespace) -> Section:
+def _repairs(data_by_model: Mapping[str, Data], arguments: argparse.Namespace) -> Section:
     parts = []
-    for name, data in seen.items():
+    for name, data in data_by_model.items():
         choice, n_samples, reasons = _choose_recalibrator(data, arguments.seed)
         if choice is None:
             parts.append(paragraph(f"{name}: no recalibration was tried: {'; '.join(reasons)}", "small"))
@@ -147,17 +147,17 @@ def _repairs(seen: Mapping[str, Data], arguments: argparse.Namespace) -> Section
         low, high = (limit + 0.0 for limit in gain.confidence_interval)  # of no change 0, and not -0
         score = choice.score.replace("_", " ")
         if choice.name == "as given":
-            what = f"no recalibration has a lower {score}; that of the choice changes by {gain.difference + 0.0:.2g}"
+            effect = f"no recalibration has a lower {score}; that of the choice changes by {gain.difference + 0.0:.2g}"
         elif high < 0:
-            what = f"{choice.name} recalibration lowers the {score} by {-gain.difference:.3g}"
+            effect = f"{choice.name} recalibration lowers the {score} by {-gain.difference:.3g}"
         else:
-            what = (
+            effect = (
                 f"{choice.name} recalibration has the lowest {score}, but whether the choice lowers it is not seen: it "
                 f"changes by {gain.difference:.2g}"
             )
         parts.append(
-            f"<p><strong>{escape(name)}</strong>: {escape(what)}, 95 % interval of the change {low:.3g} to {high:.3g}, "
-            f"in a {choice.n_folds}-fold cross-validation of the choice on {n_samples:,} samples.</p>"
+            f"<p><strong>{escape(name)}</strong>: {escape(effect)}, 95 % interval of the change {low:.3g} to "
+            f"{high:.3g}, in a {choice.n_folds}-fold cross-validation of the choice on {n_samples:,} samples.</p>"
         )
         rows = [[m, f"{choice.comparison.model(m).value:.5g}"] for m in choice.comparison.ranking]
         parts.append(table(["predictions", score], rows))

@@ -64,8 +64,8 @@ def run_update(arguments: argparse.Namespace) -> int:
                     resume=arguments.resume, checkpoint_seconds=arguments.checkpoint_every, log_seconds=LOG_SECONDS,
                 )  # fmt: skip
             added = state.n_samples - rows
-            what = f"{added} rows of {printable(arguments.file)} added, {state.n_samples} in all"
-            written = write(f"{printable(arguments.state)}: {what}\n")
+            summary = f"{added} rows of {printable(arguments.file)} added, {state.n_samples} in all"
+            written = write(f"{printable(arguments.state)}: {summary}\n")
             return DONE if written else BAD_INPUT
     return BAD_INPUT
 
@@ -131,16 +131,16 @@ def _check_kind(kind: type) -> None:
 def _check_options(state: AnyState, samples: Source, arguments: argparse.Namespace) -> None:
     """Refuse a state with other options than those given."""
     options = state.options
-    own, other = _kind(options), _kind(samples)
-    if own not in (other, "None distributions"):  # a state without rows has no family yet
-        raise FileError(f"is a state of {own}, but {arguments.file} holds predictions of {other}")
+    state_kind, sample_kind = _kind(options), _kind(samples)
+    if state_kind not in (sample_kind, "None distributions"):  # a state without rows has no family yet
+        raise FileError(f"is a state of {state_kind}, but {arguments.file} holds predictions of {sample_kind}")
     for name, value in get_state_options(arguments).items():
         if getattr(options, name) != value:
             raise FileError(f"has {flag(name)} {getattr(options, name)}, not {value}; leave {flag(name)} out")
     for name, kernel in _kernels(samples, arguments).items():
         if kernel is not None and kernel != getattr(state, name, None):
-            which = name.replace("_", " ")
-            raise FileError(f"has the {which} {getattr(options, name)}, not {kernel}; leave the bandwidth out")
+            kernel_noun = name.replace("_", " ")
+            raise FileError(f"has the {kernel_noun} {getattr(options, name)}, not {kernel}; leave the bandwidth out")
 
 
 def _kind(holder: Any) -> str:
@@ -159,13 +159,13 @@ def _kernels(samples: Source, arguments: argparse.Namespace) -> dict[str, Any]:
         if arguments.bandwidth_of.endswith(STATE):
             state = next(iter(_models_of(streaming.load(arguments.bandwidth_of)).values()))
         else:
-            others = open_file(arguments.bandwidth_of, vars(arguments))
+            source = open_file(arguments.bandwidth_of, vars(arguments))
             few: dict[str, Any] = {"n_columns": 16, "n_resamples": 0}
-            if others.prediction is None:
-                state = CalibrationState(others.n_classes, lens=arguments.lens, **few)
+            if source.prediction is None:
+                state = CalibrationState(source.n_classes, lens=arguments.lens, **few)
             else:
                 state = ForecastState(**few)
-            for y_true, y_pred in itertools.islice(others.chunks(FIRST_ROWS), 1):
+            for y_true, y_pred in itertools.islice(source.chunks(FIRST_ROWS), 1):
                 state.update(y_true, y_pred)
         if isinstance(state, ForecastState) != (samples.prediction is not None):
             raise FileError(f"is of {_kind(state.options)}, {arguments.file} of {_kind(samples)}; name one of the same")

@@ -52,9 +52,9 @@ def _encodable(text: str, stream: Any) -> str:
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
-    """Return the end of a message that suggests the most similar known word, if there is one."""
-    match = find_similar(word, known)
+def suggest(word: str, words: Iterable[str]) -> str:
+    """Return the end of a message that suggests the most similar of `words`, if there is one."""
+    match = find_similar(word, words)
     return "" if match is None else f"; did you mean {match}?"
 
 

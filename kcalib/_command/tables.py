@@ -124,15 +124,15 @@ def _tests(tests: Sequence[CalibrationTestResult]) -> Iterator[str]:
     """Describe the tests, once for each method."""
     for method in dict.fromkeys(test.method for test in tests):
         group = [test for test in tests if test.method == method]
-        what = "all samples" if method in ("features", "adaptive") else "all pairs"
+        scope = "all samples" if method in ("features", "adaptive") else "all pairs"
         blocks = sorted({test.block_size for test in group if test.block_size is not None})
         if blocks:
             sizes = str(blocks[0]) if len(blocks) == 1 else f"{blocks[0]} to {blocks[-1]}"
             yield f"{method} test, blocks of {sizes} samples, permuted with seed {group[0].seed}"
         elif group[0].n_resamples is not None:
-            yield f"{method} test of {what}, {group[0].n_resamples} draws with seed {group[0].seed}"
+            yield f"{method} test of {scope}, {group[0].n_resamples} draws with seed {group[0].seed}"
         else:
-            yield f"{method} test of {what}"
+            yield f"{method} test of {scope}"
 
 
 def comparison_report(comparison: Comparison) -> str:

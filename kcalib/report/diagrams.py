@@ -186,10 +186,10 @@ def _span(diagram: Any, scale: str) -> tuple[float, float]:
     if scale == "linear":
         return 0.0, 1.0
     used = diagram.count > 0
-    shown = [diagram.confidence[used], diagram.frequency[used]]
+    coordinates = [diagram.confidence[used], diagram.frequency[used]]
     if diagram.confidence_band is not None:
-        shown += [limit[used] for limit in diagram.confidence_band]
-    values = np.concatenate(shown)
+        coordinates += [limit[used] for limit in diagram.confidence_band]
+    values = np.concatenate(coordinates)
     values = values[(values > 0) & (values < 1)]
     if len(values) == 0:
         values = np.array([0.5])

@@ -21,8 +21,8 @@ TEXTS = ("model", "predicted", "statistic", "largest deviation")
 def page_of(evaluation: Any, results: Sequence[Any]) -> str:
     """Write the page that `ModelEvaluation.to_html` returns."""
     models = {"model": evaluation}
-    shown = Section("Beside it", [part for result in results for part in _of_result(result)])
-    sections = [numbers(models), *([shown] if results else []), tests(models), repeated(models, None)]
+    results_section = Section("Beside it", [part for result in results for part in _of_result(result)])
+    sections = [numbers(models), *([results_section] if results else []), tests(models), repeated(models, None)]
     return document("Is the model calibrated?", verdicts(models), sections)
 
 

@@ -45,7 +45,7 @@ CAPTION = 0.75  # from the paper, 0, to the text, 1
 class Style:
     """How diagrams of one kind are drawn."""
 
-    what: str  # word for the models, where a picture has several styles
+    noun: str  # names the models where a picture has several styles
     caption: str
     labels: tuple[str, str, str]  # of the axes: below, at the left, and at the left of the histogram
     draw: Callable[[Any, Any, str], Any]  # axes, diagram, color
@@ -91,8 +91,8 @@ def save(draw: Callable[[], Any], path: str | os.PathLike[str], theme: str) -> N
 
 def make_captions(panels: Sequence[Panel]) -> list[str]:
     """Say what is drawn, a line for each kind of diagrams."""
-    kinds = dict.fromkeys((panel.style.what, panel.style.caption) for panel in panels)
-    return [text if len(kinds) == 1 else f"{what}: {text}" for what, text in kinds]
+    kinds = dict.fromkeys((panel.style.noun, panel.style.caption) for panel in panels)
+    return [text if len(kinds) == 1 else f"{noun}: {text}" for noun, text in kinds]
 
 
 def draw_panels(panels: Sequence[Panel], *, captioned: bool = True) -> Any:
@@ -151,7 +151,7 @@ def _draw_panel(diagram: Any, histogram: Any, panel: Panel) -> None:
 
 
 RELIABILITY = Style(
-    what="Classes",
+    noun="Classes",
     caption="points: accuracy in a bin, faint if it has few samples, with its 95 % confidence interval; grey: 95 % of "
     "a calibrated model's points; bars: share of the samples",
     labels=("confidence", "accuracy", "share"),
@@ -168,7 +168,7 @@ RELIABILITY_ON_LOGITS = replace(
     draw_below=functools.partial(draw_histogram, scale="logit"),
 )
 QUANTILES = Style(
-    what="Regression",
+    noun="Regression",
     caption="points: share of the targets up to the predicted quantile; grey: 95 % of a calibrated model's points; "
     "bars: shares of PIT values, dashed: of a calibrated model, between the lines 95 % of its bars",
     labels=("predicted quantile level", "coverage", "share"),

@@ -47,9 +47,9 @@ def draw_history(models: Mapping[str, Sequence[Release]], scores: Mapping[str, t
         left.axhline(0, color=tones.grey(DIAGONAL), linewidth=0.8)
         number, label = scores[model]
         colors = [tones.verdict(release.miscalibrated) for release in releases]
-        known = [(x, release.confidence_interval) for x, release in enumerate(releases) if release.confidence_interval]
-        lows, highs = ([interval[side] for _, interval in known] for side in (0, 1))
-        left.vlines([x for x, _ in known], lows, highs, colors=[colors[x] for x, _ in known], linewidth=1.6)
+        limits = [(x, release.confidence_interval) for x, release in enumerate(releases) if release.confidence_interval]
+        lows, highs = ([interval[side] for _, interval in limits] for side in (0, 1))
+        left.vlines([x for x, _ in limits], lows, highs, colors=[colors[x] for x, _ in limits], linewidth=1.6)
         left.scatter(range(len(releases)), [release.skce for release in releases], s=25, c=colors, zorder=2)
         values = [math.nan if (value := release.numbers[number]) is None else value for release in releases]
         right.plot(range(len(releases)), values, color=tones.grey(DIAGONAL), linewidth=0.8, zorder=0)

@@ -150,13 +150,13 @@ class Accumulator(ABC):
         """With a batch on the host; a small one waits for others, with which it takes less time."""
         if self.row_sums.is_full:
             raise large_weights_error()
-        seen = self.row_set.add(batch.first, batch.first + batch.n)
+        row_numbers = self.row_set.add(batch.first, batch.first + batch.n)
         waiting = sum(pending.n for pending in self.pending_batches) + batch.n
         small = batch.n < MOST_WAITING and self.machine is not None
         if small and not (self.pending_batches and self.pending_batches[0].epsilon != batch.epsilon):
-            new = replace(self, row_set=seen, pending_batches=(*self.pending_batches, batch.copy()))
+            new = replace(self, row_set=row_numbers, pending_batches=(*self.pending_batches, batch.copy()))
             return new if waiting < MOST_WAITING else new.flush(threads)
-        return replace(self.flush(threads), row_set=seen, pending_batches=(batch,)).flush(threads)
+        return replace(self.flush(threads), row_set=row_numbers, pending_batches=(batch,)).flush(threads)
 
     def flush(self, threads: int | None) -> Self:
         """Add up the pending batches."""
@@ -169,15 +169,15 @@ class Accumulator(ABC):
         if new.machine is None:
             held = min(n, max(FIRST_ROWS - before, 0))  # merged states may hold more
             if held:
-                _, opened = self.open_rows.split(rows.take(slice(0, held)), complete=False)
-                new = replace(new, open_rows=opened)
+                _, open_rows = self.open_rows.split(rows.take(slice(0, held)), complete=False)
+                new = replace(new, open_rows=open_rows)
             if before + held < FIRST_ROWS:
                 return new
             new, rows = new.fix_bandwidths(threads), rows.take(slice(held, n))
             if held == n:
                 return new
-        whole, opened = new.open_rows.split(rows)
-        return replace(new, open_rows=opened)._with_blocks(whole)
+        blocks, open_rows = new.open_rows.split(rows)
+        return replace(new, open_rows=open_rows)._with_blocks(blocks)
 
     def merge(self, other: Accumulator, threads: int | None) -> Self:
         """With all rows of another state's accumulator.
@@ -189,17 +189,17 @@ class Accumulator(ABC):
         if different is not None:
             raise ValueError(different)
         self, other = self.flush(threads), other.flush(threads)
-        known = self if self.machine is not None else other
+        reference = self if self.machine is not None else other
         new = replace(
             self,
-            options=self.options.with_kernels_of(known.options),
+            options=self.options.with_kernels_of(reference.options),
             row_set=self.row_set.union(other.row_set),
             row_sums=self.row_sums + other.row_sums,
             open_rows=self.open_rows.union(other.open_rows),
             sample=self.sample.union(other.sample),
             bandwidth_rows=max(self.bandwidth_rows, other.bandwidth_rows, key=abs),
-            machine=known.machine,
-            sums=known.sums if self.sums is None or other.sums is None else self.sums + other.sums,
+            machine=reference.machine,
+            sums=reference.sums if self.sums is None or other.sums is None else self.sums + other.sums,
         )
         if new.row_sums.is_full:
             raise large_weights_error()
@@ -271,22 +271,22 @@ class Accumulator(ABC):
         empty = cls.empty(options, threads)
         _check_like(arrays, empty.to_arrays())
 
-        seen = row_set(arrays["rows"].tolist())
+        row_numbers = row_set(arrays["rows"].tolist())
 
         def rows(of: str) -> Rows:
             stored_rows = Rows(*(arrays[name] for name in _names(of)))
-            check_rows(stored_rows, seen, of)
+            check_rows(stored_rows, row_numbers, of)
             if len(stored_rows.numbers):
                 empty.check_values(stored_rows)
             return stored_rows
 
         row_sums = empty.row_sums.from_arrays(arrays)
-        if row_sums.n != len(seen):
-            raise ValueError(f"there are sums of {row_sums.n} rows, but {len(seen)} were seen")
+        if row_sums.n != len(row_numbers):
+            raise ValueError(f"there are sums of {row_sums.n} rows, but {len(row_numbers)} were seen")
         check_weight_sums(row_sums.n, row_sums.n_weighted, *row_sums.weight_sums())
         return replace(
             empty,
-            row_set=seen,
+            row_set=row_numbers,
             row_sums=row_sums,
             open_rows=empty.open_rows.of(rows("open")),
             sample=RowSample.of(empty.sample.size, options.seed, rows("sample")),

@@ -37,7 +37,7 @@ class SharedOptions(ABC):
 
     @classmethod
     @abstractmethod
-    def from_file(cls, **known: Any) -> Self:
+    def from_file(cls, **values: Any) -> Self:
         """Options that come from a file, checked."""
 
     def with_kernels_of(self, other: SharedOptions) -> Self:
@@ -51,7 +51,9 @@ class SharedOptions(ABC):
             if name in MAY_DIFFER or mine == theirs or (name in self.KERNELS and _may_be_same(mine, theirs)):
                 continue
             remedy = self._remedy(name)
-            return f"`{name}` is {_described(mine)} in one state and {_described(theirs)} in the other; {remedy}"
+            return (
+                f"`{name}` is {_format_option(mine)} in one state and {_format_option(theirs)} in the other; {remedy}"
+            )
         return None
 
     def _remedy(self, name: str) -> str:
@@ -142,8 +144,8 @@ class StateOptions(SharedOptions):
         return self.classes is None and not self.from_logits
 
     @classmethod
-    def from_file(cls, **known: Any) -> StateOptions:
-        return cls.checked(**known)
+    def from_file(cls, **values: Any) -> StateOptions:
+        return cls.checked(**values)
 
     def seen_row(self) -> Classification:
         """One row of the problem that the lens induces, for what depends on its size and classes alone."""
@@ -221,7 +223,7 @@ def _without_bandwidths(kernel: Kernel) -> Kernel:
     return kernel.mapped(opened)
 
 
-def _described(value: Any) -> str:
+def _format_option(value: Any) -> str:
     if isinstance(value, tuple):
         text = repr(value)
         return text if len(text) <= 60 else f"{text[:57]}..."

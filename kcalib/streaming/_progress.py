@@ -21,7 +21,7 @@ class RowProgress:
         self._terminal = stream.isatty()
         self._begin = time.monotonic()
         self._next = self._begin + delay
-        self._shown = False
+        self._is_visible = False
 
     def __call__(self, n_rows: int, skipped: int) -> None:
         """Show progress after `n_rows` rows of this run, and `skipped` rows of runs before."""
@@ -29,21 +29,21 @@ class RowProgress:
         if now < self._next:
             return
         self._next = now + self._interval
-        line = "kcalib: " + described(n_rows, skipped, self._total, now - self._begin)
+        line = "kcalib: " + format_progress(n_rows, skipped, self._total, now - self._begin)
         if self._terminal:
-            self._shown = True
+            self._is_visible = True
             self._stream.write(f"\r{line}\033[K")
         else:
             self._stream.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
         self._stream.flush()
 
     def close(self) -> None:
-        if self._shown:
+        if self._is_visible:
             self._stream.write("\r\033[K")
             self._stream.flush()
 
 
-def described(n_rows: int, skipped: int, total: int | None, seconds: float) -> str:
+def format_progress(n_rows: int, skipped: int, total: int | None, seconds: float) -> str:
     """Return rows, rate and time left in words."""
     rate = n_rows / max(seconds, 1e-9)
     if total is None:
@@ -64,11 +64,11 @@ def row_progress(total: int | None, log_seconds: float | None) -> Iterator[RowPr
     """A line on a terminal, from two seconds on; where standard error is none, one each `log_seconds` (None: none)."""
     stream = sys.stderr
     if stream is not None and stream.isatty():
-        shown = RowProgress(stream, total, interval=0.1, delay=2.0)
+        progress = RowProgress(stream, total, interval=0.1, delay=2.0)
         try:
-            yield shown
+            yield progress
         finally:
-            shown.close()
+            progress.close()
     elif stream is not None and log_seconds is not None:
         yield RowProgress(stream, total, interval=log_seconds, delay=log_seconds)
     else:

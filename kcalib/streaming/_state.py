@@ -122,8 +122,8 @@ class ModelState(Saved):
 
     @classmethod
     def _from_content(cls, options: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
-        known = {field.name: options[field.name] for field in fields(cls._OPTIONS)}  # type: ignore[arg-type]
-        return cls._from(cls._OPTIONS.from_file(**known), arrays)
+        option_values = {field.name: options[field.name] for field in fields(cls._OPTIONS)}  # type: ignore[arg-type]
+        return cls._from(cls._OPTIONS.from_file(**option_values), arrays)
 
     @classmethod
     def _from(cls, options: SharedOptions, arrays: Mapping[str, np.ndarray], threads: int | None = None) -> Self:

@@ -255,8 +255,8 @@ class ComparisonState(Saved):
         if self.n_samples < 4:
             raise ValueError(f"a comparison needs at least 4 samples, not {self.n_samples}; add more")
         totals = [state._totals() for state in self.states.values()]
-        known = Compared(totals, list(self._pairs.values()), self.options, self._threads)
-        measured = METRICS[metric](known, confidence_level)
+        inputs = Compared(totals, list(self._pairs.values()), self.options, self._threads)
+        measured = METRICS[metric](inputs, confidence_level)
         return compared(self.models, metric, confidence_level, measured, totals[0].sample, totals[0].n, start)
 
     def __repr__(self) -> str:

@@ -242,5 +242,5 @@ class ForecastState(ForecastResults, ModelState):
 
 def _is_empty(y_true: Any, prediction: Distribution, sample_weight: Any) -> bool:
     """Whether a batch has no samples, such as a filter leaves at times; of other lengths it is refused."""
-    given = {"y_true": y_true} if sample_weight is None else {"y_true": y_true, "sample_weight": sample_weight}
-    return prediction.n == 0 and all(arrays.as_array(value, name).shape[:1] == (0,) for name, value in given.items())
+    batch = {"y_true": y_true} if sample_weight is None else {"y_true": y_true, "sample_weight": sample_weight}
+    return prediction.n == 0 and all(arrays.as_array(value, name).shape[:1] == (0,) for name, value in batch.items())

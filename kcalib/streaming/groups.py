@@ -85,10 +85,10 @@ class GroupedState(Saved):
     @property
     def groups(self) -> dict[Name, CalibrationState]:
         """The state of each group by its name, in ascending order, numbers first: copies, with the total's kernel."""
-        whole = self._total
+        total = self._total
         with suppress(NoLengthScaleError):  # it stays open
-            whole = whole._with_kernel_of_rows()
-        return {name: self._groups[name]._with_kernel_of(whole) for name in sorted(self._groups, key=_order)}
+            total = total._with_kernel_of_rows()
+        return {name: self._groups[name]._with_kernel_of(total) for name in sorted(self._groups, key=_order)}
 
     def update(self, y_true: Any, y_pred: Any, sample_weight: Any = None, *, group: Any) -> GroupedState:
         """Add a batch of samples; an error or an interrupt leaves the state as it was.
@@ -229,10 +229,10 @@ def _names(group: Any, n: int) -> tuple[list[Name], np.ndarray]:
     if group_names is None or group_names.dtype.kind == "O":  # NumPy makes strings of all where some are
         entries = list(group)
         kinds = [_kind(name, row) for row, name in enumerate(entries)]
-        other = next((row for row, kind in enumerate(kinds) if kind is not kinds[0]), None)
-        if other is not None:
+        index = next((row for row, kind in enumerate(kinds) if kind is not kinds[0]), None)
+        if index is not None:
             raise TypeError(
-                f"`group[0]` is {entries[0]!r} and `group[{other}]` is {entries[other]!r}, expected integers or "
+                f"`group[0]` is {entries[0]!r} and `group[{index}]` is {entries[index]!r}, expected integers or "
                 "strings alone; pass strings for all"
             )
         group_names = np.array(entries, dtype=(kinds[0] if kinds else int))

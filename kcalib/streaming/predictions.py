@@ -105,18 +105,18 @@ class PredictionSample:
         TypeError, ValueError
             As `kcalib.skce` for predictions; if a row is in the sample's rows already.
         """
-        given = arrays.as_array(y_pred, "y_pred")
-        if given.ndim in (1, 2) and given.shape[0] == 0 and given.shape[1:] in ((), (self._n_classes,)):
+        pred = arrays.as_array(y_pred, "y_pred")
+        if pred.ndim in (1, 2) and pred.shape[0] == 0 and pred.shape[1:] in ((), (self._n_classes,)):
             return self  # an empty batch
-        labels = np.zeros(given.shape[0] if given.ndim else 1, dtype=np.int64)
+        labels = np.zeros(pred.shape[0] if pred.ndim else 1, dtype=np.int64)
         data = prepare(labels, y_pred, from_logits=self._from_logits)
         if data.m != self._n_classes:
             raise ValueError(f"`y_pred` has {data.m} classes, but the sample is of n_classes={self._n_classes}")
         first = first_number(self._row_set, self._part, first_row, data.n)
-        seen = self._row_set.add(first, first + data.n)
+        row_set = self._row_set.add(first, first + data.n)
         p = np.asarray(arrays.to_host(self._lens.induced(data).probabilities), dtype=np.float64)
         rows = Rows(np.arange(first, first + data.n), p, labels, np.ones(data.n))
-        self._row_set, self._sample = seen, self._sample.add(rows)
+        self._row_set, self._sample = row_set, self._sample.add(rows)
         return self
 
     def merge(self, other: PredictionSample) -> PredictionSample:

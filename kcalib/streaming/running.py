@@ -250,22 +250,22 @@ def checked_rows(rows: Any, n: int | None) -> tuple[int, int | None]:
 
 
 def _resumed(state: State, path: Path, note: Note) -> State:
-    """The state of a checkpoint that this very run has left."""
+    """Return the state of a checkpoint that this very run has left."""
     saved_state, saved_note = loaded(path)
-    what = f"the checkpoint {str(path)!r} is of another run"
+    fault = f"the checkpoint {str(path)!r} is of another run"
     remedy = "name another checkpoint, or remove this one to start again"
     if not isinstance(saved_state, type(state)):
-        raise ValueError(f"{what}: it holds a {type(saved_state).__name__}; {remedy}")
+        raise ValueError(f"{fault}: it holds a {type(saved_state).__name__}; {remedy}")
     reason = saved_state.options.difference(state.options)
     if reason is not None:
-        raise ValueError(f"{what}: {reason.partition(';')[0]}; {remedy}")
+        raise ValueError(f"{fault}: {reason.partition(';')[0]}; {remedy}")
     reason = "its file names no run" if saved_note is None else saved_note.difference(note)
     if reason is not None:
-        raise ValueError(f"{what}: {reason}; {remedy}")
+        raise ValueError(f"{fault}: {reason}; {remedy}")
     missing = next((rows for rows in state.rows if not _holds(saved_state.rows, rows)), None)
     if missing is not None:
         raise ValueError(
-            f"{what}: it has no rows {missing[0]} to {missing[1] - 1}, which the given state has; {remedy}"
+            f"{fault}: it has no rows {missing[0]} to {missing[1] - 1}, which the given state has; {remedy}"
         )
     return saved_state
 

@@ -271,8 +271,8 @@ def _is_empty(y_true: Any, y_pred: Any, sample_weight: Any, n_classes: int) -> b
             return False
     except TypeError:  # nothing of which there are several, which is refused elsewhere
         return False
-    given = {"y_pred": y_pred, "y_true": y_true, "sample_weight": sample_weight}
-    shapes = {name: arrays.as_array(value, name).shape for name, value in given.items() if value is not None}
+    batch = {"y_pred": y_pred, "y_true": y_true, "sample_weight": sample_weight}
+    shapes = {name: arrays.as_array(value, name).shape for name, value in batch.items() if value is not None}
     pred = shapes["y_pred"]
     if len(pred) not in (1, 2) or (len(pred) == 2 and pred[1] != n_classes):
         return False

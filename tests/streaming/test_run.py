@@ -316,8 +316,8 @@ def test_progress_in_a_log_is_a_line_now_and_then(monkeypatch, clock, data):
 
 
 def test_rates_in_words():
-    assert _progress.described(10, 0, None, 2.0) == "10 rows, 5 rows/s"
-    assert _progress.described(1000, 500, 4000, 0.5) == "1,500 of 4,000 rows (38 %), 2,000 rows/s, 1 s left"
+    assert _progress.format_progress(10, 0, None, 2.0) == "10 rows, 5 rows/s"
+    assert _progress.format_progress(1000, 500, 4000, 0.5) == "1,500 of 4,000 rows (38 %), 2,000 rows/s, 1 s left"
     assert [_progress.duration(s) for s in (3, 75, 7500)] == ["3 s", "1 min 15 s", "2 h 05 min"]
 
 

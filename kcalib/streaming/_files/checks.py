@@ -36,22 +36,22 @@ def row_set(intervals: Iterable[tuple[int, int]]) -> RowSet:
     return RowSet(tuple(starts), tuple(stops))
 
 
-def check_rows(rows: Rows, row_set: RowSet, what: str) -> None:
-    """Refuse rows that are not among those seen, lack a part, or have weights that there are none of."""
+def check_rows(rows: Rows, row_set: RowSet, kind: str) -> None:
+    """Refuse rows, called `kind` in messages, that are not in `row_set`, lack a part or have impossible weights."""
     numbers, weights = rows.numbers, rows.weights
     if len({len(part) for part in rows}) > 1:
         counts = ", ".join(f"{len(part)} {name}" for name, part in zip(rows._fields, rows, strict=True))
-        raise ValueError(f"the {what} rows have {counts}, expected as many of each")
+        raise ValueError(f"the {kind} rows have {counts}, expected as many of each")
     if not len(numbers):
         return
     if np.any(np.diff(numbers) <= 0):
-        raise ValueError(f"the {what} rows are not in ascending order")
+        raise ValueError(f"the {kind} rows are not in ascending order")
     starts, stops = np.array(row_set.starts, np.int64), np.array(row_set.stops, np.int64)
     place = np.searchsorted(starts, numbers, side="right") - 1
     if np.any(place < 0) or np.any(numbers >= stops[np.maximum(place, 0)]):
-        raise ValueError(f"the {what} rows are not among those that the state has seen")
+        raise ValueError(f"the {kind} rows are not among those that the state has seen")
     if not np.all((weights >= 0) & (weights <= LARGEST_WEIGHT)):  # NaN is neither
-        raise ValueError(f"the {what} rows have weights beyond 0 to {LARGEST_WEIGHT:.0f}")
+        raise ValueError(f"the {kind} rows have weights beyond 0 to {LARGEST_WEIGHT:.0f}")
 
 
 def check_weight_sums(n: int, n_weighted: int, weight: float, squares: float) -> None:

@@ -31,18 +31,18 @@ class UnknownError(ValueError):
     """A description names a class that is not known here."""
 
 
-def describe(value: Any, what: str) -> Any:
+def describe(value: Any, name: str) -> Any:
     """Return `value` as JSON has it.
 
     Raises
     ------
     TypeError
-        If it is, or holds, an object that is none of kcalib's; the message says that `what` is.
+        If it is, or holds, an object that is none of kcalib's; the message calls the value `name`.
     """
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, np.generic):
-        return describe(value.item(), what)
+        return describe(value.item(), name)
     if isinstance(value, (int, float)):
         return value
     if isinstance(value, np.ndarray):
@@ -50,13 +50,13 @@ def describe(value: Any, what: str) -> Any:
         text = base64.b64encode(data.tobytes()).decode()
         return {CLASS: ARRAY, "dtype": data.dtype.str, "shape": list(data.shape), "base64": text}
     if isinstance(value, (tuple, list)):
-        return [describe(entry, what) for entry in value]
+        return [describe(entry, name) for entry in value]
     if type(value) not in NAMES:
         raise TypeError(
-            f"{what} is {value!r}, of the class {type(value).__qualname__}, which is none of kcalib's, so that a file "
+            f"{name} is {value!r}, of the class {type(value).__qualname__}, which is none of kcalib's, so that a file "
             "cannot say what it is; use kernels and lenses of kcalib"
         )
-    fields = {field.name: describe(getattr(value, field.name), what) for field in dataclasses.fields(value)}
+    fields = {field.name: describe(getattr(value, field.name), name) for field in dataclasses.fields(value)}
     return {CLASS: NAMES[type(value)], **fields}
 
 

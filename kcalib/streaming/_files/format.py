@@ -69,8 +69,8 @@ def pack_content(content: Content) -> bytes:
     text = json.dumps(header_fields, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True).encode()
     header = text.ljust(_aligned(PROLOGUE.size + len(text)) - PROLOGUE.size)
     total = PROLOGUE.size + len(header) + size + DIGEST
-    whole = b"".join((PROLOGUE.pack(MAGIC, VERSION, len(header), total), header, *parts))
-    return whole + _digest(whole)
+    body = b"".join((PROLOGUE.pack(MAGIC, VERSION, len(header), total), header, *parts))
+    return body + _digest(body)
 
 
 def unpack(data: bytes, name: str) -> Content:

@@ -74,8 +74,10 @@ class BatchesReader(Reader):
                 raise FileError(f"batch {number} has no {missing!r}, as the first one has; give every batch both")
             return {key: batch[name] for key, name in groups.items()}
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-            what = f"has {len(batch)} entries" if isinstance(batch, (tuple, list)) else f"is a {type(batch).__name__}"
-            raise FileError(f"batch {number} {what}, expected a pair (labels, predictions) or a dictionary")
+            description = (
+                f"has {len(batch)} entries" if isinstance(batch, (tuple, list)) else f"is a {type(batch).__name__}"
+            )
+            raise FileError(f"batch {number} {description}, expected a pair (labels, predictions) or a dictionary")
         return {Y_TRUE: batch[0], Y_PRED: batch[1]}
 
     def _block(self, batch: Any, number: int) -> Block:

@@ -50,17 +50,17 @@ def check_unique(header: Sequence[str], names: Sequence[str]) -> None:
             raise FileError(f"{count[name]} columns have the name {name!r}; rename all but one")
 
 
-def damage_error(what: str, error: Exception) -> FileError:
-    """Return the error to raise for a file whose library raised `error`."""
+def damage_error(noun: str, error: Exception) -> FileError:
+    """Return the error to raise for a file, which messages call `noun`, whose library raised `error`."""
     if "allow_pickle" in str(error) or "Python objects" in str(error):
         return FileError(
-            f"{what} holds Python objects (dtype object), which are never unpickled here; "
+            f"{noun} holds Python objects (dtype object), which are never unpickled here; "
             "save it as numbers or strings, such as array.astype(str)"
         )
     if isinstance(error, MemoryError):
-        return FileError(f"{what} does not fit into memory, if its header is right ({error}); use fewer samples")
+        return FileError(f"{noun} does not fit into memory, if its header is right ({error}); use fewer samples")
     reason = printable(" ".join(str(error).split())) or type(error).__name__
-    return FileError(f"{what} is truncated or damaged ({reason}); write it again")
+    return FileError(f"{noun} is truncated or damaged ({reason}); write it again")
 
 
 def decode_text(array: Any) -> Any:
@@ -81,12 +81,12 @@ class MissingLibraryError(FileError, ImportError):
     """A library that a format needs is not installed."""
 
 
-def import_library(name: str, what: str, extra: str) -> Any:
-    """Import a library that reads `what`, or say how to install it."""
+def import_library(name: str, format_name: str, extra: str) -> Any:
+    """Import a library that reads a format, or say how to install it."""
     try:
         return importlib.import_module(name)
     except ImportError:
-        message = f"reading {what} needs {name.partition('.')[0]}; pip install 'kcalib[{extra}]'"
+        message = f"reading {format_name} needs {name.partition('.')[0]}; pip install 'kcalib[{extra}]'"
         raise MissingLibraryError(message) from None
 
 
@@ -100,10 +100,10 @@ def file_identity(path: Path) -> Iterator[bytes]:
         yield file.read(_END_BYTES)
 
 
-def normalize_rows(pred: Any, logits: bool, what: str) -> np.ndarray:
+def normalize_rows(pred: Any, logits: bool, noun: str) -> np.ndarray:
     """Divide rows of probabilities by their sums; a row without a positive sum stays, which the checks refuse."""
     is_matrix = isinstance(pred, np.ndarray) and pred.ndim == 2 and pred.shape[1] != 1 and pred.dtype.kind in "iuf"
     if logits or not is_matrix:
-        raise FileError(f"--normalize is for rows of probabilities, one for each class, not for {what}; leave it out")
+        raise FileError(f"--normalize is for rows of probabilities, one for each class, not for {noun}; leave it out")
     sums = pred.sum(axis=1, keepdims=True, dtype=np.float64)
     return np.divide(pred, sums, out=pred.astype(np.float64), where=(sums > 0) & np.isfinite(sums))

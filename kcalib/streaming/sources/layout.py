@@ -221,8 +221,8 @@ class Layout:
             for name, names in self.predictions.items()
         }
         if self.family is not None:
-            what = " and ".join(f"{name} in {names}" for name, names in groups.items())
-            return f"{self.family} distributions, {self.noun}s of {what}, targets in {targets}"
+            parameters = " and ".join(f"{name} in {names}" for name, names in groups.items())
+            return f"{self.family} distributions, {self.noun}s of {parameters}, targets in {targets}"
         kind = "logits" if self.from_logits else "probabilities"
         plural = "s" if len(self.predictions[Y_PRED]) > 1 else ""
         return f"{kind} in {self.noun}{plural} {groups[Y_PRED]}, labels in {targets}"

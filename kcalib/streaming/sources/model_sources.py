@@ -16,21 +16,21 @@ from kcalib.streaming._options import SharedOptions
 
 
 class ModelSources:
-    """What a run asks of samples; the predictions of a chunk are those of each model by its name."""
+    """Several sources as one for a run; a chunk maps the names of models to their predictions."""
 
     def __init__(self, models: Mapping[str, Source]):
         self._models = dict(models)
         name, first = next(iter(self._models.items()))
-        for other, source in self._models.items():
+        for model, source in self._models.items():
             if source.n_classes != first.n_classes:
                 raise ValueError(
-                    f"{name!r} has {first.n_classes} classes, {other!r} has {source.n_classes}; "
+                    f"{name!r} has {first.n_classes} classes, {model!r} has {source.n_classes}; "
                     "models are compared on the same samples, with the "
                     "probability of every class"
                 )
             if first.n is not None and source.n is not None and source.n != first.n:
                 raise ValueError(
-                    f"{name!r} has {first.n} samples, {other!r} has {source.n}; models are compared on the same samples"
+                    f"{name!r} has {first.n} samples, {model!r} has {source.n}; models are compared on the same samples"
                 )
         self.n_classes = first.n_classes
         self.n_columns = sum(source.n_columns for source in self._models.values())
@@ -45,7 +45,7 @@ class ModelSources:
         return next((source.n for source in self._models.values() if source.n is not None), None)
 
     def chunks_for(self, options: SharedOptions, rows: int, start: int = 0) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """Labels, and the predictions of each model; labels that differ are refused."""
+        """Yield labels and the predictions of each model; refuse labels that differ."""
         names, at = list(self._models), start
         for chunks in itertools.zip_longest(
             *(chunks_for(source, options, rows, start) for source in self._models.values())
@@ -57,13 +57,13 @@ class ModelSources:
                     f"{short!r} has {at + min(counts)} samples, {long!r} has more; "
                     "models are compared on the same samples"
                 )
-            true = arrays.to_host(chunks[0][0])
+            first_labels = arrays.to_host(chunks[0][0])
             for name, chunk in zip(names[1:], chunks[1:], strict=True):
-                other = arrays.to_host(chunk[0])
-                if not np.array_equal(true, other):
-                    row = int(np.argmax(true != other))
+                labels = arrays.to_host(chunk[0])
+                if not np.array_equal(first_labels, labels):
+                    row = int(np.argmax(first_labels != labels))
                     raise ValueError(
-                        f"the label of sample {at + row} is {true[row]} for {names[0]!r} and {other[row]} for "
+                        f"the label of sample {at + row} is {first_labels[row]} for {names[0]!r} and {labels[row]} for "
                         f"{name!r}; models are compared on the same samples in the same order"
                     )
             at += counts[0]

@@ -59,11 +59,11 @@ def _find_labels(path: Path, options: ReadOptions) -> Path:
         labels = next((file for file in candidates if file.is_file() and file != path), None)
     if labels is None:
         columns = options.columns("array", ())
-        how, tried = columns.spelled("labels"), ""
+        option, hint = columns.spelled("labels"), ""
         if options.labels is not None:
-            tried = f" (there is no file {str(options.labels)!r}{columns.suggest_file(str(options.labels))})"
+            hint = f" (there is no file {str(options.labels)!r}{columns.suggest_file(str(options.labels))})"
         raise FileError(
-            f"the array has no labels{tried}; name a file by {how}{'' if how.endswith('=') else ' '}FILE.npy, "
+            f"the array has no labels{hint}; name a file by {option}{'' if option.endswith('=') else ' '}FILE.npy, "
             f"or put one of {', '.join(file.name for file in candidates)} beside it"
         )
     return labels

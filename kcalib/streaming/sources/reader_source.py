@@ -146,9 +146,9 @@ class ReaderSource(Source):
         for reader in self._readers:
             with _naming(reader):
                 layout = reader.layout
-                what = f"{layout.describe()} {layout.classes}" + " over their sums" * layout.normalize
+                layout_text = f"{layout.describe()} {layout.classes}" + " over their sums" * layout.normalize
                 labels = [] if layout.stored_labels is None else file_identity(Path(str(layout.stored_labels.filename)))
-                for text in (what.encode("utf-8", "surrogateescape"), *reader.identity(), *labels):
+                for text in (layout_text.encode("utf-8", "surrogateescape"), *reader.identity(), *labels):
                     digest.update(len(text).to_bytes(8, "little"))
                     digest.update(text)
         return digest.hexdigest()

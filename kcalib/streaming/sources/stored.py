@@ -17,28 +17,28 @@ from kcalib.streaming.sources.content import check_file, damage_error
 _MAX_HEADER = 1_000_000  # NumPy's limit of 10000 characters is met by some 500 fields
 
 
-def map_array(path: Path, what: str) -> np.memmap:
+def map_array(path: Path, noun: str) -> np.memmap:
     """Map an .npy file into memory."""
     try:
         with np.errstate(over="ignore"):  # of sizes that no file has
             array: np.memmap = np.load(path, mmap_mode="r", max_header_size=_MAX_HEADER)
     except Exception as error:
-        raise damage_error(what, error) from None
+        raise damage_error(noun, error) from None
     if not array.shape:
-        raise FileError(f"{what} is a single value, expected an array")
+        raise FileError(f"{noun} is a single value, expected an array")
     return array
 
 
 def map_labels(path: Path) -> np.memmap:
     """Map an .npy file that holds the labels of the predictions in another file."""
-    what = f"the labels {str(path)!r}"
+    noun = f"the labels {str(path)!r}"
     try:
         check_file(path)
     except FileError as error:
-        raise FileError(f"{what}: {error}") from None
-    array = map_array(path, what)
+        raise FileError(f"{noun}: {error}") from None
+    array = map_array(path, noun)
     if array.dtype.names is not None:
-        raise FileError(f"{what} are an array with fields, expected a plain one")
+        raise FileError(f"{noun} are an array with fields, expected a plain one")
     return array
 
 
@@ -64,7 +64,7 @@ class ArchivedArray:
     def __init__(self, path: Path, name: str, member: zipfile.ZipInfo):
         if not member.filename.endswith(".npy"):
             raise FileError(f"{name!r} is no array; write the file by numpy.savez")
-        self._path, self._what, self._member = path, f"array {name!r}", member
+        self._path, self._noun, self._member = path, f"array {name!r}", member
         with self._open() as (_, self.shape, _, self.dtype):
             pass
 
@@ -88,12 +88,14 @@ class ArchivedArray:
         try:
             with zipfile.ZipFile(self._path) as archive, archive.open(self._member) as file:
                 version = np.lib.format.read_magic(file)
-                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-                shape, is_by_columns, dtype = read(file, max_header_size=_MAX_HEADER)
+                read_header = (
+                    np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                )
+                shape, is_by_columns, dtype = read_header(file, max_header_size=_MAX_HEADER)
                 if dtype.hasobject:
                     raise ValueError("allow_pickle")
                 if not shape:
-                    raise FileError(f"{self._what} is a single value, expected an array")
+                    raise FileError(f"{self._noun} is a single value, expected an array")
                 n_bytes = self._member.file_size - file.tell()
                 if min(shape) < 0 or dtype.itemsize == 0 or dtype.itemsize * math.prod(shape) > n_bytes:
                     raise ValueError(f"{n_bytes} bytes for shape {shape} of {dtype}")
@@ -101,4 +103,4 @@ class ArchivedArray:
         except FileError:
             raise
         except Exception as error:
-            raise damage_error(self._what, error) from None
+            raise damage_error(self._noun, error) from None

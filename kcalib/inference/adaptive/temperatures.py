@@ -15,13 +15,8 @@ import scipy
 from kcalib._pairs.label_cells import FLOOR
 from kcalib._pairs.temperature_sums import EXPONENTS, TemperatureSums
 
-MAPS = (
-    1 / 4,
-    1 / 2,
-    7 / 8,
-    9 / 8,
-    3 / 2,
-)  # t, of the lower bound: those between raise the same classes by other factors
+# t, of the lower bound: those between raise the same classes by other factors.
+MAPS = (1 / 4, 1 / 2, 7 / 8, 9 / 8, 3 / 2)
 
 
 def score_tail(sums: TemperatureSums, score: float, variance: float, n_classes: int) -> float:

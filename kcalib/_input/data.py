@@ -23,6 +23,7 @@ class Data(ABC):
     """Checked samples, predictions with a target each, in one array library on one device; immutable."""
 
     noun: ClassVar[str]  # what the predictions are, for messages
+    has_classes: ClassVar[bool]  # whether these are probabilities of classes
     sample_weight: Array | None  # float64, shape: (n,)
     dtype: str  # the pairwise arithmetic is in "float64" or "float32"
     lens: Lens  # the notion of calibration

@@ -60,6 +60,7 @@ class Forecasts(Data):
     lens: Lens = CANONICAL
 
     noun = "predicted distributions"
+    has_classes = False
 
     @property
     def n(self) -> int:

@@ -67,6 +67,7 @@ class Classification(Data):
     threads: int | None = None  # that widen a column to rows
 
     noun = "class probabilities"
+    has_classes = True
 
     @cached_property
     def probabilities(self) -> Array:

@@ -28,7 +28,6 @@ from kcalib._input.checks import dtype_name
 from kcalib._input.data import Data
 from kcalib._input.forecasts import prepare
 from kcalib._input.groupings import read_given
-from kcalib._input.labels import Classification
 from kcalib._input.methods import resolved
 from kcalib._input.source import (
     check_left_to_source,
@@ -284,7 +283,7 @@ def _check_samples(task: Task, method: CalibrationMethod) -> None:
     for name, value in values.items():
         if value is None:
             continue
-        if name != "sample_weight" and not isinstance(task.data, Classification):
+        if name != "sample_weight" and not task.data.has_classes:
             raise OptionError(name, f"is for class probabilities, but `y_pred` are {task.data.noun}; leave it out")
         if not isinstance(method, Adaptive):
             raise OptionError(name, f"has no meaning for the method {method.name!r}; use 'adaptive'")

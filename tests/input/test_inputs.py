@@ -708,12 +708,6 @@ def test_sample_weights_repeat_samples(make_problem: MakeProblem) -> None:
     assert value == pytest.approx(repeated, rel=1e-12)
 
 
-@pytest.mark.parametrize("function", ["calibration_test", "evaluate"])
-def test_functions_without_weights_do_not_take_them(function: str) -> None:
-    with pytest.raises(TypeError, match="sample_weight"):
-        FUNCTIONS[function](Y, P, sample_weight=[1, 1, 1, 1])
-
-
 # scikit-learn.
 
 

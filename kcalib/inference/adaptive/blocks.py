@@ -135,7 +135,7 @@ def _all_pairs_fields(task: Task) -> dict[str, Any]:
 
 def rescale(problem: FeatureProblem, divisor: float, least: float) -> FeatureProblem:
     """Return the problem with the kernel at its bandwidth over `divisor`, of probabilities at least `least`."""
-    if not isinstance(problem.data, Classification):
+    if not problem.data.has_classes:
         least = 0.0  # distances of distributions have the units of the targets
     factor = scale_frequencies(problem.packed.bandwidth, divisor, least)
     if factor == 1:

@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -70,8 +70,8 @@ class FlippedBlocks:
 @one_blas_thread()
 def flip_clusters(task: Task, n_draws: int | None, n_columns: int | None, seed: int) -> FlippedBlocks:
     """Return the blocks of a task of class probabilities that has clusters."""
-    data, codes = task.data, task.clusters
-    assert isinstance(data, Classification) and codes is not None
+    data, codes = cast(Classification, task.data), task.clusters
+    assert codes is not None
     weights = np.ones(data.n) if data.sample_weight is None else arrays.to_host(data.sample_weight)
     of_clusters = np.bincount(codes, weights)
     if np.count_nonzero(of_clusters) < 2:

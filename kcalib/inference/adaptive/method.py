@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import scipy
@@ -116,17 +116,16 @@ class Adaptive(CalibrationMethod):
         if task.clusters is None:
             blocks, estimate = null_blocks(task.data, task, *options)
             if task.given:
-                assert isinstance(task.data, Classification)
-                n_draws = len(blocks[0].statistics) - 1
-                blocks += given_blocks(task.data, task.given, n_draws, seed, task.options.threads)
-            noun = "labels" if isinstance(task.data, Classification) else "targets"
+                data, n_draws = cast(Classification, task.data), len(blocks[0].statistics) - 1
+                blocks += given_blocks(data, task.given, n_draws, seed, task.options.threads)
+            noun = "labels" if task.data.has_classes else "targets"
             draws, left_out = f"draws of the {noun} from the predictions", _describe_kernels(blocks, task)
         else:
             flips = flip_clusters(task, *options)
             blocks, estimate = flips.blocks, flips.estimate
             draws = f"flips of the signs of {int(np.max(task.clusters)) + 1} clusters"
             left_out = f"; events too rare for {', '.join(flips.left_out)}" if flips.left_out else ""
-        bandwidth = task.packed.bandwidth if isinstance(task.data, Classification) else None
+        bandwidth = task.packed.bandwidth if task.data.has_classes else None
         ranked = rank_blocks(blocks, bandwidth, draws, left_out)
         return task.result(method=self.name, seed=seed, **ranked, **estimate)
 

@@ -479,7 +479,7 @@ class SKCE(_Summed):
 
 
 class CalibrationTest(_Calibration):
-    """The test of the hypothesis that the model is calibrated: ``kcalib.calibration_test(..., method="features")``.
+    """The test of the hypothesis that the model is calibrated: `kcalib.methods.Adaptive`.
 
     Parameters
     ----------

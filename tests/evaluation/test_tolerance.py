@@ -123,7 +123,7 @@ def test_predicted_distributions():
     y = mean + 0.5 + rng.normal(size=1500)
     e = kcalib.evaluate(y, Normal(mean, np.ones(1500)), threads=1)
     assert 0.05 < e.rms_error_lower < 0.1974
-    assert e.verdict.startswith("miscalibrated, too low") and ": off by at least 0.1" in e.verdict
+    assert e.verdict.startswith("miscalibrated, predictions too low") and ": off by at least 0.1" in e.verdict
     e = kcalib.evaluate(y, Normal(mean, np.ones(1500)), tolerance=0.3, threads=1)
     assert not e.miscalibrated and e.verdict == "not shown to be off by more than 0.3"
 

@@ -156,9 +156,8 @@ def test_features_say_where_the_number_is_from():
 
 
 @pytest.mark.grid
-def test_many_samples_are_tilted_only_where_the_law_says_nothing(monkeypatch):
+def test_labels_are_tilted_only_where_the_law_says_nothing(monkeypatch):
     tails, tail = [], exact._tail
-    monkeypatch.setattr(exact, "TILTED_SAMPLES", 3000)
     monkeypatch.setattr(exact, "_tail", lambda *arguments: tails.append(1) or tail(*arguments))
     rng = np.random.default_rng(0)
     p = rng.uniform(size=6000)

@@ -15,7 +15,6 @@ import pytest
 
 import kcalib
 from kcalib.kernels import Exponential
-from kcalib.methods import Features
 from kcalib.streaming import CalibrationState
 
 torch = pytest.importorskip("torch")
@@ -58,8 +57,8 @@ def skce_in_memory(preds, target):
 
 
 def pvalue_in_memory(preds, target):
-    method = Features(n_columns=64)
-    return kcalib.calibration_test(target.numpy(), preds.numpy(), kernel=KERNEL, method=method, seed=0).pvalue
+    state = kcalib.streaming.CalibrationState(preds.shape[1], kernel=KERNEL, n_columns=64, seed=0)
+    return state.update(target.numpy(), preds.numpy()).calibration_test().pvalue
 
 
 def frequency_in_memory(preds, target):

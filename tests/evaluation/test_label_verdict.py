@@ -38,7 +38,7 @@ def test_the_default_sees_a_temperature_of_many_classes(temper: float, verdict: 
     assert by_kernel.verdict == "no evidence against calibration" and not by_kernel.miscalibrated
 
 
-@pytest.mark.parametrize("kind", ["labels", "numbers", "vectors"])
+@pytest.mark.parametrize("kind", ["labels", *(pytest.param(k, marks=pytest.mark.grid) for k in ("numbers", "vectors"))])
 def test_calibrated_sets_are_called_so(kind: str) -> None:
     """As often as the level says, in 60 sets; the verdict is that of the p-value in each."""
     n, n_sets, n_called = 60, 60, 0

@@ -91,7 +91,7 @@ def constant(rng, n):
 
 
 @pytest.mark.parametrize("law", [rare, rounded, saturated, constant])
-@pytest.mark.parametrize("n", [12, 100])
+@pytest.mark.parametrize("n", [12, pytest.param(100, marks=pytest.mark.grid)])
 def test_level(law, n):
     count, pvalues = 100, []
     for number in range(count):
@@ -102,7 +102,9 @@ def test_level(law, n):
         assert np.sum(np.array(pvalues) <= level) <= scipy.stats.binom.isf(1e-4, count, level)
 
 
-@pytest.mark.parametrize("predicted", ["normal", "counts", "vectors"])
+@pytest.mark.parametrize(
+    "predicted", ["normal", *(pytest.param(k, marks=pytest.mark.grid) for k in ("counts", "vectors"))]
+)
 def test_level_of_distributions(predicted):
     count, n, pvalues = 30, 30, []
     for number in range(count):

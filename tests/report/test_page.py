@@ -15,7 +15,8 @@ from kcalib.recalibration import TemperatureScaling, choose
 from kcalib.report.page import Section, document, paragraph, preformatted, svg, table
 from kcalib.streaming import CalibrationState
 
-pytest.importorskip("matplotlib.figure")  # its own imports warn where pyparsing is newer, and `report` makes errors of warnings
+# Old ones warn when they are imported, and `report` makes errors of warnings.
+pytest.importorskip("matplotlib.figure")
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 
 

@@ -47,7 +47,7 @@ def test_dependent_labels_keep_the_level(n_clusters, probability):
         cluster = np.arange(n_clusters).repeat(5)
         return np.tile([1 - probability, probability], (len(cluster), 1)), cluster
 
-    _, high = binomial_bounds(SETS, 0.065, 1e-3)
+    _, high = binomial_bounds(SETS, 0.05, 1e-3)
     assert count_rejections(predictions, 0.3) <= high
 
 

@@ -159,21 +159,17 @@ def worst_groups(
     ('region=north', True, True, 'class 1 predicted too often')
     """
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, threads=threads)
-    options: dict[str, Any] = {
-        "max_crossed": max_crossed,
-        "min_size": min_size,
-        "level": level,
-        "n_resamples": n_resamples,
-    }
-    return find_worst_groups(data, groups, **options, seed=seed, threads=threads)
+    return find_worst_groups(
+        data, groups, max_crossed, min_size, level=level, n_resamples=n_resamples, seed=seed, threads=threads
+    )
 
 
 def find_worst_groups(
     data: Classification,
     groups: Mapping[str, Any],
-    *,
     max_crossed: int = 2,
     min_size: int = 30,
+    *,
     level: float = 0.05,
     n_resamples: int | None = None,
     seed: int | None = None,

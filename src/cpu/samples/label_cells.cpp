@@ -2,13 +2,12 @@
 
 #include <vector>
 
+#include "cpu/samples/row_parts.h"
 #include "cpu/simd/for_each_level.h"
-#include "cpu/simd/threads.h"
 
 namespace kcalib {
 namespace {
 
-constexpr int64_t PART = 1 << 16;   // entries that a thread takes at a time
 constexpr int64_t STRIP = 1 << 10;  // whose cells and fixed points are made at once
 
 KCALIB_PART void find_cells_of(const double* values, int64_t n, const double* edges, int64_t n_cells, unsigned* out) {
@@ -153,18 +152,8 @@ class Part {
 }  // namespace
 
 bool sum_label_cells(const Predictions& rows, const LabelCells& cells, const Run& run, const LabelSums& out) {
-  const int64_t length = std::max<int64_t>(1, PART / rows.m), parts = ceil_divide(rows.n, length);
   // The sums of one more thread are worth it where it has more entries than cells.
-  const int useful = int(std::clamp<int64_t>(rows.n / cells.n_cells, 1, int64_t(run.threads)));
-  const int threads = std::min(useful, team_size(run, parts, 60.0 * double(rows.n) * double(rows.m)));
-  std::vector<Part> sums(std::size_t(threads), Part(rows, cells));
-  Watch watch(run, parts);
-  parallel_tasks(watch, threads, parts, [&](int64_t part) {
-    sums[std::size_t(thread_number())].add(part * length, std::min(rows.n, (part + 1) * length));
-    watch.task_done();
-  });
-  for (const Part& part : sums) part.merge_into(out);
-  return !watch.stopped();
+  return sum_parts(rows, run, rows.n / cells.n_cells, 60.0 * double(rows.n) * double(rows.m), Part(rows, cells), out);
 }
 
 }  // namespace kcalib

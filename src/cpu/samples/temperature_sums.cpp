@@ -4,13 +4,12 @@
 #include <cmath>
 #include <vector>
 
+#include "cpu/samples/row_parts.h"
 #include "cpu/simd/for_each_level.h"
-#include "cpu/simd/threads.h"
 
 namespace kcalib {
 namespace {
 
-constexpr int64_t PART = 1 << 14;  // entries that a thread takes at a time
 
 // powers[e * m + k] = p_k exp((t_e - 1) l_k), from square roots: (p / x) x^t with x the larger of p and the floor.
 KCALIB_PART void make_powers_of(const double* p, int64_t m, double floor, double* powers) {
@@ -87,16 +86,8 @@ class Part {
 }  // namespace
 
 bool sum_temperatures(const Predictions& rows, double floor, const Run& run, const ExactSums& sums) {
-  const int64_t length = std::max<int64_t>(1, PART / rows.m), parts = ceil_divide(rows.n, length);
-  const int threads = team_size(run, parts, 8.0 * double(N_EXPONENTS) * double(rows.n) * double(rows.m));
-  std::vector<Part> teams(std::size_t(threads), Part(rows, floor));
-  Watch watch(run, parts);
-  parallel_tasks(watch, threads, parts, [&](int64_t part) {
-    teams[std::size_t(thread_number())].add(part * length, std::min(rows.n, (part + 1) * length));
-    watch.task_done();
-  });
-  for (const Part& part : teams) part.merge_into(sums);
-  return !watch.stopped();
+  const double work = 8.0 * double(N_EXPONENTS) * double(rows.n) * double(rows.m);
+  return sum_parts(rows, run, run.threads, work, Part(rows, floor), sums);
 }
 
 }  // namespace kcalib

@@ -3,12 +3,11 @@
 #include <cmath>
 #include <vector>
 
-#include "cpu/simd/threads.h"
+#include "cpu/samples/row_parts.h"
 
 namespace kcalib {
 namespace {
 
-constexpr int64_t PART = 1 << 16;   // entries that a thread takes at a time
 constexpr int64_t STRIP = 1 << 10;  // whose bins and fixed points are made at once
 
 struct Cell {
@@ -153,18 +152,8 @@ class Part {
 }  // namespace
 
 bool state_scores(const Predictions& rows, int64_t n_bins, double epsilon, const Run& run, const StateTally& tally) {
-  const int64_t length = std::max<int64_t>(1, PART / rows.m), parts = (rows.n + length - 1) / length;
   // The sums of one more thread are worth it where it has more rows than bins.
-  const int useful = int(std::clamp<int64_t>(rows.n / n_bins, 1, int64_t(run.threads)));
-  const int threads = std::min(useful, team_size(run, parts, 30.0 * double(rows.n) * double(rows.m)));
-  std::vector<Part> found(std::size_t(threads), Part(rows, n_bins, epsilon));
-  Watch watch(run, parts);
-  parallel_tasks(watch, threads, parts, [&](int64_t part) {
-    found[std::size_t(thread_number())].add(part * length, std::min(rows.n, (part + 1) * length));
-    watch.task_done();
-  });
-  for (const Part& part : found) part.merge_into(tally);
-  return !watch.stopped();
+  return sum_parts(rows, run, rows.n / n_bins, 30.0 * double(rows.n) * double(rows.m), Part(rows, n_bins, epsilon), tally);
 }
 
 }  // namespace kcalib

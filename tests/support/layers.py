@@ -13,6 +13,7 @@ LAYERS = [
         "target_kernels",
         "results",
         "_input.checks",
+        "_input.classes",
         "_input.data",
         "_input.frames",
         "_input.logits",

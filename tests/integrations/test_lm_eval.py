@@ -117,6 +117,45 @@ def test_log_likelihoods_without_a_context_are_no_choices():
     assert np.array_equal(p, again)
 
 
+def _of_numbers(targets, likeliest, **metrics):
+    """Samples whose choices are the texts "1" to "4"."""
+    arguments = [("", f" {choice}") for choice in range(1, 5)]
+    values = [[(-1.0 if place == first else -3.0, False) for place in range(4)] for first in likeliest]
+    samples = zip(targets, values, strict=True)
+    accuracies = metrics.get("acc", [None] * len(targets))
+    return [
+        {"target": target, "filtered_resps": pairs, "arguments": arguments} | ({} if acc is None else {"acc": acc})
+        for (target, pairs), acc in zip(samples, accuracies, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("write", [int, str, lambda target: [target], lambda target: str([target]), np.int64, float])
+def test_targets_that_are_indices_and_texts_are_what_the_task_counts_as_right(write):
+    """Target 2 is the choice "3": the same from memory and from a file."""
+    samples = _of_numbers([write(2), write(1)], [2, 0], acc=[1.0, 0.0])
+    assert predictions(samples)[0].tolist() == [2, 1]
+
+
+def test_whether_targets_are_indices_or_texts_is_decided_once_for_all_samples():
+    assert predictions(_of_numbers(["2", "1", "0"], [0, 0, 0]))[0].tolist() == [2, 1, 0]  # "0" is no choice
+    assert predictions(_of_numbers(["2", "1", "4"], [0, 0, 0]))[0].tolist() == [1, 0, 3]  # 4 is no place
+    assert predictions(_of_numbers(["2", "1"], [1, 2], acc=[1.0, 0.0]))[0].tolist() == [1, 0]
+    ambiguous = _of_numbers(["2", "1"], [3, 3], acc=[0.0, 0.0])
+    with pytest.raises(
+        ValueError, match=r"`samples\[0\]` has the target '2', .* pass targets='index' or targets='text'"
+    ):
+        predictions(ambiguous)
+    assert predictions(ambiguous, targets="index")[0].tolist() == [2, 1]
+    assert predictions(ambiguous, targets="text")[0].tolist() == [1, 0]
+    with pytest.raises(ValueError, match="some targets of `samples` are indices of choices, others texts"):
+        predictions(_of_numbers([2, "4"], [0, 0]))
+
+
+def test_a_logged_boolean_is_an_index():
+    sample = {"filtered_resps": [(-1.0, True), (-2.0, False)], "arguments": [("", " no"), ("", " yes")]}
+    assert [predictions([sample | {"target": target}])[0].tolist() for target in (True, "True")] == [[1], [1]]
+
+
 @pytest.mark.parametrize(
     "samples, message",
     [
@@ -130,6 +169,13 @@ def test_log_likelihoods_without_a_context_are_no_choices():
         ([{"target": 0, "filtered_resps": [(-math.inf, 0), (-math.inf, 0)]}], "of which one is finite; leave such"),
         ([{"target": "a", "filtered_resps": ["text"]}], r"`samples\[0\]` has no log-likelihoods of choices"),
         ([{"target": 2, "filtered_resps": [(-1, 0), (-1, 0)]}], "has the target 2, expected one of its 2 choices"),
+        ([{"target": 1.7, "filtered_resps": [(-1, 0), (-1, 0)]}], "has the target 1.7, expected one of its 2 choices"),
+        ([{"target": "1.7", "filtered_resps": [(-1, 0), (-1, 0)]}], "has the target '1.7', expected one of its"),
+        (
+            # Of winogrande: one text in two contexts.
+            [{"target": "ran", "filtered_resps": [(-1, 0), (-1, 0)], "arguments": [("He", " ran"), ("She", " ran")]}],
+            "has the target 'ran', expected one of its 2 choices or its place",
+        ),
         ([{"target": [0, 1], "filtered_resps": [(-1, 0), (-1, 0)]}], r"has the target \[0, 1\], expected one of"),
     ],
 )

@@ -6,15 +6,22 @@ Called by whatever opens files that users name: sources, states, pictures, the c
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import glob
 import os
 import secrets
 import stat
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from kcalib._backend.warnings import warn
+
 UNFINISHED = ".part"  # suffix of a file that is being written
+LOCK = ".lock"  # suffix of a file beside one that is being changed
+POLL_SECONDS = 0.02  # between two attempts to lock a file
 
 _KINDS = (
     (stat.S_ISFIFO, "a pipe"),
@@ -22,6 +29,10 @@ _KINDS = (
     (stat.S_ISBLK, "a device"),
     (stat.S_ISSOCK, "a socket"),
 )
+
+
+class FileBusyError(BlockingIOError):
+    """A file that another process is changing."""
 
 
 def printable(text: Any) -> str:
@@ -119,3 +130,67 @@ def _sync_folder(folder: Path) -> None:
                 os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+@contextlib.contextmanager
+def hold_file(path: Any, wait_seconds: float = 0.0) -> Iterator[None]:
+    """Keep other processes that hold the file from changing it, from before it is read until it is written.
+
+    A file beside it is locked, which is there as long as a process holds or awaits it; the lock of a process that died
+    is free. On a file system without locks there is a warning.
+
+    Parameters
+    ----------
+    path : path-like
+        The file, which need not exist.
+    wait_seconds : float
+        Time to wait for another process, at least 0.
+
+    Raises
+    ------
+    FileBusyError
+        If another process still holds it then.
+    OSError
+        If there is no such folder, or no right to write there.
+    """
+    target = Path(os.path.realpath(os.fspath(path)))
+    lock, end = target.with_name(f".{target.name}{LOCK}"), time.monotonic() + wait_seconds
+    while True:
+        try:
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise type(error)(error.errno, error.strerror, os.fspath(path)) from None
+        try:
+            is_locked = _lock(descriptor)
+            # Whoever held it may have removed it in the meantime.
+            if is_locked is None or (is_locked and _is_file(descriptor, lock)):
+                break
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+        if time.monotonic() >= end and not is_locked:
+            raise FileBusyError(
+                errno.EAGAIN, "is being changed by another process; try again when that has ended", os.fspath(path)
+            )
+        time.sleep(POLL_SECONDS)
+    try:
+        if is_locked is None:
+            warn(
+                f"the file system of {printable(os.fspath(path))} has no locks: what another process writes into that "
+                "file at the same time is lost; let one process at a time change it",
+                UserWarning,
+            )
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            lock.unlink()
+        os.close(descriptor)
+
+
+def _is_file(descriptor: int, path: Path) -> bool:
+    """Say whether the open file is still the one of that name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False

@@ -284,7 +284,9 @@ def _add_update(commands: Any) -> Parser:
     )
     update.add_argument("state", metavar="STATE", help="file of the state, such as all.kcalib")
     update.add_argument("file", metavar="FILE", help="predictions and labels; a file, a folder, or a pattern of files")
-    _add_running(_add_reading(update))
+    reading = _add_reading(update)
+    _add_running(reading)
+    _add_wait(reading)
     numbers = update.add_argument_group("numbers of the rows, of which none may come twice")
     _add_part(numbers, "number the rows of this file apart from those of other parts, to merge the states")
     numbers.add_argument(
@@ -323,6 +325,7 @@ def _add_merge(commands: Any) -> Parser:
     )
     _add_states(merge)
     _add_written(merge, "file for all; replaced if it exists")
+    _add_wait(merge)
     return merge
 
 
@@ -382,6 +385,13 @@ def _add_states(parser: Parser) -> None:
 
 def _add_written(parser: Parser, text: str) -> None:
     parser.add_argument("-o", "--output", metavar="OUT", type=Path, required=True, help=text)
+
+
+def _add_wait(group: Any) -> None:
+    group.add_argument(
+        "--wait", metavar="SECONDS", type=SECONDS, default=60.0,
+        help=f"how long to wait for another process that changes the state, before exiting with {SAVED} (default: 60)",
+    )  # fmt: skip
 
 
 def _add_reading(parser: Parser) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from kcalib._backend.files import printable
+from kcalib._backend.files import FileBusyError, printable
 from kcalib._command.arguments import parser
 from kcalib._command.compare import run_compare
 from kcalib._command.evaluate import run_demo, run_evaluate
@@ -35,6 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RunStopped as stop:
         outcome = f"stopped by {stop.signal.name}: the rows before {stop.row} are in {printable(str(stop.checkpoint))}"
         report(f"{outcome}; the same command with --resume goes on from there")
+        code = SAVED
+    except FileBusyError as error:
+        report(f"{error.filename} {error.strerror}")
         code = SAVED
     except KeyboardInterrupt:
         report("interrupted")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from kcalib._backend.files import printable
+from kcalib._backend.files import FileBusyError, printable
 from kcalib._backend.options import OptionError
 from kcalib._command.arguments import STATE
 from kcalib._command.files import STDIN, open_file
@@ -134,6 +134,8 @@ def collect_failures(failures: list[Failure], file: str) -> Iterator[None]:
     """Turn an error into a line on standard error and a Failure."""
     try:
         yield
+    except FileBusyError:  # ends the command with a code of its own
+        raise
     except (OSError, ValueError, TypeError, MemoryError, figures.PlotError, TileError) as error:
         failures.append(Failure(printable(file), format_error(error).removeprefix(f"{printable(Path(file))}: ")))
         report(f"error: {failures[-1].file}: {failures[-1].message}")

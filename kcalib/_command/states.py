@@ -6,13 +6,13 @@ import argparse
 import itertools
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from kcalib import streaming
-from kcalib._backend.files import printable
+from kcalib._backend.files import hold_file, printable
 from kcalib._command.arguments import STATE, get_state_options, make_kernel
 from kcalib._command.evaluate import write_results
 from kcalib._command.files import open_file
@@ -53,20 +53,22 @@ def run_update(arguments: argparse.Namespace) -> int:
     with collect_failures(failures, arguments.file):
         samples = open_file(arguments.file, vars(arguments))
         check_samples(samples, arguments)
-        with collect_failures(failures, arguments.state), translate_errors():
-            state, note = _load_or_make(samples, arguments)
-        if not failures:
-            rows = state.n_samples
-            remedy = "already; --resume skips them if they are the same, --part or --first-row number others apart"
-            with translate_errors(), _errors_of_rows(remedy, arguments.state):
-                feed(
-                    state, samples, note, Path(arguments.state),
-                    resume=arguments.resume, checkpoint_seconds=arguments.checkpoint_every, log_seconds=LOG_SECONDS,
-                )  # fmt: skip
-            added = state.n_samples - rows
-            summary = f"{added} rows of {printable(arguments.file)} added, {state.n_samples} in all"
-            written = write(f"{printable(arguments.state)}: {summary}\n")
-            return DONE if written else BAD_INPUT
+        with ExitStack() as stack:
+            with collect_failures(failures, arguments.state), translate_errors():
+                stack.enter_context(hold_file(arguments.state, arguments.wait))
+                state, note = _load_or_make(samples, arguments)
+            if not failures:
+                rows = state.n_samples
+                remedy = "already; --resume skips them if they are the same, --part or --first-row number others apart"
+                with translate_errors(), _errors_of_rows(remedy, arguments.state):
+                    feed(
+                        state, samples, note, Path(arguments.state),
+                        resume=arguments.resume, checkpoint_seconds=arguments.checkpoint_every, log_seconds=LOG_SECONDS,
+                    )  # fmt: skip
+                added = state.n_samples - rows
+                summary = f"{added} rows of {printable(arguments.file)} added, {state.n_samples} in all"
+                written = write(f"{printable(arguments.state)}: {summary}\n")
+                return DONE if written else BAD_INPUT
     return BAD_INPUT
 
 
@@ -207,7 +209,7 @@ def run_merge(arguments: argparse.Namespace) -> int:
                     merged.merge(state)
     if failures or merged is None:
         return BAD_INPUT
-    with collect_failures(failures, str(out)):
+    with collect_failures(failures, str(out)), hold_file(out, arguments.wait):
         merged.save(out)
     if failures:
         return BAD_INPUT

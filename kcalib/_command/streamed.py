@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from kcalib._backend.faults import format_size
+from kcalib._backend.files import FileBusyError
 from kcalib._command.arguments import STATE_OPTIONS, STREAMED_FROM, get_state_options, make_kernel
 from kcalib._command.files import STDIN, open_file
 from kcalib._command.jobs import Job, Model, check_same_kind, translate, translate_errors
@@ -133,7 +134,7 @@ def add_rows(state: State, samples: Source | Mapping[str, Source], arguments: ar
             log_seconds=LOG_SECONDS,
         )
     except OSError as error:
-        if checkpoint is None or error.filename != os.fspath(checkpoint):
+        if checkpoint is None or error.filename != os.fspath(checkpoint) or isinstance(error, FileBusyError):
             raise
         raise FileError(f"--checkpoint {checkpoint}: {error.strerror}") from None
     if not state.n_samples:

@@ -10,13 +10,13 @@ import math
 import signal
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kcalib._backend.files import printable
+from kcalib._backend.files import hold_file, printable
 from kcalib._backend.options import OptionError, check_integer, check_positive
 from kcalib._input.source import Source, rows_of
 from kcalib.streaming._files.format import Content, pack_content, read, unpack, write
@@ -161,7 +161,8 @@ def run(
     FileExistsError
         If there is a checkpoint and no `resume`.
     OSError
-        If the checkpoint cannot be written; one that was there before is kept.
+        If the checkpoint cannot be written; one that was there before is kept. BlockingIOError if another process has
+        it as its checkpoint.
 
     Examples
     --------
@@ -185,16 +186,17 @@ def run(
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None and path.is_dir():
         raise OptionError("checkpoint", f"is {str(path)!r}, a folder; name a file in it")
-    if path is not None and path.exists():
-        if not resume:
-            raise FileExistsError(
-                f"the checkpoint {str(path)!r} exists; pass resume=True to go on from it, or remove it"
-            )
-        state = _resumed(state, path, note)
-    return feed(
-        state, samples, note, path,
-        resume=resume, chunk_rows=chunk_rows, checkpoint_seconds=checkpoint_seconds, log_seconds=log_seconds,
-    )  # fmt: skip
+    with nullcontext() if path is None else hold_file(path):
+        if path is not None and path.exists():
+            if not resume:
+                raise FileExistsError(
+                    f"the checkpoint {str(path)!r} exists; pass resume=True to go on from it, or remove it"
+                )
+            state = _resumed(state, path, note)
+        return feed(
+            state, samples, note, path,
+            resume=resume, chunk_rows=chunk_rows, checkpoint_seconds=checkpoint_seconds, log_seconds=log_seconds,
+        )  # fmt: skip
 
 
 def _samples(state: AnyState, source: Any) -> Samples:

@@ -26,6 +26,7 @@ FEWEST, FEWEST_OF_TOP, MOST = 32, 256, 512  # cells of a class, of the largest p
 ENTRIES, MOST_ENTRIES = 2**11, 2**15  # cells of all classes, where these have more than the fewest, and in any case
 AT_ONCE = 2**20  # entries of predictions that arrays on a device make cells of together
 POSSIBLE = 2**63 - 1  # stands for no row
+FRACTION = 2.0**-38  # unit of `DrawnCells.fractions`, as in src/cpu/samples/label_cells.h
 WEIGHT, HIT, SMALLER, VARIANCE = range(4)  # in the order of src/cpu/samples/label_cells.h
 
 
@@ -131,7 +132,7 @@ class LabelCells:
 
     def drawn_zeros(self, n_draws: int) -> DrawnCells:
         """Return empty sums of drawn labels."""
-        return DrawnCells(self, np.zeros((n_draws, self.size)), ExactSums.zeros(n_draws))
+        return DrawnCells(self, np.zeros((n_draws, self.size)), None, ExactSums.zeros(n_draws))
 
     def join(self, weights: np.ndarray, n_bins: int, n_top_bins: int) -> np.ndarray:
         """Return the bin of each cell: neighbours whose predictions have about equal weights.
@@ -206,31 +207,50 @@ class DrawnCells:
         The cells.
     counts : array, shape (draws, size)
         Weights of the labels in the cells.
+    fractions : array or None
+        Of weights in exact sums: what they have beyond multiples of 2**-15, which are exact in `counts`; int64.
     log_scores : ExactSums, shape (draws,)
         Of logarithms of the labels' probabilities, times weights.
     """
 
     cells: LabelCells
     counts: np.ndarray
+    fractions: np.ndarray | None
     log_scores: ExactSums
 
     def __add__(self, other: DrawnCells) -> DrawnCells:
-        return DrawnCells(self.cells, self.counts + other.counts, self.log_scores + other.log_scores)
+        fractions = self.fractions
+        if other.fractions is not None:
+            fractions = other.fractions if fractions is None else fractions + other.fractions
+        return DrawnCells(self.cells, self.counts + other.counts, fractions, self.log_scores + other.log_scores)
 
-    def copy(self) -> DrawnCells:
-        return DrawnCells(self.cells, self.counts.copy(), self.log_scores.copy())
+    def copy(self, *, has_fractions: bool = False) -> DrawnCells:
+        """Return other sums of the same draws, which take weights if `has_fractions`."""
+        fractions = None if self.fractions is None else self.fractions.copy()
+        if has_fractions and fractions is None:
+            fractions = np.zeros(self.counts.shape, np.int64)
+        return DrawnCells(self.cells, self.counts.copy(), fractions, self.log_scores.copy())
+
+    def weights(self) -> np.ndarray:
+        """Return the weights of the labels in the cells."""
+        return self.counts if self.fractions is None else self.counts + FRACTION * self.fractions
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Return the sums by their names in a file."""
-        return {"drawn_cells": self.counts} | self.log_scores.to_arrays("drawn_logs")
+        fractions = {} if self.fractions is None else {"drawn_fractions": self.fractions}
+        return {"drawn_cells": self.counts} | fractions | self.log_scores.to_arrays("drawn_logs")
 
     def from_arrays(self, arrays: Mapping[str, np.ndarray]) -> DrawnCells:
         """Return the sums that `to_arrays` has written."""
-        return DrawnCells(self.cells, arrays["drawn_cells"], ExactSums.from_arrays("drawn_logs", arrays))
+        fractions, shape = arrays.get("drawn_fractions"), self.counts.shape
+        if fractions is not None and (fractions.dtype != np.int64 or fractions.shape != shape):
+            raise ValueError(f"the array 'drawn_fractions' has shape {fractions.shape}, expected int64 and {shape}")
+        return DrawnCells(self.cells, arrays["drawn_cells"], fractions, ExactSums.from_arrays("drawn_logs", arrays))
 
     def compiled(self) -> tuple[Any, ...]:
         """Return what `_native` takes: it adds to the sums."""
-        return self.cells.compiled(), self.counts.reshape(-1), self.log_scores.flat()
+        fractions = None if self.fractions is None else self.fractions.reshape(-1)
+        return self.cells.compiled(), self.counts.reshape(-1), fractions, self.log_scores.flat()
 
     def add(self, first: int, probabilities: Array, labels: Array, weights: Array | None = None) -> None:
         """Add all labels, shape (n, draws), of the draws from `first` on, of arrays on a device."""

@@ -18,6 +18,7 @@ cdef extern from "cpu/samples/label_cells.h" namespace "kcalib" nogil:
     cdef cppclass DrawnCells:
         LabelCells cells
         double* counts
+        int64_t* fractions
         ExactSums log_scores
     cdef cppclass LabelSums:
         ExactSums cells
@@ -52,12 +53,18 @@ cdef LabelCells label_cells(parts):
 
 
 cdef DrawnCells drawn_cells(parts, int64_t n_draws, int64_t m):
-    # `label_cells`, counts (draws, size) in one dimension and sums of logarithms (draws,); the caller keeps them.
+    # `label_cells`, counts (draws, size) in one dimension, their fractions or None, and sums of logarithms (draws,); the
+    # caller keeps them.
     cdef DrawnCells to
     cdef double[::1] counts = parts[1]
-    to.cells, to.log_scores = label_cells(parts[0]), exact_sums(parts[2])
-    assert counts.shape[0] == n_draws * to.cells.size(m) and len(parts[2][0]) == n_draws
+    cdef int64_t[::1] fractions = parts[2]
+    to.cells, to.log_scores = label_cells(parts[0]), exact_sums(parts[3])
+    assert counts.shape[0] == n_draws * to.cells.size(m) and len(parts[3][0]) == n_draws
     to.counts = &counts[0]
+    to.fractions = NULL
+    if fractions is not None:
+        assert fractions.shape[0] == counts.shape[0]
+        to.fractions = &fractions[0]
     return to
 
 

@@ -14,6 +14,7 @@ import kcalib
 from kcalib.kernels import Exponential
 from kcalib.methods import Adaptive
 from kcalib.streaming import CalibrationState
+from kcalib.streaming._files.format import pack_content, unpack
 
 
 def problem(n, m, power=1.0, seed=0):
@@ -23,20 +24,24 @@ def problem(n, m, power=1.0, seed=0):
     return drawn_labels(q / q.sum(axis=1, keepdims=True), rng), p
 
 
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(("m", "bandwidth"), [(2, 0.3), (5, 0.4), (4, 1e-3)])
-def test_pieces_have_the_blocks_of_all_samples(m, bandwidth):
+def test_pieces_have_the_blocks_of_all_samples(m, bandwidth, weighted):
     """Of blocks of rows that are complete and not, in any order; a tiny bandwidth has a wider kernel, too."""
     n, options = 5000, {"kernel": Exponential(bandwidth), "n_columns": 32, "n_resamples": 19, "seed": 3}
     y, p = problem(n, m)
+    # Weights whose sums have no few digits, and after the first piece those of one.
+    w = np.where(np.arange(n) < 4300, np.random.default_rng(m).exponential(size=n), 1.0) if weighted else np.ones(n)
     ends = (0, 700, 4500, n)
     pieces = [
-        CalibrationState(m, **options).update(y[begin:end], p[begin:end], first_row=begin)
+        CalibrationState(m, **options).update(y[begin:end], p[begin:end], w[begin:end], first_row=begin)
         for begin, end in itertools.pairwise(ends)
     ]
-    whole = CalibrationState(m, **options, threads=1).update(y, p)
+    whole = CalibrationState(m, **options, threads=1).update(y, p, w if weighted else None)
     assert len({(a + (b + c)).to_bytes() for a, b, c in itertools.permutations(pieces)} | {whole.to_bytes()}) == 1
     found = CalibrationState.from_bytes(whole.to_bytes()).calibration_test()
-    expected = kcalib.calibration_test(y, p, kernel=Exponential(bandwidth), method=Adaptive(19, 32), seed=3)
+    of_rows = {"sample_weight": w} if weighted else {}
+    expected = kcalib.calibration_test(y, p, kernel=Exponential(bandwidth), method=Adaptive(19, 32), seed=3, **of_rows)
     assert (found.method, found.pvalue, found.finding) == ("adaptive", expected.pvalue, expected.finding)
     assert found.null_law == expected.null_law and ("bandwidths" in found.null_law) == (bandwidth < 0.05)
     for mine, theirs in zip(found.blocks, expected.blocks, strict=True):
@@ -131,8 +136,21 @@ def test_the_first_label_of_probability_zero_is_named():
     assert pieces[1].calibration_test().pvalue > 0.05
 
 
-def test_weights_have_the_limit_law():
-    y, p = problem(300, 3)
-    state = CalibrationState(3, kernel=Exponential(0.5), n_columns=16).update(y, p, np.full(300, 2.0))
-    found = state.calibration_test()
-    assert (found.method, found.pvalue_from, found.blocks) == ("features", "law", None)
+def test_weights_that_are_equal_have_the_test_without_them():
+    """Beside the draws of many classes, too, where the kernel has its law; but for bounds below the draws."""
+    for m, scale in ((3, 2.0), (90, 0.3)):
+        y, p = problem(300, m)
+        plain, weighted = (
+            CalibrationState(m, kernel=Exponential(0.5), n_columns=16).update(y, p, w).calibration_test()
+            for w in (None, np.full(300, scale))
+        )
+        assert weighted.pvalue == pytest.approx(plain.pvalue, rel=1e-6) and weighted.finding == plain.finding
+        assert [block.name for block in weighted.blocks] == [block.name for block in plain.blocks]
+
+
+def test_fractions_of_another_shape_are_refused():
+    state = CalibrationState(2, kernel=Exponential(0.5), n_resamples=3).update([0] * 4096, [0.1] * 4096, [0.3] * 4096)
+    content = unpack(state.to_bytes(), "state")
+    content.arrays["drawn_fractions"] = content.arrays["drawn_fractions"][:1]
+    with pytest.raises(ValueError, match="the array 'drawn_fractions' has shape"):
+        CalibrationState.from_bytes(pack_content(content))

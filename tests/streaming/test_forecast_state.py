@@ -258,8 +258,12 @@ def test_blocks_without_draws_of_the_kernel():
     assert test.finding == "an error that only the kernel sees"
 
 
-def test_weights_of_pit_values():
+def test_weights_of_pit_values_and_of_draws():
     state = ForecastState(**KERNELS, n_columns=16, n_resamples=19).update(Y[:300], normal(slice(300)), W[:300])
+    method = kcalib.methods.Adaptive(n_resamples=19, n_columns=16)
+    options = {**KERNELS, "method": method, "sample_weight": W[:300], "seed": 0}
+    wanted = kcalib.calibration_test(Y[:300], normal(slice(300)), **options)
+    assert [block.pvalue for block in state.calibration_test().blocks] == [block.pvalue for block in wanted.blocks]
     bias, dispersion, *_ = state.calibration_test().blocks
     score = scipy.special.ndtri(kcalib.pit_values(Y[:300], normal(slice(300))))
     squares = np.sum(W[:300] ** 2)
@@ -281,8 +285,6 @@ def test_draws_are_of_the_predictions_and_of_row_numbers_alone():
     assert test.n_resamples == 19 and test.pvalue_from == "draws" and "19 draws of the targets" in test.null_law
     off = ForecastState(**options).update(Y[:300] + 1, normal(slice(300)))
     assert off.calibration_test().pvalue <= 1 / 20
-    weighted = ForecastState(**options).update(Y[:300], normal(slice(300)), W[:300])
-    assert "the kernel has no draws" in weighted.calibration_test().null_law
 
 
 @pytest.mark.filterwarnings("ignore::kcalib.AntiConservativeWarning")

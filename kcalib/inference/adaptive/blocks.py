@@ -79,10 +79,8 @@ def _(
             pass
     sums = cells.sum(p, data.labels, data.sample_weight, threads=task.options.threads)
     names = data.classes if data.classes is not None else tuple(range(data.m))
-    blocks = label_blocks(sums, drawn, data.n, names, lambda score, variance: _score_tail(data, score, variance))
-    if data.sample_weight is not None:  # bounds are those of equal weights
-        blocks = [block if block.impossible else replace(block, log_bound=lambda: 0.0) for block in blocks]
-    return blocks + kernels, estimate
+    tail = None if data.sample_weight is not None else lambda score, variance: _score_tail(data, score, variance)
+    return label_blocks(sums, drawn, data.n, names, tail) + kernels, estimate
 
 
 def kernel_blocks(
@@ -176,15 +174,18 @@ def label_blocks(
     drawn: DrawnCells,
     n: int,
     names: Sequence[Any],
-    score_tail: Callable[[float, float], float],
+    score_tail: Callable[[float, float], float] | None,
+    unit: float = 1.0,
 ) -> list[Block]:
     """Return the blocks of sums over cells.
 
-    `score_tail` bounds log P(a centred sum of log probabilities as far on its side), from the sum and its variance.
+    `score_tail` bounds log P(a centred sum of log probabilities as far on its side), from the sum and its variance. It
+    is None with weights: all bounds are those of equal ones. `unit` makes the mean square of weights 1.
     """
     cells, m = drawn.cells, drawn.cells.n_classes
     n_bins = N_BINS_OF_TWO if m == 2 else N_BINS
     weights, hits, smaller, variances = sums.cells.to_float().T
+    weights, hits, smaller, variances = unit * weights, unit * hits, unit * smaller, unit**2 * variances
     bin_numbers = cells.join(weights, n_bins, N_TOP_BINS)
     lower, upper = cells.ends
 
@@ -198,15 +199,15 @@ def label_blocks(
     # Of probabilities from 1/2 on labels that are not the cell's, so that residuals keep their digits.
     is_large = lower >= 0.5
     sure, rest = add_cells(np.where(is_large, weights, 0.0)), add_cells(np.where(is_large, smaller, -smaller))
-    counts = np.concatenate([add_cells(hits)[None], add_cells(drawn.counts)])
+    counts = np.concatenate([add_cells(hits)[None], add_cells(unit * drawn.weights())])
     residuals, top_residuals = np.split(counts - sure + rest, [m * n_bins], axis=1)
     residuals = residuals.reshape(len(counts), m, n_bins)
     variance, top_variance = np.split(add_cells(variances), [m * n_bins])
     variance = variance.reshape(m, n_bins)
     is_empty, top_is_empty = np.split(add_cells(weights) == 0, [m * n_bins])
     biases, bias_variances = np.sum(residuals, axis=-1), np.sum(variance, axis=-1)
-    observed, mean, log_variance = sums.logs.to_float()
-    score = np.append(observed, drawn.log_scores.to_float()) - mean
+    observed, mean, log_variance = sums.logs.to_float() * (unit, unit, unit**2)
+    score = np.append(observed, unit * drawn.log_scores.to_float()) - mean
     impossible = int(sums.impossible[0]) if sums.impossible[0] != POSSIBLE else None
 
     def format_bin(number: int) -> str:
@@ -245,7 +246,9 @@ def label_blocks(
         return f"largest probabilities {format_bin(m * n_bins + b)} too {side}"
 
     def score_bound() -> float:
-        return -math.inf if impossible is not None else math.log(2) + score_tail(float(score[0]), float(log_variance))
+        if impossible is not None or score_tail is None:
+            return 0.0 if impossible is None else -math.inf
+        return math.log(2) + score_tail(float(score[0]), float(log_variance))
 
     def bias_bound() -> float:
         squares = _squares(biases[0], bias_variances)
@@ -263,7 +266,7 @@ def label_blocks(
         tails = [bound_cells(bin_numbers == m * n_bins + b, top_residuals[0, b]) for b in largest]
         return math.log(2 * squares.size) + min(tails)
 
-    return [
+    blocks = [
         Block(
             "temperature",
             score**2 / log_variance if log_variance > LEAST_SCORE_VARIANCE * n else np.zeros_like(score),
@@ -275,6 +278,9 @@ def label_blocks(
         Block("classes", np.sum(_squares(residuals, variance), axis=(-2, -1)), says_classes, classes_bound),
         Block("top label", np.sum(_squares(top_residuals, top_variance), axis=-1), says_top, top_bound),
     ]
+    if score_tail is None:
+        blocks[1:] = [replace(block, log_bound=lambda: 0.0) for block in blocks[1:]]
+    return blocks
 
 
 def describe_temperature(score: float) -> str:

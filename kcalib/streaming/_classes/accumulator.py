@@ -110,12 +110,12 @@ class ClassAccumulator(Accumulator):
         machine, sums = final.machine, final.sums
         assert machine is not None and sums is not None
         rows, seen, of_kernel = final.sample.rows, machine.seen, sums.kernels[SEEN]
-        unit, is_weighted = seen.feature_unit * seen.target_unit, bin_totals.n_weighted > 0
+        unit = seen.feature_unit * seen.target_unit
         classes = final.options.classes if isinstance(final.options.lens, Canonical) else None
-        weights = rows.weights if is_weighted else None
+        weights = rows.weights if bin_totals.n_weighted else None
         sample = Classification(rows.targets, rows.predictions, weights, classes, 2.0**-52, lens=final.options.lens)
         own = np.bincount(seen.map.groups, of_kernel.own.to_float(), seen.map.n_groups)
-        statistics = {} if is_weighted else machine.kernel_statistics(sums)
+        statistics = machine.kernel_statistics(sums)
         return Totals(
             **vars(bin_totals),
             kernel=final.options.kernel,
@@ -128,7 +128,7 @@ class ClassAccumulator(Accumulator):
             drawn=statistics[SEEN][1:] if SEEN in statistics else None,
             sample=sample,
             sample_rows=rows.numbers,
-            labels=None if is_weighted else sums.labels,
+            labels=sums.labels,
             drawn_cells=sums.drawn,
             temperatures=sums.temperatures,
             kernel_statistics=tuple(statistics[name] for name in (SEEN, WIDE, FINER) if name in statistics),

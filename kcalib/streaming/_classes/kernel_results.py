@@ -237,13 +237,11 @@ class KernelResults(ABC):
             )
         if not self.totals.null_own > 0:
             return degenerate(total)
-        of, how = "a state without draws", "make the state with n_resamples=199"
-        if self.is_weighted:
-            of, how = "weighted samples", f"leave out `sample_weight`, and {how}"
-        else:
-            how += ", or of a source pass method=kcalib.methods.Adaptive(n_resamples=199)"
-        remedy = f"{how}: draws of the {self.problem.targets} hold for any number"
-        events.warn_of(self.effective_events, f"the test of {of}", events.SAMPLED, remedy)
+        remedy = (
+            "make the state with n_resamples=199, or of a source pass method=kcalib.methods.Adaptive(n_resamples=199): "
+            f"draws of the {self.problem.targets} hold for any number"
+        )
+        events.warn_of(self.effective_events, "the test of a state without draws", events.SAMPLED, remedy)
         statistic = total / (n - 1)
         law = self.law(statistic)
         description = f"the limit law of many samples given the predictions, from {self.totals.sample.n} of them"
@@ -422,8 +420,9 @@ class StateResults(ABC):
             sums of all draws are too large for the state (see `n_resamples`), the kernel has a fifth of the level, and
             its p-value is that of the limit law; ``null_law`` says so. For predicted numbers likewise, by their PIT
             values, of which there are always draws; for vectors that of ``method="features"``. Without draws of labels
-            or vectors, and with weighted labels, by the limit law of the SKCE given the predictions, of which the rows
-            that the state keeps give the shape and all rows the scale.
+            or vectors, by the limit law of the SKCE given the predictions, of which the rows that the state keeps give
+            the shape and all rows the scale. With weights, which must not depend on the labels, nothing is said below
+            1 / (1 + n_resamples).
 
         Raises
         ------
@@ -473,9 +472,11 @@ class LabelResults(KernelResults):
         assert totals.drawn_cells is not None and totals.temperatures is not None
         names = totals.sample.classes if totals.sample.classes is not None else tuple(range(totals.sample.m))
         tail = functools.partial(score_tail, totals.temperatures, n_classes=totals.sample.m)
-        blocks = label_blocks(totals.labels, totals.drawn_cells, self.n, names, tail)
+        square = self.n / totals.scores["weight_squared"]  # makes the mean square of weights 1
+        bounded = None if self.is_weighted else tail
+        blocks = label_blocks(totals.labels, totals.drawn_cells, self.n, names, bounded, math.sqrt(square))
         blocks += [
-            kernel_block(name, statistics)
+            kernel_block(name, square * statistics)
             for name, statistics in zip(("kernel", "fine kernel"), totals.kernel_statistics, strict=False)
         ]
         ranked = {

@@ -39,7 +39,7 @@ class FeatureTotals(RowTotals):
         np.ndarray
     )  # sum |phi_g(p_i)|^2 |a_ih|^2 of each group of features and of target features, shape (n_groups, n_groups')
     null_own: float  # sum w_i^2 |phi(p_i)|^2 E |a_i|^2 of targets drawn from the predictions
-    drawn: np.ndarray | None  # sum_{i != j} H_ij of drawn targets, shape (n_resamples,); None without draws or weighted
+    drawn: np.ndarray | None  # sum_{i != j} H_ij of drawn targets, shape (n_resamples,); None without draws
     sample: Data  # the rows of smallest hashes, all of few, in the order of their numbers
     sample_rows: np.ndarray  # their numbers, int64
 
@@ -59,7 +59,7 @@ class Totals(BinTotals, FeatureTotals):
 
     root: np.ndarray | None  # R of the target kernel's matrix R R^T, shape (m, r); None for the Kronecker delta
     sample: Classification
-    labels: LabelSums | None  # in cells of the predictions; None without draws of labels, and with weights
+    labels: LabelSums | None  # in cells of the predictions; None without draws of labels
     drawn_cells: DrawnCells | None
     temperatures: TemperatureSums | None
     # Sums over pairs of the observed labels, then of each draw, of the adaptive test's kernels; none without draws.

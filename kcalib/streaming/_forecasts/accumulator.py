@@ -219,7 +219,7 @@ class ForecastAccumulator(Accumulator):
         )
         lengths = machine.group_lengths()
         drawn = fine_total = fine_drawn = None
-        if sums.drawn is not None and not weighted:
+        if sums.drawn is not None:
             drawn, fine_drawn = machine.drawn_totals(sums.drawn)
             fine_own = float(np.sum(machine.group_lengths(1))) * float(np.sum(target_squares)) * unit**2
             fine_total = float(np.sum(all_sums[n_columns:] ** 2)) - fine_own

@@ -33,7 +33,7 @@ COLUMNS_AT_ONCE = 2**9  # columns of target features of drawn targets that are a
 
 @dataclass(frozen=True, eq=False)
 class DrawnTargets:
-    """Of targets that are drawn from the predictions, without weights."""
+    """Of targets that are drawn from the predictions."""
 
     sums: ExactSums  # sum phi (x) a, shape (n_resamples, n_columns + n_fine, r)
     squares: ExactSums  # sum |a|^2, shape (n_resamples,)
@@ -174,22 +174,24 @@ class ForecastMachine:
         points = row_points(self.space, prediction)
         tile = self.target_features(prediction).tile(slice(None))
         assert isinstance(tile, RandomTile)
-        target_features = tile.target_features(rows.targets) * (rows.weights / self.target_unit)[:, None]
+        scale = (rows.weights / self.target_unit)[:, None]
+        target_features = tile.target_features(rows.targets) * scale
         squares = np.bincount(
             self.target_groups, np.sum(target_features * target_features, axis=0), self.target_map.n_groups
         )
         amplitudes = self.target_map.amplitudes / self.target_unit
         lengths = -(tile.real * (2 + tile.real) + tile.imaginary**2) @ amplitudes**2
+        drawn = itertools.takewhile(lambda _: not stopped.is_set(), self._drawn(rows, prediction, points, tile, scale))
         return BlockSums(
             self._summed(points, target_features),
             squares,
             np.asarray(np.sum(rows.weights**2 * lengths)),
             scores,
-            list(itertools.takewhile(lambda _: not stopped.is_set(), self._drawn(rows, prediction, points, tile))),
+            list(drawn),
         )
 
     def _drawn(
-        self, rows: Rows, prediction: Distribution, points: np.ndarray, tile: RandomTile
+        self, rows: Rows, prediction: Distribution, points: np.ndarray, tile: RandomTile, scale: np.ndarray
     ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
         """Which targets are drawn depends on seed, draw and row number alone."""
         n_draws, r, per_row = self.options.n_resamples, len(self.target_groups), prediction._n_uniforms
@@ -198,7 +200,7 @@ class ForecastMachine:
         for first in range(0, n_draws, at_once):
             draws = range(first, min(first + at_once, n_draws))
             targets = draw_targets(prediction, row_uniforms(self.options.seed, draws, rows.numbers, per_row))
-            target_features = [tile.target_features(y) / self.target_unit for y in targets]
+            target_features = [tile.target_features(y) * scale for y in targets]
             sums = self._summed(points, np.concatenate(target_features, axis=1)).reshape(-1, len(draws), r)
             squares = np.array([np.sum(features * features) for features in target_features])
             yield slice(draws.start, draws.stop), np.moveaxis(sums, 1, 0), squares

@@ -26,7 +26,7 @@ BLOCK = 2**7  # rows whose features are added up in float64
 
 @dataclass(frozen=True, eq=False)
 class DrawnSums:
-    """Of labels that are drawn from the predictions, without weights: residuals are base + change, change by draws.
+    """Of labels that are drawn from the predictions: weighted residuals are base + change, change by draws.
 
     Of a row whose most probable class has at least 1/2 the base is onehot(class) - p, else -p: so those of saturated
     predictions keep their digits.
@@ -172,7 +172,7 @@ class Sheet(NamedTuple):
 
     first_rows: np.ndarray  # numbers of the first rows of the blocks, int64, shape (blocks,)
     predictions: np.ndarray  # shape (rows of all blocks, m)
-    weights: np.ndarray | None  # 0 of rows that are not there, else 1; None if all are there
+    weights: np.ndarray | None  # 0 of rows that are not there; None if all are 1
 
 
 def draw_blocks(

@@ -135,6 +135,9 @@ class Machine:
         """With rows of blocks: each piece is ascending, and has all the rows there are of its blocks."""
         new = sums.copy()
         for rows in pieces:
+            weights = rows.weights if np.any(rows.weights != 1) else None
+            if weights is not None and new.drawn is not None and new.drawn.fractions is None:
+                new = replace(new, drawn=new.drawn.copy(has_fractions=True))
             with run_options(self.threads) as options:
                 for name, machine in self.kernels.items():
                     machine.add(new.kernels[name], rows, options)
@@ -143,7 +146,7 @@ class Machine:
                         self._add_draws(new, sheet, options)
             if self.cells is not None:
                 assert new.labels is not None and new.temperatures is not None
-                labels = self.cells.sum(rows.predictions, rows.targets, threads=self.threads)
+                labels = self.cells.sum(rows.predictions, rows.targets, weights, threads=self.threads)
                 if labels.impossible[0] != POSSIBLE:
                     labels = replace(labels, impossible=rows.numbers[labels.impossible])
                 temperatures = TemperatureSums.of(rows.predictions, rows.targets, self.threads)
@@ -169,13 +172,13 @@ class Machine:
         size = block_size(self.options)
         blocks, starts = np.unique(rows.numbers // size, return_index=True)
         if len(rows.numbers) == len(blocks) * size:
-            yield Sheet(blocks * size, rows.predictions, None)
+            yield Sheet(blocks * size, rows.predictions, rows.weights if np.any(rows.weights != 1) else None)
             return
         for block, begin, end in zip(blocks, starts, [*starts[1:], len(rows.numbers)], strict=True):
             p, weights = np.zeros((size, self.m)), np.zeros(size)
             p[:, 0] = 1.0
             places = rows.numbers[begin:end] % size
-            p[places], weights[places] = rows.predictions[begin:end], 1.0
+            p[places], weights[places] = rows.predictions[begin:end], rows.weights[begin:end]
             yield Sheet(np.array([block * size]), p, weights)
 
     def kernel_statistics(self, sums: BlockSums) -> dict[str, np.ndarray]:

@@ -130,24 +130,24 @@ template <class T> class Tile {
   // Count the labels of the rows from `begin` on in the cells of a draw, and add their probabilities' logarithms.
   void count(const unsigned* labels, int64_t begin, int64_t rows, int64_t draw) const {
     const DrawnCells& to = *labels_.cells;
-    double* counts = to.counts + draw * to.cells.size(labels_.m);
+    const int64_t base = draw * to.cells.size(labels_.m);
     const double* p = labels_.probabilities + begin * labels_.m;
     Wide sum;
     for (int64_t i = 0; i < rows; ++i) {
       const int64_t entry = i * labels_.m + labels[i];
       const double weight = weight_of(begin + i);
       if (has_tables()) {
-        counts[cells_[entry]] += weight;
+        to.add(base + cells_[entry], weight);
         sum.add(log_low_[entry], log_high_[entry]);
       } else {
         std::uint64_t low;
         std::int64_t high;
         const double score = weight * to.cells.log_score(p[entry]);
         cut(&score, 1, &low, &high);
-        counts[labels[i] * to.cells.n_cells + to.cells.cell(p[entry])] += weight;
+        to.add(base + labels[i] * to.cells.n_cells + to.cells.cell(p[entry]), weight);
         sum.add(low, high);
       }
-      counts[top_cells_[i]] += labels[i] == tops_[i] ? weight : 0;
+      to.add(base + top_cells_[i], labels[i] == tops_[i] ? weight : 0);
     }
     to.log_scores.add(draw, sum);
   }

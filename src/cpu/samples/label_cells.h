@@ -35,8 +35,15 @@ struct LabelCells {
 // What labels that are drawn from the predictions add to.
 struct DrawnCells {
   LabelCells cells;
-  double* counts;        // draws x size: weights of labels in the cells of their classes, and of the most probable ones
-  ExactSums log_scores;  // draws: of logarithms of the labels' probabilities, times weights
+  double* counts;           // draws x size: weights of labels in the cells of their classes, and of the most probable ones
+  std::int64_t* fractions;  // draws x size: null, or what weights have beyond multiples of 2^-15, which `counts` has, in 2^-38
+  ExactSums log_scores;     // draws: of logarithms of the labels' probabilities, times weights
+
+  void add(int64_t at, double weight) const {
+    const double coarse = fractions ? std::floor(weight * 0x1p15) * 0x1p-15 : weight;
+    counts[at] += coarse;
+    if (fractions) fractions[at] += std::int64_t((weight - coarse) * 0x1p38);
+  }
 };
 
 // Sums over rows, with weights w. The smaller side s of a probability p is p below 1/2, else the sum of all others: it has

@@ -271,7 +271,7 @@ def _(data: Forecasts, measured: Measured, seed: int, n_bins: int) -> ForecastEv
         gap, error = _spread(data, errors)
         verdict = measured.verdict(off_spread(gap, error))
     distance = None
-    if data.n_dims == 1 and data.sample_weight is None:
+    if data.n_dims == 1 and data.sample_weight is None and measured.is_independent:
         distance = distance_bound(data, measured.level) if measured.test.pvalue < measured.level else 0.0
         if distance and measured.miscalibrated:
             verdict += f"; by at least {shown_at_least(distance)} in the units of the targets"

@@ -327,3 +327,16 @@ def _launch(name: str, count: int, arguments: tuple[Any, ...]) -> None:
     if count:
         program = philox_program()
         program.launch(name, (program.blocks(count), 1), arguments)
+
+
+def hash_numbers(numbers: np.ndarray, seed: int) -> np.ndarray:
+    """Return 64 well mixed bits for each: those of SplitMix64 at the number, in a sequence that starts at the seed."""
+    with np.errstate(over="ignore"):
+        x = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + _mix(np.array(seed, dtype=np.uint64))
+        return _mix(x)
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(x ^ (x >> np.uint64(31)))

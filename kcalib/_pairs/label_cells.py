@@ -99,8 +99,8 @@ class LabelCells:
     @classmethod
     def for_classes(cls, m: int) -> LabelCells:
         """Return the cells of problems of m classes."""
-        n_cells = min(MOST, max(FEWEST, _power_of_two(ENTRIES // m)))
-        n_cells = max(4, min(n_cells, _power_of_two(MOST_ENTRIES // m)))
+        n_cells = min(MOST, max(FEWEST, power_of_two(ENTRIES // m)))
+        n_cells = max(4, min(n_cells, power_of_two(MOST_ENTRIES // m)))
         return cls(m, make_edges(n_cells), make_edges(max(n_cells, FEWEST_OF_TOP)))
 
     @property
@@ -140,8 +140,10 @@ class LabelCells:
         Bins of class k are those from k * n_bins on, and those of the largest probability follow. Some may be empty.
         """
         classes, top = np.split(weights, [self.n_classes * self.n_cells])
-        of_classes = _join(classes.reshape(self.n_classes, -1), n_bins) + n_bins * np.arange(self.n_classes)[:, None]
-        return np.append(of_classes.reshape(-1), n_bins * self.n_classes + _join(top, n_top_bins))
+        of_classes = (
+            join_cells(classes.reshape(self.n_classes, -1), n_bins) + n_bins * np.arange(self.n_classes)[:, None]
+        )
+        return np.append(of_classes.reshape(-1), n_bins * self.n_classes + join_cells(top, n_top_bins))
 
     def sum(
         self, probabilities: Array, labels: Array, weights: Array | None = None, threads: int | None = None
@@ -269,12 +271,12 @@ class DrawnCells:
                 sums.high[draw], sums.low[draw] = total.high, total.low
 
 
-def _power_of_two(number: int) -> int:
+def power_of_two(number: int) -> int:
     """Return the largest one that is at most the number, or 1."""
     return 1 << (max(1, number).bit_length() - 1)
 
 
-def _join(weights: np.ndarray, n_bins: int) -> np.ndarray:
+def join_cells(weights: np.ndarray, n_bins: int) -> np.ndarray:
     """Return bins 0 to n_bins - 1 of the cells in the last axis, by where the middle of a cell's weight lies."""
     ends = np.cumsum(weights, axis=-1)
     middles = ends - weights / 2

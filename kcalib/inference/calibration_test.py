@@ -97,8 +97,8 @@ def calibration_test(
         rejected then. For "adaptive"; there is no standard error then.
     clusters : array_like, shape (n,), optional
         The cluster of each sample, such as the patient, numbers or strings: samples of one cluster may depend on each
-        other in any way, those of different clusters are independent. For class probabilities and "adaptive", which
-        then flips signs of whole clusters; see the Notes. Default: all samples are independent.
+        other in any way, those of different clusters are independent. For "adaptive", which then flips signs of whole
+        clusters; see the Notes. Default: all samples are independent.
     given : array_like of shape (n,), mapping, or data frame, optional
         Further variables of the samples, one or several by name: are the predictions right for each of their values,
         too? Each has two further blocks in "adaptive": the classes' shares, and the temperature, by category; numbers
@@ -171,8 +171,11 @@ def calibration_test(
     Sums of rare events are not: of 30 clusters with events of probability .02 a third of calibrated sets would be
     rejected at the level .05. So blocks are left out whose skewness, if the labels of a cluster depended on each other
     fully, were above .3, and where none is left the test is refused, with the number of clusters that it needs: about
-    :math:`11 (1 - 2 p)^2 / (p (1 - p))` for events of the probability p. Bins hold 20 clusters or more. The estimate is
-    of pairs of different clusters, without a standard error.
+    :math:`11 (1 - 2 p)^2 / (p (1 - p))` for events of the probability p. Bins hold 20 clusters or more. Of predicted
+    numbers the PIT values' normal scores are symmetric, but their squares ("dispersion") take 90 clusters and the
+    intervals' tails some 300; PIT values of counts and of ``Samples`` are randomised, and those of ``Samples`` are
+    ranks among the members. The estimate is of pairs of different clusters, without a standard error. Signs are hashes
+    of what `clusters` holds: samples in another order have the same test.
 
     The first is enough for most, "exact" and "features" test the published statistic; the others ask other questions,
     or are here for comparison with the literature.
@@ -283,7 +286,7 @@ def _check_samples(task: Task, method: CalibrationMethod) -> None:
     for name, value in values.items():
         if value is None:
             continue
-        if name != "sample_weight" and not task.data.has_classes:
+        if name == "given" and not task.data.has_classes:
             raise OptionError(name, f"is for class probabilities, but `y_pred` are {task.data.noun}; leave it out")
         if not isinstance(method, Adaptive):
             raise OptionError(name, f"has no meaning for the method {method.name!r}; use 'adaptive'")

@@ -66,6 +66,7 @@ class Measured:
     bound: ErrorBound | None
     level: float
     tolerance: float | None
+    is_independent: bool = True  # whether samples are: there are no clusters
 
     @property
     def miscalibrated(self) -> bool:
@@ -168,7 +169,7 @@ def measure(
         tolerance,
         "leave it out, or use the default method and a bounded kernel",
     )
-    return Measured(_estimated(task, test, seed), test, bound, level, tolerance)
+    return Measured(_estimated(task, test, seed), test, bound, level, tolerance, clusters is None)
 
 
 def bound_or_none(find: Callable[[], ErrorBound], tolerance: float | None, remedy: str) -> ErrorBound | None:

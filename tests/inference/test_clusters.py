@@ -5,7 +5,7 @@ import pytest
 from problems import binomial_bounds
 
 import kcalib
-from kcalib.distributions import Normal
+from kcalib.distributions import Normal, Poisson, Samples
 from kcalib.methods import Adaptive
 
 SETS = 60
@@ -69,9 +69,9 @@ def test_events_that_are_too_rare_are_refused_with_the_number_of_clusters_that_i
     with pytest.raises(ValueError, match="`clusters` has 30 clusters, too few.*skewness of 1.3, expected at most") as e:
         kcalib.calibration_test(y, p, clusters=cluster, method="adaptive")
     needed = int(str(e.value).rsplit("about ", 1)[1].split()[0])
-    assert needed == pytest.approx(30 * (0.96 / np.sqrt(30 * 0.02 * 0.98) / 0.3) ** 2, abs=1)
-    y, p, cluster = make(needed)
-    assert kcalib.calibration_test(y, p, clusters=cluster, method=QUICK).n_samples == 20 * needed
+    assert needed == pytest.approx(30 * (0.96 / np.sqrt(30 * 0.02 * 0.98) / 0.3) ** 2, rel=0.2)
+    y, p, cluster = make(round(1.2 * needed))
+    assert kcalib.calibration_test(y, p, clusters=cluster, method=QUICK).n_samples == 20 * round(1.2 * needed)
 
 
 def test_blocks_of_rare_events_are_left_out_beside_others():
@@ -83,10 +83,10 @@ def test_blocks_of_rare_events_are_left_out_beside_others():
         b.name for b in result.blocks
     }
     assert left_out == {"temperature"}
-    assert result.null_law.endswith("events too rare for temperature")
+    assert result.null_law.endswith("too few clusters for temperature")
 
 
-def test_statistics_by_hand_do_not_depend_on_the_order_or_the_names_of_clusters():
+def test_statistics_by_hand_do_not_depend_on_the_order_of_samples():
     rng = np.random.default_rng(3)
     p, cluster = rng.dirichlet(np.ones(3), size=300), np.sort(rng.integers(0, 50, size=300))
     y = draw_dependent(p, cluster, 0.3, rng)
@@ -95,15 +95,16 @@ def test_statistics_by_hand_do_not_depend_on_the_order_or_the_names_of_clusters(
     for k in range(3):
         sums = np.bincount(cluster, (y == k) - p[:, k])
         full = np.sum(np.bincount(cluster, np.sqrt(p[:, k] * (1 - p[:, k]))) ** 2)
-        bias += np.sum(sums) ** 2 / max(np.sum(sums**2), full)
-    assert next(b.statistic for b in blocks if b.name == "bias") == pytest.approx(bias, rel=1e-12)
+        bias += np.sum(sums) ** 2 / max(np.sum(sums**2), full)  # means of squares over flips come near
+    assert next(b.statistic for b in blocks if b.name == "bias") == pytest.approx(bias, rel=0.2)
 
-    order, names = rng.permutation(300), np.array([f"{k:03}" for k in range(50)])
-    renamed = kcalib.calibration_test(y[order], p[order], clusters=names[cluster][order], method="adaptive", seed=0)
-    for block, other in zip(blocks, renamed.blocks, strict=True):
-        assert block.statistic == pytest.approx(other.statistic, rel=0.05)  # bins and bandwidth see other rows
-        assert block.name == other.name
-    assert renamed.standard_error is None
+    order, kernel = rng.permutation(300), kcalib.kernels.Exponential(0.5)
+    options = {"method": QUICK, "kernel": kernel, "seed": 0}
+    test = kcalib.calibration_test(y, p, clusters=cluster, **options)
+    other = kcalib.calibration_test(y[order], p[order], clusters=cluster[order].astype(float), **options)
+    assert (test.pvalue, test.standard_error) == (other.pvalue, None)
+    for block, same in zip(test.blocks, other.blocks, strict=True):
+        assert block.statistic == pytest.approx(same.statistic, rel=1e-9)
 
 
 def test_over_confidence_is_seen():
@@ -142,12 +143,78 @@ def test_evaluation_of_clusters_has_no_numbers_that_want_independent_samples():
         kcalib.evaluate(y, p, clusters=cluster, method="adaptive", tolerance=0.1)
 
 
+def draw_shared(n_clusters, rng):
+    """Targets and normal predictions, of errors that have the correlation .3 in clusters of five."""
+    mean, cluster = rng.normal(size=5 * n_clusters), np.arange(n_clusters).repeat(5)
+    errors = np.sqrt(0.3) * rng.normal(size=n_clusters)[cluster] + np.sqrt(0.7) * rng.normal(size=len(mean))
+    return mean + errors, mean, cluster
+
+
+def test_predicted_numbers_keep_the_level():
+    _, high = binomial_bounds(SETS, 0.05, 1e-3)
+    rejections = 0
+    for i in range(SETS):
+        y, mean, cluster = draw_shared(100, np.random.default_rng([43, i]))
+        result = kcalib.calibration_test(
+            y, Normal(mean, np.ones(500)), clusters=cluster, method=QUICK, seed=i, threads=1
+        )
+        rejections += result.pvalue <= 0.05 + 1e-9
+    assert rejections / SETS <= high
+    assert {block.name for block in result.blocks} == {
+        "bias", "dispersion", "PIT histogram", "tails", "kernel", "fine kernel"
+    } - {"tails"}  # fmt: skip
+    assert result.null_law.endswith(
+        "flips of the signs of 100 clusters, shared by 5 blocks; too few clusters for tails"
+    )
+
+
+@pytest.mark.parametrize(
+    ("shift", "scale", "finding"),
+    [(0.5, 1.0, "predictions too low"), (0.0, 0.8, "over-confident"), (0.0, 1.25, "under-confident")],
+)
+def test_errors_of_predicted_numbers_are_seen(shift, scale, finding):
+    y, mean, cluster = draw_shared(400, np.random.default_rng(0))
+    prediction = Normal(mean - shift, np.full(2000, scale))
+    result = kcalib.calibration_test(y, prediction, clusters=cluster, method=QUICK, seed=0)
+    block = next(block for block in result.blocks if block.name == ("bias" if shift else "dispersion"))
+    assert (result.pvalue, block.pvalue, block.finding) == (0.01, 0.01, finding)
+    score = (y - mean + shift) / scale
+    total = score if shift else score**2 - 1
+    own = np.sum(np.bincount(cluster, total) ** 2)
+    full = (1 if shift else 2) * 400 * 5**2
+    # The mean of squares over flips has the observed sum among a hundred.
+    scale_of_sums = max(own + np.sum(total) ** 2 / 100, full)
+    assert block.statistic == pytest.approx(np.sum(total) ** 2 / scale_of_sums, rel=0.3)
+
+
+def test_evaluation_of_counts_in_clusters():
+    rng = np.random.default_rng(5)
+    rate, cluster = rng.uniform(1, 5, size=900), np.arange(300).repeat(3)
+    result = kcalib.evaluate(rng.poisson(rate), Poisson(rate), clusters=cluster, method=QUICK, seed=0)
+    assert not result.miscalibrated
+    assert result.rms_error_lower is result.rms_distance_lower is result.skce.standard_error is None
+    assert "300 clusters" in result.test.null_law
+
+
+def test_vectors_in_clusters_have_kernels_alone():
+    rng = np.random.default_rng(5)
+    prediction = Samples(rng.normal(size=(200, 20, 2)))
+    result = kcalib.calibration_test(
+        rng.normal(size=(200, 2)), prediction, clusters=np.arange(200) // 2, method=QUICK, seed=0
+    )
+    assert [block.name for block in result.blocks] == ["kernel", "fine kernel"]
+    with pytest.raises(ValueError, match="too few.*the targets of a cluster.*needs about"):
+        kcalib.calibration_test(
+            rng.normal(size=(200, 2)), prediction, clusters=np.arange(200) // 20, method=QUICK, seed=0
+        )
+
+
 @pytest.mark.parametrize(
     ("clusters", "message"),
     [
         ([0, 1, 2], r"`clusters` has the shape \(3,\), expected \(4,\)"),
         ([0, 1, float("nan"), 1], r"`clusters\[2\]` is nan, expected the cluster of the sample; give a sample"),
-        ([1, 1, 1, 1], "`clusters` has one cluster, expected at least 2"),
+        ([1, 1, 1, 1], "`clusters` has 1 cluster of positive weight, expected at least 2"),
     ],
 )
 def test_clusters_are_checked(clusters, message):
@@ -159,7 +226,5 @@ def test_what_has_no_clusters_refuses_them():
     y, p, clusters = [0, 1, 1, 0], [0.4, 0.6, 0.5, 0.5], [0, 0, 1, 1]
     with pytest.raises(ValueError, match="`clusters` has no meaning for the method 'exact'; use 'adaptive'"):
         kcalib.calibration_test(y, p, clusters=clusters, method="exact")
-    with pytest.raises(ValueError, match="`clusters` is for class probabilities, but `y_pred` are"):
-        kcalib.calibration_test(np.zeros(4), Normal(np.zeros(4), np.ones(4)), clusters=clusters, method="adaptive")
     with pytest.raises(ValueError, match="`clusters` is given, but sums over a source have no such option"):
         kcalib.calibration_test(kcalib.streaming.source((y, p)), clusters=clusters)

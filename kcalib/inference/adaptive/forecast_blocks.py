@@ -28,7 +28,7 @@ from kcalib.inference.task import Task
 
 N_BINS = 10
 COVERAGES = (0.9, 0.99)  # of central intervals
-FLOOR = 1e-15  # of PIT values, for their normal scores
+PIT_FLOOR = 1e-15  # of PIT values, for their normal scores
 # Of each set of targets: normal scores, their squares, PIT values in bins, those outside of intervals, those at the
 # floor, which no uniform law has.
 N_SUMS = 2 + N_BINS + len(COVERAGES) + 1
@@ -77,7 +77,7 @@ def _sum_all_rows(data: Forecasts, all_weights: np.ndarray, n_draws: int, seed: 
 
 def sum_pit_values(pit: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return sums over rows for each set of targets, float64, shape (n_sets, N_SUMS); `pit` has shape (n_sets, n)."""
-    pit = np.clip(pit, FLOOR, 1 - FLOOR)
+    pit = np.clip(pit, PIT_FLOOR, 1 - PIT_FLOOR)
     is_weighted = bool(np.any(weights != 1))
 
     def add(values: np.ndarray) -> np.ndarray:
@@ -88,7 +88,7 @@ def sum_pit_values(pit: np.ndarray, weights: np.ndarray) -> np.ndarray:
     each = np.broadcast_to(weights, pit.shape).ravel() if is_weighted else None
     in_bins = np.bincount(bins.ravel(), each, N_BINS * len(pit)).reshape(-1, N_BINS)
     distance = np.abs(pit - 0.5)
-    beyond = [add(distance > limit) for limit in (*(coverage / 2 for coverage in COVERAGES), 0.5 - 1.5 * FLOOR)]
+    beyond = [add(distance > limit) for limit in (*(coverage / 2 for coverage in COVERAGES), 0.5 - 1.5 * PIT_FLOOR)]
     return np.stack([add(scores), add(scores * scores), *in_bins.T, *beyond], axis=1)
 
 
@@ -186,7 +186,7 @@ def pit_blocks(sums: np.ndarray, weight: float, weight_squared: float, *, has_la
 
     def says_tails() -> str:
         k = int(np.argmax(tails[0] ** 2 / tail_variances))
-        return f"intervals of {COVERAGES[k]:.0%} hold too {'few' if tails[0, k] > 0 else 'many'} targets"
+        return describe_coverage(COVERAGES[k], float(tails[0, k]))
 
     def count_bound(residuals: np.ndarray, shares: list[float]) -> Callable[[], float]:
         def bound() -> float:
@@ -206,13 +206,13 @@ def pit_blocks(sums: np.ndarray, weight: float, weight_squared: float, *, has_la
         Block(
             "bias",
             bias**2 / weight_squared,
-            lambda: "predictions too high" if bias[0] < 0 else "predictions too low",
+            lambda: describe_location(float(bias[0])),
             lambda: math.log(2) + float(scipy.special.log_ndtr(-abs(bias[0]) / math.sqrt(weight))),
         ),
         Block(
             "dispersion",
             spread**2 / (2 * weight_squared),
-            lambda: "over-confident" if spread[0] > 0 else "under-confident",
+            lambda: describe_spread(float(spread[0])),
             spread_bound,
         ),
         Block(
@@ -229,3 +229,18 @@ def pit_blocks(sums: np.ndarray, weight: float, weight_squared: float, *, has_la
         ),
     ]
     return blocks if has_law else [replace(block, log_bound=lambda: 0.0) for block in blocks]
+
+
+def describe_location(total: float) -> str:
+    """Say what a sum of normal scores shows."""
+    return f"predictions too {'high' if total < 0 else 'low'}"
+
+
+def describe_spread(total: float) -> str:
+    """Say what a sum of squares of normal scores, less their mean, shows."""
+    return f"{'over' if total > 0 else 'under'}-confident"
+
+
+def describe_coverage(coverage: float, total: float) -> str:
+    """Say what a number of targets outside of an interval, less its mean, shows."""
+    return f"intervals of {coverage:.0%} hold too {'few' if total > 0 else 'many'} targets"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +20,7 @@ from kcalib.inference.adaptive.blocks import (
     describe_share,
     describe_temperature,
 )
-from kcalib.inference.adaptive.sheets import CellEntries, CellSheet, LabelRows
+from kcalib.inference.adaptive.sheets import CellEntries, CellSheet, CellView, LabelRows, keep_cells
 
 LABELS_AT_ONCE = 2**22
 
@@ -49,7 +51,7 @@ def given_blocks(
 
     blocks = []
     for k, grouping in enumerate(groupings):
-        sheets = given_sheets(data, grouping)
+        sheets = given_sheets(grouping, data)
         size = len(grouping.values)
         classes = np.arange(m)
         cells = grouping.codes[:, None] * m + classes
@@ -74,10 +76,13 @@ def given_blocks(
 def _make_block(sheet: CellSheet, sums: np.ndarray, variances: np.ndarray) -> Block:
     squares = sums**2 / variances
     worst = int(np.argmax(squares[0]))
-    return Block(sheet.name, np.sum(squares, axis=1), lambda: sheet.finding(worst, float(sums[0, worst])), lambda: 0.0)
+    (view,) = sheet.views
+    assert view.name is not None
+    finding = functools.partial(view.finding, np.array([worst]), float(sums[0, worst]))
+    return Block(view.name, np.sum(squares, axis=1), finding, lambda: 0.0)
 
 
-def given_sheets(data: Classification, grouping: Grouping) -> list[CellSheet]:
+def given_sheets(grouping: Grouping, data: Any) -> list[CellSheet]:
     """Return the cells of a variable's two blocks: the classes by category, and the temperature by category."""
     first, size = int(data.m == 2), len(grouping.values)
     n_columns, names = data.m - first, data.classes if data.classes is not None else tuple(range(data.m))
@@ -85,20 +90,19 @@ def given_sheets(data: Classification, grouping: Grouping) -> list[CellSheet]:
     def where(k: int) -> str:
         return f"where {grouping.name} is {grouping.values[k]}"
 
-    def count_classes(rows: np.ndarray) -> CellEntries:
-        cells = grouping.codes[rows][:, None] * n_columns + np.arange(n_columns)
-        return LabelRows(data, rows).of_classes(cells, first)
+    def count_classes(rows: LabelRows) -> CellEntries:
+        return rows.of_classes(grouping.codes[rows.numbers][:, None] * n_columns + np.arange(n_columns), first)
 
-    def add_scores(rows: np.ndarray) -> CellEntries:
-        return LabelRows(data, rows).of_scores(grouping.codes[rows][:, None])
+    def add_scores(rows: LabelRows) -> CellEntries:
+        return rows.of_scores(grouping.codes[rows.numbers][:, None])
 
-    def describe_class(cell: int, total: float) -> str:
-        return f"{describe_share(names[first + cell % n_columns], total)} {where(cell // n_columns)}"
+    def describe_class(cells: np.ndarray, total: float) -> str:
+        return f"{describe_share(names[first + cells[0] % n_columns], total)} {where(cells[0] // n_columns)}"
 
-    def describe_score(cell: int, total: float) -> str:
-        return f"{describe_temperature(total)} {where(cell)}"
+    def describe_score(cells: np.ndarray, total: float) -> str:
+        return f"{describe_temperature(total)} {where(cells[0])}"
 
     return [
-        CellSheet(f"given {grouping.name}", size * n_columns, count_classes, describe_class),
-        CellSheet(f"temperature given {grouping.name}", size, add_scores, describe_score),
+        CellSheet(size * n_columns, count_classes, (CellView(f"given {grouping.name}", keep_cells, describe_class),)),
+        CellSheet(size, add_scores, (CellView(f"temperature given {grouping.name}", keep_cells, describe_score),)),
     ]

@@ -121,10 +121,8 @@ class Adaptive(CalibrationMethod):
             noun = "labels" if task.data.has_classes else "targets"
             draws, left_out = f"draws of the {noun} from the predictions", _describe_kernels(blocks, task)
         else:
-            flips = flip_clusters(task, *options)
-            blocks, estimate = flips.blocks, flips.estimate
-            draws = f"flips of the signs of {int(np.max(task.clusters)) + 1} clusters"
-            left_out = f"; events too rare for {', '.join(flips.left_out)}" if flips.left_out else ""
+            flips, estimate = flip_clusters(task, *options)
+            blocks, (draws, left_out) = flips.blocks, flips.describe()
         bandwidth = task.packed.bandwidth if task.data.has_classes else None
         ranked = rank_blocks(blocks, bandwidth, draws, left_out)
         return task.result(method=self.name, seed=seed, **ranked, **estimate)

@@ -1,15 +1,18 @@
-"""Cells of the adaptive test's blocks as sheets: what a sample adds to which cell, for sums over clusters."""
+"""Cells of the adaptive test's blocks as sheets: what a sample adds to which cell, for sums over clusters.
+
+Cells do not depend on the data, so that sums over parts of the data add up; views join them to bins.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import scipy
 
-from kcalib._backend import arrays
-from kcalib._input.labels import Classification
-from kcalib._pairs.label_cells import FLOOR
+from kcalib._pairs.label_cells import FLOOR, LabelCells, join_cells, make_edges, power_of_two
 from kcalib.inference.adaptive.blocks import (
     N_BINS,
     N_BINS_OF_TWO,
@@ -19,9 +22,17 @@ from kcalib.inference.adaptive.blocks import (
     describe_temperature,
     format_probability,
 )
+from kcalib.inference.adaptive.forecast_blocks import (
+    COVERAGES,
+    PIT_FLOOR,
+    describe_coverage,
+    describe_location,
+    describe_spread,
+)
 
 CLUSTERS_IN_BIN = 20  # at least: signs of fewer have few patterns, and sums of few are skew
-ROWS = 4096  # evenly spaced rows that the edges of bins are quantiles of
+ENTRIES, FEWEST, MOST, TOP_CELLS = 2**9, 16, 256, 128  # cells of all classes, of each, and of the largest probability
+PIT_BINS = {2: "half", 5: "fifth", 10: "tenth"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,36 +46,47 @@ class CellEntries:
 
 
 @dataclass(frozen=True, eq=False)
-class CellSheet:
-    """The cells of a block."""
+class CellView:
+    """A block over bins, which are cells of a sheet joined."""
 
-    name: str
+    name: str | None  # None: no block, but what is known of the kernels
+    join: Callable[[np.ndarray, int], np.ndarray]  # the bin of each cell, -1 for none; of weights and clusters
+    finding: Callable[[np.ndarray, float], str]  # what a bin says, of its cells that are not empty and its sum
+    is_of_kernels: bool = False  # whether the sums that kernels see are about as skew as its
+
+
+@dataclass(frozen=True, eq=False)
+class CellSheet:
+    """Cells, and the blocks that are made of them."""
+
     size: int  # the number of cells
-    entries_of: Callable[[np.ndarray], CellEntries]  # of samples by their numbers
-    finding: Callable[[int, float], str]  # what the cell with the largest deviation says, and the sum in it
+    entries_of: Callable[[Any], CellEntries]  # of `LabelRows` or `PitRows`
+    views: tuple[CellView, ...]
+
+
+def keep_cells(weights: np.ndarray, n_clusters: int) -> np.ndarray:
+    """Return each cell as a bin of its own."""
+    return np.arange(len(weights))
 
 
 class LabelRows:
-    """Predictions, labels and moments of some samples, on the host."""
+    """Predictions and labels of some samples, on the host, and the numbers of the samples."""
 
-    def __init__(self, data: Classification, rows: np.ndarray) -> None:
-        def take(array: arrays.Array) -> np.ndarray:
-            return np.asarray(arrays.to_host(arrays.namespace(array).take(array, arrays.like(rows, array), axis=0)))
-
-        self.p = take(data.probabilities).astype(np.float64)
-        self.labels = take(data.labels)
+    def __init__(self, p: np.ndarray, labels: np.ndarray, numbers: np.ndarray) -> None:
+        self.p, self.labels, self.numbers = np.asarray(p, dtype=np.float64), labels, numbers
         self.top = np.argmax(self.p, axis=1)
-        self._numbers = np.arange(len(rows))
+        self._places = np.arange(len(labels))
 
     @property
     def residuals(self) -> np.ndarray:
         residuals = -self.p
-        residuals[self._numbers, self.labels] += 1
+        residuals[self._places, self.labels] += 1
         return residuals
 
     @property
-    def label_probabilities(self) -> np.ndarray:
-        return self.p[self._numbers, self.labels]
+    def is_impossible(self) -> np.ndarray:
+        """Whether the label has the probability 0."""
+        return np.asarray(self.p[self._places, self.labels] == 0)
 
     def of_classes(self, cells: np.ndarray, first: int) -> CellEntries:
         """Return the residuals of the classes from `first` on."""
@@ -74,7 +96,7 @@ class LabelRows:
 
     def of_top(self, cells: np.ndarray) -> CellEntries:
         """Return the residual of the most probable class."""
-        p = self.p[self._numbers, self.top][:, None]
+        p = self.p[self._places, self.top][:, None]
         variances = p * (1 - p)
         return CellEntries(cells, (self.labels == self.top)[:, None] - p, variances, variances * (1 - 2 * p))
 
@@ -83,61 +105,127 @@ class LabelRows:
         logarithms = np.log(np.maximum(self.p, FLOOR))
         logarithms -= np.sum(self.p * logarithms, axis=1, keepdims=True)
         second, third = (np.sum(self.p * logarithms**power, axis=1, keepdims=True) for power in (2, 3))
-        return CellEntries(cells, logarithms[self._numbers, self.labels][:, None], second, third)
+        return CellEntries(cells, logarithms[self._places, self.labels][:, None], second, third)
 
 
-def label_sheets(data: Classification, n_clusters: int) -> list[CellSheet]:
-    """Return temperature, bias, classes and top label; of two classes the second stands for both."""
-    most = max(2, n_clusters // CLUSTERS_IN_BIN)  # bins
-    m, names = data.m, data.classes if data.classes is not None else tuple(range(data.m))
-    first, n_bins = (1, min(N_BINS_OF_TWO, most)) if m == 2 else (0, min(N_BINS, most))
-    n_top_bins = min(N_TOP_BINS, most)
-    sample = LabelRows(data, np.unique(np.linspace(0, data.n - 1, min(data.n, ROWS)).astype(np.int64))).p
+def label_sheets(m: int, names: Sequence[Any]) -> list[CellSheet]:
+    """Return temperature, bias and classes, and top label; of two classes the second stands for both."""
+    first, n_bins = (1, N_BINS_OF_TWO) if m == 2 else (0, N_BINS)
+    size = min(MOST, max(FEWEST, power_of_two(ENTRIES // (m - first))))
+    cells = LabelCells(m - first, make_edges(size), make_edges(TOP_CELLS))
+    firsts = size * np.arange(m - first)
 
-    def make_edges(values: np.ndarray, count: int) -> np.ndarray:
-        return np.quantile(values, np.arange(1, count) / count, axis=0, method="higher")
+    def join_classes(weights: np.ndarray, n_clusters: int) -> np.ndarray:
+        count = _count_bins(n_bins, n_clusters)
+        return np.asarray(
+            (join_cells(weights.reshape(-1, size), count) + count * np.arange(m - first)[:, None]).ravel()
+        )
 
-    edges, top_edges = make_edges(sample[:, first:], n_bins), make_edges(np.max(sample, axis=1), n_top_bins)
-    firsts = n_bins * np.arange(m - first)
+    def add_classes(rows: LabelRows) -> CellEntries:
+        return rows.of_classes(np.searchsorted(cells.edges, rows.p[:, first:], side="right") + firsts, first)
 
-    def bin_classes(rows: np.ndarray) -> CellEntries:
-        part = LabelRows(data, rows)
-        cells = np.zeros((len(rows), m - first), dtype=np.int64) + firsts
-        for edge in edges:
-            cells += part.p[:, first:] >= edge
-        return part.of_classes(cells, first)
+    def add_top(rows: LabelRows) -> CellEntries:
+        return rows.of_top(np.searchsorted(cells.top_edges, np.max(rows.p, axis=1), side="right")[:, None])
 
-    def bin_top(rows: np.ndarray) -> CellEntries:
-        part = LabelRows(data, rows)
-        return part.of_top(np.searchsorted(top_edges, np.max(part.p, axis=1), side="right")[:, None])
+    def format_bin(edges: np.ndarray, inside: np.ndarray, total: float) -> str:
+        ends = np.concatenate([[0.0], edges, [1.0]])
+        between = f"from {format_probability(ends[inside[0]])} to {format_probability(ends[inside[-1] + 1])}"
+        return f"{between} too {describe_side(total)}"
 
-    def count_classes(rows: np.ndarray) -> CellEntries:
-        return LabelRows(data, rows).of_classes(np.broadcast_to(np.arange(m - first), (len(rows), m - first)), first)
-
-    def add_scores(rows: np.ndarray) -> CellEntries:
-        return LabelRows(data, rows).of_scores(np.zeros((len(rows), 1), dtype=np.int64))
-
-    def describe_class(cell: int, total: float) -> str:
-        ends = np.concatenate([[0.0], edges[:, cell // n_bins], [1.0]])
-        between = _format_bin(ends, cell % n_bins)
-        return f"probabilities of class {names[first + cell // n_bins]!r} {between} too {describe_side(total)}"
-
-    def describe_top(cell: int, total: float) -> str:
-        ends = np.concatenate([[0.0], top_edges, [1.0]])
-        return f"largest probabilities {_format_bin(ends, cell)} too {describe_side(total)}"
+    def describe_class(inside: np.ndarray, total: float) -> str:
+        k = inside[0] // size
+        return f"probabilities of class {names[first + k]!r} {format_bin(cells.edges, inside - k * size, total)}"
 
     return [
-        CellSheet("temperature", 1, add_scores, lambda cell, total: describe_temperature(total)),
         CellSheet(
-            "bias",
-            m - first,
-            count_classes,
-            lambda cell, total: describe_share(names[first + cell], total),
+            1,
+            lambda rows: rows.of_scores(np.zeros((len(rows.p), 1), dtype=np.int64)),
+            (CellView("temperature", keep_cells, lambda inside, total: describe_temperature(total)),),
         ),
-        CellSheet("classes", n_bins * (m - first), bin_classes, describe_class),
-        CellSheet("top label", n_top_bins, bin_top, describe_top),
+        CellSheet(
+            size * (m - first),
+            add_classes,
+            (
+                CellView(
+                    "bias",
+                    lambda weights, n_clusters: np.arange(len(weights)) // size,
+                    lambda inside, total: describe_share(names[first + inside[0] // size], total),
+                    is_of_kernels=True,
+                ),
+                CellView("classes", join_classes, describe_class),
+            ),
+        ),
+        CellSheet(
+            TOP_CELLS,
+            add_top,
+            (
+                CellView(
+                    "top label",
+                    lambda weights, n_clusters: join_cells(weights[None], _count_bins(N_TOP_BINS, n_clusters))[0],
+                    lambda inside, total: f"largest probabilities {format_bin(cells.top_edges, inside, total)}",
+                ),
+            ),
+        ),
     ]
 
 
-def _format_bin(ends: np.ndarray, number: int) -> str:
-    return f"from {format_probability(ends[number])} to {format_probability(ends[number + 1])}"
+class PitRows:
+    """PIT values of some samples, uniform if the model is calibrated, and the numbers of the samples."""
+
+    def __init__(self, pit: np.ndarray, numbers: np.ndarray) -> None:
+        self.pit, self.numbers = np.clip(pit, PIT_FLOOR, 1 - PIT_FLOOR), numbers
+        self.is_impossible = np.zeros(len(pit), dtype=bool)
+
+
+def pit_sheets(*, has_pit: bool) -> list[CellSheet]:
+    """Return the blocks of predicted numbers; of vectors, which have no PIT values, what stands for the kernels."""
+    shares = np.concatenate([np.full(n, 1 / n) for n in PIT_BINS] + [1 - np.array(COVERAGES)])
+    spreads = shares * (1 - shares)
+    variances = np.concatenate([[1.0, 2.0], spreads])  # of normal scores, and of their squares
+    thirds = np.concatenate([[0.0, 8.0], spreads * (1 - 2 * shares)])
+    size, bins = len(variances), np.repeat(list(PIT_BINS), list(PIT_BINS))
+
+    def add(rows: PitRows) -> CellEntries:
+        shape = len(rows.numbers), size
+        residuals = np.zeros(shape)
+        if has_pit:
+            scores = scipy.special.ndtri(rows.pit)
+            parts = [np.floor(rows.pit[:, None] * n) == np.arange(n) for n in PIT_BINS]
+            outside = np.abs(rows.pit[:, None] - 0.5) > np.array(COVERAGES) / 2
+            residuals[:, 0], residuals[:, 1] = scores, scores**2 - 1
+            residuals[:, 2:] = np.concatenate([*parts, outside], axis=1) - shares
+        cells = np.broadcast_to(np.arange(size), shape)
+        return CellEntries(cells, residuals, np.broadcast_to(variances, shape), np.broadcast_to(thirds, shape))
+
+    def choose(is_chosen: np.ndarray) -> np.ndarray:
+        return np.where(is_chosen, np.arange(size), -1)
+
+    def join_histogram(weights: np.ndarray, n_clusters: int) -> np.ndarray:
+        n_bins = max(n for n in PIT_BINS if n <= _count_bins(max(PIT_BINS), n_clusters))
+        return choose(np.concatenate([[False] * 2, bins == n_bins, [False] * len(COVERAGES)]))
+
+    def describe_histogram(inside: np.ndarray, total: float) -> str:
+        place = int(inside[0]) - 2
+        n_bins = int(bins[place])
+        number = place - int(np.flatnonzero(bins == n_bins)[0]) + 1
+        return f"too {'many' if total > 0 else 'few'} targets in {PIT_BINS[n_bins]} {number} of the predictions"
+
+    def of_cells(*chosen: int) -> Callable[[np.ndarray, int], np.ndarray]:
+        return lambda weights, n_clusters: choose(np.isin(np.arange(size), chosen))
+
+    of_kernels = CellView(None, of_cells(0, 1), lambda inside, total: "", is_of_kernels=True)
+    blocks = (
+        CellView("bias", of_cells(0), lambda inside, total: describe_location(total)),
+        CellView("dispersion", of_cells(1), lambda inside, total: describe_spread(total)),
+        CellView("PIT histogram", join_histogram, describe_histogram),
+        CellView(
+            "tails",
+            of_cells(size - 2, size - 1),
+            lambda inside, total: describe_coverage(COVERAGES[int(inside[0]) - size], total),
+        ),
+    )
+    return [CellSheet(size, add, (*blocks, of_kernels) if has_pit else (of_kernels,))]
+
+
+def _count_bins(most: int, n_clusters: int) -> int:
+    return min(most, max(2, n_clusters // CLUSTERS_IN_BIN))

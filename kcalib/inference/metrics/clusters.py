@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from kcalib._backend.options import OptionError, check_seed
 from kcalib._backend.threads import one_blas_thread
 from kcalib._input.data import Data
 from kcalib._packing.features import FeatureProblem, MapOptions, features_of
-from kcalib.inference.adaptive.clusters import multiply_features, sum_clusters
+from kcalib._pairs.feature_sums import feature_rows
 from kcalib.inference.metrics import certainty
 from kcalib.inference.metrics.certainty import FeatureError
 from kcalib.inference.metrics.measured import (
@@ -39,6 +39,7 @@ from kcalib.results import ConfidenceInterval
 
 UNLIMITED = ConfidenceInterval(-math.inf, math.inf)
 FEWEST_CLUSTERS = 4
+CHUNK_ENTRIES = 2**22
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +75,7 @@ def measure_clusters(
     if options.backend is not None:
         raise OptionError("backend", f"sums pairs of samples that count alike, and `{option}` is given; leave it out")
     units = "samples" if options.clusters is None else "clusters"
-    codes = np.arange(data[0].n) if options.clusters is None else options.clusters
+    codes = np.arange(data[0].n) if options.clusters is None else np.unique(options.clusters, return_inverse=True)[1]
     n_clusters = int(np.count_nonzero(np.bincount(codes, _weights_of(data[0]))))
     if n_clusters < FEWEST_CLUSTERS:
         raise ValueError(
@@ -137,12 +138,12 @@ def _leave_out_of_features(problem: FeatureProblem, codes: np.ndarray) -> LeftOu
     sums, squares, products = np.zeros(width), np.zeros(width), []
 
     def rows_of(rows: np.ndarray) -> np.ndarray:
-        return multiply_features(problem, rows, targets[rows])
+        return _multiply_features(problem, rows, targets[rows])
 
-    for of_clusters in sum_clusters(order, codes, width, rows_of):
+    for of_clusters in _sum_clusters(order, codes, width, rows_of):
         sums += np.sum(of_clusters, axis=0)
         squares += np.sum(of_clusters**2, axis=0)
-    for of_clusters in sum_clusters(order, codes, width, rows_of):
+    for of_clusters in _sum_clusters(order, codes, width, rows_of):
         products.append(of_clusters @ sums - np.sum(of_clusters**2, axis=1))
     without = np.sum(sums**2 - squares) - 2 * np.concatenate(products)
     others, own = np.sum(weights) - weights, np.sum(weights**2) - weights**2
@@ -155,3 +156,29 @@ def _leave_out_of_features(problem: FeatureProblem, codes: np.ndarray) -> LeftOu
         (without / (others**2 - own))[weights > 0],
         of_groups if n_groups > 1 else np.empty(0),
     )
+
+
+def _sum_clusters(
+    order: np.ndarray, codes: np.ndarray, width: int, rows_of: Callable[[np.ndarray], np.ndarray]
+) -> Iterator[np.ndarray]:
+    """Yield sums of rows over clusters, shape (clusters, width): each cluster once, in the order of their numbers."""
+    step = max(1, CHUNK_ENTRIES // width)
+    last_sum, last = np.zeros((0, width)), -1
+    for begin in range(0, len(order), step):
+        rows = order[begin : begin + step]
+        starts = np.flatnonzero(np.diff(codes[rows], prepend=-1))
+        sums = np.add.reduceat(rows_of(rows), starts, axis=0)
+        if codes[rows[0]] == last:
+            sums[0] += last_sum[0]
+        elif len(last_sum):
+            yield last_sum
+        last_sum, last = sums[-1:], codes[rows[-1]]
+        yield sums[:-1]
+    yield last_sum
+
+
+def _multiply_features(problem: FeatureProblem, rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Return the products of the kernel's features and the target features of some samples, all columns of either."""
+    points = arrays.namespace(problem.points).take(problem.points, arrays.like(rows, problem.points), axis=0)
+    features = feature_rows(problem.map, np.asarray(arrays.to_host(points)), threads=problem.threads)
+    return np.asarray((features[:, :, None] * targets[:, None, :]).reshape(len(rows), -1))

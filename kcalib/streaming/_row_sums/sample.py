@@ -6,20 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kcalib._backend.random import hash_numbers
 from kcalib.streaming._row_sums.rows import Rows
-
-
-def hash_rows(numbers: np.ndarray, seed: int) -> np.ndarray:
-    """64 bits for each row, well mixed: those of SplitMix64 at the number, in a sequence that starts at the seed."""
-    with np.errstate(over="ignore"):
-        x = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + _mixed(np.array(seed, dtype=np.uint64))
-        return _mixed(x)
-
-
-def _mixed(x: np.ndarray) -> np.ndarray:
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(x ^ (x >> np.uint64(31)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +26,7 @@ class RowSample:
     @classmethod
     def of(cls, size: int, seed: int, rows: Rows) -> RowSample:
         """Return the sample of these rows: those of the smallest hashes."""
-        hashes = hash_rows(rows.numbers, seed)
+        hashes = hash_numbers(rows.numbers, seed)
         highest = 2**64 - 1
         if len(hashes) >= size:
             best = np.argpartition(hashes, size - 1)[:size]
@@ -49,7 +37,7 @@ class RowSample:
 
     def find_candidates(self, numbers: np.ndarray) -> np.ndarray:
         """Return the indices of the numbers whose rows may belong to the sample."""
-        hashes = hash_rows(numbers, self.seed)
+        hashes = hash_numbers(numbers, self.seed)
         below = np.flatnonzero(hashes < np.uint64(self.highest))
         if below.size > self.size:
             below = np.sort(below[np.argpartition(hashes[below], self.size - 1)[: self.size]])

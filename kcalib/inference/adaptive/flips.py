@@ -1,0 +1,234 @@
+r"""Sums over samples in clusters, with flipped signs of whole clusters: linear in the samples, and so of parts of them.
+
+With x_i what a sample adds to cells and to the features of kernels, flip r has the sum
+:math:`S^{(r)} = \sum_i s^{(r)}_{g(i)} w_i x_i`; the signs are bits of a hash of the cluster's number, so that a cluster
+may be spread over parts. Flip 0 changes nothing: it has the observed sums.
+What a sum of independent clusters has for variance, :math:`\sum_g S_g^2`, is the mean of squares over flips.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kcalib._backend import linalg
+from kcalib._backend.random import hash_numbers
+from kcalib._backend.threads import one_blas_thread
+from kcalib._pairs.feature_sums import feature_rows
+from kcalib._pairs.features import FeatureMap
+from kcalib._pairs.label_cells import POSSIBLE
+from kcalib.inference.adaptive.blocks import Block, kernel_block
+from kcalib.inference.adaptive.sheets import CellEntries, CellSheet, CellView
+
+MOST_SKEWNESS = 0.3  # of a block, if the targets of a cluster depend on each other as much as they can
+MOST_TARGETS = 16  # columns that features are multiplied with; of more there are random sums
+SPREADS = 256  # flips that variances come from, to about a tenth
+FLIP_STREAM = 2**62
+WEIGHT, VARIANCE, SQUARED_VARIANCE, SQUARED_THIRD = range(4)
+
+
+@dataclass(frozen=True, eq=False)
+class FlippedSums:
+    """Sums over samples, the flips in the last axis; each field adds up but for `impossible`."""
+
+    cells: np.ndarray  # shape (cells, flips)
+    spreads: np.ndarray  # of standard deviations under calibration, shape (cells, SPREADS)
+    moments: np.ndarray  # of w, w v, w^2 v and w^2 t, with variances v and third moments t, shape (4, cells)
+    kernels: tuple[np.ndarray, ...]  # of features times targets, shape (features, flips)
+    impossible: int  # the first sample whose label has the probability 0; `POSSIBLE` if there is none
+
+    def __add__(self, other: FlippedSums) -> FlippedSums:
+        return FlippedSums(
+            self.cells + other.cells,
+            self.spreads + other.spreads,
+            self.moments + other.moments,
+            tuple(a + b for a, b in zip(self.kernels, other.kernels, strict=True)),
+            min(self.impossible, other.impossible),
+        )
+
+
+def draw_signs(clusters: np.ndarray, n_flips: int, seed: int) -> np.ndarray:
+    """Return the signs of clusters by their numbers, shape (clusters, 1 + n_flips); the first are 1."""
+    keys = hash_numbers(FLIP_STREAM + np.arange(-(-n_flips // 64)), seed)
+    words = np.stack([hash_numbers(clusters, int(key)) for key in keys], axis=1).astype("<u8")
+    bits = np.unpackbits(words.view(np.uint8), axis=1, count=n_flips, bitorder="little")
+    return np.concatenate([np.ones((len(clusters), 1)), 1.0 - 2.0 * bits], axis=1)
+
+
+def reduce_targets(targets: np.ndarray) -> np.ndarray:
+    """Return target features, or of many columns random sums, whose inner products are the same on average."""
+    n_columns = targets.shape[1]
+    if n_columns <= MOST_TARGETS:
+        return targets
+    signs = np.where(np.random.default_rng(0).random((n_columns, MOST_TARGETS)) < 0.5, -1.0, 1.0)
+    return linalg.matmul(targets, signs / math.sqrt(MOST_TARGETS))
+
+
+@dataclass(frozen=True, eq=False)
+class FlipMachine:
+    """What makes the sums of some samples."""
+
+    sheets: Sequence[CellSheet]
+    maps: Sequence[FeatureMap]  # of the kernels
+    n_flips: int
+    seed: int
+    threads: int | None
+
+    @property
+    def slices(self) -> list[slice]:
+        """The cells of each sheet."""
+        ends = np.cumsum([0, *(sheet.size for sheet in self.sheets)]).tolist()
+        return [slice(*ends[k : k + 2]) for k in range(len(self.sheets))]
+
+    @one_blas_thread()
+    def add(
+        self, rows: Any, points: np.ndarray, targets: np.ndarray, clusters: np.ndarray, weights: np.ndarray
+    ) -> FlippedSums:
+        """Return the sums of samples: `rows` is what sheets take, `targets` are target features times weights."""
+        numbers, codes = np.unique(clusters, return_inverse=True)
+        signs, w = draw_signs(numbers, self.n_flips, self.seed), weights[:, None]
+        # The same for every seed: whether a block is too skew is no question of luck.
+        of_spreads = draw_signs(numbers, SPREADS, 0)[:, 1:]
+        cells, spreads, moments = [], [], []
+        for sheet in self.sheets:
+            entries = sheet.entries_of(rows)
+            squares = w * entries.variances
+            cells.append(_add_entries(entries, w * entries.residuals, codes, sheet.size) @ signs)
+            spreads.append(_add_entries(entries, w * np.sqrt(entries.variances), codes, sheet.size) @ of_spreads)
+            of_cells = (np.broadcast_to(w, squares.shape), squares, w * squares, w * w * entries.thirds)
+            places = entries.cells.ravel()
+            moments.append(np.stack([np.bincount(places, values.ravel(), sheet.size) for values in of_cells]))
+        order = np.argsort(codes, kind="stable")
+        starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
+        targets = reduce_targets(targets)[order]
+        kernels = []
+        for feature_map in self.maps:
+            features = np.asarray(feature_rows(feature_map, points, threads=self.threads))[order]
+            parts = [np.add.reduceat(features * column[:, None], starts, axis=0) for column in targets.T]
+            kernels.append(np.concatenate([linalg.matmul(part.T, signs) for part in parts]))
+        impossible = np.flatnonzero(rows.is_impossible & (weights > 0))
+        first = int(np.min(rows.numbers[impossible])) if impossible.size else POSSIBLE
+        return FlippedSums(
+            np.concatenate(cells), np.concatenate(spreads), np.concatenate(moments, axis=1), tuple(kernels), first
+        )
+
+
+def _add_entries(entries: CellEntries, values: np.ndarray, codes: np.ndarray, size: int) -> Any:
+    """Return sums of the values, one for each entry, by cell and cluster, sparse."""
+    from scipy.sparse import coo_array
+
+    columns = np.repeat(codes, entries.cells.shape[1])
+    places = entries.cells.ravel(), columns
+    return coo_array((values.ravel(), places), shape=(size, int(np.max(codes)) + 1)).tocsr()
+
+
+@dataclass(frozen=True, eq=False)
+class FlippedBlocks:
+    """Blocks whose draws are flips of the clusters' signs."""
+
+    blocks: list[Block]
+    left_out: list[str]  # names of blocks that are too skew
+    estimates: list[float]  # the SKCE of each kernel over pairs of different clusters
+    n_clusters: int
+
+    def describe(self) -> tuple[str, str]:
+        """Say what the draws are, and which blocks there are not."""
+        left_out = f"; too few clusters for {', '.join(self.left_out)}" if self.left_out else ""
+        return f"flips of the signs of {self.n_clusters} clusters", left_out
+
+
+def flipped_blocks(machine: FlipMachine, sums: FlippedSums, clusters: np.ndarray, noun: str) -> FlippedBlocks:
+    """Return the blocks of sums over all samples; `clusters` are the weights of clusters, `noun` what targets are."""
+    n_clusters = int(np.count_nonzero(clusters))
+    if n_clusters < 2:
+        raise ValueError(
+            f"`clusters` has {n_clusters} cluster of positive weight, expected at least 2, which are independent of "
+            "each other"
+        )
+    blocks: list[tuple[float, Block]] = []
+    of_kernels = 0.0
+    for sheet, cells in zip(machine.sheets, machine.slices, strict=True):
+        part = sums.cells[cells], sums.spreads[cells], sums.moments[:, cells]
+        for view in sheet.views:
+            joined = _join(view, *part, n_clusters)
+            if view.is_of_kernels:
+                of_kernels = _combine_skewness(joined.skewness, joined.variances)
+            if view.name is not None:
+                blocks.append(joined.block(view))
+    if sums.impossible != POSSIBLE:
+        certain = Block(
+            "temperature",
+            blocks[0][1].statistics,
+            lambda: "over-confident",
+            lambda: -math.inf,
+            f"the label of sample {sums.impossible} (counted from 0) has probability 0",
+        )
+        blocks[0] = 0.0, certain
+    estimates, n_pairs = [], float(np.sum(clusters) ** 2 - np.sum(clusters**2))
+    for name, of_flips in zip(("kernel", "fine kernel", None), sums.kernels, strict=False):
+        statistics = np.sum(of_flips**2, axis=0)
+        statistics -= np.mean(statistics[1:])  # pairs of the same cluster
+        estimates.append(float(statistics[0]) / n_pairs)
+        if name is not None:
+            blocks.append((of_kernels, kernel_block(name, statistics)))
+    kept = [block for skewness, block in blocks if skewness <= MOST_SKEWNESS]
+    if not kept:
+        least = min(skewness for skewness, _ in blocks)
+        raise ValueError(
+            f"`clusters` has {n_clusters} clusters, too few for predictions with such rare events: if the {noun} of a "
+            f"cluster depend on each other, their sums can have a skewness of {least:.2g}, expected at most "
+            f"{MOST_SKEWNESS}; the test needs about {math.ceil(n_clusters * (least / MOST_SKEWNESS) ** 2)} clusters "
+            "like these"
+        )
+    left_out = [block.name for skewness, block in blocks if skewness > MOST_SKEWNESS]
+    return FlippedBlocks(kept, left_out, estimates, n_clusters)
+
+
+@dataclass(frozen=True, eq=False)
+class _Bins:
+    """Sums in the bins of a view."""
+
+    sums: np.ndarray  # shape (bins, flips)
+    scales: np.ndarray
+    variances: np.ndarray  # if the targets of a cluster depend on each other fully: roots of variances add up
+    skewness: np.ndarray
+    inside: list[np.ndarray]  # cells that are not empty
+
+    def block(self, view: CellView) -> tuple[float, Block]:
+        """Return the skewness of the block, and the block."""
+        assert view.name is not None
+        standardised = self.sums**2 / np.where(self.scales > 0, self.scales, 1.0)[:, None]
+        worst = int(np.argmax(standardised[:, 0]))
+        # A bin counts as far as it has events: rarer ones add little to the block.
+        shares = 1 / np.maximum(self.skewness, 1.0) ** 2 * (self.variances > 0)
+        return _combine_skewness(self.skewness, shares), Block(
+            view.name,
+            np.sum(standardised, axis=0),
+            lambda: view.finding(self.inside[worst], float(self.sums[worst, 0])),
+            lambda: 0.0,
+        )
+
+
+def _join(view: CellView, cells: np.ndarray, spreads: np.ndarray, moments: np.ndarray, n_clusters: int) -> _Bins:
+    bins = view.join(moments[WEIGHT], n_clusters)
+    chosen = np.flatnonzero((bins >= 0) & (moments[WEIGHT] > 0))
+    order = chosen[np.argsort(bins[chosen], kind="stable")]
+    starts = np.flatnonzero(np.diff(bins[order], prepend=-1))
+    sums, deviations, of_bins = (np.add.reduceat(part[order], starts, axis=0) for part in (cells, spreads, moments.T))
+    variances = np.mean(deviations**2, axis=1)
+    # A cluster's third moment is about that of its samples times the square of their effective number.
+    _, variance, squared, third = of_bins.T
+    products = variance * squared
+    skewness = np.abs(third) * np.sqrt(variances) / np.where(products > 0, products, 1.0)
+    scales = np.maximum(np.mean(sums**2, axis=1), variances)
+    return _Bins(sums, scales, variances, skewness, np.split(order, starts[1:]))
+
+
+def _combine_skewness(skewness: np.ndarray, shares: np.ndarray) -> float:
+    """Return the skewness of a sum with these shares: of many cells it averages out."""
+    total = float(np.sum(shares))
+    return math.sqrt(float(np.sum((shares * skewness) ** 2))) / total if total > 0 else 0.0

@@ -15,6 +15,7 @@ import numpy as np
 MAX_ITERATIONS = 200
 DECREMENT = 1e-24  # of convergence: twice what the function is above its lowest value, beside 1 or its size
 ROUNDING_DECREMENT = 1e-13  # from where on values are equal to rounding, and steps are taken while they get smaller
+FLAT = 1e-150  # square root of a second derivative that says nothing: products of two inverses would overflow
 SINGULAR = 1e-12  # eigenvalues of the scaled Hessian, beside the largest, that say nothing
 ROUNDING = 2.0**-52
 SCALES = np.concatenate([[1.0], np.logspace(-4, 0, 25)[:-1]])  # of scores, to begin with the best
@@ -78,7 +79,7 @@ def _length(value_of: Value, place: np.ndarray, step: np.ndarray, value: float, 
 def pseudo_inverse(hessian: np.ndarray) -> tuple[np.ndarray, bool]:
     """Of a symmetric matrix without negative eigenvalues, and whether it is singular; units of parameters cancel."""
     scale = np.sqrt(np.maximum(np.diag(hessian), 0.0))
-    inverse_scale = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > 0)
+    inverse_scale = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > FLAT)
     values, vectors = np.linalg.eigh(hessian * inverse_scale[:, None] * inverse_scale)
     is_regular = values > SINGULAR * max(float(values[-1]), 0.0)
     inverses = np.divide(1.0, values, out=np.zeros_like(values), where=is_regular)

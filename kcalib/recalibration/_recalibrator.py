@@ -19,13 +19,14 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array, kind_of
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.warnings import warn
+from kcalib._input.checks import LARGEST_POINT
 from kcalib._input.labels import Classification
 from kcalib._input.labels import prepare as prepare_labels
 from kcalib.distributions import Categorical, Distribution
 from kcalib.recalibration._scalable import ProbabilityFloorWarning
 from kcalib.regression._function import Parametrised
 
-FLOOR, SMALLEST_FLOOR = 1e-7, 1e-300
+FLOOR, SMALLEST_FLOOR, SMALLEST_FLOAT = 1e-7, 1e-300, 5e-324
 
 
 class Recalibrator(Parametrised, ABC):
@@ -144,7 +145,7 @@ class ClassSamples:
         weight = np.ones(data.n)
         if data.sample_weight is not None:
             weight = arrays.to_compute_device(data.sample_weight, np.float64)
-        used = weight > 0
+        used = weight / weight.max() > 0  # weights that are 0 beside the mean, too
         logits = two_columns(y_pred)[used] if from_logits else None
         weight = weight[used] / weight[used].mean()
         return cls(p[used], labels[used], weight, logits)
@@ -187,16 +188,21 @@ class ClassSamples:
             complements[rows, classes] = shift + np.log(np.exp(other_logs - shift[:, None]).sum(axis=1))
         return complements
 
-    def with_floor(self, floor: float) -> ClassSamples:
-        """Return the samples with smaller probabilities raised to the floor."""
-        logs = np.maximum(self.log_probabilities, math.log(floor))
-        p = np.exp(logs)
-        logits = None
+    @property
+    def zeros(self) -> np.ndarray:
+        """Where probabilities are 0: in log space below the sizes that can be squared, as masks of logits are."""
+        return np.asarray(self.log_probabilities < -LARGEST_POINT)
+
+    def with_floor(self, floor: float | None) -> ClassSamples:
+        """Return the samples with smaller probabilities raised to the floor; with None zeros alone, to 5e-324."""
+        lowest = math.log(SMALLEST_FLOAT if floor is None else floor)
+        is_low = self.zeros if floor is None else self.log_probabilities < lowest
         if self.logits is not None:
             highest = self.logits.max(axis=1, keepdims=True)
             level = highest + np.log(np.exp(self.logits - highest).sum(axis=1, keepdims=True))
-            logits = np.maximum(self.logits, level + math.log(floor))
-        return replace(self, probabilities=p / p.sum(axis=1, keepdims=True), logits=logits)
+            return replace(self, logits=np.where(is_low, level + lowest, self.logits))
+        p = np.where(is_low, math.exp(lowest), self.probabilities)
+        return replace(self, probabilities=p if floor is None else p / p.sum(axis=1, keepdims=True))
 
 
 class ClassRecalibrator(Recalibrator):
@@ -232,7 +238,7 @@ class ClassRecalibrator(Recalibrator):
             return Categorical(self.transform(p), classes)
         data, samples = self._prepare_unlabelled(y_pred, from_logits)
         if self._takes_logarithms:
-            samples = samples.with_floor(SMALLEST_FLOOR if self.floor_ is None else self.floor_)
+            samples = samples.with_floor(self.floor_)
         q = self._transform(samples)
         return restore_like(arrays.like(q, data.probabilities), y_pred)
 
@@ -250,7 +256,7 @@ class ClassRecalibrator(Recalibrator):
     def _raise_zeros(self, samples: ClassSamples) -> ClassSamples:
         """Return the samples with finite logarithms of probabilities, and set `floor_`."""
         floor = check_floor(self.floor)
-        zero = np.isneginf(samples.log_probabilities)
+        zero = samples.zeros
         self.floor_ = None
         if not zero.any():
             return samples
@@ -367,8 +373,8 @@ def check_smoothing(smoothing: Any) -> float:
     """Return the parameter `smoothing`, a weight, checked."""
     if isinstance(smoothing, (bool, np.bool_)) or not isinstance(smoothing, (int, float, np.number)):
         raise TypeError(f"`smoothing` is {smoothing!r}, expected a number, such as 1.0, or 0.0 for none")
-    if not 0 <= smoothing < math.inf:
-        raise ValueError(f"`smoothing` is {smoothing}, expected a finite number of at least 0")
+    if not 0 <= smoothing <= LARGEST_POINT:
+        raise ValueError(f"`smoothing` is {smoothing}, expected a number from 0 to 1e15")
     return float(smoothing)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kcalib._backend.options import check_choice, check_integer
-from kcalib.estimators.binning import MAX_BINS, N_BINS, bin_edges, ends_of_equal_mass
+from kcalib.estimators.binning import MAX_BINS, N_BINS, Binning
 from kcalib.recalibration._recalibrator import ClassSamples, OneVsRest, check_smoothing
 
 __all__ = ["HistogramBinning"]
@@ -23,7 +23,7 @@ class HistogramBinning(OneVsRest):
     ----------
     n_bins : int
         Bins (a, b] of each class, 0 in the first; at most as many are made as there are distinct predictions
-        ("equal_mass").
+        ("equal_mass"). The first is 0 alone, with the edges 0 and 0, where so many predictions are 0.
     binning : {"equal_mass", "uniform"}
         Bins that hold equally many samples, or of equal width.
     smoothing : float
@@ -83,7 +83,7 @@ class HistogramBinning(OneVsRest):
         self.standard_errors_: list[np.ndarray] = []
         for k in columns:
             predicted = samples.probabilities[:, k]
-            edges = self._edges(np.sort(predicted))
+            edges = Binning(self.binning, self.n_bins).edges(np.sort(predicted))
             number = numbers_of(predicted, edges)
             weight, hits, sums, squares = (
                 np.bincount(number, weights=values, minlength=len(edges) - 1)
@@ -96,19 +96,13 @@ class HistogramBinning(OneVsRest):
             )
             used = weight > 0
             divisor = np.where(used, weight, 1.0)
-            added = float(self.smoothing) * sums / divisor
+            added = self.smoothing * (sums / divisor)
             value = np.where(used, (hits + added) / (divisor + self.smoothing), (edges[:-1] + edges[1:]) / 2)
             value = np.clip(value, 0.0, 1.0)
             self.edges_.append(edges)
             self.values_.append(value)
             errors = np.sqrt(value * (1 - value) * squares) / divisor
             self.standard_errors_.append(np.where(used, errors, np.inf))
-
-    def _edges(self, ascending: np.ndarray) -> np.ndarray:
-        if self.binning == "uniform":
-            return bin_edges(self.n_bins)
-        inner = np.unique(ascending[ends_of_equal_mass(len(ascending), self.n_bins)])
-        return np.concatenate([[0.0], inner[(inner > 0) & (inner < ascending[-1])], [1.0]])
 
     def _hits_and_misses(self, samples: ClassSamples, columns: list[int]) -> tuple[np.ndarray, np.ndarray]:
         values = [

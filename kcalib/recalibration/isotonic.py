@@ -82,8 +82,17 @@ class IsotonicCalibration(OneVsRest):
 
     def _hits_and_misses(self, samples: ClassSamples, columns: list[int]) -> tuple[np.ndarray, np.ndarray]:
         values = [
-            np.interp(samples.probabilities[:, k], place, value)
+            interpolate(samples.probabilities[:, k], place, value)
             for k, place, value in zip(columns, self.thresholds_, self.values_, strict=True)
         ]
         hits = np.stack(values, axis=1)
         return hits, 1 - hits
+
+
+def interpolate(predicted: np.ndarray, place: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """Return `numpy.interp`, without slopes, which overflow between places that are very near."""
+    predicted, ends = np.maximum(predicted, place[0]), np.append(place, np.inf)
+    below = np.searchsorted(place, predicted, side="right") - 1
+    share = (predicted - place[below]) / (ends[below + 1] - place[below])
+    upper = np.append(value, value[-1])[below + 1]
+    return np.minimum(value[below] + share * (upper - value[below]), upper)

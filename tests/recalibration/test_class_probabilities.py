@@ -168,6 +168,44 @@ def test_hard_samples_make_probabilities(cls, m, n):
                 assert np.all((q >= 0) & (q <= 1)) and np.allclose(q.sum(axis=1), 1, atol=1e-12)
 
 
+FAR = [0.0, 5e-324, 1e-311, 1e-310, 2e-308, 1e-300, 1e-17, 0.5, 1 - 2**-53, 1.0]
+
+
+@every
+@pytest.mark.parametrize("smoothing", [True, False])
+def test_any_probability_has_a_repaired_one(cls, smoothing):
+    """Without overflow in differences, exponentials, logarithms or the inverse of a Hessian."""
+    rng = np.random.default_rng(7)
+    has_smoothing = not smoothing and "smoothing" in cls().get_params()
+    parameters = {"smoothing": type(cls().smoothing)(0)} if has_smoothing else {}
+    for n in range(5, 26, 4):
+        second = np.append(np.exp(rng.uniform(-745, 0, n)), rng.choice(FAR, size=n))
+        third = rng.choice([0.0, 1e-310, 1e-5], size=2 * n) * (1 - second)
+        weight = np.append(1.0, 10.0 ** rng.uniform(-330, 14, 2 * n - 1)) if n % 3 == 0 else None
+        for p in (second, np.stack([second, third, 1 - second - third], axis=1)):
+            with np.errstate(all="raise", under="ignore"), warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)
+                recalibrator = cls(**parameters).fit(rng.integers(0, p.ndim + 1, 2 * n), p, sample_weight=weight)
+                q = recalibrator.transform(FAR if p.ndim == 1 else np.roll(p, 1, axis=1))
+            assert np.all((q >= 0) & (q <= 1)) and (p.ndim == 1 or np.allclose(q.sum(axis=1), 1))
+
+
+@pytest.mark.parametrize("cls", [PlattScaling, VectorScaling, MatrixScaling])
+def test_far_logits_are_transformed_as_they_were_fitted(cls):
+    """Beyond -690, too; the lowest floats, which mask impossible classes, are zeros."""
+    y, _, logits = overconfident(400, 2, scale=1500.0, temperature=1000.0)
+    far = cls().fit(y, logits, from_logits=True)
+    q = far.transform(logits, from_logits=True)
+    assert far.floor_ is None and np.min(logits[:, 1] - logits[:, 0]) < -4000
+    if cls is PlattScaling:
+        expected = special.expit(far.slope_ * (logits[:, 1] - logits[:, 0]) + far.intercept_)
+        assert np.allclose(q[:, 1], expected, rtol=1e-12)
+    assert np.mean(-np.log(q[np.arange(400), y])) == pytest.approx(kcalib.log_loss(y, q))
+    masked = np.where(logits == logits.max(), np.finfo(float).min, logits)
+    with pytest.warns(ProbabilityFloorWarning, match=r"\(1 of 400 samples have one\)"):
+        assert np.all(np.isfinite(cls().fit_transform(y, masked, from_logits=True)))
+
+
 @every
 def test_it_helps(cls):
     y, p, _ = overconfident(4000, 3, seed=3)
@@ -183,7 +221,7 @@ def test_it_helps(cls):
         (PlattScaling, {"smoothing": 1}, "`smoothing` is 1, expected True or False"),
         (PlattScaling, {"floor": "low"}, "`floor` is 'low', expected a number"),
         (PlattScaling, {"floor": 0.2}, r"`floor` is 0\.2, expected a number from 1e-300 to 0\.1"),
-        (IsotonicCalibration, {"smoothing": -1.0}, r"`smoothing` is -1\.0, expected a finite number of at least 0"),
+        (IsotonicCalibration, {"smoothing": -1.0}, r"`smoothing` is -1\.0, expected a number from 0 to 1e15"),
         (IsotonicCalibration, {"smoothing": True}, r"`smoothing` is True, expected a number, such as 1\.0"),
         (BetaCalibration, {"smoothing": "yes"}, "`smoothing` is 'yes', expected True or False"),
         (VectorScaling, {"regularization": -1}, "`regularization` is -1, expected a finite number of at least 0"),
@@ -271,6 +309,19 @@ def test_platt_without_smoothing_says_that_classes_are_separated():
     assert smooth.converged_ and np.all(np.isfinite(smooth.slope_))
 
 
+@pytest.mark.parametrize("cls", [PlattScaling, BetaCalibration])
+def test_certain_predictions_that_are_right(cls):
+    """The second derivative is 1e-316, whose inverse overflows."""
+    logits = np.array([-740.0, 740.0, -740.0, 740.0])
+    with np.errstate(all="raise", under="ignore"), pytest.warns(SeparationWarning):
+        q = (
+            cls(smoothing=False)
+            .fit([0, 1, 0, 1], logits, from_logits=True)
+            .transform([-740.0, 0, 740], from_logits=True)
+        )
+    assert q[0] < 1e-300 and q[1:].tolist() == [0.5, 1.0]
+
+
 def test_platt_at_one_prediction():
     """There is no slope: 1 is taken, so that no order is turned round, and neither number has a standard error."""
     for p in (0.5, 0.3, 1e-9):
@@ -326,6 +377,13 @@ def test_isotonic_as_scikit_learn():
     assert np.allclose(ours.transform(given), one_against_others(np.stack(scores, axis=1)), atol=1e-12)
 
 
+def test_isotonic_between_places_that_are_very_near():
+    """A tenth of the way from 0.2 to 0.6, where a slope would be infinite."""
+    y = np.arange(150) % 50 < np.repeat([10, 30, 45], 50)
+    isotonic = IsotonicCalibration(smoothing=0.0).fit(y, np.repeat([0, 1e-310, 1.0], 50))
+    assert np.allclose(isotonic.transform([0, 1e-311, 1e-310, 0.5, 1]), [0.2, 0.24, 0.6, 0.75, 0.9], rtol=1e-12)
+
+
 def test_smoothing_of_isotonic_regression():
     """Two samples more, as literal ones."""
     y, p, _ = overconfident(100, 2, seed=7)
@@ -363,6 +421,25 @@ def test_histogram_by_hand():
     assert np.allclose(wide.values_[0], [2 / 3, 0.375, 0.5, 1.0])
     assert np.isinf(wide.standard_errors_[0][1])
     assert wide.transform([0.0, 0.25, 0.26, 1.0]).tolist() == pytest.approx([2 / 3, 2 / 3, 0.375, 1.0])
+
+
+def literal_histogram(y, p, n_bins):
+    """The frequency of each sample's bin, whose ends are samples, by a comparison with each of them."""
+    ordered, n = sorted(p), len(p)
+    ends = {ordered[(n - 1) * k // n_bins] for k in range(1, n_bins)}
+    bins = [sum(end < s for end in ends) for s in p]
+    return [np.mean([y[j] for j in range(n) if bins[j] == bins[i]]) for i in range(n)]
+
+
+def test_histogram_of_tied_scores():
+    ends = HistogramBinning(smoothing=0).fit(np.arange(200) % 100 < np.repeat([15, 90], 100), np.repeat([0.0, 1], 100))
+    assert ends.edges_[0].tolist() == [0, 0, 1] and ends.transform([0, 1e-9, 1]).tolist() == [0.15, 0.9, 0.9]
+    for seed in range(50):
+        rng = np.random.default_rng(seed)
+        p = np.round(rng.beta(0.3, 0.3, 60), 1)
+        y = rng.integers(0, 2, 60)
+        histogram = HistogramBinning(n_bins=int(rng.integers(1, 12)), smoothing=0).fit(y, p)
+        assert np.allclose(histogram.transform(p), literal_histogram(y, p, histogram.n_bins), atol=1e-12)
 
 
 # Beta calibration.

@@ -1,11 +1,19 @@
-"""The classes of a problem: `Classes` says which column of probabilities is which, and who said so."""
+"""The classes of a problem: `Classes` says which column of probabilities is which, and who said so.
+
+`choose_classes` makes them of names of columns, categories of labels, or the labels themselves.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
+
+from kcalib._input.columns import CLASS_PREFIXES
+from kcalib._input.frames import Categories
 
 POSITION, SORTED_LABELS = "position", "sorted labels"
 SHOWN = 20  # names in a message
@@ -63,3 +71,211 @@ def key_of(name: Any) -> str:
 def format_names(names: Iterable[Any]) -> str:
     names = list(names)
     return str(names) if len(names) <= SHOWN else f"{str(names[:SHOWN])[:-1]}, ...]"
+
+
+def choose_classes(
+    labels: np.ndarray, m: int, columns: Sequence[Any], categories: Categories | None, names: tuple[str, str]
+) -> Classes:
+    """Return the classes of m columns, without `classes=`.
+
+    Parameters
+    ----------
+    labels : array, shape (k,)
+        The distinct labels, ascending.
+    m : int
+        The number of classes.
+    columns : sequence
+        The names of m columns, or of the only one, the probability of the second class; none where they have no names.
+    categories : Categories, optional
+        The classes that the labels declare.
+    names : tuple of str
+        How messages call labels and predictions.
+    """
+    classes = None
+    if len(columns) == 1:
+        classes = _of_single_column(columns[0], labels, categories, names)
+    elif columns:
+        classes = _of_columns(columns, labels, categories, names)
+    if classes is None and categories is not None:
+        classes = _of_categories(categories, labels, m, names)
+    if classes is None and labels.dtype.kind == "U":
+        classes = Classes(tuple(labels.tolist()), SORTED_LABELS)
+        if len(columns) > 1 and not is_ascending(columns):
+            raise _silent_columns(columns, f"labels {classes}", classes.names, names)
+    if classes is None:
+        classes = Classes.by_position(m)
+        if len(columns) > 1 and not is_ascending(columns):
+            raise _silent_columns(columns, f"labels 0..{m - 1}", range(m), names)
+    return classes
+
+
+def match_one_hot(
+    one_hot: Sequence[Any], columns: Sequence[Any], m: int, names: tuple[str, str]
+) -> tuple[Classes, tuple[int, ...]]:
+    """Return the classes of the columns, and the column that is each column of one-hot labels, by name if both have."""
+    for written in strip_names(columns) if len(columns) == len(one_hot) == m else ():
+        for other in strip_names(one_hot):
+            places = places_of(other, written)
+            if places is not None and len(set(places)) == m:
+                return Classes(tuple(written), "columns"), places
+    for k, titles in enumerate((one_hot, columns)):
+        if len(titles) == m and not is_ascending(titles):
+            raise ValueError(
+                f"`{names[k]}` has the columns {format_names(titles)}, which are not in ascending order, and "
+                f"`{names[1 - k]}` does not have the same; pass both as frames with the same columns, or as arrays"
+            )
+    return Classes.by_position(m), tuple(range(m))
+
+
+def check_names(columns: Sequence[Any], classes: Classes, name: str) -> None:
+    """Refuse columns that are named after the classes in another order."""
+    m = len(classes.names)
+    if len(columns) == 1 and m == 2:
+        if is_named_after(columns[0], classes.names[0]) and not is_named_after(columns[0], classes.names[1]):
+            raise ValueError(
+                f"`{name}` is a column that is called {columns[0]!r}, but with classes={classes} it holds the "
+                f"probabilities of {classes.names[1]!r}; pass classes={format_names(classes.names[::-1])}, or "
+                f"{name}.to_numpy()"
+            )
+        return
+    for written in strip_names(columns) if len(columns) == m else ():
+        places = places_of(written, classes.names)
+        if places is not None and len(set(places)) == m:
+            if places != tuple(range(m)):
+                order = [classes.names[k] for k in places]
+                raise ValueError(
+                    f"`{name}` has the columns {format_names(columns)}, expected them in the order {classes}; reorder "
+                    f"them, or pass classes={format_names(order)}"
+                )
+            return
+
+
+def _silent_columns(columns: Sequence[Any], labels: str, order: Iterable[Any], names: tuple[str, str]) -> ValueError:
+    classes = list(order)
+    return ValueError(
+        f"`{names[1]}` has the columns {format_names(columns)}, which do not say which of the {labels} each is, and "
+        "are not in ascending order; pass classes= with the label of each column: classes="
+        f"{classes if len(classes) <= SHOWN else '...'} if they are in this order"
+    )
+
+
+def _of_columns(
+    columns: Sequence[Any], labels: np.ndarray, categories: Categories | None, names: tuple[str, str]
+) -> Classes | None:
+    """Return the classes that columns are named after; None where the names say nothing of the labels."""
+    values = labels.tolist() if categories is None else [*labels.tolist(), *categories.names]
+    is_text = labels.dtype.kind == "U"
+    known: dict[str, Any] = {key_of(value): value for value in values}
+    expected = {key_of(label) for label in labels.tolist()}
+    missing: set[str] = expected
+    closest: list[str] = []
+    for written in strip_names(columns):
+        keys = [key_of(name) for name in written]
+        if expected <= set(keys) and len(set(keys)) == len(keys):
+            if not is_text and not all(map(_is_number, keys)):
+                continue
+            return Classes(
+                tuple(known.get(key, written[k] if is_text else float_or_int(key)) for k, key in enumerate(keys)),
+                "columns",
+            )
+        if len(expected - set(keys)) < len(missing) or (not is_text and not closest and all(map(_is_number, keys))):
+            missing, closest = expected - set(keys), keys
+    if not closest or closest == [str(k) for k in range(len(columns))]:
+        return None
+    label = next(value for value in labels.tolist() if key_of(value) in missing)
+    raise ValueError(
+        f"`{names[0]}` holds the label {label!r}, but the columns of `{names[1]}` are named {format_names(columns)}; "
+        "correct the labels, or pass classes= with the label of each column"
+    )
+
+
+def _of_single_column(
+    column: Any, labels: np.ndarray, categories: Categories | None, names: tuple[str, str]
+) -> Classes | None:
+    """Return the two classes if a single column is named after one of them, which is then the second."""
+    values = labels.tolist() if categories is None or len(categories.names) != 2 else list(categories.names)
+    if labels.dtype.kind != "U" and {key_of(value) for value in values} <= {"0", "1"}:
+        values = [False, True] if labels.dtype.kind == "b" else [0, 1]
+    if len(values) != 2:
+        return None
+    named = [value for value in values if is_named_after(column, value)]
+    if len(named) != 1:
+        return None
+    if column == 0 and not isinstance(column, str):  # pandas calls columns so, if nobody does
+        raise ValueError(
+            f"`{names[1]}` is a column that is called 0, which may be the number of the column or the class; pass "
+            f"{names[1]}.to_numpy() if it holds the probabilities of {values[1]!r}, or that of 1 - {names[1]} if those "
+            f"of {values[0]!r}"
+        )
+    return Classes((*(value for value in values if value != named[0]), named[0]), "columns")
+
+
+def is_named_after(column: Any, label: Any) -> bool:
+    """Return whether a column is called as a class, after a prefix such as "prob_" where it has one."""
+    text, key = str(column), key_of(label)
+    if key_of(column) == key:
+        return True
+    if isinstance(label, str) and not _is_number(key):
+        return text.endswith(label) and not text[-len(label) - 1].isalnum()
+    starts = [start for start in CLASS_PREFIXES if text.lower().startswith(start)]
+    return any(key_of(text[len(start) :].lstrip("_.")) == key for start in starts)
+
+
+def _of_categories(categories: Categories, labels: np.ndarray, m: int, names: tuple[str, str]) -> Classes | None:
+    """Return declared classes, also unused ones, in their order where they are as many as columns, or ordered."""
+    declared = tuple(categories.names)
+    if len(declared) != m:
+        declared = tuple(name for name in declared if name in labels.tolist())
+        if not categories.is_ordered or len(declared) != m:
+            return None
+    if categories.is_ordered is None and list(declared) != sorted(declared):
+        raise ValueError(
+            f"`{names[0]}` is a dictionary with the values {format_names(declared)}, whose order it does not declare, "
+            f"and sorted labels are {format_names(sorted(declared))}; pass classes= with the label of each column"
+        )
+    return Classes(declared, "categories")
+
+
+def strip_names(columns: Sequence[Any]) -> Iterator[list[Any]]:
+    """Yield the names of columns, and what is left of them without what they begin or end with in common."""
+    if all(isinstance(name, tuple) for name in columns):  # of several levels, the one that tells columns apart
+        levels = [list(level) for level in zip(*columns, strict=True) if len(set(level)) > 1]
+        columns = levels[0] if len(levels) == 1 else ["_".join(map(str, name)) for name in columns]
+    yield list(columns)
+    texts = [str(name) for name in columns]
+    start = _common_start(texts)
+    end = _common_start([text[::-1] for text in texts])[::-1]
+    starts = [i for i in range(len(start), 0, -1) if not start[i - 1].isalnum() or _begin_numbers(start, i, texts)]
+    ends = [0, *(len(end) - i for i in range(len(end)) if not end[i].isalnum())]
+    for i in [*starts, 0]:
+        for j in ends:
+            if (i or j) and all(len(text) > i + j for text in texts):
+                yield [text[i : len(text) - j] for text in texts]
+
+
+def _common_start(texts: Sequence[str]) -> str:
+    first, last = min(texts), max(texts)
+    return first[: next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))]
+
+
+def _begin_numbers(start: str, i: int, texts: Sequence[str]) -> bool:
+    return not start[i - 1].isdigit() and all(text[i : i + 1].isdigit() for text in texts)
+
+
+def is_ascending(columns: Sequence[Any]) -> bool:
+    """Return whether names, or the numbers in which they differ, are in the order that encoders of labels give."""
+    for written in strip_names(columns):
+        if all(_is_number(key_of(name)) for name in written):
+            numbers = [float(key_of(name)) for name in written]
+            return numbers == sorted(numbers)
+    texts = [str(name) for name in columns]
+    return texts == sorted(texts)
+
+
+def float_or_int(key: str) -> float:
+    """Return the number that a name is."""
+    return int(key) if re.fullmatch(r"[+-]?\d+", key, re.ASCII) else float(key)
+
+
+def _is_number(key: str) -> bool:
+    return re.fullmatch(r"[+-]?\d+(\.\d+)?", key, re.ASCII) is not None

@@ -14,6 +14,7 @@ from kcalib._backend.options import find_similar
 # Names recognised without an option; the first that a file has is used.
 PROBABILITY_NAMES = ("probs", "probabilities", "y_prob", "y_proba", "prob", "proba", "y_pred", "predictions", "p")
 LOGIT_NAMES = ("logits", "y_logits", "y_logit", "logit")
+CLASS_PREFIXES = ("prob", "proba", "probs", "probabilities", "y_prob", "y_proba", *LOGIT_NAMES, ".pred")  # of a class
 LABEL_NAMES = ("labels", "label", "y_true", "y", "target", "targets", "y_test")
 CLASSES_NAME = "classes"
 

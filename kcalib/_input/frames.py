@@ -1,31 +1,29 @@
-"""Check the names of columns and the index of rows that tables have besides their numbers.
+"""Read what tables have besides their numbers: names of columns, the index of rows, and categories of labels.
 
-Samples and classes are paired by position. Where names contradict that, `check_frames` says so, rather than pair what
-does not belong together; names that say nothing of the order are left alone. Called by `_input.labels.prepare`.
-Arrays of xarray are named by the coordinates of their dimensions.
+Samples are paired by position: where an index contradicts that, `check_rows` says so. What names of columns mean is for
+`_input.classes`. Arrays of xarray are named by the coordinates of their dimensions.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from kcalib._backend import arrays
 
-SHOWN = 20  # names in a message
 NAMELESS = (np.ndarray, list, type(None))  # what comes most often, and has no names
 
 
-def check_frames(
-    y_true: Any, y_pred: Any, sample_weight: Any, called: Sequence[Any] | None, m: int, names: tuple[str, str]
-) -> None:
-    """Refuse frames whose rows or columns are in another order than those that they are paired with.
+class Categories(NamedTuple):
+    """The classes that labels declare, also those that no label has."""
 
-    `called` are the classes in the order of the columns; None for labels 0..m-1.
-    """
+    names: tuple[Any, ...]
+    is_ordered: bool | None  # None of dictionaries whose order may be that in which labels came
+
+
+def check_rows(y_true: Any, y_pred: Any, sample_weight: Any, names: tuple[str, str]) -> None:
+    """Refuse frames whose rows are in another order than those that they are paired with."""
     if type(y_true) in NAMELESS and type(y_pred) in NAMELESS and type(sample_weight) in NAMELESS:
         return
     true_name, pred_name = names
@@ -33,25 +31,6 @@ def check_frames(
     if sample_weight is not None:
         reference = (y_true, true_name) if _index(y_pred) is None else (y_pred, pred_name)
         _check_rows(sample_weight, "sample_weight", *reference)
-    columns, one_hot = _columns(y_pred, m), _columns(y_true, m)
-    if columns and one_hot:
-        if _as_texts(columns) == _as_texts(one_hot):
-            return
-        if set(_as_texts(columns)) == set(_as_texts(one_hot)):
-            raise ValueError(
-                f"`{true_name}` has the one-hot columns {_format(one_hot)}, `{pred_name}` {_format(columns)}; write "
-                "them in the same order"
-            )
-    expected = range(m) if called is None else called
-    _check_order(one_hot, true_name, expected, called is None)
-    _check_order(columns, pred_name, expected, called is None)
-    if columns and called is None and not one_hot and _are_unsorted_names(columns):
-        classes = f"range({m})" if m > SHOWN else str(list(range(m)))
-        raise ValueError(
-            f"`{pred_name}` has the columns {_format(columns)}, which do not say which of the labels 0..{m - 1} each "
-            f"is, and are not in alphabetical order; pass classes= with the label of each column: classes={classes} if "
-            "label k is column k"
-        )
 
 
 def check_dimensions(y_true: Any, y_pred: Any, names: tuple[str, str]) -> None:
@@ -66,24 +45,6 @@ def check_dimensions(y_true: Any, y_pred: Any, names: tuple[str, str]) -> None:
         raise ValueError(
             f"`{pred_name}` has the dimensions {y_pred.dims}, `{true_name}` has {y_true.dims}; pass "
             f"{pred_name}.transpose({second!r}, {first!r})"
-        )
-
-
-def _check_order(columns: Sequence[Any], name: str, expected: Sequence[Any], numbered: bool) -> None:
-    """Refuse names of the classes, or numbers if classes are numbered, in another order."""
-    if not columns:
-        return
-    texts, expected_texts = _as_texts(columns), _as_texts(expected)
-    if texts != expected_texts and len(set(texts)) == len(texts) and set(texts) == set(expected_texts):
-        raise ValueError(
-            f"`{name}` has the columns {_format(columns)}, expected them in the order {_format(expected)}; reorder "
-            f"them, or pass classes={_format(columns)}"
-        )
-    numbers = _numbers(texts)
-    if numbered and numbers is not None and numbers != sorted(numbers):
-        raise ValueError(
-            f"`{name}` has the columns {_format(columns)}, expected their numbers in ascending order; reorder them, or "
-            "pass classes= with the label of each column"
         )
 
 
@@ -134,41 +95,43 @@ def _is_count(index: Any) -> bool:
     return bool(getattr(index, "start", None) == 0 and getattr(index, "step", None) == 1)
 
 
-def _columns(frame: Any, m: int) -> tuple[Any, ...]:
-    """Return the names of m columns; none for what is no frame."""
-    if arrays.is_host(frame):
+def column_names(frame: Any, m: int) -> tuple[Any, ...]:
+    """Return the names of m columns, or of the only one of two classes; none for what has no names."""
+    if type(frame) in NAMELESS:
         return ()
+    columns: Any
     if _is_labelled(frame):
         index = frame.indexes.get(frame.dims[1]) if frame.ndim == 2 else None
-        return () if index is None or len(index) != m else tuple(index)
-    columns = getattr(frame, "column_names", getattr(frame, "columns", ()))  # Arrow, or pandas and polars
+        columns = index if frame.ndim == 2 else [frame.name]
+    elif getattr(frame, "ndim", 2) == 1 or len(getattr(frame, "shape", (0, 0))) == 1:
+        columns = [getattr(frame, "name", None)]  # a series
+    else:
+        columns = getattr(frame, "column_names", getattr(frame, "columns", ()))  # Arrow, or pandas and polars
     try:
-        columns = tuple(columns)
+        names = tuple(columns)
     except TypeError:
         return ()
-    return columns if len(columns) == m else ()
+    if len(names) == 1 and m == 2 and names[0] not in (None, "") and not _is_count(columns):
+        return names
+    return names if len(names) == m else ()
 
 
-def _as_texts(names: Sequence[Any]) -> list[str]:
-    """Return names as they are written: a column "2" is the label 2."""
-    return [str(name) for name in names]
-
-
-def _numbers(texts: list[str]) -> list[int] | None:
-    """Return the numbers of names such as p_0, p_1; None where the names differ in more than the number."""
-    matches = [re.fullmatch(r"(.*?)(\d+)", text, re.ASCII | re.DOTALL) for text in texts]
-    if any(match is None for match in matches) or len({match.group(1) for match in matches if match}) != 1:
+def categories_of(labels: Any) -> Categories | None:
+    """Return what a Categorical of pandas, an Enum of polars or a dictionary of Arrow declares."""
+    if type(labels) in NAMELESS:
         return None
-    return [int(match.group(2)) for match in matches if match]
-
-
-def _are_unsorted_names(columns: Sequence[Any]) -> bool:
-    """Whether strings without numbers are in an order that no encoder of labels gives them."""
-    if not all(isinstance(name, str) for name in columns) or _numbers(list(columns)) is not None:
-        return False
-    return list(columns) != sorted(columns)
-
-
-def _format(names: Sequence[Any]) -> str:
-    names = list(names)
-    return str(names) if len(names) <= SHOWN else f"{str(names[:SHOWN])[:-1]}, ...]"
+    if hasattr(labels, "iloc") and getattr(labels, "ndim", 1) == 2:
+        labels = labels.iloc[:, 0]
+    elif arrays.library(labels) == "polars" and hasattr(labels, "to_series"):
+        labels = labels.to_series(0)
+    if arrays.library(labels) == "pyarrow":
+        kind: Any = getattr(labels, "type", None)
+        if not hasattr(kind, "index_type"):
+            return None
+        labels = labels.combine_chunks() if hasattr(labels, "chunks") else labels
+        return Categories(tuple(labels.dictionary.to_pylist()), kind.ordered or None)
+    dtype = getattr(labels, "dtype", None)
+    categories = getattr(dtype, "categories", None)
+    if categories is None or type(dtype).__name__ == "Categorical":  # whose physical order in polars is no declaration
+        return None
+    return Categories(tuple(categories.to_list()), bool(getattr(dtype, "ordered", True)))

@@ -24,8 +24,9 @@ from kcalib._backend.random import RandomNumbers, cumulative_sums, draw_labels, 
 from kcalib._backend.threads import threads_for
 from kcalib._backend.warnings import GradientWarning, warn
 from kcalib._input.checks import dtype_name, is_column, reject, weights_of
+from kcalib._input.classes import POSITION, SORTED_LABELS, Classes, check_names, choose_classes, match_one_hot
 from kcalib._input.data import Data
-from kcalib._input.frames import check_dimensions, check_frames
+from kcalib._input.frames import categories_of, check_dimensions, check_rows, column_names
 from kcalib._input.logits import losses_of_logits, softmax, warn_of_probabilities
 from kcalib.lenses import CANONICAL, Lens
 
@@ -59,7 +60,7 @@ class Classification(Data):
     # On the host those of the second of two classes alone, float64 of shape (n,), where they came so.
     given: Array
     sample_weight: Array | None  # float64, shape: (n,)
-    classes: tuple[Any, ...] | None  # the labels as the user wrote them; None for 0..m-1
+    classes: Classes | None  # which column is which; None for 0..m-1, as of the problem that a lens induces
     input_epsilon: float  # machine epsilon of the dtype the predictions came in; of logits the smallest normal number
     dtype: str = "float64"  # the pairwise arithmetic is in it
     lens: Lens = CANONICAL  # through which all of this is seen
@@ -89,6 +90,11 @@ class Classification(Data):
         """The number of classes."""
         predictions = self.given
         return 2 if predictions.ndim == 1 else int(predictions.shape[1])
+
+    @property
+    def class_names(self) -> tuple[Any, ...]:
+        """The classes in the order of the columns, 0..m-1 where they have no names."""
+        return tuple(range(self.m)) if self.classes is None else self.classes.names
 
     @property
     def target_size(self) -> str:
@@ -145,9 +151,10 @@ class Classification(Data):
         return self.labels, self.probabilities
 
     def listed(self) -> tuple[tuple[Any, ...], tuple[tuple[float, ...], ...]]:
-        labels, names = arrays.to_host(self.labels).tolist(), self.classes
-        named = tuple(labels if names is None else (names[label] for label in labels))
-        return named, tuple(map(tuple, arrays.to_host(self.probabilities).tolist()))
+        names = self.class_names
+        return tuple(names[label] for label in arrays.to_host(self.labels).tolist()), tuple(
+            map(tuple, arrays.to_host(self.probabilities).tolist())
+        )
 
     def mismatch(self, other: Classification, name: str) -> str | None:
         if (self.n, self.m) != (other.n, other.m):
@@ -155,7 +162,7 @@ class Classification(Data):
                 f"{self.size}, but {name} has {other.n} and {other.m}; models are compared on the same samples in "
                 "the same order"
             )
-        classes, expected = (tuple(range(data.m)) if data.classes is None else data.classes for data in (self, other))
+        classes, expected = self.class_names, other.class_names
         if classes != expected:
             return (
                 f"the columns are the classes {list(classes)}, but those of {name} {list(expected)}; "
@@ -242,8 +249,8 @@ def prepare(
     widen = sample_weight is not None or bool(from_logits)
     probabilities = _probabilities(pred, bool(from_logits), target, epsilon, threads, names, widen)
     n, m = int(probabilities.shape[0]), 2 if probabilities.ndim == 1 else int(probabilities.shape[1])
-    labels, called = _labels(true, n, m, classes, threads, names)
-    check_frames(y_true, y_pred, sample_weight, called, m, names[:2])
+    check_rows(y_true, y_pred, sample_weight, names[:2])
+    labels, called = _labels(true, y_true, y_pred, n, m, classes, threads, names)
     labels = arrays.asarray_like(labels, probabilities)
     if arrays.is_host(labels):
         labels = arrays.as_compact(labels, np.int64)
@@ -383,9 +390,9 @@ _FLOAT64_EPSILON = 2.0**-52
 
 
 def _labels(
-    true: Array, n: int, m: int, classes: Any, threads: Any, names: Names
-) -> tuple[Array, tuple[Any, ...] | None]:
-    """Labels as positions 0..m-1 of the classes, and the classes; None for 0..m-1."""
+    true: Array, y_true: Any, y_pred: Any, n: int, m: int, classes: Any, threads: Any, names: Names
+) -> tuple[Array, Classes]:
+    """Return labels as positions 0..m-1 of the classes, and the classes."""
     kind = arrays.kind_of(true)
     if kind == "c":
         raise TypeError(f"`{names.y_true}` is complex, expected class labels")
@@ -399,26 +406,39 @@ def _labels(
             "pass one label for every prediction"
         )
     xp = arrays.namespace(true)
-    called = None if classes is None else _class_names(classes, m, names)
+    columns = column_names(y_pred, m)
+    called = classes if isinstance(classes, Classes) else None
+    if classes is not None and called is None:
+        called = Classes(tuple(_class_names(classes, m, names).tolist()))
     if not is_column(true):
-        return _one_hot_labels(true, m, names), None if called is None else tuple(called.tolist())
+        labels, one_hot = _one_hot_labels(true, m, names), column_names(y_true, m)
+        if called is None:
+            called, places = match_one_hot(one_hot, columns, m, names[:2])
+            return arrays.asarray_like(np.asarray(places), labels)[labels], called
+        check_names(one_hot, called, names.y_true)
+        check_names(columns, called, names.y_pred)
+        return labels, called
     true = xp.reshape(true, (-1,))
-    if called is None and kind == "U":
-        called = np.unique(true)
-        if len(called) != m:
+    if called is not None:
+        if called.is_known:
+            check_names(columns, called, names.y_pred)
+    elif kind == "U" or columns or categories_of(y_true) is not None:
+        distinct = np.unique(arrays.to_host(true))
+        called = choose_classes(distinct, m, columns, categories_of(y_true), names[:2])
+        if called.origin == SORTED_LABELS and len(called.names) != m:
             raise ValueError(
-                f"`{names.y_true}` holds {len(called)} distinct strings, `{names.y_pred}` has {m} classes; "
+                f"`{names.y_true}` holds {len(called.names)} distinct strings, `{names.y_pred}` has {m} classes; "
                 "pass classes= with the label of each column"
             )
-    if called is not None:
+    if called is not None and called.origin != POSITION:
         if not arrays.is_cuda(true):
             true = arrays.to_host(true)
-        return _positions(true, called, names), tuple(called.tolist())
+        return _positions(true, np.asarray(called.names), names), called
     if kind == "b" and m != 2:
         raise ValueError(
             f"`{names.y_true}` is boolean, `{names.y_pred}` has {m} classes; pass integer labels or classes="
         )
-    return _integer_labels(true, m, threads, names), None
+    return _integer_labels(true, m, threads, names), Classes.by_position(m)
 
 
 def _class_names(classes: Any, m: int, names: Names) -> np.ndarray:

@@ -113,7 +113,7 @@ def target_root(target_kernel: TargetKernel, data: Classification) -> np.ndarray
     if not isinstance(target_kernel, Kernel):
         return matrix_root(target_kernel, data.m)
     _check_metrics(target_kernel)
-    values = np.arange(data.m) if data.classes is None else np.asarray(data.classes)
+    values = np.asarray(data.class_names)
     if values.dtype.kind not in "biuf":
         raise ValueError(
             f"`target_kernel` is {target_kernel}, a kernel between numbers, but the classes are {values.tolist()}; "

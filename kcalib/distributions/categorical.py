@@ -58,7 +58,7 @@ class Categorical(Family):
         n = array.shape[0] if array.ndim else 0
         labels = np.zeros(n, dtype=np.int64) if names is None or names.size == 0 else np.resize(names, n)
         checked = prepare(labels, array, classes=names, names=Names(y_pred="probabilities"))
-        self._set_fields(probabilities=read_only(array), classes=None if names is None else checked.classes)
+        self._set_fields(probabilities=read_only(array), classes=None if names is None else checked.class_names)
 
     @property
     def n_classes(self) -> int:

@@ -329,7 +329,7 @@ def worst_classes_of(data: Classification, count: int, n_bins: int, binning: str
     worst = sorted(range(1 if data.m == 2 else 0, data.m), key=lambda k: (-errors[k], k))[:count]
     return [
         ClassDiagram(
-            f"class {k if data.classes is None else data.classes[k]}",
+            f"class {data.class_names[k]}",
             errors[k],
             diagram_of(ClassWise(k).induced(data), n_bins=n_bins, binning=binning),
         )

@@ -84,7 +84,7 @@ class Labels(Scalable):
         if not count:
             return self, None
         i = int(xp.argmax(xp.astype(impossible, xp.int8)))
-        label = int(labels[i]) if self.data.classes is None else self.data.classes[int(labels[i])]
+        label = self.data.class_names[int(labels[i])]
         samples = f"{count} of {self.data.n} samples"
         problem = f"`y_true[{i}]` is class {label}, whose predicted probability is 0 (so for {samples})"
         if floor is None:

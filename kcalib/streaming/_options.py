@@ -10,6 +10,7 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.options import LARGEST_SEED, check_integer
+from kcalib._input.classes import Classes
 from kcalib._input.labels import Classification
 from kcalib._packing.features import check_columns, class_map
 from kcalib._packing.labels import check_kernel, target_root
@@ -171,7 +172,7 @@ class StateOptions(SharedOptions):
 
 def replace_classes(data: Classification, classes: tuple[Any, ...] | None, lens: Lens) -> Classification:
     """The classes are those of the columns where the lens leaves these as they are."""
-    return replace(data, classes=classes) if isinstance(lens, Canonical) else data
+    return replace(data, classes=Classes(classes)) if classes is not None and isinstance(lens, Canonical) else data
 
 
 def check_columns_of(n_classes: Any) -> int:

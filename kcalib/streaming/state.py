@@ -10,6 +10,7 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import SEED
+from kcalib._input.classes import Classes
 from kcalib._input.labels import Classification, Names, prepare
 from kcalib.estimators.binning import N_BINS
 from kcalib.kernels import Kernel
@@ -250,10 +251,10 @@ def _prepared(y_true: Any, y_pred: Any, options: StateOptions, threads: int | No
             raise ValueError(str(error).replace("pass classes=", "make the state with classes=")) from None
         m = data.m
     _check_columns(m, options)
-    if options.classes is None and data.classes is not None:
+    if options.classes is None and data.classes != Classes.by_position(data.m):
         raise ValueError(
-            f"`y_true` holds the labels {list(data.classes)}, and which column is which a batch alone does not say; "
-            "make the state with classes="
+            f"`y_true` holds the labels {list(data.class_names)}, and which column is which a batch alone does not "
+            "say; make the state with classes="
         )
     return data
 

@@ -446,7 +446,7 @@ def test_labels_of_classes_and_logits_are_read():
     state.update(names[y[:1]], np.log(p[:1])).update(names[y[1:]], np.log(p[1:]))
     plain = CalibrationState(3, kernel=KERNEL).update(y, p)
     assert state._totals().scores["log_loss"] == pytest.approx(plain._totals().scores["log_loss"], rel=1e-12)
-    assert state._totals().sample.classes == ("cat", "dog", "eel")
+    assert state._totals().sample.class_names == ("cat", "dog", "eel")
 
 
 def test_the_sample_is_of_the_smallest_hashes_and_does_not_depend_on_the_order():

@@ -15,6 +15,7 @@ LAYERS = [
         "_input.checks",
         "_input.classes",
         "_input.data",
+        "_input.columns",
         "_input.frames",
         "_input.logits",
         "_input.labels",

@@ -78,7 +78,7 @@ def _(
         for _ in draw_counted_labels(data, n_draws, seed, drawn, task.options.threads):
             pass
     sums = cells.sum(p, data.labels, data.sample_weight, threads=task.options.threads)
-    names = data.classes if data.classes is not None else tuple(range(data.m))
+    names = data.class_names
     tail = None if data.sample_weight is not None else lambda score, variance: _score_tail(data, score, variance)
     return label_blocks(sums, drawn, data.n, names, tail) + kernels, estimate
 

@@ -68,7 +68,7 @@ def _make_sheets(data: Data) -> list[CellSheet]:
 
 @_make_sheets.register
 def _(data: Classification) -> list[CellSheet]:
-    return label_sheets(data.m, data.classes if data.classes is not None else range(data.m))
+    return label_sheets(data.m, data.class_names)
 
 
 @_make_sheets.register

@@ -85,7 +85,7 @@ def _make_block(sheet: CellSheet, sums: np.ndarray, variances: np.ndarray) -> Bl
 def given_sheets(grouping: Grouping, data: Any) -> list[CellSheet]:
     """Return the cells of a variable's two blocks: the classes by category, and the temperature by category."""
     first, size = int(data.m == 2), len(grouping.values)
-    n_columns, names = data.m - first, data.classes if data.classes is not None else tuple(range(data.m))
+    n_columns, names = data.m - first, data.class_names
 
     def where(k: int) -> str:
         return f"where {grouping.name} is {grouping.values[k]}"

@@ -321,7 +321,7 @@ class _Sums:
 
     def combine_blocks(self, data: Classification) -> tuple[np.ndarray, list[str]]:
         """Return the combined p-values, shape (G, R + 1), and what the largest statistic of each group says."""
-        names = data.classes if data.classes is not None else tuple(range(data.m))
+        names = data.class_names
         combined, findings = [], []
         for k in range(len(self.sizes)):
             has_score = self.score_variances[k] > LEAST_SCORE_VARIANCE * self.sizes[k]

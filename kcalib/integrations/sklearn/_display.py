@@ -15,7 +15,8 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from kcalib import Evaluation, ReliabilityDiagram, reliability
-from kcalib._input.frames import check_frames
+from kcalib._input.classes import Classes, check_names
+from kcalib._input.frames import check_rows, column_names
 from kcalib.integrations._measures import check_options
 from kcalib.lenses import Canonical, Lens, TopLabel
 from kcalib.report import diagrams as drawing
@@ -355,7 +356,8 @@ def _of_class(
     column = class_labels.tolist().index(pos_label)
     of_class = {}
     for name, p in models.items():
-        check_frames(labels, p, None, class_labels.tolist(), 2, ("y_true", "y_pred"))
+        check_rows(labels, p, None, ("y_true", "y_pred"))
+        check_names(column_names(p, 2), Classes(tuple(class_labels.tolist())), "y_pred")
         p = np.asarray(p)
         if p.ndim < 2 or p.shape[1] == 1:
             of_class[name] = p.reshape(-1)

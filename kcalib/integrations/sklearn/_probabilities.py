@@ -9,7 +9,8 @@ import sklearn.utils.validation
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from kcalib._input.frames import check_frames
+from kcalib._input.classes import Classes, check_names
+from kcalib._input.frames import check_rows, column_names
 from kcalib.integrations.sklearn._methods import RecalibratorMixin, check_labels, fit_recalibrator, two_columns
 
 __all__ = ["ProbabilityRecalibrator"]
@@ -96,7 +97,8 @@ class ProbabilityRecalibrator(RecalibratorMixin, ClassifierMixin, BaseEstimator)
             )
         if len(np.unique(self.classes_)) < m:
             raise ValueError(f"`classes` is {self.classes_.tolist()}, expected a different label for each column")
-        check_frames(y, raw, sample_weight, self.classes_.tolist(), m, ("y", "X"))
+        check_rows(y, raw, sample_weight, ("y", "X"))
+        check_names(column_names(raw, m), Classes(tuple(self.classes_.tolist())), "X")
         order = np.argsort(self.classes_)
         encoded = order[np.minimum(np.searchsorted(self.classes_, y, sorter=order), m - 1)]
         unknown = np.flatnonzero(self.classes_[encoded] != y)

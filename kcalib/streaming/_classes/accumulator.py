@@ -7,6 +7,7 @@ from typing import Self
 
 import numpy as np
 
+from kcalib._input.classes import Classes
 from kcalib._input.labels import Classification
 from kcalib._packing.labels import resolve
 from kcalib.kernels import Kernel
@@ -111,7 +112,8 @@ class ClassAccumulator(Accumulator):
         assert machine is not None and sums is not None
         rows, seen, of_kernel = final.sample.rows, machine.seen, sums.kernels[SEEN]
         unit = seen.feature_unit * seen.target_unit
-        classes = final.options.classes if isinstance(final.options.lens, Canonical) else None
+        names = final.options.classes if isinstance(final.options.lens, Canonical) else None
+        classes = None if names is None else Classes(names)
         weights = rows.weights if bin_totals.n_weighted else None
         sample = Classification(rows.targets, rows.predictions, weights, classes, 2.0**-52, lens=final.options.lens)
         own = np.bincount(seen.map.groups, of_kernel.own.to_float(), seen.map.n_groups)

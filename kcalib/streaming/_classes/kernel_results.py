@@ -470,7 +470,7 @@ class LabelResults(KernelResults):
         if totals.labels is None:
             return super().null_fields()
         assert totals.drawn_cells is not None and totals.temperatures is not None
-        names = totals.sample.classes if totals.sample.classes is not None else tuple(range(totals.sample.m))
+        names = totals.sample.class_names
         tail = functools.partial(score_tail, totals.temperatures, n_classes=totals.sample.m)
         square = self.n / totals.scores["weight_squared"]  # makes the mean square of weights 1
         bounded = None if self.is_weighted else tail

@@ -40,6 +40,11 @@ def printable(text: Any) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in str(text))
 
 
+def printable_lines(text: str) -> str:
+    """Return a text of several lines with all other control characters, and those that turn a text round, escaped."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
 def describe_special_file(path: Any) -> str | None:
     """Return the kind of a pipe, device or socket, which reading might never end; None for files.
 

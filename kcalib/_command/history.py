@@ -6,9 +6,7 @@ Files are read and checked here, and become `report.history.Release`s: rows of a
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
-import io
 import itertools
 import json
 import re
@@ -19,7 +17,7 @@ from typing import Any
 
 from kcalib._backend.files import describe_special_file, printable
 from kcalib._command.jobs import Failure, Job, collect_failures, make_jobs
-from kcalib._command.machine import to_json
+from kcalib._command.machine import to_json, write_csv
 from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, write
 from kcalib._command.tables import format_table, terminal_width, wrap_lines
 from kcalib._input.columns import FileError
@@ -206,20 +204,18 @@ def _json(models: Mapping[str, Sequence[Release]]) -> str:
 
 
 def _csv(models: Mapping[str, Sequence[Release]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     numbers = [
         name for name in NUMBERS if any(name in release.numbers for releases in models.values() for release in releases)
     ]
-    writer.writerow([
+    rows: list[Sequence[Any]] = [[
         "model", "release", "time", "kcalib", "machine", *numbers, "skce", "skce_standard_error", "low", "high",
         "pvalue", "kernel", "estimator", "level", "miscalibrated", "verdict",
-    ])  # fmt: skip
+    ]]  # fmt: skip
     for model, releases in models.items():
         for r in releases:
-            writer.writerow([
+            rows.append([
                 model, r.name, r.time, r.kcalib, r.machine, *(r.numbers.get(name) for name in numbers),
                 r.skce, r.standard_error, *(r.confidence_interval or (None, None)),
                 r.pvalue, r.kernel, r.estimator, r.level, r.miscalibrated, r.verdict,
             ])  # fmt: skip
-    return text.getvalue()
+    return write_csv(rows)

@@ -137,7 +137,9 @@ def collect_failures(failures: list[Failure], file: str) -> Iterator[None]:
     except FileBusyError:  # ends the command with a code of its own
         raise
     except (OSError, ValueError, TypeError, MemoryError, figures.PlotError, TileError) as error:
-        failures.append(Failure(printable(file), format_error(error).removeprefix(f"{printable(Path(file))}: ")))
+        name = printable(Path(file))
+        message = format_error(error).removeprefix(f"{name}: ").removeprefix(f"{name} ")
+        failures.append(Failure(printable(file), message))
         report(f"error: {failures[-1].file}: {failures[-1].message}")
 
 

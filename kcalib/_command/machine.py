@@ -18,6 +18,8 @@ from kcalib._version import __version__
 from kcalib.evaluation_results import Evaluation
 from kcalib.results import Comparison, ConfidenceInterval
 
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how cells begin that spreadsheets compute
+
 
 def comparison_json(comparison: Comparison | None, jobs: Sequence[Job], failures: Iterable[Failure]) -> str:
     content = {
@@ -31,20 +33,23 @@ def comparison_json(comparison: Comparison | None, jobs: Sequence[Job], failures
 
 def comparison_csv(comparison: Comparison) -> str:
     """Return one table of models, without p-values, and of pairs, without ranks."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([
+    header = [
         "model", "minus", "metric", "lens", "value", "standard_error", "low", "high", "confidence_level", "rank",
         "pvalue", "pvalue_holm", "distinguishable",
-    ])  # fmt: skip
+    ]  # fmt: skip
     metric_and_lens, level = (comparison.metric, comparison.lens), comparison.confidence_level
-    for m in comparison.models:
-        row = [m.model, "", *metric_and_lens, m.value, m.standard_error, *m.confidence_interval, level, m.rank]
-        writer.writerow([*row, "", "", ""])
-    for d in comparison.differences:
-        row = [d.first, d.second, *metric_and_lens, d.difference, d.standard_error, *d.confidence_interval, level, ""]
-        writer.writerow([*row, d.pvalue, d.pvalue_holm, d.distinguishable])
-    return text.getvalue()
+    models = [
+        [m.model, "", *metric_and_lens, m.value, m.standard_error, *m.confidence_interval, level, m.rank, "", "", ""]
+        for m in comparison.models
+    ]
+    pairs = [
+        [
+            d.first, d.second, *metric_and_lens, d.difference, d.standard_error, *d.confidence_interval, level, "",
+            d.pvalue, d.pvalue_holm, d.distinguishable,
+        ]
+        for d in comparison.differences
+    ]  # fmt: skip
+    return write_csv([header, *models, *pairs])
 
 
 def evaluations_json(models: Iterable[Model], failures: Iterable[Failure], arguments: argparse.Namespace) -> str:
@@ -93,23 +98,30 @@ def without_infinity(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def evaluations_csv(models: Sequence[Model]) -> str:
+def write_csv(rows: Iterable[Sequence[Any]]) -> str:
+    """Return rows as CSV; a text that a spreadsheet would run as a formula begins with an apostrophe there."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
+    for row in rows:
+        writer.writerow([f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell for cell in row])
+    return text.getvalue()
+
+
+def evaluations_csv(models: Sequence[Model]) -> str:
     kind = type(models[0].evaluation) if models else Evaluation
     fields = [field.name for field in dataclasses.fields(kind)]
     fields = fields[: fields.index("skce")]
-    writer.writerow([
+    rows: list[Sequence[Any]] = [[
         "model", "file", *fields, "skce", "skce_standard_error", "skce_estimator", "kernel", "method", "statistic",
         "pvalue", "finding", "block_size", "n_blocks", "seed", "rms_error_lower", "level", "tolerance", "miscalibrated",
         "verdict",
-    ])  # fmt: skip
+    ]]  # fmt: skip
     for model in models:
         e = model.evaluation
-        writer.writerow([
+        rows.append([
             model.model, printable(model.file), *(getattr(e, field) for field in fields),
             e.skce.value, e.skce.standard_error, e.skce.estimator, e.skce.kernel,
             e.test.method, e.test.statistic, e.test.pvalue, e.test.finding, e.test.block_size, e.test.n_blocks,
             e.test.seed, e.rms_error_lower, e.level, e.tolerance, e.miscalibrated, e.verdict,
         ])  # fmt: skip
-    return text.getvalue()
+    return write_csv(rows)

@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from html import escape
 
 import numpy as np
 
@@ -30,7 +29,7 @@ from kcalib.report import evaluations
 from kcalib.report.diagrams import require_matplotlib
 from kcalib.report.figures import Panel, draw_panels, make_captions
 from kcalib.report.laws import draw_intervals
-from kcalib.report.page import Section, document, paragraph, row, svg, table
+from kcalib.report.page import Section, document, escape, paragraph, row, svg, table
 from kcalib.results import Comparison
 
 MOST_PANELS = 30  # of all models, so that a page stays below a megabyte

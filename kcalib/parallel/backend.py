@@ -18,6 +18,7 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.options import check_choice
+from kcalib._backend.provenance import machine
 from kcalib._backend.threads import TerminalProgress
 from kcalib._pairs.backends.base import Backend, Progress, Workers
 from kcalib._pairs.feature_sums import gram_rows
@@ -252,6 +253,7 @@ class DistributedBackend(Backend):
         points = self.problem.left.points
         return {
             "version of kcalib": __version__,
+            "system and instruction level": machine(),
             "number of samples": str(len(points)),
             "kernel": str(self.problem.kernel_repr or self.problem.kernel),
             "dtype": str(points.dtype),

@@ -21,7 +21,6 @@ import hashlib
 import json
 import math
 import os
-import secrets
 import struct
 import time
 from collections.abc import Iterator
@@ -31,7 +30,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from kcalib._backend.files import UNFINISHED, remove_unfinished
+from kcalib._backend.files import remove_unfinished, write_whole
 from kcalib._pairs.reductions import Part as Sums
 
 try:
@@ -87,8 +86,9 @@ class Journal:
         self._synced = time.monotonic()
         if os.path.exists(self.path) and not os.path.isfile(self.path):  # a folder, a pipe, a device
             raise JournalError(f"{self.path} is not a journal of kcalib, nor a file; name one that is not there yet")
+        is_new = not os.path.exists(self.path)
         try:
-            self._file: BinaryIO = open(self.path, "r+b" if os.path.exists(self.path) else "w+b")  # noqa: SIM115
+            self._file: BinaryIO = open(self.path, "w+b" if is_new else "r+b")  # noqa: SIM115
         except OSError as error:
             raise type(error)(
                 f"the journal {self.path} cannot be opened: {error.strerror}; name a file in a folder that is there, "
@@ -101,6 +101,9 @@ class Journal:
         except BaseException:
             with contextlib.suppress(OSError):
                 self._file.close()
+            if is_new:
+                with contextlib.suppress(OSError):
+                    os.unlink(self.path)
             raise
 
     def check(self, header: dict[str, str]) -> None:
@@ -287,28 +290,18 @@ class Journal:
 
     def _replace(self, current: str, state: bytes, waiting: dict[int, Sums]) -> int:
         places: dict[str, int] = {}
-        new_path = Path(self.path).with_name(f".{Path(self.path).name}.{secrets.token_hex(6)}{UNFINISHED}")
-        file: BinaryIO = open(new_path, "w+b")  # noqa: SIM115
-        try:
-            file.write(MAGIC)
-            file.write(_record_of({"header": self._header}, {}))
-            for key, sweep in self._sweeps.items():
-                file.write(_record_of({"sweep": key, "plan": sweep.plan}, {}))
-                if key == current or sweep.first:
-                    places[key] = file.tell()
-                    file.write(state if key == current else self._bytes_of(sweep))
-                for tile, sums in (waiting if key == current else sweep.tiles).items():
-                    file.write(_record_of({"tile": [key, tile]}, sums))
-            file.flush()
-            os.fsync(file.fileno())
-            self._lock(file)
-            os.replace(new_path, self.path)
-        except BaseException:
-            with contextlib.suppress(OSError):  # of what it still holds, and has no room for
-                file.close()
-            with contextlib.suppress(OSError):
-                new_path.unlink()
-            raise
+        records = [MAGIC, _record_of({"header": self._header}, {})]
+        for key, sweep in self._sweeps.items():
+            records.append(_record_of({"sweep": key, "plan": sweep.plan}, {}))
+            if key == current or sweep.first:
+                places[key] = sum(map(len, records))
+                records.append(state if key == current else self._bytes_of(sweep))
+            for tile, sums in (waiting if key == current else sweep.tiles).items():
+                records.append(_record_of({"tile": [key, tile]}, sums))
+        write_whole(self.path, b"".join(records))
+        file = open(self.path, "r+b")  # noqa: SIM115
+        self._lock(file)
+        file.seek(0, os.SEEK_END)
         self._file.close()
         self._file = file
         for key, place in places.items():

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from html import escape
 from typing import Any
 
 from kcalib._backend.provenance import machine, versions
 from kcalib.report.laws import draw_law
-from kcalib.report.page import Section, document, paragraph, preformatted, row, svg, table
+from kcalib.report.page import Section, document, escape, paragraph, preformatted, row, svg, table
 from kcalib.report.summary import format_pvalue
 
 TEXTS = ("model", "predicted", "statistic", "largest deviation")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kcalib._backend.files import write_whole
+from kcalib._backend.files import printable_lines, write_whole
 from kcalib.report.diagrams import (
     PlotError,
     Tones,
@@ -80,9 +80,11 @@ def save(draw: Callable[[], Any], path: str | os.PathLike[str], theme: str) -> N
     # Whatever a matplotlibrc says, such as to use LaTeX, and a box for a glyph that is missing in a model's name.
     with matplotlib.style.context(["default", THEMES[theme]]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")
-        draw().savefig(picture, format=os.path.splitext(os.fspath(path))[1].removeprefix(".").lower())
+        suffix = os.path.splitext(os.fspath(path))[1].removeprefix(".").lower()
+        draw().savefig(picture, format=suffix)
+    content = picture.getvalue()
     try:
-        write_whole(path, picture.getvalue())
+        write_whole(path, printable_lines(content.decode()).encode() if suffix == "svg" else content)
     except OSError as error:
         raise PlotError(f"cannot write the picture: {error.strerror or error}") from None
     except ValueError as error:

@@ -6,18 +6,19 @@ page, so that one picture is right on light and on dark paper. `evaluations` and
 
 from __future__ import annotations
 
+import html
 import io
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
+from kcalib._backend.files import printable_lines
 from kcalib.report.diagrams import BAND, CALIBRATED, DIAGONAL, GRID, MISCALIBRATED, require_matplotlib
 from kcalib.report.figures import CAPTION
 
-__all__ = ["Section", "document", "row", "svg", "table"]
+__all__ = ["Section", "document", "escape", "row", "svg", "table"]
 
 STYLE = """
 :root{--paper:#fff;--ink:#111;--good:#0072b2;--bad:#b34700;--band:#d1d1d1;--diagonal:#595959;--grid:#e6e6e6;
@@ -55,6 +56,11 @@ class Section:
 
     title: str
     parts: Sequence[str]
+
+
+def escape(text: str) -> str:
+    """Return a text as HTML shows it, without characters that no page may have."""
+    return html.escape(printable_lines(text))
 
 
 def document(title: str, lead: Sequence[str], sections: Sequence[Section]) -> str:
@@ -112,7 +118,7 @@ def svg(draw: Callable[[], Any], label: str) -> str:
     ):
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         draw().figure.savefig(picture, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
-    text = picture.getvalue()
+    text = printable_lines(picture.getvalue())
     variables = _variables()
     text = re.sub(r"<[^>]*>", lambda tag: _tag(tag[0], variables), text[text.index("<svg") :])  # not the user's texts
     text = text.replace("<svg ", f'<svg role="img" aria-label="{escape(label)}" ', 1)

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+from kcalib._backend.files import printable
+
 MOST_ROWS = 10
 WIDTH = 100  # of a line
 MOST_VALUES = 4  # of a tuple
@@ -145,7 +147,7 @@ def cut(line: str) -> str:
 def _safe(text: str) -> str:
     from html import escape  # brings a table of all entities, which few need
 
-    return escape(cut(text))
+    return escape(printable(cut(text)))
 
 
 def align(rows: Sequence[Sequence[str]], is_text: Sequence[bool]) -> list[str]:

@@ -331,7 +331,10 @@ def test_a_disk_that_is_full_at_any_byte_keeps_the_tiles(tmp_path, monkeypatch, 
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, most)
         assert raised.match("File too large; it") and len(os.listdir("/dev/fd")) == open_files
-        assert [file.name for file in tmp_path.iterdir()] == ["run.journal"] and path.stat().st_size <= k
+        if k < len(journal.MAGIC):  # a new file that holds nothing is not left
+            assert not list(tmp_path.iterdir())
+        else:
+            assert [file.name for file in tmp_path.iterdir()] == ["run.journal"] and path.stat().st_size <= k
         if k % 5 == 0 or k == size - 1:
             assert numbers(skce(Serial(journal=path, tile_size=SIZE), y_p=y_p)) == one
 
@@ -558,3 +561,25 @@ def test_sources_that_change(tmp_path):
 
     with pytest.raises(ValueError, match="was changed while it was read and summed"):
         kcalib.skce(source, kernel=KERNEL, backend=Writing(tile_size=SIZE))
+
+
+def test_a_journal_behind_a_link_keeps_the_link_and_the_mode(tmp_path, monkeypatch):
+    monkeypatch.setattr(journal, "ROOM", 1)  # the file is written anew after each tile
+    target, link = tmp_path / "target.journal", tmp_path / "link.journal"
+    target.touch()
+    os.chmod(target, 0o600)
+    link.symlink_to(target)
+    result, stops = interrupted(link, np.random.default_rng(0), skce)
+    assert stops > 2
+    assert numbers(result) == numbers(skce())
+    assert link.is_symlink()
+    assert target.stat().st_mode & 0o777 == 0o600
+    assert sorted(tmp_path.iterdir()) == [link, target]
+
+
+def test_a_journal_of_another_instruction_level_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "run.journal"
+    skce(Serial(journal=path, tile_size=SIZE))
+    monkeypatch.setattr(backend, "machine", lambda: "Linux x86_64, another level")
+    with pytest.raises(JournalError, match="system and instruction level is .*, that of this call 'Linux x86_64, ano"):
+        skce(Serial(journal=path, tile_size=SIZE))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.files import printable
+from kcalib._backend.memory import check_memory
 from kcalib._input.columns import FileError
 from kcalib.streaming.sources.layout import Y_TRUE, Block, Layout
 
@@ -73,12 +75,15 @@ class RowCursor:
     def take(self, most: int) -> Block | None:
         """Return the next `most` rows, fewer at the end; None if there are no more."""
         pieces: list[Block] = []
-        count = 0
+        count = n_bytes = 0
         while count < most:
             block = self._left or next(self._blocks, None)
             if block is None:
                 break
             n, remaining = n_rows(block), most - count
+            if most == sys.maxsize:  # of a reader that cannot say how many there are
+                n_bytes += sum(getattr(array, "nbytes", 0) for array in block.values())
+                check_room(n_bytes)
             self._left = {key: array[remaining:] for key, array in block.items()} if n > remaining else None
             if n:
                 pieces.append({key: array[:remaining] for key, array in block.items()} if n > remaining else block)
@@ -104,6 +109,17 @@ class RowCursor:
         close = getattr(self._blocks, "close", None)
         if close is not None:
             close()
+
+
+def check_room(n_bytes: int) -> None:
+    """Refuse to hold all samples of a file at once if there is not as much memory again.
+
+    Raises
+    ------
+    MemoryError
+        If there is not.
+    """
+    check_memory(n_bytes, None, "all samples at once", "read them in pieces (--stream), or a part of them (--rows A:B)")
 
 
 def n_rows(block: Block) -> int:

@@ -27,7 +27,7 @@ from kcalib.streaming.forecasts import ForecastState
 from kcalib.streaming.sources.content import file_identity
 from kcalib.streaming.sources.layout import Block
 from kcalib.streaming.sources.model_sources import ModelSources
-from kcalib.streaming.sources.reader import Reader, RowCursor
+from kcalib.streaming.sources.reader import Reader, RowCursor, check_room
 from kcalib.streaming.state import CalibrationState
 
 CHUNK_ROWS, CHUNK_VALUES = 65_536, 2**22  # most rows and most numbers of predictions of a chunk
@@ -134,6 +134,8 @@ class ReaderSource(Source):
             raise FileError(f"there are {len(self._readers)} files, which --stream reads as one; pass it, or name one")
         (reader,) = self._readers
         with _naming(reader):
+            if reader.n is not None:
+                check_room(reader.n * max(1, self._n_columns or 0) * np.dtype(np.float64).itemsize)
             cursor = RowCursor(reader, 0, reader.n or rows_of_chunks(self.n_columns))
             block = cursor.take(reader.n or sys.maxsize)
             if block is None:

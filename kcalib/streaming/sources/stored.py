@@ -11,6 +11,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from kcalib._backend.memory import check_memory
 from kcalib._input.columns import FileError
 from kcalib.streaming.sources.content import check_file, damage_error
 
@@ -73,6 +74,8 @@ class ArchivedArray:
         with self._open() as (file, (n, *size), is_by_columns, dtype):
             row_bytes = dtype.itemsize * math.prod(size)
             if is_by_columns:
+                remedy = "write it by rows (numpy.ascontiguousarray)"
+                check_memory(n * row_bytes, None, f"all rows of {self._noun}, which is stored by columns,", remedy)
                 array = np.frombuffer(bytearray(file.read()), dtype).reshape((n, *size), order="F")
                 for first in range(start, n, rows):
                     yield array[first : first + rows]

@@ -215,7 +215,8 @@ class _Binned(_Summed):
             self.add_state(name, torch.from_numpy(values.view(np.int64).copy()), reduced)
 
     def _add(self, data: Classification) -> None:
-        rows = Rows(np.empty(0, np.int64), data.probabilities, data.labels, np.ones(data.n))
+        none = np.empty(0, np.int64)
+        rows = Rows(none, data.probabilities, data.labels, np.ones(data.n), none)
         score_sums = sum_scores(rows, self.n_bins, data.input_epsilon, None)
         counts, lowest, highest = (
             torch.from_numpy(part.view(np.int64)).to(self.device) for part in score_sums.extremes
@@ -232,7 +233,7 @@ class _Binned(_Summed):
         if not n:
             return None
         extremes = Extremes(counts, lowest.view(np.float64), highest.view(np.float64))
-        return BinTotals(n, 0, {}, _to_exact_sums(self.cells).to_float(), extremes, Canonical())
+        return BinTotals(n, 0, {}, False, _to_exact_sums(self.cells).to_float(), extremes, Canonical())
 
 
 class ECE(_Binned):
@@ -455,7 +456,11 @@ class SKCE(_Summed):
     def _add(self, data: Classification) -> None:
         machine, induced = self._make_machine(), self.options.lens.induced(data)
         rows = Rows(
-            np.arange(induced.n), np.ascontiguousarray(induced.probabilities), induced.labels, np.ones(induced.n)
+            np.arange(induced.n),
+            np.ascontiguousarray(induced.probabilities),
+            induced.labels,
+            np.ones(induced.n),
+            np.zeros(induced.n, dtype=np.int64),
         )
         added = machine.add(machine.zeros(), [rows]).kernels[SEEN]
         self.sums, self.own = self.sums + self._sums(added.sums), self.own + self._sums(added.own)

@@ -39,19 +39,20 @@ class Batch(NamedTuple):
     predictions: Array  # float64: probabilities, shape (n, n_classes), or parameters
     weights: Array  # float64, shape (n,)
     epsilon: float  # machine epsilon of the dtype that the predictions came in
+    clusters: np.ndarray  # int64, on the host, shape (n,); 0 where there are none
 
     @property
     def n(self) -> int:
         return int(self.weights.shape[0])
 
     @property
-    def parts(self) -> tuple[Array, Array, Array]:
-        return self.targets, self.predictions, self.weights
+    def parts(self) -> tuple[Array, Array, Array, Array]:
+        return self.targets, self.predictions, self.weights, self.clusters
 
     def map_arrays(self, change: Callable[[Array], Array], first: int | None = None) -> Batch:
         """With all parts changed, and another first number."""
-        targets, predictions, weights = map(change, self.parts)
-        return Batch(self.first if first is None else first, targets, predictions, weights, self.epsilon)
+        targets, predictions, weights, clusters = map(change, self.parts)
+        return Batch(self.first if first is None else first, targets, predictions, weights, self.epsilon, clusters)
 
     def copy(self) -> Batch:
         return self.map_arrays(lambda part: part.copy())
@@ -253,11 +254,16 @@ class Accumulator(ABC):
         return {
             "rows": np.array(self.row_set.intervals, dtype=np.int64).reshape(-1, 2),
             "bandwidth_rows": np.array(self.bandwidth_rows, dtype=np.int64),
-            **dict(zip(_names("open"), self.open_rows.rows(), strict=True)),
-            **dict(zip(_names("sample"), self.sample.rows, strict=True)),
+            **self._name_arrays("open", self.open_rows.rows()),
+            **self._name_arrays("sample", self.sample.rows),
             **self.row_sums.to_arrays(),
             **({} if self.sums is None else self.sums.to_arrays()),
         }
+
+    def _name_arrays(self, of: str, rows: Rows) -> dict[str, np.ndarray]:
+        """Return the arrays of rows by their names in a file; there are no clusters where the options say so."""
+        named = {f"{of}_{field}": getattr(rows, field) for field in Rows._fields}
+        return named if self.options.clusters else {name: named[name] for name in named if "clusters" not in name}
 
     @classmethod
     def of(cls, options: Any, arrays: Mapping[str, np.ndarray], threads: int | None) -> Self:
@@ -274,7 +280,9 @@ class Accumulator(ABC):
         row_numbers = row_set(arrays["rows"].tolist())
 
         def rows(of: str) -> Rows:
-            stored_rows = Rows(*(arrays[name] for name in _names(of)))
+            numbers = arrays[f"{of}_numbers"]
+            no_clusters = {f"{of}_clusters": np.zeros(len(numbers), dtype=np.int64)}
+            stored_rows = Rows(*((no_clusters | {**arrays})[f"{of}_{field}"] for field in Rows._fields))
             check_rows(stored_rows, row_numbers, of)
             if len(stored_rows.numbers):
                 empty.check_values(stored_rows)
@@ -322,16 +330,12 @@ def number_rows(waiting: Iterable[Batch]) -> np.ndarray:
 
 
 def join_batches(pending_batches: tuple[Batch, ...]) -> tuple[np.ndarray, ...]:
-    """Targets, predictions and weights of batches on the host."""
+    """Targets, predictions, weights and clusters of batches on the host."""
     parts = [batch.parts for batch in pending_batches]
     return parts[0] if len(parts) == 1 else tuple(map(np.concatenate, zip(*parts, strict=True)))
 
 
-def _names(prefix: str) -> list[str]:
-    return [f"{prefix}_{field}" for field in Rows._fields]
-
-
-LENGTHS = ("rows", "open_", "sample_")  # arrays with as many rows as there are
+LENGTHS = ("rows", "open_", "sample_", "cluster_")  # arrays with as many rows as there are
 
 
 def _check_like(arrays: Mapping[str, np.ndarray], like: Mapping[str, np.ndarray]) -> None:

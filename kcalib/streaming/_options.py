@@ -35,6 +35,7 @@ class SharedOptions(ABC):
     KERNELS: ClassVar[tuple[str, ...]] = ("kernel",)  # options that are known with their bandwidths later
     seed: int
     part: int
+    clusters: bool  # whether samples come in clusters
 
     @classmethod
     @abstractmethod
@@ -79,6 +80,7 @@ class StateOptions(SharedOptions):
     n_resamples: int
     seed: int
     part: int
+    clusters: bool  #: whether samples come in clusters
     n_kernel_resamples: int  #: draws that the kernels have sums of: `n_resamples`, or 0 where these are large
 
     @classmethod
@@ -96,6 +98,7 @@ class StateOptions(SharedOptions):
         seed: Any,
         part: Any,
         n_kernel_resamples: Any = None,
+        clusters: Any = False,
     ) -> StateOptions:
         """As the constructor of `CalibrationState` takes them; `n_kernel_resamples` from a file."""
         n_classes = check_columns_of(n_classes)
@@ -103,6 +106,8 @@ class StateOptions(SharedOptions):
             raise TypeError(f"`from_logits` is {from_logits!r}, expected True or False")
         if not (lens is None or isinstance(lens, Lens)):
             raise TypeError(f"`lens` is {lens!r}, expected a lens such as kcalib.lenses.TopLabel()")
+        if check_clusters(clusters) and n_resamples is not None and _resamples("n_resamples", n_resamples) == 0:
+            raise ValueError("`n_resamples` is 0, expected at least 1 for clusters, whose signs are flipped so often")
         n_columns = check_columns(n_columns)
         if n_columns is None:
             raise TypeError("`n_columns` is None, expected an integer: how many samples there will be is not known")
@@ -115,6 +120,8 @@ class StateOptions(SharedOptions):
                 n_kernel_resamples = 0
         if n_kernel_resamples is None:
             n_kernel_resamples = n_resamples
+        if clusters:
+            n_resamples = n_kernel_resamples = n_resamples or N_RESAMPLES
         options = cls(
             n_classes=n_classes,
             classes=None if classes is None else _class_names(classes, n_classes),
@@ -128,6 +135,7 @@ class StateOptions(SharedOptions):
             seed=check_integer("seed", seed, 0, LARGEST_SEED),
             part=check_integer("part", part, 0, PARTS - 1),
             n_kernel_resamples=_resamples("n_kernel_resamples", n_kernel_resamples),
+            clusters=bool(clusters),
         )
         if options.n_kernel_resamples not in (0, options.n_resamples):
             raise ValueError(
@@ -173,6 +181,12 @@ class StateOptions(SharedOptions):
 def replace_classes(data: Classification, classes: tuple[Any, ...] | None, lens: Lens) -> Classification:
     """The classes are those of the columns where the lens leaves these as they are."""
     return replace(data, classes=Classes(classes)) if classes is not None and isinstance(lens, Canonical) else data
+
+
+def check_clusters(clusters: Any) -> bool:
+    if not isinstance(clusters, (bool, np.bool_)):
+        raise TypeError(f"`clusters` is {clusters!r}, expected True or False; pass the clusters themselves to update()")
+    return bool(clusters)
 
 
 def check_columns_of(n_classes: Any) -> int:

@@ -13,6 +13,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.threads import resolve_threads
 from kcalib._input.checks import finite_weights
+from kcalib.inference.adaptive.clusters import read_clusters
 from kcalib.streaming._accumulator import Accumulator, Batch, large_weights_error
 from kcalib.streaming._files.checks import LARGEST_WEIGHT
 from kcalib.streaming._files.saving import Saved
@@ -37,6 +38,18 @@ class ModelState(Saved):
     @abstractmethod
     def update(self, y_true: Any, y_pred: Any, sample_weight: Any = None, *, first_row: int | None = None) -> Any:
         """Add a batch of samples."""
+
+    def _number_clusters(self, clusters: Any, n: int) -> np.ndarray:
+        """Return the clusters of a batch, if the state is of samples in clusters."""
+        if clusters is None:
+            if self.options.clusters and n:
+                raise ValueError(
+                    "`clusters` is missing, but the state was made with clusters=True; pass the cluster of each sample"
+                )
+            return np.zeros(n, dtype=np.int64)
+        if not self.options.clusters:
+            raise ValueError("`clusters` is given, but the state is of independent samples; make it with clusters=True")
+        return read_clusters(clusters, n)
 
     def _start(self, options: SharedOptions, threads: int | None) -> None:
         """With no rows."""
@@ -122,7 +135,8 @@ class ModelState(Saved):
 
     @classmethod
     def _from_content(cls, options: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
-        option_values = {field.name: options[field.name] for field in fields(cls._OPTIONS)}  # type: ignore[arg-type]
+        defaults = {"clusters": False}
+        option_values = {field.name: (defaults | options)[field.name] for field in fields(cls._OPTIONS)}  # type: ignore[arg-type]
         return cls._from(cls._OPTIONS.from_file(**option_values), arrays)
 
     @classmethod

@@ -72,6 +72,11 @@ class ComparisonState(Saved):
     _kind: ClassVar[str] = "comparison"
 
     def __init__(self, n_classes: int, models: Sequence[str] = ("a", "b"), **options: Any) -> None:
+        if options.get("clusters"):
+            raise ValueError(
+                "`clusters` is for states of single models; leave it out, or compare samples in memory by "
+                "kcalib.compare(clusters=)"
+            )
         empty = CalibrationState(n_classes, **{"n_resamples": 0} | options)
         self._states = {name: empty.copy() for name in _checked(models)}
         n_pairs, n_bins = len(self._states) * (len(self._states) - 1) // 2, empty.options.n_bins

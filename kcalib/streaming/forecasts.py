@@ -71,6 +71,8 @@ class ForecastState(ForecastResults, ModelState):
         Where row numbers start, from 0 to 2**23 - 1.
     threads : int, optional
         At most so many.
+    clusters : bool
+        As of `CalibrationState`: the test is then of `n_resamples` flips of the clusters' signs, or 199.
 
     Raises
     ------
@@ -135,6 +137,7 @@ class ForecastState(ForecastResults, ModelState):
         seed: int = SEED,
         part: int = 0,
         threads: int | None = None,
+        clusters: bool = False,
     ) -> None:
         options = ForecastOptions.checked(
             kernel=kernel,
@@ -144,6 +147,7 @@ class ForecastState(ForecastResults, ModelState):
             n_resamples=n_resamples,
             seed=seed,
             part=part,
+            clusters=clusters,
         )
         self._start(options, threads)
 
@@ -165,7 +169,13 @@ class ForecastState(ForecastResults, ModelState):
 
     @on_their_gpu
     def update(
-        self, y_true: Any, y_pred: Any, sample_weight: Any = None, *, first_row: int | None = None
+        self,
+        y_true: Any,
+        y_pred: Any,
+        sample_weight: Any = None,
+        *,
+        clusters: Any = None,
+        first_row: int | None = None,
     ) -> ForecastState:
         """Add a batch of samples; an error or an interrupt leaves the state as it was.
 
@@ -179,6 +189,8 @@ class ForecastState(ForecastResults, ModelState):
         sample_weight : array_like, shape (n,), optional
             Weights from 0 to 2**18, in all of a root mean square of at least 1e-6; there are no draws of targets of
             weighted samples. Default 1.
+        clusters : array_like, shape (n,), optional
+            As of `CalibrationState.update`.
         first_row : int, optional
             The rows are those from this number on, counted from the start of the part. Default: after the last one of
             the part so far.
@@ -198,9 +210,11 @@ class ForecastState(ForecastResults, ModelState):
         MemoryError
             If there is no memory for the sums of all draws.
         """
-        return self._add_of_family(*self._batch(y_true, y_pred, sample_weight, first_row))
+        return self._add_of_family(*self._batch(y_true, y_pred, sample_weight, first_row, clusters))
 
-    def _batch(self, y_true: Any, y_pred: Any, sample_weight: Any, first_row: int | None) -> tuple[Batch, Family]:
+    def _batch(
+        self, y_true: Any, y_pred: Any, sample_weight: Any, first_row: int | None, clusters: Any
+    ) -> tuple[Batch, Family]:
         """The samples, checked, and the family of their distributions."""
         prediction = as_distribution(y_pred) if type(y_pred).__module__.startswith(FOREIGN) else y_pred
         if not isinstance(prediction, Distribution) or isinstance(prediction, Categorical):
@@ -212,12 +226,13 @@ class ForecastState(ForecastResults, ModelState):
         if _is_empty(y_true, prediction, sample_weight):
             first = first_number(self._accumulator.row_set, self.options.part, first_row, 0)
             none = np.empty((0, prediction.n_dims)), np.empty((0, family.n_columns)), np.empty(0)
-            return Batch(first, *none, 0.0), family
+            return Batch(first, *none, 0.0, np.empty(0, np.int64)), family
         data = prepare_forecasts(y_true, prediction)
         weights = checked_weights(sample_weight, data.n, data.y)
         first = first_number(self._accumulator.row_set, self.options.part, first_row, data.n)
         y = arrays.to_host(data.y).astype(np.float64, copy=False)
-        return Batch(first, y, family.columns(prediction), arrays.to_host(weights), 0.0), family
+        of_rows = self._number_clusters(clusters, data.n)
+        return Batch(first, y, family.columns(prediction), arrays.to_host(weights), 0.0, of_rows), family
 
     def _add_of_family(self, batch: Batch, family: Family) -> ForecastState:
         before = self._accumulator

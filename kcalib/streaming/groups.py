@@ -90,12 +90,14 @@ class GroupedState(Saved):
             total = total._with_kernel_of_rows()
         return {name: self._groups[name]._with_kernel_of(total) for name in sorted(self._groups, key=_order)}
 
-    def update(self, y_true: Any, y_pred: Any, sample_weight: Any = None, *, group: Any) -> GroupedState:
+    def update(
+        self, y_true: Any, y_pred: Any, sample_weight: Any = None, *, group: Any, clusters: Any = None
+    ) -> GroupedState:
         """Add a batch of samples; an error or an interrupt leaves the state as it was.
 
         Parameters
         ----------
-        y_true, y_pred, sample_weight
+        y_true, y_pred, sample_weight, clusters
             As of `CalibrationState.update`.
         group : array_like of int or str, shape (n,), or int or str
             The group of each sample, or of all of them. False and True are the groups 0 and 1.
@@ -113,7 +115,7 @@ class GroupedState(Saved):
         MemoryError
             If there is no memory for the sums of further groups.
         """
-        batch = self._total._batch(y_true, y_pred, sample_weight)
+        batch = self._total._batch(y_true, y_pred, sample_weight, clusters=clusters)
         names, number = _names(group, batch.n)
         if not batch.n:
             return self

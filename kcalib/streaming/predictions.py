@@ -115,7 +115,7 @@ class PredictionSample:
         first = first_number(self._row_set, self._part, first_row, data.n)
         row_set = self._row_set.add(first, first + data.n)
         p = np.asarray(arrays.to_host(self._lens.induced(data).probabilities), dtype=np.float64)
-        rows = Rows(np.arange(first, first + data.n), p, labels, np.ones(data.n))
+        rows = Rows(np.arange(first, first + data.n), p, labels, np.ones(data.n), np.zeros_like(labels))
         self._row_set, self._sample = row_set, self._sample.add(rows)
         return self
 

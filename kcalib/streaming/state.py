@@ -74,6 +74,10 @@ class CalibrationState(Results, ModelState):
         Where row numbers start, from 0 to 2**23 - 1.
     threads : int, optional
         At most so many.
+    clusters : bool
+        Whether samples come in clusters, which depend on each other in an unknown way: the test is then that of
+        `kcalib.calibration_test` with `clusters`, of `n_resamples` flips of signs, and no number has a standard error.
+        The state holds the number and the weight of each cluster, 24 bytes.
 
     Raises
     ------
@@ -121,6 +125,7 @@ class CalibrationState(Results, ModelState):
         seed: int = SEED,
         part: int = 0,
         threads: int | None = None,
+        clusters: bool = False,
     ) -> None:
         options = StateOptions.checked(
             n_classes=n_classes,
@@ -134,6 +139,7 @@ class CalibrationState(Results, ModelState):
             n_resamples=n_resamples,
             seed=seed,
             part=part,
+            clusters=clusters,
         )
         self._start(options, threads)
 
@@ -150,7 +156,13 @@ class CalibrationState(Results, ModelState):
 
     @on_their_gpu
     def update(
-        self, y_true: Any, y_pred: Any, sample_weight: Any = None, *, first_row: int | None = None
+        self,
+        y_true: Any,
+        y_pred: Any,
+        sample_weight: Any = None,
+        *,
+        clusters: Any = None,
+        first_row: int | None = None,
     ) -> CalibrationState:
         """Add a batch of samples; an error or an interrupt leaves the state as it was.
 
@@ -162,6 +174,9 @@ class CalibrationState(Results, ModelState):
         sample_weight : array_like, shape (n,), optional
             Weights from 0 to 2**18, in all of a root mean square of at least 1e-6; there are no draws of labels of
             weighted samples. Default 1.
+        clusters : array_like, shape (n,), optional
+            The cluster of each sample, numbers or strings, as in `kcalib.calibration_test`: for a state that was made
+            with ``clusters=True``, which needs them. The samples of a cluster may be in several batches and states.
         first_row : int, optional
             The rows are those from this number on, counted from the start of the part. Default: after the last one of
             the part so far.
@@ -177,12 +192,20 @@ class CalibrationState(Results, ModelState):
             As `kcalib.skce` for its arguments; if a row is in the state already; if weights are too large for exact
             sums.
         """
-        return self._add(self._batch(y_true, y_pred, sample_weight, first_row))
+        return self._add(self._batch(y_true, y_pred, sample_weight, first_row, clusters))
 
-    def _batch(self, y_true: Any, y_pred: Any, sample_weight: Any = None, first_row: int | None = None) -> Batch:
+    def _batch(
+        self,
+        y_true: Any,
+        y_pred: Any,
+        sample_weight: Any = None,
+        first_row: int | None = None,
+        clusters: Any = None,
+    ) -> Batch:
         """Return the samples, checked and numbered."""
         batch = _checked(y_pred, y_true, sample_weight, self.options, self._threads)
-        return batch._replace(first=first_number(self._accumulator.row_set, self.options.part, first_row, batch.n))
+        first = first_number(self._accumulator.row_set, self.options.part, first_row, batch.n)
+        return batch._replace(first=first, clusters=self._number_clusters(clusters, batch.n))
 
     def _with_kernel_of_rows(self) -> CalibrationState:
         """A copy whose bandwidths are those of the rows so far, where none are known yet."""
@@ -223,18 +246,20 @@ def _checked(y_pred: Any, y_true: Any, sample_weight: Any, options: StateOptions
     if threads is not None and not arrays.is_host(arrays.as_array(y_pred, "y_pred")):
         threads = None  # those are for what is done on the host
     if _is_empty(y_true, y_pred, sample_weight, options.n_classes):
-        return Batch(0, np.empty(0, np.int64), np.empty((0, options.n_classes)), np.empty(0), 2.0**-52)
+        none = np.empty(0, np.int64)
+        return Batch(0, none, np.empty((0, options.n_classes)), np.empty(0), 2.0**-52, none)
     data = _prepared(y_true, y_pred, options, threads)
     weights = checked_weights(sample_weight, data.n, data.reference)
     p = data.xp.astype(data.probabilities, data.xp.float64, copy=False)
-    return Batch(0, data.labels, p, weights, data.input_epsilon).to_host()
+    return Batch(0, data.labels, p, weights, data.input_epsilon, np.zeros(data.n, dtype=np.int64)).to_host()
 
 
 @_checked.register
 def _(y_pred: Classification, y_true: Any, sample_weight: Any, options: StateOptions, threads: int | None) -> Batch:
     """From a source of ours, which has checked it."""
     _check_columns(y_pred.m, options)
-    return Batch(0, y_pred.labels, y_pred.probabilities, np.ones(y_pred.n), y_pred.input_epsilon)
+    no_clusters = np.zeros(y_pred.n, dtype=np.int64)
+    return Batch(0, y_pred.labels, y_pred.probabilities, np.ones(y_pred.n), y_pred.input_epsilon, no_clusters)
 
 
 def _prepared(y_true: Any, y_pred: Any, options: StateOptions, threads: int | None) -> Classification:

@@ -471,7 +471,7 @@ def test_quantiles_need_no_kernel_and_numbers():
         one.result()
     with pytest.raises(ValueError, match="quantiles are of numbers"):
         ForecastState().update(np.zeros((1, 2)), Normal(np.zeros((1, 2)), np.ones((1, 2)))).quantile_calibration()
-    with pytest.raises(ValueError, match="leave out `sample_weight`"):
+    with pytest.raises(ValueError, match="make a state without `sample_weight`"):
         ForecastState().update([0.0], Normal([0.0], [1.0]), [2.0]).quantile_calibration()
 
 

@@ -19,7 +19,7 @@ def test_cells_are_the_exact_sums_of_their_terms(n, m, n_bins, weighted):
     p[: n // 3] = np.round(p[: n // 3] * 5) / 5
     labels = rng.integers(m, size=n)
     w = rng.exponential(size=n) if weighted else np.ones(n)
-    found = sum_scores(Rows(np.arange(n), p, labels, w), n_bins, 2.0**-52, 2)
+    found = sum_scores(Rows(np.arange(n), p, labels, w, np.zeros_like(labels)), n_bins, 2.0**-52, 2)
     top = p.argmax(axis=1)
     values = np.concatenate([p[np.arange(n), top][:, None], p], axis=1)
     hits = np.concatenate([(top == labels)[:, None], labels[:, None] == np.arange(m)], axis=1) * 1.0
@@ -38,7 +38,8 @@ def test_cells_are_the_exact_sums_of_their_terms(n, m, n_bins, weighted):
 def test_threads_do_not_matter():
     rng = np.random.default_rng(1)
     n, m = 60_000, 4
-    rows = Rows(np.arange(n), rng.dirichlet(np.ones(m), size=n), rng.integers(m, size=n), np.ones(n))
+    p, labels = rng.dirichlet(np.ones(m), size=n), rng.integers(m, size=n)
+    rows = Rows(np.arange(n), p, labels, np.ones(n), np.zeros_like(labels))
     one, other = (sum_scores(rows, 15, 2.0**-52, threads) for threads in (1, 3))
     for name in ("scores", "cells"):
         a, b = getattr(one, name), getattr(other, name)

@@ -26,6 +26,7 @@ from kcalib.inference.adaptive.blocks import (
     LEAST_BANDWIDTH,
     LEAST_FINE_BANDWIDTH,
     MANY_DRAWS,
+    fine_map_options,
     rescale,
 )
 from kcalib.inference.adaptive.flips import FlipMachine, FlippedBlocks, flipped_blocks
@@ -33,7 +34,7 @@ from kcalib.inference.adaptive.given import given_sheets
 from kcalib.inference.adaptive.sheets import CellSheet, LabelRows, PitRows, label_sheets, pit_sheets
 from kcalib.inference.task import Task
 
-COLUMNS, FINE_COLUMNS = 128, 32  # of the kernels' features
+COLUMNS = 128  # of the kernel's features
 MANY_FLIPS_WORK = 1e7  # clusters times cells and features up to which many signs are drawn
 CHUNK_ROWS = 2**13
 
@@ -54,11 +55,16 @@ def read_clusters(clusters: Any, n: int) -> np.ndarray:
         )
     if values.dtype.kind in "biu":
         return values.astype(np.int64)
-    if values.dtype.kind == "f" and np.all(values == np.rint(values)) and np.all(np.abs(values) < 2**62):
-        return values.astype(np.int64)
-    distinct, codes = np.unique(values, return_inverse=True)
-    names = [hashlib.blake2b(str(value).encode(), digest_size=8).digest() for value in distinct.tolist()]
-    return np.frombuffer(b"".join(names), dtype="<i8").astype(np.int64)[np.asarray(codes).reshape(-1)]
+    names = values.tolist()
+    numbers = {name: _number_cluster(name) for name in set(names)}
+    return np.array([numbers[name] for name in names], dtype=np.int64)
+
+
+def _number_cluster(name: Any) -> int:
+    """Return a whole number as it is, and 64 bits of a hash of anything else."""
+    if isinstance(name, (int, float)) and float(name).is_integer() and abs(name) < 2**63:
+        return int(name)
+    return int.from_bytes(hashlib.blake2b(str(name).encode(), digest_size=8).digest(), "little", signed=True)
 
 
 @singledispatch
@@ -107,7 +113,10 @@ def flip_clusters(
     if n_draws is None:
         width = sum(sheet.size for sheet in sheets) + sum(problem.map.n_columns for problem in problems)
         n_draws = MANY_DRAWS if len(numbers) * width <= MANY_FLIPS_WORK else FEW_DRAWS
-    machine = FlipMachine(sheets, [problem.map for problem in problems], n_draws, seed, task.options.threads)
+    groups = problems[0].target_groups
+    n_frequencies = 0 if groups is None or np.max(groups) == 0 else len(groups) // 2
+    maps = [problem.map for problem in problems]
+    machine = FlipMachine(sheets, maps, n_draws, seed, task.options.threads, n_frequencies)
     targets, rows_of, points = problems[0].target_features, _all_rows(data, seed), problems[0].points
     sums = None
     for begin in range(0, data.n, CHUNK_ROWS):
@@ -120,7 +129,7 @@ def flip_clusters(
     task.feature_problems.append(problems[-1 if len(problems) > 2 else 0])
     return blocks, {
         "estimator": "unbiased SKCE of random features, pairs of different clusters",
-        "estimate": blocks.estimates[-1 if len(problems) > 2 else 0],
+        "estimate": blocks.estimate,
         **task.feature_problems[-1].described(),
     }
 
@@ -134,5 +143,5 @@ def _kernel_problems(task: Task, n_columns: int | None, seed: int) -> list[Featu
     options = MapOptions(n_columns or COLUMNS, seed, task.options.threads)
     problem = features_of(task.data, task.packed, options)
     wide = rescale(problem, 1.0, LEAST_BANDWIDTH)
-    fine = rescale(problem.with_map(FINE_COLUMNS, seed ^ 1), FINE, LEAST_FINE_BANDWIDTH)
+    fine = rescale(problem.with_map(*fine_map_options(wide.map, seed)), FINE, LEAST_FINE_BANDWIDTH)
     return [wide, fine] if wide is problem else [wide, fine, problem]

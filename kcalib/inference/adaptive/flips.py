@@ -59,11 +59,18 @@ def draw_signs(clusters: np.ndarray, n_flips: int, seed: int) -> np.ndarray:
     return np.concatenate([np.ones((len(clusters), 1)), 1.0 - 2.0 * bits], axis=1)
 
 
-def reduce_targets(targets: np.ndarray) -> np.ndarray:
-    """Return target features, or of many columns random sums, whose inner products are the same on average."""
+def reduce_targets(targets: np.ndarray, n_frequencies: int) -> np.ndarray:
+    """Return target features, of many columns fewer, whose inner products are the same on average.
+
+    They are some of the frequencies, whatever their phases, if columns are cosines and then sines of random ones, and
+    else random sums.
+    """
     n_columns = targets.shape[1]
     if n_columns <= MOST_TARGETS:
         return targets
+    if n_frequencies:
+        some = np.arange(MOST_TARGETS // 2) * n_frequencies // (MOST_TARGETS // 2)
+        return targets[:, np.append(some, n_frequencies + some)] * math.sqrt(n_columns / MOST_TARGETS)
     signs = np.where(np.random.default_rng(0).random((n_columns, MOST_TARGETS)) < 0.5, -1.0, 1.0)
     return linalg.matmul(targets, signs / math.sqrt(MOST_TARGETS))
 
@@ -77,12 +84,20 @@ class FlipMachine:
     n_flips: int
     seed: int
     threads: int | None
+    n_frequencies: int = 0  # of target features, if these are random
 
     @property
     def slices(self) -> list[slice]:
         """The cells of each sheet."""
         ends = np.cumsum([0, *(sheet.size for sheet in self.sheets)]).tolist()
         return [slice(*ends[k : k + 2]) for k in range(len(self.sheets))]
+
+    def zeros(self, n_targets: int) -> FlippedSums:
+        """Return the sums of no samples, with so many target features."""
+        size, n_targets = sum(sheet.size for sheet in self.sheets), min(n_targets, MOST_TARGETS)
+        kernels = tuple(np.zeros((n_targets * random_map.n_columns, 1 + self.n_flips)) for random_map in self.maps)
+        cells, spreads = np.zeros((size, 1 + self.n_flips)), np.zeros((size, SPREADS))
+        return FlippedSums(cells, spreads, np.zeros((4, size)), kernels, POSSIBLE)
 
     @one_blas_thread()
     def add(
@@ -104,7 +119,7 @@ class FlipMachine:
             moments.append(np.stack([np.bincount(places, values.ravel(), sheet.size) for values in of_cells]))
         order = np.argsort(codes, kind="stable")
         starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
-        targets = reduce_targets(targets)[order]
+        targets = reduce_targets(targets, self.n_frequencies)[order]
         kernels = []
         for feature_map in self.maps:
             features = np.asarray(feature_rows(feature_map, points, threads=self.threads))[order]
@@ -132,7 +147,7 @@ class FlippedBlocks:
 
     blocks: list[Block]
     left_out: list[str]  # names of blocks that are too skew
-    estimates: list[float]  # the SKCE of each kernel over pairs of different clusters
+    estimate: float  # the SKCE of the kernel that is reported over pairs of different clusters
     n_clusters: int
 
     def describe(self) -> tuple[str, str]:
@@ -185,7 +200,8 @@ def flipped_blocks(machine: FlipMachine, sums: FlippedSums, clusters: np.ndarray
             "like these"
         )
     left_out = [block.name for skewness, block in blocks if skewness > MOST_SKEWNESS]
-    return FlippedBlocks(kept, left_out, estimates, n_clusters)
+    # The kernel of the SKCE is the last, if its bandwidth is not that of the first.
+    return FlippedBlocks(kept, left_out, estimates[-1 if len(estimates) > 2 else 0], n_clusters)
 
 
 @dataclass(frozen=True, eq=False)

@@ -68,9 +68,9 @@ class ClassAccumulator(Accumulator):
             raise ValueError(f"there are labels beyond 0 to {self.m - 1}")
 
     def _join_pending_batches(self) -> Rows:
-        labels, p, weights = join_batches(self.pending_batches)
+        labels, p, *others = join_batches(self.pending_batches)
         data = self.options.lens.induced(Classification(labels, p, None, None, self.pending_batches[0].epsilon))
-        return Rows(number_rows(self.pending_batches), np.ascontiguousarray(data.probabilities), data.labels, weights)
+        return Rows(number_rows(self.pending_batches), np.ascontiguousarray(data.probabilities), data.labels, *others)
 
     def _sum_row_scores(self, rows: Rows, epsilon: float, threads: int | None) -> ScoreSums:
         return sum_scores(rows, self.options.n_bins, epsilon, threads)
@@ -100,7 +100,13 @@ class ClassAccumulator(Accumulator):
         scores = dict(zip(SCORES, row_sums.scores.to_float().tolist(), strict=True))
         check_weights(n, row_sums.n_weighted, scores["weight_squared"])
         return BinTotals(
-            n, row_sums.n_weighted, scores, row_sums.cells.to_float(), row_sums.extremes, self.options.lens
+            n,
+            row_sums.n_weighted,
+            scores,
+            self.options.clusters,
+            row_sums.cells.to_float(),
+            row_sums.extremes,
+            self.options.lens,
         )
 
     def totals(self, threads: int | None) -> Totals:
@@ -134,6 +140,7 @@ class ClassAccumulator(Accumulator):
             drawn_cells=sums.drawn,
             temperatures=sums.temperatures,
             kernel_statistics=tuple(statistics[name] for name in (SEEN, WIDE, FINER) if name in statistics),
+            flipped=None if machine.clusters is None else machine.flipped_blocks(sums),
         )
 
 

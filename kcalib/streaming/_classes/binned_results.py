@@ -60,7 +60,7 @@ def scores_of(totals: BinTotals) -> Scores:
     def score(total: float, squares: float, scale: float = 1.0) -> Score:
         mean, n = total / sums["weight"], totals.n
         error = None
-        if n > 1 and not totals.n_weighted:
+        if n > 1 and totals.counts_alike:
             error = scale * math.sqrt(max(0.0, squares / n - mean**2) / (n - 1))
         return Score(scale * mean, error)
 
@@ -94,8 +94,8 @@ def ece_of(totals: BinTotals, notion: str, norm: str, class_weight: Any = None, 
     m, n_bins = len(totals.cells) - 1, totals.cells.shape[1]
     if notion == "top_label" and class_weight is not None:
         raise ValueError("`class_weight` is given, but notion='top_label' has no such option; leave it out")
-    if debiased and totals.n_weighted:
-        raise ValueError("the noise of weighted samples is not known from a state; make one without `sample_weight`")
+    if debiased and not totals.counts_alike:
+        raise ValueError(f"the noise of {totals.describe_samples()} is not known from a state; {totals.remedy()}")
     return result_of_bins(
         notion,
         bins_of(totals, notion),
@@ -114,8 +114,8 @@ def ece_interval_of(totals: BinTotals, notion: str, confidence_level: float, see
     """Of the "l1" error; of classes the mean of their limits, which holds however these depend on each other."""
     check_choice("notion", notion, NOTIONS)
     check_fraction("confidence_level", confidence_level)
-    if totals.n_weighted:
-        raise ValueError("the ECE of weighted samples has no interval; make a state without `sample_weight`")
+    if not totals.counts_alike:
+        raise ValueError(f"the ECE of {totals.describe_samples()} has no interval; {totals.remedy()}")
     if totals.n < 4:
         raise ValueError(f"an interval needs at least 4 samples, the state has {totals.n}; call update() with more")
     cells = totals.cells[:1] if notion == "top_label" else totals.cells[1:]
@@ -223,7 +223,7 @@ def decomposition_of(totals: BinTotals) -> BrierDecomposition:
     covariance = cells[..., 4] / divisor - p * hit
     scale = copies * (0.5 if m == 2 else 1.0)
     noise, singletons = None, None
-    if not totals.n_weighted:
+    if totals.counts_alike:
         loss = np.where(weight > 1, 1 / np.where(weight > 1, weight - 1, 1.0), 0.0)
         noise, singletons = scale * float(np.sum(share * hit * (1 - hit) * loss)), int(np.sum(weight == 1))
     return BrierDecomposition(

@@ -34,6 +34,7 @@ from kcalib.estimators.rms_bound import MeanEigenvalue, NoBoundError
 from kcalib.inference import events
 from kcalib.inference.adaptive import Adaptive
 from kcalib.inference.adaptive.blocks import KERNEL_FINDING, kernel_block, label_blocks
+from kcalib.inference.adaptive.flips import FlippedBlocks
 from kcalib.inference.adaptive.method import rank_blocks
 from kcalib.inference.adaptive.temperatures import map_bound, score_tail
 from kcalib.inference.beyond import FEWEST_DRAWS
@@ -75,6 +76,11 @@ class KernelResults(ABC):
     @property
     def is_weighted(self) -> bool:
         return self.totals.n_weighted > 0
+
+    @property
+    def counts_alike(self) -> bool:
+        """Whether samples are independent, and have weights of 1."""
+        return self.totals.counts_alike
 
     @cached_property
     def pairs(self) -> float:
@@ -126,7 +132,9 @@ class KernelResults(ABC):
 
     @property
     def estimate(self) -> float:
-        return float(self.moments.total) / self.pairs
+        """Of samples in clusters that of pairs of different clusters."""
+        flipped = self.totals.flipped
+        return float(self.moments.total) / self.pairs if flipped is None else flipped.estimate
 
     @property
     def features_error(self) -> float:
@@ -271,13 +279,13 @@ class KernelResults(ABC):
 
     def errors(self) -> dict[str, Any]:
         """Standard errors of the estimate; those of samples are None below four, and with weights."""
-        spread = self.spread if self.n >= 4 and not self.is_weighted else None
+        spread = self.spread if self.n >= 4 and self.counts_alike else None
         of_samples = None if spread is None else spread.standard_error(self.null_squares)
-        null_error = None if self.is_weighted else statistics.null_standard_error(self.null_squares, self.n)
+        null_error = None if not self.counts_alike else statistics.null_standard_error(self.null_squares, self.n)
         return {
             "standard_error": None if of_samples is None else math.hypot(of_samples, self.features_error),
             "null_standard_error": null_error,
-            "features_standard_error": self.features_error,
+            "features_standard_error": None if self.totals.has_clusters else self.features_error,
         }
 
     def skce(self) -> SKCEResult:
@@ -306,6 +314,11 @@ class KernelResults(ABC):
             "n_resamples": law.n_resamples,
         }
 
+    def flipped_fields(self, flipped: FlippedBlocks) -> dict[str, Any]:
+        """Return the same of samples in clusters."""
+        bandwidth = self.problem.packed.bandwidth if self.problem.data.has_classes else None
+        return {"method": Adaptive.name, **rank_blocks(flipped.blocks, bandwidth, *flipped.describe())}
+
     def combine_with_law(self, ranked: dict[str, Any]) -> dict[str, Any]:
         """Return the fields with a kernel block that has no draws, by Bonferroni's inequality."""
         law = self.null_law()
@@ -332,19 +345,21 @@ class KernelResults(ABC):
         return ranked | fields
 
     def test(self) -> CalibrationTestResult:
-        start, fields = time.perf_counter(), self.null_fields()
+        start, flipped = time.perf_counter(), self.totals.flipped
+        fields = self.null_fields() if flipped is None else self.flipped_fields(flipped)
         variance = None
-        if self.n >= 4 and not self.is_weighted:
+        if self.n >= 4 and self.counts_alike:
             variance = self.spread.score_variance(self.null_squares)
         return CalibrationTestResult(
             **fields,
             estimate=self.estimate,
             **self.errors(),
-            features_freedom=self.moments.error_freedom,
+            features_freedom=math.inf if self.totals.has_clusters else self.moments.error_freedom,
             variance_slope=None if variance is None else variance.slope,
             variance_constant=None if variance is None else variance.constant,
-            few_errors=self.few_errors() if self.n >= 4 and not self.is_weighted else None,
-            estimator="unbiased SKCE of random features",
+            few_errors=self.few_errors() if self.n >= 4 and self.counts_alike else None,
+            estimator="unbiased SKCE of random features"
+            + (", pairs of different clusters" if self.totals.has_clusters else ""),
             **self.described(),
             seconds=time.perf_counter() - start,
         )
@@ -357,8 +372,8 @@ class KernelResults(ABC):
 
     def _bound(self, test: CalibrationTestResult, level: float) -> ErrorBound:
         if not test.has_interval:
-            what = "weighted samples have" if self.is_weighted else f"{self.n} samples have"
-            raise NoBoundError(f"{what} no confidence interval of the SKCE")
+            what = f"{self.n} samples" if self.counts_alike else self.totals.describe_samples()
+            raise NoBoundError(f"{what} have no confidence interval of the SKCE")
         diameter = rms_bound.squared_diameter(self.totals.sample, self.problem.packed)
         return ErrorBound.of(test, self.eigenvalue(), diameter, level, of_features=self.of_features)
 
@@ -487,7 +502,7 @@ class LabelResults(KernelResults):
 
     def _bound(self, test: CalibrationTestResult, level: float) -> ErrorBound:
         temperatures = self.totals.temperatures
-        if temperatures is None or self.is_weighted or not test.pvalue < level:
+        if temperatures is None or not self.counts_alike or not test.pvalue < level:
             return super()._bound(test, level)
         bound, of_maps = super()._bound(test, level / 2), map_bound(temperatures, self.n, level / 2)
         if bound.rms_error_lower >= of_maps:

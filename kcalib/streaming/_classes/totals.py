@@ -11,6 +11,7 @@ from kcalib._input.labels import Classification
 from kcalib._pairs.features import FeatureMap
 from kcalib._pairs.label_cells import DrawnCells, LabelSums
 from kcalib._pairs.temperature_sums import TemperatureSums
+from kcalib.inference.adaptive.flips import FlippedBlocks
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
 from kcalib.streaming._row_sums.score_sums import Extremes
@@ -23,6 +24,22 @@ class RowTotals:
     n: int
     n_weighted: int  # rows whose weight is not 1
     scores: dict[str, float]  # sums over rows by their names, "weight" and "weight_squared" among them
+    has_clusters: bool
+
+    @property
+    def counts_alike(self) -> bool:
+        """Whether samples are independent, and have weights of 1."""
+        return not (self.n_weighted or self.has_clusters)
+
+    def describe_samples(self) -> str:
+        """Say what samples are that do not count alike."""
+        return "samples in clusters" if self.has_clusters else "weighted samples"
+
+    def remedy(self) -> str:
+        """Say which state there can be of samples that do."""
+        if self.has_clusters:
+            return "make a state without clusters=True, of samples that are independent"
+        return "make a state without `sample_weight`"
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +59,7 @@ class FeatureTotals(RowTotals):
     drawn: np.ndarray | None  # sum_{i != j} H_ij of drawn targets, shape (n_resamples,); None without draws
     sample: Data  # the rows of smallest hashes, all of few, in the order of their numbers
     sample_rows: np.ndarray  # their numbers, int64
+    flipped: FlippedBlocks | None  # of samples in clusters
 
 
 @dataclass(frozen=True, eq=False)

@@ -145,8 +145,8 @@ class ForecastAccumulator(Accumulator):
         return self.of_family(other.options.family, threads).merge(other, threads)
 
     def _join_pending_batches(self) -> Rows:
-        targets, predictions, weights = join_batches(self.pending_batches)
-        return Rows(number_rows(self.pending_batches), predictions, targets, weights)
+        targets, predictions, *others = join_batches(self.pending_batches)
+        return Rows(number_rows(self.pending_batches), predictions, targets, *others)
 
     def _sum_row_scores(self, rows: Rows, epsilon: float, threads: int | None) -> WeightSums:
         weights = rows.weights
@@ -198,6 +198,7 @@ class ForecastAccumulator(Accumulator):
             n,
             row_sums.n_weighted,
             weights | wide | shares,
+            options.clusters,
             scores.coverage.to_float(),
             scores.histogram.to_float(),
             options.family.row,
@@ -237,6 +238,7 @@ class ForecastAccumulator(Accumulator):
             fine_drawn=fine_drawn,
             sample=Forecasts(rows.targets, prediction, rows.weights if weighted else None),
             sample_rows=rows.numbers,
+            flipped=None if machine.clusters is None else machine.flipped_blocks(sums),
             target_kernel=options.target_kernel,
             target_rows=final.target_rows or None,
             machine=machine,

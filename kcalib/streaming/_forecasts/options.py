@@ -19,7 +19,7 @@ from kcalib.estimators.binning import MAX_BINS
 from kcalib.inference.adaptive.blocks import FEW_DRAWS, FINE, fine_map_options
 from kcalib.kernels import VECTOR_METRICS, Kernel
 from kcalib.streaming._forecasts.families import FIELDS, KINDS, Family
-from kcalib.streaming._options import SharedOptions
+from kcalib.streaming._options import SharedOptions, check_clusters
 from kcalib.streaming._row_sums.rows import PARTS
 from kcalib.target_kernels import Draws, MahalanobisGaussian
 
@@ -46,6 +46,7 @@ class ForecastOptions(SharedOptions):
     n_resamples: int
     seed: int
     part: int
+    clusters: bool  #: whether samples come in clusters
 
     @classmethod
     def checked(
@@ -57,6 +58,7 @@ class ForecastOptions(SharedOptions):
         n_resamples: Any,
         seed: Any,
         part: Any,
+        clusters: Any = False,
     ) -> ForecastOptions:
         """As the constructor of `ForecastState` takes them."""
         if not (kernel is None or isinstance(kernel, Kernel)):
@@ -93,6 +95,7 @@ class ForecastOptions(SharedOptions):
             n_resamples=check_integer("n_resamples", n_resamples, 0, MOST_RESAMPLES),
             seed=check_integer("seed", seed, 0, LARGEST_SEED),
             part=check_integer("part", part, 0, PARTS - 1),
+            clusters=check_clusters(clusters),
         )
 
     @classmethod
@@ -125,8 +128,13 @@ class ForecastOptions(SharedOptions):
 
     @property
     def n_pit_draws(self) -> int:
-        """Draws of targets whose PIT values are added up: those of the kernels, or some; none of vectors."""
-        return 0 if self.family.row.event_shape else self.n_resamples or FEW_DRAWS
+        """Draws of targets whose PIT values are added up, for the kernels or some; none of vectors or clusters."""
+        return 0 if self.clusters or self.family.row.event_shape else self.n_resamples or FEW_DRAWS
+
+    @property
+    def n_flips(self) -> int:
+        """Flips of the signs of clusters."""
+        return self.n_resamples or FEW_DRAWS
 
     @property
     def has_bandwidths(self) -> bool:

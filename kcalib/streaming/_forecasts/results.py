@@ -252,8 +252,8 @@ class ForecastResults(StateResults):
                 f"the state is of predictions of vectors of {totals.prediction.n_dims} entries, but quantiles are of "
                 "numbers; make a state of one entry at a time"
             )
-        if totals.n_weighted:
-            raise ValueError("the band of weighted samples is not known from a state; leave out `sample_weight`")
+        if not totals.counts_alike:
+            raise ValueError(f"the band of {totals.describe_samples()} is not known from a state; {totals.remedy()}")
         return curve_at(
             np.asarray(LEVELS),
             totals.coverage / totals.n,

@@ -90,7 +90,8 @@ def scores_of_block(
             shares["not_most_probable"] = (data.y[:, 0] != most_probable(data.prediction)).astype(np.float64)
         coverage = weights @ (pit[:, None] <= np.asarray(LEVELS))
         histogram = np.histogram(pit, options.n_bins, (0, 1), weights=weights)[0]
-        pit_sums = [sum_pit_values(pit[None, :], weights)]
+        if options.n_pit_draws:
+            pit_sums.append(sum_pit_values(pit[None, :], weights))
         for first in range(0, options.n_pit_draws, DRAWS_AT_ONCE):
             replicates = range(first, min(first + DRAWS_AT_ONCE, options.n_pit_draws))
             pit_sums.append(sum_pit_values(drawn_pit_values(data, numbers, options.seed, replicates), weights))

@@ -23,8 +23,12 @@ from kcalib._packing.prediction_points import PredictionPoints, row_points
 from kcalib._packing.target_features import RandomTargetFeatures, RandomTile, closed_target_features
 from kcalib._pairs.feature_sums import sum_products
 from kcalib.distributions import Distribution
+from kcalib.estimators.forecasts.quantile_calibration import pit_at, pit_uniforms
+from kcalib.inference.adaptive.flips import FlipMachine, FlippedBlocks
+from kcalib.inference.adaptive.sheets import PitRows, pit_sheets
 from kcalib.streaming._forecasts.options import ForecastOptions
 from kcalib.streaming._forecasts.scores import ForecastScores, scores_of_block
+from kcalib.streaming._row_sums.cluster_sums import ClusterSums
 from kcalib.streaming._row_sums.kernel_sums import largest_length, power_of_two
 from kcalib.streaming._row_sums.rows import Rows
 
@@ -60,6 +64,7 @@ class ForecastSums:
     null_squares: ExactSums  # sum w^2 E |a|^2 of targets drawn from the predictions
     scores: ForecastScores
     drawn: DrawnTargets | None
+    clusters: ClusterSums | None
 
     def __add__(self, other: ForecastSums) -> ForecastSums:
         return ForecastSums(
@@ -68,6 +73,7 @@ class ForecastSums:
             self.null_squares + other.null_squares,
             self.scores + other.scores,
             None if self.drawn is None or other.drawn is None else self.drawn + other.drawn,
+            None if self.clusters is None or other.clusters is None else self.clusters + other.clusters,
         )
 
     def to_arrays(self) -> dict[str, np.ndarray]:
@@ -77,15 +83,16 @@ class ForecastSums:
             arrays |= getattr(self, name).to_arrays(name)
         if self.drawn is not None:
             arrays |= self.drawn.sums.to_arrays("drawn_sums") | self.drawn.squares.to_arrays("drawn_squares")
-        return arrays
+        return arrays if self.clusters is None else arrays | self.clusters.to_arrays()
 
     def from_arrays(self, arrays: Mapping[str, np.ndarray]) -> ForecastSums:
         """Of the same sizes, what `arrays` has returned."""
         drawn = None
         if self.drawn is not None:
             drawn = DrawnTargets(*(ExactSums.from_arrays(f"drawn_{name}", arrays) for name in ("sums", "squares")))
+        clusters = None if self.clusters is None else self.clusters.from_arrays(arrays)
         sums, target_squares, null_squares = (ExactSums.from_arrays(name, arrays) for name in EXACT)
-        return ForecastSums(sums, target_squares, null_squares, self.scores.from_arrays(arrays), drawn)
+        return ForecastSums(sums, target_squares, null_squares, self.scores.from_arrays(arrays), drawn, clusters)
 
 
 EXACT = ("sums", "target_squares", "null_squares")
@@ -99,6 +106,7 @@ class BlockSums(NamedTuple):
     null_squares: np.ndarray
     scores: ForecastScores
     drawn: list[tuple[slice, np.ndarray, np.ndarray]]  # which draws, and their sums and squares
+    clusters: ClusterSums | None
 
 
 class ForecastMachine:
@@ -120,16 +128,21 @@ class ForecastMachine:
         self.space = points.space
         feature_map = options.map()
         self.feature_unit = power_of_two(largest_length(feature_map))
-        maps = [feature_map, options.fine_map()] if options.n_resamples else [feature_map]
+        maps = [feature_map, options.fine_map()] if options.n_resamples or options.clusters else [feature_map]
         self.maps = [replace(part, amplitudes=part.amplitudes / self.feature_unit) for part in maps]
+        self.n_draws = 0 if options.clusters else options.n_resamples
         self.target_map, self.frequencies = options.target_map(feature_map.n_columns)
         # No vector of target features is longer than the features of two targets.
         self.target_unit = power_of_two(2 * float(np.linalg.norm(self.target_map.amplitudes)))
         self.target_groups = np.tile(self.target_map.groups, 2)
+        self.clusters: FlipMachine | None = None
+        if options.clusters:
+            sheets, n_frequencies = pit_sheets(has_pit=not self.family.row.event_shape), len(self.target_map.groups)
+            self.clusters = FlipMachine(sheets, self.maps, options.n_flips, options.seed, 1, n_frequencies)
 
     def zeros(self) -> ForecastSums:
         columns = sum(part.n_columns for part in self.maps)
-        r, draws = len(self.target_groups), self.options.n_resamples
+        r, draws = len(self.target_groups), self.n_draws
         what = f"the sums of {draws} draws of targets, of {columns} by {r} features each"
         check_memory(16 * draws * columns * r, None, what, "make the state with fewer `n_resamples` or `n_columns`")
         return ForecastSums(
@@ -138,6 +151,7 @@ class ForecastMachine:
             ExactSums.zeros(),
             ForecastScores.zeros(self.options),
             DrawnTargets(ExactSums.zeros(draws, columns, r), ExactSums.zeros(draws)) if draws else None,
+            None if self.clusters is None else ClusterSums.zeros(self.clusters, r),
         )
 
     def add(self, sums: ForecastSums, pieces: Iterable[Rows]) -> ForecastSums:
@@ -146,7 +160,7 @@ class ForecastMachine:
         new = replace(sums, drawn=None)
         for block in self._blocks(pieces):
             products, squares, null_squares = map(ExactSums.of, (block.sums, block.target_squares, block.null_squares))
-            new = new + ForecastSums(products, squares, null_squares, block.scores, None)
+            new = new + ForecastSums(products, squares, null_squares, block.scores, None, block.clusters)
             for draws, of_draws, lengths in block.drawn:
                 assert drawn is not None
                 drawn.add(draws, of_draws, lengths)
@@ -188,13 +202,27 @@ class ForecastMachine:
             np.asarray(np.sum(rows.weights**2 * lengths)),
             scores,
             list(drawn),
+            None if self.clusters is None else self._flip(rows, data, points, target_features),
         )
+
+    def _flip(self, rows: Rows, data: Forecasts, points: np.ndarray, target_features: np.ndarray) -> ClusterSums:
+        """Return the sums of rows of one block, with flipped signs of clusters."""
+        assert self.clusters is not None
+        has_pit = not data.prediction.event_shape
+        pit = pit_at(data, pit_uniforms(self.options.seed, rows.numbers)) if has_pit else np.full(data.n, 0.5)
+        return ClusterSums.of_rows(self.clusters, PitRows(pit, rows.numbers), points, target_features, rows)
+
+    def flipped_blocks(self, sums: ForecastSums) -> FlippedBlocks:
+        """Return the blocks of the test of samples in clusters."""
+        assert self.clusters is not None and sums.clusters is not None
+        units = (self.feature_unit * self.target_unit,) * len(self.maps)
+        return sums.clusters.blocks(self.clusters, units, "targets")
 
     def _drawn(
         self, rows: Rows, prediction: Distribution, points: np.ndarray, tile: RandomTile, scale: np.ndarray
     ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
         """Which targets are drawn depends on seed, draw and row number alone."""
-        n_draws, r, per_row = self.options.n_resamples, len(self.target_groups), prediction._n_uniforms
+        n_draws, r, per_row = self.n_draws, len(self.target_groups), prediction._n_uniforms
         assert per_row is not None
         at_once = max(1, COLUMNS_AT_ONCE // r)
         for first in range(0, n_draws, at_once):

@@ -7,12 +7,14 @@ predictions, and the sums of a finer kernel, and of a wider one where the kernel
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from kcalib import _native
+from kcalib._backend import linalg
 from kcalib._backend.exact_sums import ExactSums
 from kcalib._backend.threads import run_options
 from kcalib._packing.features import class_map
@@ -28,7 +30,11 @@ from kcalib.inference.adaptive.blocks import (
     fine_map_options,
     scale_frequencies,
 )
+from kcalib.inference.adaptive.flips import FlipMachine, FlippedBlocks
+from kcalib.inference.adaptive.sheets import LabelRows, label_sheets
+from kcalib.lenses import Canonical
 from kcalib.streaming._options import StateOptions
+from kcalib.streaming._row_sums.cluster_sums import ClusterSums
 from kcalib.streaming._row_sums.kernel_sums import BLOCK, DrawnSums, KernelMachine, KernelSums, Sheet, draw_blocks
 from kcalib.streaming._row_sums.rows import Rows
 
@@ -38,7 +44,7 @@ SEEN, WIDE, FINER = "", "wide_", "fine_"  # prefixes in a file: the kernel of th
 
 def block_size(options: StateOptions) -> int:
     """Rows of a block."""
-    if options.n_kernel_resamples:
+    if options.n_kernel_resamples or options.clusters:
         return DRAWN_BLOCK
     return COUNTED_BLOCK if options.n_resamples else BLOCK
 
@@ -51,6 +57,7 @@ class BlockSums:
     labels: LabelSums | None  # None without draws
     drawn: DrawnCells | None
     temperatures: TemperatureSums | None
+    clusters: ClusterSums | None = None
 
     def __add__(self, other: BlockSums) -> BlockSums:
         return BlockSums(
@@ -58,6 +65,7 @@ class BlockSums:
             None if self.labels is None or other.labels is None else self.labels + other.labels,
             None if self.drawn is None or other.drawn is None else self.drawn + other.drawn,
             None if self.temperatures is None or other.temperatures is None else self.temperatures + other.temperatures,
+            None if self.clusters is None or other.clusters is None else self.clusters + other.clusters,
         )
 
     def copy(self) -> BlockSums:
@@ -69,7 +77,7 @@ class BlockSums:
         arrays = {
             prefix + name: values for prefix, sums in self.kernels.items() for name, values in sums.to_arrays().items()
         }
-        for part in (self.labels, self.drawn, self.temperatures):
+        for part in (self.labels, self.drawn, self.temperatures, self.clusters):
             arrays |= {} if part is None else part.to_arrays()
         return arrays
 
@@ -82,7 +90,8 @@ class BlockSums:
             for prefix, sums in self.kernels.items()
         }
         if self.labels is None or self.drawn is None or self.temperatures is None:
-            return BlockSums(kernels, None, None, None)
+            clusters = None if self.clusters is None else self.clusters.from_arrays(arrays)
+            return BlockSums(kernels, None, None, None, clusters)
         labels, temperatures = self.labels.from_arrays(arrays), self.temperatures.from_arrays(arrays)
         return BlockSums(kernels, labels, self.drawn.from_arrays(arrays), temperatures)
 
@@ -102,22 +111,23 @@ class Machine:
 
     def __init__(self, options: StateOptions, m: int, threads: int | None) -> None:
         self.options, self.m, self.threads = options, m, threads
-        n_draws, seen = options.n_kernel_resamples, options.map(m)
+        n_draws, seen = 0 if options.clusters else options.n_kernel_resamples, options.map(m)
         self.kernels = {SEEN: KernelMachine(seen, options, m, n_draws)}
         if n_draws:
-            bandwidth = single_bandwidth(options.kernel)
-            factor = scale_frequencies(bandwidth, 1.0, LEAST_BANDWIDTH)
-            if factor != 1:
-                wide = replace(seen, frequencies=seen.frequencies * factor)
-                self.kernels = {
-                    SEEN: KernelMachine(seen, options, m, 0),
-                    WIDE: KernelMachine(wide, options, m, n_draws),
-                }
-            fine = class_map(options.kernel.terms(), m, *fine_map_options(seen, options.seed))
-            factor = scale_frequencies(bandwidth, FINE, LEAST_FINE_BANDWIDTH)
-            fine = replace(fine, frequencies=fine.frequencies * factor)
-            self.kernels[FINER] = KernelMachine(fine, options, m, n_draws)
-        self.cells = LabelCells.for_classes(m) if options.n_resamples else None
+            maps = make_test_maps(options, seen, m)
+            self.kernels = {name: KernelMachine(random_map, options, m, n_draws) for name, random_map in maps.items()}
+            if WIDE in maps:
+                self.kernels = {SEEN: KernelMachine(seen, options, m, 0)} | self.kernels
+        self.cells = LabelCells.for_classes(m) if options.n_resamples and not options.clusters else None
+        self.clusters: FlipMachine | None = None
+        if options.clusters:
+            names = options.classes if options.classes and isinstance(options.lens, Canonical) else range(m)
+            maps = make_test_maps(options, seen, m)
+            if WIDE in maps:
+                maps[SEEN] = seen
+            self._flipped = [KernelMachine(random_map, options, m, 0) for random_map in maps.values()]
+            of_kernels = [machine.map for machine in self._flipped]
+            self.clusters = FlipMachine(label_sheets(m, names), of_kernels, options.n_resamples, options.seed, threads)
 
     @property
     def seen(self) -> KernelMachine:
@@ -127,7 +137,8 @@ class Machine:
     def zeros(self) -> BlockSums:
         kernels = {name: machine.zeros() for name, machine in self.kernels.items()}
         if self.cells is None:
-            return BlockSums(kernels, None, None, None)
+            clusters = None if self.clusters is None else ClusterSums.zeros(self.clusters, self.seen.rank)
+            return BlockSums(kernels, None, None, None, clusters)
         drawn = self.cells.drawn_zeros(self.options.n_resamples)
         return BlockSums(kernels, self.cells.zeros(), drawn, TemperatureSums.zeros())
 
@@ -144,6 +155,9 @@ class Machine:
                 if new.drawn is not None:
                     for sheet in self._sheets(rows):
                         self._add_draws(new, sheet, options)
+            if self.clusters is not None:
+                assert new.clusters is not None
+                new = replace(new, clusters=sum((self._flip(block) for block in self._blocks(rows)), new.clusters))
             if self.cells is not None:
                 assert new.labels is not None and new.temperatures is not None
                 labels = self.cells.sum(rows.predictions, rows.targets, weights, threads=self.threads)
@@ -166,6 +180,25 @@ class Machine:
             unused = DrawnSums(*(ExactSums.zeros(n) for n in (1, 1, 1, self.options.n_resamples)))
             seed, n_draws = self.options.seed, self.options.n_resamples
             draw_blocks(features, None, sheet, seed, n_draws, unused, counted, options)
+
+    def _flip(self, rows: Rows) -> ClusterSums:
+        """Return the sums of rows of one block, with flipped signs of clusters."""
+        assert self.clusters is not None
+        of_labels = LabelRows(rows.predictions, rows.targets, rows.numbers)
+        targets, root = of_labels.residuals * rows.weights[:, None], self.seen.root
+        targets = targets if root is None else linalg.matmul(targets, root)
+        return ClusterSums.of_rows(self.clusters, of_labels, rows.predictions, targets, rows)
+
+    def flipped_blocks(self, sums: BlockSums) -> FlippedBlocks:
+        """Return the blocks of the test of samples in clusters."""
+        assert self.clusters is not None and sums.clusters is not None
+        units = tuple(machine.feature_unit * machine.target_unit for machine in self._flipped)
+        return sums.clusters.blocks(self.clusters, units, "labels")
+
+    def _blocks(self, rows: Rows) -> Iterator[Rows]:
+        starts = np.flatnonzero(np.diff(rows.numbers // block_size(self.options), prepend=-1))
+        for begin, end in itertools.pairwise([*starts.tolist(), len(rows.numbers)]):
+            yield rows.take(slice(begin, end))
 
     def _sheets(self, rows: Rows) -> Iterator[Sheet]:
         """Yield whole blocks; of rows that are not there the prediction is sure, and the weight 0."""
@@ -190,3 +223,13 @@ class Machine:
                 total = machine.total(of_kernel.sums, of_kernel.own)
                 statistics[name] = np.append(total, machine.drawn_totals(of_kernel.drawn))
         return statistics
+
+
+def make_test_maps(options: StateOptions, seen: FeatureMap, m: int) -> dict[str, FeatureMap]:
+    """Return the maps of the kernels that the adaptive test has, the wider first: that of the SKCE if it is as wide."""
+    bandwidth = single_bandwidth(options.kernel)
+    factor = scale_frequencies(bandwidth, 1.0, LEAST_BANDWIDTH)
+    maps = {SEEN: seen} if factor == 1 else {WIDE: replace(seen, frequencies=seen.frequencies * factor)}
+    fine = class_map(options.kernel.terms(), m, *fine_map_options(seen, options.seed))
+    factor = scale_frequencies(bandwidth, FINE, LEAST_FINE_BANDWIDTH)
+    return maps | {FINER: replace(fine, frequencies=fine.frequencies * factor)}

@@ -27,6 +27,7 @@ class Rows(NamedTuple):
     predictions: np.ndarray  # float64: probabilities as the lens has them, shape (n, m), or parameters
     targets: np.ndarray  # labels, int64, shape (n,), or numbers and vectors, float64, shape (n, d)
     weights: np.ndarray  # float64, shape (n,)
+    clusters: np.ndarray  # int64, shape (n,); 0 where there are none
 
     def take(self, which: slice | np.ndarray) -> Rows:
         return Rows(*(part[which] for part in self))
@@ -199,4 +200,4 @@ def _count(pieces: tuple[Rows, ...]) -> int:
 def no_rows(m: int, n_dims: int | None = None) -> Rows:
     """None, of labels, or of targets of so many entries beside m parameters."""
     targets = np.empty(0, np.int64) if n_dims is None else np.empty((0, n_dims))
-    return Rows(np.empty(0, np.int64), np.empty((0, m)), targets, np.empty(0))
+    return Rows(np.empty(0, np.int64), np.empty((0, m)), targets, np.empty(0), np.empty(0, np.int64))

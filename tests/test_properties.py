@@ -8,8 +8,8 @@ import pytest
 from grid import some
 
 FEW = {
-    "finite or clear": 100, "of distributions": 30, "containers": 50, "samples": 50, "classes": 50, "threads": 30,
-    "float32": 30, "extended precision": 30, "pieces": 15,
+    "finite or clear": 60, "of distributions": 20, "containers": 30, "samples": 30, "classes": 30, "threads": 20,
+    "float32": 20, "extended precision": 20, "pieces": 10,
 }  # fmt: skip
 
 

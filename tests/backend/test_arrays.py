@@ -76,9 +76,10 @@ class TestEveryLibrary:
     ) -> None:
         y, p = make_problem(61, 4)
         p = p.astype(dtype)
-        for function in (lambda y, p: kcalib.calibration_test(y, p, seed=3), kcalib.evaluate):
-            result = function(xp.asarray(y), xp.asarray(p))
-            assert numbers(result) == same(numbers(function(y, p.astype(np.float64))), xp.backend)
+        for function in (kcalib.calibration_test, kcalib.evaluate):
+            options = {"method": kcalib.methods.Adaptive(39), "seed": 3}
+            result = function(xp.asarray(y), xp.asarray(p), **options)
+            assert numbers(result) == same(numbers(function(y, p.astype(np.float64), **options)), xp.backend)
             assert (result if isinstance(result, kcalib.CalibrationTestResult) else result.skce).backend == xp.backend
             json.dumps(dataclasses.asdict(result))
 

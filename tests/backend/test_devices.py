@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import sys
 from typing import Any
 
@@ -455,14 +456,12 @@ def _two(p: Any) -> dict[str, Any]:
 
 
 # Calls of everything public that takes arrays, by name: with labels and probabilities, or targets and predictions.
+QUICK = kcalib.methods.Adaptive(9, 16)
 CLASSIFICATION = {
     "brier_decomposition": kcalib.brier_decomposition,
     "brier_score": kcalib.brier_score,
     "squared_calibration_error": lambda y, p: kcalib.squared_calibration_error(y, p, n_folds=2),
-    "calibration_test": lambda y, p: kcalib.calibration_test(y, p, kernel=KERNEL, seed=0),
-    "calibration_test, adaptive": lambda y, p: kcalib.calibration_test(
-        y, p, kernel=KERNEL, method=kcalib.methods.Adaptive(9, 16), seed=0
-    ),
+    "calibration_test": lambda y, p: kcalib.calibration_test(y, p, kernel=KERNEL, method=QUICK, seed=0),
     "worst_groups": lambda y, p: kcalib.worst_groups(
         y, p, {"half": np.arange(40) // 20}, min_size=5, n_resamples=9, seed=0
     ),
@@ -471,7 +470,7 @@ CLASSIFICATION = {
     "class_wise_ece": kcalib.class_wise_ece,
     "compare": lambda y, p: kcalib.compare(y, _two(p), metric=kcalib.methods.SKCE(kernel=KERNEL)),
     "debiased_ece": kcalib.debiased_ece,
-    "evaluate": lambda y, p: kcalib.evaluate(y, p, kernel=KERNEL),
+    "evaluate": lambda y, p: kcalib.evaluate(y, p, kernel=KERNEL, method=QUICK, seed=0),
     "jkce": lambda y, p: kcalib.jkce(y, p, kernel=KERNEL),
     "kde_calibration_error": lambda y, p: kcalib.kde_calibration_error(y, p, bandwidth=0.1),
     "log_loss": kcalib.log_loss,
@@ -602,9 +601,17 @@ class TestEveryFunction:
             np.testing.assert_allclose(_numbers(found, 1), _numbers(expected, 1), rtol=1e-9, atol=1e-12)
 
     @pytest.mark.parametrize(
-        "name", ["skce", "ckce", "calibration_test", "class_wise_ece", "reliability", "brier_score"]
+        ("name", "layout"),
+        [
+            *itertools.product(["skce", "class_wise_ece"], ["fortran", "strided", "reversed", "shifted"]),
+            *[
+                ("ckce", "strided"),
+                ("calibration_test", "fortran"),
+                ("reliability", "shifted"),
+                ("brier_score", "reversed"),
+            ],
+        ],
     )
-    @pytest.mark.parametrize("layout", ["fortran", "strided", "reversed", "shifted"])
     def test_layouts(self, cupy, name, layout):
         y, p = softmax_problem(40, 3, seed=4)
         with cupy.cuda.Device(1):

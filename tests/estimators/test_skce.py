@@ -224,7 +224,7 @@ def test_medians_of_all_distances(kind, collected, metric, monkeypatch):
     rng = np.random.default_rng(5)
     if collected is not None:
         monkeypatch.setattr(bandwidth, "COLLECTED", collected)
-    for n in (181, 400, 2000):
+    for n in (181, 400, 1100):
         p = rng.dirichlet(np.full(5, {"diffuse": 50.0, "peaked": 0.05}.get(kind, 1.0)), size=n)
         if kind == "in order":
             p = np.sort(p, axis=0)

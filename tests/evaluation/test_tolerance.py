@@ -185,7 +185,7 @@ def test_the_bound_of_over_confident_models_is_near_the_truth():
     for n, count, least in ((1000, 30, 0.35), (10_000, 1, 0.75)):
         ratios = []
         for y, p, truth in tempered_sets(0.8, n, count):
-            e = kcalib.evaluate(y, p, method="adaptive", seed=0, threads=1)
+            e = kcalib.evaluate(y, p, method=kcalib.methods.Adaptive(39), seed=0, threads=1)
             assert n == 1000 or e.rms_error_from == "fitted map"
             ratios.append(e.rms_error_lower / truth)
         assert least < np.median(ratios) and np.sum(np.array(ratios) > 1) <= binomial_bounds(count, 0.05, RISK)[1]
@@ -195,5 +195,6 @@ def test_the_bound_of_over_confident_models_is_near_the_truth():
 def test_the_bound_of_nearly_calibrated_models_is_rarely_above_the_truth(power):
     misses = 0
     for y, p, truth in tempered_sets(power, 400, 30):
-        misses += kcalib.evaluate(y, p, method="adaptive", seed=0, threads=1).rms_error_lower > truth
+        e = kcalib.evaluate(y, p, method=kcalib.methods.Adaptive(39), seed=0, threads=1)
+        misses += e.rms_error_lower > truth
     assert misses <= binomial_bounds(30, 0.05, RISK)[1]

@@ -171,7 +171,7 @@ def test_power_where_the_kernel_is_blind():
         rng = np.random.default_rng(number)
         p = rng.dirichlet(np.full(10, 0.3), size=300)
         y = drawn_labels(tempered(p, 0.65), rng)
-        rejected += kcalib.calibration_test(y, p, method="adaptive", seed=number).pvalue <= 0.05
+        rejected += kcalib.calibration_test(y, p, method=Adaptive(99), seed=number).pvalue <= 0.05
         by_kernel += kcalib.calibration_test(y, p, method=kcalib.methods.Exact(199), seed=number).pvalue <= 0.05
     assert rejected >= 23
     assert by_kernel <= 13

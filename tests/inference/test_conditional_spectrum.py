@@ -132,7 +132,7 @@ def test_far_tails_are_those_of_all_eigenvalues(name, n, m, bandwidth):
 @pytest.mark.parametrize("name", ["equal", "two", "diffuse", "onehot", "rare class"])
 def test_far_tails_of_equal_entries(name):
     """Of predictions that make equal entries, whose roundings would all be the same."""
-    n, m, rng = 420, 4, np.random.default_rng(0)
+    n, m, rng = 300, 4, np.random.default_rng(0)
     p = {
         "equal": np.tile([0.1, 0.2, 0.3, 0.4], (n, 1)),
         "two": np.array([[0.9, 0.05, 0.03, 0.02], [0.2, 0.25, 0.25, 0.3]])[rng.integers(2, size=n)],

@@ -223,11 +223,16 @@ def made(backend: str, case: Case):
 class Contract:
     """What every backend does with a symmetric problem: each reduction, and several in one sweep."""
 
-    def test_dense_rectangle(self, backend, case):
+    def test_every_reduction(self, backend, case):
+        for name in dir(self):
+            if name.startswith("check_"):
+                getattr(self, name)(backend, case)
+
+    def check_dense_rectangle(self, backend, case):
         tile = sweep_one(made(backend, case), DenseRectangle())
         case.check(tile, case.h, case.scale)
 
-    def test_moments(self, backend, case):
+    def check_moments(self, backend, case):
         moments = sweep_one(made(backend, case), Moments(second=True))
         off = case.h - np.diag(np.diag(case.h))
         scale = case.scale.sum(axis=1)
@@ -236,7 +241,7 @@ class Contract:
         square_scale = float((case.scale**2).sum())
         case.check(np.asarray(moments.sum_of_squares), np.asarray((off**2).sum()), square_scale)
 
-    def test_products(self, backend, case):
+    def check_products(self, backend, case):
         w = np.random.default_rng(0).normal(size=(len(case.h), 5))
         found = made(backend, case)
         expected, scale = case.h @ w, case.scale @ np.abs(w)
@@ -246,7 +251,7 @@ class Contract:
         error = np.abs(np.asarray(single - expected, float))
         assert (error <= (case.tolerance + SINGLE) * scale).all()
 
-    def test_total_has_the_same_bits_with_and_without_rows(self, backend, case):
+    def check_total_has_the_same_bits_with_and_without_rows(self, backend, case):
         found = made(backend, case)
         moments, total = sweep_one(found, Moments(second=True)), sweep_one(found, Moments(rows=False)).total
         assert float(total) == float(moments.total)
@@ -254,7 +259,7 @@ class Contract:
         assert abs(float(total) - float(off.sum())) <= case.tolerance * float(case.scale.sum())
         assert abs(float(moments.trace) - float(np.trace(case.h))) <= case.tolerance * float(np.trace(case.scale))
 
-    def test_quadratic_forms(self, backend, case):
+    def check_quadratic_forms(self, backend, case):
         w = np.random.default_rng(0).normal(size=(len(case.h), 35))
         h, scale, size = np.asarray(case.h, float), np.asarray(case.scale, float), np.abs(w)
         expected, scale = np.sum(w * (h @ w), axis=0), np.sum(size * (scale @ size), axis=0)
@@ -264,7 +269,7 @@ class Contract:
         # Entries, weights and partial sums rounded to float32.
         assert (np.abs(single - expected) <= (case.tolerance + 2e-6) * scale).all()
 
-    def test_counts_and_entries_in_range(self, backend, case):
+    def check_counts_and_entries_in_range(self, backend, case):
         found = made(backend, case)
         n = len(case.h)
         pairs = np.sort(arrays.to_host(sweep_one(found, DenseRectangle()))[np.triu_indices(n, 1)])
@@ -282,7 +287,7 @@ class Contract:
         some = sweep_one(found, EntriesInRange(low, high, len(inside) // 2))
         assert (len(some.values), *some[1:]) == (len(inside) // 2, *entries[1:])
 
-    def test_block_sums(self, backend, case):
+    def check_block_sums(self, backend, case):
         n = len(case.h)
         for size in sorted({s for s in (2, 3, n // 2, n) if 2 <= s <= n}):
             found = sweep_one(made(backend, case), BlockSums(size))
@@ -290,7 +295,7 @@ class Contract:
             expected = [case.h[b, b].sum() - np.trace(case.h[b, b]) for b in blocks]
             case.check(found, np.array(expected), np.array([case.scale[b, b].sum() for b in blocks]))
 
-    def test_label_matches(self, backend, case):
+    def check_label_matches(self, backend, case):
         """Of labels alone, or of two labels with features; what a backend has not is refused."""
         found, n = made(backend, case), len(case.h)
         rng = np.random.default_rng(2)
@@ -310,7 +315,7 @@ class Contract:
             error = np.abs(sweep_one(found, reduction) - np.sum(off * products, axis=(1, 2)))
             assert (error <= np.sum((case.tolerance * scale + rounding) * np.abs(products), axis=(1, 2))).all()
 
-    def test_many_reductions_in_one_sweep(self, backend, case):
+    def check_many_reductions_in_one_sweep(self, backend, case):
         """Each has the bits that it has alone."""
         found, rng = made(backend, case), np.random.default_rng(1)
         vectors, weights = (_like(backend, rng.normal(size=(len(case.h), k))) for k in (2, 3))

@@ -347,11 +347,18 @@ def case(request):
 
 
 class Primitives:
-    def test_tile(self, processor, case):
+    def test_every_reduction(self, processor, case):
+        self.check_tile(processor, case)
+        self.check_sums(processor, case)
+        self.check_matmul(processor, case)
+        if case.problem.symmetric:
+            self.check_of_symmetric_problems(processor, case)
+
+    def check_tile(self, processor, case):
         found = sweep_one(backend(processor, case.problem), DenseRectangle())
         case.check(found, case.h, case.scale)
 
-    def test_sums(self, processor, case):
+    def check_sums(self, processor, case):
         found = backend(processor, case.problem)
         moments = sweep_one(found, Moments(second=True, trace=False))
         off, scale = case.h.copy(), case.scale.copy()
@@ -365,16 +372,14 @@ class Primitives:
         assert total == moments.total
         assert abs(total - off.sum()) <= case.tolerance * scale.sum()
 
-    def test_matmul(self, processor, case):
+    def check_matmul(self, processor, case):
         w = np.random.default_rng(0).normal(size=(case.h.shape[1], 5))
         found = backend(processor, case.problem)
         expected, scale = case.h @ w, case.scale @ np.abs(w)
         case.check(sweep_one(found, Products(w)), expected, scale)
         case.check(sweep_one(found, Products(w, dtype="float32")), expected, scale, 194 * 2.0**-24)
 
-    def test_of_symmetric_problems(self, processor, case):
-        if not case.problem.symmetric:
-            pytest.skip("rectangular")
+    def check_of_symmetric_problems(self, processor, case):
         n, found = len(case.h), backend(processor, case.problem)
         w = np.random.default_rng(0).normal(size=(n, 35))
         expected, scale = np.sum(w * (case.h @ w), axis=0), np.sum(np.abs(w) * (case.scale @ np.abs(w)), axis=0)

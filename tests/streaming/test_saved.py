@@ -63,7 +63,7 @@ def test_kernels_come_back(kernel, tmp_path):
     for found in returned(part, tmp_path):
         assert found == part and found.options == part.options and found.kernel == part.kernel
         assert found.update(y[130:], p[130:]) == whole
-        assert found.calibration_test().pvalue == whole.calibration_test().pvalue
+    assert found.calibration_test().pvalue == whole.calibration_test().pvalue
 
 
 @pytest.mark.filterwarnings("ignore::kcalib.IndefiniteKernelWarning")

@@ -129,25 +129,63 @@ def match_one_hot(
 
 def check_names(columns: Sequence[Any], classes: Classes, name: str) -> None:
     """Refuse columns that are named after the classes in another order."""
-    m = len(classes.names)
-    if len(columns) == 1 and m == 2:
-        if is_named_after(columns[0], classes.names[0]) and not is_named_after(columns[0], classes.names[1]):
-            raise ValueError(
-                f"`{name}` is a column that is called {columns[0]!r}, but with classes={classes} it holds the "
-                f"probabilities of {classes.names[1]!r}; pass classes={format_names(classes.names[::-1])}, or "
-                f"{name}.to_numpy()"
-            )
+    places = match_names(columns, classes.names, name)
+    if places is None or places == tuple(range(len(places))):
         return
-    for written in strip_names(columns) if len(columns) == m else ():
-        places = places_of(written, classes.names)
-        if places is not None and len(set(places)) == m:
-            if places != tuple(range(m)):
-                order = [classes.names[k] for k in places]
-                raise ValueError(
-                    f"`{name}` has the columns {format_names(columns)}, expected them in the order {classes}; reorder "
-                    f"them, or pass classes={format_names(order)}"
-                )
-            return
+    order = format_names(classes.names[k] for k in places)
+    if len(columns) == 1:
+        raise ValueError(
+            f"`{name}` is a column that is called {columns[0]!r}, but with classes={classes} it holds the "
+            f"probabilities of {classes.names[1]!r}; pass classes={order}, or {name}.to_numpy()"
+        )
+    raise ValueError(
+        f"`{name}` has the columns {format_names(columns)}, expected them in the order {classes}; reorder them, or "
+        f"pass classes={order}"
+    )
+
+
+def match_names(columns: Sequence[Any], classes: Sequence[Any], name: str) -> tuple[int, ...] | None:
+    """Return the class of each column, of a single one (1, 0) if it is the first's; None where names do not say it."""
+    if len(columns) == 1 and len(classes) == 2:
+        first, second = (is_named_after(columns[0], label) for label in classes)
+        if first and not second:
+            _check_not_zero(columns[0], classes, name)
+        return None if first == second else (int(first), int(second))
+    for written in strip_names(columns) if len(columns) == len(classes) else ():
+        places = places_of(written, classes)
+        if places is not None and len(set(places)) == len(places):
+            return places
+    return None
+
+
+def match_columns(columns: Sequence[Any], known: Sequence[Any], classes: Sequence[Any]) -> tuple[int, ...] | None:
+    """Return the class of each column, by the names that columns had before, or by those of the classes.
+
+    None where the names say nothing; a ValueError where they contradict the classes.
+    """
+    if columns == known:
+        return None
+    if len(columns) < 2:
+        return match_names(columns, classes, "y_pred")
+    places = match_names(columns, known, "y_pred") or match_names(columns, classes, "y_pred")
+    if places is not None:
+        return places
+    keys = {key_of(name) for name in classes}
+    if not is_ascending(columns) or any(keys & set(map(key_of, written)) for written in strip_names(columns)):
+        raise ValueError(
+            f"`y_pred` has the columns {format_names(columns)}, but the fit had the classes {format_names(classes)}"
+            f"{f' in the columns {format_names(known)}' if known else ''}; name them so, or pass an array in this order"
+        )
+    return None
+
+
+def _check_not_zero(column: Any, classes: Sequence[Any], name: str) -> None:
+    if column == 0 and not isinstance(column, (str, bool)):  # pandas calls columns so, if nobody does
+        raise ValueError(
+            f"`{name}` is a column that is called 0, which may be the number of the column or the class; pass "
+            f"{name}.to_numpy() if it holds the probabilities of {classes[1]!r}, or that of 1 - {name} if those "
+            f"of {classes[0]!r}"
+        )
 
 
 def _silent_columns(columns: Sequence[Any], labels: str, order: Iterable[Any], names: tuple[str, str]) -> ValueError:
@@ -201,13 +239,9 @@ def _of_single_column(
     named = [value for value in values if is_named_after(column, value)]
     if len(named) != 1:
         return None
-    if column == 0 and not isinstance(column, str):  # pandas calls columns so, if nobody does
-        raise ValueError(
-            f"`{names[1]}` is a column that is called 0, which may be the number of the column or the class; pass "
-            f"{names[1]}.to_numpy() if it holds the probabilities of {values[1]!r}, or that of 1 - {names[1]} if those "
-            f"of {values[0]!r}"
-        )
-    return Classes((*(value for value in values if value != named[0]), named[0]), "columns")
+    classes = (*(value for value in values if value != named[0]), named[0])
+    _check_not_zero(column, classes[::-1], names[1])
+    return Classes(classes, "columns")
 
 
 def is_named_after(column: Any, label: Any) -> bool:

@@ -20,6 +20,8 @@ from kcalib._backend.arrays import Array, kind_of
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.warnings import warn
 from kcalib._input.checks import LARGEST_POINT
+from kcalib._input.classes import POSITION, Classes, match_columns
+from kcalib._input.frames import column_names
 from kcalib._input.labels import Classification
 from kcalib._input.labels import prepare as prepare_labels
 from kcalib.distributions import Categorical, Distribution
@@ -41,10 +43,15 @@ class Recalibrator(Parametrised, ABC):
         Samples of the fit.
     family_ : str
         What was fitted; `transform` takes the same.
+    classes_, columns_ : tuple
+        Of class probabilities, the class of each column of the fit, and the names of the columns where they have some:
+        `transform` takes frames with these names in any order.
     """
 
     n_samples_: int
     family_: str
+    classes_: tuple[Any, ...]
+    columns_: tuple[Any, ...]
 
     @abstractmethod
     def fit(
@@ -83,15 +90,17 @@ class Recalibrator(Parametrised, ABC):
         Parameters
         ----------
         y_pred : array_like or Distribution
-            Predictions of the kind that was fitted.
+            Predictions of the kind that was fitted; frames whose columns are named as those of the fit, or after the
+            classes, in any order.
         from_logits : bool
             `y_pred` holds logits.
 
         Returns
         -------
         array or Distribution
-            Class probabilities of the same shape and floating point type, in the same array library on the same
-            device (float32 if JAX has no 64-bit floats); NumPy arrays for lists, data frames and Dask arrays.
+            Class probabilities of the same shape and floating point type, their columns in the order of `y_pred`, in
+            the same array library on the same device (float32 if JAX has no 64-bit floats); NumPy arrays for lists,
+            data frames and Dask arrays.
 
         Raises
         ------
@@ -116,6 +125,16 @@ class Recalibrator(Parametrised, ABC):
         """
         self.fit(y_true, y_pred, sample_weight=sample_weight, classes=classes, from_logits=from_logits)
         return self.transform(y_pred, from_logits=from_logits)
+
+    def _set_classes(self, data: Any, y_pred: Any) -> None:
+        """Keep which column of the fit is which class."""
+        self.classes_, self.columns_ = data.class_names, column_names(y_pred, data.m)
+
+    def _match_columns(self, y_pred: Any, m: int, names: Any = None) -> tuple[int, ...] | None:
+        """Return the class of each column by name; None where they are in the order of the fit."""
+        columns = column_names(y_pred, m) if names is None else tuple(names)
+        places = match_columns(columns, self.columns_, self.classes_)
+        return None if places == tuple(range(m)) else places
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "family_"):
@@ -222,6 +241,7 @@ class ClassRecalibrator(Recalibrator):
             y_pred, classes = unwrap_categorical(y_pred, classes, from_logits)
         self._check_no_distribution(y_pred)
         data = prepare_labels(y_true, y_pred, classes=classes, from_logits=from_logits, sample_weight=sample_weight)
+        self._set_classes(data, y_pred)
         samples = self._make_samples(data, y_pred, from_logits)
         if self._takes_logarithms:
             samples = self._raise_zeros(samples)
@@ -235,19 +255,33 @@ class ClassRecalibrator(Recalibrator):
         y_pred = arrays.compute_lazy(y_pred)
         if isinstance(y_pred, Categorical):
             p, classes = unwrap_categorical(y_pred, None, from_logits)
-            return Categorical(self.transform(p), classes)
-        data, samples = self._prepare_unlabelled(y_pred, from_logits)
+            return Categorical(self._transform_checked(p, from_logits, classes), classes)
+        return self._transform_checked(y_pred, from_logits)
+
+    def _transform_checked(self, y_pred: Any, from_logits: bool, names: Any = None) -> Any:
+        data, samples, places = self._prepare_unlabelled(y_pred, from_logits, names)
         if self._takes_logarithms:
             samples = samples.with_floor(self.floor_)
-        q = self._transform(samples)
+        q = restore_order(self._transform(samples), places)
         return restore_like(arrays.like(q, data.probabilities), y_pred)
 
-    def _prepare_unlabelled(self, y_pred: Any, from_logits: bool) -> tuple[Classification, ClassSamples]:
-        """Return checked predictions to transform, as arrays of the user, and as samples whose labels are 0."""
+    def _prepare_unlabelled(
+        self, y_pred: Any, from_logits: bool, names: Any = None
+    ) -> tuple[Classification, ClassSamples, tuple[int, ...] | None]:
+        """Return checked predictions to transform, and the same as samples with columns in the order of the fit.
+
+        The labels are 0. At last the class of each column, None where they are in this order.
+        """
         self._check_no_distribution(y_pred)
         data = prepare_unlabelled(y_pred, from_logits)
         self._check_family(family_of_classes(data.m))
-        return data, self._make_samples(data, y_pred, from_logits)
+        samples = self._make_samples(data, y_pred, from_logits)
+        places = self._match_columns(y_pred, data.m, names)
+        if places is not None:
+            order = np.argsort(places)
+            logits = None if samples.logits is None else samples.logits[:, order]
+            samples = replace(samples, probabilities=samples.probabilities[:, order], logits=logits)
+        return data, samples, places
 
     def _make_samples(self, data: Classification, y_pred: Any, from_logits: bool) -> ClassSamples:
         arrays.check_not_cuda(data.probabilities, type(self).__name__)
@@ -347,7 +381,12 @@ def prepare_unlabelled(y_pred: Any, from_logits: bool) -> Classification:
     """Return checked predictions with the label 0 each."""
     array = arrays.as_array(y_pred, "y_pred")
     labels = np.zeros(array.shape[0] if array.ndim else 0, dtype=np.int64)
-    return prepare_labels(labels, y_pred, from_logits=from_logits)
+    return prepare_labels(labels, y_pred, from_logits=from_logits, classes=Classes((), POSITION))
+
+
+def restore_order(q: np.ndarray, places: tuple[int, ...] | None) -> np.ndarray:
+    """Return the columns of the fit in the order of the predictions, whose classes are `places`."""
+    return q if places is None else q[:, list(places)]
 
 
 def restore_like(q: Array, y_pred: Any) -> Array:

@@ -185,6 +185,8 @@ def choose(
     fold = samples.folds(n_folds, seed)
     rows = [np.flatnonzero(fold == k) for k in range(n_folds)]
     results = _cross_validate(samples, checked_candidates, score, rows)
+    for recalibrator in results.fitted.values() if data.has_classes else ():
+        recalibrator._set_classes(data, y_pred)
     comparison = samples.make_comparison(results.parts, rows, score, confidence_level, start)
     name = results.name
     return Choice(

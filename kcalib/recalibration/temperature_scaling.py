@@ -104,6 +104,8 @@ class TemperatureScaling(Recalibrator):
         What smaller probabilities are raised to; None: they stay as they are.
     family_ : str
         What was fitted; `transform` takes the same.
+    classes_, columns_ : tuple
+        Of class probabilities, the class of each column, and the names of the columns where they have some.
 
     Warns
     -----
@@ -211,6 +213,8 @@ class TemperatureScaling(Recalibrator):
         data = prepare(
             y_true, y_pred, classes=classes, from_logits=from_logits, sample_weight=sample_weight, threads=self.threads
         )
+        if data.has_classes:
+            self._set_classes(data, y_pred)
         predictions = scalable(data, y_pred, from_logits)
         names = None, None
         self.floor_ = None
@@ -244,6 +248,7 @@ class TemperatureScaling(Recalibrator):
             return temper(y_pred, self.temperature_)
         predictions = Labels.of(prepare_unlabelled(y_pred, from_logits), y_pred, from_logits)
         self._check_family(predictions.family)
+        self._match_columns(y_pred, predictions.data.m)  # for names that contradict the fit: any order is the same
         if self.floor_ is not None:
             predictions = predictions.with_floor(self.floor_)
         return restore_like(predictions.at(self.temperature_).probabilities, y_pred)

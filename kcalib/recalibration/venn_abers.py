@@ -11,7 +11,7 @@ from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_integer
 from kcalib.distributions import Categorical
 from kcalib.recalibration._points import Points, points_of
-from kcalib.recalibration._recalibrator import ClassSamples, OneVsRest, columns_of, unwrap_categorical
+from kcalib.recalibration._recalibrator import ClassSamples, OneVsRest, columns_of, restore_order, unwrap_categorical
 
 __all__ = ["VennAbers"]
 
@@ -116,13 +116,14 @@ class VennAbers(OneVsRest):
         """
         self._check_fitted()
         y_pred = arrays.compute_lazy(y_pred)
+        names = None
         if isinstance(y_pred, Categorical):
-            y_pred, _ = unwrap_categorical(y_pred, None, from_logits)
-        _, samples = self._prepare_unlabelled(y_pred, from_logits)
+            y_pred, names = unwrap_categorical(y_pred, None, from_logits)
+        _, samples, places = self._prepare_unlabelled(y_pred, from_logits, names)
         misses, hits = self._means(samples, columns_of(samples.m))
         if samples.m == 2:
-            return np.concatenate([1 - hits, 1 - misses], axis=1), np.concatenate([misses, hits], axis=1)
-        return 1 - misses, hits
+            misses, hits = np.concatenate([hits, misses], axis=1), np.concatenate([misses, hits], axis=1)
+        return restore_order(1 - misses, places), restore_order(hits, places)
 
     def _fit_columns(self, samples: ClassSamples, columns: list[int]) -> None:
         folds = [np.arange(samples.n)]

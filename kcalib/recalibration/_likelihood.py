@@ -58,6 +58,7 @@ def of_labels(logits: Array, labels: Array, weight: Array) -> Likelihood:
     """Labels with a weight have a finite logit."""
     xp = arrays.namespace(logits)
     observed = logits[xp.arange(len(labels)), labels]
+    logits = xp.maximum(logits, -1e150)  # whose products with probabilities of 0 are 0
 
     def cumulant(beta: float) -> tuple[Array, Array, Array]:
         rows = max(1, (STRIP if arrays.is_host(logits) else DEVICE_STRIP) // logits.shape[1])
@@ -73,12 +74,10 @@ def of_labels(logits: Array, labels: Array, weight: Array) -> Likelihood:
 def _log_partition(logits: Array, beta: float) -> tuple[Array, Array, Array]:
     """log sum exp(beta l), and mean and variance of l under the softmax; the highest l of each row is 0."""
     xp = arrays.namespace(logits)
-    with np.errstate(over="ignore"):
-        powers = xp.exp(beta * logits)
+    powers = xp.exp(beta * logits)
     sums = powers.sum(axis=1)
-    finite = xp.where(powers > 0, logits, 0.0)  # 0 * -inf
-    mean = _row_sums(powers, finite) / sums
-    deviations = xp.where(powers > 0, logits - mean[:, None], 0.0)
+    mean = _row_sums(powers, logits) / sums
+    deviations = logits - mean[:, None]
     return xp.log(sums), mean, _row_sums(powers, deviations, deviations) / sums
 
 

@@ -230,6 +230,7 @@ class ClassRecalibrator(Recalibrator):
     _takes_logarithms: ClassVar[bool] = False  # has a parameter `floor`, and attribute `floor_`
     floor: float
     floor_: float | None
+    _near: Any = None  # one that was fitted to much the same samples, from which a fit begins
 
     @on_their_gpu
     def fit(

@@ -103,14 +103,19 @@ def _by_newton(likelihood: Likelihood, bounds: tuple[float, float]) -> tuple[flo
 def _crossing(likelihood: Likelihood, beta: float, limit: float, step: float) -> float:
     """Where the negative log-likelihood is `limit`, beside its minimum, relative to that; 0 or inf if nowhere."""
 
-    def excess(log_ratio: float) -> float:
-        return likelihood.at(beta * math.exp(log_ratio))[0] - limit
+    def excess(x: float) -> tuple[float, float]:
+        value, slope, _ = likelihood.at(x)
+        return value - limit, slope
 
-    while step != 0 and excess(step) < 0:
+    while step != 0 and excess(beta * math.exp(step))[0] < 0:
         step *= 2
         if abs(step) > FARTHEST:
             return math.inf if step > 0 else 0.0
-    return math.exp(float(scipy.optimize.brentq(excess, 0.0, step, xtol=TOLERANCE))) if step else 1.0
+    if step == 0:
+        return 1.0
+    # From outside the minimum of a convex function, Newton's method is monotone.
+    root = scipy.optimize.root_scalar(excess, x0=beta * math.exp(step), fprime=True, method="newton", rtol=TOLERANCE)
+    return float(root.root) / beta
 
 
 def warn_of_bound(bound: float, before: float, after: float) -> None:

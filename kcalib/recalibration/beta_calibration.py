@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kcalib.recalibration._logistic import Logistic, LogisticEach, logistic
+from kcalib.recalibration._logistic import LogisticEach
 from kcalib.recalibration._recalibrator import ClassSamples
 
 __all__ = ["BetaCalibration"]
@@ -49,8 +49,8 @@ class BetaCalibration(LogisticEach):
 
     Notes
     -----
-    The likelihood is convex, and found by Newton's method, on the faces of the bounds if need be, in time O(n m) a step
-    and memory O(n m). Arrays on NVIDIA GPUs are refused (NotImplementedError).
+    The likelihood is convex, and its optimum found by a trust-region method in time O(n m) a step and memory O(n m).
+    Arrays on NVIDIA GPUs are refused (NotImplementedError).
 
     References
     ----------
@@ -72,15 +72,10 @@ class BetaCalibration(LogisticEach):
     """
 
     _coefficients = ("a", "b", "c")
+    _bounded = 2
     a_: np.ndarray
     b_: np.ndarray
     c_: np.ndarray
 
-    def _regression(self, samples: ClassSamples, k: int, targets: np.ndarray) -> Logistic:
-        logs, complements = samples.log_probabilities[:, k], samples.log_complements[:, k]
-        features = np.stack([logs, -complements, np.ones(samples.n)], axis=1)
-        return logistic(features, targets, samples.weight, np.array([1.0, 1.0, 0.0]), not_negative=(0, 1))
-
-    def _predictors(self, samples: ClassSamples, columns: list[int]) -> np.ndarray:
-        logs, complements = samples.log_probabilities[:, columns], samples.log_complements[:, columns]
-        return self.a_ * logs - self.b_ * complements + self.c_
+    def _features(self, samples: ClassSamples, columns: list[int]) -> tuple[np.ndarray, ...]:
+        return samples.log_probabilities[:, columns], -samples.log_complements[:, columns]

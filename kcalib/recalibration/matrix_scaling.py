@@ -3,17 +3,88 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from typing import Any
 
 import numpy as np
+import scipy
 
-from kcalib.recalibration._multinomial import Diagonal, Full, multinomial, softmax, warn_of_fit
+from kcalib._backend.warnings import warn
 from kcalib.recalibration._recalibrator import FLOOR, ClassRecalibrator, ClassSamples
+from kcalib.recalibration._separation import SeparationWarning
+from kcalib.solvers import ConvergenceWarning
+from kcalib.solvers.logistic import Minimum, Regression, invert, minimise
 
 __all__ = ["DirichletCalibration", "MatrixScaling", "VectorScaling"]
 
+MAX_ERRORS = 100  # classes up to which vector scaling has standard errors: they take time O(n m^2)
 
-class VectorScaling(ClassRecalibrator):
+
+class SoftmaxScaling(ClassRecalibrator):
+    """Base class of softmax regressions on scores; subclasses make the regression, and read its parameters."""
+
+    _takes_logarithms = True
+    regularization: float
+    weights_: np.ndarray
+    intercept_: np.ndarray
+    from_logits_: bool
+
+    @abstractmethod
+    def _make_regression(self, scores: np.ndarray, samples: ClassSamples) -> Regression:
+        """Return what is fitted, with parameters of shape (m, r), the intercepts last."""
+
+    def _check_parameters(self) -> None:
+        check_regularization("regularization", self.regularization)
+
+    def _scores(self, samples: ClassSamples) -> np.ndarray:
+        return samples.scores
+
+    def _fit(self, samples: ClassSamples) -> None:
+        regression = self._make_regression(self._scores(samples), samples)
+        start = None
+        if self._near is not None:
+            start = np.column_stack([self._near.weights_, self._near.intercept_])
+        minimum = minimise(regression, start)
+        self._warn_of_fit(samples, minimum, regression.compute_logits(minimum.parameters))
+        self.weights_, self.intercept_ = minimum.parameters[:, :-1], minimum.parameters[:, -1].copy()
+        self.criterion_before_ = float(regression.mean_losses(regression.identity))
+        self.criterion_after_ = float(regression.mean_losses(minimum.parameters))
+        self.n_iterations_, self.converged_ = minimum.n_iterations, minimum.converged
+        self.from_logits_ = samples.logits is not None
+        self._finish(regression, minimum)
+
+    def _finish(self, regression: Regression, minimum: Minimum) -> None:
+        """Set further attributes."""
+
+    def _transform(self, samples: ClassSamples) -> np.ndarray:
+        check_same_scores(self, samples)
+        scores = self._scores(samples)
+        products = scores * self.weights_ if self.weights_.ndim == 1 else scores @ self.weights_.T
+        return np.asarray(scipy.special.softmax(products + self.intercept_, axis=1))
+
+    def _warn_of_fit(self, samples: ClassSamples, minimum: Minimum, logits: np.ndarray) -> None:
+        """Say where the optimum was not reached, or where no sample holds it.
+
+        If every label of the fit is the most probable class, the likelihood says that one may be certain.
+        """
+        if not minimum.converged:
+            warn(
+                f"{type(self).__name__} stopped before its optimum, after {minimum.n_iterations} steps; with a "
+                "larger regularization, or fewer classes, it is nearer",
+                ConvergenceWarning,
+            )
+        label_logits = logits[np.arange(samples.n), samples.labels].copy()
+        logits[np.arange(samples.n), samples.labels] = -np.inf
+        if np.all(label_logits > logits.max(axis=1)):
+            warn(
+                f"{type(self).__name__} finds the label of every sample of the fit ({samples.n}), so that the "
+                "likelihood grows up to certainty: what was fitted is held by the regularization alone; pass more "
+                "samples",
+                SeparationWarning,
+            )
+
+
+class VectorScaling(SoftmaxScaling):
     r"""Vector scaling: a weight and an intercept for the logit of each class.
 
     .. math:: q = \mathrm{softmax}(w \circ z + b)
@@ -35,7 +106,7 @@ class VectorScaling(ClassRecalibrator):
         w and b.
     weights_standard_error_, intercept_standard_error_ : ndarray or None
         Of these, by the sandwich of Huber and White; infinite where the samples do not tell, as for all without
-        regularization (only differences of intercepts matter). None for more than 500 classes.
+        regularization (only differences of intercepts matter). None for more than 100 classes.
     criterion_before_, criterion_after_ : float
         Mean negative log-likelihood in nats, before and after, on the samples of the fit. That after is optimistic.
     from_logits_ : bool
@@ -50,7 +121,7 @@ class VectorScaling(ClassRecalibrator):
     ProbabilityFloorWarning
         By `fit`, if `y_pred` has probabilities of 0.
     ConvergenceWarning
-        By `fit`, if Newton's method ends before the optimum.
+        By `fit`, if it ends before the optimum.
 
     See Also
     --------
@@ -59,8 +130,8 @@ class VectorScaling(ClassRecalibrator):
     Notes
     -----
     A constant that is added to all logits of a prediction does change q, so `transform` takes logits if logits were
-    fitted, and probabilities if these were. The function is convex. Newton's method takes time O(n m^2) a step; from
-    1000 parameters on its steps are by conjugate gradients, each product with the Hessian in O(n m). Memory O(n m).
+    fitted, and probabilities if these were. The function is convex. A trust-region method whose steps are by
+    conjugate gradients finds its optimum: time O(n m) for a product with the Hessian, memory O(n m).
     Arrays on NVIDIA GPUs are refused (NotImplementedError).
 
     References
@@ -80,34 +151,43 @@ class VectorScaling(ClassRecalibrator):
     True
     """
 
-    _takes_logarithms = True
-
     def __init__(self, *, regularization: float = 1e-6, floor: float = FLOOR) -> None:
         self.regularization = regularization
         self.floor = floor
 
-    def _check_parameters(self) -> None:
-        check_regularization("regularization", self.regularization)
+    def _make_regression(self, scores: np.ndarray, samples: ClassSamples) -> Regression:
+        features = scores, np.broadcast_to(1.0, scores.shape)
+        identity = np.tile([1.0, 0.0], (samples.m, 1))
+        return Regression(features, samples.labels, samples.weight, identity, float(self.regularization))
 
-    def _fit(self, samples: ClassSamples) -> None:
-        penalty = np.full((2, samples.m), float(self.regularization))
-        model = Diagonal(samples.scores, samples.labels, samples.weight, penalty)
-        fit = multinomial(model)
-        warn_of_fit(self, samples, fit, model.logits(fit.parameters))
-        self.weights_, self.intercept_ = fit.parameters
-        errors = fit.standard_errors
-        self.weights_standard_error_ = None if errors is None else errors[0]
-        self.intercept_standard_error_ = None if errors is None else errors[1]
-        self.criterion_before_, self.criterion_after_ = fit.before, fit.after
-        self.n_iterations_, self.converged_ = fit.n_iterations, fit.converged
-        self.from_logits_ = samples.logits is not None
-
-    def _transform(self, samples: ClassSamples) -> np.ndarray:
-        check_same_scores(self, samples)
-        return softmax(samples.scores * self.weights_ + self.intercept_)
+    def _finish(self, regression: Regression, minimum: Minimum) -> None:
+        self.weights_ = self.weights_[:, 0].copy()
+        self.weights_standard_error_: np.ndarray | None = None
+        self.intercept_standard_error_: np.ndarray | None = None
+        if len(self.weights_) <= MAX_ERRORS:
+            self.weights_standard_error_, self.intercept_standard_error_ = _standard_errors(regression, minimum)
 
 
-class MatrixScaling(ClassRecalibrator):
+def _standard_errors(regression: Regression, minimum: Minimum) -> np.ndarray:
+    """Return those of weights and intercepts by the sandwich of Huber and White, infinite where nothing tells."""
+    n, m = regression.n, len(minimum.parameters)
+    scores = regression.features[0]
+    q = np.concatenate(regression.probabilities(minimum.parameters))
+    terms = np.concatenate([q * scores, q], axis=1)
+    hessian = -(terms * regression.weight[:, None]).T @ terms / n + 2 * regression.penalty * np.eye(2 * m)
+    for i in range(2):
+        for j in range(2):
+            block = hessian[i * m : (i + 1) * m, j * m : (j + 1) * m]
+            block[np.diag_indices(m)] += regression.weight @ (q * scores ** (2 - i - j)) / n
+    inverse, is_singular = invert(hessian)
+    if is_singular or n <= 2 * m or not minimum.converged:
+        return np.full((2, m), np.inf)
+    residuals = regression.residuals(q)
+    terms = np.concatenate([residuals * scores, residuals], axis=1) @ inverse
+    return np.sqrt(np.einsum("ij,ij->j", terms, terms) / (n * (n - 1))).reshape(2, m)
+
+
+class MatrixScaling(SoftmaxScaling):
     r"""Matrix scaling: a matrix and intercepts for the logits, regularised off the diagonal.
 
     .. math:: q = \mathrm{softmax}(W z + b)
@@ -134,9 +214,6 @@ class MatrixScaling(ClassRecalibrator):
         W.
     intercept_ : ndarray, shape (m,)
         b.
-    weights_standard_error_, intercept_standard_error_ : ndarray or None
-        Of these, by the sandwich of Huber and White, which says nothing about the bias of the regularisation; infinite
-        where the samples do not tell. None for more than 31 classes.
     criterion_before_, criterion_after_, from_logits_, n_iterations_, converged_, n_samples_, floor_, family_
         As in `VectorScaling`.
 
@@ -153,8 +230,9 @@ class MatrixScaling(ClassRecalibrator):
     Notes
     -----
     As for `VectorScaling`, `transform` takes logits if logits were fitted, and probabilities if these were. The
-    function is convex. Newton's method takes time O(n m^4) a step and memory O(n m + m^4); from 32 classes on its
-    steps are by preconditioned conjugate gradients, each product with the Hessian in O(n m^2), memory O(n m + m^2).
+    function is convex. A trust-region method whose steps are by conjugate gradients finds its optimum: time O(n m^2)
+    for a product with the Hessian, and O(n m^3) for a preconditioner, which is cheaper for more than 200 classes;
+    memory O(n m + m^3).
     m (m + 1) parameters want some thousand samples for ten classes.
     Arrays on NVIDIA GPUs are refused (NotImplementedError).
 
@@ -179,8 +257,6 @@ class MatrixScaling(ClassRecalibrator):
            [0. , 0. , 0.5]])
     """
 
-    _takes_logarithms = True
-
     def __init__(
         self,
         *,
@@ -193,33 +269,18 @@ class MatrixScaling(ClassRecalibrator):
         self.floor = floor
 
     def _check_parameters(self) -> None:
-        check_regularization("regularization", self.regularization)
+        super()._check_parameters()
         if self.intercept_regularization is not None:
             check_regularization("intercept_regularization", self.intercept_regularization)
 
-    def _scores(self, samples: ClassSamples) -> np.ndarray:
-        return samples.scores
-
-    def _fit(self, samples: ClassSamples) -> None:
+    def _make_regression(self, scores: np.ndarray, samples: ClassSamples) -> Regression:
         m, first = samples.m, float(self.regularization)
         second = first if self.intercept_regularization is None else float(self.intercept_regularization)
         penalty = np.full((m, m + 1), first / (m * (m - 1)))
-        penalty[:, :m][np.eye(m, dtype=bool)] = 0
+        np.fill_diagonal(penalty, 0.0)
         penalty[:, m] = second / m
-        model = Full(self._scores(samples), samples.labels, samples.weight, penalty)
-        fit = multinomial(model)
-        warn_of_fit(self, samples, fit, model.logits(fit.parameters))
-        self.weights_, self.intercept_ = fit.parameters[:, :m], fit.parameters[:, m]
-        errors = fit.standard_errors
-        self.weights_standard_error_ = None if errors is None else errors[:, :m]
-        self.intercept_standard_error_ = None if errors is None else errors[:, m]
-        self.criterion_before_, self.criterion_after_ = fit.before, fit.after
-        self.n_iterations_, self.converged_ = fit.n_iterations, fit.converged
-        self.from_logits_ = samples.logits is not None
-
-    def _transform(self, samples: ClassSamples) -> np.ndarray:
-        check_same_scores(self, samples)
-        return softmax(self._scores(samples) @ self.weights_.T + self.intercept_)
+        features = np.column_stack([scores, np.ones(samples.n)])
+        return Regression(features, samples.labels, samples.weight, np.eye(m, m + 1), penalty)
 
 
 class DirichletCalibration(MatrixScaling):
@@ -241,7 +302,7 @@ class DirichletCalibration(MatrixScaling):
 
     Attributes
     ----------
-    weights_, intercept_, weights_standard_error_, intercept_standard_error_
+    weights_, intercept_
         As in `MatrixScaling`.
     criterion_before_, criterion_after_, from_logits_, n_iterations_, converged_, n_samples_, floor_, family_
         As in `VectorScaling`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kcalib.recalibration._logistic import Logistic, LogisticEach, logistic
+from kcalib.recalibration._logistic import LogisticEach
 from kcalib.recalibration._recalibrator import ClassSamples
 
 __all__ = ["PlattScaling"]
@@ -34,7 +34,7 @@ class PlattScaling(LogisticEach):
     slope_standard_error_, intercept_standard_error_ : ndarray
         Of these, by the sandwich of Huber and White; infinite where the samples do not tell.
     n_iterations_ : int
-        Newton steps of all classes.
+        Steps of the fit, which is of all classes at once.
     converged_ : bool
         Whether all are at the optimum.
     n_samples_ : int
@@ -58,9 +58,9 @@ class PlattScaling(LogisticEach):
 
     Notes
     -----
-    With `from_logits` the log-odds are exact; of a column of logits they are these. The likelihood is convex, and found
-    by Newton's method in time O(n m) a step and memory O(n m). Where all predictions are equal there is no slope, and 1
-    is taken. Arrays on NVIDIA GPUs are refused (NotImplementedError).
+    With `from_logits` the log-odds are exact; of a column of logits they are these. The likelihood is convex, and its
+    optimum found by a trust-region method in time O(n m) a step and memory O(n m). Where all predictions are equal
+    there is no slope, and 1 is taken. Arrays on NVIDIA GPUs are refused (NotImplementedError).
 
     References
     ----------
@@ -81,27 +81,9 @@ class PlattScaling(LogisticEach):
     """
 
     _coefficients = ("slope", "intercept")
+    _bounded = 0
     slope_: np.ndarray
     intercept_: np.ndarray
 
-    def _regression(self, samples: ClassSamples, k: int, targets: np.ndarray) -> Logistic:
-        return _line(log_odds(samples, k), targets, samples.weight)
-
-    def _predictors(self, samples: ClassSamples, columns: list[int]) -> np.ndarray:
-        odds = np.stack([log_odds(samples, k) for k in columns], axis=1)
-        return self.slope_ * odds + self.intercept_
-
-
-def _line(odds: np.ndarray, targets: np.ndarray, weight: np.ndarray) -> Logistic:
-    """A slope and an intercept; the slope 1 where all log-odds are equal, and neither has a standard error."""
-    ones = np.ones(len(odds))
-    if np.all(odds == odds[0]):
-        level = logistic(ones[:, None], targets, weight, np.zeros(1))
-        line = np.array([1.0, level.coefficients[0] - odds[0]])
-        return level._replace(coefficients=line, standard_errors=np.full(2, np.inf))
-    return logistic(np.stack([odds, ones], axis=1), targets, weight, np.array([1.0, 0.0]))
-
-
-def log_odds(samples: ClassSamples, k: int) -> np.ndarray:
-    """log(p / (1 - p)) of a class."""
-    return samples.log_probabilities[:, k] - samples.log_complements[:, k]
+    def _features(self, samples: ClassSamples, columns: list[int]) -> tuple[np.ndarray, ...]:
+        return (samples.log_probabilities[:, columns] - samples.log_complements[:, columns],)

@@ -22,6 +22,7 @@ from kcalib._backend import arrays
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._pairs.label_cells import FLOOR
+from kcalib.solvers.logistic import Regression
 
 FIRST_SHARE = 16  # the first fold is one of so many parts; each further one is as large as all before it
 FIT_ENTRIES = 2**21  # probabilities that a map is fitted to, at most
@@ -102,18 +103,14 @@ def fold_ends(n: int) -> list[int]:
 def fit_map(p: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
     """Return t and b of the map to softmax(t log p + b): of maximum likelihood, b = 0 where AIC prefers that."""
     n, m = p.shape
-    logarithms, rows = np.log(np.maximum(p, FLOOR)), np.arange(n)
+    logarithms = np.log(np.maximum(p, FLOOR))
+    features = logarithms, np.broadcast_to(1.0, p.shape)
+    regression = Regression(features, labels, np.ones(n), np.tile([1.0, 0.0], (m, 1)))
 
     def loss(parameters: np.ndarray) -> tuple[float, np.ndarray]:
-        scores = parameters[0] * logarithms + (parameters[1:] if len(parameters) > 1 else 0.0)
-        scores -= np.max(scores, axis=1, keepdims=True)
-        q = np.exp(scores)
-        sums = np.sum(q, axis=1)
-        value = float(np.mean(np.log(sums) - scores[rows, labels]))
-        q /= sums[:, None]
-        q[rows, labels] -= 1
-        slope = np.sum(q * logarithms) / n
-        return value, np.concatenate([[slope], np.mean(q, axis=0)[: len(parameters) - 1]])
+        shift = parameters[1:] if len(parameters) > 1 else np.zeros(m)
+        value, gradient = regression.value_and_gradient(np.stack([np.full(m, parameters[0]), shift], axis=1))
+        return value, np.concatenate([[gradient[:, 0].sum()], gradient[: len(parameters) - 1, 1]])
 
     best: tuple[float, np.ndarray] | None = None
     for size in (1, 1 + m):

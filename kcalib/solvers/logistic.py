@@ -1,0 +1,235 @@
+"""Fit softmax and logistic regressions: vector, matrix, Platt scaling, Dirichlet and beta calibration.
+
+`Regression` computes the penalised mean log loss, its gradient, and products with its Hessian, in one pass over blocks
+of samples. `minimise` hands these to SciPy's trust-region method, in coordinates that make the Hessian of each class's
+parameters the identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kcalib._backend.threads import one_blas_thread
+
+TOLERANCES = (1e-2, 1e-7)  # of the scaled gradient; the Hessians of the classes are taken anew in between
+MAX_ITERATIONS = 100
+BLOCK_ENTRIES = 2**16  # that stay in the cache
+MAX_HESSIAN_ENTRIES = 2**23  # of the Hessians of the classes; beyond, all classes share their mean
+MIN_CURVATURE = 1e-10  # beside the largest of a class
+START_SCALES = np.concatenate([[1.0], np.logspace(-4, 0, 25)[:-1]])
+START_SAMPLES = 1000
+FLAT = 1e-150  # square root of a second derivative that says nothing: products of two inverses would overflow
+SINGULAR = 1e-12  # eigenvalues of a scaled Hessian, beside the largest, that say nothing
+MAX_SCALED_GRADIENT = 1e-5  # of convergence: the loss is nearly half its square above the lowest
+
+
+class Minimum(NamedTuple):
+    """Where the penalised loss is lowest."""
+
+    parameters: np.ndarray  # shape: (m, r)
+    n_iterations: int
+    converged: bool
+
+
+@dataclass(eq=False)
+class Regression:
+    """A regression of labels on features that is linear in parameters of shape (m, r)."""
+
+    # (n, r) for all classes, or r arrays of shape (n, m), one number of each for each class; the last are 1
+    features: np.ndarray | tuple[np.ndarray, ...]
+    targets: np.ndarray  # labels (n,) of a softmax, or shares of m independent events (n, m)
+    weight: np.ndarray  # shape: (n,)
+    identity: np.ndarray  # parameters that change nothing
+    penalty: np.ndarray | float = 0.0  # of the squared distance of each parameter from the identity
+    free: np.ndarray | bool = True  # which parameters are fitted
+    _probabilities: tuple[bytes, list[np.ndarray]] = field(default=(b"", []), init=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.features, np.ndarray):
+            self.features = np.ascontiguousarray(self.features)
+
+    @property
+    def n(self) -> int:
+        """The number of samples."""
+        return len(self.targets)
+
+    @property
+    def is_softmax(self) -> bool:
+        """Whether each sample has one of the classes."""
+        return self.targets.ndim == 1
+
+    def compute_logits(self, parameters: np.ndarray, rows: slice = slice(None)) -> np.ndarray:
+        """Return what the softmax or the sigmoids are taken of, shape (n, m)."""
+        if isinstance(self.features, np.ndarray):
+            return np.asarray(self.features[rows] @ parameters.T)
+        logits = self.features[0][rows] * parameters[:, 0]
+        for values, slopes in zip(self.features[1:], parameters.T[1:], strict=True):
+            logits += values[rows] * slopes
+        return logits
+
+    def losses(self, logits: np.ndarray, rows: slice = slice(None)) -> tuple[np.ndarray, np.ndarray]:
+        """Return the log losses of samples, (n,), or of samples and events, (n, m), and probabilities."""
+        if self.is_softmax:
+            logits = logits - logits.max(axis=1, keepdims=True)
+            at_label = logits[np.arange(len(logits)), self.targets[rows]]
+            q = np.exp(logits, out=logits)
+            sums = q.sum(axis=1)
+            q /= sums[:, None]
+            return np.log(sums) - at_label, q
+        small = np.exp(-np.abs(logits))
+        losses = np.maximum(logits, 0.0) + np.log1p(small) - self.targets[rows] * logits
+        return losses, np.where(logits < 0, small, 1.0) / (1 + small)
+
+    def mean_losses(self, parameters: np.ndarray, rows: slice = slice(None)) -> np.ndarray:
+        """Return the mean log loss without penalty, of each event if these are independent."""
+        losses = [
+            self.weight[part] @ self.losses(self.compute_logits(parameters, part), part)[0]
+            for part in self.blocks(rows)
+        ]
+        return np.asarray(sum(losses) / self.weight[rows].sum())
+
+    def value_and_gradient(self, parameters: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return the penalised mean log loss and its gradient, and keep the probabilities for Hessian products."""
+        value, gradient, kept = 0.0, np.zeros_like(parameters), []
+        for rows in self.blocks():
+            losses, q = self.losses(self.compute_logits(parameters, rows), rows)
+            value += float(np.sum(self.weight[rows] @ losses))
+            gradient += self._sum_features(self.residuals(q, rows), rows)
+            kept.append(q)
+        self._probabilities = parameters.tobytes(), kept
+        deviation = parameters - self.identity
+        value = value / self.n + float(np.sum(self.penalty * deviation**2))
+        return value, gradient / self.n + 2 * self.penalty * deviation
+
+    def residuals(self, q: np.ndarray, rows: slice = slice(None)) -> np.ndarray:
+        """Return weighted differences of probabilities and targets, shape (n, m)."""
+        if self.is_softmax:
+            gaps = q * self.weight[rows, None]
+            gaps[np.arange(len(q)), self.targets[rows]] -= self.weight[rows]
+            return gaps
+        return np.asarray((q - self.targets[rows]) * self.weight[rows, None])
+
+    def hessian_product(self, parameters: np.ndarray, direction: np.ndarray) -> np.ndarray:
+        """Return the penalised Hessian times a direction, whose logits the features give, too."""
+        product = np.zeros_like(direction)
+        for rows, q in zip(self.blocks(), self.probabilities(parameters), strict=True):
+            slopes = self.compute_logits(direction, rows)
+            slopes -= np.einsum("ij,ij->i", q, slopes)[:, None] if self.is_softmax else q * slopes
+            slopes *= q
+            slopes *= self.weight[rows, None]
+            product += self._sum_features(slopes, rows)
+        return np.asarray(product / self.n + 2 * self.penalty * direction)
+
+    def probabilities(self, parameters: np.ndarray) -> list[np.ndarray]:
+        """Return the probabilities of each block."""
+        if self._probabilities[0] != parameters.tobytes():
+            self.value_and_gradient(parameters)
+        return self._probabilities[1]
+
+    def class_hessians(self, parameters: np.ndarray) -> np.ndarray:
+        """Return the penalised Hessian of each class's parameters, (m, r, r), or their mean, (1, r, r)."""
+        curvatures = [
+            q * (1 - q) * self.weight[rows, None]
+            for rows, q in zip(self.blocks(), self.probabilities(parameters), strict=True)
+        ]
+        penalty = np.broadcast_to(2 * self.penalty, parameters.shape)
+        if parameters.size * parameters.shape[1] > MAX_HESSIAN_ENTRIES:
+            curvatures = [part.mean(axis=1, keepdims=True) for part in curvatures]
+            penalty = penalty.mean(axis=0, keepdims=True)
+        hessians = self.second_moments(curvatures)
+        return hessians + penalty[:, :, None] * np.eye(parameters.shape[1])
+
+    def second_moments(self, weights: list[np.ndarray]) -> np.ndarray:
+        """Return means of products of features with weights, of each class, from blocks of shape (n, m)."""
+        total: Any = 0.0
+        for rows, block in zip(self.blocks(), weights, strict=True):
+            if isinstance(self.features, np.ndarray):
+                values = self.features[rows]
+                total = total + np.stack([(values * column[:, None]).T @ values for column in block.T])
+            else:
+                parts = [values[rows] for values in self.features]
+                total = total + np.stack(
+                    [np.stack([np.einsum("ij,ij,ij->j", block, a, b) for b in parts], axis=1) for a in parts], axis=1
+                )
+        return np.asarray(total / self.n)
+
+    def choose_start(self) -> np.ndarray:
+        """Return the identity with its slopes times the number that has the lowest loss, for each event.
+
+        Scores that are too large would hide by certain predictions that some of them are wrong: Hessians would be 0.
+        """
+        rows = slice(None, None, max(1, self.n // START_SAMPLES))
+        starts = [np.concatenate([s * self.identity[:, :-1], self.identity[:, -1:]], axis=1) for s in START_SCALES]
+        best = np.argmin(np.stack([self.mean_losses(start, rows) for start in starts]), axis=0)
+        return np.where(self.free, np.stack(starts)[best, np.arange(len(self.identity))], self.identity)
+
+    def _sum_features(self, residuals: np.ndarray, rows: slice) -> np.ndarray:
+        if isinstance(self.features, np.ndarray):
+            return np.asarray(residuals.T @ self.features[rows])
+        return np.stack([np.einsum("ij,ij->j", residuals, values[rows]) for values in self.features], axis=1)
+
+    def blocks(self, rows: slice = slice(None)) -> Iterator[slice]:
+        """Give parts of the samples, whose sums are added in this order."""
+        step = max(1, BLOCK_ENTRIES // len(self.identity))
+        first, last, stride = rows.indices(self.n)
+        for begin in range(first, last, step * stride):
+            yield slice(begin, min(begin + step * stride, last), stride)
+
+
+@one_blas_thread()
+def minimise(regression: Regression, start: np.ndarray | None = None) -> Minimum:
+    """Return the lowest point of the penalised loss, by Newton steps that conjugate gradients solve for."""
+    import scipy.optimize
+
+    place = regression.choose_start() if start is None else start
+    shape, n_iterations, size = place.shape, 0, np.inf
+    for tolerance in TOLERANCES if start is None else TOLERANCES[1:]:
+        scale = _inverse_roots(regression.class_hessians(place), regression.free)
+        centre = place
+
+        def move(u: np.ndarray, scale: np.ndarray = scale) -> np.ndarray:
+            return np.matmul(u.reshape(shape)[:, None, :], scale)[:, 0]
+
+        def scaled(gradient: np.ndarray, scale: np.ndarray = scale) -> np.ndarray:
+            return np.matmul(scale, gradient[:, :, None]).ravel()
+
+        def objective(u: np.ndarray, centre: np.ndarray = centre) -> tuple[float, np.ndarray]:
+            value, gradient = regression.value_and_gradient(centre + move(u))
+            return value, scaled(gradient)
+
+        def product(u: np.ndarray, direction: np.ndarray, centre: np.ndarray = centre) -> np.ndarray:
+            return scaled(regression.hessian_product(centre + move(u), move(direction)))
+
+        options = {"gtol": tolerance, "maxiter": MAX_ITERATIONS}
+        found = scipy.optimize.minimize(
+            objective, np.zeros(place.size), jac=True, hessp=product, method="trust-ncg", options=options
+        )
+        place, n_iterations, size = (
+            centre + move(found.x),
+            n_iterations + int(found.nit),
+            float(np.linalg.norm(found.jac)),
+        )
+    return Minimum(place, n_iterations, bool(size <= MAX_SCALED_GRADIENT))
+
+
+def _inverse_roots(hessians: np.ndarray, free: np.ndarray | bool) -> np.ndarray:
+    """Return C with C H C^T = 1 for each Hessian, nearly where it is singular; rows of parameters not free are 0."""
+    free = np.broadcast_to(free, hessians.shape[:2])
+    hessians = hessians * free[:, :, None] * free[:, None, :]
+    largest = hessians.diagonal(axis1=1, axis2=2).max(axis=1)
+    hessians += (MIN_CURVATURE * largest + np.finfo(np.float32).tiny)[:, None, None] * np.eye(hessians.shape[1])
+    return np.linalg.inv(np.linalg.cholesky(hessians)) * free[:, None, :]
+
+
+def invert(hessian: np.ndarray) -> tuple[np.ndarray, bool]:
+    """Return the pseudo-inverse of a symmetric matrix, and whether it is singular; units of parameters cancel."""
+    scale = np.sqrt(np.maximum(np.diag(hessian), 0.0))
+    inverse_scale = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > FLAT)
+    values, vectors = np.linalg.eigh(hessian * inverse_scale[:, None] * inverse_scale)
+    is_regular = values > SINGULAR * max(float(values.max(initial=0.0)), 0.0)
+    inverses = np.divide(1.0, values, out=np.zeros_like(values), where=is_regular)
+    return (vectors * inverses) @ vectors.T * inverse_scale[:, None] * inverse_scale, not bool(is_regular.all())

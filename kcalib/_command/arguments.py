@@ -285,6 +285,7 @@ def _add_update(commands: Any) -> Parser:
     update.add_argument("state", metavar="STATE", help="file of the state, such as all.kcalib")
     update.add_argument("file", metavar="FILE", help="predictions and labels; a file, a folder, or a pattern of files")
     reading = _add_reading(update)
+    _add_clusters(reading)
     _add_running(reading)
     _add_wait(reading)
     numbers = update.add_argument_group("numbers of the rows, of which none may come twice")
@@ -427,10 +428,14 @@ def _add_samples(parser: Parser) -> Any:
     """Add the group of options that say what is known of the samples, and return it."""
     samples = parser.add_argument_group("what is known of the samples, in arrays or columns of the file")
     samples.add_argument("--weights", metavar="NAME", help="weights, which may not depend on the labels")
-    samples.add_argument(
+    _add_clusters(samples)
+    return samples
+
+
+def _add_clusters(group: Any) -> None:
+    group.add_argument(
         "--clusters", metavar="NAME", help="samples of one cluster depend on each other, such as rows of one patient"
     )
-    return samples
 
 
 def _add_running(group: Any) -> None:

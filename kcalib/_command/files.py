@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from kcalib._command.streams import suggest_file
-from kcalib._input.columns import Columns
+from kcalib._input.columns import Columns, FileError
 from kcalib._input.parameters import PARAMETERS
 from kcalib.streaming.sources.layout import ReadOptions
 from kcalib.streaming.sources.opening import open_source
@@ -40,7 +40,7 @@ class FileColumns(Columns):
         return suggest_file(name)
 
 
-def open_file(file: str, options_by_name: Mapping[str, Any]) -> ReaderSource:
+def open_file(file: str, options_by_name: Mapping[str, Any], clusters: str | None = None) -> ReaderSource:
     """Open a file, a folder, files that a pattern names, or standard input; `options_by_name` are its options."""
     options = ReadOptions(
         options_by_name.get("probs"),
@@ -50,9 +50,12 @@ def open_file(file: str, options_by_name: Mapping[str, Any]) -> ReaderSource:
         bool(options_by_name.get("normalize")),
         parameters={name: options_by_name.get(name) for name in PARAMETERS},
         columns=FileColumns,
+        clusters=clusters,
     )
     if file != str(STDIN):
         return open_source(file, options)
+    if clusters is not None:
+        raise FileError("--clusters reads the file again, and standard input is read once; write it to a file")
     copy = tempfile.TemporaryFile()  # noqa: SIM115  # standard input can be read once, its copy again
     shutil.copyfileobj(sys.stdin.buffer, copy)
     copy.flush()

@@ -51,7 +51,7 @@ def run_update(arguments: argparse.Namespace) -> int:
     failures: list[Failure] = []
     check_reading(arguments)  # usage errors
     with collect_failures(failures, arguments.file):
-        samples = open_file(arguments.file, vars(arguments))
+        samples = open_file(arguments.file, vars(arguments), arguments.clusters)
         check_samples(samples, arguments)
         with ExitStack() as stack:
             with collect_failures(failures, arguments.state), translate_errors():
@@ -136,6 +136,9 @@ def _check_options(state: AnyState, samples: Source, arguments: argparse.Namespa
     state_kind, sample_kind = _kind(options), _kind(samples)
     if state_kind not in (sample_kind, "None distributions"):  # a state without rows has no family yet
         raise FileError(f"is a state of {state_kind}, but {arguments.file} holds predictions of {sample_kind}")
+    if options.clusters != (arguments.clusters is not None):
+        said = "samples in clusters; name them by" if options.clusters else "independent samples; leave out"
+        raise FileError(f"is a state of {said} --clusters")
     for name, value in get_state_options(arguments).items():
         if getattr(options, name) != value:
             raise FileError(f"has {flag(name)} {getattr(options, name)}, not {value}; leave {flag(name)} out")

@@ -52,6 +52,8 @@ def check_samples(samples: Source, arguments: argparse.Namespace) -> None:
 def make_state(kind: type[State], samples: Source, arguments: argparse.Namespace, **more: Any) -> State:
     """Make an empty state with the options that are given."""
     options = get_state_options(arguments) | more | {"threads": arguments.threads}
+    if getattr(samples, "clusters", None) is not None:
+        options["clusters"] = True
     if samples.prediction is None:
         options["n_classes"] = samples.n_classes
     else:
@@ -95,7 +97,7 @@ def option_that_needs_all(arguments: argparse.Namespace) -> str | None:
     """Return an option that takes all samples at once, if one is given."""
     if arguments.method != "adaptive":
         return f"--method {arguments.method}"
-    return next((flag(name) for name in ("by", "given", "clusters", "weights") if getattr(arguments, name)), None)
+    return next((flag(name) for name in ("by", "given", "weights") if getattr(arguments, name)), None)
 
 
 def option_of_forecasts(arguments: argparse.Namespace) -> str | None:
@@ -107,7 +109,7 @@ def evaluate_in_chunks(job: Job, arguments: argparse.Namespace, models: Sequence
     """Evaluate the samples of a file chunk by chunk."""
     if getattr(arguments, "plot_classes", 0):
         raise FileError("--plot-classes draws from all samples at once; leave it out, or pass --no-stream")
-    samples = open_file(job.file, vars(arguments))
+    samples = open_file(job.file, vars(arguments), arguments.clusters)
     check_same_kind(Classification.noun if samples.prediction is None else Forecasts.noun, models, arguments)
     if samples.prediction is not None and samples.n is not None:  # before the work, not after it
         check_dimensions(samples.read(0, 1)[1].n_dims, arguments)

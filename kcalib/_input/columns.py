@@ -57,7 +57,7 @@ class Columns:
 
     def spelled(self, option: str) -> str:
         """Return an option as the user writes it, for messages."""
-        is_own = option in ("probs", "logits", "labels", "classes", "from_logits")
+        is_own = option in ("probs", "logits", "labels", "classes", "from_logits", "clusters")
         return f"{option}=" if is_own else f"parameters={{{option!r}: ...}}"
 
     def otherwise(self) -> str:

@@ -194,8 +194,9 @@ def check_not_for_sums(**options: Any) -> None:
     """Refuse options that sums over a source do not have."""
     for name, value in options.items():
         if value is not None:
+            remedy = "open the source with clusters=" if name == "clusters" else "leave it out"
             description = "given" if hasattr(value, "__len__") and not isinstance(value, str) else repr(value)
-            raise OptionError(name, f"is {description}, but sums over a source have no such option; leave it out")
+            raise OptionError(name, f"is {description}, but sums over a source have no such option; {remedy}")
 
 
 def state_options(**options: Any) -> dict[str, Any]:

@@ -297,10 +297,16 @@ def feed(
         total = None if note.end is None else note.end - note.begin
         progress = stack.enter_context(row_progress(total, log_seconds))
         saver = _Saver(state, note, path, checkpoint_seconds)
-        for y_true, y_pred in (
+        for y_true, y_pred, clusters in (
             () if finished else _slices(_chunks(source, state, chunk_rows, begin), begin, note.end, chunk_rows)
         ):
-            state.update(y_true, y_pred, first_row=note.first_row + row)
+            if clusters is None and state.options.clusters:
+                raise ValueError(
+                    "the state was made with clusters=True, but the source has no clusters; open it with "
+                    "clusters=, the name of their array or column"
+                )
+            of_rows = {} if clusters is None else {"clusters": clusters}
+            state.update(y_true, y_pred, first_row=note.first_row + row, **of_rows)
             row += len(y_true)
             if progress is not None:
                 progress(row - begin, begin - note.begin)
@@ -325,26 +331,26 @@ def _place(state: AnyState, note: Note) -> int:
     return note.begin
 
 
-def _chunks(source: Samples, state: AnyState, rows: int, start: int) -> Iterator[tuple[Any, Any]]:
+def _chunks(source: Samples, state: AnyState, rows: int, start: int) -> Iterator[tuple[Any, Any, Any]]:
     if isinstance(source, ModelSources):
         return source.chunks_for(state.options, rows, start)
     return chunks_for(source, state.options, rows, start)
 
 
 def _slices(
-    chunks: Iterator[tuple[Any, Any]], begin: int, end: int | None, chunk_rows: int
-) -> Iterator[tuple[Any, Any]]:
+    chunks: Iterator[tuple[Any, Any, Any]], begin: int, end: int | None, chunk_rows: int
+) -> Iterator[tuple[Any, Any, Any]]:
     """The rows of chunks, so many at a time that whoever takes them has a moment's work.
 
     Slices end at multiples of their length, as blocks of a state do.
     """
     row, size = begin, min(FIRST_SLICE, chunk_rows)
-    for y_true, y_pred in chunks:
+    for y_true, y_pred, clusters in chunks:
         at, length = 0, len(y_true) if end is None else min(len(y_true), end - row)
         while at < length:
             stop = min(length, at + size - row % size)
             before = time.perf_counter()
-            yield y_true[at:stop], _part(y_pred, at, stop)
+            yield y_true[at:stop], _part(y_pred, at, stop), None if clusters is None else clusters[at:stop]
             seconds = time.perf_counter() - before
             fitting = SLICE_SECONDS * (stop - at) / max(seconds, 1e-6)
             size = max(1, min(2 * size, chunk_rows, 2 ** int(math.log2(max(1.0, fitting)))))

@@ -57,6 +57,26 @@ def test_clusters(folder, capsys, file):
 
 
 @pytest.mark.parametrize("file", ["a.npz", "a.csv"])
+def test_clusters_of_states(folder, capsys, file):
+    y, p, _, patient = folder
+    state = kcalib.streaming.CalibrationState(2, n_columns=16, clusters=True).update(y, p, clusters=patient)
+    ran("update", "a.kcalib", file, "--clusters", "patient", "--columns", "16")
+    assert kcalib.streaming.load("a.kcalib") == state
+    capsys.readouterr()
+    ran("evaluate", file, "--stream", "--clusters", "patient", "--json", "--seed", "0")
+    printed = json.loads(capsys.readouterr().out)["models"][0]["test"]
+    assert f"flips of the signs of {len(np.unique(patient))} clusters" in printed["null_law"]
+    ran("update", "a.kcalib", file, code=1)
+    assert error_line(capsys).endswith("is a state of samples in clusters; name them by --clusters")
+    ran("update", "b.kcalib", file)
+    capsys.readouterr()
+    ran("update", "b.kcalib", file, "--clusters", "patient", "--part", "1", code=1)
+    assert error_line(capsys).endswith("is a state of independent samples; leave out --clusters")
+    ran("update", "b.kcalib", file, "--clusters", "patent", code=1)
+    assert "'patent', as --clusters says" in error_line(capsys)
+
+
+@pytest.mark.parametrize("file", ["a.npz", "a.csv"])
 def test_weights(folder, capsys, file):
     y, p, _, patient = folder
     ran("evaluate", file, "--weights", "weight", "--clusters", "patient", "--json", *QUICK)

@@ -9,6 +9,7 @@ blocks that are too skew for it are left out, by what the predictions say. `flip
 from __future__ import annotations
 
 import hashlib
+import re
 from functools import singledispatch
 from typing import Any
 
@@ -62,6 +63,8 @@ def read_clusters(clusters: Any, n: int) -> np.ndarray:
 
 def _number_cluster(name: Any) -> int:
     """Return a whole number as it is, and 64 bits of a hash of anything else."""
+    if isinstance(name, str) and re.fullmatch(r"[+-]?[0-9]{1,18}", name):  # as files have numbers beside other names
+        return int(name)
     if isinstance(name, (int, float)) and float(name).is_integer() and abs(name) < 2**63:
         return int(name)
     return int.from_bytes(hashlib.blake2b(str(name).encode(), digest_size=8).digest(), "little", signed=True)

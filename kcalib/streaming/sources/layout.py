@@ -45,6 +45,7 @@ class ReadOptions:
     classes: tuple[Any, ...] | None = None
     parameters: Mapping[str, str | None] = field(default_factory=dict)  # names, by those of `_input.parameters`
     columns: type[Columns] = Columns  # how messages spell these options
+    clusters: Any = None  # a name, or an array beside others: read as labels are, by a source of their own
 
     def layout(self, columns: Columns) -> Layout:
         """Choose among the names of a file; a FileError says what is missing."""

@@ -20,6 +20,12 @@ class ModelSources:
 
     def __init__(self, models: Mapping[str, Source]):
         self._models = dict(models)
+        for model, source in self._models.items():
+            if getattr(source, "clusters", None) is not None:
+                raise ValueError(
+                    f"the source of {model!r} has clusters, which sums of several models do not know; open it without "
+                    "clusters=, or pass all samples to kcalib.compare(clusters=)"
+                )
         name, first = next(iter(self._models.items()))
         for model, source in self._models.items():
             if source.n_classes != first.n_classes:
@@ -44,8 +50,10 @@ class ModelSources:
         """The number of samples; None where only reading all of them would tell."""
         return next((source.n for source in self._models.values() if source.n is not None), None)
 
-    def chunks_for(self, options: SharedOptions, rows: int, start: int = 0) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """Yield labels and the predictions of each model; refuse labels that differ."""
+    def chunks_for(
+        self, options: SharedOptions, rows: int, start: int = 0
+    ) -> Iterator[tuple[Any, dict[str, Any], None]]:
+        """Yield labels and the predictions of each model, and no clusters; refuse labels that differ."""
         names, at = list(self._models), start
         for chunks in itertools.zip_longest(
             *(chunks_for(source, options, rows, start) for source in self._models.values())
@@ -67,7 +75,7 @@ class ModelSources:
                         f"{name!r}; models are compared on the same samples in the same order"
                     )
             at += counts[0]
-            yield chunks[0][0], {name: chunk[1] for name, chunk in zip(names, chunks, strict=True)}
+            yield chunks[0][0], {name: chunk[1] for name, chunk in zip(names, chunks, strict=True)}, None
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256()
@@ -82,8 +90,13 @@ class ModelSources:
         return "; ".join(f"{printable(name)}: {source.describe()}" for name, source in self._models.items())
 
 
-def chunks_for(source: Source, options: SharedOptions, rows: int, start: int) -> Iterator[tuple[Any, Any]]:
-    """Return chunks of any source for the `update` of a state; a source of ours has checked them once for all."""
+def chunks_for(source: Source, options: SharedOptions, rows: int, start: int) -> Iterator[tuple[Any, Any, Any]]:
+    """Return chunks of any source for the `update` of a state, with clusters or None.
+
+    A source of ours has checked them once for all.
+    """
     of_ours = getattr(source, "chunks_for", None)
-    chunks: Iterator[tuple[Any, Any]] = source.chunks(rows, start) if of_ours is None else of_ours(options, rows, start)
+    if of_ours is None:
+        return ((true, pred, None) for true, pred in source.chunks(rows, start))
+    chunks: Iterator[tuple[Any, Any, Any]] = of_ours(options, rows, start)
     return chunks

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ def source(
     from_logits: bool = False,
     classes: Iterable[Any] | None = None,
     parameters: Mapping[str, str] | None = None,
+    clusters: Any = None,
 ) -> Source:
     """Open samples in files, arrays or batches, to read them in chunks.
 
@@ -102,6 +104,10 @@ def source(
         ``NegativeBinomial``, mean and cov or scale_tril ``MultivariateNormal``, loc and scale ``Laplace``.
         Default: if there are no class probabilities, the first of these, but for Laplace, that there are all parameters
         of, by the names that they have here, or "y_mean", "mu", "y_std", "sigma", "y_samples", "y_rate".
+    clusters : str, path or array, optional
+        Name of the array or column of the samples' clusters, or an existing .npy file of them; an array, if `data` is
+        a pair of arrays. Tests of the source are then those of samples in clusters, as by
+        ``CalibrationState(clusters=True)``. The file is read a second time for them.
 
     Returns
     -------
@@ -158,13 +164,39 @@ def source(
         bool(from_logits),
         classes=None if classes is None else tuple(np.asarray(list(classes)).tolist()),
         parameters=dict(parameters or {}),
+        clusters=clusters,
     )
     return open_source(data, options)
 
 
 def open_source(data: Any, options: ReadOptions) -> ReaderSource:
     """Open what `source` takes."""
-    return ReaderSource(_readers(data, options), (open_source, (data, options)))
+    clusters = None
+    if options.clusters is not None:
+        clusters = _open_clusters(data, replace(options, clusters=None), options.clusters)
+    return ReaderSource(_readers(data, options), (open_source, (data, options)), clusters)
+
+
+def _open_clusters(data: Any, options: ReadOptions, clusters: Any) -> ReaderSource:
+    """Open a source whose labels are the clusters of the samples."""
+    spelled = options.columns("array", ()).spelled("clusters")
+    if isinstance(data, Iterator):
+        raise FileError(f"{spelled} reads the samples a second time, and an iterator is read once; pass a function")
+    is_named = _is_path(clusters)
+    is_pair = isinstance(data, tuple) and len(data) == 2 and not any(isinstance(entry, Mapping) for entry in data)
+    if is_pair and is_named:
+        raise TypeError(f"`clusters` is {clusters!r}, expected an array beside a pair of arrays, which have no names")
+    if not (is_pair or is_named):
+        raise TypeError("`clusters` is no name, expected one; pass arrays as a pair, source((y, p), clusters=array)")
+    try:
+        readers = _readers((clusters, data[1]) if is_pair else data, replace(options, labels=clusters))
+        for reader in readers if is_named else ():
+            if reader.layout.stored_labels is None and reader.layout.targets[0] != os.fspath(clusters):
+                raise FileError(f"batches of pairs have no names, as {spelled} says; give batches as dictionaries")
+    except FileError as error:
+        labels = options.columns("array", ()).spelled("labels")
+        raise type(error)(str(error).replace(labels, spelled).replace("'y_true'", "of the clusters")) from None
+    return ReaderSource(readers)
 
 
 def _readers(data: Any, options: ReadOptions) -> list[Reader]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from kcalib.streaming._options import SharedOptions, StateOptions
 from kcalib.streaming.comparison import ComparisonState
 from kcalib.streaming.forecasts import ForecastState
 from kcalib.streaming.sources.content import file_identity
-from kcalib.streaming.sources.layout import Block
+from kcalib.streaming.sources.layout import Y_TRUE, Block
 from kcalib.streaming.sources.model_sources import ModelSources
 from kcalib.streaming.sources.reader import Reader, RowCursor, check_room
 from kcalib.streaming.state import CalibrationState
@@ -39,9 +40,12 @@ class ReaderSource(Source):
     """Files, or one set of arrays or batches; `maker` is the function that makes it, and its arguments."""
 
     def __init__(
-        self, readers: Sequence[Reader], maker: tuple[Callable[..., ReaderSource], tuple[Any, ...]] | None = None
+        self,
+        readers: Sequence[Reader],
+        maker: tuple[Callable[..., ReaderSource], tuple[Any, ...]] | None = None,
+        clusters: ReaderSource | None = None,
     ):
-        self._readers, self._maker = tuple(readers), maker
+        self._readers, self._maker, self.clusters = tuple(readers), maker, clusters
         self._counts: dict[int, int] = {}  # rows of readers that had to be counted
         # The number of columns of an empty file need not be known.
         first = next((reader for reader in self._readers if reader.n_columns is not None), self._readers[0])
@@ -80,11 +84,23 @@ class ReaderSource(Source):
         rows, start = check_integer("rows", rows, 1), check_integer("start", start, 0)
         return self._chunks(rows, start)
 
-    def chunks_for(self, options: SharedOptions, rows: int, start: int = 0) -> Iterator[Rows]:
-        """Yield the same for the `update` of a state with these options, which does not check a `Classification`."""
-        return self._chunks(rows, start, for_states=isinstance(options, StateOptions) and options.takes_checked)
+    def chunks_for(self, options: SharedOptions, rows: int, start: int = 0) -> Iterator[tuple[Any, Any, Any]]:
+        """Yield the same with clusters for the `update` of a state with these options.
 
-    def _chunks(self, rows: int, start: int, *, for_states: bool = False) -> Iterator[Rows]:
+        It does not check a `Classification`. Clusters are None where there are none.
+        """
+        chunks = self._chunks(rows, start, for_states=isinstance(options, StateOptions) and options.takes_checked)
+        if self.clusters is None:
+            yield from ((true, pred, None) for true, pred in chunks)
+            return
+        for chunk, names in itertools.zip_longest(chunks, self.clusters._chunks(rows, start, are_labels=True)):
+            n, n_names = (0 if part is None else len(part[0]) for part in (chunk, names))
+            if n != n_names:
+                raise FileError(f"there are {n_names} clusters for the {n} samples from {start} on; give one for each")
+            start += n
+            yield *chunk, names[0]
+
+    def _chunks(self, rows: int, start: int, *, for_states: bool = False, are_labels: bool = False) -> Iterator[Rows]:
         pieces: list[Rows] = []
         count = 0
         number, first = self._locate(start)
@@ -99,7 +115,10 @@ class ReaderSource(Source):
                         block = cursor.take(rows - count)
                         if block is None:
                             break
-                        pieces.append(reader.layout.checked(block, at, for_states=for_states))
+                        labels = block[Y_TRUE]
+                        pieces.append(
+                            (labels, labels) if are_labels else reader.layout.checked(block, at, for_states=for_states)
+                        )
                     count += len(pieces[-1][0])
                     if count == rows:
                         yield _join_rows(pieces)
@@ -153,6 +172,8 @@ class ReaderSource(Source):
                 for text in (layout_text.encode("utf-8", "surrogateescape"), *reader.identity(), *labels):
                     digest.update(len(text).to_bytes(8, "little"))
                     digest.update(text)
+        if self.clusters is not None:
+            digest.update(self.clusters.fingerprint().encode())
         return digest.hexdigest()
 
     def describe(self) -> str:
@@ -160,17 +181,22 @@ class ReaderSource(Source):
         files = f"{len(self._readers)} files, {first} to {last}" if len(self._readers) > 1 else first
         n = "unknown number of" if self.n is None else str(self.n)
         classes = f", {self.n_classes} classes" if self.prediction is None else ""
-        return f"{files}{': ' if first else ''}{n} samples{classes}; {self.layout.describe()}"
+        name = None if self.clusters is None else self.clusters.layout.targets[0]
+        clusters = {None: "", Y_TRUE: ", with clusters"}.get(name, f", clusters in {name!r}")
+        return f"{files}{': ' if first else ''}{n} samples{classes}; {self.layout.describe()}{clusters}"
 
     def summed(self, **options: Any) -> CalibrationState | ForecastState:
         state: CalibrationState | ForecastState
+        if self.clusters is not None:  # there is no SKCE of pairs of different clusters without flips
+            options = {name: value for name, value in options.items() if (name, value) != ("n_resamples", 0)}
+            options["clusters"] = True
         if self.prediction is None:
             state = CalibrationState(self.n_classes, **options)
         else:
             check_of_classes(self.prediction, lens=options.pop("lens", None))
             state = ForecastState(**options)
-        for true, pred in self.chunks_for(state.options, rows_of_chunks(self.n_columns)):
-            state.update(true, pred)
+        for true, pred, clusters in self.chunks_for(state.options, rows_of_chunks(self.n_columns)):
+            state.update(true, pred, clusters=clusters)
         if not state.n_samples:
             raise FileError(f"there are no samples in the source, {self.describe()}; pass one that has some")
         return state
@@ -184,7 +210,7 @@ class ReaderSource(Source):
                 )
         together = ModelSources(models)
         state = ComparisonState(together.n_classes, together.names, **options)
-        for true, preds in together.chunks_for(state.options, rows_of_chunks(together.n_columns)):
+        for true, preds, _ in together.chunks_for(state.options, rows_of_chunks(together.n_columns)):
             state.update(true, preds)
         return state
 

@@ -123,8 +123,8 @@ def evaluate(
         which the result reports.
     lens : Lens, optional
         The notion of calibration, see `kcalib.lenses`; default the whole vector. All numbers are those
-        of the induced problem: accuracy, too, is how often its most probable class is right. Through
-        `kcalib.lenses.TopLabel`, say, it is how often the confidence is on the right side of one half.
+        of the induced problem: accuracy, too, is how often its predicted class is right. `kcalib.lenses.Confidence` is
+        for pairs of a confidence and whether the prediction was right.
 
     Returns
     -------
@@ -249,6 +249,7 @@ def _(data: Classification, measured: Measured, seed: int, n_bins: int) -> Evalu
         n_samples=data.n,
         n_classes=data.m,
         lens=str(data.lens),
+        confidence_from=data.confidence_from,
         accuracy=accuracy,
         mean_confidence=confidence,
         log_loss=log_loss_of(data),

@@ -100,7 +100,8 @@ class Evaluation(ModelEvaluation):
     n_samples: int  #: samples given
     n_classes: int  #: m, of the induced problem if there is a lens
     lens: str  #: the notion of calibration, one of `kcalib.lenses`
-    accuracy: float  #: share of samples whose most probable class is right; all numbers are those seen through the lens
+    confidence_from: str  #: "largest probability", of two classes "max(p, 1 - p)", or "as given", see `kcalib.lenses`
+    accuracy: float  #: share of samples whose predicted class is right; all numbers are those seen through the lens
     mean_confidence: float  #: mean probability of the predicted class
     log_loss: float  #: `kcalib.log_loss`
     brier_score: float  #: `kcalib.brier_score`
@@ -127,6 +128,11 @@ class Evaluation(ModelEvaluation):
             "Brier": f"{self.brier_score:.4f}",
             "ECE": f"{self.top_label_ece:.4f}",
         }
+
+    def remarks(self) -> list[str]:
+        if self.confidence_from != "max(p, 1 - p)":
+            return []
+        return ["accuracy and ECE: of the more probable of two classes, whose confidence is max(p, 1 - p)"]
 
     def notes(self) -> list[str]:
         lens = [] if self.lens == str(Canonical()) else [self.lens]

@@ -10,6 +10,7 @@ lens             predictions :math:`p'`                      label :math:`y'`
 ================ =========================================== ==========================================
 `Canonical`      :math:`p`                                   :math:`y`
 `TopLabel`       :math:`(1 - c, c)`, :math:`c = \max_k p_k`  is the predicted class right?
+`Confidence`     :math:`(1 - c, c)`, c as given              was the prediction right, as given?
 `ClassWise` (j)  :math:`(1 - p_j, p_j)`                      is it class j?
 `TopK` (k)       the k largest, and the sum of the rest      place of the class among them, or k
 `Groups`         sums within groups of classes               the group
@@ -21,6 +22,11 @@ another.
 Whatever is said in terms of classes refers to the induced problem: a matrix or kernel for `target_kernel`, test
 locations of `kcalib.ucme` and the CME test, labels in results. Only `classes` names the columns of `y_pred`. The
 induced classes are numbered from 0.
+
+Of two classes, as of more, the predicted one is the more probable: its confidence is :math:`\max(p, 1 - p)`. `TopLabel`
+and `Confidence` leave the classes "wrong" and "right", and their confidence is that of "right", below 1/2, too:
+accuracy is the share of what is right, and over-confident is what is right less often than it says. Results say in
+``confidence_from`` which it was.
 
 Probabilities are added up: :math:`1 - c` above is the sum of the others, which keeps the digits that a difference loses
 where :math:`c` is near 1. An induced problem of two classes is a problem on a line, where kernels take O(n log n)
@@ -45,7 +51,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import OptionError, check_integer
 
-__all__ = ["Canonical", "ClassWise", "Groups", "Lens", "TopK", "TopLabel"]
+__all__ = ["Canonical", "ClassWise", "Confidence", "Groups", "Lens", "TopK", "TopLabel"]
 
 Data = TypeVar("Data", bound=Any)  # _input.labels.Classification
 LabelsAndPredictions = tuple[Array, Array]  # labels, shape (n,), and probabilities, shape (n, m)
@@ -58,6 +64,7 @@ class Lens:
     """Base class of the lenses."""
 
     is_scalar: ClassVar[bool] = False  # whether it looks at one probability, of which the other is the complement
+    has_confidence: ClassVar[bool] = False  # whether the induced classes are "wrong" and "right"
 
     def induced(self, data: Data) -> Data:
         """The checked data seen through the lens; `_input.labels` calls it, so that what follows knows of no lens."""
@@ -67,6 +74,15 @@ class Lens:
         if probabilities.shape[1] == 2:
             probabilities = _on_the_line(data.xp, probabilities)
         return dataclasses.replace(data, labels=labels, given=probabilities, classes=None, lens=self, losses=None)
+
+    def check_columns(self, n_columns: int, name: str) -> None:
+        """Raise if the lens is not one for predictions, called `name`, that came in so many columns."""
+
+    def confidence_from(self, m: int) -> str:
+        """Say what the confidence in a prediction of `m` induced classes is."""
+        if self.has_confidence:
+            return "as given" if isinstance(self, Confidence) else "largest probability"
+        return "max(p, 1 - p)" if m == 2 else "largest probability"
 
     def _check(self, m: int) -> None:
         """Raise if the lens is not one for `m` classes."""
@@ -117,10 +133,58 @@ class TopLabel(Lens):
     """
 
     is_scalar: ClassVar[bool] = True
+    has_confidence: ClassVar[bool] = True
 
     def _induce(self, labels: Array, p: Array) -> LabelsAndPredictions:
         xp = arrays.namespace(p)
         return _one_against_others(labels, p, xp.astype(xp.argmax(p, axis=1), xp.int64))
+
+
+@dataclass(frozen=True)
+class Confidence(Lens):
+    r"""Confidences in predictions as they are given, and which predictions were right.
+
+    .. math:: P(\text{right} \mid c) = c
+
+    `y_true` says of each prediction whether it was right (1 or true) or wrong (0 or false), and `y_pred` is one column
+    of confidences, shape (n,) or (n, 1): what evaluations of language models, detectors and judges write. No
+    confidence is turned round, so that one of 0.2 stays 0.2. With ``classes=`` labels may be others: the one for wrong,
+    then the one for right. In `kcalib.compare` models may be right about different samples: pass a mapping of names to
+    labels, too.
+
+    Recalibrators take such pairs without a lens, as they take any binary problem.
+
+    Raises
+    ------
+    ValueError
+        If `y_pred` has several columns, or `y_true` is text without `classes` (when they are seen).
+
+    Examples
+    --------
+    20 of 100 right at 0.4, and 40 of 100 at 0.6: the gap is 0.2 at both, and the model over-confident.
+
+    >>> import numpy as np, kcalib
+    >>> confidence, right = np.repeat([0.4, 0.6], 100), np.arange(200) % 100 < np.repeat([20, 40], 100)
+    >>> result = kcalib.evaluate(right, confidence, lens=kcalib.lenses.Confidence())
+    >>> round(result.top_label_ece, 6), result.accuracy, result.verdict.partition(":")[0]
+    (0.2, 0.3, 'miscalibrated, over-confident')
+    """
+
+    is_scalar: ClassVar[bool] = True
+    has_confidence: ClassVar[bool] = True
+
+    def check_columns(self, n_columns: int, name: str) -> None:
+        if n_columns > 1:
+            raise ValueError(
+                f"`{name}` has {n_columns} columns, expected one of confidences for lens=Confidence(); of "
+                "probabilities of classes lens=kcalib.lenses.TopLabel() takes the largest"
+            )
+
+    def _check(self, m: int) -> None:
+        self.check_columns(m if m > 2 else 1, "y_pred")
+
+    def _induce(self, labels: Array, p: Array) -> LabelsAndPredictions:
+        return labels, p
 
 
 @dataclass(frozen=True)

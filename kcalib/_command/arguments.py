@@ -23,7 +23,7 @@ from kcalib.inference.calibration_test import METHODS
 from kcalib.inference.compare import METRICS
 from kcalib.inference.metrics.ece import N_RESAMPLES
 from kcalib.kernels import Exponential, Kernel
-from kcalib.lenses import Canonical, ClassWise, Groups, Lens, TopK, TopLabel
+from kcalib.lenses import Canonical, ClassWise, Confidence, Groups, Lens, TopK, TopLabel
 from kcalib.report import figures
 from kcalib.report.diagrams import SCALES
 
@@ -35,7 +35,7 @@ STATE_OPTIONS = ("n_columns", "n_resamples", "n_bins", "lens", "seed")
 # Options that --help shows; --help-all shows the others, too.
 COMMON = {
     *("help", "show_all", "version", "output", "json", "csv", "plot", "fail_if_miscalibrated", "seed", "threads"),
-    *("probs", "logits", "labels", "normalize", "mean", "std", "samples"),
+    *("probs", "logits", "confidence", "labels", "normalize", "mean", "std", "samples"),
     *("lens", "level", "tolerance", "method", "metric", "order", "print_completion"),
 }
 
@@ -122,6 +122,10 @@ class Parser(argparse.ArgumentParser):
             command = self.commands.choices[arguments.command]
             suggestion = suggest(unknown[0].partition("=")[0], command._option_string_actions)
             command.error(f"unrecognized arguments: {' '.join(unknown)}{suggestion}")
+        if getattr(arguments, "confidence", None) is not None:
+            if arguments.lens not in (None, Canonical()):
+                arguments.usage_error("--confidence is a lens of its own; leave out --lens")
+            arguments.lens = Confidence()
         return arguments
 
     def error(self, message: str) -> NoReturn:
@@ -403,6 +407,11 @@ def _add_reading(parser: Parser) -> Any:
         "--probs", metavar="NAME", help="array, column or prefix of columns with the probabilities"
     )
     predictions.add_argument("--logits", metavar="NAME", help="the same for logits: a softmax is applied")
+    predictions.add_argument(
+        "--confidence", metavar="NAME",
+        help="confidences in predictions, of which --labels says whether each was right: an array or column of 0 or 1, "
+        "true or false",
+    )  # fmt: skip
     predictions.add_argument(
         "--mean", metavar="NAME", help="regression: array, column or prefix of columns with the means"
     )

@@ -50,7 +50,7 @@ from kcalib.results import Comparison
 from kcalib.streaming import ComparisonState, load
 
 SAMPLE_OPTIONS = (
-    "weights", "clusters",
+    "weights", "clusters", "confidence",
     "probs", "logits", "labels", "from_logits", *PARAMETERS, "lens", "bandwidth", "n_bins", "n_resamples", "n_columns",
     "seed", "part", "stream", "checkpoint", "rows", "resume", "checkpoint_every", "threads", "parallel",
 )  # fmt: skip

@@ -43,7 +43,7 @@ class FileColumns(Columns):
 def open_file(file: str, options_by_name: Mapping[str, Any], clusters: str | None = None) -> ReaderSource:
     """Open a file, a folder, files that a pattern names, or standard input; `options_by_name` are its options."""
     options = ReadOptions(
-        options_by_name.get("probs"),
+        options_by_name.get("probs") or options_by_name.get("confidence"),
         options_by_name.get("logits"),
         options_by_name.get("labels"),
         bool(options_by_name.get("from_logits")),

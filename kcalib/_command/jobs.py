@@ -23,15 +23,18 @@ from kcalib._command.streams import format_error, report
 from kcalib._input.checks import weights_of
 from kcalib._input.columns import FileError
 from kcalib._input.data import Data
+from kcalib._input.labels import Classification
 from kcalib._input.parameters import PARAMETERS
 from kcalib.bandwidth import NoLengthScaleError
 from kcalib.evaluation_results import Evaluation, ForecastEvaluation
 from kcalib.inference.adaptive.groups import WorstGroups
 from kcalib.inference.calibration_test import scale_weights
+from kcalib.lenses import Confidence
 from kcalib.parallel.transport import TileError
 from kcalib.report import figures
 from kcalib.streaming.sources.layout import Y_TRUE
 from kcalib.streaming.sources.opening import suffix_of
+from kcalib.streaming.sources.reader_source import ReaderSource
 
 RENAMED_OPTIONS = (
     "rows",
@@ -82,7 +85,7 @@ class Failure:
 
 def check_reading(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the options that say what to read, or refuse some that do not go together."""
-    names = ("probs", "logits", "labels", "from_logits", "normalize", *PARAMETERS)
+    names = ("probs", "logits", "confidence", "labels", "from_logits", "normalize", *PARAMETERS)
     reading = {name: getattr(arguments, name) for name in names}
     for second, first in SECOND_PARAMETERS.items():
         for option in ("probs", "logits", *FIRST_PARAMETERS):
@@ -149,6 +152,8 @@ def read_data(job: Job, threads: int | None, reading: dict[str, Any]) -> Iterato
     with translate_errors():
         samples = open_file(str(job.path), reading)
         data = samples.prepare(threads)
+        if reading.get("confidence") is not None:
+            data = see_confidences(data, samples)
     try:
         yield data
     except FileError:
@@ -158,6 +163,19 @@ def read_data(job: Job, threads: int | None, reading: dict[str, Any]) -> Iterato
         if any(f"`{name}" in message for name in ("y_true", "y_pred", *PARAMETERS)):
             message += f" ({samples.layout.describe()})"
         raise FileError(message) from None
+
+
+def see_confidences(data: Data, samples: ReaderSource) -> Classification:
+    """Return the problem of --confidence: was each prediction right?"""
+    assert isinstance(data, Classification)
+    Confidence().check_columns(samples.n_columns, "y_pred")
+    names = data.class_names
+    if isinstance(names[0], str):
+        raise FileError(
+            f"the labels are {', '.join(map(repr, names))}, expected 0 or 1, true or false: whether each "
+            f"prediction was right ({samples.layout.describe()})"
+        )
+    return Confidence().induced(data)
 
 
 def read_column(job: Job, option: str, name: str, reading: dict[str, Any]) -> np.ndarray:

@@ -83,7 +83,8 @@ def draw_data(data: Data, arguments: argparse.Namespace) -> Picture:
     assert isinstance(data, Classification)
     n_bins = N_BINS if arguments.n_bins is None else arguments.n_bins
     binning = "equal_mass" if arguments.axes == "logit" else "uniform"
-    diagram = diagram_of(TopLabel().induced(data), n_bins=n_bins, binning=binning)
+    confidences = data if data.lens.has_confidence else TopLabel().induced(data)
+    diagram = diagram_of(confidences, n_bins=n_bins, binning=binning)
     classes = worst_classes_of(data, arguments.plot_classes, n_bins, binning) if arguments.plot_classes else ()
     return Picture(diagram, _reliability_style(arguments), tuple(classes))
 

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from kcalib._command.jobs import Model
-from kcalib.lenses import Canonical
+from kcalib.lenses import Canonical, Confidence
 from kcalib.report.summary import align, format_pvalue
 from kcalib.results import CalibrationTestResult, Comparison
 
@@ -99,6 +99,8 @@ def _remarks(models: Sequence[Model], arguments: argparse.Namespace, width: int)
         kernel += f", {' or '.join(targets)} kernel on targets"
     level = f"{arguments.level:g}"
     lens = [] if skce.lens == str(Canonical()) else [f"lens: {skce.lens}: all numbers are those of its classes"]
+    if skce.lens == str(Confidence()):
+        lens = ["confidences as given; accuracy: the share of predictions that were right"]
     remarks = [
         *lens,
         f"SKCE: {skce.estimator} estimator, {kernel}; {skce.backend} backend{threads}",

@@ -28,7 +28,7 @@ from kcalib._input.classes import POSITION, SORTED_LABELS, Classes, check_names,
 from kcalib._input.data import Data
 from kcalib._input.frames import categories_of, check_dimensions, check_rows, column_names
 from kcalib._input.logits import losses_of_logits, softmax, warn_of_probabilities
-from kcalib.lenses import CANONICAL, Lens
+from kcalib.lenses import CANONICAL, Confidence, Lens
 
 
 class Names(NamedTuple):
@@ -101,8 +101,21 @@ class Classification(Data):
         return f"{self.m} classes"
 
     @property
+    def confidence_from(self) -> str:
+        """What `predicted` makes the confidence, in words."""
+        return self.lens.confidence_from(self.m)
+
+    @property
     def reference(self) -> Array:
         return self.probabilities
+
+    @property
+    def predicted(self) -> Array:
+        """The predicted class of each sample, shape (n,): the first of the most probable, or "right"."""
+        xp, p = self.xp, self.probabilities
+        if self.lens.has_confidence:
+            return xp.ones_like(self.labels)
+        return xp.astype(xp.argmax(p, axis=1), xp.int64, copy=False)
 
     def take(self, rows: Array) -> Classification:
         take = self.xp.take
@@ -162,6 +175,8 @@ class Classification(Data):
                 f"{self.size}, but {name} has {other.n} and {other.m}; models are compared on the same samples in "
                 "the same order"
             )
+        if self.lens == other.lens == Confidence():
+            return None  # models are right about different samples
         classes, expected = self.class_names, other.class_names
         if classes != expected:
             return (
@@ -229,6 +244,7 @@ def prepare(
     target = dtype_name(dtype)
     if not (lens is None or isinstance(lens, Lens)):
         raise TypeError(f"`lens` is {lens!r}, expected a lens such as kcalib.lenses.TopLabel()")
+    lens = CANONICAL if lens is None else lens
     y_true, y_pred, sample_weight = map(arrays.compute_lazy, (y_true, y_pred, sample_weight))
     check_dimensions(y_true, y_pred, names[:2])
     true = arrays.as_array(y_true, names.y_true)
@@ -242,6 +258,12 @@ def prepare(
     arrays.check_no_threads(pred, threads)
     _check_swapped(true, pred, names)
     _check_pred_type(pred, names)
+    lens.check_columns(1 if pred.ndim < 2 else int(pred.shape[1]), names.y_pred)
+    if lens == Confidence() and classes is None and arrays.kind_of(true) == "U":
+        raise ValueError(
+            f"`{names.y_true}` is text, expected 0 or 1, or booleans: whether each prediction was right; pass classes="
+            "[the label for wrong, the label for right]"
+        )
     epsilon = _epsilon(y_pred, pred)
     if not isinstance(from_logits, (bool, np.bool_)):
         raise TypeError(f"`from_logits` is {from_logits!r}, expected True or False")
@@ -250,7 +272,8 @@ def prepare(
     probabilities = _probabilities(pred, bool(from_logits), target, epsilon, threads, names, widen)
     n, m = int(probabilities.shape[0]), 2 if probabilities.ndim == 1 else int(probabilities.shape[1])
     check_rows(y_true, y_pred, sample_weight, names[:2])
-    labels, called = _labels(true, y_true, y_pred, n, m, classes, threads, names)
+    named = pred if lens == Confidence() else y_pred  # the name of a column of confidences is no class
+    labels, called = _labels(true, y_true, named, n, m, classes, threads, names)
     labels = arrays.asarray_like(labels, probabilities)
     if arrays.is_host(labels):
         labels = arrays.as_compact(labels, np.int64)
@@ -263,7 +286,7 @@ def prepare(
         losses = losses_of_logits(pred, labels, probabilities, epsilon)
     weights = None if sample_weight is None else weights_of(sample_weight, n, probabilities)
     data = Classification(labels, probabilities, weights, called, epsilon, target, losses=losses, threads=threads)
-    return data if lens is None else lens.induced(data)
+    return lens.induced(data)
 
 
 def _epsilon(y_pred: Any, pred: Array) -> float:

@@ -143,6 +143,7 @@ def canonical_ece(
     return ECEResult(
         value=value,
         notion="canonical",
+        confidence_from=None,
         norm=norm,
         distance=distance if isinstance(distance, str) else getattr(distance, "__name__", repr(distance)),
         square=None,

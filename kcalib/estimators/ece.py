@@ -43,6 +43,7 @@ class ECEResult(Summarized):
 
     value: float  #: the error
     notion: str  #: "top_label", "class_wise" or "canonical"
+    confidence_from: str | None  #: of top labels: "largest probability", of two classes "max(p, 1 - p)", or "as given"
     norm: str  #: of the gaps of bins: "l1", "l2" or "max"
     distance: str | None  #: of mean predictions and mean labels in a bin ("canonical")
     square: float | None  #: the unbiased estimate whose root `value` is, may be negative (`kcalib.debiased_ece`)
@@ -302,6 +303,7 @@ def result_of_columns(
         **described(options, "risk" if by_risk else "given", risks),
         n_samples=data.n,
         n_classes=data.m,
+        confidence_from=data.confidence_from,
         lens=str(data.lens),
     )
 
@@ -314,6 +316,7 @@ def result_of_bins(
     *,
     debiased: bool,
     remedy: str,
+    confidence_from: str,
     **fields: Any,
 ) -> ECEResult:
     """From the bins of each column; `mixture` are the weights of these, and the fields say what was done.
@@ -331,6 +334,7 @@ def result_of_bins(
     return ECEResult(
         value=value,
         notion=notion,
+        confidence_from=confidence_from if notion == "top_label" else None,
         norm=norm,
         distance=None,
         square=square,

@@ -38,6 +38,7 @@ class MMCEResult(Summarized):
     n_samples: int  #: n
     n_classes: int  #: m, of the induced problem if there is a lens
     lens: str  #: the notion of calibration, one of `kcalib.lenses`
+    confidence_from: str  #: as of `ECEResult`
     backend: str  #: which backend computed it
     backend_reason: str  #: and why that one
     threads: int | None  #: threads used at most; None where the array library decides
@@ -152,6 +153,7 @@ def mmce(
         n_samples=data.n,
         n_classes=data.m,
         lens=str(data.lens),
+        confidence_from=data.confidence_from,
         backend=backend.name,
         backend_reason=backend.reason,
         threads=backend.threads,

@@ -28,7 +28,7 @@ from kcalib.estimators.bands import (
 from kcalib.estimators.binning import bin_edges
 from kcalib.estimators.ece import result_of_columns
 from kcalib.estimators.event_bins import Bins, Sample, check_binning, cut, numbers
-from kcalib.lenses import ClassWise, Lens, TopLabel
+from kcalib.lenses import ClassWise, Confidence, Lens, TopLabel
 from kcalib.report import diagrams
 from kcalib.report.summary import Summarized
 
@@ -118,8 +118,9 @@ class ReliabilityDiagram(Summarized):
         ValueError
             If `scale` is neither; if a histogram is to be cut off from axes that are no cell of a grid.
         """
-        top_label = self.lens == str(TopLabel())
-        labels = ("confidence", "accuracy") if top_label else ("predicted probability", "observed frequency")
+        labels = (
+            ("confidence", "accuracy") if has_confidence(self.lens) else ("predicted probability", "observed frequency")
+        )
         return diagrams.plot_diagram(self, ax, labels, color, histogram, legend, scale)
 
 
@@ -317,6 +318,11 @@ class ClassDiagram:
     name: str
     ece: float
     diagram: ReliabilityDiagram
+
+
+def has_confidence(lens: str) -> bool:
+    """Return whether a diagram of this lens shows confidences and accuracies."""
+    return lens in (str(TopLabel()), str(Confidence()))
 
 
 def worst_classes_of(data: Classification, count: int, n_bins: int, binning: str) -> list[ClassDiagram]:

@@ -145,10 +145,11 @@ def accuracy_of(data: Classification) -> float:
 def top_label(data: Classification, threads: Any = None) -> tuple[Array, Array]:
     """Confidence (probability of the predicted class) and correctness (0 or 1), both (n,)."""
     xp, p = data.xp, data.probabilities
-    if arrays.is_host(p):
+    if arrays.is_host(p) and not data.lens.has_confidence:
         return _native.top_labels(p, data.labels, threads_for(p.size, threads))
-    predicted = xp.argmax(p, axis=1)
-    return xp.max(p, axis=1), xp.astype(xp.astype(predicted, xp.int64) == data.labels, p.dtype)
+    predicted = data.predicted
+    confidence = xp.take_along_axis(p, predicted[:, None], axis=1)[:, 0]
+    return confidence, xp.astype(predicted == data.labels, p.dtype)
 
 
 def weighted_mean(data: Classification, values: Array) -> float:

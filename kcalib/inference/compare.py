@@ -44,7 +44,7 @@ from kcalib.inference.metrics.ece import ECE
 from kcalib.inference.metrics.measured import Estimate, Metric, MetricResult, SharedOptions
 from kcalib.inference.metrics.scores import CRPS, BrierScore, LogLoss, LogScore
 from kcalib.inference.metrics.skce import SKCE
-from kcalib.lenses import Lens
+from kcalib.lenses import Confidence, Lens
 from kcalib.parallel.argument import in_parallel
 from kcalib.results import Comparison, ModelDifference, ModelValue
 
@@ -98,7 +98,8 @@ def compare(
         draws one, which the result reports. The other metrics have nothing random.
     classes, from_logits, lens, threads
         As in `kcalib.skce`, the same for all models. Each model is seen through a lens by itself: with
-        `kcalib.lenses.TopLabel` each is asked about the class that it predicts.
+        `kcalib.lenses.TopLabel` each is asked about the class that it predicts. With `kcalib.lenses.Confidence`
+        `y_true` may be a mapping, too: of the names to which of each model's predictions were right.
     backend : optional
         As in `kcalib.skce`, for "skce" and "ckce", which with it sum all pairs for any n.
 
@@ -249,13 +250,22 @@ def compare(
         return _of_sources(_sources(y_true), chosen, confidence_level, options, lens)
     if not isinstance(y_preds, Mapping):
         raise TypeError(f"`y_preds` is a {type(y_preds).__name__}, expected a mapping of names to predictions")
+    has_own_labels = isinstance(y_true, Mapping) and lens == Confidence()
+    if has_own_labels and list(y_true) != list(y_preds):
+        raise ValueError(f"`y_true` has the models {list(y_true)}, expected {list(y_preds)}; pass labels for each one")
     models: dict[str, Data] = {}
     for name, y_pred in y_preds.items():
         if not isinstance(name, str):
             raise TypeError(f"`y_preds` has the key {name!r}, expected names that are strings")
         try:
             checks = {"classes": classes, "from_logits": from_logits, "lens": lens, "threads": threads}
-            models[str(name)] = prepare(y_true, y_pred, sample_weight=sample_weight, dtype=chosen.dtype, **checks)
+            models[str(name)] = prepare(
+                y_true[name] if has_own_labels else y_true,
+                y_pred,
+                sample_weight=sample_weight,
+                dtype=chosen.dtype,
+                **checks,
+            )
         except (TypeError, ValueError) as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"`y_preds[{name!r}]`: {error}") from None

@@ -137,7 +137,7 @@ class TopLabelECE:
     def __init__(self, data: Classification, n_bins: int) -> None:
         p = arrays.to_compute_device(data.probabilities).astype(np.float64, copy=False)
         self._xp = xp = arrays.namespace(p)
-        positions, predicted = xp.arange(data.n), xp.argmax(p, axis=1)
+        positions, predicted = xp.arange(data.n), arrays.to_compute_device(data.predicted)
         cumulative = cumulative_sums(p)
         self._data, self._n_bins = data, n_bins
         self._confidence = p[positions, predicted]

@@ -265,6 +265,7 @@ def _(y_pred: Classification, y_true: Any, sample_weight: Any, options: StateOpt
 def _prepared(y_true: Any, y_pred: Any, options: StateOptions, threads: int | None) -> Classification:
     """Checked, with what can be done about a fault where there is a state."""
     m = _columns(y_pred)
+    options.lens.check_columns(m or 1, "y_pred")
     if m is None or m == options.n_classes:
         try:
             data = prepare(

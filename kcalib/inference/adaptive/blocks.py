@@ -7,7 +7,7 @@ labels that are drawn from the predictions.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import singledispatch
 from typing import Any
@@ -78,9 +78,8 @@ def _(
         for _ in draw_counted_labels(data, n_draws, seed, drawn, task.options.threads):
             pass
     sums = cells.sum(p, data.labels, data.sample_weight, threads=task.options.threads)
-    names = data.class_names
     tail = None if data.sample_weight is not None else lambda score, variance: _score_tail(data, score, variance)
-    return label_blocks(sums, drawn, data.n, names, tail) + kernels, estimate
+    return label_blocks(sums, drawn, data.n, Words.of(data), tail) + kernels, estimate
 
 
 def kernel_blocks(
@@ -173,7 +172,7 @@ def label_blocks(
     sums: LabelSums,
     drawn: DrawnCells,
     n: int,
-    names: Sequence[Any],
+    words: Words,
     score_tail: Callable[[float, float], float] | None,
     unit: float = 1.0,
 ) -> list[Block]:
@@ -225,20 +224,19 @@ def label_blocks(
     def says_temperature() -> str:
         if score[0] == 0 and impossible is None:
             return "no error of the temperature"
-        return describe_temperature(-1.0 if impossible is not None else float(score[0]))
+        return words.describe_temperature(-1.0 if impossible is not None else float(score[0]))
 
     def says_bias() -> str:
         # Of two classes both have the same, but for rounding.
         k = 1 if m == 2 else int(np.argmax(biases[0] ** 2 / np.maximum(bias_variances, LEAST_VARIANCE)))
-        return describe_share(names[k], float(biases[0, k]))
+        return words.describe_share(k, float(biases[0, k]))
 
     def says_classes() -> str:
         squares = np.where(is_empty.reshape(m, n_bins), -1.0, _squares(residuals[0], variance))
         if m == 2:
             squares[0] = -1.0
         k, b = divmod(int(np.argmax(squares)), n_bins)
-        side = describe_side(float(residuals[0, k, b]))
-        return f"probabilities of class {names[k]!r} {format_bin(k * n_bins + b)} too {side}"
+        return words.describe_bin(k, format_bin(k * n_bins + b), float(residuals[0, k, b]))
 
     def says_top() -> str:
         b = int(np.argmax(np.where(top_is_empty, -1.0, _squares(top_residuals[0], top_variance))))
@@ -280,17 +278,39 @@ def label_blocks(
     ]
     if score_tail is None:
         blocks[1:] = [replace(block, log_bound=lambda: 0.0) for block in blocks[1:]]
-    return blocks
+    return blocks[:-1] if words.has_confidence else blocks
 
 
-def describe_temperature(score: float) -> str:
-    """Say what a sum of log probabilities less their means shows."""
-    return f"{'over' if score < 0 else 'under'}-confident"
+@dataclass(frozen=True)
+class Words:
+    """How findings about classes are said; of classes "wrong" and "right" they are about the confidence.
 
+    These have no block of the largest probability, which is that of "right" turned round.
+    """
 
-def describe_share(name: Any, residual: float) -> str:
-    """Say what a sum of a class's residuals shows."""
-    return f"class {name!r} predicted too {'often' if residual < 0 else 'rarely'}"
+    names: tuple[Any, ...]
+    has_confidence: bool
+
+    @classmethod
+    def of(cls, data: Classification) -> Words:
+        return cls(tuple(data.class_names), data.lens.has_confidence)
+
+    def describe_temperature(self, score: float) -> str:
+        """Say what a sum of log probabilities less their means shows."""
+        if self.has_confidence:
+            return f"confidences too {'far from' if score < 0 else 'near to'} 0.5"
+        return f"{'over' if score < 0 else 'under'}-confident"
+
+    def describe_share(self, k: int, residual: float) -> str:
+        """Say what a sum of class k's residuals shows."""
+        if self.has_confidence:
+            return f"{'over' if (residual < 0) == (k == 1) else 'under'}-confident"
+        return f"class {self.names[k]!r} predicted too {'often' if residual < 0 else 'rarely'}"
+
+    def describe_bin(self, k: int, between: str, residual: float) -> str:
+        """Say what a sum of class k's residuals in a bin shows."""
+        subject = "confidences" if self.has_confidence else f"probabilities of class {self.names[k]!r}"
+        return f"{subject} {between} too {describe_side(residual)}"
 
 
 def describe_side(residual: float) -> str:

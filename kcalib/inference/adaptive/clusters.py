@@ -27,6 +27,7 @@ from kcalib.inference.adaptive.blocks import (
     LEAST_BANDWIDTH,
     LEAST_FINE_BANDWIDTH,
     MANY_DRAWS,
+    Words,
     fine_map_options,
     rescale,
 )
@@ -77,7 +78,7 @@ def _make_sheets(data: Data) -> list[CellSheet]:
 
 @_make_sheets.register
 def _(data: Classification) -> list[CellSheet]:
-    return label_sheets(data.m, data.class_names)
+    return label_sheets(data.m, Words.of(data))
 
 
 @_make_sheets.register

@@ -17,8 +17,7 @@ from kcalib.inference.adaptive.blocks import (
     LEAST_SCORE_VARIANCE,
     LEAST_VARIANCE,
     Block,
-    describe_share,
-    describe_temperature,
+    Words,
 )
 from kcalib.inference.adaptive.sheets import CellEntries, CellSheet, CellView, LabelRows, keep_cells
 
@@ -85,7 +84,7 @@ def _make_block(sheet: CellSheet, sums: np.ndarray, variances: np.ndarray) -> Bl
 def given_sheets(grouping: Grouping, data: Any) -> list[CellSheet]:
     """Return the cells of a variable's two blocks: the classes by category, and the temperature by category."""
     first, size = int(data.m == 2), len(grouping.values)
-    n_columns, names = data.m - first, data.class_names
+    n_columns, words = data.m - first, Words.of(data)
 
     def where(k: int) -> str:
         return f"where {grouping.name} is {grouping.values[k]}"
@@ -97,10 +96,10 @@ def given_sheets(grouping: Grouping, data: Any) -> list[CellSheet]:
         return rows.of_scores(grouping.codes[rows.numbers][:, None])
 
     def describe_class(cells: np.ndarray, total: float) -> str:
-        return f"{describe_share(names[first + cells[0] % n_columns], total)} {where(cells[0] // n_columns)}"
+        return f"{words.describe_share(first + cells[0] % n_columns, total)} {where(cells[0] // n_columns)}"
 
     def describe_score(cells: np.ndarray, total: float) -> str:
-        return f"{describe_temperature(total)} {where(cells[0])}"
+        return f"{words.describe_temperature(total)} {where(cells[0])}"
 
     return [
         CellSheet(size * n_columns, count_classes, (CellView(f"given {grouping.name}", keep_cells, describe_class),)),

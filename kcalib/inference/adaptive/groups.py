@@ -22,9 +22,8 @@ from kcalib._pairs.label_cells import FLOOR
 from kcalib.inference.adaptive.blocks import (
     LEAST_SCORE_VARIANCE,
     LEAST_VARIANCE,
-    describe_share,
+    Words,
     describe_side,
-    describe_temperature,
 )
 from kcalib.inference.adaptive.method import TIE, approximate_pvalues, combine
 from kcalib.report.summary import Summarized, Summary, format_pvalue
@@ -321,7 +320,7 @@ class _Sums:
 
     def combine_blocks(self, data: Classification) -> tuple[np.ndarray, list[str]]:
         """Return the combined p-values, shape (G, R + 1), and what the largest statistic of each group says."""
-        names = data.class_names
+        words = Words.of(data)
         combined, findings = [], []
         for k in range(len(self.sizes)):
             has_score = self.score_variances[k] > LEAST_SCORE_VARIANCE * self.sizes[k]
@@ -331,13 +330,13 @@ class _Sums:
                 np.sum(in_classes, axis=0),
                 self.hits[k] ** 2 / max(self.hit_variances[k], LEAST_VARIANCE),
             ]
-            pvalues = np.stack([approximate_pvalues(block) for block in blocks])
+            pvalues = np.stack([approximate_pvalues(block) for block in blocks[: 2 if words.has_confidence else 3]])
             worst = int(np.argmax(in_classes[:, 0]))
-            words = (
-                describe_temperature(float(self.scores[k, 0])),
-                describe_share(names[worst], float(self.counts[k, worst, 0])),
+            findings_of_blocks = (
+                words.describe_temperature(float(self.scores[k, 0])),
+                words.describe_share(worst, float(self.counts[k, worst, 0])),
                 f"largest probabilities too {describe_side(float(self.hits[k, 0]))}",
             )
             combined.append(combine(pvalues))
-            findings.append(words[int(np.argmin(pvalues[:, 0]))])
+            findings.append(findings_of_blocks[int(np.argmin(pvalues[:, 0]))])
         return np.stack(combined), findings

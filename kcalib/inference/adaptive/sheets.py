@@ -5,7 +5,7 @@ Cells do not depend on the data, so that sums over parts of the data add up; vie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +17,8 @@ from kcalib.inference.adaptive.blocks import (
     N_BINS,
     N_BINS_OF_TWO,
     N_TOP_BINS,
-    describe_share,
+    Words,
     describe_side,
-    describe_temperature,
     format_probability,
 )
 from kcalib.inference.adaptive.forecast_blocks import (
@@ -108,7 +107,7 @@ class LabelRows:
         return CellEntries(cells, logarithms[self._places, self.labels][:, None], second, third)
 
 
-def label_sheets(m: int, names: Sequence[Any]) -> list[CellSheet]:
+def label_sheets(m: int, words: Words) -> list[CellSheet]:
     """Return temperature, bias and classes, and top label; of two classes the second stands for both."""
     first, n_bins = (1, N_BINS_OF_TWO) if m == 2 else (0, N_BINS)
     size = min(MOST, max(FEWEST, power_of_two(ENTRIES // (m - first))))
@@ -127,20 +126,22 @@ def label_sheets(m: int, names: Sequence[Any]) -> list[CellSheet]:
     def add_top(rows: LabelRows) -> CellEntries:
         return rows.of_top(np.searchsorted(cells.top_edges, np.max(rows.p, axis=1), side="right")[:, None])
 
-    def format_bin(edges: np.ndarray, inside: np.ndarray, total: float) -> str:
+    def format_bin(edges: np.ndarray, inside: np.ndarray) -> str:
         ends = np.concatenate([[0.0], edges, [1.0]])
-        between = f"from {format_probability(ends[inside[0]])} to {format_probability(ends[inside[-1] + 1])}"
-        return f"{between} too {describe_side(total)}"
+        return f"from {format_probability(ends[inside[0]])} to {format_probability(ends[inside[-1] + 1])}"
 
     def describe_class(inside: np.ndarray, total: float) -> str:
         k = inside[0] // size
-        return f"probabilities of class {names[first + k]!r} {format_bin(cells.edges, inside - k * size, total)}"
+        return words.describe_bin(first + k, format_bin(cells.edges, inside - k * size), total)
 
-    return [
+    def describe_top(inside: np.ndarray, total: float) -> str:
+        return f"largest probabilities {format_bin(cells.top_edges, inside)} too {describe_side(total)}"
+
+    sheets = [
         CellSheet(
             1,
             lambda rows: rows.of_scores(np.zeros((len(rows.p), 1), dtype=np.int64)),
-            (CellView("temperature", keep_cells, lambda inside, total: describe_temperature(total)),),
+            (CellView("temperature", keep_cells, lambda inside, total: words.describe_temperature(total)),),
         ),
         CellSheet(
             size * (m - first),
@@ -149,7 +150,7 @@ def label_sheets(m: int, names: Sequence[Any]) -> list[CellSheet]:
                 CellView(
                     "bias",
                     lambda weights, n_clusters: np.arange(len(weights)) // size,
-                    lambda inside, total: describe_share(names[first + inside[0] // size], total),
+                    lambda inside, total: words.describe_share(first + inside[0] // size, total),
                     is_of_kernels=True,
                 ),
                 CellView("classes", join_classes, describe_class),
@@ -162,11 +163,12 @@ def label_sheets(m: int, names: Sequence[Any]) -> list[CellSheet]:
                 CellView(
                     "top label",
                     lambda weights, n_clusters: join_cells(weights[None], _count_bins(N_TOP_BINS, n_clusters))[0],
-                    lambda inside, total: f"largest probabilities {format_bin(cells.top_edges, inside, total)}",
+                    describe_top,
                 ),
             ),
         ),
     ]
+    return sheets[:-1] if words.has_confidence else sheets
 
 
 class PitRows:

@@ -23,7 +23,7 @@ from kcalib._pairs.backends.base import Backend, Workers
 from kcalib.bandwidth import MedianDistance
 from kcalib.estimators.skce import describe
 from kcalib.kernels import Kernel
-from kcalib.lenses import TopK, TopLabel
+from kcalib.lenses import TopK
 from kcalib.results import ConfidenceInterval
 from kcalib.solvers.kernel_operator import KernelOperator
 from kcalib.target_kernels import TargetKernel
@@ -81,7 +81,7 @@ class MetricResult:
 
 def labels_are_shared(models: Sequence[Data]) -> bool:
     """Whether the lens asks all models about the same labels, and not each about the classes that it predicts."""
-    return not any(isinstance(model.lens, (TopLabel, TopK)) for model in models)
+    return not any(model.lens.has_confidence or isinstance(model.lens, TopK) for model in models)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from kcalib import Evaluation, ReliabilityDiagram, reliability
 from kcalib._input.classes import Classes, check_names
 from kcalib._input.frames import check_rows, column_names
+from kcalib.estimators.reliability import has_confidence
 from kcalib.integrations._measures import check_options
 from kcalib.lenses import Canonical, Lens, TopLabel
 from kcalib.report import diagrams as drawing
@@ -300,7 +301,7 @@ class ReliabilityDisplay:
         of_class = "" if self.pos_label is None else f" (positive class: {self.pos_label})"
         lens = next(iter(self.diagrams.values())).lens
         labels = (f"mean predicted probability{of_class}", f"fraction of positives{of_class}")
-        x, y = ("confidence", "accuracy") if lens == str(TopLabel()) else labels
+        x, y = ("confidence", "accuracy") if has_confidence(lens) else labels
         drawing.label_axes(self.ax_, self.histogram_ax_, (x, y, "share"))
 
     def _check_evaluation(self, name: str, evaluation: Any) -> None:

@@ -55,7 +55,10 @@ def scores_of(totals: BinTotals) -> Scores:
     sums = totals.scores
     half = 0.5 if len(totals.cells) == 3 else 1.0
     # The square of a hit is itself; those of confidences are in the cells.
-    confidence_squared = float(np.sum(totals.cells[0, :, CELLS.index("probability_squared")]))
+    confidences = dict(zip(CELLS, totals.cells[totals.confidences][0].sum(axis=0).tolist(), strict=True))
+    correct, confidence = sums["correct"], sums["confidence"]
+    if totals.lens.has_confidence:
+        correct, confidence = confidences["hit"], confidences["probability"]
 
     def score(total: float, squares: float, scale: float = 1.0) -> Score:
         mean, n = total / sums["weight"], totals.n
@@ -66,8 +69,8 @@ def scores_of(totals: BinTotals) -> Scores:
 
     return Scores(
         n_samples=totals.n,
-        accuracy=score(sums["correct"], sums["correct"]),
-        mean_confidence=score(sums["confidence"], confidence_squared),
+        accuracy=score(correct, correct),
+        mean_confidence=score(confidence, confidences["probability_squared"]),
         log_loss=score(sums["log_loss"], sums["log_loss_squared"]),
         brier_score=score(sums["square_residual"], sums["square_residual_squared"], half),
     )
@@ -75,7 +78,7 @@ def scores_of(totals: BinTotals) -> Scores:
 
 def bins_of(totals: BinTotals, notion: str) -> tuple[ReliabilityBins, ...]:
     """Of the top label's confidence, or of each class's probability."""
-    cells = totals.cells[:1] if notion == "top_label" else totals.cells[1:]
+    cells = totals.cells[totals.confidences] if notion == "top_label" else totals.cells[1:]
     edges = bin_edges(cells.shape[1])
     return tuple(ReliabilityBins(edges, w, p, h) for w, p, h in zip(*_means(cells), strict=True))
 
@@ -106,6 +109,7 @@ def ece_of(totals: BinTotals, notion: str, norm: str, class_weight: Any = None, 
         **described(Binning("uniform", n_bins), "given", None),
         n_samples=totals.n,
         n_classes=m,
+        confidence_from=totals.lens.confidence_from(m),
         lens=str(totals.lens),
     )
 
@@ -118,7 +122,7 @@ def ece_interval_of(totals: BinTotals, notion: str, confidence_level: float, see
         raise ValueError(f"the ECE of {totals.describe_samples()} has no interval; {totals.remedy()}")
     if totals.n < 4:
         raise ValueError(f"an interval needs at least 4 samples, the state has {totals.n}; call update() with more")
-    cells = totals.cells[:1] if notion == "top_label" else totals.cells[1:]
+    cells = totals.cells[totals.confidences] if notion == "top_label" else totals.cells[1:]
     n_replicates = max(N_REPLICATES, math.ceil(20 / (1 - confidence_level)))
     limits = []
     for column, part in enumerate(cells):
@@ -156,8 +160,9 @@ def diagram_of(
     weighted = totals.n_weighted > 0
     if weighted and row:
         raise ValueError(
-            "how many weighted samples are in the bins of a class is not known from a state; pass "
-            "lens=kcalib.lenses.TopLabel(), or leave out `sample_weight`"
+            "how many weighted samples are in the bins of a class is not known from a state; "
+            + ("" if totals.lens.has_confidence else "pass lens=kcalib.lenses.TopLabel(), or ")
+            + "leave out `sample_weight`"
         )
     bins = Bins(count, weight, weight, p, hit, lowest, highest)
     tail = tail_of(level, int(np.count_nonzero(used)) if simultaneous else 1)
@@ -191,7 +196,7 @@ def diagram_of(
 def _event(totals: BinTotals, lens: Lens | None) -> tuple[int, str]:
     """The row of the cells that has the event's probability, and what the diagram calls it."""
     m, own = len(totals.cells) - 1, totals.lens
-    if lens is None:
+    if lens is None or (own.has_confidence and isinstance(lens, TopLabel)):
         lens = TopLabel() if isinstance(own, Canonical) or m > 2 else Canonical()
     name = str(lens) if isinstance(own, Canonical) else str(own) if isinstance(lens, Canonical) else f"{lens} of {own}"
     if isinstance(lens, TopLabel):

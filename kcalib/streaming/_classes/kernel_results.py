@@ -33,7 +33,7 @@ from kcalib.estimators.few_errors import few_of
 from kcalib.estimators.rms_bound import MeanEigenvalue, NoBoundError
 from kcalib.inference import events
 from kcalib.inference.adaptive import Adaptive
-from kcalib.inference.adaptive.blocks import KERNEL_FINDING, kernel_block, label_blocks
+from kcalib.inference.adaptive.blocks import KERNEL_FINDING, Words, kernel_block, label_blocks
 from kcalib.inference.adaptive.flips import FlippedBlocks
 from kcalib.inference.adaptive.method import rank_blocks
 from kcalib.inference.adaptive.temperatures import map_bound, score_tail
@@ -485,11 +485,12 @@ class LabelResults(KernelResults):
         if totals.labels is None:
             return super().null_fields()
         assert totals.drawn_cells is not None and totals.temperatures is not None
-        names = totals.sample.class_names
         tail = functools.partial(score_tail, totals.temperatures, n_classes=totals.sample.m)
         square = self.n / totals.scores["weight_squared"]  # makes the mean square of weights 1
         bounded = None if self.is_weighted else tail
-        blocks = label_blocks(totals.labels, totals.drawn_cells, self.n, names, bounded, math.sqrt(square))
+        blocks = label_blocks(
+            totals.labels, totals.drawn_cells, self.n, Words.of(totals.sample), bounded, math.sqrt(square)
+        )
         blocks += [
             kernel_block(name, square * statistics)
             for name, statistics in zip(("kernel", "fine kernel"), totals.kernel_statistics, strict=False)

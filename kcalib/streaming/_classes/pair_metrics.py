@@ -136,11 +136,11 @@ def _difference(a: LabelResults, b: LabelResults, squares: float) -> Spread:
 
 def top_label_ece(compared: Compared, confidence_level: float) -> MetricResult:
     options, n = compared.options, compared.n
-    gaps = [gaps_of(totals.cells[0], n) for totals in compared.totals]
+    gaps = [gaps_of(totals.cells[totals.confidences][0], n) for totals in compared.totals]
     values = [model_gaps.ece for model_gaps in gaps]
     if compared.has_all(values, lambda sample: reliability_bins(sample, options.n_bins).ece):
         return ECE(options.n_bins).measure(compared.samples, confidence_level, SharedOptions(seed=options.seed))
-    used = [np.flatnonzero(totals.cells[0, :, 0] > 0) for totals in compared.totals]
+    used = [np.flatnonzero(totals.cells[totals.confidences][0, :, 0] > 0) for totals in compared.totals]
     n_replicates = max(N_REPLICATES, math.ceil(4 * len(compared.pairs) / (1 - confidence_level)))
 
     def value(i: int) -> Estimate:

@@ -100,6 +100,7 @@ class Results(StateResults):
             n_samples=totals.n,
             n_classes=totals.sample.m,
             lens=str(totals.lens),
+            confidence_from=totals.sample.confidence_from,
             accuracy=accuracy,
             mean_confidence=confidence,
             log_loss=scores.log_loss.value,

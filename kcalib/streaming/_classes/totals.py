@@ -70,6 +70,11 @@ class BinTotals(RowTotals):
     extremes: Extremes  # of the top label's confidence in each bin
     lens: Lens
 
+    @property
+    def confidences(self) -> slice:
+        """The row of the cells that has the confidences: of the top label, or of "right"."""
+        return slice(2, 3) if self.lens.has_confidence else slice(0, 1)
+
 
 @dataclass(frozen=True, eq=False)
 class Totals(BinTotals, FeatureTotals):

@@ -27,12 +27,12 @@ from kcalib.inference.adaptive.blocks import (
     FINE,
     LEAST_BANDWIDTH,
     LEAST_FINE_BANDWIDTH,
+    Words,
     fine_map_options,
     scale_frequencies,
 )
 from kcalib.inference.adaptive.flips import FlipMachine, FlippedBlocks
 from kcalib.inference.adaptive.sheets import LabelRows, label_sheets
-from kcalib.lenses import Canonical
 from kcalib.streaming._options import StateOptions
 from kcalib.streaming._row_sums.cluster_sums import ClusterSums
 from kcalib.streaming._row_sums.kernel_sums import BLOCK, DrawnSums, KernelMachine, KernelSums, Sheet, draw_blocks
@@ -121,13 +121,13 @@ class Machine:
         self.cells = LabelCells.for_classes(m) if options.n_resamples and not options.clusters else None
         self.clusters: FlipMachine | None = None
         if options.clusters:
-            names = options.classes if options.classes and isinstance(options.lens, Canonical) else range(m)
             maps = make_test_maps(options, seen, m)
             if WIDE in maps:
                 maps[SEEN] = seen
             self._flipped = [KernelMachine(random_map, options, m, 0) for random_map in maps.values()]
             of_kernels = [machine.map for machine in self._flipped]
-            self.clusters = FlipMachine(label_sheets(m, names), of_kernels, options.n_resamples, options.seed, threads)
+            sheets = label_sheets(m, Words.of(options.seen_row()))
+            self.clusters = FlipMachine(sheets, of_kernels, options.n_resamples, options.seed, threads)
 
     @property
     def seen(self) -> KernelMachine:

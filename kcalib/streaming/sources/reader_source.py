@@ -21,6 +21,7 @@ from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._input.source import Source, check_of_classes
 from kcalib.distributions import Distribution
+from kcalib.lenses import Lens
 from kcalib.streaming._forecasts.families import FIELDS
 from kcalib.streaming._options import SharedOptions, StateOptions
 from kcalib.streaming.comparison import ComparisonState
@@ -89,6 +90,8 @@ class ReaderSource(Source):
 
         It does not check a `Classification`. Clusters are None where there are none.
         """
+        if isinstance(lens := getattr(options, "lens", None), Lens):
+            lens.check_columns(self.n_columns, "y_pred")
         chunks = self._chunks(rows, start, for_states=isinstance(options, StateOptions) and options.takes_checked)
         if self.clusters is None:
             yield from ((true, pred, None) for true, pred in chunks)

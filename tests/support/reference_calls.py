@@ -379,7 +379,7 @@ def regression_calls() -> Iterator[Call]:
         ):
             yield from grid(f"{estimator}, {m} classes", fitted, estimator, y, p, *classes(50, m, seed=7))
         kde = kcalib.kde_calibration_error.result
-        yield from grid(f"kde_calibration_error({m})", kde, y, p, bandwidth=["likelihood", 0.05], norm=[1, 2])
+        yield from grid(f"kde_calibration_error({m})", kde, y, p, bandwidth=["likelihood", 0.05], norm=["l1", "l2"])
         names = ["temperature", "kkr", "ukkr", "kde"]
         yield from grid(f"squared_calibration_error({m})", kcalib.squared_calibration_error, y, p, estimators=names)
     y, p = classes(150, 3)

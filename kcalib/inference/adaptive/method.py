@@ -141,7 +141,8 @@ def rank_blocks(blocks: list[Block], bandwidth: float | None, draws: str, left_o
         What the draws are, and which blocks there are not, for `null_law`.
     """
     n_draws = len(blocks[0].statistics) - 1
-    combined = combine(np.stack([approximate_pvalues(block.statistics) for block in blocks]))
+    pvalues = np.stack([approximate_pvalues(block.statistics) for block in blocks])
+    combined = combine(pvalues)
     n_extreme = int(np.sum(combined[1:] <= combined[0] * (1 + TIE)))
     pvalue = (1 + n_extreme) / (1 + n_draws)
     log_pvalue, pvalue_from = math.log(pvalue), "draws"
@@ -152,7 +153,7 @@ def rank_blocks(blocks: list[Block], bandwidth: float | None, draws: str, left_o
             f"; its kernels have the bandwidths {LEAST_BANDWIDTH} and {LEAST_FINE_BANDWIDTH}: the one of the SKCE, "
             f"{bandwidth:.2g}, sees nothing but nearly equal predictions"
         )
-    reported = tuple(_report(block) for block in blocks)
+    reported = tuple(map(_report, blocks, pvalues[:, 0]))
     finding = _choose_finding(reported)
     if n_extreme == 0 or any(block.impossible for block in blocks):
         bounds = [math.log(len(blocks)) + block.log_bound() for block in blocks]
@@ -231,14 +232,14 @@ def combine(pvalues: np.ndarray) -> np.ndarray:
     return np.asarray(len(pvalues) / np.sum(1 / pvalues, axis=0))
 
 
-def _report(block: Block) -> TestBlock:
+def _report(block: Block, approximate_pvalue: float) -> TestBlock:
     values = block.statistics
     as_large = int(np.sum(values[1:] >= values[0] - TIE * abs(values[0])))
     return TestBlock(
         name=block.name,
         statistic=float(values[0]),
         pvalue=(1 + as_large) / len(values),
-        approximate_pvalue=float(approximate_pvalues(values)[0]),
+        approximate_pvalue=float(approximate_pvalue),
         finding=block.finding(),
     )
 

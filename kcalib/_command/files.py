@@ -51,6 +51,7 @@ def open_file(file: str, options_by_name: Mapping[str, Any], clusters: str | Non
         parameters={name: options_by_name.get(name) for name in PARAMETERS},
         columns=FileColumns,
         clusters=clusters,
+        has_names=bool(options_by_name.get("has_names")),
     )
     if file != str(STDIN):
         return open_source(file, options)

@@ -184,7 +184,7 @@ def read_column(job: Job, option: str, name: str, reading: dict[str, Any]) -> np
         raise FileError(f"{option} reads the file again, and standard input is read once; write it to a file")
     try:
         with translate_errors():
-            values = open_file(str(job.path), reading | {"labels": name}).read_unchecked()[Y_TRUE]
+            values = open_file(str(job.path), reading | {"labels": name, "has_names": True}).read_unchecked()[Y_TRUE]
     except FileError as error:
         message = str(error).replace("--labels", option).replace("expected a class label", "expected a value")
         raise FileError(message) from None

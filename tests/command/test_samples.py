@@ -1,6 +1,7 @@
 """`kcalib evaluate` by groups and clusters, whose names are those of arrays or columns of the file."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -74,6 +75,17 @@ def test_clusters_of_states(folder, capsys, file):
     assert error_line(capsys).endswith("is a state of independent samples; leave out --clusters")
     ran("update", "b.kcalib", file, "--clusters", "patent", code=1)
     assert "'patent', as --clusters says" in error_line(capsys)
+
+
+def test_clusters_of_predicted_numbers_may_be_text(folder, capsys):
+    y, p, _, patient = folder
+    lines = [f"{a},{b},1.0,patient {c}" for a, b, c in zip(y.tolist(), p.tolist(), patient.tolist(), strict=True)]
+    Path("f.csv").write_text("\n".join(["y,mean,std,patient", *lines]))
+    for more in ((), ("--stream",)):
+        ran("evaluate", "f.csv", "--clusters", "patient", "--json", "--seed", "0", *more)
+        printed = json.loads(capsys.readouterr().out)["models"][0]["test"]
+        assert printed["null_law"].startswith("199 flips" if more else "999 flips")
+        assert f"of {len(np.unique(patient))} clusters" in printed["null_law"]
 
 
 @pytest.mark.parametrize("file", ["a.npz", "a.csv"])

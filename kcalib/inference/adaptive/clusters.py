@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 from functools import singledispatch
 from typing import Any
 
@@ -72,35 +73,22 @@ def _number_cluster(name: Any) -> int:
 
 
 @singledispatch
-def _make_sheets(data: Data) -> list[CellSheet]:
+def _lay_out(data: Data, seed: int) -> tuple[list[CellSheet], Callable[[np.ndarray], Any]]:
+    """Return sheets, and what these take of samples by their numbers."""
     raise NotImplementedError(type(data))
 
 
-@_make_sheets.register
-def _(data: Classification) -> list[CellSheet]:
-    return label_sheets(data.m, Words.of(data))
+@_lay_out.register
+def _(data: Classification, seed: int) -> tuple[list[CellSheet], Callable[[np.ndarray], LabelRows]]:
+    sheets = label_sheets(data.m, Words.of(data))
+    return sheets, lambda rows: LabelRows(_take(data.probabilities, rows), _take(data.labels, rows), rows)
 
 
-@_make_sheets.register
-def _(data: Forecasts) -> list[CellSheet]:
-    return pit_sheets(has_pit=not data.prediction.event_shape)
-
-
-@singledispatch
-def _all_rows(data: Data, seed: int) -> Any:
-    """Return a function of numbers of samples: what sheets take."""
-    raise NotImplementedError(type(data))
-
-
-@_all_rows.register
-def _(data: Classification, seed: int) -> Any:
-    return lambda rows: LabelRows(_take(data.probabilities, rows), _take(data.labels, rows), rows)
-
-
-@_all_rows.register
-def _(data: Forecasts, seed: int) -> Any:
-    pit = np.full(data.n, 0.5) if data.prediction.event_shape else arrays.to_host(pit_of(data, seed))
-    return lambda rows: PitRows(pit[rows], rows)
+@_lay_out.register
+def _(data: Forecasts, seed: int) -> tuple[list[CellSheet], Callable[[np.ndarray], PitRows]]:
+    has_pit = not data.prediction.event_shape
+    pit = arrays.to_host(pit_of(data, seed)) if has_pit else np.full(data.n, 0.5)
+    return pit_sheets(has_pit=has_pit), lambda rows: PitRows(pit[rows], rows)
 
 
 def flip_clusters(
@@ -112,7 +100,8 @@ def flip_clusters(
     weights = np.ones(data.n) if data.sample_weight is None else arrays.to_host(data.sample_weight)
     numbers, codes = np.unique(clusters, return_inverse=True)
     of_clusters, order = np.bincount(codes, weights), np.argsort(codes, kind="stable")
-    sheets = _make_sheets(data) + [sheet for grouping in task.given for sheet in given_sheets(grouping, data)]
+    sheets, rows_of = _lay_out(data, seed)
+    sheets += [sheet for grouping in task.given for sheet in given_sheets(grouping, data)]
     problems = _kernel_problems(task, n_columns, seed)
     if n_draws is None:
         width = sum(sheet.size for sheet in sheets) + sum(problem.map.n_columns for problem in problems)
@@ -121,7 +110,7 @@ def flip_clusters(
     n_frequencies = 0 if groups is None or np.max(groups) == 0 else len(groups) // 2
     maps = [problem.map for problem in problems]
     machine = FlipMachine(sheets, maps, n_draws, seed, task.options.threads, n_frequencies)
-    targets, rows_of, points = problems[0].target_features, _all_rows(data, seed), problems[0].points
+    targets, points = problems[0].target_features, problems[0].points
     sums = None
     for begin in range(0, data.n, CHUNK_ROWS):
         rows = order[begin : begin + CHUNK_ROWS]

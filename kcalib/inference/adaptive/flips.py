@@ -117,13 +117,11 @@ class FlipMachine:
             of_cells = (np.broadcast_to(w, squares.shape), squares, w * squares, w * w * entries.thirds)
             places = entries.cells.ravel()
             moments.append(np.stack([np.bincount(places, values.ravel(), sheet.size) for values in of_cells]))
-        order = np.argsort(codes, kind="stable")
-        starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
-        targets = reduce_targets(targets, self.n_frequencies)[order]
-        kernels = []
+        of_rows, kernels = (codes, np.arange(len(codes))), []
         for feature_map in self.maps:
-            features = np.asarray(feature_rows(feature_map, points, threads=self.threads))[order]
-            parts = [np.add.reduceat(features * column[:, None], starts, axis=0) for column in targets.T]
+            features = np.asarray(feature_rows(feature_map, points, threads=self.threads))
+            columns = reduce_targets(targets, self.n_frequencies).T
+            parts = (_make_sparse(column, of_rows, (len(numbers), len(codes))) @ features for column in columns)
             kernels.append(np.concatenate([linalg.matmul(part.T, signs) for part in parts]))
         impossible = np.flatnonzero(rows.is_impossible & (weights > 0))
         first = int(np.min(rows.numbers[impossible])) if impossible.size else POSSIBLE
@@ -134,11 +132,15 @@ class FlipMachine:
 
 def _add_entries(entries: CellEntries, values: np.ndarray, codes: np.ndarray, size: int) -> Any:
     """Return sums of the values, one for each entry, by cell and cluster, sparse."""
+    places = entries.cells.ravel(), np.repeat(codes, entries.cells.shape[1])
+    return _make_sparse(values.ravel(), places, (size, int(np.max(codes)) + 1))
+
+
+def _make_sparse(values: np.ndarray, places: tuple[np.ndarray, np.ndarray], shape: tuple[int, int]) -> Any:
+    """Return a matrix with these sums of values, whose products have the same bits on every machine."""
     from scipy.sparse import coo_array
 
-    columns = np.repeat(codes, entries.cells.shape[1])
-    places = entries.cells.ravel(), columns
-    return coo_array((values.ravel(), places), shape=(size, int(np.max(codes)) + 1)).tocsr()
+    return coo_array((values, places), shape=shape).tocsr()
 
 
 @dataclass(frozen=True, eq=False)

@@ -46,6 +46,7 @@ class ReadOptions:
     parameters: Mapping[str, str | None] = field(default_factory=dict)  # names, by those of `_input.parameters`
     columns: type[Columns] = Columns  # how messages spell these options
     clusters: Any = None  # a name, or an array beside others: read as labels are, by a source of their own
+    has_names: bool = False  # labels are read for themselves, and may be text beside parameters of distributions
 
     def layout(self, columns: Columns) -> Layout:
         """Choose among the names of a file; a FileError says what is missing."""

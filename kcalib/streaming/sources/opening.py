@@ -189,7 +189,7 @@ def _open_clusters(data: Any, options: ReadOptions, clusters: Any) -> ReaderSour
     if not (is_pair or is_named):
         raise TypeError("`clusters` is no name, expected one; pass arrays as a pair, source((y, p), clusters=array)")
     try:
-        readers = _readers((clusters, data[1]) if is_pair else data, replace(options, labels=clusters))
+        readers = _readers((clusters, data[1]) if is_pair else data, replace(options, labels=clusters, has_names=True))
         for reader in readers if is_named else ():
             if reader.layout.stored_labels is None and reader.layout.targets[0] != os.fspath(clusters):
                 raise FileError(f"batches of pairs have no names, as {spelled} says; give batches as dictionaries")

@@ -77,7 +77,8 @@ class CalibrationState(Results, ModelState):
     clusters : bool
         Whether samples come in clusters, which depend on each other in an unknown way: the test is then that of
         `kcalib.calibration_test` with `clusters`, of `n_resamples` flips of signs, and no number has a standard error.
-        The state holds the number and the weight of each cluster, 24 bytes.
+        Bands of reliability diagrams are those of independent samples. The state holds the number and the weight of
+        each cluster, 24 bytes, and in place of draws the sums of each flip.
 
     Raises
     ------

@@ -47,7 +47,8 @@ def test_parts_that_clusters_span_have_the_bits_of_the_whole():
     parts = []
     for rows in np.split(np.arange(9000), [10, 5000, 7000]):
         names = cluster[rows].astype(float)  # the same numbers
-        parts.append(CalibrationState(3, **OPTIONS).update(y[rows], p[rows], clusters=names, first_row=int(rows[0])))
+        part = CalibrationState(3, **OPTIONS, threads=1 + len(parts) % 2)
+        parts.append(part.update(y[rows], p[rows], clusters=names, first_row=int(rows[0])))
     assert parts[3] + (parts[1] + parts[0]) + parts[2] == whole
     assert CalibrationState.from_bytes(whole.to_bytes()) == whole == pickle.loads(pickle.dumps(whole))
 
@@ -58,7 +59,7 @@ def test_bandwidths_of_the_first_rows_and_names_of_clusters():
     options = {key: value for key, value in OPTIONS.items() if key != "kernel"}
     state = CalibrationState(2, **options)
     for rows in np.split(np.arange(3000), 6):
-        state = state.update(y[rows], p[rows, 1], clusters=names[rows])
+        state = CalibrationState.from_bytes(state.update(y[rows], p[rows, 1], clusters=names[rows]).to_bytes())
     test = kcalib.calibration_test(y, p[:, 1], clusters=names, kernel=state.kernel, method=METHOD, seed=3)
     assert state.calibration_test().pvalue == test.pvalue
 

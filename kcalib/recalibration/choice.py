@@ -15,6 +15,7 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.options import check_choice, check_fraction, check_integer
+from kcalib._backend.threads import TerminalProgress
 from kcalib._backend.warnings import warn
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare
@@ -26,7 +27,7 @@ from kcalib.estimators.scores import log_losses, square_residuals
 from kcalib.inference.compare import compare, compared
 from kcalib.inference.metrics.scores import means
 from kcalib.recalibration._families import temper
-from kcalib.recalibration._recalibrator import Recalibrator, two_columns, unwrap_categorical
+from kcalib.recalibration._recalibrator import ClassRecalibrator, Recalibrator, two_columns, unwrap_categorical
 from kcalib.recalibration.beta_calibration import BetaCalibration
 from kcalib.recalibration.isotonic import IsotonicCalibration
 from kcalib.recalibration.matrix_scaling import DirichletCalibration, VectorScaling
@@ -43,6 +44,8 @@ __all__ = ["Choice", "choose"]
 AS_GIVEN, CHOSEN = "as given", "chosen"
 # Up to where these are tried that are not named: of more classes they take minutes.
 MOST_OF_MATRICES, MOST_OF_EACH = 20, 100
+MAX_BEHIND = 3.0  # standard errors above the lowest mean, from where on a candidate cannot be chosen
+MIN_SEEN = 50  # samples, of fewer no candidate is stopped
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class Choice(Summarized):
     score: str  #: what was compared
     comparison: Comparison  #: of all candidates, of "as given", and of "chosen": the choice made anew in each fold
     left_out: tuple[str, ...]  #: candidates that could not be fitted to these samples
+    stopped: tuple[str, ...]  #: candidates that could not be chosen without some fold, and had fewer fits without two
     chosen_in_folds: tuple[str, ...]  #: which candidate was chosen without each fold
     n_folds: int  #: parts that the samples were split into
     seed: int  #: of the split
@@ -86,6 +90,8 @@ class Choice(Summarized):
         interval = f"{100 * self.comparison.confidence_level:g} % interval [{low:.3g}, {high:.3g}]"
         below = self.comparison._summary()
         notes = (f"{self.score} of the choice less that as given: {gain.difference:.3g}, {interval}", *below.notes)
+        if self.stopped:
+            notes += (f"stopped early, as too far behind to be chosen: {', '.join(self.stopped)}",)
         return replace(below, title=f"recalibration: {self.name}; {below.title}", notes=notes)
 
 
@@ -152,9 +158,12 @@ def choose(
     fits without this and another fold (which serve both), and repairs the fold. "chosen" in the comparison is what can
     be expected of the whole procedure: its difference from "as given" is what recalibration gains.
 
-    Candidates are fitted (n_folds + 1) n_folds / 2 + 1 times. Intervals are those of `kcalib.compare`, of the
-    predictions that the folds got: that fits of different folds share samples is not in them. With weights scores are
-    weighted means, and intervals by the t-distribution of the samples' weighted deviations from these.
+    Candidates are fitted (n_folds + 1) n_folds / 2 + 1 times, fits without folds starting from that to all samples.
+    Where the mean of a candidate without a fold is above the lowest by more than three standard errors of the
+    difference, on the parts that were predicted so far, it cannot be chosen there, and is not fitted any more for that
+    fold (`stopped`). Intervals are those of `kcalib.compare`, of the predictions that the folds got: that fits of
+    different folds share samples is not in them. With weights scores are weighted means, and intervals by the
+    t-distribution of the samples' weighted deviations from these.
 
     Examples
     --------
@@ -195,6 +204,7 @@ def choose(
         score=score,
         comparison=comparison,
         left_out=tuple(name for name in checked_candidates if name not in results.fitted),
+        stopped=results.stopped,
         chosen_in_folds=results.best,
         n_folds=n_folds,
         seed=seed,
@@ -250,12 +260,17 @@ class Labelled(ABC):
         losses = self.losses(rows, predictions, score)
         return losses if self.weight is None else self.weight[rows] * losses
 
-    def fit(self, candidate: Recalibrator, rows: np.ndarray) -> Recalibrator:
-        """Return a copy of the candidate, fitted to some samples."""
+    def fit(self, candidate: Recalibrator, rows: np.ndarray, near: Recalibrator | None = None) -> Recalibrator:
+        """Return a copy of the candidate, fitted to some samples, from a fit to all of them on."""
         copy: Recalibrator = candidate.clone()
         weight = None if self.weight is None else self.weight[rows]
         y, y_pred = self.y[rows], self.predictions(rows)
-        return copy.fit(y, y_pred, sample_weight=weight, from_logits=self.from_logits)
+        if isinstance(copy, ClassRecalibrator):
+            copy._near = near
+        copy.fit(y, y_pred, sample_weight=weight, from_logits=self.from_logits)
+        if isinstance(copy, ClassRecalibrator):
+            copy._near = None
+        return copy
 
     def repair(self, recalibrator: Recalibrator, rows: np.ndarray) -> Any:
         """Return the repaired predictions of some samples."""
@@ -407,24 +422,66 @@ class CrossValidated(NamedTuple):
     fitted: dict[str, Recalibrator]  # to all samples
     name: str  # the choice
     best: tuple[str, ...]  # the choice without each fold
+    stopped: tuple[str, ...]
 
 
 def _cross_validate(
     samples: Labelled, candidates: dict[str, Recalibrator], score: str, rows: list[np.ndarray]
 ) -> CrossValidated:
-    n = len(samples.y)
+    n, n_folds = len(samples.y), len(rows)
+    all_rows = np.arange(n)
     parts: dict[str, list[Any]] = {AS_GIVEN: [samples.as_given(fold) for fold in rows]}
     losses = {AS_GIVEN: _losses_of(samples, rows, parts[AS_GIVEN], score)}
-    inner = {AS_GIVEN: np.tile(losses[AS_GIVEN], (len(rows), 1))}  # of each sample, without this fold
+    # Of each sample, without this fold and its own; infinite where a candidate was stopped.
+    inner = {AS_GIVEN: np.tile(losses[AS_GIVEN], (n_folds, 1))}
     fitted: dict[str, Recalibrator] = {}
     failed: dict[str, Exception] = {}
-    for name, candidate in candidates.items():
-        try:
-            fitted[name], parts[name], inner[name] = _cross_validate_candidate(samples, candidate, score, rows)
+    pairs = sorted(itertools.combinations(range(n_folds), 2), key=lambda pair: pair[1] - pair[0])
+    with TerminalProgress("recalibration") as progress:
+
+        def attempt(name: str, action: Callable[[], None], step: int) -> None:
+            try:
+                action()
+            except (TypeError, ValueError) as error:
+                failed[name] = error
+            if progress is not None:
+                progress(step / (1 + len(pairs)))
+
+        def fit_outside(name: str) -> None:
+            recalibrator = fitted[name] = samples.fit(candidates[name], all_rows)
+            parts[name] = []
+            for fold in rows:
+                outside = samples.fit(candidates[name], np.delete(all_rows, fold), recalibrator)
+                parts[name].append(samples.repair(outside, fold))
             losses[name] = _losses_of(samples, rows, parts[name], score)
-        except (TypeError, ValueError) as error:
-            failed[name] = error
-    reasons = "; ".join(f"`candidates[{name!r}]`: {error}" for name, error in failed.items())
+            inner[name] = np.full((n_folds, n), np.inf)
+
+        def fit_without(name: str, first: int, second: int) -> None:
+            others = np.delete(all_rows, np.concatenate([rows[first], rows[second]]))
+            recalibrator = samples.fit(candidates[name], others, fitted[name])
+            for without, scored in ((first, rows[second]), (second, rows[first])):
+                repaired = samples.repair(recalibrator, scored)
+                inner[name][without, scored] = samples.weighted_losses(scored, repaired, score)
+
+        for name in candidates:
+            attempt(name, functools.partial(fit_outside, name), 0)
+        runs = {name: np.full(n_folds, True) for name in candidates}
+        seen = [np.zeros(n, dtype=bool) for _ in rows]
+        for step, (first, second) in enumerate(pairs):
+            for name, is_running in runs.items():
+                if name not in failed and (is_running[first] or is_running[second]):
+                    attempt(name, functools.partial(fit_without, name, first, second), 1 + step)
+            for without, scored in ((first, rows[second]), (second, rows[first])):
+                seen[without][scored] = True
+                seen_losses = {
+                    name: values[without, seen[without]]
+                    for name, values in inner.items()
+                    if name == AS_GIVEN or (name not in failed and runs[name][without])
+                }
+                for name in _find_behind(seen_losses):
+                    runs[name][without] = False
+    fitted = {name: recalibrator for name, recalibrator in fitted.items() if name not in failed}
+    reasons = "; ".join(f"`candidates[{name!r}]`: {failed[name]}" for name in candidates if name in failed)
     if not fitted:
         kind = TypeError if all(isinstance(error, TypeError) for error in failed.values()) else ValueError
         raise kind(f"no candidate can be fitted to these samples: {reasons}")
@@ -433,10 +490,26 @@ def _cross_validate(
             f"candidates that cannot be fitted to these samples, or to parts of them, are left out: {reasons}",
             UserWarning,
         )
-    scored = [np.delete(np.arange(n), fold) for fold in rows]
-    best = [_choose_name({name: inner[name][k, other_rows] for name in inner}) for k, other_rows in enumerate(scored)]
+    parts = {name: values for name, values in parts.items() if name not in failed}
+    losses = {name: losses[name] for name in parts}
+    other_rows = [np.delete(all_rows, fold) for fold in rows]
+    best = [_choose_name({name: inner[name][k, others] for name in parts}) for k, others in enumerate(other_rows)]
     parts[CHOSEN] = [parts[name][k] for k, name in enumerate(best)]
-    return CrossValidated(parts, fitted, _choose_name(losses), tuple(best))
+    stopped = tuple(name for name in fitted if not runs[name].all())
+    return CrossValidated(parts, fitted, _choose_name(losses), tuple(best), stopped)
+
+
+def _find_behind(losses: dict[str, np.ndarray]) -> list[str]:
+    """Return the names of losses whose mean is clearly above the lowest, so that they cannot be chosen."""
+    best = min(losses.values(), key=lambda values: float(values.sum()))
+    if len(best) < MIN_SEEN:
+        return []
+    gaps = {name: values - best for name, values in losses.items() if name != AS_GIVEN and values is not best}
+    return [
+        name
+        for name, gap in gaps.items()
+        if np.isfinite(gap).all() and gap.mean() * math.sqrt(len(gap)) > MAX_BEHIND * gap.std(ddof=1)
+    ]
 
 
 def _choose_name(losses: dict[str, np.ndarray]) -> str:
@@ -451,23 +524,4 @@ def _losses_of(samples: Labelled, rows: list[np.ndarray], parts: list[Any], scor
     """Return the weighted losses of all samples, predicted fold by fold."""
     return _in_sample_order(
         [samples.weighted_losses(fold, part, score) for fold, part in zip(rows, parts, strict=True)], rows
-    )
-
-
-def _cross_validate_candidate(
-    samples: Labelled, candidate: Recalibrator, score: str, rows: list[np.ndarray]
-) -> tuple[Recalibrator, list[Any], np.ndarray]:
-    """Return a fit to all samples, predictions of folds by fits to the others, and losses without a second fold."""
-    all_rows, n_folds = np.arange(len(samples.y)), len(rows)
-    fitted = samples.fit(candidate, all_rows)
-    inner = np.zeros((n_folds, len(all_rows)))
-    for first, second in itertools.combinations(range(n_folds), 2):
-        recalibrator = samples.fit(candidate, np.delete(all_rows, np.concatenate([rows[first], rows[second]])))
-        for without, scored in ((first, second), (second, first)):
-            repaired = samples.repair(recalibrator, rows[scored])
-            inner[without, rows[scored]] = samples.weighted_losses(rows[scored], repaired, score)
-    return (
-        fitted,
-        [samples.repair(samples.fit(candidate, np.delete(all_rows, fold_rows)), fold_rows) for fold_rows in rows],
-        inner,
     )

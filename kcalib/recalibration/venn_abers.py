@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_integer
@@ -170,41 +171,7 @@ def at(predicted: np.ndarray, values: Values) -> tuple[np.ndarray, np.ndarray]:
 
 def values_of(points: Points) -> Values:
     """Of one more sample at each point, with the weight 1."""
-    flipped = points.weight[::-1] - points.hits[::-1]
-    lower = 1 - _values_of_a_hit(points.weight[::-1], flipped)[::-1]
-    return Values(points.place, np.clip(lower, 0.0, 1.0), np.clip(_values_of_a_hit(points.weight, points.hits), 0, 1))
-
-
-def _values_of_a_hit(weight: np.ndarray, hits: np.ndarray) -> np.ndarray:
-    """Values of the isotonic regression at each point if one more sample there is of the class, shape (k,).
-
-    Sums up to each point are the corners of a diagram whose greatest convex minorant has the regression for slopes. One
-    more sample of the class moves those before it by (-1, -1). The minorant's part on the right is kept as a stack
-    while the new sample goes from the first point to the last (algorithms 1 and 2 of Vovk et al. 2015).
-    """
-    x, y = np.concatenate([[0.0], np.cumsum(weight)]).tolist(), np.concatenate([[0.0], np.cumsum(hits)]).tolist()
-    stack: list[tuple[float, float]] = []  # from right to left
-    for corner in zip(reversed(x[1:]), reversed(y[1:]), strict=True):
-        _push(stack, corner)
-    _push(stack, (-1.0, -1.0))
-    values = []
-    for i in range(1, len(x)):
-        (x0, y0), (x1, y1) = stack[-1], stack[-2]
-        values.append((y1 - y0) / (x1 - x0))
-        shifted_corner = x[i] - 1, y[i] - 1
-        if (shifted_corner[1] - y0) * (x1 - x0) < (shifted_corner[0] - x0) * (y1 - y0) and i < len(x) - 1:
-            stack.pop()
-            while len(stack) > 1 and stack[-1][0] <= x[i]:
-                stack.pop()
-            _push(stack, shifted_corner)
-    return np.array(values)
-
-
-def _push(stack: list[tuple[float, float]], corner: tuple[float, float]) -> None:
-    """Add a corner on the left of a convex function, whose corners that are not below their neighbours go."""
-    while len(stack) > 1:
-        (x1, y1), (x2, y2) = stack[-1], stack[-2]
-        if (y1 - corner[1]) * (x2 - corner[0]) < (y2 - corner[1]) * (x1 - corner[0]):
-            break
-        stack.pop()
-    stack.append(corner)
+    weight, misses = (np.ascontiguousarray(values[::-1]) for values in (points.weight, points.weight - points.hits))
+    lower = 1 - _native.isotonic_with_hit(weight, misses)[::-1]
+    upper = _native.isotonic_with_hit(points.weight, points.hits)
+    return Values(points.place, np.clip(lower, 0.0, 1.0), np.clip(upper, 0.0, 1.0))

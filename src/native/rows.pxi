@@ -1,4 +1,4 @@
-# Passes over the samples: checks and residuals (src/cpu/samples/rows.h), bins (src/cpu/samples/bins.h).
+# Passes over the samples: checks and residuals (src/cpu/samples/rows.h), bins (bins.h), isotonic regression (isotonic.h).
 
 cdef extern from "cpu/samples/rows.h" namespace "kcalib" nogil:
     bint are_distributions[T](const T*, int64_t, int64_t, double, int, double*)
@@ -7,6 +7,10 @@ cdef extern from "cpu/samples/rows.h" namespace "kcalib" nogil:
     bint are_classes[T](const T*, int64_t, int64_t, int, int64_t*)
     void c_residuals "kcalib::residuals"[T](const double*, const int64_t*, int64_t, int64_t, int, T*, T*)
     void c_square_norms "kcalib::square_norms"[T](const T*, int64_t, int64_t, int, double*)
+
+
+cdef extern from "cpu/samples/isotonic.h" namespace "kcalib" nogil:
+    void c_isotonic_with_hit "kcalib::isotonic_with_hit"(const double*, const double*, int64_t, double*) except +
 
 
 cdef extern from "cpu/samples/bins.h" namespace "kcalib" nogil:
@@ -191,3 +195,15 @@ def median_variance_cells(
     with nogil:
         count = c_median_variance_cells(data, max_bins, min_size, kind, threads, &out[0], weights_out, gaps_out)
     return group, weights[:count], gaps[:count]
+
+
+def isotonic_with_hit(weight, hits):
+    """The isotonic regression at each point if one more sample there is of the class, from sums at the points, (k,)."""
+    cdef int64_t k = len(weight)
+    cdef double* sums = doubles(weight)
+    cdef double* class_sums = doubles(hits)
+    values = np.empty(k)
+    cdef double* out = doubles(values)
+    with nogil:
+        c_isotonic_with_hit(sums, class_sums, k, out)
+    return values

@@ -32,14 +32,14 @@ from kcalib.inference.adaptive.blocks import (
     fine_map_options,
     rescale,
 )
-from kcalib.inference.adaptive.flips import FlipMachine, FlippedBlocks, flipped_blocks
+from kcalib.inference.adaptive.flips import MOST_TARGETS, FlipMachine, FlippedBlocks, flipped_blocks
 from kcalib.inference.adaptive.given import given_sheets
 from kcalib.inference.adaptive.sheets import CellSheet, LabelRows, PitRows, label_sheets, pit_sheets
 from kcalib.inference.task import Task
 
 COLUMNS = 128  # of the kernel's features
 MANY_FLIPS_WORK = 1e7  # clusters times cells and features up to which many signs are drawn
-CHUNK_ROWS = 2**13
+CHUNK_ROWS, CHUNK_ENTRIES = 2**13, 2**22  # most samples, and most entries of probabilities, that are added together
 
 
 def read_clusters(clusters: Any, n: int) -> np.ndarray:
@@ -104,7 +104,8 @@ def flip_clusters(
     sheets += [sheet for grouping in task.given for sheet in given_sheets(grouping, data)]
     problems = _kernel_problems(task, n_columns, seed)
     if n_draws is None:
-        width = sum(sheet.size for sheet in sheets) + sum(problem.map.n_columns for problem in problems)
+        n_targets = min(problems[0].target_features.shape[1], MOST_TARGETS)
+        width = sum(sheet.size for sheet in sheets) + n_targets * sum(problem.map.n_columns for problem in problems)
         n_draws = MANY_DRAWS if len(numbers) * width <= MANY_FLIPS_WORK else FEW_DRAWS
     groups = problems[0].target_groups
     n_frequencies = 0 if groups is None or np.max(groups) == 0 else len(groups) // 2
@@ -112,8 +113,9 @@ def flip_clusters(
     machine = FlipMachine(sheets, maps, n_draws, seed, task.options.threads, n_frequencies)
     targets, points = problems[0].target_features, problems[0].points
     sums = None
-    for begin in range(0, data.n, CHUNK_ROWS):
-        rows = order[begin : begin + CHUNK_ROWS]
+    step = max(1, min(CHUNK_ROWS, CHUNK_ENTRIES // points.shape[1]))
+    for begin in range(0, data.n, step):
+        rows = order[begin : begin + step]
         part = machine.add(rows_of(rows), _take(points, rows), _take(targets, rows), clusters[rows], weights[rows])
         sums = part if sums is None else sums + part
     assert sums is not None

@@ -30,7 +30,8 @@ from kcalib.inference.adaptive.forecast_blocks import (
 )
 
 CLUSTERS_IN_BIN = 20  # at least: signs of fewer have few patterns, and sums of few are skew
-ENTRIES, FEWEST, MOST, TOP_CELLS = 2**9, 16, 256, 128  # cells of all classes, of each, and of the largest probability
+# Cells of all classes where these have more than the fewest, and in any case; of each; of the largest probability.
+ENTRIES, MOST_ENTRIES, FEWEST, MOST, TOP_CELLS = 2**9, 2**14, 16, 256, 128
 PIT_BINS = {2: "half", 5: "fifth", 10: "tenth"}
 
 
@@ -111,6 +112,7 @@ def label_sheets(m: int, words: Words) -> list[CellSheet]:
     """Return temperature, bias and classes, and top label; of two classes the second stands for both."""
     first, n_bins = (1, N_BINS_OF_TWO) if m == 2 else (0, N_BINS)
     size = min(MOST, max(FEWEST, power_of_two(ENTRIES // (m - first))))
+    size = max(4, min(size, power_of_two(MOST_ENTRIES // m)))
     cells = LabelCells(m - first, make_edges(size), make_edges(TOP_CELLS))
     firsts = size * np.arange(m - first)
 

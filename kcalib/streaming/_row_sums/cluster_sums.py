@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 
 from kcalib._backend.exact_sums import ExactSums
-from kcalib.inference.adaptive.flips import FlipMachine, FlippedBlocks, FlippedSums, flipped_blocks
+from kcalib._backend.memory import check_memory
+from kcalib.inference.adaptive.flips import (
+    MOST_TARGETS,
+    SPREADS,
+    FlipMachine,
+    FlippedBlocks,
+    FlippedSums,
+    flipped_blocks,
+)
 from kcalib.streaming._row_sums.rows import Rows
 
 FIELDS = ("cells", "spreads", "moments")
@@ -36,6 +44,11 @@ class ClusterSums:
     @classmethod
     def zeros(cls, machine: FlipMachine, n_targets: int) -> ClusterSums:
         """Return sums of no rows."""
+        columns = min(n_targets, MOST_TARGETS) * sum(random_map.n_columns for random_map in machine.maps)
+        cells = sum(sheet.size for sheet in machine.sheets)
+        what = f"the sums of {machine.n_flips} flips, of {cells} cells and {columns} features each"
+        needed = 16 * ((cells + columns) * machine.n_flips + cells * SPREADS)
+        check_memory(needed, None, what, "make the state with fewer `n_resamples` or `n_columns`")
         return cls.of(machine.zeros(n_targets), np.empty(0, dtype=np.int64), ExactSums.zeros(0))
 
     @classmethod

@@ -21,7 +21,7 @@ from kcalib._packing.features import class_map
 from kcalib._packing.packed import single_bandwidth
 from kcalib._pairs.feature_sums import compiled
 from kcalib._pairs.features import FeatureMap
-from kcalib._pairs.label_cells import POSSIBLE, DrawnCells, LabelCells, LabelSums
+from kcalib._pairs.label_cells import POSSIBLE, DrawnCells, LabelCells, LabelSums, power_of_two
 from kcalib._pairs.temperature_sums import TemperatureSums
 from kcalib.inference.adaptive.blocks import (
     FINE,
@@ -31,6 +31,7 @@ from kcalib.inference.adaptive.blocks import (
     fine_map_options,
     scale_frequencies,
 )
+from kcalib.inference.adaptive.clusters import CHUNK_ENTRIES
 from kcalib.inference.adaptive.flips import FlipMachine, FlippedBlocks
 from kcalib.inference.adaptive.sheets import LabelRows, label_sheets
 from kcalib.streaming._options import StateOptions
@@ -196,7 +197,8 @@ class Machine:
         return sums.clusters.blocks(self.clusters, units, "labels")
 
     def _blocks(self, rows: Rows) -> Iterator[Rows]:
-        starts = np.flatnonzero(np.diff(rows.numbers // block_size(self.options), prepend=-1))
+        size = min(block_size(self.options), power_of_two(CHUNK_ENTRIES // self.m))
+        starts = np.flatnonzero(np.diff(rows.numbers // size, prepend=-1))
         for begin, end in itertools.pairwise([*starts.tolist(), len(rows.numbers)]):
             yield rows.take(slice(begin, end))
 

@@ -79,6 +79,7 @@ __all__ = [
     "MMCEResult",
     "ModelDifference",
     "ModelValue",
+    "MultilabelEvaluation",
     "QuantileCalibration",
     "ReliabilityBins",
     "ReliabilityDiagram",
@@ -164,7 +165,7 @@ if TYPE_CHECKING:
     from kcalib.estimators.skce import skce
     from kcalib.estimators.ucme import ucme
     from kcalib.evaluation import evaluate
-    from kcalib.evaluation_results import Evaluation, ForecastEvaluation
+    from kcalib.evaluation_results import Evaluation, ForecastEvaluation, MultilabelEvaluation
     from kcalib.inference.adaptive.groups import GroupCalibration, WorstGroups, worst_groups
     from kcalib.inference.calibration_test import calibration_test
     from kcalib.inference.compare import compare
@@ -205,7 +206,7 @@ else:  # to a type checker names are unknown that are not there
         "estimators.skce": "skce",
         "estimators.ucme": "ucme",
         "evaluation": "evaluate",
-        "evaluation_results": "Evaluation ForecastEvaluation",
+        "evaluation_results": "Evaluation ForecastEvaluation MultilabelEvaluation",
         "inference.adaptive.groups": "GroupCalibration WorstGroups worst_groups",
         "inference.calibration_test": "calibration_test",
         "inference.compare": "compare",

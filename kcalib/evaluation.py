@@ -7,20 +7,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import singledispatch
-from typing import Any, Concatenate, ParamSpec, Protocol, cast, overload
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, cast, overload
 
 import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.options import LARGEST_SEED, SEED, check_fraction, check_seed
+from kcalib._backend.options import LARGEST_SEED, SEED, OptionError, check_fraction, check_seed
+from kcalib._input.checks import reject
+from kcalib._input.classes import Classes, match_one_hot
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare
+from kcalib._input.frames import column_names
 from kcalib._input.groupings import read_given
-from kcalib._input.labels import Classification
+from kcalib._input.labels import Classification, Names
+from kcalib._input.labels import prepare as prepare_labels
 from kcalib._input.source import (
     check_left_to_source,
     check_not_for_sums,
@@ -33,10 +38,11 @@ from kcalib.estimators.forecasts.quantile_calibration import is_continuous, pit_
 from kcalib.estimators.forecasts.quantities import LEVELS, has_density, mean_of, means_of, quantiles_of
 from kcalib.estimators.forecasts.scores import log_score_values, pinball_values
 from kcalib.estimators.scores import accuracy_of, brier_score_of, log_loss_of, top_label, weighted_mean
-from kcalib.evaluation_results import INTERVAL, Evaluation, ForecastEvaluation
+from kcalib.evaluation_results import INTERVAL, Evaluation, ForecastEvaluation, MultilabelEvaluation
 from kcalib.inference.adaptive.clusters import read_clusters
 from kcalib.inference.adaptive.distance_bound import distance_bound
 from kcalib.inference.calibration_test import scale_weights, sums_of
+from kcalib.inference.compare import holm
 from kcalib.inference.task import CalibrationMethod
 from kcalib.inference.verdict import (
     Measured,
@@ -61,6 +67,10 @@ class Evaluate(Protocol[P]):
     """The type of `evaluate`: the kind of result depends on the kind of prediction."""
 
     @overload
+    def __call__(
+        self, y_true: Any, y_pred: Any, *, multilabel: Literal[True], **kwargs: Any
+    ) -> MultilabelEvaluation: ...
+    @overload
     def __call__(self, y_true: Any, y_pred: Categorical, *args: P.args, **kwargs: P.kwargs) -> Evaluation: ...
     @overload
     def __call__(self, y_true: Any, y_pred: Distribution, *args: P.args, **kwargs: P.kwargs) -> ForecastEvaluation: ...
@@ -68,7 +78,9 @@ class Evaluate(Protocol[P]):
     def __call__(self, y_true: Any, y_pred: Any = ..., *args: P.args, **kwargs: P.kwargs) -> Evaluation: ...
 
 
-def _typed(function: Callable[Concatenate[Any, Any, P], Evaluation | ForecastEvaluation]) -> Evaluate[P]:
+def _typed(
+    function: Callable[Concatenate[Any, Any, P], Evaluation | ForecastEvaluation | MultilabelEvaluation],
+) -> Evaluate[P]:
     """Tell type checkers that `function` is an `Evaluate`."""
     return cast("Evaluate[P]", function)
 
@@ -91,9 +103,10 @@ def evaluate(
     classes: Any = None,
     from_logits: bool = False,
     lens: Lens | None = None,
+    multilabel: bool = False,
     threads: int | None = None,
     backend: Any = None,
-) -> Evaluation | ForecastEvaluation:
+) -> Evaluation | ForecastEvaluation | MultilabelEvaluation:
     """Familiar scores, the SKCE and a test of calibration, with a verdict.
 
     Of class probabilities: accuracy, Brier score, log loss and ECE. Of predicted distributions: root mean
@@ -125,10 +138,15 @@ def evaluate(
         The notion of calibration, see `kcalib.lenses`; default the whole vector. All numbers are those
         of the induced problem: accuracy, too, is how often its predicted class is right. `kcalib.lenses.Confidence` is
         for pairs of a confidence and whether the prediction was right.
+    multilabel : bool
+        Whether a sample can have several labels, or none: `y_true` is a matrix of 0 and 1, shape (n, labels), and
+        `y_pred` the matrix of their probabilities (or of a logit each), whose rows need not sum to 1. Each label is
+        evaluated as a binary problem. `classes` then names the labels; columns of frames are matched by name. One-hot
+        labels without it are those of classes.
 
     Returns
     -------
-    Evaluation or ForecastEvaluation
+    Evaluation, ForecastEvaluation or MultilabelEvaluation
         The verdict rests on the p-value of the test alone, and says what the adaptive test has found
         (``test.finding``). With another method it names what is off by more than two standard errors: of class
         probabilities the direction in which accuracy and mean confidence differ, of distributions "too low" or "too
@@ -142,6 +160,8 @@ def evaluate(
         probability. It is near the truth where a temperature or shifts of the classes explain the error, and may be far
         below it elsewhere: through a lens such as `kcalib.lenses.TopLabel` it can be larger, and holds for all
         classes, too. Without assumptions there is no upper bound.
+        With `multilabel` p-values are adjusted over labels by Holm, which assumes nothing of how labels depend on each
+        other: if all are calibrated, any is called miscalibrated with at most the probability `level`.
 
     Raises
     ------
@@ -196,6 +216,13 @@ def evaluate(
     >>> result.n_samples, result.miscalibrated
     (500, True)
 
+    Two labels of each sample, of which the second is predicted too often:
+
+    >>> p = rng.uniform(size=(500, 2))
+    >>> result = kcalib.evaluate(rng.uniform(size=(500, 2)) < p * [1, 0.7], p, multilabel=True, classes=["cat", "dog"])
+    >>> result.verdict
+    'miscalibrated for 1 of 2 labels: dog'
+
     Predicted distributions:
 
     >>> from kcalib.distributions import Normal
@@ -207,13 +234,24 @@ def evaluate(
     check_fraction("level", level)
     check_tolerance(tolerance)
     seed = check_seed(seed, LARGEST_SEED)
+    if not isinstance(multilabel, (bool, np.bool_)):
+        raise TypeError(f"`multilabel` is {multilabel!r}, expected True or False")
     if is_source(y_true, y_pred):
+        check_not_for_sums(multilabel=multilabel or None)
         check_left_to_source(classes, from_logits)
         check_not_for_sums(sample_weight=sample_weight, clusters=clusters, given=given, backend=backend)
         state = y_true.summed(kernel=kernel, lens=lens, seed=seed, threads=threads, **sums_of(method))
         return state.result(level=level, tolerance=tolerance)
     checks = {"classes": classes, "from_logits": from_logits, "lens": lens, "threads": threads}
-    data = scale_weights(prepare(y_true, y_pred, sample_weight=sample_weight, **checks))
+    if multilabel:
+        for name, value in {"lens": lens, "tolerance": tolerance}.items():
+            if value is not None:
+                raise OptionError(name, f"is {value}, which multilabel=True does not have; leave it out")
+        del checks["lens"]
+        labels, problems = split_labels(y_true, y_pred, sample_weight=sample_weight, **checks)
+    else:
+        labels, problems = (), [scale_weights(prepare(y_true, y_pred, sample_weight=sample_weight, **checks))]
+    data = problems[0]
     options: dict[str, Any] = {
         "level": level,
         "tolerance": tolerance,
@@ -225,7 +263,43 @@ def evaluate(
         "clusters": None if clusters is None else read_clusters(clusters, data.n),
         "given": () if given is None else read_given(given, data.n),
     }
-    return evaluation_of(data, **options)
+    evaluations = [evaluation_of(problem, **options) for problem in problems]
+    return join_labels(labels, cast("list[Evaluation]", evaluations)) if multilabel else evaluations[0]
+
+
+def split_labels(
+    y_true: Any, y_pred: Any, *, classes: Any = None, from_logits: bool = False, **checks: Any
+) -> tuple[tuple[Any, ...], list[Data]]:
+    """Return the names of the labels of a multilabel problem, and each label as a checked binary problem."""
+    y_true, y_pred = map(arrays.compute_lazy, (y_true, y_pred))
+    true, pred = arrays.as_array(y_true, "y_true"), arrays.as_array(y_pred, "y_pred")
+    if pred.ndim != 2 or not pred.shape[1] or tuple(true.shape) != tuple(pred.shape):
+        raise ValueError(
+            f"`y_true` has shape {tuple(true.shape)}, `y_pred` {tuple(pred.shape)}; with multilabel=True expected (n, "
+            "labels) of both: whether the sample has the label, 0 or 1, and the probability of that"
+        )
+    m = int(pred.shape[1])
+    columns, places = match_one_hot(column_names(y_true, m), column_names(y_pred, m), m, ("y_true", "y_pred"))
+    names = columns.names if classes is None else tuple(arrays.to_host(arrays.as_array(classes, "classes")).tolist())
+    if len(names) != m:
+        raise ValueError(f"`classes` has {len(names)} names, expected {m}: one for each column of `y_pred`")
+    reject(
+        true,
+        (true != 0) & (true != 1),
+        lambda at, x: f"`y_true{at}` is {x!r}, expected 0 or 1: whether the sample has the label",
+    )
+    problems: list[Data] = []
+    for k, t in enumerate(np.argsort(places).tolist()):
+        called = Names(f"y_true[:, {t}]", f"y_pred[:, {k}]")
+        problem = prepare_labels(true[:, t], pred[:, k], from_logits=from_logits, names=called, **checks)
+        classes_of_label = Classes((f"not {names[k]}", names[k]))
+        problems.append(scale_weights(replace(problem, classes=classes_of_label)))
+    return names, problems
+
+
+def join_labels(names: Sequence[Any], evaluations: Sequence[Evaluation]) -> MultilabelEvaluation:
+    """Put evaluations of the labels together, with p-values that are adjusted over labels."""
+    return MultilabelEvaluation.of(names, evaluations, holm([e.test.pvalue for e in evaluations]))
 
 
 def evaluation_of(

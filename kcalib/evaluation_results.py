@@ -5,20 +5,22 @@ A state that adds up (`kcalib.streaming`) has the same.
 
 from __future__ import annotations
 
+import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kcalib._backend.files import write_whole
 from kcalib.lenses import Canonical
 from kcalib.report.evaluations import page_of
-from kcalib.report.summary import Summarized
+from kcalib.report.summary import MOST_ROWS, Summarized, Summary, format_pvalue
 from kcalib.results import CalibrationTestResult, SKCEResult
 
-__all__ = ["Evaluation", "ForecastEvaluation"]
+__all__ = ["Evaluation", "ForecastEvaluation", "MultilabelEvaluation"]
 
+SHOWN = 5  # labels in a verdict
 INTERVAL = 0.9  # probability of the central intervals whose coverage is reported
 
 
@@ -194,6 +196,79 @@ class ForecastEvaluation(ModelEvaluation):
 
     def notes(self) -> list[str]:
         return [f"CRPS {self.crps:.4g}"]
+
+
+@dataclass(frozen=True)
+class MultilabelEvaluation(Summarized):
+    """Evaluations of labels of which a sample can have several, each as a binary problem, and what holds for all."""
+
+    labels: tuple[Any, ...]  #: names of the labels, in the order of columns
+    #: Of each label. A verdict is by the adjusted p-value, ``test.pvalue`` that of the label by itself.
+    evaluations: tuple[Evaluation, ...]
+    pvalues_holm: tuple[float, ...]  #: p-values, adjusted over labels by Holm
+    n_samples: int  #: samples given
+    n_labels: int  #: labels
+    accuracy: float  #: mean over labels, as of the next three
+    log_loss: float  #: `kcalib.log_loss`
+    brier_score: float  #: `kcalib.brier_score`
+    top_label_ece: float  #: `kcalib.top_label_ece`
+    level: float  #: of the verdict: the probability that any label is called miscalibrated if all are calibrated
+    miscalibrated: bool  #: whether any label is
+    verdict: str  #: the same in words
+
+    @classmethod
+    def of(
+        cls, labels: Sequence[Any], evaluations: Sequence[Evaluation], pvalues_holm: Sequence[float]
+    ) -> MultilabelEvaluation:
+        """Put evaluations together; `pvalues_holm` are their p-values adjusted over labels."""
+        level = evaluations[0].level
+        adjusted = tuple(
+            replace(e, miscalibrated=False, verdict="no evidence against calibration among all labels")
+            if e.miscalibrated and not p < level
+            else e
+            for e, p in zip(evaluations, pvalues_holm, strict=True)
+        )
+        wrong = [str(label) for label, e in zip(labels, adjusted, strict=True) if e.miscalibrated]
+        shown = ", ".join(wrong[:SHOWN]) + (", ..." if len(wrong) > SHOWN else "")
+        means = ("accuracy", "log_loss", "brier_score", "top_label_ece")
+        return cls(
+            labels=tuple(labels),
+            evaluations=adjusted,
+            pvalues_holm=tuple(pvalues_holm),
+            n_samples=evaluations[0].n_samples,
+            n_labels=len(labels),
+            **{name: math.fsum(getattr(e, name) for e in evaluations) / len(labels) for name in means},
+            level=level,
+            miscalibrated=bool(wrong),
+            verdict=f"miscalibrated for {len(wrong)} of {len(labels)} labels: {shown}"
+            if wrong
+            else "no evidence against calibration",
+        )
+
+    def means(self) -> str:
+        """Say the means over labels in a line."""
+        scores = f"log loss {self.log_loss:.4f}, Brier {self.brier_score:.4f}, ECE {self.top_label_ece:.4f}"
+        return f"means over {self.n_labels} labels: accuracy {self.accuracy:.4f}, {scores}"
+
+    def _summary(self) -> Summary:
+        columns = ("accuracy", "log loss", "Brier", "ECE")
+        of_labels = list(zip(self.labels, self.evaluations, self.pvalues_holm, strict=True))
+        shown = sorted(of_labels, key=lambda entry: entry[1].test.log_pvalue)[: MOST_ROWS - 3]
+        rows = [
+            [
+                str(label),
+                *(e.columns()[name] for name in columns),
+                format_pvalue(e.test.pvalue),
+                format_pvalue(p),
+                e.verdict,
+            ]
+            for label, e, p in shown
+        ]
+        header = ["label", *columns, "p-value", "p (Holm)", "verdict"]
+        title = f"{type(self).__name__}: {self.verdict}; {self.n_samples} samples"
+        n_further = self.n_labels - len(shown)
+        further = f"; and {n_further} labels of larger p-values" if n_further else ""
+        return Summary(title, rows, [True, *[False] * 6, True], header, (self.means() + further,))
 
 
 def _optional(value: float | None, form: str) -> str:

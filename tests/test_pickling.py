@@ -102,6 +102,7 @@ FACTORIES: dict[type, Callable[[], Any]] = {
     kcalib.GroupCalibration: lambda: grouped().groups[0],
     kcalib.KDEResult: of_labels(kcalib.kde_calibration_error.result),
     kcalib.MMCEResult: of_labels(kcalib.mmce.result),
+    kcalib.MultilabelEvaluation: lambda: kcalib.evaluate(np.eye(3), np.full((3, 3), 0.5), multilabel=True),
     kcalib.ModelDifference: lambda: compared().differences[0],
     kcalib.ModelValue: lambda: compared().models[0],
     kcalib.QuantileCalibration: curve,

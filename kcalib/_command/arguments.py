@@ -35,7 +35,7 @@ STATE_OPTIONS = ("n_columns", "n_resamples", "n_bins", "lens", "seed")
 # Options that --help shows; --help-all shows the others, too.
 COMMON = {
     *("help", "show_all", "version", "output", "json", "csv", "plot", "fail_if_miscalibrated", "seed", "threads"),
-    *("probs", "logits", "confidence", "labels", "normalize", "mean", "std", "samples"),
+    *("probs", "logits", "confidence", "labels", "multilabel", "normalize", "mean", "std", "samples"),
     *("lens", "level", "tolerance", "method", "metric", "order", "print_completion"),
 }
 
@@ -194,7 +194,10 @@ def _add_evaluate(commands: Any) -> Parser:
         details=FORMATS,
     )
     _add_files(evaluate)
-    _add_reading(evaluate)
+    _add_reading(evaluate).add_argument(
+        "--multilabel", action="store_true",
+        help="samples have several labels or none: an array or columns of 0 or 1 for each; evaluate each by itself",
+    )  # fmt: skip
     samples = _add_samples(evaluate)
     samples.add_argument(
         "--given", metavar="NAME", action="append", default=[],
@@ -375,7 +378,7 @@ def _add_demo(commands: Any) -> Parser:
         description="Do what `kcalib evaluate` does on the predictions of six classifiers of handwritten digits.",
     )
     _add_common(demo)
-    demo.set_defaults(stream=False, parallel=None, by=[], given=[], clusters=None, weights=None)
+    demo.set_defaults(stream=False, parallel=None, by=[], given=[], multilabel=False, clusters=None, weights=None)
     return demo
 
 

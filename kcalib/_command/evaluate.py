@@ -7,9 +7,11 @@ import importlib.resources
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
+from kcalib._backend.files import printable
 from kcalib._command.arguments import make_kernel
+from kcalib._command.files import open_file
 from kcalib._command.jobs import (
     Failure,
     Job,
@@ -22,10 +24,11 @@ from kcalib._command.jobs import (
     make_jobs,
     read_column,
     read_data,
+    translate_errors,
 )
 from kcalib._command.kinds import check_options, check_plotting, draw_data
 from kcalib._command.machine import evaluations_csv, evaluations_json
-from kcalib._command.method_options import make_method
+from kcalib._command.method_options import flag, make_method
 from kcalib._command.parallel import check_parallel, open_parallel, with_workers
 from kcalib._command.streamed import check_streaming, evaluate_in_chunks, option_that_needs_all, reads_in_chunks
 from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, write
@@ -34,12 +37,15 @@ from kcalib._input.columns import FileError
 from kcalib._input.data import Data
 from kcalib._input.groupings import read_given
 from kcalib._input.labels import Classification
-from kcalib.evaluation import evaluation_of
+from kcalib.evaluation import evaluation_of, join_labels, split_labels
+from kcalib.evaluation_results import Evaluation
 from kcalib.inference.adaptive.clusters import read_clusters
 from kcalib.inference.adaptive.groups import WorstGroups, find_worst_groups
 from kcalib.inference.verdict import shown_at_least
+from kcalib.lenses import Canonical
 from kcalib.report import figures
 from kcalib.report.summary import format_pvalue
+from kcalib.streaming.sources.layout import Y_PRED, Y_TRUE
 
 
 def run_evaluate(arguments: argparse.Namespace) -> int:
@@ -47,6 +53,9 @@ def run_evaluate(arguments: argparse.Namespace) -> int:
     check_no_states(jobs, arguments)
     if arguments.by and arguments.csv:
         arguments.usage_error("--by prints a table of groups for each file, and --csv one table; use --json")
+    for name in ("confidence", "lens", "tolerance", "by", "normalize") if arguments.multilabel else ():
+        if getattr(arguments, name) not in (None, False, [], Canonical()):
+            arguments.usage_error(f"{flag(name)} is not for --multilabel, which evaluates each label by itself")
     if arguments.checkpoint is not None and len(arguments.files) > 1:
         arguments.usage_error(f"--checkpoint is for one file, and there are {len(arguments.files)}")
     reading = check_reading(arguments)
@@ -84,6 +93,9 @@ def _run(arguments: argparse.Namespace, jobs: Sequence[Job], reading: dict[str, 
         check_plotting(arguments)
     for job, in_pieces in zip(jobs, streams, strict=True) if not failures else ():
         with collect_failures(failures, job.file):
+            if arguments.multilabel:
+                models += evaluate_labels(job, arguments, options, reading)
+                continue
             if in_pieces:
                 models.append(evaluate_in_chunks(job, arguments, models))
                 continue
@@ -96,6 +108,28 @@ def _run(arguments: argparse.Namespace, jobs: Sequence[Job], reading: dict[str, 
                 model = evaluate_data(job, arguments, lens_data, options | of_samples, drawn=arguments.plot is not None)
                 models.append(replace(model, groups=find_groups(job, arguments, lens_data, reading)))
     return write_results(models, failures, arguments)
+
+
+def evaluate_labels(
+    job: Job, arguments: argparse.Namespace, options: dict[str, Any], reading: dict[str, Any]
+) -> list[Model]:
+    """Evaluate each label of a file as a binary problem, and all of them together."""
+    models: list[Model] = []
+    with translate_errors():
+        samples = open_file(str(job.path), reading | {"multilabel": True})
+        layout, block = samples.layout, samples.read_unchecked()
+        if layout.family is not None:
+            raise FileError("holds predicted distributions, but --multilabel is for probabilities; leave it out")
+        checks = {"classes": layout.classes, "from_logits": layout.from_logits, "threads": arguments.threads}
+        names, problems = split_labels(block[Y_TRUE], block[Y_PRED], **checks)
+        for name, problem in zip(names, problems, strict=True):
+            data = add_weights(job, arguments, problem, reading)
+            label = replace(job, model=printable(f"{job.model}: {name}"))
+            of_samples = read_samples(job, arguments, data, reading)
+            models.append(evaluate_data(label, arguments, data, options | of_samples, drawn=arguments.plot is not None))
+        together = join_labels(names, [cast(Evaluation, model.evaluation) for model in models])
+    adjusted = zip(models, together.evaluations, together.pvalues_holm, strict=True)
+    return [replace(model, evaluation=e, pvalue_holm=p, together=together) for model, e, p in adjusted]
 
 
 def write_results(models: Sequence[Model], failures: list[Failure], arguments: argparse.Namespace) -> int:

@@ -26,7 +26,7 @@ from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._input.parameters import PARAMETERS
 from kcalib.bandwidth import NoLengthScaleError
-from kcalib.evaluation_results import Evaluation, ForecastEvaluation
+from kcalib.evaluation_results import Evaluation, ForecastEvaluation, MultilabelEvaluation
 from kcalib.inference.adaptive.groups import WorstGroups
 from kcalib.inference.calibration_test import scale_weights
 from kcalib.lenses import Confidence
@@ -73,6 +73,8 @@ class Model:
     evaluation: Evaluation | ForecastEvaluation
     picture: Picture | None
     groups: WorstGroups | None = None  # of --by
+    pvalue_holm: float | None = None  # of a label of --multilabel
+    together: MultilabelEvaluation | None = None  # of all of them
 
 
 @dataclass(frozen=True)
@@ -229,6 +231,7 @@ def translate(error: Exception) -> str:
     message = message.replace("`sample_weight", "`--weights")
     message = message.replace("normalise the rows", "divide the rows by their sums (--normalize)")
     message = re.sub("pass the output of predict_proba.*", "name the predictions by --probs or --logits", message)
+    message = message.replace("pass multilabel=True to kcalib.evaluate", "evaluate them with --multilabel")
     if "pass classes=" in message:
         message += " (in an .npz file: an array `classes`)"
     return message

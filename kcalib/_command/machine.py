@@ -15,7 +15,7 @@ from kcalib._backend.files import printable
 from kcalib._backend.provenance import machine, utc_time, versions
 from kcalib._command.jobs import Failure, Job, Model
 from kcalib._version import __version__
-from kcalib.evaluation_results import Evaluation
+from kcalib.evaluation_results import Evaluation, MultilabelEvaluation
 from kcalib.results import Comparison, ConfidenceInterval
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how cells begin that spreadsheets compute
@@ -66,6 +66,7 @@ def evaluations_json(models: Iterable[Model], failures: Iterable[Failure], argum
                 "model": model.model,
                 "file": model.file,
                 **dataclasses.asdict(model.evaluation),
+                **({} if model.together is None else _of_labels(model.pvalue_holm, model.together)),
                 **({} if model.groups is None else {"groups": dataclasses.asdict(model.groups)}),
                 "confidence_interval": _interval(model),
             }
@@ -74,6 +75,12 @@ def evaluations_json(models: Iterable[Model], failures: Iterable[Failure], argum
         "errors": [dataclasses.asdict(failure) for failure in failures],
     }
     return to_json(content)
+
+
+def _of_labels(pvalue_holm: float | None, together: MultilabelEvaluation) -> dict[str, Any]:
+    """Return the adjusted p-value of a label, and the means over the labels of its file."""
+    means = {name: getattr(together, name) for name in ("accuracy", "log_loss", "brier_score", "top_label_ece")}
+    return {"pvalue_holm": pvalue_holm, "means_over_labels": means}
 
 
 def _interval(model: Model) -> ConfidenceInterval | None:
@@ -114,7 +121,7 @@ def evaluations_csv(models: Sequence[Model]) -> str:
     rows: list[Sequence[Any]] = [[
         "model", "file", *fields, "skce", "skce_standard_error", "skce_estimator", "kernel", "method", "statistic",
         "pvalue", "finding", "block_size", "n_blocks", "seed", "rms_error_lower", "level", "tolerance", "miscalibrated",
-        "verdict",
+        "verdict", *(["pvalue_holm"] if models and models[0].together else []),
     ]]  # fmt: skip
     for model in models:
         e = model.evaluation
@@ -123,5 +130,6 @@ def evaluations_csv(models: Sequence[Model]) -> str:
             e.skce.value, e.skce.standard_error, e.skce.estimator, e.skce.kernel,
             e.test.method, e.test.statistic, e.test.pvalue, e.test.finding, e.test.block_size, e.test.n_blocks,
             e.test.seed, e.rms_error_lower, e.level, e.tolerance, e.miscalibrated, e.verdict,
+            *([] if model.pvalue_holm is None else [model.pvalue_holm]),
         ])  # fmt: skip
     return write_csv(rows)

@@ -10,6 +10,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 
+from kcalib._backend.files import printable
 from kcalib._command.jobs import Model
 from kcalib.lenses import Canonical, Confidence
 from kcalib.report.summary import align, format_pvalue
@@ -55,6 +56,7 @@ def _row(model: Model) -> dict[str, str]:
         "SKCE": f"{e.skce.value:.2e}",
         "std. error": "-" if e.skce.standard_error is None else f"{e.skce.standard_error:.2e}",
         "p-value": format_pvalue(e.test.pvalue),
+        **({} if model.pvalue_holm is None else {"p (Holm)": format_pvalue(model.pvalue_holm)}),
         "verdict": e.verdict,
     }
 
@@ -114,7 +116,11 @@ def _remarks(models: Sequence[Model], arguments: argparse.Namespace, width: int)
             f"off by at least: with confidence {1 - arguments.level:g}, the root mean square over predictions of the "
             "largest error in the probability of any event"
         )
-    if len(models) > 1:
+    together = {model.file: model.together for model in models if model.together is not None}
+    remarks += [f"{printable(file)}: {of_labels.means()}" for file, of_labels in together.items()]
+    if together:
+        remarks.append("verdicts by p-values that are adjusted over the labels of a file (Holm)")
+    elif len(models) > 1:
         remarks.append(
             f"the level holds for each model by itself; for {level} over all {len(models)} "
             f"use --level {arguments.level / len(models):.2g}"

@@ -162,6 +162,23 @@ def _is_number(suffix: str) -> bool:
     return suffix.isascii() and suffix.isdigit()
 
 
+def label_family(source: Columns, labels: str | None, predictions: Choice) -> tuple[str, ...]:
+    """Return the array or columns with a 0 or 1 for each label, in the order of the predictions."""
+    choices = (_match(source, name, False, by_option=False) for name in (LABEL_NAMES if labels is None else (labels,)))
+    choice = next((choice for choice in choices if choice is not None), None)
+    if choice is None:
+        raise no_such_columns(source, LABEL_NAMES[0] if labels is None else labels, "labels")
+    if set(choice.classes or ()) != set(predictions.classes or ()):
+        raise FileError(
+            f"the labels are the {named(source, choice.names)}, the predictions the "
+            f"{named(source, predictions.names)}, expected the same suffixes; name them by "
+            f"{source.spelled('labels')} and {source.spelled('probs')}"
+        )
+    if choice.classes is None or predictions.classes is None:
+        return choice.names
+    return tuple(choice.names[choice.classes.index(label)] for label in predictions.classes)
+
+
 def label_name(source: Columns, labels: str | None) -> str:
     if labels is not None:
         if labels in source.names:

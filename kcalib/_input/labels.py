@@ -264,6 +264,7 @@ def prepare(
             f"`{names.y_true}` is text, expected 0 or 1, or booleans: whether each prediction was right; pass classes="
             "[the label for wrong, the label for right]"
         )
+    _check_single_label(true, pred, names)
     epsilon = _epsilon(y_pred, pred)
     if not isinstance(from_logits, (bool, np.bool_)):
         raise TypeError(f"`from_logits` is {from_logits!r}, expected True or False")
@@ -312,6 +313,23 @@ def _check_swapped(true: Array, pred: Array, names: Names) -> None:
             f"`{names.y_true}` looks like probabilities and `{names.y_pred}` like labels: the arguments are swapped; "
             f"the order is {names.order}"
         )
+
+
+def _check_single_label(true: Array, pred: Array, names: Names) -> None:
+    """Refuse labels of which samples have several, or none."""
+    if (
+        true.ndim != 2
+        or is_column(true)
+        or tuple(true.shape) != tuple(pred.shape)
+        or arrays.kind_of(true) not in "biuf"
+    ):
+        return
+    if _is_one_hot(true) or not bool(arrays.namespace(true).all((true == 0) | (true == 1))):
+        return
+    raise ValueError(
+        f"`{names.y_true}` has shape {tuple(true.shape)} but its rows are not one-hot (a single 1, zeros elsewhere); "
+        "if samples have several labels, each a problem by itself, pass multilabel=True to kcalib.evaluate"
+    )
 
 
 def _check_pred_type(pred: Array, names: Names) -> None:

@@ -597,7 +597,8 @@ EXPECTED = {
         ECEResult Evaluation FewErrors ForecastEvaluation GradientWarning GroupCalibration
         IndefiniteKernelWarning KDEResult
         LogitsWarning MMCEResult
-        ModelDifference ModelValue QuantileCalibration ReliabilityBins ReliabilityDiagram SKCEResult ToleranceWarning
+        ModelDifference ModelValue MultilabelEvaluation
+        QuantileCalibration ReliabilityBins ReliabilityDiagram SKCEResult ToleranceWarning
         UCMEResult WorstGroups __version__ laws methods
     """,
 }
@@ -612,7 +613,7 @@ def test_every_public_name_is_expected_something_of():
     of_temperatures = {"TemperatureScaling", "ProbabilityFloorWarning", "TemperatureBoundWarning"}
     on_the_host = {cls.__name__ for cls in REFUSED} | {"Choice", "Recalibrator", "SeparationWarning", "choose"}
     assert of_temperatures | on_the_host == set(kcalib.recalibration.__all__)
-    assert {"Canonical", "ClassWise", "Groups", "Lens", "TopK", "TopLabel"} == set(L.__all__)
+    assert {"Canonical", "ClassWise", "Confidence", "Groups", "Lens", "TopK", "TopLabel"} == set(L.__all__)
 
 
 @pytest.mark.parametrize("recalibrator", REFUSED)

@@ -63,6 +63,7 @@ def results() -> dict[str, Any]:
         "block": kcalib.calibration_test(y, p, method="adaptive").blocks[0],
         "evaluation": kcalib.evaluate(y, p),
         "forecasts": kcalib.evaluate(z, predicted),
+        "labels": kcalib.evaluate(np.eye(4, 12, dtype=int)[y], np.tile(p, 4), multilabel=True),
         "groups": kcalib.worst_groups(y, p, {"half": np.arange(60) // 30}, seed=0),
         "group": kcalib.worst_groups(y, p, {"half": np.arange(60) // 30}, seed=0).groups[0],
         "comparison": compared,
@@ -94,7 +95,7 @@ def test_results_are_a_dozen_lines() -> None:
         cells = Cells(page).cells
         assert cells[0] == lines[0] and page.startswith("<table"), name
         assert "#" not in page, name  # no colour but that of the text
-        if name not in ("comparison", "risk", "choice", "groups"):
+        if name not in ("comparison", "risk", "choice", "groups", "labels"):
             fields = {field.name for field in dataclasses.fields(result)}
             for line, at in zip(lines[1:], range(1, len(cells), 2)):
                 assert line.split()[0] == cells[at].split()[0] and (line.startswith("and ") or cells[at] in fields), (

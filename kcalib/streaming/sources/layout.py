@@ -19,7 +19,7 @@ import numpy as np
 
 import kcalib.distributions as distributions
 from kcalib._backend.arrays import Array
-from kcalib._input.columns import Columns, FileError, choose, label_name
+from kcalib._input.columns import Columns, FileError, choose, label_family, label_name
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare_forecasts
 from kcalib._input.labels import Classification, Names, prepare
@@ -42,6 +42,7 @@ class ReadOptions:
     labels: Any = None
     from_logits: bool = False
     normalize: bool = False
+    multilabel: bool = False  # the labels are an array or columns of 0 or 1
     classes: tuple[Any, ...] | None = None
     parameters: Mapping[str, str | None] = field(default_factory=dict)  # names, by those of `_input.parameters`
     columns: type[Columns] = Columns  # how messages spell these options
@@ -68,9 +69,12 @@ class ReadOptions:
             targets = (str(file),) if file else target_names(columns, self._label_option(columns), vectors)
             return dataclasses.replace(layout, targets=targets, predictions=forecasts.names, family=forecasts.family)
         choice = choose(columns, self.probs, self.logits)
+        targets = (str(file),) if file else ()
+        if self.multilabel:
+            targets = targets or label_family(columns, self._label_option(columns), choice)
         return dataclasses.replace(
             layout,
-            targets=(str(file) if file else label_name(columns, self._label_option(columns)),),
+            targets=targets or (label_name(columns, self._label_option(columns)),),
             predictions={Y_PRED: choice.names},
             from_logits=self.from_logits or choice.logits,
             classes=choice.classes if self.classes is None else self.classes,

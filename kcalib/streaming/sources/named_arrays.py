@@ -95,7 +95,8 @@ def named_reader(
             labels = get(layout.targets[0]) if layout.stored_labels is None else layout.stored_labels
             classes = get(CLASSES_NAME)
             classes = decode_text(np.asarray(next(row_slices(classes, 0, max(1, classes.shape[0])), ())))
-            layout = layout.with_classes(classes, np.dtype(labels.dtype))
+            # Labels of a matrix are 0 and 1, whatever they are called.
+            layout = layout.with_classes(classes, classes.dtype if options.multilabel else np.dtype(labels.dtype))
     return ArraysReader(layout, open_arrays, place, identity)
 
 

@@ -42,7 +42,8 @@ for kernel in (Exponential(0.3), Matern(0.3, nu=2.5)):
     values[repr(kernel)] = []
     for options in ({"kernel": kernel, "threads": threads} for threads in (1, 3)):
         result = kcalib.skce.result(z, seconds, **options)
-        bootstrap = kcalib.calibration_test(z, seconds, method="bootstrap", seed=1, **options)
+        method = kcalib.methods.Bootstrap(n_resamples=99)
+        bootstrap = kcalib.calibration_test(z, seconds, method=method, seed=1, **options)
         values[repr(kernel)].append([result.value, result.standard_error, *bootstrap.null_quantiles])
 result = kcalib.skce.result(y, p)
 child = "from kcalib import _native; print(_native.cpu_levels()[0])"

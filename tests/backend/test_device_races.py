@@ -171,11 +171,7 @@ def dirichlet(features: int, dtype: str = "float64") -> Callable[[Any], Arrays]:
     return compute
 
 
-ALWAYS = {
-    "sums of residuals": sums(12),
-    "segments": segments,
-    "dirichlet": dirichlet(5),
-}
+ALWAYS = {"sums of residuals": sums(12), "segments": segments, "dirichlet": dirichlet(5)}
 OTHERS = {
     "pairs, differences": pairs(3),
     "pairs, residuals": pairs(12),

@@ -618,10 +618,7 @@ class TestCounts:
             draws = rng.normal(size=(40, 64))
             make, near, far = Samples, draws[:2], draws[:2] + np.array([[0.0], [300.0]])
             prediction, y = Samples(draws), rng.normal(size=40)
-        options = {
-            "kernel": Exponential(bandwidth=0.5, metric=MMD(1.0)),
-            "target_kernel": Gaussian(bandwidth=2.0),
-        }
+        options = {"kernel": Exponential(bandwidth=0.5, metric=MMD(1.0)), "target_kernel": Gaussian(bandwidth=2.0)}
         assert kcalib.ucme(y, prediction, locations=([1.0, 2.0], make(near)), **options) >= 0
         with pytest.raises(ValueError, match="of `locations` have probability where no prediction of `y_pred` has"):
             kcalib.ucme(y, prediction, locations=([1.0, 2.0], make(far)), **options)

@@ -331,10 +331,7 @@ class TestDraws:
         y, (prediction, nodes, _) = targets("normal"), FAMILIES["normal"]
         g = residual_products(y, [nodes[i] for i in range(N)], exponential(1.0))
         result = kcalib.skce.result(
-            y,
-            prediction,
-            kernel=Exponential(bandwidth=1e12),
-            target_kernel=Exponential(bandwidth=1.0),
+            y, prediction, kernel=Exponential(bandwidth=1e12), target_kernel=Exponential(bandwidth=1.0)
         )
         assert result.draws_standard_error > 0
         assert result.value == pytest.approx(estimates(g)["unbiased"], abs=6 * result.draws_standard_error + 1e-3)

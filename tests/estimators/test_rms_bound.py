@@ -95,11 +95,11 @@ def test_many_samples_are_seen_in_part(monkeypatch):
 def test_upper_limits_of_the_mean_eigenvalue(bandwidth, risk):
     """Of samples of a large population; the smaller of two inequalities holds, too."""
     rng = np.random.default_rng(1)
-    population = rng.dirichlet(np.ones(3), size=1500)
+    population = rng.dirichlet(np.ones(3), size=600)
     kernel = np.exp(-cdist(population, population) / bandwidth)
-    true, missed = np.linalg.eigvalsh(kernel / 1500)[-1], 0
+    true, missed = np.linalg.eigvalsh(kernel / 600)[-1], 0
     for _ in range(200):
-        rows = rng.integers(1500, size=40)
+        rows = rng.integers(600, size=40)
         value = np.linalg.eigvalsh(kernel[np.ix_(rows, rows)] / 40)[-1]
         missed += MeanEigenvalue(float(value), 1.0, 40).upper_limit(risk) < true
     assert missed / 200 <= binomial_bounds(200, risk)[1]

@@ -92,8 +92,7 @@ PROBLEMS = [
 
 @pytest.mark.filterwarnings("ignore::kcalib.IndefiniteKernelWarning")
 @pytest.mark.parametrize(
-    ("kernel", "problem"),
-    cells(KERNELS, PROBLEMS, in_full=("exponential", "mixed"), few=("matrix-3-10",)),
+    ("kernel", "problem"), cells(KERNELS, PROBLEMS, in_full=("exponential", "mixed"), few=("matrix-3-10",))
 )
 def test_estimators_agree_with_the_oracle(kernel, problem):
     target, n, m = problem
@@ -393,10 +392,7 @@ def test_target_kernels_are_checked(matrix, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"estimator": "jackknife"},
-            "`estimator` is 'jackknife', expected one of 'unbiased', 'biased'",
-        ),
+        ({"estimator": "jackknife"}, "`estimator` is 'jackknife', expected one of 'unbiased', 'biased'"),
         (
             {"estimator": kcalib.methods.BlockEstimator(block_size=21)},
             "`block_size` is 21, expected an integer between 2 and 20",

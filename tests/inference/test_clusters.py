@@ -9,7 +9,7 @@ from kcalib.distributions import Normal, Poisson, Samples
 from kcalib.methods import Adaptive
 
 SETS = 60
-QUICK = Adaptive(n_resamples=99, n_columns=16)
+QUICK = Adaptive(n_resamples=39, n_columns=16)
 
 
 def draw_dependent(p, cluster, correlation, rng):

@@ -278,10 +278,7 @@ OPEN = ("Dir(1), m = 10", "20 distinct rows")
 EVERY_LAW = [pytest.param(name, 40_000, 10, 5000, marks=pytest.mark.slow) for name in LAWS]
 
 
-@pytest.mark.parametrize(
-    ("law", "n", "n_locations", "count"),
-    [("skewed, m = 100", 12_000, 1, 500), *EVERY_LAW],
-)
+@pytest.mark.parametrize(("law", "n", "n_locations", "count"), [("skewed, m = 100", 12_000, 1, 500), *EVERY_LAW])
 def test_where_the_limit_law_is_taken_it_is_that_of_draws(law, n, n_locations, count):
     """The tails of draws of Q, down to 1e-3."""
     whitening, about = whitened(LAWS[law].draw(n, np.random.default_rng(3)), n_locations)

@@ -23,22 +23,17 @@ from kcalib._backend.random import (
     make_weights,
     philox_program,
 )
-from kcalib._backend.segments import Segments, segments_program
+from kcalib._backend.segments import Segments
 from kcalib.distributions import Normal
 from kcalib.inference import metrics
-
-ARCHITECTURES = ("sm_70", "sm_80", "sm_90")
-PROGRAMS = {"philox": philox_program, "segments": segments_program}  # all that the tests compile beside backends
 
 N, M = 150, 3  # more than two tiles of 64
 KERNEL = K.Exponential(bandwidth=0.4)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_programs_compile(name, architecture):
-    program = PROGRAMS[name]()
-    assert nvrtc.cubin(program.source, program.every_option, architecture)[:4] == b"\x7fELF"
+def test_random_numbers_compile():
+    program = philox_program()
+    assert nvrtc.cubin(program.source, program.every_option, "sm_80")[:4] == b"\x7fELF"
 
 
 # -- random numbers --------------------------------------------------------------------------------

@@ -156,8 +156,7 @@ COVERED = ("Dir(1), m = 2", "Dir(.1), m = 10", "saturated, 1e-6..1e-3", *RARE)
 
 
 @pytest.mark.parametrize(
-    ("truth", "name"),
-    cells(TRUTHS, [pytest.param(name, id=name) for name in COVERED], in_full=("calibrated",), few=()),
+    ("truth", "name"), cells(TRUTHS, [pytest.param(name, id=name) for name in COVERED], in_full=("calibrated",), few=())
 )
 def test_intervals_and_bounds_cover(truth, name):
     found = misses(LAWS[name], TRUTHS[truth], count=30, level=0.1)

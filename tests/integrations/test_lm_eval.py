@@ -50,10 +50,7 @@ def evaluated(tmp_path_factory):
     config = {
         "task": "parity",
         "dataset_path": "json",
-        "dataset_kwargs": {
-            "data_files": {"test": str(folder / "questions.jsonl")},
-            "cache_dir": str(folder / "cache"),
-        },
+        "dataset_kwargs": {"data_files": {"test": str(folder / "questions.jsonl")}, "cache_dir": str(folder / "cache")},
         "test_split": "test",
         "output_type": "multiple_choice",
         "doc_to_text": "{{q}}",

@@ -373,9 +373,7 @@ FEW_ON_GPU = (
 
 
 @pytest.mark.parametrize(
-    ("backend", "case"),
-    cells(["cuda-emulated", "cuda"], CASES_ON_GPU, in_full=(), few=FEW_ON_GPU),
-    indirect=["case"],
+    ("backend", "case"), cells(["cuda-emulated", "cuda"], CASES_ON_GPU, in_full=(), few=FEW_ON_GPU), indirect=["case"]
 )
 class TestSymmetricOnGPU(Contract):
     """Every problem."""

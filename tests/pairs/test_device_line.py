@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 
-import compile_kernels
 import emulated_cupy
 import numpy as np
 import pytest
@@ -27,23 +26,12 @@ from kcalib._backend.random import Weights
 from kcalib._input.labels import prepare
 from kcalib._pairs.backends import sorted_cuda
 from kcalib._pairs.backends.cpu import CpuBackend
-from kcalib._pairs.backends.sorted_cuda import COLUMNS
 from kcalib._pairs.backends.sorted_line import SortedBackend
 from kcalib._pairs.dispatch import backend_for
 from kcalib._pairs.problem import Factor, PairProblem, Side, Term
 from kcalib._pairs.reductions import BlockSums, DenseRectangle, Moments, Products, QuadraticForms, sweep_one
 from kcalib.bandwidth import median_distance, median_of_entries
 from kcalib.lenses import TopLabel
-
-
-@pytest.mark.parametrize(
-    ("name", "architecture"),
-    [("places on a line", "sm_70"), ("degree 0, 1 columns", "sm_90"), (f"degree 2, {COLUMNS} columns", "sm_70")],
-)
-def test_programs_compile(name, architecture):
-    """Some of those of compile_kernels.py."""
-    (program,) = compile_kernels.named(name).values()
-    compile_kernels.compile_for(program, architecture)
 
 
 def on_device(side: Side | None) -> Side | None:

@@ -25,16 +25,7 @@ from kcalib._pairs.backends.array_api import ArrayApiBackend
 from kcalib._pairs.backends.cuda import CudaBackend
 from kcalib._pairs.problem import Factor, PairProblem, Side, Term
 from kcalib._pairs.reductions import DenseRectangle, QuadraticForms, sweep_one
-from kcalib.distributions import (
-    Distribution,
-    Ensemble,
-    Laplace,
-    Mixture,
-    MultivariateNormal,
-    Normal,
-    Poisson,
-    Samples,
-)
+from kcalib.distributions import Distribution, Ensemble, Laplace, Mixture, MultivariateNormal, Normal, Poisson, Samples
 
 N = 150  # three tiles of rows, the last ragged
 ALL = slice(None)
@@ -101,11 +92,7 @@ CASES: dict[str, Case] = {
     "samples": (lambda x, a: (a(x.y), Samples(a(x.samples))), WASSERSTEIN, GAUSSIAN),
     "samples-mmd": (lambda x, a: (a(x.y), Samples(a(x.samples))), MMD, GAUSSIAN),
     "few-samples": (lambda x, a: (a(x.y), Samples(a(x.samples[:, :3]))), MMD, K.Exponential(bandwidth=1.0)),
-    "draws": (
-        lambda x, a: (a(x.y), Normal(a(x.mean), a(x.std))),
-        WASSERSTEIN,
-        TK.Draws(kernel=GAUSSIAN, n_draws=8),
-    ),
+    "draws": (lambda x, a: (a(x.y), Normal(a(x.mean), a(x.std))), WASSERSTEIN, TK.Draws(kernel=GAUSSIAN, n_draws=8)),
     "poisson": (lambda x, a: (a(np.floor(x.std)), Poisson(a(x.std))), WASSERSTEIN, GAUSSIAN),
 }
 FEATURES = 30  # of these target kernels, at most; the pivots' matrix is on the host for a moment

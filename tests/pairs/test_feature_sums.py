@@ -200,9 +200,9 @@ def test_cells_of_labels(m, weighted, cupy):
         return counts, score
 
     for points, of_rows in ((p, w), (cupy.asarray(p), None if w is None else cupy.asarray(w))):
-        drawn = cells.drawn_zeros(20)
-        totals = drawn_label_totals(feature_map, points, 20, 5, first=2, cells=drawn, weights=of_rows)
-        for b in range(20):
+        drawn = cells.drawn_zeros(8)
+        totals = drawn_label_totals(feature_map, points, 8, 5, first=2, cells=drawn, weights=of_rows)
+        for b in range(8):
             labels = data.draw(5, 2 + b).labels
             expected = literal_total(phi * weights[:, None], residuals(labels, p))
             assert totals[b] == pytest.approx(float(expected), rel=1e-9, abs=1e-9)

@@ -60,7 +60,7 @@ def check_sums(kernel, y, p, tolerance=1e-13):
 
 
 @pytest.mark.parametrize("kernel", LINE_KERNELS)
-@pytest.mark.parametrize("n", [1, 2, 3, 7, 8, 9, 511, 513, 523])
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 8, 9, 511, 513])
 def test_sums(kernel, n):
     check_sums(KERNELS[kernel], *softmax_problem(n, 2, seed=n))
 
@@ -499,7 +499,7 @@ def test_passes_over_few_and_many_samples():
 
 
 @pytest.mark.parametrize("places", PLACES)
-@pytest.mark.parametrize("n", [2, 3, 4, 5, 50, 701, 2400])
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 50, 701, 1500])
 def test_median_on_a_line(places, n):
     x = PLACES[places](np.random.default_rng(n), n)
     if not np.ptp(x):

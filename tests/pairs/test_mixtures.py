@@ -32,11 +32,7 @@ from kcalib._pairs.mixtures import (
     transformed,
 )
 from kcalib._pairs.problem import Factor, Family, Mixtures, PairProblem, PointFamily, Side, Term
-from kcalib._pairs.reductions import (
-    DenseRectangle,
-    Moments,
-    sweep_one,
-)
+from kcalib._pairs.reductions import DenseRectangle, Moments, sweep_one
 from kcalib.distributions import Components
 from kcalib.kernels import Exponential, Gaussian, Linear, Matern, RationalQuadratic
 

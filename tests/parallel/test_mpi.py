@@ -124,7 +124,6 @@ def test_the_command(problem, tmp_path):
     options = {"env": ENVIRONMENT, "capture_output": True, "text": True, "timeout": 120, "check": True}
     alone = subprocess.run([sys.executable, "-m", *arguments], **options)
     done = subprocess.run(
-        [MPIEXEC, "-n", "2", sys.executable, "-m", "mpi4py", "-m", *arguments, "--parallel", "mpi"],
-        **options,
+        [MPIEXEC, "-n", "2", sys.executable, "-m", "mpi4py", "-m", *arguments, "--parallel", "mpi"], **options
     )
     assert done.stdout == alone.stdout  # once, and the same numbers

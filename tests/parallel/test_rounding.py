@@ -35,8 +35,7 @@ def samples(n, m, saturated):
 
 
 @pytest.mark.parametrize(
-    ("n", "m", "saturated"),
-    [(600, 5, False), (600, 5, True), (1500, 40, False), (1500, 40, True)],
+    ("n", "m", "saturated"), [(600, 5, False), (600, 5, True), (1500, 40, False), (1500, 40, True)]
 )
 def test_products_forms_and_sums(monkeypatch, n, m, saturated):
     problem = _packing.pack(prepare(*samples(n, m, saturated)), Exponential(BANDWIDTH), None).problem

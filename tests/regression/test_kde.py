@@ -35,12 +35,7 @@ def log_weight(training: np.ndarray, query: np.ndarray, bandwidth: float, orient
 
 
 def literal_shares(
-    y: np.ndarray,
-    p: np.ndarray,
-    queries: np.ndarray,
-    bandwidth: float,
-    orientation: str,
-    skipped: range | None = None,
+    y: np.ndarray, p: np.ndarray, queries: np.ndarray, bandwidth: float, orientation: str, skipped: range | None = None
 ) -> np.ndarray:
     """r(q) of each query; `skipped`: the training sample that it does not see."""
     result = np.zeros((len(queries), p.shape[1]))
@@ -281,10 +276,7 @@ def test_calibration_error(norm, power, orientation, make_problem: MakeProblem):
     options = {"bandwidth": 0.05, "norm": norm, "orientation": orientation}
     expected = np.mean(np.sum(np.abs(p - shares) ** power, axis=1))
     assert kcalib.kde_calibration_error(y, p, **options) == pytest.approx(expected, rel=1e-11)
-    for lens, confidence, hits in (
-        (TopLabel(), p.max(axis=1), p.argmax(axis=1) == y),
-        (ClassWise(2), p[:, 2], y == 2),
-    ):
+    for lens, confidence, hits in ((TopLabel(), p.max(axis=1), p.argmax(axis=1) == y), (ClassWise(2), p[:, 2], y == 2)):
         pairs = np.column_stack((1 - confidence, confidence))
         share = literal_shares(hits.astype(int), pairs, pairs, 0.05, orientation, range(12))[:, 1]
         found = kcalib.kde_calibration_error(y, p, lens=lens, **options)

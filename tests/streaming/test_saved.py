@@ -90,7 +90,7 @@ def test_options_come_back(options, tmp_path):
     state = CalibrationState(4, **{"n_columns": 32, "n_resamples": 2} | options).update(y, p)
     for found in returned(state, tmp_path):
         assert found == state and found.options == state.options
-        assert found.result() is not None
+    assert found.result() is not None
 
 
 def test_a_state_without_rows_comes_back(tmp_path):

@@ -56,11 +56,7 @@ def counted(pmf: Callable[[np.ndarray], np.ndarray]) -> Nodes:
 # Each family: predictions, the nodes of every one of them, and the relative accuracy of the nodes' sums.
 FAMILIES: dict[str, tuple[Distribution, list[Nodes], float]] = {
     "normal": (Normal(MEAN, STD), [on_a_line(stats.norm(m, s).pdf, 0.05) for m, s in zip(MEAN, STD)], 1e-11),
-    "normal of vectors": (
-        Normal(MEANS, STDS),
-        [in_the_plane(m, np.diag(s**2)) for m, s in zip(MEANS, STDS)],
-        1e-5,
-    ),
+    "normal of vectors": (Normal(MEANS, STDS), [in_the_plane(m, np.diag(s**2)) for m, s in zip(MEANS, STDS)], 1e-5),
     "full covariances": (
         MultivariateNormal(MEANS, COVARIANCES),
         [in_the_plane(m, c) for m, c in zip(MEANS, COVARIANCES)],

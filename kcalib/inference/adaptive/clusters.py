@@ -32,7 +32,7 @@ from kcalib.inference.adaptive.blocks import (
     fine_map_options,
     rescale,
 )
-from kcalib.inference.adaptive.flips import MOST_TARGETS, FlipMachine, FlippedBlocks, flipped_blocks
+from kcalib.inference.adaptive.flips import MOST_TARGETS, FlipMachine, FlippedBlocks, make_blocks
 from kcalib.inference.adaptive.given import given_sheets
 from kcalib.inference.adaptive.sheets import CellSheet, LabelRows, PitRows, label_sheets, pit_sheets
 from kcalib.inference.task import Task
@@ -120,7 +120,7 @@ def flip_clusters(
         sums = part if sums is None else sums + part
     assert sums is not None
     noun = "labels" if data.has_classes else "targets"
-    blocks = flipped_blocks(machine, sums, of_clusters, noun)
+    blocks = make_blocks(machine, sums, of_clusters, noun)
     task.feature_problems.append(problems[-1 if len(problems) > 2 else 0])
     return blocks, {
         "estimator": "unbiased SKCE of random features, pairs of different clusters",

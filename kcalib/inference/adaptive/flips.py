@@ -158,7 +158,7 @@ class FlippedBlocks:
         return f"flips of the signs of {self.n_clusters} clusters", left_out
 
 
-def flipped_blocks(machine: FlipMachine, sums: FlippedSums, clusters: np.ndarray, noun: str) -> FlippedBlocks:
+def make_blocks(machine: FlipMachine, sums: FlippedSums, clusters: np.ndarray, noun: str) -> FlippedBlocks:
     """Return the blocks of sums over all samples; `clusters` are the weights of clusters, `noun` what targets are."""
     n_clusters = int(np.count_nonzero(clusters))
     if n_clusters < 2:

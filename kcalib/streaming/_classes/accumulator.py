@@ -140,7 +140,7 @@ class ClassAccumulator(Accumulator):
             drawn_cells=sums.drawn,
             temperatures=sums.temperatures,
             kernel_statistics=tuple(statistics[name] for name in (SEEN, WIDE, FINER) if name in statistics),
-            flipped=None if machine.clusters is None else machine.flipped_blocks(sums),
+            cluster_blocks=None if machine.clusters is None else machine.make_cluster_blocks(sums),
         )
 
 

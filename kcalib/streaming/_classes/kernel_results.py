@@ -133,7 +133,7 @@ class KernelResults(ABC):
     @property
     def estimate(self) -> float:
         """Of samples in clusters that of pairs of different clusters."""
-        flipped = self.totals.flipped
+        flipped = self.totals.cluster_blocks
         return float(self.moments.total) / self.pairs if flipped is None else flipped.estimate
 
     @property
@@ -314,7 +314,7 @@ class KernelResults(ABC):
             "n_resamples": law.n_resamples,
         }
 
-    def flipped_fields(self, flipped: FlippedBlocks) -> dict[str, Any]:
+    def make_cluster_fields(self, flipped: FlippedBlocks) -> dict[str, Any]:
         """Return the same of samples in clusters."""
         bandwidth = self.problem.packed.bandwidth if self.problem.data.has_classes else None
         return {"method": Adaptive.name, **rank_blocks(flipped.blocks, bandwidth, *flipped.describe())}
@@ -345,8 +345,8 @@ class KernelResults(ABC):
         return ranked | fields
 
     def test(self) -> CalibrationTestResult:
-        start, flipped = time.perf_counter(), self.totals.flipped
-        fields = self.null_fields() if flipped is None else self.flipped_fields(flipped)
+        start, flipped = time.perf_counter(), self.totals.cluster_blocks
+        fields = self.null_fields() if flipped is None else self.make_cluster_fields(flipped)
         variance = None
         if self.n >= 4 and self.counts_alike:
             variance = self.spread.score_variance(self.null_squares)

@@ -59,7 +59,7 @@ class FeatureTotals(RowTotals):
     drawn: np.ndarray | None  # sum_{i != j} H_ij of drawn targets, shape (n_resamples,); None without draws
     sample: Data  # the rows of smallest hashes, all of few, in the order of their numbers
     sample_rows: np.ndarray  # their numbers, int64
-    flipped: FlippedBlocks | None  # of samples in clusters
+    cluster_blocks: FlippedBlocks | None  # of samples in clusters
 
 
 @dataclass(frozen=True, eq=False)

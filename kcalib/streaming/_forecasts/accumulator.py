@@ -238,7 +238,7 @@ class ForecastAccumulator(Accumulator):
             fine_drawn=fine_drawn,
             sample=Forecasts(rows.targets, prediction, rows.weights if weighted else None),
             sample_rows=rows.numbers,
-            flipped=None if machine.clusters is None else machine.flipped_blocks(sums),
+            cluster_blocks=None if machine.clusters is None else machine.make_cluster_blocks(sums),
             target_kernel=options.target_kernel,
             target_rows=final.target_rows or None,
             machine=machine,

@@ -212,11 +212,11 @@ class ForecastMachine:
         pit = pit_at(data, pit_uniforms(self.options.seed, rows.numbers)) if has_pit else np.full(data.n, 0.5)
         return ClusterSums.of_rows(self.clusters, PitRows(pit, rows.numbers), points, target_features, rows)
 
-    def flipped_blocks(self, sums: ForecastSums) -> FlippedBlocks:
+    def make_cluster_blocks(self, sums: ForecastSums) -> FlippedBlocks:
         """Return the blocks of the test of samples in clusters."""
         assert self.clusters is not None and sums.clusters is not None
         units = (self.feature_unit * self.target_unit,) * len(self.maps)
-        return sums.clusters.blocks(self.clusters, units, "targets")
+        return sums.clusters.make_blocks(self.clusters, units, "targets")
 
     def _drawn(
         self, rows: Rows, prediction: Distribution, points: np.ndarray, tile: RandomTile, scale: np.ndarray

@@ -10,14 +10,7 @@ import numpy as np
 
 from kcalib._backend.exact_sums import ExactSums
 from kcalib._backend.memory import check_memory
-from kcalib.inference.adaptive.flips import (
-    MOST_TARGETS,
-    SPREADS,
-    FlipMachine,
-    FlippedBlocks,
-    FlippedSums,
-    flipped_blocks,
-)
+from kcalib.inference.adaptive.flips import MOST_TARGETS, SPREADS, FlipMachine, FlippedBlocks, FlippedSums, make_blocks
 from kcalib.streaming._row_sums.rows import Rows
 
 FIELDS = ("cells", "spreads", "moments")
@@ -35,9 +28,8 @@ class ClusterSums:
     @classmethod
     def of(cls, flipped: FlippedSums, numbers: np.ndarray, weights: ExactSums) -> ClusterSums:
         """Return the sums of a block of rows."""
-        fields = {name: getattr(flipped, name) for name in FIELDS} | {
-            f"{k}": part for k, part in enumerate(flipped.kernels)
-        }
+        fields = {name: getattr(flipped, name) for name in FIELDS}
+        fields |= {f"{k}": values for k, values in enumerate(flipped.kernels)}
         sums = {name: ExactSums.of(np.ascontiguousarray(values)) for name, values in fields.items()}
         return cls(sums, np.array([flipped.impossible], dtype=np.int64), numbers, weights)
 
@@ -73,12 +65,12 @@ class ClusterSums:
             ExactSums.of_limbs(limbs),
         )
 
-    def blocks(self, machine: FlipMachine, units: tuple[float, ...], noun: str) -> FlippedBlocks:
+    def make_blocks(self, machine: FlipMachine, units: tuple[float, ...], noun: str) -> FlippedBlocks:
         """Return the blocks of the test; sums of kernels are in these units."""
         fields = {name: self.sums[name].to_float() for name in FIELDS}
         kernels = tuple(unit * self.sums[f"{k}"].to_float() for k, unit in enumerate(units))
         flipped = FlippedSums(**fields, kernels=kernels, impossible=int(self.impossible[0]))
-        return flipped_blocks(machine, flipped, self.weights.to_float(), noun)
+        return make_blocks(machine, flipped, self.weights.to_float(), noun)
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Return the sums by their names in a file."""

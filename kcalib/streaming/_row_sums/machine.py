@@ -125,8 +125,8 @@ class Machine:
             maps = make_test_maps(options, seen, m)
             if WIDE in maps:
                 maps[SEEN] = seen
-            self._flipped = [KernelMachine(random_map, options, m, 0) for random_map in maps.values()]
-            of_kernels = [machine.map for machine in self._flipped]
+            self._flip_kernels = [KernelMachine(random_map, options, m, 0) for random_map in maps.values()]
+            of_kernels = [machine.map for machine in self._flip_kernels]
             sheets = label_sheets(m, Words.of(options.seen_row()))
             self.clusters = FlipMachine(sheets, of_kernels, options.n_resamples, options.seed, threads)
 
@@ -190,11 +190,11 @@ class Machine:
         targets = targets if root is None else linalg.matmul(targets, root)
         return ClusterSums.of_rows(self.clusters, of_labels, rows.predictions, targets, rows)
 
-    def flipped_blocks(self, sums: BlockSums) -> FlippedBlocks:
+    def make_cluster_blocks(self, sums: BlockSums) -> FlippedBlocks:
         """Return the blocks of the test of samples in clusters."""
         assert self.clusters is not None and sums.clusters is not None
-        units = tuple(machine.feature_unit * machine.target_unit for machine in self._flipped)
-        return sums.clusters.blocks(self.clusters, units, "labels")
+        units = tuple(machine.feature_unit * machine.target_unit for machine in self._flip_kernels)
+        return sums.clusters.make_blocks(self.clusters, units, "labels")
 
     def _blocks(self, rows: Rows) -> Iterator[Rows]:
         size = min(block_size(self.options), power_of_two(CHUNK_ENTRIES // self.m))

@@ -7,6 +7,7 @@ import math
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -429,6 +430,10 @@ def _add_reading(parser: Parser) -> Any:
     names.add_argument(
         "--labels", metavar="NAME", help="array or column with the labels or targets, or a file NAME.npy"
     )
+    names.add_argument(
+        "--classes", metavar="A,B,...", type=_classes,
+        help="label of each column, where the file does not say it; a single column is of the second",
+    )  # fmt: skip
     names.add_argument("--from-logits", action="store_true", help="the predictions are logits, however they are named")
     names.add_argument(
         "--normalize", action="store_true", help="divide each row of probabilities by its sum, such as rounded ones"
@@ -629,6 +634,15 @@ LEVEL = number("a number between 0 and 1", lambda value: 0 < value < 1)
 TOLERANCE = number("a number from 0 to below 1", lambda value: 0 <= value < 1)
 SECONDS = number("a number of seconds, at least 0", lambda value: 0 <= value < math.inf)
 BANDWIDTH = number("a positive number", lambda value: 0 < value < math.inf)
+
+
+def _classes(text: str) -> tuple[Any, ...]:
+    """Return labels between commas: numbers if all are."""
+    names = [name.strip() for name in text.split(",")]
+    for kind in (int, float, str):
+        with suppress(ValueError):
+            return tuple(kind(name) for name in names)
+    raise AssertionError("unreachable: every name is a text")
 
 
 def _rows(text: str) -> tuple[int, int | None]:

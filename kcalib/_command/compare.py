@@ -50,8 +50,8 @@ from kcalib.results import Comparison
 from kcalib.streaming import ComparisonState, load
 
 SAMPLE_OPTIONS = (
-    "weights", "clusters", "confidence",
-    "probs", "logits", "labels", "from_logits", *PARAMETERS, "lens", "bandwidth", "n_bins", "n_resamples", "n_columns",
+    "weights", "clusters", "confidence", "probs", "logits", "labels", "classes", "from_logits", *PARAMETERS, "lens",
+    "bandwidth", "n_bins", "n_resamples", "n_columns",
     "seed", "part", "stream", "checkpoint", "rows", "resume", "checkpoint_every", "threads", "parallel",
 )  # fmt: skip
 
@@ -90,6 +90,7 @@ def _compare_at_once(
     for job in jobs:
         with collect_failures(failures, job.file):
             with read_data(job, arguments.threads, check_reading(arguments)) as data:
+                data = data.in_order_of(next(iter(file_data.values()), data))
                 file_data[job.model] = data
                 check_options(data, arguments)
                 models[job.model] = arguments.lens.induced(data)

@@ -87,7 +87,7 @@ class Failure:
 
 def check_reading(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the options that say what to read, or refuse some that do not go together."""
-    names = ("probs", "logits", "confidence", "labels", "from_logits", "normalize", *PARAMETERS)
+    names = ("probs", "logits", "confidence", "labels", "from_logits", "normalize", "classes", *PARAMETERS)
     reading = {name: getattr(arguments, name) for name in names}
     for second, first in SECOND_PARAMETERS.items():
         for option in ("probs", "logits", *FIRST_PARAMETERS):
@@ -234,4 +234,9 @@ def translate(error: Exception) -> str:
     message = message.replace("pass multilabel=True to kcalib.evaluate", "evaluate them with --multilabel")
     if "pass classes=" in message:
         message += " (in an .npz file: an array `classes`)"
-    return message
+
+    def spell(match: re.Match[str]) -> str:
+        return "--classes=" + ",".join(name.strip(" '\"") for name in match[1].split(","))
+
+    message = re.sub(r"(?<![`\w])classes=\[([^]]*)\]", spell, message)
+    return re.sub(r"(?<=pass |with )classes=(?= )", "--classes=A,B,...", message)

@@ -6,6 +6,7 @@ import argparse
 import shlex
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -46,6 +47,7 @@ def run_report(arguments: argparse.Namespace) -> int:
     n_classes = min(n_classes, max(0, MOST_PANELS // len(jobs) - 1))
     drawing = argparse.Namespace(**vars(arguments) | {"plot_classes": n_classes})
     failures: list[Failure] = []
+    first: Data | None = None
     models: list[Model] = []
     data_by_model: dict[str, Data] = {}
     with collect_failures(failures, str(arguments.output)):
@@ -53,6 +55,8 @@ def run_report(arguments: argparse.Namespace) -> int:
     for job in jobs if not failures else ():
         with collect_failures(failures, job.file), read_data(job, arguments.threads, reading) as data:
             check_options(data, arguments)
+            with suppress(ValueError):  # other classes: the models are not compared
+                data = data.in_order_of(first := data if first is None else first)
             data_by_model[job.model] = arguments.lens.induced(data)
             models.append(evaluate_data(job, drawing, data_by_model[job.model], options, drawn=True))
     if failures:

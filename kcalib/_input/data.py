@@ -92,6 +92,10 @@ class Data(ABC):
     def listed(self) -> tuple[tuple[Any, ...], tuple[tuple[float, ...], ...]]:
         """Return targets and predictions as plain Python values, in the form in which results show them."""
 
+    def in_order_of(self, other: Data) -> Self:
+        """Return the same samples with their classes, if there are any, in the order of another model's, by name."""
+        return self
+
     @abstractmethod
     def mismatch(self, other: Self, name: str) -> str | None:
         """Return how the samples differ from those of the model called `name`; None if they are the same."""

@@ -194,6 +194,25 @@ class Classification(Data):
             "in the same order"
         )
 
+    def in_order_of(self, other: Data) -> Classification:
+        names = getattr(other, "class_names", ())
+        return self.in_order(Classes(names, "columns")) if len(names) == self.m else self
+
+    def in_order(self, classes: Classes) -> Classification:
+        """Return the data with the columns in the order of `classes`, by name; a ValueError where the names differ."""
+        if self.class_names == classes.names:
+            return self
+        places = Classes(self.class_names).permutation_of(classes)
+        if places == tuple(range(self.m)):  # only written otherwise
+            return dataclasses.replace(self, classes=classes)
+        columns = arrays.like(np.argsort(places), self.reference)
+        return dataclasses.replace(
+            self,
+            labels=self.xp.take(arrays.like(np.array(places), self.reference), self.labels, axis=0),
+            given=self.xp.take(self.probabilities, columns, axis=1),
+            classes=classes,
+        )
+
     def describe(self) -> dict[str, Any]:
         return {"n_classes": self.m, "prediction": None, "lens": str(self.lens)}
 

@@ -30,6 +30,7 @@ from kcalib._backend.options import (
 from kcalib._input.checks import dtype_name
 from kcalib._input.data import Data
 from kcalib._input.forecasts import prepare
+from kcalib._input.frames import NAMELESS
 from kcalib._input.methods import resolved
 from kcalib._input.source import (
     Source,
@@ -254,18 +255,21 @@ def compare(
     if has_own_labels and list(y_true) != list(y_preds):
         raise ValueError(f"`y_true` has the models {list(y_true)}, expected {list(y_preds)}; pass labels for each one")
     models: dict[str, Data] = {}
+    first: Data | None = None  # without a lens, which may drop names of columns
+    has_names = any(type(y_pred) not in NAMELESS for y_pred in y_preds.values())
     for name, y_pred in y_preds.items():
         if not isinstance(name, str):
             raise TypeError(f"`y_preds` has the key {name!r}, expected names that are strings")
         try:
-            checks = {"classes": classes, "from_logits": from_logits, "lens": lens, "threads": threads}
-            models[str(name)] = prepare(
-                y_true[name] if has_own_labels else y_true,
-                y_pred,
-                sample_weight=sample_weight,
-                dtype=chosen.dtype,
-                **checks,
-            )
+            checks = {"classes": classes, "from_logits": from_logits, "threads": threads, "dtype": chosen.dtype}
+            labels = y_true[name] if has_own_labels else y_true
+            data = plain = prepare(labels, y_pred, sample_weight=sample_weight, lens=lens, **checks)
+            if lens is not None and has_names:
+                plain = prepare(labels, y_pred, sample_weight=sample_weight, **checks)
+            first = plain if first is None else first
+            if (ordered := plain.in_order_of(first)) is not plain:
+                data = ordered if lens is None else lens.induced(ordered)
+            models[str(name)] = data
         except (TypeError, ValueError) as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"`y_preds[{name!r}]`: {error}") from None

@@ -40,6 +40,7 @@ class Batch(NamedTuple):
     weights: Array  # float64, shape (n,)
     epsilon: float  # machine epsilon of the dtype that the predictions came in
     clusters: np.ndarray  # int64, on the host, shape (n,); 0 where there are none
+    classes: tuple[Any, ...] | None = None  # of the columns of probabilities
 
     @property
     def n(self) -> int:
@@ -52,7 +53,8 @@ class Batch(NamedTuple):
     def map_arrays(self, change: Callable[[Array], Array], first: int | None = None) -> Batch:
         """With all parts changed, and another first number."""
         targets, predictions, weights, clusters = map(change, self.parts)
-        return Batch(self.first if first is None else first, targets, predictions, weights, self.epsilon, clusters)
+        first = self.first if first is None else first
+        return Batch(first, targets, predictions, weights, self.epsilon, clusters, self.classes)
 
     def copy(self) -> Batch:
         return self.map_arrays(lambda part: part.copy())

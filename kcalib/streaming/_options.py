@@ -10,7 +10,7 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.options import LARGEST_SEED, check_integer
-from kcalib._input.classes import Classes
+from kcalib._input.classes import Classes, places_of
 from kcalib._input.labels import Classification
 from kcalib._packing.features import check_columns, class_map
 from kcalib._packing.labels import check_kernel, target_root
@@ -26,7 +26,7 @@ N_COLUMNS = 256
 N_RESAMPLES = 199
 DRAWN_BYTES = 2**26  # of sums of all draws, of kernels and of cells; a state with more has none unless asked for
 SMALLEST_CLASSES, LARGEST_CLASSES = 2, 2**20
-MAY_DIFFER = ("part",)  # options that states may differ in
+MAY_DIFFER = ("part", "classes")  # options that states may differ in, or that are compared by their meaning
 
 
 class SharedOptions(ABC):
@@ -41,6 +41,10 @@ class SharedOptions(ABC):
     @abstractmethod
     def from_file(cls, **values: Any) -> Self:
         """Options that come from a file, checked."""
+
+    def with_classes_of(self, other: SharedOptions) -> Self:
+        """With the classes of the first samples, where none were given."""
+        return self
 
     def with_kernels_of(self, other: SharedOptions) -> Self:
         """With the bandwidths of another state."""
@@ -70,7 +74,7 @@ class StateOptions(SharedOptions):
     """
 
     n_classes: int  #: columns of `y_pred`
-    classes: tuple[Any, ...] | None  #: the label of each column; None for 0..m-1
+    classes: tuple[Any, ...] | None  #: the label of each column; None before the first row, or if a file lacks them
     from_logits: bool
     lens: Lens
     kernel: Kernel
@@ -147,10 +151,26 @@ class StateOptions(SharedOptions):
         class_map(closed.terms(), m, n_columns, options.seed)
         return options
 
-    @property
-    def takes_checked(self) -> bool:
-        """Whether what a source has checked is what an update would make of it: numbers of columns, probabilities."""
-        return self.classes is None and not self.from_logits
+    def with_classes_of(self, other: SharedOptions) -> StateOptions:
+        assert isinstance(other, StateOptions)
+        return self if self.classes is not None else replace(self, classes=other.classes)
+
+    def difference(self, other: SharedOptions) -> str | None:
+        fault = super().difference(other)
+        if fault is not None or not isinstance(other, StateOptions) or self.classes == other.classes:
+            return fault
+        if self.classes is None or other.classes is None:
+            return (
+                f"`classes` is {Classes(self.classes or other.classes or ())} in one state and not known in the other, "
+                "whose file an earlier version wrote; make that state again"
+            )
+        mine, theirs = Classes(self.classes), Classes(other.classes)
+        if places_of(self.classes, other.classes) == tuple(range(self.n_classes)):
+            return None
+        return (
+            f"`classes` is {mine} in one state and {theirs} in the other, and sums cannot be reordered; make both with "
+            f"the same, such as classes={mine}"
+        )
 
     @classmethod
     def from_file(cls, **values: Any) -> StateOptions:
@@ -187,6 +207,15 @@ def check_clusters(clusters: Any) -> bool:
     if not isinstance(clusters, (bool, np.bool_)):
         raise TypeError(f"`clusters` is {clusters!r}, expected True or False; pass the clusters themselves to update()")
     return bool(clusters)
+
+
+def in_order(data: Classification, classes: tuple[Any, ...] | None) -> Classification:
+    """Return data with the columns in the order of classes, by name; without these numbers are in ascending order."""
+    if classes is None:
+        numbers = tuple(range(data.m))
+        is_numbered = data.class_names == numbers or places_of(data.class_names, numbers) is not None
+        classes = numbers if is_numbered else data.class_names
+    return data.in_order(Classes(classes, "columns"))
 
 
 def check_columns_of(n_classes: Any) -> int:

@@ -142,9 +142,11 @@ class ComparisonState(Saved):
                 f"`y_preds` has the models {list(y_preds)}, expected {list(self._states)}; every batch has all models"
             )
         batches: dict[str, Batch] = {}
+        classes: tuple[Any, ...] | None = None  # of the first model
         for name, state in self._states.items():
             try:
-                batches[name] = state._batch(y_true, y_preds[name], None, first_row)
+                batches[name] = state._batch(y_true, y_preds[name], None, first_row, classes=classes)
+                classes = batches[name].classes
             except (TypeError, ValueError) as error:
                 kind = TypeError if isinstance(error, TypeError) else ValueError
                 raise kind(f"`y_preds[{name!r}]`: {error}") from None

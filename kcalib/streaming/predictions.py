@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.devices import methods_on_their_gpu
 from kcalib._backend.options import LARGEST_SEED, SEED, check_integer
+from kcalib._input.classes import Classes
+from kcalib._input.frames import column_names
 from kcalib._input.labels import prepare
 from kcalib._packing.labels import check_kernel, resolve
 from kcalib.bandwidth import MAX_SAMPLES, NoLengthScaleError
@@ -78,6 +81,7 @@ class PredictionSample:
         self._part = check_integer("part", part, 0, PARTS - 1)
         seed, size = check_integer("seed", seed, 0, LARGEST_SEED), check_integer("size", size, 2, 2**20)
         self._row_set = RowSet()
+        self._columns: tuple[Any, ...] = ()  # names, of the first frame
         self._sample = RowSample.empty(size, seed, no_rows(induced_row(self._n_classes, self._lens).m))
 
     @property
@@ -105,18 +109,21 @@ class PredictionSample:
         TypeError, ValueError
             As `kcalib.skce` for predictions; if a row is in the sample's rows already.
         """
-        pred = arrays.as_array(y_pred, "y_pred")
+        pred, columns = arrays.as_array(y_pred, "y_pred"), column_names(y_pred, self._n_classes)
         if pred.ndim in (1, 2) and pred.shape[0] == 0 and pred.shape[1:] in ((), (self._n_classes,)):
             return self  # an empty batch
         labels = np.zeros(pred.shape[0] if pred.ndim else 1, dtype=np.int64)
-        data = prepare(labels, y_pred, from_logits=self._from_logits)
+        data = prepare(labels, pred, from_logits=self._from_logits)
         if data.m != self._n_classes:
             raise ValueError(f"`y_pred` has {data.m} classes, but the sample is of n_classes={self._n_classes}")
+        if columns and self._columns:
+            data = dataclasses.replace(data, classes=Classes(columns)).in_order(Classes(self._columns))
         first = first_number(self._row_set, self._part, first_row, data.n)
         row_set = self._row_set.add(first, first + data.n)
         p = np.asarray(arrays.to_host(self._lens.induced(data).probabilities), dtype=np.float64)
         rows = Rows(np.arange(first, first + data.n), p, labels, np.ones(data.n), np.zeros_like(labels))
         self._row_set, self._sample = row_set, self._sample.add(rows)
+        self._columns = self._columns or columns
         return self
 
     def merge(self, other: PredictionSample) -> PredictionSample:
@@ -147,6 +154,7 @@ class PredictionSample:
             ("lens", self._lens, other._lens),
             ("from_logits", self._from_logits, other._from_logits),
             ("seed", self._sample.seed, other._sample.seed),
+            ("columns", self._columns or other._columns, other._columns or self._columns),
         )
         for name, mine, theirs in options:
             if mine != theirs:
@@ -154,6 +162,7 @@ class PredictionSample:
                     f"`{name}` is {mine} in one sample and {theirs} in the other; make them with the same options"
                 )
         self._row_set, self._sample = self._row_set.union(other._row_set), self._sample.union(other._sample)
+        self._columns = self._columns or other._columns
         return self
 
     def __add__(self, other: PredictionSample) -> PredictionSample:

@@ -258,7 +258,8 @@ def _resumed(state: State, path: Path, note: Note) -> State:
     remedy = "name another checkpoint, or remove this one to start again"
     if not isinstance(saved_state, type(state)):
         raise ValueError(f"{fault}: it holds a {type(saved_state).__name__}; {remedy}")
-    reason = saved_state.options.difference(state.options)
+    options = state.options if state.n_samples else state.options.with_classes_of(saved_state.options)
+    reason = saved_state.options.difference(options)
     if reason is not None:
         raise ValueError(f"{fault}: {reason.partition(';')[0]}; {remedy}")
     reason = "its file names no run" if saved_note is None else saved_note.difference(note)

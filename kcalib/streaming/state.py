@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+from contextlib import suppress
+from dataclasses import replace
 from functools import singledispatch
 from typing import Any, ClassVar
 
 import numpy as np
 
 from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import SEED
-from kcalib._input.classes import Classes
+from kcalib._input.classes import SORTED_LABELS, Classes
+from kcalib._input.frames import categories_of, column_names
 from kcalib._input.labels import Classification, Names, prepare
 from kcalib.estimators.binning import N_BINS
 from kcalib.kernels import Kernel
@@ -19,7 +24,7 @@ from kcalib.streaming._accumulator import Batch
 from kcalib.streaming._classes.accumulator import ClassAccumulator
 from kcalib.streaming._classes.results import Results
 from kcalib.streaming._classes.totals import BinTotals, Totals
-from kcalib.streaming._options import N_COLUMNS, StateOptions
+from kcalib.streaming._options import N_COLUMNS, StateOptions, in_order
 from kcalib.streaming._row_sums.rows import first_number
 from kcalib.streaming._state import ModelState, checked_weights
 from kcalib.target_kernels import TargetKernel
@@ -202,9 +207,20 @@ class CalibrationState(Results, ModelState):
         sample_weight: Any = None,
         first_row: int | None = None,
         clusters: Any = None,
+        classes: tuple[Any, ...] | None = None,
     ) -> Batch:
-        """Return the samples, checked and numbered."""
-        batch = _checked(y_pred, y_true, sample_weight, self.options, self._threads)
+        """Return the samples, checked, numbered, and with their columns in the order of the state or of `classes`."""
+        options = self.options if self.options.classes is not None else replace(self.options, classes=classes)
+        batch = _checked(y_pred, y_true, sample_weight, options, self._threads)
+        if (
+            self.options.classes is None
+            and self.n_samples
+            and batch.classes not in (None, tuple(range(options.n_classes)))
+        ):
+            raise ValueError(
+                f"`y_pred` has the classes {Classes(batch.classes or ())}, and the state does not know its own: an "
+                "earlier version wrote its file; make the state again"
+            )
         first = first_number(self._accumulator.row_set, self.options.part, first_row, batch.n)
         return batch._replace(first=first, clusters=self._number_clusters(clusters, batch.n))
 
@@ -229,7 +245,11 @@ class CalibrationState(Results, ModelState):
 
     def __repr__(self) -> str:
         options = self.options
-        return f"CalibrationState(n_classes={options.n_classes}, kernel={options.kernel}): {self.n_samples} samples"
+        classes = "not known" if options.classes is None else str(Classes(options.classes))
+        return (
+            f"CalibrationState(n_classes={options.n_classes}, kernel={options.kernel}): {self.n_samples} samples"
+            + f", classes {classes}" * (self.n_samples > 0)
+        )
 
     def _totals(self) -> Totals:
         return self._accumulator.totals(self._threads)
@@ -249,18 +269,27 @@ def _checked(y_pred: Any, y_true: Any, sample_weight: Any, options: StateOptions
     if _is_empty(y_true, y_pred, sample_weight, options.n_classes):
         none = np.empty(0, np.int64)
         return Batch(0, none, np.empty((0, options.n_classes)), np.empty(0), 2.0**-52, none)
-    data = _prepared(y_true, y_pred, options, threads)
-    weights = checked_weights(sample_weight, data.n, data.reference)
-    p = data.xp.astype(data.probabilities, data.xp.float64, copy=False)
-    return Batch(0, data.labels, p, weights, data.input_epsilon, np.zeros(data.n, dtype=np.int64)).to_host()
+    data = in_order(_prepared(y_true, y_pred, options, threads), options.classes)
+    return _batch_of(data, checked_weights(sample_weight, data.n, data.reference), data.input_epsilon)
 
 
 @_checked.register
 def _(y_pred: Classification, y_true: Any, sample_weight: Any, options: StateOptions, threads: int | None) -> Batch:
     """From a source of ours, which has checked it."""
+    if options.from_logits:
+        raise ValueError("`from_logits` is True of the state, but a source has its own; pass it to the source alone")
     _check_columns(y_pred.m, options)
-    no_clusters = np.zeros(y_pred.n, dtype=np.int64)
-    return Batch(0, y_pred.labels, y_pred.probabilities, np.ones(y_pred.n), y_pred.input_epsilon, no_clusters)
+    data = y_pred
+    is_named = data.classes is not None and data.classes.is_known
+    if not (is_named or options.classes in (None, data.class_names)):
+        data = _prepared(y_true, y_pred.probabilities, options, threads)  # of arrays without names
+    return _batch_of(in_order(data, options.classes), np.ones(data.n), y_pred.input_epsilon)
+
+
+def _batch_of(data: Classification, weights: Array, epsilon: float) -> Batch:
+    p = data.xp.astype(data.probabilities, data.xp.float64, copy=False)
+    no_clusters = np.zeros(data.n, dtype=np.int64)
+    return Batch(0, data.labels, p, weights, epsilon, no_clusters, data.class_names).to_host()
 
 
 def _prepared(y_true: Any, y_pred: Any, options: StateOptions, threads: int | None) -> Classification:
@@ -268,20 +297,28 @@ def _prepared(y_true: Any, y_pred: Any, options: StateOptions, threads: int | No
     m = _columns(y_pred)
     options.lens.check_columns(m or 1, "y_pred")
     if m is None or m == options.n_classes:
+        check = functools.partial(
+            prepare, y_true, y_pred, from_logits=options.from_logits, threads=threads, names=NAMES
+        )
+        numbers = tuple(range(options.n_classes))
+        columns = column_names(y_pred, options.n_classes)
+        if options.classes is not None and (columns not in ((), numbers) or categories_of(y_true) is not None):
+            with suppress(ValueError, TypeError):
+                data = check()
+                if data.classes is not None and data.classes.is_known:
+                    return data  # whose columns may have another order
         try:
-            data = prepare(
-                y_true, y_pred, classes=options.classes, from_logits=options.from_logits, threads=threads, names=NAMES
-            )
+            data = check(classes=None if options.classes == numbers else options.classes)
         except ValueError as error:
             if "pass classes=" not in str(error):
                 raise
             raise ValueError(str(error).replace("pass classes=", "make the state with classes=")) from None
         m = data.m
     _check_columns(m, options)
-    if options.classes is None and data.classes != Classes.by_position(data.m):
+    if data.classes is not None and data.classes.origin == SORTED_LABELS:
         raise ValueError(
-            f"`y_true` holds the labels {list(data.class_names)}, and which column is which a batch alone does not "
-            "say; make the state with classes="
+            f"`y_true` holds the labels {data.classes}, and which column is which a batch alone does not say; "
+            "make the state with classes="
         )
     return data
 

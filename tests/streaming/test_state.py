@@ -286,7 +286,6 @@ def test_states_that_do_not_know_their_bandwidth_are_merged():
         ("seed", 1),
         ("n_resamples", 5),
         ("lens", lenses.ClassWise(1)),
-        ("classes", [3, 4, 5]),
         ("from_logits", True),
         ("target_kernel", np.eye(3)),
         ("kernel", Gaussian(0.3)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -59,6 +59,23 @@ class ClassAccumulator(Accumulator):
             sums=None if machine is None else machine.zeros(),
             m=m,
         )
+
+    def with_classes(self, classes: tuple[Any, ...] | None, threads: int | None) -> Self:
+        """With the classes of the first samples, where none were given."""
+        if len(self.row_set) or classes is None or self.options.classes is not None:
+            return self
+        options = replace(self.options, classes=classes)
+        options.root()  # a kernel between numbers needs classes that are numbers
+        machine = None if self.machine is None else Machine(options, self.m, threads)
+        return replace(self, options=options, machine=machine, sums=None if machine is None else machine.zeros())
+
+    def add(self, batch: Batch, threads: int | None) -> Self:
+        return Accumulator.add(self.with_classes(batch.classes, threads), batch, threads)
+
+    def merge(self, other: Accumulator, threads: int | None) -> Self:
+        assert isinstance(other, ClassAccumulator)
+        self = self.with_classes(other.options.classes, threads)
+        return Accumulator.merge(self, other.with_classes(self.options.classes, threads), threads)
 
     def check_values(self, rows: Rows) -> None:
         p, labels = rows.predictions, rows.targets

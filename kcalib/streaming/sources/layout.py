@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 
 import kcalib.distributions as distributions
+from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._input.classes import Classes
 from kcalib._input.columns import Columns, FileError, choose, label_family, label_name
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare_forecasts
@@ -77,8 +79,9 @@ class ReadOptions:
             targets=targets or (label_name(columns, self._label_option(columns)),),
             predictions={Y_PRED: choice.names},
             from_logits=self.from_logits or choice.logits,
-            classes=choice.classes if self.classes is None else self.classes,
-            has_class_columns=self.classes is None and choice.classes is not None,
+            classes=self.classes if choice.classes is None else choice.classes,
+            order=None if choice.classes is None else self.classes,
+            has_class_columns=choice.classes is not None,
         )
 
     def _label_option(self, columns: Columns) -> str | None:
@@ -109,6 +112,8 @@ class Layout:
     normalize: bool = False  # divide rows of probabilities by their sums
     classes: tuple[Any, ...] | None = None  # the label of each column of probabilities
     has_class_columns: bool = False  # columns are named after the classes
+    class_names: tuple[Any, ...] | None = None  # of labels that are numbers of columns
+    order: tuple[Any, ...] | None = None  # in which the user wants classes that the file names
     stored_labels: np.memmap | None = field(default=None, compare=False)  # in a file of their own
     distribution: Distribution | None = field(default=None, compare=False)  # of checked parameters
     logits_option: str = "from_logits=True"
@@ -164,10 +169,13 @@ class Layout:
         return int(shape[0])
 
     def with_classes(self, classes: np.ndarray, labels: np.dtype[Any]) -> Layout:
-        """Take the array `classes` of a file for the labels, if it is text as they are, or neither is."""
-        if self.classes is None and (classes.dtype.kind == "U") == (labels.kind in "SUO"):
-            return dataclasses.replace(self, classes=tuple(classes.tolist()))
-        return self
+        """Take the array `classes` of a file for the labels, or for names of the columns that numbers are labels of."""
+        names = tuple(classes.tolist())
+        if (classes.dtype.kind == "U") == (labels.kind in "SUO"):
+            return dataclasses.replace(self, classes=names, order=self.classes)
+        if classes.dtype.kind != "U":
+            return self
+        return dataclasses.replace(self, classes=None, class_names=names, order=self.classes)
 
     def prepare(self, block: Block, at: int = 0, *, is_whole: bool = False, threads: int | None = None) -> Data:
         """Check rows from number `at` on; errors name the columns and the row of the file.
@@ -198,7 +206,7 @@ class Layout:
         if self.normalize:
             pred = block[Y_PRED] = normalize_rows(pred, self.from_logits, self.describe())
         with self._located({names[Y_PRED]: self.predictions[Y_PRED], target: self.targets}, at):
-            return prepare(
+            data = prepare(
                 true,
                 pred,
                 classes=self.classes,
@@ -206,19 +214,24 @@ class Layout:
                 threads=threads,
                 names=Names(target, names[Y_PRED], self.logits_option),
             )
+            if self.class_names is not None and len(set(self.class_names)) == data.m == len(self.class_names):
+                data = dataclasses.replace(data, classes=Classes(self.class_names))
+            return data if self.order is None else data.in_order(Classes(self.order))
 
     def checked(self, block: Block, at: int, *, for_states: bool) -> tuple[Array, Any]:
         """Return checked labels or targets, and predictions, as `Source.chunks` gives them.
 
-        With `for_states` probabilities on the host are a `Classification`, which a state does not check again.
+        With `for_states` probabilities are a `Classification` on the host, which a state does not check again.
         """
         data = self.prepare(block, at)
         if isinstance(data, Forecasts):
             return data.as_given()
         assert isinstance(data, Classification)
-        if for_states and not self.from_logits and isinstance(data.probabilities, np.ndarray):
-            return data.labels, dataclasses.replace(data, classes=None)  # labels are numbers of columns
-        return data.labels, data.probabilities if self.from_logits else block[Y_PRED]
+        if for_states:
+            epsilon = 2.0**-52 if self.from_logits else data.input_epsilon
+            labels, given = map(arrays.to_host, (data.labels, data.probabilities if self.from_logits else data.given))
+            return labels, dataclasses.replace(data, labels=labels, given=given, losses=None, input_epsilon=epsilon)
+        return data.labels, block[Y_PRED] if not self.from_logits and self.order is None else data.probabilities
 
     def describe(self) -> str:
         targets = " to ".join(map(repr, dict.fromkeys((self.targets[0], self.targets[-1]))))

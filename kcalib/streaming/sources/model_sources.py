@@ -11,6 +11,8 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.files import printable
+from kcalib._input.classes import Classes
+from kcalib._input.labels import Classification
 from kcalib._input.source import Source
 from kcalib.streaming._options import SharedOptions
 
@@ -65,9 +67,16 @@ class ModelSources:
                     f"{short!r} has {at + min(counts)} samples, {long!r} has more; "
                     "models are compared on the same samples"
                 )
-            first_labels = arrays.to_host(chunks[0][0])
-            for name, chunk in zip(names[1:], chunks[1:], strict=True):
-                labels = arrays.to_host(chunk[0])
+            (first_labels, first, _), *others = chunks
+            first_labels, predictions = arrays.to_host(first_labels), {names[0]: first}
+            for name, (labels, pred, _) in zip(names[1:], others, strict=True):
+                if isinstance(first, Classification) and isinstance(pred, Classification):
+                    try:
+                        pred = pred.in_order(Classes(first.class_names, "columns"))
+                    except ValueError as error:
+                        raise ValueError(f"{name!r}: {error}, as {names[0]!r} has them") from None
+                    labels = pred.labels
+                labels, predictions[name] = arrays.to_host(labels), pred
                 if not np.array_equal(first_labels, labels):
                     row = int(np.argmax(first_labels != labels))
                     raise ValueError(
@@ -75,7 +84,7 @@ class ModelSources:
                         f"{name!r}; models are compared on the same samples in the same order"
                     )
             at += counts[0]
-            yield chunks[0][0], {name: chunk[1] for name, chunk in zip(names, chunks, strict=True)}, None
+            yield chunks[0][0], predictions, None
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256()

@@ -92,7 +92,9 @@ class ReaderSource(Source):
         """
         if isinstance(lens := getattr(options, "lens", None), Lens):
             lens.check_columns(self.n_columns, "y_pred")
-        chunks = self._chunks(rows, start, for_states=isinstance(options, StateOptions) and options.takes_checked)
+        # Without names of classes a state may apply its own softmax.
+        raw = not isinstance(options, StateOptions) or (options.from_logits and self.layout.classes is None)
+        chunks = self._chunks(rows, start, for_states=not raw)
         if self.clusters is None:
             yield from ((true, pred, None) for true, pred in chunks)
             return
@@ -170,7 +172,8 @@ class ReaderSource(Source):
         for reader in self._readers:
             with _naming(reader):
                 layout = reader.layout
-                layout_text = f"{layout.describe()} {layout.classes}" + " over their sums" * layout.normalize
+                classes = layout.order or layout.class_names or layout.classes
+                layout_text = f"{layout.describe()} {classes}" + " over their sums" * layout.normalize
                 labels = [] if layout.stored_labels is None else file_identity(Path(str(layout.stored_labels.filename)))
                 for text in (layout_text.encode("utf-8", "surrogateescape"), *reader.identity(), *labels):
                     digest.update(len(text).to_bytes(8, "little"))
@@ -256,7 +259,7 @@ def _check_same(reader: Reader, first: Reader) -> None:
         return (
             "class probabilities" if layout.family is None else f"{layout.family} distributions",
             f"{n_columns} columns of predictions",
-            f"the classes {layout.classes}",
+            f"the classes {layout.classes or layout.class_names}",
             "logits" if layout.from_logits else "no logits",
         )
 

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[1]
+from scripts import DOCS, load_script
 
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location("speed_summary", ROOT / "docs" / "scripts" / "speed_summary.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("speed_summary")
 
 
 def test_the_page_says_what_the_table_says(script):
     """Each number is in the table's text, or one division or product away from it."""
-    text = (ROOT / "docs" / "performance_table.txt").read_text()
+    text = (DOCS / "performance_table.txt").read_text()
     table = script.read(text)
     said = dict(script.summary(table))
     row = re.search(r"^skce, n = 1e\+07, 2 threads +(.*)$", text, re.M)[1].split("<=")[0].split()[-1]
@@ -33,11 +27,11 @@ def test_the_page_says_what_the_table_says(script):
     assert said["SKCE over all pairs of 10,000 samples, 10 classes"] == f"{ours * 49.995:.0f} ms"
     yes, no = (len(re.findall(rf"[<>]= \S+ +{word}$", text, re.M)) for word in ("yes", "no"))
     assert said["bars of the whole table that are met"] == f"{yes} of {yes + no}" and yes
-    assert table.cpu in text and ".. speed-summary::" in (ROOT / "docs" / "index.rst").read_text()
+    assert table.cpu in text and ".. speed-summary::" in (DOCS / "index.rst").read_text()
 
 
 def test_its_rows_are_what_the_program_prints(script):
-    source = (ROOT / "asv_benches" / "table.py").read_text()
+    source = (DOCS.parent / "asv_benches" / "table.py").read_text()
     functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
     titles = {ast.get_docstring(one): ast.get_source_segment(source, one) for one in functions}
     for _, _, title, name, _ in script.ROWS:

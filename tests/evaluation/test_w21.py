@@ -6,22 +6,19 @@ with binomial bounds, and with the published tables by a hypergeometric law.
 
 from __future__ import annotations
 
-import importlib.util
 import math
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 import scipy.stats
 from few_events import FEW_EVENTS
 from problems import binomial_bounds
+from scripts import DOCS, load_script
 from threadpoolctl import threadpool_limits
 
 import kcalib
 from kcalib.distributions import Ensemble, Normal
 
-DOCS = Path(__file__).parents[2] / "docs"
 RISK = 1e-4
 FAR = scipy.stats.norm.isf(RISK / 2)  # standard errors
 COUNT = 100  # data sets
@@ -38,17 +35,9 @@ def one_thread():
         yield
 
 
-def script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, DOCS / "scripts" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-least_squares = script("w21_least_squares")
-estimators = script("w21_estimators")
-friedman = script("w21_friedman")
+least_squares = load_script("w21_least_squares")
+estimators = load_script("w21_estimators")
+friedman = load_script("w21_friedman")
 
 
 def assert_same_share(count: int, share: float, other_count: int, other_share: float) -> None:
@@ -294,7 +283,7 @@ def test_networks_overfit():
 def test_diabetes():
     """The boosted trees differ in their standard deviation alone: that of the fitted errors is far too small."""
     pytest.importorskip("sklearn")
-    diabetes = script("diabetes_regression")
+    diabetes = load_script("diabetes_regression")
     y, models = diabetes.predictions(seed=1)
     fitted_errors, in_folds = models["trees, fitted errors"], models["trees, errors in folds"]
     assert np.array_equal(fitted_errors.mean, in_folds.mean)

@@ -7,19 +7,15 @@ with other seeds: exact tests have their level, others at most; those that rejec
 
 from __future__ import annotations
 
-import dataclasses
 import re
-import warnings
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import scipy.spatial
 import scipy.stats
 from few_events import FEW_EVENTS
-from problems import binomial_bounds, draw_labels, w19_labels, w19_predictions
-from threadpoolctl import threadpool_limits
+from problems import binomial_bounds, w19_predictions
+from scripts import DOCS, load_script
 
 import kcalib
 from kcalib.kernels import Exponential
@@ -29,37 +25,14 @@ pytestmark = FEW_EVENTS
 ALPHAS = (0.01, 0.05, 0.1)
 # The risk of an assertion, were the seed another; there are fewer than 500: a slow run fails in 1 % at most.
 RISK = 2e-5
-MEDIAN = Exponential(metric="total_variation")
+SEED = 2019  # that of the table is 0
 FIXED = Exponential(bandwidth=0.8, metric="total_variation")
-TABLE = Path(__file__).parents[2] / "docs" / "w19_table.txt"
+TABLE = DOCS / "w19_table.txt"
 
-ALL_PAIRS = {
-    "exact": kcalib.methods.Exact(),
-    "spectrum": kcalib.methods.Spectrum(),
-    "multiplier, Rademacher": kcalib.methods.Multiplier(),
-    "multiplier, Gaussian": kcalib.methods.Multiplier(multipliers="gaussian"),
-    "Pearson curve": kcalib.methods.Pearson(),
-    "gamma law": kcalib.methods.Gamma(),
-    "bootstrap": kcalib.methods.Bootstrap(),
-}
-BLOCKS = {
-    "block": kcalib.methods.Block(),
-    "block, second moment": kcalib.methods.Block(variance="second_moment"),
-    "linear": kcalib.methods.Linear(),
-    "linear, second moment": kcalib.methods.Linear(variance="second_moment"),
-}
-CME = {"CME, conditional": kcalib.methods.CME(reference="conditional"), "CME, F law": kcalib.methods.CME(reference="F")}
-OTHERS = {
-    "distribution-free, unbiased": kcalib.methods.DistributionFree(),
-    "distribution-free, biased": kcalib.methods.DistributionFree(estimator="biased"),
-    "distribution-free, linear": kcalib.methods.DistributionFree(estimator="linear"),
-    "consistency, ECE": kcalib.methods.Consistency(),
-    "consistency, ECE, labels": kcalib.methods.Consistency(resample_predictions=False),
-}
-TWENTY = {"spectrum, 20 eigenvalues": kcalib.methods.Spectrum(n_eigenvalues=20)}
-TESTS = {**ALL_PAIRS, **TWENTY, **BLOCKS, **CME, **OTHERS}
-LEVEL_TESTS = {**ALL_PAIRS, "block": BLOCKS["block"], **CME}
-RESAMPLING = ("exact", "multiplier", "bootstrap", "consistency")
+w19_experiments = load_script("w19_experiments")
+PUBLISHED = ("spectrum of residuals", "block, sample variance", "linear, sample variance")
+TESTS = {name: method for name, method in w19_experiments.W19_TESTS.items() if name not in PUBLISHED}
+LEVEL_TESTS = {**w19_experiments.ALL_PAIRS, "block": TESTS["block"], **w19_experiments.CME}
 
 EXACT = ("exact", "consistency, ECE, labels")
 # M1, n = 250, m = 10: two-sided bounds hold for these, too.
@@ -83,28 +56,10 @@ ABOVE_LEVEL = {
 }
 
 
-def pvalues_of(tests: dict[str, Any], y: np.ndarray, p: np.ndarray, n_resamples: int, seed: int) -> list[float]:
-    found = []
-    for method in tests.values():
-        more = {} if method.name == "consistency" else {"kernel": MEDIAN}
-        more |= {"seed": seed} if method.name in (*RESAMPLING, "cme") else {}
-        if method.name in RESAMPLING:
-            method = dataclasses.replace(method, n_resamples=n_resamples)
-        found.append(kcalib.calibration_test(y, p, method=method, threads=1, **more).pvalue)
-    return found
-
-
-def measured(tests: dict[str, Any], model: str, n: int, m: int, count: int, n_resamples: int) -> dict[str, np.ndarray]:
+def measured(tests: dict, model: str, n: int, m: int, count: int, n_resamples: int) -> dict[str, np.ndarray]:
     """p-values of `count` data sets by the names of the tests."""
-    rng = np.random.default_rng([2019, n, m])
-    rows = []
-    with warnings.catch_warnings(), threadpool_limits(limits=1):
-        warnings.simplefilter("ignore", kcalib.AntiConservativeWarning)
-        for i in range(count):
-            p = w19_predictions(n, rng) if m == 10 else rng.dirichlet(np.full(m, 0.1), size=n)
-            y = w19_labels(model, p, rng) if m == 10 else draw_labels(p, rng)
-            rows.append(pvalues_of(tests, y, p, n_resamples, 10**6 + i))
-    return dict(zip(tests, np.array(rows).T, strict=True))
+    options = {"model": model, "n": n, "m": m, "tests": tests, "n_resamples": n_resamples, "seed": SEED}
+    return dict(zip(tests, w19_experiments.run(w19_experiments.pvalues_of, count, 1, **options), strict=True))
 
 
 def rejected(pvalues: np.ndarray, alpha: float) -> float:
@@ -166,7 +121,7 @@ def test_w19_uniformity(w19, name):
 def test_w19_conservative_tests(w19):
     """The bounds never reject, and the bootstrap rejects less often than multipliers do, as documented."""
     pvalues = w19["M1"]
-    for name in OTHERS:
+    for name in TESTS:
         if name.startswith("distribution-free"):
             assert rejected(pvalues[name], 0.1) == 0, name
     assert rejected(pvalues["bootstrap"], 0.1) <= rejected(pvalues["multiplier, Rademacher"], 0.1)
@@ -217,7 +172,7 @@ def test_levels(levels):
     for name, found in pvalues.items():
         if name in ABOVE_LEVEL.get(cell, ()) or name in TOO_OFTEN:
             continue
-        if n_resamples == 19 and LEVEL_TESTS[name].name in RESAMPLING:  # no p-value is 0.01
+        if n_resamples == 19 and isinstance(LEVEL_TESTS[name], w19_experiments.RESAMPLING):  # no p-value is 0.01
             continue
         assert_level(found, exact=name == "exact")
 
@@ -244,9 +199,8 @@ def estimates(request):
     model, rng = request.param, np.random.default_rng(7)
     truth = true_skce(model, rng)
     found: dict[str, list] = {"unbiased": [], "block": [], "linear": []}
-    for _ in range(2000):
-        p = w19_predictions(250, rng)
-        y = w19_labels(model, p, rng)
+    for i in range(2000):
+        y, p = w19_experiments.data_set(model, 250, 10, (SEED, i))
         for name, rows in found.items():
             method = "gamma" if name == "unbiased" else name  # the cheapest of those of all pairs
             result = kcalib.calibration_test(y, p, method=method, kernel=FIXED, threads=1)

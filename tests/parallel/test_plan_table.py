@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
-
-DOCS = Path(__file__).parents[2] / "docs"
+from scripts import DOCS, load_script
 
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location("plan_table", DOCS / "scripts" / "plan_table.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("plan_table")
 
 
 @pytest.mark.parametrize("n", [10**6, 10**7, 10**8])

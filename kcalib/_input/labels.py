@@ -10,7 +10,6 @@ say what is wrong with it.
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -26,6 +25,7 @@ from kcalib._backend.warnings import GradientWarning, warn
 from kcalib._input.checks import dtype_name, is_column, reject, weights_of
 from kcalib._input.classes import POSITION, SORTED_LABELS, Classes, check_names, choose_classes, match_one_hot
 from kcalib._input.data import Data
+from kcalib._input.digits import shown_tolerances, sum_tolerance
 from kcalib._input.frames import categories_of, check_dimensions, check_rows, column_names
 from kcalib._input.logits import losses_of_logits, softmax, warn_of_probabilities
 from kcalib.lenses import CANONICAL, Confidence, Lens
@@ -387,7 +387,7 @@ def _probabilities(
         pred = softmax(xp, logits, names.y_pred)
         warn_of_probabilities(xp, logits, names.y_pred, names.from_logits)
     binary = is_column(pred)
-    tolerance = _tolerance(2 if binary else pred.shape[1], epsilon)
+    tolerance = sum_tolerance(2 if binary else pred.shape[1], epsilon)
     if arrays.is_host(pred):
         pred = arrays.as_compact(pred, np.float32 if pred.dtype == np.float32 else np.float64)
         widen = widen or (pred.dtype == np.float32 and target != "float32")
@@ -396,7 +396,7 @@ def _probabilities(
             return checked
     pred = arrays.cast(xp, pred, "float64", or_else=target)
     # Two passes without temporaries; a NaN fails them, too. Only then look for the culprit.
-    if not (float(xp.min(pred)) >= 0 and float(xp.max(pred)) <= 1 + tolerance):
+    if not (float(xp.min(pred)) >= 0 and float(xp.max(pred)) <= 1):
         reject(
             pred,
             ~xp.isfinite(pred),
@@ -404,7 +404,7 @@ def _probabilities(
         )
         reject(
             pred,
-            (pred < 0) | (pred > 1 + tolerance),
+            (pred < -tolerance) | (pred > 1 + tolerance),
             lambda at, x: (
                 f"`{names.y_pred}{at}` is {x:.9g}, expected a probability between 0 and 1; "
                 + (
@@ -414,28 +414,24 @@ def _probabilities(
                 )
             ),
         )
+        pred = xp.clip(pred, 0, 1)  # rounding errors, as of 1 - p
     if binary:
         second = xp.reshape(pred, (-1,))
-        second = xp.where(
-            second > 1, xp.ones_like(second), second
-        )  # a rounding error; its complement is no less than 0
-        pred = xp.stack((1 - second, second), axis=1)
-    else:
-        sums = xp.sum(pred, axis=1)
-        reject(
-            sums,
-            xp.abs(sums - 1) > tolerance,
-            lambda at, x: (
-                f"`{names.y_pred}{at}` sums to {x:.9g}, expected 1 within {tolerance:.0e}; "
-                f"normalise the rows, or pass logits with {names.from_logits}"
-            ).replace("e-0", "e-"),
-        )
+        return xp.stack((1 - second, second), axis=1)
+    sums = xp.sum(pred, axis=1)
+    off = xp.nonzero(xp.abs(sums - 1) > tolerance)[0]
+    if off.shape[0]:
+        gaps = arrays.to_host(xp.abs(xp.take(sums, off, axis=0) - 1))
+        tolerances = np.maximum(tolerance, shown_tolerances(arrays.to_host(xp.take(pred, off, axis=0))))
+        if np.any(gaps > tolerances):
+            worst = int(np.argmax(gaps > tolerances))
+            i = int(off[worst])
+            expected = f"1 within {tolerances[worst]:.2g}".replace("e-0", "e-")
+            raise ValueError(
+                f"`{names.y_pred}[{i}]` sums to {float(sums[i]):.9g}, expected {expected}; normalise the rows, or pass "
+                f"logits with {names.from_logits}"
+            )
     return pred
-
-
-def _tolerance(m: int, epsilon: float) -> float:
-    """Return the tolerance of sums of m probabilities: rounding of the entries, and of their sum in float32."""
-    return max(1e-6, 4 * epsilon, 2 * _FLOAT32_EPSILON * math.sqrt(m))
 
 
 def _are_percentages(xp: Any, values: Array) -> bool:
@@ -445,7 +441,6 @@ def _are_percentages(xp: Any, values: Array) -> bool:
     return is_column(values) or float(xp.max(xp.abs(xp.sum(values, axis=1) - 100))) <= 1
 
 
-_FLOAT32_EPSILON = 2.0**-23
 _FLOAT64_EPSILON = 2.0**-52
 
 

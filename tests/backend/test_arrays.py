@@ -170,7 +170,7 @@ def test_bad_values_are_found_where_the_array_is(xp: Library, make_problem: Make
     with pytest.raises(ValueError, match=r"^`y_pred\[17, 1\]` is nan, expected a finite probability"):
         kcalib.skce(xp.asarray(y), xp.asarray(p))
     p[17] = 0.31
-    with pytest.raises(ValueError, match=r"^`y_pred\[17\]` sums to 0.93, expected 1 within 1e-6; normalise"):
+    with pytest.raises(ValueError, match=r"^`y_pred\[17\]` sums to 0.93, expected 1 within 0.015; normalise"):
         kcalib.skce(xp.asarray(y), xp.asarray(p))
     p[17] = [0, 0, 1]
     y[3] = 3

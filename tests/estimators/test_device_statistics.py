@@ -464,14 +464,14 @@ def test_what_has_no_method(cupy, function, options, what):
 
 def test_bad_input_is_named(cupy):
     def refused(error: type[Exception], message: str, y: Any, p: Any, **options: Any) -> None:
-        with stays_on_device(at_most=1), pytest.raises(error, match=message):
+        with stays_on_device(at_most=3), pytest.raises(error, match=message):  # a row, whose digits count
             kcalib.brier_score(y, p, **options)
 
     y, p, bad = cupy.asarray(Y), cupy.asarray(P), P.copy()
     bad[171, 1] = np.nan
     refused(ValueError, r"^`y_pred\[171, 1\]` is nan, expected a finite probability", y, cupy.asarray(bad))
     bad[171] = 0.3
-    refused(ValueError, r"^`y_pred\[171\]` sums to 0.9, expected 1 within 1e-6", Y, cupy.asarray(bad))
+    refused(ValueError, r"^`y_pred\[171\]` sums to 0.9, expected 1 within 0.015", Y, cupy.asarray(bad))
     labels = np.where(np.arange(N) == 99, 3, Y)
     for given in (labels, cupy.asarray(labels)):
         refused(ValueError, r"^`y_true\[99\]` is 3, expected a label 0..2", given, p)

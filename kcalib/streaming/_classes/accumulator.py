@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from kcalib._input.classes import Classes
+from kcalib._input.digits import MOST
 from kcalib._input.labels import Classification
 from kcalib._packing.labels import resolve
 from kcalib.kernels import Kernel
@@ -28,7 +29,6 @@ from kcalib.streaming._row_sums.rows import OpenRows, Rows, RowSet, no_rows
 from kcalib.streaming._row_sums.sample import RowSample
 from kcalib.streaming._row_sums.score_sums import SCORES, ScoreSums, sum_scores
 
-SUM_TOLERANCE = 1e-2  # of probabilities in low precision, of thousands of classes
 SAMPLE, DRAWN_SAMPLE = 256, 4096  # rows that are kept, without and with draws of labels
 
 
@@ -79,7 +79,7 @@ class ClassAccumulator(Accumulator):
 
     def check_values(self, rows: Rows) -> None:
         p, labels = rows.predictions, rows.targets
-        if not np.all((p >= 0) & (p <= 1)) or not np.all(np.abs(p.sum(axis=1) - 1) <= SUM_TOLERANCE):  # NaN is neither
+        if not np.all((p >= 0) & (p <= 1)) or not np.all(np.abs(p.sum(axis=1) - 1) <= MOST):  # NaN is neither
             raise ValueError("there are rows whose predictions are no probabilities")
         if labels.min() < 0 or labels.max() >= self.m:
             raise ValueError(f"there are labels beyond 0 to {self.m - 1}")

@@ -55,17 +55,23 @@ template <class T> KCALIB_PART double sum_of_row(const T* x, int64_t m) {
   return sum;
 }
 
-// A NaN makes a sum that is not near 1; so does an entry above 1 + tolerance: no sum of non-negative terms is below one of
-// them.
+// A NaN makes a sum that is not near 1.
 template <class T> KCALIB_PART bool are_rows_distributions_of(const T* x, int64_t rows, int64_t m, double tolerance) {
-  T lowest[LANES]{};
+  T lowest[LANES]{}, highest[LANES]{};
   const int64_t size = rows * m;
   int64_t k = 0;
-  for (; k + LANES <= size; k += LANES)
-    for (int64_t l = 0; l < LANES; ++l) lowest[l] = x[k + l] < lowest[l] ? x[k + l] : lowest[l];
-  for (; k < size; ++k) lowest[0] = x[k] < lowest[0] ? x[k] : lowest[0];
+  for (; k + 2 * LANES <= size; k += 2 * LANES)
+    for (int64_t l = 0; l < LANES; ++l) {
+      const T a = x[k + l], b = x[k + LANES + l], low = a < b ? a : b, high = a < b ? b : a;
+      lowest[l] = low < lowest[l] ? low : lowest[l];
+      highest[l] = high > highest[l] ? high : highest[l];
+    }
+  for (; k < size; ++k) {
+    lowest[0] = x[k] < lowest[0] ? x[k] : lowest[0];
+    highest[0] = x[k] > highest[0] ? x[k] : highest[0];
+  }
   bool good = true;
-  for (int64_t l = 0; l < LANES; ++l) good &= lowest[l] >= 0;
+  for (int64_t l = 0; l < LANES; ++l) good &= lowest[l] >= 0 && highest[l] <= 1;
   for (int64_t i = 0; i < rows; ++i, x += m) {
     for (int64_t j = 0; j < m; j += LINE / int64_t(sizeof(T))) __builtin_prefetch(x + size + j);
     good &= std::abs(sum_of_row(x, m) - 1) <= tolerance;

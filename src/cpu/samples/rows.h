@@ -6,7 +6,7 @@
 
 namespace kcalib {
 
-// Whether every row of p (n x m) is a distribution: no entry negative or NaN, the sum 1 within
+// Whether every row of p (n x m) is a distribution: no entry outside [0, 1] or NaN, the sum 1 within
 // `tolerance`, in whichever order it is taken. A "no" says nothing of where, and may be caused by a
 // sum within rounding of the tolerance. `out`, unless null, gets the rows as doubles.
 template <class T> bool are_distributions(const T* p, int64_t n, int64_t m, double tolerance, int threads, double* out);

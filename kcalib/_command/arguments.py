@@ -61,6 +61,8 @@ formats:
 Predictions are an array (n, m), or (n,) for the probability of the second of two classes.
 Among columns they are one (binary), one of lists, or a family: probs_0, probs_1, ... (also
 probs.0, probs0), or probs_cat, probs_dog, ... for labels cat, dog, ...
+Pairs of a confidence and whether the prediction was right are read by --confidence and --labels,
+and samples with several labels, an array (n, m) or columns label_cat, label_dog, ..., by --multilabel.
 
 Regression: targets, and for each sample a predicted distribution: a normal one by its mean and
 standard deviation, an empirical one by samples (n, S), or a Poisson one by its rate. Columns of

@@ -174,7 +174,8 @@ def _option_that_needs_all(arguments: argparse.Namespace) -> str | None:
     """Return what needs all samples at once, if anything does."""
     if arguments.metric not in IN_PIECES:
         return f"--metric {arguments.metric}"
-    for name in ("n_resamples", "clusters", "weights"):
+    # Models that are right about different samples have labels of their own, which states of several do not take.
+    for name in ("n_resamples", "clusters", "weights", "confidence"):
         if getattr(arguments, name) is not None:
             return flag(name)
     return option_of_forecasts(arguments)

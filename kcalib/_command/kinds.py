@@ -85,7 +85,8 @@ def draw_data(data: Data, arguments: argparse.Namespace) -> Picture:
     binning = "equal_mass" if arguments.axes == "logit" else "uniform"
     confidences = data if data.lens.has_confidence else TopLabel().induced(data)
     diagram = diagram_of(confidences, n_bins=n_bins, binning=binning)
-    classes = worst_classes_of(data, arguments.plot_classes, n_bins, binning) if arguments.plot_classes else ()
+    has_classes = arguments.plot_classes and not data.lens.has_confidence
+    classes = worst_classes_of(data, arguments.plot_classes, n_bins, binning) if has_classes else ()
     return Picture(diagram, _reliability_style(arguments), tuple(classes))
 
 

@@ -170,6 +170,7 @@ def test_the_command_reads_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[s
     ):
         for command in (["evaluate", a], ["update", str(tmp_path / "new.kcalib"), a]):
             assert fault in run(*command, *extra, code=code)[1]
+    assert "--confidence needs all samples at once" in run("compare", a, b, *options, "--stream", code=2)[1]
     text = tmp_path / "text.csv"
     text.write_text("c,ok\n" + "0.4,correct\n0.6,incorrect\n" * 5)
     assert "expected 0 or 1, true or false" in run("evaluate", str(text), *options, code=1)[1]

@@ -62,3 +62,11 @@ def test_skce_of_saturated_predictions_agrees_with_numpy(name):
     n = len(y)
     found = kcalib.skce(y, p.astype(float), kernel=kernel)
     assert found == pytest.approx(float((total - trace) / (n * (n - 1))), rel=1e-11)
+
+
+def test_pairs_of_confidences_are_not_turned_round():
+    y, p, _ = load("imagenet16h_noise110_vgg19")
+    right, c = y == p.argmax(axis=1), p.max(axis=1)  # 9 % of the confidences are below 1/2
+    pairs, turned = (kcalib.evaluate(right, c, lens=lens, seed=0) for lens in (kcalib.lenses.Confidence(), None))
+    assert (pairs.accuracy, turned.accuracy) == pytest.approx((0.8467, 0.8617), abs=1e-4)
+    assert (pairs.top_label_ece, turned.top_label_ece) == pytest.approx((0.0308, 0.0317), abs=1e-4)

@@ -218,9 +218,8 @@ def evaluate(
 
     Two labels of each sample, of which the second is predicted too often:
 
-    >>> p = rng.uniform(size=(500, 2))
-    >>> result = kcalib.evaluate(rng.uniform(size=(500, 2)) < p * [1, 0.7], p, multilabel=True, classes=["cat", "dog"])
-    >>> result.verdict
+    >>> p, u = np.random.default_rng(2).uniform(size=(2, 500, 2))
+    >>> kcalib.evaluate(u < p * [1, 0.7], p, multilabel=True, classes=["cat", "dog"]).verdict
     'miscalibrated for 1 of 2 labels: dog'
 
     Predicted distributions:

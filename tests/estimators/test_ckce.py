@@ -13,6 +13,7 @@ import numpy as np
 import oracle
 import pytest
 from problems import DEFINITE_KERNELS, KERNELS, duplicates_problem, psd_matrix, softmax_problem
+from scripts import load_script
 
 import kcalib
 from kcalib.bandwidth import median_distance
@@ -51,15 +52,7 @@ def literal(kernel, y, p, regularization=None, m_matrix=None, k=None) -> float:
     return float(np.trace(w @ t @ w @ k))
 
 
-def covariate_shift(n: int, location: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Section 5.2: X normal of deviation 0.25 on [-1, 1], P(Y = 1 | x) = sigmoid(x), predicted sigmoid(5 x)."""
-    rng = np.random.default_rng(seed)
-    x = np.empty(0)
-    while len(x) < n:
-        drawn = rng.normal(location, 0.25, size=4 * n)
-        x = np.concatenate([x, drawn[np.abs(drawn) <= 1]])
-    x = x[:n]
-    return (rng.uniform(size=n) < 1 / (1 + np.exp(-x))).astype(int), 1 / (1 + np.exp(-5 * x))
+covariate_shift = load_script("ckce_experiments").problem  # of sections 5.2 and 5.3
 
 
 def test_one_and_two_samples_by_hand():

@@ -36,7 +36,7 @@ STATE_OPTIONS = ("n_columns", "n_resamples", "n_bins", "lens", "seed")
 # Options that --help shows; --help-all shows the others, too.
 COMMON = {
     *("help", "show_all", "version", "output", "json", "csv", "plot", "fail_if_miscalibrated", "seed", "threads"),
-    *("probs", "logits", "confidence", "labels", "multilabel", "normalize", "mean", "std", "samples"),
+    *("probs", "logits", "confidence", "labels", "positive", "multilabel", "normalize", "mean", "std", "samples"),
     *("lens", "level", "tolerance", "method", "metric", "order", "print_completion"),
 }
 
@@ -60,7 +60,10 @@ formats:
   .parquet   needs pyarrow: pip install 'kcalib[parquet]'
 Predictions are an array (n, m), or (n,) for the probability of the second of two classes.
 Among columns they are one (binary), one of lists, or a family: probs_0, probs_1, ... (also
-probs.0, probs0), or probs_cat, probs_dog, ... for labels cat, dog, ...
+probs.0, probs0), or probs_cat, probs_dog, ..., .pred_cat, .pred_dog, ... for labels cat, dog, ...;
+columns such as probs_max or .pred_class beside these are no classes. A single column is the
+probability of the class that it is named after (probs_dog), of --positive, or else of the second
+of the sorted labels.
 Pairs of a confidence and whether the prediction was right are read by --confidence and --labels,
 and samples with several labels, an array (n, m) or columns label_cat, label_dog, ..., by --multilabel.
 
@@ -410,7 +413,7 @@ def _add_reading(parser: Parser) -> Any:
     names = parser.add_argument_group("what to read")
     predictions = names.add_mutually_exclusive_group()
     predictions.add_argument(
-        "--probs", metavar="NAME", help="array, column or prefix of columns with the probabilities"
+        "--probs", metavar="NAME", help="array, column or prefix of columns (such as prob_) with the probabilities"
     )
     predictions.add_argument("--logits", metavar="NAME", help="the same for logits: a softmax is applied")
     predictions.add_argument(
@@ -435,6 +438,11 @@ def _add_reading(parser: Parser) -> Any:
     names.add_argument(
         "--classes", metavar="A,B,...", type=_classes,
         help="label of each column, where the file does not say it; a single column is of the second",
+    )  # fmt: skip
+    names.add_argument(
+        "--positive", metavar="CLASS",
+        help="the class that a single column is the probability of (default: the one that it is named after, or the "
+        "second of the sorted labels)",
     )  # fmt: skip
     names.add_argument("--from-logits", action="store_true", help="the predictions are logits, however they are named")
     names.add_argument(

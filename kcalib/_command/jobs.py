@@ -87,8 +87,10 @@ class Failure:
 
 def check_reading(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the options that say what to read, or refuse some that do not go together."""
-    names = ("probs", "logits", "confidence", "labels", "from_logits", "normalize", "classes", *PARAMETERS)
+    names = ("probs", "logits", "confidence", "labels", "from_logits", "normalize", "classes", "positive", *PARAMETERS)
     reading = {name: getattr(arguments, name) for name in names}
+    if reading["confidence"] is not None and reading["positive"] is not None:
+        arguments.usage_error("--positive is for probabilities of a class, --confidence has none; leave one out")
     for second, first in SECOND_PARAMETERS.items():
         for option in ("probs", "logits", *FIRST_PARAMETERS):
             if option != first and reading[second] is not None and reading[option] is not None:

@@ -210,13 +210,13 @@ def _of_columns(
     for written in strip_names(columns):
         keys = [key_of(name) for name in written]
         if expected <= set(keys) and len(set(keys)) == len(keys):
-            if not is_text and not all(map(_is_number, keys)):
+            if not is_text and not all(map(is_number, keys)):
                 continue
             return Classes(
                 tuple(known.get(key, written[k] if is_text else float_or_int(key)) for k, key in enumerate(keys)),
                 "columns",
             )
-        if len(expected - set(keys)) < len(missing) or (not is_text and not closest and all(map(_is_number, keys))):
+        if len(expected - set(keys)) < len(missing) or (not is_text and not closest and all(map(is_number, keys))):
             missing, closest = expected - set(keys), keys
     if not closest or closest == [str(k) for k in range(len(columns))]:
         return None
@@ -249,10 +249,15 @@ def is_named_after(column: Any, label: Any) -> bool:
     text, key = str(column), key_of(label)
     if key_of(column) == key:
         return True
-    if isinstance(label, str) and not _is_number(key):
+    if isinstance(label, str) and not is_number(key):
         return text.endswith(label) and not text[-len(label) - 1].isalnum()
-    starts = [start for start in CLASS_PREFIXES if text.lower().startswith(start)]
-    return any(key_of(text[len(start) :].lstrip("_.")) == key for start in starts)
+    return key_of(strip_prefix(text)) == key
+
+
+def strip_prefix(column: str) -> str:
+    """Return what is left of a name after a prefix of probabilities; an empty text where there is none."""
+    starts = [len(start) for start in CLASS_PREFIXES if column.lower().startswith(start)]
+    return column[max(starts, default=len(column)) :].lstrip("_.")
 
 
 def _of_categories(categories: Categories, labels: np.ndarray, m: int, names: tuple[str, str]) -> Classes | None:
@@ -299,7 +304,7 @@ def _begin_numbers(start: str, i: int, texts: Sequence[str]) -> bool:
 def is_ascending(columns: Sequence[Any]) -> bool:
     """Return whether names, or the numbers in which they differ, are in the order that encoders of labels give."""
     for written in strip_names(columns):
-        if all(_is_number(key_of(name)) for name in written):
+        if all(is_number(key_of(name)) for name in written):
             numbers = [float(key_of(name)) for name in written]
             return numbers == sorted(numbers)
     texts = [str(name) for name in columns]
@@ -311,5 +316,5 @@ def float_or_int(key: str) -> float:
     return int(key) if re.fullmatch(r"[+-]?\d+", key, re.ASCII) else float(key)
 
 
-def _is_number(key: str) -> bool:
+def is_number(key: str) -> bool:
     return re.fullmatch(r"[+-]?\d+(\.\d+)?", key, re.ASCII) is not None

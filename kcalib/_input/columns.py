@@ -18,6 +18,14 @@ CLASS_PREFIXES = ("prob", "proba", "probs", "probabilities", "y_prob", "y_proba"
 LABEL_NAMES = ("labels", "label", "y_true", "y", "target", "targets", "y_test")
 CLASSES_NAME = "classes"
 
+FAMILY_PREFIXES = (*PROBABILITY_NAMES, ".pred")  # as tidymodels has them, whose `.pred` is a predicted number
+# Suffixes of columns beside those of the classes, which name no class.
+OTHER_SUFFIXES = {
+    *("adj", "adjusted", "argmax", "class", "conf", "confidence", "correct", "entropy", "int", "label", "lower"),
+    *("margin", "max", "mean", "min", "pred", "predicted", "prediction", "res", "std", "sum", "time", "top", "top1"),
+    *("upper", "value", "var"),
+}
+
 SEPARATORS = ("_", ".", "")  # between the prefix and the suffix of a family of columns
 
 
@@ -31,7 +39,7 @@ class Choice:
 
     names: tuple[str, ...]
     logits: bool
-    classes: tuple[str, ...] | None = None  # from suffixes that are no numbers
+    classes: tuple[str | int, ...] | None = None  # from suffixes, other than the numbers 0, 1, ...
 
 
 @dataclass(frozen=True)
@@ -57,6 +65,8 @@ class Columns:
 
     def spelled(self, option: str) -> str:
         """Return an option as the user writes it, for messages."""
+        if option == "positive":
+            return "classes="
         is_own = option in ("probs", "logits", "labels", "classes", "from_logits", "clusters")
         return f"{option}=" if is_own else f"parameters={{{option!r}: ...}}"
 
@@ -103,29 +113,30 @@ def no_such_columns(source: Columns, name: str, option: str) -> FileError:
 
 
 def choose_by_names(source: Columns) -> Choice | None:
-    for names, are_logits in ((PROBABILITY_NAMES, False), (LOGIT_NAMES, True)):
-        for name in names:
-            choice = _match(source, name, are_logits, by_option=False)
-            if choice is not None:
-                return choice
-    return None
+    kinds = ((FAMILY_PREFIXES, False), (LOGIT_NAMES, True))
+    choices = (_match(source, name, are_logits, by_option=False) for names, are_logits in kinds for name in names)
+    return next((choice for choice in choices if choice is not None), None)
 
 
 def _match(source: Columns, name: str, logits: bool, *, by_option: bool) -> Choice | None:
     """Return `name` itself or a family of columns with that prefix.
 
-    Without an option a numbered family goes first: a column `prob` beside `prob_0`, `prob_1`
-    is likely the probability of the predicted class.
+    Without an option a family goes first: a column `prob` beside `prob_0`, `prob_1` or `prob_cat`, `prob_dog` is likely
+    the probability of the predicted class. An option names the family by ``prob_`` or ``prob_*``.
     """
-    exact = Choice((name,), logits) if name in source.names else None
+    exact = Choice((name,), logits) if name in source.names and (by_option or name != ".pred") else None
     if source.noun != "column":
         return exact
     if by_option and exact is not None:
         return exact
-    return numbered_family(source, name, logits) or exact or _named_family(source, name, logits)
+    if by_option:
+        name = name.removesuffix("*")
+    family = numbered_family(source, name, logits, from_zero=False) or _named_family(source, name, logits)
+    return exact if family is None or (exact is not None and len(family.names) < 2) else family
 
 
-def numbered_family(source: Columns, prefix: str, logits: bool) -> Choice | None:
+def numbered_family(source: Columns, prefix: str, logits: bool, *, from_zero: bool = True) -> Choice | None:
+    """Return the columns that are numbered, from 0 on without a gap unless the numbers may be classes."""
     for separator in SEPARATORS:
         start = prefix + separator
         members = [name for name in source.names if name.startswith(start) and _is_number(name[len(start) :])]
@@ -133,6 +144,8 @@ def numbered_family(source: Columns, prefix: str, logits: bool) -> Choice | None
             continue
         members.sort(key=lambda name: int(name[len(start) :]))
         numbers = [int(name[len(start) :]) for name in members]
+        if not from_zero and len(set(numbers)) == len(numbers):
+            return Choice(tuple(members), logits, None if numbers == list(range(len(members))) else tuple(numbers))
         if numbers != list(range(len(members))):
             subject = f"the columns {', '.join(map(repr, members[:20]))} are numbered"
             if numbers == list(range(1, len(members) + 1)):
@@ -148,13 +161,16 @@ def numbered_family(source: Columns, prefix: str, logits: bool) -> Choice | None
 
 
 def _named_family(source: Columns, prefix: str, logits: bool) -> Choice | None:
-    for separator in filter(None, SEPARATORS):
+    for separator in ("",) if prefix.endswith(("_", ".")) else ("_", "."):
         start = prefix + separator
-        members = [
+        family = [
             n for n in source.names if n.startswith(start) and len(n) > len(start) and not _is_number(n[len(start) :])
         ]
+        members = [name for name in family if name[len(start) :].lower() not in OTHER_SUFFIXES]
         if len(members) >= 2:
             return Choice(tuple(members), logits, tuple(name[len(start) :] for name in members))
+        if len(family) >= 2 and members:
+            return Choice(tuple(members), logits)
     return None
 
 

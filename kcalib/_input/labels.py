@@ -228,6 +228,7 @@ def prepare(
     threads: Any = None,
     lens: Any = None,
     names: Names = NAMES,
+    columns: tuple[Any, ...] | None = None,
 ) -> Classification:
     """Check and normalise the arguments that all metrics share.
 
@@ -252,6 +253,8 @@ def prepare(
         One of `kcalib.lenses`: what is returned is the problem it induces.
     names : Names
         What messages call the two arrays.
+    columns : tuple, optional
+        The names of the columns of `y_pred`, by default those that it has.
 
     Raises
     ------
@@ -291,9 +294,10 @@ def prepare(
     widen = sample_weight is not None or bool(from_logits)
     probabilities = _probabilities(pred, bool(from_logits), target, epsilon, threads, names, widen)
     n, m = int(probabilities.shape[0]), 2 if probabilities.ndim == 1 else int(probabilities.shape[1])
+    if columns is None:  # the name of a column of confidences is no class
+        columns = () if lens == Confidence() else column_names(y_pred, m)
     check_rows(y_true, y_pred, sample_weight, names[:2])
-    named = pred if lens == Confidence() else y_pred  # the name of a column of confidences is no class
-    labels, called = _labels(true, y_true, named, n, m, classes, threads, names)
+    labels, called = _labels(true, y_true, columns, n, m, classes, threads, names)
     labels = arrays.asarray_like(labels, probabilities)
     if arrays.is_host(labels):
         labels = arrays.as_compact(labels, np.int64)
@@ -445,7 +449,7 @@ _FLOAT64_EPSILON = 2.0**-52
 
 
 def _labels(
-    true: Array, y_true: Any, y_pred: Any, n: int, m: int, classes: Any, threads: Any, names: Names
+    true: Array, y_true: Any, columns: tuple[Any, ...], n: int, m: int, classes: Any, threads: Any, names: Names
 ) -> tuple[Array, Classes]:
     """Return labels as positions 0..m-1 of the classes, and the classes."""
     kind = arrays.kind_of(true)
@@ -461,7 +465,6 @@ def _labels(
             "pass one label for every prediction"
         )
     xp = arrays.namespace(true)
-    columns = column_names(y_pred, m)
     called = classes if isinstance(classes, Classes) else None
     if classes is not None and called is None:
         called = Classes(tuple(_class_names(classes, m, names).tolist()))

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from file_contents import error_of, read_contents
 
+from kcalib._command.files import open_file
 from kcalib._input import columns
 from kcalib._input.columns import FileError
+from kcalib._input.labels import prepare
 from kcalib.streaming import source
 
 P = np.array([[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.25, 0.25, 0.5], [0.2, 0.5, 0.3], [0.5, 0.125, 0.375]])
@@ -301,6 +303,72 @@ def test_csv_dialects_that_are_no_error(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("header", "options", "columns"),
+    [
+        ("label,prob,prob_dog,prob_cat", {}, "fdc"),  # `prob` is the probability of the predicted class
+        ("label,prob,prob_dog,prob_cat", {"probs": "prob_"}, "fdc"),
+        ("label,prob,prob_dog,prob_cat", {"probs": "prob_*"}, "fdc"),
+        ("label,prob_dog,prob_max,prob_cat", {}, "dfc"),
+        ("label,.pred_class,.pred_dog,.pred_cat", {}, "ldc"),
+        ("label,.pred,.pred_dog,.pred_cat", {"probs": ".pred_"}, "ldc"),
+        ("label,prob_max,prob_cat", {}, "fc"),
+        ("label,prob_dog", {"probs": "prob_dog"}, "d"),
+        ("label,.pred_cat", {"probs": ".pred_cat"}, "c"),
+        ("label,score", {"probs": "score", "positive": "cat"}, "c"),
+        ("label,score", {"probs": "score", "positive": "dog"}, "d"),
+        ("label,score", {"probs": "score"}, "d"),  # the second of the sorted labels
+    ],
+)
+def test_columns_of_classes_by_name(tmp_path, header, options, columns):
+    cat, labels = np.array([0.25, 0.75, 0.5, 0.875]), ["dog", "cat", "cat", "dog"]
+    kinds = {"c": cat, "d": 1 - cat, "f": np.maximum(cat, 1 - cat), "l": labels}
+    path = write_csv(tmp_path / "m.csv", header.split(","), *zip(labels, *map(kinds.get, columns), strict=True))
+    samples, expected = open_file(str(path), options), [0.75, 0.75, 0.5, 0.125]
+    # A chunk of one row has labels of one class alone.
+    chunks = [] if header == "label,score" and len(options) < 2 else list(samples.chunks(1))
+    for parts in ([samples.prepare().as_given()], [prepare(*chunk, classes=[0, 1]).as_given() for chunk in chunks]):
+        observed = [p[np.arange(len(p)), y] for y, p in parts]
+        np.testing.assert_allclose(np.concatenate(observed or [expected]), expected)
+
+
+@pytest.mark.parametrize("numbers", [(1, 2, 3), (10, 12, 11), (0, 1, 5)])
+def test_numbers_of_columns_are_classes(tmp_path, numbers):
+    labels = np.array(numbers)[Y]
+    path = write_csv(tmp_path / "m.csv", ["y", *(f"p_{k}" for k in numbers)], *([y, *p] for y, p in zip(labels, P)))
+    data = open_file(str(path), {}).prepare()
+    np.testing.assert_allclose(data.probabilities[np.arange(5), data.labels], P[np.arange(5), Y])
+    assert data.class_names == tuple(sorted(numbers))
+    (chunk,) = open_file(str(path), {}).chunks(5)
+    np.testing.assert_array_equal(chunk[0], data.labels)
+
+
+@pytest.mark.parametrize(
+    ("header", "options", "message"),
+    [
+        ("label,score", {"probs": "score", "positive": "owl"}, "are not two classes of which one is 'owl'"),
+        (
+            "label,prob_cat",
+            {"probs": "prob_cat", "positive": "dog"},
+            "named after the class 'cat', not after --positive",
+        ),
+        (
+            "label,p_cat,p_dog",
+            {"positive": "cat"},
+            "--positive is for a single column of probabilities, and there are 2",
+        ),
+    ],
+)
+def test_positive_classes_that_are_none(tmp_path, header, options, message):
+    rows = [["dog", 0.25, 0.75], ["cat", 0.5, 0.5]]
+    path = write_csv(tmp_path / "m.csv", header.split(","), *(row[: header.count(",") + 1] for row in rows))
+    with pytest.raises(FileError, match=re.escape(message)):
+        open_file(str(path), options).prepare()
+    np.savez(tmp_path / "m.npz", y=["a", "b"], p=[0.25, 0.5], classes=["b", "a"])
+    with pytest.raises(FileError, match="the array `classes` says that the probabilities are of 'a'"):
+        open_file(str(tmp_path / "m.npz"), {"positive": "b"}).prepare()
+
+
+@pytest.mark.parametrize(
     ("text", "fragments"),
     [
         ("p,y\n0.5,1\n\n0.25,0\nhigh,1\n", ["line 5, column 'p' is 'high'", "expected a number", "repair or drop"]),
@@ -315,8 +383,7 @@ def test_csv_dialects_that_are_no_error(tmp_path):
         ("p\ty\n0.5\t1\n", ["no commas"]),
         ("p,y,p\n0.5,1,0.5\n", ["2 columns have the name 'p'"]),
         ('p,y\n0.5,"1\n', ["is no CSV"]),
-        ("p_1,p_2,y\n0.5,0.5,1\n", ["'p_1', 'p_2'", "numbered 1 to 2, expected 0 to 1", "rename"]),
-        ("p_0,p_2,y\n0.5,0.5,1\n", ["p_1 is missing"]),
+        ("p_0,p_2,y\n0.5,0.5,1\n", ["`y[0]` is 1, expected one of classes=[0, 2]"]),
         ("p_0,p_00,y\n0.5,0.5,1\n", ["'p_0', 'p_00'", "twice"]),
         ("y_pred,y\n1,1\n0,0\n", ["`y_pred` has dtype int64", "predicted labels"]),
     ],

@@ -20,8 +20,8 @@ import numpy as np
 import kcalib.distributions as distributions
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib._input.classes import Classes
-from kcalib._input.columns import Columns, FileError, choose, label_family, label_name
+from kcalib._input.classes import Classes, format_names, is_named_after, is_number, key_of, places_of, strip_prefix
+from kcalib._input.columns import Columns, FileError, choose, label_family, label_name, named
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare_forecasts
 from kcalib._input.labels import Classification, Names, prepare
@@ -50,12 +50,16 @@ class ReadOptions:
     columns: type[Columns] = Columns  # how messages spell these options
     clusters: Any = None  # a name, or an array beside others: read as labels are, by a source of their own
     has_names: bool = False  # labels are read for themselves, and may be text beside parameters of distributions
+    positive: str | None = None  # the class that a single column is the probability of
 
     def layout(self, columns: Columns) -> Layout:
         """Choose among the names of a file; a FileError says what is missing."""
         stored = None if (file := label_file(self.labels)) is None else map_labels(file)
         spelled = columns.spelled("from_logits").replace("=", "=True")
-        layout = Layout((), {}, columns.noun, stored_labels=stored, normalize=self.normalize, logits_option=spelled)
+        layout = Layout(
+            (), {}, columns.noun, stored_labels=stored, normalize=self.normalize, logits_option=spelled,
+            positive=self.positive, positive_option=columns.spelled("positive"),
+        )  # fmt: skip
         forecasts = None
         if self.probs is None and self.logits is None and not self.from_logits:
             forecasts = choose_forecasts(columns, self.parameters)
@@ -64,6 +68,11 @@ class ReadOptions:
                 raise FileError(
                     f"there are predicted distributions, {forecasts.described(columns)}, but "
                     f"{columns.spelled('classes')} is for class probabilities; leave it out"
+                )
+            if self.positive is not None:
+                raise FileError(
+                    f"there are predicted distributions, {forecasts.described(columns)}, but "
+                    f"{columns.spelled('positive')} is for class probabilities; leave it out"
                 )
             if self.normalize:
                 normalize_rows(None, False, forecasts.described(columns))
@@ -74,6 +83,11 @@ class ReadOptions:
         targets = (str(file),) if file else ()
         if self.multilabel:
             targets = targets or label_family(columns, self._label_option(columns), choice)
+        if self.positive is not None and len(choice.names) > 1:
+            raise FileError(
+                f"{columns.spelled('positive')} is for a single column of probabilities, and there are "
+                f"{len(choice.names)}, {named(columns, choice.names)}; leave it out"
+            )
         return dataclasses.replace(
             layout,
             targets=targets or (label_name(columns, self._label_option(columns)),),
@@ -117,6 +131,9 @@ class Layout:
     stored_labels: np.memmap | None = field(default=None, compare=False)  # in a file of their own
     distribution: Distribution | None = field(default=None, compare=False)  # of checked parameters
     logits_option: str = "from_logits=True"
+    positive: str | None = None  # the class that a single column is the probability of
+    positive_option: str = "classes="
+    others: dict[str, Any] = field(default_factory=dict, compare=False)  # the labels that are not it
 
     @classmethod
     def of_distribution(cls, distribution: Distribution, target: str) -> Layout:
@@ -190,33 +207,77 @@ class Layout:
                 kind: Any = getattr(distributions, self.family)
                 pred = kind(**values) if self.distribution is None else self.distribution._with(**values)
                 return prepare_forecasts(true, pred, names=Names(target, " and ".join(names.values())))
-        if self.classes is None and not is_whole and isinstance(true, np.ndarray) and true.dtype.kind in "SUO":
+        is_text = isinstance(true, np.ndarray) and true.dtype.kind in "SUO"
+        pred, columns = block[Y_PRED], self.predictions[Y_PRED]
+        if len(columns) == 1 and (pred.ndim == 2 or self.noun == "file"):
+            columns = ()  # the name of a matrix
+        classes: Any = self.classes
+        if self.positive is not None and classes is not None and key_of(classes[-1]) != key_of(self.positive):
+            raise FileError(
+                f"{self.positive_option} is {self.positive}, but the array `classes` says that the probabilities are "
+                f"of {classes[-1]!r}; leave it out"
+            )
+        if self.has_class_columns:  # as the labels are written
+            classes = Classes(tuple(str(name) if is_text else name for name in classes), "columns")
+        elif classes is None and (self.positive is not None or (is_text and not is_whole and len(columns) == 1)):
+            classes = self._classes_of_column(true, pred, columns)
+        numbers = range(len(columns) if len(columns) > 1 else 0)  # that name columns
+        if classes is None and is_text and not is_whole and places_of(np.unique(true).tolist(), numbers) is None:
             row = next((i for i, label in enumerate(true.tolist()) if isinstance(label, (str, bytes))), 0)
             raise FileError(
                 f"`{target}[{at + row}]` is {true.tolist()[row]!r}, and a chunk does not show all classes; pass "
                 "classes= with the label of each column"
             )
-        if self.has_class_columns and isinstance(true, np.ndarray) and true.dtype.kind not in "SUO":
+        if self.has_class_columns and not is_text and any(isinstance(name, str) for name in self.classes or ()):
             raise FileError(
                 f"{self.noun} {target!r} holds {true.dtype}, but the predictions are the {self.noun}s {names[Y_PRED]}, "
                 f"named after the classes; expected labels {', '.join(map(repr, (self.classes or ())[:5]))}, or "
                 "predictions numbered from 0"
             )
-        pred = block[Y_PRED]
         if self.normalize:
             pred = block[Y_PRED] = normalize_rows(pred, self.from_logits, self.describe())
         with self._located({names[Y_PRED]: self.predictions[Y_PRED], target: self.targets}, at):
             data = prepare(
                 true,
                 pred,
-                classes=self.classes,
+                classes=classes,
                 from_logits=self.from_logits,
                 threads=threads,
                 names=Names(target, names[Y_PRED], self.logits_option),
+                columns=columns,
             )
             if self.class_names is not None and len(set(self.class_names)) == data.m == len(self.class_names):
                 data = dataclasses.replace(data, classes=Classes(self.class_names))
             return data if self.order is None else data.in_order(Classes(self.order))
+
+    def _classes_of_column(self, true: Any, pred: Any, columns: tuple[str, ...]) -> Classes | None:
+        """Return the two classes of a single column: the positive one is the second, and all labels else the first."""
+        labels = np.unique(np.asarray(arrays.to_host(true))).tolist()
+        name = (columns or ("",))[0]
+        positive = strip_prefix(name) if self.positive is None else self.positive
+        if not positive or not labels:
+            return None
+        if pred.ndim == 2 and pred.shape[1] > 1:
+            raise FileError(
+                f"{self.positive_option} is for a single column of probabilities, and there are {pred.shape[1]}; leave "
+                "it out"
+            )
+        self.others.update({key_of(label): label for label in labels if key_of(label) != key_of(positive)})
+        same = [label for label in labels if key_of(label) == key_of(positive)]
+        is_text = isinstance(labels[0], str)
+        if len(self.others) > 1 or not (is_text or same or is_number(positive)):
+            raise FileError(
+                f"the labels {format_names(self.others.values())} are not two classes of which one is {positive!r}, "
+                f"whose probabilities there are; name it by {self.positive_option}"
+            )
+        label = same[0] if same else positive if is_text else type(labels[0])(float(positive))
+        other = next(iter(self.others.values()), f"not {positive}" if is_text else type(labels[0])(not label))
+        if name and is_named_after(name, other) and not is_named_after(name, label):
+            raise FileError(
+                f"column {name!r} is named after the class {other!r}, not after {self.positive_option} {positive}; "
+                "leave that out"
+            )
+        return Classes((other, label), "columns")
 
     def checked(self, block: Block, at: int, *, for_states: bool) -> tuple[Array, Any]:
         """Return checked labels or targets, and predictions, as `Source.chunks` gives them.

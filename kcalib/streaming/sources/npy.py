@@ -44,6 +44,8 @@ def npy_reader(path: Path, options: ReadOptions) -> Reader:
         "file",
         from_logits=options.from_logits or "logits" in path.stem.lower(),
         normalize=options.normalize,
+        positive=options.positive,
+        positive_option=spelled("positive"),
         classes=options.classes,
         stored_labels=map_labels(labels),
         logits_option=spelled("from_logits").replace("=", "=True"),

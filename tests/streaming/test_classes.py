@@ -84,6 +84,24 @@ def test_batches_of_frames_are_put_in_the_order_of_the_first(whole):
     assert added == whole
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda pairs: pairs,
+        lambda pairs: [{"labels": y, "probs": p} for y, p in pairs],
+        lambda pairs: iter(pairs),
+    ],
+)
+def test_batches_and_arrays_of_a_source_keep_names(whole, make):
+    pairs = [(Y[rows], frame(rows, order)) for rows, order in zip(ROWS, ORDERS, strict=True)]
+    assert run(state(), source(make(pairs))) == whole
+    added = run(state(), source(pairs[0]))
+    assert run(added, source({"label": pairs[1][0], "p": pairs[1][1]}), first_row=HALF) == whole
+    other = [pairs[0], (pairs[1][0], pairs[1][1].set_axis(["ham", "spam"], axis=1))]
+    with pytest.raises(ValueError, match=r"batch 1 has the columns \['ham', 'spam'\], the first one \['fraud', 'ok'\]"):
+        run(state(), source(make(other)))
+
+
 @pytest.mark.parametrize("name", ["{}.csv", "{}.npz", "codes{}.npz"])
 def test_sources_in_another_order(folder, whole, name):
     first, second = (source(name.format(k)) for k in range(2))

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from kcalib._backend import arrays
+from kcalib._input.classes import format_names, places_of
 from kcalib._input.columns import FileError
 from kcalib.distributions import Distribution
 from kcalib.streaming.sources.layout import Y_PRED, Y_TRUE, Block, Layout, ReadOptions
-from kcalib.streaming.sources.named_arrays import as_predictions
+from kcalib.streaming.sources.named_arrays import as_predictions, classes_by_names, names_of_columns
 from kcalib.streaming.sources.reader import Reader, block_bytes, skip_rows
 
 
@@ -23,6 +24,7 @@ class BatchesReader(Reader):
 
     def __init__(self, make_iterator: Callable[[], Iterator[Any]], options: ReadOptions, *, is_resumable: bool):
         self._make_iterator, self.is_resumable = make_iterator, is_resumable
+        self._columns: tuple[Any, ...] = ()  # names, of the first batch
         iterator = make_iterator()
         try:
             first = next(iterator)
@@ -35,11 +37,14 @@ class BatchesReader(Reader):
         else:
             self.layout = Layout((Y_TRUE,), {Y_PRED: (Y_PRED,)}, from_logits=options.from_logits)
         if self.layout.family is None:
-            pred, classes = as_predictions(self._values(first, 0)[Y_PRED], options.classes)
+            values = self._values(first, 0)
+            pred, classes = as_predictions(values[Y_PRED], options.classes)
             if isinstance(pred, Distribution):
                 self._pred_name = self.layout.predictions[Y_PRED][0]
                 self.layout = Layout.of_distribution(pred, self.layout.targets[0])
             else:
+                self._columns = names_of_columns(pred)
+                classes = classes_by_names(values[Y_TRUE], pred, classes)
                 self.layout = dataclasses.replace(self.layout, classes=classes)
         self._first = self._block(first, 0)
         self.n_columns = self.layout.count_columns(self._first)
@@ -87,6 +92,15 @@ class BatchesReader(Reader):
             pred, _ = as_predictions(values.pop(Y_PRED), None)
             if (type(pred).__name__ if isinstance(pred, Distribution) else None) != layout.family:
                 raise FileError(f"batch {number} has other predictions than the first one; give all in one form")
+            columns = () if layout.family is not None else names_of_columns(pred)
+            if columns != self._columns and columns and self._columns:
+                places = places_of(self._columns, columns)
+                if places is None:
+                    raise FileError(
+                        f"batch {number} has the columns {format_names(columns)}, the first one "
+                        f"{format_names(self._columns)}; give all the same columns"
+                    )
+                pred = arrays.as_array(pred, Y_PRED)[:, list(places)]
             has_fields = isinstance(pred, Distribution)
             values |= {name: getattr(pred, name) for name in layout.predictions} if has_fields else {Y_PRED: pred}
         names = {Y_TRUE: layout.targets[0], **{key: names[0] for key, names in layout.predictions.items()}}

@@ -5,13 +5,16 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from kcalib._backend import arrays
+from kcalib._input.classes import Classes, check_names, choose_classes
 from kcalib._input.columns import CLASSES_NAME, FileError
 from kcalib._input.forecasts import FOREIGN
+from kcalib._input.frames import categories_of, column_names
 from kcalib.distributions import Categorical, Distribution, as_distribution
 from kcalib.streaming.sources.content import damage_error, decode_text
 from kcalib.streaming.sources.layout import Y_PRED, Y_TRUE, Block, Layout, ReadOptions
@@ -102,10 +105,15 @@ def named_reader(
 
 def mapping_reader(data: Mapping[str, Any], options: ReadOptions) -> Reader:
     """Read the arrays of a mapping."""
-    return named_reader(
+    reader = named_reader(
         options, [str(name) for name in data], lambda: nullcontext(lambda name: _sliceable(data[name], name)),
         holder="the mapping",
     )  # fmt: skip
+    layout = reader.layout
+    if layout.family is None and layout.stored_labels is None and not options.multilabel:
+        true, pred = data[layout.targets[0]], data[layout.predictions[Y_PRED][0]]
+        reader.layout = replace(layout, classes=classes_by_names(true, pred, layout.classes))
+    return reader
 
 
 def pair_reader(true: Any, pred: Any, options: ReadOptions) -> Reader:
@@ -116,6 +124,7 @@ def pair_reader(true: Any, pred: Any, options: ReadOptions) -> Reader:
         layout = Layout.of_distribution(pred, Y_TRUE)
         data |= {name: getattr(pred, name) for name in layout.predictions}
     else:
+        classes = classes_by_names(true, pred, classes)
         layout = Layout((Y_TRUE,), {Y_PRED: (Y_PRED,)}, from_logits=options.from_logits, classes=classes)
         data[Y_PRED] = _sliceable(pred, Y_PRED)
     return ArraysReader(layout, lambda: nullcontext(data.__getitem__))
@@ -128,6 +137,24 @@ def as_predictions(pred: Any, classes: tuple[Any, ...] | None) -> tuple[Any, tup
     if isinstance(pred, Categorical):
         return pred.probabilities, classes if pred.classes is None else tuple(pred.classes)
     return pred, classes
+
+
+def names_of_columns(pred: Any) -> tuple[Any, ...]:
+    shape: tuple[int, ...] = getattr(pred, "shape", ())
+    return column_names(pred, shape[1] if len(shape) == 2 and shape[1] > 1 else 2)
+
+
+def classes_by_names(true: Any, pred: Any, classes: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
+    """Return the classes that the columns of a frame, or the categories of labels, are named after."""
+    columns, categories = names_of_columns(pred), categories_of(true)
+    if classes is not None:
+        check_names(columns, Classes(classes), Y_PRED)
+    elif (columns or categories is not None) and len(getattr(true, "shape", (0,))) == 1:
+        labels = np.unique(arrays.to_host(arrays.as_array(true, Y_TRUE)))
+        m = tuple(pred.shape)[1] if len(pred.shape) == 2 else 2
+        chosen = choose_classes(labels, max(2, m), columns, categories, (Y_TRUE, Y_PRED))
+        return chosen.names if chosen.is_known else None
+    return classes
 
 
 def _sliceable(value: Any, name: str) -> Any:

@@ -174,10 +174,10 @@ def see_confidences(data: Data, samples: ReaderSource) -> Classification:
     assert isinstance(data, Classification)
     Confidence().check_columns(samples.n_columns, "y_pred")
     names = data.class_names
-    if isinstance(names[0], str):
+    if isinstance(names[0], str) and not (data.classes is not None and data.classes.is_known):
         raise FileError(
             f"the labels are {', '.join(map(repr, names))}, expected 0 or 1, true or false: whether each "
-            f"prediction was right ({samples.layout.describe()})"
+            f"prediction was right; or name the labels by --classes=WRONG,RIGHT ({samples.layout.describe()})"
         )
     return Confidence().induced(data)
 

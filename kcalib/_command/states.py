@@ -40,6 +40,7 @@ from kcalib._command.streams import BAD_INPUT, DONE, format_error, write
 from kcalib._input.columns import FileError
 from kcalib._input.source import Source
 from kcalib.bandwidth import NoLengthScaleError
+from kcalib.lenses import Confidence
 from kcalib.streaming import CalibrationState, ComparisonState, ForecastState, GroupedState
 from kcalib.streaming._options import StateOptions
 from kcalib.streaming.running import Note, checked_rows, feed, loaded, next_row, with_part
@@ -139,6 +140,9 @@ def _check_options(state: AnyState, samples: Source, arguments: argparse.Namespa
     if options.clusters != (arguments.clusters is not None):
         said = "samples in clusters; name them by" if options.clusters else "independent samples; leave out"
         raise FileError(f"is a state of {said} --clusters")
+    if (getattr(options, "lens", None) == Confidence()) != (arguments.confidence is not None):
+        said = "confidences; name them by" if arguments.confidence is None else "class probabilities; leave out"
+        raise FileError(f"is a state of {said} --confidence")
     for name, value in get_state_options(arguments).items():
         if getattr(options, name) != value:
             raise FileError(f"has {flag(name)} {getattr(options, name)}, not {value}; leave {flag(name)} out")

@@ -174,3 +174,10 @@ def test_the_command_reads_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[s
     text = tmp_path / "text.csv"
     text.write_text("c,ok\n" + "0.4,correct\n0.6,incorrect\n" * 5)
     assert "expected 0 or 1, true or false" in run("evaluate", str(text), *options, code=1)[1]
+    (entry,) = json.loads(run("evaluate", str(text), *options, "--classes=incorrect,correct", "--json")[0])["models"]
+    assert entry["top_label_ece"] == pytest.approx(0.6)  # 0.4 is always right, 0.6 never
+    fault = "state of confidences; name them by --confidence"
+    assert fault in run("update", state, a, "--probs", "c", "--labels", "ok", code=1)[1]
+    run("update", str(tmp_path / "classes.kcalib"), a, "--probs", "c", "--labels", "ok")
+    fault = "state of class probabilities; leave out --confidence"
+    assert fault in run("update", str(tmp_path / "classes.kcalib"), b, *options, code=1)[1]

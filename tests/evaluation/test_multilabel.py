@@ -105,6 +105,9 @@ def test_the_command_evaluates_labels(kind: str, tmp_path: Path, capsys: pytest.
     assert main(["evaluate", str(path), "--multilabel", "--fail-if-miscalibrated"]) == 3
     text = capsys.readouterr().out
     assert "p (Holm)" in text and "means over 3 labels: accuracy" in text and "adjusted over the labels" in text
+    if kind == "numbered":
+        assert main(["evaluate", str(path), "--multilabel", "--classes=cat,dog,owl"]) == 0
+        assert "model: owl" in capsys.readouterr().out
     if kind == "npz":
         assert main(["evaluate", str(path)]) == 1
         assert "evaluate them with --multilabel" in capsys.readouterr().err

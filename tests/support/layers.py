@@ -17,6 +17,7 @@ LAYERS = [
         "_input.data",
         "_input.columns",
         "_input.frames",
+        "_input.digits",
         "_input.logits",
         "_input.labels",
     ],

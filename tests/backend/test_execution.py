@@ -326,42 +326,34 @@ def test_sigterm_ends_the_process():
     child.stdout.close()
 
 
-def test_memory_is_linear_in_n():
-    """20,000 x 10: H would take 3.2 GB; packed copies of 1.6 MB inputs, parts and Python must fit in 100 MB."""
-    code = """
-        import resource, numpy as np, kcalib
-        rng = np.random.default_rng(0)
-        p = rng.dirichlet(np.ones(10), size=20_000)
-        y = p.argmax(axis=1)
-        kernel = kcalib.kernels.Exponential(bandwidth=0.5)
-        kcalib.skce(y[:100], p[:100], kernel=kernel)
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        kcalib.skce.result(y, p, kernel=kernel)
-        kcalib.skce(y, p, kernel=kernel, estimator=kcalib.methods.BlockEstimator(10_000))
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-    """
-    grown = int(run_python(code)) / (1024 if sys.platform == "darwin" else 1)
-    assert grown < 100_000  # KiB
+ESTIMATES = """
+kcalib.skce.result(y, p, kernel=kernel)
+kcalib.skce(y, p, kernel=kernel, estimator=kcalib.methods.BlockEstimator(10_000))
+"""
+TESTS = """
+for method in (kcalib.methods.Spectrum(), kcalib.methods.Bootstrap(n_resamples=99), kcalib.methods.Exact(4)):
+    kcalib.calibration_test(y, p, kernel=kernel, method=method)
+"""
 
 
-@pytest.mark.grid
-def test_memory_of_the_tests_is_linear_in_n():
-    """10,000 x 10: H would take 800 MB; batches of weights and Krylov vectors (1.3 MB a product) much less."""
-    code = """
-        import resource, numpy as np, kcalib
-        rng = np.random.default_rng(0)
-        p = rng.dirichlet(np.ones(10), size=10_000)
-        y = (p.cumsum(axis=1) < rng.uniform(size=(10_000, 1))).sum(axis=1)
-        kernel = kcalib.kernels.Exponential(bandwidth=0.5)
-        kcalib.calibration_test(y[:300], p[:300], kernel=kernel, method="spectrum")
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        from kcalib.methods import Bootstrap, Exact, Spectrum
-        for method in (Spectrum(), Bootstrap(n_resamples=99), Exact(n_resamples=4)):
-            kcalib.calibration_test(y, p, kernel=kernel, method=method)
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-    """
+@pytest.mark.parametrize(
+    ("calls", "n", "most"), [(ESTIMATES, 20_000, 100_000), pytest.param(TESTS, 10_000, 300_000, marks=pytest.mark.grid)]
+)
+def test_memory_is_linear_in_n(calls, n, most):
+    """H would take 3.2 GB and 800 MB; copies of the input, parts, batches of weights and Krylov vectors much less."""
+    code = f"""
+import resource, numpy as np, kcalib
+rng = np.random.default_rng(0)
+p = rng.dirichlet(np.ones(10), size={n})
+y = (p.cumsum(axis=1) < rng.uniform(size=({n}, 1))).sum(axis=1)
+kernel = kcalib.kernels.Exponential(bandwidth=0.5)
+kcalib.calibration_test(y[:300], p[:300], kernel=kernel, method="spectrum")
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+{calls}
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
     grown = int(run_python(code)) / (1024 if sys.platform == "darwin" else 1)
-    assert grown < 300_000  # KiB
+    assert grown < most  # KiB
 
 
 def test_for_little_memory_nobody_is_asked(monkeypatch):

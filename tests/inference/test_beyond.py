@@ -91,33 +91,21 @@ def test_where_some_draws_are_as_large_nothing_is_asked():
     assert beyond_draws(found, 9.0, drawn(199), events=pytest.fail, law=pytest.fail) is found
 
 
-def test_the_law_of_features_is_that_of_its_draws():
-    _, p = softmax_problem(1500, 3)
-    problem = feature_problem(
-        prepare(np.zeros(1500, dtype=int), p), Exponential(bandwidth=0.5), None, n_columns=32, seed=0
-    )
-    totals = problem.drawn_totals(4000, 1) / 1499
+@pytest.mark.parametrize("name", ["classes", *(pytest.param(k, marks=pytest.mark.slow) for k in ("normal", "Poisson"))])
+def test_the_law_of_features_is_that_of_its_draws(name):
+    means, n, count = np.random.default_rng(5).uniform(1, 4, size=1200), 1200, 3000
+    if name == "classes":
+        y, prediction, kernel, target_kernel = np.zeros(n, dtype=int), softmax_problem(n, 3)[1], Exponential(0.5), None
+    else:
+        y, kernel = np.ones(n), Exponential(bandwidth=1.0)
+        prediction, target_kernel = Poisson(means) if name == "Poisson" else Normal(means, 0.5 + means / 4), kernel
+    problem = feature_problem(prepare(y, prediction), kernel, target_kernel, n_columns=32, seed=0)
+    totals = problem.drawn_totals(count, 1) / (n - 1)
     law = limit_law(make_feature_matrix(problem, problem.n), 3 * float(np.std(totals)))
     assert np.mean(totals**2) == pytest.approx(law.var, rel=0.15)
     for level in (0.5, 0.1, 0.01):
         beyond = int(np.sum(totals > law.isf(level) - law.mean))
-        assert abs(beyond - 4000 * level) < 4.5 * math.sqrt(4000 * level)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["normal", "Poisson"])
-def test_the_law_of_features_of_distributions_is_that_of_their_draws(name):
-    rng = np.random.default_rng(5)
-    means = rng.uniform(1, 4, size=1200)
-    prediction = Poisson(means) if name == "Poisson" else Normal(means, 0.5 + means / 4)
-    data, kernel = prepare(np.ones(1200), prediction), Exponential(bandwidth=1.0)
-    problem = feature_problem(data, kernel, kernel, n_columns=32, seed=0)
-    totals = problem.drawn_totals(2500, 1) / 1199
-    law = limit_law(make_feature_matrix(problem, problem.n), 3 * float(np.std(totals)))
-    assert np.mean(totals**2) == pytest.approx(law.var, rel=0.15)
-    for level in (0.5, 0.1, 0.01):
-        beyond = int(np.sum(totals > law.isf(level) - law.mean))
-        assert abs(beyond - 2500 * level) < 4.5 * math.sqrt(2500 * level)
+        assert abs(beyond - count * level) < 4.5 * math.sqrt(count * level)
 
 
 @pytest.mark.grid

@@ -100,7 +100,7 @@ class ModelState(Saved):
         TypeError
             If `other` is no state of this kind.
         ValueError
-            If an option differs, the bandwidth of the kernel among them, or if a row is in both.
+            If an option differs, the bandwidth of the kernel and the order of classes among them; if a row is in both.
         """
         if not isinstance(other, type(self)):
             raise TypeError(f"`other` is {type(other).__name__}, expected a {type(self).__name__}")

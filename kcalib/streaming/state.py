@@ -70,7 +70,8 @@ class CalibrationState(Results, ModelState):
         these would take more than 64 MB, labels are drawn for the other blocks alone, and for more than
         10,000 classes not at all.
     classes : array_like of length m, optional
-        The label of each column; default 0..m-1.
+        The label of each column. Default: what the first batch says, by names of columns or categories of labels, and
+        else 0..m-1. Later batches are put in this order by name; `options` has it.
     from_logits : bool
         Apply a softmax to `y_pred`.
     seed : int

@@ -106,6 +106,10 @@ def test_batches_and_arrays_of_a_source_keep_names(whole, make):
 def test_sources_in_another_order(folder, whole, name):
     first, second = (source(name.format(k)) for k in range(2))
     assert run(run(state(), first), second, first_row=HALF) == whole
+    with pytest.raises(
+        ValueError, match=r"has the classes \('ok', 'fraud'\), .* \('fraud', 'ok'\); files of one source"
+    ):
+        source([name.format(k) for k in range(2)])
     parts = [run(state(part=k), file) for k, file in enumerate((first, second))]
     with pytest.raises(ValueError, match=f"`classes` is {BOTH}.* make both with the same, such as classes="):
         sum(parts)

@@ -95,7 +95,8 @@ def source(
         Whether the predictions are logits, however they are named.
     classes : iterable, optional
         The label of each column; default 0..m-1, the suffixes of a family of columns, or an array ``classes`` of a
-        file of arrays. Labels that are strings need one of these: a chunk does not show all of them.
+        file of arrays. Labels that are strings need one of these: a chunk does not show all of them. Columns that are
+        named after the classes are put in this order.
     parameters : mapping of str to str, optional
         Names of the arrays or columns of parameters of predicted distributions, or prefixes of families of columns
         (``mean_0``, ``mean_1``, ... for targets that are vectors), by the parameter, as in

@@ -16,6 +16,7 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.options import check_integer
+from kcalib._input.classes import Classes
 from kcalib._input.columns import FileError
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
@@ -286,7 +287,10 @@ def _join_rows(pieces: list[Rows]) -> Rows:
     if len(pieces) == 1:
         return pieces[0]
     true, pred = zip(*pieces, strict=True)
-    return arrays.namespace(true[0]).concat(true, axis=0), _join_predictions(pred[0], pred)
+    joined = _join_predictions(pred[0], pred)
+    if isinstance(joined, Classification):
+        return joined.labels, joined
+    return arrays.namespace(true[0]).concat(true, axis=0), joined
 
 
 @singledispatch
@@ -296,6 +300,7 @@ def _join_predictions(first: Any, pieces: Sequence[Any]) -> Any:
 
 @_join_predictions.register
 def _(first: Classification, pieces: Sequence[Classification]) -> Classification:
+    pieces = [piece.in_order(Classes(first.class_names, "columns")) for piece in pieces]
     return dataclasses.replace(
         first,
         labels=np.concatenate([piece.labels for piece in pieces]),

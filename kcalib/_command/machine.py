@@ -67,6 +67,7 @@ def evaluations_json(models: Iterable[Model], failures: Iterable[Failure], argum
                 "file": model.file,
                 **dataclasses.asdict(model.evaluation),
                 **({} if model.together is None else _of_labels(model.pvalue_holm, model.together)),
+                **({} if model.classes is None else {"classes": model.classes}),
                 **({} if model.groups is None else {"groups": dataclasses.asdict(model.groups)}),
                 "confidence_interval": _interval(model),
             }

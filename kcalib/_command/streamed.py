@@ -153,4 +153,5 @@ def evaluate_state(state: AnyState, job: Job, arguments: argparse.Namespace) -> 
     if isinstance(evaluation, ForecastEvaluation):
         check_dimensions(evaluation.n_dims, arguments)
     picture = None if arguments.plot is None else draw_state(state, arguments)
-    return Model(job.model, job.file, get_noun(state), evaluation, picture)
+    classes = getattr(state.options, "classes", None)
+    return Model(job.model, job.file, get_noun(state), evaluation, picture, classes=classes)

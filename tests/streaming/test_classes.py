@@ -198,7 +198,7 @@ def test_the_command_keeps_classes(folder, capsys, whole):
     assert load("m.kcalib").skce().value == pytest.approx(whole.skce().value, rel=1e-12)
     capsys.readouterr()
     ran("show", "s.kcalib", "--json")
-    assert json.loads(capsys.readouterr().out)["models"][0]["n_classes"] == 2
+    assert json.loads(capsys.readouterr().out)["models"][0]["classes"] == ["fraud", "ok"]
 
 
 def test_comparisons_of_the_command_keep_classes(folder, capsys):

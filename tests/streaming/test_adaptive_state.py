@@ -148,9 +148,13 @@ def test_weights_that_are_equal_have_the_test_without_them():
         assert [block.name for block in weighted.blocks] == [block.name for block in plain.blocks]
 
 
-def test_fractions_of_another_shape_are_refused():
-    state = CalibrationState(2, kernel=Exponential(0.5), n_resamples=3).update([0] * 4096, [0.1] * 4096, [0.3] * 4096)
+def test_draws_without_the_weights_of_the_rows_are_refused():
+    state = CalibrationState(2, kernel=Exponential(0.5), n_resamples=3).update([0] * 4097, [0.1] * 4097, [0.3] * 4097)
+    assert CalibrationState.from_bytes(state.to_bytes()) == state
     content = unpack(state.to_bytes(), "state")
     content.arrays["drawn_fractions"] = content.arrays["drawn_fractions"][:1]
     with pytest.raises(ValueError, match="the array 'drawn_fractions' has shape"):
+        CalibrationState.from_bytes(pack_content(content))
+    del content.arrays["drawn_fractions"]
+    with pytest.raises(ValueError, match="the rows have weights, but not the draws of their labels; make the state"):
         CalibrationState.from_bytes(pack_content(content))

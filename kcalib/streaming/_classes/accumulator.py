@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -76,6 +77,15 @@ class ClassAccumulator(Accumulator):
         assert isinstance(other, ClassAccumulator)
         self = self.with_classes(other.options.classes, threads)
         return Accumulator.merge(self, other.with_classes(self.options.classes, threads), threads)
+
+    @classmethod
+    def of(cls, options: StateOptions, arrays: Mapping[str, np.ndarray], threads: int | None) -> Self:
+        new = super().of(options, arrays, threads)
+        n_weighted = new.row_sums.n_weighted - np.count_nonzero(new.open_rows.rows().weights != 1)  # in sums of blocks
+        drawn = None if new.sums is None else new.sums.drawn
+        if n_weighted and drawn is not None and drawn.fractions is None:
+            raise ValueError("the rows have weights, but not the draws of their labels; make the state again")
+        return new
 
     def check_values(self, rows: Rows) -> None:
         p, labels = rows.predictions, rows.targets

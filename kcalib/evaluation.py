@@ -321,6 +321,7 @@ def _(data: Classification, measured: Measured, seed: int, n_bins: int) -> Evalu
     return Evaluation(
         n_samples=data.n,
         n_classes=data.m,
+        positive_class=data.positive_class,
         lens=str(data.lens),
         confidence_from=data.confidence_from,
         accuracy=accuracy,

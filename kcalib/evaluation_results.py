@@ -95,12 +95,13 @@ class Evaluation(ModelEvaluation):
     """The usual numbers about one classifier, and a verdict on its calibration."""
 
     _shown = (
-        "verdict", "lens", "n_samples", "n_classes", "accuracy", "log_loss", "brier_score", "top_label_ece", "skce",
-        "test",
+        "verdict", "lens", "n_samples", "n_classes", "positive_class", "accuracy", "log_loss", "brier_score",
+        "top_label_ece", "skce", "test",
     )  # fmt: skip
 
     n_samples: int  #: samples given
     n_classes: int  #: m, of the induced problem if there is a lens
+    positive_class: Any  #: of two classes the second, whose probability a single column is; else None, as with a lens
     lens: str  #: the notion of calibration, one of `kcalib.lenses`
     confidence_from: str  #: "largest probability", of two classes "max(p, 1 - p)", or "as given", see `kcalib.lenses`
     accuracy: float  #: share of samples whose predicted class is right; all numbers are those seen through the lens
@@ -132,9 +133,14 @@ class Evaluation(ModelEvaluation):
         }
 
     def remarks(self) -> list[str]:
-        if self.confidence_from != "max(p, 1 - p)":
-            return []
-        return ["accuracy and ECE: of the more probable of two classes, whose confidence is max(p, 1 - p)"]
+        remarks = []
+        if self.positive_class is not None:
+            remarks.append(
+                f"two classes: the second column, or the only one, is the probability of {self.positive_class}"
+            )
+        if self.confidence_from == "max(p, 1 - p)":
+            remarks.append("accuracy and ECE: of the more probable of two classes, whose confidence is max(p, 1 - p)")
+        return remarks
 
     def notes(self) -> list[str]:
         lens = [] if self.lens == str(Canonical()) else [self.lens]

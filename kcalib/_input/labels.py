@@ -97,6 +97,11 @@ class Classification(Data):
         return tuple(range(self.m)) if self.classes is None else self.classes.names
 
     @property
+    def positive_class(self) -> Any:
+        """The second of two classes, whose probability a single column is; None of others, and through a lens."""
+        return self.class_names[1] if self.m == 2 and self.lens == CANONICAL else None
+
+    @property
     def target_size(self) -> str:
         return f"{self.m} classes"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 import kcalib
@@ -152,3 +153,16 @@ def test_one_hot_labels_and_predictions_are_paired_by_name() -> None:
     assert kcalib.brier_score(labels, pd.DataFrame(PAIRS, columns=["p_dog", "p_cat"])) == pytest.approx(0.025)
     with pytest.raises(ValueError, match=r"`y_pred` has the columns \['b', 'a'\], which are not in ascending order"):
         kcalib.brier_score(labels, pd.DataFrame(PAIRS, columns=["b", "a"]))
+
+
+def test_results_say_which_class_a_single_column_is_about() -> None:
+    pd = pytest.importorskip("pandas")
+    labels, p = ["dog", "cat", "cat"], [0.1, 0.9, 0.8]
+    result = kcalib.evaluate(labels, pd.Series(p, name="cat"))
+    assert result.positive_class == "cat" and "probability of cat" in " ".join(result.remarks())
+    assert kcalib.evaluate(labels, p).positive_class == "dog"  # the second of the sorted labels
+    assert kcalib.evaluate([0, 1, 1], p).positive_class == 1
+    assert kcalib.evaluate(labels, p, classes=["dog", "cat"], lens=kcalib.lenses.TopLabel()).positive_class is None
+    assert kcalib.evaluate([0, 1, 2], np.eye(3)).positive_class is None
+    state = kcalib.streaming.CalibrationState(2, classes=["dog", "cat"]).update(labels, p)
+    assert state.result().positive_class == "cat"

@@ -99,6 +99,7 @@ class Results(StateResults):
         return Evaluation(
             n_samples=totals.n,
             n_classes=totals.sample.m,
+            positive_class=totals.sample.positive_class,
             lens=str(totals.lens),
             confidence_from=totals.sample.confidence_from,
             accuracy=accuracy,

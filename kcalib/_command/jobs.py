@@ -238,6 +238,8 @@ def translate(error: Exception) -> str:
     if "pass classes=" in message:
         message += " (in an .npz file: an array `classes`)"
 
+    message = re.sub(r"classes=range\(1, (\d+)\)", lambda match: f"classes={list(range(1, int(match[1])))}", message)
+
     def spell(match: re.Match[str]) -> str:
         return "--classes=" + ",".join(name.strip(" '\"") for name in match[1].split(","))
 

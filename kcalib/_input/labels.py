@@ -489,9 +489,11 @@ def _labels(
         distinct = np.unique(arrays.to_host(true))
         called = choose_classes(distinct, m, columns, categories_of(y_true), names[:2])
         if called.origin == SORTED_LABELS and len(called.names) != m:
+            count, remedy = len(called.names), "pass classes= with the label of each column"
+            if count > m:
+                remedy = "drop the samples of other labels, or pass the probability of every class"
             raise ValueError(
-                f"`{names.y_true}` holds {len(called.names)} distinct strings, `{names.y_pred}` has {m} classes; "
-                "pass classes= with the label of each column"
+                f"`{names.y_true}` holds {count} distinct strings, `{names.y_pred}` has {m} classes; {remedy}"
             )
     if called is not None and called.origin != POSITION:
         if not arrays.is_cuda(true):
@@ -499,7 +501,8 @@ def _labels(
         return _positions(true, np.asarray(called.names), names), called
     if kind == "b" and m != 2:
         raise ValueError(
-            f"`{names.y_true}` is boolean, `{names.y_pred}` has {m} classes; pass integer labels or classes="
+            f"`{names.y_true}` is boolean, `{names.y_pred}` has {m} classes; pass integers 0..{m - 1}, such as those "
+            f"of {names.y_true}.astype(int)"
         )
     return _integer_labels(true, m, threads, names), Classes.by_position(m)
 
@@ -542,7 +545,8 @@ def _positions(true: Array, called: np.ndarray, names: Names) -> Array:
     """Return the positions of the labels in `called`."""
     if (called.dtype.kind == "U") != (arrays.kind_of(true) == "U"):
         raise TypeError(
-            f"`classes` holds {called.dtype} and `{names.y_true}` {true.dtype}, expected labels of one type"
+            f"`classes` holds {called.dtype} and `{names.y_true}` {true.dtype}, expected labels of one type; write "
+            f"both as {'numbers, or both as strings' if arrays.is_host(true) else 'numbers'}"
         )
     order = np.argsort(called)
     xp, ordered, values = arrays.namespace(true), called[order], true
@@ -593,9 +597,15 @@ def _integer_labels(true: Array, m: int, threads: Any, names: Names) -> Array:
     else:
         true = xp.astype(true, xp.int64, copy=False)
     lowest, highest = int(xp.min(true)), int(xp.max(true))
-    if lowest == 1 and highest == m:
+    n_distinct = int(xp.unique_values(true).shape[0])
+    if n_distinct > m:
+        remedy = (
+            f"there are {n_distinct} different labels for {m} classes: drop samples without a label first, or pass the "
+            "probability of every class"
+        )
+    elif lowest == 1 and highest == m:
         remedy = f"the labels look like 1..{m}: subtract 1, or pass classes=range(1, {m + 1})"
-    elif lowest == -1 and highest == 1 and m == 2:
+    elif lowest == -1 and highest == 1 and m == 2:  # without a 0
         remedy = "for labels -1 and 1 pass classes=[-1, 1]"
     reject(
         true,

@@ -88,8 +88,7 @@ class QuantileRecalibration(ForecastRecalibrator):
         check_integer("seed", self.seed, 0)
 
     def _check_kind(self, prediction: Distribution) -> None:
-        can = prediction.event_shape == () and hasattr(prediction, "cdf") and hasattr(prediction, "quantile")
-        if not can or prediction.support == "count":
+        if not has_levels(prediction):
             raise TypeError(
                 f"`y_pred` is {type(prediction).__name__}"
                 f"{' of vectors' if prediction.event_shape else ''}, expected continuous distributions of numbers, or "
@@ -108,3 +107,9 @@ class QuantileRecalibration(ForecastRecalibrator):
             midpoints, np.append(0.0, np.append(self.levels_, 1.0)), np.append(0.0, np.append(self.pit_, 1))
         )
         return Samples(prediction.quantile(np.clip(levels, LOWEST, 1 - LOWEST)))
+
+
+def has_levels(prediction: Distribution) -> bool:
+    """Whether these are distributions of numbers, all but counts, with methods cdf and quantile."""
+    has_methods = hasattr(prediction, "cdf") and hasattr(prediction, "quantile")
+    return prediction.event_shape == () and has_methods and prediction.support != "count"

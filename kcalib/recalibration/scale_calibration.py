@@ -10,8 +10,10 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._input.forecasts import Forecasts
 from kcalib.distributions import Distribution, Laplace, MultivariateNormal, Normal, PowerExponential, Samples
+from kcalib.recalibration._families import temper
 from kcalib.recalibration._forecasts import ForecastRecalibrator
 from kcalib.recalibration._recalibrator import check_flag
+from kcalib.recalibration.quantile_recalibration import has_levels
 
 __all__ = ["ScaleCalibration"]
 
@@ -80,10 +82,13 @@ class ScaleCalibration(ForecastRecalibrator):
 
     def _check_kind(self, prediction: Distribution) -> None:
         if shift_and_scale.dispatch(type(prediction)) is shift_and_scale.dispatch(object):
+            remedy = "; use QuantileRecalibration" if has_levels(prediction) else ""
+            if temper.dispatch(type(prediction)) is not temper.dispatch(object):
+                remedy = "; use TemperatureScaling"
             raise TypeError(
                 f"`y_pred` is {type(prediction).__name__}, expected distributions of one of the families "
                 f"{', '.join(family.__name__ for family in shift_and_scale.registry if family is not object)}: others "
-                "are not closed under shift and scale; use QuantileRecalibration"
+                f"are not closed under shift and scale{remedy}"
             )
 
     def _fit(self, data: Forecasts, weight: np.ndarray) -> None:
@@ -99,7 +104,7 @@ class ScaleCalibration(ForecastRecalibrator):
         squares = np.mean(centred**2, axis=1)
         variance = float(weight @ squares) / n
         if not variance > 0:
-            if self.bias:
+            if np.any(residuals):
                 raise ValueError(
                     f"all standardised residuals ({n}) are equal, so that the scale would be 0; pass more samples, or "
                     "bias=False"

@@ -87,7 +87,11 @@ BAD_DATA: dict[str, tuple[tuple[Any, Any], type[Exception], str]] = {
         ValueError,
         "`y_true[2]` is 3, expected a label 0..2; pass classes= with the label of each of the 3 columns of `y_pred`",
     ),
-    "label-negative": (([0, 1, 2, -1], P), ValueError, "`y_true[3]` is -1, expected a label 0..2; pass classes="),
+    "label-negative": (
+        ([0, 1, 2, -1], P),
+        ValueError,
+        "`y_true[3]` is -1, expected a label 0..2; there are 4 different labels for 3 classes: drop samples",
+    ),
     "labels-from-one": (
         ([1, 2, 3, 2], P),
         ValueError,
@@ -119,7 +123,7 @@ BAD_DATA: dict[str, tuple[tuple[Any, Any], type[Exception], str]] = {
     "booleans-for-three-classes": (
         ([True, False, True, True], P),
         ValueError,
-        "`y_true` is boolean, `y_pred` has 3 classes; pass integer labels or classes=",
+        "`y_true` is boolean, `y_pred` has 3 classes; pass integers 0..2, such as those of y_true.astype(int)",
     ),
     "too-few-labels": (
         ([0, 1, 2], P),

@@ -134,7 +134,7 @@ class RecalibratedClassifier(RecalibratorMixin, ClassifierMixin, MetaEstimatorMi
         sample_weight : array_like, shape (n,), optional
             Non-negative weights, of both fits.
         **fit_params
-            For the ``fit`` of the classifier, and of the splitter with metadata routing.
+            For the ``fit`` of the classifier; ``groups`` for the splitter, and others with metadata routing.
 
         Returns
         -------
@@ -243,6 +243,8 @@ class RecalibratedClassifier(RecalibratorMixin, ClassifierMixin, MetaEstimatorMi
         if _routing_enabled():
             routed = process_routing(self, "fit", sample_weight=sample_weight, **fit_params)
             return routed.estimator.fit, routed.splitter.split
+        of_splitter = {"groups": fit_params["groups"]} if fit_params.get("groups") is not None else {}
+        fit_params = {name: value for name, value in fit_params.items() if name != "groups"}
         if sample_weight is not None and not self.is_prefit:
             if has_fit_parameter(self.estimator, "sample_weight"):
                 fit_params = {**fit_params, "sample_weight": sample_weight}
@@ -252,7 +254,7 @@ class RecalibratedClassifier(RecalibratorMixin, ClassifierMixin, MetaEstimatorMi
                     UserWarning,
                     stacklevel=3,
                 )
-        return fit_params, {}
+        return fit_params, of_splitter
 
     def get_metadata_routing(self) -> MetadataRouter:
         """Say where metadata of `fit` go: to itself, to the classifier, to the splitter.
@@ -303,7 +305,10 @@ def predictions(estimator: Any, X: Any, classes: np.ndarray) -> tuple[np.ndarray
     place = np.searchsorted(classes, estimator.classes_)
     if not np.isin(estimator.classes_, classes).all():
         unknown = [label for label in estimator.classes_.tolist() if label not in classes]
-        raise ValueError(f"y has no samples of the classes {unknown}, which the fitted classifier predicts")
+        raise ValueError(
+            f"y has no samples of the classes {unknown}, which the fitted classifier predicts; pass samples of every "
+            "class, such as train_test_split(stratify=y) gives"
+        )
     if len(place) == len(classes):
         return p, are_logits
     if are_logits:

@@ -280,6 +280,10 @@ def _add_report(commands: Any) -> Parser:
         "--plot-classes", metavar="INT", type=integer(0, 100),
         help="classes of each model that have a diagram, the worst ones (default: 8; fewer of many models)",
     )  # fmt: skip
+    pictures.add_argument(
+        "--no-repair", dest="repair", action="store_false",
+        help="leave out what recalibration would gain, which is also left out where it would take longer than a minute",
+    )  # fmt: skip
     _add_computed(report)
     report.set_defaults(parallel=None)
     return report

@@ -21,11 +21,13 @@ from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, format_error
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification
+from kcalib.inference.calibration_test import calibration_test
 from kcalib.inference.compare import comparison_of
 from kcalib.inference.metrics.measured import SharedOptions
 from kcalib.inference.metrics.scores import CRPS, BrierScore
 from kcalib.inference.metrics.skce import SKCE
 from kcalib.recalibration import Choice, choose
+from kcalib.recalibration.choice import AS_GIVEN, CHOSEN
 from kcalib.report import evaluations
 from kcalib.report.diagrams import require_matplotlib
 from kcalib.report.figures import Panel, draw_panels, make_captions
@@ -35,6 +37,8 @@ from kcalib.results import Comparison
 
 MOST_PANELS = 30  # of all models, so that a page stays below a megabyte
 N_CLASSES = 8  # that have a diagram
+MAX_SECONDS = 60.0  # of the choice of a recalibrator for a model
+SIMPLE = "temperature"  # a map of one number
 
 
 def run_report(arguments: argparse.Namespace) -> int:
@@ -79,7 +83,7 @@ def _page(models: Sequence[Model], data_by_model: Mapping[str, Data], arguments:
         _diagrams(models),
         evaluations.tests(evaluated),
         _comparisons(data_by_model, arguments),
-        _repairs(data_by_model, arguments),
+        Section("Can it be repaired?", _repairs(data_by_model, arguments) if arguments.repair else []),
         evaluations.repeated(evaluated, "kcalib " + shlex.join(arguments.command_line)),
     ]
     subject = models[0].model if len(models) == 1 else f"{len(models)} models"
@@ -139,47 +143,57 @@ def _comparison(comparison: Comparison) -> list[str]:
     ]
 
 
-def _repairs(data_by_model: Mapping[str, Data], arguments: argparse.Namespace) -> Section:
+def _repairs(data_by_model: Mapping[str, Data], arguments: argparse.Namespace) -> list[str]:
     parts = []
     for name, data in data_by_model.items():
-        choice, n_samples, reasons = _choose_recalibrator(data, arguments.seed)
-        if choice is None:
-            parts.append(paragraph(f"{name}: no recalibration was tried: {'; '.join(reasons)}", "small"))
-            continue
-        gain = choice.comparison.difference("chosen", "as given")
-        low, high = (limit + 0.0 for limit in gain.confidence_interval)  # of no change 0, and not -0
+        # At most 500,000 probabilities of 10,000 samples.
+        n = min(data.n, 10_000, max(1000, 500_000 // data.m) if isinstance(data, Classification) else data.n)
+        rows = np.sort(np.random.default_rng(arguments.seed).permutation(data.n)[:n])
+        y, y_pred = data.take(rows).as_given()
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            try:
+                choice = choose(y, y_pred, seed=arguments.seed, max_seconds=MAX_SECONDS)
+            except TimeoutError:
+                reason = f"it would take longer than {MAX_SECONDS:g} s; kcalib.recalibration.choose has no such limit"
+                parts.append(paragraph(f"{name}: no recalibration was tried: {reason}", "small"))
+                continue
+            except (ValueError, TypeError, NotImplementedError) as error:
+                parts.append(paragraph(f"{name}: no recalibration was tried: {format_error(error)}", "small"))
+                continue
         score = choice.score.replace("_", " ")
-        if choice.name == "as given":
-            effect = f"no recalibration has a lower {score}; that of the choice changes by {gain.difference + 0.0:.2g}"
-        elif high < 0:
-            effect = f"{choice.name} recalibration lowers the {score} by {-gain.difference:.3g}"
-        else:
-            effect = (
-                f"{choice.name} recalibration has the lowest {score}, but whether the choice lowers it is not seen: it "
-                f"changes by {gain.difference:.2g}"
-            )
-        parts.append(
-            f"<p><strong>{escape(name)}</strong>: {escape(effect)}, 95 % interval of the change {low:.3g} to "
-            f"{high:.3g}, in a {choice.n_folds}-fold cross-validation of the choice on {n_samples:,} samples.</p>"
+        effects = [_describe_gain(choice, n)]
+        if choice.predictions is not None and choice.name != AS_GIVEN:
+            test = calibration_test(y, choice.predictions, seed=arguments.seed, threads=arguments.threads)
+            outcome = "still fails" if test.pvalue < arguments.level else "passes"
+            effects.append(f"Repaired by fits to the other folds, it {outcome} the test (p = {test.pvalue:.2g}).")
+        parts.append(f"<p><strong>{escape(name)}</strong>: {escape(' '.join(effects))}</p>")
+        table_rows = [[m, f"{choice.comparison.model(m).value:.5g}"] for m in choice.comparison.ranking]
+        parts.append(table(["predictions", score], table_rows))
+        # Fits to different folds warn of the same, with other numbers.
+        kinds = {warning.category: str(warning.message) for warning in warned}
+        parts += [paragraph(reason, "small") for reason in kinds.values()]
+    return parts
+
+
+def _describe_gain(choice: Choice, n_samples: int) -> str:
+    gain = choice.comparison.difference(CHOSEN, AS_GIVEN)
+    low, high = (limit + 0.0 for limit in gain.confidence_interval)  # of no change 0, and not -0
+    score, is_clear = choice.score.replace("_", " "), high < 0
+    if choice.name == AS_GIVEN:
+        effect = f"no recalibration has a lower {score}; that of the choice changes by {gain.difference + 0.0:.2g}"
+    elif is_clear:
+        effect = f"{choice.name} recalibration lowers the {score} by {-gain.difference:.3g}"
+    else:
+        effect = (
+            f"{choice.name} recalibration has the lowest {score}, but whether the choice lowers it is not seen: it "
+            f"changes by {gain.difference:.2g}"
         )
-        rows = [[m, f"{choice.comparison.model(m).value:.5g}"] for m in choice.comparison.ranking]
-        parts.append(table(["predictions", score], rows))
-        parts += [paragraph(reason, "small") for reason in reasons]
-    return Section("Can it be repaired?", parts)
-
-
-def _choose_recalibrator(data: Data, seed: int) -> tuple[Choice | None, int, list[str]]:
-    """Choose by at most 500,000 probabilities of 10,000 samples; return the number of samples and warnings, too."""
-    n = min(data.n, 10_000)
-    if isinstance(data, Classification):
-        n = min(n, max(1000, 500_000 // data.m))
-    rows = np.sort(np.random.default_rng(seed).permutation(data.n)[:n])
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
-        try:
-            choice = choose(*data.take(rows).as_given(), seed=seed)
-        except (ValueError, TypeError, NotImplementedError) as error:
-            return None, n, [format_error(error)]
-    # Fits to different folds warn of the same, with other numbers.
-    kinds = {warning.category: str(warning.message) for warning in warned}
-    return choice, n, list(kinds.values())
+    effect += (
+        f", 95 % interval of the change {low:.3g} to {high:.3g}, in a {choice.n_folds}-fold cross-validation of the "
+        f"choice on {n_samples:,} samples."
+    )
+    if is_clear and choice.name not in (AS_GIVEN, SIMPLE) and SIMPLE in choice.comparison.ranking:
+        share = choice.comparison.difference(SIMPLE, AS_GIVEN).difference / gain.difference
+        effect += f" The {SIMPLE} alone, one number, gains {100 * max(share, 0.0):.0f} % of that."
+    return effect

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from kcalib._backend import arrays
-from kcalib._backend.options import check_choice, check_fraction, check_integer
+from kcalib._backend.options import check_choice, check_fraction, check_integer, check_positive
 from kcalib._backend.threads import TerminalProgress
 from kcalib._backend.warnings import warn
 from kcalib._input.data import Data
@@ -59,6 +59,7 @@ class Choice(Summarized):
     left_out: tuple[str, ...]  #: candidates that could not be fitted to these samples
     stopped: tuple[str, ...]  #: candidates that could not be chosen without some fold, and had fewer fits without two
     chosen_in_folds: tuple[str, ...]  #: which candidate was chosen without each fold
+    predictions: Any = field(compare=False, repr=False)  #: "chosen" class probabilities; None of distributions
     n_folds: int  #: parts that the samples were split into
     seed: int  #: of the split
     n_samples: int  #: samples given
@@ -104,6 +105,7 @@ def choose(
     n_folds: int = 5,
     seed: int = 0,
     confidence_level: float = 0.95,
+    max_seconds: float | None = None,
     sample_weight: Any = None,
     classes: Any = None,
     from_logits: bool = False,
@@ -127,6 +129,8 @@ def choose(
         Of the split.
     confidence_level : float
         Of the intervals of the comparison.
+    max_seconds : float, optional
+        Stop with a TimeoutError once the fits so far say that all will take longer.
     sample_weight : array_like, shape (n,), optional
         Non-negative weights: of the samples that candidates are fitted to, and of their scores.
 
@@ -142,6 +146,8 @@ def choose(
     ValueError
         As `kcalib.skce` and `kcalib.compare`; if there is no candidate, as of counts, or none can be fitted; if one is
         called "as given" or "chosen", `score` is not one of the predictions, or a number is out of range.
+    TimeoutError
+        If it would take longer than `max_seconds`.
 
     Warns
     -----
@@ -193,7 +199,8 @@ def choose(
     checked_candidates = _check_candidates(default_candidates(data, score) if candidates is None else candidates)
     fold = samples.folds(n_folds, seed)
     rows = [np.flatnonzero(fold == k) for k in range(n_folds)]
-    results = _cross_validate(samples, checked_candidates, score, rows)
+    deadline = Deadline(start, math.inf if max_seconds is None else check_positive("max_seconds", max_seconds))
+    results = _cross_validate(samples, checked_candidates, score, rows, deadline)
     for recalibrator in results.fitted.values() if data.has_classes else ():
         recalibrator._set_classes(data, y_pred)
     comparison = samples.make_comparison(results.parts, rows, score, confidence_level, start)
@@ -206,11 +213,28 @@ def choose(
         left_out=tuple(name for name in checked_candidates if name not in results.fitted),
         stopped=results.stopped,
         chosen_in_folds=results.best,
+        predictions=samples.concatenate(results.parts[CHOSEN], rows),
         n_folds=n_folds,
         seed=seed,
         n_samples=data.n,
         seconds=time.perf_counter() - start,
     )
+
+
+class Deadline(NamedTuple):
+    """A limit of the time of a choice."""
+
+    start: float
+    seconds: float
+
+    def check(self, share: float) -> None:
+        """Raise if all will take longer, of which a share is done."""
+        expected = (time.perf_counter() - self.start) / share
+        if expected > self.seconds:
+            raise TimeoutError(
+                f"a choice of recalibrators would take about {expected:.0f} s, more than `max_seconds`, "
+                f"{self.seconds:g}; pass fewer samples, fewer candidates=, or more seconds"
+            )
 
 
 @dataclass(frozen=True)
@@ -250,6 +274,10 @@ class Labelled(ABC):
     def as_given(self, rows: np.ndarray) -> Any:
         """Return the predictions of some samples, in the form of repaired ones."""
         return self.predictions(rows)
+
+    def concatenate(self, parts: list[Any], rows: list[np.ndarray]) -> np.ndarray | None:
+        """Return predictions of folds in the order of the samples; None if families may differ."""
+        return None
 
     def losses(self, rows: np.ndarray, predictions: Any, score: str) -> np.ndarray:
         """Return the losses of predictions for some samples, one for each."""
@@ -291,6 +319,9 @@ class WithLabels(Labelled):
 
     def as_given(self, rows: np.ndarray) -> Any:
         return prepare(self.y[rows], self.y_pred[rows], from_logits=self.from_logits).as_given()[1]
+
+    def concatenate(self, parts: list[Any], rows: list[np.ndarray]) -> np.ndarray | None:
+        return _in_sample_order(parts, rows)
 
     def folds(self, n_folds: int, seed: int) -> np.ndarray:
         order = np.random.default_rng(seed).permutation(len(self.y))
@@ -426,7 +457,7 @@ class CrossValidated(NamedTuple):
 
 
 def _cross_validate(
-    samples: Labelled, candidates: dict[str, Recalibrator], score: str, rows: list[np.ndarray]
+    samples: Labelled, candidates: dict[str, Recalibrator], score: str, rows: list[np.ndarray], deadline: Deadline
 ) -> CrossValidated:
     n, n_folds = len(samples.y), len(rows)
     all_rows = np.arange(n)
@@ -439,13 +470,15 @@ def _cross_validate(
     pairs = sorted(itertools.combinations(range(n_folds), 2), key=lambda pair: pair[1] - pair[0])
     with TerminalProgress("recalibration") as progress:
 
-        def attempt(name: str, action: Callable[[], None], step: int) -> None:
+        def attempt(name: str, action: Callable[[], None], n_fits: float) -> None:
             try:
                 action()
             except (TypeError, ValueError) as error:
                 failed[name] = error
+            share = n_fits / (1 + n_folds + len(pairs))
+            deadline.check(share)
             if progress is not None:
-                progress(step / (1 + len(pairs)))
+                progress(share)
 
         def fit_outside(name: str) -> None:
             recalibrator = fitted[name] = samples.fit(candidates[name], all_rows)
@@ -463,14 +496,14 @@ def _cross_validate(
                 repaired = samples.repair(recalibrator, scored)
                 inner[name][without, scored] = samples.weighted_losses(scored, repaired, score)
 
-        for name in candidates:
-            attempt(name, functools.partial(fit_outside, name), 0)
+        for i, name in enumerate(candidates):
+            attempt(name, functools.partial(fit_outside, name), (1 + n_folds) * (1 + i) / len(candidates))
         runs = {name: np.full(n_folds, True) for name in candidates}
         seen = [np.zeros(n, dtype=bool) for _ in rows]
         for step, (first, second) in enumerate(pairs):
             for name, is_running in runs.items():
                 if name not in failed and (is_running[first] or is_running[second]):
-                    attempt(name, functools.partial(fit_without, name, first, second), 1 + step)
+                    attempt(name, functools.partial(fit_without, name, first, second), 2 + n_folds + step)
             for without, scored in ((first, rows[second]), (second, rows[first])):
                 seen[without][scored] = True
                 seen_losses = {

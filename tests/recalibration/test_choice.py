@@ -256,3 +256,21 @@ def test_candidates_that_cannot_be_fitted_are_left_out():
         ValueError, match=r"no candidate can be fitted to these samples: `candidates\['scale'\]`: .*'fails'"
     ):
         choose(y, p, {"scale": ScaleCalibration(), "fails": Fails()}, n_folds=3)
+
+
+def test_candidates_that_are_far_behind_are_stopped():
+    y, logits = problem(n=600, temperature=3.0)
+    p = special.softmax(logits, axis=1)
+    choice = choose(y, p, {"constant": HistogramBinning(n_bins=1), "temperature": TemperatureScaling()})
+    assert choice.stopped == ("constant",) and choice.chosen_in_folds == ("temperature",) * 5
+    assert "stopped early, as too far behind to be chosen: constant" in str(choice)
+    assert "constant" in choice.comparison.ranking
+    assert kcalib.log_loss(y, choice.predictions) == pytest.approx(choice.comparison.model("chosen").value, rel=1e-12)
+
+
+def test_what_takes_too_long_is_left():
+    y, logits = problem()
+    with pytest.raises(TimeoutError, match="would take about .* s, more than `max_seconds`, 1e-06; pass fewer samples"):
+        choose(y, logits, from_logits=True, max_seconds=1e-6)
+    with pytest.raises(ValueError, match="`max_seconds` is 0, expected"):
+        choose(y, logits, from_logits=True, max_seconds=0)

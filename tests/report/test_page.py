@@ -186,6 +186,8 @@ def test_the_report_of_two_models(folder, capsys):
     choice = choose(y, sure)
     gain = choice.comparison.difference("chosen", "as given").difference
     assert f"sure : {choice.name} recalibration lowers the log loss by {-gain:.3g}" in text
+    pvalue = kcalib.calibration_test(y, choice.predictions).pvalue
+    assert f"it {'still fails' if pvalue < 0.05 else 'passes'} the test (p = {pvalue:.2g})" in text
     no_gain = choose(*problem())
     assert no_gain.comparison.difference("chosen", "as given").confidence_interval.high >= 0
     finding = "no recalibration has a lower log loss; that of the choice changes by"
@@ -195,6 +197,14 @@ def test_the_report_of_two_models(folder, capsys):
     assert "kcalib report good.npz sure.npz --plot-classes 2 -o out.html" in text
     worst = np.argmax(kcalib.class_wise_ece.result(y, sure).class_values)
     assert f"class {worst}" in text
+
+
+def test_repair_is_left_out_or_takes_a_minute(folder, capsys, monkeypatch):
+    report(capsys, "good.npz", "--no-repair")
+    assert "Can it be repaired?" not in (folder / "out.html").read_text()
+    monkeypatch.setattr("kcalib._command.report.MAX_SECONDS", 1e-6)
+    report(capsys, "good.npz")
+    assert "no recalibration was tried: it would take longer than 1e-06 s" in checked((folder / "out.html").read_text())
 
 
 def test_the_report_of_distributions(folder, capsys):

@@ -9,7 +9,7 @@ Every class derives from `Recalibrator` and has a file of its name; `choose` tak
 
 from kcalib._backend.warnings import TemperatureBoundWarning
 from kcalib.recalibration._recalibrator import Recalibrator
-from kcalib.recalibration._saved import load
+from kcalib.recalibration._saved import load, save
 from kcalib.recalibration._scalable import ProbabilityFloorWarning
 from kcalib.recalibration._separation import SeparationWarning
 from kcalib.recalibration.beta_calibration import BetaCalibration
@@ -42,4 +42,5 @@ __all__ = [
     "VennAbers",
     "choose",
     "load",
+    "save",
 ]

@@ -18,7 +18,6 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array, kind_of
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.files import write_whole
 from kcalib._backend.warnings import warn
 from kcalib._input.checks import LARGEST_POINT
 from kcalib._input.classes import POSITION, Classes, match_columns
@@ -136,28 +135,6 @@ class Recalibrator(Parametrised, ABC):
         columns = column_names(y_pred, m) if names is None else tuple(names)
         places = match_columns(columns, self.columns_, self.classes_)
         return None if places == tuple(range(m)) else places
-
-    def save(self, path: Any) -> None:
-        """Write what was fitted to a file of JSON, which `kcalib.recalibration.load` reads.
-
-        Parameters
-        ----------
-        path : str or path-like
-            The file, such as "map.json"; replaced if it exists.
-
-        Raises
-        ------
-        OSError
-            If it cannot be written.
-        TypeError
-            If a parameter is a kernel or another object that JSON cannot hold.
-        ValueError
-            If nothing was fitted yet.
-        """
-        from kcalib.recalibration._saved import encode
-
-        self._check_fitted()
-        write_whole(path, encode(self))
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "family_"):

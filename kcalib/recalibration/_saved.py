@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import operator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from kcalib._backend.files import write_whole
 from kcalib.recalibration._recalibrator import Recalibrator
 from kcalib.recalibration.venn_abers import Values
 from kcalib.results import ConfidenceInterval
@@ -16,12 +19,38 @@ FORMAT = "kcalib recalibrator 1"
 TUPLES: dict[str, Any] = {"ConfidenceInterval": ConfidenceInterval, "Values": Values}
 
 
-def encode(recalibrator: Recalibrator) -> bytes:
-    """Return the parameters and what was fitted as JSON."""
+def save(recalibrator: Recalibrator, path: Any) -> None:
+    """Write a fitted recalibrator to a file of JSON, which `load` reads.
+
+    Parameters
+    ----------
+    recalibrator : Recalibrator
+        What was fitted.
+    path : str or path-like
+        The file, such as "map.json"; replaced if it exists.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written.
+    TypeError
+        If a parameter is a kernel or another object that JSON cannot hold.
+    ValueError
+        If nothing was fitted yet.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from kcalib.recalibration import PlattScaling, save
+    >>> scaling = PlattScaling().fit([0, 1, 0, 1, 1], [0.1, 0.7, 0.6, 0.4, 0.9])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(scaling, f"{folder}/map.json")
+    """
+    recalibrator._check_fitted()
     state = {name: value for name, value in vars(recalibrator).items() if not name.startswith("_")}
     values = {name: _encode_value(name, value) for name, value in state.items()}
     content = {"format": FORMAT, "class": type(recalibrator).__name__, "state": values}
-    return json.dumps(content, allow_nan=False).encode()
+    write_whole(path, json.dumps(content, allow_nan=False).encode())
 
 
 def _encode_value(name: str, value: Any) -> Any:
@@ -54,7 +83,7 @@ def _decode_value(value: Any) -> Any:
 
 
 def load(path: Any) -> Any:
-    """Load a fitted recalibrator from a file of `Recalibrator.save`.
+    """Load a fitted recalibrator from a file of `save`.
 
     Parameters
     ----------
@@ -76,21 +105,19 @@ def load(path: Any) -> Any:
     Examples
     --------
     >>> import tempfile
-    >>> from kcalib.recalibration import PlattScaling, load
+    >>> from kcalib.recalibration import PlattScaling, load, save
     >>> scaling = PlattScaling().fit([0, 1, 0, 1, 1], [0.1, 0.7, 0.6, 0.4, 0.9])
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     scaling.save(f"{folder}/map.json")
+    ...     save(scaling, f"{folder}/map.json")
     ...     loaded = load(f"{folder}/map.json")
     >>> bool(loaded.transform([0.3])[0] == scaling.transform([0.3])[0])
     True
     """
-    from kcalib import recalibration
-
-    message = f"{str(path)!r} holds no recalibrator of this version of kcalib; save one by its method `save`"
+    message = f"{str(path)!r} holds no recalibrator of this version of kcalib; write one by kcalib.recalibration.save"
     try:
         content = json.loads(Path(path).read_bytes())
-        cls = getattr(recalibration, content["class"]) if content["class"] in recalibration.__all__ else None
-        if content["format"] != FORMAT or not (isinstance(cls, type) and issubclass(cls, Recalibrator)):
+        cls = _find_classes(Recalibrator)[content["class"]]
+        if content["format"] != FORMAT:
             raise ValueError(message)
         state = {name: _decode_value(value) for name, value in content["state"].items()}
         recalibrator = cls(**{name: value for name, value in state.items() if not name.endswith("_")})
@@ -99,3 +126,11 @@ def load(path: Any) -> Any:
     for name, value in state.items():
         setattr(recalibrator, name, value)
     return recalibrator
+
+
+def _find_classes(base: type) -> dict[str, Any]:
+    """Return the recalibrators of this package by name."""
+    classes: dict[str, Any] = {
+        cls.__name__: cls for cls in base.__subclasses__() if cls.__module__.startswith("kcalib.recalibration.")
+    }
+    return functools.reduce(operator.or_, map(_find_classes, classes.values()), classes)

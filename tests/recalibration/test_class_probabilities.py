@@ -96,7 +96,7 @@ def test_parameters(cls):
 @every
 def test_a_saved_map_repairs_with_the_same_bits(cls, tmp_path):
     recalibrator, p = fitted(cls)
-    recalibrator.save(tmp_path / "map.json")
+    recalibration.save(recalibrator, tmp_path / "map.json")
     loaded = recalibration.load(tmp_path / "map.json")
     assert type(loaded) is cls and loaded.get_params() == recalibrator.get_params()
     assert np.array_equal(loaded.transform(p), recalibrator.transform(p))
@@ -107,13 +107,15 @@ def test_files_that_hold_no_map(tmp_path):
     path = tmp_path / "map.json"
     for text in ("{", "[1]", '{"format": "kcalib recalibrator 1", "class": "choose", "state": {}}'):
         path.write_text(text)
-        with pytest.raises(ValueError, match="holds no recalibrator of this version of kcalib; save one by its method"):
+        with pytest.raises(
+            ValueError, match="holds no recalibrator of this version of kcalib; write one by kcalib.recal"
+        ):
             recalibration.load(path)
     with pytest.raises(ValueError, match="this PlattScaling is not fitted"):
-        PlattScaling().save(path)
+        recalibration.save(PlattScaling(), path)
     scaling = TemperatureScaling(criterion="skce", kernel=kcalib.kernels.Gaussian(0.5)).fit(*overconfident(100, 3)[:2])
     with pytest.raises(TypeError, match="`kernel` is Gaussian, which JSON cannot hold; leave it at its default"):
-        scaling.save(path)
+        recalibration.save(scaling, path)
 
 
 @every

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import json
-import operator
 from pathlib import Path
 from typing import Any
 
@@ -128,9 +126,10 @@ def load(path: Any) -> Any:
     return recalibrator
 
 
-def _find_classes(base: type) -> dict[str, Any]:
+def _find_classes(base: type[Any]) -> dict[str, Any]:
     """Return the recalibrators of this package by name."""
-    classes: dict[str, Any] = {
-        cls.__name__: cls for cls in base.__subclasses__() if cls.__module__.startswith("kcalib.recalibration.")
-    }
-    return functools.reduce(operator.or_, map(_find_classes, classes.values()), classes)
+    classes: dict[str, Any] = {}
+    for cls in type.__subclasses__(base):
+        if cls.__module__.startswith("kcalib.recalibration."):
+            classes |= {cls.__name__: cls, **_find_classes(cls)}
+    return classes

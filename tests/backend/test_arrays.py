@@ -518,7 +518,7 @@ def test_polars_series_and_frames(make_problem: MakeProblem) -> None:
         pl.DataFrame({"label": y}),
         pl.Series(names),
         pl.Series(names).cast(pl.Categorical),
-        pl.Series(names).cast(pl.Enum(["eel", "dog", "cat"])),
+        pl.Series(names).cast(pl.Enum(["cat", "dog", "eel"])),  # in the order of the columns
     ):
         assert kcalib.skce(labels, frame) == expected
     assert kcalib.skce(y, pl.Series(p.tolist(), dtype=pl.Array(pl.Float64, 3))) == expected

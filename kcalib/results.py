@@ -97,6 +97,7 @@ class SKCEResult(Computed):
     n_samples: int  #: samples given
     n_samples_used: int  #: samples used; block estimators drop those after the last full block
     n_classes: int | None  #: m, of the induced problem if there is a lens; None for distributions
+    positive_class: Any  #: of two classes the second, whose probability a single column is; else None, as with a lens
     prediction: str | None  #: the family of predicted distributions; None for class probabilities
     lens: str  #: the notion of calibration, one of `kcalib.lenses`
     kernel: str  #: the kernel with its bandwidths as numbers
@@ -160,6 +161,8 @@ class CalibrationTestResult(Computed):
     n_samples: int  #: samples given
     n_samples_used: int  #: samples used; blocks drop those after the last full one
     n_classes: int | None = None  #: m, of the induced problem if there is a lens; None for distributions
+    #: of two classes the second, whose probability a single column is; else None, as with a lens
+    positive_class: Any = None
     prediction: str | None = None  #: the family of predicted distributions; None for class probabilities
     lens: str  #: the notion of calibration, one of `kcalib.lenses`
     block_size: int | None = None  #: samples in a block
@@ -308,6 +311,7 @@ class UCMEResult(Computed):
     n_locations: int  #: J
     n_samples: int  #: n
     n_classes: int | None  #: m, of the induced problem if there is a lens; None for distributions
+    positive_class: Any  #: of two classes the second, whose probability a single column is; else None, as with a lens
     prediction: str | None  #: the family of predicted distributions; None for class probabilities
     lens: str  #: the notion of calibration, one of `kcalib.lenses`
     kernel: str  #: the kernel with its bandwidths as numbers
@@ -373,6 +377,7 @@ class Comparison(Computed):
     differences: tuple[ModelDifference, ...]  #: all pairs, in the order given
     n_samples: int  #: n
     n_classes: int | None  #: m, of the induced problem if there is a lens; None for distributions
+    positive_class: Any  #: of two classes the second, whose probability a single column is; else None, as with a lens
     prediction: str | None  #: the family of predicted distributions; None for class probabilities
     lens: str  #: the notion of calibration, one of `kcalib.lenses`
     kernel: str | None  #: the one kernel of all models, with its bandwidths as numbers; None without
@@ -538,6 +543,7 @@ class CKCEResult(Computed):
     prediction_distances: str | None  #: how distances of predicted distributions were found
     n_samples: int  #: n
     n_classes: int | None  #: m, of the induced problem if there is a lens; None for distributions
+    positive_class: Any  #: of two classes the second, whose probability a single column is; else None, as with a lens
     prediction: str | None  #: the family of predicted distributions; None for class probabilities
     lens: str  #: the notion of calibration, one of `kcalib.lenses`
     seed: int | None  #: of features, landmarks, pivots; None where nothing was random

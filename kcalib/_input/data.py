@@ -102,4 +102,4 @@ class Data(ABC):
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Return the fields of a result that say what was predicted: `n_classes`, `prediction` and `lens`."""
+        """Return the fields of a result that say what was predicted."""

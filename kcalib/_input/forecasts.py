@@ -154,7 +154,8 @@ class Forecasts(Data):
         )
 
     def describe(self) -> dict[str, Any]:
-        return {"n_classes": None, "prediction": type(self.prediction).__name__, "lens": str(self.lens)}
+        prediction = type(self.prediction).__name__
+        return {"n_classes": None, "positive_class": None, "prediction": prediction, "lens": str(self.lens)}
 
 
 # Modules of other libraries whose distribution objects are predictions.

@@ -219,7 +219,12 @@ class Classification(Data):
         )
 
     def describe(self) -> dict[str, Any]:
-        return {"n_classes": self.m, "prediction": None, "lens": str(self.lens)}
+        return {
+            "n_classes": self.m,
+            "positive_class": self.positive_class,
+            "prediction": None,
+            "lens": str(self.lens),
+        }
 
 
 def prepare(

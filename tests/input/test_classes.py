@@ -160,9 +160,10 @@ def test_results_say_which_class_a_single_column_is_about() -> None:
     labels, p = ["dog", "cat", "cat"], [0.1, 0.9, 0.8]
     result = kcalib.evaluate(labels, pd.Series(p, name="cat"))
     assert result.positive_class == "cat" and "probability of cat" in " ".join(result.remarks())
+    assert result.skce.positive_class == result.test.positive_class == "cat"
     assert kcalib.evaluate(labels, p).positive_class == "dog"  # the second of the sorted labels
     assert kcalib.evaluate([0, 1, 1], p).positive_class == 1
     assert kcalib.evaluate(labels, p, classes=["dog", "cat"], lens=kcalib.lenses.TopLabel()).positive_class is None
     assert kcalib.evaluate([0, 1, 2], np.eye(3)).positive_class is None
     state = kcalib.streaming.CalibrationState(2, classes=["dog", "cat"]).update(labels, p)
-    assert state.result().positive_class == "cat"
+    assert state.result().positive_class == state.skce().positive_class == "cat"

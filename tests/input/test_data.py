@@ -113,7 +113,7 @@ def test_other_targets(data):
 )  # fmt: skip
 def test_words_of_results_and_messages(kind, described, size, noun):
     data = _data(kind)
-    assert data.describe() == {**described, "lens": "Canonical()"}
+    assert data.describe() == {**described, "positive_class": None, "lens": "Canonical()"}
     assert (data.size, data.noun) == (size, noun)
 
 

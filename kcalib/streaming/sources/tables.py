@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from kcalib._backend import arrays
+from kcalib._input.classes import choose_classes
 from kcalib._input.columns import FileError
+from kcalib._input.frames import categories_of
 from kcalib.streaming.sources.content import (
     check_unique,
     damage_error,
@@ -17,7 +20,7 @@ from kcalib.streaming.sources.content import (
     file_identity,
     import_library,
 )
-from kcalib.streaming.sources.layout import Block, ReadOptions
+from kcalib.streaming.sources.layout import Y_PRED, Block, Layout, ReadOptions
 from kcalib.streaming.sources.named_arrays import row_slices
 from kcalib.streaming.sources.reader import Reader, block_bytes
 
@@ -49,6 +52,26 @@ class TableReader(Reader):
         blocks.close()  # type: ignore[attr-defined]
         if first is not None:
             self.n_columns = self.layout.count_columns(first)
+            self.layout = self._with_categories()
+
+    def _with_categories(self) -> Layout:
+        """Return the layout with the classes that labels in an Arrow dictionary declare, where no columns do."""
+        layout = self.layout
+        if layout.classes is not None or layout.family is not None or layout.stored_labels is not None:
+            return layout
+        (target, *others), columns = layout.targets, layout.predictions[Y_PRED]
+        table = next(self._tables([target], 0, 1))
+        categories = None if others or isinstance(table, np.ndarray) else categories_of(table.column(target))
+        if categories is None:
+            return layout
+        classes = choose_classes(
+            np.unique(np.asarray(categories.names)),
+            max(2, self.n_columns or 0),
+            columns if len(columns) == 1 and not self.n_columns else (),
+            categories,
+            (target, columns[0]),
+        )
+        return replace(layout, classes=classes.names) if classes.is_known else layout
 
     def blocks(self, start: int, rows: int) -> Iterator[Block]:
         at = start

@@ -13,6 +13,7 @@ import sys
 import numpy as np
 import pytest
 
+import kcalib
 from kcalib.streaming import source
 from kcalib.streaming.sources import content
 
@@ -131,6 +132,23 @@ def test_parquet(tmp_path, kind):
     table = tables()[kind]
     assert_rows(source(written(tmp_path / "m.parquet", table)))
     assert_rows(source(table))
+
+
+def test_ordered_dictionaries_declare_classes_of_a_column(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+
+    def labels(ordered):
+        return pa.DictionaryArray.from_arrays(pa.array([0, 1] * 5, pa.int32()), ["ok", "fraud"], ordered=ordered)
+
+    table = pa.table({"y": labels(True), "prob": [0.1, 0.9] * 5})
+    for data in (table, written(tmp_path / "m.parquet", table)):
+        y, p = source(data).read(0, 10)
+        assert y.tolist() == [0, 1] * 5
+        assert kcalib.brier_score(y, p) == pytest.approx(0.01)
+    table = pa.table({"y": labels(False), "prob": [0.1, 0.9] * 5})
+    message_of(table, r"dictionary with the values \['ok', 'fraud'\], whose order it does not declare.*pass classes=")
+    y, p = source(table, classes=["ok", "fraud"]).read(0, 10)
+    assert kcalib.brier_score(y, p) == pytest.approx(0.01)
 
 
 def test_parquet_folders(tmp_path):

@@ -46,7 +46,7 @@ def test_no_rows_are_lost_of_eight_writers_that_are_killed_at_random(folder):
     writers = [update(k) for k in range(WRITERS)]
     for k in rng.permutation(WRITERS)[: WRITERS // 2]:
         time.sleep(rng.uniform(0, 0.05))
-        os.kill(writers[k].pid, signal.SIGKILL)
+        writers[k].kill()
     for process in writers:
         process.join()
     assert all(process.exitcode in (0, -signal.SIGKILL) for process in writers)

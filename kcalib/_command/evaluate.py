@@ -171,7 +171,9 @@ def evaluate_data(
     """Evaluate checked data that are seen through the lens, with a picture if `drawn`."""
     with open_parallel(arguments.parallel) as run:
         evaluation = evaluation_of(data, **options, backend=run)
-    return Model(job.model, job.file, data.noun, evaluation, draw_data(data, arguments) if drawn else None)
+    picture, classes = draw_data(data, arguments) if drawn else None, getattr(data, "classes", None)
+    names = None if classes is None else classes.names
+    return Model(job.model, job.file, data.noun, evaluation, picture, classes=names)
 
 
 def read_samples(job: Job, arguments: argparse.Namespace, data: Data, reading: dict[str, Any]) -> dict[str, Any]:

@@ -75,7 +75,7 @@ class Model:
     groups: WorstGroups | None = None  # of --by
     pvalue_holm: float | None = None  # of a label of --multilabel
     together: MultilabelEvaluation | None = None  # of all of them
-    classes: tuple[Any, ...] | None = None  # of a state, in the order of the columns
+    classes: tuple[Any, ...] | None = None  # in the order of the columns; None through a lens
 
 
 @dataclass(frozen=True)

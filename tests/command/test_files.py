@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import pickle
 import re
 import sys
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from file_contents import error_of, read_contents
 
+from kcalib._command.cli import main
 from kcalib._command.files import open_file
 from kcalib._input import columns
 from kcalib._input.columns import FileError
@@ -463,3 +465,17 @@ def test_files_that_are_none(tmp_path):
     np.save(tmp_path / "m.npy", P)
     (tmp_path / "m.npy").rename(tmp_path / "m.npz")
     assert "is not what its suffix says" in error_of(tmp_path / "m.npz")
+
+
+def make_rows(names):
+    p = np.random.default_rng(0).dirichlet(np.ones(len(names)), size=30).tolist()
+    return [(names[i % len(names)], *row) for i, row in enumerate(p)]
+
+
+@pytest.mark.parametrize("names", [("ok", "fraud"), ("cat", "dog", "emu")])
+def test_json_names_the_classes_in_the_order_of_columns(tmp_path, capsys, names):
+    write_csv(tmp_path / "m.csv", ["label", *(f"prob_{name}" for name in names)], *make_rows(names))
+    assert main(["evaluate", str(tmp_path / "m.csv"), "--json"]) == 0
+    (model,) = json.loads(capsys.readouterr().out)["models"]
+    assert model["classes"] == list(names)
+    assert model["positive_class"] == (names[1] if len(names) == 2 else None)

@@ -428,7 +428,7 @@ def _probabilities(
                 )
             ),
         )
-        pred = xp.clip(pred, 0, 1)  # rounding errors, as of 1 - p
+        pred = xp.clip(pred, 0.0, 1.0)  # rounding errors, as of 1 - p
     if binary:
         second = xp.reshape(pred, (-1,))
         return xp.stack((1 - second, second), axis=1)

@@ -94,13 +94,13 @@ class Regression:
 
     def value_and_gradient(self, parameters: np.ndarray) -> tuple[float, np.ndarray]:
         """Return the penalised mean log loss and its gradient, and keep the probabilities for Hessian products."""
-        value, gradient, kept = 0.0, np.zeros_like(parameters), []
+        value, gradient, probabilities = 0.0, np.zeros_like(parameters), []
         for rows in self.blocks():
             losses, q = self.losses(self.compute_logits(parameters, rows), rows)
             value += float(np.sum(self.weight[rows] @ losses))
             gradient += self._sum_features(self.residuals(q, rows), rows)
-            kept.append(q)
-        self._probabilities = parameters.tobytes(), kept
+            probabilities.append(q)
+        self._probabilities = parameters.tobytes(), probabilities
         deviation = parameters - self.identity
         value = value / self.n + float(np.sum(self.penalty * deviation**2))
         return value, gradient / self.n + 2 * self.penalty * deviation
@@ -194,24 +194,24 @@ def minimise(regression: Regression, start: np.ndarray | None = None) -> Minimum
         def move(u: np.ndarray, scale: np.ndarray = scale) -> np.ndarray:
             return np.matmul(u.reshape(shape)[:, None, :], scale)[:, 0]
 
-        def scaled(gradient: np.ndarray, scale: np.ndarray = scale) -> np.ndarray:
+        def scale_gradient(gradient: np.ndarray, scale: np.ndarray = scale) -> np.ndarray:
             return np.matmul(scale, gradient[:, :, None]).ravel()
 
         def objective(u: np.ndarray, centre: np.ndarray = centre) -> tuple[float, np.ndarray]:
             value, gradient = regression.value_and_gradient(centre + move(u))
-            return value, scaled(gradient)
+            return value, scale_gradient(gradient)
 
         def product(u: np.ndarray, direction: np.ndarray, centre: np.ndarray = centre) -> np.ndarray:
-            return scaled(regression.hessian_product(centre + move(u), move(direction)))
+            return scale_gradient(regression.hessian_product(centre + move(u), move(direction)))
 
         options = {"gtol": tolerance, "maxiter": MAX_ITERATIONS}
-        found = scipy.optimize.minimize(
+        result = scipy.optimize.minimize(
             objective, np.zeros(place.size), jac=True, hessp=product, method="trust-ncg", options=options
         )
         place, n_iterations, size = (
-            centre + move(found.x),
-            n_iterations + int(found.nit),
-            float(np.linalg.norm(found.jac)),
+            centre + move(result.x),
+            n_iterations + int(result.nit),
+            float(np.linalg.norm(result.jac)),
         )
     return Minimum(place, n_iterations, bool(size <= MAX_SCALED_GRADIENT))
 

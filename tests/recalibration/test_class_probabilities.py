@@ -304,7 +304,7 @@ def test_platt_of_three_classes():
     assert np.allclose(np.stack([scaling.slope_, scaling.intercept_], axis=1), expected, atol=1e-6)
     scores = special.expit(expected[:, 0] * special.logit(p) + expected[:, 1])
     assert np.allclose(scaling.transform(p), one_against_others(scores), atol=1e-6)
-    # The gradient is zero, nearly to rounding.
+    # The fit stops where the gradient, in units of its curvature, is below 1e-7.
     s = special.logit(p[:, 0])
     hits = y == 0
     targets = np.where(hits, (hits.sum() + 1) / (hits.sum() + 2), 1 / ((~hits).sum() + 2))

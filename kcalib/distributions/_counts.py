@@ -18,7 +18,7 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.memory import check_memory
 from kcalib._backend.special import special, to_device_of
 from kcalib._pairs.problem import Components
-from kcalib.distributions._distribution import Density, Quantiles, choose, row_blocks
+from kcalib.distributions._distribution import Density, Univariate, choose, row_blocks
 from kcalib.distributions._saddle_point import deviance, stirling_error
 
 _WIDEST = 2**15  # counts that are summed one by one
@@ -29,7 +29,7 @@ _NO_PROBABILITY = 1e-20  # of a count: what rounding leaves of all the mass is p
 CELLS = 128  # of the quantile functions that stand for the distributions in Wasserstein distances
 
 
-class Counts(Density, Quantiles):
+class Counts(Density, Univariate):
     """Distributions on 0, 1, 2, ... with a mean and a dispersion: variance = mean + dispersion mean^2."""
 
     support = "count"

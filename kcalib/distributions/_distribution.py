@@ -4,7 +4,7 @@ A `Distribution` holds n distributions of one family, one for each sample, as ar
 them is little: mixture `components` that a target kernel has closed forms for, or draws (`sample`, `quasi_sample`); and
 points whose distances are those of the distributions (`parameters`, `wasserstein_points`).
 
-A family of kcalib is a dataclass of arrays that derives from `Family`, and from `Density` and `Quantiles` where it has
+A family of kcalib is a dataclass of arrays that derives from `Family`, and from `Density` and `Univariate` where it has
 these. It sets its arrays by `_set`, and defines `expected_value`, `standard_deviation`, and of the formulas
 `_log_density`, `_cdf` and `_inverse_cdf` those that there are; draws follow from the last one.
 """
@@ -344,7 +344,7 @@ class Density(Family):
         raise NotImplementedError
 
 
-class Quantiles(Family):
+class Univariate(Family):
     """Base of families of numbers that have a distribution function."""
 
     def cdf(self, y: Any) -> Array:

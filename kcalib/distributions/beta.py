@@ -11,14 +11,14 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.special import special
 from kcalib.distributions._checks import check_size, positive_array
-from kcalib.distributions._distribution import Density, Quantiles
+from kcalib.distributions._distribution import Density, Univariate
 from kcalib.distributions._saddle_point import log_dirichlet
 
 __all__ = ["Beta"]
 
 
 @dataclass(frozen=True, eq=False)
-class Beta(Density, Quantiles):
+class Beta(Density, Univariate):
     r"""Beta distributions, with density proportional to :math:`y^{a - 1} (1 - y)^{b - 1}` from 0 to 1.
 
     Parameters

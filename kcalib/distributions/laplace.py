@@ -10,13 +10,13 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._pairs.problem import Components
 from kcalib.distributions._checks import positive_array, real_array
-from kcalib.distributions._distribution import Density, Quantiles
+from kcalib.distributions._distribution import Density, Univariate
 
 __all__ = ["Laplace"]
 
 
 @dataclass(frozen=True, eq=False)
-class Laplace(Density, Quantiles):
+class Laplace(Density, Univariate):
     r"""Laplace distributions, with density :math:`\exp(-|y - loc| / scale) / (2\, scale)`.
 
     Parameters

@@ -13,7 +13,7 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.special import to_device_of
 from kcalib._pairs.problem import Components
 from kcalib.distributions._checks import normalized_weights, read_only
-from kcalib.distributions._distribution import Density, Distribution, Quantiles, row_blocks, take_rows
+from kcalib.distributions._distribution import Density, Distribution, Univariate, row_blocks, take_rows
 from kcalib.distributions.laplace import Laplace
 from kcalib.distributions.multivariate_normal import MultivariateNormal
 from kcalib.distributions.normal import Normal
@@ -22,7 +22,7 @@ __all__ = ["Ensemble", "Mixture"]
 
 
 @dataclass(frozen=True, eq=False)
-class Mixture(Density, Quantiles):
+class Mixture(Density, Univariate):
     r"""Mixtures of K components of one family.
 
     Parameters

@@ -13,13 +13,13 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.special import special, to_device_of
 from kcalib._pairs.problem import Components
 from kcalib.distributions._checks import broadcast_parameters, check_size, positive_array, real_array
-from kcalib.distributions._distribution import Density, Quantiles
+from kcalib.distributions._distribution import Density, Univariate
 
 __all__ = ["Normal"]
 
 
 @dataclass(frozen=True, eq=False)
-class Normal(Density, Quantiles):
+class Normal(Density, Univariate):
     r"""Normal distributions of numbers, or of vectors with independent entries.
 
     Parameters

@@ -13,13 +13,13 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.special import special
 from kcalib._input.checks import reject
 from kcalib.distributions._checks import positive_array, real_array
-from kcalib.distributions._distribution import Density, Quantiles, choose
+from kcalib.distributions._distribution import Density, Univariate, choose
 
 __all__ = ["PowerExponential"]
 
 
 @dataclass(frozen=True, eq=False)
-class PowerExponential(Density, Quantiles):
+class PowerExponential(Density, Univariate):
     r"""Power exponential distributions, with tails between Laplace's and a uniform distribution's.
 
     The density is proportional to :math:`\exp(-|(y - loc) / scale|^{2\, shape} / 2)`, as of Gómez et al. (1998):

@@ -12,13 +12,13 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.special import to_device_of
 from kcalib._pairs.problem import Components
 from kcalib.distributions._checks import normalized_weights, read_only, real_array
-from kcalib.distributions._distribution import Quantiles, row_blocks
+from kcalib.distributions._distribution import Univariate, row_blocks
 
 __all__ = ["Samples"]
 
 
 @dataclass(frozen=True, eq=False)
-class Samples(Quantiles):
+class Samples(Univariate):
     r"""Empirical distributions of S samples, such as the members of an ensemble forecast or draws by MCMC.
 
     Parameters

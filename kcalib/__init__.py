@@ -15,6 +15,7 @@
     mmce               maximum mean calibration error              estimators/mmce.py
     brier_score, log_loss   proper scores                          estimators/scores.py
     crps               score of distributions, and of vectors      estimators/forecasts/crps.py
+    sharpness, ence, miscalibration_area, dawid_sebastiani_score   estimators/forecasts/dispersion.py
     log_score, pinball_loss   scores of distributions              estimators/forecasts/scores.py
     pit_values, quantile_calibration   where targets lie           estimators/forecasts/quantile_calibration.py
     brier_decomposition     calibration and sharpness in the Brier score   estimators/brier.py
@@ -97,8 +98,10 @@ __all__ = [
     "class_wise_ece",
     "compare",
     "crps",
+    "dawid_sebastiani_score",
     "debiased_ece",
     "distributions",
+    "ence",
     "evaluate",
     "jkce",
     "kde_calibration_error",
@@ -108,6 +111,7 @@ __all__ = [
     "log_loss",
     "log_score",
     "methods",
+    "miscalibration_area",
     "mmce",
     "parallel",
     "pinball_loss",
@@ -116,6 +120,7 @@ __all__ = [
     "recalibration",
     "regression",
     "reliability",
+    "sharpness",
     "skce",
     "smallest_eigenvalue",
     "solvers",
@@ -157,6 +162,7 @@ if TYPE_CHECKING:
     from kcalib.estimators.debiased_ece import debiased_ece
     from kcalib.estimators.ece import ECEResult, class_wise_ece, top_label_ece
     from kcalib.estimators.forecasts.crps import crps
+    from kcalib.estimators.forecasts.dispersion import dawid_sebastiani_score, ence, miscalibration_area, sharpness
     from kcalib.estimators.forecasts.quantile_calibration import QuantileCalibration, pit_values, quantile_calibration
     from kcalib.estimators.forecasts.scores import log_score, pinball_loss
     from kcalib.estimators.mmce import MMCEResult, mmce
@@ -198,6 +204,7 @@ else:  # to a type checker names are unknown that are not there
         "estimators.forecasts.crps": "crps",
         "estimators.debiased_ece": "debiased_ece",
         "estimators.ece": "ECEResult class_wise_ece top_label_ece",
+        "estimators.forecasts.dispersion": "dawid_sebastiani_score ence miscalibration_area sharpness",
         "estimators.forecasts.scores": "log_score pinball_loss",
         "estimators.mmce": "MMCEResult mmce",
         "estimators.forecasts.quantile_calibration": "QuantileCalibration pit_values quantile_calibration",

@@ -491,6 +491,7 @@ FORECASTS = {
     "crps": kcalib.crps,
     "log_score": kcalib.log_score,
     "pinball_loss": kcalib.pinball_loss,
+    **{name: getattr(kcalib, name) for name in ("dawid_sebastiani_score", "ence", "miscalibration_area", "sharpness")},
     "pit_values": kcalib.pit_values,
     "quantile_calibration": kcalib.quantile_calibration,
     "evaluate": kcalib.evaluate,

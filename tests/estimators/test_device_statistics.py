@@ -179,6 +179,8 @@ SCORES: dict[str, Callable[..., Any]] = {
     "weighted": lambda y, d: kcalib.crps(y, d, sample_weight=W[: len(y)]),
     "log_score": kcalib.log_score,
     "pinball_loss": kcalib.pinball_loss,
+    "dawid_sebastiani_score": kcalib.dawid_sebastiani_score,
+    "sharpness": kcalib.sharpness,
     "pit_values": lambda y, d: arrays.to_host(kcalib.pit_values(y, d, seed=3)),
     "quantile_calibration": kcalib.quantile_calibration,
 }
@@ -577,13 +579,13 @@ HERE, ELSEWHERE, NO_ARRAYS = "tested here", "tested elsewhere", "takes no arrays
 EXPECTED = {
     HERE: """
         brier_decomposition brier_score canonical_ece class_wise_ece crps debiased_ece
-        distributions evaluate lenses log_loss log_score mmce pinball_loss pit_values quantile_calibration
-        recalibration reliability top_label_ece
+        dawid_sebastiani_score distributions evaluate lenses log_loss log_score mmce pinball_loss
+        pit_values quantile_calibration recalibration reliability sharpness top_label_ece
     """,
     ELSEWHERE: """
-        bandwidth calibration_test ckce compare jkce kde_calibration_error kernels parallel regression skce
-        smallest_eigenvalue solvers squared_calibration_error streaming target_kernels ucme
-        worst_groups
+        bandwidth calibration_test ckce compare ence jkce kde_calibration_error kernels
+        miscalibration_area parallel regression skce smallest_eigenvalue solvers squared_calibration_error streaming
+        target_kernels ucme worst_groups
     """,
     NO_ARRAYS: """
         AntiConservativeWarning Band BrierDecomposition CKCEResult CalibrationTestResult Comparison ConfidenceInterval

@@ -1,0 +1,216 @@
+"""Numbers about the spread of predictions, by the names and definitions of other libraries.
+
+`sharpness` and `miscalibration_area` are those of uncertainty-toolbox, `ence` that of Levi et al. and netcal,
+`dawid_sebastiani_score` that of scoringRules and scoringutils.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.devices import on_their_gpu
+from kcalib._backend.options import check_integer
+from kcalib._input.checks import reject
+from kcalib._input.forecasts import Forecasts
+from kcalib.distributions import Distribution
+from kcalib.estimators.binning import MAX_BINS, N_BINS, ends_of_equal_mass
+from kcalib.estimators.forecasts.quantile_calibration import pit_of
+from kcalib.estimators.forecasts.quantities import forecasts_of, mean_of, means_of, numbers_of
+
+__all__ = ["dawid_sebastiani_score", "ence", "miscalibration_area", "sharpness"]
+
+AREA_LEVELS = 100  # probabilities of intervals, from 0 to 1
+
+
+@on_their_gpu
+def sharpness(y_true: Any, y_pred: Distribution, *, sample_weight: Any = None) -> float:
+    """Root of the mean variance of the predictions, which does not look at the targets.
+
+    Parameters
+    ----------
+    y_true, y_pred, sample_weight
+        As in `kcalib.crps`, for predictions of numbers.
+
+    Returns
+    -------
+    float
+        The root, in the units of the targets; lower is sharper, and better only among calibrated models.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `kcalib.crps`; for predictions of vectors, and of a standard deviation that is 0 or infinite.
+
+    Notes
+    -----
+    As ``sharpness`` of uncertainty-toolbox (Tran et al. 2020).
+
+    Examples
+    --------
+    >>> import kcalib
+    >>> from kcalib.distributions import Normal
+    >>> kcalib.sharpness([0.0, 2.0], Normal([0.0, 0.0], [1.0, 7.0]))
+    5.0
+    """
+    data = forecasts_of(y_true, y_pred, sample_weight)
+    return math.sqrt(mean_of(data, _errors_and_spread(data, "sharpness is")[1] ** 2))
+
+
+@on_their_gpu
+def dawid_sebastiani_score(y_true: Any, y_pred: Distribution, *, sample_weight: Any = None) -> float:
+    r"""Mean Dawid-Sebastiani score, which looks at means and standard deviations alone.
+
+    Parameters
+    ----------
+    y_true, y_pred, sample_weight
+        As in `kcalib.crps`, for predictions of numbers.
+
+    Returns
+    -------
+    float
+        The mean of :math:`(y - \mu)^2 / \sigma^2 + 2 \log \sigma`; lower is better. It is proper, and changes with the
+        units of the targets.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `kcalib.crps`; for predictions of vectors, and of a standard deviation that is 0 or infinite.
+
+    Notes
+    -----
+    As ``dss_norm`` and ``dss_sample`` of scoringRules, which scoringutils calls: the variance of S samples is the sum
+    of squares over S. For normal distributions it is twice the log score less log(2 pi).
+
+    Examples
+    --------
+    >>> import kcalib
+    >>> from kcalib.distributions import Normal
+    >>> kcalib.dawid_sebastiani_score([3.0], Normal([1.0], [1.0]))
+    4.0
+    """
+    data = forecasts_of(y_true, y_pred, sample_weight)
+    errors, std = _errors_and_spread(data, "the Dawid-Sebastiani score is")
+    return mean_of(data, (errors / std) ** 2 + 2 * arrays.namespace(std).log(std))
+
+
+@on_their_gpu
+def ence(y_true: Any, y_pred: Distribution, *, n_bins: int = N_BINS, sample_weight: Any = None) -> float:
+    r"""Expected normalised calibration error: are errors as large as the predicted standard deviations say?
+
+    Parameters
+    ----------
+    y_true, y_pred, sample_weight
+        As in `kcalib.crps`, for predictions of numbers.
+    n_bins : int
+        Bins of the standard deviations, in order, that hold about as many samples each; equal ones are in one bin.
+
+    Returns
+    -------
+    float
+        The mean over bins of :math:`|\mathrm{RMSE} - \mathrm{RMV}| / \mathrm{RMV}`, with the root mean squared error
+        and the root mean variance of the bin. Of a calibrated model it is not 0 but about
+        :math:`0.56 \sqrt{B / n}` for normal distributions and B bins.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `kcalib.crps`; if `n_bins` is no integer of at least 1, or larger than the number of samples; for predictions
+        of vectors, and of a standard deviation that is 0 or infinite.
+
+    Notes
+    -----
+    Levi, Gispan, Giladi and Fetaya (2022), equation 8. ``netcal.metrics.ENCE`` has it for bins of equal width.
+
+    Examples
+    --------
+    Errors of 2 where 1 is predicted, and of 3 where 3 is:
+
+    >>> import kcalib
+    >>> from kcalib.distributions import Normal
+    >>> kcalib.ence([2.0, -2.0, 3.0, -3.0], Normal([0.0] * 4, [1.0, 1.0, 3.0, 3.0]), n_bins=2)
+    0.5
+    """
+    data = forecasts_of(y_true, y_pred, sample_weight)
+    n_bins = check_integer("n_bins", n_bins, 1, MAX_BINS)
+    if n_bins > data.n:
+        raise ValueError(f"`n_bins` is {n_bins}, but there are {data.n} samples; pass at most as many bins as samples")
+    errors, std = map(arrays.to_host, _errors_and_spread(data, "the ENCE is"))
+    edges = np.unique(np.sort(std)[ends_of_equal_mass(data.n, n_bins)])
+    bins = np.searchsorted(edges, std, side="left")
+    weight = np.ones(data.n) if data.sample_weight is None else arrays.to_host(data.sample_weight)
+    squares, variances = (np.bincount(bins, weight * values**2) for values in (errors, std))
+    rmse, rmv = np.sqrt(squares[variances > 0]), np.sqrt(variances[variances > 0])
+    return float(np.mean(np.abs(rmse - rmv) / rmv))
+
+
+@on_their_gpu
+def miscalibration_area(y_true: Any, y_pred: Distribution, *, seed: int = 0, sample_weight: Any = None) -> float:
+    """Area between the curve of the coverage of central intervals and the diagonal.
+
+    Parameters
+    ----------
+    y_true, y_pred, sample_weight
+        As in `kcalib.crps`, for predictions of numbers.
+    seed : int
+        Of the randomised PIT values of distributions with atoms.
+
+    Returns
+    -------
+    float
+        The area, at most 1/2; 0 if each interval holds the share of the targets that it should.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `kcalib.crps`; for predictions of vectors.
+
+    See Also
+    --------
+    kcalib.quantile_calibration : Coverage of quantiles, with a band: central intervals do not see a shift.
+
+    Notes
+    -----
+    As ``miscalibration_area`` of uncertainty-toolbox: intervals of 100 probabilities p from 0 to 1, between the
+    quantiles at (1 - p) / 2 and (1 + p) / 2, and straight lines between the points.
+
+    Examples
+    --------
+    Each target is the median, which all intervals hold:
+
+    >>> import kcalib
+    >>> from kcalib.distributions import Normal
+    >>> kcalib.miscalibration_area([0.0, 1.0], Normal([0.0, 1.0], [1.0, 1.0]))
+    0.5
+    """
+    data = forecasts_of(y_true, y_pred, sample_weight)
+    numbers_of(data, "the miscalibration area is")
+    offsets = np.abs(2 * arrays.to_host(pit_of(data, check_integer("seed", seed, 0))) - 1)
+    weight = np.ones(data.n) if data.sample_weight is None else arrays.to_host(data.sample_weight)
+    order, levels = np.argsort(offsets), np.linspace(0, 1, AREA_LEVELS)
+    shares = np.concatenate([[0.0], np.cumsum(weight[order])]) / np.sum(weight)
+    gaps = shares[np.searchsorted(offsets[order], levels, side="right")] - levels
+    first, second = np.abs(gaps[:-1]), np.abs(gaps[1:])
+    both = np.maximum(first + second, np.finfo(float).tiny)
+    crossing = gaps[:-1] * gaps[1:] < 0  # two triangles instead of a trapezium
+    heights = np.where(crossing, (first**2 + second**2) / both, both)
+    return float(np.sum(heights) / 2 / (AREA_LEVELS - 1))
+
+
+def _errors_and_spread(data: Forecasts, statistic: str) -> tuple[Array, Array]:
+    """Return targets minus means, and standard deviations, which must be positive and finite."""
+    y = numbers_of(data, statistic)
+    std = arrays.to_compute_device(data.prediction.standard_deviation(), np.float64)[:, 0]
+    reject(
+        std,
+        ~((std > 0) & (std < math.inf)),
+        lambda at, x: (
+            f"`y_pred{at}` has the standard deviation {x!r}, but {statistic} for positive and finite ones; "
+            "leave such samples out, or take kcalib.crps"
+        ),
+    )
+    return y - means_of(data)[:, 0], std

@@ -124,6 +124,7 @@ FACTORIES: dict[type, Callable[[], Any]] = {
     D.Normal: lambda: numbers()[1],
     D.Poisson: lambda: D.Poisson(rows(2.0)[:, 0]),
     D.PowerExponential: lambda: D.PowerExponential(*rows(0.0, 1.0, 2.0).T),
+    D.Quantiles: lambda: D.Quantiles([0.1, 0.5, 0.9], rows(0.0, 1.0, 2.0)),
     D.Samples: lambda: D.Samples(rows(0.0, 1.0, 2.0)),
     K.Product: lambda: K.Exponential() * K.Gaussian(bandwidth=2.0),
     K.Scaled: lambda: 2 * K.Matern(2.5),

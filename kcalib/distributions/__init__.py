@@ -11,6 +11,7 @@ family                                 targets         exact for target kernels 
 `MultivariateNormal`                   vectors         Gaussian                  MMD
 `Laplace`                              numbers         Exponential               Wasserstein
 `Mixture`, `Ensemble`                  of components   of components             MMD
+`Quantiles`                            numbers         bins                      Wasserstein
 `Samples`                              numbers         any                       Wasserstein;
                                                                                  MMD for unequal weights
 `Samples`                              vectors         any                       MMD
@@ -44,6 +45,7 @@ from kcalib.distributions.negative_binomial import NegativeBinomial
 from kcalib.distributions.normal import Normal
 from kcalib.distributions.poisson import Poisson
 from kcalib.distributions.power_exponential import PowerExponential
+from kcalib.distributions.quantiles import Quantiles
 from kcalib.distributions.samples import Samples
 
 __all__ = [
@@ -60,6 +62,7 @@ __all__ = [
     "Normal",
     "Poisson",
     "PowerExponential",
+    "Quantiles",
     "Samples",
     "as_distribution",
     "mmd_distance",

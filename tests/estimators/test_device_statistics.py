@@ -93,6 +93,7 @@ FAMILIES: dict[str, tuple[Callable[[Asarray], D.Distribution], Any]] = {
     "mixture": (lambda a: D.Mixture([0.25, 0.75], [D.Normal(a(MEAN), a(SCALE)), D.Normal(a(MEAN + 1), 3.0)]), MEAN),
     "ensemble": (lambda a: D.Ensemble([D.Laplace(a(MEAN), a(SCALE)), D.Laplace(a(MEAN + 1), a(SCALE))]), MEAN),
     "samples": (lambda a: D.Samples(a(SAMPLES)), MEAN),
+    "quantiles": (lambda a: D.Quantiles([0.01, 0.3, 0.5, 0.99], a(np.sort(SAMPLES[:, :4], axis=1))), MEAN),
     "weighted": (lambda a: D.Samples(a(SAMPLES), a(WEIGHTS)), SAMPLES[:, 1]),
     "vector_samples": (lambda a: D.Samples(a(SAMPLES[:, :, None] * [1.0, 2.0])), MEANS[:, :2]),
     "poisson": (lambda a: D.Poisson(a(RATE)), np.floor(RATE)),

@@ -19,7 +19,7 @@ from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.special import special
 from kcalib._input.forecasts import Forecasts
 from kcalib._pairs.problem import Components
-from kcalib.distributions import Distribution, NegativeBinomial, Poisson
+from kcalib.distributions import Distribution, NegativeBinomial, Poisson, Quantiles
 from kcalib.estimators.forecasts.quantities import (
     atoms_of,
     cdf_at,
@@ -30,6 +30,7 @@ from kcalib.estimators.forecasts.quantities import (
     quantiles_of,
     targets_of,
 )
+from kcalib.estimators.forecasts.scores import pinball_values
 
 # Levels of the quantiles between which F is integrated, and nodes of Gauss and Legendre's rule there.
 KNOTS = (1e-8, 1e-6, 1e-4, 1e-3, 0.01, 0.05, 0.2, 0.5, 0.8, 0.95, 0.99, 0.999, 1 - 1e-4, 1 - 1e-6, 1 - 1e-8)
@@ -78,7 +79,9 @@ def crps(y_true: Any, y_pred: Distribution, *, fair: bool = False, sample_weight
     of mixtures of normals is an integral over the Laplace transform of the squared norm, by the trapezoidal rule to
     about 1e-11 of the score's scale; of samples of vectors it is exact, in time O(n S^2 d). Other distributions of
     numbers: the integral above by Gauss and Legendre's rule between quantiles, to 1e-6 or better. What has no
-    quantiles is represented by 512 quasi Monte Carlo draws with seed 0, as are Dirichlet distributions.
+    quantiles is represented by 512 quasi Monte Carlo draws with seed 0, as are Dirichlet distributions. Of
+    `kcalib.distributions.Quantiles` it is the weighted interval score [3]_, twice the mean pinball loss over the
+    forecast's levels, which tends to the CRPS as these fill (0, 1).
 
     References
     ----------
@@ -86,6 +89,8 @@ def crps(y_true: Any, y_pred: Distribution, *, fair: bool = False, sample_weight
        American Statistical Association, 2007.
     .. [2] A. Jordan, F. Krueger, S. Lerch. Evaluating probabilistic forecasts with scoringRules. Journal of
        Statistical Software, 2019.
+    .. [3] J. Bracher, E. L. Ray, T. Gneiting, N. G. Reich. Evaluating epidemic forecasts in an interval format. PLoS
+       Computational Biology, 2021.
 
     Examples
     --------
@@ -109,6 +114,8 @@ def crps_values(data: Forecasts, *, fair: bool = False) -> Array:
         )
     if isinstance(prediction, (Poisson, NegativeBinomial)):
         return _crps_of_counts(data, prediction)
+    if isinstance(prediction, Quantiles):
+        return 2 * pinball_values(data, prediction.scored_levels)
     if components is None and hasattr(prediction, "quantile") and hasattr(prediction, "cdf") and data.n_dims == 1:
         return _crps_by_quadrature(data)
     if components is None:

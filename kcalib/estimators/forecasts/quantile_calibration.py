@@ -19,10 +19,10 @@ from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import SEED, check_fraction, check_integer, check_seed
 from kcalib._backend.special import to_device_of
 from kcalib._input.forecasts import Forecasts
-from kcalib.distributions import Distribution
+from kcalib.distributions import Distribution, Quantiles
 from kcalib.estimators.bands import Band
 from kcalib.estimators.binning import bin_edges
-from kcalib.estimators.forecasts.quantities import LEVELS, cdf_at, checked_levels, forecasts_of, numbers_of, samples_of
+from kcalib.estimators.forecasts.quantities import cdf_at, forecasts_of, levels_of, numbers_of, samples_of
 from kcalib.report import diagrams
 from kcalib.report.summary import Summarized
 
@@ -122,7 +122,7 @@ def quantile_calibration(
     y_true: Any,
     y_pred: Distribution,
     *,
-    levels: Any = LEVELS,
+    levels: Any = None,
     confidence_level: float = 0.95,
     simultaneous: bool = False,
     seed: int | None = SEED,
@@ -133,8 +133,9 @@ def quantile_calibration(
     ----------
     y_true, y_pred
         As in `kcalib.crps`, for predictions of numbers.
-    levels : array_like, shape (k,)
-        Levels of the quantiles, each in (0, 1); default 0.05, 0.1, ..., 0.95.
+    levels : array_like, shape (k,), optional
+        Levels of the quantiles, each in (0, 1). Default: 0.05, 0.1, ..., 0.95, and of
+        `kcalib.distributions.Quantiles` its own.
     confidence_level : float
         Of the consistency band, in (0, 1).
     simultaneous : bool
@@ -173,9 +174,10 @@ def quantile_calibration(
     >>> curve.coverage.round(2)  # over-confident
     array([0.28, 0.53, 0.75])
     """
+    data = forecasts_of(y_true, y_pred)
     return curve_of(
-        forecasts_of(y_true, y_pred),
-        levels=checked_levels(levels),
+        data,
+        levels=levels_of(data, levels),
         confidence_level=confidence_level,
         simultaneous=simultaneous,
         seed=check_seed(seed),
@@ -209,6 +211,9 @@ def pit_at(data: Forecasts, uniform: np.ndarray) -> Array:
         equal = xp.sum(atoms.weights * (z == y[:, None]), axis=1)
         return (below * size + uniform * (1 + equal * size)) / (size + 1)
     upper = cdf_at(data, y)
+    if isinstance(prediction, Quantiles):
+        lower = prediction.cdf_left(y)
+        return lower + uniform * (upper - lower)
     if prediction.support != "count":
         return upper
     lower = xp.where(y > 0, cdf_at(data, xp.maximum(y - 1, 0)), 0.0)
@@ -285,4 +290,5 @@ def _binomial_quantile(n: int, p: np.ndarray, probability: float) -> np.ndarray:
 
 def is_continuous(data: Forecasts) -> bool:
     """Whether PIT values need no randomisation."""
-    return data.prediction.support != "count" and samples_of(data) is None
+    is_discrete = data.prediction.support == "count" or isinstance(data.prediction, Quantiles)
+    return not is_discrete and samples_of(data) is None

@@ -16,7 +16,7 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.memory import check_memory
 from kcalib._input.forecasts import FOREIGN, Forecasts, prepare_forecasts
 from kcalib._pairs.problem import Components
-from kcalib.distributions import Distribution, Samples, as_distribution
+from kcalib.distributions import Distribution, Quantiles, Samples, as_distribution
 
 LEVELS = tuple(round(0.05 * i, 2) for i in range(1, 20))  # of the pinball loss in Widmann et al. 2021, appendix A.3
 N_DRAWS = 512  # of a distribution that offers nothing else
@@ -63,6 +63,18 @@ def checked_levels(levels: Any) -> np.ndarray:
         raise ValueError(f"`levels` has shape {array.shape}, expected (k,) with k at least 1")
     for i in np.flatnonzero(~((array > 0) & (array < 1))):
         raise ValueError(f"`levels[{i}]` is {array[i]:.6g}, expected a level between 0 and 1")
+    return array
+
+
+def levels_of(data: Forecasts, levels: Any) -> np.ndarray:
+    """Checked levels; where none are given those of predicted quantiles, or `LEVELS`."""
+    prediction = data.prediction
+    if not isinstance(prediction, Quantiles):
+        return checked_levels(LEVELS if levels is None else levels)
+    if levels is None:
+        return prediction.scored_levels
+    array = checked_levels(levels)
+    prediction.check_levels(array)
     return array
 
 

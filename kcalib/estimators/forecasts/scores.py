@@ -17,11 +17,10 @@ from kcalib._backend.special import to_device_of
 from kcalib._input.forecasts import Forecasts
 from kcalib.distributions import Distribution
 from kcalib.estimators.forecasts.quantities import (
-    LEVELS,
-    checked_levels,
     event_of,
     forecasts_of,
     has_density,
+    levels_of,
     mean_of,
     numbers_of,
     quantiles_of,
@@ -61,15 +60,16 @@ def log_score(y_true: Any, y_pred: Distribution, *, sample_weight: Any = None) -
 
 
 @on_their_gpu
-def pinball_loss(y_true: Any, y_pred: Distribution, *, levels: Any = LEVELS, sample_weight: Any = None) -> float:
+def pinball_loss(y_true: Any, y_pred: Distribution, *, levels: Any = None, sample_weight: Any = None) -> float:
     r"""Mean pinball loss of predicted quantiles, averaged over levels.
 
     Parameters
     ----------
     y_true, y_pred, sample_weight
         As in `kcalib.crps`, for predictions of numbers.
-    levels : array_like, shape (k,)
-        Levels of the quantiles, each in (0, 1); default 0.05, 0.1, ..., 0.95.
+    levels : array_like, shape (k,), optional
+        Levels of the quantiles, each in (0, 1). Default: 0.05, 0.1, ..., 0.95, and of
+        `kcalib.distributions.Quantiles` its own.
 
     Returns
     -------
@@ -96,7 +96,7 @@ def pinball_loss(y_true: Any, y_pred: Distribution, *, levels: Any = LEVELS, sam
     0.5
     """
     data = forecasts_of(y_true, y_pred, sample_weight)
-    return mean_of(data, pinball_values(data, checked_levels(levels)))
+    return mean_of(data, pinball_values(data, levels_of(data, levels)))
 
 
 def log_score_values(data: Forecasts) -> Array:

@@ -1,0 +1,372 @@
+"""Forecasts by quantiles: K numbers at known levels, and nothing of what is between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.arrays import Array
+from kcalib._backend.special import to_device_of
+from kcalib._input.checks import reject
+from kcalib.distributions._checks import check_numbers, check_probabilities, read_only, real_array
+from kcalib.distributions._distribution import Univariate, take_rows
+
+__all__ = ["Quantiles"]
+
+SAME_LEVEL = 1e-9  # levels that differ by less are the same
+
+
+@dataclass(frozen=True, eq=False)
+class Quantiles(Univariate):
+    r"""Forecasts of numbers by K quantiles, the same levels for all: K + 1 bins of known probability.
+
+    Parameters
+    ----------
+    levels : array_like, shape (K,)
+        Levels of the quantiles, from 0 to 1, each once, in any order. The quantiles at 0 and 1 are bounds.
+    values : array_like, shape (n, K)
+        The quantiles, a column for each level.
+    sort : bool
+        Whether to sort the values of a row that do not increase with the levels. Default: these are an error.
+
+    Raises
+    ------
+    TypeError
+        If an argument does not hold real numbers.
+    ValueError
+        If one is not finite or out of range, has a wrong shape, or if quantiles cross.
+
+    See Also
+    --------
+    kcalib.quantile_scores : Coverage, width and scores at each level.
+
+    Notes
+    -----
+    Nothing is assumed of the law between two quantiles: residuals are those of the bins, one-hot less probability, and
+    the target kernel is "delta". `quantile` gives the forecast's own levels alone, `kcalib.crps` is the weighted
+    interval score, and there is no density.
+
+    A target equal to quantiles lies in a bin that is not known, as of counts: `cdf_left` and `cdf` are then in the
+    middle of the bins below and above, and residuals share it among the bins between in proportion. A value that is the
+    quantile at two or more levels is taken as an atom of that probability.
+
+    What has to be one law (`sample`, `expected_value`, `standard_deviation`) takes the probability of a bin as spread
+    evenly between its quantiles, and outside of all over one mean gap.
+
+    Examples
+    --------
+    >>> from kcalib.distributions import Quantiles
+    >>> predictions = Quantiles([0.1, 0.5, 0.9], [[0.0, 1.0, 3.0], [2.0, 2.5, 4.0]])
+    >>> predictions.quantile([0.5, 0.9]).tolist()
+    [[1.0, 3.0], [2.5, 4.0]]
+    >>> predictions.cdf_left([0.2, 5.0]).tolist(), predictions.cdf([0.2, 5.0]).tolist()
+    ([0.1, 0.9], [0.5, 1.0])
+    >>> Quantiles.from_intervals([0.8], [[0.0], [2.0]], [[3.0], [4.0]], median=[1.0, 2.5]).levels.tolist()
+    [0.1, 0.5, 0.9]
+    """
+
+    values: Array
+    levels: np.ndarray
+
+    _n_uniforms = 1
+    _event_axis = 2
+
+    def __init__(self, levels: Any, values: Any, *, sort: bool = False) -> None:
+        if not isinstance(sort, (bool, np.bool_)):
+            raise TypeError(f"`sort` is {sort!r}, expected True or False")
+        given = np.asarray(arrays.to_host(real_array(levels, "levels")), dtype=np.float64)
+        if given.ndim != 1:
+            raise ValueError(f"`levels` has shape {given.shape}, expected (K,): one level for each column of `values`")
+        reject(
+            given,
+            (given < 0) | (given > 1),
+            lambda at, x: f"`levels{at}` is {x:.6g}, expected a level from 0 to 1; divide percents by 100",
+        )
+        order = np.argsort(given, kind="stable")
+        for i in np.flatnonzero(np.diff(given[order]) <= SAME_LEVEL):
+            first, second = sorted(order[i : i + 2].tolist())
+            raise ValueError(
+                f"`levels[{first}]` and `levels[{second}]` are both {given[first]:.6g}, expected each level once; drop "
+                "one of the columns"
+            )
+        if not np.any((given > 0) & (given < 1)):
+            raise ValueError("`levels` has none above 0 and below 1, expected at least one quantile beside bounds")
+        array = real_array(values, "values")
+        if array.ndim != 2 or array.shape[1] != len(given):
+            raise ValueError(
+                f"`values` has shape {tuple(array.shape)}, expected (n, {len(given)}): a column for each of the "
+                f"{len(given)} levels"
+            )
+        if np.any(order != np.arange(len(order))):
+            array = arrays.namespace(array).take(array, arrays.asarray_like(order, array), axis=1)
+        _check_order(array, given, order, bool(sort))
+        if sort:
+            array = arrays.namespace(array).sort(array, axis=1)
+        self._set_fields(values=read_only(array), levels=read_only(given[order]))
+
+    @classmethod
+    def from_intervals(cls, coverages: Any, lower: Any, upper: Any, median: Any = None) -> Quantiles:
+        """Return forecasts by central prediction intervals.
+
+        Parameters
+        ----------
+        coverages : array_like, shape (C,)
+            Probabilities of the intervals, above 0 and up to 1; those of 1 are bounds.
+        lower, upper : array_like, shape (n, C)
+            Ends of the intervals.
+        median : array_like, shape (n,), optional
+            Medians.
+
+        Returns
+        -------
+        Quantiles
+            At the levels (1 - coverage) / 2, (1 + coverage) / 2, and with `median` 1/2.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As the constructor, and if a coverage is out of range or a shape is wrong.
+        """
+        shares = np.asarray(arrays.to_host(real_array(coverages, "coverages")), dtype=np.float64)
+        if shares.ndim != 1:
+            raise ValueError(f"`coverages` has shape {shares.shape}, expected (C,): one for each interval")
+        reject(
+            shares,
+            (shares <= 0) | (shares > 1),
+            lambda at, x: f"`coverages{at}` is {x:.6g}, expected above 0 and up to 1; divide percents by 100",
+        )
+        ends = {"lower": real_array(lower, "lower"), "upper": real_array(upper, "upper")}
+        for name, array in ends.items():
+            if array.ndim != 2 or array.shape[1] != len(shares):
+                raise ValueError(
+                    f"`{name}` has shape {tuple(array.shape)}, expected (n, {len(shares)}): a column for each of the "
+                    f"{len(shares)} intervals"
+                )
+        columns, below = list(ends.values()), np.round((1 - shares) / 2, 12)
+        levels = [below, 1 - below]
+        if median is not None:
+            middle = real_array(median, "median")
+            columns.append(arrays.namespace(middle).reshape(middle, (-1, 1)))
+            levels.append(np.array([0.5]))
+        if len({array.shape[0] for array in columns}) > 1:
+            sizes = ", ".join(str(array.shape[0]) for array in columns)
+            raise ValueError(f"`lower`, `upper` and `median` have {sizes} rows, expected one for each prediction")
+        return cls(np.concatenate(levels), arrays.namespace(columns[0]).concat(columns, axis=1))
+
+    @property
+    def scored_levels(self) -> np.ndarray:
+        """Return the levels of quantiles that are not bounds, above 0 and below 1."""
+        return self.levels[(self.levels > 0) & (self.levels < 1)]
+
+    @property
+    def bin_probabilities(self) -> np.ndarray:
+        """Return the probabilities of the K + 1 bins, shape (K + 1,)."""
+        return np.diff(self._edges)
+
+    @property
+    def _edges(self) -> np.ndarray:
+        return np.concatenate([[0.0], self.levels, [1.0]])
+
+    def take(self, rows: Any) -> Quantiles:
+        return self._with(values=take_rows(self.values, rows))
+
+    def parameters(self) -> Array:
+        """Return the quantiles, shape (n, K)."""
+        return self.values
+
+    def wasserstein_points(self) -> Array:
+        """Return the quantiles times the root of the probability next to each: its law is the atoms of these."""
+        middles = np.concatenate([[0.0], (self.levels[1:] + self.levels[:-1]) / 2, [1.0]])
+        return self.values * arrays.like(np.sqrt(np.diff(middles)), self.values, dtype=self.values.dtype)[None, :]
+
+    def expected_value(self) -> Array:
+        return self._moments()[0]
+
+    def standard_deviation(self) -> Array:
+        return self._moments()[1]
+
+    def _moments(self) -> tuple[Array, Array]:
+        (low, high), (left, right) = self._bin_ends(), self._bin_levels()
+        xp, edges = arrays.namespace(low), to_device_of(self._edges[None, :], low)
+        # Atoms at ties take halves of the bins beside them.
+        masses = xp.concat([left - edges[:, :-1], right - left, edges[:, 1:] - right], axis=1)
+        places = xp.concat([low, (low + high) / 2, high], axis=1)
+        mean = xp.sum(masses * places, axis=1, keepdims=True)
+        within = xp.sum((right - left) * (high - low) ** 2, axis=1, keepdims=True) / 12
+        variance = xp.sum(masses * (places - mean) ** 2, axis=1, keepdims=True) + within
+        return self._like(mean), self._like(xp.sqrt(variance))
+
+    def cdf(self, y: Any) -> Array:
+        """Return the levels above numbers: the largest that P(Z <= y) can be, by what is known.
+
+        Parameters
+        ----------
+        y : array_like, shape (n,) or (n, k)
+            A number, or k of them, for each sample.
+
+        Returns
+        -------
+        array, shape of `y`
+            The level of the next quantile above y, or 1; at a quantile the middle of the bin above it. NumPy's; CuPy's
+            where the values are on an NVIDIA GPU.
+
+        Raises
+        ------
+        ValueError
+            If a number is not finite, or if the shape is wrong.
+        """
+        return super().cdf(y)
+
+    def cdf_left(self, y: Any) -> Array:
+        """Return the levels below numbers: the smallest that P(Z < y) can be, by what is known.
+
+        Parameters
+        ----------
+        y : array_like, shape (n,) or (n, k)
+            As for `cdf`.
+
+        Returns
+        -------
+        array, shape of `y`
+            The level of the last quantile below y, or 0; at a quantile the middle of the bin below it.
+
+        Raises
+        ------
+        ValueError
+            As for `cdf`.
+        """
+        return self._pit_interval(check_numbers(y, self._first, self.n, self.event_shape))[0]
+
+    def quantile(self, probability: Any) -> Array:
+        """Return the quantiles of the forecast at some of its levels.
+
+        Parameters
+        ----------
+        probability : float or array_like, shape (m,)
+            Levels above 0 and below 1, each one of `levels`.
+
+        Returns
+        -------
+        array, shape (n, m)
+            NumPy's; CuPy's where the values are on an NVIDIA GPU.
+
+        Raises
+        ------
+        ValueError
+            If a probability is out of range, or the forecast has no quantile there.
+        """
+        check_probabilities(probability, self._first, self.event_shape)
+        levels = np.atleast_1d(np.asarray(arrays.to_host(arrays.as_array(probability, "probability")), np.float64))
+        self.check_levels(levels)
+        places = np.argmin(np.abs(self.levels[:, None] - levels), axis=0)
+        values = arrays.to_compute_device(self.values)
+        return values[:, to_device_of(places, values)]
+
+    def has_levels(self, probabilities: np.ndarray) -> np.ndarray:
+        """Return whether the forecast has a quantile at each of some levels, shape (m,)."""
+        return np.any(np.abs(self.levels[:, None] - probabilities) <= SAME_LEVEL, axis=0)
+
+    def check_levels(self, probabilities: np.ndarray) -> None:
+        """Refuse levels, shape (m,), at which the forecast has no quantile."""
+        for level in probabilities[~self.has_levels(probabilities)]:
+            shown = ", ".join(f"{number:.6g}" for number in self.levels)
+            raise ValueError(
+                f"`y_pred` has no quantile at the level {level:.6g}, but at {shown}; ask for these, or predict that one"
+            )
+
+    def _cdf(self, y: Array) -> Array:
+        return self._pit_interval(y)[1]
+
+    def _pit_interval(self, y: Array) -> tuple[Array, Array]:
+        """Return levels below and above numbers, shape (n,) or (n, k)."""
+        xp = arrays.namespace(y)
+        below, at_most = self._positions(y)
+        left, right = self._bin_levels()
+        places = below.reshape(self.n, -1)
+        low = xp.take_along_axis(left, places, axis=1).reshape(y.shape)
+        high = xp.take_along_axis(right, places, axis=1).reshape(y.shape)
+        middles = to_device_of((self._edges[1:] + self._edges[:-1]) / 2, y)
+        is_equal = below < at_most
+        return xp.where(is_equal, middles[below], low), xp.where(is_equal, middles[at_most], high)
+
+    def _positions(self, y: Array) -> tuple[Array, Array]:
+        """Return how many quantiles are below numbers, and how many at most these; shape (n,) or (n, k)."""
+        xp, values = arrays.namespace(y), arrays.to_compute_device(self.values)
+        below, at_most = (xp.zeros(y.shape, dtype=np.int64) for _ in range(2))
+        for k in range(len(self.levels)):
+            column = values[:, k] if y.ndim == 1 else values[:, k : k + 1]
+            below += column < y
+            at_most += column <= y
+        return below, at_most
+
+    def _bin_ends(self) -> tuple[Array, Array]:
+        """Return lower and upper ends of the bins, shape (n, K + 1), those outside of all a mean gap away."""
+        values = arrays.to_compute_device(self.values)
+        xp = arrays.namespace(values)
+        spread = values[:, -1:] - values[:, :1]
+        gap = xp.where(spread > 0, spread, xp.maximum(xp.abs(values[:, :1]), 1.0)) / len(self.levels)
+        low, high = values[:, :1] - gap, values[:, -1:] + gap
+        return xp.concat([low, values], axis=1), xp.concat([values, high], axis=1)
+
+    def _bin_levels(self) -> tuple[Array, Array]:
+        """Return the levels between which the open bins lie, shape (n, K + 1): atoms at ties take half of those beside.
+
+        Within a tie, where there is nothing between, both are the middle.
+        """
+        values = arrays.to_compute_device(self.values)
+        xp, n = arrays.namespace(values), self.n
+        edges = to_device_of(self._edges[None, :], values)
+        no, middles = xp.zeros((n, 1), dtype=bool), (edges[:, 1:] + edges[:, :-1]) / 2
+        is_tied = xp.concat([no, values[:, 1:] == values[:, :-1], no], axis=1)  # of the quantiles k and k + 1
+        is_atom = is_tied[:, 1:] | is_tied[:, :-1]  # of each quantile
+        left = xp.where(xp.concat([no, is_atom], axis=1), middles, edges[:, :-1])
+        right = xp.where(xp.concat([is_atom, no], axis=1), middles, edges[:, 1:])
+        return left, right
+
+    def _inverse_cdf(self, p: Array) -> Array:
+        xp = arrays.namespace(p)
+        p = xp.broadcast_to(p, (self.n, p.shape[1]))
+        # Of the bin that has the probability: the last level at most p. A level 1 has no bin above it.
+        places = xp.zeros(p.shape, dtype=np.int64)
+        for level in self.levels[self.levels < 1]:
+            places += p >= level
+        left, right, low, high = (
+            xp.take_along_axis(part, places, axis=1) for part in (*self._bin_levels(), *self._bin_ends())
+        )
+        share = (p - left) / xp.where(right > left, right - left, 1.0)
+        inside = xp.clip(low + share * (high - low), xp.nextafter(low, high), xp.nextafter(high, low))
+        return xp.where(p < left, low, xp.where(p >= right, high, inside))
+
+    def bin_shares(self, y: Array) -> Array:
+        """Return the share of each target in each bin, one-hot but at quantiles; shape (n, K + 1), rows sum to 1."""
+        xp = arrays.namespace(y)
+        below, at_most = self._positions(y)
+        bins = xp.arange(len(self.levels) + 1)
+        shares = xp.astype(bins[None, :] == below[:, None], np.float64)
+        (equal,) = xp.nonzero(below < at_most)
+        if len(equal):
+            edges = to_device_of(self._edges, y)
+            middles = (edges[1:] + edges[:-1]) / 2
+            low, high = middles[below[equal]][:, None], middles[at_most[equal]][:, None]
+            overlap = xp.minimum(high, edges[1:]) - xp.maximum(low, edges[:-1])
+            overlap = xp.maximum(overlap, 0.0)
+            shares[equal] = overlap / (high - low)
+        return shares
+
+
+def _check_order(values: Array, given: np.ndarray, order: np.ndarray, sort: bool) -> None:
+    """Refuse quantiles that cross, by their places in what the user gave; `values` are in the order of the levels."""
+    xp = arrays.namespace(values)
+    crosses = values[:, 1:] < values[:, :-1]
+    if sort or not bool(xp.any(crosses)):
+        return
+    i, k = (int(place) for place in np.argwhere(arrays.to_host(crosses))[0])
+    first, second = int(order[k]), int(order[k + 1])
+    raise ValueError(
+        f"`values[{i}, {second}]` is {float(values[i, k + 1]):.6g} at the level {given[second]:.6g}, below "
+        f"`values[{i}, {first}]`, {float(values[i, k]):.6g} at {given[first]:.6g}: expected quantiles that do not "
+        "cross; pass sort=True to sort each row"
+    )

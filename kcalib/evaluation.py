@@ -35,7 +35,7 @@ from kcalib.distributions import Categorical, Distribution
 from kcalib.estimators.binning import N_BINS, reliability_bins
 from kcalib.estimators.forecasts.crps import crps_values
 from kcalib.estimators.forecasts.quantile_calibration import is_continuous, pit_of
-from kcalib.estimators.forecasts.quantities import LEVELS, has_density, mean_of, means_of, quantiles_of
+from kcalib.estimators.forecasts.quantities import LEVELS, has_density, mean_of, means_of, quantiles_of, targets_of
 from kcalib.estimators.forecasts.scores import log_score_values, pinball_values
 from kcalib.estimators.scores import accuracy_of, brier_score_of, log_loss_of, top_label, weighted_mean
 from kcalib.evaluation_results import INTERVAL, Evaluation, ForecastEvaluation, MultilabelEvaluation
@@ -56,6 +56,7 @@ from kcalib.inference.verdict import (
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens
 from kcalib.parallel.argument import in_parallel
+from kcalib.target_kernels import TargetKernel
 
 __all__ = ["evaluate"]
 
@@ -98,6 +99,7 @@ def evaluate(
     level: float = 0.05,
     tolerance: float | None = None,
     kernel: Kernel | None = None,
+    target_kernel: TargetKernel = None,
     method: str | CalibrationMethod = "adaptive",
     seed: int | None = SEED,
     classes: Any = None,
@@ -114,7 +116,7 @@ def evaluate(
 
     Parameters
     ----------
-    y_true, y_pred, kernel, classes, from_logits, threads, backend
+    y_true, y_pred, kernel, target_kernel, classes, from_logits, threads, backend
         As in `kcalib.skce`. Of a source all numbers are those of a `kcalib.streaming.CalibrationState`: `method` is
         "adaptive". With `backend` the SKCE is that of all pairs; by workers a source is read at once.
     sample_weight, clusters : array_like, shape (n,), optional
@@ -239,7 +241,9 @@ def evaluate(
         check_not_for_sums(multilabel=multilabel or None)
         check_left_to_source(classes, from_logits)
         check_not_for_sums(sample_weight=sample_weight, clusters=clusters, given=given, backend=backend)
-        state = y_true.summed(kernel=kernel, lens=lens, seed=seed, threads=threads, **sums_of(method))
+        state = y_true.summed(
+            kernel=kernel, target_kernel=target_kernel, lens=lens, seed=seed, threads=threads, **sums_of(method)
+        )
         return state.result(level=level, tolerance=tolerance)
     checks = {"classes": classes, "from_logits": from_logits, "lens": lens, "threads": threads}
     if multilabel:
@@ -255,6 +259,7 @@ def evaluate(
         "level": level,
         "tolerance": tolerance,
         "kernel": kernel,
+        "target_kernel": target_kernel,
         "method": method,
         "seed": seed,
         "threads": threads,
@@ -340,7 +345,7 @@ def _(data: Forecasts, measured: Measured, seed: int, n_bins: int) -> ForecastEv
     has_a_density = has_density(data.prediction)
     numbers = _of_numbers(data, seed) if data.n_dims == 1 else {}
     if numbers:
-        shift, excess = numbers["pit_mean"] - 0.5, numbers["interval_coverage"] - INTERVAL
+        shift, excess = numbers["pit_mean"] - 0.5, numbers["pit_coverage"] - INTERVAL
         verdict = measured.verdict(off_quantiles(_effective_size(data), shift, excess))
     else:
         gap, error = _spread(data, errors)
@@ -373,16 +378,17 @@ def _of_numbers(data: Forecasts, seed: int) -> dict[str, float]:
     """What predictions of numbers have, and those of vectors have not."""
     levels, tail = np.asarray(LEVELS), (1 - INTERVAL) / 2
     pit = pit_of(data, seed)
-    limits, xp = quantiles_of(data, np.array([tail, 1 - tail])), arrays.namespace(pit)
+    limits, y, xp = quantiles_of(data, np.array([tail, 1 - tail])), targets_of(data)[:, 0], arrays.namespace(pit)
 
     def share(where: Array) -> float:
         return mean_of(data, xp.astype(where, np.float64))
 
     return {
         "pinball_loss": mean_of(data, pinball_values(data, levels)),
-        "interval_coverage": share((pit >= tail) & (pit <= 1 - tail)),
+        "interval_coverage": share((y >= limits[:, 0]) & (y <= limits[:, 1])),
         "interval_width": mean_of(data, limits[:, 1] - limits[:, 0]),
         "pit_mean": mean_of(data, pit),
+        "pit_coverage": share((pit >= tail) & (pit <= 1 - tail)),  # INTERVAL on average if calibrated, whatever the law
         "quantile_calibration_error": float(np.mean([abs(share(pit <= level) - level) for level in LEVELS])),
     }
 

@@ -166,7 +166,9 @@ class ForecastEvaluation(ModelEvaluation):
     crps: float  #: `kcalib.crps`; for vectors the energy score
     log_score: float | None  #: `kcalib.log_score`
     pinball_loss: float | None  #: `kcalib.pinball_loss` at the levels 0.05, 0.1, ..., 0.95
-    interval_coverage: float | None  #: share of the targets in central 90 % intervals, from the PIT values
+    #: share of the targets in the central 90 % intervals, from the quantile at 0.05 to that at 0.95, ends included: of
+    #: counts more; of S members as a rule fewer, for they leave 2 / (S + 1) of targets like them outside of all
+    interval_coverage: float | None
     interval_width: float | None  #: mean width of these intervals
     pit_mean: float | None  #: mean of `kcalib.pit_values`; 1/2 if the predictions are neither too low nor too high
     quantile_calibration_error: float | None  #: `error` of `kcalib.quantile_calibration`
@@ -196,6 +198,8 @@ class ForecastEvaluation(ModelEvaluation):
 
     def remarks(self) -> list[str]:
         remarks = [f"in {100 * INTERVAL:g} %: share of the targets in central intervals of that probability"]
+        if self.prediction == "Samples":
+            remarks.append("S members leave 2 / (S + 1) of targets from their own law outside of all of them")
         if self.n_dims > 1:
             remarks.append("CRPS of vectors: the energy score; pinball loss and intervals are for numbers only")
         return remarks

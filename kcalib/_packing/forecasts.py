@@ -126,9 +126,14 @@ def resolve(
             draws.extend(_draw_targets(model) for model in models)
         are_counts = all(model.prediction.support == "count" for model in models)
         with no_scale_of("targets"):
-            return medians_of(
-                draws, lambda draw: _median_of_targets(draw, metric, are_counts), target_medians, metric, elsewhere=True
+            median = medians_of(
+                draws,
+                lambda draw: _median_of_targets(draw, metric, are_counts),
+                target_medians,
+                metric,
+                elsewhere=elsewhere,
             )
+        return median if target_medians[metric][0].value > 0 else _typical_deviation(models)
 
     kernel, target = check_kernels(models, kernel, target_kernel)
     target = _resolve_target(target, {metric: target_bandwidth(metric) for metric in open_metrics(target)})
@@ -148,7 +153,7 @@ def resolve(
                 elsewhere=elsewhere,
             )
         identical = medians[str(metric)][0].value == 0 and not isinstance(metric, MMD)
-        return _typical_deviation(models[0]) if identical else median
+        return _typical_deviation(models) if identical else median
 
     kernel = kernel.resolve({metric: bandwidth(metric) for metric in kernel.open_metrics()})
     return Resolved(kernel, target, points, medians, target_medians)
@@ -191,11 +196,14 @@ def _median_of_targets(targets: Array, metric: str, are_counts: bool) -> MedianD
     return median_of_points(targets, metric)
 
 
-def _typical_deviation(model: Forecasts) -> float:
-    """Return the root mean square of the standard deviations, a bandwidth for identical predictions."""
-    deviations = _first_prediction(model).standard_deviation()
-    scale = float(arrays.namespace(deviations).mean(deviations**2)) ** 0.5
-    return min(max(scale, SMALLEST), LARGEST)
+def _typical_deviation(models: Sequence[Forecasts]) -> float:
+    """Return the largest root mean square of a model's standard deviations, or 1: a bandwidth where all else is equal.
+
+    A function of the predictions alone, as the median of draws is, so that tests that draw targets stay exact.
+    """
+    deviations = [model.prediction.standard_deviation() for model in models]
+    scale = max(float(arrays.namespace(values).mean(values**2)) ** 0.5 for values in deviations)
+    return min(max(scale, SMALLEST), LARGEST) if scale > 0 else 1.0
 
 
 def _default_kernel(models: Sequence[Forecasts]) -> Kernel:

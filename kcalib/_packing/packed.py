@@ -36,6 +36,14 @@ def describe_any_bandwidth() -> str:
     return "any: the distances of all predictions are 0, so the value does not depend on it"
 
 
+def describe_equal_draws() -> str:
+    """Return the source of a bandwidth on targets, for results, where draws have no scale."""
+    return (
+        "on targets: no median, draws from the predictions are all the same; it is their standard deviation, or 1 if "
+        "that is 0; target_kernel= gives another"
+    )
+
+
 def single_bandwidth(kernel: Kernel) -> float | None:
     """Return the bandwidth of a kernel; None where it has none, or several."""
     bandwidths = {factor.bandwidth for factor in kernel.factors()}
@@ -118,7 +126,7 @@ class Packed:
             for m in self.medians
         ]
         sources += [
-            f"on targets: {name_of(m)} of one draw from every prediction"
+            (f"on targets: {name_of(m)} of one draw from every prediction" if m.value > 0 else describe_equal_draws())
             + ("" if m.exact else f", of {m.n_samples} drawn with seed {m.seed}")
             for m in self.target.medians
         ]

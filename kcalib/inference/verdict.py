@@ -35,6 +35,7 @@ from kcalib.inference.calibration_test import check_shared_out, run
 from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.kernels import Kernel
 from kcalib.results import CalibrationTestResult, SKCEResult
+from kcalib.target_kernels import TargetKernel
 
 
 @dataclass(frozen=True)
@@ -159,10 +160,11 @@ def measure(
     backend: str | Workers | None = None,
     clusters: np.ndarray | None = None,
     given: tuple[Grouping, ...] = (),
+    target_kernel: TargetKernel = None,
 ) -> Measured:
     """Estimate, test and bound from one packed problem; of estimates over all pairs from one sweep."""
     check_shared_out(method, backend)
-    task = Task(data, PairOptions(kernel, backend=backend, threads=threads), clusters, given)
+    task = Task(data, PairOptions(kernel, target_kernel, backend, threads), clusters, given)
     test = run(task, method, seed)
     bound = bound_or_none(
         lambda: _error_bound(task, test, level),

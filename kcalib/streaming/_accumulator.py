@@ -75,8 +75,6 @@ def explain_bandwidths() -> Iterator[None]:
         yield
     except NoLengthScaleError as error:
         remedy = "make the state with a kernel that has its bandwidth, such as kernel=Exponential(bandwidth=1.0)"
-        if error.of == "targets":
-            remedy = "make the state with target_kernel=kcalib.kernels.Gaussian(bandwidth=1.0)"
         raise NoLengthScaleError(error.n, remedy, error.of) from None
 
 

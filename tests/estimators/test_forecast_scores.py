@@ -201,6 +201,15 @@ def test_scores_of_samples_by_literal_sums(d):
             np.testing.assert_allclose(values(y_given, atoms(z_given, weights), fair=fair), expected, rtol=1e-12)
 
 
+def test_the_fair_score_of_one_member_is_refused_with_a_remedy_that_helps():
+    predictions = Samples([[1.0, 0.0], [1.0, 3.0]], [[1.0, 0.0], [0.5, 0.5]])
+    with pytest.raises(ValueError, match=r"`y_pred\[0\]` has 1 member of positive weight.*; drop such samples, or"):
+        kcalib.crps([2.0, 2.0], predictions, fair=True)
+    # (|1 - 2| + |3 - 2|) / 2 less half of |1 - 3|, the mean over the one pair.
+    assert kcalib.crps([2.0], predictions.take(slice(1, 2)), fair=True) == 0
+    assert kcalib.crps([2.0, 2.0], predictions) == pytest.approx((1 + 0.5) / 2)
+
+
 def test_fair_score_is_that_of_the_distribution_on_average():
     rng = np.random.default_rng(1)
     n, s = 40_000, 3

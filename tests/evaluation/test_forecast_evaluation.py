@@ -18,6 +18,7 @@ from scipy import stats
 import kcalib
 from kcalib._command.cli import main
 from kcalib.distributions import Normal, Poisson, Samples
+from kcalib.kernels import Gaussian
 from kcalib.report import figures
 
 N = 80
@@ -143,6 +144,36 @@ def test_spreads_that_the_kernel_does_not_see():
     by_default = kcalib.evaluate(y, Normal(mean, np.full(N, 0.4)), seed=0)
     assert by_default.verdict.partition(":")[0].removeprefix("miscalibrated, ") in SPREAD_FINDINGS
     assert kcalib.evaluate(y, Normal(mean, np.ones(N)), **QUICK).verdict == "no evidence against calibration"
+
+
+def test_predictions_without_a_scale_are_evaluated_with_one_that_the_result_tells():
+    y, dry = [0.0, 1.0, 3.0], Samples(np.zeros((3, 4)))
+    e = kcalib.evaluate(y, dry)
+    # |0| + |1| + |3| over 3; one of three targets is in [0, 0]; sum over i != j of <e_i, e_j> = 1 - k(y_i, 0) - ...
+    assert (e.crps, e.interval_coverage, e.interval_width) == (4 / 3, 1 / 3, 0.0)
+    assert "no median, draws from the predictions are all the same" in e.skce.bandwidth_source
+    k1, k2, k3 = np.exp([-0.5, -2.0, -4.5])
+    assert e.skce.value == pytest.approx((k2 - k1 - k3 + 1) / 3)
+    wide = kcalib.evaluate(y, dry, target_kernel=Gaussian(bandwidth=2.0))
+    k1, k2, k3 = np.exp([-0.125, -0.5, -1.125])
+    assert wide.skce.value == pytest.approx((k2 - k1 - k3 + 1) / 3) and "on targets" not in wide.skce.bandwidth_source
+    # All three draws are 0, of members with a standard deviation of (0 + 0 + 4 * 4 / 25)^(1/2) / 3^(1/2).
+    one_wet = kcalib.skce.result(y, Samples([[0.0] * 5, [0.0] * 5, [0.0] * 4 + [2.0]]))
+    assert one_wet.target_kernel == str(Gaussian(bandwidth=np.sqrt(0.64 / 3)))
+
+
+@pytest.mark.parametrize(("size", "share"), [(3, 1 / 2), (5, 2 / 3), (10, 9 / 11)])
+def test_coverage_is_that_of_the_intervals_whose_width_is_reported(size, share):
+    """S members and a target are exchangeable: all hold it with probability (S - 1) / (S + 1)."""
+    values = np.random.default_rng(0).normal(size=(400, size + 1))
+    y, members = values[:, 0], values[:, 1:]
+    e = kcalib.evaluate(y, Samples(members), method="gamma")
+    low, high = members.min(axis=1), members.max(axis=1)
+    assert e.interval_width == pytest.approx(np.mean(high - low))
+    assert e.interval_coverage == np.mean((y >= low) & (y <= high))
+    assert abs(e.interval_coverage - share) < 4 * np.sqrt(share * (1 - share) / 400)
+    state = kcalib.streaming.ForecastState(n_columns=16).update(y, Samples(members))
+    assert state.result().interval_coverage == e.interval_coverage
 
 
 def test_predictions_without_density_and_counts():

@@ -419,16 +419,14 @@ def test_an_error_leaves_the_state_as_it_was():
     assert state.to_bytes() == before
 
 
-def test_no_scale_of_targets_has_a_remedy_that_helps():
-    """Ensembles of rain where it never rains: all draws are 0."""
-    y, dry = np.zeros(40), Samples(np.zeros((40, 5)))
-    state = ForecastState(kernel=Exponential(1.0, metric="wasserstein"), n_columns=16).update(y, dry)
-    with pytest.raises(ValueError, match="draws from `y_pred` are all the same.*; make the state with target_kernel="):
-        state.skce()
-    with pytest.raises(ValueError, match=r"draws from `y_pred` are all the same.*; pass target_kernel=.* to kcalib"):
-        kcalib.skce(y, dry, kernel=Exponential(1.0, metric="wasserstein"))
-    assert kcalib.skce(y, dry, target_kernel=Gaussian(1.0)) == 0
-    assert ForecastState(target_kernel=Gaussian(1.0), n_columns=16).update(y, dry).skce().value == 0
+def test_a_dry_start_of_a_stream_leaves_a_scale_that_results_tell():
+    """Ensembles of rain where it does not rain at first: all draws are 0."""
+    dry, rain = Samples(np.zeros((2000, 5))), np.random.default_rng(0).gamma(2.0, size=(400, 6))
+    state = ForecastState(n_columns=16).update(np.zeros(2000), dry)
+    assert state.skce().value == 0 and "no median, draws" in state.skce().bandwidth_source
+    e = state.update(rain[:, 0], Samples(rain[:, 1:])).result()
+    assert e.n_samples == 2400 and e.crps == pytest.approx(kcalib.crps(rain[:, 0], Samples(rain[:, 1:])) / 6)
+    assert state.target_kernel == Gaussian(1.0)
 
 
 def test_sums_of_more_draws_than_there_is_memory_are_refused():

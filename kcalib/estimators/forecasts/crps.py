@@ -17,6 +17,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.special import special
+from kcalib._input.checks import reject
 from kcalib._input.forecasts import Forecasts
 from kcalib._pairs.problem import Components
 from kcalib.distributions import Distribution, NegativeBinomial, Poisson, Quantiles
@@ -112,6 +113,17 @@ def crps_values(data: Forecasts, *, fair: bool = False) -> Array:
             f"`fair` is for predictions by two or more samples, but `y_pred` is {type(prediction).__name__}; "
             "leave it out"
         )
+    if fair:
+        assert components is not None
+        counts = arrays.namespace(y).sum(components.weights > 0, axis=1)
+        reject(
+            counts,
+            counts < 2,
+            lambda at, x: (
+                f"`y_pred{at}` has {x:.0f} member of positive weight, expected at least 2 for fair=True; drop such "
+                "samples, or pass fair=False"
+            ),
+        )
     if isinstance(prediction, (Poisson, NegativeBinomial)):
         return _crps_of_counts(data, prediction)
     if isinstance(prediction, Quantiles):
@@ -155,7 +167,7 @@ def _score_of_atoms(c: Components, y: Array, fair: bool) -> Array:
         for i in range(1, z.shape[1]):
             half += w[:, i] * xp.sum(w[:, :i] * xp.linalg.norm(z[:, :i] - z[:, i : i + 1], axis=2), axis=1)
     if fair:
-        half = half / (1 - xp.sum(w * w, axis=1))
+        half = half / xp.sum(w * (1 - w), axis=1)  # positive where a second weight is tiny
     return near - half
 
 

@@ -18,7 +18,7 @@ from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._input.methods import Method
 from kcalib._packing import Packed, TargetMatrix
-from kcalib._packing.packed import describe_any_bandwidth, name_of
+from kcalib._packing.packed import describe_any_bandwidth, describe_equal_draws, name_of
 from kcalib._pairs.backends.base import Backend, Workers
 from kcalib.bandwidth import MedianDistance
 from kcalib.estimators.skce import describe
@@ -98,7 +98,11 @@ class PackedModels:
     ) -> PackedModels:
         packed_alike = _packing.pack_alike(*models, kernel=kernel, target_kernel=target_kernel, threads=threads)
         sources = [_source(packed_alike.medians)] if packed_alike.medians else []
-        sources += [f"on targets: {_source(packed_alike.target_medians)}"] if packed_alike.target_medians else []
+        targets = packed_alike.target_medians
+        if any(medians[0].value == 0 for medians in targets.values()):
+            sources.append(describe_equal_draws())
+        elif targets:
+            sources.append(f"on targets: {_source(targets)}")
         return cls(models, packed_alike.packed, "; ".join(sources) or "given")
 
     def describe(self, backend: Backend | KernelOperator) -> dict[str, Any]:

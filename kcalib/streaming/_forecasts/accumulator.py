@@ -131,7 +131,7 @@ class ForecastAccumulator(Accumulator):
         if other.options.prediction is None or self.options.prediction is None:
             return self._merged_with_none(other, threads)
         new = super().merge(other, threads)
-        return replace(new, target_rows=max(self.target_rows, other.target_rows))
+        return replace(new, target_rows=max(self.target_rows, other.target_rows, key=abs))
 
     def _merged_with_none(self, other: ForecastAccumulator, threads: int | None) -> Any:
         """One of both has no rows, and no family yet."""
@@ -160,11 +160,11 @@ class ForecastAccumulator(Accumulator):
         assert self.options.kernel is not None
         n, of_kernel, of_target = len(first.numbers), self.options.kernel.open_metrics(), self._open_target
         with explain_bandwidths():
-            options, medians = self.options.resolved(first.predictions, threads, elsewhere)
+            options, medians, target_medians = self.options.resolved(first.predictions, threads, elsewhere)
         new = self.with_bandwidths(
             options, ForecastMachine(options, threads), sign_row_count(n, medians) if of_kernel else 0
         )
-        return replace(new, target_rows=n if of_target else 0)
+        return replace(new, target_rows=sign_row_count(n, target_medians) if of_target else 0)
 
     @property
     def _open_target(self) -> bool:

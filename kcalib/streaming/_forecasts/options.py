@@ -187,12 +187,13 @@ class ForecastOptions(SharedOptions):
 
     def resolved(
         self, predictions: np.ndarray, threads: int | None, elsewhere: bool
-    ) -> tuple[ForecastOptions, Medians]:
-        """Return options with median bandwidths, on predictions with these parameters, and the medians."""
+    ) -> tuple[ForecastOptions, Medians, Medians]:
+        """Return options with median bandwidths, on predictions with these parameters, and the medians of both."""
         prediction = self.family.distribution(predictions)
         data = Forecasts(np.zeros((prediction.n, prediction.n_dims)), prediction, None)
         kernels = resolve([data], self.kernel, self.target_kernel, threads, elsewhere=elsewhere)
-        return replace(self, kernel=kernels.kernel, target_kernel=kernels.target_kernel), kernels.medians
+        options = replace(self, kernel=kernels.kernel, target_kernel=kernels.target_kernel)
+        return options, kernels.medians, kernels.target_medians
 
     def map(self) -> FeatureMap:
         """That of the kernel, whose bandwidths are known."""

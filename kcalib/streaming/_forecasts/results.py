@@ -13,6 +13,7 @@ import numpy as np
 from kcalib._backend.options import check_fraction
 from kcalib._input.forecasts import Forecasts
 from kcalib._packing import ForecastFeatures, pack
+from kcalib._packing.packed import describe_equal_draws
 from kcalib._packing.prediction_points import PredictionPoints, Vectors
 from kcalib._packing.variance import finite_parts
 from kcalib._pairs.dispatch import backend_for
@@ -113,6 +114,8 @@ class DistributionResults(KernelResults):
         if rows is None:
             return []
         assert isinstance(kernel, Kernel)
+        if rows < 0:
+            return [describe_equal_draws()]
         return [f"on targets: median {metrics_of(kernel)} distance of one draw from each of the first {rows}"]
 
 
@@ -191,7 +194,7 @@ class ForecastResults(StateResults):
         # So many samples of equal weight have means with the same variance.
         n = totals.n if not totals.n_weighted else weight**2 / totals.scores["weight_squared"]
         if numbers:
-            shift, excess = means["pit"] - 0.5, means["covered"] - INTERVAL
+            shift, excess = means["pit"] - 0.5, (totals.coverage[-1] - totals.coverage[0]) / weight - INTERVAL
             verdict = measured.verdict(off_quantiles(n, shift, excess))
         else:
             gap, error = _spread(means, totals.n, n)

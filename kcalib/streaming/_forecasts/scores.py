@@ -85,7 +85,8 @@ def scores_of_block(
         limits = quantiles_of(data, np.array([TAIL, 1 - TAIL]))
         values["pinball_loss"] = pinball_values(data, np.asarray(LEVELS))
         values["interval_width"] = limits[:, 1] - limits[:, 0]
-        shares = {"pit": pit, "covered": ((pit >= TAIL) & (pit <= 1 - TAIL)).astype(np.float64)}
+        y = data.y[:, 0]
+        shares = {"pit": pit, "covered": ((y >= limits[:, 0]) & (y <= limits[:, 1])).astype(np.float64)}
         if data.prediction.support == "count":
             shares["not_most_probable"] = (data.y[:, 0] != most_probable(data.prediction)).astype(np.float64)
         coverage = weights @ (pit[:, None] <= np.asarray(LEVELS))

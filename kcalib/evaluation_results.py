@@ -174,7 +174,7 @@ class ForecastEvaluation(ModelEvaluation):
     quantile_calibration_error: float | None  #: `error` of `kcalib.quantile_calibration`
     skce: SKCEResult  #: the estimate, with its standard error
     test: CalibrationTestResult  #: the test that the verdict rests on
-    pit_seed: int | None  #: of the randomised PIT values of counts and samples; None where nothing was drawn
+    pit_seed: int | None  #: of the randomised PIT values; None where nothing was drawn
     rms_error_lower: float | None  #: the model is off by at least this, see `evaluate`; None where there is no bound
     rms_error_from: str | None  #: what that rests on: "kernel", or for class probabilities "fitted map"
     kernel_eigenvalue: float | None  #: upper limit of the kernel's largest mean eigenvalue, on which that rests

@@ -113,6 +113,9 @@ class Counts(Density, Univariate):
         rows = xp.broadcast_to(xp.arange(self.n)[:, None], columns.shape)
         return xp.where(columns < 0, 0.0, self._lower(xp.maximum(columns, 0.0), rows)).reshape(y.shape)
 
+    def _cdf_left(self, y: Array) -> Array:
+        return self._cdf(arrays.namespace(y).ceil(y) - 1)
+
     @abstractmethod
     def _lower(self, k: Array, rows: Array) -> Array:
         """Return P(Z <= k) for counts k >= 0 of these rows, to relative accuracy."""

@@ -32,6 +32,7 @@ from kcalib.distributions._checks import (
     check_support,
     check_targets,
     read_only,
+    real_array,
 )
 
 __all__ = ["Components", "Distribution"]
@@ -46,8 +47,9 @@ class Distribution:
 
     A distribution of your own derives from this class and defines `n`, `event_shape`, `take` and `sample`; the
     rest has defaults that work with draws, by quasi Monte Carlo where the family can. Families with closed forms
-    also have methods ``log_density(y)``, ``cdf(y)`` and ``quantile(probability)``. kcalib calls them with the GPU of
-    the distribution's arrays as the current one, if these are on an NVIDIA GPU.
+    also have methods ``log_density(y)``, ``cdf(y)`` and ``quantile(probability)``. Numbers may have probability by
+    themselves, as 0 has where rain is predicted: `cdf_left` finds them. kcalib calls methods with the GPU of the
+    distribution's arrays as the current one, if these are on an NVIDIA GPU.
 
     The families of kcalib hold NumPy arrays where parameters come from the CPU, without a copy where there needs to be
     none, and leave arrays on other devices there.
@@ -180,6 +182,36 @@ class Distribution:
     def _draw_from(self, uniforms: Array) -> Array:
         """Return draws, shape (n, size, *event_shape), from uniform numbers, shape (n, size, `_n_uniforms`)."""
         raise NotImplementedError
+
+    @on_their_gpu
+    def cdf_left(self, y: Any) -> Array:
+        """Return the probabilities of numbers below y, which are less than `cdf` where y has a probability.
+
+        The default is for families that have ``cdf``, continuous or not: its value at the next smaller number.
+
+        Parameters
+        ----------
+        y : array_like, shape (n,) or (n, k)
+            A number, or k of them, for each sample.
+
+        Returns
+        -------
+        array, shape of `y`
+            In the library of ``cdf(y)``.
+        """
+        prediction: Any = self
+        y = real_array(y, "y")
+        numbers = arrays.to_compute_device(y)
+        xp = arrays.namespace(numbers)
+        if self.support == "count":
+            below = xp.ceil(numbers) - 1
+        else:  # numbers closer to 0 than the last one may be 0 to the library
+            next_smaller = xp.nextafter(numbers, xp.full_like(numbers, -np.inf))
+            below = xp.minimum(next_smaller, numbers - float(np.finfo(np.dtype(str(numbers.dtype))).tiny))
+        if self.support == "real":
+            return prediction.cdf(arrays.like(below, y, y.dtype))
+        lower = prediction.cdf(arrays.like(xp.maximum(below, xp.zeros_like(below)), y, y.dtype))
+        return arrays.namespace(lower).where(arrays.asarray_like(below < 0, lower), 0.0, lower)
 
     def components(self) -> Components | None:
         """Return the distributions as mixtures that target kernels have closed forms for; None: there are none."""
@@ -367,6 +399,9 @@ class Univariate(Family):
         """
         return self._cdf(check_numbers(y, self._first, self.n, self.event_shape))
 
+    def cdf_left(self, y: Any) -> Array:
+        return self._cdf_left(check_numbers(y, self._first, self.n, self.event_shape))
+
     def quantile(self, probability: Any) -> Array:
         """Return the smallest numbers with a `cdf` of at least the probabilities.
 
@@ -390,6 +425,10 @@ class Univariate(Family):
     def _cdf(self, y: Array) -> Array:
         """Return P(Z <= y) for checked numbers, shape (n,) or (n, k)."""
         return self._tails(y)[0]
+
+    def _cdf_left(self, y: Array) -> Array:
+        """Return P(Z < y) for checked numbers; the default is for continuous distributions."""
+        return self._cdf(y)
 
     def _tails(self, y: Array) -> tuple[Array, Array]:
         """Return P(Z <= y) and P(Z > y), both to relative accuracy, in families that mixtures have as components."""

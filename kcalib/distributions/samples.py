@@ -133,15 +133,22 @@ class Samples(Univariate):
         return order, cumulative
 
     def _cdf(self, y: Array) -> Array:
+        return self._shares(y, "right")
+
+    def _cdf_left(self, y: Array) -> Array:
+        return self._shares(y, "left")
+
+    def _shares(self, y: Array, side: Literal["left", "right"]) -> Array:
+        """Return the weights of the values up to y, or below y with the left side."""
         xp, columns = arrays.namespace(y), y.reshape(self.n, -1)
         samples = arrays.to_compute_device(self.samples).reshape(self.n, self.size)
         if self.weights is None:
-            return (_search_rows(xp.sort(samples, axis=1), columns, "right") / self.size).reshape(y.shape)
+            return (_search_rows(xp.sort(samples, axis=1), columns, side) / self.size).reshape(y.shape)
         order, cumulative = self._cumulative()
         ordered = xp.take_along_axis(samples, order, axis=1)
         padded = xp.concat([xp.zeros((self.n, 1)), xp.minimum(cumulative, 1.0)], axis=1)
         padded[:, -1] = 1.0
-        return xp.take_along_axis(padded, _search_rows(ordered, columns, "right"), axis=1).reshape(y.shape)
+        return xp.take_along_axis(padded, _search_rows(ordered, columns, side), axis=1).reshape(y.shape)
 
     def _quantile(self, p: Array) -> Array:
         xp = arrays.namespace(p)

@@ -65,7 +65,7 @@ class ForecastState(ForecastResults, ModelState):
         quarter of the time of all other sums, and as much memory as these. Default: none; the kernel's p-value is then
         by the law of many samples, and counts a fifth. PIT values of numbers have so many draws in any case, or 199.
     seed : int
-        Decides the features, the draws, the sample of rows, and the randomisation of PIT values of counts and samples;
+        Decides the features, the draws, the sample of rows, and the randomisation of PIT values;
         from 0 to 2**63 - 1.
     part : int
         Where row numbers start, from 0 to 2**23 - 1.

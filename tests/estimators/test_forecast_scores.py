@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 import scipy.special
+from forecast_problems import AtLeastZero
 from problems import binomial_bounds
 from scipy import integrate, stats
 
@@ -423,6 +424,33 @@ def test_pit_values_of_counts():
     u = np.random.default_rng((quantile_calibration.PIT_STREAM, 7)).uniform(size=2)
     low, high = np.array([0, stats.poisson.cdf(1, 3.0)]), stats.poisson.cdf([0, 2], 3.0)
     np.testing.assert_allclose(kcalib.pit_values([0, 2], Poisson([3.0, 3.0]), seed=7), low + u * (high - low))
+
+
+def test_pit_values_of_own_families_with_atoms():
+    """At 0 uniform below the probability of 0, above it the distribution function."""
+    loc, y = np.array([0.5, -1.0, 0.3]), np.array([0.0, 0.0, 2.0])
+    u, low = np.random.default_rng((quantile_calibration.PIT_STREAM, 7)).uniform(size=3), stats.norm.cdf(y, loc)
+    for scale in (1.0, 1e-150):  # next to 0 there are numbers without all digits
+        np.testing.assert_allclose(AtLeastZero(loc).cdf_left(y * scale), [0, 0, *AtLeastZero(loc).cdf(y * scale)[2:]])
+    np.testing.assert_allclose(kcalib.pit_values(y, AtLeastZero(loc), seed=7), [*(u * low)[:2], low[2]])
+    # Of continuous families nothing is drawn.
+    assert kcalib.pit_values([0.0], Logistic(np.zeros(1)), seed=3) == pytest.approx(0.5, abs=1e-15)
+    assert kcalib.quantile_calibration([0.0], Logistic(np.zeros(1))).seed is None
+    rng, curves = np.random.default_rng(0), []
+    for _ in range(20):
+        loc = rng.normal(size=200)
+        y = np.maximum(loc + rng.normal(size=200), 0)
+        curves.append(kcalib.quantile_calibration(y, AtLeastZero(loc), levels=[0.1, 0.5]))
+    # Each of 40 shares is out of its band of 95 % once in 20.
+    out = [(c.coverage < c.consistency_band.low) | (c.coverage > c.consistency_band.high) for c in curves]
+    assert np.sum(out) <= stats.binom.ppf(0.999, 40, 0.05)
+
+
+def test_probabilities_below_a_number_by_hand():
+    assert Poisson([2.0]).cdf_left([[0.0, 0.5, 1.0, 2.0]]) == pytest.approx(math.exp(-2) * np.array([[0, 1, 1, 3]]))
+    for weights, below in ((None, [0, 2 / 3, 2 / 3, 1]), ([[0.2, 0.3, 0.5]], [0, 0.5, 0.5, 1])):
+        assert atoms([[0.0, 0.0, 1.0]], weights).cdf_left([[0.0, 0.5, 1.0, 2.0]]) == pytest.approx(np.array([below]))
+    assert Normal([0.0], [1.0]).cdf_left([0.0]) == 0.5
 
 
 def test_pit_of_samples_by_hand():

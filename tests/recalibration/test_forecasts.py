@@ -7,6 +7,7 @@ import inspect
 import numpy as np
 import pytest
 import scipy.stats
+from forecast_problems import AtLeastZero
 
 import kcalib
 from kcalib.distributions import Categorical, Laplace, MultivariateNormal, Normal, Poisson, PowerExponential, Samples
@@ -140,6 +141,15 @@ def test_quantiles_by_hand():
     assert np.allclose(found.pit_, [0.2, 0.5, 0.6]) and np.allclose(found.levels_, [0.25, 0.5, 0.75])
     levels = [0.1, 0.35, 0.55, 0.8]  # of 1/8, 3/8, 5/8, 7/8
     assert np.allclose(found.transform(Normal([1.0], [2.0])).samples, [scipy.stats.norm.ppf(levels, 1, 2)])
+
+
+def test_quantiles_of_calibrated_predictions_with_atoms_stay():
+    """Half of the targets are 0, which has a probability: PIT values that are not randomised are too high."""
+    rng = np.random.default_rng(0)
+    mean = rng.normal(size=2000)
+    y, before = np.maximum(mean + rng.normal(size=2000), 0), AtLeastZero(mean)
+    after = QuantileRecalibration().fit(y[:1000], before.take(slice(0, 1000))).transform(before)
+    assert kcalib.crps(y, after) < 1.01 * kcalib.crps(y, before)
 
 
 @pytest.mark.parametrize("samples", [False, True])

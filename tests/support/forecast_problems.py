@@ -6,9 +6,10 @@ Nothing of kcalib's formulas is in here: expectations are sums over nodes, dista
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
 from kcalib.distributions import (
     Distribution,
@@ -31,6 +32,32 @@ COVARIANCES = ROOTS @ ROOTS.swapaxes(1, 2) + 0.3 * np.eye(2)
 ENSEMBLE = RNG.normal(size=(N, 5)) + MEAN[:, None]
 VECTORS = RNG.normal(size=(N, 3, 2))
 RATES, DISPERSIONS = np.exp(MEAN), np.full(N, 0.4)
+
+
+@dataclass(frozen=True, eq=False)
+class AtLeastZero(Distribution):
+    """A user's own family: normal laws censored at 0, which say nothing of the probability of 0."""
+
+    loc: np.ndarray
+
+    event_shape = ()
+
+    @property
+    def n(self):
+        return len(self.loc)
+
+    def take(self, rows):
+        return AtLeastZero(self.loc[rows])
+
+    def sample(self, size, *, seed=0):
+        return np.maximum(self.loc[:, None] + np.random.default_rng(seed).normal(size=(self.n, size)), 0)
+
+    def cdf(self, y):
+        return np.where(y < 0, 0, special.ndtr(y - (self.loc if y.ndim == 1 else self.loc[:, None])))
+
+    def quantile(self, levels):
+        return np.maximum(self.loc[:, None] + special.ndtri(levels), 0)
+
 
 Nodes = tuple[np.ndarray, np.ndarray]  # points, shape (count, d), and their weights
 

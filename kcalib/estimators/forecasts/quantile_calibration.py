@@ -19,7 +19,7 @@ from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import SEED, check_fraction, check_integer, check_seed
 from kcalib._backend.special import to_device_of
 from kcalib._input.forecasts import Forecasts
-from kcalib.distributions import Distribution, Quantiles
+from kcalib.distributions import Distribution
 from kcalib.estimators.bands import Band
 from kcalib.estimators.binning import bin_edges
 from kcalib.estimators.forecasts.quantities import cdf_at, forecasts_of, levels_of, numbers_of, samples_of
@@ -28,6 +28,7 @@ from kcalib.report.summary import Summarized
 
 PIT_STREAM = 0x504954  # beside the seed: targets simulated with the same seed are not made of the same numbers
 HISTOGRAM_BINS = 20
+SMALLEST_JUMP = 1e-4  # of a distribution function; those of float32 parameters have smaller ones by rounding
 
 
 @on_their_gpu
@@ -39,17 +40,18 @@ def pit_values(y_true: Any, y_pred: Distribution, *, seed: int = 0) -> Array:
     y_true, y_pred
         As in `kcalib.crps`, for predictions of numbers.
     seed : int
-        Of the randomisation for counts and samples.
+        Of the randomisation for counts, samples, and targets that have a probability.
 
     Returns
     -------
     array, float64, shape (n,)
         NumPy's, or CuPy's for predictions on a GPU.
-        In [0, 1]: P(Z <= y) for continuous predictions. For counts P(Z < y) + u P(Z = y) with u uniform in (0, 1). For
-        S samples the rank of the target among them, (number below + u (1 + number equal)) / (S + 1), which is uniform
-        if targets and samples are drawn from the same distribution; if they have weights w, S is 1 / (sum of w^2) and
-        numbers are weights times S. Of a calibrated model the values are uniform;
-        but models can have uniform values and not be calibrated, see `kcalib.calibration_test`.
+        In [0, 1]: P(Z <= y) for continuous predictions. Where targets have a probability, as counts have,
+        P(Z < y) + u P(Z = y) with u uniform in (0, 1), a function of the seed and the row. For S samples the rank of
+        the target among them, (number below + u (1 + number equal)) / (S + 1), which is uniform if targets and samples
+        are drawn from the same distribution; if they have weights w, S is 1 / (sum of w^2) and numbers are weights
+        times S. Of a calibrated model the values are uniform; but models can have uniform values and not be
+        calibrated, see `kcalib.calibration_test`.
 
     Raises
     ------
@@ -78,7 +80,7 @@ class QuantileCalibration(Summarized):
     histogram: np.ndarray  #: share of the PIT values in bins of equal width, 20 but of a state with others
     confidence_level: float  #: of the band
     simultaneous: bool  #: whether it holds for all levels at once (Dvoretzky, Kiefer, Wolfowitz, Massart)
-    seed: int | None  #: of the randomised PIT values of counts and samples; None for continuous predictions
+    seed: int | None  #: of the randomised PIT values; None where no target has a probability
     n_samples: int  #: samples given
 
     def __repr__(self) -> str:
@@ -141,7 +143,7 @@ def quantile_calibration(
     simultaneous : bool
         Whether the band holds for all levels at once, or for each by itself.
     seed : int, optional
-        Of the randomised PIT values of counts and samples. None draws one, which the curve reports.
+        Of the randomised PIT values, see `kcalib.pit_values`. None draws one, which the curve reports.
 
     Returns
     -------
@@ -190,7 +192,7 @@ def pit_of(data: Forecasts, seed: int) -> Array:
 
 
 def pit_uniforms(seed: int, numbers: np.ndarray) -> np.ndarray:
-    """What PIT values of counts and samples are randomised with: numbers of rows with these numbers, ascending."""
+    """Return what PIT values are randomised with: numbers of rows with these numbers, ascending."""
     if not len(numbers):
         return np.empty(0)
     first, last = int(numbers[0]), int(numbers[-1])
@@ -200,8 +202,8 @@ def pit_uniforms(seed: int, numbers: np.ndarray) -> np.ndarray:
 
 
 def pit_at(data: Forecasts, uniform: np.ndarray) -> Array:
-    """The same from these uniform numbers, which those of counts and samples are randomised with, shape (n,)."""
-    y, prediction = numbers_of(data, "PIT values are"), data.prediction
+    """Return PIT values from these uniform numbers, which they are randomised with, shape (n,)."""
+    y = numbers_of(data, "PIT values are")
     xp, uniform = arrays.namespace(y), to_device_of(uniform, y)
     atoms = samples_of(data)
     if atoms is not None:
@@ -210,14 +212,8 @@ def pit_at(data: Forecasts, uniform: np.ndarray) -> Array:
         below = xp.sum(atoms.weights * (z < y[:, None]), axis=1)
         equal = xp.sum(atoms.weights * (z == y[:, None]), axis=1)
         return (below * size + uniform * (1 + equal * size)) / (size + 1)
-    upper = cdf_at(data, y)
-    if isinstance(prediction, Quantiles):
-        lower = prediction.cdf_left(y)
-        return lower + uniform * (upper - lower)
-    if prediction.support != "count":
-        return upper
-    lower = xp.where(y > 0, cdf_at(data, xp.maximum(y - 1, 0)), 0.0)
-    return lower + uniform * (upper - lower)
+    lower = cdf_at(data, y, left=True)
+    return lower + uniform * (cdf_at(data, y) - lower)
 
 
 def curve_of(
@@ -289,6 +285,8 @@ def _binomial_quantile(n: int, p: np.ndarray, probability: float) -> np.ndarray:
 
 
 def is_continuous(data: Forecasts) -> bool:
-    """Whether PIT values need no randomisation."""
-    is_discrete = data.prediction.support == "count" or isinstance(data.prediction, Quantiles)
-    return not is_discrete and samples_of(data) is None
+    """Whether no target has a predicted probability, so that PIT values need no randomisation."""
+    if data.prediction.support == "count" or samples_of(data) is not None:
+        return False
+    y = numbers_of(data, "PIT values are")
+    return bool(arrays.namespace(y).all(cdf_at(data, y) - cdf_at(data, y, left=True) < SMALLEST_JUMP))

@@ -88,11 +88,11 @@ def numbers_of(data: Forecasts, statistic: str) -> Array:
     return targets_of(data)[:, 0]
 
 
-def cdf_at(data: Forecasts, x: Array) -> Array:
-    """P(Z <= x) at one number for each sample, shape (n,)."""
+def cdf_at(data: Forecasts, x: Array, *, left: bool = False) -> Array:
+    """P(Z <= x), or P(Z < x), at one number for each sample, shape (n,)."""
     prediction: Any = data.prediction
-    shape = (data.n, *prediction.event_shape)
-    return arrays.to_compute_device(prediction.cdf(arrays.like(x.reshape(shape), data.y, data.y.dtype))).reshape(-1)
+    x = arrays.like(x.reshape((data.n, *prediction.event_shape)), data.y, data.y.dtype)
+    return arrays.to_compute_device(prediction.cdf_left(x) if left else prediction.cdf(x)).reshape(-1)
 
 
 def targets_of(data: Forecasts) -> Array:

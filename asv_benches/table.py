@@ -38,6 +38,7 @@ from benchmarks import (
     bench_limits,
     bench_line,
     bench_peers,
+    bench_recalibration,
     bench_regression,
     bench_resampling,
     bench_skce,
@@ -336,10 +337,43 @@ def distributions(quick: bool) -> Iterator[Row]:
             yield Row(f"{k} components over one, {family}, d = 1, 1 thread", value, k * k)
 
 
+def fits(quick: bool) -> Iterator[Row]:
+    """Seconds of fits of recalibrators, two threads; other libraries over kcalib (--quick: small problems)"""
+    bars = {
+        (5000, 10): {"temperature": 0.05, "vector": 0.2, "matrix": 0.5, "dirichlet": 0.5},
+        (10_000, 100): {"vector": 2, "dirichlet": 30},
+        (50_000, 1000): {"temperature": 20, "vector": 20},
+    }
+    for (n, m), names in bars.items():
+        problem = bench_recalibration.over_confident(n, m) if m == 10 or not quick else None
+        for name, bar in names.items() if problem is not None else ():
+            rounds = 1 if m > 10 else 5
+            ours = bench_recalibration.seconds(bench_recalibration.fit, name, *problem, rounds=rounds)
+            yield Row(f"{name}, n = {n:,}, m = {m}", ours, bar)
+            for library in bench_recalibration.PEERS if m < 1000 else ():
+                with suppress(NotImplementedError):
+                    value = bench_recalibration.seconds(bench_recalibration.peer(library, name), *problem, rounds=1)
+                    yield measured_row(f"{library} over {name}, n = {n:,}, m = {m}", value / ours, 1, at_least=True)
+    n = 2000 if quick else 10_000
+    problem = bench_recalibration.over_confident(n, 10)
+    yield Row(f"choose, n = {n:,}, m = 10", bench_recalibration.seconds(bench_recalibration.choose, *problem), 5)
+    total, first = bench_recalibration.report_of_two(n, 10)
+    yield Row(f"report of two models, n = {n:,}, m = 10", total, 15)
+    yield Row("report, until it says what it does", first, 1)
+
+
+def busy(quick: bool) -> Iterator[Row]:
+    """Beside two endless loops, n = 5000 (--quick: 2000), m = 10: time over that without them"""
+    for name, function in bench_recalibration.calls(2000 if quick else 5000, 10).items():
+        clock, processors = bench_recalibration.busy_over_idle(function, 1 if quick else 3)
+        yield Row(f"{name}, by the clock", clock, 3)
+        yield measured_row(f"{name}, time of processors", processors, 1.5)
+
+
 SECTIONS = {
     f.__name__: f
     for f in (
-        limit, speedup, calls, forms, line, median, peers, tests, ckce, regression, kde, ece, distributions,
+        limit, speedup, calls, forms, line, median, peers, tests, ckce, regression, kde, ece, distributions, fits, busy,
     )
 }  # fmt: skip
 

@@ -7,7 +7,8 @@ def main() -> int:
     """Run the command and return its exit code."""
     try:
         from kcalib._command.cli import main as run
+
+        return run()
     except KeyboardInterrupt:
         print("kcalib: interrupted", file=sys.stderr)
         return 130  # as `kcalib._command.streams.INTERRUPTED`
-    return run()

@@ -33,6 +33,8 @@ STATE = ".kcalib"  # suffix of states
 # Options of `CalibrationState` that have the same name here; a bandwidth is one of the kernel.
 STATE_OPTIONS = ("n_columns", "n_resamples", "n_bins", "lens", "seed")
 
+FILES = ".npz, .npy, .csv, .tsv or .parquet"
+
 # Options that --help shows; --help-all shows the others, too.
 COMMON = {
     *("help", "show_all", "version", "output", "json", "csv", "plot", "fail_if_miscalibrated", "seed", "threads"),
@@ -165,7 +167,7 @@ class PrintCompletion(argparse.Action):
             parser.error(f"--print-completion {shell}: expected one of {', '.join(shtab.SUPPORTED_SHELLS)}")
         for command in parser.commands.choices.values():
             for action in command._actions:
-                if action.metavar in ("FILE", "STATE", "OUT", "JSON"):
+                if action.metavar in ("FILE", "STATE", "OUT", "JSON", "MAP"):
                     action.complete = shtab.FILE
         print(shtab.complete(parser, shell))
         parser.exit()
@@ -184,7 +186,8 @@ def parser() -> argparse.ArgumentParser:
         help="print the completion for bash, zsh, fish or tcsh, and exit (needs shtab)",
     )  # fmt: skip
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for add in (_add_evaluate, _add_compare, _add_report, _add_update, _add_merge, _add_show, _add_history, _add_demo):
+    predictions, states = (_add_evaluate, _add_compare, _add_report, _add_apply), (_add_update, _add_merge, _add_show)
+    for add in (*predictions, *states, _add_history, _add_demo):
         command = add(commands)
         command.set_defaults(usage_error=command.error)
     return parser
@@ -284,9 +287,32 @@ def _add_report(commands: Any) -> Parser:
         "--no-repair", dest="repair", action="store_false",
         help="leave out what recalibration would gain, which is also left out where it would take longer than a minute",
     )  # fmt: skip
+    pictures.add_argument(
+        "--save-map", metavar="MAP", type=Path,
+        help="write the recalibrator that was chosen, fitted to all samples that were tried, to this .json file, for "
+        "`kcalib apply`; of one FILE",
+    )  # fmt: skip
     _add_computed(report)
     report.set_defaults(parallel=None)
     return report
+
+
+def _add_apply(commands: Any) -> Parser:
+    apply: Parser = commands.add_parser(
+        "apply",
+        usage="kcalib apply [options] MAP FILE -o OUT",
+        help="repair predictions by a fitted recalibrator",
+        description="Repair the predictions of a file by a map that `kcalib report --save-map` or\n"
+        "kcalib.recalibration.save has written, and write them to an .npz file, with the labels if the file has some.\n"
+        "Columns that are named after the classes of the map may come in any order.",
+        details=FORMATS,
+    )
+    apply.add_argument("map", metavar="MAP", help="file of a fitted recalibrator, such as map.json")
+    apply.add_argument("file", metavar="FILE", help="predictions, with or without labels: " + FILES)
+    _add_written(apply, ".npz file; replaced if it exists")
+    _add_reading(apply)
+    apply.set_defaults(lens=None)
+    return apply
 
 
 def _add_update(commands: Any) -> Parser:
@@ -393,8 +419,7 @@ def _add_demo(commands: Any) -> Parser:
 
 
 def _add_files(parser: Parser, more: str = "") -> None:
-    help_text = "predictions and labels of one model: .npz, .npy, .csv, .tsv or .parquet"
-    parser.add_argument("files", nargs="+", metavar="FILE", help=help_text + more)
+    parser.add_argument("files", nargs="+", metavar="FILE", help=f"predictions and labels of one model: {FILES}{more}")
 
 
 def _add_states(parser: Parser) -> None:

@@ -1,7 +1,7 @@
 """The command `kcalib`: files in (`files`), one table, JSON or CSV out (`tables`, `machine`), and a picture (`kinds`).
 
-`main` reads the arguments (`arguments`) and calls `evaluate`, `compare`, `report`, `history` or `states`. Whatever a
-user can do wrong ends in one line on standard error, never in a traceback. The exit codes are those of
+`main` reads the arguments (`arguments`) and calls `evaluate`, `compare`, `report`, `apply`, `history` or `states`.
+Whatever a user can do wrong ends in one line on standard error, never in a traceback. The exit codes are those of
 `arguments.EPILOG`.
 """
 
@@ -10,26 +10,29 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from kcalib._backend.files import FileBusyError, printable
-from kcalib._command.arguments import parser
-from kcalib._command.compare import run_compare
-from kcalib._command.evaluate import run_demo, run_evaluate
-from kcalib._command.history import run_history
-from kcalib._command.report import run_report
-from kcalib._command.states import run_merge, run_show, run_update
-from kcalib._command.streams import BAD_INPUT, INTERRUPTED, SAVED, USAGE, report, write
-from kcalib.streaming import RunStopped
-
-COMMANDS = {"evaluate": run_evaluate, "compare": run_compare, "demo": run_demo, "report": run_report}
-COMMANDS |= {"update": run_update, "merge": run_merge, "show": run_show, "history": run_history}
+from kcalib._command.streams import BAD_INPUT, INTERRUPTED, SAVED, USAGE, report, show_progress, write
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
+    show_progress("kcalib is being loaded")  # which takes nearly a second
+    from kcalib._backend.files import FileBusyError, printable
+    from kcalib._command.apply import run_apply
+    from kcalib._command.arguments import parser
+    from kcalib._command.compare import run_compare
+    from kcalib._command.evaluate import run_demo, run_evaluate
+    from kcalib._command.history import run_history
+    from kcalib._command.report import run_report
+    from kcalib._command.states import run_merge, run_show, run_update
+    from kcalib.streaming import RunStopped
+
+    commands = {"evaluate": run_evaluate, "compare": run_compare, "demo": run_demo, "report": run_report}
+    commands |= {"apply": run_apply, "update": run_update, "merge": run_merge, "show": run_show, "history": run_history}
+    show_progress()
     try:
         arguments = parser().parse_args(argv)
         arguments.command_line = list(sys.argv[1:] if argv is None else argv)
-        code = COMMANDS[arguments.command](arguments)
+        code = commands[arguments.command](arguments)
     except SystemExit as stop:  # --help, --version and usage errors
         code = stop.code if isinstance(stop.code, int) else USAGE
     except RunStopped as stop:

@@ -55,6 +55,7 @@ def open_file(file: str, options_by_name: Mapping[str, Any], clusters: str | Non
         columns=FileColumns,
         clusters=clusters,
         has_names=bool(options_by_name.get("has_names")),
+        needs_labels=options_by_name.get("needs_labels", True),
     )
     if file != str(STDIN):
         return open_source(file, options)

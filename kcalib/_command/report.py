@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -17,7 +18,8 @@ from kcalib._command.arguments import make_kernel
 from kcalib._command.evaluate import evaluate_data, make_options, make_panels
 from kcalib._command.jobs import Failure, Model, check_no_states, check_reading, collect_failures, make_jobs, read_data
 from kcalib._command.kinds import check_options
-from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, format_error, write
+from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, format_error, show_progress, write
+from kcalib._command.streams import report as write_note
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification
@@ -26,7 +28,8 @@ from kcalib.inference.compare import comparison_of
 from kcalib.inference.metrics.measured import SharedOptions
 from kcalib.inference.metrics.scores import CRPS, BrierScore
 from kcalib.inference.metrics.skce import SKCE
-from kcalib.recalibration import Choice, choose
+from kcalib.lenses import Canonical
+from kcalib.recalibration import Choice, choose, save
 from kcalib.recalibration.choice import AS_GIVEN, CHOSEN
 from kcalib.report import evaluations
 from kcalib.report.diagrams import require_matplotlib
@@ -46,6 +49,11 @@ def run_report(arguments: argparse.Namespace) -> int:
     check_no_states(jobs, arguments)
     if arguments.output.suffix.lower() not in (".html", ".htm"):
         arguments.usage_error(f"--output is {str(arguments.output)!r}, expected a file name that ends in .html")
+    if arguments.save_map is not None:
+        if len(jobs) > 1 or not arguments.repair or not (arguments.confidence or arguments.lens == Canonical()):
+            arguments.usage_error("--save-map is for one FILE, without --lens and --no-repair; leave these out")
+        if arguments.save_map.suffix.lower() != ".json":
+            arguments.usage_error(f"--save-map is {str(arguments.save_map)!r}, expected a file name that ends in .json")
     reading, options = check_reading(arguments), make_options(arguments)
     n_classes = N_CLASSES if arguments.plot_classes is None else arguments.plot_classes
     n_classes = min(n_classes, max(0, MOST_PANELS // len(jobs) - 1))
@@ -54,9 +62,11 @@ def run_report(arguments: argparse.Namespace) -> int:
     first: Data | None = None
     models: list[Model] = []
     data_by_model: dict[str, Data] = {}
+    show_progress(f"{len(jobs)} file{'s' if len(jobs) > 1 else ''} to evaluate and repair")
     with collect_failures(failures, str(arguments.output)):
         require_matplotlib()
     for job in jobs if not failures else ():
+        show_progress(f"{job.model}: evaluating")
         with collect_failures(failures, job.file), read_data(job, arguments.threads, reading) as data:
             check_options(data, arguments)
             with suppress(ValueError):  # other classes: the models are not compared
@@ -68,6 +78,7 @@ def run_report(arguments: argparse.Namespace) -> int:
     with collect_failures(failures, str(arguments.output)):
         page = _page(models, data_by_model, arguments).encode()
         write_whole(arguments.output, page)
+        show_progress()
         content = f"{len(models)} model{'s' if len(models) > 1 else ''}, {len(page) >> 10} KiB"
     if failures or not write(f"{printable(str(arguments.output))}: {content}\n"):
         return BAD_INPUT
@@ -93,6 +104,7 @@ def _page(models: Sequence[Model], data_by_model: Mapping[str, Data], arguments:
 
 
 def _diagrams(models: Sequence[Model]) -> Section:
+    show_progress("drawing diagrams")
     panels = {model.model: make_panels(model) for model in models}
     parts = [_row([first for first, *_ in panels.values()])]
     for name, (_, *classes) in panels.items():
@@ -113,6 +125,7 @@ def _comparisons(data_by_model: Mapping[str, Data], arguments: argparse.Namespac
     """Compare models of one kind on the same samples, by their calibration errors and by a proper score."""
     parts: list[str] = []
     if len(data_by_model) > 1:
+        show_progress("comparing the models")
         first_name, first = next(iter(data_by_model.items()))
         for data in data_by_model.values():
             reason = "models are of several kinds" if data.noun != first.noun else data.mismatch(first, first_name)
@@ -146,6 +159,7 @@ def _comparison(comparison: Comparison) -> list[str]:
 def _repairs(data_by_model: Mapping[str, Data], arguments: argparse.Namespace) -> list[str]:
     parts = []
     for name, data in data_by_model.items():
+        show_progress(f"{name}: fitting recalibrators")
         # At most 500,000 probabilities of 10,000 samples.
         n = min(data.n, 10_000, max(1000, 500_000 // data.m) if isinstance(data, Classification) else data.n)
         rows = np.sort(np.random.default_rng(arguments.seed).permutation(data.n)[:n])
@@ -161,6 +175,8 @@ def _repairs(data_by_model: Mapping[str, Data], arguments: argparse.Namespace) -
             except (ValueError, TypeError, NotImplementedError) as error:
                 parts.append(paragraph(f"{name}: no recalibration was tried: {format_error(error)}", "small"))
                 continue
+        if arguments.save_map is not None:
+            _save_map(choice, data, arguments.save_map)
         score = choice.score.replace("_", " ")
         effects = [_describe_gain(choice, n)]
         if choice.predictions is not None and choice.name != AS_GIVEN:
@@ -174,6 +190,16 @@ def _repairs(data_by_model: Mapping[str, Data], arguments: argparse.Namespace) -
         kinds = {warning.category: str(warning.message) for warning in warned}
         parts += [paragraph(reason, "small") for reason in kinds.values()]
     return parts
+
+
+def _save_map(choice: Choice, data: Data, path: Path) -> None:
+    """Write the recalibrator that was chosen, which knows the classes of the file."""
+    if choice.recalibrator is None:
+        write_note(f"no map is written to {printable(str(path))}: no recalibration is clearly better than none")
+        return
+    if isinstance(data, Classification):
+        choice.recalibrator.classes_ = data.class_names
+    save(choice.recalibrator, path)
 
 
 def _describe_gain(choice: Choice, n_samples: int) -> str:

@@ -27,8 +27,15 @@ def format_error(error: BaseException) -> str:
 
 
 def report(line: str) -> None:
+    show_progress()
     if sys.stderr is not None:
         print("kcalib: " + _encodable(printable(line), sys.stderr), file=sys.stderr)
+
+
+def show_progress(text: str = "") -> None:
+    """Show on a terminal what is done now, until the next text or none takes its place."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        print("\r\033[K" + _encodable(printable(text), sys.stderr), end="", file=sys.stderr, flush=True)
 
 
 def write(text: str) -> bool:

@@ -23,8 +23,7 @@ class ForecastRecalibrator(Recalibrator):
         self, y_true: Any, y_pred: Any, *, sample_weight: Any = None, classes: Any = None, from_logits: bool = False
     ) -> Self:
         self._check_parameters()
-        for name, is_given in (("classes", classes is not None), ("from_logits", from_logits)):
-            self._check_left_out(name, is_given)
+        self._check_left_out(classes=classes is not None, from_logits=from_logits)
         y_pred = self._checked_prediction(y_pred)
         data = prepare_forecasts(y_true, y_pred, sample_weight=sample_weight)
         arrays.check_not_cuda(data.y, type(self).__name__)
@@ -38,15 +37,15 @@ class ForecastRecalibrator(Recalibrator):
         return self
 
     @on_their_gpu
-    def transform(self, y_pred: Any, *, from_logits: bool = False) -> Any:
+    def transform(self, y_pred: Any, *, classes: Any = None, from_logits: bool = False) -> Any:
         self._check_fitted()
-        self._check_left_out("from_logits", from_logits)
+        self._check_left_out(classes=classes is not None, from_logits=from_logits)
         y_pred = self._checked_prediction(y_pred)
         self._check_family(family_of(y_pred))
         return self._transform(y_pred)
 
-    def _check_left_out(self, name: str, is_given: bool) -> None:
-        if is_given:
+    def _check_left_out(self, **options: bool) -> None:
+        for name in (name for name, is_used in options.items() if is_used):
             raise ValueError(
                 f"`{name}` is for class probabilities, {type(self).__name__} for distributions; leave it out"
             )

@@ -42,7 +42,7 @@ class LogisticEach(OneVsRest):
         regression = Regression(
             (*features, np.broadcast_to(1.0, hits.shape)), targets, samples.weight, identity, free=free
         )
-        minimum = _minimise_bounded(regression, self._bounded, self._coefficients_of(self._near))
+        minimum = _minimise_bounded(regression, self._bounded, self._start())
         if not self.smoothing:
             predictors = regression.compute_logits(minimum.parameters)
             separated = np.all(np.where(hits, predictors, -predictors) > 0, axis=0)
@@ -54,10 +54,8 @@ class LogisticEach(OneVsRest):
             setattr(self, f"{name}_standard_error_", error.copy())
         self.n_iterations_, self.converged_ = minimum.n_iterations, minimum.converged
 
-    def _coefficients_of(self, fitted: object) -> np.ndarray | None:
-        if fitted is None:
-            return None
-        return np.stack([getattr(fitted, f"{name}_") for name in self._coefficients], axis=1)
+    def _parameters(self) -> np.ndarray:
+        return np.stack([getattr(self, f"{name}_") for name in self._coefficients], axis=1)
 
     def _hits_and_misses(self, samples: ClassSamples, columns: list[int]) -> tuple[np.ndarray, np.ndarray]:
         *slopes, intercept = (getattr(self, f"{name}_") for name in self._coefficients)
@@ -74,7 +72,8 @@ def _minimise_bounded(regression: Regression, n_bounded: int, start: np.ndarray 
     """
     free, n_iterations = np.broadcast_to(regression.free, regression.identity.shape), 0
     is_bounded = free & (np.arange(free.shape[1]) < n_bounded)
-    fixed = is_bounded & (False if start is None else start == 0)
+    fixed = is_bounded & (False if start is None else start <= 0)
+    start = None if start is None else np.where(fixed, 0.0, start)
     for _ in range(2**n_bounded):
         regression.free = free & ~fixed
         minimum = minimise(regression, start)

@@ -20,7 +20,7 @@ from kcalib._backend.arrays import Array, kind_of
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.warnings import warn
 from kcalib._input.checks import LARGEST_POINT
-from kcalib._input.classes import POSITION, Classes, match_columns
+from kcalib._input.classes import POSITION, Classes, format_names, match_columns
 from kcalib._input.frames import column_names
 from kcalib._input.labels import Classification
 from kcalib._input.labels import prepare as prepare_labels
@@ -84,7 +84,7 @@ class Recalibrator(Parametrised, ABC):
         """
 
     @abstractmethod
-    def transform(self, y_pred: Any, *, from_logits: bool = False) -> Any:
+    def transform(self, y_pred: Any, *, classes: Any = None, from_logits: bool = False) -> Any:
         """Repaired predictions.
 
         Parameters
@@ -92,6 +92,8 @@ class Recalibrator(Parametrised, ABC):
         y_pred : array_like or Distribution
             Predictions of the kind that was fitted; frames whose columns are named as those of the fit, or after the
             classes, in any order.
+        classes : array_like, shape (m,), optional
+            The class of each column of an array; default those of the fit, in their order.
         from_logits : bool
             `y_pred` holds logits.
 
@@ -124,7 +126,7 @@ class Recalibrator(Parametrised, ABC):
             As `transform`. Measures of these predictions on these labels are optimistic.
         """
         self.fit(y_true, y_pred, sample_weight=sample_weight, classes=classes, from_logits=from_logits)
-        return self.transform(y_pred, from_logits=from_logits)
+        return self.transform(y_pred, classes=classes, from_logits=from_logits)
 
     def _set_classes(self, data: Any, y_pred: Any) -> None:
         """Keep which column of the fit is which class."""
@@ -134,6 +136,11 @@ class Recalibrator(Parametrised, ABC):
         """Return the class of each column by name; None where they are in the order of the fit."""
         columns = column_names(y_pred, m) if names is None else tuple(names)
         places = match_columns(columns, self.columns_, self.classes_)
+        is_silent = names is not None and places is None and columns != self.columns_
+        if is_silent and (len(columns) != m or self.classes_ != tuple(range(m))):
+            raise ValueError(
+                f"`classes` is {format_names(columns)}, but the fit had {format_names(self.classes_)}; name the same"
+            )
         return None if places == tuple(range(m)) else places
 
     def _check_fitted(self) -> None:
@@ -230,7 +237,7 @@ class ClassRecalibrator(Recalibrator):
     _takes_logarithms: ClassVar[bool] = False  # has a parameter `floor`, and attribute `floor_`
     floor: float
     floor_: float | None
-    _near: Any = None  # one that was fitted to much the same samples, from which a fit begins
+    _near: tuple[tuple[int, Any], ...] = ()  # fits to much the same samples: a fit begins at this sum of them
 
     @on_their_gpu
     def fit(
@@ -251,13 +258,13 @@ class ClassRecalibrator(Recalibrator):
         return self
 
     @on_their_gpu
-    def transform(self, y_pred: Any, *, from_logits: bool = False) -> Any:
+    def transform(self, y_pred: Any, *, classes: Any = None, from_logits: bool = False) -> Any:
         self._check_fitted()
         y_pred = arrays.compute_lazy(y_pred)
         if isinstance(y_pred, Categorical):
-            p, classes = unwrap_categorical(y_pred, None, from_logits)
+            p, classes = unwrap_categorical(y_pred, classes, from_logits)
             return Categorical(self._transform_checked(p, from_logits, classes), classes)
-        return self._transform_checked(y_pred, from_logits)
+        return self._transform_checked(y_pred, from_logits, classes)
 
     def _transform_checked(self, y_pred: Any, from_logits: bool, names: Any = None) -> Any:
         data, samples, places = self._prepare_unlabelled(y_pred, from_logits, names)
@@ -303,6 +310,10 @@ class ClassRecalibrator(Recalibrator):
             ProbabilityFloorWarning,
         )
         return samples.with_floor(floor)
+
+    def _start(self) -> np.ndarray | None:
+        """Return the parameters from which a fit begins; None: it finds some."""
+        return sum(factor * fitted._parameters() for factor, fitted in self._near) if self._near else None
 
     def _check_no_distribution(self, y_pred: Any) -> None:
         if isinstance(y_pred, Distribution):

@@ -288,8 +288,8 @@ class Labelled(ABC):
         losses = self.losses(rows, predictions, score)
         return losses if self.weight is None else self.weight[rows] * losses
 
-    def fit(self, candidate: Recalibrator, rows: np.ndarray, near: Recalibrator | None = None) -> Recalibrator:
-        """Return a copy of the candidate, fitted to some samples, from a fit to all of them on."""
+    def fit(self, candidate: Recalibrator, rows: np.ndarray, near: tuple[tuple[int, Any], ...] = ()) -> Recalibrator:
+        """Return a copy of the candidate, fitted to some samples, from a sum of fits to others on."""
         copy: Recalibrator = candidate.clone()
         weight = None if self.weight is None else self.weight[rows]
         y, y_pred = self.y[rows], self.predictions(rows)
@@ -297,7 +297,7 @@ class Labelled(ABC):
             copy._near = near
         copy.fit(y, y_pred, sample_weight=weight, from_logits=self.from_logits)
         if isinstance(copy, ClassRecalibrator):
-            copy._near = None
+            copy._near = ()
         return copy
 
     def repair(self, recalibrator: Recalibrator, rows: np.ndarray) -> Any:
@@ -466,6 +466,7 @@ def _cross_validate(
     # Of each sample, without this fold and its own; infinite where a candidate was stopped.
     inner = {AS_GIVEN: np.tile(losses[AS_GIVEN], (n_folds, 1))}
     fitted: dict[str, Recalibrator] = {}
+    outside: dict[str, list[Recalibrator]] = {}  # without each fold
     failed: dict[str, Exception] = {}
     pairs = sorted(itertools.combinations(range(n_folds), 2), key=lambda pair: pair[1] - pair[0])
     with TerminalProgress("recalibration") as progress:
@@ -481,17 +482,19 @@ def _cross_validate(
                 progress(share)
 
         def fit_outside(name: str) -> None:
-            recalibrator = fitted[name] = samples.fit(candidates[name], all_rows)
-            parts[name] = []
+            alike = [other for other in fitted.values() if type(other) is type(candidates[name])]
+            recalibrator = samples.fit(candidates[name], all_rows, tuple((1, other) for other in alike[-1:]))
+            fitted[name], parts[name], outside[name] = recalibrator, [], []
             for fold in rows:
-                outside = samples.fit(candidates[name], np.delete(all_rows, fold), recalibrator)
-                parts[name].append(samples.repair(outside, fold))
+                outside[name].append(samples.fit(candidates[name], np.delete(all_rows, fold), ((1, recalibrator),)))
+                parts[name].append(samples.repair(outside[name][-1], fold))
             losses[name] = _losses_of(samples, rows, parts[name], score)
             inner[name] = np.full((n_folds, n), np.inf)
 
         def fit_without(name: str, first: int, second: int) -> None:
             others = np.delete(all_rows, np.concatenate([rows[first], rows[second]]))
-            recalibrator = samples.fit(candidates[name], others, fitted[name])
+            near = (1, outside[name][first]), (1, outside[name][second]), (-1, fitted[name])
+            recalibrator = samples.fit(candidates[name], others, near)
             for without, scored in ((first, rows[second]), (second, rows[first])):
                 repaired = samples.repair(recalibrator, scored)
                 inner[name][without, scored] = samples.weighted_losses(scored, repaired, score)

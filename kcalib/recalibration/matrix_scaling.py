@@ -41,10 +41,7 @@ class SoftmaxScaling(ClassRecalibrator):
 
     def _fit(self, samples: ClassSamples) -> None:
         regression = self._make_regression(self._scores(samples), samples)
-        start = None
-        if self._near is not None:
-            start = np.column_stack([self._near.weights_, self._near.intercept_])
-        minimum = minimise(regression, start)
+        minimum = minimise(regression, self._start())
         self._warn_of_fit(samples, minimum, regression.compute_logits(minimum.parameters))
         self.weights_, self.intercept_ = minimum.parameters[:, :-1], minimum.parameters[:, -1].copy()
         self.criterion_before_ = float(regression.mean_losses(regression.identity))
@@ -55,6 +52,9 @@ class SoftmaxScaling(ClassRecalibrator):
 
     def _finish(self, regression: Regression, minimum: Minimum) -> None:
         """Set further attributes."""
+
+    def _parameters(self) -> np.ndarray:
+        return np.column_stack([self.weights_, self.intercept_])
 
     def _transform(self, samples: ClassSamples) -> np.ndarray:
         check_same_scores(self, samples)

@@ -235,20 +235,21 @@ class TemperatureScaling(Recalibrator):
         return self
 
     @on_their_gpu
-    def transform(self, y_pred: Any, *, from_logits: bool = False) -> Any:
+    def transform(self, y_pred: Any, *, classes: Any = None, from_logits: bool = False) -> Any:
         self._check_fitted()
         y_pred = arrays.compute_lazy(y_pred)
         if isinstance(y_pred, Categorical):
-            p, classes = unwrap_categorical(y_pred, None, from_logits)
-            return Categorical(self.transform(p), classes)
+            p, classes = unwrap_categorical(y_pred, classes, from_logits)
+            return Categorical(self.transform(p, classes=classes), classes)
         if isinstance(y_pred, Distribution):
-            if from_logits:
-                raise ValueError(f"`from_logits` is for arrays, but `y_pred` is {type(y_pred).__name__}; leave it out")
+            for name, is_used in (("classes", classes is not None), ("from_logits", from_logits)):
+                if is_used:
+                    raise ValueError(f"`{name}` is for arrays, but `y_pred` is {type(y_pred).__name__}; leave it out")
             self._check_family(family_of(y_pred))
             return temper(y_pred, self.temperature_)
         predictions = Labels.of(prepare_unlabelled(y_pred, from_logits), y_pred, from_logits)
         self._check_family(predictions.family)
-        self._match_columns(y_pred, predictions.data.m)  # for names that contradict the fit: any order is the same
+        self._match_columns(y_pred, predictions.data.m, classes)  # refuses other classes; any order is the same
         if self.floor_ is not None:
             predictions = predictions.with_floor(self.floor_)
         return restore_like(predictions.at(self.temperature_).probabilities, y_pred)

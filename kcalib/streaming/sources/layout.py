@@ -21,7 +21,7 @@ import kcalib.distributions as distributions
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._input.classes import Classes, format_names, is_named_after, is_number, key_of, places_of, strip_prefix
-from kcalib._input.columns import Columns, FileError, choose, label_family, label_name, named
+from kcalib._input.columns import LABEL_NAMES, Columns, FileError, choose, label_family, label_name, named
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts, prepare_forecasts
 from kcalib._input.labels import Classification, Names, prepare
@@ -51,6 +51,7 @@ class ReadOptions:
     clusters: Any = None  # a name, or an array beside others: read as labels are, by a source of their own
     has_names: bool = False  # labels are read for themselves, and may be text beside parameters of distributions
     positive: str | None = None  # the class that a single column is the probability of
+    needs_labels: bool = True  # otherwise files without labels are read, too
 
     def layout(self, columns: Columns) -> Layout:
         """Choose among the names of a file; a FileError says what is missing."""
@@ -60,6 +61,7 @@ class ReadOptions:
             (), {}, columns.noun, stored_labels=stored, normalize=self.normalize, logits_option=spelled,
             positive=self.positive, positive_option=columns.spelled("positive"),
         )  # fmt: skip
+        targets: tuple[str, ...] = () if file is None else (str(file),)
         forecasts = None
         if self.probs is None and self.logits is None and not self.from_logits:
             forecasts = choose_forecasts(columns, self.parameters)
@@ -77,10 +79,10 @@ class ReadOptions:
             if self.normalize:
                 normalize_rows(None, False, forecasts.described(columns))
             vectors = forecasts.family in VECTORS and len(forecasts.names["mean"]) > 1
-            targets = (str(file),) if file else target_names(columns, self._label_option(columns), vectors)
+            if file is None and self._expects_labels(columns):
+                targets = target_names(columns, self._label_option(columns), vectors)
             return dataclasses.replace(layout, targets=targets, predictions=forecasts.names, family=forecasts.family)
         choice = choose(columns, self.probs, self.logits)
-        targets = (str(file),) if file else ()
         if self.multilabel:
             targets = targets or label_family(columns, self._label_option(columns), choice)
         if self.positive is not None and len(choice.names) > 1:
@@ -88,15 +90,20 @@ class ReadOptions:
                 f"{columns.spelled('positive')} is for a single column of probabilities, and there are "
                 f"{len(choice.names)}, {named(columns, choice.names)}; leave it out"
             )
+        if not targets and self._expects_labels(columns):
+            targets = (label_name(columns, self._label_option(columns)),)
         return dataclasses.replace(
             layout,
-            targets=targets or (label_name(columns, self._label_option(columns)),),
+            targets=targets,
             predictions={Y_PRED: choice.names},
             from_logits=self.from_logits or choice.logits,
             classes=self.classes if choice.classes is None else choice.classes,
             order=None if choice.classes is None else self.classes,
             has_class_columns=choice.classes is not None,
         )
+
+    def _expects_labels(self, columns: Columns) -> bool:
+        return self.needs_labels or self.labels is not None or not set(LABEL_NAMES).isdisjoint(columns.names)
 
     def _label_option(self, columns: Columns) -> str | None:
         if not (self.labels is None or isinstance(self.labels, (str, os.PathLike))):
@@ -118,7 +125,7 @@ def label_file(labels: Any) -> Path | None:
 class Layout:
     """Which arrays or columns are read, and what they mean."""
 
-    targets: tuple[str, ...]  # the name of the labels or targets, or several columns of targets that are vectors
+    targets: tuple[str, ...]  # the name of the labels or targets, columns of targets that are vectors, or none
     predictions: Mapping[str, tuple[str, ...]]  # the names that make up "y_pred", or each parameter
     noun: str = "array"
     family: str | None = None  # of predicted distributions
@@ -149,7 +156,8 @@ class Layout:
     @property
     def groups(self) -> dict[str, tuple[str, ...]]:
         """The names that make up each array which is read from the file."""
-        return dict(self.predictions) if self.stored_labels is not None else {Y_TRUE: self.targets, **self.predictions}
+        is_apart = self.stored_labels is not None or not self.targets
+        return dict(self.predictions) if is_apart else {Y_TRUE: self.targets, **self.predictions}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -174,6 +182,8 @@ class Layout:
 
     def check_lengths(self, block: Mapping[str, Any]) -> int:
         """Return the number of rows, which all arrays must have."""
+        if not self.targets:
+            return int(next(iter(block.values())).shape[0])
         labels = block[Y_TRUE] if self.stored_labels is None else self.stored_labels
         shape = tuple(labels.shape)
         for key, names in self.predictions.items():
@@ -202,7 +212,7 @@ class Layout:
         target, names = _first_to_last(self.targets), {key: _first_to_last(n) for key, n in self.predictions.items()}
         true = decode_text(block[Y_TRUE])
         if self.family is not None:
-            with self._located({**self.predictions, target: self.targets}, at):
+            with self.located({**self.predictions, target: self.targets}, at):
                 values = {key: block[key] for key in self.predictions}
                 kind: Any = getattr(distributions, self.family)
                 pred = kind(**values) if self.distribution is None else self.distribution._with(**values)
@@ -236,7 +246,7 @@ class Layout:
             )
         if self.normalize:
             pred = block[Y_PRED] = normalize_rows(pred, self.from_logits, self.describe())
-        with self._located({names[Y_PRED]: self.predictions[Y_PRED], target: self.targets}, at):
+        with self.located({names[Y_PRED]: self.predictions[Y_PRED], target: self.targets}, at):
             data = prepare(
                 true,
                 pred,
@@ -308,7 +318,7 @@ class Layout:
         return f"{kind} in {self.noun}{plural} {groups[Y_PRED]}, labels in {targets}"
 
     @contextmanager
-    def _located(self, columns: Mapping[str, tuple[str, ...]], at: int) -> Iterator[None]:
+    def located(self, columns: Mapping[str, tuple[str, ...]], at: int) -> Iterator[None]:
         """Name columns and rows of the file in errors, which speak of arrays and of rows of a block."""
 
         def locate(match: re.Match[str]) -> str:
@@ -322,7 +332,8 @@ class Layout:
         except (TypeError, ValueError) as error:
             kind = TypeError if isinstance(error, TypeError) else FileError
             names = "|".join(map(re.escape, columns))
-            raise kind(re.sub(rf"`({names})\[(\d+)(?:, (\d+))?\]", locate, str(error))) from None
+            message = str(error).replace("from_logits=True", self.logits_option)
+            raise kind(re.sub(rf"`({names})\[(\d+)(?:, (\d+))?\]", locate, message)) from None
 
 
 def _first_to_last(names: tuple[str, ...]) -> str:

@@ -95,8 +95,9 @@ def named_reader(
     layout = options.layout(options.columns("array", tuple(names), holder=holder))
     if CLASSES_NAME in names and layout.family is None:
         with open_arrays() as get:
-            labels = get(layout.targets[0]) if layout.stored_labels is None else layout.stored_labels
             classes = get(CLASSES_NAME)
+            labels = get(layout.targets[0]) if Y_TRUE in layout.groups else layout.stored_labels
+            labels = classes if labels is None else labels
             classes = decode_text(np.asarray(next(row_slices(classes, 0, max(1, classes.shape[0])), ())))
             # Labels of a matrix are 0 and 1, whatever they are called.
             layout = layout.with_classes(classes, classes.dtype if options.multilabel else np.dtype(labels.dtype))

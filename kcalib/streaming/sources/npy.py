@@ -38,8 +38,9 @@ def npy_reader(path: Path, options: ReadOptions) -> Reader:
                 remedy = "save predicted distributions as an .npz file of named arrays"
             raise FileError(f"the array has no fields, so {spelled(option)} names nothing; {remedy}")
     labels = _find_labels(path, options)
+    stored = None if labels is None else map_labels(labels)
     layout = Layout(
-        (labels.name,),
+        () if labels is None else (labels.name,),
         {Y_PRED: (path.name,)},
         "file",
         from_logits=options.from_logits or "logits" in path.stem.lower(),
@@ -47,19 +48,19 @@ def npy_reader(path: Path, options: ReadOptions) -> Reader:
         positive=options.positive,
         positive_option=spelled("positive"),
         classes=options.classes,
-        stored_labels=map_labels(labels),
+        stored_labels=stored,
         logits_option=spelled("from_logits").replace("=", "=True"),
     )
     return ArraysReader(layout, lambda: nullcontext(lambda name: array), str(path), identity)
 
 
-def _find_labels(path: Path, options: ReadOptions) -> Path:
-    """Return the file that the option names, or the one beside the predictions."""
+def _find_labels(path: Path, options: ReadOptions) -> Path | None:
+    """Return the file that the option names, or the one beside the predictions; None where none is needed."""
     labels = label_file(options.labels)
     candidates = [path.with_name(name + ".npy") for name in LABEL_NAMES]
     if options.labels is None:
         labels = next((file for file in candidates if file.is_file() and file != path), None)
-    if labels is None:
+    if labels is None and (options.needs_labels or options.labels is not None):
         columns = options.columns("array", ())
         option, hint = columns.spelled("labels"), ""
         if options.labels is not None:

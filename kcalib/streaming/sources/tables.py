@@ -20,7 +20,7 @@ from kcalib.streaming.sources.content import (
     file_identity,
     import_library,
 )
-from kcalib.streaming.sources.layout import Y_PRED, Block, Layout, ReadOptions
+from kcalib.streaming.sources.layout import Y_PRED, Y_TRUE, Block, Layout, ReadOptions
 from kcalib.streaming.sources.named_arrays import row_slices
 from kcalib.streaming.sources.reader import Reader, block_bytes
 
@@ -57,7 +57,7 @@ class TableReader(Reader):
     def _with_categories(self) -> Layout:
         """Return the layout with the classes that labels in an Arrow dictionary declare, where no columns do."""
         layout = self.layout
-        if layout.classes is not None or layout.family is not None or layout.stored_labels is not None:
+        if layout.classes is not None or layout.family is not None or Y_TRUE not in layout.groups:
             return layout
         (target, *others), columns = layout.targets, layout.predictions[Y_PRED]
         table = next(self._tables([target], 0, 1))

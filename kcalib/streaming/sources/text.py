@@ -63,7 +63,7 @@ class TextReader(Reader):
         self.layout = layout = options.layout(options.columns("column", self._header))
         check_unique(self._header, layout.names)
         is_family = options.multilabel and len(layout.targets) > 1
-        has_labels = (layout.family is None or options.has_names) and layout.stored_labels is None and not is_family
+        has_labels = (layout.family is None or options.has_names) and Y_TRUE in layout.groups and not is_family
         places = {name: i for i, name in enumerate(self._header)}
         self._label_column = places[layout.targets[0]] if has_labels else None
         self._groups = {key: names for key, names in layout.groups.items() if not (has_labels and key == Y_TRUE)}

@@ -1,0 +1,107 @@
+"""`kcalib apply`: the predictions of a file, repaired by a saved recalibrator."""
+
+from __future__ import annotations
+
+import argparse
+import io
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import kcalib.distributions as distributions
+from kcalib._backend import arrays
+from kcalib._backend.files import printable, write_whole
+from kcalib._backend.threads import TerminalProgress
+from kcalib._command.files import open_file
+from kcalib._command.jobs import Failure, check_reading, collect_failures, translate_errors
+from kcalib._command.streams import BAD_INPUT, DONE, write
+from kcalib._input.classes import is_named_after, key_of
+from kcalib._input.columns import CLASSES_NAME, FileError
+from kcalib.recalibration import load
+from kcalib.streaming._forecasts.families import FIELDS
+from kcalib.streaming.sources.content import normalize_rows
+from kcalib.streaming.sources.layout import Y_PRED, Y_TRUE, Block, Layout
+
+ROWS = 65_536  # that are repaired at once
+
+
+def run_apply(arguments: argparse.Namespace) -> int:
+    if arguments.output.suffix.lower() != ".npz":
+        arguments.usage_error(f"--output is {str(arguments.output)!r}, expected a file name that ends in .npz")
+    reading, failures = check_reading(arguments), list[Failure]()
+    with collect_failures(failures, arguments.map):
+        recalibrator = load(arguments.map)
+    with collect_failures(failures, arguments.file), translate_errors():
+        if failures:
+            return BAD_INPUT
+        samples = open_file(arguments.file, reading | {"needs_labels": False})
+        block, layout = samples.read_unchecked(), samples.layout
+        content: dict[str, Any] = {"labels": np.array(block[Y_TRUE].tolist())} if Y_TRUE in block else {}
+        repair = _repair_probabilities if layout.family is None else _repair_distributions
+        content |= repair(recalibrator, block, layout)
+    with collect_failures(failures, str(arguments.output)):
+        if failures:
+            return BAD_INPUT
+        if arguments.confidence is not None:  # as `kcalib evaluate --confidence` reads it
+            content = {"labels" if name == "labels" else "confidence": content[name] for name in ("labels", "probs")}
+        file = io.BytesIO()
+        np.savez(file, **content)
+        write_whole(arguments.output, file.getvalue())
+        n, method = len(next(iter(content.values()))), type(recalibrator).__name__
+        line = f"{printable(str(arguments.output))}: {n:,} samples, repaired by {method}: {', '.join(content)}\n"
+        return DONE if write(line) else BAD_INPUT
+    return BAD_INPUT
+
+
+def _repair_probabilities(recalibrator: Any, block: Block, layout: Layout) -> dict[str, np.ndarray]:
+    """Return repaired probabilities, and the classes of their columns where these have names."""
+    pred, known, options = block[Y_PRED], getattr(recalibrator, "classes_", ()), {"from_logits": layout.from_logits}
+    if layout.normalize:
+        pred = normalize_rows(pred, layout.from_logits, layout.describe())
+    classes = layout.class_names if layout.classes is None else layout.classes
+    if classes is None and len(known) == 2 and (pred.ndim == 1 or pred.shape[1] == 1):
+        classes = _name_single_column(layout, known)
+
+    def repair(rows: slice) -> Any:
+        with layout.located({Y_PRED: layout.predictions[Y_PRED]}, rows.start):
+            return recalibrator.transform(pred[rows], classes=classes, **options)
+
+    probabilities = np.concatenate(_repair_in_parts(len(pred), repair))
+    if classes is None and not any(isinstance(label, str) for label in known):
+        return {"probs": probabilities}
+    return {"probs": probabilities, CLASSES_NAME: np.array(known if classes is None else classes)}
+
+
+def _name_single_column(layout: Layout, known: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Return the classes of the map, at last the one that a column is the probability of; None if none is named."""
+    column, positive = layout.predictions[Y_PRED][0], layout.positive
+    if positive is not None and key_of(positive) not in map(key_of, known):
+        raise FileError(
+            f"{layout.positive_option} is {positive}, expected a class of the map, {known[0]} or {known[1]}"
+        )
+    if positive is None:
+        is_named = [layout.noun == "column" and is_named_after(column, label) for label in known]
+    else:
+        is_named = [key_of(label) == key_of(positive) for label in known]
+    return None if is_named[0] == is_named[1] else known[::-1] if is_named[0] else known
+
+
+def _repair_distributions(recalibrator: Any, block: Block, layout: Layout) -> dict[str, np.ndarray]:
+    """Return the parameters of repaired distributions by name."""
+    with layout.located(layout.predictions, 0):
+        prediction = getattr(distributions, str(layout.family))(**{name: block[name] for name in layout.predictions})
+    parts = _repair_in_parts(prediction.n, lambda rows: recalibrator.transform(prediction.take(rows)))
+    names = FIELDS[type(parts[0])]
+    return {name: np.concatenate([arrays.to_host(getattr(part, name)) for part in parts]) for name in names}
+
+
+def _repair_in_parts(n: int, repair: Callable[[slice], Any]) -> list[Any]:
+    """Return what a function makes of the rows, some thousand at a time, and show how far it is."""
+    parts = []
+    with TerminalProgress("apply") as progress:
+        for begin in range(0, n, ROWS):
+            parts.append(repair(slice(begin, min(begin + ROWS, n))))
+            if progress is not None:
+                progress(min(1.0, (begin + ROWS) / n))
+    return parts

@@ -29,7 +29,7 @@ class MultivariateNormal(Density):
         Means.
     cov : array_like, shape (n, d, d) or (d, d), optional
         Covariance matrices, or one for all: symmetric within 1e-6 of the largest entry (the symmetric part is used)
-        and positive definite.
+        and positive definite: eigenvalues of the correlations are above d times 2.2e-16.
     scale_tril : array_like, shape (n, d, d) or (d, d), optional
         Their Cholesky factors instead: lower triangular with a positive diagonal. Exactly one of the two is given.
 
@@ -39,7 +39,7 @@ class MultivariateNormal(Density):
         If a parameter does not hold real numbers, or if not exactly one of `cov` and `scale_tril` is given.
     ValueError
         If one is not finite or out of range, if the shapes do not fit, or if a matrix is not symmetric and positive
-        definite; the message has its index and its smallest eigenvalue.
+        definite; the message has its index and the smallest eigenvalue of its correlations.
 
     See Also
     --------
@@ -164,20 +164,30 @@ def _factorize(cov: Array) -> tuple[Array, Array]:
         ),
     )
     cov = (cov + cov.swapaxes(-1, -2)) / 2
-    eigenvalues = xp.linalg.eigvalsh(cov)
-    smallest, limit = eigenvalues[..., 0], xp.maximum(1e-15 * eigenvalues[..., -1], LARGEST**-2)
-    remedy = "expected a positive definite matrix; add a small multiple of the identity, or mend the prediction"
-    reject(smallest, smallest <= limit, lambda at, x: f"`cov{at}` has the smallest eigenvalue {x:.6g}, {remedy}")
+    d, smallest_variance = cov.shape[-1], LARGEST**-2
+    reject(
+        cov,
+        (cov < smallest_variance) & to_device_of(np.eye(d, dtype=bool), cov),
+        lambda at, x: f"`cov{at}` is {x:.6g}, expected a variance of at least {smallest_variance:.0e}; clip it",
+    )
+    # Relative to the diagonal: units of the entries change neither the factors' accuracy nor what is refused.
+    deviations = xp.stack([xp.sqrt(cov[..., i, i]) for i in range(d)], axis=-1)
+    smallest = xp.linalg.eigvalsh(cov / deviations[..., :, None] / deviations[..., None, :])[..., 0]
     try:
         factors = xp.linalg.cholesky(cov)
         is_definite = arrays.is_host(cov) or bool(xp.all(xp.isfinite(factors)))  # cuSOLVER reports by NaN
     except np.linalg.LinAlgError:
         is_definite = False
-    if is_definite:
-        return cov, factors
-    worst = int(xp.argmin(smallest / eigenvalues[..., -1]))  # within rounding of a singular matrix
-    index = f"[{worst}]" if cov.ndim == 3 else ""
-    raise ValueError(f"`cov{index}` has the smallest eigenvalue {float(smallest.reshape(-1)[worst]):.6g}, {remedy}")
+    limit = d * float(np.finfo(np.float64).eps)
+    reject(
+        smallest,
+        smallest <= (limit if is_definite else max(limit, float(xp.min(smallest)))),
+        lambda at, x: (
+            f"`cov{at}` has the smallest eigenvalue {x:.6g} relative to its diagonal, expected a positive definite "
+            "matrix; add small multiples of the variances to the diagonal, or mend the prediction"
+        ),
+    )
+    return cov, factors
 
 
 def _check_factors(factors: Array) -> Array:

@@ -270,7 +270,7 @@ def _null_moments(data: Data, packed: Packed, backend: Backend, size: int) -> Bl
         return BlockMoments(0.0, 0.0, math.inf)
     deviation = math.sqrt(2 * squares)
     steps = deviation / unit
-    return BlockMoments(squares, max(2 * deviation / trace, third / steps / steps / steps), pairs)
+    return BlockMoments(squares, max(2 * deviation / trace if trace > 0 else 0.0, third / steps / steps / steps), pairs)
 
 
 def _of_drawn(data: Data, packed: Packed, backend: Backend, size: int, replicate: int) -> tuple[float, ...]:

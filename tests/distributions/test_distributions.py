@@ -328,6 +328,16 @@ def test_multivariate_normal_is_that_of_scipy():
     np.testing.assert_allclose(mixture.log_density(y), np.log(pdf), rtol=1e-12)
 
 
+def test_covariances_are_refused_relative_to_their_diagonals():
+    """Units say nothing: variances 1e-8 and 1e8, of correlation 0.5."""
+    cov = np.array([[1e-8, 0.5], [0.5, 1e8]])
+    units = np.diag([1e-4, 1e4])
+    found = MultivariateNormal(np.zeros((1, 2)), cov).scale_tril[0]
+    np.testing.assert_allclose(found, units @ np.linalg.cholesky([[1, 0.5], [0.5, 1]]), rtol=1e-14)
+    with pytest.raises(ValueError, match=r"`cov` has the smallest eigenvalue .* relative to its diagonal"):
+        MultivariateNormal(np.zeros((1, 2)), units @ [[1.0, 1.0], [1.0, 1.0]] @ units)
+
+
 def test_parameters_of_covariances_have_frobenius_distances():
     a, b = MultivariateNormal(VECTORS, COV), MultivariateNormal(VECTORS[::-1], COV[::-1])
     squares = np.sum((VECTORS - VECTORS[::-1]) ** 2, axis=1) + np.sum((COV - COV[::-1]) ** 2, axis=(1, 2))
@@ -666,8 +676,10 @@ WRONG_VALUES: dict[str, Callable[[], Any]] = {
     r"`loc` has shape \(1, 1\).*reshape it by loc.reshape\(-1\)": lambda: Laplace([[0.0]], [[1.0]]),
     r"`cov` has shape \(3, 2\).*variances.*Normal": lambda: MultivariateNormal(VECTORS, VECTORS),
     r"`mean` has shape \(3,\), expected \(n, d\); for numbers": lambda: MultivariateNormal(MEAN, COV),
-    r"`cov\[1\]` has the smallest eigenvalue -1, expected a pos": lambda: MultivariateNormal(VECTORS, COV * SIGNS),
-    "`cov` has the smallest eigenvalue (-?[0-9.e-]+|0),": lambda: MultivariateNormal(VECTORS, [[1.0, 1.0], [1.0, 1.0]]),
+    r"`cov\[1, 1, 1\]` is -1, expected a variance of": lambda: MultivariateNormal(VECTORS, COV * SIGNS),
+    "`cov` has the smallest eigenvalue (-?[0-9.e-]+|0) r": lambda: MultivariateNormal(
+        VECTORS, [[1.0, 1.0], [1.0, 1.0]]
+    ),
     r"`cov\[0, 1\]` is 0.5 and differs from the entry a": lambda: MultivariateNormal(VECTORS, [[1.0, 0.5], [0.4, 1.0]]),
     r"`scale_tril\[0, 1\]` is 0.5, expected ": lambda: MultivariateNormal(VECTORS, scale_tril=[[1.0, 0.5], [0.5, 1.0]]),
     r"`scale_tril\[1, 1\]` is -1, expected ": lambda: MultivariateNormal(VECTORS, scale_tril=[[1.0, 0.0], [0.5, -1.0]]),

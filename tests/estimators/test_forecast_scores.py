@@ -50,6 +50,9 @@ class Logistic(Distribution):
 
     event_shape = ()
 
+    def take(self, rows):
+        return Logistic(self.loc[rows])
+
     def cdf(self, y):
         return scipy.special.expit(y - self.loc)
 
@@ -58,6 +61,33 @@ class Logistic(Distribution):
 
     def sample(self, size, *, seed=0):
         return self.loc[:, None] + np.random.default_rng(seed).logistic(size=(self.n, size))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Wrapped(Distribution):
+    """A law of scipy.stats, a list of parameters for each row, as a family of a user's own."""
+
+    law: object
+    rows: np.ndarray
+    support: str = "real"
+
+    @property
+    def n(self):
+        return len(self.rows)
+
+    event_shape = ()
+
+    def take(self, rows):
+        return Wrapped(self.law, self.rows[rows], self.support)
+
+    def cdf(self, y):
+        return self.law.cdf(y, *self.rows.T)
+
+    def quantile(self, levels):
+        return self.law.ppf(levels, *self.rows.T[:, :, None])
+
+    def sample(self, size, *, seed=0):
+        return self.law.rvs(*self.rows.T[:, :, None], size=(self.n, size), random_state=seed)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -281,6 +311,47 @@ def test_crps_of_proportions():
     z, other = np.random.default_rng(0).dirichlet([1, 2, 3], size=(2, 100_000))
     expected = np.linalg.norm(z - y, axis=1) - 0.5 * np.linalg.norm(z - other, axis=1)
     assert abs(kcalib.crps(y, Dirichlet([[1.0, 2, 3]])) - np.mean(expected)) < 4 * np.std(expected) / math.sqrt(512)
+
+
+@pytest.mark.parametrize("rate", [1e-3, 0.7, 20.0, 400.0, 3e7])
+def test_crps_of_ones_own_counts_is_that_of_the_family(rate):
+    """By sums, and for 3e7, whose counts are too many, by an integral. Rate 20 at 20 was 1.047489."""
+    y, rows = np.floor([0.2 * rate, rate, rate + 6 * math.sqrt(rate) + 2]), np.full((3, 1), rate)
+    expected = values(y, Poisson(rows[:, 0]))
+    np.testing.assert_allclose(values(y, Wrapped(stats.poisson, rows, "count")), expected, rtol=1e-7)
+    if rate == 20:
+        assert expected[1] == pytest.approx(1.0382025166898607, rel=1e-13)
+        # Counts that are said to be real numbers: a jump of F at each.
+        np.testing.assert_allclose(values(y, Wrapped(stats.poisson, rows)), expected, rtol=1e-7)
+
+
+@pytest.mark.parametrize("a", [1e-3, 0.1, 1.0, 40.0])
+@pytest.mark.parametrize("b", [1e-3, 0.1, 1.0, 3e4])
+def test_crps_of_beta_to_the_promise(a, b):
+    """Against the closed form by mpmath, infinite densities at either end included."""
+    mp = pytest.importorskip("mpmath")
+    y = np.array([0.0, 1e-9, a / (a + b), 0.9, 1.0])
+    expected = []
+    with mp.workdps(40):
+        am, bm = mp.mpf(a), mp.mpf(b)
+        for t in map(mp.mpf, y):
+            first, second = (mp.betainc(am + k, bm, 0, t, regularized=True) for k in (0, 1))
+            gap = 2 * mp.beta(2 * am, 2 * bm) / (am * mp.beta(am, bm) ** 2)
+            expected.append(float(t * (2 * first - 1) + am / (am + bm) * (1 - 2 * second - gap)))
+    np.testing.assert_allclose(values(y, Beta(np.full(5, a), np.full(5, b))), expected, rtol=1e-6)
+    np.testing.assert_allclose(values(y, Wrapped(stats.beta, np.full((5, 2), (a, b)))), expected, rtol=1e-6)
+
+
+def test_infinite_log_scores_name_row_and_value():
+    y, prediction = [0.3, 0.0, 0.0], Beta([1.0, 2.0, 0.5], 1.0)
+    with pytest.raises(ValueError, match=r"^`y_true\[2\]` is 0.0, where the density of this row's Beta is infinite"):
+        kcalib.log_score(y, prediction)
+    assert kcalib.log_score(y, prediction, sample_weight=[1, 1, 0]) == math.inf
+    assert kcalib.log_score([0.3, 0.0, 1e-6], prediction) == math.inf
+    y, both = [0.3, 0.0, 0.2, 0.4], {"a": prediction.take([0, 1, 1, 1]), "b": Beta([1.0] * 4, 1.0)}
+    with pytest.raises(ValueError, match=r"^`y_true\[1\]` is 0.0, where the density of this row's Beta is 0 .* CRPS"):
+        kcalib.compare(y, both, metric="log_score")
+    kcalib.compare(y, both, metric="crps")
 
 
 def test_distributions_of_scipy():

@@ -15,6 +15,7 @@ from problems import before_permutation, binomial_bounds, draw_labels, softmax_p
 import kcalib
 from kcalib import _packing
 from kcalib._input.forecasts import prepare
+from kcalib.distributions import Normal
 from kcalib.inference import blocks
 from kcalib.kernels import Exponential
 from kcalib.methods import Spectrum
@@ -101,6 +102,16 @@ def test_equal_block_estimates_are_not_certainty(variance, count):
         assert wrong.null_law == f"signs of {count} block estimates, which vary by nothing"
     right = kcalib.calibration_test(np.zeros(2 * count, int), p, method=method, kernel=KERNEL)
     assert right.pvalue == 1.0
+
+
+@pytest.mark.filterwarnings("ignore::kcalib.AntiConservativeWarning")
+@pytest.mark.parametrize("method", ["block", "linear"])
+@pytest.mark.parametrize("scale", [1e-6, 1e-9, 1e-15])
+def test_blocks_of_predictions_of_tiny_scale(method, scale):
+    """Entries are within the rounding of kernel values, and their trace may be 0; no error, nothing is rejected."""
+    mean = np.random.default_rng(0).normal(size=50)
+    for y in (mean, np.random.default_rng(1).normal(mean, scale)):
+        assert kcalib.calibration_test(y, Normal(mean, scale), method=method).pvalue > 0.05
 
 
 @pytest.mark.parametrize("freedom", [1, 4, 49])

@@ -21,6 +21,7 @@ from kcalib._input.checks import reject
 from kcalib._input.forecasts import Forecasts
 from kcalib._pairs.problem import Components
 from kcalib.distributions import Distribution, NegativeBinomial, Poisson, Quantiles
+from kcalib.estimators.forecasts.quadrature import crps_by_quadrature
 from kcalib.estimators.forecasts.quantities import (
     atoms_of,
     cdf_at,
@@ -28,14 +29,10 @@ from kcalib.estimators.forecasts.quantities import (
     draws_of,
     forecasts_of,
     mean_of,
-    quantiles_of,
     targets_of,
 )
 from kcalib.estimators.forecasts.scores import pinball_values
 
-# Levels of the quantiles between which F is integrated, and nodes of Gauss and Legendre's rule there.
-KNOTS = (1e-8, 1e-6, 1e-4, 1e-3, 0.01, 0.05, 0.2, 0.5, 0.8, 0.95, 0.99, 0.999, 1 - 1e-4, 1 - 1e-6, 1 - 1e-8)
-N_NODES = 20
 BATCH_ELEMENTS = 2**20  # numbers in memory at a time
 
 
@@ -79,10 +76,10 @@ def crps(y_true: Any, y_pred: Distribution, *, fair: bool = False, sample_weight
     Laplace distributions, samples (time O(n S log S)), Poisson and negative binomial distributions. The energy score
     of mixtures of normals is an integral over the Laplace transform of the squared norm, by the trapezoidal rule to
     about 1e-11 of the score's scale; of samples of vectors it is exact, in time O(n S^2 d). Other distributions of
-    numbers: the integral above by Gauss and Legendre's rule between quantiles, to 1e-6 or better. What has no
-    quantiles is represented by 512 quasi Monte Carlo draws with seed 0, as are Dirichlet distributions. Of
-    `kcalib.distributions.Quantiles` it is the weighted interval score [3]_, twice the mean pinball loss over the
-    forecast's levels, which tends to the CRPS as these fill (0, 1).
+    numbers: the integral above, or sum for counts, between quantiles, to 1e-6 of the score or better, infinite
+    densities and atoms included. What has no quantiles is represented by 512 quasi Monte Carlo draws with seed 0, as
+    are Dirichlet distributions. Of `kcalib.distributions.Quantiles` it is the weighted interval score [3]_, twice the
+    mean pinball loss over the forecast's levels, which tends to the CRPS as these fill (0, 1).
 
     References
     ----------
@@ -129,7 +126,7 @@ def crps_values(data: Forecasts, *, fair: bool = False) -> Array:
     if isinstance(prediction, Quantiles):
         return 2 * pinball_values(data, prediction.scored_levels)
     if components is None and hasattr(prediction, "quantile") and hasattr(prediction, "cdf") and data.n_dims == 1:
-        return _crps_by_quadrature(data)
+        return crps_by_quadrature(data)
     if components is None:
         components = atoms_of(draws_of(data))
     if components.family == "atoms":
@@ -304,20 +301,3 @@ def _half_gap_of_negative_binomial(m: Array, a: Array) -> Array:
         share = 4 * m * s / math.cosh(w) ** 2
         total += (0.5 if i == 0 else 1.0) * math.cosh(w) * -xp.expm1(-xp.log1p(a * share) / a)
     return step * total / (2 * math.pi)
-
-
-def _crps_by_quadrature(data: Forecasts) -> Array:
-    """int (F(x) - 1{y <= x})^2 dx by Gauss and Legendre's rule between quantiles, cut at the target."""
-    y = targets_of(data)[:, 0]
-    xp, knots = arrays.namespace(y), quantiles_of(data, np.asarray(KNOTS))
-    knots = xp.column_stack((xp.minimum(knots[:, 0], y), knots, xp.maximum(knots[:, -1], y)))
-    nodes, weights = np.polynomial.legendre.leggauss(N_NODES)
-    total = xp.zeros(data.n)
-    for cut, above in ((xp.minimum, 0.0), (xp.maximum, 1.0)):
-        ends = cut(knots, y[:, None])
-        for j in range(ends.shape[1] - 1):
-            left, right = ends[:, j], ends[:, j + 1]
-            for node, weight in zip(nodes, weights, strict=True):
-                f = cdf_at(data, 0.5 * (left + right) + 0.5 * node * (right - left))
-                total += 0.5 * weight * (right - left) * (f - above) ** 2
-    return total

@@ -6,6 +6,7 @@ Public functions check their input and call functions of checked data, which `kc
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.special import to_device_of
+from kcalib._input.checks import reject
 from kcalib._input.forecasts import Forecasts
 from kcalib.distributions import Distribution
 from kcalib.estimators.forecasts.quantities import (
@@ -46,7 +48,8 @@ def log_score(y_true: Any, y_pred: Distribution, *, sample_weight: Any = None) -
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.crps`, and if the predictions have no density, as samples have none.
+        As `kcalib.crps`; if the predictions have no density, as samples have none; if a density is infinite at its
+        target.
 
     Examples
     --------
@@ -107,7 +110,26 @@ def log_score_values(data: Forecasts) -> Array:
             "log score; use kcalib.crps, or fit a density to the samples"
         )
     prediction: Any = data.prediction
-    return -arrays.to_compute_device(prediction.log_density(event_of(data)), np.float64)
+    scores = -arrays.to_compute_device(prediction.log_density(event_of(data)), np.float64)
+    bad = (scores == -math.inf) if data.sample_weight is None else (scores == -math.inf) & (data.sample_weight > 0)
+    _reject_scores(data, bad, "is infinite and the log score -inf; move the target away from there")
+    return scores
+
+
+def finite_log_score_values(data: Forecasts) -> Array:
+    """Return `log_score_values` where no target is impossible: differences of infinite scores are no numbers."""
+    scores = log_score_values(data)
+    _reject_scores(data, scores == math.inf, "is 0 and the log score inf, without an interval; leave the row out")
+    return scores
+
+
+def _reject_scores(data: Forecasts, bad: Array, problem: str) -> None:
+    def message(at: str, _: Any) -> str:
+        target = arrays.to_host(event_of(data))[int(at[1:-1])].tolist()
+        kind = type(data.prediction).__name__
+        return f"`y_true{at}` is {target}, where the density of this row's {kind} {problem}, or use the CRPS"
+
+    reject(bad, bad, message)
 
 
 def pinball_values(data: Forecasts, levels: np.ndarray) -> Array:

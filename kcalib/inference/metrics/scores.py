@@ -23,7 +23,7 @@ from kcalib._input.labels import Classification
 from kcalib._pairs import statistics
 from kcalib.distributions import NegativeBinomial, Poisson
 from kcalib.estimators.forecasts.crps import crps_values
-from kcalib.estimators.forecasts.scores import log_score_values
+from kcalib.estimators.forecasts.scores import finite_log_score_values
 from kcalib.estimators.scores import log_losses, square_residuals
 from kcalib.inference.metrics import certainty
 from kcalib.inference.metrics.measured import (
@@ -122,7 +122,7 @@ class LogScore(MeanMetric):
     kinds: ClassVar[tuple[type[Data], ...]] = (Forecasts,)
 
     def losses(self, model: Forecasts) -> Array:
-        return log_score_values(model)
+        return finite_log_score_values(model)
 
     def measure(self, data: Sequence[Any], confidence_level: float, options: SharedOptions) -> MetricResult:
         return _scores(data, self.losses, confidence_level, ConfidenceInterval(-math.inf, math.inf))

@@ -201,7 +201,10 @@ def compare(
     *Brier score, log loss, CRPS, log score.* Paired t-intervals of means. Of labels and counts the loss of each value
     is known, so that the spread is that of the samples, or, where a model's law of the labels rests on fewer than 15 of
     them (:math:`(\sum_i v_i)^2 / \sum_i w_i` with the variances v and the fourth moments w of a sample's loss) and the
-    samples do not contradict it, what this law says, if this is more. Time O(n m).
+    samples do not contradict it, what this law says, if this is more. A law is contradicted if losses vary so much
+    less, or if the other model's law is so much likelier, that a sample of it is like this with a probability below
+    1/1000. Time O(n m); counts are tabulated up to 1e-10 of a row's law on either side, for at most about a million
+    entries, whose samples stand for all.
 
     *What few or equal values say.* A standard error of 0, or one from labels that hold no errors, is not certainty.
     Differences of n samples that are symmetric about their mean have one of :math:`2^n` equally likely patterns of
@@ -210,8 +213,10 @@ def compare(
     Up to 12 samples intervals and p-values of means are those of the law of the signs [5]_. And n samples miss a share
     :math:`\pi = 1 - \alpha^{1/n}` of what can happen with probability :math:`\alpha`: labels whose probabilities add
     up to :math:`n \pi` (3.7 of many, for 2.5 % on either side) may come out otherwise, at worst those that change a
-    mean most. Where no law rests on 15 labels, and where values do not vary at all, limits and p-values of means hold
-    for these, too. For the SKCE and the CKCE this is done where all pairs are equal, with their largest possible value.
+    mean most. A count may come out as any up to one beyond a law's quantiles at 1/n on either side, given its
+    prediction: further out a model expects less than one of all n. Where no law rests on 15 labels, and where values do
+    not vary at all, limits and p-values of means hold for these, too. For the SKCE and the CKCE this is done where all
+    pairs are equal, with their largest possible value.
 
     References
     ----------

@@ -22,7 +22,7 @@ from kcalib._backend.random import Weights
 from kcalib._input.forecasts import prepare as forecasts
 from kcalib._input.labels import Classification, prepare
 from kcalib._pairs.statistics import ScoreVariance
-from kcalib.distributions import Normal, Poisson
+from kcalib.distributions import Distribution, NegativeBinomial, Normal, Poisson
 from kcalib.inference import ckce_expansion, metrics
 from kcalib.inference.compare import METRICS, holm
 from kcalib.inference.metrics import pair_laws, possible
@@ -590,6 +590,23 @@ def test_models_that_differ_by_rounding_do_not_differ(metric):
     assert (rounded != p).any()
     d = kcalib.compare(y, {"a": p, "b": rounded}, metric=metric).differences[0]
     assert d.pvalue == 1.0 and abs(d.difference) < 1e-15
+    assert d.confidence_interval.low <= 0 <= d.confidence_interval.high
+
+
+@pytest.mark.parametrize("metric", ["brier_score", "log_loss", "crps", "log_score"])
+@pytest.mark.parametrize("n", [8, 300])
+@pytest.mark.parametrize("has_weight", [False, True])
+def test_intervals_of_equal_forecasts_in_two_forms_hold_0(metric, n, has_weight):
+    rng = np.random.default_rng(0)
+    for _ in range(8):
+        mean, p = rng.normal(size=n), rng.dirichlet([1, 1, 1], size=n)
+        if metric in OF_CLASSES:
+            y, models = rng.integers(3, size=n), [p, p / 3 * 3]
+        else:
+            y, models = rng.normal(mean), [Normal(mean, np.ones(n)), Normal(mean / 3 * 3, np.full(n, 0.1 * 3 / 0.3))]
+        weight = np.arange(1.0, n + 1) if has_weight else None
+        d = kcalib.compare(y, dict(zip("ab", models, strict=True)), metric=metric, sample_weight=weight).differences[0]
+        assert d.pvalue == 1.0 and d.confidence_interval.low <= 0 <= d.confidence_interval.high
 
 
 @pytest.mark.parametrize("metric", OF_CLASSES)
@@ -1185,6 +1202,73 @@ def test_rare_counts_that_have_not_been_seen(metric):
     assert d.standard_error == pytest.approx(np.sqrt(max(variances) / 40), rel=1e-6)
 
 
+class OwnPoisson(Distribution):
+    """Counts by their probabilities alone."""
+
+    support, event_shape, n = "count", (), 0  # a number in place of the property
+
+    def __init__(self, rate):
+        self.rate, self.n = rate, len(rate)
+
+    def take(self, rows):
+        return OwnPoisson(self.rate[rows])
+
+    def sample(self, size, *, seed=0):
+        return np.random.default_rng(seed).poisson(self.rate[:, None], (self.n, size))
+
+    def log_density(self, y):
+        return scipy.stats.poisson.logpmf(y, self.rate)
+
+    def quantile(self, p):
+        return scipy.stats.poisson.ppf(np.atleast_1d(p), self.rate[:, None])
+
+
+def test_counts_that_no_model_expects_do_not_widen_intervals():
+    """Of 52 counts 3.6 may be others, up to one beyond quantiles at 1/52, by the law that is 1000 times likelier."""
+    n, rate, rng = 52, np.linspace(10.0, 30.0, 52), np.random.default_rng(0)
+    y = rng.poisson(rate)
+    law, wide = scipy.stats.poisson(rate), scipy.stats.nbinom(5, 5 / (5 + rate))
+    values, counts = wide.logpmf(y) - law.logpmf(y), np.arange(100)[:, None]
+    assert values.sum() < -np.log(1000)  # of the negative binomial law against Poisson's
+    near = (counts >= law.ppf(1 / n) - 1) & (counts <= law.ppf(1 - 1 / n) + 1)
+    change = np.where(near, wide.logpmf(counts) - law.logpmf(counts) - values, 0.0)
+    t = scipy.stats.ttest_1samp(values, 0.0)
+
+    def sum_of_largest(losses, number):
+        return np.interp(number, np.arange(n + 1), np.concatenate([[0.0], np.cumsum(np.sort(losses)[::-1])]))
+
+    share = 1 - 0.025 ** (1 / n)
+    limits = [values.mean() + sign * sum_of_largest((sign * change).max(axis=0), n * share) / n for sign in (-1, 1)]
+    found = kcalib.compare(y, {"P": Poisson(rate), "NB": NegativeBinomial(rate, 0.2)}, metric="log_score").differences[
+        0
+    ]
+    low, high = t.confidence_interval()
+    assert found.confidence_interval == pytest.approx((min(limits[0], low), max(limits[1], high)), rel=1e-9)
+    assert t.pvalue < found.pvalue < 1e-3 and limits[1] < -0.2
+    models = {"P": OwnPoisson(rate), "NB": NegativeBinomial(rate, 0.2)}
+    own = kcalib.compare(y, models, metric="log_score").differences[0]
+    assert own.pvalue == pytest.approx(found.pvalue)
+    assert own.confidence_interval == pytest.approx(found.confidence_interval)
+
+
+@pytest.mark.parametrize("metric", ["crps", "log_score"])
+@pytest.mark.parametrize("law", ["P", "NB"])
+def test_intervals_of_counts_hold_their_level(law, metric):
+    """The true difference is that of 20,000 counts."""
+
+    def compare(n, rng):
+        rate = rng.uniform(2.0, 20.0, size=n)
+        y = rng.poisson(rate if law == "P" else rng.gamma(2.0, rate / 2))
+        models = {"P": Poisson(rate), "NB": NegativeBinomial(rate, 0.5)}
+        return kcalib.compare(y, models, metric=metric).differences[0]
+
+    true = compare(20_000, np.random.default_rng(10**6)).difference
+    intervals = [compare(30, np.random.default_rng(seed)).confidence_interval for seed in range(60)]
+    assert np.mean([low <= true <= high for low, high in intervals]) >= binomial_bounds(60, 0.95)[0]
+    differences = [compare(300, np.random.default_rng(seed)) for seed in range(3)]
+    assert all(d.pvalue < 1e-4 and np.sign(d.difference) == (1 if law == "NB" else -1) for d in differences)
+
+
 @pytest.mark.parametrize("n", [20, 200, pytest.param(3000, marks=pytest.mark.grid)])
 def test_levels_of_losses_with_rare_events(n):
     """Most samples hold no event at all: then all differences but some tiny ones have the same sign."""
@@ -1209,22 +1293,22 @@ def test_with_mmd_distances_features_are_not_shared(monkeypatch):
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_what_other_labels_would_do_is_the_same_in_blocks(monkeypatch, shared):
+def test_what_other_labels_would_do_is_the_same_in_blocks(shared):
     """A model whose samples hold enough events is left out from then on; nothing is read where all are."""
     rng, n = np.random.default_rng(0), 90
     laws = [rng.dirichlet(alpha, size=n) for alpha in ([0.05, 0.05, 4], [0.02, 0.02, 6])]
-    observed = [rng.integers(3, size=n)] * 2
+    observed, everywhere = [rng.integers(3, size=n)] * 2, [np.ones((n, 3), dtype=bool)] * 2
     losses = [-np.log(p + 1e-12) for p in laws]
 
     def found(rows_at_once, given):
-        monkeypatch.setattr(possible, "ENTRIES_AT_ONCE", 3 * rows_at_once)
         read = []
 
-        def table(rows):
+        def table(begin):
+            rows = slice(begin, begin + rows_at_once)
             read.append(rows)
-            return possible.Table(*([of[rows] for of in kind] for kind in (losses, given, observed)))
+            return possible.Table(*([of[rows] for of in kind] for kind in (losses, given, observed, everywhere)))
 
-        return possible.possibilities(n, 2, 3, table, shared=shared), read
+        return possible.possibilities(2, map(table, range(0, n, rows_at_once)), shared=shared), read
 
     whole, _ = found(n, laws)
     parts, read = found(7, laws)
@@ -1233,7 +1317,7 @@ def test_what_other_labels_would_do_is_the_same_in_blocks(monkeypatch, shared):
         for name in ("most", "least", "variance", "events"):
             assert np.allclose(getattr(parts[key], name), getattr(one, name), rtol=1e-12)
     # Wide laws have so many events that some of the rows settle all.
-    wide = [rng.dirichlet([5, 5, 5], size=n) for _ in range(2)]
+    wide = [rng.dirichlet([50, 50, 50], size=n) for _ in range(2)]
     nothing, read = found(7, wide)
     assert nothing == {} and len(read) < 13
 

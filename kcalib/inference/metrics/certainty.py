@@ -169,6 +169,11 @@ def of_value(
     return Estimate(value, error, clipped(low, high, ConfidenceInterval(min(low, value), max(most, value))))
 
 
+def make_equal(value: float, error: float) -> Estimate:
+    """Return the difference of models that are the same but for rounding, which is `value`: its interval holds 0."""
+    return Estimate(value, error, ConfidenceInterval(min(value, 0.0), max(value, 0.0)), 1.0)
+
+
 def decided(
     value: float,
     error: float,
@@ -182,6 +187,9 @@ def decided(
     low, high, pvalue = limits_and_pvalue
     if nothing_excluded(n, confidence_level):
         low, high = limits
-    pvalue = 1.0 if abs(value) <= resolution else max(pvalue, least_pvalue(n))
+    if abs(value) <= resolution:
+        low, high, pvalue = min(low, 0.0), max(high, 0.0), 1.0
+    else:
+        pvalue = max(pvalue, least_pvalue(n))
     limits = ConfidenceInterval(min(limits.low, value), max(limits.high, value))  # estimates can be outside of both
     return Estimate(value, error, clipped(low, high, limits), pvalue)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -21,8 +21,8 @@ from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification
 from kcalib._pairs import statistics
-from kcalib.distributions import NegativeBinomial, Poisson
 from kcalib.estimators.forecasts.crps import crps_values
+from kcalib.estimators.forecasts.quantities import has_density, quantiles_of
 from kcalib.estimators.forecasts.scores import finite_log_score_values
 from kcalib.estimators.scores import log_losses, square_residuals
 from kcalib.inference.metrics import certainty
@@ -36,11 +36,23 @@ from kcalib.inference.metrics.measured import (
     join_distinct,
     labels_are_shared,
 )
-from kcalib.inference.metrics.possible import EVENTS, Possibilities, Possible, Table, pairs, possibilities, singles
+from kcalib.inference.metrics.possible import (
+    EVENTS,
+    Possibilities,
+    Possible,
+    Table,
+    pairs,
+    possibilities,
+    singles,
+)
 from kcalib.results import ConfidenceInterval
 
-LARGEST_COUNT = 1 - 1e-15  # counts up to its quantile stand for all
-MOST_COUNTS = 2000  # of larger ones the spread at hand has to do
+LEAST_TAIL = 1e-10  # counts between these quantiles stand for all
+MOST_COUNTS = 4096  # between them; of more the spread at hand has to do
+LEAST_LOG = -1e4
+ROWS_AT_ONCE = 2**8  # samples whose counts are tabulated
+MOST_ENTRIES = 2**20  # of tables of counts; samples that have so many stand for all
+ENTRIES_AT_ONCE = 2**20  # of losses by labels in memory
 
 
 class MeanMetric(Metric):
@@ -111,7 +123,7 @@ class CRPS(MeanMetric):
         return crps_values(model)
 
     def measure(self, data: Sequence[Any], confidence_level: float, options: SharedOptions) -> MetricResult:
-        return _scores(data, self.losses, confidence_level, ConfidenceInterval(0.0, math.inf))
+        return _scores(data, self.losses, _crps_by_count, confidence_level, ConfidenceInterval(0.0, math.inf))
 
 
 @dataclass(frozen=True)
@@ -125,13 +137,24 @@ class LogScore(MeanMetric):
         return finite_log_score_values(model)
 
     def measure(self, data: Sequence[Any], confidence_level: float, options: SharedOptions) -> MetricResult:
-        return _scores(data, self.losses, confidence_level, ConfidenceInterval(-math.inf, math.inf))
+        return _scores(data, self.losses, np.negative, confidence_level, ConfidenceInterval(-math.inf, math.inf))
+
+
+def _crps_by_count(log_p: Array) -> Array:
+    """Return the CRPS with each count, but for a constant of each row: with the next one it is 2 F - 1 larger."""
+    xp = arrays.namespace(log_p)
+    steps = 2 * xp.cumsum(xp.exp(log_p), axis=1) - 1
+    return xp.cumsum(steps, axis=1) - steps
 
 
 def _scores(
-    data: Sequence[Forecasts], score: Callable[[Forecasts], Array], confidence_level: float, limits: ConfidenceInterval
+    data: Sequence[Forecasts],
+    score: Callable[[Forecasts], Array],
+    by_count: Callable[[Array], Array],
+    confidence_level: float,
+    limits: ConfidenceInterval,
 ) -> MetricResult:
-    measured = means([score(model) for model in data], confidence_level, limits, _of_counts(data, score))
+    measured = means([score(model) for model in data], confidence_level, limits, _of_counts(data, by_count))
     return replace(
         measured, described={"prediction": join_distinct(", ", (model.describe()["prediction"] for model in data))}
     )
@@ -143,40 +166,74 @@ def _of_labels(data: Sequence[Classification], by_label: Callable[[Classificatio
     def table(rows: slice) -> Table:
         labels = [arrays.to_compute_device(model.labels[rows]) for model in data]
         laws = [arrays.to_compute_device(model.probabilities[rows, :]).astype(np.float64) for model in data]
-        return Table([by_label(model, p) for model, p in zip(data, laws, strict=True)], laws, labels)
+        losses, everywhere = [by_label(model, p) for model, p in zip(data, laws, strict=True)], laws[0] > -1
+        return Table(losses, laws, labels, [everywhere] * len(data))
 
-    return possibilities(data[0].n, len(data), data[0].m, table, shared=labels_are_shared(data))
+    n, step = data[0].n, max(1, ENTRIES_AT_ONCE // data[0].m)
+    tables = (table(slice(begin, min(n, begin + step))) for begin in range(0, n, step))
+    return possibilities(len(data), tables, shared=labels_are_shared(data))
 
 
-def _of_counts(data: Sequence[Forecasts], score: Callable[[Forecasts], Array]) -> Possibilities | None:
-    """Of the counts 0, 1, ... that a model holds possible, or that have occurred; None unless all predict counts."""
-    if not all(isinstance(model.prediction, (Poisson, NegativeBinomial)) for model in data):
+def _of_counts(data: Sequence[Forecasts], by_count: Callable[[Array], Array]) -> Possibilities | None:
+    """Of the counts that a model holds possible in a row, or that have occurred; None unless all predict counts.
+
+    `by_count` gives losses, but for a constant of each row, from log probabilities of successive counts. Near are those
+    up to one beyond a model's quantiles at 1 / n on either side: one of n counts is expected to be further out.
+    """
+    n = data[0].n
+    if not all(model.prediction.support == "count" and has_density(model.prediction) for model in data):
         return None
-    largest = max(float(arrays.to_compute_device(_counts(model).quantile(LARGEST_COUNT)).max()) for model in data)
-    m = int(max(largest, float(arrays.to_compute_device(data[0].y).max()))) + 1
-    if m > MOST_COUNTS:
+    order = np.argsort(np.arange(n) % -(-n // ROWS_AT_ONCE), kind="stable")  # so that the first are spread over all
+
+    def tables() -> Iterator[Table]:
+        begin = n_entries = 0
+        while begin < n and n_entries < MOST_ENTRIES:
+            rows = order[begin : begin + ROWS_AT_ONCE]
+            models = [model.take(arrays.like(rows, model.reference)) for model in data]
+            y = arrays.to_compute_device(models[0].y)
+            xp, tails = arrays.namespace(y), np.array([LEAST_TAIL, 1 - LEAST_TAIL])
+            ends = xp.concatenate([y, *(quantiles_of(model, tails) for model in models)], axis=1)
+            first = xp.maximum(ends.min(axis=1) - 1, 0.0)
+            width = int((ends.max(axis=1) - first).max()) + 2
+            if width > MOST_COUNTS:
+                raise _TooManyCountsError
+            counts = first[:, None] + xp.arange(width)
+            logs = [_log_probabilities(model, counts) for model in models]
+            laws = [xp.exp(log_p) for log_p in logs]
+            near = [_is_near(p, 1 / n) for p in laws]
+            observed = (y[:, 0] - first).astype(np.int64)
+            yield Table([by_count(log_p) for log_p in logs], laws, [observed] * len(data), near)
+            begin, n_entries = begin + len(rows), n_entries + counts.size
+
+    try:
+        possible = possibilities(len(data), tables())
+    except _TooManyCountsError:
         return None
-
-    def of_model(model: Forecasts, positions: Array) -> tuple[Array, Array]:
-        part = model.take(positions)
-        law = arrays.to_compute_device(_counts(part).pmf_table())[:, :m]
-        xp = arrays.namespace(law)
-        law = xp.concatenate([law, xp.zeros((part.n, m - law.shape[1]))], axis=1)
-        losses = [arrays.to_compute_device(score(part.with_targets(0 * part.y + count))) for count in range(m)]
-        return xp.stack(losses, axis=1), law
-
-    def table(rows: slice) -> Table:
-        positions = arrays.like(np.arange(rows.start, rows.stop), data[0].reference)
-        losses, laws = zip(*(of_model(model, positions) for model in data), strict=True)
-        observed = arrays.to_compute_device(data[0].y[rows, 0]).astype(np.int64)
-        return Table(losses, laws, [observed] * len(data))
-
-    return possibilities(data[0].n, len(data), m, table)
+    return {models: replace(law, events=law.events * n / len(law.most)) for models, law in possible.items()}
 
 
-def _counts(data: Forecasts) -> Poisson | NegativeBinomial:
-    assert isinstance(data.prediction, (Poisson, NegativeBinomial))
-    return data.prediction
+class _TooManyCountsError(Exception):
+    """A model holds more than `MOST_COUNTS` counts possible in a row."""
+
+
+def _log_probabilities(model: Forecasts, counts: Array) -> Array:
+    """Return those of some counts in each row, shape (rows, counts); of impossible ones a small finite number."""
+    prediction: Any = model.prediction
+    rows = np.repeat(np.arange(model.n), counts.shape[1])
+    repeated = prediction.take(arrays.like(rows, model.reference))
+    log_p = repeated.log_density(arrays.like(counts.reshape(-1), model.y, model.y.dtype))
+    log_p = arrays.to_compute_device(log_p, np.float64).reshape(counts.shape)
+    return arrays.namespace(log_p).maximum(log_p, LEAST_LOG)
+
+
+def _is_near(p: Array, tail: float) -> Array:
+    """Return whether counts are at most one beyond the quantiles at `tail` on either side, from probabilities."""
+    xp = arrays.namespace(p)
+    lower, upper = xp.cumsum(p, axis=1), xp.cumsum(p[:, ::-1], axis=1)[:, ::-1]
+    near = xp.ones(p.shape, dtype=bool)
+    near[:, 1:] &= upper[:, :-1] > tail
+    near[:, :-1] &= lower[:, 1:] > tail
+    return near
 
 
 def means(
@@ -238,7 +295,7 @@ def mean_estimate(
         limits_and_pvalue = certainty.by_student(mean, error, n - 1, confidence_level)
     other_limits = None
     if abs(mean) <= resolution and possible is not None and float(possible.most.max() + possible.least.max()) == 0:
-        return Estimate(mean, error, ConfidenceInterval(mean, mean), 1.0)  # the same predictions
+        return certainty.make_equal(mean, error)
     if possible is not None and (possible.events < EVENTS or not spread):
         other_limits = _unseen(mean, n, confidence_level, possible)
     elif possible is None and not spread and abs(mean) > resolution:

@@ -19,7 +19,7 @@ from kcalib._pairs.statistics import Spread
 from kcalib.bandwidth import MAX_SAMPLES
 from kcalib.estimators.binning import reliability_bins
 from kcalib.estimators.scores import log_loss_of
-from kcalib.inference.metrics import scores
+from kcalib.inference.metrics import certainty, scores
 from kcalib.inference.metrics.binned_gaps import estimate_of
 from kcalib.inference.metrics.ece import ECE
 from kcalib.inference.metrics.measured import (
@@ -199,7 +199,7 @@ def _means(
         error = math.sqrt(max(0.0, square / n - mean**2) / (n - 1))
         resolution = ROUNDINGS * EPSILON * (means[i].value + means[j].value)
         if square == 0:
-            return Estimate(mean, 0.0, ConfidenceInterval(mean, mean), 1.0)  # the same losses
+            return certainty.make_equal(mean, 0.0)
         both = ConfidenceInterval(-width, width)
         return scores.mean_estimate(mean, error, n, None, confidence_level, both, rare.get((i, j)), resolution)
 

@@ -65,10 +65,16 @@ def check_positive(name: str, value: Any, hint: str = "") -> float:
     return number
 
 
+def show_number(value: float) -> str:
+    """Return a number in six digits, or in full where these are another one: it may be next to a limit."""
+    text = f"{value:.6g}"
+    return text if float(text) == value else repr(float(value))
+
+
 def check_within(name: str, value: Any, low: float, high: float, hint: str = "") -> float:
     """`value` as a float in [low, high], positive: squares and quotients of others would leave the range of float64."""
     if not low <= check_positive(name, value, hint) <= high:
-        raise ValueError(f"`{name}` is {value:.3g}, expected a number between {low:.0e} and {high:.0e}{hint}")
+        raise ValueError(f"`{name}` is {show_number(value)}, expected a number between {low:.0e} and {high:.0e}{hint}")
     return float(value)
 
 

@@ -233,6 +233,7 @@ def translate(error: Exception) -> str:
         message = f"{flag(error.option)} {error.fault}"
     message = message.replace("`sample_weight", "`--weights")
     message = message.replace("normalise the rows", "divide the rows by their sums (--normalize)")
+    message = re.sub("pass predicted distributions.*", "name --mean and --std, --samples, or --rate", message)
     message = re.sub("pass the output of predict_proba.*", "name the predictions by --probs or --logits", message)
     message = message.replace("pass multilabel=True to kcalib.evaluate", "evaluate them with --multilabel")
     if "pass classes=" in message:

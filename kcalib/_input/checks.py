@@ -13,6 +13,7 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._backend.options import show_number
 
 DTYPES = ("float64", "float32")
 LARGEST_POINT = 1e15  # entry, as of targets: squares of distances do not overflow
@@ -23,6 +24,13 @@ def is_column(array: Array) -> bool:
     return array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)
 
 
+class ShownFloat(float):
+    """A number whose text says that it is not the limit next to it."""
+
+    def __str__(self) -> str:
+        return show_number(self)
+
+
 def reject(array: Array, bad: Array, message: Callable[[str, Any], str]) -> None:
     """Raise for the first entry where `bad` holds."""
     xp = arrays.namespace(array)
@@ -31,7 +39,7 @@ def reject(array: Array, bad: Array, message: Callable[[str, Any], str]) -> None
     flat = int(xp.argmax(xp.astype(xp.reshape(bad, (-1,)), xp.int8)))
     index = tuple(int(i) for i in np.unravel_index(flat, tuple(array.shape)))
     value = array[index].item() if arrays.is_host(array) or arrays.is_cuda(array) else float(array[index])
-    raise ValueError(message(arrays.subscript(index), value))
+    raise ValueError(message(arrays.subscript(index), ShownFloat(value) if type(value) is float else value))
 
 
 def check_points(points: Array, name: str) -> Array:
@@ -50,7 +58,7 @@ def check_points(points: Array, name: str) -> Array:
     reject(
         points,
         xp.abs(points) > LARGEST_POINT,
-        lambda at, x: f"`{name}{at}` is {x:.3g}, expected at most 1e+15 in size; rescale the points",
+        lambda at, x: f"`{name}{at}` is {x}, expected at most 1e+15 in size; rescale the points",
     )
     return points
 
@@ -79,7 +87,8 @@ def weights_of(sample_weight: Any, n: int, reference: Array) -> Array:
     highest = float(arrays.namespace(weights).max(weights))
     if not 1e-15 < highest < 1e15:  # products of two must neither vanish nor overflow in float32
         raise ValueError(
-            f"the largest `sample_weight` is {highest:.3g}, expected one between 1e-15 and 1e15; rescale the weights"
+            f"the largest `sample_weight` is {show_number(highest)}, expected one between 1e-15 and 1e15; rescale the "
+            "weights"
         )
     return weights
 

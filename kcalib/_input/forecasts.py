@@ -7,19 +7,23 @@ class probabilities to `_input.labels.prepare`, which gives a `Classification`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+import kcalib.distributions as distributions
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.random import replicate_numbers
-from kcalib._input import labels
+from kcalib._input import frames, labels
 from kcalib._input.checks import dtype_name, weights_of
+from kcalib._input.columns import Columns, FileError
 from kcalib._input.data import Data
 from kcalib._input.labels import NAMES, Names
+from kcalib._input.parameters import choose_forecasts
 from kcalib.distributions import Categorical, Distribution, as_distribution
 from kcalib.distributions._checks import check_support, real_array
 from kcalib.distributions._distribution import take_rows
@@ -162,6 +166,30 @@ class Forecasts(Data):
 FOREIGN = ("scipy.stats", "torch.distributions", "numpyro.distributions", "tensorflow_probability")
 
 
+def as_forecast(y_true: Any, y_pred: Any) -> Any:
+    """Return distribution objects of other libraries, and frames or mappings of parameters, as a `Distribution`.
+
+    Columns are found by the names that files have, such as mean and std. All else is returned as it is.
+    """
+    if type(y_pred).__module__.startswith(FOREIGN):
+        return as_distribution(y_pred)
+    y_pred = arrays.compute_lazy(y_pred)
+    columns = y_pred if isinstance(y_pred, Mapping) else ()
+    columns = getattr(y_pred, "column_names", getattr(y_pred, "columns", columns))  # Arrow, or pandas and polars
+    if callable(columns) or isinstance(y_pred, Distribution):
+        return y_pred
+    choice = None
+    with suppress(FileError):  # parameters that are not all there, or class probabilities, too
+        choice = choose_forecasts(Columns("column", tuple(name for name in columns if isinstance(name, str))), {})
+    if choice is None:
+        return y_pred
+    frames.check_rows(y_true, y_pred, None, NAMES[:2])
+    parts = {key: [arrays.as_array(y_pred[name], name) for name in names] for key, names in choice.names.items()}
+    parameters = {key: part[0] if len(part) == 1 else np.stack(part, axis=1) for key, part in parts.items()}
+    kind: Any = getattr(distributions, choice.family)
+    return kind(**parameters)
+
+
 def prepare(
     y_true: Any,
     y_pred: Any,
@@ -176,7 +204,7 @@ def prepare(
 ) -> Data:
     """Check and normalise what all public functions take.
 
-    `y_pred` is a `Distribution`, or a distribution object of another library (`as_distribution`). All else is for
+    `y_pred` is a `Distribution`, or what `as_forecast` makes one of. All else is for
     `_input.labels.prepare`, whose parameters the others are, and so are class probabilities in a `Categorical`.
 
     Raises
@@ -186,8 +214,7 @@ def prepare(
         outside their support, or for an option that distributions do not have.
     """
     if type(y_pred) is not np.ndarray:
-        if type(y_pred).__module__.startswith(FOREIGN):
-            y_pred = as_distribution(y_pred)
+        y_pred = as_forecast(y_true, y_pred)
         if isinstance(y_pred, Categorical):
             classes = y_pred.classes if classes is None else classes
             y_pred = y_pred.probabilities
@@ -223,8 +250,8 @@ def prepare_forecasts(
 def _targets(y_true: Any, prediction: Distribution, name: str) -> Array:
     """Check targets; shape (n, d), on the device of the predictions."""
     y, shape = real_array(y_true, name), (prediction.n, *prediction.event_shape)
-    if prediction.event_shape == () and tuple(y.shape) == (prediction.n, 1):
-        shape = (prediction.n, 1)
+    if prediction.event_shape in ((), (1,)) and tuple(y.shape) in ((prediction.n,), (prediction.n, 1)):
+        shape = tuple(y.shape)
     if tuple(y.shape) != shape:
         raise ValueError(
             f"`{name}` has shape {tuple(y.shape)}, expected {shape}: one target for each of the {prediction.n} "

@@ -297,6 +297,8 @@ def prepare(
             "[the label for wrong, the label for right]"
         )
     _check_single_label(true, pred, names)
+    if classes is None and arrays.kind_of(true) == "f" and is_column(true):
+        _check_whole_labels(true, pred, names)
     epsilon = _epsilon(y_pred, pred)
     if not isinstance(from_logits, (bool, np.bool_)):
         raise TypeError(f"`from_logits` is {from_logits!r}, expected True or False")
@@ -420,7 +422,7 @@ def _probabilities(
             pred,
             (pred < -tolerance) | (pred > 1 + tolerance),
             lambda at, x: (
-                f"`{names.y_pred}{at}` is {x:.9g}, expected a probability between 0 and 1; "
+                f"`{names.y_pred}{at}` is {x}, expected a probability between 0 and 1; "
                 + (
                     "divide percentages by 100"
                     if _are_percentages(xp, pred)
@@ -571,6 +573,25 @@ def _positions(true: Array, called: np.ndarray, names: Names) -> Array:
     return positions
 
 
+def _check_whole_labels(true: Array, pred: Array, names: Names) -> None:
+    """Refuse labels that are no whole numbers, before their predictions are taken for probabilities."""
+    xp, m = arrays.namespace(true), 2 if is_column(pred) else int(pred.shape[1])
+    reject(
+        true,
+        ~xp.isfinite(true),
+        lambda at, x: f"`{names.y_true}{at}` is {x}, expected a class label; drop such rows first",
+    )
+    reject(
+        true,
+        xp.floor(true) != true,
+        lambda at, x: (
+            f"`{names.y_true}{at}` is {x}, expected a class label 0..{m - 1}; if these are probabilities, "
+            f"the arguments are swapped: the order is {names.order}; for regression pass predicted distributions, "
+            f"kcalib.distributions.Normal(mean, std), or Samples({names.y_pred}) for draws of shape (n, S)"
+        ),
+    )
+
+
 def _integer_labels(true: Array, m: int, threads: Any, names: Names) -> Array:
     """Check labels 0..m-1; a copy as int64, since they are indices and the caller's array may change."""
     remedy = f"pass classes= with the label of each of the {m} columns of `{names.y_pred}`"
@@ -585,21 +606,7 @@ def _integer_labels(true: Array, m: int, threads: Any, names: Names) -> Array:
             return checked
     xp = arrays.namespace(true)
     true = xp.asarray(true, copy=True)
-    if arrays.kind_of(true) == "f":
-        reject(
-            true,
-            ~xp.isfinite(true),
-            lambda at, x: f"`{names.y_true}{at}` is {x}, expected a class label; drop such rows first",
-        )
-        reject(
-            true,
-            xp.floor(true) != true,
-            lambda at, x: (
-                f"`{names.y_true}{at}` is {x:.6g}, expected a class label 0..{m - 1}; "
-                f"if these are probabilities, the arguments are swapped: the order is {names.order}"
-            ),
-        )
-    else:
+    if arrays.kind_of(true) != "f":
         true = xp.astype(true, xp.int64, copy=False)
     lowest, highest = int(xp.min(true)), int(xp.max(true))
     n_distinct = int(xp.unique_values(true).shape[0])

@@ -22,7 +22,7 @@ from kcalib._input.columns import (
 
 # Predicted distributions have names for each parameter; the first family that a file has all of is used. Without a name
 # a parameter is found by an option alone: other libraries have loc and scale for normal distributions, too.
-MEAN_NAMES = ("mean", "y_mean", "mu")
+MEAN_NAMES = ("mean", "y_mean", "mu", "y_pred")  # the last beside a standard deviation or the like
 STD_NAMES = ("std", "y_std", "sigma")
 SAMPLES_NAMES = ("samples", "y_samples")
 RATE_NAMES = ("rate", "y_rate")
@@ -84,7 +84,7 @@ def choose_forecasts(source: Columns, option_values: Mapping[str, str | None]) -
         )
     if choice is not None and not options:
         classes = choose_by_names(source)
-        if classes is not None:
+        if classes is not None and classes.names not in choice.names.values():
             raise FileError(
                 f"there are class probabilities or logits, {named(source, classes.names)}, and predicted "
                 f"distributions, {choice.described(source)}; say which by "

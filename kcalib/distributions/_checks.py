@@ -32,9 +32,7 @@ def real_array(value: Any, name: str) -> Array:
     reject(
         array,
         xp.abs(array) > LARGEST,
-        lambda at, x: (
-            f"`{name}{at}` is {x:.3g}, expected at most {LARGEST:.0e} in size; rescale targets and predictions"
-        ),
+        lambda at, x: f"`{name}{at}` is {x}, expected at most {LARGEST:.0e} in size; rescale targets and predictions",
     )
     return arrays.as_compact(array, array.dtype) if arrays.is_host(array) else array
 
@@ -46,7 +44,7 @@ def positive_array(value: Any, name: str, expected: str) -> Array:
         array,
         array < 1 / LARGEST,
         lambda at, x: (
-            f"`{name}{at}` is {x:.6g}, expected {expected}, at least {1 / LARGEST:.0e}; "
+            f"`{name}{at}` is {x}, expected {expected}, at least {1 / LARGEST:.0e}; "
             "clip it to the smallest scale that means something, or drop such predictions"
         ),
     )
@@ -56,8 +54,10 @@ def positive_array(value: Any, name: str, expected: str) -> Array:
 def broadcast_parameters(**parameters: Array) -> dict[str, Array]:
     """Return arrays of one shape, in the library of the largest; a number stands for as many as the others have.
 
-    NumPy arrays are views that cannot be written to.
+    Beside an array (n,) one of shape (n, 1) is a column of numbers. NumPy arrays are views that cannot be written to.
     """
+    if any(array.ndim == 1 for array in parameters.values()):
+        parameters = {key: drop_column_axis(array) for key, array in parameters.items()}
     name, largest = max(parameters.items(), key=lambda item: item[1].ndim)
     shared = {}
     for key, array in parameters.items():
@@ -71,6 +71,11 @@ def broadcast_parameters(**parameters: Array) -> dict[str, Array]:
             )
         shared[key] = read_only(array)
     return shared
+
+
+def drop_column_axis(array: Array) -> Array:
+    """Return an array of shape (n, 1) as (n,), and others as they are."""
+    return arrays.namespace(array).reshape(array, (-1,)) if array.ndim == 2 and array.shape[1] == 1 else array
 
 
 def read_only(array: Array) -> Array:
@@ -94,7 +99,7 @@ def normalized_weights(weights: Any, name: str, shape: tuple[int, ...], noun: st
     reject(
         array,
         array < 0,
-        lambda at, x: f"`{name}{at}` is {x:.6g}, expected a weight >= 0; clip it to 0 or drop such predictions",
+        lambda at, x: f"`{name}{at}` is {x}, expected a weight >= 0; clip it to 0 or drop such predictions",
     )
     sums = xp.sum(array, axis=1)
     reject(
@@ -134,7 +139,7 @@ def check_probabilities(probability: Any, reference: Array, event_shape: tuple[i
     reject(
         array,
         ~((array > 0) & (array < 1)),
-        lambda at, x: f"`probability{at}` is {x:.6g}, expected a number above 0 and below 1; leave it out or clip it",
+        lambda at, x: f"`probability{at}` is {x}, expected a number above 0 and below 1; leave it out or clip it",
     )
     return to_device_of(array[None, :], reference)
 
@@ -163,13 +168,13 @@ def check_support(y: Array, support: str, name: str = "y") -> None:
         reject(
             y,
             (y < 0) | (xp.floor(y) != y),
-            lambda at, x: f"`{name}{at}` is {x:.6g}, expected a count: 0, 1, 2, ...; these predictions are of counts",
+            lambda at, x: f"`{name}{at}` is {x}, expected a count: 0, 1, 2, ...; these predictions are of counts",
         )
     elif support in ("unit", "simplex"):
         reject(
             y,
             (y < 0) | (y > 1),
-            lambda at, x: f"`{name}{at}` is {x:.6g}, expected a number from 0 to 1; rescale targets and predictions",
+            lambda at, x: f"`{name}{at}` is {x}, expected a number from 0 to 1; rescale targets and predictions",
         )
     if support == "simplex":
         sums = xp.sum(y, axis=1)

@@ -31,6 +31,7 @@ from kcalib.distributions._checks import (
     check_size,
     check_support,
     check_targets,
+    drop_column_axis,
     read_only,
     real_array,
 )
@@ -284,12 +285,11 @@ class Family(Distribution):
 
     def _set(self, **parameters: Array) -> None:
         """Set parameters of numbers, shape (n,); a single number may stand for all."""
-        self._set_fields(**broadcast_parameters(**parameters))
+        self._set_fields(**broadcast_parameters(**{name: drop_column_axis(x) for name, x in parameters.items()}))
         array, name = self._first, self._names()[0]
         if array.ndim != 1:
-            remedy = f"; reshape it by {name}.reshape(-1)" if array.ndim == 2 and array.shape[1] == 1 else ""
             raise ValueError(
-                f"`{name}` has shape {tuple(array.shape)}, expected (n,): these are predictions of numbers{remedy}"
+                f"`{name}` has shape {tuple(array.shape)}, expected (n,): these are predictions of numbers"
             )
 
     def _set_fields(self, **fields: Any) -> None:

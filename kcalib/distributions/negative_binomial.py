@@ -65,7 +65,7 @@ class NegativeBinomial(Counts):
         reject(
             self.dispersion,
             self.dispersion * self.mean > LARGEST,
-            lambda at, x: f"`dispersion{at}` is {x:.6g}, more than {LARGEST:.0e} over `mean{at}`; clip it, or drop it",
+            lambda at, x: f"`dispersion{at}` is {x}, more than {LARGEST:.0e} over `mean{at}`; clip it, or drop it",
         )
 
     @classmethod
@@ -89,7 +89,7 @@ class NegativeBinomial(Counts):
         reject(
             probability,
             ~((probability > 0) & (probability < 1)),
-            lambda at, x: f"`p{at}` is {x:.6g}, expected a probability above 0 and below 1; clip it",
+            lambda at, x: f"`p{at}` is {x}, expected a probability above 0 and below 1; clip it",
         )
         number, probability = broadcast_parameters(n=number, p=probability).values()
         return cls(number * (1 - probability) / probability, 1 / number)

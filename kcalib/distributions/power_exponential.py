@@ -69,7 +69,7 @@ class PowerExponential(Density, Univariate):
         reject(
             self.shape,
             (self.shape < 0.1) | (self.shape > 100),
-            lambda at, x: f"`shape{at}` is {x:.6g}, expected one from 0.1 to 100; clip it to these",
+            lambda at, x: f"`shape{at}` is {x}, expected one from 0.1 to 100; clip it to these",
         )
 
     def parameters(self) -> Array:

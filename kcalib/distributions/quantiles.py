@@ -83,7 +83,7 @@ class Quantiles(Univariate):
         reject(
             given,
             (given < 0) | (given > 1),
-            lambda at, x: f"`levels{at}` is {x:.6g}, expected a level from 0 to 1; divide percents by 100",
+            lambda at, x: f"`levels{at}` is {x}, expected a level from 0 to 1; divide percents by 100",
         )
         order = np.argsort(given, kind="stable")
         for i in np.flatnonzero(np.diff(given[order]) <= SAME_LEVEL):
@@ -136,7 +136,7 @@ class Quantiles(Univariate):
         reject(
             shares,
             (shares <= 0) | (shares > 1),
-            lambda at, x: f"`coverages{at}` is {x:.6g}, expected above 0 and up to 1; divide percents by 100",
+            lambda at, x: f"`coverages{at}` is {x}, expected above 0 and up to 1; divide percents by 100",
         )
         ends = {"lower": real_array(lower, "lower"), "upper": real_array(upper, "upper")}
         for name, array in ends.items():

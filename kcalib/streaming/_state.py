@@ -11,6 +11,7 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._backend.options import show_number
 from kcalib._backend.threads import resolve_threads
 from kcalib._input.checks import finite_weights
 from kcalib.inference.adaptive.clusters import read_clusters
@@ -161,8 +162,9 @@ def checked_weights(sample_weight: Any, n: int, reference: Array) -> Array:
     highest = float(xp.max(weights))
     if highest > LARGEST_WEIGHT:
         raise ValueError(
-            f"`sample_weight[{int(xp.argmax(weights))}]` is {highest:.6g}, expected at most {LARGEST_WEIGHT:.0f} in a "
-            "state, whose sums are in fixed point; divide all weights by one number, so that their mean is about 1"
+            f"`sample_weight[{int(xp.argmax(weights))}]` is {show_number(highest)}, expected at most "
+            f"{LARGEST_WEIGHT:.0f} in a state, whose sums are in fixed point; divide all weights by one number, so that "
+            "their mean is about 1"
         )
     if float(xp.sum(weights * weights)) > 2.0**36:
         raise large_weights_error()

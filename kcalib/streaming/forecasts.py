@@ -9,8 +9,8 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import SEED
-from kcalib._input.forecasts import FOREIGN, prepare_forecasts
-from kcalib.distributions import Categorical, Distribution, as_distribution
+from kcalib._input.forecasts import as_forecast, prepare_forecasts
+from kcalib.distributions import Categorical, Distribution
 from kcalib.kernels import Kernel
 from kcalib.streaming._accumulator import Batch
 from kcalib.streaming._forecasts.accumulator import ForecastAccumulator, ForecastFeatureTotals, ForecastTotals
@@ -216,7 +216,7 @@ class ForecastState(ForecastResults, ModelState):
         self, y_true: Any, y_pred: Any, sample_weight: Any, first_row: int | None, clusters: Any
     ) -> tuple[Batch, Family]:
         """The samples, checked, and the family of their distributions."""
-        prediction = as_distribution(y_pred) if type(y_pred).__module__.startswith(FOREIGN) else y_pred
+        prediction = as_forecast(y_true, y_pred)
         if not isinstance(prediction, Distribution) or isinstance(prediction, Categorical):
             raise TypeError(
                 f"`y_pred` is {type(y_pred).__name__}, expected predicted distributions of numbers or vectors, such as "

@@ -104,6 +104,15 @@ def test_class_probabilities_beside_distributions(tmp_path):
     assert "--logits or --rate" in error_of(path)
 
 
+@pytest.mark.parametrize("form", ["npz", "csv"])
+def test_a_mean_is_called_y_pred_beside_a_standard_deviation(tmp_path, form):
+    write = write_npz if form == "npz" else write_csv
+    path = write(tmp_path / f"m.{form}", y_true=Y, y_pred=MEAN, y_std=STD)
+    assert_contents(read_contents(path), "Normal", mean=MEAN, std=STD)
+    path = write(tmp_path / f"n.{form}", y_true=[0, 1, 1, 0, 1], y_pred=[0.5, 0.25, 1, 0, 0.5])
+    assert read_contents(path).family is None
+
+
 # -- errors
 
 

@@ -363,7 +363,14 @@ def test_help_names_everything(capsys):
     for command in ("evaluate", "compare"):
         assert main([command, "--help-all"]) == 0
         out = capsys.readouterr().out
-        for text in ("--mean", "--std", "--samples", "--rate", "mean, y_mean, mu; std, y_std, sigma", "y_samples"):
+        for text in (
+            "--mean",
+            "--std",
+            "--samples",
+            "--rate",
+            "mean, y_mean, mu, y_pred; std, y_std, sigma",
+            "y_samples",
+        ):
             assert text in out
 
 

@@ -11,6 +11,7 @@ import pytest
 from libraries import MakeProblem
 
 import kcalib
+from kcalib.distributions import Normal, Poisson, Samples
 from kcalib.recalibration import PlattScaling, TemperatureScaling
 from kcalib.streaming import source
 
@@ -212,3 +213,46 @@ def test_lists_of_one_size_in_arrow_are_rows(make_problem: MakeProblem) -> None:
     assert kcalib.skce(y[5:], rows[5:]) == kcalib.skce(y[5:], p[5:])
     with pytest.raises(ValueError, match=r"`y_pred\[1\]` is missing \(None\)"):
         kcalib.skce(y[:2], pa.array([[0.1, 0.9], None], pa.list_(pa.float64(), 2)))
+
+
+MEAN, STD, TARGETS = np.array([0.0, 2.0, -1.0]), np.array([1.0, 0.5, 2.0]), np.array([0.5, 2.0, 1.0])
+
+
+@pytest.mark.parametrize("library", [*FRAMES, "mapping"])
+def test_frames_of_parameters_are_distributions(library: str) -> None:
+    make = dict if library == "mapping" else lambda columns: frame(library, columns)
+    expected = kcalib.crps(TARGETS, Normal(MEAN, STD))
+    assert kcalib.crps(TARGETS, make({"mean": MEAN, "std": STD})) == expected
+    assert kcalib.crps(TARGETS, make({"y_std": STD, "y_pred": MEAN, "id": np.arange(3)})) == expected
+    samples = make({"samples_0": MEAN, "samples_1": STD})
+    assert kcalib.crps(TARGETS, samples) == kcalib.crps(TARGETS, Samples(np.stack([MEAN, STD], axis=1)))
+    assert kcalib.skce(TARGETS, make({"mean": MEAN, "std": STD})) == kcalib.skce(TARGETS, Normal(MEAN, STD))
+    state = kcalib.streaming.ForecastState(n_columns=16).update(TARGETS, make({"mean": MEAN, "std": STD}))
+    assert state.options.prediction == "Normal"
+
+
+def test_a_frame_of_parameters_in_another_order_is_refused() -> None:
+    pandas = pytest.importorskip("pandas")
+    predictions, targets = pandas.DataFrame({"mean": MEAN, "std": STD}), pandas.Series(TARGETS, index=[2, 0, 1])
+    with pytest.raises(ValueError, match="have the same index in another order"):
+        kcalib.crps(targets, predictions)
+
+
+@pytest.mark.parametrize("column", [np.ones((3, 1)), np.ones(3)])
+def test_a_column_of_numbers_is_its_numbers(column: np.ndarray) -> None:
+    for targets in (TARGETS, TARGETS[:, None]):
+        assert kcalib.crps(targets, Normal(MEAN, column)) == kcalib.crps(TARGETS, Normal(MEAN, np.ones(3)))
+        assert kcalib.crps(targets, Normal(MEAN[:, None], column)) == kcalib.crps(TARGETS, Normal(MEAN, np.ones(3)))
+        assert kcalib.crps(targets, Samples(column.reshape(3, 1, 1))) == np.mean(abs(TARGETS - 1))
+    assert kcalib.crps([0, 1, 2], Poisson(column)) == kcalib.crps([0, 1, 2], Poisson(np.ones(3)))
+
+
+@pytest.mark.parametrize("draws", [np.arange(12.0).reshape(3, 4) - 1, MEAN])
+def test_draws_without_their_kind_are_told_what_to_pass(draws: np.ndarray) -> None:
+    match = r"`y_true\[0\]` is 0.5, expected a class label.*; for regression pass.*Normal\(mean, std\), or Samples\(y_pred\)"
+    with pytest.raises(ValueError, match=match):
+        kcalib.evaluate(TARGETS, draws)
+    with pytest.raises(TypeError, match=r"such as .*Normal\(mean, std\), or Samples\(y_pred\)"):
+        kcalib.crps(TARGETS, draws)
+    if draws.ndim == 2:
+        assert kcalib.evaluate(TARGETS, Samples(draws)).prediction == "Samples"

@@ -80,7 +80,7 @@ BAD_DATA: dict[str, tuple[tuple[Any, Any], type[Exception], str]] = {
     "logits": (
         (Y, np.log(P)),
         ValueError,
-        "`y_pred[0, 0]` is -0.356674944, expected a probability between 0 and 1",
+        "`y_pred[0, 0]` is -0.35667494393873245, expected a probability between 0 and 1",
     ),
     "label-too-large": (
         ([0, 1, 3, 1], P),

@@ -14,9 +14,10 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.memory import check_memory
-from kcalib._input.forecasts import FOREIGN, Forecasts, prepare_forecasts
+from kcalib._backend.options import show_number
+from kcalib._input.forecasts import Forecasts, as_forecast, prepare_forecasts
 from kcalib._pairs.problem import Components
-from kcalib.distributions import Distribution, Quantiles, Samples, as_distribution
+from kcalib.distributions import Distribution, Quantiles, Samples
 
 LEVELS = tuple(round(0.05 * i, 2) for i in range(1, 20))  # of the pinball loss in Widmann et al. 2021, appendix A.3
 N_DRAWS = 512  # of a distribution that offers nothing else
@@ -25,12 +26,12 @@ DRAW_SEED = 0
 
 def forecasts_of(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Forecasts:
     """Checked input of functions that are for distributions of numbers and vectors only."""
-    if type(y_pred).__module__.startswith(FOREIGN):
-        y_pred = as_distribution(y_pred)
+    y_pred = as_forecast(y_true, y_pred)
     if not isinstance(y_pred, Distribution) or y_pred.support == "class":
         raise TypeError(
             f"`y_pred` is {type(y_pred).__name__}, expected predicted distributions of numbers or vectors, such as "
-            "kcalib.distributions.Normal(mean, std); for class probabilities use kcalib.brier_score or kcalib.log_loss"
+            "kcalib.distributions.Normal(mean, std), or Samples(y_pred) for draws of shape (n, S); for class "
+            "probabilities use kcalib.brier_score or kcalib.log_loss"
         )
     return prepare_forecasts(y_true, y_pred, sample_weight=sample_weight)
 
@@ -62,7 +63,7 @@ def checked_levels(levels: Any) -> np.ndarray:
     if array.ndim != 1 or array.size == 0:
         raise ValueError(f"`levels` has shape {array.shape}, expected (k,) with k at least 1")
     for i in np.flatnonzero(~((array > 0) & (array < 1))):
-        raise ValueError(f"`levels[{i}]` is {array[i]:.6g}, expected a level between 0 and 1")
+        raise ValueError(f"`levels[{i}]` is {show_number(array[i])}, expected a level between 0 and 1")
     return array
 
 

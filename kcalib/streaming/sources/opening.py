@@ -104,7 +104,7 @@ def source(
         mean and std `kcalib.distributions.Normal`, samples ``Samples``, rate ``Poisson``, mean and dispersion
         ``NegativeBinomial``, mean and cov or scale_tril ``MultivariateNormal``, loc and scale ``Laplace``.
         Default: if there are no class probabilities, the first of these, but for Laplace, that there are all parameters
-        of, by the names that they have here, or "y_mean", "mu", "y_std", "sigma", "y_samples", "y_rate".
+        of, by the names that they have here, or "y_mean", "mu", "y_pred", "y_std", "sigma", "y_samples", "y_rate".
     clusters : str, path or array, optional
         Name of the array or column of the samples' clusters, or an existing .npy file of them; an array, if `data` is
         a pair of arrays. Tests of the source are then those of samples in clusters, as by

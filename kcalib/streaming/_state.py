@@ -163,8 +163,8 @@ def checked_weights(sample_weight: Any, n: int, reference: Array) -> Array:
     if highest > LARGEST_WEIGHT:
         raise ValueError(
             f"`sample_weight[{int(xp.argmax(weights))}]` is {show_number(highest)}, expected at most "
-            f"{LARGEST_WEIGHT:.0f} in a state, whose sums are in fixed point; divide all weights by one number, so that "
-            "their mean is about 1"
+            f"{LARGEST_WEIGHT:.0f} in a state, whose sums are in fixed point; divide all weights by one number, so "
+            "that their mean is about 1"
         )
     if float(xp.sum(weights * weights)) > 2.0**36:
         raise large_weights_error()

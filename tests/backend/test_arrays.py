@@ -179,7 +179,7 @@ def test_bad_values_are_found_where_the_array_is(xp: Library, make_problem: Make
     with pytest.raises(ValueError, match=r"^`y_true\[3\]` is 3, expected one of classes=\[0, 1, 2\]"):
         kcalib.skce(xp.asarray(y), xp.asarray(p), classes=[0, 1, 2])
     y[3] = 1
-    with pytest.raises(ValueError, match=r"^`sample_weight\[2\]` is -1.0, expected a finite weight"):
+    with pytest.raises(ValueError, match=r"^`sample_weight\[2\]` is -1, expected a finite weight"):
         kcalib.skce(xp.asarray(y), xp.asarray(p), sample_weight=xp.asarray(np.where(np.arange(20) == 2, -1.0, 1.0)))
     with pytest.raises(ValueError, match="the arguments are swapped"):
         kcalib.skce(xp.asarray(p), xp.asarray(y))

@@ -98,7 +98,7 @@ def test_weights(folder, capsys, file):
     assert printed["test"]["pvalue"] == expected.test.pvalue
     assert printed["accuracy"] == pytest.approx(expected.accuracy)
     ran("evaluate", file, "--weights", "wrong", *QUICK, code=1)
-    assert error_line(capsys).endswith("`--weights[5]` is -1.0, expected a finite weight >= 0; drop such rows first")
+    assert error_line(capsys).endswith("`--weights[5]` is -1, expected a finite weight >= 0; drop such rows first")
 
 
 @pytest.mark.parametrize("file", ["a.npz", "a.csv"])

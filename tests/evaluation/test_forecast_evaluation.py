@@ -368,7 +368,7 @@ def test_help_names_everything(capsys):
             "--std",
             "--samples",
             "--rate",
-            "mean, y_mean, mu, y_pred; std, y_std, sigma",
+            "mean, y_mean, mu, y_pred; std, y_std",
             "y_samples",
         ):
             assert text in out

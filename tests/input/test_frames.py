@@ -249,7 +249,7 @@ def test_a_column_of_numbers_is_its_numbers(column: np.ndarray) -> None:
 
 @pytest.mark.parametrize("draws", [np.arange(12.0).reshape(3, 4) - 1, MEAN])
 def test_draws_without_their_kind_are_told_what_to_pass(draws: np.ndarray) -> None:
-    match = r"`y_true\[0\]` is 0.5, expected a class label.*; for regression pass.*Normal\(mean, std\), or Samples\(y_pred\)"
+    match = r"`y_true\[0\]` is 0.5, expected a class label.*; for regression.*Normal\(mean, std\), or Samples\(y_pred\)"
     with pytest.raises(ValueError, match=match):
         kcalib.evaluate(TARGETS, draws)
     with pytest.raises(TypeError, match=r"such as .*Normal\(mean, std\), or Samples\(y_pred\)"):

@@ -289,7 +289,7 @@ BAD_OPTIONS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         ValueError,
         "`sample_weight[2]` is inf, expected a finite",
     ),
-    "weight-negative": ({"sample_weight": [1, -2, 1, 1]}, ValueError, "`sample_weight[1]` is -2.0, expected a finite"),
+    "weight-negative": ({"sample_weight": [1, -2, 1, 1]}, ValueError, "`sample_weight[1]` is -2, expected a finite"),
     "weights-zero": (
         {"sample_weight": [0, 0, 0, 0]},
         ValueError,

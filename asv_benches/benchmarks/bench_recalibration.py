@@ -66,8 +66,9 @@ def peer(name, method):
 
 
 def seconds(function, *arguments, rounds=3):
-    """The median of the time of a call, after one that is not measured."""
-    function(*arguments)
+    """The median of the time of a call, after one that is not measured if there are several."""
+    if rounds > 1:
+        function(*arguments)
     return float(np.median([seconds_of(partial(function, *arguments), THREADS) for _ in range(rounds)]))
 
 

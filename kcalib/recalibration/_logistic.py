@@ -33,11 +33,11 @@ class LogisticEach(OneVsRest):
         check_flag("smoothing", self.smoothing)
 
     def _fit_columns(self, samples: ClassSamples, columns: list[int]) -> None:
-        hits = samples.labels[:, None] == columns
-        features = self._features(samples, columns)
+        hits = samples.labels == np.array(columns)[:, None]
+        features = tuple(np.ascontiguousarray(values.T) for values in self._features(samples, columns))
         identity = np.tile([1.0] * len(features) + [0.0], (len(columns), 1))
         # Where all predictions are equal there is no slope, and 1 is taken.
-        free = np.stack([np.any(values != values[0], axis=0) for values in features] + [identity[:, 0] > 0], axis=1)
+        free = np.stack([np.any(values != values[:, :1], axis=1) for values in features] + [identity[:, 0] > 0], axis=1)
         targets = _smooth_targets(hits, samples.weight) if self.smoothing else hits.astype(np.float64)
         regression = Regression(
             (*features, np.broadcast_to(1.0, hits.shape)), targets, samples.weight, identity, free=free
@@ -45,7 +45,7 @@ class LogisticEach(OneVsRest):
         minimum = _minimise_bounded(regression, self._bounded, self._start())
         if not self.smoothing:
             predictors = regression.compute_logits(minimum.parameters)
-            separated = np.all(np.where(hits, predictors, -predictors) > 0, axis=0)
+            separated = np.all(np.where(hits, predictors, -predictors) > 0, axis=1)
             warn_of_separation(self, [k for k, is_separated in zip(columns, separated, strict=True) if is_separated])
         errors = _standard_errors(regression, minimum.parameters)
         errors[~free.all(axis=1)] = np.inf
@@ -103,5 +103,5 @@ def _standard_errors(regression: Regression, parameters: np.ndarray) -> np.ndarr
 
 def _smooth_targets(hits: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """Return Platt's targets: what one more sample of either kind would make of the frequencies of 0 and 1."""
-    positive, negative = weight @ hits, weight @ ~hits
+    positive, negative = (hits @ weight)[:, None], (~hits @ weight)[:, None]
     return np.where(hits, (positive + 1) / (positive + 2), 1 / (negative + 2))

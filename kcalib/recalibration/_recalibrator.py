@@ -160,21 +160,30 @@ class ClassSamples:
 
     probabilities: np.ndarray  # as they are, so that equal ones stay so, shape: (n, m)
     labels: np.ndarray  # int64, 0..m-1, shape: (n,)
-    weight: np.ndarray  # positive with the mean 1, shape: (n,)
+    weight: np.ndarray  # of fits positive with the mean 1, shape: (n,)
     logits: np.ndarray | None  # as the user gave them, with one column for each class, shape: (n, m)
+    whole: ClassSamples | None = None  # of which these are `rows`, so that logarithms are computed once
+    rows: np.ndarray | None = None
 
     @classmethod
     def of(cls, data: Classification, y_pred: Any, from_logits: bool) -> ClassSamples:
-        """Return the samples with a positive weight."""
+        """Return all samples of checked data."""
         p = arrays.to_compute_device(data.probabilities, np.float64)
         labels = arrays.to_compute_device(data.labels, np.int64)
         weight = np.ones(data.n)
         if data.sample_weight is not None:
             weight = arrays.to_compute_device(data.sample_weight, np.float64)
-        used = weight / weight.max() > 0  # weights that are 0 beside the mean, too
-        logits = two_columns(y_pred)[used] if from_logits else None
-        weight = weight[used] / weight[used].mean()
-        return cls(p[used], labels[used], weight, logits)
+        return cls(p, labels, weight, two_columns(y_pred) if from_logits else None)
+
+    def take(self, rows: np.ndarray) -> ClassSamples:
+        """Return some of the samples."""
+        logits = None if self.logits is None else self.logits[rows]
+        return ClassSamples(self.probabilities[rows], self.labels[rows], self.weight[rows], logits, self, rows)
+
+    def used(self) -> ClassSamples:
+        """Return the samples whose weight is not 0 beside that of others, with weights of the mean 1."""
+        part = self.take(np.flatnonzero(self.weight / self.weight.max() > 0))
+        return replace(part, weight=part.weight / part.weight.mean())
 
     @property
     def n(self) -> int:
@@ -194,6 +203,8 @@ class ClassSamples:
     @cached_property
     def log_probabilities(self) -> np.ndarray:
         """Logarithms of the probabilities, of logits without the rounding of a softmax, shape (n, m)."""
+        if self.whole is not None:
+            return self.whole.log_probabilities[self.rows]
         if self.logits is None:
             with np.errstate(divide="ignore"):
                 return np.log(self.probabilities)
@@ -203,6 +214,8 @@ class ClassSamples:
     @cached_property
     def log_complements(self) -> np.ndarray:
         """log(1 - p) of each class: above 1/2 from the sum of the others, as 1 - p would lose digits, shape (n, m)."""
+        if self.whole is not None:
+            return self.whole.log_complements[self.rows]
         p, logs = np.exp(self.log_probabilities), self.log_probabilities
         rows, classes = np.nonzero(p > 0.5)
         other_logs = logs[rows]
@@ -223,12 +236,14 @@ class ClassSamples:
         """Return the samples with smaller probabilities raised to the floor; with None zeros alone, to 5e-324."""
         lowest = math.log(SMALLEST_FLOAT if floor is None else floor)
         is_low = self.zeros if floor is None else self.log_probabilities < lowest
+        if not is_low.any():
+            return self
         if self.logits is not None:
             highest = self.logits.max(axis=1, keepdims=True)
             level = highest + np.log(np.exp(self.logits - highest).sum(axis=1, keepdims=True))
-            return replace(self, logits=np.where(is_low, level + lowest, self.logits))
+            return replace(self, logits=np.where(is_low, level + lowest, self.logits), whole=None)
         p = np.where(is_low, math.exp(lowest), self.probabilities)
-        return replace(self, probabilities=p if floor is None else p / p.sum(axis=1, keepdims=True))
+        return replace(self, probabilities=p if floor is None else p / p.sum(axis=1, keepdims=True), whole=None)
 
 
 class ClassRecalibrator(Recalibrator):
@@ -250,11 +265,12 @@ class ClassRecalibrator(Recalibrator):
         self._check_no_distribution(y_pred)
         data = prepare_labels(y_true, y_pred, classes=classes, from_logits=from_logits, sample_weight=sample_weight)
         self._set_classes(data, y_pred)
-        samples = self._make_samples(data, y_pred, from_logits)
-        if self._takes_logarithms:
-            samples = self._raise_zeros(samples)
-        self._fit(samples)
-        self.n_samples_, self.family_ = data.n, family_of_classes(data.m)
+        return self._fit_samples(self._make_samples(data, y_pred, from_logits))
+
+    def _fit_samples(self, samples: ClassSamples) -> Self:
+        self.n_samples_, self.family_ = samples.n, family_of_classes(samples.m)
+        samples = samples.used()
+        self._fit(self._raise_zeros(samples) if self._takes_logarithms else samples)
         return self
 
     @on_their_gpu
@@ -268,10 +284,11 @@ class ClassRecalibrator(Recalibrator):
 
     def _transform_checked(self, y_pred: Any, from_logits: bool, names: Any = None) -> Any:
         data, samples, places = self._prepare_unlabelled(y_pred, from_logits, names)
-        if self._takes_logarithms:
-            samples = samples.with_floor(self.floor_)
-        q = restore_order(self._transform(samples), places)
+        q = restore_order(self._transform_samples(samples), places)
         return restore_like(arrays.like(q, data.probabilities), y_pred)
+
+    def _transform_samples(self, samples: ClassSamples) -> np.ndarray:
+        return self._transform(samples.with_floor(self.floor_) if self._takes_logarithms else samples)
 
     def _prepare_unlabelled(
         self, y_pred: Any, from_logits: bool, names: Any = None

@@ -27,7 +27,13 @@ from kcalib.estimators.scores import log_losses, square_residuals
 from kcalib.inference.compare import compare, compared
 from kcalib.inference.metrics.scores import means
 from kcalib.recalibration._families import temper
-from kcalib.recalibration._recalibrator import ClassRecalibrator, Recalibrator, two_columns, unwrap_categorical
+from kcalib.recalibration._recalibrator import (
+    ClassRecalibrator,
+    ClassSamples,
+    Recalibrator,
+    two_columns,
+    unwrap_categorical,
+)
 from kcalib.recalibration.beta_calibration import BetaCalibration
 from kcalib.recalibration.isotonic import IsotonicCalibration
 from kcalib.recalibration.matrix_scaling import DirichletCalibration, VectorScaling
@@ -289,16 +295,10 @@ class Labelled(ABC):
         return losses if self.weight is None else self.weight[rows] * losses
 
     def fit(self, candidate: Recalibrator, rows: np.ndarray, near: tuple[tuple[int, Any], ...] = ()) -> Recalibrator:
-        """Return a copy of the candidate, fitted to some samples, from a sum of fits to others on."""
+        """Return a copy of the candidate, fitted to some samples, from a sum of fits to others on if it can."""
         copy: Recalibrator = candidate.clone()
         weight = None if self.weight is None else self.weight[rows]
-        y, y_pred = self.y[rows], self.predictions(rows)
-        if isinstance(copy, ClassRecalibrator):
-            copy._near = near
-        copy.fit(y, y_pred, sample_weight=weight, from_logits=self.from_logits)
-        if isinstance(copy, ClassRecalibrator):
-            copy._near = ()
-        return copy
+        return copy.fit(self.y[rows], self.predictions(rows), sample_weight=weight, from_logits=self.from_logits)
 
     def repair(self, recalibrator: Recalibrator, rows: np.ndarray) -> Any:
         """Return the repaired predictions of some samples."""
@@ -309,6 +309,28 @@ class WithLabels(Labelled):
     """Class probabilities or logits."""
 
     scores: ClassVar = {"log_loss": log_losses, "brier_score": square_residuals}
+
+    @functools.cached_property
+    def samples(self) -> ClassSamples:
+        """All samples, whose logarithms fits to some of them share."""
+        data: Any = prepare(self.y, self.y_pred, from_logits=self.from_logits, sample_weight=self.weight)
+        return ClassSamples.of(data, self.y_pred, self.from_logits)
+
+    def fit(self, candidate: Recalibrator, rows: np.ndarray, near: tuple[tuple[int, Any], ...] = ()) -> Recalibrator:
+        has_weight = self.weight is None or self.weight[rows].any()
+        if not has_weight or type(candidate).fit is not ClassRecalibrator.fit:
+            return super().fit(candidate, rows)
+        copy: ClassRecalibrator = candidate.clone()
+        copy._check_parameters()
+        copy._near = near
+        copy._fit_samples(self.samples.take(rows))
+        copy._near = ()
+        return copy
+
+    def repair(self, recalibrator: Recalibrator, rows: np.ndarray) -> Any:
+        if isinstance(recalibrator, ClassRecalibrator) and type(recalibrator).transform is ClassRecalibrator.transform:
+            return recalibrator._transform_samples(self.samples.take(rows))
+        return super().repair(recalibrator, rows)
 
     def predictions(self, rows: np.ndarray) -> Any:
         return self.y_pred[rows]

@@ -73,9 +73,9 @@ class SoftmaxScaling(ClassRecalibrator):
                 "larger regularization, or fewer classes, it is nearer",
                 ConvergenceWarning,
             )
-        label_logits = logits[np.arange(samples.n), samples.labels].copy()
-        logits[np.arange(samples.n), samples.labels] = -np.inf
-        if np.all(label_logits > logits.max(axis=1)):
+        label_logits = logits[samples.labels, np.arange(samples.n)].copy()
+        logits[samples.labels, np.arange(samples.n)] = -np.inf
+        if np.all(label_logits > logits.max(axis=0)):
             warn(
                 f"{type(self).__name__} finds the label of every sample of the fit ({samples.n}), so that the "
                 "likelihood grows up to certainty: what was fitted is held by the regularization alone; pass more "
@@ -156,7 +156,7 @@ class VectorScaling(SoftmaxScaling):
         self.floor = floor
 
     def _make_regression(self, scores: np.ndarray, samples: ClassSamples) -> Regression:
-        features = scores, np.broadcast_to(1.0, scores.shape)
+        features = np.ascontiguousarray(scores.T), np.broadcast_to(1.0, scores.T.shape)
         identity = np.tile([1.0, 0.0], (samples.m, 1))
         return Regression(features, samples.labels, samples.weight, identity, float(self.regularization))
 
@@ -172,19 +172,19 @@ def _standard_errors(regression: Regression, minimum: Minimum) -> np.ndarray:
     """Return those of weights and intercepts by the sandwich of Huber and White, infinite where nothing tells."""
     n, m = regression.n, len(minimum.parameters)
     scores = regression.features[0]
-    q = np.concatenate(regression.probabilities(minimum.parameters))
-    terms = np.concatenate([q * scores, q], axis=1)
-    hessian = -(terms * regression.weight[:, None]).T @ terms / n + 2 * regression.penalty * np.eye(2 * m)
+    q = np.concatenate(regression.probabilities(minimum.parameters), axis=1)
+    terms = np.concatenate([q * scores, q])
+    hessian = -(terms * regression.weight) @ terms.T / n + 2 * regression.penalty * np.eye(2 * m)
     for i in range(2):
         for j in range(2):
             block = hessian[i * m : (i + 1) * m, j * m : (j + 1) * m]
-            block[np.diag_indices(m)] += regression.weight @ (q * scores ** (2 - i - j)) / n
+            block[np.diag_indices(m)] += (q * scores ** (2 - i - j)) @ regression.weight / n
     inverse, is_singular = invert(hessian)
     if is_singular or n <= 2 * m or not minimum.converged:
         return np.full((2, m), np.inf)
     residuals = regression.residuals(q)
-    terms = np.concatenate([residuals * scores, residuals], axis=1) @ inverse
-    return np.sqrt(np.einsum("ij,ij->j", terms, terms) / (n * (n - 1))).reshape(2, m)
+    terms = inverse @ np.concatenate([residuals * scores, residuals])
+    return np.sqrt(np.einsum("ij,ij->i", terms, terms) / (n * (n - 1))).reshape(2, m)
 
 
 class MatrixScaling(SoftmaxScaling):
@@ -279,7 +279,7 @@ class MatrixScaling(SoftmaxScaling):
         penalty = np.full((m, m + 1), first / (m * (m - 1)))
         np.fill_diagonal(penalty, 0.0)
         penalty[:, m] = second / m
-        features = np.column_stack([scores, np.ones(samples.n)])
+        features = np.vstack([scores.T, np.ones(samples.n)])
         return Regression(features, samples.labels, samples.weight, np.eye(m, m + 1), penalty)
 
 

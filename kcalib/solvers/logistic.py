@@ -39,9 +39,10 @@ class Minimum(NamedTuple):
 class Regression:
     """A regression of labels on features that is linear in parameters of shape (m, r)."""
 
-    # (n, r) for all classes, or r arrays of shape (n, m), one number of each for each class; the last are 1
+    # (r, n) for all classes, or r arrays of shape (m, n), one number of each for each class; the last are 1. Samples
+    # are the last axis, so that sums over few classes are sums of long rows.
     features: np.ndarray | tuple[np.ndarray, ...]
-    targets: np.ndarray  # labels (n,) of a softmax, or shares of m independent events (n, m)
+    targets: np.ndarray  # labels (n,) of a softmax, or shares of m independent events (m, n)
     weight: np.ndarray  # shape: (n,)
     identity: np.ndarray  # parameters that change nothing
     penalty: np.ndarray | float = 0.0  # of the squared distance of each parameter from the identity
@@ -55,7 +56,7 @@ class Regression:
     @property
     def n(self) -> int:
         """The number of samples."""
-        return len(self.targets)
+        return int(self.targets.shape[-1])
 
     @property
     def is_softmax(self) -> bool:
@@ -63,31 +64,31 @@ class Regression:
         return self.targets.ndim == 1
 
     def compute_logits(self, parameters: np.ndarray, rows: slice = slice(None)) -> np.ndarray:
-        """Return what the softmax or the sigmoids are taken of, shape (n, m)."""
+        """Return what the softmax or the sigmoids are taken of, shape (m, n)."""
         if isinstance(self.features, np.ndarray):
-            return np.asarray(self.features[rows] @ parameters.T)
-        logits = self.features[0][rows] * parameters[:, 0]
+            return np.asarray(parameters @ self.features[:, rows])
+        logits = self.features[0][:, rows] * parameters[:, :1]
         for values, slopes in zip(self.features[1:], parameters.T[1:], strict=True):
-            logits += values[rows] * slopes
+            logits += values[:, rows] * slopes[:, None]
         return logits
 
     def losses(self, logits: np.ndarray, rows: slice = slice(None)) -> tuple[np.ndarray, np.ndarray]:
-        """Return the log losses of samples, (n,), or of samples and events, (n, m), and probabilities."""
+        """Return the log losses of samples, (n,), or of events and samples, (m, n), and probabilities."""
         if self.is_softmax:
-            logits = logits - logits.max(axis=1, keepdims=True)
-            at_label = logits[np.arange(len(logits)), self.targets[rows]]
+            logits = logits - logits.max(axis=0)
+            at_label = logits[self.targets[rows], np.arange(logits.shape[1])]
             q = np.exp(logits, out=logits)
-            sums = q.sum(axis=1)
-            q /= sums[:, None]
+            sums = q.sum(axis=0)
+            q /= sums
             return np.log(sums) - at_label, q
         small = np.exp(-np.abs(logits))
-        losses = np.maximum(logits, 0.0) + np.log1p(small) - self.targets[rows] * logits
+        losses = np.maximum(logits, 0.0) + np.log1p(small) - self.targets[:, rows] * logits
         return losses, np.where(logits < 0, small, 1.0) / (1 + small)
 
     def mean_losses(self, parameters: np.ndarray, rows: slice = slice(None)) -> np.ndarray:
         """Return the mean log loss without penalty, of each event if these are independent."""
         losses = [
-            self.weight[part] @ self.losses(self.compute_logits(parameters, part), part)[0]
+            self.losses(self.compute_logits(parameters, part), part)[0] @ self.weight[part]
             for part in self.blocks(rows)
         ]
         return np.asarray(sum(losses) / self.weight[rows].sum())
@@ -97,7 +98,7 @@ class Regression:
         value, gradient, probabilities = 0.0, np.zeros_like(parameters), []
         for rows in self.blocks():
             losses, q = self.losses(self.compute_logits(parameters, rows), rows)
-            value += float(np.sum(self.weight[rows] @ losses))
+            value += float(np.sum(losses @ self.weight[rows]))
             gradient += self._sum_features(self.residuals(q, rows), rows)
             probabilities.append(q)
         self._probabilities = parameters.tobytes(), probabilities
@@ -106,21 +107,21 @@ class Regression:
         return value, gradient / self.n + 2 * self.penalty * deviation
 
     def residuals(self, q: np.ndarray, rows: slice = slice(None)) -> np.ndarray:
-        """Return weighted differences of probabilities and targets, shape (n, m)."""
+        """Return weighted differences of probabilities and targets, shape (m, n)."""
         if self.is_softmax:
-            gaps = q * self.weight[rows, None]
-            gaps[np.arange(len(q)), self.targets[rows]] -= self.weight[rows]
+            gaps = q * self.weight[rows]
+            gaps[self.targets[rows], np.arange(q.shape[1])] -= self.weight[rows]
             return gaps
-        return np.asarray((q - self.targets[rows]) * self.weight[rows, None])
+        return np.asarray((q - self.targets[:, rows]) * self.weight[rows])
 
     def hessian_product(self, parameters: np.ndarray, direction: np.ndarray) -> np.ndarray:
         """Return the penalised Hessian times a direction, whose logits the features give, too."""
         product = np.zeros_like(direction)
         for rows, q in zip(self.blocks(), self.probabilities(parameters), strict=True):
             slopes = self.compute_logits(direction, rows)
-            slopes -= np.einsum("ij,ij->i", q, slopes)[:, None] if self.is_softmax else q * slopes
+            slopes -= np.einsum("ij,ij->j", q, slopes) if self.is_softmax else q * slopes
             slopes *= q
-            slopes *= self.weight[rows, None]
+            slopes *= self.weight[rows]
             product += self._sum_features(slopes, rows)
         return np.asarray(product / self.n + 2 * self.penalty * direction)
 
@@ -133,27 +134,27 @@ class Regression:
     def class_hessians(self, parameters: np.ndarray) -> np.ndarray:
         """Return the penalised Hessian of each class's parameters, (m, r, r), or their mean, (1, r, r)."""
         curvatures = [
-            q * (1 - q) * self.weight[rows, None]
+            q * (1 - q) * self.weight[rows]
             for rows, q in zip(self.blocks(), self.probabilities(parameters), strict=True)
         ]
         penalty = np.broadcast_to(2 * self.penalty, parameters.shape)
         if parameters.size * parameters.shape[1] > MAX_HESSIAN_ENTRIES:
-            curvatures = [part.mean(axis=1, keepdims=True) for part in curvatures]
+            curvatures = [part.mean(axis=0, keepdims=True) for part in curvatures]
             penalty = penalty.mean(axis=0, keepdims=True)
         hessians = self.second_moments(curvatures)
         return hessians + penalty[:, :, None] * np.eye(parameters.shape[1])
 
     def second_moments(self, weights: list[np.ndarray]) -> np.ndarray:
-        """Return means of products of features with weights, of each class, from blocks of shape (n, m)."""
+        """Return means of products of features with weights, of each class, from blocks of shape (m, n)."""
         total: Any = 0.0
         for rows, block in zip(self.blocks(), weights, strict=True):
             if isinstance(self.features, np.ndarray):
-                values = self.features[rows]
-                total = total + np.stack([(values * column[:, None]).T @ values for column in block.T])
+                values = self.features[:, rows]
+                total = total + np.stack([(values * weights_of_class) @ values.T for weights_of_class in block])
             else:
-                parts = [values[rows] for values in self.features]
+                parts = [values[:, rows] for values in self.features]
                 total = total + np.stack(
-                    [np.stack([np.einsum("ij,ij,ij->j", block, a, b) for b in parts], axis=1) for a in parts], axis=1
+                    [np.stack([np.einsum("ij,ij,ij->i", block, a, b) for b in parts], axis=1) for a in parts], axis=1
                 )
         return np.asarray(total / self.n)
 
@@ -169,8 +170,8 @@ class Regression:
 
     def _sum_features(self, residuals: np.ndarray, rows: slice) -> np.ndarray:
         if isinstance(self.features, np.ndarray):
-            return np.asarray(residuals.T @ self.features[rows])
-        return np.stack([np.einsum("ij,ij->j", residuals, values[rows]) for values in self.features], axis=1)
+            return np.asarray(residuals @ self.features[:, rows].T)
+        return np.stack([np.einsum("ij,ij->i", residuals, values[:, rows]) for values in self.features], axis=1)
 
     def blocks(self, rows: slice = slice(None)) -> Iterator[slice]:
         """Give parts of the samples, whose sums are added in this order."""

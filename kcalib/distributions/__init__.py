@@ -22,6 +22,7 @@ family                                 targets         exact for target kernels 
 `PowerExponential`                     numbers         none                      MMD
 `Beta`                                 numbers from    none                      MMD
                                        0 to 1
+`StudentT`, `LogNormal`, `Gamma`       numbers         none                      MMD
 `Dirichlet`                            probability     none                      MMD
                                        vectors
 ====================================== =============== ========================= =========================
@@ -44,9 +45,11 @@ from kcalib.distributions.multivariate_normal import MultivariateNormal
 from kcalib.distributions.negative_binomial import NegativeBinomial
 from kcalib.distributions.normal import Normal
 from kcalib.distributions.poisson import Poisson
+from kcalib.distributions.positive import Gamma, LogNormal
 from kcalib.distributions.power_exponential import PowerExponential
 from kcalib.distributions.quantiles import Quantiles
 from kcalib.distributions.samples import Samples
+from kcalib.distributions.student_t import StudentT
 
 __all__ = [
     "Beta",
@@ -55,7 +58,9 @@ __all__ = [
     "Dirichlet",
     "Distribution",
     "Ensemble",
+    "Gamma",
     "Laplace",
+    "LogNormal",
     "Mixture",
     "MultivariateNormal",
     "NegativeBinomial",
@@ -64,6 +69,7 @@ __all__ = [
     "PowerExponential",
     "Quantiles",
     "Samples",
+    "StudentT",
     "as_distribution",
     "mmd_distance",
     "wasserstein_distance",

@@ -155,9 +155,8 @@ class Distribution:
         The points are a scrambled Sobol set (scipy.stats.qmc) with a digital shift of its own for each distribution,
         mapped by quantile functions and linear maps. Every point has the distribution, so averages have no bias, and
         draws from two distributions are independent of each other; averages of smooth functions over a power of two of
-        draws have far smaller errors than over as many independent ones. `Normal`, `MultivariateNormal`,
-        `Laplace`, `Mixture`, `Samples`, `Poisson`, `NegativeBinomial`, `PowerExponential`, `Beta` and
-        `Dirichlet` have such points.
+        draws have far smaller errors than over as many independent ones. All families of kcalib but `Categorical` have
+        such points.
 
         Parameters
         ----------

@@ -1,7 +1,7 @@
 """Compute densities made of gamma functions in Loader's saddle-point form: without differences of large terms.
 
 Loader, Fast and accurate computation of binomial probabilities, 2000. The probabilities of counts (`_counts`) and the
-densities of Beta and Dirichlet distributions are in it.
+densities of Beta, Dirichlet, gamma and Student's t distributions are in it.
 """
 
 from __future__ import annotations
@@ -33,6 +33,13 @@ def log_dirichlet(alpha: Array, x: Array) -> Array:
     result = xp.sum(terms, axis=1) + stirling_error(total[:, 0]) - 0.5 * xp.log(total[:, 0] / (2 * math.pi))
     result = xp.where(xp.any((x == 0) & (alpha < 1), axis=1), xp.inf, result)
     return xp.where(xp.any((x == 0) & (alpha > 1), axis=1), -xp.inf, result)
+
+
+def log_student_peak(df: Array) -> Array:
+    """Return log densities of Student's t distributions of scale 1 at 0, -log(df) / 2 - log B(1/2, df/2)."""
+    half = 0.5 * df
+    ratio = stirling_error(half + 0.5) - stirling_error(half) - deviance(half, half + 0.5, 0.0 * half - 0.5)
+    return ratio - 0.5 * math.log(2 * math.pi)
 
 
 def deviance(x: Array, m: Array, difference: Array) -> Array:

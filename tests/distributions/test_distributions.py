@@ -23,7 +23,9 @@ from kcalib.distributions import (
     Dirichlet,
     Distribution,
     Ensemble,
+    Gamma,
     Laplace,
+    LogNormal,
     Mixture,
     MultivariateNormal,
     NegativeBinomial,
@@ -31,12 +33,14 @@ from kcalib.distributions import (
     Poisson,
     PowerExponential,
     Samples,
+    StudentT,
     _counts,
 )
 
 MEAN, SCALE = np.array([0.0, -3.0, 250.0]), np.array([1.0, 0.01, 40.0])
 SHAPE = np.array([0.3, 1.0, 7.0])
 A, B = np.array([0.05, 2.0, 3000.0]), np.array([0.4, 5.0, 70.0])
+DF, MEAN_LOG, STD_LOG = np.array([5.0, 30.0, 2e7]), np.array([0.0, -3.0, 5.0]), np.array([0.5, 1.2, 0.05])
 RATE, DISPERSION = np.array([0.03, 4.0, 900.0]), np.array([2.0, 0.3, 1e-3])
 COV = np.array([[[2.0, 0.9], [0.9, 1.0]], [[1e-4, 0.0], [0.0, 3.0]], [[5.0, -4.0], [-4.0, 5.0]]])
 VECTORS = np.array([[0.0, 1.0], [2.0, -2.0], [0.5, 0.25]])
@@ -60,6 +64,11 @@ NUMBERS = {
         [scipy.stats.gennorm(2 * b, m, s * 2 ** (0.5 / b)) for m, s, b in zip(MEAN, SCALE, SHAPE)],
     ),
     "beta": Case(Beta(A, B), [scipy.stats.beta(a, b) for a, b in zip(A, B)]),
+    "student_t": Case(StudentT(DF, MEAN, SCALE), [scipy.stats.t(v, m, s) for v, m, s in zip(DF, MEAN, SCALE)]),
+    "log_normal": Case(
+        LogNormal(MEAN_LOG, STD_LOG), [scipy.stats.lognorm(s, scale=np.exp(m)) for m, s in zip(MEAN_LOG, STD_LOG)]
+    ),
+    "gamma": Case(Gamma(A, SCALE), [scipy.stats.gamma(a, scale=s) for a, s in zip(A, SCALE)]),
     "poisson": Case(Poisson(RATE), [scipy.stats.poisson(r) for r in RATE]),
     "negative_binomial": Case(
         NegativeBinomial(RATE, DISPERSION),
@@ -698,6 +707,9 @@ WRONG_VALUES: dict[str, Callable[[], Any]] = {
     "`cdf` is for predictions of numbers": lambda: SAMPLES["vectors"].cdf([0.0] * 3),
     r"`shape\[0\]` is 0.01, expected one from 0.1 to 100; clip": lambda: PowerExponential([0.0], 1.0, 0.01),
     r"`b\[0\]` is 0, expected a positive shape": lambda: Beta([1.0], [0.0]),
+    r"`df\[0\]` is 1, expected above 1: there is no mean": lambda: StudentT([1.0], 0.0, 1.0),
+    r"`mean_log\[0\]` is 30, .* at most 34.5; rescale": lambda: LogNormal([30.0], [3.0]),
+    r"`scale\[0\]` is 1e\+10, more than 1e\+15 over `sh": lambda: Gamma([1e6], 1e10),
     r"`y\[0\]` is 1.5, expected a number from 0 to 1": lambda: Beta([1.0], 2.0).log_density([1.5]),
     r"`alpha` has shape \(2,\), expected \(n, d\) with d >= 2": lambda: Dirichlet([1.0, 2.0]),
     r"`alpha` has shape \(2, 1\)": lambda: Dirichlet([[1.0], [2.0]]),

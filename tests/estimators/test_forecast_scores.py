@@ -20,7 +20,9 @@ from kcalib.distributions import (
     Dirichlet,
     Distribution,
     Ensemble,
+    Gamma,
     Laplace,
+    LogNormal,
     Mixture,
     MultivariateNormal,
     NegativeBinomial,
@@ -28,6 +30,7 @@ from kcalib.distributions import (
     Poisson,
     PowerExponential,
     Samples,
+    StudentT,
 )
 from kcalib.estimators.forecasts import crps, quantile_calibration
 from kcalib.estimators.forecasts.crps import crps_values
@@ -340,6 +343,42 @@ def test_crps_of_beta_to_the_promise(a, b):
             expected.append(float(t * (2 * first - 1) + am / (am + bm) * (1 - 2 * second - gap)))
     np.testing.assert_allclose(values(y, Beta(np.full(5, a), np.full(5, b))), expected, rtol=1e-6)
     np.testing.assert_allclose(values(y, Wrapped(stats.beta, np.full((5, 2), (a, b)))), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "prediction, y, expected",
+    [
+        (Normal([0.0], [1.0]), -3.0, 2.43657473),
+        (Normal([0.1], [0.9]), -2.6, 2.43657473 * 0.9),
+        (StudentT([5.0], 0.0, 1.0), -3.0, 2.33875895),
+        (StudentT([5.0], 0.1, 0.9), -2.6, 2.33875895 * 0.9),
+        (LogNormal([0.1], [0.9]), 3.0, 1.13552645),
+        (Gamma([1.1], 1.0), 0.2, 0.399009355),
+        (Gamma([1.1], 0.9), 0.18, 0.399009355 * 0.9),
+        (NegativeBinomial.from_number_and_probability([100.0], [0.95]), 5, 0.53215257681),
+        (NegativeBinomial.from_number_and_probability([200000.1], [0.0001]), 1999797667, 1045062.81311),
+        (NegativeBinomial.from_number_and_probability([200.1], [0.82]), 44, 1.70859687251),
+        (NegativeBinomial.from_number_and_probability([20000.1], [0.9]), 2222, 11.6114812752),
+    ],
+    ids=lambda x: type(x).__name__ if isinstance(x, Distribution) else "",
+)
+def test_values_of_the_tests_of_scoringrules(prediction, y, expected):
+    assert kcalib.crps([y], prediction) == pytest.approx(expected, rel=5e-9)
+
+
+def test_closed_forms_are_the_integrals():
+    """Small and large shapes, targets in both tails, and below 0 for laws of positive numbers."""
+    y, shape = np.array([-2.0, 0.0, 1e-3, 1.0, 30.0]), np.array([1.1, 0.3, 2.5, 60.0, 3e6])
+    rows = np.column_stack((shape, np.zeros(5), np.full(5, 2.0)))
+    for prediction, law, columns in (
+        (StudentT(np.maximum(shape, 1.2), 0.0, 2.0), stats.t, np.maximum(rows, [1.2, 0, 0])),
+        (Gamma(shape, 2.0), stats.gamma, rows),
+        (LogNormal(np.full(5, math.log(2.0)), np.minimum(shape, 3.0)), stats.lognorm, np.minimum(rows, [3, 9, 9])),
+    ):
+        np.testing.assert_allclose(values(y, prediction), values(y, Wrapped(law, columns)), rtol=1e-6)
+    with pytest.raises(ValueError, match=r"`y_true\[1\]` is 0.0, where the density of this row's Gamma is infinite"):
+        kcalib.log_score(y, Gamma(shape, 2.0))
+    assert kcalib.log_score(y[:1], LogNormal([0.0], 1.0)) == math.inf
 
 
 def test_infinite_log_scores_name_row_and_value():

@@ -577,6 +577,8 @@ DISTRIBUTIONS: dict[str, Callable[..., Any]] = {
     "laplace": lambda a, b: D.Laplace(a, b),
     "poisson": lambda a, b: D.Poisson(b),
     "negative binomial": lambda a, b: D.NegativeBinomial(b, np.abs(a) + 0.1),
+    "student t": lambda a, b: D.StudentT(1 + b, a, b),
+    "gamma": lambda a, b: D.Gamma(b, np.abs(a) + 0.1),
     "beta": lambda a, b: D.Beta(b, np.abs(a) + 0.1),
     "samples": lambda a, b: D.Samples(np.stack([a, a + b, a - b], axis=1)),
     "mixture": lambda a, b: D.Mixture([0.25, 0.75], [D.Normal(a, b), D.Normal(b, b)]),

@@ -110,6 +110,9 @@ def forecasts(n: int = 40) -> dict[str, tuple[Any, Any]]:
         "NegativeBinomial": (count, D.NegativeBinomial(rate, np.full(n, 0.4))),
         "Categorical": (y, D.Categorical(p)),
         "PowerExponential": (number, D.PowerExponential(mean, std, np.full(n, 1.4))),
+        "StudentT": (number, D.StudentT(np.full(n, 5.0), mean, std)),
+        "LogNormal": (np.exp(number), D.LogNormal(mean, std)),
+        "Gamma": (rng.gamma(2.0, std), D.Gamma(np.full(n, 2.0), std)),
         "Beta": (rng.beta(alpha[:, 0], alpha[:, 1]), D.Beta(alpha[:, 0], alpha[:, 1])),
         "Dirichlet": (rng.dirichlet(np.ones(3), size=n), D.Dirichlet(alpha)),
     }

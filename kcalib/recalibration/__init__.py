@@ -8,10 +8,9 @@ Every class derives from `Recalibrator` and has a file of its name; `choose` tak
 """
 
 from kcalib._backend.warnings import TemperatureBoundWarning
-from kcalib.recalibration._recalibrator import Recalibrator
+from kcalib.recalibration._recalibrator import Recalibrator, SeparationWarning
 from kcalib.recalibration._saved import load, save
 from kcalib.recalibration._scalable import ProbabilityFloorWarning
-from kcalib.recalibration._separation import SeparationWarning
 from kcalib.recalibration.beta_calibration import BetaCalibration
 from kcalib.recalibration.choice import Choice, choose
 from kcalib.recalibration.histogram import HistogramBinning

@@ -9,8 +9,8 @@ import numpy as np
 import scipy
 
 from kcalib._backend.threads import one_blas_thread
-from kcalib.recalibration._recalibrator import FLOOR, ClassSamples, OneVsRest, check_flag
-from kcalib.recalibration._separation import warn_of_separation
+from kcalib._backend.warnings import warn
+from kcalib.recalibration._recalibrator import FLOOR, ClassSamples, OneVsRest, SeparationWarning, check_flag
 from kcalib.solvers.logistic import Minimum, Regression, invert, minimise
 
 
@@ -46,7 +46,14 @@ class LogisticEach(OneVsRest):
         if not self.smoothing:
             predictors = regression.compute_logits(minimum.parameters)
             separated = np.all(np.where(hits, predictors, -predictors) > 0, axis=1)
-            warn_of_separation(self, [k for k, is_separated in zip(columns, separated, strict=True) if is_separated])
+            names = [k for k, is_separated in zip(columns, separated, strict=True) if is_separated]
+            if names:
+                warn(
+                    f"the predictions of class {names[0]} separate it from the others (so for {len(names)} classes): "
+                    f"the likelihood of {type(self).__name__} has no maximum, and the last step was taken; pass "
+                    "smoothing=True, or more samples",
+                    SeparationWarning,
+                )
         errors = _standard_errors(regression, minimum.parameters)
         errors[~free.all(axis=1)] = np.inf
         for name, values, error in zip(self._coefficients, minimum.parameters.T, errors.T, strict=True):

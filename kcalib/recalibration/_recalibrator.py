@@ -31,6 +31,10 @@ from kcalib.regression._function import Parametrised
 FLOOR, SMALLEST_FLOOR, SMALLEST_FLOAT = 1e-7, 1e-300, 5e-324
 
 
+class SeparationWarning(UserWarning):
+    """The predictions separate the classes of the fit: the likelihood grows up to certainty, and has no maximum."""
+
+
 class Recalibrator(Parametrised, ABC):
     """What repairs predictions: fitted to labelled ones, it transforms others; the base of all recalibrators.
 
@@ -428,22 +432,23 @@ def restore_like(q: Array, y_pred: Any) -> Array:
     return arrays.to_original_library(q, y_pred)
 
 
-def check_floor(floor: Any, alternatives: str = "") -> float:
-    """Return the parameter `floor`, checked; `alternatives` says what else it may be."""
-    if isinstance(floor, (bool, np.bool_)) or not isinstance(floor, (int, float, np.number)):
-        raise TypeError(f"`floor` is {floor!r}, expected a number, such as 1e-7{alternatives}")
-    if not SMALLEST_FLOOR <= floor <= 0.1:
-        raise ValueError(f"`floor` is {floor}, expected a number from 1e-300 to 0.1, such as 1e-7{alternatives}")
-    return float(floor)
+def check_number(name: str, value: Any, low: float, high: float, example: str) -> float:
+    """Return a parameter that is a number, checked; the example says what else it may be."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.number)):
+        raise TypeError(f"`{name}` is {value!r}, expected a number, such as {example}")
+    if not low <= value <= high:
+        raise ValueError(f"`{name}` is {value}, expected a number from {low:g} to {high:g}, such as {example}")
+    return float(value)
 
 
-def check_smoothing(smoothing: Any) -> float:
-    """Return the parameter `smoothing`, a weight, checked."""
-    if isinstance(smoothing, (bool, np.bool_)) or not isinstance(smoothing, (int, float, np.number)):
-        raise TypeError(f"`smoothing` is {smoothing!r}, expected a number, such as 1.0, or 0.0 for none")
-    if not 0 <= smoothing <= LARGEST_POINT:
-        raise ValueError(f"`smoothing` is {smoothing}, expected a number from 0 to 1e15")
-    return float(smoothing)
+def check_floor(floor: Any, example: str = "1e-7") -> float:
+    """Return the parameter `floor`, checked."""
+    return check_number("floor", floor, SMALLEST_FLOOR, 0.1, example)
+
+
+def check_penalty(name: str, value: Any) -> float:
+    """Return a penalty or the weight of further samples, checked."""
+    return check_number(name, value, 0.0, LARGEST_POINT, "1.0")
 
 
 def check_flag(name: str, value: Any) -> bool:

@@ -205,8 +205,8 @@ def choose(
     checked_candidates = _check_candidates(default_candidates(data, score) if candidates is None else candidates)
     fold = samples.folds(n_folds, seed)
     rows = [np.flatnonzero(fold == k) for k in range(n_folds)]
-    deadline = Deadline(start, math.inf if max_seconds is None else check_positive("max_seconds", max_seconds))
-    results = _cross_validate(samples, checked_candidates, score, rows, deadline)
+    limit = math.inf if max_seconds is None else check_positive("max_seconds", max_seconds)
+    results = _cross_validate(samples, checked_candidates, score, rows, start, limit)
     for recalibrator in results.fitted.values() if data.has_classes else ():
         recalibrator._set_classes(data, y_pred)
     comparison = samples.make_comparison(results.parts, rows, score, confidence_level, start)
@@ -219,28 +219,12 @@ def choose(
         left_out=tuple(name for name in checked_candidates if name not in results.fitted),
         stopped=results.stopped,
         chosen_in_folds=results.best,
-        predictions=samples.concatenate(results.parts[CHOSEN], rows),
+        predictions=_in_sample_order(results.parts[CHOSEN], rows) if data.has_classes else None,
         n_folds=n_folds,
         seed=seed,
         n_samples=data.n,
         seconds=time.perf_counter() - start,
     )
-
-
-class Deadline(NamedTuple):
-    """A limit of the time of a choice."""
-
-    start: float
-    seconds: float
-
-    def check(self, share: float) -> None:
-        """Raise if all will take longer, of which a share is done."""
-        expected = (time.perf_counter() - self.start) / share
-        if expected > self.seconds:
-            raise TimeoutError(
-                f"a choice of recalibrators would take about {expected:.0f} s, more than `max_seconds`, "
-                f"{self.seconds:g}; pass fewer samples, fewer candidates=, or more seconds"
-            )
 
 
 @dataclass(frozen=True)
@@ -280,10 +264,6 @@ class Labelled(ABC):
     def as_given(self, rows: np.ndarray) -> Any:
         """Return the predictions of some samples, in the form of repaired ones."""
         return self.predictions(rows)
-
-    def concatenate(self, parts: list[Any], rows: list[np.ndarray]) -> np.ndarray | None:
-        """Return predictions of folds in the order of the samples; None if families may differ."""
-        return None
 
     def losses(self, rows: np.ndarray, predictions: Any, score: str) -> np.ndarray:
         """Return the losses of predictions for some samples, one for each."""
@@ -341,9 +321,6 @@ class WithLabels(Labelled):
 
     def as_given(self, rows: np.ndarray) -> Any:
         return prepare(self.y[rows], self.y_pred[rows], from_logits=self.from_logits).as_given()[1]
-
-    def concatenate(self, parts: list[Any], rows: list[np.ndarray]) -> np.ndarray | None:
-        return _in_sample_order(parts, rows)
 
     def folds(self, n_folds: int, seed: int) -> np.ndarray:
         order = np.random.default_rng(seed).permutation(len(self.y))
@@ -479,7 +456,12 @@ class CrossValidated(NamedTuple):
 
 
 def _cross_validate(
-    samples: Labelled, candidates: dict[str, Recalibrator], score: str, rows: list[np.ndarray], deadline: Deadline
+    samples: Labelled,
+    candidates: dict[str, Recalibrator],
+    score: str,
+    rows: list[np.ndarray],
+    start: float,
+    limit: float,
 ) -> CrossValidated:
     n, n_folds = len(samples.y), len(rows)
     all_rows = np.arange(n)
@@ -499,7 +481,12 @@ def _cross_validate(
             except (TypeError, ValueError) as error:
                 failed[name] = error
             share = n_fits / (1 + n_folds + len(pairs))
-            deadline.check(share)
+            expected = (time.perf_counter() - start) / share
+            if expected > limit:
+                raise TimeoutError(
+                    f"a choice of recalibrators would take about {expected:.0f} s, more than `max_seconds`, {limit:g}; "
+                    "pass fewer samples, fewer candidates=, or more seconds"
+                )
             if progress is not None:
                 progress(share)
 

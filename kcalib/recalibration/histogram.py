@@ -6,7 +6,7 @@ import numpy as np
 
 from kcalib._backend.options import check_choice, check_integer
 from kcalib.estimators.binning import MAX_BINS, N_BINS, Binning
-from kcalib.recalibration._recalibrator import ClassSamples, OneVsRest, check_smoothing
+from kcalib.recalibration._recalibrator import ClassSamples, OneVsRest, check_penalty
 
 __all__ = ["HistogramBinning"]
 
@@ -75,7 +75,7 @@ class HistogramBinning(OneVsRest):
     def _check_parameters(self) -> None:
         check_integer("n_bins", self.n_bins, 1, MAX_BINS)
         check_choice("binning", self.binning, BINNINGS)
-        check_smoothing(self.smoothing)
+        check_penalty("smoothing", self.smoothing)
 
     def _fit_columns(self, samples: ClassSamples, columns: list[int]) -> None:
         self.edges_: list[np.ndarray] = []

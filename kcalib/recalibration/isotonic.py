@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import scipy
 
-from kcalib.recalibration._points import points_of
-from kcalib.recalibration._recalibrator import ClassSamples, OneVsRest, check_smoothing
+from kcalib.recalibration._recalibrator import ClassSamples, OneVsRest, check_penalty
 
 __all__ = ["IsotonicCalibration"]
 
@@ -64,7 +65,7 @@ class IsotonicCalibration(OneVsRest):
         self.smoothing = smoothing
 
     def _check_parameters(self) -> None:
-        check_smoothing(self.smoothing)
+        check_penalty("smoothing", self.smoothing)
 
     def _fit_columns(self, samples: ClassSamples, columns: list[int]) -> None:
         self.thresholds_: list[np.ndarray] = []
@@ -96,3 +97,21 @@ def interpolate(predicted: np.ndarray, place: np.ndarray, value: np.ndarray) -> 
     share = (predicted - place[below]) / (ends[below + 1] - place[below])
     upper = np.append(value, value[-1])[below + 1]
     return np.minimum(value[below] + share * (upper - value[below]), upper)
+
+
+class Points(NamedTuple):
+    """Distinct predictions of one class, ascending."""
+
+    place: np.ndarray  # shape: (k,)
+    weight: np.ndarray  # sum over the samples, shape: (k,)
+    hits: np.ndarray  # sum over those of the class, shape: (k,)
+
+
+def points_of(predicted: np.ndarray, hits: np.ndarray, weight: np.ndarray) -> Points:
+    """Return the points of samples, shape (n,); `hits` says which are of the class."""
+    place, number = np.unique(predicted, return_inverse=True)
+    return Points(
+        place,
+        np.bincount(number, weights=weight, minlength=len(place)),
+        np.bincount(number, weights=weight * hits, minlength=len(place)),
+    )

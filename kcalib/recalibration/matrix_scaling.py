@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from typing import Any
 
@@ -10,8 +9,7 @@ import numpy as np
 import scipy
 
 from kcalib._backend.warnings import warn
-from kcalib.recalibration._recalibrator import FLOOR, ClassRecalibrator, ClassSamples
-from kcalib.recalibration._separation import SeparationWarning
+from kcalib.recalibration._recalibrator import FLOOR, ClassRecalibrator, ClassSamples, SeparationWarning, check_penalty
 from kcalib.solvers import ConvergenceWarning
 from kcalib.solvers.logistic import Minimum, Regression, invert, minimise
 
@@ -34,7 +32,7 @@ class SoftmaxScaling(ClassRecalibrator):
         """Return what is fitted, with parameters of shape (m, r), the intercepts last."""
 
     def _check_parameters(self) -> None:
-        check_regularization("regularization", self.regularization)
+        check_penalty("regularization", self.regularization)
 
     def _scores(self, samples: ClassSamples) -> np.ndarray:
         return samples.scores
@@ -271,7 +269,7 @@ class MatrixScaling(SoftmaxScaling):
     def _check_parameters(self) -> None:
         super()._check_parameters()
         if self.intercept_regularization is not None:
-            check_regularization("intercept_regularization", self.intercept_regularization)
+            check_penalty("intercept_regularization", self.intercept_regularization)
 
     def _make_regression(self, scores: np.ndarray, samples: ClassSamples) -> Regression:
         m, first = samples.m, float(self.regularization)
@@ -349,12 +347,3 @@ def check_same_scores(recalibrator: Any, samples: ClassSamples) -> None:
         f"`y_pred` holds {nouns[0]}, but this {type(recalibrator).__name__} was fitted to {nouns[1]}; pass these "
         f"(from_logits={recalibrator.from_logits_})"
     )
-
-
-def check_regularization(name: str, value: Any) -> float:
-    """Return a penalty, checked."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.number)):
-        raise TypeError(f"`{name}` is {value!r}, expected a number, such as 1.0")
-    if not 0 <= value < math.inf:
-        raise ValueError(f"`{name}` is {value}, expected a finite number of at least 0")
-    return float(value)

@@ -9,11 +9,9 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from kcalib._backend import arrays
 from kcalib._backend.devices import on_their_gpu
-from kcalib._backend.options import check_choice
+from kcalib._backend.options import check_choice, check_fraction
 from kcalib._input.forecasts import prepare
 from kcalib.distributions import Categorical, Distribution
 from kcalib.estimators.skce import PairOptions
@@ -201,8 +199,9 @@ class TemperatureScaling(Recalibrator):
         self, y_true: Any, y_pred: Any, *, sample_weight: Any = None, classes: Any = None, from_logits: bool = False
     ) -> TemperatureScaling:
         check_choice("criterion", self.criterion, CRITERIA)
-        bounds, level = _checked_bounds(self.bounds), _checked_level(self.confidence_level)
-        floor = None if self.floor is None else check_floor(self.floor, ", or None")
+        bounds, level = _checked_bounds(self.bounds), self.confidence_level
+        check_fraction("confidence_level", level)
+        floor = None if self.floor is None else check_floor(self.floor, "1e-7, or None")
         if self.criterion == "likelihood":
             _check_unused(kernel=self.kernel, target_kernel=self.target_kernel)
         y_pred = arrays.compute_lazy(y_pred)
@@ -270,14 +269,6 @@ def _checked_bounds(bounds: Any) -> tuple[float, float] | None:
     if not 0 < low < high < math.inf:
         raise ValueError(f"`bounds` is {bounds!r}, {rule}: positive and finite")
     return low, high
-
-
-def _checked_level(level: Any) -> float:
-    if isinstance(level, (bool, np.bool_)) or not isinstance(level, (int, float, np.number)):
-        raise TypeError(f"`confidence_level` is {level!r}, expected a number, such as 0.95")
-    if not 0 < level < 1:
-        raise ValueError(f"`confidence_level` is {level}, expected a number between 0 and 1, such as 0.95")
-    return float(level)
 
 
 def _check_unused(**options: Any) -> None:

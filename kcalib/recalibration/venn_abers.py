@@ -11,8 +11,8 @@ from kcalib._backend import arrays
 from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_integer
 from kcalib.distributions import Categorical
-from kcalib.recalibration._points import Points, points_of
 from kcalib.recalibration._recalibrator import ClassSamples, OneVsRest, columns_of, restore_order, unwrap_categorical
+from kcalib.recalibration.isotonic import Points, points_of
 
 __all__ = ["VennAbers"]
 

@@ -685,7 +685,7 @@ def test_categorical():
         ({"bounds": 3.0}, TypeError, "`bounds` is 3.0, expected two temperatures"),
         ({"bounds": (1.0, 2.0, 3.0)}, TypeError, "expected two temperatures"),
         ({"confidence_level": 95}, ValueError, "`confidence_level` is 95, expected a number between 0 and 1"),
-        ({"confidence_level": "high"}, TypeError, "`confidence_level` is 'high'"),
+        ({"confidence_level": "high"}, ValueError, "`confidence_level` is 'high'"),
         ({"floor": 0.5}, ValueError, "`floor` is 0.5, expected a number from 1e-300 to 0.1"),
         ({"floor": "low"}, TypeError, "`floor` is 'low', expected a number"),
         ({"kernel": Gaussian()}, ValueError, "`kernel` is for criterion='skce', not for 'likelihood'"),

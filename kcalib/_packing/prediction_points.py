@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from kcalib._backend import arrays
+from kcalib._backend import arrays, linalg
 from kcalib._backend.arrays import Array
 from kcalib._backend.warnings import IndefiniteKernelWarning, warn
 from kcalib._packing.atoms import DRAWS, FEWEST_ATOMS, NEARLY_EXACT, TARGET_SEED, drawn_atoms, is_exact
@@ -24,8 +24,9 @@ from kcalib._packing.finite_rank import (
 from kcalib._packing.packed import check_coefficients
 from kcalib._pairs import mixtures
 from kcalib._pairs.backends.device_mixtures import uploaded
+from kcalib._pairs.families import POINT_FAMILIES
 from kcalib._pairs.problem import Factor, Metric, Mixtures, PairProblem, Side, Term
-from kcalib.bandwidth import MedianDistance, median_of_entries, median_of_points
+from kcalib.bandwidth import MAX_SAMPLES, MedianDistance, median_of_entries, median_of_points
 from kcalib.distributions import Components, Distribution
 from kcalib.distributions._counts import CELLS, Counts
 from kcalib.distributions._distances.mixtures import wasserstein_table
@@ -33,6 +34,8 @@ from kcalib.distributions._staircases import Window, quantile_means, quantile_ve
 from kcalib.kernels import MMD, VECTOR_METRICS, Gaussian, Kernel, MixtureWasserstein, RadialKernel
 
 Space = str | MMD | MixtureWasserstein
+ROUNDINGS = 1e-12  # of a squared distance, where the largest vector's is 1
+OPEN_ENTRIES = 2**22  # of tables of pairs whose distances decide on a median
 REACH = 1e-2  # squared MMD distance from the features' span that is too far, where the largest of the kernel is 1
 
 # Entries of vectors whose distances are the MMD: these are stored.
@@ -122,6 +125,15 @@ class PredictionPoints:
         if self.predicted is None and self.table is None:
             vectors = metric if isinstance(metric, str) and metric in VECTOR_METRICS else "euclidean"
             return dataclasses.replace(median_of_points(self.values, vectors, threads=threads), metric=str(metric))
+        if (
+            self.window is not None
+            and self.window.centred
+            and arrays.is_host(self.values)
+            and 1 < self.values.shape[0] <= MAX_SAMPLES
+        ):
+            value = _median_of_staircases(np.asarray(self.values), _staircases(self.window))
+            if value:
+                return MedianDistance(value, str(metric), int(self.values.shape[0]), True, None)
         # Distances are the entries of a problem without bandwidths and targets.
         factor = Factor("identity", "mmd" if self.table is None else "table")
         ones = arrays.namespace(self.values).ones_like(self.values[:, :1])
@@ -190,6 +202,34 @@ class PredictionPoints:
     def table_between(self, locations: Distribution) -> Array | None:
         """Return the table of distances between the predictions of locations, in rows, and these predictions."""
         return None if self.table is None else _table(locations, self.prediction, self.space)
+
+
+def _median_of_staircases(rows: np.ndarray, description: Mixtures) -> float | None:
+    """Return the median of the distances of all pairs of rows, to rounding; None where bounds leave too many open.
+
+    Vectors of `quantile_means` are projections, whose residuals have known lengths: what these leave open is computed
+    exactly.
+    """
+    means, errors = quantile_means(rows)
+    means -= np.mean(means, axis=0)
+    left, right = np.triu_indices(len(rows), 1)
+    products = linalg.matmul(means, means.T)
+    lengths = np.diag(products)
+    squares = np.maximum((lengths[:, None] + lengths - 2 * products)[left, right], 0.0)
+    rounding = ROUNDINGS * float(np.max(lengths))
+    low = np.sqrt(np.maximum(squares - rounding + (errors[left] - errors[right]) ** 2, 0.0))
+    high = np.sqrt(squares + rounding + (errors[left] + errors[right]) ** 2)
+    middle = []
+    for k in {(len(left) - 1) // 2, len(left) // 2}:
+        least, most = np.partition(low, k)[k], np.partition(high, k)[k]
+        open_pairs = np.flatnonzero((high >= least) & (low <= most))
+        if len(open_pairs) * rows.shape[1] > OPEN_ENTRIES:
+            return None
+        pairs = (np.insert(rows[side[open_pairs]], 0, 0.0, axis=1) for side in (left, right))
+        distances = POINT_FAMILIES["staircases"].squared_between(description, *pairs)
+        place = k - int(np.count_nonzero(high < least))
+        middle.append(math.sqrt(max(0.0, float(np.partition(distances, place)[place]))))
+    return sum(middle) / len(middle)
 
 
 def points_in(space: Space, prediction: Distribution) -> Array:
@@ -311,7 +351,7 @@ def _space(prediction: Distribution, kernel: Kernel) -> Space:
             "all of its parts"
         )
     space = next(iter(factors), "parameters")
-    if space == "wasserstein" and prediction.wasserstein_points() is None:
+    if space == "wasserstein" and not isinstance(prediction, Counts) and prediction.wasserstein_points() is None:
         return MixtureWasserstein(2)
     return space
 

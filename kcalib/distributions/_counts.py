@@ -26,6 +26,7 @@ _BLOCK = 2**19
 LARGEST_COUNT = 20_000  # probabilities of larger counts are not tabulated
 WORKING_ROWS = 24  # of the table's length, which its computation takes besides
 _NO_PROBABILITY = 1e-20  # of a count: what rounding leaves of all the mass is put on the largest count above that
+_RUN, _LOG_SMALL = 32, -400.0
 CELLS = 128  # of the quantile functions that stand for the distributions in Wasserstein distances
 
 
@@ -82,9 +83,9 @@ class Counts(Density, Univariate):
             "allow a larger `tolerance`, or take fewer predictions",
             mean,
         )
-        counts, table = xp.arange(n_counts, dtype=np.float64), xp.empty((self.n, n_counts))
+        first, table = xp.zeros((self.n, 1)), xp.empty((self.n, n_counts))
         for rows in row_blocks(self.n, 16 * n_counts):
-            table[rows] = xp.exp(log_pmf(counts, mean[rows], dispersion[rows]))
+            table[rows] = tabulate_pmf(first[rows], n_counts, mean[rows], dispersion[rows])
         return self._like(table)
 
     def _tabulated(self) -> Array | None:
@@ -209,6 +210,22 @@ def smallest(reached: Callable[[Array, Array], Array], guess: Array) -> Array:
         # Beyond 2^53 neighbours are further apart than 1.
         active = active[(above - below > 1) & (at[active] > below) & (at[active] < above)]
     return high
+
+
+def tabulate_pmf(first: Array, n_counts: int, mean: Array, dispersion: Array) -> Array:
+    """Return P(Z = k) of `n_counts` counts from `first` on, shape (rows, n_counts); 0 below 0.
+
+    Each `_RUN` counts from one that is exact to rounding, by the ratios of neighbours.
+    """
+    xp = arrays.namespace(mean)
+    k = first + xp.arange(-(-n_counts // _RUN) * _RUN, dtype=np.float64)
+    ratios = mean / (1 + dispersion * mean) * (1 + dispersion * (k - 1)) / xp.maximum(k, 1.0)
+    ratios = xp.where(k < 1, 1.0, ratios).reshape(len(k), -1, _RUN)
+    logs = log_pmf(xp.maximum(k[:, ::_RUN], 0.0), mean, dispersion)
+    lift = xp.where(logs < _LOG_SMALL, -_LOG_SMALL, 0.0)  # of runs that begin where no float is
+    ratios[:, :, 0] = xp.exp(logs + lift)
+    table = xp.cumprod(ratios, axis=2) * xp.exp(-lift)[:, :, None]
+    return xp.where(k < 0, 0.0, table.reshape(k.shape))[:, :n_counts]
 
 
 def log_pmf(k: Array, mean: Array, dispersion: Array) -> Array:

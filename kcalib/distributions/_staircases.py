@@ -16,7 +16,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.memory import check_memory
 from kcalib._backend.random import cumulative_sums
-from kcalib.distributions._counts import WORKING_ROWS, Counts, log_pmf, smallest
+from kcalib.distributions._counts import WORKING_ROWS, Counts, smallest, tabulate_pmf
 from kcalib.distributions._distribution import row_blocks
 
 NOTHING = 1e-17  # probability beyond a window
@@ -93,8 +93,7 @@ def staircases_of(counts: Counts, window: Window) -> Array:
     table = xp.zeros((counts.n, 2 + length))
     table[:, :1] = centre - window.below
     for rows in row_blocks(counts.n, 16 * length):
-        k = table[rows, :1] + xp.arange(length + 1, dtype=table.dtype)
-        p = xp.where(k < 0, 0.0, xp.exp(log_pmf(xp.maximum(k, 0.0), mean[rows], dispersion[rows])))
+        p = tabulate_pmf(table[rows, :1], length + 1, mean[rows], dispersion[rows])
         # The smaller tail is known to relative accuracy; the sums begin at its end.
         lower, upper = cumulative_sums(p)[:, :-1], cumulative_sums(p[:, ::-1])[:, -2::-1]
         tail = xp.where(lower < 0.5, 1 - lower, upper)

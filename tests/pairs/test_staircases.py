@@ -19,7 +19,7 @@ from kcalib._pairs.backends.cuda import CudaBackend
 from kcalib._pairs.dispatch import backend_for
 from kcalib._pairs.problem import Factor, Mixtures, PairProblem, Side, Term
 from kcalib._pairs.reductions import DenseRectangle, sweep_one
-from kcalib.distributions import NegativeBinomial, Poisson
+from kcalib.distributions import NegativeBinomial, Poisson, wasserstein_distance
 from kcalib.distributions import _staircases as staircases
 from kcalib.distributions._staircases import FEW, staircases_of, window_of
 from kcalib.kernels import MMD, Exponential, Gaussian
@@ -151,6 +151,20 @@ def test_rare_events_have_a_bandwidth():
     pairs = np.sqrt(np.abs(rates[:, None] - rates)[np.triu_indices(31, 1)])
     assert result.bandwidth == pytest.approx(np.median(pairs), rel=1e-2)
     assert result.bandwidth_source.startswith("median wasserstein distance of all samples")
+
+
+@pytest.mark.parametrize("make", [Poisson, lambda rates: NegativeBinomial(rates, 0.5)])
+@pytest.mark.parametrize("n", [24, 61])
+@pytest.mark.parametrize("entries_left_open", [0, 2**22])
+def test_the_bandwidth_of_large_counts_is_the_median_distance(monkeypatch, make, n, entries_left_open):
+    """Of an odd and an even number of pairs, some predictions equal; also where bounds leave no pair to decide."""
+    monkeypatch.setattr("kcalib._packing.prediction_points.OPEN_ENTRIES", entries_left_open)
+    rates = np.random.default_rng(0).uniform(5.0, 80.0, size=n)
+    rates[:5] = rates[5]
+    prediction = make(rates)
+    pairs = wasserstein_distance(prediction)[np.triu_indices(n, 1)]
+    found = kcalib.skce.result(np.zeros(n), prediction)
+    assert found.bandwidth == pytest.approx(np.median(pairs), rel=1e-12)
 
 
 def test_windows_around_the_means():

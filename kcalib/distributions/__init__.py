@@ -25,6 +25,8 @@ family                                 targets         exact for target kernels 
 `StudentT`, `LogNormal`, `Gamma`       numbers         none                      MMD
 `Dirichlet`                            probability     none                      MMD
                                        vectors
+`Censored`, `Truncated`,               numbers,        none                      Wasserstein
+`ZeroInflated`                         counts
 ====================================== =============== ========================= =========================
 
 What is asked of a family, and how to write your own, is in `Distribution`; `as_distribution` takes the distribution
@@ -50,10 +52,12 @@ from kcalib.distributions.power_exponential import PowerExponential
 from kcalib.distributions.quantiles import Quantiles
 from kcalib.distributions.samples import Samples
 from kcalib.distributions.student_t import StudentT
+from kcalib.distributions.wrappers import Censored, Truncated, ZeroInflated
 
 __all__ = [
     "Beta",
     "Categorical",
+    "Censored",
     "Components",
     "Dirichlet",
     "Distribution",
@@ -70,6 +74,8 @@ __all__ = [
     "Quantiles",
     "Samples",
     "StudentT",
+    "Truncated",
+    "ZeroInflated",
     "as_distribution",
     "mmd_distance",
     "wasserstein_distance",

@@ -7,6 +7,7 @@ over quantiles. `crps_values` gives that of each sample of checked data, for `kc
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +21,7 @@ from kcalib._backend.special import special
 from kcalib._input.checks import reject
 from kcalib._input.forecasts import Forecasts
 from kcalib._pairs.problem import Components
-from kcalib.distributions import Distribution, NegativeBinomial, Poisson, Quantiles
+from kcalib.distributions import Censored, Distribution, NegativeBinomial, Normal, Poisson, Quantiles, ZeroInflated
 from kcalib.estimators.forecasts.quadrature import crps_by_quadrature
 from kcalib.estimators.forecasts.quantities import (
     atoms_of,
@@ -128,6 +129,10 @@ def crps_values(data: Forecasts, *, fair: bool = False) -> Array:
         return 2 * pinball_values(data, prediction.scored_levels)
     if hasattr(prediction, "_crps"):
         return prediction._crps(y[:, 0])
+    if isinstance(prediction, ZeroInflated):
+        return _crps_of_zero_inflated(data, prediction)
+    if isinstance(prediction, Censored) and isinstance(prediction.distribution, Normal):
+        return _crps_of_censored_normals(y[:, 0], prediction, prediction.distribution)
     if components is None and hasattr(prediction, "quantile") and hasattr(prediction, "cdf") and data.n_dims == 1:
         return crps_by_quadrature(data)
     if components is None:
@@ -263,6 +268,31 @@ def _mean_norm_of_normal(m: Array, v: Array) -> Array:
         total += ((1 + 2 * t) ** (-d / 2) - transform) * math.exp(-u / 2)
     isotropic = math.sqrt(2) * math.exp(math.lgamma((d + 1) / 2) - math.lgamma(d / 2))
     return xp.sqrt(a) * (isotropic + step * total / math.sqrt(4 * math.pi))
+
+
+def _crps_of_zero_inflated(data: Forecasts, prediction: ZeroInflated) -> Array:
+    """With probability p of 0 in addition: p |y| + (1 - p) CRPS(y) - p (1 - p) CRPS(0), by the scores without."""
+    inner, y = dataclasses.replace(data, prediction=prediction.distribution), targets_of(data)[:, 0]
+    p = arrays.to_compute_device(prediction.probability)
+    at_zero = crps_values(inner.with_targets(0.0 * data.y))
+    return p * abs(y) + (1 - p) * (crps_values(inner) - p * at_zero)
+
+
+def _crps_of_censored_normals(y: Array, prediction: Censored, normal: Normal) -> Array:
+    """By the antiderivative x F^2 + 2 f F - F(sqrt(2) x) / sqrt(pi) of F^2, on either side of the target."""
+    mean, std, xp = *map(arrays.to_compute_device, (normal.mean, normal.std)), arrays.namespace(y)
+
+    def integral(z: Array) -> Array:
+        z = xp.clip(z, -40.0, np.inf)  # nothing is left of there
+        lower = special(z).ndtr(z)
+        density = xp.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
+        return lower * (z * lower + 2 * density) - special(z).ndtr(math.sqrt(2) * z) / math.sqrt(math.pi)
+
+    lower, upper = prediction._bounds(y)
+    at = xp.clip(y, lower, upper)
+    total = integral((at - mean) / std) + integral((mean - at) / std)
+    total = total - integral((lower - mean) / std) - integral((mean - upper) / std)
+    return abs(y - at) + std * total
 
 
 def _crps_of_counts(data: Forecasts, prediction: Poisson | NegativeBinomial) -> Array:

@@ -18,6 +18,7 @@ from kcalib._backend.options import show_number
 from kcalib._input.forecasts import Forecasts, as_forecast, prepare_forecasts
 from kcalib._pairs.problem import Components
 from kcalib.distributions import Distribution, Quantiles, Samples
+from kcalib.distributions.wrappers import Wrapper
 
 LEVELS = tuple(round(0.05 * i, 2) for i in range(1, 20))  # of the pinball loss in Widmann et al. 2021, appendix A.3
 N_DRAWS = 512  # of a distribution that offers nothing else
@@ -51,7 +52,9 @@ def means_of(data: Forecasts) -> Array:
     return arrays.to_compute_device(data.prediction.expected_value(), np.float64)
 
 
-def has_density(prediction: Distribution) -> bool:
+def has_density(prediction: Any) -> bool:
+    if isinstance(prediction, Wrapper):
+        return has_density(prediction.distribution)
     return hasattr(prediction, "log_density")
 
 

@@ -31,11 +31,11 @@ from kcalib._input.source import (
     check_not_for_sums,
     is_source,
 )
-from kcalib.distributions import Categorical, Distribution
+from kcalib.distributions import Categorical, Distribution, Quantiles
 from kcalib.estimators.binning import N_BINS, reliability_bins
 from kcalib.estimators.forecasts.crps import crps_values
 from kcalib.estimators.forecasts.quantile_calibration import is_continuous, pit_of
-from kcalib.estimators.forecasts.quantities import LEVELS, has_density, mean_of, means_of, quantiles_of, targets_of
+from kcalib.estimators.forecasts.quantities import has_density, levels_of, mean_of, means_of, quantiles_of, targets_of
 from kcalib.estimators.forecasts.scores import log_score_values, pinball_values
 from kcalib.estimators.scores import accuracy_of, brier_score_of, log_loss_of, top_label, weighted_mean
 from kcalib.evaluation_results import INTERVAL, Evaluation, ForecastEvaluation, MultilabelEvaluation
@@ -351,7 +351,8 @@ def _(data: Forecasts, measured: Measured, seed: int, n_bins: int) -> ForecastEv
         gap, error = _spread(data, errors)
         verdict = measured.verdict(off_spread(gap, error))
     distance = None
-    if data.n_dims == 1 and data.sample_weight is None and measured.is_independent:
+    is_known = data.n_dims == 1 and not isinstance(data.prediction, Quantiles)  # also between quantiles
+    if is_known and data.sample_weight is None and measured.is_independent:
         distance = distance_bound(data, measured.level) if measured.test.pvalue < measured.level else 0.0
         if distance and measured.miscalibrated:
             verdict += f"; by at least {shown_at_least(distance)} in the units of the targets"
@@ -376,21 +377,24 @@ def _(data: Forecasts, measured: Measured, seed: int, n_bins: int) -> ForecastEv
 
 def _of_numbers(data: Forecasts, seed: int) -> dict[str, float]:
     """What predictions of numbers have, and those of vectors have not."""
-    levels, tail = np.asarray(LEVELS), (1 - INTERVAL) / 2
-    pit = pit_of(data, seed)
-    limits, y, xp = quantiles_of(data, np.array([tail, 1 - tail])), targets_of(data)[:, 0], arrays.namespace(pit)
+    levels, ends = levels_of(data, None), np.array([(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])
+    pit, y = pit_of(data, seed), targets_of(data)[:, 0]
+    xp = arrays.namespace(pit)
 
     def share(where: Array) -> float:
         return mean_of(data, xp.astype(where, np.float64))
 
-    return {
+    numbers = {
         "pinball_loss": mean_of(data, pinball_values(data, levels)),
-        "interval_coverage": share((y >= limits[:, 0]) & (y <= limits[:, 1])),
-        "interval_width": mean_of(data, limits[:, 1] - limits[:, 0]),
         "pit_mean": mean_of(data, pit),
-        "pit_coverage": share((pit >= tail) & (pit <= 1 - tail)),  # INTERVAL on average if calibrated, whatever the law
-        "quantile_calibration_error": float(np.mean([abs(share(pit <= level) - level) for level in LEVELS])),
+        "pit_coverage": share((pit >= ends[0]) & (pit <= ends[1])),  # INTERVAL on average if calibrated
+        "quantile_calibration_error": float(np.mean([abs(share(pit <= level) - level) for level in levels])),
     }
+    if not isinstance(data.prediction, Quantiles) or data.prediction.has_levels(ends).all():
+        limits = quantiles_of(data, ends)
+        numbers["interval_coverage"] = share((y >= limits[:, 0]) & (y <= limits[:, 1]))
+        numbers["interval_width"] = mean_of(data, limits[:, 1] - limits[:, 0])
+    return numbers
 
 
 def _spread(data: Forecasts, errors: Array) -> tuple[float, float]:

@@ -163,9 +163,9 @@ class ForecastEvaluation(ModelEvaluation):
     n_dims: int  #: d, entries of a target; 1 for numbers
     prediction: str  #: the family of distributions
     rmse: float  #: root of the mean squared difference of targets and predicted means, over all entries
-    crps: float  #: `kcalib.crps`; for vectors the energy score
+    crps: float  #: `kcalib.crps`; for vectors the energy score, for quantiles the weighted interval score
     log_score: float | None  #: `kcalib.log_score`
-    pinball_loss: float | None  #: `kcalib.pinball_loss` at the levels 0.05, 0.1, ..., 0.95
+    pinball_loss: float | None  #: `kcalib.pinball_loss` at its default levels
     #: share of the targets in the central 90 % intervals, from the quantile at 0.05 to that at 0.95, ends included: of
     #: counts more; of S members as a rule fewer, for they leave 2 / (S + 1) of targets like them outside of all
     interval_coverage: float | None
@@ -198,6 +198,10 @@ class ForecastEvaluation(ModelEvaluation):
 
     def remarks(self) -> list[str]:
         remarks = [f"in {100 * INTERVAL:g} %: share of the targets in central intervals of that probability"]
+        if self.prediction == "Quantiles":
+            remarks.append(
+                "CRPS of quantiles: the weighted interval score; RMSE: of means if they are evenly spread between"
+            )
         if self.prediction == "Samples":
             remarks.append("S members leave 2 / (S + 1) of targets from their own law outside of all of them")
         if self.n_dims > 1:

@@ -22,10 +22,10 @@ from kcalib._input.forecasts import Forecasts
 from kcalib._packing.atoms import TARGET_SEED
 from kcalib._packing.packed import Alike, Packed, medians_of, pack_alike, pack_locations
 from kcalib._packing.prediction_points import PredictionPoints, warn_indefinite
-from kcalib._packing.target_factors import compact, side_of, target_factor
+from kcalib._packing.target_factors import BinFactor, compact, side_of, target_factor
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib.bandwidth import MedianDistance, NoLengthScaleError, median_of_points
-from kcalib.distributions import Distribution
+from kcalib.distributions import Distribution, Quantiles
 from kcalib.kernels import LARGEST, MMD, SMALLEST, VECTOR_METRICS, Exponential, Gaussian, Kernel, RadialKernel
 from kcalib.target_kernels import Draws, MahalanobisGaussian, TargetKernel
 
@@ -83,7 +83,8 @@ def _pack_locations(
     points = kernels.points[0].reaching(locations.prediction)
     target = dataclasses.replace(target_factor(data, kernels.target_kernel), medians=target_medians)
     right = target.side(data, points.values, threads)
-    left = side_of(data, points.points_of(locations.prediction), target.observed(locations.y))
+    observed = target.of_predictions(locations) if isinstance(target, BinFactor) else target
+    left = side_of(data, points.points_of(locations.prediction), observed.observed(locations.y))
     table = points.table_between(locations.prediction)
     problem = PairProblem(
         left, right, points.terms(kernels.kernel), target.mixtures, points.predicted, table, str(kernels.kernel)
@@ -172,7 +173,10 @@ def check_kernels(
     models: Sequence[Forecasts], kernel: Kernel | None, target_kernel: TargetKernel
 ) -> tuple[Kernel, Any]:
     """Check both kernels, or return the defaults; bandwidths may be open."""
-    target = _check_target(models, target_kernel)
+    if any(isinstance(model.prediction, Quantiles) for model in models):
+        target = _check_bins(models, target_kernel)
+    else:
+        target = _check_target(models, target_kernel)
     kernel = _default_kernel(models) if kernel is None else kernel
     if not isinstance(kernel, Kernel):
         raise TypeError(f"`kernel` is {kernel!r}, expected a kernel such as kcalib.kernels.Exponential(bandwidth=0.5)")
@@ -222,6 +226,21 @@ def default_target_kernel(models: Sequence[Forecasts]) -> Kernel:
     return Exponential() if all(c is not None and c.family == "laplace" for c in components) else Gaussian()
 
 
+def _check_bins(models: Sequence[Forecasts], target_kernel: TargetKernel) -> str:
+    """Return the Kronecker delta, the one kernel on targets that are known by their bins."""
+    others = [type(m.prediction).__name__ for m in models if not isinstance(m.prediction, Quantiles)]
+    if others:
+        raise ValueError(
+            f"models predict Quantiles and {others[0]}, whose residuals are not alike; compare them by metric='crps', "
+            "or pass quantiles of both"
+        )
+    if not (target_kernel is None or (isinstance(target_kernel, str) and target_kernel == "delta")):
+        raise ValueError(
+            f"`target_kernel` is {target_kernel}, but of Quantiles nothing is known between the levels; leave it out"
+        )
+    return "delta"
+
+
 def _check_target(models: Sequence[Forecasts], target_kernel: TargetKernel) -> Any:
     """Return the kernel on targets as the user wrote it, or the default."""
     if isinstance(target_kernel, Draws):
@@ -262,10 +281,10 @@ def open_metrics(target: Any) -> tuple[str, ...]:
     """Return the metrics of a kernel on targets whose bandwidth is not given."""
     if isinstance(target, Draws):
         return open_metrics(target.kernel)
-    return () if isinstance(target, MahalanobisGaussian) else target.open_metrics()
+    return () if isinstance(target, (MahalanobisGaussian, str)) else target.open_metrics()
 
 
 def _resolve_target(target: Any, bandwidths: dict[str, float]) -> Any:
     if isinstance(target, Draws):
         return dataclasses.replace(target, kernel=_resolve_target(target.kernel, bandwidths))
-    return target if isinstance(target, MahalanobisGaussian) else target.resolve(bandwidths)
+    return target if isinstance(target, (MahalanobisGaussian, str)) else target.resolve(bandwidths)

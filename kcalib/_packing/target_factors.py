@@ -24,7 +24,7 @@ from kcalib._pairs import mixtures
 from kcalib._pairs.problem import Mixtures, Side, Term
 from kcalib._pairs.profiles import PROFILES, kernel_supremum
 from kcalib.bandwidth import MedianDistance
-from kcalib.distributions import Components, NegativeBinomial, Poisson
+from kcalib.distributions import Components, NegativeBinomial, Poisson, Quantiles
 from kcalib.distributions._distribution import take_rows
 from kcalib.kernels import Gaussian
 from kcalib.target_kernels import Draws, MahalanobisGaussian
@@ -100,6 +100,21 @@ class TargetFactor(Target):
         )
 
 
+@dataclass(frozen=True)
+class BinFactor(TargetFactor):
+    """Features of targets in the bins of quantiles, one-hot less probability: the Kronecker delta as target kernel."""
+
+    prediction: Quantiles | None = None
+
+    def take(self, rows: Array) -> BinFactor:
+        assert self.prediction is not None and self.means is not None
+        return dataclasses.replace(self, prediction=self.prediction.take(rows), means=take_rows(self.means, rows))
+
+    def observed(self, y: Array) -> Array:
+        assert self.prediction is not None and self.means is not None
+        return arrays.like(self.prediction.bin_shares(arrays.to_compute_device(y, np.float64)[:, 0]), self.means)
+
+
 def _map_targets(y: Array, root: np.ndarray | None, like: Array) -> Array:
     """Return targets after the linear map, as the kernel's normal form sees them."""
     y = arrays.namespace(like).astype(arrays.asarray_like(y, like), like.dtype)
@@ -110,6 +125,10 @@ def target_factor(data: Forecasts, target_kernel: Any) -> TargetFactor:
     """Return features of a target kernel whose bandwidths are numbers."""
     if isinstance(target_kernel, Draws):
         return dataclasses.replace(_by_draws(data, target_kernel), asked_for_draws=True)
+    if isinstance(data.prediction, Quantiles):
+        shape, probabilities = (data.n, len(data.prediction.levels) + 1), data.prediction.bin_probabilities
+        means = data.xp.broadcast_to(arrays.like(probabilities, data.y)[None, :], shape)
+        return BinFactor(target_kernel, "bins of quantiles", 1.0, means=means, prediction=data.prediction)
     root, terms = normal_form(target_kernel)
     components = data.prediction.components()
     if components is not None and components.family == "atoms":

@@ -20,7 +20,7 @@ from kcalib._backend.arrays import Array
 from kcalib._input.forecasts import Forecasts
 from kcalib._packing.atoms import DRAWS, drawn_atoms
 from kcalib._packing.characteristic import centred, centred_mixtures, law_of, shifts
-from kcalib._packing.target_factors import TargetFactor, normal_form, seed_of
+from kcalib._packing.target_factors import BinFactor, TargetFactor, normal_form, seed_of
 from kcalib._pairs.features import FeatureMap, feature_map
 from kcalib.distributions import Distribution
 from kcalib.distributions._distribution import take_rows
@@ -221,7 +221,8 @@ def make_target_features(data: Forecasts, factor: TargetFactor, n_columns: int, 
         If the target kernel is not known to have random features, or if these have no expectations here.
     """
     columns = n_columns_beside(n_columns, data.n_dims)
-    if factor.draws is None and factor.means is not None and factor.means.shape[1] <= EXACT_RANK * columns:
+    is_narrow = factor.means is not None and factor.means.shape[1] <= EXACT_RANK * columns
+    if isinstance(factor, BinFactor) or (factor.draws is None and is_narrow):
         return ExactTargetFeatures(factor, factor.route)
     random_map, frequencies = target_map(data.prediction, factor.kernel, columns, seed)
     xp = data.xp

@@ -27,7 +27,7 @@ from kcalib._input.labels import Classification
 from kcalib._packing.packed import Packed
 from kcalib._packing.target_factors import TargetFactor
 from kcalib._pairs.problem import Factor, PairProblem, Side, Term
-from kcalib.distributions import NegativeBinomial, Poisson
+from kcalib.distributions import NegativeBinomial, Poisson, Quantiles
 
 RANK_WITH_COLUMNS = 16  # up to here a sweep with all r (r + 1) / 2 entries of U takes less time than three with r
 COLUMNS_AT_ONCE = 256
@@ -105,6 +105,11 @@ def _(data: Classification, packed: Packed) -> FiniteLaw:
 @finite_law.register
 def _(data: Forecasts, packed: Packed) -> FiniteLaw | None:
     target, prediction = packed.target, data.prediction
+    if isinstance(prediction, Quantiles):
+        points = packed.problem.left.points
+        p = arrays.like(prediction.bin_probabilities, points, dtype=points.dtype)
+        xp = arrays.namespace(points)
+        return FiniteLaw(xp.broadcast_to(p[None, :], (data.n, int(p.shape[0]))), None, packed.problem)
     if not isinstance(prediction, (Poisson, NegativeBinomial)):
         return None
     if not isinstance(target, TargetFactor) or target.map is None or target.draws is not None:

@@ -20,7 +20,17 @@ import scipy
 from kcalib._backend import arrays
 from kcalib._backend.exact_sums import ExactSums
 from kcalib._input.forecasts import ROWS, Forecasts, draw_targets, row_uniforms
-from kcalib.distributions import Censored, Laplace, NegativeBinomial, Normal, Poisson, Samples, Truncated, ZeroInflated
+from kcalib.distributions import (
+    Censored,
+    Laplace,
+    NegativeBinomial,
+    Normal,
+    Poisson,
+    Quantiles,
+    Samples,
+    Truncated,
+    ZeroInflated,
+)
 from kcalib.distributions.wrappers import Wrapper
 from kcalib.estimators.forecasts.quantile_calibration import pit_at, pit_uniforms
 from kcalib.estimators.forecasts.quantities import samples_of
@@ -35,7 +45,7 @@ PIT_FLOOR = 1e-15  # of PIT values, for their normal scores
 N_SUMS = 2 + N_BINS + len(COVERAGES) + 1
 SECOND = 2**63  # stream of what PIT values of drawn targets are randomised with
 # Drawn by quantiles: PIT values are the uniform numbers.
-INVERTED = (Normal, Laplace, Poisson, NegativeBinomial, Censored, Truncated, ZeroInflated)
+INVERTED = (Normal, Laplace, Poisson, NegativeBinomial, Quantiles, Censored, Truncated, ZeroInflated)
 COARSE = 1e-3  # rounding of a number in standard deviations above which its PIT value is not that of the exact one
 DRAWS_AT_ONCE = 2**24  # targets
 
@@ -155,7 +165,7 @@ def _of_equal_samples(samples: np.ndarray, uniform: np.ndarray, second: np.ndarr
 def _of_inverted(data: Forecasts, uniform: np.ndarray) -> np.ndarray:
     """Return PIT values of quantiles: the numbers themselves, but where rounding of the quantiles can be seen."""
     pit = uniform[:, :, 0]
-    if data.prediction.support == "count" or isinstance(data.prediction, Wrapper):
+    if data.prediction.support == "count" or isinstance(data.prediction, (Quantiles, Wrapper)):
         return pit
     mean, deviation = (
         arrays.to_host(values)[:, 0]

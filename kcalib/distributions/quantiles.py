@@ -11,7 +11,7 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.special import to_device_of
 from kcalib._input.checks import reject
-from kcalib.distributions._checks import check_numbers, check_probabilities, read_only, real_array
+from kcalib.distributions._checks import check_probabilities, read_only, real_array
 from kcalib.distributions._distribution import Univariate, take_rows
 
 __all__ = ["Quantiles"]
@@ -47,7 +47,8 @@ class Quantiles(Univariate):
     -----
     Nothing is assumed of the law between two quantiles: residuals are those of the bins, one-hot less probability, and
     the target kernel is "delta". `quantile` gives the forecast's own levels alone, `kcalib.crps` is the weighted
-    interval score, and there is no density.
+    interval score, and there is no density. `cdf_left` and `cdf` are the levels below and above a number, between which
+    its PIT value is drawn.
 
     A target equal to quantiles lies in a bin that is not known, as of counts: `cdf_left` and `cdf` are then in the
     middle of the bins below and above, and residuals share it among the bins between in proportion. A value that is the
@@ -199,47 +200,6 @@ class Quantiles(Univariate):
         variance = xp.sum(masses * (places - mean) ** 2, axis=1, keepdims=True) + within
         return self._like(mean), self._like(xp.sqrt(variance))
 
-    def cdf(self, y: Any) -> Array:
-        """Return the levels above numbers: the largest that P(Z <= y) can be, by what is known.
-
-        Parameters
-        ----------
-        y : array_like, shape (n,) or (n, k)
-            A number, or k of them, for each sample.
-
-        Returns
-        -------
-        array, shape of `y`
-            The level of the next quantile above y, or 1; at a quantile the middle of the bin above it. NumPy's; CuPy's
-            where the values are on an NVIDIA GPU.
-
-        Raises
-        ------
-        ValueError
-            If a number is not finite, or if the shape is wrong.
-        """
-        return super().cdf(y)
-
-    def cdf_left(self, y: Any) -> Array:
-        """Return the levels below numbers: the smallest that P(Z < y) can be, by what is known.
-
-        Parameters
-        ----------
-        y : array_like, shape (n,) or (n, k)
-            As for `cdf`.
-
-        Returns
-        -------
-        array, shape of `y`
-            The level of the last quantile below y, or 0; at a quantile the middle of the bin below it.
-
-        Raises
-        ------
-        ValueError
-            As for `cdf`.
-        """
-        return self._pit_interval(check_numbers(y, self._first, self.n, self.event_shape))[0]
-
     def quantile(self, probability: Any) -> Array:
         """Return the quantiles of the forecast at some of its levels.
 
@@ -279,6 +239,9 @@ class Quantiles(Univariate):
 
     def _cdf(self, y: Array) -> Array:
         return self._pit_interval(y)[1]
+
+    def _cdf_left(self, y: Array) -> Array:
+        return self._pit_interval(y)[0]
 
     def _pit_interval(self, y: Array) -> tuple[Array, Array]:
         """Return levels below and above numbers, shape (n,) or (n, k)."""

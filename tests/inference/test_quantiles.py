@@ -1,0 +1,107 @@
+"""Calibration of quantiles: residuals are those of the bins, whose law is known given the predictions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.stats
+
+import kcalib
+from kcalib.distributions import Normal, Quantiles
+from kcalib.kernels import Exponential, Gaussian
+
+HUB = np.array([0.01, 0.025, *np.arange(1, 20) / 20, 0.975, 0.99])
+
+
+def problem(n, levels, seed=0, scale=1.0):
+    """Normal targets, and quantiles of a normal law with `scale` times its standard deviation."""
+    rng = np.random.default_rng(seed)
+    mean, std = rng.normal(size=n), np.exp(0.3 * rng.normal(size=n))
+    quantiles = mean[:, None] + scale * std[:, None] * scipy.stats.norm.ppf(levels)
+    return mean + std * rng.normal(size=n), Quantiles(levels, quantiles)
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "wasserstein"])
+def test_skce_by_hand(metric):
+    y, predictions = problem(40, [0.1, 0.5, 0.9])
+    bins = [int(np.sum(row < target)) for row, target in zip(predictions.values, y, strict=True)]
+    residuals = np.eye(4)[bins] - [0.1, 0.4, 0.4, 0.1]
+    # 2-Wasserstein distances of atoms at the quantiles, each of the probability next to it.
+    weights = np.sqrt([0.3, 0.4, 0.3]) if metric == "wasserstein" else np.ones(3)
+    points = predictions.values * weights
+    distances = np.sqrt(np.sum((points[:, None] - points) ** 2, axis=2))
+    entries = np.exp(-distances) * (residuals @ residuals.T)
+    expected = (np.sum(entries) - np.trace(entries)) / (40 * 39)
+    kernel = Exponential(bandwidth=1.0, metric=metric)
+    for target_kernel in (None, "delta"):
+        result = kcalib.skce.result(y, predictions, kernel=kernel, target_kernel=target_kernel)
+        assert result.value == pytest.approx(expected, rel=1e-12)
+    assert (result.target_kernel, result.target_factor) == ("delta", "bins of quantiles")
+
+
+def test_unconditional_error_of_locations_in_their_own_bins():
+    y, predictions = problem(30, [0.2, 0.5])
+    shifted = Quantiles(predictions.levels, predictions.values + 100.0)
+    expected = kcalib.ucme(
+        y, predictions, locations=(y[:5], predictions.take(slice(0, 5))), kernel=Exponential(bandwidth=1.0)
+    )
+    kernel = Exponential(bandwidth=1.0)
+    found = kcalib.ucme(y + 100.0, shifted, locations=(y[:5] + 100.0, shifted.take(slice(0, 5))), kernel=kernel)
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("method", "levels"), [("adaptive", [0.5]), ("adaptive", HUB), ("spectrum", HUB), ("block", HUB), ("features", HUB)]
+)
+def test_wrong_widths_are_found_and_right_ones_are_not(method, levels):
+    n = 200
+    y, calibrated = problem(n, levels, seed=4)
+    assert kcalib.calibration_test(y, calibrated, method=method).pvalue > 0.05
+    wrong = Quantiles(levels, calibrated.values + 0.7)
+    assert kcalib.calibration_test(y, wrong, method=method).pvalue < 0.05
+
+
+def test_evaluation():
+    y, predictions = problem(500, HUB, scale=0.6)
+    result = kcalib.evaluate(y, predictions)
+    assert result.verdict.startswith("miscalibrated, over-confident")
+    assert result.crps == kcalib.crps(y, predictions) == pytest.approx(2 * result.pinball_loss)
+    low, high = predictions.quantile([0.05, 0.95]).T
+    assert result.interval_coverage == np.mean((y >= low) & (y <= high))
+    assert result.interval_width == pytest.approx(np.mean(high - low))
+    curve = kcalib.quantile_calibration(y, predictions)
+    np.testing.assert_allclose(curve.coverage, np.mean(y[:, None] <= predictions.values, axis=0))
+    assert result.quantile_calibration_error == pytest.approx(curve.error)
+    assert result.rms_distance_lower is result.log_score is None
+    assert "weighted interval score" in str(result.remarks())
+
+
+def test_levels_without_a_90_percent_interval_have_none():
+    result = kcalib.evaluate(*problem(200, [0.1, 0.9]), method="spectrum")
+    assert result.interval_coverage is result.interval_width is None
+
+
+def test_comparison():
+    y, good = problem(400, HUB)
+    wide = Quantiles(HUB, good.values + 0.3 * (good.values - good.quantile(0.5)))
+    by_crps = kcalib.compare(y, {"wide": wide, "good": good, "law": Normal(np.zeros(400), np.ones(400))}, metric="crps")
+    assert by_crps.ranking[0] == "good"
+    assert kcalib.compare(y, {"wide": wide, "good": good}).differences[0].pvalue < 0.05
+    with pytest.raises(ValueError, match="^models predict Quantiles and Normal, .* compare them by metric='crps'"):
+        kcalib.compare(y, {"good": good, "law": Normal(np.zeros(400), np.ones(400))})
+
+
+def test_a_kernel_between_targets_is_refused():
+    with pytest.raises(ValueError, match="^`target_kernel` is Gaussian.*, but of Quantiles nothing is known between"):
+        kcalib.skce(*problem(20, [0.5]), target_kernel=Gaussian())
+    with pytest.raises(ValueError, match="no density"):
+        kcalib.log_score(*problem(20, [0.5]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("levels", [np.array([0.1, 0.5, 0.9]), HUB, np.arange(1, 100) / 100], ids=["3", "23", "99"])
+def test_levels_over_400_sets(levels):
+    """Rejections at 5 % of calibrated sets are between limits of the binomial law that 1 in 1000 are outside of."""
+    pvalues = [kcalib.calibration_test(*problem(100, levels, seed), threads=1).pvalue for seed in range(400)]
+    low, high = scipy.stats.binom(400, 0.05).ppf([5e-4, 1 - 5e-4])
+    assert low <= np.sum(np.array(pvalues) <= 0.05) <= high

@@ -49,6 +49,7 @@ class FiniteLaw:
     probabilities: Array  # shape (n, m)
     root: np.ndarray | None  # R, shape (m, r); None for the identity
     problem: PairProblem  # of the predictions; its features say nothing here
+    is_shared: bool = False  # by all samples
     are_counts: bool = False  # predictions that leave little open are nearly certain of value 0
 
     @property
@@ -109,7 +110,7 @@ def _(data: Forecasts, packed: Packed) -> FiniteLaw | None:
         points = packed.problem.left.points
         p = arrays.like(prediction.bin_probabilities, points, dtype=points.dtype)
         xp = arrays.namespace(points)
-        return FiniteLaw(xp.broadcast_to(p[None, :], (data.n, int(p.shape[0]))), None, packed.problem)
+        return FiniteLaw(xp.broadcast_to(p[None, :], (data.n, int(p.shape[0]))), None, packed.problem, is_shared=True)
     if not isinstance(prediction, (Poisson, NegativeBinomial)):
         return None
     if not isinstance(target, TargetFactor) or target.map is None or target.draws is not None:
@@ -150,6 +151,10 @@ def _squared(factor: Factor) -> tuple[Factor, ...]:
 def expected_squares(law: FiniteLaw, total: Total) -> tuple[float, bool]:
     """Return sum k_ij^2 tr(M V_i M V_j) over the pairs that `total` adds up, and whether most digits are right."""
     n, m = (int(size) for size in law.probabilities.shape)
+    if law.is_shared:
+        p = arrays.to_host(law.probabilities[:1, :])[0]
+        ones = arrays.namespace(law.probabilities).ones_like(law.probabilities[:, :1])
+        return float(np.sum((np.diag(p) - np.outer(p, p)) ** 2)) * total(law.with_features(ones)), True
     if law.root is not None or m <= RANK_WITH_COLUMNS:
         return _by_columns(law, total), True
     # tr(V V') = <v, v'> + <p, p'>^2 - <p^2, p'^2>, v the diagonals: the last two are sum_{a != b} p_a p'_a p_b p'_b.

@@ -39,6 +39,17 @@ def test_skce_by_hand(metric):
     assert (result.target_kernel, result.target_factor) == ("delta", "bins of quantiles")
 
 
+def test_variance_under_calibration_by_hand():
+    """The law of the bins is that of all samples: the variance is 2 sum k^2 tr(V^2), with the covariance V of a bin."""
+    y, predictions = problem(50, HUB)
+    p = np.diff([0, *HUB, 1])
+    distances = np.sqrt(np.sum((predictions.values[:, None] - predictions.values) ** 2, axis=2))
+    squares = np.sum(np.exp(-2 * distances)) - 50
+    variance = 2 * squares * np.sum((np.diag(p) - np.outer(p, p)) ** 2) / (50 * 49) ** 2
+    result = kcalib.skce.result(y, predictions, kernel=Exponential(bandwidth=1.0))
+    assert result.null_standard_error == pytest.approx(np.sqrt(variance), rel=1e-10)
+
+
 def test_unconditional_error_of_locations_in_their_own_bins():
     y, predictions = problem(30, [0.2, 0.5])
     shifted = Quantiles(predictions.levels, predictions.values + 100.0)
@@ -57,7 +68,7 @@ def test_wrong_widths_are_found_and_right_ones_are_not(method, levels):
     n = 200
     y, calibrated = problem(n, levels, seed=4)
     assert kcalib.calibration_test(y, calibrated, method=method).pvalue > 0.05
-    wrong = Quantiles(levels, calibrated.values + 0.7)
+    wrong = Quantiles(levels, calibrated.values + 1.5)
     assert kcalib.calibration_test(y, wrong, method=method).pvalue < 0.05
 
 

@@ -62,7 +62,7 @@ def test_unconditional_error_of_locations_in_their_own_bins():
 
 
 @pytest.mark.parametrize(
-    ("method", "levels"), [("adaptive", [0.5]), ("adaptive", HUB), ("spectrum", HUB), ("block", HUB), ("features", HUB)]
+    ("method", "levels"), [("adaptive", [0.5]), ("adaptive", HUB), ("spectrum", HUB), ("features", HUB)]
 )
 def test_wrong_widths_are_found_and_right_ones_are_not(method, levels):
     n = 200

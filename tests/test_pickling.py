@@ -138,6 +138,7 @@ FACTORIES: dict[type, Callable[[], Any]] = {
     laws.ChiSquareMixture: lambda: laws.ChiSquareMixture([0.5, 0.3], 0.1),
     laws.PearsonCurve: lambda: laws.PearsonCurve(0.0, 1.0, 0.5, 4.5),
     kcalib.target_kernels.MahalanobisGaussian: lambda: kcalib.target_kernels.MahalanobisGaussian(np.eye(2)),
+    kcalib.streaming.ModelForecasts: lambda: kcalib.streaming.read_forecasts({"y": [1], "0.1": [0], "0.9": [2]})[0],
     lenses.ClassWise: lambda: lenses.ClassWise(1),
     lenses.Groups: lambda: lenses.Groups([[0, 1], [2]]),
     lenses.TopK: lambda: lenses.TopK(2),

@@ -69,6 +69,9 @@ of the sorted labels.
 Pairs of a confidence and whether the prediction was right are read by --confidence and --labels,
 and samples with several labels, an array (n, m) or columns label_cat, label_dog, ..., by --multilabel.
 
+Tables of forecasts: those of hubs (output_type, output_type_id, value), with --targets, and columns of
+quantiles (M-lo-90, M-hi-90, M-median; 0.1, 0.9; q0.1), with --targets or a column y; each model is evaluated.
+
 Regression: targets, and for each sample a predicted distribution: a normal one by its mean and
 standard deviation, an empirical one by samples (n, S), or a Poisson one by its rate. Columns of
 samples are samples_0, samples_1, ...; for targets that are vectors y_0, y_1, ... and mean_0, ...,
@@ -203,10 +206,16 @@ def _add_evaluate(commands: Any) -> Parser:
         details=FORMATS,
     )
     _add_files(evaluate)
-    _add_reading(evaluate).add_argument(
+    reading = _add_reading(evaluate)
+    reading.add_argument(
         "--multilabel", action="store_true",
         help="samples have several labels or none: an array or columns of 0 or 1 for each; evaluate each by itself",
     )  # fmt: skip
+    reading.add_argument(
+        "--targets", metavar="FILE", type=Path,
+        help="tables of forecasts, as of hubs: the table of their targets, such as oracle output or a time series",
+    )  # fmt: skip
+    reading.add_argument("--sort-quantiles", action="store_true", help="tables of forecasts: sort quantiles that cross")
     samples = _add_samples(evaluate)
     samples.add_argument(
         "--given", metavar="NAME", action="append", default=[],
@@ -214,7 +223,8 @@ def _add_evaluate(commands: Any) -> Parser:
     )  # fmt: skip
     samples.add_argument(
         "--by", metavar="NAME", action="append", default=[],
-        help="groups: print those for which the model is calibrated worst; may be repeated",
+        help="groups: print those for which the model is calibrated worst, and of tables of forecasts, each, such as "
+        "horizon; may be repeated",
     )  # fmt: skip
     _add_common(evaluate)
     _add_streaming(evaluate)
@@ -414,7 +424,17 @@ def _add_demo(commands: Any) -> Parser:
         description="Do what `kcalib evaluate` does on the predictions of six classifiers of handwritten digits.",
     )
     _add_common(demo)
-    demo.set_defaults(stream=False, parallel=None, by=[], given=[], multilabel=False, clusters=None, weights=None)
+    demo.set_defaults(
+        stream=False,
+        parallel=None,
+        by=[],
+        given=[],
+        multilabel=False,
+        clusters=None,
+        weights=None,
+        targets=None,
+        sort_quantiles=False,
+    )
     return demo
 
 

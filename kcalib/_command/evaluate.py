@@ -35,6 +35,7 @@ from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, write
 from kcalib._command.tables import evaluations_report
 from kcalib._input.columns import FileError
 from kcalib._input.data import Data
+from kcalib._input.forecasts import prepare
 from kcalib._input.groupings import read_given
 from kcalib._input.labels import Classification
 from kcalib.evaluation import evaluation_of, join_labels, split_labels
@@ -45,13 +46,17 @@ from kcalib.inference.verdict import shown_at_least
 from kcalib.lenses import Canonical
 from kcalib.report import figures
 from kcalib.report.summary import format_pvalue
+from kcalib.streaming.forecast_tables.hub import FIELDS
+from kcalib.streaming.forecast_tables.reading import read_forecasts
+from kcalib.streaming.forecast_tables.table import TABLES, read_file
+from kcalib.streaming.forecast_tables.wide import find_quantiles
 from kcalib.streaming.sources.layout import Y_PRED, Y_TRUE
 
 
 def run_evaluate(arguments: argparse.Namespace) -> int:
     jobs = list(make_jobs(arguments.files))
     check_no_states(jobs, arguments)
-    if arguments.by and arguments.csv:
+    if arguments.by and arguments.csv and arguments.targets is None:
         arguments.usage_error("--by prints a table of groups for each file, and --csv one table; use --json")
     for name in ("confidence", "lens", "tolerance", "by", "normalize") if arguments.multilabel else ():
         if getattr(arguments, name) not in (None, False, [], Canonical()):
@@ -96,6 +101,9 @@ def _run(arguments: argparse.Namespace, jobs: Sequence[Job], reading: dict[str, 
             if arguments.multilabel:
                 models += evaluate_labels(job, arguments, options, reading)
                 continue
+            if reads_forecasts(job, arguments, reading):
+                models += evaluate_forecasts(job, arguments, models, options, reading, failures)
+                continue
             if in_pieces:
                 models.append(evaluate_in_chunks(job, arguments, models))
                 continue
@@ -130,6 +138,48 @@ def evaluate_labels(
         together = join_labels(names, [cast(Evaluation, model.evaluation) for model in models])
     adjusted = zip(models, together.evaluations, together.pvalues_holm, strict=True)
     return [replace(model, evaluation=e, pvalue_holm=p, together=together) for model, e, p in adjusted]
+
+
+def reads_forecasts(job: Job, arguments: argparse.Namespace, reading: dict[str, Any]) -> bool:
+    """Say whether a file is a table of forecasts: by --targets, or by its header and no option of other files."""
+    if arguments.targets is not None:
+        return True
+    if any(reading.values()) or job.path.suffix.lower() not in TABLES:
+        return False
+    names = next(read_file(job.path), {})
+    return FIELDS[0] in names or bool(find_quantiles(names))
+
+
+def evaluate_forecasts(
+    job: Job, arguments: argparse.Namespace, others: Sequence[Model], options: dict[str, Any], reading: dict[str, Any],
+    failures: list[Failure],
+) -> list[Model]:  # fmt: skip
+    """Evaluate each model in a table of forecasts, and its groups by columns that --by names."""
+    for option in (*reading, "weights", "multilabel"):
+        if reading.get(option) or getattr(arguments, option, None):
+            raise FileError(f"is read as a table of forecasts, and {flag(option)} is for other files; leave it out")
+    models: list[Model] = []
+    with translate_errors():
+        tables = read_forecasts(job.path, arguments.targets, sort_quantiles=arguments.sort_quantiles)
+        parts = [part for table in tables for part in (table, *(table.split(*arguments.by) if arguments.by else ()))]
+    for part in parts:
+        name = part.model if len(arguments.files) == 1 or part.model == job.model else f"{job.model}: {part.model}"
+        with collect_failures(failures, name):
+            if part.y_true is None:
+                raise FileError(f"no forecast can be evaluated: {part.describe_rows()}; check --targets")
+            with translate_errors():
+                data = prepare(part.y_true, part.y_pred, threads=arguments.threads)
+                check_same_kind(data.noun, [*others, *models], arguments)
+                check_options(data, arguments)
+                of_samples: dict[str, Any] = {}
+                if arguments.clusters is not None:
+                    of_samples["clusters"] = read_clusters(part.column(arguments.clusters), data.n)
+                if arguments.given:
+                    of_samples["given"] = read_given({name: part.column(name) for name in arguments.given}, data.n)
+                named, data = replace(job, model=printable(name)), arguments.lens.induced(data)
+                model = evaluate_data(named, arguments, data, options | of_samples, drawn=arguments.plot is not None)
+            models.append(replace(model, rows=part.describe_rows() if part in tables else None))
+    return models
 
 
 def write_results(models: Sequence[Model], failures: list[Failure], arguments: argparse.Namespace) -> int:

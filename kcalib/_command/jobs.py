@@ -76,6 +76,7 @@ class Model:
     pvalue_holm: float | None = None  # of a label of --multilabel
     together: MultilabelEvaluation | None = None  # of all of them
     classes: tuple[Any, ...] | None = None  # in the order of the columns; None through a lens
+    rows: str | None = None  # of a table of forecasts: how many were used
 
 
 @dataclass(frozen=True)
@@ -231,7 +232,7 @@ def translate(error: Exception) -> str:
         message = f"{option.get(error.option, '--lens groups')} {error.fault}"
     elif isinstance(error, OptionError) and (error.option in owners() or error.option in RENAMED_OPTIONS):
         message = f"{flag(error.option)} {error.fault}"
-    message = message.replace("`sample_weight", "`--weights")
+    message = message.replace("`sample_weight", "`--weights").replace("`targets`", "--targets")
     message = message.replace("normalise the rows", "divide the rows by their sums (--normalize)")
     message = re.sub("pass predicted distributions.*", "name --mean and --std, --samples, or --rate", message)
     message = re.sub("pass the output of predict_proba.*", "name the predictions by --probs or --logits", message)

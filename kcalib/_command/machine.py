@@ -68,6 +68,7 @@ def evaluations_json(models: Iterable[Model], failures: Iterable[Failure], argum
                 **dataclasses.asdict(model.evaluation),
                 **({} if model.together is None else _of_labels(model.pvalue_holm, model.together)),
                 **({} if model.classes is None else {"classes": model.classes}),
+                **({} if model.rows is None else {"rows": model.rows}),
                 **({} if model.groups is None else {"groups": dataclasses.asdict(model.groups)}),
                 "confidence_interval": _interval(model),
             }

@@ -109,6 +109,7 @@ def _remarks(models: Sequence[Model], arguments: argparse.Namespace, width: int)
         *dict.fromkeys(remark for e in evaluations for remark in e.remarks()),
         f"verdict at level {level}: {'; '.join(_tests([e.test for e in evaluations]))}",
     ]
+    remarks += [f"{model.model}: {model.rows}" for model in models if model.rows is not None]
     if arguments.tolerance is not None:
         remarks.append(f"miscalibrated: off by more than the tolerance {arguments.tolerance:g}")
     if any(e.rms_error_lower for e in evaluations if e.miscalibrated):

@@ -65,7 +65,7 @@ def _check_rows(values: Any, name: str, reference: Any, reference_name: str) -> 
             f"`{name}` and `{reference_name}` have the same index in another order: row {at} is {index[at]} in "
             f"`{name}` and {other_index[at]} in `{reference_name}`; pass {reordered}, or, {by_position}"
         )
-    if not (_is_count(index) or _is_count(other_index)):
+    if not (is_default_index(index) or is_default_index(other_index)):
         raise ValueError(
             f"`{name}` and `{reference_name}` have different indexes, as rows of different samples have; pass rows of "
             f"the same samples, or, {by_position}"
@@ -90,8 +90,8 @@ def _index(values: Any) -> Any:
     return index if index is not None and not callable(index) and hasattr(index, "equals") else None
 
 
-def _is_count(index: Any) -> bool:
-    """Whether the index is 0, 1, 2, ..., which rows have by default."""
+def is_default_index(index: Any) -> bool:
+    """Say whether the index is 0, 1, 2, ..., which rows have by default."""
     return bool(getattr(index, "start", None) == 0 and getattr(index, "step", None) == 1)
 
 
@@ -111,7 +111,7 @@ def column_names(frame: Any, m: int) -> tuple[Any, ...]:
         names = tuple(columns)
     except TypeError:
         return ()
-    if len(names) == 1 and m == 2 and names[0] not in (None, "") and not _is_count(columns):
+    if len(names) == 1 and m == 2 and names[0] not in (None, "") and not is_default_index(columns):
         return names
     return names if len(names) == m else ()
 

@@ -7,7 +7,7 @@ give a table of their own. All of it is plain text, cut to the width of a cell; 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar
 
 from kcalib._backend.files import printable
@@ -119,6 +119,10 @@ def _is_same(first: Any, second: Any) -> bool:
     """Compare fields, arrays entry by entry; NaN is equal to NaN there."""
     if isinstance(first, tuple) and isinstance(second, tuple):
         return len(first) == len(second) and all(map(_is_same, first, second))
+    if isinstance(first, dict) and isinstance(second, dict):
+        return _is_same((*first, *first.values()), (*second, *second.values()))
+    if is_dataclass(first) and type(first) is type(second) and type(first).__eq__ is object.__eq__:  # distributions
+        return all(_is_same(getattr(first, field.name), getattr(second, field.name)) for field in fields(first))
     if not (hasattr(first, "dtype") and hasattr(second, "dtype")):
         return bool(first == second)
     if first.shape != second.shape or first.dtype != second.dtype:

@@ -6,6 +6,7 @@
     GroupedState       one state for each group, and for all samples    groups.py
     PredictionSample   a bandwidth from predictions in batches          predictions.py
     load               a state of any kind from a file                  opening.py
+    read_forecasts     forecasts in tables of hubs and of libraries     forecast_tables/
     source             samples in files, arrays and batches             sources/
     run                a source into a state, with checkpoints          running.py
 
@@ -17,6 +18,7 @@ sums, `_classes` and `_forecasts` what each kind of prediction needs, and comput
 from kcalib._input.source import Source
 from kcalib.streaming._classes.binned_results import Score, Scores
 from kcalib.streaming.comparison import ComparisonState
+from kcalib.streaming.forecast_tables import ModelForecasts, read_forecasts
 from kcalib.streaming.forecasts import ForecastState
 from kcalib.streaming.groups import GroupedState
 from kcalib.streaming.loading import load
@@ -30,12 +32,14 @@ __all__ = [
     "ComparisonState",
     "ForecastState",
     "GroupedState",
+    "ModelForecasts",
     "PredictionSample",
     "RunStopped",
     "Score",
     "Scores",
     "Source",
     "load",
+    "read_forecasts",
     "run",
     "source",
 ]

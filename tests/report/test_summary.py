@@ -49,6 +49,7 @@ def results() -> dict[str, Any]:
     models = {f"<model {k}>": p ** (1 + k / 9) / np.sum(p ** (1 + k / 9), axis=1, keepdims=True) for k in range(9)}
     compared = kcalib.compare(y, models)
     return {
+        "read": kcalib.streaming.read_forecasts({"y": [1], "0.1": [0], "0.9": [2]})[0],
         "SKCE": kcalib.skce.result(y, p),
         "CKCE": kcalib.ckce.result(y, p),
         "UCME": kcalib.ucme.result(y, p),

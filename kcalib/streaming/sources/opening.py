@@ -238,7 +238,7 @@ def _readers(data: Any, options: ReadOptions) -> list[Reader]:
 
 
 def _file_readers(paths: Iterable[Any], options: ReadOptions) -> list[Reader]:
-    files = [file for path in paths for file in _find_files(Path(path))]
+    files = [file for path in paths for file in find_files(Path(path))]
     formats = {".zarr" if file.is_dir() else suffix_of(file) for file in files}
     if len(formats) > 1:
         raise FileError(
@@ -257,7 +257,7 @@ def _file_readers(paths: Iterable[Any], options: ReadOptions) -> list[Reader]:
     return readers
 
 
-def _find_files(path: Path) -> list[Path]:
+def find_files(path: Path) -> list[Path]:
     """Return the files that a path names: itself, those of a folder or of a wildcard, in the order of their names."""
     if is_zarr(path):
         return [path]

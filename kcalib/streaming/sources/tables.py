@@ -127,7 +127,12 @@ def fragment_readers(data: Any, options: ReadOptions) -> list[Reader]:
 def _parquet_reader(
     open_file: Callable[[], Any], identity: Callable[[], Iterator[bytes]], options: ReadOptions, place: str
 ) -> Reader:
-    """Read a Parquet file; row groups before the first row are passed over."""
+    names, tables, n = open_parquet(open_file)
+    return TableReader(names, tables, options, n=n, identity=identity, place=place)
+
+
+def open_parquet(open_file: Callable[[], Any]) -> tuple[tuple[str, ...], Tables, int]:
+    """Return the names of columns, their tables, and the number of rows; groups before the first row are skipped."""
     parquet = import_library("pyarrow.parquet", ".parquet files", "parquet")
     try:
         with parquet.ParquetFile(open_file()) as file:
@@ -152,7 +157,7 @@ def _parquet_reader(
         except (OSError, pa.ArrowException) as error:
             raise damage_error("the file", error) from None
 
-    return TableReader(names, tables, options, n=sum(counts), identity=identity, place=place)
+    return names, tables, sum(counts)
 
 
 def arrow_reader(table: Any, options: ReadOptions) -> Reader:

@@ -35,9 +35,15 @@ _BOOLEANS = {"true": True, "false": False}
 
 
 def text_reader(path: Path, options: ReadOptions) -> Reader:
+    open_file, delimiter = open_text(path)
+    return TextReader(open_file, options, str(path), delimiter, lambda: file_identity(path))
+
+
+def open_text(path: Path) -> tuple[Callable[[], IO[bytes]], str]:
+    """Return what opens a text file, and what its cells are separated by."""
     open_file: Any = gzip.open if path.suffix.lower() == ".gz" else open
-    delimiter = "\t" if ".tsv" in (suffix.lower() for suffix in path.suffixes[-2:]) else ","
-    return TextReader(lambda: open_file(path, "rb"), options, str(path), delimiter, lambda: file_identity(path))
+    is_tabbed = ".tsv" in (suffix.lower() for suffix in path.suffixes[-2:])
+    return lambda: open_file(path, "rb"), "\t" if is_tabbed else ","
 
 
 class TextReader(Reader):
@@ -55,7 +61,7 @@ class TextReader(Reader):
         identity: Callable[[], Iterator[bytes]],
     ):
         self.place, self._open_file, self._delimiter, self._identity = place, open_file, delimiter, identity
-        self._header_end, cells = next(self._records(), (0, []))
+        self._header_end, cells = next(read_records(self._open_file, self._delimiter), (0, []))
         for cell in cells:
             check_text(cell, self._header_end)
         self._header = tuple(cell.strip() for cell in cells)
@@ -143,7 +149,7 @@ class TextReader(Reader):
         header, columns = self._header, self._columns
         get_cells = operator.itemgetter(*columns) if len(columns) > 1 else lambda row: (row[columns[0]],)
         numbers, labels = CArray("d"), []
-        for line, row in self._records():
+        for line, row in read_records(self._open_file, self._delimiter):
             if line == self._header_end:
                 continue
             if len(row) != len(header):
@@ -199,7 +205,7 @@ class TextReader(Reader):
         (column,) = (place for place, name in enumerate(self._header) if name == self.layout.predictions[Y_PRED][0])
         return all(
             len(row) <= column or _INTEGER.fullmatch(row[column].strip())
-            for line, row in self._records()
+            for line, row in read_records(self._open_file, self._delimiter)
             if line != self._header_end
         )
 
@@ -218,21 +224,6 @@ class TextReader(Reader):
             cells = list(map(int if is_whole else float, cells))
         return np.asarray(cells)[np.cumsum(count > 0)[labels] - 1] if cells else np.empty(0, str)
 
-    def _records(self) -> Iterator[tuple[int, list[str]]]:
-        """Yield the cells of each line that is not blank, with the number of the line."""
-        with io.TextIOWrapper(self._open_file(), "utf-8-sig", "surrogateescape", newline="") as file:
-            reader = csv.reader(file, delimiter=self._delimiter, strict=True, skipinitialspace=True)
-            try:
-                for row in reader:
-                    if row:
-                        yield reader.line_num, row
-            except csv.Error as error:
-                raise FileError(
-                    f"line {reader.line_num} is no CSV ({error}); repair the quotes or write it again"
-                ) from None
-            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                raise damage_error("the file", error) from None
-
     def _check_header(self) -> None:
         word, first = {",": "commas", "\t": "tabs"}[self._delimiter], _shorten(self._delimiter.join(self._header))
         if not self._header:
@@ -241,6 +232,22 @@ class TextReader(Reader):
             raise FileError(f"the first line, {first}, holds numbers, expected column names; add a header")
         if len(self._header) == 1 and re.search(r"[;\t|,]", self._header[0]):
             raise FileError(f"the header is {first}: it has no {word}; separate the cells by {word}")
+
+
+def read_records(open_file: Callable[[], IO[bytes]], delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the cells of each line that is not blank, with the number of the line."""
+    with io.TextIOWrapper(open_file(), "utf-8-sig", "surrogateescape", newline="") as file:
+        reader = csv.reader(file, delimiter=delimiter, strict=True, skipinitialspace=True)
+        try:
+            for row in reader:
+                if row:
+                    yield reader.line_num, row
+        except csv.Error as error:
+            raise FileError(
+                f"line {reader.line_num} is no CSV ({error}); repair the quotes or write it again"
+            ) from None
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise damage_error("the file", error) from None
 
 
 def import_arrow_csv() -> Any | None:

@@ -1,0 +1,90 @@
+"""`read_forecasts`: forecasts in the form in which hubs and forecasting libraries have them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._input.columns import FileError
+from kcalib.streaming.forecast_tables.hub import FIELDS, read_hub
+from kcalib.streaming.forecast_tables.labelled import read_labelled
+from kcalib.streaming.forecast_tables.results import ModelForecasts
+from kcalib.streaming.forecast_tables.table import Table, is_path, listed, read_table
+from kcalib.streaming.forecast_tables.wide import find_quantiles, read_wide
+
+
+def read_forecasts(data: Any, targets: Any = None, *, sort_quantiles: bool = False) -> tuple[ModelForecasts, ...]:
+    """Read the forecasts of each model in a table of a hub, in a frame of quantiles, or in an array of xarray.
+
+    Parameters
+    ----------
+    data : path, list of paths, data frame, mapping of columns, or array of xarray
+        What is recognised, by names:
+
+        - long tables of the hubverse: ``output_type`` (quantile, sample or pmf), ``output_type_id``, ``value``, columns
+          of tasks, and ``model_id``; of several files without one, such as a folder, each is named after its folder;
+        - frames with a column for each quantile: ``AutoARIMA-lo-90``, ``-hi-90`` and ``-median`` (Nixtla), ``0.1``
+          (AutoGluon), ``p10`` (GluonTS), ``y_q0.10`` (darts), and the column levels of `predict_quantiles` and
+          `predict_interval` (sktime);
+        - a ``DataArray`` or ``Dataset`` of xarray with a dimension ``member``, ``number``, ``realization``,
+          ``ensemble``, ``sample``, ``chain`` and ``draw`` (together) or the like, or ``quantile``.
+
+        Files are .csv, .tsv (also .gz) or .parquet.
+    targets : the same, or array_like of shape (n,), optional
+        A table with the targets in a column ``oracle_value``, ``observation`` or ``y``, or the only column that the
+        forecasts do not have. The columns that both have say which target is whose; of versions in ``as_of`` the last
+        counts. Of frames of quantiles also an array, or by default their own column ``y`` or the like. Of xarray an
+        array with the other dimensions, which is aligned by its coordinates.
+    sort_quantiles : bool
+        Whether to sort quantiles that cross. Default: these are an error.
+
+    Returns
+    -------
+    tuple of ModelForecasts
+        For each model, and in tables of hubs for each value of ``target`` and output type, which its name then says.
+
+    Raises
+    ------
+    FileNotFoundError, OSError
+        If a file is not there, or the system refuses to open it.
+    TypeError, ValueError
+        If `data` is nothing of the above, if a column or dimension is missing, or if targets contradict each other.
+
+    Notes
+    -----
+    Forecasts of one model have the same levels, categories, or number of draws: those that most tasks have. Rows beside
+    them, and tasks that lack some, are not used; ``unused`` counts them by reason. Cells are compared as numbers and
+    dates where they are such, so that the location 01 is that which another library reads as 1.
+
+    Examples
+    --------
+    >>> import kcalib
+    >>> frame = {"ds": ["2024-01-01", "2024-01-02"], "M-lo-90": [0, 1], "M-median": [2, 2.5], "M-hi-90": [4, 5]}
+    >>> (forecasts,) = kcalib.streaming.read_forecasts(frame, {"ds": ["2024-01-02"], "y": [3.0]})
+    >>> forecasts.y_true.tolist(), forecasts.y_pred.levels.tolist(), forecasts.unused
+    ([3.0], [0.05, 0.5, 0.95], {'no target': 1})
+    >>> kcalib.crps(forecasts.y_true, forecasts.y_pred) > 0
+    True
+    """
+    name = Path(data).name.partition(".")[0] if is_path(data) else "model"
+    if arrays.library(data) == "xarray":
+        return tuple(read_labelled(data, targets, name, sort_quantiles))
+    table = read_table(data)
+    is_array = hasattr(targets, "shape") and not hasattr(targets, "columns") and not hasattr(targets, "reset_index")
+    if is_array or (isinstance(targets, list) and targets and isinstance(targets[0], (int, float))):
+        targets = arrays.to_host(arrays.as_array(targets, "targets")).astype(np.float64)
+    elif targets is not None:
+        targets = read_table(targets)
+    if FIELDS[0] in table.columns or FIELDS[1] in table.columns:
+        if not isinstance(targets, Table):
+            raise FileError("the forecasts are those of a hub; give the table of their targets by `targets`")
+        return tuple(read_hub(table, targets, name, sort_quantiles))
+    if not find_quantiles(table.columns):
+        raise FileError(
+            f"the table has {listed(table.columns)}, expected {', '.join(FIELDS)} of a hub, or columns of quantiles "
+            "such as M-lo-90 and M-hi-90, or 0.1 and 0.9"
+        )
+    return tuple(read_wide(table, targets, name, sort_quantiles))

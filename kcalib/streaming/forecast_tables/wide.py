@@ -1,0 +1,88 @@
+"""Frames with a column for each quantile, as sktime, GluonTS, AutoGluon, darts and Nixtla have them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from kcalib._input.columns import LABEL_NAMES, FileError
+from kcalib.distributions import Quantiles
+from kcalib.streaming.forecast_tables.results import ModelForecasts, count_reasons
+from kcalib.streaming.forecast_tables.table import Table, listed
+
+NUMBER = r"(\d*\.?\d+(?:\.0)?)"
+# Names of columns, and what gives the level of the quantile: a coverage in percent, percent, or a level.
+NIXTLA = re.compile(rf"(.+)-(lo|hi)-{NUMBER}")
+MEDIAN = re.compile(r"(.+)-median")
+PERCENT = re.compile(rf"(?:(.+)-q-|p){NUMBER}")  # TimeGPT, and p10 of GluonTS
+LEVEL = re.compile(r"(?:(.+?)?[-_.]?q(?:l|uantile)?[-_]?)?(0?\.\d+)")  # 0.1 of AutoGluon, y_q0.10 of darts, M_ql0.1
+SIDES = {"lower": -1, "lo": -1, "upper": 1, "hi": 1}
+
+
+def find_quantiles(names: Iterable[Any]) -> dict[str, dict[float, Any]]:
+    """Return the columns of each model by the level of their quantiles; none of tables that are no such frames."""
+    models: dict[str, dict[float, Any]] = {}
+    for name in names:
+        place = _parse(name)
+        if place is None:
+            continue
+        model, level = place
+        columns = models.setdefault(model, {})
+        if level in columns and not (isinstance(name, str) and MEDIAN.fullmatch(name)):
+            raise FileError(f"the columns {columns[level]!r} and {name!r} are both of the level {level:g}; drop one")
+        columns[level] = name
+    return {model: columns for model, columns in models.items() if len(columns) > 1}
+
+
+def _parse(name: Any) -> tuple[str, float] | None:
+    """Return the model and the level that the name of a column says."""
+    if isinstance(name, tuple) and len(name) in (2, 3):  # of sktime: variable, coverage or level, and the side
+        if isinstance(name[1], (int, float)) and (len(name) == 2 or name[2] in SIDES):
+            side = 0 if len(name) == 2 else SIDES[name[2]]
+            return str(name[0]), round((1 + side * name[1]) / 2 if side else float(name[1]), 12)
+        return None
+    text = str(name)
+    if match := NIXTLA.fullmatch(text):
+        return match[1], round((1 + SIDES[match[2]] * float(match[3]) / 100) / 2, 12)
+    if match := MEDIAN.fullmatch(text):
+        return match[1], 0.5
+    if match := PERCENT.fullmatch(text):
+        return match[1] or "", round(float(match[2]) / 100, 12)
+    if match := LEVEL.fullmatch(text):
+        return match[1] or "", float(match[2])
+    return None
+
+
+def read_wide(table: Table, targets: Any, name: str, sort: bool) -> Iterator[ModelForecasts]:
+    """Yield the forecasts of each model; targets are an array, a table, or a column beside the forecasts."""
+    models = find_quantiles(table.columns)
+    quantiles = {column for columns in models.values() for column in columns.values()}
+    tasks = {name: column for name, column in table.columns.items() if name not in quantiles}
+    if isinstance(targets, Table):
+        true = np.asarray([float(text or "nan") for text in targets.find_targets(tasks)])
+    elif targets is not None:
+        true = targets
+        if true.shape != (table.n,):
+            raise FileError(f"`targets` has shape {true.shape}, expected ({table.n},): one for each row")
+    else:
+        label = next((name for name in (*LABEL_NAMES, "observation") if name in tasks), None)
+        if label is None:
+            raise FileError(
+                f"there are no targets: the table has {listed(tasks)} beside quantiles; pass `targets`, or add y"
+            )
+        true = tasks.pop(label).numbers(label)
+    for model, columns in models.items():
+        levels = sorted(columns)
+        values = np.stack([table.columns[columns[level]].numbers(columns[level]) for level in levels], axis=1)
+        has_values, has_target = ~np.isnan(values).any(axis=1), ~np.isnan(true)
+        rows = np.flatnonzero(has_values & has_target)
+        reasons = np.where(has_values, np.where(has_target, "", "no target"), "no value")
+        yield ModelForecasts(
+            model or name, len(rows), true[rows] if len(rows) else None,
+            Quantiles(levels, values[rows], sort=sort) if len(rows) else None,
+            {str(name): column.array()[rows] for name, column in tasks.items()},
+            table.n, len(rows), count_reasons(reasons.tolist()),
+        )  # fmt: skip

@@ -26,7 +26,7 @@ from kcalib._input.labels import NAMES, Names
 from kcalib._input.parameters import choose_forecasts
 from kcalib.distributions import Categorical, Distribution, as_distribution
 from kcalib.distributions._checks import check_support, real_array
-from kcalib.distributions._distribution import take_rows
+from kcalib.distributions._distribution import Family, take_rows
 from kcalib.lenses import CANONICAL, Lens
 
 ROWS = 2**10  # of a block whose targets are drawn together
@@ -264,6 +264,8 @@ def _targets(y_true: Any, prediction: Distribution, name: str) -> Array:
 
 def _array_of(prediction: Distribution) -> Array:
     """Return an array in the library and on the device of the predictions."""
+    if isinstance(prediction, Family):
+        return prediction._first
     parameters = prediction.parameters()
     if parameters is not None:
         return parameters

@@ -142,6 +142,12 @@ class Samples(Univariate):
         """Return the weights of the values up to y, or below y with the left side."""
         xp, columns = arrays.namespace(y), y.reshape(self.n, -1)
         samples = arrays.to_compute_device(self.samples).reshape(self.n, self.size)
+        if self.weights is None and y.ndim == 1:  # counted faster than sorted
+            counts = []
+            for rows in row_blocks(self.n, self.size):
+                values, limits = samples[rows], columns[rows]
+                counts.append(xp.sum(values < limits if side == "left" else values <= limits, axis=1))
+            return xp.concat(counts) / self.size
         if self.weights is None:
             return (_search_rows(xp.sort(samples, axis=1), columns, side) / self.size).reshape(y.shape)
         order, cumulative = self._cumulative()

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import SEED, check_fraction, check_integer, check_seed
 from kcalib._backend.special import to_device_of
 from kcalib._input.forecasts import Forecasts
-from kcalib.distributions import Distribution
+from kcalib.distributions import Distribution, Samples
 from kcalib.estimators.bands import Band
 from kcalib.estimators.binning import bin_edges
 from kcalib.estimators.forecasts.quantities import cdf_at, forecasts_of, levels_of, numbers_of, samples_of
@@ -204,16 +205,17 @@ def pit_uniforms(seed: int, numbers: np.ndarray) -> np.ndarray:
 def pit_at(data: Forecasts, uniform: np.ndarray) -> Array:
     """Return PIT values from these uniform numbers, which they are randomised with, shape (n,)."""
     y = numbers_of(data, "PIT values are")
-    xp, uniform = arrays.namespace(y), to_device_of(uniform, y)
-    atoms = samples_of(data)
+    uniform = to_device_of(uniform, y)
+    atoms = None if isinstance(data.prediction, Samples) else samples_of(data)
     if atoms is not None:
-        size = 1 / xp.sum(atoms.weights**2, axis=1)  # S for equal weights
-        z = atoms.locations[:, :, 0]
-        below = xp.sum(atoms.weights * (z < y[:, None]), axis=1)
-        equal = xp.sum(atoms.weights * (z == y[:, None]), axis=1)
-        return (below * size + uniform * (1 + equal * size)) / (size + 1)
+        data = dataclasses.replace(data, prediction=Samples(atoms.locations[:, :, 0], atoms.weights))
     lower = cdf_at(data, y, left=True)
-    return lower + uniform * (cdf_at(data, y) - lower)
+    jump, samples = cdf_at(data, y) - lower, data.prediction
+    if not isinstance(samples, Samples):
+        return lower + uniform * jump
+    weights = None if samples.weights is None else arrays.to_compute_device(samples.weights, np.float64)
+    size = samples.size if weights is None else 1 / arrays.namespace(y).sum(weights**2, axis=1)
+    return (lower * size + uniform * (1 + jump * size)) / (size + 1)
 
 
 def curve_of(

@@ -487,7 +487,7 @@ def test_bad_input_is_named(cupy):
         refused(ValueError, r"^`y_true\[99\]` is 3, expected one of classes=\[0, 1, 2\]", given, p, classes=[0, 1, 2])
     weight = np.where(np.arange(N) == 7, -1.0, 1.0)
     for given in (weight, cupy.asarray(weight)):
-        refused(ValueError, r"^`sample_weight\[7\]` is -1.0, expected a finite weight >= 0", y, p, sample_weight=given)
+        refused(ValueError, r"^`sample_weight\[7\]` is -1, expected a finite weight >= 0", y, p, sample_weight=given)
     refused(ValueError, "the arguments are swapped", p, y)
     refused(
         TypeError, "^`classes` holds <U1 and `y_true` int64, expected labels of one type", y, p, classes=list("abc")

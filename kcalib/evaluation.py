@@ -41,6 +41,7 @@ from kcalib.estimators.scores import accuracy_of, brier_score_of, log_loss_of, t
 from kcalib.evaluation_results import INTERVAL, Evaluation, ForecastEvaluation, MultilabelEvaluation
 from kcalib.inference.adaptive.clusters import read_clusters
 from kcalib.inference.adaptive.distance_bound import distance_bound
+from kcalib.inference.adaptive.ranks import Ranks
 from kcalib.inference.calibration_test import scale_weights, sums_of
 from kcalib.inference.compare import holm
 from kcalib.inference.task import CalibrationMethod
@@ -131,7 +132,8 @@ def evaluate(
         At least 0, below 1: a root mean square calibration error that does not matter. The verdict is then whether the
         model is off by more, which is so if ``rms_error_lower`` is larger. Default: whether it is calibrated.
     method : str or one of `kcalib.methods`
-        The test, as in `kcalib.calibration_test`. The estimate of the SKCE is the one that it rests on; else that over
+        The test, as in `kcalib.calibration_test`. By "ranks" the members of ``Samples`` are draws: `crps` is then the
+        fair score, as in `kcalib.crps`. The estimate of the SKCE is the one that it rests on; else that over
         all pairs, or by random features where all pairs would take more than about a second.
     seed : int, optional
         Seed of what the test draws, of randomised PIT values, and of the order of samples in blocks. None draws one,
@@ -307,20 +309,22 @@ def join_labels(names: Sequence[Any], evaluations: Sequence[Evaluation]) -> Mult
 
 
 def evaluation_of(
-    data: Data, *, seed: int, n_bins: int | None = None, **options: Any
+    data: Data, *, seed: int, n_bins: int | None = None, fair: bool = False, **options: Any
 ) -> Evaluation | ForecastEvaluation:
     """Evaluate checked data; other options are those of `measure`."""
-    return _evaluation(data, measure(data, seed=seed, **options), seed, N_BINS if n_bins is None else n_bins)
+    measured = measure(data, seed=seed, **options)
+    fair = fair or measured.test.method == Ranks.name
+    return _evaluation(data, measured, seed, N_BINS if n_bins is None else n_bins, fair)
 
 
 @singledispatch
-def _evaluation(data: Data, measured: Measured, seed: int, n_bins: int) -> Evaluation | ForecastEvaluation:
+def _evaluation(data: Data, measured: Measured, seed: int, n_bins: int, fair: bool) -> Evaluation | ForecastEvaluation:
     """Return the scores of the data, with what was measured of their calibration."""
     raise NotImplementedError(type(data))
 
 
 @_evaluation.register
-def _(data: Classification, measured: Measured, seed: int, n_bins: int) -> Evaluation:
+def _(data: Classification, measured: Measured, seed: int, n_bins: int, fair: bool) -> Evaluation:
     accuracy = accuracy_of(data)
     confidence = weighted_mean(data, top_label(data)[0])
     return Evaluation(
@@ -340,7 +344,7 @@ def _(data: Classification, measured: Measured, seed: int, n_bins: int) -> Evalu
 
 
 @_evaluation.register
-def _(data: Forecasts, measured: Measured, seed: int, n_bins: int) -> ForecastEvaluation:
+def _(data: Forecasts, measured: Measured, seed: int, n_bins: int, fair: bool) -> ForecastEvaluation:
     errors = arrays.to_compute_device(data.y) - means_of(data)
     has_a_density = has_density(data.prediction)
     numbers = _of_numbers(data, seed) if data.n_dims == 1 else {}
@@ -361,7 +365,7 @@ def _(data: Forecasts, measured: Measured, seed: int, n_bins: int) -> ForecastEv
         n_dims=data.n_dims,
         prediction=type(data.prediction).__name__,
         rmse=math.sqrt(mean_of(data, arrays.namespace(errors).mean(errors**2, axis=1))),
-        crps=mean_of(data, crps_values(data)),
+        crps=mean_of(data, crps_values(data, fair=fair)),
         log_score=mean_of(data, log_score_values(data)) if has_a_density else None,
         pinball_loss=numbers.get("pinball_loss"),
         interval_coverage=numbers.get("interval_coverage"),
@@ -369,6 +373,7 @@ def _(data: Forecasts, measured: Measured, seed: int, n_bins: int) -> ForecastEv
         pit_mean=numbers.get("pit_mean"),
         quantile_calibration_error=numbers.get("quantile_calibration_error"),
         pit_seed=seed if data.n_dims == 1 and not is_continuous(data) else None,
+        fair=fair,
         **measured.fields(),
         rms_distance_lower=distance,
         verdict=verdict,

@@ -174,6 +174,7 @@ class ForecastEvaluation(ModelEvaluation):
     quantile_calibration_error: float | None  #: `error` of `kcalib.quantile_calibration`
     skce: SKCEResult  #: the estimate, with its standard error
     test: CalibrationTestResult  #: the test that the verdict rests on
+    fair: bool  #: whether `crps` is the fair score of members
     pit_seed: int | None  #: of the randomised PIT values; None where nothing was drawn
     rms_error_lower: float | None  #: the model is off by at least this, see `evaluate`; None where there is no bound
     rms_error_from: str | None  #: what that rests on: "kernel", or for class probabilities "fitted map"
@@ -204,6 +205,8 @@ class ForecastEvaluation(ModelEvaluation):
             )
         if self.prediction == "Samples":
             remarks.append("S members leave 2 / (S + 1) of targets from their own law outside of all of them")
+        if self.fair:
+            remarks.append("CRPS: fair, by the law that members are draws from")
         if self.n_dims > 1:
             remarks.append("CRPS of vectors: the energy score; pinball loss and intervals are for numbers only")
         return remarks

@@ -2,13 +2,13 @@
 
 .. code-block:: none
 
-    kcalib.calibration_test             Adaptive, Exact, Features, Spectrum; other questions: CME, Consistency; for
-                                        comparison with the literature: Bootstrap, Multiplier, Pearson, Gamma, Block,
-                                        Linear, DistributionFree
+    kcalib.calibration_test             Adaptive, Exact, Features, Spectrum; other questions: CME, Consistency,
+                                        Ranks; for comparison with the literature: Bootstrap, Multiplier, Pearson,
+                                        Gamma, Block, Linear, DistributionFree
     kcalib.ckce, kcalib.solvers.solve   AutomaticSolver, Cholesky, ConjugateGradient
     kcalib.ckce                         Fourier, Nystrom, PivotedCholesky
     kcalib.skce                         BlockEstimator, FeatureEstimator
-    kcalib.compare                      SKCE, CKCE, ECE
+    kcalib.compare                      SKCE, CKCE, ECE, CRPS
 
 Each class checks its options when it is made.
 """
@@ -18,6 +18,7 @@ Each class checks its options when it is made.
 from kcalib.estimators.ckce_low_rank import Fourier, Nystrom, PivotedCholesky
 from kcalib.estimators.skce import BlockEstimator, FeatureEstimator
 from kcalib.inference.adaptive import Adaptive
+from kcalib.inference.adaptive.ranks import Ranks
 from kcalib.inference.blocks import Block, Linear
 from kcalib.inference.cme import CME
 from kcalib.inference.consistency import Consistency
@@ -27,6 +28,7 @@ from kcalib.inference.features import Features
 from kcalib.inference.gamma import Gamma
 from kcalib.inference.metrics.ckce import CKCE
 from kcalib.inference.metrics.ece import ECE
+from kcalib.inference.metrics.scores import CRPS
 from kcalib.inference.metrics.skce import SKCE
 from kcalib.inference.resampling import Bootstrap, Multiplier
 from kcalib.inference.spectrum import Pearson, Spectrum
@@ -37,6 +39,7 @@ from kcalib.solvers.conjugate_gradient import ConjugateGradient
 __all__ = [
     "CKCE",
     "CME",
+    "CRPS",
     "ECE",
     "SKCE",
     "Adaptive",
@@ -58,5 +61,6 @@ __all__ = [
     "Nystrom",
     "Pearson",
     "PivotedCholesky",
+    "Ranks",
     "Spectrum",
 ]

@@ -31,7 +31,7 @@ from kcalib.report.diagrams import SCALES
 STREAMED_FROM = 2**30  # bytes of the files that are read together
 STATE = ".kcalib"  # suffix of states
 # Options of `CalibrationState` that have the same name here; a bandwidth is one of the kernel.
-STATE_OPTIONS = ("n_columns", "n_resamples", "n_bins", "lens", "seed")
+STATE_OPTIONS = ("n_columns", "n_resamples", "n_bins", "lens", "seed", "fair")
 
 FILES = ".npz, .npy, .csv, .tsv or .parquet"
 
@@ -260,6 +260,7 @@ def _add_compare(commands: Any) -> Parser:
     _add_bandwidth(computed, "the median over the models of the median distance; skce only")
     # None: not given, which matters where the metric has no such option.
     _add_bins(computed, "bins of the ECE")
+    _add_fair(computed)
     computed.add_argument(
         "--resamples", dest="n_resamples", metavar="INT", type=integer(1),
         help=f"replicates of the bootstrap for the ECE (default: {N_RESAMPLES}, more for many pairs)",
@@ -364,6 +365,7 @@ def _add_update(commands: Any) -> Parser:
         help="draws of all labels for the law of the test (default: 199; 0 for very many classes and for regression)",
     )  # fmt: skip
     options.add_argument("--bins", dest="n_bins", metavar="INT", type=int, help=f"bins of the ECE (default: {N_BINS})")
+    _add_fair(options)
     options.add_argument("--seed", metavar="INT", type=int, help="of features and draws (default: 0)")
     _add_threads(options)
     return update
@@ -617,6 +619,7 @@ def _add_computed(parser: Parser) -> None:
         help="test of calibration (default: %(default)s)",
     )
     _add_bins(computed, "bins of the ECE and of reliability diagrams")
+    _add_fair(computed)
     _add_bandwidth(computed, "the median distance")
     _add_threads(computed)
     method_options.add_options(parser)
@@ -634,6 +637,13 @@ def _add_bandwidth(group: Any, default: str) -> None:
     group.add_argument(
         "--bandwidth", metavar="FLOAT", type=BANDWIDTH, help=f"of the exponential kernel (default: {default})"
     )
+
+
+def _add_fair(group: Any) -> None:
+    group.add_argument(
+        "--fair", action="store_true", default=None,
+        help="of samples (members of ensembles): the CRPS of the law that they are draws from, whatever their number",
+    )  # fmt: skip
 
 
 def _add_bins(group: Any, help_text: str) -> None:

@@ -43,7 +43,6 @@ from kcalib._input.source import Source
 from kcalib.inference.adaptive.clusters import read_clusters
 from kcalib.inference.compare import IN_PIECES, METRICS, comparison_of
 from kcalib.inference.compare import check_options as check_metric_options
-from kcalib.inference.metrics.ece import ECE
 from kcalib.inference.metrics.measured import Metric, SharedOptions
 from kcalib.lenses import Canonical
 from kcalib.results import Comparison
@@ -51,7 +50,7 @@ from kcalib.streaming import ComparisonState, load
 
 SAMPLE_OPTIONS = (
     "weights", "clusters", "confidence", "probs", "logits", "labels", "classes", "from_logits", *PARAMETERS, "lens",
-    "bandwidth", "n_bins", "n_resamples", "n_columns",
+    "bandwidth", "n_bins", "n_resamples", "n_columns", "fair",
     "seed", "part", "stream", "checkpoint", "rows", "resume", "checkpoint_every", "threads", "parallel",
 )  # fmt: skip
 
@@ -191,10 +190,13 @@ def _options(arguments: argparse.Namespace, jobs: Sequence[Job], in_pieces: bool
     if arguments.n_columns is not None and not in_pieces:
         arguments.usage_error("--columns is for samples that are read in pieces; leave it out, or pass --stream")
     (metric,) = (cls for cls in METRICS if cls.name == arguments.metric)
-    option_values = {"kernel": make_kernel(arguments), "n_bins": arguments.n_bins, "n_resamples": arguments.n_resamples}
-    metric_options = {name: value for name, value in option_values.items() if value is not None}
+    option_values = {name: getattr(arguments, name) for name in ("n_bins", "n_resamples", "fair")}
+    metric_options = {
+        name: x for name, x in (option_values | {"kernel": make_kernel(arguments)}).items() if x is not None
+    }
     for name in metric_options.keys() - vars(metric).keys():
-        fault = f"has no meaning for the metric {metric.name!r}, only for {ECE.name!r}; leave it out"
+        owner = next(cls.name for cls in METRICS if name in vars(cls))
+        fault = f"has no meaning for the metric {metric.name!r}, only for {owner!r}; leave it out"
         arguments.usage_error(f"{flag(name)} {fault}")
     # Sums of all metrics are added up in pieces, by threads.
     threads = None if in_pieces else arguments.threads

@@ -209,6 +209,7 @@ def make_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "tolerance": arguments.tolerance,
         "kernel": make_kernel(arguments),
         "method": make_method(arguments),
+        "fair": bool(arguments.fair),
         "n_bins": arguments.n_bins,
         "seed": arguments.seed,
         "threads": arguments.threads,

@@ -11,6 +11,7 @@ from kcalib._input.columns import FileError
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification
+from kcalib.distributions import Samples
 from kcalib.estimators.binning import N_BINS
 from kcalib.estimators.forecasts.quantile_calibration import QuantileCalibration, curve_of
 from kcalib.estimators.forecasts.quantities import LEVELS
@@ -35,6 +36,15 @@ def check_options(data: Data, arguments: argparse.Namespace) -> None:
     if isinstance(data, Forecasts):
         check_dimensions(data.n_dims, arguments)
         check_for_forecasts(arguments)
+    if arguments.command != "compare":  # where one of the models may be something else
+        check_fair(type(data.prediction).__name__ if isinstance(data, Forecasts) else None, arguments)
+
+
+def check_fair(prediction: str | None, arguments: argparse.Namespace) -> None:
+    """Refuse the fair score of what has no members."""
+    if arguments.fair and prediction != Samples.__name__:
+        what = Classification.noun if prediction is None else f"{prediction} distributions"
+        raise FileError(f"holds {what}, but --fair is for samples; leave it out")
 
 
 def check_dimensions(n_dims: int, arguments: argparse.Namespace) -> None:

@@ -132,7 +132,10 @@ def _comparisons(data_by_model: Mapping[str, Data], arguments: argparse.Namespac
             if reason is not None:
                 parts.append(paragraph(f"The models are not compared: {reason}", "small"))
                 return Section("Which is better?", parts)
-        for metric in (SKCE(make_kernel(arguments)), CRPS() if isinstance(first, Forecasts) else BrierScore()):
+        for metric in (
+            SKCE(make_kernel(arguments)),
+            CRPS(bool(arguments.fair)) if isinstance(first, Forecasts) else BrierScore(),
+        ):
             options = SharedOptions(threads=arguments.threads, seed=arguments.seed)
             comparison = comparison_of(data_by_model, metric, 1 - arguments.level, options)
             parts += _comparison(comparison)

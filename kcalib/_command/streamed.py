@@ -12,7 +12,7 @@ from kcalib._backend.files import FileBusyError
 from kcalib._command.arguments import STATE_OPTIONS, STREAMED_FROM, get_state_options, make_kernel
 from kcalib._command.files import STDIN, open_file
 from kcalib._command.jobs import Job, Model, check_same_kind, translate, translate_errors
-from kcalib._command.kinds import check_dimensions, check_for_forecasts, draw_state
+from kcalib._command.kinds import check_dimensions, check_fair, check_for_forecasts, draw_state
 from kcalib._command.method_options import flag
 from kcalib._command.streams import report
 from kcalib._input.columns import FileError
@@ -41,6 +41,7 @@ def check_samples(samples: Source, arguments: argparse.Namespace) -> None:
     """Refuse samples that states cannot hold."""
     if samples.prediction is not None:
         check_for_forecasts(arguments)
+    check_fair(samples.prediction, arguments)
     if samples.prediction == MultivariateNormal.__name__:
         raise FileError(
             "holds multivariate normal distributions with covariances, whose Wasserstein distances are not those of "

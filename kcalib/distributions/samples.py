@@ -74,6 +74,15 @@ class Samples(Univariate):
         """Return the number S of values of each distribution."""
         return int(self.samples.shape[1])
 
+    @property
+    def counts_alike(self) -> bool:
+        """Return whether all values of a prediction that have a weight have the same."""
+        if self.weights is None:
+            return True
+        xp, weights = arrays.namespace(self.weights), self.weights
+        least = xp.min(xp.where(weights > 0, weights, 1.0), axis=1)
+        return bool(xp.all(xp.max(weights, axis=1) <= least * (1 + 1e-9)))
+
     def components(self) -> Components:
         xp = arrays.namespace(self.samples)
         atoms = xp.reshape(self.samples, (self.n, self.size, self.n_dims))

@@ -12,6 +12,7 @@ hands the task to the method, of which each has a class in the file that does it
     DistributionFree                                     distribution_free.py
     CME                                                  cme.py
     Consistency                                          consistency.py
+    Ranks                                                adaptive/ranks.py
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from kcalib._pairs.backends.base import Workers
 from kcalib.estimators.skce import PairOptions, check_not_parallel
 from kcalib.inference.adaptive import Adaptive
 from kcalib.inference.adaptive.clusters import read_clusters
+from kcalib.inference.adaptive.ranks import Ranks
 from kcalib.inference.blocks import Block, Linear
 from kcalib.inference.cme import CME
 from kcalib.inference.consistency import Consistency
@@ -81,7 +83,8 @@ def calibration_test(
     r"""Test the hypothesis that the model is calibrated.
 
     If it is, a calibration error as large as the observed one is improbable: that probability is the
-    p-value. All methods but "adaptive", "cme" and "consistency" test an estimate of the SKCE, and all are one-sided.
+    p-value. All methods but "adaptive", "cme", "ranks" and "consistency" test an estimate of the SKCE, and all are
+    one-sided.
 
     Parameters
     ----------
@@ -157,6 +160,7 @@ def calibration_test(
     spectrum          n SKCE                              :math:`\sum_i l_i (\chi^2_1 - 1)`     3 to 12 passes
     cme               Hotelling's T^2, test locations J   chi-square, or labels drawn           O(n J (m + J))
     consistency       an estimate of your choice          resampled predictions, drawn labels   R times the estimate's
+    ranks             ranks of targets among members      uniform ranks                         O(n (S + R))
     bootstrap         n SKCE                              Arcones-Gine bootstrap                O(n^2 (m + R))
     multiplier        n SKCE                              random signs, given the predictions   O(R n^2 m)
     pearson           n SKCE                              Pearson curve, four moments           3 to 12 passes
@@ -319,6 +323,7 @@ METHODS: tuple[type[CalibrationMethod], ...] = (
     Spectrum,
     CME,
     Consistency,
+    Ranks,
     Bootstrap,
     Multiplier,
     Pearson,

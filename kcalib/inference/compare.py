@@ -89,7 +89,7 @@ def compare(
         `kcalib.ckce` without its bias, see the notes; "ece": `kcalib.top_label_ece`; "brier_score", "log_loss", and of
         distributions, beside "skce" and "ckce", "crps" and "log_score": the functions of these names. These
         four measure calibration and sharpness together. With options, such as a kernel, an object of
-        `kcalib.methods`: ``SKCE``, ``CKCE``, ``ECE``.
+        `kcalib.methods`: ``SKCE``, ``CKCE``, ``ECE``, ``CRPS``.
     confidence_level : float
         Level of the intervals, in (0, 1). Models are told apart if the p-value of their difference, adjusted
         for the number of pairs, is at most 1 minus this.
@@ -338,6 +338,7 @@ def comparison_of(
         raise ValueError(
             f"metric={metric.name!r} is for {kind.noun}, but `y_preds` are {data[0].noun}; use one of {others}"
         )
+    metric.check_models(data)
     is_plain = options.clusters is None and data[0].sample_weight is None
     measure = metric.measure if is_plain else functools.partial(measure_clusters, metric)
     measured = measure(data, confidence_level, options)

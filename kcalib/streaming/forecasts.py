@@ -73,6 +73,8 @@ class ForecastState(ForecastResults, ModelState):
         At most so many.
     clusters : bool
         As of `CalibrationState`: the test is then of `n_resamples` flips of the clusters' signs, or 199.
+    fair : bool
+        For ``Samples`` of at least two members: the CRPS is the fair one, as in `kcalib.crps`.
 
     Raises
     ------
@@ -138,6 +140,7 @@ class ForecastState(ForecastResults, ModelState):
         part: int = 0,
         threads: int | None = None,
         clusters: bool = False,
+        fair: bool = False,
     ) -> None:
         options = ForecastOptions.checked(
             kernel=kernel,
@@ -148,6 +151,7 @@ class ForecastState(ForecastResults, ModelState):
             seed=seed,
             part=part,
             clusters=clusters,
+            fair=fair,
         )
         self._start(options, threads)
 

@@ -21,7 +21,16 @@ from kcalib._backend.special import special
 from kcalib._input.checks import reject
 from kcalib._input.forecasts import Forecasts
 from kcalib._pairs.problem import Components
-from kcalib.distributions import Censored, Distribution, NegativeBinomial, Normal, Poisson, Quantiles, ZeroInflated
+from kcalib.distributions import (
+    Censored,
+    Distribution,
+    NegativeBinomial,
+    Normal,
+    Poisson,
+    Quantiles,
+    Samples,
+    ZeroInflated,
+)
 from kcalib.estimators.forecasts.quadrature import crps_by_quadrature
 from kcalib.estimators.forecasts.quantities import (
     atoms_of,
@@ -100,7 +109,19 @@ def crps(y_true: Any, y_pred: Distribution, *, fair: bool = False, sample_weight
     0.719289
     """
     data = forecasts_of(y_true, y_pred, sample_weight)
-    return mean_of(data, crps_values(data, fair=fair))
+    return mean_of(data, crps_values(data, fair=check_fair(fair)))
+
+
+def check_fair(fair: Any) -> bool:
+    """Check whether the fair score is asked for."""
+    if not isinstance(fair, (bool, np.bool_)):
+        raise TypeError(f"`fair` is {fair!r}, expected True or False")
+    return bool(fair)
+
+
+def has_members(data: Forecasts) -> bool:
+    """Whether the predictions are samples of draws, which have a fair score."""
+    return isinstance(data.prediction, Samples)
 
 
 def crps_values(data: Forecasts, *, fair: bool = False) -> Array:

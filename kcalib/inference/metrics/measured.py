@@ -57,6 +57,9 @@ class Metric(Method):
     def check(self, confidence_level: float) -> None:
         """Refuse options that are too small for the level."""
 
+    def check_models(self, models: Sequence[Data]) -> None:
+        """Refuse options that no model has a use for."""
+
 
 @dataclass(frozen=True)
 class Estimate:

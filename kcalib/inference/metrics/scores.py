@@ -17,11 +17,12 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._backend.options import OptionError
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification
 from kcalib._pairs import statistics
-from kcalib.estimators.forecasts.crps import crps_values
+from kcalib.estimators.forecasts.crps import check_fair, crps_values, has_members
 from kcalib.estimators.forecasts.quantities import has_density, quantiles_of
 from kcalib.estimators.forecasts.scores import finite_log_score_values
 from kcalib.estimators.scores import log_losses, square_residuals
@@ -114,13 +115,39 @@ def log_loss_law(data: Sequence[Classification]) -> tuple[ConfidenceInterval, Po
 
 @dataclass(frozen=True)
 class CRPS(MeanMetric):
-    """`kcalib.crps`."""
+    """The mean CRPS, or energy score, of predicted distributions: `kcalib.crps`.
+
+    Parameters
+    ----------
+    fair : bool
+        Score ``Samples`` by the law that their members are draws from (`kcalib.crps`): ensembles of 10 and of 50
+        members from one law have the same score on average. Other distributions are scored as they are.
+
+    Examples
+    --------
+    >>> import numpy as np, kcalib
+    >>> from kcalib.distributions import Samples
+    >>> values = np.random.default_rng(0).normal(size=(1000, 61))
+    >>> models = {"10 members": Samples(values[:, 1:11]), "50 members": Samples(values[:, 11:])}
+    >>> metrics = "crps", kcalib.methods.CRPS(fair=True)
+    >>> [kcalib.compare(values[:, 0], models, metric=m).difference(*models).distinguishable for m in metrics]
+    [True, False]
+    """
+
+    fair: bool = False
 
     name: ClassVar[str] = "crps"
     kinds: ClassVar[tuple[type[Data], ...]] = (Forecasts,)
 
+    def __post_init__(self) -> None:
+        check_fair(self.fair)
+
+    def check_models(self, models: Sequence[Data]) -> None:
+        if self.fair and not any(isinstance(model, Forecasts) and has_members(model) for model in models):
+            raise OptionError("fair", "is for Samples, and no model predicts these; leave it out")
+
     def losses(self, model: Forecasts) -> Array:
-        return crps_values(model)
+        return crps_values(model, fair=self.fair and has_members(model))
 
     def measure(self, data: Sequence[Any], confidence_level: float, options: SharedOptions) -> MetricResult:
         return _scores(data, self.losses, _crps_by_count, confidence_level, ConfidenceInterval(0.0, math.inf))

@@ -16,6 +16,7 @@ from kcalib._packing.prediction_points import PredictionPoints
 from kcalib._packing.target_features import n_columns_beside, spanning, target_map
 from kcalib._pairs.features import FeatureMap
 from kcalib.estimators.binning import MAX_BINS
+from kcalib.estimators.forecasts.crps import check_fair, has_members
 from kcalib.inference.adaptive.blocks import FEW_DRAWS, FINE, fine_map_options
 from kcalib.kernels import VECTOR_METRICS, Kernel
 from kcalib.streaming._forecasts.families import FIELDS, KINDS, Family
@@ -47,6 +48,7 @@ class ForecastOptions(SharedOptions):
     seed: int
     part: int
     clusters: bool  #: whether samples come in clusters
+    fair: bool = False  #: whether the CRPS of samples is that of the law that they are draws from
 
     @classmethod
     def checked(
@@ -59,6 +61,7 @@ class ForecastOptions(SharedOptions):
         seed: Any,
         part: Any,
         clusters: Any = False,
+        fair: Any = False,
     ) -> ForecastOptions:
         """As the constructor of `ForecastState` takes them."""
         if not (kernel is None or isinstance(kernel, Kernel)):
@@ -96,6 +99,7 @@ class ForecastOptions(SharedOptions):
             seed=check_integer("seed", seed, 0, LARGEST_SEED),
             part=check_integer("part", part, 0, PARTS - 1),
             clusters=check_clusters(clusters),
+            fair=check_fair(fair),
         )
 
     @classmethod
@@ -153,6 +157,8 @@ class ForecastOptions(SharedOptions):
             If a kernel is none for this family, or has no random features.
         """
         data = Forecasts(np.zeros((1, family.row.n_dims)), family.row, None)
+        if self.fair and not has_members(data):
+            raise ValueError(f"`fair` is for Samples, but `y_pred` is {family.name}; leave it out")
         has_wasserstein_points = family.row.wasserstein_points() is not None
         needs_wasserstein = self.kernel is None or any(
             factor.metric == "wasserstein" for factor in self.kernel.factors()

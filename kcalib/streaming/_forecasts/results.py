@@ -212,6 +212,7 @@ class ForecastResults(StateResults):
             interval_width=shown.get("interval_width"),
             pit_mean=means["pit"] if numbers else None,
             quantile_calibration_error=float(np.mean(np.abs(coverage - np.asarray(LEVELS)))) if numbers else None,
+            fair=self.options.fair,
             pit_seed=self._pit_seed(totals),
             **measured.fields(),
             rms_distance_lower=None,

@@ -74,7 +74,7 @@ def scores_of_block(
 ) -> ForecastScores:
     """Of rows of one block, with these numbers."""
     errors = data.y - means_of(data)
-    values = {"square_error": np.mean(errors * errors, axis=1), "crps": crps_values(data)}
+    values = {"square_error": np.mean(errors * errors, axis=1), "crps": crps_values(data, fair=options.fair)}
     shares: dict[str, np.ndarray] = {}
     coverage, histogram = np.zeros(len(LEVELS)), np.zeros(options.n_bins)
     pit_sums = [np.empty((0, N_SUMS))]

@@ -1,0 +1,91 @@
+"""The test that members of an ensemble and the target are exchangeable, by the ranks of the targets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.options import OptionError, check_integer
+from kcalib._input.forecasts import Forecasts
+from kcalib.distributions import Samples
+from kcalib.estimators.forecasts.quantile_calibration import pit_at, pit_uniforms
+from kcalib.inference.adaptive.blocks import FEW_DRAWS
+from kcalib.inference.adaptive.forecast_blocks import DRAWS_AT_ONCE, N_BINS, pit_blocks, sum_pit_values
+from kcalib.inference.adaptive.method import rank_blocks
+from kcalib.inference.quadratic import MAX_RESAMPLES
+from kcalib.inference.task import CalibrationMethod, Task
+from kcalib.results import CalibrationTestResult
+
+STREAM = 0x52414E4B  # beside the seed: draws are of other numbers than ties
+
+
+@dataclass(frozen=True)
+class Ranks(CalibrationMethod):
+    r"""Are targets and members of an ensemble exchangeable? The ranks of the targets among the members say it.
+
+    For ``kcalib.distributions.Samples`` of numbers with equal weights, whose number may differ between predictions. An
+    ensemble of S draws from the law of the target is calibrated in this sense. As a distribution by itself, which the
+    other methods test, it is not: it says that the target is one of the S values.
+
+    Parameters
+    ----------
+    n_resamples : int
+        Number R of draws, at least 1.
+
+    Notes
+    -----
+    The verification rank is the number of members below the target, ties in random order [1]_. It is uniform on 0, ...,
+    S if target and members are exchangeable; with u uniform, (rank + u) / (S + 1) is uniform on (0, 1), whatever S and
+    the ties. The statistic has the blocks of `kcalib.methods.Adaptive` for numbers but the kernels': location,
+    dispersion, a histogram in tenths and both tails of these values. Its law is known and exact: R sets of uniform
+    numbers are treated as the observed ones are. ``result.estimate`` is the total variation distance of the shares of
+    ranks in tenths from uniform ones. Time O(n (S + R)). Ranks say nothing of errors that cancel between predictions.
+
+    References
+    ----------
+    .. [1] T. M. Hamill. Interpretation of rank histograms for verifying ensemble forecasts. Monthly Weather Review
+       129, 2001.
+
+    Examples
+    --------
+    >>> import numpy as np, kcalib
+    >>> from kcalib.distributions import Samples
+    >>> values = np.random.default_rng(0).normal(size=(500, 6))
+    >>> kcalib.calibration_test(values[:, 0], Samples(values[:, 1:]), method="ranks", seed=0).pvalue > 0.05
+    True
+    >>> kcalib.calibration_test(2 * values[:, 0], Samples(values[:, 1:]), method="ranks", seed=0).finding
+    'over-confident'
+    """
+
+    n_resamples: int = FEW_DRAWS
+
+    name: ClassVar[str] = "ranks"
+
+    def __post_init__(self) -> None:
+        check_integer("n_resamples", self.n_resamples, 1, MAX_RESAMPLES)
+
+    def test(self, task: Task, seed: int) -> CalibrationTestResult:
+        data, n = task.data, task.n
+        if not (isinstance(data, Forecasts) and isinstance(data.prediction, Samples) and data.n_dims == 1):
+            what = type(data.prediction).__name__ if isinstance(data, Forecasts) else data.noun
+            raise OptionError("method", f"is 'ranks', which is for Samples of numbers, not for {what}; use 'adaptive'")
+        if not data.prediction.counts_alike:
+            raise OptionError("method", "is 'ranks', which is for Samples of equal weight; use 'adaptive'")
+        pit = arrays.to_host(pit_at(data, pit_uniforms(seed, np.arange(n))))
+        generator, weights = np.random.default_rng((STREAM, seed)), np.ones(n)
+        sums, step = [sum_pit_values(pit[None, :], weights)], max(1, DRAWS_AT_ONCE // n)
+        for first in range(0, self.n_resamples, step):
+            size = min(step, self.n_resamples - first), n
+            sums.append(sum_pit_values(generator.uniform(size=size), weights))
+        blocks = pit_blocks(np.concatenate(sums), n, n, has_law=True)
+        shares = sums[0][0, 2 : 2 + N_BINS] / n
+        return task.result(
+            method=self.name,
+            estimate=float(np.sum(np.abs(shares - 1 / N_BINS)) / 2),
+            estimator="total variation distance of ranks in tenths from uniform ones",
+            seed=seed,
+            **rank_blocks(blocks, None, "draws of the ranks from their uniform law"),
+        )

@@ -93,7 +93,7 @@ RESULTS = (
     "ModelValue", "SKCEResult", "UCMEResult", "CKCEResult", "KDEResult", "ECEResult", "ReliabilityBins", "MMCEResult",
     "ReliabilityDiagram", "Band", "BrierDecomposition", "Solution", "LowRank", "SymmetricOperator", "KernelOperator",
     "Kronecker", "KroneckerSolution",
-    "SquaredCalibrationErrorResult", "EstimatorRisk", "QuantileCalibration", "ForecastEvaluation",
+    "SquaredCalibrationErrorResult", "EstimatorRisk", "QuantileCalibration", "QuantileScores", "ForecastEvaluation",
     "FewErrors", "GroupCalibration", "WorstGroups", "RunStopped", "Score", "Scores", "Choice",
     "MultilabelEvaluation", "ModelForecasts",
 )  # fmt: skip

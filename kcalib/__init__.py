@@ -17,6 +17,7 @@
     crps               score of distributions, and of vectors      estimators/forecasts/crps.py
     sharpness, ence, miscalibration_area, dawid_sebastiani_score   estimators/forecasts/dispersion.py
     log_score, pinball_loss   scores of distributions              estimators/forecasts/scores.py
+    quantile_scores, interval_score   by level                   estimators/forecasts/quantile_scores.py
     pit_values, quantile_calibration   where targets lie           estimators/forecasts/quantile_calibration.py
     brier_decomposition     calibration and sharpness in the Brier score   estimators/brier.py
     evaluate           all of these at once, with a verdict        evaluation.py
@@ -82,6 +83,7 @@ __all__ = [
     "ModelValue",
     "MultilabelEvaluation",
     "QuantileCalibration",
+    "QuantileScores",
     "ReliabilityBins",
     "ReliabilityDiagram",
     "SKCEResult",
@@ -103,6 +105,7 @@ __all__ = [
     "distributions",
     "ence",
     "evaluate",
+    "interval_score",
     "jkce",
     "kde_calibration_error",
     "kernels",
@@ -117,6 +120,7 @@ __all__ = [
     "pinball_loss",
     "pit_values",
     "quantile_calibration",
+    "quantile_scores",
     "recalibration",
     "regression",
     "reliability",
@@ -129,6 +133,7 @@ __all__ = [
     "target_kernels",
     "top_label_ece",
     "ucme",
+    "weighted_interval_score",
     "worst_groups",
 ]
 
@@ -164,6 +169,12 @@ if TYPE_CHECKING:
     from kcalib.estimators.forecasts.crps import crps
     from kcalib.estimators.forecasts.dispersion import dawid_sebastiani_score, ence, miscalibration_area, sharpness
     from kcalib.estimators.forecasts.quantile_calibration import QuantileCalibration, pit_values, quantile_calibration
+    from kcalib.estimators.forecasts.quantile_scores import (
+        QuantileScores,
+        interval_score,
+        quantile_scores,
+        weighted_interval_score,
+    )
     from kcalib.estimators.forecasts.scores import log_score, pinball_loss
     from kcalib.estimators.mmce import MMCEResult, mmce
     from kcalib.estimators.reliability import ReliabilityDiagram, reliability
@@ -208,6 +219,7 @@ else:  # to a type checker names are unknown that are not there
         "estimators.forecasts.scores": "log_score pinball_loss",
         "estimators.mmce": "MMCEResult mmce",
         "estimators.forecasts.quantile_calibration": "QuantileCalibration pit_values quantile_calibration",
+        "estimators.forecasts.quantile_scores": "QuantileScores interval_score quantile_scores weighted_interval_score",
         "estimators.reliability": "ReliabilityDiagram reliability",
         "estimators.scores": "brier_score log_loss",
         "estimators.skce": "skce",

@@ -106,6 +106,7 @@ FACTORIES: dict[type, Callable[[], Any]] = {
     kcalib.ModelDifference: lambda: compared().differences[0],
     kcalib.ModelValue: lambda: compared().models[0],
     kcalib.QuantileCalibration: curve,
+    kcalib.QuantileScores: lambda: kcalib.quantile_scores(*numbers()),
     kcalib.ReliabilityBins: lambda: kcalib.top_label_ece.result(*labels()).bins[0],
     kcalib.ReliabilityDiagram: of_labels(kcalib.reliability, bands="both", seed=0),
     kcalib.SKCEResult: of_labels(kcalib.skce.result),

@@ -493,6 +493,7 @@ FORECASTS = {
     "pinball_loss": kcalib.pinball_loss,
     **{name: getattr(kcalib, name) for name in ("dawid_sebastiani_score", "ence", "miscalibration_area", "sharpness")},
     "pit_values": kcalib.pit_values,
+    **{name: getattr(kcalib, name) for name in ("interval_score", "quantile_scores", "weighted_interval_score")},
     "quantile_calibration": kcalib.quantile_calibration,
     "evaluate": kcalib.evaluate,
     "skce": lambda y, q: kcalib.skce(y, q, kernel=KERNEL, target_kernel=TARGET_KERNEL),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.optimize
 
 import kcalib
 from kcalib.distributions import Quantiles
@@ -110,3 +111,42 @@ def test_scores_by_hand():
         assert kcalib.crps([4.0], predictions) == pytest.approx(5.6 / 3)
     # (|y - m| / 2 + alpha / 2 (u - l + 2 / alpha (y - u))) / (1 + 1 / 2), Bracher et al. (2021), with alpha = .2
     assert pytest.approx(5.6 / 3) == (0.5 * 3 + 0.1 * (3 + 10 * 1)) / 1.5
+
+
+def test_scores_by_level():
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 5, size=40) / 1.0, rng.normal(size=40)
+    y += x
+    predictions = Quantiles(LEVELS, np.stack([x - 2, x, x + 0.5], axis=1))
+    scores = kcalib.quantile_scores(y, predictions)
+    np.testing.assert_allclose(scores.pinball_loss.mean() * 2, kcalib.crps(y, predictions))
+    np.testing.assert_allclose(scores.coverage, np.mean(y[:, None] <= predictions.values, axis=0))
+    assert (scores.interval_probabilities.tolist(), scores.interval_width.tolist()) == ([0.8], [2.5])
+    assert scores.interval_score[0] == pytest.approx(kcalib.interval_score(y, predictions, coverage=0.8))
+    assert scores.weighted_interval_score == kcalib.weighted_interval_score(y, predictions)
+    np.testing.assert_allclose(
+        scores.pinball_loss, scores.miscalibration - scores.discrimination + scores.uncertainty, rtol=1e-12
+    )
+    for k, level in enumerate(LEVELS):
+        # Of all increasing functions of x on the targets, by linear programming.
+        loss = scores.pinball_loss[k] - scores.miscalibration[k]
+        assert loss == pytest.approx(least_loss(x, y, level), rel=1e-9)
+    assert "0.9" in str(scores)
+
+
+def least_loss(x, y, level):
+    values, place = np.unique(x, return_inverse=True)
+    n, m = len(y), len(values)
+    chosen = np.eye(m)[place]
+    cost = np.concatenate([np.zeros(m), np.full(n, level), np.full(n, 1 - level)]) / n
+    equal = np.concatenate([chosen, np.eye(n), -np.eye(n)], axis=1)
+    rising = np.concatenate([np.eye(m)[:-1] - np.eye(m)[1:], np.zeros((m - 1, 2 * n))], axis=1)
+    bounds = [(None, None)] * m + [(0, None)] * (2 * n)
+    return scipy.optimize.linprog(cost, rising, np.zeros(m - 1), equal, y, bounds).fun
+
+
+def test_intervals_at_levels_that_are_not_predicted():
+    with pytest.raises(ValueError, match="^`y_pred` has no quantile at the level 0.05, but at"):
+        kcalib.interval_score([0.0, 1.0], Quantiles(LEVELS, VALUES), coverage=0.9)
+    with pytest.raises(ValueError, match="^`coverage` is 90, expected"):
+        kcalib.interval_score([0.0, 1.0], Quantiles(LEVELS, VALUES), coverage=90)

@@ -592,7 +592,7 @@ EXPECTED = {
     ELSEWHERE: """
         bandwidth calibration_test ckce compare ence jkce kde_calibration_error kernels
         miscalibration_area parallel regression skce smallest_eigenvalue solvers squared_calibration_error streaming
-        target_kernels ucme worst_groups
+        target_kernels ucme interval_score quantile_scores weighted_interval_score worst_groups
     """,
     NO_ARRAYS: """
         AntiConservativeWarning Band BrierDecomposition CKCEResult CalibrationTestResult Comparison ConfidenceInterval
@@ -600,7 +600,7 @@ EXPECTED = {
         IndefiniteKernelWarning KDEResult
         LogitsWarning MMCEResult
         ModelDifference ModelValue MultilabelEvaluation
-        QuantileCalibration ReliabilityBins ReliabilityDiagram SKCEResult ToleranceWarning
+        QuantileCalibration QuantileScores ReliabilityBins ReliabilityDiagram SKCEResult ToleranceWarning
         UCMEResult WorstGroups __version__ laws methods
     """,
 }

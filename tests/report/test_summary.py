@@ -59,6 +59,7 @@ def results() -> dict[str, Any]:
         "Brier": kcalib.brier_decomposition(y, p),
         "diagram": kcalib.reliability(y, p),
         "quantiles": kcalib.quantile_calibration(z, predicted),
+        "quantile scores": kcalib.quantile_scores(z, predicted),
         "bins": kcalib.top_label_ece.result(y, p).bins[0],
         "test": kcalib.calibration_test(y, p),
         "block": kcalib.calibration_test(y, p, method="adaptive").blocks[0],
@@ -96,7 +97,7 @@ def test_results_are_a_dozen_lines() -> None:
         cells = Cells(page).cells
         assert cells[0] == lines[0] and page.startswith("<table"), name
         assert "#" not in page, name  # no colour but that of the text
-        if name not in ("comparison", "risk", "choice", "groups", "labels"):
+        if name not in ("comparison", "risk", "choice", "groups", "labels", "quantile scores"):
             fields = {field.name for field in dataclasses.fields(result)}
             for line, at in zip(lines[1:], range(1, len(cells), 2)):
                 assert line.split()[0] == cells[at].split()[0] and (line.startswith("and ") or cells[at] in fields), (

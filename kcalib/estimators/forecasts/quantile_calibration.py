@@ -257,8 +257,7 @@ def curve_at(
         width = math.sqrt(math.log(2 / (1 - confidence_level)) / (2 * n))
         band = Band(np.maximum(levels - width, 0), np.minimum(levels + width, 1))
     else:
-        tail = (1 - confidence_level) / 2
-        band = Band(_binomial_quantile(n, levels, tail) / n, 1 - _binomial_quantile(n, 1 - levels, tail) / n)
+        band = coverage_band(n, levels, confidence_level)
     return QuantileCalibration(
         levels=levels,
         coverage=coverage,
@@ -271,6 +270,12 @@ def curve_at(
         seed=seed,
         n_samples=n,
     )
+
+
+def coverage_band(n: int, levels: np.ndarray, confidence_level: float) -> Band:
+    """Return limits of the coverage at each level if n samples are of a calibrated model: binomial quantiles."""
+    tail = (1 - confidence_level) / 2
+    return Band(_binomial_quantile(n, levels, tail) / n, 1 - _binomial_quantile(n, 1 - levels, tail) / n)
 
 
 def _histogram(ascending: Array) -> np.ndarray:

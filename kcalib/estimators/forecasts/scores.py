@@ -132,6 +132,13 @@ def _reject_scores(data: Forecasts, bad: Array, problem: str) -> None:
     reject(bad, bad, message)
 
 
+def interval_score_values(y: Array, low: Array, high: Array, coverage: Any) -> Array:
+    """Interval scores of targets and the ends of their intervals, which broadcast."""
+    xp = arrays.namespace(y)
+    outside = xp.maximum(low - y, 0.0) + xp.maximum(y - high, 0.0)
+    return high - low + 2 / (1 - coverage) * outside
+
+
 def pinball_values(data: Forecasts, levels: np.ndarray) -> Array:
     """Pinball loss of each sample, averaged over levels, shape (n,)."""
     y = numbers_of(data, "the pinball loss is")[:, None]

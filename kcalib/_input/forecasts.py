@@ -27,6 +27,7 @@ from kcalib._input.parameters import choose_forecasts
 from kcalib.distributions import Categorical, Distribution, as_distribution
 from kcalib.distributions._checks import check_support, real_array
 from kcalib.distributions._distribution import Family, take_rows
+from kcalib.distributions.adapters import is_external
 from kcalib.lenses import CANONICAL, Lens
 
 ROWS = 2**10  # of a block whose targets are drawn together
@@ -162,16 +163,12 @@ class Forecasts(Data):
         return {"n_classes": None, "positive_class": None, "prediction": prediction, "lens": str(self.lens)}
 
 
-# Modules of other libraries whose distribution objects are predictions.
-FOREIGN = ("scipy.stats", "torch.distributions", "numpyro.distributions", "tensorflow_probability")
-
-
 def as_forecast(y_true: Any, y_pred: Any) -> Any:
     """Return distribution objects of other libraries, and frames or mappings of parameters, as a `Distribution`.
 
     Columns are found by the names that files have, such as mean and std. All else is returned as it is.
     """
-    if type(y_pred).__module__.startswith(FOREIGN):
+    if is_external(y_pred):
         return as_distribution(y_pred)
     y_pred = arrays.compute_lazy(y_pred)
     columns = y_pred if isinstance(y_pred, Mapping) else ()

@@ -30,8 +30,8 @@ family                                 targets         exact for target kernels 
 ====================================== =============== ========================= =========================
 
 What is asked of a family, and how to write your own, is in `Distribution`; `as_distribution` takes the distribution
-objects of SciPy, PyTorch, NumPyro and TensorFlow Probability. `wasserstein_distance` and `mmd_distance` give tables of
-the distances between predictions.
+objects of SciPy, PyTorch, NumPyro and TensorFlow Probability, and any with methods `cdf` and `ppf` or `icdf`.
+`wasserstein_distance` and `mmd_distance` give tables of the distances between predictions.
 """
 
 from kcalib._pairs.problem import Components

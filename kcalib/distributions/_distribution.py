@@ -326,7 +326,7 @@ class Family(Distribution):
     @on_their_gpu
     def sample(self, size: int, *, seed: int = 0) -> Array:
         uniforms = np.random.default_rng(seed).uniform(size=(self.n, check_size(size), self._n_uniforms))
-        return self._draw_from(_clip_to_open(uniforms))
+        return self._draw_from(clip_to_open(uniforms))
 
     def _draw_from(self, uniforms: Array) -> Array:
         return self._like(self._inverse_cdf(to_device_of(uniforms, self._first)[:, :, 0]))
@@ -457,10 +457,10 @@ def sobol_points(n: int, size: int, n_dims: int, seed: int) -> np.ndarray:
     shifted = (digits[None, :, :] ^ shifts).astype(np.float64)
     shifted += rng.uniform(size=(n, 1, n_dims))  # digits beyond the last
     shifted *= 2.0**-_SOBOL_BITS
-    return _clip_to_open(shifted)
+    return clip_to_open(shifted)
 
 
-def _clip_to_open(points: np.ndarray) -> np.ndarray:
+def clip_to_open(points: np.ndarray) -> np.ndarray:
     """Clip uniform numbers in place to above 0 and below 1."""
     return np.clip(points, 2.0**-64, 1 - 2.0**-53, out=points)
 

@@ -1,12 +1,13 @@
 """Read distributions of other libraries as those of kcalib: `as_distribution`.
 
-They are known by the names of their classes and modules and read by their parameters, so none of the libraries is
-imported here. Parameters are broadcast as those libraries do, then the family checks them.
+Families of kcalib are known by the names of their classes and modules and read by their parameters, so none of the
+libraries is imported here. Parameters are broadcast as those libraries do, then the family checks them. Whatever else
+has a distribution function and its inverse is an `ExternalDistribution`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,34 +20,41 @@ from kcalib.distributions._distribution import Distribution
 from kcalib.distributions.beta import Beta
 from kcalib.distributions.categorical import Categorical
 from kcalib.distributions.dirichlet import Dirichlet
+from kcalib.distributions.external import ExternalDistribution, has_functions
 from kcalib.distributions.laplace import Laplace
 from kcalib.distributions.mixture import Mixture
 from kcalib.distributions.multivariate_normal import MultivariateNormal
 from kcalib.distributions.negative_binomial import NegativeBinomial
 from kcalib.distributions.normal import Normal
 from kcalib.distributions.poisson import Poisson
+from kcalib.distributions.positive import Gamma, LogNormal
 from kcalib.distributions.power_exponential import PowerExponential
+from kcalib.distributions.student_t import StudentT
 
 __all__ = ["as_distribution"]
 
 
 @on_their_gpu
 def as_distribution(predictions: Any) -> Distribution:
-    """Return a distribution object of another library as one of kcalib's, by its parameters.
+    """Return distribution objects of another library as those of kcalib.
 
-    Of these libraries:
+    By their parameters, so that there are closed forms and GPUs:
 
-    - SciPy's frozen ``norm``, ``laplace``, ``gennorm``, ``poisson``, ``nbinom``, ``beta`` (with loc 0, and scale 1 for
-      beta), ``multivariate_normal``, ``dirichlet``, and its newer ``Normal``;
-    - ``torch.distributions``, NumPyro and TensorFlow Probability: normal, multivariate normal, Laplace, Poisson,
-      negative binomial, categorical, Beta and Dirichlet distributions, ``Independent`` normal ones, and
-      ``MixtureSameFamily`` of normal, multivariate normal and Laplace ones.
+    - SciPy's frozen ``norm``, ``t``, ``lognorm``, ``gamma``, ``laplace``, ``gennorm``, ``poisson``, ``nbinom``,
+      ``beta`` (with loc 0 but for ``norm``, ``t``, ``laplace`` and ``gennorm``, and scale 1 for ``beta``),
+      ``multivariate_normal``, ``dirichlet``, and its newer ``Normal``;
+    - ``torch.distributions``, NumPyro and TensorFlow Probability: normal, multivariate normal, Student's t, log-normal,
+      gamma, Laplace, Poisson, negative binomial, categorical, Beta and Dirichlet distributions, ``Independent`` normal
+      ones, and ``MixtureSameFamily`` of normal, multivariate normal and Laplace ones.
+
+    By their functions: any object with vectorised methods ``cdf`` and ``ppf`` or ``icdf``, such as other distributions
+    of numbers of these libraries and of skpro. Whether they are counts, and have a density, is found out by quantiles.
 
     Parameters
     ----------
-    predictions : object
-        With a batch shape of (n,), or () for one prediction. Normal distributions of batch shape (n, d) are vectors of
-        independent entries, as those in ``Independent`` are.
+    predictions : object or list of objects
+        With a batch shape of (n,), or () for one prediction; or one of these for each sample. Normal distributions of
+        batch shape (n, d) are vectors of independent entries, as those in ``Independent`` are.
 
     Returns
     -------
@@ -58,7 +66,7 @@ def as_distribution(predictions: Any) -> Distribution:
     TypeError
         For other objects; the message has the ways to make a `Distribution` of them.
     ValueError
-        If the parameters are not those of a distribution that kcalib has, as of a shifted Poisson distribution.
+        If parameters are out of range, or if the batch shape is another.
 
     Examples
     --------
@@ -67,11 +75,52 @@ def as_distribution(predictions: Any) -> Distribution:
     >>> as_distribution(scipy.stats.norm([0.0, 1.0], 2.0)).std.tolist()
     [2.0, 2.0]
     """
+    if isinstance(predictions, (list, tuple)) and predictions:
+        return _join(predictions)
     if isinstance(predictions, Distribution):
         return predictions
     if _key(predictions) in _MIXTURES:
         return _read_mixture(predictions)
-    return _read(predictions).distribution()
+    parameters = _read_known(predictions)
+    if parameters is not None:
+        return parameters.distribution()
+    if has_functions(predictions):
+        return ExternalDistribution([predictions])
+    raise _unknown(predictions)
+
+
+# Modules of other libraries whose distribution objects are predictions, with or without functions.
+_MODULES = ("scipy.stats", "torch.distributions", "numpyro.distributions", "tensorflow_probability")
+
+
+def is_external(predictions: Any) -> bool:
+    """Return whether these are distribution objects of another library, or a list of them."""
+    if isinstance(predictions, (list, tuple)):
+        return bool(predictions) and is_external(predictions[0])
+    if isinstance(predictions, (np.ndarray, Distribution)):
+        return False
+    return type(predictions).__module__.startswith(_MODULES) or has_functions(predictions)
+
+
+def _join(predictions: Sequence[Any]) -> Distribution:
+    """Return the distributions of a list, one for each sample: a family if there is one for all."""
+    parts = [_read_known(d) for d in predictions]
+    if any(part is None or part.build is not parts[0].build for part in parts):  # type: ignore[union-attr]
+        for i, d in enumerate(predictions):
+            if not has_functions(d):
+                raise _unknown(d, f"[{i}]")
+        return ExternalDistribution(predictions)
+    joined: list[Any] = [part.distribution() for part in parts if part is not None]
+    for i, part in enumerate(joined):
+        if part.n != 1 or part.event_shape != joined[0].event_shape:
+            raise ValueError(
+                f"`predictions[{i}]` is of {part.n} predictions of shape {part.event_shape}, expected one of shape "
+                f"{joined[0].event_shape}: a list has a distribution for each sample"
+            )
+    xp = arrays.namespace(joined[0]._first)
+    return joined[0]._with(
+        **{name: xp.concat([getattr(part, name) for part in joined], axis=0) for name in joined[0]._names()}
+    )
 
 
 @dataclass(frozen=True)
@@ -124,18 +173,23 @@ def _covariances(mean: Any, cov: Any) -> _Parameters:
     return _Parameters(MultivariateNormal, shared, {"mean": 1, "cov": 2})
 
 
-def _read_frozen(frozen: Any) -> _Parameters:
-    """Return the parameters of a frozen univariate distribution of scipy.stats."""
+def _read_frozen(frozen: Any) -> _Parameters | None:
+    """Return the parameters of a frozen univariate distribution of scipy.stats, if there is a family for it."""
     name = frozen.dist.name
     shapes, loc, scale = frozen.dist._parse_args(*frozen.args, **frozen.kwds)
-    if name in ("poisson", "nbinom", "beta") and (np.any(np.asarray(loc) != 0) or np.any(np.asarray(scale) != 1)):
-        raise ValueError(
-            f"`predictions` is scipy.stats.{name} with loc={loc} and scale={scale}, expected loc=0 and scale=1; "
-            "shift and scale the targets instead"
-        )
+    if name in ("poisson", "nbinom", "beta", "lognorm", "gamma") and np.any(np.asarray(loc) != 0):
+        return None
+    if (name == "beta" and np.any(np.asarray(scale) != 1)) or (name == "t" and np.any(np.asarray(shapes[0]) <= 1)):
+        return None
     match name:
         case "norm":
             return _broadcast(Normal, mean=loc, std=scale)
+        case "t":
+            return _broadcast(StudentT, df=shapes[0], loc=loc, scale=scale)
+        case "lognorm":
+            return _broadcast(LogNormal, mean_log=np.log(scale), std_log=shapes[0])
+        case "gamma":
+            return _broadcast(Gamma, shape=shapes[0], scale=scale)
         case "laplace":
             return _broadcast(Laplace, loc=loc, scale=scale)
         case "gennorm":  # exp(-|z|^beta) is exp(-|z / 2^(-1 / beta)|^beta / 2)
@@ -147,7 +201,7 @@ def _read_frozen(frozen: Any) -> _Parameters:
             return _broadcast(NegativeBinomial.from_number_and_probability, n=shapes[0], p=shapes[1])
         case "beta":
             return _broadcast(Beta, a=shapes[0], b=shapes[1])
-    raise _unknown(f"scipy.stats.{name}")
+    return None
 
 
 def _float64(d: Any, name: str) -> Array:
@@ -161,6 +215,11 @@ def _exponential(d: Any, name: str) -> Array:
 
 def _read_poisson(d: Any) -> _Parameters:
     return _broadcast(Poisson, rate=d.rate if d.rate is not None else _exponential(d, "log_rate"))
+
+
+def _read_gamma(d: Any) -> _Parameters:
+    rate = _float64(d, "rate") if d.rate is not None else _exponential(d, "log_rate")
+    return _broadcast(Gamma, shape=_float64(d, "concentration"), scale=1 / rate)
 
 
 def _read_negative_binomial(d: Any) -> _Parameters:
@@ -213,7 +272,7 @@ def _read_mixture(d: Any) -> Distribution:
     return Mixture(weights, [parameters.take_component(k).distribution() for k in range(n_components)])
 
 
-_Reader = Callable[[Any], _Parameters]
+_Reader = Callable[[Any], _Parameters | None]
 _SCIPY: dict[str, _Reader] = {
     "rv_continuous_frozen": _read_frozen,
     "rv_discrete_frozen": _read_frozen,
@@ -224,6 +283,9 @@ _SCIPY: dict[str, _Reader] = {
 _ALL: dict[str, _Reader] = {
     "Normal": lambda d: _broadcast(Normal, mean=d.loc, std=d.scale),
     "Laplace": lambda d: _broadcast(Laplace, loc=d.loc, scale=d.scale),
+    "StudentT": lambda d: _broadcast(StudentT, df=d.df, loc=d.loc, scale=d.scale),
+    "LogNormal": lambda d: _broadcast(LogNormal, mean_log=d.loc, std_log=d.scale),
+    "Gamma": _read_gamma,
     "Poisson": _read_poisson,
     "Beta": lambda d: _broadcast(Beta, a=d.concentration1, b=d.concentration0),
     "Dirichlet": lambda d: _broadcast(Dirichlet, 1, alpha=d.concentration),
@@ -271,17 +333,24 @@ def _key(d: Any) -> tuple[str, str]:
     return "", ""
 
 
-def _read(d: Any) -> _Parameters:
+def _read_known(d: Any) -> _Parameters | None:
+    """Return the parameters of an object that kcalib has a family for."""
     library, name = _key(d)
     reader = _READERS.get(library, {}).get(name)
-    if reader is None:
-        raise _unknown(f"{type(d).__module__}.{type(d).__qualname__}")
-    return reader(d)
+    return None if reader is None else reader(d)
 
 
-def _unknown(name: str) -> TypeError:
+def _read(d: Any) -> _Parameters:
+    parameters = _read_known(d)
+    if parameters is None:
+        raise _unknown(d)
+    return parameters
+
+
+def _unknown(d: Any, subscript: str = "") -> TypeError:
     return TypeError(
-        f"`predictions` is {name}, expected one of kcalib.distributions, or a normal, multivariate normal, Laplace, "
+        f"`predictions{subscript}` is {type(d).__module__}.{type(d).__qualname__}, expected one of "
+        "kcalib.distributions, an object with `cdf` and `ppf` or `icdf`, or a multivariate normal, Student's t, gamma, "
         "Poisson, negative binomial, categorical, Beta or Dirichlet distribution of scipy.stats (frozen), "
         "torch.distributions, NumPyro or TensorFlow Probability, or a MixtureSameFamily; for others pass draws by "
         "kcalib.distributions.Samples, or derive a class from kcalib.distributions.Distribution"

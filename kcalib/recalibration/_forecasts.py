@@ -9,8 +9,9 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.devices import on_their_gpu
-from kcalib._input.forecasts import FOREIGN, Forecasts, prepare_forecasts
+from kcalib._input.forecasts import Forecasts, prepare_forecasts
 from kcalib.distributions import Categorical, Distribution, as_distribution
+from kcalib.distributions.adapters import is_external
 from kcalib.recalibration._recalibrator import Recalibrator
 from kcalib.recalibration._scalable import family_of
 
@@ -51,7 +52,7 @@ class ForecastRecalibrator(Recalibrator):
             )
 
     def _checked_prediction(self, y_pred: Any) -> Distribution:
-        if type(y_pred).__module__.startswith(FOREIGN):
+        if is_external(y_pred):
             y_pred = as_distribution(y_pred)
         if not isinstance(y_pred, Distribution) or isinstance(y_pred, Categorical):
             raise TypeError(

@@ -7,6 +7,7 @@ densities and jumps of F cost bisections and no digits. Counts are summed. Calle
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +35,7 @@ def crps_by_quadrature(data: Forecasts) -> Array:
         edges = np.column_stack((edges, np.zeros_like(y), np.ones_like(y)))
 
     def cdf(rows: np.ndarray, x: np.ndarray) -> np.ndarray:
-        prediction = data.prediction.take(arrays.like(rows, data.reference))
+        prediction: Any = data.prediction.take(arrays.like(rows, data.reference))
         at = arrays.like(x.reshape(-1, *prediction.event_shape), data.y, data.y.dtype)
         return np.asarray(arrays.to_host(prediction.cdf(at)), dtype=np.float64).reshape(-1)
 

@@ -13,9 +13,9 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._input.classes import Classes, check_names, choose_classes
 from kcalib._input.columns import CLASSES_NAME, FileError
-from kcalib._input.forecasts import FOREIGN
 from kcalib._input.frames import categories_of, column_names
 from kcalib.distributions import Categorical, Distribution, as_distribution
+from kcalib.distributions.adapters import is_external
 from kcalib.streaming.sources.content import damage_error, decode_text
 from kcalib.streaming.sources.layout import Y_PRED, Y_TRUE, Block, Layout, ReadOptions
 from kcalib.streaming.sources.reader import Reader
@@ -133,7 +133,7 @@ def pair_reader(true: Any, pred: Any, options: ReadOptions) -> Reader:
 
 def as_predictions(pred: Any, classes: tuple[Any, ...] | None) -> tuple[Any, tuple[Any, ...] | None]:
     """Return predictions as a `Distribution` or an array, with the names of classes that they may have."""
-    if type(pred).__module__.startswith(FOREIGN):
+    if is_external(pred):
         pred = as_distribution(pred)
     if isinstance(pred, Categorical):
         return pred.probabilities, classes if pred.classes is None else tuple(pred.classes)

@@ -82,15 +82,15 @@ def report(files):
         start = time.perf_counter()
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr) as process:
             os.close(stderr)
-            os.read(terminal, 1)
-            first = time.perf_counter() - start
+            times = []
             with contextlib.suppress(OSError):  # the end of the terminal
                 while os.read(terminal, 65536):
-                    pass
+                    times.append(time.perf_counter() - start)
         os.close(terminal)
         if process.returncode:
             raise RuntimeError("kcalib report failed")
-        return time.perf_counter() - start, first
+        seconds = time.perf_counter() - start
+        return seconds, times[0] if times else seconds
 
 
 def report_of_two(n, m):

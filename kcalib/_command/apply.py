@@ -19,7 +19,6 @@ from kcalib._command.streams import BAD_INPUT, DONE, write
 from kcalib._input.classes import is_named_after, key_of
 from kcalib._input.columns import CLASSES_NAME, FileError
 from kcalib.recalibration import load
-from kcalib.streaming._forecasts.families import FIELDS
 from kcalib.streaming.sources.content import normalize_rows
 from kcalib.streaming.sources.layout import Y_PRED, Y_TRUE, Block, Layout
 
@@ -29,34 +28,34 @@ ROWS = 65_536  # that are repaired at once
 def run_apply(arguments: argparse.Namespace) -> int:
     if arguments.output.suffix.lower() != ".npz":
         arguments.usage_error(f"--output is {str(arguments.output)!r}, expected a file name that ends in .npz")
-    reading, failures = check_reading(arguments), list[Failure]()
+    reading, failures, content = check_reading(arguments), list[Failure](), dict[str, Any]()
     with collect_failures(failures, arguments.map):
         recalibrator = load(arguments.map)
-    with collect_failures(failures, arguments.file), translate_errors():
-        if failures:
-            return BAD_INPUT
-        samples = open_file(arguments.file, reading | {"needs_labels": False})
-        block, layout = samples.read_unchecked(), samples.layout
-        content: dict[str, Any] = {"labels": np.array(block[Y_TRUE].tolist())} if Y_TRUE in block else {}
-        repair = _repair_probabilities if layout.family is None else _repair_distributions
-        content |= repair(recalibrator, block, layout)
+        with collect_failures(failures, arguments.file), translate_errors():
+            samples = open_file(arguments.file, reading | {"needs_labels": False})
+            block, layout = samples.read_unchecked(), samples.layout
+            if Y_TRUE in block:
+                content["labels"] = np.array(block[Y_TRUE].tolist())
+            if layout.family is not None:
+                content |= _repair_distributions(recalibrator, block, layout)
+            elif arguments.confidence is None:
+                content |= _repair_probabilities(recalibrator, block, layout)
+            else:
+                content["confidence"] = _repair_probabilities(recalibrator, block, layout)["probs"]
     with collect_failures(failures, str(arguments.output)):
-        if failures:
-            return BAD_INPUT
-        if arguments.confidence is not None:  # as `kcalib evaluate --confidence` reads it
-            content = {"labels" if name == "labels" else "confidence": content[name] for name in ("labels", "probs")}
-        file = io.BytesIO()
-        np.savez(file, **content)
-        write_whole(arguments.output, file.getvalue())
-        n, method = len(next(iter(content.values()))), type(recalibrator).__name__
-        line = f"{printable(str(arguments.output))}: {n:,} samples, repaired by {method}: {', '.join(content)}\n"
-        return DONE if write(line) else BAD_INPUT
+        if not failures:
+            file = io.BytesIO()
+            np.savez(file, **content)
+            write_whole(arguments.output, file.getvalue())
+            n, method = len(next(iter(content.values()))), type(recalibrator).__name__
+            line = f"{printable(str(arguments.output))}: {n:,} samples, repaired by {method}: {', '.join(content)}\n"
+            return DONE if write(line) else BAD_INPUT
     return BAD_INPUT
 
 
 def _repair_probabilities(recalibrator: Any, block: Block, layout: Layout) -> dict[str, np.ndarray]:
     """Return repaired probabilities, and the classes of their columns where these have names."""
-    pred, known, options = block[Y_PRED], getattr(recalibrator, "classes_", ()), {"from_logits": layout.from_logits}
+    pred, known = block[Y_PRED], getattr(recalibrator, "classes_", ())
     if layout.normalize:
         pred = normalize_rows(pred, layout.from_logits, layout.describe())
     classes = layout.class_names if layout.classes is None else layout.classes
@@ -65,12 +64,12 @@ def _repair_probabilities(recalibrator: Any, block: Block, layout: Layout) -> di
 
     def repair(rows: slice) -> Any:
         with layout.located({Y_PRED: layout.predictions[Y_PRED]}, rows.start):
-            return recalibrator.transform(pred[rows], classes=classes, **options)
+            return recalibrator.transform(pred[rows], classes=classes, from_logits=layout.from_logits)
 
-    probabilities = np.concatenate(_repair_in_parts(len(pred), repair))
-    if classes is None and not any(isinstance(label, str) for label in known):
-        return {"probs": probabilities}
-    return {"probs": probabilities, CLASSES_NAME: np.array(known if classes is None else classes)}
+    repaired = {"probs": np.concatenate(_repair_in_parts(len(pred), repair))}
+    if classes is not None or any(isinstance(label, str) for label in known):
+        repaired[CLASSES_NAME] = np.array(known if classes is None else classes)
+    return repaired
 
 
 def _name_single_column(layout: Layout, known: tuple[Any, ...]) -> tuple[Any, ...] | None:
@@ -92,8 +91,7 @@ def _repair_distributions(recalibrator: Any, block: Block, layout: Layout) -> di
     with layout.located(layout.predictions, 0):
         prediction = getattr(distributions, str(layout.family))(**{name: block[name] for name in layout.predictions})
     parts = _repair_in_parts(prediction.n, lambda rows: recalibrator.transform(prediction.take(rows)))
-    names = FIELDS[type(parts[0])]
-    return {name: np.concatenate([arrays.to_host(getattr(part, name)) for part in parts]) for name in names}
+    return {name: np.concatenate([arrays.to_host(getattr(part, name)) for part in parts]) for name in parts[0]._names()}
 
 
 def _repair_in_parts(n: int, repair: Callable[[slice], Any]) -> list[Any]:

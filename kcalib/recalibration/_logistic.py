@@ -34,7 +34,7 @@ class LogisticEach(OneVsRest):
 
     def _fit_columns(self, samples: ClassSamples, columns: list[int]) -> None:
         hits = samples.labels == np.array(columns)[:, None]
-        features = tuple(np.ascontiguousarray(values.T) for values in self._features(samples, columns))
+        features = tuple(values.T for values in self._features(samples, columns))
         identity = np.tile([1.0] * len(features) + [0.0], (len(columns), 1))
         # Where all predictions are equal there is no slope, and 1 is taken.
         free = np.stack([np.any(values != values[:, :1], axis=1) for values in features] + [identity[:, 0] > 0], axis=1)

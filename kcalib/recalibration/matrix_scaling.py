@@ -154,7 +154,7 @@ class VectorScaling(SoftmaxScaling):
         self.floor = floor
 
     def _make_regression(self, scores: np.ndarray, samples: ClassSamples) -> Regression:
-        features = np.ascontiguousarray(scores.T), np.broadcast_to(1.0, scores.T.shape)
+        features = scores.T, np.broadcast_to(1.0, scores.T.shape)
         identity = np.tile([1.0, 0.0], (samples.m, 1))
         return Regression(features, samples.labels, samples.weight, identity, float(self.regularization))
 

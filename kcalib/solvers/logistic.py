@@ -17,7 +17,7 @@ from kcalib._backend.threads import one_blas_thread
 
 TOLERANCES = (1e-2, 1e-7)  # of the scaled gradient; the Hessians of the classes are taken anew in between
 MAX_ITERATIONS = 100
-BLOCK_ENTRIES = 2**16  # that stay in the cache
+BLOCK_ENTRIES, MIN_BLOCK = 2**16, 256  # probabilities that stay in the cache, and samples of long enough rows
 MAX_HESSIAN_ENTRIES = 2**23  # of the Hessians of the classes; beyond, all classes share their mean
 MIN_CURVATURE = 1e-10  # beside the largest of a class
 START_SCALES = np.concatenate([[1.0], np.logspace(-4, 0, 25)[:-1]])
@@ -48,10 +48,15 @@ class Regression:
     penalty: np.ndarray | float = 0.0  # of the squared distance of each parameter from the identity
     free: np.ndarray | bool = True  # which parameters are fitted
     _probabilities: tuple[bytes, list[np.ndarray]] = field(default=(b"", []), init=False)
+    _parts: list[tuple[np.ndarray, ...]] = field(default_factory=list, init=False)  # features of the blocks, contiguous
 
     def __post_init__(self) -> None:
-        if isinstance(self.features, np.ndarray):
-            self.features = np.ascontiguousarray(self.features)
+        self._parts = [
+            tuple(
+                values if values.strides[1] == 0 else np.ascontiguousarray(values) for values in self._features_of(rows)
+            )
+            for rows in self.blocks()
+        ]
 
     @property
     def n(self) -> int:
@@ -65,11 +70,19 @@ class Regression:
 
     def compute_logits(self, parameters: np.ndarray, rows: slice = slice(None)) -> np.ndarray:
         """Return what the softmax or the sigmoids are taken of, shape (m, n)."""
+        return self._sum_products(parameters, self._features_of(rows))
+
+    def _features_of(self, rows: slice) -> tuple[np.ndarray, ...]:
+        features = (self.features,) if isinstance(self.features, np.ndarray) else self.features
+        return tuple(values[:, rows] for values in features)
+
+    def _sum_products(self, parameters: np.ndarray, part: tuple[np.ndarray, ...]) -> np.ndarray:
         if isinstance(self.features, np.ndarray):
-            return np.asarray(parameters @ self.features[:, rows])
-        logits = self.features[0][:, rows] * parameters[:, :1]
-        for values, slopes in zip(self.features[1:], parameters.T[1:], strict=True):
-            logits += values[:, rows] * slopes[:, None]
+            return np.asarray(parameters @ part[0])
+        logits = part[0] * parameters[:, :1]
+        for values, slopes in zip(part[1:-1], parameters.T[1:-1], strict=True):
+            logits += values * slopes[:, None]
+        logits += parameters[:, -1:]
         return logits
 
     def losses(self, logits: np.ndarray, rows: slice = slice(None)) -> tuple[np.ndarray, np.ndarray]:
@@ -96,10 +109,10 @@ class Regression:
     def value_and_gradient(self, parameters: np.ndarray) -> tuple[float, np.ndarray]:
         """Return the penalised mean log loss and its gradient, and keep the probabilities for Hessian products."""
         value, gradient, probabilities = 0.0, np.zeros_like(parameters), []
-        for rows in self.blocks():
-            losses, q = self.losses(self.compute_logits(parameters, rows), rows)
+        for rows, part in zip(self.blocks(), self._parts, strict=True):
+            losses, q = self.losses(self._sum_products(parameters, part), rows)
             value += float(np.sum(losses @ self.weight[rows]))
-            gradient += self._sum_features(self.residuals(q, rows), rows)
+            gradient += self._sum_features(self.residuals(q, rows), part)
             probabilities.append(q)
         self._probabilities = parameters.tobytes(), probabilities
         deviation = parameters - self.identity
@@ -117,12 +130,12 @@ class Regression:
     def hessian_product(self, parameters: np.ndarray, direction: np.ndarray) -> np.ndarray:
         """Return the penalised Hessian times a direction, whose logits the features give, too."""
         product = np.zeros_like(direction)
-        for rows, q in zip(self.blocks(), self.probabilities(parameters), strict=True):
-            slopes = self.compute_logits(direction, rows)
+        for rows, part, q in zip(self.blocks(), self._parts, self.probabilities(parameters), strict=True):
+            slopes = self._sum_products(direction, part)
             slopes -= np.einsum("ij,ij->j", q, slopes) if self.is_softmax else q * slopes
             slopes *= q
             slopes *= self.weight[rows]
-            product += self._sum_features(slopes, rows)
+            product += self._sum_features(slopes, part)
         return np.asarray(product / self.n + 2 * self.penalty * direction)
 
     def probabilities(self, parameters: np.ndarray) -> list[np.ndarray]:
@@ -147,14 +160,12 @@ class Regression:
     def second_moments(self, weights: list[np.ndarray]) -> np.ndarray:
         """Return means of products of features with weights, of each class, from blocks of shape (m, n)."""
         total: Any = 0.0
-        for rows, block in zip(self.blocks(), weights, strict=True):
+        for part, block in zip(self._parts, weights, strict=True):
             if isinstance(self.features, np.ndarray):
-                values = self.features[:, rows]
-                total = total + np.stack([(values * weights_of_class) @ values.T for weights_of_class in block])
+                total = total + np.stack([(part[0] * weights_of_class) @ part[0].T for weights_of_class in block])
             else:
-                parts = [values[:, rows] for values in self.features]
                 total = total + np.stack(
-                    [np.stack([np.einsum("ij,ij,ij->i", block, a, b) for b in parts], axis=1) for a in parts], axis=1
+                    [np.stack([np.einsum("ij,ij,ij->i", block, a, b) for b in part], axis=1) for a in part], axis=1
                 )
         return np.asarray(total / self.n)
 
@@ -168,14 +179,15 @@ class Regression:
         best = np.argmin(np.stack([self.mean_losses(start, rows) for start in starts]), axis=0)
         return np.where(self.free, np.stack(starts)[best, np.arange(len(self.identity))], self.identity)
 
-    def _sum_features(self, residuals: np.ndarray, rows: slice) -> np.ndarray:
+    def _sum_features(self, residuals: np.ndarray, part: tuple[np.ndarray, ...]) -> np.ndarray:
         if isinstance(self.features, np.ndarray):
-            return np.asarray(residuals @ self.features[:, rows].T)
-        return np.stack([np.einsum("ij,ij->i", residuals, values[:, rows]) for values in self.features], axis=1)
+            return np.asarray(residuals @ part[0].T)
+        sums = [np.einsum("ij,ij->i", residuals, values) for values in part[:-1]]
+        return np.stack([*sums, residuals.sum(axis=1)], axis=1)
 
     def blocks(self, rows: slice = slice(None)) -> Iterator[slice]:
         """Give parts of the samples, whose sums are added in this order."""
-        step = max(1, BLOCK_ENTRIES // len(self.identity))
+        step = max(MIN_BLOCK, BLOCK_ENTRIES // len(self.identity))
         first, last, stride = rows.indices(self.n)
         for begin in range(first, last, step * stride):
             yield slice(begin, min(begin + step * stride, last), stride)

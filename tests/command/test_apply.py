@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -109,8 +110,17 @@ def test_maps_of_reports(p, tmp_path, capsys, monkeypatch):
     assert kcalib.log_loss(labels, out["probs"]) < kcalib.log_loss(labels, p)
     calibrated = np.random.default_rng(2).uniform(size=100)
     np.savez("calibrated.npz", probs=calibrated, labels=np.random.default_rng(3).uniform(size=100) < calibrated)
+    capsys.readouterr()
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert main(["report", "calibrated.npz", *options, "none.json"]) == 0
-    assert "no map is written to none.json: no recalibration is clearly better" in capsys.readouterr().err
+    steps = [text.strip() for text in capsys.readouterr().err.replace("\r", "").split("\033[K") if text]
+    assert [step for step in steps if ": " not in step] == [
+        "kcalib is being loaded",
+        "1 file to evaluate and repair",
+        "drawing diagrams",
+    ]
+    assert {"calibrated: evaluating", "calibrated: fitting recalibrators"} < set(steps)
+    assert "kcalib: no map is written to none.json: no recalibration is clearly better than none" in steps
     assert not (tmp_path / "none.json").exists()
 
 

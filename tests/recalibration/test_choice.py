@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from problems import draw_labels
 from scipy import special, stats
+from scripts import load_script
 
 import kcalib
 from kcalib._input.labels import prepare
@@ -266,6 +267,13 @@ def test_candidates_that_are_far_behind_are_stopped():
     assert "stopped early, as too far behind to be chosen: constant" in str(choice)
     assert "constant" in choice.comparison.ranking
     assert kcalib.log_loss(y, choice.predictions) == pytest.approx(choice.comparison.model("chosen").value, rel=1e-12)
+
+
+@pytest.mark.slow
+def test_winners_are_not_stopped():
+    """A row of docs/stopped_table.txt, which is what docs/scripts/stopped_candidates.py prints, of fewer sets."""
+    row = load_script("stopped_candidates").measure("by class", 2, 500, n_sets=8)
+    assert row.n_choices == 40 and row.n_winners_stopped <= 1 and row.stopped > 0
 
 
 def test_what_takes_too_long_is_left():

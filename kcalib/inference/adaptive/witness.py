@@ -103,7 +103,7 @@ def fold_ends(n: int) -> list[int]:
 def fit_map(p: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
     """Return t and b of the map to softmax(t log p + b): of maximum likelihood, b = 0 where AIC prefers that."""
     n, m = p.shape
-    features = np.log(np.maximum(np.ascontiguousarray(p.T), FLOOR)), np.broadcast_to(1.0, (m, n))
+    features = np.log(np.maximum(p, FLOOR)).T, np.broadcast_to(1.0, (m, n))
     regression = Regression(features, labels, np.ones(n), np.tile([1.0, 0.0], (m, 1)))
 
     def loss(parameters: np.ndarray) -> tuple[float, np.ndarray]:

@@ -156,7 +156,7 @@ class ReaderSource(Source):
     def read_unchecked(self) -> Block:
         """Read all samples of one file as they are."""
         if len(self._readers) > 1:
-            raise FileError(f"there are {len(self._readers)} files, which --stream reads as one; pass it, or name one")
+            raise FileError(f"there are {len(self._readers)} files, which evaluate --stream reads as one; name one")
         (reader,) = self._readers
         with _naming(reader):
             if reader.n is not None:

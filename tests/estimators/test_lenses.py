@@ -397,7 +397,7 @@ def calibrated(n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray
     return (rng.uniform(size=(n, 1)) > np.cumsum(p, axis=1)[:, :-1]).sum(axis=1), p
 
 
-@pytest.mark.parametrize("draw", [calibrated, confused])
+@pytest.mark.parametrize("draw", [pytest.param(calibrated, marks=pytest.mark.grid), confused])
 def test_top_label_test_keeps_its_level(draw):
     rng, trials = np.random.default_rng(11), 120
     options = {"lens": TopLabel(), "method": kcalib.methods.Adaptive(39)}

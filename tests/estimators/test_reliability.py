@@ -194,7 +194,7 @@ def test_coverage_of_the_bands_of_bins(simultaneous):
     assert np.mean(outside["consistency"]) > (0.002 if simultaneous else 0.02)
 
 
-@pytest.mark.parametrize("kind", ["weights", "isotonic"])
+@pytest.mark.parametrize("kind", ["weights", pytest.param("isotonic", marks=pytest.mark.grid)])
 def test_coverage_of_drawn_bands(kind):
     """With labels and draws both anew."""
     rng = np.random.default_rng(6)

@@ -92,7 +92,7 @@ PROBLEMS = [
 
 @pytest.mark.filterwarnings("ignore::kcalib.IndefiniteKernelWarning")
 @pytest.mark.parametrize(
-    ("kernel", "problem"), cells(KERNELS, PROBLEMS, in_full=("exponential", "mixed"), few=("matrix-3-10",))
+    ("kernel", "problem"), cells(KERNELS, PROBLEMS, in_full=("exponential",), few=("matrix-3-10",))
 )
 def test_estimators_agree_with_the_oracle(kernel, problem):
     target, n, m = problem

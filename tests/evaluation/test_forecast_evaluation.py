@@ -500,8 +500,7 @@ def test_the_examples_that_ship(capsys):
     ("shift", "scale", "least"),
     [
         (0.0, 1.0, 0.0),
-        *(pytest.param(*law, marks=pytest.mark.grid) for law in ((0.5, 1.0, 0.7), (0.0, 2.0, 0.7))),
-        (-0.3, 0.6, 0.4),
+        *(pytest.param(*law, marks=pytest.mark.grid) for law in ((0.5, 1.0, 0.7), (0.0, 2.0, 0.7), (-0.3, 0.6, 0.4))),
     ],
 )
 def test_lower_limit_of_the_distance_to_the_targets_laws(shift, scale, least):

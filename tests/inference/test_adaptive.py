@@ -90,7 +90,7 @@ def constant(rng, n):
     return np.tile([0.2, 0.3, 0.5], (n, 1))
 
 
-@pytest.mark.parametrize("law", [rare, rounded, saturated, constant])
+@pytest.mark.parametrize("law", some([rare, rounded, saturated, constant], rare, rounded))
 @pytest.mark.parametrize("n", [12, pytest.param(100, marks=pytest.mark.grid)])
 def test_level(law, n):
     count, pvalues = 100, []

@@ -139,7 +139,7 @@ LEVELS = {
     "law",
     [
         "rare, Beta(.1, 100)",
-        "20 distinct rows",
+        pytest.param("20 distinct rows", marks=pytest.mark.grid),
         pytest.param("saturated, 1e-6..1e-3", marks=pytest.mark.grid),
         pytest.param("n = 20", marks=pytest.mark.grid),
     ],

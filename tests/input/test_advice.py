@@ -155,9 +155,9 @@ ADVICE = {
         "move such targets inside, or use criterion='skce'",
         [
             lambda: TemperatureScaling().fit([[0.01, 0.99], [0.4, 0.6]], Dirichlet([[1.0, 2.0], [3.0, 4.0]])),
-            lambda: TemperatureScaling(criterion="skce").fit(
-                [[0.0, 1.0], [0.4, 0.6]], Dirichlet([[1.0, 2.0], [3.0, 4.0]])
-            ),
+            lambda: TemperatureScaling(
+                criterion="skce", kernel=Exponential(metric="euclidean"), target_kernel=Draws(n_draws=16)
+            ).fit([[0.0, 1.0], [0.4, 0.6]], Dirichlet([[1.0, 2.0], [3.0, 4.0]])),
         ],
     ),
 }

@@ -217,6 +217,7 @@ def test_indefinite_kernel():
         finite_rank_features(points, points[:, None], None, kernel.terms())
 
 
+@pytest.mark.grid
 def test_pivots_that_ordering_leaves_out_are_missed_nowhere():
     """Points beside a pivot that is left out as noise had residuals of 2e-10."""
     rng = np.random.default_rng(0)

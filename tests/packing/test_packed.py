@@ -176,8 +176,7 @@ def test_bandwidth_of_results_is_the_median():
     assert kcalib.mmce.result(y, p).bandwidth == 0.4
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("method", ["spectrum", "block"])
+@pytest.mark.parametrize(("name", "method"), sampled(CASES, ("spectrum", "block"), 2))
 def test_evaluate_packs_once_and_sweeps_once(name, method, monkeypatch):
     y, prediction, *_ = CASES[name]
     packings, sweeps = [], []

@@ -366,9 +366,7 @@ CASES_ON_GPU = [
 ]
 FEW_ON_GPU = (
     "linear+gaussian-matrix-197x3-float64",
-    "exponential_cityblock-delta-199x10-float32",
     "exponential-delta-1x2-float64",
-    "exponential-delta-7x1000-float64",
 )
 
 

@@ -89,7 +89,7 @@ def test_many_classes_whose_error_is_large():
     assert found.verdict.startswith("miscalibrated, over-confident")
 
 
-@pytest.mark.parametrize(("power", "m"), [(1.3, 3), (0.4, 10), (0.7, 2)])
+@pytest.mark.parametrize(("power", "m"), [(1.3, 3), pytest.param(0.4, 10, marks=pytest.mark.grid), (0.7, 2)])
 def test_bounds_beside_those_of_samples_in_memory(power, m):
     """Of the temperature's tail, with fixed tilts; and of the error, by fixed maps in place of a fitted one."""
     y, p = problem(8000, m, power)

@@ -86,7 +86,7 @@ def in_pieces(sizes, state, y, prediction, weights=None):
     return state
 
 
-@pytest.mark.parametrize("name", ["normal", "poisson", "multivariate normal"])
+@pytest.mark.parametrize("name", ["normal", "poisson", pytest.param("multivariate normal", marks=pytest.mark.grid)])
 def test_batches_merging_and_threads_do_not_show(name):
     prediction, y, kernels = problem(name, N)
     options = {**kernels, "n_columns": 16, "n_resamples": 2}

@@ -56,7 +56,11 @@ def all_sums(parts):
 
 @pytest.mark.parametrize(
     "make, sizes",
-    [(plain, SIZES), (compared, (1, 300, 900, 850)), (grouped, (1, 300, 900, 850))],
+    [
+        (plain, SIZES),
+        (compared, (1, 300, 900, 850)),
+        pytest.param(grouped, (1, 300, 900, 850), marks=pytest.mark.grid),
+    ],
     ids=["state", "comparison", "groups"],
 )
 def test_unknown_bandwidths(make, sizes):

@@ -242,7 +242,7 @@ def test_hdf5(tmp_path):
     message_of(path, "m.h5: there is no array of predictions; the file has the arrays 'x'")
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [pytest.param(2, marks=pytest.mark.grid), 3])
 def test_zarr(tmp_path, version):
     zarr = pytest.importorskip("zarr")
     path = tmp_path / "m.zarr"

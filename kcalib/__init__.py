@@ -7,6 +7,7 @@
     calibration_test   test of the hypothesis of calibration       inference/calibration_test.py
     worst_groups       the groups for which calibration is worst   inference/adaptive/groups.py
     compare            models on the same samples                  inference/compare.py
+    score_samples      the score of each sample                    inference/compare.py
     reliability        reliability diagrams with bands             estimators/reliability.py
     kde_calibration_error   by Dirichlet kernel densities          regression/dirichlet_kde.py
     top_label_ece, class_wise_ece, ...   binned errors             estimators/ece.py
@@ -124,6 +125,7 @@ __all__ = [
     "recalibration",
     "regression",
     "reliability",
+    "score_samples",
     "sharpness",
     "skce",
     "smallest_eigenvalue",
@@ -185,7 +187,7 @@ if TYPE_CHECKING:
     from kcalib.evaluation_results import Evaluation, ForecastEvaluation, MultilabelEvaluation
     from kcalib.inference.adaptive.groups import GroupCalibration, WorstGroups, worst_groups
     from kcalib.inference.calibration_test import calibration_test
-    from kcalib.inference.compare import compare
+    from kcalib.inference.compare import compare, score_samples
     from kcalib.regression.cross_validation import squared_calibration_error
     from kcalib.regression.dirichlet_kde import kde_calibration_error
     from kcalib.results import (
@@ -228,7 +230,7 @@ else:  # to a type checker names are unknown that are not there
         "evaluation_results": "Evaluation ForecastEvaluation MultilabelEvaluation",
         "inference.adaptive.groups": "GroupCalibration WorstGroups worst_groups",
         "inference.calibration_test": "calibration_test",
-        "inference.compare": "compare",
+        "inference.compare": "compare score_samples",
         "kernels": "",
         "laws": "",
         "lenses": "",

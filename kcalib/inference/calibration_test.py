@@ -39,7 +39,7 @@ from kcalib._input.source import (
 from kcalib._pairs.backends.base import Workers
 from kcalib.estimators.skce import PairOptions, check_not_parallel
 from kcalib.inference.adaptive import Adaptive
-from kcalib.inference.adaptive.clusters import read_clusters
+from kcalib.inference.adaptive.clusters import clusters_of
 from kcalib.inference.adaptive.ranks import Ranks
 from kcalib.inference.blocks import Block, Linear
 from kcalib.inference.cme import CME
@@ -68,6 +68,7 @@ def calibration_test(
     *,
     sample_weight: Any = None,
     clusters: Any = None,
+    time_blocks: int | None = None,
     given: Any = None,
     method: str | CalibrationMethod = "adaptive",
     kernel: Kernel | None = None,
@@ -102,6 +103,9 @@ def calibration_test(
         The cluster of each sample, such as the patient, numbers or strings: samples of one cluster may depend on each
         other in any way, those of different clusters are independent. For "adaptive", which then flips signs of whole
         clusters; see the Notes. Default: all samples are independent.
+    time_blocks : int, optional
+        Samples are in the order of time, and each so many successive ones are a cluster. Blocks count as independent,
+        so they should be several times longer than dependence reaches, 5 h for forecasts h steps ahead, say.
     given : array_like of shape (n,), mapping, or data frame, optional
         Further variables of the samples, one or several by name: are the predictions right for each of their values,
         too? Each has two further blocks in "adaptive": the classes' shares, and the temperature, by category; numbers
@@ -255,14 +259,14 @@ def calibration_test(
     """
     if is_source(y_true, y_pred):
         check_left_to_source(classes, from_logits)
-        check_not_for_sums(sample_weight=sample_weight, clusters=clusters, given=given)
+        check_not_for_sums(sample_weight=sample_weight, clusters=clusters, time_blocks=time_blocks, given=given)
         check_not_for_sums(dtype=None if dtype_name(dtype) == "float64" else dtype, backend=backend)
         options = {"kernel": kernel, "target_kernel": target_kernel, "lens": lens, "threads": threads}
         return y_true.summed(**options, seed=check_seed(seed, LARGEST_SEED), **sums_of(method)).calibration_test()
     check_shared_out(method, backend)
     options = {"classes": classes, "from_logits": from_logits, "lens": lens, "dtype": dtype, "threads": threads}
     data = scale_weights(prepare(y_true, y_pred, sample_weight=sample_weight, **options))
-    of_samples = None if clusters is None else read_clusters(clusters, data.n)
+    of_samples = clusters_of(clusters, time_blocks, data.n)
     variables = () if given is None else read_given(given, data.n)
     return run(Task(data, PairOptions(kernel, target_kernel, backend, threads), of_samples, variables), method, seed)
 

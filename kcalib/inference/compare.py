@@ -1,6 +1,7 @@
 """Comparison of models on the same samples: which one is calibrated better, and is that more than chance?
 
     compare          checks the input and calls
+    score_samples    the score of each sample, which means are compared of
     comparison_of    the same for checked data, also called by the command
     METRICS          a class for each metric (`metrics`): each model's value, each pair's difference (`MetricResult`)
     _ranked          multiplicity correction and ranking, for all metrics
@@ -38,18 +39,18 @@ from kcalib._input.source import (
     check_not_for_sums,
 )
 from kcalib.estimators.skce import check_not_parallel
-from kcalib.inference.adaptive.clusters import read_clusters
+from kcalib.inference.adaptive.clusters import clusters_of
 from kcalib.inference.metrics.ckce import CKCE
 from kcalib.inference.metrics.clusters import measure_clusters
 from kcalib.inference.metrics.ece import ECE
 from kcalib.inference.metrics.measured import Estimate, Metric, MetricResult, SharedOptions
-from kcalib.inference.metrics.scores import CRPS, BrierScore, LogLoss, LogScore
+from kcalib.inference.metrics.scores import CRPS, BrierScore, LogLoss, LogScore, MeanMetric
 from kcalib.inference.metrics.skce import SKCE
 from kcalib.lenses import Confidence, Lens
 from kcalib.parallel.argument import in_parallel
 from kcalib.results import Comparison, ModelDifference, ModelValue
 
-__all__ = ["compare"]
+__all__ = ["compare", "score_samples"]
 
 
 @in_parallel
@@ -60,6 +61,7 @@ def compare(
     *,
     sample_weight: Any = None,
     clusters: Any = None,
+    time_blocks: int | None = None,
     metric: str | Metric = "skce",
     confidence_level: float = 0.95,
     seed: int | None = SEED,
@@ -84,6 +86,10 @@ def compare(
         Weight and cluster of each sample, as in `kcalib.calibration_test`. Standard errors are then those of a
         jackknife that leaves out whole clusters, or single samples, with Student's law of as many degrees of freedom;
         the SKCE is that of random features, over pairs of different clusters. For "skce" and means of scores.
+    time_blocks : int, optional
+        Samples are in the order of time, and those at least so many steps apart are independent, as errors of forecasts
+        h steps ahead are for h. Means of scores have the test of Diebold and Mariano, see the notes; for "skce" blocks
+        of so many successive samples are clusters, which should be several times longer than dependence reaches.
     metric : {"skce", "ckce", "ece", "brier_score", "log_loss", "crps", "log_score"} or metric
         What is compared; lower is better for all of them. "skce": the unbiased estimate of `kcalib.skce`; "ckce":
         `kcalib.ckce` without its bias, see the notes; "ece": `kcalib.top_label_ece`; "brier_score", "log_loss", and of
@@ -206,6 +212,11 @@ def compare(
     1/1000. Time O(n m); counts are tabulated up to 1e-10 of a row's law on either side, for at most about a million
     entries, whose samples stand for all.
 
+    *Means of scores in the order of time.* With `time_blocks` h the variance of a mean is that of the autocovariances
+    :math:`\gamma_0 + 2 \sum_{k < h} \gamma_k` over n [6]_, or, where this is not above 0, with Bartlett's weights
+    1 - k / h; standard errors are divided by :math:`\sqrt{(n + 1 - 2 h + h (h - 1) / n) / n}` and compared with
+    Student's law of n - 1 degrees of freedom [7]_. Time O(n h).
+
     *What few or equal values say.* A standard error of 0, or one from labels that hold no errors, is not certainty.
     Differences of n samples that are symmetric about their mean have one of :math:`2^n` equally likely patterns of
     signs: no p-value is below :math:`2^{1 - n}`, and where this is more than 1 - `confidence_level` (up to 5 samples
@@ -229,6 +240,10 @@ def compare(
        conditional mean operators.
     .. [5] J. A. Hartigan. Using subsample values as typical values. Journal of the American Statistical Association
        64, 1969.
+    .. [6] F. X. Diebold, R. S. Mariano. Comparing predictive accuracy. Journal of Business and Economic Statistics 13,
+       1995.
+    .. [7] D. Harvey, S. Leybourne, P. Newbold. Testing the equality of prediction mean squared errors. International
+       Journal of Forecasting 13, 1997.
 
     Examples
     --------
@@ -252,7 +267,7 @@ def compare(
     check_options(options, chosen, confidence_level)
     if y_preds is None:
         check_left_to_source(classes, from_logits)
-        check_not_for_sums(sample_weight=sample_weight, clusters=clusters)
+        check_not_for_sums(sample_weight=sample_weight, clusters=clusters, time_blocks=time_blocks)
         return _of_sources(_sources(y_true), chosen, confidence_level, options, lens)
     if not isinstance(y_preds, Mapping):
         raise TypeError(f"`y_preds` is a {type(y_preds).__name__}, expected a mapping of names to predictions")
@@ -278,9 +293,61 @@ def compare(
         except (TypeError, ValueError) as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"`y_preds[{name!r}]`: {error}") from None
-    if clusters is not None and models:
-        options = replace(options, clusters=read_clusters(clusters, next(iter(models.values())).n))
+    if models:
+        codes = clusters_of(clusters, time_blocks, next(iter(models.values())).n)
+        options = replace(options, clusters=codes, time_blocks=time_blocks)
     return comparison_of(models, chosen, confidence_level, options)
+
+
+@on_their_gpu
+def score_samples(
+    y_true: Any,
+    y_pred: Any,
+    metric: str | Metric,
+    *,
+    classes: Any = None,
+    from_logits: bool = False,
+    lens: Lens | None = None,
+    threads: int | None = None,
+) -> Any:
+    """Return the score of each sample, whose mean is the score: for a statistic or a test of your own.
+
+    Parameters
+    ----------
+    y_true, y_pred, classes, from_logits, lens, threads
+        As in `kcalib.skce`.
+    metric : {"brier_score", "log_loss", "crps", "log_score"} or metric
+        Which score: a mean over samples that `kcalib.compare` compares.
+
+    Returns
+    -------
+    array, shape (n,)
+        Scores, lower is better. NumPy's; CuPy's where the predictions are on an NVIDIA GPU.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `kcalib.skce` for its arguments; if the metric is no mean over samples, or is for other predictions.
+
+    See Also
+    --------
+    kcalib.compare : Compare the means of two or more models, also of samples in clusters or in the order of time.
+
+    Examples
+    --------
+    >>> import kcalib
+    >>> kcalib.score_samples([1, 0], [0.75, 0.5], "brier_score").tolist()
+    [0.0625, 0.25]
+    """
+    chosen = resolved(metric, METRICS, "metric")
+    checks: dict[str, Any] = {"classes": classes, "from_logits": from_logits, "lens": lens, "threads": threads}
+    data = prepare(y_true, y_pred, **checks)
+    if not isinstance(chosen, MeanMetric) or type(data) not in chosen.kinds:
+        names = [repr(kind.name) for kind in METRICS if issubclass(kind, MeanMetric) and type(data) in kind.kinds]
+        raise OptionError(
+            "metric", f"is {chosen.name!r}, which no {data.noun[:-1]} has by itself; use {' or '.join(names)}"
+        )
+    return chosen.losses(data)
 
 
 def _sources(models: Any) -> dict[str, Source]:

@@ -476,6 +476,7 @@ CLASSIFICATION = {
     "log_loss": kcalib.log_loss,
     "mmce": kcalib.mmce,
     "reliability": kcalib.reliability,
+    "score_samples": lambda y, p: kcalib.score_samples(y, p, "log_loss"),
     "skce": lambda y, p: kcalib.skce.result(y, p, kernel=KERNEL),
     "smallest_eigenvalue": lambda y, p: kcalib.smallest_eigenvalue(p, KERNEL),
     "top_label_ece": kcalib.top_label_ece,

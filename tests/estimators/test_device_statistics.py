@@ -591,8 +591,9 @@ EXPECTED = {
     """,
     ELSEWHERE: """
         bandwidth calibration_test ckce compare ence jkce kde_calibration_error kernels
-        miscalibration_area parallel regression skce smallest_eigenvalue solvers squared_calibration_error streaming
-        target_kernels ucme interval_score quantile_scores weighted_interval_score worst_groups
+        miscalibration_area parallel regression score_samples skce smallest_eigenvalue solvers
+        squared_calibration_error streaming target_kernels ucme interval_score quantile_scores weighted_interval_score
+        worst_groups
     """,
     NO_ARRAYS: """
         AntiConservativeWarning Band BrierDecomposition CKCEResult CalibrationTestResult Comparison ConfidenceInterval

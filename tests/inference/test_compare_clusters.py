@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.stats
 from problems import binomial_bounds
 
 import kcalib
@@ -120,3 +121,84 @@ def test_what_is_refused():
     sources = {name: kcalib.streaming.source((y, p)) for name, p in models.items()}
     with pytest.raises(ValueError, match="`clusters` is given, but sums over a source have no such option"):
         kcalib.compare(sources, clusters=cluster)
+
+
+@pytest.mark.parametrize("horizon", [1, 4])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_diebold_mariano_by_hand(horizon, weighted):
+    """With Harvey's correction, for a lag of one less than the horizon; of weighted samples by their influence."""
+    rng, n = np.random.default_rng(0), 50
+    y, models = rng.normal(size=n), {name: Normal(rng.normal(size=n).cumsum() / 3, np.ones(n)) for name in "ab"}
+    weight = rng.exponential(size=n) if weighted else None
+    result = kcalib.compare(y, models, metric="crps", time_blocks=horizon, sample_weight=weight)
+    first, second = (kcalib.score_samples(y, model, "crps") for model in models.values())
+    w = np.ones(n) if weight is None else weight / weight.mean()
+    mean = np.average(first - second, weights=w)
+    z = w * (first - second - mean)
+    variance = sum((1 if k == 0 else 2) * np.sum(z[k:] * z[: n - k]) / n for k in range(horizon)) / n
+    statistic = mean / np.sqrt(variance) * np.sqrt((n + 1 - 2 * horizon + horizon * (horizon - 1) / n) / n)
+    d = result.differences[0]
+    assert d.difference == pytest.approx(mean) and mean / d.standard_error == pytest.approx(statistic)
+    assert d.pvalue == pytest.approx(2 * scipy.stats.t(n - 1).sf(abs(statistic)))
+    if horizon == 1 and not weighted:
+        plain = kcalib.compare(y, models, metric="crps").differences[0]
+        assert d.pvalue == pytest.approx(plain.pvalue) and d.standard_error == pytest.approx(plain.standard_error)
+
+
+def test_a_variance_that_is_not_positive_has_bartlett_weights():
+    p = np.tile([0.2, 0.4], 20)  # differences alternate, so that the autocovariance of lag 1 is minus the variance
+    y, models = np.zeros(40, dtype=int), {"a": p, "b": p[::-1]}
+    d = kcalib.compare(y, models, metric="brier_score", time_blocks=2).differences[0]
+    assert d.standard_error == pytest.approx(0.12 * np.sqrt((1 - 39 / 40) / (40 - 3 + 2 / 40)), rel=1e-9)
+
+
+def test_forecasts_of_several_steps_keep_the_level():
+    """Errors of h steps ahead are sums of h shocks; pretending that samples are independent rejects too often."""
+    h, n, rejections, quick = 6, 240, np.zeros(4), kcalib.methods.Adaptive(n_resamples=99, n_columns=16)
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        y, *means = (np.convolve(rng.normal(size=n + h - 1), np.ones(h), "valid") / h for _ in range(3))
+        models = {name: Normal(mean, np.ones(n)) for name, mean in zip("ab", means, strict=True)}
+        for k, blocks in enumerate((h, None)):
+            rejections[k] += kcalib.compare(y, models, metric="crps", time_blocks=blocks).differences[0].pvalue <= 0.05
+        law = Normal(np.zeros(n), np.full(n, h**-0.5))
+        for k, blocks in enumerate((5 * h, None), 2) if seed < 8 else ():
+            options = {"method": quick, "seed": seed, "threads": 1, "time_blocks": blocks}
+            rejections[k] += 5 * (kcalib.calibration_test(y, law, **options).pvalue <= 0.05)
+    highest = [binomial_bounds(sets, 0.08, 1e-3)[1] * 40 for sets in (40, 8)]  # 0.05, and what edges of blocks take
+    assert rejections[0] <= highest[0] < rejections[1] and rejections[2] <= highest[1] < rejections[3]
+
+
+def test_blocks_of_time_are_clusters_of_successive_samples():
+    y, models, _ = make_models(3)
+    blocks = np.arange(len(y)) // 7
+    options = {"seed": 0, "threads": 1}
+    each = {"time_blocks": 7}, {"clusters": blocks}
+    found, expected = (kcalib.calibration_test(y, models["a"], **grouping, **options) for grouping in each)
+    assert (found.pvalue, found.null_law) == (expected.pvalue, expected.null_law)
+    found, expected = (kcalib.compare(y, models, **grouping, **options) for grouping in each)
+    assert found.differences == expected.differences and "43 blocks" in found.intervals
+    with pytest.raises(ValueError, match="`time_blocks` makes clusters of successive samples, and `clusters` is given"):
+        kcalib.compare(y, models, time_blocks=7, clusters=blocks)
+    with pytest.raises(ValueError, match="`time_blocks` leaves 3 blocks"):
+        kcalib.compare(y, models, metric="brier_score", time_blocks=100)
+    with pytest.raises(ValueError, match="`time_blocks` has no meaning for the metric 'ece'"):
+        kcalib.compare(y, models, metric="ece", time_blocks=7)
+
+
+def test_scores_of_samples_have_the_scores_as_means():
+    y, models, _ = make_models(4)
+    p, w = models["a"], np.random.default_rng(0).exponential(size=len(y))
+    for name in ("brier_score", "log_loss"):
+        values = kcalib.score_samples(y, p, name)
+        assert np.average(values, weights=w) == pytest.approx(getattr(kcalib, name)(y, p, sample_weight=w))
+    x, law = np.array([0.0, 3.0]), Normal([0.0, 1.0], [1.0, 2.0])
+    for name in ("crps", "log_score"):
+        alone = [getattr(kcalib, name)(x[k : k + 1], law.take(slice(k, k + 1))) for k in range(2)]
+        assert kcalib.score_samples(x, law, name) == pytest.approx(alone)
+    with pytest.raises(
+        ValueError, match="`metric` is 'ece', which no .* has by itself; use 'brier_score' or 'log_loss'"
+    ):
+        kcalib.score_samples(y, p, "ece")
+    with pytest.raises(ValueError, match="use 'crps' or 'log_score'"):
+        kcalib.score_samples(x, law, "brier_score")

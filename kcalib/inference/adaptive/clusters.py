@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from kcalib._backend import arrays
+from kcalib._backend.options import OptionError, check_integer
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts
 from kcalib._input.labels import Classification
@@ -40,6 +41,15 @@ from kcalib.inference.task import Task
 COLUMNS = 128  # of the kernel's features
 MANY_FLIPS_WORK = 1e7  # clusters times cells and features up to which many signs are drawn
 CHUNK_ROWS, CHUNK_ENTRIES = 2**13, 2**22  # most samples, and most entries of probabilities, that are added together
+
+
+def clusters_of(clusters: Any, time_blocks: Any, n: int) -> np.ndarray | None:
+    """Return the cluster of each of n samples, from labels, or from the length of blocks of successive samples."""
+    if time_blocks is None:
+        return None if clusters is None else read_clusters(clusters, n)
+    if clusters is not None:
+        raise OptionError("time_blocks", "makes clusters of successive samples, and `clusters` is given; leave one out")
+    return np.arange(n) // check_integer("time_blocks", time_blocks, 1, n)
 
 
 def read_clusters(clusters: Any, n: int) -> np.ndarray:

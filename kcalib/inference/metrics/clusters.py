@@ -2,7 +2,7 @@ r"""Metrics of samples with weights, or in clusters that are independent: a jack
 
 With the value :math:`\theta` of all samples and :math:`\theta_{-g}` of all but cluster g of G, the squared standard
 error is :math:`(G - 1) / G \sum_g (\theta_{-g} - \bar\theta)^2`, for values as for differences. Weighted samples
-without clusters are clusters of one.
+without clusters are clusters of one. Means of samples in the order of time have the variance of their autocovariances.
 """
 
 from __future__ import annotations
@@ -69,12 +69,14 @@ def measure_clusters(
 ) -> MetricResult:
     """Measure models whose samples have weights, or clusters by their numbers."""
     option = "sample_weight" if options.clusters is None else "clusters"
+    if options.time_blocks is not None:
+        option = "time_blocks"
     if not isinstance(metric, (SKCE, MeanMetric)):
         names = "'skce' or the mean of a score, such as 'brier_score'"
         raise OptionError(option, f"has no meaning for the metric {metric.name!r}; use {names}")
     if options.backend is not None:
         raise OptionError("backend", f"sums pairs of samples that count alike, and `{option}` is given; leave it out")
-    units = "samples" if options.clusters is None else "clusters"
+    units = {"sample_weight": "samples", "clusters": "clusters", "time_blocks": "blocks"}[option]
     codes = np.arange(data[0].n) if options.clusters is None else np.unique(options.clusters, return_inverse=True)[1]
     n_clusters = int(np.count_nonzero(np.bincount(codes, _weights_of(data[0]))))
     if n_clusters < FEWEST_CLUSTERS:
@@ -82,6 +84,8 @@ def measure_clusters(
             f"`{option}` leaves {n_clusters} {units} of positive weight, expected at least {FEWEST_CLUSTERS} for "
             "standard errors"
         )
+    if isinstance(metric, MeanMetric) and options.time_blocks is not None:
+        return _measure_in_time(metric, data, confidence_level, options.time_blocks)
     if isinstance(metric, SKCE):
         measured, estimator, described = _leave_out_of_pairs(metric, data, codes, options)
     else:
@@ -100,6 +104,33 @@ def measure_clusters(
 
 def _weights_of(data: Data) -> np.ndarray:
     return np.ones(data.n) if data.sample_weight is None else np.asarray(arrays.to_host(data.sample_weight))
+
+
+def _measure_in_time(metric: MeanMetric, data: Sequence[Data], confidence_level: float, reach: int) -> MetricResult:
+    """Measure means of losses in the order of time, which depend on each other at less than `reach` steps."""
+    losses = [np.asarray(arrays.to_host(metric.losses(model)), dtype=np.float64) for model in data]
+    weights = _weights_of(data[0])
+    losses = [np.where(weights > 0, values, 0.0) for values in losses]
+
+    def estimate(values: np.ndarray, resolution: float) -> Estimate:
+        n, mean = len(values), float(np.average(values, weights=weights))
+        deviations = weights / np.mean(weights) * (values - mean)
+        products = np.array([deviations[k:] @ deviations[: n - k] for k in range(reach)]) / n
+        spread = 2 * np.sum(products) - products[0]
+        if spread <= ROUNDINGS * EPSILON * products[0]:
+            spread = 2 * (1 - np.arange(reach) / reach) @ products - products[0]
+        correction = (n + 1 - 2 * reach + reach * (reach - 1) / n) / n
+        error = math.sqrt(max(0.0, spread) / (n * correction))
+        limits = certainty.by_student(mean, error, n - 1, confidence_level)
+        return certainty.decided(mean, error, limits, n, confidence_level, UNLIMITED, resolution)
+
+    resolution = ROUNDINGS * EPSILON * max(float(np.max(np.abs(values))) for values in losses)
+    return MetricResult(
+        values=[replace(estimate(values, 0.0), pvalue=math.nan) for values in losses],
+        differences=[estimate(a - b, resolution) for a, b in itertools.combinations(losses, 2)],
+        estimator="mean" if data[0].sample_weight is None else "weighted mean",
+        intervals=f"t, paired, by autocovariances up to lag {reach - 1} (Diebold and Mariano, Harvey's correction)",
+    )
 
 
 def _leave_out_of_mean(losses: Array, data: Data, codes: np.ndarray) -> LeftOut:

@@ -41,6 +41,7 @@ class SharedOptions:
     threads: int | None = None
     backend: str | Workers | None = None
     clusters: np.ndarray | None = None  # of each sample, integers
+    time_blocks: int | None = None  # length of the clusters, if these are blocks of successive samples
 
 
 class Metric(Method):

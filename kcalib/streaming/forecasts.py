@@ -40,10 +40,10 @@ class ForecastState(ForecastResults, ModelState):
     same rows, any order of merging, and any number of threads, with given bandwidths; rows are numbered in the same
     way.
 
-    The distributions are ``Normal``, ``MultivariateNormal``, ``Laplace``, ``Poisson``, ``NegativeBinomial``, or
-    ``Samples`` of numbers with equal weights: those whose characteristic functions and distances have closed forms. A
-    state is of one family, and of one dimension or number of samples; the first batch says of which. Arrays on a GPU
-    come to the host.
+    The distributions are ``Normal``, ``MultivariateNormal``, ``Laplace``, ``Poisson``, ``NegativeBinomial``,
+    ``Quantiles``, or ``Samples`` of numbers with equal weights: those whose characteristic functions and distances have
+    closed forms. A state is of one family, and of one dimension, number of samples, or set of levels; the first batch
+    says of which. Arrays on a GPU come to the host.
 
     Parameters
     ----------

@@ -198,7 +198,8 @@ def test_moments_under_calibration(name):
 
 
 @pytest.mark.parametrize(
-    "name", some(["normal", "normal of vectors", "full covariances", "mixture", "samples of vectors"], "normal", "mixture")
+    "name",
+    some(["normal", "normal of vectors", "full covariances", "mixture", "samples of vectors"], "normal", "mixture"),
 )
 def test_vectors_of_mmd(name):
     """Their distances are the MMD between sums over nodes."""

@@ -34,7 +34,7 @@ WEIGHTS = ("weight", "weight_squared")
 class ForecastTotals(RowTotals):
     """What needs no kernel, in float64; `scores` has the sums of `WIDE` and `SHARES`, too."""
 
-    coverage: np.ndarray  # sums of weights of PIT values up to each of `LEVELS`
+    coverage: np.ndarray  # sums of weights of PIT values up to each of `levels_there_are`
     histogram: np.ndarray  # of PIT values in bins
     prediction: Any  # one distribution of the family
     pit_sums: np.ndarray  # of observed targets, then of each draw, shape (1 + n_pit_draws, N_SUMS); none of vectors

@@ -20,6 +20,7 @@ from kcalib.distributions import (
     NegativeBinomial,
     Normal,
     Poisson,
+    Quantiles,
     Samples,
 )
 
@@ -31,12 +32,13 @@ FIELDS: dict[type[Distribution], tuple[str, ...]] = {
     Poisson: ("rate",),
     NegativeBinomial: ("mean", "dispersion"),
     Samples: ("samples",),
+    Quantiles: ("values",),
 }
 KINDS = {kind.__name__: kind for kind in FIELDS}
 OTHERS = (
-    "a ForecastState takes Normal, MultivariateNormal, Laplace, Poisson and NegativeBinomial, and Samples of numbers "
-    "with equal weights; for other families use kcalib.evaluate, kcalib.skce and kcalib.calibration_test with all "
-    "samples in memory"
+    "a ForecastState takes Normal, MultivariateNormal, Laplace, Poisson and NegativeBinomial, Quantiles, and "
+    "Samples of numbers with equal weights; for other families use kcalib.evaluate, kcalib.skce and "
+    "kcalib.calibration_test with all samples in memory"
 )
 
 
@@ -46,6 +48,7 @@ class Family:
 
     name: str
     sizes: tuple[tuple[int, ...], ...]  # of each array of parameters, beyond the first axis
+    levels: tuple[float, ...] = ()  # of quantiles
 
     @classmethod
     def of(cls, prediction: Distribution) -> Family:
@@ -64,7 +67,8 @@ class Family:
         if isinstance(prediction, Samples) and (prediction.weights is not None or prediction.event_shape):
             of = "vectors" if prediction.event_shape else "numbers with weights"
             raise ValueError(f"`y_pred` are Samples of {of}, whose distances are not those of points; {OTHERS}")
-        return cls(kind.__name__, tuple(tuple(getattr(prediction, name).shape[1:]) for name in FIELDS[kind]))
+        levels = tuple(prediction.levels.tolist()) if isinstance(prediction, Quantiles) else ()
+        return cls(kind.__name__, tuple(tuple(getattr(prediction, name).shape[1:]) for name in FIELDS[kind]), levels)
 
     @property
     def n_columns(self) -> int:
@@ -86,6 +90,8 @@ class Family:
             part = np.ascontiguousarray(columns[:, begin:end]).reshape(len(columns), *size)
             object.__setattr__(prediction, name, part)
             begin = end
+        if kind is Quantiles:
+            object.__setattr__(prediction, "levels", np.array(self.levels))
         if kind is Samples:
             object.__setattr__(prediction, "weights", None)
         return prediction
@@ -104,6 +110,8 @@ class Family:
             if not np.allclose(prediction.cov, prediction.scale_tril @ prediction.scale_tril.swapaxes(1, 2)):
                 raise ValueError("there are covariances with factors of others")
             del fields["cov"]
+        if isinstance(prediction, Quantiles):
+            fields["levels"] = self.levels
         type(prediction)(**fields)
         return prediction
 
@@ -113,5 +121,7 @@ class Family:
         return self.distribution(np.ones((1, self.n_columns)))
 
     def __str__(self) -> str:
+        if self.levels:
+            return f"{self.name} at the levels {', '.join(f'{level:.6g}' for level in self.levels)}"
         shown = ", ".join(str(size) for size in self.sizes if size)
         return f"{self.name} with parameters of the shapes {shown}" if shown else self.name

@@ -15,6 +15,7 @@ from kcalib._packing.packed import Medians
 from kcalib._packing.prediction_points import PredictionPoints
 from kcalib._packing.target_features import n_columns_beside, spanning, target_map
 from kcalib._pairs.features import FeatureMap
+from kcalib.distributions import Quantiles
 from kcalib.estimators.binning import MAX_BINS
 from kcalib.estimators.forecasts.crps import check_fair, has_members
 from kcalib.inference.adaptive.blocks import FEW_DRAWS, FINE, fine_map_options
@@ -48,6 +49,7 @@ class ForecastOptions(SharedOptions):
     seed: int
     part: int
     clusters: bool  #: whether samples come in clusters
+    levels: tuple[float, ...] = ()  #: of quantiles
     fair: bool = False  #: whether the CRPS of samples is that of the law that they are draws from
 
     @classmethod
@@ -104,7 +106,7 @@ class ForecastOptions(SharedOptions):
 
     @classmethod
     def from_file(cls, **known: Any) -> ForecastOptions:
-        prediction, sizes = known.pop("prediction"), known.pop("sizes")
+        prediction, sizes, levels = known.pop("prediction"), known.pop("sizes"), known.pop("levels", ())
         options = cls.checked(**known)
         if prediction is None:
             return options
@@ -113,7 +115,9 @@ class ForecastOptions(SharedOptions):
             raise ValueError(f"there is no family of distributions {prediction!r} of {len(sizes)} parameters")
         if any(not 0 < entries <= LARGEST_SIZE for size in sizes for entries in size):
             raise ValueError(f"distributions of {prediction} have no parameters of the shapes {sizes}")
-        return options.of_family(Family(prediction, sizes))
+        if prediction == Quantiles.__name__:
+            levels = tuple(Quantiles(levels, np.zeros((1, *sizes[0]))).levels.tolist())
+        return options.of_family(Family(prediction, sizes, levels))
 
     def difference(self, other: SharedOptions) -> str | None:
         """As of all options; those without a family yet are for any."""
@@ -128,7 +132,7 @@ class ForecastOptions(SharedOptions):
     def family(self) -> Family:
         """Once it is known."""
         assert self.prediction is not None
-        return Family(self.prediction, self.sizes)
+        return Family(self.prediction, self.sizes, self.levels)
 
     @property
     def n_pit_draws(self) -> int:
@@ -170,7 +174,9 @@ class ForecastOptions(SharedOptions):
                 "kernel=kcalib.kernels.Exponential(), which is one of parameters"
             )
         kernel, target = check_kernels([data], self.kernel, self.target_kernel)
-        new = replace(self, prediction=family.name, sizes=family.sizes, kernel=kernel, target_kernel=target)
+        new = replace(
+            self, prediction=family.name, sizes=family.sizes, levels=family.levels, kernel=kernel, target_kernel=target
+        )
         # A kernel that has no features is refused now, not when its bandwidth is known.
         closed = new._closed()
         feature_map = closed.map()
@@ -179,7 +185,8 @@ class ForecastOptions(SharedOptions):
                 f"`kernel` is {kernel}, with an inner product, whose features are not bounded, as sums of a state "
                 "must be; use kcalib.kernels.Exponential(), or all samples in memory with kcalib.skce"
             )
-        closed.target_map(feature_map.n_columns)
+        if not family.levels:
+            closed.target_map(feature_map.n_columns)
         return new
 
     def _closed(self) -> ForecastOptions:
@@ -222,7 +229,7 @@ class ForecastOptions(SharedOptions):
         return target_map(row, self.target_kernel, n_columns_beside(n_columns, row.n_dims), self.seed)
 
     def _remedy(self, name: str) -> str:
-        if name in ("prediction", "sizes"):
+        if name in ("prediction", "sizes", "levels"):
             return "a state is of one family of distributions; make a state for each"
         if name in self.KERNELS:
             return (

@@ -22,7 +22,6 @@ from kcalib.distributions._counts import Counts
 from kcalib.estimators import rms_bound
 from kcalib.estimators.few_errors import few_of
 from kcalib.estimators.forecasts.quantile_calibration import QuantileCalibration, check_band, curve_at, is_continuous
-from kcalib.estimators.forecasts.quantities import LEVELS
 from kcalib.estimators.rms_bound import MeanEigenvalue
 from kcalib.evaluation_results import INTERVAL, ForecastEvaluation
 from kcalib.inference.adaptive.blocks import kernel_block
@@ -35,7 +34,7 @@ from kcalib.results import FewErrors
 from kcalib.streaming._classes.kernel_results import KernelResults, StateResults, metrics_of
 from kcalib.streaming._forecasts.accumulator import ForecastFeatureTotals, ForecastTotals
 from kcalib.streaming._forecasts.options import ForecastOptions
-from kcalib.streaming._forecasts.scores import scores_there_are
+from kcalib.streaming._forecasts.scores import ENDS, has_interval, levels_there_are, scores_there_are
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +68,7 @@ class DistributionResults(KernelResults):
         """Of counts, beside the most probable ones."""
         data, packed = self.totals.sample, self.problem.packed
         parts = finite_parts(data, packed)
-        if parts is None:
+        if parts is None or not isinstance(data.prediction, Counts):
             return None
 
         def expected() -> float:
@@ -193,8 +192,11 @@ class ForecastResults(StateResults):
         numbers = totals.prediction.n_dims == 1
         # So many samples of equal weight have means with the same variance.
         n = totals.n if not totals.n_weighted else weight**2 / totals.scores["weight_squared"]
+        levels, has_ends = levels_there_are(totals.prediction), numbers and has_interval(totals.prediction)
         if numbers:
-            shift, excess = means["pit"] - 0.5, (totals.coverage[-1] - totals.coverage[0]) / weight - INTERVAL
+            ends = np.searchsorted(levels, ENDS - 1e-9)
+            excess = float(totals.coverage[ends] @ [-1, 1]) / weight - INTERVAL if has_ends else 0.0
+            shift = means["pit"] - 0.5
             verdict = measured.verdict(off_quantiles(n, shift, excess))
         else:
             gap, error = _spread(means, totals.n, n)
@@ -208,10 +210,10 @@ class ForecastResults(StateResults):
             crps=shown["crps"],
             log_score=shown.get("log_score"),
             pinball_loss=shown.get("pinball_loss"),
-            interval_coverage=means["covered"] if numbers else None,
+            interval_coverage=means["covered"] if has_ends else None,
             interval_width=shown.get("interval_width"),
             pit_mean=means["pit"] if numbers else None,
-            quantile_calibration_error=float(np.mean(np.abs(coverage - np.asarray(LEVELS)))) if numbers else None,
+            quantile_calibration_error=float(np.mean(np.abs(coverage - levels))) if numbers else None,
             fair=self.options.fair,
             pit_seed=self._pit_seed(totals),
             **measured.fields(),
@@ -259,7 +261,7 @@ class ForecastResults(StateResults):
         if not totals.counts_alike:
             raise ValueError(f"the band of {totals.describe_samples()} is not known from a state; {totals.remedy()}")
         return curve_at(
-            np.asarray(LEVELS),
+            levels_there_are(totals.prediction),
             totals.coverage / totals.n,
             totals.histogram / totals.n,
             totals.n,

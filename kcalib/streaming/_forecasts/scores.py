@@ -14,7 +14,7 @@ import numpy as np
 from kcalib._backend.exact_sums import ExactSums
 from kcalib._backend.wide_sums import WideSums
 from kcalib._input.forecasts import Forecasts
-from kcalib.distributions import Distribution, NegativeBinomial
+from kcalib.distributions import Distribution, NegativeBinomial, Quantiles
 from kcalib.estimators.forecasts.crps import crps_values
 from kcalib.estimators.forecasts.quantile_calibration import pit_at, pit_uniforms
 from kcalib.estimators.forecasts.quantities import LEVELS, has_density, means_of, quantiles_of
@@ -23,7 +23,7 @@ from kcalib.evaluation_results import INTERVAL
 from kcalib.inference.adaptive.forecast_blocks import N_SUMS, drawn_pit_values, sum_pit_values
 from kcalib.streaming._forecasts.options import ForecastOptions
 
-TAIL = (1 - INTERVAL) / 2
+ENDS = np.array([(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])  # of the reported interval
 # Times the row's weight. Of vectors the last two: the mean square of standardised errors, and the square of that.
 WIDE = ("square_error", "crps", "log_score", "pinball_loss", "interval_width", "standardised", "standardised_squared")
 EXACT = ("shares", "coverage", "histogram", "pit_sums")
@@ -38,13 +38,14 @@ class ForecastScores:
 
     wide: WideSums  # in the order of `WIDE`
     shares: ExactSums  # in the order of `SHARES`
-    coverage: ExactSums  # of PIT values up to each of `LEVELS`
+    coverage: ExactSums  # of PIT values up to each of `levels_there_are`
     histogram: ExactSums  # of PIT values in bins of equal width
     pit_sums: ExactSums  # of the adaptive test's blocks: of observed targets, then of each draw; none of vectors
 
     @classmethod
     def zeros(cls, options: ForecastOptions) -> ForecastScores:
-        shares, coverage, histogram = (ExactSums.zeros(size) for size in (len(SHARES), len(LEVELS), options.n_bins))
+        n_levels = len(levels_there_are(options.family.row))
+        shares, coverage, histogram = (ExactSums.zeros(size) for size in (len(SHARES), n_levels, options.n_bins))
         n_sets = 1 + options.n_pit_draws if options.n_pit_draws else 0
         pit_sums = ExactSums.zeros(n_sets, N_SUMS)
         return cls(WideSums.zeros(len(WIDE)), shares, coverage, histogram, pit_sums)
@@ -76,20 +77,21 @@ def scores_of_block(
     errors = data.y - means_of(data)
     values = {"square_error": np.mean(errors * errors, axis=1), "crps": crps_values(data, fair=options.fair)}
     shares: dict[str, np.ndarray] = {}
-    coverage, histogram = np.zeros(len(LEVELS)), np.zeros(options.n_bins)
+    levels = levels_there_are(data.prediction)
+    coverage, histogram = np.zeros(len(levels)), np.zeros(options.n_bins)
     pit_sums = [np.empty((0, N_SUMS))]
     if has_density(data.prediction):
         values["log_score"] = log_score_values(data)
     if data.n_dims == 1:
         pit = pit_at(data, pit_uniforms(options.seed, numbers))
-        limits = quantiles_of(data, np.array([TAIL, 1 - TAIL]))
-        values["pinball_loss"] = pinball_values(data, np.asarray(LEVELS))
-        values["interval_width"] = limits[:, 1] - limits[:, 0]
-        y = data.y[:, 0]
-        shares = {"pit": pit, "covered": ((y >= limits[:, 0]) & (y <= limits[:, 1])).astype(np.float64)}
+        values["pinball_loss"], shares["pit"] = pinball_values(data, levels), pit
+        if has_interval(data.prediction):
+            limits, y = quantiles_of(data, ENDS), data.y[:, 0]
+            values["interval_width"] = limits[:, 1] - limits[:, 0]
+            shares["covered"] = ((y >= limits[:, 0]) & (y <= limits[:, 1])).astype(np.float64)
         if data.prediction.support == "count":
             shares["not_most_probable"] = (data.y[:, 0] != most_probable(data.prediction)).astype(np.float64)
-        coverage = weights @ (pit[:, None] <= np.asarray(LEVELS))
+        coverage = weights @ (pit[:, None] <= levels)
         histogram = np.histogram(pit, options.n_bins, (0, 1), weights=weights)[0]
         if options.n_pit_draws:
             pit_sums.append(sum_pit_values(pit[None, :], weights))
@@ -117,6 +119,16 @@ def _weighted(values: Mapping[str, np.ndarray], names: tuple[str, ...], weights:
     return np.array([np.sum(values[name][used] * weights[used]) if name in values else 0.0 for name in names])
 
 
+def levels_there_are(prediction: Distribution) -> np.ndarray:
+    """Return the levels at which coverage is counted: `LEVELS`, or those of quantiles."""
+    return prediction.scored_levels if isinstance(prediction, Quantiles) else np.asarray(LEVELS)
+
+
+def has_interval(prediction: Distribution) -> bool:
+    """Whether the ends of the reported interval are known."""
+    return not isinstance(prediction, Quantiles) or bool(prediction.has_levels(ENDS).all())
+
+
 def most_probable(prediction: Distribution) -> np.ndarray:
     """Of Poisson and negative binomial counts; the smaller of two that are as probable as each other."""
     mean = prediction.expected_value()[:, 0]
@@ -129,4 +141,6 @@ def scores_there_are(prediction: Distribution) -> tuple[str, ...]:
     names = ["square_error", "crps"]
     if has_density(prediction):
         names.append("log_score")
-    return (*names, *(WIDE[3:5] if prediction.n_dims == 1 else WIDE[5:]))
+    if prediction.n_dims > 1:
+        return (*names, *WIDE[5:])
+    return (*names, *(WIDE[3:5] if has_interval(prediction) else WIDE[3:4]))

@@ -20,7 +20,14 @@ from kcalib._backend.memory import check_memory
 from kcalib._backend.threads import resolve_threads
 from kcalib._input.forecasts import ROWS, Forecasts, draw_targets, row_uniforms
 from kcalib._packing.prediction_points import PredictionPoints, row_points
-from kcalib._packing.target_features import RandomTargetFeatures, RandomTile, closed_target_features
+from kcalib._packing.target_factors import target_factor
+from kcalib._packing.target_features import (
+    ExactTargetFeatures,
+    RandomTile,
+    TargetFeatures,
+    Tile,
+    closed_target_features,
+)
 from kcalib._pairs.feature_sums import sum_products
 from kcalib.distributions import Distribution
 from kcalib.estimators.forecasts.quantile_calibration import pit_at, pit_uniforms
@@ -131,13 +138,17 @@ class ForecastMachine:
         maps = [feature_map, options.fine_map()] if options.n_resamples or options.clusters else [feature_map]
         self.maps = [replace(part, amplitudes=part.amplitudes / self.feature_unit) for part in maps]
         self.n_draws = 0 if options.clusters else options.n_resamples
-        self.target_map, self.frequencies = options.target_map(feature_map.n_columns)
-        # No vector of target features is longer than the features of two targets.
-        self.target_unit = power_of_two(2 * float(np.linalg.norm(self.target_map.amplitudes)))
-        self.target_groups = np.tile(self.target_map.groups, 2)
+        if options.levels:
+            self.target_unit, self.target_groups = 2.0, np.zeros(len(options.levels) + 1, dtype=np.int64)
+        else:
+            self.target_map, self.frequencies = options.target_map(feature_map.n_columns)
+            # No vector of target features is longer than the features of two targets.
+            self.target_unit = power_of_two(2 * float(np.linalg.norm(self.target_map.amplitudes)))
+            self.target_groups = np.tile(self.target_map.groups, 2)
+        self.n_target_groups = int(self.target_groups.max()) + 1
         self.clusters: FlipMachine | None = None
         if options.clusters:
-            sheets, n_frequencies = pit_sheets(has_pit=not self.family.row.event_shape), len(self.target_map.groups)
+            sheets, n_frequencies = pit_sheets(has_pit=not self.family.row.event_shape), len(self.target_groups) // 2
             self.clusters = FlipMachine(sheets, self.maps, options.n_flips, options.seed, 1, n_frequencies)
 
     def zeros(self) -> ForecastSums:
@@ -147,7 +158,7 @@ class ForecastMachine:
         check_memory(16 * draws * columns * r, None, what, "make the state with fewer `n_resamples` or `n_columns`")
         return ForecastSums(
             ExactSums.zeros(columns, r),
-            ExactSums.zeros(self.target_map.n_groups),
+            ExactSums.zeros(self.n_target_groups),
             ExactSums.zeros(),
             ForecastScores.zeros(self.options),
             DrawnTargets(ExactSums.zeros(draws, columns, r), ExactSums.zeros(draws)) if draws else None,
@@ -187,14 +198,16 @@ class ForecastMachine:
         scores = scores_of_block(data, rows.weights, rows.numbers, options)
         points = row_points(self.space, prediction)
         tile = self.target_features(prediction).tile(slice(None))
-        assert isinstance(tile, RandomTile)
         scale = (rows.weights / self.target_unit)[:, None]
         target_features = tile.target_features(rows.targets) * scale
         squares = np.bincount(
-            self.target_groups, np.sum(target_features * target_features, axis=0), self.target_map.n_groups
+            self.target_groups, np.sum(target_features * target_features, axis=0), self.n_target_groups
         )
-        amplitudes = self.target_map.amplitudes / self.target_unit
-        lengths = -(tile.real * (2 + tile.real) + tile.imaginary**2) @ amplitudes**2
+        if isinstance(tile, RandomTile):
+            amplitudes = self.target_map.amplitudes / self.target_unit
+            lengths = -(tile.real * (2 + tile.real) + tile.imaginary**2) @ amplitudes**2
+        else:  # E |e|^2 = 1 - |p|^2, with the same probabilities of bins for all
+            lengths = np.full(data.n, 1 - np.sum(prediction.bin_probabilities**2)) / self.target_unit**2
         drawn = itertools.takewhile(lambda _: not stopped.is_set(), self._drawn(rows, prediction, points, tile, scale))
         return BlockSums(
             self._summed(points, target_features),
@@ -219,7 +232,7 @@ class ForecastMachine:
         return sums.clusters.make_blocks(self.clusters, units, "targets")
 
     def _drawn(
-        self, rows: Rows, prediction: Distribution, points: np.ndarray, tile: RandomTile, scale: np.ndarray
+        self, rows: Rows, prediction: Distribution, points: np.ndarray, tile: Tile, scale: np.ndarray
     ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
         """Which targets are drawn depends on seed, draw and row number alone."""
         n_draws, r, per_row = self.n_draws, len(self.target_groups), prediction._n_uniforms
@@ -236,8 +249,11 @@ class ForecastMachine:
     def _summed(self, points: np.ndarray, target_features: np.ndarray) -> np.ndarray:
         return np.concatenate([sum_products(part, points, target_features, threads=1)[0] for part in self.maps])
 
-    def target_features(self, prediction: Distribution) -> RandomTargetFeatures:
+    def target_features(self, prediction: Distribution) -> TargetFeatures:
         """Of some predictions. The centre of phases is 0: it must be that of all states."""
+        if self.options.levels:
+            factor = target_factor(Forecasts(np.zeros((prediction.n, 1)), prediction, None), self.options.target_kernel)
+            return ExactTargetFeatures(factor, factor.route)
         means = np.asarray(prediction.expected_value(), dtype=np.float64)
         return closed_target_features(
             prediction, self.target_map, means, np.zeros((1, means.shape[1])), self.frequencies

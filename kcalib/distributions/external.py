@@ -49,6 +49,9 @@ class ExternalDistribution(Distribution):
                 )
         self._laws, self._shape = laws, shape
         self._rows = np.arange(len(laws) if len(laws) > 1 else int(np.prod(shape)))
+        # PyTorch refuses numbers beyond these, where a distribution function is 0 or 1.
+        limits = [_broadcast_limits(law, shape) for law in laws]
+        self._limits = np.nextafter(np.concatenate(limits, axis=1), [[np.inf], [-np.inf]])
         quantiles = self.quantile(PROBES)
         is_count = bool(np.all((quantiles == np.floor(quantiles)) & (quantiles >= 0)))
         names = ("logpmf", "log_pmf", "log_prob") if is_count else ("logpdf", "log_pdf", "log_prob")
@@ -70,7 +73,8 @@ class ExternalDistribution(Distribution):
         if len(self._laws) > 1 or not self._shape or not _is_frozen(law):
             return self._with(_rows=chosen)
         law = _freeze(law, [column[chosen] for column in _arguments(law, self._shape)])
-        return self._with(_laws=(law,), _shape=chosen.shape, _rows=np.arange(len(chosen)))
+        rows, limits = np.arange(len(chosen)), self._limits[:, chosen]
+        return self._with(_laws=(law,), _shape=chosen.shape, _rows=rows, _limits=limits)
 
     def sample(self, size: int, *, seed: int = 0) -> Array:
         uniforms = np.random.default_rng(seed).uniform(size=(self.n, check_size(size), 1))
@@ -93,7 +97,7 @@ class ExternalDistribution(Distribution):
         """Return the probabilities of numbers up to y, shape (n,) or (n, k)."""
         y = check_numbers(y, _HOST, self.n, ())
         at = np.floor(y) if self.support == "count" else y  # between counts SciPy's newer objects interpolate
-        values = self._evaluate(("cdf",), at.reshape(self.n, -1)).reshape(y.shape)
+        values = self._evaluate_inside(("cdf",), at, 0.0, 1.0)
         reject(
             values,
             ~((values >= 0) & (values <= 1)),
@@ -116,7 +120,7 @@ class ExternalDistribution(Distribution):
     def _log_density(self, y: Any) -> Array:
         y = check_targets(y, _HOST, self.n, ())
         check_support(y, self.support)
-        return self._evaluate((str(self._density),), y[:, None])[:, 0]
+        return self._evaluate_inside((str(self._density),), y, -np.inf, -np.inf)
 
     def _inverse_cdf(self, p: np.ndarray) -> np.ndarray:
         values = self._evaluate(INVERSES, p)
@@ -140,6 +144,13 @@ class ExternalDistribution(Distribution):
             else:
                 return default()
         return function(np.concatenate([value.reshape(-1) for value in values]))[self._rows][:, None]
+
+    def _evaluate_inside(self, names: Sequence[str], y: np.ndarray, below: float, above: float) -> np.ndarray:
+        """Return values at numbers of shape (n,) or (n, k), `below` and `above` where the laws have no numbers."""
+        x = y.reshape(self.n, -1)
+        low, high = self._limits[:, self._rows, None]
+        values = self._evaluate(names, np.clip(x, low, high))
+        return np.where(x < low, below, np.where(x > high, above, values)).reshape(y.shape)
 
     def _evaluate(self, names: Sequence[str], x: np.ndarray) -> np.ndarray:
         """Return values of the first function that the laws have, at numbers of shape (n, k)."""
@@ -182,6 +193,13 @@ def _batch_shape(law: Any) -> tuple[int, ...]:
         name = f"{type(law).__module__}.{type(law).__qualname__}"
         remedy = "pass draws by kcalib.distributions.Samples"
         raise TypeError(f"`predictions` is {name}, whose quantile function is not implemented; {remedy}") from None
+
+
+def _broadcast_limits(law: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Return bounds of numbers that the law has, as PyTorch and NumPyro say, or -inf and inf; shape (2, n)."""
+    support = getattr(law, "support", None)
+    bounds = (getattr(support, name, np.inf * sign) for name, sign in (("lower_bound", -1), ("upper_bound", 1)))
+    return np.stack([np.broadcast_to(_as_numbers(bound), shape).reshape(-1) for bound in bounds])
 
 
 def _index(subscript: str) -> tuple[int, ...]:

@@ -242,6 +242,9 @@ def test_objects_of_torch_with_functions():
     y, exact = np.array([0.2, 1.0, 3.0]), scipy.stats.weibull_min(np.full(3, 1.5))
     assert kcalib.crps(y, law) == pytest.approx(kcalib.crps(y, exact), rel=1e-6)
     assert kcalib.log_score(y, law) == pytest.approx(kcalib.log_score(y, exact), rel=1e-6)
+    beyond = np.array([-1.0, 0.0, 0.5])  # of which the object refuses the first two
+    assert kcalib.crps(beyond, law) == pytest.approx(kcalib.crps(beyond, exact), rel=1e-6)
+    assert kcalib.pit_values(beyond, law)[:2].tolist() == [0.0, 0.0] and kcalib.log_score(beyond, law) == math.inf
 
 
 class Fake:

@@ -17,6 +17,7 @@ from kcalib._backend import arrays
 from kcalib.distributions import (
     Beta,
     Categorical,
+    Censored,
     Dirichlet,
     Distribution,
     Ensemble,
@@ -31,6 +32,7 @@ from kcalib.distributions import (
     PowerExponential,
     Samples,
     StudentT,
+    Truncated,
 )
 from kcalib.estimators.forecasts import crps, quantile_calibration
 from kcalib.estimators.forecasts.crps import crps_values
@@ -352,6 +354,8 @@ def test_crps_of_beta_to_the_promise(a, b):
         (Normal([0.1], [0.9]), -2.6, 2.43657473 * 0.9),
         (StudentT([5.0], 0.0, 1.0), -3.0, 2.33875895),
         (StudentT([5.0], 0.1, 0.9), -2.6, 2.33875895 * 0.9),
+        (Truncated(StudentT([5.0], 0.0, 1.0), -3.0, 2.0), -1.0, 0.566814455),
+        (Censored(Normal([0.1], [0.9]), -1e9), -2.6, 2.43657473 * 0.9),
         (LogNormal([0.1], [0.9]), 3.0, 1.13552645),
         (Gamma([1.1], 1.0), 0.2, 0.399009355),
         (Gamma([1.1], 0.9), 0.18, 0.399009355 * 0.9),

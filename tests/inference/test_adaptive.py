@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import scipy.stats
+from grid import some
 
 import kcalib
 from kcalib.distributions import Beta, Mixture, MultivariateNormal, Normal, Poisson, Samples

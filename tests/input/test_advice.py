@@ -10,6 +10,7 @@ import pytest
 import kcalib
 from kcalib._command.cli import main
 from kcalib.distributions import Beta, Dirichlet, Mixture, Normal, Poisson, Samples
+from kcalib.kernels import Exponential
 from kcalib.recalibration import (
     PlattScaling,
     QuantileRecalibration,
@@ -18,6 +19,7 @@ from kcalib.recalibration import (
     VectorScaling,
     VennAbers,
 )
+from kcalib.target_kernels import Draws
 
 P = np.tile([[0.8, 0.15, 0.05], [0.1, 0.8, 0.1]], (5, 1))
 Q = np.tile([0.1, 0.9], 5)

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from few_events import FEW_EVENTS
+from grid import sampled
 
 import kcalib
 from kcalib import _packing

@@ -38,6 +38,7 @@ from kcalib._input.data import Data
 from kcalib._input.forecasts import prepare
 from kcalib._input.groupings import read_given
 from kcalib._input.labels import Classification
+from kcalib._input.parameters import STD_NAMES
 from kcalib.evaluation import evaluation_of, join_labels, split_labels
 from kcalib.evaluation_results import Evaluation
 from kcalib.inference.adaptive.clusters import read_clusters
@@ -147,7 +148,7 @@ def reads_forecasts(job: Job, arguments: argparse.Namespace, reading: dict[str, 
     if any(reading.values()) or job.path.suffix.lower() not in TABLES:
         return False
     names = next(read_file(job.path), {})
-    return FIELDS[0] in names or bool(find_quantiles(names))
+    return FIELDS[0] in names or (not set(STD_NAMES) & set(names) and bool(find_quantiles(names)))
 
 
 def evaluate_forecasts(

@@ -233,6 +233,7 @@ def translate(error: Exception) -> str:
     elif isinstance(error, OptionError) and (error.option in owners() or error.option in RENAMED_OPTIONS):
         message = f"{flag(error.option)} {error.fault}"
     message = message.replace("`sample_weight", "`--weights").replace("`targets`", "--targets")
+    message = message.replace("pass sort_quantiles=True to sort each row", "sort each row by --sort-quantiles")
     message = message.replace("normalise the rows", "divide the rows by their sums (--normalize)")
     message = re.sub("pass predicted distributions.*", "name --mean and --std, --samples, or --rate", message)
     message = re.sub("pass the output of predict_proba.*", "name the predictions by --probs or --logits", message)

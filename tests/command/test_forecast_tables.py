@@ -121,6 +121,14 @@ def test_other_options(hub, capsys, options, message):
     assert all(line.endswith(message) for line in capsys.readouterr().err.splitlines())
 
 
+def test_quantiles_that_cross(capsys, tmp_path):
+    (tmp_path / "m.csv").write_text("y,0.1,0.5,0.9\n1,0,3,2\n1,0,1,3\n")
+    ran("evaluate", tmp_path / "m.csv", code=1)
+    line = error_line(capsys)
+    assert "m: `values[0, 2]` is 2" in line and line.endswith("cross; sort each row by --sort-quantiles")
+    ran("evaluate", tmp_path / "m.csv", "--sort-quantiles", "--threads", 1)
+
+
 def test_what_is_missing(hub, capsys, tmp_path):
     folder, _, _ = hub
     ran("evaluate", folder / "forecasts.csv", code=1)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from kcalib._input.columns import FileError
-from kcalib.distributions import Categorical, Distribution, Quantiles, Samples
-from kcalib.streaming.forecast_tables.results import ModelForecasts, count_reasons
+from kcalib.distributions import Categorical, Distribution, Samples
+from kcalib.streaming.forecast_tables.results import ModelForecasts, count_reasons, make_quantiles
 from kcalib.streaming.forecast_tables.table import MODEL, Column, Table, listed
 
 FIELDS = ("output_type", "output_type_id", "value")
@@ -45,7 +45,9 @@ def read_hub(table: Table, targets: Table, name: str, sort: bool) -> Iterator[Mo
         is_part = (kind.codes[rows] == k) & (subject.codes[rows] == s)
         part = Table({name: column.take(rows[is_part]) for name, column in columns.items()}, int(is_part.sum()))
         forecasts = {name: part.columns[name] for name in tasks}
-        y_true, y_pred, first, reasons[is_part] = _read_part(part, forecasts, task[rows[is_part]], targets, sort)
+        y_true, y_pred, first, reasons[is_part] = _read_part(
+            ": ".join(names), part, forecasts, task[rows[is_part]], targets, sort
+        )
         yield ModelForecasts(
             ": ".join(names), len(first), y_true, y_pred,
             {str(name): column.take(first).array() for name, column in forecasts.items()},
@@ -54,7 +56,7 @@ def read_hub(table: Table, targets: Table, name: str, sort: bool) -> Iterator[Mo
 
 
 def _read_part(
-    part: Table, tasks: dict[str, Column], task: np.ndarray, targets: Table, sort: bool
+    name: str, part: Table, tasks: dict[str, Column], task: np.ndarray, targets: Table, sort: bool
 ) -> tuple[np.ndarray | None, Distribution | None, np.ndarray, np.ndarray]:
     """Return targets and forecasts of one type, the first row of each, and why rows are not used."""
     kinds, ids, values = (part.columns[field] for field in FIELDS)
@@ -75,7 +77,7 @@ def _read_part(
     entry, again = np.unique(task * matrix.shape[1] + place, return_index=True)
     if len(entry) < part.n:
         row = int(np.setdiff1d(np.arange(part.n), again)[0])
-        where = ", ".join(f"{name} {column.shown[column.codes[row]]}" for name, column in tasks.items())
+        where = ", ".join(f"{field} {column.shown[column.codes[row]]}" for field, column in tasks.items())
         raise FileError(f"output_type_id {ids.shown[ids.codes[row]]} is there twice for {where}; drop one of the rows")
     patterns, counts = np.unique(~np.isnan(matrix), axis=0, return_counts=True)
     columns = patterns[max(range(len(counts)), key=lambda i: (counts[i], patterns[i].sum()))]
@@ -95,5 +97,5 @@ def _read_part(
     matrix, true = matrix[rows][:, columns], true[rows]
     if kind == "pmf":
         return true, Categorical(matrix, classes), first[rows], reasons
-    prediction = Samples(matrix) if kind == "sample" else Quantiles(levels[order][columns], matrix, sort=sort)
+    prediction = Samples(matrix) if kind == "sample" else make_quantiles(name, levels[order][columns], matrix, sort)
     return true.astype(np.float64), prediction, first[rows], reasons

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from kcalib._input.columns import FileError
-from kcalib.distributions import Quantiles, Samples
-from kcalib.streaming.forecast_tables.results import ModelForecasts, count_reasons
+from kcalib.distributions import Samples
+from kcalib.streaming.forecast_tables.results import ModelForecasts, count_reasons, make_quantiles
 
 MEMBERS = (
     "member", "members", "number", "realization", "realisation", "ensemble", "ensemble_member", "ens", "sample", "draw",
@@ -58,7 +58,7 @@ def _read_array(array: Any, targets: Any, name: str, sort: bool) -> ModelForecas
     prediction = None
     if len(rows):
         levels = None if across[0] != QUANTILE else array[QUANTILE].values
-        prediction = Samples(values[rows]) if levels is None else Quantiles(levels, values[rows], sort=sort)
+        prediction = Samples(values[rows]) if levels is None else make_quantiles(name, levels, values[rows], sort)
     return ModelForecasts(
         name, len(rows), true[rows] if len(rows) else None, prediction,
         {str(dim): np.asarray(array[dim].values)[place] for dim, place in zip(dims, places, strict=True)},

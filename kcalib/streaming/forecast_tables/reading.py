@@ -27,8 +27,8 @@ def read_forecasts(data: Any, targets: Any = None, *, sort_quantiles: bool = Fal
         - long tables of the hubverse: ``output_type`` (quantile, sample or pmf), ``output_type_id``, ``value``, columns
           of tasks, and ``model_id``; of several files without one, such as a folder, each is named after its folder;
         - frames with a column for each quantile: ``AutoARIMA-lo-90``, ``-hi-90`` and ``-median`` (Nixtla), ``0.1``
-          (AutoGluon), ``p10`` (GluonTS), ``y_q0.10`` (darts), and the column levels of `predict_quantiles` and
-          `predict_interval` (sktime);
+          (AutoGluon), ``p10`` (GluonTS), ``y_q0.10`` (darts), and the column levels of ``predict_quantiles``
+          and ``predict_interval`` (sktime);
         - a ``DataArray`` or ``Dataset`` of xarray with a dimension ``member``, ``number``, ``realization``,
           ``ensemble``, ``sample``, ``chain`` and ``draw`` (together) or the like, or ``quantile``.
 

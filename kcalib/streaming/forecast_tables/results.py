@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from kcalib.distributions import Distribution
+from kcalib._input.columns import FileError
+from kcalib.distributions import Distribution, Quantiles
 from kcalib.report.summary import Summarized
 
 
@@ -61,3 +63,11 @@ class ModelForecasts(Summarized):
 def count_reasons(reasons: Iterable[str]) -> dict[str, int]:
     """Return the number of rows for each reason, of rows that are used none."""
     return {reason: n for reason, n in Counter(reasons).most_common() if reason}
+
+
+def make_quantiles(model: str, levels: Any, values: Any, sort: bool) -> Quantiles:
+    """Return forecasts by quantiles; an error names the model, and the option that sorts."""
+    try:
+        return Quantiles(levels, values, sort=sort)
+    except ValueError as error:
+        raise FileError(f"{model}: {error}".replace("pass sort=", "pass sort_quantiles=")) from None

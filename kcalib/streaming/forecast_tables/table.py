@@ -131,7 +131,11 @@ def read_table(data: Any) -> Table:
             raise FileError(f"the files have the columns {listed(numbers)} and {listed(columns)}; read them one by one")
         for name, values in columns.items():
             places = numbers.setdefault(name, {})
-            codes.setdefault(name, []).extend([places.setdefault(value, len(places)) for value in values])
+            for value in dict.fromkeys(values):
+                places.setdefault(value, len(places))
+            codes.setdefault(name, []).extend(map(places.__getitem__, values))
+    if len({len(places) for places in codes.values()}) > 1:
+        raise FileError(f"the columns have {', '.join(str(len(p)) for p in codes.values())} rows, expected equal ones")
     whole = {name: Column.of_values(np.asarray(codes[name], np.int64), list(numbers[name])) for name in numbers}
     return Table(whole, len(next(iter(codes.values()), [])))
 
@@ -152,10 +156,11 @@ def read_file(path: Path) -> Iterator[dict[Any, Any]]:
     check_unique(header, header)
     yield dict.fromkeys(header, ())
     while batch := list(islice(records, BATCH_ROWS)):
-        for line, cells in batch:
+        rows = [cells for _, cells in batch]
+        for line, cells in batch if set(map(len, rows)) != {len(header)} else ():
             if len(cells) != len(header):
                 raise FileError(f"line {line} has {len(cells)} cells, expected {len(header)}; repair the line")
-        yield dict(zip(header, zip(*(cells for _, cells in batch), strict=True), strict=True))
+        yield dict(zip(header, zip(*rows, strict=True), strict=True))
 
 
 def is_path(data: Any) -> bool:

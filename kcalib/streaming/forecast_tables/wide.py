@@ -9,51 +9,51 @@ from typing import Any
 import numpy as np
 
 from kcalib._input.columns import LABEL_NAMES, FileError
-from kcalib.distributions import Quantiles
-from kcalib.streaming.forecast_tables.results import ModelForecasts, count_reasons
+from kcalib.streaming.forecast_tables.results import ModelForecasts, count_reasons, make_quantiles
 from kcalib.streaming.forecast_tables.table import Table, listed
+from kcalib.streaming.sources.text import is_number
 
 NUMBER = r"(\d*\.?\d+(?:\.0)?)"
 # Names of columns, and what gives the level of the quantile: a coverage in percent, percent, or a level.
 NIXTLA = re.compile(rf"(.+)-(lo|hi)-{NUMBER}")
 MEDIAN = re.compile(r"(.+)-median")
-PERCENT = re.compile(rf"(?:(.+)-q-|p){NUMBER}")  # TimeGPT, and p10 of GluonTS
+PERCENT = re.compile(rf"(?:(.+)-q-|p(?=\d\d)){NUMBER}")  # TimeGPT, and p10 of GluonTS
 LEVEL = re.compile(r"(?:(.+?)?[-_.]?q(?:l|uantile)?[-_]?)?(0?\.\d+)")  # 0.1 of AutoGluon, y_q0.10 of darts, M_ql0.1
 SIDES = {"lower": -1, "lo": -1, "upper": 1, "hi": 1}
 
 
-def find_quantiles(names: Iterable[Any]) -> dict[str, dict[float, Any]]:
+def find_quantiles(names: Iterable[Any]) -> dict[str, dict[Any, Any]]:
     """Return the columns of each model by the level of their quantiles; none of tables that are no such frames."""
-    models: dict[str, dict[float, Any]] = {}
+    names = list(names)
+    models: dict[str, dict[Any, Any]] = {}
+    if "p0" in names or "p1" in names or all(is_number(str(name)) for name in names):
+        return models  # probabilities of classes, or no header
     for name in names:
-        place = _parse(name)
-        if place is None:
-            continue
-        model, level = place
+        model, level = _parse(name)
         columns = models.setdefault(model, {})
-        if level in columns and not (isinstance(name, str) and MEDIAN.fullmatch(name)):
+        if level in columns and level is not None:
             raise FileError(f"the columns {columns[level]!r} and {name!r} are both of the level {level:g}; drop one")
         columns[level] = name
+    for columns in models.values():
+        columns.pop(None, None)
     return {model: columns for model, columns in models.items() if len(columns) > 1}
 
 
-def _parse(name: Any) -> tuple[str, float] | None:
-    """Return the model and the level that the name of a column says."""
-    if isinstance(name, tuple) and len(name) in (2, 3):  # of sktime: variable, coverage or level, and the side
-        if isinstance(name[1], (int, float)) and (len(name) == 2 or name[2] in SIDES):
-            side = 0 if len(name) == 2 else SIDES[name[2]]
-            return str(name[0]), round((1 + side * name[1]) / 2 if side else float(name[1]), 12)
-        return None
+def _parse(name: Any) -> tuple[str, float | None]:
+    """Return the model and the level that the name of a column says, None of other columns."""
+    if isinstance(name, tuple):  # of sktime: variable, coverage or level, and the side
+        side = SIDES.get(name[2]) if len(name) == 3 else 0
+        is_quantile = len(name) in (2, 3) and side is not None and isinstance(name[1], (int, float))
+        return str(name[0]), round((1 + side * name[1]) / 2 if side else name[1], 12) if is_quantile else None
     text = str(name)
     if match := NIXTLA.fullmatch(text):
         return match[1], round((1 + SIDES[match[2]] * float(match[3]) / 100) / 2, 12)
-    if match := MEDIAN.fullmatch(text):
-        return match[1], 0.5
     if match := PERCENT.fullmatch(text):
         return match[1] or "", round(float(match[2]) / 100, 12)
     if match := LEVEL.fullmatch(text):
         return match[1] or "", float(match[2])
-    return None
+    match = MEDIAN.fullmatch(text)
+    return (match[1], 0.5) if match else ("", None)
 
 
 def read_wide(table: Table, targets: Any, name: str, sort: bool) -> Iterator[ModelForecasts]:
@@ -82,7 +82,7 @@ def read_wide(table: Table, targets: Any, name: str, sort: bool) -> Iterator[Mod
         reasons = np.where(has_values, np.where(has_target, "", "no target"), "no value")
         yield ModelForecasts(
             model or name, len(rows), true[rows] if len(rows) else None,
-            Quantiles(levels, values[rows], sort=sort) if len(rows) else None,
+            make_quantiles(model or name, levels, values[rows], sort) if len(rows) else None,
             {str(name): column.array()[rows] for name, column in tasks.items()},
             table.n, len(rows), count_reasons(reasons.tolist()),
         )  # fmt: skip

@@ -129,7 +129,7 @@ def test_fields_of_a_hub(field):
         (lambda t, o: t["value"].__setitem__(3, "many"), r"^column 'value' is 'many' in row 3, expected a number"),
         (lambda t, o: t["output_type_id"].__setitem__(3, "0.5"), r"^output_type_id 0\.5 is there twice for refere"),
         (lambda t, o: t.update(output_type=["mean"] * 36), r"^the output types are 'mean', expected one of quant"),
-        (lambda t, o: t["value"].__setitem__(0, "46"), r"cross|increase|decrease"),
+        (lambda t, o: t["value"].__setitem__(0, "46"), r"^base: .*: quantile: `values.* cross; pass sort_quant"),
     ],
 )  # fmt: skip
 def test_wrong_tables(change, message):
@@ -194,12 +194,21 @@ def test_names_of_quantiles(names, levels):
     assert forecasts.y_pred.values.tolist() == [[float(i) for i in range(len(names))]]
 
 
-@pytest.mark.parametrize("names", [["prob_0.1", "prob_0.9"], ["mean", "std"], ["0", "1"], ["x-lo-90"], ["0.1"]])
+@pytest.mark.parametrize(
+    "names", [["prob_0.1", "prob_0.9"], ["mean", "std"], ["0", "1"], ["p0", "p10", "p20"], ["x-lo-90"], ["0.1"]]
+)
 def test_other_columns_are_no_quantiles(names):
     with pytest.raises(
         ValueError, match=r"^the table has 'y', .*, expected output_type, output_type_id, value of a hub"
     ):
         read_forecasts({"y": [1.5], **{name: [0.5] for name in names}})
+
+
+def test_headers_and_lengths():
+    with pytest.raises(ValueError, match=r"^the table has '0.1', '0.9', expected output_type"):
+        read_forecasts({"0.1": [0.2], "0.9": [0.8]}, [1.0])
+    with pytest.raises(ValueError, match="^the columns have 1, 1, 2 rows, expected equal ones"):
+        read_forecasts({"y": [1.0], "0.1": [0.2], "0.9": [0.8, 0.9]})
 
 
 def test_two_columns_of_a_level():

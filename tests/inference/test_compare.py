@@ -1256,17 +1256,19 @@ def test_counts_that_no_model_expects_do_not_widen_intervals():
 def test_intervals_of_counts_hold_their_level(law, metric):
     """The true difference is that of 20,000 counts."""
 
-    def compare(n, rng):
+    def draw(n, seed):
+        rng = np.random.default_rng(seed)
         rate = rng.uniform(2.0, 20.0, size=n)
         y = rng.poisson(rate if law == "P" else rng.gamma(2.0, rate / 2))
-        models = {"P": Poisson(rate), "NB": NegativeBinomial(rate, 0.5)}
-        return kcalib.compare(y, models, metric=metric).differences[0]
+        return y, {"P": Poisson(rate), "NB": NegativeBinomial(rate, 0.5)}
 
-    true = compare(20_000, np.random.default_rng(10**6)).difference
-    intervals = [compare(30, np.random.default_rng(seed)).confidence_interval for seed in range(60)]
-    assert np.mean([low <= true <= high for low, high in intervals]) >= binomial_bounds(60, 0.95)[0]
-    differences = [compare(300, np.random.default_rng(seed)) for seed in range(3)]
-    assert all(d.pvalue < 1e-4 and np.sign(d.difference) == (1 if law == "NB" else -1) for d in differences)
+    y, models = draw(20_000, 10**6)
+    true = np.mean(kcalib.score_samples(y, models["P"], metric) - kcalib.score_samples(y, models["NB"], metric))
+    differences = [kcalib.compare(*draw(30, seed), metric=metric).differences[0] for seed in range(40)]
+    covered = [d.confidence_interval.low <= true <= d.confidence_interval.high for d in differences]
+    assert np.mean(covered) >= binomial_bounds(40, 0.95)[0]
+    d = kcalib.compare(*draw(300, 0), metric=metric).differences[0]
+    assert d.pvalue < 1e-4 and np.sign(d.difference) == (1 if law == "NB" else -1)
 
 
 @pytest.mark.parametrize("n", [20, 200, pytest.param(3000, marks=pytest.mark.grid)])

@@ -15,6 +15,8 @@ from __future__ import annotations
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib.distributions import Components, Distribution, NegativeBinomial, Poisson
+from kcalib.distributions._distribution import row_blocks
+from kcalib.distributions.wrappers import MOST_COUNTS, Wrapper
 
 Complex = tuple[Array, Array]  # real and imaginary parts
 
@@ -42,6 +44,8 @@ def centred(prediction: Distribution, means: Array, frequencies: Array) -> Compl
     if isinstance(prediction, (Poisson, NegativeBinomial)):
         dispersion = prediction.dispersion[:, None] if isinstance(prediction, NegativeBinomial) else None
         return _of_counts(means, dispersion, frequencies[:, 0])
+    if isinstance(prediction, Wrapper):
+        return _of_nodes(prediction, means, frequencies)
     components = prediction.components()
     assert components is not None
     if components.scales is not None and components.weights.shape[1] == 1:  # whose mean is the one of the component
@@ -66,6 +70,19 @@ def centred_mixtures(components: Components, means: Array, frequencies: Array) -
         real, imaginary = real + less * (1 + real), imaginary + less * imaginary
     w = weights[:, None, :]
     return xp.matmul(w, real)[:, 0, :], xp.matmul(w, imaginary)[:, 0, :]
+
+
+def _of_nodes(prediction: Wrapper, means: Array, frequencies: Array) -> Complex:
+    """Return the same of laws that sums over nodes of a quadrature stand for."""
+    parts = []
+    for rows in row_blocks(prediction.n, 200 * len(frequencies)):
+        nodes = prediction.take(rows)._nodes()
+        if nodes is None:
+            raise ValueError(f"`y_pred` has more than {MOST_COUNTS} counts; use kcalib.evaluate without a state")
+        atoms = Components("atoms", nodes[1], nodes[0][:, :, None], None)
+        parts.append(centred_mixtures(atoms, means[rows, :], frequencies))
+    real, imaginary = zip(*parts, strict=True)
+    return arrays.namespace(means).concat(real), arrays.namespace(means).concat(imaginary)
 
 
 def shifts(differences: Array, transposed: Array) -> Complex:

@@ -129,6 +129,29 @@ class Wrapper(Density, Univariate):
             result[rows] = arrays.to_compute_device(logs, np.float64)
         return result
 
+    def _nodes(self) -> tuple[Array, Array] | None:
+        """Return numbers and their probabilities, shape (n, m), that stand for the law; None for too many counts.
+
+        Counts, or quantiles at the nodes of a quadrature beside the numbers that have a probability.
+        """
+        first = arrays.to_compute_device(self._first)
+        xp = arrays.namespace(first)
+        if self.support == "count":
+            last = float(xp.max(self._inverse_cdf(xp.full((1, 1), LARGEST))))
+            if last > MOST_COUNTS:
+                return None
+            places = xp.broadcast_to(xp.arange(last + 1)[None, :], (self.n, int(last) + 1))
+            return places, xp.diff(self._cdf(places), axis=1, prepend=0.0)
+        nodes, weights = np.polynomial.legendre.leggauss(N_NODES)
+        widths = np.diff(KNOTS)[:, None]
+        levels = to_device_of((np.array(KNOTS)[:-1, None] + widths * (nodes + 1) / 2).reshape(1, -1), first)
+        masses = to_device_of((widths * weights / 2).reshape(1, -1), first)
+        return self._quantile_nodes(levels, xp.broadcast_to(masses, (self.n, masses.shape[1])))
+
+    def _quantile_nodes(self, levels: Array, masses: Array) -> tuple[Array, Array]:
+        """Return numbers and their probabilities by quantiles at levels that have these masses."""
+        raise NotImplementedError
+
 
 class Bounded(Wrapper):
     """Base of laws between bounds, one of which may be missing."""
@@ -163,24 +186,17 @@ class Bounded(Wrapper):
         return levels[0], levels[1]
 
     def _moments(self) -> tuple[Array, Array]:
-        """Return means and standard deviations by sums over counts, or integrals of quantiles between the bounds."""
-        first = arrays.to_compute_device(self._first)
-        xp = arrays.namespace(first)
-        if self.support == "count":
-            last = xp.max(self._inverse_cdf(xp.full((1, 1), LARGEST)))
-            if last > MOST_COUNTS:
-                return super()._moments()
-            places = xp.broadcast_to(xp.arange(float(last) + 1)[None, :], (self.n, int(last) + 1))
-            masses = xp.diff(self._cdf(places), axis=1, prepend=0.0)
-        else:
-            nodes, weights = np.polynomial.legendre.leggauss(N_NODES)
-            widths = np.diff(KNOTS)[:, None]
-            levels = to_device_of((np.array(KNOTS)[:-1, None] + widths * (nodes + 1) / 2).reshape(1, -1), first)
-            masses = xp.broadcast_to(to_device_of((widths * weights / 2).reshape(1, -1), first), (self.n, levels.size))
-            places, masses = self._with_atoms(self._between(levels), masses)
+        nodes = self._nodes()
+        if nodes is None:
+            return super()._moments()
+        places, masses = nodes
+        xp = arrays.namespace(places)
         mean = xp.sum(masses * places, axis=1, keepdims=True)
         variance = xp.sum(masses * (places - mean) ** 2, axis=1, keepdims=True)
         return self._like(mean), self._like(xp.sqrt(variance))
+
+    def _quantile_nodes(self, levels: Array, masses: Array) -> tuple[Array, Array]:
+        return self._with_atoms(self._between(levels), masses)
 
     def _with_atoms(self, places: Array, masses: Array) -> tuple[Array, Array]:
         """Return numbers and their probabilities, of these between the bounds and of the bounds themselves."""
@@ -404,6 +420,15 @@ class ZeroInflated(Wrapper):
         p = self._column("probability", mean, 0.0)
         variance = (1 - p) * (deviation**2 + p * mean**2)
         return self._like((1 - p) * mean), self._like(arrays.namespace(mean).sqrt(variance))
+
+    def _quantile_nodes(self, levels: Array, masses: Array) -> tuple[Array, Array]:
+        inner, xp = self.distribution, arrays.namespace(levels)
+        if isinstance(inner, Wrapper):
+            places, masses = inner._quantile_nodes(levels, masses)
+        else:
+            places = self._inner_quantile(levels)
+        p = self._column("probability", places, 0.0)
+        return xp.concat([places, 0.0 * p], axis=1), xp.concat([masses * (1 - p), p], axis=1)
 
     def _cdf(self, y: Array) -> Array:
         p = self._column("probability", y, 0.0)

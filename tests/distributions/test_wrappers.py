@@ -11,6 +11,7 @@ from problems import binomial_bounds
 from scipy import stats
 
 import kcalib
+from kcalib._packing.characteristic import centred
 from kcalib.distributions import (
     Beta,
     Censored,
@@ -24,10 +25,13 @@ from kcalib.distributions import (
     Truncated,
     ZeroInflated,
 )
+from kcalib.kernels import Exponential, Gaussian
+from kcalib.streaming import ForecastState, load
 
 N = 4
 MEAN, STD = np.array([-1.5, 0.0, 0.4, 3.0]), np.array([1.0, 0.5, 2.0, 1.5])
 NORMAL, RATE = Normal(MEAN, STD), np.array([0.2, 1.0, 3.0, 12.0])
+KERNEL = Exponential(bandwidth=1.0, metric="wasserstein")
 LEVELS = np.array([1e-6, 0.05, 0.3, 0.5, 0.9, 1 - 1e-6])
 
 
@@ -208,3 +212,37 @@ def calibrated_share(build, count: int, n: int = 60) -> float:
 def test_calibrated_models_are_rejected_as_often_as_the_level_says(build):
     low, high = binomial_bounds(400, 0.05, 1e-4)
     assert low <= calibrated_share(build, 400) <= high
+
+
+@pytest.mark.filterwarnings("ignore::kcalib.AntiConservativeWarning")  # of few samples
+@pytest.mark.parametrize("name", ["censored", "truncated counts", "inflated counts"])
+def test_states_add_up_wrapped_laws(name, tmp_path):
+    """In any order, and from a file: scores of the samples in memory."""
+    law = LAWS[name].take(np.tile(np.arange(N), 10))
+    y = law.sample(1, seed=8)[:, 0]
+
+    def summed(rows, part):
+        return ForecastState(kernel=KERNEL, target_kernel=Gaussian(bandwidth=1.0), seed=3, part=part).update(
+            y[rows], law.take(rows)
+        )
+
+    parts = [summed(slice(0, 24), 0), summed(slice(24, 40), 1)]
+    (parts[1] + parts[0]).save(tmp_path / "sums.kcalib")
+    result = load(tmp_path / "sums.kcalib").result()
+    assert result == (parts[0] + parts[1]).result()
+    assert result.crps == pytest.approx(kcalib.crps(y, law), rel=1e-12)
+    assert result.log_score == pytest.approx(kcalib.log_score(y, law), rel=1e-12)
+    assert result.pit_seed == 3
+    with pytest.raises(ValueError, match=f"but the state is of {type(law).__name__} of "):
+        parts[0].update([1.0], Normal([0.0], [1.0]))
+    with pytest.raises(ValueError, match="`y_pred` is ZeroInflated, .* a ForecastState takes .* Censored, Truncated"):
+        ForecastState().update([0.0], ZeroInflated(Censored(Normal([0.0], [1.0]), 0.0), 0.1))
+
+
+def test_characteristic_functions_are_sums_over_nodes():
+    """Of 0 with probability p and N(m, s^2) otherwise: p + (1 - p) exp(i v m - s^2 v^2 / 2)."""
+    law, v = ZeroInflated(NORMAL, 0.3), np.array([0.1, 1.0, 3.0])
+    mean = law.expected_value()
+    real, imaginary = centred(law, mean, v[:, None])
+    expected = 0.3 + 0.7 * np.exp(1j * MEAN[:, None] * v - 0.5 * (STD[:, None] * v) ** 2)
+    np.testing.assert_allclose((1 + real + 1j * imaginary) * np.exp(1j * mean * v), expected, rtol=0, atol=1e-6)

@@ -21,6 +21,7 @@ from kcalib._backend.options import SEED, check_fraction, check_integer, check_s
 from kcalib._backend.special import to_device_of
 from kcalib._input.forecasts import Forecasts
 from kcalib.distributions import Distribution, Samples
+from kcalib.distributions.wrappers import Wrapper
 from kcalib.estimators.bands import Band
 from kcalib.estimators.binning import bin_edges
 from kcalib.estimators.forecasts.quantities import cdf_at, forecasts_of, levels_of, numbers_of, samples_of
@@ -293,7 +294,7 @@ def _binomial_quantile(n: int, p: np.ndarray, probability: float) -> np.ndarray:
 
 def is_continuous(data: Forecasts) -> bool:
     """Whether no target has a predicted probability, so that PIT values need no randomisation."""
-    if data.prediction.support == "count" or samples_of(data) is not None:
+    if data.prediction.support == "count" or isinstance(data.prediction, Wrapper) or samples_of(data) is not None:
         return False
     y = numbers_of(data, "PIT values are")
     return bool(arrays.namespace(y).all(cdf_at(data, y) - cdf_at(data, y, left=True) < SMALLEST_JUMP))

@@ -14,6 +14,7 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib.distributions import (
+    Censored,
     Distribution,
     Laplace,
     MultivariateNormal,
@@ -22,7 +23,11 @@ from kcalib.distributions import (
     Poisson,
     Quantiles,
     Samples,
+    Truncated,
+    ZeroInflated,
 )
+from kcalib.distributions._checks import LARGEST
+from kcalib.distributions.wrappers import Wrapper
 
 # The arrays that a distribution is.
 FIELDS: dict[type[Distribution], tuple[str, ...]] = {
@@ -34,12 +39,32 @@ FIELDS: dict[type[Distribution], tuple[str, ...]] = {
     Samples: ("samples",),
     Quantiles: ("values",),
 }
+# The numbers beside a distribution that is wrapped, and what stands for one that is missing.
+NUMBERS: dict[type[Wrapper], tuple[str, ...]] = {
+    Censored: ("lower", "upper"),
+    Truncated: ("lower", "upper"),
+    ZeroInflated: ("probability",),
+}
+WRAPPED = (Normal, Laplace, Poisson, NegativeBinomial)
+MISSING = {"lower": -LARGEST, "upper": LARGEST}
+EXAMPLE = {"lower": 0.5, "upper": 2.0, "probability": 0.5}
 KINDS = {kind.__name__: kind for kind in FIELDS}
 OTHERS = (
-    "a ForecastState takes Normal, MultivariateNormal, Laplace, Poisson and NegativeBinomial, Quantiles, and "
-    "Samples of numbers with equal weights; for other families use kcalib.evaluate, kcalib.skce and "
-    "kcalib.calibration_test with all samples in memory"
+    "a ForecastState takes Normal, MultivariateNormal, Laplace, Poisson and NegativeBinomial, Quantiles, Samples of "
+    "numbers with equal weights, and Censored, Truncated and ZeroInflated ones of numbers by Normal, Laplace, Poisson "
+    "or NegativeBinomial; for other families use kcalib.evaluate, kcalib.skce and kcalib.calibration_test with all "
+    "samples in memory"
 )
+
+
+def is_family(name: str, sizes: tuple[tuple[int, ...], ...]) -> bool:
+    """Whether a family of this name, such as Normal or "Censored of Normal", has as many arrays."""
+    wrapper, _, inner = name.rpartition(" of ")
+    if not wrapper:
+        return name in KINDS and len(sizes) == len(FIELDS[KINDS[name]])
+    numbers = {kind.__name__: names for kind, names in NUMBERS.items()}.get(wrapper)
+    is_known = numbers is not None and KINDS.get(inner) in WRAPPED
+    return is_known and sizes == ((),) * (len(FIELDS[KINDS[inner]]) + len(numbers or ()))
 
 
 @dataclass(frozen=True)
@@ -51,7 +76,7 @@ class Family:
     levels: tuple[float, ...] = ()  # of quantiles
 
     @classmethod
-    def of(cls, prediction: Distribution) -> Family:
+    def of(cls, prediction: Any) -> Family:
         """That of some predictions.
 
         Raises
@@ -60,6 +85,9 @@ class Family:
             If a state cannot add them up.
         """
         kind = type(prediction)
+        if kind in NUMBERS and type(prediction.distribution) in WRAPPED:
+            inner = cls.of(prediction.distribution)
+            return cls(f"{kind.__name__} of {inner.name}", inner.sizes + ((),) * len(NUMBERS[kind]))
         if kind not in FIELDS:
             raise ValueError(
                 f"`y_pred` is {kind.__name__}, which has no closed forms that a state could add up; {OTHERS}"
@@ -71,17 +99,39 @@ class Family:
         return cls(kind.__name__, tuple(tuple(getattr(prediction, name).shape[1:]) for name in FIELDS[kind]), levels)
 
     @property
+    def _wrapped(self) -> tuple[type[Wrapper], Family] | None:
+        """The kind of wrapper, and the family of what it wraps."""
+        wrapper, _, inner = self.name.rpartition(" of ")
+        for kind, names in NUMBERS.items():
+            if kind.__name__ == wrapper:
+                return kind, Family(inner, self.sizes[: -len(names)])
+        return None
+
+    @property
     def n_columns(self) -> int:
         """Parameters of a distribution."""
         return sum(prod(size) for size in self.sizes)
 
-    def columns(self, prediction: Distribution) -> np.ndarray:
+    def columns(self, prediction: Any) -> np.ndarray:
         """The parameters of distributions of this family, float64, on the host, shape (n, n_columns)."""
+        if self._wrapped is not None:
+            kind, inner = self._wrapped
+            numbers = [getattr(prediction, name) for name in NUMBERS[kind]]
+            columns = [
+                np.full(prediction.n, MISSING[name]) if number is None else arrays.to_host(number)
+                for name, number in zip(NUMBERS[kind], numbers, strict=True)
+            ]
+            return np.column_stack([inner.columns(prediction.distribution), *columns])
         parts = [arrays.to_host(getattr(prediction, name)) for name in FIELDS[type(prediction)]]
         return np.concatenate([part.reshape(len(part), -1).astype(np.float64) for part in parts], axis=1)
 
     def distribution(self, columns: np.ndarray) -> Any:
         """Return the distributions with these parameters, without checks."""
+        if self._wrapped is not None:
+            wrapper, inner = self._wrapped
+            wrapped: Any = wrapper.__new__(wrapper)
+            object.__setattr__(wrapped, "distribution", inner.distribution(columns[:, : inner.n_columns]))
+            return wrapped._with(**dict(zip(NUMBERS[wrapper], columns[:, inner.n_columns :].T.copy(), strict=True)))
         kind = KINDS[self.name]
         prediction = kind.__new__(kind)
         begin = 0
@@ -105,6 +155,11 @@ class Family:
             If they are not those of such distributions.
         """
         prediction = self.distribution(columns)
+        if self._wrapped is not None:
+            kind, inner = self._wrapped
+            numbers = {name: getattr(prediction, name) for name in NUMBERS[kind]}
+            kind(inner.checked(columns[:, : inner.n_columns]), **numbers)  # type: ignore[call-arg]
+            return prediction
         fields = {name: getattr(prediction, name) for name in FIELDS[type(prediction)]}
         if isinstance(prediction, MultivariateNormal):
             if not np.allclose(prediction.cov, prediction.scale_tril @ prediction.scale_tril.swapaxes(1, 2)):
@@ -118,7 +173,8 @@ class Family:
     @cached_property
     def row(self) -> Any:
         """One distribution of the family, for what depends on that alone."""
-        return self.distribution(np.ones((1, self.n_columns)))
+        numbers = [] if self._wrapped is None else [EXAMPLE[name] for name in NUMBERS[self._wrapped[0]]]
+        return self.distribution(np.array([[1.0] * (self.n_columns - len(numbers)) + numbers]))
 
     def __str__(self) -> str:
         if self.levels:

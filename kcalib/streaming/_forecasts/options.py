@@ -20,7 +20,7 @@ from kcalib.estimators.binning import MAX_BINS
 from kcalib.estimators.forecasts.crps import check_fair, has_members
 from kcalib.inference.adaptive.blocks import FEW_DRAWS, FINE, fine_map_options
 from kcalib.kernels import VECTOR_METRICS, Kernel
-from kcalib.streaming._forecasts.families import FIELDS, KINDS, Family
+from kcalib.streaming._forecasts.families import Family, is_family
 from kcalib.streaming._options import SharedOptions, check_clusters
 from kcalib.streaming._row_sums.rows import PARTS
 from kcalib.target_kernels import Draws, MahalanobisGaussian
@@ -111,7 +111,7 @@ class ForecastOptions(SharedOptions):
         if prediction is None:
             return options
         sizes = tuple(tuple(map(int, size)) for size in sizes)
-        if prediction not in KINDS or len(sizes) != len(FIELDS[KINDS[prediction]]):
+        if not is_family(str(prediction), sizes):
             raise ValueError(f"there is no family of distributions {prediction!r} of {len(sizes)} parameters")
         if any(not 0 < entries <= LARGEST_SIZE for size in sizes for entries in size):
             raise ValueError(f"distributions of {prediction} have no parameters of the shapes {sizes}")

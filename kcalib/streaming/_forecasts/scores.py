@@ -15,6 +15,7 @@ from kcalib._backend.exact_sums import ExactSums
 from kcalib._backend.wide_sums import WideSums
 from kcalib._input.forecasts import Forecasts
 from kcalib.distributions import Distribution, NegativeBinomial, Quantiles
+from kcalib.distributions.wrappers import Wrapper
 from kcalib.estimators.forecasts.crps import crps_values
 from kcalib.estimators.forecasts.quantile_calibration import pit_at, pit_uniforms
 from kcalib.estimators.forecasts.quantities import LEVELS, has_density, means_of, quantiles_of
@@ -130,7 +131,10 @@ def has_interval(prediction: Distribution) -> bool:
 
 
 def most_probable(prediction: Distribution) -> np.ndarray:
-    """Of Poisson and negative binomial counts; the smaller of two that are as probable as each other."""
+    """Of counts; the smaller of two that are as probable as each other."""
+    nodes = prediction._nodes() if isinstance(prediction, Wrapper) else None
+    if nodes is not None:
+        return np.asarray(np.take_along_axis(nodes[0], np.argmax(nodes[1], axis=1)[:, None], axis=1)[:, 0])
     mean = prediction.expected_value()[:, 0]
     reach = mean * (1 - prediction.dispersion) if isinstance(prediction, NegativeBinomial) else mean
     return np.asarray(np.maximum(np.ceil(reach) - 1, 0.0))

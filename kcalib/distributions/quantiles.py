@@ -258,11 +258,12 @@ class Quantiles(Univariate):
     def _positions(self, y: Array) -> tuple[Array, Array]:
         """Return how many quantiles are below numbers, and how many at most these; shape (n,) or (n, k)."""
         xp, values = arrays.namespace(y), arrays.to_compute_device(self.values)
+        if y.ndim == 1:
+            return xp.sum(values < y[:, None], axis=1), xp.sum(values <= y[:, None], axis=1)
         below, at_most = (xp.zeros(y.shape, dtype=np.int64) for _ in range(2))
         for k in range(len(self.levels)):
-            column = values[:, k] if y.ndim == 1 else values[:, k : k + 1]
-            below += column < y
-            at_most += column <= y
+            below += values[:, k : k + 1] < y
+            at_most += values[:, k : k + 1] <= y
         return below, at_most
 
     def _bin_ends(self) -> tuple[Array, Array]:

@@ -395,7 +395,7 @@ def _of_numbers(data: Forecasts, seed: int) -> dict[str, float]:
         "pit_coverage": share((pit >= ends[0]) & (pit <= ends[1])),  # INTERVAL on average if calibrated
         "quantile_calibration_error": float(np.mean([abs(share(pit <= level) - level) for level in levels])),
     }
-    if not isinstance(data.prediction, Quantiles) or data.prediction.has_levels(ends).all():
+    if not isinstance(data.prediction, Quantiles) or data.prediction._has_levels(ends).all():
         limits = quantiles_of(data, ends)
         numbers["interval_coverage"] = share((y >= limits[:, 0]) & (y <= limits[:, 1]))
         numbers["interval_width"] = mean_of(data, limits[:, 1] - limits[:, 0])

@@ -112,7 +112,7 @@ class BinFactor(TargetFactor):
 
     def observed(self, y: Array) -> Array:
         assert self.prediction is not None and self.means is not None
-        return arrays.like(self.prediction.bin_shares(arrays.to_compute_device(y, np.float64)[:, 0]), self.means)
+        return arrays.like(self.prediction._bin_shares(arrays.to_compute_device(y, np.float64)[:, 0]), self.means)
 
 
 def _map_targets(y: Array, root: np.ndarray | None, like: Array) -> Array:

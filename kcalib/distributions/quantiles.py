@@ -65,8 +65,6 @@ class Quantiles(Univariate):
     [[1.0, 3.0], [2.5, 4.0]]
     >>> predictions.cdf_left([0.2, 5.0]).tolist(), predictions.cdf([0.2, 5.0]).tolist()
     ([0.1, 0.9], [0.5, 1.0])
-    >>> Quantiles.from_intervals([0.8], [[0.0], [2.0]], [[3.0], [4.0]], median=[1.0, 2.5]).levels.tolist()
-    [0.1, 0.5, 0.9]
     """
 
     values: Array
@@ -130,6 +128,13 @@ class Quantiles(Univariate):
         ------
         TypeError, ValueError
             As the constructor, and if a coverage is out of range or a shape is wrong.
+
+        Examples
+        --------
+        >>> from kcalib.distributions import Quantiles
+        >>> predictions = Quantiles.from_intervals([0.5, 0.9], [[1.0, 0.0]], [[2.0, 5.0]])
+        >>> predictions.levels.tolist(), predictions.values.tolist()
+        ([0.05, 0.25, 0.75, 0.95], [[0.0, 1.0, 2.0, 5.0]])
         """
         shares = np.asarray(arrays.to_host(real_array(coverages, "coverages")), dtype=np.float64)
         if shares.ndim != 1:
@@ -220,18 +225,18 @@ class Quantiles(Univariate):
         """
         check_probabilities(probability, self._first, self.event_shape)
         levels = np.atleast_1d(np.asarray(arrays.to_host(arrays.as_array(probability, "probability")), np.float64))
-        self.check_levels(levels)
+        self._check_levels(levels)
         places = np.argmin(np.abs(self.levels[:, None] - levels), axis=0)
         values = arrays.to_compute_device(self.values)
         return values[:, to_device_of(places, values)]
 
-    def has_levels(self, probabilities: np.ndarray) -> np.ndarray:
+    def _has_levels(self, probabilities: np.ndarray) -> np.ndarray:
         """Return whether the forecast has a quantile at each of some levels, shape (m,)."""
         return np.any(np.abs(self.levels[:, None] - probabilities) <= SAME_LEVEL, axis=0)
 
-    def check_levels(self, probabilities: np.ndarray) -> None:
+    def _check_levels(self, probabilities: np.ndarray) -> None:
         """Refuse levels, shape (m,), at which the forecast has no quantile."""
-        for level in probabilities[~self.has_levels(probabilities)]:
+        for level in probabilities[~self._has_levels(probabilities)]:
             shown = ", ".join(f"{number:.6g}" for number in self.levels)
             raise ValueError(
                 f"`y_pred` has no quantile at the level {level:.6g}, but at {shown}; ask for these, or predict that one"
@@ -304,7 +309,7 @@ class Quantiles(Univariate):
         inside = xp.clip(low + share * (high - low), xp.nextafter(low, high), xp.nextafter(high, low))
         return xp.where(p < left, low, xp.where(p >= right, high, inside))
 
-    def bin_shares(self, y: Array) -> Array:
+    def _bin_shares(self, y: Array) -> Array:
         """Return the share of each target in each bin, one-hot but at quantiles; shape (n, K + 1), rows sum to 1."""
         xp = arrays.namespace(y)
         below, at_most = self._positions(y)

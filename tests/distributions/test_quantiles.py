@@ -80,7 +80,7 @@ def test_the_bin_of_a_target_is_all_that_is_known():
     np.testing.assert_allclose(predictions.cdf(y), [0.1, 0.5, 1.0, 0.7, 0.7, 0.95, 0.9])
     shares = [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0, 1], [0, 0.5, 0.5, 0]]
     shares += [[0.05 / 0.65, 0.4 / 0.65, 0.2 / 0.65, 0], [0, 0, 0.8, 0.2], [0, 0, 1, 0]]
-    np.testing.assert_allclose(predictions.bin_shares(y), shares, atol=1e-15)
+    np.testing.assert_allclose(predictions._bin_shares(y), shares, atol=1e-15)
 
 
 @pytest.mark.parametrize("levels", [LEVELS, [0.0, 0.1, 0.5, 0.9, 1.0]])
@@ -94,7 +94,7 @@ def test_draws_are_in_bins_with_their_probabilities(levels):
         draws = predictions.sample(1, seed=1)[:, 0]
         error = 4 / np.sqrt(n)
         np.testing.assert_allclose(
-            predictions.bin_shares(draws).mean(axis=0), predictions.bin_probabilities, atol=error
+            predictions._bin_shares(draws).mean(axis=0), predictions.bin_probabilities, atol=error
         )
         pit = np.sort(kcalib.pit_values(draws, predictions, seed=2))
         assert np.max(np.abs(pit - (np.arange(n) + 0.5) / n)) < 2 / np.sqrt(n)  # Kolmogorov: p about 7e-4

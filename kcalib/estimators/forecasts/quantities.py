@@ -78,7 +78,7 @@ def levels_of(data: Forecasts, levels: Any) -> np.ndarray:
     if levels is None:
         return prediction.scored_levels
     array = checked_levels(levels)
-    prediction.check_levels(array)
+    prediction._check_levels(array)
     return array
 
 

@@ -127,7 +127,7 @@ def levels_there_are(prediction: Distribution) -> np.ndarray:
 
 def has_interval(prediction: Distribution) -> bool:
     """Whether the ends of the reported interval are known."""
-    return not isinstance(prediction, Quantiles) or bool(prediction.has_levels(ENDS).all())
+    return not isinstance(prediction, Quantiles) or bool(prediction._has_levels(ENDS).all())
 
 
 def most_probable(prediction: Distribution) -> np.ndarray:

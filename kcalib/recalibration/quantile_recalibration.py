@@ -32,7 +32,7 @@ class QuantileRecalibration(ForecastRecalibrator):
         Values of each repaired prediction, `~kcalib.distributions.Samples`: its quantiles at the levels
         (j - 1/2) / n_points.
     seed : int
-        Of the randomised PIT values of samples.
+        Of the randomised PIT values, see `kcalib.pit_values`.
 
     Attributes
     ----------

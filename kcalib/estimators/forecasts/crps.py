@@ -83,14 +83,14 @@ def crps(y_true: Any, y_pred: Distribution, *, fair: bool = False, sample_weight
     .. math:: \mathrm{E} |Z - y| - \tfrac12 \mathrm{E} |Z - Z'| = \int (F(x) - 1\{y \le x\})^2 \,\mathrm{d}x
 
     (numbers [1]_), or the first with the Euclidean norm (energy score). Closed forms [2]_: mixtures of normal and of
-    Laplace distributions, samples (time O(n S log S)), Poisson, negative binomial, Student's t, log-normal and gamma
-    distributions. The energy score of mixtures of normals is an integral over the Laplace transform of the squared
-    norm, by the trapezoidal rule to about 1e-11 of the score's scale; of samples of vectors it is exact, in time
-    O(n S^2 d). Other distributions of numbers: the integral above, or sum for counts, between quantiles, to 1e-6 of
-    the score or better, infinite densities and atoms included. What has no quantiles is represented by 512 quasi Monte
-    Carlo draws with seed 0, as are Dirichlet distributions. Of `kcalib.distributions.Quantiles` it is the weighted
-    interval score [3]_, twice the mean pinball loss over the forecast's levels, which tends to the CRPS as these fill
-    (0, 1).
+    Laplace distributions, samples (time O(n S log S)), Poisson, negative binomial, Student's t, log-normal, gamma and
+    censored normal distributions. The energy score of mixtures of normals is an integral over the Laplace transform of
+    the squared norm, by the trapezoidal rule to about 1e-11 of the score's scale; of samples of vectors it is exact, in
+    time O(n S^2 d). Other distributions of numbers: the integral above, or sum for counts, between quantiles, to 1e-6
+    of the score or better, infinite densities and atoms included. What has no quantiles is represented by 512 quasi
+    Monte Carlo draws with seed 0, as are Dirichlet distributions. Of `kcalib.distributions.Quantiles` it is the
+    weighted interval score [3]_, twice the mean pinball loss over the forecast's levels, which tends to the CRPS as
+    these fill (0, 1).
 
     References
     ----------

@@ -17,9 +17,7 @@ from kcalib._backend import arrays
 from kcalib._backend.options import check_choice, check_fraction, check_integer, check_positive
 from kcalib._backend.threads import TerminalProgress
 from kcalib._backend.warnings import warn
-from kcalib._input.data import Data
-from kcalib._input.forecasts import Forecasts, prepare
-from kcalib._input.labels import Classification
+from kcalib._input.forecasts import prepare
 from kcalib.distributions import Categorical
 from kcalib.estimators.forecasts.crps import crps_values
 from kcalib.estimators.forecasts.scores import log_score_values
@@ -364,54 +362,30 @@ def _weight_losses(losses: np.ndarray, weight: np.ndarray) -> np.ndarray:
     return mean + weight / weight.mean() * (losses - mean)
 
 
-@functools.singledispatch
-def samples_of(data: Data, y_pred: Any, from_logits: bool) -> Labelled:
+def samples_of(data: Any, y_pred: Any, from_logits: bool) -> Labelled:
     """Return the samples of checked data, with the predictions `y_pred` of the user."""
-    raise AssertionError(f"nothing is registered for {type(data).__name__}")
-
-
-@samples_of.register
-def _(data: Classification, y_pred: Any, from_logits: bool) -> Labelled:
-    arrays.check_not_cuda(data.probabilities, "a choice of recalibrators")
-    predictions = two_columns(y_pred) if from_logits else arrays.to_compute_device(data.probabilities, np.float64)
-    return WithLabels(arrays.to_compute_device(data.labels, np.int64), predictions, from_logits, _weight_of(data))
-
-
-@samples_of.register
-def _(data: Forecasts, y_pred: Any, from_logits: bool) -> Labelled:
-    arrays.check_not_cuda(data.y, "a choice of recalibrators")
+    arrays.check_not_cuda(data.probabilities if data.has_classes else data.y, "a choice of recalibrators")
+    weight = None if data.sample_weight is None else arrays.to_compute_device(data.sample_weight, np.float64)
+    if data.has_classes:
+        predictions = two_columns(y_pred) if from_logits else arrays.to_compute_device(data.probabilities, np.float64)
+        return WithLabels(arrays.to_compute_device(data.labels, np.int64), predictions, from_logits, weight)
     y, prediction = data.as_given()
-    return WithTargets(arrays.to_compute_device(y, np.float64), prediction, False, _weight_of(data))
+    return WithTargets(arrays.to_compute_device(y, np.float64), prediction, False, weight)
 
 
-def _weight_of(data: Data) -> np.ndarray | None:
-    weight = data.sample_weight
-    return None if weight is None else arrays.to_compute_device(weight, np.float64)
-
-
-@functools.singledispatch
-def default_candidates(data: Data, score: str) -> dict[str, Recalibrator]:
-    """Return the candidates that are worth a try for these data."""
-    raise AssertionError(f"nothing is registered for {type(data).__name__}")
-
-
-@default_candidates.register
-def _(data: Classification, score: str) -> dict[str, Recalibrator]:
-    candidates: dict[str, Recalibrator] = {
-        "temperature": TemperatureScaling(),
-        "isotonic": IsotonicCalibration(),
-    }
-    if data.m <= MOST_OF_EACH:
-        candidates |= {"platt": PlattScaling(), "beta": BetaCalibration(), "venn_abers": VennAbers()}
-    if 2 < data.m <= MOST_OF_MATRICES:
-        candidates["vector"] = VectorScaling()
-        candidates |= {f"dirichlet_{size:g}": DirichletCalibration(regularization=size) for size in (0.1, 1.0, 10.0)}
-    return candidates
-
-
-@default_candidates.register
-def _(data: Forecasts, score: str) -> dict[str, Recalibrator]:
-    family, candidates = type(data.prediction), dict[str, Recalibrator]()
+def default_candidates(data: Any, score: str) -> dict[str, Recalibrator]:
+    """Return the candidates that are worth a try for these data, the cheap ones first."""
+    candidates = dict[str, Recalibrator]()
+    if data.has_classes:
+        candidates |= {"temperature": TemperatureScaling(), "isotonic": IsotonicCalibration()}
+        if data.m <= MOST_OF_EACH:
+            candidates |= {"platt": PlattScaling(), "beta": BetaCalibration(), "venn_abers": VennAbers()}
+        if 2 < data.m <= MOST_OF_MATRICES:
+            candidates["vector"] = VectorScaling()
+            sizes = (10.0, 1.0, 0.1)  # each fit begins at that of the size before
+            candidates |= {f"dirichlet_{size:g}": DirichletCalibration(regularization=size) for size in sizes}
+        return candidates
+    family = type(data.prediction)
     if temper.dispatch(family) is not temper.dispatch(object):
         candidates["temperature"] = TemperatureScaling()
     if shift_and_scale.dispatch(family) is not shift_and_scale.dispatch(object):

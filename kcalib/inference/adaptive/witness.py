@@ -19,6 +19,7 @@ import numpy as np
 import scipy
 
 from kcalib._backend import arrays
+from kcalib._backend.threads import one_blas_thread
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._pairs.label_cells import FLOOR
@@ -100,6 +101,7 @@ def fold_ends(n: int) -> list[int]:
     return ends
 
 
+@one_blas_thread()
 def fit_map(p: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
     """Return t and b of the map to softmax(t log p + b): of maximum likelihood, b = 0 where AIC prefers that."""
     n, m = p.shape

@@ -30,7 +30,7 @@ from kcalib.target_kernels import TargetKernel
 
 EPSILON = float(np.finfo(np.float64).eps)
 ROUNDINGS = 16  # a difference of at most so many roundings is none
-STRIP = 64  # samples whose pairs with all others are in memory at once
+STRIP = 256  # samples whose pairs with all others are in memory at once; threads wait for each other once in each
 
 
 @dataclass(frozen=True)

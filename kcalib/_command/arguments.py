@@ -484,6 +484,10 @@ def _add_reading(parser: Parser) -> Any:
     predictions.add_argument("--loc", metavar="NAME", help="regression: the same for medians of Laplace distributions")
     names.add_argument("--scale", metavar="NAME", help="the same for their scales")
     names.add_argument(
+        "--missing", choices=("refuse", "drop"), default="refuse",
+        help="samples that are NaN, such as members of an ensemble: drop leaves them out (default: %(default)s)",
+    )  # fmt: skip
+    names.add_argument(
         "--labels", metavar="NAME", help="array or column with the labels or targets, or a file NAME.npy"
     )
     names.add_argument(

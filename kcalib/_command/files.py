@@ -54,6 +54,7 @@ def open_file(file: str, options_by_name: Mapping[str, Any], clusters: str | Non
         parameters={name: options_by_name.get(name) for name in PARAMETERS},
         columns=FileColumns,
         clusters=clusters,
+        missing=options_by_name.get("missing") or "refuse",
         has_names=bool(options_by_name.get("has_names")),
         needs_labels=options_by_name.get("needs_labels", True),
     )

@@ -89,7 +89,18 @@ class Failure:
 
 def check_reading(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the options that say what to read, or refuse some that do not go together."""
-    names = ("probs", "logits", "confidence", "labels", "from_logits", "normalize", "classes", "positive", *PARAMETERS)
+    names = (
+        "probs",
+        "logits",
+        "confidence",
+        "labels",
+        "from_logits",
+        "normalize",
+        "classes",
+        "positive",
+        "missing",
+        *PARAMETERS,
+    )
     reading = {name: getattr(arguments, name) for name in names}
     if reading["confidence"] is not None and reading["positive"] is not None:
         arguments.usage_error("--positive is for probabilities of a class, --confidence has none; leave one out")
@@ -235,6 +246,7 @@ def translate(error: Exception) -> str:
     message = message.replace("`sample_weight", "`--weights").replace("`targets`", "--targets")
     message = message.replace("pass sort_quantiles=True to sort each row", "sort each row by --sort-quantiles")
     message = message.replace("normalise the rows", "divide the rows by their sums (--normalize)")
+    message = message.replace("missing='drop'", "--missing drop")
     message = re.sub("pass predicted distributions.*", "name --mean and --std, --samples, or --rate", message)
     message = re.sub("pass the output of predict_proba.*", "name the predictions by --probs or --logits", message)
     message = message.replace("pass multilabel=True to kcalib.evaluate", "evaluate them with --multilabel")

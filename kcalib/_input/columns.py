@@ -67,7 +67,7 @@ class Columns:
         """Return an option as the user writes it, for messages."""
         if option == "positive":
             return "classes="
-        is_own = option in ("probs", "logits", "labels", "classes", "from_logits", "clusters")
+        is_own = option in ("probs", "logits", "labels", "classes", "from_logits", "clusters", "missing")
         return f"{option}=" if is_own else f"parameters={{{option!r}: ...}}"
 
     def otherwise(self) -> str:

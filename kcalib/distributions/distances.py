@@ -239,6 +239,8 @@ def _check_components(name: str, distribution: Distribution) -> Components:
 
 def _wasserstein_points(prediction: Distribution, other: Distribution | None) -> tuple[Any, Any] | None:
     """Return points of both whose Euclidean distance is W_2, if they lie in one space; None for the others if none."""
+    if any(getattr(side, "weights", None) is not None for side in (prediction, other)):
+        return None  # points of samples with missing members are not exact
     points = prediction.wasserstein_points()
     if points is None or other is None:
         return None if points is None else (points, None)

@@ -9,12 +9,17 @@ import numpy as np
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._backend.options import check_choice
 from kcalib._backend.special import to_device_of
+from kcalib._input.checks import reject
 from kcalib._pairs.problem import Components
 from kcalib.distributions._checks import normalized_weights, read_only, real_array
 from kcalib.distributions._distribution import Univariate, row_blocks
 
 __all__ = ["Samples"]
+
+
+MISSING = "drop such predictions, or pass missing='drop' to leave out members that are missing"
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,18 +33,23 @@ class Samples(Univariate):
     weights : array_like, shape (S,) or (n, S), optional
         Weights of the values, at least 0, whose rows sum to 1 within 1e-6 (what is left is divided out). By default
         all are 1 / S.
+    missing : {"refuse", "drop"}
+        What becomes of members that are NaN, or masked: "drop" leaves them out of their prediction, in which the others
+        have the weight of all. They are then a value of weight 0.
 
     Raises
     ------
     TypeError
         If a parameter does not hold real numbers.
     ValueError
-        If one is not finite or out of range, or has a wrong shape.
+        If one is not finite or out of range, or has a wrong shape; if a prediction has no member left.
 
     Notes
     -----
     These distributions have no density. The 2-Wasserstein distance of two on the real line with equal weights is that
-    of the sorted values, over the root of S. `sample` and `quasi_sample` draw with replacement.
+    of the sorted values, over the root of S. Where members are missing, points of Wasserstein distances are means of
+    quantile functions in S cells of levels: distances are somewhat too small between predictions that both miss some.
+    `sample` and `quasi_sample` draw with replacement.
 
     Examples
     --------
@@ -49,6 +59,11 @@ class Samples(Univariate):
     [0.667, 0.0]
     >>> predictions.quantile(0.5).tolist()
     [[1.0], [2.0]]
+
+    An ensemble of which a member is missing:
+
+    >>> Samples([[0.0, float("nan"), 5.0]], missing="drop").expected_value().tolist()
+    [[2.5]]
     """
 
     samples: Array
@@ -57,7 +72,17 @@ class Samples(Univariate):
     _n_uniforms = 1
     _event_axis = 2
 
-    def __init__(self, samples: Any, weights: Any = None) -> None:
+    def __init__(self, samples: Any, weights: Any = None, *, missing: str = "refuse") -> None:
+        check_choice("missing", missing, ("refuse", "drop"))
+        if isinstance(samples, np.ma.MaskedArray):
+            samples = np.ma.filled(samples.astype(np.float64), np.nan)
+        samples = arrays.as_array(samples, "samples")
+        present = None
+        if samples.ndim in (2, 3) and arrays.kind_of(samples) == "f":
+            is_nan = arrays.namespace(samples).isnan(samples)
+            if missing == "refuse":
+                reject(samples, is_nan, lambda at, x: f"`samples{at}` is nan, expected a finite number; {MISSING}")
+            samples, present = fill_missing(samples, is_nan)
         samples = real_array(samples, "samples")
         if samples.ndim not in (2, 3) or 0 in samples.shape:
             raise ValueError(
@@ -67,6 +92,8 @@ class Samples(Univariate):
         if weights is not None:
             weights = normalized_weights(weights, "weights", tuple(samples.shape[:2]), "sample")
             weights = read_only(arrays.asarray_like(weights, samples))
+        if present is not None:
+            weights = share_weights(present, weights)
         self._set_fields(samples=read_only(samples), weights=weights)
 
     @property
@@ -98,11 +125,26 @@ class Samples(Univariate):
         """Return None: there are none."""
 
     def wasserstein_points(self) -> Array | None:
-        """Return sorted values over the root of S for numbers with equal weights; else None."""
-        if self.n_dims > 1 or self.weights is not None:
+        """Return sorted values over the root of S for numbers with equal weights, see the notes; else None."""
+        if self.n_dims > 1 or not self.counts_alike:
             return None
-        xp = arrays.namespace(self.samples)
-        return xp.sort(xp.reshape(self.samples, (self.n, self.size)), axis=1) / self.size**0.5
+        xp, root = arrays.namespace(self.samples), self.size**0.5
+        values = xp.reshape(self.samples, (self.n, self.size))
+        if self.weights is None:
+            return xp.sort(values, axis=1) / root
+        values, present = arrays.to_compute_device(values), arrays.to_compute_device(self.weights) > 0
+        xp = arrays.namespace(values)
+        counts = xp.sum(present, axis=1)[:, None]
+        ordered = xp.sort(xp.where(present, values, np.inf), axis=1)
+        ordered = xp.where(xp.arange(self.size)[None, :] < counts, ordered, 0.0)
+        # The integral of the quantile function up to each level k / S is a sum of the lowest values.
+        places = xp.arange(self.size + 1)[None, :] * counts / self.size
+        last = xp.minimum(xp.astype(places, xp.int64), self.size - 1)
+        sums = xp.concat([xp.zeros((self.n, 1)), xp.cumsum(ordered, axis=1)], axis=1)
+        take = xp.take_along_axis
+        integrals = (take(sums, last, axis=1) + (places - last) * take(ordered, last, axis=1)) / counts
+        means = (integrals[:, 1:] - integrals[:, :-1]) * root
+        return self._like(xp.where(counts == self.size, ordered / root, means))
 
     def expected_value(self) -> Array:
         components = self.components()
@@ -138,8 +180,10 @@ class Samples(Univariate):
         """Return the order of the values and cumulative weights in it, as `to_compute_device` has the values."""
         order = self._order(arrays.to_compute_device(self.samples))
         xp = arrays.namespace(order)
-        cumulative = xp.cumsum(xp.take_along_axis(arrays.to_compute_device(self._weight_rows()), order, axis=1), axis=1)
-        return order, cumulative
+        weights = xp.take_along_axis(arrays.to_compute_device(self._weight_rows()), order, axis=1)
+        if self.counts_alike:  # the exact k / S
+            return order, xp.cumsum(weights > 0, axis=1) / xp.sum(weights > 0, axis=1)[:, None]
+        return order, xp.cumsum(weights, axis=1)
 
     def _cdf(self, y: Array) -> Array:
         return self._shares(y, "right")
@@ -177,6 +221,29 @@ class Samples(Univariate):
         order, cumulative = self._cumulative()
         positions = _find_first(cumulative, p)
         return xp.take_along_axis(xp.take_along_axis(samples, order, axis=1), positions, axis=1)
+
+
+def fill_missing(samples: Array, is_nan: Array) -> tuple[Array, Array | None]:
+    """Return samples whose missing members have the value of another, and which are there; None: all."""
+    xp = arrays.namespace(samples)
+    if not bool(xp.any(is_nan)):
+        return samples, None
+    is_missing = is_nan if is_nan.ndim == 2 else xp.any(is_nan, axis=2)
+    none = xp.all(is_missing, axis=1)
+    reject(none, none, lambda at, x: f"`samples{at}` has no member that is a number, expected one; drop such samples")
+    first = xp.argmax(xp.astype(~is_missing, xp.int8), axis=1)
+    value = samples[xp.arange(samples.shape[0]), first, ...][:, None, ...]
+    where = is_missing if is_nan.ndim == 2 else is_missing[:, :, None]
+    return xp.where(where, value, samples), ~is_missing
+
+
+def share_weights(present: Array, weights: Array | None = None) -> Array:
+    """Return the weights of the members that are there, which sum to 1, and 0 for the others."""
+    xp = arrays.namespace(present)
+    shares = xp.astype(present, xp.float64) if weights is None else xp.where(present, weights, 0.0)
+    sums = xp.sum(shares, axis=1)
+    reject(sums, sums <= 0, lambda at, x: f"`weights{at}` are 0 for all members that are there; drop such samples")
+    return read_only(shares / sums[:, None])
 
 
 def _find_first(cumulative: Array, u: Array) -> Array:

@@ -27,6 +27,7 @@ from kcalib.distributions import (
     ZeroInflated,
 )
 from kcalib.distributions._checks import LARGEST
+from kcalib.distributions.samples import fill_missing, share_weights
 from kcalib.distributions.wrappers import Wrapper
 
 # The arrays that a distribution is.
@@ -92,7 +93,7 @@ class Family:
             raise ValueError(
                 f"`y_pred` is {kind.__name__}, which has no closed forms that a state could add up; {OTHERS}"
             )
-        if isinstance(prediction, Samples) and (prediction.weights is not None or prediction.event_shape):
+        if isinstance(prediction, Samples) and not (prediction.counts_alike and prediction.event_shape == ()):
             of = "vectors" if prediction.event_shape else "numbers with weights"
             raise ValueError(f"`y_pred` are Samples of {of}, whose distances are not those of points; {OTHERS}")
         levels = tuple(prediction.levels.tolist()) if isinstance(prediction, Quantiles) else ()
@@ -123,6 +124,8 @@ class Family:
             ]
             return np.column_stack([inner.columns(prediction.distribution), *columns])
         parts = [arrays.to_host(getattr(prediction, name)) for name in FIELDS[type(prediction)]]
+        if isinstance(prediction, Samples) and prediction.weights is not None:
+            parts = [np.where(arrays.to_host(prediction.weights) > 0, parts[0], np.nan)]  # missing members
         return np.concatenate([part.reshape(len(part), -1).astype(np.float64) for part in parts], axis=1)
 
     def distribution(self, columns: np.ndarray) -> Any:
@@ -143,7 +146,9 @@ class Family:
         if kind is Quantiles:
             object.__setattr__(prediction, "levels", np.array(self.levels))
         if kind is Samples:
-            object.__setattr__(prediction, "weights", None)
+            samples, present = fill_missing(part, np.isnan(part))
+            object.__setattr__(prediction, "samples", samples)
+            object.__setattr__(prediction, "weights", None if present is None else share_weights(present))
         return prediction
 
     def checked(self, columns: np.ndarray) -> Any:

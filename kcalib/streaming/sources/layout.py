@@ -46,6 +46,7 @@ class ReadOptions:
     normalize: bool = False
     multilabel: bool = False  # the labels are an array or columns of 0 or 1
     classes: tuple[Any, ...] | None = None
+    missing: str = "refuse"  # or "drop": what becomes of members that are NaN
     parameters: Mapping[str, str | None] = field(default_factory=dict)  # names, by those of `_input.parameters`
     columns: type[Columns] = Columns  # how messages spell these options
     clusters: Any = None  # a name, or an array beside others: read as labels are, by a source of their own
@@ -65,6 +66,9 @@ class ReadOptions:
         forecasts = None
         if self.probs is None and self.logits is None and not self.from_logits:
             forecasts = choose_forecasts(columns, self.parameters)
+        if self.missing != "refuse" and (forecasts is None or forecasts.family != "Samples"):
+            what = "there are no predicted samples" if forecasts is None else f"there is {forecasts.described(columns)}"
+            raise FileError(f"{what}, but {columns.spelled('missing')} is for members of samples; leave it out")
         if forecasts is not None:
             if self.classes is not None:
                 raise FileError(
@@ -81,7 +85,9 @@ class ReadOptions:
             vectors = forecasts.family in VECTORS and len(forecasts.names["mean"]) > 1
             if file is None and self._expects_labels(columns):
                 targets = target_names(columns, self._label_option(columns), vectors)
-            return dataclasses.replace(layout, targets=targets, predictions=forecasts.names, family=forecasts.family)
+            return dataclasses.replace(
+                layout, targets=targets, predictions=forecasts.names, family=forecasts.family, missing=self.missing
+            )
         choice = choose(columns, self.probs, self.logits)
         if self.multilabel:
             targets = targets or label_family(columns, self._label_option(columns), choice)
@@ -137,6 +143,7 @@ class Layout:
     order: tuple[Any, ...] | None = None  # in which the user wants classes that the file names
     stored_labels: np.memmap | None = field(default=None, compare=False)  # in a file of their own
     distribution: Distribution | None = field(default=None, compare=False)  # of checked parameters
+    missing: str = "refuse"
     logits_option: str = "from_logits=True"
     positive: str | None = None  # the class that a single column is the probability of
     positive_option: str = "classes="
@@ -146,12 +153,14 @@ class Layout:
     def of_distribution(cls, distribution: Distribution, target: str) -> Layout:
         """Return the layout of distributions that come as such."""
         fields = FIELDS.get(type(distribution))
-        weights = "" if fields is None or getattr(distribution, "weights", None) is None else " with weights"
+        weights = "" if getattr(distribution, "counts_alike", True) else " with weights"
         if fields is None or weights:
             kind = type(distribution).__name__
             raise FileError(f"the predictions are {kind}{weights}, which cannot be read in chunks; {OTHERS}")
-        names = {name: (name,) for name in fields}
-        return cls((target,), names, "parameter", family=type(distribution).__name__, distribution=distribution)
+        names, family = {name: (name,) for name in fields}, type(distribution).__name__
+        if getattr(distribution, "weights", None) is not None:  # some members are missing
+            return cls((target,), names, "parameter", family=family, missing="drop")
+        return cls((target,), names, "parameter", family=family, distribution=distribution)
 
     @property
     def groups(self) -> dict[str, tuple[str, ...]]:
@@ -215,7 +224,8 @@ class Layout:
             with self.located({**self.predictions, target: self.targets}, at):
                 values = {key: block[key] for key in self.predictions}
                 kind: Any = getattr(distributions, self.family)
-                pred = kind(**values) if self.distribution is None else self.distribution._with(**values)
+                more = {"missing": self.missing} if self.family == "Samples" else {}
+                pred = kind(**values, **more) if self.distribution is None else self.distribution._with(**values)
                 return prepare_forecasts(true, pred, names=Names(target, " and ".join(names.values())))
         is_text = isinstance(true, np.ndarray) and true.dtype.kind in "SUO"
         pred, columns = block[Y_PRED], self.predictions[Y_PRED]

@@ -16,6 +16,7 @@ from kcalib._input.columns import CLASSES_NAME, FileError
 from kcalib._input.frames import categories_of, column_names
 from kcalib.distributions import Categorical, Distribution, as_distribution
 from kcalib.distributions.adapters import is_external
+from kcalib.streaming._forecasts.families import Family
 from kcalib.streaming.sources.content import damage_error, decode_text
 from kcalib.streaming.sources.layout import Y_PRED, Y_TRUE, Block, Layout, ReadOptions
 from kcalib.streaming.sources.reader import Reader
@@ -124,6 +125,8 @@ def pair_reader(true: Any, pred: Any, options: ReadOptions) -> Reader:
     if isinstance(pred, Distribution):
         layout = Layout.of_distribution(pred, Y_TRUE)
         data |= {name: getattr(pred, name) for name in layout.predictions}
+        if layout.missing == "drop":
+            data |= {"samples": Family.of(pred).columns(pred)}
     else:
         classes = classes_by_names(true, pred, classes)
         layout = Layout((Y_TRUE,), {Y_PRED: (Y_PRED,)}, from_logits=options.from_logits, classes=classes)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from kcalib._backend.files import printable
+from kcalib._backend.options import check_choice
 from kcalib._input.columns import LABEL_NAMES, FileError
 from kcalib._input.parameters import PARAMETERS
 from kcalib._input.source import Source
@@ -57,6 +58,7 @@ def source(
     classes: Iterable[Any] | None = None,
     parameters: Mapping[str, str] | None = None,
     clusters: Any = None,
+    missing: str = "refuse",
 ) -> Source:
     """Open samples in files, arrays or batches, to read them in chunks.
 
@@ -109,6 +111,8 @@ def source(
         Name of the array or column of the samples' clusters, or an existing .npy file of them; an array, if `data` is
         a pair of arrays. Tests of the source are then those of samples in clusters, as by
         ``CalibrationState(clusters=True)``. The file is read a second time for them.
+    missing : {"refuse", "drop"}
+        As of `kcalib.distributions.Samples`: what becomes of members of ensembles that are NaN.
 
     Returns
     -------
@@ -166,6 +170,7 @@ def source(
         classes=None if classes is None else tuple(np.asarray(list(classes)).tolist()),
         parameters=dict(parameters or {}),
         clusters=clusters,
+        missing=check_choice("missing", missing, ("refuse", "drop")),
     )
     return open_source(data, options)
 

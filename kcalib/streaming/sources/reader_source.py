@@ -23,7 +23,7 @@ from kcalib._input.labels import Classification
 from kcalib._input.source import Source, check_of_classes
 from kcalib.distributions import Distribution
 from kcalib.lenses import Lens
-from kcalib.streaming._forecasts.families import FIELDS
+from kcalib.streaming._forecasts.families import FIELDS, Family
 from kcalib.streaming._options import SharedOptions, StateOptions
 from kcalib.streaming.comparison import ComparisonState
 from kcalib.streaming.forecasts import ForecastState
@@ -311,6 +311,9 @@ def _(first: Classification, pieces: Sequence[Classification]) -> Classification
 
 @_join_predictions.register
 def _(first: Distribution, pieces: Sequence[Distribution]) -> Distribution:
+    if any(getattr(piece, "weights", None) is not None for piece in pieces):
+        family = Family.of(first)
+        return family.distribution(np.concatenate([family.columns(piece) for piece in pieces]))
     xp = arrays.namespace(getattr(first, FIELDS[type(first)][0]))
     fields = {name: xp.concat([getattr(piece, name) for piece in pieces], axis=0) for name in FIELDS[type(first)]}
     return first._with(**fields)

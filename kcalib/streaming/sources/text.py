@@ -157,6 +157,8 @@ class TextReader(Reader):
                     f"line {line} has {len(row)} cells, expected {len(header)} as in the header; repair the line"
                 )
             cells = get_cells(row)
+            if self.layout.missing == "drop":
+                cells = [cell if cell.strip() else "nan" for cell in cells]
             try:
                 if any("_" in cell for cell in cells):
                     raise ValueError
@@ -164,9 +166,10 @@ class TextReader(Reader):
             except ValueError:
                 bad = next(i for i in columns if not is_number(row[i]))
                 check_text(row[bad], line)
+                is_member = self.layout.family == "Samples" and not row[bad].strip()
                 raise FileError(
                     f"line {line}, column {header[bad]!r} is {_shorten(row[bad])}, expected a number; repair or drop "
-                    "the line"
+                    "the line" + ", or pass missing='drop'" * is_member
                 ) from None
             if self._label_column is not None:
                 label = row[self._label_column].strip()

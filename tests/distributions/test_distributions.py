@@ -399,7 +399,7 @@ def test_wasserstein_points_of_samples():
     rows, columns = scipy.optimize.linear_sum_assignment(cost)
     assert np.sum((points[0] - points[1]) ** 2) == pytest.approx(cost[rows, columns].mean(), rel=1e-13)
     assert Samples(samples[:, :, None]).wasserstein_points() is not None
-    assert Samples(samples, np.full(7, 1 / 7)).wasserstein_points() is None
+    assert Samples(samples, np.arange(7) / 21).wasserstein_points() is None
     assert SAMPLES["vectors"].wasserstein_points() is None
 
 

@@ -371,7 +371,7 @@ def test_what_has_no_closed_forms_is_refused():
     refused = [
         (Ensemble([normals, normals]), "is Ensemble, which has no closed forms that a state could add up; a Forecast"),
         (Beta(y, y), "Beta"),
-        (Samples(np.ones((3, 2)), [0.5, 0.5]), "Samples of numbers with weights, whose distances"),
+        (Samples(np.ones((3, 2)), [0.25, 0.75]), "Samples of numbers with weights, whose distances"),
     ]
     for prediction, message in refused:
         with pytest.raises(ValueError, match=message):

@@ -250,7 +250,10 @@ def test_what_is_wrong(tmp_path):
     message_of(tmp_path / "z.npy", "so parameters={'std': ...} names nothing; save predicted", parameters={"std": "s"})
     some = Normal(MEAN, STD)
     message_of((Y, Mixture(np.full((N, 2), 0.5), [some, some])), "predictions are Mixture, which cannot be read")
-    message_of((Y, Samples(DRAWS, np.full((N, 5), 0.2))), "Samples with weights, which cannot be read in chunks")
+    message_of(
+        (Y, Samples(DRAWS, np.tile([0.1, 0.15, 0.2, 0.25, 0.3], (N, 1)))),
+        "Samples with weights, which cannot be read in chunks",
+    )
     message_of([(Y, some), (Y, Laplace(MEAN, STD))], "batch 1 has other predictions")
     message_of([(Y, some), (Y, np.full(N, 0.5))], "batch 1 has other predictions than the first one")
     message_of([(Y, some), (Y[:5], some)], r"batch 1 has targets of shape \(5,\) for parameters of 43 distributions")

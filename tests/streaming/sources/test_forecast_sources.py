@@ -251,7 +251,7 @@ def test_what_is_wrong(tmp_path):
     some = Normal(MEAN, STD)
     message_of((Y, Mixture(np.full((N, 2), 0.5), [some, some])), "predictions are Mixture, which cannot be read")
     message_of(
-        (Y, Samples(DRAWS, np.tile([0.1, 0.15, 0.2, 0.25, 0.3], (N, 1)))),
+        (Y, Samples(DRAWS, [0.1, 0.15, 0.2, 0.25, 0.3])),
         "Samples with weights, which cannot be read in chunks",
     )
     message_of([(Y, some), (Y, Laplace(MEAN, STD))], "batch 1 has other predictions")

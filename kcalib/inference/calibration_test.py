@@ -268,7 +268,9 @@ def calibration_test(
     data = scale_weights(prepare(y_true, y_pred, sample_weight=sample_weight, **options))
     of_samples = clusters_of(clusters, time_blocks, data.n)
     variables = () if given is None else read_given(given, data.n)
-    return run(Task(data, PairOptions(kernel, target_kernel, backend, threads), of_samples, variables), method, seed)
+    option = "clusters" if time_blocks is None else "time_blocks"
+    pairs = PairOptions(kernel, target_kernel, backend, threads)
+    return run(Task(data, pairs, of_samples, variables, option), method, seed)
 
 
 def run(task: Task, method: str | CalibrationMethod, seed: int | None) -> CalibrationTestResult:
@@ -290,7 +292,7 @@ def scale_weights(data: Data) -> Data:
 
 def _check_samples(task: Task, method: CalibrationMethod) -> None:
     """Refuse weights, clusters and further variables where the test is of independent samples that count alike."""
-    values = {"sample_weight": task.data.sample_weight, "clusters": task.clusters, "given": task.given or None}
+    values = {"sample_weight": task.data.sample_weight, task.cluster_option: task.clusters, "given": task.given or None}
     for name, value in values.items():
         if value is None:
             continue

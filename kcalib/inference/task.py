@@ -50,6 +50,7 @@ class Task:
     options: PairOptions
     clusters: np.ndarray | None = None  # of each sample, integers; None where samples are independent
     given: tuple[Grouping, ...] = ()  # further variables
+    cluster_option: str = "clusters"  # the argument that they come from
     feature_problems: list[FeatureProblem] = field(default_factory=list)  # those that were made, for others to look at
     _moments: list[tuple[MomentSums, NullMoments]] = field(default_factory=list)  # of H, once it was swept
 

@@ -180,6 +180,10 @@ def test_blocks_of_time_are_clusters_of_successive_samples():
     assert found.differences == expected.differences and "43 blocks" in found.intervals
     with pytest.raises(ValueError, match="`time_blocks` makes clusters of successive samples, and `clusters` is given"):
         kcalib.compare(y, models, time_blocks=7, clusters=blocks)
+    with pytest.raises(ValueError, match="`time_blocks` has 3 clusters, too few"):
+        kcalib.calibration_test(np.zeros(300, dtype=int), np.full(300, 0.02), time_blocks=100)
+    with pytest.raises(ValueError, match="`time_blocks` has no meaning for the method 'spectrum'; use 'adaptive'"):
+        kcalib.calibration_test(y, models["a"], time_blocks=7, method="spectrum")
     with pytest.raises(ValueError, match="`time_blocks` leaves 3 blocks"):
         kcalib.compare(y, models, metric="brier_score", time_blocks=100)
     with pytest.raises(ValueError, match="`time_blocks` has no meaning for the metric 'ece'"):

@@ -130,7 +130,7 @@ def flip_clusters(
         sums = part if sums is None else sums + part
     assert sums is not None
     noun = "labels" if data.has_classes else "targets"
-    blocks = make_blocks(machine, sums, of_clusters, noun)
+    blocks = make_blocks(machine, sums, of_clusters, noun, task.cluster_option)
     task.feature_problems.append(problems[-1 if len(problems) > 2 else 0])
     return blocks, {
         "estimator": "unbiased SKCE of random features, pairs of different clusters",

@@ -158,12 +158,17 @@ class FlippedBlocks:
         return f"flips of the signs of {self.n_clusters} clusters", left_out
 
 
-def make_blocks(machine: FlipMachine, sums: FlippedSums, clusters: np.ndarray, noun: str) -> FlippedBlocks:
-    """Return the blocks of sums over all samples; `clusters` are the weights of clusters, `noun` what targets are."""
+def make_blocks(
+    machine: FlipMachine, sums: FlippedSums, clusters: np.ndarray, noun: str, option: str = "clusters"
+) -> FlippedBlocks:
+    """Return the blocks of sums over all samples; `clusters` are the weights of clusters, `noun` what targets are.
+
+    `option` is the argument that says which samples are in a cluster.
+    """
     n_clusters = int(np.count_nonzero(clusters))
     if n_clusters < 2:
         raise ValueError(
-            f"`clusters` has {n_clusters} cluster of positive weight, expected at least 2, which are independent of "
+            f"`{option}` has {n_clusters} cluster of positive weight, expected at least 2, which are independent of "
             "each other"
         )
     blocks: list[tuple[float, Block]] = []
@@ -196,7 +201,7 @@ def make_blocks(machine: FlipMachine, sums: FlippedSums, clusters: np.ndarray, n
     if not kept:
         least = min(skewness for skewness, _ in blocks)
         raise ValueError(
-            f"`clusters` has {n_clusters} clusters, too few for predictions with such rare events: if the {noun} of a "
+            f"`{option}` has {n_clusters} clusters, too few for predictions with such rare events: if the {noun} of a "
             f"cluster depend on each other, their sums can have a skewness of {least:.2g}, expected at most "
             f"{MOST_SKEWNESS}; the test needs about {math.ceil(n_clusters * (least / MOST_SKEWNESS) ** 2)} clusters "
             "like these"

@@ -29,7 +29,7 @@ AREA_LEVELS = 100  # probabilities of intervals, from 0 to 1
 
 @on_their_gpu
 def sharpness(y_true: Any, y_pred: Distribution, *, sample_weight: Any = None) -> float:
-    """Root of the mean variance of the predictions, which does not look at the targets.
+    """Return the root of the mean variance of the predictions, whatever the targets.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def sharpness(y_true: Any, y_pred: Distribution, *, sample_weight: Any = None) -
 
 @on_their_gpu
 def dawid_sebastiani_score(y_true: Any, y_pred: Distribution, *, sample_weight: Any = None) -> float:
-    r"""Mean Dawid-Sebastiani score, which looks at means and standard deviations alone.
+    r"""Return the mean Dawid-Sebastiani score, which looks at means and standard deviations alone.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def dawid_sebastiani_score(y_true: Any, y_pred: Distribution, *, sample_weight: 
 
 @on_their_gpu
 def ence(y_true: Any, y_pred: Distribution, *, n_bins: int = N_BINS, sample_weight: Any = None) -> float:
-    r"""Expected normalised calibration error: are errors as large as the predicted standard deviations say?
+    r"""Return the expected normalised calibration error, of errors against the predicted standard deviations.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ def ence(y_true: Any, y_pred: Distribution, *, n_bins: int = N_BINS, sample_weig
 
 @on_their_gpu
 def miscalibration_area(y_true: Any, y_pred: Distribution, *, seed: int = 0, sample_weight: Any = None) -> float:
-    """Area between the curve of the coverage of central intervals and the diagonal.
+    """Return the area between the curve of the coverage of central intervals and the diagonal.
 
     Parameters
     ----------

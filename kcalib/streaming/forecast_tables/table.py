@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from array import array as CArray
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -90,7 +91,7 @@ class Table(NamedTuple):
             raise FileError(
                 f"the targets have the columns {listed(self.columns)}, the forecasts {listed(tasks)}; expected shared "
                 "columns that say which target is whose, such as location and target_end_date, and the values in a "
-                "column oracle_value, observation or y; rename columns"
+                "column oracle_value, observation or y; rename columns, or beside columns of quantiles pass an array"
             )
         values, is_row = self.columns[value], np.ones(self.n, dtype=bool)
         if "output_type" in self.columns:
@@ -125,7 +126,7 @@ def listed(names: Any) -> str:
 def read_table(data: Any) -> Table:
     """Read all columns of files or of a frame; models of several files without a column of them are their folders."""
     numbers: dict[Any, dict[Any, int]] = {}
-    codes: dict[Any, list[int]] = {}
+    codes: dict[Any, CArray[int]] = {}
     for columns in _read_batches(data):
         if numbers and set(numbers) != set(columns):
             raise FileError(f"the files have the columns {listed(numbers)} and {listed(columns)}; read them one by one")
@@ -133,7 +134,7 @@ def read_table(data: Any) -> Table:
             places = numbers.setdefault(name, {})
             for value in dict.fromkeys(values):
                 places.setdefault(value, len(places))
-            codes.setdefault(name, []).extend(map(places.__getitem__, values))
+            codes.setdefault(name, CArray("q")).extend(map(places.__getitem__, values))
     if len({len(places) for places in codes.values()}) > 1:
         raise FileError(f"the columns have {', '.join(str(len(p)) for p in codes.values())} rows, expected equal ones")
     whole = {name: Column.of_values(np.asarray(codes[name], np.int64), list(numbers[name])) for name in numbers}

@@ -17,6 +17,7 @@ from kcalib._input.checks import reject
 from kcalib.distributions._checks import read_only, real_array
 from kcalib.distributions._distribution import Density, Distribution, Family, Univariate
 from kcalib.distributions.adapters import as_distribution
+from kcalib.distributions.external import ExternalDistribution
 from kcalib.distributions.quantiles import Quantiles
 from kcalib.distributions.samples import Samples
 
@@ -114,6 +115,8 @@ class Wrapper(Density, Univariate):
         p = xp.clip(p, SMALLEST, LARGEST)
         if isinstance(inner, Univariate):
             return inner._inverse_cdf(p)
+        if isinstance(inner, ExternalDistribution):
+            return inner._inverse_cdf(np.broadcast_to(p, (self.n, p.shape[1])))
         if len(p) == 1:
             return arrays.to_compute_device(inner.quantile(arrays.to_host(p[0])), np.float64)
         rows = [inner.take(slice(i, i + 1)).quantile(arrays.to_host(p[i])) for i in range(self.n)]

@@ -6,7 +6,7 @@ densities and jumps of F cost bisections and no digits. Counts are summed. Calle
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -23,97 +23,80 @@ TOLERANCE = 1e-9  # change by a bisection, relative to the score of the row, tha
 MOST_COUNTS = 2**14  # a row's counts that are summed one by one; F of more is nearly linear between neighbours
 BATCH_ELEMENTS = 2**20  # numbers in memory at a time
 
-CDF = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of rows and numbers, both of shape (k,)
+CDF = Callable[[Array, Array], Array]  # of rows and numbers, both of shape (k,)
 
 
 def crps_by_quadrature(data: Forecasts) -> Array:
     """Return the CRPS of each sample of numbers, shape (n,), to about 1e-8 relative."""
-    y = arrays.to_host(targets_of(data))[:, 0]
-    knots = arrays.to_host(quantiles_of(data, np.asarray(KNOTS)))
-    edges = np.column_stack((knots, y))
-    if data.prediction.support == "unit":
-        edges = np.column_stack((edges, np.zeros_like(y), np.ones_like(y)))
+    y, support = targets_of(data)[:, 0], data.prediction.support
+    xp = arrays.namespace(y)
+    ends = [xp.zeros_like(y)[:, None], xp.ones_like(y)[:, None]] if support == "unit" else []
+    edges = xp.concat([quantiles_of(data, np.asarray(KNOTS)), y[:, None], *ends], axis=1)
 
-    def cdf(rows: np.ndarray, x: np.ndarray) -> np.ndarray:
-        prediction: Any = data.prediction.take(arrays.like(rows, data.reference))
-        at = arrays.like(x.reshape(-1, *prediction.event_shape), data.y, data.y.dtype)
-        return np.asarray(arrays.to_host(prediction.cdf(at)), dtype=np.float64).reshape(-1)
+    def cdf(rows: Array, x: Array) -> Array:
+        prediction: Any = data.prediction.take(arrays.asarray_like(rows, data.reference))
+        at = arrays.like(x.reshape((-1, *prediction.event_shape)), data.y, data.y.dtype)
+        return arrays.to_compute_device(prediction.cdf(at), np.float64).reshape(-1)
 
-    def interpolated_cdf(rows: np.ndarray, x: np.ndarray) -> np.ndarray:
-        count = np.maximum(np.floor(x), 0.0)
-        share = np.clip(x - count, 0.0, 1.0)
+    def interpolated_cdf(rows: Array, x: Array) -> Array:
+        count = xp.maximum(xp.floor(x), 0.0)
+        share = xp.clip(x - count, 0.0, 1.0)
         return (1 - share) * cdf(rows, count) + share * cdf(rows, count + 1)
 
-    total = np.empty(data.n)
-    if data.prediction.support != "count":
-        _in_batches(np.full(data.n, 20 * edges.shape[1]), total, lambda rows: _integrate(cdf, edges, y, rows))
-        return to_device_of(total, data.reference)
-    first, last = edges.min(axis=1), edges.max(axis=1)
-    is_wide = last - first > MOST_COUNTS
-    _in_batches(
-        np.where(is_wide, 20.0 * edges.shape[1], last - first),
-        total,
-        # A sum over counts is nearly the integral from 1/2 below the first one to 1/2 below the last one.
-        lambda rows: (
-            _integrate(interpolated_cdf, edges - 0.5, y - 0.5, rows)
-            if is_wide[rows[0]]
-            else _sum_over_counts(cdf, first[rows], last[rows], y[rows], rows)
-        ),
-        is_wide,
-    )
-    return to_device_of(total, data.reference)
+    total, sizes = xp.empty(data.n), np.full(data.n, 2 * len(NODES) * edges.shape[1])
+    if support != "count":
+        for batch in _batches(sizes):
+            rows = to_device_of(batch, y)
+            total[rows] = _integrate(cdf, edges[rows], y[rows], rows)
+        return total
+    widths = arrays.to_host(xp.max(edges, axis=1) - xp.min(edges, axis=1)).astype(np.int64)
+    for batch in _batches(np.where(widths > MOST_COUNTS, sizes, widths), widths > MOST_COUNTS):
+        rows = to_device_of(batch, y)
+        if widths[batch[0]] > MOST_COUNTS:
+            # A sum over counts is nearly the integral from 1/2 below the first one to 1/2 below the last one.
+            total[rows] = _integrate(interpolated_cdf, edges[rows] - 0.5, y[rows] - 0.5, rows)
+            continue
+        place = to_device_of(np.repeat(np.arange(len(batch)), widths[batch]), y)
+        starts = np.repeat(np.cumsum(widths[batch]) - widths[batch], widths[batch])
+        counts = xp.min(edges, axis=1)[rows[place]] + to_device_of(np.arange(len(starts)) - starts, y)
+        gaps = cdf(rows[place], counts) - (counts >= y[rows[place]])
+        total[rows] = xp.bincount(place, gaps * gaps, len(batch))
+    return total
 
 
-def _in_batches(
-    sizes: np.ndarray, total: np.ndarray, score: Callable[[np.ndarray], np.ndarray], kinds: np.ndarray | bool = False
-) -> None:
-    """Set `total` to the scores of rows of one kind, of so many numbers together that there is memory for them."""
+def _batches(sizes: np.ndarray, kinds: np.ndarray | bool = False) -> Iterator[np.ndarray]:
+    """Return rows of one kind, of so many numbers together that there is memory for them."""
     for kind in (False, True):
         (rows,) = np.nonzero(np.broadcast_to(kinds, sizes.shape) == kind)
-        batches = np.cumsum(sizes[rows]) // BATCH_ELEMENTS
-        for batch in np.split(rows, np.flatnonzero(np.diff(batches)) + 1):
-            if len(batch):
-                total[batch] = score(batch)
+        numbers = np.cumsum(sizes[rows]) // BATCH_ELEMENTS
+        yield from (batch for batch in np.split(rows, np.flatnonzero(np.diff(numbers)) + 1) if len(batch))
 
 
-def _sum_over_counts(cdf: CDF, first: np.ndarray, last: np.ndarray, y: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return sums over the counts from `first` to `last` - 1, of these rows."""
-    widths = (last - first).astype(np.int64)
-    place = np.repeat(np.arange(len(rows)), widths)
-    counts = first[place] + np.arange(len(place)) - np.repeat(np.cumsum(widths) - widths, widths)
-    if not len(place):
-        return np.zeros(len(rows))
-    gaps = cdf(rows[place], counts) - (counts >= y[place])
-    return np.bincount(place, gaps * gaps, len(rows))
+def _integrate(cdf: CDF, edges: Array, y: Array, rows: Array) -> Array:
+    """Return integrals between the first and the last edge of each of these rows; the target is an edge."""
+    xp, n = arrays.namespace(y), len(rows)
+    nodes, weights = to_device_of(NODES, y), to_device_of(WEIGHTS, y)
 
-
-def _integrate(cdf: CDF, edges: np.ndarray, y: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return integrals between the first and the last edge of these rows, where `edges` has the targets, too."""
-    ends = np.sort(edges[rows], axis=1)
-    place = np.repeat(np.arange(len(rows)), ends.shape[1] - 1)
-    left, right = ends[:, :-1].reshape(-1), ends[:, 1:].reshape(-1)
-
-    def gauss(place: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    def gauss(place: Array, left: Array, right: Array) -> Array:
         half = 0.5 * (right - left)
-        x = (0.5 * (left + right))[:, None] + half[:, None] * NODES
-        gaps = cdf(np.repeat(rows[place], len(NODES)), x.reshape(-1)).reshape(x.shape)
-        gaps = gaps - (left >= y[rows[place]])[:, None]
-        return half * ((gaps * gaps) @ WEIGHTS)
+        x = (0.5 * (left + right))[:, None] + half[:, None] * nodes
+        gaps = cdf(xp.repeat(rows[place], len(NODES)), x.reshape(-1)).reshape(x.shape) - (left >= y[place])[:, None]
+        return half * xp.sum(gaps * gaps * weights, axis=1)
 
+    edges = xp.sort(edges, axis=1)
+    place = xp.repeat(xp.arange(n), edges.shape[1] - 1)
+    left, right = edges[:, :-1].reshape(-1), edges[:, 1:].reshape(-1)
     is_open = right > left
     place, left, right = place[is_open], left[is_open], right[is_open]
-    values = gauss(place, left, right) if len(place) else np.empty(0)
-    total = np.bincount(place, values, len(rows))
+    values = gauss(place, left, right) if len(place) else xp.zeros(0)
+    total = xp.bincount(place, values, n)
     while len(place):
         middle = 0.5 * (left + right)
-        place, was = np.repeat(place, 2), values
-        left, right = np.column_stack((left, middle)).reshape(-1), np.column_stack((middle, right)).reshape(-1)
-        values = gauss(place, left, right)
-        change = values[::2] + values[1::2] - was
-        total += np.bincount(place[::2], change, len(rows))
-        is_open = (
-            (np.abs(change) > TOLERANCE * total[place[::2]]) & (left[::2] < left[1::2]) & (left[1::2] < right[1::2])
-        )
-        is_open = np.repeat(is_open, 2)
-        place, left, right, values = place[is_open], left[is_open], right[is_open], values[is_open]
+        halves = xp.repeat(place, 2), xp.stack([left, middle], axis=1), xp.stack([middle, right], axis=1)
+        parts = gauss(halves[0], halves[1].reshape(-1), halves[2].reshape(-1)).reshape(-1, 2)
+        change = xp.sum(parts, axis=1) - values
+        total += xp.bincount(place, change, n)
+        is_open = (xp.abs(change) > TOLERANCE * total[place]) & (left < middle) & (middle < right)
+        place = xp.repeat(place[is_open], 2)
+        left, right, values = halves[1][is_open].reshape(-1), halves[2][is_open].reshape(-1), parts[is_open].reshape(-1)
     return total

@@ -82,7 +82,7 @@ LAWS = {
     "inflated counts": ZeroInflated(Poisson(RATE), [0.0, 0.3, 0.5, 1.0]),
     "hurdle": ZeroInflated(Truncated(Poisson(RATE), 1.0), 0.6),
     "inflated and censored": ZeroInflated(Censored(NORMAL, 0.0), 0.2),
-    "of scipy.stats, inflated": ZeroInflated(stats.weibull_min([1.0, 1.2, 2.0, 3.0], scale=STD), 0.3),
+    "of scipy.stats, inflated": ZeroInflated(stats.weibull_min([1.0, 1.0, 2.0, 3.0], scale=STD), 0.3),
     "own, inflated": ZeroInflated(Logistic(MEAN), 0.3),
 }
 every = pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)

@@ -18,7 +18,8 @@ from kcalib._command.jobs import Failure, check_reading, collect_failures, trans
 from kcalib._command.streams import BAD_INPUT, DONE, write
 from kcalib._input.classes import is_named_after, key_of
 from kcalib._input.columns import CLASSES_NAME, FileError
-from kcalib.recalibration import load
+from kcalib.recalibration import DirichletCalibration, load
+from kcalib.recalibration._recalibrator import prepare_unlabelled
 from kcalib.streaming.sources.content import normalize_rows
 from kcalib.streaming.sources.layout import Y_PRED, Y_TRUE, Block, Layout
 
@@ -57,16 +58,20 @@ def run_apply(arguments: argparse.Namespace) -> int:
 
 def _repair_probabilities(recalibrator: Any, block: Block, layout: Layout) -> dict[str, np.ndarray]:
     """Return repaired probabilities, and the classes of their columns where these have names."""
-    pred, known = block[Y_PRED], getattr(recalibrator, "classes_", ())
+    pred, known, are_logits = block[Y_PRED], getattr(recalibrator, "classes_", ()), layout.from_logits
     if layout.normalize:
-        pred = normalize_rows(pred, layout.from_logits, layout.describe())
+        pred = normalize_rows(pred, are_logits, layout.describe())
+    takes_any = isinstance(recalibrator, DirichletCalibration) or getattr(recalibrator, "from_logits_", True)
+    if are_logits and not takes_any:  # as `kcalib report` fits maps to the softmax of logits
+        with layout.located({Y_PRED: layout.predictions[Y_PRED]}, 0):
+            pred, are_logits = prepare_unlabelled(pred, True).probabilities, False
     classes = layout.class_names if layout.classes is None else layout.classes
     if classes is None and len(known) == 2 and (pred.ndim == 1 or pred.shape[1] == 1):
         classes = _name_single_column(layout, known)
 
     def repair(rows: slice) -> Any:
         with layout.located({Y_PRED: layout.predictions[Y_PRED]}, rows.start):
-            return recalibrator.transform(pred[rows], classes=classes, from_logits=layout.from_logits)
+            return recalibrator.transform(pred[rows], classes=classes, from_logits=are_logits)
 
     repaired = {"probs": np.concatenate(_repair_in_parts(len(pred), repair))}
     if classes is not None or any(isinstance(label, str) for label in known):

@@ -66,6 +66,8 @@ def test_columns_in_any_order(p, capsys):
     write_columns("named.csv", {f"prob_{name}": p[:, k] for k, name in zip([2, 0, 1], NAMES[[2, 0, 1]], strict=True)})
     out = apply("map.json", "named.csv")
     assert np.array_equal(out["probs"], expected[:, [2, 0, 1]]) and out["classes"].tolist() == ["emu", "cat", "dog"]
+    np.savez("logits.npz", logits=np.log(p))
+    assert np.allclose(apply("map.json", "logits.npz")["probs"], expected, rtol=1e-9, atol=0)
     np.save("plain.npy", p)
     assert np.array_equal(apply("map.json", "plain.npy")["probs"], expected)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
-import numpy as np
-
 from kcalib._input.columns import FileError
 from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts
@@ -14,7 +12,7 @@ from kcalib._input.labels import Classification
 from kcalib.distributions import Samples
 from kcalib.estimators.binning import N_BINS
 from kcalib.estimators.forecasts.quantile_calibration import QuantileCalibration, curve_of
-from kcalib.estimators.forecasts.quantities import LEVELS
+from kcalib.estimators.forecasts.quantities import levels_of
 from kcalib.estimators.reliability import ClassDiagram, ReliabilityDiagram, diagram_of, worst_classes_of
 from kcalib.lenses import Canonical, TopLabel
 from kcalib.report import figures
@@ -87,7 +85,7 @@ def check_plotting(arguments: argparse.Namespace) -> None:
 def draw_data(data: Data, arguments: argparse.Namespace) -> Picture:
     """Return what is drawn of checked data."""
     if isinstance(data, Forecasts):
-        levels = np.asarray(LEVELS)
+        levels = levels_of(data, None)
         curve = curve_of(data, levels=levels, confidence_level=0.95, simultaneous=False, seed=arguments.seed)
         return Picture(curve, figures.QUANTILES)
     assert isinstance(data, Classification)

@@ -9,7 +9,7 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.options import check_integer
 from kcalib._input.forecasts import Forecasts
-from kcalib.distributions import Distribution, Samples
+from kcalib.distributions import Distribution, Quantiles, Samples
 from kcalib.estimators.forecasts.quantile_calibration import pit_values
 from kcalib.recalibration._forecasts import ForecastRecalibrator
 
@@ -92,7 +92,7 @@ class QuantileRecalibration(ForecastRecalibrator):
             raise TypeError(
                 f"`y_pred` is {type(prediction).__name__}"
                 f"{' of vectors' if prediction.event_shape else ''}, expected continuous distributions of numbers, or "
-                "samples, with methods cdf and quantile: levels are what QuantileRecalibration repairs"
+                "samples, with methods cdf and quantile at all levels: levels are what QuantileRecalibration repairs"
             )
 
     def _fit(self, data: Forecasts, weight: np.ndarray) -> None:
@@ -110,6 +110,7 @@ class QuantileRecalibration(ForecastRecalibrator):
 
 
 def has_levels(prediction: Distribution) -> bool:
-    """Whether these are distributions of numbers, all but counts, with methods cdf and quantile."""
+    """Whether these are distributions of numbers, all but counts, with methods cdf and quantile at all levels."""
     has_methods = hasattr(prediction, "cdf") and hasattr(prediction, "quantile")
+    has_methods = has_methods and not isinstance(prediction, Quantiles)
     return prediction.event_shape == () and has_methods and prediction.support != "count"

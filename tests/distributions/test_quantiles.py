@@ -71,6 +71,11 @@ def test_levels_that_are_not_predicted_are_refused():
             call(Quantiles(LEVELS, VALUES))
 
 
+def test_levels_that_are_not_known_are_not_repaired():
+    with pytest.raises(TypeError, match="^`y_pred` is Quantiles, expected .* cdf and quantile at all levels"):
+        kcalib.recalibration.QuantileRecalibration().fit([0.0, 1.0], Quantiles(LEVELS, VALUES))
+
+
 def test_the_bin_of_a_target_is_all_that_is_known():
     """At a quantile it may be either of two, of which half is taken; a tie is an atom that has half of those beside."""
     y = np.array([-1.0, 0.5, 5.0, 1.0, 0.0, 1.0, 0.5])

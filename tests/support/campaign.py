@@ -580,6 +580,7 @@ DISTRIBUTIONS: dict[str, Callable[..., Any]] = {
     "student t": lambda a, b: D.StudentT(1 + b, a, b),
     "gamma": lambda a, b: D.Gamma(b, np.abs(a) + 0.1),
     "beta": lambda a, b: D.Beta(b, np.abs(a) + 0.1),
+    "quantiles": lambda a, b: D.Quantiles([0.1, 0.5, 0.9], np.stack([a - b, a, a + b], axis=1)),
     "samples": lambda a, b: D.Samples(np.stack([a, a + b, a - b], axis=1)),
     "mixture": lambda a, b: D.Mixture([0.25, 0.75], [D.Normal(a, b), D.Normal(b, b)]),
     "power exponential": lambda a, b: D.PowerExponential(a, b, np.full(np.shape(a), 1.5)),

@@ -103,6 +103,7 @@ def forecasts(n: int = 40) -> dict[str, tuple[Any, Any]]:
         "Laplace": (number, D.Laplace(mean, std)),
         "Mixture": (number, D.Mixture([0.3, 0.7], [D.Normal(mean, std), D.Normal(mean + 1, 0.7 * std)])),
         "Ensemble": (number, D.Ensemble([D.Laplace(mean, std), D.Laplace(-mean, std)])),
+        "Quantiles": (number, D.Quantiles([0.1, 0.5, 0.9], mean[:, None] + std[:, None] * np.array([-1.3, 0.0, 1.3]))),
         "Samples": (number, D.Samples(rng.normal(size=(n, 7)) + mean[:, None])),
         "Samples with weights": (number, D.Samples(rng.normal(size=(n, 3)) + mean[:, None], [0.2, 0.3, 0.5])),
         "Samples of vectors": (vector, D.Samples(rng.normal(size=(n, 4, 2)) + means[:, None])),

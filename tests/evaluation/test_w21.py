@@ -117,7 +117,7 @@ def test_truth_by_another_integral(d):
     assert estimators.truth(d) == pytest.approx(h.mean(), rel=1e-4)
 
 
-@pytest.mark.parametrize("d", [1, 10])
+@pytest.mark.parametrize("d", [1, pytest.param(10, marks=pytest.mark.grid)])
 def test_estimates_are_unbiased(d):
     values = {name: [] for name in estimators.ESTIMATORS}
     for seed in range(300):

@@ -234,5 +234,6 @@ def test_counts_of_rates_near_zero_have_the_smallest_distance_as_a_bandwidth():
     data = prepare(np.zeros(40), Poisson(np.geomspace(1e-8, 1e-6, 40)))
     packed = _packing.pack(data, K.Exponential(bandwidth=1.0), K.Gaussian())
     assert packed.target.kernel == K.Gaussian(bandwidth=1.0)
+    kernel = K.Exponential(bandwidth=1.0, metric="wasserstein")
     with pytest.raises(ValueError, match="draws from `y_pred` are all the same"):  # no counts
-        _packing.pack(prepare(np.zeros(4), Samples(np.zeros((4, 3)))), K.Exponential(bandwidth=1.0), K.Gaussian())
+        _packing.pack(prepare(np.zeros(4), Samples(np.zeros((4, 3)))), kernel, K.Gaussian())

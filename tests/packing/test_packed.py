@@ -235,5 +235,5 @@ def test_counts_of_rates_near_zero_have_the_smallest_distance_as_a_bandwidth():
     packed = _packing.pack(data, K.Exponential(bandwidth=1.0), K.Gaussian())
     assert packed.target.kernel == K.Gaussian(bandwidth=1.0)
     kernel = K.Exponential(bandwidth=1.0, metric="wasserstein")
-    with pytest.raises(ValueError, match="draws from `y_pred` are all the same"):  # no counts
-        _packing.pack(prepare(np.zeros(4), Samples(np.zeros((4, 3)))), kernel, K.Gaussian())
+    zeros = _packing.pack(prepare(np.zeros(4), Samples(np.zeros((4, 3)))), kernel, K.Gaussian())
+    assert zeros.target.kernel == K.Gaussian(bandwidth=1.0)  # of no scale at all

@@ -37,11 +37,11 @@ class ModelForecasts(Summarized):
 
     def split(self, *names: str) -> tuple[ModelForecasts, ...]:
         """Return the forecasts of each combination of values of columns of `tasks`, in order, added to the name."""
-        rows_of: dict[tuple[object, ...], list[int]] = {}
+        rows_of: dict[tuple[Any, ...], list[int]] = {}
         for row, values in enumerate(zip(*(self.column(name).tolist() for name in names), strict=True)):
             rows_of.setdefault(values, []).append(row)
         parts = []
-        for values in sorted(rows_of):  # type: ignore[type-var]
+        for values in sorted(rows_of):
             assert self.y_true is not None and self.y_pred is not None
             rows = np.asarray(rows_of[values])
             model = ", ".join([self.model, *(f"{name} {value}" for name, value in zip(names, values, strict=True))])

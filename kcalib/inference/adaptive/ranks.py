@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 
@@ -68,11 +68,12 @@ class Ranks(CalibrationMethod):
         check_integer("n_resamples", self.n_resamples, 1, MAX_RESAMPLES)
 
     def test(self, task: Task, seed: int) -> CalibrationTestResult:
-        data, n = task.data, task.n
-        if not (isinstance(data, Forecasts) and isinstance(data.prediction, Samples) and data.n_dims == 1):
-            what = type(data.prediction).__name__ if isinstance(data, Forecasts) else data.noun
+        data, n = cast(Forecasts, task.data), task.n
+        prediction = getattr(data, "prediction", None)
+        if not isinstance(prediction, Samples) or data.n_dims != 1:
+            what = data.noun if prediction is None else type(prediction).__name__
             raise OptionError("method", f"is 'ranks', which is for Samples of numbers, not for {what}; use 'adaptive'")
-        if not data.prediction.counts_alike:
+        if not prediction.counts_alike:
             raise OptionError("method", "is 'ranks', which is for Samples of equal weight; use 'adaptive'")
         pit = arrays.to_host(pit_at(data, pit_uniforms(seed, np.arange(n))))
         generator, weights = np.random.default_rng((STREAM, seed)), np.ones(n)

@@ -142,8 +142,8 @@ class CRPS(MeanMetric):
     def __post_init__(self) -> None:
         check_fair(self.fair)
 
-    def check_models(self, models: Sequence[Data]) -> None:
-        if self.fair and not any(isinstance(model, Forecasts) and has_members(model) for model in models):
+    def check_models(self, models: Sequence[Any]) -> None:
+        if self.fair and not any(not model.has_classes and has_members(model) for model in models):
             raise OptionError("fair", "is for Samples, and no model predicts these; leave it out")
 
     def losses(self, model: Forecasts) -> Array:

@@ -23,7 +23,7 @@ class ModelForecasts(Summarized):
     model: str  #: its name; of a table without one that of the file
     n_samples: int  #: forecasts that have a target
     y_true: np.ndarray | None  #: targets, shape (n,); None if no forecast has one
-    y_pred: Distribution | None  #: `Quantiles`, `Samples`, or `Categorical` for categories
+    y_pred: Distribution | None  #: of kcalib.distributions: Quantiles, Samples, or Categorical
     tasks: dict[str, np.ndarray]  #: what each forecast is of: other columns, or coordinates, shape (n,)
     n_rows: int  #: rows of the model, or entries of an array
     n_rows_used: int  #: of them in `y_pred`

@@ -29,7 +29,7 @@ ROWS = 65_536  # that are repaired at once
 def run_apply(arguments: argparse.Namespace) -> int:
     if arguments.output.suffix.lower() != ".npz":
         arguments.usage_error(f"--output is {str(arguments.output)!r}, expected a file name that ends in .npz")
-    if arguments.missing != "refuse":
+    if arguments.missing == "drop":
         arguments.usage_error("--missing is for evaluations; write a file of complete samples for apply")
     reading, failures, content = check_reading(arguments), list[Failure](), dict[str, Any]()
     with collect_failures(failures, arguments.map):

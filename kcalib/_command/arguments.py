@@ -304,7 +304,7 @@ def _add_report(commands: Any) -> Parser:
         "`kcalib apply`; of one FILE",
     )  # fmt: skip
     _add_computed(report)
-    report.set_defaults(parallel=None)
+    report.set_defaults(parallel=None, time_blocks=None)
     return report
 
 
@@ -433,6 +433,7 @@ def _add_demo(commands: Any) -> Parser:
         given=[],
         multilabel=False,
         clusters=None,
+        time_blocks=None,
         weights=None,
         targets=None,
         sort_quantiles=False,
@@ -484,8 +485,8 @@ def _add_reading(parser: Parser) -> Any:
     predictions.add_argument("--loc", metavar="NAME", help="regression: the same for medians of Laplace distributions")
     names.add_argument("--scale", metavar="NAME", help="the same for their scales")
     names.add_argument(
-        "--missing", choices=("refuse", "drop"), default="refuse",
-        help="samples that are NaN, such as members of an ensemble: drop leaves them out (default: %(default)s)",
+        "--missing", choices=("refuse", "drop"), default=None,
+        help="samples that are NaN, such as members of an ensemble: drop leaves them out (default: refuse)",
     )  # fmt: skip
     names.add_argument(
         "--labels", metavar="NAME", help="array or column with the labels or targets, or a file NAME.npy"
@@ -510,7 +511,12 @@ def _add_samples(parser: Parser) -> Any:
     """Add the group of options that say what is known of the samples, and return it."""
     samples = parser.add_argument_group("what is known of the samples, in arrays or columns of the file")
     samples.add_argument("--weights", metavar="NAME", help="weights, which may not depend on the labels")
-    _add_clusters(samples)
+    dependence = samples.add_mutually_exclusive_group()
+    _add_clusters(dependence)
+    dependence.add_argument(
+        "--time-blocks", metavar="INT", type=integer(1),
+        help="rows are in the order of time, and those so many steps apart independent",
+    )  # fmt: skip
     return samples
 
 

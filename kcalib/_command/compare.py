@@ -17,8 +17,8 @@ from kcalib._command.jobs import (
     check_no_states,
     check_reading,
     collect_failures,
+    find_clusters,
     make_jobs,
-    read_column,
     read_data,
     translate_errors,
 )
@@ -40,7 +40,6 @@ from kcalib._input.data import Data
 from kcalib._input.forecasts import Forecasts
 from kcalib._input.parameters import PARAMETERS
 from kcalib._input.source import Source
-from kcalib.inference.adaptive.clusters import read_clusters
 from kcalib.inference.compare import IN_PIECES, METRICS, comparison_of
 from kcalib.inference.compare import check_options as check_metric_options
 from kcalib.inference.metrics.measured import Metric, SharedOptions
@@ -49,8 +48,8 @@ from kcalib.results import Comparison
 from kcalib.streaming import ComparisonState, load
 
 SAMPLE_OPTIONS = (
-    "weights", "clusters", "confidence", "probs", "logits", "labels", "classes", "from_logits", *PARAMETERS, "lens",
-    "bandwidth", "n_bins", "n_resamples", "n_columns", "fair",
+    "weights", "clusters", "time_blocks", "confidence", "probs", "logits", "labels", "classes", "from_logits",
+    *PARAMETERS, "lens", "bandwidth", "n_bins", "n_resamples", "n_columns", "fair",
     "seed", "part", "stream", "checkpoint", "rows", "resume", "checkpoint_every", "threads", "parallel",
 )  # fmt: skip
 
@@ -97,9 +96,9 @@ def _compare_at_once(
     comparison = None
     with collect_failures(failures, jobs[0].file):
         reading = check_reading(arguments)
-        if arguments.clusters is not None and not failures:  # all files hold the same samples
-            clusters = read_column(jobs[0], "--clusters", arguments.clusters, reading)
-            options = replace(options, clusters=read_clusters(clusters, len(clusters)))
+        if not failures:  # all files hold the same samples
+            clusters = find_clusters(jobs[0], arguments, file_data[jobs[0].model].n, reading)
+            options = replace(options, clusters=clusters, time_blocks=arguments.time_blocks)
         models = {name: add_weights(jobs[0], arguments, data, reading) for name, data in models.items()}
     if not failures:
         with collect_failures(failures, "compare"), translate_errors(), open_parallel(arguments.parallel) as run:
@@ -174,7 +173,7 @@ def _option_that_needs_all(arguments: argparse.Namespace) -> str | None:
     if arguments.metric not in IN_PIECES:
         return f"--metric {arguments.metric}"
     # Models that are right about different samples have labels of their own, which states of several do not take.
-    for name in ("n_resamples", "clusters", "weights", "confidence"):
+    for name in ("n_resamples", "clusters", "time_blocks", "weights", "confidence"):
         if getattr(arguments, name) is not None:
             return flag(name)
     return option_of_forecasts(arguments)

@@ -21,6 +21,7 @@ from kcalib._command.jobs import (
     check_reading,
     check_same_kind,
     collect_failures,
+    find_clusters,
     make_jobs,
     read_column,
     read_data,
@@ -41,7 +42,7 @@ from kcalib._input.labels import Classification
 from kcalib._input.parameters import STD_NAMES
 from kcalib.evaluation import evaluation_of, join_labels, split_labels
 from kcalib.evaluation_results import Evaluation
-from kcalib.inference.adaptive.clusters import read_clusters
+from kcalib.inference.adaptive.clusters import clusters_of
 from kcalib.inference.adaptive.groups import WorstGroups, find_worst_groups
 from kcalib.inference.verdict import shown_at_least
 from kcalib.lenses import Canonical
@@ -172,9 +173,8 @@ def evaluate_forecasts(
                 data = prepare(part.y_true, part.y_pred, threads=arguments.threads)
                 check_same_kind(data.noun, [*others, *models], arguments)
                 check_options(data, arguments)
-                of_samples: dict[str, Any] = {}
-                if arguments.clusters is not None:
-                    of_samples["clusters"] = read_clusters(part.column(arguments.clusters), data.n)
+                clusters = None if arguments.clusters is None else part.column(arguments.clusters)
+                of_samples: dict[str, Any] = {"clusters": clusters_of(clusters, arguments.time_blocks, data.n)}
                 if arguments.given:
                     of_samples["given"] = read_given({name: part.column(name) for name in arguments.given}, data.n)
                 named, data = replace(job, model=printable(name)), arguments.lens.induced(data)
@@ -211,6 +211,7 @@ def make_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "kernel": make_kernel(arguments),
         "method": make_method(arguments),
         "fair": bool(arguments.fair),
+        "cluster_option": "clusters" if arguments.time_blocks is None else "time_blocks",
         "n_bins": arguments.n_bins,
         "seed": arguments.seed,
         "threads": arguments.threads,
@@ -230,9 +231,7 @@ def evaluate_data(
 
 def read_samples(job: Job, arguments: argparse.Namespace, data: Data, reading: dict[str, Any]) -> dict[str, Any]:
     """Return what `evaluation_of` takes of the samples, from the columns that options name."""
-    of_samples: dict[str, Any] = {}
-    if arguments.clusters is not None:
-        of_samples["clusters"] = read_clusters(read_column(job, "--clusters", arguments.clusters, reading), data.n)
+    of_samples: dict[str, Any] = {"clusters": find_clusters(job, arguments, data.n, reading)}
     if arguments.given:
         variables = {name: read_column(job, "--given", name, reading) for name in arguments.given}
         of_samples["given"] = read_given(variables, data.n)

@@ -27,6 +27,7 @@ from kcalib._input.labels import Classification
 from kcalib._input.parameters import PARAMETERS
 from kcalib.bandwidth import NoLengthScaleError
 from kcalib.evaluation_results import Evaluation, ForecastEvaluation, MultilabelEvaluation
+from kcalib.inference.adaptive.clusters import clusters_of
 from kcalib.inference.adaptive.groups import WorstGroups
 from kcalib.inference.calibration_test import scale_weights
 from kcalib.lenses import Confidence
@@ -46,6 +47,7 @@ RENAMED_OPTIONS = (
     "seed",
     "backend",
     "clusters",
+    "time_blocks",
     "given",
 )
 
@@ -195,6 +197,14 @@ def see_confidences(data: Data, samples: ReaderSource) -> Classification:
     return Confidence().induced(data)
 
 
+def find_clusters(job: Job, arguments: argparse.Namespace, n: int, reading: dict[str, Any]) -> np.ndarray | None:
+    """Return the cluster of each of n samples, by --clusters or --time-blocks, None without these."""
+    name = arguments.clusters
+    clusters = None if name is None else read_column(job, "--clusters", name, reading)
+    with translate_errors():
+        return clusters_of(clusters, arguments.time_blocks, n)
+
+
 def read_column(job: Job, option: str, name: str, reading: dict[str, Any]) -> np.ndarray:
     """Read an array or column with a value of each sample, which is stored as labels are."""
     if job.path == STDIN:
@@ -244,6 +254,7 @@ def translate(error: Exception) -> str:
     elif isinstance(error, OptionError) and (error.option in owners() or error.option in RENAMED_OPTIONS):
         message = f"{flag(error.option)} {error.fault}"
     message = message.replace("`sample_weight", "`--weights").replace("`targets`", "--targets")
+    message = message.replace("`clusters`", "--clusters").replace("`time_blocks`", "--time-blocks")
     message = message.replace("pass sort_quantiles=True to sort each row", "sort each row by --sort-quantiles")
     message = message.replace("normalise the rows", "divide the rows by their sums (--normalize)")
     message = message.replace("missing='drop'", "--missing drop")

@@ -98,9 +98,8 @@ def option_that_needs_all(arguments: argparse.Namespace) -> str | None:
     """Return an option that takes all samples at once, if one is given."""
     if arguments.method != "adaptive":
         return f"--method {arguments.method}"
-    return next(
-        (flag(name) for name in ("by", "given", "multilabel", "targets", "weights") if getattr(arguments, name)), None
-    )
+    names = ("by", "given", "multilabel", "targets", "time_blocks", "weights")
+    return next((flag(name) for name in names if getattr(arguments, name)), None)
 
 
 def option_of_forecasts(arguments: argparse.Namespace) -> str | None:

@@ -161,10 +161,11 @@ def measure(
     clusters: np.ndarray | None = None,
     given: tuple[Grouping, ...] = (),
     target_kernel: TargetKernel = None,
+    cluster_option: str = "clusters",
 ) -> Measured:
     """Estimate, test and bound from one packed problem; of estimates over all pairs from one sweep."""
     check_shared_out(method, backend)
-    task = Task(data, PairOptions(kernel, target_kernel, backend, threads), clusters, given)
+    task = Task(data, PairOptions(kernel, target_kernel, backend, threads), clusters, given, cluster_option)
     test = run(task, method, seed)
     bound = bound_or_none(
         lambda: _error_bound(task, test, level),

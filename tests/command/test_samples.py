@@ -130,6 +130,32 @@ def test_comparison(folder, capsys, file):
     assert message.endswith("--clusters needs all samples at once; leave it out, or --stream")
 
 
+def test_time_blocks(folder, capsys):
+    y, p, _, _ = folder
+    np.savez("b.npz", labels=y, probs=0.9 * p)
+    ran("compare", "a.npz", "b.npz", "--metric", "brier_score", "--time-blocks", "6", "--json")
+    expected = kcalib.compare(y, {"a": p, "b": 0.9 * p}, time_blocks=6, metric="brier_score")
+    printed = json.loads(capsys.readouterr().out)["comparison"]
+    assert printed["differences"][0]["standard_error"] == expected.differences[0].standard_error
+    assert "autocovariances up to lag 5" in printed["intervals"]
+    ran("evaluate", "a.npz", "--time-blocks", "6", "--json", *QUICK)
+    method = kcalib.methods.Adaptive(n_resamples=99)
+    printed = json.loads(capsys.readouterr().out)["models"][0]["test"]
+    assert printed["pvalue"] == kcalib.calibration_test(y, p, time_blocks=6, method=method, seed=0).pvalue
+    assert "100 clusters" in printed["null_law"]
+    for command, faults in {
+        ("compare", "a.npz", "b.npz"): ("leaves 3 blocks", "is 601, expected an integer between 1 and 600"),
+        ("evaluate", "a.npz", "--seed", "0"): ("has 1 cluster", "is 601, expected an integer between 1 and 600"),
+    }.items():
+        for h, fault in zip(("200" if command[0] == "compare" else "600", "601"), faults, strict=True):
+            ran(*command, "--time-blocks", h, code=1)
+            assert f": --time-blocks {fault}" in error_line(capsys)
+    message = usage_error(capsys, "evaluate", "a.npz", "--time-blocks", "6", "--stream")
+    assert message.endswith("--time-blocks needs all samples at once; leave it out, or --stream")
+    message = usage_error(capsys, "compare", "a.npz", "b.npz", "--time-blocks", "6", "--clusters", "patient")
+    assert message.endswith("--clusters: not allowed with argument --time-blocks")
+
+
 def test_names_that_are_not_there(folder, capsys):
     ran("evaluate", "a.npz", "--by", "regoin", *QUICK, code=1)
     assert error_line(capsys).startswith("a.npz: there is no array 'regoin', as --by says; the file has the arrays")

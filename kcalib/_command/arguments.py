@@ -211,11 +211,7 @@ def _add_evaluate(commands: Any) -> Parser:
         "--multilabel", action="store_true",
         help="samples have several labels or none: an array or columns of 0 or 1 for each; evaluate each by itself",
     )  # fmt: skip
-    reading.add_argument(
-        "--targets", metavar="FILE", type=Path,
-        help="tables of forecasts, as of hubs: the table of their targets, such as oracle output or a time series",
-    )  # fmt: skip
-    reading.add_argument("--sort-quantiles", action="store_true", help="tables of forecasts: sort quantiles that cross")
+    _add_targets(reading)
     samples = _add_samples(evaluate)
     samples.add_argument(
         "--given", metavar="NAME", action="append", default=[],
@@ -242,7 +238,7 @@ def _add_compare(commands: Any) -> Parser:
         details=FORMATS,
     )
     _add_files(compare, "; at least two, or a state of several")
-    _add_reading(compare)
+    _add_targets(_add_reading(compare))
     _add_samples(compare)
     output = compare.add_argument_group("output").add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="print JSON instead of tables")
@@ -505,6 +501,14 @@ def _add_reading(parser: Parser) -> Any:
         "--normalize", action="store_true", help="divide each row of probabilities by its sum, such as rounded ones"
     )
     return names
+
+
+def _add_targets(reading: Any) -> None:
+    reading.add_argument(
+        "--targets", metavar="FILE", type=Path,
+        help="tables of forecasts, as of hubs: the table of their targets, such as oracle output or a time series",
+    )  # fmt: skip
+    reading.add_argument("--sort-quantiles", action="store_true", help="tables of forecasts: sort quantiles that cross")
 
 
 def _add_samples(parser: Parser) -> Any:

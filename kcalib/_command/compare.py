@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+from kcalib._backend.files import printable
 from kcalib._backend.options import SEED, OptionError
 from kcalib._command.arguments import STATE, make_kernel
 from kcalib._command.files import STDIN, open_file
@@ -16,6 +17,7 @@ from kcalib._command.jobs import (
     add_weights,
     check_no_states,
     check_reading,
+    check_tables,
     collect_failures,
     find_clusters,
     make_jobs,
@@ -37,19 +39,22 @@ from kcalib._command.streams import BAD_INPUT, DONE, write
 from kcalib._command.tables import comparison_report
 from kcalib._input.columns import FileError
 from kcalib._input.data import Data
-from kcalib._input.forecasts import Forecasts
+from kcalib._input.forecasts import Forecasts, prepare
 from kcalib._input.parameters import PARAMETERS
 from kcalib._input.source import Source
+from kcalib.inference.adaptive.clusters import clusters_of
 from kcalib.inference.compare import IN_PIECES, METRICS, comparison_of
 from kcalib.inference.compare import check_options as check_metric_options
 from kcalib.inference.metrics.measured import Metric, SharedOptions
 from kcalib.lenses import Canonical
 from kcalib.results import Comparison
 from kcalib.streaming import ComparisonState, load
+from kcalib.streaming.forecast_tables.reading import read_forecasts
+from kcalib.streaming.forecast_tables.results import ModelForecasts, share_tasks
 
 SAMPLE_OPTIONS = (
-    "weights", "clusters", "time_blocks", "confidence", "probs", "logits", "labels", "classes", "from_logits",
-    *PARAMETERS, "lens", "bandwidth", "n_bins", "n_resamples", "n_columns", "fair",
+    "targets", "weights", "clusters", "time_blocks", "confidence", "probs", "logits", "labels", "classes",
+    "from_logits", *PARAMETERS, "lens", "bandwidth", "n_bins", "n_resamples", "n_columns", "fair",
     "seed", "part", "stream", "checkpoint", "rows", "resume", "checkpoint_every", "threads", "parallel",
 )  # fmt: skip
 
@@ -83,6 +88,8 @@ def _compare_at_once(
     failures: list[Failure],
 ) -> int:
     """Compare files that are read whole, and return the exit code."""
+    if arguments.targets is not None:
+        return _compare_tables(jobs, arguments, metric, options, failures)
     file_data: dict[str, Data] = {}  # before the lens is applied
     models: dict[str, Data] = {}
     for job in jobs:
@@ -104,6 +111,33 @@ def _compare_at_once(
         with collect_failures(failures, "compare"), translate_errors(), open_parallel(arguments.parallel) as run:
             shared = replace(options, backend=run)
             comparison = comparison_of(models, metric, arguments.confidence_level, shared)
+    return _write(comparison, jobs, failures, arguments)
+
+
+def _compare_tables(
+    jobs: Sequence[Job], arguments: argparse.Namespace, metric: Metric, options: SharedOptions, failures: list[Failure]
+) -> int:
+    """Compare the models in tables of forecasts over the tasks that all have, and return the exit code."""
+    tables: list[ModelForecasts] = []
+    models: dict[str, Data] = {}
+    comparison = None
+    for job in jobs:
+        with collect_failures(failures, job.file), translate_errors():
+            check_tables(arguments, check_reading(arguments))
+            tables += read_forecasts(job.path, arguments.targets, sort_quantiles=arguments.sort_quantiles)
+    with collect_failures(failures, "compare"), translate_errors(), open_parallel(arguments.parallel) as run:
+        for table in share_tasks(tables) if not failures else ():
+            if table.model in models:
+                raise FileError(f"the model {table.model} is there twice; give each its own name in model_id")
+            data = prepare(table.y_true, table.y_pred, threads=arguments.threads)
+            check_options(data, arguments)
+            models[printable(table.model)] = arguments.lens.induced(data)
+            column = None if arguments.clusters is None else table.column(arguments.clusters)
+            clusters = clusters_of(column, arguments.time_blocks, data.n)
+            options = replace(options, backend=run, clusters=clusters, time_blocks=arguments.time_blocks)
+        if len(models) == 1:
+            raise FileError(f"there are forecasts of one model, {table.model}; expected two or more")
+        comparison = comparison_of(models, metric, arguments.confidence_level, options) if models else None
     return _write(comparison, jobs, failures, arguments)
 
 
@@ -173,7 +207,7 @@ def _option_that_needs_all(arguments: argparse.Namespace) -> str | None:
     if arguments.metric not in IN_PIECES:
         return f"--metric {arguments.metric}"
     # Models that are right about different samples have labels of their own, which states of several do not take.
-    for name in ("n_resamples", "clusters", "time_blocks", "weights", "confidence"):
+    for name in ("n_resamples", "clusters", "time_blocks", "weights", "confidence", "targets"):
         if getattr(arguments, name) is not None:
             return flag(name)
     return option_of_forecasts(arguments)
@@ -181,7 +215,7 @@ def _option_that_needs_all(arguments: argparse.Namespace) -> str | None:
 
 def _options(arguments: argparse.Namespace, jobs: Sequence[Job], in_pieces: bool) -> tuple[Metric, SharedOptions]:
     """Return the options of the comparison, or refuse those that the metric does not have."""
-    if len(jobs) < 2:
+    if len(jobs) < 2 and arguments.targets is None:
         arguments.usage_error("expected at least two files to compare, or a state of several models")
     twice = [name for name, count in Counter(job.model for job in jobs).items() if count > 1]
     if twice:

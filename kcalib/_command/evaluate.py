@@ -20,6 +20,7 @@ from kcalib._command.jobs import (
     check_no_states,
     check_reading,
     check_same_kind,
+    check_tables,
     collect_failures,
     find_clusters,
     make_jobs,
@@ -157,9 +158,7 @@ def evaluate_forecasts(
     failures: list[Failure],
 ) -> list[Model]:  # fmt: skip
     """Evaluate each model in a table of forecasts, and its groups by columns that --by names."""
-    for option in (*reading, "weights", "multilabel"):
-        if reading.get(option) or getattr(arguments, option, None):
-            raise FileError(f"is read as a table of forecasts, and {flag(option)} is for other files; leave it out")
+    check_tables(arguments, reading)
     models: list[Model] = []
     with translate_errors():
         tables = read_forecasts(job.path, arguments.targets, sort_quantiles=arguments.sort_quantiles)

@@ -19,7 +19,7 @@ from kcalib._command.arguments import STATE
 from kcalib._command.files import STDIN, open_file
 from kcalib._command.kinds import Picture
 from kcalib._command.method_options import flag, owners
-from kcalib._command.streams import format_error, report
+from kcalib._command.streams import format_error, report, suggest_file
 from kcalib._input.checks import weights_of
 from kcalib._input.columns import FileError
 from kcalib._input.data import Data
@@ -116,6 +116,15 @@ def check_reading(arguments: argparse.Namespace) -> dict[str, Any]:
                 f"--from-logits is for class probabilities, {flag(option)} for regression; leave one out"
             )
     return reading
+
+
+def check_tables(arguments: argparse.Namespace, reading: dict[str, Any]) -> None:
+    """Refuse options that have no meaning for tables of forecasts, and targets that are not there."""
+    if arguments.targets is not None and not arguments.targets.exists():
+        raise FileError(f"--targets {arguments.targets}: no such file{suggest_file(str(arguments.targets))}")
+    for option in (*reading, "weights", "multilabel"):
+        if reading.get(option) or getattr(arguments, option, None):
+            raise FileError(f"is read as a table of forecasts, and {flag(option)} is for other files; leave it out")
 
 
 def make_jobs(files: Sequence[str]) -> Iterator[Job]:

@@ -79,6 +79,34 @@ def test_table_and_csv(hub, capsys, monkeypatch):
     assert len(list(csv.DictReader(capsys.readouterr().out.splitlines()))) == 6
 
 
+def test_comparison_over_shared_tasks(hub, capsys, tmp_path):
+    """The second model lacks a task that the first has, and has its rows in another order."""
+    folder, y, predictions = hub
+    header, *lines = (folder / "forecasts.csv").read_text().splitlines()
+    lines = [line for line in lines[::-1] if not line.startswith("low,") or ",day 5," not in line]
+    (tmp_path / "part.csv").write_text("\n".join([header, *lines]))
+    options = ["--targets", folder / "oracle.csv", "--metric", "crps", "--json"]
+    ran("compare", tmp_path / "part.csv", *options, "--clusters", "location")
+    printed = json.loads(capsys.readouterr().out)["comparison"]
+    rows = [i for i in range(len(y)) if i != 5]
+    models = {model: Samples(z.samples[rows]) for model, z in predictions.items()}
+    expected = kcalib.compare(y[rows], models, metric="crps", clusters=[i % 7 for i in rows])
+    assert printed["n_samples"] == len(y) - 1 and printed["ranking"] == list(expected.ranking)
+    (difference,) = printed["differences"]
+    assert difference["difference"] == pytest.approx(expected.differences[0].difference)
+    assert difference["standard_error"] == pytest.approx(expected.differences[0].standard_error)
+    (tmp_path / "good.csv").write_text("\n".join([header, *(line for line in lines if line.startswith("good"))]))
+    ran("compare", tmp_path / "good.csv", *options[:-1], code=1)
+    assert error_line(capsys).endswith("there are forecasts of one model, good; expected two or more")
+    for name, kept in {"a": ("day 1,", "good"), "b": ("day 2,", "low")}.items():
+        part = [line for line in lines if kept[0] in line and line.startswith(kept[1])]
+        (tmp_path / f"{name}.csv").write_text("\n".join([header, *part]))
+    ran("compare", tmp_path / "a.csv", tmp_path / "b.csv", *options[:-1], code=1)
+    assert "compare: good, low have no task in common, of the columns location, horizon, " in error_line(capsys)
+    ran("compare", tmp_path / "a.csv", tmp_path / "part.csv", *options[:-1], code=1)
+    assert error_line(capsys).endswith("the model good is there twice; give each its own name in model_id")
+
+
 def test_frame_of_nixtla(capsys):
     """Of three targets between the quantiles at 0.05 and 0.95 two are, the third is above."""
     ran("evaluate", FIXTURES / "nixtla.csv", "--threads", 1, "--json")
@@ -141,6 +169,9 @@ def test_what_is_missing(hub, capsys, tmp_path):
         "there are no targets: the table has 'ds' beside quantiles; pass --targets, or add y"
     )
     (tmp_path / "empty.csv").write_text("location,target_end_date,oracle_value\n9,day 1,3\n")
+    for command in ("evaluate", "compare"):
+        ran(command, folder / "forecasts.csv", "--targets", tmp_path / "empty.csx", code=1)
+        assert error_line(capsys).endswith("empty.csx: no such file; did you mean empty.csv?")
     ran("evaluate", folder / "forecasts.csv", "--targets", tmp_path / "empty.csv", code=1)
     said = "no forecast can be evaluated: 0 of 540 rows, 0 samples; not used: no target (540); check --targets"
     assert capsys.readouterr().err == f"kcalib: error: good: {said}\nkcalib: error: low: {said}\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,22 +42,41 @@ class ModelForecasts(Summarized):
             rows_of.setdefault(values, []).append(row)
         parts = []
         for values in sorted(rows_of):
-            assert self.y_true is not None and self.y_pred is not None
-            rows = np.asarray(rows_of[values])
             model = ", ".join([self.model, *(f"{name} {value}" for name, value in zip(names, values, strict=True))])
-            n, y_true, y_pred = (
-                self.n_rows_used * len(rows) // self.n_samples,
-                self.y_true[rows],
-                self.y_pred.take(rows),
-            )
-            tasks = {name: column[rows] for name, column in self.tasks.items()}
-            parts.append(ModelForecasts(model, len(rows), y_true, y_pred, tasks, n, n, {}))
+            parts.append(self.take(np.asarray(rows_of[values]), model))
         return tuple(parts)
+
+    def take(self, rows: np.ndarray, model: str) -> ModelForecasts:
+        """Return the forecasts of some tasks, by another name."""
+        assert self.y_true is not None and self.y_pred is not None
+        n, tasks = self.n_rows_used * len(rows) // self.n_samples, {k: column[rows] for k, column in self.tasks.items()}
+        return ModelForecasts(model, len(rows), self.y_true[rows], self.y_pred.take(rows), tasks, n, n, {})
 
     def describe_rows(self) -> str:
         """Return how many rows were used, and why others were not, in words."""
         reasons = "; not used: " + ", ".join(f"{reason} ({n})" for reason, n in self.unused.items())
         return f"{self.n_rows_used} of {self.n_rows} rows, {self.n_samples} samples{reasons if self.unused else ''}"
+
+
+def share_tasks(models: Sequence[ModelForecasts]) -> list[ModelForecasts]:
+    """Return the forecasts of each model for the tasks that all have, in the order of the first model."""
+    columns, rows_of = list(models[0].tasks), []
+    for model in models:
+        tasks = list(zip(*(model.column(name).tolist() for name in columns), strict=True))
+        rows = {task: row for row, task in enumerate(tasks)}
+        if model.y_true is None or len(rows) < model.n_samples:
+            raise ValueError(f"{model.model} has {model.describe_rows()}, of {len(rows)} tasks; expected one of each")
+        rows_of.append(rows)
+    tasks = [task for task in rows_of[0] if all(task in rows for rows in rows_of)]
+    if not tasks:
+        names = ", ".join(model.model for model in models)
+        raise ValueError(
+            f"{names} have no task in common, of the columns {', '.join(columns)}; keep the rows of one target"
+        )
+    return [
+        model.take(np.asarray([rows[task] for task in tasks]), model.model)
+        for model, rows in zip(models, rows_of, strict=True)
+    ]
 
 
 def count_reasons(reasons: Iterable[str]) -> dict[str, int]:

@@ -24,7 +24,7 @@ from kcalib.distributions._saddle_point import deviance, stirling_error
 _WIDEST = 2**15  # counts that are summed one by one
 _BLOCK = 2**19
 LARGEST_COUNT = 20_000  # probabilities of larger counts are not tabulated
-WORKING_ROWS = 24  # of the table's length, which its computation takes besides
+WORKING_ROWS = 5  # of the table's length, which its computation takes besides
 _NO_PROBABILITY = 1e-20  # of a count: what rounding leaves of all the mass is put on the largest count above that
 _RUN, _LOG_SMALL = 32, -400.0
 CELLS = 128  # of the quantile functions that stand for the distributions in Wasserstein distances

@@ -305,7 +305,7 @@ def _check_samples(task: Task, method: CalibrationMethod) -> None:
 def check_shared_out(method: str | CalibrationMethod, backend: str | Workers | None) -> None:
     """Refuse to share out a method that sums over no pairs."""
     chosen = resolved(method, METHODS)
-    if isinstance(chosen, Features):
+    if isinstance(chosen, (Features, Ranks)):
         check_not_parallel(backend, f"method={chosen.name!r}")
 
 

@@ -162,9 +162,7 @@ def test_what_does_not_go_together(capsys):
     )
     ran("evaluate", "same.npz", "--no-stream", "--method", "features")
     ran("update", "same.kcalib", "same.npz", "--bandwidth-of", "reg.npz")
-    assert "in Python kcalib.skce and kcalib.calibration_test take a target_kernel" in error_of(
-        capsys, "evaluate", "dry.npz"
-    )
+    ran("evaluate", "dry.npz")
     for command in (("evaluate", "--stream", "reg.npz", "classes.npz"), ("show", "n.kcalib", "c.kcalib")):
         assert "--csv prints one table: evaluate the files of each kind" in error_of(capsys, *command, "--csv")
     ran("compare", "--stream", "reg.npz", "counts.npz", code=1)

@@ -17,7 +17,7 @@ from problems import softmax_problem
 
 import kcalib
 from kcalib._pairs.tiles import Tile
-from kcalib.distributions import Normal
+from kcalib.distributions import Normal, Samples
 from kcalib.estimators import ckce, skce
 from kcalib.inference import calibration_test, consistency
 from kcalib.kernels import Exponential, Gaussian, Linear
@@ -104,8 +104,8 @@ ASKED = [
 ]
 OF_NO_PAIRS = {
     ("skce", "features"), ("calibration_test", "features"), ("calibration_test", "consistency"),
-    ("evaluate", "features"), ("evaluate", "consistency"), ("ckce", "nystrom"),
-    ("ckce", "pivoted_cholesky"), ("compare", "ece"), ("compare", "brier_score"),
+    ("evaluate", "features"), ("evaluate", "consistency"), ("calibration_test", "ranks"), ("evaluate", "ranks"),
+    ("ckce", "nystrom"), ("ckce", "pivoted_cholesky"), ("compare", "ece"), ("compare", "brier_score"),
     ("compare", "log_loss"),
 }  # fmt: skip
 
@@ -115,6 +115,7 @@ OF_NO_PAIRS = {
 def test_parallel_is_never_ignored(function, argument, choice):
     """Tiles are submitted, or an error says that there are none, and what to do."""
     y, p = softmax_problem(150, 3, seed=1)  # more than the columns that factors of kernel matrices begin with
+    p = Samples(p) if choice == "ranks" else p
     samples = (y, {"a": p, "b": np.roll(p, 1, axis=0)}) if function == "compare" else (y, p)
     linear = choice.estimator == "ece" or callable(choice.estimator) if isinstance(choice, Consistency) else None
     submitted.clear()

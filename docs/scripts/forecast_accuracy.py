@@ -8,8 +8,6 @@ support. The error is relative to the score, the largest over all parameters and
 10,000 such rows, the best of three.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence

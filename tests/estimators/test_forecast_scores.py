@@ -11,6 +11,7 @@ import scipy.special
 from forecast_problems import AtLeastZero
 from problems import binomial_bounds
 from scipy import integrate, stats
+from scripts import DOCS, load_script
 
 import kcalib
 from kcalib._backend import arrays
@@ -695,3 +696,13 @@ def test_other_bad_options():
         kcalib.quantile_calibration(Y, Normal(MEAN, STD), simultaneous="yes")
     with pytest.raises(ValueError, match="`seed` is -1, expected an integer at least 0"):
         kcalib.pit_values(Y, Normal(MEAN, STD), seed=-1)
+
+
+def test_table_of_accuracy():
+    """Rows of docs/forecast_accuracy_table.txt hold the promise of 1e-6, and one is measured again."""
+    pytest.importorskip("mpmath")
+    script = load_script("forecast_accuracy")
+    lines = (DOCS / "forecast_accuracy_table.txt").read_text().splitlines()[1:]
+    assert [line[:28].strip() for line in lines] == [law.name for law in script.LAWS]
+    law = next(law for law in script.LAWS if law.name.startswith("ZeroInflated"))
+    assert all(float(line[28:].split()[1]) < 1e-6 for line in [*lines, script.measure(law)])

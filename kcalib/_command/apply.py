@@ -34,7 +34,7 @@ def run_apply(arguments: argparse.Namespace) -> int:
     reading, failures, content = check_reading(arguments), list[Failure](), dict[str, Any]()
     with collect_failures(failures, arguments.map):
         recalibrator = load(arguments.map)
-        with collect_failures(failures, arguments.file), translate_errors():
+        with collect_failures(failures, arguments.file), translate_errors(has_missing=False):
             samples = open_file(arguments.file, reading | {"needs_labels": False})
             block, layout = samples.read_unchecked(), samples.layout
             if Y_TRUE in block:

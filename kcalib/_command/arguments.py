@@ -76,8 +76,9 @@ Regression: targets, and for each sample a predicted distribution: a normal one 
 standard deviation, an empirical one by samples (n, S), or a Poisson one by its rate. Columns of
 samples are samples_0, samples_1, ...; for targets that are vectors y_0, y_1, ... and mean_0, ...,
 std_0, ...; arrays are (n, d), samples (n, S, d). Also negative binomial distributions by mean and
-dispersion, normal ones of vectors by arrays mean and cov or scale_tril, and Laplace distributions,
-by --loc and --scale only, since files of normal ones have such names, too.
+dispersion, normal ones of vectors by arrays mean and cov or scale_tril, log-normal ones by mean_log
+and std_log; by options only, since other distributions have such names, too, Laplace ones by --loc
+and --scale, Student's t by --df beside these, and gamma ones by --shape and --scale.
 
 names, in order of preference:
   probabilities  {", ".join(columns.PROBABILITY_NAMES)}
@@ -479,7 +480,13 @@ def _add_reading(parser: Parser) -> Any:
     names.add_argument("--cov", metavar="NAME", help="with --mean: array (n, d, d) of covariance matrices")
     names.add_argument("--scale-tril", metavar="NAME", help="with --mean: array (n, d, d) of their Cholesky factors")
     predictions.add_argument("--loc", metavar="NAME", help="regression: the same for medians of Laplace distributions")
-    names.add_argument("--scale", metavar="NAME", help="the same for their scales")
+    names.add_argument("--scale", metavar="NAME", help="with --loc or --shape: the same for scales")
+    names.add_argument("--df", metavar="NAME", help="with --loc: the same for Student's t, degrees of freedom")
+    predictions.add_argument(
+        "--mean-log", metavar="NAME", help="regression: the same for log-normal ones, means of the logarithm"
+    )
+    names.add_argument("--std-log", metavar="NAME", help="the same for standard deviations of the logarithm")
+    predictions.add_argument("--shape", metavar="NAME", help="regression: the same for shapes of gamma distributions")
     names.add_argument(
         "--missing", choices=("refuse", "drop"), default=None,
         help="samples that are NaN, such as members of an ensemble: drop leaves them out (default: refuse)",

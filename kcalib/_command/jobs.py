@@ -51,9 +51,13 @@ RENAMED_OPTIONS = (
     "given",
 )
 
-# Parameters that name a family of distributions, and the one that each further parameter needs.
-FIRST_PARAMETERS = ("mean", "samples", "rate", "loc")
-SECOND_PARAMETERS = {"std": "mean", "dispersion": "mean", "cov": "mean", "scale_tril": "mean", "scale": "loc"}
+# Parameters that name a family of distributions, and those of which each further parameter needs one.
+FIRST_PARAMETERS = ("mean", "samples", "rate", "loc", "mean_log", "shape")
+SECOND_PARAMETERS = dict.fromkeys(("std", "dispersion", "cov", "scale_tril"), ("mean",)) | {
+    "scale": ("loc", "shape"),
+    "df": ("loc",),
+    "std_log": ("mean_log",),
+}
 
 
 @dataclass(frozen=True)
@@ -106,10 +110,11 @@ def check_reading(arguments: argparse.Namespace) -> dict[str, Any]:
     reading = {name: getattr(arguments, name) for name in names}
     if reading["confidence"] is not None and reading["positive"] is not None:
         arguments.usage_error("--positive is for probabilities of a class, --confidence has none; leave one out")
-    for second, first in SECOND_PARAMETERS.items():
+    for second, firsts in SECOND_PARAMETERS.items():
         for option in ("probs", "logits", *FIRST_PARAMETERS):
-            if option != first and reading[second] is not None and reading[option] is not None:
-                arguments.usage_error(f"{flag(second)} goes with {flag(first)}, not with {flag(option)}; leave it out")
+            if option not in firsts and reading[second] is not None and reading[option] is not None:
+                first = " or ".join(map(flag, firsts))
+                arguments.usage_error(f"{flag(second)} goes with {first}, not with {flag(option)}; leave it out")
     for option in PARAMETERS:
         if reading["from_logits"] and reading[option] is not None:
             arguments.usage_error(
@@ -236,18 +241,18 @@ def add_weights(job: Job, arguments: argparse.Namespace, data: Data, reading: di
 
 
 @contextmanager
-def translate_errors() -> Iterator[None]:
-    """Raise errors of sources and states with the names that the command has for options."""
+def translate_errors(*, has_missing: bool = True) -> Iterator[None]:
+    """Raise errors of sources and states with the names that the command has for options, if it has --missing."""
     try:
         yield
     except FileError as error:
-        message = translate(error)
+        message = translate(error, has_missing=has_missing)
         raise error if message == str(error) else FileError(message) from None
     except (ValueError, TypeError) as error:
-        raise FileError(translate(error)) from None
+        raise FileError(translate(error, has_missing=has_missing)) from None
 
 
-def translate(error: Exception) -> str:
+def translate(error: Exception, *, has_missing: bool = True) -> str:
     """Return the message of an error of the library with the names that the command has for options."""
     message = str(error)
     if isinstance(error, NoLengthScaleError):
@@ -266,6 +271,8 @@ def translate(error: Exception) -> str:
     message = message.replace("`clusters`", "--clusters").replace("`time_blocks`", "--time-blocks")
     message = message.replace("pass sort_quantiles=True to sort each row", "sort each row by --sort-quantiles")
     message = message.replace("normalise the rows", "divide the rows by their sums (--normalize)")
+    if not has_missing:
+        message = re.sub(", or pass missing='drop'.*", "", message)
     message = message.replace("missing='drop'", "--missing drop")
     message = re.sub("pass predicted distributions.*", "name --mean and --std, --samples, or --rate", message)
     message = re.sub("pass the output of predict_proba.*", "name the predictions by --probs or --logits", message)

@@ -35,6 +35,9 @@ FAMILIES: tuple[tuple[str, dict[str, tuple[str, ...]]], ...] = (  # of `kcalib.d
     ("MultivariateNormal", {"mean": MEAN_NAMES, "cov": ("cov",)}),
     ("MultivariateNormal", {"mean": MEAN_NAMES, "scale_tril": ("scale_tril",)}),
     ("Laplace", {"loc": (), "scale": ("scale",)}),
+    ("StudentT", {"df": ("df",), "loc": (), "scale": ("scale",)}),
+    ("LogNormal", {"mean_log": ("mean_log",), "std_log": ("std_log",)}),
+    ("Gamma", {"shape": (), "scale": ("scale",)}),
 )
 PARAMETERS = tuple(dict.fromkeys(option for _, parameters in FAMILIES for option in parameters))
 VECTORS = ("Normal", "MultivariateNormal")  # families whose targets may be vectors

@@ -12,13 +12,20 @@ they are: predictions that are nearly certain, and right, keep all digits of the
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from typing import Any
+
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
-from kcalib.distributions import Components, Distribution, NegativeBinomial, Poisson
+from kcalib._backend.special import special, to_device_of
+from kcalib.distributions import Components, Distribution, Gamma, LogNormal, NegativeBinomial, Poisson, StudentT
 from kcalib.distributions._distribution import row_blocks
-from kcalib.distributions.wrappers import MOST_COUNTS, Wrapper
+from kcalib.distributions.wrappers import MOST_COUNTS, Wrapper, level_nodes
 
 Complex = tuple[Array, Array]  # real and imaginary parts
+# Of integrals over the logarithm in standard deviations: last node, step, and imaginary part.
+FARTHEST, STEP, LIFT = 8.0, 0.2, 1.5
 
 
 def law_of(prediction: Distribution) -> str | None:
@@ -46,6 +53,13 @@ def centred(prediction: Distribution, means: Array, frequencies: Array) -> Compl
         return _of_counts(means, dispersion, frequencies[:, 0])
     if isinstance(prediction, Wrapper):
         return _of_nodes(prediction, means, frequencies)
+    if isinstance(prediction, Gamma):
+        return _of_gammas(prediction, means, frequencies[:, 0])
+    if isinstance(prediction, (StudentT, LogNormal)):
+        function: Any = _of_students if isinstance(prediction, StudentT) else _of_log_normals
+        return _in_blocks(
+            prediction, frequencies, lambda rows: function(prediction.take(rows), means[rows, :], frequencies)
+        )
     components = prediction.components()
     assert components is not None
     if components.scales is not None and components.weights.shape[1] == 1:  # whose mean is the one of the component
@@ -74,15 +88,22 @@ def centred_mixtures(components: Components, means: Array, frequencies: Array) -
 
 def _of_nodes(prediction: Wrapper, means: Array, frequencies: Array) -> Complex:
     """Return the same of laws that sums over nodes of a quadrature stand for."""
-    parts = []
-    for rows in row_blocks(prediction.n, 200 * len(frequencies)):
+
+    def of_rows(rows: slice) -> Complex:
         nodes = prediction.take(rows)._nodes()
         if nodes is None:
             raise ValueError(f"`y_pred` has more than {MOST_COUNTS} counts; use kcalib.evaluate without a state")
         atoms = Components("atoms", nodes[1], nodes[0][:, :, None], None)
-        parts.append(centred_mixtures(atoms, means[rows, :], frequencies))
+        return centred_mixtures(atoms, means[rows, :], frequencies)
+
+    return _in_blocks(prediction, frequencies, of_rows)
+
+
+def _in_blocks(prediction: Distribution, frequencies: Array, function: Callable[[slice], Complex]) -> Complex:
+    """Return what a function, of some 200 nodes for each row, makes of all rows."""
+    parts = [function(rows) for rows in row_blocks(prediction.n, 200 * len(frequencies))]
     real, imaginary = zip(*parts, strict=True)
-    return arrays.namespace(means).concat(real), arrays.namespace(means).concat(imaginary)
+    return arrays.namespace(real[0]).concat(real), arrays.namespace(imaginary[0]).concat(imaginary)
 
 
 def shifts(differences: Array, transposed: Array) -> Complex:
@@ -122,6 +143,45 @@ def _of_counts(mean: Array, dispersion: Array | None, v: Array) -> Complex:
     a, b = ratio * loss, ratio * sine
     real = -0.5 * xp.log1p(2 * a + (a * a + b * b)) / dispersion
     return _expm1(real, xp.atan2(b, 1 + a) / dispersion - v * mean)
+
+
+def _of_gammas(prediction: Gamma, means: Array, v: Array) -> Complex:
+    """Return that of gamma laws, (1 - i v scale)^(-shape) e^(-i v mean) - 1."""
+    xp = arrays.namespace(means)
+    shape, scale = (_column(array, means) for array in (prediction.shape, prediction.scale))
+    a = scale * v
+    return _expm1(-0.5 * shape * xp.log1p(a * a), shape * (xp.atan(a) - a))
+
+
+def _of_students(prediction: StudentT, means: Array, frequencies: Array) -> Complex:
+    """Return that of Student's laws, which are normal given a variance whose inverse has a gamma law."""
+    xp = arrays.namespace(means)
+    half, scale = 0.5 * _column(prediction.df, means), _column(prediction.scale, means)
+    levels, masses = (to_device_of(values, means) for values in level_nodes())
+    ratios = half / special(means).gammaincinv(half, levels)
+    exponents = (scale * scale * ratios)[:, None, :] * (-0.5 * frequencies * frequencies)
+    real = xp.matmul(xp.expm1(exponents), masses[0, :])
+    return real, xp.zeros_like(real)
+
+
+def _of_log_normals(prediction: LogNormal, means: Array, frequencies: Array) -> Complex:
+    """Return that of log-normal laws, integrated where the logarithm is not real: there exp(i v y) decays.
+
+    The integrand is analytic: sums over equal steps have the value of the integral but for rounding.
+    """
+    xp = arrays.namespace(means)
+    mean, std = (_column(array, means) for array in (prediction.mean_log, prediction.std_log))
+    z = xp.arange(-FARTHEST, FARTHEST + STEP / 2, STEP)[None, :] + 1j * xp.minimum(0.5 * math.pi / std, LIFT)
+    weights = xp.exp(-0.5 * z * z) * (STEP / math.sqrt(2 * math.pi))
+    differences = xp.exp(mean + std * z) - means
+    values = xp.expm1((1j * differences)[:, None, :] * xp.abs(frequencies))
+    total = xp.matmul(values, weights[:, :, None])[:, :, 0]
+    return xp.real(total), xp.sign(frequencies[:, 0]) * xp.imag(total)
+
+
+def _column(array: Array, means: Array) -> Array:
+    xp = arrays.namespace(means)
+    return xp.astype(arrays.asarray_like(array, means), xp.float64, copy=False)[:, None]
 
 
 def _expm1(real: Array, angle: Array) -> Complex:

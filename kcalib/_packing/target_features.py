@@ -242,7 +242,7 @@ def closed_target_features(
 ) -> RandomTargetFeatures:
     """Return random features of distributions whose characteristic function `law_of` knows."""
     law = law_of(prediction)
-    how = "sums over atoms" if law == "atoms" else f"characteristic functions ({law})"
+    how = "sums over atoms" if law == "atoms" else f"characteristic functions ({law or type(prediction).__name__})"
     route = f"{random_map.n_columns} random features, expectations by {how}"
     return RandomTargetFeatures(random_map, prediction, means, centre, frequencies, route, None, None)
 

@@ -38,6 +38,7 @@ from kcalib.distributions._checks import (
 
 __all__ = ["Components", "Distribution"]
 
+CELLS = 128  # of the quantile functions that stand for the distributions in Wasserstein distances
 _MOMENT_DRAWS = 1024
 _BLOCK = 2**21  # numbers drawn at a time
 _SOBOL_BITS = 30  # of scipy.stats.qmc.Sobol's points
@@ -496,3 +497,15 @@ def row_blocks(n: int, width: int) -> Iterator[slice]:
     """Return slices of rows that have about as many numbers, where a row has `width`."""
     step = max(_BLOCK // width, 1)
     return (slice(start, min(start + step, n)) for start in range(0, n, step))
+
+
+class QuantileLaw(Density, Univariate):
+    """Base of laws of numbers whose distances are those of some of their quantiles."""
+
+    def wasserstein_points(self) -> Array:
+        """Return quantiles at the midpoints of 128 cells of equal probability, over the root of 128.
+
+        Their Euclidean distance approximates the 2-Wasserstein distance, that of the quantile functions in L2.
+        """
+        levels = to_device_of((np.arange(CELLS) + 0.5)[None, :] / CELLS, self._first)
+        return self._like(self._inverse_cdf(levels) / CELLS**0.5)

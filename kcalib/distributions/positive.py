@@ -11,14 +11,14 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.special import special
 from kcalib._input.checks import reject
 from kcalib.distributions._checks import LARGEST, positive_array, real_array
-from kcalib.distributions._distribution import Density, Univariate, choose
+from kcalib.distributions._distribution import QuantileLaw, choose
 from kcalib.distributions._saddle_point import SMALLEST, deviance, log_student_peak, stirling_error
 
 __all__ = ["Gamma", "LogNormal"]
 
 
 @dataclass(frozen=True, eq=False)
-class LogNormal(Density, Univariate):
+class LogNormal(QuantileLaw):
     r"""Log-normal distributions: the logarithm is normal.
 
     Parameters
@@ -44,7 +44,8 @@ class LogNormal(Density, Univariate):
     -----
     Targets may be any numbers; at 0 and below the density is 0.
 
-    There are no closed forms with target kernels: quasi Monte Carlo draws stand for these distributions.
+    There are no closed forms with target kernels: quasi Monte Carlo draws stand for these distributions, but in states
+    their characteristic functions. Of Wasserstein distances 128 quantiles of each are the points.
 
     Examples
     --------
@@ -104,7 +105,7 @@ class LogNormal(Density, Univariate):
 
 
 @dataclass(frozen=True, eq=False)
-class Gamma(Density, Univariate):
+class Gamma(QuantileLaw):
     r"""Gamma distributions, with density proportional to :math:`y^{shape - 1} \exp(-y / scale)` for positive y.
 
     Parameters
@@ -130,7 +131,8 @@ class Gamma(Density, Univariate):
     -----
     Targets may be any numbers; below 0 the density is 0, and at 0 infinite where the shape is below 1.
 
-    There are no closed forms with target kernels: quasi Monte Carlo draws stand for these distributions.
+    There are no closed forms with target kernels: quasi Monte Carlo draws stand for these distributions, but in states
+    their characteristic functions. Of Wasserstein distances 128 quantiles of each are the points.
 
     Examples
     --------

@@ -15,7 +15,7 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.special import to_device_of
 from kcalib._input.checks import reject
 from kcalib.distributions._checks import read_only, real_array
-from kcalib.distributions._distribution import Density, Distribution, Family, Univariate
+from kcalib.distributions._distribution import Distribution, Family, QuantileLaw, Univariate
 from kcalib.distributions.adapters import as_distribution
 from kcalib.distributions.external import ExternalDistribution
 from kcalib.distributions.quantiles import Quantiles
@@ -29,10 +29,17 @@ LEAST_MASS = 1e-9  # between bounds above the median, where a distribution funct
 KNOTS = (0.0, 1e-8, 1e-6, 1e-4, 1e-3, 0.01, 0.05, 0.2, 0.5, 0.8, 0.95, 0.99, 0.999, 1 - 1e-4, 1 - 1e-6, 1 - 1e-8, 1.0)
 N_NODES = 10
 MOST_COUNTS = 20_000
-CELLS = 128  # of the quantile functions that stand for the distributions in Wasserstein distances
 
 
-class Wrapper(Density, Univariate):
+def level_nodes() -> tuple[np.ndarray, np.ndarray]:
+    """Return levels between 0 and 1 and their weights in integrals of functions of quantiles, shape (1, m)."""
+    nodes, weights = np.polynomial.legendre.leggauss(N_NODES)
+    widths = np.diff(KNOTS)[:, None]
+    levels = np.array(KNOTS)[:-1, None] + widths * (nodes + 1) / 2
+    return levels.reshape(1, -1), (widths * weights / 2).reshape(1, -1)
+
+
+class Wrapper(QuantileLaw):
     """Base of laws that are made of another one of numbers, and of numbers for each prediction."""
 
     distribution: Distribution
@@ -75,14 +82,6 @@ class Wrapper(Density, Univariate):
             return None
         xp, columns = arrays.namespace(inner), (getattr(self, name) for name in self._names())
         return xp.concat([inner, *(arrays.asarray_like(column, inner)[:, None] for column in columns)], axis=1)
-
-    def wasserstein_points(self) -> Array:
-        """Return quantiles at the midpoints of 128 cells of equal probability, over the root of 128.
-
-        Their Euclidean distance approximates the 2-Wasserstein distance, that of the quantile functions in L2.
-        """
-        levels = to_device_of((np.arange(CELLS) + 0.5)[None, :] / CELLS, self._first)
-        return self._like(self._inverse_cdf(levels) / CELLS**0.5)
 
     def expected_value(self) -> Array:
         return self._moments()[0]
@@ -145,10 +144,7 @@ class Wrapper(Density, Univariate):
                 return None
             places = xp.broadcast_to(xp.arange(last + 1)[None, :], (self.n, int(last) + 1))
             return places, xp.diff(self._cdf(places), axis=1, prepend=0.0)
-        nodes, weights = np.polynomial.legendre.leggauss(N_NODES)
-        widths = np.diff(KNOTS)[:, None]
-        levels = to_device_of((np.array(KNOTS)[:-1, None] + widths * (nodes + 1) / 2).reshape(1, -1), first)
-        masses = to_device_of((widths * weights / 2).reshape(1, -1), first)
+        levels, masses = (to_device_of(values, first) for values in level_nodes())
         return self._quantile_nodes(levels, xp.broadcast_to(masses, (self.n, masses.shape[1])))
 
     def _quantile_nodes(self, levels: Array, masses: Array) -> tuple[Array, Array]:

@@ -40,12 +40,12 @@ class ForecastState(ForecastResults, ModelState):
     same rows, any order of merging, and any number of threads, with given bandwidths; rows are numbered in the same
     way.
 
-    The distributions are ``Normal``, ``MultivariateNormal``, ``Laplace``, ``Poisson``, ``NegativeBinomial``,
-    ``Quantiles``, or ``Samples`` of numbers with equal weights: those whose characteristic functions and distances have
-    closed forms; and ``Censored``, ``Truncated`` and ``ZeroInflated`` ones of numbers by ``Normal``, ``Laplace``,
-    ``Poisson`` or ``NegativeBinomial``, for which some 160 quantiles stand, to about 1e-7. A state is of one family,
-    and of one dimension, number of samples, or set of levels; the first batch says of which. Arrays on a GPU come to
-    the host.
+    The distributions are ``Normal``, ``MultivariateNormal``, ``Laplace``, ``StudentT``, ``LogNormal``, ``Gamma``,
+    ``Poisson``, ``NegativeBinomial``, ``Quantiles``, or ``Samples`` of numbers with equal weights: those whose
+    characteristic functions and distances have closed forms; and ``Censored``, ``Truncated`` and ``ZeroInflated`` ones
+    of numbers by ``Normal``, ``Laplace``, ``Gamma``, ``Poisson`` or ``NegativeBinomial``, for which some 160 quantiles
+    stand, to about 1e-7. A state is of one family, and of one dimension, number of samples, or set of levels; the first
+    batch says of which. Arrays on a GPU come to the host.
 
     Parameters
     ----------

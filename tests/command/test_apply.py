@@ -93,6 +93,18 @@ def test_distributions_and_rows_in_parts(tmp_path, monkeypatch, method):
     assert out and all(np.array_equal(values, getattr(after, name)) for name, values in out.items())
 
 
+def test_missing_members_have_a_remedy_that_there_is(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    y, mean = np.arange(8.0), np.arange(8.0)[::-1]
+    save(ScaleCalibration().fit(y, Normal(mean, np.ones(8))), "map.json")
+    np.savez("in.npz", samples=[[1.0, np.nan]])
+    Path("in.csv").write_text("samples_0,samples_1\n1.0,\n")
+    for name in ("in.npz", "in.csv"):
+        assert main(["apply", "map.json", name, "-o", "out.npz"]) == 1
+        error = capsys.readouterr().err
+        assert "drop" in error and "missing" not in error, error
+
+
 def test_confidences_come_back_as_such(p):
     right = np.arange(200) % 3 > 0
     np.savez("in.npz", confidence=p.max(axis=1), correct=right)

@@ -80,6 +80,23 @@ def test_in_pieces_and_at_once_say_the_same(capsys):
     assert "--method features needs all samples at once; leave it out, or --stream" in capsys.readouterr().err
 
 
+@FEW_EVENTS
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [("StudentT", ["--df", "df", "--loc", "a"]), ("LogNormal", []), ("Gamma", ["--shape", "scale"])],
+)
+def test_families_of_files(family, options, capsys):
+    rng, ones = np.random.default_rng(0), np.ones(60)
+    columns = {"LogNormal": {"mean_log": 0 * ones, "std_log": ones}}.get(
+        family, {"a": ones, "df": 4 * ones, "scale": ones}
+    )
+    np.savez("family.npz", y=rng.exponential(size=60), **columns)
+    state = shown(capsys, "evaluate", "family.npz", "--stream", *options)
+    whole = shown(capsys, "evaluate", "family.npz", "--no-stream", "--method", "features", *options)
+    assert state["prediction"] == whole["prediction"] == family
+    assert state["crps"] == pytest.approx(whole["crps"], rel=1e-12)
+
+
 def test_standard_input(capsys, monkeypatch):
     with np.load("reg.npz") as file:
         rows = zip(*(file[name].tolist() for name in ("y", "mean", "std")), strict=True)
@@ -170,7 +187,7 @@ def test_what_does_not_go_together(capsys):
     assert "--std goes with --mean, not with --rate" in usage_error(
         capsys, "update", "new.kcalib", "reg.npz", "--std", "std", "--rate", "mean"
     )
-    assert "--scale goes with --loc, not with --mean" in usage_error(
+    assert "--scale goes with --loc or --shape, not with --mean" in usage_error(
         capsys, "evaluate", "reg.npz", "--scale", "std", "--mean", "mean"
     )
     assert "there is no array 'z', as --scale-tril says" in error_of(

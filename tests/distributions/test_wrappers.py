@@ -16,7 +16,9 @@ from kcalib.distributions import (
     Beta,
     Censored,
     Distribution,
+    Gamma,
     Laplace,
+    LogNormal,
     Mixture,
     Normal,
     Poisson,
@@ -32,6 +34,9 @@ from kcalib.streaming import ForecastState, load
 N = 4
 MEAN, STD = np.array([-1.5, 0.0, 0.4, 3.0]), np.array([1.0, 0.5, 2.0, 1.5])
 NORMAL, RATE = Normal(MEAN, STD), np.array([0.2, 1.0, 3.0, 12.0])
+STEP = 1e-4
+Z = np.arange(-8, 8, STEP)
+DENSITY = np.exp(-Z * Z / 2) / (2 * np.pi) ** 0.5
 KERNEL = Exponential(bandwidth=1.0, metric="wasserstein")
 LEVELS = np.array([1e-6, 0.05, 0.3, 0.5, 0.9, 1 - 1e-6])
 
@@ -248,3 +253,36 @@ def test_characteristic_functions_are_sums_over_nodes():
     real, imaginary = centred(law, mean, v[:, None])
     expected = 0.3 + 0.7 * np.exp(1j * MEAN[:, None] * v - 0.5 * (STD[:, None] * v) ** 2)
     np.testing.assert_allclose((1 + real + 1j * imaginary) * np.exp(1j * mean * v), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::kcalib.AntiConservativeWarning")  # of few samples
+@pytest.mark.parametrize(
+    ("law", "function"),
+    [
+        (Gamma([0.5], [2.0]), lambda v: (1 - 2j * v) ** -0.5),
+        # Of 3 degrees of freedom: (1 + root(3) |v|) exp(-root(3) |v|).
+        (StudentT([3.0], [0.0], [1.0]), lambda v: (1 + 3**0.5 * abs(v)) * np.exp(-(3**0.5) * abs(v))),
+        # An integral over the logarithm by small steps.
+        (LogNormal([0.0], [1.5]), lambda v: np.exp(1j * v[:, None] * np.exp(1.5 * Z)) @ DENSITY * STEP),
+    ],
+    ids=["gamma", "student", "log-normal"],
+)
+def test_states_add_up_laws_with_characteristic_functions(law, function, tmp_path):
+    v = np.array([-2.0, -0.5, 0.1, 1.0, 3.0])
+    mean = law.expected_value()
+    real, imaginary = centred(law, mean, v[:, None])
+    expected = function(v) * np.exp(-1j * v * mean[0]) - 1
+    np.testing.assert_allclose(real[0] + 1j * imaginary[0], expected, rtol=0, atol=1e-8)
+
+    law = law.take(np.zeros(40, dtype=int))
+    y, kernels = law.sample(1, seed=8)[:, 0], {"kernel": KERNEL, "target_kernel": Gaussian(bandwidth=1.0)}
+
+    def summed(rows, part):
+        return ForecastState(n_columns=16, part=part, **kernels).update(y[rows], law.take(rows))
+
+    parts = [summed(slice(0, 24), 0), summed(slice(24, 40), 1)]
+    (parts[1] + parts[0]).save(tmp_path / "sums.kcalib")
+    result = load(tmp_path / "sums.kcalib").result()
+    assert result == (parts[0] + parts[1]).result()
+    assert result.crps == pytest.approx(kcalib.crps(y, law), rel=1e-12)
+    assert result.log_score == pytest.approx(kcalib.log_score(y, law), rel=1e-12)

@@ -23,11 +23,13 @@ from kcalib._input.forecasts import ROWS, Forecasts, draw_targets, row_uniforms
 from kcalib.distributions import (
     Censored,
     Laplace,
+    LogNormal,
     NegativeBinomial,
     Normal,
     Poisson,
     Quantiles,
     Samples,
+    StudentT,
     Truncated,
     ZeroInflated,
 )
@@ -45,7 +47,18 @@ PIT_FLOOR = 1e-15  # of PIT values, for their normal scores
 N_SUMS = 2 + N_BINS + len(COVERAGES) + 1
 SECOND = 2**63  # stream of what PIT values of drawn targets are randomised with
 # Drawn by quantiles: PIT values are the uniform numbers.
-INVERTED = (Normal, Laplace, Poisson, NegativeBinomial, Quantiles, Censored, Truncated, ZeroInflated)
+INVERTED = (
+    Normal,
+    Laplace,
+    StudentT,
+    LogNormal,
+    Poisson,
+    NegativeBinomial,
+    Quantiles,
+    Censored,
+    Truncated,
+    ZeroInflated,
+)
 COARSE = 1e-3  # rounding of a number in standard deviations above which its PIT value is not that of the exact one
 DRAWS_AT_ONCE = 2**24  # targets
 

@@ -16,13 +16,16 @@ from kcalib._backend import arrays
 from kcalib.distributions import (
     Censored,
     Distribution,
+    Gamma,
     Laplace,
+    LogNormal,
     MultivariateNormal,
     NegativeBinomial,
     Normal,
     Poisson,
     Quantiles,
     Samples,
+    StudentT,
     Truncated,
     ZeroInflated,
 )
@@ -35,6 +38,9 @@ FIELDS: dict[type[Distribution], tuple[str, ...]] = {
     Normal: ("mean", "std"),
     MultivariateNormal: ("mean", "cov", "scale_tril"),
     Laplace: ("loc", "scale"),
+    StudentT: ("df", "loc", "scale"),
+    LogNormal: ("mean_log", "std_log"),
+    Gamma: ("shape", "scale"),
     Poisson: ("rate",),
     NegativeBinomial: ("mean", "dispersion"),
     Samples: ("samples",),
@@ -46,15 +52,15 @@ NUMBERS: dict[type[Wrapper], tuple[str, ...]] = {
     Truncated: ("lower", "upper"),
     ZeroInflated: ("probability",),
 }
-WRAPPED = (Normal, Laplace, Poisson, NegativeBinomial)
+WRAPPED = (Normal, Laplace, Gamma, Poisson, NegativeBinomial)
 MISSING = {"lower": -LARGEST, "upper": LARGEST}
 EXAMPLE = {"lower": 0.5, "upper": 2.0, "probability": 0.5}
 KINDS = {kind.__name__: kind for kind in FIELDS}
 OTHERS = (
-    "a ForecastState takes Normal, MultivariateNormal, Laplace, Poisson and NegativeBinomial, Quantiles, Samples of "
-    "numbers with equal weights, and Censored, Truncated and ZeroInflated ones of numbers by Normal, Laplace, Poisson "
-    "or NegativeBinomial; for other families use kcalib.evaluate, kcalib.skce and kcalib.calibration_test with all "
-    "samples in memory"
+    "a ForecastState takes Normal, MultivariateNormal, Laplace, StudentT, LogNormal, Gamma, Poisson and "
+    "NegativeBinomial, Quantiles, Samples of numbers with equal weights, and Censored, Truncated and ZeroInflated ones "
+    "of numbers by Normal, Laplace, Gamma, Poisson or NegativeBinomial; for other families use kcalib.evaluate, "
+    "kcalib.skce and kcalib.calibration_test with all samples in memory"
 )
 
 

@@ -104,8 +104,9 @@ def source(
         (``mean_0``, ``mean_1``, ... for targets that are vectors), by the parameter, as in
         ``{"mean": "forecast", "std": "spread"}``; `labels` then names the targets. They say what the distributions are:
         mean and std `kcalib.distributions.Normal`, samples ``Samples``, rate ``Poisson``, mean and dispersion
-        ``NegativeBinomial``, mean and cov or scale_tril ``MultivariateNormal``, loc and scale ``Laplace``.
-        Default: if there are no class probabilities, the first of these, but for Laplace, that there are all parameters
+        ``NegativeBinomial``, mean and cov or scale_tril ``MultivariateNormal``, loc and scale ``Laplace``,
+        with df ``StudentT``, mean_log and std_log ``LogNormal``, shape and scale ``Gamma``. Default: if there are no
+        class probabilities, the first of these, but for those with scale, that there are all parameters
         of, by the names that they have here, or "y_mean", "mu", "y_pred", "y_std", "sigma", "y_samples", "y_rate".
     clusters : str, path or array, optional
         Name of the array or column of the samples' clusters, or an existing .npy file of them; an array, if `data` is

@@ -18,7 +18,7 @@ import numpy as np
 from kcalib._backend.files import printable
 from kcalib._input.columns import LABEL_NAMES, FileError
 from kcalib._input.frames import is_default_index
-from kcalib.streaming.sources.content import check_unique
+from kcalib.streaming.sources.content import check_file, check_unique
 from kcalib.streaming.sources.opening import find_files, suffix_of
 from kcalib.streaming.sources.tables import open_parquet
 from kcalib.streaming.sources.text import is_number, open_text, read_records
@@ -143,6 +143,7 @@ def read_table(data: Any) -> Table:
 
 def read_file(path: Path) -> Iterator[dict[Any, Any]]:
     """Yield columns of a file by name, at first without rows."""
+    check_file(path)
     suffix = suffix_of(path)
     if suffix == ".parquet":
         names, tables, n = open_parquet(lambda: path)

@@ -66,7 +66,10 @@ COLUMNS = CASES | {
          for i in range(2)}, {}, VECTORS, Normal(CENTRES, WIDTHS),
     ),
 }  # fmt: skip
-FIELDS = ("mean", "std", "cov", "scale_tril", "loc", "scale", "rate", "dispersion", "samples")
+FIELDS = (
+    "mean", "std", "cov", "scale_tril", "loc", "scale", "rate", "dispersion", "samples",
+    "df", "shape", "mean_log", "std_log",
+)  # fmt: skip
 
 
 def assert_same(found, expected):
@@ -267,6 +270,7 @@ def test_families_have_these_names():
     from kcalib._input.parameters import FAMILIES, PARAMETERS
 
     arrays = {name: array for data, *_ in ARRAYS.values() for name, array in data.items()} | {"mean": CENTRES}
+    arrays = dict.fromkeys(PARAMETERS, np.full(N, 2.0)) | arrays
     for family, parameters in FAMILIES:
         values = {name: MEAN if family in ("Normal", "NegativeBinomial") and name == "mean" else arrays[name]
                   for name in parameters}  # fmt: skip

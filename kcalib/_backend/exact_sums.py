@@ -133,7 +133,8 @@ def _cut(values: Array) -> tuple[Array, Array]:
     xp = arrays.namespace(values)
     scaled = values * 2.0**24
     integers = xp.trunc(scaled)
-    return xp.astype(integers, xp.int64), xp.astype((scaled - integers) * 2.0**LOW_BITS, xp.int64)
+    low = (scaled - integers) * 2.0**LOW_BITS
+    return xp.asarray(integers, dtype=xp.int64), xp.asarray(low, dtype=xp.int64)  # also of NumPy's scalars
 
 
 def _mask(bits: int) -> int:

@@ -74,7 +74,7 @@ def _read_part(
         place = np.argsort(order)[place]
     matrix = np.full((len(first), place.max() + 1), np.nan)
     matrix[task, place] = numbers
-    entry, again = np.unique(task * matrix.shape[1] + place, return_index=True)
+    entry, again = np.unique(task * len(ids.keys) + ids.codes, return_index=True)
     if len(entry) < part.n:
         row = int(np.setdiff1d(np.arange(part.n), again)[0])
         where = ", ".join(f"{field} {column.shown[column.codes[row]]}" for field, column in tasks.items())
@@ -82,10 +82,12 @@ def _read_part(
     patterns, counts = np.unique(~np.isnan(matrix), axis=0, return_counts=True)
     columns = patterns[max(range(len(counts)), key=lambda i: (counts[i], patterns[i].sum()))]
     true = targets.find_targets({name: column.take(first) for name, column in tasks.items()}, is_pmf=kind == "pmf")
-    has_target, is_whole = np.asarray(true != ""), np.asarray(~np.isnan(matrix[:, columns]).any(axis=1))
+    is_whole = np.asarray(~np.isnan(matrix[:, columns]).any(axis=1))
     if kind == "pmf":
-        classes = ids.shown[used[order]][columns].tolist()
-        has_target = np.isin(true, classes)
+        codes = used[order][columns]
+        classes, of_key = ids.shown[codes].tolist(), dict(zip(ids.keys[codes], ids.shown[codes], strict=True))
+        true = np.asarray([of_key.get(key, "") for key in true])
+    has_target = true != "" if kind == "pmf" else ~np.isnan(true)
     reasons = np.full(part.n, "", dtype=object)
     reasons[~has_target[task]] = "no target" + (" among the categories" if kind == "pmf" else "")
     reasons[~is_whole[task]] = f"the task lacks a {kind} that most have"
@@ -98,4 +100,4 @@ def _read_part(
     if kind == "pmf":
         return true, Categorical(matrix, classes), first[rows], reasons
     prediction = Samples(matrix) if kind == "sample" else make_quantiles(name, levels[order][columns], matrix, sort)
-    return true.astype(np.float64), prediction, first[rows], reasons
+    return true, prediction, first[rows], reasons

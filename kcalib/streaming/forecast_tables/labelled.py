@@ -50,11 +50,12 @@ def _read_array(array: Any, targets: Any, name: str, sort: bool) -> ModelForecas
     n_rows = int(np.prod([array.sizes[dim] for dim in dims]))
     array, targets = xarray.align(array, targets.transpose(*dims), join="inner")
     true = np.asarray(targets.values, dtype=np.float64).reshape(-1)
-    values = np.asarray(array.transpose(*dims, *across).values, dtype=np.float64).reshape(len(true), -1)
+    values = np.asarray(array.transpose(*dims, *across).values, dtype=np.float64)
+    values = values.reshape(len(true), int(np.prod([array.sizes[dim] for dim in across])))
     has_values, has_target = ~np.isnan(values).any(axis=1), ~np.isnan(true)
     rows = np.flatnonzero(has_values & has_target)
     reasons = np.where(has_target, np.where(has_values, "", f"no value of a {across[0]}"), "no target").tolist()
-    places = np.unravel_index(rows, targets.shape)
+    places = np.unravel_index(rows, targets.shape) if dims else ()
     prediction = None
     if len(rows):
         levels = None if across[0] != QUANTILE else array[QUANTILE].values

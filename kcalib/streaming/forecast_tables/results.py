@@ -12,6 +12,7 @@ import numpy as np
 from kcalib._input.columns import FileError
 from kcalib.distributions import Distribution, Quantiles
 from kcalib.report.summary import Summarized
+from kcalib.streaming.forecast_tables.table import Column
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +63,8 @@ def share_tasks(models: Sequence[ModelForecasts]) -> list[ModelForecasts]:
     """Return the forecasts of each model for the tasks that all have, in the order of the first model."""
     columns, rows_of = list(models[0].tasks), []
     for model in models:
-        tasks = list(zip(*(model.column(name).tolist() for name in columns), strict=True))
+        cells = (Column.of_values(np.arange(model.n_samples), model.column(name).tolist()) for name in columns)
+        tasks = list(zip(*(column.texts() for column in cells), strict=True))
         rows = {task: row for row, task in enumerate(tasks)}
         if model.y_true is None or len(rows) < model.n_samples:
             raise ValueError(f"{model.model} has {model.describe_rows()}, of {len(rows)} tasks; expected one of each")

@@ -26,7 +26,7 @@ from kcalib.streaming.sources.text import is_number, open_text, read_records
 BATCH_ROWS = 2**16
 TABLES = (".csv", ".tsv", ".gz", ".parquet")  # last suffixes of files
 MISSING = {"", "NA", "N/A", "NaN", "nan", "NaT", "None", "<NA>", "null"}
-MIDNIGHT = re.compile(r"[T ]00:00:00(\.0+)?(Z|\+00:00)?$")
+TIME = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d)(:\d\d)?(?:\.0+)?(?:Z|\+00:00)?")
 MODEL = ("model_id", "model")
 TARGETS = ("oracle_value", "observation", *LABEL_NAMES)
 DATES = ("target_end_date", "target_date", "date", "time", "ds", "timestamp")  # of what is predicted
@@ -42,7 +42,7 @@ class Column(NamedTuple):
 
     @classmethod
     def of_values(cls, codes: np.ndarray, values: Sequence[Any]) -> Column:
-        texts = [MIDNIGHT.sub("", str(value).strip()) for value in values]
+        texts = [_shorten_time(str(value).strip()) for value in values]
         texts = ["" if text in MISSING else text for text in texts]
         keys = np.asarray([repr(float(text)) if is_number(text) else text for text in texts], dtype=str)
         unique, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
@@ -60,7 +60,7 @@ class Column(NamedTuple):
         values = np.asarray([float(text) if is_number(text) else np.nan for text in self.keys])[self.codes]
         for row in np.flatnonzero(np.isnan(values) & (self.keys[self.codes] != "")):
             text = str(self.shown[self.codes[row]])
-            raise FileError(f"column {name!r} is {text!r} in row {row}, expected a number; repair the row")
+            raise FileError(f"column {name!r} has the cell {text!r}, expected a number; repair its row")
         return values
 
     def array(self) -> np.ndarray:
@@ -79,7 +79,7 @@ class Table(NamedTuple):
     n: int
 
     def find_targets(self, tasks: Mapping[Any, Column], *, is_pmf: bool = False) -> np.ndarray:
-        """Return the target of each task as text, "" where there is none; with `is_pmf` it is a category."""
+        """Return the target of each task, NaN where there is none; with `is_pmf` the key of a category, or ""."""
         others = [name for name in self.columns if name not in tasks]
         value = next((name for name in TARGETS if name in others), others[0] if len(others) == 1 else None)
         used = {name: name for name in self.columns if name in tasks and name not in BESIDE}
@@ -112,9 +112,18 @@ class Table(NamedTuple):
                     f"the column that tells them apart to the forecasts, which have {listed(tasks)}"
                 )
             latest[key] = max(before, (version, code))
-        texts = ["", *values.shown.tolist()]
         asked = zip(*(tasks[name].texts() for name in used.values()), strict=True)
-        return np.asarray([texts[latest.get(key, (0, -1))[1] + 1] for key in asked], dtype=str)
+        codes = np.asarray([latest.get(key, (0, -1))[1] for key in asked], np.int64)
+        targets = Column(codes, np.append(values.keys, ""), np.append(values.shown, ""))  # -1 is the last
+        return targets.keys[codes] if is_pmf else targets.numbers(value)
+
+
+def _shorten_time(text: str) -> str:
+    """Return a time without seconds, or hours, that are 0, as libraries write it differently; other text as it is."""
+    if not (match := TIME.fullmatch(text)):
+        return text
+    time = match[2] + (match[3] or "").replace(":00", "")
+    return match[1] if time == "00:00" else f"{match[1]} {time}"
 
 
 def listed(names: Any) -> str:

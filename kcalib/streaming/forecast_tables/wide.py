@@ -62,7 +62,7 @@ def read_wide(table: Table, targets: Any, name: str, sort: bool) -> Iterator[Mod
     quantiles = {column for columns in models.values() for column in columns.values()}
     tasks = {name: column for name, column in table.columns.items() if name not in quantiles}
     if isinstance(targets, Table):
-        true = np.asarray([float(text or "nan") for text in targets.find_targets(tasks)])
+        true = targets.find_targets(tasks)
     elif targets is not None:
         true = targets
         if true.shape != (table.n,):

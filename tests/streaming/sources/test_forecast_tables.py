@@ -126,7 +126,11 @@ def test_fields_of_a_hub(field):
         (lambda t, o: o.pop("target_end_date"), r"^the targets have the columns 'location', 'target', .* expected sh"),
         (lambda t, o: o["location"].__setitem__(1, "25 ") or o["target_end_date"].__setitem__(1, "2022-11-19"),
          r"^the targets of location 25\.0, target_end_date 2022-11-19, target wk inc flu hosp are 79 and 221, exp"),
-        (lambda t, o: t["value"].__setitem__(3, "many"), r"^column 'value' is 'many' in row 3, expected a number"),
+        (lambda t, o: t["value"].__setitem__(3, "many"), r"^column 'value' has the cell 'many', expected a number"),
+        (lambda t, o: o.update(oracle_value=["low"] * len(o["target"])),
+         r"^column 'oracle_value' has the cell 'low', expected a number"),
+        (lambda t, o: t.update(output_type_id=["3" if cell == "2" else cell for cell in t["output_type_id"]]),
+         r"^output_type_id 3 is there twice for reference_date 2022-11-19, horizon 0"),
         (lambda t, o: t["output_type_id"].__setitem__(3, "0.5"), r"^output_type_id 0\.5 is there twice for refere"),
         (lambda t, o: t.update(output_type=["mean"] * 36), r"^the output types are 'mean', expected one of quant"),
         (lambda t, o: t["value"].__setitem__(0, "46"), r"^base: .*: quantile: `values.* cross; pass sort_quant"),
@@ -167,6 +171,8 @@ def test_frame_of_nixtla():
     actual = {"unique_id": ["B", "A"], "ds": ["2024-01-01 00:00:00"] * 2, "y": [9.0, 3.0]}
     del table["y"]
     assert read_forecasts(table, actual)[0].y_true.tolist() == [3, 9]
+    table["ds"] = [time[:10] + "T06:00:00" for time in table["ds"]]
+    assert read_forecasts(table, actual | {"ds": ["2024-01-01 06:00"] * 2})[0].y_true.tolist() == [3, 9]
     assert read_forecasts(table, [1.0, 2.0, 3.0, 4.0])[0].n_samples == 4
     with pytest.raises(ValueError, match=r"^`targets` has shape \(2,\), expected \(4,\): one for each row"):
         read_forecasts(table, np.zeros(2))
@@ -242,6 +248,9 @@ def test_ensembles_of_xarray():
     assert forecasts.y_true.tolist() == [4, 2] and forecasts.tasks["lat"].tolist() == [45, 50]
     assert forecasts.tasks["time"].tolist() == [11, 11] and forecasts.n_rows == 6
     assert forecasts.unused == {"no target": 3, "no value of a member": 1}
+    (one,) = read_forecasts(array.sel(time=11, lat=45), actual.sel(time=11, lat=45))
+    (none,) = read_forecasts(array.sel(lat=[50]), actual.sel(lat=[55]))
+    assert one.y_true.tolist() == [4] and one.tasks == {} and none.y_true is None
     both = xr.Dataset({"t2m": array}), xr.Dataset({"t2m": actual})
     assert read_forecasts(*both)[0].y_true.tolist() == [4, 2]
     assert read_forecasts(array.rename(member="number"), actual)[0].n_samples == 2

@@ -344,9 +344,7 @@ def score_samples(
     data = prepare(y_true, y_pred, **checks)
     if not isinstance(chosen, MeanMetric) or type(data) not in chosen.kinds:
         names = [repr(kind.name) for kind in METRICS if issubclass(kind, MeanMetric) and type(data) in kind.kinds]
-        raise OptionError(
-            "metric", f"is {chosen.name!r}, which no {data.noun[:-1]} has by itself; use {' or '.join(names)}"
-        )
+        raise OptionError("metric", f"is {chosen.name!r}, no mean of scores of {data.noun}; use {' or '.join(names)}")
     return chosen.losses(data)
 
 

@@ -150,6 +150,8 @@ def test_a_variance_that_is_not_positive_has_bartlett_weights():
     y, models = np.zeros(40, dtype=int), {"a": p, "b": p[::-1]}
     d = kcalib.compare(y, models, metric="brier_score", time_blocks=2).differences[0]
     assert d.standard_error == pytest.approx(0.12 * np.sqrt((1 - 39 / 40) / (40 - 3 + 2 / 40)), rel=1e-9)
+    d = kcalib.compare(y, {"a": np.full(40, 0.2), "b": np.full(40, 0.4)}, metric="brier_score", time_blocks=10)
+    assert d.differences[0].pvalue == 1 / 8  # the signs of 4 blocks
 
 
 def test_forecasts_of_several_steps_keep_the_level():
@@ -201,7 +203,7 @@ def test_scores_of_samples_have_the_scores_as_means():
         alone = [getattr(kcalib, name)(x[k : k + 1], law.take(slice(k, k + 1))) for k in range(2)]
         assert kcalib.score_samples(x, law, name) == pytest.approx(alone)
     with pytest.raises(
-        ValueError, match="`metric` is 'ece', which no .* has by itself; use 'brier_score' or 'log_loss'"
+        ValueError, match="`metric` is 'ece', no mean of scores of class probabilities; use 'brier_score' or 'log_loss'"
     ):
         kcalib.score_samples(y, p, "ece")
     with pytest.raises(ValueError, match="use 'crps' or 'log_score'"):

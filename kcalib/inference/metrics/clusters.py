@@ -122,7 +122,7 @@ def _measure_in_time(metric: MeanMetric, data: Sequence[Data], confidence_level:
         correction = (n + 1 - 2 * reach + reach * (reach - 1) / n) / n
         error = math.sqrt(max(0.0, spread) / (n * correction))
         limits = certainty.by_student(mean, error, n - 1, confidence_level)
-        return certainty.decided(mean, error, limits, n, confidence_level, UNLIMITED, resolution)
+        return certainty.decided(mean, error, limits, -(-n // reach), confidence_level, UNLIMITED, resolution)
 
     resolution = ROUNDINGS * EPSILON * max(float(np.max(np.abs(values))) for values in losses)
     return MetricResult(

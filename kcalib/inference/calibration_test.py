@@ -264,6 +264,9 @@ def calibration_test(
         options = {"kernel": kernel, "target_kernel": target_kernel, "lens": lens, "threads": threads}
         return y_true.summed(**options, seed=check_seed(seed, LARGEST_SEED), **sums_of(method)).calibration_test()
     check_shared_out(method, backend)
+    for name, value in {"kernel": kernel, "target_kernel": target_kernel, "backend": backend}.items():
+        if value is not None and isinstance(resolved(method, METHODS), Ranks):
+            raise OptionError(name, "has no meaning for the method 'ranks'; leave it out")
     options = {"classes": classes, "from_logits": from_logits, "lens": lens, "dtype": dtype, "threads": threads}
     data = scale_weights(prepare(y_true, y_pred, sample_weight=sample_weight, **options))
     of_samples = clusters_of(clusters, time_blocks, data.n)

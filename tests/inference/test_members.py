@@ -110,6 +110,8 @@ def test_what_ranks_find():
     ],
 )
 def test_ranks_of_what_has_none(data, message):
+    with pytest.raises(ValueError, match="^`kernel` has no meaning for the method 'ranks'; leave it out"):
+        kcalib.calibration_test(Y, Samples(MEMBERS), method="ranks", kernel=kcalib.kernels.Exponential())
     with pytest.raises(ValueError, match=message):
         kcalib.calibration_test(*data, method="ranks")
     assert kcalib.calibration_test(*data, method="adaptive").pvalue <= 1

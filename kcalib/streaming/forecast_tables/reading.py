@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ def read_forecasts(data: Any, targets: Any = None, *, sort_quantiles: bool = Fal
         return tuple(read_labelled(data, targets, name, sort_quantiles))
     table = read_table(data)
     is_array = hasattr(targets, "shape") and not hasattr(targets, "columns") and not hasattr(targets, "reset_index")
-    if is_array or (isinstance(targets, list) and targets and isinstance(targets[0], (int, float))):
+    if is_array or (isinstance(targets, (list, tuple)) and targets and isinstance(targets[0], Real)):
         targets = arrays.to_host(arrays.as_array(targets, "targets")).astype(np.float64)
     elif targets is not None:
         targets = read_table(targets)

@@ -173,7 +173,7 @@ def test_frame_of_nixtla():
     assert read_forecasts(table, actual)[0].y_true.tolist() == [3, 9]
     table["ds"] = [time[:10] + "T06:00:00" for time in table["ds"]]
     assert read_forecasts(table, actual | {"ds": ["2024-01-01 06:00"] * 2})[0].y_true.tolist() == [3, 9]
-    assert read_forecasts(table, [1.0, 2.0, 3.0, 4.0])[0].n_samples == 4
+    assert read_forecasts(table, tuple(np.arange(4)))[0].n_samples == 4
     with pytest.raises(ValueError, match=r"^`targets` has shape \(2,\), expected \(4,\): one for each row"):
         read_forecasts(table, np.zeros(2))
     with pytest.raises(ValueError, match=r"^there are no targets: the table has 'unique_id', 'ds', 'AutoARIMA' beside"):

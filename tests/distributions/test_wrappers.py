@@ -150,6 +150,12 @@ def test_log_densities_by_hand():
     expected = [math.log(0.1), *stats.laplace.logpdf(1.0, MEAN, STD)[1:] + math.log(0.9)]
     np.testing.assert_allclose(LAWS["inflated"].log_density([0.0, 1.0, 1.0, 1.0]), expected, rtol=1e-12)
     assert kcalib.log_score([0.0], Censored(Logistic(np.zeros(1)), 0.0)) == pytest.approx(math.log(2))
+    # Bounds of counts belong to both laws: P(X >= 5) at the upper one, and 1 to 20 of a truncated law. The
+    # least P is 2e-6, as a difference from 1 known to 1e-16.
+    law = stats.poisson(RATE)
+    np.testing.assert_allclose(LAWS["censored counts"].log_density(np.full(N, 5.0)), law.logsf(4), atol=1e-9)
+    expected = law.logpmf(1) - np.log(law.cdf(20) - law.cdf(0))
+    np.testing.assert_allclose(LAWS["truncated counts"].log_density(np.ones(N)), expected, rtol=1e-12)
     without = type("WithoutDensity", (Logistic,), {"log_density": property()})  # raises AttributeError
     with pytest.raises(ValueError, match="has no density"):
         kcalib.log_score([0.0], Censored(without(np.zeros(1)), 0.0))

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy.stats
 
 import kcalib
 from kcalib.distributions import MultivariateNormal, Normal, Poisson, Samples
@@ -50,6 +51,16 @@ def test_numbers_of_a_calibrated_model():
     counts = rng.poisson(2.0, size=4000)
     areas = [kcalib.miscalibration_area(counts, Poisson(np.full(4000, 2.0)), seed=seed) for seed in (1, 2)]
     assert areas[0] != areas[1] and max(areas) < 1.36 / math.sqrt(4000)
+
+
+def test_area_of_weighted_targets_whose_coverage_crosses_the_diagonal():
+    """Intervals below 1/4 hold neither target, below 3/4 three quarters of the weight; lines between k / 99."""
+    levels, fine = np.linspace(0, 1, 100), np.linspace(0, 1, 99 * 1000 + 1)
+    gaps = 0.75 * (levels >= 0.25) + 0.25 * (levels >= 0.75) - levels
+    expected = np.mean(np.abs(np.interp((fine[1:] + fine[:-1]) / 2, levels, gaps)))
+    y = scipy.stats.norm.ppf([0.875, 0.375])
+    area = kcalib.miscalibration_area(y, Normal([0.0, 0.0], 1.0), sample_weight=[1, 3])
+    assert area == pytest.approx(expected, abs=1e-8)  # a cell of 1 / 99000 with a kink is wrong by < 76 / 99000^2
 
 
 @pytest.mark.parametrize("name", ["dawid_sebastiani_score", "ence", "sharpness"])

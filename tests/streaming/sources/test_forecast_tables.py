@@ -75,6 +75,18 @@ def test_hub_table_in_any_form(library, tmp_path):
     return assert_hub(*read_forecasts(*tables))
 
 
+def test_levels_and_targets_that_some_tasks_have():
+    """Of tasks with the levels of most, further levels are left out, and tasks of another target are a part."""
+    hub = {
+        "target": [*"aaaaaaa", *"bb"], "horizon": [0, 0, 0, 1, 1, 2, 2, 0, 0], "output_type": ["quantile"] * 9,
+        "output_type_id": [0.25, 0.5, 0.75, 0.25, 0.75, 0.25, 0.75, 0.25, 0.75], "value": [1, 2, 3, 4, 5, 6, 7, 8, 9],
+    }  # fmt: skip
+    oracle = {"target": [*"aaab"], "horizon": [0, 1, 2, 0], "oracle_value": [1, 2, 3, 4]}
+    a, b = read_forecasts(hub, oracle)
+    assert a.y_pred.values.tolist() == [[1, 3], [4, 5], [6, 7]] and b.y_pred.values.tolist() == [[8, 9]]
+    assert a.unused == {"a quantile that most tasks lack": 1, "another target": 2} and b.unused == {"another target": 7}
+
+
 def test_files_of_a_hub(tmp_path):
     """In a folder for each model, as hubs keep them, without a column of models; 01 and 1 are one location."""
     table = columns_of(HUB)

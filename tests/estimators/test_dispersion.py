@@ -54,11 +54,11 @@ def test_numbers_of_a_calibrated_model():
 
 
 def test_area_of_weighted_targets_whose_coverage_crosses_the_diagonal():
-    """Intervals below 1/4 hold neither target, below 3/4 three quarters of the weight; lines between k / 99."""
+    """Intervals below 1/2 hold neither target, below 3/4 three quarters of the weight; lines between k / 99."""
     levels, fine = np.linspace(0, 1, 100), np.linspace(0, 1, 99 * 1000 + 1)
-    gaps = 0.75 * (levels >= 0.25) + 0.25 * (levels >= 0.75) - levels
+    gaps = 0.75 * (levels >= 0.5) + 0.25 * (levels >= 0.75) - levels
     expected = np.mean(np.abs(np.interp((fine[1:] + fine[:-1]) / 2, levels, gaps)))
-    y = scipy.stats.norm.ppf([0.875, 0.375])
+    y = scipy.stats.norm.ppf([0.875, 0.25])
     area = kcalib.miscalibration_area(y, Normal([0.0, 0.0], 1.0), sample_weight=[1, 3])
     assert area == pytest.approx(expected, abs=1e-8)  # a cell of 1 / 99000 with a kink is wrong by < 76 / 99000^2
 

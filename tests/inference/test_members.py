@@ -115,3 +115,10 @@ def test_ranks_of_what_has_none(data, message):
     with pytest.raises(ValueError, match=message):
         kcalib.calibration_test(*data, method="ranks")
     assert kcalib.calibration_test(*data, method="adaptive").pvalue <= 1
+
+
+def test_the_seed_breaks_ties_of_ranks():
+    """All ranks are tied: by each seed they are uniform by themselves."""
+    zeros = np.zeros(200), Samples(np.zeros((200, 3)))
+    results = [kcalib.calibration_test(*zeros, method="ranks", seed=seed) for seed in (1, 2)]
+    assert results[0].estimate != results[1].estimate and min(result.pvalue for result in results) > 1e-3

@@ -16,6 +16,7 @@ from typing import Any
 import emulated_cupy
 import numpy as np
 import pytest
+from grid import mark_cases
 from libraries import GPU_LIBRARIES, LIBRARIES, Library, MakeProblem, library
 
 # Before JAX starts: a second CPU device, to have arrays that lie on several.
@@ -82,6 +83,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 LEFT_OUT = pytest.StashKey[int]()
+LONG_RUN = 2000  # tests
 
 
 @pytest.hookimpl(wrapper=True)
@@ -105,6 +107,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
         if any(str(parameters.get(name)).rpartition("-")[2] == "cuda" for name in ("backend", "level")):
             item.add_marker(pytest.mark.gpu)
+    if len(items) >= LONG_RUN:
+        mark_cases(items)
     if path := config.getoption("but_passed"):
         items[:], others = without_passed(items, path)
         config.hook.pytest_deselected(items=others)
@@ -128,8 +132,7 @@ def pytest_testnodedown(node: Any) -> None:
 
 SESSION = pytest.StashKey[pytest.Session]()
 SEEN = pytest.StashKey[int]()
-LONG_RUN = 2000  # tests; from there on one letter stands for so many of them that pass or are skipped:
-TESTS_IN_A_LETTER = 20
+TESTS_IN_A_LETTER = 20  # that pass or are skipped, in a long run
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -119,6 +119,7 @@ def test_annotations_can_be_evaluated(name):
     typing.get_type_hints(getattr(kcalib, name))
 
 
+@pytest.mark.grid
 def test_a_fork_beside_a_first_result_has_results():
     """A child would wait for ever for what another thread was importing within its call."""
     code = """
@@ -143,6 +144,7 @@ def test_a_fork_beside_a_first_result_has_results():
     assert not done.returncode, done.stderr
 
 
+@pytest.mark.grid
 def test_threads_may_open_rooms_at_once():
     """Each module takes a while to be found, so that threads come to the same ones by different ways; then a fork."""
     code = """

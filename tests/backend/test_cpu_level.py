@@ -69,6 +69,7 @@ def outcomes() -> dict[str, dict]:
     return {level: json.loads(process.stdout) for level, process in processes.items()}
 
 
+@pytest.mark.grid
 def test_the_variable_chooses_the_highest_level(outcomes):
     levels = list(_native.cpu_levels())
     for level, outcome in outcomes.items():

@@ -180,6 +180,7 @@ def tempered_sets(power: float, n: int, count: int, m: int = 10):
         yield y, p, float(np.sqrt(np.mean((np.abs(q - p).sum(axis=1) / 2) ** 2)))
 
 
+@pytest.mark.grid
 def test_the_bound_of_over_confident_models_is_near_the_truth():
     """By a map that was fitted to other samples; the kernel alone certifies about a tenth."""
     for n, count, least in ((1000, 30, 0.35), (10_000, 1, 0.75)):

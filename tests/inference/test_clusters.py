@@ -35,6 +35,7 @@ def repeated_rows(rng):
     return rng.dirichlet(np.full(4, 0.5), size=60).repeat(5, axis=0), np.arange(60).repeat(5)
 
 
+@pytest.mark.grid
 def test_repeated_rows_keep_the_level():
     _, high = binomial_bounds(SETS, 0.05, 1e-3)
     assert count_rejections(repeated_rows, 1.0, with_clusters=False) > 2 * high
@@ -150,6 +151,7 @@ def draw_shared(n_clusters, rng):
     return mean + errors, mean, cluster
 
 
+@pytest.mark.grid
 def test_predicted_numbers_keep_the_level():
     _, high = binomial_bounds(SETS, 0.05, 1e-3)
     rejections = 0

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from grid import some
 from hard_laws import LAWS, dirichlet, drawn_labels
 from problems import binomial_bounds
 from threadpoolctl import threadpool_limits
@@ -56,7 +57,7 @@ def test_labels_of_the_laws_are_drawn_from_their_predictions(name):
     assert (np.abs(seen - expected) <= 6 * spread + 6).all()
 
 
-@pytest.mark.parametrize("name", ["adaptive", "exact", "features"])
+@pytest.mark.parametrize("name", some(["adaptive", "exact", "features"], "adaptive"))
 def test_draws_keep_their_level_where_errors_are_rare(name):
     pvalues, _ = pvalues_and_warnings(name, "saturated, 1e-8..1e-4", 60)
     for alpha in ALPHAS:

@@ -347,6 +347,7 @@ def case(request):
 
 
 class Primitives:
+    @pytest.mark.grid
     def test_every_reduction(self, processor, case):
         self.check_tile(processor, case)
         self.check_sums(processor, case)
@@ -566,6 +567,7 @@ DELTAS = (0.0, 1e-300, 1e-17, 1e-8, 1e-3, 0.06, 0.07, 0.4, 1.0, 3.0, 40.0, 700.0
 
 
 @pytest.mark.parametrize("processor", PROCESSORS)
+@pytest.mark.grid
 def test_laplace_products_keep_their_digits_for_any_scales(processor):
     """Scales equal to the kernel's, to each other, one unit in the last place beside, and far from them."""
     rows = [(0.0, b) for b in SCALES]

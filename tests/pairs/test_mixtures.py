@@ -173,6 +173,7 @@ SCALES = sorted({1 + x for x in OFFSETS} | {1e-12, 1e-6, 0.3, 3.0, 1e3, 1e6})
 DISTANCES = [0.0, 1e-12, 1e-6, 1e-3, 0.1, 0.5, 1.0, 3.0, 10.0, 50.0, 500.0]
 
 
+@pytest.mark.grid
 def test_laplace_on_and_near_its_singular_sets():
     """To 1e-12, against Widmann et al. 2021, D.2, with 250 digits and scales moved apart by 1e-60 of themselves.
 

@@ -210,6 +210,7 @@ def test_locations_of_other_counts():
         kcalib.ucme(y, Poisson(rates), locations=([1.0, 140.0], Poisson([2.0, 1e9])), **options)
 
 
+@pytest.mark.grid
 def test_results_say_how_distances_are_found():
     y, metric = np.array([1.0, 2.0, 3.0]), Exponential(bandwidth=1.0, metric=MMD(0.01))
 

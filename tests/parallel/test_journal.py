@@ -511,6 +511,7 @@ def test_weights_are_made_by_workers():
     assert any(isinstance(getattr(value, "weights", None), Weights) for value in sent)
 
 
+@pytest.mark.grid
 def test_slow_pairs_are_shared_out_sooner_and_are_fewer_in_a_tile():
     rng, plans = np.random.default_rng(0), []
 

@@ -74,6 +74,7 @@ def test_tests_of_calibration(method, size):
     assert "in parallel" in result.backend_reason
 
 
+@pytest.mark.grid
 def test_the_default_takes_all_pairs():
     y, p = softmax_problem(7000, 4, seed=1)
     with pytest.raises(Asked):

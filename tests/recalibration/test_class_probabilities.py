@@ -312,6 +312,7 @@ def test_platt_of_three_classes():
     assert abs(np.mean(gap)) < 1e-7 and abs(np.mean(gap * s)) < 1e-7
 
 
+@pytest.mark.grid
 def test_platt_standard_errors_are_the_spread_of_estimates():
     estimates, errors = [], []
     for seed in range(100):

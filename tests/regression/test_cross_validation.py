@@ -143,6 +143,7 @@ def test_by_default_all_that_apply(make_problem: MakeProblem):
     assert {entry.estimator for entry in binary.estimators} == alone
 
 
+@pytest.mark.grid
 def test_class_wise_is_the_mean_over_classes():
     y, p = overconfident(300, 3, 5)
     options: dict[str, Any] = {"estimators": ["bins", "temperature"], "n_folds": 3, "seed": 2}

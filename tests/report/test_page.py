@@ -199,6 +199,7 @@ def test_the_report_of_two_models(folder, capsys):
     assert f"class {worst}" in text
 
 
+@pytest.mark.grid
 def test_repair_is_left_out_or_takes_a_minute(folder, capsys, monkeypatch):
     report(capsys, "good.npz", "--no-repair", "--plot-classes", "0")
     assert "Can it be repaired?" not in (folder / "out.html").read_text()
@@ -261,6 +262,7 @@ def test_each_diagram_of_a_report_is_a_picture_that_narrow_pages_put_below_each_
     assert checked(page).count("points: accuracy in a bin") == 1
 
 
+@pytest.mark.grid
 def test_of_two_classes_one_has_a_diagram(folder, capsys):
     """The other one is its mirror image."""
     _, p = problem()

@@ -83,6 +83,7 @@ def test_colour_tells_the_verdict(tmp_path):
         assert np.sum(np.abs(pixels - matplotlib.colors.to_rgb(other)).max(axis=2) < 0.01) == 0
 
 
+@pytest.mark.grid
 def test_texts_do_not_leave_the_picture_or_overlap(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure

@@ -2,10 +2,36 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
+from libraries import LIBRARIES, is_installed
+
+MOST_CASES = 3  # of a test in a long run
+
+
+def mark_cases(items: Iterable[pytest.Item]) -> None:
+    """Mark as `grid` all but a few cases of each test, evenly spaced, unless the test itself marks some.
+
+    Cases that need what is not installed, or that only other marks choose, are not counted.
+    """
+    cases = collections.defaultdict(list)
+    for item in items:
+        if not _never_runs_here(item):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for group in cases.values():
+        if not any(item.get_closest_marker("grid") for item in group):
+            kept = {round(k * (len(group) - 1) / (MOST_CASES - 1)) for k in range(MOST_CASES)}
+            for k in set(range(len(group))) - kept:
+                group[k].add_marker(pytest.mark.grid)
+
+
+def _never_runs_here(item: pytest.Item) -> bool:
+    library = item.callspec.params.get("xp") if hasattr(item, "callspec") else None
+    is_missing = library in LIBRARIES and not (library == "cupy-emulated" or is_installed(library.partition("-")[0]))
+    return is_missing or any(item.get_closest_marker(name) for name in ("slow", "gpu", "cluster", "slurm"))
 
 
 def some(values: Iterable[Any], *kept: Any) -> list[Any]:

@@ -72,13 +72,13 @@ def library(name: str) -> Library:
 
 def _installed(package: str) -> str:
     """Its name; skips where it is not there, found once in a process: an import that fails takes 10 ms."""
-    if not _is_there(package):
+    if not is_installed(package):
         pytest.skip(f"could not import '{package}'")
     return package
 
 
 @functools.cache
-def _is_there(package: str) -> bool:
+def is_installed(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
 

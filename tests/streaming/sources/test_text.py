@@ -116,6 +116,7 @@ def test_whole_numbers_at_the_end_are_probabilities(tmp_path, small_blocks):
 
 
 @needs_pyarrow
+@pytest.mark.grid
 def test_fast_reading_does_not_import_pandas(tmp_path):
     (tmp_path / "m.csv").write_text("p,y\n" + "0.5,1\n0.25,0\n" * 100_000)
     code = (

@@ -25,7 +25,7 @@ from kcalib._backend.options import check_choice, check_integer
 from kcalib._backend.segments import Segments
 from kcalib._backend.threads import threads_for
 from kcalib._input.labels import Classification
-from kcalib._pairs.statistics import group_sums, row_groups
+from kcalib._pairs.statistics import cumulative_sum, group_sums, row_groups
 from kcalib.estimators.scores import top_label
 from kcalib.report.summary import Summarized
 
@@ -74,11 +74,13 @@ class ReliabilityBins(Summarized):
 
 
 def norm_of(gaps: Array, weight: Array, norm: str) -> float:
-    """The norm of the gaps of bins over the samples, of which a bin holds `weight`."""
+    """The norm of the gaps of bins over the samples, of which a bin holds `weight`; 0 without samples."""
     xp = arrays.namespace(gaps)
+    total = float(xp.sum(weight))
+    if total == 0:
+        return 0.0
     if norm == "max":
         return float(xp.max(gaps[weight > 0]))
-    total = float(xp.sum(weight))
     if norm == "l1":
         return float(xp.sum(weight * gaps)) / total
     return float(xp.sqrt(xp.sum(weight * gaps**2) / total))
@@ -110,22 +112,24 @@ class Binning:
         size = check_integer("min_bin_size", MIN_BIN_SIZE if min_bin_size is None else min_bin_size, 1)
         if data.n < size:
             raise ValueError(f"`min_bin_size` is {size}, but there are {data.n} samples; pass a smaller one")
-        if rule != "uniform" and data.sample_weight is not None:
-            raise ValueError(
-                f"`sample_weight` has no meaning for binning={rule!r}, which counts samples; use binning='uniform'"
-            )
+        if rule == "median_variance" and data.sample_weight is not None:
+            others = " or ".join(f"binning={other!r}" for other in rules if other != rule)
+            raise ValueError(f"`sample_weight` has no meaning for binning={rule!r}, which counts samples; use {others}")
         return cls(rule, n_bins, size)
 
-    def edges(self, ascending: Array) -> np.ndarray:
+    def edges(self, ascending: Array, weight: Array | None = None) -> np.ndarray:
         """Edges of the bins of a sorted column; between 0 and 1 they are values of it, unless bins are uniform.
 
-        On the host, where the column may be on a device.
+        On the host, where the column may be on a device. Positive weights are for bins of equal mass.
         """
         if self.rule == "uniform":
             return bin_edges(self.n_bins)
         if self.rule == "equal_mass":
-            below = ends_of_equal_mass(len(ascending), self.n_bins)
-            inner = np.unique(arrays.to_host(ascending[arrays.like(below, ascending)]))
+            if weight is None:
+                below = arrays.like(ends_of_equal_mass(len(ascending), self.n_bins), ascending)
+            else:
+                below = ends_of_equal_weight(weight, self.n_bins)
+            inner = np.unique(arrays.to_host(ascending[below]))
         else:
             inner = np.sort(self.median_variance_edges(ascending))
         return np.concatenate([[0.0], inner[inner < float(ascending[-1])], [1.0]])
@@ -165,6 +169,24 @@ class Binning:
 def ends_of_equal_mass(n: int, n_bins: int) -> np.ndarray:
     """The numbers, in ascending order, of the last samples of all bins but the last."""
     return (n - 1) * np.arange(1, n_bins) // n_bins
+
+
+def in_order(values: Array, weight: Array) -> tuple[Array, Array | None]:
+    """Return the values in ascending order, and their positive weights; None where these are equal."""
+    xp = arrays.namespace(values)
+    if not xp.any(weight != weight[0]):
+        return xp.sort(values), None
+    # The order of ties matters to rounding, and must be the same everywhere.
+    order = np.argsort(values, kind="stable") if arrays.is_host(values) else xp.argsort(values)
+    return values[order], weight[order]
+
+
+def ends_of_equal_weight(weight: Array, n_bins: int) -> Array:
+    """The same of samples with positive weights: the last that have at most j / n_bins of the weight before them."""
+    before = cumulative_sum(weight) - weight
+    # Products, not quotients: exact for equal weights.
+    shares = before[-1] * arrays.like(np.arange(1, n_bins), before)
+    return arrays.namespace(before).searchsorted(before * n_bins, shares, side="right") - 1
 
 
 class Columns(NamedTuple):
@@ -218,10 +240,20 @@ def bin_numbers(confidence: Array, n_bins: int) -> Array:
     return xp.clip(xp.searchsorted(edges, confidence, side="left") - 1, 0, n_bins - 1)
 
 
-def column_bins(columns: Columns, binning: Binning, threads: Any = None) -> tuple[ReliabilityBins, ...]:
-    """Return the bins of each column."""
+def column_bins(
+    columns: Columns, binning: Binning, threads: Any = None, threshold: float | None = None
+) -> tuple[ReliabilityBins, ...]:
+    """Return the bins of each column, of its values above `threshold` if there is one."""
     if binning.rule == "uniform":
-        return bins_of_width(columns, binning, threads)
+        _check_room(columns.values.shape[1], binning.n_bins)
+        if threshold is None:
+            return _bins_of_width(columns, binning, threads)
+    if threshold is not None or columns.weight is not None:
+
+        def work(j: int, values: Array) -> ReliabilityBins:
+            return _summed_bins(columns, j, values, binning, threshold)
+
+        return tuple(over_columns(columns, work, threads))
     xp, hits = arrays.namespace(columns.values), _hits(columns)
     return tuple(over_columns(columns, lambda j, values: _sorted_bins(xp.sort(values), hits(j), binning), threads))
 
@@ -230,9 +262,8 @@ def _check_room(n_columns: int, n_bins: int) -> None:
     check_memory(48 * n_columns * n_bins, None, f"sums of {n_columns} x {n_bins} bins", "use fewer bins")
 
 
-def bins_of_width(columns: Columns, binning: Binning, threads: Any) -> tuple[ReliabilityBins, ...]:
+def _bins_of_width(columns: Columns, binning: Binning, threads: Any) -> tuple[ReliabilityBins, ...]:
     values, labels, weight = columns
-    _check_room(values.shape[1], binning.n_bins)
     if columns.on_host:
         team = threads_for(values.size, threads)
         entries, weights, hits = _native.uniform_bins(values, labels, weight, binning.n_bins, team)
@@ -276,6 +307,22 @@ def _sorted_bins(ascending: Array, hits: Array, binning: Binning) -> Reliability
     sums = np.add.reduceat(ascending, begins) if arrays.is_host(ascending) else sums_up_to(ends, ascending)[0]
     hit = xp.bincount(xp.searchsorted(arrays.like(edges[1:-1], hits), hits), minlength=len(count))
     return ReliabilityBins(edges, count.astype(np.float64), sums / count, arrays.to_host(hit) / count)
+
+
+def _summed_bins(columns: Columns, j: int, values: Array, binning: Binning, threshold: float | None) -> ReliabilityBins:
+    """The bins of a column of which samples count by their weight, and above the threshold only."""
+    xp, weight = arrays.namespace(values), columns.weight
+    weight = xp.ones_like(values) if weight is None else weight
+    counts = (weight > 0) & (values > (-1.0 if threshold is None else threshold))
+    values, weight, hit = values[counts], weight[counts], columns.labels[counts] == j
+    if not len(values):
+        return ReliabilityBins(np.array([0.0, 1.0]), *np.zeros((3, 1)))
+    edges = binning.edges(*in_order(values, weight))
+    index = xp.searchsorted(arrays.like(edges[1:-1], values), values, side="left")
+    terms = (weight, weight * values, weight * hit)
+    sums, entries, hits = map(arrays.to_host, group_sums(index, len(edges) - 1, *terms))
+    divisor = np.where(sums > 0, sums, 1.0)
+    return ReliabilityBins(edges, sums, entries / divisor, hits / divisor)
 
 
 def sums_up_to(ends: np.ndarray, *values: Array) -> list[np.ndarray]:

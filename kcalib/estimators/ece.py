@@ -7,6 +7,7 @@ The public functions check their input and hand columns to `kcalib.estimators.bi
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,7 @@ class ECEResult(Summarized):
     n_samples: int  #: n
     n_classes: int  #: m, of the induced problem if there is a lens
     lens: str  #: the notion of calibration, one of `kcalib.lenses`
+    threshold: float | None = None  #: probabilities up to this are left out ("class_wise")
 
     def __float__(self) -> float:
         return self.value
@@ -107,7 +109,7 @@ def top_label_ece(
     min_bin_size : int, optional
         "median_variance" only. Samples that every bin holds at least, 1 to n; default 10.
     sample_weight : array_like, shape (n,), optional
-        Non-negative weights, for uniform bins: the others count samples.
+        Non-negative weights, for bins of equal width and of equal mass. Samples of weight 0 are left out.
     lens : Lens, optional
         The notion of calibration, see `kcalib.lenses`; default the whole vector. The lens comes first: top labels and
         classes are those of the induced problem.
@@ -137,7 +139,8 @@ def top_label_ece(
     **equal_mass**: with the confidences in ascending order the j-th of B bins ends with number
     :math:`\lfloor (n - 1) j / B \rfloor + 1`: sizes that differ by one at most, the bins of the quantiles
     that ``numpy.quantile`` interpolates. Equal confidences are never parted: a bin takes all samples that equal
-    its last one, and a bin that is left without samples is not made.
+    its last one, and a bin that is left without samples is not made. With weights the j-th bin ends with the last
+    sample that has at most the share j / B of the weight before it (but for that of the very last).
 
     **median_variance**: starting with one bin, the bin of the largest variance is split into confidences
     below its median and others, until there are `n_bins` or no bin can be split into two of `min_bin_size`
@@ -190,6 +193,7 @@ def class_wise_ece(
     binning: str = "uniform",
     min_bin_size: int | None = None,
     class_weight: Any = None,
+    threshold: float | None = None,
     sample_weight: Any = None,
     classes: Any = None,
     from_logits: bool = False,
@@ -210,6 +214,9 @@ def class_wise_ece(
         As in `kcalib.top_label_ece`; "risk" chooses one number for all classes, by their weighted mean risk.
     class_weight : array_like, shape (m,), optional
         Weights of the classes, not negative, some positive; they are divided by their sum. Default: all equal.
+    threshold : float, optional
+        Probabilities up to this are left out, at least 0, below 1: of each class the error is then that of the samples
+        with a larger one, 0 where there are none. With many classes most are near 0, and hide the others.
 
     Returns
     -------
@@ -221,13 +228,15 @@ def class_wise_ece(
     ------
     TypeError, ValueError, MemoryError
         As `kcalib.top_label_ece`; if `class_weight` has another shape, is negative, infinite or all zero,
-        or is given with "max", which has no weights.
+        or is given with "max", which has no weights; if `threshold` is out of range, leaves no probability, or is given
+        with "risk".
 
     Notes
     -----
     The static calibration error (SCE) [3]_ is this with the defaults; the adaptive one (ACE) [3]_ is
     ``class_wise_ece(y_true, y_pred, binning="equal_mass")``. There bins are weighted by their share of the samples,
-    which is 1 / n_bins, as published, where `n_bins` divides n and no equal probabilities meet at an edge.
+    which is 1 / n_bins, as published, where `n_bins` divides n and no equal probabilities meet at an edge. With
+    ``threshold=0.01`` it is the thresholded one (TACE) [3]_.
 
     Uniform bins take one pass over the predictions, O(n m) time and O(n_bins m) memory; other bins sort each
     column, O(n log(n) m) time and O(n) memory; "risk" takes O(n log(n) m) time for any bins.
@@ -263,7 +272,9 @@ def class_wise_ece(
         sample_weight=sample_weight,
         threads=threads,
     )
-    result = result_of_columns("class_wise", data, norm, binning, n_bins, min_bin_size, class_weight, threads)
+    result = result_of_columns(
+        "class_wise", data, norm, binning, n_bins, min_bin_size, class_weight, threads, threshold=threshold
+    )
     return result if needs_result else result.value
 
 
@@ -277,6 +288,7 @@ def result_of_columns(
     class_weight: Any,
     threads: Any,
     debiased: bool = False,
+    threshold: Any = None,
 ) -> ECEResult:
     """Return the error of the columns of a notion."""
     check_choice("norm", norm, NORMS)
@@ -292,7 +304,9 @@ def result_of_columns(
     if by_risk:
         risks = tuple(n_bins_by_risk(columns, options.rule, options.min_bin_size, mixture, threads))
         options = Binning(options.rule, min(risks, key=lambda risk: risk.value).n_bins, options.min_bin_size)
-    bins = column_bins(columns, options, threads)
+    bins = column_bins(columns, options, threads, _check_threshold(threshold, by_risk))
+    if not any(column.n_occupied for column in bins):
+        raise ValueError(f"`threshold` is {threshold}, and no probability is larger; pass a smaller one")
     return result_of_bins(
         notion,
         bins,
@@ -305,6 +319,7 @@ def result_of_columns(
         n_classes=data.m,
         confidence_from=data.confidence_from,
         lens=str(data.lens),
+        threshold=threshold,
     )
 
 
@@ -371,6 +386,16 @@ def _check_risk(n_bins: str, data: Classification) -> None:
         raise ValueError(f"`n_bins` is {n_bins!r}, expected an integer or 'risk'")
     if data.sample_weight is not None:
         raise ValueError("`sample_weight` has no meaning for n_bins='risk', which counts pairs; pass a number of bins")
+
+
+def _check_threshold(threshold: Any, by_risk: bool) -> float | None:
+    if threshold is None:
+        return None
+    if isinstance(threshold, (bool, np.bool_)) or not (isinstance(threshold, Real) and 0 <= float(threshold) < 1):
+        raise ValueError(f"`threshold` is {threshold!r}, expected a number from 0 to below 1, such as 0.01")
+    if by_risk:
+        raise ValueError("`threshold` has no meaning for n_bins='risk'; pass a number of bins")
+    return float(threshold)
 
 
 def _check_sizes(bins: tuple[ReliabilityBins, ...], notion: str, remedy: str) -> None:

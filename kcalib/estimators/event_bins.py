@@ -17,8 +17,8 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_choice, check_integer
 from kcalib._input.labels import Classification
-from kcalib._pairs.statistics import cumulative_sum, group_sums
-from kcalib.estimators.binning import MAX_BINS, N_BINS, bin_edges
+from kcalib._pairs.statistics import group_sums
+from kcalib.estimators.binning import MAX_BINS, N_BINS, Binning, bin_edges, in_order
 
 BINNINGS = ("uniform", "equal_mass", "isotonic")
 
@@ -64,14 +64,13 @@ def cut(sample: Sample, binning: str, n_bins: int | None) -> tuple[np.ndarray, A
         arrays.check_not_cuda(sample.confidence, "isotonic regression")
         distinct = by_confidence(sample)
         blocks = scipy.optimize.isotonic_regression(distinct.frequency, weights=distinct.weight).blocks
-        inner = distinct.confidence[blocks[1:-1] - 1]
+        edges = np.concatenate(([0.0], distinct.confidence[blocks[1:-1] - 1], [1.0]))
     elif binning == "equal_mass":
         assert n_bins is not None
-        inner = _equal_mass(sample.confidence, sample.weight, n_bins)
+        edges = Binning(binning, n_bins).edges(*in_order(sample.confidence, sample.weight))
     else:
         assert n_bins is not None
-        inner = bin_edges(n_bins)[1:-1]
-    edges = np.concatenate(([0.0], inner, [1.0]))
+        edges = bin_edges(n_bins)
     return edges, numbers(sample.confidence, edges)
 
 
@@ -79,24 +78,6 @@ def numbers(confidence: Array, edges: np.ndarray) -> Array:
     """The bin (a, b] of each confidence, 0 in the first."""
     inner = arrays.like(edges[1:-1], confidence)
     return arrays.namespace(confidence).searchsorted(inner, confidence, side="left")
-
-
-def _equal_mass(confidence: Array, weight: Array, n_bins: int) -> np.ndarray:
-    """Inner edges: the last confidences with at most shares 1/n_bins, 2/n_bins, ... of the weight before them.
-
-    Without weights number floor((n - 1) j / n_bins) + 1 in ascending order, as in `kcalib.estimators.binning`.
-    """
-    xp = arrays.namespace(confidence)
-    # With weights the order of ties matters, and must be the same everywhere; NumPy is faster where it may choose it.
-    is_host, is_weighted = arrays.is_host(confidence), bool(xp.any(weight != weight[0]))
-    order = np.argsort(confidence, kind="stable" if is_weighted else None) if is_host else xp.argsort(confidence)
-    weight = weight[order]
-    before = cumulative_sum(weight) - weight
-    # Products, not quotients: exact for samples without weights.
-    shares = before[-1] * arrays.like(np.arange(1, n_bins), before)
-    at = xp.searchsorted(before * n_bins, shares, side="right") - 1
-    inner = np.unique(arrays.to_host(confidence[order][at]))
-    return inner[inner < float(confidence[order[-1]])]
 
 
 class _Distinct(NamedTuple):

@@ -359,6 +359,10 @@ CLASSES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "top label, by risk": (kcalib.top_label_ece.result, {"n_bins": "risk"}),
     "class-wise": (kcalib.class_wise_ece.result, {}),
     "class-wise, weights": (kcalib.class_wise_ece.result, {"sample_weight": W, "norm": "l2"}),
+    "class-wise, weights, equal mass": (
+        kcalib.class_wise_ece.result,
+        {"sample_weight": W, "binning": "equal_mass", "threshold": 0.2},
+    ),
     "class-wise, median variance": (kcalib.class_wise_ece, {"binning": "median_variance", "norm": "max"}),
     "class-wise, by risk": (kcalib.class_wise_ece.result, {"n_bins": "risk", "binning": "equal_mass"}),
     "class-wise, equal mass": (kcalib.class_wise_ece, {"binning": "equal_mass", "lens": L.Groups([0, 1, 1])}),

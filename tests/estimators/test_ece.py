@@ -445,6 +445,43 @@ def test_integer_weights_are_repeated_samples(function):
         assert function(y, p, n_bins=5, norm=norm, sample_weight=weight) == pytest.approx(repeated, rel=1e-12)
 
 
+def test_equal_mass_with_weights():
+    # Half of the weight before the last is reached at 0.1 (3 of 6): gaps |1 - 0.1| and |2 / 3 - 0.3|, each half.
+    options = {"binning": "equal_mass", "n_bins": 2, "lens": kcalib.lenses.Confidence()}
+    result = kcalib.top_label_ece.result([1, 1, 0, 1], [0.1, 0.2, 0.3, 0.4], sample_weight=[3, 1, 1, 1], **options)
+    assert result.value == pytest.approx((0.9 + 11 / 30) / 2) and result.bins[0].edges.tolist() == [0, 0.1, 1]
+    # The bins are those of the reliability diagram, for any order of rows; without a say of samples of weight 0.
+    y, p = rounded(*softmax_problem(300, 3))
+    weight = np.random.default_rng(0).integers(0, 4, len(y)) * 0.3
+    order = np.random.default_rng(1).permutation(len(y))
+    for k in range(3):
+        diagram = kcalib.reliability(
+            y, p, lens=kcalib.lenses.ClassWise(k), binning="equal_mass", sample_weight=weight, bands="confidence"
+        )
+        for rows in (order, order[weight[order] > 0]):
+            result = kcalib.class_wise_ece.result(y[rows], p[rows], binning="equal_mass", sample_weight=weight[rows])
+            bins = result.bins[k]
+            assert bins.edges.tolist() == diagram.edges.tolist()
+            for name in ("weight", "confidence"):
+                np.testing.assert_allclose(getattr(bins, name), getattr(diagram, name), rtol=1e-13)
+            np.testing.assert_allclose(bins.accuracy, diagram.frequency, rtol=1e-13, atol=1e-300)
+    value = kcalib.class_wise_ece(y, p, binning="equal_mass")
+    assert kcalib.class_wise_ece(y, p, binning="equal_mass", sample_weight=np.full(len(y), 0.3)) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("rule", BINNINGS)
+def test_threshold_leaves_out_small_probabilities(rule):
+    y, p = rounded(*softmax_problem(300, 4))
+    p = p[:, [0, 1, 2, 3, 3]] * [1, 1, 1, 1, 0]  # no probability of the last class is above
+    for threshold in (0.0, 0.05, 0.3):
+        rows = [np.flatnonzero(c > threshold) for c in p.T[:4]]
+        lists = [lists_of(rule, p[r, k], 5) for k, r in enumerate(rows)]
+        errors = [literal_error(p[r, k], y[r] == k, lists[k], "l1") for k, r in enumerate(rows)]
+        result = kcalib.class_wise_ece.result(y, p, n_bins=5, binning=rule, threshold=threshold)
+        assert result.class_values == pytest.approx([*errors, 0.0], rel=1e-12)
+        assert result.value == pytest.approx(sum(errors) / 5) and result.threshold == threshold
+
+
 @pytest.mark.parametrize("rule", BINNINGS)
 def test_order_of_samples_does_not_matter(rule):
     y, p = rounded(*softmax_problem(400, 3))
@@ -629,7 +666,11 @@ SMALL_BINS, WEIGHTS = {"binning": "median_variance"}, {"sample_weight": np.ones(
         ("top_label_ece", {"min_bin_size": 3}, ValueError, "`min_bin_size` is 3, but binning='uniform' has no such"),
         ("canonical_ece", SMALL_BINS | {"min_bin_size": 21}, ValueError, "`min_bin_size` is 21, but there are 20"),
         ("canonical_ece", SMALL_BINS | {"min_bin_size": 0}, ValueError, "`min_bin_size` is 0"),
-        ("class_wise_ece", {"binning": "equal_mass", **WEIGHTS}, ValueError, "no meaning for binning='equal_mass'"),
+        ("class_wise_ece", SMALL_BINS | WEIGHTS, ValueError, "use binning='uniform' or binning='equal_mass'"),
+        ("canonical_ece", SMALL_BINS | WEIGHTS, ValueError, "counts samples; use binning='uniform'$"),
+        ("class_wise_ece", {"threshold": 1.0}, ValueError, "`threshold` is 1.0, expected a number from 0 to below 1"),
+        ("class_wise_ece", {"threshold": 0.999}, ValueError, "`threshold` is 0.999, and no probability is larger"),
+        ("class_wise_ece", {"threshold": 0.1, "n_bins": "risk"}, ValueError, "no meaning for n_bins='risk'"),
         ("top_label_ece", {"n_bins": "risk", **WEIGHTS}, ValueError, "no meaning for n_bins='risk'"),
         ("class_wise_ece", {"class_weight": [1, 2]}, ValueError, r"`class_weight` has shape \(2,\), expected \(3,\)"),
         ("class_wise_ece", {"class_weight": [1, -1, 1]}, ValueError, r"`class_weight\[1\]` is -1.0, expected a finite"),

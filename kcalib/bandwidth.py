@@ -93,11 +93,10 @@ def median_distance(
 
     Raises
     ------
-    TypeError
-        If `y_pred` does not hold numbers, `max_samples` is no integer, or `diagonal` neither True nor False.
-    ValueError
-        If there are fewer than two predictions, one is not finite, or all of them are
-        identical; if `metric` is unknown; if `threads` is given for arrays on a device.
+    TypeError, ValueError
+        If `y_pred` does not hold numbers, `max_samples` is no integer, or `diagonal` neither True nor False; if there
+        are fewer than two predictions, one is not finite, or all of them are identical; if `metric` is unknown; if
+        `threads` is given for arrays on a device.
 
     Examples
     --------

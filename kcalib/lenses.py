@@ -301,10 +301,9 @@ class Groups(Lens):
 
     Raises
     ------
-    TypeError
-        If `groups` is neither, or holds something other than integers.
-    ValueError
-        If a group is empty, or a class is in no group, in two, or (when predictions are seen) none of theirs.
+    TypeError, ValueError
+        If `groups` is neither, or holds something other than integers; if a group is empty, or a class is in no group,
+        in two, or (when predictions are seen) none of theirs.
 
     Examples
     --------

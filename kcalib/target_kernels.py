@@ -42,10 +42,9 @@ class MahalanobisGaussian:
 
     Raises
     ------
-    TypeError
-        If the matrix does not hold real numbers.
-    ValueError
-        If it is not square, not finite, not symmetric, or has a negative eigenvalue.
+    TypeError, ValueError
+        If the matrix does not hold real numbers; if it is not square, not finite, not symmetric, or has a negative
+        eigenvalue.
 
     Examples
     --------
@@ -135,15 +134,7 @@ def matrix_root(
     name: str = "target_kernel",
     rows: str = "one row per class (with a lens, of the induced problem)",
 ) -> np.ndarray | None:
-    """Return R of shape (m, rank) with M = R R^T; None for the Kronecker delta.
-
-    Raises
-    ------
-    TypeError
-        If the matrix does not hold real numbers.
-    ValueError
-        If the matrix has the wrong shape, is not symmetric, or has a negative eigenvalue.
-    """
+    """Return R of shape (m, rank) with M = R R^T; None for the Kronecker delta."""
     if target_kernel is None:
         return None
     if isinstance(target_kernel, (MahalanobisGaussian, Draws)):

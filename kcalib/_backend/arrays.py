@@ -25,18 +25,7 @@ _CUPY_FLOATS = ("float16", "float32", "float64")
 
 
 def as_array(value: Any, name: str) -> Array:
-    """`value` as an aligned NumPy array of numbers or strings, as a CuPy array from an NVIDIA GPU, or else unchanged.
-
-    Raises
-    ------
-    ImportError
-        If it is a tensor on an NVIDIA GPU and CuPy is not there.
-    TypeError
-        If it is sparse, a traced JAX array, a container of neither numbers nor strings, or
-        no container at all.
-    ValueError
-        If it is a ragged list, has masked or missing entries, or lies on several GPUs.
-    """
+    """`value` as an aligned NumPy array of numbers or strings, as a CuPy array from an NVIDIA GPU, or else unchanged."""
     if type(value) is np.ndarray and value.dtype.kind in "biufcU":  # the usual case
         return value if value.flags.aligned else value.copy()
     value = compute_lazy(value)
@@ -219,13 +208,7 @@ def is_cuda(array: Array) -> bool:
 
 
 def check_not_cuda(array: Array, computation: str) -> None:
-    """Raise if a computation that has no method on GPUs gets an array on one; it is not moved to the host silently.
-
-    Raises
-    ------
-    NotImplementedError
-        If the array is on an NVIDIA GPU.
-    """
+    """Raise if a computation that has no method on GPUs gets an array on one; it is not moved to the host silently."""
     if is_cuda(array):
         raise NotImplementedError(
             f"{computation} cannot be computed on a GPU ({describe_device(array)}); bring the arrays to the CPU first, "
@@ -311,13 +294,7 @@ def to_original_library(array: Array, original: Any) -> Array:
 
 
 def asarray_like(array: Array, reference: Array) -> Array:
-    """`array`, of any library on any device, as one of the reference's library on its device.
-
-    Raises
-    ------
-    ValueError
-        If it is on a GPU where the reference is not: what is on a GPU is not copied off it.
-    """
+    """`array`, of any library on any device, as one of the reference's library on its device."""
     if is_host(array) and is_host(reference):
         return array
     if library(array) == library(reference) and device(array) == device(reference):

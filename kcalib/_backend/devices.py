@@ -38,15 +38,7 @@ class Place(NamedTuple):
 
 
 def on_their_gpu(function: F) -> F:
-    """Run `function` with the GPU of its array arguments as the current one; the caller's is current again after.
-
-    Raises
-    ------
-    ValueError
-        If arguments are on two GPUs, or others on a GPU while `y_pred` is not.
-    ImportError, RuntimeError, MemoryError
-        As `_backend.faults` has them.
-    """
+    """Run `function` with the GPU of its array arguments as the current one; the caller's is current again after."""
     code: Any = function
     names = code.__code__.co_varnames[: code.__code__.co_argcount]
 

@@ -15,13 +15,7 @@ _LIBRARIES = r"(?:lib|cuda)?(nvrtc|cudart|cublasLt|cublas|cusolver|cusparse|cura
 
 
 def import_cupy(location: str, remedy: str) -> Any:
-    """Import CuPy for an array of another library; `location`: "`y_pred` is on cuda:0"; `remedy`: "pass y_pred.cpu()".
-
-    Raises
-    ------
-    ImportError
-        If it is not there, or is there and cannot be imported.
-    """
+    """Import CuPy for an array of another library; `location`: "`y_pred` is on cuda:0"; `remedy`: "pass y_pred.cpu()"."""
     try:
         import cupy
     except ModuleNotFoundError as error:
@@ -44,13 +38,7 @@ def import_cupy(location: str, remedy: str) -> Any:
 
 @functools.cache
 def check_gpu(gpu: int) -> None:
-    """Refuse a GPU that the kernels are not for.
-
-    Raises
-    ------
-    RuntimeError
-        If it is none of NVIDIA's, older than Volta, or too old for the CUDA version of CuPy.
-    """
+    """Refuse a GPU that the kernels are not for."""
     import cupy
 
     if cupy.cuda.runtime.is_hip:

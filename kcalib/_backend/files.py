@@ -46,13 +46,7 @@ def printable_lines(text: str) -> str:
 
 
 def describe_special_file(path: Any) -> str | None:
-    """Return the kind of a pipe, device or socket, which reading might never end; None for files.
-
-    Raises
-    ------
-    OSError
-        The system's own error if there is nothing of that name.
-    """
+    """Return the kind of a pipe, device or socket, which reading might never end; None for files."""
     mode = os.stat(path).st_mode
     return next((kind for is_kind, kind in _KINDS if is_kind(mode)), None)
 
@@ -61,13 +55,6 @@ def write_whole(path: Any, data: bytes) -> None:
     """Put the bytes into the file, all of them or none: until then what was there stays.
 
     They are written to a new file beside it, which takes its place when it is on the disk.
-
-    Raises
-    ------
-    OSError
-        If there is no such folder, no right to write there, or no space; the file is as it was then.
-    ValueError
-        If it is a folder, a device or a pipe.
     """
     target = Path(os.path.realpath(os.fspath(path)))  # of a link the file that it leads to is replaced
     if target.is_dir():
@@ -142,21 +129,8 @@ def hold_file(path: Any, wait_seconds: float = 0.0) -> Iterator[None]:
     """Keep other processes that hold the file from changing it, from before it is read until it is written.
 
     A file beside it is locked, which is there as long as a process holds or awaits it; the lock of a process that died
-    is free. On a file system without locks there is a warning.
-
-    Parameters
-    ----------
-    path : path-like
-        The file, which need not exist.
-    wait_seconds : float
-        Time to wait for another process, at least 0.
-
-    Raises
-    ------
-    FileBusyError
-        If another process still holds it then.
-    OSError
-        If there is no such folder, or no right to write there.
+    is free. On a file system without locks there is a warning. A FileBusyError if another process still holds it after
+    `wait_seconds`.
     """
     target = Path(os.path.realpath(os.fspath(path)))
     lock, end = target.with_name(f".{target.name}{LOCK}"), time.monotonic() + wait_seconds

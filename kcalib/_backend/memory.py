@@ -23,13 +23,6 @@ def check_memory(needed: int, max_memory: Any, contents: str, remedy: str, array
 
     With an `array` on a GPU the memory of this GPU counts: free memory, and CuPy's pool for further arrays. On the host
     up to a MiB is not checked.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `max_memory` is not a positive number of bytes.
-    MemoryError
-        If `needed` is more than that; the message says how much, and the remedy.
     """
     on_gpu = array is not None and arrays.is_cuda(array)
     if max_memory is not None:

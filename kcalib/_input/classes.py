@@ -76,20 +76,10 @@ def format_names(names: Iterable[Any]) -> str:
 def choose_classes(
     labels: np.ndarray, m: int, columns: Sequence[Any], categories: Categories | None, names: tuple[str, str]
 ) -> Classes:
-    """Return the classes of m columns, without `classes=`.
+    """Return the classes of m columns, without `classes=`, from the distinct labels in ascending order.
 
-    Parameters
-    ----------
-    labels : array, shape (k,)
-        The distinct labels, ascending.
-    m : int
-        The number of classes.
-    columns : sequence
-        The names of m columns, or of the only one, the probability of the second class; none where they have no names.
-    categories : Categories, optional
-        The classes that the labels declare.
-    names : tuple of str
-        How messages call labels and predictions.
+    `columns` are the names of m columns, or of the only one, the probability of the second class; `categories` the
+    classes that the labels declare, and `names` what messages call labels and predictions.
     """
     classes = None
     if len(columns) == 1:

@@ -39,13 +39,7 @@ M = TypeVar("M", bound=Method)
 
 
 def resolved(method: Any, classes: Sequence[type[M]], argument: str = "method") -> M:
-    """Return the method that `argument` names, or is, of the `classes` that the function takes.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If it is neither the name of one of the classes nor an object of one; a class without its parentheses, too.
-    """
+    """Return the method that `argument` names, or is, of the `classes` that the function takes."""
     by_name = {cls.name: cls for cls in classes}
     if isinstance(method, str) and method in by_name:
         return by_name[method]()

@@ -33,10 +33,7 @@ from kcalib.target_kernels import TargetKernel
 
 @dataclass(frozen=True, eq=False)
 class FeatureProblem(ABC):
-    """phi, and samples with a point and a vector of target features each.
-
-    The feature kernel's H_ij = <phi(x_i), phi(x_j)> <a_i, a_j> is a kernel's as any other; over maps its mean is H.
-    """
+    """Feature map and samples; over maps the mean of H_ij = <phi(x_i), phi(x_j)> <a_i, a_j> is that of the kernel."""
 
     targets: ClassVar[str] = "targets"  # what is drawn, in a word
 
@@ -151,13 +148,7 @@ def feature_problem(
 
 @singledispatch
 def features_of(data: Data, packed: Packed, options: MapOptions) -> FeatureProblem:
-    """Return the same of packed data; the map depends on seed, kernel and sizes alone.
-
-    Raises
-    ------
-    ValueError
-        If the kernel is not known to have features, or if `threads` is given for arrays on a device.
-    """
+    """Return the same of packed data; the map depends on seed, kernel and sizes alone."""
     raise NotImplementedError(type(data))
 
 

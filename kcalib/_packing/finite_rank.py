@@ -172,46 +172,27 @@ def finite_rank_features(
     max_memory: int | None = None,
     only_exact: bool = False,
 ) -> FiniteRankFeatures | None:
-    """Return features and mean embeddings of finite rank.
+    """Return features and mean embeddings of finite rank, for targets `y` of shape (n, d).
+
+    Time about N R^2 multiply-adds and 2 N R kernel evaluations for N points altogether and rank R; memory two arrays of
+    n R numbers, R^2 and blocks. Where `exact` is false the caller has the choice between the error and atoms on the
+    pair engine.
 
     Parameters
     ----------
-    y : array, shape (n, d)
-        Targets.
-    atoms : array, shape (n, S, d) or (N, d)
-        What the predictions put weight on; two axes: the same atoms for all rows (counts: `count_features`).
-    weights : array, shape (n, S) or (n, N), optional
-        Weights of the atoms; None: 1 / S each, for atoms of three axes.
+    atoms, weights : arrays of shapes (n, S, d) and (n, S), or (N, d) and (n, N)
+        What the predictions put weight on, the second the same atoms for all rows; without weights 1 / S each.
     kernel : sequence of Term
-        The target kernel in normal form, bandwidths resolved; positive definite.
+        Of targets, in normal form, bandwidths resolved; positive definite.
     cover : array, shape (N, d), optional
         Other targets that the features are to be good for, such as those that tests draw.
     tolerance : float
         Largest diagonal of the residual kernel over all points, relative to the kernel's. Factors are then off by 4
         times that and some roundings, at most; `error_bound` says by how much.
     max_rank : int, optional
-        Stop at so many features. By default 1024, or fewer where atoms on the pair engine would be faster.
-    max_memory : int, optional
-        Bytes that features and means may take.
+        By default 1024, or fewer where atoms on the pair engine would be faster.
     only_exact : bool
         None is returned, early, where `max_rank` features do not suffice for a sample of the points.
-
-    Returns
-    -------
-    FiniteRankFeatures or None
-        Where `exact` is false the caller has the choice between the error and atoms on the pair engine.
-
-    Raises
-    ------
-    ValueError
-        If the kernel turns out to be indefinite.
-    MemoryError
-        If features and means take more than `max_memory`, or than there is.
-
-    Notes
-    -----
-    Time: about N R^2 multiply-adds and 2 N R kernel evaluations for N points altogether and rank R. Memory: two
-    arrays of n R numbers, R^2 and blocks.
     """
     kernel, atoms, targets = tuple(kernel), _to_host_unless_cuda(atoms), _to_host_unless_cuda(y)
     xp = arrays.namespace(targets)

@@ -213,13 +213,7 @@ class RandomTile(Tile):
 
 
 def make_target_features(data: Forecasts, factor: TargetFactor, n_columns: int, seed: int) -> TargetFeatures:
-    """Return exact features where they are few, else random ones; `n_columns` are those of the other kernel.
-
-    Raises
-    ------
-    ValueError
-        If the target kernel is not known to have random features, or if these have no expectations here.
-    """
+    """Return exact features where they are few, else random ones; `n_columns` are those of the other kernel."""
     columns = n_columns_beside(n_columns, data.n_dims)
     is_narrow = factor.means is not None and factor.means.shape[1] <= EXACT_RANK * columns
     if isinstance(factor, BinFactor) or (factor.draws is None and is_narrow):
@@ -251,11 +245,6 @@ def target_map(prediction: Distribution, kernel: Any, columns: int, seed: int) -
     """Return random features of a target kernel with its bandwidths, and their frequencies for targets as given.
 
     The result depends on the predictions only by their family and sizes.
-
-    Raises
-    ------
-    ValueError
-        If the kernel is not known to have random features.
     """
     root, terms = normal_form(kernel)
     if any(factor.metric == "dot" for term in terms for factor in term.factors):

@@ -33,21 +33,9 @@ LARGE = 2**28  # bytes of a map, below which nobody asks how much memory there i
 class FeatureMap:
     """phi(x) has the columns amplitude_f prod_l (<x, projection_lf> + offset_lf) cos <w_f, x>, and the same with sines.
 
-    The cosines of all F frequencies w_f come first, then their sines. The feature kernel is <phi(x), phi(x')>.
-
-    Parameters
-    ----------
-    frequencies : array, shape (F, d)
-        In float64, d columns as the points have.
-    amplitudes : array, shape (F,)
-        Factors of the frequencies.
-    projections : array, shape (L, F, d)
-        Directions of the further factors; L = 0 for radial kernels.
-    offsets : array, shape (L, F)
-        What is added to the projections.
-    groups : array, shape (F,)
-        Integers 0..n_groups-1, ascending: the features of each group are independent of the others', and `n_groups`
-        times the kernel of each has the expectation k.
+    The cosines of all F frequencies w_f come first, then their sines. The feature kernel is <phi(x), phi(x')>. The
+    features of each group are independent of the others', and `n_groups` times the kernel of each has the expectation
+    k.
     """
 
     frequencies: np.ndarray
@@ -81,13 +69,6 @@ def feature_map(
     The map depends on seed, kernel and sizes alone, and on the points only by whether their rows have equal sums (as
     probabilities do), and with inner products by their mean square. Kernels that are sums of at most F / d inner
     products alone have the features that they are, in fewer columns.
-
-    Raises
-    ------
-    ValueError
-        If a factor of the kernel is not known to be positive definite on the points: it has no features.
-    MemoryError
-        If the map is larger than what the machine has available.
     """
     assert n_columns % (2 * n_groups) == 0
     d, per_group = int(points.shape[1]), n_columns // (2 * n_groups)

@@ -33,15 +33,7 @@ WEIGHT, HIT, SMALLER, VARIANCE = range(4)  # in the order of src/cpu/samples/lab
 def make_edges(n_cells: int) -> np.ndarray:
     """Return ascending edges of cells of [0, 1], half of them evenly spaced and half finer near 0 and near 1.
 
-    Parameters
-    ----------
-    n_cells : int
-        A power of two, at least 4.
-
-    Returns
-    -------
-    array, shape (n_cells - 1,)
-        Sums of few powers of two, the same on every machine.
+    `n_cells` is a power of two: edges are sums of few powers of two, the same on every machine; shape (n_cells - 1,).
     """
     even = np.arange(1, n_cells // 2) / (n_cells // 2)
     octaves = np.arange(1, n_cells // 4 + 1) * (4 * OCTAVES / n_cells)
@@ -82,14 +74,7 @@ class LabelSums:
 class LabelCells:
     """Cells of predictions: a probability that is equal to an edge lies above it.
 
-    Parameters
-    ----------
-    n_classes : int
-        Classes m.
-    edges : array, shape (n_cells - 1,)
-        Ascending edges for the probability of each class.
-    top_edges : array, shape (n_top_cells - 1,)
-        Ascending edges for the largest probability.
+    Edges ascend: n_cells - 1 for the probability of each class, n_top_cells - 1 for the largest probability.
     """
 
     n_classes: int
@@ -203,16 +188,9 @@ class LabelCells:
 class DrawnCells:
     """Sums of draws of labels, which `drawn_label_totals` adds to.
 
-    Parameters
-    ----------
-    cells : LabelCells
-        The cells.
-    counts : array, shape (draws, size)
-        Weights of the labels in the cells.
-    fractions : array or None
-        Of weights in exact sums: what they have beyond multiples of 2**-15, which are exact in `counts`; int64.
-    log_scores : ExactSums, shape (draws,)
-        Of logarithms of the labels' probabilities, times weights.
+    `counts` are weights of the labels in the cells, shape (draws, size), and `fractions` what weights in exact sums
+    have beyond multiples of 2**-15, which are exact in `counts`; `log_scores` are sums of logarithms of the labels'
+    probabilities, times weights.
     """
 
     cells: LabelCells

@@ -73,13 +73,7 @@ def _ends(counts: Counts) -> tuple[Array, Array, Array]:
 
 
 def staircases_of(counts: Counts, window: Window) -> Array:
-    """Return the first count, P(X > k) of the counts k of the window, and 0.
-
-    Raises
-    ------
-    MemoryError
-        If there is no memory for the table.
-    """
+    """Return the first count, P(X > k) of the counts k of the window, and 0."""
     mean, dispersion = counts._shapes()
     xp, length = arrays.namespace(mean), window.length
     check_memory(
@@ -133,19 +127,10 @@ def quantile_vectors(counts: Counts) -> np.ndarray:
 
 
 def quantile_means(table: Array) -> tuple[np.ndarray, np.ndarray]:
-    """Return vectors whose Euclidean distances are nearly 2-Wasserstein distances, and how far they are from exact.
+    """Return vectors whose Euclidean distances are nearly 2-Wasserstein distances, (n, n_cells), and how far off, (n,).
 
-    Quantile functions are projected on functions that are constant on each cell of levels. Distances of two rows are
-    too small, by the sum of the two numbers at most.
-
-    Parameters
-    ----------
-    table : array, shape (n, 2 + length)
-        As `staircases_of` returns it.
-
-    Returns
-    -------
-    array, shape (n, n_cells), and array, shape (n,)
+    Quantile functions of the `table` of `staircases_of` are projected on functions that are constant on each cell of
+    levels. Distances of two rows are too small, by the sum of the two errors at most.
     """
     rows, edges = arrays.to_host(table), quantile_edges()
     first, levels = rows[:, 0], rows[:, -2:0:-1]  # ascending

@@ -63,10 +63,9 @@ def as_distribution(predictions: Any) -> Distribution:
 
     Raises
     ------
-    TypeError
-        For other objects; the message has the ways to make a `Distribution` of them.
-    ValueError
-        If parameters are out of range, or if the batch shape is another.
+    TypeError, ValueError
+        For other objects; the message has the ways to make a `Distribution` of them; if parameters are out of range, or
+        if the batch shape is another.
 
     Examples
     --------

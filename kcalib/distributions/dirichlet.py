@@ -26,10 +26,8 @@ class Dirichlet(Density):
 
     Raises
     ------
-    TypeError
-        If the concentrations are not real numbers.
-    ValueError
-        If one is not finite or out of range, or if the shape is not (n, d).
+    TypeError, ValueError
+        If the concentrations are not finite real numbers in their range, or if the shape is not (n, d).
 
     See Also
     --------

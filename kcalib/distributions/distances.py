@@ -67,10 +67,9 @@ def wasserstein_distance(
 
     Raises
     ------
-    TypeError
-        If a prediction is not a `Distribution`, or these have neither components nor points.
-    ValueError
-        If the distributions are of different kinds or sizes, or an option is out of range.
+    TypeError, ValueError
+        If a prediction is not a `Distribution`, or these have neither components nor points; if the distributions are
+        of different kinds or sizes, or an option is out of range.
     NotImplementedError
         For mixtures of several components, or samples of vectors with unequal weights, on a GPU.
     MemoryError
@@ -161,10 +160,9 @@ def mmd_distance(
 
     Raises
     ------
-    TypeError
-        If a prediction is not a `Distribution`, or these have no closed form under a Gaussian kernel.
-    ValueError
-        If the distributions are of different kinds or sizes, or an option is out of range.
+    TypeError, ValueError
+        If a prediction is not a `Distribution`, or these have no closed form under a Gaussian kernel; if the
+        distributions are of different kinds or sizes, or an option is out of range.
     MemoryError
         If the table takes more memory than is allowed.
 

@@ -41,10 +41,9 @@ class Mixture(Density, Univariate):
 
     Raises
     ------
-    TypeError
-        If a component is not one of these distributions, or the weights do not hold real numbers.
-    ValueError
-        If the components differ in family, number or shape, or if the weights do not fit them.
+    TypeError, ValueError
+        If a component is not one of these distributions, or the weights do not hold real numbers; if the components
+        differ in family, number or shape, or if the weights do not fit them.
 
     See Also
     --------

@@ -35,11 +35,10 @@ class MultivariateNormal(Density):
 
     Raises
     ------
-    TypeError
-        If a parameter does not hold real numbers, or if not exactly one of `cov` and `scale_tril` is given.
-    ValueError
-        If one is not finite or out of range, if the shapes do not fit, or if a matrix is not symmetric and positive
-        definite; the message has its index and the smallest eigenvalue of its correlations.
+    TypeError, ValueError
+        If a parameter does not hold finite real numbers in its range, if not exactly one of `cov` and `scale_tril` is
+        given, if the shapes do not fit, or if a matrix is not symmetric and positive definite; the message has its
+        index and the smallest eigenvalue of its correlations.
 
     See Also
     --------

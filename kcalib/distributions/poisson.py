@@ -35,10 +35,8 @@ class Poisson(Counts):
 
     Raises
     ------
-    TypeError
-        If the rates are not real numbers.
-    ValueError
-        If one is not finite or out of range, or if the shape is not (n,).
+    TypeError, ValueError
+        If the rates are not finite real numbers in their range, or if the shape is not (n,).
 
     See Also
     --------

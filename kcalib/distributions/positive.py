@@ -31,10 +31,8 @@ class LogNormal(QuantileLaw):
 
     Raises
     ------
-    TypeError
-        If a parameter does not hold real numbers.
-    ValueError
-        If one is not finite or out of range, or if the shapes differ.
+    TypeError, ValueError
+        If a parameter does not hold finite real numbers in its range, or if the shapes differ.
 
     See Also
     --------
@@ -118,10 +116,8 @@ class Gamma(QuantileLaw):
 
     Raises
     ------
-    TypeError
-        If a parameter does not hold real numbers.
-    ValueError
-        If one is not finite or out of range, or if the shapes differ.
+    TypeError, ValueError
+        If a parameter does not hold finite real numbers in its range, or if the shapes differ.
 
     See Also
     --------

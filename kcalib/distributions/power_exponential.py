@@ -36,10 +36,8 @@ class PowerExponential(Density, Univariate):
 
     Raises
     ------
-    TypeError
-        If a parameter does not hold real numbers.
-    ValueError
-        If one is not finite or out of range, or if the shapes differ.
+    TypeError, ValueError
+        If a parameter does not hold finite real numbers in its range, or if the shapes differ.
 
     Notes
     -----

@@ -34,10 +34,8 @@ class Quantiles(Univariate):
 
     Raises
     ------
-    TypeError
-        If an argument does not hold real numbers.
-    ValueError
-        If one is not finite or out of range, has a wrong shape, or if quantiles cross.
+    TypeError, ValueError
+        If an argument does not hold finite real numbers in its range or has a wrong shape, or if quantiles cross.
 
     See Also
     --------

@@ -39,10 +39,9 @@ class Samples(Univariate):
 
     Raises
     ------
-    TypeError
-        If a parameter does not hold real numbers.
-    ValueError
-        If one is not finite or out of range, or has a wrong shape; if a prediction has no member left.
+    TypeError, ValueError
+        If a parameter does not hold finite real numbers in its range, or has a wrong shape; if a prediction has no
+        member left.
 
     Notes
     -----

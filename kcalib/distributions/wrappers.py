@@ -221,10 +221,9 @@ class Censored(Bounded):
 
     Raises
     ------
-    TypeError
-        If the distribution is of another kind, or a bound is no real number.
-    ValueError
-        If there is no bound, or if one is not finite, has a wrong shape or is not below the other.
+    TypeError, ValueError
+        If the distribution is of another kind, or a bound is no real number; if there is no bound, or if one is not
+        finite, has a wrong shape or is not below the other.
 
     See Also
     --------
@@ -298,11 +297,10 @@ class Truncated(Bounded):
 
     Raises
     ------
-    TypeError
-        If the distribution is of another kind, or a bound is no real number.
-    ValueError
-        If there is no bound, if one is not finite, has a wrong shape or is not below the other, or if X has less
-        probability between them than can be divided by: 1e-9 above its median.
+    TypeError, ValueError
+        If the distribution is of another kind, or a bound is no real number; if there is no bound, if one is not
+        finite, has a wrong shape or is not below the other, or if X has less probability between them than can be
+        divided by: 1e-9 above its median.
 
     See Also
     --------
@@ -370,10 +368,9 @@ class ZeroInflated(Wrapper):
 
     Raises
     ------
-    TypeError
-        If the distribution is of another kind, or the probability is no real number.
-    ValueError
-        If the probability is out of range, or has a wrong shape.
+    TypeError, ValueError
+        If the distribution is of another kind, or the probability is no real number; if the probability is out of
+        range, or has a wrong shape.
 
     See Also
     --------

@@ -27,15 +27,7 @@ class ToleranceWarning(UserWarning):
 
 
 def exact_value(system: System, solver: Solver) -> MethodResult:
-    """The value to the solver's tolerance. On a line a smooth kernel's factor of small rank is K to rounding.
-
-    Raises
-    ------
-    ValueError
-        If K + n lambda I is not positive definite, or an option does not fit the system.
-    MemoryError
-        If more memory is needed than is allowed.
-    """
+    """The value to the solver's tolerance. On a line a smooth kernel's factor of small rank is K to rounding."""
     solver.check_size(system.n)
     tol = VALUE_TOLERANCES[system.dtype] if solver.tol is None else float(solver.tol)
     if isinstance(solver, AutomaticSolver) and _is_smooth_on_a_line(system):

@@ -165,12 +165,4 @@ class Approximation(Seeded):
 
     @abstractmethod
     def estimate(self, system: System) -> MethodResult:
-        """The value, and what is known of its error.
-
-        Raises
-        ------
-        ValueError
-            If an option does not fit the system, or the regularization is lost in rounding.
-        MemoryError
-            If more memory is needed than is allowed.
-        """
+        """The value, and what is known of its error."""

@@ -50,15 +50,7 @@ class Residuals:
 
 
 def residuals_of(packed: Packed, *, threads: int | None, seed: int = 0) -> Residuals:
-    """The residuals of a packed problem of distributions.
-
-    Raises
-    ------
-    ValueError
-        If the predictions are known by draws only, whose errors the inner products of residuals with themselves hold.
-    MemoryError
-        If a factor takes more memory than there is: targets of many dimensions have up to n columns.
-    """
+    """The residuals of a packed problem of distributions."""
     problem = packed.problem
     target = packed.target
     assert isinstance(target, TargetFactor)

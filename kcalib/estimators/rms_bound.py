@@ -77,12 +77,9 @@ def rms_error_lower(skce_low: float, eigenvalue: float, squared_diameter: float)
 
 
 def mean_eigenvalue(data: Data, packed: Packed, backend: Backend) -> MeanEigenvalue:
-    """lambda_n of the packed predictions, of all or of some that are drawn with `SEED`.
+    """Return lambda_n of the packed predictions, of all or of some that are drawn with `SEED`.
 
-    Raises
-    ------
-    NoBoundError
-        If the kernel is not bounded, or not known to be positive definite.
+    A NoBoundError if the kernel is not bounded, or not known to be positive definite.
     """
     if not packed.is_definite:
         raise NoBoundError(f"the kernel {packed.kernel} is not known to be positive definite")
@@ -101,13 +98,7 @@ def mean_eigenvalue(data: Data, packed: Packed, backend: Backend) -> MeanEigenva
 
 
 def feature_eigenvalue(problem: FeatureProblem) -> MeanEigenvalue:
-    """The same of a feature kernel, whose matrix has the eigenvalues of phi^T phi.
-
-    Raises
-    ------
-    NoBoundError
-        If the feature kernel is not bounded.
-    """
+    """Return the same of a bounded feature kernel, whose matrix has the eigenvalues of phi^T phi."""
     feature_map, points, n = problem.map, problem.points, problem.n
     supremum = feature_supremum(feature_map, has_bounded_points=points_are_bounded(problem.data))
     if supremum is None:
@@ -152,13 +143,7 @@ def _(data: Classification) -> bool:
 
 @singledispatch
 def squared_diameter(data: Data, packed: Packed) -> float:
-    """sup l(y, y) + l(y', y') - 2 l(y, y') over targets, or more.
-
-    Raises
-    ------
-    NoBoundError
-        If the kernel on targets is not bounded, or draws stand for its expectations.
-    """
+    """Return at least sup l(y, y) + l(y', y') - 2 l(y, y') over targets; a NoBoundError where there is none."""
     target = packed.target
     assert isinstance(target, TargetFactor)
     if target.draws is not None:

@@ -66,13 +66,6 @@ class CKCEExpansion:
         """The expansion for the kernel matrix K, the residuals E, shape (n, c), and n lambda.
 
         Pairs of `rows` stand for all pairs.
-
-        Raises
-        ------
-        ValueError
-            If K + shift I is not positive definite.
-        MemoryError
-            If a factor of K takes more memory than there is.
         """
         factor = SpectralFactor.of(matrix, shift, rows, seed=seed)
         smoothed = _by_factor(factor, residuals) if factor.is_exact else _by_solver(factor, residuals, seed)

@@ -214,13 +214,7 @@ def _of_test(task: Task, test: CalibrationTestResult) -> SKCEResult:
 
 
 def _error_bound(task: Task, test: CalibrationTestResult, level: float) -> ErrorBound:
-    """The limit that a test of the task leaves.
-
-    Raises
-    ------
-    NoBoundError
-        If the test has no interval, or kernels are not bounded, or not known to be positive definite.
-    """
+    """Return the limit that a test of the task leaves; a NoBoundError where it has no interval, or kernels no bound."""
     if not test.has_interval:
         raise NoBoundError(f"method={test.method!r} has no confidence interval of the SKCE for {task.n} samples")
     of_features = False

@@ -36,13 +36,7 @@ class Measure:
         return [name for name in self.__signature__.parameters if name not in ("y_true", "y_pred")]
 
     def check(self, options: Mapping[str, Any], refused: Mapping[str, str] | None = None) -> None:
-        """Refuse options that the function does not have, or that a host gives in another way, which `refused` says.
-
-        Raises
-        ------
-        TypeError
-            For the first.
-        """
+        """Refuse options that the function does not have, or that a host gives in another way, which `refused` says."""
         check_options(options, f"kcalib.{self.__name__}", self.options, refused or {})
 
     def __call__(self, y_true: Any, y_pred: Any, **options: Any) -> float:
@@ -72,13 +66,7 @@ OF_CLASSES = [name for name, measure in MEASURES.items() if not measure.of_distr
 
 
 def measure_of_classes(name: Any) -> Measure:
-    """Return the measure of class probabilities with this name.
-
-    Raises
-    ------
-    ValueError
-        If there is none.
-    """
+    """Return the measure of class probabilities with this name."""
     if name in OF_CLASSES:
         return MEASURES[name]
     raise ValueError(
@@ -88,13 +76,7 @@ def measure_of_classes(name: Any) -> Measure:
 
 
 def check_options(options: Mapping[str, Any], owner: str, option_names: list[str], refused: Mapping[str, str]) -> None:
-    """Refuse options that the owner does not have.
-
-    Raises
-    ------
-    TypeError
-        For the first.
-    """
+    """Refuse options that the owner does not have."""
     option_names = [name for name in option_names if name not in refused]
     for option in options:
         if option in refused:

@@ -67,10 +67,9 @@ class PearsonCurve(Law):
 
     Raises
     ------
-    TypeError
-        If an argument is not a real number.
-    ValueError
-        If an argument is not finite, `variance` is not positive, or no density has such a skewness and kurtosis.
+    TypeError, ValueError
+        If an argument is not a real number; if an argument is not finite, `variance` is not positive, or no density has
+        such a skewness and kurtosis.
 
     Notes
     -----

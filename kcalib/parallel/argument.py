@@ -23,13 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def as_parallel(backend: Any) -> Parallel:
-    """Return the transport that a user means.
-
-    Raises
-    ------
-    TypeError
-        If it is none, nor anything that is made one.
-    """
+    """Return the transport that a user means."""
     from concurrent import futures
 
     from kcalib.parallel.dask import Dask, is_client
@@ -71,13 +65,6 @@ def in_parallel(function: F) -> F:
 
     A source of labels and predictions, its first argument, is then read at once. Where the transport has the arguments
     already, as Dask has arrays of its workers, the call is made there.
-
-    Raises
-    ------
-    TypeError
-        If `backend` is neither a name, nor one of `kcalib.parallel`, nor made one.
-    ValueError
-        If the source was changed in the meantime.
     """
 
     @functools.wraps(function)

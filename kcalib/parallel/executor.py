@@ -200,10 +200,8 @@ class Executor(OnPool):
 
     Raises
     ------
-    TypeError
-        If `executor` has no ``submit``, or an option is of the wrong type.
-    ValueError
-        If a number is less than 1.
+    TypeError, ValueError
+        If `executor` has no ``submit``, or an option is of the wrong type; if a number is less than 1.
 
     Examples
     --------

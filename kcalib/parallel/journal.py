@@ -62,20 +62,7 @@ class Sweep:
 
 
 class Journal:
-    """A file of finished tiles, open for a call.
-
-    Parameters
-    ----------
-    path : path
-        The file; it is made if there is none.
-
-    Raises
-    ------
-    JournalError
-        If the file is no journal, has records that none of kcalib's has, or another process has it open.
-    OSError
-        If it cannot be read or written.
-    """
+    """Keep finished tiles in a file that is open for a call; a JournalError if it is none, or is open elsewhere."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = os.fspath(path)
@@ -107,13 +94,7 @@ class Journal:
             raise
 
     def check(self, header: dict[str, str]) -> None:
-        """That the file is of this call; an empty one is from now on.
-
-        Raises
-        ------
-        JournalError
-            If it is of other data or options, or of another version; it says of which.
-        """
+        """Check that the file is of this call, or raise a JournalError; an empty one is from now on."""
         if self._header is None:
             self._header = header
             self._append({"header": header}, {})
@@ -157,13 +138,7 @@ class Journal:
         self._unfolded = 0
 
     def state(self, key: str) -> Sums:
-        """What the tiles of the sweep add up to, as far as it got.
-
-        Raises
-        ------
-        JournalError
-            If the file was changed in the meantime.
-        """
+        """Return what the tiles of the sweep add up to, as far as it got."""
         self._file.seek(self._sweeps[key].place)
         record = self._record()
         self._file.seek(0, os.SEEK_END)

@@ -52,15 +52,7 @@ class Expansion:
 
     @classmethod
     def of(cls, problem: Problem, kernel: Kernel, max_memory: float | None) -> Expansion:
-        """Return the expansion of training samples.
-
-        Raises
-        ------
-        ValueError
-            If the kernel is not positive definite.
-        MemoryError
-            If neither way fits in memory.
-        """
+        """Return the expansion of training samples."""
         points = arrays.namespace(problem.points).ascontiguousarray(problem.points)
         backend = KernelOperator(pack_points(points, kernel, "float64", elsewhere=True), threads=None, backend=None)
         largest_rank = _largest_rank(points, max_memory)

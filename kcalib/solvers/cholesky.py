@@ -59,13 +59,7 @@ def memory_of_cholesky(n: int, c: int, *, on_gpu: bool = False) -> int:
 
 
 def solve_dense(operator: SymmetricOperator, right_sides: Array, shift: float) -> Array:
-    """Return (K + shift I)^{-1} right_sides, shape (n, c).
-
-    Raises
-    ------
-    ValueError
-        If K + shift I is not positive definite.
-    """
+    """Return (K + shift I)^{-1} right_sides, shape (n, c)."""
     matrix = _lower_triangle(operator, right_sides, shift)
     try:
         root = linalg.cholesky(matrix, overwrite=True)

@@ -205,11 +205,10 @@ def kernel_operator(
 
     Raises
     ------
-    TypeError
-        If `points` are not numbers, or `kernel` is none of `kcalib.kernels`.
-    ValueError
-        If `points` are not finite or not of two dimensions, or have no rows; if `dtype` or `backend` is unknown, or
-        `backend` cannot take the points; if the median heuristic finds no bandwidth.
+    TypeError, ValueError
+        If `points` are not numbers, or `kernel` is none of `kcalib.kernels`; if `points` are not finite or not of two
+        dimensions, or have no rows; if `dtype` or `backend` is unknown, or `backend` cannot take the points; if the
+        median heuristic finds no bandwidth.
 
     Warns
     -----
@@ -233,13 +232,7 @@ def kernel_operator(
 
 
 def as_operator(operator: Any) -> SymmetricOperator:
-    """Return an operator as it is, and a dense matrix as an operator.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If the argument is neither, or the matrix is not square, real, finite and symmetric.
-    """
+    """Return an operator as it is, and a dense matrix as an operator."""
     missing = [name for name in MEMBERS if not hasattr(operator, name)]
     if missing and (isinstance(operator, (list, tuple)) or hasattr(operator, "shape")):
         return DenseOperator(_check_matrix(as_numpy_or_cupy(operator, "operator")))

@@ -62,11 +62,6 @@ class NormalEquations:
         """Return (F^T F + shift I)^{-1} right_sides, shape (r, c); by default of F^T B.
 
         That is F^T (F F^T + shift I)^{-1} B.
-
-        Raises
-        ------
-        ValueError
-            If `shift` is lost in the rounding of F^T F.
         """
         xp = arrays.namespace(self.gram)
         trace = float(xp.trace(self.gram))
@@ -111,13 +106,7 @@ class FourierFeatures:
     def draw(
         cls, terms: tuple[Term, ...], dimension: int, n_frequencies: int, seed: int, points: Array | None = None
     ) -> FourierFeatures:
-        """Draw frequencies by Philox, the same for every array library, on the device of `points`.
-
-        Raises
-        ------
-        ValueError
-            If a term is neither linear nor Gaussian with the Euclidean metric.
-        """
+        """Draw frequencies by Philox, the same for every array library, on the device of `points`."""
         random = np.random.Generator(np.random.Philox(seed))
         linear = 0.0
         frequencies, amplitudes = [], []

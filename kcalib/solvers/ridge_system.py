@@ -104,15 +104,7 @@ class Solver(Method):
 
     @abstractmethod
     def solve(self, system: RidgeSystem, reason: str) -> SolverResult:
-        """Return the solution; `reason` says why this method was chosen.
-
-        Raises
-        ------
-        ValueError
-            If K + shift I is not positive definite, or a product with K is not finite.
-        MemoryError
-            If more memory is needed than is allowed.
-        """
+        """Return the solution; `reason` says why this method was chosen."""
 
 
 def relative_residual(residuals: Array, scales: np.ndarray) -> float:

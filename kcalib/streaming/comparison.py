@@ -206,10 +206,8 @@ class ComparisonState(Saved):
 
         Raises
         ------
-        TypeError
-            If `other` is something else.
-        ValueError
-            If it has other models; as `CalibrationState.merge`.
+        TypeError, ValueError
+            If `other` is something else; if it has other models; as `CalibrationState.merge`.
         """
         if not isinstance(other, ComparisonState):
             raise TypeError(f"`other` is {type(other).__name__}, expected a ComparisonState")

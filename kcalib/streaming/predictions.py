@@ -141,10 +141,8 @@ class PredictionSample:
 
         Raises
         ------
-        TypeError
-            If `other` is no `PredictionSample`.
-        ValueError
-            If an option differs, or if a row is in both.
+        TypeError, ValueError
+            If `other` is no `PredictionSample`; if an option differs, or if a row is in both.
         """
         if not isinstance(other, PredictionSample):
             raise TypeError(f"`other` is {type(other).__name__}, expected a PredictionSample")

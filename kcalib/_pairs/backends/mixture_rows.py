@@ -56,13 +56,7 @@ def has_own_products(mixtures: Mixtures) -> bool:
 
 
 def check_positions(problem: PairProblem, table: Any) -> None:
-    """Check that points are rows and columns of the table of distances.
-
-    Raises
-    ------
-    ValueError
-        If one is not.
-    """
+    """Check that points are rows and columns of the table of distances."""
     for axis, side in enumerate((problem.left, problem.columns)):
         low, high = float(side.points.min()), float(side.points.max())
         if not 0 <= low <= high < table.shape[axis]:

@@ -68,13 +68,7 @@ def paced(rectangle: Rectangle, cost: float, symmetric: bool = False) -> Iterato
 
 
 def within_memory(work: Callable[[int], R], contents: str, n: int) -> R:
-    """Return work(1), or with too little memory on the GPU that with workspaces 1/4, 1/16 as large.
-
-    Raises
-    ------
-    MemoryError
-        If there is too little memory for the smallest; the pool then holds no more than before.
-    """
+    """Return work(1), or with too little memory on the GPU that with workspaces 1/4, 1/16 as large."""
     import cupy
 
     pool = cupy.get_default_memory_pool()

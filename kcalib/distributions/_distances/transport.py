@@ -29,13 +29,9 @@ PROGRAMME_SIZE = 2**14  # variables of one linear programme
 
 
 def cheapest(costs: np.ndarray, weights: np.ndarray, other_weights: np.ndarray, equal_weights: bool) -> np.ndarray:
-    """Return least costs, shape (P,).
+    """Return least costs, shape (P,), of `costs` of shape (P, K, L), for weights of shapes (P, K) and (P, L).
 
-    Parameters
-    ----------
-    costs : shape (P, K, L)
-    weights, other_weights : shapes (P, K) and (P, L), at least 0; rows sum to 1
-    equal_weights : whether K = L and all weights are 1 / K
+    Rows of weights sum to 1; `equal_weights`: K = L and all weights are 1 / K.
     """
     _, K, L = costs.shape
     if min(K, L) == 1:

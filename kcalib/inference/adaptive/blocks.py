@@ -378,16 +378,9 @@ def _score_tail(data: Classification, score: float, variance: float) -> float:
 
 
 def chernoff(cumulants: Callable[[float], tuple[float, float, float]], value: float, variance: float) -> float:
-    """Return a bound of log P(X >= value): the least K(theta) - theta value that Newton steps find.
+    """Return a bound of log P(X >= value >= 0): the least K(theta) - theta value that Newton steps find.
 
-    Parameters
-    ----------
-    cumulants : callable
-        The cumulant generating function K of X and its first two derivatives, at theta.
-    value : float
-        At least 0.
-    variance : float
-        Of X.
+    `cumulants` returns the cumulant generating function K of X and its first two derivatives, at theta.
     """
     if value <= 0 or variance <= 0:
         return 0.0

@@ -30,14 +30,8 @@ def distance_bound(data: Forecasts, level: float) -> float:
     """Return a lower limit of the root mean square of the Wasserstein-1 distances, in the units of the targets.
 
     The witness is fitted to the folds before the one that it is evaluated on, so that given the predictions the terms
-    are differences of a martingale, and the limit is exceeded with about the probability `level`.
-
-    Parameters
-    ----------
-    data : Forecasts
-        Targets are numbers; at least 16 samples, of fewer the limit is 0.
-    level : float
-        In (0, 1).
+    are differences of a martingale, and the limit is exceeded with about the probability `level`. Below 16 samples it
+    is 0.
     """
     n = data.n
     if n < FIRST_SHARE:

@@ -120,18 +120,10 @@ def sum_pit_values(pit: np.ndarray, weights: np.ndarray) -> np.ndarray:
 def drawn_pit_values(
     data: Forecasts, numbers: np.ndarray, seed: int, replicates: range, drawn: Any = None
 ) -> np.ndarray:
-    """Return PIT values of targets that are drawn from the predictions, shape (replicates, n).
+    """Return PIT values of targets that are drawn from the predictions, shape (replicates, n), for rows of one block.
 
-    Parameters
-    ----------
-    data : Forecasts
-        Rows of one block.
-    numbers : array, shape (n,)
-        Their row numbers, ascending.
-    seed, replicates : int, range
-        Which draws, as of `Forecasts.row_draws`.
-    drawn : array, shape (replicates, n, 1), optional
-        The targets of distributions that are not drawn from uniform numbers.
+    `numbers` are those of the rows, ascending; `drawn` the targets, shape (replicates, n, 1), of distributions that are
+    not drawn from uniform numbers.
     """
     prediction = data.prediction
     if drawn is None:

@@ -129,16 +129,9 @@ class Adaptive(CalibrationMethod):
 
 
 def rank_blocks(blocks: list[Block], bandwidth: float | None, draws: str, left_out: str = "") -> dict[str, Any]:
-    """Return the fields of the result that come from the blocks.
+    """Return the fields of the result that come from blocks with the same draws.
 
-    Parameters
-    ----------
-    blocks : list of Block
-        With the same draws.
-    bandwidth : float or None
-        Of the SKCE that is reported, on class probabilities.
-    draws, left_out : str
-        What the draws are, and which blocks there are not, for `null_law`.
+    `bandwidth` is that of the SKCE that is reported; `draws` and `left_out` say what draws and missing blocks are.
     """
     n_draws = len(blocks[0].statistics) - 1
     pvalues = np.stack([approximate_pvalues(block.statistics) for block in blocks])

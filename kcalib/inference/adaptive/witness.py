@@ -33,24 +33,11 @@ ORDER_SEED = 0
 
 @singledispatch
 def witness_bound(data: Data, level: float) -> float | None:
-    """Return a lower limit of the root mean square of the total variation over the given predictions.
-
-    None for predicted distributions, which have no such map.
+    """Return a lower limit, in [0, 1], of the root mean square of the total variation over the given predictions.
 
     A map is fitted to the folds before the one that it is evaluated on, so that given the predictions the terms are
-    differences of a martingale, and the limit is exceeded with about the probability `level`.
-
-    Parameters
-    ----------
-    data : Data
-        At least 16 samples; of fewer the limit is 0.
-    level : float
-        In (0, 1).
-
-    Returns
-    -------
-    float or None
-        In [0, 1].
+    differences of a martingale, and the limit is exceeded with about the probability `level`. Below 16 samples it is 0;
+    None for predicted distributions, which have no such map.
     """
     return None
 

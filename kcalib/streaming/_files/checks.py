@@ -18,13 +18,7 @@ _CUT = 2.0**-80  # what sums may lack of each of their terms
 
 
 def row_set(intervals: Iterable[tuple[int, int]]) -> RowSet:
-    """The set of rows with these intervals.
-
-    Raises
-    ------
-    ValueError
-        If they are not disjoint and ascending, within the numbers that there are.
-    """
+    """The set of rows with these intervals."""
     starts, stops = [], []
     last = -1
     for start, stop in intervals:

@@ -61,15 +61,7 @@ def describe(value: Any, name: str) -> Any:
 
 
 def restore(value: Any) -> Any:
-    """Return what `describe` was given; lists become tuples.
-
-    Raises
-    ------
-    UnknownError
-        If there is no such class.
-    TypeError, ValueError, KeyError
-        If it is no description.
-    """
+    """Return what `describe` was given; lists become tuples. An UnknownError if there is no such class."""
     if isinstance(value, list):
         return tuple(restore(entry) for entry in value)
     if not isinstance(value, dict):

@@ -42,13 +42,7 @@ class Content(NamedTuple):
 
 
 def pack_content(content: Content) -> bytes:
-    """The bytes of the file; equal contents have equal ones.
-
-    Raises
-    ------
-    TypeError
-        If an option is an object of a class that is none of kcalib's.
-    """
+    """Return the bytes of the file; equal contents have equal ones."""
     parts, entries, size = [], {}, 0
     for name in sorted(content.arrays):
         array = np.asarray(content.arrays[name])
@@ -74,13 +68,7 @@ def pack_content(content: Content) -> bytes:
 
 
 def unpack(data: bytes, name: str) -> Content:
-    """What the bytes hold; `name` is what messages call them.
-
-    Raises
-    ------
-    ValueError
-        If they are none of a state, not whole, damaged, or of a later version.
-    """
+    """What the bytes hold; `name` is what messages call them."""
     _check_start(data[: PROLOGUE.size], len(data), name)
     _, version, header_size, _ = PROLOGUE.unpack(data[: PROLOGUE.size])
     view = memoryview(data)  # of whose parts there are no copies

@@ -110,13 +110,7 @@ class ForecastAccumulator(Accumulator):
         )
 
     def of_family(self, family: Family, threads: int | None) -> ForecastAccumulator:
-        """For predictions of this family.
-
-        Raises
-        ------
-        ValueError
-            If the state is of another one.
-        """
+        """For predictions of this family."""
         known = self.options.prediction
         if known is None:
             return ForecastAccumulator.empty(self.options.of_family(family), threads)

@@ -153,13 +153,7 @@ class ForecastOptions(SharedOptions):
         return not (self.kernel.open_metrics() or open_metrics(self.target_kernel))
 
     def of_family(self, family: Family) -> ForecastOptions:
-        """For distributions of this family, with its default kernels.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If a kernel is none for this family, or has no random features.
-        """
+        """For distributions of this family, with its default kernels."""
         data = Forecasts(np.zeros((1, family.row.n_dims)), family.row, None)
         if self.fair and not has_members(data):
             raise ValueError(f"`fair` is for Samples, but `y_pred` is {family.name}; leave it out")

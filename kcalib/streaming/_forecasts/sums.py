@@ -117,15 +117,7 @@ class BlockSums(NamedTuple):
 
 
 class ForecastMachine:
-    """What makes sums of blocks; features and target features are divided by powers of two, so that these are about 1.
-
-    Parameters
-    ----------
-    options : ForecastOptions
-        Whose kernels have their bandwidths.
-    threads : int, optional
-        At most so many.
-    """
+    """Make sums of blocks; features and target features are divided by powers of two, so that these are about 1."""
 
     def __init__(self, options: ForecastOptions, threads: int | None) -> None:
         self.options, self.threads = options, threads

@@ -91,19 +91,7 @@ class KernelSums:
 
 
 class KernelMachine:
-    """What makes sums of blocks; features and target features are divided by powers of two, so that these are about 1.
-
-    Parameters
-    ----------
-    feature_map : FeatureMap
-        Of the kernel.
-    options : StateOptions
-        Of the state: its target kernel and the seed of draws.
-    m : int
-        Classes of the problem that the lens induces.
-    n_draws : int
-        Draws of labels that features are added up for.
-    """
+    """Make sums of blocks; features and target features are divided by powers of two, so that these are about 1."""
 
     def __init__(self, feature_map: FeatureMap, options: StateOptions, m: int, n_draws: int) -> None:
         self.m, self.seed, self.n_draws = m, options.seed, n_draws

@@ -98,17 +98,7 @@ class BlockSums:
 
 
 class Machine:
-    """What makes sums of blocks.
-
-    Parameters
-    ----------
-    options : StateOptions
-        Whose kernel has its bandwidths.
-    m : int
-        Classes of the problem that the lens induces.
-    threads : int, optional
-        At most so many.
-    """
+    """Make sums of blocks, for a kernel that has its bandwidths; `m` are the classes that the lens induces."""
 
     def __init__(self, options: StateOptions, m: int, threads: int | None) -> None:
         self.options, self.m, self.threads = options, m, threads

@@ -112,13 +112,7 @@ class RowCursor:
 
 
 def check_room(n_bytes: int) -> None:
-    """Refuse to hold all samples of a file at once if there is not as much memory again.
-
-    Raises
-    ------
-    MemoryError
-        If there is not.
-    """
+    """Refuse to hold all samples of a file at once if there is not as much memory again."""
     check_memory(n_bytes, None, "all samples at once", "read them in pieces (--stream), or a part of them (--rows A:B)")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.exact_sums import ExactSums
+from kcalib._backend.sums import Sums
 from kcalib._backend.threads import run_options
 
 FLOOR = 1e-12  # of probabilities whose logarithms are taken
@@ -43,31 +44,19 @@ def make_edges(n_cells: int) -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class LabelSums:
+class LabelSums(Sums):
     """Sums of the observed labels in each cell, and of what is expected of labels drawn from the predictions.
 
     With weights w, and the smaller side s of a probability p: p below 1/2, else the sum of all other probabilities,
     which has the digits of 1 - p.
     """
 
+    _stored: ClassVar = {"cells": "label_cells", "logs": "label_logs", "impossible": "impossible_label"}
+    _least = "impossible"
+
     cells: ExactSums  # w, w if the label is the cell's, w s, w^2 s (1 - s), shape (size, 4)
     logs: ExactSums  # w times log of the label's probability, w times its mean and w^2 times its variance, shape (3,)
     impossible: np.ndarray  # the first row whose label has the probability 0; `POSSIBLE` if there is none
-
-    def __add__(self, other: LabelSums) -> LabelSums:
-        first = np.minimum(self.impossible, other.impossible)
-        return LabelSums(self.cells + other.cells, self.logs + other.logs, first)
-
-    def to_arrays(self) -> dict[str, np.ndarray]:
-        """Return the sums by their names in a file."""
-        exact = self.cells.to_arrays("label_cells") | self.logs.to_arrays("label_logs")
-        return exact | {"impossible_label": self.impossible}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> LabelSums:
-        """Return the sums that `to_arrays` has written."""
-        cells, logs = (ExactSums.from_arrays(name, arrays) for name in ("label_cells", "label_logs"))
-        return cls(cells, logs, arrays["impossible_label"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +174,7 @@ class LabelCells:
 
 
 @dataclass(frozen=True, eq=False)
-class DrawnCells:
+class DrawnCells(Sums):
     """Sums of draws of labels, which `drawn_label_totals` adds to.
 
     `counts` are weights of the labels in the cells, shape (draws, size), and `fractions` what weights in exact sums

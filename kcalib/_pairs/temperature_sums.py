@@ -7,13 +7,14 @@ evidence of an error as large as the map's change. `kcalib.inference.adaptive.te
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from kcalib import _native
 from kcalib._backend.exact_sums import ExactSums
+from kcalib._backend.sums import Sums
 from kcalib._backend.threads import run_options
 from kcalib._pairs.label_cells import FLOOR
 
@@ -23,8 +24,10 @@ TERMS = 5  # in the order of src/cpu/samples/temperature_sums.h
 
 
 @dataclass(frozen=True, eq=False)
-class TemperatureSums:
+class TemperatureSums(Sums):
     """Sums of the five terms for each of the exponents."""
+
+    _stored: ClassVar = {"sums": "temperature_maps"}
 
     sums: ExactSums  # shape (exponents, 5)
 
@@ -40,15 +43,3 @@ class TemperatureSums:
         with run_options(threads) as options:
             _native.sum_temperatures(probabilities, labels, FLOOR, new.sums.flat(), options)
         return new
-
-    def __add__(self, other: TemperatureSums) -> TemperatureSums:
-        return TemperatureSums(self.sums + other.sums)
-
-    def to_arrays(self) -> dict[str, np.ndarray]:
-        """Return the sums by their names in a file."""
-        return self.sums.to_arrays("temperature_maps")
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> TemperatureSums:
-        """Return the sums that `to_arrays` has written."""
-        return cls(ExactSums.from_arrays("temperature_maps", arrays))

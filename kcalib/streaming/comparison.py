@@ -290,11 +290,11 @@ class ComparisonState(Saved):
         states = {
             name: CalibrationState.from_bytes(arrays[f"model {place}"].tobytes()) for place, name in enumerate(models)
         }
-        pairs = {}
+        pairs, n_bins = {}, next(iter(states.values())).options.n_bins
         for place, pair in enumerate(itertools.combinations(models, 2)):
             start = f"pair {place} "
             of_pair = {name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)}
-            pairs[pair] = PairSums.from_arrays(of_pair)
+            pairs[pair] = PairSums.empty(n_bins).from_arrays(of_pair)
         return cls._from_states(states, pairs, None)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from kcalib._backend import linalg
 from kcalib._backend.random import hash_numbers
+from kcalib._backend.sums import Sums
 from kcalib._backend.threads import one_blas_thread
 from kcalib._pairs.feature_sums import feature_rows
 from kcalib._pairs.features import FeatureMap
@@ -32,23 +33,16 @@ WEIGHT, VARIANCE, SQUARED_VARIANCE, SQUARED_THIRD = range(4)
 
 
 @dataclass(frozen=True, eq=False)
-class FlippedSums:
+class FlippedSums(Sums):
     """Sums over samples, the flips in the last axis; each field adds up but for `impossible`."""
+
+    _least = "impossible"
 
     cells: np.ndarray  # shape (cells, flips)
     spreads: np.ndarray  # of standard deviations under calibration, shape (cells, SPREADS)
     moments: np.ndarray  # of w, w v, w^2 v and w^2 t, with variances v and third moments t, shape (4, cells)
     kernels: tuple[np.ndarray, ...]  # of features times targets, shape (features, flips)
-    impossible: int  # the first sample whose label has the probability 0; `POSSIBLE` if there is none
-
-    def __add__(self, other: FlippedSums) -> FlippedSums:
-        return FlippedSums(
-            self.cells + other.cells,
-            self.spreads + other.spreads,
-            self.moments + other.moments,
-            tuple(a + b for a, b in zip(self.kernels, other.kernels, strict=True)),
-            min(self.impossible, other.impossible),
-        )
+    impossible: int  # the first sample whose label has the probability 0; `POSSIBLE`: there is none
 
 
 def draw_signs(clusters: np.ndarray, n_flips: int, seed: int) -> np.ndarray:

@@ -13,6 +13,7 @@ import numpy as np
 
 from kcalib._backend import linalg
 from kcalib._backend.exact_sums import ExactSums
+from kcalib._backend.sums import Sums
 from kcalib._input.labels import Classification
 from kcalib.estimators.binning import bin_numbers
 from kcalib.estimators.scores import log_losses, square_residuals, top_label
@@ -39,7 +40,7 @@ class RowTerms:
 
 
 @dataclass(frozen=True, eq=False)
-class PairSums:
+class PairSums(Sums):
     """Of two models, A and B."""
 
     squares: ExactSums  # of the differences of losses, shape (2,)
@@ -59,23 +60,6 @@ class PairSums:
             products.reshape(n_bins, n_bins),
             np.stack([np.bincount(terms.bins[differ], minlength=n_bins) for terms in (a, b)]),
         )
-
-    def __add__(self, other: PairSums) -> PairSums:
-        return PairSums(self.squares + other.squares, self.products + other.products, self.differing + other.differing)
-
-    def to_arrays(self) -> dict[str, np.ndarray]:
-        return {
-            "squares_high": self.squares.high,
-            "squares_low": self.squares.low,
-            "products_high": self.products.high,
-            "products_low": self.products.low,
-            "differing": self.differing,
-        }
-
-    @classmethod
-    def from_arrays(cls, arrays: dict[str, np.ndarray]) -> PairSums:
-        squares, products = (ExactSums(arrays[f"{of}_high"], arrays[f"{of}_low"]) for of in ("squares", "products"))
-        return cls(squares, products, arrays["differing"])
 
 
 def ece_difference(

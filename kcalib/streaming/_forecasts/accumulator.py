@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from kcalib._backend.exact_sums import ExactSums
+from kcalib._backend.sums import Sums
 from kcalib._input.forecasts import ROWS, Forecasts, prepare_forecasts
 from kcalib._packing.forecasts import open_metrics
 from kcalib.streaming._accumulator import (
@@ -53,31 +54,28 @@ class ForecastFeatureTotals(ForecastTotals, FeatureTotals):
 
 
 @dataclass(frozen=True, eq=False)
-class WeightSums:
+class WeightSums(Sums):
     """Of rows by themselves."""
 
-    n: int
-    n_weighted: int  # rows whose weight is not 1
+    counts: np.ndarray  # of rows, and of rows whose weight is not 1
     weights: ExactSums  # in the order of `WEIGHTS`
+
+    @property
+    def n(self) -> int:
+        return int(self.counts[0])
+
+    @property
+    def n_weighted(self) -> int:
+        return int(self.counts[1])
 
     @property
     def is_full(self) -> bool:
         return self.weights.is_large()
 
-    def __add__(self, other: WeightSums) -> WeightSums:
-        return WeightSums(self.n + other.n, self.n_weighted + other.n_weighted, self.weights + other.weights)
-
     def weight_sums(self) -> tuple[float, float]:
         """Sums of weights and of their squares."""
         weight, squares = self.weights.to_float().tolist()
         return weight, squares
-
-    def to_arrays(self) -> dict[str, np.ndarray]:
-        return {"counts": np.array([self.n, self.n_weighted], dtype=np.int64), **self.weights.to_arrays("weights")}
-
-    def from_arrays(self, arrays: Any) -> WeightSums:
-        n, n_weighted = arrays["counts"].tolist()
-        return WeightSums(n, n_weighted, ExactSums.from_arrays("weights", arrays))
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +98,7 @@ class ForecastAccumulator(Accumulator):
             options=options,
             row_set=RowSet(),
             pending_batches=(),
-            row_sums=WeightSums(0, 0, ExactSums.zeros(len(WEIGHTS))),
+            row_sums=WeightSums(np.zeros(2, np.int64), ExactSums.zeros(len(WEIGHTS))),
             open_rows=OpenRows(ROWS, nothing, {}),
             sample=RowSample.empty(SAMPLE, options.seed, nothing),
             bandwidth_rows=0,
@@ -145,7 +143,7 @@ class ForecastAccumulator(Accumulator):
     def _sum_row_scores(self, rows: Rows, epsilon: float, threads: int | None) -> WeightSums:
         weights = rows.weights
         both = ExactSums.over_rows(np.stack([weights, weights * weights], axis=1))
-        return WeightSums(len(weights), int(np.count_nonzero(weights != 1)), both)
+        return WeightSums(np.array([len(weights), np.count_nonzero(weights != 1)]), both)
 
     def fix_bandwidths(self, threads: int | None, *, elsewhere: bool = False) -> Self:
         if self.machine is not None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from kcalib._backend.exact_sums import ExactSums
+from kcalib._backend.sums import Sums
 from kcalib._backend.wide_sums import WideSums
 from kcalib._input.forecasts import Forecasts
 from kcalib.distributions import Distribution, NegativeBinomial, Quantiles
@@ -27,15 +29,16 @@ from kcalib.streaming._forecasts.options import ForecastOptions
 ENDS = np.array([(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])  # of the reported interval
 # Times the row's weight. Of vectors the last two: the mean square of standardised errors, and the square of that.
 WIDE = ("square_error", "crps", "log_score", "pinball_loss", "interval_width", "standardised", "standardised_squared")
-EXACT = ("shares", "coverage", "histogram", "pit_sums")
 DRAWS_AT_ONCE = 2**8
 # Between 0 and 1; of counts whether it is another one than the most probable, of vectors whether an entry is certain.
 SHARES = ("pit", "covered", "not_most_probable", "without_spread")
 
 
 @dataclass(frozen=True, eq=False)
-class ForecastScores:
+class ForecastScores(Sums):
     """Sums over rows."""
+
+    _stored: ClassVar = {"wide": "scores"}
 
     wide: WideSums  # in the order of `WIDE`
     shares: ExactSums  # in the order of `SHARES`
@@ -50,25 +53,6 @@ class ForecastScores:
         n_sets = 1 + options.n_pit_draws if options.n_pit_draws else 0
         pit_sums = ExactSums.zeros(n_sets, N_SUMS)
         return cls(WideSums.zeros(len(WIDE)), shares, coverage, histogram, pit_sums)
-
-    def __add__(self, other: ForecastScores) -> ForecastScores:
-        return ForecastScores(
-            self.wide + other.wide,
-            self.shares + other.shares,
-            self.coverage + other.coverage,
-            self.histogram + other.histogram,
-            self.pit_sums + other.pit_sums,
-        )
-
-    def to_arrays(self) -> dict[str, np.ndarray]:
-        arrays = self.wide.to_arrays("scores")
-        for name in EXACT:
-            arrays |= getattr(self, name).to_arrays(name)
-        return arrays
-
-    def from_arrays(self, arrays: Mapping[str, np.ndarray]) -> ForecastScores:
-        parts = (ExactSums.from_arrays(name, arrays) for name in EXACT)
-        return ForecastScores(WideSums.from_arrays("scores", arrays), *parts)
 
 
 def scores_of_block(

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from kcalib._backend.exact_sums import ExactSums
 from kcalib._backend.memory import check_memory
+from kcalib._backend.sums import Sums
 from kcalib._backend.threads import resolve_threads
 from kcalib._input.forecasts import ROWS, Forecasts, draw_targets, row_uniforms
 from kcalib._packing.prediction_points import PredictionPoints, row_points
@@ -43,17 +44,13 @@ COLUMNS_AT_ONCE = 2**9  # columns of target features of drawn targets that are a
 
 
 @dataclass(frozen=True, eq=False)
-class DrawnTargets:
+class DrawnTargets(Sums):
     """Of targets that are drawn from the predictions."""
+
+    _stored: ClassVar = {"sums": "drawn_sums", "squares": "drawn_squares"}
 
     sums: ExactSums  # sum phi (x) a, shape (n_resamples, n_columns + n_fine, r)
     squares: ExactSums  # sum |a|^2, shape (n_resamples,)
-
-    def __add__(self, other: DrawnTargets) -> DrawnTargets:
-        return DrawnTargets(self.sums + other.sums, self.squares + other.squares)
-
-    def copy(self) -> DrawnTargets:
-        return DrawnTargets(self.sums.copy(), self.squares.copy())
 
     def add(self, draws: slice, sums: np.ndarray, squares: np.ndarray) -> None:
         """Add what some of the draws are in a block, in place."""
@@ -63,7 +60,7 @@ class DrawnTargets:
 
 
 @dataclass(frozen=True, eq=False)
-class ForecastSums:
+class ForecastSums(Sums):
     """Of features and target features in the units of the `ForecastMachine`."""
 
     sums: ExactSums  # sum phi (x) a, shape (n_columns + n_fine, r), of the kernel and, with draws, the fine one
@@ -72,37 +69,6 @@ class ForecastSums:
     scores: ForecastScores
     drawn: DrawnTargets | None
     clusters: ClusterSums | None
-
-    def __add__(self, other: ForecastSums) -> ForecastSums:
-        return ForecastSums(
-            self.sums + other.sums,
-            self.target_squares + other.target_squares,
-            self.null_squares + other.null_squares,
-            self.scores + other.scores,
-            None if self.drawn is None or other.drawn is None else self.drawn + other.drawn,
-            None if self.clusters is None or other.clusters is None else self.clusters + other.clusters,
-        )
-
-    def to_arrays(self) -> dict[str, np.ndarray]:
-        """Return the sums by their names in a file."""
-        arrays = self.scores.to_arrays()
-        for name in EXACT:
-            arrays |= getattr(self, name).to_arrays(name)
-        if self.drawn is not None:
-            arrays |= self.drawn.sums.to_arrays("drawn_sums") | self.drawn.squares.to_arrays("drawn_squares")
-        return arrays if self.clusters is None else arrays | self.clusters.to_arrays()
-
-    def from_arrays(self, arrays: Mapping[str, np.ndarray]) -> ForecastSums:
-        """Of the same sizes, what `arrays` has returned."""
-        drawn = None
-        if self.drawn is not None:
-            drawn = DrawnTargets(*(ExactSums.from_arrays(f"drawn_{name}", arrays) for name in ("sums", "squares")))
-        clusters = None if self.clusters is None else self.clusters.from_arrays(arrays)
-        sums, target_squares, null_squares = (ExactSums.from_arrays(name, arrays) for name in EXACT)
-        return ForecastSums(sums, target_squares, null_squares, self.scores.from_arrays(arrays), drawn, clusters)
-
-
-EXACT = ("sums", "target_squares", "null_squares")
 
 
 class BlockSums(NamedTuple):

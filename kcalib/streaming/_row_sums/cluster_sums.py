@@ -10,6 +10,7 @@ import numpy as np
 
 from kcalib._backend.exact_sums import ExactSums
 from kcalib._backend.memory import check_memory
+from kcalib._backend.sums import Sums
 from kcalib.inference.adaptive.flips import MOST_TARGETS, SPREADS, FlipMachine, FlippedBlocks, FlippedSums, make_blocks
 from kcalib.streaming._row_sums.rows import Rows
 
@@ -17,7 +18,7 @@ FIELDS = ("cells", "spreads", "moments")
 
 
 @dataclass(frozen=True, eq=False)
-class ClusterSums:
+class ClusterSums(Sums):
     """What `FlippedSums` are, added exactly."""
 
     sums: Mapping[str, ExactSums]  # those of `FIELDS`, and of each kernel by its number

@@ -7,14 +7,14 @@ block depends on their numbers alone. `KernelMachine` makes the sums of a block 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from kcalib import _native
 from kcalib._backend.exact_sums import ExactSums
+from kcalib._backend.sums import Sums
 from kcalib._pairs.feature_sums import compiled
 from kcalib._pairs.features import FeatureMap
 from kcalib._pairs.label_cells import DrawnCells
@@ -25,69 +25,29 @@ BLOCK = 2**7  # rows whose features are added up in float64
 
 
 @dataclass(frozen=True, eq=False)
-class DrawnSums:
+class DrawnSums(Sums):
     """Of labels that are drawn from the predictions: weighted residuals are base + change, change by draws.
 
     Of a row whose most probable class has at least 1/2 the base is onehot(class) - p, else -p: so those of saturated
     predictions keep their digits.
     """
 
+    _stored: ClassVar = {name: f"drawn_{name}" for name in ("base", "base_own", "changes", "changes_own")}
+
     base: ExactSums  # sum phi (x) base, shape (n_columns, m)
     base_own: ExactSums  # sum |phi|^2 |R^T base|^2
     changes: ExactSums  # shape (n_resamples, n_columns, m)
-    changes_own: ExactSums  # sum |phi|^2 (|R^T e|^2 - |R^T base|^2), shape (n_resamples,)
-
-    def to_arrays(self) -> dict[str, np.ndarray]:
-        arrays: dict[str, np.ndarray] = {}
-        for name, value in vars(self).items():
-            arrays |= value.to_arrays(f"drawn_{name}")
-        return arrays
-
-    def copy(self) -> DrawnSums:
-        return DrawnSums(*(part.copy() for part in vars(self).values()))
-
-    def __add__(self, other: DrawnSums) -> DrawnSums:
-        return DrawnSums(
-            self.base + other.base,
-            self.base_own + other.base_own,
-            self.changes + other.changes,
-            self.changes_own + other.changes_own,
-        )
+    changes_own: ExactSums  # sum |phi|^2 (|R^T e|^2 - |R^T base|^2), (n_resamples,)
 
 
 @dataclass(frozen=True, eq=False)
-class KernelSums:
+class KernelSums(Sums):
     """In the units of the `KernelMachine`."""
 
     sums: ExactSums  # sum phi (x) a, shape (n_columns, r)
     own: ExactSums  # sum |a|^2 times the squares of a frequency's two columns, shape (n_frequencies,)
     null_own: ExactSums  # sum w^2 |phi|^2 E |R^T e|^2 of labels drawn from the predictions
     drawn: DrawnSums | None
-
-    def __add__(self, other: KernelSums) -> KernelSums:
-        return KernelSums(
-            self.sums + other.sums,
-            self.own + other.own,
-            self.null_own + other.null_own,
-            None if self.drawn is None or other.drawn is None else self.drawn + other.drawn,
-        )
-
-    def copy(self) -> KernelSums:
-        drawn = None if self.drawn is None else self.drawn.copy()
-        return KernelSums(self.sums.copy(), self.own.copy(), self.null_own.copy(), drawn)
-
-    def to_arrays(self) -> dict[str, np.ndarray]:
-        """Return the sums by their names in a file."""
-        arrays = self.sums.to_arrays("sums") | self.own.to_arrays("own") | self.null_own.to_arrays("null_own")
-        return arrays if self.drawn is None else arrays | self.drawn.to_arrays()
-
-    def from_arrays(self, arrays: Mapping[str, np.ndarray]) -> KernelSums:
-        """Of the same sizes, what `arrays` has returned."""
-        sums, own, null_own = (ExactSums.from_arrays(name, arrays) for name in ("sums", "own", "null_own"))
-        drawn = None
-        if self.drawn is not None:
-            drawn = DrawnSums(*(ExactSums.from_arrays(f"drawn_{name}", arrays) for name in vars(self.drawn)))
-        return KernelSums(sums, own, null_own, drawn)
 
 
 class KernelMachine:

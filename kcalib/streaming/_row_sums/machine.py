@@ -8,7 +8,7 @@ predictions, and the sums of a finer kernel, and of a wider one where the kernel
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from kcalib import _native
 from kcalib._backend import linalg
 from kcalib._backend.exact_sums import ExactSums
+from kcalib._backend.sums import Sums
 from kcalib._backend.threads import run_options
 from kcalib._packing.features import class_map
 from kcalib._packing.packed import single_bandwidth
@@ -51,7 +52,7 @@ def block_size(options: StateOptions) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class BlockSums:
+class BlockSums(Sums):
     """Sums over rows of blocks."""
 
     kernels: dict[str, KernelSums]  # by prefixes
@@ -59,42 +60,6 @@ class BlockSums:
     drawn: DrawnCells | None
     temperatures: TemperatureSums | None
     clusters: ClusterSums | None = None
-
-    def __add__(self, other: BlockSums) -> BlockSums:
-        return BlockSums(
-            {name: sums + other.kernels[name] for name, sums in self.kernels.items()},
-            None if self.labels is None or other.labels is None else self.labels + other.labels,
-            None if self.drawn is None or other.drawn is None else self.drawn + other.drawn,
-            None if self.temperatures is None or other.temperatures is None else self.temperatures + other.temperatures,
-            None if self.clusters is None or other.clusters is None else self.clusters + other.clusters,
-        )
-
-    def copy(self) -> BlockSums:
-        kernels = {name: sums.copy() for name, sums in self.kernels.items()}
-        return replace(self, kernels=kernels, drawn=None if self.drawn is None else self.drawn.copy())
-
-    def to_arrays(self) -> dict[str, np.ndarray]:
-        """Return the sums by their names in a file."""
-        arrays = {
-            prefix + name: values for prefix, sums in self.kernels.items() for name, values in sums.to_arrays().items()
-        }
-        for part in (self.labels, self.drawn, self.temperatures, self.clusters):
-            arrays |= {} if part is None else part.to_arrays()
-        return arrays
-
-    def from_arrays(self, arrays: Mapping[str, np.ndarray]) -> BlockSums:
-        """Of the same sizes, what `arrays` has returned."""
-        kernels = {
-            prefix: sums.from_arrays(
-                {name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)}
-            )
-            for prefix, sums in self.kernels.items()
-        }
-        if self.labels is None or self.drawn is None or self.temperatures is None:
-            clusters = None if self.clusters is None else self.clusters.from_arrays(arrays)
-            return BlockSums(kernels, None, None, None, clusters)
-        labels, temperatures = self.labels.from_arrays(arrays), self.temperatures.from_arrays(arrays)
-        return BlockSums(kernels, labels, self.drawn.from_arrays(arrays), temperatures)
 
 
 class Machine:

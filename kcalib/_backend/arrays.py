@@ -25,7 +25,7 @@ _CUPY_FLOATS = ("float16", "float32", "float64")
 
 
 def as_array(value: Any, name: str) -> Array:
-    """`value` as an aligned NumPy array of numbers or strings, as a CuPy array from an NVIDIA GPU, or else unchanged."""
+    """Return numbers or strings as an aligned NumPy array, a CuPy array from an NVIDIA GPU, or else `value` itself."""
     if type(value) is np.ndarray and value.dtype.kind in "biufcU":  # the usual case
         return value if value.flags.aligned else value.copy()
     value = compute_lazy(value)

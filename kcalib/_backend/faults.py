@@ -15,7 +15,7 @@ _LIBRARIES = r"(?:lib|cuda)?(nvrtc|cudart|cublasLt|cublas|cusolver|cusparse|cura
 
 
 def import_cupy(location: str, remedy: str) -> Any:
-    """Import CuPy for an array of another library; `location`: "`y_pred` is on cuda:0"; `remedy`: "pass y_pred.cpu()"."""
+    """Import CuPy for an array of another library; arguments are as "`y_pred` is on cuda:0", "pass y_pred.cpu()"."""
     try:
         import cupy
     except ModuleNotFoundError as error:

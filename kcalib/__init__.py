@@ -21,6 +21,7 @@
     quantile_scores, interval_score   by level                   estimators/forecasts/quantile_scores.py
     pit_values, quantile_calibration   where targets lie           estimators/forecasts/quantile_calibration.py
     brier_decomposition     calibration and sharpness in the Brier score   estimators/brier.py
+    SparseProbabilities   predictions of very many classes         _input/sparse.py
     evaluate           all of these at once, with a verdict        evaluation.py
     regression         estimation functions, chosen by a risk      regression/
     recalibration      recalibrators                               recalibration/
@@ -88,6 +89,7 @@ __all__ = [
     "ReliabilityBins",
     "ReliabilityDiagram",
     "SKCEResult",
+    "SparseProbabilities",
     "ToleranceWarning",
     "UCMEResult",
     "WorstGroups",
@@ -160,6 +162,7 @@ if TYPE_CHECKING:
         IndefiniteKernelWarning,
         LogitsWarning,
     )
+    from kcalib._input.sparse import SparseProbabilities
     from kcalib.definiteness import smallest_eigenvalue
     from kcalib.estimators.bands import Band
     from kcalib.estimators.binning import ReliabilityBins
@@ -206,6 +209,7 @@ else:  # to a type checker names are unknown that are not there
     # A room is opened when one of its names is asked for: all of them take longer to import than NumPy.
     ROOMS = {
         "_backend.warnings": "AntiConservativeWarning GradientWarning IndefiniteKernelWarning LogitsWarning",
+        "_input.sparse": "SparseProbabilities",
         "bandwidth": "",
         "definiteness": "smallest_eigenvalue",
         "distributions": "",

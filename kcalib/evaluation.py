@@ -31,13 +31,22 @@ from kcalib._input.source import (
     check_not_for_sums,
     is_source,
 )
+from kcalib._input.sparse import SparseProbabilities
 from kcalib.distributions import Categorical, Distribution, Quantiles
 from kcalib.estimators.binning import N_BINS, reliability_bins
 from kcalib.estimators.forecasts.crps import crps_values
 from kcalib.estimators.forecasts.quantile_calibration import is_continuous, pit_of
 from kcalib.estimators.forecasts.quantities import has_density, levels_of, mean_of, means_of, quantiles_of, targets_of
 from kcalib.estimators.forecasts.scores import log_score_values, pinball_values
-from kcalib.estimators.scores import accuracy_of, brier_score_of, log_loss_of, top_label, weighted_mean
+from kcalib.estimators.scores import (
+    accuracy_of,
+    brier_score_of,
+    log_loss_of,
+    log_losses,
+    square_residuals,
+    top_label,
+    weighted_mean,
+)
 from kcalib.evaluation_results import INTERVAL, Evaluation, ForecastEvaluation, MultilabelEvaluation
 from kcalib.inference.adaptive.clusters import read_clusters
 from kcalib.inference.adaptive.distance_bound import distance_bound
@@ -55,11 +64,13 @@ from kcalib.inference.verdict import (
     shown_at_least,
 )
 from kcalib.kernels import Kernel
-from kcalib.lenses import Lens
+from kcalib.lenses import KEPT, Buckets, Lens, TopLabel
 from kcalib.parallel.argument import in_parallel
 from kcalib.target_kernels import TargetKernel
 
 __all__ = ["evaluate"]
+
+SPARSE_ROWS = 2**16  # whose scores are computed at once
 
 
 P = ParamSpec("P")
@@ -139,7 +150,8 @@ def evaluate(
         Seed of what the test draws, of randomised PIT values, and of the order of samples in blocks. None draws one,
         which the result reports.
     lens : Lens, optional
-        The notion of calibration, see `kcalib.lenses`; default the whole vector. All numbers are those
+        The notion of calibration, see `kcalib.lenses`; default the whole vector, and of `kcalib.SparseProbabilities`
+        `kcalib.lenses.Buckets` for the test and the SKCE, with the scores of the classes. All numbers are those
         of the induced problem: accuracy, too, is how often its predicted class is right. `kcalib.lenses.Confidence` is
         for pairs of a confidence and whether the prediction was right.
     multilabel : bool
@@ -255,7 +267,8 @@ def evaluate(
         del checks["lens"]
         labels, problems = split_labels(y_true, y_pred, sample_weight=sample_weight, **checks)
     else:
-        labels, problems = (), [scale_weights(prepare(y_true, y_pred, sample_weight=sample_weight, **checks))]
+        data = prepare(y_true, y_pred, sample_weight=sample_weight, sparse_lens=Buckets(), **checks)
+        labels, problems = (), [scale_weights(data)]
     data = problems[0]
     options: dict[str, Any] = {
         "level": level,
@@ -270,7 +283,30 @@ def evaluate(
         "given": () if given is None else read_given(given, data.n),
     }
     evaluations = [evaluation_of(problem, **options) for problem in problems]
+    if lens is None and isinstance(y_pred, SparseProbabilities):
+        return _with_scores_of(y_pred, y_true, sample_weight, cast("Evaluation", evaluations[0]))
     return join_labels(labels, cast("list[Evaluation]", evaluations)) if multilabel else evaluations[0]
+
+
+def _with_scores_of(rows: SparseProbabilities, y_true: Any, sample_weight: Any, result: Evaluation) -> Evaluation:
+    """Return the evaluation of sparse rows through buckets with the scores of their classes."""
+    top = prepare_labels(y_true, rows, sample_weight=sample_weight, lens=TopLabel())
+    labels, squares, losses = arrays.to_host(arrays.as_array(y_true, "y_true")), [], []
+    for begin in range(0, len(rows), SPARSE_ROWS):
+        part = slice(begin, begin + SPARSE_ROWS)
+        kept = prepare_labels(labels[part], rows[part], lens=KEPT)
+        squares.append(square_residuals(kept))
+        losses.append(log_losses(kept))
+    return replace(
+        result,
+        n_classes=rows.n_classes,
+        confidence_from=top.confidence_from,
+        accuracy=accuracy_of(top),
+        mean_confidence=weighted_mean(top, top_label(top)[0]),
+        log_loss=weighted_mean(top, np.concatenate(losses)),
+        brier_score=weighted_mean(top, np.concatenate(squares)) / (2 if rows.n_classes == 2 else 1),
+        top_label_ece=reliability_bins(top, N_BINS).ece,
+    )
 
 
 def split_labels(

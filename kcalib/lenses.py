@@ -14,6 +14,7 @@ lens             predictions :math:`p'`                      label :math:`y'`
 `ClassWise` (j)  :math:`(1 - p_j, p_j)`                      is it class j?
 `TopK` (k)       the k largest, and the sum of the rest      place of the class among them, or k
 `Groups`         sums within groups of classes               the group
+`Buckets`        sums within random groups of very many      the group
 ================ =========================================== ==========================================
 
 A calibrated model is calibrated through every lens; a model that is calibrated through one need not be through
@@ -50,10 +51,12 @@ import numpy as np
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import OptionError, check_integer
+from kcalib._backend.random import hash_numbers
 
-__all__ = ["Canonical", "ClassWise", "Confidence", "Groups", "Lens", "TopK", "TopLabel"]
+__all__ = ["Buckets", "Canonical", "ClassWise", "Confidence", "Groups", "Lens", "TopK", "TopLabel"]
 
 Data = TypeVar("Data", bound=Any)  # _input.labels.Classification
+SparseRows = Any  # _input.sparse.SparseProbabilities
 LabelsAndPredictions = tuple[Array, Array]  # labels, shape (n,), and probabilities, shape (n, m)
 
 STRIP, DEVICE_STRIP = 2**18, 2**24  # probabilities that are mapped at once
@@ -74,6 +77,27 @@ class Lens:
         if probabilities.shape[1] == 2:
             probabilities = _on_the_line(data.xp, probabilities)
         return dataclasses.replace(data, labels=labels, given=probabilities, classes=None, lens=self, losses=None)
+
+    def induced_of_sparse(self, labels: np.ndarray, rows: SparseRows) -> LabelsAndPredictions:
+        """Return labels and probabilities of the problem that checked sparse rows induce, which are dense."""
+        self._check(rows.n_classes)
+        step, strips = max(1, STRIP // rows.ids.shape[1]), []
+        for begin in range(0, len(rows), step):
+            part = slice(begin, begin + step)
+            strips.append(self._induce_sparse(labels[part], rows[part], begin))
+        induced, probabilities = (np.concatenate(parts) for parts in zip(*strips, strict=True))
+        return induced, _on_the_line(np, probabilities) if probabilities.shape[1] == 2 else probabilities
+
+    def names_of_sparse(self, rows: SparseRows) -> tuple[Any, ...] | None:
+        """Return the names of the classes that sparse rows induce; None for their numbers."""
+        return None
+
+    def _induce_sparse(self, labels: np.ndarray, rows: SparseRows, first: int) -> LabelsAndPredictions:
+        """Return the same of some rows, of which the first has this number."""
+        raise ValueError(
+            f"`lens` is {self}, which needs the probabilities of all {rows.n_classes} classes, but `y_pred` is "
+            "SparseProbabilities; pass lens=kcalib.lenses.Buckets(), TopLabel() or TopK(k)"
+        )
 
     def check_columns(self, n_columns: int, name: str) -> None:
         """Raise if the lens is not one for predictions, called `name`, that came in so many columns."""
@@ -138,6 +162,10 @@ class TopLabel(Lens):
     def _induce(self, labels: Array, p: Array) -> LabelsAndPredictions:
         xp = arrays.namespace(p)
         return _one_against_others(labels, p, xp.astype(xp.argmax(p, axis=1), xp.int64))
+
+    def _induce_sparse(self, labels: np.ndarray, rows: SparseRows, first: int) -> LabelsAndPredictions:
+        labels, p = TopK(1)._induce_sparse(labels, rows, first)
+        return 1 - labels, p[:, ::-1]
 
 
 @dataclass(frozen=True)
@@ -227,6 +255,9 @@ class ClassWise(Lens):
     def _induce(self, labels: Array, p: Array) -> LabelsAndPredictions:
         return _one_against_others(labels, p, arrays.namespace(p).full_like(labels, self.index))
 
+    def _induce_sparse(self, labels: np.ndarray, rows: SparseRows, first: int) -> LabelsAndPredictions:
+        return _add_groups(labels, rows, np.arange(rows.n_classes) == self.index, 2, first, f"class {self.index}")
+
 
 @dataclass(frozen=True)
 class TopK(Lens):
@@ -283,6 +314,23 @@ class TopK(Lens):
             xp.where(place < self.k, place, xp.full_like(place, self.k)),
             xp.concat((top, remainder[:, None]), axis=1),
         )
+
+    def _induce_sparse(self, labels: np.ndarray, rows: SparseRows, first: int) -> LabelsAndPredictions:
+        is_class = rows.ids >= 0
+        short = np.flatnonzero((np.sum(is_class, axis=1) < self.k) & (rows.rest > 0))
+        if short.size:
+            raise ValueError(
+                f"`y_pred[{first + short[0]}]` keeps {int(np.sum(is_class[short[0]]))} classes, and lens={self} looks "
+                f"at {self.k}; pass a smaller k, or the rows that keep so many: "
+                f"is_long = (y_pred.ids >= 0).sum(axis=1) >= {self.k}, y_true[is_long], y_pred[is_long]"
+            )
+        p = np.asarray(rows.probabilities, dtype=np.float64)
+        order = np.lexsort((rows.ids, ~is_class, -p), axis=1)
+        top, others = np.split(np.take_along_axis(p, order, axis=1), [self.k], axis=1)
+        is_label = np.take_along_axis(rows.ids, order, axis=1)[:, : self.k] == labels[:, None]
+        top = np.pad(top, ((0, 0), (0, self.k - top.shape[1])))
+        place = np.where(np.any(is_label, axis=1), np.argmax(is_label, axis=1), self.k)
+        return place, np.column_stack([top, np.sum(others, axis=1) + rows.rest])
 
 
 @dataclass(frozen=True)
@@ -347,6 +395,94 @@ class Groups(Lens):
             sums.append(xp.sum(xp.take(p, arrays.like(members, labels, dtype=labels.dtype), axis=1), axis=1))
         return xp.take(arrays.like(number, labels), labels, axis=0), xp.stack(sums, axis=1)
 
+    def _induce_sparse(self, labels: np.ndarray, rows: SparseRows, first: int) -> LabelsAndPredictions:
+        number = np.empty(rows.n_classes, dtype=np.int64)
+        for g, members in enumerate(self.groups):
+            number[list(members)] = g
+        return _add_groups(labels, rows, number, len(self.groups), first, "the groups")
+
+
+@dataclass(frozen=True)
+class Buckets(Lens):
+    r"""The sums of probabilities within random groups of classes, of which there are very many, such as tokens.
+
+    A hash of the class's number says which bucket it is in, the same for all data. `kcalib.SparseProbabilities` that
+    have a rest have a last column for it: of which classes it consists differs from row to row, and so labels that a
+    row does not keep are the rest's. With no more classes than buckets each class is a bucket by itself, and nothing is
+    lost.
+
+    Sums of residuals within buckets are linear in the residuals, whose mean given the predictions is 0 if the model is
+    calibrated: so they have the mean 0, too, and tests their level. As residuals sum to 0, inner products of these sums
+    are those of the residuals times :math:`1 - 1/B` on average over hashes, and vary by :math:`O(1/B)` of their
+    lengths, as with random signs. What an error in one class does to a bucket is diluted by the other classes there.
+
+    Parameters
+    ----------
+    n_buckets : int
+        Buckets B, at least 2.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `n_buckets` is no such integer.
+
+    Examples
+    --------
+    >>> import kcalib
+    >>> y, p = [17, 123], kcalib.SparseProbabilities([[17, 4], [4, 9]], [[0.7, 0.2], [0.5, 0.25]], 50_000)
+    >>> kcalib.calibration_test(y, p, lens=kcalib.lenses.Buckets(32)).n_classes
+    33
+    """
+
+    n_buckets: int = 64
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "n_buckets", check_integer("n_buckets", self.n_buckets, 2, 2**15))
+
+    def names_of_sparse(self, rows: SparseRows) -> tuple[Any, ...] | None:
+        if not rows.has_rest:
+            return None
+        is_hashed = rows.n_classes > self.n_buckets
+        names = [f"bucket {b}" for b in range(self.n_buckets)] if is_hashed else range(rows.n_classes)
+        return (*map(str, names), "rest")
+
+    def _number(self, m: int) -> np.ndarray:
+        """Return the bucket of each class."""
+        if m <= self.n_buckets:
+            return np.arange(m)
+        return (hash_numbers(np.arange(m), 0) % np.uint64(self.n_buckets)).astype(np.int64)
+
+    def _induce(self, labels: Array, p: Array) -> LabelsAndPredictions:
+        m = int(p.shape[1])
+        if m <= self.n_buckets:
+            return labels, p
+        number = self._number(m)
+        members = arrays.like(number[:, None] == np.arange(self.n_buckets), p, dtype=p.dtype)
+        return arrays.namespace(p).take(arrays.like(number, labels), labels, axis=0), p @ members
+
+    def _induce_sparse(self, labels: np.ndarray, rows: SparseRows, first: int) -> LabelsAndPredictions:
+        number, b = self._number(rows.n_classes), min(self.n_buckets, rows.n_classes)
+        sums = _sum_groups(rows, number, b, rows.probabilities)
+        if not rows.has_rest:
+            return number[labels], sums
+        is_kept = np.any(rows.ids == labels[:, None], axis=1)
+        return np.where(is_kept, number[labels], b), np.column_stack([sums, rows.rest])
+
+
+class _Kept(Lens):
+    """The classes that sparse rows keep, by their places, and the rest: what scores are of."""
+
+    def _induce_sparse(self, labels: np.ndarray, rows: SparseRows, first: int) -> LabelsAndPredictions:
+        k = rows.ids.shape[1]
+        if rows.n_classes <= k:
+            return Buckets(k)._induce_sparse(labels, rows, first)
+        is_label = rows.ids == labels[:, None]
+        place = np.where(np.any(is_label, axis=1), np.argmax(is_label, axis=1), k)
+        return place, np.column_stack([rows.probabilities, rows.rest])
+
+
+KEPT = _Kept()
+
 
 def _strips(data: Any) -> Iterator[LabelsAndPredictions]:
     """Yield labels and probabilities of some samples at a time, so that temporary arrays of a lens stay small."""
@@ -373,6 +509,31 @@ def _one_against_others(labels: Array, p: Array, chosen: Array) -> LabelsAndPred
     complement = xp.sum(xp.where(chosen[:, None] == columns[None, :], zero, p), axis=1)
     confidence = xp.take_along_axis(p, chosen[:, None], axis=1)[:, 0]
     return xp.astype(chosen == labels, xp.int64), xp.stack((complement, confidence), axis=1)
+
+
+def _add_groups(
+    labels: np.ndarray, rows: SparseRows, number: np.ndarray, n_groups: int, first: int, name: str
+) -> LabelsAndPredictions:
+    """Return sums within groups of classes; the rest of a row is that of the only group that it does not keep whole."""
+    number = number.astype(np.int64)
+    sums = _sum_groups(rows, number, n_groups, rows.probabilities)
+    is_partial = _sum_groups(rows, number, n_groups, rows.ids >= 0) < np.bincount(number, minlength=n_groups)
+    unknown = np.flatnonzero((np.sum(is_partial, axis=1) > 1) & (rows.rest > 0))
+    if unknown.size:
+        at = first + unknown[0]
+        raise ValueError(
+            f"`y_pred[{at}]` does not keep all that {name} need: its rest, {rows.rest[unknown[0]]:.3g}, may be in "
+            "several groups; take the rows that keep these classes, or pass rest=0 where what is not kept is impossible"
+        )
+    sums[np.arange(len(sums)), np.argmax(is_partial, axis=1)] += rows.rest
+    return number[labels], sums
+
+
+def _sum_groups(rows: SparseRows, number: np.ndarray, n_groups: int, values: np.ndarray) -> np.ndarray:
+    """Return the sums of what each row has of its classes, by the number of their group, shape (rows, n_groups)."""
+    places = np.where(rows.ids >= 0, number[rows.ids], 0) + n_groups * np.arange(len(rows))[:, None]
+    sums = np.bincount(places.ravel(), np.ravel(values), minlength=n_groups * len(rows))
+    return sums.reshape(len(rows), n_groups)
 
 
 def _partition(groups: Any) -> tuple[tuple[int, ...], ...]:

@@ -198,6 +198,7 @@ def prepare(
     threads: Any = None,
     lens: Any = None,
     names: Names = NAMES,
+    sparse_lens: Lens | None = None,
 ) -> Data:
     """Check and normalise what all public functions take.
 
@@ -226,6 +227,7 @@ def prepare(
             threads=threads,
             lens=lens,
             names=names,
+            sparse_lens=sparse_lens,
         )
     for name, has_value in (("classes", classes is not None), ("from_logits", from_logits), ("lens", lens is not None)):
         if has_value:

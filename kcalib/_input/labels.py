@@ -19,6 +19,7 @@ import numpy as np
 from kcalib import _native
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._backend.options import OptionError
 from kcalib._backend.random import RandomNumbers, cumulative_sums, draw_labels, replicate_numbers
 from kcalib._backend.threads import threads_for
 from kcalib._backend.warnings import GradientWarning, warn
@@ -28,6 +29,7 @@ from kcalib._input.data import Data
 from kcalib._input.digits import shown_tolerances, sum_tolerance
 from kcalib._input.frames import categories_of, check_dimensions, check_rows, column_names
 from kcalib._input.logits import losses_of_logits, softmax, warn_of_probabilities
+from kcalib._input.sparse import SparseProbabilities
 from kcalib.lenses import CANONICAL, Confidence, Lens
 
 
@@ -239,6 +241,7 @@ def prepare(
     lens: Any = None,
     names: Names = NAMES,
     columns: tuple[Any, ...] | None = None,
+    sparse_lens: Lens | None = None,
 ) -> Classification:
     """Check and normalise the arguments that all metrics share.
 
@@ -265,6 +268,8 @@ def prepare(
         What messages call the two arrays.
     columns : tuple, optional
         The names of the columns of `y_pred`, by default those that it has.
+    sparse_lens : Lens, optional
+        In place of `lens` where that is not given and `y_pred` is `SparseProbabilities`.
 
     Raises
     ------
@@ -276,6 +281,11 @@ def prepare(
     target = dtype_name(dtype)
     if not (lens is None or isinstance(lens, Lens)):
         raise TypeError(f"`lens` is {lens!r}, expected a lens such as kcalib.lenses.TopLabel()")
+    if isinstance(y_pred, SparseProbabilities):
+        for name, value in {"classes": classes, "from_logits": from_logits or None}.items():
+            if value is not None:
+                raise OptionError(name, "is given, but SparseProbabilities have numbers of classes; leave it out")
+        return _prepare_sparse(y_true, y_pred, sample_weight, target, threads, lens or sparse_lens or CANONICAL, names)
     lens = CANONICAL if lens is None else lens
     y_true, y_pred, sample_weight = map(arrays.compute_lazy, (y_true, y_pred, sample_weight))
     check_dimensions(y_true, y_pred, names[:2])
@@ -323,6 +333,24 @@ def prepare(
     weights = None if sample_weight is None else weights_of(sample_weight, n, probabilities)
     data = Classification(labels, probabilities, weights, called, epsilon, target, losses=losses, threads=threads)
     return lens.induced(data)
+
+
+def _prepare_sparse(
+    y_true: Any, rows: SparseProbabilities, sample_weight: Any, dtype: str, threads: Any, lens: Lens, names: Names
+) -> Classification:
+    """Return the problem that a lens induces of sparse rows."""
+    true = arrays.to_host(arrays.as_array(arrays.compute_lazy(y_true), names.y_true))
+    if true.dtype.kind not in "iu" or true.shape != (len(rows),):
+        raise ValueError(
+            f"`{names.y_true}` has dtype {true.dtype} and shape {true.shape}, expected integers of shape "
+            f"({len(rows)},): the numbers of the classes"
+        )
+    labels = _integer_labels(true, rows.n_classes, threads, names)
+    labels, probabilities = lens.induced_of_sparse(labels, rows)
+    called, epsilon = lens.names_of_sparse(rows), float(np.finfo(rows.probabilities.dtype).eps)
+    weights = None if sample_weight is None else weights_of(sample_weight, len(rows), probabilities)
+    classes = None if called is None else Classes(called)
+    return Classification(labels, probabilities, weights, classes, epsilon, dtype, lens, threads=threads)
 
 
 def _epsilon(y_pred: Any, pred: Array) -> float:

@@ -26,7 +26,7 @@ from kcalib.estimators.binning import (
     top_label_column,
 )
 from kcalib.estimators.with_result import with_result
-from kcalib.lenses import Lens
+from kcalib.lenses import Lens, TopLabel
 from kcalib.report.summary import Summarized
 
 __all__ = [
@@ -175,6 +175,7 @@ def top_label_ece(
         classes=classes,
         from_logits=from_logits,
         lens=lens,
+        sparse_lens=TopLabel(),
         sample_weight=sample_weight,
         threads=threads,
     )

@@ -11,7 +11,7 @@ from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.threads import threads_for
 from kcalib._input.labels import Classification, prepare
 from kcalib._packing import points_and_residuals
-from kcalib.lenses import Lens
+from kcalib.lenses import KEPT, Lens
 
 __all__ = ["brier_score", "log_loss"]
 
@@ -57,7 +57,8 @@ def brier_score(
     >>> round(kcalib.brier_score([0, 1], [0.2, 0.6]), 6)
     0.1
     """
-    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, sample_weight=sample_weight)
+    checks = {"classes": classes, "from_logits": from_logits, "lens": lens, "sparse_lens": KEPT}
+    data = prepare(y_true, y_pred, sample_weight=sample_weight, **checks)
     return brier_score_of(data, is_halved(scale_by_half, data.m))
 
 
@@ -102,7 +103,8 @@ def log_loss(
     >>> round(kcalib.log_loss([0, 1], [[0.5, 0.5], [0.5, 0.5]]), 6)
     0.693147
     """
-    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, sample_weight=sample_weight)
+    checks = {"classes": classes, "from_logits": from_logits, "lens": lens, "sparse_lens": KEPT}
+    data = prepare(y_true, y_pred, sample_weight=sample_weight, **checks)
     return log_loss_of(data)
 
 

@@ -52,7 +52,7 @@ from kcalib.inference.resampling import Bootstrap, Multiplier
 from kcalib.inference.spectrum import Pearson, Spectrum
 from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.kernels import Kernel
-from kcalib.lenses import Lens
+from kcalib.lenses import Buckets, Lens
 from kcalib.parallel.argument import in_parallel
 from kcalib.results import CalibrationTestResult
 from kcalib.target_kernels import TargetKernel
@@ -268,7 +268,7 @@ def calibration_test(
         if value is not None and isinstance(resolved(method, METHODS), Ranks):
             raise OptionError(name, "has no meaning for the method 'ranks'; leave it out")
     options = {"classes": classes, "from_logits": from_logits, "lens": lens, "dtype": dtype, "threads": threads}
-    data = scale_weights(prepare(y_true, y_pred, sample_weight=sample_weight, **options))
+    data = scale_weights(prepare(y_true, y_pred, sample_weight=sample_weight, sparse_lens=Buckets(), **options))
     of_samples = clusters_of(clusters, time_blocks, data.n)
     variables = () if given is None else read_given(given, data.n)
     option = "clusters" if time_blocks is None else "time_blocks"

@@ -46,7 +46,7 @@ from kcalib.inference.metrics.ece import ECE
 from kcalib.inference.metrics.measured import Estimate, Metric, MetricResult, SharedOptions
 from kcalib.inference.metrics.scores import CRPS, BrierScore, LogLoss, LogScore, MeanMetric
 from kcalib.inference.metrics.skce import SKCE
-from kcalib.lenses import Confidence, Lens
+from kcalib.lenses import KEPT, Confidence, Lens
 from kcalib.parallel.argument import in_parallel
 from kcalib.results import Comparison, ModelDifference, ModelValue
 
@@ -341,7 +341,7 @@ def score_samples(
     """
     chosen = resolved(metric, METRICS, "metric")
     checks: dict[str, Any] = {"classes": classes, "from_logits": from_logits, "lens": lens, "threads": threads}
-    data = prepare(y_true, y_pred, **checks)
+    data = prepare(y_true, y_pred, sparse_lens=KEPT, **checks)
     if not isinstance(chosen, MeanMetric) or type(data) not in chosen.kinds:
         names = [repr(kind.name) for kind in METRICS if issubclass(kind, MeanMetric) and type(data) in kind.kinds]
         raise OptionError("metric", f"is {chosen.name!r}, no mean of scores of {data.noun}; use {' or '.join(names)}")

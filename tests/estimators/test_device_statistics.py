@@ -605,8 +605,8 @@ EXPECTED = {
         IndefiniteKernelWarning KDEResult
         LogitsWarning MMCEResult
         ModelDifference ModelValue MultilabelEvaluation
-        QuantileCalibration QuantileScores ReliabilityBins ReliabilityDiagram SKCEResult ToleranceWarning
-        UCMEResult WorstGroups __version__ laws methods
+        QuantileCalibration QuantileScores ReliabilityBins ReliabilityDiagram SKCEResult
+        SparseProbabilities ToleranceWarning UCMEResult WorstGroups __version__ laws methods
     """,
 }
 
@@ -621,7 +621,7 @@ def test_every_public_name_is_expected_something_of():
     on_the_host = {cls.__name__ for cls in REFUSED} | {"Choice", "Recalibrator", "SeparationWarning"}
     on_the_host |= {"choose", "load", "save"}
     assert of_temperatures | on_the_host == set(kcalib.recalibration.__all__)
-    assert {"Canonical", "ClassWise", "Confidence", "Groups", "Lens", "TopK", "TopLabel"} == set(L.__all__)
+    assert {"Buckets", "Canonical", "ClassWise", "Confidence", "Groups", "Lens", "TopK", "TopLabel"} == set(L.__all__)
 
 
 @pytest.mark.parametrize("recalibrator", REFUSED)

@@ -19,6 +19,7 @@ LAYERS = [
         "_input.frames",
         "_input.digits",
         "_input.logits",
+        "_input.sparse",
         "_input.labels",
     ],
     ["bandwidth", "distributions", "evaluation_results"],

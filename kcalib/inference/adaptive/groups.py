@@ -26,6 +26,7 @@ from kcalib.inference.adaptive.blocks import (
     describe_side,
 )
 from kcalib.inference.adaptive.method import TIE, approximate_pvalues, combine
+from kcalib.lenses import Buckets
 from kcalib.report.summary import Summarized, Summary, format_pvalue
 from kcalib.results import Computed, ConfidenceInterval
 
@@ -157,7 +158,8 @@ def worst_groups(
     >>> worst.group, worst.pvalue_adjusted < 0.01, worst.gap > 0.05, worst.finding
     ('region=north', True, True, 'class 1 predicted too often')
     """
-    data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, lens=lens, threads=threads)
+    checks = {"classes": classes, "from_logits": from_logits, "lens": lens, "threads": threads}
+    data = prepare(y_true, y_pred, sparse_lens=Buckets(), **checks)
     return find_worst_groups(
         data, groups, max_crossed, min_size, level=level, n_resamples=n_resamples, seed=seed, threads=threads
     )

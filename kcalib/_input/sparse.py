@@ -1,0 +1,186 @@
+"""Probabilities of some classes a row, of very many: the tokens of a language model, say."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+
+from kcalib._backend import arrays
+from kcalib._backend.options import check_integer
+from kcalib._input.checks import reject
+from kcalib._input.digits import sum_tolerance
+
+STRIP = 2**18  # entries that are checked at once
+LEAST_REST = 1e-6  # what 1 - sum says of the rest below it is rounding
+SUM_TOLERANCE = 1e-5  # of softmaxes of float32 logits
+
+
+class SparseProbabilities:
+    r"""Predictions that have the probabilities of some of very many classes, such as the 20 most probable tokens.
+
+    What is not kept is one further outcome, the *rest*. Which classes a row keeps must not depend on its label: a
+    server that adds the observed token to the 20 most probable ones makes calibrated models fail, and entries beyond
+    rank 20 are dropped first.
+
+    Functions of class probabilities take it as `y_pred`, with labels 0 to n_classes - 1, the numbers of the classes.
+    Through `kcalib.lenses.TopLabel`, `kcalib.lenses.TopK`, `kcalib.lenses.ClassWise` and `kcalib.lenses.Groups` results
+    are those of dense rows. `kcalib.evaluate` and `kcalib.calibration_test` look through `kcalib.lenses.Buckets` where
+    no lens is given, and scores are those of the kept classes and the rest as one outcome.
+
+    Parameters
+    ----------
+    ids : array_like of int, shape (n, k)
+        The classes that each row keeps, in any order, each once; -1 where a row has fewer than k.
+    probabilities : array_like, shape (n, k)
+        Their probabilities; what stands beside -1 is ignored. Of logarithms pass ``np.exp(logprobs)``.
+    n_classes : int
+        The number of all classes, at least 2: the size of the vocabulary.
+    rest : float or array_like, shape (n,), optional
+        The probability of all classes that are not kept. Default: 1 less the sum of the row, but at least 1e-6 where
+        classes are missing, below which that difference is rounding. 0 says that what is not kept is impossible.
+
+    Attributes
+    ----------
+    ids, probabilities, rest : array
+        In memory of the size n k; the former without a copy where they came as arrays of NumPy.
+    n_classes : int
+        As given.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a row keeps a class twice, if an entry is no class or no probability, or if the sum of a row is above 1, or
+        with `rest` not 1, by more than 1e-5.
+
+    Examples
+    --------
+    Two tokens a row of a vocabulary of 50,000:
+
+    >>> import math, kcalib
+    >>> p = kcalib.SparseProbabilities([[17, 4], [4, 9]], [[0.7, 0.2], [0.5, 0.25]], 50_000)
+    >>> p.rest.round(6).tolist()
+    [0.1, 0.25]
+    >>> round(kcalib.top_label_ece([17, 9], p), 6)
+    0.4
+    >>> round(kcalib.log_loss([17, 123], p), 6) == round(-0.5 * math.log(0.7 * 0.25), 6)
+    True
+    """
+
+    def __init__(self, ids: Any, probabilities: Any, n_classes: int, rest: Any = None) -> None:
+        self.n_classes = check_integer("n_classes", n_classes, 2, 2**31 - 1)
+        self.ids = arrays.to_host(arrays.as_array(ids, "ids"))
+        p = arrays.to_host(arrays.as_array(probabilities, "probabilities"))
+        if self.ids.dtype.kind not in "iu" or p.dtype.kind not in "iuf":
+            raise TypeError(
+                f"`ids` has dtype {self.ids.dtype} and `probabilities` {p.dtype}, expected integers and floating point "
+                "numbers"
+            )
+        if p.ndim != 2 or not p.size or self.ids.shape != p.shape:
+            raise ValueError(
+                f"`ids` has shape {self.ids.shape} and `probabilities` {p.shape}, expected (n, k) of both; fill up "
+                "shorter rows with the id -1"
+            )
+        is_class = self.ids >= 0
+        reject(
+            self.ids,
+            (self.ids < -1) | (self.ids >= self.n_classes),
+            lambda at, x: f"`ids{at}` is {x}, expected a class 0..{self.n_classes - 1}, or -1 for none; correct it",
+        )
+        self.probabilities = p if is_class.all() and p.dtype.kind == "f" else np.where(is_class, p, 0.0)
+        reject(
+            self.probabilities,
+            ~((self.probabilities >= 0) & (self.probabilities <= 1 + SUM_TOLERANCE)),
+            lambda at, x: f"`probabilities{at}` is {x}, expected a probability; of logarithms pass np.exp(logprobs)",
+        )
+        for begin in range(0, len(p), step := max(1, STRIP // p.shape[1])):
+            self._check_distinct(begin, self.ids[begin : begin + step])
+        sums = np.sum(self.probabilities, axis=1, dtype=np.float64)
+        is_whole = np.sum(is_class, axis=1) == self.n_classes
+        if rest is None:
+            self.rest = np.where(is_whole, 0.0, np.maximum(1 - sums, LEAST_REST))
+            wrong, expected = np.maximum(sums - 1, is_whole * (1 - sums)), "at most 1"
+        else:
+            self.rest = np.array(np.broadcast_to(np.asarray(rest, dtype=np.float64), (len(p),)))
+            reject(
+                self.rest,
+                ~((self.rest >= 0) & (self.rest <= 1)),
+                lambda at, x: f"`rest{at}` is {x}, expected the probability of all classes that the row does not keep",
+            )
+            sums += self.rest
+            wrong, expected = np.abs(sums - 1), "1, with `rest`,"
+        self.has_rest = bool(np.any(self.rest > 0))  # whether any row has one, also of some of the rows
+        tolerance = max(SUM_TOLERANCE, sum_tolerance(p.shape[1], float(np.finfo(self.probabilities.dtype).eps)))
+        reject(
+            sums,
+            ~(wrong <= tolerance),
+            lambda at, x: (
+                f"`probabilities{at}` sums to {x:.9g}, expected {expected} within {tolerance:.2g}; normalise the row"
+            ),
+        )
+
+    def _check_distinct(self, begin: int, ids: np.ndarray) -> None:
+        ordered = np.sort(ids, axis=1)
+        twice = np.argwhere((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0))
+        if twice.size:
+            row, place = twice[0].tolist()
+            raise ValueError(
+                f"`ids[{begin + row}]` has the class {ordered[row, place]} twice, expected each class once; add up "
+                "its probabilities"
+            )
+
+    @classmethod
+    def from_csr(cls, matrix: Any, rest: Any = None) -> SparseProbabilities:
+        """Make sparse probabilities of a sparse matrix of SciPy.
+
+        Parameters
+        ----------
+        matrix : sparse array or matrix, shape (n, n_classes)
+            The entries that it stores are the classes that a row keeps.
+        rest : float or array_like, shape (n,), optional
+            As of the class; pass 0 where entries that are not stored are probabilities of 0.
+
+        Returns
+        -------
+        SparseProbabilities
+            With as many columns as the longest row has entries.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As of the class.
+
+        Examples
+        --------
+        >>> import kcalib, scipy
+        >>> matrix = scipy.sparse.csr_array([[0.5, 0.0, 0.5], [0.0, 1.0, 0.0]])
+        >>> kcalib.SparseProbabilities.from_csr(matrix, rest=0).ids.tolist()
+        [[0, 2], [1, -1]]
+        """
+        if not hasattr(matrix, "tocsr"):
+            raise TypeError(f"`matrix` is a {type(matrix).__name__}, expected a sparse array of SciPy")
+        rows = matrix.tocsr()
+        lengths = np.diff(rows.indptr)
+        is_class = np.arange(max(1, np.max(lengths, initial=0))) < lengths[:, None]
+        ids = np.full(is_class.shape, -1, dtype=rows.indices.dtype)
+        probabilities = np.zeros(is_class.shape, dtype=rows.data.dtype)
+        ids[is_class], probabilities[is_class] = rows.indices, rows.data
+        return cls(ids, probabilities, rows.shape[1], rest)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Samples and classes, as of dense rows."""
+        return len(self), self.n_classes
+
+    def __getitem__(self, rows: Any) -> SparseProbabilities:
+        """Return some of the rows: a slice, or an array of numbers or booleans."""
+        some = copy.copy(self)
+        some.ids, some.probabilities, some.rest = self.ids[rows], self.probabilities[rows], self.rest[rows]
+        return some
+
+    def __repr__(self) -> str:
+        return f"SparseProbabilities({len(self)} samples, {self.ids.shape[1]} of {self.n_classes} classes a row)"

@@ -1,0 +1,127 @@
+"""`SparseProbabilities`: some classes of each row, and the rest."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy
+
+import kcalib
+from kcalib.lenses import Buckets, Canonical, ClassWise, Groups, TopK, TopLabel
+
+N, M = 300, 6
+LENSES = [TopLabel(), TopK(1), TopK(4), ClassWise(2), Groups([[0, 3], [1, 2], [4, 5]]), Buckets(), Buckets(3)]
+
+
+def dense_rows() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(1)
+    p = rng.dirichlet(np.full(M, 0.4), size=N)
+    return (p.cumsum(axis=1) < rng.uniform(size=(N, 1))).sum(axis=1), p
+
+
+def shuffled(p: np.ndarray) -> kcalib.SparseProbabilities:
+    """Keep all classes of dense rows, in another order in each row."""
+    ids = np.random.default_rng(0).permuted(np.tile(np.arange(M), (len(p), 1)), axis=1)
+    return kcalib.SparseProbabilities(ids, np.take_along_axis(p, ids, axis=1), M)
+
+
+@pytest.mark.parametrize("lens", LENSES, ids=str)
+def test_whole_rows_are_dense_rows_through_every_lens(lens: Any) -> None:
+    y, p = dense_rows()
+    for metric in (kcalib.brier_score, kcalib.log_loss, kcalib.class_wise_ece):
+        assert metric(y, shuffled(p), lens=lens) == pytest.approx(metric(y, p, lens=lens), abs=1e-14)
+
+
+def test_whole_rows_are_dense_rows_without_a_lens() -> None:
+    y, p = dense_rows()
+    weight = np.linspace(1, 2, N)
+    for metric in (kcalib.brier_score, kcalib.log_loss, kcalib.top_label_ece):
+        assert metric(y, shuffled(p), sample_weight=weight) == pytest.approx(metric(y, p, sample_weight=weight))
+    sparse, dense = (kcalib.evaluate(y, rows) for rows in (shuffled(p), p))
+    names = ["accuracy", "mean_confidence", "log_loss", "brier_score", "top_label_ece", "n_classes", "verdict"]
+    for name in names:
+        expected = getattr(dense, name)
+        assert getattr(sparse, name) == (pytest.approx(expected) if isinstance(expected, float) else expected)
+    assert sparse.test.pvalue == dense.test.pvalue
+    assert sparse.skce.value == pytest.approx(dense.skce.value)
+    diagrams = [kcalib.reliability(y, rows) for rows in (shuffled(p), p)]
+    np.testing.assert_allclose(diagrams[0].frequency, diagrams[1].frequency)
+
+
+def test_scores_of_two_tokens_and_a_rest() -> None:
+    p = kcalib.SparseProbabilities([[17, 4], [4, -1], [9, 8]], [[0.6, 0.3], [0.5, -9999], [0.2, 0.1]], 50_000)
+    assert p.rest == pytest.approx([0.1, 0.5, 0.7])
+    y = [4, 123, 9]
+    assert kcalib.log_loss(y, p) == pytest.approx(-np.mean(np.log([0.3, 0.5, 0.2])))
+    squares = [0.36 + 0.49 + 0.01, 0.25 + 0.25, 0.64 + 0.01 + 0.49]
+    assert kcalib.brier_score(y, p) == pytest.approx(np.mean(squares))
+    # Wrong at 0.6 and 0.5, right at 0.2, where the rest is no class: bins (0.5, 0.6], (0.4, 0.5] and (0.1, 0.2].
+    assert kcalib.top_label_ece(y, p, n_bins=10) == pytest.approx((0.6 + 0.5 + 0.8) / 3)
+    result = kcalib.evaluate(y, p)
+    assert (result.n_classes, result.accuracy, result.lens) == (50_000, pytest.approx(1 / 3), str(Buckets()))
+    assert repr(p) == "SparseProbabilities(3 samples, 2 of 50000 classes a row)"
+
+
+def test_rest_is_at_least_what_rounding_leaves() -> None:
+    ids, rows = [[1, 2]], np.array([[0.75, 0.25 + 2e-7]])
+    assert kcalib.SparseProbabilities(ids, rows, 9).rest == [1e-6]
+    assert kcalib.SparseProbabilities(ids, rows, 9, rest=3e-9).rest == [3e-9]
+    assert kcalib.SparseProbabilities([[1, 0]], rows, 2).rest == [0]
+
+
+def test_sparse_matrices_are_rows() -> None:
+    y, p = dense_rows()
+    p[:, 0], p[:, 1] = 0, p[:, 0] + p[:, 1]
+    y = np.maximum(y, 1)
+    rows = kcalib.SparseProbabilities.from_csr(scipy.sparse.csr_matrix(p), rest=0)
+    assert rows.shape == (N, M)
+    assert rows.ids.shape == (N, M - 1)
+    assert kcalib.brier_score(y, rows, lens=ClassWise(0)) < 1e-30
+    assert kcalib.evaluate(y, rows).test.pvalue == kcalib.evaluate(y, p).test.pvalue
+
+
+IDS, P = [[1, 2], [3, -1]], [[0.5, 0.25], [0.5, 0.0]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([[1, 1], [3, 0]], P, 9), r"`ids\[0\]` has the class 1 twice"),
+        (([[1, 9], [3, 0]], P, 9), r"`ids\[0, 1\]` is 9, expected a class 0..8, or -1"),
+        (([[1, -2], [3, 0]], P, 9), r"`ids\[0, 1\]` is -2"),
+        ((IDS, [[-0.7, -1.4], [-0.1, 0]], 9), r"`probabilities\[0, 0\]` is -0.7, .* pass np.exp\(logprobs\)"),
+        ((IDS, [[0.5, np.nan], [0.5, 0]], 9), r"`probabilities\[0, 1\]` is nan"),
+        ((IDS, [[0.5, 0.5], [0.9, 0]], 9, 0.1), r"`probabilities\[0\]` sums to 1.1, expected 1, with `rest`,"),
+        ((IDS, [[0.5, 0.6], [0.9, 0]], 9), r"`probabilities\[0\]` sums to 1.1, expected at most 1 within 1e-05"),
+        (([[0, 1]], [[0.5, 0.4]], 2), r"`probabilities\[0\]` sums to 0.9"),
+        ((IDS, P, 9, [0.25, -0.5]), r"`rest\[1\]` is -0.5"),
+        ((IDS, [[0.5], [0.5]], 9), r"`ids` has shape \(2, 2\) and `probabilities` \(2, 1\)"),
+        ((IDS, P, 1), "`n_classes` is 1"),
+        (([[1.0, 2.0]], [[0.5, 0.25]], 9), "`ids` has dtype float64"),
+    ],
+)
+def test_wrong_rows_are_refused(arguments: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        kcalib.SparseProbabilities(*arguments)
+
+
+def test_what_needs_all_classes_is_refused_with_a_remedy() -> None:
+    y, p = [1, 3], kcalib.SparseProbabilities(IDS, P, 90)
+    for function in (kcalib.skce, kcalib.ckce, kcalib.class_wise_ece, kcalib.mmce):
+        with pytest.raises(ValueError, match=r"needs the probabilities of all 90 classes.*Buckets\(\)"):
+            function(y, p)
+    assert np.isfinite(kcalib.skce(y, p, lens=Buckets()))
+    with pytest.raises(ValueError, match="SparseProbabilities; pass lens="):
+        kcalib.evaluate(y, p, lens=Canonical())
+    with pytest.raises(ValueError, match=r"`y_pred\[1\]` keeps 1 classes, and lens=TopK\(k=2\)"):
+        kcalib.brier_score(y, p, lens=TopK(2))
+    is_long = (p.ids >= 0).sum(axis=1) >= 2
+    assert kcalib.brier_score(np.array(y)[is_long], p[is_long], lens=TopK(2)) == pytest.approx(0.25 + 0.0625 * 2)
+    with pytest.raises(ValueError, match=r"`y_pred\[1\]` does not keep all that class 2 need"):
+        kcalib.brier_score(y, p, lens=ClassWise(2))
+    with pytest.raises(ValueError, match="`classes` is given"):
+        kcalib.log_loss(y, p, classes=range(90))
+    with pytest.raises(ValueError, match=r"`y_true\[1\]` is 90, expected a label 0..89"):
+        kcalib.log_loss([1, 90], p)
+    with pytest.raises(ValueError, match=r"expected integers of shape \(2,\)"):
+        kcalib.log_loss([1.0, 2.0], p)

@@ -235,26 +235,9 @@ def skce(
     and Laplace distributions, and mixtures of these; any kernel and samples, or counts; [2]_, appendix D).
     ``target_factor`` of the result says what was done. Mixtures of K components take K^2 times as long.
 
-    "features" replaces k by :math:`k_F(p, q) = \langle \phi(p), \phi(q) \rangle` with cosines and sines
-    :math:`\phi` of random frequencies, drawn by the spectral law of k [3]_ with orthogonal directions [4]_ and
-    stratified lengths. The estimate
-
-    .. math:: \frac{1}{n (n - 1)} \Bigl( \bigl\| \sum_i \phi(p_i) \otimes e_i \bigr\|^2
-              - \sum_i |\phi(p_i)|^2\, |e_i|^2 \Bigr)
-
-    is the unbiased one of the SKCE with :math:`k_F`, and as :math:`\mathbb{E}\, k_F = k`, over seeds it is an unbiased
-    estimate of the SKCE with k, too. ``features_standard_error`` of the result is what the frequencies add: the spread
-    of the estimates of 8 independent groups of them. ``standard_error`` is the root of the sum of its square and that
-    of the standard error for :math:`k_F`: it is of the SKCE with k, samples and frequencies together, and somewhat too
-    large, as the groups' spread has the noise of the samples in it. Time O(n c m) and memory O(c m) beside the samples
-    for c columns, whatever `dtype` in float64: points and residuals alone are rounded to it.
-
-    For predicted distributions the target kernel has random features, too, 64 columns or more, independent of the
-    others; their expected values are in closed form for all radial target kernels, by the characteristic functions of
-    normal, Laplace, Poisson and negative binomial distributions, mixtures and samples, and means over draws for other
-    families. Samples and counts keep exact features where these have few columns. ``target_factor`` says which, and
-    ``features_standard_error`` is of both kernels. With the metric "mmd" distances are those of at most 128 features
-    of mean embeddings; ``backend_reason`` has a bound of what they are off.
+    "features" replaces k by inner products of cosines and sines of random frequencies, whose mean is k, in time
+    O(n c m) for c columns; ``features_standard_error`` of the result is what the frequencies add. The user guide
+    has the estimate in "Formulas of intervals and tests".
 
     References
     ----------
@@ -262,9 +245,6 @@ def skce(
        classification: A unifying framework. NeurIPS 2019.
     .. [2] D. Widmann, F. Lindsten, D. Zachariah. Calibration tests beyond classification.
        ICLR 2021.
-    .. [3] A. Rahimi, B. Recht. Random features for large-scale kernel machines. NeurIPS 2007.
-    .. [4] F. X. Yu, A. T. Suresh, K. Choromanski, D. Holtmann-Rice, S. Kumar. Orthogonal random features.
-       NeurIPS 2016.
 
     Examples
     --------

@@ -174,50 +174,17 @@ def calibration_test(
     distribution_free SKCE                                an inequality: valid, and loose       as the estimator's
     ================= =================================== ===================================== ========================
 
-    With `clusters` labels that are drawn from the predictions would have another law than the observed ones. The sums
-    over whole clusters are kept and their signs flipped instead, R times, which is valid if these sums are symmetric.
-    Sums of rare events are not: of 30 clusters with events of probability .02 a third of calibrated sets would be
-    rejected at the level .05. So blocks are left out whose skewness, if the labels of a cluster depended on each other
-    fully, were above .3, and where none is left the test is refused, with the number of clusters that it needs: about
-    :math:`11 (1 - 2 p)^2 / (p (1 - p))` for events of the probability p. Bins hold 20 clusters or more. Of predicted
-    numbers the PIT values' normal scores are symmetric, but their squares ("dispersion") take 90 clusters and the
-    intervals' tails some 300; PIT values of counts and of ``Samples`` are randomised, and those of ``Samples`` are
-    ranks among the members. The estimate is of pairs of different clusters, without a standard error. Signs are hashes
-    of what `clusters` holds: samples in another order have the same test.
+    "adaptive" is enough for most, "exact" and "features" test the published statistic; the others ask other questions,
+    or are here for comparison with the literature. All laws are those given the predictions: no label counts.
+    "exact" is valid for every n: a p-value from R draws is (1 + number of draws at least as large) / (1 + R), and goes
+    on below 1 / (1 + R) by tilted draws or a limit law: ``result.pvalue_from`` says which. Where errors are rare a
+    limit law rejects too often. Memory is O(n m) for each method, except for all eigenvalues; for binary problems with
+    exponential and Matern kernels n^2 becomes n log n.
 
-    The first is enough for most, "exact" and "features" test the published statistic; the others ask other questions,
-    or are here for comparison with the literature.
-    All laws are those given the predictions: no label counts. "spectrum", "multiplier", "pearson" and "gamma" have a
-    field `reference`, "block" and "linear" a `variance`, by which the residuals at hand take the place of the
-    predictions, as published; "bootstrap" knows only these. Where errors are rare such a law has seen none, and rejects
-    calibrated models nearly always.
-
-    Memory is O(n m) for each of them, except for all eigenvalues. For binary problems with exponential and Matern
-    kernels n^2 becomes n log n.
-
-    "exact" is valid for every n: given the predictions of a calibrated model, the labels are independent draws from
-    them, and so the statistic's law is known. A p-value from R random draws is (1 + number of draws at least as
-    large) / (1 + R). If the statistic is above all of them, that of "exact" goes on below 1 / (1 + R) by tilted draws,
-    exact at every level, too, or, where draws do not contradict it, by the limit law: ``result.pvalue_from`` says which
-    gave the number. The law of "spectrum" is that of many samples: l are the eigenvalues of the statistic's operator
-    given the predictions, of which a block Krylov method finds the leading ones; a chi-square variable with the
-    variance of the others (exact) and their third cumulant (estimated) stands for these [2]_ (remark B.2), [3]_. Where
-    errors are rare it rejects too often, and in the far tail by orders of magnitude. Products with H, in float32, are
-    added until the p-value changes by less than 1 %. The bootstrap is that of [4]_, block tests are those of [2]_
-    (remark B.1), bounds those of [1]_ (lemma 2), "cme" is [2]_ (appendix C), and consistency resampling [5]_ is kept
-    because users compare with it.
-
-    References
-    ----------
-    .. [1] D. Widmann, F. Lindsten, D. Zachariah. Calibration tests in multi-class
-       classification: A unifying framework. NeurIPS 2019.
-    .. [2] D. Widmann, F. Lindsten, D. Zachariah. Calibration tests beyond classification.
-       ICLR 2021.
-    .. [3] A. Gretton, K. Fukumizu, Z. Harchaoui, B. K. Sriperumbudur. A fast, consistent kernel
-       two-sample test. NeurIPS 2009.
-    .. [4] M. A. Arcones, E. Gine. On the bootstrap of U and V statistics. Ann. Statist. 20, 1992.
-    .. [5] J. Broecker, L. A. Smith. Increasing the reliability of reliability diagrams. Weather and
-       Forecasting 22, 2007.
+    With `clusters` the signs of sums over whole clusters are flipped, R times, which is valid if these sums are
+    symmetric. Sums of rare events are not: blocks that are too skew are left out, and where none is left the test is
+    refused, with the number of clusters that it needs: about :math:`11 (1 - 2 p)^2 / (p (1 - p))` for events of the
+    probability p. The user guide has more on this, and the sources, in "Formulas of intervals and tests".
 
     Examples
     --------

@@ -95,7 +95,7 @@ RESULTS = (
     "Kronecker", "KroneckerSolution",
     "SquaredCalibrationErrorResult", "EstimatorRisk", "QuantileCalibration", "QuantileScores", "ForecastEvaluation",
     "FewErrors", "GroupCalibration", "WorstGroups", "RunStopped", "Score", "Scores", "Choice",
-    "MultilabelEvaluation", "ModelForecasts",
+    "MultilabelEvaluation", "ModelForecasts", "LogisticRecalibration", "ObservedExpectedRatio", "GoodnessOfFit",
 )  # fmt: skip
 # What methods do is called by the functions that take them, not by users.
 CALLED_INSIDE = r"^kcalib\.methods\.\w+\.\w+"

@@ -15,6 +15,7 @@
     debiased_ece       binned errors without the part of noise     estimators/debiased_ece.py
     mmce               maximum mean calibration error              estimators/mmce.py
     brier_score, log_loss   proper scores                          estimators/scores.py
+    logistic_recalibration, ...   numbers of clinical papers      estimators/clinical/
     crps               score of distributions, and of vectors      estimators/forecasts/crps.py
     sharpness, ence, miscalibration_area, dawid_sebastiani_score   estimators/forecasts/dispersion.py
     log_score, pinball_loss   scores of distributions              estimators/forecasts/scores.py
@@ -75,15 +76,18 @@ __all__ = [
     "Evaluation",
     "FewErrors",
     "ForecastEvaluation",
+    "GoodnessOfFit",
     "GradientWarning",
     "GroupCalibration",
     "IndefiniteKernelWarning",
     "KDEResult",
+    "LogisticRecalibration",
     "LogitsWarning",
     "MMCEResult",
     "ModelDifference",
     "ModelValue",
     "MultilabelEvaluation",
+    "ObservedExpectedRatio",
     "QuantileCalibration",
     "QuantileScores",
     "ReliabilityBins",
@@ -108,6 +112,7 @@ __all__ = [
     "distributions",
     "ence",
     "evaluate",
+    "hosmer_lemeshow_test",
     "interval_score",
     "jkce",
     "kde_calibration_error",
@@ -116,9 +121,11 @@ __all__ = [
     "lenses",
     "log_loss",
     "log_score",
+    "logistic_recalibration",
     "methods",
     "miscalibration_area",
     "mmce",
+    "observed_expected_ratio",
     "parallel",
     "pinball_loss",
     "pit_values",
@@ -132,6 +139,7 @@ __all__ = [
     "skce",
     "smallest_eigenvalue",
     "solvers",
+    "spiegelhalter_test",
     "squared_calibration_error",
     "streaming",
     "target_kernels",
@@ -169,6 +177,14 @@ if TYPE_CHECKING:
     from kcalib.estimators.brier import BrierDecomposition, brier_decomposition
     from kcalib.estimators.canonical_ece import canonical_ece
     from kcalib.estimators.ckce import ToleranceWarning, ckce, jkce
+    from kcalib.estimators.clinical.logistic import LogisticRecalibration, logistic_recalibration
+    from kcalib.estimators.clinical.observed_expected import (
+        GoodnessOfFit,
+        ObservedExpectedRatio,
+        hosmer_lemeshow_test,
+        observed_expected_ratio,
+        spiegelhalter_test,
+    )
     from kcalib.estimators.debiased_ece import debiased_ece
     from kcalib.estimators.ece import ECEResult, class_wise_ece, top_label_ece
     from kcalib.estimators.forecasts.crps import crps
@@ -218,6 +234,9 @@ else:  # to a type checker names are unknown that are not there
         "estimators.brier": "BrierDecomposition brier_decomposition",
         "estimators.canonical_ece": "canonical_ece",
         "estimators.ckce": "ToleranceWarning ckce jkce",
+        "estimators.clinical.logistic": "LogisticRecalibration logistic_recalibration",
+        "estimators.clinical.observed_expected": "GoodnessOfFit ObservedExpectedRatio hosmer_lemeshow_test "
+        "observed_expected_ratio spiegelhalter_test",
         "estimators.forecasts.crps": "crps",
         "estimators.debiased_ece": "debiased_ece",
         "estimators.ece": "ECEResult class_wise_ece top_label_ece",

@@ -47,6 +47,7 @@ from kcalib.estimators.scores import (
     top_label,
     weighted_mean,
 )
+from kcalib.evaluation_metrics import check_metrics, compute_metrics
 from kcalib.evaluation_results import INTERVAL, Evaluation, ForecastEvaluation, MultilabelEvaluation
 from kcalib.inference.adaptive.clusters import read_clusters
 from kcalib.inference.adaptive.distance_bound import distance_bound
@@ -118,6 +119,7 @@ def evaluate(
     from_logits: bool = False,
     lens: Lens | None = None,
     multilabel: bool = False,
+    metrics: str | Sequence[str] | None = None,
     threads: int | None = None,
     backend: Any = None,
 ) -> Evaluation | ForecastEvaluation | MultilabelEvaluation:
@@ -159,6 +161,11 @@ def evaluate(
         `y_pred` the matrix of their probabilities (or of a logit each), whose rows need not sum to 1. Each label is
         evaluated as a binary problem. `classes` then names the labels; columns of frames are matched by name. One-hot
         labels without it are those of classes.
+    metrics : str or sequence of str, optional
+        Further numbers of class probabilities, by the names of their functions, such as
+        ``["logistic_recalibration", "observed_expected_ratio"]``, or "clinical" for all of :ref:`clinical`,
+        with their defaults and intervals of confidence 1 - `level`: see ``Evaluation.metrics``. Of more than two
+        classes each class is taken against all others.
 
     Returns
     -------
@@ -184,7 +191,8 @@ def evaluate(
     TypeError, ValueError
         As `kcalib.skce` and `kcalib.calibration_test`, and if `level` is outside (0, 1) or `tolerance` outside [0, 1),
         or if there is no bound of the error that a tolerance can be compared with: for a `method` without confidence
-        interval, for unbounded kernels and those that may be indefinite.
+        interval, for unbounded kernels and those that may be indefinite; if `metrics` names something else, or is given
+        with `clusters`, for which it has no intervals, or for predicted distributions.
 
     Notes
     -----
@@ -251,10 +259,13 @@ def evaluate(
     seed = check_seed(seed, LARGEST_SEED)
     if not isinstance(multilabel, (bool, np.bool_)):
         raise TypeError(f"`multilabel` is {multilabel!r}, expected True or False")
+    names = () if metrics is None else check_metrics(metrics)
     if is_source(y_true, y_pred):
         check_not_for_sums(multilabel=multilabel or None)
         check_left_to_source(classes, from_logits)
-        check_not_for_sums(sample_weight=sample_weight, clusters=clusters, given=given, backend=backend)
+        check_not_for_sums(
+            sample_weight=sample_weight, clusters=clusters, given=given, metrics=metrics, backend=backend
+        )
         state = y_true.summed(
             kernel=kernel, target_kernel=target_kernel, lens=lens, seed=seed, threads=threads, **sums_of(method)
         )
@@ -279,6 +290,7 @@ def evaluate(
         "seed": seed,
         "threads": threads,
         "backend": backend,
+        "metrics": names,
         "clusters": None if clusters is None else read_clusters(clusters, data.n),
         "given": () if given is None else read_given(given, data.n),
     }
@@ -345,12 +357,22 @@ def join_labels(names: Sequence[Any], evaluations: Sequence[Evaluation]) -> Mult
 
 
 def evaluation_of(
-    data: Data, *, seed: int, n_bins: int | None = None, fair: bool = False, **options: Any
+    data: Data, *, seed: int, n_bins: int | None = None, fair: bool = False, metrics: Sequence[str] = (), **options: Any
 ) -> Evaluation | ForecastEvaluation:
     """Evaluate checked data; other options are those of `measure`."""
+    if metrics and not data.has_classes:
+        raise OptionError("metrics", f"is for class probabilities, but `y_pred` holds {data.noun}; leave it out")
+    if metrics and options.get("clusters") is not None:
+        raise OptionError(
+            "metrics", "has intervals and p-values of independent samples, not of `clusters`; leave it out"
+        )
     measured = measure(data, seed=seed, **options)
     fair = fair or measured.test.method == Ranks.name
-    return _evaluation(data, measured, seed, N_BINS if n_bins is None else n_bins, fair)
+    evaluation = _evaluation(data, measured, seed, N_BINS if n_bins is None else n_bins, fair)
+    if not metrics:
+        return evaluation
+    chosen = compute_metrics(metrics, cast("Classification", data), 1 - measured.level, seed)
+    return replace(cast("Evaluation", evaluation), metrics=chosen)
 
 
 @singledispatch

@@ -15,7 +15,7 @@ from typing import Any
 from kcalib._backend.files import write_whole
 from kcalib.lenses import Canonical
 from kcalib.report.evaluations import page_of
-from kcalib.report.summary import MOST_ROWS, Summarized, Summary, format_pvalue
+from kcalib.report.summary import MOST_ROWS, Summarized, Summary, format_pvalue, format_value
 from kcalib.results import CalibrationTestResult, SKCEResult
 
 __all__ = ["Evaluation", "ForecastEvaluation", "MultilabelEvaluation"]
@@ -121,6 +121,8 @@ class Evaluation(ModelEvaluation):
     tolerance: float | None  #: what the verdict allows a model to be off by; None: calibration itself is tested
     miscalibrated: bool  #: whether calibration is rejected at that level, or with a tolerance, that it is kept
     verdict: str  #: the same in words, with the direction where confidence and accuracy tell it
+    #: Results by the names of ``evaluate(metrics=...)``, of more than two classes a tuple of them; None without
+    metrics: dict[str, Any] | None = None
 
     def columns(self) -> dict[str, str]:
         return {
@@ -141,6 +143,22 @@ class Evaluation(ModelEvaluation):
         if self.confidence_from == "max(p, 1 - p)":
             remarks.append("accuracy and ECE: of the more probable of two classes, whose confidence is max(p, 1 - p)")
         return remarks
+
+    def metric_rows(self) -> list[list[str]]:
+        """`metrics` as rows of a table."""
+        return [
+            row
+            for name, results in (self.metrics or {}).items()
+            for row in (
+                [row for k, result in enumerate(results) for row in _rows_of(name, result, f", class {k}")]
+                if isinstance(results, tuple)
+                else _rows_of(name, results)
+            )
+        ]
+
+    def _summary(self) -> Summary:
+        summary = super()._summary()
+        return replace(summary, rows=summary.rows + self.metric_rows())
 
     def notes(self) -> list[str]:
         lens = [] if self.lens == str(Canonical()) else [self.lens]
@@ -290,3 +308,14 @@ class MultilabelEvaluation(Summarized):
 
 def _optional(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
+
+
+def _rows_of(name: str, result: Any, suffix: str = "") -> list[list[str]]:
+    """Return a row for each number of a result that has an interval, or one for the result."""
+    limits = {field: limit for field, limit in getattr(result, "__dict__", {}).items() if field.endswith("interval")}
+    numbers = {field.removesuffix("interval").removesuffix("_"): limit for field, limit in limits.items()}
+    rows = [
+        [(number or name) + suffix, f"{getattr(result, number or 'value'):.4g} {format_value(limit)}"]
+        for number, limit in numbers.items()
+    ]
+    return rows or [[name + suffix, format_value(result)]]

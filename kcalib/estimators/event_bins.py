@@ -57,6 +57,9 @@ class Sample:
         has_weight = weight > 0
         return cls(confidence[has_weight], event[has_weight], weight[has_weight])
 
+    def to_host(self) -> Sample:
+        return Sample(*map(arrays.to_host, (self.confidence, self.event, self.weight)))
+
 
 def cut(sample: Sample, binning: str, n_bins: int | None) -> tuple[np.ndarray, Array]:
     """Edges of the bins, shape (k + 1,), and the bin of each sample, shape (n,), where the samples are."""

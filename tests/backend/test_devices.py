@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import sys
 from typing import Any
@@ -471,6 +472,10 @@ CLASSIFICATION = {
     "compare": lambda y, p: kcalib.compare(y, _two(p), metric=kcalib.methods.SKCE(kernel=KERNEL)),
     "debiased_ece": kcalib.debiased_ece,
     "evaluate": lambda y, p: kcalib.evaluate(y, p, kernel=KERNEL, method=QUICK, seed=0),
+    **{
+        name: functools.partial(getattr(kcalib, name), lens=kcalib.lenses.ClassWise(0))
+        for name in ("hosmer_lemeshow_test", "logistic_recalibration", "observed_expected_ratio", "spiegelhalter_test")
+    },
     "jkce": lambda y, p: kcalib.jkce(y, p, kernel=KERNEL),
     "kde_calibration_error": lambda y, p: kcalib.kde_calibration_error(y, p, bandwidth=0.1),
     "log_loss": kcalib.log_loss,

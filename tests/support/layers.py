@@ -30,7 +30,7 @@ LAYERS = [
     ["definiteness", "estimators"],
     ["inference", "regression"],
     ["streaming"],
-    ["evaluation", "methods", "recalibration"],
+    ["evaluation", "evaluation_metrics", "methods", "recalibration"],
     [""],
     ["_command", "integrations"],
     ["__main__"],

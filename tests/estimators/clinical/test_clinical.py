@@ -1,0 +1,226 @@
+"""Numbers of clinical prediction models, against other programs and by hand."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+
+import kcalib
+from kcalib.lenses import Canonical, ClassWise
+from kcalib.recalibration import PlattScaling
+
+Y = np.array([0, 0, 1, 0, 1, 1, 0, 1, 0, 1, 1, 0])
+P = np.array([0.1, 0.2, 0.3, 0.4, 0.7, 0.9, 0.15, 0.55, 0.65, 0.8, 0.35, 0.05])
+W = np.array([1, 2, 1, 3, 1, 1, 2, 1, 1, 2, 1, 1.0])
+FUNCTIONS = {
+    "line": kcalib.logistic_recalibration,
+    "ratio": kcalib.observed_expected_ratio.result,
+    "spiegelhalter": kcalib.spiegelhalter_test,
+    "hosmer_lemeshow": functools.partial(kcalib.hosmer_lemeshow_test, n_groups=4),
+}
+
+
+def draw(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    p = rng.uniform(0.02, 0.98, size=n)
+    return (rng.uniform(size=n) < p).astype(int), p
+
+
+def numbers(result: Any) -> list[float]:
+    return [x for value in vars(result).values() for x in np.ravel(value).tolist() if isinstance(x, float)]
+
+
+# Of statsmodels 0.14: GLM(y, x, family=Binomial(), offset=...); scikit-learn's LogisticRegression(penalty=None) has the
+# same coefficients. With weights (freq_weights) its coefficients, and standard errors of the sandwich by NumPy.
+@pytest.mark.parametrize(
+    ("weight", "slope", "intercept", "in_the_large"),
+    [
+        (None, (1.34913301612, 0.755134926654), (0.560630598418, 0.826686808085), (0.412689273233, 0.694747995418)),
+        (W, (1.6354101079, 0.956184311345), (0.130109380098, 0.933444121859), (-0.0337934868234, 0.777498596879)),
+    ],
+)
+def test_lines_are_those_of_statsmodels(weight, slope, intercept, in_the_large):
+    result = kcalib.logistic_recalibration(Y, P, sample_weight=weight, confidence_level=0.9)
+    expected = {"slope": slope, "intercept": intercept, "calibration_in_the_large": in_the_large}
+    for name, (value, error) in expected.items():
+        assert getattr(result, name) == pytest.approx(value, rel=1e-10)
+        assert getattr(result, f"{name}_standard_error") == pytest.approx(error, rel=1e-7)
+        width = 1.6448536269514722 * error
+        assert getattr(result, f"{name}_interval") == pytest.approx((value - width, value + width), abs=1e-6)
+
+
+def test_ratio_by_hand():
+    """2 of 4 events, 1.6 expected: limits of a binomial share, over the mean prediction 0.4."""
+    result = kcalib.observed_expected_ratio.result([1, 0, 1, 0], [0.5, 0.1, 0.6, 0.4])
+    exact = scipy.stats.binomtest(2, 4).proportion_ci(0.95, "exact")
+    assert (result.value, result.observed, result.expected) == pytest.approx((1.25, 2, 1.6))
+    assert result.interval == pytest.approx((exact.low / 0.4, exact.high / 0.4))
+    weighted = kcalib.observed_expected_ratio.result([1, 0], [0.5, 0.2], sample_weight=[3, 1])
+    exact = scipy.stats.beta.ppf([0.025, 0.975], [1.2, 2.2], [1.4, 0.4])  # 1.6 = 4^2 / 10 samples, 1.2 of them events
+    assert weighted.value == pytest.approx(3 / 1.7)
+    assert weighted.interval == pytest.approx(exact / (1.7 / 4))
+    assert kcalib.observed_expected_ratio([0, 0], [0.5, 0.2]) == 0.0
+
+
+def test_statistics_by_hand():
+    """(y - p)(1 - 2p) sums to -0.4, with a variance of 0.0576 + 0.0576 + 0.0336 + 0.0096."""
+    result = kcalib.spiegelhalter_test([0, 1, 0, 1], [0.1, 0.8, 0.3, 0.6])
+    assert result.statistic == pytest.approx(-0.4 / math.sqrt(0.1584))
+    assert result.pvalue == pytest.approx(2 * scipy.stats.norm.sf(0.4 / math.sqrt(0.1584)))
+    weighted = kcalib.spiegelhalter_test([0, 1], [0.1, 0.8], sample_weight=[1, 2])
+    assert weighted.statistic == pytest.approx((-0.08 - 2 * 0.12) / math.sqrt(0.0576 + 4 * 0.0576))
+    groups = kcalib.hosmer_lemeshow_test([0, 0, 1, 1], [0.1, 0.3, 0.6, 0.8], n_groups=2)
+    assert (groups.statistic, groups.df) == (pytest.approx(0.5 + 6 / 7), 2)
+    assert groups.pvalue == pytest.approx(math.exp(-groups.statistic / 2))
+    weighted = kcalib.hosmer_lemeshow_test([0, 1], [0.2, 0.8], n_groups=1, sample_weight=[1, 3])
+    assert weighted.statistic == pytest.approx(1.6 * 0.1**2 / (0.65 * 0.35))  # of 4^2 / 10 samples, 3/4 against 0.65
+    far = kcalib.spiegelhalter_test(np.ones(1000), np.full(1000, 0.1))  # z = 94.9
+    z = 900 / math.sqrt(90)
+    assert far.pvalue == 0 and far.log_pvalue == pytest.approx(math.log(2) + scipy.stats.norm.logsf(z))
+    assert kcalib.hosmer_lemeshow_test(np.ones(1000), np.full(1000, 0.1), n_groups=1).log_pvalue == pytest.approx(
+        far.log_pvalue
+    )
+
+
+def test_groups_are_those_of_hoslem_test():
+    """R: cut(p, quantile(p, seq(0, 1, 1 / g)), include.lowest = TRUE), pchisq(chisq, g - 2)."""
+    y, p = draw(203, 0)
+    group = np.searchsorted(np.quantile(p, np.linspace(0, 1, 11))[1:-1], p)
+    observed, expected = (np.bincount(group, values) for values in (y, p))
+    size = np.bincount(group)
+    chi_square = np.sum((observed - expected) ** 2 * (1 / expected + 1 / (size - expected)))
+    result = kcalib.hosmer_lemeshow_test(y, p, in_sample=True)
+    assert (result.statistic, result.df) == (pytest.approx(chi_square), 8)
+    assert result.pvalue == pytest.approx(scipy.stats.chi2.sf(chi_square, 8))
+
+
+def test_certain_groups():
+    """Predictions of 0 and 1 have no degree of freedom, and cannot be wrong."""
+    y, p = [0, 0, 0, 1, 1, 1], [0.0, 0.0, 0.4, 0.6, 1.0, 1.0]
+    result = kcalib.hosmer_lemeshow_test(y, p, n_groups=3)
+    assert (result.statistic, result.df) == (pytest.approx(0.0), 1)
+    wrong = kcalib.hosmer_lemeshow_test([1, 0, 0, 1, 1, 1], p, n_groups=3)
+    assert (wrong.statistic, wrong.pvalue, wrong.log_pvalue) == (math.inf, 0.0, -math.inf)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_weights_lenses_and_columns(name):
+    """Weights of 1 are none, their scale does not matter, those of 0 leave samples out; columns are as single ones."""
+    function = FUNCTIONS[name]
+    plain = numbers(function(Y, P))
+    weighted = function(Y, P, sample_weight=W)
+    assert numbers(function(Y, P, sample_weight=np.ones(12))) == plain
+    left_out = function(np.append(Y, 0), np.append(P, 1.0), sample_weight=np.append(W, 0.0))
+    assert numbers(left_out) == pytest.approx(numbers(weighted), rel=1e-9)
+    scaled = function(Y, P, sample_weight=7 * W)
+    if name != "ratio":
+        assert numbers(scaled) == pytest.approx(numbers(weighted), rel=1e-9)
+    assert scaled.__dict__ != plain
+    columns = np.column_stack([1 - P, P])
+    assert numbers(function(Y, columns)) == pytest.approx(plain, rel=1e-9)
+    assert numbers(function(np.where(Y, "b", "a"), np.log(columns), from_logits=True)) == pytest.approx(plain, rel=1e-9)
+    three = np.column_stack([(1 - P) / 2, P, (1 - P) / 2])
+    assert numbers(function(Y, three, lens=ClassWise(1))) == pytest.approx(plain, rel=1e-9)
+    with pytest.raises(ValueError, match=r"leaves 3 classes, expected one that leaves two; pass .*ClassWise\(k\)"):
+        function(Y, three)
+
+
+@pytest.mark.parametrize(
+    ("function", "y", "p", "message"),
+    [
+        ("line", Y, np.where(P == 0.9, 1.0, P), r"^`y_pred\[5\]` gives the event the probability 1, .*numpy\.clip"),
+        ("line", Y, np.where(P == 0.1, 0.0, P), r"^`y_pred\[0\]` gives the event the probability 0, .*numpy\.clip"),
+        ("line", P > 0.5, P, "separates the labels"),
+        ("line", P < 0.5, P, "separates the labels"),
+        ("line", [0, 1, 0, 1], [0.3, 0.3, 0.3, 0.6], "separates the labels"),
+        ("line", [0, 0], [0.3, 0.6], "0 events in 2 samples"),
+        ("line", [1, 1], [0.3, 0.6], "2 events in 2 samples"),
+        ("line", [0, 1], [0.3, 0.3], "the same for all samples"),
+        ("ratio", [0, 1], [0.0, 0.0], "none is expected"),
+        ("spiegelhalter", [0, 1, 1], [0.0, 1.0, 0.5], r"only 0, 1/2 and 1, .*use kcalib\.calibration_test"),
+        ("hosmer_lemeshow", [0, 1], [0.0, 1.0], "leaves 0 groups .* at least 1; "),
+    ],
+)
+def test_what_has_no_answer(function, y, p, message):
+    with pytest.raises(ValueError, match=message):
+        FUNCTIONS[function](y, p)
+
+
+def test_remedies_work():
+    kcalib.logistic_recalibration(Y, np.clip(np.where(P == 0.9, 1.0, P), 1e-6, 1 - 1e-6))
+    assert 1 < PlattScaling(smoothing=True).fit(P > 0.5, P).slope_[0] < math.inf
+    assert kcalib.observed_expected_ratio([0, 1], [0.3, 0.3]) == pytest.approx(1 / 0.6)
+    with pytest.raises(ValueError, match="leaves 2 groups .* at least 3; pass more n_groups"):
+        kcalib.hosmer_lemeshow_test(Y, P, n_groups=2, in_sample=True)
+    assert kcalib.hosmer_lemeshow_test(Y, P, n_groups=3, in_sample=True).df == 1
+    with pytest.raises(TypeError, match="`in_sample` is 1, expected True or False"):
+        kcalib.hosmer_lemeshow_test(Y, P, in_sample=1)
+
+
+def test_levels_and_coverage():
+    """Calibrated data sets: p-values up to 0.1, and intervals of 90 % that miss the truth.
+
+    Each count lies between the quantiles of its binomial law at 1e-4 and 1 - 1e-4.
+    """
+    level, truth = 0.1, {"slope": 1, "intercept": 0, "calibration_in_the_large": 0}
+    low, high = scipy.stats.binom.ppf([1e-4, 1 - 1e-4], 300, level)
+    for test in (kcalib.spiegelhalter_test, kcalib.hosmer_lemeshow_test):
+        assert low <= sum(test(*draw(300, seed)).pvalue <= level for seed in range(300)) <= high
+    low, high = scipy.stats.binom.ppf([1e-4, 1 - 1e-4], 100, level)
+    lines = [kcalib.logistic_recalibration(*draw(300, seed), confidence_level=1 - level) for seed in range(100)]
+    for name, value in truth.items():
+        limits = [getattr(line, f"{name}_interval") for line in lines]
+        assert low <= sum(not limit.low <= value <= limit.high for limit in limits) <= high
+    ratios = [kcalib.observed_expected_ratio.result(*draw(300, s), confidence_level=1 - level) for s in range(100)]
+    # Wider than need be for events of different probabilities.
+    assert sum(not ratio.interval.low <= 1 <= ratio.interval.high for ratio in ratios) <= high
+
+
+class TestEvaluate:
+    def test_clinical_numbers_are_those_of_the_functions(self):
+        y, p = draw(200, 1)
+        w = np.random.default_rng(0).uniform(0.5, 2, size=200)
+        result = kcalib.evaluate(y, p, metrics="clinical", level=0.1, sample_weight=w)
+        line = result.metrics["logistic_recalibration"]
+        assert numbers(line) == pytest.approx(
+            numbers(kcalib.logistic_recalibration(y, p, sample_weight=w, confidence_level=0.9)), rel=1e-9
+        )
+        assert result.metrics["spiegelhalter_test"].pvalue == pytest.approx(
+            kcalib.spiegelhalter_test(y, p, sample_weight=w).pvalue
+        )
+        for row in ("slope ", "calibration_in_the_large ", "observed_expected_ratio ", "hosmer_lemeshow_test "):
+            assert sum(line.startswith(row) for line in str(result).splitlines()) == 1
+        assert kcalib.evaluate(y, p).metrics is None
+
+    def test_some_of_each_class(self):
+        rng = np.random.default_rng(0)
+        p = rng.dirichlet(np.ones(3), size=100)
+        y = (rng.uniform(size=(100, 1)) > p.cumsum(axis=1)).sum(axis=1)
+        result = kcalib.evaluate(y, p, metrics=["spiegelhalter_test", "spiegelhalter_test"])
+        expected = tuple(kcalib.spiegelhalter_test(y, p, lens=ClassWise(k)) for k in range(3))
+        assert result.metrics == {"spiegelhalter_test": expected}
+        assert "spiegelhalter_test, class 2" in str(result)
+        labels = kcalib.evaluate(np.eye(3)[y], p, multilabel=True, metrics=["observed_expected_ratio"])
+        ratio = labels.evaluations[2].metrics["observed_expected_ratio"]
+        assert ratio.value == pytest.approx(np.mean(y == 2) / np.mean(p[:, 2]))
+        assert ratio.lens == str(Canonical())
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"metrics": "clinicl"}, "^`metrics` names 'clinicl', expected some of 'clinical', .*mean 'clinical'"),
+            ({"metrics": ["spiegelhalter"]}, "did you mean 'spiegelhalter_test'"),
+            ({"metrics": 3}, "^`metrics` names 3, expected some of"),
+            ({"metrics": "clinical", "clusters": np.arange(12) // 2}, "^`metrics` has .* `clusters`; leave it out"),
+            ({"y_true": Y + 0.5, "y_pred": kcalib.distributions.Normal(P, P), "metrics": "clinical"}, "leave it out"),
+            ({"y_true": kcalib.streaming.source((Y, P)), "y_pred": None, "metrics": "clinical"}, "leave it out"),
+        ],
+    )
+    def test_what_is_refused(self, options, message):
+        with pytest.raises(ValueError, match=message):
+            kcalib.evaluate(**{"y_true": Y, "y_pred": P, **options})

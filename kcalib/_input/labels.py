@@ -307,7 +307,7 @@ def prepare(
             "[the label for wrong, the label for right]"
         )
     _check_single_label(true, pred, names)
-    if classes is None and arrays.kind_of(true) == "f" and is_column(true):
+    if classes is None and arrays.kind_of(true) == "f" and is_column(true) and pred.ndim in (1, 2):
         _check_whole_labels(true, pred, names)
     epsilon = _epsilon(y_pred, pred)
     if not isinstance(from_logits, (bool, np.bool_)):

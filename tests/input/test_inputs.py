@@ -136,6 +136,11 @@ BAD_DATA: dict[str, tuple[tuple[Any, Any], type[Exception], str]] = {
         ValueError,
         "`y_true` has shape (4, 3, 1), expected (n,) labels or one-hot rows (n, m)",
     ),
+    "prediction-of-a-label-in-floats": (
+        ([0.0], 0.5),
+        ValueError,
+        "`y_pred` has shape (), expected (n, m) probabilities, or (n,) for a binary problem",
+    ),
     "predictions-in-three-dimensions": (
         (Y, np.full((4, 3, 1), 1 / 3)),
         ValueError,

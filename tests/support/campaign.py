@@ -196,7 +196,7 @@ def _classes_of(p: Any) -> int:
 
 
 def _state(y: Any, p: Any, **options: Any) -> Any:
-    state = CalibrationState(_classes_of(p), n_resamples=9, threads=options.pop("threads", None), **SMALL)
+    state = CalibrationState(_classes_of(p), n_resamples=2, threads=options.pop("threads", None), **SMALL)
     state.update(y, p, **options)
     return state.calibration_test() if state.n_samples > 1 else state.scores()
 

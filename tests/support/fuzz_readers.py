@@ -1,10 +1,13 @@
 """Mutated files for every reader: each ends in values, or in an error of three types that has one line.
 
-    python tests/support/fuzz_readers.py FOLDER [--inputs N] [--begin NUMBER] [--only KIND]
+    python tests/support/fuzz_readers.py FOLDER [--inputs N] [--begin NUMBER] [--only KIND] [--guided]
 
 An input is one of a kind (`KINDS`): a file, changed here and there by bytes and tokens that mean something to the
 format, within containers whose checksums are computed again. It follows from its number alone. Kinds with a suffix are
 files from which predictions, labels and states are read to the end.
+
+With --guided, Atheris (`pip install atheris`) counts which branches of kcalib an input takes: inputs that take new ones
+are kept in FOLDER and changed further, one kind after the other.
 
 Inputs are read in child processes; one that dies, hangs or needs too much memory is a finding, and so is any other
 exception. Inputs with findings are kept in FOLDER. A test calls `campaign` with few.
@@ -15,6 +18,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import gc
 import gzip
 import io
 import json
@@ -25,6 +29,7 @@ import signal
 import struct
 import tempfile
 import traceback
+import types
 import warnings
 import zipfile
 from collections import Counter
@@ -47,6 +52,7 @@ N = 40  # rows of a file
 BATCH, REPORT = 50_000, 200  # inputs of a child, and of a line that it writes
 SECONDS = 60  # that so many inputs may take, on a busy machine, too
 MEMORY = 6 * 2**30  # address space of a child
+MOST = 2**16  # bytes of an input that Atheris changes
 ALLOWED = (ValueError, TypeError, OSError)  # with one line
 
 RNG = np.random.default_rng(0)
@@ -358,15 +364,18 @@ def seeds_of(kind: str) -> list[bytes]:
     return KINDS[kind].seeds()
 
 
+def mutation(kind: Kind, content: bytes, rng: Random, change: Change) -> bytes:
+    """The content changed as it is, or within its container if it has one."""
+    return kind.within(content, change, rng) if kind.within and rng.random() < 0.7 else change(content)
+
+
 def mutated(number: int, kinds: tuple[str, ...]) -> tuple[str, bytes]:
-    """The kind and the content of an input, changed as it is, or within its container if it has one."""
+    """The kind and the content of an input."""
     name, rng = kinds[number % len(kinds)], Random(number)
-    kind, content = KINDS[name], rng.choice(seeds_of(name))
-
-    def change(data: bytes) -> bytes:
-        return changed(data, kind.tokens, kind.front, rng)
-
-    return name, kind.within(content, change, rng) if kind.within and rng.random() < 0.7 else change(content)
+    kind = KINDS[name]
+    return name, mutation(
+        kind, rng.choice(seeds_of(name)), rng, lambda data: changed(data, kind.tokens, kind.front, rng)
+    )
 
 
 def outcome_of(read: Callable[[Any], object], given: object) -> str:
@@ -388,78 +397,130 @@ def outcome_of(read: Callable[[Any], object], given: object) -> str:
 # -- children
 
 
-def child(numbers: range, kinds: tuple[str, ...], folder: Path, shared: mmap.mmap, pipe: Any) -> None:
+def kept(folder: Path, name: str, number: int) -> Path:
+    return folder / f"finding-{number}{'' if name.startswith('.') else '.'}{name}"
+
+
+def child(
+    numbers: range, kinds: tuple[str, ...], folder: Path, place: Path, shared: mmap.mmap, pipe: Any, guided: bool
+) -> None:
     """Read inputs one after the other, and write their outcomes in lines."""
     warnings.simplefilter("ignore")
     counts: Counter[str] = Counter()
     findings: dict[int, str] = {}
-    for number in numbers:
+
+    def take(number: int, name: str, given: bytes) -> None:
         signal.alarm(SECONDS)
-        shared[:8] = number.to_bytes(8, "little")
-        name, given = mutated(number, kinds)
+        shared[:16] = struct.pack("<2Q", number, len(given))
+        shared[16 : 16 + len(given)] = given
+        path = place / f"m{name if name.startswith('.') else ''}"
         if not KINDS[name].in_memory:
-            path = folder / f"m{name if name.startswith('.') else ''}"
             path.write_bytes(given)
         for reader, read in KINDS[name].readers.items():
             outcome = outcome_of(read, given if KINDS[name].in_memory else path)
             if outcome.startswith("FINDING"):
+                kept(folder, name, number).write_bytes(given)
                 findings[number], outcome = f"{name} {reader}: {outcome}", "FINDING"
             counts[f"{name} {reader}: {outcome}"] += 1
         if (number + 1 - numbers.start) % REPORT == 0 or number == numbers.stop - 1:
             print(json.dumps([counts, findings]), file=pipe, flush=True)
             counts.clear()
             findings.clear()
+        if number == numbers.stop - 1:
+            os._exit(0)  # Atheris would go on
+
+    if guided:
+        guide(iter(numbers), kinds[0], folder, place, take)
+    for number in numbers:
+        take(number, *mutated(number, kinds))
 
 
-def batch(numbers: range, kinds: tuple[str, ...], folder: Path) -> tuple[Counter[str], dict[int, str], int]:
+def guide(numbers: Any, name: str, folder: Path, place: Path, take: Callable[[int, str, bytes], None]) -> None:
+    """Let Atheris choose what is changed. It never returns."""
+    import atheris
+
+    kind, corpus = KINDS[name], folder / f"corpus-{name.strip('.')}"
+    corpus.mkdir(exist_ok=True)
+    for place_of_it, seed in enumerate(seeds_of(name)):
+        path = corpus / f"seed-{place_of_it}{name if name.startswith('.') else ''}"
+        path.write_bytes(seed)
+        for read in kind.readers.values():
+            outcome_of(read, seed if kind.in_memory else path)  # imports what it needs
+    for function in [one for one in gc.get_objects() if isinstance(one, types.FunctionType)]:
+        if str(function.__module__).startswith("kcalib"):
+            atheris.instrument_func(function)
+
+    def mutate(content: bytes, most: int, seed: int) -> bytes:
+        rng = Random(seed)
+
+        def change(data: bytes) -> bytes:
+            if data and rng.random() < 0.3:
+                return atheris.Mutate(data, most)
+            return changed(data, kind.tokens, kind.front, rng)
+
+        with contextlib.suppress(Exception):  # the container may be broken by now
+            return mutation(kind, content, rng, change)[:most]
+        return change(content)[:most]
+
+    # Signals end the child, as they do otherwise.
+    flags = [f"-handle_{signal}=0" for signal in ("segv", "bus", "abrt", "ill", "fpe")]
+    flags += ["-timeout=0", "-rss_limit_mb=0", "-malloc_limit_mb=0", f"-max_len={MOST}", f"-artifact_prefix={place}/"]
+    atheris.Setup(["fuzz", *flags, str(corpus)], lambda data: take(next(numbers), name, data), custom_mutator=mutate)
+    atheris.Fuzz()
+
+
+def batch(
+    numbers: range, kinds: tuple[str, ...], folder: Path, guided: bool
+) -> tuple[Counter[str], dict[int, str], int]:
     """Counts and findings of some inputs in a child, and the number after the one at which it died, or the last."""
-    shared = mmap.mmap(-1, 8)
+    shared = mmap.mmap(-1, 16 + 2**24)
     reading, writing = os.pipe()
-    process = os.fork()
-    if process == 0:
-        os.close(reading)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # which ends it
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        memory = "/dev/shm" if os.path.isdir("/dev/shm") else folder
-        with os.fdopen(writing, "w") as pipe, tempfile.TemporaryDirectory(dir=memory) as place:
-            child(numbers, kinds, Path(place), shared, pipe)
-        os._exit(0)
-    os.close(writing)
+    memory = "/dev/shm" if os.path.isdir("/dev/shm") else folder
     counts: Counter[str] = Counter()
     findings: dict[int, str] = {}
-    with os.fdopen(reading) as pipe:
-        for some, found in map(json.loads, pipe):
-            counts.update(some)
-            findings |= {int(number): what for number, what in found.items()}
-    _, status = os.waitpid(process, 0)
+    with tempfile.TemporaryDirectory(dir=memory) as place:
+        process = os.fork()
+        if process == 0:
+            os.close(reading)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # which ends it
+            resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            with os.fdopen(writing, "w") as pipe:
+                child(numbers, kinds, folder, Path(place), shared, pipe, guided)
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            for some, found in map(json.loads, pipe):
+                counts.update(some)
+                findings |= {int(number): what for number, what in found.items()}
+        _, status = os.waitpid(process, 0)
     end = numbers.stop
     if status:
-        number = int.from_bytes(shared[:8], "little")
+        number, size = struct.unpack("<2Q", shared[:16])
         died = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
         what = f"hangs for {SECONDS} s" if died == signal.SIGALRM else f"dies of signal {died}"
-        kind = kinds[number % len(kinds)]
+        kind = kinds[0 if guided else number % len(kinds)]
         counts[f"{kind}: FINDING"] += 1
         findings[number], end = f"{kind}: FINDING: {what}", number + 1
-    for number in findings:
-        kind, content = mutated(number, kinds)
-        (folder / f"finding-{number}{'' if kind.startswith('.') else '.'}{kind}").write_bytes(content)
+        kept(folder, kind, number).write_bytes(shared[16 : 16 + size])
     return counts, findings, end
 
 
 def campaign(
-    folder: Path, inputs: int, kinds: tuple[str, ...] = tuple(KINDS), begin: int = 0
+    folder: Path, inputs: int, kinds: tuple[str, ...] = tuple(KINDS), begin: int = 0, guided: bool = False
 ) -> tuple[Counter[str], dict[int, str]]:
     """Counts of outcomes and findings of the inputs from a number on."""
     counts: Counter[str] = Counter()
     findings: dict[int, str] = {}
     for kind in kinds:
         seeds_of(kind)
+    shares = [(kind,) for kind in kinds] if guided else [kinds]
     number = begin
-    while number < begin + inputs:
-        some, found, number = batch(range(number, min(number + BATCH, begin + inputs)), kinds, folder)
-        counts += some
-        findings |= found
+    for share, some_kinds in enumerate(shares, 1):
+        end = begin + inputs * share // len(shares)
+        while number < end:
+            some, found, number = batch(range(number, min(number + BATCH, end)), some_kinds, folder, guided)
+            counts += some
+            findings |= found
     return counts, findings
 
 
@@ -469,9 +530,10 @@ def main() -> None:
     parser.add_argument("--inputs", type=int, default=10**6)
     parser.add_argument("--begin", type=int, default=0)
     parser.add_argument("--only", choices=KINDS, action="append")
+    parser.add_argument("--guided", action="store_true")
     given = parser.parse_args()
     given.folder.mkdir(exist_ok=True)
-    counts, findings = campaign(given.folder, given.inputs, tuple(given.only or KINDS), given.begin)
+    counts, findings = campaign(given.folder, given.inputs, tuple(given.only or KINDS), given.begin, given.guided)
     for name, count in sorted(counts.items()):
         print(f"{count:9d}  {name}")
     for number, what in findings.items():

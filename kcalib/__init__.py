@@ -1,46 +1,8 @@
 """kcalib: is my model calibrated, how sure are you, and which model is calibrated better?
 
-    skce               squared kernel calibration error            estimators/skce.py
-    ckce, jkce         conditional kernel calibration error        estimators/ckce.py
-    ucme               calibration errors at test locations        estimators/ucme.py
-    squared_calibration_error   by the estimator of the lowest risk    regression/cross_validation.py
-    calibration_test   test of the hypothesis of calibration       inference/calibration_test.py
-    worst_groups       the groups for which calibration is worst   inference/adaptive/groups.py
-    compare            models on the same samples                  inference/compare.py
-    score_samples      the score of each sample                    inference/compare.py
-    reliability        reliability diagrams with bands             estimators/reliability.py
-    kde_calibration_error   by Dirichlet kernel densities          regression/dirichlet_kde.py
-    top_label_ece, class_wise_ece, ...   binned errors             estimators/ece.py
-    canonical_ece      binned errors of the whole prediction       estimators/canonical_ece.py
-    debiased_ece       binned errors without the part of noise     estimators/debiased_ece.py
-    mmce               maximum mean calibration error              estimators/mmce.py
-    brier_score, log_loss   proper scores                          estimators/scores.py
-    logistic_recalibration, ...   numbers of clinical papers      estimators/clinical/
-    crps               score of distributions, and of vectors      estimators/forecasts/crps.py
-    sharpness, ence, miscalibration_area, dawid_sebastiani_score   estimators/forecasts/dispersion.py
-    log_score, pinball_loss   scores of distributions              estimators/forecasts/scores.py
-    quantile_scores, interval_score   by level                   estimators/forecasts/quantile_scores.py
-    pit_values, quantile_calibration   where targets lie           estimators/forecasts/quantile_calibration.py
-    brier_decomposition     calibration and sharpness in the Brier score   estimators/brier.py
-    SparseProbabilities   predictions of very many classes         _input/sparse.py
-    evaluate           all of these at once, with a verdict        evaluation.py
-    regression         estimation functions, chosen by a risk      regression/
-    recalibration      recalibrators                               recalibration/
-    streaming          states that add up; sources of samples      streaming/
-    distributions      predictions that are distributions          distributions/
-    kernels            kernels on predictions                      kernels.py
-    target_kernels     kernels on targets of distributions         target_kernels.py
-    smallest_eigenvalue   is a kernel positive definite?           definiteness.py
-    lenses             notions of calibration                      lenses.py
-    bandwidth          the median heuristic                        bandwidth.py
-    laws               chi-square mixtures, Pearson curves         laws/
-    solvers            kernel ridge systems                        solvers/
-    methods            methods with options, for `method=`         methods.py
-    parallel           several machines, for `backend=`            parallel/
-
-The way of the data, down once and up once: a public function checks its input (`_input.labels`),
-packs it into a pair problem (`_packing`, `_pairs.problem`), asks `_pairs.dispatch` for a backend
-(`_pairs.backends/`), and turns the sums it returns into a result (`_pairs.statistics`, `results`).
+A public function checks its input (`_input`), packs it into a pair problem (`_packing`, `_pairs.problem`), asks
+`_pairs.dispatch` for a backend (`_pairs.backends`), and turns the sums it returns into a result (`_pairs.statistics`,
+`results`).
 """
 
 import importlib

@@ -2,17 +2,6 @@
 
 `calibration_test` checks its input, `run` does the same on a task that others have prepared (`kcalib.evaluation`): it
 hands the task to the method, of which each has a class in the file that does it (`METHODS`).
-
-    Adaptive                                             adaptive/method.py
-    Exact                                                exact.py
-    Features                                             features.py
-    Spectrum Pearson Gamma                               spectrum.py
-    Multiplier Bootstrap                                 resampling.py
-    Block Linear                                         blocks.py
-    DistributionFree                                     distribution_free.py
-    CME                                                  cme.py
-    Consistency                                          consistency.py
-    Ranks                                                adaptive/ranks.py
 """
 
 from __future__ import annotations

@@ -1,13 +1,7 @@
 """Comparison of models on the same samples: which one is calibrated better, and is that more than chance?
 
-    compare          checks the input and calls
-    score_samples    the score of each sample, which means are compared of
-    comparison_of    the same for checked data, also called by the command
-    METRICS          a class for each metric (`metrics`): each model's value, each pair's difference (`MetricResult`)
-    _ranked          multiplicity correction and ranking, for all metrics
-
-Samples are paired: a difference of two models is itself an estimate from n independent samples, so that its
-standard error takes into account how the two vary together.
+Samples are paired: a difference of two models is itself an estimate from n independent samples, so that its standard
+error takes into account how the two vary together. Each metric has a class (`METRICS`).
 """
 
 from __future__ import annotations

@@ -1,14 +1,5 @@
 """Calibration errors by regression: which estimator should I trust, decided by a risk (Gruber and Bach, 2025).
 
-    BinnedCalibration        gaps of bins                                  binned.py
-    DirichletKDE             Dirichlet kernel densities                    dirichlet_kde.py
-    KKR, UKKR                kernel ridge regression                       kernel_ridge.py
-    TemperatureCalibration   predictions at another temperature            temperature.py
-    SquaredCalibrationErrorCV   chooses among them by risk, and estimates   cross_validation.py
-                             its results                                   _choice.py
-                             names and grids                               _candidates.py
-                             the base of estimation functions              _function.py
-
 An estimation function h(p, p') is fitted to labels and predictions; the mean of h(p, p) estimates the squared
 calibration error, and its risk on other samples says how far to trust it.
 """

@@ -1,18 +1,8 @@
 """States: sums of samples that come in batches, from many processes or from large files, and that can be merged.
 
-    CalibrationState   class probabilities: update, merge, results      state.py
-    ForecastState      targets with predicted distributions             forecasts.py
-    ComparisonState    several models on the same samples               comparison.py
-    GroupedState       one state for each group, and for all samples    groups.py
-    PredictionSample   a bandwidth from predictions in batches          predictions.py
-    load               a state of any kind from a file                  opening.py
-    read_forecasts     forecasts in tables of hubs and of libraries     forecast_tables/
-    source             samples in files, arrays and batches             sources/
-    run                a source into a state, with checkpoints          running.py
-
 A state holds an ``Accumulator`` (`_accumulator`), sums instead of samples; `_state` is the base class. `_row_sums` has
-sums, `_classes` and `_forecasts` what each kind of prediction needs, and compute the results that
-`kcalib.evaluate` returns. `_files` saves and loads states.
+sums, `_classes` and `_forecasts` what each kind of prediction needs, and compute the results that `kcalib.evaluate`
+returns. `_files` saves and loads states.
 """
 
 from kcalib._input.source import Source

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,9 @@ def run_apply(arguments: argparse.Namespace) -> int:
         arguments.usage_error(f"--output is {str(arguments.output)!r}, expected a file name that ends in .npz")
     if arguments.missing == "drop":
         arguments.usage_error("--missing is for evaluations; write a file of complete samples for apply")
+    for path in map(Path, (arguments.map, arguments.file)):
+        if arguments.output.exists() and path.exists() and arguments.output.samefile(path):
+            arguments.usage_error(f"--output is {str(arguments.output)!r}, which is read; name another file")
     reading, failures, content = check_reading(arguments), list[Failure](), dict[str, Any]()
     with collect_failures(failures, arguments.map):
         recalibrator = load(arguments.map)

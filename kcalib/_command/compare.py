@@ -132,6 +132,8 @@ def _compare_tables(
             data = prepare(table.y_true, table.y_pred, threads=arguments.threads)
             check_options(data, arguments)
             models[printable(table.model)] = arguments.lens.induced(data)
+            if arguments.time_blocks is not None:
+                table.check_one_series()
             column = None if arguments.clusters is None else table.column(arguments.clusters)
             clusters = clusters_of(column, arguments.time_blocks, data.n)
             options = replace(options, backend=run, clusters=clusters, time_blocks=arguments.time_blocks)

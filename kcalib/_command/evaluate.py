@@ -51,6 +51,7 @@ from kcalib.report import figures
 from kcalib.report.summary import format_pvalue
 from kcalib.streaming.forecast_tables.hub import FIELDS
 from kcalib.streaming.forecast_tables.reading import read_forecasts
+from kcalib.streaming.forecast_tables.results import CROSSING
 from kcalib.streaming.forecast_tables.table import TABLES, read_file
 from kcalib.streaming.forecast_tables.wide import find_quantiles
 from kcalib.streaming.sources.layout import Y_PRED, Y_TRUE
@@ -167,11 +168,14 @@ def evaluate_forecasts(
         name = part.model if len(arguments.files) == 1 or part.model == job.model else f"{job.model}: {part.model}"
         with collect_failures(failures, name):
             if part.y_true is None:
-                raise FileError(f"no forecast can be evaluated: {part.describe_rows()}; check --targets")
+                remedy = "sort each row by --sort-quantiles" if CROSSING in part.unused else "check --targets"
+                raise FileError(f"no forecast can be evaluated: {part.describe_rows()}; {remedy}")
             with translate_errors():
                 data = prepare(part.y_true, part.y_pred, threads=arguments.threads)
                 check_same_kind(data.noun, [*others, *models], arguments)
                 check_options(data, arguments)
+                if arguments.time_blocks is not None:
+                    part.check_one_series()
                 clusters = None if arguments.clusters is None else part.column(arguments.clusters)
                 of_samples: dict[str, Any] = {"clusters": clusters_of(clusters, arguments.time_blocks, data.n)}
                 if arguments.given:

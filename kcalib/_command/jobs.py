@@ -269,7 +269,7 @@ def translate(error: Exception, *, has_missing: bool = True) -> str:
         message = f"{flag(error.option)} {error.fault}"
     message = message.replace("`sample_weight", "`--weights").replace("`targets`", "--targets")
     message = message.replace("`clusters`", "--clusters").replace("`time_blocks`", "--time-blocks")
-    message = message.replace("pass sort_quantiles=True to sort each row", "sort each row by --sort-quantiles")
+    message = message.replace("or give clusters,", "or give --clusters,")
     message = message.replace("normalise the rows", "divide the rows by their sums (--normalize)")
     if not has_missing:
         message = re.sub(", or pass missing='drop'.*", "", message)

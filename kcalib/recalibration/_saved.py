@@ -119,11 +119,23 @@ def load(path: Any) -> Any:
             raise ValueError(message)
         state = {name: _decode_value(value) for name, value in content["state"].items()}
         recalibrator = cls(**{name: value for name, value in state.items() if not name.endswith("_")})
-    except (KeyError, TypeError, ValueError, AttributeError):
+        for name, value in state.items():
+            setattr(recalibrator, name, value)
+        if not _is_usable(recalibrator):
+            raise ValueError(message)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
         raise ValueError(message) from None
-    for name, value in state.items():
-        setattr(recalibrator, name, value)
     return recalibrator
+
+
+def _is_usable(recalibrator: Any) -> bool:
+    """Say whether a map of probabilities gives such, and one of distributions has finite numbers."""
+    if not recalibrator.family_.startswith("probabilities of"):
+        numbers = [value for value in vars(recalibrator).values() if isinstance(value, (float, np.ndarray))]
+        return all(np.all(np.isfinite(value)) for value in numbers)
+    p = np.arange(1.0, 1 + len(recalibrator.classes_)) / sum(range(1, 1 + len(recalibrator.classes_)))
+    q = recalibrator.transform(np.stack([p, p[::-1]]))
+    return bool(np.all((q >= 0) & (np.abs(q.sum(axis=1, keepdims=True) - 1) < 1e-6)))
 
 
 def _find_classes(base: type[Any]) -> dict[str, Any]:

@@ -40,6 +40,13 @@ def p(tmp_path, monkeypatch):
     return p
 
 
+@pytest.mark.parametrize("name", ["full.npz", "map.json"])
+def test_files_that_are_read_are_not_written(p, name, capsys):
+    Path("out.npz").symlink_to(name)
+    assert main(["apply", "map.json", "full.npz", "-o", "out.npz"]) == 2
+    assert "--output is 'out.npz', which is read; name another file" in capsys.readouterr().err
+
+
 def apply(*arguments):
     assert main(["apply", *arguments, "-o", "out.npz"]) == 0
     with np.load("out.npz") as file:

@@ -152,11 +152,20 @@ def test_other_options(hub, capsys, options, message):
 
 
 def test_quantiles_that_cross(capsys, tmp_path):
-    (tmp_path / "m.csv").write_text("y,0.1,0.5,0.9\n1,0,3,2\n1,0,1,3\n")
+    (tmp_path / "m.csv").write_text("y,0.1,0.5,0.9\n1,0,3,2\n1,4,1,3\n")
     ran("evaluate", tmp_path / "m.csv", code=1)
     line = error_line(capsys)
-    assert "m: `values[0, 2]` is 2" in line and line.endswith("cross; sort each row by --sort-quantiles")
+    assert line.endswith("not used: quantiles that cross (2); sort each row by --sort-quantiles")
     ran("evaluate", tmp_path / "m.csv", "--sort-quantiles", "--threads", 1)
+
+
+def test_blocks_of_time_are_of_one_series(capsys, tmp_path):
+    rows = [f"{day},{series},0,-1,1" for series in "AB" for day in range(20)]
+    (tmp_path / "both.csv").write_text("\n".join(["ds,id,y,0.1,0.9", *rows]))
+    ran("evaluate", tmp_path / "both.csv", "--time-blocks", 5, code=1)
+    assert error_line(capsys).endswith("keep one location and horizon, or give --clusters, such as the date")
+    (tmp_path / "one.csv").write_text("\n".join(["ds,id,y,0.1,0.9", *rows[:20]]))
+    ran("evaluate", tmp_path / "one.csv", "--time-blocks", 2, "--threads", 1)
 
 
 def test_what_is_missing(hub, capsys, tmp_path):

@@ -151,7 +151,14 @@ def test_a_variance_that_is_not_positive_has_bartlett_weights():
     d = kcalib.compare(y, models, metric="brier_score", time_blocks=2).differences[0]
     assert d.standard_error == pytest.approx(0.12 * np.sqrt((1 - 39 / 40) / (40 - 3 + 2 / 40)), rel=1e-9)
     d = kcalib.compare(y, {"a": np.full(40, 0.2), "b": np.full(40, 0.4)}, metric="brier_score", time_blocks=10)
-    assert d.differences[0].pvalue == 1 / 8  # the signs of 4 blocks
+    assert d.differences[0].pvalue == 1  # 4 blocks may all miss a share of 0.11, whose differences are 1: 2 * 0.89**4
+
+
+@pytest.mark.parametrize("options", [{}, {"clusters": np.arange(120) // 10}, {"time_blocks": 6}])
+def test_differences_that_are_all_equal_exclude_nothing(options):
+    models = {"a": Normal(np.zeros(120), np.ones(120)), "b": Normal(np.zeros(120), np.full(120, 2.0))}
+    difference = kcalib.compare(np.zeros(120), models, metric="crps", **options).differences[0]
+    assert difference.pvalue == 1 and difference.confidence_interval == (-np.inf, np.inf)
 
 
 def test_forecasts_of_several_steps_keep_the_level():

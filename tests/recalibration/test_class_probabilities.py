@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import pickle
 import warnings
 
@@ -110,6 +111,19 @@ def test_files_that_hold_no_map(tmp_path):
         with pytest.raises(
             ValueError, match="holds no recalibrator of this version of kcalib; write one by kcalib.recal"
         ):
+            recalibration.load(path)
+    y, p, _ = overconfident(100, 3)
+    for cls, name, value in (
+        (TemperatureScaling, "temperature_", {"number": "nan"}),
+        (TemperatureScaling, "temperature_", "cold"),
+        (PlattScaling, "family_", None),
+    ):
+        recalibration.save(cls().fit(y, p), path)
+        content = json.loads(path.read_text())
+        assert name in content["state"]
+        content["state"][name] = value
+        path.write_text(json.dumps(content))
+        with pytest.raises(ValueError, match="holds no recalibrator of this version"):
             recalibration.load(path)
     with pytest.raises(ValueError, match="this PlattScaling is not fitted"):
         recalibration.save(PlattScaling(), path)

@@ -53,15 +53,24 @@ class LeftOut:
     def __sub__(self, other: LeftOut) -> LeftOut:
         return LeftOut(self.value - other.value, self.without - other.without, self.of_groups - other.of_groups)
 
-    def estimate(self, confidence_level: float, resolution: float) -> Estimate:
+    def estimate(self, confidence_level: float, resolution: float, largest: float = math.inf) -> Estimate:
         n = len(self.without)
         error, df = math.sqrt((n - 1) * float(np.var(self.without))), n - 1.0
         n_groups = len(self.of_groups)
         if n_groups > 1:
             of_features = float(np.std(self.of_groups, ddof=1)) / math.sqrt(n_groups)
             error, df = FeatureError(of_features, n_groups - 1.0).to(error, df)
-        limits = certainty.by_student(self.value, error, df, confidence_level)
-        return certainty.decided(self.value, error, limits, n, confidence_level, UNLIMITED, resolution)
+        return _of_units(self.value, error, df, n, confidence_level, resolution, largest)
+
+
+def _of_units(
+    value: float, error: float, df: float, n: int, confidence_level: float, resolution: float, largest: float
+) -> Estimate:
+    """Return a value of n clusters or blocks; equal differences, at most `largest`, say as little as of samples."""
+    limits = certainty.by_student(value, error, df, confidence_level)
+    if 0 < resolution < abs(value) and error <= resolution * math.sqrt(df + 1):
+        limits = certainty.by_share(value, n, confidence_level, ConfidenceInterval(-largest, largest), order=1)
+    return certainty.decided(value, error, limits, n, confidence_level, UNLIMITED, resolution)
 
 
 def measure_clusters(
@@ -91,15 +100,21 @@ def measure_clusters(
     else:
         measured = [_leave_out_of_mean(metric.losses(model), model, codes) for model in data]
         estimator, described = "weighted mean" if options.clusters is None else "mean", {}
-    largest = max(abs(model.value) + float(np.max(np.abs(model.without))) for model in measured)
-    resolution = ROUNDINGS * EPSILON * largest
+    size = max(abs(model.value) + float(np.max(np.abs(model.without))) for model in measured)
+    resolution, largest = ROUNDINGS * EPSILON * size, _range_of(metric, data)
     return MetricResult(
         values=[replace(model.estimate(confidence_level, 0.0), pvalue=math.nan) for model in measured],
-        differences=[(a - b).estimate(confidence_level, resolution) for a, b in itertools.combinations(measured, 2)],
+        differences=[
+            (a - b).estimate(confidence_level, resolution, largest) for a, b in itertools.combinations(measured, 2)
+        ],
         estimator=estimator,
         intervals=f"t, paired, by a jackknife over {n_clusters} {units}",
         described=described,
     )
+
+
+def _range_of(metric: Metric, data: Sequence[Any]) -> float:
+    return max(map(metric.range_of, data)) if isinstance(metric, MeanMetric) else math.inf
 
 
 def _weights_of(data: Data) -> np.ndarray:
@@ -110,7 +125,7 @@ def _measure_in_time(metric: MeanMetric, data: Sequence[Data], confidence_level:
     """Measure means of losses in the order of time, which depend on each other at less than `reach` steps."""
     losses = [np.asarray(arrays.to_host(metric.losses(model)), dtype=np.float64) for model in data]
     weights = _weights_of(data[0])
-    losses = [np.where(weights > 0, values, 0.0) for values in losses]
+    losses, largest = [np.where(weights > 0, values, 0.0) for values in losses], _range_of(metric, data)
 
     def estimate(values: np.ndarray, resolution: float) -> Estimate:
         n, mean = len(values), float(np.average(values, weights=weights))
@@ -121,8 +136,7 @@ def _measure_in_time(metric: MeanMetric, data: Sequence[Data], confidence_level:
             spread = 2 * (1 - np.arange(reach) / reach) @ products - products[0]
         correction = (n + 1 - 2 * reach + reach * (reach - 1) / n) / n
         error = math.sqrt(max(0.0, spread) / (n * correction))
-        limits = certainty.by_student(mean, error, n - 1, confidence_level)
-        return certainty.decided(mean, error, limits, -(-n // reach), confidence_level, UNLIMITED, resolution)
+        return _of_units(mean, error, n - 1, -(-n // reach), confidence_level, resolution, largest)
 
     resolution = ROUNDINGS * EPSILON * max(float(np.max(np.abs(values))) for values in losses)
     return MetricResult(

@@ -63,6 +63,10 @@ class MeanMetric(Metric):
     def losses(self, model: Any) -> Array:
         """Return the loss of each sample, shape (n,)."""
 
+    def range_of(self, model: Any) -> float:
+        """Return how far apart two losses can be."""
+        return math.inf
+
 
 @dataclass(frozen=True)
 class BrierScore(MeanMetric):
@@ -72,6 +76,9 @@ class BrierScore(MeanMetric):
 
     def losses(self, model: Classification) -> Array:
         return (0.5 if model.m == 2 else 1.0) * arrays.to_compute_device(square_residuals(model))
+
+    def range_of(self, model: Classification) -> float:
+        return brier_law([model])[0].high
 
     def measure(self, data: Sequence[Any], confidence_level: float, options: SharedOptions) -> MetricResult:
         return means([self.losses(model) for model in data], confidence_level, *brier_law(data))
@@ -85,6 +92,9 @@ class LogLoss(MeanMetric):
 
     def losses(self, model: Classification) -> Array:
         return arrays.to_compute_device(log_losses(model))
+
+    def range_of(self, model: Classification) -> float:
+        return -math.log(model.input_epsilon)
 
     def measure(self, data: Sequence[Any], confidence_level: float, options: SharedOptions) -> MetricResult:
         losses = [self.losses(model) for model in data]

@@ -8,7 +8,13 @@ import numpy as np
 
 from kcalib._input.columns import FileError
 from kcalib.distributions import Categorical, Distribution, Samples
-from kcalib.streaming.forecast_tables.results import ModelForecasts, count_reasons, make_quantiles
+from kcalib.streaming.forecast_tables.results import (
+    CROSSING,
+    ModelForecasts,
+    count_reasons,
+    find_crossing,
+    make_quantiles,
+)
 from kcalib.streaming.forecast_tables.table import MODEL, Column, Table, listed
 
 FIELDS = ("output_type", "output_type_id", "value")
@@ -90,10 +96,12 @@ def _read_part(
     has_target = true != "" if kind == "pmf" else ~np.isnan(true)
     reasons = np.full(part.n, "", dtype=object)
     reasons[~has_target[task]] = "no target" + (" among the categories" if kind == "pmf" else "")
+    crosses = find_crossing(matrix[:, columns]) & (kind == "quantile" and not sort)
+    reasons[crosses[task]] = CROSSING
     reasons[~is_whole[task]] = f"the task lacks a {kind} that most have"
     reasons[~columns[place]] = f"a {kind} that most tasks lack"
     reasons[np.isnan(numbers)] = "no value"
-    rows = has_target & is_whole & columns.any()
+    rows = has_target & is_whole & ~crosses & columns.any()
     if not rows.any():
         return None, None, first[rows], reasons
     matrix, true = matrix[rows][:, columns], true[rows]

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from kcalib._input.columns import FileError
-from kcalib.distributions import Samples
-from kcalib.streaming.forecast_tables.results import ModelForecasts, count_reasons, make_quantiles
+from kcalib.streaming.forecast_tables.results import ModelForecasts, keep_complete
 
 MEMBERS = (
     "member", "members", "number", "realization", "realisation", "ensemble", "ensemble_member", "ens", "sample", "draw",
@@ -52,16 +51,7 @@ def _read_array(array: Any, targets: Any, name: str, sort: bool) -> ModelForecas
     true = np.asarray(targets.values, dtype=np.float64).reshape(-1)
     values = np.asarray(array.transpose(*dims, *across).values, dtype=np.float64)
     values = values.reshape(len(true), int(np.prod([array.sizes[dim] for dim in across])))
-    has_values, has_target = ~np.isnan(values).any(axis=1), ~np.isnan(true)
-    rows = np.flatnonzero(has_values & has_target)
-    reasons = np.where(has_target, np.where(has_values, "", f"no value of a {across[0]}"), "no target").tolist()
-    places = np.unravel_index(rows, targets.shape) if dims else ()
-    prediction = None
-    if len(rows):
-        levels = None if across[0] != QUANTILE else array[QUANTILE].values
-        prediction = Samples(values[rows]) if levels is None else make_quantiles(name, levels, values[rows], sort)
-    return ModelForecasts(
-        name, len(rows), true[rows] if len(rows) else None, prediction,
-        {str(dim): np.asarray(array[dim].values)[place] for dim, place in zip(dims, places, strict=True)},
-        n_rows, len(rows), count_reasons(reasons + ["no target"] * (n_rows - len(true))),
-    )  # fmt: skip
+    places = np.unravel_index(np.arange(len(true)), targets.shape) if dims else ()
+    tasks = {dim: np.asarray(array[dim].values)[place] for dim, place in zip(dims, places, strict=True)}
+    levels = None if across[0] != QUANTILE else array[QUANTILE].values
+    return keep_complete(name, true, values, levels, tasks, sort, n_rows, f"value of a {across[0]}")

@@ -15,6 +15,7 @@ from kcalib.streaming.forecast_tables.labelled import read_labelled
 from kcalib.streaming.forecast_tables.results import ModelForecasts
 from kcalib.streaming.forecast_tables.table import Table, is_path, listed, read_table
 from kcalib.streaming.forecast_tables.wide import find_quantiles, read_wide
+from kcalib.streaming.sources.text import is_number
 
 
 def read_forecasts(data: Any, targets: Any = None, *, sort_quantiles: bool = False) -> tuple[ModelForecasts, ...]:
@@ -40,7 +41,7 @@ def read_forecasts(data: Any, targets: Any = None, *, sort_quantiles: bool = Fal
         counts. Of frames of quantiles also an array, or by default their own column ``y`` or the like. Of xarray an
         array with the other dimensions, which is aligned by its coordinates.
     sort_quantiles : bool
-        Whether to sort quantiles that cross. Default: these are an error.
+        Whether to sort quantiles that cross. Default: such forecasts are not used.
 
     Returns
     -------
@@ -84,6 +85,11 @@ def read_forecasts(data: Any, targets: Any = None, *, sort_quantiles: bool = Fal
             raise FileError("the forecasts are those of a hub; give the table of their targets by `targets`")
         return tuple(read_hub(table, targets, name, sort_quantiles))
     if not find_quantiles(table.columns):
+        if all(is_number(str(name)) for name in table.columns):
+            raise FileError(
+                f"the columns {listed(table.columns)} are called by numbers alone, as if without a header; add one, or "
+                "beside columns of quantiles the one of what is predicted, or of targets, such as y"
+            )
         raise FileError(
             f"the table has {listed(table.columns)}, expected {', '.join(FIELDS)} of a hub, or columns of quantiles "
             "such as M-lo-90 and M-hi-90, or 0.1 and 0.9"

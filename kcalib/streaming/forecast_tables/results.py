@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from kcalib._backend.options import OptionError
 from kcalib._input.columns import FileError
-from kcalib.distributions import Distribution, Quantiles
+from kcalib.distributions import Distribution, Quantiles, Samples
 from kcalib.report.summary import Summarized
 from kcalib.streaming.forecast_tables.table import Column
+
+CROSSING = "quantiles that cross"  # the reason why rows are not used
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +38,16 @@ class ModelForecasts(Summarized):
         if name not in self.tasks:
             raise ValueError(f"there is no column {name!r}; expected one of {', '.join(map(repr, self.tasks))}")
         return self.tasks[name]
+
+    def check_one_series(self) -> None:
+        """Refuse forecasts that have no column with another value for each, as dates of one series are."""
+        if not any(len(np.unique(column)) == self.n_samples for column in self.tasks.values()):
+            columns = ", ".join(map(repr, self.tasks))
+            raise OptionError(
+                "time_blocks",
+                f"is for one series in the order of time, but no column of {self.model} ({columns}) differs for each "
+                "forecast; keep one location and horizon, or give clusters, such as the date",
+            )
 
     def split(self, *names: str) -> tuple[ModelForecasts, ...]:
         """Return the forecasts of each combination of values of columns of `tasks`, in order, added to the name."""
@@ -86,9 +99,38 @@ def count_reasons(reasons: Iterable[str]) -> dict[str, int]:
     return {reason: n for reason, n in Counter(reasons).most_common() if reason}
 
 
+def keep_complete(
+    model: str,
+    y_true: np.ndarray,
+    values: np.ndarray,
+    levels: Any,
+    tasks: Mapping[Any, np.ndarray],
+    sort: bool,
+    n_rows: int,
+    noun: str = "value",
+) -> ModelForecasts:
+    """Return the forecasts by members, or by quantiles at `levels`, that have all numbers and a target."""
+    reasons = np.full(len(y_true), "", dtype=object)
+    if levels is not None and not sort:
+        reasons[find_crossing(values[:, np.argsort(levels)])] = CROSSING
+    reasons[np.isnan(values).any(axis=1)] = f"no {noun}"
+    reasons[np.isnan(y_true)] = "no target"
+    rows, prediction = np.flatnonzero(reasons == ""), None
+    if len(rows):
+        prediction = Samples(values[rows]) if levels is None else make_quantiles(model, levels, values[rows], sort)
+    unused = count_reasons([*reasons.tolist(), *["no target"] * (n_rows - len(y_true))])
+    true, tasks = y_true[rows] if len(rows) else None, {str(name): column[rows] for name, column in tasks.items()}
+    return ModelForecasts(model, len(rows), true, prediction, tasks, n_rows, len(rows), unused)
+
+
+def find_crossing(values: np.ndarray) -> np.ndarray:
+    """Return which rows of quantiles in the order of their levels decrease somewhere."""
+    return np.asarray((values[:, 1:] < values[:, :-1]).any(axis=1))
+
+
 def make_quantiles(model: str, levels: Any, values: Any, sort: bool) -> Quantiles:
-    """Return forecasts by quantiles; an error names the model, and the option that sorts."""
+    """Return forecasts by quantiles; an error names the model."""
     try:
         return Quantiles(levels, values, sort=sort)
     except ValueError as error:
-        raise FileError(f"{model}: {error}".replace("pass sort=", "pass sort_quantiles=")) from None
+        raise FileError(f"{model}: {error}") from None

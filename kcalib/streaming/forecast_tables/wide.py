@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from kcalib._input.columns import LABEL_NAMES, FileError
-from kcalib.streaming.forecast_tables.results import ModelForecasts, count_reasons, make_quantiles
-from kcalib.streaming.forecast_tables.table import Table, listed
+from kcalib.streaming.forecast_tables.results import ModelForecasts, keep_complete
+from kcalib.streaming.forecast_tables.table import Column, Table, listed
 from kcalib.streaming.sources.text import is_number
 
 NUMBER = r"(\d*\.?\d+(?:\.0)?)"
@@ -63,6 +63,7 @@ def read_wide(table: Table, targets: Any, name: str, sort: bool) -> Iterator[Mod
     tasks = {name: column for name, column in table.columns.items() if name not in quantiles}
     if isinstance(targets, Table):
         true = targets.find_targets(tasks)
+        _check_once(tasks)
     elif targets is not None:
         true = targets
         if true.shape != (table.n,):
@@ -77,12 +78,16 @@ def read_wide(table: Table, targets: Any, name: str, sort: bool) -> Iterator[Mod
     for model, columns in models.items():
         levels = sorted(columns)
         values = np.stack([table.columns[columns[level]].numbers(columns[level]) for level in levels], axis=1)
-        has_values, has_target = ~np.isnan(values).any(axis=1), ~np.isnan(true)
-        rows = np.flatnonzero(has_values & has_target)
-        reasons = np.where(has_values, np.where(has_target, "", "no target"), "no value")
-        yield ModelForecasts(
-            model or name, len(rows), true[rows] if len(rows) else None,
-            make_quantiles(model or name, levels, values[rows], sort) if len(rows) else None,
-            {str(name): column.array()[rows] for name, column in tasks.items()},
-            table.n, len(rows), count_reasons(reasons.tolist()),
-        )  # fmt: skip
+        yield keep_complete(
+            model or name, true, values, levels, {k: c.array() for k, c in tasks.items()}, sort, table.n
+        )
+
+
+def _check_once(tasks: Mapping[Any, Column]) -> None:
+    """Refuse rows of one task, whose target would count twice."""
+    _, first, counts = np.unique(
+        np.stack([column.codes for column in tasks.values()]), axis=1, return_index=True, return_counts=True
+    )
+    for row in first[counts > 1]:
+        where = ", ".join(f"{name} {column.shown[column.codes[row]]}" for name, column in tasks.items())
+        raise FileError(f"there are several rows of {where}; drop all but one, or add the column that tells them apart")

@@ -145,7 +145,6 @@ def test_fields_of_a_hub(field):
          r"^output_type_id 3 is there twice for reference_date 2022-11-19, horizon 0"),
         (lambda t, o: t["output_type_id"].__setitem__(3, "0.5"), r"^output_type_id 0\.5 is there twice for refere"),
         (lambda t, o: t.update(output_type=["mean"] * 36), r"^the output types are 'mean', expected one of quant"),
-        (lambda t, o: t["value"].__setitem__(0, "46"), r"^base: .*: quantile: `values.* cross; pass sort_quant"),
     ],
 )  # fmt: skip
 def test_wrong_tables(change, message):
@@ -158,6 +157,8 @@ def test_wrong_tables(change, message):
 def test_quantiles_that_cross_are_sorted_on_request():
     table = columns_of(HUB)
     table["value"][0] = "46"
+    crossing, *_ = read_forecasts(table, ORACLE)
+    assert crossing.y_true.tolist() == [221, 446] and crossing.unused["quantiles that cross"] == 5
     assert read_forecasts(table, ORACLE, sort_quantiles=True)[0].y_pred.values[0].tolist() == [45, 46, 51, 57, 80]
 
 
@@ -223,10 +224,20 @@ def test_other_columns_are_no_quantiles(names):
 
 
 def test_headers_and_lengths():
-    with pytest.raises(ValueError, match=r"^the table has '0.1', '0.9', expected output_type"):
+    with pytest.raises(
+        ValueError, match=r"^the columns '0.1', '0.9' are called by numbers alone, as if .*; add one, or"
+    ):
         read_forecasts({"0.1": [0.2], "0.9": [0.8]}, [1.0])
+    assert read_forecasts({"day": [1], "0.1": [0.2], "0.9": [0.8]}, [1.0])[0].n_samples == 1
     with pytest.raises(ValueError, match="^the columns have 1, 1, 2 rows, expected equal ones"):
         read_forecasts({"y": [1.0], "0.1": [0.2], "0.9": [0.8, 0.9]})
+
+
+def test_rows_of_one_task():
+    frame = {"ds": ["1", "2", "2"], "0.1": [0.0] * 3, "0.9": [1.0] * 3}
+    with pytest.raises(ValueError, match="^there are several rows of ds 2; drop all but one, or add the column"):
+        read_forecasts(frame, {"ds": ["1", "2"], "y": [0.5, 0.5]})
+    assert read_forecasts(frame | {"id": [1, 2, 3]}, {"ds": ["1", "2"], "y": [0.5, 0.5]})[0].n_samples == 3
 
 
 def test_two_columns_of_a_level():

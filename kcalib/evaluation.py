@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import singledispatch
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, cast, overload
@@ -26,6 +26,7 @@ from kcalib._input.frames import column_names
 from kcalib._input.groupings import read_given
 from kcalib._input.labels import Classification, Names
 from kcalib._input.labels import prepare as prepare_labels
+from kcalib._input.methods import resolved
 from kcalib._input.source import (
     check_left_to_source,
     check_not_for_sums,
@@ -51,8 +52,9 @@ from kcalib.evaluation_metrics import check_metrics, compute_metrics
 from kcalib.evaluation_results import INTERVAL, Evaluation, ForecastEvaluation, MultilabelEvaluation
 from kcalib.inference.adaptive.clusters import read_clusters
 from kcalib.inference.adaptive.distance_bound import distance_bound
+from kcalib.inference.adaptive.method import Adaptive
 from kcalib.inference.adaptive.ranks import Ranks
-from kcalib.inference.calibration_test import scale_weights, sums_of
+from kcalib.inference.calibration_test import METHODS, scale_weights, sums_of
 from kcalib.inference.compare import holm
 from kcalib.inference.task import CalibrationMethod
 from kcalib.inference.verdict import (
@@ -67,11 +69,13 @@ from kcalib.inference.verdict import (
 from kcalib.kernels import Kernel
 from kcalib.lenses import KEPT, Buckets, Lens, TopLabel
 from kcalib.parallel.argument import in_parallel
+from kcalib.streaming.state import CalibrationState
 from kcalib.target_kernels import TargetKernel
 
 __all__ = ["evaluate"]
 
-SPARSE_ROWS = 2**16  # whose scores are computed at once
+STRIP = 2**16  # sparse rows that are mapped to dense ones at once
+MOST_SPARSE_ROWS = 2**17  # of more, sums through buckets are those of a state
 
 
 P = ParamSpec("P")
@@ -271,6 +275,12 @@ def evaluate(
         )
         return state.result(level=level, tolerance=tolerance)
     checks = {"classes": classes, "from_logits": from_logits, "lens": lens, "threads": threads}
+    rows = y_pred if lens is None and isinstance(y_pred, SparseProbabilities) else None
+    has_sums = sample_weight is given is backend is None and isinstance(resolved(method, METHODS), Adaptive)
+    if rows is not None and has_sums and len(rows) > MOST_SPARSE_ROWS:
+        shared = {"kernel": kernel, "target_kernel": target_kernel, "seed": seed, "threads": threads}
+        state = _sum_sparse(y_true, rows, clusters, **shared, **sums_of(method))
+        return _with_scores_of(rows, y_true, None, state.result(level=level, tolerance=tolerance))
     if multilabel:
         for name, value in {"lens": lens, "tolerance": tolerance}.items():
             if value is not None:
@@ -295,28 +305,44 @@ def evaluate(
         "given": () if given is None else read_given(given, data.n),
     }
     evaluations = [evaluation_of(problem, **options) for problem in problems]
-    if lens is None and isinstance(y_pred, SparseProbabilities):
-        return _with_scores_of(y_pred, y_true, sample_weight, cast("Evaluation", evaluations[0]))
+    if rows is not None:
+        return _with_scores_of(rows, y_true, sample_weight, cast("Evaluation", evaluations[0]))
     return join_labels(labels, cast("list[Evaluation]", evaluations)) if multilabel else evaluations[0]
+
+
+def _sum_sparse(y_true: Any, rows: SparseProbabilities, clusters: Any, **options: Any) -> CalibrationState:
+    """Return the sums of sparse rows through buckets, whose dense rows would take much memory."""
+    codes = None if clusters is None else read_clusters(clusters, len(rows))
+    state = CalibrationState(Buckets().n_buckets + 1, clusters=codes is not None, **options)
+    for part, data in _map_sparse(y_true, rows, Buckets()):
+        state.update(data.labels, data, clusters=None if codes is None else codes[part])
+    return state
+
+
+def _map_sparse(y_true: Any, rows: SparseProbabilities, lens: Lens) -> Iterator[tuple[slice, Classification]]:
+    """Yield the problems that parts of sparse rows induce."""
+    labels = arrays.to_host(arrays.as_array(y_true, "y_true"))
+    for begin in range(0, len(rows), STRIP):
+        part = slice(begin, begin + STRIP)
+        yield part, prepare_labels(labels[part], rows[part], lens=lens)
 
 
 def _with_scores_of(rows: SparseProbabilities, y_true: Any, sample_weight: Any, result: Evaluation) -> Evaluation:
     """Return the evaluation of sparse rows through buckets with the scores of their classes."""
-    top = prepare_labels(y_true, rows, sample_weight=sample_weight, lens=TopLabel())
-    labels, squares, losses = arrays.to_host(arrays.as_array(y_true, "y_true")), [], []
-    for begin in range(0, len(rows), SPARSE_ROWS):
-        part = slice(begin, begin + SPARSE_ROWS)
-        kept = prepare_labels(labels[part], rows[part], lens=KEPT)
-        squares.append(square_residuals(kept))
-        losses.append(log_losses(kept))
+    top, lens = prepare_labels(y_true, rows, sample_weight=sample_weight, lens=TopLabel()), str(Buckets())
+    scores = [(log_losses(kept), square_residuals(kept)) for _, kept in _map_sparse(y_true, rows, KEPT)]
+    losses, squares = (np.concatenate(parts) for parts in zip(*scores, strict=True))
     return replace(
         result,
         n_classes=rows.n_classes,
+        lens=lens,
+        skce=replace(result.skce, lens=lens),
+        test=replace(result.test, lens=lens),
         confidence_from=top.confidence_from,
         accuracy=accuracy_of(top),
         mean_confidence=weighted_mean(top, top_label(top)[0]),
-        log_loss=weighted_mean(top, np.concatenate(losses)),
-        brier_score=weighted_mean(top, np.concatenate(squares)) / (2 if rows.n_classes == 2 else 1),
+        log_loss=weighted_mean(top, losses),
+        brier_score=weighted_mean(top, squares) / (2 if rows.n_classes == 2 else 1),
         top_label_ece=reliability_bins(top, N_BINS).ece,
     )
 

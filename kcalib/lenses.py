@@ -96,7 +96,8 @@ class Lens:
         """Return the same of some rows, of which the first has this number."""
         raise ValueError(
             f"`lens` is {self}, which needs the probabilities of all {rows.n_classes} classes, but `y_pred` is "
-            "SparseProbabilities; pass lens=kcalib.lenses.Buckets(), TopLabel() or TopK(k)"
+            "SparseProbabilities; pass lens=kcalib.lenses.Buckets(), TopLabel() or TopK(k) to functions that have it, "
+            "and dense rows to others"
         )
 
     def check_columns(self, n_columns: int, name: str) -> None:
@@ -469,7 +470,8 @@ class Buckets(Lens):
         return np.where(is_kept, number[labels], b), np.column_stack([sums, rows.rest])
 
 
-class _Kept(Lens):
+@dataclass(frozen=True)
+class _Kept(Canonical):
     """The classes that sparse rows keep, by their places, and the rest: what scores are of."""
 
     def _induce_sparse(self, labels: np.ndarray, rows: SparseRows, first: int) -> LabelsAndPredictions:
@@ -479,6 +481,9 @@ class _Kept(Lens):
         is_label = rows.ids == labels[:, None]
         place = np.where(np.any(is_label, axis=1), np.argmax(is_label, axis=1), k)
         return place, np.column_stack([rows.probabilities, rows.rest])
+
+    def __str__(self) -> str:
+        return str(CANONICAL)
 
 
 KEPT = _Kept()

@@ -168,6 +168,9 @@ class SparseProbabilities:
         ids[is_class], probabilities[is_class] = rows.indices, rows.data
         return cls(ids, probabilities, rows.shape[1], rest)
 
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError("it does not have the probabilities of all classes, which this function needs")
+
     def __len__(self) -> int:
         return len(self.ids)
 

@@ -32,6 +32,7 @@ from kcalib._input.source import (
     check_left_to_source,
     check_not_for_sums,
 )
+from kcalib._input.sparse import SparseProbabilities
 from kcalib.estimators.skce import check_not_parallel
 from kcalib.inference.adaptive.clusters import clusters_of
 from kcalib.inference.metrics.ckce import CKCE
@@ -40,7 +41,7 @@ from kcalib.inference.metrics.ece import ECE
 from kcalib.inference.metrics.measured import Estimate, Metric, MetricResult, SharedOptions
 from kcalib.inference.metrics.scores import CRPS, BrierScore, LogLoss, LogScore, MeanMetric
 from kcalib.inference.metrics.skce import SKCE
-from kcalib.lenses import KEPT, Confidence, Lens
+from kcalib.lenses import KEPT, Buckets, Confidence, Lens, TopLabel
 from kcalib.parallel.argument import in_parallel
 from kcalib.results import Comparison, ModelDifference, ModelValue
 
@@ -173,12 +174,14 @@ def compare(
         raise ValueError(f"`y_true` has the models {list(y_true)}, expected {list(y_preds)}; pass labels for each one")
     models: dict[str, Data] = {}
     first: Data | None = None  # without a lens, which may drop names of columns
-    has_names = any(type(y_pred) not in NAMELESS for y_pred in y_preds.values())
+    has_names = any(type(y_pred) not in (*NAMELESS, SparseProbabilities) for y_pred in y_preds.values())
     for name, y_pred in y_preds.items():
         if not isinstance(name, str):
             raise TypeError(f"`y_preds` has the key {name!r}, expected names that are strings")
         try:
             checks = {"classes": classes, "from_logits": from_logits, "threads": threads, "dtype": chosen.dtype}
+            of_metric = KEPT if isinstance(chosen, MeanMetric) else Buckets()
+            checks["sparse_lens"] = TopLabel() if chosen.name == ECE.name else of_metric
             labels = y_true[name] if has_own_labels else y_true
             data = plain = prepare(labels, y_pred, sample_weight=sample_weight, lens=lens, **checks)
             if lens is not None and has_names:

@@ -62,6 +62,83 @@ def test_scores_of_two_tokens_and_a_rest() -> None:
     assert repr(p) == "SparseProbabilities(3 samples, 2 of 50000 classes a row)"
 
 
+def zipf_rows(rng: np.random.Generator, n: int, k: int) -> tuple[np.ndarray, kcalib.SparseProbabilities]:
+    """Draw rows of k of 100,000 tokens, of which few are frequent, and labels from them."""
+    ids = (np.sort((1e5 / k) ** rng.uniform(size=(n, k)), axis=1).astype(int) * k + np.arange(k)) % 100_000
+    weights = np.arange(1, k + 1) ** -rng.uniform(0.7, 2, size=(n, 1)) * rng.gamma(3, size=(n, k))
+    p = weights / weights.sum(axis=1, keepdims=True) * rng.beta(9, 1, size=(n, 1))
+    place = (p.cumsum(axis=1) < rng.uniform(size=(n, 1))).sum(axis=1)
+    kept = np.take_along_axis(ids, np.minimum(place, k - 1)[:, None], axis=1)[:, 0]
+    outside = next(i for i in range(100_000) if not (ids == i).any())
+    return np.where(place < k, kept, outside), kcalib.SparseProbabilities(ids, p, 100_000)
+
+
+def sharpened(p: kcalib.SparseProbabilities, power: float) -> kcalib.SparseProbabilities:
+    rows = np.column_stack([p.probabilities, p.rest]) ** power
+    rows /= rows.sum(axis=1, keepdims=True)
+    return kcalib.SparseProbabilities(p.ids, rows[:, :-1], p.n_classes, rows[:, -1])
+
+
+@pytest.mark.parametrize("k", [5, 20])
+@pytest.mark.parametrize(
+    ("n_sets", "least", "most"),
+    [(20, 0, 5), pytest.param(400, 8, 35, marks=pytest.mark.slow)],  # binomial, 1e-3 on either side
+)
+def test_level_and_power_through_buckets(k: int, n_sets: int, least: int, most: int) -> None:
+    method, rejected, seen = kcalib.methods.Adaptive(n_resamples=99, n_columns=32), 0, 0
+    for seed in range(n_sets):
+        y, p = zipf_rows(np.random.default_rng([seed, k]), 150, k)
+        rejected += kcalib.calibration_test(y, p, method=method, seed=seed, threads=1).pvalue <= 0.05
+        if seed < 3:
+            result = kcalib.calibration_test(y, sharpened(p, 2.5), method=method, seed=seed, threads=1)
+            seen += result.pvalue <= 0.01
+            assert result.lens == str(Buckets())
+    assert least <= rejected <= most
+    assert seen == 3
+
+
+def test_observed_tokens_that_are_added_to_the_kept_ones_are_found() -> None:
+    y, p = zipf_rows(np.random.default_rng(0), 200, 5)
+    is_outside = ~(p.ids == y[:, None]).any(axis=1)
+    ids = np.column_stack([p.ids, np.where(is_outside, y, -1)])
+    rows = np.column_stack([p.probabilities, np.where(is_outside, p.rest / 2, 0)])
+    assert kcalib.calibration_test(y, kcalib.SparseProbabilities(ids, rows, p.n_classes), seed=0).pvalue < 0.01
+    assert kcalib.calibration_test(y, p, seed=0).pvalue > 0.05
+
+
+def test_many_rows_are_summed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    y, p = zipf_rows(np.random.default_rng(2), 400, 4)
+    p, texts, kernel = sharpened(p, 2), np.arange(400) // 2, kcalib.kernels.Exponential(0.4)
+    whole = [kcalib.evaluate(y, p, kernel=kernel, clusters=clusters) for clusters in (None, texts)]
+    monkeypatch.setattr(kcalib.evaluation, "MOST_SPARSE_ROWS", 0)
+    monkeypatch.setattr(kcalib.evaluation, "STRIP", 150)
+    for clusters, expected in zip((None, texts), whole, strict=True):
+        result = kcalib.evaluate(y, p, kernel=kernel, clusters=clusters)
+        for name in ("accuracy", "mean_confidence", "log_loss", "brier_score", "top_label_ece"):
+            assert getattr(result, name) == pytest.approx(getattr(expected, name))
+        assert (result.n_classes, result.lens, result.test.lens) == (100_000, str(Buckets()), str(Buckets()))
+        assert result.test.pvalue < 0.01
+        assert result.test.finding == expected.test.finding
+    with pytest.raises(ValueError, match=r"`y_true` has .* shape \(5,\)"):
+        kcalib.evaluate(y[:5], p)
+
+
+def test_models_are_compared_by_what_they_keep() -> None:
+    y, p = zipf_rows(np.random.default_rng(3), 400, 4)
+    for metric, score in {
+        "brier_score": kcalib.brier_score,
+        "log_loss": kcalib.log_loss,
+        "ece": kcalib.top_label_ece,
+    }.items():
+        result = kcalib.compare(y, {"sharp": sharpened(p, 3), "right": p}, metric=metric)
+        assert result.ranking == ("right", "sharp")
+        assert result.model("right").value == pytest.approx(score(y, p))
+        if metric != "ece":
+            assert np.mean(kcalib.score_samples(y, p, metric)) == pytest.approx(score(y, p))
+    groups = kcalib.worst_groups(y, p, {"subject": np.where(np.arange(400) < 200, "law", "art")}, seed=0)
+    assert len(groups.groups) == 2
+
+
 def test_rest_is_at_least_what_rounding_leaves() -> None:
     ids, rows = [[1, 2]], np.array([[0.75, 0.25 + 2e-7]])
     assert kcalib.SparseProbabilities(ids, rows, 9).rest == [1e-6]

@@ -58,6 +58,8 @@ html_theme = "furo"
 html_title = f"kcalib {release}"
 html_static_path = ["_static"]
 html_css_files = ["kcalib.css"]
+html_js_files = ["versions.js"]
+html_extra_path = ["llms.txt"]
 # "Edit this page" links to the repository that pyproject.toml names; without one there is no such link.
 _project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 html_theme_options: dict[str, Any] = {}

@@ -233,3 +233,22 @@ def test_pages_of_the_history_of_speed_show_each_of_its_points():
     if not line or run("git", "-C", ROOT, "rev-parse", "--is-shallow-repository").stdout.strip() != "false":
         pytest.skip("needs all commits of the repository")
     assert set(commits) <= set(line)
+
+
+def test_the_site_lists_its_versions_newest_first(tmp_path):
+    for version in ("0.9.1", "dev", "0.10.0"):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "index.html").write_text("")
+        (tmp_path / version / "llms.txt").write_text("[Tutorial](tutorial.html)")
+    list_versions = runpy.run_path(str(ROOT / ".ci" / "list_versions.py"))["list_versions"]
+    assert list_versions(tmp_path) == ["0.10.0", "0.9.1", "dev"]
+    assert (tmp_path / "versions.js").read_text() == 'const kcalibVersions = ["0.10.0", "0.9.1", "dev"];\n'
+    assert 'url=0.10.0/"' in (tmp_path / "index.html").read_text()
+    assert (tmp_path / "llms.txt").read_text() == "[Tutorial](0.10.0/tutorial.html)"
+
+
+def test_pages_of_the_text_for_language_models_are_there():
+    addresses = re.findall(r"\]\(([^)]*)\.html\)", (ROOT / "docs" / "llms.txt").read_text())
+    generated = {"auto_gallery/index"}
+    assert len(addresses) > 15
+    assert [a for a in addresses if a not in generated and not (ROOT / "docs" / f"{a}.rst").exists()] == []

@@ -12,12 +12,15 @@ import sys
 import tempfile
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
+
+from kcalib.streaming import load
 
 folder = Path(tempfile.mkdtemp())
 
 
-def kcalib(*arguments):
+def run_kcalib(*arguments):
     command = [sys.executable, "-P", "-m", "kcalib", *map(str, arguments)]
     print(subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout)
 
@@ -27,10 +30,14 @@ for task in range(3):  # SLURM_ARRAY_TASK_ID
     p = rng.dirichlet(np.ones(4), size=20_000)
     labels = (rng.uniform(size=(len(p), 1)) > p.cumsum(axis=1)).sum(axis=1)
     np.savez(folder / f"{task}.npz", probs=p, labels=labels)
-    kcalib("update", f"{task}.kcalib", f"{task}.npz", "--part", task, "--bandwidth", 0.7, "--resume")
+    run_kcalib("update", f"{task}.kcalib", f"{task}.npz", "--part", task, "--bandwidth", 0.7, "--resume")
 
 # %%
 # The last job waits for the tasks (``sbatch --dependency=afterok:ID``).
 
-kcalib("merge", *(f"{task}.kcalib" for task in range(3)), "-o", "all.kcalib")
-kcalib("show", "all.kcalib")
+run_kcalib("merge", *(f"{task}.kcalib" for task in range(3)), "-o", "all.kcalib")
+run_kcalib("show", "all.kcalib")
+
+figure, axes = plt.subplots(figsize=(5, 6), layout="constrained")
+load(folder / "all.kcalib").reliability().plot(axes)
+plt.show()

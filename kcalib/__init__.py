@@ -55,6 +55,7 @@ __all__ = [
     "ReliabilityBins",
     "ReliabilityDiagram",
     "SKCEResult",
+    "SmoothECEResult",
     "SparseProbabilities",
     "ToleranceWarning",
     "UCMEResult",
@@ -100,6 +101,7 @@ __all__ = [
     "sharpness",
     "skce",
     "smallest_eigenvalue",
+    "smooth_ece",
     "solvers",
     "spiegelhalter_test",
     "squared_calibration_error",
@@ -147,6 +149,7 @@ if TYPE_CHECKING:
         observed_expected_ratio,
         spiegelhalter_test,
     )
+    from kcalib.estimators.curves.smooth_ece import SmoothECEResult, smooth_ece
     from kcalib.estimators.debiased_ece import debiased_ece
     from kcalib.estimators.ece import ECEResult, class_wise_ece, top_label_ece
     from kcalib.estimators.forecasts.crps import crps
@@ -200,6 +203,7 @@ else:  # to a type checker names are unknown that are not there
         "estimators.clinical.observed_expected": "GoodnessOfFit ObservedExpectedRatio hosmer_lemeshow_test "
         "observed_expected_ratio spiegelhalter_test",
         "estimators.forecasts.crps": "crps",
+        "estimators.curves.smooth_ece": "SmoothECEResult smooth_ece",
         "estimators.debiased_ece": "debiased_ece",
         "estimators.ece": "ECEResult class_wise_ece top_label_ece",
         "estimators.forecasts.dispersion": "dawid_sebastiani_score ence miscalibration_area sharpness",

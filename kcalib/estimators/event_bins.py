@@ -21,13 +21,15 @@ from kcalib._pairs.statistics import group_sums
 from kcalib.estimators.binning import MAX_BINS, N_BINS, Binning, bin_edges, in_order
 
 BINNINGS = ("uniform", "equal_mass", "isotonic")
+N_POINTS = 100  # of curves
 
 
-def check_binning(binning: str, n_bins: int | None) -> int | None:
-    """`n_bins`, by default 15; None for isotonic regression."""
-    check_choice("binning", binning, BINNINGS)
+def check_binning(binning: str, n_bins: int | None, binnings: tuple[str, ...] = BINNINGS) -> int | None:
+    """`n_bins`, by default 15, of curves 100; None for isotonic regression."""
+    check_choice("binning", binning, binnings)
     if binning != "isotonic":
-        return check_integer("n_bins", N_BINS if n_bins is None else n_bins, 1, MAX_BINS)
+        default = N_POINTS if binning == "smooth" else N_BINS
+        return check_integer("n_bins", default if n_bins is None else n_bins, 1, MAX_BINS)
     if n_bins is not None:
         raise ValueError(f"`n_bins` is {n_bins!r}, but binning='isotonic' finds the number itself; leave it out")
     return None

@@ -6,7 +6,7 @@ they hold come from `event_bins`, the bands from `bands`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,9 @@ from kcalib.estimators.bands import (
     isotonic_band,
 )
 from kcalib.estimators.binning import bin_edges
+from kcalib.estimators.curves.smooth_ece import smooth_curve, smooth_error
 from kcalib.estimators.ece import result_of_columns
-from kcalib.estimators.event_bins import Bins, Sample, check_binning, cut, numbers
+from kcalib.estimators.event_bins import BINNINGS, Bins, Sample, check_binning, cut, numbers
 from kcalib.lenses import ClassWise, Confidence, Lens, TopLabel
 from kcalib.report import diagrams
 from kcalib.report.summary import Summarized
@@ -35,6 +36,7 @@ from kcalib.report.summary import Summarized
 __all__ = ["Band", "ReliabilityDiagram", "reliability"]
 
 BANDS = ("both", "confidence", "consistency")
+FITTED = ("isotonic", "smooth")  # binnings whose bands are pointwise, and drawn
 HISTOGRAM_BINS = 20
 HIGHEST_LEVEL = 1 - 1e-6  # tails of exact laws have an absolute error of 1e-11 for a million samples in a bin
 
@@ -44,21 +46,21 @@ class ReliabilityDiagram(Summarized):
     """The numbers of a reliability diagram; `plot` draws it.
 
     Arrays are float64. Of a bin without samples all numbers but its edges and counts are NaN, but for its
-    confidence interval, which is [0, 1].
+    confidence interval, which is [0, 1], and for those of curves.
     """
 
     edges: np.ndarray  #: bin b is (edges[b], edges[b + 1]], with 0 in the first; shape (n_bins + 1,)
     count: np.ndarray  #: samples of positive weight in each bin, int64, shape (n_bins,)
     weight: np.ndarray  #: sum of their weights, shape (n_bins,)
-    confidence: np.ndarray  #: their mean confidence, shape (n_bins,)
-    frequency: np.ndarray  #: share of them in which the event happened, shape (n_bins,)
+    confidence: np.ndarray  #: their mean confidence, shape (n_bins,); of "smooth" of all samples by the kernel
+    frequency: np.ndarray  #: share of them in which the event happened, shape (n_bins,); of "smooth" likewise
     lowest: np.ndarray  #: their smallest confidence, shape (n_bins,); of a state NaN but for the top label
     highest: np.ndarray  #: their largest confidence, shape (n_bins,)
     points: np.ndarray  #: confidences at which the bands hold: of bins the means, of isotonic regression up to 1000
     confidence_band: Band | None  #: limits of the true frequency at `points`
     consistency_band: Band | None  #: limits of the observed frequency at `points` if the model is calibrated
     histogram: np.ndarray  #: share of the weight in bins of equal width (`n_bins` of them if uniform, else 20)
-    binning: str  #: "uniform", "equal_mass" or "isotonic"
+    binning: str  #: "uniform", "equal_mass", "isotonic" or "smooth"
     n_bins: int  #: bins there are; less than asked for where ties allow no more
     confidence_level: float  #: of the bands
     simultaneous: bool  #: whether the bands hold for all bins at once, and not for each by itself
@@ -68,6 +70,7 @@ class ReliabilityDiagram(Summarized):
     seed: int | None  #: of the draws; None where nothing was drawn
     lens: str  #: one of `kcalib.lenses`: what "confidence" and "event" are
     n_samples: int  #: samples given
+    bandwidth: float | None = None  #: of the kernel ("smooth")
 
     def __repr__(self) -> str:
         return (
@@ -154,21 +157,23 @@ def reliability(
         ``kcalib.lenses.ClassWise(k)``: the class is k. For binary problems ``kcalib.lenses.Canonical()``: the second
         class.
     n_bins : int, optional
-        Bins of "uniform" and "equal_mass", 1 to 1,000,000; default 15.
-    binning : {"uniform", "equal_mass", "isotonic"}
-        Bins of equal width; bins that hold equal shares of the weight as far as ties allow it; or the blocks of the
-        isotonic regression of events on confidences, the CORP diagram [1]_, which needs no number of bins.
+        Bins of "uniform" and "equal_mass", 1 to 1,000,000; default 15; points of "smooth", default 100.
+    binning : {"uniform", "equal_mass", "isotonic", "smooth"}
+        Bins of equal width; bins that hold equal shares of the weight as far as ties allow it; the blocks of the
+        isotonic regression of events on confidences, the CORP diagram [1]_, which needs no number of bins; or a curve:
+        means of all samples weighted by a Gaussian kernel around the middles of bins of equal width, with the bandwidth
+        of `kcalib.smooth_ece`.
     confidence_level : float
         Of both bands, in (0, 1).
     bands : {"both", "confidence", "consistency"}, optional
-        Which to compute. Default: "both"; "consistency" for "isotonic", which has no confidence band.
+        Which to compute. Default: "both"; "consistency" for "isotonic" and "smooth", which have no confidence band.
     simultaneous : bool
         Widen the bands so that with probability `confidence_level` no bin lies outside of its own: by the
         Sidak correction, which is exact for bins, since they are independent given the predictions. Not
-        for "isotonic".
+        for "isotonic" and "smooth".
     seed : int, optional
-        Of the draws for the consistency bands of "isotonic" and of weighted samples, 0 to 2**64 - 1; all others are
-        exact. None draws one, which the diagram reports.
+        Of the draws for the consistency bands of "isotonic", "smooth" and weighted samples, 0 to 2**64 - 1; all others
+        are exact. None draws one, which the diagram reports.
     sample_weight : array_like, shape (n,), optional
         Non-negative weights. Samples of weight 0 are left out.
 
@@ -197,8 +202,8 @@ def reliability(
     **Consistency bands** [5]_ hold the observed frequency of a calibrated model: given the predictions, events
     are then independent with probabilities c, and their number in a bin is Poisson binomial. Its quantiles are exact
     (products of generating functions), with at most (1 - `confidence_level`) / 2 on each side. With
-    weights, and for isotonic regression, labels are drawn from the predictions, which stay as they are, and the
-    limits are order statistics of the R draws: as the data would be one more draw, they hold with at least the
+    weights, for isotonic regression and for curves, labels are drawn from the predictions, which stay as they are, and
+    the limits are order statistics of the R draws: as the data would be one more draw, they hold with at least the
     probability stated for every R. Reference [1]_ draws the predictions again, too.
 
     A point outside its confidence band and a point outside its consistency band are nearly the same event. The
@@ -258,21 +263,27 @@ def diagram_of(
     seed: int | None = SEED,
 ) -> ReliabilityDiagram:
     """`reliability` of checked data."""
-    n_bins = check_binning(binning, n_bins)
+    n_bins = check_binning(binning, n_bins, (*BINNINGS, "smooth"))
     level = check_level(confidence_level)
     has_confidence, has_consistency = check_bands(bands, binning, simultaneous)
     sample = Sample.of(data)
-    is_drawn = has_consistency and (binning == "isotonic" or data.sample_weight is not None)
+    is_drawn = has_consistency and (binning in FITTED or data.sample_weight is not None)
     seed = _check_seed(is_drawn, seed)
 
     edges, index = cut(sample, binning, n_bins)
     bins = Bins.of(sample, index, len(edges) - 1)
     filled = np.flatnonzero(bins.count)
     tail = tail_of(level, len(filled) if simultaneous else 1)
-    points, consistency, draws = bins.confidence, None, None
+    points, consistency, draws, bandwidth = bins.confidence, None, None, None
     if seed is not None:
-        draws = Draws.of(seed, tail, MAX_POINTS if binning == "isotonic" else len(filled), index)
-    if draws is not None and binning == "isotonic":
+        size = {"isotonic": MAX_POINTS, "smooth": len(bins.count)}.get(binning, len(filled))
+        draws = Draws.of(seed, tail, size, index)
+    if binning == "smooth":
+        host = sample.to_host()
+        bandwidth = smooth_error(host)[1]
+        points, frequency, consistency = smooth_curve(host, bandwidth, (edges[:-1] + edges[1:]) / 2, draws)
+        bins = replace(bins, confidence=points, frequency=frequency)
+    elif draws is not None and binning == "isotonic":
         points, consistency = isotonic_band(sample, draws)
     elif has_consistency:
         if draws is not None:
@@ -308,6 +319,7 @@ def diagram_of(
         seed=seed,
         lens=str(data.lens),
         n_samples=data.n,
+        bandwidth=bandwidth,
     )
 
 
@@ -360,15 +372,17 @@ def check_bands(bands: str | None, binning: str, simultaneous: Any) -> tuple[boo
     if not isinstance(simultaneous, (bool, np.bool_)):
         raise TypeError(f"`simultaneous` is {simultaneous!r}, expected True or False")
     if bands is None:
-        bands = "consistency" if binning == "isotonic" else "both"
+        bands = "consistency" if binning in FITTED else "both"
     check_choice("bands", bands, BANDS)
-    if binning == "isotonic" and bands != "consistency":
+    if binning in FITTED and bands != "consistency":
         raise ValueError(
-            f"`bands` is {bands!r}, but binning='isotonic' chooses its bins by the labels, so that limits for given "
+            f"`bands` is {bands!r}, but binning={binning!r} is fitted to the labels, so that limits for given "
             "bins do not hold; use bands='consistency' or another binning"
         )
-    if binning == "isotonic" and simultaneous:
-        raise ValueError("`simultaneous` is True, but the band of binning='isotonic' is pointwise; use another binning")
+    if binning in FITTED and simultaneous:
+        raise ValueError(
+            f"`simultaneous` is True, but the band of binning={binning!r} is pointwise; use another binning"
+        )
     return bands != "consistency", bands != "confidence"
 
 
@@ -378,7 +392,7 @@ def _check_seed(is_drawn: bool, seed: Any) -> int | None:
         return check_seed(seed, LARGEST_KEY)
     if seed is not None and seed != SEED:
         raise ValueError(
-            f"`seed` is {seed!r}, but nothing is drawn: labels are for the consistency bands of binning='isotonic' and "
-            "of weighted samples only; leave it out"
+            f"`seed` is {seed!r}, but nothing is drawn: labels are for the consistency bands of binning='isotonic', "
+            "'smooth' and of weighted samples only; leave it out"
         )
     return None

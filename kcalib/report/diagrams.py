@@ -156,7 +156,7 @@ def split_axes(ax: Any) -> Any:
 
 
 def draw_diagram(axes: Any, diagram: Any, color: Any, scale: str = "linear") -> list[Any]:
-    """Draw band, diagonal and points with confidence intervals; of isotonic regression a line for each block."""
+    """Draw band, diagonal and points with confidence intervals, lines for isotonic blocks, or a curve."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -164,7 +164,7 @@ def draw_diagram(axes: Any, diagram: Any, color: Any, scale: str = "linear") -> 
     span = _span(diagram, scale)
     axes.set(xscale=scale, yscale=scale)
     _diagonal(axes, span, tones)
-    draw = _draw_regression if diagram.binning == "isotonic" else _draw_bins
+    draw = {"isotonic": _draw_regression, "smooth": _draw_curve}.get(diagram.binning, _draw_bins)
     draw(axes, diagram, color, tones.grey(BAND), span)
     axes.set(xlim=span, ylim=span)
     simplify_axes(axes, tones)
@@ -254,6 +254,13 @@ def _draw_regression(axes: Any, diagram: Any, color: Any, band: Any, span: tuple
     y = np.clip(np.stack((diagram.frequency, diagram.frequency), axis=1), *span)
     axes.plot(x.ravel(), y.ravel(), color=color, linewidth=0.8, alpha=0.6, zorder=3)
     axes.plot(x.T, y.T, color=color, linewidth=2.6, solid_capstyle="round", zorder=4)
+
+
+def _draw_curve(axes: Any, diagram: Any, color: Any, band: Any, span: tuple[float, float]) -> None:
+    x = np.clip(diagram.confidence, *span)
+    limits = (np.clip(limit, *span) for limit in diagram.consistency_band)
+    axes.fill_between(x, *limits, color=band, linewidth=0, zorder=1)
+    axes.plot(x, np.clip(diagram.frequency, *span), color=color, linewidth=1.8, zorder=4)
 
 
 def is_overconfident(diagram: Any) -> bool:

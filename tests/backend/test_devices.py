@@ -483,6 +483,7 @@ CLASSIFICATION = {
     "reliability": kcalib.reliability,
     "score_samples": lambda y, p: kcalib.score_samples(y, p, "log_loss"),
     "skce": lambda y, p: kcalib.skce.result(y, p, kernel=KERNEL),
+    "smooth_ece": kcalib.smooth_ece,
     "smallest_eigenvalue": lambda y, p: kcalib.smallest_eigenvalue(p, KERNEL),
     "top_label_ece": kcalib.top_label_ece,
     "ucme": lambda y, p: kcalib.ucme(y, p, kernel=KERNEL, locations=3, seed=0),

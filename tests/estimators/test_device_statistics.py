@@ -595,7 +595,7 @@ EXPECTED = {
     """,
     ELSEWHERE: """
         bandwidth calibration_test ckce compare ence jkce kde_calibration_error kernels
-        miscalibration_area parallel regression score_samples skce smallest_eigenvalue solvers
+        miscalibration_area parallel regression score_samples skce smallest_eigenvalue smooth_ece solvers
         hosmer_lemeshow_test logistic_recalibration observed_expected_ratio spiegelhalter_test
         squared_calibration_error streaming target_kernels ucme interval_score quantile_scores weighted_interval_score
         worst_groups
@@ -607,7 +607,7 @@ EXPECTED = {
         GoodnessOfFit LogisticRecalibration LogitsWarning MMCEResult ObservedExpectedRatio
         ModelDifference ModelValue MultilabelEvaluation
         QuantileCalibration QuantileScores ReliabilityBins ReliabilityDiagram SKCEResult
-        SparseProbabilities ToleranceWarning UCMEResult WorstGroups __version__ laws methods
+        SmoothECEResult SparseProbabilities ToleranceWarning UCMEResult WorstGroups __version__ laws methods
     """,
 }
 

@@ -274,7 +274,7 @@ def test_errors():
     fails("`n_bins` is 0, expected an integer between 1 and 1000000", n_bins=0)
     fails("`n_bins` is 5, but binning='isotonic' finds the number itself; leave it out", binning="isotonic", n_bins=5)
     fails("`bands` is 'all', expected one of", bands="all")
-    fails("`bands` is 'both', but binning='isotonic' chooses its bins by the labels", binning="isotonic", bands="both")
+    fails("`bands` is 'both', but binning='isotonic' is fitted to the labels", binning="isotonic", bands="both")
     fails("`simultaneous` is True, but the band of", binning="isotonic", simultaneous=True)
     fails("`simultaneous` is 1, expected True or False", TypeError, simultaneous=1)
     for level in (0, 1, 1.5, "high"):

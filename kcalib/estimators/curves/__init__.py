@@ -1,0 +1,1 @@
+"""Calibration errors of curves instead of bins."""

@@ -200,26 +200,10 @@ def evaluate(
 
     Notes
     -----
-    With the law of the target given the prediction minus the prediction, e(p), the kernel k on predictions and D the
-    squared diameter of the targets under theirs (2 for classes),
-
-    .. math:: \\mathrm{SKCE} = \\mathbb{E}\\, k(p, p') \\langle e(p), e(p') \\rangle
-              \\le \\lambda\\, \\mathbb{E} |e(p)|^2 \\le \\lambda D\\, \\mathbb{E}\\, \\mathrm{TV}(p)^2,
-
-    so that the root of (lower limit of the SKCE) / (lambda D) is a lower limit of the error. Lambda is the largest
-    eigenvalue of the kernel's mean operator: at most that of K / n for some samples plus its sampling error, by
-    McDiarmid's inequality. For class probabilities, where the test rejects, the bound is the larger of this one and of
-
-    .. math:: \\sqrt{\\mathbb{E}\\, \\mathrm{TV}(p)^2} \\ge \\frac{\\mathbb{E} \\langle f(p), e \\rangle}
-              {\\sqrt{\\mathbb{E}\\, (\\max_c f_c(p) - \\min_c f_c(p))^2}},
-
-    each at half the level. f comes from a temperature, or temperature and shifts of the classes, that are fitted to
-    earlier folds of the samples than those the mean is of. ``rms_error_from`` says which bound it is.
-
-    Of predicted numbers ``rms_distance_lower`` is a limit in their own units: of the root mean square of the
-    Wasserstein-1 distances between the predictions and the laws of the targets given them. It is made in the same way,
-    of functions with slopes at most :math:`|b|` that are fitted to earlier folds, :math:`b y` and :math:`b |y - c|`
-    with the median c: equal to the distance where predictions are shifted, or normal ones are too narrow or too wide.
+    The user guide derives the lower limits of the error in "Formulas of intervals and tests": from the SKCE and the
+    largest eigenvalue of its kernel, or for class probabilities from fitted maps of the temperature, each at half the
+    level; ``rms_error_from`` says which. Of predicted numbers ``rms_distance_lower`` is a limit of the root mean square
+    of the Wasserstein-1 distances between the predictions and the laws of the targets.
 
     Examples
     --------

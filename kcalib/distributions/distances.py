@@ -84,12 +84,9 @@ def wasserstein_distance(
     For s up to 2 :math:`\mathrm{MW}_s` is an upper bound of the mixtures' :math:`W_s`, which have no closed form: it
     moves components as wholes. The two agree for samples, and for one component each if s = 2.
 
-    Kernels :math:`\exp(-\lambda W_2^\nu)`, :math:`0 < \nu \le 2`, are positive definite for normal distributions of
-    independent entries (or commuting covariances), for Laplace distributions, for counts and for samples of numbers; of
-    the latter :math:`\exp(-\lambda W_1^\nu)` for :math:`\nu \le 1`. They need not be for normal distributions with full
-    covariances, nor those of :math:`\mathrm{MW}_s` for mixtures and for samples of vectors: theorem D.1 of [1]_ does
-    not hold in general. With an indefinite kernel an estimate may be negative, or zero although a model is not
-    calibrated. ``docs/scripts/indefinite_kernels.py`` prints smallest eigenvalues.
+    Kernels of :math:`W_2` are positive definite where distances are those of points; for normal distributions with full
+    covariances, mixtures, and samples of vectors they need not be: an estimate may then be negative, or zero although a
+    model is not calibrated. The user guide says more in "Formulas of intervals and tests".
 
     Time: n n' times (half of it without `other`) what a pair takes, for K and L components in d dimensions
     :math:`O(K L d)`, or :math:`O(K L d^3)` for full covariances, and the search of the coupling: :math:`O(K^3)` for

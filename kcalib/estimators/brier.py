@@ -141,12 +141,9 @@ def brier_decomposition(
     discrimination is uncertainty minus the latter, and nothing is left within groups. With many classes each is
     recalibrated by itself.
 
-    **Bias.** The frequencies of a group are not the true ones. Their variance is added, on average, to miscalibration
-    and to discrimination alike; `noise` estimates it [6]_ by :math:`\sum_g s_g \sum_k \bar e_{gk} (1 - \bar e_{gk})
-    / (n_g - 1)`. Miscalibration minus `noise` is nearly unbiased for the groups at hand, but for groups of one
-    sample, which give no estimate. If all groups hold one sample, miscalibration is the score and nothing has been
-    learnt: with 10 classes and 15 bins "canonical" is not far from it. On the other hand bins average over predictions
-    that are not equal: wide ones hide miscalibration. Isotonic regression is biased upwards, too.
+    **Bias.** The variance of a group's frequencies is added to miscalibration and to discrimination alike; `noise`
+    estimates it [6]_, but for groups of one sample. Bins average over predictions that are not equal: wide ones hide
+    miscalibration.
 
     Time O(n m log n); memory O(n m).
 

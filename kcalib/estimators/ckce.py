@@ -120,25 +120,14 @@ def ckce(
 
     .. math:: \mathrm{CKCE} = \operatorname{tr}(Z^\top K Z) .
 
-    Exact methods compute it from K Z in float64, which also gives the residual
-    :math:`R = E - n\lambda Z - K Z`; the error is at most
-    :math:`2 z \|R\|_F + \|R\|_F^2 / (4 n \lambda)`, z the smaller of :math:`\|Z\|_F` and
-    :math:`\sqrt{\mathrm{CKCE} / (4 n \lambda)}` ("certificate"), with an allowance for rounding, and for kernel entries
-    that are right to a few epsilon. With :math:`K \approx F F^\top` the value is
-    :math:`\|(F^\top F + n\lambda I)^{-1} F^\top E\|_F^2`. If
-    :math:`K - F F^\top` is positive semi-definite ("nystrom", "pivoted_cholesky") of trace t, the error is at most the
-    smaller of :math:`t \|E\|_F^2 / (n\lambda)^2` and :math:`t \|Z\|_F^2 (1 + t / (4 n \lambda))`, Z that of
-    :math:`F F^\top` ("trace"): mostly far too large. The error of "fourier" is "estimated": a 95 % interval's half
-    width, bias included, by a jackknife over ten groups of frequencies.
+    Exact methods have a certified bound of their error, methods of low rank a bound ("trace", mostly far too large),
+    and "fourier" an estimate; the user guide has them in "Formulas of intervals and tests".
 
     Time: O(n^3) and memory O(n^2) for "cholesky"; O(n^2 m) for each iteration of "cg" and for the final product,
     memory O(n (m + rank)); O(n r (r + m)) with r features for "fourier" and "nystrom", which read the samples once;
     "pivoted_cholesky" stores F, n times rank.
 
-    Of distributions the inner products of :math:`\delta_{y_i} - P_i` under the target kernel take the place of
-    :math:`E E^\top`, and rows of E come from a pivoted Cholesky factor of their matrix, which leaves out 1e-12 of its
-    trace at most: few columns for targets that are numbers and smooth kernels, up to n for targets in many dimensions
-    (time O(n^3) then, memory O(n^2)). The error bound contains what is left out.
+    Of distributions the inner products of signed measures under the target kernel take the place of those of residuals.
 
     A single sample, or identical predictions, are allowed: the value then depends on no bandwidth.
 

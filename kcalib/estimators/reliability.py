@@ -194,20 +194,10 @@ def reliability(
 
     Notes
     -----
-    **Confidence bands** hold the true frequency, the mean of P(event | prediction) over the bin's samples: limits of
-    Clopper and Pearson [2]_. The number of events in a bin is binomial only if all its samples have
-    the same true frequency; otherwise it varies less [3]_ and the limits are wider than need be. With weights n is
-    replaced by the effective size :math:`(\sum w)^2 / \sum w^2` [4]_, which is an approximation.
-
-    **Consistency bands** [5]_ hold the observed frequency of a calibrated model: given the predictions, events
-    are then independent with probabilities c, and their number in a bin is Poisson binomial. Its quantiles are exact
-    (products of generating functions), with at most (1 - `confidence_level`) / 2 on each side. With
-    weights, for isotonic regression and for curves, labels are drawn from the predictions, which stay as they are, and
-    the limits are order statistics of the R draws: as the data would be one more draw, they hold with at least the
-    probability stated for every R. Reference [1]_ draws the predictions again, too.
-
-    A point outside its confidence band and a point outside its consistency band are nearly the same event. The
-    consistency bands lie where a calibrated model's points lie, also of bins with few samples.
+    **Confidence bands** hold the true frequency of a bin: limits of Clopper and Pearson [2]_. **Consistency bands**
+    [3]_ hold the observed frequency of a calibrated model, exactly, or with weights, isotonic regression and curves by
+    R draws of the labels. A point outside its confidence band and a point outside its consistency band are nearly the
+    same event.
 
     Isotonic regression keeps the order of the predictions: confidences that are tied share a value. Its frequencies are
     too far apart at both ends, as those of every fit; the consistency band has the same flaw and takes it
@@ -222,11 +212,7 @@ def reliability(
        classifiers. PNAS 118(8), 2021.
     .. [2] C. J. Clopper, E. S. Pearson. The use of confidence or fiducial limits illustrated in the case of the
        binomial. Biometrika 26, 1934.
-    .. [3] W. Hoeffding. On the distribution of the number of successes in independent trials. Annals of
-       Mathematical Statistics 27, 1956.
-    .. [4] E. L. Korn, B. I. Graubard. Confidence intervals for proportions with small expected number of positive
-       counts estimated from survey data. Survey Methodology 24, 1998 (without their factor for degrees of freedom).
-    .. [5] J. Broecker, L. A. Smith. Increasing the reliability of reliability diagrams. Weather and
+    .. [3] J. Broecker, L. A. Smith. Increasing the reliability of reliability diagrams. Weather and
        Forecasting 22, 2007.
 
     Examples

@@ -87,30 +87,16 @@ class CME(CalibrationMethod):
     -----
     [1]_, appendix C.3; [2]_ for "F". Time O(n J (m + J)), of draws O(R n (m + J)) beside it; memory O(n (m + J)).
 
-    For "auto" the events that the predictions leave open at the locations are :math:`n r (r + 2) / M`, n at most, with
-    the rank r of S and the mean M over samples of :math:`\mathbb{E} |S^{-1/2} z|^4` under calibration, which is
-    r (r + 2) for normal z and large where few samples decide: confident predictions, rare classes, directions in which
-    z hardly varies. The distance of Q's law from the chi-square law is of the order M / n [3]_. From 10,000 on p-values
-    are within 5 % of the exact ones down to 1e-3, if :math:`M - r (r + 2) \le n / 2.5`, which matters for more than 60
-    locations (one of them may have few events) and is asked for, too; far below, only their order of magnitude is
-    known.
-
     "conditional", "F" and "chi2" need z near normal, in all directions: few samples, rare classes, confident
-    predictions, and locations near each other make them reject too often, "F" and "chi2" for binary problems with 10
-    locations several times as often as their level says even at n = 250.
-
-    If S has rank r < J to rounding (duplicated locations, say), its pseudo-inverse takes the place of the inverse and r
-    that of J. If all z are 0 (predictions that are one-hot and right, say), the statistic is 0 and the p-value 1. "F"
-    and "chi2" raise a ValueError if n <= J, or if some direction has no variance among the samples but a mean other
-    than 0.
+    predictions, and locations near each other make them reject too often. "auto" counts the events that the predictions
+    leave open; the user guide says how, in "Formulas of intervals and tests". "F" and "chi2" raise a ValueError if n <=
+    J.
 
     References
     ----------
     .. [1] D. Widmann, F. Lindsten, D. Zachariah. Calibration tests beyond classification.
        ICLR 2021.
     .. [2] H. Hotelling. The generalization of Student's ratio. Ann. Math. Statist. 2, 1931.
-    .. [3] V. Bentkus, F. Goetze. Uniform rates of convergence in the CLT for quadratic forms in multidimensional
-       spaces. Probab. Theory Relat. Fields 109, 1997.
 
     Examples
     --------

@@ -86,12 +86,6 @@ class Consistency(CalibrationMethod):
     too often [3]_ (section 7.2): a `kcalib.AntiConservativeWarning` says so. For "ece" with many samples in every bin
     the difference is small; with few it is all that the test sees.
 
-    The draws come from ``numpy.random.Generator(numpy.random.Philox(key=[seed, replicate]))``: rows
-    ``integers(n, size=n)``, unless they are kept, then ``uniform(size=n)``, of which each gives the label
-    at which the cumulative probabilities exceed it. They are the same for every estimator, array library and
-    number of threads; on a GPU they are made there, with the same bits. The bandwidth of the median heuristic is that
-    of the data for all replicates.
-
     Time R times that of the estimate and of n m for the labels; O(n) a replicate for "ece", many at once.
     Memory O(n m).
 

@@ -121,22 +121,9 @@ class TemperatureScaling(Recalibrator):
 
     Notes
     -----
-    *Likelihood.* For every family the mean negative log-likelihood is a convex function of 1/T: it is
-    :math:`-\log p(y) / T + \log \int p^{1/T} d\mu` up to a constant. Newton's method on its derivative, with bisection
-    where a step leaves the bracket, finds the optimum. There is a closed form where T is a scale: of normal
-    distributions the mean squared standardised residual, of Laplace's the mean of abs(y - loc) / scale. Time O(n m)
-    for a step. The standard error is the sandwich of Huber and White. The interval has all T whose likelihood ratio,
-    times the variance by the model over that by the sandwich, is below a quantile of the chi-square law. Neither
-    assumes that the scaled predictions are calibrated.
-
-    *SKCE.* The biased estimate, which is not negative. Both kernels have their bandwidths from the predictions given,
-    and the kernel on predictions sees these at every T; only the residuals are those of the scaled predictions. That is
-    a calibration error of the scaled predictions, too, as they determine the given ones: it is 0 if and only if they
-    are calibrated. With a kernel that saw the scaled predictions, whatever its bandwidth, T could run away: at a high T
-    all class probabilities are equal, which is calibrated if all classes are equally frequent, and distributions are so
-    far apart that no pair has weight. It takes about 40 estimates, each in the time and memory of `kcalib.skce`. Where
-    draws stand for distributions they have the same seed at every T. The standard error is that of an M-estimator, with
-    derivatives by differences, and the interval symmetric in log(T).
+    *Likelihood.* The mean negative log-likelihood, a convex function of 1/T; the standard error is the sandwich of
+    Huber and White. *SKCE.* The biased estimate, whose kernel on predictions sees those given at every T, in about 40
+    estimates. The user guide says why, in "Formulas of intervals and tests".
 
     Distributions whose family is not closed under temperature scaling are a TypeError of `fit`; a label of probability
     0 without a `floor`, and targets that are all the predicted means, where T would be 0, a ValueError. Logits at the

@@ -241,14 +241,8 @@ class DirichletKDE(CalibrationFunction):
     ([2]_, equations 11 and 25). "training", the default, has a density around each training sample, as the published
     codes have; "query" a density around the prediction that is evaluated, as in [3]_ and in equation 11 read literally.
 
-    Logarithms are taken of probabilities of at least :math:`2^{-1022}`, the smallest normal number, so that
-    every weight is positive and nothing is NaN. A probability of 0 in a prediction that is evaluated ("training")
-    so counts only training samples where this class has next to none, those with least of it if all have some; one
-    in a training sample ("query") takes this sample out wherever the evaluated prediction gives the class some. In
-    the other place a 0 is a factor of 1: 0 log 0 = 0.
-
-    Weights are computed relative to each other: a prediction far from all training samples has the shares of the
-    nearest. Those below :math:`2^{-1021}` (float32: :math:`2^{-125}`) of the largest may count as that.
+    A probability of 0 is taken for the smallest normal number; a prediction far from all training samples has the
+    shares of the nearest. The user guide has the details in "Formulas of intervals and tests".
 
     A `UserWarning` says that "likelihood" took the smallest or the largest of the bandwidths it may.
 

@@ -212,11 +212,6 @@ class UKKR(KernelRidge):
 
     Notes
     -----
-    The kernel matrix is factorised by pivoted Cholesky, :math:`K \approx F F^\top`, until the columns are below
-    rounding; then everything follows from the eigendecomposition of :math:`F^\top F`, and evaluation needs the kernel
-    at the pivots only. Confidences and the Gaussian kernel have rank 10 or so, for any n. If the rank exceeds 0.7 n, K
-    is decomposed as a whole.
-
     Conventions: [1]_ prints :math:`\lambda = n^{1/2} 10^a`, so a shift of :math:`10^a n^{3/2}`; the code behind its
     tables adds :math:`10^a n^{3/4}` to the eigenvalues, :math:`\lambda = 10^a n^{-1/4}`.
 

@@ -61,19 +61,14 @@ class Adaptive(CalibrationMethod):
       .05) and at an eighth of it (at least .02). Kernels without random features have one block, the SKCE of all pairs
       itself, or none where that would take longer than some ten seconds: ``result.null_law`` says so.
 
-    Those of predicted numbers are the *bias*, the sum of the PIT values' normal scores, squared; the *dispersion*, the
-    sum of their squares, less n, squared; the *PIT histogram* in 10 bins; the *tails*, how many targets are outside of
-    central intervals of 90 % and 99 %; and the two kernels, whose bandwidths have the units of the targets and no least
-    value. Targets are drawn by row number: those of parts of the data are those of the whole. Of vectors there are the
-    kernels alone.
+    Those of predicted numbers are the *bias*, the sum of the PIT values' normal scores; the *dispersion*, the sum of
+    their squares; the *PIT histogram* in 10 bins; the *tails*, how many targets are outside of central intervals of 90
+    % and 99 %; and the two kernels. Of vectors there are the kernels alone.
 
-    Each statistic is mapped to an approximate p-value by a gamma law with the first three moments of the other R
-    values, and the K values are combined to :math:`K / \sum_k 1 / p_k`. The p-value is (1 + number of draws whose
-    combined value is at least as small) / (1 + R). If there is none, it goes on below 1 / (1 + R) by Bonferroni's
-    inequality over blocks and their sums, with Chernoff's bound for each sum, whose law given the predictions is known:
-    valid at every level. Where these bounds say nothing, the limit law of a kernel's block takes their place if the
-    draws do not contradict it: ``result.pvalue_from`` is then "law", which is approximate. Time O(n c (m + R)) for c
-    columns, memory O(n m).
+    Each statistic is mapped to an approximate p-value, and the K values are combined to :math:`K / \sum_k 1 / p_k`. The
+    p-value is (1 + number of draws whose combined value is at least as small) / (1 + R), and goes on below 1 / (1 + R)
+    by bounds that are valid at every level, or by a limit law: ``result.pvalue_from`` says which. Time O(n c (m + R))
+    for c columns, memory O(n m). The user guide has the details in "Formulas of intervals and tests".
 
     ``result.blocks`` has the statistic and p-value of each block by itself, and what it says. The SKCE is reported
     beside them: of all pairs where that takes about a second or a `backend` is given, else by random features.

@@ -65,6 +65,10 @@ class Panel:
     diagram: Any  # kcalib.ReliabilityDiagram, of bins with both bands, or kcalib.QuantileCalibration
     style: Style
 
+    @property
+    def wrapped_verdict(self) -> str:
+        return textwrap.fill(self.verdict, 44)  # as wide as a panel
+
 
 def plot_reliability(panels: Sequence[Panel], path: str | os.PathLike[str], theme: str = "light") -> None:
     """Draw the panels in rows into a file with one of `SUFFIXES`; a PlotError says why that cannot be done."""
@@ -105,7 +109,8 @@ def draw_panels(panels: Sequence[Panel], *, captioned: bool = True) -> Any:
     caption = [line for text in captions for line in textwrap.wrap(text, 48 * columns)]
     margin = max(panel.style.margin for panel in panels)
     width = PANEL_SIZE[0] * columns + margin - 0.27
-    height = PANEL_SIZE[1] * rows + 0.15 * len(caption) + 0.1
+    wrapped = 0.15 * max(panel.wrapped_verdict.count("\n") for panel in panels)  # inches
+    height = (PANEL_SIZE[1] + wrapped) * rows + 0.15 * len(caption) + 0.1
     figure = new_figure(width, height, None, min(DPI, MOST_PIXELS / max(width, height)))
     grid = figure.add_gridspec(
         rows,
@@ -113,9 +118,9 @@ def draw_panels(panels: Sequence[Panel], *, captioned: bool = True) -> Any:
         left=margin / width,
         right=1 - 0.15 / width,
         bottom=(0.6 + 0.15 * len(caption)) / height,
-        top=1 - 0.55 / height,
+        top=1 - (0.55 + wrapped) / height,
         wspace=0.2 + (margin - 0.62) / PANEL_SIZE[0],
-        hspace=0.32,
+        hspace=0.32 + 1.3 * wrapped / PANEL_SIZE[1],
     )
     for index, panel in enumerate(panels):
         row, column = divmod(index, columns)
@@ -136,9 +141,15 @@ def _draw_panel(diagram: Any, histogram: Any, panel: Panel) -> None:
     color = tones.verdict(panel.miscalibrated)
     panel.style.draw(diagram, panel.diagram, color)
     diagram.tick_params(labelbottom=False)
-    diagram.set_title(_shorten(panel.model), fontsize=10, fontweight="bold", pad=19, parse_math=False)
+    diagram.set_title(
+        _shorten(panel.model),
+        fontsize=10,
+        fontweight="bold",
+        parse_math=False,
+        pad=19 + 11 * panel.wrapped_verdict.count("\n"),
+    )
     diagram.annotate(
-        panel.verdict, (0.5, 1), (0, 5), "axes fraction", "offset points",
+        panel.wrapped_verdict, (0.5, 1), (0, 5), "axes fraction", "offset points",
         ha="center", va="bottom", fontsize=8.5, color=color, parse_math=False,
     )  # fmt: skip
     corner = (0.04, 0.96, "left", "top") if panel.style.is_empty_above(panel) else (0.96, 0.04, "right", "bottom")

@@ -136,7 +136,8 @@ def test_scripts_are_programs(script):
 
 def test_scripts_say_what_they_take(tmp_path):
     wrong = [("tests", ["other"]), ("docs", ["folder", "other"]), ("wheels", ["here"]), ("wheels", ["other", "folder"])]
-    for script, arguments in [*wrong, *((script, []) for script in ("tests", "docs", "site", "wheels", "recipes", "version"))]:
+    alone = [(script, []) for script in ("tests", "docs", "site", "wheels", "recipes", "version")]
+    for script, arguments in [*wrong, *alone]:
         ended = run(ROOT / ".ci" / script, *arguments, env={"PATH": os.environ["PATH"], "PYTHON": "false"})
         assert ended.returncode == 2 and ended.stderr.startswith(f"usage: .ci/{script} "), ended
 

@@ -2,7 +2,7 @@
 
 M1 (calibrated), M2 and M3 are the models of W19 section 7, and the experiments those of docs/scripts/w19_experiments.py
 with other seeds: exact tests have their level, others at most; those that reject too often are named (`TOO_OFTEN`,
-`ABOVE_LEVEL`) and left out, as docs/user_guide/tests.rst says.
+`ABOVE_LEVEL`) and left out, as docs/validity.rst says.
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ __all__ = [
     "CalibrationTestResult",
     "Comparison",
     "ConfidenceInterval",
+    "CumulativeCalibrationError",
     "ECEResult",
     "Evaluation",
     "FewErrors",
@@ -70,6 +71,7 @@ __all__ = [
     "class_wise_ece",
     "compare",
     "crps",
+    "cumulative_calibration_error",
     "dawid_sebastiani_score",
     "debiased_ece",
     "distributions",
@@ -149,6 +151,7 @@ if TYPE_CHECKING:
         observed_expected_ratio,
         spiegelhalter_test,
     )
+    from kcalib.estimators.curves.cumulative import CumulativeCalibrationError, cumulative_calibration_error
     from kcalib.estimators.curves.smooth_ece import SmoothECEResult, smooth_ece
     from kcalib.estimators.debiased_ece import debiased_ece
     from kcalib.estimators.ece import ECEResult, class_wise_ece, top_label_ece
@@ -203,6 +206,7 @@ else:  # to a type checker names are unknown that are not there
         "estimators.clinical.observed_expected": "GoodnessOfFit ObservedExpectedRatio hosmer_lemeshow_test "
         "observed_expected_ratio spiegelhalter_test",
         "estimators.forecasts.crps": "crps",
+        "estimators.curves.cumulative": "CumulativeCalibrationError cumulative_calibration_error",
         "estimators.curves.smooth_ece": "SmoothECEResult smooth_ece",
         "estimators.debiased_ece": "debiased_ece",
         "estimators.ece": "ECEResult class_wise_ece top_label_ece",

@@ -12,6 +12,8 @@ from kcalib._backend.options import OptionError, find_similar
 from kcalib._input.labels import Classification
 from kcalib.estimators.clinical.logistic import recalibration_of
 from kcalib.estimators.clinical.observed_expected import hosmer_lemeshow_of, ratio_of, spiegelhalter_of
+from kcalib.estimators.curves.cumulative import cumulative_error_of
+from kcalib.estimators.curves.smooth_ece import smooth_ece_of
 from kcalib.lenses import ClassWise
 
 # The public function of each name, for checked data of two classes, a level of confidence and a seed.
@@ -22,6 +24,8 @@ METRICS: dict[str, Callable[[Classification, float, int], Any]] = {
     "hosmer_lemeshow_test": lambda data, confidence_level, seed: hosmer_lemeshow_of(data),
 }
 GROUPS = {"clinical": tuple(METRICS)}  # names for several
+METRICS["smooth_ece"] = lambda data, confidence_level, seed: smooth_ece_of(data)
+METRICS["cumulative_calibration_error"] = lambda data, confidence_level, seed: cumulative_error_of(data)
 
 
 def check_metrics(metrics: Any) -> tuple[str, ...]:

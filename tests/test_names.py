@@ -123,6 +123,7 @@ SEEDED = {
         Y, P, method=kcalib.methods.ConjugateGradient(rank=5, seed=seed)
     ),
     "median_distance": lambda seed: kcalib.bandwidth.median_distance(P, max_samples=5, seed=seed),
+    "cumulative_calibration_error": lambda seed: kcalib.cumulative_calibration_error(Y, P, n_resamples=99, seed=seed),
     "quantile_calibration": lambda seed: kcalib.quantile_calibration(
         Y, Samples(np.random.default_rng(0).normal(size=(40, 5))), seed=seed
     ),

@@ -95,6 +95,7 @@ FACTORIES: dict[type, Callable[[], Any]] = {
     kcalib.CKCEResult: of_labels(kcalib.ckce.result),
     kcalib.CalibrationTestResult: of_labels(kcalib.calibration_test),
     kcalib.Comparison: compared,
+    kcalib.CumulativeCalibrationError: of_labels(kcalib.cumulative_calibration_error, n_resamples=9),
     kcalib.ECEResult: of_labels(kcalib.top_label_ece.result),
     kcalib.Evaluation: of_labels(kcalib.evaluate),
     kcalib.FewErrors: lambda: kcalib.FewErrors(1, 0.01, N, 2.0),

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from kcalib._backend.options import check_choice
+from kcalib.report.summary import format_pvalue
 
 # Okabe and Ito's blue and vermilion, and on dark paper their sky blue and orange: distinct with every kind of colour
 # vision, and in grey.
@@ -93,6 +94,12 @@ def plot_quantiles(curve: Any, ax: Any, color: Any, histogram: bool, legend: boo
     """Draw what `kcalib.QuantileCalibration.plot` returns."""
     labels = ("predicted quantile level", "observed coverage", "share")
     return _plot(curve, ax, labels, color, draw_quantiles, draw_pit if histogram else None, legend)
+
+
+def plot_cumulative(result: Any, ax: Any, color: Any, legend: bool) -> Any:
+    """Draw what `kcalib.CumulativeCalibrationError.plot` returns."""
+    labels = ("share of the samples, by predicted probability", "cumulative difference", "")
+    return _plot(result, ax, labels, color, draw_cumulative, None, legend)
 
 
 def _plot(
@@ -315,6 +322,25 @@ def draw_quantiles(axes: Any, curve: Any, color: Any) -> list[Any]:
     return [
         Patch(color=tones.grey(BAND), label=f"{100 * curve.confidence_level:g} % consistency band{kind}"),
         Line2D([], [], color=color, marker="o", markersize=4, linewidth=0.8, label="share of targets"),
+    ]
+
+
+def draw_cumulative(axes: Any, result: Any, color: Any) -> list[Any]:
+    """Draw the cumulative differences, and where 95 % of those of a calibrated model are at each place."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    tones, limit = Tones.of(axes), 1.96 * result.standard_deviation
+    axes.fill_between(result.share, -limit, limit, color=tones.grey(BAND), linewidth=0, zorder=1)
+    axes.axhline(0, color=tones.grey(DIAGONAL), linewidth=1, linestyle=(0, (4, 3)), zorder=2)
+    axes.plot(result.share, result.difference, color=color, linewidth=1.4, zorder=3)
+    axes.set(xlim=(0, 1))
+    simplify_axes(axes, tones)
+    axes.set_xticks(*TICKS)
+    label = f"difference: {result.value:.3g}, p-value {format_pvalue(result.pvalue)} ({result.statistic})"
+    return [
+        Patch(color=tones.grey(BAND), label="95 % of a calibrated model's"),
+        Line2D([], [], color=color, linewidth=1.4, label=label),
     ]
 
 

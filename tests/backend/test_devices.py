@@ -470,6 +470,7 @@ CLASSIFICATION = {
     "ckce": lambda y, p: kcalib.ckce(y, p, kernel=KERNEL, regularization=0.1),
     "class_wise_ece": kcalib.class_wise_ece,
     "compare": lambda y, p: kcalib.compare(y, _two(p), metric=kcalib.methods.SKCE(kernel=KERNEL)),
+    "cumulative_calibration_error": lambda y, p: kcalib.cumulative_calibration_error(y, p, n_resamples=9),
     "debiased_ece": kcalib.debiased_ece,
     "evaluate": lambda y, p: kcalib.evaluate(y, p, kernel=KERNEL, method=QUICK, seed=0),
     **{

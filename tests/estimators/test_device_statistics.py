@@ -596,6 +596,7 @@ EXPECTED = {
     ELSEWHERE: """
         bandwidth calibration_test ckce compare ence jkce kde_calibration_error kernels
         miscalibration_area parallel regression score_samples skce smallest_eigenvalue smooth_ece solvers
+        cumulative_calibration_error
         hosmer_lemeshow_test logistic_recalibration observed_expected_ratio spiegelhalter_test
         squared_calibration_error streaming target_kernels ucme interval_score quantile_scores weighted_interval_score
         worst_groups
@@ -607,7 +608,8 @@ EXPECTED = {
         GoodnessOfFit LogisticRecalibration LogitsWarning MMCEResult ObservedExpectedRatio
         ModelDifference ModelValue MultilabelEvaluation
         QuantileCalibration QuantileScores ReliabilityBins ReliabilityDiagram SKCEResult
-        SmoothECEResult SparseProbabilities ToleranceWarning UCMEResult WorstGroups __version__ laws methods
+        CumulativeCalibrationError SmoothECEResult
+        SparseProbabilities ToleranceWarning UCMEResult WorstGroups __version__ laws methods
     """,
 }
 

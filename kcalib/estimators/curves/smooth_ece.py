@@ -14,7 +14,7 @@ import numpy as np
 import scipy
 
 from kcalib._backend.options import check_within
-from kcalib._input.labels import prepare
+from kcalib._input.labels import Classification, prepare
 from kcalib.estimators.bands import Band, Draws, drawn_band
 from kcalib.estimators.event_bins import Sample
 from kcalib.estimators.with_result import with_result
@@ -121,9 +121,13 @@ def smooth_ece(
         bandwidth = check_within("bandwidth", bandwidth, SMALLEST, LARGEST)
     lens = TopLabel() if lens is None else lens
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, sample_weight=sample_weight, lens=lens)
+    result = smooth_ece_of(data, bandwidth)
+    return result if needs_result else result.value
+
+
+def smooth_ece_of(data: Classification, bandwidth: float | None = None) -> SmoothECEResult:
+    """Return `smooth_ece` of checked data."""
     value, sigma = smooth_error(Sample.of(data).to_host(), bandwidth)
-    if not needs_result:
-        return value
     source = "given" if bandwidth is not None else "equal to the error" if sigma > SMALLEST else "smallest"
     return SmoothECEResult(value, sigma, source, data.n, data.confidence_from, str(data.lens))
 

@@ -166,11 +166,7 @@ def median_of_points(
 
 
 def median_of_entries(problem: PairProblem, name: str) -> MedianDistance:
-    """Return the median of the entries H_ij, i < j, of a symmetric problem whose kernel is the distance `name`.
-
-    For distances that are no vectors': those of at most `MAX_SAMPLES` samples, all of which are in memory at once. 0
-    where there is no positive one.
-    """
+    """Return the median of the entries H_ij, i < j, of a symmetric problem whose kernel is the distance `name`."""
     n = int(problem.left.points.shape[0])
     if n < 2:
         return MedianDistance(0.0, name, n, True, None)
@@ -432,10 +428,7 @@ class LineDistances(Distances):
 
 
 def _pick_ranks(values: Array, *ranks: int) -> list[float]:
-    """Return the numbers of a rank, or of it and the next, among those that `Distances.collect` returns.
-
-    NumPy arrays are partly sorted by it: for one rank at a time, which NumPy does several times faster than for two.
-    """
+    """Return the numbers of a rank, or of it and the next, among those that `Distances.collect` returns."""
     if not arrays.is_host(values):
         return [float(values[rank]) for rank in ranks]
     first = ranks[0]

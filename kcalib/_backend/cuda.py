@@ -105,10 +105,7 @@ def _module(source: str, options: tuple[str, ...], device: int) -> Any:
 
 @functools.cache
 def _source(files: tuple[str, ...]) -> str:
-    """The text of files under src, pasted one behind the other.
-
-    Includes are left out: CuPy's cache is keyed by the text and would not see that an included file has changed.
-    """
+    """The text of files under src, pasted one behind the other."""
     folder = importlib.resources.files("kcalib") / "_src"
     parts = []
     for file in files:

@@ -99,10 +99,7 @@ def eigvalsh(matrix: Array, *, overwrite: bool = False) -> Array:
 
 
 def orthonormalize(columns: np.ndarray) -> np.ndarray:
-    """Return Q of columns = Q R, where R has a positive diagonal, of independent columns on the host.
-
-    Callers limit the threads of BLAS around all of their calls.
-    """
+    """Return Q of columns = Q R, where R has a positive diagonal, of independent columns on the host."""
     orthogonal, triangle = np.linalg.qr(columns)
     return np.asarray(orthogonal * np.copysign(1.0, np.diag(triangle)))
 

@@ -79,10 +79,7 @@ def _affinity() -> int:
 
 @functools.cache
 def _cgroup_quota(mounts: Path = MOUNTS, membership: Path = MEMBERSHIP) -> int:
-    """Return the CPUs of the smallest quota of the process's control group and those above it, rounded up.
-
-    The files are read once in a process: this takes longer than a small sweep.
-    """
+    """Return the CPUs of the smallest quota of the process's control group and those above it, rounded up."""
     quota = min(map(_own_quota, control_groups("cpu", mounts, membership)), default=math.inf)
     return sys.maxsize if quota == math.inf else max(1, math.ceil(quota))
 

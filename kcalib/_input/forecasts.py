@@ -164,10 +164,7 @@ class Forecasts(Data):
 
 
 def as_forecast(y_true: Any, y_pred: Any) -> Any:
-    """Return distribution objects of other libraries, and frames or mappings of parameters, as a `Distribution`.
-
-    Columns are found by the names that files have, such as mean and std. All else is returned as it is.
-    """
+    """Return distribution objects of other libraries, and frames or mappings of parameters, as a `Distribution`."""
     if is_external(y_pred):
         return as_distribution(y_pred)
     y_pred = arrays.compute_lazy(y_pred)

@@ -159,10 +159,7 @@ def drawn_map(terms: Sequence[Term], points: Array, n_columns: int | None, seed:
 
 
 def class_map(terms: Sequence[Term], n_classes: int, n_columns: int, seed: int) -> FeatureMap:
-    """Return a map of a kernel in normal form on probabilities of the classes: the same for all predictions.
-
-    A corner of the simplex stands for these; roundings of a row's sum, which it may have, are of no account.
-    """
+    """Return a map of a kernel in normal form on probabilities of the classes: the same for all predictions."""
     return drawn_map(terms, np.eye(1, n_classes), n_columns, seed)
 
 

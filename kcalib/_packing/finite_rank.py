@@ -223,10 +223,7 @@ def finite_rank_features(
 
 
 def count_features(y: Array, probabilities: Array, kernel: Sequence[Term], **options: Any) -> FiniteRankFeatures | None:
-    """Return features of counts 0, 1, ..., N with probabilities of shape (n, N + 1); `y` may exceed N.
-
-    Mass beyond N is left out, as if the prediction had a smaller total: what that is, the caller knows.
-    """
+    """Return features of counts 0, 1, ..., N with probabilities of shape (n, N + 1); `y` may exceed N."""
     atoms = np.arange(probabilities.shape[1], dtype=np.float64)[:, None]
     if arrays.is_cuda(y):
         atoms, probabilities = arrays.like(atoms, y), arrays.asarray_like(probabilities, y)

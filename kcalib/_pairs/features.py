@@ -161,11 +161,7 @@ def term_shares(terms: Sequence[Term], count: int, random: np.random.Generator) 
 def _shares(
     sizes: Sequence[float], limits: Sequence[int], count: int, random: np.random.Generator
 ) -> list[tuple[int, float]]:
-    """Return frequencies of each term, `count` together, about as their sizes are, and the weight of one.
-
-    A term's number times its weight is 1 on average, and always if there are as many frequencies as terms. With
-    `limits` frequencies a term is exact and needs no more.
-    """
+    """Return frequencies of each term, `count` together, about as their sizes are, and the weight of one."""
     total = math.fsum(sizes)
     if len(sizes) > count:
         # Terms at equal distances on the line of all sizes.

@@ -52,10 +52,7 @@ def positive_array(value: Any, name: str, expected: str) -> Array:
 
 
 def broadcast_parameters(**parameters: Array) -> dict[str, Array]:
-    """Return arrays of one shape, in the library of the largest; a number stands for as many as the others have.
-
-    Beside an array (n,) one of shape (n, 1) is a column of numbers. NumPy arrays are views that cannot be written to.
-    """
+    """Return arrays of one shape, in the library of the largest; a number stands for as many as the others have."""
     if any(array.ndim == 1 for array in parameters.values()):
         parameters = {key: drop_column_axis(array) for key, array in parameters.items()}
     name, largest = max(parameters.items(), key=lambda item: item[1].ndim)

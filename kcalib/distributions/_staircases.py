@@ -103,10 +103,7 @@ def quantile_edges() -> np.ndarray:
 
 
 def quantile_vectors(counts: Counts) -> np.ndarray:
-    """Return vectors whose distances are nearly 2-Wasserstein distances, of each prediction by itself.
-
-    Those of `quantile_means`; of thousands of counts a quantile in each cell.
-    """
+    """Return vectors whose distances are nearly 2-Wasserstein distances, of each prediction by itself."""
     edges = quantile_edges()
     vectors, long = np.empty((counts.n, len(edges) - 1)), is_long(counts)
     for rows, is_short in ((np.flatnonzero(~long), True), (np.flatnonzero(long), False)):

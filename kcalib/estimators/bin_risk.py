@@ -76,10 +76,7 @@ class _Grid:
         self._places = {n: np.concatenate([[0, *ends_of_equal_mass(n, b) + 1, n + 1] for b in numbers]) for n in sizes}
 
     def bounds(self, ascending: Array) -> np.ndarray:
-        """The edges for one number of bins after the other, with infinity for the outermost.
-
-        As many as the numbers of bins say: equal ones stand for bins that are not made.
-        """
+        """The edges for one number of bins after the other, with infinity for the outermost."""
         n = len(ascending)
         if self._finest.rule == "uniform":
             return self._uniform

@@ -118,10 +118,7 @@ class Binning:
         return cls(rule, n_bins, size)
 
     def edges(self, ascending: Array, weight: Array | None = None) -> np.ndarray:
-        """Edges of the bins of a sorted column; between 0 and 1 they are values of it, unless bins are uniform.
-
-        On the host, where the column may be on a device. Positive weights are for bins of equal mass.
-        """
+        """Edges of the bins of a sorted column; between 0 and 1 they are values of it, unless bins are uniform."""
         if self.rule == "uniform":
             return bin_edges(self.n_bins)
         if self.rule == "equal_mass":
@@ -135,10 +132,7 @@ class Binning:
         return np.concatenate([[0.0], inner[inner < float(ascending[-1])], [1.0]])
 
     def median_variance_edges(self, ascending: Array) -> np.ndarray:
-        """The inner edges in the order in which they are found: fewer bins have the first of them.
-
-        The recursion of `median_variance_cells` in src/cpu/samples/bins.h; here every cell is a slice.
-        """
+        """The inner edges in the order in which they are found: fewer bins have the first of them."""
         xp, counter = arrays.namespace(ascending), itertools.count()
 
         def cell(begin: int, end: int) -> tuple[float, int, int, int]:

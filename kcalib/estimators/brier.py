@@ -221,10 +221,7 @@ class _Terms(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Some of the classes, and the groups of the samples for these; without samples of weight 0.
-
-    CuPy arrays, or on the host.
-    """
+    """Some of the classes, and the groups of the samples for these; without samples of weight 0."""
 
     probabilities: Array  # shape: (n, classes)
     events: Array  # 0 or 1, the same shape

@@ -57,10 +57,7 @@ def null_moments(data: Data, packed: Packed, backend: Backend) -> NullMoments:
 def moments_and_null_moments(
     data: Data, packed: Packed, backend: Backend, further_reductions: Sequence[Reduction[Any]] = ()
 ) -> tuple[MomentSums, NullMoments, list[Any]]:
-    """The moments of H with the sum of squares, `null_moments`, and the results of `further_reductions`.
-
-    Of labels in host memory mostly by one sweep, with 2 m multiply-adds a pair more than the moments alone.
-    """
+    """The moments of H with the sum of squares, `null_moments`, and the results of `further_reductions`."""
     reduction = Moments(second=True, null_variance=True)
     if backend.obstacle(reduction) is not None or not _are_residuals(backend.problem):
         reduction = Moments(second=True)

@@ -324,10 +324,7 @@ def has_confidence(lens: str) -> bool:
 
 
 def worst_classes_of(data: Classification, count: int, n_bins: int, binning: str) -> list[ClassDiagram]:
-    """The classes of checked data whose expected calibration errors are largest, the worst one first.
-
-    Of two classes the second alone: the diagram of the first is its mirror image.
-    """
+    """The classes of checked data whose expected calibration errors are largest, the worst one first."""
     errors = result_of_columns("class_wise", data, "l1", binning, n_bins, None, None, None).class_values
     assert errors is not None
     worst = sorted(range(1 if data.m == 2 else 0, data.m), key=lambda k: (-errors[k], k))[:count]

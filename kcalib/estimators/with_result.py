@@ -29,10 +29,7 @@ class Estimator(Protocol[P, R_co]):
 
 
 def with_result(function: Callable[Concatenate[bool, P], float | R]) -> Estimator[P, R]:
-    """Make an estimator of `function`, which returns a result if its first argument is True, else a float.
-
-    A call runs on the GPU of its array arguments, and by workers if `backend` is an object of `kcalib.parallel`.
-    """
+    """Make an estimator of `function`, which returns a result if its first argument is True, else a float."""
     value, result = _partial(function, False), _partial(function, True)
     result.__qualname__ += ".result"
     value.result = result

@@ -301,10 +301,7 @@ def _log_student_tail(x: float, freedom: int) -> float:
 
 
 def _spread_under_calibration(backend: Backend, n: int, block_size: int) -> float:
-    """The standard error of the mean of blocks of n samples together.
-
-    The variance of a block under calibration is 2 E h^2 / (B (B - 1)); disjoint pairs estimate E h^2 in O(n).
-    """
+    """The standard error of the mean of blocks of n samples together."""
     pairs = block_estimates(backend, 2)
     second_moment = statistics.total(pairs * pairs) / pairs.shape[0]
     return math.sqrt(2 * second_moment / (n * (block_size - 1)))

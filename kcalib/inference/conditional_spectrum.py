@@ -207,10 +207,7 @@ def make_subset_matrix(data: Data, packed: Packed) -> ImplicitMatrix:
 
 @singledispatch
 def make_feature_matrix(problem: FeatureProblem, n: int) -> ImplicitMatrix:
-    """The same of a feature kernel, from samples of n that are as good as any others; weights are theirs.
-
-    O(rows^2 (columns + m)) a product.
-    """
+    """The same of a feature kernel, from samples of n that are as good as any others; weights are theirs."""
     raise NotImplementedError(type(problem))
 
 

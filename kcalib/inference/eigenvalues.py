@@ -155,10 +155,7 @@ def full_spectrum(implicit: ImplicitMatrix) -> Eigenvalues:
 
 
 def leading_spectrum(implicit: ImplicitMatrix, count: int, is_settled: Callable[[Eigenvalues], bool]) -> Eigenvalues:
-    """Up to `count` eigenvalues of largest magnitude, from Ritz values of a block Krylov space.
-
-    The space grows by a product with A until `settled`, which is asked after each from `FEWEST_PRODUCTS` on.
-    """
+    """Up to `count` eigenvalues of largest magnitude, from Ritz values of a block Krylov space."""
     scale, squares = implicit.scale, implicit.squares
     new, sample = _first_block(implicit, count)
     blocks: list[Array] = []  # of an orthonormal basis

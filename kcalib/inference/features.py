@@ -126,10 +126,7 @@ def law_of_draws(
     events: Callable[[], float],
     law: Callable[[float], ChiSquareMixture | None],
 ) -> NullLaw:
-    """The p-value of a total from those of drawn targets, and beyond them from the law of many samples.
-
-    `law` gives that of the statistic, n SKCE, from the statistic, where its tail matters.
-    """
+    """The p-value of a total from those of drawn targets, and beyond them from the law of many samples."""
     # Both are differences of |S|^2, which is the sum of total and trace, and of the trace.
     as_large = int(np.sum(drawn >= total - TIE * (abs(total) + trace)))
     pvalue = (1 + as_large) / (1 + len(drawn))

@@ -46,10 +46,7 @@ def sample_covariance(n: int, backend: Backend) -> Covariance:
 def covariance_given_predictions(
     data: Data, locations: Data, packed: Packed, backend: Backend, seed: int
 ) -> Covariance:
-    """Mean covariance of the values if targets are drawn from the predictions, and the size of the values.
-
-    From draws; their mean is 0.
-    """
+    """Mean covariance of the values if targets are drawn from the predictions, and the size of the values."""
     n_locations = backend.problem.left.points.shape[0]
     count = -(-max(DRAWS, DRAWS_FOR_A_PAIR * n_locations**2) // data.n)
     matrix, size = np.zeros((n_locations, n_locations)), np.zeros(n_locations)
@@ -216,10 +213,7 @@ def _ones(points: Array) -> Array:
 
 
 def values_of_classes(locations: Classification, packed: Packed) -> tuple[np.ndarray, np.ndarray]:
-    """A = M[y_T], a column for each group of classes that no location tells apart, and the group of each class.
-
-    At most J + 1 groups for the Kronecker delta.
-    """
+    """A = M[y_T], a column for each group of classes that no location tells apart, and the group of each class."""
     table = (arrays.to_host(locations.labels)[:, None] == np.arange(locations.m)).astype(np.float64)
     if packed.target.root is not None:
         table = table @ packed.target.root @ packed.target.root.T

@@ -139,10 +139,7 @@ class Directions:
 
     @classmethod
     def of(cls, law: FiniteLaw, threads: int | None) -> Directions | None:
-        """From eigenvectors between some of the samples, those that have the most to say, continued to all.
-
-        On the host, in float64: the same bits wherever the predictions are.
-        """
+        """From eigenvectors between some of the samples, those that have the most to say, continued to all."""
         law = _on_host(law)
         p, points = law.probabilities, law.problem.left.points
         n, m = p.shape

@@ -256,10 +256,7 @@ class Journal:
             ) from None
 
     def _rewrite(self, current: str, state: bytes, waiting: dict[int, Sums]) -> int:
-        """Write the file anew, with what counts, and the state of the sweep at hand, whose place is returned.
-
-        The old file stays until then.
-        """
+        """Write the file anew, with what counts, and the state of the sweep at hand, whose place is returned."""
         with self._writing():
             return self._replace(current, state, waiting)
 

@@ -114,10 +114,7 @@ class Store:
             self._values.clear()
 
     def keep(self, work: Work, inputs: Mapping[str, Any], *, sent: bool = False) -> dict[str, Any]:
-        """Keep the inputs that the work needs, and return those that this process has by now.
-
-        `sent`: the caller was sent all of it just now, what it has already, too.
-        """
+        """Keep the inputs that the work needs, and return those that this process has by now."""
         with self._lock:  # threads of one process make nothing twice
             for key in dict.fromkeys(work.needs):
                 if key in inputs and (sent or key not in self._values):

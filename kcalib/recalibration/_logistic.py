@@ -73,10 +73,7 @@ class LogisticEach(OneVsRest):
 
 @one_blas_thread()
 def _minimise_bounded(regression: Regression, n_bounded: int, start: np.ndarray | None) -> Minimum:
-    """Return the lowest point with the first slopes at least 0, and leave those that are above 0 in `free`.
-
-    Slopes that become negative are held at 0, until the loss falls with them from there: three rounds for two slopes.
-    """
+    """Return the lowest point with the first slopes at least 0, and leave those that are above 0 in `free`."""
     free, n_iterations = np.broadcast_to(regression.free, regression.identity.shape), 0
     is_bounded = free & (np.arange(free.shape[1]) < n_bounded)
     fixed = is_bounded & (False if start is None else start <= 0)

@@ -61,10 +61,7 @@ class SoftmaxScaling(ClassRecalibrator):
         return np.asarray(scipy.special.softmax(products + self.intercept_, axis=1))
 
     def _warn_of_fit(self, samples: ClassSamples, minimum: Minimum, logits: np.ndarray) -> None:
-        """Say where the optimum was not reached, or where no sample holds it.
-
-        If every label of the fit is the most probable class, the likelihood says that one may be certain.
-        """
+        """Say where the optimum was not reached, or where no sample holds it."""
         if not minimum.converged:
             warn(
                 f"{type(self).__name__} stopped before its optimum, after {minimum.n_iterations} steps; with a "

@@ -61,10 +61,7 @@ class Candidate:
 
 
 def make_candidates(estimators: Any, lens: Lens, n_columns: int, n_fit: int) -> list[Candidate]:
-    """Return what the user's `estimators` stand for; None for all that apply to points of so many columns.
-
-    A fold's functions are fitted to about `n_fit` samples.
-    """
+    """Return what the user's `estimators` stand for; None for all that apply to points of so many columns."""
     if estimators is None:
         estimators = [name for name in NAMES if name != "bins" or n_columns <= 2]
     elif isinstance(estimators, (str, CalibrationFunction)) or _is_pair(estimators):

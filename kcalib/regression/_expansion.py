@@ -132,10 +132,7 @@ def _drop_rounding(spectrum: Eigensystem) -> tuple[Array, Array]:
 
 
 def _largest_rank(points: Array, max_memory: float | None) -> int:
-    """Return the largest rank of a factor that is tried.
-
-    Factor, Gram matrix, eigenvectors and map are 8 (n r + 4 r^2) < 32 n r bytes.
-    """
+    """Return the largest rank of a factor that is tried."""
     n = len(points)
     rank = int(LOW_RANK * n)
     if max_memory is not None:

@@ -254,10 +254,7 @@ class CalibrationFunction(Parametrised):
         return matmul(left if core is None else matmul(left, core), right.T)
 
     def _try_settings(self, settings: Sequence[dict[str, Any]], train: Problem, validation: Problem) -> Iterator[Trial]:
-        """Yield functions with these parameters, fitted to `train`, and their risks on `validation`.
-
-        A subclass may share work between the settings.
-        """
+        """Yield functions with these parameters, fitted to `train`, and their risks on `validation`."""
         for setting in settings:
             function = self.clone().set_params(**setting)._fit_checked(train)
             yield Trial(function, function._risk(validation))

@@ -99,10 +99,7 @@ class KernelRidge(CalibrationFunction):
             )
 
     def _try_settings(self, settings: Sequence[dict[str, Any]], train: Problem, validation: Problem) -> Iterator[Trial]:
-        """Share a decomposition, and features where these are the same, on a path of regularizations.
-
-        Give no warnings: `truncation_matters_` of each function says what `fit` would.
-        """
+        """Share a decomposition, and features where these are the same, on a path of regularizations."""
         other_params: dict[str, Any] | None = None
         for setting in settings:
             function = self.clone().set_params(**setting)

@@ -350,10 +350,7 @@ def is_below(curve: Any) -> bool:
 
 
 def draw_pit(axes: Any, curve: Any, color: Any) -> None:
-    """Draw the shares of PIT values in bins of equal width, and a band of those of a calibrated model.
-
-    Each share is then binomial, as the values are independent and uniform; the band holds for each bin by itself.
-    """
+    """Draw the shares of PIT values in bins of equal width, and a band of those of a calibrated model."""
     from scipy.stats import binom
 
     tones = Tones.of(axes)

@@ -219,10 +219,7 @@ def solve_checked(
     max_memory: float | None = None,
     factor: Array | None = None,
 ) -> tuple[Solution, Verdict | None]:
-    """Return the solution for checked arguments, `right_sides` of shape (n, c), and the judge's verdict on it.
-
-    A `factor` F with K ~ F F^T makes the preconditioner.
-    """
+    """Return the solution for checked arguments, `right_sides` of shape (n, c), and the judge's verdict on it."""
     right_sides = arrays.namespace(right_sides).ascontiguousarray(right_sides)
     system = RidgeSystem(operator, right_sides, shift, judge, max_memory, factor)
     result = solver.solve(system, "asked for by name")

@@ -179,11 +179,7 @@ def jackknife(estimate: float, without: np.ndarray) -> tuple[float, float]:
 
 
 class NystromFeatures:
-    """Features K_iS L^{-T} for landmarks S, samples drawn without replacement, with L L^T = K_SS.
-
-    Then F F^T = K_nS K_SS^{-1} K_Sn. A pivoted Cholesky factorisation of K_SS, on the host, leaves out landmarks that
-    are linear combinations of the others, to rounding.
-    """
+    """Features K_iS L^{-T} for landmarks S, samples drawn without replacement, with L L^T = K_SS."""
 
     def __init__(self, operator: Any, n_landmarks: int, seed: int) -> None:
         random = np.random.Generator(np.random.Philox(seed))

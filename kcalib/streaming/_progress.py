@@ -10,11 +10,7 @@ from typing import TextIO
 
 
 class RowProgress:
-    """Says how far a run is.
-
-    `total` is None where the source does not know its rows; `interval` are the seconds between two lines, of which a
-    terminal shows the last.
-    """
+    """Says how far a run is."""
 
     def __init__(self, stream: TextIO, total: int | None, interval: float, delay: float):
         self._stream, self._total, self._interval = stream, total, interval

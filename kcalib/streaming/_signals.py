@@ -28,11 +28,7 @@ class StopRequest:
 
 @contextmanager
 def note_signals() -> Iterator[StopRequest]:
-    """Note SIGTERM and SIGINT while the body runs; the handlers before are restored.
-
-    Only the main thread can have handlers; in another one nothing is ever noted. A signal that is ignored, as shells
-    ignore SIGINT for jobs in the background, stays so.
-    """
+    """Note SIGTERM and SIGINT while the body runs; the handlers before are restored."""
     request = StopRequest()
     before: dict[signal.Signals, Any] = {}
     try:

@@ -341,10 +341,7 @@ def _chunks(source: Samples, state: AnyState, rows: int, start: int) -> Iterator
 def _slices(
     chunks: Iterator[tuple[Any, Any, Any]], begin: int, end: int | None, chunk_rows: int
 ) -> Iterator[tuple[Any, Any, Any]]:
-    """The rows of chunks, so many at a time that whoever takes them has a moment's work.
-
-    Slices end at multiples of their length, as blocks of a state do.
-    """
+    """The rows of chunks, so many at a time that whoever takes them has a moment's work."""
     row, size = begin, min(FIRST_SLICE, chunk_rows)
     for y_true, y_pred, clusters in chunks:
         at, length = 0, len(y_true) if end is None else min(len(y_true), end - row)

@@ -124,10 +124,7 @@ class GivenOrder:
 
 
 class TileSweep:
-    """A problem in tiles, each swept by itself; rows and columns are counted in the order of summation.
-
-    Here tiles are problems of their own, for backends whose sums have no order that tiles could keep.
-    """
+    """A problem in tiles, each swept by itself; rows and columns are counted in the order of summation."""
 
     block: int = 1  # samples of a block of the backend's order of summation
     group: int = 1  # samples of a group of blocks

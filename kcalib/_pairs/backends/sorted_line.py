@@ -126,10 +126,7 @@ class SortedBackend(Backend):
         return sorted_cuda.group_sums(rows, len(rows) // size, size)[:, 0]
 
     def _products(self, reduction: Products) -> Array:
-        """Multiply in float64, whatever the dtype allows: reading and writing vectors takes the time.
-
-        Samples are sorted by the first call that needs their order, and not again.
-        """
+        """Multiply in float64, whatever the dtype allows: reading and writing vectors takes the time."""
         xp = arrays.namespace(self.problem.left.points)
         vectors = xp.asarray(reduction.vectors, dtype=xp.float64)
         n_left = len(self.problem.left.points)

@@ -44,10 +44,7 @@ def fill_table(
     max_memory: Any,
     threads: int | None,
 ) -> Array:
-    """Return the table of `compute_distances(rows, columns)`, beside the reference.
-
-    A pair takes `width` numbers. A symmetric table has zeros in its diagonal, and its upper triangle is computed.
-    """
+    """Return the table of `compute_distances(rows, columns)`, beside the reference."""
     check_table(n, n_others, max_memory, reference)
     xp, on_host = arrays.namespace(reference), arrays.is_host(reference)
     n_threads = resolve_threads(threads) if on_host else 1

@@ -68,10 +68,7 @@ class BinnedGaps:
         return max(0.0, square - mean**2) * self.n / (self.n - 1)
 
     def drawn(self, n_replicates: int, seed: int) -> np.ndarray:
-        """Deviations of X in bins where labels come out otherwise too rarely to be resampled, shape (rare, R).
-
-        By the binomial law of the mean confidence, which has at least the variance of that of the confidences.
-        """
+        """Deviations of X in bins where labels come out otherwise too rarely to be resampled, shape (rare, R)."""
         # Models have different draws, which do not depend on their order.
         digest = zlib.crc32(self.counts.astype(np.int64).tobytes() + np.round(self.confidences, 6).tobytes())
         random = np.random.default_rng((seed, digest))

@@ -160,10 +160,7 @@ def subset(n: int, most: int, seed: int) -> tuple[np.ndarray, int | None]:
 
 
 def without_own(tile: Array, begin: int) -> Array:
-    """The tile of rows `begin` and further in float64, with zeros for pairs of a sample with itself.
-
-    They are written to the tile given, where it can be.
-    """
+    """The tile of rows `begin` and further in float64, with zeros for pairs of a sample with itself."""
     tile = arrays.to_compute_device(tile)
     tile = np.require(tile, np.float64, "W") if arrays.is_host(tile) else tile.astype(np.float64, copy=False)
     rows = arrays.namespace(tile).arange(tile.shape[0])

@@ -138,10 +138,7 @@ class OpenRows:
     pieces: Mapping[int, tuple[Rows, ...]]
 
     def split(self, rows: Rows, *, complete: bool = True) -> tuple[list[Rows], OpenRows]:
-        """Rows of blocks that are complete with these, which are ascending, and what is open then.
-
-        With `complete` False all is kept open.
-        """
+        """Rows of blocks that are complete with these, which are ascending, and what is open then."""
         blocks = rows.numbers // self.size
         if blocks[0] == blocks[-1]:
             ends = np.array([len(blocks)])

@@ -17,10 +17,7 @@ from kcalib.streaming.sources.reader import Reader, block_bytes, skip_rows
 
 
 class BatchesReader(Reader):
-    """Read what `make_iterator` gives, from its beginning each time; an iterator itself can be read once.
-
-    The first batch is looked at, and given again when the samples are read.
-    """
+    """Read what `make_iterator` gives, from its beginning each time; an iterator itself can be read once."""
 
     def __init__(self, make_iterator: Callable[[], Iterator[Any]], options: ReadOptions, *, is_resumable: bool):
         self._make_iterator, self.is_resumable = make_iterator, is_resumable

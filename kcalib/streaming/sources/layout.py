@@ -214,10 +214,7 @@ class Layout:
         return dataclasses.replace(self, classes=None, class_names=names, order=self.classes)
 
     def prepare(self, block: Block, at: int = 0, *, is_whole: bool = False, threads: int | None = None) -> Data:
-        """Check rows from number `at` on; errors name the columns and the row of the file.
-
-        Labels that are text need names of classes, unless the block `is_whole`: has all samples of the source.
-        """
+        """Check rows from number `at` on; errors name the columns and the row of the file."""
         target, names = _first_to_last(self.targets), {key: _first_to_last(n) for key, n in self.predictions.items()}
         true = decode_text(block[Y_TRUE])
         if self.family is not None:
@@ -300,10 +297,7 @@ class Layout:
         return Classes((other, label), "columns")
 
     def checked(self, block: Block, at: int, *, for_states: bool) -> tuple[Array, Any]:
-        """Return checked labels or targets, and predictions, as `Source.chunks` gives them.
-
-        With `for_states` probabilities are a `Classification` on the host, which a state does not check again.
-        """
+        """Return checked labels or targets, and predictions, as `Source.chunks` gives them."""
         data = self.prepare(block, at)
         if isinstance(data, Forecasts):
             return data.as_given()

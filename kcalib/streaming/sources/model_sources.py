@@ -100,10 +100,7 @@ class ModelSources:
 
 
 def chunks_for(source: Source, options: SharedOptions, rows: int, start: int) -> Iterator[tuple[Any, Any, Any]]:
-    """Return chunks of any source for the `update` of a state, with clusters or None.
-
-    A source of ours has checked them once for all.
-    """
+    """Return chunks of any source for the `update` of a state, with clusters or None."""
     of_ours = getattr(source, "chunks_for", None)
     if of_ours is None:
         return ((true, pred, None) for true, pred in source.chunks(rows, start))

@@ -51,9 +51,9 @@ from kcalib.estimators.scores import (
 from kcalib.evaluation_metrics import check_metrics, compute_metrics
 from kcalib.evaluation_results import INTERVAL, Evaluation, ForecastEvaluation, MultilabelEvaluation
 from kcalib.inference.adaptive.clusters import read_clusters
-from kcalib.inference.adaptive.distance_bound import distance_bound
 from kcalib.inference.adaptive.method import Adaptive
 from kcalib.inference.adaptive.ranks import Ranks
+from kcalib.inference.adaptive.witness import distance_bound
 from kcalib.inference.calibration_test import METHODS, scale_weights, sums_of
 from kcalib.inference.compare import holm
 from kcalib.inference.task import CalibrationMethod

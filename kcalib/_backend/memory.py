@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from kcalib._backend import arrays
-from kcalib._backend.control_groups import MEMBERSHIP, MOUNTS, control_groups
 from kcalib._backend.faults import format_size
+from kcalib._backend.threads import MEMBERSHIP, MOUNTS, control_groups
 
 SMALL = 2**20  # bytes that are there: to ask the machine takes longer than what is done with them
 

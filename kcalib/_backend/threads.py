@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from kcalib import _native
-from kcalib._backend.control_groups import MEMBERSHIP, MOUNTS, control_groups
 from kcalib._backend.options import OptionError, check_integer
+
+MOUNTS, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 MOST_THREADS = 4096
 
@@ -172,3 +173,23 @@ def run_options(threads: Any = None) -> Iterator[_native.RunOptions]:
 def threads_for(values: int, threads: Any) -> int:
     """Return the threads for one pass over `values` numbers; few take less time than a thread takes to wake."""
     return resolve_threads(threads) if values > 100_000 else 1
+
+
+def control_groups(controller: str, mounts: Path = MOUNTS, membership: Path = MEMBERSHIP) -> list[Path]:
+    """Folders of the process's group for a controller and of those above it, versions 1 and 2; none elsewhere."""
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:  # no control groups
+        return []
+    groups = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            roots = [mounts, mounts / "unified"]  # version 2; beside version 1
+        else:
+            roots = [mounts / controller] if controller in controllers.split(",") else []
+        for root in roots:
+            group = root / path.lstrip("/")
+            # Inside a container `path` may be the host's, with only the mount itself to be seen.
+            groups += [folder for folder in (group, *group.parents) if folder.is_relative_to(root)]
+    return groups

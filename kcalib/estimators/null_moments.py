@@ -18,8 +18,7 @@ from kcalib._backend import arrays
 from kcalib._input.data import Data
 from kcalib._packing import Packed
 from kcalib._packing.variance import FiniteLaw, expected_lengths, expected_squares, finite_law, finite_parts
-from kcalib._pairs.backends.base import Backend
-from kcalib._pairs.backends.diagonal import diagonal, square_norms
+from kcalib._pairs.backends.base import Backend, diagonal, square_norms
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib._pairs.reductions import Moments, MomentSums, NullSquares, Reduction, sweep_one
 from kcalib._pairs.statistics import total

@@ -33,8 +33,7 @@ from kcalib._input.source import (
 from kcalib._packing import Packed
 from kcalib._packing.features import FeatureProblem, check_columns, feature_problem
 from kcalib._pairs import statistics
-from kcalib._pairs.backends.base import Backend, Workers
-from kcalib._pairs.backends.diagonal import diagonal
+from kcalib._pairs.backends.base import Backend, Workers, diagonal
 from kcalib._pairs.dispatch import backend_for
 from kcalib._pairs.problem import PairProblem
 from kcalib._pairs.reductions import BlockSums, Moments, MomentSums, sweep_one

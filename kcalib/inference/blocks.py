@@ -19,8 +19,7 @@ from kcalib._input.data import Data
 from kcalib._packing import Packed
 from kcalib._packing.variance import expected_lengths, expected_squares, finite_law
 from kcalib._pairs import statistics
-from kcalib._pairs.backends.base import Backend
-from kcalib._pairs.backends.diagonal import diagonal
+from kcalib._pairs.backends.base import Backend, diagonal
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib._pairs.reductions import BlockSums, sweep_one
 from kcalib.estimators.null_moments import SEED, n_draws

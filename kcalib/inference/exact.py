@@ -32,7 +32,6 @@ from kcalib._pairs.label_cells import DrawnCells
 from kcalib._pairs.reductions import LabelMatches, Moments, sweep_one
 from kcalib.inference.beyond import beyond_draws
 from kcalib.inference.conditional_spectrum import conditional
-from kcalib.inference.forms import by_forms, draws_at_once
 from kcalib.inference.quadratic import (
     MAX_RESAMPLES,
     N_RESAMPLES,
@@ -41,6 +40,7 @@ from kcalib.inference.quadratic import (
     from_draws,
     least_as_large,
 )
+from kcalib.inference.replicates import by_forms, draws_at_once
 from kcalib.inference.spectrum import limit_law
 from kcalib.inference.tail import Tail, tilted_tail
 from kcalib.inference.task import Task

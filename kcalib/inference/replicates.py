@@ -7,7 +7,7 @@ same way: `TopLabelECE` (many replicates at once), `PairStatistic` (SKCE and UCM
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -24,6 +24,10 @@ from kcalib._pairs.backends.base import Backend
 from kcalib.estimators.binning import bin_numbers
 from kcalib.estimators.skce import PairOptions, describe, value_and_error
 from kcalib.estimators.ucme import mean_differences, mean_square
+from kcalib.inference.quadratic import quadratic_forms
+from kcalib.inference.task import Task
+
+BATCH_BYTES = 2**26
 
 BATCH_ELEMENTS = 2**18  # draws of ECE replicates in memory at a time
 DEVICE_BATCH_ELEMENTS = 2**23  # on a GPU, which has more threads to occupy
@@ -175,3 +179,24 @@ class TopLabelECE:
         else:
             sums = Segments.of(bins, count * self._n_bins).sums(gaps)
         return arrays.to_host(xp.sum(xp.abs(sums.reshape(count, self._n_bins)), axis=1) / n)
+
+
+def by_forms(task: Task, features: Iterable[Array], rank: int) -> np.ndarray:
+    """sum_{i != j} K_ij <a_i, a_j> for each draw of features a; each batch has `rank` columns for a draw."""
+    draws = []
+    for batch in features:
+        totals = quadratic_forms(task.kernel_backend, batch) - _own_forms(task.kernel_diagonal, batch)
+        draws.append(arrays.to_host(totals.reshape(-1, rank).sum(axis=1)))
+    return np.concatenate(draws)
+
+
+def _own_forms(kernel_diagonal: Array, features: Array) -> Array:
+    """sum_i K_ii w_i^2 for each column w of the features."""
+    if arrays.is_host(features):
+        return np.einsum("i,ij,ij->j", kernel_diagonal, features, features)
+    return (kernel_diagonal[:, None] * features * features).sum(axis=0)
+
+
+def draws_at_once(n: int, rank: int) -> int:
+    """Draws with so many columns of features each that make a batch."""
+    return max(1, BATCH_BYTES // (8 * n * rank))

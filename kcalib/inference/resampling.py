@@ -18,10 +18,9 @@ from kcalib._backend.options import check_choice, check_integer
 from kcalib._backend.random import Weights, batches, make_weights
 from kcalib._packing import Packed
 from kcalib._packing.variance import FiniteLaw, finite_law
-from kcalib._pairs.backends.diagonal import diagonal
+from kcalib._pairs.backends.base import diagonal
 from kcalib._pairs.reductions import MomentSums, QuadraticForms
 from kcalib.inference import events
-from kcalib.inference.forms import by_forms, draws_at_once
 from kcalib.inference.quadratic import (
     MAX_RESAMPLES,
     N_RESAMPLES,
@@ -31,6 +30,7 @@ from kcalib.inference.quadratic import (
     from_draws,
     quadratic_forms,
 )
+from kcalib.inference.replicates import by_forms, draws_at_once
 from kcalib.inference.task import Task
 
 BATCH_BYTES = 2**26

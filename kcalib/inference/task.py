@@ -22,8 +22,7 @@ from kcalib._input.methods import Method
 from kcalib._packing import Packed
 from kcalib._packing.features import FeatureProblem, MapOptions, features_of
 from kcalib._pairs import statistics
-from kcalib._pairs.backends.base import Backend
-from kcalib._pairs.backends.diagonal import diagonal
+from kcalib._pairs.backends.base import Backend, diagonal
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib._pairs.reductions import MomentSums, Reduction
 from kcalib.estimators.few_errors import few_errors

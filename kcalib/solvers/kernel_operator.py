@@ -19,8 +19,7 @@ from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_choice
 from kcalib._input.checks import check_points, reject
 from kcalib._packing import Packed, pack_points
-from kcalib._pairs.backends.base import Backend, Workers
-from kcalib._pairs.backends.diagonal import diagonal
+from kcalib._pairs.backends.base import Backend, Workers, diagonal
 from kcalib._pairs.dispatch import backend_for, in_single_precision
 from kcalib._pairs.feature_sums import gram
 from kcalib._pairs.features import FeatureMap

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 import signal
+import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from os import PathLike
 from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar
 
 from kcalib._backend.files import hold_file, printable
@@ -22,7 +24,6 @@ from kcalib._input.source import Source, rows_of
 from kcalib.streaming._files.format import Content, pack_content, read, unpack, write
 from kcalib.streaming._progress import row_progress
 from kcalib.streaming._row_sums.rows import PART
-from kcalib.streaming._signals import StopRequest, note_signals
 from kcalib.streaming._state import ModelState
 from kcalib.streaming.comparison import ComparisonState
 from kcalib.streaming.forecasts import ForecastState
@@ -384,3 +385,37 @@ class _Saver:
         _save(self._state, self._path, replace(self._note, finished=finished))
         self._last = time.perf_counter()
         self._cost = self._last - before
+
+
+class StopRequest:
+    """The first signal that asked to stop, or None."""
+
+    def __init__(self) -> None:
+        self.signal: signal.Signals | None = None
+        self._interrupts = 0
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        """The handler. A second SIGINT does not wait any longer."""
+        if self.signal is None:
+            self.signal = signal.Signals(number)
+        self._interrupts += number == signal.SIGINT
+        if self._interrupts > 1:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def note_signals() -> Iterator[StopRequest]:
+    """Note SIGTERM and SIGINT while the body runs; the handlers before are restored."""
+    request = StopRequest()
+    before: dict[signal.Signals, Any] = {}
+    try:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                handler = signal.getsignal(number)
+                if handler is not None and handler != signal.SIG_IGN:
+                    before[number] = handler
+                    signal.signal(number, request.note)
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -30,7 +30,7 @@ from kcalib import _packing
 from kcalib._backend.random import draw_label_batches
 from kcalib._input.labels import prepare
 from kcalib.estimators.skce import PairOptions
-from kcalib.inference import cme, location_draws, location_moments
+from kcalib.inference import cme, location_moments
 from kcalib.inference.cme import CME
 from kcalib.kernels import Exponential
 from kcalib.laws import _log_tails
@@ -160,7 +160,7 @@ def test_drawn_labels_have_the_differences_of_these_labels(n_locations, rank):
         options = PairOptions(Exponential(bandwidth=0.5), matrix, None, threads)
         packed = _packing.pack_locations(data, places.data, options.kernel, matrix, threads=threads)
         backend = options.backend_for(packed.problem)
-        found.append(location_draws.drawn_differences(data, places.data, packed, backend, 3, 1))
+        found.append(cme.drawn_differences(data, places.data, packed, backend, 3, 1))
     assert np.array_equal(*found)
     at, chosen = places.data.probabilities, places.data.labels
     kernel = np.exp(-np.linalg.norm(at[:, None] - p, axis=2) / 0.5)
@@ -286,7 +286,7 @@ def test_where_the_limit_law_is_taken_it_is_that_of_draws(law, n, n_locations, c
     assert (events is not None) == (n_locations == 1 or law in OPEN)
     if events is None:
         return
-    drawn = whitening.forms(location_draws.drawn_differences(*about, count, 1), n)
+    drawn = whitening.forms(cme.drawn_differences(*about, count, 1), n)
     for level in (0.5, 0.1, 0.05, 0.01, 0.001):
         low, high = binomial_bounds(count, level)
         assert low <= np.mean(drawn >= scipy.stats.chi2.isf(level, whitening.rank) * (1 - 1e-6)) <= high

@@ -8,7 +8,7 @@ from hard_laws import dirichlet, drawn_labels, saturated
 
 import kcalib
 from kcalib.inference.metrics import ece
-from kcalib.inference.metrics.kinds import SMALL, Kinds
+from kcalib.inference.metrics.ece import SMALL, Kinds
 
 
 def three(law, n: int, seed: int = 0) -> tuple[np.ndarray, dict[str, np.ndarray]]:

@@ -31,10 +31,9 @@ from kcalib._backend.arrays import Array
 from kcalib._backend.random import BinaryDraws, Weights
 from kcalib._backend.threads import TerminalProgress, resolve_threads
 from kcalib._pairs.backends import sorted_cuda
-from kcalib._pairs.backends.base import Backend
+from kcalib._pairs.backends.base import Backend, diagonal
 from kcalib._pairs.backends.cpu import CpuBackend
 from kcalib._pairs.backends.cuda import CudaBackend
-from kcalib._pairs.backends.diagonal import diagonal
 from kcalib._pairs.backends.sorted_cuda import DeviceOrder, LineTerm, column_products
 from kcalib._pairs.problem import Factor, PairProblem, Side, Term
 from kcalib._pairs.reductions import (

@@ -259,12 +259,16 @@ def evaluate(
         )
         return state.result(level=level, tolerance=tolerance)
     checks = {"classes": classes, "from_logits": from_logits, "lens": lens, "threads": threads}
-    rows = y_pred if lens is None and isinstance(y_pred, SparseProbabilities) else None
-    has_sums = sample_weight is given is backend is None and isinstance(resolved(method, METHODS), Adaptive)
-    if rows is not None and has_sums and len(rows) > MOST_SPARSE_ROWS:
-        shared = {"kernel": kernel, "target_kernel": target_kernel, "seed": seed, "threads": threads}
-        state = _sum_sparse(y_true, rows, clusters, **shared, **sums_of(method))
-        return _with_scores_of(rows, y_true, None, state.result(level=level, tolerance=tolerance))
+    rows = y_pred if lens is None and not multilabel and isinstance(y_pred, SparseProbabilities) else None
+    if rows is not None:
+        if names:
+            raise OptionError("metrics", "is of single classes, of which SparseProbabilities have many; pass a `lens`")
+        top = prepare_labels(y_true, rows, sample_weight=sample_weight, **(checks | {"lens": TopLabel()}))
+        has_sums = sample_weight is given is backend is None and isinstance(resolved(method, METHODS), Adaptive)
+        if has_sums and len(rows) > MOST_SPARSE_ROWS:
+            shared = {"kernel": kernel, "target_kernel": target_kernel, "seed": seed, "threads": threads}
+            state = _sum_sparse(y_true, rows, clusters, **shared, **sums_of(method))
+            return _with_scores_of(y_true, rows, top, state.result(level=level, tolerance=tolerance))
     if multilabel:
         for name, value in {"lens": lens, "tolerance": tolerance}.items():
             if value is not None:
@@ -290,17 +294,17 @@ def evaluate(
     }
     evaluations = [evaluation_of(problem, **options) for problem in problems]
     if rows is not None:
-        return _with_scores_of(rows, y_true, sample_weight, cast("Evaluation", evaluations[0]))
+        return _with_scores_of(y_true, rows, top, cast("Evaluation", evaluations[0]))
     return join_labels(labels, cast("list[Evaluation]", evaluations)) if multilabel else evaluations[0]
 
 
 def _sum_sparse(y_true: Any, rows: SparseProbabilities, clusters: Any, **options: Any) -> CalibrationState:
     """Return the sums of sparse rows through buckets, whose dense rows would take much memory."""
-    codes = None if clusters is None else read_clusters(clusters, len(rows))
-    state = CalibrationState(Buckets().n_buckets + 1, clusters=codes is not None, **options)
+    codes, state = None if clusters is None else read_clusters(clusters, len(rows)), None
     for part, data in _map_sparse(y_true, rows, Buckets()):
+        state = state or CalibrationState(data.m, clusters=codes is not None, **options)
         state.update(data.labels, data, clusters=None if codes is None else codes[part])
-    return state
+    return cast("CalibrationState", state)
 
 
 def _map_sparse(y_true: Any, rows: SparseProbabilities, lens: Lens) -> Iterator[tuple[slice, Classification]]:
@@ -311,11 +315,11 @@ def _map_sparse(y_true: Any, rows: SparseProbabilities, lens: Lens) -> Iterator[
         yield part, prepare_labels(labels[part], rows[part], lens=lens)
 
 
-def _with_scores_of(rows: SparseProbabilities, y_true: Any, sample_weight: Any, result: Evaluation) -> Evaluation:
+def _with_scores_of(y_true: Any, rows: SparseProbabilities, top: Classification, result: Evaluation) -> Evaluation:
     """Return the evaluation of sparse rows through buckets with the scores of their classes."""
-    top, lens = prepare_labels(y_true, rows, sample_weight=sample_weight, lens=TopLabel()), str(Buckets())
     scores = [(log_losses(kept), square_residuals(kept)) for _, kept in _map_sparse(y_true, rows, KEPT)]
     losses, squares = (np.concatenate(parts) for parts in zip(*scores, strict=True))
+    lens = str(Buckets())
     return replace(
         result,
         n_classes=rows.n_classes,

@@ -321,9 +321,8 @@ class TopK(Lens):
         short = np.flatnonzero((np.sum(is_class, axis=1) < self.k) & (rows.rest > 0))
         if short.size:
             raise ValueError(
-                f"`y_pred[{first + short[0]}]` keeps {int(np.sum(is_class[short[0]]))} classes, and lens={self} looks "
-                f"at {self.k}; pass a smaller k, or the rows that keep so many: "
-                f"is_long = (y_pred.ids >= 0).sum(axis=1) >= {self.k}, y_true[is_long], y_pred[is_long]"
+                f"`y_pred[{first + short[0]}]` keeps {int(np.sum(is_class[short[0]]))} classes, lens={self} looks at "
+                f"{self.k}; pass a smaller k, or y_pred[(y_pred.ids >= 0).sum(axis=1) >= {self.k}]"
             )
         p = np.asarray(rows.probabilities, dtype=np.float64)
         order = np.lexsort((rows.ids, ~is_class, -p), axis=1)

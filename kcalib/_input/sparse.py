@@ -31,15 +31,17 @@ class SparseProbabilities:
 
     Parameters
     ----------
-    ids : array_like of int, shape (n, k)
-        The classes that each row keeps, in any order, each once; -1 where a row has fewer than k.
+    ids : array_like of int, shape (n, k), or sparse array of SciPy, shape (n, n_classes)
+        The classes that each row keeps, in any order, each once; -1 where a row has fewer than k. A sparse array has
+        the three first arguments: its rows keep the entries that are stored.
     probabilities : array_like, shape (n, k)
         Their probabilities; what stands beside -1 is ignored. Of logarithms pass ``np.exp(logprobs)``.
     n_classes : int
         The number of all classes, at least 2: the size of the vocabulary.
     rest : float or array_like, shape (n,), optional
         The probability of all classes that are not kept. Default: 1 less the sum of the row, but at least 1e-6 where
-        classes are missing, below which that difference is rounding. 0 says that what is not kept is impossible.
+        classes are missing, below which that difference is rounding. 0 says that what is not kept is impossible, as in
+        sparse arrays that leave out zeros.
 
     Attributes
     ----------
@@ -68,7 +70,9 @@ class SparseProbabilities:
     True
     """
 
-    def __init__(self, ids: Any, probabilities: Any, n_classes: int, rest: Any = None) -> None:
+    def __init__(self, ids: Any, probabilities: Any = None, n_classes: Any = None, rest: Any = None) -> None:
+        if hasattr(ids, "tocsr"):
+            ids, probabilities, n_classes = _pad_rows(ids.tocsr())
         self.n_classes = check_integer("n_classes", n_classes, 2, 2**31 - 1)
         self.ids = arrays.to_host(arrays.as_array(ids, "ids"))
         p = arrays.to_host(arrays.as_array(probabilities, "probabilities"))
@@ -130,44 +134,6 @@ class SparseProbabilities:
                 "its probabilities"
             )
 
-    @classmethod
-    def from_csr(cls, matrix: Any, rest: Any = None) -> SparseProbabilities:
-        """Make sparse probabilities of a sparse matrix of SciPy.
-
-        Parameters
-        ----------
-        matrix : sparse array or matrix, shape (n, n_classes)
-            The entries that it stores are the classes that a row keeps.
-        rest : float or array_like, shape (n,), optional
-            As of the class; pass 0 where entries that are not stored are probabilities of 0.
-
-        Returns
-        -------
-        SparseProbabilities
-            With as many columns as the longest row has entries.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As of the class.
-
-        Examples
-        --------
-        >>> import kcalib, scipy
-        >>> matrix = scipy.sparse.csr_array([[0.5, 0.0, 0.5], [0.0, 1.0, 0.0]])
-        >>> kcalib.SparseProbabilities.from_csr(matrix, rest=0).ids.tolist()
-        [[0, 2], [1, -1]]
-        """
-        if not hasattr(matrix, "tocsr"):
-            raise TypeError(f"`matrix` is a {type(matrix).__name__}, expected a sparse array of SciPy")
-        rows = matrix.tocsr()
-        lengths = np.diff(rows.indptr)
-        is_class = np.arange(max(1, np.max(lengths, initial=0))) < lengths[:, None]
-        ids = np.full(is_class.shape, -1, dtype=rows.indices.dtype)
-        probabilities = np.zeros(is_class.shape, dtype=rows.data.dtype)
-        ids[is_class], probabilities[is_class] = rows.indices, rows.data
-        return cls(ids, probabilities, rows.shape[1], rest)
-
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError("it does not have the probabilities of all classes, which this function needs")
 
@@ -187,3 +153,12 @@ class SparseProbabilities:
 
     def __repr__(self) -> str:
         return f"SparseProbabilities({len(self)} samples, {self.ids.shape[1]} of {self.n_classes} classes a row)"
+
+
+def _pad_rows(matrix: Any) -> tuple[np.ndarray, np.ndarray, int]:
+    """Return the columns and values of a sparse matrix by row, padded by -1 and 0, and the number of columns."""
+    lengths = np.diff(matrix.indptr)
+    is_class = np.arange(max(1, np.max(lengths, initial=0))) < lengths[:, None]
+    ids, probabilities = np.full(is_class.shape, -1, np.int64), np.zeros(is_class.shape, matrix.data.dtype)
+    ids[is_class], probabilities[is_class] = matrix.indices, matrix.data
+    return ids, probabilities, int(matrix.shape[1])

@@ -1,5 +1,7 @@
 """`SparseProbabilities`: some classes of each row, and the rest."""
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -150,7 +152,7 @@ def test_sparse_matrices_are_rows() -> None:
     y, p = dense_rows()
     p[:, 0], p[:, 1] = 0, p[:, 0] + p[:, 1]
     y = np.maximum(y, 1)
-    rows = kcalib.SparseProbabilities.from_csr(scipy.sparse.csr_matrix(p), rest=0)
+    rows = kcalib.SparseProbabilities(scipy.sparse.csr_matrix(p), rest=0)
     assert rows.shape == (N, M)
     assert rows.ids.shape == (N, M - 1)
     assert kcalib.brier_score(y, rows, lens=ClassWise(0)) < 1e-30
@@ -190,15 +192,41 @@ def test_what_needs_all_classes_is_refused_with_a_remedy() -> None:
     assert np.isfinite(kcalib.skce(y, p, lens=Buckets()))
     with pytest.raises(ValueError, match="SparseProbabilities; pass lens="):
         kcalib.evaluate(y, p, lens=Canonical())
-    with pytest.raises(ValueError, match=r"`y_pred\[1\]` keeps 1 classes, and lens=TopK\(k=2\)"):
+    with pytest.raises(ValueError, match=r"`y_pred\[1\]` keeps 1 classes, lens=TopK\(k=2\)"):
         kcalib.brier_score(y, p, lens=TopK(2))
     is_long = (p.ids >= 0).sum(axis=1) >= 2
     assert kcalib.brier_score(np.array(y)[is_long], p[is_long], lens=TopK(2)) == pytest.approx(0.25 + 0.0625 * 2)
     with pytest.raises(ValueError, match=r"`y_pred\[1\]` does not keep all that class 2 need"):
         kcalib.brier_score(y, p, lens=ClassWise(2))
-    with pytest.raises(ValueError, match="`classes` is given"):
-        kcalib.log_loss(y, p, classes=range(90))
+    for function in (kcalib.log_loss, kcalib.evaluate):
+        with pytest.raises(ValueError, match="`classes` is given"):
+            function(y, p, classes=range(90))
+    with pytest.raises(ValueError, match=r"`metrics` .* pass a `lens`"):
+        kcalib.evaluate(y, p, metrics="clinical")
+    with pytest.raises(TypeError, match=r"does not have the probabilities of all classes"):
+        kcalib.evaluate(y, p, multilabel=True)
+    with pytest.raises(ValueError, match=r"pass lens=.* and dense rows to others"):
+        kcalib.recalibration.TemperatureScaling().fit(y, p)
     with pytest.raises(ValueError, match=r"`y_true\[1\]` is 90, expected a label 0..89"):
         kcalib.log_loss([1, 90], p)
     with pytest.raises(ValueError, match=r"expected integers of shape \(2,\)"):
         kcalib.log_loss([1.0, 2.0], p)
+
+
+BAR = """
+import resource, time, numpy, kcalib
+rng, n, k = numpy.random.default_rng(0), 10**6, 20
+ids = rng.integers(0, 128_000 // k, size=(n, 1), dtype=numpy.int32) * k + numpy.arange(k, dtype=numpy.int32)
+p = numpy.tile(0.5 ** numpy.arange(1, k + 1, dtype=numpy.float32), (n, 1))
+y = ids[numpy.arange(n), numpy.minimum(rng.geometric(0.5, size=n), k) - 1]
+begin = time.process_time()
+result = kcalib.evaluate(y, kcalib.SparseProbabilities(ids, p, 128_000), threads=2)
+assert result.test.pvalue > 0.001, result.test
+assert time.process_time() - begin < 120, "60 s on two threads"
+assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 600 * 2**10
+"""
+
+
+@pytest.mark.slow
+def test_a_million_tokens_take_a_minute_and_600_mb() -> None:
+    subprocess.run([sys.executable, "-P", "-c", BAR], check=True)

@@ -69,6 +69,9 @@ of the sorted labels.
 Pairs of a confidence and whether the prediction was right are read by --confidence and --labels,
 and samples with several labels, an array (n, m) or columns label_cat, label_dog, ..., by --multilabel.
 
+Logs of language models are .jsonl or .json files, or a folder of them: samples of lm_eval, responses with
+top_logprobs and the right answer, confidence and correct, probs and label, and prompts with prompt_logprobs.
+
 Tables of forecasts: those of hubs (output_type, output_type_id, value), with --targets, and columns of
 quantiles (M-lo-90, M-hi-90, M-median; 0.1, 0.9; q0.1), with --targets or a column y; each model is evaluated.
 
@@ -502,6 +505,10 @@ def _add_reading(parser: Parser) -> Any:
         "--positive", metavar="CLASS",
         help="the class that a single column is the probability of (default: the one that it is named after, or the "
         "second of the sorted labels)",
+    )  # fmt: skip
+    names.add_argument(
+        "--per-character", action="store_true",
+        help="logs of lm_eval: divide log-likelihoods by the characters of the choices, as acc_norm does",
     )  # fmt: skip
     names.add_argument("--from-logits", action="store_true", help="the predictions are logits, however they are named")
     names.add_argument(

@@ -21,6 +21,7 @@ from kcalib._command.jobs import (
     collect_failures,
     find_clusters,
     make_jobs,
+    note_unused,
     read_data,
     translate_errors,
 )
@@ -49,8 +50,8 @@ from kcalib.inference.metrics.measured import Metric, SharedOptions
 from kcalib.lenses import Canonical
 from kcalib.results import Comparison
 from kcalib.streaming import ComparisonState, load
-from kcalib.streaming.forecast_tables.reading import read_forecasts
-from kcalib.streaming.forecast_tables.results import ModelForecasts, share_tasks
+from kcalib.streaming.forecast_tables.reading import read_forecasts, share_tasks
+from kcalib.streaming.forecast_tables.results import ModelForecasts
 
 SAMPLE_OPTIONS = (
     "targets", "weights", "clusters", "time_blocks", "confidence", "probs", "logits", "labels", "classes",
@@ -95,6 +96,7 @@ def _compare_at_once(
     for job in jobs:
         with collect_failures(failures, job.file):
             with read_data(job, arguments.threads, check_reading(arguments)) as data:
+                note_unused(job, check_reading(arguments))
                 data = data.in_order_of(next(iter(file_data.values()), data))
                 file_data[job.model] = data
                 check_options(data, arguments)

@@ -26,6 +26,7 @@ from kcalib._command.jobs import (
     make_jobs,
     read_column,
     read_data,
+    read_log,
     translate_errors,
 )
 from kcalib._command.kinds import check_options, check_plotting, draw_data
@@ -41,17 +42,17 @@ from kcalib._input.forecasts import prepare
 from kcalib._input.groupings import read_given
 from kcalib._input.labels import Classification
 from kcalib._input.parameters import STD_NAMES
-from kcalib.evaluation import evaluation_of, join_labels, split_labels
+from kcalib.evaluation import evaluate, evaluation_of, join_labels, split_labels
 from kcalib.evaluation_results import Evaluation
 from kcalib.inference.adaptive.clusters import clusters_of
-from kcalib.inference.adaptive.groups import WorstGroups, find_worst_groups
+from kcalib.inference.adaptive.groups import WorstGroups, find_worst_groups, worst_groups
 from kcalib.inference.verdict import shown_at_least
-from kcalib.lenses import Canonical
+from kcalib.lenses import Canonical, TopLabel
 from kcalib.report import figures
 from kcalib.report.summary import format_pvalue
 from kcalib.streaming.forecast_tables.hub import FIELDS
 from kcalib.streaming.forecast_tables.reading import read_forecasts
-from kcalib.streaming.forecast_tables.results import CROSSING
+from kcalib.streaming.forecast_tables.results import CROSSING, ModelForecasts
 from kcalib.streaming.forecast_tables.table import TABLES, read_file
 from kcalib.streaming.forecast_tables.wide import find_quantiles
 from kcalib.streaming.sources.layout import Y_PRED, Y_TRUE
@@ -108,18 +109,39 @@ def _run(arguments: argparse.Namespace, jobs: Sequence[Job], reading: dict[str, 
             if reads_forecasts(job, arguments, reading):
                 models += evaluate_forecasts(job, arguments, models, options, reading, failures)
                 continue
-            if in_pieces:
+            log = read_log(job, reading)
+            if log is not None and log.clusters is not None:
+                models.append(evaluate_tokens(job, arguments, log))
+            elif in_pieces:
                 models.append(evaluate_in_chunks(job, arguments, models))
-                continue
-            with read_data(job, arguments.threads, reading) as data:
-                check_same_kind(data.noun, models, arguments)
-                check_options(data, arguments)
-                data = add_weights(job, arguments, data, reading)
-                lens_data = arguments.lens.induced(data)
-                of_samples = read_samples(job, arguments, data, reading)
-                model = evaluate_data(job, arguments, lens_data, options | of_samples, drawn=arguments.plot is not None)
-                models.append(replace(model, groups=find_groups(job, arguments, lens_data, reading)))
+            else:
+                with read_data(job, arguments.threads, reading) as data:
+                    check_same_kind(data.noun, models, arguments)
+                    check_options(data, arguments)
+                    data = add_weights(job, arguments, data, reading)
+                    lens_data = arguments.lens.induced(data)
+                    all_options = options | read_samples(job, arguments, data, reading)
+                    model = evaluate_data(job, arguments, lens_data, all_options, drawn=arguments.plot is not None)
+                    models.append(replace(model, groups=find_groups(job, arguments, lens_data, reading)))
+            if log is not None:
+                models[-1] = replace(models[-1], rows=log.describe_rows())
     return write_results(models, failures, arguments)
+
+
+def evaluate_tokens(job: Job, arguments: argparse.Namespace, log: ModelForecasts) -> Model:
+    """Evaluate predictions of the tokens of texts, each of which is a cluster unless --clusters says otherwise."""
+    if arguments.weights is not None or arguments.given or arguments.time_blocks is not None:
+        raise FileError("holds predictions of tokens, which have no --weights, --given or --time-blocks; leave it out")
+    names = ("level", "tolerance", "kernel", "method", "seed", "threads")
+    options = {name: value for name, value in make_options(arguments).items() if name in names}
+    shared = {"lens": None if arguments.lens == Canonical() else arguments.lens, "threads": arguments.threads}
+    with translate_errors():
+        clusters = log.clusters if arguments.clusters is None else log.column(arguments.clusters)
+        evaluation = evaluate(log.y_true, log.y_pred, clusters=clusters, **options | shared)
+        by, drawn = {name: log.column(name) for name in arguments.by}, arguments.plot is not None
+        groups = worst_groups(log.y_true, log.y_pred, by, seed=arguments.seed, **shared) if by else None
+        picture = draw_data(prepare(log.y_true, log.y_pred, lens=TopLabel()), arguments) if drawn else None
+    return Model(job.model, job.file, Classification.noun, evaluation, picture, groups)
 
 
 def evaluate_labels(

@@ -51,6 +51,7 @@ def open_file(file: str, options_by_name: Mapping[str, Any], clusters: str | Non
         bool(options_by_name.get("multilabel")),
         classes=options_by_name.get("classes"),
         positive=options_by_name.get("positive"),
+        per_character=bool(options_by_name.get("per_character")),
         parameters={name: options_by_name.get(name) for name in PARAMETERS},
         columns=FileColumns,
         clusters=clusters,

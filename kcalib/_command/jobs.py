@@ -33,6 +33,8 @@ from kcalib.inference.calibration_test import scale_weights
 from kcalib.lenses import Confidence
 from kcalib.parallel.transport import TileError
 from kcalib.report import figures
+from kcalib.streaming.forecast_tables.results import ModelForecasts
+from kcalib.streaming.language_models.source import LOGS
 from kcalib.streaming.sources.layout import Y_TRUE
 from kcalib.streaming.sources.opening import suffix_of
 from kcalib.streaming.sources.reader_source import ReaderSource
@@ -102,6 +104,7 @@ def check_reading(arguments: argparse.Namespace) -> dict[str, Any]:
         "labels",
         "from_logits",
         "normalize",
+        "per_character",
         "classes",
         "positive",
         "missing",
@@ -185,7 +188,8 @@ def read_data(job: Job, threads: int | None, reading: dict[str, Any]) -> Iterato
     with translate_errors():
         samples = open_file(str(job.path), reading)
         data = samples.prepare(threads)
-        if reading.get("confidence") is not None:
+        log = samples.layout.log
+        if reading.get("confidence") is not None or (log is not None and log.lens == Confidence()):
             data = see_confidences(data, samples)
     try:
         yield data
@@ -196,6 +200,20 @@ def read_data(job: Job, threads: int | None, reading: dict[str, Any]) -> Iterato
         if any(f"`{name}" in message for name in ("y_true", "y_pred", *PARAMETERS)):
             message += f" ({samples.layout.describe()})"
         raise FileError(message) from None
+
+
+def read_log(job: Job, reading: dict[str, Any]) -> ModelForecasts | None:
+    """Return the log of a language model that a file is, or a folder of files; None of others."""
+    if suffix_of(job.path) not in LOGS and not job.path.is_dir():
+        return None
+    with translate_errors():
+        return open_file(str(job.path), reading).layout.log
+
+
+def note_unused(job: Job, reading: dict[str, Any]) -> None:
+    """Say on standard error which lines of a log are not used."""
+    if (log := read_log(job, reading)) is not None and log.unused:
+        report(f"{job.file}: {log.describe_rows()}")
 
 
 def see_confidences(data: Data, samples: ReaderSource) -> Classification:

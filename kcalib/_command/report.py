@@ -16,7 +16,16 @@ import numpy as np
 from kcalib._backend.files import printable, write_whole
 from kcalib._command.arguments import make_kernel
 from kcalib._command.evaluate import evaluate_data, make_options, make_panels
-from kcalib._command.jobs import Failure, Model, check_no_states, check_reading, collect_failures, make_jobs, read_data
+from kcalib._command.jobs import (
+    Failure,
+    Model,
+    check_no_states,
+    check_reading,
+    collect_failures,
+    make_jobs,
+    note_unused,
+    read_data,
+)
 from kcalib._command.kinds import check_options
 from kcalib._command.streams import BAD_INPUT, DONE, MISCALIBRATED, format_error, show_progress, write
 from kcalib._command.streams import report as write_note
@@ -68,6 +77,7 @@ def run_report(arguments: argparse.Namespace) -> int:
     for job in jobs if not failures else ():
         show_progress(f"{job.model}: evaluating")
         with collect_failures(failures, job.file), read_data(job, arguments.threads, reading) as data:
+            note_unused(job, reading)
             check_options(data, arguments)
             with suppress(ValueError):  # other classes: the models are not compared
                 data = data.in_order_of(first := data if first is None else first)

@@ -22,7 +22,10 @@ from kcalib._input.parameters import PARAMETERS
 from kcalib._input.source import Source
 from kcalib.distributions import MultivariateNormal
 from kcalib.evaluation_results import ForecastEvaluation
+from kcalib.lenses import Confidence
 from kcalib.streaming import CalibrationState, ComparisonState, ForecastState, run
+from kcalib.streaming.language_models.source import LOGS
+from kcalib.streaming.sources.opening import suffix_of
 
 State = TypeVar("State", bound=CalibrationState | ForecastState | ComparisonState)
 
@@ -55,6 +58,8 @@ def make_state(kind: type[State], samples: Source, arguments: argparse.Namespace
     options = get_state_options(arguments) | more | {"threads": arguments.threads}
     if getattr(samples, "clusters", None) is not None:
         options["clusters"] = True
+    if (log := getattr(getattr(samples, "layout", None), "log", None)) is not None and log.lens == Confidence():
+        options["lens"] = log.lens
     if samples.prediction is None:
         options["n_classes"] = samples.n_classes
     else:
@@ -73,7 +78,7 @@ def reads_in_chunks(files: Sequence[Job], arguments: argparse.Namespace, unable:
     """Say whether files are read in pieces: on request, or if they are large and no option needs all samples."""
     if arguments.stream is not None:
         return bool(arguments.stream)
-    size = sum(os.path.getsize(job.path) for job in files if job.path.is_file())
+    size = sum(os.path.getsize(job.path) for job in files if job.path.is_file() and suffix_of(job.path) not in LOGS)
     if size <= STREAMED_FROM or unable is not None:
         return False
     names = ", ".join(job.file for job in files)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from kcalib._backend.files import printable
 from kcalib._command.jobs import Model
-from kcalib.lenses import Canonical, Confidence
+from kcalib.lenses import Buckets, Canonical, Confidence
 from kcalib.report.summary import align, format_pvalue
 from kcalib.results import CalibrationTestResult, Comparison
 
@@ -101,6 +101,8 @@ def _remarks(models: Sequence[Model], arguments: argparse.Namespace, width: int)
         kernel += f", {' or '.join(targets)} kernel on targets"
     level = f"{arguments.level:g}"
     lens = [] if skce.lens == str(Canonical()) else [f"lens: {skce.lens}: all numbers are those of its classes"]
+    if skce.lens == str(Buckets()) and getattr(evaluations[0], "n_classes", 0) > Buckets().n_buckets + 1:
+        lens = [f"test and SKCE: sums within random groups of tokens, lens {skce.lens}; scores: tokens"]
     if skce.lens == str(Confidence()):
         lens = ["confidences as given; accuracy: the share of predictions that were right"]
     remarks = [

@@ -11,6 +11,7 @@ from kcalib.streaming.comparison import ComparisonState
 from kcalib.streaming.forecast_tables import ModelForecasts, read_forecasts
 from kcalib.streaming.forecasts import ForecastState
 from kcalib.streaming.groups import GroupedState
+from kcalib.streaming.language_models.reading import read_answers
 from kcalib.streaming.loading import load
 from kcalib.streaming.predictions import PredictionSample
 from kcalib.streaming.running import RunStopped, run
@@ -29,6 +30,7 @@ __all__ = [
     "Scores",
     "Source",
     "load",
+    "read_answers",
     "read_forecasts",
     "run",
     "source",

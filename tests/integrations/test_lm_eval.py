@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import copy
 import json
-import math
 
 import numpy as np
 import pytest
@@ -14,8 +14,9 @@ pytest.importorskip("lm_eval")
 
 import lm_eval
 from lm_eval.api.model import LM
+from lm_eval.loggers import EvaluationTracker
 
-from kcalib.integrations.lm_eval import CalibratedTask, predictions
+from kcalib.integrations.lm_eval import CalibratedTask
 
 pytestmark = [pytest.mark.grid, pytest.mark.filterwarnings("ignore")]  # of what `datasets` uses
 
@@ -68,16 +69,19 @@ def evaluated(tmp_path_factory):
     return results, np.array([doc["label"] for doc in docs]), p
 
 
-def test_logged_samples_are_labels_and_probabilities(evaluated):
+def test_logged_samples_are_labels_and_probabilities(evaluated, tmp_path):
+    """From memory, and from the file that `lm_eval` writes, which holds numbers as strings."""
     results, labels, p = evaluated
-    y_true, y_pred = predictions(results["samples"]["parity"])
-    assert np.array_equal(y_true, labels)
-    np.testing.assert_allclose(y_pred, p, rtol=1e-12)
-    # As the file has them.
-    lines = [json.loads(json.dumps(one, default=str)) for one in results["samples"]["parity"]]
-    as_text = [one | {"filtered_resps": [[str(a), str(b)] for a, b in one["filtered_resps"]]} for one in lines]
-    again = predictions(one | {"target": str(one["target"])} for one in as_text)
-    assert np.array_equal(again[0], labels) and np.allclose(again[1], p, rtol=1e-12)
+    tracker = EvaluationTracker(output_path=str(tmp_path))
+    tracker.general_config_tracker.model_name_sanitized = "guessing"
+    samples = copy.deepcopy(results["samples"])
+    tracker.save_results_aggregated(results={"results": {}}, samples=samples)
+    tracker.save_results_samples(task_name="parity", samples=samples["parity"])
+    for data in (results["samples"]["parity"], tmp_path):
+        (log,) = kcalib.streaming.read_answers(data)
+        assert np.array_equal(log.y_true, labels) and not log.unused
+        np.testing.assert_allclose(log.y_pred, p, rtol=1e-12)
+    assert set(log.tasks["task"]) == {"parity"} and log.tasks["q"][3] == "3 is" and len(list(tmp_path.rglob("*"))) == 3
 
 
 def test_metrics_of_a_task(evaluated):
@@ -89,93 +93,11 @@ def test_metrics_of_a_task(evaluated):
     assert results["higher_is_better"]["parity"]["kcalib_skce"] is False
 
 
-def test_a_target_may_be_the_text_of_a_choice():
-    sample = {
-        "target": "even",
-        "filtered_resps": [(-1.0, True), (-2.0, False)],
-        "arguments": [("", " odd"), ("", " even")],
-    }
-    assert predictions([sample])[0].tolist() == [1]
-    of_file = {f"gen_args_{i}": {"arg_0": "", "arg_1": choice} for i, choice in enumerate((" odd", " even"))}
-    assert predictions([sample | {"arguments": of_file}])[0].tolist() == [1]
-
-
-def test_log_likelihoods_without_a_context_are_no_choices():
-    """The metric acc_mutual_info asks for them, too, after those of the choices."""
-    values, choices = [-1.0, -2.0, -0.1, -9.0], [" odd", " even"]
-    sample = {
-        "target": 0,
-        "filtered_resps": [(value, False) for value in values],
-        "arguments": [("3 is", one) for one in choices] + [("", one) for one in choices],
-    }
-    (y,), (p,) = predictions([sample])
-    assert y == 0 and p == pytest.approx(np.exp([-1, -2]) / np.exp([-1, -2]).sum())
-    (_,), (again,) = predictions([sample | {"filtered_resps": sample["filtered_resps"][:2], "arguments": []}])
-    assert np.array_equal(p, again)
-
-
-def _of_numbers(targets, likeliest, **metrics):
-    """Samples whose choices are the texts "1" to "4"."""
-    arguments = [("", f" {choice}") for choice in range(1, 5)]
-    values = [[(-1.0 if place == first else -3.0, False) for place in range(4)] for first in likeliest]
-    samples = zip(targets, values, strict=True)
-    accuracies = metrics.get("acc", [None] * len(targets))
-    return [
-        {"target": target, "filtered_resps": pairs, "arguments": arguments} | ({} if acc is None else {"acc": acc})
-        for (target, pairs), acc in zip(samples, accuracies, strict=True)
-    ]
-
-
-@pytest.mark.parametrize("write", [int, str, lambda target: [target], lambda target: str([target]), np.int64, float])
-def test_targets_that_are_indices_and_texts_are_what_the_task_counts_as_right(write):
-    """Target 2 is the choice "3": the same from memory and from a file."""
-    samples = _of_numbers([write(2), write(1)], [2, 0], acc=[1.0, 0.0])
-    assert predictions(samples)[0].tolist() == [2, 1]
-
-
-def test_whether_targets_are_indices_or_texts_is_decided_once_for_all_samples():
-    assert predictions(_of_numbers(["2", "1", "0"], [0, 0, 0]))[0].tolist() == [2, 1, 0]  # "0" is no choice
-    assert predictions(_of_numbers(["2", "1", "4"], [0, 0, 0]))[0].tolist() == [1, 0, 3]  # 4 is no place
-    assert predictions(_of_numbers(["2", "1"], [1, 2], acc=[1.0, 0.0]))[0].tolist() == [1, 0]
-    ambiguous = _of_numbers(["2", "1"], [3, 3], acc=[0.0, 0.0])
-    with pytest.raises(
-        ValueError, match=r"`samples\[0\]` has the target '2', .* pass targets='index' or targets='text'"
-    ):
-        predictions(ambiguous)
-    assert predictions(ambiguous, targets="index")[0].tolist() == [2, 1]
-    assert predictions(ambiguous, targets="text")[0].tolist() == [1, 0]
-    with pytest.raises(ValueError, match="some targets of `samples` are indices of choices, others texts"):
-        predictions(_of_numbers([2, "4"], [0, 0]))
-
-
-def test_a_logged_boolean_is_an_index():
-    sample = {"filtered_resps": [(-1.0, True), (-2.0, False)], "arguments": [("", " no"), ("", " yes")]}
-    assert [predictions([sample | {"target": target}])[0].tolist() for target in (True, "True")] == [[1], [1]]
-
-
-@pytest.mark.parametrize(
-    "samples, message",
-    [
-        ([], "`samples` is empty; pass those of a task"),
-        ("samples.jsonl", r"`samples` is a str, expected the samples of one task, .* map\(json.loads, open\(file\)\)"),
-        ({"arc": []}, r"`samples` is a dict, .*: results\[\"samples\"\]\[task\]"),
-        (None, "`samples` is a NoneType"),
-        (["{}"], r"`samples\[0\]` is a str, expected a dictionary"),
-        ([{"filtered_resps": [(-1, 0), (-1, 0)]}], r"`samples\[0\]` has no 'target'"),
-        ([{"target": 0, "filtered_resps": [(-1, 0), (float("nan"), 0)]}], r"`samples\[0\]` has the log-likelihoods"),
-        ([{"target": 0, "filtered_resps": [(-math.inf, 0), (-math.inf, 0)]}], "of which one is finite; leave such"),
-        ([{"target": "a", "filtered_resps": ["text"]}], r"`samples\[0\]` has no log-likelihoods of choices"),
-        ([{"target": 2, "filtered_resps": [(-1, 0), (-1, 0)]}], "has the target 2, expected one of its 2 choices"),
-        ([{"target": 1.7, "filtered_resps": [(-1, 0), (-1, 0)]}], "has the target 1.7, expected one of its 2 choices"),
-        ([{"target": "1.7", "filtered_resps": [(-1, 0), (-1, 0)]}], "has the target '1.7', expected one of its"),
-        (
-            # Of winogrande: one text in two contexts.
-            [{"target": "ran", "filtered_resps": [(-1, 0), (-1, 0)], "arguments": [("He", " ran"), ("She", " ran")]}],
-            "has the target 'ran', expected one of its 2 choices or its place",
-        ),
-        ([{"target": [0, 1], "filtered_resps": [(-1, 0), (-1, 0)]}], r"has the target \[0, 1\], expected one of"),
-    ],
-)
-def test_samples_of_another_kind(samples, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        predictions(samples)
+def test_a_target_that_is_no_choice():
+    task = object.__new__(CalibratedTask)
+    host = {"process_results": lambda *_: {}, "doc_to_choice": lambda *_: ["a", "b"], "doc_to_target": lambda *_: "c"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, method in host.items():
+            patch.setattr(lm_eval.api.task.ConfigurableTask, name, method)
+        with pytest.raises(ValueError, match="has the target 'c', expected one of its choices"):
+            task.process_results({}, [(-1.0, True), (-2.0, False)])

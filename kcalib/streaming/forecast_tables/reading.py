@@ -1,8 +1,8 @@
-"""`read_forecasts`: forecasts in the form in which hubs and forecasting libraries have them."""
+"""`read_forecasts`: forecasts as hubs and forecasting libraries have them; `share_tasks`: of all models."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from kcalib._backend import arrays
 from kcalib._input.columns import FileError
 from kcalib.streaming.forecast_tables.hub import FIELDS, read_hub
 from kcalib.streaming.forecast_tables.results import ModelForecasts, keep_complete
-from kcalib.streaming.forecast_tables.table import Table, is_path, listed, read_table
+from kcalib.streaming.forecast_tables.table import Column, Table, is_path, listed, read_table
 from kcalib.streaming.forecast_tables.wide import find_quantiles, read_wide
 from kcalib.streaming.sources.text import is_number
 
@@ -141,3 +141,25 @@ def _read_array(array: Any, targets: Any, name: str, sort: bool) -> ModelForecas
     tasks = {dim: np.asarray(array[dim].values)[place] for dim, place in zip(dims, places, strict=True)}
     levels = None if across[0] != QUANTILE else array[QUANTILE].values
     return keep_complete(name, true, values, levels, tasks, sort, n_rows, f"value of a {across[0]}")
+
+
+def share_tasks(models: Sequence[ModelForecasts]) -> list[ModelForecasts]:
+    """Return the forecasts of each model for the tasks that all have, in the order of the first model."""
+    columns, rows_of = list(models[0].tasks), []
+    for model in models:
+        cells = (Column.of_values(np.arange(model.n_samples), model.column(name).tolist()) for name in columns)
+        tasks = list(zip(*(column.texts() for column in cells), strict=True))
+        rows = {task: row for row, task in enumerate(tasks)}
+        if model.y_true is None or len(rows) < model.n_samples:
+            raise ValueError(f"{model.model} has {model.describe_rows()}, of {len(rows)} tasks; expected one of each")
+        rows_of.append(rows)
+    tasks = [task for task in rows_of[0] if all(task in rows for rows in rows_of)]
+    if not tasks:
+        names = ", ".join(model.model for model in models)
+        raise ValueError(
+            f"{names} have no task in common, of the columns {', '.join(columns)}; keep the rows of one target"
+        )
+    return [
+        model.take(np.asarray([rows[task] for task in tasks]), model.model)
+        for model, rows in zip(models, rows_of, strict=True)
+    ]

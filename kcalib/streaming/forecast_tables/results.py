@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,27 +11,31 @@ import numpy as np
 
 from kcalib._backend.options import OptionError
 from kcalib._input.columns import FileError
+from kcalib._input.sparse import SparseProbabilities
 from kcalib.distributions import Distribution, Quantiles, Samples
+from kcalib.lenses import CANONICAL, Lens
 from kcalib.report.summary import Summarized
-from kcalib.streaming.forecast_tables.table import Column
 
 CROSSING = "quantiles that cross"  # the reason why rows are not used
 
 
 @dataclass(frozen=True, eq=False)
 class ModelForecasts(Summarized):
-    """Forecasts of one model with their targets, for `kcalib.evaluate` and all other functions."""
+    """Forecasts or answers of one model with their targets, for `kcalib.evaluate` and all other functions."""
 
     _shown = ("model", "n_samples", "n_rows", "n_rows_used", "unused")
 
     model: str  #: its name; of a table without one that of the file
     n_samples: int  #: forecasts that have a target
-    y_true: np.ndarray | None  #: targets, shape (n,); None if no forecast has one
-    y_pred: Distribution | None  #: of kcalib.distributions: Quantiles, Samples, or Categorical
+    y_true: np.ndarray | None  #: targets or labels, shape (n,); None if no forecast has one
+    y_pred: Distribution | SparseProbabilities | np.ndarray | None  #: distributions, or probabilities of classes
     tasks: dict[str, np.ndarray]  #: what each forecast is of: other columns, or coordinates, shape (n,)
     n_rows: int  #: rows of the model, or entries of an array
     n_rows_used: int  #: of them in `y_pred`
     unused: dict[str, int]  #: number of the other rows by the reason why they are not
+    read_as: str = ""  #: what the predictions of a log are
+    lens: Lens = CANONICAL  #: `kcalib.lenses.Confidence` of confidences
+    clusters: np.ndarray | None = None  #: the text that each position of a log of tokens is in
 
     def column(self, name: str) -> np.ndarray:
         """Return a column of `tasks`; a ValueError names those that there are."""
@@ -64,34 +68,15 @@ class ModelForecasts(Summarized):
         """Return the forecasts of some tasks, by another name."""
         assert self.y_true is not None and self.y_pred is not None
         n, tasks = self.n_rows_used * len(rows) // self.n_samples, {k: column[rows] for k, column in self.tasks.items()}
-        return ModelForecasts(model, len(rows), self.y_true[rows], self.y_pred.take(rows), tasks, n, n, {})
+        pred = self.y_pred.take(rows) if isinstance(self.y_pred, Distribution) else self.y_pred[rows]
+        true, clusters = self.y_true[rows], None if self.clusters is None else self.clusters[rows]
+        return ModelForecasts(model, len(rows), true, pred, tasks, n, n, {}, self.read_as, self.lens, clusters)
 
     def describe_rows(self) -> str:
         """Return how many rows were used, and why others were not, in words."""
         reasons = "; not used: " + ", ".join(f"{reason} ({n})" for reason, n in self.unused.items())
-        return f"{self.n_rows_used} of {self.n_rows} rows, {self.n_samples} samples{reasons if self.unused else ''}"
-
-
-def share_tasks(models: Sequence[ModelForecasts]) -> list[ModelForecasts]:
-    """Return the forecasts of each model for the tasks that all have, in the order of the first model."""
-    columns, rows_of = list(models[0].tasks), []
-    for model in models:
-        cells = (Column.of_values(np.arange(model.n_samples), model.column(name).tolist()) for name in columns)
-        tasks = list(zip(*(column.texts() for column in cells), strict=True))
-        rows = {task: row for row, task in enumerate(tasks)}
-        if model.y_true is None or len(rows) < model.n_samples:
-            raise ValueError(f"{model.model} has {model.describe_rows()}, of {len(rows)} tasks; expected one of each")
-        rows_of.append(rows)
-    tasks = [task for task in rows_of[0] if all(task in rows for rows in rows_of)]
-    if not tasks:
-        names = ", ".join(model.model for model in models)
-        raise ValueError(
-            f"{names} have no task in common, of the columns {', '.join(columns)}; keep the rows of one target"
-        )
-    return [
-        model.take(np.asarray([rows[task] for task in tasks]), model.model)
-        for model, rows in zip(models, rows_of, strict=True)
-    ]
+        rows = f"{self.n_rows_used} of {self.n_rows} rows, {self.n_samples} samples{reasons if self.unused else ''}"
+        return f"{self.read_as}: {rows}" if self.read_as else rows
 
 
 def count_reasons(reasons: Iterable[str]) -> dict[str, int]:

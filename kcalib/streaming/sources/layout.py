@@ -28,6 +28,7 @@ from kcalib._input.labels import Classification, Names, prepare
 from kcalib._input.parameters import VECTORS, choose_forecasts, target_names
 from kcalib.distributions import Distribution
 from kcalib.streaming._forecasts.families import FIELDS, OTHERS
+from kcalib.streaming.forecast_tables.results import ModelForecasts
 from kcalib.streaming.sources.content import decode_text, normalize_rows
 from kcalib.streaming.sources.stored import map_labels
 
@@ -52,10 +53,13 @@ class ReadOptions:
     clusters: Any = None  # a name, or an array beside others: read as labels are, by a source of their own
     has_names: bool = False  # labels are read for themselves, and may be text beside parameters of distributions
     positive: str | None = None  # the class that a single column is the probability of
+    per_character: bool = False  # of log-likelihoods of choices in logs
     needs_labels: bool = True  # otherwise files without labels are read, too
 
     def layout(self, columns: Columns) -> Layout:
         """Choose among the names of a file; a FileError says what is missing."""
+        if self.per_character:
+            raise FileError(f"{columns.spelled('per_character')} is for logs of lm_eval; leave it out")
         stored = None if (file := label_file(self.labels)) is None else map_labels(file)
         spelled = columns.spelled("from_logits").replace("=", "=True")
         layout = Layout(
@@ -148,6 +152,7 @@ class Layout:
     positive: str | None = None  # the class that a single column is the probability of
     positive_option: str = "classes="
     others: dict[str, Any] = field(default_factory=dict, compare=False)  # the labels that are not it
+    log: ModelForecasts | None = field(default=None, compare=False)  # of a language model
 
     @classmethod
     def of_distribution(cls, distribution: Distribution, target: str) -> Layout:
@@ -215,6 +220,8 @@ class Layout:
 
     def prepare(self, block: Block, at: int = 0, *, is_whole: bool = False, threads: int | None = None) -> Data:
         """Check rows from number `at` on; errors name the columns and the row of the file."""
+        if self.log is not None and self.log.clusters is not None:
+            raise FileError("predictions of tokens are not read in chunks; kcalib.streaming.read_answers returns them")
         target, names = _first_to_last(self.targets), {key: _first_to_last(n) for key, n in self.predictions.items()}
         true = decode_text(block[Y_TRUE])
         if self.family is not None:

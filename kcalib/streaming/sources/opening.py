@@ -16,6 +16,7 @@ from kcalib._backend.options import check_choice
 from kcalib._input.columns import LABEL_NAMES, FileError
 from kcalib._input.parameters import PARAMETERS
 from kcalib._input.source import Source
+from kcalib.streaming.language_models.source import LOGS, log_reader
 from kcalib.streaming.sources.batches import BatchesReader
 from kcalib.streaming.sources.content import check_file
 from kcalib.streaming.sources.layout import ReadOptions
@@ -45,6 +46,7 @@ FORMATS: dict[str, Callable[[Path, ReadOptions], Reader]] = {
     ".h5": hdf5_reader,
     ".hdf5": hdf5_reader,
     ".zarr": zarr_reader,
+    **dict.fromkeys(LOGS, lambda file, options: log_reader([file], options)),
 }
 
 
@@ -71,7 +73,8 @@ def source(
         predictions with the labels in a file beside it (``labels.npy``, or another of the names below), or an array
         with fields; `.npz`: named arrays, also compressed ones. `.parquet`: columns, or a column of lists.
         `.csv` and `.tsv`, also `.gz`: a header, and a sample a line; ``n`` is not known.
-        ``.h5``, ``.hdf5``: arrays, read only. `.zarr`: a group of arrays, of format 2 or 3.
+        ``.h5``, ``.hdf5``: arrays, read only. `.zarr`: a group of arrays, of format 2 or 3. ``.jsonl``, ``.json``: logs
+        of one language model, read as a whole, see `kcalib.streaming.read_answers`.
 
         Arrays: a pair ``(y_true, y_pred)`` of arrays of any library, memory maps, or arrays of h5py or Zarr; a mapping
         of names to arrays, also an ``h5py.File`` or ``zarr.Group``; an array with fields.
@@ -257,7 +260,10 @@ def _file_readers(paths: Iterable[Any], options: ReadOptions) -> list[Reader]:
         try:
             if suffix != ".zarr":
                 check_file(file)
-            readers.append(FORMATS[suffix](file, options))
+            if suffix not in LOGS:  # which are read together: their tasks differ in the number of choices
+                readers.append(FORMATS[suffix](file, options))
+            elif file == files[-1]:
+                readers.append(log_reader(files, options))
         except FileError as error:
             raise type(error)(f"{printable(file)}: {error}") from None
     return readers
@@ -292,10 +298,11 @@ def find_files(path: Path) -> list[Path]:
 
 
 def _is_data(file: Path) -> bool:
-    """Whether a file of a folder holds predictions: no hidden ones, no marks of jobs, no labels beside predictions."""
+    """Whether a file of a folder holds predictions: no hidden ones, no marks of jobs, no labels or results beside."""
     if any(name.startswith((".", "_")) for name in file.parts):
         return False
-    return suffix_of(file) in FORMATS and not (suffix_of(file) == ".npy" and file.stem in LABEL_NAMES)
+    is_beside = file.stem in LABEL_NAMES if suffix_of(file) == ".npy" else file.match("results_*.json")  # of lm_eval
+    return suffix_of(file) in FORMATS and not is_beside
 
 
 def suffix_of(file: Path) -> str:

@@ -1,0 +1,241 @@
+"""Logs of language models: what each record is, and what the records of a model are together."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import zlib
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import compress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kcalib._backend.files import printable
+from kcalib._input.columns import PROBABILITY_NAMES, FileError
+from kcalib._input.sparse import SparseProbabilities
+from kcalib.lenses import CANONICAL, Confidence
+from kcalib.streaming.forecast_tables.results import ModelForecasts
+from kcalib.streaming.language_models import answers
+from kcalib.streaming.language_models.questions import (
+    Question,
+    UnfitError,
+    find_right_choices,
+    read_question,
+    softmax_rows,
+    stack_rows,
+)
+from kcalib.streaming.language_models.tokens import find_positions, read_text, stack_texts
+from kcalib.streaming.sources.content import damage_error
+from kcalib.streaming.sources.reader import check_room
+
+SAMPLES = re.compile(r"samples_(.+?)(_\d{4}-\d\d-\d\dT[\d.-]+)?")  # files of lm_eval
+LONGEST = 64  # characters of text that may name a group of samples
+# What may say that log-probabilities are not those of the model, and when it does not.
+RAW = {"logprobs_mode": ("raw_logprobs",), "temperature": (0, 1), "top_p": (0, 1)}
+
+Record = tuple[str, Any, dict[str, str]]  # the name of the file's model, what the line holds, and what its name says
+
+
+class LogOptions(NamedTuple):
+    """Options of `read_answers`."""
+
+    labels: str | None = None
+    probs: str | None = None
+    choices: tuple[str, ...] | None = None
+    per_character: bool = False
+
+
+@dataclass
+class _Model:
+    """What was read of one model: lines by kind, with the fields of each, and the reasons of those not used."""
+
+    name: str
+    lines: dict[str, list[tuple[Any, dict[str, Any]]]] = field(default_factory=dict)
+    unused: Counter[str] = field(default_factory=Counter)
+    vocabulary: dict[Hashable, int] = field(default_factory=dict)
+
+    def keep(self, kind: str, contents: Iterable[Any], is_kept: Sequence[bool], reason: str) -> list[Any]:
+        """Drop lines of a kind for a reason, and return the contents of the others."""
+        self.unused[reason] += len(is_kept) - sum(map(bool, is_kept))
+        self.lines[kind] = list(compress(self.lines[kind], is_kept))
+        return list(compress(contents, is_kept))
+
+
+def read_logs(records: Iterable[Record], options: LogOptions) -> tuple[ModelForecasts, ...]:
+    """Return what records hold, for each model."""
+    models: dict[str, _Model] = {}
+    for name, record, task in records:
+        body = record
+        if isinstance(record, Mapping) and isinstance(response := record.get("response"), Mapping):
+            body = response.get("body") or response  # of batches
+        if isinstance(body, Mapping) and isinstance(body.get("model"), str):
+            name = body["model"]
+        model = models.setdefault(name, _Model(name))
+        try:
+            kind, content = _recognise(record, body, model.vocabulary, options)
+        except UnfitError as error:
+            model.unused[error.reason] += 1
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            model.unused[f"fields that are not as logs have them ({type(error).__name__})"] += 1
+        else:
+            model.lines.setdefault(kind, []).append((content, _find_fields(record) | task))
+    return tuple(_finish(model, options) for model in models.values())
+
+
+def read_files(files: Sequence[Path]) -> Iterator[Record]:
+    """Yield the records of files."""
+    for file in files:
+        stem = file.name.partition(".json")[0]
+        task, name = SAMPLES.fullmatch(stem), file.resolve().parent.name if len(files) > 1 else stem
+        for record in _read_records(file):
+            yield name, record, {} if task is None else {"task": task[1]}
+
+
+def _read_records(path: Path) -> Iterator[Any]:
+    """Yield what each line holds, or each entry of one document; the bytes of lines that are no JSON."""
+    try:
+        with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as file:
+            first = file.readline()
+            if isinstance(_parse(first), bytes):  # a document on several lines
+                check_room(2 * path.stat().st_size)
+                document = _parse(whole := first + file.read())
+                records = map(_parse, whole.splitlines()) if isinstance(document, bytes) else [document]
+            else:
+                records = map(_parse, (line for lines in ([first], file) for line in lines if line.strip()))
+            for record in records:
+                yield from record if isinstance(record, list) else (record,)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise FileError(f"{printable(path)}: {damage_error('the file', error)}") from None
+
+
+def _parse(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return line
+
+
+def _find_fields(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return short values of a record and of its `doc`, by which samples can be grouped."""
+    doc = record.get("doc")
+    fields = {**doc, **record} if isinstance(doc, Mapping) else record
+    return {
+        name: value
+        for name, value in fields.items()
+        if isinstance(value, (str, int, float)) and len(str(value)) <= LONGEST and not name.endswith("_hash")
+    }
+
+
+def _recognise(record: Any, body: Any, vocabulary: dict[Hashable, int], options: LogOptions) -> tuple[str, Any]:
+    """Return the kind of a record, and what it holds."""
+    if not isinstance(body, Mapping):
+        raise UnfitError("no JSON object")
+    if "filtered_resps" in record or "resps" in record:
+        return "choices", read_question(record)
+    parts = [part for part in body.get("choices") or () if isinstance(part, Mapping)]
+    if "token_logprobs" in body:  # without what is around it
+        parts = [{"logprobs": body}]
+    if body.get("prompt_logprobs") or any(part.get("prompt_logprobs") or part.get("logprobs") for part in parts):
+        _check_raw(record, body)
+        positions = find_positions(body, parts)
+        if positions is not None:
+            return "tokens", read_text(positions, vocabulary)
+        return "answers", answers.read_answer(record, parts[0]["logprobs"], options.labels)
+    if parts:
+        raise UnfitError("no log-probabilities; ask for them (logprobs=True, top_logprobs=20)")
+    value = answers.find_value(record, options.probs, ("confidence", *PROBABILITY_NAMES))
+    if isinstance(value, (list, Mapping)):
+        return "probabilities", answers.read_probabilities(record, value, options.labels)
+    if value is None or not (options.probs or "confidence" in record):
+        raise UnfitError("none of confidence, lists of probs, filtered_resps, choices with logprobs, prompt_logprobs")
+    return "confidences", answers.read_confidence(record, value, options.labels)
+
+
+def _check_raw(record: Mapping[str, Any], body: Mapping[str, Any]) -> None:
+    """Refuse log-probabilities that a line says to be those after temperature or top-p."""
+    inner = [holder.get(name) for holder in (record, body) for name in ("request", "sampling_params", "body")]
+    holders = [holder for holder in (record, body, *inner) if isinstance(holder, Mapping)]
+    stated = {name: holder[name] for holder in holders for name in RAW if holder.get(name) is not None}
+    if "logprobs_mode" in stated:
+        stated = {"logprobs_mode": stated["logprobs_mode"]}
+    if any(value not in RAW[name] for name, value in stated.items()):
+        raise UnfitError(
+            "log-probabilities after temperature or top-p, not those of the model; log them with logprobs_mode "
+            "raw_logprobs, and say so in the line"
+        )
+
+
+def _finish(model: _Model, options: LogOptions) -> ModelForecasts:
+    """Return what was read of a model, of the kind that most lines are."""
+    kind = max(model.lines, key=lambda kind: len(model.lines[kind]), default="")
+    model.unused["another kind of log"] += sum(map(len, model.lines.values())) - len(model.lines.setdefault(kind, []))
+    for option, owner in (("choices", "answers"), ("per_character", "choices")):
+        if getattr(options, option) and kind not in ("", owner):
+            raise FileError(f"{model.name} has {kind}, and {option}= is for {owner} of other logs; leave it out")
+    contents: Any = [content for content, _ in model.lines[kind]]
+    true: np.ndarray | None = None
+    pred: SparseProbabilities | np.ndarray | None = None
+    number: np.ndarray | None = None
+    read_as, of_samples = "", {}
+    if kind == "tokens":
+        model.unused["the first token of a text, which nothing predicts"] += sum(text.n_first for text in contents)
+        contents = model.keep(kind, contents, [bool(text.labels) for text in contents], "a text without predictions")
+        if contents:
+            true, pred, number, k = stack_texts(contents)
+            places = np.asarray([place for text in contents for place in text.places])
+            of_samples, read_as = {"text": number, "position": places}, f"the {k} most likely tokens of texts"
+    elif kind == "confidences":
+        right, confidences, read_as = answers.stack_confidences(contents)
+        fits = (confidences >= 0) & (confidences <= 1)
+        true, pred = right[fits], confidences[fits]
+        model.keep(kind, contents, fits.tolist(), "a confidence outside 0 to 1 or 0 to 100 %")
+    elif kind:
+        true, pred, read_as = _stack_questions(model, kind, contents, options)
+    columns = _make_columns([fields for _, fields in model.lines[kind]])
+    tasks = columns if number is None else {name: column[number] for name, column in columns.items()}
+    n, unused = 0 if true is None else len(true), {reason: n for reason, n in model.unused.most_common() if n}
+    lens = Confidence() if kind == "confidences" else CANONICAL
+    true, pred = (true, pred) if n else (None, None)
+    counts = (n + sum(unused.values()), n, unused)
+    return ModelForecasts(model.name, n, true, pred, tasks | of_samples, *counts, read_as, lens, number)
+
+
+def _stack_questions(
+    model: _Model, kind: str, contents: list[Any], options: LogOptions
+) -> tuple[np.ndarray, np.ndarray, str]:
+    """Return places of the right choices, a row of probabilities for each question, and how they were read."""
+    read_as = "softmax of log-likelihoods of choices" if kind == "choices" else "probabilities of choices"
+    if kind == "answers":
+        texts = options.choices or answers.choose_choices(contents)
+        read_as = f"first tokens of answers among {', '.join(texts)}"
+        fits = [all(text in logs for text in texts) for _, logs in contents]
+        reason = "a choice that is not among the top_logprobs; ask for more (top_logprobs=20)"
+        contents = model.keep(kind, contents, fits, reason)
+        contents = [Question(right, texts, [logs[text] for text in texts]) for right, logs in contents]
+    if options.per_character:
+        read_as += " per character"
+        fits = [all(q.choices) and len(q.choices) == len(q.values) for q in contents]
+        contents = model.keep(kind, contents, fits, "choices without the texts whose characters are counted")
+        contents = [q._replace(values=[x / len(c) for x, c in zip(q.values, q.choices, strict=True)]) for q in contents]
+    tasks = [fields.get("task") for _, fields in model.lines[kind]]
+    places: list[int | None] = [None] * len(contents)
+    for task in dict.fromkeys(tasks):
+        rows = [i for i, other in enumerate(tasks) if other == task]
+        for i, place in zip(rows, find_right_choices([contents[i] for i in rows]), strict=True):
+            places[i] = place
+    fits = [place is not None for place in places]
+    contents = model.keep(kind, contents, fits, "a target that is none of the choices")
+    true = np.asarray([place for place in places if place is not None], np.int64)
+    values = [question.values for question in contents] or [[0.0]]
+    return true, stack_rows(values, 0.0) if kind == "probabilities" else softmax_rows(values), read_as
+
+
+def _make_columns(fields: list[dict[str, Any]]) -> dict[str, np.ndarray]:
+    """Return the fields that all lines have as columns of numbers or texts."""
+    shared = set(fields[0]).intersection(*fields[1:]) if fields else set()
+    return {name: np.asarray([line[name] for line in fields]) for name in (fields or [{}])[0] if name in shared}

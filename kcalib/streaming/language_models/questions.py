@@ -1,0 +1,121 @@
+"""Questions with choices that have log-likelihoods or probabilities, and which of them is right."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kcalib._input.columns import FileError
+
+
+class UnfitError(ValueError):
+    """Why a line of a log cannot be used: a reason that lines are counted by, and what differs between them."""
+
+    def __init__(self, reason: str, detail: str = ""):
+        super().__init__(reason + detail)
+        self.reason = reason
+
+
+class Question(NamedTuple):
+    target: Any  # place or text of the right choice
+    choices: Sequence[str]  # empty where the log does not say
+    values: Sequence[float]  # log-likelihoods or probabilities of the choices
+    is_right: bool | None = None  # whether the likeliest choice is right, by the log
+
+
+def read_question(sample: Mapping[str, Any]) -> Question:
+    """Return the question that a sample of lm_eval is, with log-likelihoods."""
+    responses = sample["filtered_resps"] if "filtered_resps" in sample else [first for first, *_ in sample["resps"]]
+    if not all(isinstance(pair, Sequence) and not isinstance(pair, str) and len(pair) == 2 for pair in responses):
+        raise UnfitError("no log-likelihoods of choices; its task is not of multiple choice")
+    requests = sample.get("arguments", ())
+    if isinstance(requests, Mapping):  # as files hold them
+        requests = [tuple(request.values()) for request in requests.values()]
+    half = len(requests) // 2
+    # The metric acc_mutual_info also asks for each choice without its context.
+    is_repeated = all(not aside[0] and aside[1] == r[1] for r, aside in zip(requests, requests[half:], strict=False))
+    if half and len(requests) == 2 * half and is_repeated and any(request[0] for request in requests[:half]):
+        requests, responses = requests[:half], responses[:half]
+    values = [float(pair[0]) for pair in responses]
+    if len(values) < 2:
+        raise UnfitError("one choice alone; its task is not of multiple choice")
+    if not math.isfinite(max(values)) or any(map(math.isnan, values)):
+        raise UnfitError("log-likelihoods that are NaN or all minus infinity", f", {values}")
+    target = sample.get("target")
+    if isinstance(target, (list, tuple)) and len(target) == 1:
+        (target,) = target
+    is_right = None if sample.get("acc") is None else bool(sample["acc"])
+    return Question(target, [request[1].strip() for request in requests], values, is_right)
+
+
+def find_right_choices(questions: Sequence[Question]) -> list[int | None]:
+    """Return the places of the right choices, None where the target is no choice.
+
+    Whether targets are places or texts is decided once for all: by what most of them can be, and then by what the log
+    counts as right. A FileError says that both are possible.
+    """
+    readings = [[read(question) for question in questions] for read in (read_index, read_text)]
+    ranks = [(len(places) - places.count(None), _agree(questions, places)) for places in readings]
+    indices, texts = readings
+    for a, b, question in zip(indices, texts, questions, strict=True):
+        if ranks[0] == ranks[1] and a is not None and b is not None and a != b:
+            raise FileError(
+                f"the target {question.target!r} is the index of the choice {question.choices[a]!r} and the text of "
+                "another, and no 'acc' says which is meant; log this metric"
+            )
+    best = texts if ranks[1] > ranks[0] else indices
+    return [_place_by_score(q) if place is None else place for place, q in zip(best, questions, strict=True)]
+
+
+def _agree(questions: Sequence[Question], places: Sequence[int | None]) -> int:
+    """Return the number of questions that the log counts as right if the likeliest choice is the label."""
+    return sum(
+        place is not None and question.is_right in (None, int(np.argmax(question.values)) == place)
+        for question, place in zip(questions, places, strict=True)
+    )
+
+
+def read_index(question: Question) -> int | None:
+    """Return the target as a place, which a file may hold as "2", "[2]" or "True"."""
+    target = question.target
+    if isinstance(target, str):
+        target = target.strip().removeprefix("[").removesuffix("]")
+        target = {"True": 1, "False": 0}.get(target, target)
+    try:
+        place = float(target)
+    except (TypeError, ValueError):
+        return None
+    return int(place) if 0 <= place < len(question.values) and place.is_integer() else None
+
+
+def read_text(question: Question) -> int | None:
+    """Return the place of the choice that the target is; choices of one text differ in their contexts alone."""
+    target = question.target.strip() if isinstance(question.target, str) else None
+    return question.choices.index(target) if target is not None and question.choices.count(target) == 1 else None
+
+
+def _place_by_score(question: Question) -> int | None:
+    """Return the right one of two choices of one text in two contexts (winogrande), by the score of the likelier."""
+    if question.is_right is None or len(question.values) != 2 or len(set(question.choices)) != 1:
+        return None
+    likeliest = int(np.argmax(question.values))
+    return likeliest if question.is_right else 1 - likeliest
+
+
+def stack_rows(rows: Sequence[Sequence[float]], fill: float) -> np.ndarray:
+    """Return rows of several lengths as a matrix, filled up."""
+    matrix = np.full((len(rows), max(map(len, rows))), fill)
+    for length in set(map(len, rows)):
+        places = [i for i, row in enumerate(rows) if len(row) == length]
+        matrix[places, :length] = [rows[i] for i in places]
+    return matrix
+
+
+def softmax_rows(values: Sequence[Sequence[float]]) -> np.ndarray:
+    """Return probabilities of log-likelihoods; questions with fewer choices have further ones of probability 0."""
+    matrix = stack_rows(values, -np.inf)
+    powers = np.exp(matrix - matrix.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))

@@ -1,0 +1,52 @@
+"""Logs of language models as a source, by the names of their fields."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from kcalib._input.columns import FileError, no_such_columns
+from kcalib.streaming.forecast_tables.results import ModelForecasts
+from kcalib.streaming.language_models.logs import LogOptions, read_files, read_logs
+from kcalib.streaming.sources.content import file_identity
+from kcalib.streaming.sources.layout import Y_PRED, Y_TRUE, Layout, ReadOptions
+from kcalib.streaming.sources.named_arrays import ArraysReader
+
+LOGS = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
+
+
+def log_reader(files: Sequence[Path], options: ReadOptions) -> ArraysReader:
+    """Read the log of one model, or with `has_names` the field that `labels` names."""
+    columns = options.columns("field", ())
+    others = {name: getattr(options, name) for name in ("logits", "from_logits", "multilabel", "positive")}
+    for name, value in (others | dict(options.parameters)).items():
+        if value:
+            raise FileError(f"is read as a log of a language model, and {columns.spelled(name)} is for other files")
+    label = None if options.labels is None else os.fspath(options.labels)
+    named = LogOptions(None if options.has_names else label, options.probs, options.classes, options.per_character)
+    identity = tuple(part for file in files for part in file_identity(file))
+    log = _read(tuple(files), identity, named)
+    if log.y_true is None:
+        raise FileError(f"no line can be used: {log.describe_rows()}")
+    arrays: Mapping[str, Any] = {Y_TRUE: log.y_true, Y_PRED: log.y_pred}
+    names = (Y_TRUE, Y_PRED)
+    if options.has_names and label is not None:
+        if label not in log.tasks:
+            raise no_such_columns(options.columns("field", tuple(log.tasks)), label, "labels")
+        arrays, names = log.tasks, (label, label)
+    layout = Layout(names[:1], {Y_PRED: names[1:]}, "field", normalize=options.normalize, log=log)
+    return ArraysReader(layout, lambda: nullcontext(arrays.__getitem__), str(files[0]), lambda: iter(identity))
+
+
+@lru_cache(maxsize=1)
+def _read(files: tuple[Path, ...], identity: tuple[bytes, ...], options: LogOptions) -> ModelForecasts:
+    """Return the log of the only model; the same again for each field that is read of it."""
+    models = read_logs(read_files(files), options)
+    if len(models) != 1:
+        names = ", ".join(model.model for model in models)
+        raise FileError(f"there are lines of {len(models)} models, {names}; expected one, write a file for each")
+    return models[0]

@@ -1,0 +1,99 @@
+"""Predictions of the tokens of given texts: prompts in responses of vLLM, and echoed ones of completions."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kcalib._input.columns import FileError
+from kcalib._input.sparse import SparseProbabilities
+from kcalib.streaming.language_models.questions import UnfitError, stack_rows
+
+UNKNOWN = -9998.0  # OpenAI and vLLM write -9999 for what is not among the most likely tokens
+Position = tuple[Hashable, Mapping[Any, float]]  # the observed token, and log-probabilities by token
+
+
+class Text(NamedTuple):
+    """The positions of one text that have predictions."""
+
+    places: list[int]  # in the text
+    labels: list[int]  # ids of the observed tokens
+    ids: list[list[int]]  # of predicted tokens, the most likely first
+    logs: list[list[float]]  # their log-probabilities
+    n_first: int  # positions that nothing predicts
+
+
+def find_positions(body: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> list[Position | None] | None:
+    """Return the positions of the prompt of a response with these answers, None if it has none."""
+    holders = (body, *parts)
+    prompt = next((part["prompt_logprobs"] for part in holders if part.get("prompt_logprobs")), None)
+    if prompt is not None:
+        nothing = [None] * len(prompt)
+        given = next((part["prompt_token_ids"] for part in holders if part.get("prompt_token_ids")), nothing)
+        return [entries and _read_entries(entries, token) for token, entries in zip(given, prompt, strict=True)]
+    logs = parts[0]["logprobs"]
+    if not logs.get("tokens") or not logs.get("top_logprobs") or logs["token_logprobs"][0] is not None:
+        return None
+    if len(parts) > 1:
+        raise UnfitError("several answers to one prompt; ask for one (n=1)")
+    length = (body.get("usage") or {}).get("prompt_tokens")
+    if length is None:
+        raise UnfitError("no usage.prompt_tokens, which tells the prompt from generated tokens")
+    echoed = zip(logs["tokens"][:length], logs["top_logprobs"], strict=False)
+    return [entries and (token, entries) for token, entries in echoed]
+
+
+def _read_entries(entries: Mapping[str, Any], observed: int | None) -> Position:
+    """Return the observed token, which vLLM writes first, and log-probabilities."""
+    if observed is None:
+        if not all(isinstance(entry, Mapping) and isinstance(entry.get("rank"), int) for entry in entries.values()):
+            raise UnfitError("neither prompt_token_ids nor ranks, of which one says what token was observed")
+        if any(entry["rank"] > len(entries) for entry in list(entries.values())[1:]):
+            raise UnfitError("entries in another order than vLLM writes them, and no prompt_token_ids")
+    logs = {int(key): entry["logprob"] if isinstance(entry, Mapping) else entry for key, entry in entries.items()}
+    return next(iter(logs)) if observed is None else observed, logs
+
+
+def read_text(positions: Sequence[Position | None], vocabulary: dict[Hashable, int]) -> Text:
+    """Return the positions of a text by ids of tokens; `vocabulary` has those of tokens that are text."""
+
+    def number(token: Hashable) -> int:
+        return token if isinstance(token, int) else vocabulary.setdefault(token, len(vocabulary))
+
+    predicted = [(place, *position) for place, position in enumerate(positions) if position]
+    text = Text([], [], [], [], len(positions) - len(predicted))
+    for place, observed, entries in predicted:
+        # Of tied tokens the observed one comes last: added to the k most likely ones, it is not among them.
+        ranked = sorted(entries.items(), key=lambda entry: (-entry[1], entry[0] == observed))
+        text.places.append(place)
+        text.labels.append(number(observed))
+        text.ids.append([number(token) for token, _ in ranked])
+        text.logs.append([float(log) if log > UNKNOWN else -np.inf for _, log in ranked])
+    return text
+
+
+def stack_texts(texts: Sequence[Text]) -> tuple[np.ndarray, SparseProbabilities, np.ndarray, int]:
+    """Return labels, the k most likely tokens, the number of each position's text, and k.
+
+    Servers add the observed token to the k most likely ones where it is not among them. Kept, it would tell the label,
+    and calibrated models would fail. So k is the length of rows whose least likely token is not the observed one, and
+    longer rows are cut.
+    """
+    labels = np.asarray([label for text in texts for label in text.labels], np.int64)
+    ids = stack_rows([row for text in texts for row in text.ids], -1).astype(np.int64)
+    logs = stack_rows([row for text in texts for row in text.logs], -np.inf)
+    lengths = np.asarray([len(row) for text in texts for row in text.ids])
+    number = np.repeat(np.arange(len(texts)), [len(text.labels) for text in texts])
+    longest = np.zeros(len(texts), np.int64)
+    np.maximum.at(longest, number, lengths * (ids[np.arange(len(ids)), lengths - 1] != labels))
+    k = int(longest[longest > 0].min() if longest.any() else lengths.max() - 1)
+    if k < 1:
+        raise FileError("there are the observed tokens alone; log the most likely ones, too (logprobs=20)")
+    ids, logs = np.where(np.isfinite(logs), ids, -1)[:, :k], logs[:, :k]
+    sums = np.logaddexp.reduce(logs, axis=1)
+    logs = logs - np.clip(sums, 0.0, 1e-3)[:, None]  # of rounded logarithms
+    rest = np.maximum(-np.expm1(np.minimum(sums, 0.0)), 0.0)  # 1 - sum without cancellation
+    n_tokens = max(int(ids.max()), int(labels.max())) + 2  # one that the log does not have
+    return labels, SparseProbabilities(ids, np.exp(logs), n_tokens, rest), number, k

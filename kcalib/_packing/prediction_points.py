@@ -28,9 +28,9 @@ from kcalib._pairs.families import POINT_FAMILIES
 from kcalib._pairs.problem import Factor, Metric, Mixtures, PairProblem, Side, Term
 from kcalib.bandwidth import MAX_SAMPLES, MedianDistance, median_of_entries, median_of_points
 from kcalib.distributions import Components, Distribution
-from kcalib.distributions._counts import CELLS, Counts
 from kcalib.distributions._distances.mixtures import wasserstein_table
 from kcalib.distributions._staircases import Window, quantile_means, quantile_vectors, staircases_of, window_of
+from kcalib.distributions.counts import CELLS, Counts
 from kcalib.kernels import MMD, VECTOR_METRICS, Gaussian, Kernel, MixtureWasserstein, RadialKernel
 
 Space = str | MMD | MixtureWasserstein

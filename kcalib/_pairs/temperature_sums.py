@@ -2,7 +2,7 @@
 
 With l = log p and its mean under p, the sum of log sum_k p_k exp(theta l_k) - theta mean is the cumulant generating
 function of the temperature's score. The map to p^t / sum p^t raises some classes: what observed labels say of these is
-evidence of an error as large as the map's change. `kcalib.inference.adaptive.temperatures` says how.
+evidence of an error as large as the map's change. `kcalib.inference.adaptive.blocks` says how.
 """
 
 from __future__ import annotations

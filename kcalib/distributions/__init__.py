@@ -37,16 +37,14 @@ objects of SciPy, PyTorch, NumPyro and TensorFlow Probability, and any with meth
 from kcalib._pairs.problem import Components
 from kcalib.distributions._distribution import Distribution
 from kcalib.distributions.adapters import as_distribution
-from kcalib.distributions.beta import Beta
+from kcalib.distributions.beta import Beta, Dirichlet
 from kcalib.distributions.categorical import Categorical
-from kcalib.distributions.dirichlet import Dirichlet
+from kcalib.distributions.counts import NegativeBinomial, Poisson
 from kcalib.distributions.distances import mmd_distance, wasserstein_distance
 from kcalib.distributions.laplace import Laplace
 from kcalib.distributions.mixture import Ensemble, Mixture
 from kcalib.distributions.multivariate_normal import MultivariateNormal
-from kcalib.distributions.negative_binomial import NegativeBinomial
 from kcalib.distributions.normal import Normal
-from kcalib.distributions.poisson import Poisson
 from kcalib.distributions.positive import Gamma, LogNormal
 from kcalib.distributions.power_exponential import PowerExponential
 from kcalib.distributions.quantiles import Quantiles

@@ -1,6 +1,6 @@
 """Compute densities made of gamma functions in Loader's saddle-point form: without differences of large terms.
 
-Loader, Fast and accurate computation of binomial probabilities, 2000. The probabilities of counts (`_counts`) and the
+Loader, Fast and accurate computation of binomial probabilities, 2000. The probabilities of counts (`counts`) and the
 densities of Beta, Dirichlet, gamma and Student's t distributions are in it.
 """
 

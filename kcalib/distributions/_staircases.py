@@ -16,8 +16,8 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.memory import check_memory
 from kcalib._backend.random import cumulative_sums
-from kcalib.distributions._counts import WORKING_ROWS, Counts, smallest, tabulate_pmf
 from kcalib.distributions._distribution import row_blocks
+from kcalib.distributions.counts import WORKING_ROWS, Counts, smallest, tabulate_pmf
 
 NOTHING = 1e-17  # probability beyond a window
 NORMAL_QUANTILE = 8.5  # of `NOTHING`

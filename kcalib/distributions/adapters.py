@@ -17,16 +17,14 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.devices import on_their_gpu
 from kcalib.distributions._distribution import Distribution
-from kcalib.distributions.beta import Beta
+from kcalib.distributions.beta import Beta, Dirichlet
 from kcalib.distributions.categorical import Categorical
-from kcalib.distributions.dirichlet import Dirichlet
+from kcalib.distributions.counts import NegativeBinomial, Poisson
 from kcalib.distributions.external import ExternalDistribution, has_functions
 from kcalib.distributions.laplace import Laplace
 from kcalib.distributions.mixture import Mixture
 from kcalib.distributions.multivariate_normal import MultivariateNormal
-from kcalib.distributions.negative_binomial import NegativeBinomial
 from kcalib.distributions.normal import Normal
-from kcalib.distributions.poisson import Poisson
 from kcalib.distributions.positive import Gamma, LogNormal
 from kcalib.distributions.power_exponential import PowerExponential
 from kcalib.distributions.student_t import StudentT

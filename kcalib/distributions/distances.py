@@ -14,10 +14,10 @@ from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import as_float, check_positive
 from kcalib._pairs import mixtures
 from kcalib._pairs.problem import Components, Mixtures
-from kcalib.distributions._counts import Counts
 from kcalib.distributions._distances.mixtures import match_components, wasserstein_table
 from kcalib.distributions._distances.tables import check_table, euclidean_table
 from kcalib.distributions._distribution import Distribution
+from kcalib.distributions.counts import Counts
 from kcalib.kernels import Gaussian
 
 __all__ = ["mmd_distance", "wasserstein_distance"]

@@ -3,7 +3,7 @@
 The way of the data: test locations and their mean differences (`kcalib.estimators.ucme`) -> a covariance of these, of
 the samples or of the predictions (`kcalib.inference.location_moments`) -> the quadratic form that both give
 (`Whitening`) -> its rank among those of drawn labels (`kcalib.inference.cme`), or the logarithm of its tail
-(`kcalib.laws._log_tails`), where the predictions leave enough events open for it (`_open_events`).
+(`kcalib.laws._law`), where the predictions leave enough events open for it (`_open_events`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from kcalib.inference.location_moments import (
 )
 from kcalib.inference.quadratic import MAX_RESAMPLES, N_RESAMPLES
 from kcalib.inference.task import CalibrationMethod, Task
-from kcalib.laws._log_tails import log_sf_chi2, log_sf_f
+from kcalib.laws._law import log_sf_chi2, log_sf_f
 from kcalib.results import CalibrationTestResult
 
 LABELS_AT_ONCE, SUMS_AT_ONCE = 2**24, 2**20  # that are drawn, and of them

@@ -14,7 +14,7 @@ from kcalib.inference.quadratic import REFERENCES, AllPairs, NullLaw, degenerate
 from kcalib.inference.spectrum import N_EIGENVALUES, STORED_UP_TO
 from kcalib.inference.task import Task
 from kcalib.laws import PearsonCurve
-from kcalib.laws._log_tails import log_sf_chi2
+from kcalib.laws._law import log_sf_chi2
 
 
 @dataclass(frozen=True)

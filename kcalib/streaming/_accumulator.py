@@ -23,8 +23,7 @@ from kcalib._packing.packed import Medians
 from kcalib.bandwidth import NoLengthScaleError
 from kcalib.streaming._files.checks import check_rows, check_weight_sums, row_set
 from kcalib.streaming._options import SharedOptions
-from kcalib.streaming._row_sums.rows import OpenRows, Rows, RowSet
-from kcalib.streaming._row_sums.sample import RowSample
+from kcalib.streaming._row_sums.rows import OpenRows, Rows, RowSample, RowSet
 
 MOST_WAITING = 2048  # rows of batches that are added together
 FIRST_ROWS = 2000  # whose median distance is the bandwidth, where none is given

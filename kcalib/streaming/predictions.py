@@ -19,8 +19,7 @@ from kcalib.bandwidth import MAX_SAMPLES, NoLengthScaleError
 from kcalib.kernels import Kernel
 from kcalib.lenses import Canonical, Lens
 from kcalib.streaming._options import check_columns_of, induced_row
-from kcalib.streaming._row_sums.rows import PARTS, Rows, RowSet, first_number, no_rows
-from kcalib.streaming._row_sums.sample import RowSample
+from kcalib.streaming._row_sums.rows import PARTS, Rows, RowSample, RowSet, first_number, no_rows
 
 __all__ = ["PredictionSample"]
 

@@ -34,7 +34,7 @@ from kcalib.distributions import (
     PowerExponential,
     Samples,
     StudentT,
-    _counts,
+    counts,
 )
 
 MEAN, SCALE = np.array([0.0, -3.0, 250.0]), np.array([1.0, 0.01, 40.0])
@@ -745,7 +745,7 @@ def test_bad_input(message):
 def test_the_memory_of_a_table_of_counts_is_all_that_it_takes(monkeypatch):
     """Of two predictions with a large rate the computation takes ten times the table."""
     asked = []
-    monkeypatch.setattr(_counts, "check_memory", lambda needed, *rest: asked.append(needed))
+    monkeypatch.setattr(counts, "check_memory", lambda needed, *rest: asked.append(needed))
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     Poisson([2e6, 1.0]).pmf_table()

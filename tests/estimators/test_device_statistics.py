@@ -22,7 +22,7 @@ from kcalib import distributions as D
 from kcalib import lenses as L
 from kcalib._backend import arrays
 from kcalib._pairs import statistics
-from kcalib.distributions import poisson
+from kcalib.distributions import counts
 from kcalib.estimators import binning, scores
 from kcalib.estimators.forecasts import quantities
 from kcalib.recalibration import (
@@ -157,7 +157,7 @@ def test_draws_by_rejection_are_refused(cupy, name):
 @pytest.mark.parametrize("rate", [1e-15, 0.5, 9.99, 10.0, 11.0, 1e3, 1e9, 1e15])
 def test_poisson_draws_are_those_of_numpy(cupy, monkeypatch, rate):
     """A thousand of each of both methods' rates, with random numbers brought in parts that end within a draw."""
-    monkeypatch.setattr(poisson, "UNIFORMS", 1)
+    monkeypatch.setattr(counts, "UNIFORMS", 1)
     rates = np.array([rate, 3.0, 20.0])
     with stays_on_device(at_most=2):
         found = D.Poisson(cupy.asarray(rates)).sample(1000, seed=7)

@@ -29,8 +29,7 @@ from kcalib.kernels import (
 )
 from kcalib.lenses import Canonical, ClassWise, Confidence, Groups, TopK, TopLabel
 from kcalib.streaming._files import format as state_file
-from kcalib.streaming._files.descriptions import CLASSES, UnknownError, describe, restore
-from kcalib.streaming._files.format import Content, pack_content, unpack
+from kcalib.streaming._files.format import CLASSES, Content, UnknownError, describe, pack_content, restore, unpack
 
 CONTENT = Content(
     "something",

@@ -14,7 +14,7 @@ import pytest
 
 from kcalib.kernels import Exponential
 from kcalib.lenses import TopLabel
-from kcalib.streaming import CalibrationState, RunStopped, _progress, run, source
+from kcalib.streaming import CalibrationState, RunStopped, run, running, source
 from kcalib.streaming import state as streaming_state
 
 N = 12_000
@@ -290,7 +290,7 @@ class Terminal(io.StringIO):
 def clock(monkeypatch):
     """A second passes between two looks."""
     seconds = iter(range(10**6))
-    monkeypatch.setattr(_progress.time, "monotonic", lambda: next(seconds))
+    monkeypatch.setattr(running.time, "monotonic", lambda: next(seconds))
 
 
 def test_progress_on_a_terminal_is_one_line_that_goes_away(monkeypatch, clock, data):
@@ -316,9 +316,9 @@ def test_progress_in_a_log_is_a_line_now_and_then(monkeypatch, clock, data):
 
 
 def test_rates_in_words():
-    assert _progress.format_progress(10, 0, None, 2.0) == "10 rows, 5 rows/s"
-    assert _progress.format_progress(1000, 500, 4000, 0.5) == "1,500 of 4,000 rows (38 %), 2,000 rows/s, 1 s left"
-    assert [_progress.duration(s) for s in (3, 75, 7500)] == ["3 s", "1 min 15 s", "2 h 05 min"]
+    assert running.format_progress(10, 0, None, 2.0) == "10 rows, 5 rows/s"
+    assert running.format_progress(1000, 500, 4000, 0.5) == "1,500 of 4,000 rows (38 %), 2,000 rows/s, 1 s left"
+    assert [running.duration(s) for s in (3, 75, 7500)] == ["3 s", "1 min 15 s", "2 h 05 min"]
 
 
 # -- kill -9

@@ -44,7 +44,7 @@ from kcalib._pairs.backends.sorted_cuda import COLUMNS, places_program, scan_pro
 from kcalib._pairs.families import FAMILIES as CLOSED_FORMS
 from kcalib._pairs.problem import Factor, Mixtures, PairProblem, Side, Term
 from kcalib._pairs.profiles import PROFILES
-from kcalib.distributions.poisson import poisson_program
+from kcalib.distributions.counts import poisson_program
 from kcalib.regression import _dirichlet_cuda
 
 ARCHITECTURES = ("sm_70", "sm_80", "sm_90")

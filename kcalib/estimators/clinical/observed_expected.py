@@ -17,7 +17,7 @@ from kcalib.estimators.binning import MAX_BINS
 from kcalib.estimators.event_bins import Bins, Sample, cut
 from kcalib.estimators.reliability import check_level
 from kcalib.estimators.with_result import with_result
-from kcalib.laws._log_tails import log_sf_chi2
+from kcalib.laws._law import log_sf_chi2
 from kcalib.lenses import Lens
 from kcalib.report.summary import Summarized, format_pvalue
 from kcalib.results import ConfidenceInterval

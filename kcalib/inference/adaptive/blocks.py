@@ -13,6 +13,7 @@ from functools import singledispatch
 from typing import Any
 
 import numpy as np
+import scipy
 
 from kcalib._backend import arrays
 from kcalib._input.data import Data
@@ -20,11 +21,15 @@ from kcalib._input.labels import Classification
 from kcalib._packing.features import FeatureProblem, MapOptions, features_of
 from kcalib._pairs.features import FeatureMap, default_columns
 from kcalib._pairs.label_cells import FLOOR, POSSIBLE, DrawnCells, LabelCells, LabelSums
+from kcalib._pairs.temperature_sums import EXPONENTS, TemperatureSums
 from kcalib.estimators.feature_moments import FeatureMoments, feature_moments, features_standard_error
 from kcalib.estimators.skce import describe
 from kcalib.inference.exact import draw_counted_labels, draw_work, replicate_totals
 from kcalib.inference.features import find_law
 from kcalib.inference.task import Task
+
+# t, of the lower bound: those between raise the same classes by other factors.
+MAPS = (1 / 4, 1 / 2, 7 / 8, 9 / 8, 3 / 2)
 
 FEW_DRAWS, MANY_DRAWS = 199, 999
 MANY_DRAWS_WORK = 1e6  # entries of the predictions up to which many labels are drawn
@@ -395,3 +400,36 @@ def chernoff(cumulants: Callable[[float], tuple[float, float, float]], value: fl
         # Between the ends; the geometric mean where Newton's step leaves them.
         theta = newton if low < newton < high else math.sqrt(max(low, high / BISECTION) * high)
     return best
+
+
+def score_tail(sums: TemperatureSums, score: float, variance: float, n_classes: int) -> float:
+    """Return a bound of log P(the centred sum of log probabilities as far on this side)."""
+    thetas, cumulants = np.array(EXPONENTS) - 1, sums.sums.to_float()[:, 0]
+    of_side = thetas * score > 0
+    bounds = cumulants[of_side] - thetas[of_side] * score
+    return min(_bennett_tail(score, variance, n_classes), float(np.min(bounds, initial=0.0)))
+
+
+def _bennett_tail(score: float, variance: float, n_classes: int) -> float:
+    """Return Bennett's bound, which is near the normal law's for small deviations.
+
+    The mean of a sample's log probability lies between -log m and 0, the label's between log `FLOOR` and 0.
+    """
+    if score == 0 or variance <= 0:
+        return 0.0
+    largest = math.log(n_classes) if score > 0 else -math.log(FLOOR)
+    ratio = largest * abs(score) / variance
+    return -variance / largest**2 * ((1 + ratio) * math.log1p(ratio) - ratio)
+
+
+def map_bound(sums: TemperatureSums, n: int, level: float) -> float:
+    """Return a lower limit of the root mean square of the total variation over the predictions of n samples.
+
+    The limit is exceeded with at most about the probability `level`.
+    """
+    of_maps = sums.sums.to_float()[[EXPONENTS.index(t) for t in MAPS]]
+    _, total, squares, null_variance, distances = of_maps.T
+    variance = np.maximum(squares - total**2 / n, null_variance)
+    low = total + float(scipy.special.ndtri(level / len(total))) * np.sqrt(variance)
+    limits = np.maximum(low, 0.0) / np.sqrt(np.maximum(distances, 1e-300) * n)
+    return min(float(np.max(limits)), 1.0)

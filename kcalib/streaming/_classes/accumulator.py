@@ -26,8 +26,7 @@ from kcalib.streaming._accumulator import (
 from kcalib.streaming._classes.totals import BinTotals, Totals
 from kcalib.streaming._options import StateOptions
 from kcalib.streaming._row_sums.machine import FINER, SEEN, WIDE, BlockSums, Machine, block_size
-from kcalib.streaming._row_sums.rows import OpenRows, Rows, RowSet, no_rows
-from kcalib.streaming._row_sums.sample import RowSample
+from kcalib.streaming._row_sums.rows import OpenRows, Rows, RowSample, RowSet, no_rows
 from kcalib.streaming._row_sums.score_sums import SCORES, ScoreSums, sum_scores
 
 SAMPLE, DRAWN_SAMPLE = 256, 4096  # rows that are kept, without and with draws of labels

@@ -33,10 +33,9 @@ from kcalib.estimators.few_errors import few_of
 from kcalib.estimators.rms_bound import MeanEigenvalue, NoBoundError
 from kcalib.inference import events
 from kcalib.inference.adaptive import Adaptive
-from kcalib.inference.adaptive.blocks import KERNEL_FINDING, Words, kernel_block, label_blocks
+from kcalib.inference.adaptive.blocks import KERNEL_FINDING, Words, kernel_block, label_blocks, map_bound, score_tail
 from kcalib.inference.adaptive.flips import FlippedBlocks
 from kcalib.inference.adaptive.method import rank_blocks
-from kcalib.inference.adaptive.temperatures import map_bound, score_tail
 from kcalib.inference.beyond import FEWEST_DRAWS
 from kcalib.inference.conditional_spectrum import make_feature_matrix
 from kcalib.inference.features import Features, law_of_draws

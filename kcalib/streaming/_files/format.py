@@ -12,6 +12,8 @@ know them skips them. The header has no time and no name in it: equal contents h
 
 from __future__ import annotations
 
+import base64
+import dataclasses
 import hashlib
 import json
 import os
@@ -21,9 +23,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import kcalib.kernels as kernels
+import kcalib.lenses as lenses
+import kcalib.target_kernels as target_kernels
 from kcalib._backend.files import describe_special_file, printable, write_whole
 from kcalib._version import __version__
-from kcalib.streaming._files.descriptions import UnknownError, describe, restore
+
+CLASS = "class"
+ARRAY = "array"
+CLASSES: dict[str, type] = {
+    f"{module.__name__.removeprefix('kcalib.')}.{name}": getattr(module, name)
+    for module in (kernels, lenses, target_kernels)
+    for name in module.__all__
+    if dataclasses.is_dataclass(getattr(module, name))
+}
+NAMES = {kind: name for name, kind in CLASSES.items()}
 
 MAGIC = b"\x89KCALIB\n"
 VERSION = 2
@@ -164,3 +178,51 @@ def _aligned(size: int) -> int:
 
 def _digest(data: bytes | memoryview) -> bytes:
     return hashlib.blake2b(data, digest_size=DIGEST, person=b"kcalib state").digest()
+
+
+class UnknownError(ValueError):
+    """A description names a class that is not known here."""
+
+
+def describe(value: Any, name: str) -> Any:
+    """Return `value` as JSON has it.
+
+    Raises
+    ------
+    TypeError
+        If it is, or holds, an object that is none of kcalib's; the message calls the value `name`.
+    """
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, np.generic):
+        return describe(value.item(), name)
+    if isinstance(value, (int, float)):
+        return value
+    if isinstance(value, np.ndarray):
+        data = value.astype(value.dtype.newbyteorder("<"), order="C")
+        text = base64.b64encode(data.tobytes()).decode()
+        return {CLASS: ARRAY, "dtype": data.dtype.str, "shape": list(data.shape), "base64": text}
+    if isinstance(value, (tuple, list)):
+        return [describe(entry, name) for entry in value]
+    if type(value) not in NAMES:
+        raise TypeError(
+            f"{name} is {value!r}, of the class {type(value).__qualname__}, which is none of kcalib's, so that a file "
+            "cannot say what it is; use kernels and lenses of kcalib"
+        )
+    fields = {field.name: describe(getattr(value, field.name), name) for field in dataclasses.fields(value)}
+    return {CLASS: NAMES[type(value)], **fields}
+
+
+def restore(value: Any) -> Any:
+    """Return what `describe` was given; lists become tuples. An UnknownError if there is no such class."""
+    if isinstance(value, list):
+        return tuple(restore(entry) for entry in value)
+    if not isinstance(value, dict):
+        return value
+    name = value[CLASS]
+    if name == ARRAY:
+        data = np.frombuffer(base64.b64decode(value["base64"], validate=True), dtype=np.dtype(value["dtype"]))
+        return data.reshape(tuple(value["shape"])).astype(data.dtype.newbyteorder("="))
+    if name not in CLASSES:
+        raise UnknownError(f"an option of the class {name}, which this version does not know")
+    return CLASSES[name](**{key: restore(entry) for key, entry in value.items() if key != CLASS})

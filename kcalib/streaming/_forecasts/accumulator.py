@@ -24,8 +24,7 @@ from kcalib.streaming._forecasts.families import Family
 from kcalib.streaming._forecasts.options import ForecastOptions
 from kcalib.streaming._forecasts.scores import SHARES, WIDE, ForecastScores, scores_of_block
 from kcalib.streaming._forecasts.sums import ForecastMachine, ForecastSums, blocks_of
-from kcalib.streaming._row_sums.rows import OpenRows, Rows, RowSet, no_rows
-from kcalib.streaming._row_sums.sample import RowSample
+from kcalib.streaming._row_sums.rows import OpenRows, Rows, RowSample, RowSet, no_rows
 
 SAMPLE = 1024  # rows that are kept
 WEIGHTS = ("weight", "weight_squared")

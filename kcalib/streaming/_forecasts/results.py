@@ -18,7 +18,7 @@ from kcalib._packing.prediction_points import PredictionPoints, Vectors
 from kcalib._packing.variance import finite_parts
 from kcalib._pairs.dispatch import backend_for
 from kcalib.distributions import Samples
-from kcalib.distributions._counts import Counts
+from kcalib.distributions.counts import Counts
 from kcalib.estimators import rms_bound
 from kcalib.estimators.few_errors import few_of
 from kcalib.estimators.forecasts.quantile_calibration import QuantileCalibration, check_band, curve_at, is_continuous

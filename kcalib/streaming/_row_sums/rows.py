@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kcalib._backend.options import check_integer
+from kcalib._backend.random import hash_numbers
 
 PART = 2**40  # rows of a part
 PARTS = 2**23
@@ -198,3 +199,48 @@ def no_rows(m: int, n_dims: int | None = None) -> Rows:
     """None, of labels, or of targets of so many entries beside m parameters."""
     targets = np.empty(0, np.int64) if n_dims is None else np.empty((0, n_dims))
     return Rows(np.empty(0, np.int64), np.empty((0, m)), targets, np.empty(0), np.empty(0, np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class RowSample:
+    """The `size` rows of smallest hashes of all that were seen, or all of fewer."""
+
+    size: int
+    seed: int
+    rows: Rows  # ascending by their numbers
+    highest: int  # hash that a further row must be below
+
+    @classmethod
+    def empty(cls, size: int, seed: int, nothing: Rows) -> RowSample:
+        return cls.of(size, seed, nothing)
+
+    @classmethod
+    def of(cls, size: int, seed: int, rows: Rows) -> RowSample:
+        """Return the sample of these rows: those of the smallest hashes."""
+        hashes = hash_numbers(rows.numbers, seed)
+        highest = 2**64 - 1
+        if len(hashes) >= size:
+            best = np.argpartition(hashes, size - 1)[:size]
+            highest = int(hashes[best].max())
+            rows = rows.take(np.sort(best))
+        order = np.argsort(rows.numbers, kind="stable")
+        return cls(size, seed, rows.take(order), highest)
+
+    def find_candidates(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the indices of the numbers whose rows may belong to the sample."""
+        hashes = hash_numbers(numbers, self.seed)
+        below = np.flatnonzero(hashes < np.uint64(self.highest))
+        if below.size > self.size:
+            below = np.sort(below[np.argpartition(hashes[below], self.size - 1)[: self.size]])
+        return below
+
+    def add(self, rows: Rows) -> RowSample:
+        """Return the sample of all rows so far and of these."""
+        candidates = self.find_candidates(rows.numbers)
+        if not candidates.size:
+            return self
+        # Hashes of different numbers differ: the map is one to one.
+        return RowSample.of(self.size, self.seed, Rows.join([self.rows, rows.take(candidates)]))
+
+    def union(self, other: RowSample) -> RowSample:
+        return self.add(other.rows)

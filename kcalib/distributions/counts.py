@@ -1,4 +1,4 @@
-"""Define the base of Poisson and negative binomial distributions: a Poisson law is one of dispersion 0.
+"""Poisson and negative binomial distributions, and their base: a Poisson law is one of dispersion 0.
 
 `log_pmf` is in the saddle-point form of `_saddle_point`, written in the mean and the dispersion so that it holds for
 dispersions down to 0.
@@ -9,17 +9,25 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy
 
 from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
+from kcalib._backend.cuda import Program
+from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.memory import check_memory
-from kcalib._backend.special import special, to_device_of
+from kcalib._backend.special import betaincc, special, to_device_of
+from kcalib._input.checks import reject
 from kcalib._pairs.problem import Components
+from kcalib.distributions._checks import LARGEST, broadcast_parameters, check_size, positive_array, real_array
 from kcalib.distributions._distribution import Density, Univariate, choose, row_blocks
 from kcalib.distributions._saddle_point import deviance, stirling_error
+
+UNIFORMS = 2**22  # random numbers that are brought to a GPU at a time
 
 _WIDEST = 2**15  # counts that are summed one by one
 _BLOCK = 2**19
@@ -249,3 +257,199 @@ def log_pmf(k: Array, mean: Array, dispersion: Array) -> Array:
     else:
         at_zero = -mean
     return xp.where(k == 0, at_zero, result)
+
+
+def poisson_program() -> Program:
+    # Products and sums are rounded as NumPy's, not fused.
+    return Program(("cuda/poisson.cu",), ("-fmad=false",), threads=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Poisson(Counts):
+    r"""Poisson distributions of counts.
+
+    Parameters
+    ----------
+    rate : array_like, shape (n,)
+        Expected counts, from 1e-15 to 1e15.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the rates are not finite real numbers in their range, or if the shape is not (n,).
+
+    See Also
+    --------
+    NegativeBinomial : With a larger variance than mean.
+
+    Examples
+    --------
+    >>> from kcalib.distributions import Poisson
+    >>> predictions = Poisson([1.0, 10.0])
+    >>> predictions.quantile([0.5, 0.9]).tolist()
+    [[1.0, 2.0], [10.0, 14.0]]
+    >>> predictions.pmf_table().shape
+    (2, 45)
+    """
+
+    rate: Array
+
+    def __init__(self, rate: Any) -> None:
+        self._set(rate=positive_array(rate, "rate", "a positive rate"))
+
+    def expected_value(self) -> Array:
+        return self.rate[:, None]
+
+    def standard_deviation(self) -> Array:
+        return arrays.namespace(self.rate).sqrt(self.rate)[:, None]
+
+    def sample(self, size: int, *, seed: int = 0) -> Array:
+        size, rng = check_size(size), np.random.default_rng(seed)
+        if arrays.is_cuda(self.rate):
+            return self._sample_on_gpu(size, rng)
+        return self._like(rng.poisson(arrays.to_host(self.rate)[:, None], size=(self.n, size)))
+
+    def _sample_on_gpu(self, size: int, rng: np.random.Generator) -> Array:
+        """Draw as NumPy's generator does, from its uniform numbers, many of which are brought to the GPU at a time."""
+        xp, n_draws = arrays.namespace(self.rate), self.n * size
+        # On average a draw takes 1 more than its rate below 10, and less than 3 from there on.
+        each = float(xp.mean(xp.where(self.rate < 10, self.rate + 1, 3.0)))
+        out, progress, unused, n_drawn = xp.empty((self.n, size)), xp.zeros(2, dtype=np.int64), np.empty(0), 0
+        while n_drawn < n_draws:
+            count = min(UNIFORMS, int(1.1 * each * (n_draws - n_drawn))) + len(unused) + 1000
+            uniforms = np.concatenate([unused, rng.random(count)])
+            arguments = (
+                xp.ascontiguousarray(self.rate),
+                np.int64(n_draws),
+                np.int64(size),
+                arrays.like(uniforms, self.rate),
+                np.int64(len(uniforms)),
+                progress,
+                out,
+            )
+            poisson_program().launch("kcalib_poisson", (1, 1), arguments)
+            n_drawn, used = (int(number) for number in arrays.to_host(progress))
+            unused = uniforms[used:]
+        return out
+
+    def _shapes(self) -> tuple[np.ndarray, np.ndarray]:
+        rate = arrays.to_compute_device(self.rate, np.float64)[:, None]
+        return rate, arrays.namespace(rate).zeros_like(rate)
+
+    def _lower(self, k: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        return special(k).gammaincc(k + 1, arrays.to_compute_device(self.rate)[rows])
+
+    def _upper(self, k: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        return special(k).gammainc(k + 1, arrays.to_compute_device(self.rate)[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class NegativeBinomial(Counts):
+    r"""Negative binomial distributions of counts, by mean and dispersion.
+
+    The variance is mean + dispersion * mean^2; with the dispersion tending to 0 the distribution tends to Poisson's.
+
+    Parameters
+    ----------
+    mean : array_like, shape (n,)
+        Expected counts, from 1e-15 to 1e15.
+    dispersion : array_like, shape (n,)
+        Dispersions, from 1e-15; mean * dispersion is at most 1e15. This is 1 / theta of R's glm.nb, alpha of
+        statsmodels, and 1 / n of ``scipy.stats.nbinom``. One of the two may be a single number, for all.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a parameter does not hold finite real numbers in its range, or if the shapes differ.
+
+    See Also
+    --------
+    Poisson : With dispersion 0.
+
+    Examples
+    --------
+    >>> from kcalib.distributions import NegativeBinomial
+    >>> predictions = NegativeBinomial([1.0, 10.0], 0.5)
+    >>> predictions.standard_deviation().round(3).tolist()
+    [[1.225], [7.746]]
+    >>> NegativeBinomial.from_number_and_probability([2.0, 2.0], [0.5, 0.1]).mean.tolist()
+    [2.0, 18.0]
+    """
+
+    mean: Array
+    dispersion: Array
+
+    def __init__(self, mean: Any, dispersion: Any) -> None:
+        self._set(
+            mean=positive_array(mean, "mean", "a positive mean"),
+            dispersion=positive_array(dispersion, "dispersion", "a positive dispersion (for 0 use Poisson)"),
+        )
+        reject(
+            self.dispersion,
+            self.dispersion * self.mean > LARGEST,
+            lambda at, x: f"`dispersion{at}` is {x}, more than {LARGEST:.0e} over `mean{at}`; clip it, or drop it",
+        )
+
+    @classmethod
+    @on_their_gpu
+    def from_number_and_probability(cls, n: Any, p: Any) -> NegativeBinomial:
+        """Make distributions of the number of failures before the n-th success, as ``scipy.stats.nbinom`` has them.
+
+        Parameters
+        ----------
+        n : array_like, shape (n samples,)
+            Numbers of successes, positive, not necessarily integers.
+        p : array_like, shape (n samples,)
+            Probabilities of success, above 0 and below 1. One of the two may be a single number, for all.
+
+        Returns
+        -------
+        NegativeBinomial
+            With mean n (1 - p) / p and dispersion 1 / n.
+        """
+        number, probability = positive_array(n, "n", "a positive number of successes"), real_array(p, "p")
+        reject(
+            probability,
+            ~((probability > 0) & (probability < 1)),
+            lambda at, x: f"`p{at}` is {x}, expected a probability above 0 and below 1; clip it",
+        )
+        number, probability = broadcast_parameters(n=number, p=probability).values()
+        return cls(number * (1 - probability) / probability, 1 / number)
+
+    def expected_value(self) -> Array:
+        return self.mean[:, None]
+
+    def standard_deviation(self) -> Array:
+        return arrays.namespace(self.mean).sqrt(self.mean * (1 + self.dispersion * self.mean))[:, None]
+
+    def sample(self, size: int, *, seed: int = 0) -> Array:
+        arrays.check_not_cuda(self.mean, "independent draws from negative binomial distributions")
+        rng = np.random.default_rng(seed)
+        mean, dispersion = self._shapes()
+        rates = rng.gamma(1 / dispersion, dispersion * mean, size=(self.n, check_size(size)))
+        return self._like(rng.poisson(rates))
+
+    def _shapes(self) -> tuple[np.ndarray, np.ndarray]:
+        mean, dispersion = (arrays.to_compute_device(a, np.float64)[:, None] for a in (self.mean, self.dispersion))
+        return mean, dispersion
+
+    def _lower(self, k: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        return self._tail(k, rows, betaincc, _betainc)
+
+    def _upper(self, k: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        return self._tail(k, rows, _betainc, betaincc)
+
+    def _tail(self, k: np.ndarray, rows: np.ndarray, of_failure: Any, of_success: Any) -> np.ndarray:
+        mean, dispersion = arrays.to_compute_device(self.mean)[rows], arrays.to_compute_device(self.dispersion)[rows]
+        size, ratio = 1 / dispersion, dispersion * mean
+        # The smaller of the two probabilities is the one that is known to relative accuracy.
+        return choose(
+            ratio < 1,
+            lambda i: of_failure(k[i] + 1, size[i], ratio[i] / (1 + ratio[i]), 1 / (1 + ratio[i])),
+            lambda i: of_success(size[i], k[i] + 1, 1 / (1 + ratio[i]), ratio[i] / (1 + ratio[i])),
+        )
+
+
+def _betainc(a: Array, b: Array, x: Array, complement: Array) -> Array:
+    """Return I_x(a, b), for arguments as `betaincc` has them."""
+    return special(x).betainc(a, b, x)

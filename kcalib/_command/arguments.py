@@ -33,7 +33,7 @@ STATE = ".kcalib"  # suffix of states
 # Options of `CalibrationState` that have the same name here; a bandwidth is one of the kernel.
 STATE_OPTIONS = ("n_columns", "n_resamples", "n_bins", "lens", "seed", "fair")
 
-FILES = ".npz, .npy, .csv, .tsv or .parquet"
+FILES = ".npz, .npy, .csv, .tsv, .parquet or .jsonl"
 
 # Options that --help shows; --help-all shows the others, too.
 COMMON = {

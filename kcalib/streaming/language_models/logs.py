@@ -20,13 +20,18 @@ from kcalib._input.columns import PROBABILITY_NAMES, FileError
 from kcalib._input.sparse import SparseProbabilities
 from kcalib.lenses import CANONICAL, Confidence
 from kcalib.streaming.forecast_tables.results import ModelForecasts
-from kcalib.streaming.language_models import answers
 from kcalib.streaming.language_models.questions import (
     Question,
     UnfitError,
+    choose_choices,
     find_right_choices,
+    find_value,
+    read_answer,
+    read_confidence,
+    read_probabilities,
     read_question,
     softmax_rows,
+    stack_confidences,
     stack_rows,
 )
 from kcalib.streaming.language_models.tokens import find_positions, read_text, stack_texts
@@ -71,11 +76,13 @@ def read_logs(records: Iterable[Record], options: LogOptions) -> tuple[ModelFore
     models: dict[str, _Model] = {}
     for name, record, task in records:
         body = record
-        if isinstance(record, Mapping) and isinstance(response := record.get("response"), Mapping):
+        if isinstance(record, dict) and isinstance(response := record.get("response"), dict):
             body = response.get("body") or response  # of batches
-        if isinstance(body, Mapping) and isinstance(body.get("model"), str):
+        if isinstance(body, dict) and isinstance(body.get("model"), str):
             name = body["model"]
-        model = models.setdefault(name, _Model(name))
+        if name not in models:
+            models[name] = _Model(name)
+        model = models[name]
         try:
             kind, content = _recognise(record, body, model.vocabulary, options)
         except UnfitError as error:
@@ -123,7 +130,7 @@ def _parse(line: bytes) -> Any:
 def _find_fields(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return short values of a record and of its `doc`, by which samples can be grouped."""
     doc = record.get("doc")
-    fields = {**doc, **record} if isinstance(doc, Mapping) else record
+    fields = {**doc, **record} if isinstance(doc, dict) else record
     return {
         name: value
         for name, value in fields.items()
@@ -133,11 +140,11 @@ def _find_fields(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def _recognise(record: Any, body: Any, vocabulary: dict[Hashable, int], options: LogOptions) -> tuple[str, Any]:
     """Return the kind of a record, and what it holds."""
-    if not isinstance(body, Mapping):
+    if not isinstance(body, dict):
         raise UnfitError("no JSON object")
     if "filtered_resps" in record or "resps" in record:
         return "choices", read_question(record)
-    parts = [part for part in body.get("choices") or () if isinstance(part, Mapping)]
+    parts = [part for part in body.get("choices") or () if isinstance(part, dict)]
     if "token_logprobs" in body:  # without what is around it
         parts = [{"logprobs": body}]
     if body.get("prompt_logprobs") or any(part.get("prompt_logprobs") or part.get("logprobs") for part in parts):
@@ -145,21 +152,21 @@ def _recognise(record: Any, body: Any, vocabulary: dict[Hashable, int], options:
         positions = find_positions(body, parts)
         if positions is not None:
             return "tokens", read_text(positions, vocabulary)
-        return "answers", answers.read_answer(record, parts[0]["logprobs"], options.labels)
+        return "answers", read_answer(record, parts[0]["logprobs"], options.labels)
     if parts:
         raise UnfitError("no log-probabilities; ask for them (logprobs=True, top_logprobs=20)")
-    value = answers.find_value(record, options.probs, ("confidence", *PROBABILITY_NAMES))
-    if isinstance(value, (list, Mapping)):
-        return "probabilities", answers.read_probabilities(record, value, options.labels)
+    value = find_value(record, options.probs, ("confidence", *PROBABILITY_NAMES))
+    if isinstance(value, (list, dict)):
+        return "probabilities", read_probabilities(record, value, options.labels)
     if value is None or not (options.probs or "confidence" in record):
         raise UnfitError("none of confidence, lists of probs, filtered_resps, choices with logprobs, prompt_logprobs")
-    return "confidences", answers.read_confidence(record, value, options.labels)
+    return "confidences", read_confidence(record, value, options.labels)
 
 
 def _check_raw(record: Mapping[str, Any], body: Mapping[str, Any]) -> None:
     """Refuse log-probabilities that a line says to be those after temperature or top-p."""
     inner = [holder.get(name) for holder in (record, body) for name in ("request", "sampling_params", "body")]
-    holders = [holder for holder in (record, body, *inner) if isinstance(holder, Mapping)]
+    holders = [holder for holder in (record, body, *inner) if isinstance(holder, dict)]
     stated = {name: holder[name] for holder in holders for name in RAW if holder.get(name) is not None}
     if "logprobs_mode" in stated:
         stated = {"logprobs_mode": stated["logprobs_mode"]}
@@ -190,7 +197,7 @@ def _finish(model: _Model, options: LogOptions) -> ModelForecasts:
             places = np.asarray([place for text in contents for place in text.places])
             of_samples, read_as = {"text": number, "position": places}, f"the {k} most likely tokens of texts"
     elif kind == "confidences":
-        right, confidences, read_as = answers.stack_confidences(contents)
+        right, confidences, read_as = stack_confidences(contents)
         fits = (confidences >= 0) & (confidences <= 1)
         true, pred = right[fits], confidences[fits]
         model.keep(kind, contents, fits.tolist(), "a confidence outside 0 to 1 or 0 to 100 %")
@@ -211,7 +218,7 @@ def _stack_questions(
     """Return places of the right choices, a row of probabilities for each question, and how they were read."""
     read_as = "softmax of log-likelihoods of choices" if kind == "choices" else "probabilities of choices"
     if kind == "answers":
-        texts = options.choices or answers.choose_choices(contents)
+        texts = options.choices or choose_choices(contents)
         read_as = f"first tokens of answers among {', '.join(texts)}"
         fits = [all(text in logs for text in texts) for _, logs in contents]
         reason = "a choice that is not among the top_logprobs; ask for more (top_logprobs=20)"

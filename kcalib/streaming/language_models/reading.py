@@ -24,19 +24,9 @@ def read_answers(
     Parameters
     ----------
     data : path, list of paths, or iterable of dict
-        Files of JSON lines, or of one JSON document, also compressed (.gz), or a folder of them; or their records. What
-        they are is recognised line by line:
-
-        - samples of ``lm_eval`` (``samples_TASK_DATE.jsonl``) of tasks of multiple choice: the probabilities are the
-          softmax of the log-likelihoods of the choices;
-        - responses of chats and completions in the format of OpenAI, also of its batches, with ``top_logprobs``: where
-          the line has the right answer, the predictions are those of its first token, among the choices;
-        - prompts in responses of vLLM (``prompt_logprobs``), and echoed ones of completions: each position is a sample,
-          whose label is the token that is there;
-        - ``confidence`` and ``correct``: a number in 0 to 1 or 0 to 100 %, or a text with one number, and whether the
-          answer was right;
-        - ``probs`` and ``label``: a list, or a mapping of the choices to numbers, and the place or the text of the
-          right one.
+        Files of JSON lines, or of one JSON document, also compressed (.gz), or a folder of them; or their records. Each
+        is recognised: samples of ``lm_eval``, responses with ``top_logprobs`` and the right answer, ``prompt_logprobs``
+        or echoed prompts, ``confidence`` and ``correct``, ``probs`` and ``label``: :doc:`/user_guide/language_models`.
     labels, probs : str, optional
         Names of the fields with the label or right answer, and with the probabilities or the confidence, if they have
         others; right answers are also called "answer" and the like.

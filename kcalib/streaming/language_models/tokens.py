@@ -9,9 +9,8 @@ import numpy as np
 
 from kcalib._input.columns import FileError
 from kcalib._input.sparse import SparseProbabilities
-from kcalib.streaming.language_models.questions import UnfitError, stack_rows
+from kcalib.streaming.language_models.questions import UNKNOWN, UnfitError, stack_rows
 
-UNKNOWN = -9998.0  # OpenAI and vLLM write -9999 for what is not among the most likely tokens
 Position = tuple[Hashable, Mapping[Any, float]]  # the observed token, and log-probabilities by token
 
 
@@ -48,11 +47,11 @@ def find_positions(body: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) 
 def _read_entries(entries: Mapping[str, Any], observed: int | None) -> Position:
     """Return the observed token, which vLLM writes first, and log-probabilities."""
     if observed is None:
-        if not all(isinstance(entry, Mapping) and isinstance(entry.get("rank"), int) for entry in entries.values()):
+        if not all(isinstance(entry, dict) and isinstance(entry.get("rank"), int) for entry in entries.values()):
             raise UnfitError("neither prompt_token_ids nor ranks, of which one says what token was observed")
         if any(entry["rank"] > len(entries) for entry in list(entries.values())[1:]):
             raise UnfitError("entries in another order than vLLM writes them, and no prompt_token_ids")
-    logs = {int(key): entry["logprob"] if isinstance(entry, Mapping) else entry for key, entry in entries.items()}
+    logs = {int(key): entry["logprob"] if isinstance(entry, dict) else entry for key, entry in entries.items()}
     return next(iter(logs)) if observed is None else observed, logs
 
 

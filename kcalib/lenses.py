@@ -79,7 +79,7 @@ class Lens:
         return dataclasses.replace(data, labels=labels, given=probabilities, classes=None, lens=self, losses=None)
 
     def induced_of_sparse(self, labels: np.ndarray, rows: SparseRows) -> LabelsAndPredictions:
-        """Return labels and probabilities of the problem that checked sparse rows induce, which are dense."""
+        """Return labels and probabilities, which are dense, of the problem that checked sparse rows induce."""
         self._check(rows.n_classes)
         step, strips = max(1, STRIP // rows.ids.shape[1]), []
         for begin in range(0, len(rows), step):
@@ -411,10 +411,9 @@ class Buckets(Lens):
     row does not keep are the rest's. With no more classes than buckets each class is a bucket by itself, and nothing is
     lost.
 
-    Sums of residuals within buckets are linear in the residuals, whose mean given the predictions is 0 if the model is
-    calibrated: so they have the mean 0, too, and tests their level. As residuals sum to 0, inner products of these sums
-    are those of the residuals times :math:`1 - 1/B` on average over hashes, and vary by :math:`O(1/B)` of their
-    lengths, as with random signs. What an error in one class does to a bucket is diluted by the other classes there.
+    A calibrated model is calibrated for buckets, too, so that tests have their level. As residuals :math:`e` sum to 0,
+    inner products of their sums are :math:`(1 - 1/B) \langle e, e' \rangle` on average over hashes, with a variance of
+    at most :math:`2 |e|^2 |e'|^2 / B`: random signs would change neither. The error of one class is diluted by others.
 
     Parameters
     ----------
@@ -442,9 +441,8 @@ class Buckets(Lens):
     def names_of_sparse(self, rows: SparseRows) -> tuple[Any, ...] | None:
         if not rows.has_rest:
             return None
-        is_hashed = rows.n_classes > self.n_buckets
-        names = [f"bucket {b}" for b in range(self.n_buckets)] if is_hashed else range(rows.n_classes)
-        return (*map(str, names), "rest")
+        name, count = ("bucket ", self.n_buckets) if rows.n_classes > self.n_buckets else ("", rows.n_classes)
+        return (*(f"{name}{b}" for b in range(count)), "rest")
 
     def _number(self, m: int) -> np.ndarray:
         """Return the bucket of each class."""
@@ -453,10 +451,9 @@ class Buckets(Lens):
         return (hash_numbers(np.arange(m), 0) % np.uint64(self.n_buckets)).astype(np.int64)
 
     def _induce(self, labels: Array, p: Array) -> LabelsAndPredictions:
-        m = int(p.shape[1])
-        if m <= self.n_buckets:
+        number = self._number(int(p.shape[1]))
+        if len(number) <= self.n_buckets:
             return labels, p
-        number = self._number(m)
         members = arrays.like(number[:, None] == np.arange(self.n_buckets), p, dtype=p.dtype)
         return arrays.namespace(p).take(arrays.like(number, labels), labels, axis=0), p @ members
 

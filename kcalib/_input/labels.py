@@ -243,40 +243,10 @@ def prepare(
     columns: tuple[Any, ...] | None = None,
     sparse_lens: Lens | None = None,
 ) -> Classification:
-    """Check and normalise the arguments that all metrics share.
+    """Check and normalise the arguments that all metrics share, described in `kcalib.skce`; the problem of the lens.
 
-    Parameters
-    ----------
-    y_true : array_like, shape (n,), (n, 1) or one-hot (n, m)
-        Labels: integers 0..m-1, booleans, or whatever `classes` lists.
-    y_pred : array_like, shape (n, m), or (n,) or (n, 1) for binary problems
-        Probabilities of the classes, or of the second class; logits if `from_logits`.
-    classes : array_like of length m, optional
-        The label of each column of `y_pred`. Default: 0..m-1; for strings and booleans the
-        sorted distinct labels.
-    from_logits : bool
-        Apply a softmax (binary (n,): a sigmoid) to `y_pred`.
-    sample_weight : array_like, shape (n,), optional
-        Non-negative weights.
-    dtype : {"float64", "float32"}, optional
-        Arithmetic of the pairwise sweep; float64 by default.
-    threads : int, optional
-        Threads of the checks, by default as many as `resolve_threads` allows; refused where `y_pred` is on a GPU.
-    lens : Lens, optional
-        One of `kcalib.lenses`: what is returned is the problem it induces.
-    names : Names
-        What messages call the two arrays.
-    columns : tuple, optional
-        The names of the columns of `y_pred`, by default those that it has.
-    sparse_lens : Lens, optional
-        In place of `lens` where that is not given and `y_pred` is `SparseProbabilities`.
-
-    Raises
-    ------
-    TypeError
-        If an argument is not numeric or of a type that is never meant.
-    ValueError
-        If a value, a shape or a length is wrong; the message names it and the remedy.
+    Messages call the two arrays by `names`. The columns of `y_pred` have the names `columns`, by default their own.
+    Where `y_pred` is `SparseProbabilities`, `sparse_lens` stands for a lens that is not given.
     """
     target = dtype_name(dtype)
     if not (lens is None or isinstance(lens, Lens)):

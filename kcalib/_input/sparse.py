@@ -20,14 +20,13 @@ SUM_TOLERANCE = 1e-5  # of softmaxes of float32 logits
 class SparseProbabilities:
     r"""Predictions that have the probabilities of some of very many classes, such as the 20 most probable tokens.
 
-    What is not kept is one further outcome, the *rest*. Which classes a row keeps must not depend on its label: a
-    server that adds the observed token to the 20 most probable ones makes calibrated models fail, and entries beyond
-    rank 20 are dropped first.
+    What is not kept is one further outcome, the *rest*. Which classes a row keeps must not depend on its label: where a
+    server adds the observed token to the 20 most probable ones, entries beyond rank 20 are dropped first.
 
-    Functions of class probabilities take it as `y_pred`, with labels 0 to n_classes - 1, the numbers of the classes.
-    Through `kcalib.lenses.TopLabel`, `kcalib.lenses.TopK`, `kcalib.lenses.ClassWise` and `kcalib.lenses.Groups` results
-    are those of dense rows. `kcalib.evaluate` and `kcalib.calibration_test` look through `kcalib.lenses.Buckets` where
-    no lens is given, and scores are those of the kept classes and the rest as one outcome.
+    Functions of class probabilities take it as `y_pred`, with labels 0 to n_classes - 1. Through
+    `kcalib.lenses.TopLabel`, `kcalib.lenses.TopK`, `kcalib.lenses.ClassWise` and `kcalib.lenses.Groups` results are
+    those of dense rows. `kcalib.evaluate` and `kcalib.calibration_test` look through `kcalib.lenses.Buckets` where no
+    lens is given, and scores are those of the kept classes and the rest as one outcome.
 
     Parameters
     ----------

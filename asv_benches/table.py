@@ -311,6 +311,10 @@ def ece(quick: bool) -> Iterator[Row]:
     for threads in thread_counts():
         value = bench_ece.mmce_over_sort(n, threads, 3)
         yield measured_row(f"mmce, n = {n:.0e}, {threads_label(threads)}", value, 12.5 if threads == 1 else 9)
+    n = 100_000 if quick else bench_ece.N
+    value = bench_ece.smooth_over_relplot(n, threads, 3)
+    if value is not None:
+        yield Row(f"smooth_ece over relplot, n = {n:.0e}, {threads_label(threads)}", value, 0.5)
 
 
 def distributions(quick: bool) -> Iterator[Row]:

@@ -45,6 +45,23 @@ def over_sum(case, n, m, threads, rounds=ROUNDS):
     return ratios([lambda: function(labels, p, threads=threads, **options)], yardstick(p, sorts), threads, rounds)[0]
 
 
+def smooth_over_relplot(n, threads, rounds=ROUNDS):
+    """Time of `kcalib.smooth_ece` of a binary problem over that of the package of its authors; None without it."""
+    try:
+        import relplot
+    except ImportError:
+        return None
+    kcalib = require("smooth_ece")
+    rng = np.random.default_rng([SEED, n])
+    p = rng.random(n)
+    labels = (rng.random(n) < p**1.3).astype(np.int64)
+    lens = kcalib.lenses.Canonical()
+    theirs = labels.astype(float)
+    return ratios([lambda: kcalib.smooth_ece(labels, p, lens=lens)], lambda: relplot.smECE(p, theirs), threads, rounds)[
+        0
+    ]
+
+
 def mmce_over_sort(n, threads, rounds=ROUNDS):
     """Time of `kcalib.mmce` of a binary problem over that of one np.sort (one thread) of as many doubles."""
     mmce = require("mmce").mmce

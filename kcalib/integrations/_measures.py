@@ -54,6 +54,7 @@ MEASURES = {
     "canonical_ece": Measure(kcalib.canonical_ece),
     "debiased_ece": Measure(kcalib.debiased_ece),
     "mmce": Measure(kcalib.mmce),
+    "smooth_ece": Measure(kcalib.smooth_ece),
     "brier_score": Measure(kcalib.brier_score),
     "log_loss": Measure(kcalib.log_loss),
     "calibration_test": Measure(kcalib.calibration_test, attrgetter("pvalue"), greater_is_better=True),

@@ -25,8 +25,8 @@ def metric(name: str = "skce", **options: Any) -> Any:
     ----------
     name : str
         "skce", "ckce", "ucme", "squared_calibration_error", "kde_calibration_error", "top_label_ece", "class_wise_ece",
-        "canonical_ece", "debiased_ece", "mmce", "brier_score", "log_loss", or "calibration_test", whose value is the
-        p-value.
+        "canonical_ece", "debiased_ece", "mmce", "smooth_ece", "brier_score", "log_loss", or "calibration_test", whose
+        value is the p-value.
     **options
         Of the function of kcalib of that name, such as ``n_bins=10`` or ``classes=["no", "yes"]``.
 

@@ -482,6 +482,7 @@ CLASSIFICATION = {
     "log_loss": kcalib.log_loss,
     "mmce": kcalib.mmce,
     "reliability": kcalib.reliability,
+    "reliability, smooth": lambda y, p: kcalib.reliability(y, p, binning="smooth", n_bins=5),
     "score_samples": lambda y, p: kcalib.score_samples(y, p, "log_loss"),
     "skce": lambda y, p: kcalib.skce.result(y, p, kernel=KERNEL),
     "smooth_ece": kcalib.smooth_ece,

@@ -17,7 +17,7 @@ from kcalib._input.labels import Classification, prepare
 from kcalib.estimators.event_bins import Sample
 from kcalib.lenses import Lens, TopLabel
 from kcalib.report import diagrams
-from kcalib.report.summary import Summarized
+from kcalib.report.summary import Summarized, format_pvalue
 
 __all__ = ["CumulativeCalibrationError", "cumulative_calibration_error"]
 
@@ -50,6 +50,9 @@ class CumulativeCalibrationError(Summarized):
 
     def __float__(self) -> float:
         return self.value
+
+    def _brief(self) -> str:
+        return f"{self.value:.4g}, p-value {format_pvalue(self.pvalue)}"
 
     def plot(self, ax: Any = None, *, color: str | None = None, legend: bool = True) -> Any:
         """Draw the cumulative differences over the share of the samples; slopes are calibration errors.

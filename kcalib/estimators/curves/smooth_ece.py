@@ -143,7 +143,7 @@ def smooth_error(sample: Sample, bandwidth: float | None = None) -> tuple[float,
         coefficients = _coefficients(sample, smallest)
     if _integral(coefficients, smallest) < smallest:
         return _integral(coefficients, smallest), smallest
-    bandwidth = scipy.optimize.brentq(lambda sigma: _integral(coefficients, sigma) - sigma, smallest, 1.0)
+    bandwidth = scipy.optimize.brentq(lambda sigma: _integral(coefficients, sigma) - sigma, smallest, 1.001)
     return _integral(coefficients, bandwidth), bandwidth
 
 

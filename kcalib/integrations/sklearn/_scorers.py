@@ -42,9 +42,9 @@ def scorer(name: str, *, response: Callable[[Any, Any], Any] | None = None, **op
     ----------
     name : str
         One of `scorer_names`: "skce", "ckce", "ucme", "squared_calibration_error", "kde_calibration_error",
-        "top_label_ece", "class_wise_ece", "canonical_ece", "debiased_ece", "mmce", "brier_score", "log_loss",
-        "calibration_test"; of predicted distributions "skce", "ckce", "ucme", "calibration_test", "crps", "log_score",
-        "pinball_loss", and the error of "quantile_calibration".
+        "top_label_ece", "class_wise_ece", "canonical_ece", "debiased_ece", "mmce", "smooth_ece", "brier_score",
+        "log_loss", "calibration_test"; of predicted distributions "skce", "ckce", "ucme", "calibration_test", "crps",
+        "log_score", "pinball_loss", and the error of "quantile_calibration".
     response : callable, optional
         What the estimator predicts: ``response(estimator, X)`` gives class probabilities, or one of
         `kcalib.distributions`. Default: ``estimator.predict_proba(X)`` of classifiers, whose columns are the

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kcalib._input.columns import FileError
-from kcalib._input.sparse import SparseProbabilities
+from kcalib._input.sparse import LEAST_REST, SparseProbabilities
 from kcalib.streaming.language_models.questions import UNKNOWN, UnfitError, stack_rows
 
 Position = tuple[Hashable, Mapping[Any, float]]  # the observed token, and log-probabilities by token
@@ -93,6 +93,7 @@ def stack_texts(texts: Sequence[Text]) -> tuple[np.ndarray, SparseProbabilities,
     ids, logs = np.where(np.isfinite(logs), ids, -1)[:, :k], logs[:, :k]
     sums = np.logaddexp.reduce(logs, axis=1)
     logs = logs - np.clip(sums, 0.0, 1e-3)[:, None]  # of rounded logarithms
-    rest = np.maximum(-np.expm1(np.minimum(sums, 0.0)), 0.0)  # 1 - sum without cancellation
+    # 1 - sum without cancellation, but for the rounding of the logarithms: a label may be among a rest of 0, too.
+    rest = np.maximum(-np.expm1(np.minimum(sums, 0.0)), LEAST_REST)
     n_tokens = max(int(ids.max()), int(labels.max())) + 2  # one that the log does not have
     return labels, SparseProbabilities(ids, np.exp(logs), n_tokens, rest), number, k

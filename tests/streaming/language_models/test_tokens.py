@@ -117,8 +117,18 @@ def test_tied_rounded_and_unknown_log_probabilities():
         and log.read_as == "the 2 most likely tokens of texts"
     )
     assert log.y_pred.rest == pytest.approx(
-        [1 - math.exp(-0.5) - math.exp(-1), 0, 1 - math.exp(-0.7), 1 - math.exp(-0.1) - math.exp(-3)]
+        [1 - math.exp(-0.5) - math.exp(-1), 1e-6, 1 - math.exp(-0.7), 1 - math.exp(-0.1) - math.exp(-3)]
     )
+
+
+def test_a_label_outside_a_rest_that_rounding_ate_is_not_impossible():
+    rows = [{"7": {"logprob": -18.0, "rank": 3}}, *[{}] * 99]
+    tops = {"3": {"logprob": 0.0, "rank": 1}, "5": {"logprob": -17.0, "rank": 2}}
+    (log,) = read_answers(
+        [{"prompt_logprobs": [None, *(row | tops for row in rows)], "prompt_token_ids": [0, 7] + [3] * 99}]
+    )
+    result = kcalib.calibration_test(log.y_true, log.y_pred, seed=0)
+    assert result.pvalue > 0 and "has probability 0" not in result.null_law
 
 
 def test_generated_tokens_and_unclear_prompts():

@@ -265,8 +265,9 @@ def _draw_regression(axes: Any, diagram: Any, color: Any, band: Any, span: tuple
 
 def _draw_curve(axes: Any, diagram: Any, color: Any, band: Any, span: tuple[float, float]) -> None:
     x = np.clip(diagram.confidence, *span)
-    limits = (np.clip(limit, *span) for limit in diagram.consistency_band)
-    axes.fill_between(x, *limits, color=band, linewidth=0, zorder=1)
+    if diagram.consistency_band is not None:
+        limits = (np.clip(limit, *span) for limit in diagram.consistency_band)
+        axes.fill_between(x, *limits, color=band, linewidth=0, zorder=1)
     axes.plot(x, np.clip(diagram.frequency, *span), color=color, linewidth=1.8, zorder=4)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -116,8 +117,11 @@ def test_smooth_diagram_by_hand():
     d = kcalib.reliability(y, np.repeat([0.2, 0.8], 100), binning="smooth", **BINARY)
     assert d.bandwidth < 0.02
     assert np.isnan([d.frequency, *d.consistency_band])[:, [20, 50, 80]].tolist() == 3 * [[False, True, False]]
-    axes = pytest.importorskip("matplotlib") and d.plot()
-    assert len(axes.lines) == 2
+    pytest.importorskip("matplotlib")
+    for diagram, n_bands in ((d, 1), (dataclasses.replace(d, consistency_band=None), 0)):  # as for several models
+        axes = diagram.plot()
+        assert (len(axes.lines), len(axes.collections)) == (2, n_bands)
+        np.testing.assert_array_equal(axes.lines[1].get_ydata(), d.frequency)
 
 
 def test_band_of_calibrated_models_holds():

@@ -111,9 +111,12 @@ def test_options(logs, capsys, tmp_path):
         (["--logits", "z"], "is read as a log of a language model, and --logits is for other files"),
         (["--by", "age"], "there is no field 'age', as --by says; the file has the fields 'subject', 'target', 'acc'"),
         (["--per-character"], "no line can be used"),
+        (["--classes", "A,B"], "has log-likelihoods, but --classes is for answers of choices; leave it out"),
     ):
         ran("evaluate", logs / "good.jsonl", *options, code=1)
         assert message in error_line(capsys)
+    ran("evaluate", logs / "confident.jsonl", "--lens", "top-label", code=1)
+    assert error_line(capsys).endswith("holds confidences, which are a lens of their own; leave out --lens")
     (tmp_path / "a.csv").write_text("p,y\n0.5,1\n")
     ran("evaluate", tmp_path / "a.csv", "--per-character", code=1)
     assert error_line(capsys).endswith("--per-character is for logs of lm_eval; leave it out")

@@ -28,13 +28,15 @@ from kcalib.streaming.language_models.questions import (
     find_value,
     read_answer,
     read_confidence,
+    read_index,
     read_probabilities,
     read_question,
+    read_text,
     softmax_rows,
     stack_confidences,
     stack_rows,
 )
-from kcalib.streaming.language_models.tokens import find_positions, read_text, stack_texts
+from kcalib.streaming.language_models.tokens import find_positions, number_tokens, stack_texts
 from kcalib.streaming.sources.content import damage_error
 from kcalib.streaming.sources.reader import check_room
 
@@ -96,9 +98,15 @@ def read_logs(records: Iterable[Record], options: LogOptions) -> tuple[ModelFore
 
 def read_files(files: Sequence[Path]) -> Iterator[Record]:
     """Yield the records of files."""
+    samples: dict[Path, Path] = {}
     for file in files:
         stem = file.name.partition(".json")[0]
         task, name = SAMPLES.fullmatch(stem), file.resolve().parent.name if len(files) > 1 else stem
+        first = samples.setdefault(file.parent / task[1] if task else file, file)
+        if first != file:
+            raise FileError(
+                f"{printable(first)} and {file.name} are of one task, of which a run is read; name its files"
+            )
         for record in _read_records(file):
             yield name, record, {} if task is None else {"task": task[1]}
 
@@ -143,7 +151,7 @@ def _recognise(record: Any, body: Any, vocabulary: dict[Hashable, int], options:
     if not isinstance(body, dict):
         raise UnfitError("no JSON object")
     if "filtered_resps" in record or "resps" in record:
-        return "choices", read_question(record)
+        return "log-likelihoods", read_question(record)
     parts = [part for part in body.get("choices") or () if isinstance(part, dict)]
     if "token_logprobs" in body:  # without what is around it
         parts = [{"logprobs": body}]
@@ -151,7 +159,7 @@ def _recognise(record: Any, body: Any, vocabulary: dict[Hashable, int], options:
         _check_raw(record, body)
         positions = find_positions(body, parts)
         if positions is not None:
-            return "tokens", read_text(positions, vocabulary)
+            return "tokens", number_tokens(positions, vocabulary)
         return "answers", read_answer(record, parts[0]["logprobs"], options.labels)
     if parts:
         raise UnfitError("no log-probabilities; ask for them (logprobs=True, top_logprobs=20)")
@@ -181,9 +189,9 @@ def _finish(model: _Model, options: LogOptions) -> ModelForecasts:
     """Return what was read of a model, of the kind that most lines are."""
     kind = max(model.lines, key=lambda kind: len(model.lines[kind]), default="")
     model.unused["another kind of log"] += sum(map(len, model.lines.values())) - len(model.lines.setdefault(kind, []))
-    for option, owner in (("choices", "answers"), ("per_character", "choices")):
+    for option, owner in (("choices", "answers"), ("per_character", "log-likelihoods")):
         if getattr(options, option) and kind not in ("", owner):
-            raise FileError(f"{model.name} has {kind}, and {option}= is for {owner} of other logs; leave it out")
+            raise FileError(f"{model.name} has {kind}, but `{option}` is for {owner} of choices; leave it out")
     contents: Any = [content for content, _ in model.lines[kind]]
     true: np.ndarray | None = None
     pred: SparseProbabilities | np.ndarray | None = None
@@ -216,7 +224,7 @@ def _stack_questions(
     model: _Model, kind: str, contents: list[Any], options: LogOptions
 ) -> tuple[np.ndarray, np.ndarray, str]:
     """Return places of the right choices, a row of probabilities for each question, and how they were read."""
-    read_as = "softmax of log-likelihoods of choices" if kind == "choices" else "probabilities of choices"
+    read_as = "softmax of log-likelihoods of choices" if kind == "log-likelihoods" else "probabilities of choices"
     if kind == "answers":
         texts = options.choices or choose_choices(contents)
         read_as = f"first tokens of answers among {', '.join(texts)}"
@@ -230,8 +238,8 @@ def _stack_questions(
         contents = model.keep(kind, contents, fits, "choices without the texts whose characters are counted")
         contents = [q._replace(values=[x / len(c) for x, c in zip(q.values, q.choices, strict=True)]) for q in contents]
     tasks = [fields.get("task") for _, fields in model.lines[kind]]
-    places: list[int | None] = [None] * len(contents)
-    for task in dict.fromkeys(tasks):
+    places = [read_index(q) if isinstance(q.target, int) else read_text(q) for q in contents]
+    for task in dict.fromkeys(tasks) if kind == "log-likelihoods" else ():  # whose files hold targets as strings
         rows = [i for i, other in enumerate(tasks) if other == task]
         for i, place in zip(rows, find_right_choices([contents[i] for i in rows]), strict=True):
             places[i] = place

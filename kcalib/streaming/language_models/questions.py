@@ -14,7 +14,7 @@ from kcalib._input.columns import LABEL_NAMES, FileError
 UNKNOWN = -9998.0  # OpenAI and vLLM write -9999 for what is not among the most likely tokens
 CORRECT = ("correct", "is_correct")
 ANSWERS = ("answer", "answer_key", "correct_answer", "gold")
-NUMBER = re.compile(r"(?<![\w.])([-+]?\d*\.?\d+)\s*(%?)")
+NUMBER = re.compile(r"(?<![\w.])([-+]?\d*\.?\d+(?:e[-+]?\d+)?)\s*(%?)", re.IGNORECASE)
 RIGHT = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
 LETTERS = [chr(ord("A") + i) for i in range(26)]
 
@@ -161,17 +161,18 @@ def read_answer(record: Mapping[str, Any], logs: Mapping[str, Any], labels: str 
 
 def choose_choices(answers: Sequence[Answer]) -> list[str]:
     """Return the choices that right answers are of: letters up to the last one, as many as places, or their texts."""
-    texts = {str(right).strip() for right, _ in answers}
-    if all(re.fullmatch(r"1?\d|2[0-5]", text) for text in texts):
-        return LETTERS[: max(map(int, texts)) + 1]
+    places = [right for right, _ in answers if isinstance(right, int)]
+    texts = {right.strip() for right, _ in answers if isinstance(right, str)} | set(
+        LETTERS[: max(places, default=-1) + 1]
+    )
     return LETTERS[: LETTERS.index(max(texts)) + 1] if texts <= set(LETTERS) else sorted(texts)
 
 
 def read_probabilities(record: Mapping[str, Any], p: Any, labels: str | None) -> Question:
     """Return the question with probabilities of its choices."""
     choices, values = (p.keys(), list(p.values())) if isinstance(p, dict) else (record.get("choices") or (), p)
-    if len(values) < 2:
-        raise UnfitError("probabilities of fewer than two choices")
+    if len(values) < 2 or not all(0 <= value <= 1 for value in values):
+        raise UnfitError("probabilities that are not two or more numbers in 0 to 1")
     return Question(find_value(record, labels, LABEL_NAMES), list(map(str, choices)), list(map(float, values)))
 
 

@@ -6,9 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from kcalib._input.columns import FileError
 from kcalib.streaming.forecast_tables.results import ModelForecasts
+from kcalib.streaming.forecast_tables.table import is_path
 from kcalib.streaming.language_models.logs import LogOptions, read_files, read_logs
-from kcalib.streaming.sources.opening import find_files
+from kcalib.streaming.language_models.source import LOGS
+from kcalib.streaming.sources.opening import find_files, suffix_of
 
 
 def read_answers(
@@ -68,7 +71,10 @@ def read_answers(
     ([True], [0.9], {'a confidence that is not one number': 1})
     """
     options = LogOptions(labels, probs, None if choices is None else tuple(choices), per_character)
-    paths = [data] if isinstance(data, (str, Path)) else list(data)
-    if not all(isinstance(path, (str, Path)) for path in paths):
+    paths = [data] if is_path(data) or isinstance(data, dict) else list(data)
+    if not all(map(is_path, paths)):
         return read_logs((("model", record, {}) for record in paths), options)
-    return read_logs(read_files([file for path in paths for file in find_files(Path(path))]), options)
+    files = [file for path in paths for file in find_files(Path(path)) if suffix_of(file) in LOGS]
+    if not files:
+        raise FileError(f"{data!r} has no files of the suffixes {', '.join(LOGS)}; convert the log, or name others")
+    return read_logs(read_files(files), options)

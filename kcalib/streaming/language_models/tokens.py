@@ -55,7 +55,7 @@ def _read_entries(entries: Mapping[str, Any], observed: int | None) -> Position:
     return next(iter(logs)) if observed is None else observed, logs
 
 
-def read_text(positions: Sequence[Position | None], vocabulary: dict[Hashable, int]) -> Text:
+def number_tokens(positions: Sequence[Position | None], vocabulary: dict[Hashable, int]) -> Text:
     """Return the positions of a text by ids of tokens; `vocabulary` has those of tokens that are text."""
 
     def number(token: Hashable) -> int:

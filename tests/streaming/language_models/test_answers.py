@@ -80,7 +80,17 @@ def test_files_of_tasks_and_models(tmp_path):
     assert a.split("task")[1].y_pred.tolist() == a.y_pred[2:].tolist()
     with pytest.raises(ValueError, match=r"there are lines of 2 models, a, b; expected one, write a file for each"):
         source(tmp_path)
+    again = tmp_path / "a" / "samples_art_2026-11-30T04-46-15.5.jsonl"
+    again.write_text(json.dumps(sample_of([-1.0, -2.0])))
+    with pytest.raises(
+        ValueError, match="and samples_art_2026-11-30T04-46-15.5.jsonl are of one task, of which a run is"
+    ):
+        read_answers(tmp_path / "a")
+    (tmp_path / "c.csv").write_text("p,y\n0.5,1\n")
+    with pytest.raises(ValueError, match=r"c.csv'\) has no files of the suffixes .jsonl, .json"):
+        read_answers(tmp_path / "c.csv")
     records = [sample_of([-1.0, -2.0])] * 2
+    assert read_one(records[0]).n_samples == 1
     (tmp_path / "document.json").write_text(json.dumps(records, indent=2))
     (tmp_path / "one.json").write_text(json.dumps(records))
     (tmp_path / "lines.jsonl.gz").write_bytes(gzip.compress("".join(json.dumps(r) + "\n" for r in records).encode()))
@@ -154,8 +164,10 @@ def test_answers_of_chats():
     assert read_one(lines, choices="AB").y_true.tolist() == [0, 1, 1]  # C is none of them
     assert read_one([chat_of(tops, right=2)], labels="right").read_as == "first tokens of answers among A, B, C"
     assert read_one([chat_of({"yes": -0.7, "no": -0.7}, answer=x) for x in ("yes", "no")]).y_true.tolist() == [1, 0]
+    numbered = [chat_of({"1": -0.7, "2": -0.7}, answer=x) for x in ("2", "1")]
+    assert read_one(numbered).y_true.tolist() == [1, 0]  # texts
     with pytest.raises(
-        ValueError, match="gpt has answers, and per_character= is for choices of other logs; leave it out"
+        ValueError, match="gpt has answers, but `per_character` is for log-likelihoods of choices; leave"
     ):
         read_answers(lines, per_character=True)
 
@@ -166,7 +178,7 @@ def test_answers_of_chats():
         ([0.25, 1], [0.25, 1], "confidences"),
         ([25, 1, 0], [0.25, 0.01, 0], "confidences in percent"),
         (["25%", "0.5 %", "about 99%"], [0.25, 0.005, 0.99], "confidences in percent"),
-        (["Confidence: .5", "25 %"], [0.5, 0.25], "confidences"),
+        (["Confidence: .5", "25 %", 1e-5, "2E-3"], [0.5, 0.25, 1e-5, 2e-3], "confidences"),
     ],
 )
 def test_confidences(values, expected, read_as):
@@ -200,12 +212,15 @@ def test_probabilities():
         {"probs": {"B": 0.4, "A": 0.6}, "label": "A"},
         {"probs": [1, 0], "choices": ["x", "y"], "label": "x"},
         {"probs": [0.5, 0.5], "label": 2},
+        {"probs": [0.5, "0.5"], "label": 1},
+        {"probs": [1.5, -0.5], "label": 1},
     ])  # fmt: skip
-    assert log.y_true.tolist() == [1, 0] and log.unused == {"a target that is none of the choices": 2}  # most are texts
-    log = read_one(
-        [{"probs": {"B": 0.4, "A": 0.6}, "label": "A"}, {"probs": [1, 0, 0], "choices": "xyz", "label": "z"}]
-    )
-    assert log.y_true.tolist() == [1, 2] and log.y_pred.tolist() == [[0.4, 0.6, 0], [1, 0, 0]]
+    assert log.y_true.tolist() == [2, 1, 0] and log.y_pred.tolist() == [[0.2, 0.5, 0.3], [0.4, 0.6, 0], [1, 0, 0]]
+    assert log.unused == {
+        "a target that is none of the choices": 1,
+        "fields that are not as logs have them (TypeError)": 1,
+        "probabilities that are not two or more numbers in 0 to 1": 1,
+    }
     assert log.lens == Canonical() and log.read_as == "probabilities of choices"
 
 

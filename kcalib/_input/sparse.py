@@ -52,8 +52,8 @@ class SparseProbabilities:
     Raises
     ------
     TypeError, ValueError
-        If a row keeps a class twice, if an entry is no class or no probability, or if the sum of a row is above 1, or
-        with `rest` not 1, by more than 1e-5.
+        If a row keeps no class, or one twice, if an entry is no class or no probability, or if the sum of a row is
+        above 1, or with `rest` not 1, by more than 1e-5.
 
     Examples
     --------
@@ -100,12 +100,19 @@ class SparseProbabilities:
         for begin in range(0, len(p), step := max(1, STRIP // p.shape[1])):
             self._check_distinct(begin, self.ids[begin : begin + step])
         sums = np.sum(self.probabilities, axis=1, dtype=np.float64)
-        is_whole = np.sum(is_class, axis=1) == self.n_classes
+        n_kept = np.sum(is_class, axis=1)
+        reject(n_kept, n_kept == 0, lambda at, x: f"`ids{at}` has no class, expected at least one; drop the row")
+        is_whole = n_kept == self.n_classes
         if rest is None:
             self.rest = np.where(is_whole, 0.0, np.maximum(1 - sums, LEAST_REST))
             wrong, expected = np.maximum(sums - 1, is_whole * (1 - sums)), "at most 1"
         else:
-            self.rest = np.array(np.broadcast_to(np.asarray(rest, dtype=np.float64), (len(p),)))
+            given = arrays.to_host(arrays.as_array(rest, "rest"))
+            if given.dtype.kind not in "iuf" or given.shape not in ((), (len(p),)):
+                raise ValueError(
+                    f"`rest` has dtype {given.dtype} and shape {given.shape}, expected a number, or ({len(p)},) numbers"
+                )
+            self.rest = np.array(np.broadcast_to(given, (len(p),)), dtype=np.float64)
             reject(
                 self.rest,
                 ~((self.rest >= 0) & (self.rest <= 1)),
@@ -145,8 +152,8 @@ class SparseProbabilities:
         return len(self), self.n_classes
 
     def __getitem__(self, rows: Any) -> SparseProbabilities:
-        """Return some of the rows: a slice, or an array of numbers or booleans."""
-        some = copy.copy(self)
+        """Return some of the rows: a slice, a number, or an array of numbers or booleans."""
+        some, rows = copy.copy(self), rows if isinstance(rows, slice) else np.atleast_1d(np.arange(len(self))[rows])
         some.ids, some.probabilities, some.rest = self.ids[rows], self.probabilities[rows], self.rest[rows]
         return some
 

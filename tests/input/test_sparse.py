@@ -61,6 +61,7 @@ def test_scores_of_two_tokens_and_a_rest() -> None:
     assert kcalib.top_label_ece(y, p, n_bins=10) == pytest.approx((0.6 + 0.5 + 0.8) / 3)
     result = kcalib.evaluate(y, p)
     assert (result.n_classes, result.accuracy, result.lens) == (50_000, pytest.approx(1 / 3), str(Buckets()))
+    assert [p[1].rest, p[-1:].ids.tolist(), p[[2, 0]].shape, len(p[p.rest > 0.2])] == [[0.5], [[9, 8]], (2, 50_000), 2]
     assert repr(p) == "SparseProbabilities(3 samples, 2 of 50000 classes a row)"
 
 
@@ -174,6 +175,9 @@ IDS, P = [[1, 2], [3, -1]], [[0.5, 0.25], [0.5, 0.0]]
         ((IDS, [[0.5, 0.6], [0.9, 0]], 9), r"`probabilities\[0\]` sums to 1.1, expected at most 1 within 1e-05"),
         (([[0, 1]], [[0.5, 0.4]], 2), r"`probabilities\[0\]` sums to 0.9"),
         ((IDS, P, 9, [0.25, -0.5]), r"`rest\[1\]` is -0.5"),
+        ((IDS, P, 9, [0.25, 0.5, 1]), r"`rest` has dtype float64 and shape \(3,\), expected a number, or \(2,\)"),
+        ((IDS, P, 9, "none"), "`rest` has dtype <U4"),
+        (([[1, 2], [-1, -1]], P, 9), r"`ids\[1\]` has no class, expected at least one; drop the row"),
         ((IDS, [[0.5], [0.5]], 9), r"`ids` has shape \(2, 2\) and `probabilities` \(2, 1\)"),
         ((IDS, P, 1), "`n_classes` is 1"),
         (([[1.0, 2.0]], [[0.5, 0.25]], 9), "`ids` has dtype float64"),

@@ -56,7 +56,6 @@ __all__ = [
     "ReliabilityBins",
     "ReliabilityDiagram",
     "SKCEResult",
-    "SmoothECEResult",
     "SparseProbabilities",
     "ToleranceWarning",
     "UCMEResult",
@@ -152,7 +151,7 @@ if TYPE_CHECKING:
         spiegelhalter_test,
     )
     from kcalib.estimators.curves.cumulative import CumulativeCalibrationError, cumulative_calibration_error
-    from kcalib.estimators.curves.smooth_ece import SmoothECEResult, smooth_ece
+    from kcalib.estimators.curves.smooth_ece import smooth_ece
     from kcalib.estimators.debiased_ece import debiased_ece
     from kcalib.estimators.ece import ECEResult, class_wise_ece, top_label_ece
     from kcalib.estimators.forecasts.crps import crps
@@ -207,7 +206,7 @@ else:  # to a type checker names are unknown that are not there
         "observed_expected_ratio spiegelhalter_test",
         "estimators.forecasts.crps": "crps",
         "estimators.curves.cumulative": "CumulativeCalibrationError cumulative_calibration_error",
-        "estimators.curves.smooth_ece": "SmoothECEResult smooth_ece",
+        "estimators.curves.smooth_ece": "smooth_ece",
         "estimators.debiased_ece": "debiased_ece",
         "estimators.ece": "ECEResult class_wise_ece top_label_ece",
         "estimators.forecasts.dispersion": "dawid_sebastiani_score ence miscalibration_area sharpness",

@@ -13,7 +13,8 @@ from kcalib._input.labels import Classification
 from kcalib.estimators.clinical.logistic import recalibration_of
 from kcalib.estimators.clinical.observed_expected import hosmer_lemeshow_of, ratio_of, spiegelhalter_of
 from kcalib.estimators.curves.cumulative import cumulative_error_of
-from kcalib.estimators.curves.smooth_ece import smooth_ece_of
+from kcalib.estimators.curves.smooth_ece import smooth_error
+from kcalib.estimators.event_bins import Sample
 from kcalib.lenses import ClassWise
 
 # The public function of each name, for checked data of two classes, a level of confidence and a seed.
@@ -24,7 +25,7 @@ METRICS: dict[str, Callable[[Classification, float, int], Any]] = {
     "hosmer_lemeshow_test": lambda data, confidence_level, seed: hosmer_lemeshow_of(data),
 }
 GROUPS = {"clinical": tuple(METRICS)}  # names for several
-METRICS["smooth_ece"] = lambda data, confidence_level, seed: smooth_ece_of(data)
+METRICS["smooth_ece"] = lambda data, confidence_level, seed: smooth_error(Sample.of(data).to_host())[0]
 METRICS["cumulative_calibration_error"] = lambda data, confidence_level, seed: cumulative_error_of(data)
 
 

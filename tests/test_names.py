@@ -70,7 +70,7 @@ OF_TWO_CLASSES = {"observed_expected_ratio"}
 
 
 def test_estimators():
-    assert len(ESTIMATORS) == 12
+    assert len(ESTIMATORS) == 11
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)

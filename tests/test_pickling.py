@@ -114,7 +114,6 @@ FACTORIES: dict[type, Callable[[], Any]] = {
     kcalib.ReliabilityBins: lambda: kcalib.top_label_ece.result(*labels()).bins[0],
     kcalib.ReliabilityDiagram: of_labels(kcalib.reliability, bands="both", seed=0),
     kcalib.SKCEResult: of_labels(kcalib.skce.result),
-    kcalib.SmoothECEResult: of_labels(kcalib.smooth_ece.result),
     kcalib.WorstGroups: lambda: grouped(),
     kcalib.UCMEResult: of_labels(kcalib.ucme.result),
     kcalib.bandwidth.MedianDistance: lambda: kcalib.bandwidth.median_distance(labels()[1]),

@@ -7,13 +7,12 @@ The public functions check their input and hand columns to `kcalib.estimators.bi
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from kcalib._backend import arrays
-from kcalib._backend.options import check_choice
+from kcalib._backend.options import check_choice, check_fraction
 from kcalib._backend.threads import resolve_threads
 from kcalib._input.labels import Classification, prepare
 from kcalib.estimators.bin_risk import Risk, n_bins_by_risk
@@ -133,19 +132,15 @@ def top_label_ece(
 
     Notes
     -----
-    **uniform**: bins of equal width. Edges are the doubles nearest to j / `n_bins`, and the comparison with them is
-    exact: with 10 bins 0.3 is in (0.2, 0.3], and 0.1 + 0.2, which is 0.30000000000000004, in (0.3, 0.4].
+    **uniform**: the doubles nearest to j / `n_bins` are the edges; the comparison with them is exact.
 
     **equal_mass**: with the confidences in ascending order the j-th of B bins ends with number
-    :math:`\lfloor (n - 1) j / B \rfloor + 1`: sizes that differ by one at most, the bins of the quantiles
-    that ``numpy.quantile`` interpolates. Equal confidences are never parted: a bin takes all samples that equal
-    its last one, and a bin that is left without samples is not made. With weights the j-th bin ends with the last
-    sample that has at most the share j / B of the weight before it (but for that of the very last).
+    :math:`\lfloor (n - 1) j / B \rfloor + 1`, as the quantiles of NumPy, and with weights with the last sample that has
+    at most the share j / B of the weight before it. Equal confidences share a bin.
 
-    **median_variance**: starting with one bin, the bin of the largest variance is split into confidences
-    below its median and others, until there are `n_bins` or no bin can be split into two of `min_bin_size`
-    samples [2]_. Where many confidences equal the median, so that below it there are too few, it is split into those up
-    to the median and others.
+    **median_variance**: starting with one bin, the bin of the largest variance is split into confidences below its
+    median and others, until there are `n_bins` or no bin can be split into two of `min_bin_size` samples [2]_. Where
+    too few are below the median, it is split into those up to the median and others.
 
     **n_bins="risk"**: the mean over 5 folds (seed 0) of the risk [3]_ (equation 20) of
     h(p, p') = gap(p) gap(p') (equation 23), where gap(p) is that of p's bin in the other folds.
@@ -216,8 +211,8 @@ def class_wise_ece(
     class_weight : array_like, shape (m,), optional
         Weights of the classes, not negative, some positive; they are divided by their sum. Default: all equal.
     threshold : float, optional
-        Probabilities up to this are left out, at least 0, below 1: of each class the error is then that of the samples
-        with a larger one, 0 where there are none. With many classes most are near 0, and hide the others.
+        Probabilities up to this, in (0, 1), are left out: of each class the error is then that of the samples with a
+        larger one, 0 where there are none. With many classes most are near 0, and hide the others.
 
     Returns
     -------
@@ -296,6 +291,10 @@ def result_of_columns(
     threads = resolve_threads(threads)
     weights = None if notion == "top_label" else class_weights(class_weight, data.m, norm)
     by_risk = isinstance(n_bins, str)
+    if threshold is not None:
+        check_fraction("threshold", threshold)
+        if by_risk:
+            raise ValueError("`threshold` has no meaning for n_bins='risk'; pass a number of bins")
     if by_risk:
         _check_risk(n_bins, data)
     options = Binning.checked(binning, 1 if by_risk else n_bins, min_bin_size, data)
@@ -305,7 +304,7 @@ def result_of_columns(
     if by_risk:
         risks = tuple(n_bins_by_risk(columns, options.rule, options.min_bin_size, mixture, threads))
         options = Binning(options.rule, min(risks, key=lambda risk: risk.value).n_bins, options.min_bin_size)
-    bins = column_bins(columns, options, threads, _check_threshold(threshold, by_risk))
+    bins = column_bins(columns, options, threads, threshold)
     if not any(column.n_occupied for column in bins):
         raise ValueError(f"`threshold` is {threshold}, and no probability is larger; pass a smaller one")
     return result_of_bins(
@@ -387,16 +386,6 @@ def _check_risk(n_bins: str, data: Classification) -> None:
         raise ValueError(f"`n_bins` is {n_bins!r}, expected an integer or 'risk'")
     if data.sample_weight is not None:
         raise ValueError("`sample_weight` has no meaning for n_bins='risk', which counts pairs; pass a number of bins")
-
-
-def _check_threshold(threshold: Any, by_risk: bool) -> float | None:
-    if threshold is None:
-        return None
-    if isinstance(threshold, (bool, np.bool_)) or not (isinstance(threshold, Real) and 0 <= float(threshold) < 1):
-        raise ValueError(f"`threshold` is {threshold!r}, expected a number from 0 to below 1, such as 0.01")
-    if by_risk:
-        raise ValueError("`threshold` has no meaning for n_bins='risk'; pass a number of bins")
-    return float(threshold)
 
 
 def _check_sizes(bins: tuple[ReliabilityBins, ...], notion: str, remedy: str) -> None:

@@ -96,10 +96,10 @@ def plot_quantiles(curve: Any, ax: Any, color: Any, histogram: bool, legend: boo
     return _plot(curve, ax, labels, color, draw_quantiles, draw_pit if histogram else None, legend)
 
 
-def plot_cumulative(result: Any, ax: Any, color: Any, legend: bool) -> Any:
+def plot_cumulative(result: Any, ax: Any) -> Any:
     """Draw what `kcalib.CumulativeCalibrationError.plot` returns."""
     labels = ("share of the samples, by predicted probability", "cumulative difference", "")
-    return _plot(result, ax, labels, color, draw_cumulative, None, legend)
+    return _plot(result, ax, labels, None, _draw_cumulative, None, True)
 
 
 def _plot(
@@ -326,23 +326,17 @@ def draw_quantiles(axes: Any, curve: Any, color: Any) -> list[Any]:
     ]
 
 
-def draw_cumulative(axes: Any, result: Any, color: Any) -> list[Any]:
+def _draw_cumulative(axes: Any, result: Any, color: Any) -> list[Any]:
     """Draw the cumulative differences, and where 95 % of those of a calibrated model are at each place."""
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
     tones, limit = Tones.of(axes), 1.96 * result.standard_deviation
-    axes.fill_between(result.share, -limit, limit, color=tones.grey(BAND), linewidth=0, zorder=1)
-    axes.axhline(0, color=tones.grey(DIAGONAL), linewidth=1, linestyle=(0, (4, 3)), zorder=2)
-    axes.plot(result.share, result.difference, color=color, linewidth=1.4, zorder=3)
+    pvalue = format_pvalue(result.pvalue)
+    handles = [
+        axes.fill_between(result.share, -limit, limit, color=tones.grey(BAND), linewidth=0, label="95 % if calibrated"),
+        *axes.plot(result.share, result.difference, color=color, label=f"{result.value:.3g}, p-value {pvalue}"),
+    ]
     axes.set(xlim=(0, 1))
     simplify_axes(axes, tones)
-    axes.set_xticks(*TICKS)
-    label = f"difference: {result.value:.3g}, p-value {format_pvalue(result.pvalue)} ({result.statistic})"
-    return [
-        Patch(color=tones.grey(BAND), label="95 % of a calibrated model's"),
-        Line2D([], [], color=color, linewidth=1.4, label=label),
-    ]
+    return handles
 
 
 def is_below(curve: Any) -> bool:

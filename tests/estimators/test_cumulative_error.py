@@ -156,5 +156,5 @@ def test_bad_options(options, kind, message):
 def test_evaluate_names_them():
     y, p, _ = problem(300)
     found = kcalib.evaluate(y, p, metrics=["smooth_ece", "cumulative_calibration_error"], method="spectrum").metrics
-    assert found["smooth_ece"].value == kcalib.smooth_ece(y, p, **BINARY)
+    assert found["smooth_ece"] == kcalib.smooth_ece(y, p, **BINARY)
     assert found["cumulative_calibration_error"] == error(y, p)

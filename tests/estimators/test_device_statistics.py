@@ -608,7 +608,7 @@ EXPECTED = {
         GoodnessOfFit LogisticRecalibration LogitsWarning MMCEResult ObservedExpectedRatio
         ModelDifference ModelValue MultilabelEvaluation
         QuantileCalibration QuantileScores ReliabilityBins ReliabilityDiagram SKCEResult
-        CumulativeCalibrationError SmoothECEResult
+        CumulativeCalibrationError
         SparseProbabilities ToleranceWarning UCMEResult WorstGroups __version__ laws methods
     """,
 }

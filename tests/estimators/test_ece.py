@@ -473,7 +473,7 @@ def test_equal_mass_with_weights():
 def test_threshold_leaves_out_small_probabilities(rule):
     y, p = rounded(*softmax_problem(300, 4))
     p = p[:, [0, 1, 2, 3, 3]] * [1, 1, 1, 1, 0]  # no probability of the last class is above
-    for threshold in (0.0, 0.05, 0.3):
+    for threshold in (1e-9, 0.05, 0.3):
         rows = [np.flatnonzero(c > threshold) for c in p.T[:4]]
         lists = [lists_of(rule, p[r, k], 5) for k, r in enumerate(rows)]
         errors = [literal_error(p[r, k], y[r] == k, lists[k], "l1") for k, r in enumerate(rows)]
@@ -668,7 +668,7 @@ SMALL_BINS, WEIGHTS = {"binning": "median_variance"}, {"sample_weight": np.ones(
         ("canonical_ece", SMALL_BINS | {"min_bin_size": 0}, ValueError, "`min_bin_size` is 0"),
         ("class_wise_ece", SMALL_BINS | WEIGHTS, ValueError, "use binning='uniform' or binning='equal_mass'"),
         ("canonical_ece", SMALL_BINS | WEIGHTS, ValueError, "counts samples; use binning='uniform'$"),
-        ("class_wise_ece", {"threshold": 1.0}, ValueError, "`threshold` is 1.0, expected a number from 0 to below 1"),
+        ("class_wise_ece", {"threshold": 1.0}, ValueError, "`threshold` is 1.0, expected a number between 0 and 1"),
         ("class_wise_ece", {"threshold": 0.999}, ValueError, "`threshold` is 0.999, and no probability is larger"),
         ("class_wise_ece", {"threshold": 0.1, "n_bins": "risk"}, ValueError, "no meaning for n_bins='risk'"),
         ("top_label_ece", {"n_bins": "risk", **WEIGHTS}, ValueError, "no meaning for n_bins='risk'"),

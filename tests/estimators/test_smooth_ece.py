@@ -64,30 +64,26 @@ def test_by_hand():
     assert kcalib.smooth_ece(y, p, bandwidth=0.01, **BINARY) == pytest.approx((0.2 + 0.6 + 0.4 + 0.8) / 4, abs=1e-9)
     assert kcalib.smooth_ece([1, 1, 1, 0], p, bandwidth=50, **BINARY) == pytest.approx(1 / 4, abs=1e-12)
     # One kernel at 1/2, whose residual is 1/2 at every bandwidth; always wrong, without doubt; always right.
-    result = kcalib.smooth_ece.result([0, 0], [0.5, 0.5], **BINARY)
-    assert (result.value, result.bandwidth) == (pytest.approx(0.5, abs=1e-12), pytest.approx(0.5, abs=1e-12))
-    assert kcalib.smooth_ece([1, 0], [0.0, 1.0], bandwidth=0.001, **BINARY) == pytest.approx(1, abs=1e-9)
-    right = kcalib.smooth_ece.result([0, 1], [0.0, 1.0], **BINARY)
-    assert (right.value, right.bandwidth, right.bandwidth_source) == (0, 1e-4, "smallest")
+    assert kcalib.smooth_ece([0, 0], [0.5, 0.5], **BINARY) == pytest.approx(0.5, abs=1e-11)
+    assert kcalib.smooth_ece([1, 1], [0.0, 0.0], **BINARY) == pytest.approx(1, abs=1e-9)
+    assert kcalib.smooth_ece([0, 1], [0.0, 1.0], **BINARY) == 0
+    assert kcalib.smooth_ece([0, 1], [1e-6, 1 - 1e-6], **BINARY) == pytest.approx(1e-6, rel=1e-6)  # at 1e-4
 
 
-def test_bandwidth_is_the_error():
+def test_default_bandwidth_is_the_error():
     y, p, weight = problem(500)
     for options in ({}, {"sample_weight": weight}, {"lens": ClassWise(0)}):
-        result = kcalib.smooth_ece.result(y, p, **(BINARY | options))
-        assert result.value == pytest.approx(result.bandwidth, abs=1e-11)
-        value = kcalib.smooth_ece(y, p, bandwidth=result.bandwidth, **(BINARY | options))
-        assert value == pytest.approx(result.value, abs=1e-8)
+        value = kcalib.smooth_ece(y, p, **(BINARY | options))
+        assert kcalib.smooth_ece(y, p, bandwidth=value, **(BINARY | options)) == pytest.approx(value, abs=1e-8)
     # Of large calibrated samples it is small, and found on a finer grid.
-    result = kcalib.smooth_ece.result([0, 1], [0.5, 0.5], sample_weight=[0.499, 0.501], **BINARY)
-    assert result.value == pytest.approx(0.001, abs=1e-9) == result.bandwidth
+    value = kcalib.smooth_ece([0, 1], [0.5, 0.5], sample_weight=[0.499, 0.501], **BINARY)
+    assert value == pytest.approx(0.001, abs=1e-9)
 
 
 def test_agrees_with_the_package_of_its_authors():
     """What `relplot` 1.0.3 returns, which has a grid of 200 points and bandwidths k / 1024."""
     y, p, _ = problem(1000)
-    result = kcalib.smooth_ece.result(y, p, **BINARY)
-    assert result.value == pytest.approx(0.054140349282901394, abs=2e-4)
+    assert kcalib.smooth_ece(y, p, **BINARY) == pytest.approx(0.054140349282901394, abs=2e-4)
     assert kcalib.smooth_ece(y, p, bandwidth=0.05, **BINARY) == pytest.approx(0.054355732927440004, abs=2e-4)
 
 

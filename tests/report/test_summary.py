@@ -57,7 +57,6 @@ def results() -> dict[str, Any]:
         "ECE": kcalib.class_wise_ece.result(y, p),
         "MMCE": kcalib.mmce.result(y, p),
         "cumulative": kcalib.cumulative_calibration_error(y, p, n_resamples=9),
-        "smooth": kcalib.smooth_ece.result(y, p),
         "Brier": kcalib.brier_decomposition(y, p),
         "fit": kcalib.spiegelhalter_test(y == 0, p[:, 0]),
         "line": kcalib.logistic_recalibration(y == 0, p[:, 0]),

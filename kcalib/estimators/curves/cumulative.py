@@ -54,17 +54,13 @@ class CumulativeCalibrationError(Summarized):
     def _brief(self) -> str:
         return f"{self.value:.4g}, p-value {format_pvalue(self.pvalue)}"
 
-    def plot(self, ax: Any = None, *, color: str | None = None, legend: bool = True) -> Any:
+    def plot(self, ax: Any = None) -> Any:
         """Draw the cumulative differences over the share of the samples; slopes are calibration errors.
 
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
             Where to draw; by default the axes of a new figure that pyplot does not know.
-        color : str, optional
-            Of the line, in any form that matplotlib knows. Default: a blue, on dark axes a lighter one.
-        legend : bool
-            Say what is what, above the diagram.
 
         Returns
         -------
@@ -76,7 +72,7 @@ class CumulativeCalibrationError(Summarized):
         ImportError
             If matplotlib is missing; ``pip install 'kcalib[plot]'``.
         """
-        return diagrams.plot_cumulative(self, ax, color, legend)
+        return diagrams.plot_cumulative(self, ax)
 
 
 @on_their_gpu
@@ -96,33 +92,26 @@ def cumulative_calibration_error(
 
     Parameters
     ----------
-    y_true, y_pred, classes, from_logits
-        As in `kcalib.skce`.
+    y_true, y_pred, sample_weight, classes, from_logits, lens
+        As in `kcalib.reliability`; weights do not depend on the labels.
     statistic : {"kuiper", "ks"}
-        The largest difference between two cumulative differences (ECCE-R, Kuiper), or the largest cumulative difference
-        in size (ECCE-MAD, Kolmogorov and Smirnov).
+        The range of the cumulative differences (ECCE-R, Kuiper), or the largest in size (ECCE-MAD, Kolmogorov and
+        Smirnov).
     n_resamples : int, optional
         Draws of all labels from the predictions, 1 to 2**40, for a p-value that is valid for any n. Default: that of
         the law for many samples, the extremes of a Brownian motion.
     seed : int, optional
         Of the draws, 0 to 2**64 - 1. None draws one, which the result reports.
-    sample_weight : array_like, shape (n,), optional
-        Non-negative weights that do not depend on the labels. Samples of weight 0 are left out.
-    lens : Lens, optional
-        What the event is, as in `kcalib.reliability`. Default: ``kcalib.lenses.TopLabel()``, the predicted class is
-        right; for binary problems ``kcalib.lenses.Canonical()``: the second class.
 
     Returns
     -------
     CumulativeCalibrationError
-        With the fields of `kcalib.CumulativeCalibrationError`, among them ``value``, ``pvalue`` and ``log_pvalue``, and
-        a method ``plot``.
+        With the fields of `kcalib.CumulativeCalibrationError`, and a method ``plot``.
 
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.skce` for its arguments; if an option is out of range; if a `seed` is given and nothing is drawn; if
-        the lens leaves more than one probability.
+        As `kcalib.reliability` for its arguments; if an option is out of range; if a `seed` has nothing to draw.
 
     Warns
     -----
@@ -138,11 +127,9 @@ def cumulative_calibration_error(
 
     ECCE-R is :math:`\max C - \min C` and ECCE-MAD :math:`\max |C|`, :math:`C_0 = 0` included [1]_. Of equal confidences
     only the sum counts, so that the order of samples does not matter. If the model is calibrated, :math:`C / \sigma` is
-    about a Brownian motion. Tails are sums of error functions and not 1 less the law, which keeps their digits, and
-    logarithms do not underflow. A p-value from R draws is (1 + number of draws at least as large) / (1 + R).
-
-    Time O(n log n), with draws O(R n); memory O(n). Predictions on a GPU come to the host, as one column of
-    confidences.
+    about a Brownian motion [2]_; tails keep their digits. A p-value from R draws is (1 + number of draws at least as
+    large) / (1 + R). Time O(n log n), with draws O(R n); memory O(n); of predictions on a GPU one column comes to the
+    host.
 
     References
     ----------
@@ -153,8 +140,6 @@ def cumulative_calibration_error(
 
     Examples
     --------
-    Two events at 0.4, where 0.8 were expected, and so on; only two outcomes have errors as large:
-
     >>> import kcalib
     >>> y, p = [1, 1, 1, 1], [0.4, 0.4, 0.6, 0.8]
     >>> result = kcalib.cumulative_calibration_error(y, p, lens=kcalib.lenses.Canonical(), n_resamples=999)
@@ -183,7 +168,7 @@ def cumulative_error_of(
     w = sample.weight[order] / np.sum(sample.weight[order])
     ends = np.flatnonzero(np.diff(c, append=2.0))
     variance = w * w * c * (1 - c)
-    differences = _differences(w[:, None], event[:, None], c[:, None], ends)
+    differences = _differences(w, event[:, None], c, ends)
     deviation = np.append(0.0, np.sqrt(np.cumsum(variance)[ends]))
     value, scale = float(_extremes(differences, statistic)[0]), float(deviation[-1])
     standardized = value / scale if scale > 0 else 0.0 if value == 0 else math.inf
@@ -202,7 +187,7 @@ def cumulative_error_of(
         n_larger, probabilities = 0, np.stack((1 - c, c), axis=1)
         at_once = max(1, BATCH_ELEMENTS // len(c))
         for labels in draw_label_batches(probabilities, n_resamples, seed, at_once=at_once):
-            drawn = _extremes(_differences(w[:, None], labels, c[:, None], ends), statistic)
+            drawn = _extremes(_differences(w, labels, c, ends), statistic)
             n_larger += int(np.sum(drawn >= value * (1 - ROUNDING)))
         pvalue = (1 + n_larger) / (1 + n_resamples)
         log_pvalue = math.log(pvalue)
@@ -226,7 +211,7 @@ def cumulative_error_of(
 
 def _differences(weight: np.ndarray, events: np.ndarray, confidence: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """Return the cumulative differences of each column of events, from 0 on, shape (u + 1, columns)."""
-    sums = np.cumsum(weight * (events - confidence), axis=0)[ends]
+    sums = np.cumsum(weight[:, None] * (events - confidence[:, None]), axis=0)[ends]
     return np.concatenate((np.zeros((1, sums.shape[1])), sums))
 
 

@@ -7,21 +7,19 @@ cos(pi k t), so that all bandwidths smooth the same cosine coefficients of the r
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy
 
+from kcalib._backend.devices import on_their_gpu
 from kcalib._backend.options import check_within
-from kcalib._input.labels import Classification, prepare
+from kcalib._input.labels import prepare
 from kcalib.estimators.bands import Band, Draws, drawn_band
 from kcalib.estimators.event_bins import Sample
-from kcalib.estimators.with_result import with_result
 from kcalib.lenses import Lens, TopLabel
-from kcalib.report.summary import Summarized
 
-__all__ = ["SmoothECEResult", "smooth_ece"]
+__all__ = ["smooth_ece"]
 
 SMALLEST, LARGEST = 1e-4, 1e4  # bandwidths
 FIRST = 2e-3  # down to which coefficients are computed before more are
@@ -31,24 +29,8 @@ MOMENTS = 6  # of residuals within a cell; the others change no smoothed residua
 CURVE_CELLS, MOST_CELLS = 8, 2**15  # of curves, over the bandwidth
 
 
-@dataclass(frozen=True)
-class SmoothECEResult(Summarized):
-    """A smooth calibration error and its bandwidth."""
-
-    value: float  #: the error
-    bandwidth: float  #: of the Gaussian kernel
-    bandwidth_source: str  #: "given", "equal to the error", or "smallest": the error is smaller than this
-    n_samples: int  #: n
-    confidence_from: str  #: what the confidence is; of `kcalib.lenses.TopLabel` "largest probability"
-    lens: str  #: the notion of calibration, one of `kcalib.lenses`
-
-    def __float__(self) -> float:
-        return self.value
-
-
-@with_result
+@on_their_gpu
 def smooth_ece(
-    needs_result: bool,
     y_true: Any,
     y_pred: Any,
     *,
@@ -57,51 +39,35 @@ def smooth_ece(
     classes: Any = None,
     from_logits: bool = False,
     lens: Lens | None = None,
-) -> float | SmoothECEResult:
+) -> float:
     r"""Smooth calibration error (smECE): the mean size of residuals that a Gaussian kernel has smoothed.
-
-    No bins: it is continuous in the predictions, and within constant factors of the distance to the nearest calibrated
-    predictor.
 
     Parameters
     ----------
-    y_true, y_pred, classes, from_logits
-        As in `kcalib.skce`.
+    y_true, y_pred, sample_weight, classes, from_logits, lens
+        As in `kcalib.reliability`, which draws the smoothed frequencies with ``binning="smooth"``.
     bandwidth : float, optional
         Standard deviation :math:`\sigma` of the kernel, 1e-4 to 1e4. Default: that for which the error is equal to it.
-    sample_weight : array_like, shape (n,), optional
-        Non-negative weights.
-    lens : Lens, optional
-        What the event is, as in `kcalib.reliability`. Default: ``kcalib.lenses.TopLabel()``, the predicted class is
-        right; for binary problems ``kcalib.lenses.Canonical()``: the second class.
 
     Returns
     -------
     float
-        The error, in [0, 1]. ``smooth_ece.result`` returns a `SmoothECEResult` with the bandwidth, too.
+        The error, in [0, 1], which is the bandwidth, too, where none is given.
 
     Raises
     ------
     TypeError, ValueError
-        As `kcalib.skce` for its arguments; if `bandwidth` is out of range; if the lens leaves more than one
-        probability.
-
-    See Also
-    --------
-    kcalib.reliability : With ``binning="smooth"`` the diagram of the same bandwidth, with a band.
+        As `kcalib.reliability` for its arguments; if `bandwidth` is out of range.
 
     Notes
     -----
     With confidences c, events y of 0 and 1, and the kernel :math:`K_\sigma` reflected at 0 and 1 [1]_,
 
-    .. math:: \mathrm{smECE}_\sigma = \int_0^1 \Bigl| \frac{1}{n} \sum_i K_\sigma(t, c_i) (y_i - c_i) \Bigr| \, dt ,
+    .. math:: \mathrm{smECE}_\sigma = \int_0^1 \Bigl| \frac{1}{n} \sum_i K_\sigma(t, c_i) (y_i - c_i) \Bigr| \, dt .
 
-    and smECE is the one with :math:`\mathrm{smECE}_\sigma = \sigma`, which exists and is unique. The kernel is a cosine
-    series and the integral is found between the zeros: the absolute error is below 1e-6. Bandwidths are at
-    least 1e-4, and errors below that are those of this bandwidth. A calibrated model of n samples has a value of about
-    :math:`n^{-1/3} / 3`, not 0.
-
-    Time O(n) and 0.01 s, memory O(n). Predictions on a GPU come to the host, as one column of confidences.
+    It decreases with :math:`\sigma`, and smECE is where they meet. The absolute error is below 1e-6, but errors below
+    1e-4 are those of this bandwidth. A calibrated model of n samples has a value of about :math:`n^{-1/3} / 3`, not 0.
+    Time and memory O(n), and 0.01 s; of predictions on a GPU one column comes to the host.
 
     References
     ----------
@@ -110,40 +76,25 @@ def smooth_ece(
     Examples
     --------
     >>> import kcalib
-    >>> y, p = [0, 1, 1, 0, 1], [0.2, 0.3, 0.4, 0.6, 0.9]
-    >>> result = kcalib.smooth_ece.result(y, p, lens=kcalib.lenses.Canonical())
-    >>> round(result.value, 6), round(result.bandwidth, 6)
-    (0.171202, 0.171202)
-    >>> round(kcalib.smooth_ece(y, p, lens=kcalib.lenses.Canonical(), bandwidth=0.05), 6)
-    0.385893
+    >>> y, p, second = [0, 1, 1, 0, 1], [0.2, 0.3, 0.4, 0.6, 0.9], kcalib.lenses.Canonical()
+    >>> round(kcalib.smooth_ece(y, p, lens=second), 6), round(kcalib.smooth_ece(y, p, lens=second, bandwidth=0.05), 6)
+    (0.171202, 0.385893)
     """
     if bandwidth is not None:
         bandwidth = check_within("bandwidth", bandwidth, SMALLEST, LARGEST)
     lens = TopLabel() if lens is None else lens
     data = prepare(y_true, y_pred, classes=classes, from_logits=from_logits, sample_weight=sample_weight, lens=lens)
-    result = smooth_ece_of(data, bandwidth)
-    return result if needs_result else result.value
+    return smooth_error(Sample.of(data).to_host(), bandwidth)[0]
 
 
-def smooth_ece_of(data: Classification, bandwidth: float | None = None) -> SmoothECEResult:
-    """Return `smooth_ece` of checked data."""
-    value, sigma = smooth_error(Sample.of(data).to_host(), bandwidth)
-    source = "given" if bandwidth is not None else "equal to the error" if sigma > SMALLEST else "smallest"
-    return SmoothECEResult(value, sigma, source, data.n, data.confidence_from, str(data.lens))
-
-
-def smooth_error(sample: Sample, bandwidth: float | None = None) -> tuple[float, float]:
+def smooth_error(sample: Sample, bandwidth: float | None = None, smallest: float = FIRST) -> tuple[float, float]:
     """Return the error of samples on the host, and the bandwidth: that given, or the one that is equal to it."""
-    if bandwidth is not None:
-        return _integral(_coefficients(sample, bandwidth), bandwidth), bandwidth
-    smallest = FIRST
-    coefficients = _coefficients(sample, smallest)
-    if _integral(coefficients, smallest) < smallest:
-        smallest = SMALLEST
-        coefficients = _coefficients(sample, smallest)
-    if _integral(coefficients, smallest) < smallest:
-        return _integral(coefficients, smallest), smallest
-    bandwidth = scipy.optimize.brentq(lambda sigma: _integral(coefficients, sigma) - sigma, smallest, 1.001)
+    coefficients = _coefficients(sample, smallest if bandwidth is None else bandwidth)
+    if bandwidth is None:
+        if _integral(coefficients, smallest) >= smallest:
+            bandwidth = scipy.optimize.brentq(lambda sigma: _integral(coefficients, sigma) - sigma, smallest, 1.001)
+        else:
+            return smooth_error(sample, *((None, SMALLEST) if smallest > SMALLEST else (SMALLEST,)))
     return _integral(coefficients, bandwidth), bandwidth
 
 

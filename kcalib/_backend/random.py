@@ -140,11 +140,7 @@ def weights_program(dtype: str) -> Program:
 
 
 class RandomNumbers:
-    """What NumPy's `generator` gives, one after the other, as NumPy arrays, or as CuPy arrays beside `reference`.
-
-    On a GPU the numbers of a Philox generator are made there, each from its place in the stream; those of others are
-    brought there.
-    """
+    """Numbers that NumPy's `generator` gives, one after the other, as NumPy or CuPy arrays as `reference` is."""
 
     def __init__(self, generator: np.random.Generator, reference: Array) -> None:
         self._generator = generator

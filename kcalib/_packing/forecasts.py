@@ -201,10 +201,7 @@ def _median_of_targets(targets: Array, metric: str, are_counts: bool) -> MedianD
 
 
 def _typical_deviation(models: Sequence[Forecasts]) -> float:
-    """Return the largest root mean square of a model's standard deviations, or 1: a bandwidth where all else is equal.
-
-    A function of the predictions alone, as the median of draws is, so that tests that draw targets stay exact.
-    """
+    """Return the largest root mean square of a model's standard deviations, or 1: a bandwidth of equal targets."""
     deviations = [model.prediction.standard_deviation() for model in models]
     scale = max(float(arrays.namespace(values).mean(values**2)) ** 0.5 for values in deviations)
     return min(max(scale, SMALLEST), LARGEST) if scale > 0 else 1.0

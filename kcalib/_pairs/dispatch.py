@@ -130,10 +130,7 @@ def _local_backend(problem: PairProblem, backend: str | None, threads: int | Non
 
 
 def in_single_precision(backend: Backend) -> Backend:
-    """The same backend of samples in float32, whose entries take half the time, or `backend` where that is no use.
-
-    Distances of mixtures are roots of differences, for which float32 has too few digits.
-    """
+    """Return the backend of samples in float32, whose entries take half the time, or the same if of no use."""
     problem = backend.problem
     side, xp = problem.left, arrays.namespace(problem.left.points)
     use = "float32" in ROWS[backend.name].capability.dtypes and problem.predicted is None

@@ -68,10 +68,7 @@ def _parts_at_once(width: int, threads: int | None) -> int:
 
 
 def gram(feature_map: FeatureMap, points: np.ndarray, columns: np.ndarray, *, threads: int | None = None) -> np.ndarray:
-    """Return the sum of z_i (x) z_i, z_i = (phi(x_i), columns_i), shape (w, w), of float64 arrays in host memory.
-
-    The same for any number of threads; `kcalib.parallel` has the same of parts.
-    """
+    """Return the sum of z_i (x) z_i, z_i = (phi(x_i), columns_i), of float64 arrays in host memory."""
     n, width = len(points), feature_map.n_columns + columns.shape[1]
     rows, sums = gram_rows(n), CompensatedSums((width, width))
     step = rows * _parts_at_once(width, threads)

@@ -21,6 +21,10 @@ from kcalib._backend.exact_sums import ExactSums
 from kcalib._backend.sums import Sums
 from kcalib._backend.threads import run_options
 
+# t = 1 + theta, those of src/cpu/samples/temperature_sums.h; of smaller changes the normal law is near.
+EXPONENTS = (1 / 8, 1 / 4, 1 / 2, 3 / 4, 7 / 8, 15 / 16, 31 / 32, 33 / 32, 17 / 16, 9 / 8, 5 / 4, 3 / 2, 2.0, 3.0)
+TERMS = 5  # in the order of src/cpu/samples/temperature_sums.h
+
 FLOOR = 1e-12  # of probabilities whose logarithms are taken
 OCTAVES = 40  # of a probability, or of one minus it, that cells tell apart: down to about the floor
 FEWEST, FEWEST_OF_TOP, MOST = 32, 256, 512  # cells of a class, of the largest probability, and of either
@@ -248,3 +252,25 @@ def join_cells(weights: np.ndarray, n_bins: int) -> np.ndarray:
     ends = np.cumsum(weights, axis=-1)
     middles = ends - weights / 2
     return np.minimum((middles * n_bins // np.maximum(ends[..., -1:], 1e-300)).astype(np.int64), n_bins - 1)
+
+
+@dataclass(frozen=True, eq=False)
+class TemperatureSums(Sums):
+    """Sums of the five terms for each of the exponents."""
+
+    _stored: ClassVar = {"sums": "temperature_maps"}
+
+    sums: ExactSums  # shape (exponents, 5)
+
+    @classmethod
+    def zeros(cls) -> TemperatureSums:
+        """Return sums of no samples."""
+        return cls(ExactSums.zeros(len(EXPONENTS), TERMS))
+
+    @classmethod
+    def of(cls, probabilities: np.ndarray, labels: np.ndarray, threads: int | None) -> TemperatureSums:
+        """Return the sums of samples: float64 and int64, in host memory."""
+        new = cls.zeros()
+        with run_options(threads) as options:
+            _native.sum_temperatures(probabilities, labels, FLOOR, new.sums.flat(), options)
+        return new

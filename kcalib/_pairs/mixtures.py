@@ -93,10 +93,7 @@ def padded(components: Components, n_components: int) -> Components:
 
 
 def transformed(y: Array, components: Components, root: np.ndarray) -> tuple[Array, Components]:
-    """Targets y R and the distributions of Z R, for the metric |y R - y' R|, with R of shape (d, r), on the host.
-
-    Normals become "normal_full" unless R is diagonal.
-    """
+    """Return targets y R and the distributions of Z R, for the metric |y R - y' R|, with R of shape (d, r)."""
     diagonal = root.shape[0] == root.shape[1] and not (root - np.diag(root.diagonal())).any()
     root = arrays.like(root, y, dtype=y.dtype)
     locations = components.locations @ root

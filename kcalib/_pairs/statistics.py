@@ -221,10 +221,7 @@ def _host_sums(group: np.ndarray, n_groups: int, values: np.ndarray) -> np.ndarr
 
 
 def row_groups(rows: Array) -> tuple[Array, int]:
-    """Return numbers of the groups of equal rows of integers, shape (n,), in the order of their first rows; how many.
-
-    On a device; rows are compared by 128 bits of a hash.
-    """
+    """Return numbers of the groups of equal rows of integers, in the order of their first rows; how many."""
     xp = arrays.namespace(rows)
     factors = np.random.default_rng(_HASH_SEED).integers(2**63, size=(2, rows.shape[1]), dtype=np.uint64) * 2 + 1
     first, second = (

@@ -29,10 +29,7 @@ def has_functions(law: Any) -> bool:
 
 
 class ExternalDistribution(Distribution):
-    """Distributions of numbers by vectorised `cdf` and `ppf`, or `icdf`: an object for all rows, or one for each.
-
-    Whether these are counts, and whether there is a density, is found out by quantiles.
-    """
+    """Distributions of numbers by vectorised `cdf` and `ppf`, or `icdf`: one object for all rows, or for each."""
 
     _n_uniforms = 1
 

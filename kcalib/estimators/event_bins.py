@@ -99,10 +99,7 @@ def by_confidence(sample: Sample) -> _Distinct:
 
 
 def effective_numbers(group: Array, weight: Array, count: Array, sums: Array) -> Array:
-    """Squared sum over sum of squares of the positive weights of each group, 0 of an empty one; beside the weights.
-
-    Of weights relative to their group's mean: squares of the weights themselves may vanish.
-    """
+    """Return squared sum over sum of squares of each group's positive weights, 0 of an empty one; the weights."""
     xp = arrays.namespace(weight)
     relative = weight / (sums / xp.where(count > 0, count, 1))[group]
     first, second = group_sums(group, len(count), relative, relative * relative)

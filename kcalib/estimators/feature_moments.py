@@ -41,10 +41,7 @@ class FeatureMoments(MomentSums):
 
     @property
     def total_error(self) -> float:
-        """The standard error of the total as an estimate of that of the given kernels, from the spread of the groups.
-
-        What a group of one kernel does with a group of the other is in both spreads, so that it counts twice.
-        """
+        """Return the standard error of the total for the given kernels, from the spread of the groups."""
         return math.sqrt(sum(variance for variance, _ in self._error_parts))
 
     @property

@@ -30,7 +30,6 @@ from kcalib._pairs.backends.compared_labels import label_forms
 from kcalib._pairs.backends.sorted_line import ON_THE_LINE, off_line
 from kcalib._pairs.label_cells import DrawnCells
 from kcalib._pairs.reductions import LabelMatches, Moments, sweep_one
-from kcalib.inference.beyond import beyond_draws
 from kcalib.inference.conditional_spectrum import conditional
 from kcalib.inference.quadratic import (
     MAX_RESAMPLES,
@@ -42,7 +41,7 @@ from kcalib.inference.quadratic import (
 )
 from kcalib.inference.replicates import by_forms, draws_at_once
 from kcalib.inference.spectrum import limit_law
-from kcalib.inference.tail import Tail, tilted_tail
+from kcalib.inference.tail import Tail, beyond_draws, tilted_tail
 from kcalib.inference.task import Task
 
 # Residuals this small change no draw, and products with subnormal float32 numbers (below 1e-38) take 20 times as long.
@@ -191,10 +190,7 @@ def _(data: Classification, task: Task) -> float:
 
 
 def replicate_totals(task: Task, count: int, seed: int, **drawn: DrawnCells) -> np.ndarray:
-    """Return sum_{i != j} H_ij of the observed targets, then of the draws that random features have with this seed.
-
-    Draws that are ties but for rounding have the observed value. Cells count the same labels.
-    """
+    """Return sum_{i != j} H_ij of the observed targets, then of the draws that random features have."""
     totals = _replicate_totals(task.data, task, count, seed, **drawn)
     observed = float(task.moments.total)
     totals[np.abs(totals - observed) <= observed - least_as_large(task)] = observed

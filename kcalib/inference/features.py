@@ -17,10 +17,10 @@ from kcalib._backend.options import check_integer
 from kcalib._packing.features import FeatureProblem, check_columns
 from kcalib._pairs import statistics
 from kcalib.estimators.feature_moments import FeatureMoments, feature_moments, features_standard_error
-from kcalib.inference.beyond import beyond_draws
 from kcalib.inference.conditional_spectrum import make_feature_matrix
 from kcalib.inference.quadratic import MAX_RESAMPLES, NullLaw
 from kcalib.inference.spectrum import limit_law
+from kcalib.inference.tail import beyond_draws
 from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.laws import ChiSquareMixture
 from kcalib.results import CalibrationTestResult

@@ -177,10 +177,7 @@ class Spectrum(ByEigenvalues):
 
 
 def limit_law(implicit: ImplicitMatrix, statistic: float, copies: int = 1) -> ChiSquareMixture:
-    """The law of n SKCE for many samples, its mean not subtracted, from as many products as settle its tail there.
-
-    With `copies` that of the mean of so many independent ones, as blocks of n samples have it.
-    """
+    """Return the law of n SKCE for many samples, its mean not subtracted; with `copies` that of a mean of so many."""
     if implicit.size <= STORED_UP_TO:
         return _of_mean(full_spectrum(implicit).law(), copies)
 

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from kcalib.parallel.executor import Executor, Processes
     from kcalib.parallel.journal import JournalError
     from kcalib.parallel.mpi import MPI, RankError
-    from kcalib.parallel.serial import Serial
-    from kcalib.parallel.transport import Parallel, TileError
+    from kcalib.parallel.transport import Parallel, Serial, TileError
 else:  # opened when they are asked for: `import kcalib` does without
     MODULES = {
         "MPI": "mpi",
@@ -36,7 +35,7 @@ else:  # opened when they are asked for: `import kcalib` does without
         "Parallel": "transport",
         "Processes": "executor",
         "RankError": "mpi",
-        "Serial": "serial",
+        "Serial": "transport",
         "TileError": "transport",
     }
 

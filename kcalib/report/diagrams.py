@@ -277,10 +277,7 @@ def is_overconfident(diagram: Any) -> bool:
 
 
 def draw_histogram(axes: Any, diagram: Any, color: Any, scale: str = "linear", *, outlined: bool = False) -> None:
-    """Draw the share of the samples in bins of equal width; on a logit scale their density, from the diagram's bins.
-
-    Outlines, of equal widths, do not hide those of other models.
-    """
+    """Draw the share of the samples in bins of equal width; on a logit scale their density."""
     from scipy.special import logit
 
     tones = Tones.of(axes)

@@ -1,6 +1,6 @@
 """Compute the value <Z, K Z> of a solution of (K + s I) Z = E, with a bound of its error.
 
-The value is the CKCE if E holds residuals. `kcalib.estimators.ckce_exact` and `kcalib.inference.ckce_expansion` pass a
+The value is the CKCE if E holds residuals. `kcalib.estimators.ckce_system` and `kcalib.inference.ckce_expansion` pass a
 `Certificate` as the judge of a solver's solutions.
 """
 

@@ -1,6 +1,6 @@
 // The Dirichlet kernel ratio on a GPU: the weights of training samples at queries, added up by class.
 //
-// kcalib/regression/_dirichlet_cuda.py compiles this text by NVRTC with KCALIB_REAL, the type of costs and weights
+// kcalib/regression/dirichlet_kde.py compiles this text by NVRTC with KCALIB_REAL, the type of costs and weights
 // (double or float; sums are always double), and launches the functions below. What they compute is what
 // cpu/dirichlet/dirichlet.h says.
 //
@@ -16,7 +16,7 @@
 // the training samples alone, and there are no atomic operations.
 
 #ifndef KCALIB_REAL
-#error "kcalib/regression/_dirichlet_cuda.py says what to define"
+#error "kcalib/regression/dirichlet_kde.py says what to define"
 #endif
 
 namespace kcalib {

@@ -36,7 +36,7 @@ from kcalib._pairs.reductions import (
     sweep_one,
 )
 from kcalib.distributions import Poisson
-from kcalib.regression._dirichlet_cuda import class_shares, log_normalisers
+from kcalib.regression.dirichlet_kde import class_shares, log_normalisers
 
 ORDERS = (1, 2, 77)  # descending and two shuffles, beside the ascending one
 SOURCES = Path(__file__).parents[2] / "src" / "cuda"

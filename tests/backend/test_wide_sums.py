@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from kcalib._backend.wide_sums import WideSums
+from kcalib._backend.sums import WideSums
 
 
 def test_sums_are_exact_in_any_order():

@@ -14,11 +14,10 @@ from kcalib._input.forecasts import prepare
 from kcalib._packing.features import feature_problem
 from kcalib.distributions import Normal, Poisson
 from kcalib.inference import exact
-from kcalib.inference.beyond import agree, beyond_draws, tail_agrees
 from kcalib.inference.conditional_spectrum import make_feature_matrix
 from kcalib.inference.quadratic import NullLaw
 from kcalib.inference.spectrum import limit_law
-from kcalib.inference.tail import Tail
+from kcalib.inference.tail import Tail, agree, beyond_draws, tail_agrees
 from kcalib.kernels import Exponential, Gaussian
 from kcalib.laws import ChiSquareMixture
 

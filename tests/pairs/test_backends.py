@@ -21,7 +21,7 @@ from kcalib import _native, _packing
 from kcalib._backend import arrays
 from kcalib._backend.random import Weights
 from kcalib._input.labels import prepare
-from kcalib._pairs.backends import cpu, digits
+from kcalib._pairs.backends import base, cpu
 from kcalib._pairs.backends.array_api import ArrayApiBackend
 from kcalib._pairs.backends.cpu import CpuBackend
 from kcalib._pairs.backends.cuda import CudaBackend
@@ -664,8 +664,8 @@ def test_one_product_of_diffuse_predictions(backend, dtype, m, way):
     y, p = diffuse_problem(n, m)
     kernel = Exponential(bandwidth=0.2 if backend == "cuda-emulated" else 0.02)
     problem = _packing.pack(prepare(y, p, dtype=dtype), kernel, "delta").problem
-    rows = digits.sampled(problem.left.points)
-    assert digits.spread(problem.left.points)[0] < cpu.SPREAD_OF_RESIDUALS
+    rows = base.sampled(problem.left.points)
+    assert base.spread(problem.left.points)[0] < cpu.SPREAD_OF_RESIDUALS
     assert (np.take_along_axis(p, y[:, None], axis=1)[rows] < 0.9).all()
     if backend == "cuda-emulated":
         with emulated_cupy.installed():

@@ -19,8 +19,7 @@ from kcalib._input.labels import prepare
 from kcalib._pairs import feature_sums
 from kcalib._pairs.feature_sums import compiled, drawn_label_totals, feature_rows, gram, row_forms, sum_products
 from kcalib._pairs.features import FeatureMap
-from kcalib._pairs.label_cells import LabelCells
-from kcalib._pairs.temperature_sums import EXPONENTS, TemperatureSums
+from kcalib._pairs.label_cells import EXPONENTS, LabelCells, TemperatureSums
 
 
 def any_map(n_frequencies: int, d: int, factors: int = 0, n_groups: int = 2, seed: int = 0) -> FeatureMap:

@@ -19,7 +19,7 @@ from kcalib.regression import (
     SquaredCalibrationErrorCV,
     TemperatureCalibration,
 )
-from kcalib.regression import _dirichlet_cuda as dirichlet
+from kcalib.regression import dirichlet_kde as dirichlet
 from kcalib.solvers import kernel_operator, kronecker
 from kcalib.solvers.low_rank import FourierFeatures, NormalEquations, NystromFeatures, row_blocks
 

@@ -45,7 +45,7 @@ from kcalib._pairs.families import FAMILIES as CLOSED_FORMS
 from kcalib._pairs.problem import Factor, Mixtures, PairProblem, Side, Term
 from kcalib._pairs.profiles import PROFILES
 from kcalib.distributions.counts import poisson_program
-from kcalib.regression import _dirichlet_cuda
+from kcalib.regression import dirichlet_kde
 
 ARCHITECTURES = ("sm_70", "sm_80", "sm_90")
 DTYPES = ("float64", "float32")
@@ -138,7 +138,7 @@ def programs() -> Iterator[tuple[str, Callable[[], Program]]]:
         real = "float" if dtype == "float32" else "double"
         yield f"weights, {dtype}", functools.partial(weights_program, dtype)
         yield f"sums, {dtype}", functools.partial(sums_program, real)
-        yield f"Dirichlet kernels, {dtype}", functools.partial(_dirichlet_cuda.PROGRAMS.__getitem__, dtype)
+        yield f"Dirichlet kernels, {dtype}", functools.partial(dirichlet_kde.PROGRAMS.__getitem__, dtype)
     # Kernels have degree 0 to 2, their squares to 4, and products of kernels more.
     for degree, columns in itertools.product((0, 1, 2, 3, 4, 6, 8), (1, COLUMNS)):
         yield f"scan on a line, degree {degree}, {columns} columns", functools.partial(scan_program, degree, columns)

@@ -17,9 +17,8 @@ from kcalib._backend import arrays
 from kcalib._backend.arrays import Array
 from kcalib._backend.options import check_choice
 from kcalib._backend.random import Weights, draw_on_device
-from kcalib._pairs.backends.base import Backend
+from kcalib._pairs.backends.base import Backend, powers_of_two
 from kcalib._pairs.backends.device_mixtures import uploaded
-from kcalib._pairs.backends.digits import powers_of_two
 from kcalib._pairs.mixtures import inner_products, squared_mmd
 from kcalib._pairs.problem import PairProblem, Side
 from kcalib._pairs.profiles import Distances, kernel_matrix, safe_root

@@ -17,8 +17,7 @@ from kcalib import _native
 from kcalib._backend.options import check_choice
 from kcalib._backend.random import Weights
 from kcalib._backend.threads import TerminalProgress, resolve_threads
-from kcalib._pairs.backends.base import Backend, Progress, TileSweep
-from kcalib._pairs.backends.digits import sampled, spread_about
+from kcalib._pairs.backends.base import Backend, Progress, TileSweep, sampled, spread_about
 from kcalib._pairs.backends.mixture_rows import bounded, check_positions, has_own_products, obstacle
 from kcalib._pairs.families import POINT_FAMILIES
 from kcalib._pairs.problem import Mixtures, PairProblem, Side, Term

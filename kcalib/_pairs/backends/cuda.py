@@ -24,7 +24,7 @@ from kcalib._backend.cuda import Program, struct, tensor_float
 from kcalib._backend.options import check_choice
 from kcalib._backend.random import Weights, draw_on_device
 from kcalib._pairs.backends import rectangles
-from kcalib._pairs.backends.base import Backend
+from kcalib._pairs.backends.base import Backend, powers_of_two, spread
 from kcalib._pairs.backends.cuda_layout import (
     FEATURES,
     LAYOUT,
@@ -45,7 +45,6 @@ from kcalib._pairs.backends.device_mixtures import (
     programs_of,
     table_of,
 )
-from kcalib._pairs.backends.digits import powers_of_two, spread
 from kcalib._pairs.backends.mixture_rows import bounded, has_own_products, obstacle
 from kcalib._pairs.backends.rectangles import Rectangle, free_memory, paced, within_memory
 from kcalib._pairs.families import POINT_FAMILIES

@@ -20,8 +20,7 @@ from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._packing.features import FeatureProblem, MapOptions, features_of
 from kcalib._pairs.features import FeatureMap, default_columns
-from kcalib._pairs.label_cells import FLOOR, POSSIBLE, DrawnCells, LabelCells, LabelSums
-from kcalib._pairs.temperature_sums import EXPONENTS, TemperatureSums
+from kcalib._pairs.label_cells import EXPONENTS, FLOOR, POSSIBLE, DrawnCells, LabelCells, LabelSums, TemperatureSums
 from kcalib.estimators.feature_moments import FeatureMoments, feature_moments, features_standard_error
 from kcalib.estimators.skce import describe
 from kcalib.inference.exact import draw_counted_labels, draw_work, replicate_totals

@@ -34,8 +34,7 @@ from kcalib.inference.adaptive.blocks import (
     rescale,
 )
 from kcalib.inference.adaptive.flips import MOST_TARGETS, FlipMachine, FlippedBlocks, make_blocks
-from kcalib.inference.adaptive.given import given_sheets
-from kcalib.inference.adaptive.sheets import CellSheet, LabelRows, PitRows, label_sheets, pit_sheets
+from kcalib.inference.adaptive.sheets import CellSheet, LabelRows, PitRows, given_sheets, label_sheets, pit_sheets
 from kcalib.inference.task import Task
 
 COLUMNS = 128  # of the kernel's features

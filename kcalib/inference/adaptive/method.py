@@ -22,7 +22,7 @@ from kcalib._input.labels import Classification
 from kcalib._packing.features import check_columns
 from kcalib.inference.adaptive.blocks import LEAST_BANDWIDTH, LEAST_FINE_BANDWIDTH, Block, null_blocks
 from kcalib.inference.adaptive.clusters import flip_clusters
-from kcalib.inference.adaptive.given import given_blocks
+from kcalib.inference.adaptive.sheets import given_blocks
 from kcalib.inference.quadratic import MAX_RESAMPLES, N_QUANTILES
 from kcalib.inference.task import CalibrationMethod, Task
 from kcalib.results import CalibrationTestResult, TestBlock

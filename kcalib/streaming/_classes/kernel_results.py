@@ -36,11 +36,11 @@ from kcalib.inference.adaptive import Adaptive
 from kcalib.inference.adaptive.blocks import KERNEL_FINDING, Words, kernel_block, label_blocks, map_bound, score_tail
 from kcalib.inference.adaptive.flips import FlippedBlocks
 from kcalib.inference.adaptive.method import rank_blocks
-from kcalib.inference.beyond import FEWEST_DRAWS
 from kcalib.inference.conditional_spectrum import make_feature_matrix
 from kcalib.inference.features import Features, law_of_draws
 from kcalib.inference.quadratic import NullLaw, degenerate
 from kcalib.inference.spectrum import limit_law
+from kcalib.inference.tail import FEWEST_DRAWS
 from kcalib.inference.verdict import ErrorBound, Measured, bound_or_none
 from kcalib.kernels import Kernel
 from kcalib.laws import ChiSquareMixture

@@ -9,8 +9,7 @@ import numpy as np
 from kcalib._input.data import Data
 from kcalib._input.labels import Classification
 from kcalib._pairs.features import FeatureMap
-from kcalib._pairs.label_cells import DrawnCells, LabelSums
-from kcalib._pairs.temperature_sums import TemperatureSums
+from kcalib._pairs.label_cells import DrawnCells, LabelSums, TemperatureSums
 from kcalib.inference.adaptive.flips import FlippedBlocks
 from kcalib.kernels import Kernel
 from kcalib.lenses import Lens

@@ -5,7 +5,7 @@ That takes a characteristic function in closed form, and points whose distances 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -33,26 +33,16 @@ from kcalib.distributions._checks import LARGEST
 from kcalib.distributions.samples import fill_missing, share_weights
 from kcalib.distributions.wrappers import Wrapper
 
-# The arrays that a distribution is.
-FIELDS: dict[type[Distribution], tuple[str, ...]] = {
-    Normal: ("mean", "std"),
-    MultivariateNormal: ("mean", "cov", "scale_tril"),
-    Laplace: ("loc", "scale"),
-    StudentT: ("df", "loc", "scale"),
-    LogNormal: ("mean_log", "std_log"),
-    Gamma: ("shape", "scale"),
-    Poisson: ("rate",),
-    NegativeBinomial: ("mean", "dispersion"),
-    Samples: ("samples",),
-    Quantiles: ("values",),
-}
-# The numbers beside a distribution that is wrapped, and what stands for one that is missing.
-NUMBERS: dict[type[Wrapper], tuple[str, ...]] = {
-    Censored: ("lower", "upper"),
-    Truncated: ("lower", "upper"),
-    ZeroInflated: ("probability",),
-}
+PLAIN: tuple[type[Distribution], ...] = (
+    Normal, MultivariateNormal, Laplace, StudentT, LogNormal, Gamma, Poisson, NegativeBinomial, Samples, Quantiles,
+)  # fmt: skip
 WRAPPED = (Normal, Laplace, Gamma, Poisson, NegativeBinomial)
+# The arrays that a distribution is, and the numbers beside one that is wrapped; and what stands for a missing one.
+FIELDS = {kind: tuple(f.name for f in fields(kind) if f.name not in ("weights", "levels")) for kind in PLAIN}  # type: ignore[arg-type]
+NUMBERS: dict[type[Wrapper], tuple[str, ...]] = {
+    kind: tuple(f.name for f in fields(kind) if f.name != "distribution")
+    for kind in (Censored, Truncated, ZeroInflated)
+}
 MISSING = {"lower": -LARGEST, "upper": LARGEST}
 EXAMPLE = {"lower": 0.5, "upper": 2.0, "probability": 0.5}
 KINDS = {kind.__name__: kind for kind in FIELDS}

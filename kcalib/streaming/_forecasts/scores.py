@@ -1,7 +1,7 @@
 """Sums of scores of predicted distributions, block by block: what needs no kernel.
 
 A block of rows is added up in float64, in a fixed order, and the sums of blocks exactly: those of scores, which have
-the units of the targets, by `wide_sums`.
+the units of the targets, by `WideSums`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from kcalib._backend.exact_sums import ExactSums
-from kcalib._backend.sums import Sums
-from kcalib._backend.wide_sums import WideSums
+from kcalib._backend.sums import Sums, WideSums
 from kcalib._input.forecasts import Forecasts
 from kcalib.distributions import Distribution, NegativeBinomial, Quantiles
 from kcalib.distributions.wrappers import Wrapper

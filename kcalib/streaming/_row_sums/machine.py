@@ -22,8 +22,7 @@ from kcalib._packing.features import class_map
 from kcalib._packing.packed import single_bandwidth
 from kcalib._pairs.feature_sums import compiled
 from kcalib._pairs.features import FeatureMap
-from kcalib._pairs.label_cells import POSSIBLE, DrawnCells, LabelCells, LabelSums, power_of_two
-from kcalib._pairs.temperature_sums import TemperatureSums
+from kcalib._pairs.label_cells import POSSIBLE, DrawnCells, LabelCells, LabelSums, TemperatureSums, power_of_two
 from kcalib.inference.adaptive.blocks import (
     FINE,
     LEAST_BANDWIDTH,
